@@ -128,10 +128,10 @@ export function createService(initial: Config, runtime: Runtime, outside = OUTSI
      */
     reload(read: () => Config): void {
       if (server.isDraining) return logger.log('warn', 'reload ignored', { cause: 'draining' });
-      const before = config();
+      const known = warningsOf(config());
       let changes: Changes;
       try {
-        changes = compareSettings(before, read());
+        changes = compareSettings(config(), read());
         use(changes.config);
       } catch (failure) {
         const problems =
@@ -149,9 +149,9 @@ export function createService(initial: Config, runtime: Runtime, outside = OUTSI
       const { changed, needRestart } = changes;
       logger.log('info', 'reloaded', changed.length > 0 ? { changed } : {});
       if (needRestart.length > 0) logger.log('warn', 'restart needed', { settings: needRestart });
-      const known = warningsOf(before);
-      const warnings = warningsOf(changes.config).filter((text) => !known.includes(text));
-      for (const cause of warnings) logger.log('warn', 'settings warning', { cause });
+      for (const cause of warningsOf(changes.config)) {
+        if (!known.includes(cause)) logger.log('warn', 'settings warning', { cause });
+      }
     },
   };
 }
@@ -235,9 +235,7 @@ function createSnapshot(config: Config, parts: ReturnType<typeof createParts>, f
     fallbacks: config.providers.fallback.flatMap((id) => providers.get(id) ?? []),
   };
   const listModels = createModelList(all);
-  const gateway = createGateway({ ...all, listModels });
-  const { limits } = all;
-  return { config, providers, keyPools, limits, listModels, gateway };
+  return { ...all, listModels, gateway: createGateway({ ...all, listModels }) };
 }
 
 function logSettingsOf({ logging }: Config, { isTerminal }: Runtime): LogSettings {

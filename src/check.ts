@@ -43,29 +43,18 @@ export async function runCheck(
     printJson({ ok: false, problems: error.problems });
     return 'settings wrong';
   }
-  const { config } = settings;
-  if (!json) print(describeConfig(settings));
+  const { config, source } = settings;
+  const document = documentOf(settings);
+  if (!json) print(describe(document, source.text));
   const live = offline ? undefined : await checkLive(config);
   const results = [...(live?.checks ?? []), live?.store ?? []].flat();
   const ok = !live || (live.checks.length > 0 && results.every((one) => one.ok));
-  if (json) printJson({ ok, ...documentOf(settings), ...live });
+  if (json) printJson({ ok, ...document, ...live });
   else if (live) print(describeChecks(live));
   return ok ? 'ok' : 'failed';
 }
 
-/** Every setting with the value in use, keys masked; then the providers, and the warnings. */
-function describeConfig({ config, source }: Settings): string {
-  const { registered, skipped } = config.providers;
-  return toLines([
-    `settings   ${source.text}`,
-    ...[...config.resolved].map(([name, value]) => `${name} = ${JSON.stringify(value)}`).toSorted(),
-    ...registered.map(({ id }) => `registered ${id}`),
-    ...skipped.map(({ id, reason }) => `skipped    ${id}: ${reason}`),
-    ...warningsOf(config).map(describeWarning),
-  ]);
-}
-
-/** The same for JSON. */
+/** Every setting with the value in use, keys masked; the providers, and the warnings. */
 function documentOf({ config, source }: Settings) {
   const { registered, skipped } = config.providers;
   return {
@@ -76,6 +65,18 @@ function documentOf({ config, source }: Settings) {
     registered: registered.map(({ id }) => id),
     skipped: skipped.map(({ id, reason }) => ({ provider: id, reason })),
   };
+}
+
+/** The same as text. */
+function describe(document: ReturnType<typeof documentOf>, source: string): string {
+  const settings = Object.entries(document.settings);
+  return toLines([
+    `settings   ${source}`,
+    ...settings.map(([name, value]) => `${name} = ${JSON.stringify(value)}`).toSorted(),
+    ...document.registered.map((id) => `registered ${id}`),
+    ...document.skipped.map(({ provider, reason }) => `skipped    ${provider}: ${reason}`),
+    ...document.warnings.map(describeWarning),
+  ]);
 }
 
 /** A table with a line for each key of each provider, and one for the store, after an empty line. */

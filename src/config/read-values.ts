@@ -107,8 +107,8 @@ class ValueReader {
   /** Returns the default of a setting, which may depend on the machine, the provider or another setting. */
   #defaultOf(path: string, key: string, row: Setting): unknown {
     const { memoryBytes = 0 } = this.#sources;
-    if (key === 'max_buffered_bytes')
-      return Math.max(MIN_BUFFERED_BYTES, Math.floor(memoryBytes / 4));
+    const quarter = Math.floor(memoryBytes / 4);
+    if (key === 'max_buffered_bytes') return Math.max(MIN_BUFFERED_BYTES, quarter);
     if (key === 'base_url') return BUILT_IN_PROVIDERS.get(idOf(path))?.baseUrl;
     return row.inherits ? this.values.plain().get(row.inherits)?.value : row.default;
   }
@@ -130,7 +130,8 @@ class ValueReader {
       if (value === undefined) continue;
       // As it stands in the file: what replaced a reference may be a key that belongs to another setting.
       const problems = problemsOf(row, value, origin === undefined ? written : value);
-      const hint = origin && SERVICE_LINK.test(String(value)) ? SERVICE_LINK_HINT : '';
+      const isLink = origin !== undefined && typeof value === 'string' && SERVICE_LINK.test(value);
+      const hint = isLink ? SERVICE_LINK_HINT : '';
       for (const [below, text] of problems) this.values.problem(name + below, text + hint, origin);
       if (problems.length > 0) continue;
       const isOfVariable = origin !== undefined && origin === row.env && written !== undefined;

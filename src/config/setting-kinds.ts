@@ -56,8 +56,6 @@ function kind<const K extends Setting['type'], T>(
   return { type, expected, accepts, default: fallback };
 }
 
-const none = <T>() => undefined as T | undefined;
-
 const isText = (value: unknown) => typeof value === 'string';
 const areTexts = (value: unknown) => Array.isArray(value) && value.every(isText);
 
@@ -80,7 +78,8 @@ export function integers(min: number, max: number) {
   const one = integer(min, max);
   const accepts = (value: unknown) => Array.isArray(value) && value.every(one.accepts);
   const expected = one.expected.replace('an integer', 'an array of integers');
-  return { ...kind('integers', expected, accepts, none<readonly number[]>()), min, max };
+  const none = undefined as readonly number[] | undefined;
+  return { ...kind('integers', expected, accepts, none), min, max };
 }
 
 export function boolean(fallback: boolean) {
@@ -89,7 +88,7 @@ export function boolean(fallback: boolean) {
 
 export function oneOf<const T extends string>(choices: readonly T[], fallback: NoInfer<T>) {
   const accepts = (value: unknown) => choices.includes(value as T);
-  return { ...kind('text', `one of ${choices.join(', ')}`, accepts, fallback as T), choices };
+  return { ...kind('text', `one of ${choices.join(', ')}`, accepts, fallback), choices };
 }
 
 /** With a default it may not be empty. */
@@ -100,13 +99,12 @@ export function text<D extends string | undefined = undefined>(fallback?: D) {
   return { ...kind('text', expected, accepts, fallback as Or<string, D>), isNotEmpty };
 }
 
-export const TEXTS = kind('texts', 'an array of strings', areTexts, none<readonly string[]>());
-export const HEADERS = kind(
-  'headers',
-  'a table of strings',
-  (value) => isTable(value) && areTexts(Object.values(value)),
-  none<Readonly<Record<string, string>>>(),
-);
+const noTexts = undefined as readonly string[] | undefined;
+export const TEXTS = kind('texts', 'an array of strings', areTexts, noTexts);
+
+const areHeaders = (value: unknown) => isTable(value) && areTexts(Object.values(value));
+const noHeaders = undefined as Readonly<Record<string, string>> | undefined;
+export const HEADERS = kind('headers', 'a table of strings', areHeaders, noHeaders);
 
 export const BALANCES = ['order', 'least_busy', 'weighted'] as const;
 export const WEIGHTS = integers(0, 10_000);
@@ -123,7 +121,7 @@ export const TARGETS = {
     'targets',
     `a string, an array of strings, or { targets = […], balance = "${BALANCES.join('" or "')}" }`,
     (value) => isText(value) || areTexts(value),
-    none<string | readonly string[] | BalancedTargets>(),
+    undefined as string | readonly string[] | BalancedTargets | undefined,
   ),
   rows: new Map<string, Setting>([
     ['targets', TEXTS],
@@ -132,9 +130,9 @@ export const TARGETS = {
   ]),
 };
 
-function table<T>(rows: ReadonlyMap<string, Setting>) {
+function table<T>(rows: ReadonlyMap<string, Setting>, fallback: T) {
   const expected = `a table with ${[...rows.keys()].join(', ')}`;
-  return { ...kind('table', expected, () => false, none<T>()), rows };
+  return { ...kind('table', expected, () => false, fallback), rows };
 }
 
 /** The members of a list of models that tell a model's limits, in tokens. */
@@ -144,10 +142,13 @@ export const MODEL_LIMITS = (
 ).split(' ');
 export const MODEL_LIMIT = integer(1, 1_000_000_000);
 type Limits = Readonly<Record<string, number>>;
-const LIMITS = table<Limits>(new Map(MODEL_LIMITS.map((name) => [name, MODEL_LIMIT])));
+const LIMITS = table(new Map(MODEL_LIMITS.map((name) => [name, MODEL_LIMIT])), undefined);
 
 /** The limits of models by their names. */
-export const DETAILS = table<Readonly<Record<string, Limits>>>(new Map([['<model>', LIMITS]]));
+export const DETAILS = table(
+  new Map([['<model>', LIMITS]]),
+  undefined as Readonly<Record<string, Limits>> | undefined,
+);
 
 /**
  * Returns what is wrong with a value: each problem with the path below the setting's name, '' for the value itself. It

@@ -67,20 +67,14 @@ export function parseToml(text: string, prefix: string): Table {
     if (!(error instanceof TomlError)) throw error;
     const line = text.split(/\r?\n/)[error.line - 1] ?? '';
     const reason = error.message.split('\n')[0]!.replace('Invalid TOML document: ', '');
+    const needsQuotes = /invalid value|numeric literal/.test(reason);
+    const hint = needsQuotes ? '; text needs quotes: key = "text"' : '';
     const place = `line ${error.line}, column ${error.column}`;
     const pointer = `${' '.repeat(error.column - 1)}^`;
     throw new ConfigError([
-      `${prefix}${place}: ${reason}${hintFor(reason, line)}\n  ${hideSecrets(line)}\n  ${pointer}`,
+      `${prefix}${place}: ${reason}${hint}\n  ${hideSecrets(line)}\n  ${pointer}`,
     ]);
   }
-}
-
-/** Returns the change that the line probably needs. */
-function hintFor(reason: string, line: string): string {
-  if (/invalid value|numeric literal/.test(reason)) return '; text needs quotes: key = "text"';
-  const isOtherFormat = /^\s*(?:[{-]|"?[\w.-]+"?\s*:)/.test(line);
-  if (!isOtherFormat || !reason.includes('in key')) return '';
-  return '; this is not TOML, but looks like YAML or JSON. TOML is: key = "text"';
 }
 
 /** The line with everything but section headers and the names of keys replaced by dots: it may be a secret. */

@@ -358,18 +358,13 @@ describe('a syntax error', () => {
     ['[server]\nhost = localhost', /; text needs quotes/],
     ['[server]\nhost = 127.0.0.1', /; text needs quotes/],
     ['[server]\nhost = "x', undefined],
-    ['server:\n  port: 8080', /; this is not TOML/],
-    ['---\nserver:\n  port: 8080', /; this is not TOML/],
-    ['- server', /; this is not TOML/],
-    ['{"server": {"port": 8080}}', /; this is not TOML/],
-    ['{\n  "server": {}\n}', /; this is not TOML/],
     ['[server]\nport 80', undefined],
   ];
   for (const [toml, hint] of hints) {
     test(`in ${JSON.stringify(toml)} is told ${hint ? `with a hint: ${hint.source}` : 'without a hint'}`, () => {
       const [line = ''] = problemsOf(toml)[0]!.split('\n');
       if (hint) assert.match(line, hint);
-      else assert.doesNotMatch(line, /quotes|not TOML/);
+      else assert.doesNotMatch(line, /quotes/);
     });
   }
 
