@@ -51,11 +51,13 @@ export type Service = ReturnType<typeof createService>;
 export function createService(initial: Config, runtime: Runtime, outside = OUTSIDE) {
   const { admin: settings } = initial;
   let lastReload: LastReload = { succeededAtMs: Date.now() };
-  const observers: Observers = {
-    observe: settings && ((request) => admin?.observe(request)),
-    onModels: settings && ((...models) => admin?.onModels(...models)),
+  const observe: RequestObserver = (request) => admin?.observe(request);
+  const onModels: Admin['onModels'] = (...models) => admin?.onModels(...models);
+  const parts = {
+    ...createParts(initial, runtime, outside),
+    observe: settings && observe,
+    onModels: settings && onModels,
   };
-  const parts = createParts(initial, runtime, observers, outside);
   const { breaker, budget, incidents, logger, redact, store, transport } = parts;
   let snapshot = createSnapshot(initial, parts);
   breaker.guard(snapshot.providers.values());
@@ -156,7 +158,7 @@ export function createService(initial: Config, runtime: Runtime, outside = OUTSI
   };
 }
 
-interface Observers {
+interface Parts extends ReturnType<typeof createParts> {
   readonly observe: RequestObserver | undefined;
   readonly onModels: Admin['onModels'] | undefined;
 }
@@ -165,7 +167,6 @@ interface Observers {
 function createParts(
   config: Config,
   runtime: Runtime,
-  observers: Observers,
   { createTransport: create, openStore }: typeof OUTSIDE,
 ) {
   const { writeLog: write } = runtime;
@@ -191,7 +192,6 @@ function createParts(
   const onStoreState = (cause: string | undefined) =>
     incidents.set('store', cause && `${store!.host}:${store!.port}: ${cause}`);
   return {
-    ...observers,
     redact,
     logger,
     modelLists,
@@ -210,7 +210,7 @@ interface Former extends Pick<CompletionServices, 'providers' | 'keyPools'> {
 }
 
 /** Creates what depends on the settings: requests keep the one that they began with. Providers with the same settings stay. */
-function createSnapshot(config: Config, parts: ReturnType<typeof createParts>, former?: Former) {
+function createSnapshot(config: Config, parts: Parts, former?: Former) {
   const { logger, store } = parts;
   const providers = new Map<string, Provider>();
   const keyPools = new Map<string, KeyPool>();

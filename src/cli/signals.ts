@@ -1,5 +1,3 @@
-/** The handlers of signals. */
-
 /** For one Ctrl-C the terminal sends SIGINT to all processes, and npm forwards its own. */
 const REPEATED_SIGNAL_MS = 1000;
 

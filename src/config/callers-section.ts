@@ -8,7 +8,7 @@ import type { Section, SettingValues } from './setting-values.ts';
 /** The length of a key, and of a fixed header's value: servers refuse longer headers. */
 export const MAX_KEY_CHARACTERS = 4096;
 
-/** A token bucket; 0 requests per second are unlimited. */
+/** A token bucket. */
 export type BucketSettings = Section<'rate_limit.providers.<id>'>;
 export type ClientSettings = ReturnType<typeof readClients>[number];
 export type AdminSettings = NonNullable<ReturnType<typeof readAdmin>>;

@@ -39,10 +39,6 @@ export function configOf(values: SettingValues, memoryBytes: number) {
   const trustedProxies = server.trustedProxies ?? [];
   checkProxies(trustedProxies, values);
   checkReusePort(server.reusePort, values);
-  if (server.maxBodyBytes > server.maxBufferedBytes) {
-    const text = `requests of more than max_buffered_bytes, ${server.maxBufferedBytes}, are refused all the same`;
-    values.warning('server.max_body_bytes', text);
-  }
   const { enabled, keys } = values.section('server.auth');
   const auth = { enabled, keys: toSecrets(keys) };
   const admin = readAdmin(values);
@@ -57,26 +53,22 @@ export function configOf(values: SettingValues, memoryBytes: number) {
   return {
     /** Its `memoryBytes` are those that the process may take: the machine's, or its cgroup's. */
     server: { ...server, firstTokenTimeoutMs, memoryBytes, trustedProxies, auth },
-    /** Callers with a name of their own. */
     clients,
-    /** Undefined: there is no such listener. */
     admin,
     logging: values.section('logging'),
     providers,
     aliases,
     rateLimit,
-    /** For the operator, at startup. Without any value of a variable or a key. */
+    /** For the operator, at startup. */
     warnings: values.warnings as readonly string[],
     /** All settings by their names in the file, with `[secret]` for keys: what `--check` prints. */
     resolved: values.masked(),
     /** All texts that must not be printed; in the URL of the store, the password may be percent-encoded. */
     secrets: [...values.secrets(), ...(password ? [password] : [])],
-    /** The source of all of this. */
     values,
   };
 }
 
-/** Several processes at one port need SO_REUSEPORT. */
 function checkReusePort(isShared: boolean, values: SettingValues): void {
   const { platform, versions } = process;
   const isNew = isNodeSince(versions.node, { major: 22, minor: 12 });

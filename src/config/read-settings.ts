@@ -7,13 +7,11 @@ import { dirname, resolve } from 'node:path';
 import { ConfigError, loadConfig, type Config, type Env, type Flags } from './config.ts';
 import { readSettingsFile } from './settings-file.ts';
 
-/** The source of the settings. */
 export interface SettingsSource {
   readonly text: string;
   /** The file that was looked for, absolute. */
   readonly path?: string;
   readonly isFound: boolean;
-  /** There is no text in it. */
   readonly isEmpty: boolean;
 }
 

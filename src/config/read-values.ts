@@ -22,7 +22,6 @@ import { MIN_BUFFERED_BYTES, SETTINGS } from './settings-table.ts';
 
 export type Env = Readonly<Record<string, string | undefined>>;
 
-/** The settings that the command line may override. */
 export type Flags = { readonly [K in NonNullable<Setting['flag']>]?: string | undefined };
 
 export interface ValueSources {
@@ -34,7 +33,7 @@ export interface ValueSources {
   readonly directory?: string;
   readonly env: Env;
   readonly flags?: Flags;
-  /** The memory that the process may use, in bytes. */
+  /** What the process may use. */
   readonly memoryBytes?: number;
 }
 

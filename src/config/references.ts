@@ -12,7 +12,7 @@ const REFERENCE = new RegExp(
   `\\$\\{file:((?:[^{}]|${VARIABLE.source})*)\\}|${VARIABLE.source}`,
   'g',
 );
-/** A variable in a shell. */
+/** As in a shell. */
 const WITHOUT_BRACES = /^\$([A-Z][A-Z0-9_]*)$/;
 
 interface Sources {

@@ -15,7 +15,6 @@ export interface Setting<T = unknown> {
   readonly accepts: (value: unknown) => boolean;
   /** What it accepts, for a message. */
   readonly expected: string;
-  /** The setting whose value is the default. */
   readonly inherits?: string;
   /** Bounds of integers, also those in arrays, and of seconds. */
   readonly min?: number;
@@ -29,7 +28,7 @@ export interface Setting<T = unknown> {
   readonly env?: string;
   /** A variable that the file wins over; `<ID>` stands for the provider's id in capitals. */
   readonly providerEnv?: string;
-  /** The option of the command line, which wins over both. */
+  /** The option that wins over both. */
   readonly flag?: 'port' | 'host';
   /**
    * A key is never printed. A text with an unset variable must never become a key that callers are accepted with, nor
@@ -40,7 +39,6 @@ export interface Setting<T = unknown> {
   readonly needsRestart?: true;
 }
 
-/** The settings of a section by their keys. */
 export type Rows = Readonly<Record<string, Setting>>;
 
 const MAX_SECONDS = Math.floor(MAX_TIMER_MS / 1000);
@@ -144,7 +142,6 @@ export const MODEL_LIMIT = integer(1, 1_000_000_000);
 type Limits = Readonly<Record<string, number>>;
 const LIMITS = table(new Map(MODEL_LIMITS.map((name) => [name, MODEL_LIMIT])), undefined);
 
-/** The limits of models by their names. */
 export const DETAILS = table(
   new Map([['<model>', LIMITS]]),
   undefined as Readonly<Record<string, Limits>> | undefined,
@@ -188,14 +185,12 @@ export function isTable(value: unknown): value is Table {
   );
 }
 
-/** The value that was found, for a message. */
 function describe(value: unknown): string {
   if (value === undefined) return 'nothing';
   if (typeof value === 'object') return typeOf(value);
   return (typeof value === 'string' ? JSON.stringify(value) : `${value as number}`).slice(0, 60);
 }
 
-/** The type of the value, for a message. */
 export function typeOf(value: unknown): string {
   if (Array.isArray(value)) return 'an array';
   return isTable(value) ? 'a table' : value instanceof Date ? 'a date' : `a ${typeof value}`;

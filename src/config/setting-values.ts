@@ -1,7 +1,4 @@
-/**
- * The settings by their names in gateway.toml, such as `server.port`: sources become values (`readValues`), and values
- * become a `Config` (`configOf`). A reload compares values.
- */
+/** The settings by their names in gateway.toml, such as `server.port`. A reload compares them. */
 
 import { Secret } from '../lib/secret.ts';
 import type { Setting } from './setting-kinds.ts';

@@ -14,10 +14,7 @@ const READ_FAILURES: Readonly<Record<string, string>> = {
 };
 const MAX_VALUE_BYTES = 65_536;
 
-/**
- * Returns the file's text, or undefined if the file is optional and does not exist.
- * `path` is absolute. Throws `ConfigError` if the file cannot be read.
- */
+/** Returns the text of the file, or undefined if it is optional and does not exist. Throws `ConfigError` if it cannot be read. */
 export function readSettingsFile(path: string, isOptional: boolean): string | undefined {
   try {
     return readFileSync(path, 'utf8');

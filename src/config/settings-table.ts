@@ -21,17 +21,13 @@ import {
 export const MAX_PORT = 65_535;
 const MAX_RETRIES = 10;
 
-/** A token bucket, wherever there can be one. */
 const BUCKET = {
   requests_per_second: integer(0, 1_000_000, 0),
   burst_capacity: integer(1, 1_000_000, 100),
 };
 
-const CONCURRENCY = {
-  max_concurrent_requests: integer(0, 1_000_000, 0),
-};
+const CONCURRENCY = { max_concurrent_requests: integer(0, 1_000_000, 0) };
 
-/** A body is held in memory until it has been sent. */
 const MAX_BODY_BYTES = 268_435_456;
 /** The default of `max_buffered_bytes` is a quarter of the memory, but not less. */
 export const MIN_BUFFERED_BYTES = 67_108_864;

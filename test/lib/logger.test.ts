@@ -2,12 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, mock, test } from 'node:test';
 
 import { formatText } from '../../src/cli/text-log.ts';
-import {
-  createLogger,
-  redactFacts,
-  type LogFacts,
-  type LogLevel,
-} from '../../src/lib/log.ts';
+import { createLogger, redactFacts, type LogFacts, type LogLevel } from '../../src/lib/log.ts';
 import { Secret } from '../../src/lib/secret.ts';
 import { createRedactor, escapeControlCharacters, type Redactor } from '../../src/lib/secrets.ts';
 import { chatBody } from '../support/gateway.ts';
@@ -33,11 +28,7 @@ interface LineOptions {
 function lineOf(
   message: string,
   facts: LogFacts,
-  {
-    format = 'json',
-    redact = createRedactor([]),
-    level = 'info',
-  }: LineOptions = {},
+  { format = 'json', redact = createRedactor([]), level = 'info' }: LineOptions = {},
 ): string {
   const lines: string[] = [];
   const logger = createLogger({
