@@ -40,7 +40,12 @@ async function main(): Promise<void> {
   if (commandLine.version) return print(`${VERSION}\n`);
 
   const demo = commandLine.demo ? await startDemo() : undefined;
-  const read: Read = (former) => readSettings(commandLine, process.env, { demo, former });
+  let former: SettingsSource | undefined;
+  const read = () => {
+    const settings = readSettings(commandLine, process.env, { demo, former });
+    former = settings.source;
+    return settings;
+  };
   if (commandLine.check) {
     const exitCode = CHECK_EXIT_CODES[await runCheck(commandLine, read, print)];
     // Connections and name lookups that the check has abandoned would keep the process alive.
@@ -57,12 +62,9 @@ async function main(): Promise<void> {
   await serve(read, commandLine);
 }
 
-type Read = (former?: SettingsSource) => Settings;
-
 /** Starts the gateway. Resolves when it has started, or is drained before. */
-async function serve(read: Read, { demo: isDemo }: CommandLine): Promise<void> {
+async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promise<void> {
   const { config, source } = read();
-  let former = source;
   // If nothing keeps the process alive before it listens, it has failed.
   process.exitCode = EXIT_FAILED;
   const writer = createLineWriter(process.stdout, (lines) => {
@@ -86,12 +88,7 @@ async function serve(read: Read, { demo: isDemo }: CommandLine): Promise<void> {
       // What was cut may be stuck.
       setTimeout(() => process.exit(), END_MS).unref();
     },
-    reload: () =>
-      service.reload(() => {
-        const next = read(former);
-        former = next.source;
-        return next.config;
-      }),
+    reload: () => service.reload(() => read().config),
   });
   const { host, reusePort } = config.server;
   await store?.connect();

@@ -78,24 +78,25 @@ function readProvider(id: string, values: SettingValues) {
   if (keys.size === 0) return withoutKey(id);
   for (const text of keys)
     checkKey(values, `${path}.${text === own ? 'api_key' : 'api_keys'}`, text);
-  warnOfBaseUrl(`${path}.base_url`, settings.baseUrl, values);
   return settings;
 }
 
 /** Checks the URL, and returns it without a slash at its end. */
 function readBaseUrl(id: string, text: string | undefined, values: SettingValues): string {
-  const problem = (what: string) => values.problem(`providers.${id}.base_url`, what);
+  const name = `providers.${id}.base_url`;
   if (text === undefined) {
     const hint = didYouMean(id, [...BUILT_IN_PROVIDERS.keys()]);
-    problem(`required: "${id}" is not a built-in provider${hint}`);
+    values.problem(name, `required: "${id}" is not a built-in provider${hint}`);
     return '';
   }
   const url = URL.canParse(text) ? new URL(text) : undefined;
   const isPlain = url && !url.username && !url.password && !/[?#\s]/.test(text);
   if (!isPlain || !/^https?:$/.test(url.protocol)) {
-    problem('expected an http or https URL without user, query or fragment');
+    values.problem(name, 'expected an http or https URL without user, query or fragment');
   } else if (/\/chat\/completions\/*$/.test(text)) {
-    problem('leave out /chat/completions: the gateway appends it');
+    values.problem(name, 'leave out /chat/completions: the gateway appends it');
+  } else {
+    warnOfUrl(name, url, values);
   }
   return text.replace(/\/+$/, '');
 }
@@ -104,9 +105,7 @@ function readBaseUrl(id: string, text: string | undefined, values: SettingValues
  * Warns if everybody on the way can read the key, and of the gateway's own address: OPENAI_BASE_URL is often set to it,
  * for the SDKs of programs beside it.
  */
-function warnOfBaseUrl(name: string, baseUrl: string, values: SettingValues): void {
-  if (!URL.canParse(baseUrl)) return;
-  const { protocol, hostname, port } = new URL(baseUrl);
+function warnOfUrl(name: string, { protocol, hostname, port }: URL, values: SettingValues): void {
   if (protocol === 'http:' && !isPrivate(hostname)) {
     values.warning(name, 'http:// beyond a private network: the key travels in clear text');
   }
