@@ -42,10 +42,7 @@ const PREFIX = 'GATEWAY_';
 const SERVICE_LINK = /^(?:tcp|udp|sctp):\/\//;
 const SERVICE_LINK_NAME =
   /^GATEWAY_(?:\w+_)?(?:SERVICE_(?:HOST|PORT)|PORT_\d+_(?:TCP|UDP|SCTP))(?:_|$)/;
-const SERVICE_LINK_HINT =
-  '; Kubernetes sets this variable for a Service named "gateway": set enableServiceLinks: false in the pod, or rename the Service';
 
-/** Settings that there were. */
 const REMOVED = new Set(['server.workers', 'GATEWAY_WORKERS']);
 const REMOVED_HINT =
   'is no setting any more; several processes serve one port with [server] reuse_port = true (docs/deployment.md)';
@@ -104,18 +101,20 @@ class ValueReader {
   }
 
   /** Returns the default of a setting, which may depend on the machine, the provider or another setting. */
-  #defaultOf(path: string, key: string, row: Setting): unknown {
+  #defaultOf(id: string, key: string, row: Setting): unknown {
     const { memoryBytes = 0 } = this.#sources;
     const quarter = Math.floor(memoryBytes / 4);
     if (key === 'max_buffered_bytes') return Math.max(MIN_BUFFERED_BYTES, quarter);
-    if (key === 'base_url') return BUILT_IN_PROVIDERS.get(idOf(path))?.baseUrl;
+    if (key === 'base_url') return BUILT_IN_PROVIDERS.get(id)?.baseUrl;
     return row.inherits ? this.values.plain().get(row.inherits)?.value : row.default;
   }
 
   /** Reads one key: command line, then environment, then the file, then its provider's variable, then the default. */
   #readValue(path: string, key: string, written: unknown, row: Setting): void {
     const name = nameOf(path, key);
-    const variable = row.providerEnv && variableOf(idOf(path), row.providerEnv);
+    // Of a provider; it may have dots.
+    const id = path.slice('providers.'.length);
+    const variable = row.providerEnv && variableOf(id, row.providerEnv);
     const option = row.flag && this.#sources.flags?.[row.flag];
     // Lowest first: a wrong one is reported even if another overrides it.
     const given: [origin: string | undefined, value: unknown][] = [
@@ -124,14 +123,12 @@ class ValueReader {
       [row.env, this.#fromVariable(row.env, row)],
       [`--${row.flag}`, option === undefined ? undefined : parseText(row, option)],
     ];
-    let result: SettingValue = { value: this.#defaultOf(path, key, row), row, origin: undefined };
+    let result: SettingValue = { value: this.#defaultOf(id, key, row), row, origin: undefined };
     for (const [origin, value] of given) {
       if (value === undefined) continue;
       // As it stands in the file: what replaced a reference may be a key that belongs to another setting.
       const problems = problemsOf(row, value, origin === undefined ? written : value);
-      const isLink = origin !== undefined && typeof value === 'string' && SERVICE_LINK.test(value);
-      const hint = isLink ? SERVICE_LINK_HINT : '';
-      for (const [below, text] of problems) this.values.problem(name + below, text + hint, origin);
+      for (const [below, text] of problems) this.values.problem(name + below, text, origin);
       if (problems.length > 0) continue;
       const isOfVariable = origin !== undefined && origin === row.env && written !== undefined;
       const overridesFile = isOfVariable && !isDeepStrictEqual(value, result.value);
@@ -142,8 +139,8 @@ class ValueReader {
 
   #fromVariable(name: string | undefined, row: Setting): unknown {
     const text = name === undefined ? undefined : this.#variable(name);
-    // An empty variable counts as unset: compose files produce them.
-    if (!text) return undefined;
+    // An empty variable counts as unset: compose files produce them. GATEWAY_PORT may be a link.
+    if (!text || SERVICE_LINK.test(text)) return undefined;
     if (row.type !== 'texts') return parseText(row, text);
     // An empty item stays, to be refused: "," must not mean that there are no keys.
     return text.split(',').map((item) => item.trim());
@@ -196,9 +193,4 @@ class ValueReader {
 
 function nameOf(path: string, key: string): string {
   return path === '' ? key : `${path}.${key}`;
-}
-
-/** The id of a provider, which may have dots, by the path of its section. */
-function idOf(path: string): string {
-  return path.slice('providers.'.length);
 }
