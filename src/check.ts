@@ -132,24 +132,27 @@ interface Result {
   readonly message: string;
 }
 
-/** Asks a provider with one of its keys. */
-async function checkKey(settings: ProviderSettings, fetch: Promise<unknown[] | number>) {
+/** The result of the request for the model list with one of a provider's keys. */
+async function checkKey(
+  { id, baseUrl, models }: ProviderSettings,
+  fetch: Promise<unknown[] | number>,
+): Promise<Result> {
+  let status = 200;
   try {
-    const result = await fetch;
-    if (typeof result === 'number') return withoutList(settings, result);
-    return { ok: true, status: 200, models: result.length, message: countModels(result.length) };
+    const list = await fetch;
+    if (typeof list !== 'number') {
+      return { ok: true, status, models: list.length, message: countModels(list.length) };
+    }
+    status = list;
   } catch (thrown) {
     if (thrown === TIMEOUT) return { ok: false, message: TIMEOUT.message };
-    const failure = upstreamFailure(thrown, settings.id);
-    // The answer was read, and is no list.
-    if (!(failure instanceof GatewayError)) return withoutList(settings, 200);
-    const what = failure.details.unreachable ? 'unreachable' : 'no usable answer';
-    return { ok: false, message: `${what}: ${causeOf(failure)}` };
+    const failure = upstreamFailure(thrown, id);
+    // Else the answer was read, and is no list.
+    if (failure instanceof GatewayError) {
+      const what = failure.details.unreachable ? 'unreachable' : 'no usable answer';
+      return { ok: false, message: `${what}: ${causeOf(failure)}` };
+    }
   }
-}
-
-/** The result for a provider that answered with `status` and without a model list. */
-function withoutList({ baseUrl, models }: ProviderSettings, status: number): Result {
   // The answer shows that the key is not refused, and the gateway needs no list.
   if (models && (status === 200 || NO_LIST.has(status))) {
     const message = `no model list; the settings list ${countModels(models.length)}`;
