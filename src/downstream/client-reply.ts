@@ -31,6 +31,7 @@ interface RepliedCall {
     /** The response is the last one on it. */
     readonly isClosing: boolean;
     closeAfterUpload(answered: Promise<void>): Promise<void>;
+    readonly listener: { readonly counts: { openStreams: number } };
   };
   /** Adds to the headers of a head before it is sent. */
   addHeaders(status: number, headers: ResponseHeaders): void;
@@ -104,7 +105,9 @@ export class ClientReply {
   beginStream(status: number, headers: ResponseHeaders): void {
     if (this.headersSent) this.firstByteAtMs = performance.now();
     else this.#writeHead(status, headers);
-    this.isStream = this.headersSent;
+    if (!this.headersSent || this.isStream) return;
+    this.isStream = true;
+    this.#call.connection.listener.counts.openStreams += 1;
   }
 
   /** Writes a part of a stream. Returns false if no more should come until `onRoom` is called. */
