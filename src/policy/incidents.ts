@@ -8,7 +8,7 @@ import type { GatewayError, Outcome } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import type { CircuitReport } from './circuit-breaker.ts';
 import { Incident, type IncidentKind, kindOf } from './incident.ts';
-import { ProviderWatch, stepOf, Subject, type Watch, Watches } from './watch.ts';
+import { type IsOpen, ProviderWatch, stepOf, Subject, type Watch, Watches } from './watch.ts';
 
 /** What happens again and again is over when it has not for so long. */
 const QUIET_MS = 15_000;
@@ -163,10 +163,12 @@ export class Incidents {
     // One that is half-open keeps nobody away, and may never be asked again.
     const all = this.watches.isTroubled ? this.#options.circuits() : [];
     const circuits = all.filter(({ state }) => state === 'open');
-    for (const [id, provider] of this.watches.providers)
-      this.#judge(provider, nowMs, (model) => {
-        return circuits.some((one) => one.provider === id && (model ?? one.model) === one.model);
-      });
+    for (const [id, provider] of this.watches.providers) {
+      const own = circuits.filter((one) => one.provider === id);
+      this.#judge(provider, nowMs, (model) =>
+        own.some((one) => (model ?? one.model) === one.model),
+      );
+    }
     for (const own of this.#own.values()) {
       const { incident } = own;
       if (incident && nowMs - incident.sinceMs >= STORE_AWAY_MS) this.#tell(own);
@@ -204,19 +206,13 @@ export class Incidents {
     this.#options.onTrouble();
   }
 
-  /** If all models that are asked fail, the incident is the provider's; else it is that of each model that does. */
-  #judge(provider: ProviderWatch, nowMs: number, isOpen: (model?: string) => boolean): void {
+  /** Tells of what has begun at a provider and its models, and ends what is over. */
+  #judge(provider: ProviderWatch, nowMs: number, isOpen: IsOpen): void {
     const step = stepOf(nowMs);
-    const models = [...provider.models.values()];
-    const watches = [provider, ...models].filter(({ incident }) => incident);
+    const watches = [provider, ...provider.models.values()].filter(({ incident }) => incident);
     if (watches.length === 0) return;
-    const failing = watches.filter((one) => one.isFailing(step) || isOpen(one.model));
-    const alone = failing.filter((one) => one !== provider);
-    const isWhole =
-      alone.length === 0 ||
-      provider.incident?.kind === 'unreachable' ||
-      !models.some((one) => one.works(step));
-    const told = isWhole && provider.incident && failing.length > 0 ? [provider] : alone;
+    const told = provider.failing(step, isOpen);
+    // An incident that becomes that of the whole provider, or of one model, goes on.
     const isLogged = watches.some(({ incident }) => incident!.isLogged);
     for (const one of watches) {
       const incident = one.incident!;
@@ -225,7 +221,6 @@ export class Incidents {
       if (isForgotten || (one.isWell(step) && !isNew && !isOpen(one.model))) {
         this.#end(one, incident.goodSinceMs ?? incident.lastMs);
       } else if (told.includes(one)) {
-        // An incident that becomes that of the whole provider, or of one model, goes on.
         incident.isLogged ||= isLogged;
         this.#tell(one);
       } else if (told.length > 0) incident.isTold = false;

@@ -87,8 +87,25 @@ export class Watch extends Subject {
   }
 }
 
+/** Whether the circuit of a model is open; of any of the provider's without a name. */
+export type IsOpen = (model: string | undefined) => boolean;
+
 export class ProviderWatch extends Watch {
   readonly models = new Map<string, Watch>();
+
+  /** Returns whose incident it is: the provider's if all models that are asked fail, else that of each model that does. */
+  failing(step: number, isOpen: IsOpen): readonly Watch[] {
+    const models = [...this.models.values()];
+    const isBroken = (one: Watch) =>
+      one.incident !== undefined && (one.isFailing(step) || isOpen(one.model));
+    const alone = models.filter(isBroken);
+    if (!this.incident || (alone.length === 0 && !isBroken(this))) return alone;
+    const isWhole =
+      alone.length === 0 ||
+      this.incident.kind === 'unreachable' ||
+      !models.some((one) => one.works(step));
+    return isWhole ? [this] : alone;
+  }
 
   /** Undefined for one too many. */
   watchOf(model: string, step: number): Watch | undefined {
