@@ -105,9 +105,8 @@ export class ClientReply {
   beginStream(status: number, headers: ResponseHeaders): void {
     if (this.headersSent) this.firstByteAtMs = performance.now();
     else this.#writeHead(status, headers);
-    if (!this.headersSent || this.isStream) return;
-    this.isStream = true;
-    this.#call.connection.listener.counts.openStreams += 1;
+    if (this.headersSent && !this.isStream) this.#call.connection.listener.counts.openStreams += 1;
+    this.isStream = this.headersSent;
   }
 
   /** Writes a part of a stream. Returns false if no more should come until `onRoom` is called. */
