@@ -8,15 +8,11 @@ import type { GatewayError, Outcome } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import type { CircuitReport } from './circuit-breaker.ts';
 import { Incident, type IncidentKind, kindOf } from './incident.ts';
-import { type IsOpen, ProviderWatch, stepOf, Subject, type Watch, Watches } from './watch.ts';
+import { ProviderWatch, QUIET_MS, stepOf, Subject, type Watch, Watches } from './watch.ts';
 
-/** What happens again and again is over when it has not for so long. */
-const QUIET_MS = 15_000;
 /** On a busy machine the store is late now and then: it is away after so many failures in a row, or without an answer for so long. */
 const STORE_FAILURES = 3;
 const STORE_AWAY_MS = 1000;
-/** Nobody asks for it any more. */
-const FORGOTTEN_MS = 300_000;
 /** Between two lines of the log that something begins. */
 const LOGGED_EVERY_MS = 60_000;
 /** So many times the usual median. */
@@ -164,10 +160,8 @@ export class Incidents {
     const all = this.watches.isTroubled ? this.#options.circuits() : [];
     const circuits = all.filter(({ state }) => state === 'open');
     for (const [id, provider] of this.watches.providers) {
-      const own = circuits.filter((one) => one.provider === id);
-      this.#judge(provider, nowMs, (model) =>
-        own.some((one) => (model ?? one.model) === one.model),
-      );
+      const open = circuits.filter((one) => one.provider === id);
+      this.#judge(provider, nowMs, open);
     }
     for (const own of this.#own.values()) {
       const { incident } = own;
@@ -207,18 +201,19 @@ export class Incidents {
   }
 
   /** Tells of what has begun at a provider and its models, and ends what is over. */
-  #judge(provider: ProviderWatch, nowMs: number, isOpen: IsOpen): void {
-    const step = stepOf(nowMs);
+  #judge(
+    provider: ProviderWatch,
+    nowMs: number,
+    open: readonly Pick<CircuitReport, 'model'>[],
+  ): void {
     const watches = [provider, ...provider.models.values()].filter(({ incident }) => incident);
     if (watches.length === 0) return;
-    const told = provider.failing(step, isOpen);
+    const told = provider.failing(stepOf(nowMs), open);
     // An incident that becomes that of the whole provider, or of one model, goes on.
     const isLogged = watches.some(({ incident }) => incident!.isLogged);
     for (const one of watches) {
       const incident = one.incident!;
-      const isForgotten = nowMs - incident.lastMs > FORGOTTEN_MS;
-      const isNew = nowMs - incident.sinceMs < QUIET_MS;
-      if (isForgotten || (one.isWell(step) && !isNew && !isOpen(one.model))) {
+      if (one.isOver(nowMs, open)) {
         this.#end(one, incident.goodSinceMs ?? incident.lastMs);
       } else if (told.includes(one)) {
         incident.isLogged ||= isLogged;
