@@ -78,7 +78,7 @@ export function createService(initial: Config, runtime: Runtime, outside = OUTSI
     keysInCooldown: () =>
       [...snapshot.keyPools].map(([id, keys]) => [id, keys.keysInCooldown] as const),
     isModelListUp: (id: string) => parts.modelLists.get(snapshot.providers.get(id)!)?.isUp,
-    openStreams: () => server.calls().filter(({ reply }) => reply.isStream).length,
+    openStreams: () => server.counts.openStreams,
     bufferedBytes: () => budget.reservedBytes,
     droppedLogLines: () => runtime.droppedLogLines?.() ?? 0,
     incidents: () => incidents,

@@ -123,10 +123,11 @@ export function configuredModels({ aliases, providers, clients }: Config): strin
     ...clients.flatMap(({ models = [] }) => models.filter((name) => !name.endsWith('*'))),
     ...targets,
     ...targets.map((target) => target.slice(target.indexOf('/') + 1)),
-    ...providers.registered.flatMap(({ id, defaultModel, models = [] }) => {
-      if (defaultModel === undefined) return listedModels(id, models);
+    ...providers.registered.flatMap(({ id, defaultModel, modelDetails = {}, models = [] }) => {
+      const names = listedModels(id, [...Object.keys(modelDetails), ...models]);
+      if (defaultModel === undefined) return names;
       // A provider's id alone stands for its default model.
-      return [id, `${id}/`, ...listedModels(id, [defaultModel, ...models])];
+      return [id, `${id}/`, ...listedModels(id, [defaultModel]), ...names];
     }),
   ];
 }

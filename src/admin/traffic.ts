@@ -58,30 +58,48 @@ class Tally extends Map<string | number, number> {
 /** The counts of one row. */
 class Row {
   /** Counts of the current step. */
-  readonly current = new Tally();
+  readonly #current = new Tally();
   /** Counts of the other steps together. */
   readonly #ended = new Tally();
   /** Counts of each of the other steps in which something was counted. */
   readonly #steps = new Map<number, Counts>();
   lastError: { readonly at: string; readonly text: string } | undefined;
 
+  addRequest(request: FinishedRequest): void {
+    this.#addOutcome(request.facts.outcome);
+    this.addAnswer(request);
+  }
+
+  /** Counts the tokens of a request, and its time to the first one. */
+  addAnswer(request: FinishedRequest): void {
+    const { prompt_tokens, completion_tokens } = request.facts;
+    const firstTokenMs = firstTokenMsOf(request);
+    if (prompt_tokens) this.#current.count('inputTokens', prompt_tokens);
+    if (completion_tokens) this.#current.count('outputTokens', completion_tokens);
+    if (firstTokenMs === undefined) return;
+    this.#current.count(bucketOf(firstTokenMs / 1000, FIRST_TOKEN_BOUNDS));
+  }
+
   /** Counts a try at a provider. */
   addTry(one: TryFacts, endedAtMs: number): void {
-    const { outcome } = one;
-    this.current.count('requests');
-    if (outcome !== 'ok') this.current.count(outcome);
-    if (!isFailed(outcome)) return;
-    this.current.count('failed');
+    this.#addOutcome(one.outcome);
+    if (!isFailed(one.outcome)) return;
     this.lastError = { at: new Date(endedAtMs).toISOString(), text: describeTry(one) };
+  }
+
+  #addOutcome(outcome: TryFacts['outcome']): void {
+    this.#current.count('requests');
+    if (isFailed(outcome)) this.#current.count('failed');
+    else if (outcome !== 'ok') this.#current.count(outcome);
   }
 
   /** Ends a step: the current one is `next` from now on. */
   endStep(step: number, next: number): void {
-    if (this.current.size > 0) {
-      const counts = this.current.toCounts();
+    if (this.#current.size > 0) {
+      const counts = this.#current.toCounts();
       this.#ended.add(counts);
       this.#steps.set(step, counts);
-      this.current.clear();
+      this.#current.clear();
     }
     for (const [before, counts] of this.#steps) {
       if (before > next - STEPS) break;
@@ -92,12 +110,12 @@ class Row {
 
   /** Returns the counts of the last 15 minutes by their steps, of which `current` is the last one. */
   steps(current: number): Map<number, Counts> {
-    return new Map(this.#steps).set(current, this.current.toCounts());
+    return new Map(this.#steps).set(current, this.#current.toCounts());
   }
 
   /** Returns the sums of the last 15 minutes. */
   report() {
-    return new Tally(this.#ended).add(this.current.toCounts()).report();
+    return new Tally(this.#ended).add(this.#current.toCounts()).report();
   }
 }
 
@@ -122,27 +140,14 @@ export class Traffic {
   /** Counts a finished request of a model. */
   add(request: FinishedRequest, model: ModelSet | undefined): void {
     this.#advance();
-    const { client, outcome, provider, tries = [] } = request.facts;
-    const { prompt_tokens, completion_tokens } = request.facts;
-    const firstTokenMs = firstTokenMsOf(request);
-    const isKnown = client !== undefined || request.facts.status !== 401 || tries.length > 0;
-    const name = client ?? (isKnown ? 'without a name' : 'no valid key');
+    const { client, provider, status, tries = [] } = request.facts;
+    const isRefused = status === 401 && tries.length === 0;
+    const name = client ?? (isRefused ? 'no valid key' : 'without a name');
     const isRoom = this.#clients.has(name) || this.#clients.size < MAX_CLIENTS;
-    const rows = [this.#all, rowOf(this.#clients, isRoom ? name : OTHER)];
-    if (model) rows.push(rowOf(this.#models, model.name));
-    for (const { current } of rows) {
-      current.count('requests');
-      if (isFailed(outcome)) current.count('failed');
-      else if (outcome !== 'ok') current.count(outcome);
-    }
-    if (provider !== undefined) rows.push(rowOf(this.#providers, provider));
-    for (const { current } of rows) {
-      if (prompt_tokens) current.count('inputTokens', prompt_tokens);
-      if (completion_tokens) current.count('outputTokens', completion_tokens);
-      if (firstTokenMs !== undefined) {
-        current.count(bucketOf(firstTokenMs / 1000, FIRST_TOKEN_BOUNDS));
-      }
-    }
+    this.#all.addRequest(request);
+    rowOf(this.#clients, isRoom ? name : OTHER).addRequest(request);
+    if (model) rowOf(this.#models, model.name).addRequest(request);
+    if (provider !== undefined) rowOf(this.#providers, provider).addAnswer(request);
     for (const one of tries) {
       // What the gateway itself could not do is on no provider's account.
       const isProviders = isSent(one.outcome) && one.outcome !== 'internal_error';

@@ -22,7 +22,8 @@ const FEED_WINDOW_MS = 15_000;
 export function createView(config: () => Config, figures: Figures, redact: Redactor) {
   const models = new ModelLabels();
   const metrics = new RequestMetrics(models);
-  const nowMs = () => performance.timeOrigin + performance.now();
+  const { timeOrigin } = performance;
+  const nowMs = () => timeOrigin + performance.now();
   const traffic = new Traffic(nowMs, () => figures.openStreams());
   const recent = new RecentRequests(redact);
   const scrapeDelay = createLoopWatch(0);

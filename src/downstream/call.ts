@@ -33,7 +33,11 @@ interface CallConnection {
   readonly isClosing: boolean;
   /** Discards the upload of the latest request, and closes the connection when that has ended and is answered. */
   closeAfterUpload(answered: Promise<void>): Promise<void>;
-  readonly listener: { readonly budget: ByteBudget; readonly isDraining: boolean };
+  readonly listener: {
+    readonly budget: ByteBudget;
+    readonly isDraining: boolean;
+    readonly counts: { openStreams: number };
+  };
 }
 
 /** Adds to the headers of the head of a call's response. One function for all calls. */

@@ -31,6 +31,7 @@ interface RepliedCall {
     /** The response is the last one on it. */
     readonly isClosing: boolean;
     closeAfterUpload(answered: Promise<void>): Promise<void>;
+    readonly listener: { readonly counts: { openStreams: number } };
   };
   /** Adds to the headers of a head before it is sent. */
   addHeaders(status: number, headers: ResponseHeaders): void;
@@ -104,6 +105,7 @@ export class ClientReply {
   beginStream(status: number, headers: ResponseHeaders): void {
     if (this.headersSent) this.firstByteAtMs = performance.now();
     else this.#writeHead(status, headers);
+    if (this.headersSent && !this.isStream) this.#call.connection.listener.counts.openStreams += 1;
     this.isStream = this.headersSent;
   }
 

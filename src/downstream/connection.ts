@@ -24,6 +24,8 @@ export interface RequestCounts {
   finished: number;
   /** Requests that were cancelled at the deadline of a drain. */
   cancelled: number;
+  /** Of those in flight, the ones whose answer is a stream that has begun. */
+  openStreams: number;
 }
 
 export interface Handler {
@@ -196,6 +198,7 @@ export class Connection {
     const { cancelReason, counts } = this.listener;
     this.call = undefined;
     counts.inFlight -= 1;
+    if (call.reply.isStream) counts.openStreams -= 1;
     const { reason } = call.cancellation;
     const isCancelled = reason !== undefined && reason === cancelReason;
     counts[isCancelled ? 'cancelled' : 'finished'] += 1;

@@ -44,7 +44,7 @@ export function createHttpServer(
   options: Omit<ListenerState, 'isDraining' | 'cancelReason' | 'counts'>,
 ): HttpServer {
   const { limits } = options;
-  const counts = { inFlight: 0, finished: 0, cancelled: 0 };
+  const counts = { inFlight: 0, finished: 0, cancelled: 0, openStreams: 0 };
   const state: ListenerState = { ...options, counts, isDraining: false, cancelReason: undefined };
   const connections: Connections = new Map();
   let checking: NodeJS.Timeout | undefined;

@@ -8,15 +8,11 @@ import type { GatewayError, Outcome } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import type { CircuitReport } from './circuit-breaker.ts';
 import { Incident, type IncidentKind, kindOf } from './incident.ts';
-import { ProviderWatch, stepOf, Subject, type Watch, Watches } from './watch.ts';
+import { ProviderWatch, QUIET_MS, stepOf, Subject, type Watch, Watches } from './watch.ts';
 
-/** What happens again and again is over when it has not for so long. */
-const QUIET_MS = 15_000;
 /** On a busy machine the store is late now and then: it is away after so many failures in a row, or without an answer for so long. */
 const STORE_FAILURES = 3;
 const STORE_AWAY_MS = 1000;
-/** Nobody asks for it any more. */
-const FORGOTTEN_MS = 300_000;
 /** Between two lines of the log that something begins. */
 const LOGGED_EVERY_MS = 60_000;
 /** So many times the usual median. */
@@ -163,10 +159,10 @@ export class Incidents {
     // One that is half-open keeps nobody away, and may never be asked again.
     const all = this.watches.isTroubled ? this.#options.circuits() : [];
     const circuits = all.filter(({ state }) => state === 'open');
-    for (const [id, provider] of this.watches.providers)
-      this.#judge(provider, nowMs, (model) => {
-        return circuits.some((one) => one.provider === id && (model ?? one.model) === one.model);
-      });
+    for (const [id, provider] of this.watches.providers) {
+      const open = circuits.filter((one) => one.provider === id);
+      this.#judge(provider, nowMs, open);
+    }
     for (const own of this.#own.values()) {
       const { incident } = own;
       if (incident && nowMs - incident.sinceMs >= STORE_AWAY_MS) this.#tell(own);
@@ -204,28 +200,22 @@ export class Incidents {
     this.#options.onTrouble();
   }
 
-  /** If all models that are asked fail, the incident is the provider's; else it is that of each model that does. */
-  #judge(provider: ProviderWatch, nowMs: number, isOpen: (model?: string) => boolean): void {
-    const step = stepOf(nowMs);
-    const models = [...provider.models.values()];
-    const watches = [provider, ...models].filter(({ incident }) => incident);
+  /** Tells of what has begun at a provider and its models, and ends what is over. */
+  #judge(
+    provider: ProviderWatch,
+    nowMs: number,
+    open: readonly Pick<CircuitReport, 'model'>[],
+  ): void {
+    const watches = [provider, ...provider.models.values()].filter(({ incident }) => incident);
     if (watches.length === 0) return;
-    const failing = watches.filter((one) => one.isFailing(step) || isOpen(one.model));
-    const alone = failing.filter((one) => one !== provider);
-    const isWhole =
-      alone.length === 0 ||
-      provider.incident?.kind === 'unreachable' ||
-      !models.some((one) => one.works(step));
-    const told = isWhole && provider.incident && failing.length > 0 ? [provider] : alone;
+    const told = provider.failing(stepOf(nowMs), open);
+    // An incident that becomes that of the whole provider, or of one model, goes on.
     const isLogged = watches.some(({ incident }) => incident!.isLogged);
     for (const one of watches) {
       const incident = one.incident!;
-      const isForgotten = nowMs - incident.lastMs > FORGOTTEN_MS;
-      const isNew = nowMs - incident.sinceMs < QUIET_MS;
-      if (isForgotten || (one.isWell(step) && !isNew && !isOpen(one.model))) {
+      if (one.isOver(nowMs, open)) {
         this.#end(one, incident.goodSinceMs ?? incident.lastMs);
       } else if (told.includes(one)) {
-        // An incident that becomes that of the whole provider, or of one model, goes on.
         incident.isLogged ||= isLogged;
         this.#tell(one);
       } else if (told.length > 0) incident.isTold = false;

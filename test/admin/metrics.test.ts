@@ -339,14 +339,16 @@ test('values of labels are escaped', () => {
 test('models are labels only if the settings or a list of models name them', async (t) => {
   const upstream = await startUpstream(t);
   const toml =
-    providerToml(upstream, 'p', 'default_model = "d"') + '[aliases]\nfast = "p/target"\n' + ADMIN;
+    providerToml(upstream, 'p', 'default_model = "d"\nmodel_details.sized.context_length = 8') +
+    '[aliases]\nfast = "p/target"\n' +
+    ADMIN;
   const gateway = await startGateway(t, { toml });
   const original = async (model: string) => {
     await gateway.chat(chatBody({ model }));
     const { sum } = parseMetrics((await gateway.admin('/metrics')).text);
     return sum('gen_ai_server_request_duration_seconds_count', { gen_ai_original_model: model });
   };
-  for (const model of ['fast', 'p/target', 'p/d', 'p', 'p/'])
+  for (const model of ['fast', 'p/target', 'p/d', 'p', 'p/', 'p/sized'])
     assert.equal(await original(model), 1);
   assert.equal(await original('p/listed'), 0);
   const list = { data: [{ id: 'listed' }] };

@@ -271,6 +271,7 @@ describe('the process', { concurrency: 4 }, () => {
     assert.equal(other.requests.length, 0);
     assert.deepEqual(lines('breaker opened'), []);
     const ended = await feed.next('state', (state) => state.incidents[0]?.ended !== undefined);
+    await eventually(() => lines('incident ended').length === 1, 'the line that it is over');
     // Five requests at two providers each.
     assert.ok(ended.incidents[0].failures >= 10, `${ended.incidents[0].failures}`);
     assert.match(

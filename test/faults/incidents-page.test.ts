@@ -1,6 +1,7 @@
 /** Incidents as log, page and metrics tell of them, alike: what begins, its sentence, whom it hits, and when it ends. */
 
 import assert from 'node:assert/strict';
+import { connect } from 'node:net';
 import { join } from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 
@@ -390,20 +391,44 @@ describe('log, page and metrics tell alike that', () => {
   });
 });
 
-test('lines of the log are lost when its reader has gone', async (t) => {
+/** Its second is ten of the program's clock. */
+const FAST =
+  '--import=data:text/javascript,const%20now=performance.now.bind(performance);performance.now=()=>10*now()';
+
+test('lines of the log are lost while its pipe is not read, until it is', async (t) => {
   await buildOnce();
   const toml = '[server]\nport = 0\nhost = "127.0.0.1"\n[admin]\nport = 0\n';
-  const program = await startServing(t, [], { cwd: emptyFolder(t, { 'gateway.toml': toml }) });
-  const { child, lines, port } = program;
+  const cwd = emptyFolder(t, { 'gateway.toml': toml });
+  const { child, lines, port } = await startServing(t, [], { cwd, env: { NODE_OPTIONS: FAST } });
   await eventually(() => lines('started').length > 0, 'the start');
   const feed = await openFeed(t, Number(new URL(String(lines('started')[0]!['admin_url'])).port));
-  child.stdout!.destroy();
-  const isTold = ({ incidents }: View) => incidents.some(({ kind }) => kind === 'log_lines');
-  const ask = setInterval(() => void fetch(`http://127.0.0.1:${port}/x`).catch(() => {}), 50);
-  t.after(() => clearInterval(ask));
-  const { incidents, now } = (await feed.next('state', isTold)) as View;
+  const next = async (isWanted: (incident: Shown | undefined) => boolean): Promise<string> => {
+    const { incidents, now } = (await feed.next('state', (view: View) =>
+      isWanted(view.incidents[0]),
+    )) as View;
+    assert.deepEqual(
+      incidents.map(({ kind }) => kind),
+      ['log_lines'],
+    );
+    return sentencesOf(incidents[0]!, now)[0]!;
+  };
+  child.stdout!.pause();
+  // 4 MiB of lines wait until they are read, and the path is escaped in each.
+  const request = `GET /${'"'.repeat(199)} HTTP/1.1\r\nhost: localhost\r\n\r\n`;
+  for (let at = 0; at < 10; at += 1) {
+    const client = connect(port, '127.0.0.1').resume();
+    // The program ends first.
+    client.on('error', () => {});
+    client.write(request.repeat(1000));
+  }
   assert.match(
-    sentencesOf(incidents[0]!, now)[0]!,
+    await next((incident) => incident !== undefined),
     /^The gateway loses lines of its log since .* \(\d+ lines since the start\)\.$/,
   );
+  child.stdout!.resume();
+  assert.match(
+    await next((incident) => incident!.ended !== undefined),
+    /^The gateway lost lines of its log from .* to .*, for .* \(\d+ lines since the start\)\.$/,
+  );
+  assert.equal(lines('log lines were dropped').length, 1);
 });

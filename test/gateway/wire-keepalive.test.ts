@@ -3,6 +3,7 @@ import type { ServerResponse } from 'node:http';
 import { test, type TestContext } from 'node:test';
 
 import { idle, untilSteady, useManualTimers } from '../support/clock.ts';
+import { parseMetrics } from '../support/exposition.ts';
 import { chatBody, rawChat, triesOf, STREAM, type LogLine } from '../support/gateway.ts';
 import { openRaw, watchServerSide } from '../support/raw.ts';
 import { scenario, type ScenarioSettings } from '../support/scenario.ts';
@@ -92,6 +93,18 @@ test('a stream without an event begins with 200 and a comment, and has one after
     [status, outcome, provider, request_id, finish_reason],
     [200, 'ok', 'p', id, 'stop'],
   );
+});
+
+test('a stream that a comment has begun is one open stream, until it ends', async (t) => {
+  const { script, open } = held(answerWell);
+  const more = '[admin]\nport = 0\n';
+  const { gateway, chat } = await startEarly(t, { providers: { p: script }, more });
+  const openStreams = async () =>
+    parseMetrics((await gateway.admin('/metrics')).text).sum('gateway_open_streams');
+  assert.equal(await openStreams(), 1);
+  open();
+  await chat.ended;
+  await eventually(async () => (await openStreams()) === 0, 'it is over');
 });
 
 test('an answer that comes sooner begins as without the setting, a failure with its own status', async (t) => {

@@ -109,3 +109,7 @@ export function table(id, caption, columns, rows) {
   const body = h('tbody', { id }, rows);
   return h('div.box.scroll', region, h('table', h('caption', caption), head, body));
 }
+
+/** Describes the button that shows more of a table, or less again. */
+export const foldButton = (label, isUnfolded, onclick) =>
+  h('button.fold', { type: 'button', 'aria-expanded': String(isUnfolded), onclick }, label);

@@ -1,6 +1,6 @@
 /** Providers, models, clients, process and settings. */
 
-import { byId, fill, h, table, tableRow, titled, withIcon } from './dom.js';
+import { byId, fill, foldButton, h, table, tableRow, titled, withIcon } from './dom.js';
 import { clip, formatDay, formatDuration, formatNumber, valueText } from './format.js';
 import { stateOf } from './incidents.js';
 
@@ -111,14 +111,13 @@ export function drawTables(state) {
     const count = shown.length < all.length ? shown.length + ' of ' + all.length + ', ' : '';
     const rows = shown.map((item) => tableRow(columns, item));
     const isLong = wanted === '' && all.length > MAX_FOLDED_ROWS;
-    const onclick = () => unfolded.delete(id) || unfolded.add(id);
-    const attributes = { type: 'button', 'aria-expanded': String(isUnfolded), onclick };
+    const fold = () => unfolded.delete(id) || unfolded.add(id);
     const label = isUnfolded ? 'Show fewer' : 'Show all ' + all.length;
     const caption = title + ', ' + count + 'the last 15 minutes';
     fill(
       id + '-section',
       all.length > 0 && table(id, caption, columns, rows),
-      isLong && h('button.fold', attributes, label),
+      isLong && foldButton(label, isUnfolded, fold),
     );
   }
   const rows = state.settings.settings.map((item) => tableRow(settingColumns, item));

@@ -1,6 +1,6 @@
 /** The last requests, their filters and details. */
 
-import { byId, fill, h, table, tableRow, titled, withIcon } from './dom.js';
+import { byId, fill, foldButton, h, table, tableRow, titled, withIcon } from './dom.js';
 import { clip, formatTime, valueText } from './format.js';
 
 const OUTCOME_ICONS = { ok: 'good', client_closed: 'off', refused: 'warn', rejected: 'warn' };
@@ -146,12 +146,11 @@ export function drawRequests(state) {
   fill('count', matching.length + ' of ' + shown.length + (isPaused ? why + newer + ' new' : ''));
   const caption = 'The last 200 requests, and the last 200 failures before them, newest first';
   const few = isMoreWanted ? matching : matching.slice(0, FEW);
-  const onclick = () => (isMoreWanted = !isMoreWanted);
-  const attributes = { type: 'button', 'aria-expanded': String(isMoreWanted), onclick };
+  const fold = () => (isMoreWanted = !isMoreWanted);
   fill(
     'requests-list',
     table('requests', caption, listColumns, few.map(requestRows)),
-    matching.length > FEW && h('button.fold', attributes, isMoreWanted ? 'Fewer' : 'More'),
+    matching.length > FEW && foldButton(isMoreWanted ? 'Fewer' : 'More', isMoreWanted, fold),
   );
 }
 
