@@ -94,6 +94,13 @@ function assertQuiet({ log }: TestGateway, warnings: readonly string[]): void {
   assert.deepEqual(warnings, []);
 }
 
+test('of a complete answer no time limit is left', async (t) => {
+  const timers = useManualTimers(t);
+  const { gateway } = await scenario(t, { server: 'timeout = 7' });
+  assert.equal((await gateway.chat(chatBody())).status, 200);
+  assert.ok(!timers.running().includes(7000));
+});
+
 for (const [when, toToml] of Object.entries(PHASES)) {
   for (const stream of [false, true]) {
     const kind = stream ? 'streams' : 'complete answers';
@@ -215,13 +222,6 @@ test('a client that leaves when the provider has already sent everything leaves 
   client.destroy();
   assert.equal((await lineOf(gateway))['outcome'], 'client_closed');
   assertQuiet(gateway, warnings);
-});
-
-test('of a complete answer no time limit is left', async (t) => {
-  const timers = useManualTimers(t);
-  const { gateway } = await scenario(t, { server: 'timeout = 7' });
-  assert.equal((await gateway.chat(chatBody())).status, 200);
-  assert.ok(!timers.running().includes(7000));
 });
 
 test('a stream whose head cannot be sent ends its request upstream, and the client gets an error', async (t) => {
