@@ -401,17 +401,31 @@ test('a stream that waits for memory does not go on when its client has taken a 
   await eventually(() => resumed() === 1, 'there is room');
 });
 
-test('a stream that has failed is no longer the first that waits, though its client does not read the error', () => {
-  const whole = newBudget(MIB);
-  const other = new Reservation(whole);
-  assert.ok(other.tryGrow(MIB / 2));
-  const { provider } = openRelay(whole);
-  // It takes what is kept for the first.
-  assert.ok(provider.write(Buffer.from(`data: ${'x'.repeat(200_000)}`)));
-  assert.ok(!other.tryGrow(MIB / 2 + 1));
-  provider.end(new Error('broken'));
-  assert.ok(other.tryGrow(MIB / 2 + 1));
-  other.close();
+test('a stream that has failed, or given its memory back, is no longer the first that waits', () => {
+  const ways: ((whole: ByteBudget) => () => unknown)[] = [
+    (whole) => {
+      const { provider } = openRelay(whole);
+      // It takes what is kept for the first.
+      assert.ok(provider.write(Buffer.from(`data: ${'x'.repeat(200_000)}`)));
+      // Its client does not read the error.
+      return () => provider.end(new Error('broken'));
+    },
+    (whole) => {
+      const stream = new Reservation(whole);
+      assert.ok(stream.tryGrow(200_000));
+      return () => stream.free();
+    },
+  ];
+  for (const begin of ways) {
+    const whole = newBudget(MIB);
+    const other = new Reservation(whole);
+    assert.ok(other.tryGrow(MIB / 2));
+    const end = begin(whole);
+    assert.ok(!other.tryGrow(MIB / 2 + 1));
+    end();
+    assert.ok(other.tryGrow(MIB / 2 + 1));
+    other.close();
+  }
 });
 
 test('an event is held until its client has taken all of it', async (t) => {

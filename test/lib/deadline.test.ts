@@ -39,6 +39,14 @@ test('a limit whose timer ran out during a suspension goes on with another', (t)
   assert.equal(deadline.reason, REASON);
 });
 
+test('a limit that is armed anew is no longer suspended', (t) => {
+  const { timers, deadline } = start(t);
+  deadline.suspend();
+  deadline.arm(1000, () => REASON);
+  timers.advance(1000);
+  assert.equal(deadline.reason, REASON);
+});
+
 test('a limit beyond what setTimeout can wait for, which would pass at once, ends after 25 days', (t) => {
   const { timers, deadline } = start(t);
   deadline.arm(2 ** 31, () => REASON);

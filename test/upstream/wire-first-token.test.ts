@@ -102,15 +102,25 @@ describe('an answer begins with its first token', { concurrency: true }, () => {
     assert.equal(await chat.ended, before + CHUNK + LAST + DONE);
   });
 
-  test('an error event behind the role is an HTTP error, and a megabyte of preambles is a 502', async (t) => {
+  test('an error event behind the role is an HTTP error, and a megabyte of preambles or comments is a 502', async (t) => {
     const { gateway, p } = await scenario(t);
     const error = event({ error: { message: 'no', code: 'overloaded' } });
     p.script = (_, response) => sendEvents(response, ROLE + error);
     const { status, text } = await gateway.chat(STREAM);
     assert.equal(status, 503);
     assert.match(text, /^\{"error"/);
-    p.script = (_, response) => sendEvents(response, ROLE.repeat(12_000));
-    assert.equal((await gateway.chat(STREAM)).status, 502);
+    const comment = `: ${'c'.repeat(1000)}\n\n`;
+    for (const [events, expected] of [
+      [ROLE.repeat(12_000), 502],
+      [comment.repeat(1300) + LAST + DONE, 502],
+      [comment.repeat(900) + LAST + DONE, 200],
+    ] as const) {
+      p.script = (_, response) => sendEvents(response, events);
+      const reply = await gateway.chat(STREAM);
+      assert.equal(reply.status, expected);
+      if (expected === 200) assert.equal(reply.text, events);
+      else assert.equal(reply.json().error.code, 'PROVIDER_ERROR');
+    }
   });
 });
 
