@@ -199,6 +199,8 @@ test('a usage of up to 16 KiB is read, a longer one of a stream or of a long ans
   assert.deepEqual(await usageOf(padded(16_384)), COUNTS);
   const stream = TOKEN + event(`"usage":${padded(16_385)}`) + FINISH + DONE;
   assert.equal((await relay([Buffer.from(stream)])).usage, undefined);
+  const whole = Buffer.from(`{"choices":[],"usage":${padded(16_385)}}`);
+  assert.equal((await readOnce(whole, LONG_WHITE_SPACE)).usage, undefined);
   assert.equal(await usageOf(padded(1_048_576)), undefined);
 });
 
