@@ -90,7 +90,7 @@ async function startBucket(redis: RedisServer, name: string, burst: number) {
 const sum = (numbers: readonly number[]) => numbers.reduce((all, one) => all + one, 0);
 
 testWithRedis(
-  'of 10,000 requests to two gateways with one store exactly as many pass as its buckets hold',
+  'of 4,000 requests to two gateways with one store exactly as many pass as its buckets hold',
   async (t, redis) => {
     const upstream = await startUpstream(t, answerChat);
     const toml = [
@@ -128,7 +128,7 @@ testWithRedis(
     ]);
     await ofAlice.assertEmptiedBy(alice);
     await ofQ.assertEmptiedBy(q);
-    const others = await passedOf({ token: CAROL }, 8000);
+    const others = await passedOf({ token: CAROL }, 2000);
     await ofAll.assertEmptiedBy(alice + q + others);
     // The lists of models are asked for too.
     const asked = upstream.requests.filter(({ method }) => method === 'POST');
@@ -180,7 +180,7 @@ async function sendCounted(ports: readonly number[], token: string, count: numbe
 }
 
 testWithRedis(
-  'of 10,000 requests of three clients to two gateways as many pass as their limits in requests and tokens hold, within one answer',
+  'of 5,000 requests of three clients to two gateways as many pass as their limits in requests and tokens hold, within one answer',
   async (t, redis) => {
     const upstream = await startUpstream(t, answerCounted);
     const toml = `[rate_limit]\n${storeUrl(redis)}\n${countedToml(upstream)}`;
@@ -191,7 +191,7 @@ testWithRedis(
       const key = `${PREFIX}:${limit}:${rate}/${rate}/${seconds}`;
       const perToken = BigInt(seconds) * PER_TOKEN;
       const startedAt = await seed(redis, key, lacking, perToken);
-      const { passed, reply } = await sendCounted(ports, token, 3334);
+      const { passed, reply } = await sendCounted(ports, token, 1667);
       const { lack, since } = await readBucket(redis, key);
       const used = limit.includes('requests') ? passed : passed * ANSWER_TOKENS;
       const refilled = (since - startedAt) * BigInt(rate);
@@ -219,7 +219,8 @@ testWithRedis(
     for (const { metrics } of gateways) {
       const { sum: figure } = await metrics();
       assert.equal(figure('gateway_rate_limit_store_fallbacks_total'), 0);
-      assert.ok(figure('gateway_limit_used', { limit: 'client_tokens_per_day' }) >= 999_000);
+      // Some of it comes back while a busy machine is at the others.
+      assert.ok(figure('gateway_limit_used', { limit: 'client_tokens_per_day' }) >= 990_000);
     }
     // A day survives a restart of all gateways.
     await seedDay(redis, 1_000_100);
