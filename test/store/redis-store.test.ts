@@ -39,7 +39,7 @@ interface Started extends TestStore {
 function testEach(title: string, body: (started: Started) => Promise<void>): void {
   if (REDIS_SERVERS.length === 0) void test(title, (t) => void isRedisMissing(t));
   for (const program of REDIS_SERVERS) {
-    void test(`${program}: ${title}`, { timeout: 300_000 }, async (t) => {
+    void test(`${program}: ${title}`, { timeout: 100_000 }, async (t) => {
       const redis = await startRedis(t, { program });
       const { port } = redis;
       const started = createStore(t, { port });
