@@ -176,7 +176,7 @@ for (const how of ['killed and restarted', 'frozen'] as const) {
     `${how}: takes fall back together, later ones at once, and the log says so twice`,
     async ({ t, redis, port }) => {
       const answerMs = how === 'frozen' ? 1000 : undefined;
-      const { store, lines, fallbacks } = createStore(
+      const { store, lines, fallbacks, isAway } = createStore(
         t,
         { port },
         { ...(answerMs && { answerMs }) },
@@ -193,12 +193,14 @@ for (const how of ['killed and restarted', 'frozen'] as const) {
         assert.deepEqual(await Promise.all(pending), [undefined, undefined, undefined]);
         assert.ok(store.isAway);
         assert.ok(await refusesAtOnce(store));
+        assert.ok(isAway());
         assert.equal(fallbacks() - before, 4);
         store.charge(-1, [bucket('a', 1)]);
         if (answerMs) redis.thaw();
         else await redis.restart();
         await until(() => !store.isAway);
         assert.equal(await store.take([bucket(`b${outage}`, 1)]), 'taken');
+        assert.ok(!isAway());
         assert.deepEqual(linesOf(lines.slice(earlier)), [AWAY, BACK]);
         if (answerMs) assert.equal(causeOf(lines), 'no answer in 1000 ms');
         assert.equal(fallbacks() - before, 4);

@@ -281,6 +281,7 @@ const ofSecond = (choice: string) => `${CHUNK}data: {"choices":[${choice}]}\n\n$
 /** Streams that are not finished, and what of each is passed on before the error event. */
 const UNFINISHED: readonly [what: string, sent: string, passed?: string][] = [
   ['without a finish_reason', CHUNK],
+  ['without any choice', 'data: {"type":"response.created"}\n\n'],
   ['with an empty finish_reason', CHUNK + LAST.replace('stop', '')],
   ['with a finish_reason of "null"', CHUNK + LAST.replace('"stop"', ' "null"')],
   ['a second choice with its index first', ofSecond('{"index":1,"finish_reason":null}')],
