@@ -137,6 +137,7 @@ const message = (more: object, finish_reason: string | null = 'stop') => ({
 const ANSWERS: Record<string, [answer: object, status: number]> = {
   'no content': [message({}), 502],
   'no choices': [{ choices: [] }, 502],
+  'no list of choices': [{ id: '1' }, 502],
   'a null as content': [message({ content: null }, null), 502],
   content: [completion(), 200],
   'a refusal': [message({ refusal: 'no' }), 200],
