@@ -50,6 +50,21 @@ async function sendUndici(
   return sendByUndici(request, new Cancellation(), connections);
 }
 
+test('bodies that wait for their next turn go on in order, a few in each, and again if they have to wait again at once', async () => {
+  const { counts, add } = countPerTurn();
+  const order: number[] = [];
+  const wait = async (body: number) => {
+    await nextBodyTurn();
+    add();
+    order.push(body);
+  };
+  const bodies = Array.from({ length: 41 }, (_, at) => at);
+  await Promise.all(bodies.map(wait));
+  assert.deepEqual(order, bodies);
+  assert.ok(counts.most <= 8, `${counts.most} in one turn`);
+  await new Promise<void>((resolve) => onNextTurn(() => onNextTurn(resolve)));
+});
+
 for (const transport of ['auto', 'fetch']) {
   test(`a redirect is not followed, GATEWAY_UPSTREAM=${transport}: nothing reaches the host that it names`, async (t) => {
     const elsewhere = await startUpstream(t);
@@ -352,21 +367,6 @@ test('of an answer in chunks of one byte a turn takes a thousand', async (t) => 
   });
   assert.ok(counts.all > 10_000, `${counts.all} chunks`);
   assert.ok(counts.most < 1100, `${counts.most} chunks in one turn`);
-});
-
-test('bodies that wait for their next turn go on in order, a few in each, and again if they have to wait again at once', async () => {
-  const { counts, add } = countPerTurn();
-  const order: number[] = [];
-  const wait = async (body: number) => {
-    await nextBodyTurn();
-    add();
-    order.push(body);
-  };
-  const bodies = Array.from({ length: 41 }, (_, at) => at);
-  await Promise.all(bodies.map(wait));
-  assert.deepEqual(order, bodies);
-  assert.ok(counts.most <= 8, `${counts.most} in one turn`);
-  await new Promise<void>((resolve) => onNextTurn(() => onNextTurn(resolve)));
 });
 
 const MANY = 40;
