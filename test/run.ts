@@ -19,7 +19,7 @@ const { positionals: wanted, values } = parseArgs({
 
 /** Whole gateways under load, for half a minute of CPU together: `npm test` leaves them out. */
 const LEFT_OUT =
-  /^(?:drain-load|package|prometheus|replicas|run|store-away|store-check|store-outages)\.test\.ts$/;
+  /^(?:drain-load|package|prometheus|replicas|run|store-away|store-check)\.test\.ts$/;
 
 /** Folders that a script of their own runs, because they need more than Node. */
 const OWN_SCRIPT = /^(?:browser|clients|container|deploy|taplo)$/;

@@ -23,62 +23,43 @@ async function start(t: TestContext, trustedProxies: readonly string[], host = '
   };
 }
 
-test("without trusted proxies the address is the connection's, whatever X-Forwarded-For says", async (t) => {
-  const ask = await start(t, []);
-  assert.equal(await ask(), '127.0.0.1');
-  assert.equal(await ask('192.0.2.1'), '127.0.0.1');
-});
-
-test('X-Forwarded-For of a client that is no trusted proxy is not believed', async (t) => {
-  const ask = await start(t, ['10.0.0.0/8', '::1']);
-  assert.equal(await ask('192.0.2.1'), '127.0.0.1');
-});
-
-test('behind trusted proxies the address is the rightmost one that is none of theirs', async (t) => {
-  const ask = await start(t, ['127.0.0.1', '10.0.0.0/8', '2001:db8:1::/48']);
-  const cases: [forwarded: readonly string[], address: string][] = [
-    [['192.0.2.1'], '192.0.2.1'],
-    [['198.51.100.7, 192.0.2.1'], '192.0.2.1'],
-    [['192.0.2.1, 10.1.2.3,10.255.255.255'], '192.0.2.1'],
-    [['192.0.2.1,2001:db8:1:ffff::1'], '192.0.2.1'],
-    [['10.0.0.1, 2001:db8:2::1, 10.0.0.2'], '2001:db8:2::1'],
-    [['11.0.0.1'], '11.0.0.1'],
-    // The lines of a repeated header are one list.
-    [['198.51.100.7', '192.0.2.1', '10.1.2.3'], '192.0.2.1'],
-    [['192.0.2.1:4711, 10.0.0.1:80'], '192.0.2.1'],
-    [['[2001:db8::7]:4711'], '2001:db8::7'],
-    [['[2001:db8::7], [2001:db8:1::1]'], '2001:db8::7'],
-    [['::ffff:192.0.2.1, ::ffff:10.0.0.1'], '192.0.2.1'],
-    // If all are proxies, the first of them is the client.
-    [['10.0.0.7, 10.0.0.8'], '10.0.0.7'],
-    [[], '127.0.0.1'],
-  ];
-  for (const [forwarded, address] of cases) {
-    assert.equal(await ask(...forwarded), address, forwarded.join(' | '));
+test("the address is the connection's, whatever X-Forwarded-For says, if its client is no trusted proxy", async (t) => {
+  for (const proxies of [[], ['10.0.0.0/8', '::1']]) {
+    const ask = await start(t, proxies);
+    assert.equal(await ask(), '127.0.0.1');
+    assert.equal(await ask('192.0.2.1'), '127.0.0.1');
   }
 });
 
-test('a text in X-Forwarded-For that is no address ends the search at the address to its right', async (t) => {
-  const ask = await start(t, ['127.0.0.0/8', '10.0.0.0/8']);
-  const cases: [forwarded: string, address: string][] = [
-    ['192.0.2.1, unknown', '127.0.0.1'],
-    ['192.0.2.1, unknown, 10.0.0.9', '10.0.0.9'],
-    ['192.0.2.1,,10.0.0.9', '10.0.0.9'],
-    ['', '127.0.0.1'],
-    [' , ', '127.0.0.1'],
-    ['192.0.2.256', '127.0.0.1'],
-    ['192.0.2.1:', '127.0.0.1'],
-    ['192.0.2.1:80:80', '127.0.0.1'],
-    ['[192.0.2.1', '127.0.0.1'],
-    ['for=192.0.2.1', '127.0.0.1'],
-    ['192.0.2.1 forged=1', '127.0.0.1'],
-    ['192.0.2.1\xff', '127.0.0.1'],
-    ['\u{61}'.repeat(12_000), '127.0.0.1'],
-    [`fe80::1%${'z'.repeat(57)}`, '127.0.0.1'],
+test('behind trusted proxies the address is the rightmost one that is none of theirs', async (t) => {
+  const ask = await start(t, ['127.0.0.0/8', '10.0.0.0/8', '2001:db8:1::/48']);
+  const cases: [address: string, ...forwarded: string[]][] = [
+    ['192.0.2.1', '192.0.2.1'],
+    ['192.0.2.1', '198.51.100.7, 192.0.2.1'],
+    ['192.0.2.1', '192.0.2.1, 10.1.2.3,10.255.255.255'],
+    ['192.0.2.1', '192.0.2.1,2001:db8:1:ffff::1'],
+    ['2001:db8:2::1', '10.0.0.1, 2001:db8:2::1, 10.0.0.2'],
+    ['11.0.0.1', '11.0.0.1'],
+    // The lines of a repeated header are one list.
+    ['192.0.2.1', '198.51.100.7', '192.0.2.1', '10.1.2.3'],
+    ['192.0.2.1', '192.0.2.1:4711, 10.0.0.1:80'],
+    ['2001:db8::7', '[2001:db8::7]:4711'],
+    ['2001:db8::7', '[2001:db8::7], [2001:db8:1::1]'],
+    ['192.0.2.1', '::ffff:192.0.2.1, ::ffff:10.0.0.1'],
+    // If all are proxies, the first of them is the client.
+    ['10.0.0.7', '10.0.0.7, 10.0.0.8'],
+    ['127.0.0.1'],
+    // A text that is no address ends the search at the address to its right.
+    ['10.0.0.9', '192.0.2.1, unknown, 10.0.0.9'],
+    ['10.0.0.9', '192.0.2.1,,10.0.0.9'],
     [`fe80::1%${'z'.repeat(56)}`, `fe80::1%${'z'.repeat(56)}`],
   ];
-  for (const [forwarded, address] of cases) {
-    assert.equal(await ask(forwarded), address, forwarded.slice(0, 50));
+  const notAddresses = ['', ' , ', '192.0.2.256', '192.0.2.1:', '192.0.2.1:80:80', '[192.0.2.1'];
+  const others = ['192.0.2.1, unknown', 'for=192.0.2.1', '192.0.2.1 forged=1', '192.0.2.1\xff'];
+  const long = ['a'.repeat(12_000), `fe80::1%${'z'.repeat(57)}`];
+  for (const text of [...notAddresses, ...others, ...long]) cases.push(['127.0.0.1', text]);
+  for (const [address, ...forwarded] of cases) {
+    assert.equal(await ask(...forwarded), address, forwarded.join(' | ').slice(0, 50));
   }
 });
 

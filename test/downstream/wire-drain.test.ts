@@ -1,85 +1,82 @@
 import assert from 'node:assert/strict';
 import { connect } from 'node:net';
 import { test, type TestContext } from 'node:test';
-import { setTimeout as sleep } from 'node:timers/promises';
 
 import { GatewayError } from '../../src/lib/errors.ts';
 import { startStopwatch, stopClock, idle } from '../support/clock.ts';
-import { chatBody, rawChat } from '../support/gateway.ts';
+import {
+  chatBody,
+  providerToml,
+  rawChat,
+  startGateway,
+  type TestGateway,
+} from '../support/gateway.ts';
+import { startHeldUpstream } from '../support/held-stream.ts';
 import { isRefused, openRaw } from '../support/raw.ts';
-import { createGate, errorAfter, eventually, openChat } from '../support/streams.ts';
+import { errorAfter, eventually, openChat } from '../support/streams.ts';
 import {
   CHUNK,
   completion,
+  completionEvents,
   sendJson,
-  LAST,
-  DONE,
   failWith,
   flood,
-  beginStream,
   type Script,
 } from '../support/upstream.ts';
 import { scenario } from '../support/scenario.ts';
 
-const END = LAST + DONE;
+const levelsOf = (gateway: TestGateway) => gateway.accessLines().map(({ level }) => level);
+/** What the server drains with. */
+const SHUTDOWN = new GatewayError('internal', 'The gateway is shutting down');
 const HEALTH = 'GET /health HTTP/1.1\r\nhost: a\r\n\r\n';
 
 /** A gateway whose provider begins streams at once and finishes everything when `finish` is called. */
 async function start(t: TestContext) {
-  const { opened, open: finish } = createGate();
-  const p: Script = async (request, response) => {
-    const isStream = request.body.includes('"stream":true');
-    if (isStream) beginStream(CHUNK)(request, response);
-    await opened;
-    if (isStream) response.end(END);
-    else sendJson(response, completion());
+  const { upstream, finish } = await startHeldUpstream(t);
+  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const untilRefused = () => eventually(() => isRefused(gateway.port), 'the port is closed');
+  /** A stream and a complete answer that have begun. */
+  const begin = async () => {
+    const stream = openChat(gateway.port);
+    const complete = openChat(gateway.port, chatBody());
+    const isBegun = () => stream.text() === CHUNK && upstream.requests.length === 2;
+    await eventually(isBegun, 'both begun');
+    return { stream, complete };
   };
-  const { p: upstream, gateway } = await scenario(t, { providers: { p } });
-  return { upstream, finish, gateway };
+  /** A connection with an answer to `/health`, or a stream that has begun. */
+  const open = async (request = HEALTH) => {
+    const client = openRaw(t, gateway.port);
+    client.socket.write(request);
+    const sign = request === HEALTH ? 'healthy' : '"content":"a"';
+    await eventually(() => client.text().includes(sign), 'the first answer');
+    return client;
+  };
+  return { upstream, finish, gateway, untilRefused, begin, open };
 }
 
-test('a drain finishes requests and streams in flight, and refuses new connections', async (t) => {
-  const { gateway, upstream, finish } = await start(t);
-  const stream = openChat(gateway.port);
-  const complete = openChat(gateway.port, chatBody());
-  await eventually(() => stream.text() === CHUNK && upstream.requests.length === 2, 'both begun');
+const END = completionEvents();
+const RAW_STREAM = rawChat(chatBody({ stream: true }));
 
+test('a drain finishes requests and streams in flight, refuses new connections, and says that the old ones close', async (t) => {
+  const { gateway, finish, untilRefused, begin } = await start(t);
+  const { stream, complete } = await begin();
   let isDrained = false;
   const drained = gateway.drain(10_000).then(() => (isDrained = true));
-  await eventually(() => isRefused(gateway.port), 'new connections are refused');
+  await untilRefused();
   assert.equal(isDrained, false);
   finish();
   assert.equal(await stream.ended, CHUNK + END);
   assert.deepEqual(JSON.parse(await complete.ended), completion());
+  assert.equal((await complete.response).headers['connection'], 'close');
   await drained;
-  assert.deepEqual(
-    gateway.accessLines().map(({ outcome }) => outcome),
-    ['ok', 'ok'],
-  );
-});
-
-test('an answer given while draining says that its connection closes', async (t) => {
-  const { gateway, upstream, finish } = await start(t);
-  const client = openRaw(t, gateway.port);
-  client.socket.write(rawChat(chatBody()));
-  await eventually(() => upstream.requests.length === 1, 'the request reached the provider');
-  const drained = gateway.drain(10_000);
-  await eventually(() => isRefused(gateway.port), 'new connections are refused');
-  finish();
-  await drained;
-  await client.closed;
-  assert.match(client.text(), /^HTTP\/1\.1 200 /);
-  assert.match(client.text(), /\r\nconnection: close\r\n/i);
+  const outcomes = gateway.accessLines().map(({ outcome }) => outcome);
+  assert.deepEqual(outcomes, ['ok', 'ok']);
 });
 
 test('GET /health on a connection that was kept alive says 503 and draining', async (t) => {
-  const { gateway, finish } = await start(t);
-  const client = openRaw(t, gateway.port);
-  client.socket.write(HEALTH);
-  await eventually(() => client.text().includes('healthy'), 'the first answer');
+  const { gateway, finish, open } = await start(t);
   // An idle connection is closed by the drain; one that is carrying a stream is not.
-  client.socket.write(rawChat(chatBody({ stream: true })));
-  await eventually(() => client.text().includes('"content":"a"'), 'the first event');
+  const client = await open(RAW_STREAM);
   const drained = gateway.drain(10_000);
   client.socket.write(HEALTH);
   // Long enough for the second request to be on the connection.
@@ -95,16 +92,14 @@ test('GET /health on a connection that was kept alive says 503 and draining', as
 
 test('a drain closes an idle connection a second after the port is closed', async (t) => {
   const clock = stopClock(t);
-  const { gateway } = await start(t);
-  const client = openRaw(t, gateway.port);
+  const { gateway, untilRefused, open } = await start(t);
+  const client = await open();
   let isOpen = true;
   void client.closed.then(() => (isOpen = false));
-  client.socket.write(HEALTH);
-  await eventually(() => client.text().includes('healthy'), 'the answer');
   // Neither the deadline nor the limit on idle connections passes in the time of a test.
   const drained = gateway.drain(60_000_000);
   t.after(() => gateway.cut());
-  await eventually(() => isRefused(gateway.port), 'the port is closed');
+  await untilRefused();
   clock.nowMs += 999;
   // Several checks for idle connections.
   await idle(400);
@@ -141,51 +136,39 @@ test(
   },
 );
 
-test('a connection that was idle long before a drain still takes a request after the port is closed', async (t) => {
-  const clock = stopClock(t);
-  const { gateway } = await start(t);
-  const client = openRaw(t, gateway.port);
-  client.socket.write(HEALTH);
-  await eventually(() => client.text().includes('healthy'), 'the first answer');
-  clock.nowMs += 10_000;
-  const drained = gateway.drain(10_000);
-  await eventually(() => isRefused(gateway.port), 'new connections are refused');
-  // Several checks for idle connections.
-  await sleep(400);
-  client.socket.write(HEALTH);
-  await eventually(() => client.text().includes('draining'), 'the second answer');
-  assert.match(client.text(), /HTTP\/1\.1 503 .*\r\nconnection: close\r\n/is);
-  await drained;
-});
-
-test('a connection still takes a request after an answer that ends long after a drain has begun', async (t) => {
-  const clock = stopClock(t);
-  const { gateway, finish } = await start(t);
-  const client = openRaw(t, gateway.port);
-  // Its head has come before the drain, and says nothing of a close.
-  client.socket.write(rawChat(chatBody({ stream: true })));
-  await eventually(() => client.text().includes('"content":"a"'), 'the first event');
-  const drained = gateway.drain(60_000);
-  await eventually(() => isRefused(gateway.port), 'new connections are refused');
-  clock.nowMs += 10_000;
-  finish();
-  await eventually(() => client.text().endsWith('0\r\n\r\n'), 'the end of the stream');
-  // Several checks for idle connections.
-  await sleep(400);
-  client.socket.write(HEALTH);
-  await eventually(() => client.text().includes('draining'), 'the second answer');
-  await drained;
-});
+for (const [which, request] of [
+  ['that was idle long before a drain', HEALTH],
+  ['whose answer ends long after a drain has begun', RAW_STREAM],
+] as const) {
+  test(`a connection ${which} still takes a request after the port is closed`, async (t) => {
+    const clock = stopClock(t);
+    const { gateway, finish, untilRefused, open } = await start(t);
+    // Its head has come before the drain, and says nothing of a close.
+    const client = await open(request);
+    if (request === HEALTH) clock.nowMs += 10_000;
+    const drained = gateway.drain(60_000);
+    await untilRefused();
+    if (request !== HEALTH) {
+      clock.nowMs += 10_000;
+      finish();
+      await eventually(() => client.text().endsWith('0\r\n\r\n'), 'the end of the stream');
+    }
+    // Several checks for idle connections.
+    await idle(400);
+    client.socket.write(HEALTH);
+    await eventually(() => client.text().includes('draining'), 'the second answer');
+    assert.match(client.text(), /HTTP\/1\.1 503 [^]*\r\nconnection: close\r\n/i);
+    await drained;
+  });
+}
 
 test('connections whose answers began before a drain do not delay it until its deadline', async (t) => {
   const elapsedMs = startStopwatch(t);
   // Whether a connection has been unused for long enough is a matter of fractions of milliseconds.
   const drains = Array.from({ length: 30 }, async (_, index) => {
     // The threads of thirty gateways take longer to start than what is measured.
-    const { gateway, finish } = await start(t);
-    const client = openRaw(t, gateway.port);
-    client.socket.write(rawChat(chatBody({ stream: true })));
-    await eventually(() => client.text().includes('"content":"a"'), 'the first event');
+    const { gateway, finish, open } = await start(t);
+    const client = await open(RAW_STREAM);
     const drained = gateway.drain(60_000);
     setTimeout(finish, 50 + 7.3 * index);
     await drained;
@@ -195,34 +178,23 @@ test('connections whose answers began before a drain do not delay it until its d
   assert.ok(elapsedMs() < 4000, `${elapsedMs()} ms`);
 });
 
-test('at the deadline of a drain streams end in the error event and the others get an error', async (t) => {
-  // The text of an error that is not the gateway's own: no worker is told to drain with one.
-  const { gateway, upstream } = await start(t);
-  const stream = openChat(gateway.port);
-  const complete = openChat(gateway.port, chatBody());
-  await eventually(() => stream.text() === CHUNK && upstream.requests.length === 2, 'both begun');
-  await gateway.drain(50);
+test('at the deadline of a drain streams end in the error event, the others get an error, and neither is logged as an error of the gateway', async (t) => {
+  const { gateway, upstream, begin } = await start(t);
+  const { stream, complete } = await begin();
+  await gateway.drain(50, SHUTDOWN);
   errorAfter(await stream.ended, CHUNK);
-  assert.ok(((await complete.response).statusCode ?? 0) >= 500);
+  assert.equal((await complete.response).statusCode, 500);
   const { error: refusal } = JSON.parse(await complete.ended) as { error: { type: string } };
   assert.equal(typeof refusal.type, 'string');
   await Promise.all(upstream.requests.map(({ closed }) => closed));
-  assert.doesNotMatch(await stream.ended, /test is over/);
+  assert.deepEqual(levelsOf(gateway), ['warn', 'warn']);
 });
 
-test('requests that a shutdown ends are not logged as errors of the gateway', async (t) => {
-  const { gateway, upstream } = await start(t);
-  const stream = openChat(gateway.port);
-  const complete = openChat(gateway.port, chatBody());
-  await eventually(() => stream.text() === CHUNK && upstream.requests.length === 2, 'both begun');
-  // What the server drains with.
-  await gateway.drain(0, new GatewayError('internal', 'The gateway is shutting down'));
-  assert.equal((await complete.response).statusCode, 500);
-  await stream.ended;
-  assert.deepEqual(
-    gateway.accessLines().map(({ level }) => level),
-    ['warn', 'warn'],
-  );
+test('a client is not told the text of an error that is not the gateway\u2019s own', async (t) => {
+  const { gateway, begin } = await start(t);
+  const { stream, complete } = await begin();
+  await gateway.drain(50, new Error('canary'));
+  assert.doesNotMatch((await stream.ended) + (await complete.ended), /canary/);
 });
 
 /** Clients that send these and read nothing of answers that have no end. */
@@ -244,19 +216,18 @@ async function startStuckClients(t: TestContext, bodies: readonly object[]) {
 
 test('a drain that is cut short after its deadline counts what was cut once', async (t) => {
   const gateway = await startStuckClients(t, [chatBody()]);
-  const drained = gateway.drain(0, new GatewayError('internal', 'The gateway is shutting down'));
-  await sleep(50);
+  const drained = gateway.drain(0, SHUTDOWN);
+  await idle(50);
   gateway.cut();
   assert.deepEqual(await drained, { finished: 0, cut: 1 });
 });
 
 test('what a drain cuts while its client reads nothing is on its access line before the drain is over', async (t) => {
   const gateway = await startStuckClients(t, [chatBody(), chatBody({ stream: true })]);
-  await gateway.drain(0, new GatewayError('internal', 'The gateway is shutting down'));
-  assert.deepEqual(
-    gateway.accessLines().map(({ level, outcome }) => `${String(level)} ${String(outcome)}`),
-    ['warn internal_error', 'warn internal_error'],
-  );
+  await gateway.drain(0, SHUTDOWN);
+  assert.deepEqual(levelsOf(gateway), ['warn', 'warn']);
+  const outcomes = gateway.accessLines().map(({ outcome }) => outcome);
+  assert.deepEqual(outcomes, ['internal_error', 'internal_error']);
 });
 
 test('a request that comes after the deadline of a drain is told so, and no provider is asked', async (t) => {

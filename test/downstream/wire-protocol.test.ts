@@ -1,14 +1,13 @@
 import assert from 'node:assert/strict';
-import { once } from 'node:events';
 import { test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { assertError, NOT_AUTHENTICATED, parseRaw, refusal } from '../support/errors.ts';
 import { chatBody, CLIENT_TOKEN } from '../support/gateway.ts';
 import { sendRaw, openRaw, statusesOf } from '../support/raw.ts';
-import { modelOf, scenario } from '../support/scenario.ts';
+import { scenario } from '../support/scenario.ts';
 import { eventually } from '../support/streams.ts';
-import { beginStream, CHUNK, completion, sendJson, type Script } from '../support/upstream.ts';
+import { beginStream, CHUNK } from '../support/upstream.ts';
 import { idle } from '../support/clock.ts';
 
 const AUTHORIZATION = `Authorization: Bearer ${CLIENT_TOKEN}`;
@@ -34,70 +33,58 @@ function get(...headers: string[]): string {
 
 const chunked = (body: string) => `${body.length.toString(16)}\r\n${body}\r\n0\r\n\r\n`;
 const smuggled = request('GET /health HTTP/1.1', 'Host: smuggled');
-const many = (count: number) => Array.from({ length: count }, (_, index) => `h${index}:`);
+const CONNECT = request('CONNECT x:443 HTTP/1.1', 'Host: x:443');
 const shortHeaders = (count: number) => get('Host: x', ...Array<string>(count).fill('a:'));
 
+const LENGTH = `Content-Length: ${BODY.length}`;
+const CHUNKED = 'Transfer-Encoding: chunked';
+const coded = (coding: string, ...more: string[]) =>
+  chat(CLOSE, `Transfer-Encoding: ${coding}`, ...more) + chunked(BODY);
+
 // Everything that is refused before authorization, with the status it is refused with.
-const REFUSED: Readonly<Record<number, Readonly<Record<string, string>>>> = {
-  400: {
-    'Content-Length and Transfer-Encoding': `${chat('Content-Length: 4', 'Transfer-Encoding: chunked')}${chunked(BODY)}${smuggled}`,
-    'Transfer-Encoding and Content-Length': `${chat('Transfer-Encoding: chunked', 'Content-Length: 4')}${chunked(BODY)}${smuggled}`,
-    'two different Content-Lengths': `${chat('Content-Length: 4', `Content-Length: ${BODY.length}`)}${BODY}`,
-    'a negative Content-Length': chat('Content-Length: -1'),
-    'a Content-Length with a sign': `${chat(`Content-Length: +${BODY.length}`)}${BODY}`,
-    'a Content-Length list': `${chat('Content-Length: 4, 4')}${BODY}`,
-    'Transfer-Encoding: xchunked': `${chat('Transfer-Encoding: xchunked')}${chunked(BODY)}${smuggled}`,
-    'Transfer-Encoding: gzip, chunked': `${chat(CLOSE, 'Transfer-Encoding: gzip, chunked')}${chunked(BODY)}`,
-    'Transfer-Encoding: chunked, gzip': `${chat('Transfer-Encoding: chunked, gzip')}${chunked(BODY)}${smuggled}`,
-    'Transfer-Encoding: chunked twice': `${chat(CLOSE, 'Transfer-Encoding: chunked', 'Transfer-Encoding: chunked')}${chunked(BODY)}`,
-    'Transfer-Encoding: identity': `${chat('Transfer-Encoding: identity', `Content-Length: ${BODY.length}`)}${BODY}`,
-    'an empty Transfer-Encoding': `${chat(CLOSE, 'Transfer-Encoding:', `Content-Length: ${BODY.length}`)}${BODY}`,
-    'Transfer-Encoding in HTTP/1.0':
-      chat('Transfer-Encoding: chunked').replace('HTTP/1.1', 'HTTP/1.0') + chunked(BODY),
-    'chunk sizes that are not': `${chat('Transfer-Encoding: chunked')}zz\r\n${BODY}\r\n`,
-    'HTTP/2.0': request('GET /health HTTP/2.0', CLOSE, 'Host: x'),
-    'the HTTP/2 preface': 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n',
-    'HTTP/0.9': request('GET /health HTTP/0.9', CLOSE, 'Host: x'),
-    'HTTP/1.2': request('GET /health HTTP/1.2', 'Host: x'),
-    'no version': 'GET /health\r\n\r\n',
-    'no Host': get(),
-    'two Hosts': get('Host: a', 'Host: b'),
-    'the same Host twice': get('Host: a', 'Host: a'),
-    'two Hosts in HTTP/1.0': request('GET /health HTTP/1.0', 'Host: a', 'Host: b'),
-    'an empty Host': get('Host:'),
-    'a Host with a path': get('Host: a/b'),
-    'a Host with a user': get('Host: u@a'),
-    'a Host with a space': get('Host: a b'),
-    'a list of Hosts': get('Host: a,b'),
+const REFUSED: Readonly<Record<number, readonly string[]>> = {
+  400: [
+    chat('Content-Length: 4', CHUNKED) + chunked(BODY) + smuggled,
+    chat(CHUNKED, 'Content-Length: 4') + chunked(BODY) + smuggled,
+    chat('Content-Length: 4', LENGTH) + BODY,
+    chat('Content-Length: -1'),
+    chat(`Content-Length: +${BODY.length}`) + BODY,
+    chat('Content-Length: 4, 4') + BODY,
+    ...['xchunked', 'gzip, chunked', 'chunked, gzip'].map((coding) => coded(coding)),
+    ...['identity', ''].map((coding) => chat(CLOSE, `Transfer-Encoding: ${coding}`, LENGTH) + BODY),
+    coded('chunked', CHUNKED),
+    coded('chunked').replace('HTTP/1.1', 'HTTP/1.0'),
+    `${chat(CHUNKED)}zz\r\n${BODY}\r\n`,
+    'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n',
+    ...['2.0', '0.9', '1.2'].map((version) => request(`GET /health HTTP/${version}`, 'Host: x')),
+    'GET /health\r\n\r\n',
+    get(),
+    get('Host: a', 'Host: b'),
+    get('Host: a', 'Host: a'),
+    request('GET /health HTTP/1.0', 'Host: a', 'Host: b'),
+    ...['', ' a/b', ' u@a', ' a b', ' a,b'].map((host) => get(`Host:${host}`)),
     // The gateway is no tunnel.
-    CONNECT: request('CONNECT x:443 HTTP/1.1', 'Host: x:443'),
-    garbage: 'canary\r\n\r\n',
-    'a TLS handshake': '\u0016\u0003\u0001\u0000\u00a5\u0001\u0000\u0000\u00a1\u0003\u0003',
-    'null bytes': '\u0000'.repeat(100),
-    'an unknown method': request('CANARY /health HTTP/1.1', 'Host: x'),
-    'a space in a header name': get('Host: x', 'a b: c'),
-    'a space before the colon': get('Host: x', 'a : c'),
-    'a header without a colon': get('Host: x', 'canary'),
-    'a null byte in a header': get('Host: x', 'a: \u0000'),
-    'a bare carriage return': get('Host: x', 'a: b\rc: d'),
-  },
-  417: {
-    'an expectation that is unknown': chat(CLOSE, 'Expect: foo', 'Content-Length: 2'),
-    'an unknown expectation without a body': get('Host: x', 'Expect: foo'),
-  },
-  431: {
-    'one header too long': get('Host: x', `a: ${'b'.repeat(17_000)}`),
-    'too long a target': request(`GET /${'a'.repeat(20_000)} HTTP/1.1`, 'Host: x'),
-    'a flood of long headers': get('Host: x', ...many(4000)),
-    '1,001 short headers': shortHeaders(1001),
-    '2,001 short headers': shortHeaders(2001),
-    '8,000 short headers': shortHeaders(8000),
-  },
+    CONNECT,
+    'canary\r\n\r\n',
+    // A TLS handshake.
+    '\u0016\u0003\u0001\u0000\u00a5\u0001\u0000\u0000\u00a1\u0003\u0003',
+    '\u0000'.repeat(100),
+    request('CANARY /health HTTP/1.1', 'Host: x'),
+    ...['a b: c', 'a : c', 'canary', 'a: \u0000', 'a: b\rc: d'].map((line) => get('Host: x', line)),
+  ],
+  417: [chat(CLOSE, 'Expect: foo', 'Content-Length: 2'), get('Host: x', 'Expect: foo')],
+  431: [
+    get('Host: x', `a: ${'b'.repeat(17_000)}`),
+    request(`GET /${'a'.repeat(20_000)} HTTP/1.1`, 'Host: x'),
+    get('Host: x', ...Array.from({ length: 4000 }, (_, index) => `h${index}:`)),
+    ...[1001, 2001, 8000].map(shortHeaders),
+  ],
 };
 for (const [status, rows] of Object.entries(REFUSED)) {
   test(`what is no request that the gateway can serve is refused once, with ${status}, the error object and a log line`, async (t) => {
     const { gateway, p } = await scenario(t, { more: '[logging]\nlevel = "debug"\n' });
-    for (const [what, bytes] of Object.entries(rows)) {
+    for (const bytes of rows) {
+      const what = bytes.slice(0, 300);
       gateway.log.length = 0;
       const reply = await sendRaw(gateway.port, bytes);
       const { headers } = parseRaw(reply);
@@ -142,36 +129,26 @@ test('a refused connection on which the client goes on sending is closed after t
   assert.equal(gateway.lines().length, 1);
 });
 
-const allowed: Record<string, string> = {
-  'HTTP/1.0 without Host': request('GET /health HTTP/1.0'),
-  'a Host with a port': get('Host: gateway:8080'),
-  'a Host that is an IPv6 address': get('Host: [::1]:8080'),
-  'Transfer-Encoding in capitals': `${chat(CLOSE, 'Transfer-Encoding: CHUNKED')}${chunked(BODY)}`,
-  'chunk extensions and trailers': `${chat(CLOSE, 'Transfer-Encoding: chunked')}${BODY.length.toString(16)};a=b\r\n${BODY}\r\n0\r\nx-trailer: 1\r\n\r\n`,
-  'an offer to upgrade': get('Host: x', 'Connection: Upgrade', 'Upgrade: websocket'),
-  'an empty line before the request': `\r\n${get('Host: x')}`,
-  '900 short headers': shortHeaders(900),
-};
-test('what is unusual and correct is answered with 200', async (t) => {
+test('what is unusual and correct is answered with 200, and an idle connection kept for longer than the 60 s of load balancers', async (t) => {
   const { gateway } = await scenario(t);
-  for (const [what, bytes] of Object.entries(allowed)) {
-    assert.equal((await sendRaw(gateway.port, bytes)).status, 200, what);
+  for (const bytes of [
+    request('GET /health HTTP/1.0'),
+    get('Host: gateway:8080'),
+    get('Host: [::1]:8080'),
+    coded('CHUNKED'),
+    `${chat(CLOSE, CHUNKED)}${BODY.length.toString(16)};a=b\r\n${BODY}\r\n0\r\nx-trailer: 1\r\n\r\n`,
+    get('Host: x', 'Connection: Upgrade', 'Upgrade: websocket'),
+    `\r\n${get('Host: x')}`,
+    shortHeaders(900),
+  ]) {
+    assert.equal((await sendRaw(gateway.port, bytes)).status, 200, bytes.slice(0, 200));
   }
-});
-
-test('a client may keep an idle connection for longer than the 60 s of load balancers', async (t) => {
-  const { gateway } = await scenario(t);
+  for (const expectation of ['100-continue', '100-Continue']) {
+    const bytes = `${chat(CLOSE, LENGTH, `Expect: ${expectation}`)}${BODY}`;
+    assert.deepEqual(statusesOf((await sendRaw(gateway.port, bytes)).text), [100, 200]);
+  }
   const { headers } = await gateway.send('/health', { headers: { connection: 'keep-alive' } });
   assert.equal(headers['keep-alive'], 'timeout=75');
-});
-
-test('with Expect: 100-continue the body is asked for, and then answered', async (t) => {
-  const { gateway } = await scenario(t);
-  for (const expectation of ['100-continue', '100-Continue']) {
-    const bytes = `${chat(CLOSE, `Content-Length: ${BODY.length}`, `Expect: ${expectation}`)}${BODY}`;
-    const { text } = await sendRaw(gateway.port, bytes);
-    assert.deepEqual(statusesOf(text), [100, 200]);
-  }
 });
 
 test('with Expect: 100-continue a body that would be refused is not asked for', async (t) => {
@@ -188,46 +165,6 @@ test('with Expect: 100-continue a body that would be refused is not asked for', 
     assert.equal(parseRaw(reply).headers['connection'], 'close');
     assert.ok(reply.isClosed, 'and the client does not wait for that');
   }
-});
-
-test('pipelined requests are answered each, in their order', async (t) => {
-  const p: Script = (incoming, response) => {
-    const model = modelOf(incoming);
-    setTimeout(() => sendJson(response, completion(model)), model === 'slow' ? 60 : 0);
-  };
-  const { gateway } = await scenario(t, { providers: { p } });
-  const bodies = ['p/slow', 'p/fast'].map((model) => JSON.stringify(chatBody({ model })));
-  const bytes = bodies.map((body) => chat(`Content-Length: ${body.length}`) + body).join('');
-  const last = request('GET /health HTTP/1.1', 'Host: x', 'Connection: close');
-  const { text, isClosed } = await sendRaw(gateway.port, bytes + last);
-  assert.deepEqual(statusesOf(text), [200, 200, 200]);
-  const places = ['"slow"', '"fast"', '"healthy"'].map((content) => text.indexOf(content));
-  assert.deepEqual(
-    places,
-    places.toSorted((a, b) => a - b),
-  );
-  assert.ok(!places.includes(-1));
-  assert.ok(isClosed);
-});
-
-test('a refused request leaves its connection to the next one', async (t) => {
-  const { gateway } = await scenario(t);
-  const bytes =
-    request('GET /v1/models HTTP/1.1', 'Host: x') +
-    request('GET /nothing HTTP/1.1', 'Host: x', AUTHORIZATION) +
-    request('GET /health HTTP/1.1', 'Host: x', 'Connection: close');
-  const { text } = await sendRaw(gateway.port, bytes);
-  assert.deepEqual(statusesOf(text), [401, 404, 200]);
-});
-
-test('garbage after a request never takes the place of its answer', async (t) => {
-  const slow: Script = (_, response) => setTimeout(() => sendJson(response, completion()), 50);
-  const { gateway } = await scenario(t, { providers: { p: slow } });
-  const bytes = `${chat(`Content-Length: ${BODY.length}`)}${BODY}canary\r\n\r\n`;
-  const { text } = await sendRaw(gateway.port, bytes, { waitMs: 2000 });
-  const [first, second] = statusesOf(text);
-  assert.ok(first === undefined || first === 200, text);
-  assert.ok(second === undefined || second === 400, text);
 });
 
 /** Asks for a stream that goes on until `finish`, and waits for its first event. */
@@ -248,47 +185,39 @@ async function openStream(t: TestContext) {
   return { gateway, ...connection, finish: () => finish() };
 }
 
-test('garbage after pipelined requests never gets into a stream', async (t) => {
-  const { socket, text } = await openStream(t);
-  socket.write(`${request('GET /health HTTP/1.1', 'Host: x')}canary\r\n\r\n`);
-  // The stream never ends by itself: whatever comes is the gateway's own, or it hangs up.
-  await Promise.race([once(socket, 'close'), sleep(500, undefined, { ref: false })]);
-  assert.deepEqual(statusesOf(text()), [200], text());
-});
-
-test('garbage in many packets costs no more than garbage in one', async (t) => {
-  const { gateway, socket, text, finish } = await openStream(t);
-  const warnings: Error[] = [];
-  const onWarning = (warning: Error) => void warnings.push(warning);
-  process.on('warning', onWarning);
-  t.after(() => process.off('warning', onWarning));
-  socket.setNoDelay(true);
-  for (let packet = 0; packet < 30; packet += 1) {
-    socket.write('\0canary\r\n');
-    await sleep(2);
-  }
-  // Node warns of more than ten listeners.
-  assert.deepEqual(warnings, []);
-  finish();
-  await once(socket, 'close');
-  assert.match(text(), /\[DONE\]\n\n\r\n0\r\n\r\n$/);
-  assert.equal((await gateway.send('/health')).status, 200);
-});
-
-test('CONNECT after a request never gets into its answer, which is finished', async (t) => {
-  const { socket, text, finish } = await openStream(t);
-  socket.write(request('CONNECT x:443 HTTP/1.1', 'Host: x:443'));
-  // Long enough for it to be read.
-  await idle(60);
-  finish();
-  await once(socket, 'close');
-  assert.deepEqual(statusesOf(text()), [200], text());
-  assert.match(text(), /\[DONE\]\n\n\r\n0\r\n\r\n$/);
-});
+const GARBAGE = 'canary\r\n\r\n';
+for (const [what, packets, statuses] of [
+  ['garbage behind a request', [request('GET /health HTTP/1.1', 'Host: x') + GARBAGE], [200, 200]],
+  ['garbage in many packets', Array<string>(30).fill(`\0${GARBAGE}`), [200]],
+  ['CONNECT', [CONNECT], [200]],
+] as const) {
+  test(`${what} never gets into a stream, which is finished`, async (t) => {
+    const { gateway, socket, text, finish, closed } = await openStream(t);
+    const warnings: Error[] = [];
+    const onWarning = (warning: Error) => void warnings.push(warning);
+    process.on('warning', onWarning);
+    t.after(() => process.off('warning', onWarning));
+    socket.setNoDelay(true);
+    for (const packet of packets) {
+      socket.write(packet);
+      await sleep(2);
+    }
+    // Long enough for it to be read.
+    await idle(60);
+    assert.deepEqual(statusesOf(text()), [200], text());
+    finish();
+    await closed;
+    assert.deepEqual(statusesOf(text()), statuses, text());
+    assert.match(text(), /\[DONE\]\n\n\r\n0\r\n\r\n/);
+    // Node warns of more than ten listeners.
+    assert.deepEqual(warnings, []);
+    assert.equal((await gateway.send('/health')).status, 200);
+  });
+}
 
 test('CONNECT is logged as a request that is not HTTP is', async (t) => {
   const { gateway } = await scenario(t);
-  await sendRaw(gateway.port, request('CONNECT x:443 HTTP/1.1', 'Host: x:443'));
+  await sendRaw(gateway.port, CONNECT);
   await sendRaw(gateway.port, 'canary\r\n\r\n');
   await eventually(() => gateway.log.length === 2, 'both lines');
   const [first, second] = gateway.lines().map((line) => ({ ...line, time: '', request_id: '' }));

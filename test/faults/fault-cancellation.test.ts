@@ -19,7 +19,7 @@ import { eventually, linesOf, lineOf } from '../support/streams.ts';
 import { OVER_FETCH } from '../support/transport.ts';
 import {
   completion,
-  sendJson,
+  failWith,
   startUpstream,
   type Script,
   beginStream,
@@ -31,63 +31,11 @@ import { scenario } from '../support/scenario.ts';
 /** More than the listeners that Node lets pass without a warning. */
 const CLIENTS = 12;
 
-const silent: Script = () => {};
-/** Leaves no connection behind that is merely kept for the next request. */
-const failing =
-  (headers: Record<string, string> = {}): Script =>
-  (_, response) =>
-    sendJson(response, {}, { status: 503, headers: { connection: 'close', ...headers } });
-
-interface Count {
-  /** Clients that are there now, and those that ever were. */
-  readonly clients: number;
-  readonly ever: number;
-}
-
-interface Scene {
-  readonly toml: string;
-  /** Whether all clients are in the phase. */
-  readonly reached: (count: Count) => boolean;
-  /** Ends what is not cancelled with the client: a connection that is being made. */
-  readonly release?: () => void;
-}
-
-/** Each prepares the providers for one phase. */
-const PHASES: Record<string, (t: TestContext) => Promise<Scene>> = {
-  'while a connection is being made': async (t) => {
-    const silentTls = await startSilentTls(t);
-    return {
-      toml: providerToml(silentTls),
-      reached: ({ clients }) => silentTls.sockets.size === clients,
-      release: silentTls.release,
-    };
-  },
-  'while the backoff runs': async (t) => {
-    const p = await startUpstream(t, failing({ 'retry-after': '25' }));
-    return {
-      toml: `[server]\nretries = 3\n${providerToml(p)}`,
-      reached: ({ ever }) => p.requests.length === ever && p.sockets.size === 0,
-    };
-  },
-  'while the fallback thinks': async (t) => {
-    const p = await startUpstream(t, failing());
-    const q = await startUpstream(t, silent);
-    return {
-      toml: `[providers]\nfallback = ["q"]\n${providerToml(p)}${providerToml(q, 'q')}`,
-      reached: ({ ever }) => q.requests.length === ever,
-    };
-  },
-  'while a connection to the fallback is being made': async (t) => {
-    const p = await startUpstream(t, failing());
-    const silentTls = await startSilentTls(t);
-    return {
-      toml: `[providers]\nfallback = ["q"]\n${providerToml(p)}${providerToml(silentTls, 'q')}`,
-      // Not p's own connections; and p is not asked each time, because its circuit opens when it has failed often.
-      reached: ({ clients }) =>
-        p.requests.length > 0 && p.sockets.size === 0 && silentTls.sockets.size === clients,
-      release: silentTls.release,
-    };
-  },
+/** Provider `p` is by TLS and never completes a handshake; or `q` is, its fallback. */
+const PHASES: Record<string, (tls: string, p: string) => string> = {
+  'while a connection is being made': (tls) => tls,
+  'while a connection to the fallback is being made': (tls, p) =>
+    `[providers]\nfallback = ["q"]\n${p}${tls.replace('.p]', '.q]')}`,
 };
 
 /** A provider that accepts connections and never completes a TLS handshake. */
@@ -146,7 +94,14 @@ function assertQuiet({ log }: TestGateway, warnings: readonly string[]): void {
   assert.deepEqual(warnings, []);
 }
 
-for (const [when, prepare] of Object.entries(PHASES)) {
+test('of a complete answer no time limit is left', async (t) => {
+  const timers = useManualTimers(t);
+  const { gateway } = await scenario(t, { server: 'timeout = 7' });
+  assert.equal((await gateway.chat(chatBody())).status, 200);
+  assert.ok(!timers.running().includes(7000));
+});
+
+for (const [when, toToml] of Object.entries(PHASES)) {
   for (const stream of [false, true]) {
     const kind = stream ? 'streams' : 'complete answers';
     test(
@@ -154,21 +109,27 @@ for (const [when, prepare] of Object.entries(PHASES)) {
       { skip: OVER_FETCH },
       async (t) => {
         const warnings = watchWarnings(t);
-        const { toml, reached, release } = await prepare(t);
-        const gateway = await startGateway(t, { toml });
-        const listeners = process.eventNames().map((name) => [name, process.listenerCount(name)]);
+        const silentTls = await startSilentTls(t);
+        // It leaves no connection behind that is merely kept for the next request.
+        const p = await startUpstream(t, failWith(503, { headers: { connection: 'close' } }));
+        const gateway = await startGateway(t, {
+          toml: toToml(providerToml(silentTls), providerToml(p)),
+        });
+        const listenersOf = () =>
+          process.eventNames().map((name) => [name, process.listenerCount(name)]);
+        const listeners = listenersOf();
         const outgoing = watchOutgoing(t);
         let ever = 0;
         const comeAndGo = async (count: number) => {
           ever += count;
           const clients = Array.from({ length: count }, () => ask(gateway.port, stream));
-          const isReached = () => reached({ clients: count, ever });
+          const isReached = () => silentTls.sockets.size === count && p.sockets.size === 0;
           await eventually(isReached, when);
           await sleep(20);
           assert.ok(isReached(), 'they stay in the phase');
           for (const client of clients) client.destroy();
           await linesOf(gateway, ever);
-          release?.();
+          silentTls.release();
           await eventually(() => outgoing.open() === 0, 'every connection upstream closed');
         };
         // What the first use of fetch leaves for good is not the request's.
@@ -185,21 +146,17 @@ for (const [when, prepare] of Object.entries(PHASES)) {
         await eventually(() => resources() === before, `as before: ${before}`);
         assert.equal(outgoing.open(), 0);
         for (const line of gateway.accessLines()) assert.equal(line['outcome'], 'client_closed');
-        assert.deepEqual(
-          process.eventNames().map((name) => [name, process.listenerCount(name)]),
-          listeners,
-        );
+        assert.deepEqual(listenersOf(), listeners);
         assertQuiet(gateway, warnings);
       },
     );
   }
 }
 
-const others: Record<string, { isThereBefore: boolean }> = {
-  'that still waits for its own connection': { isThereBefore: true },
-  'that comes when it has left': { isThereBefore: false },
-};
-for (const [which, { isThereBefore }] of Object.entries(others)) {
+for (const [which, isThereBefore] of [
+  ['that still waits for its own connection', true],
+  ['that comes when it has left', false],
+] as const) {
   test(`a client that leaves while its connection is being made does not disturb one ${which}`, async (t) => {
     const warnings = watchWarnings(t);
     const hole = await startBlackHole(t, rawResponse(JSON.stringify(completion())));
@@ -226,7 +183,7 @@ for (const when of ['before the answer', 'in the middle of a stream']) {
     `of two clients the one that leaves ${when} leaves one connection upstream`,
     { skip: OVER_FETCH },
     async (t) => {
-      const p = when.startsWith('before') ? silent : beginStream(CHUNK);
+      const p: Script = when.startsWith('before') ? () => {} : beginStream(CHUNK);
       const { p: upstream, gateway } = await scenario(t, { providers: { p } });
       const outgoing = watchOutgoing(t);
       const received = [0, 0];
@@ -265,13 +222,6 @@ test('a client that leaves when the provider has already sent everything leaves 
   client.destroy();
   assert.equal((await lineOf(gateway))['outcome'], 'client_closed');
   assertQuiet(gateway, warnings);
-});
-
-test('of a complete answer no time limit is left', async (t) => {
-  const timers = useManualTimers(t);
-  const { gateway } = await scenario(t, { server: 'timeout = 7' });
-  assert.equal((await gateway.chat(chatBody())).status, 200);
-  assert.ok(!timers.running().includes(7000));
 });
 
 test('a stream whose head cannot be sent ends its request upstream, and the client gets an error', async (t) => {

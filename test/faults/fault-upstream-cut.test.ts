@@ -109,37 +109,29 @@ test('an upload that is answered before it was read blocks no other request', as
   assert.equal(connections, 2);
 });
 
-const MALFORMED: Record<string, string> = {
-  'a folded header': 'x-a: b\r\n c',
-  'a header without a colon': 'canary',
-  'a null byte in a header': 'x-a: \0',
-  'a second length': 'content-length: 3',
-  'the same length twice': 'content-length: 14',
-  'a length and chunks': 'transfer-encoding: chunked',
-};
-for (const [what, line] of Object.entries(MALFORMED)) {
-  test(`an answer with ${what} is told as one that is not valid HTTP, and not asked for again`, async (t) => {
-    let head = '';
-    const upstream = await startRawUpstream(t, ({ socket }) => {
-      socket.end(`HTTP/1.1 200 OK\r\n${head}\r\n{"choices":[]}`);
-    });
-    const gateway = await startGateway(t, { toml: providerToml(upstream, 'p', 'retries = 2') });
-    const others = 'content-type: application/json\r\ncontent-length: 14\r\n';
+test('an answer with malformed headers is told as one that is not valid HTTP, and not asked for again', async (t) => {
+  const lines = ['canary', 'x-a: b\r\n c', 'x-a: \0'];
+  const lengths = ['content-length: 3', 'content-length: 14', 'transfer-encoding: chunked'];
+  let head = '';
+  const upstream = await startRawUpstream(t, ({ socket }) => {
+    socket.end(`HTTP/1.1 200 OK\r\n${head}\r\n{"choices":[]}`);
+  });
+  const gateway = await startGateway(t, { toml: providerToml(upstream, 'p', 'retries = 2') });
+  const others = 'content-type: application/json\r\ncontent-length: 14\r\n';
+  for (const line of [...lines, ...lengths]) {
     for (head of [`${others}${line}\r\n`, `${line}\r\n${others}`]) {
       const { status, text } = await gateway.chat(chatBody());
       // The parser of Node 20 and 22 unfolds headers.
       if (status === 200 && line.includes('\n')) continue;
-      assert.equal(status, 502);
+      assert.equal(status, 502, line);
       assert.match(text, /"Provider error: the answer was not valid HTTP"/);
       const access = gateway.accessLines().at(-1)!;
       assert.match(triesOf(access)!, /^p:\S+$/);
-      assert.match(
-        JSON.stringify(access),
-        /"cause":"(?:malformed headers|[^"]*HTTP\/1\.1 protocol)/,
-      );
+      const cause = /"cause":"(?:malformed headers|[^"]*HTTP\/1\.1 protocol)/;
+      assert.match(JSON.stringify(access), cause);
     }
-  });
-}
+  }
+});
 
 for (const transport of ['auto', 'fetch']) {
   test(`a complete answer that is cut off is a 502, GATEWAY_UPSTREAM=${transport}`, async (t) => {

@@ -1,36 +1,34 @@
 /** The time limit of an upstream request while it waits for the client. */
 
 import assert from 'node:assert/strict';
-import { test } from 'node:test';
+import { test, type TestContext } from 'node:test';
 
 import { Deadline } from '../../src/lib/cancellation.ts';
 import { stopClock, useManualTimers } from '../support/clock.ts';
 
-test('of each suspension so much counts at most: many short ones end the limit, a long one does not', (t) => {
+const REASON = new Error('no event in time');
+
+function start(t: TestContext) {
   const clock = stopClock(t);
-  useManualTimers(t);
-  const reason = new Error('no event in time');
+  const timers = useManualTimers(t);
   const deadline = new Deadline();
-  deadline.arm(1000, () => reason);
-  const suspend = (ms: number) => {
+  deadline.arm(1000, () => REASON);
+  return { clock, timers, deadline };
+}
+
+test('of each suspension so much counts at most: many short ones end the limit, a long one does not', (t) => {
+  const { clock, deadline } = start(t);
+  for (const ms of [60_000, ...Array<number>(90).fill(10)]) {
+    assert.equal(deadline.reason, undefined);
     deadline.suspend();
     clock.nowMs += ms;
     deadline.resume(100);
-  };
-  suspend(60_000);
-  assert.equal(deadline.reason, undefined);
-  for (let count = 0; count < 89; count += 1) suspend(10);
-  assert.equal(deadline.reason, undefined);
-  suspend(10);
-  assert.equal(deadline.reason, reason);
+  }
+  assert.equal(deadline.reason, REASON);
 });
 
 test('a limit whose timer ran out during a suspension goes on with another', (t) => {
-  const clock = stopClock(t);
-  const timers = useManualTimers(t);
-  const reason = new Error('no event in time');
-  const deadline = new Deadline();
-  deadline.arm(1000, () => reason);
+  const { clock, timers, deadline } = start(t);
   deadline.suspend();
   // A timer may be early by a millisecond.
   clock.nowMs += 999;
@@ -38,11 +36,19 @@ test('a limit whose timer ran out during a suspension goes on with another', (t)
   deadline.resume(1000);
   assert.equal(deadline.reason, undefined);
   timers.advance(1);
-  assert.equal(deadline.reason, reason);
+  assert.equal(deadline.reason, REASON);
+});
+
+test('a limit that is armed anew is no longer suspended', (t) => {
+  const { timers, deadline } = start(t);
+  deadline.suspend();
+  deadline.arm(1000, () => REASON);
+  timers.advance(1000);
+  assert.equal(deadline.reason, REASON);
 });
 
 test('a limit beyond what setTimeout can wait for, which would pass at once, ends after 25 days', (t) => {
-  const timers = useManualTimers(t);
-  new Deadline().arm(2 ** 31, () => new Error('no event in time'));
+  const { timers, deadline } = start(t);
+  deadline.arm(2 ** 31, () => REASON);
   assert.deepEqual(timers.running(Infinity), [2 ** 31 - 1]);
 });

@@ -156,22 +156,7 @@ describe('the logger', () => {
     );
   });
 
-  test('says which levels are written', () => {
-    const logger = createLogger({
-      level: 'info',
-      format: 'json',
-      toText: formatText,
-      write: () => assert.fail('nothing is written'),
-      redact: createRedactor([]),
-    });
-    assert.deepEqual(
-      (['error', 'info', 'debug', 'trace'] as const).map((level) => logger.isEnabled(level)),
-      [true, true, false, false],
-    );
-    logger.log('debug', 'not written');
-  });
-
-  test('takes the time of each line', (t) => {
+  test('takes the time of each line, and writes those of its level and above', (t) => {
     const times = [1_000, 1_001, 1_999, 2_000, 1_500, 61_010];
     const written: string[] = [];
     const logger = createLogger({
@@ -182,11 +167,16 @@ describe('the logger', () => {
       redact: createRedactor([]),
     });
     t.mock.method(Date, 'now', () => times[written.length]!);
-    for (const _ of times) logger.log('info', 'a line');
-    assert.deepEqual(
-      written,
-      times.map((time) => new Date(time).toISOString()),
+    for (const _ of times) {
+      logger.log('info', 'a line');
+      logger.log('debug', 'not written');
+    }
+    const expected = times.map((time) => new Date(time).toISOString());
+    assert.deepEqual(written, expected);
+    const levels = (['error', 'info', 'debug', 'trace'] as const).map((one) =>
+      logger.isEnabled(one),
     );
+    assert.deepEqual(levels, [true, true, false, false]);
   });
 });
 
@@ -201,32 +191,35 @@ describe('redaction of a log line', () => {
     return line;
   };
 
-  const hostile: Record<string, LogFacts> = {
-    'a key': { cause: `before ${KEYS[0]} after` },
-    'a key in an array': { tries: [{ cause: 'none' }, { cause: `x${KEYS[1]}` }] },
-    'a key that another one begins': { cause: KEYS[2] },
-    'a key in upper case': { cause: KEYS[1]!.toUpperCase() },
-    'a key in lower case': { cause: KEYS[4]!.toLowerCase() },
-    'a key with a quote and a backslash': { cause: KEYS[3] },
-    'the same key as it stands in JSON': { cause: JSON.stringify(KEYS[3]) },
-    'the beginning of a key at the end of a value': { cause: KEYS[1]!.slice(0, 11), more: 'x' },
-    'such a beginning in an array': { tries: [{ cause: KEYS[1]!.slice(0, 8) }, { more: 'x' }] },
-    'the shape of a key': { cause: 'Incorrect API key: sk-abcdef123', more: 'x' },
-    'the shape of a key at the start of a value': { cause: 'sk-abcdef123' },
-    'the shape of a key after a line end': { cause: 'a\nsk-abcdef123' },
-    'a key in a query, after a line end': { cause: 'a\nkey=abc' },
-    'a Bearer token after a tab': { cause: 'a\tbearer\tabc' },
-    'a key after a line separator': { cause: `\u2028${KEYS[1]}\u2029` },
-  };
-  for (const [what, facts] of Object.entries(hostile)) {
-    test(`hides ${what}`, () => {
+  const hostile: readonly LogFacts[] = [
+    { cause: `before ${KEYS[0]} after` },
+    { tries: [{ cause: 'none' }, { cause: `x${KEYS[1]}` }] },
+    // A key that another one begins.
+    { cause: KEYS[2] },
+    { cause: KEYS[1]!.toUpperCase() },
+    { cause: KEYS[4]!.toLowerCase() },
+    { cause: KEYS[3] },
+    { cause: JSON.stringify(KEYS[3]) },
+    // The beginning of a key at the end of a value.
+    { cause: KEYS[1]!.slice(0, 11), more: 'x' },
+    { tries: [{ cause: KEYS[1]!.slice(0, 8) }, { more: 'x' }] },
+    // What has the shape of a key.
+    { cause: 'Incorrect API key: sk-abcdef123', more: 'x' },
+    { cause: 'sk-abcdef123' },
+    { cause: 'a\nsk-abcdef123' },
+    { cause: 'a\nkey=abc' },
+    { cause: 'a\tbearer\tabc' },
+    { cause: `\u2028${KEYS[1]}\u2029` },
+  ];
+  test('hides a key and what looks like one, in any place and spelling', () => {
+    for (const facts of hostile) {
       const line = assertSame('a message', facts);
       assert.match(line, /\[secret\]/);
       assert.doesNotMatch(line, /canary|CANARY|abc|98765/);
       const [text] = Object.values(facts);
       if (typeof text === 'string') assert.match(assertSame(text, { fact: 1 }), /\[secret\]/);
-    });
-  }
+    }
+  });
 
   test('is the same as redaction of each value, also of keys in pieces', async () => {
     await withRandom((random) => {
@@ -249,13 +242,8 @@ describe('redaction of a log line', () => {
           const key = random.pick(KEYS);
           const from = random.oneIn(3) ? random.integer(0, key.length) : 0;
           const part = key.slice(from, from + random.integer(0, key.length));
-          made += random.pick([
-            random.pick(words),
-            part,
-            key,
-            part.toUpperCase(),
-            JSON.stringify(part),
-          ]);
+          const forms = [random.pick(words), part, key, part.toUpperCase(), JSON.stringify(part)];
+          made += random.pick(forms);
         }
         return made;
       };
@@ -293,18 +281,6 @@ describe('the value of a fixed header', () => {
     }
   });
 
-  test('is hidden in answers and the log of a gateway, and another URL at the end of a message is not', async (t) => {
-    const message = `${VALUE} is not known; see https://docs.example/errors`;
-    const script: Script = (_, response) =>
-      sendJson(response, { error: { message } }, { status: 400 });
-    const lines = `headers = { HTTP-Referer = "${VALUE}" }`;
-    const { gateway } = await scenario(t, { providers: { p: { script, lines } } });
-    const { text } = await gateway.chat(chatBody());
-    assert.match(text, /\[secret\] is not known; see https:\/\/docs\.example\/errors"/);
-    await linesOf(gateway);
-    assert.ok(!gateway.log.join('').includes(VALUE));
-  });
-
   test('with 4096 characters, and so many keys, is no problem for the pattern', () => {
     const secrets = ['a', 'b', 'c'].map((one) => new Secret(one.repeat(4096)));
     const long = new Secret('"'.repeat(4096), { isKey: false });
@@ -312,15 +288,21 @@ describe('the value of a fixed header', () => {
   });
 });
 
-test('a key of [admin] is hidden in the log and in messages to clients', async (t) => {
-  const key = 'admin-canary-4711';
-  const p: Script = (_, response) =>
-    sendJson(response, { error: { message: `who is ${key}?` } }, { status: 400 });
+test('a fixed header and a key of [admin] are hidden in answers and the log of a gateway, another URL is not', async (t) => {
+  const [value, key] = ['https://my.app', 'admin-canary-4711'];
+  const message = `${value} and ${key} are not known; see https://docs.example/errors`;
+  const script: Script = (_, response) =>
+    sendJson(response, { error: { message } }, { status: 400 });
+  const lines = `headers = { HTTP-Referer = "${value}" }`;
   const more = `[admin]\nport = 0\nkeys = ["${key}"]`;
-  const { gateway } = await scenario(t, { providers: { p }, more });
+  const { gateway } = await scenario(t, { providers: { p: { script, lines } }, more });
   const { text } = await gateway.chat(chatBody());
-  assert.match(text, /who is \[secret\]/);
-  assert.doesNotMatch(gateway.log.join(''), /canary-4711/);
+  assert.match(
+    text,
+    /\[secret\] and \[secret\] are not known; see https:\/\/docs\.example\/errors"/,
+  );
+  await linesOf(gateway);
+  assert.doesNotMatch(gateway.log.join(''), /canary-4711|my\.app/);
 });
 
 test('characters that turn the direction of text are written as escape sequences', () => {

@@ -1,11 +1,10 @@
-/** A gateway whose store of rate limits, a real Redis or Valkey, is away: what it does meanwhile, at its start and in its drain. */
+/** A gateway whose store of rate limits, a real Redis or Valkey, fails: under load, at its start and in its drain. */
 
 import assert from 'node:assert/strict';
-import { before, describe, test, type TestContext } from 'node:test';
+import { before, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { providerToml } from '../support/gateway.ts';
-import { buildOnce, emptyFolder, runProgram } from '../support/process.ts';
+import { buildOnce, emptyFolder, freePort, runProgram } from '../support/process.ts';
 import type { RedisServer } from '../support/redis-server.ts';
 import {
   answerChat,
@@ -32,122 +31,185 @@ import { startUpstream } from '../support/upstream.ts';
 
 before(buildOnce);
 
-testWithRedis('while the store is away no request waits for it', async (t, redis) => {
-  const upstream = await startUpstream(t, answerChat);
-  const script = await programWaiting(t, PATIENT_MS);
-  const limited = await startReplica(t, wideToml(storeUrl(redis), upstream), script);
-  const without = await startReplica(t, wideToml('', upstream), script);
-  redis.freeze();
-  await countPassed(
-    [limited.port],
-    Array.from({ length: 100 }, () => ({})),
-  );
-  const timeOf = async ({ port }: Replica) => {
-    const startMs = performance.now();
-    assert.equal((await chat(port)).status, 200);
-    return performance.now() - startMs;
-  };
-  let differenceMs = 0;
-  const REQUESTS = 30;
-  for (let i = 0; i < REQUESTS; i += 1) {
-    // Some while it tries to connect, and some between.
-    await sleep(200);
-    differenceMs += (await timeOf(limited)) - (await timeOf(without));
-  }
-  assert.equal((await readStore(limited)).up, 0);
-  assert.ok(differenceMs < (REQUESTS * PATIENT_MS) / 8, `${differenceMs} ms longer`);
-});
-
-testWithRedis('while the store is away the buckets of the process limit', async (t, redis) => {
-  const upstream = await startUpstream(t, answerChat);
-  const limit = `[rate_limit]\nenabled = true\nrequests_per_second = 1\nburst_capacity = 20\n`;
-  const toml = limit + storeUrl(redis) + '\n' + providerToml(upstream);
-  const { port, lines } = await startReplica(t, toml);
-  await redis.kill();
-  await eventually(() => lines(AWAY).length === 1, 'the outage');
-  const startMs = performance.now();
-  const chats = Array.from({ length: 300 }, () => ({}));
-  const [passed = 0] = await countPassed([port], chats);
-  const refilled = Math.ceil((performance.now() - startMs) / 1000);
-  assert.ok(passed >= 20 && passed <= 20 + refilled, `${passed} passed`);
-});
-
-interface Start {
-  readonly name: string;
+interface Outage {
+  readonly begin: (redis: RedisServer) => unknown;
   readonly end: (redis: RedisServer) => unknown;
   readonly cause: RegExp;
+  /** That of the store, if it is not the one of the settings. */
   readonly password?: string;
-  readonly begin?: (redis: RedisServer) => unknown;
 }
 
-const STARTS: readonly Start[] = [
-  {
-    name: 'that is not there',
+const FROZEN: Outage = {
+  begin: (redis) => redis.freeze(),
+  end: (redis) => redis.thaw(),
+  cause: /: no answer in 2000 ms$/,
+};
+const OUTAGES: Readonly<Record<string, Outage>> = {
+  'killed, and started again empty': {
     begin: (redis) => redis.kill(),
     end: (redis) => redis.restart(),
-    cause: /ECONNREFUSED/,
+    cause: /: (?:the connection was closed|This socket has been ended.*|.*(?:ECONN|EPIPE).*)$/,
   },
-  {
-    name: 'that is frozen',
-    begin: (redis) => redis.freeze(),
-    end: async (redis) => redis.thaw(),
-    cause: /: no answer in 2000 ms$/,
+  frozen: FROZEN,
+  full: {
+    begin: (redis) => redis.fill(),
+    end: (redis) => redis.unfill(),
+    cause: /: EVAL: .*OOM/,
   },
-  {
-    name: 'that has another password',
+  'a read-only replica': {
+    begin: async (redis) => redis.command('REPLICAOF', '127.0.0.1', String(await freePort())),
+    end: (redis) => redis.command('REPLICAOF', 'NO', 'ONE'),
+    cause: /: EVAL: .*(?:READONLY|read only)/,
+  },
+};
+const AT_START: Readonly<Record<string, Outage>> = {
+  'is not there': { ...OUTAGES['killed, and started again empty']!, cause: /ECONNREFUSED/ },
+  'is frozen': FROZEN,
+  'has another password': {
+    begin: () => {},
     password: 'another',
     end: (redis) => redis.command('CONFIG', 'SET', 'requirepass', PASSWORD),
     cause: /: AUTH: WRONGPASS$/,
   },
-];
+};
 
-describe('a start in an outage', { concurrency: 2 }, () => {
-  for (const { name, password = PASSWORD, begin, end, cause } of STARTS) {
-    const title = `a gateway starts with a store ${name}, and uses it when it can`;
-    const body = async (t: TestContext, redis: RedisServer) => {
-      await begin?.(redis);
-      const replica = await startWithStore(t, redis, await programWaiting(t, PATIENT_MS));
-      const load = startLoad(t, replica.port);
-      await load.rounds();
-      assert.equal((await readStore(replica)).up, 0);
-      await eventually(() => replica.lines(AWAY).length > 0, 'the line');
-      const [line, ...others] = replica.lines(AWAY, BACK);
-      assert.equal(line!['message'], AWAY);
-      assert.match(line!['cause'] as string, cause);
-      assert.deepEqual(others, []);
-      await end(redis);
-      await untilStoreIs(1, replica);
-      await load.rounds();
-      const { fallbacks } = await readStore(replica);
-      await load.rounds();
-      assert.equal((await readStore(replica)).fallbacks, fallbacks);
-      await load.stop();
-      assert.deepEqual(load.faults, []);
-      assert.deepEqual(
-        replica.lines(AWAY, BACK).map(({ message }) => message),
-        [AWAY, BACK],
-      );
-      await assertSecretKept(t, replica);
-    };
-    testWithRedis(title, body, password);
+const messagesOf = (replica: Replica) =>
+  replica.lines(AWAY, BACK).map(({ message }) => message as string);
+
+/** Ends the outage: from then on nothing is limited without the store. */
+async function assertBack(
+  { end }: Outage,
+  redis: RedisServer,
+  replica: Replica,
+  load: ReturnType<typeof startLoad>,
+): Promise<void> {
+  await end(redis);
+  await untilStoreIs(1, replica);
+  await load.rounds();
+  const { fallbacks } = await readStore(replica);
+  await load.rounds();
+  assert.deepEqual(await readStore(replica), { up: 1, fallbacks });
+  assert.deepEqual(messagesOf(replica), [AWAY, BACK]);
+}
+
+describe('an outage', { concurrency: 2 }, () => {
+  for (const [name, outage] of Object.entries(OUTAGES)) {
+    testWithRedis(
+      `under load, twice, of a store that is ${name}: no request fails, the metrics tell of each, and the log of one in a minute`,
+      async (t, redis) => {
+        const replica = await startWithStore(t, redis, await programWaiting(t, PATIENT_MS));
+        const load = startLoad(t, replica.port);
+        await load.rounds();
+        // Scripts that are flushed are no outage.
+        await redis.command('SCRIPT', 'FLUSH');
+        await load.rounds();
+        assert.deepEqual(await readStore(replica), { up: 1, fallbacks: 0 });
+        for (const earlier of [0, 1]) {
+          const { fallbacks } = await readStore(replica);
+          await outage.begin(redis);
+          await untilStoreIs(0, replica);
+          await load.rounds();
+          const during = await readStore(replica);
+          assert.equal(during.up, 0);
+          assert.ok(during.fallbacks > fallbacks, `${during.fallbacks} fallbacks`);
+          if (earlier === 0) {
+            await eventually(() => messagesOf(replica).length === 1, 'the incident');
+            assert.match(replica.lines(AWAY)[0]!['cause'] as string, outage.cause);
+          }
+          await assertBack(outage, redis, replica, load);
+        }
+        await load.stop();
+        assert.deepEqual(load.faults, []);
+        assert.equal((await replica.metrics()).sum('gateway_requests_in_flight'), 0);
+        // The one that asks is the last.
+        const clients = async () => (await redis.command('CLIENT', 'LIST')).match(/\bid=/g)!.length;
+        await eventually(async () => (await clients()) === 2, 'no other connection');
+        await assertSecretKept(t, replica);
+        replica.child.kill('SIGTERM');
+        assert.equal(await replica.exit, 0);
+      },
+    );
+  }
+
+  for (const [name, outage] of Object.entries(AT_START)) {
+    testWithRedis(
+      `at the start, of a store that ${name}: the gateway serves, and uses it when it can`,
+      async (t, redis) => {
+        await outage.begin(redis);
+        const replica = await startWithStore(t, redis, await programWaiting(t, PATIENT_MS));
+        const load = startLoad(t, replica.port);
+        await load.rounds();
+        assert.equal((await readStore(replica)).up, 0);
+        await eventually(() => messagesOf(replica).length > 0, 'the line');
+        assert.deepEqual(messagesOf(replica), [AWAY]);
+        assert.match(replica.lines(AWAY)[0]!['cause'] as string, outage.cause);
+        await assertBack(outage, redis, replica, load);
+        await load.stop();
+        assert.deepEqual(load.faults, []);
+        await assertSecretKept(t, replica);
+      },
+      outage.password,
+    );
+  }
+
+  for (const state of ['there', 'frozen', 'gone']) {
+    testWithRedis(
+      `in a drain does not keep it from its end: a store is ${state}`,
+      async (t, redis) => {
+        const { child, exit, port, lines, stderr } = await startWithStore(t, redis);
+        assert.equal((await chat(port)).status, 200);
+        if (state === 'frozen') redis.freeze();
+        if (state === 'gone') await redis.kill();
+        assert.equal((await chat(port)).status, 200);
+        if (state === 'frozen') {
+          await eventually(() => lines(AWAY).length > 0, 'the incident');
+          assert.match(String(lines(AWAY).at(-1)!['cause']), /: no answer in 50 ms$/);
+        }
+        child.kill('SIGTERM');
+        assert.equal(await exit, 0, stderr());
+      },
+    );
   }
 });
 
-const STATES: Readonly<Record<string, (redis: RedisServer) => unknown>> = {
-  there: () => {},
-  frozen: (redis) => redis.freeze(),
-  gone: (redis) => redis.kill(),
-};
-for (const [state, enter] of Object.entries(STATES)) {
-  testWithRedis(`a drain ends the process if the store is ${state}`, async (t, redis) => {
-    const { child, exit, port, stderr } = await startWithStore(t, redis);
-    assert.equal((await chat(port)).status, 200);
-    await enter(redis);
-    assert.equal((await chat(port)).status, 200);
-    child.kill('SIGTERM');
-    assert.equal(await exit, 0, stderr());
-  });
-}
+testWithRedis(
+  'while the store is away no request waits for it, and the buckets of the process limit',
+  async (t, redis) => {
+    const upstream = await startUpstream(t, answerChat);
+    const script = await programWaiting(t, PATIENT_MS);
+    const bucket =
+      '[clients.alice]\nkey = "alice-key"\nrequests_per_second = 1\nburst_capacity = 20\n';
+    const toml = wideToml(storeUrl(redis), upstream) + bucket;
+    const other = '[clients.bob]\nkey = "bob-key"\n';
+    const limited = await startReplica(t, toml + other, script);
+    const without = await startReplica(t, wideToml('', upstream) + other, script);
+    const options = { token: 'bob-key' };
+    redis.freeze();
+    await countPassed(
+      [limited.port],
+      Array.from({ length: 100 }, () => options),
+    );
+    const timeOf = async ({ port }: Replica) => {
+      const startMs = performance.now();
+      assert.equal((await chat(port, options)).status, 200);
+      return performance.now() - startMs;
+    };
+    let differenceMs = 0;
+    const REQUESTS = 30;
+    for (let i = 0; i < REQUESTS; i += 1) {
+      // Some while it tries to connect, and some between.
+      await sleep(200);
+      differenceMs += (await timeOf(limited)) - (await timeOf(without));
+    }
+    assert.equal((await readStore(limited)).up, 0);
+    assert.ok(differenceMs < (REQUESTS * PATIENT_MS) / 8, `${differenceMs} ms longer`);
+    const startMs = performance.now();
+    const chats = Array.from({ length: 300 }, () => ({ token: 'alice-key' }));
+    const [passed = 0] = await countPassed([limited.port], chats);
+    const refilled = Math.ceil((performance.now() - startMs) / 1000);
+    assert.ok(passed >= 20 && passed <= 20 + refilled, `${passed} passed`);
+  },
+);
 
 testWithRedis('a start that fails ends the process, with a store as without', async (t, redis) => {
   const { port } = await startWithStore(t, redis);

@@ -4,8 +4,7 @@ import assert from 'node:assert/strict';
 import type { Socket } from 'node:net';
 import { before, describe, test, type TestContext } from 'node:test';
 
-import { createCertificate, NO_OPENSSL } from '../support/certificate.ts';
-import { startFakeRedis, startTlsRedis, status } from '../support/fake-redis.ts';
+import { startFakeRedis, status } from '../support/fake-redis.ts';
 import { providerToml } from '../support/gateway.ts';
 import { buildOnce, emptyFolder, freePort, runProgram, type Finished } from '../support/process.ts';
 import { isRedisMissing, startRedis, type RedisServer } from '../support/redis-server.ts';
@@ -51,29 +50,24 @@ interface State {
   readonly userinfo?: string;
   readonly database?: number;
 }
-const NO_SCRIPTS = ['--user', 'gateway', 'on', `>${PASSWORD}`, '~*', '+@all', '-@scripting'];
+const NO_SCRIPTS = {
+  args: ['--user', 'gateway', 'on', `>${PASSWORD}`, '~*', '+@all', '-@scripting'],
+  userinfo: `gateway:${PASSWORD}@`,
+};
+const READ_ONLY: State = {
+  enter: async (redis) => redis.command('REPLICAOF', '127.0.0.1', String(await freePort())),
+};
+const REFUSED = /^connect ECONNREFUSED 127\.0\.0\.1:\d+$/;
 const STATES: readonly (readonly [name: string, result: RegExp, State])[] = [
   ['that works', ANSWERS, {}],
   ['in another database', ANSWERS, { database: 3 }],
   ['that has another password', /^AUTH: WRONGPASS$/, { userinfo: `:not-the-${PASSWORD}@` }],
   ['that needs a password', /^EVAL: NOAUTH /, { userinfo: '' }],
   ['without such a database', /^SELECT: ERR DB index is out of range$/, { database: 99 }],
-  [
-    'that permits the user no scripts',
-    /^EVAL: NOPERM /,
-    { args: NO_SCRIPTS, userinfo: `gateway:${PASSWORD}@` },
-  ],
-  [
-    'that is a read-only replica',
-    /^EVAL: .*(?:READONLY|read only)/,
-    { enter: async (redis) => redis.command('REPLICAOF', '127.0.0.1', String(await freePort())) },
-  ],
+  ['that permits the user no scripts', /^EVAL: NOPERM /, NO_SCRIPTS],
+  ['that is a read-only replica', /^EVAL: .*(?:READONLY|read only)/, READ_ONLY],
   ['that is full', /^EVAL: .*OOM/, { enter: (redis) => redis.fill() }],
-  [
-    'that is not there',
-    /^connect ECONNREFUSED 127\.0\.0\.1:\d+$/,
-    { enter: (redis) => redis.kill() },
-  ],
+  ['that is not there', REFUSED, { enter: (redis) => redis.kill() }],
   ['that is frozen', /^timeout: no answer in 5 s$/, { enter: (redis) => redis.freeze() }],
 ];
 
@@ -108,11 +102,8 @@ const WRONG: readonly (readonly [
 ];
 
 describe('--check asks a Redis', { concurrency: 4 }, () => {
-  for (const [
-    name,
-    result,
-    { args = [], enter, userinfo = `:${PASSWORD}@`, database = 0 },
-  ] of STATES) {
+  for (const [name, result, state] of STATES) {
+    const { args = [], enter, userinfo = `:${PASSWORD}@`, database = 0 } = state;
     const exitCode = result === ANSWERS ? 0 : 3;
     test(`${name}, prints a line that matches ${result} and exits ${exitCode}`, async (t) => {
       if (isRedisMissing(t)) return;
@@ -128,48 +119,35 @@ describe('--check asks a Redis', { concurrency: 4 }, () => {
 });
 
 describe('--check of a store', { concurrency: 4 }, () => {
-  test('prints its line below those of the providers', async (t) => {
-    const { port } = await startFakeRedis(t, () => false);
+  test('prints its line below those of the providers, --json has its result in the document, and =offline none', async (t) => {
+    const { port, connections } = await startFakeRedis(t, () => false);
     const script = await programWaiting(t, PATIENT_MS);
-    const { code, stdout } = await check(t, `redis://127.0.0.1:${port}`, { script });
-    assert.match(stdout, /\n\nmine {14}200 {2}1 model\nrate_limit\.store {2}answers in \d+ ms\n$/);
-    assert.equal(code, 0);
-  });
-
-  test('--json has its result in the document', async (t) => {
-    const script = await programWaiting(t, PATIENT_MS);
-    const { port } = await startFakeRedis(t, () => false);
-    const args = ['--check', '--json'];
-    const read = async (url: string) => {
-      const { code, stdout } = await check(t, url, { args, script });
-      const { ok, store } = JSON.parse(stdout) as Record<string, unknown>;
-      return { code, ok, store: store as { ok: boolean; message: string } };
-    };
-    const { store: working, ...passed } = await read(`redis://127.0.0.1:${port}`);
-    assert.deepEqual(passed, { code: 0, ok: true });
-    assert.equal(working.ok, true);
-    assert.match(working.message, ANSWERS);
-    const { store: missing, ...failed } = await read(`redis://127.0.0.1:${await freePort()}`);
-    assert.deepEqual(failed, { code: 3, ok: false });
-    assert.equal(missing.ok, false);
-    assert.match(missing.message, /ECONNREFUSED/);
-  });
-
-  test('--json has no result without a store', async (t) => {
-    const cwd = emptyFolder(t, { 'gateway.toml': '' });
-    const { stdout } = await runProgram(t, ['--check', '--json'], { cwd });
-    assert.ok(!('store' in (JSON.parse(stdout) as object)));
-  });
-
-  test('=offline does not connect to it', async (t) => {
-    const redis = await startFakeRedis(t, () => false);
-    const url = `redis://127.0.0.1:${redis.port}`;
+    const url = `redis://127.0.0.1:${port}`;
     for (const args of [['--check=offline'], ['--check=offline', '--json']]) {
       const { code, stdout } = await check(t, url, { args });
       assert.equal(code, 0);
       assert.doesNotMatch(stdout, /answers in|"store":/);
     }
-    assert.equal(redis.connections(), 0);
+    assert.equal(connections(), 0);
+    const { code, stdout } = await check(t, url, { script });
+    assert.match(stdout, /\n\nmine {14}200 {2}1 model\nrate_limit\.store {2}answers in \d+ ms\n$/);
+    assert.equal(code, 0);
+    const rows = [
+      [url, 0, true, ANSWERS],
+      [`redis://127.0.0.1:${await freePort()}`, 3, false, /ECONNREFUSED/],
+    ] as const;
+    for (const [address, exitCode, isOk, message] of rows) {
+      const finished = await check(t, address, { args: ['--check', '--json'], script });
+      const { ok, store } = JSON.parse(finished.stdout) as {
+        ok: boolean;
+        store: { ok: boolean; message: string };
+      };
+      assert.deepEqual([finished.code, ok, store.ok], [exitCode, isOk, isOk]);
+      assert.match(store.message, message);
+    }
+    const cwd = emptyFolder(t, { 'gateway.toml': '' });
+    const without = await runProgram(t, ['--check', '--json'], { cwd });
+    assert.ok(!('store' in (JSON.parse(without.stdout) as object)));
   });
 
   for (const [title, answer, result] of WRONG) {
@@ -195,27 +173,5 @@ describe('--check of a store', { concurrency: 4 }, () => {
     const finished = await check(t, `redis://127.0.0.1:${port}`, { script });
     assert.match(resultIn(finished), ANSWERS);
     assert.equal(finished.code, 0);
-  });
-
-  test('that is an HTTP server fails', async (t) => {
-    const { baseUrl } = await startUpstream(t);
-    const finished = await check(t, `redis://${new URL(baseUrl).host}`);
-    assert.equal(resultIn(finished), 'the reply is not RESP');
-    assert.equal(finished.code, 3);
-  });
-
-  test('connects with TLS, and fails if the certificate is not trusted', async (t) => {
-    if (NO_OPENSSL) return t.skip(NO_OPENSSL);
-    const certificate = createCertificate(t, ['DNS:localhost']);
-    const port = await startTlsRedis(t, certificate);
-    const script = await programWaiting(t, PATIENT_MS);
-    const url = `rediss://localhost:${port}`;
-    const env = { NODE_EXTRA_CA_CERTS: certificate.path };
-    const trusted = await check(t, url, { script, env });
-    assert.match(resultIn(trusted), ANSWERS);
-    assert.equal(trusted.code, 0);
-    const untrusted = await check(t, url, { script });
-    assert.match(resultIn(untrusted), /^self-signed certificate/);
-    assert.equal(untrusted.code, 3);
   });
 });

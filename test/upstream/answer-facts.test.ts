@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { describe, test, type TestContext } from 'node:test';
+import { test } from 'node:test';
 
 import type { GatewayError } from '../../src/lib/errors.ts';
 import { encodeEvent } from '../../src/lib/sse.ts';
@@ -8,7 +8,7 @@ import { scanEvents } from '../../src/upstream/event-inspector.ts';
 import type { AttemptContext } from '../../src/upstream/attempt-context.ts';
 import { relayStream } from '../../src/upstream/stream-relay.ts';
 import { bodyOf } from '../support/byte-source.ts';
-import { chatBody, STREAM } from '../support/gateway.ts';
+import { chatBody } from '../support/gateway.ts';
 import { cutUp } from '../support/mutate.ts';
 import { withRandom } from '../support/random.ts';
 import { eventually, openChat, lineOf } from '../support/streams.ts';
@@ -87,13 +87,6 @@ async function usageOf(written: string): Promise<object | undefined> {
   return usage;
 }
 
-/** Starts a gateway, and returns what its access line says about the answer to this request. */
-async function lineFor(t: TestContext, script: Script, body: object) {
-  const { gateway } = await scenario(t, { providers: { p: script } });
-  const { text } = await gateway.chat(body);
-  return { line: await lineOf(gateway), text };
-}
-
 const COUNTS = { prompt_tokens: 12, completion_tokens: 34 };
 const OPENAI = {
   ...COUNTS,
@@ -103,43 +96,42 @@ const OPENAI = {
 };
 const READ = { ...COUNTS, cached_tokens: 8, reasoning_tokens: 30 };
 
-function assertLine(line: Record<string, unknown>, expected: Record<string, unknown>): void {
-  for (const [name, value] of Object.entries(expected)) assert.equal(line[name], value, name);
-}
-
-describe('the access line', { concurrency: true }, () => {
-  test('has the token counts and the finish_reason of a complete answer', async (t) => {
-    const script: Script = (_, response) => sendJson(response, { ...completion(), usage: OPENAI });
-    const { line } = await lineFor(t, script, chatBody());
-    assertLine(line, { ...READ, finish_reason: 'stop' });
-  });
-
-  test('has the token counts and the finish_reason of a stream, which passes byte for byte', async (t) => {
-    const events = TOKEN + FINISH + event({ usage: OPENAI }) + DONE;
-    const { line, text } = await lineFor(t, (_, response) => sendEvents(response, events), STREAM);
-    assertLine(line, { ...READ, finish_reason: 'stop', outcome: 'ok' });
-    assert.equal(text, events);
-  });
-
-  test('has what was known when the client left in the middle of a stream', async (t) => {
-    const p = beginStream(event({ usage: COUNTS }, choice('null')));
-    const { gateway } = await scenario(t, { providers: { p } });
-    const client = openChat(gateway.port);
-    await eventually(() => client.text() !== '', 'the first event');
-    client.leave();
-    const expected = { ...COUNTS, outcome: 'client_closed', finish_reason: undefined };
-    assertLine(await lineOf(gateway), expected);
-  });
-
-  test('has what was known when the upstream broke off in the middle of a stream', async (t) => {
-    const script: Script = (_, response) => {
+const LINE = { ...READ, finish_reason: 'stop', outcome: 'ok' };
+const PARTIAL = event({ usage: COUNTS }, choice('null'));
+const WHOLE_STREAM = TOKEN + FINISH + event({ usage: OPENAI }) + DONE;
+/** What the provider does, what the access line says, and after which text the client leaves. */
+const LINES: Record<string, [script: Script, line: object, leavesAfter?: string]> = {
+  'of a complete answer': [
+    (_, response) => sendJson(response, { ...completion(), usage: OPENAI }),
+    LINE,
+  ],
+  'of a stream': [(_, response) => sendEvents(response, WHOLE_STREAM), LINE],
+  'when the client left in the middle of a stream': [
+    beginStream(PARTIAL),
+    { ...COUNTS, outcome: 'client_closed', finish_reason: undefined },
+    PARTIAL,
+  ],
+  'when the provider broke off in the middle of a stream': [
+    (_, response) => {
       response.writeHead(200, { 'content-type': 'text/event-stream' });
-      response.write(event({ usage: COUNTS }, choice('null')), () => response.destroy());
-    };
-    const { line } = await lineFor(t, script, STREAM);
-    assertLine(line, { ...COUNTS, outcome: 'upstream_error', finish_reason: undefined });
+      response.write(PARTIAL, () => response.destroy());
+    },
+    { ...COUNTS, outcome: 'upstream_error', finish_reason: undefined },
+  ],
+};
+for (const [when, [script, line, leavesAfter]] of Object.entries(LINES)) {
+  test(`the access line has the token counts and the finish_reason that were known ${when}`, async (t) => {
+    const { gateway } = await scenario(t, { providers: { p: script } });
+    const stream = !when.includes('complete');
+    const client = openChat(gateway.port, chatBody({ stream }));
+    if (leavesAfter) {
+      await eventually(() => client.text() === leavesAfter, 'the first event');
+      client.leave();
+    }
+    const told = await lineOf(gateway);
+    for (const [name, value] of Object.entries(line)) assert.equal(told[name], value, name);
   });
-});
+}
 
 test('the model, the finish_reason and the usage are read from a complete answer, whatever their order', async () => {
   const members = [
@@ -157,11 +149,6 @@ test('the model, the finish_reason and the usage are read from a complete answer
   }
 });
 
-test('the finish_reason of a complete answer is that of the first choice that has one', async () => {
-  const answer = '{"choices":[{"finish_reason":null},{"finish_reason":"a"},{"finish_reason":"b"}]}';
-  assert.equal((await read(Buffer.from(answer))).finishReason, 'a');
-});
-
 test('the usage of a complete answer is read however the answer is cut up', () =>
   withRandom(async (random) => {
     const bytes = Buffer.from(JSON.stringify({ ...completion(), usage: OPENAI }, null, 1));
@@ -173,46 +160,34 @@ test('the usage of a complete answer is read however the answer is cut up', () =
     }
   }));
 
-test('cached and reasoning tokens are read as each provider writes them', async () => {
-  const cached = { ...COUNTS, cached_tokens: 8 };
-  assert.deepEqual(await usageOf(JSON.stringify(OPENAI)), READ);
-  assert.deepEqual(
-    await usageOf(JSON.stringify({ ...COUNTS, prompt_cache_hit_tokens: 8 })),
-    cached,
-  );
-  assert.deepEqual(await usageOf(JSON.stringify(cached)), cached);
-  const both = { ...cached, prompt_tokens_details: { cached_tokens: 0 } };
-  assert.deepEqual(await usageOf(JSON.stringify(both)), { ...COUNTS, cached_tokens: 0 });
-  const none = { ...COUNTS, prompt_tokens_details: null, completion_tokens_details: 1 };
-  assert.deepEqual(await usageOf(JSON.stringify(none)), COUNTS);
-});
-
-test('counts that are no whole numbers from 0 to 2^53 - 1 are left out', async () => {
-  const rest = '"completion_tokens":0}';
-  const values = [
-    '-1',
-    '1.5',
-    '9007199254740992',
-    '1e400',
-    '"7"',
-    'null',
-    'true',
-    '[7]',
-    '{"a":7}',
-  ];
-  for (const value of values) {
-    const usage = await usageOf(`{"prompt_tokens":${value},${rest}`);
-    assert.deepEqual(usage, { completion_tokens: 0 }, value);
-  }
+test('a usage is what it says of tokens in whole numbers from 0 to 2^53 - 1, as each provider writes them', async () => {
+  const rest = { completion_tokens: 0 };
   const most = Number.MAX_SAFE_INTEGER;
-  assert.deepEqual(await usageOf(`{"prompt_tokens":${most}}`), { prompt_tokens: most });
-  const inherited = '{"__proto__":{"prompt_tokens":1},"constructor":1}';
-  assert.equal(await usageOf(inherited), undefined);
-});
-
-test('a usage without a usable count is none', async () => {
-  const values = ['null', '{}', '[]', '7', '"x"', '{"total_tokens":7}', '[{"prompt_tokens":7}]'];
-  for (const value of values) assert.equal(await usageOf(value), undefined, value);
+  const cached = { ...COUNTS, cached_tokens: 8 };
+  const noDetails = { prompt_tokens_details: null, completion_tokens_details: 1 };
+  const table: [written: object | string, usage?: object][] = [
+    [OPENAI, READ],
+    [{ ...COUNTS, prompt_cache_hit_tokens: 8 }, cached],
+    [cached, cached],
+    [
+      { ...cached, prompt_tokens_details: { cached_tokens: 0 } },
+      { ...COUNTS, cached_tokens: 0 },
+    ],
+    [{ ...COUNTS, ...noDetails }, COUNTS],
+    [{ prompt_tokens: most }, { prompt_tokens: most }],
+    ['{"__proto__":{"prompt_tokens":1},"constructor":1}'],
+    [`{"prompt_tokens":5,"x":${'{"x":'.repeat(200)}1${'}'.repeat(201)}`, { prompt_tokens: 5 }],
+  ];
+  const notCounts = ['-1', '1.5', '9007199254740992', '1e400', '"7"', 'null', 'true', '[7]'];
+  for (const value of [...notCounts, '{"a":7}']) {
+    table.push([`{"prompt_tokens":${value},"completion_tokens":0}`, rest]);
+  }
+  const none = ['null', '{}', '[]', '7', '"x"', '{"total_tokens":7}', '[{"prompt_tokens":7}]'];
+  for (const value of none) table.push([value]);
+  for (const [written, usage] of table) {
+    const text = typeof written === 'string' ? written : JSON.stringify(written);
+    assert.deepEqual(await usageOf(text), usage, text);
+  }
 });
 
 test('a usage of up to 16 KiB is read, a longer one of a stream or of a long answer is none', async () => {
@@ -224,17 +199,27 @@ test('a usage of up to 16 KiB is read, a longer one of a stream or of a long ans
   assert.deepEqual(await usageOf(padded(16_384)), COUNTS);
   const stream = TOKEN + event(`"usage":${padded(16_385)}`) + FINISH + DONE;
   assert.equal((await relay([Buffer.from(stream)])).usage, undefined);
+  const whole = Buffer.from(`{"choices":[],"usage":${padded(16_385)}}`);
+  assert.equal((await readOnce(whole, LONG_WHITE_SPACE)).usage, undefined);
   assert.equal(await usageOf(padded(1_048_576)), undefined);
 });
 
-test('a deeply nested usage is read, or none', async () => {
-  const nested = (depth: number) =>
-    `{"prompt_tokens":5,"x":${'{"x":'.repeat(depth)}1${'}'.repeat(depth)}}`;
-  assert.deepEqual(await usageOf(nested(200)), { prompt_tokens: 5 });
-  const whole = `{"choices":[],"usage":{"prompt_tokens":5,"x":${'['.repeat(9000)}${']'.repeat(9000)}}}`;
+test('a usage that is never closed, or not within its line, is none', async () => {
+  const [brackets, closed] = ['['.repeat(9000), ']'.repeat(9000)];
+  const whole = `{"choices":[],"usage":{"prompt_tokens":5,"x":${brackets}${closed}}}`;
   assert.deepEqual((await readOnce(Buffer.from(whole))).usage, { prompt_tokens: 5 });
-  const stream = TOKEN + event(`"usage":{"x":${'['.repeat(16_000)}`);
-  assert.equal((await relay([Buffer.from(stream + FINISH + DONE)])).usage, undefined);
+  for (const open of [
+    '{"prompt_tokens":1',
+    '{"prompt_tokens":1,"x":"}',
+    '{"x":{"prompt_tokens":1}',
+    `{"x":${'['.repeat(16_000)}`,
+    ...['\n', '\r', '\r\n'].map((lineEnd) => `{"prompt_tokens"${lineEnd}:1}}`),
+  ]) {
+    const cut = `${TOKEN}data: {"choices":[],"usage":${open}`;
+    for (const events of [cut, `${cut}\n\n${FINISH}${DONE}`]) {
+      assert.equal((await relay([Buffer.from(events)])).usage, undefined, events.slice(0, 300));
+    }
+  }
 });
 
 test('the last usage of a stream that is an object counts, also within another member', async () => {
@@ -250,27 +235,6 @@ test('the last usage of a stream that is an object counts, also within another m
   ];
   for (const [events, prompt_tokens] of table) {
     assert.deepEqual((await relay([Buffer.from(events)])).usage, { prompt_tokens }, events);
-  }
-});
-
-test('a usage ends with its line, however the line ends', async () => {
-  for (const lineEnd of ['\n', '\r', '\r\n']) {
-    const split = `data: {"usage":{"prompt_tokens"${lineEnd}:1}}\n\n`;
-    const { usage } = await relay([Buffer.from(TOKEN + split + FINISH + DONE)]);
-    assert.equal(usage, undefined, JSON.stringify(lineEnd));
-  }
-});
-
-test('a usage that is never closed is none', async () => {
-  for (const open of [
-    '{"prompt_tokens":1',
-    '{"prompt_tokens":1,"x":"}',
-    '{"x":{"prompt_tokens":1}',
-  ]) {
-    const stream = `${TOKEN}data: {"choices":[],"usage":${open}\n\n${FINISH}${DONE}`;
-    assert.equal((await relay([Buffer.from(stream)])).usage, undefined, open);
-    const cut = `${TOKEN}data: {"choices":[],"usage":${open}`;
-    assert.equal((await relay([Buffer.from(cut)])).usage, undefined, open);
   }
 });
 
@@ -318,20 +282,21 @@ test('an event that is not passed on says nothing', async () => {
 
 test('a finish_reason is a first word of at most 32 letters, digits, `_`, `.` and `-`, and the last one counts', async () => {
   const long = 'x'.repeat(33);
-  const table: [reasons: string[], expected: string | undefined][] = [
+  const table: [reasons: string[], expected?: string][] = [
     [['"tool_calls"'], 'tool_calls'],
     [['"content_filter: OTHER"'], 'content_filter'],
     [[`"${long.slice(1)}"`], long.slice(1)],
-    [[`"${long}"`], undefined],
-    [[`"${'x'.repeat(100_000)}"`], undefined],
-    [['"\\u0007\\n"'], undefined],
-    [['"\u001b[31m"'], undefined],
-    [['"\u00e9"'], undefined],
-    [['null'], undefined],
-    [['7'], undefined],
     [['"length"', 'null', '""', '"null"'], 'length'],
     [['"length"', '"stop"'], 'stop'],
   ];
+  const none = [
+    `"${long}"`,
+    `"${'x'.repeat(100_000)}"`,
+    '"\\u0007\\n"',
+    '"\u001b[31m"',
+    '"\u00e9"',
+  ];
+  for (const reason of [...none, 'null', '7']) table.push([[reason]]);
   for (const [reasons, expected] of table) {
     const events = reasons.map((reason) => event('"x":1', choice(reason))).join('');
     const { finishReason } = await relay([Buffer.from(events + DONE)]);
@@ -364,7 +329,7 @@ test('the model is the first that is no empty text, if it is one of at most 64 p
   }
 });
 
-test('facts are read only from their own members', async () => {
+test('facts are read only from their own members, and the first finish_reason of a complete answer', async () => {
   const events = [
     'data: {"choices":[],"usages":{"prompt_tokens":1},"usag":{"prompt_tokens":1}}\n\n',
     'data: {"choices":["usage",{"prompt_tokens":1},"model","a",{"model":1,"finish_reason":{"usage":7}}]}\n\n',
@@ -372,9 +337,11 @@ test('facts are read only from their own members', async () => {
   ];
   const { text: _, ...facts } = await relay([Buffer.from(events.join(''))]);
   assert.deepEqual(facts, { model: undefined, finishReason: undefined, usage: undefined });
+  const answer = '{"choices":[{"finish_reason":null},{"finish_reason":"a"},{"finish_reason":"b"}]}';
+  assert.equal((await read(Buffer.from(answer))).finishReason, 'a');
 });
 
-test('a run of events that ends within a member is scanned to its end', () => {
+test('a run of events that ends within a member is scanned to its end, and 100,000 members once', () => {
   for (const name of ['"usage"', '"finish_reason"', '"model"', '"error"', 'event:']) {
     for (let end = 1; end <= name.length; end += 1) {
       scanEvents(Buffer.from(`\n${name.slice(0, end)}`), true);
@@ -384,9 +351,6 @@ test('a run of events that ends within a member is scanned to its end', () => {
       assert.ok(found.usage.length <= 1 && found.model === '' && found.finishReason === '');
     }
   }
-});
-
-test('100,000 members in one event are scanned once', () => {
   for (const piece of ['"usage":{', '"usage"  ', '"finish_reason":"', '"model":"']) {
     const bytes = Buffer.from(`data: ${piece.repeat(100_000)}\n\n`);
     assert.equal(scanEvents(bytes, true).usage.length, piece === '"usage":{' ? 1 : 0);

@@ -49,31 +49,31 @@ const BEGINNINGS = {
 const start = (t: TestContext, script: Script, more: Partial<ScenarioSettings<'p' | 'q'>> = {}) =>
   scenario(t, { fallback: ['q'], ...more, providers: { p: script, q: answerWell } });
 
-describe('an answer begins with its first token', { concurrency: true }, () => {
-  for (const [what, preamble] of Object.entries(PREAMBLES)) {
-    test(`${what} begins none: a provider that fails behind it is replaced`, async (t) => {
-      const broken: Script = async (...exchange) => {
-        await beginStream(preamble)(...exchange);
-        exchange[1].destroy();
-      };
-      const { gateway, asked } = await start(t, broken);
-      const { status, text } = await gateway.chat(STREAM);
-      assert.deepEqual([status, text, asked()], [200, completionEvents(), [1, 1]]);
-    });
-  }
+/** Begins a stream with these events and breaks off. */
+const breakAfter =
+  (events: string): Script =>
+  async (request, response) => {
+    await beginStream(events)(request, response);
+    response.destroy();
+  };
 
-  for (const [what, beginning] of Object.entries(BEGINNINGS)) {
-    test(`${what} begins one: nobody else is asked`, async (t) => {
-      const broken: Script = async (...exchange) => {
-        await beginStream(ROLE + beginning)(...exchange);
-        exchange[1].destroy();
-      };
-      const { gateway, asked } = await start(t, broken);
+describe('an answer begins with its first token', { concurrency: true }, () => {
+  test('a preamble begins none: a provider that fails behind it is replaced', async (t) => {
+    for (const [what, preamble] of Object.entries(PREAMBLES)) {
+      const { gateway, asked } = await start(t, breakAfter(preamble));
+      const { status, text } = await gateway.chat(STREAM);
+      assert.deepEqual([status, text, asked()], [200, completionEvents(), [1, 1]], what);
+    }
+  });
+
+  test('every other event begins one: nobody else is asked', async (t) => {
+    for (const [what, beginning] of Object.entries(BEGINNINGS)) {
+      const { gateway, asked } = await start(t, breakAfter(ROLE + beginning));
       const { text } = await gateway.chat(STREAM);
       assert.ok(text.startsWith(`${ROLE}${beginning}data: {"error"`), text);
-      assert.deepEqual(asked(), [1, 0]);
-    });
-  }
+      assert.deepEqual(asked(), [1, 0], what);
+    }
+  });
 
   test('a role and then nothing is a provider that does not answer in time', async (t) => {
     const { gateway, asked } = await start(t, beginStream(ROLE), {
@@ -102,19 +102,25 @@ describe('an answer begins with its first token', { concurrency: true }, () => {
     assert.equal(await chat.ended, before + CHUNK + LAST + DONE);
   });
 
-  test('an error event behind the role is an HTTP error', async (t) => {
-    const script: Script = (_, response) =>
-      sendEvents(response, ROLE + event({ error: { message: 'no', code: 'overloaded' } }));
-    const { gateway } = await scenario(t, { providers: { p: script } });
+  test('an error event behind the role is an HTTP error, and a megabyte of preambles or comments is a 502', async (t) => {
+    const { gateway, p } = await scenario(t);
+    const error = event({ error: { message: 'no', code: 'overloaded' } });
+    p.script = (_, response) => sendEvents(response, ROLE + error);
     const { status, text } = await gateway.chat(STREAM);
     assert.equal(status, 503);
     assert.match(text, /^\{"error"/);
-  });
-
-  test('a megabyte of preambles is a 502', async (t) => {
-    const script: Script = (_, response) => sendEvents(response, ROLE.repeat(12_000));
-    const { gateway } = await scenario(t, { providers: { p: script } });
-    assert.equal((await gateway.chat(STREAM)).status, 502);
+    const comment = `: ${'c'.repeat(1000)}\n\n`;
+    for (const [events, expected] of [
+      [ROLE.repeat(12_000), 502],
+      [comment.repeat(1300) + LAST + DONE, 502],
+      [comment.repeat(900) + LAST + DONE, 200],
+    ] as const) {
+      p.script = (_, response) => sendEvents(response, events);
+      const reply = await gateway.chat(STREAM);
+      assert.equal(reply.status, expected);
+      if (expected === 200) assert.equal(reply.text, events);
+      else assert.equal(reply.json().error.code, 'PROVIDER_ERROR');
+    }
   });
 });
 
@@ -128,78 +134,59 @@ const message = (more: object, finish_reason: string | null = 'stop') => ({
   choices: [{ index: 0, message: { role: 'assistant', content: '', ...more }, finish_reason }],
 });
 
+const ANSWERS: Record<string, [answer: object, status: number]> = {
+  'no content': [message({}), 502],
+  'no choices': [{ choices: [] }, 502],
+  'no list of choices': [{ id: '1' }, 502],
+  'a null as content': [message({ content: null }, null), 502],
+  content: [completion(), 200],
+  'a refusal': [message({ refusal: 'no' }), 200],
+  'a tool call': [message({ tool_calls: [{ id: '1' }] }), 200],
+  reasoning: [message({ reasoning_content: 'hm' }), 200],
+  'a cut for its length': [message({}, 'length'), 200],
+};
+const FAIL = 'empty_answers = "fail"\nretries = 1';
+
 describe('an answer without any content', { concurrency: true }, () => {
-  for (const [what, events] of Object.entries(EMPTY_STREAMS)) {
-    const script: Script = (_, response) => sendEvents(response, events);
-    test(`a stream of ${what} passes unless empty_answers is "fail"`, async (t) => {
-      const { gateway, asked } = await start(t, script);
+  test('as a stream passes, unless empty_answers is "fail": then it is retried and answered by the fallback', async (t) => {
+    for (const [what, events] of Object.entries(EMPTY_STREAMS)) {
+      const { gateway, asked, toml } = await start(t, (_, response) =>
+        sendEvents(response, events),
+      );
+      const passed = await gateway.chat(STREAM);
+      assert.deepEqual([passed.status, asked()], [200, [1, 0]], what);
+      assert.ok(passed.text.startsWith(events), passed.text);
+      await gateway.reload(toml.replace('[server]', `[server]\n${FAIL}`));
       const { status, text } = await gateway.chat(STREAM);
-      assert.deepEqual([status, asked()], [200, [1, 0]]);
-      assert.ok(text.startsWith(events), text);
-    });
-
-    test(`a stream of ${what} is retried and answered by the fallback with "fail"`, async (t) => {
-      const { gateway, asked } = await start(t, script, {
-        server: 'empty_answers = "fail"\nretries = 1',
-      });
-      const { status, text } = await gateway.chat(STREAM);
-      assert.deepEqual([status, text, asked()], [200, completionEvents(), [2, 1]]);
-    });
-  }
-
-  test('a complete one is a 502 with "fail", and passes without', async (t) => {
-    const empty: Script = (_, response) => sendJson(response, message({}));
-    const { gateway, toml } = await scenario(t, {
-      providers: { p: empty },
-      server: 'empty_answers = "fail"',
-    });
-    const { status, text } = await gateway.chat(chatBody());
-    assert.equal(status, 502);
-    assert.match(text, /"Provider error: the answer is empty"/);
-    await gateway.reload(toml.replace('"fail"', '"pass"'));
-    assert.equal((await gateway.chat(chatBody())).status, 200);
+      assert.deepEqual([status, text, asked()], [200, completionEvents(), [3, 1]], what);
+    }
   });
 
-  const answers: Record<string, [answer: object, status: number]> = {
-    'no choices': [{ choices: [] }, 502],
-    'a null as content': [message({ content: null }, null), 502],
-    content: [completion(), 200],
-    'a refusal': [message({ refusal: 'no' }), 200],
-    'a tool call': [message({ tool_calls: [{ id: '1' }] }), 200],
-    reasoning: [message({ reasoning_content: 'hm' }), 200],
-    'a cut for its length': [message({}, 'length'), 200],
-  };
-  for (const [what, [answer, status]] of Object.entries(answers)) {
-    test(`with "fail" a completion with ${what} is a ${status}`, async (t) => {
-      const script: Script = (_, response) => sendJson(response, answer);
-      const { gateway } = await scenario(t, {
-        providers: { p: script },
-        server: 'empty_answers = "fail"',
-      });
-      assert.equal((await gateway.chat(chatBody())).status, status);
-    });
-  }
+  test('as a complete answer is a 502 with "fail", and passes without', async (t) => {
+    const { gateway, p, toml } = await scenario(t, { server: 'empty_answers = "fail"' });
+    for (const [what, [answer, expected]] of Object.entries(ANSWERS)) {
+      p.script = (_, response) => sendJson(response, answer);
+      const { status, text } = await gateway.chat(chatBody());
+      assert.equal(status, expected, what);
+      if (status === 502) assert.match(text, /"Provider error: the answer is empty"/);
+    }
+    await gateway.reload(toml.replace('"fail"', '"pass"'));
+    p.script = (_, response) => sendJson(response, message({}));
+    assert.equal((await gateway.chat(chatBody())).status, 200);
+  });
 });
 
 describe('x-gateway-fallback: off', { concurrency: true }, () => {
-  const headers = { 'x-gateway-fallback': 'off' };
-
-  test('is off in upper case, and if it was sent twice', async (t) => {
+  test('is answered by the provider that was named, or fails, in any case and if it was sent twice', async (t) => {
     const { gateway, asked } = await start(t, failWith(503));
-    for (const value of ['OFF', 'off, off']) {
-      await gateway.chat(chatBody(), { headers: { 'x-gateway-fallback': value } });
+    for (const value of ['off', 'OFF', 'off, off']) {
+      const off = { 'x-gateway-fallback': value };
+      assert.equal((await gateway.chat(chatBody(), { headers: off })).status, 503);
     }
-    assert.deepEqual(asked(), [2, 0]);
+    assert.deepEqual(asked(), [3, 0]);
   });
 
-  test('is answered by the provider that was named, or fails', async (t) => {
-    const { gateway, asked } = await start(t, failWith(503));
-    assert.equal((await gateway.chat(chatBody(), { headers })).status, 503);
-    assert.deepEqual(asked(), [1, 0]);
-    assert.equal((await gateway.chat(chatBody())).status, 200);
-    assert.deepEqual(asked(), [2, 1]);
-  });
-
+  const headers = { 'x-gateway-fallback': 'off' };
   test('of an alias asks its first target alone, also while its circuit is open', async (t) => {
     const { gateway, asked } = await scenario(t, {
       providers: { p: failWith(503), q: answerWell },

@@ -148,35 +148,56 @@ const preload = (code: string) => ({
   NODE_OPTIONS: `--import=data:text/javascript,${encodeURIComponent(code)}`,
 });
 
+const unset = { GATEWAY_UPSTREAM: '' };
+/** How a Node could differ from those that CI runs. */
+const withUndici = (version: string) =>
+  preload(`Object.defineProperty(process.versions, 'undici', { value: '${version}' });`);
+const WITHOUT_SYMBOL = `
+  void globalThis.Headers;
+  const original = Symbol.for;
+  Symbol.for = (key) => (key.startsWith('undici.globalDispatcher') ? Symbol(key) : original(key));`;
+const AUTO = { GATEWAY_UPSTREAM: 'auto', GATEWAY_LOG_LEVEL: 'debug' };
+const STARTS: readonly [what: string, settings: Settings, transport: string][] = [
+  ['no setting', { env: unset }, UNDICI],
+  ['GATEWAY_UPSTREAM=auto', { env: AUTO }, UNDICI],
+  ['GATEWAY_UPSTREAM=fetch', { env: { GATEWAY_UPSTREAM: 'fetch' } }, FETCH],
+  ['upstream = "fetch" in the file', { server: 'upstream = "fetch"', env: unset }, FETCH],
+  [
+    "a Node without undici's symbol",
+    { env: { ...AUTO, ...preload(WITHOUT_SYMBOL) } },
+    "fetch (undici's agent was not found)",
+  ],
+  ...['5.29.0', '60.0.0'].map(
+    (version) =>
+      [
+        `a Node with undici ${version}`,
+        { env: { ...AUTO, ...withUndici(version) } },
+        `fetch (undici ${version} is not tested)`,
+      ] as [string, Settings, string],
+  ),
+];
+
 describe('the start', { concurrency: 2 }, () => {
-  const unset = { GATEWAY_UPSTREAM: '' };
-  const ways: readonly [what: string, settings: Settings, transport: string][] = [
-    ['no setting', { env: unset }, UNDICI],
-    ['GATEWAY_UPSTREAM=auto', { env: { GATEWAY_UPSTREAM: 'auto' } }, UNDICI],
-    ['GATEWAY_UPSTREAM=fetch', { env: { GATEWAY_UPSTREAM: 'fetch' } }, FETCH],
-    ['upstream = "fetch" in the file', { server: 'upstream = "fetch"', env: unset }, FETCH],
-  ];
-  for (const [what, settings, transport] of ways) {
-    test(`with ${what} says that upstream is "${transport}", and logs nothing else`, async (t) => {
-      const program = await start(t, settings);
+  for (const [what, settings, transport] of STARTS) {
+    test(`with ${what} says that upstream is "${transport}", logs nothing else, and answers`, async (t) => {
+      const upstream = await startUpstream(t, answerWell);
+      const program = await start(t, { baseUrl: upstream.baseUrl, ...settings });
       assert.equal(program.transport, transport);
       assert.equal(program.stderr().match(/^upstream /gm)?.length, 1);
       await eventually(() => program.stdout().includes('\n'), 'the line');
       const [line, ...more] = program.lines('started');
       assert.deepEqual([line?.['transport'], more], [transport, []]);
       assert.equal(program.stdout().split('\n').length, 2);
+      const isFetch = transport.startsWith('fetch');
       const limitations = program.stderr().match(/^warning +fetch /gm)?.length ?? 0;
-      assert.equal(limitations, transport === FETCH ? 2 : 0);
+      assert.equal(limitations, isFetch ? 2 : 0);
+      await assertAnswers(program.port);
+      assert.equal('sec-fetch-mode' in upstream.requests.at(-1)!.headers, isFetch);
+      // It has asked itself nothing.
+      await eventually(() => program.lines('request').length >= 2, 'the lines');
+      assert.equal(program.lines('request').length, 2);
     });
   }
-
-  test('makes no request to the gateway itself', async (t) => {
-    const env = { GATEWAY_UPSTREAM: 'auto', GATEWAY_LOG_LEVEL: 'debug' };
-    const { port, lines } = await start(t, { env });
-    await (await fetch(`http://127.0.0.1:${port}/health?mine`)).text();
-    await eventually(() => lines('request').length > 0, 'the line');
-    assert.equal(lines('request').length, 1);
-  });
 });
 
 test(
@@ -199,23 +220,6 @@ test(
     assert.deepEqual([answered.status, code, message], [504, 'TIMEOUT', 'Request timed out']);
   },
 );
-
-/** How a Node could differ from those that CI runs, and what the startup line says then. */
-const OTHER_NODES: Readonly<Record<string, { code: string; reason: string }>> = {
-  "without undici's symbol": {
-    code: `
-      void globalThis.Headers;
-      const original = Symbol.for;
-      Symbol.for = (key) => (key.startsWith('undici.globalDispatcher') ? Symbol(key) : original(key));`,
-    reason: "undici's agent was not found",
-  },
-  'with undici 5': { code: withUndici('5.29.0'), reason: 'undici 5.29.0 is not tested' },
-  'with undici 60': { code: withUndici('60.0.0'), reason: 'undici 60.0.0 is not tested' },
-};
-
-function withUndici(version: string): string {
-  return `Object.defineProperty(process.versions, 'undici', { value: '${version}' });`;
-}
 
 /** Sends requests over a transport of the test's own, and says which connection each had. */
 async function startTransport(
@@ -251,6 +255,8 @@ describe('the figures of connections to providers', { skip: OVER_FETCH }, () => 
     await eventually(() => figures()?.open === 0, 'the connections are closed');
     assert.equal(await send(), 'new');
     assert.deepEqual(figures(), { open: 1, made: 3, reused: 3 });
+    const overFetch = await startTransport(t, 'fetch', upstream);
+    assert.deepEqual([await overFetch.send(), overFetch.figures()], [undefined, undefined]);
   });
 
   test('tell that a crowd of 200 makes a connection each, and the next crowd none', async (t) => {
@@ -295,24 +301,7 @@ describe('the figures of connections to providers', { skip: OVER_FETCH }, () => 
     timers.advance(95_000);
     assert.equal(await send(), 'new');
   });
-
-  test('are not known over fetch', async (t) => {
-    const { send, figures } = await startTransport(t, 'fetch', await startUpstream(t));
-    assert.deepEqual([await send(), figures()], [undefined, undefined]);
-  });
 });
-
-for (const [what, { code, reason }] of Object.entries(OTHER_NODES)) {
-  test(`a Node ${what}: the gateway starts on fetch, says why, and answers`, async (t) => {
-    const upstream = await startUpstream(t, answerWell);
-    const env = { GATEWAY_UPSTREAM: 'auto', ...preload(code) };
-    const program = await start(t, { baseUrl: upstream.baseUrl, env });
-    assert.equal(program.transport, `fetch (${reason})`);
-    assert.match(program.stderr(), /^warning +fetch .*300 s/m);
-    await assertAnswers(program.port);
-    assert.ok('sec-fetch-mode' in upstream.requests[0]!.headers);
-  });
-}
 
 const SOMEWHERE = 'http://provider.invalid/v1';
 
