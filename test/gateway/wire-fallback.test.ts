@@ -122,6 +122,27 @@ test('a Retry-After of 30 s is waited for, and one of more is left to the client
   assert.equal(await ask(), '503 p (p:503)');
 });
 
+const STEPS_MS = [500, 1000, 2000, 4000, 8000, 8000];
+for (const [luck, share] of [
+  [0, 0.5],
+  [1 - Number.EPSILON, 1],
+] as const) {
+  test(`the backoff is ${share === 1 ? 'at most' : 'at least half of'} its step, which doubles from 500 ms to 8 s`, async (t) => {
+    const timers = useManualTimers(t);
+    replaceRandom(t, () => luck);
+    const server = `retries = ${STEPS_MS.length}`;
+    const { ask, asked } = await start(t, fail(503), { server, ...ALONE });
+    const reply = ask();
+    for (const [index, stepMs] of STEPS_MS.entries()) {
+      const waits = () => timers.running().map(Math.round).join();
+      const isDue = () => asked()[0] === index + 1 && waits() === `${stepMs * share}`;
+      await eventually(isDue, `the wait ${index + 1}`);
+      timers.advance(stepMs * share);
+    }
+    assert.match(await reply, /^503 p! /);
+  });
+}
+
 describe('fallback', { concurrency: true }, () => {
   useShortestBackoff();
 
