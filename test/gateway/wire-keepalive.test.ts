@@ -4,7 +4,7 @@ import { test, type TestContext } from 'node:test';
 
 import { idle, untilSteady, useManualTimers } from '../support/clock.ts';
 import { parseMetrics } from '../support/exposition.ts';
-import { chatBody, rawChat, triesOf, STREAM, type LogLine } from '../support/gateway.ts';
+import { rawChat, triesOf, STREAM, type LogLine } from '../support/gateway.ts';
 import { openRaw, watchServerSide } from '../support/raw.ts';
 import { scenario, type ScenarioSettings } from '../support/scenario.ts';
 import { createGate, errorAfter, eventually, openChat, lineOf } from '../support/streams.ts';
@@ -21,7 +21,6 @@ import {
 
 const KEEP_ALIVE = ': keep-alive\n\n';
 const SILENCE_MS = 15_000;
-const SHORT = 'stream_keepalive = 1';
 
 /** Does what the script says once the test opens the gate. */
 function held(script: Script) {
@@ -124,16 +123,6 @@ test('an answer that comes sooner begins as without the setting, a failure with 
   assert.doesNotMatch(text, /keep-alive/);
 });
 
-test('a complete answer has no comment', async (t) => {
-  const p = held(answerWell);
-  const { timers, gateway, asked } = await start(t, { providers: { p: p.script } });
-  const complete = gateway.chat(chatBody());
-  await eventually(() => asked()[0] === 1, 'the provider is asked');
-  timers.advance(3 * SILENCE_MS);
-  p.open();
-  assert.match((await complete).text, /^\{/);
-});
-
 test('a running stream has a comment after each silence, between its events only', async (t) => {
   let response: ServerResponse | undefined;
   const script: Script = (request, opened) => {
@@ -205,17 +194,6 @@ test('a chunk of usage from a provider that then fails does not reach a stream t
   assert.equal(await chat.ended, KEEP_ALIVE + completionEvents());
 });
 
-test('retries and fallbacks go on after the stream has begun', async (t) => {
-  const p = held(failWith(503));
-  const providers = { p: p.script, q: answerWell };
-  const { asked, chat, line } = await startEarly(t, { providers, fallback: ['q'] });
-  p.open();
-  assert.equal(await chat.ended, KEEP_ALIVE + completionEvents());
-  assert.deepEqual(asked(), [1, 1]);
-  const { status, provider, ...others } = await line();
-  assert.deepEqual([status, provider, triesOf(others)], [200, 'q', 'p:503 q:200']);
-});
-
 test('a failure after the stream has begun is the error event, without [DONE]', async (t) => {
   const p = held(failWith(503));
   const settings = { providers: { p: p.script }, more: '[admin]\nport = 0' };
@@ -250,15 +228,6 @@ test('the first token is counted when it comes, although the stream began before
   assert.ok(((await line())['first_byte_ms'] as number) >= 50);
   const { text } = await gateway.admin('/metrics');
   assert.match(text, /^gen_ai_server_time_to_first_token_seconds_count.* 1$/m);
-});
-
-test('a provider that has only sent its head times out as without comments', async (t) => {
-  const server = 'timeout = 20';
-  const sendHead: Script = (_, response) => response.writeHead(200).flushHeaders();
-  const { timers, chat } = await startEarly(t, { providers: { p: sendHead }, server });
-  timers.advance(5000);
-  const { code } = errorAfter(await chat.ended, KEEP_ALIVE);
-  assert.equal(code, 'TIMEOUT');
 });
 
 test("the gateway's comments do not put off stream_idle_timeout", async (t) => {
@@ -300,17 +269,6 @@ test('a client that leaves while the error of a provider is read has that attemp
   await eventually(() => timers.running().length > before, 'the time limit for reading it runs');
   chat.leave();
   assert.equal(firstOutcome(await line()), 'client_closed');
-});
-
-test('a drain ends a stream that has begun with the error event', async (t) => {
-  const { gateway } = await scenario(t, { providers: { p: () => {} }, server: SHORT });
-  const chat = openChat(gateway.port);
-  await eventually(() => chat.text() === KEEP_ALIVE, 'a comment');
-  const draining = gateway.drain();
-  const text = await chat.ended;
-  const { type } = errorAfter(text, text.slice(0, text.lastIndexOf('data:')));
-  assert.equal(type, 'internal_error');
-  assert.equal((await draining).cut, 1);
 });
 
 /** A gateway that sends comments every 5 ms to a client that does not read yet. */
@@ -389,20 +347,4 @@ test("a provider's comments that a client does not read are bounded", async (t) 
   client.socket.destroy();
   // Not the time limit of the attempt.
   assert.equal(firstOutcome(await lineOf(gateway)), 'upstream_error');
-});
-
-test('streams that are silent for a second have comments, over a reload too', async (t) => {
-  const p = held(answerWell);
-  const { gateway, toml, asked } = await scenario(t, { providers: { p: p.script }, server: SHORT });
-  const chat = openChat(gateway.port);
-  await eventually(() => chat.text().startsWith(KEEP_ALIVE), 'a comment');
-  await gateway.reload(toml.replace(SHORT, ''));
-  const second = openChat(gateway.port);
-  await eventually(() => asked()[0] === 2, 'the second is asked');
-  const { length } = chat.text();
-  await eventually(() => chat.text().length > length, 'another comment');
-  assert.equal(second.text(), '');
-  p.open();
-  assert.match(await chat.ended, /^(?:: keep-alive\n\n){2,}data: [^]*data: \[DONE\]\n\n$/);
-  assert.equal(await second.ended, completionEvents());
 });

@@ -73,14 +73,15 @@ function numbered(scripts: readonly Script[], lines = ''): Record<string, Provid
 }
 
 /** A list that is not answered before the test says so. */
-async function startGated(t: TestContext) {
+async function startGated(t: TestContext, models: readonly unknown[] = [{ id: 'a' }]) {
   const gate = createGate();
-  const started = await start(t, async (_, response) => {
+  const p: Script = async (_, response) => {
     await gate.opened;
-    sendJson(response, [{ id: 'a' }]);
-  });
+    sendJson(response, models);
+  };
+  const started = await scenario(t, { providers: { p } });
   const wasSent = async () =>
-    eventually(() => started.upstream.requests.length > 0, 'the list is asked for');
+    eventually(() => started.p.requests.length > 0, 'the list is asked for');
   return { ...started, wasSent, open: gate.open };
 }
 
@@ -157,20 +158,16 @@ describe('the list of a provider', { concurrency: true }, () => {
     assert.equal(upstream.requests.length, 0);
   });
 
-  test('keeps the whole number that says when a model was created; the owner is the provider', async (t) => {
-    const { gateway } = await start(
-      t,
-      list({
-        data: [
-          { id: 'a', created: 1_700_000_000, owned_by: 'someone' },
-          { id: 'b', created: '1700000000' },
-          { id: 'c', created: 1.5 },
-          // It is named once although it is the default model.
-          { id: 'd', created: 1_600_000_000 },
-        ],
-      }),
-      { lines: 'default_model = "d"', more: '[aliases]\nnick = "p/a"\n' },
-    );
+  test('keeps the whole number that says when a model was created; the owner is the provider; aliases follow, but not those of providers that are not registered', async (t) => {
+    const more = `[aliases]\nnick = "p/a"\n"x/y" = "p/z"\ngone = "openai/a"\nnobody = "no/a"\n`;
+    const data = [
+      { id: 'a', created: 1_700_000_000, owned_by: 'someone' },
+      { id: 'b', created: '1700000000' },
+      { id: 'c', created: 1.5 },
+      // It is named once although it is the default model.
+      { id: 'd', created: 1_600_000_000 },
+    ];
+    const { gateway } = await start(t, list({ data }), { lines: 'default_model = "d"', more });
     assert.deepEqual(
       (await entriesOf(gateway)).map(({ id, created, owned_by }) => [id, created, owned_by]),
       [
@@ -179,8 +176,10 @@ describe('the list of a provider', { concurrency: true }, () => {
         ['p/c', 0, 'p'],
         ['p/d', 1_600_000_000, 'p'],
         ['nick', 1_700_000_000, 'p'],
+        ['x/y', 0, 'p'],
       ],
     );
+    assert.deepEqual(await idsOf(await startGateway(t, {})), []);
   });
 });
 
@@ -201,22 +200,18 @@ const DETAILS = {
 };
 
 describe('what a provider says of a model', { concurrency: true }, () => {
-  test('passes as it is: limits, modalities, prices and parameters, and nothing else', async (t) => {
+  test('passes as it is, for its first registered target for an alias: limits, modalities, prices and parameters, and nothing else', async (t) => {
     const { meta } = DETAILS;
     const others = { n_ctx: 1, description: 'x', root: '/srv', permission: [{}], status: 'ok' };
     const entry = { id: 'a', ...DETAILS, ...others, meta: { ...meta, n_params: 7 } };
-    const script = list({ data: [entry, { id: 'b', context_length: null, meta: 'x' }] });
-    const { gateway } = await scenario(t, {
-      providers: { p: { script, lines: 'default_model = "a"' } },
-    });
-    assert.deepEqual(await detailsOf(gateway), { 'p/a': DETAILS, 'p/b': {} });
-  });
-
-  test('is that of its first registered target for an alias', async (t) => {
+    const leak = { id: 'leak', pricing: { at: [`leak-${PROVIDER_KEY}`] } };
     const small = { context_length: 4096 };
     const { gateway } = await scenario(t, {
       providers: {
-        p: list([{ id: 'a', ...DETAILS }]),
+        p: {
+          script: list({ data: [entry, { id: 'b', context_length: null, meta: 'x' }, leak] }),
+          lines: 'default_model = "a"',
+        },
         q: list([{ id: 'b', ...small }]),
       },
       more: [
@@ -228,6 +223,9 @@ describe('what a provider says of a model', { concurrency: true }, () => {
     });
     assert.deepEqual(await detailsOf(gateway), {
       'p/a': DETAILS,
+      'p/b': {},
+      // There is a key in it.
+      'p/leak': {},
       'q/b': small,
       first: DETAILS,
       second: small,
@@ -257,43 +255,6 @@ describe('what a provider says of a model', { concurrency: true }, () => {
       'p/c': { max_input_tokens: 7 },
       'q/a': {},
     });
-  });
-
-  test('is not shown if there is a key in it, unlike its model', async (t) => {
-    const { gateway } = await scenario(t, {
-      providers: {
-        p: list([
-          { id: 'a', pricing: { at: [`leak-${PROVIDER_KEY}`] } },
-          { id: 'b', context_length: 1 },
-        ]),
-      },
-    });
-    assert.deepEqual(await detailsOf(gateway), { 'p/a': {}, 'p/b': { context_length: 1 } });
-  });
-
-  test('stays with its model over reloads, one while the list is on its way, and follows an alias', async (t) => {
-    const gate = createGate();
-    const { gateway, p, toml } = await scenario(t, {
-      providers: {
-        p: async (_, response) => {
-          await gate.opened;
-          sendJson(response, [
-            { id: 'a', context_length: 1 },
-            { id: 'b', context_length: 2 },
-          ]);
-        },
-      },
-    });
-    const first = detailsOf(gateway);
-    await eventually(() => p.requests.length > 0, 'the list is asked for');
-    await gateway.reload(`${toml}[aliases]\nnick = "p/a"\n`);
-    const second = detailsOf(gateway);
-    gate.open();
-    const models = { 'p/a': { context_length: 1 }, 'p/b': { context_length: 2 } };
-    assert.deepEqual(await first, models);
-    assert.deepEqual(await second, { ...models, nick: { context_length: 1 } });
-    await gateway.reload(`${toml}[aliases]\nnick = "p/b"\n`);
-    assert.deepEqual(await detailsOf(gateway), { ...models, nick: { context_length: 2 } });
   });
 });
 
@@ -328,25 +289,24 @@ describe('what the settings say of a model', { concurrency: true }, () => {
     });
   });
 
-  test('changes with a reload, one while the list is on its way', async (t) => {
-    const gate = createGate();
-    const script: Script = async (_, response) => {
-      await gate.opened;
-      sendJson(response, [{ id: 'a' }]);
-    };
-    const { gateway, p, toml } = await scenario(t, { providers: { p: script } });
-    const limit = (tokens: number) => toml + details('p', 'a', `context_length = ${tokens}`);
+  test('stays with its model and changes with a reload, one while the list is on its way, and follows an alias', async (t) => {
+    const { gateway, wasSent, open, toml } = await startGated(t, [
+      { id: 'a', context_length: 9 },
+      'b',
+    ]);
+    const settings = (tokens: number, alias: string) =>
+      `${toml}${details('p', 'a', `max_model_len = ${tokens}`)}[aliases]\nnick = "p/${alias}"\n`;
     const first = detailsOf(gateway);
-    await eventually(() => p.requests.length > 0, 'the list is asked for');
-    await gateway.reload(limit(1));
+    await wasSent();
+    await gateway.reload(settings(1, 'a'));
     const second = detailsOf(gateway);
-    gate.open();
-    assert.deepEqual(
-      [await first, await second],
-      [{ 'p/a': {} }, { 'p/a': { context_length: 1 } }],
-    );
-    await gateway.reload(limit(2));
-    assert.deepEqual(await detailsOf(gateway), { 'p/a': { context_length: 2 } });
+    open();
+    assert.deepEqual(await first, { 'p/a': { context_length: 9 }, 'p/b': {} });
+    const a = { context_length: 9, max_model_len: 1 };
+    assert.deepEqual(await second, { 'p/a': a, 'p/b': {}, nick: a });
+    await gateway.reload(settings(2, 'b'));
+    const models = { 'p/a': { ...a, max_model_len: 2 }, 'p/b': {}, nick: {} };
+    assert.deepEqual(await detailsOf(gateway), models);
   });
 });
 
@@ -404,26 +364,20 @@ describe('a provider without a usable list', { concurrency: true }, () => {
 });
 
 describe('the answer', { concurrency: true }, () => {
-  test('is kept: many requests make one request upstream', async (t) => {
-    const { gateway, upstream } = await start(t, list([{ id: 'a' }]));
-    for (let i = 0; i < 10; i += 1) assert.deepEqual(await idsOf(gateway), ['p/a']);
-    assert.equal(upstream.requests.length, 1);
-  });
-
-  test('is fetched once for requests that come together', async (t) => {
-    const { gateway, upstream, wasSent, open } = await startGated(t);
-    const all = Array.from({ length: 20 }, async () => idsOf(gateway));
+  test('is fetched once for requests that come together, and outlives the client that caused it', async (t) => {
+    const { gateway, p, wasSent, open } = await startGated(t);
+    const leaving = new AbortController();
+    const left = assert.rejects(gateway.send('/v1/models', { signal: leaving.signal }));
     // Whoever comes while it is under way waits for it.
     await wasSent();
+    const all = Array.from({ length: 20 }, async () => idsOf(gateway));
+    // They came before this one.
+    await gateway.send('/health');
+    leaving.abort();
+    await left;
     open();
     for (const ids of await Promise.all(all)) assert.deepEqual(ids, ['p/a']);
-    assert.equal(upstream.requests.length, 1);
-  });
-
-  test('does not ask a failed provider again for each of a burst of requests', async (t) => {
-    const { gateway, upstream } = await start(t, (_, response) => response.destroy());
-    for (let i = 0; i < 5; i += 1) assert.deepEqual(await idsOf(gateway), []);
-    assert.ok(upstream.requests.length <= 2, `${upstream.requests.length}`);
+    assert.equal(p.requests.length, 1);
   });
 
   test('asks providers at the same time', async (t) => {
@@ -437,31 +391,6 @@ describe('the answer', { concurrency: true }, () => {
     };
     const { gateway } = await scenario(t, { providers: { p: script, q: script } });
     assert.deepEqual(await idsOf(gateway), ['p/a', 'q/a']);
-  });
-
-  test('outlives the client that caused the request upstream', async (t) => {
-    const { gateway, upstream, wasSent, open } = await startGated(t);
-    const leaving = new AbortController();
-    const left = assert.rejects(gateway.send('/v1/models', { signal: leaving.signal }));
-    await wasSent();
-    leaving.abort();
-    await left;
-    open();
-    assert.deepEqual(await idsOf(gateway), ['p/a']);
-    assert.equal(upstream.requests.length, 1);
-  });
-
-  test('has the aliases, but not those of providers that are not registered', async (t) => {
-    const more = '[aliases]\nfast = "p/a"\n"x/y" = "p/b"\ngone = "openai/a"\nnobody = "no/a"\n';
-    const { gateway } = await start(t, list([{ id: 'a' }]), { more });
-    assert.deepEqual(
-      (await entriesOf(gateway)).map(({ id, owned_by }) => [id, owned_by]),
-      [
-        ['p/a', 'p'],
-        ['fast', 'p'],
-        ['x/y', 'p'],
-      ],
-    );
   });
 
   test('names what a client can send back as the model', async (t) => {
@@ -478,37 +407,24 @@ describe('the answer', { concurrency: true }, () => {
     }
     assert.deepEqual([ids.length, asked], [4, ['a/b', 'c', 'd', 'e']]);
   });
-
-  test('is empty, and no error, without any provider', async (t) => {
-    assert.deepEqual(await idsOf(await startGateway(t, {})), []);
-  });
 });
 
 // Alone: they stop the clock of the process.
-test('the list is kept if the provider fails later', async (t) => {
-  const clock = stopClock(t);
-  const { gateway, upstream } = await start(t, list([{ id: 'a' }]));
-  assert.deepEqual(await idsOf(gateway), ['p/a']);
-  upstream.script = list({ error: { message: 'x' } });
-  clock.nowMs += 301_000;
-  for (let i = 0; i < 2; i += 1) assert.deepEqual(await idsOf(gateway), ['p/a']);
-  assert.equal(upstream.requests.length, 2);
-});
-
-test('a list that could not be fetched is tried again after ten seconds, and one that could after five minutes', async (t) => {
+test('a list that could not be fetched is tried again after ten seconds, and one that could after five minutes, and kept if that fails', async (t) => {
   const clock = stopClock(t);
   const { gateway, upstream } = await start(t, list({ error: { message: 'x' } }));
   const askedAfter = async (ms: number) => {
     clock.nowMs += ms;
-    await idsOf(gateway);
-    return upstream.requests.length;
+    return [(await idsOf(gateway)).length, upstream.requests.length];
   };
-  assert.equal(await askedAfter(0), 1);
-  assert.equal(await askedAfter(9999), 1);
+  assert.deepEqual(await askedAfter(0), [0, 1]);
+  assert.deepEqual(await askedAfter(9999), [0, 1]);
   upstream.script = list([{ id: 'a' }]);
-  assert.equal(await askedAfter(1), 2);
-  assert.equal(await askedAfter(299_999), 2);
-  assert.equal(await askedAfter(1), 3);
+  assert.deepEqual(await askedAfter(1), [1, 2]);
+  upstream.script = list({ error: { message: 'x' } });
+  assert.deepEqual(await askedAfter(299_999), [1, 2]);
+  assert.deepEqual(await askedAfter(1), [1, 3]);
+  assert.deepEqual(await askedAfter(9999), [1, 3]);
 });
 
 test('the log says when the list of a provider begins to fail, and why, once', async (t) => {

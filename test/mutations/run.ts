@@ -1,7 +1,8 @@
 /**
  * Changes one line of the source at a time, in a copy, and expects a test of the named file to fail
- * (`npm run test:mutations [-- TEXT]`, for the rows in which TEXT occurs). Each row of list.txt has four columns between
- * tabs: the file, the text that stands there exactly once, what takes its place, and the name of the test file. \u23ce is a line end.
+ * (`npm run test:mutations [-- TEXT]`, for the rows in which TEXT occurs; with `--worlds=COUNT` so many worlds stand for
+ * the named file). Each row of list.txt has four columns between tabs: the file, the text that stands there exactly once,
+ * what takes its place, and the name of the test file. \u23ce is a line end.
  */
 
 import { spawn } from 'node:child_process';
@@ -18,9 +19,14 @@ import {
 } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { parseArgs } from 'node:util';
 
 const AT_ONCE = 2;
 const RUN_LIMIT_MS = 180_000;
+const {
+  positionals: [filter = ''],
+  values: { worlds },
+} = parseArgs({ allowPositionals: true, options: { worlds: { type: 'string' } } });
 
 /** A copy of the project; its packages are linked, one by one, because test/run.ts puts a folder beside them. */
 function copyProject(): string {
@@ -58,8 +64,8 @@ function parseRow(row: string): Mutation {
 /** Returns why the tests did not notice the change; undefined if one has failed. */
 async function runTests(cwd: string, tests: string): Promise<string | undefined> {
   // A group of its own, so that what it has started ends with it.
-  const env = { ...process.env, TEST_SWEEPS: 'all' };
-  const args = ['--import', 'tsx', 'test/run.ts', tests];
+  const env = { ...process.env, TEST_SWEEPS: 'all', ...(worlds && { WORLDS: worlds }) };
+  const args = ['--import', 'tsx', 'test/run.ts', worlds ? 'worlds' : tests];
   const child = spawn(process.execPath, args, { cwd, detached: true, env });
   let output = '';
   child.stdout.on('data', (chunk: Buffer) => (output += chunk.toString()));
@@ -88,7 +94,6 @@ async function check({ file: name, now, mutated, tests }: Mutation, cwd: string)
   }
 }
 
-const [filter = ''] = process.argv.slice(2);
 const chosen = readFileSync(join(import.meta.dirname, 'list.txt'), 'utf8')
   .trimEnd()
   .split('\n')

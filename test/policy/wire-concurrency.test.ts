@@ -1,7 +1,7 @@
 /** `max_concurrent_requests`: of the server, of clients and of providers. */
 
 import assert from 'node:assert/strict';
-import { describe, test, type TestContext } from 'node:test';
+import { test, type TestContext } from 'node:test';
 
 import { replaceNow } from '../support/clock.ts';
 import { assertLimited as limitedReply } from '../support/errors.ts';
@@ -14,7 +14,6 @@ import {
 } from '../support/gateway.ts';
 import { modelOf, scenario, type ScenarioSettings } from '../support/scenario.ts';
 import { createGate, eventually, openChat, linesOf } from '../support/streams.ts';
-import { sweep } from '../support/sweep.ts';
 import {
   answerWell,
   beginStream,
@@ -40,11 +39,7 @@ interface Settings extends Omit<ScenarioSettings<'p'>, 'providers'> {
 /** Provider `p`, which begins streams at once and finishes everything after `open`, and `q`, which answers. */
 async function startHeld(t: TestContext, { p: lines, ...settings }: Settings = {}) {
   const { opened, open } = createGate();
-  const seen = { now: 0, most: 0 };
   const script: Script = async (request, response) => {
-    seen.now += 1;
-    seen.most = Math.max(seen.most, seen.now);
-    void request.closed.then(() => (seen.now -= 1));
     const isStream = request.body.includes('"stream":true');
     if (isStream) await beginStream(CHUNK)(request, response);
     await opened;
@@ -54,7 +49,7 @@ async function startHeld(t: TestContext, { p: lines, ...settings }: Settings = {
   const started = await scenario(t, { ...settings, providers: { p: { script, lines }, q: {} } });
   const { gateway } = started;
   const chat = async () => gateway.chat(chatBody());
-  return { ...started, seen, open, chat };
+  return { ...started, open, chat };
 }
 
 const ONE = 'max_concurrent_requests = 1';
@@ -68,39 +63,6 @@ async function triesOfNext(gateway: TestGateway, model = 'p/m'): Promise<string 
   await gateway.chat(chatBody({ model }));
   return triesOf(gateway.accessLines().at(-1));
 }
-
-const MANY = sweep(1000, 200);
-
-describe(`of ${MANY} requests at once for a provider that takes eight`, { concurrency: 1 }, () => {
-  const p = 'max_concurrent_requests = 8';
-
-  test('eight are answered and the others are refused, without a fallback', async (t) => {
-    const { gateway, p: upstream, seen, open, chat } = await startHeld(t, { p });
-    const replies = Array.from({ length: MANY }, chat);
-    await linesOf(gateway, MANY - 8);
-    await inFlight(upstream, 8);
-    open();
-    const all = await Promise.all(replies);
-    const refused = all.filter(({ status }) => status !== 200);
-    refused.forEach(assertLimited);
-    assert.deepEqual([refused.length, seen.most], [MANY - 8, 8]);
-    const reasons = limitsOf(gateway).filter((limit) => limit === 'provider_concurrency');
-    assert.equal(reasons.length, MANY - 8);
-    assert.equal((await chat()).status, 200);
-  });
-
-  test('the others are answered by the fallback, which never sees the eight', async (t) => {
-    const { gateway, q, seen, open, chat, asked } = await startHeld(t, { p, fallback: ['q'] });
-    const replies = Array.from({ length: MANY }, chat);
-    // First what costs little to look at.
-    await inFlight(q, MANY - 8);
-    await linesOf(gateway, MANY - 8);
-    assert.ok(gateway.accessLines().every((line) => triesOf(line) === 'p:limit q:200'));
-    open();
-    assert.ok((await Promise.all(replies)).every(({ status }) => status === 200));
-    assert.deepEqual([seen.most, ...asked()], [8, 8, MANY - 8]);
-  });
-});
 
 test('a stream counts until its end, and until its client leaves', async (t) => {
   const { gateway, open, chat } = await startHeld(t, { p: ONE });
@@ -116,21 +78,6 @@ test('a stream counts until its end, and until its client leaves', async (t) => 
   await second.ended;
   await linesOf(gateway, 4);
   assert.equal((await chat()).status, 200);
-});
-
-test('what ends with an error, or is never sent to a provider, no longer counts', async (t) => {
-  const { gateway } = await scenario(t, {
-    server: ONE,
-    clients: { alice: `key = "${CLIENT_TOKEN}"\n${ONE}` },
-    providers: { p: { script: failWith(500), lines: ONE } },
-  });
-  for (let round = 0; round < 3; round += 1) {
-    assert.equal((await gateway.chat(chatBody())).status, 500);
-    assert.equal((await gateway.chat('{')).status, 400);
-    assert.equal((await gateway.chat(chatBody({ model: 'nobody/m' }))).status, 400);
-    assert.equal((await gateway.send('/v1/unknown')).status, 404);
-    assert.equal((await gateway.send('/v1/models')).status, 200);
-  }
 });
 
 test('the limits of server and client hold beside each other; /health and wrong keys are not counted', async (t) => {
@@ -201,18 +148,16 @@ test('what is in flight over reloads counts on, also where the provider was remo
 });
 
 /** Provider `p`, with one slot: it holds the stream of `p/held` until `open`, and fails for others. */
-async function startFailing(t: TestContext, { p = '', ...settings }: Settings = {}) {
+async function startFailing(t: TestContext) {
   const { opened, open } = createGate();
   t.after(open);
   const script: Script = async (request, response) => {
-    const headers: Record<string, string> = {};
-    if (request.body.includes('slow')) headers['retry-after'] = '2';
-    if (modelOf(request) !== 'held') return failWith(503, { headers })(request, response);
+    if (modelOf(request) !== 'held') return failWith(503)(request, response);
     await opened;
     return answerWell(request, response);
   };
-  const providers = { p: { script, lines: `${ONE}\n${p}` }, q: {} };
-  const started = await scenario(t, { fallback: ['q'], ...settings, providers });
+  const providers = { p: { script, lines: ONE }, q: {} };
+  const started = await scenario(t, { fallback: ['q'], providers });
   /** Takes the slot; returns what gives it back. */
   const hold = async () => {
     const before = started.p.requests.length;
@@ -262,16 +207,3 @@ for (const isOpen of [false, true]) {
     );
   });
 }
-
-test('a request keeps its slot at the provider while it waits for a retry', async (t) => {
-  const more = '[logging]\nlevel = "debug"';
-  const { gateway, p } = await startFailing(t, { p: 'retries = 1', fallback: [], more });
-  const messages = [{ role: 'user', content: 'slow' }];
-  const retried = gateway.chat(chatBody({ messages }));
-  const isTried = () => gateway.log.some((line) => line.includes('"message":"try"'));
-  await eventually(isTried, 'the first try has ended');
-  assertLimited(await gateway.chat(chatBody()));
-  assert.equal((await retried).status, 503);
-  assert.equal(p.requests.length, 2);
-  assert.equal(await triesOfNext(gateway), 'p:503 p:503', 'the slot is free again');
-});

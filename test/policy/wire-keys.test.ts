@@ -4,16 +4,8 @@ import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
 import { replaceRandom, useManualTimers, stopClock } from '../support/clock.ts';
-import {
-  chatBody,
-  providerToml,
-  startGateway,
-  STREAM,
-  type Reply,
-  type LogLine,
-} from '../support/gateway.ts';
+import { chatBody, providerToml, startGateway, STREAM, type LogLine } from '../support/gateway.ts';
 import { errorAfter, eventually, openChat, lineOf } from '../support/streams.ts';
-import { sweep } from '../support/sweep.ts';
 import {
   answerWell,
   CHUNK,
@@ -65,12 +57,19 @@ async function start(
       .splice(0)
       .map(({ headers }) => nameOf(headers.authorization))
       .join('');
-  const restLines = () =>
-    gateway.lines('key in cooldown').map((line) => {
-      const { level, provider, key, status, cooldown_ms } = line;
-      return [level, provider, key, status, cooldown_ms];
-    });
-  return { gateway, upstream, scripts, clock, asked, restLines };
+  /** The cooldowns that the log tells. */
+  const rests = () =>
+    gateway
+      .lines('key in cooldown')
+      .map(({ level, provider, key, status, cooldown_ms }) =>
+        [level, provider, key, status, cooldown_ms].join(' '),
+      );
+  /** The status, with `!` if a repeat is said not to help, and the keys that were tried. */
+  const ask = async (members: object = {}) => {
+    const { status, headers } = await gateway.chat(chatBody(members));
+    return `${status}${headers['x-should-retry'] === 'false' ? '!' : ''} ${asked()}`;
+  };
+  return { gateway, upstream, scripts, clock, asked, ask, rests };
 }
 
 /** Answers 403 to requests for one model, and well to others. */
@@ -79,77 +78,29 @@ const forbidden: Script = (request, response) =>
 
 const triedKeys = (line: LogLine) =>
   (line['tries'] as { key?: number; status?: number }[]).map(({ key, status }) => [key, status]);
-const facts = ({ status, headers }: Reply) => [status, headers['x-should-retry']];
-
-const MANY = sweep(1000, 200);
-/** A limit of its own for so many requests on a busy machine. */
-const MANY_REQUESTS = { timeout: 300_000 };
 
 describe('a pool of keys', () => {
-  for (const stream of [false, true]) {
-    const what = stream ? 'streams' : 'complete answers';
-    test(
-      `of which one is revoked and one rate-limited: of ${MANY} requests for ${what} none fails and none waits`,
-      MANY_REQUESTS,
-      async (t) => {
-        // Never advanced: a request that waits for a timer does not end.
-        useManualTimers(t);
-        const { gateway, asked, restLines } = await start(t, {
-          a: fail(401),
-          b: fail(429, { 'retry-after': '30' }),
-          c: answerWell,
-        });
-        const atOnce = 25;
-        const statuses: number[] = [];
-        const worker = async () => {
-          for (let count = 0; count < MANY / atOnce; count += 1) {
-            const { status, text } = await gateway.chat(chatBody({ stream }));
-            assert.ok(text.includes(stream ? '[DONE]' : '"choices"'));
-            statuses.push(status);
-          }
-        };
-        await Promise.all(Array.from({ length: atOnce }, worker));
-        assert.deepEqual(statuses, Array<number>(MANY).fill(200));
-        const keys = asked();
-        const countOf = (key: Key) => keys.split(key).length - 1;
-        assert.equal(countOf('c'), MANY);
-        // Only requests that were sent before the first refusal was known.
-        assert.ok(countOf('a') >= 1 && countOf('a') <= atOnce, keys);
-        assert.ok(countOf('b') >= 1 && countOf('b') <= atOnce, keys);
-        assert.deepEqual(
-          new Set(restLines().map(String)),
-          new Set(['warn,p,1,401,60000', 'warn,p,2,429,30000']),
-        );
-        assert.equal(restLines().length, 2, 'one line for each rest');
-      },
-    );
-  }
-
   test('is used in turn, and each try says by position which key was sent, never by content', async (t) => {
-    const { gateway, asked } = await start(
+    const { gateway, ask } = await start(
       t,
       { a: answerWell, b: fail(401), c: answerWell },
       { more: '[logging]\nlevel = "trace"\n' },
     );
-    for (let count = 0; count < 6; count += 1) {
-      assert.deepEqual(facts(await gateway.chat(chatBody())), [200, undefined]);
-    }
-    assert.equal(asked(), 'abcacac');
-    assert.deepEqual(gateway.accessLines().slice(0, 3).map(triedKeys), [
+    const told = [await ask(), await ask(), await ask(), await ask(), await ask()];
+    assert.deepEqual(told, ['200 a', '200 bc', '200 a', '200 c', '200 a']);
+    const tried = [
       [[1, 200]],
       [
         [2, 401],
         [3, 200],
       ],
       [[1, 200]],
-    ]);
+    ];
+    assert.deepEqual(gateway.accessLines().slice(0, 3).map(triedKeys), tried);
     for (const key of Object.values(KEYS)) assert.ok(!gateway.log.join('').includes(key));
-  });
-
-  test('of one key has no positions in the tries', async (t) => {
-    const { gateway } = await start(t, { a: answerWell });
-    await gateway.chat(chatBody());
-    assert.deepEqual(triedKeys(gateway.accessLines()[0]!), [[undefined, 200]]);
+    const single = await start(t, { a: answerWell });
+    await single.ask();
+    assert.deepEqual(single.gateway.accessLines().map(triedKeys), [[[undefined, 200]]]);
   });
 
   const cooldowns: [status: number, retryAfter: string | undefined, cooldownMs: number][] = [
@@ -163,44 +114,34 @@ describe('a pool of keys', () => {
   for (const [status, retryAfter, cooldownMs] of cooldowns) {
     test(`lets a key that is answered ${status}, Retry-After: ${retryAfter ?? 'none'}, rest for ${cooldownMs} ms`, async (t) => {
       const headers = retryAfter === undefined ? undefined : { 'retry-after': retryAfter };
-      const pool = await start(t, { a: fail(status, headers), b: answerWell });
-      const { gateway, clock, asked, restLines } = pool;
-      await gateway.chat(chatBody());
-      assert.equal(asked(), 'ab');
+      const { ask, clock, rests } = await start(t, { a: fail(status, headers), b: answerWell });
+      assert.equal(await ask(), '200 ab');
       clock.nowMs += cooldownMs - 1;
-      for (let count = 0; count < 3; count += 1) await gateway.chat(chatBody());
-      assert.equal(asked(), 'bbb');
+      for (let count = 0; count < 3; count += 1) assert.equal(await ask(), '200 b');
       clock.nowMs += 1;
-      for (let count = 0; count < 3; count += 1) await gateway.chat(chatBody());
-      assert.equal(asked(), 'abbb');
-      const line = ['warn', 'p', 1, status, cooldownMs];
-      assert.deepEqual(restLines(), [line, line]);
+      assert.deepEqual([await ask(), await ask()], ['200 ab', '200 b']);
+      const line = `warn p 1 ${status} ${cooldownMs}`;
+      assert.deepEqual(rests(), [line, line]);
     });
   }
 
   test('that is in cooldown as a whole gives the last answer; then the key whose cooldown ends first is tried', async (t) => {
-    const { gateway, clock, asked, restLines } = await start(t, {
+    const { ask, clock, gateway, rests } = await start(t, {
       a: fail(401),
       b: fail(429, { 'retry-after': '9' }),
       c: fail(429, { 'retry-after': '5' }),
     });
-    const last = await gateway.chat(chatBody());
-    assert.deepEqual(facts(last), [429, 'false'], 'a repeat would try all keys again');
-    assert.equal(last.headers['retry-after'], '5');
-    assert.equal(asked(), 'abc');
-    const next = await gateway.chat(chatBody());
-    assert.deepEqual(facts(next), [429, undefined], 'it was tried once');
-    assert.equal(next.headers['retry-after'], '5');
-    assert.equal(asked(), 'c');
+    assert.equal(await ask(), '429! abc', 'a repeat would try all keys again');
+    assert.equal(await ask(), '429 c', 'it was tried once');
     clock.nowMs += 1000;
-    await gateway.chat(chatBody());
-    assert.equal(asked(), 'c');
-    assert.equal(restLines().length, 3, 'a rest that is extended is not told again');
+    assert.equal(await ask(), '429 c');
+    assert.equal(rests().length, 3, 'a rest that is extended is not told again');
+    assert.equal((await gateway.chat(chatBody())).headers['retry-after'], '5');
   });
 
   test('of which some are revoked and the others limited for an hour falls back, also after the cooldowns for 401', async (t) => {
     const q = await startUpstream(t, answerWell);
-    const { gateway, clock, asked } = await start(
+    const { ask, clock } = await start(
       t,
       { a: fail(401), b: fail(429, { 'retry-after': '3600' }), c: fail(401) },
       { more: `[providers]\nfallback = ["q"]\n${providerToml(q, 'q')}` },
@@ -208,41 +149,35 @@ describe('a pool of keys', () => {
     // Those that do not rest, in turn, and then the limited one.
     for (const expected of ['abc', 'b', 'b', 'cab', 'b']) {
       if (expected === 'cab') clock.nowMs += 60_000;
-      const reply = await gateway.chat(chatBody());
-      assert.deepEqual([reply.status, reply.headers['x-gateway-provider']], [200, 'q']);
-      assert.equal(asked(), expected);
+      assert.match(await ask(), new RegExp(`^200!? ${expected}$`));
     }
+    assert.equal(q.requests.length, 5);
   });
 
   test('whose 429 comes before a 401 answers with the 429, also in the log', async (t) => {
     const limited = fail(429, { 'retry-after': '90', 'x-request-id': 'limited' });
-    const { gateway, asked } = await start(t, { a: limited, b: fail(401) });
-    const reply = await gateway.chat(chatBody());
-    assert.deepEqual([...facts(reply), reply.headers['retry-after']], [429, 'false', '90']);
-    assert.equal(asked(), 'ab');
+    const { ask, gateway } = await start(t, { a: limited, b: fail(401) });
+    assert.equal(await ask(), '429! ab');
     assert.equal(gateway.accessLines()[0]!['upstream_request_id'], 'limited');
   });
 
   test('of revoked keys alone is asked with one of them while all rest', async (t) => {
-    const { gateway, clock, asked } = await start(t, { a: fail(401), b: fail(401) });
-    for (const expected of ['ab', 'a', 'b']) {
-      assert.equal((await gateway.chat(chatBody())).status, 401);
-      assert.equal(asked(), expected);
+    const { ask, clock } = await start(t, { a: fail(401), b: fail(401) });
+    for (const told of ['401! ab', '401 a', '401 b']) {
+      assert.equal(await ask(), told);
       clock.nowMs += 1;
     }
   });
 
-  test('serves again if its working key in cooldown for a 403 and the others are limited', async (t) => {
-    const { gateway, asked } = await start(t, {
-      a: fail(429, { 'retry-after': '3600' }),
-      b: forbidden,
-    });
-    assert.equal((await gateway.chat(chatBody({ model: 'p/m-secret' }))).status, 429);
-    assert.equal(asked(), 'ab');
-    for (const expected of ['ab', 'b']) {
-      assert.equal((await gateway.chat(chatBody())).status, 200);
-      assert.equal(asked(), expected);
-    }
+  test('serves again once a key works that is in cooldown for a 403: that was about a request', async (t) => {
+    const limited = fail(429, { 'retry-after': '3600' });
+    const { ask } = await start(t, { a: limited, b: forbidden });
+    assert.equal(await ask({ model: 'p/m-secret' }), '429! ab');
+    assert.deepEqual([await ask(), await ask()], ['200 ab', '200 b']);
+    const other = await start(t, { a: forbidden, b: forbidden, c: fail(401) });
+    assert.equal(await other.ask({ model: 'p/m-secret' }), '401! abc');
+    // The rejected key is still in cooldown.
+    for (const key of 'ababa') assert.equal(await other.ask(), `200 ${key}`);
   });
 
   test('is retried after the wait of its last 429, and then falls back', async (t) => {
@@ -293,46 +228,30 @@ describe('a pool of keys', () => {
   };
   for (const [what, [script, stream]] of Object.entries(inside)) {
     test(`goes on to the next key after ${what}`, async (t) => {
-      const { gateway, asked } = await start(t, { a: script, b: answerWell });
-      for (let count = 0; count < 2; count += 1) {
-        assert.equal((await gateway.chat(chatBody({ stream }))).status, 200);
-      }
-      assert.equal(asked(), 'abb');
+      const { ask } = await start(t, { a: script, b: answerWell });
+      assert.deepEqual([await ask({ stream }), await ask({ stream })], ['200 ab', '200 b']);
     });
   }
 
   test('does not try another key after a failure that is none of the key, or a refusal by content policy, and none is in cooldown', async (t) => {
-    const { gateway, scripts, asked, restLines } = await start(t, { a: answerWell, b: answerWell });
+    const { ask, scripts, rests } = await start(t, { a: answerWell, b: answerWell });
     for (const status of [400, 402, 403, 404, 422, 500, 503]) {
       scripts.a = fail(status, {}, status === 403 ? 'content_policy_violation' : 'x');
-      assert.deepEqual(facts(await gateway.chat(chatBody())), [status, undefined]);
-      assert.equal(asked(), 'a');
-      await gateway.chat(chatBody());
-      assert.equal(asked(), 'b');
+      assert.deepEqual([await ask(), await ask()], [`${status} a`, '200 b']);
     }
-    assert.deepEqual(restLines(), []);
+    assert.deepEqual(rests(), []);
   });
 
   test('does not try another key once an answer has begun, whatever its stream then says', async (t) => {
     const error = 'data: {"error":{"message":"over quota","code":429}}\n\n';
-    const { gateway, asked, restLines } = await start(t, {
+    const { gateway, asked, rests } = await start(t, {
       a: (_, response) => sendEvents(response, CHUNK + error),
       b: answerWell,
     });
     const { text } = await gateway.chat(STREAM);
     assert.equal(errorAfter(text, CHUNK).code, 'RATE_LIMIT_ERROR');
     assert.equal(asked(), 'a');
-    assert.deepEqual(restLines(), []);
-  });
-
-  test('serves again as a whole once a key works that is in cooldown for a 403: that was about a request', async (t) => {
-    const { gateway, asked } = await start(t, { a: forbidden, b: forbidden, c: fail(401) });
-    assert.equal((await gateway.chat(chatBody({ model: 'p/m-secret' }))).status, 401);
-    assert.equal(asked(), 'abc');
-    for (let count = 0; count < 5; count += 1) {
-      assert.equal((await gateway.chat(chatBody())).status, 200);
-    }
-    assert.equal(asked(), 'ababa', 'the rejected key is still in cooldown');
+    assert.deepEqual(rests(), []);
   });
 
   for (const [what, late] of [
@@ -341,7 +260,7 @@ describe('a pool of keys', () => {
   ] as const) {
     test(`lets a key rest although a request that was sent before ${what}`, async (t) => {
       let answerFirst = () => {};
-      const { gateway, scripts, clock, asked } = await start(t, {
+      const { ask, gateway, scripts, clock, asked } = await start(t, {
         a: (request, response) => {
           answerFirst = () => void late(request, response);
           scripts.a = fail(429, { 'retry-after': '30' });
@@ -351,14 +270,12 @@ describe('a pool of keys', () => {
       const first = gateway.chat(chatBody());
       await eventually(() => asked() === 'a', 'the first request');
       clock.nowMs += 1;
-      for (let count = 0; count < 2; count += 1) await gateway.chat(chatBody());
-      assert.equal(asked(), 'bab');
+      assert.deepEqual([await ask(), await ask()], ['200 b', '200 ab']);
       answerFirst();
       assert.equal((await first).status, 200);
       clock.nowMs += 2000;
       asked();
-      for (let count = 0; count < 2; count += 1) await gateway.chat(chatBody());
-      assert.equal(asked(), 'bb');
+      assert.deepEqual([await ask(), await ask()], ['200 b', '200 b']);
     });
   }
 
@@ -385,34 +302,29 @@ describe('the model list of a provider with several keys', () => {
   const both: Script = (request, response) =>
     request.method === 'GET' ? fail(403)(request, response) : answerWell(request, response);
 
-  test('is asked for with the next key if one is refused, which does not rest for that', async (t) => {
-    const { gateway, asked, restLines } = await start(t, { a: both, b: list });
-    assert.equal((await gateway.send('/v1/models')).json().data[0].id, 'p/m');
-    assert.equal(asked(), 'ab');
-    assert.deepEqual(restLines(), []);
+  const rows: readonly (readonly [Partial<Record<Key, Script>>, asked: string, cause?: string])[] =
+    [
+      [{ a: both, b: list }, 'ab'],
+      [{ a: fail(401), b: fail(403) }, 'ab', 'status 403'],
+      [{ a: fail(500), b: list }, 'a', 'status 500'],
+    ];
+  test('is asked for with the next key if one is refused, which does not rest for that; it fails if all are refused, or one gets another error', async (t) => {
+    for (const [scripts, expected, cause] of rows) {
+      const { gateway, asked, rests } = await start(t, scripts);
+      const { data } = (await gateway.send('/v1/models')).json();
+      assert.deepEqual([data.length, asked()], [cause ? 0 : 1, expected]);
+      assert.equal(gateway.log.join('').includes(`"cause":"${cause}"`), cause !== undefined);
+      assert.deepEqual(rests(), []);
+    }
   });
 
   test('is not asked for with a key in cooldown', async (t) => {
-    const { gateway, asked } = await start(t, {
-      a: fail(401),
-      b: (request, response) => (request.method === 'GET' ? list : answerWell)(request, response),
-    });
-    await gateway.chat(chatBody());
-    assert.equal(asked(), 'ab');
+    const works: Script = (request, response) =>
+      (request.method === 'GET' ? list : answerWell)(request, response);
+    const { gateway, ask, asked } = await start(t, { a: fail(401), b: works });
+    assert.equal(await ask(), '200 ab');
     assert.equal((await gateway.send('/v1/models')).json().data[0].id, 'p/m');
     assert.equal(asked(), 'b');
-  });
-
-  test('fails if all keys are refused, or one gets another error', async (t) => {
-    for (const [scripts, expected, status] of [
-      [{ a: fail(401), b: fail(403) }, 'ab', 403],
-      [{ a: fail(500), b: list }, 'a', 500],
-    ] as const) {
-      const { gateway, asked } = await start(t, scripts);
-      assert.deepEqual((await gateway.send('/v1/models')).json().data, []);
-      assert.equal(asked(), expected);
-      assert.ok(gateway.log.some((line) => line.includes(`"cause":"status ${status}"`)));
-    }
   });
 });
 
