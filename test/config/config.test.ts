@@ -105,7 +105,7 @@ function checkRow(t: TestContext, row: string): void {
   assertTexts(config.warnings, kind === 'warned' ? texts : []);
   assert.doesNotMatch(config.warnings.join(), /hunt/);
   const [, name = '', value] = /^(\S+) = (.*)/.exec(outcome) ?? [];
-  if (value !== undefined) assert.equal(String(JSON.stringify(config.resolved.get(name))), value);
+  if (value !== undefined) assert.equal(`${JSON.stringify(config.resolved.get(name))}`, value);
   else assert.ok(kind !== undefined || outcome === 'accepted', outcome);
 }
 
