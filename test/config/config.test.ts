@@ -105,7 +105,8 @@ function checkRow(t: TestContext, row: string): void {
   assertTexts(config.warnings, kind === 'warned' ? texts : []);
   assert.doesNotMatch(config.warnings.join(), /hunt/);
   const [, name = '', value] = /^(\S+) = (.*)/.exec(outcome) ?? [];
-  if (value !== undefined) assert.equal(`${JSON.stringify(config.resolved.get(name))}`, value);
+  if (value !== undefined)
+    assert.equal(JSON.stringify(config.resolved.get(name)) ?? 'undefined', value);
   else assert.ok(kind !== undefined || outcome === 'accepted', outcome);
 }
 
@@ -531,6 +532,7 @@ describe('without keys', () => {
     ['host = "127.0.0.1"', []],
     ['host = "localhost"', []],
     ['host = "0.0.0.0"', [reached]],
+    ['host = "0.0.0.0"\n[clients.a]\nkey = "key-0123456789"', []],
     ['host = "0.0.0.0"\nauth.enabled = false', [open]],
     ['host = "127.0.0.1"\ntrusted_proxies = ["10.0.0.1"]', [proxied]],
     ['host = "0.0.0.0"\ntrusted_proxies = ["10.0.0.1"]', [reached, proxied]],
@@ -541,7 +543,8 @@ describe('without keys', () => {
       assertTexts(warn(`[server]\n${server}`), expected);
       // Without authentication nobody needs one of the keys.
       const withKeys = expected.includes(open) ? expected : [];
-      assertTexts(warn(`[server]\n${server}\nauth.keys = ["key-0123456789"]`), withKeys);
+      const keys = 'auth.keys = ["key-of-the-server"]';
+      assertTexts(warn(`[server]\n${keys}\n${server}`), withKeys);
     }
   });
 });

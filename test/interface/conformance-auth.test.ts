@@ -24,9 +24,13 @@ const noAuth: Opens = { open: [undefined, 'Basic dTpw', 'Bearer whatever'], shut
 const onlyKeys: Opens = {
   open: [`Bearer ${KEY}`, `bearer ${OTHER_KEY}`, `Bearer ${KEY} `],
   shut: [
-    ...[undefined, 'Basic dTpw', `Basic ${KEY}`, 'Bearer whatever', 'Bearer My API Key'],
+    undefined,
+    'Basic dTpw',
+    `Basic ${KEY}`,
     ...['x', ' x', `,${OTHER_KEY}`].map((more) => `Bearer ${KEY}${more}`),
-    ...[`x ${KEY}`, KEY.slice(0, -1), KEY.toUpperCase(), '${OTHER}'].map((one) => `Bearer ${one}`),
+    ...[`x ${KEY}`, KEY.slice(0, -1), KEY.toUpperCase(), '${OTHER}', 'My API Key'].map(
+      (one) => `Bearer ${one}`,
+    ),
   ],
 };
 

@@ -304,14 +304,13 @@ async function assertUnquoted(
 }
 
 // Two spaces part the bodies. The bytes before the `¦` are JSON so far; the first wrong byte comes after it.
-const malformed = [
-  ...String.raw`¦canary  ¦<canary/>  {¦canary:1}  {¦'canary':1}  {"canary"¦}  {"canary"¦,1}  {"canary":¦}
+const malformed =
+  String.raw`¦canary  ¦<canary/>  {¦canary:1}  {¦'canary':1}  {"canary"¦}  {"canary"¦,1}  {"canary":¦}
     {"canary":¦  {"canary":1,¦}  {"canary":[1,¦]}  {"canary":[1¦}  {"canary":1 ¦"b":2}  {"canary":1¦
     {"canary":"open¦  {"canary":{}}¦}  {"canary":1} ¦{}  {"canary":1}¦//x  {"canary":"é"¦é}
     {"canary" ¦1}  ["\¦x"]  ["\u12¦g4"]  [¦01]  [¦1.]  [¦+1]  [¦.5]  [¦1e]  [1¦x]  [¦NaN]  [¦Infinity]
-    [¦True]  [¦nul]  [¦trux]  [¦${'0'.repeat(100)}]`.split(/\s{2,}/),
-  ...['¦', '  \n¦', '["a¦\tb"]', '["a¦\nb"]', '1¦\u0000', '1 ¦\u0000'],
-];
+    [¦True]  [¦nul]  [¦trux]  [¦${'0'.repeat(100)}]`.split(/\s{2,}/);
+malformed.push('¦', '  \n¦', '["a¦\tb"]', '["a¦\nb"]', '1¦\u0000', '1 ¦\u0000');
 test('a malformed body is refused with the position of its first wrong byte and no quote', async (t) => {
   const gateway = await startGateway(t, {});
   for (const body of malformed) {
@@ -425,7 +424,8 @@ test('a body of more than 256 levels or 500,000 elements, or with a number of mo
     const reply = await gateway.chat(body);
     if (refusedFor) assertError(reply, refusal(refusedFor));
     else assert.equal(reply.status, 200, `${what}: ${reply.text}`);
-    assert.equal(p.requests.splice(0).length, refusedFor ? 0 : 1, what);
+    const sent = p.requests.splice(0).map((request) => request.body.toString());
+    assert.ok(sent.join() === (refusedFor ? '' : body.replace('"p/m"', '"m"')), what);
   }
 });
 
