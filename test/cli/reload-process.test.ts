@@ -321,6 +321,7 @@ describe('drain_delay', { concurrency: 4 }, () => {
     const { port, child, lines, exit } = await start(t, toml);
     const adminUrl = String(lines('started')[0]!['admin_url']);
     assert.equal((await fetch(`${adminUrl}ready`)).status, 200);
+    assert.equal((await fetch(`http://127.0.0.1:${port}/ready`)).status, 401);
     child.kill('SIGTERM');
     await eventually(() => lines('draining').length === 1, 'the drain');
     const health = await fetch(`http://127.0.0.1:${port}/health`);
@@ -339,15 +340,19 @@ describe('drain_delay', { concurrency: 4 }, () => {
   });
 
   test('when it is over the port closes, and the process ends; a reload can set it', async (t) => {
-    const { path, port, child, lines, exit, hangUp } = await start(t, SERVER_TOML);
+    const admin = '[admin]\nport = 0\n';
+    const { path, port, child, lines, exit, hangUp } = await start(t, SERVER_TOML + admin);
+    // Neither an idle connection nor a page that is open holds it up.
+    const feed = await fetch(`${String(lines('started')[0]!['admin_url'])}events`);
     const idle = connect(port, '127.0.0.1');
     await once(idle, 'connect');
-    writeFileSync(path, `${SERVER_TOML}drain_delay = 2\n`);
+    writeFileSync(path, `${SERVER_TOML}drain_delay = 2\n${admin}`);
     await hangUp();
     const startMs = performance.now();
     child.kill('SIGTERM');
     assert.equal(await exit, 0);
     assert.ok(performance.now() - startMs >= 1990, 'not before');
+    await feed.text().catch(() => {});
     assert.equal(lines('stopped').length, 1);
     await assert.rejects(statusOf(port, 'any'));
   });
