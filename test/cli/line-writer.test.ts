@@ -7,13 +7,26 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 
 import { createLineWriter } from '../../src/cli/line-writer.ts';
 
-test('each line of a batch that is dropped is counted', () => {
-  const unread = new Writable({ write() {} });
-  const writer = createLineWriter(unread, () => {});
+test('each line that is dropped while nobody reads is counted, and told of when somebody does', async () => {
+  let read = () => {};
+  let text = '';
+  const stalled = new Writable({
+    write(chunk, _, done) {
+      text += String(chunk);
+      read = done;
+    },
+  });
+  const told: number[] = [];
+  const writer = createLineWriter(stalled, (lines) => told.push(lines));
   writer.write(`${'x'.repeat(5_000_000)}\n`);
+  await nextTurn();
   writer.write('one\ntwo\nthree\n');
   writer.write('four\n');
-  assert.equal(writer.droppedLines, 4);
+  assert.deepEqual([writer.droppedLines, told], [4, []]);
+  read();
+  await nextTurn();
+  assert.deepEqual(told, [4]);
+  assert.doesNotMatch(text, /one|four/);
 });
 
 test('lines that the stream refuses are counted, and told of until a line that says so is written', async () => {

@@ -4,13 +4,12 @@ import assert from 'node:assert/strict';
 import { existsSync, readFileSync } from 'node:fs';
 import { before, describe, test, type TestContext } from 'node:test';
 
-import { chatBody, CLIENT_TOKEN, providerToml } from '../support/gateway.ts';
+import { chatBody, providerToml } from '../support/gateway.ts';
 import {
   assertStops,
   buildOnce,
   emptyFolder,
   freePort,
-  runProgram,
   SERVER,
   startServing,
   type Serving,
@@ -147,14 +146,6 @@ describe('processes at one port', { concurrency: false }, () => {
     assert.deepEqual([...failed, ...kept.faults], []);
   });
 
-  test('without reuse_port a second one fails: the port is taken', async (t) => {
-    const cwd = emptyFolder(t, { 'gateway.toml': '[server]\nhost = "127.0.0.1"\n' });
-    const { port } = await startServing(t, ['--port', '0'], { cwd });
-    const { code, stderr } = await runProgram(t, ['--port', `${port}`], { cwd });
-    assert.equal(code, 1);
-    assert.match(stderr, /port \d+ is already in use/);
-  });
-
   test('a rate limit in a store is exact over both', OPTIONS, async (t) => {
     if (isRedisMissing(t)) return;
     const redis = await startRedis(t);
@@ -176,17 +167,4 @@ describe('processes at one port', { concurrency: false }, () => {
     );
     for (const one of processes) assert.ok(served(one) > 0);
   });
-});
-
-test('an admin port of its own is what each is asked at', OPTIONS, async (t) => {
-  const { port, cwd } = await startAtOnePort(t, 1);
-  const adminPort = await freePort();
-  await startServing(t, [], { cwd, env: { GATEWAY_ADMIN_PORT: `${adminPort}` } });
-  await eventually(
-    async () =>
-      (await fetch(`http://127.0.0.1:${adminPort}/metrics`).catch(() => undefined))?.status === 200,
-    'its metrics',
-  );
-  const headers = { authorization: `Bearer ${CLIENT_TOKEN}` };
-  assert.equal((await fetch(`http://127.0.0.1:${port}/v1/models`, { headers })).status, 200);
 });

@@ -282,33 +282,32 @@ describe('the process', { concurrency: 4 }, () => {
 
   test('logs one line about its start', async (t) => {
     const upstream = await startUpstream(t);
-    const { args, config } = settingsFor(t, upstream);
+    const { args, config } = settingsFor(t, upstream, '[admin]\nport = 0\n');
     const withFile = await start(t, [process.execPath, ...args]);
     const folder = realpathSync(emptyFolder(t));
     const env = { GATEWAY_HOST: '127.0.0.1', GATEWAY_PORT: '0', GATEWAY_UPSTREAM: 'fetch' };
     const without = await start(t, program([SERVER]), { cwd: folder, env });
-    const both = [withFile, without].map(async ({ lines, port }) => {
+    const lineOf = async ({ lines, port }: typeof withFile) => {
       await eventually(() => lines().length > 0, 'the line');
-      const [{ time, ...line } = {}, ...more] = lines('started');
+      const [{ time, url, ...line } = {}, ...more] = lines('started');
       assert.ok(time);
-      assert.deepEqual(more, []);
-      assert.equal(line['url'], `http://127.0.0.1:${port}/v1`);
+      assert.deepEqual([url, more], [`http://127.0.0.1:${port}/v1`, []]);
       return line;
-    });
-    const [first, second] = await Promise.all(both);
+    };
+    const told = (name: string) => new RegExp(`^${name} +(.*)$`, 'm').exec(withFile.stderr())?.[1];
+    assert.match(told('admin')!, /^http:\/\/127\.0\.0\.1:[1-9]\d*\/$/);
     const shared = { level: 'info', message: 'started', version: VERSION, node: process.version };
-    assert.deepEqual(first, {
+    assert.deepEqual(await lineOf(withFile), {
       ...shared,
-      url: first!['url'],
       host: '127.0.0.1',
+      admin_url: told('admin'),
       providers: ['p'],
       settings: config,
       settings_found: true,
-      transport: /^upstream +(.*)$/m.exec(withFile.stderr())?.[1],
+      transport: told('upstream'),
     });
-    assert.deepEqual(second, {
+    assert.deepEqual(await lineOf(without), {
       ...shared,
-      url: second!['url'],
       host: '127.0.0.1',
       providers: [],
       settings: join(folder, 'gateway.toml'),
@@ -348,60 +347,26 @@ describe('the process', { concurrency: 4 }, () => {
     ]);
   });
 
-  test('listens for the operator on [admin] port, also in a drain', async (t) => {
-    const { upstream, finish } = await startHeldUpstream(t);
-    const { args } = settingsFor(t, upstream, '[admin]\nport = 0\n');
-    const running = await start(t, program(args));
-    await eventually(() => running.stdout().includes('\n'), 'the line of the start');
-    const url = /^admin +(http:\/\/127\.0\.0\.1:\d+\/)$/m.exec(running.stderr())?.[1];
-    assert.ok(url, running.stderr());
-    assert.equal(running.lines('started')[0]!['admin_url'], url);
-    const ready = async () => (await fetch(`${url}ready`)).status;
-    assert.equal(await ready(), 200);
-    assert.equal((await fetch(`http://127.0.0.1:${running.port}/ready`)).status, 401);
-
-    const feed = await fetch(`${url}events`);
-    const { response, ended } = openChat(running.port, chatBody());
-    const wasSent = () => upstream.requests.some(({ method }) => method === 'POST');
-    await eventually(wasSent, 'the request');
-    running.kill('SIGTERM');
-    await eventually(() => running.stdout().includes('draining'), 'the drain');
-    assert.equal(await ready(), 503);
-    finish();
-    assert.equal((await response).statusCode, 200);
-    assert.deepEqual(JSON.parse(await ended), completion());
-    assert.equal(await running.exit, 0, running.stderr());
-    await feed.text().catch(() => {});
+  test('says that an address cannot be had, and which setting chooses another, and exits 1', async (t) => {
+    const { port } = new URL((await startUpstream(t)).baseUrl);
+    const nowhere = 'host = "no-such-host.invalid"';
+    const admin = '[admin]\nkeys = ["key-of-the-operator"]\n';
+    const unresolved = 'no-such-host.invalid cannot be resolved; choose another address with';
+    const rows: [toml: string, problem: string][] = [
+      [
+        `[admin]\nport = ${port}`,
+        `port ${port} is already in use; choose another with [admin] port`,
+      ],
+      [nowhere, `${unresolved} --host`],
+      [`${admin}port = 0\n${nowhere}`, `${unresolved} [admin] host`],
+    ];
+    for (const [toml, problem] of rows) {
+      const host = toml === nowhere ? '' : 'host = "127.0.0.1"\n';
+      const cwd = emptyFolder(t, { 'gateway.toml': `[server]\nport = 0\n${host}${toml}\n` });
+      const { code, stdout, stderr } = await runProgram(t, [], { cwd });
+      assert.deepEqual([code, stdout, stderr], [1, '', `inference-gateway: ${problem}\n`]);
+    }
   });
-
-  test('says that the port of [admin] is in use, and exits 1', async (t) => {
-    const upstream = await startUpstream(t);
-    const { port } = new URL(upstream.baseUrl);
-    const { config } = settingsFor(t, upstream, `[admin]\nport = ${port}\n`);
-    const { code, stdout, stderr } = await runProgram(t, ['--config', config]);
-    assert.deepEqual([code, stdout], [1, '']);
-    const why = `port ${port} is already in use; choose another with [admin] port`;
-    assert.equal(stderr, `inference-gateway: ${why}\n`);
-  });
-
-  for (const [section, setting] of [
-    ['server', '--host'],
-    ['admin', '[admin] host'],
-  ] as const) {
-    test(`names ${setting} if its host cannot be resolved, and exits 1`, async (t) => {
-      const hosts = { server: '127.0.0.1', admin: '127.0.0.1', [section]: 'no-such-host.invalid' };
-      const config = join(
-        emptyFolder(t, {
-          'gateway.toml': `[server]\nhost = "${hosts.server}"\nport = 0\n[admin]\nhost = "${hosts.admin}"\nport = 0\nkeys = ["key-of-the-operator"]\n`,
-        }),
-        'gateway.toml',
-      );
-      const { code, stderr } = await runProgram(t, ['--config', config]);
-      assert.equal(code, 1);
-      const why = `no-such-host.invalid cannot be resolved; choose another address with ${setting}`;
-      assert.equal(stderr, `inference-gateway: ${why}\n`);
-    });
-  }
 
   test('needs no home, no temporary folder and nothing it could write to', async (t) => {
     const upstream = await startUpstream(t);
@@ -619,12 +584,12 @@ test('an exception in a handler is the documented 500, and the next request is s
       return { ...config, aliases };
     },
   });
-  assertError(await gateway.chat(chatBody()), {
-    httpStatus: 500,
+  const shape = {
     type: 'internal_error',
     code: 'INTERNAL_ERROR',
     message: 'Internal server error',
-  });
+  };
+  assertError(await gateway.chat(chatBody()), { httpStatus: 500, ...shape });
   assert.equal((await gateway.chat(chatBody())).status, 200);
   const [first, second] = gateway.accessLines();
   assert.deepEqual([first?.['level'], first?.['outcome']], ['error', 'internal_error']);

@@ -1,5 +1,4 @@
 import assert from 'node:assert/strict';
-import { createServer, type AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { before, describe, test, type TestContext } from 'node:test';
 
@@ -7,6 +6,7 @@ import { parseCommandLine } from '../../src/cli/command-line.ts';
 import { checkHere } from '../support/check.ts';
 import { CLIENT_TOKEN, providerToml, PROVIDER_KEY } from '../support/gateway.ts';
 import { buildOnce, emptyFolder, runProgram } from '../support/process.ts';
+import { startRawUpstream } from '../support/raw-upstream.ts';
 import { createGate } from '../support/streams.ts';
 import { NOBODY_LISTENS, sendJson, startUpstream, type Script } from '../support/upstream.ts';
 
@@ -106,27 +106,13 @@ describe('--check asks a provider for its model list, and if it', { concurrency:
     });
   }
 
-  test('refuses connections, prints "unreachable" with the cause and exits 3', async (t) => {
-    const toml = providerToml({ baseUrl: NOBODY_LISTENS }, 'mine');
-    const finished = await checkInProgram(t, toml);
-    assert.match(tableIn(finished)[0]!, /^mine {2}unreachable: ECONNREFUSED: \S/);
-    assert.equal(finished.code, 3);
-  });
-
-  test('does not speak HTTP, prints "no usable answer" with the cause and exits 3', async (t) => {
-    const server = createServer((socket) => {
-      socket.on('error', () => {});
-      socket.end('SSH-2.0-x\r\n');
-    }).listen(0, '127.0.0.1');
-    t.after(() => server.close());
-    await new Promise((resolve) => server.once('listening', resolve));
-    const { port } = server.address() as AddressInfo;
-    const finished = await check(
-      t,
-      providerToml({ baseUrl: `http://127.0.0.1:${port}/v1` }, 'mine'),
-    );
-    assert.match(tableIn(finished)[0]!, /^mine {2}no usable answer: \S/);
-    assert.equal(finished.code, 3);
+  test('refuses connections, or does not speak HTTP, prints the cause and exits 3', async (t) => {
+    const { baseUrl } = await startRawUpstream(t, ({ socket }) => socket.end('SSH-2.0-x\r\n'));
+    const refused = await checkInProgram(t, providerToml({ baseUrl: NOBODY_LISTENS }, 'mine'));
+    assert.match(tableIn(refused)[0]!, /^mine {2}unreachable: ECONNREFUSED: \S/);
+    const other = await check(t, providerToml({ baseUrl }, 'mine'));
+    assert.match(tableIn(other)[0]!, /^mine {2}no usable answer: \S/);
+    assert.deepEqual([refused.code, other.code], [3, 3]);
   });
 });
 
@@ -242,32 +228,22 @@ ${providerToml(upstream, 'mine')}`;
   });
 
   test('--json has null for the file if there is none, or GATEWAY_CONFIG_TOML is in its place', async (t) => {
-    const environments: Record<string, string>[] = [
-      {},
-      { GATEWAY_CONFIG_TOML: '[server]\nport = 1\n' },
-    ];
+    const environments: Record<string, string>[] = [{}, { GATEWAY_CONFIG_TOML: 'server.port = 1' }];
     for (const env of environments) {
       const { stdout } = await runProgram(t, ['--check=offline', '--json'], { env });
       assert.equal((JSON.parse(stdout) as { file: unknown }).file, null);
     }
   });
 
-  for (const args of [
-    ['--check', '--json'],
-    ['--check=offline', '--json'],
-  ]) {
-    test(`${args.join(' ')} prints wrong settings as one document too, and exits 78`, async (t) => {
-      const toml = `[server]\nprot = 1\ntimeout = 0\n`;
-      const { code, stdout } = await checkInProgram(t, toml, args);
-      assert.equal(code, 78);
-      const { ok, problems, ...others } = JSON.parse(stdout) as {
-        ok: boolean;
-        problems: string[];
-      };
-      assert.deepEqual([ok, problems.length, others], [false, 2, {}]);
+  test('--json prints wrong settings as one document too, and exits 78', async (t) => {
+    for (const args of ['--check --json', '--check=offline --json']) {
+      const toml = '[server]\nprot = 1\ntimeout = 0\n';
+      const { code, stdout } = await checkInProgram(t, toml, args.split(' '));
+      const { problems, ...others } = JSON.parse(stdout) as { problems: string[] };
+      assert.deepEqual([code, problems.length, others], [78, 2, { ok: false }]);
       assert.match(problems.join('\n'), /server\.prot: unknown key/);
-    });
-  }
+    }
+  });
 
   test('of --demo asks the demo provider', async (t) => {
     const finished = await checkInProgram(t, '', ['--check', '--demo']);

@@ -22,7 +22,6 @@ import {
   type ProgramOptions,
 } from '../support/process.ts';
 import { eventually, openChat } from '../support/streams.ts';
-import { sweep } from '../support/sweep.ts';
 import { CHUNK, completion, completionEvents, startUpstream } from '../support/upstream.ts';
 
 before(buildOnce);
@@ -52,82 +51,15 @@ async function startWith(t: TestContext, args: readonly string[], options: Progr
 }
 
 /** Returns the status of a chat completion, whose body it reads to the end. */
-async function statusOf(port: number, token: string, body: object = chatBody()): Promise<number> {
+async function statusOf(port: number, token: string): Promise<number> {
   const response = await fetch(`http://127.0.0.1:${port}/v1/chat/completions`, {
     method: 'POST',
     headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
-    body: JSON.stringify(body),
+    body: JSON.stringify(chatBody()),
   });
   await response.arrayBuffer();
   return response.status;
 }
-
-const IN_FLIGHT = sweep(1000, 100);
-const RELOADS = sweep(20, 6);
-
-test(
-  `${IN_FLIGHT} requests in flight and new ones all the time: none fails in ${RELOADS} reloads, every other one of a broken file`,
-  { timeout: 300_000 },
-  async (t) => {
-    const { upstream: held, finish } = await startHeldUpstream(t);
-    const places = [await startUpstream(t), await startUpstream(t)] as const;
-    const toml = (round: number, key: string) =>
-      [
-        `${SERVER_TOML}retries = ${round % 3}\n[server.auth]\nkeys = ["kept-key", "${key}", "client-token-canary-9876543210"]`,
-        providerToml(held, 'p', `default_model = "m${round}"`),
-        providerToml(places[round % 4 === 1 ? 1 : 0], 'q'),
-      ].join('\n');
-    const { port, path, lines, hangUp } = await start(t, toml(0, 'key-0'));
-
-    const requests = Array.from({ length: IN_FLIGHT }, (_, at) =>
-      openChat(port, chatBody({ stream: at % 2 === 0 })),
-    );
-    await eventually(() => held.requests.length === IN_FLIGHT, 'all are in flight');
-    const load = { isOver: false };
-    const statuses: number[] = [];
-    const clients = Array.from({ length: 8 }, async () => {
-      while (!load.isOver) {
-        statuses.push(await statusOf(port, 'kept-key', chatBody({ model: 'q/m' })));
-      }
-    });
-
-    const broken = ['[server', '[server]\nprot = 1\n', 'timeout = "soon"\n', '[providers.x]\n'];
-    let key = 'key-0';
-    for (let round = 1; round <= RELOADS; round += 1) {
-      const isBroken = round % 2 === 0;
-      const next = `key-${round}`;
-      writeFileSync(path, isBroken ? broken[round % broken.length]! : toml(round, next));
-      const { message } = await hangUp();
-      assert.equal(message, isBroken ? 'reload failed' : 'reloaded');
-      // As soon as the line is there.
-      const expected = isBroken ? [200, 401] : [401, 200];
-      const body = chatBody({ model: 'q/m' });
-      assert.deepEqual(
-        [await statusOf(port, key, body), await statusOf(port, next, body)],
-        expected,
-      );
-      if (!isBroken) key = next;
-    }
-    load.isOver = true;
-    await Promise.all(clients);
-    finish();
-    for (const [at, { response, ended }] of requests.entries()) {
-      assert.equal((await response).statusCode, 200);
-      const text = await ended;
-      if (at % 2 === 0) assert.equal(text, CHUNK + completionEvents());
-      else assert.deepEqual(JSON.parse(text), completion());
-    }
-    assert.ok(statuses.length > RELOADS);
-    assert.deepEqual(new Set(statuses), new Set([200]));
-    assert.equal(held.requests.length, IN_FLIGHT);
-    assert.ok(places.every(({ requests: { length } }) => length > 0));
-    t.diagnostic(`${statuses.length} further requests`);
-    const failed = lines('request').filter(
-      ({ outcome, status }) => outcome !== 'ok' && status !== 401,
-    );
-    assert.deepEqual(failed, []);
-  },
-);
 
 describe('SIGHUP', { concurrency: 4 }, () => {
   test('names what has changed and what needs a restart, and fails if the file is gone or is none any more', async (t) => {
@@ -321,6 +253,7 @@ describe('drain_delay', { concurrency: 4 }, () => {
     const { port, child, lines, exit } = await start(t, toml);
     const adminUrl = String(lines('started')[0]!['admin_url']);
     assert.equal((await fetch(`${adminUrl}ready`)).status, 200);
+    assert.equal((await fetch(`http://127.0.0.1:${port}/ready`)).status, 401);
     child.kill('SIGTERM');
     await eventually(() => lines('draining').length === 1, 'the drain');
     const health = await fetch(`http://127.0.0.1:${port}/health`);
@@ -339,15 +272,19 @@ describe('drain_delay', { concurrency: 4 }, () => {
   });
 
   test('when it is over the port closes, and the process ends; a reload can set it', async (t) => {
-    const { path, port, child, lines, exit, hangUp } = await start(t, SERVER_TOML);
+    const admin = '[admin]\nport = 0\n';
+    const { path, port, child, lines, exit, hangUp } = await start(t, SERVER_TOML + admin);
+    // Neither an idle connection nor a page that is open holds it up.
+    const feed = await fetch(`${String(lines('started')[0]!['admin_url'])}events`);
     const idle = connect(port, '127.0.0.1');
     await once(idle, 'connect');
-    writeFileSync(path, `${SERVER_TOML}drain_delay = 2\n`);
+    writeFileSync(path, `${SERVER_TOML}drain_delay = 2\n${admin}`);
     await hangUp();
     const startMs = performance.now();
     child.kill('SIGTERM');
     assert.equal(await exit, 0);
     assert.ok(performance.now() - startMs >= 1990, 'not before');
+    await feed.text().catch(() => {});
     assert.equal(lines('stopped').length, 1);
     await assert.rejects(statusOf(port, 'any'));
   });

@@ -93,38 +93,6 @@ for (const [what, more] of Object.entries(RATE_LIMITS)) {
   });
 }
 
-test('two clients have a bucket each', async (t) => {
-  const { statuses } = await start(t, { a: bucket(1), b: bucket(2) });
-  assert.deepEqual(await statuses('a', 'a', 'b', 'b', 'b'), [200, 429, 200, 200, 429]);
-});
-
-test('what a client\u2019s limit refuses takes nothing of the global one', async (t) => {
-  const more = `[rate_limit]\nenabled = true\n${bucket(2)}`;
-  const { statuses, reasons } = await start(t, { a: bucket(1), more });
-  assert.deepEqual(await statuses('a', 'a', 'a', 'a'), [200, 429, 429, 429]);
-  assert.deepEqual(await reasons(4), ['client']);
-  assert.deepEqual(await statuses('b', 'b'), [200, 429]);
-  assert.deepEqual(await reasons(6), ['client', 'global']);
-});
-
-test('what the global limit refuses takes nothing of the client\u2019s', async (t) => {
-  const more = `[rate_limit]\nenabled = true\n${bucket(1, 10)}`;
-  const { statuses, reasons } = await start(t, { a: bucket(1), more });
-  assert.deepEqual(await statuses('shared', 'a', 'a', 'a'), [200, 429, 429, 429]);
-  assert.deepEqual(await reasons(4), ['global']);
-  // A tenth of a second fills the global bucket, and not the client's.
-  nowMs += 100;
-  assert.deepEqual(await statuses('a'), [200]);
-});
-
-test('what a provider\u2019s limit refuses takes nothing of the client\u2019s and the global one', async (t) => {
-  const limits = `[rate_limit]\nenabled = true\n${bucket(2)}[rate_limit.providers.p]\n${bucket(1)}`;
-  const { statuses, reasons } = await start(t, { a: bucket(2), more: limits });
-  assert.deepEqual(await statuses('a', 'a', 'a', 'a'), [200, 429, 429, 429]);
-  assert.deepEqual(await reasons(4), ['provider']);
-  assert.deepEqual(await statuses('a q/m', 'a q/m'), [200, 429]);
-});
-
 test('a model that a client may not name takes nothing of its provider\u2019s limit, but a request of its own', async (t) => {
   const limits = `[rate_limit]\nenabled = true\n[rate_limit.providers.p]\n${bucket(1)}`;
   const a = `models = ["q/*"]\n${bucket(3)}`;
@@ -132,12 +100,6 @@ test('a model that a client may not name takes nothing of its provider\u2019s li
   assertError(await gateway.chat(chatBody(), as('a')), NOT_FOUND);
   assert.deepEqual(await statuses('a p/x', 'b', 'b'), [404, 200, 429]);
   assert.deepEqual(await statuses('a', 'a'), [404, 429]);
-});
-
-test('a wrong key takes nothing of any limit', async (t) => {
-  const more = `[rate_limit]\nenabled = true\n${bucket(1)}`;
-  const { statuses } = await start(t, { a: bucket(1), more });
-  assert.deepEqual(await statuses('A', 'wrong', 'a'), [401, 401, 200]);
 });
 
 test('what clients\u2019 limits refuse is counted apart', async (t) => {

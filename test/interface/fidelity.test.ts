@@ -1,7 +1,6 @@
 import assert from 'node:assert/strict';
 import { Agent, request as httpRequest } from 'node:http';
 import { test } from 'node:test';
-import { setImmediate as nextTurn } from 'node:timers/promises';
 
 import { CLIENT_TOKEN } from '../support/gateway.ts';
 import { withRandom, type Random } from '../support/random.ts';
@@ -118,93 +117,5 @@ test('random request bodies reach the provider byte for byte, but for the model'
       expected.delete(id);
     }
     assert.equal(expected.size, 0);
-  });
-});
-
-/** A stream that begins with data and ends well, in the given line ends or a mixture of them. */
-function randomStream(random: Random): string {
-  const ends = random.pick([['\n'], ['\r\n'], ['\r'], ['\n', '\r\n', '\r']]);
-  let text = random.oneIn(10) ? '\ufeff' : '';
-  const line = (content: string) => {
-    const end = random.pick(ends);
-    // After "\r", "\n" would be the second half of one line end.
-    text += content + (content === '' && text.endsWith('\r') && end === '\n' ? '\r' : end);
-  };
-  const word = () =>
-    random.pick(['a', EMOJI, '\u00e9\u2028', 'the word \\"error\\"', 'event: x', '[DONE]']);
-  const events = random.integer(1, 8);
-  for (let event = 0; event < events; event += 1) {
-    if (random.oneIn(4)) line(random.pick([': keep-alive', ':', `: ${EMOJI}`, ': data: no']));
-    if (random.oneIn(5))
-      line(random.pick(['event: message', 'id: 1', 'retry: 10', 'unknown', 'id']));
-    const colon = random.pick(['data:', 'data: ']);
-    const choice = `{"index":0,"delta":{"content":"${word()}"},"finish_reason":null}`;
-    if (random.oneIn(4)) {
-      line(`${colon}{"choices":`);
-      if (random.oneIn(2)) line(': in between');
-      line(`data: [${choice}]}`);
-    } else if (event > 0 && random.oneIn(12)) line('data:');
-    else line(`${colon}{"choices":[${choice}]}`);
-    line('');
-    if (random.oneIn(6)) line('');
-  }
-  const dones = random.integer(1, 3);
-  for (let done = 0; done < dones; done += 1) {
-    line(random.pick(['data: [DONE]', 'data:[DONE]']));
-    line('');
-  }
-  const afterDone = random.integer(0, 3);
-  if (afterDone === 1) line(': bye');
-  if (afterDone === 2) {
-    line('data: {"usage":{"total_tokens":1}}');
-    line('');
-  }
-  return text;
-}
-
-function randomPieces(random: Random, bytes: Buffer): Buffer[] {
-  const pieces: Buffer[] = [];
-  const longest = random.pick([1, 3, 20, 200]);
-  for (let at = 0; at < bytes.length;) {
-    const piece = bytes.subarray(at, at + random.integer(1, longest));
-    pieces.push(piece);
-    at += piece.length;
-    // Most bytes one by one would take long and find nothing more.
-    if (pieces.length === 25) pieces.push(bytes.subarray(at));
-    if (pieces.length > 25) break;
-  }
-  return pieces;
-}
-
-/** Everything up to the blank line after the first `[DONE]`. */
-const UP_TO_DONE = /^[^]*?(?:^|[\r\n])data: ?\[DONE\](?:\r\n|\r|\n){2}/;
-
-test('random streams reach the client byte for byte up to [DONE], however they are cut into packets', async (t) => {
-  await withRandom(async (random) => {
-    const streams = Array.from({ length: ROUNDS }, () => Buffer.from(randomStream(random)));
-    const p: Script = async ({ headers }, response) => {
-      const bytes = streams[Number(/\d+/.exec(String(headers['x-request-id'])))]!;
-      response.writeHead(200, { 'content-type': 'text/event-stream' });
-      for (const piece of randomPieces(random, bytes)) {
-        response.write(piece);
-        await nextTurn();
-      }
-      response.end();
-    };
-    const { gateway } = await scenario(t, { providers: { p } });
-    const agent = new Agent({ keepAlive: true });
-    t.after(() => agent.destroy());
-    const body = Buffer.from(
-      '{"model":"p/m","stream":true,"messages":[{"role":"user","content":""}]}',
-    );
-    await inBatches(async (round) => {
-      const { status, bytes } = await post({ port: gateway.port, agent, round }, body);
-      assert.equal(status, 200, bytes.toString());
-      const sent = streams[round]!.toString('latin1');
-      const [upToDone] = UP_TO_DONE.exec(sent)!;
-      const received = bytes.toString('latin1');
-      // The last line end may come in two packets: its first byte ends the line already.
-      if (`${received}\n` !== upToDone) assert.equal(received, upToDone);
-    });
   });
 });
