@@ -6,6 +6,7 @@ import type { TestContext } from 'node:test';
 import { loadConfig, type Config } from '../../src/config/config.ts';
 import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
 import { createService } from '../../src/app.ts';
+import { watchGateway } from './leftovers.ts';
 import { parseLog } from './process.ts';
 import { TRANSPORT_ENV } from './transport.ts';
 
@@ -84,13 +85,17 @@ export async function startGateway(
     return adjust ? adjust(config) : config;
   };
   const config = load(toml);
+  const limits = { ...CLIENT_LIMITS, ...clientLimits };
+  let watched: ReturnType<typeof watchGateway> | undefined;
   const service = createService(config, {
     writeLog(lines) {
-      log.push(...lines.split(/(?<=\n)/));
+      const each = lines.split(/(?<=\n)/);
+      log.push(...each);
+      watched?.log.push(...each);
     },
     isTerminal: false,
     colour: false,
-    clientLimits: { ...CLIENT_LIMITS, ...clientLimits },
+    clientLimits: limits,
   });
   const { admin, budget, server, store, transport } = service;
   await store?.connect();
@@ -106,6 +111,7 @@ export async function startGateway(
   t.after(async () => {
     if (!isDrained) await drain();
   });
+  watched = watchGateway(t, service, limits.lingerCheckMs);
 
   const gateway: TestGateway = {
     port,
@@ -131,7 +137,10 @@ export async function startGateway(
       return await drain(timeoutMs, reason, delayMs);
     },
     cut: () => server.endDrain(),
-    reload: async (text) => service.reload(() => load(text)),
+    reload: async (text) => {
+      service.reload(() => load(text));
+      watched?.logging.push(service.config.logging);
+    },
   };
   return gateway;
 }
