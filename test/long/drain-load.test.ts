@@ -8,7 +8,8 @@ import { connect } from 'node:net';
 import { before, test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { assertErrorObject, parseReplies } from '../support/documented.ts';
+import { assertErrorObject } from '../support/documented.ts';
+import { parseReplies } from '../support/raw.ts';
 import { chatBody, rawChat } from '../support/gateway.ts';
 import { buildOnce, emptyFolder, startServing } from '../support/process.ts';
 import { withRandom, type Random } from '../support/random.ts';

@@ -1,6 +1,6 @@
 /** The gateway in the test's own process, on a free port, closed when the test ends. */
 
-import { request as httpRequest, type IncomingHttpHeaders } from 'node:http';
+import { type Agent, request as httpRequest, type IncomingHttpHeaders } from 'node:http';
 import type { TestContext } from 'node:test';
 
 import { loadConfig, type Config } from '../../src/config/config.ts';
@@ -53,6 +53,8 @@ export interface SendOptions {
   readonly headers?: Readonly<Record<string, string | string[] | undefined>>;
   readonly body?: string | Buffer;
   readonly signal?: AbortSignal;
+  /** Keeps the connection; without one each request has its own. */
+  readonly agent?: Agent;
 }
 
 export interface Reply {
@@ -202,17 +204,18 @@ export function rawChat(body: object, headers: readonly string[] = []): string {
   return `${head.join('\r\n')}\r\n\r\n${json}`;
 }
 
-async function send(
+/** Sends a request with these headers alone. Rejects if it has no whole answer. */
+export async function send(
   port: number,
   path: string,
-  { method = 'GET', headers = {}, body, signal }: SendOptions,
+  { method = 'GET', headers = {}, body, signal, agent }: SendOptions,
 ): Promise<Reply> {
   const sent = Object.fromEntries(
     Object.entries(headers).filter(([, value]) => value !== undefined),
   ) as Record<string, string>;
   return new Promise((resolve, reject) => {
     const request = httpRequest(
-      { host: '127.0.0.1', port, path, method, headers: sent, agent: false, signal },
+      { host: '127.0.0.1', port, path, method, headers: sent, agent: agent ?? false, signal },
       (response) => {
         const chunks: Buffer[] = [];
         response.on('data', (chunk: Buffer) => chunks.push(chunk));
