@@ -101,16 +101,11 @@ export async function sendRaw(
   });
 }
 
-export interface RawClient {
-  readonly socket: Socket;
-  /** Everything that came, as latin1. */
-  readonly text: () => string;
-  /** What broke the connection, if anything did; waits for its end. */
-  readonly closed: Promise<string | undefined>;
-}
-
-/** Opens a connection that a test writes to itself; it is closed when the test ends. */
-export function openRaw(t: TestContext, port: number, { allowHalfOpen = false } = {}): RawClient {
+/**
+ * Opens a connection that a test writes to itself; it is closed when the test ends. `text` is everything that came, as latin1;
+ * `closed` waits for its end, and is what broke the connection, if anything did.
+ */
+export function openRaw(t: TestContext, port: number, { allowHalfOpen = false } = {}) {
   const socket = connect({ port, host: '127.0.0.1', allowHalfOpen });
   t.after(() => socket.destroy());
   let text = '';
@@ -123,17 +118,12 @@ export function openRaw(t: TestContext, port: number, { allowHalfOpen = false } 
   return { socket, text: () => text, closed };
 }
 
-/** The other end of a client's connection, at a server in this process. */
-export interface ServerSide {
-  /** Requests whose heads it has parsed. */
-  requests: number;
-  /** Undefined before the first of them. */
-  socket: Socket | undefined;
-}
-
-/** Follows it until the test ends. */
-export function watchServerSide(t: TestContext, client: Socket): ServerSide {
-  const side: ServerSide = { requests: 0, socket: undefined };
+/**
+ * Follows the other end of a client's connection, at a server in this process, until the test ends: how many requests it
+ * has parsed the heads of, and its socket from the first of them on.
+ */
+export function watchServerSide(t: TestContext, client: Socket) {
+  const side = { requests: 0, socket: undefined as Socket | undefined };
   const onStart = (message: unknown) => {
     const { socket } = message as { socket: Socket };
     if (socket.remotePort !== client.localPort) return;
