@@ -108,7 +108,7 @@ async function leave(gateway: TestGateway, upstream: FakeUpstream): Promise<void
   const before = upstream.requests.length;
   const socket = connect(gateway.port, '127.0.0.1');
   socket.write(rawChat(chatBody({ model: 'p/silent' })));
-  while (upstream.requests.length === before) await idle(20);
+  await eventually(() => upstream.requests.length > before, 'the request');
   const { closed } = upstream.requests.at(-1)!;
   socket.destroy();
   await once(socket, 'close');
@@ -180,7 +180,8 @@ test(
     const refused = await sendThousand(gateway, upstream);
     const served = 20 - refused;
     const sumOf = async (expression: string) => (await query(expression)).values().next().value;
-    while ((await sumOf('sum(gateway_requests_total)')) !== 1000) await idle(100);
+    const isScraped = async () => (await sumOf('sum(gateway_requests_total)')) === 1000;
+    await eventually(isScraped, 'all requests are scraped');
     const expect = async (expression: string, rows: readonly [object, number][]) => {
       const expected = rows.map(([labels, value]) => [JSON.stringify(labels), value] as const);
       assert.deepEqual(await query(expression), new Map(expected), expression);
