@@ -72,7 +72,7 @@ export async function startPrometheus(
   }
   return {
     /** The result of an instant query: label sets, as JSON with sorted names, with their values. */
-    async query(expression: string): Promise<Map<string, number>> {
+    query: async (expression: string): Promise<Map<string, number>> => {
       const path = `/api/v1/query?query=${encodeURIComponent(expression)}`;
       const text = await fetchText(port, path);
       if (text === undefined) throw new Error(`prometheus refused ${expression}`);
@@ -86,7 +86,7 @@ export async function startPrometheus(
       return new Map(entries);
     },
     /** The names of the alerts that fire. */
-    async alerts(): Promise<string[]> {
+    alerts: async (): Promise<string[]> => {
       const text = await fetchText(port, '/api/v1/alerts');
       const { data } = JSON.parse(text ?? '{"data":{"alerts":[]}}') as {
         data: { alerts: { state: string; labels: { alertname: string } }[] };
