@@ -112,6 +112,7 @@ export function createService(initial: Config, runtime: Runtime, outside = OUTSI
     /** The listener of the public port. */
     server,
     admin: admin?.server,
+    figures,
     get config() {
       return snapshot.config;
     },

@@ -1,9 +1,8 @@
 /** The package as somebody gets it: what is in it, and that it runs with nothing else installed. */
 
 import assert from 'node:assert/strict';
-import { spawn, spawnSync } from 'node:child_process';
+import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { once } from 'node:events';
 import {
   copyFileSync,
   cpSync,
@@ -17,10 +16,18 @@ import {
 import { dirname, join } from 'node:path';
 import { before, test, type TestContext } from 'node:test';
 
-import { buildOnce, emptyFolder, ROOT, SERVER } from './support/process.ts';
-import { eventually } from './support/streams.ts';
+import {
+  buildOnce,
+  emptyFolder,
+  ROOT,
+  SERVER,
+  startCommand,
+  untilServing,
+} from './support/process.ts';
 
 before(buildOnce);
+
+const read = (path: string) => readFileSync(join(ROOT, path), 'utf8');
 
 /** No package can be fetched, and none was before. */
 function npmEnv(t: TestContext): Record<string, string> {
@@ -83,8 +90,8 @@ test('every file of the project that a packed document links to is packed', (t) 
   const isPacked = (path: string) => paths.some((one) => `${one}/`.startsWith(`${path}/`));
   const documents = paths.filter((path) => path.endsWith('.md'));
   const links = documents.flatMap((document) =>
-    [...readFileSync(join(ROOT, document), 'utf8').matchAll(/\]\(([^)#:\s]+)(?:#[^)]*)?\)/g)].map(
-      ([, link = '']) => join(dirname(document), link),
+    [...read(document).matchAll(/\]\(([^)#:\s]+)(?:#[^)]*)?\)/g)].map(([, link = '']) =>
+      join(dirname(document), link),
     ),
   );
   assert.ok(links.includes('docs/page.png') && links.length > 30);
@@ -110,7 +117,7 @@ test('no key beside the files of deploy/ is packed', (t) => {
 });
 
 test('the bill of materials has one component: smol-toml, as package-lock.json pins it, with its licence', () => {
-  const readJson = (path: string) => JSON.parse(readFileSync(join(ROOT, path), 'utf8')) as unknown;
+  const readJson = (path: string) => JSON.parse(read(path)) as unknown;
   const lock = readJson('package-lock.json') as { packages: Record<string, { integrity: string }> };
   const installed = readJson('node_modules/smol-toml/package.json') as Record<string, string>;
   const { status, stdout, stderr } = spawnSync(
@@ -146,14 +153,14 @@ test('the bill of materials has one component: smol-toml, as package-lock.json p
 
 test('the package needs no other package, and the program contains the licence of the one that is built in', () => {
   const { dependencies, bundleDependencies, optionalDependencies, peerDependencies } = JSON.parse(
-    readFileSync(join(ROOT, 'package.json'), 'utf8'),
+    read('package.json'),
   ) as Record<string, unknown>;
   assert.deepEqual(
     [dependencies, bundleDependencies, optionalDependencies, peerDependencies],
     [undefined, undefined, undefined, undefined],
   );
   const program = readFileSync(SERVER, 'utf8');
-  const licence = readFileSync(join(ROOT, 'node_modules/smol-toml/LICENSE'), 'utf8');
+  const licence = read('node_modules/smol-toml/LICENSE');
   const words = (text: string) => text.replace(/[\s*]+/g, ' ');
   const conditions = licence.slice(licence.indexOf('Redistribution and use')).trim();
   assert.ok(conditions.length > 1000);
@@ -162,7 +169,6 @@ test('the package needs no other package, and the program contains the licence o
 });
 
 test('the documents name the version of package.json', () => {
-  const read = (name: string) => readFileSync(join(ROOT, name), 'utf8');
   const { version } = JSON.parse(read('package.json')) as { version: string };
   const versions = [...read('README.md').matchAll(/inference-gateway[ -](\d+\.\d+\.\d+)/g)];
   assert.ok(versions.length > 0);
@@ -190,24 +196,9 @@ test('npx runs the package from an empty folder, with an empty cache and without
   const cwd = emptyFolder(t);
   copyFileSync(path, join(cwd, 'gateway.tgz'));
   const args = ['--offline', '--yes', './gateway.tgz', '--demo', '--port', '0'];
-  // A group of its own, so that what npx has started ends with it.
-  const child = spawn('npx', args, {
-    cwd,
-    env: npmEnv(t),
-    stdio: ['ignore', 'ignore', 'pipe'],
-    detached: true,
-  });
-  const closed = once(child, 'close');
-  t.after(async () => {
-    if (child.exitCode === null) process.kill(-child.pid!, 'SIGKILL');
-    await closed;
-  });
-  let stderr = '';
-  child.stderr.setEncoding('utf8').on('data', (text: string) => (stderr += text));
-  const port = () => /^listening .*:(\d+)\/v1/m.exec(stderr)?.[1];
-  await eventually(() => port() ?? child.exitCode !== null, 'it listens');
-  assert.ok(port() !== undefined, stderr);
-  const reply = await fetch(`http://127.0.0.1:${port()}/v1/chat/completions`, {
+  const command = ['npx', ...args];
+  const { port } = await untilServing(startCommand(t, command, { cwd, env: npmEnv(t) }));
+  const reply = await fetch(`http://127.0.0.1:${port}/v1/chat/completions`, {
     method: 'POST',
     headers: { authorization: 'Bearer any', 'content-type': 'application/json' },
     body: JSON.stringify({ model: 'demo/echo', messages: [{ role: 'user', content: 'hi' }] }),

@@ -3,13 +3,12 @@
 import assert from 'node:assert/strict';
 import http from 'node:http';
 import { syncBuiltinESMExports } from 'node:module';
-import { connect } from 'node:net';
 import perfHooks from 'node:perf_hooks';
 import { test, type TestContext } from 'node:test';
 
 import { Traffic } from '../../src/admin/traffic.ts';
 import { quantile } from '../../src/admin/series.ts';
-import { idle, replaceNow, stopClock, untilSteady, useManualTimers } from '../support/clock.ts';
+import { replaceNow, stopClock, untilSteady, useManualTimers } from '../support/clock.ts';
 import { parseMetrics } from '../support/exposition.ts';
 import { openFeed } from '../support/feed.ts';
 import {
@@ -20,14 +19,16 @@ import {
   startGateway,
   type TestGateway,
 } from '../support/gateway.ts';
-import { sendRaw } from '../support/raw.ts';
-import { lineOf } from '../support/streams.ts';
+import { openRaw, sendRaw } from '../support/raw.ts';
+import { scenario } from '../support/scenario.ts';
+import { createGate, eventually, lineOf } from '../support/streams.ts';
 import {
   completionEvents,
   NOBODY_LISTENS,
   sendEvents,
   sendJson,
   startUpstream,
+  type Script,
 } from '../support/upstream.ts';
 
 const ADMIN_KEY = 'admin-key-canary-5544332211';
@@ -40,16 +41,15 @@ async function startAdmin(t: TestContext, more = ''): Promise<TestGateway> {
 
 /** A gateway with a provider whose chats stay unanswered until the returned function is called. */
 async function startHeld(t: TestContext) {
-  const upstream = await startUpstream(t);
-  let release = () => {};
-  const asked = new Promise<void>((resolve) => {
-    upstream.script = (_, response) => {
-      release = () => sendJson(response, { choices: [] });
-      resolve();
-    };
-  });
-  const gateway = await startAdmin(t, providerToml(upstream));
-  return { gateway, asked, release: () => release() };
+  const released = createGate();
+  const asked = createGate();
+  const p: Script = async (_, response) => {
+    asked.open();
+    await released.opened;
+    sendJson(response, { choices: [] });
+  };
+  const { gateway } = await scenario(t, { providers: { p }, more: ADMIN });
+  return { gateway, asked: asked.opened, release: released.open };
 }
 
 /** What a page that has just been opened is told. */
@@ -236,9 +236,8 @@ test('a page of another origin can open no feed, and links to the page are follo
 test('wrong keys are logged with their number and the last address, once in a minute at most', async (t) => {
   const gateway = await startGateway(t, { toml: `${ADMIN}keys = ["${ADMIN_KEY}"]\n` });
   const lines = () =>
-    gateway.log
-      .map((line) => JSON.parse(line) as Record<string, unknown>)
-      .filter(({ message }) => message === 'wrong admin key')
+    gateway
+      .lines('wrong admin key')
       .map(({ level, failures, remote }) => [level, failures, remote]);
   const refuse = async (authorization?: string) =>
     assert.equal((await gateway.admin('/metrics', { headers: { authorization } })).status, 401);
@@ -587,14 +586,12 @@ test('a ninth feed is refused with 429 until one of the eight is closed', async 
   assert.equal(ninth.json().error.type, 'rate_limit_error');
   assert.equal((await gateway.admin('/events', { method: 'HEAD' })).status, 200);
   feeds[3]!.close();
-  let status = 429;
-  while (status === 429) {
-    await idle(20);
-    status = await openFeed(t, gateway.adminPort).then(
-      () => 200,
-      () => 429,
+  const isOpened = async () =>
+    openFeed(t, gateway.adminPort).then(
+      () => true,
+      () => false,
     );
-  }
+  await eventually(isOpened, 'another feed is open');
 });
 
 test('a timer runs only while a feed is open', async (t) => {
@@ -617,14 +614,11 @@ test('a client that does not read its feed misses states, and nothing is queued 
     toml: toml(0),
     clientLimits: { sendTimeoutMs: 3_600_000 },
   });
-  const socket = connect(gateway.adminPort, '127.0.0.1');
-  t.after(() => socket.destroy());
-  let text = '';
-  socket.setEncoding('latin1').on('data', (chunk: string) => (text += chunk));
+  const { socket, text } = openRaw(t, gateway.adminPort);
   // Each has the settings whole, a megabyte.
-  const states = () => text.split('"settings":{').length - 1;
+  const states = () => text().split('"settings":{').length - 1;
   socket.write('GET /events HTTP/1.1\r\nhost: localhost\r\n\r\n');
-  while (states() === 0) await idle(20);
+  await eventually(() => states() > 0, 'the first state');
   socket.pause();
   const RELOADS = 60;
   const tell = async (number: number) => {
@@ -634,12 +628,12 @@ test('a client that does not read its feed misses states, and nothing is queued 
   };
   for (let number = 1; number <= RELOADS; number += 1) await tell(number);
   socket.resume();
-  await untilSteady(() => text.length);
+  await untilSteady(() => text().length);
   const received = states();
   assert.ok(received < RELOADS / 2, `${received} states`);
   // It is told of the present again.
   await tell(RELOADS + 1);
-  while (states() === received) await idle(20);
+  await eventually(() => states() > received, 'another state');
 });
 
 test('the history advances in steps of ten seconds when it is read, without a timer', () => {
@@ -708,10 +702,9 @@ test('an answer of the admin port says whether its connection closes', async (t)
     ['keep-alive', 'keep-alive'],
   ]) {
     const head = `GET /ready HTTP/1.1\r\nhost: localhost\r\nconnection: ${asked}\r\n\r\n`;
-    const client = connect(gateway.adminPort, '127.0.0.1');
-    client.setEncoding('latin1').write(head);
-    const text = await new Promise<string>((resolve) => client.once('data', resolve));
-    client.destroy();
-    assert.match(text, new RegExp(`\\r\\nconnection: ${told}\\r\\n`, 'i'));
+    const { socket, text } = openRaw(t, gateway.adminPort);
+    socket.write(head);
+    await eventually(() => text() !== '', 'the answer');
+    assert.match(text(), new RegExp(`\\r\\nconnection: ${told}\\r\\n`, 'i'));
   }
 });

@@ -73,13 +73,20 @@ function createMetrics(known: readonly string[] = []) {
   return { metrics, traffic, add, text, read: () => parseMetrics(text()) };
 }
 
-test('GET /metrics answers in the text format 0.0.4', async (t) => {
+test('GET /metrics answers in the text format 0.0.4, compressed for whoever asks for that', async (t) => {
   const gateway = await startGateway(t, { toml: ADMIN });
-  const reply = await gateway.admin('/metrics');
-  assert.equal(reply.status, 200);
-  assert.equal(reply.headers['content-type'], 'text/plain; version=0.0.4; charset=utf-8');
-  assert.doesNotMatch(reply.text, /gateway_limit\{limit="global"/);
-  assert.equal(parseMetrics(reply.text).sum('gateway_build_info'), 1);
+  const askedFor = async (encoding: string | undefined) =>
+    gateway.admin('/metrics', { headers: { 'accept-encoding': encoding } });
+  for (const encoding of [undefined, 'identity', 'gzip;q=0', 'br']) {
+    const { headers, status, text } = await askedFor(encoding);
+    assert.deepEqual([status, headers['content-encoding']], [200, undefined], encoding ?? 'none');
+    assert.equal(headers['content-type'], 'text/plain; version=0.0.4; charset=utf-8');
+    assert.doesNotMatch(text, /gateway_limit\{limit="global"/);
+    assert.equal(parseMetrics(text).sum('gateway_build_info'), 1);
+  }
+  const { bytes, headers } = await askedFor('gzip');
+  assert.equal(headers['content-encoding'], 'gzip');
+  assert.match(gunzipSync(bytes).toString(), /^# HELP [^]*gateway_build_info[^]*\n$/);
 });
 
 test('a completion is counted under the labels of Envoy AI Gateway', () => {
@@ -258,18 +265,6 @@ test('keys in cooldown and lists of models that fail are told for each provider'
   assert.equal(sum('gateway_keys_in_cooldown', { provider: 'p' }), 3);
   assert.equal((await read()).labels.has('gateway_model_list_up'), true);
   assert.equal(sum('gateway_model_list_up', { provider: 'p' }), 0);
-});
-
-test('GET /metrics is compressed for whoever asks for that', async (t) => {
-  const gateway = await startGateway(t, { toml: ADMIN });
-  const reply = await gateway.admin('/metrics', { headers: { 'accept-encoding': 'gzip' } });
-  assert.equal(reply.headers['content-encoding'], 'gzip');
-  const text = gunzipSync(reply.bytes).toString();
-  assert.match(text, /^# HELP [^]*gateway_build_info[^]*\n$/);
-  for (const accepted of ['identity', 'gzip;q=0', 'br']) {
-    const plain = await gateway.admin('/metrics', { headers: { 'accept-encoding': accepted } });
-    assert.equal(plain.headers['content-encoding'], undefined, accepted);
-  }
 });
 
 test('no fallback is counted if all other providers are passed over', () => {
@@ -527,15 +522,6 @@ test('the last requests do not hold on to the long texts that they were cut from
   upstream.requests.length = 0;
   const heldBytes = (await settledBytes(measure)) - before;
   assert.ok(heldBytes < 6e6, `${heldBytes} bytes`);
-});
-
-test('no key, token or content is in the metrics', async (t) => {
-  const upstream = await startUpstream(t);
-  const gateway = await startGateway(t, { toml: providerToml(upstream) + ADMIN });
-  await gateway.chat(chatBody({ messages: [{ role: 'user', content: 'canary-content' }] }));
-  const { text } = await gateway.admin('/metrics');
-  for (const secret of [CLIENT_TOKEN, 'sk-provider', 'canary-content'])
-    assert.ok(!text.includes(secret));
 });
 
 test('docs/metrics.md has every metric with its type and labels, and no other', async (t) => {

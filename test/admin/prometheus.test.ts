@@ -16,7 +16,7 @@ import {
   startGateway,
   type TestGateway,
 } from '../support/gateway.ts';
-import { ROOT } from '../support/process.ts';
+import { emptyFolder, ROOT } from '../support/process.ts';
 import { eventually } from '../support/streams.ts';
 import { checkMetrics, isPrometheusMissing, startPrometheus } from '../support/prometheus.ts';
 import {
@@ -108,7 +108,7 @@ async function leave(gateway: TestGateway, upstream: FakeUpstream): Promise<void
   const before = upstream.requests.length;
   const socket = connect(gateway.port, '127.0.0.1');
   socket.write(rawChat(chatBody({ model: 'p/silent' })));
-  while (upstream.requests.length === before) await idle(20);
+  await eventually(() => upstream.requests.length > before, 'the request');
   const { closed } = upstream.requests.at(-1)!;
   socket.destroy();
   await once(socket, 'close');
@@ -180,7 +180,8 @@ test(
     const refused = await sendThousand(gateway, upstream);
     const served = 20 - refused;
     const sumOf = async (expression: string) => (await query(expression)).values().next().value;
-    while ((await sumOf('sum(gateway_requests_total)')) !== 1000) await idle(100);
+    const isScraped = async () => (await sumOf('sum(gateway_requests_total)')) === 1000;
+    await eventually(isScraped, 'all requests are scraped');
     const expect = async (expression: string, rows: readonly [object, number][]) => {
       const expected = rows.map(([labels, value]) => [JSON.stringify(labels), value] as const);
       assert.deepEqual(await query(expression), new Map(expected), expression);
@@ -280,20 +281,139 @@ test(
   },
 );
 
+const RULES = readFileSync(join(ROOT, 'deploy/prometheus-rules.yml'), 'utf8');
+
+type Labels = Readonly<Record<string, string>>;
+
+/** An alert that fires: its severity, what else labels it, and its summary. */
+type Firing = readonly ['page' | 'ticket', Labels, string];
+
+/** The alerts of incidents: the severity and labels, the kinds, and what the summary has before the kind. */
+const INCIDENTS: Readonly<Record<string, readonly (readonly [...Firing, kinds: string])[]>> = {
+  GatewayProviderFailing: [
+    [
+      'page',
+      { provider: 'p' },
+      'p fails: ',
+      'unreachable key_refused rate_limited timeout stall cut nonsense',
+    ],
+    ['page', { provider: 'p', model: 'small' }, 'p/small fails: ', 'errors'],
+  ],
+  GatewayProviderSlow: [
+    [
+      'ticket',
+      { provider: 'p' },
+      'p is slow, or its list of models cannot be read: ',
+      'slow model_list',
+    ],
+  ],
+  GatewayOutOfResources: [['page', {}, 'a refuses requests: ', 'descriptors memory']],
+  GatewayOwnIncident: [['ticket', {}, 'a has a fault of its own: ', 'log_lines store reload']],
+};
+
+/** What else is alerted: the series, as promtool writes them, and who fires at which time. */
+const OTHERS: readonly [alert: string, series: Labels, fires: Record<string, readonly Firing[]>][] =
+  [
+    [
+      'GatewayDown',
+      {
+        'up{job="inference-gateway",instance="a"}': '1x3 0x20',
+        'up{job="inference-gateway",instance="b"}': '1x23',
+      },
+      {
+        '45s': [],
+        '100s': [['page', { job: 'inference-gateway', instance: 'a' }, 'a does not answer']],
+      },
+    ],
+    [
+      'GatewayInternalErrors',
+      { 'gateway_requests_total{instance="a",outcome="internal_error"}': '0x3 2x20' },
+      {
+        '45s': [],
+        '1m30s': [['page', { instance: 'a' }, 'a has answered 500 for a reason of its own']],
+        '3m': [],
+      },
+    ],
+    [
+      'GatewayRequestsFail',
+      {
+        'gateway_requests_total{instance="a",outcome="ok"}': '0+30x8 240+20x16 560+30x20',
+        'gateway_requests_total{instance="a",outcome="upstream_error"}': '0x8 0+10x16 160x20',
+        'gateway_requests_total{instance="b",outcome="ok"}': '0+30x44',
+        'gateway_requests_total{instance="b",outcome="rejected"}': '0+30x44',
+      },
+      {
+        '2m': [],
+        '6m': [['page', { instance: 'a' }, '33.33% of the requests of a fail']],
+        '7m45s': [],
+      },
+    ],
+    [
+      'GatewayNearLimit',
+      {
+        'gateway_client_requests_in_flight{instance="a",client="alice"}': '9x30',
+        'gateway_limit{instance="a",limit="client_concurrency",client="alice"}': '10x30',
+        'gateway_provider_requests_in_flight{instance="a",provider="p"}': '5x30',
+        'gateway_limit{instance="a",limit="provider_concurrency",provider="p"}': '10x30',
+        'gateway_requests_in_flight{instance="a"}': '900x30',
+        'gateway_buffered_bytes{instance="a"}': '100x30',
+        'gateway_limit{instance="a",limit="memory"}': '1000x30',
+        'process_open_fds{job="inference-gateway",instance="b"}': '950x30',
+        'process_max_fds{job="inference-gateway",instance="b"}': '1000x30',
+      },
+      {
+        '3m': [
+          ['ticket', { instance: 'a', client: 'alice' }, '90% of a limit are used alice'],
+          ['ticket', { instance: 'b', job: 'inference-gateway' }, '95% of a limit are used '],
+        ],
+      },
+    ],
+  ];
+
+/** A case of `promtool test rules`. What is to be done is read from the rules. */
+function ruleTest([alertname, series, fires]: (typeof OTHERS)[number]) {
+  const [, quoted = ''] = new RegExp(`alert: ${alertname}\n[^]*?action: (.*)`).exec(RULES) ?? [];
+  const action = quoted.replace(/^'(.*)'$/, '$1');
+  const input_series = Object.entries(series).map(([name, values]) => ({ series: name, values }));
+  const alert_rule_test = Object.entries(fires).map(([eval_time, firing]) => {
+    const exp_alerts = firing.map(([severity, labels, summary]) => ({
+      exp_labels: { severity, ...labels },
+      exp_annotations: { summary, action },
+    }));
+    return { eval_time, alertname, exp_alerts };
+  });
+  return { interval: '15s', input_series, alert_rule_test };
+}
+
+/** The incident lasts from the first to the fifth minute. */
+function incidentTests([alert, rows]: [string, (typeof INCIDENTS)[string]]) {
+  return rows.flatMap(([severity, labels, summary, kinds]) =>
+    kinds.split(' ').map((kind) => {
+      const all = { ...labels, kind, instance: 'a' };
+      const inBraces = Object.entries(all).map(([name, value]) => `${name}="${value}"`);
+      const series = { [`gateway_incident{${inBraces.join()}}`]: '_x4 1x16 stale' };
+      const firing: Firing[] = [[severity, all, summary + kind]];
+      return ruleTest([alert, series, { '45s': [], '2m': firing, '5m': firing, '6m30s': [] }]);
+    }),
+  );
+}
+
 test('promtool finds the rules of deploy/ valid, and each alert fires when it should and not otherwise', (t) => {
   if (isPrometheusMissing(t)) return;
-  for (const args of [
-    ['check', 'rules', 'deploy/prometheus-rules.yml'],
-    ['test', 'rules', 'test/admin/prometheus-rules.yml'],
-  ]) {
-    const { status, stdout, stderr } = spawnSync('promtool', args, { cwd: ROOT, encoding: 'utf8' });
+  const tests = [...Object.entries(INCIDENTS).flatMap(incidentTests), ...OTHERS.map(ruleTest)];
+  const cases = { rule_files: ['rules.yml'], evaluation_interval: '15s', tests };
+  const cwd = emptyFolder(t, { 'rules.yml': RULES, 'test.yml': JSON.stringify(cases) });
+  for (const args of ['check rules rules.yml', 'test rules test.yml']) {
+    const { status, stdout, stderr } = spawnSync('promtool', args.split(' '), {
+      cwd,
+      encoding: 'utf8',
+    });
     assert.equal(status, 0, stdout + stderr);
   }
-  const alertsOf = (path: string, name: RegExp) =>
-    new Set([...readFileSync(join(ROOT, path), 'utf8').matchAll(name)].map(([, alert]) => alert));
+  const tested = tests.map(({ alert_rule_test: [first] }) => first!.alertname);
   assert.deepEqual(
-    alertsOf('test/admin/prometheus-rules.yml', /alertname: (\w+)/g),
-    alertsOf('deploy/prometheus-rules.yml', /alert: (\w+)/g),
+    new Set(tested),
+    new Set([...RULES.matchAll(/alert: (\w+)/g)].map(([, alert]) => alert)),
   );
 });
 
@@ -308,9 +428,8 @@ test('a real Prometheus fires within 60 s for a provider that fails, a failed re
   const settings = (server: string) =>
     `[server]\nmax_buffered_bytes = 1048576\n${server}[admin]\nport = 0\nkeys = ["${ADMIN_KEY}"]\n${providerToml(upstream, 'p', 'models = ["m"]')}`;
   const gateway = await startGateway(t, { toml: settings('') });
-  const rules = readFileSync(join(ROOT, 'deploy/prometheus-rules.yml'), 'utf8');
   const target = `127.0.0.1:${gateway.adminPort}`;
-  const { alerts } = await startPrometheus(t, { target, key: ADMIN_KEY, rules });
+  const { alerts } = await startPrometheus(t, { target, key: ADMIN_KEY, rules: RULES });
   const wanted = ['GatewayProviderFailing', 'GatewayOwnIncident', 'GatewayOutOfResources'];
   const firing = async () => new Set((await alerts()).filter((name) => wanted.includes(name))).size;
   const untilFiring = async (count: number, withinMs: number) => {

@@ -2,7 +2,7 @@
  * Python clients, unchanged, each in a virtual environment of its own, against the built gateway. Their
  * versions stand in python/clients.txt; what they need is taken as it was on PyPI on a fixed day.
  *
- *   node test/clients/python.mjs [CLIENT...]   all of them, or those
+ *   npm run test:clients:python -- [CLIENT...]   all of them, or those
  *
  * PYTHON names the interpreter. The environments are kept outside the project; remove the folder to
  * get new ones.

@@ -10,7 +10,7 @@ import type { Rows } from '../../src/config/setting-kinds.ts';
 import { SETTINGS } from '../../src/config/settings-table.ts';
 import { problemsIn } from '../support/problems.ts';
 import { ROOT } from '../support/process.ts';
-import { GENERATED } from '../support/settings-docs.ts';
+import { GENERATED } from '../../scripts/settings-docs.ts';
 
 const read = (name: string) => readFileSync(join(ROOT, name), 'utf8');
 const example = read('gateway.toml.example');

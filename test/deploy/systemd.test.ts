@@ -9,7 +9,7 @@ import { chatBody, PROVIDER_KEY } from '../support/gateway.ts';
 import { openHeldStream } from '../support/held-stream.ts';
 import { buildOnce, freePort, ROOT, SERVER } from '../support/process.ts';
 import { eventually, openChat } from '../support/streams.ts';
-import { startUpstream } from '../support/upstream.ts';
+import { type FakeUpstream, startUpstream } from '../support/upstream.ts';
 import { bootMachine, NO_MACHINE, type Machine } from './machine.ts';
 
 if (NO_MACHINE) console.error(`SKIPPED: ${NO_MACHINE}.`);
@@ -48,6 +48,20 @@ async function boot(t: TestContext, settings: string, name = UNIT): Promise<Mach
   return machine;
 }
 
+function settingsFor({ baseUrl }: FakeUpstream, port: number): string {
+  const key = '${file:${CREDENTIALS_DIRECTORY}/openai}';
+  return `[server]\nhost = "127.0.0.1"\nport = ${port}\n[providers.openai]\nbase_url = "${baseUrl}"\napi_key = "${key}"\n`;
+}
+
+/** Of a whole answer; the code of the error if there is none. */
+async function statusOf(port: number, model: string): Promise<number | string | undefined> {
+  const { ended, response } = openChat(port, chatBody({ model }));
+  return ended.then(
+    async () => (await response).statusCode,
+    ({ code }: NodeJS.ErrnoException) => code,
+  );
+}
+
 test('systemd-analyze accepts the unit, and finds it little exposed', OPTIONS, async (t) => {
   const { run } = await boot(t, '');
   assert.deepEqual(run(`systemd-analyze verify --man=no ${UNIT_PATH}`), { code: 0, output: '' });
@@ -64,22 +78,13 @@ test(
   async (t) => {
     const upstream = await startUpstream(t);
     const port = await freePort();
-    const settings = [
-      `[server]\nhost = "127.0.0.1"\nport = ${port}`,
-      `[providers.openai]\nbase_url = "${upstream.baseUrl}"`,
-      `api_key = "\${file:\${CREDENTIALS_DIRECTORY}/openai}"\n`,
-    ].join('\n');
+    const settings = settingsFor(upstream, port);
     const { run } = await boot(t, settings);
     const systemctl = (command: string) => run(`systemctl ${command} ${UNIT}`);
     const show = (property: string) =>
       systemctl(`show --value --property=${property}`).output.trim();
     const write = (text: string) => run(`cat > ${SETTINGS}`, text);
-    const ask = async (model: string) => {
-      const chat = openChat(port, chatBody({ model }));
-      const { statusCode } = await chat.response;
-      await chat.ended;
-      return statusCode;
-    };
+    const ask = (model: string) => statusOf(port, model);
     const logged = async (text: string, count = 1) =>
       eventually(() => run(`cat ${LOG}`).output.split(text).length > count, `${text} is logged`);
     const started = async (count: number) => logged('"message":"started"', count);
@@ -149,11 +154,7 @@ test(
   async (t) => {
     const upstream = await startUpstream(t);
     const port = await freePort();
-    const settings = [
-      `[server]\nhost = "127.0.0.1"\nport = ${port}`,
-      `[providers.openai]\nbase_url = "${upstream.baseUrl}"`,
-      `api_key = "\${file:\${CREDENTIALS_DIRECTORY}/openai}"\n`,
-    ].join('\n');
+    const settings = settingsFor(upstream, port);
     const { run } = await boot(t, settings, TEMPLATE);
     const path = `deploy/${TEMPLATE}.service`;
     assert.deepEqual(run(`systemd-analyze verify --man=no ${path}`), { code: 0, output: '' });
@@ -161,13 +162,6 @@ test(
       const two = command.replace('@{1..4}', '@1 inference-gateway@2');
       assert.equal(run(two).code, 0, two);
     }
-    const ask = async () => {
-      const chat = openChat(port, chatBody({ model: 'openai/m' }));
-      const { statusCode } = await chat.response.catch(({ code }: NodeJS.ErrnoException) => ({
-        statusCode: code,
-      }));
-      return statusCode;
-    };
     for (const unitNumber of [1, 2]) {
       const ready = await fetch(`http://127.0.0.1:909${unitNumber}/ready`);
       assert.equal(ready.status, 200);
@@ -175,7 +169,7 @@ test(
     const state = { isOver: false, failed: [] as unknown[], count: 0 };
     const load = Array.from({ length: 4 }, async () => {
       while (!state.isOver) {
-        const status = await ask();
+        const status = await statusOf(port, 'openai/m');
         state.count += 1;
         // The kernel resets what arrives between the last `accept` and the close, without tcp_migrate_req.
         if (status !== 200 && status !== 'ECONNRESET') state.failed.push(status);

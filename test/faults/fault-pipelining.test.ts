@@ -2,10 +2,9 @@ import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
 import { idle } from '../support/clock.ts';
-import { parseReplies } from '../support/documented.ts';
 import { chatBody, rawChat } from '../support/gateway.ts';
 import { scenario } from '../support/scenario.ts';
-import { openRaw, sendRaw, statusesOf, watchServerSide } from '../support/raw.ts';
+import { openRaw, sendRaw, statusesOf, watchServerSide, parseReplies } from '../support/raw.ts';
 import { createGate, eventually, lineOf } from '../support/streams.ts';
 import { completion, sendJson } from '../support/upstream.ts';
 import { startHttpServer } from '../support/http-server.ts';

@@ -8,11 +8,11 @@ import { connect } from 'node:net';
 import { before, test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { assertErrorObject, parseReplies } from '../support/documented.ts';
+import { assertErrorObject } from '../support/documented.ts';
+import { parseReplies } from '../support/raw.ts';
 import { chatBody, rawChat } from '../support/gateway.ts';
 import { buildOnce, emptyFolder, startServing } from '../support/process.ts';
 import { withRandom, type Random } from '../support/random.ts';
-import { eventually } from '../support/streams.ts';
 import { completion, completionEvents, sendJson, startUpstream } from '../support/upstream.ts';
 
 const ROUNDS = Number(process.env['DRAIN_ROUNDS'] ?? 5);
@@ -184,17 +184,3 @@ test(
     });
   },
 );
-
-test('a second signal ends it at once under load too', async (t) => {
-  await withRandom(async (random) => {
-    const loaded = await startUnderLoad(t, random, 600);
-    const { upstream, begin, child, stop, exit } = loaded;
-    upstream.script = () => {};
-    for (let i = 0; i < CONNECTIONS; i += 1) begin(i % 2 === 0);
-    await eventually(() => upstream.requests.length === CONNECTIONS, 'all requests');
-    stop();
-    await sleep(20);
-    child.kill('SIGINT');
-    assert.equal(await exit, 1);
-  });
-});

@@ -20,7 +20,8 @@ import { relayStream } from '../../src/upstream/stream-relay.ts';
 import { createService } from '../../src/app.ts';
 import { bodyOf } from '../support/byte-source.ts';
 import { parseChatRequest } from '../support/chat-request.ts';
-import { assertErrorObject, assertStreamEnd, parseReplies } from '../support/documented.ts';
+import { assertErrorObject, assertStreamEnd } from '../support/documented.ts';
+import { parseReplies } from '../support/raw.ts';
 import { ROOT } from '../support/process.ts';
 import {
   chatBody,

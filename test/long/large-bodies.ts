@@ -10,29 +10,30 @@
  */
 
 import assert from 'node:assert/strict';
-import { execFileSync, fork, spawn, type ChildProcess } from 'node:child_process';
+import { execFileSync } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 
-import { chatBody, CLIENT_TOKEN } from '../support/gateway.ts';
-import { buildOnce, freePort, SERVER } from '../support/process.ts';
+import { chatBody } from '../support/gateway.ts';
+import {
+  type Delay,
+  messageOf,
+  probeHealth,
+  readDelays,
+  startPeer,
+  startProbedGateway,
+} from '../support/probed-gateway.ts';
+import { buildOnce } from '../support/process.ts';
+import { openChat } from '../support/streams.ts';
 import { TRANSPORT_ENV } from '../support/transport.ts';
 
 const MIB = 1_048_576;
 /** Memory is given back if, a minute after the load at the latest, no more than this is left of it for each thread. */
 const LEFT_BYTES = 96 * MIB;
 const REST_MS = 60_000;
-const SUPPORT = join(process.cwd(), 'test/support');
-
-/** In milliseconds. */
-interface Delay {
-  readonly p99: number;
-  readonly max: number;
-}
 
 /** By name: what the clients send or ask for, and whether its length is known from its head. */
 const KINDS: Readonly<Record<string, readonly ['uploads' | 'answers', 'announced' | 'chunked']>> = {
@@ -52,11 +53,6 @@ interface Cell {
   readonly limitMiB?: number;
 }
 
-/** Starts test/support/<name>.ts in a process of its own. */
-function start(name: string, args: readonly string[] = []): ChildProcess {
-  return fork(join(SUPPORT, `${name}.ts`), args, { execArgv: ['--import', 'tsx'] });
-}
-
 /** Makes a cgroup for so much memory; throws if that is not possible here. */
 function createGroup(limitMiB: number): string {
   const folder = `/sys/fs/cgroup/memory/gateway-large-${process.pid}`;
@@ -67,57 +63,6 @@ function createGroup(limitMiB: number): string {
 
 function removeGroup(folder: string | undefined): void {
   if (folder) rmdirSync(folder);
-}
-
-async function startGateway({ node }: Cell, upstreamPort: number, group?: string) {
-  const port = await freePort();
-  const file = join(tmpdir(), `gateway-loop-delay-${process.pid}.json`);
-  const settings = join(tmpdir(), `gateway-large-${process.pid}.toml`);
-  const baseUrl = `http://127.0.0.1:${upstreamPort}/v1`;
-  const server = `[server]\ntimeout = 300\n`;
-  writeFileSync(settings, `${server}[providers.p]\nbase_url = "${baseUrl}"\n`);
-  const enter = group ? `echo $$ > ${group}/cgroup.procs && ` : '';
-  const args = ['--import', join(SUPPORT, 'loop-delay.mjs'), SERVER];
-  const child = spawn('sh', ['-c', `${enter}exec "$0" "$@"`, node, ...args], {
-    cwd: tmpdir(),
-    env: {
-      PATH: process.env['PATH'],
-      ...TRANSPORT_ENV,
-      LOOP_DELAY_FILE: file,
-      GATEWAY_PORT: String(port),
-      GATEWAY_HOST: '127.0.0.1',
-      GATEWAY_CONFIG: settings,
-      GATEWAY_LOG_LEVEL: 'error',
-      P_API_KEY: 'none',
-    },
-    stdio: ['ignore', 'ignore', 'inherit'],
-  });
-  const isAlive = () => child.exitCode === null && child.signalCode === null;
-  while (!(await isAnswered(port, '/health'))) {
-    assert.ok(isAlive(), 'the gateway ended');
-    await sleep(20);
-  }
-  const end = async () => {
-    child.kill('SIGTERM');
-    if (isAlive()) await once(child, 'exit');
-    assert.equal(child.exitCode, 0, `the gateway ended with ${child.signalCode}`);
-    return JSON.parse(readFileSync(file, 'utf8')) as { late: Delay; busy: Delay };
-  };
-  return { port, child, isAlive, end };
-}
-
-/** Whether a GET of `path`, or a POST of `body`, is answered with 200. */
-async function isAnswered(port: number, path: string, body?: object): Promise<boolean> {
-  const headers = { authorization: `Bearer ${CLIENT_TOKEN}`, 'content-type': 'application/json' };
-  const post = body && { method: 'POST', headers, body: JSON.stringify(body) };
-  const signal = AbortSignal.timeout(60_000);
-  return fetch(`http://127.0.0.1:${port}${path}`, { ...post, signal }).then(
-    async (response) => {
-      await response.arrayBuffer();
-      return response.status === 200;
-    },
-    () => false,
-  );
 }
 
 /** Resident memory in bytes; 0 if the process has ended. */
@@ -131,31 +76,13 @@ function residentBytes(pid: number): number {
   }
 }
 
-type Gateway = Awaited<ReturnType<typeof startGateway>>;
-
-/** Asks for /health, and for a small completion, again and again until `end` settles. Returns how long /health took, sorted. */
-async function observe({ port, child, isAlive }: Gateway, end: Promise<unknown>) {
-  const healthMs: number[] = [];
-  let peakBytes = 0;
-  let failedSmall = 0;
-  const state = { isOver: false };
-  void end.finally(() => (state.isOver = true));
-  while (!state.isOver) {
-    const begunMs = performance.now();
-    const isHealthy = await isAnswered(port, '/health');
-    assert.ok(isAlive(), `KILLED: ${child.signalCode}`);
-    assert.ok(isHealthy, '/health failed under load');
-    healthMs.push(performance.now() - begunMs);
-    peakBytes = Math.max(peakBytes, residentBytes(child.pid!));
-    const isSmallAnswered = await isAnswered(
-      port,
-      '/v1/chat/completions',
-      chatBody({ user: 'small' }),
-    );
-    if (!isSmallAnswered) failedSmall += 1;
-    await sleep(10);
-  }
-  return { healthMs: healthMs.toSorted((a, b) => a - b), peakBytes, failedSmall };
+/** Whether a small completion is answered with 200. */
+async function isAnswered(port: number): Promise<boolean> {
+  const { ended, response } = openChat(port, chatBody({ user: 'small' }));
+  return ended.then(
+    async () => (await response).statusCode === 200,
+    () => false,
+  );
 }
 
 /** Waits until the memory is given back, for a minute at most. Returns what is left. */
@@ -173,22 +100,29 @@ const inMiB = (bytes: number) => Math.round(bytes / MIB);
 async function run(cell: Cell): Promise<Delay> {
   const { kind, count, rounds, node, limitMiB } = cell;
   const group = limitMiB === undefined ? undefined : createGroup(limitMiB);
-  const upstream = start('large-upstream');
-  const [upstreamPort] = (await once(upstream, 'message')) as [number];
-  const gateway = await startGateway(cell, upstreamPort, group);
+  const upstream = startPeer('large-upstream');
+  const enter = group && `echo $$ > ${group}/cgroup.procs`;
+  const gateway = await startProbedGateway(await messageOf<number>(upstream), { node, enter });
   const pid = gateway.child.pid!;
   const before = residentBytes(pid);
-  const args = [String(gateway.port), ...KINDS[kind]!, String(count), String(rounds)];
-  const client = start('large-client', args);
-  const counted = once(client, 'message') as Promise<[Record<string, number>]>;
+  const client = startPeer('large-client', [gateway.port, ...KINDS[kind]!, count, rounds]);
+  const counted = messageOf<Record<string, number>>(client);
   const version = execFileSync(node, ['--version'], { encoding: 'utf8' }).trim();
   const row = `${version}, ${limitMiB ?? 'all'} MiB, ${rounds} x ${count} ${kind}`;
   try {
-    const { healthMs, peakBytes, failedSmall } = await observe(gateway, counted);
-    const [counts] = await counted;
+    let [peakBytes, failedSmall] = [0, 0];
+    const healthMs = await probeHealth(gateway.port, counted, async () => {
+      peakBytes = Math.max(peakBytes, residentBytes(pid));
+      if (!(await isAnswered(gateway.port))) failedSmall += 1;
+      await sleep(10);
+    });
+    const counts = await counted;
     const maxAfter = before + LEFT_BYTES;
     const after = await awaitRelease(pid, maxAfter);
-    const { busy } = await gateway.end();
+    gateway.end();
+    if (gateway.isAlive()) await once(gateway.child, 'exit');
+    assert.equal(gateway.child.exitCode, 0, `the gateway ended with ${gateway.child.signalCode}`);
+    const { busy } = readDelays();
     const p99 = healthMs[Math.floor(healthMs.length * 0.99)]!;
     console.log(
       `| ${row} | ${JSON.stringify(counts)} | ${inMiB(before)} MiB, peak ${inMiB(peakBytes)}, then ${inMiB(after)} ` +

@@ -133,6 +133,9 @@ export interface ManualTimers {
   started(): number;
 }
 
+/** Of the tests that have them. */
+export const manualTimers = new WeakMap<TestContext, ManualTimers>();
+
 /**
  * Until the test ends `setTimeout` and `setInterval` wait for `advance` instead of time. Node's own timers, those of
  * sockets and of `node:timers/promises`, go on as they are. To be called before anything is started that is
@@ -171,7 +174,7 @@ export function useManualTimers(t: TestContext): ManualTimers {
     t.mock.method(globalThis, 'clearInterval', clear as unknown as typeof clearInterval),
   ];
   t.after(() => mocks.forEach(({ mock }) => mock.restore()));
-  return {
+  const manual: ManualTimers = {
     advance(ms) {
       // They keep each timer.
       for (const { mock } of mocks) mock.resetCalls();
@@ -191,4 +194,6 @@ export function useManualTimers(t: TestContext): ManualTimers {
     repeating: () => [...timers].filter(({ isRepeated }) => isRepeated).map(({ ms }) => ms),
     started: () => started,
   };
+  manualTimers.set(t, manual);
+  return manual;
 }

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import type { IncomingHttpHeaders } from 'node:http';
 
-import type { RawReply } from './raw.ts';
+import { parseReplies, type RawReply } from './raw.ts';
 
 export interface ExpectedError {
   readonly httpStatus: number;
@@ -84,14 +84,7 @@ export function unknownProvider(id: string): ExpectedError {
 
 /** The first response of a raw exchange in the form that `assertError` takes. */
 export function parseRaw({ text, status, body }: Omit<RawReply, 'isClosed'>): AnyReply {
-  const lines = text.split('\r\n\r\n')[0]!.split('\r\n').slice(1);
-  const headers = Object.fromEntries(
-    lines.map((line) => {
-      const colon = line.indexOf(':');
-      return [line.slice(0, colon).toLowerCase(), line.slice(colon + 1).trim()];
-    }),
-  );
-  return { status, headers, text: body };
+  return { status, headers: parseReplies(text)[0]?.headers ?? {}, text: body };
 }
 
 /** Checks that this is a 429 of a limit of the gateway's own: of the provider `p`, where it names one. */

@@ -96,13 +96,11 @@ function passOn(near: Socket, upstreamPort: number, proxy: { readonly fault: Fau
   }
 }
 
-export interface BlackHole extends Omit<Listening, 'sockets'> {
-  /** Begins to accept, and answers every request with this HTTP response. */
-  open(): void;
-}
-
-/** A port whose connections stay half open: the listener does not accept, and its backlog is full. */
-export async function startBlackHole(t: TestContext, answer = ''): Promise<BlackHole> {
+/**
+ * A port whose connections stay half open: the listener does not accept, and its backlog is full. `open` lets it begin to,
+ * and to answer every request with this HTTP response.
+ */
+export async function startBlackHole(t: TestContext, answer = '') {
   const gate = new Int32Array(new SharedArrayBuffer(4));
   // In a thread, because a listener accepts as soon as its event loop turns.
   const code = `

@@ -9,20 +9,8 @@ export interface FeedEvent {
   readonly data: any; // oxlint-disable-line typescript/no-explicit-any
 }
 
-export interface Feed {
-  /** `settings` and `requests` (the new ones) if a patch has them, and `state` for each patch. */
-  readonly events: readonly FeedEvent[];
-  /** The characters of each event as it came. */
-  readonly sizes: readonly number[];
-  /** Resolves with the data of the next event of that name that meets the condition, and that was not taken before. */
-  next(name: string, condition?: (data: FeedEvent['data']) => boolean): Promise<FeedEvent['data']>;
-  /** Resolves when the server has ended it. */
-  readonly ended: Promise<void>;
-  close(): void;
-}
-
 /** Opens the feed; it is closed when the test ends. Rejects unless the answer is 200. */
-export async function openFeed(t: TestContext, port: number): Promise<Feed> {
+export async function openFeed(t: TestContext, port: number) {
   const request = httpRequest({ host: '127.0.0.1', port, path: '/events', agent: false });
   request.end();
   const [response] = (await once(request, 'response')) as [IncomingMessage];
@@ -58,9 +46,15 @@ export async function openFeed(t: TestContext, port: number): Promise<Feed> {
   });
   const ended = new Promise<void>((resolve) => response.once('close', resolve));
   return {
-    events,
-    sizes,
-    async next(name, condition = () => true) {
+    /** `settings` and `requests` (the new ones) if a patch has them, and `state` for each patch. */
+    events: events as readonly FeedEvent[],
+    /** The characters of each event as it came. */
+    sizes: sizes as readonly number[],
+    /** Resolves with the data of the next event of that name that meets the condition, and that was not taken before. */
+    async next(
+      name: string,
+      condition: (data: FeedEvent['data']) => boolean = () => true,
+    ): Promise<FeedEvent['data']> {
       for (;;) {
         const event = events[taken];
         if (event) taken += 1;
@@ -68,6 +62,7 @@ export async function openFeed(t: TestContext, port: number): Promise<Feed> {
         if (!event) await new Promise<void>((resolve) => (onEvent = resolve));
       }
     },
+    /** Resolves when the server has ended it. */
     ended,
     close,
   };

@@ -1,11 +1,12 @@
 /** The gateway in the test's own process, on a free port, closed when the test ends. */
 
-import { request as httpRequest, type IncomingHttpHeaders } from 'node:http';
+import { type Agent, request as httpRequest, type IncomingHttpHeaders } from 'node:http';
 import type { TestContext } from 'node:test';
 
 import { loadConfig, type Config } from '../../src/config/config.ts';
 import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
 import { createService } from '../../src/app.ts';
+import { watchGateway } from './leftovers.ts';
 import { parseLog } from './process.ts';
 import { TRANSPORT_ENV } from './transport.ts';
 
@@ -52,6 +53,8 @@ export interface SendOptions {
   readonly headers?: Readonly<Record<string, string | string[] | undefined>>;
   readonly body?: string | Buffer;
   readonly signal?: AbortSignal;
+  /** Keeps the connection; without one each request has its own. */
+  readonly agent?: Agent;
 }
 
 export interface Reply {
@@ -84,12 +87,16 @@ export async function startGateway(
     return adjust ? adjust(config) : config;
   };
   const config = load(toml);
+  const limits = { ...CLIENT_LIMITS, ...clientLimits };
+  let watched: ReturnType<typeof watchGateway> | undefined;
   const service = createService(config, {
     writeLog(lines) {
-      log.push(...lines.split(/(?<=\n)/));
+      const each = lines.split(/(?<=\n)/);
+      log.push(...each);
+      watched?.log.push(...each);
     },
     isTerminal: false,
-    clientLimits: { ...CLIENT_LIMITS, ...clientLimits },
+    clientLimits: limits,
   });
   const { admin, budget, server, store, transport } = service;
   await store?.connect();
@@ -105,6 +112,7 @@ export async function startGateway(
   t.after(async () => {
     if (!isDrained) await drain();
   });
+  watched = watchGateway(t, service, limits.lingerCheckMs);
 
   const gateway: TestGateway = {
     port,
@@ -130,7 +138,10 @@ export async function startGateway(
       return await drain(timeoutMs, reason, delayMs);
     },
     cut: () => server.endDrain(),
-    reload: async (text) => service.reload(() => load(text)),
+    reload: async (text) => {
+      service.reload(() => load(text));
+      watched?.logging.push(service.config.logging);
+    },
   };
   return gateway;
 }
@@ -192,17 +203,18 @@ export function rawChat(body: object, headers: readonly string[] = []): string {
   return `${head.join('\r\n')}\r\n\r\n${json}`;
 }
 
-async function send(
+/** Sends a request with these headers alone. Rejects if it has no whole answer. */
+export async function send(
   port: number,
   path: string,
-  { method = 'GET', headers = {}, body, signal }: SendOptions,
+  { method = 'GET', headers = {}, body, signal, agent }: SendOptions,
 ): Promise<Reply> {
   const sent = Object.fromEntries(
     Object.entries(headers).filter(([, value]) => value !== undefined),
   ) as Record<string, string>;
   return new Promise((resolve, reject) => {
     const request = httpRequest(
-      { host: '127.0.0.1', port, path, method, headers: sent, agent: false, signal },
+      { host: '127.0.0.1', port, path, method, headers: sent, agent: agent ?? false, signal },
       (response) => {
         const chunks: Buffer[] = [];
         response.on('data', (chunk: Buffer) => chunks.push(chunk));

@@ -14,17 +14,11 @@ import {
   type FakeUpstream,
 } from './upstream.ts';
 
-export interface HeldStream {
-  /** Lets the provider send the rest, and fails unless every byte of it arrives. */
-  readonly finish: () => Promise<void>;
-}
-
-/** Opens one, of which the provider has sent the first event and the client has it. */
-export async function openHeldStream(
-  port: number,
-  upstream: FakeUpstream,
-  model = 'p/m',
-): Promise<HeldStream> {
+/**
+ * Opens one, of which the provider has sent the first token and the client has it. `finish` lets the provider send the
+ * rest, and fails unless every byte of it arrives.
+ */
+export async function openHeldStream(port: number, upstream: FakeUpstream, model = 'p/m') {
   const gate = createGate();
   const events = completionEvents();
   // The role, and the first token.
@@ -47,9 +41,7 @@ export async function openHeldStream(
 }
 
 /** Starts an upstream that sends the first event of a stream at once, and everything else when `finish` is called. */
-export async function startHeldUpstream(
-  t: TestContext,
-): Promise<{ readonly upstream: FakeUpstream; readonly finish: () => void }> {
+export async function startHeldUpstream(t: TestContext) {
   const { opened, open: finish } = createGate();
   const upstream = await startUpstream(t, async ({ body }, response) => {
     const isStream = body.includes('"stream":true');

@@ -7,21 +7,19 @@ import type { TestContext } from 'node:test';
 import { listen } from './listen.ts';
 import type { FakeUpstream } from './upstream.ts';
 
-export interface HttpProxy {
-  /** What `HTTP_PROXY` is set to. */
-  url: string;
-  /** What it was asked for: `CONNECT host:port`, or a method and an absolute URL. */
-  readonly asked: string[];
-  /** The status of its own that it answers with instead of passing anything on. */
-  refusal: number | undefined;
-  /** It closes instead of a tunnel. */
-  closes: boolean;
-}
-
 /** Starts one for the length of a test. Whatever host it is asked for, it passes on to `upstream`. */
-export async function startHttpProxy(t: TestContext, upstream: FakeUpstream): Promise<HttpProxy> {
+export async function startHttpProxy(t: TestContext, upstream: FakeUpstream) {
   const target = { host: '127.0.0.1', port: Number(new URL(upstream.baseUrl).port) };
-  const proxy: HttpProxy = { url: '', asked: [], refusal: undefined, closes: false };
+  const proxy = {
+    /** What `HTTP_PROXY` is set to. */
+    url: '',
+    /** What it was asked for: `CONNECT host:port`, or a method and an absolute URL. */
+    asked: [] as string[],
+    /** The status of its own that it answers with instead of passing anything on. */
+    refusal: undefined as number | undefined,
+    /** It closes instead of a tunnel. */
+    closes: false,
+  };
   const server = createServer((incoming, response) => {
     proxy.asked.push(`${incoming.method} ${incoming.url}`);
     if (proxy.refusal) {

@@ -28,13 +28,6 @@ export function checkMetrics(exposition: string): string {
   return `${stdout}${stderr}${status === 0 ? '' : `exit code ${status}`}`;
 }
 
-export interface Prometheus {
-  /** The result of an instant query: label sets, as JSON with sorted names, with their values. */
-  readonly query: (expression: string) => Promise<Map<string, number>>;
-  /** The names of the alerts that fire. */
-  readonly alerts: () => Promise<string[]>;
-}
-
 /** Starts it; `target` is a host and port, `key` the Bearer token for its `/metrics`, `rules` the text of a file of rules. */
 export async function startPrometheus(
   t: TestContext,
@@ -43,7 +36,7 @@ export async function startPrometheus(
     key,
     rules = '',
   }: { readonly target: string; readonly key: string; readonly rules?: string },
-): Promise<Prometheus> {
+) {
   const config = {
     global: { scrape_interval: '500ms', scrape_timeout: '500ms', evaluation_interval: '500ms' },
     ...(rules && { rule_files: ['rules.yml'] }),
@@ -78,7 +71,8 @@ export async function startPrometheus(
     await idle(50);
   }
   return {
-    async query(expression) {
+    /** The result of an instant query: label sets, as JSON with sorted names, with their values. */
+    query: async (expression: string): Promise<Map<string, number>> => {
       const path = `/api/v1/query?query=${encodeURIComponent(expression)}`;
       const text = await fetchText(port, path);
       if (text === undefined) throw new Error(`prometheus refused ${expression}`);
@@ -91,7 +85,8 @@ export async function startPrometheus(
       });
       return new Map(entries);
     },
-    async alerts() {
+    /** The names of the alerts that fire. */
+    alerts: async (): Promise<string[]> => {
       const text = await fetchText(port, '/api/v1/alerts');
       const { data } = JSON.parse(text ?? '{"data":{"alerts":[]}}') as {
         data: { alerts: { state: string; labels: { alertname: string } }[] };

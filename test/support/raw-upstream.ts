@@ -15,19 +15,8 @@ export interface RawRequest {
   readonly connection: number;
 }
 
-export interface RawUpstream {
-  readonly baseUrl: string;
-  readonly port: number;
-  readonly requests: RawRequest[];
-  /** Connections that are open now. */
-  readonly sockets: ReadonlySet<Socket>;
-}
-
 /** Starts one for the length of a test. `answer` is called when a request has come completely. */
-export async function startRawUpstream(
-  t: TestContext,
-  answer: (request: RawRequest) => unknown,
-): Promise<RawUpstream> {
+export async function startRawUpstream(t: TestContext, answer: (request: RawRequest) => unknown) {
   const requests: RawRequest[] = [];
   let connections = 0;
   const server = createServer((socket) => {

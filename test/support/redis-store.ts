@@ -20,32 +20,20 @@ export interface LogLine {
   readonly facts: LogFacts | undefined;
 }
 
-export interface ObservedStore extends RateLimitStore {
-  /** It has no connection that is ready. */
-  readonly isAway: boolean;
-  /** Closes its connection. */
-  end(): void;
-}
-
-export interface TestStore {
-  readonly store: ObservedStore;
-  readonly lines: readonly LogLine[];
-  readonly isAway: () => boolean;
-  readonly fallbacks: () => number;
-}
-
 interface StoreOptions {
   readonly answerMs?: number;
   /** What it tells at each change. */
   readonly lines?: LogLine[];
 }
 
+export type TestStore = ReturnType<typeof createStore>;
+
 /** Creates one for the length of a test, which waits for replies for ten seconds unless `answerMs` is given. */
 export function createStore(
   t: TestContext,
   settings: Partial<StoreSettings>,
   { answerMs = PATIENT_MS, lines = [] }: StoreOptions = {},
-): TestStore {
+) {
   let isAway = true;
   let isEnded = false;
   let connection: Connection | undefined;
@@ -72,11 +60,13 @@ export function createStore(
     });
     return connection;
   });
-  const observed: ObservedStore = {
+  const observed = {
     ...store,
+    /** It has no connection that is ready. */
     get isAway() {
       return isAway;
     },
+    /** Closes its connection. */
     end() {
       isEnded = true;
       connection?.end('the test ends');
@@ -85,7 +75,13 @@ export function createStore(
   t.after(() => observed.end());
   void store.connect();
   const { state } = store;
-  return { store: observed, lines, isAway: () => state.isAway, fallbacks: () => state.fallbacks };
+  const told: readonly LogLine[] = lines;
+  return {
+    store: observed,
+    lines: told,
+    isAway: () => state.isAway,
+    fallbacks: () => state.fallbacks,
+  };
 }
 
 export function storeSettings(settings: Partial<StoreSettings>): StoreSettings {

@@ -2,14 +2,14 @@
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
-import { Agent, request as httpRequest, type IncomingHttpHeaders } from 'node:http';
+import { Agent } from 'node:http';
 import { join } from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { parseMetrics, type Metrics } from './exposition.ts';
 import { openFeed } from './feed.ts';
-import { chatBody, CLIENT_TOKEN, providerToml } from './gateway.ts';
+import { chatBody, CLIENT_TOKEN, providerToml, send, type Reply } from './gateway.ts';
 import { buildOnce, emptyFolder, SERVER, startServing, type Serving } from './process.ts';
 import { isRedisMissing, startRedis, type RedisServer } from './redis-server.ts';
 import { eventually } from './streams.ts';
@@ -102,39 +102,21 @@ export interface Chat {
   readonly agent?: Agent;
 }
 
-export interface ChatReply {
-  readonly status: number;
-  readonly headers: IncomingHttpHeaders;
-  readonly text: string;
-}
-
 /** Sends a chat completion. Rejects if it has no whole answer. */
-export async function chat(port: number, options: Chat = {}): Promise<ChatReply> {
+export async function chat(port: number, options: Chat = {}): Promise<Reply> {
   const { model = 'p/m', token = CLIENT_TOKEN, stream = false, promptCacheKey, agent } = options;
   const body = JSON.stringify(chatBody({ model, stream, prompt_cache_key: promptCacheKey }));
-  return new Promise((resolve, reject) => {
-    const headers = {
-      authorization: `Bearer ${token}`,
-      'content-type': 'application/json',
-      'content-length': Buffer.byteLength(body),
-    };
-    const path = '/v1/chat/completions';
-    const target = { host: '127.0.0.1', port, path, method: 'POST', headers };
-    const request = httpRequest({ ...target, agent: agent ?? false }, (response) => {
-      let text = '';
-      response.setEncoding('utf8').on('data', (chunk: string) => (text += chunk));
-      response.on('error', reject);
-      response.on('end', () => {
-        resolve({ status: response.statusCode ?? 0, headers: response.headers, text });
-      });
-    });
-    request.on('error', reject);
-    request.end(body);
-  });
+  const headers = {
+    authorization: `Bearer ${token}`,
+    'content-type': 'application/json',
+    'content-length': String(Buffer.byteLength(body)),
+  };
+  const more = agent ? { agent } : {};
+  return send(port, '/v1/chat/completions', { method: 'POST', headers, body, ...more });
 }
 
 /** What is wrong with an answer; undefined if it is a whole completion. */
-function faultOf({ status, text }: ChatReply, stream: boolean): string | undefined {
+function faultOf({ status, text }: Reply, stream: boolean): string | undefined {
   if (status === 200 && text === (stream ? STREAMED : COMPLETE)) return undefined;
   return `${status} ${text}`;
 }
@@ -160,7 +142,7 @@ export async function countPassed(
   return Promise.all(
     ports.map(async (port) => {
       let passed = 0;
-      const send = async (agent: Agent) => {
+      const work = async (agent: Agent) => {
         for (const options of waiting) {
           const reply = await chat(port, { ...options, agent });
           const fault = faultOf(reply, options.stream ?? false);
@@ -169,7 +151,7 @@ export async function countPassed(
         }
       };
       const agents = openAgents(CONNECTIONS);
-      await Promise.all(agents.map(send)).finally(() => closeAgents(agents));
+      await Promise.all(agents.map(work)).finally(() => closeAgents(agents));
       return passed;
     }),
   );
@@ -188,7 +170,7 @@ export function startLoad(t: TestContext, port: number): Load {
   const faults: string[] = [];
   const answered = Array.from({ length: LOAD_CONNECTIONS }, () => 0);
   const state = { isOver: false };
-  const send = async (agent: Agent, index: number) => {
+  const work = async (agent: Agent, index: number) => {
     while (!state.isOver) {
       const stream = (index + answered[index]!) % 2 === 0;
       const fault = await chat(port, { stream, agent }).then(
@@ -201,7 +183,7 @@ export function startLoad(t: TestContext, port: number): Load {
     }
   };
   const agents = openAgents(LOAD_CONNECTIONS);
-  const senders = agents.map(send);
+  const senders = agents.map(work);
   t.after(() => {
     state.isOver = true;
     closeAgents(agents);

@@ -2,14 +2,8 @@
 
 import type { TestContext } from 'node:test';
 
-export interface Scope {
-  /** Stands in for a test: helpers leave with it what has to be done at the end. */
-  readonly t: TestContext;
-  /** Does it, the latest first. */
-  close(): Promise<void>;
-}
-
-export function createScope(): Scope {
+/** `t` stands in for a test: helpers leave with it what has to be done at the end. `close` does it, the latest first. */
+export function createScope() {
   const endings: (() => unknown)[] = [];
   return {
     t: { after: (ending: () => unknown) => endings.push(ending) } as unknown as TestContext,

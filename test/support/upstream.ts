@@ -11,6 +11,7 @@ import type { Socket } from 'node:net';
 import type { TestContext } from 'node:test';
 
 import type { Certificate } from './certificate.ts';
+import { watchUpstream } from './leftovers.ts';
 import { listen } from './listen.ts';
 
 /** An origin whose connections are refused: a port just closed may be another test's by now. */
@@ -55,6 +56,8 @@ export async function startUpstream(
   certificate?: Certificate,
 ): Promise<FakeUpstream> {
   const requests: ReceivedRequest[] = [];
+  let open = 0;
+  watchUpstream(t, () => open);
   const upstream = {
     baseUrl: '',
     requests,
@@ -63,7 +66,9 @@ export async function startUpstream(
   } satisfies FakeUpstream;
 
   const listener = (incoming: IncomingMessage, response: ServerResponse) => {
+    open += 1;
     const closed = new Promise<void>((resolve) => response.once('close', resolve));
+    response.once('close', () => (open -= 1));
     const chunks: Buffer[] = [];
     incoming.on('error', () => {});
     incoming.on('data', (chunk: Buffer) => chunks.push(chunk));

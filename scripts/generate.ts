@@ -3,8 +3,8 @@
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
-import { ROOT } from './support/process.ts';
-import { GENERATED } from './support/settings-docs.ts';
+import { ROOT } from '../test/support/process.ts';
+import { GENERATED } from './settings-docs.ts';
 
 for (const [name, generate] of Object.entries(GENERATED)) {
   const path = join(ROOT, name);

@@ -7,8 +7,8 @@ import {
   WEIGHTS,
   type Rows,
   type Setting,
-} from '../../src/config/setting-kinds.ts';
-import { SETTINGS } from '../../src/config/settings-table.ts';
+} from '../src/config/setting-kinds.ts';
+import { SETTINGS } from '../src/config/settings-table.ts';
 import { DEFAULT_TEXTS, MEANINGS } from './setting-meanings.ts';
 
 const SECTIONS = Object.entries<Rows>(SETTINGS);

@@ -1,0 +1,186 @@
+/**
+ * What a gateway must not leave behind: each test of `test/run.ts` that has started one ends with these checks, once
+ * its body has passed.
+ */
+
+import assert from 'node:assert/strict';
+import { subscribe, unsubscribe } from 'node:diagnostics_channel';
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import type { Socket } from 'node:net';
+import type { TestContext } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import type { Service } from '../../src/app.ts';
+import type { Config } from '../../src/config/config.ts';
+// It comes before the timers are watched: its own are none of the gateway's.
+import { type ManualTimers, manualTimers } from './clock.ts';
+import { parseLog } from './process.ts';
+
+const ROUND_MS = 10;
+/** More than 5 s, for which a provider's stream is read on after its end. */
+const ROUNDS = 800;
+const RESPONSE_FINISH = 'http.server.response.finish';
+
+interface Watched {
+  readonly service: Service;
+  readonly answers: readonly string[];
+  /** Of the settings, from the first to the last. */
+  readonly logging: Config['logging'][];
+  /** Every line: a test may forget those that it has read. */
+  readonly log: string[];
+  readonly lingerCheckMs: number;
+}
+
+/** What a fake provider tells. */
+interface WatchedUpstream {
+  /** Requests that it has neither answered nor lost. */
+  readonly open: () => number;
+}
+
+interface OfTest {
+  readonly gateways: Watched[];
+  readonly upstreams: WatchedUpstream[];
+}
+
+const tests = new WeakMap<TestContext, OfTest>();
+/** Gateways that run: those of tests that run at the same time have timers too. */
+let running = 0;
+
+/** The members of Node's timers, in each of its versions. */
+type Timer = NodeJS.Timeout & {
+  readonly _destroyed: boolean;
+  readonly _idleTimeout: number;
+  readonly _repeat: number | null;
+};
+
+/** Those that were started while a gateway ran. */
+const timers = new Set<Timer>();
+for (const name of ['setTimeout', 'setInterval'] as const) {
+  const start = globalThis[name] as (...args: unknown[]) => Timer;
+  const watched = (...args: unknown[]) => {
+    const timer = start(...args);
+    if (running > 0) timers.add(timer);
+    return timer;
+  };
+  Object.assign(globalThis, { [name]: Object.assign(watched, start) });
+}
+
+/** The timers that keep the process from its end, but for the checks of connections that are closed at the next one. */
+function runningTimers(lingerCheckMs: number): string[] {
+  return [...timers].flatMap((timer) => {
+    const { _destroyed: isOver, _idleTimeout: ms, _repeat: intervalMs } = timer;
+    return isOver || !timer.hasRef() || intervalMs === lingerCheckMs ? [] : `a timer of ${ms} ms`;
+  });
+}
+
+function ofTest(t: TestContext): OfTest {
+  const found = tests.get(t) ?? { gateways: [], upstreams: [] };
+  tests.set(t, found);
+  return found;
+}
+
+export function watchUpstream(t: TestContext, open: () => number): void {
+  ofTest(t).upstreams.push({ open });
+}
+
+/** Has what the gateway leaves looked at when the test ends; it listens already. Returns what is to be told. */
+export function watchGateway(t: TestContext, service: Service, lingerCheckMs: number): Watched {
+  const answers: string[] = [];
+  const { port } = service.server;
+  const onFinish = (message: unknown) => {
+    type Finished = { socket: Socket; request: IncomingMessage; response: ServerResponse };
+    const { socket, request, response } = message as Finished;
+    if (socket.localPort !== port) return;
+    const { _header: head } = response as unknown as { readonly _header: string };
+    const id = /^x-request-id: (.*?)\r$/im.exec(head)?.[1] ?? '';
+    const isHealth = /^[^?]*\/health(?:\?|$)/.test(request.url!) && /^\S+ (?:2\d\d|503)/.test(head);
+    answers.push(isHealth ? 'health' : `${id} ${response.statusCode}`);
+  };
+  subscribe(RESPONSE_FINISH, onFinish);
+  running += 1;
+  t.after(() => {
+    unsubscribe(RESPONSE_FINISH, onFinish);
+    running -= 1;
+  });
+  const logging = [service.config.logging];
+  const watched = { service, answers, logging, log: [], lingerCheckMs };
+  ofTest(t).gateways.push(watched);
+  return watched;
+}
+
+/** To be called when the body of a test has passed, before anything is closed. */
+export async function checkLeftovers(t: TestContext): Promise<void> {
+  const found = tests.get(t);
+  if (!found || found.gateways.length === 0) return;
+  const { gateways, upstreams } = found;
+  const calls = () => gateways.flatMap(({ service }) => service.server.calls());
+  const isLeft = (call: object) =>
+    (call as { connection: { socket: Socket } }).connection.socket.destroyed;
+  const isNothing = (read: () => string[]) => awaitNothing(read, manualTimers.get(t));
+  await isNothing(() =>
+    calls()
+      .filter(isLeft)
+      .map(({ id }) => `request ${id} of a client that left`),
+  );
+  await isNothing(() => {
+    const open = upstreams.reduce((sum, upstream) => sum + upstream.open(), 0);
+    return open > calls().length ? [`${open} requests to providers for ${calls().length}`] : [];
+  });
+  // Behind all that the test has closed.
+  t.after(async () => {
+    await isNothing(() => gateways.flatMap(leftoversOf));
+    if (running === 0) {
+      await isNothing(() => runningTimers(gateways[0]!.lingerCheckMs)).finally(() =>
+        timers.clear(),
+      );
+    }
+    for (const gateway of gateways) checkLines(gateway);
+  });
+}
+
+async function awaitNothing(read: () => readonly string[], manual?: ManualTimers): Promise<void> {
+  for (let round = 0; round < ROUNDS && read().length > 0; round += 1) {
+    await sleep(ROUND_MS);
+    manual?.advance(ROUND_MS);
+  }
+  assert.deepEqual(read(), [], 'something is left');
+}
+
+function leftoversOf({ service }: Watched): string[] {
+  const { budget, config, figures, server, transport } = service;
+  const sections = [
+    'server',
+    ...config.clients.map(({ name }) => `clients.${name}`),
+    ...config.providers.registered.map(({ id }) => `providers.${id}`),
+  ];
+  const counts = {
+    'reserved bytes': budget.reservedBytes,
+    'bytes of bodies': budget.bodyBytes,
+    'waiting bytes': budget.waitingBytes,
+    'waiting streams': budget.queue.size,
+    'requests in flight': server.counts.inFlight,
+    'connections to providers': transport.connectionFigures?.open ?? 0,
+    ...Object.fromEntries(sections.map((name) => [`slots of ${name}`, figures.inFlightOf(name)])),
+  };
+  return Object.entries(counts).flatMap(([name, count]) => (count === 0 ? [] : `${count} ${name}`));
+}
+
+/** One access line for each request, with the id and the status of its answer. */
+function checkLines({ service, answers, logging, log }: Watched): void {
+  const [{ level }] = logging as [Config['logging']];
+  const isKnown = logging.every((one) => one.level === level && one.format !== 'text');
+  if (!isKnown || level === 'warn' || level === 'error') return;
+  const lines = parseLog(log.join(''), 'request').map((line) =>
+    line['path'] === '/health' && line['outcome'] === 'ok'
+      ? 'health'
+      : `${String(line['request_id'])} ${String(line['status'])}`,
+  );
+  const { finished, cancelled } = service.server.counts;
+  const healths = level === 'info' ? answers.filter((answer) => answer === 'health').length : 0;
+  assert.equal(lines.length + healths, finished + cancelled, 'one access line for each request');
+  for (const answer of answers.filter((one) => one !== 'health')) {
+    const at = lines.indexOf(answer);
+    assert.ok(at >= 0, `no access line for ${answer}`);
+    lines.splice(at, 1);
+  }
+}
