@@ -141,73 +141,88 @@ export class Clock {
 
   /** Puts this clock in the place of the process's own, until the returned function is called. */
   install(random: Random, onServer: (server: Server) => void): () => void {
-    const before = { ...pick(globalThis, GLOBALS), random: Math.random, date: Date.now };
-    const now = performance.now.bind(performance);
-    const { createServer } = http;
-    const sleeps = { ...timersPromises };
-    const start =
-      (kind: 'once' | 'repeated') =>
-      (callback: (...args: unknown[]) => void, ms = 1, ...args: unknown[]) => {
-        // As Node: what is no timer's time is 1 ms.
-        const validMs = ms >= 1 && ms <= MAX_TIMER_MS ? ms : 1;
-        return new Timer(this, validMs, () => callback(...args), kind);
+    replaceGlobals();
+    current = { clock: this, random, onServer };
+    return () => (current = undefined);
+  }
+
+  start(
+    kind: 'once' | 'repeated',
+    callback: (...args: unknown[]) => void,
+    ms = 1,
+    args: unknown[] = [],
+  ): Timer {
+    // As Node: what is no timer's time is 1 ms.
+    const validMs = ms >= 1 && ms <= MAX_TIMER_MS ? ms : 1;
+    return new Timer(this, validMs, () => callback(...args), kind);
+  }
+
+  sleep(ms: number, value: unknown, signal: AbortSignal | undefined): Promise<unknown> {
+    return new Promise((resolve, reject) => {
+      const timer = new Timer(this, Math.max(1, ms), () => resolve(value), 'once');
+      const abort = () => {
+        timer.clear();
+        reject(signal!.reason as Error);
       };
-    const clear = (timer: Timer | undefined) => {
-      if (timer instanceof Timer) timer.clear();
-    };
-    Object.assign(globalThis, {
-      setTimeout: start('once'),
-      setInterval: start('repeated'),
-      clearTimeout: clear,
-      clearInterval: clear,
-      setImmediate: (callback: (...args: unknown[]) => void, ...args: unknown[]) =>
-        void this.#immediates.push(() => callback(...args)),
+      if (signal?.aborted) abort();
+      else signal?.addEventListener('abort', abort);
     });
-    Object.assign(timersPromises, {
-      setTimeout: (ms: number, value: unknown, { signal }: { signal?: AbortSignal } = {}) =>
-        new Promise((resolve, reject) => {
-          const timer = new Timer(this, Math.max(1, ms), () => resolve(value), 'once');
-          const abort = () => {
-            timer.clear();
-            reject(signal!.reason as Error);
-          };
-          if (signal?.aborted) abort();
-          else signal?.addEventListener('abort', abort);
-        }),
-      setImmediate: () => new Promise<void>((resolve) => this.#immediates.push(resolve)),
-    });
-    performance.now = () => this.nowMs;
-    Date.now = () => EPOCH_MS + Math.floor(this.nowMs);
-    Math.random = random.next;
-    http.createServer = ((...args: Parameters<typeof createServer>) => {
-      const server = createServer(...args);
-      onServer(server);
-      return server;
-    }) as typeof createServer;
-    syncBuiltinESMExports();
-    return () => {
-      const { random: mathRandom, date, ...globals } = before;
-      Object.assign(globalThis, globals);
-      Object.assign(timersPromises, sleeps);
-      performance.now = now;
-      Date.now = date;
-      Math.random = mathRandom;
-      http.createServer = createServer;
-      syncBuiltinESMExports();
-    };
+  }
+
+  immediately(run: () => void): void {
+    this.#immediates.push(run);
   }
 }
 
-const GLOBALS = [
-  'setTimeout',
-  'setInterval',
-  'clearTimeout',
-  'clearInterval',
-  'setImmediate',
-] as const;
+type Callback = (...args: unknown[]) => void;
 
-function pick<T, K extends keyof T>(from: T, names: readonly K[]): Pick<T, K> {
-  return Object.fromEntries(names.map((name) => [name, from[name]])) as Pick<T, K>;
+/** The world that runs now. Outside of one, the process's own clock is used. */
+let current:
+  | { readonly clock: Clock; readonly random: Random; readonly onServer: (server: Server) => void }
+  | undefined;
+let isReplaced = false;
+
+/** Once for all worlds: to tell all modules of a change costs as much as a request. */
+function replaceGlobals(): void {
+  if (isReplaced) return;
+  isReplaced = true;
+  const real = { setTimeout, setInterval, clearTimeout, clearInterval, setImmediate };
+  const sleeps = { ...timersPromises };
+  const now = performance.now.bind(performance);
+  const date = Date.now;
+  const mathRandom = Math.random;
+  const { createServer } = http;
+  const clear = (clearReal: (timer: NodeJS.Timeout | undefined) => void) => (timer: unknown) => {
+    if (timer instanceof Timer) timer.clear();
+    else clearReal(timer as NodeJS.Timeout | undefined);
+  };
+  Object.assign(globalThis, {
+    setTimeout: (run: Callback, ms?: number, ...args: unknown[]) =>
+      current?.clock.start('once', run, ms, args) ?? real.setTimeout(run, ms, ...args),
+    setInterval: (run: Callback, ms?: number, ...args: unknown[]) =>
+      current?.clock.start('repeated', run, ms, args) ?? real.setInterval(run, ms, ...args),
+    clearTimeout: clear(clearTimeout),
+    clearInterval: clear(clearInterval),
+    setImmediate: (run: Callback, ...args: unknown[]) =>
+      current ? current.clock.immediately(() => run(...args)) : real.setImmediate(run, ...args),
+  });
+  Object.assign(timersPromises, {
+    setTimeout: (ms: number, value?: unknown, options: { signal?: AbortSignal } = {}) =>
+      current?.clock.sleep(ms, value, options.signal) ?? sleeps.setTimeout(ms, value, options),
+    setImmediate: (value?: unknown) =>
+      current
+        ? new Promise<void>((resolve) => current!.clock.immediately(resolve))
+        : sleeps.setImmediate(value),
+  });
+  performance.now = () => current?.clock.nowMs ?? now();
+  Date.now = () => (current ? EPOCH_MS + Math.floor(current.clock.nowMs) : date());
+  Math.random = () => (current ? current.random.next() : mathRandom());
+  http.createServer = ((...args: Parameters<typeof createServer>) => {
+    const server = createServer(...args);
+    current?.onServer(server);
+    return server;
+  }) as typeof createServer;
+  syncBuiltinESMExports();
 }
 
 function isBefore(

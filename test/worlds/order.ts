@@ -306,11 +306,11 @@ interface KeyUse {
 
 /** A refused key is not sent for a while if there is another one, and a session keeps its key. */
 function checkKeys(history: History, courses: readonly Course[], report: Report): void {
-  const [{ settings } = courses[0]!] = courses;
-  for (const provider of settings.providers) {
+  const [settings, ...others] = new Set(courses.map((course) => course.settings));
+  for (const provider of settings!.providers) {
     // With other settings it is another provider, whose keys have their turns anew.
-    const isKept = courses.every(
-      (one) => effectiveOf(provider.id, one.settings) === effectiveOf(provider.id, settings),
+    const isKept = others.every(
+      (one) => effectiveOf(provider.id, one) === effectiveOf(provider.id, settings!),
     );
     if (provider.api_keys.length > 1 && isKept) checkKeysOf(provider, history, courses, report);
   }
