@@ -215,6 +215,10 @@ function replaceGlobals(): void {
         : sleeps.setImmediate(value),
   });
   performance.now = () => current?.clock.nowMs ?? now();
+  const { timeOrigin } = performance;
+  Object.defineProperty(performance, 'timeOrigin', {
+    get: () => (current ? EPOCH_MS : timeOrigin),
+  });
   Date.now = () => (current ? EPOCH_MS + Math.floor(current.clock.nowMs) : date());
   Math.random = () => (current ? current.random.next() : mathRandom());
   http.createServer = ((...args: Parameters<typeof createServer>) => {

@@ -15,7 +15,7 @@ import type {
   Reply,
   Settings,
 } from './plan.ts';
-import { aFailure, anAnswer, anEmptyAnswer, anErrorStatus, time } from './replies.ts';
+import { aFailure, aList, anAnswer, anEmptyAnswer, anErrorStatus, time } from './replies.ts';
 
 /**
  * Where some combination is the rule that elsewhere is rare. `stalls`: a provider begins each stream and does not end it, for
@@ -59,8 +59,12 @@ export function generate(seed: number): Plan {
   };
   const mood = { ...any, ...MOODS[scene] };
   const rare = ofScene.oneIn(3) ? ofScene : undefined;
-  const settings = withRare(settingsOf(scene, someSettings(random), ofScene), rare);
-  const connections = someConnections(settings, { mood, random, rare });
+  const further = createRandom(seed ^ 0x2545f491);
+  const settings = withFurther(
+    withRare(settingsOf(scene, someSettings(random), ofScene), rare),
+    further,
+  );
+  const connections = someConnections(settings, { mood, random, rare, further });
   const lastMs = connections.flatMap(({ asks }) => asks.map(({ afterMs }) => afterMs));
   const lengthMs = lastMs.reduce((sum, ms) => sum + ms, 0) / connections.length + 200;
   return {
@@ -74,7 +78,30 @@ export function generate(seed: number): Plan {
         : mood.failsOneIn > 100
           ? []
           : someOutages(settings, lengthMs, random),
+    lists: further.oneIn(2)
+      ? Object.fromEntries(
+          settings.providers.map(({ id }) => [id, list(3, () => aList(further))] as const),
+        )
+      : {},
   };
+}
+
+/** What clients use by the minute and the day, and what is told of models. */
+function withFurther(settings: Settings, random: Random): Settings {
+  const clients = settings.clients.map((client) => ({
+    ...client,
+    requests_per_minute: random.oneIn(4) ? random.pick([2, 5, 20]) : undefined,
+    tokens_per_minute: random.oneIn(4) ? random.pick([20, 100, 400]) : undefined,
+    tokens_per_day: random.oneIn(6) ? random.pick([50, 1000]) : undefined,
+  }));
+  const aDetail = (name: string) => [name, { context_length: random.integer(10, 99) }] as const;
+  const providers = settings.providers.map((provider) => ({
+    ...provider,
+    model_details: random.oneIn(4)
+      ? Object.fromEntries(['m0', 'listed'].filter(() => random.oneIn(2)).map(aDetail))
+      : undefined,
+  }));
+  return { ...settings, clients, providers };
 }
 
 const MOODS: Readonly<Record<Scene, Partial<Mood>>> = {
@@ -264,19 +291,21 @@ interface Chooser {
   readonly random: Random;
   /** In a world with what is rare. */
   readonly rare: Random | undefined;
+  readonly further: Random;
 }
 
 function anAsk(
   number: number,
   isPipelined: boolean,
   settings: Settings,
-  { mood, random, rare }: Chooser,
+  { further, mood, random, rare }: Chooser,
 ): Ask {
   const id = `r${number}`;
   const isStream = random.oneIn(2);
   const usual = aTarget(id, isStream, settings, random);
   const off = ['x-gateway-fallback', rare?.pick(['off', 'on']) ?? ''] as const;
-  const target = rare?.oneIn(4) ? { ...usual, headers: [...usual.headers, off] } : usual;
+  const marked = rare?.oneIn(4) ? { ...usual, headers: [...usual.headers, off] } : usual;
+  const target = further.oneIn(4) ? inSession(marked, further) : marked;
   const leaves = random.oneIn(mood.leavesOneIn)
     ? {
         when: random.pick(['sent', 'begun'] as const),
@@ -315,6 +344,18 @@ function anAsk(
       })).toSorted((a, b) => a.at - b.at)
     : [];
   return { ...common, ...target, cuts, replies };
+}
+
+/** By another name than `x-session-id`. */
+function inSession(target: Target, random: Random): Target {
+  const { body, chat } = target;
+  const name = `s${random.integer(0, 2)}`;
+  if (random.oneIn(2))
+    return { ...target, headers: [...target.headers, ['x-session-affinity', name]] };
+  if (!chat || chat.refusedWith !== undefined) return target;
+  const promptCacheKey = random.oneIn(4) ? name.repeat(33) : name;
+  const text = `,"prompt_cache_key":${JSON.stringify(promptCacheKey)}}`;
+  return { ...target, body: body!.slice(0, -1) + text, chat: { ...chat, promptCacheKey } };
 }
 
 type Target = Pick<Ask, 'method' | 'path' | 'version' | 'headers' | 'body' | 'isChunked' | 'chat'>;

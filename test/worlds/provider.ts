@@ -56,7 +56,9 @@ export function createProviders(clock: Clock, plan: Plan, history: History): Tra
       const before = exchange?.tries.filter((one) => one.provider === provider).length ?? 0;
       const planned = exchange
         ? (exchange.ask.replies[provider]?.[before] ?? answerWell(exchange.ask))
-        : listModels();
+        : (plan.lists[provider]?.[
+            history.lists.filter((one) => one.provider === provider).length
+          ] ?? listModels());
       const reply = outage?.reply ?? planned;
       const made: Try = {
         provider,
