@@ -103,7 +103,8 @@ function checkLeaving(exchange: Exchange, report: Report): void {
   const { isUnnoticed, lines, tries } = exchange;
   // What was delivered is not cancelled (decisions.md, Streams), even if its client has not read it.
   const isDelivered = (lines[0]?.atMs ?? Infinity) < (exchange.leftAtMs ?? 0);
-  const leftAtMs = (!isUnnoticed && !isDelivered && exchange.leftAtMs) || Infinity;
+  const noticedAtMs = isUnnoticed ? exchange.wastedAtMs : exchange.leftAtMs;
+  const leftAtMs = (!isDelivered && noticedAtMs) || Infinity;
   for (const { provider, end, endAtMs, atMs } of tries) {
     if (end === 'open') report('leaving', `the try at ${provider} never ends`, exchange);
     const lateMs = endAtMs - leftAtMs;

@@ -10,7 +10,7 @@ import { isListening, MemorySocket } from './socket.ts';
 /** Between the end of a connection and the next one. */
 const RECONNECT_MS = 1.7;
 const CLOSE_MS = 0.4;
-/** With more pipelined requests nobody reads the connection, nor notices its end (docs/limits.md). */
+/** With more pipelined requests nobody reads the connection, and its end is noticed at the next write (docs/limits.md). */
 const MAX_NOTICED = 8;
 
 export interface ClientWorld {
@@ -51,10 +51,16 @@ export class Client {
     if (!isListening(this.#server)) return this.#onDone();
     const reader = new AnswerReader(() => this.#open[0]?.ask.method === 'HEAD', this.#clock);
     this.#reader = reader;
+    const begun = this.#open;
+    const onWasted = () => {
+      // The client's kernel knows of no connection any more.
+      this.#clock.after(CLOSE_MS, () => socket.reset());
+      for (const exchange of begun) exchange.wastedAtMs ??= this.#clock.nowMs;
+    };
     const socket = new MemorySocket(
       this.#server,
       {
-        onBytes: (bytes) => this.#socket === socket && this.#read(bytes),
+        onBytes: (bytes) => (this.#socket === socket ? this.#read(bytes) : onWasted()),
         onEnd: (how) => this.#socket === socket && this.#onEnd(how, socket),
       },
       '192.0.2.7',
@@ -191,7 +197,7 @@ export class Client {
     const socket = this.#socket!;
     for (const exchange of this.#open) {
       exchange.leftAtMs = this.#clock.nowMs;
-      exchange.isUnnoticed = this.#open.length > MAX_NOTICED;
+      exchange.isUnnoticed = how === 'end' && this.#open.length > MAX_NOTICED;
       this.#history.events.push({ atMs: this.#clock.nowMs, kind: 'left', exchange });
     }
     this.#reconnect();

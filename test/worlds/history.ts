@@ -31,8 +31,9 @@ export interface Exchange {
   /** `100 Continue` came. */
   isContinued: boolean;
   leftAtMs?: number;
-  /** The gateway does not read the connection, and cannot know. */
+  /** The gateway does not read the connection, and knows of it when it has written again. */
   isUnnoticed?: boolean;
+  wastedAtMs?: number;
   readonly tries: Try[];
   /** Its access lines, and where in the history. */
   readonly lines: { readonly line: Line; readonly atMs: number; readonly order: number }[];

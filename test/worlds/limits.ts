@@ -158,6 +158,41 @@ export function checkLimits(history: History, courses: readonly Course[], report
   steps.sort((a, b) => a.atMs - b.atMs || a.order - b.order);
   for (const { run } of steps) run();
   store?.checkRest(courses, report);
+  checkMemory(courses, report);
+}
+
+/** What a request takes beside its body. */
+const OTHER_BYTES = 16_384;
+
+/** A stream that is open holds nothing of its request. */
+function heldUntilMs({ endAtMs, visits }: Course): number {
+  const last = visits.at(-1)?.tries.at(-1);
+  return last?.reading?.kind === 'stream' ? last.try.atMs + last.reading.atMs : endAtMs;
+}
+
+/** Bodies are refused only if they do not fit with what else may be held, and those that wait for an answer fit together. */
+function checkMemory(courses: readonly Course[], report: Report): void {
+  const bytesOf = ({ exchange }: Course) => Buffer.byteLength(exchange.ask.body ?? '');
+  for (const course of courses) {
+    const maxBytes = course.settings.server.max_buffered_bytes;
+    const { line } = course.exchange.lines[0]!;
+    if (maxBytes === undefined || course.early.kind !== 'counted') continue;
+    const isRefused = line['reason'] === 'memory';
+    const sum = (list: readonly Course[]) => list.reduce((all, one) => all + bytesOf(one), 0);
+    const others = courses.filter((one) => one !== course);
+    const mayHold = others.filter(
+      (one) => one.begunAtMs <= course.endAtMs && heldUntilMs(one) >= course.begunAtMs,
+    );
+    const most = sum([course, ...mayHold]) + courses.length * OTHER_BYTES;
+    if (isRefused && most <= maxBytes) report('limits', 'its body fits', course.exchange);
+    const atMs = course.visits[0]?.tries[0]?.try.atMs;
+    if (atMs === undefined) continue;
+    const isHeld = ({ exchange: { headSentAtMs, tries } }: Course) =>
+      tries.some((one) => one.atMs <= atMs && atMs < (one.headAtMs ?? one.endAtMs)) &&
+      headSentAtMs !== undefined;
+    if (sum([course, ...others.filter(isHeld)]) > maxBytes)
+      report('limits', 'bodies are held beyond max_buffered_bytes', course.exchange);
+  }
 }
 
 function requestSteps(course: Course, { add, levels, report, store, used }: State): Step[] {

@@ -188,7 +188,8 @@ export type Incident =
 
 /** A provider answers everybody so for a while. */
 export interface Outage {
-  readonly provider: string;
+  /** Undefined: all of them. */
+  readonly provider: string | undefined;
   readonly fromMs: number;
   readonly toMs: number;
   readonly reply: Reply;

@@ -51,7 +51,10 @@ export function createProviders(clock: Clock, plan: Plan, history: History): Tra
       const exchange = history.exchanges.find(({ ask }) => ask.number === number);
       const { method, path } = request;
       const outage = plan.outages.find(
-        (one) => one.provider === provider && one.fromMs <= clock.nowMs && clock.nowMs < one.toMs,
+        (one) =>
+          (one.provider ?? provider) === provider &&
+          one.fromMs <= clock.nowMs &&
+          clock.nowMs < one.toMs,
       );
       const before = exchange?.tries.filter((one) => one.provider === provider).length ?? 0;
       const planned = exchange
