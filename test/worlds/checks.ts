@@ -2,6 +2,7 @@
 
 import {
   coursesOf,
+  noticedAtMs,
   providerOf,
   type Course,
   type ReadTry,
@@ -100,11 +101,10 @@ function checkEnds(exchange: Exchange, report: Report): void {
 
 /** `leaving`: nobody works for a client that has left, and no try outlives its request. */
 function checkLeaving(exchange: Exchange, report: Report): void {
-  const { isUnnoticed, lines, tries } = exchange;
+  const { lines, tries } = exchange;
   // What was delivered is not cancelled (decisions.md, Streams), even if its client has not read it.
   const isDelivered = (lines[0]?.atMs ?? Infinity) < (exchange.leftAtMs ?? 0);
-  const noticedAtMs = isUnnoticed ? exchange.wastedAtMs : exchange.leftAtMs;
-  const leftAtMs = (!isDelivered && noticedAtMs) || Infinity;
+  const leftAtMs = isDelivered ? Infinity : noticedAtMs(exchange);
   for (const { provider, end, endAtMs, atMs } of tries) {
     if (end === 'open') report('leaving', `the try at ${provider} never ends`, exchange);
     const lateMs = endAtMs - leftAtMs;

@@ -56,9 +56,8 @@ class Timer {
 
 export class Clock {
   nowMs = 1000;
-  /** A binary heap by `dueMs`, then by the order of their begin. A timer that was refreshed is there twice. */
-  readonly #heap: { readonly dueMs: number; readonly order: number; readonly timer: Timer }[] = [];
-  #order = 0;
+  /** The last one is due first. A timer that was refreshed is there twice. */
+  readonly #queue: { readonly dueMs: number; readonly timer: Timer }[] = [];
   #immediates: (() => void)[] = [];
 
   /** Calls `run` after `ms` virtual milliseconds, for the world itself. */
@@ -68,7 +67,7 @@ export class Clock {
 
   /** The timers of the gateway that are running, as texts. */
   running(): string[] {
-    const timers = new Set(this.#heap.map(({ timer }) => timer));
+    const timers = new Set(this.#queue.map(({ timer }) => timer));
     return [...timers]
       .filter(({ isActive, isWorlds }) => isActive && !isWorlds)
       .map(({ isRepeated, ms }) => `${isRepeated ? 'every' : 'in'} ${ms} ms`);
@@ -100,43 +99,22 @@ export class Clock {
 
   #next(): Timer | undefined {
     for (;;) {
-      const top = this.#pop();
-      if (!top) return undefined;
-      const { dueMs, timer } = top;
-      if (timer.isActive && timer.dueMs === dueMs) return timer;
+      const next = this.#queue.pop();
+      if (!next) return undefined;
+      if (next.timer.isActive && next.timer.dueMs === next.dueMs) return next.timer;
     }
   }
 
+  /** Behind those that are due at the same time. */
   schedule(timer: Timer): void {
-    const heap = this.#heap;
-    this.#order += 1;
-    const entry = { dueMs: timer.dueMs, order: this.#order, timer };
-    let at = heap.push(entry) - 1;
-    while (at > 0) {
-      const parent = (at - 1) >> 1;
-      if (!isBefore(entry, heap[parent]!)) break;
-      heap[at] = heap[parent]!;
-      at = parent;
+    const { dueMs } = timer;
+    let [low, high] = [0, this.#queue.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.#queue[middle]!.dueMs > dueMs) low = middle + 1;
+      else high = middle;
     }
-    heap[at] = entry;
-  }
-
-  #pop() {
-    const heap = this.#heap;
-    const top = heap[0];
-    const last = heap.pop();
-    if (!last || heap.length === 0) return top;
-    let at = 0;
-    for (;;) {
-      let child = 2 * at + 1;
-      if (child >= heap.length) break;
-      if (child + 1 < heap.length && isBefore(heap[child + 1]!, heap[child]!)) child += 1;
-      if (!isBefore(heap[child]!, last)) break;
-      heap[at] = heap[child]!;
-      at = child;
-    }
-    heap[at] = last;
-    return top;
+    this.#queue.splice(low, 0, { dueMs, timer });
   }
 
   /** Puts this clock in the place of the process's own, until the returned function is called. */
@@ -227,11 +205,4 @@ function replaceGlobals(): void {
     return server;
   }) as typeof createServer;
   syncBuiltinESMExports();
-}
-
-function isBefore(
-  one: { readonly dueMs: number; readonly order: number },
-  other: { readonly dueMs: number; readonly order: number },
-): boolean {
-  return one.dueMs < other.dueMs || (one.dueMs === other.dueMs && one.order < other.order);
 }

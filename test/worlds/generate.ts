@@ -300,7 +300,12 @@ function someConnections(settings: Settings, chooser: Chooser): ConnectionPlan[]
     const isBehind = isPipelined && asks.length > 0 && !random.oneIn(3);
     asks.push(anAsk(number, isBehind, settings, chooser));
   }
-  return connections.map(({ atMs, asks }) => ({ atMs, asks }));
+  if (!chooser.further.oneIn(24)) return connections.map(({ atMs, asks }) => ({ atMs, asks }));
+  // All on one connection, and nobody waits for an answer.
+  const all = connections.flatMap(({ asks }) => asks).toSorted((a, b) => a.number - b.number);
+  const [first, ...others] = all.map((ask) => ({ ...ask, afterMs: 0.01 }));
+  const asks = [first!, ...others.map((ask) => ({ ...ask, isPipelined: true }))];
+  return [{ atMs: connections[0]!.atMs, asks }];
 }
 
 interface Chooser {

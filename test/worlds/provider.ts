@@ -103,7 +103,8 @@ async function readBody(request: UpstreamRequest, made: Try): Promise<void> {
   }
   const slices: Buffer[] = [];
   for await (const slice of body) slices.push(slice);
-  made.body = Buffer.concat(slices).toString();
+  // Given up meanwhile, it is not read to its end.
+  if (made.end === 'open') made.body = Buffer.concat(slices).toString();
 }
 
 interface Settle {
