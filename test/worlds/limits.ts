@@ -195,6 +195,12 @@ function checkMemory(courses: readonly Course[], report: Report): void {
   }
 }
 
+/** Its client may have left behind others, and have been refused all the same. */
+function isLimited({ exchange, visits }: Course): boolean {
+  const { line } = exchange.lines[0]!;
+  return visits.length === 0 && (line['outcome'] === 'rate_limited' || line['status'] === 429);
+}
+
 function requestSteps(course: Course, { add, levels, report, store, used }: State): Step[] {
   const { begunAtMs, begunOrder, early, endAtMs, endOrder, exchange, settings } = course;
   if (early.kind !== 'counted') return [];
@@ -205,8 +211,7 @@ function requestSteps(course: Course, { add, levels, report, store, used }: Stat
   ];
   const limits = limitsOfClient(early.client, settings);
   const { line } = exchange.lines[0]!;
-  const isRefused =
-    course.visits.length === 0 && line['outcome'] === 'rate_limited' && line['reason'] !== 'memory';
+  const isRefused = isLimited(course) && line['reason'] !== 'memory';
   const wrong = (text: string) => report('limits', text, exchange);
   const told = exchange.answer && Number(exchange.answer.headers.get('retry-after'));
   let hasSlot = false;
@@ -387,11 +392,10 @@ class StoreView {
     let [least, most, due] = [0, 0, 0];
     let isOpen = false;
     for (const course of courses) {
-      const { early, exchange, settings, visits } = course;
+      const { early, settings, visits } = course;
       if (early.kind !== 'counted') continue;
       const limits = limitsOfClient(early.client, settings);
-      const isRefused =
-        visits.length === 0 && exchange.lines[0]!.line['outcome'] === 'rate_limited';
+      const isRefused = isLimited(course);
       // What a client that left meanwhile has taken is open.
       isOpen ||= course.endAtMs >= course.brokenAtMs;
       const wereSkipped = visits.length > 0 && visits.every(({ skipped }) => skipped);
