@@ -2,6 +2,7 @@
 
 import {
   coursesOf,
+  noticedAtMs,
   providerOf,
   type Course,
   type ReadTry,
@@ -11,6 +12,8 @@ import {
 import type { Answer, Exchange, History } from './history.ts';
 import { allowOf, type Failure, type Reading } from './oracle.ts';
 import { checkLimits } from './limits.ts';
+import { checkMetrics } from './metrics.ts';
+import { checkModels } from './models.ts';
 import { checkOrder } from './order.ts';
 import type { Plan } from './plan.ts';
 
@@ -38,7 +41,9 @@ export function check(plan: Plan, history: History): string[] {
     checkAnswer(course, report);
   }
   checkOrder(history, courses, report);
-  if (!plan.settings.rateLimit.hasStore) checkLimits(history, courses, report);
+  checkLimits(history, courses, report);
+  checkModels(history, courses, report);
+  checkMetrics(history, report);
   return problems;
 }
 
@@ -96,8 +101,10 @@ function checkEnds(exchange: Exchange, report: Report): void {
 
 /** `leaving`: nobody works for a client that has left, and no try outlives its request. */
 function checkLeaving(exchange: Exchange, report: Report): void {
-  const { isUnnoticed, lines, tries } = exchange;
-  const leftAtMs = (!isUnnoticed && exchange.leftAtMs) || Infinity;
+  const { lines, tries } = exchange;
+  // What was delivered is not cancelled (decisions.md, Streams), even if its client has not read it.
+  const isDelivered = (lines[0]?.atMs ?? Infinity) < (exchange.leftAtMs ?? 0);
+  const leftAtMs = isDelivered ? Infinity : noticedAtMs(exchange);
   for (const { provider, end, endAtMs, atMs } of tries) {
     if (end === 'open') report('leaving', `the try at ${provider} never ends`, exchange);
     const lateMs = endAtMs - leftAtMs;
@@ -134,6 +141,7 @@ function checkUpstream(course: Course, report: Report): void {
         traceparent: ask.headers.find(([name]) => name === 'traceparent')?.[1],
         cookie: undefined,
         'x-session-id': undefined,
+        'x-session-affinity': undefined,
         'x-forwarded-by-name':
           settings.forward_headers.length > 0
             ? ask.headers.find(([name]) => name === 'x-forwarded-by-name')?.[1]

@@ -10,8 +10,10 @@ import { isListening, MemorySocket } from './socket.ts';
 /** Between the end of a connection and the next one. */
 const RECONNECT_MS = 1.7;
 const CLOSE_MS = 0.4;
-/** With more pipelined requests nobody reads the connection, nor notices its end (docs/limits.md). */
+/** With more pipelined requests nobody reads the connection, and its end is noticed at the next write (docs/limits.md). */
 const MAX_NOTICED = 8;
+/** The same behind a longer body that has to wait for its turn. */
+const MAX_UNREAD = 16_384;
 
 export interface ClientWorld {
   readonly clock: Clock;
@@ -51,10 +53,17 @@ export class Client {
     if (!isListening(this.#server)) return this.#onDone();
     const reader = new AnswerReader(() => this.#open[0]?.ask.method === 'HEAD', this.#clock);
     this.#reader = reader;
+    const begun = this.#open;
+    // The client's kernel knows of no connection any more.
+    const onWasted = () =>
+      this.#clock.after(CLOSE_MS, () => {
+        socket.reset();
+        for (const exchange of begun) exchange.wastedAtMs ??= this.#clock.nowMs;
+      });
     const socket = new MemorySocket(
       this.#server,
       {
-        onBytes: (bytes) => this.#socket === socket && this.#read(bytes),
+        onBytes: (bytes) => (this.#socket === socket ? this.#read(bytes) : onWasted()),
         onEnd: (how) => this.#socket === socket && this.#onEnd(how, socket),
       },
       '192.0.2.7',
@@ -189,9 +198,10 @@ export class Client {
   /** Closes the connection; the next request comes on another one. */
   #leave(how: 'end' | 'reset'): void {
     const socket = this.#socket!;
+    const isFull = this.#open.slice(1).some(({ ask }) => (ask.body?.length ?? 0) > MAX_UNREAD);
     for (const exchange of this.#open) {
       exchange.leftAtMs = this.#clock.nowMs;
-      exchange.isUnnoticed = this.#open.length > MAX_NOTICED;
+      exchange.isUnnoticed = how === 'end' && (this.#open.length > MAX_NOTICED || isFull);
       this.#history.events.push({ atMs: this.#clock.nowMs, kind: 'left', exchange });
     }
     this.#reconnect();

@@ -56,9 +56,8 @@ class Timer {
 
 export class Clock {
   nowMs = 1000;
-  /** A binary heap by `dueMs`, then by the order of their begin. A timer that was refreshed is there twice. */
-  readonly #heap: { readonly dueMs: number; readonly order: number; readonly timer: Timer }[] = [];
-  #order = 0;
+  /** The last one is due first. A timer that was refreshed is there twice. */
+  readonly #queue: { readonly dueMs: number; readonly timer: Timer }[] = [];
   #immediates: (() => void)[] = [];
 
   /** Calls `run` after `ms` virtual milliseconds, for the world itself. */
@@ -68,7 +67,7 @@ export class Clock {
 
   /** The timers of the gateway that are running, as texts. */
   running(): string[] {
-    const timers = new Set(this.#heap.map(({ timer }) => timer));
+    const timers = new Set(this.#queue.map(({ timer }) => timer));
     return [...timers]
       .filter(({ isActive, isWorlds }) => isActive && !isWorlds)
       .map(({ isRepeated, ms }) => `${isRepeated ? 'every' : 'in'} ${ms} ms`);
@@ -100,119 +99,110 @@ export class Clock {
 
   #next(): Timer | undefined {
     for (;;) {
-      const top = this.#pop();
-      if (!top) return undefined;
-      const { dueMs, timer } = top;
-      if (timer.isActive && timer.dueMs === dueMs) return timer;
+      const next = this.#queue.pop();
+      if (!next) return undefined;
+      if (next.timer.isActive && next.timer.dueMs === next.dueMs) return next.timer;
     }
   }
 
+  /** Behind those that are due at the same time. */
   schedule(timer: Timer): void {
-    const heap = this.#heap;
-    this.#order += 1;
-    const entry = { dueMs: timer.dueMs, order: this.#order, timer };
-    let at = heap.push(entry) - 1;
-    while (at > 0) {
-      const parent = (at - 1) >> 1;
-      if (!isBefore(entry, heap[parent]!)) break;
-      heap[at] = heap[parent]!;
-      at = parent;
+    const { dueMs } = timer;
+    let [low, high] = [0, this.#queue.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.#queue[middle]!.dueMs > dueMs) low = middle + 1;
+      else high = middle;
     }
-    heap[at] = entry;
-  }
-
-  #pop() {
-    const heap = this.#heap;
-    const top = heap[0];
-    const last = heap.pop();
-    if (!last || heap.length === 0) return top;
-    let at = 0;
-    for (;;) {
-      let child = 2 * at + 1;
-      if (child >= heap.length) break;
-      if (child + 1 < heap.length && isBefore(heap[child + 1]!, heap[child]!)) child += 1;
-      if (!isBefore(heap[child]!, last)) break;
-      heap[at] = heap[child]!;
-      at = child;
-    }
-    heap[at] = last;
-    return top;
+    this.#queue.splice(low, 0, { dueMs, timer });
   }
 
   /** Puts this clock in the place of the process's own, until the returned function is called. */
   install(random: Random, onServer: (server: Server) => void): () => void {
-    const before = { ...pick(globalThis, GLOBALS), random: Math.random, date: Date.now };
-    const now = performance.now.bind(performance);
-    const { createServer } = http;
-    const sleeps = { ...timersPromises };
-    const start =
-      (kind: 'once' | 'repeated') =>
-      (callback: (...args: unknown[]) => void, ms = 1, ...args: unknown[]) => {
-        // As Node: what is no timer's time is 1 ms.
-        const validMs = ms >= 1 && ms <= MAX_TIMER_MS ? ms : 1;
-        return new Timer(this, validMs, () => callback(...args), kind);
+    replaceGlobals();
+    current = { clock: this, random, onServer };
+    return () => (current = undefined);
+  }
+
+  start(
+    kind: 'once' | 'repeated',
+    callback: (...args: unknown[]) => void,
+    ms = 1,
+    args: unknown[] = [],
+  ): Timer {
+    // As Node: what is no timer's time is 1 ms.
+    const validMs = ms >= 1 && ms <= MAX_TIMER_MS ? ms : 1;
+    return new Timer(this, validMs, () => callback(...args), kind);
+  }
+
+  sleep(ms: number, value: unknown, signal: AbortSignal | undefined): Promise<unknown> {
+    return new Promise((resolve, reject) => {
+      const timer = new Timer(this, Math.max(1, ms), () => resolve(value), 'once');
+      const abort = () => {
+        timer.clear();
+        reject(signal!.reason as Error);
       };
-    const clear = (timer: Timer | undefined) => {
-      if (timer instanceof Timer) timer.clear();
-    };
-    Object.assign(globalThis, {
-      setTimeout: start('once'),
-      setInterval: start('repeated'),
-      clearTimeout: clear,
-      clearInterval: clear,
-      setImmediate: (callback: (...args: unknown[]) => void, ...args: unknown[]) =>
-        void this.#immediates.push(() => callback(...args)),
+      if (signal?.aborted) abort();
+      else signal?.addEventListener('abort', abort);
     });
-    Object.assign(timersPromises, {
-      setTimeout: (ms: number, value: unknown, { signal }: { signal?: AbortSignal } = {}) =>
-        new Promise((resolve, reject) => {
-          const timer = new Timer(this, Math.max(1, ms), () => resolve(value), 'once');
-          const abort = () => {
-            timer.clear();
-            reject(signal!.reason as Error);
-          };
-          if (signal?.aborted) abort();
-          else signal?.addEventListener('abort', abort);
-        }),
-      setImmediate: () => new Promise<void>((resolve) => this.#immediates.push(resolve)),
-    });
-    performance.now = () => this.nowMs;
-    Date.now = () => EPOCH_MS + Math.floor(this.nowMs);
-    Math.random = random.next;
-    http.createServer = ((...args: Parameters<typeof createServer>) => {
-      const server = createServer(...args);
-      onServer(server);
-      return server;
-    }) as typeof createServer;
-    syncBuiltinESMExports();
-    return () => {
-      const { random: mathRandom, date, ...globals } = before;
-      Object.assign(globalThis, globals);
-      Object.assign(timersPromises, sleeps);
-      performance.now = now;
-      Date.now = date;
-      Math.random = mathRandom;
-      http.createServer = createServer;
-      syncBuiltinESMExports();
-    };
+  }
+
+  immediately(run: () => void): void {
+    this.#immediates.push(run);
   }
 }
 
-const GLOBALS = [
-  'setTimeout',
-  'setInterval',
-  'clearTimeout',
-  'clearInterval',
-  'setImmediate',
-] as const;
+type Callback = (...args: unknown[]) => void;
 
-function pick<T, K extends keyof T>(from: T, names: readonly K[]): Pick<T, K> {
-  return Object.fromEntries(names.map((name) => [name, from[name]])) as Pick<T, K>;
-}
+/** The world that runs now. Outside of one, the process's own clock is used. */
+let current:
+  | { readonly clock: Clock; readonly random: Random; readonly onServer: (server: Server) => void }
+  | undefined;
+let isReplaced = false;
 
-function isBefore(
-  one: { readonly dueMs: number; readonly order: number },
-  other: { readonly dueMs: number; readonly order: number },
-): boolean {
-  return one.dueMs < other.dueMs || (one.dueMs === other.dueMs && one.order < other.order);
+/** Once for all worlds: to tell all modules of a change costs as much as a request. */
+function replaceGlobals(): void {
+  if (isReplaced) return;
+  isReplaced = true;
+  const real = { setTimeout, setInterval, clearTimeout, clearInterval, setImmediate };
+  const sleeps = { ...timersPromises };
+  const now = performance.now.bind(performance);
+  const date = Date.now;
+  const mathRandom = Math.random;
+  const { createServer } = http;
+  const clear = (clearReal: (timer: NodeJS.Timeout | undefined) => void) => (timer: unknown) => {
+    if (timer instanceof Timer) timer.clear();
+    else clearReal(timer as NodeJS.Timeout | undefined);
+  };
+  Object.assign(globalThis, {
+    setTimeout: (run: Callback, ms?: number, ...args: unknown[]) =>
+      current?.clock.start('once', run, ms, args) ?? real.setTimeout(run, ms, ...args),
+    setInterval: (run: Callback, ms?: number, ...args: unknown[]) =>
+      current?.clock.start('repeated', run, ms, args) ?? real.setInterval(run, ms, ...args),
+    clearTimeout: clear(clearTimeout),
+    clearInterval: clear(clearInterval),
+    setImmediate: (run: Callback, ...args: unknown[]) =>
+      current ? current.clock.immediately(() => run(...args)) : real.setImmediate(run, ...args),
+  });
+  Object.assign(timersPromises, {
+    setTimeout: (ms: number, value?: unknown, options: { signal?: AbortSignal } = {}) =>
+      current?.clock.sleep(ms, value, options.signal) ?? sleeps.setTimeout(ms, value, options),
+    setImmediate: (value?: unknown) =>
+      current
+        ? new Promise<void>((resolve) => current!.clock.immediately(resolve))
+        : sleeps.setImmediate(value),
+  });
+  performance.now = () => current?.clock.nowMs ?? now();
+  const { timeOrigin } = performance;
+  Object.defineProperty(performance, 'timeOrigin', {
+    get: () => (current ? EPOCH_MS : timeOrigin),
+  });
+  Date.now = () => (current ? EPOCH_MS + Math.floor(current.clock.nowMs) : date());
+  Math.random = () => (current ? current.random.next() : mathRandom());
+  http.createServer = ((...args: Parameters<typeof createServer>) => {
+    const server = createServer(...args);
+    current?.onServer(server);
+    return server;
+  }) as typeof createServer;
+  syncBuiltinESMExports();
 }

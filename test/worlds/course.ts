@@ -83,7 +83,7 @@ export function coursesOf(history: History, brokenAtMs: number): Course[] {
           : askedOf(candidatesFor(chat.model, used, client), exchange)
         : undefined;
     const tryLines = (end.line['tries'] ?? []) as TryLine[];
-    const broken = Math.min(exchange.leftAtMs ?? Infinity, brokenAtMs);
+    const broken = Math.min(noticedAtMs(exchange), brokenAtMs);
     const course = {
       exchange,
       settings: used,
@@ -98,6 +98,15 @@ export function coursesOf(history: History, brokenAtMs: number): Course[] {
     };
     return [{ ...course, visits: visitsOf(course) }];
   });
+}
+
+/** When the gateway can know that the client has left. */
+export function noticedAtMs(exchange: Exchange): number {
+  const { isUnnoticed, leftAtMs = Infinity, lines, wastedAtMs = Infinity } = exchange;
+  if (!isUnnoticed) return leftAtMs;
+  // Or when it has read on, because fewer requests wait.
+  const told = lines.find(({ line }) => line['outcome'] === 'client_closed');
+  return Math.min(wastedAtMs, told?.atMs ?? Infinity);
 }
 
 /** With `x-gateway-fallback: off` nobody is asked after the first. */

@@ -15,7 +15,7 @@ import type {
   Reply,
   Settings,
 } from './plan.ts';
-import { aFailure, anAnswer, anEmptyAnswer, anErrorStatus, time } from './replies.ts';
+import { aFailure, aList, anAnswer, anEmptyAnswer, anErrorStatus, time } from './replies.ts';
 
 /**
  * Where some combination is the rule that elsewhere is rare. `stalls`: a provider begins each stream and does not end it, for
@@ -57,10 +57,13 @@ export function generate(seed: number): Plan {
     paceMs: random.pick([3, 300, 3000, 9000]),
     leavesOneIn: random.pick([1000, 12, 4]),
   };
-  const mood = { ...any, ...MOODS[scene] };
+  const further = createRandom(seed ^ 0x2545f491);
+  const isTight = scene === 'any' && further.oneIn(16);
+  const mood = { ...any, ...MOODS[scene], ...(isTight ? TIGHT : {}) };
   const rare = ofScene.oneIn(3) ? ofScene : undefined;
-  const settings = withRare(settingsOf(scene, someSettings(random), ofScene), rare);
-  const connections = someConnections(settings, { mood, random, rare });
+  const usual = withRare(settingsOf(scene, someSettings(random), ofScene), rare);
+  const settings = withFurther(isTight ? tight(usual) : usual, further);
+  const connections = someConnections(settings, { mood, random, rare, further });
   const lastMs = connections.flatMap(({ asks }) => asks.map(({ afterMs }) => afterMs));
   const lengthMs = lastMs.reduce((sum, ms) => sum + ms, 0) / connections.length + 200;
   return {
@@ -68,13 +71,46 @@ export function generate(seed: number): Plan {
     settings,
     connections,
     incidents: someIncidents(settings, lengthMs, random),
-    outages:
-      scene === 'stalls'
-        ? [aStall(lengthMs, ofScene)]
-        : mood.failsOneIn > 100
-          ? []
-          : someOutages(settings, lengthMs, random),
+    outages: [
+      ...(further.oneIn(20) ? [withoutDescriptors(lengthMs, further)] : []),
+      ...(scene === 'stalls' ? [aStall(lengthMs, ofScene)] : []),
+      ...(scene === 'stalls' || mood.failsOneIn > 100
+        ? []
+        : someOutages(settings, lengthMs, random)),
+    ],
+    lists: further.oneIn(2)
+      ? Object.fromEntries(
+          settings.providers.map(({ id }) => [id, list(3, () => aList(further))] as const),
+        )
+      : {},
   };
+}
+
+/** What clients use by the minute and the day, and what is told of models. */
+function withFurther(settings: Settings, random: Random): Settings {
+  const clients = settings.clients.map((client) => ({
+    ...client,
+    requests_per_minute: random.oneIn(4) ? random.pick([2, 5, 20]) : undefined,
+    tokens_per_minute: random.oneIn(4) ? random.pick([20, 100, 400]) : undefined,
+    tokens_per_day: random.oneIn(6) ? random.pick([50, 1000]) : undefined,
+  }));
+  const aDetail = (name: string) => [name, { context_length: random.integer(10, 99) }] as const;
+  const providers = settings.providers.map((provider) => ({
+    ...provider,
+    model_details: random.oneIn(4)
+      ? Object.fromEntries(['m0', 'listed'].filter(() => random.oneIn(2)).map(aDetail))
+      : undefined,
+  }));
+  return { ...settings, clients, providers };
+}
+
+/** Large bodies, many at the same time, with memory for a few. */
+const TIGHT: Partial<Mood> = { failsOneIn: 1000, isSlow: true, paceMs: 3 };
+
+function tight(settings: Settings): Settings {
+  const limits = { max_body_bytes: undefined, max_concurrent_requests: 0 };
+  const server = { ...settings.server, ...limits, max_buffered_bytes: 1_048_576 };
+  return { ...settings, server, rateLimit: PLAIN_SETTINGS.rateLimit };
 }
 
 const MOODS: Readonly<Record<Scene, Partial<Mood>>> = {
@@ -125,6 +161,14 @@ function aStall(lengthMs: number, random: Random): Outage {
   const reply = { ...whole, connectMs: 0.11, items: begin, end: 'hang' as const };
   const fromMs = time(random, 0, 5000);
   return { provider: 'a', fromMs, toMs: fromMs + Math.max(lengthMs, 40_000), reply };
+}
+
+/** No connection can be made, to nobody. */
+function withoutDescriptors(lengthMs: number, random: Random): Outage {
+  const reply = { ...anAnswer({ id: 'none', chat: undefined }, random, false), connectMs: 0.11 };
+  const fromMs = 1000 + random.next() * lengthMs;
+  const toMs = fromMs + time(random, 10, 20_000);
+  return { provider: undefined, fromMs, toMs, reply: { ...reply, fault: 'descriptors' } };
 }
 
 function list<T>(count: number, make: (index: number) => T): T[] {
@@ -256,7 +300,12 @@ function someConnections(settings: Settings, chooser: Chooser): ConnectionPlan[]
     const isBehind = isPipelined && asks.length > 0 && !random.oneIn(3);
     asks.push(anAsk(number, isBehind, settings, chooser));
   }
-  return connections.map(({ atMs, asks }) => ({ atMs, asks }));
+  if (!chooser.further.oneIn(24)) return connections.map(({ atMs, asks }) => ({ atMs, asks }));
+  // All on one connection, and nobody waits for an answer.
+  const all = connections.flatMap(({ asks }) => asks).toSorted((a, b) => a.number - b.number);
+  const [first, ...others] = all.map((ask) => ({ ...ask, afterMs: 0.01 }));
+  const asks = [first!, ...others.map((ask) => ({ ...ask, isPipelined: true }))];
+  return [{ atMs: connections[0]!.atMs, asks }];
 }
 
 interface Chooser {
@@ -264,19 +313,24 @@ interface Chooser {
   readonly random: Random;
   /** In a world with what is rare. */
   readonly rare: Random | undefined;
+  readonly further: Random;
 }
 
 function anAsk(
   number: number,
   isPipelined: boolean,
   settings: Settings,
-  { mood, random, rare }: Chooser,
+  { further, mood, random, rare }: Chooser,
 ): Ask {
   const id = `r${number}`;
   const isStream = random.oneIn(2);
   const usual = aTarget(id, isStream, settings, random);
   const off = ['x-gateway-fallback', rare?.pick(['off', 'on']) ?? ''] as const;
-  const target = rare?.oneIn(4) ? { ...usual, headers: [...usual.headers, off] } : usual;
+  const marked = rare?.oneIn(4) ? { ...usual, headers: [...usual.headers, off] } : usual;
+  const named = further.oneIn(4) ? inSession(marked, further) : marked;
+  const { max_buffered_bytes } = settings.server;
+  const isLarge = max_buffered_bytes !== undefined && further.oneIn(2);
+  const target = isLarge ? withPad(named, max_buffered_bytes, further) : named;
   const leaves = random.oneIn(mood.leavesOneIn)
     ? {
         when: random.pick(['sent', 'begun'] as const),
@@ -315,6 +369,28 @@ function anAsk(
       })).toSorted((a, b) => a.at - b.at)
     : [];
   return { ...common, ...target, cuts, replies };
+}
+
+/** By another name than `x-session-id`. */
+function inSession(target: Target, random: Random): Target {
+  const { body, chat } = target;
+  const name = `s${random.integer(0, 2)}`;
+  if (random.oneIn(2))
+    return { ...target, headers: [...target.headers, ['x-session-affinity', name]] };
+  if (!chat || chat.refusedWith !== undefined) return target;
+  const promptCacheKey = random.oneIn(4) ? name.repeat(33) : name;
+  const text = `,"prompt_cache_key":${JSON.stringify(promptCacheKey)}}`;
+  return { ...target, body: body!.slice(0, -1) + text, chat: { ...chat, promptCacheKey } };
+}
+
+/** With a body that does not fit together with a few of its kind, or never. */
+function withPad(target: Target, maxBytes: number, random: Random): Target {
+  const { body = '', chat } = target;
+  if (!chat || chat.refusedWith !== undefined) return target;
+  const bytes = random.pick([100_000, 300_000, 600_000, 1_200_000]);
+  const padded = `${body.slice(0, -1)},"pad":"${'x'.repeat(bytes)}"}`;
+  const isTooLarge = Buffer.byteLength(padded) > maxBytes;
+  return { ...target, body: padded, chat: { ...chat, refusedWith: isTooLarge ? 413 : undefined } };
 }
 
 type Target = Pick<Ask, 'method' | 'path' | 'version' | 'headers' | 'body' | 'isChunked' | 'chat'>;

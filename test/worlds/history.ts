@@ -1,5 +1,6 @@
 /** What happened in a world, in order: the checks read it, and it is printed when one of them fails. */
 
+import type { StoredBucket } from '../../src/policy/limiter.ts';
 import type { Ask, Reply, Settings } from './plan.ts';
 
 /** One answer as its client got it. */
@@ -30,8 +31,9 @@ export interface Exchange {
   /** `100 Continue` came. */
   isContinued: boolean;
   leftAtMs?: number;
-  /** The gateway does not read the connection, and cannot know. */
+  /** The gateway does not read the connection, and knows of it when it has written again. */
   isUnnoticed?: boolean;
+  wastedAtMs?: number;
   readonly tries: Try[];
   /** Its access lines, and where in the history. */
   readonly lines: { readonly line: Line; readonly atMs: number; readonly order: number }[];
@@ -68,9 +70,22 @@ export type Event = { readonly atMs: number } & (
   | { readonly kind: 'line'; readonly line: Line; readonly exchange: Exchange | undefined }
   | { readonly kind: 'settings'; readonly settings: Settings }
   | { readonly kind: 'drain' | 'drained' }
+  /** Its connection is there, or is not. */
   | { readonly kind: 'store'; readonly isUp: boolean }
-  | { readonly kind: 'token'; readonly text: string }
+  | { readonly kind: 'store asked'; readonly ask: StoreAsk }
 );
+
+/** What the store of rate limits was asked for: a request's tokens, or so many. */
+export interface StoreAsk {
+  readonly buckets: readonly StoredBucket[];
+  readonly tokens: number | undefined;
+  /** The bucket that refuses for longest. */
+  readonly refusedBy: StoredBucket;
+  /** Undefined if they were given. */
+  readonly refusedForMs: number | undefined;
+  /** When the gateway had the answer; undefined if it was late or lost. */
+  toldAtMs?: number;
+}
 
 export interface History {
   readonly events: Event[];
@@ -121,8 +136,11 @@ function describe(event: Event): string {
       return `settings ${JSON.stringify(event.settings)}`;
     case 'store':
       return `the store is ${event.isUp ? 'up' : 'down'}`;
-    case 'token':
-      return `store: ${event.text}`;
+    case 'store asked': {
+      const { buckets, refusedForMs, tokens } = event.ask;
+      const names = buckets.map(({ name }) => name).join(', ');
+      return `store: ${tokens ?? 'ask'} of ${names}: ${refusedForMs ?? 'OK'}`;
+    }
     default:
       return event.kind;
   }

@@ -1,38 +1,65 @@
 /** `limits`: nothing beyond a limit is let in, nothing within it is refused, and `Retry-After` is true. */
 
 import { providerOf, type Course, type Report, type Visit } from './course.ts';
-import type { History } from './history.ts';
-import type { Bucket, Settings } from './plan.ts';
+import type { History, StoreAsk } from './history.ts';
+import type { Settings } from './plan.ts';
 
 /** Of a token. */
 const CLOSE = 1e-6;
+const CLOSE_MS = 0.01;
+/** Of a store that has not answered by then the memory's own buckets are used. */
+const STORE_MS = 50;
 
-/** A token bucket by the book: rate and capacity, filled in proportion to time. */
+/** A token bucket as the settings have it. */
+interface Limit {
+  readonly name: string;
+  readonly rate: number;
+  readonly periodSeconds: number;
+  readonly capacity: number;
+  /** What a request takes; of 0 there has to be something left. */
+  readonly perRequest: number;
+}
+
+/** A token bucket by the book, filled in proportion to time: what is in it at least and at most. */
 class Level {
-  readonly bucket: Bucket;
-  #tokens: number;
+  readonly limit: Limit;
+  #least: number;
+  #most: number;
   #atMs = 0;
 
-  constructor(bucket: Bucket) {
-    this.bucket = bucket;
-    this.#tokens = bucket.burst_capacity;
+  constructor(limit: Limit) {
+    this.limit = limit;
+    this.#least = this.#most = limit.capacity;
   }
 
-  at(atMs: number): number {
-    const { requests_per_second, burst_capacity } = this.bucket;
-    const refilled = this.#tokens + ((atMs - this.#atMs) / 1000) * requests_per_second;
-    this.#tokens = Math.min(burst_capacity, refilled);
+  at(atMs: number): { readonly least: number; readonly most: number } {
+    const { capacity, periodSeconds, rate } = this.limit;
+    const more = ((atMs - this.#atMs) / 1000 / periodSeconds) * rate;
+    this.#least = Math.min(capacity, this.#least + more);
+    this.#most = Math.min(capacity, this.#most + more);
     this.#atMs = atMs;
-    return this.#tokens;
+    return { least: this.#least, most: this.#most };
   }
 
-  add(tokens: number): void {
-    this.#tokens += tokens;
+  take(least: number, most = least): void {
+    this.#least -= most;
+    this.#most -= least;
   }
 
-  /** The whole seconds until there is a token, one at least. */
-  waitAt(atMs: number): number {
-    return Math.max(1, Math.ceil((1 - this.at(atMs)) / this.bucket.requests_per_second - CLOSE));
+  /** Whether a request is let in; undefined if that is open. */
+  allows(atMs: number): boolean | undefined {
+    const { least, most } = this.at(atMs);
+    if (least > this.limit.perRequest + CLOSE) return true;
+    return most < this.limit.perRequest - CLOSE ? false : undefined;
+  }
+
+  /** The whole seconds until it is let in, one at least. */
+  waitsAt(atMs: number): readonly [least: number, most: number] {
+    const { least, most } = this.at(atMs);
+    const { perRequest, periodSeconds, rate } = this.limit;
+    const waitOf = (tokens: number, more: number) =>
+      Math.max(1, Math.ceil(((perRequest - tokens + more) * periodSeconds) / rate));
+    return [waitOf(most, -CLOSE), waitOf(least, 2 * CLOSE)];
   }
 }
 
@@ -44,33 +71,58 @@ class Levels {
   use(settings: Settings): void {
     if (settings === this.#settings) return;
     this.#settings = settings;
-    const rows = bucketsOf(settings).map(([name, bucket]) => {
-      const key = keyOf(name, bucket);
-      return [key, this.#levels.get(key) ?? new Level(bucket)] as const;
-    });
-    this.#levels = new Map(rows);
+    const limits = [
+      ...limitsOf(settings),
+      ...Object.keys(settings.rateLimit.providers).flatMap((id) => limitsOfProvider(id, settings)),
+    ];
+    this.#levels = new Map(
+      limits.map((limit) => [keyOf(limit), this.#levels.get(keyOf(limit)) ?? new Level(limit)]),
+    );
   }
 
-  get(name: string, bucket: Bucket | undefined): Level[] {
-    return bucket && this.#levels.get(keyOf(name, bucket))
-      ? [this.#levels.get(keyOf(name, bucket))!]
-      : [];
+  of(limits: readonly Limit[]): Level[] {
+    return limits.flatMap((limit) => this.#levels.get(keyOf(limit)) ?? []);
   }
 }
 
-const keyOf = (name: string, bucket: Bucket) =>
-  `${name} ${bucket.requests_per_second}/${bucket.burst_capacity}`;
+const keyOf = ({ name, rate, capacity }: Limit) => `${name} ${rate}/${capacity}`;
 
-function bucketsOf({ clients, rateLimit }: Settings): [string, Bucket][] {
-  const { enabled, providers } = rateLimit;
-  const limits: [string, Bucket][] = [
-    ['all', rateLimit],
-    ...Object.entries(providers).map(([id, one]): [string, Bucket] => [`provider ${id}`, one]),
-  ];
-  return [
-    ...(enabled ? limits : []),
-    ...clients.map((one): [string, Bucket] => [`client ${one.name}`, one]),
-  ].filter(([, { requests_per_second }]) => requests_per_second > 0);
+/** All limits on requests of clients. */
+function limitsOf({ clients, rateLimit }: Settings): Limit[] {
+  const all = rateLimit.enabled ? [bySecond('all', rateLimit)] : [];
+  const own = clients.flatMap((client) => {
+    const name = `client ${client.name}`;
+    const { requests_per_minute, tokens_per_minute, tokens_per_day } = client;
+    const row = (what: string, rate = 0, periodSeconds = 60, perRequest = 0) => {
+      return { name: `${name} ${what}`, rate, periodSeconds, capacity: rate, perRequest };
+    };
+    return [
+      bySecond(name, client),
+      row('requests_per_minute', requests_per_minute, 60, 1),
+      row('tokens_per_minute', tokens_per_minute),
+      row('tokens_per_day', tokens_per_day, 86_400),
+    ];
+  });
+  return [...all, ...own].filter(({ rate }) => rate > 0);
+}
+
+function limitsOfProvider(id: string, { rateLimit }: Settings): Limit[] {
+  const row = rateLimit.providers[id];
+  const limits = rateLimit.enabled && row ? [bySecond(`provider ${id}`, row)] : [];
+  return limits.filter(({ rate }) => rate > 0);
+}
+
+function bySecond(
+  name: string,
+  one: { readonly requests_per_second: number; readonly burst_capacity: number },
+): Limit {
+  const [rate, capacity] = [one.requests_per_second, one.burst_capacity];
+  return { name, rate, periodSeconds: 1, capacity, perRequest: 1 };
+}
+
+/** The limits that a request of this client meets. */
+function limitsOfClient(client: string | undefined, settings: Settings): Limit[] {
+  return limitsOf(settings).filter(({ name }) => name === 'all' || name.split(' ')[1] === client);
 }
 
 interface Step {
@@ -79,109 +131,190 @@ interface Step {
   readonly run: () => void;
 }
 
+interface State {
+  readonly add: (name: string, count: number) => void;
+  readonly used: ReadonlyMap<string, number>;
+  readonly levels: Levels;
+  readonly store: StoreView | undefined;
+  readonly report: Report;
+}
+
 export function checkLimits(history: History, courses: readonly Course[], report: Report): void {
-  const levels = new Levels();
   const used = new Map<string, number>();
   const add = (name: string, count: number) => used.set(name, (used.get(name) ?? 0) + count);
+  const levels = new Levels();
+  const hasStore = courses.some(({ settings }) => settings.rateLimit.hasStore);
+  const store = hasStore ? new StoreView(history) : undefined;
+  const state: State = { add, used, levels, store, report };
   const steps: Step[] = history.events.flatMap((event, order) =>
     event.kind === 'settings'
       ? { atMs: event.atMs, order, run: () => levels.use(event.settings) }
       : [],
   );
   for (const course of courses) {
-    const { begunAtMs, begunOrder, early, endAtMs, endOrder, exchange, settings } = course;
-    if (early.kind !== 'counted') continue;
-    const client = settings.clients.find(({ name }) => name === early.client);
-    const slots = [
-      ['all', settings.server.max_concurrent_requests] as const,
-      ...(client ? [[`client ${client.name}`, client.max_concurrent_requests] as const] : []),
-    ];
-    const buckets = () => [
-      ...levels.get('all', settings.rateLimit.enabled ? settings.rateLimit : undefined),
-      ...levels.get(`client ${client?.name}`, client),
-    ];
-    const { answer } = exchange;
-    const isRefused =
-      course.visits.length === 0 && exchange.lines[0]!.line['outcome'] === 'rate_limited';
-    let hasSlot = false;
-    const begin = () => {
-      const isFull = slots.some(([name, max]) => max > 0 && (used.get(name) ?? 0) >= max);
-      if (isFull) {
-        if (!isRefused) report('limits', 'it is let in beyond max_concurrent_requests', exchange);
-        return;
-      }
-      hasSlot = true;
-      for (const [name] of slots) add(name, 1);
-      const own = buckets();
-      const short = own.filter((level) => level.at(begunAtMs) < 1 - CLOSE);
-      const isClear = own.every((level) => Math.abs(level.at(begunAtMs) - 1) > CLOSE);
-      if (isClear && short.length > 0 !== isRefused) {
-        report(
-          'limits',
-          isRefused ? 'it is refused with tokens left' : 'there is no token for it',
-          exchange,
-        );
-      }
-      if (!isRefused) for (const level of own) level.add(-1);
-      const waits = short.map((level) => `${level.waitAt(begunAtMs)}`);
-      const told = answer?.headers.get('retry-after');
-      if (isRefused && answer && isClear && !waits.includes(told!)) {
-        report('limits', `Retry-After ${told}, and not ${waits.join(' or ')}`, exchange);
-      }
-    };
-    const end = () => {
-      if (hasSlot) for (const [name] of slots) add(name, -1);
-      const wereSkipped = course.visits.length > 0 && course.visits.every(({ skipped }) => skipped);
-      if (wereSkipped) for (const level of buckets()) level.add(1);
-    };
-    // Behind another one on its connection it may begin later in the same moment, when others have ended.
-    const firstOrder = course.visits[0]?.tries[0]?.try.order ?? endOrder;
-    const isLate = exchange.behind !== undefined && !isRefused;
-    const order = isLate ? Math.max(begunOrder, firstOrder - 0.5) : begunOrder;
-    steps.push({ atMs: begunAtMs, order, run: begin });
-    // The slot is free behind the access line.
-    steps.push({ atMs: endAtMs, order: endOrder + 0.25, run: end });
-    for (const visit of course.visits)
-      steps.push(...visitSteps(visit, course, { add, levels, report, used }));
+    steps.push(...requestSteps(course, state));
+    for (const visit of course.visits) steps.push(...visitSteps(visit, course, state));
   }
   steps.sort((a, b) => a.atMs - b.atMs || a.order - b.order);
   for (const { run } of steps) run();
+  store?.checkRest(courses, report);
+  checkMemory(courses, report);
 }
 
-interface State {
-  readonly add: (name: string, count: number) => void;
-  readonly used: ReadonlyMap<string, number>;
-  readonly levels: Levels;
-  readonly report: Report;
+/** What a request takes beside its body. */
+const OTHER_BYTES = 16_384;
+
+/** A stream that is open holds nothing of its request. */
+function heldUntilMs({ endAtMs, visits }: Course): number {
+  const last = visits.at(-1)?.tries.at(-1);
+  return last?.reading?.kind === 'stream' ? last.try.atMs + last.reading.atMs : endAtMs;
+}
+
+/** Bodies are refused only if they do not fit with what else may be held, and those that wait for an answer fit together. */
+function checkMemory(courses: readonly Course[], report: Report): void {
+  const bytesOf = ({ exchange }: Course) => Buffer.byteLength(exchange.ask.body ?? '');
+  for (const course of courses) {
+    const maxBytes = course.settings.server.max_buffered_bytes;
+    const { line } = course.exchange.lines[0]!;
+    if (maxBytes === undefined || course.early.kind !== 'counted') continue;
+    const isRefused = line['reason'] === 'memory';
+    const sum = (list: readonly Course[]) => list.reduce((all, one) => all + bytesOf(one), 0);
+    const others = courses.filter((one) => one !== course);
+    const mayHold = others.filter(
+      (one) => one.begunAtMs <= course.endAtMs && heldUntilMs(one) >= course.begunAtMs,
+    );
+    const most = sum([course, ...mayHold]) + courses.length * OTHER_BYTES;
+    if (isRefused && most <= maxBytes) report('limits', 'its body fits', course.exchange);
+    const atMs = course.visits[0]?.tries[0]?.try.atMs;
+    if (atMs === undefined) continue;
+    const isHeld = ({ exchange: { headSentAtMs, tries } }: Course) =>
+      tries.some((one) => one.atMs <= atMs && atMs < (one.headAtMs ?? one.endAtMs)) &&
+      headSentAtMs !== undefined;
+    if (sum([course, ...others.filter(isHeld)]) > maxBytes)
+      report('limits', 'bodies are held beyond max_buffered_bytes', course.exchange);
+  }
+}
+
+/** Its client may have left behind others, and have been refused all the same. */
+function isLimited({ exchange, visits }: Course): boolean {
+  const { line } = exchange.lines[0]!;
+  return visits.length === 0 && (line['outcome'] === 'rate_limited' || line['status'] === 429);
+}
+
+function requestSteps(course: Course, { add, levels, report, store, used }: State): Step[] {
+  const { begunAtMs, begunOrder, early, endAtMs, endOrder, exchange, settings } = course;
+  if (early.kind !== 'counted') return [];
+  const client = settings.clients.find(({ name }) => name === early.client);
+  const slots = [
+    ['all', settings.server.max_concurrent_requests] as const,
+    ...(client ? [[`client ${client.name}`, client.max_concurrent_requests] as const] : []),
+  ];
+  const limits = limitsOfClient(early.client, settings);
+  const { line } = exchange.lines[0]!;
+  const isRefused = isLimited(course) && line['reason'] !== 'memory';
+  const wrong = (text: string) => report('limits', text, exchange);
+  const told = exchange.answer && Number(exchange.answer.headers.get('retry-after'));
+  let hasSlot = false;
+  const checkLocally = () => {
+    const own = levels.of(limits);
+    const allowed = own.map((level) => level.allows(begunAtMs));
+    if (isRefused && allowed.every((one) => one === true)) wrong('it is refused with tokens left');
+    if (!isRefused && allowed.includes(false)) wrong('there is no token for it');
+    if (!isRefused) for (const level of own) level.take(level.limit.perRequest);
+    const waits = own
+      .filter((_, index) => allowed[index] !== true)
+      .map((level) => level.waitsAt(begunAtMs));
+    // Before the longest is over it would be refused again.
+    const [least, most] = [0, 1].map((at) => Math.max(...waits.map((wait) => wait[at]!)));
+    if (isRefused && told !== undefined && waits.length > 0 && !(told >= least! && told <= most!))
+      wrong(`Retry-After ${told}, and not ${least} to ${most}`);
+  };
+  const checkStored = () => {
+    if (limits.length === 0) return isRefused && wrong('it is refused without a limit');
+    const ask = store!.claim(limits, begunAtMs);
+    if (!ask) return store!.isThere(begunAtMs) && wrong('the store is not asked');
+    if (ask.toldAtMs === undefined || course.brokenAtMs <= ask.toldAtMs) return undefined;
+    if ((ask.refusedForMs !== undefined) !== isRefused) wrong('the store has said otherwise');
+    const seconds = Math.max(1, Math.ceil((ask.refusedForMs ?? 0) / 1000));
+    if (isRefused && told !== undefined && told !== seconds)
+      wrong(`Retry-After ${told}, and not ${seconds}`);
+    return undefined;
+  };
+  const begin = () => {
+    const isFull = slots.some(([name, max]) => max > 0 && (used.get(name) ?? 0) >= max);
+    if (isFull && !isRefused) wrong('it is let in beyond max_concurrent_requests');
+    if (isFull) return;
+    hasSlot = true;
+    for (const [name] of slots) add(name, 1);
+    if (store) checkStored();
+    else checkLocally();
+  };
+  const wereSkipped = course.visits.length > 0 && course.visits.every(({ skipped }) => skipped);
+  const end = () => {
+    if (!hasSlot) return;
+    for (const [name] of slots) add(name, -1);
+    const [least, most] = tokensOf(course);
+    for (const level of levels.of(limits)) {
+      if (level.limit.perRequest === 0) level.take(least, most);
+      else if (wereSkipped) level.take(-level.limit.perRequest);
+    }
+  };
+  // Behind another one on its connection it may begin later in the same moment, when others have ended.
+  const firstOrder = course.visits[0]?.tries[0]?.try.order ?? endOrder;
+  const isLate = exchange.behind !== undefined && !isRefused;
+  const order = isLate ? Math.max(begunOrder, firstOrder - 0.5) : begunOrder;
+  return [
+    { atMs: begunAtMs, order, run: begin },
+    // The slot is free behind the access line.
+    { atMs: endAtMs, order: endOrder + 0.25, run: end },
+  ];
+}
+
+/** The tokens that its answer has told, at least and at most. */
+function tokensOf({ brokenAtMs, endAtMs, visits }: Course): readonly [least: number, most: number] {
+  const last = visits.at(-1)?.tries.at(-1);
+  if (!last) return [0, 0];
+  const { reading } = last;
+  if (endAtMs >= brokenAtMs) {
+    const all = last.try.reply.items.map(({ tokens = 0 }) => tokens);
+    return [0, all.reduce((sum, one) => sum + one, 0)];
+  }
+  if (!reading || reading.kind === 'failure') return [0, 0];
+  // Whether what a broken stream has told counts is open.
+  const isBroken = reading.kind === 'stream' && reading.failure !== undefined;
+  return [isBroken ? 0 : reading.tokens, reading.tokens];
 }
 
 /** A visit takes a token and a slot of its provider; the slot is free with the last try, or with the end of the stream. */
-function visitSteps(visit: Visit, course: Course, { add, levels, report, used }: State): Step[] {
+function visitSteps(
+  visit: Visit,
+  course: Course,
+  { add, levels, report, store, used }: State,
+): Step[] {
   const { candidate, skipped, tries } = visit;
   if (skipped === 'circuit_open') return [];
   const { exchange, settings } = course;
-  const name = `provider ${candidate.provider}`;
-  const max = providerOf(course, candidate.provider).max_concurrent_requests;
-  const bucket = settings.rateLimit.enabled
-    ? settings.rateLimit.providers[candidate.provider]
-    : undefined;
+  const { provider } = candidate;
+  const name = `provider ${provider}`;
+  const max = providerOf(course, provider).max_concurrent_requests;
+  const limits = limitsOfProvider(provider, settings);
+  const isStored = store !== undefined && limits.length > 0;
   const last = tries.at(-1);
   const atMs = tries[0]?.try.atMs ?? visit.atMs;
   const order = tries[0]?.try.order ?? course.endOrder;
+  const wrong = (text: string) => report('limits', `${provider} ${text}`, exchange);
   const ask = () => {
-    const [level] = levels.get(name, bucket);
     const isFull = max > 0 && (used.get(name) ?? 0) >= max;
-    const tokens = level?.at(atMs) ?? Infinity;
-    const isClear = Math.abs(tokens - 1) > CLOSE;
-    if (skipped && !isFull && tokens > 1 + CLOSE) {
-      report('limits', `${candidate.provider} is passed over within its limits`, exchange);
-    }
+    const [level] = isStored ? [] : levels.of(limits);
+    const allowed = level?.allows(atMs) ?? true;
+    // While a store is asked, others begin and end.
+    if (skipped && !isStored && !isFull && allowed) wrong('is passed over within its limits');
     if (skipped) return;
-    if (isFull)
-      report('limits', `${candidate.provider} is asked beyond max_concurrent_requests`, exchange);
-    if (isClear && tokens < 1)
-      report('limits', `${candidate.provider} has no token left`, exchange);
-    level?.add(-1);
+    if (isFull) wrong('is asked beyond max_concurrent_requests');
+    if (level?.allows(atMs) === false) wrong('has no token left');
+    if (isStored && !store.claim(limits, atMs, 'told') && store.isThere(atMs - STORE_MS, atMs))
+      wrong('is asked, and the store was not');
+    level?.take(1);
     add(name, 1);
   };
   if (skipped || !last) return [{ atMs, order, run: ask }];
@@ -196,3 +329,97 @@ function visitSteps(visit: Visit, course: Course, { add, levels, report, used }:
     { ...free, run: () => add(name, -1) },
   ];
 }
+
+/** What the store was asked for. */
+class StoreView {
+  readonly #asks: { readonly atMs: number; readonly ask: StoreAsk }[] = [];
+  /** When its connection was there, and when it was not. */
+  readonly #states: { readonly atMs: number; readonly isUp: boolean }[] = [
+    { atMs: -Infinity, isUp: false },
+  ];
+  readonly #claimed = new Set<StoreAsk>();
+
+  constructor({ events }: History) {
+    for (const event of events) {
+      if (event.kind === 'store') this.#states.push(event);
+      if (event.kind === 'store asked') this.#asks.push(event);
+    }
+  }
+
+  /** A connection was there all the time. */
+  isThere(fromMs: number, toMs = fromMs): boolean {
+    const before = this.#states.findLast(({ atMs }) => atMs < fromMs - CLOSE_MS)!;
+    const within = this.#states.some(
+      ({ atMs, isUp }) => !isUp && atMs >= fromMs - CLOSE_MS && atMs <= toMs + CLOSE_MS,
+    );
+    return before.isUp && !within;
+  }
+
+  /** Returns the question for a token of each of these that was asked then, or that was answered with yes. */
+  claim(
+    limits: readonly Limit[],
+    atMs: number,
+    by: 'asked' | 'told' = 'asked',
+  ): StoreAsk | undefined {
+    const rows = rowsOf(limits);
+    const found = this.#asks.find((one) => {
+      const isSame = one.ask.tokens === undefined && rowsOf(one.ask.buckets) === rows;
+      const isFree = isSame && !this.#claimed.has(one.ask);
+      const isOk = by === 'asked' || one.ask.refusedForMs === undefined;
+      return (
+        isFree &&
+        isOk &&
+        Math.abs((by === 'told' ? (one.ask.toldAtMs ?? NaN) : one.atMs) - atMs) < CLOSE_MS
+      );
+    });
+    if (found) this.#claimed.add(found.ask);
+    return found?.ask;
+  }
+
+  /** With a store that was always there: what was taken and not given back is what was used, in all. */
+  checkRest(courses: readonly Course[], report: Report): void {
+    const isSteady =
+      this.#states.filter(({ isUp }) => !isUp).length === 1 &&
+      courses.every(({ begunAtMs }) => this.isThere(begunAtMs));
+    if (!isSteady || new Set(courses.map(({ settings }) => settings)).size > 1) return;
+    let [requests, tokens] = [0, 0];
+    for (const { ask } of this.#asks) {
+      const isOfTokens = ask.tokens !== undefined && ask.tokens > 0;
+      const ofRequests = ask.buckets.filter(({ perRequest }) => perRequest > 0).length;
+      if (isOfTokens) tokens += ask.tokens * ask.buckets.length;
+      else if (ask.refusedForMs === undefined) requests += (ask.tokens ?? 1) * ofRequests;
+    }
+    let [least, most, due] = [0, 0, 0];
+    let isOpen = false;
+    for (const course of courses) {
+      const { early, settings, visits } = course;
+      if (early.kind !== 'counted') continue;
+      const limits = limitsOfClient(early.client, settings);
+      const isRefused = isLimited(course);
+      // What a client that left meanwhile has taken is open.
+      isOpen ||= course.endAtMs >= course.brokenAtMs;
+      const wereSkipped = visits.length > 0 && visits.every(({ skipped }) => skipped);
+      const [from, to] = tokensOf(course);
+      const ofTokens = limits.filter(({ perRequest }) => perRequest === 0).length;
+      least += from * ofTokens;
+      most += to * ofTokens;
+      if (!isRefused && !wereSkipped) due += limits.length - ofTokens;
+      for (const { candidate, skipped } of visits)
+        if (!skipped) due += limitsOfProvider(candidate.provider, settings).length;
+    }
+    if (isOpen) return;
+    if (requests !== due)
+      report('limits', `the store has given ${requests} tokens for ${due} requests`);
+    if (tokens < least || tokens > most)
+      report('limits', `the store was told of ${tokens} tokens, and not of ${least} to ${most}`);
+  }
+}
+
+/** Without their names, which are the gateway's. */
+const rowsOf = (limits: readonly Omit<Limit, 'name'>[]) =>
+  limits
+    .map(({ capacity, periodSeconds, perRequest, rate }) =>
+      [rate, periodSeconds, capacity, perRequest].join('/'),
+    )
+    .toSorted()
+    .join(' ');

@@ -31,6 +31,7 @@ async function show(seed: number): Promise<void> {
 
 /** Returns the failing world, made smaller, as text. */
 async function explain(seed: number, problems: readonly string[]): Promise<string> {
+  Error.stackTraceLimit = 10;
   const smallest = await shrink(generate(seed));
   const left = await problemsOf(smallest);
   const history = await runWorld(smallest).then(print, (error: Error) => `${error.stack}`);
@@ -40,6 +41,8 @@ async function explain(seed: number, problems: readonly string[]): Promise<strin
 async function work(first: number): Promise<Result> {
   const failed = [];
   for (let seed = first; seed < first + BLOCK; seed += 1) {
+    // Errors are thrown by the thousand, and nobody looks where.
+    Error.stackTraceLimit = 0;
     const problems = await problemsOf(generate(seed));
     if (problems.length > 0) failed.push({ seed, text: await explain(seed, problems) });
     if (failed.length >= MAX_FAILURES) break;
@@ -73,7 +76,9 @@ async function runAll(count: number, first: number): Promise<void> {
   const startMs = Date.now();
   const runOne = () =>
     new Promise<void>((resolve) => {
-      const child = fork(BUNDLE, ['--worker'], { execArgv: ['--enable-source-maps'] });
+      const child = fork(BUNDLE, ['--worker'], {
+        execArgv: ['--enable-source-maps', '--max-semi-space-size=64'],
+      });
       const next = () => {
         const block = seeds.length < MAX_FAILURES ? waiting.shift() : undefined;
         if (block === undefined) return child.disconnect();

@@ -34,7 +34,13 @@ export interface Failure {
 
 /** What a reply comes to. Times are counted from the begin of the try. */
 export type Reading =
-  | { readonly kind: 'answer'; readonly atMs: number; readonly text: string }
+  | {
+      readonly kind: 'answer';
+      readonly atMs: number;
+      readonly text: string;
+      /** The total of its usage. */
+      readonly tokens: number;
+    }
   | { readonly kind: 'failure'; readonly atMs: number; readonly failure: Failure }
   | {
       readonly kind: 'stream';
@@ -43,8 +49,7 @@ export type Reading =
       readonly passes: readonly { readonly atMs: number; readonly text: string }[];
       readonly endMs: number;
       readonly failure: Failure | undefined;
-      /** `[DONE]` came or was added. */
-      readonly isDone: boolean;
+      readonly tokens: number;
     };
 
 export function refusal(status: number, says?: string): Failure {
@@ -194,7 +199,8 @@ export function readReply(reply: Reply, limits: Limits): Reading {
     return fail(last.atMs, { ...wrong, says, isRetried: false, fallsBack: true, circuit: 'none' });
   }
   if (limits.refusesEmpty && reply.items[0]?.isEmpty) return fail(last.atMs, EMPTY);
-  if (!isStream) return { kind: 'answer', atMs: last.atMs, text };
+  const tokens = reply.items[0]?.tokens ?? 0;
+  if (!isStream) return { kind: 'answer', atMs: last.atMs, text, tokens };
   const unsupported = { status: 501, type: 'unsupported_feature', code: 'UNSUPPORTED_FEATURE' };
   const more = { isRetried: false, fallsBack: true, circuit: 'maybe', isFinal: true } as const;
   return fail(last.atMs, { ...unsupported, ...more });
@@ -241,13 +247,14 @@ function readStream(reply: Reply, pieces: readonly Piece[], limits: Limits): Rea
   const { idleMs, limitMs, refusesEmpty, takesUsageOut } = limits;
   const passes: { atMs: number; text: string }[] = [];
   let beganMs: number | undefined;
+  let tokens = 0;
   let dataMs = 0;
   const begun = new Set<number>();
   const finished = new Set<number>();
   const end = (atMs: number, failure: Failure | undefined, addsDone = false): Reading => {
     if (beganMs === undefined) return { kind: 'failure', atMs, failure: failure ?? badGateway() };
     if (addsDone) passes.push({ atMs, text: 'data: [DONE]\n\n' });
-    return { kind: 'stream', atMs: beganMs, passes, endMs: atMs, failure, isDone: !failure };
+    return { kind: 'stream', atMs: beganMs, passes, endMs: atMs, failure, tokens };
   };
   let isDone = false;
   for (const [place, { atMs, item, isLast, isLateLineFeed }] of pieces.entries()) {
@@ -280,6 +287,7 @@ function readStream(reply: Reply, pieces: readonly Piece[], limits: Limits): Rea
     const endsEmpty = item.kind === 'finish' || (item.kind === 'done' && begun.size > 0);
     const begins = item.kind === 'content' || (!refusesEmpty && endsEmpty);
     if (begins) beganMs ??= atMs;
+    tokens = item.tokens ?? tokens;
     if (item.kind === 'usage' && takesUsageOut) continue;
     if (item.kind === 'done' && beganMs === undefined) {
       return end(atMs, begun.size > 0 ? EMPTY : badGateway());
@@ -312,6 +320,14 @@ export interface Candidates {
   readonly atMost: number;
 }
 
+/** Whether a client may ask for this model, or see it. */
+export function mayName(name: string, { clients }: Settings, client: string | undefined): boolean {
+  const allowed = clients.find((one) => one.name === client)?.models;
+  const allows = (one: string) =>
+    one.endsWith('*') ? name.startsWith(one.slice(0, -1)) : one === name;
+  return allowed?.some(allows) ?? true;
+}
+
 /** Returns who may be asked, in order (decisions.md, Model resolution, Retry and fallback, Aliases), or why nobody is. */
 export function candidatesFor(
   model: string,
@@ -322,11 +338,7 @@ export function candidatesFor(
     settings.providers.filter(({ enabled }) => enabled).map((one) => [one.id, one]),
   );
   const alias = settings.aliases.find(({ name }) => name === model);
-  const allowed = settings.clients.find(({ name }) => name === client)?.models;
-  const may = (name: string) =>
-    allowed?.some((one) =>
-      one.endsWith('*') ? name.startsWith(one.slice(0, -1)) : one === name,
-    ) ?? true;
+  const may = (name: string) => mayName(name, settings, client);
   const resolve = (name: string): Candidate | Failure => {
     const slash = name.indexOf('/');
     const isWhole = slash < 0 && !registered.has(name);

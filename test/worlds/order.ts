@@ -18,7 +18,6 @@ interface Step {
 }
 
 export function checkOrder(history: History, courses: readonly Course[], report: Report): void {
-  const hasStore = courses.some(({ settings }) => settings.rateLimit.hasStore);
   const steps: Step[] = [];
   const circuits = new Circuits(report);
   const busy = courses.flatMap((course) =>
@@ -44,8 +43,7 @@ export function checkOrder(history: History, courses: readonly Course[], report:
   }
   if (settings.length === 1) checkWeights(courses, report);
   steps.sort((a, b) => a.atMs - b.atMs || a.rank - b.rank || a.order - b.order);
-  // With a store nobody sees when it was decided.
-  if (!hasStore) for (const { run } of steps) run();
+  for (const { run } of steps) run();
   if (courses.length > 0) checkKeys(history, courses, report);
 }
 
@@ -57,11 +55,13 @@ function isSame({ candidate }: Visit, other: Visit): boolean {
 function visitSteps(circuits: Circuits, course: Course, visit: Visit, isAgain: boolean): Step[] {
   const { candidate, skipped, tries } = visit;
   const { exchange } = course;
+  if (asksStore(candidate.provider, course)) return [];
   const hasOthers =
     course.candidates && 'list' in course.candidates && course.candidates.atMost > 1;
   if (skipped === 'limit') return [];
   const { atMs } = visit;
   if (skipped) {
+    if (!isTimeKnown(visit, course)) return [];
     return [{ atMs, rank: SKIP, order: course.endOrder, run: () => circuits.skip(visit, course) }];
   }
   const first = tries[0];
@@ -93,6 +93,19 @@ function visitSteps(circuits: Circuits, course: Course, visit: Visit, isAgain: b
       steps.push({ atMs: lastedMs, rank: RESULT, order: 0, run: () => circuits.lasted(of) });
   }
   return steps;
+}
+
+/** While the store is asked for a token of this provider, others begin and end: nobody sees when it was decided. */
+function asksStore(id: string, { settings: { rateLimit } }: Course): boolean {
+  const { enabled, hasStore, providers } = rateLimit;
+  return hasStore && enabled && (providers[id]?.requests_per_second ?? 0) > 0;
+}
+
+/** With a store, who is passed over is so at once only after somebody was asked. */
+function isTimeKnown(visit: Visit, { settings, visits }: Course): boolean {
+  const before = visits.slice(0, visits.indexOf(visit));
+  const last = before.findLast(({ skipped }) => skipped !== 'circuit_open');
+  return !settings.rateLimit.hasStore || (last !== undefined && !last.skipped);
 }
 
 interface Of {
@@ -223,6 +236,7 @@ class Circuits {
     const { candidates, exchange, visits } = course;
     if (!candidates || !('list' in candidates) || candidates.balanced < 2) return;
     const list = candidates.list.slice(0, candidates.balanced);
+    if (list.some(({ provider }) => asksStore(provider, course))) return;
     const [chosen] = visits;
     const { order } = chosen!.tries[0]!.try;
     const restless = list.filter(
@@ -288,7 +302,10 @@ class Circuits {
 function sessionOf({ early, exchange }: Course): string {
   const header = (name: string) => exchange.ask.headers.find(([one]) => one === name)?.[1];
   const client = early.kind === 'counted' ? early.client : undefined;
-  return header('x-session-id') ?? client ?? header('authorization') ?? '';
+  const { promptCacheKey = '' } = exchange.ask.chat!;
+  const named = header('x-session-id') ?? header('x-session-affinity');
+  const body = Buffer.byteLength(promptCacheKey) <= 64 ? promptCacheKey : '';
+  return named ?? (body || (client ?? header('authorization') ?? ''));
 }
 
 const KEY_STATUSES = new Set([401, 403, 429]);
@@ -306,11 +323,11 @@ interface KeyUse {
 
 /** A refused key is not sent for a while if there is another one, and a session keeps its key. */
 function checkKeys(history: History, courses: readonly Course[], report: Report): void {
-  const [{ settings } = courses[0]!] = courses;
-  for (const provider of settings.providers) {
+  const [settings, ...others] = new Set(courses.map((course) => course.settings));
+  for (const provider of settings!.providers) {
     // With other settings it is another provider, whose keys have their turns anew.
-    const isKept = courses.every(
-      (one) => effectiveOf(provider.id, one.settings) === effectiveOf(provider.id, settings),
+    const isKept = others.every(
+      (one) => effectiveOf(provider.id, one) === effectiveOf(provider.id, settings!),
     );
     if (provider.api_keys.length > 1 && isKept) checkKeysOf(provider, history, courses, report);
   }

@@ -39,6 +39,9 @@ export interface ClientSettings extends Bucket {
   readonly keys: readonly string[];
   readonly models?: readonly string[] | undefined;
   readonly max_concurrent_requests: number;
+  readonly requests_per_minute?: number | undefined;
+  readonly tokens_per_minute?: number | undefined;
+  readonly tokens_per_day?: number | undefined;
 }
 
 export interface ProviderSettings {
@@ -47,6 +50,7 @@ export interface ProviderSettings {
   readonly api_keys: readonly string[];
   readonly default_model?: string | undefined;
   readonly models?: readonly string[] | undefined;
+  readonly model_details?: Readonly<Record<string, ModelDetails>> | undefined;
   readonly key_affinity: boolean;
   readonly stream_usage: boolean;
   readonly timeout?: number | undefined;
@@ -55,6 +59,8 @@ export interface ProviderSettings {
   readonly forward_headers: readonly string[];
   readonly return_headers: readonly string[];
 }
+
+export type ModelDetails = Readonly<{ context_length?: number; max_output_tokens?: number }>;
 
 export interface AliasSettings {
   readonly name: string;
@@ -93,6 +99,7 @@ export interface Ask {
 export interface ChatPlan {
   readonly model: string;
   readonly isStream: boolean;
+  readonly promptCacheKey?: string | undefined;
   /** What `stream_usage` would add is there. */
   readonly asksForUsage: boolean;
   /** It is refused with 400, or with this status. */
@@ -129,6 +136,10 @@ export interface Item {
   readonly error?: ErrorPlan | undefined;
   /** A whole completion that says nothing. */
   readonly isEmpty?: boolean | undefined;
+  /** The total of its usage. */
+  readonly tokens?: number | undefined;
+  /** What a list of models has. */
+  readonly models?: readonly (ModelDetails & { readonly id: string })[] | undefined;
 }
 
 export interface ErrorPlan {
@@ -177,7 +188,8 @@ export type Incident =
 
 /** A provider answers everybody so for a while. */
 export interface Outage {
-  readonly provider: string;
+  /** Undefined: all of them. */
+  readonly provider: string | undefined;
   readonly fromMs: number;
   readonly toMs: number;
   readonly reply: Reply;
@@ -189,6 +201,8 @@ export interface Plan {
   readonly connections: readonly ConnectionPlan[];
   readonly incidents: readonly Incident[];
   readonly outages: readonly Outage[];
+  /** To the gateway's questions for models, by provider; behind the last one they answer well. */
+  readonly lists: Readonly<Record<string, readonly Reply[]>>;
 }
 
 /** Returns the settings as gateway.toml. */
@@ -235,6 +249,12 @@ export function toToml(settings: Settings): string {
 function section(name: string, values: object): string {
   const rows = Object.entries(values)
     .filter(([, value]) => value !== undefined)
-    .map(([key, value]) => `${key} = ${JSON.stringify(value)}`);
+    .map(([key, value]) => `${key} = ${toValue(value)}`);
   return [`[${name}]`, ...rows].join('\n');
+}
+
+function toValue(value: unknown): string {
+  if (typeof value !== 'object' || Array.isArray(value)) return JSON.stringify(value);
+  const rows = Object.entries(value!).map(([key, one]) => `${key} = ${toValue(one)}`);
+  return `{ ${rows.join(', ')} }`;
 }

@@ -51,12 +51,17 @@ export function createProviders(clock: Clock, plan: Plan, history: History): Tra
       const exchange = history.exchanges.find(({ ask }) => ask.number === number);
       const { method, path } = request;
       const outage = plan.outages.find(
-        (one) => one.provider === provider && one.fromMs <= clock.nowMs && clock.nowMs < one.toMs,
+        (one) =>
+          (one.provider ?? provider) === provider &&
+          one.fromMs <= clock.nowMs &&
+          clock.nowMs < one.toMs,
       );
       const before = exchange?.tries.filter((one) => one.provider === provider).length ?? 0;
       const planned = exchange
         ? (exchange.ask.replies[provider]?.[before] ?? answerWell(exchange.ask))
-        : listModels();
+        : (plan.lists[provider]?.[
+            history.lists.filter((one) => one.provider === provider).length
+          ] ?? listModels());
       const reply = outage?.reply ?? planned;
       const made: Try = {
         provider,
@@ -98,7 +103,8 @@ async function readBody(request: UpstreamRequest, made: Try): Promise<void> {
   }
   const slices: Buffer[] = [];
   for await (const slice of body) slices.push(slice);
-  made.body = Buffer.concat(slices).toString();
+  // Given up meanwhile, it is not read to its end.
+  if (made.end === 'open') made.body = Buffer.concat(slices).toString();
 }
 
 interface Settle {

@@ -19,12 +19,19 @@ const PLAIN: Omit<Reply, 'items' | 'headers'> = {
   endMs: 0.2,
   rest: '',
 };
-const USAGE = { prompt_tokens: 3, completion_tokens: 5, total_tokens: 8 };
+/** Most answers have so many, and some have many. */
+const tokensOf = (random: Random) => random.pick([8, 8, 8, 40, 300]);
+const usageOf = (tokens: number) => ({
+  prompt_tokens: 3,
+  completion_tokens: tokens - 3,
+  total_tokens: tokens,
+});
 
-function completion(id: string, content: string): Item {
+function completion(id: string, content: string, tokens = 8): Item {
   const choice = { index: 0, message: { role: 'assistant', content }, finish_reason: 'stop' };
-  const whole = { id, object: 'chat.completion', model: 'm', choices: [choice], usage: USAGE };
-  return { kind: 'json', text: JSON.stringify(whole), waitMs: 0.3 };
+  const usage = usageOf(tokens);
+  const whole = { id, object: 'chat.completion', model: 'm', choices: [choice], usage };
+  return { kind: 'json', text: JSON.stringify(whole), waitMs: 0.3, tokens };
 }
 
 function chunk(delta: object, finish_reason: string | null = null, index = 0): string {
@@ -47,10 +54,30 @@ export function answerWell({ id, chat }: AskedFor): Reply {
   return { ...PLAIN, headers: [STREAM_TYPE], items };
 }
 
+type Models = NonNullable<Item['models']>;
+
 /** The reply to the gateway's own question for models. */
-export function listModels(): Reply {
-  const text = JSON.stringify({ data: [{ id: 'm0' }, { id: 'listed' }] });
-  return { ...PLAIN, headers: [JSON_TYPE], items: [{ kind: 'json', text, waitMs: 0.3 }] };
+export function listModels(models: Models = [{ id: 'm0' }, { id: 'listed' }], as = 0): Reply {
+  const named = models.map(({ id, ...more }) => ({ name: `models/${id}`, ...more }));
+  const text = JSON.stringify([{ data: models }, models, { models: named }][as]);
+  return { ...PLAIN, headers: [JSON_TYPE], items: [{ kind: 'json', text, waitMs: 0.3, models }] };
+}
+
+/** One that is a list, or is none: late, cut off, with a wrong key. */
+export function aList(random: Random): Reply {
+  const models = ['m0', 'm1', 'listed']
+    .filter(() => random.oneIn(2))
+    .map((id) => (random.oneIn(2) ? { id, context_length: random.integer(1, 9) } : { id }));
+  const list = listModels(models, random.integer(0, 2));
+  const headMs = time(random, 0.2, 4000);
+  if (!random.oneIn(3)) return { ...list, headMs };
+  return random.pick<() => Reply>([
+    () => ({ ...anErrorStatus(random), end: random.pick(['end', 'hang'] as const) }),
+    () => ({ ...list, end: random.pick(['cut', 'hang'] as const) }),
+    () => ({ ...list, headMs: undefined }),
+    () => ({ ...list, fault: random.pick(NETWORK_FAULTS) }),
+    () => ({ ...list, items: [completion('x', 'y')] }),
+  ])();
 }
 
 /** Times with a fraction: hardly two things of a world happen at the same moment. */
@@ -70,7 +97,7 @@ function timing(random: Random, isSlow: boolean) {
 export function anAnswer(ask: AskedFor, random: Random, isSlow: boolean): Reply {
   const common = { ...PLAIN, ...timing(random, isSlow), headers: headersOf(random) };
   if (ask.chat?.isStream) return { ...common, ...aStream(ask, random, isSlow) };
-  const json = completion(ask.id, `c${random.integer(0, 99)}`);
+  const json = completion(ask.id, `c${random.integer(0, 99)}`, tokensOf(random));
   const isCut = random.oneIn(4);
   const at = random.integer(1, json.text.length - 1);
   const cut = isCut ? { at, waitMs: time(random, 0, isSlow ? 3000 : 20) } : undefined;
@@ -121,9 +148,9 @@ function aStream(ask: AskedFor, random: Random, isSlow: boolean): Pick<Reply, 'i
   const eol = random.oneIn(4) ? '\r\n\r\n' : '\n\n';
   const waitMs = () => time(random, 0, random.oneIn(isSlow ? 3 : 20) ? 5000 : 30);
   const items: Item[] = [];
-  const add = (kind: Item['kind'], text: string) =>
+  const add = (kind: Item['kind'], text: string, tokens?: number) =>
     void items.push(
-      cutUp({ kind, text: text + eol, waitMs: random.oneIn(3) ? 0 : waitMs() }, random),
+      cutUp({ kind, text: text + eol, waitMs: random.oneIn(3) ? 0 : waitMs(), tokens }, random),
     );
   if (random.oneIn(5)) add('comment', ': ping');
   if (random.oneIn(2)) add('preamble', chunk({ role: 'assistant', content: '' }));
@@ -137,7 +164,9 @@ function aStream(ask: AskedFor, random: Random, isSlow: boolean): Pick<Reply, 'i
   for (let index = 0; index < finished; index += 1) add('finish', chunk({}, 'stop', index));
   const asksForUsage = ask.chat?.asksForUsage === true;
   if (asksForUsage || random.oneIn(3)) {
-    add('usage', `data: ${JSON.stringify({ choices: [], usage: USAGE, x_groq: 1 })}`);
+    const tokens = tokensOf(random);
+    const usage = { choices: [], usage: usageOf(tokens), x_groq: 1 };
+    add('usage', `data: ${JSON.stringify(usage)}`, tokens);
   }
   if (!random.oneIn(5)) add('done', 'data: [DONE]');
   if (random.oneIn(20)) add('comment', ': after');

@@ -90,20 +90,11 @@ function* plainerSettings(settings: Settings): Generator<Settings> {
   }
   const [plain] = PLAIN_SETTINGS.providers;
   for (const [index, provider] of settings.providers.entries()) {
-    for (const [name, value] of Object.entries(plain!)) {
-      if (
-        name === 'id' ||
-        JSON.stringify(provider[name as keyof ProviderSettings]) === JSON.stringify(value)
-      ) {
-        continue;
-      }
-      const plainer = name === 'api_keys' ? provider.api_keys.slice(0, 1) : value;
-      if (JSON.stringify(plainer) === JSON.stringify(provider[name as keyof ProviderSettings]))
-        continue;
-      yield {
-        ...settings,
-        providers: settings.providers.with(index, { ...provider, [name]: plainer }),
-      };
+    const names = Object.keys(provider) as (keyof ProviderSettings)[];
+    for (const name of names.filter((one) => one !== 'id')) {
+      if (JSON.stringify(provider[name]) === JSON.stringify(plain![name])) continue;
+      const plainer = { ...provider, [name]: plain![name] };
+      yield { ...settings, providers: settings.providers.with(index, plainer) };
     }
   }
 }

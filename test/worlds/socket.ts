@@ -24,6 +24,8 @@ type Done = (error?: Error | null) => void;
 /** The members of net.Server that its connections change. */
 type Counted = Server & { _connections: number; _emitCloseIfDrained: () => void };
 
+export const connectionsOf = (server: Server) => (server as Counted)._connections;
+
 export class MemorySocket extends Duplex {
   readonly remoteAddress: string;
   bytesRead = 0;

@@ -4,11 +4,13 @@ import type { StoredBucket, Taken } from '../../src/policy/limiter.ts';
 import type { ConnectionOptions } from '../../src/store/connection.ts';
 import type { Random } from '../support/random.ts';
 import type { Clock } from './clock.ts';
-import type { History } from './history.ts';
+import type { History, StoreAsk } from './history.ts';
 
 /** The limit of the real connection for a reply. */
 const ANSWER_MS = 50;
 const CONNECT_MS = 1.3;
+/** In a bucket of which a request takes none there has to be so much. */
+const LEAST_TOKENS = 1e-6;
 
 interface Level {
   tokens: number;
@@ -32,14 +34,13 @@ export class Store {
   connect(events: ConnectionOptions): StoreConnection {
     const connection = new StoreConnection(this, this.#clock, events);
     this.#open.add(connection);
-    this.#clock.after(CONNECT_MS, () => (this.isUp ? events.onReady() : connection.end(false)));
+    this.#clock.after(CONNECT_MS, () => (this.isUp ? connection.begin() : connection.end(false)));
     return connection;
   }
 
   /** It goes, with all connections, or comes. */
   set(isUp: boolean): void {
     this.isUp = isUp;
-    this.#events.push({ atMs: this.#clock.nowMs, kind: 'store', isUp });
     if (!isUp) for (const connection of this.#open) connection.end(true);
   }
 
@@ -52,26 +53,28 @@ export class Store {
   }
 
   /** Takes what a request takes of each bucket, or of none; or so many `tokens` of each in any case, or puts them back. */
-  run(buckets: readonly StoredBucket[], tokens?: number): Taken {
+  run(buckets: readonly StoredBucket[], tokens?: number): StoreAsk {
     const levels = buckets.map((bucket) => this.#level(bucket));
-    const isShort = ({ tokens: left }: Level, { perRequest }: StoredBucket) =>
-      perRequest > 0 ? left < perRequest : left <= 0;
-    const short =
-      tokens === undefined ? levels.findIndex((level, at) => isShort(level, buckets[at]!)) : -1;
-    const refusedBy = buckets[short];
-    const names = buckets.map(({ name }) => name).join(', ');
-    const text = `${tokens ?? 'ask'} of ${names}: ${refusedBy ? 'refused' : 'OK'}`;
-    this.#events.push({ atMs: this.#clock.nowMs, kind: 'token', text });
-    if (refusedBy) {
-      const { perRequest, periodSeconds, rate } = refusedBy;
-      const waitMs = ((perRequest - levels[short]!.tokens) / rate) * periodSeconds * 1000;
-      return { refusedBy, waitMs };
-    }
+    const waits = levels.map(({ tokens: left }, at) => {
+      const { perRequest, periodSeconds, rate } = buckets[at]!;
+      const needed = tokens === undefined ? Math.max(perRequest, LEAST_TOKENS) : -Infinity;
+      return Math.max(0, ((needed - left) / rate) * periodSeconds * 1000);
+    });
+    const longestMs = Math.max(...waits);
+    const refusedForMs = longestMs > 0 ? longestMs : undefined;
+    const refusedBy = buckets[waits.indexOf(longestMs)]!;
+    const ask: StoreAsk = { buckets, tokens, refusedBy, refusedForMs };
+    this.record({ kind: 'store asked', ask });
     for (const [index, level] of levels.entries()) {
       const { capacity, perRequest } = buckets[index]!;
-      level.tokens = Math.min(capacity, level.tokens - (tokens ?? perRequest));
+      const taken = refusedForMs === undefined ? (tokens ?? perRequest) : 0;
+      level.tokens = Math.min(capacity, level.tokens - taken);
     }
-    return 'taken';
+    return ask;
+  }
+
+  record(event: { kind: 'store asked'; ask: StoreAsk } | { kind: 'store'; isUp: boolean }): void {
+    this.#events.push({ atMs: this.#clock.nowMs, ...event });
   }
 
   #level({ name, rate, periodSeconds, capacity }: StoredBucket): Level {
@@ -104,20 +107,32 @@ class StoreConnection {
       if (this.#isEnded) return resolve(undefined);
       const { latencyMs } = this.#store;
       this.#pending.add(resolve);
-      const taken = this.#store.run(buckets, tokens);
+      const ask = this.#store.run(buckets, tokens);
+      const { refusedBy, refusedForMs } = ask;
+      const taken: Taken =
+        refusedForMs === undefined ? 'taken' : { refusedBy, waitMs: refusedForMs };
       return this.#clock.after(Math.min(latencyMs, ANSWER_MS), () => {
         if (!this.#pending.delete(resolve)) return;
-        if (latencyMs <= ANSWER_MS) return resolve(taken);
+        if (latencyMs <= ANSWER_MS) {
+          ask.toldAtMs = this.#clock.nowMs;
+          return resolve(taken);
+        }
         resolve(undefined);
         this.end(false);
       });
     });
   }
 
+  begin(): void {
+    this.#store.record({ kind: 'store', isUp: true });
+    this.#events.onReady();
+  }
+
   end(wasIdle: boolean): void {
     if (this.#isEnded) return;
     this.#isEnded = true;
     this.#store.closed(this);
+    this.#store.record({ kind: 'store', isUp: false });
     const isIdle = wasIdle && this.#pending.size === 0;
     for (const resolve of this.#pending) resolve(undefined);
     this.#pending.clear();

@@ -9,13 +9,16 @@ import { GatewayError } from '../../src/lib/errors.ts';
 import { createRandom } from '../support/random.ts';
 import { Client } from './client.ts';
 import { Clock } from './clock.ts';
-import type { Event, History, Line } from './history.ts';
+import type { Event, Exchange, History, Line, Try } from './history.ts';
 import { type Plan, type Settings, toToml } from './plan.ts';
 import { createProviders } from './provider.ts';
+import { connectionsOf, MemorySocket } from './socket.ts';
 import { Store } from './store.ts';
 
 /** For what lasts after the last answer: the end of streams, uploads that are read and dropped. */
 const REST_MS = 40_000;
+/** After a request is over, what it has begun is too. */
+const QUIET_MS = 700;
 const realImmediate = setImmediate;
 
 /** Runs it in a turn of the real event loop, without any real time between its parts. */
@@ -47,9 +50,13 @@ function run(plan: Plan): History {
       const line = JSON.parse(text) as Line;
       const exchange = history.exchanges.find(({ ask }) => ask.id === line['request_id']);
       const order = events.length;
-      if (line.message === 'request') exchange?.lines.push({ line, atMs: clock.nowMs, order });
+      if (line.message === 'request') {
+        exchange?.lines.push({ line, atMs: clock.nowMs, order });
+        clock.after(QUIET_MS, () => history.leftovers.push(...left()));
+      }
       events.push({ atMs: clock.nowMs, kind: 'line', line, exchange });
     };
+    let left: () => string[] = () => [];
     const runtime = { writeLog, isTerminal: false, clientLimits: CLIENT_LIMITS };
     const transport = createProviders(clock, plan, history);
     const store = new Store(clock, random, history);
@@ -60,6 +67,7 @@ function run(plan: Plan): History {
     events.push({ atMs: clock.nowMs, kind: 'settings', settings: plan.settings });
     void service.store?.connect();
     void service.server.listen(8080, '0.0.0.0');
+    void service.admin?.listen(8081, '127.0.0.1');
     const server = servers[0]!;
     const open = new Set(plan.connections);
     for (const connection of plan.connections) {
@@ -92,11 +100,13 @@ function run(plan: Plan): History {
     // What runs as long as the gateway does.
     clock.run(() => true);
     const atRest = new Set(clock.running());
+    left = () => (service.store || !isQuiet(history) ? [] : timersOf(clock, atRest));
     clock.run(() => open.size === 0);
     let isRested = false;
     clock.after(REST_MS, () => (isRested = true));
     clock.run(() => isRested);
-    history.leftovers.push(...leftoversOf(service, clock, atRest));
+    history.leftovers.push(...leftoversOf(service, connectionsOf(server), clock, atRest));
+    if (service.admin) history.metrics = scrape(servers[1]!, clock);
     drain({ delayMs: 0, timeoutMs: 1000 });
     clock.run(() => events.at(-1)!.kind === 'drained' || events.some(isDrained));
     return history;
@@ -105,11 +115,46 @@ function run(plan: Plan): History {
   }
 }
 
+/** Returns the metrics of the admin listener. */
+function scrape(server: Server, clock: Clock): string {
+  let text = '';
+  let isOver = false;
+  const onBytes = (bytes: Buffer) => (text += bytes.toString());
+  const socket = new MemorySocket(server, { onBytes, onEnd: () => (isOver = true) }, '127.0.0.1');
+  socket.receive(Buffer.from('GET /metrics HTTP/1.0\r\nhost: 127.0.0.1\r\n\r\n'));
+  clock.run(() => isOver);
+  socket.receive(null);
+  // It has asked for the models too.
+  let isRested = false;
+  clock.after(4000, () => (isRested = true));
+  clock.run(() => isRested);
+  return text.slice(text.indexOf('\r\n\r\n') + 4);
+}
+
 const isDrained = ({ kind }: Event) => kind === 'drained';
+
+/** Nobody asks, and no provider is asked. */
+function isQuiet({ events, exchanges, lists }: History): boolean {
+  const isOver = ({ headSentAtMs, lines, tries }: Exchange) =>
+    (headSentAtMs === undefined || lines.length > 0) && tries.every(isEnded);
+  return (
+    exchanges.every(isOver) && lists.every(isEnded) && !events.some(({ kind }) => kind === 'drain')
+  );
+}
+
+const isEnded = ({ end }: Try) => end !== 'open';
+
+/** Those that run for no request: a connection that is closed is read on, incidents are watched, connections are kept. */
+function timersOf(clock: Clock, atRest: ReadonlySet<string>): string[] {
+  const isExpected = (text: string) => atRest.has(text) || /^every 1000 |^in \d{5,} /.test(text);
+  const left = clock.running().filter((text) => !isExpected(text));
+  return left.map((text) => `a timer while nobody asks: ${text}`);
+}
 
 /** What should be back where it was, once all is over. */
 function leftoversOf(
   { budget, server, store }: Service,
+  connections: number,
   clock: Clock,
   atRest: ReadonlySet<string>,
 ): string[] {
@@ -119,6 +164,7 @@ function leftoversOf(
     'waiting bytes': budget.waitingBytes,
     'waiting streams': budget.queue.size,
     'requests in flight': server.counts.inFlight,
+    connections,
   };
   // A store that is away is asked for again and again.
   const timers = clock.running().filter((text) => !atRest.has(text) && !store?.state.isAway);
