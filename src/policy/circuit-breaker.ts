@@ -128,7 +128,6 @@ export class CircuitBreaker {
   recordOutcome(candidate: Target, failure: GatewayError | undefined): void {
     const { provider, model, isBalanced } = candidate;
     if (failure === undefined) return this.record('success', provider, model);
-    if (!failure.isAboutProvider) return;
     const { details, outcome, status } = failure;
     const isTargets = isBalanced && outcome !== 'rejected' && TARGET_STATUSES.has(status);
     const isOutage = OUTAGE_STATUSES.has(status) || isTargets;

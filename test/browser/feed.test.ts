@@ -92,7 +92,7 @@ browserTest(
         return { state, inFlight, lastError, tries, failed, rejected, left };
       },
     );
-    assert.equal(openai!.state, 'gpt-5 answers with errors\ngpt-5 kept away, 19 s left');
+    assert.equal(openai!.state, 'openai/gpt-5 answers with errors\ngpt-5 kept away, 19 s left');
     assert.deepEqual([openai!.inFlight, ollama!.inFlight], ['5\noldest 14 s', '1']);
     assert.deepEqual([openai!.failed, openai!.rejected, openai!.left], ['14', '40', '–']);
     assert.match(openai!.lastError!, /10:09:50\nread ECONNRESET/);

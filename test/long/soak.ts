@@ -3,14 +3,17 @@
  * point, one in ten requests meets a faulty provider. Everything that arrives is compared by hash.
  *
  *   npm run test:soak -- [MINUTES]      20 where nothing is said
+ *   ... --processes 2                   at one port; both reload every 5 s, and one of them is killed every 20 s
  */
 
 import assert from 'node:assert/strict';
 import { fork, type ChildProcess } from 'node:child_process';
 import { on } from 'node:events';
 import { Agent, request as httpRequest } from 'node:http';
+import type { Socket } from 'node:net';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { parseArgs } from 'node:util';
 
 import { assertErrorObject } from '../support/documented.ts';
 import { createRandom, type Random } from '../support/random.ts';
@@ -18,7 +21,12 @@ import { answerTo, FAULTS, sha256, type SoakRequest } from '../support/soak-answ
 import type { Vitals } from '../support/soak-gateway.ts';
 import { errorAfter } from '../support/streams.ts';
 
-const MINUTES = Number(process.argv[2] ?? 20);
+const { positionals, values: options } = parseArgs({
+  allowPositionals: true,
+  options: { processes: { type: 'string', default: '1' } },
+});
+const MINUTES = Number(positionals[0] ?? 20);
+const PROCESSES = Number(options.processes);
 const SEED = Number(process.env['FUZZ_SEED'] ?? Date.now() % 2 ** 31);
 const CLIENTS = 40;
 const SAMPLE_EVERY_MS = 5000;
@@ -26,6 +34,8 @@ const SAMPLE_EVERY_MS = 5000;
 const CLOSING_MS = 500;
 /** Far beyond every limit of this gateway: what has no answer by then is lost. */
 const LOST_MS = 20_000;
+const RELOAD_EVERY_MS = 5000;
+const RELOADS_PER_KILL = 4;
 /** Below this many minutes the slope is noise. */
 const SLOPE_MINUTES = 10;
 const MAX_SLOPE_PERCENT_PER_HOUR = 2;
@@ -47,6 +57,7 @@ async function startChild(
   });
   children.push(child);
   child.once('exit', (code, signal) => {
+    if (child.killed) return;
     console.log(`FAILED: ${name} ended with ${code ?? signal}`);
     process.exit(1);
   });
@@ -67,27 +78,68 @@ const provider = (id: string) =>
   `[providers.${id}]\nbase_url = "http://127.0.0.1:${upstream.port}/${id}/v1"\napi_key = "none"\n`;
 // Without optimised code: V8 adds to it for tens of minutes, some 60 KiB in twenty, and that is no leak.
 const flags = ['--expose-gc', '--no-opt', '--no-maglev', '--no-sparkplug'];
-const SOAK_TOML = `[server]\ntimeout = 1\nstream_idle_timeout = 1\n[providers]\nfallback = ["q"]\n${provider('p')}retries = 1\n${provider('q')}`;
-const { child: gateway, port: gatewayPort } = await startChild('soak-gateway.ts', {
-  flags,
-  env: { SOAK_TOML },
-});
+const isShared = PROCESSES > 1;
+/** A process that starts takes the cores of the others for a while. */
+const TIMEOUT_SECONDS = isShared ? 3 : 1;
+const SOAK_TOML = `[server]\nreuse_port = ${isShared}\ntimeout = ${TIMEOUT_SECONDS}\nstream_idle_timeout = ${TIMEOUT_SECONDS}\n[providers]\nfallback = ["q"]\n${provider('p')}retries = 1\n${provider('q')}`;
+/** Who has accepted the latest connection from each port of ours, and when that was heard of. */
+const owners = new Map<number, { readonly child: ChildProcess; readonly atMs: number }>();
+
+/** The oldest first. */
+const gateways: ChildProcess[] = [];
+
+async function startGateway(atPort = 0): Promise<number> {
+  const env = { SOAK_TOML, SOAK_PORT: String(atPort) };
+  const { child, port } = await startChild('soak-gateway.ts', { flags, env });
+  child.on('message', ({ acceptedFrom: from }: { acceptedFrom?: number }) => {
+    if (from !== undefined) owners.set(from, { child, atMs: performance.now() });
+  });
+  gateways.push(child);
+  return port;
+}
+
+const gatewayPort = await startGateway();
+while (gateways.length < PROCESSES) await startGateway(gatewayPort);
 
 const agent = new Agent({ keepAlive: true, maxSockets: CLIENTS });
 
-/** How the gateway fares while nothing is in flight and no connection is open: those are no leak. */
-async function ask(): Promise<Vitals> {
+/** How the gateways fare while nothing is in flight and no connection is open: those are no leak. */
+async function ask(): Promise<Vitals[]> {
   agent.destroy();
   upstream.child.send('close');
   await sleep(CLOSING_MS);
-  const vitals = receive<Vitals>(gateway, 'heapBytes');
-  gateway.send('vitals');
-  return vitals;
+  return Promise.all(
+    gateways.map(async (gateway) => {
+      const vitals = receive<Vitals>(gateway, 'heapBytes');
+      gateway.send('vitals');
+      return vitals;
+    }),
+  );
+}
+
+/** When each connection was begun, and from which port of ours. */
+const origins = new WeakMap<Socket, { readonly begunAtMs: number; port: number }>();
+
+function noteOrigin(socket: Socket): void {
+  if (!socket.connecting) return;
+  const origin = { begunAtMs: performance.now(), port: 0 };
+  origins.set(socket, origin);
+  socket.once('connect', () => (origin.port = socket.localPort!));
+}
+
+/** A connection broke: with the process that had accepted it, or for no reason. */
+function causeOf(socket: Socket | null): 'cut' | 'lost' {
+  const origin = socket && origins.get(socket);
+  const owner = origin && owners.get(origin.port);
+  return owner && owner.atMs > origin.begunAtMs && owner.child.killed ? 'cut' : 'lost';
 }
 
 const totals = {
   requests: 0,
   aborted: 0,
+  /** By the end of the process that had accepted them; with `tcp_migrate_req` (test/network.sh) others are handed on. */
+  cut: 0,
+  killed: 0,
   faulty: 0,
   refused: 0,
   lost: 0,
@@ -100,9 +152,9 @@ interface Outcome {
   readonly text: string;
 }
 
-type Ending = Outcome | 'aborted' | 'lost';
+type Ending = Outcome | 'aborted' | 'cut' | 'lost';
 
-/** What came of a request: an answer, `aborted` where the client left as planned, or `lost`. */
+/** What came of a request: an answer, `aborted` where the client left as planned, `cut` or `lost`. */
 async function send(soak: SoakRequest, random: Random): Promise<Ending> {
   const leaves = random.next() < 1 / 12 ? 'late' : random.next() < 3 / 11 ? 'early' : 'no';
   const body = {
@@ -120,6 +172,7 @@ async function send(soak: SoakRequest, random: Random): Promise<Ending> {
       headers: { authorization: 'Bearer soak', 'content-type': 'application/json' },
       agent,
     });
+    request.once('socket', noteOrigin);
     let hasLeft = false;
     const leave = () => {
       hasLeft = true;
@@ -138,7 +191,7 @@ async function send(soak: SoakRequest, random: Random): Promise<Ending> {
     const leaving =
       leaves === 'early' ? setTimeout(leave, random.next() * random.pick([1, 5, 30])) : undefined;
     const leaveAfter = leaves === 'late' ? random.integer(0, 2000) : Infinity;
-    const onError = () => finish(hasLeft ? 'aborted' : 'lost');
+    const onError = () => finish(hasLeft ? 'aborted' : causeOf(request.socket));
     request.on('error', onError);
     request.on('response', (response) => {
       const chunks: Buffer[] = [];
@@ -207,7 +260,7 @@ async function runClient(client: number): Promise<void> {
 }
 
 function count(soak: SoakRequest, outcome: Ending): void {
-  if (outcome === 'aborted') totals.aborted += 1;
+  if (outcome === 'aborted' || outcome === 'cut') totals[outcome] += 1;
   else if (outcome === 'lost') {
     totals.lost += 1;
     console.log(`lost: ${JSON.stringify(soak)}`);
@@ -243,11 +296,24 @@ const startedAt = performance.now();
 const endsAt = startedAt + MINUTES * 60_000;
 const clients = Array.from({ length: CLIENTS }, async (_, client) => runClient(client));
 const samples: { hours: number; heapBytes: number }[] = [];
+let starting = Promise.resolve(gatewayPort);
+// Without samples: while one is taken, there are no requests that a reload or an end could meet.
+for (let reloads = 1; performance.now() < endsAt; reloads += 1) {
+  if (!isShared) break;
+  await sleep(RELOAD_EVERY_MS);
+  for (const gateway of gateways) gateway.send('reload');
+  if (reloads % RELOADS_PER_KILL > 0) continue;
+  await starting;
+  totals.killed += 1;
+  gateways.shift()!.kill('SIGKILL');
+  starting = startGateway(gatewayPort);
+}
+await starting;
 while (performance.now() < endsAt) {
   await sleep(Math.min(SAMPLE_EVERY_MS, Math.max(1, endsAt - performance.now())));
   load.isPaused = true;
   while (load.busy > 0) await sleep(5);
-  const { heapBytes, rssBytes } = await ask();
+  const [{ heapBytes, rssBytes }] = (await ask()) as [Vitals];
   samples.push({ hours: (performance.now() - startedAt) / 3_600_000, heapBytes });
   if (samples.length % 12 === 0) {
     const mib = (bytes: number) => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
@@ -258,11 +324,12 @@ while (performance.now() < endsAt) {
 load.isOver = true;
 await Promise.all(clients);
 const vitals = await ask();
-const { live, sockets } = vitals;
-totals.own5xx = Math.max(totals.own5xx, vitals.internalErrors);
+const sumOf = (key: keyof Vitals) => vitals.reduce((sum, one) => sum + one[key], 0);
+const [live, sockets] = [sumOf('live'), sumOf('sockets')];
+totals.own5xx = Math.max(totals.own5xx, sumOf('internalErrors'));
 console.log(JSON.stringify({ ...totals, live, sockets }));
 const bad = [totals.lost, totals.mismatched, totals.own5xx, live, sockets].some((n) => n !== 0);
-const isGood = !bad && isSteady();
+const isGood = !bad && (isShared || isSteady());
 console.log(isGood ? 'ok' : 'FAILED');
 process.exit(isGood ? 0 : 1);
 

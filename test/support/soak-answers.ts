@@ -2,7 +2,7 @@
 
 import { createHash } from 'node:crypto';
 
-/** Each is something that a provider does instead of answering. Those of HTTP and JSON are tried by test/worlds/. */
+/** Each is something that a provider does instead of answering. */
 export const FAULTS = [
   'no answer',
   'stall',
@@ -13,11 +13,22 @@ export const FAULTS = [
   'cut in body',
   'cut in chunk',
   'early end',
+  '401',
+  '408',
   '429',
+  '500',
   '503',
+  '204',
+  '307',
+  '600',
+  'html',
   'garbage',
+  'error in 200',
   'first event an error',
   'later event an error',
+  'wrong kind',
+  'empty',
+  'not json',
   'one answer too many',
 ] as const;
 export type Fault = (typeof FAULTS)[number];

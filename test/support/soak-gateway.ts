@@ -1,5 +1,7 @@
 /** A gateway in a process of its own that tells over IPC how it fares. Run with --expose-gc. */
 
+import { subscribe } from 'node:diagnostics_channel';
+import type { Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { loadConfig } from '../../src/config/config.ts';
@@ -21,8 +23,13 @@ export interface Vitals {
 
 let internalErrors = 0;
 
-const config = loadConfig({ toml: process.env['SOAK_TOML']!, env: TRANSPORT_ENV });
-const { server } = createService(config, {
+const load = (more = '') =>
+  loadConfig({
+    toml: process.env['SOAK_TOML']! + more,
+    env: TRANSPORT_ENV,
+  });
+const config = load();
+const service = createService(config, {
   writeLog(text) {
     const errors = text.split('\n').filter((line) => line.includes('"level":"error"'));
     internalErrors += errors.length;
@@ -32,9 +39,26 @@ const { server } = createService(config, {
   clientLimits: CLIENT_LIMITS,
 });
 
-process.on('message', () => void report());
+const { server } = service;
+let reloads = 0;
+process.on('message', (message) => {
+  if (message !== 'reload') {
+    void report();
+    return;
+  }
+  reloads += 1;
+  // Every second time the provider is another one, with connections and circuits of its own.
+  service.reload(() => load(reloads % 2 === 0 ? '' : 'retries = 0\n'));
+});
 process.on('disconnect', () => process.exit());
-process.send!({ port: (await server.listen(0, '127.0.0.1')).port });
+const { reusePort } = config.server;
+if (reusePort) {
+  subscribe('net.server.socket', (message) => {
+    process.send!({ acceptedFrom: (message as { socket: Socket }).socket.remotePort });
+  });
+}
+const atPort = Number(process.env['SOAK_PORT']);
+process.send!({ port: (await server.listen(atPort, '127.0.0.1', reusePort)).port });
 
 async function report(): Promise<void> {
   for (let round = 0; round < 3; round += 1) {

@@ -75,7 +75,7 @@ async function answerAtOnce(
   const json = { 'content-type': 'application/json' };
   if (/^\d{3}$/.test(fault)) {
     response.writeHead(Number(fault), { ...json, 'retry-after': '1' });
-    response.end(FAULT_BODY);
+    response.end(fault === '204' ? '' : FAULT_BODY);
     return true;
   }
   if (fault === 'no answer' || fault === 'stall') {
@@ -85,8 +85,16 @@ async function answerAtOnce(
   else if (fault === 'closed') socket.destroy();
   else if (fault === 'cut in head') socket.end('HTTP/1.1 200 OK\r\ncontent-ty');
   else if (fault === 'garbage') socket.end('SSH-2.0-soak\r\n\r\n');
+  else if (fault === 'html') response.writeHead(502).end('<html><h1>Bad gateway</h1></html>');
+  else if (fault === 'error in 200') response.writeHead(200, json).end(FAULT_BODY);
+  else if (fault === 'not json') response.writeHead(200, json).end('soaked');
+  else if (fault === 'empty') response.writeHead(200, { 'content-type': type }).end();
   else if (fault === 'first event an error') {
     response.writeHead(200, { 'content-type': type }).end(`data: ${FAULT_BODY}\n\n`);
+  } else if (fault === 'wrong kind') {
+    const other = type === 'application/json' ? 'text/event-stream' : 'application/json';
+    response.writeHead(200, { 'content-type': other });
+    response.end(other === 'application/json' ? '{"choices":[]}' : 'data: {"choices":[]}\n\n');
   } else return false;
   return true;
 }
