@@ -8,7 +8,7 @@ import { ConfigError, type Config, type StoreSettings } from './config/config.ts
 import type { ProviderSettings } from './config/providers-section.ts';
 import type { Settings } from './config/read-settings.ts';
 import { fetchModelList } from './gateway/model-list.ts';
-import { causeOf } from './request/record.ts';
+import { causeOf } from './request/cause.ts';
 import { Deadline } from './lib/cancellation.ts';
 import { GatewayError } from './lib/errors.ts';
 import { createRedactor, escapeControlCharacters } from './lib/secrets.ts';

@@ -1,7 +1,7 @@
 /** Counts and first-token times of all requests, of each provider, model and client, for the page. */
 
 import type { TryFacts } from '../request/record.ts';
-import type { FirstTokens } from '../policy/incidents.ts';
+import type { FirstTokens } from '../policy/incident-rules.ts';
 import type { FinishedRequest } from '../request/facts.ts';
 import { OTHER, type ModelSet } from './labels.ts';
 import { FIRST_TOKEN_BOUNDS, firstTokenMsOf, isFailed, isSent } from './metrics.ts';

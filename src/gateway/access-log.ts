@@ -4,7 +4,7 @@ import type { Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { toAddress } from '../downstream/request-head.ts';
 import { createRemoteAddress } from '../downstream/trusted-proxies.ts';
-import { describeCause, MAX_LOGGED_CHARACTERS } from '../request/record.ts';
+import { describeCause, MAX_LOGGED_CHARACTERS } from '../request/cause.ts';
 import { ClientGone, type GatewayError, type Outcome } from '../lib/errors.ts';
 import type { Logger, LogLevel } from '../lib/log.ts';
 import type { RequestFacts, RequestObserver } from '../request/facts.ts';

@@ -1,7 +1,7 @@
 /** `GET /v1/models`: the models of all providers and the aliases, by the names that clients send back. */
 
 import type { ClientSettings, Config } from '../config/config.ts';
-import { describeCause } from '../request/record.ts';
+import { describeCause } from '../request/cause.ts';
 import { Deadline, type Cancellation } from '../lib/cancellation.ts';
 import { readAll } from '../lib/byte-source.ts';
 import type { Logger } from '../lib/log.ts';

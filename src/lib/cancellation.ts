@@ -1,4 +1,4 @@
-/** A minimal AbortSignal, the deadline of one attempt, and a wait that can be cancelled. */
+/** A minimal AbortSignal, and the deadline of one attempt. */
 
 /** 25 days. setTimeout fires at once beyond it. */
 export const MAX_TIMER_MS = 2 ** 31 - 1;
@@ -117,17 +117,4 @@ export class Deadline extends Cancellation {
     clearTimeout(this.#timer);
     this.#timer = undefined;
   }
-}
-
-/** Waits for `ms` milliseconds, or until `cancellation` is cancelled. */
-export function pause(ms: number, cancellation: Cancellation): Promise<void> {
-  return new Promise((resolve) => {
-    const end = () => {
-      clearTimeout(timer);
-      cancellation.offCancel(end);
-      resolve();
-    };
-    const timer = startTimer(end, ms);
-    cancellation.onCancel(end);
-  });
 }

@@ -1,6 +1,6 @@
 /** Keeps requests away from a provider that is down, so that they reach its fallback without the wait. */
 
-import { causeOf } from '../request/record.ts';
+import { causeOf } from '../request/cause.ts';
 import type { GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';

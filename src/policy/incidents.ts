@@ -3,12 +3,21 @@
  * It is decided here alone; log, page and metrics show it. All times are on the clock that is passed in.
  */
 
-import { type AccessRecord, type Attempt, causeOf } from '../request/record.ts';
+import { causeOf } from '../request/cause.ts';
+import type { AccessRecord, Attempt } from '../request/record.ts';
 import type { GatewayError, Outcome } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import type { CircuitReport } from './circuit-breaker.ts';
 import { Incident, type IncidentKind, kindOf } from './incident.ts';
-import { ProviderWatch, QUIET_MS, stepOf, Subject, type Watch, Watches } from './watch.ts';
+import {
+  failingOf,
+  type FirstTokens,
+  isOver,
+  isWell,
+  ownKindOf,
+  QUIET_MS,
+} from './incident-rules.ts';
+import { ProviderWatch, stepOf, Subject, type Watch, Watches } from './watch.ts';
 
 /** On a busy machine the store is late now and then: it is away after so many failures in a row, or without an answer for so long. */
 const STORE_FAILURES = 3;
@@ -26,24 +35,6 @@ const HAPPENINGS: ReadonlySet<IncidentKind> = new Set([
   'log_lines',
   'key_refused',
 ]);
-
-/** Median times to the first token: of the last minute, of the quarter of an hour before, and of the steps of the former. */
-export interface FirstTokens {
-  readonly newestMs: number | undefined;
-  readonly formerMs: number | undefined;
-  readonly steps: readonly {
-    readonly beganMsAgo: number;
-    readonly endedMsAgo: number;
-    readonly medianMs: number;
-  }[];
-}
-
-/** Returns what of the gateway's own the failure is about, if anything. */
-function ownKindOf({ details, kind }: GatewayError): IncidentKind | undefined {
-  if (details.limit === 'memory') return 'memory';
-  // Of its errors of its own, these alone name a provider: no connection to it can be opened here.
-  return kind === 'internal' && details.provider ? 'descriptors' : undefined;
-}
 
 export class Incidents {
   readonly #options;
@@ -100,7 +91,7 @@ export class Incidents {
       one.addFailure(step, hasAnswer ? stepOf(endedAtMs) : undefined);
       one.incident ??= new Incident(nowMs, provider, one.model);
       one.incident.addFailure(nowMs, kindOf(failure, hasAnswer), cause);
-      if (!one.isWell(step)) one.incident.goodSinceMs = undefined;
+      if (!isWell(one, step)) one.incident.goodSinceMs = undefined;
     }
     this.#startTrouble();
   }
@@ -166,8 +157,8 @@ export class Incidents {
     for (const own of this.#own.values()) {
       const { incident } = own;
       if (incident && nowMs - incident.sinceMs >= STORE_AWAY_MS) this.#tell(own);
-      const isOver = incident && nowMs - incident.lastMs >= QUIET_MS;
-      if (isOver && HAPPENINGS.has(incident.kind)) this.#end(own, incident.lastMs);
+      const isQuiet = incident && nowMs - incident.lastMs >= QUIET_MS;
+      if (isQuiet && HAPPENINGS.has(incident.kind)) this.#end(own, incident.lastMs);
     }
     const subjects = [...this.#all(), ...this.#own.values()];
     for (const one of subjects) this.#log(one, nowMs);
@@ -208,12 +199,12 @@ export class Incidents {
   ): void {
     const watches = [provider, ...provider.models.values()].filter(({ incident }) => incident);
     if (watches.length === 0) return;
-    const told = provider.failing(stepOf(nowMs), open);
+    const told = failingOf(provider, stepOf(nowMs), open);
     // An incident that becomes that of the whole provider, or of one model, goes on.
     const isLogged = watches.some(({ incident }) => incident!.isLogged);
     for (const one of watches) {
       const incident = one.incident!;
-      if (one.isOver(nowMs, open)) {
+      if (isOver(one, nowMs, open)) {
         this.#end(one, incident.goodSinceMs ?? incident.lastMs);
       } else if (told.includes(one)) {
         incident.isLogged ||= isLogged;

@@ -5,21 +5,11 @@ import type { Incident } from './incident.ts';
 const STEP_MS = 5000;
 /** The last 60 s. */
 const STEPS = 12;
-/** The newest 15 s, and what there is of the current step. */
-const NEWEST_STEPS = 4;
-const MIN_TRIES = 5;
-/** What happens again and again is over when it has not for so long. */
-export const QUIET_MS = 15_000;
-/** Nobody asks for it any more. */
-const FORGOTTEN_MS = 300_000;
 /** Names of models come from clients: those of a provider that are watched. */
 const MAX_MODELS = 200;
 const MAX_MODEL_CHARACTERS = 256;
 
 export const stepOf = (ms: number) => Math.floor(ms / STEP_MS);
-
-/** The circuits of one provider that are open. */
-type OpenCircuits = readonly { readonly model: string | undefined }[];
 
 /** What may have an incident. */
 export class Subject {
@@ -69,34 +59,6 @@ export class Watch extends Subject {
     return { tries: good + failed, failed };
   }
 
-  isFailing(step: number): boolean {
-    const { tries, failed } = this.sums(step);
-    return this.incident!.inRow >= MIN_TRIES || (tries >= MIN_TRIES && failed * 2 >= tries);
-  }
-
-  isWell(step: number): boolean {
-    const { tries, failed } = this.sums(step, NEWEST_STEPS);
-    return failed * 10 < tries;
-  }
-
-  isOver(nowMs: number, open: OpenCircuits): boolean {
-    const { lastMs, sinceMs } = this.incident!;
-    const isNew = nowMs - sinceMs < QUIET_MS;
-    const isForgotten = nowMs - lastMs > FORGOTTEN_MS;
-    return isForgotten || (this.isWell(stepOf(nowMs)) && !isNew && !this.isKeptAway(open));
-  }
-
-  /** Its circuit is open; of a provider, that of one of its models. */
-  isKeptAway(open: OpenCircuits): boolean {
-    return open.some(({ model }) => (this.model ?? model) === model);
-  }
-
-  /** It is asked, and mostly answers. */
-  works(step: number): boolean {
-    const { tries, failed } = this.sums(step);
-    return tries > 0 && failed * 2 < tries && !this.incident?.inRow;
-  }
-
   #moveTo(step: number): void {
     if (step === this.#step) return;
     for (let at = Math.max(this.#step, step - STEPS) + 1; at <= step; at += 1) {
@@ -108,20 +70,6 @@ export class Watch extends Subject {
 
 export class ProviderWatch extends Watch {
   readonly models = new Map<string, Watch>();
-
-  /** Returns whose incident it is: the provider's if all models that are asked fail, else that of each model that does. */
-  failing(step: number, open: OpenCircuits): readonly Watch[] {
-    const models = [...this.models.values()];
-    const isBroken = (one: Watch) =>
-      one.incident !== undefined && (one.isFailing(step) || one.isKeptAway(open));
-    const alone = models.filter(isBroken);
-    if (!this.incident || (alone.length === 0 && !isBroken(this))) return alone;
-    const isWhole =
-      alone.length === 0 ||
-      this.incident.kind === 'unreachable' ||
-      !models.some((one) => one.works(step));
-    return isWhole ? [this] : alone;
-  }
 
   /** Undefined for one too many. */
   watchOf(model: string, step: number): Watch | undefined {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { causeOf } from '../../src/request/record.ts';
+import { causeOf } from '../../src/request/cause.ts';
 import { GatewayError } from '../../src/lib/errors.ts';
 import { TransportError, upstreamFailure } from '../../src/upstream/network-error.ts';
 

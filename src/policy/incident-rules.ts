@@ -1,0 +1,80 @@
+/** When something is an incident, whose it is, and when it is over. */
+
+import type { GatewayError } from '../lib/errors.ts';
+import type { IncidentKind } from './incident.ts';
+import { type ProviderWatch, stepOf, type Watch } from './watch.ts';
+
+/** The newest 15 s, and what there is of the current step. */
+const NEWEST_STEPS = 4;
+const MIN_TRIES = 5;
+/** What happens again and again is over when it has not for so long. */
+export const QUIET_MS = 15_000;
+/** Nobody asks for it any more. */
+const FORGOTTEN_MS = 300_000;
+
+/** The circuits of one provider that are open. */
+type OpenCircuits = readonly { readonly model: string | undefined }[];
+
+/** Median times to the first token: of the last minute, of the quarter of an hour before, and of the steps of the former. */
+export interface FirstTokens {
+  readonly newestMs: number | undefined;
+  readonly formerMs: number | undefined;
+  readonly steps: readonly {
+    readonly beganMsAgo: number;
+    readonly endedMsAgo: number;
+    readonly medianMs: number;
+  }[];
+}
+
+/** Returns whose incident it is: the provider's if all models that are asked fail, else that of each model that does. */
+export function failingOf(
+  provider: ProviderWatch,
+  step: number,
+  open: OpenCircuits,
+): readonly Watch[] {
+  const models = [...provider.models.values()];
+  const isBroken = (one: Watch) =>
+    one.incident !== undefined && (isFailing(one, step) || isKeptAway(one, open));
+  const alone = models.filter(isBroken);
+  if (!provider.incident || (alone.length === 0 && !isBroken(provider))) return alone;
+  const isWhole =
+    alone.length === 0 ||
+    provider.incident.kind === 'unreachable' ||
+    !models.some((one) => works(one, step));
+  return isWhole ? [provider] : alone;
+}
+
+export function isOver(watch: Watch, nowMs: number, open: OpenCircuits): boolean {
+  const { lastMs, sinceMs } = watch.incident!;
+  const isNew = nowMs - sinceMs < QUIET_MS;
+  const isForgotten = nowMs - lastMs > FORGOTTEN_MS;
+  return isForgotten || (isWell(watch, stepOf(nowMs)) && !isNew && !isKeptAway(watch, open));
+}
+
+export function isWell(watch: Watch, step: number): boolean {
+  const { tries, failed } = watch.sums(step, NEWEST_STEPS);
+  return failed * 10 < tries;
+}
+
+function isFailing(watch: Watch, step: number): boolean {
+  const { tries, failed } = watch.sums(step);
+  return watch.incident!.inRow >= MIN_TRIES || (tries >= MIN_TRIES && failed * 2 >= tries);
+}
+
+/** Its circuit is open; of a provider, that of one of its models. */
+function isKeptAway(watch: Watch, open: OpenCircuits): boolean {
+  return open.some(({ model }) => (watch.model ?? model) === model);
+}
+
+/** It is asked, and mostly answers. */
+function works(watch: Watch, step: number): boolean {
+  const { tries, failed } = watch.sums(step);
+  return tries > 0 && failed * 2 < tries && !watch.incident?.inRow;
+}
+
+/** Returns what of the gateway's own the failure is about, if anything. */
+export function ownKindOf({ details, kind }: GatewayError): IncidentKind | undefined {
+  if (details.limit === 'memory') return 'memory';
+  // Of its errors of its own, these alone name a provider: no connection to it can be opened here.
+  return kind === 'internal' && details.provider ? 'descriptors' : undefined;
+}
