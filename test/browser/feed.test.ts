@@ -112,7 +112,7 @@ browserTest(
     assert.deepEqual(sentences, [
       'xai answers with errors since 11-21 21:15:30 (402 No credits left). xai/grok-4: every request fails (ci, 31 requests).',
       'openai/gpt-5 answers with errors since 10:14:50 (The engine is currently overloaded). openai/gpt-5: 9 of 12 fail (ci, team-search). smart: answered by ollama (4 requests). And 2 more names.',
-      'groq cannot be reached since 10:14:29 (ECONNREFUSED 127.0.0.1:9000). fast: answered by ollama (107 requests).',
+      'groq cannot be reached since 10:14:29 (ECONNREFUSED 127.0.0.1:9000). fast: answered by ollama (team-search, 107 requests).',
       'The gateway refuses its new settings since 10:02:11 (providers.groq.timeout: found "ten", expected an integer from 1 to 2147483, and 1 more). The former are in use.',
     ]);
     await shows(

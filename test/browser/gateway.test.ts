@@ -153,7 +153,7 @@ browserTest(
     for (let i = 0; i < 3; i += 1) assert.equal(await chat(), 200);
     await showsProvider(page, 'p', /answers with errors.*m kept away, \d+ s left/);
     await shows(page, '#announcement', /^p answers with errors/);
-    await shows(page, '#incidents', /p\/m: answered by spare \(4\)/);
+    await shows(page, '#incidents', /p\/m: answered by spare \(4 requests\)/);
     for (let i = 0; i < 3; i += 1) assert.equal(await chat({ model: 'down/m' }), 200);
     await showsProvider(page, 'down', /cannot be reached.*kept away, \d+ s left.*ECONNREFUSED/);
 
