@@ -76,6 +76,9 @@ function readProvider(id: string, values: SettingValues) {
   if (twice) values.problem(`${path}.forward_headers`, `"${twice}" is in headers too`);
   if (!enabled) return 'enabled = false';
   if (keys.size === 0) return withoutKey(id);
+  if (URL.canParse(settings.baseUrl)) {
+    warnOfUrl(`${path}.base_url`, new URL(settings.baseUrl), values);
+  }
   for (const text of keys)
     checkKey(values, `${path}.${text === own ? 'api_key' : 'api_keys'}`, text);
   return settings;
@@ -95,8 +98,6 @@ function readBaseUrl(id: string, text: string | undefined, values: SettingValues
     values.problem(name, 'expected an http or https URL without user, query or fragment');
   } else if (/\/chat\/completions\/*$/.test(text)) {
     values.problem(name, 'leave out /chat/completions: the gateway appends it');
-  } else {
-    warnOfUrl(name, url, values);
   }
   return text.replace(/\/+$/, '');
 }

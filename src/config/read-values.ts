@@ -139,8 +139,8 @@ class ValueReader {
 
   #fromVariable(name: string | undefined, row: Setting): unknown {
     const text = name === undefined ? undefined : this.#variable(name);
-    // An empty variable counts as unset: compose files produce them. GATEWAY_PORT may be a link.
-    if (!text || SERVICE_LINK.test(text)) return undefined;
+    // An empty variable counts as unset: compose files produce them. A port may be a link.
+    if (!text || (row.type === 'integer' && SERVICE_LINK.test(text))) return undefined;
     if (row.type !== 'texts') return parseText(row, text);
     // An empty item stays, to be refused: "," must not mean that there are no keys.
     return text.split(',').map((item) => item.trim());

@@ -1,6 +1,8 @@
 /** Reads gateway.toml: the file, TOML's syntax, and messages for both that show no key. */
 
-import { readFileSync, statSync } from 'node:fs';
+// Whole: on an old Node an import by name fails before any code can say which one is needed.
+import nodeBuffer from 'node:buffer';
+import { closeSync, constants, fstatSync, openSync, readFileSync, readSync } from 'node:fs';
 
 import { parse, TomlError } from 'smol-toml';
 
@@ -33,18 +35,35 @@ export function readValueFile(path: string, shown: string): string {
   const fail = (reason: string) => new ConfigError([`${shown}: ${reason}`]);
   let bytes: Buffer;
   try {
-    const stats = statSync(path);
-    // To read a pipe would wait for a writer.
-    if (!stats.isFile()) throw fail(`is ${stats.isDirectory() ? 'a directory, ' : ''}not a file`);
-    bytes = readFileSync(path);
+    // Without O_NONBLOCK, open() of a named pipe waits for a writer.
+    const descriptor = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK);
+    try {
+      const stats = fstatSync(descriptor);
+      if (!stats.isFile()) throw fail(`is ${stats.isDirectory() ? 'a directory, ' : ''}not a file`);
+      bytes = readAtMost(descriptor, MAX_VALUE_BYTES + 1);
+    } finally {
+      closeSync(descriptor);
+    }
   } catch (error) {
     throw error instanceof ConfigError ? error : toConfigError(error, shown);
   }
   if (bytes.length > MAX_VALUE_BYTES) throw fail('is larger than 64 KiB');
+  if (!nodeBuffer.isUtf8(bytes)) throw fail('is not UTF-8 text');
   const text = bytes.toString().replace(/\r?\n$/, '');
-  if (text.includes('\ufffd')) throw fail('is not UTF-8 text');
   if (text.trim() === '') throw fail('is empty');
   return text;
+}
+
+/** The size that fstat() reports does not bound what is read: it is 0 for files of /proc, and files grow. */
+function readAtMost(descriptor: number, maxBytes: number): Buffer {
+  const buffer = Buffer.alloc(maxBytes);
+  let length = 0;
+  while (length < maxBytes) {
+    const read = readSync(descriptor, buffer, length, maxBytes - length, null);
+    if (read === 0) break;
+    length += read;
+  }
+  return buffer.subarray(0, length);
 }
 
 function toConfigError(error: unknown, path: string, permissionHint = ''): ConfigError {
