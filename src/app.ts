@@ -137,12 +137,14 @@ export function createService(initial: Config, runtime: Runtime, outside = OUTSI
         changes = compareSettings(config(), read());
         use(changes.config);
       } catch (failure) {
-        const problems =
-          failure instanceof ConfigError ? failure.problems : [(failure as Error).stack ?? ''];
+        const { message, stack = message } = failure as Error;
+        const problems = failure instanceof ConfigError ? failure.problems : [message];
         const more = problems.length > 1 ? `, and ${problems.length - 1} more` : '';
         incidents.set('reload', problems[0] + more);
         lastReload = { ...lastReload, failedAtMs: Date.now() };
-        for (const cause of problems) logger.log('error', 'reload failed', { cause });
+        // The stack of a bug is for the log alone.
+        const causes = failure instanceof ConfigError ? problems : [stack];
+        for (const cause of causes) logger.log('error', 'reload failed', { cause });
         return;
       }
       lastReload = { succeededAtMs: Date.now() };

@@ -170,8 +170,8 @@ export class Traffic {
     for (const [at, counts] of this.#providers.get(id)?.steps(step) ?? []) {
       const isNewest = at > step - MINUTE_STEPS;
       (isNewest ? newest : former).add(counts);
-      const medianMs = new Tally().add(counts).report()['p50'];
-      if (!isNewest || medianMs === undefined) continue;
+      const medianMs = isNewest ? new Tally().add(counts).report()['p50'] : undefined;
+      if (medianMs === undefined) continue;
       const beganMsAgo = this.#nowMs() - at * STEP_MS;
       steps.push({ beganMsAgo, endedMsAgo: Math.max(0, beganMsAgo - STEP_MS), medianMs });
     }

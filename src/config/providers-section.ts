@@ -76,11 +76,10 @@ function readProvider(id: string, values: SettingValues) {
   if (twice) values.problem(`${path}.forward_headers`, `"${twice}" is in headers too`);
   if (!enabled) return 'enabled = false';
   if (keys.size === 0) return withoutKey(id);
-  if (URL.canParse(settings.baseUrl)) {
-    warnOfUrl(`${path}.base_url`, new URL(settings.baseUrl), values);
-  }
-  for (const text of keys)
+  warnOfBaseUrl(`${path}.base_url`, settings.baseUrl, values);
+  for (const text of keys) {
     checkKey(values, `${path}.${text === own ? 'api_key' : 'api_keys'}`, text);
+  }
   return settings;
 }
 
@@ -106,7 +105,9 @@ function readBaseUrl(id: string, text: string | undefined, values: SettingValues
  * Warns if everybody on the way can read the key, and of the gateway's own address: OPENAI_BASE_URL is often set to it,
  * for the SDKs of programs beside it.
  */
-function warnOfUrl(name: string, { protocol, hostname, port }: URL, values: SettingValues): void {
+function warnOfBaseUrl(name: string, baseUrl: string, values: SettingValues): void {
+  if (!URL.canParse(baseUrl)) return;
+  const { protocol, hostname, port } = new URL(baseUrl);
   if (protocol === 'http:' && !isPrivate(hostname)) {
     values.warning(name, 'http:// beyond a private network: the key travels in clear text');
   }

@@ -38,10 +38,9 @@ export async function completeChat(
     const breaker = candidates.length > 1 ? services.breaker : undefined;
     const asking = { call, chat, tracing: tracing.headers, breaker, services };
     let failed: Attempt | undefined;
-    // The requested one comes a second time if its circuit was open.
-    const queue = [...candidates];
-    for (const [index, candidate] of queue.entries()) {
-      const isPostponed = index === candidates.length;
+    for (const candidate of candidates) {
+      // The requested one comes a second time if its circuit was open.
+      const isPostponed = candidate === requested && failed !== undefined;
       const admitting = admit(candidate, asking, isPostponed);
       const admission = admitting instanceof Promise ? await admitting : admitting;
       const isSkipped = admission instanceof GatewayError || (admission === 'open' && !isPostponed);
@@ -54,7 +53,7 @@ export async function completeChat(
       if (attempt.hasAnswer) return;
       if (candidate !== requested) continue;
       failed = attempt;
-      if (attempt.outcome === 'circuit_open') queue.push(requested);
+      if (attempt.outcome === 'circuit_open') candidates.push(requested);
       else if (!isReasonToFallBack(attempt.failure!, candidate, services.config)) break;
     }
     throw failureOfAll(requested, failed!, asking);

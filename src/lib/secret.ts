@@ -18,6 +18,7 @@ export class Secret {
     return this.#text;
   }
 
+  /** For texts of the settings: what a client sends is compared in constant time, in authentication.ts. */
   is(text: string): boolean {
     return this.#text === text;
   }

@@ -44,6 +44,7 @@ export function failingOf(
   return isWhole ? [provider] : alone;
 }
 
+/** Returns whether its incident has ended: it is well and no open circuit keeps requests away, or nobody asks any more. */
 export function isOver(watch: Watch, nowMs: number, open: OpenCircuits): boolean {
   const { lastMs, sinceMs } = watch.incident!;
   const isNew = nowMs - sinceMs < QUIET_MS;
@@ -51,6 +52,7 @@ export function isOver(watch: Watch, nowMs: number, open: OpenCircuits): boolean
   return isForgotten || (isWell(watch, stepOf(nowMs)) && !isNew && !isKeptAway(watch, open));
 }
 
+/** Under a tenth of the newest tries have failed. */
 export function isWell(watch: Watch, step: number): boolean {
   const { tries, failed } = watch.sums(step, NEWEST_STEPS);
   return failed * 10 < tries;

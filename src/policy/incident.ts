@@ -92,7 +92,7 @@ export class Incident {
     this.#goodSince += 1;
   }
 
-  /** Counts a request that has ended, if one of its tries was about this, asked or kept away; what is the gateway's own, if it failed by it. */
+  /** Counts a request that has ended, if one of its tries was about this, asked or kept away. To one of the gateway's own only those that it failed are passed. */
   addRequest({ attempt, client, model: name, tries }: AccessRecord, outcome: Outcome): void {
     const isAbout = (one: (typeof tries)[number]) =>
       one.provider === this.provider && (this.model ?? one.model) === one.model;

@@ -14,6 +14,7 @@ import type { Service } from '../../src/app.ts';
 import type { Config } from '../../src/config/config.ts';
 // It comes before the timers are watched: its own are none of the gateway's.
 import { type ManualTimers, manualTimers } from './clock.ts';
+import { heldBy } from './held.ts';
 import { parseLog } from './process.ts';
 
 const ROUND_MS = 10;
@@ -147,21 +148,8 @@ async function awaitNothing(read: () => readonly string[], manual?: ManualTimers
 }
 
 function leftoversOf({ service }: Watched): string[] {
-  const { budget, config, figures, server, transport } = service;
-  const sections = [
-    'server',
-    ...config.clients.map(({ name }) => `clients.${name}`),
-    ...config.providers.registered.map(({ id }) => `providers.${id}`),
-  ];
-  const counts = {
-    'reserved bytes': budget.reservedBytes,
-    'bytes of bodies': budget.bodyBytes,
-    'waiting bytes': budget.waitingBytes,
-    'waiting streams': budget.queue.size,
-    'requests in flight': server.counts.inFlight,
-    'connections to providers': transport.connectionFigures?.open ?? 0,
-    ...Object.fromEntries(sections.map((name) => [`slots of ${name}`, figures.inFlightOf(name)])),
-  };
+  const connections = service.transport.connectionFigures?.open ?? 0;
+  const counts = { ...heldBy(service), 'connections to providers': connections };
   return Object.entries(counts).flatMap(([name, count]) => (count === 0 ? [] : `${count} ${name}`));
 }
 

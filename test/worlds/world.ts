@@ -6,6 +6,7 @@ import { createService, type Service } from '../../src/app.ts';
 import { loadConfig } from '../../src/config/config.ts';
 import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
 import { GatewayError } from '../../src/lib/errors.ts';
+import { heldBy } from '../support/held.ts';
 import { createRandom } from '../support/random.ts';
 import { Client } from './client.ts';
 import { Clock } from './clock.ts';
@@ -153,21 +154,16 @@ function timersOf(clock: Clock, atRest: ReadonlySet<string>): string[] {
 
 /** What should be back where it was, once all is over. */
 function leftoversOf(
-  { budget, server, store }: Service,
+  service: Service,
   connections: number,
   clock: Clock,
   atRest: ReadonlySet<string>,
 ): string[] {
-  const counts = {
-    'reserved bytes': budget.reservedBytes,
-    'bytes of bodies': budget.bodyBytes,
-    'waiting bytes': budget.waitingBytes,
-    'waiting streams': budget.queue.size,
-    'requests in flight': server.counts.inFlight,
-    connections,
-  };
+  const counts = { ...heldBy(service), connections };
   // A store that is away is asked for again and again.
-  const timers = clock.running().filter((text) => !atRest.has(text) && !store?.state.isAway);
+  const timers = clock
+    .running()
+    .filter((text) => !atRest.has(text) && !service.store?.state.isAway);
   // An incident lasts, and is watched, until a provider has answered.
   if (timers.includes('every 1000 ms')) timers.splice(timers.indexOf('every 1000 ms'), 1);
   const left = Object.entries(counts).filter(([, count]) => count !== 0);

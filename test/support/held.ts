@@ -1,0 +1,19 @@
+import type { Service } from '../../src/app.ts';
+
+/** Returns what a gateway holds, by names: nothing of it once its requests are over. */
+export function heldBy({ budget, config, figures, server }: Service): Record<string, number> {
+  const sections = [
+    'server',
+    ...config.clients.map(({ name }) => `clients.${name}`),
+    ...config.providers.registered.map(({ id }) => `providers.${id}`),
+  ];
+  return {
+    'reserved bytes': budget.reservedBytes,
+    'bytes of bodies': budget.bodyBytes,
+    'waiting bytes': budget.waitingBytes,
+    'waiting streams': budget.queue.size,
+    'requests in flight': server.counts.inFlight,
+    'open streams': server.counts.openStreams,
+    ...Object.fromEntries(sections.map((name) => [`slots of ${name}`, figures.inFlightOf(name)])),
+  };
+}
