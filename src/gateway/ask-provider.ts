@@ -67,17 +67,17 @@ export async function askProvider(
   const { provider } = candidate;
   const probe = typeof admission === 'object' ? admission : undefined;
   const maxRetries = admission === 'closed' ? provider.retries : 0;
-  const tries = new ProviderTries(maxRetries, services.keyPools.get(provider.id), call);
+  const plan = new RetryPlan(maxRetries, services.keyPools.get(provider.id), call);
   try {
     let waitMs: number | undefined = 0;
     while (waitMs !== undefined) {
       if (waitMs > 0) await pause(waitMs, call.cancellation);
       call.cancellation.throwIfCancelled();
-      tries.begin();
-      const context = beginAttempt(candidate, tries, probe, asking);
+      plan.begin();
+      const context = beginAttempt(candidate, plan, probe, asking);
       let failure: GatewayError | ClientGone | undefined;
       try {
-        const passing = passResponse(await send(candidate, tries, asking, context), context);
+        const passing = passResponse(await send(candidate, plan, asking, context), context);
         if (passing) await passing;
         // The deadline of a stream goes on: it ends what still comes behind `[DONE]`.
         if (!context.isStream) context.deadline.stop();
@@ -85,10 +85,10 @@ export async function askProvider(
         failure = failureOf(thrown, context);
       }
       endAttempt(context.attempt, failure, asking);
-      waitMs = tries.next(context.attempt);
-      call.record.hasRetried ||= tries.hasRetried;
+      waitMs = plan.next(context.attempt);
+      call.record.hasRetried ||= plan.hasRetried;
     }
-    const attempt = tries.chosen!;
+    const attempt = plan.chosen!;
     breaker?.recordOutcome(candidate, attempt.failure);
     return attempt;
   } finally {
@@ -99,7 +99,7 @@ export async function askProvider(
 
 function beginAttempt(
   { provider, model }: Candidate,
-  { key }: ProviderTries,
+  { key }: RetryPlan,
   probe: Probe | undefined,
   { call, chat, services }: Asking,
 ): AttemptContext {
@@ -137,7 +137,7 @@ function endAttempt(
 /** Not async, and apart: nothing of the request is held here while its answer lasts. */
 function send(
   { provider, model }: Candidate,
-  { key, reconnect }: ProviderTries,
+  { key, reconnect }: RetryPlan,
   { call, chat, tracing }: Asking,
   context: AttemptContext,
 ): Promise<UpstreamResponse> {
@@ -157,20 +157,20 @@ function logAttempt(message: string, attempt: Attempt, { id }: Call, logger: Log
   logger.log('debug', message, { request_id: id, ...attempt.toFacts(), ...sent });
 }
 
-/** Says after each try whether there is another one, and how that differs. */
-class ProviderTries {
+/** Says after each attempt whether there is another one, and how that differs. */
+class RetryPlan {
   /** The index of the key to send; undefined if the provider has only one. */
   key: number | undefined;
-  /** The next try wants a new connection. */
+  /** The next attempt wants a new connection. */
   reconnect = false;
   /** The gateway has repeated the request: if the client repeated it too, it would be sent for both. */
   hasRetried = false;
-  /** The try that has the answer, or that says best why there is none. */
+  /** The attempt that has the answer, or that says best why there is none. */
   chosen: Attempt | undefined;
   readonly #keyPool: KeyPool | undefined;
   readonly #caller: Caller;
   #keys: Iterator<number, undefined> | undefined;
-  /** The cooldown of the key before it was tried. */
+  /** The cooldown of the key before it was sent. */
   #cooldown: ReturnType<KeyPool['cooldownOf']>;
   readonly #maxRetries: number;
   #retries = 0;
@@ -182,14 +182,14 @@ class ProviderTries {
     this.#caller = caller;
   }
 
-  /** To be called before each try: a key that was chosen before a wait may be refused meanwhile. */
+  /** To be called before each attempt: a key that was chosen before a wait may be refused meanwhile. */
   begin(): void {
     if (!this.#keyPool || this.#keys) return;
     this.#keys = this.#keyPool.keysToTry(this.#caller);
     this.#takeKey();
   }
 
-  /** Takes a try that has ended. Returns the milliseconds to wait before the next one; undefined if there is none. */
+  /** Takes an attempt that has ended. Returns the milliseconds to wait before the next one; undefined if there is none. */
   next(attempt: Attempt): number | undefined {
     const { failure } = attempt;
     if (!failure || attempt.hasAnswer) {

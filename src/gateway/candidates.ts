@@ -37,19 +37,11 @@ export function candidatesFor(
   client: ClientSettings | undefined,
 ): Candidate[] {
   const alias = services.config.aliases.get(name);
-  const isNamed = mayName(client, name);
-  if (alias && !isNamed) throw notAllowed();
-  const found = alias ? targetsOf(alias.targets, services) : [toCandidate(name, services)];
-  if (!isNamed) {
-    const [only] = found;
-    const isNamedInFull =
-      !(only instanceof GatewayError) && mayName(client, `${only!.provider.id}/${only!.model}`);
-    if (!isNamedInFull) throw notAllowed();
+  if (!mayName(client, name) && (alias || !mayName(client, fullNameOf(name, services)))) {
+    const reason = 'model not allowed for this client';
+    throw new GatewayError('notFound', 'Resource not found', { reason });
   }
-  const candidates = found.map((one) => {
-    if (one instanceof GatewayError) throw one;
-    return one;
-  });
+  const candidates = alias ? targetsOf(alias.targets, services) : [toCandidate(name, services)];
   const isInOrder = !alias || alias.balance === 'order';
   const ordered = isInOrder ? candidates : balanced(candidates, alias, call, services);
   // The client wants the answer of the one that it has named, or none.
@@ -57,13 +49,18 @@ export function candidatesFor(
   return withFallbacks(ordered, services.fallbacks);
 }
 
-function notAllowed(): GatewayError {
-  const reason = 'model not allowed for this client';
-  return new GatewayError('notFound', 'Resource not found', { reason });
+/** Returns `<provider_id>/<model_name>` for a name that is no alias; the name if it stands for nobody. */
+function fullNameOf(name: string, services: CandidateServices): string {
+  try {
+    const { provider, model } = toCandidate(name, services);
+    return `${provider.id}/${model}`;
+  } catch {
+    return name;
+  }
 }
 
-/** Returns the candidates of the targets that are registered; if there are none, the fault of the first. */
-function targetsOf(targets: readonly string[], services: CandidateServices) {
+/** Returns the candidates of the targets that are registered. If there are none, throws the fault of the first. */
+function targetsOf(targets: readonly string[], services: CandidateServices): Candidate[] {
   const registered = targets.filter((target) => services.providers.has(providerIdOf(target)));
   const names = registered.length > 0 ? registered : targets.slice(0, 1);
   return names.map((one) => toCandidate(one, services));
@@ -84,24 +81,21 @@ export function providerIdOf(target: string): string {
   return target.slice(0, target.indexOf('/'));
 }
 
-function toCandidate(
-  target: string,
-  { config, providers }: CandidateServices,
-): Candidate | GatewayError {
+function toCandidate(target: string, { config, providers }: CandidateServices): Candidate {
   const { primary } = config.providers;
   const slash = target.indexOf('/');
   const isWholeName = slash < 0 && !providers.has(target);
   if (slash === 0 || (isWholeName && primary === undefined)) {
-    return invalidRequest('"model" must have the form "<provider_id>/<model_name>"');
+    throw invalidRequest('"model" must have the form "<provider_id>/<model_name>"');
   }
   const providerId = isWholeName ? primary! : slash < 0 ? target : target.slice(0, slash);
   const provider = providers.get(providerId);
   if (provider === undefined) {
     const shown = escapeControlCharacters(providerId, MAX_NAME_CHARACTERS);
-    return new GatewayError('unknownProvider', shown);
+    throw new GatewayError('unknownProvider', shown);
   }
   const named = isWholeName ? target : slash < 0 ? '' : target.slice(slash + 1);
   const model = named || provider.defaultModel;
-  if (!model) return invalidRequest(`provider ${providerId} has no default_model; name a model`);
+  if (!model) throw invalidRequest(`provider ${providerId} has no default_model; name a model`);
   return { provider, model, isBalanced: false };
 }

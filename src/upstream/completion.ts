@@ -11,11 +11,10 @@ import {
   memberOf,
   parseUntrustedJson,
 } from '../lib/json.ts';
+import { isEmptyCompletion, reportsError } from './answer-json.ts';
 import type { AttemptContext } from './attempt-context.ts';
-import { isEmptyCompletion } from './empty-answer.ts';
 import { emptyAnswerError, providerError } from './network-error.ts';
 import { errorOf } from './provider-error.ts';
-import { reportsError } from './reported-error.ts';
 import type { UpstreamResponse } from './provider.ts';
 
 /** A longer answer is no completion. */

@@ -12,12 +12,11 @@ import {
   QUOTE,
 } from '../lib/json.ts';
 import { EventSplitter, LINE_FEED, parseEvents, type ServerSentEvent } from '../lib/sse.ts';
+import { hasNoChoice, isPreamble, isUsageChunk, reportsError } from './answer-json.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { ERROR_WITHOUT_TEXT, isLongError } from './completion.ts';
 import { providerError } from './network-error.ts';
-import { hasNoChoice, isPreamble, isUsageChunk } from './empty-answer.ts';
 import { errorOf } from './provider-error.ts';
-import { reportsError } from './reported-error.ts';
 
 /** Limit for an incomplete event. Images in deltas take megabytes. */
 const MAX_EVENT_BYTES = 16_777_216;
@@ -150,9 +149,8 @@ export class EventInspector {
         else this.hasBegun = true;
         this.hasChoice ||= !hasNoChoice(json);
       }
-      // The comments before the event are scanned with it, as in a run that is not parsed: else the result depends on the cuts.
-      this.#noteChoices(scanEvents(events.subarray(before, start), false));
-      this.#noteChoices(scanEvents(events.subarray(start, end), false), json);
+      // With the comments before it, as in a run that is not parsed: else the result depends on the cuts.
+      this.#noteChoices(scanEvents(events.subarray(before, end), false), json);
       before = end;
     }
     this.#noteChoices(scanEvents(events.subarray(before), false));

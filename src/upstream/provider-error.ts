@@ -6,9 +6,9 @@ import type { Attempt } from '../request/record.ts';
 import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
 import { type Redactor, withoutControlCharacters } from '../lib/secrets.ts';
 import { memberOf, parseUntrustedJson } from '../lib/json.ts';
+import { firstItem } from './answer-json.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { returnedHeaders } from './headers.ts';
-import { firstItem } from './reported-error.ts';
 import type { UpstreamHeaders } from './provider.ts';
 
 const MAX_RETRY_AFTER_SECONDS = 86_400;

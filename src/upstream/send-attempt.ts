@@ -42,18 +42,35 @@ export function sendAttempt(
 
 /** Passes the answer to the client; resolves when it has all of it. Throws or rejects with what `failureOf` takes. */
 export function passResponse(
-  reply: UpstreamResponse,
+  response: UpstreamResponse,
   context: AttemptContext,
 ): Promise<void> | undefined {
-  const { attempt } = context;
-  attempt.status = reply.status;
-  attempt.connection = reply.connection;
-  attempt.headers = reply.headers;
-  attempt.upstreamRequestId = upstreamRequestId(reply.headers);
-  if (reply.status >= 300 || NO_ANSWER_STATUSES.has(reply.status)) {
-    return readStatusError(reply, context);
+  const { attempt, isStream, services } = context;
+  const { status } = response;
+  attempt.status = status;
+  attempt.connection = response.connection;
+  attempt.headers = response.headers;
+  attempt.upstreamRequestId = upstreamRequestId(response.headers);
+  if (status >= 300 || NO_ANSWER_STATUSES.has(status)) return readStatusError(response, context);
+  const encoding = response.headers.get('content-encoding');
+  if (encoding && encoding.toLowerCase() !== 'identity') {
+    // It was not asked for, and a few compressed bytes can expand to gigabytes.
+    throw providerError(attempt.provider, 'the answer is compressed');
   }
-  return passAnswer(reply, context);
+  const headers = returnedHeaders(response.headers, context);
+  const contentType = services.redact(response.headers.get('content-type') ?? '');
+  const isJson = JSON_TYPE.test(contentType);
+  const isEventStream = EVENT_STREAM_TYPE.test(contentType);
+  if (isStream && !isJson) {
+    Object.assign(headers, EVENT_STREAM_HEADERS, isEventStream && { 'content-type': contentType });
+    return relayStream(response, headers, context);
+  }
+  if (isEventStream) {
+    const text = 'a stream was answered to a request for a complete answer';
+    throw providerError(attempt.provider, text);
+  }
+  headers['content-type'] = isJson ? contentType : 'application/json';
+  return passCompletion(response, headers, context);
 }
 
 /** Ends the attempt that has thrown this, its request too, and returns why it failed. */
@@ -65,33 +82,6 @@ export function failureOf(thrown: unknown, context: AttemptContext): GatewayErro
   if (!attempt.hasAnswer) call.answerReservation.free();
   const failure = upstreamFailure(thrown, attempt.provider);
   return failure instanceof ClientGone ? failure : GatewayError.from(failure);
-}
-
-function passAnswer(reply: UpstreamResponse, context: AttemptContext): Promise<void> | undefined {
-  const { isStream } = context;
-  const { provider } = context.attempt;
-  const { redact } = context.services;
-  const encoding = reply.headers.get('content-encoding');
-  if (encoding && encoding.toLowerCase() !== 'identity') {
-    // It was not asked for, and a few compressed bytes can expand to gigabytes.
-    throw providerError(provider, 'the answer is compressed');
-  }
-  const headers = returnedHeaders(reply.headers, context);
-  const contentType = redact(reply.headers.get('content-type') ?? '');
-  const isJson = JSON_TYPE.test(contentType);
-  const isEventStream = EVENT_STREAM_TYPE.test(contentType);
-
-  if (isStream && !isJson) {
-    Object.assign(headers, EVENT_STREAM_HEADERS, isEventStream && { 'content-type': contentType });
-    return relayStream(reply, headers, context);
-  }
-
-  if (isEventStream) {
-    const text = 'a stream was answered to a request for a complete answer';
-    throw providerError(provider, text);
-  }
-  headers['content-type'] = isJson ? contentType : 'application/json';
-  return passCompletion(reply, headers, context);
 }
 
 /** Throws the error that a reply without an answer stands for; its body is read if the status is that of an error. */

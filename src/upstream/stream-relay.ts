@@ -36,14 +36,8 @@ export function relayStream(
   context: AttemptContext,
 ): Promise<void> {
   return new Promise((resolve, reject) => {
-    const head = { status: upstream.status, headers };
-    upstream.body.start(new StreamRelay(upstream, head, context, { resolve, reject }));
+    upstream.body.start(new StreamRelay(upstream, headers, context, { resolve, reject }));
   });
-}
-
-interface Head {
-  readonly status: number;
-  readonly headers: Record<string, string>;
 }
 
 interface Settle {
@@ -54,7 +48,7 @@ interface Settle {
 /** Takes the bytes of the upstream, and writes them to the client. */
 class StreamRelay implements ByteSink {
   readonly #upstream: UpstreamResponse;
-  readonly #head: Head;
+  readonly #headers: Record<string, string>;
   readonly #context: AttemptContext;
   readonly #settle: Settle;
   readonly #inspector: EventInspector;
@@ -75,9 +69,14 @@ class StreamRelay implements ByteSink {
       ? noRoom()
       : timeoutError(this.#context.attempt.provider, { cause: `no event in ${this.#idleMs} ms` });
 
-  constructor(upstream: UpstreamResponse, head: Head, context: AttemptContext, settle: Settle) {
+  constructor(
+    upstream: UpstreamResponse,
+    headers: Record<string, string>,
+    context: AttemptContext,
+    settle: Settle,
+  ) {
     this.#upstream = upstream;
-    this.#head = head;
+    this.#headers = headers;
     this.#context = context;
     this.#settle = settle;
     this.#inspector = new EventInspector(context);
@@ -123,7 +122,7 @@ class StreamRelay implements ByteSink {
     attempt.beginAnswer();
     services.incidents.watches.addGood(attempt);
     call.bodyReservation.dropBody();
-    call.reply.beginStream(this.#head.status, this.#head.headers);
+    call.reply.beginStream(this.#upstream.status, this.#headers);
     call.reply.onRoom = () => this.#resume();
     return this.#pass({ ...found, passed: seen.subarray(isMarkMisplaced ? 3 : 0) });
   }

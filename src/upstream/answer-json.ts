@@ -1,6 +1,18 @@
-/** What of an answer says nothing yet, or nothing at all. */
+/** What the JSON of an answer, or of one of its events, is: an error, usage alone, a beginning without content, or empty. */
 
 import { memberOf } from '../lib/json.ts';
+
+/** `{error: …}`, `{errors: […]}` (Cloudflare), `[{error: …}]` (Gemini), `{object: "error", …}` (vLLM), `{type: "error", …}`. */
+export function reportsError(json: unknown): boolean {
+  const body = firstItem(json);
+  const isFlat = memberOf(body, 'object') === 'error' || memberOf(body, 'type') === 'error';
+  return isFlat || Boolean(memberOf(body, 'error') || firstItem(memberOf(body, 'errors')));
+}
+
+/** Returns the first item of an array; what is no array is returned as it is. */
+export function firstItem(value: unknown): unknown {
+  return Array.isArray(value) ? value[0] : value;
+}
 
 /**
  * Returns whether an event begins no answer (vLLM, OpenAI and others send the role as soon as a request is queued, Azure its
