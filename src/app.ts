@@ -10,7 +10,7 @@ import { ConfigError } from './config/setting-values.ts';
 import type { CLIENT_LIMITS } from './downstream/call.ts';
 import type { DrainOptions } from './downstream/drain.ts';
 import { createHttpServer } from './downstream/http-server.ts';
-import type { CompletionServices } from './gateway/ask-provider.ts';
+import type { Services } from './gateway/services.ts';
 import { createGateway } from './gateway/gateway.ts';
 import { createModelList, type ModelListCache } from './gateway/model-list.ts';
 import { ByteBudget } from './lib/byte-budget.ts';
@@ -208,7 +208,7 @@ function createParts(
   };
 }
 
-interface Former extends Pick<CompletionServices, 'providers' | 'keyPools'> {
+interface Former extends Pick<Services, 'providers' | 'keyPools'> {
   readonly limits: Limits;
 }
 

@@ -1,15 +1,14 @@
 /** The access log: one line per request. An observer is told the same. */
 
-import type { Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { toAddress } from '../downstream/request-head.ts';
 import { createRemoteAddress } from '../downstream/trusted-proxies.ts';
 import { describeCause, MAX_LOGGED_CHARACTERS } from '../request/cause.ts';
 import { ClientGone, type GatewayError, type Outcome } from '../lib/errors.ts';
-import type { Logger, LogLevel } from '../lib/log.ts';
-import type { RequestFacts, RequestObserver } from '../request/facts.ts';
+import type { LogLevel } from '../lib/log.ts';
+import type { RequestFacts } from '../request/facts.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
-import type { Incidents } from '../policy/incidents.ts';
+import type { Services } from './services.ts';
 
 const LEVELS: Readonly<Record<Outcome, LogLevel>> = {
   ok: 'info',
@@ -23,12 +22,12 @@ const LEVELS: Readonly<Record<Outcome, LogLevel>> = {
 };
 
 /** Returns what logs requests, and tells the observer. Unlike the log, its facts are not redacted. */
-export function createAccessLog(
-  { logging, server }: Config,
-  logger: Logger,
-  incidents: Incidents,
-  observe: RequestObserver | undefined,
-) {
+export function createAccessLog({
+  config: { logging, server },
+  incidents,
+  logger,
+  observe,
+}: Services) {
   const { trustedProxies } = server;
   const remoteAddressOf =
     trustedProxies.length > 0

@@ -8,25 +8,17 @@ import type { Logger } from '../lib/log.ts';
 import type { Caller } from '../policy/affinity.ts';
 import type { CircuitBreaker, Probe } from '../policy/circuit-breaker.ts';
 import type { KeyPool } from '../policy/key-pool.ts';
-import type { Incidents } from '../policy/incidents.ts';
 import { Attempt, type ChatRequest } from '../request/record.ts';
-import type { AttemptContext, AttemptServices } from '../upstream/attempt-context.ts';
+import type { AttemptContext } from '../upstream/attempt-context.ts';
 import type { UpstreamResponse } from '../upstream/provider.ts';
 import { failureOf, passResponse, sendAttempt } from '../upstream/send-attempt.ts';
 import type { Candidate } from './balance.ts';
-import type { CandidateServices } from './candidates.ts';
+import type { Services } from './services.ts';
 
 /** A longer `Retry-After` is left to the client. */
 const MAX_AWAITED_SECONDS = 30;
 const FIRST_BACKOFF_MS = 500;
 const MAX_BACKOFF_MS = 8000;
-
-export interface CompletionServices extends AttemptServices, CandidateServices {
-  readonly logger: Logger;
-  /** By the provider's id; absent if it has one key. */
-  readonly keyPools: ReadonlyMap<string, KeyPool>;
-  readonly incidents: Incidents;
-}
 
 /** One request on its way through the candidates. */
 export interface Asking {
@@ -36,7 +28,7 @@ export interface Asking {
   readonly tracing: readonly string[];
   /** Absent if there is one candidate: nobody else can be asked, and the circuit would have no effect. */
   readonly breaker: CircuitBreaker | undefined;
-  readonly services: CompletionServices;
+  readonly services: Services;
 }
 
 /** Records that a provider is not asked: its circuit is open, or a limit of its own is reached. */

@@ -3,9 +3,8 @@
 import type { AliasSettings } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { rankedFor, sessionOf } from '../policy/affinity.ts';
-import type { CircuitBreaker } from '../policy/circuit-breaker.ts';
-import type { Limits } from '../policy/limits.ts';
 import type { Provider } from '../upstream/provider.ts';
+import type { Services } from './services.ts';
 
 /** A provider, and the model to ask it for. */
 export interface Candidate {
@@ -13,15 +12,6 @@ export interface Candidate {
   readonly model: string;
   /** The gateway has chosen it among several that are alike. */
   readonly isBalanced: boolean;
-}
-
-export interface BalanceServices {
-  readonly breaker: CircuitBreaker;
-  readonly limits: Limits;
-  /** When each target of a balanced alias was last asked first, of `performance.now()`: those that are alike are asked in turn. */
-  readonly lastAsked: Map<string, number>;
-  /** What each target of a weighted alias has gained and not paid for. */
-  readonly credits: Map<AliasSettings, readonly number[]>;
 }
 
 /**
@@ -32,7 +22,7 @@ export function balanced(
   candidates: readonly Candidate[],
   alias: AliasSettings,
   call: Call,
-  services: BalanceServices,
+  services: Services,
 ): Candidate[] {
   const { weights } = alias;
   const hasAffinity = candidates.every(({ provider }) => provider.keyAffinity);
@@ -53,7 +43,7 @@ function draw(
   names: readonly string[],
   weights: ReadonlyMap<string, number>,
   alias: AliasSettings,
-  { credits }: BalanceServices,
+  { credits }: Services,
 ): number {
   const before = credits.get(alias) ?? [];
   const gained = names.map((name, index) => (before[index] ?? 0) + weights.get(name)!);
@@ -71,7 +61,7 @@ function leastBusyFirst(
   candidates: readonly Candidate[],
   names: readonly string[],
   order: readonly number[] | undefined,
-  { breaker, limits, lastAsked }: BalanceServices,
+  { breaker, limits, lastAsked }: Services,
 ): number[] {
   const states = candidates.map(({ provider, model }, index) => {
     const name = names[index]!;

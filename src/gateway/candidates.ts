@@ -1,22 +1,17 @@
 /** Which providers may answer a `model` value, and in which order. */
 
-import type { ClientSettings, Config } from '../config/config.ts';
+import type { ClientSettings } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { MAX_NAME_CHARACTERS } from '../request/record.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 import { mayName } from '../policy/authentication.ts';
 import type { Provider } from '../upstream/provider.ts';
-import { balanced, type BalanceServices, type Candidate } from './balance.ts';
+import { balanced, type Candidate } from './balance.ts';
+import type { Services } from './services.ts';
 
 /** Also of a header that was sent twice. */
 const OFF = /\boff\b/i;
-
-export interface CandidateServices extends BalanceServices {
-  readonly config: Config;
-  readonly providers: ReadonlyMap<string, Provider>;
-  readonly fallbacks: readonly Provider[];
-}
 
 /**
  * Returns who may answer the request for this `model`, in the order in which they are asked:
@@ -33,7 +28,7 @@ export interface CandidateServices extends BalanceServices {
 export function candidatesFor(
   name: string,
   call: Call,
-  services: CandidateServices,
+  services: Services,
   client: ClientSettings | undefined,
 ): Candidate[] {
   const alias = services.config.aliases.get(name);
@@ -50,7 +45,7 @@ export function candidatesFor(
 }
 
 /** Returns `<provider_id>/<model_name>` for a name that is no alias; the name if it stands for nobody. */
-function fullNameOf(name: string, services: CandidateServices): string {
+function fullNameOf(name: string, services: Services): string {
   try {
     const { provider, model } = toCandidate(name, services);
     return `${provider.id}/${model}`;
@@ -60,7 +55,7 @@ function fullNameOf(name: string, services: CandidateServices): string {
 }
 
 /** Returns the candidates of the targets that are registered. If there are none, throws the fault of the first. */
-function targetsOf(targets: readonly string[], services: CandidateServices): Candidate[] {
+function targetsOf(targets: readonly string[], services: Services): Candidate[] {
   const registered = targets.filter((target) => services.providers.has(providerIdOf(target)));
   const names = registered.length > 0 ? registered : targets.slice(0, 1);
   return names.map((one) => toCandidate(one, services));
@@ -81,7 +76,7 @@ export function providerIdOf(target: string): string {
   return target.slice(0, target.indexOf('/'));
 }
 
-function toCandidate(target: string, { config, providers }: CandidateServices): Candidate {
+function toCandidate(target: string, { config, providers }: Services): Candidate {
   const { primary } = config.providers;
   const slash = target.indexOf('/');
   const isWholeName = slash < 0 && !providers.has(target);

@@ -9,9 +9,10 @@ import { escapeControlCharacters } from '../lib/secrets.ts';
 import { type CircuitBreaker, type Probe, TARGET_STATUSES } from '../policy/circuit-breaker.ts';
 import { type Attempt, type ChatRequest, MAX_NAME_CHARACTERS } from '../request/record.ts';
 import { tracingOf } from '../upstream/headers.ts';
-import { askProvider, type Asking, type CompletionServices, skip } from './ask-provider.ts';
+import { askProvider, type Asking, skip } from './ask-provider.ts';
 import type { Candidate } from './balance.ts';
 import { candidatesFor } from './candidates.ts';
+import type { Services } from './services.ts';
 
 /**
  * Answers one chat completion; resolves when all of the answer was handed over. `client` is undefined if the key has no name.
@@ -21,7 +22,7 @@ import { candidatesFor } from './candidates.ts';
  */
 export async function completeChat(
   call: Call,
-  services: CompletionServices,
+  services: Services,
   client: ClientSettings | undefined,
 ): Promise<void> {
   const { record } = call;

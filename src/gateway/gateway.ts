@@ -6,24 +6,14 @@ import type { ResponseHeaders } from '../downstream/client-reply.ts';
 import { checkProtocol, soleHeader } from '../downstream/request-head.ts';
 import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
 import { isLoopback, isOwnHost } from '../lib/loopback.ts';
-import type { RequestObserver } from '../request/facts.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import { VERSION } from '../lib/version.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
 import type { Limiter } from '../policy/limiter.ts';
 import { createAccessLog } from './access-log.ts';
-import type { CompletionServices } from './ask-provider.ts';
 import { completeChat } from './chat-completions.ts';
 import { addCorsHeaders, isPreflight, preflightHeaders } from './cors.ts';
-import type { ModelList } from './model-list.ts';
-
-interface GatewayServices extends CompletionServices {
-  /** Is told of every finished request but those for /health. */
-  readonly observe?: RequestObserver | undefined;
-  readonly listModels: ModelList;
-  /** The warnings that were logged, each of which is logged once. */
-  readonly warned: Set<string>;
-}
+import type { Services } from './services.ts';
 
 const ROUTES: ReadonlyMap<string, readonly string[]> = new Map([
   ['/v1/chat/completions', ['POST']],
@@ -38,10 +28,10 @@ const WEB_ORIGIN = /^https?:/i;
 const WEB_ORIGIN_HOST = /^https?:\/\/(.*?)(?::\d+)?$/i;
 
 /** Creates the gateway: what answers and logs the calls of the public port. */
-export function createGateway(services: GatewayServices) {
-  const { config, incidents, limits, logger, observe, redact } = services;
+export function createGateway(services: Services) {
+  const { config, limits, redact } = services;
   const { server, clients } = config;
-  const accessLog = createAccessLog(config, logger, incidents, observe);
+  const accessLog = createAccessLog(services);
   const authenticate = createAuthenticator(server.auth, clients);
   const isOpen = !needsKey(config);
   // With CORS pages are wanted; with keys they are no danger.
@@ -153,11 +143,7 @@ function addOwnHeaders(headers: ResponseHeaders, { record }: Call, redact: Redac
 }
 
 /** Answers a request that its client may send. */
-function route(
-  call: Call,
-  client: ClientSettings | undefined,
-  services: GatewayServices,
-): Promise<void> {
+function route(call: Call, client: ClientSettings | undefined, services: Services): Promise<void> {
   const { method, path, reply } = call;
   const methods = ROUTES.get(path);
   if (methods?.includes(method)) {
@@ -180,7 +166,7 @@ function sendHealth({ isDraining, reply }: Call): Promise<void> | undefined {
   return reply.send(isDraining ? 503 : 200, headers, body);
 }
 
-function warnOnce({ logger, warned }: GatewayServices, text: string): void {
+function warnOnce({ logger, warned }: Services, text: string): void {
   if (warned.has(text)) return;
   warned.add(text);
   logger.log('warn', text);

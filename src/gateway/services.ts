@@ -1,0 +1,34 @@
+/** What requests are worked on with: the settings, and what outlives a request. A reload makes new ones. */
+
+import type { AliasSettings, ClientSettings, Config } from '../config/config.ts';
+import type { Logger } from '../lib/log.ts';
+import type { CircuitBreaker } from '../policy/circuit-breaker.ts';
+import type { Incidents } from '../policy/incidents.ts';
+import type { KeyPool } from '../policy/key-pool.ts';
+import type { Limits } from '../policy/limits.ts';
+import type { RequestObserver } from '../request/facts.ts';
+import type { AttemptServices } from '../upstream/attempt-context.ts';
+import type { Provider } from '../upstream/provider.ts';
+
+export interface Services extends AttemptServices {
+  readonly config: Config;
+  /** By their ids. */
+  readonly providers: ReadonlyMap<string, Provider>;
+  readonly fallbacks: readonly Provider[];
+  /** By the provider's id; absent if it has one key. */
+  readonly keyPools: ReadonlyMap<string, KeyPool>;
+  readonly limits: Limits;
+  readonly breaker: CircuitBreaker;
+  readonly incidents: Incidents;
+  /** When each target of a balanced alias was last asked first, of `performance.now()`: those that are alike are asked in turn. */
+  readonly lastAsked: Map<string, number>;
+  /** What each target of a weighted alias has gained and not paid for. */
+  readonly credits: Map<AliasSettings, readonly number[]>;
+  /** The answer to `GET /v1/models`, as JSON. */
+  readonly listModels: (client?: ClientSettings) => Promise<Buffer>;
+  readonly logger: Logger;
+  /** Is told of every finished request but those for /health. */
+  readonly observe?: RequestObserver | undefined;
+  /** The warnings that were logged, each of which is logged once. */
+  readonly warned: Set<string>;
+}
