@@ -24,6 +24,8 @@ const MAX_BACKOFF_MS = 8000;
 export interface Asking {
   readonly call: Call;
   readonly chat: ChatRequest;
+  /** The first of the candidates. */
+  readonly requested: Candidate;
   /** The headers by which its trace goes on at providers, names and values in turn. */
   readonly tracing: readonly string[];
   /** Absent if there is one candidate: nobody else can be asked, and the circuit would have no effect. */
@@ -48,17 +50,17 @@ export function skip(
 /**
  * Asks one provider, with retries if its circuit was closed, and with one key after the other until one is not refused; the
  * answer is passed to the client. Returns the attempt that had it, or says best why there is none. Throws at once `ClientGone`,
- * and failures that name no provider: nobody else is asked. Holds the slot, and is the probe, to its end.
+ * and failures that name no provider: nobody else is asked. Frees the slot that was taken for it, and ends the probe that it is.
  */
 export async function askProvider(
   candidate: Candidate,
-  admission: 'closed' | 'open' | Probe,
+  circuit: 'closed' | 'open' | Probe,
   asking: Asking,
 ): Promise<Attempt> {
   const { breaker, call, services } = asking;
   const { provider } = candidate;
-  const probe = typeof admission === 'object' ? admission : undefined;
-  const maxRetries = admission === 'closed' ? provider.retries : 0;
+  const probe = typeof circuit === 'object' ? circuit : undefined;
+  const maxRetries = circuit === 'closed' ? provider.retries : 0;
   const plan = new RetryPlan(maxRetries, services.keyPools.get(provider.id), call);
   try {
     let waitMs: number | undefined = 0;

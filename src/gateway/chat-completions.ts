@@ -6,7 +6,8 @@ import { ChatRequestParser } from '../downstream/chat-request.ts';
 import { soleHeader } from '../downstream/request-head.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
-import { type CircuitBreaker, type Probe, TARGET_STATUSES } from '../policy/circuit-breaker.ts';
+import { TARGET_STATUSES } from '../policy/circuit-breaker.ts';
+import type { Limiter } from '../policy/limiter.ts';
 import { type Attempt, type ChatRequest, MAX_NAME_CHARACTERS } from '../request/record.ts';
 import { tracingOf } from '../upstream/headers.ts';
 import { askProvider, type Asking, skip } from './ask-provider.ts';
@@ -16,7 +17,7 @@ import type { Services } from './services.ts';
 
 /**
  * Answers one chat completion; resolves when all of the answer was handed over. `client` is undefined if the key has no name.
- * Asks the candidates in order until one answers; the first is the requested one: if its circuit is open, it is asked last.
+ * Asks the requested candidate, and the others in order if it has no answer; if its circuit is open, it is asked last.
  * Rejects with `GatewayError` or `ClientGone`, before the answer has begun or after it: if all fail, with the failure of the
  * requested one.
  */
@@ -37,30 +38,27 @@ export async function completeChat(
     record.provider = requested.provider.id;
     if (chat.stream && streamKeepaliveMs > 0) call.reply.keepAlive(streamKeepaliveMs);
     const breaker = candidates.length > 1 ? services.breaker : undefined;
-    const asking = { call, chat, tracing: tracing.headers, breaker, services };
-    let failed: Attempt | undefined;
-    for (const candidate of candidates) {
-      // The requested one comes a second time if its circuit was open.
-      const isPostponed = candidate === requested && failed !== undefined;
-      const admitting = admit(candidate, asking, isPostponed);
-      const admission = admitting instanceof Promise ? await admitting : admitting;
-      const isSkipped = admission instanceof GatewayError || (admission === 'open' && !isPostponed);
-      record.hasRetried ||= !isSkipped && candidate !== requested;
-      const attempt = isSkipped
-        ? skip(candidate, admission, asking)
-        : await askProvider(candidate, admission, asking);
-      // Nobody else is asked once the answer has begun.
-      if (attempt.hasAnswer && attempt.failure) throw attempt.failure;
-      if (attempt.hasAnswer) return;
-      if (candidate !== requested) continue;
-      failed = attempt;
-      if (attempt.outcome === 'circuit_open') candidates.push(requested);
-      else if (!isReasonToFallBack(attempt.failure!, candidate, services.config)) break;
+    const asking = { call, chat, requested, tracing: tracing.headers, breaker, services };
+    let attempt = await askCandidate(requested, asking);
+    if (hasAnswered(attempt)) return;
+    const isPostponed = attempt.outcome === 'circuit_open';
+    if (isPostponed || isReasonToFallBack(attempt.failure!, requested, services.config)) {
+      for (const other of candidates.slice(1)) {
+        if (hasAnswered(await askCandidate(other, asking))) return;
+      }
     }
-    throw failureOfAll(requested, failed!, asking);
+    if (isPostponed) attempt = await askCandidate(requested, asking, isPostponed);
+    if (hasAnswered(attempt)) return;
+    throw failureOfAll(attempt, asking);
   } finally {
     call.bodyReservation.dropBody();
   }
+}
+
+/** Throws the failure of an answer that had begun: nobody else is asked. */
+function hasAnswered({ failure, hasAnswer }: Attempt): boolean {
+  if (hasAnswer && failure) throw failure;
+  return hasAnswer;
 }
 
 /** Reads the request, and records what it says. Rejects with `invalidRequest`. Apart: an open stream keeps no parser. */
@@ -83,14 +81,13 @@ async function readChat(
 
 /** Returns the failure of the requested candidate, and records it as the one that is answered. */
 function failureOfAll(
-  { provider }: Candidate,
   failed: Attempt,
-  { call: { record }, services }: Asking,
+  { call: { record }, requested, services }: Asking,
 ): GatewayError {
   // If all providers were skipped, it takes nothing of the client's limit.
   const wasAsked = record.tries.some((one) => one.wasAsked);
   if (!wasAsked) services.limits.ofClients.get(record.client)!.refundRequest();
-  record.provider = provider.id;
+  record.provider = requested.provider.id;
   record.attempt = failed;
   return failed.failure!;
 }
@@ -124,40 +121,43 @@ function isReasonToFallBack(
   return details.mayFallBack ?? (isTransient || fallbackOn.includes(status));
 }
 
-type Admission = 'closed' | 'open' | Probe | GatewayError;
+/** Asks one candidate, or skips it. Not async: only with a store there is something to wait for before it is asked. */
+function askCandidate(
+  candidate: Candidate,
+  asking: Asking,
+  isPostponed = false,
+): Attempt | Promise<Attempt> {
+  if (!isPostponed && isOpen(candidate, asking)) return skip(candidate, 'open', asking);
+  const taking = limiterOf(candidate, asking).takeRequest();
+  if (!(taking instanceof Promise)) return askWithin(taking, candidate, asking, isPostponed);
+  return taking.then((refusal) => askWithin(refusal, candidate, asking, isPostponed));
+}
 
-/**
- * Takes a token of the provider's rate limit and a slot. Returns the state of the circuit before this attempt, or the probe
- * that it is, or `rateLimit` if a limit is reached. With an open circuit neither is kept, unless the provider
- * `isPostponed`: then it is asked nevertheless. Only with a store there is something to wait for.
- */
-function admit(
+/** Asks a candidate if its rate limit has not refused it, and a slot is free. */
+function askWithin(
+  refusal: GatewayError | undefined,
   candidate: Candidate,
   asking: Asking,
   isPostponed: boolean,
-): Admission | Promise<Admission> {
-  const { provider, model } = candidate;
-  const { breaker, services } = asking;
-  const consulted = isPostponed ? undefined : breaker;
-  if (consulted?.stateOf(provider, model) === 'open') return 'open';
-  const taking = services.limits.ofProviders.get(provider.id)!.takeRequest();
-  if (!(taking instanceof Promise)) return takeSlot(taking, candidate, asking, consulted);
-  return taking.then((refusal) => takeSlot(refusal, candidate, asking, consulted));
+): Attempt | Promise<Attempt> {
+  if (refusal) return skip(candidate, refusal, asking);
+  const limiter = limiterOf(candidate, asking);
+  // While the store was asked, another request has become the probe.
+  const why = !isPostponed && isOpen(candidate, asking) ? 'open' : limiter.acquireSlot();
+  if (why) {
+    limiter.refundRequest();
+    return skip(candidate, why, asking);
+  }
+  asking.call.record.hasRetried ||= candidate !== asking.requested;
+  // Only now: a request that is not sent is not the probe.
+  const state = asking.breaker?.recordAttempt(candidate.provider, candidate.model) ?? 'closed';
+  return askProvider(candidate, state, asking);
 }
 
-function takeSlot(
-  refusal: GatewayError | undefined,
-  { provider, model }: Candidate,
-  { breaker, services }: Asking,
-  consulted: CircuitBreaker | undefined,
-): Admission {
-  if (refusal) return refusal;
-  const limiter = services.limits.ofProviders.get(provider.id)!;
-  // While the store was asked, another request has become the probe.
-  const isOpen = consulted?.stateOf(provider, model) === 'open';
-  const noSlot = isOpen ? undefined : limiter.acquireSlot();
-  if (isOpen || noSlot) limiter.refundRequest();
-  if (isOpen) return 'open';
-  // A request that is not sent is not the probe.
-  return noSlot ?? breaker?.recordAttempt(provider, model) ?? 'closed';
+function isOpen({ provider, model }: Candidate, { breaker }: Asking): boolean {
+  return breaker?.stateOf(provider, model) === 'open';
+}
+
+function limiterOf({ provider }: Candidate, { services }: Asking): Limiter {
+  return services.limits.ofProviders.get(provider.id)!;
 }
