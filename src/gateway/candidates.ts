@@ -19,7 +19,8 @@ const OFF = /\boff\b/i;
  * - for `<provider_id>/<model_name>`, split at the first slash, that provider;
  * - for a provider's id, that one with its default model;
  * - for any other name the primary provider;
- * and behind them each fallback that is not among them, with its own default model. With `x-gateway-fallback: off` only the first.
+ * and behind them each fallback that is not among them, with its own default model, or with the first one's if it has none. With
+ * `x-gateway-fallback: off` only the first.
  *
  * The client's `models` must have the name as it was sent, or, if it is no alias, as `<provider_id>/<model_name>`. Throws
  * `unknownProvider` or `invalidRequest`; to a client with `models` `notFound` for every other name, so that it does not

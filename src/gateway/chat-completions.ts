@@ -4,7 +4,7 @@ import type { ClientSettings, Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { ChatRequestParser } from '../downstream/chat-request.ts';
 import { soleHeader } from '../downstream/request-head.ts';
-import { GatewayError, invalidRequest } from '../lib/errors.ts';
+import { type GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 import { TARGET_STATUSES } from '../policy/circuit-breaker.ts';
 import type { Limiter } from '../policy/limiter.ts';

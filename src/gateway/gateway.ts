@@ -52,7 +52,7 @@ export function createGateway(services: Services) {
 
   const onHead: Call['onHead'] = (call, status, headers) => {
     const { attempt, failure } = call.record;
-    // A stream that a comment has begun has no provider yet.
+    // Not of a stream that a comment of `stream_keepalive` has begun: it has no provider yet.
     if (failure || attempt?.hasAnswer) addOwnHeaders(headers, call, redact);
     if (server.cors) addCorsHeaders(status, headers);
   };
@@ -77,25 +77,26 @@ export function createGateway(services: Services) {
         } else {
           const client = identify(call);
           const limiter = limits.ofClients.get(client?.name)!;
-          const noSlot = limiter.acquireSlot();
-          if (noSlot) throw noSlot;
+          let refusal = limiter.acquireSlot();
+          if (refusal) throw refusal;
           heldSlot = limiter;
           const taking = limiter.takeRequest();
           // Only with a store there is something to wait for.
-          const refusal = taking instanceof Promise ? await taking : taking;
+          refusal = taking instanceof Promise ? await taking : taking;
           if (refusal) throw refusal;
           await route(call, client, services);
         }
         await reply.closed;
       } catch (thrown) {
         await fail(call, thrown);
+      } finally {
+        heldSlot?.releaseSlot();
+        const { attempt } = call.record;
+        // A usage that came in a preamble is not charged if no answer has begun.
+        if (heldSlot?.countsUsage && attempt?.hasAnswer) heldSlot.takeTokens(attempt.usage);
+        call.release();
+        accessLog.logFinished(call);
       }
-      const { attempt } = call.record;
-      // A chunk before the first token may tell a usage, and the answer never begin.
-      if (heldSlot?.countsUsage && attempt?.hasAnswer) heldSlot.takeTokens(attempt.usage);
-      heldSlot?.releaseSlot();
-      call.release();
-      accessLog.logFinished(call);
     },
     /** Logs a request that could not be parsed, and returns its answer. */
     answerBroken(refusal: GatewayError, requestId: string, remote: string | undefined) {

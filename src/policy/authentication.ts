@@ -1,6 +1,6 @@
 /** Authentication of clients (`Authorization: Bearer <token>`), and which models they may name. */
 
-// Whole: on an old Node an import by name fails before any code can say which one is needed.
+// Not `{ hash }`: without it an old Node would fail before any code can say which Node is needed.
 import crypto, { timingSafeEqual } from 'node:crypto';
 
 import type { ClientSettings, Config } from '../config/config.ts';
@@ -14,10 +14,9 @@ import type { Secret } from '../lib/secret.ts';
 const BEARER = /^bearer +([^ ].*)$/i;
 
 /**
- * Returns a function that checks the `Authorization` header of one request, unless `auth` is disabled; undefined stands for none,
- * and for two, of which a proxy in front may have checked the other one. It returns the client whose key was sent; undefined for
- * a token without a client, as all keys of `auth` are. It throws `authentication` unless the scheme is Bearer and, if keys are
- * configured, the token is one of them. The error does not say which condition failed.
+ * Returns a function that checks the sole `Authorization` header of one request, unless `auth` is disabled. It returns the client
+ * whose key was sent; undefined for a token without a client, as all keys of `auth` are. It throws `authentication` unless the
+ * scheme is Bearer and, if keys are configured, the token is one of them. The error does not say which condition failed.
  */
 export function createAuthenticator(
   auth: Config['server']['auth'],

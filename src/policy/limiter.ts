@@ -34,9 +34,13 @@ export interface RateLimitStore {
 export type Slots = { name: string; limit: Limit; max: number; used: { inFlight: number } };
 
 /** `local` is in the memory of this process. */
-export type Bucket = StoredBucket & { limit: Limit; local: TokenBucket };
+export type Bucket = StoredBucket & {
+  limit: Limit;
+  local: TokenBucket;
+  periodSeconds: keyof typeof PERIOD_NAMES;
+};
 
-const PERIOD_NAMES: Readonly<Record<number, string>> = { 1: 'second', 60: 'minute', 86_400: 'day' };
+const PERIOD_NAMES = { 1: 'second', 60: 'minute', 86_400: 'day' } as const;
 /** Above zero, for a bucket of which a request takes nothing. */
 const LEAST_TOKENS = 1e-6;
 /** What a provider counts beyond it is no count: a client would be refused for years. */

@@ -77,7 +77,7 @@ export class Attempt {
   /** Without the query, which may hold a key. */
   readonly url: string;
   readonly beganAtMs = performance.now();
-  /** The answer has begun, or the attempt has failed. */
+  /** When its answer began, or it failed without one. */
   endedAtMs: number | undefined;
   /** `circuit_open` and `limit`: the provider was skipped. Undefined while the attempt is made. */
   outcome: Outcome | 'circuit_open' | 'limit' | undefined;
@@ -139,7 +139,7 @@ export class Attempt {
     this.endedAtMs = performance.now();
   }
 
-  /** Records the end: of a stream, that of its last event. */
+  /** Records how it ended. */
   recordEnd(failure?: GatewayError | ClientGone): void {
     this.endedAtMs ??= performance.now();
     // The gateway's memory is on no provider's account.

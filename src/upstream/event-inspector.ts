@@ -34,7 +34,7 @@ const SIGNS =
  * The bytes to pass on: all of them, those before an error, or those up to `[DONE]`. Chunks that `stream_usage` has added
  * are not among them.
  */
-export type Inspection = { readonly passed: Buffer; readonly error?: GatewayError };
+export type Inspection = { readonly toPass: Buffer; readonly error?: GatewayError };
 
 /** Takes the upstream's bytes, and tells what to pass on. Its methods throw `provider` if a stream is not usable. */
 export class EventInspector {
@@ -84,10 +84,10 @@ export class EventInspector {
     const texts = [...parseEvents(closed, this.#isAtStart)].map((one) => one.data || one.bareJson);
     const text = texts.find((one) => one !== '');
     if (text !== undefined && isWholeData(text)) return this.#inspect(closed);
-    const passed = closed.subarray(0, 0);
-    if (text === undefined) return { passed };
+    const toPass = closed.subarray(0, 0);
+    if (text === undefined) return { toPass };
     return {
-      passed,
+      toPass,
       error: providerError(this.#context.attempt.provider, 'the stream was cut off'),
     };
   }
@@ -98,17 +98,17 @@ export class EventInspector {
     if (this.splitter.unfinished.size > MAX_EVENT_BYTES)
       throw providerError(attempt.provider, 'an event is too large');
     let scan = scanEvents(events, this.#isModelWanted);
-    let found: Inspection = { passed: events };
+    let found: Inspection = { toPass: events };
     if (this.hasBegun && !scan.isSuspicious) this.#noteChoices(scan);
     else {
       found = this.#parse(events);
-      const isWhole = found.passed.length === events.length;
-      if (!isWhole) scan = scanEvents(found.passed, this.#isModelWanted);
+      const isWhole = found.toPass.length === events.length;
+      if (!isWhole) scan = scanEvents(found.toPass, this.#isModelWanted);
     }
     if (attempt.usageAdded && scan.usage !== '') {
-      found = { ...found, passed: this.#withoutUsage(found.passed) };
+      found = { ...found, toPass: this.#withoutUsage(found.toPass) };
     }
-    if (found.passed.length > 0) this.#isAtStart = false;
+    if (found.toPass.length > 0) this.#isAtStart = false;
     if (scan.model !== '') {
       this.#isModelWanted = false;
       attempt.noteModel(scan.model);
@@ -137,11 +137,11 @@ export class EventInspector {
       const { data, start, end } = event;
       const json = parseUntrustedJson(data);
       const error = this.#errorIn(event, json);
-      if (error) return { passed: events.subarray(0, start), error };
+      if (error) return { toPass: events.subarray(0, start), error };
       if (data === '[DONE]') {
         this.isDone = true;
         this.isEndOpen = this.splitter.isLineEndOpen && end === events.length;
-        return { passed: events.subarray(0, end) };
+        return { toPass: events.subarray(0, end) };
       }
       if (!this.hasBegun && data !== '') {
         const { emptyAnswers } = this.#context.services.config.server;
@@ -149,12 +149,12 @@ export class EventInspector {
         else this.hasBegun = true;
         this.hasChoice ||= !hasNoChoice(json);
       }
-      // With the comments before it, as in a run that is not parsed: else the result depends on the cuts.
+      // With the comments before it, which a run that is not parsed is scanned with too: else the result depends on the cuts.
       this.#noteChoices(scanEvents(events.subarray(before, end), false), json);
       before = end;
     }
     this.#noteChoices(scanEvents(events.subarray(before), false));
-    return { passed: events };
+    return { toPass: events };
   }
 
   /** Notes the choices that were scanned. An event with an `index` other than 0 is parsed to find its choice. */

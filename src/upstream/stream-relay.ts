@@ -111,54 +111,61 @@ class StreamRelay implements ByteSink {
 
   /** Returns false if the upstream is to wait for the client. */
   #take(found: Inspection): boolean {
-    if (!this.#seen) return this.#pass(found);
-    if (!this.#bufferPreamble(found, this.#seen)) return true;
+    const seen = this.#seen;
+    if (!seen) return this.#pass(found);
+    if (found.toPass.length > 0) seen.push(found.toPass);
+    this.#updateReservation(seen.size);
+    if (!this.#inspector.hasBegun && !this.#isWholeAndEmpty(found, seen.size)) {
+      this.#passComments(seen);
+      return true;
+    }
     const { attempt, call, services } = this.#context;
-    const seen = this.#seen.take();
+    const bytes = seen.take();
     // Behind a comment, a byte order mark would be part of the name of a field.
     const isMarkMisplaced =
-      call.reply.headersSent && seen.toString('latin1', 0, 3) === BYTE_ORDER_MARK;
+      call.reply.headersSent && bytes.toString('latin1', 0, 3) === BYTE_ORDER_MARK;
     this.#seen = undefined;
     attempt.beginAnswer();
     services.incidents.watches.addGood(attempt);
     call.bodyReservation.dropBody();
     call.reply.beginStream(this.#upstream.status, this.#headers);
     call.reply.onRoom = () => this.#resume();
-    return this.#pass({ ...found, passed: seen.subarray(isMarkMisplaced ? 3 : 0) });
+    return this.#pass({ ...found, toPass: bytes.subarray(isMarkMisplaced ? 3 : 0) });
   }
 
-  /** Keeps what comes before and with the beginning of the answer. Returns whether that is there; throws if it will never be. */
-  #bufferPreamble(found: Inspection, seen: ChunkBuffer): boolean {
-    const { call, services } = this.#context;
-    const { hasBegun, hasChoice, hasPreamble, isDone, isFinished } = this.#inspector;
-    if (found.passed.length > 0) seen.push(found.passed);
-    this.#updateReservation(seen.size);
-    if (hasBegun) return true;
-    if (found.error) throw found.error;
-    if (seen.size > MAX_PREAMBLE_BYTES) {
-      throw this.#error('too much before the first token');
-    }
+  /** Returns whether all of an answer without content has come, and may pass. Throws if the answer will never begin. */
+  #isWholeAndEmpty({ error }: Inspection, seenBytes: number): boolean {
+    const { attempt, services } = this.#context;
+    const { hasChoice, isDone, isFinished } = this.#inspector;
+    if (error) throw error;
+    if (seenBytes > MAX_PREAMBLE_BYTES) throw this.#error('too much before the first token');
     if (hasChoice && (isDone || (this.#hasUpstreamEnded && isFinished))) {
       if (services.config.server.emptyAnswers === 'pass') return true;
-      throw emptyAnswerError(this.#context.attempt.provider);
+      throw emptyAnswerError(attempt.provider);
     }
     if (isDone || this.#hasUpstreamEnded) {
       const cause = `content-type: ${this.#upstream.headers.get('content-type') ?? 'none'}`;
       throw this.#error('the stream ended before its first event', cause);
     }
-    // A preamble waits: another provider may still be asked.
-    const passesComments = call.reply.headersSent && call.reply.hasRoom && !hasPreamble;
-    if (passesComments && seen.size > 0) call.reply.write(seen.take());
-    this.#updateReservation(seen.size);
     return false;
   }
 
-  #pass({ passed, error }: Inspection): boolean {
+  /** Passes comments on if one of the gateway's own has begun the stream. A preamble waits: another provider may still be asked. */
+  #passComments(seen: ChunkBuffer): void {
+    const { reply } = this.#context.call;
+    if (seen.size === 0 || this.#inspector.hasPreamble || !reply.headersSent || !reply.hasRoom) {
+      return;
+    }
+    reply.write(seen.take());
+    this.#updateReservation(0);
+  }
+
+  #pass({ toPass, error }: Inspection): boolean {
     const { call, deadline, onData } = this.#context;
     const { isDone, isFinished, splitter } = this.#inspector;
-    const hasRoom = passed.length === 0 || call.reply.write(passed);
-    if (passed.length > 0) call.answerReservation.leaveQueue();
-    this.#updateReservation(passed.length);
+    const hasRoom = toPass.length === 0 || call.reply.write(toPass);
+    if (toPass.length > 0) call.answerReservation.leaveQueue();
+    this.#updateReservation(toPass.length);
     if (error) throw error;
     if (isDone || this.#hasUpstreamEnded) {
       if (!isDone && !isFinished) {
@@ -228,9 +235,8 @@ class StreamRelay implements ByteSink {
   }
 
   /**
-   * Frees what is no longer held. What came of the next event with the end of the last one is not counted yet: streams
-   * that wait would take with it the room that is kept for one event. A blank line that was added may find no room, and
-   * needs none.
+   * Frees what is no longer held. Up to two reads of a socket are not counted: with the beginnings of their next events,
+   * streams that wait would take the room that is kept for one event. A blank line that was added needs no room.
    */
   #updateReservation(bytes: number): void {
     const heldBytes = bytes + this.#inspector.splitter.unfinished.size;

@@ -25,7 +25,7 @@ export function sendByUndici(
   cancellation: Cancellation,
   pool: Pool,
 ): Promise<UpstreamResponse> {
-  const { method, origin, path, reconnect: reset = false } = request;
+  const { method, origin, path, reconnect = false } = request;
   return new Promise((resolve, reject) => {
     // Before the body is held for the exchange, which alone releases it.
     cancellation.throwIfCancelled();
@@ -35,12 +35,13 @@ export function sendByUndici(
       ? [...request.headers, 'content-length', `${sliced.length}`]
       : request.headers;
     const Handler = IS_UNDICI_8 ? Undici8Exchange : UndiciExchange;
-    const agent = reset ? pool.reconnectAgent : pool.agentFor(origin);
+    const agent = reconnect ? pool.reconnectAgent : pool.agentFor(origin);
     const options = { cancellation, pool, agent, body: sliced, resolve, reject };
     const exchange = new Handler(options);
     // As options of the Agent, the time limits would be lost on Node 26 if a proxy forwards the request.
     const limits = { headersTimeout: 0, bodyTimeout: 0 };
-    agent.dispatcher.dispatch({ method, origin, path, headers, body, reset, ...limits }, exchange);
+    const sent = { method, origin, path, headers, body, reset: reconnect, ...limits };
+    agent.dispatcher.dispatch(sent, exchange);
   });
 }
 
@@ -53,7 +54,7 @@ interface UndiciExchangeOptions {
   readonly reject: (error: unknown) => void;
 }
 
-/** One request, and its reply once the headers have come. undici 6 and 7 call the methods from `onConnect` to `onError`. */
+/** One request, its response once the headers have come, and the source of its body. undici 6 and 7 call the methods from `onConnect` to `onError`. */
 class UndiciExchange implements UpstreamResponse, ByteSource {
   status = 0;
   readonly headers = new Map<string, string>();
@@ -135,6 +136,7 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
     this.#isTurnOver = true;
     onNextTurn(() => {
       this.#isTurnOver = false;
+      // Also for a reader that has paused: what comes is held, up to MAX_UNREAD_BYTES.
       this.#resume();
     });
     return false;
