@@ -180,7 +180,8 @@ export class Connection {
   #begin(): void {
     const { listener } = this;
     const [exchange] = this.#queue;
-    if (!exchange || this.socket.destroyed || this.#closesAfterUpload) {
+    // Behind `Connection: close` node:http gives a response no socket, and so no 'close': its request would never end.
+    if (!exchange || !this.socket.writable || this.#closesAfterUpload) {
       if (this.#closesAfterQueue && !this.socket.destroyed) this.#linger();
       return;
     }
