@@ -45,7 +45,7 @@ export async function drain(
   if (delayMs > 0) await sleep(delayMs, undefined, { signal }).catch(() => {});
   const end = (answerMs: number) => {
     state.cancelReason = reason;
-    for (const connection of connections.values()) connection.cancel(reason);
+    for (const { call } of connections.values()) call?.cancellation.cancel(reason);
     // `closeAllConnections` does not know sockets that node:http has detached after CONNECT.
     const close = () => connections.forEach(({ socket }) => socket.destroy());
     setTimeout(close, answerMs).unref();

@@ -1,8 +1,8 @@
-/** The body of a client's request: read in full, and bounded. */
+/** The body of a client's request: read in full, and in turns with everything else. */
 
 import type { IncomingMessage } from 'node:http';
 
-import type { HeldBody, Reservation } from '../lib/byte-budget.ts';
+import type { Reservation } from '../lib/byte-budget.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
 import { invalidRequest } from '../lib/errors.ts';
 import { onNextTurn, TurnLimit } from '../lib/turns.ts';
@@ -15,33 +15,18 @@ import { onNextTurn, TurnLimit } from '../lib/turns.ts';
 const FREE_CHUNKS = 1000;
 const MIN_MEAN_CHUNK_BYTES = 16;
 
-interface BodyReader {
-  /** Grows with the body; with a Content-Length, to all of it at once. */
-  readonly bodyReservation: Reservation;
-  readonly cancellation: Cancellation;
-  /** Called before the first byte is read, if the body is not refused by its length. */
-  acceptBody(): void;
-}
-
 /**
- * Reads the whole body and returns it; `onChunk` takes each chunk as it arrives. Throws a 413 if it is larger
- * than `maxBytes`, a 429 if it does not fit the reservation's budget, a 400 if it comes in too small chunks, and the
- * cancellation's reason, `ClientGone` if it breaks off. The answer to a refused body discards what follows.
+ * Reads all of the body into the reservation, and returns that; `onChunk` takes each chunk too. Rejects with what the
+ * reservation throws, with a 400 if it comes in too small chunks, and with the cancellation's reason. The answer to a
+ * refused body discards what follows.
  */
 export function readRequestBody(
   request: IncomingMessage,
-  call: BodyReader,
-  maxBytes: number,
+  body: Reservation,
+  cancellation: Cancellation,
   onChunk: (chunk: Buffer) => void,
-): Promise<HeldBody> {
-  const { bodyReservation, cancellation } = call;
+): Promise<Reservation> {
   const pace = new UploadPace(request);
-  const body = bodyReservation.holdBody({
-    announcedBytes: Number(request.headers['content-length'] ?? 0),
-    maxBytes,
-    tooLarge: tooLarge(maxBytes),
-  });
-  call.acceptBody();
   // Not `for await`: leaving that early would destroy the socket before the answer is written.
   return new Promise((resolve, reject) => {
     const end = () => {
@@ -51,7 +36,7 @@ export function readRequestBody(
     };
     const fail = (error: unknown) => {
       end();
-      bodyReservation.free();
+      body.free();
       reject(error);
     };
     const onData = (chunk: Buffer) => {
@@ -74,10 +59,6 @@ export function readRequestBody(
   });
 }
 
-/** Apart: an open stream keeps it, and with it would keep all that `readRequestBody` has in its closures. */
-const tooLarge = (maxBytes: number) => () =>
-  invalidRequest(`request body exceeds ${maxBytes} bytes`, { status: 413 });
-
 /**
  * Reads the body, in turns with everything else, until it ends. What has no other listener is discarded. One in too
  * small chunks is not read to its end: whoever calls this closes the connection after a while.
@@ -88,7 +69,6 @@ export function discardBody(request: IncomingMessage): void {
   request.resume();
 }
 
-/** Reads a body in turns with everything else, and in chunks of a useful size. */
 class UploadPace {
   readonly #request: IncomingMessage;
   readonly #turn = new TurnLimit();
@@ -106,38 +86,25 @@ class UploadPace {
    */
   take({ length }: Buffer): boolean {
     if (this.#areTooSmall) return false;
+    const request = this.#request;
     this.#chunks += 1;
     this.#bytes += length;
-    if (this.#turn.spend(length)) this.#yieldTurn();
+    if (this.#turn.spend(length)) {
+      request.pause();
+      onNextTurn(() => request.resume());
+    }
     const isLong = this.#chunks > FREE_CHUNKS;
     this.#areTooSmall = isLong && this.#bytes < this.#chunks * MIN_MEAN_CHUNK_BYTES;
-    if (this.#areTooSmall) pauseSocket(this.#request);
+    if (this.#areTooSmall) stopReading(request);
     return !this.#areTooSmall;
-  }
-
-  #yieldTurn(): void {
-    const request = this.#request;
-    request.pause();
-    const release = pauseSocket(request);
-    onNextTurn(() => {
-      release();
-      request.resume();
-    });
   }
 }
 
-/**
- * Stops reading the connection, until the returned function is called. To pause the request is not enough: node:http
- * reads on, and parses, until it holds `highWaterMark` bytes of the body, which may be as many chunks.
- */
-function pauseSocket({ socket }: IncomingMessage): () => void {
+/** To pause the request is not enough: node:http reads on, and parses, until it holds `highWaterMark` bytes of the body. */
+function stopReading({ socket }: IncomingMessage): void {
   const pause = () => void socket.pause();
   // Behind a 'resume' that is under way already, which would undo it.
   process.nextTick(pause);
   // node:http resumes the socket when a part of the body is taken, and when the answer is sent.
   socket.on('resume', pause);
-  return () => {
-    socket.off('resume', pause);
-    socket.resume();
-  };
 }
