@@ -15,6 +15,7 @@ const OTHER_CASE = /^(?:model|stream)$/iu;
 const MODELS = /^models$/iu;
 /** Depths of the values that are noted. */
 const [BODY, MEMBER, MESSAGE, MESSAGE_MEMBER, CONTENT_PART] = [0, 1, 2, 3, 4];
+const NO_VALUE = { kind: 'null', start: 0, end: 0, text: '' };
 const NO_MESSAGES = '"messages" must be a non-empty array';
 
 /** All bytes of a body. An open stream keeps the request, but not its bytes: whoever holds them drops them. */
@@ -75,10 +76,11 @@ export class ChatRequestParser {
     const jsonFault = this.#json.finish();
     if (jsonFault) throw jsonFault;
     if (!this.#isObject) throw invalidRequest('request body must be a JSON object');
-    const { kind, start, end } = this.#target.model ?? { kind: 'null', start: 0, end: 0 };
+    const { kind, start, end, text } = this.#target.model ?? NO_VALUE;
     if (end - start > MAX_MODEL_BYTES) throw invalidRequest('"model" is too long');
-    const written = sliceText(parts, start, end);
-    const model = kind === 'string' ? String(JSON.parse(written)) : '';
+    // A long text is not decoded yet.
+    const isLong = kind === 'string' && text === '';
+    const model = isLong ? String(JSON.parse(sliceText(parts, start, end))) : text;
     if (model === '') throw invalidRequest('"model" must be a non-empty string');
     // `null` is what some clients send for an argument that was not given.
     const stream = this.#target.stream?.kind ?? 'null';
