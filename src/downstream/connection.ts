@@ -169,7 +169,8 @@ export class Connection {
 
   /** Begins the first request of the queue; the others when the response before them is written. */
   #begin(): void {
-    const { listener, call } = this;
+    const { listener } = this;
+    const [call] = this.#queue;
     // Behind `Connection: close` node:http gives a response no socket, and so no 'close': its request would never end.
     if (!call || !this.socket.writable || this.#closesAfterUpload) {
       if (this.#closesAfterQueue && !this.socket.destroyed) this.#linger();
@@ -178,12 +179,13 @@ export class Connection {
     call.receivedAtMs = performance.now();
     listener.counts.inFlight += 1;
     if (listener.cancelReason) call.cancellation.cancel(listener.cancelReason);
-    // node:http announces a request before it knows that it is complete.
-    queueMicrotask(() => void this.#workOn(call));
+    void this.#workOn(call);
   }
 
   async #workOn(call: Call): Promise<void> {
     const { counts, handler } = this.listener;
+    // node:http announces a request before it knows that it is complete.
+    await Promise.resolve();
     await handler.handle(call);
     counts.inFlight -= 1;
     if (call.reply.isStream) counts.openStreams -= 1;

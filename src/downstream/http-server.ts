@@ -25,7 +25,7 @@ export interface HttpServer {
    * same port (SO_REUSEPORT), and the kernel gives each connection to one of them.
    */
   listen(port: number, host: string, isShared?: boolean): Promise<{ readonly port: number }>;
-  /** Serves for `delayMs` more, as draining. Then stops accepting, and waits for the requests in flight, whose answers say that it closes. */
+  /** Serves for `delayMs` more, as draining. Then stops accepting, and waits for the requests in flight. */
   drain(options: DrainOptions): Promise<void>;
   /** The requests that are being worked on. */
   calls(): Call[];

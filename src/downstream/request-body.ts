@@ -26,35 +26,30 @@ export function readRequestBody(
   cancellation: Cancellation,
   onChunk: (chunk: Buffer) => void,
 ): Promise<Reservation> {
-  const pace = new UploadPace(request);
+  const pace = new UploadPace();
   // Not `for await`: leaving that early would destroy the socket before the answer is written.
   return new Promise((resolve, reject) => {
-    const end = () => {
+    const end = (failure?: unknown) => {
       request.off('data', onData);
-      request.off('end', onEnd);
+      request.off('end', end);
       cancellation.offCancel(onCancel);
-    };
-    const fail = (error: unknown) => {
-      end();
+      if (failure === undefined) return resolve(body);
       body.free();
-      reject(error);
+      reject(failure);
     };
     const onData = (chunk: Buffer) => {
       try {
         body.push(chunk);
         onChunk(chunk);
-        if (!pace.take(chunk)) throw invalidRequest('the request body comes in too small chunks');
+        if (!pace.take(chunk, request))
+          throw invalidRequest('the request body comes in too small chunks');
       } catch (error) {
-        fail(error);
+        end(error);
       }
     };
-    const onEnd = () => {
-      end();
-      resolve(body);
-    };
-    const onCancel = () => fail(cancellation.reason);
+    const onCancel = () => end(cancellation.reason);
     request.on('data', onData);
-    request.on('end', onEnd);
+    request.on('end', end);
     cancellation.onCancel(onCancel);
   });
 }
@@ -64,29 +59,23 @@ export function readRequestBody(
  * small chunks is not read to its end: whoever calls this closes the connection after a while.
  */
 export function discardBody(request: IncomingMessage): void {
-  const pace = new UploadPace(request);
-  request.on('data', (chunk: Buffer) => pace.take(chunk));
+  const pace = new UploadPace();
+  request.on('data', (chunk: Buffer) => pace.take(chunk, request));
   request.resume();
 }
 
 class UploadPace {
-  readonly #request: IncomingMessage;
   readonly #turn = new TurnLimit();
   #chunks = 0;
   #bytes = 0;
   #areTooSmall = false;
 
-  constructor(request: IncomingMessage) {
-    this.#request = request;
-  }
-
   /**
    * Takes each chunk. Pauses the request if it has had its turn. Returns false if its chunks are too small: no more of
    * the connection is read then.
    */
-  take({ length }: Buffer): boolean {
+  take({ length }: Buffer, request: IncomingMessage): boolean {
     if (this.#areTooSmall) return false;
-    const request = this.#request;
     this.#chunks += 1;
     this.#bytes += length;
     if (this.#turn.spend(length)) {

@@ -80,10 +80,13 @@ export class Deadline extends Cancellation {
     this.#createReason = createReason;
     this.#armedAtMs = performance.now();
     this.#suspendedAtMs = undefined;
-    if (ms !== this.#timerMs) this.#clear();
-    this.#timerMs = ms;
     // A stream re-arms it for each event: refreshing a timer is cheaper than creating one.
-    if (ms > 0) this.#timer = this.#timer?.refresh() ?? startTimer(() => this.#onTime(), ms);
+    if (this.#timer && ms === this.#timerMs) this.#timer.refresh();
+    else {
+      clearTimeout(this.#timer);
+      this.#timer = ms > 0 ? startTimer(() => this.#onTime(), ms) : undefined;
+    }
+    this.#timerMs = ms;
   }
 
   /** Suspends the time limit, until `resume` or `arm`. */
@@ -106,7 +109,8 @@ export class Deadline extends Cancellation {
 
   /** Clears the timer, and no longer follows the client. */
   stop(): void {
-    this.#clear();
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
     this.#client?.offCancel(this.#onClient);
   }
 
@@ -119,10 +123,5 @@ export class Deadline extends Cancellation {
   #onTime(): void {
     this.#timer = undefined;
     if (this.#suspendedAtMs === undefined) this.cancel(this.#createReason!());
-  }
-
-  #clear(): void {
-    clearTimeout(this.#timer);
-    this.#timer = undefined;
   }
 }
