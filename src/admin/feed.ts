@@ -1,7 +1,7 @@
 /** `GET /events`: server-sent events for the page. Each is a JSON merge patch (RFC 7396) of the view; the first one is all of it. */
 
 import type { Call } from '../downstream/call.ts';
-import { pause } from '../lib/pause.ts';
+import { pause } from '../lib/cancellation.ts';
 import { GatewayError } from '../lib/errors.ts';
 
 const MAX_FEEDS = 8;

@@ -26,8 +26,10 @@ export function createLineWriter(
 ) {
   // Pipes and terminals are sockets (a terminal's writes block); the stream of a file does not tell how much was written.
   const descriptor = stream instanceof Socket ? undefined : stream.fd;
-  const writeText =
-    descriptor === undefined ? createStreamWrite(stream) : createFileWrite(descriptor);
+  const writeText: Write =
+    descriptor === undefined
+      ? (text, onEnd) => void stream.write(text, (error) => onEnd(error ? text : ''))
+      : createFileWrite(descriptor);
   let lines = '';
   const unwritten: string[] = [];
   let droppedLines = 0;
@@ -81,10 +83,6 @@ export function createLineWriter(
       return droppedLines - confirmedLines + countLines(unwritten.join(''));
     },
   };
-}
-
-function createStreamWrite(stream: Writable): Write {
-  return (text, onEnd) => void stream.write(text, (error) => onEnd(error ? text : ''));
 }
 
 /** On a full disk only a part of a text is written. */

@@ -2,12 +2,12 @@
 
 import type { IncomingMessage, ServerResponse } from 'node:http';
 
-import { type ByteBudget, type HeldBody, Reservation } from '../lib/byte-budget.ts';
+import { type ByteBudget, Reservation } from '../lib/byte-budget.ts';
 import { Cancellation } from '../lib/cancellation.ts';
-import { ClientGone, GatewayError } from '../lib/errors.ts';
+import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
 import { createUuid } from '../lib/ids.ts';
 import { AccessRecord } from '../request/record.ts';
-import { ClientReply, type ResponseHeaders } from './client-reply.ts';
+import { ClientReply, type ReplyConnection, type ResponseHeaders } from './client-reply.ts';
 import { readRequestBody } from './request-body.ts';
 import { pathOf } from './request-head.ts';
 
@@ -21,22 +21,10 @@ export const CLIENT_LIMITS = {
   sendTimeoutMs: 60_000,
 };
 
-export interface Exchange {
-  readonly request: IncomingMessage;
-  readonly response: ServerResponse;
-  /** The client waits for `100 Continue` before it sends the body. */
-  awaitsContinue: boolean;
-}
-
-interface CallConnection {
-  /** The response being written is the last one: `Connection: close` belongs on it. */
-  readonly isClosing: boolean;
-  /** Discards the upload of the latest request, and closes the connection when that has ended and is answered. */
-  closeAfterUpload(answered: Promise<void>): Promise<void>;
-  readonly listener: {
+interface CallConnection extends ReplyConnection {
+  readonly listener: ReplyConnection['listener'] & {
     readonly budget: ByteBudget;
     readonly isDraining: boolean;
-    readonly counts: { openStreams: number };
   };
 }
 
@@ -54,7 +42,8 @@ export class Call {
   readonly rawHeaders: readonly string[];
   /** The address of the connection's other end: the client, or a proxy. A closed socket no longer knows it. */
   readonly peerAddress: string | undefined;
-  readonly receivedAtMs = performance.now();
+  /** When it came, or its turn behind others on the connection. Of `performance.now()`. */
+  receivedAtMs = 0;
   readonly record = new AccessRecord();
   readonly reply: ClientReply;
   /** Cancelled when the client leaves, or by whoever gives the request up. */
@@ -63,13 +52,22 @@ export class Call {
   /** The memory that the answer takes until it is delivered. */
   readonly answerReservation: Reservation;
   readonly connection: CallConnection;
+  readonly request: IncomingMessage;
+  readonly response: ServerResponse;
+  /** The client waits for `100 Continue` before it sends the body. */
+  awaitsContinue: boolean;
   onHead: OnHead | undefined;
-  readonly #exchange: Exchange;
 
-  constructor(exchange: Exchange, connection: CallConnection) {
-    const { request, response } = exchange;
-    this.#exchange = exchange;
+  constructor(
+    request: IncomingMessage,
+    response: ServerResponse,
+    connection: CallConnection,
+    awaitsContinue: boolean,
+  ) {
+    this.request = request;
+    this.response = response;
     this.connection = connection;
+    this.awaitsContinue = awaitsContinue;
     this.bodyReservation = new Reservation(connection.listener.budget);
     this.answerReservation = new Reservation(connection.listener.budget);
     this.method = request.method ?? '';
@@ -99,19 +97,22 @@ export class Call {
     if (reason instanceof GatewayError) this.record.failure ??= reason;
   }
 
-  /** Has the client send the body, if it waits for that. */
-  acceptBody(): void {
-    const exchange = this.#exchange;
-    if (exchange.awaitsContinue) exchange.response.writeContinue();
-    exchange.awaitsContinue = false;
-  }
-
-  /** Reads the whole request body; see `readRequestBody`. */
-  readBody(maxBodyBytes: number, onChunk: (chunk: Buffer) => void): Promise<HeldBody> {
+  /**
+   * Reads the whole body, once the client was told to send it; `onChunk` takes each chunk as it arrives. Throws a 413 if it is
+   * larger than `maxBodyBytes`, a 429 if there is no memory for it, or rejects as `readRequestBody` does.
+   */
+  readBody(maxBodyBytes: number, onChunk: (chunk: Buffer) => void): Promise<Reservation> {
+    const { bodyReservation, cancellation, request, response } = this;
     // One that can never fit is refused with 413, and not with a 429, which clients would repeat.
-    const { limits } = this.connection.listener.budget;
-    const maxBytes = Math.min(maxBodyBytes, limits.maxBufferedBytes);
-    return readRequestBody(this.#exchange.request, this, maxBytes, onChunk);
+    const maxBytes = Math.min(maxBodyBytes, bodyReservation.budget.limits.maxBufferedBytes);
+    bodyReservation.holdBody({
+      announcedBytes: Number(request.headers['content-length'] ?? 0),
+      maxBytes,
+      tooLarge: () => invalidRequest(`request body exceeds ${maxBytes} bytes`, { status: 413 }),
+    });
+    if (this.awaitsContinue) response.writeContinue();
+    this.awaitsContinue = false;
+    return readRequestBody(request, bodyReservation, cancellation, onChunk);
   }
 
   /** Gives back the memory of the request and its answer. Nothing can be reserved for it any more. */

@@ -8,19 +8,15 @@ import { invalidRequest } from '../lib/errors.ts';
 import { JsonScanner, type JsonValue } from '../lib/json.ts';
 import type { ChatRequest } from '../request/record.ts';
 
-/** The model is decoded, and encoded again for each attempt: 30 MB of escapes would take a second. */
+/** It is decoded, and encoded again for each attempt: 30 MB of escapes would take a second. */
 const MAX_MODEL_BYTES = 2_097_152;
 /** Go's JSON decoder, and so Ollama and LocalAI, ignores the case of names and takes the last such member. */
 const OTHER_CASE = /^(?:model|stream)$/iu;
 const MODELS = /^models$/iu;
 /** Depths of the values that are noted. */
 const [BODY, MEMBER, MESSAGE, MESSAGE_MEMBER, CONTENT_PART] = [0, 1, 2, 3, 4];
+const NO_VALUE = { kind: 'null', start: 0, end: 0, text: '' };
 const NO_MESSAGES = '"messages" must be a non-empty array';
-
-/** All bytes of a body. An open stream keeps the request, but not its bytes: whoever holds them drops them. */
-interface BodyBytes {
-  readonly parts: readonly Buffer[];
-}
 
 /** The checked members of a message; of one that is there twice, the last. */
 interface Message {
@@ -66,19 +62,20 @@ export class ChatRequestParser {
   }
 
   /**
-   * Returns the request, which reads its bytes from `body`, and copies no long ones. Throws `invalidRequest` for anything
-   * that is not a chat completion request.
+   * Returns the request, which reads its bytes from `body` when they are sent: an open stream holds none of them. Throws
+   * `invalidRequest` for anything that is not a chat completion request.
    */
-  finish(body: BodyBytes): ChatRequest {
+  finish(body: { readonly parts: readonly Buffer[] }): ChatRequest {
     const { parts } = body;
     if (!buffer.isUtf8(joinParts(parts))) throw invalidRequest('request body is not valid UTF-8');
     const jsonFault = this.#json.finish();
     if (jsonFault) throw jsonFault;
     if (!this.#isObject) throw invalidRequest('request body must be a JSON object');
-    const { kind, start, end } = this.#target.model ?? { kind: 'null', start: 0, end: 0 };
+    const { kind, start, end, text } = this.#target.model ?? NO_VALUE;
     if (end - start > MAX_MODEL_BYTES) throw invalidRequest('"model" is too long');
-    const written = sliceText(parts, start, end);
-    const model = kind === 'string' ? String(JSON.parse(written)) : '';
+    // A long text is not decoded yet.
+    const isLong = kind === 'string' && text === '';
+    const model = isLong ? String(JSON.parse(sliceText(parts, start, end))) : text;
     if (model === '') throw invalidRequest('"model" must be a non-empty string');
     // `null` is what some clients send for an argument that was not given.
     const stream = this.#target.stream?.kind ?? 'null';

@@ -1,12 +1,12 @@
 /** One client connection: works on its requests in order, refuses what is none, and cuts off a client that stops reading. */
 
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 
 import type { ByteBudget } from '../lib/byte-budget.ts';
-import type { GatewayError } from '../lib/errors.ts';
 import { createUuid } from '../lib/ids.ts';
 import { type AnswerBroken, refusalOf, serialize } from './broken-request.ts';
-import { Call, type CLIENT_LIMITS, type Exchange } from './call.ts';
+import { Call, type CLIENT_LIMITS } from './call.ts';
 import { limitLingering } from './lingering.ts';
 import { discardBody } from './request-body.ts';
 import { toAddress } from './request-head.ts';
@@ -53,14 +53,10 @@ export class Connection {
   /** When the connection was accepted or its last response ended, on the clock of `performance.now()`. */
   idleSinceMs = performance.now();
 
-  /** The request that is being worked on. */
-  call: Call | undefined;
   /** In order of arrival. The first is being worked on; only the last may be incomplete. */
-  readonly #queue: Exchange[] = [];
-  /** The exchange that arrived last, which may be over. */
-  #latest: Exchange | undefined;
+  readonly #queue: Call[] = [];
   #closesAfterQueue = false;
-  /** The answer to the latest request that began said `Connection: close` during its upload: no other begins. */
+  /** The latest answer said `Connection: close` during its upload: no other request begins. */
   #closesAfterUpload = false;
   #isLingering = false;
   /** Bytes that the kernel had taken at the last check, and how many checks have found no more. */
@@ -74,6 +70,11 @@ export class Connection {
     socket.on('resume', () => this.#limitQueue());
   }
 
+  /** The request that is being worked on, or that never begins because the connection closes. */
+  get call(): Call | undefined {
+    return this.#queue[0];
+  }
+
   /** The response being written is the last one: `Connection: close` belongs on it. */
   get isClosing(): boolean {
     return (this.listener.isDraining || this.#closesAfterQueue) && this.#queue.length <= 1;
@@ -81,22 +82,18 @@ export class Connection {
 
   /** No request is waiting, worked on or being uploaded. */
   get isIdle(): boolean {
-    return this.#queue.length === 0 && this.#latest?.request.complete !== false;
+    const isUploading = this.#closesAfterUpload && this.socket.writable;
+    return this.#queue.length === 0 && !isUploading;
   }
 
   /** Takes a request in: it begins at once, or after the responses to those before it. */
-  receive(exchange: Exchange): void {
+  receive(request: IncomingMessage, response: ServerResponse, awaitsContinue: boolean): void {
     // Without a listener, the error of a connection that breaks would end the process.
-    exchange.request.on('error', ignore);
-    exchange.response.on('error', ignore);
-    this.#latest = exchange;
-    if (this.#queue.push(exchange) === 1) this.#begin();
+    request.on('error', ignore);
+    response.on('error', ignore);
+    const call = new Call(request, response, this, awaitsContinue);
+    if (this.#queue.push(call) === 1) this.#begin();
     this.#limitQueue();
-  }
-
-  /** Cancels the current request at the deadline of a drain. */
-  cancel(reason: Error): void {
-    this.call?.cancellation.cancel(reason);
   }
 
   /**
@@ -104,41 +101,35 @@ export class Connection {
    * requests that have arrived are answered first.
    */
   refuse(code: string | undefined): void {
-    const isBusy = this.#queue.length > 0;
-    if (code === 'ECONNRESET' || (code === ENDED_EARLY && isBusy)) {
-      this.socket.destroy();
+    const { listener, socket } = this;
+    const latest = this.#queue.at(-1);
+    if (code === 'ECONNRESET' || (code === ENDED_EARLY && latest)) {
+      socket.destroy();
       return;
     }
     const refusal = refusalOf(code);
-    if (isBusy) this.#refuseLatest(refusal);
-    else this.#answerBroken(refusal);
-  }
-
-  /** If the latest request has begun, its call answers with the refusal; else it is dropped. */
-  #refuseLatest(refusal: GatewayError): void {
-    const queue = this.#queue;
-    this.#closesAfterQueue = true;
-    if (queue.at(-1)!.request.complete) return;
-    if (queue.length === 1) this.call?.cancellation.cancel(refusal);
-    else queue.pop();
-  }
-
-  /** Answers what never became a request, or closes if the upload in which it came, or behind which, was answered. */
-  #answerBroken(refusal: GatewayError): void {
-    const { socket } = this;
+    if (latest) {
+      this.#closesAfterQueue = true;
+      if (latest.request.complete) return;
+      // Its call answers with the refusal, if it has begun.
+      if (latest === this.call) latest.cancellation.cancel(refusal);
+      else this.#queue.pop();
+      return;
+    }
     // The parser fails again with each packet.
     if (!socket.writable) return;
+    // Behind an upload that was answered already.
     if (this.#closesAfterUpload) return this.#linger();
     const requestId = createUuid();
     const remote = toAddress(socket.remoteAddress ?? '');
-    const answer = this.listener.handler.answerBroken(refusal, requestId, remote);
+    const answer = listener.handler.answerBroken(refusal, requestId, remote);
     socket.write(serialize(answer, requestId));
     this.#linger();
   }
 
-  /** Discards the upload of the latest request, and closes the connection when that has ended and is answered. */
+  /** Discards the upload of the current request, and closes the connection when that has ended and is answered. */
   async closeAfterUpload(answered: Promise<void>): Promise<void> {
-    const { request, awaitsContinue } = this.#latest!;
+    const { request, awaitsContinue } = this.call!;
     this.#closesAfterUpload = true;
     // node:http closes with it, as soon as the answer is written.
     this.socket.destroySoon = ignore;
@@ -179,32 +170,31 @@ export class Connection {
   /** Begins the first request of the queue; the others when the response before them is written. */
   #begin(): void {
     const { listener } = this;
-    const [exchange] = this.#queue;
-    if (!exchange || this.socket.destroyed || this.#closesAfterUpload) {
+    const [call] = this.#queue;
+    // Behind `Connection: close` node:http gives a response no socket, and so no 'close': its request would never end.
+    if (!call || !this.socket.writable || this.#closesAfterUpload) {
       if (this.#closesAfterQueue && !this.socket.destroyed) this.#linger();
       return;
     }
-    const call = new Call(exchange, this);
-    this.call = call;
+    call.receivedAtMs = performance.now();
     listener.counts.inFlight += 1;
-    if (listener.cancelReason) this.cancel(listener.cancelReason);
-    // node:http announces a request before it knows that it is complete.
-    queueMicrotask(() => {
-      void listener.handler.handle(call).then(() => this.#finish(call, exchange));
-    });
+    if (listener.cancelReason) call.cancellation.cancel(listener.cancelReason);
+    void this.#workOn(call);
   }
 
-  #finish(call: Call, { response }: Exchange): void {
-    const { cancelReason, counts } = this.listener;
-    this.call = undefined;
+  async #workOn(call: Call): Promise<void> {
+    const { counts, handler } = this.listener;
+    // node:http announces a request before it knows that it is complete.
+    await Promise.resolve();
+    await handler.handle(call);
     counts.inFlight -= 1;
     if (call.reply.isStream) counts.openStreams -= 1;
     const { reason } = call.cancellation;
-    const isCancelled = reason !== undefined && reason === cancelReason;
+    const isCancelled = reason !== undefined && reason === this.listener.cancelReason;
     counts[isCancelled ? 'cancelled' : 'finished'] += 1;
     this.idleSinceMs = performance.now();
     // The next response would wait for this one for ever.
-    if (!response.writableFinished) this.socket.destroy();
+    if (!call.response.writableFinished) this.socket.destroy();
     this.#queue.shift();
     if (this.#queue.length === MAX_WAITING_REQUESTS) this.socket.resume();
     this.#begin();

@@ -8,15 +8,9 @@ import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promi
 import { startTimer } from '../lib/cancellation.ts';
 import type { Connection, ListenerState } from './connection.ts';
 
-/**
- * Connections that the kernel may hold for `accept()`. Those beyond it look established to the client, and are
- * reset when the port is closed. A proxy that has lost one replica connects to the other with all its requests.
- */
+/** Connections that the kernel may hold for `accept()`: a proxy that has lost one replica connects to the other with all its requests. */
 export const BACKLOG_CONNECTIONS = 1024;
-/**
- * Time for which an idle connection stays open once the port is closed. A proxy does not know of the drain: it may
- * send a request, whose answer says `Connection: close`.
- */
+/** An idle connection stays open so long once the port is closed: a proxy does not know of the drain, and may send a request. */
 const IDLE_GRACE_MS = 1000;
 const IDLE_CHECK_MS = 100;
 /** Time in which clients take the answers to requests that the deadline of a drain has cancelled. */
@@ -34,7 +28,7 @@ export interface DrainOptions {
 
 type Connections = ReadonlyMap<Duplex, Connection>;
 
-/** Serves for `delayMs` more, as draining. Then stops accepting, and waits for the requests in flight. `signal` ends it at once. */
+/** See `HttpServer.drain`. `signal` ends it at once. */
 export async function drain(
   server: Server,
   connections: Connections,
@@ -45,10 +39,9 @@ export async function drain(
   if (delayMs > 0) await sleep(delayMs, undefined, { signal }).catch(() => {});
   const end = (answerMs: number) => {
     state.cancelReason = reason;
-    for (const connection of connections.values()) connection.cancel(reason);
+    for (const { call } of connections.values()) call?.cancellation.cancel(reason);
     // `closeAllConnections` does not know sockets that node:http has detached after CONNECT.
-    const close = () => connections.forEach(({ socket }) => socket.destroy());
-    setTimeout(close, answerMs).unref();
+    setTimeout(() => connections.forEach(({ socket }) => socket.destroy()), answerMs).unref();
   };
   const deadline = startTimer(() => end(CANCELLED_MS), timeoutMs);
   if (signal.aborted) end(FORCED_CANCELLED_MS);
@@ -73,16 +66,16 @@ async function closeServer(server: Server, connections: Connections): Promise<vo
       if (isIdle && Math.max(idleSinceMs, closedAtMs) <= youngestMs) socket.destroy();
     }
   };
-  // Poll: answers begun before the drain carried no `Connection: close`. `setImmediate` lets a busy
-  // process read the requests that have arrived before it takes a connection for idle.
+  // Answers begun before the drain carried no `Connection: close`. `setImmediate` lets a busy process read the requests that
+  // have arrived before it takes a connection for idle.
   const polling = setInterval(() => setImmediate(closeIdle), IDLE_CHECK_MS);
   await closed;
   clearInterval(polling);
 }
 
 /**
- * Closing the port resets the connections in its backlog. libuv accepts at least one per turn of the event loop,
- * and those that came before the drain are the first of them: wait until it is empty or was accepted once.
+ * Closing the port resets the connections in its backlog. libuv accepts at least one per turn of the event loop, and those that
+ * came before the drain first: this waits until it is empty, or was accepted once.
  */
 async function acceptBacklog(server: Server): Promise<void> {
   let accepted = 0;

@@ -1,11 +1,11 @@
 /** The listener: Node's HTTP server with its limits on clients, its connections and its end. */
 
 import { once } from 'node:events';
-import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
 
-import type { Call, CLIENT_LIMITS } from './call.ts';
+import type { Call } from './call.ts';
 import {
   Connection,
   type Handler,
@@ -18,6 +18,7 @@ import { BACKLOG_CONNECTIONS, drain, type DrainOptions } from './drain.ts';
 const MAX_HEADER_BYTES = 16_384;
 /** Load balancers keep idle connections for 60 s; a server that closes first makes them answer 502. */
 const KEEP_ALIVE_MS = 75_000;
+
 export interface HttpServer {
   /**
    * Starts listening. Rejects with Node's error if the address cannot be had. `isShared`: other processes may listen at the
@@ -38,20 +39,45 @@ export interface HttpServer {
   readonly counts: Readonly<RequestCounts>;
 }
 
-type Connections = Map<Duplex, Connection>;
-
 export function createHttpServer(
   options: Omit<ListenerState, 'isDraining' | 'cancelReason' | 'counts'>,
 ): HttpServer {
   const { limits } = options;
   const counts = { inFlight: 0, finished: 0, cancelled: 0, openStreams: 0 };
   const state: ListenerState = { ...options, counts, isDraining: false, cancelReason: undefined };
-  const connections: Connections = new Map();
+  const connections = new Map<Duplex, Connection>();
   let checking: NodeJS.Timeout | undefined;
   const forceClose = new AbortController();
 
-  const server = createNodeServer(limits);
-  attach(server, state, connections);
+  const server = createServer({
+    maxHeaderSize: MAX_HEADER_BYTES,
+    headersTimeout: limits.headersMs,
+    requestTimeout: limits.requestMs,
+    keepAliveTimeout: KEEP_ALIVE_MS,
+    connectionsCheckingInterval: Math.min(2000, limits.headersMs / 4),
+    // Node's own refusal has no body; `checkProtocol` asks for the header too.
+    requireHostHeader: false,
+  });
+  // No limit: Node 20 silently drops the headers beyond it. `checkProtocol` counts them.
+  server.maxHeadersCount = 0;
+  server.on('connection', (socket) => {
+    connections.set(socket, new Connection(socket, state));
+    socket.once('close', () => connections.delete(socket));
+  });
+  const receive = (request: IncomingMessage, response: ServerResponse, awaitsContinue = false) =>
+    connections.get(request.socket)?.receive(request, response, awaitsContinue);
+  server.on('request', receive);
+  server.on('checkContinue', (request, response) => receive(request, response, true));
+  server.on('checkExpectation', receive);
+  server.on('clientError', ({ code }: NodeJS.ErrnoException, socket) =>
+    connections.get(socket)?.refuse(code),
+  );
+  // No tunnels. node:http has detached the socket, and earlier requests may still wait for their answers.
+  server.on('connect', (_, socket) => {
+    socket.on('error', () => {});
+    socket.on('end', () => socket.destroy());
+    connections.get(socket)?.refuse(undefined);
+  });
 
   return {
     async listen(port, host, isShared = false) {
@@ -78,41 +104,4 @@ export function createHttpServer(
       return (server.address() as AddressInfo | null)?.port ?? 0;
     },
   };
-}
-
-/** Hands the server's requests, and its parser's errors, to their connections. */
-function attach(server: Server, state: ListenerState, connections: Connections): void {
-  server.on('connection', (socket) => {
-    connections.set(socket, new Connection(socket, state));
-    socket.once('close', () => connections.delete(socket));
-  });
-  const receive = (request: IncomingMessage, response: ServerResponse, awaitsContinue = false) =>
-    connections.get(request.socket)?.receive({ request, response, awaitsContinue });
-  server.on('request', receive);
-  server.on('checkContinue', (request, response) => receive(request, response, true));
-  server.on('checkExpectation', receive);
-  server.on('clientError', ({ code }: NodeJS.ErrnoException, socket) =>
-    connections.get(socket)?.refuse(code),
-  );
-  // No tunnels. node:http has detached the socket, and earlier requests may still wait for their answers.
-  server.on('connect', (_, socket) => {
-    socket.on('error', () => {});
-    socket.on('end', () => socket.destroy());
-    connections.get(socket)?.refuse(undefined);
-  });
-}
-
-function createNodeServer(limits: typeof CLIENT_LIMITS): Server {
-  const server = createServer({
-    maxHeaderSize: MAX_HEADER_BYTES,
-    headersTimeout: limits.headersMs,
-    requestTimeout: limits.requestMs,
-    keepAliveTimeout: KEEP_ALIVE_MS,
-    connectionsCheckingInterval: Math.min(2000, limits.headersMs / 4),
-    // Node's own refusal has no body; `checkProtocol` asks for the header too.
-    requireHostHeader: false,
-  });
-  // No limit: Node 20 silently drops the headers beyond it. `checkProtocol` counts them.
-  server.maxHeadersCount = 0;
-  return server;
 }

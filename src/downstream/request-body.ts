@@ -1,8 +1,8 @@
-/** The body of a client's request: read in full, and bounded. */
+/** The body of a client's request: read in full, and in turns with everything else. */
 
 import type { IncomingMessage } from 'node:http';
 
-import type { HeldBody, Reservation } from '../lib/byte-budget.ts';
+import type { Reservation } from '../lib/byte-budget.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
 import { invalidRequest } from '../lib/errors.ts';
 import { onNextTurn, TurnLimit } from '../lib/turns.ts';
@@ -15,129 +15,85 @@ import { onNextTurn, TurnLimit } from '../lib/turns.ts';
 const FREE_CHUNKS = 1000;
 const MIN_MEAN_CHUNK_BYTES = 16;
 
-interface BodyReader {
-  /** Grows with the body; with a Content-Length, to all of it at once. */
-  readonly bodyReservation: Reservation;
-  readonly cancellation: Cancellation;
-  /** Called before the first byte is read, if the body is not refused by its length. */
-  acceptBody(): void;
-}
-
 /**
- * Reads the whole body and returns it; `onChunk` takes each chunk as it arrives. Throws a 413 if it is larger
- * than `maxBytes`, a 429 if it does not fit the reservation's budget, a 400 if it comes in too small chunks, and the
- * cancellation's reason, `ClientGone` if it breaks off. The answer to a refused body discards what follows.
+ * Reads all of the body into the reservation, and returns that; `onChunk` takes each chunk too. Rejects with what the
+ * reservation throws, with a 400 if it comes in too small chunks, and with the cancellation's reason. The answer to a
+ * refused body discards what follows.
  */
 export function readRequestBody(
   request: IncomingMessage,
-  call: BodyReader,
-  maxBytes: number,
+  body: Reservation,
+  cancellation: Cancellation,
   onChunk: (chunk: Buffer) => void,
-): Promise<HeldBody> {
-  const { bodyReservation, cancellation } = call;
-  const pace = new UploadPace(request);
-  const body = bodyReservation.holdBody({
-    announcedBytes: Number(request.headers['content-length'] ?? 0),
-    maxBytes,
-    tooLarge: tooLarge(maxBytes),
-  });
-  call.acceptBody();
+): Promise<Reservation> {
+  const pace = new UploadPace();
   // Not `for await`: leaving that early would destroy the socket before the answer is written.
   return new Promise((resolve, reject) => {
-    const end = () => {
+    const end = (failure?: unknown) => {
       request.off('data', onData);
-      request.off('end', onEnd);
+      request.off('end', end);
       cancellation.offCancel(onCancel);
-    };
-    const fail = (error: unknown) => {
-      end();
-      bodyReservation.free();
-      reject(error);
+      if (failure === undefined) return resolve(body);
+      body.free();
+      reject(failure);
     };
     const onData = (chunk: Buffer) => {
       try {
         body.push(chunk);
         onChunk(chunk);
-        if (!pace.take(chunk)) throw invalidRequest('the request body comes in too small chunks');
+        if (!pace.take(chunk, request))
+          throw invalidRequest('the request body comes in too small chunks');
       } catch (error) {
-        fail(error);
+        end(error);
       }
     };
-    const onEnd = () => {
-      end();
-      resolve(body);
-    };
-    const onCancel = () => fail(cancellation.reason);
+    const onCancel = () => end(cancellation.reason);
     request.on('data', onData);
-    request.on('end', onEnd);
+    request.on('end', end);
     cancellation.onCancel(onCancel);
   });
 }
-
-/** Apart: an open stream keeps it, and with it would keep all that `readRequestBody` has in its closures. */
-const tooLarge = (maxBytes: number) => () =>
-  invalidRequest(`request body exceeds ${maxBytes} bytes`, { status: 413 });
 
 /**
  * Reads the body, in turns with everything else, until it ends. What has no other listener is discarded. One in too
  * small chunks is not read to its end: whoever calls this closes the connection after a while.
  */
 export function discardBody(request: IncomingMessage): void {
-  const pace = new UploadPace(request);
-  request.on('data', (chunk: Buffer) => pace.take(chunk));
+  const pace = new UploadPace();
+  request.on('data', (chunk: Buffer) => pace.take(chunk, request));
   request.resume();
 }
 
-/** Reads a body in turns with everything else, and in chunks of a useful size. */
 class UploadPace {
-  readonly #request: IncomingMessage;
   readonly #turn = new TurnLimit();
   #chunks = 0;
   #bytes = 0;
   #areTooSmall = false;
 
-  constructor(request: IncomingMessage) {
-    this.#request = request;
-  }
-
   /**
    * Takes each chunk. Pauses the request if it has had its turn. Returns false if its chunks are too small: no more of
    * the connection is read then.
    */
-  take({ length }: Buffer): boolean {
+  take({ length }: Buffer, request: IncomingMessage): boolean {
     if (this.#areTooSmall) return false;
     this.#chunks += 1;
     this.#bytes += length;
-    if (this.#turn.spend(length)) this.#yieldTurn();
+    if (this.#turn.spend(length)) {
+      request.pause();
+      onNextTurn(() => request.resume());
+    }
     const isLong = this.#chunks > FREE_CHUNKS;
     this.#areTooSmall = isLong && this.#bytes < this.#chunks * MIN_MEAN_CHUNK_BYTES;
-    if (this.#areTooSmall) pauseSocket(this.#request);
+    if (this.#areTooSmall) stopReading(request);
     return !this.#areTooSmall;
-  }
-
-  #yieldTurn(): void {
-    const request = this.#request;
-    request.pause();
-    const release = pauseSocket(request);
-    onNextTurn(() => {
-      release();
-      request.resume();
-    });
   }
 }
 
-/**
- * Stops reading the connection, until the returned function is called. To pause the request is not enough: node:http
- * reads on, and parses, until it holds `highWaterMark` bytes of the body, which may be as many chunks.
- */
-function pauseSocket({ socket }: IncomingMessage): () => void {
+/** To pause the request is not enough: node:http reads on, and parses, until it holds `highWaterMark` bytes of the body. */
+function stopReading({ socket }: IncomingMessage): void {
   const pause = () => void socket.pause();
   // Behind a 'resume' that is under way already, which would undo it.
   process.nextTick(pause);
   // node:http resumes the socket when a part of the body is taken, and when the answer is sent.
   socket.on('resume', pause);
-  return () => {
-    socket.off('resume', pause);
-    socket.resume();
-  };
 }

@@ -7,7 +7,7 @@ import { invalidRequest } from '../lib/errors.ts';
 
 const MAX_HEADERS = 1000;
 
-/** A request's head, as node:http has parsed it. */
+/** As node:http has parsed it. */
 interface Head {
   readonly httpVersion: string;
   readonly headers: IncomingHttpHeaders;
@@ -15,7 +15,7 @@ interface Head {
   readonly rawHeaders: readonly string[];
 }
 
-/** Returns the value of a header that was sent once; undefined if not, or more often: Node shows the first one then. `name` in lower case. */
+/** Returns a header that was sent once; undefined if not, or more often: Node shows the first one then. `name` in lower case. */
 export function soleHeader({ rawHeaders }: Pick<Head, 'rawHeaders'>, name: string) {
   let value: string | undefined;
   for (let at = 0; at < rawHeaders.length; at += 2) {

@@ -15,9 +15,9 @@ interface Forwarded {
 }
 
 /**
- * Returns a function that takes a call and returns its client's address: the connection's other end; or, if that is one
- * of the trusted proxies, the rightmost address of `X-Forwarded-For` that is none of them. What stands to the left of it,
- * or of a text that is no address, may be forged. The proxies are addresses and ranges in CIDR notation.
+ * Returns a function that returns a call's client: the connection's other end; or, if that is one of the trusted proxies, the
+ * rightmost address of `X-Forwarded-For` that is none of them. What stands to the left of it, or of a text that is no address,
+ * may be forged. The proxies are addresses and ranges in CIDR notation.
  */
 export function createRemoteAddress(
   trustedProxies: readonly string[],
@@ -33,7 +33,10 @@ export function createRemoteAddress(
     let address = toAddress(call.peerAddress ?? '');
     if (trustedProxies.length === 0 || address === undefined) return address;
     // A proxy may add a line of its own instead of an entry.
-    const entries = forwardedFor(call.rawHeaders).join().split(',').slice(-MAX_PROXIES);
+    const lines = call.rawHeaders.filter(
+      (_, at, all) => at % 2 === 1 && all[at - 1]!.toLowerCase() === 'x-forwarded-for',
+    );
+    const entries = lines.join().split(',').slice(-MAX_PROXIES);
     while (trusted.check(address, familyOf(address))) {
       const next = toAddress(entries.pop()?.trim() ?? '');
       if (next === undefined) break;
@@ -41,13 +44,6 @@ export function createRemoteAddress(
     }
     return address;
   };
-}
-
-/** Every value of `X-Forwarded-For`, in the order they were sent. */
-function forwardedFor(rawHeaders: readonly string[]): string[] {
-  return rawHeaders.filter(
-    (_, at) => at % 2 === 1 && rawHeaders[at - 1]!.toLowerCase() === 'x-forwarded-for',
-  );
 }
 
 function familyOf(address: string): 'ipv4' | 'ipv6' {

@@ -1,8 +1,7 @@
 /** One provider is asked: with which key, how often, and after which wait; each attempt and its record. */
 
 import type { Call } from '../downstream/call.ts';
-import { Deadline } from '../lib/cancellation.ts';
-import { pause } from '../lib/pause.ts';
+import { Deadline, pause } from '../lib/cancellation.ts';
 import { ClientGone, type GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import type { Caller } from '../policy/affinity.ts';

@@ -1,4 +1,4 @@
-/** The memory that requests and answers of all clients take together: bounded, and given back as soon as the last reader has it. */
+/** The memory that the requests and answers of all clients take together: bounded, and given back with its last reader. */
 
 import { ChunkBuffer } from './chunk-buffer.ts';
 import { ClientGone, GatewayError } from './errors.ts';
@@ -18,7 +18,7 @@ type BudgetLimits = { readonly maxBufferedBytes: number; readonly memoryBytes: n
 
 /** What a listener's requests and answers take together. */
 export class ByteBudget {
-  /** A reload may set them below what is reserved; then `reserve` fails until enough is freed. */
+  /** A reload may set them below what is reserved; then nothing more is reserved until enough is freed. */
   limits: BudgetLimits;
   reservedBytes = 0;
   /** The bytes that have come of what is reserved for bodies. */
@@ -36,20 +36,8 @@ export class ByteBudget {
     this.limits = limits;
   }
 
-  /** Reserves bytes for a holder that will have `total`. Returns false, and reserves nothing, if all were more than `max` then. */
-  reserve(bytes: number, total: number, max: number): boolean {
-    if (total > SMALL_BYTES && !this.#isMemoryLeft(bytes)) return false;
-    if (this.reservedBytes + bytes > max) return false;
-    this.reservedBytes += bytes;
-    return true;
-  }
-
-  free(bytes: number): void {
-    this.reservedBytes -= bytes;
-  }
-
-  /** Returns whether an eighth of the memory is left once all that is reserved has come. */
-  #isMemoryLeft(bytes: number): boolean {
+  /** Returns whether an eighth of the memory is left once `bytes` and all that is reserved have come. */
+  isMemoryLeft(bytes: number): boolean {
     const maxOtherBytes = (this.limits.memoryBytes / 8) * 7 - this.reservedBytes - bytes;
     const nowMs = performance.now();
     if (nowMs - this.#readAtMs > READING_MS) this.#readMemory(nowMs);
@@ -67,29 +55,45 @@ export class ByteBudget {
   }
 }
 
+interface BodyLimits {
+  readonly announcedBytes: number;
+  readonly maxBytes: number;
+  /** Creates the error of a body that is longer. */
+  readonly tooLarge: () => Error;
+}
+
 /**
- * The bytes that one holder has reserved, and the body that it keeps there. `resize` takes the total and not a difference, so
- * nothing is freed twice; and whoever creates it calls `close`, so nothing stays reserved.
+ * The bytes that one holder has reserved, and the body that it keeps there. A size is a total and not a difference, so nothing
+ * is freed twice; whoever creates it calls `close`, so nothing stays reserved.
  */
 export class Reservation {
   readonly budget: ByteBudget;
   #bytes = 0;
+  #isClosed = false;
+  #limits: BodyLimits | undefined;
+  /** The length of the body so far. */
+  size = 0;
+  readonly #short = new ChunkBuffer();
+  /** A long body: grows in its place, and shrinks without the collector. A short one is not worth the 0.1 ms. */
+  #long: ArrayBuffer | undefined;
   #readers = 0;
   #isDropped = false;
-  #isClosed = false;
-  #body: HeldBody | undefined;
 
   constructor(budget: ByteBudget) {
     this.budget = budget;
   }
 
-  /** Changes it to `bytes`, and returns false if they do not fit now. Throws `ClientGone` if it is closed. */
+  /** Changes it to `bytes`; returns false if all were more than `max` then. Throws `ClientGone` if it is closed. */
   tryResize(bytes: number, max = this.budget.limits.maxBufferedBytes): boolean {
     if (bytes === this.#bytes) return true;
     if (this.#isClosed) throw new ClientGone();
+    const { budget } = this;
     const more = bytes - this.#bytes;
-    if (more < 0) this.budget.free(-more);
-    else if (!this.budget.reserve(more, bytes, max)) return false;
+    if (more > 0) {
+      if (bytes > SMALL_BYTES && !budget.isMemoryLeft(more)) return false;
+      if (budget.reservedBytes + more > max) return false;
+    }
+    budget.reservedBytes += more;
     this.#bytes = bytes;
     return true;
   }
@@ -115,21 +119,6 @@ export class Reservation {
     this.budget.queue.delete(this);
   }
 
-  /** Changes it to `bytes`. Throws `rateLimit` if they do not fit, and `ClientGone` if it is closed. */
-  resize(bytes: number): void {
-    const becomesLarge = this.#bytes <= SMALL_BYTES && bytes > SMALL_BYTES;
-    const isAfterOthers = becomesLarge && this.budget.waitingBytes > 0;
-    if (isAfterOthers || !this.tryResize(bytes)) throw noRoom();
-  }
-
-  /** Gives all of it back, and the body. */
-  free(): void {
-    this.tryResize(0);
-    this.leaveQueue();
-    this.#body?.free();
-    this.#body = undefined;
-  }
-
   /** Begins to wait for room, and returns what ends the wait. Throws `rateLimit` for the first of the queue if all the others wait too. */
   wait(): () => void {
     const { budget } = this;
@@ -142,16 +131,45 @@ export class Reservation {
     throw noRoom();
   }
 
-  /** Begins to keep a body: reserves the bytes that are announced, and more if more come. */
-  holdBody(limits: BodyLimits): HeldBody {
-    this.#body = new HeldBody(this, limits);
-    return this.#body;
+  /** Changes it to `bytes`. Throws `tooLarge` of the body, `rateLimit` if they do not fit, and `ClientGone` if it is closed. */
+  resize(bytes: number): void {
+    if (this.#limits && bytes > this.#limits.maxBytes) throw this.#limits.tooLarge();
+    const becomesLarge = this.#bytes <= SMALL_BYTES && bytes > SMALL_BYTES;
+    const isAfterOthers = becomesLarge && this.budget.waitingBytes > 0;
+    if (isAfterOthers || !this.tryResize(bytes)) throw noRoom();
   }
 
-  /** Nobody begins to read the body any more. It is kept until everybody who called `retainBody` has called `releaseBody`. */
-  dropBody(): void {
-    this.#isDropped = true;
-    if (this.#readers === 0) this.free();
+  /** Begins to keep a body: reserves the bytes that are announced, and more if more come. Throws as `resize` does. */
+  holdBody(limits: BodyLimits): this {
+    this.#limits = limits;
+    this.resize(limits.announcedBytes);
+    return this;
+  }
+
+  /** Takes a chunk of the body. Throws as `resize` does. */
+  push(chunk: Buffer): void {
+    const size = this.size + chunk.length;
+    if (size > this.#limits!.announcedBytes) this.resize(size);
+    if (!this.#long && size <= SMALL_BYTES) this.#short.push(chunk);
+    else this.#pushLong(chunk, this.#limits!.maxBytes);
+    this.size = size;
+    this.budget.bodyBytes += chunk.length;
+  }
+
+  #pushLong(chunk: Buffer, maxBytes: number): void {
+    const start = this.#long ? this.size : 0;
+    const bytes = this.#long ? chunk : Buffer.concat([...this.#short.takeParts(), chunk]);
+    this.#long ??= new ArrayBuffer(0, { maxByteLength: maxBytes });
+    const end = start + bytes.length;
+    if (end > this.#long.byteLength) {
+      this.#long.resize(Math.min(maxBytes, Math.ceil(end / GROWTH_BYTES) * GROWTH_BYTES));
+    }
+    new Uint8Array(this.#long, start).set(bytes);
+  }
+
+  /** The body. The bytes of a long one are to be copied by `copyIfResizable` before they are sent. */
+  get parts(): readonly Buffer[] {
+    return this.#long ? [Buffer.from(this.#long, 0, this.size)] : this.#short.parts;
   }
 
   retainBody(): void {
@@ -163,74 +181,27 @@ export class Reservation {
     if (this.#readers === 0 && this.#isDropped) this.free();
   }
 
+  /** Nobody begins to read the body any more: it is kept until everybody who has retained it has released it. */
+  dropBody(): void {
+    this.#isDropped = true;
+    if (this.#readers === 0) this.free();
+  }
+
+  /** Gives all of it back. `parts` of a long body that somebody still has are empty then. */
+  free(): void {
+    this.tryResize(0);
+    this.leaveQueue();
+    this.#short.takeParts();
+    this.#long?.resize(0);
+    this.#long = undefined;
+    this.budget.bodyBytes -= this.size;
+    this.size = 0;
+  }
+
   /** Frees everything, once and for all. */
   close(): void {
     this.free();
     this.#isClosed = true;
-  }
-}
-
-interface BodyLimits {
-  readonly announcedBytes: number;
-  readonly maxBytes: number;
-  /** Creates the error of a body that is longer. */
-  readonly tooLarge: () => Error;
-}
-
-/** The bytes of one body, kept until they are sent: long ones in memory that the system has back at once. */
-export class HeldBody {
-  readonly #reservation: Reservation;
-  readonly #limits: BodyLimits;
-  readonly #short = new ChunkBuffer();
-  /** Grows in its place, and shrinks without waiting for the collector. A short body is not worth the 0.1 ms. */
-  #long: ArrayBuffer | undefined;
-  size = 0;
-
-  /** Throws as `push` does. */
-  constructor(reservation: Reservation, limits: BodyLimits) {
-    this.#reservation = reservation;
-    this.#limits = limits;
-    this.#reserve(limits.announcedBytes);
-  }
-
-  /** All bytes. Those of a long body are to be copied by `copyIfResizable` before they are sent. */
-  get parts(): readonly Buffer[] {
-    return this.#long ? [Buffer.from(this.#long, 0, this.size)] : this.#short.parts;
-  }
-
-  /** Takes a chunk. Throws `tooLarge`, or what `Reservation.resize` throws. */
-  push(chunk: Buffer): void {
-    const size = this.size + chunk.length;
-    if (size > this.#limits.announcedBytes) this.#reserve(size);
-    if (!this.#long && size <= SMALL_BYTES) this.#short.push(chunk);
-    else this.#pushLong(chunk);
-    this.size = size;
-    this.#reservation.budget.bodyBytes += chunk.length;
-  }
-
-  /** Gives the memory back. `parts` of a long body that somebody still has are empty then. */
-  free(): void {
-    this.#short.takeParts();
-    this.#long?.resize(0);
-    this.#reservation.budget.bodyBytes -= this.size;
-    this.size = 0;
-  }
-
-  #reserve(bytes: number): void {
-    if (bytes > this.#limits.maxBytes) throw this.#limits.tooLarge();
-    this.#reservation.resize(bytes);
-  }
-
-  #pushLong(chunk: Buffer): void {
-    const { maxBytes } = this.#limits;
-    const start = this.#long ? this.size : 0;
-    const bytes = this.#long ? chunk : Buffer.concat([...this.#short.takeParts(), chunk]);
-    this.#long ??= new ArrayBuffer(0, { maxByteLength: maxBytes });
-    const end = start + bytes.length;
-    if (end > this.#long.byteLength) {
-      this.#long.resize(Math.min(maxBytes, Math.ceil(end / GROWTH_BYTES) * GROWTH_BYTES));
-    }
-    new Uint8Array(this.#long, start).set(bytes);
   }
 }
 

@@ -1,4 +1,4 @@
-/** A minimal AbortSignal, and the deadline of one attempt. */
+/** A minimal AbortSignal, a wait that it ends, and the deadline of one attempt. */
 
 /** 25 days. setTimeout fires at once beyond it. */
 export const MAX_TIMER_MS = 2 ** 31 - 1;
@@ -8,33 +8,43 @@ export function startTimer(callback: () => void, ms: number): NodeJS.Timeout {
   return setTimeout(callback, Math.min(ms, MAX_TIMER_MS));
 }
 
+/** Waits for `ms` milliseconds, or until `cancellation` is cancelled. */
+export function pause(ms: number, cancellation: Cancellation): Promise<void> {
+  return new Promise((resolve) => {
+    const end = () => {
+      clearTimeout(timer);
+      cancellation.offCancel(end);
+      resolve();
+    };
+    const timer = startTimer(end, ms);
+    cancellation.onCancel(end);
+  });
+}
+
 const NONE: readonly (() => void)[] = [];
 
 /** AbortController and AbortSignal in one, without their cost: each request has several, each nearly always with one listener. */
 export class Cancellation {
-  #reason: Error | undefined;
+  /** Set by `cancel` alone. */
+  reason: Error | undefined;
   #listeners = NONE;
-
-  get reason(): Error | undefined {
-    return this.#reason;
-  }
 
   /** Cancels and calls the listeners. Only the first call has an effect. */
   cancel(reason: Error): void {
-    if (this.#reason) return;
-    this.#reason = reason;
+    if (this.reason) return;
+    this.reason = reason;
     const listeners = this.#listeners;
     this.#listeners = NONE;
     for (const listener of listeners) listener();
   }
 
   throwIfCancelled(): void {
-    if (this.#reason) throw this.#reason;
+    if (this.reason) throw this.reason;
   }
 
   /** Calls `listener` when it is cancelled, at once if it is already. */
   onCancel(listener: () => void): void {
-    if (this.#reason) listener();
+    if (this.reason) listener();
     else this.#listeners = this.#listeners === NONE ? [listener] : [...this.#listeners, listener];
   }
 
@@ -48,19 +58,17 @@ export class Cancellation {
 
 const ABANDONED = new Error('the upstream request is no longer needed');
 
-/** Cancels one upstream request: when its time limit passes, or when the client's request is cancelled. */
+/** Cancels one upstream request when its time limit passes, or when the client's request is cancelled. */
 export class Deadline extends Cancellation {
   readonly #client: Cancellation | undefined;
   readonly #onClient = () => this.cancel(this.#client!.reason!);
   #timer: NodeJS.Timeout | undefined;
   #timerMs = 0;
   #armedAtMs = 0;
-  /** `undefined` while the limit is not suspended. */
   #suspendedAtMs: number | undefined;
   /** Creates the reason only if it is needed: an error captures a stack. */
   #createReason: (() => Error) | undefined;
 
-  /** `client` is cancelled when the client leaves, or when the gateway gives the request up. */
   constructor(client?: Cancellation) {
     super();
     this.#client = client;
@@ -72,10 +80,13 @@ export class Deadline extends Cancellation {
     this.#createReason = createReason;
     this.#armedAtMs = performance.now();
     this.#suspendedAtMs = undefined;
-    if (ms !== this.#timerMs) this.#clear();
-    this.#timerMs = ms;
     // A stream re-arms it for each event: refreshing a timer is cheaper than creating one.
-    if (ms > 0) this.#timer = this.#timer?.refresh() ?? startTimer(() => this.#onTime(), ms);
+    if (this.#timer && ms === this.#timerMs) this.#timer.refresh();
+    else {
+      clearTimeout(this.#timer);
+      this.#timer = ms > 0 ? startTimer(() => this.#onTime(), ms) : undefined;
+    }
+    this.#timerMs = ms;
   }
 
   /** Suspends the time limit, until `resume` or `arm`. */
@@ -98,7 +109,8 @@ export class Deadline extends Cancellation {
 
   /** Clears the timer, and no longer follows the client. */
   stop(): void {
-    this.#clear();
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
     this.#client?.offCancel(this.#onClient);
   }
 
@@ -111,10 +123,5 @@ export class Deadline extends Cancellation {
   #onTime(): void {
     this.#timer = undefined;
     if (this.#suspendedAtMs === undefined) this.cancel(this.#createReason!());
-  }
-
-  #clear(): void {
-    clearTimeout(this.#timer);
-    this.#timer = undefined;
   }
 }

@@ -85,5 +85,7 @@ export function joinParts(parts: readonly Buffer[]): Buffer {
 }
 
 export function lengthOf(parts: readonly Buffer[]): number {
-  return parts.reduce((sum, { length }) => sum + length, 0);
+  let sum = 0;
+  for (const { length } of parts) sum += length;
+  return sum;
 }

@@ -12,16 +12,15 @@ const LETTER_U = 0x75;
 export const OPEN_BRACE = 0x7b;
 const CLOSE_BRACE = 0x7d;
 
-/** Objects, arrays, members and plain array items, together. */
+/** Objects, arrays, members and plain array items. */
 export const MAX_JSON_ELEMENTS = 500_000;
 export const MAX_JSON_DEPTH = 256;
 /** Deeper values are checked, but not reported: the parts of a message's content are at depth 4. */
 const MAX_REPORTED_DEPTH = 4;
 /** The longest string that is decoded, in bytes as written: `assistant` with every letter escaped has 54. */
 const MAX_TEXT_BYTES = 64;
-/** No number that anybody computes with is longer. */
+/** Of a number or literal. */
 const MAX_WORD_BYTES = 1024;
-const LONG_WORD = `request body has a number or literal longer than ${MAX_WORD_BYTES} bytes`;
 /** Bounds the time of one parse: 3 million `{}`, in 9 MB, block `JSON.parse` for seconds. */
 export const MAX_PARSED_CHARACTERS = 262_144;
 
@@ -30,7 +29,6 @@ const IS_BLANK = byteSet(/[ \t\r\n]/);
 const IS_PLAIN = byteSet(/[ !#-[\]-\xff]/);
 const IS_ESCAPED = byteSet(/["\\/bfnrt]/);
 const IS_HEX_DIGIT = byteSet(/[\da-fA-F]/);
-/** The bytes of numbers and literals. */
 const IS_WORD = byteSet(/[-+.\dEaeflnrstu]/);
 const WORD = /^(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)$/;
 const PLAIN_TEXT = /^[ -[\]-~]*$/;
@@ -54,30 +52,33 @@ export interface JsonValue {
   readonly text: string;
 }
 
-/**
- * What comes next: `first` is an item or the end, behind an opening bracket; `item` an item, behind a comma; of an object, an
- * item is a `name`, a `colon` and a `value`; `comma` is a comma or the end.
- */
+/** What comes next: `first` is an item or the end, `comma` a comma or the end; an item of an object is a `name`, a `colon` and a `value`. */
 type State = 'value' | 'first' | 'item' | 'name' | 'colon' | 'comma';
-type Frame = { readonly closer: number; name: string; start: number };
+/** The container of the current value: the byte that ends it, and the name and the start of the value. */
+interface Frame {
+  readonly outer: Frame | undefined;
+  readonly closer: number;
+  name: string;
+  start: number;
+}
 
-/** Takes one JSON text in chunks, checks its syntax and reports its outer values, but builds nothing. */
+/** Takes one JSON text in chunks, checks its syntax and reports its outer values; builds nothing. */
 export class JsonScanner {
   readonly #report: (value: JsonValue) => void;
   readonly #maxElements: number;
   /** Why what has come cannot become JSON within the bounds. */
   fault: Error | undefined;
   #state: State = 'value';
-  /** The bytes that have been read, and those after them: the beginning of a token, whose rest has not come. */
+  /** The bytes that have been read, and the beginning of a token whose rest has not come. */
   #readBytes = 0;
   #unread: Buffer | undefined;
+  /** The chunk as Latin-1: to convert each name by itself takes longer than the scan. */
   #text: string | undefined;
   /** The beginning of the current string has been read: it is too long to be decoded. */
   #isInString = false;
   #elements = 0;
-  /** The byte that ends the container of the current value, and the value's name and start. */
-  #frame: Frame = { closer: -1, name: '', start: 0 };
-  readonly #stack: Frame[] = [];
+  #frame: Frame = { outer: undefined, closer: -1, name: '', start: 0 };
+  #depth = 0;
 
   /** `report` is called with each value down to MAX_REPORTED_DEPTH when it ends, so with a container after its items. */
   constructor(report: (value: JsonValue) => void, maxElements = MAX_JSON_ELEMENTS) {
@@ -108,7 +109,7 @@ export class JsonScanner {
   finish(): Error | undefined {
     // White space ends a number, and changes nothing else that is complete.
     this.push(Buffer.from(' '));
-    const isWhole = this.#stack.length === 0 && this.#state === 'comma';
+    const isWhole = this.#depth === 0 && this.#state === 'comma';
     return this.fault ?? (isWhole ? undefined : this.#faultAt((this.#unread?.length ?? 0) - 1));
   }
 
@@ -119,7 +120,8 @@ export class JsonScanner {
     if (IS_BLANK[byte] === 1) return skip(IS_BLANK, bytes, at);
     const { closer } = this.#frame;
     if (byte === closer && (this.#state === 'first' || this.#state === 'comma')) {
-      this.#frame = this.#stack.pop()!;
+      this.#frame = this.#frame.outer!;
+      this.#depth -= 1;
       return this.#endValue(closer === CLOSE_BRACE ? 'object' : 'array', at + 1);
     }
     if (this.#state === 'first' || this.#state === 'item') {
@@ -152,8 +154,8 @@ export class JsonScanner {
     const isWhole = at < bytes.length && bytes[at] === QUOTE;
     this.#isInString = !isWhole && !isShort;
     if (!isWhole) return isShort ? start : at;
-    const isWanted = isShort && this.#stack.length < MAX_REPORTED_DEPTH;
-    let text = isWanted ? this.#slice(bytes, start + 1, at) : '';
+    const isWanted = isShort && this.#depth < MAX_REPORTED_DEPTH;
+    let text = isWanted ? (this.#text ??= bytes.toString('latin1')).slice(start + 1, at) : '';
     if (!PLAIN_TEXT.test(text)) text = String(JSON.parse(bytes.toString('utf8', start, at + 1)));
     if (this.#state === 'value') return this.#endValue('string', at + 1, text);
     this.#frame.name = text;
@@ -176,22 +178,23 @@ export class JsonScanner {
 
   #readWord(bytes: Buffer, start: number): number {
     const at = skip(IS_WORD, bytes, start);
-    const word = this.#slice(bytes, start, at);
-    const isWhole = at < bytes.length;
-    if (word.length > MAX_WORD_BYTES) throw invalidRequest(LONG_WORD);
-    if (isWhole && !WORD.test(word)) throw this.#faultAt(start);
-    if (!isWhole) return start;
+    const word = (this.#text ??= bytes.toString('latin1')).slice(start, at);
+    if (word.length > MAX_WORD_BYTES) {
+      const text = `request body has a number or literal longer than ${MAX_WORD_BYTES} bytes`;
+      throw invalidRequest(text);
+    }
+    if (at === bytes.length) return start;
+    if (!WORD.test(word)) throw this.#faultAt(start);
     const isLiteral = word === 'true' || word === 'false' || word === 'null';
     return this.#endValue(isLiteral ? word : 'number', at);
   }
 
   /** `end` is the offset of the byte after the value, and returned. */
   #endValue(kind: JsonValue['kind'], end: number, text = ''): number {
-    const depth = this.#stack.length;
-    const { name, start } = this.#frame;
     this.#state = 'comma';
-    if (depth <= MAX_REPORTED_DEPTH) {
-      this.#report({ kind, depth, name, start, end: this.#readBytes + end, text });
+    if (this.#depth <= MAX_REPORTED_DEPTH) {
+      const { name, start } = this.#frame;
+      this.#report({ kind, depth: this.#depth, name, start, end: this.#readBytes + end, text });
     }
     return end;
   }
@@ -199,18 +202,13 @@ export class JsonScanner {
   #open(closer: number, at: number): number {
     // The item of an array has been counted.
     if (this.#frame.closer !== CLOSE_BRACKET) this.#count();
-    if (this.#stack.push(this.#frame) > MAX_JSON_DEPTH) {
+    this.#depth += 1;
+    if (this.#depth > MAX_JSON_DEPTH) {
       throw invalidRequest(`request body is nested deeper than ${MAX_JSON_DEPTH} levels`);
     }
-    this.#frame = { closer, name: '', start: 0 };
+    this.#frame = { outer: this.#frame, closer, name: '', start: 0 };
     this.#state = 'first';
     return at + 1;
-  }
-
-  /** Returns the bytes as Latin-1: the chunk is converted once, because for each name it takes longer than the scan. */
-  #slice(bytes: Buffer, start: number, end: number): string {
-    this.#text ??= bytes.toString('latin1');
-    return this.#text.slice(start, end);
   }
 
   #count(): void {
@@ -225,7 +223,7 @@ export class JsonScanner {
   }
 }
 
-/** Returns the offset of the first byte from `start` that is not in the set. Nearly all bytes of a prompt are read here. */
+/** Returns the offset of the first byte from `start` that is not in the set. It reads nearly all bytes of a prompt. */
 function skip(set: Uint8Array, bytes: Buffer, start: number): number {
   const { length } = bytes;
   let at = start;

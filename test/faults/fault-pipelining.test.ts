@@ -173,3 +173,43 @@ test('a call that ends without an answer closes its connection', async (t) => {
   const { isClosed, text } = await sendRaw(port, HEALTH + HEALTH, { waitMs: 10_000 });
   assert.deepEqual([isClosed, text], [true, '']);
 });
+
+test('a request behind an answer that said Connection: close does not begin', async (t) => {
+  const { opened, open } = createGate();
+  let calls = 0;
+  const port = await startHttpServer(t, async ({ reply }) => {
+    calls += 1;
+    reply.beginStream(200, { connection: 'close' });
+    reply.write(Buffer.from('first'));
+    await opened;
+    reply.end();
+    await reply.closed;
+  });
+  const { socket, text, closed } = openRaw(t, port);
+  const own = watchServerSide(t, socket);
+  socket.write(HEALTH);
+  await eventually(() => text().includes('first'), 'the answer has begun');
+  socket.write(HEALTH);
+  await eventually(() => own.requests === 2, 'the second request');
+  open();
+  await closed;
+  assert.equal(calls, 1);
+});
+
+test('a stream whose client has left before its comments begin starts no timer', async (t) => {
+  const timers = () => process.getActiveResourcesInfo().filter((name) => name === 'Timeout').length;
+  const started = await new Promise<number>((resolve) => {
+    void startHttpServer(t, async ({ reply }) => {
+      await reply.closed;
+      const before = timers();
+      reply.keepAlive(60_000);
+      resolve(timers() - before);
+    }).then((port) => {
+      const { socket } = openRaw(t, port);
+      const own = watchServerSide(t, socket);
+      socket.write(HEALTH);
+      void eventually(() => own.requests === 1, 'the request').then(() => socket.destroy());
+    });
+  });
+  assert.equal(started, 0);
+});
