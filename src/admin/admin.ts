@@ -1,8 +1,5 @@
 /** The listener of `[admin]`: metrics, readiness, the page and its feed, all from memory. */
 
-import { pipeline } from 'node:stream';
-import { constants, createGzip } from 'node:zlib';
-
 import type { AdminSettings, Config } from '../config/config.ts';
 import type { Call, CLIENT_LIMITS } from '../downstream/call.ts';
 import type { ResponseHeaders } from '../downstream/client-reply.ts';
@@ -105,27 +102,15 @@ function toErrorAnswer(failure: GatewayError) {
   return { status, headers: headersOf(JSON_TYPE, headers), body: failure.toBody() };
 }
 
-/** Compressed if that is asked for: the text of 300 models has megabytes, and a page that changes repeats its names. */
-function stream(call: Call, type: string, read: () => AsyncIterable<Buffer>) {
-  const { headers, method, reply } = call;
-  const vary = { vary: 'accept-encoding' };
-  if (method === 'HEAD') return reply.send(200, headersOf(type, vary), '');
-  if (!/\bgzip\b(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))/i.test(String(headers['accept-encoding']))) {
-    return sendEach(call, headersOf(type, vary), read());
-  }
-  // Each event leaves at once.
-  const gzip = createGzip({ flush: constants.Z_SYNC_FLUSH });
-  pipeline(read(), gzip, () => {});
-  return sendEach(call, headersOf(type, { ...vary, 'content-encoding': 'gzip' }), gzip);
-}
-
 /** Sends the chunks as fast as the client takes them, until it leaves. */
-async function sendEach(
-  { cancellation, reply }: Call,
-  headers: ResponseHeaders,
-  chunks: AsyncIterable<Buffer>,
+async function stream(
+  { cancellation, method, reply }: Call,
+  type: string,
+  read: () => AsyncIterable<Buffer>,
 ): Promise<void> {
-  reply.beginStream(200, headers);
+  if (method === 'HEAD') return reply.send(200, headersOf(type), '');
+  const chunks = read();
+  reply.beginStream(200, headersOf(type));
   // Once: a feed is open for days.
   cancellation.onCancel(() => reply.onRoom());
   for await (const chunk of chunks) {

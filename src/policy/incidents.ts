@@ -9,23 +9,16 @@ import type { GatewayError, Outcome } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import type { CircuitReport } from './circuit-breaker.ts';
 import { Incident, type IncidentKind, kindOf } from './incident.ts';
-import {
-  failingOf,
-  type FirstTokens,
-  isOver,
-  isWell,
-  ownKindOf,
-  QUIET_MS,
-} from './incident-rules.ts';
-import { ProviderWatch, stepOf, Subject, type Watch, Watches } from './watch.ts';
+import { failingOf, isOver, isWell, ownKindOf, QUIET_MS } from './incident-rules.ts';
+import { FAILED, GOOD, ProviderWatch, stepOf, type Watch, Watches } from './watch.ts';
 
-/** On a busy machine the store is late now and then: it is away after so many failures in a row, or without an answer for so long. */
-const STORE_FAILURES = 3;
+/** On a busy machine the store is late now and then: it is away without an answer for so long. */
 const STORE_AWAY_MS = 1000;
 /** Between two lines of the log that something begins. */
 const LOGGED_EVERY_MS = 60_000;
-/** So many times the usual median. */
+/** So many times the usual median. That of a minute is half a minute late. */
 const SLOW = 4;
+const MEDIAN_LATE_MS = 30_000;
 const MAX_ENDED = 50;
 const ENDED_SHOWN_MS = 3_600_000;
 /** These happen. The others of the gateway's own are states. */
@@ -35,6 +28,9 @@ const HAPPENINGS: ReadonlySet<IncidentKind> = new Set([
   'log_lines',
   'key_refused',
 ]);
+
+/** What may have an incident: a provider, one of its models, or something of the gateway's own. */
+type Subject = Pick<Watch, 'incident' | 'loggedAtMs'>;
 
 export class Incidents {
   readonly #options;
@@ -88,7 +84,9 @@ export class Incidents {
       untilMs: seconds && nowMs + 1000 * seconds,
     };
     for (const one of own ? [watch, own] : [watch]) {
-      one.addFailure(step, hasAnswer ? stepOf(endedAtMs) : undefined);
+      one.add(step, FAILED);
+      // A stream has counted as good since it began.
+      if (hasAnswer) one.add(stepOf(endedAtMs), GOOD, -1);
       one.incident ??= new Incident(nowMs, provider, one.model);
       one.incident.addFailure(nowMs, kindOf(failure, hasAnswer), cause);
       if (!isWell(one, step)) one.incident.goodSinceMs = undefined;
@@ -119,29 +117,27 @@ export class Incidents {
     // A provider that fails has no list of models, and is slow.
     if (provider !== undefined && this.watches.providers.get(provider)?.incident?.isTold) return;
     const nowMs = this.#options.clock.now();
-    const own = subject ?? new Subject();
+    const own = subject ?? { incident: undefined, loggedAtMs: -Infinity };
     this.#own.set(name, own);
     own.incident ??= new Incident(atMs, provider);
     own.incident.addFailure(nowMs, kind, { text });
-    if (kind !== 'store' || own.incident.inRow >= STORE_FAILURES) this.#tell(own);
+    if (kind !== 'store') this.#tell(own);
     this.#log(own, nowMs);
     this.#startTrouble();
   }
 
-  /** Takes a provider's median times to the first token. */
-  judgeSlow(provider: string, { newestMs = 0, formerMs, steps }: FirstTokens): void {
+  /** Takes a provider's median times to the first token: of the last minute, and of the quarter of an hour before. */
+  judgeSlow(
+    provider: string,
+    { newestMs = 0, formerMs }: Readonly<Record<'newestMs' | 'formerMs', number | undefined>>,
+  ): void {
     const known = this.#usualMs.get(provider);
     const usualMs = Math.max(1, known ?? formerMs ?? Infinity);
-    const slowMs = usualMs * (known ? SLOW / 2 : SLOW);
-    const isSlow = newestMs >= slowMs;
+    const isSlow = newestMs >= usualMs * (known ? SLOW / 2 : SLOW);
     if (isSlow) this.#usualMs.set(provider, usualMs);
     else this.#usualMs.delete(provider);
-    const text = `first token after ${newestMs} ms, ${usualMs} ms before`;
-    // By the median of a minute it is told half a minute late.
-    const slow = steps.filter(({ medianMs }) => medianMs >= slowMs);
-    const agoMs = (isSlow ? slow[0]?.beganMsAgo : slow.at(-1)?.endedMsAgo) ?? 0;
-    const atMs = this.#options.clock.now() - agoMs;
-    this.set('slow', isSlow ? text : undefined, provider, atMs);
+    const text = isSlow ? `first token after ${newestMs} ms, ${usualMs} ms before` : undefined;
+    this.set('slow', text, provider, this.#options.clock.now() - MEDIAN_LATE_MS);
   }
 
   /** Decides what has begun and what has ended. Returns false if there is nothing that could change by itself. */
@@ -201,7 +197,9 @@ export class Incidents {
     if (watches.length === 0) return;
     const told = failingOf(provider, stepOf(nowMs), open);
     // An incident that becomes that of the whole provider, or of one model, goes on.
-    const isLogged = watches.some(({ incident }) => incident!.isLogged);
+    const isLogged = watches.some(
+      (one) => one.incident!.isTold && one.incident!.isLogged && !told.includes(one),
+    );
     for (const one of watches) {
       const incident = one.incident!;
       if (isOver(one, nowMs, open)) {
