@@ -13,7 +13,7 @@ export const QUIET_MS = 15_000;
 const FORGOTTEN_MS = 300_000;
 
 /** The circuits of one provider that are open. */
-type OpenCircuits = readonly { readonly model: string | undefined }[];
+export type OpenCircuits = readonly { readonly model: string | undefined }[];
 
 /** Returns whose incident it is: the provider's if all models that are asked fail, else that of each model that does. */
 export function failingOf(

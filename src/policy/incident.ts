@@ -29,7 +29,7 @@ export interface Cause {
 /** The requests by one name that an incident has hit. */
 interface Hit {
   failed: number;
-  /** Answered by what fails, nevertheless. */
+  /** Answered by what fails, since the first that failed. */
   good: number;
   /** Answered by another provider, the latest of which is `by`. */
   answered: number;
@@ -66,10 +66,7 @@ export class Incident {
 
   /** What most failures say. */
   get kind(): IncidentKind {
-    const [[kind]] = [...this.#causes].toSorted(([, a], [, b]) => b.count - a.count) as [
-      [IncidentKind, unknown],
-    ];
-    return kind;
+    return [...this.#causes].toSorted(([, a], [, b]) => b.count - a.count)[0]![0];
   }
 
   addFailure(nowMs: number, kind: IncidentKind, cause: Cause): void {
@@ -90,32 +87,33 @@ export class Incident {
     const isAbout = (one: (typeof tries)[number]) =>
       one.provider === this.provider && (this.model ?? one.model) === one.model;
     const isOwn = this.provider === undefined;
-    const isFailed = isOwn || FAILED.has(outcome);
     if (name === undefined || !(isOwn || tries.some(isAbout))) return;
-    if (!isFailed && outcome !== 'ok') return;
     let hit = this.#hits.get(name);
+    if (outcome === 'ok' && isAbout(attempt!)) {
+      if (hit) hit.good += 1;
+      return;
+    }
+    const isFailed = isOwn || FAILED.has(outcome);
+    if (!isFailed && outcome !== 'ok') return;
     if (!hit) {
       if (this.#hits.size === MAX_COUNTED) return;
       hit = { failed: 0, good: 0, answered: 0, by: undefined, clients: new Set() };
       this.#hits.set(name, hit);
     }
     if (isFailed) hit.failed += 1;
-    else if (isAbout(attempt!)) hit.good += 1;
     else {
       hit.answered += 1;
       hit.by = attempt!.provider;
     }
-    const isHit = isFailed || hit.answered > 0;
-    if (isHit && client !== undefined && hit.clients.size < MAX_COUNTED) hit.clients.add(client);
+    if (client !== undefined && hit.clients.size < MAX_COUNTED) hit.clients.add(client);
   }
 
   /** Returns the fields of the log, which the page shows too. */
   toFacts() {
     const { kind } = this;
     const { text, key, untilMs } = this.#causes.get(kind)!;
-    const hits = [...this.#hits].filter(([, { failed, answered }]) => failed + answered > 0);
-    const most = hits.toSorted(
-      ([, a], [, b]) => b.failed - a.failed || b.answered - a.answered || a.good - b.good,
+    const hits = [...this.#hits].toSorted(
+      ([, a], [, b]) => b.failed - a.failed || b.answered - a.answered,
     );
     return {
       kind,
@@ -127,7 +125,7 @@ export class Incident {
       key,
       until: toTime(untilMs),
       failures: this.failures,
-      hit: most.slice(0, MAX_TOLD).map(([name, { clients, good, ...hit }]) => {
+      hit: hits.slice(0, MAX_TOLD).map(([name, { clients, good, ...hit }]) => {
         // What is over has answered for a while before that was known, and what is the gateway's own is not asked.
         const isKnown = this.endedMs === undefined && this.provider !== undefined;
         return { name, ...hit, good: isKnown ? good : undefined, clients: listOf([...clients]) };

@@ -9,7 +9,14 @@ import type { GatewayError, Outcome } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import type { CircuitReport } from './circuit-breaker.ts';
 import { Incident, type IncidentKind, kindOf } from './incident.ts';
-import { failingOf, isOver, isWell, ownKindOf, QUIET_MS } from './incident-rules.ts';
+import {
+  failingOf,
+  isOver,
+  isWell,
+  type OpenCircuits,
+  ownKindOf,
+  QUIET_MS,
+} from './incident-rules.ts';
 import { FAILED, GOOD, ProviderWatch, stepOf, type Watch, Watches } from './watch.ts';
 
 /** On a busy machine the store is late now and then: it is away without an answer for so long. */
@@ -22,12 +29,7 @@ const MEDIAN_LATE_MS = 30_000;
 const MAX_ENDED = 50;
 const ENDED_SHOWN_MS = 3_600_000;
 /** These happen. The others of the gateway's own are states. */
-const HAPPENINGS: ReadonlySet<IncidentKind> = new Set([
-  'descriptors',
-  'memory',
-  'log_lines',
-  'key_refused',
-]);
+const HAPPENINGS = new Set<IncidentKind>(['descriptors', 'memory', 'log_lines', 'key_refused']);
 
 /** What may have an incident: a provider, one of its models, or something of the gateway's own. */
 type Subject = Pick<Watch, 'incident' | 'loggedAtMs'>;
@@ -112,17 +114,11 @@ export class Incidents {
     atMs = this.#options.clock.now(),
   ): void {
     const name = `${kind} ${provider ?? ''}`;
-    const subject = this.#own.get(name);
-    if (text === undefined) return subject && this.#end(subject, atMs);
-    // A provider that fails has no list of models, and is slow.
-    if (provider !== undefined && this.watches.providers.get(provider)?.incident?.isTold) return;
-    const nowMs = this.#options.clock.now();
-    const own = subject ?? { incident: undefined, loggedAtMs: -Infinity };
+    const own = this.#own.get(name) ?? { incident: undefined, loggedAtMs: -Infinity };
+    if (text === undefined) return this.#end(own, atMs);
     this.#own.set(name, own);
     own.incident ??= new Incident(atMs, provider);
-    own.incident.addFailure(nowMs, kind, { text });
-    if (kind !== 'store') this.#tell(own);
-    this.#log(own, nowMs);
+    own.incident.addFailure(this.#options.clock.now(), kind, { text });
     this.#startTrouble();
   }
 
@@ -152,8 +148,10 @@ export class Incidents {
     }
     for (const own of this.#own.values()) {
       const { incident } = own;
-      if (incident && nowMs - incident.sinceMs >= STORE_AWAY_MS) this.#tell(own);
-      const isQuiet = incident && nowMs - incident.lastMs >= QUIET_MS;
+      if (!incident) continue;
+      const isEarly = incident.kind === 'store' && nowMs - incident.sinceMs < STORE_AWAY_MS;
+      if (!isEarly && !this.#isExplained(incident)) this.#tell(incident);
+      const isQuiet = nowMs - incident.lastMs >= QUIET_MS;
       if (isQuiet && HAPPENINGS.has(incident.kind)) this.#end(own, incident.lastMs);
     }
     const subjects = [...this.#all(), ...this.#own.values()];
@@ -166,12 +164,15 @@ export class Incidents {
   report(): { readonly lasting: readonly Incident[]; readonly ended: readonly Incident[] } {
     this.advance();
     const fromMs = this.#options.clock.now() - ENDED_SHOWN_MS;
-    // What its provider's failing explains is not told beside it.
-    const isApart = ({ incident }: Subject) =>
-      !this.watches.providers.get(incident?.provider ?? '')?.incident?.isTold;
-    const subjects = [...this.#all(), ...[...this.#own.values()].filter(isApart)];
+    const own = [...this.#own.values()].filter(({ incident }) => !this.#isExplained(incident));
+    const subjects = [...this.#all(), ...own];
     const lasting = subjects.flatMap(({ incident }) => (incident?.isTold ? incident : []));
     return { lasting, ended: this.#ended.filter(({ endedMs = 0 }) => endedMs > fromMs) };
+  }
+
+  /** A provider that fails has no list of models, and is slow: that is not told beside it. */
+  #isExplained(own: Incident | undefined): boolean {
+    return this.watches.providers.get(own?.provider ?? '')?.incident?.isTold ?? false;
   }
 
   *#all(): Generator<Watch> {
@@ -188,11 +189,7 @@ export class Incidents {
   }
 
   /** Tells of what has begun at a provider and its models, and ends what is over. */
-  #judge(
-    provider: ProviderWatch,
-    nowMs: number,
-    open: readonly Pick<CircuitReport, 'model'>[],
-  ): void {
+  #judge(provider: ProviderWatch, nowMs: number, open: OpenCircuits): void {
     const watches = [provider, ...provider.models.values()].filter(({ incident }) => incident);
     if (watches.length === 0) return;
     const told = failingOf(provider, stepOf(nowMs), open);
@@ -206,15 +203,15 @@ export class Incidents {
         this.#end(one, incident.goodSinceMs ?? incident.lastMs);
       } else if (told.includes(one)) {
         incident.isLogged ||= isLogged;
-        this.#tell(one);
+        this.#tell(incident);
       } else if (told.length > 0) incident.isTold = false;
     }
   }
 
-  #tell({ incident }: Subject): void {
-    if (incident!.isTold) return;
-    incident!.isTold = true;
-    const { isLogged, kind } = incident!;
+  #tell(incident: Incident): void {
+    if (incident.isTold) return;
+    incident.isTold = true;
+    const { isLogged, kind } = incident;
     if (!isLogged) this.counts.set(kind, (this.counts.get(kind) ?? 0) + 1);
   }
 

@@ -42,8 +42,6 @@ export function steps(values: readonly object[]): object {
 
 const figures = (more: object) => ({
   gateway_requests_in_flight: 0,
-  gateway_open_streams: 0,
-  gateway_buffered_bytes: 0,
   process_cpu_seconds_total: 0.4,
   process_resident_memory_bytes: 61_000_000,
   ...more,
@@ -151,9 +149,6 @@ const BUSY_INCIDENTS = [
 
 const BUSY_FIGURES = {
   gateway_requests_in_flight: 9,
-  gateway_open_streams: 7,
-  gateway_buffered_bytes: 1_240_000,
-  gateway_upstream_connections_open: 12,
   process_cpu_seconds_total: 96.2,
   process_resident_memory_bytes: 83_000_000,
 };

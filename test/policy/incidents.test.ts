@@ -529,6 +529,7 @@ test('counts of a step that is no longer one of the latest are gone, and come no
 test('a provider that leaves the settings takes its incidents with it, and others go on', () => {
   const { ask, ended, incidents, lasting } = start();
   incidents.set('model_list', 'status 500', 'q');
+  incidents.advance();
   ask('m', DOWN, { count: 5, provider: 'q' });
   ask('m', DOWN, { count: 5 });
   assert.equal(lasting().length, 2);

@@ -118,9 +118,6 @@ export function fill(id, ...children) {
 /** Icon and colour, of the kinds `good`, `warn`, `bad` and `off`, repeat the words. */
 export const withIcon = (kind, text) => h('span.icon.' + kind, text);
 
-/** Describes an item of a list of terms. */
-export const titled = (title, selector, value) => h('div', h('dt', title), h(selector, value));
-
 /** Shows a value: a number, a text, a description, nothing, or a list of one of these and small lines below it. */
 function cellContents(value) {
   const [first, ...lines] = Array.isArray(value) ? value : [value];

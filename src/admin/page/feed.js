@@ -1,8 +1,18 @@
 /** The feed and its reconnects. */
 
-import { byId, clip, fill, formatDuration, formatTime, h, visible, withIcon } from './dom.js';
+import {
+  byId,
+  clip,
+  fill,
+  formatDuration,
+  formatNumber,
+  formatTime,
+  h,
+  visible,
+  withIcon,
+} from './dom.js';
 import { drawIncidents, phrasesOf } from './incidents.js';
-import { cpuPercentSince, drawProcess, drawTables, drawTiles } from './overview.js';
+import { drawTables, drawTiles } from './overview.js';
 import { drawRequests, forgetRequests } from './requests.js';
 
 const RETRY_MS = 2000;
@@ -28,13 +38,14 @@ function draw() {
   fill('connection', describeConnection());
   if (state === null) return;
   const { host, version, node, startedAt, warnings } = state.settings;
-  const upMs = Date.parse(state.now) - Date.parse(startedAt);
-  fill('about', [host, version, 'Node ' + node, 'up ' + formatDuration(upMs)].join(' · '));
+  const { cpu_percent: cpu, process_resident_memory_bytes: bytes } = state.figures;
+  const up = 'up ' + formatDuration(Date.parse(state.now) - Date.parse(startedAt));
+  const load = 'CPU ' + formatNumber(cpu) + ' %, ' + formatNumber(bytes && bytes / 1e6) + ' MB';
+  fill('about', [host, version, 'Node ' + node, up, load].join(' · '));
   drawIncidents(state);
   drawTiles(state);
   drawTables(state);
   drawRequests(state);
-  drawProcess(state);
   fill(
     'warnings',
     warnings.map((text) => h('li.warn', clip(text))),
@@ -59,6 +70,13 @@ function announce(next) {
   if (said) byId('announcement').textContent = visible(said);
 }
 
+/** Returns the use of the CPU between two states, of which 100 is one core; undefined without a first. */
+function cpuPercentOf(before, { now, figures }) {
+  const passedMs = before ? Date.parse(now) - Date.parse(before.now) : 0;
+  const seconds = figures.process_cpu_seconds_total - before?.figures.process_cpu_seconds_total;
+  return passedMs > 0 ? Math.round((100_000 * seconds) / passedMs) : undefined;
+}
+
 const isObject = (value) => typeof value === 'object' && value !== null && !Array.isArray(value);
 
 /** Applies a JSON merge patch (RFC 7396). What it does not change stays the same object. */
@@ -79,7 +97,7 @@ function take(patch) {
     state = null;
   }
   announce(next);
-  next.figures.cpu_percent = cpuPercentSince(state, next);
+  next.figures.cpu_percent = cpuPercentOf(state, next);
   state = next;
   isConnected = true;
 }

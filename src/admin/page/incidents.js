@@ -71,14 +71,13 @@ const lastingOf = ({ incidents }) =>
     .filter(({ ended }) => !ended)
     .toSorted((a, b) => iconOf(a).localeCompare(iconOf(b)) || sumOfHits(b) - sumOfHits(a));
 
-/** Describes what of those that last is a provider's or its models'. Without a list of models it may work well. */
+/** Describes those that last at a provider. */
 export const statesOf = (id, state) =>
   lastingOf(state)
-    .filter(({ kind, provider }) => provider === id && kind !== 'model_list')
-    .map((one) => {
-      const words = [one.model && clip(one.model), wordsOf(one)].filter(Boolean).join(': ');
-      return withIcon(iconOf(one), words);
-    });
+    .filter(({ provider }) => provider === id)
+    .map((one) =>
+      withIcon(iconOf(one), clip([one.model, wordsOf(one)].filter(Boolean).join(': '))),
+    );
 
 /** Returns a phrase for each that lasts: what a screen reader is told when they change. */
 export const phrasesOf = (state) => lastingOf(state).map(phraseOf);

@@ -1,4 +1,4 @@
-/** Tiles with charts, and the tables of providers, models, clients, process and settings. */
+/** Tiles with charts, and the tables of providers, models, clients and settings. */
 
 import {
   byId,
@@ -10,7 +10,6 @@ import {
   formatTime,
   h,
   tableRow,
-  titled,
   valueText,
   withIcon,
 } from './dom.js';
@@ -68,12 +67,12 @@ export function drawTiles(state) {
 
 function stateCell({ states, skipped, requests, keptAway = [] }) {
   const quiet = requests > 0 ? withIcon('good', 'Good') : withIcon('off', 'Not asked');
-  const [first, ...more] = states;
   const usual = skipped === undefined ? quiet : withIcon('off', 'Skipped');
+  const shown = (states.length > 0 ? states : [usual]).map((one) => h('div', one));
   const away = keptAway.map(({ model, until }) =>
     [model && clip(model), 'kept away until ' + formatTime(until)].filter(Boolean).join(' '),
   );
-  return [[first ?? usual, more.map((one) => h('div', one))], skipped, ...away];
+  return [shown, skipped, ...away];
 }
 
 /** The oldest request is of interest once it is old. */
@@ -158,30 +157,4 @@ export function drawTables(state) {
   drawTable(SETTINGS, settings);
   const isAny = Object.values(state.providers).some(({ skipped }) => skipped === undefined);
   byId('providers-empty').toggleAttribute('hidden', isAny);
-}
-
-/** Figures of the process: title, name, and what makes its unit of the metric's. @type {[string, string, number][]} */
-const FIGURES = [
-  ['CPU, %', 'cpu_percent', 1],
-  ['Memory, MB', 'process_resident_memory_bytes', 1e-6],
-  ['Buffered, MB', 'gateway_buffered_bytes', 1e-6],
-  ['Open streams', 'gateway_open_streams', 1],
-  ['Open descriptors', 'process_open_fds', 1],
-  ['Open connections to providers', 'gateway_upstream_connections_open', 1],
-];
-
-/** Draws the figures of the process. */
-export function drawProcess({ figures }) {
-  const items = FIGURES.map(([title, name, factor]) =>
-    titled(title, 'dd', formatNumber(figures[name] && figures[name] * factor)),
-  );
-  fill('process', items);
-}
-
-/** Returns the use of the CPU between two states; undefined without a first. */
-export function cpuPercentSince(before, { now, figures }) {
-  const passedMs = before ? Date.parse(now) - Date.parse(before.now) : 0;
-  if (passedMs <= 0) return undefined;
-  const name = 'process_cpu_seconds_total';
-  return Math.round((100_000 * (figures[name] - before.figures[name])) / passedMs);
 }

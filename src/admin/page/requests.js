@@ -8,7 +8,6 @@ import {
   h,
   table,
   tableRow,
-  titled,
   valueText,
   withIcon,
 } from './dom.js';
@@ -75,7 +74,9 @@ function requestRows(request) {
   if (!open.has(number)) return row;
   const cause = causeOf(request);
   const facts = Object.entries({ ...(cause && { cause }), ...fields });
-  const items = facts.map(([name, value]) => titled(name, 'dd.mono', valueText(value)));
+  const items = facts.map(([name, value]) =>
+    h('div', h('dt', name), h('dd.mono', valueText(value))),
+  );
   const tryRows = tries.map((one, index) => tableRow(triesColumns, { ...one, number: index + 1 }));
   const named = { id: 'tries-' + number, title: 'Tries', note: '', columns: triesColumns };
   const triesTable = tries.length > 0 && table(named, tryRows);
