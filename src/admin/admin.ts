@@ -38,60 +38,46 @@ export function createAdmin(
   const feed = createFeed(() => view.present());
   const { html, policy } = createPage();
   const headers = { 'content-security-policy': policy, 'referrer-policy': 'no-referrer' };
-  const answerReadiness = ({ reply }: Call) => {
-    const status = readinessOf(config(), figures);
-    const body = JSON.stringify({ status });
-    return reply.send(status === 'ready' ? 200 : 503, headersOf(JSON_TYPE), body);
-  };
   const routes = new Map<string, Route>([
     ['/', ({ reply }) => reply.send(200, headersOf('text/html; charset=utf-8', headers), html)],
     ['/events', (call) => stream(call, 'text/event-stream', () => feed(call))],
     ['/metrics', (call) => stream(call, METRICS_TYPE, () => inChunks(view.scrape()))],
-    [READY_PATH, answerReadiness],
-  ]);
-  return {
-    ...view,
-    server: createHttpServer({
-      handler: {
-        handle: createHandler(createAccessCheck(config, settings, logger), routes, logger),
-        answerBroken: toErrorAnswer,
+    [
+      READY_PATH,
+      ({ reply }) => {
+        const status = readinessOf(config(), figures);
+        const body = JSON.stringify({ status });
+        return reply.send(status === 'ready' ? 200 : 503, headersOf(JSON_TYPE), body);
       },
-      limits,
-      budget: new ByteBudget(LIMITS),
-    }),
-  };
-}
-
-/** Returns the function that answers a call, never rejecting. */
-function createHandler(
-  checkAccess: (call: Call) => void,
-  routes: ReadonlyMap<string, Route>,
-  logger: Logger,
-): (call: Call) => Promise<void> {
-  async function dispatch(call: Call): Promise<void> {
-    checkProtocol(call);
-    checkAccess(call);
-    const route = routes.get(call.path);
-    if (route && (call.method === 'GET' || call.method === 'HEAD')) return route(call);
-    const allow = route && { headers: { allow: 'GET, HEAD' } };
-    throw new GatewayError('notFound', 'Resource not found', allow);
-  }
-  return async (call) => {
+    ],
+  ]);
+  const checkAccess = createAccessCheck(config, settings, logger);
+  /** Never rejects. */
+  async function handle(call: Call): Promise<void> {
+    const { method, path, reply } = call;
     try {
-      await dispatch(call);
+      checkProtocol(call);
+      checkAccess(call);
+      const route = routes.get(path);
+      const isRead = method === 'GET' || method === 'HEAD';
+      const allow = route && { headers: { allow: 'GET, HEAD' } };
+      if (!route || !isRead) throw new GatewayError('notFound', 'Resource not found', allow);
+      await route(call);
     } catch (thrown) {
       const failure = GatewayError.from(thrown);
       if (failure.kind === 'internal') {
         const cause = thrown instanceof Error ? thrown.stack : undefined;
-        logger.log('error', 'admin request failed', { path: call.path, cause });
+        logger.log('error', 'admin request failed', { path, cause });
       }
-      const { status, headers, body } = toErrorAnswer(failure);
-      if (call.reply.headersSent) await call.reply.fail(failure);
-      else await call.reply.send(status, headers, body);
+      const answer = toErrorAnswer(failure);
+      if (reply.headersSent) await reply.fail(failure);
+      else await reply.send(answer.status, answer.headers, answer.body);
     }
-    await call.reply.closed;
+    await reply.closed;
     call.release();
-  };
+  }
+  const handler = { handle, answerBroken: toErrorAnswer };
+  return { ...view, server: createHttpServer({ handler, limits, budget: new ByteBudget(LIMITS) }) };
 }
 
 function toErrorAnswer(failure: GatewayError) {

@@ -105,7 +105,13 @@ function readParts(config: Config, figures: Figures): FigureRow[] {
   const oldest = providersOf((id) => (agesMs.get(id) ?? 0) / 1000);
   const inCooldown = providersOf((id) => cooling.get(id));
   const areUp = providersOf((id) => figures.isModelListUp(id));
-  const circuits = countCircuits(config, figures.circuits());
+  const tripped = figures.circuits();
+  const circuits = (['open', 'half-open'] as const).flatMap((state) =>
+    config.providers.registered.map(({ id }) => {
+      const own = tripped.filter((one) => one.provider === id && one.state === state);
+      return [NO_LABELS.with('provider', id).with('state', state), own.length] as const;
+    }),
+  );
   const buckets = config.clients.flatMap(({ name }) =>
     figures.usedOf(name).map((use) => {
       return { ...use, labels: NO_LABELS.with('limit', use.limit).with('client', name) };
@@ -123,15 +129,6 @@ function readParts(config: Config, figures: Figures): FigureRow[] {
     ['gateway_keys_in_cooldown', inCooldown, 'Keys that are not used for a while, of several.'],
     ['gateway_model_list_up', areUp, '1 if the latest fetch succeeded.'],
   ];
-}
-
-function countCircuits({ providers }: Config, circuits: readonly CircuitReport[]): Samples {
-  return providers.registered.flatMap(({ id }) =>
-    (['open', 'half-open'] as const).map((state) => {
-      const tripped = circuits.filter((one) => one.provider === id && one.state === state);
-      return [NO_LABELS.with('provider', id).with('state', state), tripped.length] as const;
-    }),
-  );
 }
 
 /** Returns the limits that are set, by the `reason` of a refusal. */

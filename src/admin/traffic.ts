@@ -87,7 +87,7 @@ export class Traffic {
     };
   }
 
-  /** Returns the sums of each row, and of all requests in each step that has some, by its number. */
+  /** Returns the sums of each row, and of all requests in the last minute and in each step that has some, by its number. */
   report() {
     const step = this.#step();
     const reports = (rows: Map<string, Row>) =>
@@ -96,6 +96,7 @@ export class Traffic {
     const steps = latest.map((at) => [at, this.#all.report(at, 1)] as const);
     return {
       all: this.#all.report(step),
+      minute: this.#all.report(step, MINUTE_STEPS),
       providers: reports(this.#providers),
       models: reports(this.#models),
       clients: reports(this.#clients),

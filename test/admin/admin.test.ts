@@ -625,8 +625,10 @@ test('the history has the last 15 minutes in steps of ten seconds, without a tim
   });
   const all = { requests: 3, failed: 1, p50: 90, p95: 99 };
   assert.deepEqual(counts(traffic.report().all), all);
+  assert.deepEqual(counts(traffic.report().minute), all);
   now += 850_000;
   assert.deepEqual(counts(traffic.report().all), all, 'the first step is still in the window');
+  assert.deepEqual(counts(traffic.report().minute), {});
   now += 10_000;
   assert.deepEqual(counts(traffic.report().all), { requests: 1 });
   add({ outcome: 'ok' });

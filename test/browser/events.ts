@@ -56,6 +56,7 @@ export function idleView(more: object = {}): object {
     incidents: [],
     figures: figures({}),
     step: LAST_STEP,
+    minute: {},
     steps: {},
     all: {},
     providers: {},
@@ -167,6 +168,7 @@ export function busyView(more: Record<string, object> = {}): object {
     figures: figures(BUSY_FIGURES),
     steps: steps(values),
     all: sums(20_719, { failed: 80, p50: 388 }),
+    minute: sums(161),
     providers: BUSY_PROVIDERS,
     models: {
       fast: sums(14_020, { failed: 9, p50: 388 }),
@@ -211,6 +213,7 @@ export function failingView(): object {
       incident('model_list', 200, { provider: 'mistral', cause: 'status 500' }),
     ] as unknown as object,
     all: sums(412, { failed: 412 }),
+    minute: sums(412, { failed: 412 }),
     steps: steps([{ requests: 412, failed: 412 }, {}]),
     providers: {
       openai: failed(120),

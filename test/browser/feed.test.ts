@@ -87,9 +87,9 @@ browserTest(
     const feed = await startFeed(t);
     feed.view = SITUATIONS['busy']!;
     const page = await open(feed.url);
-    await shows(page, '#requests-note', '9 in flight');
-    await shows(page, '#failed-note', /^of \d+$/);
-    await shows(page, '#p50-note', 'p95 1,164, 15 minutes');
+    await shows(page, '#tile-requests-note', '9 in flight');
+    await shows(page, '#tile-failed-note', /^of \d+$/);
+    await shows(page, '#tile-p50-note', 'p95 1,164, 15 minutes');
     // Those that fail come first, then those with the most traffic.
     const [openai, groq, xai, ollama, bolt, mistral] = (await rowsOf(page, 'providers')).map(
       ([, state, inFlight, tries, failed, rejected, left, p50, p95]) => {
@@ -163,14 +163,14 @@ browserTest(
 browserTest('a chart has a bar for each step, its times and its highest value', async (t, open) => {
   const feed = await startFeed(t);
   const counts = [{ requests: 84, failed: 4 }, { requests: 4, failed: 2 }, {}];
-  feed.view = idleView({ steps: steps(counts) });
+  feed.view = idleView({ steps: steps(counts), minute: { requests: 88, failed: 6 } });
   const page = await open(feed.url);
   await shows(page, '#tiles .axis', '10:0010:15');
-  await shows(page, '#requests', '88');
-  await shows(page, '#failed', '6');
-  await shows(page, '#failed-note', 'of 88');
-  await shows(page, '#failed-scale', 'highest 4');
-  const bars = await page.locator('#failed-bars').getAttribute('d');
+  await shows(page, '#tile-requests', '88');
+  await shows(page, '#tile-failed', '6');
+  await shows(page, '#tile-failed-note', 'of 88');
+  await shows(page, '#tile-failed-scale', 'highest 4');
+  const bars = await page.locator('#tile-failed-bars').getAttribute('d');
   assert.equal(bars, 'M87 0V32.0M88 0V16.0');
 });
 
@@ -337,8 +337,8 @@ browserTest(
   `);
     feed.send({});
     feed.send({ figures: { gateway_requests_in_flight: 8 } });
-    await shows(page, '#requests-note', '8 in flight');
-    assert.deepEqual(await page.evaluate('[...touched].sort()'), ['requests-note']);
+    await shows(page, '#tile-requests-note', '8 in flight');
+    assert.deepEqual(await page.evaluate('[...touched].sort()'), ['tile-requests-note']);
   },
 );
 

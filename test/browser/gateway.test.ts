@@ -113,7 +113,7 @@ browserTest('a request appears on the empty page', async (t, open) => {
   const [[, outcome, status, model, provider] = []] = await rowsOf(page, 'requests');
   assert.deepEqual([outcome, status, model, provider], ['ok', '200', 'fast', 'p']);
   await shows(page, '#models', 'fast');
-  await shows(page, '#failed-note', 'of 1');
+  await shows(page, '#tile-failed-note', 'of 1');
 });
 
 browserTest(
@@ -184,11 +184,11 @@ browserTest(
     const stream = openChat(port);
     stream.ended.catch(() => {});
     await stream.response;
-    await shows(page, '#requests-note', '1 in flight');
+    await shows(page, '#tile-requests-note', '1 in flight');
     stream.leave();
     await shows(page, FIRST_ROW, 'client_closed');
-    await shows(page, '#requests-note', '0 in flight');
-    await shows(page, '#p50', /\d/);
+    await shows(page, '#tile-requests-note', '0 in flight');
+    await shows(page, '#tile-p50', /\d/);
   },
 );
 

@@ -400,6 +400,7 @@ test('the store is away after a second without an answer', () => {
   const fail = () => incidents.set('store', '10.0.0.9:6379: no answer in 50 ms');
   for (let late = 0; late < 5; late += 1) {
     for (let at = 0; at < 5; at += 1) fail();
+    incidents.advance();
     incidents.set('store', undefined);
     pass(1);
   }
@@ -493,6 +494,7 @@ test('what fails because its provider does is not told beside it', () => {
   incidents.set('model_list', 'ECONNREFUSED', 'p');
   incidents.set('key_refused', 'key 2: 401', 'p');
   assert.deepEqual(lasting(), ['unreachable p']);
+  assert.deepEqual([...incidents.counts.keys()], ['unreachable']);
 });
 
 test('counts of a step that is no longer one of the latest are gone, and come no more', () => {

@@ -153,17 +153,21 @@ export function table({ id, title, note, columns }, rows) {
 /** The ids of the tables with all their rows. */
 const unfolded = new Set();
 
-/** Draws a table with a row for each item, and a button for those after the first few. Without items it is hidden. */
+/**
+ * Draws a table with a row for each item, and a button for those after the first few. Without items it is hidden.
+ * @param {{ id, title, note, columns, rowOf?: (item: any) => any }} named
+ */
 export function drawTable({ id, title, note, columns, rowOf }, items) {
   const isUnfolded = unfolded.has(id);
   const shown = isUnfolded ? items : items.slice(0, FEW);
   const count = shown.length < items.length && shown.length + ' of ' + items.length + ', ';
   const onclick = () => unfolded.delete(id) || unfolded.add(id);
   const attributes = { type: 'button', 'aria-expanded': String(isUnfolded), onclick };
+  const rows = shown.map(rowOf ?? ((item) => tableRow(columns, item)));
   const label = isUnfolded ? 'Show fewer' : 'Show all ' + items.length;
   fill(
     id + '-section',
-    items.length > 0 && table({ id, title, note: [count, note], columns }, shown.map(rowOf)),
+    items.length > 0 && table({ id, title, note: [count, note], columns }, rows),
     items.length > FEW && h('button.fold', attributes, label),
   );
 }

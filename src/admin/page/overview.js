@@ -9,7 +9,6 @@ import {
   formatNumber,
   formatTime,
   h,
-  tableRow,
   valueText,
   withIcon,
 } from './dom.js';
@@ -18,10 +17,10 @@ import { statesOf } from './incidents.js';
 const CHART_HEIGHT = 32;
 const STEPS = 90;
 const STEP_MS = 10_000;
-const MINUTE_STEPS = 6;
 
 /** Describes a figure, a note, and a chart: a bar for what each step has of this name. */
 function tile({ step, steps }, { name, title, value, note }) {
+  const id = 'tile-' + name;
   const first = step - STEPS + 1;
   const values = Array.from({ length: STEPS }, (_, at) => steps[first + at]?.[name] ?? 0);
   const highest = Math.max(...values);
@@ -29,16 +28,16 @@ function tile({ step, steps }, { name, title, value, note }) {
   const bars = values.map((one, x) => one > 0 && `M${x} 0V${(one * scale).toFixed(1)}`);
   // The bars of the first and the last step are whole.
   const size = { viewBox: `-1 0 ${STEPS + 1} ${CHART_HEIGHT}`, preserveAspectRatio: 'none' };
-  const path = h('path', { id: name + '-bars', d: bars.filter(Boolean).join('') });
+  const path = h('path', { id: id + '-bars', d: bars.filter(Boolean).join('') });
   const times = [first, step].map((at) => h('span', formatTime(STEP_MS * at).slice(0, 5)));
   return h(
     'div.box.tile',
     h('dt', title),
-    h('dd.value', { id: name }, formatNumber(value)),
-    h('dd.note', { id: name + '-note' }, note),
+    h('dd.value', { id }, formatNumber(value)),
+    h('dd.note', { id: id + '-note' }, note),
     h(
       'dd.chart',
-      h('div', { id: name + '-scale' }, 'highest ' + formatNumber(highest)),
+      h('div', { id: id + '-scale' }, 'highest ' + formatNumber(highest)),
       h('svg', { 'aria-hidden': 'true', ...size }, path),
       h('div.axis', { 'aria-hidden': 'true' }, times),
     ),
@@ -47,10 +46,8 @@ function tile({ step, steps }, { name, title, value, note }) {
 
 /** Draws the tiles. */
 export function drawTiles(state) {
-  const { all, figures, step, steps } = state;
-  const minute = Array.from({ length: MINUTE_STEPS }, (_, at) => steps[step - at] ?? {});
-  const sumOf = (name) => minute.reduce((sum, one) => sum + (one[name] ?? 0), 0);
-  const [requests, failed] = ['requests', 'failed'].map(sumOf);
+  const { all, figures, minute } = state;
+  const { requests = 0, failed = 0 } = minute;
   const inFlight = formatNumber(figures.gateway_requests_in_flight) + ' in flight';
   const ofAll = 'of ' + formatNumber(requests);
   const tail = all.p95 ? 'p95 ' + formatNumber(all.p95) + ', 15 minutes' : 'none yet';
@@ -121,17 +118,10 @@ const COLUMNS = {
     ['Limits used', 'wrap rest', limitsCell],
   ],
 };
-const settingColumns = [
+const SETTING_COLUMNS = [
   ['Setting', '', ([name]) => name],
   ['Value', 'wrap', ([, value]) => valueText(value)],
 ];
-const SETTINGS = {
-  id: 'settings',
-  title: 'Settings in force',
-  note: 'keys masked',
-  columns: settingColumns,
-  rowOf: (setting) => tableRow(settingColumns, setting),
-};
 
 /** Those that fail come first, then those with the most requests. */
 const rankOf = ({ failed, skipped, states }) => {
@@ -150,11 +140,10 @@ export function drawTables(state) {
       (a, b) =>
         rankOf(a) - rankOf(b) || (b.requests ?? 0) - (a.requests ?? 0) || a.id.localeCompare(b.id),
     );
-    const rowOf = (row) => tableRow(columns, row);
-    drawTable({ id: name, title, note: 'the last 15 minutes', columns, rowOf }, sorted);
+    drawTable({ id: name, title, note: 'the last 15 minutes', columns }, sorted);
   }
-  const { settings } = state.settings;
-  drawTable(SETTINGS, settings);
+  const named = { id: 'settings', title: 'Settings in force', note: 'keys masked' };
+  drawTable({ ...named, columns: SETTING_COLUMNS }, state.settings.settings);
   const isAny = Object.values(state.providers).some(({ skipped }) => skipped === undefined);
   byId('providers-empty').toggleAttribute('hidden', isAny);
 }
