@@ -1,8 +1,8 @@
 /** The one place that builds the gateway: the parts that outlive reloads, a snapshot of the settings, the admin listener. */
 
 import { createAdmin, type Admin } from './admin/admin.ts';
-import { type LastReload, oldestAgesMs } from './admin/figures.ts';
-import { localUrl, warningsOf } from './cli/startup-report.ts';
+import { oldestAgesMs } from './admin/figures.ts';
+import { warningsOf } from './cli/startup-report.ts';
 import { formatText } from './cli/text-log.ts';
 import type { AliasSettings, Config, StoreSettings } from './config/config.ts';
 import { compareSettings, type Changes } from './config/reload.ts';
@@ -50,7 +50,7 @@ export type Service = ReturnType<typeof createService>;
 /** Builds the gateway and its admin listener. Nothing listens or connects yet. */
 export function createService(initial: Config, runtime: Runtime, outside = OUTSIDE) {
   const { admin: settings } = initial;
-  let lastReload: LastReload = { succeededAtMs: Date.now() };
+  let lastReload = { isGood: true, succeededAtMs: Date.now() };
   const observe: RequestObserver = (request) => admin?.observe(request);
   const onModels: Admin['onModels'] = (...models) => admin?.onModels(...models);
   const parts = {
@@ -68,7 +68,6 @@ export function createService(initial: Config, runtime: Runtime, outside = OUTSI
     budget,
   });
   const figures = {
-    url: () => `${localUrl(initial.server.host, server.port)}/v1`,
     isListening: () => server.port !== 0,
     isDraining: () => server.isDraining,
     inFlight: () => server.counts.inFlight,
@@ -141,13 +140,13 @@ export function createService(initial: Config, runtime: Runtime, outside = OUTSI
         const problems = failure instanceof ConfigError ? failure.problems : [message];
         const more = problems.length > 1 ? `, and ${problems.length - 1} more` : '';
         incidents.set('reload', problems[0] + more);
-        lastReload = { ...lastReload, failedAtMs: Date.now() };
+        lastReload = { ...lastReload, isGood: false };
         // The stack of a bug is for the log alone.
         const causes = failure instanceof ConfigError ? problems : [stack];
         for (const cause of causes) logger.log('error', 'reload failed', { cause });
         return;
       }
-      lastReload = { succeededAtMs: Date.now() };
+      lastReload = { isGood: true, succeededAtMs: Date.now() };
       incidents.set('reload', undefined);
       admin?.onConfig(changes.config);
       learnModels();

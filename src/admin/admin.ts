@@ -1,8 +1,5 @@
 /** The listener of `[admin]`: metrics, readiness, the page and its feed, all from memory. */
 
-import { pipeline } from 'node:stream';
-import { constants, createGzip } from 'node:zlib';
-
 import type { AdminSettings, Config } from '../config/config.ts';
 import type { Call, CLIENT_LIMITS } from '../downstream/call.ts';
 import type { ResponseHeaders } from '../downstream/client-reply.ts';
@@ -41,60 +38,46 @@ export function createAdmin(
   const feed = createFeed(() => view.present());
   const { html, policy } = createPage();
   const headers = { 'content-security-policy': policy, 'referrer-policy': 'no-referrer' };
-  const answerReadiness = ({ reply }: Call) => {
-    const status = readinessOf(config(), figures);
-    const body = JSON.stringify({ status });
-    return reply.send(status === 'ready' ? 200 : 503, headersOf(JSON_TYPE), body);
-  };
   const routes = new Map<string, Route>([
     ['/', ({ reply }) => reply.send(200, headersOf('text/html; charset=utf-8', headers), html)],
     ['/events', (call) => stream(call, 'text/event-stream', () => feed(call))],
     ['/metrics', (call) => stream(call, METRICS_TYPE, () => inChunks(view.scrape()))],
-    [READY_PATH, answerReadiness],
-  ]);
-  return {
-    ...view,
-    server: createHttpServer({
-      handler: {
-        handle: createHandler(createAccessCheck(config, settings, logger), routes, logger),
-        answerBroken: toErrorAnswer,
+    [
+      READY_PATH,
+      ({ reply }) => {
+        const status = readinessOf(config(), figures);
+        const body = JSON.stringify({ status });
+        return reply.send(status === 'ready' ? 200 : 503, headersOf(JSON_TYPE), body);
       },
-      limits,
-      budget: new ByteBudget(LIMITS),
-    }),
-  };
-}
-
-/** Returns the function that answers a call, never rejecting. */
-function createHandler(
-  checkAccess: (call: Call) => void,
-  routes: ReadonlyMap<string, Route>,
-  logger: Logger,
-): (call: Call) => Promise<void> {
-  async function dispatch(call: Call): Promise<void> {
-    checkProtocol(call);
-    checkAccess(call);
-    const route = routes.get(call.path);
-    if (route && (call.method === 'GET' || call.method === 'HEAD')) return route(call);
-    const allow = route && { headers: { allow: 'GET, HEAD' } };
-    throw new GatewayError('notFound', 'Resource not found', allow);
-  }
-  return async (call) => {
+    ],
+  ]);
+  const checkAccess = createAccessCheck(config, settings, logger);
+  /** Never rejects. */
+  async function handle(call: Call): Promise<void> {
+    const { method, path, reply } = call;
     try {
-      await dispatch(call);
+      checkProtocol(call);
+      checkAccess(call);
+      const route = routes.get(path);
+      const isRead = method === 'GET' || method === 'HEAD';
+      const allow = route && { headers: { allow: 'GET, HEAD' } };
+      if (!route || !isRead) throw new GatewayError('notFound', 'Resource not found', allow);
+      await route(call);
     } catch (thrown) {
       const failure = GatewayError.from(thrown);
       if (failure.kind === 'internal') {
         const cause = thrown instanceof Error ? thrown.stack : undefined;
-        logger.log('error', 'admin request failed', { path: call.path, cause });
+        logger.log('error', 'admin request failed', { path, cause });
       }
-      const { status, headers, body } = toErrorAnswer(failure);
-      if (call.reply.headersSent) await call.reply.fail(failure);
-      else await call.reply.send(status, headers, body);
+      const answer = toErrorAnswer(failure);
+      if (reply.headersSent) await reply.fail(failure);
+      else await reply.send(answer.status, answer.headers, answer.body);
     }
-    await call.reply.closed;
+    await reply.closed;
     call.release();
-  };
+  }
+  const handler = { handle, answerBroken: toErrorAnswer };
+  return { ...view, server: createHttpServer({ handler, limits, budget: new ByteBudget(LIMITS) }) };
 }
 
 function toErrorAnswer(failure: GatewayError) {
@@ -105,27 +88,15 @@ function toErrorAnswer(failure: GatewayError) {
   return { status, headers: headersOf(JSON_TYPE, headers), body: failure.toBody() };
 }
 
-/** Compressed if that is asked for: the text of 300 models has megabytes, and a page that changes repeats its names. */
-function stream(call: Call, type: string, read: () => AsyncIterable<Buffer>) {
-  const { headers, method, reply } = call;
-  const vary = { vary: 'accept-encoding' };
-  if (method === 'HEAD') return reply.send(200, headersOf(type, vary), '');
-  if (!/\bgzip\b(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))/i.test(String(headers['accept-encoding']))) {
-    return sendEach(call, headersOf(type, vary), read());
-  }
-  // Each event leaves at once.
-  const gzip = createGzip({ flush: constants.Z_SYNC_FLUSH });
-  pipeline(read(), gzip, () => {});
-  return sendEach(call, headersOf(type, { ...vary, 'content-encoding': 'gzip' }), gzip);
-}
-
 /** Sends the chunks as fast as the client takes them, until it leaves. */
-async function sendEach(
-  { cancellation, reply }: Call,
-  headers: ResponseHeaders,
-  chunks: AsyncIterable<Buffer>,
+async function stream(
+  { cancellation, method, reply }: Call,
+  type: string,
+  read: () => AsyncIterable<Buffer>,
 ): Promise<void> {
-  reply.beginStream(200, headers);
+  if (method === 'HEAD') return reply.send(200, headersOf(type), '');
+  const chunks = read();
+  reply.beginStream(200, headersOf(type));
   // Once: a feed is open for days.
   cancellation.onCancel(() => reply.onRoom());
   for await (const chunk of chunks) {

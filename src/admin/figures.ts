@@ -1,6 +1,7 @@
 /** Figures that are read when somebody asks: those of the running parts, and of the process. */
 
 import { readdirSync, readFileSync } from 'node:fs';
+import { monitorEventLoopDelay } from 'node:perf_hooks';
 
 import type { Config } from '../config/config.ts';
 import type { AccessRecord } from '../request/record.ts';
@@ -8,15 +9,16 @@ import { VERSION } from '../lib/version.ts';
 import type { CircuitReport } from '../policy/circuit-breaker.ts';
 import type { Incidents } from '../policy/incidents.ts';
 import type { KeyPool } from '../policy/key-pool.ts';
-import type { LoopDelay } from './event-loop.ts';
 import { NO_LABELS, type LabelSet } from './labels.ts';
 import { renderHead, renderSample } from './series.ts';
 
+/** The event loop is looked at so often. */
+const RESOLUTION_MS = 20;
+
 /** Figures of the running parts. Each is cheap to read. */
 export interface Figures {
-  /** The base URL for clients of the public port, with `/v1`. */
-  url(): string;
   isDraining(): boolean;
+  isListening(): boolean;
   inFlight(): number;
   /** Requests in flight of `clients.<name>` or `providers.<id>`. */
   inFlightOf(section: string): number;
@@ -42,26 +44,8 @@ export interface Figures {
   keysInCooldown(): readonly (readonly [provider: string, keys: KeyPool['keysInCooldown']])[];
   /** Whether the latest fetch of a provider's list of models succeeded; undefined before the first. */
   isModelListUp(provider: string): boolean | undefined;
-  isListening(): boolean;
-  /** The latest time that settings were read; when those in use were, in milliseconds since the epoch. */
-  lastReload(): LastReload;
-}
-
-/** Times in milliseconds since the epoch; those of a failure only if the latest reload failed. */
-export interface LastReload {
-  readonly succeededAtMs: number;
-  readonly failedAtMs?: number;
-}
-
-let rssBytes = 0;
-
-function readRss(): number {
-  try {
-    rssBytes = process.memoryUsage.rss();
-  } catch {
-    // Linux has it in a file: without descriptors the value before stays.
-  }
-  return rssBytes;
+  /** Whether the latest reload succeeded, and when the settings in use were read, in milliseconds since the epoch. */
+  lastReload(): { readonly isGood: boolean; readonly succeededAtMs: number };
 }
 
 type Value = number | boolean | undefined;
@@ -70,11 +54,10 @@ type Samples = readonly (readonly [labels: LabelSet, value: Value])[];
 export type FigureRow = readonly [name: string, figure: Value | Samples, help: string];
 
 /** Returns all figures by their names in the exposition format, for /metrics and for the page. */
-export function readFigures(config: Config, figures: Figures, loopDelayMs: LoopDelay): FigureRow[] {
+export function readFigures(config: Config, figures: Figures): FigureRow[] {
   const build = NO_LABELS.with('version', VERSION).with('node', process.versions.node);
   const connections = figures.connections();
-  const { failedAtMs, succeededAtMs } = figures.lastReload();
-  const isReloaded = failedAtMs === undefined;
+  const { isGood, succeededAtMs } = figures.lastReload();
   const store = figures.store();
   const { user, system } = process.cpuUsage();
   const startSeconds = performance.timeOrigin / 1000;
@@ -84,7 +67,7 @@ export function readFigures(config: Config, figures: Figures, loopDelayMs: LoopD
     ['gateway_open_streams', figures.openStreams(), 'Streamed answers being sent.'],
     ['gateway_buffered_bytes', figures.bufferedBytes(), 'Bytes held for all clients together.'],
     ['gateway_log_lines_dropped_total', figures.droppedLogLines(), 'Log lines that were lost.'],
-    ['gateway_config_last_reload_successful', isReloaded, '1 if the latest succeeded.'],
+    ['gateway_config_last_reload_successful', isGood, '1 if the latest succeeded.'],
     [
       'gateway_config_last_reload_success_timestamp_seconds',
       succeededAtMs / 1000,
@@ -98,13 +81,14 @@ export function readFigures(config: Config, figures: Figures, loopDelayMs: LoopD
     ...readParts(config, figures),
     // The names of Prometheus' client libraries.
     ['process_cpu_seconds_total', (user + system) / 1e6, 'CPU time of the process.'],
-    ['process_resident_memory_bytes', readRss(), 'Resident memory of the process.'],
+    [
+      'process_resident_memory_bytes',
+      orUndefined(() => process.memoryUsage.rss()),
+      'Resident memory of the process.',
+    ],
     ['process_open_fds', countDescriptors(), 'Open file descriptors.'],
     ['process_max_fds', MAX_DESCRIPTORS, 'Limit of open file descriptors.'],
     ['process_start_time_seconds', startSeconds, 'Start, in seconds since the epoch.'],
-    ['nodejs_eventloop_lag_mean_seconds', loopDelayMs.mean / 1000, 'Mean delay of the event loop.'],
-    ['nodejs_eventloop_lag_p99_seconds', loopDelayMs.p99 / 1000, '99th percentile of the delay.'],
-    ['nodejs_eventloop_lag_max_seconds', loopDelayMs.max / 1000, 'Longest delay.'],
   ];
 }
 
@@ -121,7 +105,13 @@ function readParts(config: Config, figures: Figures): FigureRow[] {
   const oldest = providersOf((id) => (agesMs.get(id) ?? 0) / 1000);
   const inCooldown = providersOf((id) => cooling.get(id));
   const areUp = providersOf((id) => figures.isModelListUp(id));
-  const circuits = countCircuits(config, figures.circuits());
+  const tripped = figures.circuits();
+  const circuits = (['open', 'half-open'] as const).flatMap((state) =>
+    config.providers.registered.map(({ id }) => {
+      const own = tripped.filter((one) => one.provider === id && one.state === state);
+      return [NO_LABELS.with('provider', id).with('state', state), own.length] as const;
+    }),
+  );
   const buckets = config.clients.flatMap(({ name }) =>
     figures.usedOf(name).map((use) => {
       return { ...use, labels: NO_LABELS.with('limit', use.limit).with('client', name) };
@@ -139,15 +129,6 @@ function readParts(config: Config, figures: Figures): FigureRow[] {
     ['gateway_keys_in_cooldown', inCooldown, 'Keys that are not used for a while, of several.'],
     ['gateway_model_list_up', areUp, '1 if the latest fetch succeeded.'],
   ];
-}
-
-function countCircuits({ providers }: Config, circuits: readonly CircuitReport[]): Samples {
-  return providers.registered.flatMap(({ id }) =>
-    (['open', 'half-open'] as const).map((state) => {
-      const tripped = circuits.filter((one) => one.provider === id && one.state === state);
-      return [NO_LABELS.with('provider', id).with('state', state), tripped.length] as const;
-    }),
-  );
 }
 
 /** Returns the limits that are set, by the `reason` of a refusal. */
@@ -195,26 +176,41 @@ export function oldestAgesMs(calls: Iterable<{ readonly record: AccessRecord }>)
   return ages;
 }
 
-/** Undefined where the system does not say. Read while there are descriptors. */
-const MAX_DESCRIPTORS = readMaxDescriptors();
-
-function readMaxDescriptors(): number | undefined {
+/** Reads what Linux has in files: undefined on other systems, and while no descriptor is left to read it with. */
+function orUndefined<T>(read: () => T): T | undefined {
   try {
-    const limits = readFileSync('/proc/self/limits', 'utf8');
-    return Number(/^Max open files\s+(\d+)/m.exec(limits)?.[1]) || undefined;
+    return read();
   } catch {
     return undefined;
   }
 }
 
-/** Returns the open descriptors of the process; undefined where the system does not say. */
+const MAX_DESCRIPTORS = orUndefined(() => {
+  const limits = readFileSync('/proc/self/limits', 'utf8');
+  return Number(/^Max open files\s+(\d+)/m.exec(limits)?.[1]) || undefined;
+});
+
+/** Returns the open descriptors. Reading their list takes one itself: if there is none, all are open. */
 function countDescriptors(): number | undefined {
-  try {
-    // Reading the list takes one itself: if there is none, all are open.
-    return readdirSync('/proc/self/fd').length - 1;
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code === 'EMFILE' ? MAX_DESCRIPTORS : undefined;
-  }
+  return orUndefined(() => readdirSync('/proc/self/fd').length - 1) ?? MAX_DESCRIPTORS;
+}
+
+/** Watches the event loop from now on. Returns a function that reads how late it was since the last time. */
+export function createLagFigures(): () => FigureRow[] {
+  const delays = monitorEventLoopDelay({ resolution: RESOLUTION_MS });
+  delays.enable();
+  // It measures the time between two ticks in nanoseconds, and NaN before the first.
+  const secondsOf = (nanoseconds: number) =>
+    Math.max(0, nanoseconds / 1e6 - RESOLUTION_MS) / 1000 || 0;
+  return () => {
+    const rows: FigureRow[] = [
+      ['nodejs_eventloop_lag_mean_seconds', secondsOf(delays.mean), 'Mean delay of event loop.'],
+      ['nodejs_eventloop_lag_p99_seconds', secondsOf(delays.percentile(99)), '99th percentile.'],
+      ['nodejs_eventloop_lag_max_seconds', secondsOf(delays.max), 'Longest delay.'],
+    ];
+    delays.reset();
+    return rows;
+  };
 }
 
 /** Returns `ready` if the public port takes requests and some provider may get them, else what is missing. */

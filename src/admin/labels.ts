@@ -8,8 +8,6 @@ export const OTHER = 'other';
 /** A model that was never known, as Envoy AI Gateway calls it. */
 const UNKNOWN = 'unknown';
 const MAX_KNOWN_NAMES = 8000;
-/** With `other` and `unknown`. */
-const MAX_PLACES = MAX_KNOWN_NAMES + 2;
 const MAX_NAME_CHARACTERS = 200;
 /** Label sets of a provider with the three names of its model. Beyond them the models of new sets are `other`. */
 const MAX_MODEL_SETS = 400;
@@ -63,55 +61,44 @@ export interface ModelSet {
 
 /** The labels that name models. Bounded whatever clients and providers send. */
 export class ModelLabels {
-  readonly #labels = [OTHER, UNKNOWN];
-  /** The places of the known names in `#labels`. */
-  readonly #places = new Map<string, number>();
-  /** By provider, and by the places of the three names: a key of text would cost more than all else here. */
-  readonly #sets = new Map<string, Map<number, ModelSet>>();
-  #size = 0;
+  readonly #known = new Map<string, string>();
+  /** By the provider and the three names. */
+  readonly #sets = new Map<string, ModelSet>();
 
   /** Allows names as labels. Those that are too long, or do not fit any more, stay `other`. */
   learn(names: Iterable<string>): void {
     for (const name of names) {
-      if (name.length > MAX_NAME_CHARACTERS || this.#places.has(name)) continue;
-      if (this.#places.size >= MAX_KNOWN_NAMES) return;
+      if (name.length > MAX_NAME_CHARACTERS || this.#known.has(name)) continue;
+      if (this.#known.size >= MAX_KNOWN_NAMES) return;
       // A copy: V8's slice of a string keeps the whole string in memory, here the settings file's text.
       const copy = Buffer.from(name).toString();
-      this.#places.set(copy, this.#labels.push(copy) - 1);
+      this.#known.set(copy, copy);
     }
   }
 
   /** Returns the labels of a completion: its provider, and the three names of its model. */
   setOf(provider: string, { facts, responseModel }: FinishedRequest): ModelSet {
-    let original = this.#placeOf(facts.model);
-    let request = this.#placeOf(facts.upstream_model);
-    let response = this.#placeOf(responseModel);
-    let sets = this.#sets.get(provider);
-    if (!sets) this.#sets.set(provider, (sets = new Map()));
-    const key = (original * MAX_PLACES + request) * MAX_PLACES + response;
-    const known = sets.get(key);
+    let original = this.nameOf(facts.model);
+    let request = this.nameOf(facts.upstream_model);
+    let response = this.nameOf(responseModel);
+    const key = `${provider}\n${original}\n${request}\n${response}`;
+    const known = this.#sets.get(key);
     if (known) return known;
-    const isFull = this.#size >= MAX_MODEL_SETS;
-    if (isFull) original = request = response = 0;
+    const isFull = this.#sets.size >= MAX_MODEL_SETS;
+    if (isFull) original = request = response = OTHER;
     const labels = NO_LABELS.with('gen_ai_operation_name', 'chat')
       .with('gen_ai_provider_name', provider)
-      .with('gen_ai_original_model', this.#labels[original])
-      .with('gen_ai_request_model', this.#labels[request])
-      .with('gen_ai_response_model', this.#labels[response]);
-    const set = { labels, name: this.#labels[original]! };
-    if (isFull) return set;
-    this.#size += 1;
-    sets.set(key, set);
+      .with('gen_ai_original_model', original)
+      .with('gen_ai_request_model', request)
+      .with('gen_ai_response_model', response);
+    const set = { labels, name: original };
+    if (!isFull) this.#sets.set(key, set);
     return set;
   }
 
-  /** Returns the name if it is known. */
-  nameOf(name: string): string {
-    return this.#labels[this.#placeOf(name)]!;
-  }
-
-  #placeOf(name: string | undefined): number {
-    return name === undefined ? 1 : (this.#places.get(name) ?? 0);
+  /** Returns the name if it is known; for none `unknown`. */
+  nameOf(name: string | undefined): string {
+    return name === undefined ? UNKNOWN : (this.#known.get(name) ?? OTHER);
   }
 }
 

@@ -6,8 +6,6 @@ import type { Redactor } from '../lib/secrets.ts';
 import { isFailed } from './metrics.ts';
 
 const MAX_REQUESTS = 200;
-/** Retries and many fallbacks make a request's tries long. */
-const MAX_TRIES = 20;
 
 interface Entry {
   readonly number: number;
@@ -40,13 +38,12 @@ export class RecentRequests {
   /** Returns them by their numbers, redacted. One that was returned before is the same object. */
   report(): Readonly<Record<number, RequestFacts>> {
     const entries = [...this.#failures, ...this.#requests];
-    for (const entry of entries) entry.shown ??= show(entry, this.#redact);
+    for (const entry of entries) entry.shown ??= this.#show(entry);
     return Object.fromEntries(entries.map(({ number, shown }) => [number, shown!]));
   }
-}
 
-function show({ number, request: { facts, endedAtMs } }: Entry, redact: Redactor): RequestFacts {
-  const time = new Date(endedAtMs).toISOString();
-  const tries = facts.tries?.slice(0, MAX_TRIES);
-  return redactFacts({ number, time, ...facts, tries }, redact);
+  #show({ number, request: { facts, endedAtMs } }: Entry): RequestFacts {
+    const time = new Date(endedAtMs).toISOString();
+    return redactFacts({ number, time, ...facts }, this.#redact);
+  }
 }

@@ -71,14 +71,10 @@ export function bucketOf(value: number, bounds: readonly number[]): number {
   return index;
 }
 
-/** Returns the value below which the `share` (0 to 1) of all values lies, as `histogram_quantile` does; null without values. */
-export function quantile(
-  share: number,
-  bounds: readonly number[],
-  buckets: Float64Array,
-): number | null {
+/** Returns the value below which the `share` (0 to 1) of all values lies, as `histogram_quantile` does; 0 without values. */
+export function quantile(share: number, bounds: readonly number[], buckets: Int32Array): number {
   let left = share * buckets.reduce((sum, count) => sum + count, 0);
-  if (left === 0) return null;
+  if (left === 0) return 0;
   let index = 0;
   while (index < bounds.length && left > buckets[index]!) left -= buckets[index++]!;
   // The last bucket has no width: nothing is known of values above the last bound.

@@ -2,32 +2,32 @@
 
 import { hostname } from 'node:os';
 
-import { needsKey, type Config } from '../config/config.ts';
+import type { Config } from '../config/config.ts';
 import { redactFacts } from '../lib/log.ts';
-import type { FinishedRequest } from '../request/facts.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import { VERSION } from '../lib/version.ts';
-import { createLoopWatch } from './event-loop.ts';
 import { INCIDENT_KINDS } from '../policy/incident.ts';
-import { type FigureRow, type Figures, readFigures, renderFigure } from './figures.ts';
+import type { FinishedRequest } from '../request/facts.ts';
+import {
+  createLagFigures,
+  type FigureRow,
+  type Figures,
+  readFigures,
+  renderFigure,
+} from './figures.ts';
 import { configuredModels, listedModels, ModelLabels, NO_LABELS } from './labels.ts';
 import { RequestMetrics } from './metrics.ts';
 import { RecentRequests } from './recent-requests.ts';
 import { Traffic } from './traffic.ts';
-
-/** Window of the event loop's delays that the feed shows, to all pages together. */
-const FEED_WINDOW_MS = 15_000;
 
 /** Creates the view of finished requests and figures. The event loop is watched from now on. */
 export function createView(config: () => Config, figures: Figures, redact: Redactor) {
   const models = new ModelLabels();
   const metrics = new RequestMetrics(models);
   const { timeOrigin } = performance;
-  const nowMs = () => timeOrigin + performance.now();
-  const traffic = new Traffic(nowMs, () => figures.openStreams());
+  const traffic = new Traffic(() => timeOrigin + performance.now());
   const recent = new RecentRequests(redact);
-  const scrapeDelay = createLoopWatch(0);
-  const feedDelay = createLoopWatch(FEED_WINDOW_MS);
+  const readLag = createLagFigures();
   // A name that looks like a key must not be seen.
   const learn = (names: readonly string[]) =>
     models.learn(names.filter((name) => redact(name) === name));
@@ -53,23 +53,18 @@ export function createView(config: () => Config, figures: Figures, redact: Redac
   }
 
   function incidentFigures(): FigureRow[] {
-    const { lasting } = readIncidents();
-    const series = lasting.map(({ kind, provider, model }) => {
+    const series = readIncidents().lasting.map(({ kind, provider, model }) => {
       const labels = NO_LABELS.with('kind', kind).with('provider', provider);
       return labels.with('model', model && models.nameOf(model));
     });
-    const counts = figures.incidents().counts;
+    const lasting = [...new Set(series)].map((labels) => [labels, 1] as const);
+    const { counts } = figures.incidents();
+    const begun = INCIDENT_KINDS.map(
+      (kind) => [NO_LABELS.with('kind', kind), counts.get(kind) ?? 0] as const,
+    );
     return [
-      [
-        'gateway_incident',
-        [...new Set(series)].map((labels) => [labels, 1]),
-        'Always 1: it lasts.',
-      ],
-      [
-        'gateway_incidents_total',
-        INCIDENT_KINDS.map((kind) => [NO_LABELS.with('kind', kind), counts.get(kind) ?? 0]),
-        'Incidents that have begun.',
-      ],
+      ['gateway_incident', lasting, 'Always 1: it lasts.'],
+      ['gateway_incidents_total', begun, 'Incidents that have begun.'],
     ];
   }
 
@@ -89,46 +84,37 @@ export function createView(config: () => Config, figures: Figures, redact: Redac
     /** Yields all metrics in the exposition format, in parts. */
     *scrape(): Generator<string> {
       yield* metrics.render();
-      const rows = readFigures(config(), figures, scrapeDelay());
-      yield* [...incidentFigures(), ...rows].map(renderFigure);
+      const rows = [...incidentFigures(), ...readFigures(config(), figures), ...readLag()];
+      yield* rows.map(renderFigure);
     },
-    /** Returns all that the page shows. What has not changed since the last time may be the same object. */
+    /** Returns all that the page shows, keys masked. What has not changed since the last time may be the same object. */
     present() {
-      const current = config();
       const { lasting, ended } = readIncidents();
-      const rows = readFigures(current, figures, feedDelay());
-      const { clients, ...report } = traffic.report();
+      const rows = readFigures(config(), figures);
+      const { clients, providers, ...report } = traffic.report();
       const withLimits = Object.entries(clients).map(([name, row]) => {
         const limits = figures.usedOf(name);
         return [name, limits.length > 0 ? { ...row, limits } : row] as const;
       });
       return {
-        settings: describeSettings(current, figures),
+        settings: {
+          version: VERSION,
+          node: process.versions.node,
+          host: hostname(),
+          startedAt: new Date(timeOrigin).toISOString(),
+          settings: [...config().resolved],
+          warnings: figures.warnings(),
+        },
         now: new Date().toISOString(),
         draining: figures.isDraining(),
-        accepting: figures.isListening(),
         incidents: [...lasting, ...ended].map((one) => redactFacts(one.toFacts(), redact)),
         figures: Object.fromEntries(rows.filter(([, figure]) => typeof figure === 'number')),
         ...report,
         clients: Object.fromEntries(withLimits),
-        providers: describeProviders(current, figures, traffic, redact),
+        providers: describeProviders(config(), figures, providers),
         requests: recent.report(),
       };
     },
-  };
-}
-
-/** Keys are masked. */
-function describeSettings(config: Config, figures: Figures) {
-  return {
-    version: VERSION,
-    node: process.versions.node,
-    host: hostname(),
-    startedAt: new Date(performance.timeOrigin).toISOString(),
-    url: figures.url(),
-    needsKey: needsKey(config),
-    settings: [...config.resolved],
-    warnings: figures.warnings(),
   };
 }
 
@@ -136,20 +122,17 @@ function describeSettings(config: Config, figures: Figures) {
 function describeProviders(
   { providers: { registered, skipped } }: Config,
   figures: Figures,
-  traffic: Traffic,
-  redact: Redactor,
-) {
+  sums: Readonly<Record<string, object>>,
+): Readonly<Record<string, object>> {
   const circuits = figures.circuits();
   const agesMs = figures.oldestAgesMs();
   const asked = registered.map(({ id }) => {
-    const { lastError: raw, ...sums } = traffic.provider(id);
-    const lastError = raw && { ...raw, text: redact(raw.text) };
     const keptAway = circuits
       .filter(({ provider, state }) => provider === id && state === 'open')
       .map(({ model, openUntilMs }) => ({ model, until: wallClock(openUntilMs) }));
     const inFlight = figures.inFlightOf(`providers.${id}`);
     const oldestSeconds = Math.floor((agesMs.get(id) ?? 0) / 1000);
-    return [id, { ...sums, keptAway, lastError, inFlight, oldestSeconds }];
+    return [id, { ...sums[id], keptAway, inFlight, oldestSeconds }];
   });
   // Built-in providers without a key are of interest only if the settings name them.
   const named = skipped.filter(({ isConfigured }) => isConfigured);

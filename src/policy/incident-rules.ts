@@ -2,7 +2,7 @@
 
 import type { GatewayError } from '../lib/errors.ts';
 import type { IncidentKind } from './incident.ts';
-import { type ProviderWatch, stepOf, type Watch } from './watch.ts';
+import { FAILED, GOOD, type ProviderWatch, stepOf, type Watch } from './watch.ts';
 
 /** The newest 15 s, and what there is of the current step. */
 const NEWEST_STEPS = 4;
@@ -13,18 +13,7 @@ export const QUIET_MS = 15_000;
 const FORGOTTEN_MS = 300_000;
 
 /** The circuits of one provider that are open. */
-type OpenCircuits = readonly { readonly model: string | undefined }[];
-
-/** Median times to the first token: of the last minute, of the quarter of an hour before, and of the steps of the former. */
-export interface FirstTokens {
-  readonly newestMs: number | undefined;
-  readonly formerMs: number | undefined;
-  readonly steps: readonly {
-    readonly beganMsAgo: number;
-    readonly endedMsAgo: number;
-    readonly medianMs: number;
-  }[];
-}
+export type OpenCircuits = readonly { readonly model: string | undefined }[];
 
 /** Returns whose incident it is: the provider's if all models that are asked fail, else that of each model that does. */
 export function failingOf(
@@ -52,14 +41,20 @@ export function isOver(watch: Watch, nowMs: number, open: OpenCircuits): boolean
   return isForgotten || (isWell(watch, stepOf(nowMs)) && !isNew && !isKeptAway(watch, open));
 }
 
+/** Returns the tries of the latest steps, or of the last minute. */
+function triesOf(watch: Watch, step: number, steps?: number) {
+  const sums = watch.sums(step, steps);
+  return { tries: sums[GOOD]! + sums[FAILED]!, failed: sums[FAILED]! };
+}
+
 /** Under a tenth of the newest tries have failed. */
 export function isWell(watch: Watch, step: number): boolean {
-  const { tries, failed } = watch.sums(step, NEWEST_STEPS);
+  const { tries, failed } = triesOf(watch, step, NEWEST_STEPS);
   return failed * 10 < tries;
 }
 
 function isFailing(watch: Watch, step: number): boolean {
-  const { tries, failed } = watch.sums(step);
+  const { tries, failed } = triesOf(watch, step);
   return watch.incident!.inRow >= MIN_TRIES || (tries >= MIN_TRIES && failed * 2 >= tries);
 }
 
@@ -70,7 +65,7 @@ function isKeptAway(watch: Watch, open: OpenCircuits): boolean {
 
 /** It is asked, and mostly answers. */
 function works(watch: Watch, step: number): boolean {
-  const { tries, failed } = watch.sums(step);
+  const { tries, failed } = triesOf(watch, step);
   return tries > 0 && failed * 2 < tries && !watch.incident?.inRow;
 }
 

@@ -29,9 +29,8 @@ export interface Cause {
 /** The requests by one name that an incident has hit. */
 interface Hit {
   failed: number;
-  /** Answered by what fails, nevertheless; and those since the latest that failed, which are perhaps after the end. */
+  /** Answered by what fails, since the first that failed. */
   good: number;
-  goodSince: number;
   /** Answered by another provider, the latest of which is `by`. */
   answered: number;
   by: string | undefined;
@@ -54,10 +53,7 @@ export class Incident {
   isLogged = false;
   /** The latest tries that have failed, without a good one between them. */
   inRow = 0;
-  /** Until the latest failure. */
-  tries = 0;
   failures = 0;
-  #goodSince = 0;
   readonly #causes = new Map<IncidentKind, Cause & { count: number }>();
   readonly #hits = new Map<string, Hit>();
 
@@ -70,17 +66,12 @@ export class Incident {
 
   /** What most failures say. */
   get kind(): IncidentKind {
-    const [[kind]] = [...this.#causes].toSorted(([, a], [, b]) => b.count - a.count) as [
-      [IncidentKind, unknown],
-    ];
-    return kind;
+    return [...this.#causes].toSorted(([, a], [, b]) => b.count - a.count)[0]![0];
   }
 
   addFailure(nowMs: number, kind: IncidentKind, cause: Cause): void {
     this.lastMs = nowMs;
     this.inRow += 1;
-    this.tries += 1 + this.#goodSince;
-    this.#goodSince = 0;
     this.failures += 1;
     const count = (this.#causes.get(kind)?.count ?? 0) + 1;
     this.#causes.set(kind, { ...cause, count });
@@ -89,7 +80,6 @@ export class Incident {
   addGood(nowMs: number): void {
     this.goodSinceMs ??= nowMs;
     this.inRow = 0;
-    this.#goodSince += 1;
   }
 
   /** Counts a request that has ended, if one of its tries was about this, asked or kept away. To one of the gateway's own only those that it failed are passed. */
@@ -97,36 +87,33 @@ export class Incident {
     const isAbout = (one: (typeof tries)[number]) =>
       one.provider === this.provider && (this.model ?? one.model) === one.model;
     const isOwn = this.provider === undefined;
-    const isFailed = isOwn || FAILED.has(outcome);
     if (name === undefined || !(isOwn || tries.some(isAbout))) return;
-    if (!isFailed && outcome !== 'ok') return;
     let hit = this.#hits.get(name);
+    if (outcome === 'ok' && isAbout(attempt!)) {
+      if (hit) hit.good += 1;
+      return;
+    }
+    const isFailed = isOwn || FAILED.has(outcome);
+    if (!isFailed && outcome !== 'ok') return;
     if (!hit) {
       if (this.#hits.size === MAX_COUNTED) return;
-      hit = { failed: 0, good: 0, goodSince: 0, answered: 0, by: undefined, clients: new Set() };
+      hit = { failed: 0, good: 0, answered: 0, by: undefined, clients: new Set() };
       this.#hits.set(name, hit);
     }
-    if (isFailed) {
-      hit.failed += 1;
-      hit.good += hit.goodSince;
-      hit.goodSince = 0;
-    } else if (isAbout(attempt!)) hit.goodSince += 1;
+    if (isFailed) hit.failed += 1;
     else {
       hit.answered += 1;
       hit.by = attempt!.provider;
     }
-    const isHit = isFailed || hit.answered > 0;
-    if (isHit && client !== undefined && hit.clients.size < MAX_COUNTED) hit.clients.add(client);
+    if (client !== undefined && hit.clients.size < MAX_COUNTED) hit.clients.add(client);
   }
 
   /** Returns the fields of the log, which the page shows too. */
   toFacts() {
     const { kind } = this;
     const { text, key, untilMs } = this.#causes.get(kind)!;
-    const isOver = this.endedMs !== undefined;
-    const hits = [...this.#hits].filter(([, { failed, answered }]) => failed + answered > 0);
-    const most = hits.toSorted(
-      ([, a], [, b]) => b.failed - a.failed || b.answered - a.answered || a.good - b.good,
+    const hits = [...this.#hits].toSorted(
+      ([, a], [, b]) => b.failed - a.failed || b.answered - a.answered,
     );
     return {
       kind,
@@ -137,11 +124,11 @@ export class Incident {
       cause: text?.replace(CODE_TWICE, ''),
       key,
       until: toTime(untilMs),
-      tries: this.tries + (isOver ? 0 : this.#goodSince),
       failures: this.failures,
-      hit: most.slice(0, MAX_TOLD).map(([name, { clients, goodSince, ...hit }]) => {
-        const good = hit.good + (isOver ? 0 : goodSince);
-        return { name, ...hit, good, clients: listOf([...clients]) };
+      hit: hits.slice(0, MAX_TOLD).map(([name, { clients, good, ...hit }]) => {
+        // What is over has answered for a while before that was known, and what is the gateway's own is not asked.
+        const isKnown = this.endedMs === undefined && this.provider !== undefined;
+        return { name, ...hit, good: isKnown ? good : undefined, clients: listOf([...clients]) };
       }),
       more: hits.length > MAX_TOLD ? hits.length - MAX_TOLD : undefined,
     };

@@ -11,30 +11,28 @@ import type { CircuitReport } from './circuit-breaker.ts';
 import { Incident, type IncidentKind, kindOf } from './incident.ts';
 import {
   failingOf,
-  type FirstTokens,
   isOver,
   isWell,
+  type OpenCircuits,
   ownKindOf,
   QUIET_MS,
 } from './incident-rules.ts';
-import { ProviderWatch, stepOf, Subject, type Watch, Watches } from './watch.ts';
+import { FAILED, GOOD, ProviderWatch, stepOf, type Watch, Watches } from './watch.ts';
 
-/** On a busy machine the store is late now and then: it is away after so many failures in a row, or without an answer for so long. */
-const STORE_FAILURES = 3;
+/** On a busy machine the store is late now and then: it is away without an answer for so long. */
 const STORE_AWAY_MS = 1000;
 /** Between two lines of the log that something begins. */
 const LOGGED_EVERY_MS = 60_000;
-/** So many times the usual median. */
+/** So many times the usual median. That of a minute is half a minute late. */
 const SLOW = 4;
+const MEDIAN_LATE_MS = 30_000;
 const MAX_ENDED = 50;
 const ENDED_SHOWN_MS = 3_600_000;
 /** These happen. The others of the gateway's own are states. */
-const HAPPENINGS: ReadonlySet<IncidentKind> = new Set([
-  'descriptors',
-  'memory',
-  'log_lines',
-  'key_refused',
-]);
+const HAPPENINGS = new Set<IncidentKind>(['descriptors', 'memory', 'log_lines', 'key_refused']);
+
+/** What may have an incident: a provider, one of its models, or something of the gateway's own. */
+type Subject = Pick<Watch, 'incident' | 'loggedAtMs'>;
 
 export class Incidents {
   readonly #options;
@@ -88,7 +86,9 @@ export class Incidents {
       untilMs: seconds && nowMs + 1000 * seconds,
     };
     for (const one of own ? [watch, own] : [watch]) {
-      one.addFailure(step, hasAnswer ? stepOf(endedAtMs) : undefined);
+      one.add(step, FAILED);
+      // A stream has counted as good since it began.
+      if (hasAnswer) one.add(stepOf(endedAtMs), GOOD, -1);
       one.incident ??= new Incident(nowMs, provider, one.model);
       one.incident.addFailure(nowMs, kindOf(failure, hasAnswer), cause);
       if (!isWell(one, step)) one.incident.goodSinceMs = undefined;
@@ -114,34 +114,26 @@ export class Incidents {
     atMs = this.#options.clock.now(),
   ): void {
     const name = `${kind} ${provider ?? ''}`;
-    const subject = this.#own.get(name);
-    if (text === undefined) return subject && this.#end(subject, atMs);
-    // A provider that fails has no list of models, and is slow.
-    if (provider !== undefined && this.watches.providers.get(provider)?.incident?.isTold) return;
-    const nowMs = this.#options.clock.now();
-    const own = subject ?? new Subject();
+    const own = this.#own.get(name) ?? { incident: undefined, loggedAtMs: -Infinity };
+    if (text === undefined) return this.#end(own, atMs);
     this.#own.set(name, own);
     own.incident ??= new Incident(atMs, provider);
-    own.incident.addFailure(nowMs, kind, { text });
-    if (kind !== 'store' || own.incident.inRow >= STORE_FAILURES) this.#tell(own);
-    this.#log(own, nowMs);
+    own.incident.addFailure(this.#options.clock.now(), kind, { text });
     this.#startTrouble();
   }
 
-  /** Takes a provider's median times to the first token. */
-  judgeSlow(provider: string, { newestMs = 0, formerMs, steps }: FirstTokens): void {
+  /** Takes a provider's median times to the first token: of the last minute, and of the quarter of an hour before. */
+  judgeSlow(
+    provider: string,
+    { newestMs = 0, formerMs }: Readonly<Record<'newestMs' | 'formerMs', number | undefined>>,
+  ): void {
     const known = this.#usualMs.get(provider);
     const usualMs = Math.max(1, known ?? formerMs ?? Infinity);
-    const slowMs = usualMs * (known ? SLOW / 2 : SLOW);
-    const isSlow = newestMs >= slowMs;
+    const isSlow = newestMs >= usualMs * (known ? SLOW / 2 : SLOW);
     if (isSlow) this.#usualMs.set(provider, usualMs);
     else this.#usualMs.delete(provider);
-    const text = `first token after ${newestMs} ms, ${usualMs} ms before`;
-    // By the median of a minute it is told half a minute late.
-    const slow = steps.filter(({ medianMs }) => medianMs >= slowMs);
-    const agoMs = (isSlow ? slow[0]?.beganMsAgo : slow.at(-1)?.endedMsAgo) ?? 0;
-    const atMs = this.#options.clock.now() - agoMs;
-    this.set('slow', isSlow ? text : undefined, provider, atMs);
+    const text = isSlow ? `first token after ${newestMs} ms, ${usualMs} ms before` : undefined;
+    this.set('slow', text, provider, this.#options.clock.now() - MEDIAN_LATE_MS);
   }
 
   /** Decides what has begun and what has ended. Returns false if there is nothing that could change by itself. */
@@ -156,8 +148,10 @@ export class Incidents {
     }
     for (const own of this.#own.values()) {
       const { incident } = own;
-      if (incident && nowMs - incident.sinceMs >= STORE_AWAY_MS) this.#tell(own);
-      const isQuiet = incident && nowMs - incident.lastMs >= QUIET_MS;
+      if (!incident) continue;
+      const isEarly = incident.kind === 'store' && nowMs - incident.sinceMs < STORE_AWAY_MS;
+      if (!isEarly && !this.#isExplained(incident)) this.#tell(incident);
+      const isQuiet = nowMs - incident.lastMs >= QUIET_MS;
       if (isQuiet && HAPPENINGS.has(incident.kind)) this.#end(own, incident.lastMs);
     }
     const subjects = [...this.#all(), ...this.#own.values()];
@@ -170,12 +164,15 @@ export class Incidents {
   report(): { readonly lasting: readonly Incident[]; readonly ended: readonly Incident[] } {
     this.advance();
     const fromMs = this.#options.clock.now() - ENDED_SHOWN_MS;
-    // What its provider's failing explains is not told beside it.
-    const isApart = ({ incident }: Subject) =>
-      !this.watches.providers.get(incident?.provider ?? '')?.incident?.isTold;
-    const subjects = [...this.#all(), ...[...this.#own.values()].filter(isApart)];
+    const own = [...this.#own.values()].filter(({ incident }) => !this.#isExplained(incident));
+    const subjects = [...this.#all(), ...own];
     const lasting = subjects.flatMap(({ incident }) => (incident?.isTold ? incident : []));
     return { lasting, ended: this.#ended.filter(({ endedMs = 0 }) => endedMs > fromMs) };
+  }
+
+  /** A provider that fails has no list of models, and is slow: that is not told beside it. */
+  #isExplained(own: Incident | undefined): boolean {
+    return this.watches.providers.get(own?.provider ?? '')?.incident?.isTold ?? false;
   }
 
   *#all(): Generator<Watch> {
@@ -192,31 +189,29 @@ export class Incidents {
   }
 
   /** Tells of what has begun at a provider and its models, and ends what is over. */
-  #judge(
-    provider: ProviderWatch,
-    nowMs: number,
-    open: readonly Pick<CircuitReport, 'model'>[],
-  ): void {
+  #judge(provider: ProviderWatch, nowMs: number, open: OpenCircuits): void {
     const watches = [provider, ...provider.models.values()].filter(({ incident }) => incident);
     if (watches.length === 0) return;
     const told = failingOf(provider, stepOf(nowMs), open);
     // An incident that becomes that of the whole provider, or of one model, goes on.
-    const isLogged = watches.some(({ incident }) => incident!.isLogged);
+    const isLogged = watches.some(
+      (one) => one.incident!.isTold && one.incident!.isLogged && !told.includes(one),
+    );
     for (const one of watches) {
       const incident = one.incident!;
       if (isOver(one, nowMs, open)) {
         this.#end(one, incident.goodSinceMs ?? incident.lastMs);
       } else if (told.includes(one)) {
         incident.isLogged ||= isLogged;
-        this.#tell(one);
+        this.#tell(incident);
       } else if (told.length > 0) incident.isTold = false;
     }
   }
 
-  #tell({ incident }: Subject): void {
-    if (incident!.isTold) return;
-    incident!.isTold = true;
-    const { isLogged, kind } = incident!;
+  #tell(incident: Incident): void {
+    if (incident.isTold) return;
+    incident.isTold = true;
+    const { isLogged, kind } = incident;
     if (!isLogged) this.counts.set(kind, (this.counts.get(kind) ?? 0) + 1);
   }
 

@@ -8,63 +8,68 @@ const STEPS = 12;
 /** Names of models come from clients: those of a provider that are watched. */
 const MAX_MODELS = 200;
 const MAX_MODEL_CHARACTERS = 256;
+/** The places of the counts. */
+export const GOOD = 0;
+export const FAILED = 1;
 
 export const stepOf = (ms: number) => Math.floor(ms / STEP_MS);
 
-/** What may have an incident. */
-export class Subject {
-  incident: Incident | undefined;
-  /** When the log was last told that one has begun. */
-  loggedAtMs = -Infinity;
+/** Counts of the latest steps of time, in places of which each step has the same. Steps have numbers. */
+export class StepCounts {
+  /** A step has its number, and then its places. */
+  readonly #counts: Int32Array;
+  readonly #steps: number;
+  readonly #places: number;
+  /** The latest step with counts. */
+  latest = 0;
+
+  constructor(steps: number, places: number) {
+    this.#counts = new Int32Array(steps * (1 + places));
+    this.#steps = steps;
+    this.#places = places;
+  }
+
+  /** Ignores a step that is no longer one of the latest. */
+  add(step: number, place: number, amount = 1): void {
+    const first = (step % this.#steps) * (1 + this.#places);
+    if (this.#counts[first]! > step) return;
+    if (this.#counts[first]! < step) {
+      this.#counts.fill(0, first, first + 1 + this.#places);
+      this.#counts[first] = step;
+      this.latest = step;
+    }
+    this.#counts[first + 1 + place]! += amount;
+  }
+
+  /** Returns the sums of so many steps up to this one, by their places. */
+  sums(last: number, steps = this.#steps): Int32Array {
+    const sums = new Int32Array(this.#places);
+    for (let step = last - steps + 1; step <= last; step += 1) {
+      const first = (step % this.#steps) * (1 + this.#places);
+      if (this.#counts[first] !== step) continue;
+      for (let place = 0; place < this.#places; place += 1) {
+        sums[place]! += this.#counts[first + 1 + place]!;
+      }
+    }
+    return sums;
+  }
 }
 
 /** The tries of a provider, or of one of its models, in the last 60 s. */
-export class Watch extends Subject {
+export class Watch extends StepCounts {
   readonly model: string | undefined;
-  readonly #good = new Int32Array(STEPS);
-  readonly #failed = new Int32Array(STEPS);
-  #step = 0;
+  incident: Incident | undefined;
+  /** When the log was last told that one has begun. */
+  loggedAtMs = -Infinity;
 
   constructor(model?: string) {
-    super();
+    super(STEPS, 2);
     this.model = model;
   }
 
-  isIdle(step: number): boolean {
-    return this.#step <= step - STEPS && !this.incident;
-  }
-
   addGood(step: number, nowMs: number): void {
-    this.#moveTo(step);
-    this.#good[step % STEPS]! += 1;
+    this.add(step, GOOD);
     this.incident?.addGood(nowMs);
-  }
-
-  /** A stream counts as good once it has begun: `begunStep` is that of one that breaks. */
-  addFailure(step: number, begunStep?: number): void {
-    this.#moveTo(step);
-    this.#failed[step % STEPS]! += 1;
-    if (begunStep !== undefined && begunStep > step - STEPS) this.#good[begunStep % STEPS]! -= 1;
-  }
-
-  /** Returns the tries of the latest steps. */
-  sums(step: number, steps = STEPS): { readonly tries: number; readonly failed: number } {
-    this.#moveTo(step);
-    let [good, failed] = [0, 0];
-    // Not before the start of the clock, which is that of the process.
-    for (let at = step; at > step - steps && at >= 0; at -= 1) {
-      good += this.#good[at % STEPS]!;
-      failed += this.#failed[at % STEPS]!;
-    }
-    return { tries: good + failed, failed };
-  }
-
-  #moveTo(step: number): void {
-    if (step === this.#step) return;
-    for (let at = Math.max(this.#step, step - STEPS) + 1; at <= step; at += 1) {
-      this.#good[at % STEPS] = this.#failed[at % STEPS] = 0;
-    }
-    this.#step = step;
   }
 }
 
@@ -76,7 +81,9 @@ export class ProviderWatch extends Watch {
     let watch = this.models.get(model);
     if (watch || model.length > MAX_MODEL_CHARACTERS) return watch;
     if (this.models.size >= MAX_MODELS) {
-      for (const [name, one] of this.models) if (one.isIdle(step)) this.models.delete(name);
+      for (const [name, { incident, latest }] of this.models) {
+        if (!incident && latest <= step - STEPS) this.models.delete(name);
+      }
       if (this.models.size >= MAX_MODELS) return undefined;
     }
     this.models.set(model, (watch = new Watch(model)));

@@ -77,8 +77,7 @@ test('without [admin] nothing of it runs: no second server, no watch of the even
   assert.deepEqual(counts(), [1, 0]);
   const { adminPort } = await startAdmin(t);
   assert.notEqual(adminPort, 0);
-  // The page and Prometheus each have their own watch.
-  assert.deepEqual(counts(), [3, 2]);
+  assert.deepEqual(counts(), [3, 1]);
 });
 
 test('the public port has none of the admin paths', async (t) => {
@@ -344,8 +343,6 @@ test('the feed begins with the settings, keys masked, the last requests and the 
     ['settings', 'requests', 'state'],
   );
 
-  assert.equal(settings!.data.url, `http://127.0.0.1:${gateway.port}/v1`);
-  assert.equal(settings!.data.needsKey, true);
   assert.equal(new Map(settings!.data.settings).get('server.timeout'), 60);
   const all = JSON.stringify(feed.events);
   for (const secret of [CLIENT_TOKEN, PROVIDER_KEY]) assert.ok(!all.includes(secret));
@@ -388,7 +385,7 @@ test('a key in a model name or in an answer is neither in the feed nor in the me
   await gateway.chat(chatBody({ model: `p/${key}` }));
   const { requests, providers, models } = await readState(t, gateway);
   assert.match(requests[1].model, /^p\/.*\[secret\]$/);
-  assert.match(providers[0].lastError.text, /^502, text\/\[secret\]/);
+  assert.match(requests[1].tries[0].cause, /^502, text\/\[secret\]/);
   const metrics = (await gateway.admin('/metrics')).text;
   for (const shown of [requests, providers, models, metrics]) {
     assert.ok(!JSON.stringify(shown).includes('AbC123'));
@@ -410,42 +407,15 @@ test('the feed tells of each request that ends, and what became of a provider', 
   const { incidents, providers } = await feed.next('state', (state) => state.incidents.length > 0);
   const [p, q] = providers;
   assert.match(incidents[0].cause, /ECONNREFUSED/);
-  assert.ok(Date.parse(p.keptAway[0].until) > Date.parse(p.lastError.at));
+  assert.ok(Date.parse(p.keptAway[0].until) > Date.parse(incidents[0].since));
   assert.equal(p.failed, 3);
-  assert.match(p.lastError.text, /ECONNREFUSED/);
-  assert.deepEqual([q.requests, q.lastError], [3, undefined]);
+  assert.deepEqual([q.requests, q.failed], [3, undefined]);
   await feed.next('state');
   const told = feed.events.filter(({ name }) => name === 'requests').flatMap(({ data }) => data);
   assert.equal(told.length, 3);
   const now = performance.now.bind(performance);
   replaceNow(t, () => now() + 10_000);
   await feed.next('state', (state) => state.providers[0].keptAway.length === 0);
-});
-
-test('the delays of the event loop in the feed are those of 15 s, however many pages read them', async (t) => {
-  let delayMs = 120;
-  const fake = {
-    enable() {},
-    percentile: () => delayMs * 1e6,
-    reset: () => void (delayMs = 20),
-  };
-  t.mock.method(perfHooks, 'monitorEventLoopDelay', () => fake);
-  syncBuiltinESMExports();
-  t.after(() => {
-    t.mock.restoreAll();
-    syncBuiltinESMExports();
-  });
-  let nowMs = 1000;
-  replaceNow(t, () => nowMs);
-  const gateway = await startAdmin(t);
-  const read = async () => {
-    const state = await readState(t, gateway);
-    return 1000 * state.figures.nodejs_eventloop_lag_p99_seconds;
-  };
-  nowMs += 14_999;
-  assert.deepEqual([await read(), await read()], [100, 100]);
-  nowMs += 1;
-  assert.deepEqual([await read(), await read()], [100, 0]);
 });
 
 test('a client that leaves is no error of its provider', async (t) => {
@@ -457,8 +427,8 @@ test('a client that leaves is no error of its provider', async (t) => {
   await left;
   const feed = await openFeed(t, gateway.adminPort);
   const { providers } = await feed.next('state', (state) => state.providers[0].requests === 1);
-  const [{ failed, lastError }] = providers;
-  assert.deepEqual([failed, lastError], [undefined, undefined]);
+  const [{ failed, client_closed }] = providers;
+  assert.deepEqual([failed, client_closed], [undefined, 1]);
 });
 
 test('requests that hang are told with the age of the oldest one at their provider', async (t) => {
@@ -567,14 +537,11 @@ test('the last 200 failures are kept, however many requests come after them', as
 
 test('the history goes on when the clock is set', async (t) => {
   const gateway = await startAdmin(t);
-  const endsAt = async () => {
-    const { steps } = await readState(t, gateway);
-    return Number(Object.keys(steps).at(-1)) * 10_000;
-  };
-  const before = await endsAt();
+  const read = async () => (await readState(t, gateway)).step as number;
+  const before = await read();
   const now = Date.now;
   t.mock.method(Date, 'now', () => now() + 3_600_000);
-  assert.ok((await endsAt()) - before < 1_800_000);
+  assert.ok((await read()) - before < 180);
 });
 
 test('a ninth feed is refused with 429 until one of the eight is closed', async (t) => {
@@ -636,50 +603,63 @@ test('a client that does not read its feed misses states, and nothing is queued 
   await eventually(() => states() > received, 'another state');
 });
 
-test('the history advances in steps of ten seconds when it is read, without a timer', () => {
+test('the history has the last 15 minutes in steps of ten seconds, without a timer', () => {
   let now = 1_700_000_000_000;
-  let openStreams = 3;
-  const traffic = new Traffic(
-    () => now,
-    () => openStreams,
-  );
+  const traffic = new Traffic(() => now);
   const facts = { request_id: 'x', method: 'GET', path: '/', duration_ms: 1, bytes: 1 };
   const ended = { endedAtMs: 1, durationMs: 1, firstByteMs: 100 };
   const add = (more: { outcome: 'ok' | 'timeout'; status?: number; stream?: boolean }) =>
     traffic.add({ facts: { ...facts, ...more }, ...ended }, undefined);
   add({ outcome: 'ok', status: 200, stream: true });
-  openStreams = 2;
   add({ outcome: 'timeout' });
   now += 10_000;
-  openStreams = 1;
   add({ outcome: 'ok' });
   now += 30_000;
-  const steps = () => Object.values(traffic.report().steps).slice(-5);
-  const nothing = { openStreams: 1 };
-  assert.deepEqual(steps(), [
+  const { step, steps } = traffic.report();
+  const counts = (one: object) => JSON.parse(JSON.stringify(one)) as object;
+  assert.equal(step, 170_000_004);
+  assert.deepEqual(counts(steps), {
     // The middle of its bucket.
-    { openStreams: 3, requests: 2, failed: 1, p50: 90, p95: 99 },
-    { openStreams: 2, requests: 1 },
-    nothing,
-    nothing,
-    nothing,
-  ]);
-  assert.equal(Object.keys(traffic.report().steps).at(-1), '170000004');
+    170_000_000: { requests: 2, failed: 1, p50: 90, p95: 99 },
+    170_000_001: { requests: 1 },
+  });
   const all = { requests: 3, failed: 1, p50: 90, p95: 99 };
-  assert.deepEqual(traffic.report().all, all);
+  assert.deepEqual(counts(traffic.report().all), all);
+  assert.deepEqual(counts(traffic.report().minute), all);
   now += 850_000;
-  assert.deepEqual(traffic.report().all, all, 'the first step is still in the window');
+  assert.deepEqual(counts(traffic.report().all), all, 'the first step is still in the window');
+  assert.deepEqual(counts(traffic.report().minute), {});
   now += 10_000;
-  assert.deepEqual(traffic.report().all, { requests: 1 });
+  assert.deepEqual(counts(traffic.report().all), { requests: 1 });
+  add({ outcome: 'ok' });
+  assert.deepEqual(counts(traffic.report().all), { requests: 2 });
   now += 10_000;
-  assert.deepEqual(traffic.report().all, {});
-  assert.deepEqual(new Set(steps().map(({ openStreams: open }) => open)), new Set([1]));
+  assert.deepEqual(counts(traffic.report().all), { requests: 1 });
+});
+
+test('a provider\u2019s median of first tokens is that of ten or more, in the last minute and before', () => {
+  let now = 1_700_000_000_000;
+  const traffic = new Traffic(() => now);
+  const facts = { request_id: 'x', method: 'GET', path: '/', duration_ms: 1, bytes: 1 };
+  const add = (count: number, firstByteMs: number) => {
+    const more = { outcome: 'ok', status: 200, stream: true, provider: 'p' } as const;
+    const request = { facts: { ...facts, ...more }, endedAtMs: 1, durationMs: 1, firstByteMs };
+    for (let at = 0; at < count; at += 1) traffic.add(request, undefined);
+  };
+  add(10, 100);
+  assert.deepEqual(traffic.firstTokens('p'), { newestMs: 90, formerMs: undefined });
+  now += 60_000;
+  add(9, 1000);
+  assert.deepEqual(traffic.firstTokens('p'), { newestMs: undefined, formerMs: 90 });
+  add(1, 1000);
+  assert.deepEqual(traffic.firstTokens('p'), { newestMs: 875, formerMs: 90 });
+  assert.deepEqual(traffic.firstTokens('q'), { newestMs: undefined, formerMs: undefined });
 });
 
 test('percentiles are read from the buckets of the histogram, as Prometheus does it', () => {
   const bounds = [1, 2, 4];
-  const cases: [buckets: number[], share: number, value: number | null][] = [
-    [[0, 0, 0, 0], 0.5, null],
+  const cases: [buckets: number[], share: number, value: number][] = [
+    [[0, 0, 0, 0], 0.5, 0],
     [[10, 0, 0, 0], 0.5, 0.5],
     [[0, 10, 0, 0], 0.1, 1.1],
     [[5, 0, 5, 0], 0.75, 3],
@@ -688,7 +668,7 @@ test('percentiles are read from the buckets of the histogram, as Prometheus does
   ];
   for (const [buckets, share, value] of cases) {
     assert.equal(
-      quantile(share, bounds, Float64Array.from(buckets)),
+      quantile(share, bounds, Int32Array.from(buckets)),
       value,
       `${buckets.join()}: ${share}`,
     );

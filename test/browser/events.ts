@@ -12,8 +12,6 @@ export function settings(more: object = {}): object {
     host: 'gw-1',
     node: 'v24.18.0',
     startedAt: at(-11_520),
-    url: 'http://127.0.0.1:8080/v1',
-    needsKey: false,
     settings: [
       ['server.port', 8080],
       ['server.host', '127.0.0.1'],
@@ -35,20 +33,17 @@ const wave = (low: number, high: number, period: number) =>
     Math.round(low + ((high - low) * (1 + Math.sin(i / period) + Math.sin(i * 1.7) / 9)) / 2.4),
   );
 
+const LAST_STEP = NOW_MS / 10_000;
+
 /** The steps of the charts by their numbers, the last one at the feed's present. */
 export function steps(values: readonly object[]): object {
-  const first = NOW_MS / 10_000 + 1 - values.length;
-  return Object.fromEntries(values.map((step, i) => [first + i, step]));
+  return Object.fromEntries(values.map((step, i) => [LAST_STEP + 1 - values.length + i, step]));
 }
 
 const figures = (more: object) => ({
   gateway_requests_in_flight: 0,
-  gateway_open_streams: 0,
-  gateway_buffered_bytes: 0,
-  gateway_log_lines_dropped_total: 0,
   process_cpu_seconds_total: 0.4,
   process_resident_memory_bytes: 61_000_000,
-  nodejs_eventloop_lag_p99_seconds: 0.0011,
   ...more,
 });
 
@@ -58,10 +53,11 @@ export function idleView(more: object = {}): object {
     settings: settings(),
     now: at(0),
     draining: false,
-    accepting: true,
     incidents: [],
     figures: figures({}),
-    steps: steps([{ openStreams: 0 }]),
+    step: LAST_STEP,
+    minute: {},
+    steps: {},
     all: {},
     providers: {},
     models: {},
@@ -75,8 +71,6 @@ export function idleView(more: object = {}): object {
 function sums(requests: number, more: Readonly<Record<string, number>> = {}): object {
   return {
     requests,
-    inputTokens: requests * 913,
-    outputTokens: requests * 341,
     ...(more['p50'] && { p95: more['p50'] * 3 }),
     ...more,
   };
@@ -107,21 +101,18 @@ export function provider(more: object = {}): object {
 
 const BUSY_PROVIDERS = {
   openai: provider({
-    ...sums(18_432, { p50: 412, timeout: 3, upstream_error: 11, failed: 14, rejected: 40 }),
+    ...sums(18_432, { p50: 412, failed: 14, rejected: 40 }),
     inFlight: 5,
     oldestSeconds: 14,
-    lastError: { at: at(-340), text: 'read ECONNRESET' },
     keptAway: [{ model: 'gpt-5', until: at(19) }],
   }),
   groq: provider({
-    ...sums(2210, { p50: 96, upstream_error: 64, rate_limited: 2, failed: 66 }),
+    ...sums(2210, { p50: 96, failed: 66 }),
     keptAway: [{ until: at(24) }],
-    lastError: { at: at(-6), text: 'connect ECONNREFUSED 127.0.0.1:9000' },
   }),
   ollama: provider({ ...sums(77, { p50: 1204 }), inFlight: 1, oldestSeconds: 4 }),
   xai: provider({
-    ...sums(31, { upstream_error: 31, failed: 31 }),
-    lastError: { at: at(-125), text: '402 No credits left' },
+    ...sums(31, { failed: 31 }),
   }),
   bolt: provider(),
   mistral: { skipped: 'no api_key and no MISTRAL_API_KEY' },
@@ -159,46 +150,36 @@ const BUSY_INCIDENTS = [
 
 const BUSY_FIGURES = {
   gateway_requests_in_flight: 9,
-  gateway_open_streams: 7,
-  gateway_buffered_bytes: 1_240_000,
-  gateway_upstream_connections_open: 12,
-  gateway_upstream_connections_made_total: 40,
-  gateway_upstream_connections_reused_total: 20_611,
   process_cpu_seconds_total: 96.2,
   process_resident_memory_bytes: 83_000_000,
-  nodejs_eventloop_lag_p99_seconds: 0.0024,
 };
 
 export function busyView(more: Record<string, object> = {}): object {
   const requests = wave(8, 64, 9);
-  const openStreams = wave(1, 12, 5);
   const p50 = wave(240, 520, 7);
   const values = requests.map((count, i) => ({
     requests: count,
     failed: i > 60 && i < 68 ? (i % 4) + 1 : i % 29 === 3 ? 1 : 0,
-    openStreams: openStreams[i],
-    // Gaps, and a value alone between two of them.
-    ...((i < 20 || i > 24 || i === 22) && {
-      p50: p50[i],
-      p95: Math.round(p50[i]! * (1.6 + (i % 5) / 4)),
-    }),
+    // With a gap.
+    ...((i < 20 || i > 24) && { p50: p50[i] }),
   }));
   return idleView({
     incidents: BUSY_INCIDENTS,
     figures: figures(BUSY_FIGURES),
     steps: steps(values),
     all: sums(20_719, { failed: 80, p50: 388 }),
+    minute: sums(161),
     providers: BUSY_PROVIDERS,
     models: {
       fast: sums(14_020, { failed: 9, p50: 388 }),
       'openai/gpt-5': sums(4412, { failed: 5, p50: 904 }),
-      'groq/llama-3.3-70b-versatile': sums(2210, { failed: 66, p50: 96, rejected: 3, refused: 1 }),
+      'groq/llama-3.3-70b-versatile': sums(2210, { failed: 66, p50: 96, rejected: 4 }),
       other: sums(77, { p50: 1204 }),
     },
     clients: {
       'team-search': sums(16_700, { failed: 61, client_closed: 2 }),
       ci: sums(4020, { failed: 19 }),
-      'no valid key': sums(12, { refused: 12 }),
+      'no valid key': sums(12, { rejected: 12 }),
     },
     requests: requestsByNumber(),
     ...more,
@@ -207,14 +188,8 @@ export function busyView(more: Record<string, object> = {}): object {
 
 /** Of a gateway whose providers all fail, each in its own way, and that fails itself in each way. */
 export function failingView(): object {
-  const failed = (count: number, text: string, more: object = {}) => {
-    const lastError = { at: at(-3), text };
-    return provider({
-      ...sums(count, { upstream_error: count, failed: count }),
-      lastError,
-      ...more,
-    });
-  };
+  const failed = (count: number, more: object = {}) =>
+    provider({ ...sums(count, { failed: count }), ...more });
   const hit = (name: string, count: number) => [{ name, failed: count, clients: 'ci' }];
   return busyView({
     incidents: [
@@ -238,13 +213,14 @@ export function failingView(): object {
       incident('model_list', 200, { provider: 'mistral', cause: 'status 500' }),
     ] as unknown as object,
     all: sums(412, { failed: 412 }),
-    steps: steps([{ requests: 412, failed: 412, openStreams: 3 }, { openStreams: 3 }]),
+    minute: sums(412, { failed: 412 }),
+    steps: steps([{ requests: 412, failed: 412 }, {}]),
     providers: {
-      openai: failed(120, '401 Incorrect API key provided: [secret]'),
-      groq: failed(90, 'ECONNREFUSED: connect ECONNREFUSED 127.0.0.1:9000'),
-      xai: failed(80, '503 no capacity'),
-      ollama: failed(60, 'no complete answer in 1000 ms', { keptAway: [{ until: at(12) }] }),
-      mistral: failed(40, '500 out of memory', { inFlight: 5, oldestSeconds: 14 }),
+      openai: failed(120),
+      groq: failed(90),
+      xai: failed(80),
+      ollama: failed(60, { keptAway: [{ until: at(12) }] }),
+      mistral: failed(40, { inFlight: 5, oldestSeconds: 14 }),
     },
     models: {
       fast: sums(120, { failed: 120 }),

@@ -1,9 +1,7 @@
 /** The page of the built gateway, with real providers, during failures, fallbacks, open circuits and streams. */
 
 import assert from 'node:assert/strict';
-import { execFile } from 'node:child_process';
 import type { TestContext } from 'node:test';
-import { promisify } from 'node:util';
 
 import type { Page } from 'playwright-core';
 
@@ -35,7 +33,6 @@ import {
 
 const ADMIN_KEY = 'admin-key-canary-1234567890';
 const FIRST_ROW = '#requests > tr:first-child';
-const run = promisify(execFile);
 
 interface Gateway {
   readonly port: number;
@@ -103,31 +100,21 @@ async function showsProvider(page: Page, id: string, text: string | RegExp): Pro
   await row.filter({ hasText: text }).waitFor();
 }
 
-browserTest(
-  'the curl line of an empty page works, and its request appears with its tokens',
-  async (t, open) => {
-    const { url } = await startGateway(t);
-    const page = await open(url);
-    await shows(page, '#connection', 'Live');
-    await showsProvider(page, 'p', 'Not asked');
-    await showsProvider(page, 'mistral', 'Skipped');
-    await assertAccessible(page);
-    const { stdout } = await run('sh', ['-c', await page.locator('#curl').innerText()]);
-    assert.match(stdout, /"finish_reason":"stop"/);
-    await shows(page, FIRST_ROW, 'ok');
-    await page.locator('#requests-empty').waitFor({ state: 'hidden' });
-    const [[, outcome, status, model, provider, , , , input, output] = []] = await rowsOf(
-      page,
-      'requests',
-    );
-    assert.deepEqual(
-      [outcome, status, model, provider, input, output],
-      ['ok', '200', 'fast', 'p', '1', '1'],
-    );
-    await shows(page, '#models', 'fast');
-    await shows(page, '#failed-note', '0 of 1 in the last minute');
-  },
-);
+browserTest('a request appears on the empty page', async (t, open) => {
+  const { url, chat } = await startGateway(t);
+  const page = await open(url);
+  await shows(page, '#connection', 'Live');
+  await showsProvider(page, 'p', 'Not asked');
+  await showsProvider(page, 'mistral', 'Skipped');
+  await assertAccessible(page);
+  assert.equal(await chat({ model: 'fast' }), 200);
+  await shows(page, FIRST_ROW, 'ok');
+  await page.locator('#requests-empty').waitFor({ state: 'hidden' });
+  const [[, outcome, status, model, provider] = []] = await rowsOf(page, 'requests');
+  assert.deepEqual([outcome, status, model, provider], ['ok', '200', 'fast', 'p']);
+  await shows(page, '#models', 'fast');
+  await shows(page, '#tile-failed-note', 'of 1');
+});
 
 browserTest(
   'failures, a fallback and open circuits are shown with their causes',
@@ -148,23 +135,23 @@ browserTest(
       /p.*upstream_error.*503.*<img src=x onerror="document.title=1">/,
     );
     await page.locator(FIRST_ROW).click();
-    await shows(page, '#providers', '<img src=x');
 
     for (let i = 0; i < 3; i += 1) assert.equal(await chat(), 200);
-    await showsProvider(page, 'p', /answers with errors.*m kept away, \d+ s left/);
-    await shows(page, '#announcement', /^p answers with errors/);
-    await shows(page, '#incidents', /p\/m: answered by spare \(4 requests\)/);
+    await showsProvider(page, 'p', /errors.*m kept away until/);
+    await shows(page, '#announcement', /^p: errors/);
+    await shows(page, '#incidents', /p\/m: 4 answered by spare\./);
     for (let i = 0; i < 3; i += 1) assert.equal(await chat({ model: 'down/m' }), 200);
-    await showsProvider(page, 'down', /cannot be reached.*kept away, \d+ s left.*ECONNREFUSED/);
+    await showsProvider(page, 'down', /no connection.*kept away until/);
 
     assert.equal(await chat({ messages: 1 }), 400);
     await shows(page, FIRST_ROW, 'refused');
     await page.locator(FIRST_ROW).click();
     await shows(page, '.details', 'Invalid request: ');
     await page.locator(FIRST_ROW).click();
-    await page.getByLabel('Outcome').selectOption('refused');
-    await shows(page, '#count', /^1 of 8$/);
-    await page.getByLabel('Outcome').selectOption('');
+    const filter = page.getByLabel('Requests with these words');
+    await filter.fill('refused');
+    await page.locator('#requests > tr:only-child').waitFor();
+    await filter.fill('');
 
     await assertAccessible(page);
     await screenshot(page, 'failures-1280-light');
@@ -175,10 +162,10 @@ browserTest(
     assert.match(await page.title(), /^\(2\) inference-gateway /);
     upstream.script = (_, response) => sendJson(response, completion());
     await page.locator('#providers', { hasNotText: 'kept away' }).waitFor();
-    await shows(page, '#incidents', 'p answers with errors');
+    await shows(page, '#incidents', 'p: errors');
     // Since the failures of the newest 15 s are gone.
     const asking = setInterval(() => void chat(), 500);
-    await shows(page, '#ended', /^p answered with errors from .* to .*, for /);
+    await shows(page, '#ended', /^p: errors from .* to .*, for /);
     clearInterval(asking);
   },
 );
@@ -197,12 +184,11 @@ browserTest(
     const stream = openChat(port);
     stream.ended.catch(() => {});
     await stream.response;
-    await shows(page, '#streams', /^1$/);
-    await shows(page, '#streams-note', '1 in flight');
+    await shows(page, '#tile-requests-note', '1 in flight');
     stream.leave();
     await shows(page, FIRST_ROW, 'client_closed');
-    await shows(page, '#streams', /^0$/);
-    await shows(page, '#latency', /\d/);
+    await shows(page, '#tile-requests-note', '0 in flight');
+    await shows(page, '#tile-p50', /\d/);
   },
 );
 
@@ -227,7 +213,6 @@ browserTest(
     await gateway.program.exit;
     await shows(page, '#connection', 'Connection lost');
     await gateway.restart('SIGKILL');
-    await shows(page, '#announcement', 'The gateway was restarted');
     await shows(page, '#connection', 'Live');
     await page.locator('#requests-empty').waitFor({ state: 'visible' });
   },
@@ -243,7 +228,7 @@ browserTest('with keys the browser asks for one, and no key is on the page', asy
   await shows(page, '#connection', 'Live');
   await page.locator(FIRST_ROW).click();
   await shows(page, '.details', 'with-keys');
-  await page.locator('summary').click();
+  await page.locator('#settings-section button').click();
   await shows(page, '#settings', '[secret]');
   const html = await page.content();
   for (const key of [ADMIN_KEY, PROVIDER_KEY, CLIENT_TOKEN]) assert.ok(!html.includes(key), key);

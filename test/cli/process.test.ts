@@ -258,8 +258,7 @@ describe('the process', { concurrency: 4 }, () => {
     assert.match(incidents[0].cause, /^EMFILE: /);
     assert.ok(figures.process_open_fds >= 63, `${figures.process_open_fds}`);
     assert.equal(figures.process_max_fds, 64);
-    for (const { failed, lastError } of providers)
-      assert.deepEqual([failed, lastError], [undefined, undefined]);
+    for (const { failed } of providers) assert.equal(failed, undefined);
     const told = lines('incident').map(({ level, kind }) => [level, kind]);
     assert.deepEqual(told, [['warn', 'descriptors']]);
 

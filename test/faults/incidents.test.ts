@@ -261,6 +261,7 @@ describe('the log tells', { concurrency: true }, () => {
   test('that a model list fails, and why', async (t) => {
     const { gateway } = await start(t, { script: status(500, 'x') });
     await gateway.send('/v1/models');
+    await eventually(() => gateway.lines('incident').length > 0, 'the line');
     assertHas(gateway.lines('incident')[0], {
       level: 'warn',
       kind: 'model_list',

@@ -186,7 +186,6 @@ describe('the provider\u2019s key', () => {
         const feed = await openFeed(t, gateway.adminPort);
         const { providers } = await feed.next('state');
         feed.close();
-        assert.notEqual(providers[0].lastError, null);
         assert.notEqual(providers[0].keptAway, undefined);
         const shown = [
           JSON.stringify(feed.events),

@@ -2,11 +2,9 @@
 
 /* oxlint-disable import/default -- the attribute makes the file's text the default export */
 
-import charts from './charts.js' with { type: 'text' };
 import dom from './dom.js' with { type: 'text' };
 import feed from './feed.js' with { type: 'text' };
 import overview from './overview.js' with { type: 'text' };
-import format from './format.js' with { type: 'text' };
 import incidents from './incidents.js' with { type: 'text' };
 import html from './page.html' with { type: 'text' };
 import requests from './requests.js' with { type: 'text' };
@@ -14,4 +12,4 @@ import style from './style.css' with { type: 'text' };
 
 export { html, style };
 /** In the order of their imports. */
-export const scripts = [format, dom, charts, incidents, overview, requests, feed];
+export const scripts = [dom, incidents, overview, requests, feed];

@@ -1,10 +1,18 @@
 /** The feed and its reconnects. */
 
-import { drawCards } from './charts.js';
-import { byId, fill, h, withIcon } from './dom.js';
-import { clip, formatDuration, formatTime, visible } from './format.js';
+import {
+  byId,
+  clip,
+  fill,
+  formatDuration,
+  formatNumber,
+  formatTime,
+  h,
+  visible,
+  withIcon,
+} from './dom.js';
 import { drawIncidents, phrasesOf } from './incidents.js';
-import { cpuPercentSince, drawProcess, drawTables } from './overview.js';
+import { drawTables, drawTiles } from './overview.js';
 import { drawRequests, forgetRequests } from './requests.js';
 
 const RETRY_MS = 2000;
@@ -14,7 +22,8 @@ const MAX_SILENCE_MS = 15_000;
 let source;
 /** The gateway's view: its merge patches so far, applied. @type {any} */
 let state = null;
-let connection = 'Connecting';
+/** Undefined before the first. @type {boolean | undefined} */
+let isConnected;
 let isScheduled = false;
 let timer = 0;
 
@@ -26,75 +35,46 @@ function schedule() {
 
 function draw() {
   isScheduled = false;
-  drawConnection();
+  fill('connection', describeConnection());
   if (state === null) return;
-  const { host, version, node, startedAt, settings, warnings } = state.settings;
-  const upMs = Date.parse(state.now) - Date.parse(startedAt);
-  fill('about', [host, version, 'Node ' + node, 'up ' + formatDuration(upMs)].join(' · '));
+  const { host, version, node, startedAt, warnings } = state.settings;
+  const { cpu_percent: cpu, process_resident_memory_bytes: bytes } = state.figures;
+  const up = 'up ' + formatDuration(Date.parse(state.now) - Date.parse(startedAt));
+  const load = 'CPU ' + formatNumber(cpu) + ' %, ' + formatNumber(bytes && bytes / 1e6) + ' MB';
+  fill('about', [host, version, 'Node ' + node, up, load].join(' · '));
   drawIncidents(state);
-  drawCards(state);
+  drawTiles(state);
   drawTables(state);
-  drawCurl();
   drawRequests(state);
-  drawProcess(state);
-  fill('settings-count', 'Process, and ' + settings.length + ' settings in force');
-  const items = warnings.map((text) => h('li.warn', clip(text)));
-  fill('warnings', items);
-}
-
-function drawConnection() {
-  const words = connection === 'Live' && state.draining ? 'Draining' : connection;
-  const icon = { Connecting: 'off', Live: 'good', Draining: 'warn' }[words] ?? 'bad';
-  fill('connection', withIcon(icon, words));
-  const since = state && ' The figures are as of ' + formatTime(state.now) + '.';
-  const takes = state?.accepting
-    ? 'still takes requests until drain_delay is over.'
-    : 'takes no new requests.';
   fill(
-    'banner',
-    words === 'Connection lost' && ['Connection lost, retrying.', since],
-    words === 'Draining' && 'The gateway is stopping: it ' + takes,
+    'warnings',
+    warnings.map((text) => h('li.warn', clip(text))),
   );
 }
 
-/** For screen readers: changes only, never figures. */
-function announce(text) {
-  byId('announcement').textContent = visible(text);
+function describeConnection() {
+  const lost = 'Connection lost, retrying.';
+  if (state === null) return isConnected === false ? withIcon('bad', lost) : 'Connecting';
+  if (!isConnected) {
+    return withIcon('bad', lost + ' The figures are as of ' + formatTime(state.now) + '.');
+  }
+  return state.draining ? withIcon('warn', 'Draining, before it stops') : withIcon('good', 'Live');
 }
 
-function announceChanges(next) {
-  const said = [];
-  if (next.draining && !state?.draining) said.push('The gateway is draining');
+/** Tells screen readers which incidents have begun and ended, never figures. */
+function announce(next) {
   const [former, latest] = [state ?? next, next].map(phrasesOf);
-  said.push(...latest.filter((text) => !former.includes(text)));
-  said.push(...former.filter((text) => !latest.includes(text)).map((text) => 'Over: ' + text));
-  if (said.length > 0) announce(said.join('. '));
+  const begun = latest.filter((text) => !former.includes(text));
+  const over = former.filter((text) => !latest.includes(text)).map((text) => 'Over: ' + text);
+  const said = [...begun, ...over].join('. ');
+  if (said) byId('announcement').textContent = visible(said);
 }
 
-/** A text as one argument of a POSIX shell. */
-const quote = (text) => "'" + text.replaceAll("'", "'\\''") + "'";
-
-/** Draws a command that works with these settings: with an alias, else a provider's default model. */
-function drawCurl() {
-  const { settings, url, needsKey } = state.settings;
-  const names = settings.map(([name]) => name);
-  const alias = names.find((name) => name.startsWith('aliases.'))?.slice('aliases.'.length);
-  const asked = Object.entries(state.providers).find(([, one]) => one.skipped === undefined);
-  const [id] = asked ?? ['openai'];
-  const model =
-    alias ?? (names.includes('providers.' + id + '.default_model') ? id : id + '/MODEL');
-  const body = JSON.stringify({ model, messages: [{ role: 'user', content: 'Hello' }] });
-  const lines = [
-    'curl ' + quote(url + '/chat/completions'),
-    "-H 'Authorization: Bearer " + (needsKey ? 'YOUR_KEY' : 'any-text') + "'",
-    "-H 'Content-Type: application/json'",
-    '-d ' + quote(body),
-  ];
-  const parts = lines.map((line, index) => [index > 0 && [' \\', h('br'), '  '], line]);
-  fill('curl', parts);
-  const keys = needsKey && 'YOUR_KEY is one of [server.auth] keys, or of a client. ';
-  const models = model.endsWith('/MODEL') && 'MODEL is a model of ' + id + '. ';
-  fill('curl-hint', keys, models, 'Send one, and it appears here:');
+/** Returns the use of the CPU between two states, of which 100 is one core; undefined without a first. */
+function cpuPercentOf(before, { now, figures }) {
+  const passedMs = before ? Date.parse(now) - Date.parse(before.now) : 0;
+  const seconds = figures.process_cpu_seconds_total - before?.figures.process_cpu_seconds_total;
+  return passedMs > 0 ? Math.round((100_000 * seconds) / passedMs) : undefined;
 }
 
 const isObject = (value) => typeof value === 'object' && value !== null && !Array.isArray(value);
@@ -111,20 +91,15 @@ function merge(before, patch) {
 
 /** The first patch of a connection is the whole view. */
 function take(patch) {
-  const isConnected = connection === 'Live';
   const next = merge(isConnected ? state : {}, patch);
-  const isRestarted = state !== null && state.settings.startedAt !== next.settings.startedAt;
-  if (isRestarted) {
+  if (state !== null && state.settings.startedAt !== next.settings.startedAt) {
     forgetRequests();
     state = null;
-    announce('The gateway was restarted');
-  } else if (state !== null && patch.settings) {
-    announce(isConnected ? 'The settings have changed' : 'Connected again');
   }
-  announceChanges(next);
-  next.figures.cpu_percent = cpuPercentSince(state, next);
+  announce(next);
+  next.figures.cpu_percent = cpuPercentOf(state, next);
   state = next;
-  connection = 'Live';
+  isConnected = true;
 }
 
 /** Does this after so long, and not what was to be done before. */
@@ -149,8 +124,7 @@ function connect() {
 /** After an HTTP error the browser itself does not connect again. */
 function reconnect() {
   source.close();
-  if (connection === 'Live') announce('Connection lost, retrying');
-  connection = 'Connection lost';
+  isConnected = false;
   schedule();
   after(RETRY_MS, connect);
 }

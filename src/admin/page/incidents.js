@@ -1,55 +1,49 @@
 /** What is wrong, and what has been, in a sentence for each incident: the facts of the log's lines. */
 
-import { byId, fill, h, withIcon } from './dom.js';
-import { clip, formatDay, formatDuration, formatNumber } from './format.js';
+import { byId, clip, fill, formatDay, formatDuration, formatNumber, h, withIcon } from './dom.js';
 
-/** What is so, and what was so. The sentence begins with the provider or its model, if there is one. */
 const WORDS = {
-  unreachable: ['cannot be reached', 'could not be reached'],
-  key_refused: ['refuses our key', 'refused our key'],
-  rate_limited: ['limits our requests', 'limited our requests'],
-  errors: ['answers with errors', 'answered with errors'],
-  timeout: ['does not answer in time', 'did not answer in time'],
-  stall: ['stops in the middle of its streams', 'stopped in the middle of its streams'],
-  cut: ['breaks off its answers', 'broke off its answers'],
-  nonsense: ['sends answers that are no completions', 'sent answers that were no completions'],
-  slow: ['is slow', 'was slow'],
-  model_list: ['does not list its models', 'did not list its models'],
-  descriptors: ['The gateway has no descriptors left', 'The gateway had no descriptors left'],
-  memory: ['The gateway is short of memory', 'The gateway was short of memory'],
-  log_lines: ['The gateway loses lines of its log', 'The gateway lost lines of its log'],
-  store: ['The store of rate limits is away', 'The store of rate limits was away'],
-  reload: ['The gateway refuses its new settings', 'The gateway refused new settings'],
+  unreachable: 'no connection',
+  key_refused: 'our key refused',
+  rate_limited: 'our requests limited',
+  errors: 'errors',
+  timeout: 'no answer in time',
+  stall: 'streams fall silent',
+  cut: 'answers break off',
+  nonsense: 'unusable answers',
+  slow: 'slow',
+  model_list: 'no list of models',
+  descriptors: 'no descriptors left',
+  memory: 'short of memory',
+  log_lines: 'log lines lost',
+  store: 'store of rate limits away',
+  reload: 'new settings refused, former ones in use',
 };
 
-const nameOf = ({ provider, model }) => clip([provider, model].filter(Boolean).join('/'));
-const wordsOf = ({ kind, ended }) => Object(WORDS[kind])[ended ? 1 : 0] ?? kind;
+const wordsOf = ({ kind }) => (Object.hasOwn(WORDS, kind) ? WORDS[kind] : kind);
+/** Whose fault, and what: `openai/gpt-5: errors`. */
+const phraseOf = (one) =>
+  clip([one.provider ?? 'gateway', one.model].filter(Boolean).join('/')) + ': ' + wordsOf(one);
 
 /** Requests fail, or nothing can be asked: a provider whose work others do is a warning only. */
-export function iconOf({ kind, hit = [], ended }) {
+function iconOf({ kind, hit = [], ended }) {
   if (ended) return 'off';
   const isBad = ['descriptors', 'memory'].includes(kind) || hit.some(({ failed }) => failed > 0);
   return isBad ? 'bad' : 'warn';
 }
 
-const countOf = (requests) => formatNumber(requests) + (requests === 1 ? ' request' : ' requests');
 const inBrackets = (...parts) => {
   const told = parts.filter(Boolean).join(', ');
   return told && ' (' + told + ')';
 };
 
-function describeHit({ name, failed, good, answered, by, clients }, { ended, provider }) {
-  const who = clients && clip(clients);
-  if (!provider) return clip(name) + ': ' + countOf(failed) + ' failed' + inBrackets(who) + '.';
-  const total = failed + good + answered;
-  const count = failed === total ? '' : ' of ' + formatNumber(total);
-  const every = ended ? 'every request failed' : 'every request fails';
-  const some = formatNumber(failed) + count + (ended ? ' failed' : ' fail');
-  const fails =
-    failed === total ? every + inBrackets(who, countOf(failed)) : some + inBrackets(who);
-  const others = 'answered by ' + clip(by) + inBrackets(failed === 0 && who, countOf(answered));
-  const told = [failed > 0 && fails, answered > 0 && others];
-  return clip(name) + ': ' + told.filter(Boolean).join(', ') + '.';
+/** `good` is told of a provider's that lasts. */
+function describeHit({ name, failed, good, answered, by, clients }) {
+  const total = good !== undefined && ' of ' + formatNumber(failed + good + answered);
+  const own = failed > 0 && [formatNumber(failed), total, ' failed'].filter(Boolean).join('');
+  const others = answered > 0 && formatNumber(answered) + ' answered by ' + clip(by);
+  const told = [own, others].filter(Boolean).join(', ');
+  return clip(name) + ': ' + told + inBrackets(clients && clip(clients)) + '.';
 }
 
 /** Returns the sentences of an incident; `now` is the feed's present. */
@@ -64,38 +58,29 @@ export function sentencesOf(incident, now) {
     : ' since ' + from;
   const wait = !ended && until > now && 'it asks us to wait until ' + formatDay(until, now);
   const why = inBrackets(key && 'key ' + key, cause && clip(cause), wait);
-  const first = [nameOf(incident), wordsOf(incident)].filter(Boolean).join(' ') + when;
-  const hits = hit.map((one) => describeHit(one, incident));
-  const former =
-    incident.kind === 'reload' && 'The former ' + (ended ? 'were' : 'are') + ' in use.';
   const others = more > 0 && 'And ' + more + ' more names.';
-  return [first + why + '.', former, ...hits, others].filter(Boolean);
+  return [phraseOf(incident) + when + why + '.', ...hit.map(describeHit), others].filter(Boolean);
 }
 
 const sumOfHits = ({ hit = [] }) =>
   hit.reduce((sum, { failed, answered }) => sum + failed + answered, 0);
 
 /** Returns those that last, the worst first. */
-function lastingOf({ incidents }) {
-  const lasting = incidents.filter(({ ended }) => !ended);
-  return lasting.toSorted(
-    (a, b) => iconOf(a).localeCompare(iconOf(b)) || sumOfHits(b) - sumOfHits(a),
-  );
-}
+const lastingOf = ({ incidents }) =>
+  incidents
+    .filter(({ ended }) => !ended)
+    .toSorted((a, b) => iconOf(a).localeCompare(iconOf(b)) || sumOfHits(b) - sumOfHits(a));
 
-/** Returns what a provider's row says of those that last: its own and its models'. Without a list it may work well. */
-export function stateOf(id, { incidents }) {
-  return incidents
-    .filter(({ kind, provider, ended }) => provider === id && !ended && kind !== 'model_list')
-    .map((one) => ({
-      icon: iconOf(one),
-      words: [one.model && nameOf(one), wordsOf(one)].filter(Boolean).join(' '),
-    }));
-}
+/** Describes those that last at a provider. */
+export const statesOf = (id, state) =>
+  lastingOf(state)
+    .filter(({ provider }) => provider === id)
+    .map((one) =>
+      withIcon(iconOf(one), clip([one.model, wordsOf(one)].filter(Boolean).join(': '))),
+    );
 
 /** Returns a phrase for each that lasts: what a screen reader is told when they change. */
-export const phrasesOf = (state) =>
-  lastingOf(state).map((one) => [nameOf(one), wordsOf(one)].filter(Boolean).join(' '));
+export const phrasesOf = (state) => lastingOf(state).map(phraseOf);
 
 /** Draws them, and counts those that last in the title. */
 export function drawIncidents(state) {

@@ -1,28 +1,29 @@
-/** The last requests, their filters and details. */
+/** The last requests, their filter and details. */
 
-import { byId, fill, foldButton, h, table, tableRow, titled, withIcon } from './dom.js';
-import { clip, formatTime, valueText } from './format.js';
+import {
+  byId,
+  clip,
+  drawTable,
+  formatTime,
+  h,
+  table,
+  tableRow,
+  valueText,
+  withIcon,
+} from './dom.js';
 
 const OUTCOME_ICONS = { ok: 'good', client_closed: 'off', refused: 'warn', rejected: 'warn' };
-const FAILED = ['upstream_error', 'timeout', 'rate_limited', 'internal_error'];
-const OUTCOMES = ['failed', 'ok', 'client_closed', 'refused', 'rejected', ...FAILED];
-/** Until more are wanted. */
-const FEW = 25;
 
-/** Newest first. While the list is paused, the page shows the requests of that moment. */
-let shown = [];
-let isPausePressed = false;
-let isMoreWanted = false;
+/** Newest first: while a row is open, the requests of that moment. */
+let listed = [];
 /** The numbers of the requests whose details are open. */
 const open = new Set();
-/** The rows of closed requests, described once: 200 are drawn each second. */
-const closedRows = new WeakMap();
 
 const outcomeCell = ({ outcome }) => withIcon(OUTCOME_ICONS[outcome] ?? 'bad', clip(outcome));
-const statusColumn = ['Status', 'number', 'status'];
 /** The cause of a failure stands in the last try that has one, if not on the line. */
 const causeOf = ({ cause, outcome, reason, tries = [] }) =>
   outcome === 'ok' ? '' : (cause ?? tries.findLast((one) => one.cause)?.cause ?? reason ?? '');
+const statusColumn = ['Status', 'number', 'status'];
 const durationColumn = ['Duration, ms', 'number', 'duration_ms'];
 const listColumns = [
   ['Time', '', timeButton],
@@ -30,12 +31,10 @@ const listColumns = [
   statusColumn,
   // A request for what is not served has no model.
   ['Model', '', ({ model, method, path }) => model ?? method + ' ' + path],
-  ['Provider', '', providerPath],
-  ['Client', 'client', 'client'],
+  ['Provider', '', (item) => providersOf(item).join(' → ')],
+  ['Client', '', 'client'],
   ['First byte, ms', 'number rest', 'first_byte_ms'],
   durationColumn,
-  ['Input tokens', 'number rest', 'prompt_tokens'],
-  ['Output tokens', 'number rest', 'completion_tokens'],
 ];
 const triesColumns = [
   ['Try', 'number', 'number'],
@@ -49,22 +48,10 @@ const triesColumns = [
   ['URL', 'wrap', 'url'],
 ];
 
-function pressPause(isPressed) {
-  isPausePressed = isPressed;
-  byId('pause').setAttribute('aria-pressed', String(isPressed));
-}
-
-export function forgetRequests() {
-  shown = [];
-  open.clear();
-  pressPause(false);
-}
-
 /** Returns the providers in the order in which they were tried, ended by the one that answered. */
-function providerPath({ provider, tries = [] }) {
-  const ids = tries.map((entry) => entry.provider);
-  if (provider !== undefined && ids.at(-1) !== provider) ids.push(provider);
-  return ids.filter((id, index) => id !== ids[index - 1]).join(' → ');
+function providersOf({ provider, tries = [] }) {
+  const ids = [...tries.map((one) => one.provider), provider];
+  return ids.filter((id, index) => id !== undefined && id !== ids[index - 1]);
 }
 
 function timeButton({ number, time }) {
@@ -76,8 +63,6 @@ function timeButton({ number, time }) {
 /** Describes a request's row, and below it, if it is open, all fields of the access line by their names and the tries. */
 function requestRows(request) {
   const { number, tries = [], ...fields } = request;
-  const isOpen = open.has(number);
-  if (!isOpen && closedRows.has(request)) return closedRows.get(request);
   const row = tableRow(listColumns, request, {
     key: number,
     // A click that ends a selection of text selects, and does not open.
@@ -86,72 +71,48 @@ function requestRows(request) {
       if (!open.delete(number)) open.add(number);
     },
   });
-  if (!isOpen) {
-    closedRows.set(request, row);
-    return row;
-  }
+  if (!open.has(number)) return row;
   const cause = causeOf(request);
   const facts = Object.entries({ ...(cause && { cause }), ...fields });
-  const items = facts.map(([name, value]) => titled(name, 'dd.mono', valueText(value)));
+  const items = facts.map(([name, value]) =>
+    h('div', h('dt', name), h('dd.mono', valueText(value))),
+  );
   const tryRows = tries.map((one, index) => tableRow(triesColumns, { ...one, number: index + 1 }));
-  const triesTable = tries.length > 0 && table('tries-' + number, 'Tries', triesColumns, tryRows);
+  const named = { id: 'tries-' + number, title: 'Tries', note: '', columns: triesColumns };
+  const triesTable = tries.length > 0 && table(named, tryRows);
   // Stays within the window while the table is scrolled.
   const sheet = h('div.sheet', h('dl.facts', items), triesTable);
-  const id = 'details-' + number;
-  return [row, h('tr.details', { key: id, id }, h('td', { colspan: listColumns.length }, sheet))];
+  const details = { key: 'details-' + number, id: 'details-' + number };
+  return [row, h('tr.details', details, h('td', { colspan: listColumns.length }, sheet))];
 }
 
-function matchesFilters(request) {
-  const { tries = [], request_id, trace_id = '' } = request;
-  const [outcome, provider, client, id] = ['outcome', 'provider', 'client', 'id'].map((name) =>
-    byId('by-' + name).value.trim(),
-  );
-  const outcomes = outcome === 'failed' ? FAILED : [outcome];
-  const providers = [request.provider, ...tries.map((entry) => entry.provider)];
-  return (
-    (outcome === '' || outcomes.includes(request.outcome)) &&
-    (provider === '' || providers.includes(provider)) &&
-    (client === '' || request.client === client) &&
-    (request_id + ' ' + trace_id).toLowerCase().includes(id.toLowerCase())
-  );
+/** Returns true if the request has each of the words: `failed ci` are the failures of a client. */
+function hasWords(request, words) {
+  const { client, model, outcome, request_id, trace_id } = request;
+  const failed = OUTCOME_ICONS[outcome] === undefined && 'failed';
+  const texts = [failed, outcome, model, client, request_id, trace_id, ...providersOf(request)];
+  const text = texts.filter(Boolean).join(' ').toLowerCase();
+  return words.every((word) => text.includes(word));
 }
 
-/** Offers the values of each filter. An option keeps its node, so that the choice stays when others come. */
-function drawFilters({ providers }) {
-  const offers = {
-    outcome: OUTCOMES,
-    provider: Object.keys(providers),
-    client: [...new Set(shown.flatMap(({ client }) => client ?? []))],
-  };
-  for (const [name, offered] of Object.entries(offers)) {
-    const options = offered.map((value) => h('option', { key: value, value }, clip(value)));
-    fill('by-' + name, h('option', { key: '', value: '' }, 'All'), options);
-    byId('by-' + name).parentElement.toggleAttribute('hidden', offered.length === 0);
-  }
+/** Draws the list. */
+export function drawRequests({ requests }) {
+  const latest = Object.values(requests).toReversed();
+  const words = byId('filter').value.toLowerCase().split(/\s+/);
+  // A row that the filter hides is closed: it would hold the list unseen.
+  for (const request of listed) if (!hasWords(request, words)) open.delete(request.number);
+  if (open.size === 0) listed = latest;
+  const newer = open.size > 0 && latest[0].number - listed[0].number;
+  const held = newer !== false && 'held while a row is open, ' + newer + ' new, ';
+  const note = [held, 'the last 200, and the last 200 failures before them, newest first'];
+  const matching = listed.filter((request) => hasWords(request, words));
+  byId('requests-empty').toggleAttribute('hidden', matching.length > 0);
+  const named = { id: 'requests', title: 'Requests', note, columns: listColumns };
+  drawTable({ ...named, rowOf: requestRows }, matching);
 }
 
-/** Draws the filters and the list. */
-export function drawRequests(state) {
-  const requests = Object.values(state.requests).toReversed();
-  // A row that the filters hide is closed: it would pause the list unseen.
-  for (const request of shown) if (!matchesFilters(request)) open.delete(request.number);
-  const isPaused = isPausePressed || open.size > 0;
-  if (!isPaused) shown = requests;
-  drawFilters(state);
-  byId('requests-empty').toggleAttribute('hidden', shown.length > 0);
-  byId('requests-section').toggleAttribute('hidden', shown.length === 0);
-  const matching = shown.filter(matchesFilters);
-  const newer = isPaused && requests[0].number - shown[0].number;
-  const why = open.size > 0 ? ' · paused while a row is open, ' : ' · paused, ';
-  fill('count', matching.length + ' of ' + shown.length + (isPaused ? why + newer + ' new' : ''));
-  const caption = 'The last 200 requests, and the last 200 failures before them, newest first';
-  const few = isMoreWanted ? matching : matching.slice(0, FEW);
-  const fold = () => (isMoreWanted = !isMoreWanted);
-  fill(
-    'requests-list',
-    table('requests', caption, listColumns, few.map(requestRows)),
-    matching.length > FEW && foldButton(isMoreWanted ? 'Fewer' : 'More', isMoreWanted, fold),
-  );
+/** Another process counts requests from 1 again. */
+export function forgetRequests() {
+  listed = [];
+  open.clear();
 }
-
-byId('pause').addEventListener('click', () => pressPause(!isPausePressed));
