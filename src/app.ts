@@ -4,9 +4,13 @@ import { createAdmin, type Admin } from './admin/admin.ts';
 import { type LastReload, oldestAgesMs } from './admin/figures.ts';
 import { localUrl, warningsOf } from './cli/startup-report.ts';
 import { formatText } from './cli/text-log.ts';
-import type { AliasSettings, Config, StoreSettings } from './config/config.ts';
-import { compareSettings, type Changes } from './config/reload.ts';
-import { ConfigError } from './config/setting-values.ts';
+import {
+  compareSettings,
+  ConfigError,
+  type AliasSettings,
+  type Config,
+  type StoreSettings,
+} from './config/config.ts';
 import type { CLIENT_LIMITS } from './downstream/call.ts';
 import type { DrainOptions } from './downstream/drain.ts';
 import { createHttpServer } from './downstream/http-server.ts';
@@ -132,7 +136,7 @@ export function createService(initial: Config, runtime: Runtime, outside = OUTSI
     reload(read: () => Config): void {
       if (server.isDraining) return logger.log('warn', 'reload ignored', { cause: 'draining' });
       const known = warningsOf(config());
-      let changes: Changes;
+      let changes: ReturnType<typeof compareSettings>;
       try {
         changes = compareSettings(config(), read());
         use(changes.config);

@@ -10,8 +10,8 @@ One OpenAI-compatible endpoint in front of your model providers.
 
 Usage: node dist/server.js [options]
 
-      --config FILE   settings file (else GATEWAY_CONFIG or the text in GATEWAY_CONFIG_TOML,
-                      not both; else ./gateway.toml if it exists)
+      --config FILE   settings file (else GATEWAY_CONFIG, else the text in GATEWAY_CONFIG_TOML,
+                      else ./gateway.toml if it exists)
   -p, --port PORT     listen port, over GATEWAY_PORT and the file (default 8080)
       --host HOST     bind address, over GATEWAY_HOST and the file (default 0.0.0.0)
       --check         check all settings, print them, ask each provider for its model list, and try

@@ -32,7 +32,6 @@ export function describeStartup(started: Started): string {
     const how = [balance.replace('_', ' '), ...(weights?.values() ?? [])].join(' ');
     return `aliases    ${alias} -> ${targets.join(', ')}${balance === 'order' ? '' : ` (${how})`}`;
   });
-  const overridden = [...config.values.plain()].filter(([, { overridesFile }]) => overridesFile);
   const configured = providers.skipped.filter(({ isConfigured }) => isConfigured);
   const skipped = configured.map(({ id, reason }) => `${id} (${reason})`);
   const rest = providers.skipped.length - configured.length;
@@ -42,7 +41,6 @@ export function describeStartup(started: Started): string {
     `listening  ${url}${LOOPBACK_OF.has(host) ? ` (all interfaces, ${host})` : ''}`,
     ...(adminUrl ? [`admin      ${adminUrl}`] : []),
     `settings   ${source.text}`,
-    ...overridden.map(([name, { origin }]) => `overridden ${name} by ${origin}`),
     `providers  ${ids.join(', ') || NO_PROVIDERS}`,
     `skipped    ${skipped.join(', ') || 'none'}`,
     ...(aliases.size > 0 ? aliasLines : ['aliases    none']),

@@ -112,11 +112,8 @@ function warnOfBaseUrl(name: string, baseUrl: string, values: SettingValues): vo
     values.warning(name, 'http:// beyond a private network: the key travels in clear text');
   }
   const server = values.section('server');
-  const host = hostname.replace(/^\[|\]$/g, '');
-  const isEverywhere = server.host === '0.0.0.0' || server.host === '::';
-  const isHere =
-    host === server.host || (isLoopback(host) && (isEverywhere || isLoopback(server.host)));
-  if (isHere && Number(port || (protocol === 'https:' ? 443 : 80)) === server.port) {
+  const isHere = isLoopback(hostname) || hostname === server.host;
+  if (isHere && Number(port) === server.port) {
     values.warning(name, "this is the gateway's own address: requests would come back to it");
   }
 }

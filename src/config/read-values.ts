@@ -3,8 +3,6 @@
  * reported together.
  */
 
-import { isDeepStrictEqual } from 'node:util';
-
 import { didYouMean } from '../lib/did-you-mean.ts';
 import { BUILT_IN_PROVIDERS, keyVariableOf, variableOf } from './built-in-providers.ts';
 import {
@@ -15,7 +13,7 @@ import {
   type Rows,
   type Setting,
 } from './setting-kinds.ts';
-import { expandReferences } from './references.ts';
+import { expand } from './references.ts';
 import { SettingValues, type SettingValue } from './setting-values.ts';
 import { parseToml } from './settings-file.ts';
 import { MIN_BUFFERED_BYTES, SETTINGS } from './settings-table.ts';
@@ -43,8 +41,7 @@ const SERVICE_LINK = /^(?:tcp|udp|sctp):\/\//;
 const SERVICE_LINK_NAME =
   /^GATEWAY_(?:\w+_)?(?:SERVICE_(?:HOST|PORT)|PORT_\d+_(?:TCP|UDP|SCTP))(?:_|$)/;
 
-const REMOVED = new Set(['server.workers', 'GATEWAY_WORKERS']);
-const REMOVED_HINT =
+const NO_WORKERS =
   'is no setting any more; several processes serve one port with [server] reuse_port = true (docs/deployment.md)';
 
 const ROWS: Readonly<Record<string, Rows>> = SETTINGS;
@@ -72,9 +69,9 @@ class ValueReader {
   #readSection(found: unknown, path: string, pattern: string): void {
     const table = isTable(found) ? found : {};
     const rows = ROWS[pattern] ?? {};
-    const sections = Object.keys(ROWS)
-      .filter((name) => name.startsWith(nameOf(pattern, '')))
-      .map((name) => name.slice(nameOf(pattern, '').length).split('.')[0]!);
+    const prefix = nameOf(pattern, '');
+    const below = Object.keys(ROWS).filter((name) => name.startsWith(prefix));
+    const sections = below.map((name) => name.slice(prefix.length).split('.')[0]!);
     const known = new Set([...Object.keys(rows), ...sections]);
     // `<id>` stands for any key.
     const placeholder = [...known].find((key) => key.startsWith('<'));
@@ -91,11 +88,11 @@ class ValueReader {
       const isScalar = pattern === 'providers' && !isTable(table[key]) && !builtIn.includes(key);
       if (keyInTable && rows[keyInTable]) {
         this.#readValue(path, key, table[key], rows[keyInTable]);
-      } else if (keyInTable === undefined || isScalar) {
-        const unknown = `unknown key${didYouMean(key, [...known, ...builtIn])}`;
-        this.values.problem(name, REMOVED.has(name) ? REMOVED_HINT : unknown);
-      } else {
+      } else if (keyInTable && !isScalar) {
         this.#readSection(table[key] ?? {}, name, nameOf(pattern, keyInTable));
+      } else {
+        const unknown = `unknown key${didYouMean(key, [...known, ...builtIn])}`;
+        this.values.problem(name, name === 'server.workers' ? NO_WORKERS : unknown);
       }
     }
   }
@@ -129,10 +126,7 @@ class ValueReader {
       // As it stands in the file: what replaced a reference may be a key that belongs to another setting.
       const problems = problemsOf(row, value, origin === undefined ? written : value);
       for (const [below, text] of problems) this.values.problem(name + below, text, origin);
-      if (problems.length > 0) continue;
-      const isOfVariable = origin !== undefined && origin === row.env && written !== undefined;
-      const overridesFile = isOfVariable && !isDeepStrictEqual(value, result.value);
-      result = { value, row, origin, overridesFile };
+      if (problems.length === 0) result = { value, row, origin };
     }
     if (result.value !== undefined) this.values.set(name, result);
   }
@@ -147,7 +141,11 @@ class ValueReader {
   }
 
   #fromFile(name: string, written: unknown, row: Setting): unknown {
-    const expanded = this.#expand(name, written, row);
+    const expanded = expand(name, written, row, {
+      variable: (variable) => this.#variable(variable),
+      directory: this.#sources.directory,
+      values: this.values,
+    });
     if (typeof expanded !== 'string') return expanded;
     // Like an empty variable, an empty key in the file counts as unset.
     if (row.key === 'of a provider' && expanded.trim() === '') return undefined;
@@ -162,31 +160,12 @@ class ValueReader {
     return Object.hasOwn(env, name) ? env[name] : undefined;
   }
 
-  /** Replaces the references in a text, or in the texts of an array or a table. */
-  #expand(name: string, value: unknown, row: Setting): unknown {
-    if (Array.isArray(value)) return value.map((item) => this.#expand(name, item, row));
-    if (isTable(value)) {
-      const entries = Object.entries(value);
-      return Object.fromEntries(entries.map(([key, item]) => [key, this.#expand(name, item, row)]));
-    }
-    if (typeof value !== 'string') return value;
-    const expanded = expandReferences(value, row, {
-      variable: (variable) => this.#variable(variable),
-      directory: this.#sources.directory,
-      problem: (why) => this.values.problem(name, why),
-      warning: (why) => this.values.warning(name, why),
-    });
-    if (expanded !== value) this.values.replaced(expanded, value);
-    return expanded;
-  }
-
   #warnOfUnknownVariables(): void {
     const known = [...this.#variables].filter((name) => name.startsWith(PREFIX));
     for (const [name, value = ''] of Object.entries(this.#sources.env)) {
       const isOther = !name.startsWith(PREFIX) || known.includes(name);
       if (isOther || SERVICE_LINK_NAME.test(name) || SERVICE_LINK.test(value)) continue;
-      if (value && REMOVED.has(name)) this.values.problem(name, REMOVED_HINT);
-      else this.values.warning(name, `no setting has this variable${didYouMean(name, known)}`);
+      this.values.warning(name, `no setting has this variable${didYouMean(name, known)}`);
     }
   }
 }

@@ -15,15 +15,15 @@ export interface Setting<T = unknown> {
   readonly accepts: (value: unknown) => boolean;
   /** What it accepts, for a message. */
   readonly expected: string;
+  /** The setting whose value is the default. */
   readonly inherits?: string;
   /** Bounds of integers, also those in arrays, and of seconds. */
   readonly min?: number;
   readonly max?: number;
   /** A text may only be one of these. */
   readonly choices?: readonly string[];
-  readonly isNotEmpty?: boolean;
   /** The keys of a table that may be its value; `<model>` stands for any. */
-  readonly rows?: ReadonlyMap<string, Setting>;
+  readonly rows?: Rows;
   /** The variable that wins over the file. */
   readonly env?: string;
   /** A variable that the file wins over; `<ID>` stands for the provider's id in capitals. */
@@ -40,8 +40,6 @@ export interface Setting<T = unknown> {
 }
 
 export type Rows = Readonly<Record<string, Setting>>;
-
-const MAX_SECONDS = Math.floor(MAX_TIMER_MS / 1000);
 
 type Or<T, D> = D extends undefined ? T | undefined : T;
 
@@ -69,14 +67,15 @@ export function integer<D extends number | undefined = undefined>(
 }
 
 export function seconds<D extends number | undefined = undefined>(min: number, fallback?: D) {
-  return { ...integer(min, MAX_SECONDS, fallback), type: 'seconds' } as const;
+  const max = Math.floor(MAX_TIMER_MS / 1000);
+  return { ...integer(min, max, fallback), type: 'seconds' } as const;
 }
 
 export function integers(min: number, max: number) {
-  const one = integer(min, max);
-  const accepts = (value: unknown) => Array.isArray(value) && value.every(one.accepts);
-  const expected = one.expected.replace('an integer', 'an array of integers');
+  const { accepts: isOne } = integer(min, max);
+  const accepts = (value: unknown) => Array.isArray(value) && value.every(isOne);
   const none = undefined as readonly number[] | undefined;
+  const expected = `an array of integers from ${min} to ${max}`;
   return { ...kind('integers', expected, accepts, none), min, max };
 }
 
@@ -89,12 +88,12 @@ export function oneOf<const T extends string>(choices: readonly T[], fallback: N
   return { ...kind('text', `one of ${choices.join(', ')}`, accepts, fallback), choices };
 }
 
-/** With a default it may not be empty. */
+/** With a default it may not be blank. */
 export function text<D extends string | undefined = undefined>(fallback?: D) {
-  const isNotEmpty = fallback !== undefined;
-  const accepts = (value: unknown) => isText(value) && !(isNotEmpty && value === '');
-  const expected = isNotEmpty ? 'a string that is not empty' : 'a string';
-  return { ...kind('text', expected, accepts, fallback as Or<string, D>), isNotEmpty };
+  const mayBeBlank = fallback === undefined;
+  const accepts = (value: unknown) => isText(value) && (mayBeBlank || value.trim() !== '');
+  const expected = mayBeBlank ? 'a string' : 'a string that is not empty';
+  return kind('text', expected, accepts, fallback as Or<string, D>);
 }
 
 const noTexts = undefined as readonly string[] | undefined;
@@ -121,15 +120,11 @@ export const TARGETS = {
     (value) => isText(value) || areTexts(value),
     undefined as string | readonly string[] | BalancedTargets | undefined,
   ),
-  rows: new Map<string, Setting>([
-    ['targets', TEXTS],
-    ['balance', oneOf(BALANCES, 'order')],
-    ['weights', WEIGHTS],
-  ]),
+  rows: { targets: TEXTS, balance: oneOf(BALANCES, 'order'), weights: WEIGHTS },
 };
 
-function table<T>(rows: ReadonlyMap<string, Setting>, fallback: T) {
-  const expected = `a table with ${[...rows.keys()].join(', ')}`;
+function table<T>(rows: Rows, fallback: T) {
+  const expected = `a table with ${Object.keys(rows).join(', ')}`;
   return { ...kind('table', expected, () => false, fallback), rows };
 }
 
@@ -140,10 +135,10 @@ export const MODEL_LIMITS = (
 ).split(' ');
 export const MODEL_LIMIT = integer(1, 1_000_000_000);
 type Limits = Readonly<Record<string, number>>;
-const LIMITS = table(new Map(MODEL_LIMITS.map((name) => [name, MODEL_LIMIT])), undefined);
+const LIMITS = table(Object.fromEntries(MODEL_LIMITS.map((name) => [name, MODEL_LIMIT])), {});
 
 export const DETAILS = table(
-  new Map([['<model>', LIMITS]]),
+  { '<model>': LIMITS },
   undefined as Readonly<Record<string, Limits>> | undefined,
 );
 
@@ -163,8 +158,8 @@ export function problemsOf(
   }
   const needed = type === 'targets' ? ['targets'] : [];
   return [...new Set([...needed, ...Object.keys(value)])].flatMap((key) => {
-    const own = rows.get(key) ?? rows.get('<model>');
-    if (!own) return [[`.${key}`, `unknown key${didYouMean(key, [...rows.keys()])}`]];
+    const own = Object.hasOwn(rows, key) ? rows[key] : rows['<model>'];
+    if (!own) return [[`.${key}`, `unknown key${didYouMean(key, Object.keys(rows))}`]];
     const problems = problemsOf(own, value[key], (written as Table)[key]);
     return problems.map(([path, problem]) => [`.${key}${path}`, problem]);
   });
@@ -180,9 +175,7 @@ export function parseText({ type, choices }: Setting, value: string): unknown {
 }
 
 export function isTable(value: unknown): value is Table {
-  return (
-    typeof value === 'object' && value !== null && !Array.isArray(value) && !(value instanceof Date)
-  );
+  return typeOf(value) === 'a table';
 }
 
 function describe(value: unknown): string {
@@ -193,5 +186,6 @@ function describe(value: unknown): string {
 
 export function typeOf(value: unknown): string {
   if (Array.isArray(value)) return 'an array';
-  return isTable(value) ? 'a table' : value instanceof Date ? 'a date' : `a ${typeof value}`;
+  if (value instanceof Date) return 'a date';
+  return typeof value === 'object' && value !== null ? 'a table' : `a ${typeof value}`;
 }

@@ -20,8 +20,6 @@ export interface SettingValue {
   readonly row: Setting;
   /** The variable or option that the value comes from, if not from the file. */
   readonly origin: string | undefined;
-  /** The file has another value, over which that variable wins. */
-  readonly overridesFile?: boolean;
 }
 
 type Table = typeof SETTINGS;
@@ -99,11 +97,9 @@ export class SettingValues {
 
   /** The names of the sections below this one that have a value. */
   sectionsBelow(path: string): string[] {
-    const keys = [...this.#values.keys()]
-      .filter((name) => name.startsWith(`${path}.`))
-      .map((name) => name.slice(path.length + 1));
+    const below = [...this.#values.keys()].filter((name) => name.startsWith(`${path}.`));
     // An id may have dots, the key behind it has none.
-    const ids = keys.flatMap((key) => /^(.*)\./s.exec(key)?.[1] ?? []);
+    const ids = below.flatMap((name) => /^(.*)\./s.exec(name.slice(path.length + 1))?.[1] ?? []);
     return [...new Set(ids)];
   }
 

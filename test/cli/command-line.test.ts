@@ -11,7 +11,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import { parseCommandLine, UsageError } from '../../src/cli/command-line.ts';
 import { startDemo } from '../../src/cli/demo.ts';
-import { demoInstructions, describeStartup, warningsOf } from '../../src/cli/startup-report.ts';
+import { demoInstructions, warningsOf } from '../../src/cli/startup-report.ts';
 import { readSettings } from '../../src/config/read-settings.ts';
 import { VERSION } from '../../src/lib/version.ts';
 import { checkHealthHere, checkHere } from '../support/check.ts';
@@ -290,42 +290,6 @@ gone = "xai/m"
     }
     assert.doesNotMatch(text, /every client/);
     assert.equal(/300 s/.test(text), OVER_FETCH !== false);
-  });
-
-  test('names at start the variables that win over another value of the file, and shows no key', async (t) => {
-    const toml = `[server]
-port = 1
-cors = true
-timeout = 7
-auth.keys = ["${CLIENT_TOKEN}"]
-[logging]
-level = "\${LEVEL}"
-[providers]
-fallback = ["openai"]
-`;
-    const path = join(emptyFolder(t, { 'gateway.toml': toml }), 'gateway.toml');
-    const env = {
-      GATEWAY_PORT: '0',
-      GATEWAY_HOST: '127.0.0.1',
-      GATEWAY_CORS: '1',
-      GATEWAY_TIMEOUT: '8',
-      GATEWAY_AUTH_KEYS: `${CLIENT_TOKEN}, ${PROVIDER_KEY}`,
-      GATEWAY_LOG_LEVEL: 'INFO',
-      GATEWAY_FALLBACK: 'openai',
-      LEVEL: 'info',
-    };
-    const overriddenWith = (flags: { port?: string }, own: object) => {
-      const settings = readSettings({ ...flags, config: path }, { ...env, ...own });
-      const transport = { description: 'x', limitations: [] };
-      const text = describeStartup({ ...settings, port: 1, adminPort: undefined, transport });
-      assertNoKey(text);
-      return text.match(/(?<=^overridden ).*$/gm);
-    };
-    const keys = 'server.auth.keys by GATEWAY_AUTH_KEYS';
-    const others = ['server.port by GATEWAY_PORT', 'server.timeout by GATEWAY_TIMEOUT'];
-    assert.deepEqual(overriddenWith({}, {}), [...others, keys]);
-    const same = { GATEWAY_TIMEOUT: '7', GATEWAY_PORT: '1' };
-    assert.deepEqual(overriddenWith({ port: '0' }, same), [keys]);
   });
 
   test('says that no provider has a key, and serves', async (t) => {
