@@ -4,13 +4,8 @@ import { createAdmin, type Admin } from './admin/admin.ts';
 import { type LastReload, oldestAgesMs } from './admin/figures.ts';
 import { localUrl, warningsOf } from './cli/startup-report.ts';
 import { formatText } from './cli/text-log.ts';
-import {
-  compareSettings,
-  ConfigError,
-  type AliasSettings,
-  type Config,
-  type StoreSettings,
-} from './config/config.ts';
+import { compareSettings, ConfigError } from './config/config.ts';
+import type { AliasSettings, Config, StoreSettings } from './config/config.ts';
 import type { CLIENT_LIMITS } from './downstream/call.ts';
 import type { DrainOptions } from './downstream/drain.ts';
 import { createHttpServer } from './downstream/http-server.ts';
@@ -64,8 +59,6 @@ export function createService(initial: Config, runtime: Runtime, outside = OUTSI
   };
   const { breaker, budget, incidents, logger, redact, store, transport } = parts;
   let snapshot = createSnapshot(initial, parts);
-  breaker.guard(snapshot.providers.values());
-  incidents.watch(snapshot.providers.keys());
   const server = createHttpServer({
     handler: snapshot.gateway,
     limits: runtime.clientLimits,
@@ -104,8 +97,6 @@ export function createService(initial: Config, runtime: Runtime, outside = OUTSI
   function use(next: Config): void {
     snapshot = createSnapshot(next, parts, snapshot);
     server.setHandler(snapshot.gateway);
-    breaker.guard(snapshot.providers.values());
-    incidents.watch(snapshot.providers.keys());
     redact.add(next.secrets);
     logger.configure(logSettingsOf(next, runtime));
     budget.limits = next.server;
@@ -141,8 +132,8 @@ export function createService(initial: Config, runtime: Runtime, outside = OUTSI
         changes = compareSettings(config(), read());
         use(changes.config);
       } catch (failure) {
-        const { message, stack = message } = failure as Error;
-        const problems = failure instanceof ConfigError ? failure.problems : [message];
+        const { message, stack } = failure as Error;
+        const { problems } = failure instanceof ConfigError ? failure : { problems: [message] };
         const more = problems.length > 1 ? `, and ${problems.length - 1} more` : '';
         incidents.set('reload', problems[0] + more);
         lastReload = { ...lastReload, failedAtMs: Date.now() };
@@ -218,7 +209,7 @@ interface Former extends Pick<CompletionServices, 'providers' | 'keyPools'> {
 
 /** Creates what depends on the settings: requests keep the one that they began with. Providers with the same settings stay. */
 function createSnapshot(config: Config, parts: Parts, former?: Former) {
-  const { logger, store } = parts;
+  const { breaker, incidents, logger, store } = parts;
   const providers = new Map<string, Provider>();
   const keyPools = new Map<string, KeyPool>();
   for (const settings of config.providers.registered) {
@@ -242,7 +233,10 @@ function createSnapshot(config: Config, parts: Parts, former?: Former) {
     fallbacks: config.providers.fallback.flatMap((id) => providers.get(id) ?? []),
   };
   const listModels = createModelList(all);
-  return { ...all, listModels, gateway: createGateway({ ...all, listModels }) };
+  const gateway = createGateway({ ...all, listModels });
+  breaker.guard(providers.values());
+  incidents.watch(providers.keys());
+  return { ...all, listModels, gateway };
 }
 
 function logSettingsOf({ logging }: Config, { isTerminal }: Runtime): LogSettings {

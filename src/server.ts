@@ -4,12 +4,11 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { createService, type Service } from './app.ts';
-import { runCheck, type CheckResult } from './check.ts';
-import { HELP, parseCommandLine, UsageError, type CommandLine } from './cli/command-line.ts';
+import { runCheck } from './check.ts';
+import { EXIT, HELP, parseCommandLine, UsageError, type CommandLine } from './cli/command-line.ts';
 import { startDemo } from './cli/demo.ts';
 import { checkHealth } from './cli/healthcheck.ts';
 import { createLineWriter, type LineWriter } from './cli/line-writer.ts';
-import { handleSignals, ignoreSignals } from './cli/signals.ts';
 import { demoInstructions, describeStartup, startedLine } from './cli/startup-report.ts';
 import { ConfigError } from './config/config.ts';
 import { readSettings, type Settings, type SettingsSource } from './config/read-settings.ts';
@@ -17,16 +16,8 @@ import { CLIENT_LIMITS } from './downstream/call.ts';
 import { GatewayError } from './lib/errors.ts';
 import { assertNodeVersion, VERSION } from './lib/version.ts';
 
-const EXIT_FAILED = 1;
-const EXIT_USAGE = 2;
-const EXIT_CHECK_FAILED = 3;
-/** EX_CONFIG of sysexits.h: service managers can be told not to restart after it. */
-const EXIT_CONFIG = 78;
-const CHECK_EXIT_CODES: Record<CheckResult, number> = {
-  ok: 0,
-  'settings wrong': EXIT_CONFIG,
-  failed: EXIT_CHECK_FAILED,
-};
+/** For one Ctrl-C the terminal sends SIGINT to all processes, and npm forwards its own. */
+const REPEATED_SIGNAL_MS = 1000;
 /** Time that a further signal leaves for what was cut, and for the log. */
 const END_MS = 3000;
 /** Limit for the admin listener's answers once the public one has closed. */
@@ -47,16 +38,15 @@ async function main(): Promise<void> {
     return settings;
   };
   if (commandLine.check) {
-    const exitCode = CHECK_EXIT_CODES[await runCheck(commandLine, read, print)];
+    const exitCode = await runCheck(commandLine, read, print);
     // Connections and name lookups that the check has abandoned would keep the process alive.
     process.stdout.write('', () => process.exit(exitCode));
     return;
   }
   if (commandLine.healthcheck) {
-    process.exitCode = EXIT_FAILED;
     const readConfig = () => read().config;
     const { isHealthy, text } = await checkHealth(commandLine, process.env, readConfig);
-    if (isHealthy) process.exitCode = 0;
+    process.exitCode = isHealthy ? 0 : EXIT.failed;
     return print(text);
   }
   await serve(read, commandLine);
@@ -66,7 +56,7 @@ async function main(): Promise<void> {
 async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promise<void> {
   const { config, source } = read();
   // If nothing keeps the process alive before it listens, it has failed.
-  process.exitCode = EXIT_FAILED;
+  process.exitCode = EXIT.failed;
   const writer = createLineWriter(process.stdout, (lines) => {
     service.logger.log('warn', 'log lines were dropped', { lines });
   });
@@ -77,19 +67,8 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
     clientLimits: CLIENT_LIMITS,
   });
   const { logger, server, store, transport } = service;
-  handleSignals({
-    stop(signal) {
-      if (!server.isDraining) process.exitCode = 0;
-      return stop(service, writer, signal);
-    },
-    end() {
-      process.exitCode = EXIT_FAILED;
-      server.endDrain();
-      // What was cut may be stuck.
-      setTimeout(() => process.exit(), END_MS).unref();
-    },
-    reload: () => service.reload(() => read().config),
-  });
+  stopOnSignals(service, writer);
+  process.on('SIGHUP', () => service.reload(() => read().config));
   const { host, reusePort } = config.server;
   await store?.connect();
   const { port } = await server.listen(config.server.port, host, reusePort);
@@ -102,7 +81,7 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
   // The state of the process is unknown, but requests in flight may still be completed.
   process.on('uncaughtException', (error) => {
     logger.log('error', 'uncaught exception', { cause: error.stack });
-    process.exitCode = EXIT_FAILED;
+    process.exitCode = EXIT.failed;
     stop(service, writer, 'uncaught exception');
   });
   service.learnModels();
@@ -110,6 +89,33 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
   logger.log('info', 'started', startedLine(started));
   print(service.redact(describeStartup(started)), process.stderr);
   if (isDemo) print(demoInstructions(host, port), process.stderr);
+}
+
+/**
+ * Keeps the process alive on signals that would end it, or open the debugger's port (SIGUSR1), and when the reader of
+ * standard output or standard error ends: requests are still served. Node itself ignores SIGPIPE.
+ */
+function ignoreSignals(): void {
+  for (const signal of ['SIGHUP', 'SIGUSR1', 'SIGUSR2']) process.on(signal, () => {});
+  for (const stream of [process.stdout, process.stderr]) stream.on('error', () => {});
+}
+
+/** Stops on SIGTERM and SIGINT, which process 1 of a container ignores without a handler, and ends at once on a further one. */
+function stopOnSignals(service: Service, writer: LineWriter): void {
+  let first: { readonly signal: string; readonly atMs: number } | undefined;
+  const onSignal = (signal: string) => {
+    const isRepeated =
+      first?.signal === signal && performance.now() - first.atMs < REPEATED_SIGNAL_MS;
+    first ??= { signal, atMs: performance.now() };
+    if (!service.server.isDraining) process.exitCode = 0;
+    if (stop(service, writer, signal) || isRepeated) return;
+    process.exitCode = EXIT.failed;
+    service.server.endDrain();
+    // What was cut may be stuck.
+    setTimeout(() => process.exit(), END_MS).unref();
+  };
+  process.on('SIGTERM', onSignal);
+  process.on('SIGINT', onSignal);
 }
 
 function blameAdmin(error: Error): never {
@@ -142,9 +148,9 @@ function print(text: string, stream: NodeJS.WriteStream = process.stdout): void 
 /** The message and exit code for a failure before the gateway listens: for the operator, without a stack. */
 function explainFailure(error: unknown): { text: string; exitCode: number } {
   if (error instanceof UsageError) {
-    return { text: `${error.message}\nSee --help.`, exitCode: EXIT_USAGE };
+    return { text: `${error.message}\nSee --help.`, exitCode: EXIT.usage };
   }
-  if (error instanceof ConfigError) return { text: error.message, exitCode: EXIT_CONFIG };
+  if (error instanceof ConfigError) return { text: error.message, exitCode: EXIT.wrongSettings };
   type Details = 'code' | 'address' | 'hostname' | 'port' | 'settingPrefix';
   const failure = error as Error & Partial<Record<Details, string>>;
   const { code, message, address, hostname, port, settingPrefix = '--' } = failure;
@@ -157,7 +163,7 @@ function explainFailure(error: unknown): { text: string; exitCode: number } {
     EAI_AGAIN: unresolved,
     ERR_ACCESS_DENIED: 'node --permission allows no network access; add --allow-net',
   };
-  return { text: (code && texts[code]) ?? message, exitCode: EXIT_FAILED };
+  return { text: (code && texts[code]) ?? message, exitCode: EXIT.failed };
 }
 
 function failStart(error: unknown): void {

@@ -28,6 +28,15 @@ Exit codes: 0 done or stopped by a signal, 1 crash or unavailable address, 2 wro
 3 a provider or the store failed --check, 78 wrong settings.
 `;
 
+/** The exit codes of failures. */
+export const EXIT = {
+  failed: 1,
+  usage: 2,
+  failedCheck: 3,
+  /** EX_CONFIG of sysexits.h: service managers can be told not to restart after it. */
+  wrongSettings: 78,
+} as const;
+
 const OPTIONS = {
   config: { type: 'string' },
   port: { type: 'string', short: 'p' },

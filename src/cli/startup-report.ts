@@ -84,11 +84,9 @@ export function warningsOf(config: Config): string[] {
   const { host, auth, trustedProxies } = config.server;
   const warnings = [...config.warnings];
   if (needsKey(config)) return warnings;
-  const token = auth.enabled ? 'any token' : 'no token';
-  const served = `is served, with ${token}; set [server.auth] keys`;
+  const served = `is served, with ${auth.enabled ? 'any' : 'no'} token; set [server.auth] keys`;
   if (!isLoopback(host)) {
-    const text = `every client that can connect to ${host} ${served}, or host = "127.0.0.1"`;
-    warnings.push(text);
+    warnings.push(`every client that can connect to ${host} ${served}, or host = "127.0.0.1"`);
   }
   if (trustedProxies.length > 0) {
     warnings.push(`every client of the proxies in trusted_proxies ${served}`);
