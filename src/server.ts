@@ -74,7 +74,7 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
   const { port } = await server.listen(config.server.port, host, reusePort);
   const { admin } = config;
   const listening = admin && service.admin?.listen(admin.port, admin.host);
-  const { port: adminPort } = (await listening?.catch(blameAdmin)) ?? {};
+  const adminPort = (await listening)?.port;
   if (server.isDraining) return;
   process.exitCode = 0;
   process.off('uncaughtException', failStart);
@@ -118,10 +118,6 @@ function stopOnSignals(service: Service, writer: LineWriter): void {
   process.on('SIGINT', onSignal);
 }
 
-function blameAdmin(error: Error): never {
-  throw Object.assign(error, { settingPrefix: '[admin] ' });
-}
-
 /** Drains, and ends the process with `process.exitCode`. Returns false if that has begun before. */
 function stop(service: Service, writer: LineWriter, text: string): boolean {
   const { admin, config, logger, server } = service;
@@ -145,31 +141,13 @@ function print(text: string, stream: NodeJS.WriteStream = process.stdout): void 
   stream.write(text);
 }
 
-/** The message and exit code for a failure before the gateway listens: for the operator, without a stack. */
-function explainFailure(error: unknown): { text: string; exitCode: number } {
-  if (error instanceof UsageError) {
-    return { text: `${error.message}\nSee --help.`, exitCode: EXIT.usage };
-  }
-  if (error instanceof ConfigError) return { text: error.message, exitCode: EXIT.wrongSettings };
-  type Details = 'code' | 'address' | 'hostname' | 'port' | 'settingPrefix';
-  const failure = error as Error & Partial<Record<Details, string>>;
-  const { code, message, address, hostname, port, settingPrefix = '--' } = failure;
-  const unresolved = `${hostname} cannot be resolved; choose another address with ${settingPrefix}host`;
-  const texts: Record<string, string> = {
-    EADDRINUSE: `port ${port} is already in use; choose another with ${settingPrefix}port`,
-    EACCES: `port ${port} is not permitted; choose one above 1023 with ${settingPrefix}port`,
-    EADDRNOTAVAIL: `${address} is not an address of this machine; choose another with ${settingPrefix}host`,
-    ENOTFOUND: unresolved,
-    EAI_AGAIN: unresolved,
-    ERR_ACCESS_DENIED: 'node --permission allows no network access; add --allow-net',
-  };
-  return { text: (code && texts[code]) ?? message, exitCode: EXIT.failed };
-}
-
+/** Ends a start that has failed, with a message for the operator, without a stack. */
 function failStart(error: unknown): void {
-  const { text, exitCode } = explainFailure(error);
-  print(`inference-gateway: ${text}\n`, process.stderr);
-  process.exit(exitCode);
+  const { message } = error as Error;
+  const isUsage = error instanceof UsageError;
+  print(`inference-gateway: ${message}\n${isUsage ? 'See --help.\n' : ''}`, process.stderr);
+  if (isUsage) process.exit(EXIT.usage);
+  process.exit(error instanceof ConfigError ? EXIT.wrongSettings : EXIT.failed);
 }
 
 // Node's permission model throws from a callback if the network is denied.

@@ -315,7 +315,7 @@ gone = "xai/m"
     assert.ok(stderr().startsWith(atStart) && !stderr().includes('/nothing'));
     const args = ['--host', '127.0.0.1', '--port', `${port}`];
     const result = await runProgram(t, args);
-    assertRefused(result, 1, new RegExp(`port ${port} is already in use`));
+    assertRefused(result, 1, new RegExp(`address already in use 127\\.0\\.0\\.1:${port}\n`));
     assert.equal(result.stderr.trimEnd().split('\n').length, 1);
   });
 
