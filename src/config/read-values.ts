@@ -1,7 +1,6 @@
-/**
- * Reads the file's table, the environment and the command line by the table of settings. Problems are collected and
- * reported together.
- */
+/** Reads the file, the environment and the command line by the table of settings. */
+
+import { resolve } from 'node:path';
 
 import { didYouMean } from '../lib/did-you-mean.ts';
 import { BUILT_IN_PROVIDERS, keyVariableOf, variableOf } from './built-in-providers.ts';
@@ -13,9 +12,8 @@ import {
   type Rows,
   type Setting,
 } from './setting-kinds.ts';
-import { expand } from './references.ts';
-import { SettingValues, type SettingValue } from './setting-values.ts';
-import { parseToml } from './settings-file.ts';
+import { ConfigError, SettingValues, type SettingValue } from './setting-values.ts';
+import { parseToml, readValueFile } from './settings-file.ts';
 import { MIN_BUFFERED_BYTES, SETTINGS } from './settings-table.ts';
 
 export type Env = Readonly<Record<string, string | undefined>>;
@@ -34,6 +32,17 @@ export interface ValueSources {
   /** What the process may use. */
   readonly memoryBytes?: number;
 }
+
+/** A reference to a variable. */
+const VARIABLE = /\$\{([A-Za-z_][A-Za-z0-9_]*)\}/;
+/** The path of a file may have variables in it: `${file:${CREDENTIALS_DIRECTORY}/openai}`. */
+const REFERENCE = new RegExp(
+  `\\$\\{file:((?:[^{}]|${VARIABLE.source})*)\\}|${VARIABLE.source}`,
+  'g',
+);
+/** As in a shell. */
+const WITHOUT_BRACES = /^\$[A-Z][A-Z0-9_]*$/;
+const AS_WRITTEN = 'the text is used as written';
 
 const PREFIX = 'GATEWAY_';
 /** `tcp://10.0.0.7:80`: what Kubernetes and Docker links set for a Service `gateway`, besides `GATEWAY_SERVICE_HOST`. */
@@ -141,16 +150,70 @@ class ValueReader {
   }
 
   #fromFile(name: string, written: unknown, row: Setting): unknown {
-    const expanded = expand(name, written, row, {
-      variable: (variable) => this.#variable(variable),
-      directory: this.#sources.directory,
-      values: this.values,
-    });
+    const expanded = this.#expand(name, written, row);
     if (typeof expanded !== 'string') return expanded;
     // Like an empty variable, an empty key in the file counts as unset.
     if (row.key === 'of a provider' && expanded.trim() === '') return undefined;
     // A replaced reference is text; another value of the file has its type already.
     return expanded === written ? expanded : parseText(row, expanded);
+  }
+
+  /** Replaces the references in a text, or in the texts of an array or a table. */
+  #expand(name: string, value: unknown, row: Setting): unknown {
+    if (Array.isArray(value)) return value.map((item) => this.#expand(name, item, row));
+    if (isTable(value)) {
+      const entries = Object.entries(value);
+      return Object.fromEntries(entries.map(([key, item]) => [key, this.#expand(name, item, row)]));
+    }
+    if (typeof value !== 'string') return value;
+    const expanded = this.#expandText(name, value, row);
+    if (expanded !== value) this.values.replaced(expanded, value);
+    return expanded;
+  }
+
+  /** What replaces a reference is not expanded again. A key of a provider whose variable is not set becomes ''. */
+  #expandText(name: string, text: string, { key, type }: Setting): string {
+    const { values } = this;
+    // The other keys must not have it at all: `checkCallerKeys`, `readStore`.
+    const mayStay = key === undefined || key === 'of a provider';
+    let isLeftOut = false;
+    // `${NAME:-default}` or `${file:/path`.
+    if (mayStay && text.replace(REFERENCE, ' ').includes('${')) {
+      values.warning(name, `"\${" begins no reference here; ${AS_WRITTEN}`);
+    }
+    if (WITHOUT_BRACES.test(text)) {
+      values.warning(name, `a reference has braces: "\${NAME}"; ${AS_WRITTEN}`);
+    }
+    const expanded = text.replace(REFERENCE, (reference, path?: string, _?, variable = '') => {
+      try {
+        return path === undefined ? this.#valueOf(variable) : this.#textOfFile(path);
+      } catch (error) {
+        if (!(error instanceof ConfigError)) throw error;
+        const { message } = error;
+        if (path !== undefined || !mayStay) values.problem(name, message);
+        else {
+          isLeftOut = key !== undefined && type !== 'headers';
+          values.warning(name, `${message}; ${isLeftOut ? 'the key is left out' : AS_WRITTEN}`);
+        }
+        return reference;
+      }
+    });
+    return isLeftOut ? '' : expanded;
+  }
+
+  #valueOf(name: string): string {
+    const value = this.#variable(name);
+    if (value === undefined) throw new ConfigError([`environment variable ${name} is not set`]);
+    return value;
+  }
+
+  #textOfFile(path: string): string {
+    const { directory = '' } = this.#sources;
+    const variables = new RegExp(VARIABLE, 'g');
+    const actual = path.replaceAll(variables, (_, name: string) => this.#valueOf(name));
+    // The value of a variable may be a key by mistake: a message shows the path as it is written.
+    const shown = actual === path ? resolve(directory, path) : path;
+    return readValueFile(resolve(directory, actual), shown);
   }
 
   /** Looks up a variable of the environment: no warning says then that nothing reads it. */
