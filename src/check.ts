@@ -33,10 +33,7 @@ interface Result {
   readonly message: string;
 }
 
-/**
- * Reads the settings, asks the providers and the store, prints the results. Returns the exit code. Throws `ConfigError`
- * unless it prints JSON.
- */
+/** Reads the settings, asks the providers and the store, prints the results. Returns the exit code. */
 export async function runCheck(
   { json, offline }: CommandLine,
   readSettings: () => Settings,

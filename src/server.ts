@@ -11,7 +11,7 @@ import { checkHealth } from './cli/healthcheck.ts';
 import { createLineWriter, type LineWriter } from './cli/line-writer.ts';
 import { demoInstructions, describeStartup, startedLine } from './cli/startup-report.ts';
 import { ConfigError } from './config/config.ts';
-import { readSettings, type Settings, type SettingsSource } from './config/read-settings.ts';
+import { readSettings, type Settings } from './config/read-settings.ts';
 import { CLIENT_LIMITS } from './downstream/call.ts';
 import { GatewayError } from './lib/errors.ts';
 import { assertNodeVersion, VERSION } from './lib/version.ts';
@@ -31,10 +31,10 @@ async function main(): Promise<void> {
   if (commandLine.version) return print(`${VERSION}\n`);
 
   const demo = commandLine.demo ? await startDemo() : undefined;
-  let former: SettingsSource | undefined;
+  let isReload = false;
   const read = () => {
-    const settings = readSettings(commandLine, process.env, { demo, former });
-    former = settings.source;
+    const settings = readSettings(commandLine, process.env, { demo, isReload });
+    isReload = settings.source.isFound;
     return settings;
   };
   if (commandLine.check) {
@@ -91,10 +91,7 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
   if (isDemo) print(demoInstructions(host, port), process.stderr);
 }
 
-/**
- * Keeps the process alive on signals that would end it, or open the debugger's port (SIGUSR1), and when the reader of
- * standard output or standard error ends: requests are still served. Node itself ignores SIGPIPE.
- */
+/** Serves on when the reader of standard output or error has gone. SIGUSR1 would open the debugger's port. */
 function ignoreSignals(): void {
   for (const signal of ['SIGHUP', 'SIGUSR1', 'SIGUSR2']) process.on(signal, () => {});
   for (const stream of [process.stdout, process.stderr]) stream.on('error', () => {});

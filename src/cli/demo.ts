@@ -1,7 +1,4 @@
-/**
- * The upstream of `--demo`: a chat-completions server on loopback that repeats the last message. The
- * gateway forwards to it as to any provider.
- */
+/** The upstream of `--demo`: a chat-completions server on loopback that repeats the last message. */
 
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';

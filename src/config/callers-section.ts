@@ -26,10 +26,7 @@ export function checkKey(values: SettingValues, name: string, key: string): void
   }
 }
 
-/**
- * Checks all keys that callers send. Also reports what looks like a reference that was not replaced: whoever can guess
- * it would be let in. Warns of a key that is too short to be hidden in texts.
- */
+/** Checks all keys that callers send. Whoever guesses a reference that was not replaced would be let in. */
 export function checkCallerKeys(values: SettingValues): void {
   for (const [name, { value, row }] of values.plain()) {
     if (row.key !== 'of callers') continue;
@@ -48,10 +45,7 @@ export function checkCallerKeys(values: SettingValues): void {
   }
 }
 
-/**
- * Returns all clients. No key may be another client's too, nor one of `[server.auth]`: a key tells who calls. Warns of
- * tokens that do not count.
- */
+/** Returns all clients. Each has keys of its own, by which it is known. Warns of tokens that do not count. */
 export function readClients(
   values: SettingValues,
   aliases: ReadonlyMap<string, { readonly targets: readonly string[] }>,

@@ -1,7 +1,4 @@
-/**
- * The text of gateway.toml, the environment and the command line become one `Config`, or a `ConfigError` that lists all
- * problems; a reload compares two of them. Other folders import the types of settings from here.
- */
+/** What was read becomes a `Config`; a reload compares two. Other folders import the types of settings from here. */
 
 import { isIP } from 'node:net';
 import { isDeepStrictEqual } from 'node:util';
@@ -134,11 +131,9 @@ function readAliases(values: SettingValues, registered: readonly ProviderSetting
   return aliases;
 }
 
-/**
- * Compares the settings in use with those that were read. Throws `ConfigError` if callers would no longer need a key,
- * unless the settings say so: a file that is cut off at the end of a line is valid, and may have lost its keys.
- */
+/** Compares the settings in use with those that were read. Throws `ConfigError` if callers need no key any more. */
 export function compareSettings(running: Config, next: Config) {
+  // A file that is cut off at the end of a line is valid, and may have lost its keys.
   if (needsKey(running) && !needsKey(next) && next.server.auth.enabled) {
     const text =
       'no key is left, and everybody could call; if that is intended, set enabled = false';

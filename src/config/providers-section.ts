@@ -124,10 +124,7 @@ function readBaseUrl(id: string, text: string | undefined, values: SettingValues
   return text.replace(/\/+$/, '');
 }
 
-/**
- * Warns if everybody on the way can read the key, and of the gateway's own address: OPENAI_BASE_URL is often set to it,
- * for the SDKs of programs beside it.
- */
+/** OPENAI_BASE_URL is often set to the gateway's own address, for the SDKs of programs beside it. */
 function warnOfBaseUrl(name: string, baseUrl: string, values: SettingValues): void {
   if (!URL.canParse(baseUrl)) return;
   const { protocol, hostname, port } = new URL(baseUrl);
@@ -142,7 +139,7 @@ function warnOfBaseUrl(name: string, baseUrl: string, values: SettingValues): vo
 }
 
 /** Checks the headers, and returns them with their names in lower case. */
-export function readHeaders(
+function readHeaders(
   setting: string,
   headers: Readonly<Record<string, string>> = {},
   values: SettingValues,
@@ -169,7 +166,7 @@ export function readHeaders(
 }
 
 /** Checks the names of headers that are passed on, and returns them in lower case; undefined if there are none. */
-export function readNames(setting: string, texts: readonly string[] = [], values: SettingValues) {
+function readNames(setting: string, texts: readonly string[] = [], values: SettingValues) {
   for (const text of texts) {
     const name = text.toLowerCase();
     const shown = JSON.stringify(values.asWritten(text));

@@ -43,7 +43,7 @@ function readStore(url: string | undefined, prefix: string, values: SettingValue
   }
   // An unset variable in it has been reported.
   if (url === undefined || values.wrong.has('rate_limit.store')) return undefined;
-  const refuse = (text: string): undefined => void values.problem('rate_limit.store', text);
+  const refuse = (text: string) => values.problem('rate_limit.store', text);
   if (url.length > MAX_KEY_CHARACTERS)
     return refuse(`longer than ${MAX_KEY_CHARACTERS} characters`);
   const [, scheme, username, password, address, name = '', port = '6379', database = ''] =

@@ -20,21 +20,17 @@ export interface Settings {
 }
 
 interface Reading {
-  /** The text of a settings file in the place of the operator's; of the environment only `GATEWAY_*` applies then. */
+  /** Is read in the place of the operator's file; of the environment only `GATEWAY_*` applies then. */
   readonly demo?: string | undefined;
-  /** The source of the settings in use, for a reload. */
-  readonly former?: SettingsSource | undefined;
+  /** The file was found before: this is a reload. */
+  readonly isReload?: boolean;
 }
 
-/**
- * Reads and checks all settings. Throws `ConfigError` with every problem; also if a file that was found before no longer
- * exists, is empty, or is not a regular file. An empty file means the default of every setting: a pipe is empty the
- * second time, and editors empty a file before they write it.
- */
+/** Reads and checks all settings. Throws `ConfigError` with every problem, or with what is wrong with the file. */
 export function readSettings(
   commandLine: Flags & { readonly config?: string | undefined },
   env: Env,
-  { demo, former }: Reading = {},
+  { demo, isReload = false }: Reading = {},
 ): Settings {
   // The cgroup's limit if there is one; Node reports a huge number or 0 if there is none.
   const memoryBytes = Math.min(process.constrainedMemory() || Infinity, totalmem());
@@ -55,8 +51,8 @@ export function readSettings(
     return { config, source: { text, isFound: true } };
   }
   const path = resolve(named ?? 'gateway.toml');
-  const isReload = former?.isFound === true;
   const toml = readSettingsFile(path, named === undefined, isReload);
+  // Editors empty a file before they write it, and an empty one means the default of every setting.
   if (isReload && !toml?.trim()) {
     const why = toml === undefined ? 'does not exist any more' : 'is empty now';
     throw new ConfigError([`${path}: ${why}`]);

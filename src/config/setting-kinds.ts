@@ -30,10 +30,7 @@ export interface Setting<T = unknown> {
   readonly providerEnv?: string;
   /** The option that wins over both. */
   readonly flag?: 'port' | 'host';
-  /**
-   * A key is never printed. A text with an unset variable must never become a key that callers are accepted with, nor
-   * a password of the store.
-   */
+  /** A key is never printed. What callers or the store take is never a text with an unset variable. */
   readonly key?: 'of callers' | 'of a provider' | 'of the store';
   /** A reload cannot change it. */
   readonly needsRestart?: true;
@@ -41,40 +38,34 @@ export interface Setting<T = unknown> {
 
 export type Rows = Readonly<Record<string, Setting>>;
 
+/** The type of a value whose default has the type `D`. */
 type Or<T, D> = D extends undefined ? T | undefined : T;
+type Maybe<T> = T | undefined;
+type Accepts = Setting['accepts'];
 
-function kind<const K extends Setting['type'], T>(
-  type: K,
-  expected: string,
-  accepts: (value: unknown) => boolean,
-  fallback: T,
-) {
+function kind<const K, T>(type: K, expected: string, accepts: Accepts, fallback: T) {
   return { type, expected, accepts, default: fallback };
 }
 
 const isText = (value: unknown) => typeof value === 'string';
 const areTexts = (value: unknown) => Array.isArray(value) && value.every(isText);
 
-export function integer<D extends number | undefined = undefined>(
-  min: number,
-  max: number,
-  fallback?: D,
-) {
-  const accepts = (value: unknown) =>
+export function integer<D extends Maybe<number>>(min: number, max: number, fallback?: D) {
+  const accepts: Accepts = (value) =>
     Number.isInteger(value) && Number(value) >= min && Number(value) <= max;
   const expected = `an integer from ${min} to ${max}`;
   return { ...kind('integer', expected, accepts, fallback as Or<number, D>), min, max };
 }
 
-export function seconds<D extends number | undefined = undefined>(min: number, fallback?: D) {
+export function seconds<D extends Maybe<number>>(min: number, fallback?: D) {
   const max = Math.floor(MAX_TIMER_MS / 1000);
   return { ...integer(min, max, fallback), type: 'seconds' } as const;
 }
 
 export function integers(min: number, max: number) {
   const { accepts: isOne } = integer(min, max);
-  const accepts = (value: unknown) => Array.isArray(value) && value.every(isOne);
-  const none = undefined as readonly number[] | undefined;
+  const accepts: Accepts = (value) => Array.isArray(value) && value.every(isOne);
+  const none = undefined as Maybe<readonly number[]>;
   const expected = `an array of integers from ${min} to ${max}`;
   return { ...kind('integers', expected, accepts, none), min, max };
 }
@@ -84,23 +75,23 @@ export function boolean(fallback: boolean) {
 }
 
 export function oneOf<const T extends string>(choices: readonly T[], fallback: NoInfer<T>) {
-  const accepts = (value: unknown) => choices.includes(value as T);
+  const accepts: Accepts = (value) => choices.includes(value as T);
   return { ...kind('text', `one of ${choices.join(', ')}`, accepts, fallback), choices };
 }
 
 /** With a default it may not be blank. */
-export function text<D extends string | undefined = undefined>(fallback?: D) {
+export function text<D extends Maybe<string>>(fallback?: D) {
   const mayBeBlank = fallback === undefined;
-  const accepts = (value: unknown) => isText(value) && (mayBeBlank || value.trim() !== '');
+  const accepts: Accepts = (value) => isText(value) && (mayBeBlank || value.trim() !== '');
   const expected = mayBeBlank ? 'a string' : 'a string that is not empty';
   return kind('text', expected, accepts, fallback as Or<string, D>);
 }
 
-const noTexts = undefined as readonly string[] | undefined;
+const noTexts = undefined as Maybe<readonly string[]>;
 export const TEXTS = kind('texts', 'an array of strings', areTexts, noTexts);
 
-const areHeaders = (value: unknown) => isTable(value) && areTexts(Object.values(value));
-const noHeaders = undefined as Readonly<Record<string, string>> | undefined;
+const areHeaders: Accepts = (value) => isTable(value) && areTexts(Object.values(value));
+const noHeaders = undefined as Maybe<Readonly<Record<string, string>>>;
 export const HEADERS = kind('headers', 'a table of strings', areHeaders, noHeaders);
 
 export const BALANCES = ['order', 'least_busy', 'weighted'] as const;
@@ -118,7 +109,7 @@ export const TARGETS = {
     'targets',
     `a string, an array of strings, or { targets = […], balance = "${BALANCES.join('" or "')}" }`,
     (value) => isText(value) || areTexts(value),
-    undefined as string | readonly string[] | BalancedTargets | undefined,
+    undefined as Maybe<string | readonly string[] | BalancedTargets>,
   ),
   rows: { targets: TEXTS, balance: oneOf(BALANCES, 'order'), weights: WEIGHTS },
 };
@@ -137,15 +128,10 @@ export const MODEL_LIMIT = integer(1, 1_000_000_000);
 type Limits = Readonly<Record<string, number>>;
 const LIMITS = table(Object.fromEntries(MODEL_LIMITS.map((name) => [name, MODEL_LIMIT])), {});
 
-export const DETAILS = table(
-  { '<model>': LIMITS },
-  undefined as Readonly<Record<string, Limits>> | undefined,
-);
+const noDetails = undefined as Maybe<Readonly<Record<string, Limits>>>;
+export const DETAILS = table({ '<model>': LIMITS }, noDetails);
 
-/**
- * Returns what is wrong with a value: each problem with the path below the setting's name, '' for the value itself. It
- * shows what is `written` in the file.
- */
+/** Returns what is wrong with a value, each with its path below the setting. It shows what is `written` in the file. */
 export function problemsOf(
   row: Setting,
   value: unknown,

@@ -64,11 +64,9 @@ export class SettingValues {
     );
   }
 
-  /**
-   * All keys, for what must not be printed. A URL and a header's value are hidden in texts only as a whole. A provider's
-   * id in place of a key is a placeholder for a local server: to hide it would hide the name in the log.
-   */
+  /** All keys, for what must not be printed. A URL and a header's value are hidden in texts only as a whole. */
   secrets(): Secret[] {
+    // An id in place of a key is a placeholder for a local server: to hide it would hide the name in the log.
     const ids = new Set(this.sectionsBelow('providers').map((id) => id.toLowerCase()));
     return [...this.#values].flatMap(([name, { value, row }]) => {
       if (!row.key) return [];
@@ -103,7 +101,7 @@ export class SettingValues {
     return [...new Set(ids)];
   }
 
-  problem(name: string, text: string, origin = this.#values.get(name)?.origin): void {
+  problem(name: string, text: string, origin = this.#values.get(name)?.origin): undefined {
     this.wrong.add(name);
     this.problems.push(`${origin ?? `${this.#filePrefix}${name}`}: ${text}`);
   }

@@ -24,16 +24,14 @@ const READ_FAILURES: Readonly<Record<string, string>> = {
 };
 const MAX_VALUE_BYTES = 65_536;
 
-/**
- * Returns the text of the file, or undefined if it is optional and does not exist. Throws `ConfigError` if it cannot be read,
- * and for a reload also if it is no regular file: a pipe would wait for another writer.
- */
+/** Returns the text of the file, or undefined if it is optional and does not exist. Throws `ConfigError` if it cannot be read. */
 export function readSettingsFile(
   path: string,
   isOptional: boolean,
   isReload: boolean,
 ): string | undefined {
   try {
+    // A pipe would wait for another writer.
     if (isReload && !statSync(path).isFile()) {
       throw new ConfigError([`${path}: is not a regular file, and cannot be read again`]);
     }
@@ -45,10 +43,7 @@ export function readSettingsFile(
   }
 }
 
-/**
- * Returns the text of a file that holds one value, without its last line end. `path` is absolute, `shown` is the path
- * for messages. Throws `ConfigError` if it is no regular file, cannot be read, is empty, larger than 64 KiB or not UTF-8.
- */
+/** Returns the text of a file that holds one value, without its last line end. Throws `ConfigError`, with `shown` as the path. */
 export function readValueFile(path: string, shown: string): string {
   const fail = (reason: string) => new ConfigError([`${shown}: ${reason}`]);
   let bytes: Buffer;

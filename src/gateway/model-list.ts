@@ -19,10 +19,7 @@ const FRESH_MS = 300_000;
 const FRESH_AFTER_FAILURE_MS = 10_000;
 const MAX_LIST_BYTES = 4_194_304;
 
-/**
- * Returns the body of `GET /v1/models`: the models that the client may name; all without a client. Asks the providers whose
- * lists are not known, or old. Never rejects.
- */
+/** Returns the body of `GET /v1/models`, with the models that the client may name; all without a client. Never rejects. */
 export type ModelList = (client?: Pick<ClientSettings, 'models'>) => Promise<Buffer>;
 
 interface ModelListServices extends CompletionServices {
@@ -44,15 +41,10 @@ interface CachedList {
   fetching?: Promise<void> | undefined;
 }
 
-/**
- * Returns a function that makes the list. A provider whose own list fails contributes its last one and its `default_model`.
- */
+/** A provider whose list cannot be fetched contributes the last one and its `default_model`. */
 export function createModelList(services: ModelListServices): ModelList {
   const { providers, incidents, keyPools, transport, logger, redact, modelLists } = services;
-  /**
-   * Bodies by the models that a client may name, as JSON; with all of them by undefined. As many as the settings have
-   * different lists. Clients that do not read hold no copies.
-   */
+  /** By the models that a client may name, as JSON; all by undefined. Clients that do not read hold no copies. */
   const bodies = new Map<string | undefined, Buffer>();
   /** What has a key in it is not shown to clients. */
   const isShown = (value: unknown) => {
@@ -149,9 +141,8 @@ function toEntry({ id, modelDetails }: Provider, name: string, model?: ListedMod
 export const NO_LIST_IN_TIME = new Error('no answer in time');
 
 /**
- * Asks with one key after the other until one is not refused. A refused one begins no cooldown: it may be a key for
- * completions only. Returns the list, or the last status if that is not 200. Throws a `TransportError`, `NO_LIST_IN_TIME`
- * after `limitMs`, or what `readModelList` throws if the answer is no list.
+ * Asks with one key after the other until one is not refused, which begins no cooldown: it may be for completions only.
+ * Returns the list, or the last status. Throws a `TransportError`, `NO_LIST_IN_TIME`, or what `readModelList` throws.
  */
 export async function fetchModelList(
   provider: Provider,

@@ -105,10 +105,7 @@ export class Connection {
       .on('close', () => this.end('the connection was closed', this.#pending.length === 0));
   }
 
-  /**
-   * Runs the script: takes what a request takes of each bucket, or of none; or `tokens` of each in any case. Returns undefined
-   * if the connection has ended or ends first. Never rejects.
-   */
+  /** Runs the script, for a request or to take `tokens` in any case. Returns undefined if the connection ends first. */
   async run(buckets: readonly StoredBucket[], tokens?: number): Promise<Taken | undefined> {
     const args = scriptArguments(buckets, this.#settings.prefix, tokens);
     const answer = await this.#call('EVAL', ...args);
