@@ -50,7 +50,7 @@ function assertNoKey(text: string): void {
 }
 
 describe('the command line', { concurrency: 4 }, () => {
-  test('--help lists every option and exits 0, whatever the file is', async (t) => {
+  test('--help lists every option, --version is the version, whatever the file is', async (t) => {
     const cwd = emptyFolder(t, { 'gateway.toml': 'broken' });
     const { code, stdout, stderr } = await runProgram(t, ['--help'], { cwd });
     assert.deepEqual([code, stderr], [0, '']);
@@ -59,6 +59,8 @@ describe('the command line', { concurrency: 4 }, () => {
     assert.equal(found.map(([, , name]) => name).join(' '), options);
     assert.equal(found.map(([, letter = '']) => letter).join(''), 'pvh');
     assert.ok(stdout.split('\n').every((line) => line.length <= 100));
+    const version = { code: 0, stdout: `${VERSION}\n`, stderr: '' };
+    assert.deepEqual(await runProgram(t, ['--version'], { cwd }), version);
   });
 
   test('says in one line which Node is needed if this one is too old, and exits 1', async (t) => {
@@ -96,15 +98,6 @@ describe('the command line', { concurrency: 4 }, () => {
       imports.join('\n'),
       /\b(?:availableParallelism|getBuiltinModule|hash|isUtf8|parseArgs|registerHooks|styleText)\b/,
     );
-  });
-
-  test('--version prints the version and exits 0, whatever the file is', async (t) => {
-    const cwd = emptyFolder(t, { 'gateway.toml': 'broken' });
-    assert.deepEqual(await runProgram(t, ['--version'], { cwd }), {
-      code: 0,
-      stdout: `${VERSION}\n`,
-      stderr: '',
-    });
   });
 
   /** Arguments with a space between them, and the words of the refusal. */
@@ -148,9 +141,11 @@ describe('the command line', { concurrency: 4 }, () => {
     assertRefused(refused, 78, /^inference-gateway: [^]*--port: found 99999,[^]*--host: found "",/);
   });
 
-  test('-p is --port, -h is --help, -v is --version', () => {
+  test('-p is --port, -h is --help, -v is --version, and =offline stands beside other options', () => {
     assert.deepEqual({ ...parseCommandLine(['-p', '81']) }, { port: '81' });
     assert.deepEqual({ ...parseCommandLine(['-h', '-v']) }, { help: true, version: true });
+    const offline = { port: '1', check: true, offline: true };
+    assert.deepEqual({ ...parseCommandLine(['--port', '1', '--check=offline']) }, offline);
   });
 
   test('--config with a file that cannot be read is refused with exit code 78, the path and the reason', async (t) => {

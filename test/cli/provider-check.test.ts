@@ -2,7 +2,6 @@ import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import { before, describe, test, type TestContext } from 'node:test';
 
-import { parseCommandLine } from '../../src/cli/command-line.ts';
 import { checkHere } from '../support/check.ts';
 import { CLIENT_TOKEN, providerToml, PROVIDER_KEY } from '../support/gateway.ts';
 import { buildOnce, emptyFolder, runProgram } from '../support/process.ts';
@@ -182,13 +181,6 @@ api_keys = ["${PROVIDER_KEY}", "${OTHER_KEY}"]
     assert.deepEqual([asJson.code, ok, registered], [0, true, ['mine']]);
     assert.ok(!('checks' in others));
     assert.equal(upstream.requests.length, 0);
-  });
-
-  test('=offline is read beside other options', () => {
-    assert.deepEqual(
-      { ...parseCommandLine(['--port', '1', '--check=offline']) },
-      { port: '1', check: true, offline: true },
-    );
   });
 
   test('--json prints one document with settings, skipped providers and results', async (t) => {

@@ -9,7 +9,7 @@ import { inspect } from 'node:util';
 
 import { warningsOf as startWarningsOf } from '../../src/cli/startup-report.ts';
 import { BUILT_IN_PROVIDERS } from '../../src/config/built-in-providers.ts';
-import { compareSettings, loadConfig, type Config } from '../../src/config/config.ts';
+import { loadConfig, type Config } from '../../src/config/config.ts';
 import { readSettings } from '../../src/config/read-settings.ts';
 import type { Rows, Setting } from '../../src/config/setting-kinds.ts';
 import { SETTINGS } from '../../src/config/settings-table.ts';
@@ -384,24 +384,6 @@ test('a built-in provider is registered by <ID>_API_KEY, and by nothing else', (
   }
 });
 
-test('a base_url is refused or used as written, but for the slashes at its end', () => {
-  const good =
-    'http://h/chat/completions/v1 http://h/v1/ http://h/v1/// HTTP://H/v1 http://[::1]:1/v1';
-  const padded = [' http://h/v1', 'http://h/v1 ', 'http://h/v1\\n', 'http://h/v1/\\n', 'http:h/v1'];
-  for (const url of [...good.split(' '), 'https://h', ...padded]) {
-    const toml = `[providers.z]\napi_key = "k"\nbase_url = "${url}"`;
-    if (problemsOf(toml).length > 0) assert.ok(!good.split(' ').includes(url), url);
-    else {
-      const { origin, pathname } = new URL(url.replace('\\n', ''));
-      const { baseUrl } = load(toml).providers.registered[0]!;
-      assert.equal(
-        new URL(`${baseUrl}/models`).href,
-        `${origin}${pathname.replace(/\/+$/, '')}/models`,
-      );
-    }
-  }
-});
-
 test('a file with a byte order mark, or CRLF, reads like one without', () => {
   const lines = ['[server]', 'port = 1', '', '# a remark', '[logging]', 'level = "warn"', ''];
   for (const toml of [`\uFEFF${lines.join('\n')}`, lines.join('\r\n')])
@@ -613,16 +595,4 @@ describe('a key', () => {
     // Another URL that begins alike is no secret.
     assert.equal(redact('redis://other'), 'redis://other');
   });
-});
-
-test('a store stays as it was after a reload, and the log names what differs', () => {
-  const limit = '[rate_limit]\nenabled = true\nrequests_per_second = 1\n';
-  const running = load(`${limit}store = "redis://:one@h"`);
-  const more = 'store = "redis://:two@h"\nprefix = "other"\nburst_capacity = 5\n';
-  const { config, changed, needRestart } = compareSettings(running, load(limit + more));
-  assert.deepEqual(needRestart.toSorted(), ['rate_limit.prefix', 'rate_limit.store']);
-  assert.deepEqual(changed, ['rate_limit.burst_capacity']);
-  const { store, global } = config.rateLimit;
-  assert.equal(store?.password?.reveal(), 'one');
-  assert.deepEqual([store.prefix, global.burstCapacity], ['inference-gateway', 5]);
 });
