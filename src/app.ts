@@ -59,11 +59,8 @@ export function createService(initial: Config, runtime: Runtime, outside = OUTSI
   };
   const { breaker, budget, incidents, logger, redact, store, transport } = parts;
   let snapshot = createSnapshot(initial, parts);
-  const server = createHttpServer({
-    handler: snapshot.gateway,
-    limits: runtime.clientLimits,
-    budget,
-  });
+  const limits = runtime.clientLimits;
+  const server = createHttpServer({ handler: snapshot.gateway, limits, budget });
   const figures = {
     url: () => `${localUrl(initial.server.host, server.port)}/v1`,
     isListening: () => server.port !== 0,
@@ -88,8 +85,7 @@ export function createService(initial: Config, runtime: Runtime, outside = OUTSI
   };
   const config = () => snapshot.config;
   const admin: Admin | undefined =
-    settings &&
-    createAdmin(config, settings, figures, { logger, redact, limits: runtime.clientLimits });
+    settings && createAdmin(config, settings, figures, { logger, redact, limits });
   admin?.onConfig(initial);
   const learnModels = () => void (admin && snapshot.listModels());
 
@@ -162,20 +158,11 @@ interface Parts extends ReturnType<typeof createParts> {
 }
 
 /** Creates what outlives every reload. */
-function createParts(
-  config: Config,
-  runtime: Runtime,
-  { createTransport: create, openStore }: typeof OUTSIDE,
-) {
-  const { writeLog: write } = runtime;
+function createParts(config: Config, runtime: Runtime, outside: typeof OUTSIDE) {
   const { store } = config.rateLimit;
   const redact = createRedactor(config.secrets);
-  const logger = createLogger({
-    ...logSettingsOf(config, runtime),
-    toText: formatText,
-    write,
-    redact,
-  });
+  const output = { toText: formatText, write: runtime.writeLog, redact };
+  const logger = createLogger({ ...logSettingsOf(config, runtime), ...output });
   const modelLists: ModelListCache = new WeakMap();
   const breaker = new CircuitBreaker(logger);
   const incidents = new Incidents({
@@ -193,13 +180,13 @@ function createParts(
     redact,
     logger,
     modelLists,
-    transport: create(config.server.upstream),
+    transport: outside.createTransport(config.server.upstream),
     breaker,
     incidents,
     budget: new ByteBudget(config.server),
     warned: new Set<string>(),
     /** The store of the rate limits, if they are shared with other gateways. */
-    store: store && createRedisStore(onStoreState, (events) => openStore(store, events)),
+    store: store && createRedisStore(onStoreState, (events) => outside.openStore(store, events)),
   };
 }
 

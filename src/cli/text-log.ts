@@ -5,7 +5,6 @@ import type { FlatFacts, LogEntry, LogFacts } from '../lib/log.ts';
 import type { RequestFacts } from '../request/facts.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 
-const MAX_COLUMNS = 120;
 const MAX_MESSAGE_CHARACTERS = 2000;
 const MAX_TEXT_VALUE_CHARACTERS = 500;
 /** Values that need no quotes. */
@@ -22,34 +21,26 @@ export function formatText({ time, level, message, ...facts }: LogEntry): string
 
 function formatRequest(clock: string, facts: RequestFacts): string {
   const { client, model, outcome, status, tries = [] } = facts;
-  const asked = `${facts.provider}/${facts.upstream_model}`;
-  const target = facts.upstream_model === undefined || asked === model ? '' : ` → ${asked}`;
+  const sentTo = `${facts.provider}/${facts.upstream_model}`;
+  const target = facts.upstream_model === undefined || sentTo === model ? '' : ` → ${sentTo}`;
   const what = model === undefined ? `${facts.method} ${facts.path}` : `${model}${target}`;
   const times = [facts.first_byte_ms, facts.duration_ms].filter((ms) => ms !== undefined);
   const { prompt_tokens: sent, completion_tokens: received } = facts;
   const isCounted = sent !== undefined || received !== undefined;
-  const start = `${clock} ${outcome.padEnd(14)} ${status ?? '---'}  `;
   const tokens = isCounted ? `  ${sent ?? '?'}+${received ?? '?'} tokens` : '';
-  const end = `  ${[...new Set(times.map(formatMs))].join(', ')}${tokens}`;
-  const middle = escapeControlCharacters(client ? `${client}  ${what}` : what, Infinity);
-  const room = MAX_COLUMNS - start.length - end.length;
-  const shown = middle.length > room ? `${middle.slice(0, room - 1)}…` : middle;
-  const line = `${start}${shown}${end}\n`;
+  const took = [...new Set(times.map(formatMs))].join(', ');
+  const shown = escapeControlCharacters(what, MAX_TEXT_VALUE_CHARACTERS);
+  const asked = client === undefined ? shown : `${client}  ${shown}`;
+  const head = `${clock} ${outcome.padEnd(14)} ${status ?? '---'}`;
+  const line = `${head}  ${asked}  ${took}${tokens}\n`;
   if (outcome === 'ok') return line;
   const { cause, limit, reason, remote, request_id } = facts;
   const details = pairsOf({ reason, limit, cause, remote, request_id }).join(' ');
   return `${line}${tries.map(formatTry).join('')}  ${details}\n`;
 }
 
-function formatTry({
-  provider,
-  model,
-  outcome,
-  duration_ms,
-  key,
-  status,
-  cause,
-}: TryFacts): string {
+function formatTry({ provider, model, outcome, duration_ms, ...others }: TryFacts): string {
+  const { key, status, cause } = others;
   const took = duration_ms === undefined ? [] : [formatMs(duration_ms)];
   const parts = [formatValue(`${provider}/${model}`), outcome, ...took];
   return `  ${[...parts, ...pairsOf({ key, status, cause })].join(' ')}\n`;

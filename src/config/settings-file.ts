@@ -51,8 +51,7 @@ export function readValueFile(path: string, shown: string): string {
     // Without O_NONBLOCK, open() of a named pipe waits for a writer.
     const descriptor = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK);
     try {
-      const stats = fstatSync(descriptor);
-      if (!stats.isFile()) throw fail(`is ${stats.isDirectory() ? 'a directory, ' : ''}not a file`);
+      if (!fstatSync(descriptor).isFile()) throw fail('is not a file');
       bytes = readAtMost(descriptor, MAX_VALUE_BYTES + 1);
     } finally {
       closeSync(descriptor);

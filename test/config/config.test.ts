@@ -460,8 +460,7 @@ headers = { X-Org = "\${file:org}", "x-two" = "b c" }
       'is empty': ['empty', 'blank'],
       'is larger than 64 KiB': ['large'],
       'is not UTF-8 text': ['binary'],
-      'is a directory, not a file': ['folder', ''],
-      'is not a file': ['pipe'],
+      'is not a file': ['folder', '', 'pipe'],
     };
     for (const [reason, names] of Object.entries(reasons)) {
       for (const name of names) {
