@@ -10,11 +10,7 @@ import { localUrl } from './startup-report.ts';
 const TIMEOUT_MS = 5000;
 
 /** Asks for `/health` at the address of the settings. `text` is what to print: the answer, or why there is none. */
-export async function checkHealth(
-  flags: Flags,
-  env: Env,
-  readConfig: () => Config,
-): Promise<{ isHealthy: boolean; text: string }> {
+export async function checkHealth(flags: Flags, env: Env, readConfig: () => Config) {
   let url: string;
   try {
     const { server } = readConfig();

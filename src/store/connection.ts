@@ -187,11 +187,7 @@ export class Connection {
 }
 
 /** Returns the arguments of `EVAL`: asks for what a request takes, or takes `tokens` in any case. */
-export function scriptArguments(
-  buckets: readonly StoredBucket[],
-  prefix: string,
-  tokens?: number,
-): string[] {
+export function scriptArguments(buckets: readonly StoredBucket[], prefix: string, tokens?: number) {
   // Buckets with other settings are other buckets.
   const keys = buckets.map(({ name, rate, capacity, periodSeconds }) => {
     const period = periodSeconds === 1 ? '' : `/${periodSeconds}`;
