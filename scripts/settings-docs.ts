@@ -98,9 +98,8 @@ function integersSchema({ min, max }: Pick<Setting, 'min' | 'max'>): Schema {
 }
 
 function settingSchema(path: string, setting: Setting): Schema {
-  const { type, min, max, choices, isNotEmpty, env, providerEnv } = setting;
-  const { default: fallback } = setting;
-  const text = { type: 'string', ...(isNotEmpty ? { minLength: 1 } : {}) };
+  const { type, min, max, choices, default: fallback, env, providerEnv } = setting;
+  const text = { type: 'string', ...(typeof fallback === 'string' ? { minLength: 1 } : {}) };
   const texts = { type: 'array', items: { type: 'string' } };
   const number = { anyOf: [{ type: 'integer', minimum: min, maximum: max }, REFERENCE] };
   const { min: least, max: most } = MODEL_LIMIT;

@@ -4,9 +4,8 @@ import { createAdmin, type Admin } from './admin/admin.ts';
 import { oldestAgesMs } from './admin/figures.ts';
 import { warningsOf } from './cli/startup-report.ts';
 import { formatText } from './cli/text-log.ts';
+import { compareSettings, ConfigError } from './config/config.ts';
 import type { AliasSettings, Config, StoreSettings } from './config/config.ts';
-import { compareSettings, type Changes } from './config/reload.ts';
-import { ConfigError } from './config/setting-values.ts';
 import type { CLIENT_LIMITS } from './downstream/call.ts';
 import type { DrainOptions } from './downstream/drain.ts';
 import { createHttpServer } from './downstream/http-server.ts';
@@ -60,13 +59,8 @@ export function createService(initial: Config, runtime: Runtime, outside = OUTSI
   };
   const { breaker, budget, incidents, logger, redact, store, transport } = parts;
   let snapshot = createSnapshot(initial, parts);
-  breaker.guard(snapshot.providers.values());
-  incidents.watch(snapshot.providers.keys());
-  const server = createHttpServer({
-    handler: snapshot.gateway,
-    limits: runtime.clientLimits,
-    budget,
-  });
+  const limits = runtime.clientLimits;
+  const server = createHttpServer({ handler: snapshot.gateway, limits, budget });
   const figures = {
     isListening: () => server.port !== 0,
     isDraining: () => server.isDraining,
@@ -90,8 +84,7 @@ export function createService(initial: Config, runtime: Runtime, outside = OUTSI
   };
   const config = () => snapshot.config;
   const admin: Admin | undefined =
-    settings &&
-    createAdmin(config, settings, figures, { logger, redact, limits: runtime.clientLimits });
+    settings && createAdmin(config, settings, figures, { logger, redact, limits });
   admin?.onConfig(initial);
   const learnModels = () => void (admin && snapshot.listModels());
 
@@ -99,8 +92,6 @@ export function createService(initial: Config, runtime: Runtime, outside = OUTSI
   function use(next: Config): void {
     snapshot = createSnapshot(next, parts, snapshot);
     server.setHandler(snapshot.gateway);
-    breaker.guard(snapshot.providers.values());
-    incidents.watch(snapshot.providers.keys());
     redact.add(next.secrets);
     logger.configure(logSettingsOf(next, runtime));
     budget.limits = next.server;
@@ -131,13 +122,13 @@ export function createService(initial: Config, runtime: Runtime, outside = OUTSI
     reload(read: () => Config): void {
       if (server.isDraining) return logger.log('warn', 'reload ignored', { cause: 'draining' });
       const known = warningsOf(config());
-      let changes: Changes;
+      let changes: ReturnType<typeof compareSettings>;
       try {
         changes = compareSettings(config(), read());
         use(changes.config);
       } catch (failure) {
-        const { message, stack = message } = failure as Error;
-        const problems = failure instanceof ConfigError ? failure.problems : [message];
+        const { message, stack } = failure as Error;
+        const { problems } = failure instanceof ConfigError ? failure : { problems: [message] };
         const more = problems.length > 1 ? `, and ${problems.length - 1} more` : '';
         incidents.set('reload', problems[0] + more);
         lastReload = { ...lastReload, isGood: false };
@@ -166,20 +157,11 @@ interface Parts extends ReturnType<typeof createParts> {
 }
 
 /** Creates what outlives every reload. */
-function createParts(
-  config: Config,
-  runtime: Runtime,
-  { createTransport: create, openStore }: typeof OUTSIDE,
-) {
-  const { writeLog: write } = runtime;
+function createParts(config: Config, runtime: Runtime, outside: typeof OUTSIDE) {
   const { store } = config.rateLimit;
   const redact = createRedactor(config.secrets);
-  const logger = createLogger({
-    ...logSettingsOf(config, runtime),
-    toText: formatText,
-    write,
-    redact,
-  });
+  const output = { toText: formatText, write: runtime.writeLog, redact };
+  const logger = createLogger({ ...logSettingsOf(config, runtime), ...output });
   const modelLists: ModelListCache = new WeakMap();
   const breaker = new CircuitBreaker(logger);
   const incidents = new Incidents({
@@ -197,13 +179,13 @@ function createParts(
     redact,
     logger,
     modelLists,
-    transport: create(config.server.upstream),
+    transport: outside.createTransport(config.server.upstream),
     breaker,
     incidents,
     budget: new ByteBudget(config.server),
     warned: new Set<string>(),
     /** The store of the rate limits, if they are shared with other gateways. */
-    store: store && createRedisStore(onStoreState, (events) => openStore(store, events)),
+    store: store && createRedisStore(onStoreState, (events) => outside.openStore(store, events)),
   };
 }
 
@@ -213,7 +195,7 @@ interface Former extends Pick<Services, 'providers' | 'keyPools'> {
 
 /** Creates what depends on the settings: requests keep the one that they began with. Providers with the same settings stay. */
 function createSnapshot(config: Config, parts: Parts, former?: Former) {
-  const { logger, store } = parts;
+  const { breaker, incidents, logger, store } = parts;
   const providers = new Map<string, Provider>();
   const keyPools = new Map<string, KeyPool>();
   for (const settings of config.providers.registered) {
@@ -237,7 +219,10 @@ function createSnapshot(config: Config, parts: Parts, former?: Former) {
     fallbacks: config.providers.fallback.flatMap((id) => providers.get(id) ?? []),
   };
   const listModels = createModelList(all);
-  return { ...all, listModels, gateway: createGateway({ ...all, listModels }) };
+  const gateway = createGateway({ ...all, listModels });
+  breaker.guard(providers.values());
+  incidents.watch(providers.keys());
+  return { ...all, listModels, gateway };
 }
 
 function logSettingsOf({ logging }: Config, { isTerminal }: Runtime): LogSettings {

@@ -4,29 +4,20 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { createService, type Service } from './app.ts';
-import { runCheck, type CheckResult } from './check.ts';
-import { HELP, parseCommandLine, UsageError, type CommandLine } from './cli/command-line.ts';
+import { runCheck } from './check.ts';
+import { EXIT, HELP, parseCommandLine, UsageError, type CommandLine } from './cli/command-line.ts';
 import { startDemo } from './cli/demo.ts';
 import { checkHealth } from './cli/healthcheck.ts';
 import { createLineWriter, type LineWriter } from './cli/line-writer.ts';
-import { handleSignals, ignoreSignals } from './cli/signals.ts';
 import { demoInstructions, describeStartup, startedLine } from './cli/startup-report.ts';
 import { ConfigError } from './config/config.ts';
-import { readSettings, type Settings, type SettingsSource } from './config/read-settings.ts';
+import { readSettings, type Settings } from './config/read-settings.ts';
 import { CLIENT_LIMITS } from './downstream/call.ts';
 import { GatewayError } from './lib/errors.ts';
 import { assertNodeVersion, VERSION } from './lib/version.ts';
 
-const EXIT_FAILED = 1;
-const EXIT_USAGE = 2;
-const EXIT_CHECK_FAILED = 3;
-/** EX_CONFIG of sysexits.h: service managers can be told not to restart after it. */
-const EXIT_CONFIG = 78;
-const CHECK_EXIT_CODES: Record<CheckResult, number> = {
-  ok: 0,
-  'settings wrong': EXIT_CONFIG,
-  failed: EXIT_CHECK_FAILED,
-};
+/** For one Ctrl-C the terminal sends SIGINT to all processes, and npm forwards its own. */
+const REPEATED_SIGNAL_MS = 1000;
 /** Time that a further signal leaves for what was cut, and for the log. */
 const END_MS = 3000;
 /** Limit for the admin listener's answers once the public one has closed. */
@@ -40,23 +31,22 @@ async function main(): Promise<void> {
   if (commandLine.version) return print(`${VERSION}\n`);
 
   const demo = commandLine.demo ? await startDemo() : undefined;
-  let former: SettingsSource | undefined;
+  let isReload = false;
   const read = () => {
-    const settings = readSettings(commandLine, process.env, { demo, former });
-    former = settings.source;
+    const settings = readSettings(commandLine, process.env, { demo, isReload });
+    isReload = settings.source.isFound;
     return settings;
   };
   if (commandLine.check) {
-    const exitCode = CHECK_EXIT_CODES[await runCheck(commandLine, read, print)];
+    const exitCode = await runCheck(commandLine, read, print);
     // Connections and name lookups that the check has abandoned would keep the process alive.
     process.stdout.write('', () => process.exit(exitCode));
     return;
   }
   if (commandLine.healthcheck) {
-    process.exitCode = EXIT_FAILED;
     const readConfig = () => read().config;
     const { isHealthy, text } = await checkHealth(commandLine, process.env, readConfig);
-    if (isHealthy) process.exitCode = 0;
+    process.exitCode = isHealthy ? 0 : EXIT.failed;
     return print(text);
   }
   await serve(read, commandLine);
@@ -66,7 +56,7 @@ async function main(): Promise<void> {
 async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promise<void> {
   const { config, source } = read();
   // If nothing keeps the process alive before it listens, it has failed.
-  process.exitCode = EXIT_FAILED;
+  process.exitCode = EXIT.failed;
   const writer = createLineWriter(process.stdout, (lines) => {
     service.logger.log('warn', 'log lines were dropped', { lines });
   });
@@ -77,32 +67,21 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
     clientLimits: CLIENT_LIMITS,
   });
   const { logger, server, store, transport } = service;
-  handleSignals({
-    stop(signal) {
-      if (!server.isDraining) process.exitCode = 0;
-      return stop(service, writer, signal);
-    },
-    end() {
-      process.exitCode = EXIT_FAILED;
-      server.endDrain();
-      // What was cut may be stuck.
-      setTimeout(() => process.exit(), END_MS).unref();
-    },
-    reload: () => service.reload(() => read().config),
-  });
+  stopOnSignals(service, writer);
+  process.on('SIGHUP', () => service.reload(() => read().config));
   const { host, reusePort } = config.server;
   await store?.connect();
   const { port } = await server.listen(config.server.port, host, reusePort);
   const { admin } = config;
   const listening = admin && service.admin?.listen(admin.port, admin.host);
-  const { port: adminPort } = (await listening?.catch(blameAdmin)) ?? {};
+  const adminPort = (await listening)?.port;
   if (server.isDraining) return;
   process.exitCode = 0;
   process.off('uncaughtException', failStart);
   // The state of the process is unknown, but requests in flight may still be completed.
   process.on('uncaughtException', (error) => {
     logger.log('error', 'uncaught exception', { cause: error.stack });
-    process.exitCode = EXIT_FAILED;
+    process.exitCode = EXIT.failed;
     stop(service, writer, 'uncaught exception');
   });
   service.learnModels();
@@ -112,8 +91,28 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
   if (isDemo) print(demoInstructions(host, port), process.stderr);
 }
 
-function blameAdmin(error: Error): never {
-  throw Object.assign(error, { settingPrefix: '[admin] ' });
+/** Serves on when the reader of standard output or error has gone. SIGUSR1 would open the debugger's port. */
+function ignoreSignals(): void {
+  for (const signal of ['SIGHUP', 'SIGUSR1', 'SIGUSR2']) process.on(signal, () => {});
+  for (const stream of [process.stdout, process.stderr]) stream.on('error', () => {});
+}
+
+/** Stops on SIGTERM and SIGINT, which process 1 of a container ignores without a handler, and ends at once on a further one. */
+function stopOnSignals(service: Service, writer: LineWriter): void {
+  let first: { readonly signal: string; readonly atMs: number } | undefined;
+  const onSignal = (signal: string) => {
+    const isRepeated =
+      first?.signal === signal && performance.now() - first.atMs < REPEATED_SIGNAL_MS;
+    first ??= { signal, atMs: performance.now() };
+    if (!service.server.isDraining) process.exitCode = 0;
+    if (stop(service, writer, signal) || isRepeated) return;
+    process.exitCode = EXIT.failed;
+    service.server.endDrain();
+    // What was cut may be stuck.
+    setTimeout(() => process.exit(), END_MS).unref();
+  };
+  process.on('SIGTERM', onSignal);
+  process.on('SIGINT', onSignal);
 }
 
 /** Drains, and ends the process with `process.exitCode`. Returns false if that has begun before. */
@@ -139,31 +138,13 @@ function print(text: string, stream: NodeJS.WriteStream = process.stdout): void 
   stream.write(text);
 }
 
-/** The message and exit code for a failure before the gateway listens: for the operator, without a stack. */
-function explainFailure(error: unknown): { text: string; exitCode: number } {
-  if (error instanceof UsageError) {
-    return { text: `${error.message}\nSee --help.`, exitCode: EXIT_USAGE };
-  }
-  if (error instanceof ConfigError) return { text: error.message, exitCode: EXIT_CONFIG };
-  type Details = 'code' | 'address' | 'hostname' | 'port' | 'settingPrefix';
-  const failure = error as Error & Partial<Record<Details, string>>;
-  const { code, message, address, hostname, port, settingPrefix = '--' } = failure;
-  const unresolved = `${hostname} cannot be resolved; choose another address with ${settingPrefix}host`;
-  const texts: Record<string, string> = {
-    EADDRINUSE: `port ${port} is already in use; choose another with ${settingPrefix}port`,
-    EACCES: `port ${port} is not permitted; choose one above 1023 with ${settingPrefix}port`,
-    EADDRNOTAVAIL: `${address} is not an address of this machine; choose another with ${settingPrefix}host`,
-    ENOTFOUND: unresolved,
-    EAI_AGAIN: unresolved,
-    ERR_ACCESS_DENIED: 'node --permission allows no network access; add --allow-net',
-  };
-  return { text: (code && texts[code]) ?? message, exitCode: EXIT_FAILED };
-}
-
+/** Ends a start that has failed, with a message for the operator, without a stack. */
 function failStart(error: unknown): void {
-  const { text, exitCode } = explainFailure(error);
-  print(`inference-gateway: ${text}\n`, process.stderr);
-  process.exit(exitCode);
+  const { message } = error as Error;
+  const isUsage = error instanceof UsageError;
+  print(`inference-gateway: ${message}\n${isUsage ? 'See --help.\n' : ''}`, process.stderr);
+  if (isUsage) process.exit(EXIT.usage);
+  process.exit(error instanceof ConfigError ? EXIT.wrongSettings : EXIT.failed);
 }
 
 // Node's permission model throws from a callback if the network is denied.

@@ -10,8 +10,8 @@ One OpenAI-compatible endpoint in front of your model providers.
 
 Usage: node dist/server.js [options]
 
-      --config FILE   settings file (else GATEWAY_CONFIG or the text in GATEWAY_CONFIG_TOML,
-                      not both; else ./gateway.toml if it exists)
+      --config FILE   settings file (else GATEWAY_CONFIG, else the text in GATEWAY_CONFIG_TOML,
+                      else ./gateway.toml if it exists)
   -p, --port PORT     listen port, over GATEWAY_PORT and the file (default 8080)
       --host HOST     bind address, over GATEWAY_HOST and the file (default 0.0.0.0)
       --check         check all settings, print them, ask each provider for its model list, and try
@@ -27,6 +27,15 @@ Usage: node dist/server.js [options]
 Exit codes: 0 done or stopped by a signal, 1 crash or unavailable address, 2 wrong usage,
 3 a provider or the store failed --check, 78 wrong settings.
 `;
+
+/** The exit codes of failures. */
+export const EXIT = {
+  failed: 1,
+  usage: 2,
+  failedCheck: 3,
+  /** EX_CONFIG of sysexits.h: service managers can be told not to restart after it. */
+  wrongSettings: 78,
+} as const;
 
 const OPTIONS = {
   config: { type: 'string' },

@@ -8,27 +8,19 @@ import { ConfigError, type Config, type Env, type Flags } from '../config/config
 import { localUrl } from './startup-report.ts';
 
 const TIMEOUT_MS = 5000;
-const LOOPBACK = '127.0.0.1';
 
-/**
- * Asks for `/health`, for 5 s at most, at the address of the settings. If they are wrong, a gateway may still run with
- * those that it read before: then the port has to be named by an option or a variable. `text` is what to print: the
- * answer, or why there is none.
- */
-export async function checkHealth(
-  flags: Flags,
-  env: Env,
-  readConfig: () => Config,
-): Promise<{ isHealthy: boolean; text: string }> {
+/** Asks for `/health` at the address of the settings. `text` is what to print: the answer, or why there is none. */
+export async function checkHealth(flags: Flags, env: Env, readConfig: () => Config) {
   let url: string;
   try {
     const { server } = readConfig();
     url = localUrl(server.host, server.port);
   } catch (error) {
     if (!(error instanceof ConfigError)) throw error;
+    // A gateway may still run with the settings that it read before.
     const port = Number(flags.port ?? env['GATEWAY_PORT']);
     if (!(port > 0)) return { isHealthy: false, text: `${error.message}\n` };
-    url = localUrl(flags.host ?? (env['GATEWAY_HOST'] || LOOPBACK), port);
+    url = localUrl(flags.host ?? (env['GATEWAY_HOST'] || '127.0.0.1'), port);
   }
   try {
     // fetch refuses some ports, and the default agent may use the environment's proxy.

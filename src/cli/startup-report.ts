@@ -32,7 +32,6 @@ export function describeStartup(started: Started): string {
     const how = [balance.replace('_', ' '), ...(weights?.values() ?? [])].join(' ');
     return `aliases    ${alias} -> ${targets.join(', ')}${balance === 'order' ? '' : ` (${how})`}`;
   });
-  const overridden = [...config.values.plain()].filter(([, { overridesFile }]) => overridesFile);
   const configured = providers.skipped.filter(({ isConfigured }) => isConfigured);
   const skipped = configured.map(({ id, reason }) => `${id} (${reason})`);
   const rest = providers.skipped.length - configured.length;
@@ -42,7 +41,6 @@ export function describeStartup(started: Started): string {
     `listening  ${url}${LOOPBACK_OF.has(host) ? ` (all interfaces, ${host})` : ''}`,
     ...(adminUrl ? [`admin      ${adminUrl}`] : []),
     `settings   ${source.text}`,
-    ...overridden.map(([name, { origin }]) => `overridden ${name} by ${origin}`),
     `providers  ${ids.join(', ') || NO_PROVIDERS}`,
     `skipped    ${skipped.join(', ') || 'none'}`,
     ...(aliases.size > 0 ? aliasLines : ['aliases    none']),
@@ -86,11 +84,9 @@ export function warningsOf(config: Config): string[] {
   const { host, auth, trustedProxies } = config.server;
   const warnings = [...config.warnings];
   if (needsKey(config)) return warnings;
-  const token = auth.enabled ? 'any token' : 'no token';
-  const served = `is served, with ${token}; set [server.auth] keys`;
+  const served = `is served, with ${auth.enabled ? 'any' : 'no'} token; set [server.auth] keys`;
   if (!isLoopback(host)) {
-    const text = `every client that can connect to ${host} ${served}, or host = "127.0.0.1"`;
-    warnings.push(text);
+    warnings.push(`every client that can connect to ${host} ${served}, or host = "127.0.0.1"`);
   }
   if (trustedProxies.length > 0) {
     warnings.push(`every client of the proxies in trusted_proxies ${served}`);

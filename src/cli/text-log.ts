@@ -5,7 +5,6 @@ import type { FlatFacts, LogEntry, LogFacts } from '../lib/log.ts';
 import type { RequestFacts } from '../request/facts.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 
-const MAX_COLUMNS = 120;
 const MAX_MESSAGE_CHARACTERS = 2000;
 const MAX_TEXT_VALUE_CHARACTERS = 500;
 /** Values that need no quotes. */
@@ -22,34 +21,22 @@ export function formatText({ time, level, message, ...facts }: LogEntry): string
 
 function formatRequest(clock: string, facts: RequestFacts): string {
   const { client, model, outcome, status, tries = [] } = facts;
-  const isOk = outcome === 'ok';
-  const asked = `${facts.provider}/${facts.upstream_model}`;
-  const target = facts.upstream_model === undefined || asked === model ? '' : ` → ${asked}`;
+  const sentTo = `${facts.provider}/${facts.upstream_model}`;
+  const target = facts.upstream_model === undefined || sentTo === model ? '' : ` → ${sentTo}`;
   const what = model === undefined ? `${facts.method} ${facts.path}` : `${model}${target}`;
   const times = [facts.first_byte_ms, facts.duration_ms].filter((ms) => ms !== undefined);
-  const figures = [
-    [...new Set(times.map(formatMs))].join(', '),
-    tokensOf(facts),
-    isOk && tries.length > 1 ? `${tries.length} tries` : '',
-  ].filter((text) => text !== '');
-  const start = `${clock} ${outcome.padEnd(14)} ${status ?? '---'}  `;
-  const end = `  ${figures.join('  ')}`;
-  const middle = escapeControlCharacters(
-    client === undefined ? what : `${client}  ${what}`,
-    Infinity,
-  );
-  const room = MAX_COLUMNS - start.length - end.length;
-  const shown = middle.length > room ? `${middle.slice(0, room - 1)}…` : middle;
-  const line = `${start}${shown}${end}\n`;
-  if (isOk) return line;
+  const { prompt_tokens: sent, completion_tokens: received } = facts;
+  const isCounted = sent !== undefined || received !== undefined;
+  const tokens = isCounted ? `  ${sent ?? '?'}+${received ?? '?'} tokens` : '';
+  const took = [...new Set(times.map(formatMs))].join(', ');
+  const shown = escapeControlCharacters(what, MAX_TEXT_VALUE_CHARACTERS);
+  const asked = client === undefined ? shown : `${client}  ${shown}`;
+  const head = `${clock} ${outcome.padEnd(14)} ${status ?? '---'}`;
+  const line = `${head}  ${asked}  ${took}${tokens}\n`;
+  if (outcome === 'ok') return line;
   const { cause, limit, reason, remote, request_id } = facts;
   const details = pairsOf({ reason, limit, cause, remote, request_id }).join(' ');
   return `${line}${tries.map(formatTry).join('')}  ${details}\n`;
-}
-
-function tokensOf({ prompt_tokens: sent, completion_tokens: received }: RequestFacts): string {
-  if (sent === undefined && received === undefined) return '';
-  return `${sent ?? '?'}+${received ?? '?'} tokens`;
 }
 
 function formatTry({ provider, model, outcome, duration_ms, ...others }: TryFacts): string {

@@ -1,7 +1,4 @@
-/**
- * The providers that need no `base_url`. All speak the OpenAI protocol: chat is at
- * `<baseUrl>/chat/completions`, the model list at `<baseUrl>/models`. A new provider is a new row.
- */
+/** The providers that need no `base_url`. All speak the OpenAI protocol; a new one is a new row. */
 
 interface BuiltInProvider {
   readonly baseUrl: string;
@@ -53,7 +50,7 @@ export function keyVariableOf(id: string): string {
   return BUILT_IN_PROVIDERS.get(id)?.keyVariable ?? fillIn('<ID>_API_KEY', id);
 }
 
-/** Returns the variable of a provider's setting. `pattern` is its `providerEnv`; only the key of other providers has one. */
+/** Returns the variable of a setting by its `providerEnv`; of providers that are not built in only the key has one. */
 export function variableOf(id: string, pattern: string): string | undefined {
   if (pattern === '<ID>_API_KEY') return keyVariableOf(id);
   return BUILT_IN_PROVIDERS.has(id) ? fillIn(pattern, id) : undefined;

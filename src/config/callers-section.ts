@@ -26,10 +26,7 @@ export function checkKey(values: SettingValues, name: string, key: string): void
   }
 }
 
-/**
- * Checks all keys that callers send. Also reports what looks like a reference that was not replaced: whoever can guess
- * it would be let in. Warns of a key that is too short to be hidden in texts.
- */
+/** Checks all keys that callers send. Whoever guesses a reference that was not replaced would be let in. */
 export function checkCallerKeys(values: SettingValues): void {
   for (const [name, { value, row }] of values.plain()) {
     if (row.key !== 'of callers') continue;
@@ -39,7 +36,7 @@ export function checkCallerKeys(values: SettingValues): void {
         const text = '"${" in a key: expected "${NAME}" or "${file:PATH}", and in the file';
         values.problem(name, text);
       }
-      if (key.length > 0 && key.length < SHORTEST_SECRET_CHARACTERS) {
+      if (key.length < SHORTEST_SECRET_CHARACTERS) {
         const limit = `${SHORTEST_SECRET_CHARACTERS} characters`;
         const text = `a key of fewer than ${limit} is not hidden in log lines and error texts`;
         values.warning(name, text);
@@ -48,10 +45,7 @@ export function checkCallerKeys(values: SettingValues): void {
   }
 }
 
-/**
- * Returns all clients. No key may be another client's too, nor one of `[server.auth]`: a key tells who calls. Warns of
- * models that can match no alias and no provider, and of tokens that do not count.
- */
+/** Returns all clients. Each has keys of its own, by which it is known. Warns of tokens that do not count. */
 export function readClients(
   values: SettingValues,
   aliases: ReadonlyMap<string, { readonly targets: readonly string[] }>,
@@ -69,9 +63,6 @@ export function readClients(
       ([alias, { targets }]) =>
         matches(pattern, alias) && targets.some((target) => target.startsWith(`${id}/`)),
     );
-  const leadsSomewhere = (pattern: string) =>
-    [...aliases.keys()].some((alias) => matches(pattern, alias)) ||
-    registered.some(({ id }) => leadsTo(pattern, id));
   const names = values.sectionsBelow('clients');
   if (names.length > 0 && !enabled) {
     values.problem('clients', 'clients have no effect while server.auth.enabled is false');
@@ -91,13 +82,9 @@ export function readClients(
       taken.add(text);
     }
     for (const model of models ?? []) {
-      const shown = values.asWritten(model);
-      if (!/^[^*]+\*?$|^\*$/.test(model)) {
-        const text = `"${shown}": expected a name, in which "*" may only be the end`;
-        values.problem(`${path}.models`, text);
-      } else if (!leadsSomewhere(model)) {
-        values.warning(`${path}.models`, `"${shown}" is no alias, and of no registered provider`);
-      }
+      if (/^[^*]+\*?$|^\*$/.test(model)) continue;
+      const text = 'expected a name, in which "*" may only be the end';
+      values.problem(`${path}.models`, `"${values.asWritten(model)}": ${text}`);
     }
     const uncounted = registered
       .filter(({ streamUsage }) => !streamUsage)
@@ -123,13 +110,7 @@ export function toSecrets(keys: Iterable<string> = []): readonly Secret[] {
 /** Returns the operator's listener, or undefined if it has no port: nothing listens then. */
 export function readAdmin(values: SettingValues) {
   const { port, host, keys = [] } = values.section('admin');
-  if (port === undefined) {
-    if (keys.length > 0) values.warning('admin.port', 'not set: there is no admin listener');
-    return undefined;
-  }
-  if (port === values.section('server').port && port !== 0) {
-    values.problem('admin.port', `${port} is the port of [server] too; choose another`);
-  }
+  if (port === undefined) return undefined;
   if (!isLoopback(host) && keys.length === 0) {
     const why = `every client that can connect to ${values.asWritten(host)} could read what others ask for`;
     values.problem('admin.keys', `at least one is required: ${why}; or set host = "127.0.0.1"`);

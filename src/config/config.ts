@@ -1,9 +1,7 @@
-/**
- * The text of gateway.toml, the environment and the command line become one `Config`, or a
- * `ConfigError` that lists all problems. Other folders import the types of settings from here.
- */
+/** What was read becomes a `Config`; a reload compares two. Other folders import the types of settings from here. */
 
 import { isIP } from 'node:net';
+import { isDeepStrictEqual } from 'node:util';
 
 import { isNodeSince } from '../lib/version.ts';
 import { SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
@@ -12,7 +10,7 @@ import { readProviders, type ProviderSettings } from './providers-section.ts';
 import { readRateLimit } from './rate-limit-section.ts';
 import { readValues, type ValueSources } from './read-values.ts';
 import type { BalancedTargets, TARGETS } from './setting-kinds.ts';
-import { ConfigError, type SettingValues } from './setting-values.ts';
+import { ConfigError, SettingValues } from './setting-values.ts';
 
 export type { AdminSettings, BucketSettings, ClientSettings } from './callers-section.ts';
 export type { ProviderSettings };
@@ -33,7 +31,7 @@ export function loadConfig(sources: ValueSources): Config {
 }
 
 /** Checks the values together, and makes the settings of them. Throws `ConfigError` with every problem. */
-export function configOf(values: SettingValues, memoryBytes: number) {
+function configOf(values: SettingValues, memoryBytes: number) {
   checkCallerKeys(values);
   const { firstTokenTimeoutMs = Infinity, ...server } = values.section('server');
   const trustedProxies = server.trustedProxies ?? [];
@@ -95,7 +93,7 @@ export interface AliasSettings {
   readonly targets: readonly string[];
   readonly balance: NonNullable<BalancedTargets['balance']>;
   /** By target; only if it is weighted. */
-  readonly weights?: ReadonlyMap<string, number>;
+  readonly weights: ReadonlyMap<string, number> | undefined;
 }
 
 function readAliases(values: SettingValues, registered: readonly ProviderSettings[]) {
@@ -128,7 +126,35 @@ function readAliases(values: SettingValues, registered: readonly ProviderSetting
       values.problem(`${name}.weights`, text);
     }
     const byTarget = weights && new Map(targets.map((target, index) => [target, weights[index]!]));
-    aliases.set(alias, { targets, balance, ...(byTarget && { weights: byTarget }) });
+    aliases.set(alias, { targets, balance, weights: byTarget });
   }
   return aliases;
+}
+
+/** Compares the settings in use with those that were read. Throws `ConfigError` if callers need no key any more. */
+export function compareSettings(running: Config, next: Config) {
+  // A file that is cut off at the end of a line is valid, and may have lost its keys.
+  if (needsKey(running) && !needsKey(next) && next.server.auth.enabled) {
+    const text =
+      'no key is left, and everybody could call; if that is intended, set enabled = false';
+    throw new ConfigError([`server.auth: ${text}, or restart`]);
+  }
+  const [former, latest] = [running.values.plain(), next.values.plain()];
+  // Listeners are started, the store is connected, and the transport is chosen and checked, once.
+  const isFixed = (name: string) => (former.get(name) ?? latest.get(name))!.row.needsRestart;
+  const different = [...new Set([...former.keys(), ...latest.keys()])].filter(
+    (name) => !isDeepStrictEqual(former.get(name)?.value, latest.get(name)?.value),
+  );
+  const values = new SettingValues([
+    ...[...former].filter(([name]) => isFixed(name)),
+    ...[...latest].filter(([name]) => !isFixed(name)),
+  ]);
+  return {
+    /** The settings that were read, but those that need a restart as they were. */
+    config: { ...configOf(values, next.server.memoryBytes), warnings: next.warnings },
+    /** The names of the settings that are in use now and differ, as they stand in the file. */
+    changed: different.filter((name) => !isFixed(name)),
+    /** The names of those that differ and have no effect before a restart. */
+    needRestart: different.filter(isFixed),
+  };
 }

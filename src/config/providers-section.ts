@@ -2,10 +2,33 @@
 
 import { didYouMean } from '../lib/did-you-mean.ts';
 import { isLoopback, isPrivate } from '../lib/loopback.ts';
+import { Secret } from '../lib/secret.ts';
 import { BUILT_IN_PROVIDERS, keyVariableOf } from './built-in-providers.ts';
-import { checkKey, toSecrets } from './callers-section.ts';
-import { readHeaders, readNames } from './provider-headers.ts';
+import { checkKey, MAX_KEY_CHARACTERS, toSecrets } from './callers-section.ts';
 import type { SettingValues } from './setting-values.ts';
+
+/** A header's name, in lower case. */
+const HEADER_NAME = /^[!#$%&'*+\-.^_`|~0-9a-z]+$/;
+/** The most headers in each of the two lists of those that are passed on. */
+const MAX_NAMES = 32;
+const MAX_NAME_CHARACTERS = 64;
+
+/** Hop-by-hop headers (RFC 9110 7.6.1), what frames the message, and what the gateway sets itself. */
+const REFUSED = new Set(
+  [
+    'connection keep-alive proxy-authorization proxy-connection te trailer transfer-encoding upgrade',
+    'host content-length content-encoding expect',
+    'authorization content-type accept accept-encoding x-request-id traceparent tracestate',
+  ].flatMap((names) => names.split(' ')),
+);
+
+/** In addition, of the headers that are passed on: credentials, and what the gateway sets itself in either direction. */
+const NEVER_PASSED = new RegExp(
+  '^(?:access-control|content|proxy)-|^(?:(?:set-)?cookie2?|(?:x-(?:goog-)?)?api-key|user-agent|' +
+    'sec-fetch-mode|x-gateway-(?:provider|tries)|x-upstream-request-id|server-timing|retry-after(?:-ms)?|' +
+    'x-should-retry|www-authenticate|allow|vary|date|cache-control|x-accel-buffering|' +
+    'x-content-type-options)$',
+);
 
 /** A provider that is enabled and has a key. */
 export type ProviderSettings = Exclude<ReturnType<typeof readProvider>, string>;
@@ -101,10 +124,7 @@ function readBaseUrl(id: string, text: string | undefined, values: SettingValues
   return text.replace(/\/+$/, '');
 }
 
-/**
- * Warns if everybody on the way can read the key, and of the gateway's own address: OPENAI_BASE_URL is often set to it,
- * for the SDKs of programs beside it.
- */
+/** OPENAI_BASE_URL is often set to the gateway's own address, for the SDKs of programs beside it. */
 function warnOfBaseUrl(name: string, baseUrl: string, values: SettingValues): void {
   if (!URL.canParse(baseUrl)) return;
   const { protocol, hostname, port } = new URL(baseUrl);
@@ -112,11 +132,51 @@ function warnOfBaseUrl(name: string, baseUrl: string, values: SettingValues): vo
     values.warning(name, 'http:// beyond a private network: the key travels in clear text');
   }
   const server = values.section('server');
-  const host = hostname.replace(/^\[|\]$/g, '');
-  const isEverywhere = server.host === '0.0.0.0' || server.host === '::';
-  const isHere =
-    host === server.host || (isLoopback(host) && (isEverywhere || isLoopback(server.host)));
-  if (isHere && Number(port || (protocol === 'https:' ? 443 : 80)) === server.port) {
+  const isHere = isLoopback(hostname) || hostname === server.host;
+  if (isHere && Number(port) === server.port) {
     values.warning(name, "this is the gateway's own address: requests would come back to it");
   }
+}
+
+/** Checks the headers, and returns them with their names in lower case. */
+function readHeaders(
+  setting: string,
+  headers: Readonly<Record<string, string>> = {},
+  values: SettingValues,
+): Readonly<Record<string, Secret>> {
+  const checked = new Map<string, Secret>();
+  for (const [written, value] of Object.entries(headers)) {
+    const name = written.toLowerCase();
+    const shown = JSON.stringify(written);
+    if (!HEADER_NAME.test(name)) {
+      values.problem(setting, `${shown} is no name of a header`);
+    } else if (REFUSED.has(name)) {
+      values.problem(setting, `${shown} is set by the gateway itself`);
+    } else if (checked.has(name)) {
+      values.problem(setting, `${shown} is there twice; case makes no difference`);
+    } else if (!/^[\t\x20-\x7e]*$/.test(value)) {
+      values.problem(setting, `the value of ${shown} must be visible ASCII, spaces and tabs`);
+    } else if (value.length > MAX_KEY_CHARACTERS) {
+      const limit = `${MAX_KEY_CHARACTERS} characters`;
+      values.problem(setting, `the value of ${shown} is longer than ${limit}`);
+    }
+    checked.set(name, new Secret(value));
+  }
+  return Object.fromEntries(checked);
+}
+
+/** Checks the names of headers that are passed on, and returns them in lower case; undefined if there are none. */
+function readNames(setting: string, texts: readonly string[] = [], values: SettingValues) {
+  for (const text of texts) {
+    const name = text.toLowerCase();
+    const shown = JSON.stringify(values.asWritten(text));
+    if (!HEADER_NAME.test(name) || name.length > MAX_NAME_CHARACTERS) {
+      values.problem(setting, `${shown} is no name of at most ${MAX_NAME_CHARACTERS} characters`);
+    } else if (REFUSED.has(name) || NEVER_PASSED.test(name)) {
+      values.problem(setting, `${shown} is a credential, or set by the gateway itself`);
+    }
+  }
+  const names = new Set(texts.map((text) => text.toLowerCase()));
+  if (names.size > MAX_NAMES) values.problem(setting, `more than ${MAX_NAMES} names`);
+  return names.size > 0 ? [...names] : undefined;
 }

@@ -43,20 +43,17 @@ function readStore(url: string | undefined, prefix: string, values: SettingValue
   }
   // An unset variable in it has been reported.
   if (url === undefined || values.wrong.has('rate_limit.store')) return undefined;
-  const parsed = parseStoreUrl(url);
-  // The names of the keys in the store begin with the prefix.
-  if (typeof parsed !== 'string') return { ...parsed, prefix };
-  values.problem('rate_limit.store', parsed);
-  return undefined;
-}
-
-/** Returns the parts of the URL, or what is wrong with it. */
-function parseStoreUrl(url: string) {
-  if (url.length > MAX_KEY_CHARACTERS) return `longer than ${MAX_KEY_CHARACTERS} characters`;
+  const refuse = (text: string) => values.problem('rate_limit.store', text);
+  if (url.length > MAX_KEY_CHARACTERS)
+    return refuse(`longer than ${MAX_KEY_CHARACTERS} characters`);
   const [, scheme, username, password, address, name = '', port = '6379', database = ''] =
     STORE_URL.exec(url) ?? [];
-  if (scheme === undefined || (address !== undefined && isIP(address) !== 6)) return EXPECTED_URL;
-  if (Number(port) < 1 || Number(port) > MAX_PORT) return `expected a port from 1 to ${MAX_PORT}`;
+  if (scheme === undefined || (address !== undefined && isIP(address) !== 6)) {
+    return refuse(EXPECTED_URL);
+  }
+  if (Number(port) < 1 || Number(port) > MAX_PORT) {
+    return refuse(`expected a port from 1 to ${MAX_PORT}`);
+  }
   try {
     return {
       /** A name or an address; IPv6 without brackets. */
@@ -66,8 +63,10 @@ function parseStoreUrl(url: string) {
       username: username ? decodeURIComponent(username) : undefined,
       password: password === undefined ? undefined : new Secret(decodeURIComponent(password)),
       database: Number(database),
+      /** The names of the keys in the store begin with it. */
+      prefix,
     };
   } catch {
-    return EXPECTED_URL;
+    return refuse(EXPECTED_URL);
   }
 }

@@ -1,9 +1,6 @@
-/**
- * Reads the file's table, the environment and the command line by the table of settings. Problems are collected and
- * reported together.
- */
+/** Reads the file, the environment and the command line by the table of settings. */
 
-import { isDeepStrictEqual } from 'node:util';
+import { resolve } from 'node:path';
 
 import { didYouMean } from '../lib/did-you-mean.ts';
 import { BUILT_IN_PROVIDERS, keyVariableOf, variableOf } from './built-in-providers.ts';
@@ -15,9 +12,8 @@ import {
   type Rows,
   type Setting,
 } from './setting-kinds.ts';
-import { expandReferences } from './references.ts';
-import { SettingValues, type SettingValue } from './setting-values.ts';
-import { parseToml } from './settings-file.ts';
+import { ConfigError, SettingValues, type SettingValue } from './setting-values.ts';
+import { parseToml, readValueFile } from './settings-file.ts';
 import { MIN_BUFFERED_BYTES, SETTINGS } from './settings-table.ts';
 
 export type Env = Readonly<Record<string, string | undefined>>;
@@ -37,14 +33,24 @@ export interface ValueSources {
   readonly memoryBytes?: number;
 }
 
+/** A reference to a variable. */
+const VARIABLE = /\$\{([A-Za-z_][A-Za-z0-9_]*)\}/;
+/** The path of a file may have variables in it: `${file:${CREDENTIALS_DIRECTORY}/openai}`. */
+const REFERENCE = new RegExp(
+  `\\$\\{file:((?:[^{}]|${VARIABLE.source})*)\\}|${VARIABLE.source}`,
+  'g',
+);
+/** As in a shell. */
+const WITHOUT_BRACES = /^\$[A-Z][A-Z0-9_]*$/;
+const AS_WRITTEN = 'the text is used as written';
+
 const PREFIX = 'GATEWAY_';
 /** `tcp://10.0.0.7:80`: what Kubernetes and Docker links set for a Service `gateway`, besides `GATEWAY_SERVICE_HOST`. */
 const SERVICE_LINK = /^(?:tcp|udp|sctp):\/\//;
 const SERVICE_LINK_NAME =
   /^GATEWAY_(?:\w+_)?(?:SERVICE_(?:HOST|PORT)|PORT_\d+_(?:TCP|UDP|SCTP))(?:_|$)/;
 
-const REMOVED = new Set(['server.workers', 'GATEWAY_WORKERS']);
-const REMOVED_HINT =
+const NO_WORKERS =
   'is no setting any more; several processes serve one port with [server] reuse_port = true (docs/deployment.md)';
 
 const ROWS: Readonly<Record<string, Rows>> = SETTINGS;
@@ -72,9 +78,9 @@ class ValueReader {
   #readSection(found: unknown, path: string, pattern: string): void {
     const table = isTable(found) ? found : {};
     const rows = ROWS[pattern] ?? {};
-    const sections = Object.keys(ROWS)
-      .filter((name) => name.startsWith(nameOf(pattern, '')))
-      .map((name) => name.slice(nameOf(pattern, '').length).split('.')[0]!);
+    const prefix = nameOf(pattern, '');
+    const below = Object.keys(ROWS).filter((name) => name.startsWith(prefix));
+    const sections = below.map((name) => name.slice(prefix.length).split('.')[0]!);
     const known = new Set([...Object.keys(rows), ...sections]);
     // `<id>` stands for any key.
     const placeholder = [...known].find((key) => key.startsWith('<'));
@@ -91,11 +97,11 @@ class ValueReader {
       const isScalar = pattern === 'providers' && !isTable(table[key]) && !builtIn.includes(key);
       if (keyInTable && rows[keyInTable]) {
         this.#readValue(path, key, table[key], rows[keyInTable]);
-      } else if (keyInTable === undefined || isScalar) {
-        const unknown = `unknown key${didYouMean(key, [...known, ...builtIn])}`;
-        this.values.problem(name, REMOVED.has(name) ? REMOVED_HINT : unknown);
-      } else {
+      } else if (keyInTable && !isScalar) {
         this.#readSection(table[key] ?? {}, name, nameOf(pattern, keyInTable));
+      } else {
+        const unknown = `unknown key${didYouMean(key, [...known, ...builtIn])}`;
+        this.values.problem(name, name === 'server.workers' ? NO_WORKERS : unknown);
       }
     }
   }
@@ -129,10 +135,7 @@ class ValueReader {
       // As it stands in the file: what replaced a reference may be a key that belongs to another setting.
       const problems = problemsOf(row, value, origin === undefined ? written : value);
       for (const [below, text] of problems) this.values.problem(name + below, text, origin);
-      if (problems.length > 0) continue;
-      const isOfVariable = origin !== undefined && origin === row.env && written !== undefined;
-      const overridesFile = isOfVariable && !isDeepStrictEqual(value, result.value);
-      result = { value, row, origin, overridesFile };
+      if (problems.length === 0) result = { value, row, origin };
     }
     if (result.value !== undefined) this.values.set(name, result);
   }
@@ -155,13 +158,6 @@ class ValueReader {
     return expanded === written ? expanded : parseText(row, expanded);
   }
 
-  /** Looks up a variable of the environment: no warning says then that nothing reads it. */
-  #variable(name: string): string | undefined {
-    const { env } = this.#sources;
-    this.#variables.add(name);
-    return Object.hasOwn(env, name) ? env[name] : undefined;
-  }
-
   /** Replaces the references in a text, or in the texts of an array or a table. */
   #expand(name: string, value: unknown, row: Setting): unknown {
     if (Array.isArray(value)) return value.map((item) => this.#expand(name, item, row));
@@ -170,14 +166,61 @@ class ValueReader {
       return Object.fromEntries(entries.map(([key, item]) => [key, this.#expand(name, item, row)]));
     }
     if (typeof value !== 'string') return value;
-    const expanded = expandReferences(value, row, {
-      variable: (variable) => this.#variable(variable),
-      directory: this.#sources.directory,
-      problem: (why) => this.values.problem(name, why),
-      warning: (why) => this.values.warning(name, why),
-    });
+    const expanded = this.#expandText(name, value, row);
     if (expanded !== value) this.values.replaced(expanded, value);
     return expanded;
+  }
+
+  /** What replaces a reference is not expanded again. A key of a provider whose variable is not set becomes ''. */
+  #expandText(name: string, text: string, { key, type }: Setting): string {
+    const { values } = this;
+    // The other keys must not have it at all: `checkCallerKeys`, `readStore`.
+    const mayStay = key === undefined || key === 'of a provider';
+    let isLeftOut = false;
+    // `${NAME:-default}` or `${file:/path`.
+    if (mayStay && text.replace(REFERENCE, ' ').includes('${')) {
+      values.warning(name, `"\${" begins no reference here; ${AS_WRITTEN}`);
+    }
+    if (WITHOUT_BRACES.test(text)) {
+      values.warning(name, `a reference has braces: "\${NAME}"; ${AS_WRITTEN}`);
+    }
+    const expanded = text.replace(REFERENCE, (reference, path?: string, _?, variable = '') => {
+      try {
+        return path === undefined ? this.#valueOf(variable) : this.#textOfFile(path);
+      } catch (error) {
+        if (!(error instanceof ConfigError)) throw error;
+        const { message } = error;
+        if (path !== undefined || !mayStay) values.problem(name, message);
+        else {
+          isLeftOut = key !== undefined && type !== 'headers';
+          values.warning(name, `${message}; ${isLeftOut ? 'the key is left out' : AS_WRITTEN}`);
+        }
+        return reference;
+      }
+    });
+    return isLeftOut ? '' : expanded;
+  }
+
+  #valueOf(name: string): string {
+    const value = this.#variable(name);
+    if (value === undefined) throw new ConfigError([`environment variable ${name} is not set`]);
+    return value;
+  }
+
+  #textOfFile(path: string): string {
+    const { directory = '' } = this.#sources;
+    const variables = new RegExp(VARIABLE, 'g');
+    const actual = path.replaceAll(variables, (_, name: string) => this.#valueOf(name));
+    // The value of a variable may be a key by mistake: a message shows the path as it is written.
+    const shown = actual === path ? resolve(directory, path) : path;
+    return readValueFile(resolve(directory, actual), shown);
+  }
+
+  /** Looks up a variable of the environment: no warning says then that nothing reads it. */
+  #variable(name: string): string | undefined {
+    const { env } = this.#sources;
+    this.#variables.add(name);
+    return Object.hasOwn(env, name) ? env[name] : undefined;
   }
 
   #warnOfUnknownVariables(): void {
@@ -185,8 +228,7 @@ class ValueReader {
     for (const [name, value = ''] of Object.entries(this.#sources.env)) {
       const isOther = !name.startsWith(PREFIX) || known.includes(name);
       if (isOther || SERVICE_LINK_NAME.test(name) || SERVICE_LINK.test(value)) continue;
-      if (value && REMOVED.has(name)) this.values.problem(name, REMOVED_HINT);
-      else this.values.warning(name, `no setting has this variable${didYouMean(name, known)}`);
+      this.values.warning(name, `no setting has this variable${didYouMean(name, known)}`);
     }
   }
 }

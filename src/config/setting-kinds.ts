@@ -15,25 +15,22 @@ export interface Setting<T = unknown> {
   readonly accepts: (value: unknown) => boolean;
   /** What it accepts, for a message. */
   readonly expected: string;
+  /** The setting whose value is the default. */
   readonly inherits?: string;
   /** Bounds of integers, also those in arrays, and of seconds. */
   readonly min?: number;
   readonly max?: number;
   /** A text may only be one of these. */
   readonly choices?: readonly string[];
-  readonly isNotEmpty?: boolean;
   /** The keys of a table that may be its value; `<model>` stands for any. */
-  readonly rows?: ReadonlyMap<string, Setting>;
+  readonly rows?: Rows;
   /** The variable that wins over the file. */
   readonly env?: string;
   /** A variable that the file wins over; `<ID>` stands for the provider's id in capitals. */
   readonly providerEnv?: string;
   /** The option that wins over both. */
   readonly flag?: 'port' | 'host';
-  /**
-   * A key is never printed. A text with an unset variable must never become a key that callers are accepted with, nor
-   * a password of the store.
-   */
+  /** A key is never printed. What callers or the store take is never a text with an unset variable. */
   readonly key?: 'of callers' | 'of a provider' | 'of the store';
   /** A reload cannot change it. */
   readonly needsRestart?: true;
@@ -41,42 +38,35 @@ export interface Setting<T = unknown> {
 
 export type Rows = Readonly<Record<string, Setting>>;
 
-const MAX_SECONDS = Math.floor(MAX_TIMER_MS / 1000);
-
+/** The type of a value whose default has the type `D`. */
 type Or<T, D> = D extends undefined ? T | undefined : T;
+type Maybe<T> = T | undefined;
+type Accepts = Setting['accepts'];
 
-function kind<const K extends Setting['type'], T>(
-  type: K,
-  expected: string,
-  accepts: (value: unknown) => boolean,
-  fallback: T,
-) {
+function kind<const K, T>(type: K, expected: string, accepts: Accepts, fallback: T) {
   return { type, expected, accepts, default: fallback };
 }
 
 const isText = (value: unknown) => typeof value === 'string';
 const areTexts = (value: unknown) => Array.isArray(value) && value.every(isText);
 
-export function integer<D extends number | undefined = undefined>(
-  min: number,
-  max: number,
-  fallback?: D,
-) {
-  const accepts = (value: unknown) =>
+export function integer<D extends Maybe<number>>(min: number, max: number, fallback?: D) {
+  const accepts: Accepts = (value) =>
     Number.isInteger(value) && Number(value) >= min && Number(value) <= max;
   const expected = `an integer from ${min} to ${max}`;
   return { ...kind('integer', expected, accepts, fallback as Or<number, D>), min, max };
 }
 
-export function seconds<D extends number | undefined = undefined>(min: number, fallback?: D) {
-  return { ...integer(min, MAX_SECONDS, fallback), type: 'seconds' } as const;
+export function seconds<D extends Maybe<number>>(min: number, fallback?: D) {
+  const max = Math.floor(MAX_TIMER_MS / 1000);
+  return { ...integer(min, max, fallback), type: 'seconds' } as const;
 }
 
 export function integers(min: number, max: number) {
-  const one = integer(min, max);
-  const accepts = (value: unknown) => Array.isArray(value) && value.every(one.accepts);
-  const expected = one.expected.replace('an integer', 'an array of integers');
-  const none = undefined as readonly number[] | undefined;
+  const { accepts: isOne } = integer(min, max);
+  const accepts: Accepts = (value) => Array.isArray(value) && value.every(isOne);
+  const none = undefined as Maybe<readonly number[]>;
+  const expected = `an array of integers from ${min} to ${max}`;
   return { ...kind('integers', expected, accepts, none), min, max };
 }
 
@@ -85,23 +75,23 @@ export function boolean(fallback: boolean) {
 }
 
 export function oneOf<const T extends string>(choices: readonly T[], fallback: NoInfer<T>) {
-  const accepts = (value: unknown) => choices.includes(value as T);
+  const accepts: Accepts = (value) => choices.includes(value as T);
   return { ...kind('text', `one of ${choices.join(', ')}`, accepts, fallback), choices };
 }
 
-/** With a default it may not be empty. */
-export function text<D extends string | undefined = undefined>(fallback?: D) {
-  const isNotEmpty = fallback !== undefined;
-  const accepts = (value: unknown) => isText(value) && !(isNotEmpty && value === '');
-  const expected = isNotEmpty ? 'a string that is not empty' : 'a string';
-  return { ...kind('text', expected, accepts, fallback as Or<string, D>), isNotEmpty };
+/** With a default it may not be blank. */
+export function text<D extends Maybe<string>>(fallback?: D) {
+  const mayBeBlank = fallback === undefined;
+  const accepts: Accepts = (value) => isText(value) && (mayBeBlank || value.trim() !== '');
+  const expected = mayBeBlank ? 'a string' : 'a string that is not empty';
+  return kind('text', expected, accepts, fallback as Or<string, D>);
 }
 
-const noTexts = undefined as readonly string[] | undefined;
+const noTexts = undefined as Maybe<readonly string[]>;
 export const TEXTS = kind('texts', 'an array of strings', areTexts, noTexts);
 
-const areHeaders = (value: unknown) => isTable(value) && areTexts(Object.values(value));
-const noHeaders = undefined as Readonly<Record<string, string>> | undefined;
+const areHeaders: Accepts = (value) => isTable(value) && areTexts(Object.values(value));
+const noHeaders = undefined as Maybe<Readonly<Record<string, string>>>;
 export const HEADERS = kind('headers', 'a table of strings', areHeaders, noHeaders);
 
 export const BALANCES = ['order', 'least_busy', 'weighted'] as const;
@@ -119,17 +109,13 @@ export const TARGETS = {
     'targets',
     `a string, an array of strings, or { targets = […], balance = "${BALANCES.join('" or "')}" }`,
     (value) => isText(value) || areTexts(value),
-    undefined as string | readonly string[] | BalancedTargets | undefined,
+    undefined as Maybe<string | readonly string[] | BalancedTargets>,
   ),
-  rows: new Map<string, Setting>([
-    ['targets', TEXTS],
-    ['balance', oneOf(BALANCES, 'order')],
-    ['weights', WEIGHTS],
-  ]),
+  rows: { targets: TEXTS, balance: oneOf(BALANCES, 'order'), weights: WEIGHTS },
 };
 
-function table<T>(rows: ReadonlyMap<string, Setting>, fallback: T) {
-  const expected = `a table with ${[...rows.keys()].join(', ')}`;
+function table<T>(rows: Rows, fallback: T) {
+  const expected = `a table with ${Object.keys(rows).join(', ')}`;
   return { ...kind('table', expected, () => false, fallback), rows };
 }
 
@@ -140,17 +126,12 @@ export const MODEL_LIMITS = (
 ).split(' ');
 export const MODEL_LIMIT = integer(1, 1_000_000_000);
 type Limits = Readonly<Record<string, number>>;
-const LIMITS = table(new Map(MODEL_LIMITS.map((name) => [name, MODEL_LIMIT])), undefined);
+const LIMITS = table(Object.fromEntries(MODEL_LIMITS.map((name) => [name, MODEL_LIMIT])), {});
 
-export const DETAILS = table(
-  new Map([['<model>', LIMITS]]),
-  undefined as Readonly<Record<string, Limits>> | undefined,
-);
+const noDetails = undefined as Maybe<Readonly<Record<string, Limits>>>;
+export const DETAILS = table({ '<model>': LIMITS }, noDetails);
 
-/**
- * Returns what is wrong with a value: each problem with the path below the setting's name, '' for the value itself. It
- * shows what is `written` in the file.
- */
+/** Returns what is wrong with a value, each with its path below the setting. It shows what is `written` in the file. */
 export function problemsOf(
   row: Setting,
   value: unknown,
@@ -163,8 +144,8 @@ export function problemsOf(
   }
   const needed = type === 'targets' ? ['targets'] : [];
   return [...new Set([...needed, ...Object.keys(value)])].flatMap((key) => {
-    const own = rows.get(key) ?? rows.get('<model>');
-    if (!own) return [[`.${key}`, `unknown key${didYouMean(key, [...rows.keys()])}`]];
+    const own = Object.hasOwn(rows, key) ? rows[key] : rows['<model>'];
+    if (!own) return [[`.${key}`, `unknown key${didYouMean(key, Object.keys(rows))}`]];
     const problems = problemsOf(own, value[key], (written as Table)[key]);
     return problems.map(([path, problem]) => [`.${key}${path}`, problem]);
   });
@@ -180,9 +161,7 @@ export function parseText({ type, choices }: Setting, value: string): unknown {
 }
 
 export function isTable(value: unknown): value is Table {
-  return (
-    typeof value === 'object' && value !== null && !Array.isArray(value) && !(value instanceof Date)
-  );
+  return typeOf(value) === 'a table';
 }
 
 function describe(value: unknown): string {
@@ -193,5 +172,6 @@ function describe(value: unknown): string {
 
 export function typeOf(value: unknown): string {
   if (Array.isArray(value)) return 'an array';
-  return isTable(value) ? 'a table' : value instanceof Date ? 'a date' : `a ${typeof value}`;
+  if (value instanceof Date) return 'a date';
+  return typeof value === 'object' && value !== null ? 'a table' : `a ${typeof value}`;
 }

@@ -20,8 +20,6 @@ export interface SettingValue {
   readonly row: Setting;
   /** The variable or option that the value comes from, if not from the file. */
   readonly origin: string | undefined;
-  /** The file has another value, over which that variable wins. */
-  readonly overridesFile?: boolean;
 }
 
 type Table = typeof SETTINGS;
@@ -66,11 +64,9 @@ export class SettingValues {
     );
   }
 
-  /**
-   * All keys, for what must not be printed. A URL and a header's value are hidden in texts only as a whole. A provider's
-   * id in place of a key is a placeholder for a local server: to hide it would hide the name in the log.
-   */
+  /** All keys, for what must not be printed. A URL and a header's value are hidden in texts only as a whole. */
   secrets(): Secret[] {
+    // An id in place of a key is a placeholder for a local server: to hide it would hide the name in the log.
     const ids = new Set(this.sectionsBelow('providers').map((id) => id.toLowerCase()));
     return [...this.#values].flatMap(([name, { value, row }]) => {
       if (!row.key) return [];
@@ -99,15 +95,13 @@ export class SettingValues {
 
   /** The names of the sections below this one that have a value. */
   sectionsBelow(path: string): string[] {
-    const keys = [...this.#values.keys()]
-      .filter((name) => name.startsWith(`${path}.`))
-      .map((name) => name.slice(path.length + 1));
+    const below = [...this.#values.keys()].filter((name) => name.startsWith(`${path}.`));
     // An id may have dots, the key behind it has none.
-    const ids = keys.flatMap((key) => /^(.*)\./s.exec(key)?.[1] ?? []);
+    const ids = below.flatMap((name) => /^(.*)\./s.exec(name.slice(path.length + 1))?.[1] ?? []);
     return [...new Set(ids)];
   }
 
-  problem(name: string, text: string, origin = this.#values.get(name)?.origin): void {
+  problem(name: string, text: string, origin = this.#values.get(name)?.origin): undefined {
     this.wrong.add(name);
     this.problems.push(`${origin ?? `${this.#filePrefix}${name}`}: ${text}`);
   }

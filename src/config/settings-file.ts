@@ -2,7 +2,15 @@
 
 // Whole: on an old Node an import by name fails before any code can say which one is needed.
 import nodeBuffer from 'node:buffer';
-import { closeSync, constants, fstatSync, openSync, readFileSync, readSync } from 'node:fs';
+import {
+  closeSync,
+  constants,
+  fstatSync,
+  openSync,
+  readFileSync,
+  readSync,
+  statSync,
+} from 'node:fs';
 
 import { parse, TomlError } from 'smol-toml';
 
@@ -17,8 +25,12 @@ const READ_FAILURES: Readonly<Record<string, string>> = {
 const MAX_VALUE_BYTES = 65_536;
 
 /** Returns the text of the file, or undefined if it is optional and does not exist. Throws `ConfigError` if it cannot be read. */
-export function readSettingsFile(path: string, isOptional: boolean): string | undefined {
+export function readSettingsFile(path: string, isOptional: boolean, isReload: boolean) {
   try {
+    // A pipe would wait for another writer.
+    if (isReload && !statSync(path).isFile()) {
+      throw new ConfigError([`${path}: is not a regular file, and cannot be read again`]);
+    }
     return readFileSync(path, 'utf8');
   } catch (error) {
     if (isOptional && (error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
@@ -27,10 +39,7 @@ export function readSettingsFile(path: string, isOptional: boolean): string | un
   }
 }
 
-/**
- * Returns the text of a file that holds one value, without its last line end. `path` is absolute, `shown` is the path
- * for messages. Throws `ConfigError` if it is no regular file, cannot be read, is empty, larger than 64 KiB or not UTF-8.
- */
+/** Returns the text of a file that holds one value, without its last line end. Throws `ConfigError`, with `shown` as the path. */
 export function readValueFile(path: string, shown: string): string {
   const fail = (reason: string) => new ConfigError([`${shown}: ${reason}`]);
   let bytes: Buffer;
@@ -38,14 +47,13 @@ export function readValueFile(path: string, shown: string): string {
     // Without O_NONBLOCK, open() of a named pipe waits for a writer.
     const descriptor = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK);
     try {
-      const stats = fstatSync(descriptor);
-      if (!stats.isFile()) throw fail(`is ${stats.isDirectory() ? 'a directory, ' : ''}not a file`);
+      if (!fstatSync(descriptor).isFile()) throw fail('is not a file');
       bytes = readAtMost(descriptor, MAX_VALUE_BYTES + 1);
     } finally {
       closeSync(descriptor);
     }
   } catch (error) {
-    throw error instanceof ConfigError ? error : toConfigError(error, shown);
+    throw toConfigError(error, shown);
   }
   if (bytes.length > MAX_VALUE_BYTES) throw fail('is larger than 64 KiB');
   if (!nodeBuffer.isUtf8(bytes)) throw fail('is not UTF-8 text');
@@ -67,6 +75,7 @@ function readAtMost(descriptor: number, maxBytes: number): Buffer {
 }
 
 function toConfigError(error: unknown, path: string, permissionHint = ''): ConfigError {
+  if (error instanceof ConfigError) return error;
   const { code = 'unknown error' } = error as NodeJS.ErrnoException;
   const reason =
     code === 'ERR_ACCESS_DENIED'
@@ -83,13 +92,9 @@ export function parseToml(text: string, prefix: string): Table {
     if (!(error instanceof TomlError)) throw error;
     const line = text.split(/\r?\n/)[error.line - 1] ?? '';
     const reason = error.message.split('\n')[0]!.replace('Invalid TOML document: ', '');
-    const needsQuotes = /invalid value|numeric literal/.test(reason);
-    const hint = needsQuotes ? '; text needs quotes: key = "text"' : '';
-    const place = `line ${error.line}, column ${error.column}`;
+    const place = `${prefix}line ${error.line}, column ${error.column}`;
     const pointer = `${' '.repeat(error.column - 1)}^`;
-    throw new ConfigError([
-      `${prefix}${place}: ${reason}${hint}\n  ${hideSecrets(line)}\n  ${pointer}`,
-    ]);
+    throw new ConfigError([`${place}: ${reason}\n  ${hideSecrets(line)}\n  ${pointer}`]);
   }
 }
 

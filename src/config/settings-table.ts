@@ -28,7 +28,6 @@ const BUCKET = {
 
 const CONCURRENCY = { max_concurrent_requests: integer(0, 1_000_000, 0) };
 
-const MAX_BODY_BYTES = 268_435_456;
 /** The default of `max_buffered_bytes` is a quarter of the memory, but not less. */
 export const MIN_BUFFERED_BYTES = 67_108_864;
 
@@ -46,7 +45,7 @@ export const SETTINGS = {
     ...CONCURRENCY,
     drain_delay: seconds(0, 0),
     retries: integer(0, MAX_RETRIES, 0),
-    max_body_bytes: integer(1, MAX_BODY_BYTES, 33_554_432),
+    max_body_bytes: integer(1, 268_435_456, 33_554_432),
     max_buffered_bytes: integer(1_048_576, 2 ** 40, MIN_BUFFERED_BYTES),
     cors: { ...boolean(false), env: 'GATEWAY_CORS' },
     upstream: { ...oneOf(['auto', 'fetch'], 'auto'), env: 'GATEWAY_UPSTREAM', needsRestart: true },

@@ -105,10 +105,7 @@ export class Connection {
       .on('close', () => this.end('the connection was closed', this.#pending.length === 0));
   }
 
-  /**
-   * Runs the script: takes what a request takes of each bucket, or of none; or `tokens` of each in any case. Returns undefined
-   * if the connection has ended or ends first. Never rejects.
-   */
+  /** Runs the script, for a request or to take `tokens` in any case. Returns undefined if the connection ends first. */
   async run(buckets: readonly StoredBucket[], tokens?: number): Promise<Taken | undefined> {
     const args = scriptArguments(buckets, this.#settings.prefix, tokens);
     const answer = await this.#call('EVAL', ...args);
@@ -190,11 +187,7 @@ export class Connection {
 }
 
 /** Returns the arguments of `EVAL`: asks for what a request takes, or takes `tokens` in any case. */
-export function scriptArguments(
-  buckets: readonly StoredBucket[],
-  prefix: string,
-  tokens?: number,
-): string[] {
+export function scriptArguments(buckets: readonly StoredBucket[], prefix: string, tokens?: number) {
   // Buckets with other settings are other buckets.
   const keys = buckets.map(({ name, rate, capacity, periodSeconds }) => {
     const period = periodSeconds === 1 ? '' : `/${periodSeconds}`;

@@ -6,20 +6,15 @@ import type { Connection, ConnectionOptions } from './connection.ts';
 const MIN_PAUSE_MS = 100;
 const MAX_PAUSE_MS = 5000;
 
-export interface StoreState {
-  isAway: boolean;
-  /** How often `take` has returned undefined since the start. */
-  fallbacks: number;
-}
-
 export type StoreConnection = Pick<Connection, 'run'>;
 
 /** Creates the store, which connects by `open`; nothing connects yet. `onState` takes why a connection failed, or undefined when one works. */
 export function createRedisStore(
   onState: (cause: string | undefined) => void,
   open: (events: ConnectionOptions) => StoreConnection,
-): RateLimitStore & { readonly state: Readonly<StoreState> } {
-  const state: StoreState = { isAway: false, fallbacks: 0 };
+) {
+  /** `fallbacks`: how often `take` has returned undefined since the start. */
+  const state = { isAway: false, fallbacks: 0 };
   /** Undefined while no connection works: `take` returns undefined at once then. */
   let ready: StoreConnection | undefined;
   let pauseMs = MIN_PAUSE_MS;
@@ -61,5 +56,5 @@ export function createRedisStore(
       void ready?.run(buckets, tokens);
       return ready !== undefined;
     },
-  };
+  } satisfies RateLimitStore & { state: object };
 }

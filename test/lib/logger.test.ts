@@ -124,16 +124,13 @@ describe('the logger', () => {
     completion_tokens: 345,
   };
 
-  test('writes a request on a terminal as one line that fits 120 columns', () => {
+  test('writes a request on a terminal as one line', () => {
     assert.equal(
       lineOf('request', requestFacts, { format: 'text' }),
       '03:04:05.006 ok             200  alice  fast → acme/m-1  120 ms, 1.2 s  12+345 tokens\n',
     );
-    for (const model of ['m'.repeat(200), `${'界'.repeat(64)}\n`]) {
-      const line = lineOf('request', { ...requestFacts, model }, { format: 'text' });
-      assert.ok(line.endsWith('…  120 ms, 1.2 s  12+345 tokens\n'), line);
-      assert.equal(line.length, 121);
-    }
+    const line = lineOf('request', { ...requestFacts, model: 'a\nb' }, { format: 'text' });
+    assert.match(line, /alice {2}a\\u000ab → acme\/m-1 /);
     const health = { method: 'GET', path: '/v1/models', duration_ms: 3, first_byte_ms: 3 };
     assert.equal(
       lineOf('request', { ...health, status: 200, outcome: 'ok' }, { format: 'text' }),

@@ -249,37 +249,6 @@ testWithRedis(
   },
 );
 
-testWithRedis(
-  'two gateways send a session to the same key and the same target',
-  async (t, redis) => {
-    const upstream = await startUpstream(t, answerChat);
-    const keys = ['key-of-org-one', 'key-of-org-two', 'key-of-org-three'];
-    const lines = `api_keys = ${JSON.stringify(keys)}\nkey_affinity = true`;
-    const provider = (id: string) =>
-      providerToml(upstream, id, lines).replace(/^api_key = .*\n/m, '');
-    const toml = [
-      `[rate_limit]\n${storeUrl(redis)}`,
-      provider('p') + provider('q'),
-      '[aliases]\nboth = { targets = ["p/of-p", "q/of-q"], balance = "least_busy" }',
-    ].join('\n');
-    const script = await programWaiting(t, ENDLESS_MS);
-    const gateways = await Promise.all([1, 2].map(() => startReplica(t, toml, script)));
-    const asked: string[][] = [];
-    for (let i = 0; i < 24; i += 1) {
-      const own: string[] = [];
-      for (const { port } of gateways) {
-        const options = { model: 'both', promptCacheKey: `session ${i}` };
-        assert.equal((await chat(port, options)).status, 200);
-        const { body, headers } = upstream.requests.findLast(({ method }) => method === 'POST')!;
-        own.push(`${headers.authorization} ${/of-[pq]/.exec(body.toString())![0]}`);
-      }
-      assert.equal(own[0], own[1]);
-      asked.push(own);
-    }
-    assert.ok(new Set(asked.flat()).size > 3, 'sessions have different keys and targets');
-  },
-);
-
 /** The settings of a gateway with a bucket for all requests, one token per second, and a store. */
 function limitToml(redis: RedisServer, burst: number, prefix = PREFIX): string {
   const limit = `[rate_limit]\nenabled = true\nrequests_per_second = 1\nburst_capacity = ${burst}`;

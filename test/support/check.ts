@@ -1,6 +1,6 @@
 /** `--check` and `--healthcheck` in the test's own process: a process of their own takes a hundred times as long. */
 
-import { runCheck, type CheckResult } from '../../src/check.ts';
+import { runCheck } from '../../src/check.ts';
 import { parseCommandLine } from '../../src/cli/command-line.ts';
 import { checkHealth } from '../../src/cli/healthcheck.ts';
 import { readSettings } from '../../src/config/read-settings.ts';
@@ -8,18 +8,18 @@ import { TRANSPORT_ENV } from './transport.ts';
 
 type Env = Readonly<Record<string, string>>;
 
-/** Runs `--check`. Returns its result and what it prints; throws as it does. */
+/** Runs `--check`. Returns its exit code and what it prints; throws as it does. */
 export async function checkHere(
   args: readonly string[],
   env: Env = {},
-): Promise<{ readonly result: CheckResult; readonly stdout: string }> {
+): Promise<{ readonly code: number; readonly stdout: string }> {
   const commandLine = parseCommandLine(args);
   const read = () => readSettings(commandLine, { ...TRANSPORT_ENV, ...env });
   let stdout = '';
-  const result = await runCheck(commandLine, read, (text) => {
+  const code = await runCheck(commandLine, read, (text) => {
     stdout += text;
   });
-  return { result, stdout };
+  return { code, stdout };
 }
 
 /** Runs `--healthcheck` with these settings. Returns its result and what it prints. */

@@ -98,14 +98,13 @@ export interface Chat {
   readonly model?: string;
   readonly token?: string;
   readonly stream?: boolean;
-  readonly promptCacheKey?: string;
   readonly agent?: Agent;
 }
 
 /** Sends a chat completion. Rejects if it has no whole answer. */
 export async function chat(port: number, options: Chat = {}): Promise<Reply> {
-  const { model = 'p/m', token = CLIENT_TOKEN, stream = false, promptCacheKey, agent } = options;
-  const body = JSON.stringify(chatBody({ model, stream, prompt_cache_key: promptCacheKey }));
+  const { model = 'p/m', token = CLIENT_TOKEN, stream = false, agent } = options;
+  const body = JSON.stringify(chatBody({ model, stream }));
   const headers = {
     authorization: `Bearer ${token}`,
     'content-type': 'application/json',
