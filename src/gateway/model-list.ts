@@ -1,6 +1,5 @@
 /** `GET /v1/models`: the models of all providers and the aliases, by the names that clients send back. */
 
-import type { ClientSettings } from '../config/config.ts';
 import { describeCause } from '../request/cause.ts';
 import { Deadline } from '../lib/cancellation.ts';
 import { readAll } from '../lib/byte-source.ts';
@@ -10,8 +9,8 @@ import { mayName } from '../policy/authentication.ts';
 import { type ListedModel, readModelList } from '../upstream/listed-models.ts';
 import type { Provider } from '../upstream/provider.ts';
 import type { Transport } from '../upstream/transport.ts';
-import type { CompletionServices } from './ask-provider.ts';
 import { providerIdOf } from './candidates.ts';
+import type { Services } from './services.ts';
 
 const FETCH_TIMEOUT_MS = 3000;
 const FRESH_MS = 300_000;
@@ -19,10 +18,7 @@ const FRESH_MS = 300_000;
 const FRESH_AFTER_FAILURE_MS = 10_000;
 const MAX_LIST_BYTES = 4_194_304;
 
-/** Returns the body of `GET /v1/models`, with the models that the client may name; all without a client. Never rejects. */
-export type ModelList = (client?: Pick<ClientSettings, 'models'>) => Promise<Buffer>;
-
-interface ModelListServices extends CompletionServices {
+interface ModelListServices extends Omit<Services, 'listModels'> {
   /** Takes the names of a provider's models, as that provider has listed them. */
   readonly onModels?: ((provider: string, names: readonly string[]) => void) | undefined;
   /** The lists of the providers. It outlives a reload for providers whose settings are the same. */
@@ -42,7 +38,7 @@ interface CachedList {
 }
 
 /** A provider whose list cannot be fetched contributes the last one and its `default_model`. */
-export function createModelList(services: ModelListServices): ModelList {
+export function createModelList(services: ModelListServices): Services['listModels'] {
   const { providers, incidents, keyPools, transport, logger, redact, modelLists } = services;
   /** By the models that a client may name, as JSON; all by undefined. Clients that do not read hold no copies. */
   const bodies = new Map<string | undefined, Buffer>();

@@ -24,7 +24,7 @@ export interface Services extends AttemptServices {
   readonly lastAsked: Map<string, number>;
   /** What each target of a weighted alias has gained and not paid for. */
   readonly credits: Map<AliasSettings, readonly number[]>;
-  /** The answer to `GET /v1/models`, as JSON. */
+  /** Returns the body of `GET /v1/models`, with the models that the client may name; all without a client. Never rejects. */
   readonly listModels: (client?: ClientSettings) => Promise<Buffer>;
   readonly logger: Logger;
   /** Is told of every finished request but those for /health. */
