@@ -91,10 +91,7 @@ export class Connection {
     this.#limitQueue();
   }
 
-  /**
-   * Ends the connection: the parser failed with the error `code`, which node:http reports for each later packet too. Complete
-   * requests that have arrived are answered first.
-   */
+  /** Ends the connection, whose parser failed with the error `code`, once the complete requests that have arrived are answered. */
   refuse(code: string | undefined): void {
     const { listener, socket } = this;
     const latest = this.#waiting.at(-1) ?? this.call;
@@ -113,7 +110,7 @@ export class Connection {
     }
     // The parser fails again with each packet.
     if (!socket.writable) return;
-    // Behind an upload that was answered already.
+    // The upload was answered already.
     if (this.#closesAfterUpload) return this.#linger();
     const requestId = createUuid();
     const remote = toAddress(socket.remoteAddress ?? '');
@@ -145,8 +142,8 @@ export class Connection {
   }
 
   /**
-   * Called at regular intervals. Counts calls and not milliseconds: after a stall of the event loop the
-   * socket gets its turn before the next check. Only completed writes count, never what the client sends.
+   * Called at regular intervals. Counts calls and not milliseconds: after a stall of the event loop the socket gets its turn
+   * before the next check. Only completed writes count, never what the client sends.
    */
   checkProgress(): void {
     const { bytesWritten, writableLength } = this.socket;
