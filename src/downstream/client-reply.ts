@@ -42,7 +42,7 @@ const ignore = () => {};
 export class ClientReply {
   /** Of the head that was sent. */
   status: number | undefined;
-  /** When the head was sent; of a stream that began with a comment, when its answer began. Of `performance.now()`. */
+  /** When the head was sent, or the answer of a stream began that had begun with a comment. Of `performance.now()`. */
   firstByteAtMs: number | undefined;
   /** Bytes of the body that were written. */
   sentBytes = 0;

@@ -28,17 +28,15 @@ export interface RequestCounts {
   openStreams: number;
 }
 
-export interface Handler {
-  /** Answers one call; never rejects. */
-  readonly handle: (call: Call) => Promise<void>;
-  readonly answerBroken: AnswerBroken;
-}
-
 /** The state that all connections of a listener share. */
 export interface ListenerState {
   readonly limits: typeof CLIENT_LIMITS;
   readonly budget: ByteBudget;
-  handler: Handler;
+  handler: {
+    /** Answers one call; never rejects. */
+    readonly handle: (call: Call) => Promise<void>;
+    readonly answerBroken: AnswerBroken;
+  };
   isDraining: boolean;
   readonly counts: RequestCounts;
   /** Set at the deadline of a drain: requests that begin later are cancelled with it too. */
@@ -53,12 +51,13 @@ export class Connection {
   /** When the connection was accepted or its last response ended, on the clock of `performance.now()`. */
   idleSinceMs = performance.now();
 
-  /** In order of arrival. The first is being worked on; only the last may be incomplete. */
-  readonly #queue: Call[] = [];
+  /** The request that is being worked on. */
+  call: Call | undefined;
+  /** Those behind it, in order of arrival: only the last may be incomplete. */
+  readonly #waiting: Call[] = [];
   #closesAfterQueue = false;
   /** The latest answer said `Connection: close` during its upload: no other request begins. */
   #closesAfterUpload = false;
-  #isLingering = false;
   /** Bytes that the kernel had taken at the last check, and how many checks have found no more. */
   #takenBytes = -1;
   #checksWithoutProgress = 0;
@@ -70,20 +69,15 @@ export class Connection {
     socket.on('resume', () => this.#limitQueue());
   }
 
-  /** The request that is being worked on, or that never begins because the connection closes. */
-  get call(): Call | undefined {
-    return this.#queue[0];
-  }
-
   /** The response being written is the last one: `Connection: close` belongs on it. */
   get isClosing(): boolean {
-    return (this.listener.isDraining || this.#closesAfterQueue) && this.#queue.length <= 1;
+    return (this.listener.isDraining || this.#closesAfterQueue) && this.#waiting.length === 0;
   }
 
   /** No request is waiting, worked on or being uploaded. */
   get isIdle(): boolean {
     const isUploading = this.#closesAfterUpload && this.socket.writable;
-    return this.#queue.length === 0 && !isUploading;
+    return !this.call && this.#waiting.length === 0 && !isUploading;
   }
 
   /** Takes a request in: it begins at once, or after the responses to those before it. */
@@ -92,17 +86,15 @@ export class Connection {
     request.on('error', ignore);
     response.on('error', ignore);
     const call = new Call(request, response, this, awaitsContinue);
-    if (this.#queue.push(call) === 1) this.#begin();
+    if (this.call || this.#closesAfterUpload) this.#waiting.push(call);
+    else this.#begin(call);
     this.#limitQueue();
   }
 
-  /**
-   * Ends the connection: the parser failed with the error `code`, which node:http reports for each later packet too. Complete
-   * requests that have arrived are answered first.
-   */
+  /** Ends the connection, whose parser failed with the error `code`, once the complete requests that have arrived are answered. */
   refuse(code: string | undefined): void {
     const { listener, socket } = this;
-    const latest = this.#queue.at(-1);
+    const latest = this.#waiting.at(-1) ?? this.call;
     if (code === 'ECONNRESET' || (code === ENDED_EARLY && latest)) {
       socket.destroy();
       return;
@@ -113,12 +105,12 @@ export class Connection {
       if (latest.request.complete) return;
       // Its call answers with the refusal, if it has begun.
       if (latest === this.call) latest.cancellation.cancel(refusal);
-      else this.#queue.pop();
+      else this.#waiting.pop();
       return;
     }
     // The parser fails again with each packet.
     if (!socket.writable) return;
-    // Behind an upload that was answered already.
+    // The upload was answered already.
     if (this.#closesAfterUpload) return this.#linger();
     const requestId = createUuid();
     const remote = toAddress(socket.remoteAddress ?? '');
@@ -136,7 +128,7 @@ export class Connection {
     const uploaded = new Promise((resolve) => request.once('close', resolve));
     discardBody(request);
     await answered;
-    this.#limitLingering();
+    limitLingering(this.socket, this.listener.limits.lingerCheckMs);
     // A client that waits for `100 Continue` sends nothing more.
     if (!awaitsContinue) await uploaded;
     this.#linger();
@@ -146,17 +138,12 @@ export class Connection {
   #linger(): void {
     this.socket.end();
     this.socket.resume();
-    this.#limitLingering();
-  }
-
-  #limitLingering(): void {
-    if (!this.#isLingering) limitLingering(this.socket, this.listener.limits.lingerCheckMs);
-    this.#isLingering = true;
+    limitLingering(this.socket, this.listener.limits.lingerCheckMs);
   }
 
   /**
-   * Called at regular intervals. Counts calls and not milliseconds: after a stall of the event loop the
-   * socket gets its turn before the next check. Only completed writes count, never what the client sends.
+   * Called at regular intervals. Counts calls and not milliseconds: after a stall of the event loop the socket gets its turn
+   * before the next check. Only completed writes count, never what the client sends.
    */
   checkProgress(): void {
     const { bytesWritten, writableLength } = this.socket;
@@ -167,15 +154,15 @@ export class Connection {
     if (this.#checksWithoutProgress === PROGRESS_CHECKS) this.socket.destroy();
   }
 
-  /** Begins the first request of the queue; the others when the response before them is written. */
-  #begin(): void {
+  /** Begins the next request, once the response before it is written. */
+  #begin(call: Call | undefined): void {
     const { listener } = this;
-    const [call] = this.#queue;
     // Behind `Connection: close` node:http gives a response no socket, and so no 'close': its request would never end.
     if (!call || !this.socket.writable || this.#closesAfterUpload) {
       if (this.#closesAfterQueue && !this.socket.destroyed) this.#linger();
       return;
     }
+    this.call = call;
     call.receivedAtMs = performance.now();
     listener.counts.inFlight += 1;
     if (listener.cancelReason) call.cancellation.cancel(listener.cancelReason);
@@ -195,12 +182,12 @@ export class Connection {
     this.idleSinceMs = performance.now();
     // The next response would wait for this one for ever.
     if (!call.response.writableFinished) this.socket.destroy();
-    this.#queue.shift();
-    if (this.#queue.length === MAX_WAITING_REQUESTS) this.socket.resume();
-    this.#begin();
+    this.call = undefined;
+    this.#begin(this.#waiting.shift());
+    if (this.#waiting.length === MAX_WAITING_REQUESTS - 1) this.socket.resume();
   }
 
   #limitQueue(): void {
-    if (this.#queue.length > MAX_WAITING_REQUESTS) this.socket.pause();
+    if (this.#waiting.length >= MAX_WAITING_REQUESTS) this.socket.pause();
   }
 }

@@ -28,7 +28,7 @@ export interface DrainOptions {
 
 type Connections = ReadonlyMap<Duplex, Connection>;
 
-/** See `HttpServer.drain`. `signal` ends it at once. */
+/** See `drain` of the listener. `signal` ends it at once. */
 export async function drain(
   server: Server,
   connections: Connections,

@@ -5,43 +5,17 @@ import { createServer, type IncomingMessage, type ServerResponse } from 'node:ht
 import type { AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
 
-import type { Call } from './call.ts';
-import {
-  Connection,
-  type Handler,
-  PROGRESS_CHECKS,
-  type RequestCounts,
-  type ListenerState,
-} from './connection.ts';
+import { Connection, type ListenerState, PROGRESS_CHECKS } from './connection.ts';
 import { BACKLOG_CONNECTIONS, drain, type DrainOptions } from './drain.ts';
 
 const MAX_HEADER_BYTES = 16_384;
 /** Load balancers keep idle connections for 60 s; a server that closes first makes them answer 502. */
 const KEEP_ALIVE_MS = 75_000;
 
-export interface HttpServer {
-  /**
-   * Starts listening. Rejects with Node's error if the address cannot be had. `isShared`: other processes may listen at the
-   * same port (SO_REUSEPORT), and the kernel gives each connection to one of them.
-   */
-  listen(port: number, host: string, isShared?: boolean): Promise<{ readonly port: number }>;
-  /** Serves for `delayMs` more, as draining. Then stops accepting, and waits for the requests in flight. */
-  drain(options: DrainOptions): Promise<void>;
-  /** The requests that are being worked on. */
-  calls(): Call[];
-  /** Has all requests that begin from now on answered by this handler. */
-  setHandler(handler: Handler): void;
-  /** Ends a drain at once: what is left of the requests in flight is cancelled. */
-  endDrain(): void;
-  readonly isDraining: boolean;
-  /** 0 unless it is listening. */
-  readonly port: number;
-  readonly counts: Readonly<RequestCounts>;
-}
-
+/** Creates the listener. Nothing listens yet. */
 export function createHttpServer(
   options: Omit<ListenerState, 'isDraining' | 'cancelReason' | 'counts'>,
-): HttpServer {
+) {
   const { limits } = options;
   const counts = { inFlight: 0, finished: 0, cancelled: 0, openStreams: 0 };
   const state: ListenerState = { ...options, counts, isDraining: false, cancelReason: undefined };
@@ -80,7 +54,11 @@ export function createHttpServer(
   });
 
   return {
-    async listen(port, host, isShared = false) {
+    /**
+     * Starts listening. Rejects with Node's error if the address cannot be had. `isShared`: other processes may listen at
+     * the same port (SO_REUSEPORT), and the kernel gives each connection to one of them.
+     */
+    async listen(port: number, host: string, isShared = false) {
       server.listen({ port, host, reusePort: isShared, backlog: BACKLOG_CONNECTIONS });
       await once(server, 'listening');
       // Later errors pass: the server goes on listening.
@@ -89,17 +67,24 @@ export function createHttpServer(
       checking = setInterval(check, limits.sendTimeoutMs / PROGRESS_CHECKS);
       return server.address() as AddressInfo;
     },
-    async drain(how) {
+    /** Serves for `delayMs` more, as draining. Then stops accepting, and waits for the requests in flight. */
+    async drain(how: DrainOptions) {
       await drain(server, connections, state, { ...how, signal: forceClose.signal });
       clearInterval(checking);
     },
-    setHandler: (handler) => void (state.handler = handler),
-    calls: () => [...connections.values()].flatMap(({ call }) => call ?? []),
+    /** Ends a drain at once: what is left of the requests in flight is cancelled. */
     endDrain: () => forceClose.abort(),
+    /** Has all requests that begin from now on answered by this handler. */
+    setHandler(handler: ListenerState['handler']) {
+      state.handler = handler;
+    },
+    /** The requests that are being worked on. */
+    calls: () => [...connections.values()].flatMap(({ call }) => call ?? []),
     counts,
     get isDraining() {
       return state.isDraining;
     },
+    /** 0 unless it is listening. */
     get port() {
       return (server.address() as AddressInfo | null)?.port ?? 0;
     },

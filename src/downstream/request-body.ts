@@ -8,9 +8,8 @@ import { invalidRequest } from '../lib/errors.ts';
 import { onNextTurn, TurnLimit } from '../lib/turns.ts';
 
 /**
- * Parsing a chunk costs as much as hundreds of bytes: a longer body must come in chunks of a useful size. node:http
- * hands out all chunks of one read of a socket, some 10,000 of one byte. Fewer than `TurnLimit` takes in a turn, so that
- * such a body is refused in the turn in which it arrives.
+ * Parsing a chunk costs as much as hundreds of bytes, and one read of a socket has some 10,000 of one byte: a longer body must
+ * come in chunks of a useful size. Fewer than `TurnLimit` takes, so that a body is refused in the turn in which it arrives.
  */
 const FREE_CHUNKS = 1000;
 const MIN_MEAN_CHUNK_BYTES = 16;

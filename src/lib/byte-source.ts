@@ -1,4 +1,4 @@
-/** Bytes that are pushed, chunk by chunk, to one reader: without a promise or a stream object for each chunk. */
+/** Bytes that are pushed to one reader, without a promise or a stream object for each chunk. */
 
 import { ChunkBuffer } from './chunk-buffer.ts';
 

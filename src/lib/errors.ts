@@ -1,4 +1,4 @@
-/** Every failure a client is told about: one class, one table. Only this file maps a kind to status, type and code. */
+/** Every failure that a client is told about: one class, one table. */
 
 /** The end of a request or an attempt; see docs/log.md. */
 export type Outcome =
@@ -11,7 +11,7 @@ export type Outcome =
   | 'timeout'
   | 'internal_error';
 
-/** Whose limit a 429 is about: the gateway's for all requests, for a client, a provider or its memory, or a provider's own. */
+/** Whose limit a 429 is about: the gateway's, or a provider's own (`upstream`). */
 export type Limit =
   | 'global'
   | 'client'
@@ -85,6 +85,7 @@ export class GatewayError extends Error {
   readonly kind: ErrorKind;
   readonly status: number;
   readonly details: ErrorDetails;
+  readonly #retryAfterSeconds: number | undefined;
 
   constructor(kind: ErrorKind, text: string, details: ErrorDetails = {}) {
     const [status, , , prefix] = ERROR_TABLE[kind];
@@ -93,6 +94,8 @@ export class GatewayError extends Error {
     this.kind = kind;
     this.status = details.status ?? status;
     this.details = details;
+    // Every 429 has one, even if the provider sent none.
+    this.#retryAfterSeconds = details.retryAfterSeconds ?? (kind === 'rateLimit' ? 1 : undefined);
   }
 
   /** Returns a GatewayError as it is. Anything else is a bug: a fixed 500, with the details as its cause. */
@@ -130,24 +133,19 @@ export class GatewayError extends Error {
     });
   }
 
-  /** Every 429 has one, even if the provider sent none. */
-  get #retryAfterSeconds(): number | undefined {
-    return this.details.retryAfterSeconds ?? (this.kind === 'rateLimit' ? 1 : undefined);
-  }
-
   toHeaders(): Record<string, string> {
     const headers: Record<string, string> = {
       'content-type': 'application/json',
       'x-content-type-options': 'nosniff',
       ...this.details.headers,
     };
-    const retryAfterSeconds = this.#retryAfterSeconds;
-    if (retryAfterSeconds !== undefined) headers['retry-after'] = String(retryAfterSeconds);
+    const retryAfterSeconds = this.#retryAfterSeconds ?? 0;
+    if (retryAfterSeconds > 0) headers['retry-after'] = String(retryAfterSeconds);
     // RFC 9110 11.6.1: a 401 names the scheme. A provider's 401 is not about this gateway's.
     if (this.kind === 'authentication') headers['www-authenticate'] = 'Bearer';
-    // SDKs repeat each 5xx and 429: it cannot help here, and a timeout is paid each time. A provider's own 501, 504 may pass.
+    // SDKs repeat each 5xx and 429. It cannot help here, and each timeout is paid. A provider's own 501 or 504 may pass.
     const isFinal = this.kind === 'unsupported' || this.kind === 'timeout';
-    if (isFinal || (retryAfterSeconds ?? 0) > MAX_USEFUL_RETRY_AFTER_SECONDS) {
+    if (isFinal || retryAfterSeconds > MAX_USEFUL_RETRY_AFTER_SECONDS) {
       headers['x-should-retry'] = 'false';
     }
     return headers;

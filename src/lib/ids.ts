@@ -1,4 +1,4 @@
-/** Random identifiers, each as one short text: `randomUUID` joins some thirty. */
+/** Random identifiers, each one short text: `randomUUID` joins some thirty. */
 
 import { randomFillSync } from 'node:crypto';
 

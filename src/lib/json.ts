@@ -80,7 +80,7 @@ export class JsonScanner {
   #frame: Frame = { outer: undefined, closer: -1, name: '', start: 0 };
   #depth = 0;
 
-  /** `report` is called with each value down to MAX_REPORTED_DEPTH when it ends, so with a container after its items. */
+  /** `report` is called with each value down to MAX_REPORTED_DEPTH when it ends: a container after its items. */
   constructor(report: (value: JsonValue) => void, maxElements = MAX_JSON_ELEMENTS) {
     this.#report = report;
     this.#maxElements = maxElements;

@@ -8,7 +8,7 @@ export type LogLevel = (typeof LOG_LEVELS)[number];
 type LogValue = string | number | boolean | undefined;
 export type FlatFacts = Readonly<Record<string, LogValue>>;
 
-/** The fields of one log line. Keys are never among them, and message contents only where a provider's error text quotes them. */
+/** The fields of a line: never keys, and message contents only where a provider's error text quotes them. */
 export type LogFacts = Readonly<
   Record<string, LogValue | readonly FlatFacts[] | readonly string[]>
 >;
@@ -71,7 +71,7 @@ export function redactFacts<Facts extends LogFacts>(facts: Facts, redact: Redact
 const SEPARATORS = /[\u2028\u2029]/g;
 
 function formatJson(head: LogFacts, facts: LogFacts, redact: Redactor): string {
-  // Looked at and joined as texts: one object, or one text, of both would be a copy of the facts of each request.
+  // Joined as texts: one object of both would be a copy of the facts of each request.
   const [start, rest] = [JSON.stringify(head), JSON.stringify(facts)];
   if (isPlain(start, redact) && isPlain(rest, redact)) {
     return rest === '{}' ? `${start}\n` : `${start.slice(0, -1)},${rest.slice(1)}\n`;

@@ -31,8 +31,8 @@ export function isPrivate(host: string): boolean {
 }
 
 /**
- * Returns true if the header `Host` is an address, `localhost` or the configured host, or absent (HTTP/1.0, which no browser
- * speaks). By DNS rebinding, a page that was loaded under any other name would be same-origin.
+ * Returns true if the header `Host` is an address, `localhost`, the configured host or absent (no browser speaks HTTP/1.0). A
+ * page that was loaded under any other name would be same-origin by DNS rebinding.
  */
 export function isOwnHost(sent: string | undefined, configured: string): boolean {
   const name = sent?.replace(/:\d*$/, '').toLowerCase();

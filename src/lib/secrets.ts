@@ -15,10 +15,7 @@ export const SHORTEST_SECRET_CHARACTERS = 8;
 export interface Redactor {
   /** Replaces every secret, and everything shaped like a key, by `[secret]`. */
   (text: string): string;
-  /**
-   * Returns false only if nothing would be replaced in any line or quoted part of the text. Cheaper than a replacement:
-   * it looks for the beginnings of secrets.
-   */
+  /** Returns false only if nothing would be replaced in any part of the text. Cheaper: it looks for the beginnings of secrets. */
   mayChange(text: string): boolean;
 }
 
@@ -26,9 +23,9 @@ export interface Redactor {
 const MAX_FORMER_SECRETS = 100;
 
 /**
- * Returns the function that hides the given secrets. The end of a text may have cut a key off: its beginning is
- * replaced too. A secret that is no key is replaced only as a whole. `add` hides more secrets: the former ones stay
- * hidden for requests that began with them, up to 100 of them.
+ * Returns the function that hides the given secrets. The end of a text may have cut a key off: its beginning is replaced too.
+ * A secret that is no key is replaced only as a whole. `add` hides more: up to 100 former ones stay hidden, for requests that
+ * began with them.
  */
 export function createRedactor(secrets: readonly Secret[]) {
   const known = new Map<string, boolean>();
@@ -85,7 +82,7 @@ function escapePattern(text: string): string {
   return text.replace(/[\\^$.*+?()[\]{}|/]/g, '\\$&');
 }
 
-/** Control characters, line separators, and what turns the direction of text: they could forge lines or fields. */
+/** Control characters, line separators, and what turns the direction of text could forge lines or fields. */
 const CONTROL_CHARACTERS =
   // oxlint-disable-next-line no-control-regex
   /[\u0000-\u001f\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;

@@ -24,10 +24,7 @@ export interface ServerSentEvent {
   readonly bareJson: string;
 }
 
-/**
- * Splits a byte stream where events end, however it is chunked, with any of the three line endings. A comment line
- * before an event counts as an event: keep-alives are not held back.
- */
+/** Splits a byte stream where events end, with any of the three line ends. A comment before an event is one: it is not held back. */
 export class EventSplitter {
   /** The unfinished event. */
   readonly unfinished = new ChunkBuffer();
@@ -103,9 +100,9 @@ export class EventSplitter {
 }
 
 /**
- * Parses whole events, as `push` returned them, with the offsets of the first line that is not a comment and of the byte
- * after the blank line. At the start of the stream a byte order mark is skipped. A field `error`, which is llama.cpp's
- * own, counts as the data of an event with that name, whatever other data the event has.
+ * Parses whole events, as `push` returned them, with the offsets of the first line that is no comment and of the byte after
+ * the blank line. At the start of the stream a byte order mark is skipped. A field `error`, which is llama.cpp's own, is the
+ * data of an event with that name, whatever other data there is.
  */
 export function* parseEvents(
   bytes: Buffer,
@@ -125,8 +122,9 @@ export function* parseEvents(
     const end = match.index + match[0].length;
     if (line === '') {
       if (errors.length > 0) [name, data] = ['error', errors];
-      if (start !== undefined)
+      if (start !== undefined) {
         yield { name, data: decode(data), bareJson: decode(bare), start, end };
+      }
       name = '';
       [data, errors, bare] = [[], [], []];
       start = undefined;
@@ -146,7 +144,6 @@ export function* parseEvents(
 }
 
 function decode(lines: string[]): string {
-  if (lines.length === 0) return '';
   return Buffer.from(lines.join('\n'), 'latin1').toString('utf8');
 }
 

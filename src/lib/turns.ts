@@ -10,14 +10,14 @@ const BODIES_PER_TURN = 4;
 /** Collecting the youngest objects takes 0.3 ms. */
 const BYTES_PER_COLLECTION = 8_388_608;
 
-/** Bytes that were read or copied, to be passed on or dropped, since garbage was collected. */
+/** Read or copied since garbage was collected. */
 let passedBytes = 0;
 
-/** Says when to yield to the event loop, after each 64 KiB: one turn could otherwise process megabytes. */
+/** Says after each 64 KiB to yield to the event loop. */
 export class TurnLimit {
   #bytes = 0;
 
-  /** Adds a chunk of so many bytes. Returns true if further chunks should wait for `onNextTurn`. Collects garbage now and then. */
+  /** Adds a chunk. Returns true if the next ones should wait for `onNextTurn`. Collects garbage now and then. */
   spend(bytes: number): boolean {
     passedBytes += bytes;
     if (passedBytes >= BYTES_PER_COLLECTION) {
