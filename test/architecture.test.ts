@@ -95,7 +95,7 @@ test('each of these things is done in one place', () => {
       auditedFiles('builds headers that go upstream'),
     ],
     ['ends the process', /process\.exit/, ['server.ts']],
-    ['watches the event loop', /monitorEventLoopDelay\(/, ['admin/event-loop.ts']],
+    ['watches the event loop', /monitorEventLoopDelay\(/, ['admin/figures.ts']],
     ['has to do with threads', /worker_threads|SharedArrayBuffer|Atomics|BroadcastChannel/, []],
     ['exposes the garbage collector', /expose-gc/, ['lib/garbage-collector.ts']],
     ['prints', /console\./, []],

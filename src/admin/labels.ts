@@ -35,9 +35,19 @@ export class LabelSet {
     }
     return child;
   }
+
+  /** Returns the set that `with` returns, if it exists. */
+  find(name: string, value: string): LabelSet | undefined {
+    return this.#children.get(name)?.get(value);
+  }
 }
 
 export const NO_LABELS = new LabelSet();
+const COMPLETION = NO_LABELS.with('gen_ai_operation_name', 'chat');
+/** The names of the labels with the three names of a model. */
+const ORIGINAL = 'gen_ai_original_model';
+const REQUEST = 'gen_ai_request_model';
+const RESPONSE = 'gen_ai_response_model';
 
 /** Returns each of the sets with each of the values: all labels that the settings make known. */
 export function combine(
@@ -62,8 +72,7 @@ export interface ModelSet {
 /** The labels that name models. Bounded whatever clients and providers send. */
 export class ModelLabels {
   readonly #known = new Map<string, string>();
-  /** By the provider and the three names. */
-  readonly #sets = new Map<string, ModelSet>();
+  readonly #sets = new Map<LabelSet, ModelSet>();
 
   /** Allows names as labels. Those that are too long, or do not fit any more, stay `other`. */
   learn(names: Iterable<string>): void {
@@ -78,21 +87,20 @@ export class ModelLabels {
 
   /** Returns the labels of a completion: its provider, and the three names of its model. */
   setOf(provider: string, { facts, responseModel }: FinishedRequest): ModelSet {
+    const ofProvider = COMPLETION.with('gen_ai_provider_name', provider);
     let original = this.nameOf(facts.model);
     let request = this.nameOf(facts.upstream_model);
     let response = this.nameOf(responseModel);
-    const key = `${provider}\n${original}\n${request}\n${response}`;
-    const known = this.#sets.get(key);
+    // A key of text for each request would cost more than all else here.
+    const found = ofProvider.find(ORIGINAL, original)?.find(REQUEST, request);
+    const known = this.#sets.get(found?.find(RESPONSE, response) ?? NO_LABELS);
     if (known) return known;
     const isFull = this.#sets.size >= MAX_MODEL_SETS;
     if (isFull) original = request = response = OTHER;
-    const labels = NO_LABELS.with('gen_ai_operation_name', 'chat')
-      .with('gen_ai_provider_name', provider)
-      .with('gen_ai_original_model', original)
-      .with('gen_ai_request_model', request)
-      .with('gen_ai_response_model', response);
+    const ofModel = ofProvider.with(ORIGINAL, original).with(REQUEST, request);
+    const labels = ofModel.with(RESPONSE, response);
     const set = { labels, name: original };
-    if (!isFull) this.#sets.set(key, set);
+    if (!isFull) this.#sets.set(labels, set);
     return set;
   }
 

@@ -29,7 +29,8 @@ class Row extends StepCounts {
     else if (outcome !== 'ok') this.add(step, COUNTS.indexOf('rejected'));
   }
 
-  addFirstToken(step: number, ms: number): void {
+  addFirstToken(step: number, ms: number | undefined): void {
+    if (ms === undefined) return;
     this.add(step, COUNTS.length + bucketOf(ms / 1000, FIRST_TOKEN_BOUNDS));
   }
 
@@ -60,16 +61,17 @@ export class Traffic {
   /** Counts a finished request of a model. */
   add(request: FinishedRequest, model: ModelSet | undefined): void {
     const step = this.#step();
-    const { client, outcome, provider, status, tries = [] } = request.facts;
+    const { outcome, provider, status, tries = [] } = request.facts;
     const isRefused = status === 401 && tries.length === 0;
-    const name = client ?? (isRefused ? 'no valid key' : 'without a name');
+    const name = request.facts.client ?? (isRefused ? 'no valid key' : 'without a name');
     const isRoom = this.#clients.has(name) || this.#clients.size < MAX_CLIENTS;
-    const rows = [this.#all, rowOf(this.#clients, isRoom ? name : OTHER)];
-    if (model) rows.push(rowOf(this.#models, model.name));
-    for (const row of rows) row.addOutcome(step, outcome);
-    if (provider !== undefined) rows.push(rowOf(this.#providers, provider));
     const firstTokenMs = firstTokenMsOf(request);
-    if (firstTokenMs !== undefined) for (const row of rows) row.addFirstToken(step, firstTokenMs);
+    const client = rowOf(this.#clients, isRoom ? name : OTHER);
+    for (const row of [this.#all, client, model && rowOf(this.#models, model.name)]) {
+      row?.addOutcome(step, outcome);
+      row?.addFirstToken(step, firstTokenMs);
+    }
+    if (provider !== undefined) rowOf(this.#providers, provider).addFirstToken(step, firstTokenMs);
     for (const one of tries) {
       // What the gateway itself could not do is on no provider's account.
       const isProviders = isSent(one.outcome) && one.outcome !== 'internal_error';

@@ -66,11 +66,6 @@ export class Watch extends StepCounts {
     super(STEPS, 2);
     this.model = model;
   }
-
-  addGood(step: number, nowMs: number): void {
-    this.add(step, GOOD);
-    this.incident?.addGood(nowMs);
-  }
 }
 
 export class ProviderWatch extends Watch {
@@ -108,7 +103,10 @@ export class Watches {
     if (!watch) return;
     const nowMs = this.#clock.now();
     const step = stepOf(nowMs);
-    watch.addGood(step, nowMs);
-    watch.watchOf(model, step)?.addGood(step, nowMs);
+    watch.add(step, GOOD);
+    watch.incident?.addGood(nowMs);
+    const own = watch.watchOf(model, step);
+    own?.add(step, GOOD);
+    own?.incident?.addGood(nowMs);
   }
 }

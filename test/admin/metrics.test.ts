@@ -408,6 +408,11 @@ test('10,000 random names of models leave the number of series bounded', async (
   const { series, sum } = metrics.read();
   assert.ok(series < 40_000, `${series} series`);
   assert.equal(sum('gen_ai_server_request_duration_seconds_count'), names.length);
+  // The first ones keep their names.
+  const first = { model: names[0]!, upstream_model: names[0]! };
+  metrics.add(finished(first, { responseModel: names[0]! }));
+  const named = { gen_ai_original_model: names[0]! };
+  assert.equal(metrics.read().sum('gen_ai_server_request_duration_seconds_count', named), 2);
   assert.ok(sum('gen_ai_client_token_usage_count', { gen_ai_original_model: 'other' }) > 9000);
   const { models } = metrics.traffic.report();
   assert.equal(Object.keys(models).length, 401);

@@ -40,8 +40,10 @@ function draw() {
   const { host, version, node, startedAt, warnings } = state.settings;
   const { cpu_percent: cpu, process_resident_memory_bytes: bytes } = state.figures;
   const up = 'up ' + formatDuration(Date.parse(state.now) - Date.parse(startedAt));
-  const load = 'CPU ' + formatNumber(cpu) + ' %, ' + formatNumber(bytes && bytes / 1e6) + ' MB';
-  fill('about', [host, version, 'Node ' + node, up, load].join(' · '));
+  const memory = bytes && formatNumber(Math.round(bytes / 1e6)) + ' MB';
+  const load = cpu !== undefined && 'CPU ' + cpu + ' %';
+  const about = [host, version, 'Node ' + node, up, memory, load];
+  fill('about', about.filter(Boolean).join(' · '));
   drawIncidents(state);
   drawTiles(state);
   drawTables(state);
