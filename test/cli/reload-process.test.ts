@@ -108,6 +108,7 @@ describe('SIGHUP', { concurrency: 4 }, () => {
     const cwd = emptyFolder(t);
     const env = { GATEWAY_PORT: '0', GATEWAY_HOST: '127.0.0.1' };
     const { port, hangUp } = await startWith(t, [], { cwd, env });
+    assert.equal((await hangUp())['message'], 'reloaded');
     const path = join(cwd, 'gateway.toml');
     writeFileSync(path, providerToml(upstream));
     assert.equal((await hangUp())['message'], 'reloaded');
