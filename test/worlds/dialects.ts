@@ -207,6 +207,26 @@ export const otherDeltas = (text: string): readonly object[] => [
   { refusal: text },
 ];
 
+/** Values that a rebuilt body would change. */
+const VALUES = String.raw`
+9007199254740993
+-0
+1e400
+1.0
+123456789012345678901234567890
+1E-7
+{ }
+{"a":1,"a":2,"model":"x","model":"y"}
+[ 1 ,	2 ]
+{"__proto__":{"x":1}}
+"é\u2028\ud83d\ude00 \u0000\/\""
+"\\"
+"\ud800"
+"\"model\":\"x\""
+`
+  .trim()
+  .split('\n');
+
 interface SpelledBody {
   readonly body: string;
   readonly chat: Partial<ChatPlan>;
@@ -241,6 +261,7 @@ export function spellRequest(
     () =>
       same(message('{"role":"user","name":null,"content":[{"type":"text","text":"\\u00e9"},{}]}')),
     () => same(message('{"content":"a","content":"b","role":"system","name":"n","model":"x"}')),
+    () => same(first(`${random.pick([' ', '\n\t'])}"x" : ${random.pick(VALUES)}`)),
     () => same(first('"metadata":{"model":"x","stream":"y","messages":[],"usage":[[1,"]}"]]}')),
     () => same(first('"model2":[1,{"model":2}],"Mode":["x"],"tools":[1,[2],{}]')),
     () => ({ body: first('"models":[]'), chat: { namesOthers: true } }),
@@ -321,4 +342,41 @@ export const WRONG_BODIES: readonly string[] = [
   around(`"messages":[${MESSAGE}],"x":${'['.repeat(256)}${']'.repeat(256)}`),
   around(`"messages":[${MESSAGE}],"x":01`),
   around(`"messages":[${MESSAGE}],"x":"\u0001"`),
+];
+
+const wordsOf = (text: string) => text.trim().split(/\s+/);
+
+/** Pages of this machine, editors and extensions; and pages of other hosts. */
+export const ORIGINS = wordsOf(`
+  null http://localhost http://localhost:3000 https://localhost:8443 http://app.localhost:5173
+  HTTP://LOCALHOST:3000 http://127.0.0.1:1 http://127.1.2.3 http://[::1] http://[::1]:3000
+  chrome-extension://abcdefghijklmnop moz-extension://1234 vscode-webview://abc app://obsidian.md
+  https://evil.example http://evil.example:8080 HTTPS://EVIL.EXAMPLE http://localhost.evil.example
+  http://evillocalhost http://127.0.0.1.evil.example http://127.0.0.1:1@evil.example
+  http://192.168.1.2 http://0.0.0.0 http://[::2] http:// http://localhost,https://evil.example
+`);
+export const HOSTS = wordsOf(`
+  127.0.0.1 127.0.0.1:8080 10.1.2.3:9090 [::1]:9090 LOCALHOST:1 App.localhost:8080 localhost
+  evil.test evil.test:8080 localhost.evil.test 1.2.3.4.evil.test
+`);
+
+/** Headers `Authorization` with this key, in right forms and wrong ones. */
+export const tokensWith = (key: string): readonly string[][] => [
+  [],
+  ...wordsOf('x Basic Bearer Bearer:x Bearer,x').map((one) => [one]),
+  ['Basic Bearer x'],
+  ['Bearer '],
+  ['Bearer\tx'],
+  ['Bearer wrong'],
+  ['Bearer My API Key'],
+  [`Bearer${key}`],
+  [`Bearer ${key}x`],
+  [`Bearer x${key}`],
+  [`Bearer ${key.toUpperCase()}`],
+  [`Bearer ${key.slice(0, -1)}`],
+  [`xBearer ${key}`],
+  [`Basic ${key}`],
+  [`bEARER   ${key} `],
+  [`Bearer ${key}`, `Bearer ${key}`],
+  ['Basic x', `Bearer ${key}`],
 ];

@@ -15,7 +15,7 @@ import type {
   Reply,
   Settings,
 } from './plan.ts';
-import { spellRequest, WRONG_BODIES } from './dialects.ts';
+import { HOSTS, ORIGINS, spellRequest, tokensWith, WRONG_BODIES } from './dialects.ts';
 import {
   aFailure,
   aList,
@@ -434,8 +434,7 @@ type Target = Pick<Ask, 'method' | 'path' | 'version' | 'headers' | 'body' | 'is
 
 function aTarget(id: string, isStream: boolean, settings: Settings, random: Random): Target {
   const number = Number(id.slice(1));
-  const host = ['gateway.test', 'localhost:8080', '127.0.0.1:8080', '[::1]', 'localhost.evil.test'];
-  const headers: [string, string][] = [['host', random.pick(host)]];
+  const headers: [string, string][] = [['host', random.pick(HOSTS)]];
   headers.push(
     ...someTokens(settings, random).map((one): [string, string] => ['authorization', one]),
   );
@@ -458,23 +457,27 @@ function aTarget(id: string, isStream: boolean, settings: Settings, random: Rand
       ['GET', '/v1/models?a=/health'],
       ['GET', 'http://other.test/health?'],
       ['GET', '/heal%74h'],
+      ['GET', '//health'],
+      ['GET', '/HEALTH'],
+      ['GET', '/v1/../health'],
+      ['OPTIONS', '/health'],
       ['HEAD', '/v1/models'],
       ['POST', '/v1/responses'],
       ['OPTIONS', '/v1/models'],
       ['OPTIONS', '/v1/models'],
     ] as const);
-    if (method === 'OPTIONS') headers.push(['access-control-request-method', 'POST']);
+    if (method === 'OPTIONS' && !random.oneIn(4))
+      headers.push(['access-control-request-method', 'POST']);
     if (random.oneIn(2)) headers.push(['access-control-request-headers', 'x-title, authorization']);
     return { method, path, ...plain, headers };
   }
   const trace = `${number.toString(16).padStart(8, '0')}${'ab'.repeat(12)}`;
-  headers.push(
-    [
-      'traceparent',
-      random.oneIn(16) ? random.pick(WRONG_TRACES) : `00-${trace}-00f067aa0ba902b7-01`,
-    ],
-    ['content-type', 'application/json'],
-  );
+  const parent = `00-${trace}-00f067aa0ba902b7-01`;
+  const parents = random.oneIn(16)
+    ? random.pick([[], [parent, parent], ...WRONG_TRACES])
+    : [parent];
+  headers.push(...parents.map((one): [string, string] => ['traceparent', one]));
+  headers.push(['content-type', 'application/json']);
   if (random.oneIn(4)) headers.push(['tracestate', random.pick(['v=1,w=2', 'x'.repeat(513), 'é'])]);
   const { body, chat } = aBody(id, isStream, settings, random);
   if (random.oneIn(12)) headers.push(['expect', '100-continue']);
@@ -495,27 +498,9 @@ function someTokens({ authKeys, clients }: Settings, random: Random): string[] {
   const keys = [...authKeys, ...clients.flatMap((one) => one.keys)];
   const key = keys.length > 0 ? random.pick(keys) : 'any key';
   if (!random.oneIn(12)) return [`Bearer ${key}`];
-  return random.pick([
-    [],
-    ['Basic x'],
-    ['Bearer '],
-    ['Bearer wrong'],
-    [`Bearer${key}`],
-    [`Bearer ${key}x`],
-    [`xBearer ${key}`],
-    [`bEARER   ${key}`],
-    [`Bearer ${key}`, `Bearer ${key}`],
-  ]);
+  return random.pick(tokensWith(key));
 }
 
-const ORIGINS = [
-  'https://evil.test',
-  'http://evil.test:8080',
-  'http://localhost:3000',
-  'https://localhost.evil.test',
-  'null',
-  'vscode-webview://x',
-];
 /** The clients at a proxy, of which 192.0.2.0/24 are proxies too. */
 const FORWARDED = [
   '203.0.113.5',
@@ -524,12 +509,12 @@ const FORWARDED = [
   '203.0.113.5:80',
 ];
 const WRONG_TRACES = [
-  'none',
-  `ff-${'ab'.repeat(16)}-00f067aa0ba902b7-01`,
-  `00-${'0'.repeat(32)}-00f067aa0ba902b7-01`,
-  `00-${'ab'.repeat(16)}-${'0'.repeat(16)}-01`,
-  `00-${'AB'.repeat(16)}-00f067aa0ba902b7-01`,
-  `00-${'ab'.repeat(16)}-00f067aa0ba902b7-01-x`,
+  ['none'],
+  [`ff-${'ab'.repeat(16)}-00f067aa0ba902b7-01`],
+  [`00-${'0'.repeat(32)}-00f067aa0ba902b7-01`],
+  [`00-${'ab'.repeat(16)}-${'0'.repeat(16)}-01`],
+  [`00-${'AB'.repeat(16)}-00f067aa0ba902b7-01`],
+  [`00-${'ab'.repeat(16)}-00f067aa0ba902b7-01-x`],
 ];
 
 function aBody(id: string, isStream: boolean, settings: Settings, random: Random) {
@@ -542,7 +527,7 @@ function aBody(id: string, isStream: boolean, settings: Settings, random: Random
   const names = settings.aliases.map(({ name }) => name);
   const direct = () => `${random.pick(ids)}/${random.pick(MODELS)}`;
   const model = random.oneIn(8)
-    ? random.pick(['a', 'a/', 'm0', 'gone/m0', 'b', '/m0', 'a/deep/m0'])
+    ? random.pick(['a', 'a/', 'm0', 'gone/m0', 'b', '/m0', 'a/deep/m0', 'a/"\u{1F600}"'])
     : names.length > 0 && random.oneIn(2)
       ? random.pick(names)
       : direct();

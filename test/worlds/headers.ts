@@ -90,6 +90,7 @@ function checkCors(
     return;
   }
   if (headers.get('access-control-allow-origin') !== '*') wrong('no page may read it');
+  if (headers.has('access-control-allow-credentials')) wrong('cookies are allowed');
   const exposed = headers.get('access-control-expose-headers')?.split(', ') ?? [];
   const hidden = names.filter((name) => !ofCors.includes(name) && !exposed.includes(name));
   if (status !== 204 && hidden.length > 0) wrong(`no page can see ${hidden.join()}`);

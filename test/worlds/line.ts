@@ -28,7 +28,7 @@ export function checkLine(course: Course, report: Report): void {
   for (const name of Object.keys(line))
     if (!FIELDS.split(' ').includes(name)) wrong(`a field ${name}`);
   const outcome = String(line['outcome']);
-  const isHealth = early.kind === 'health' && outcome === 'ok';
+  const isHealth = pathOf(ask) === '/health' && outcome === 'ok';
   // A drain that ends it is no bug.
   const isCut = outcome === 'internal_error' && atMs >= brokenAtMs;
   const level = isCut ? 'warn' : (LEVELS[outcome] ?? 'info');
@@ -156,7 +156,7 @@ function reasonOf(failure: Failure, told: string | undefined): string | undefine
 function refusalOf({ candidates, early, exchange }: Course): string | undefined {
   if (early.kind === 'refused' && early.failure.status === 401) {
     const sent = exchange.ask.headers.filter(([name]) => name === 'authorization');
-    const isToken = sent.length === 1 && /^bearer +[^ ]/i.test(sent[0]![1]);
+    const isToken = sent.length === 1 && /^bearer +[^ ]/i.test(sent[0]![1].trim());
     return isToken ? 'unknown token' : 'no token';
   }
   const isModel = candidates && !('list' in candidates) && candidates.status === 404;
@@ -174,4 +174,6 @@ function remoteOf({ exchange, settings }: Course): string {
 const traceOf = ({ exchange: { ask } }: Course) =>
   ask.headers.find(([name]) => name === 'traceparent')?.[1].split('-')[1] ?? '';
 /** The generator's own traces have its number in front. */
-const hasTrace = (course: Course) => /^0{5}[\da-f]{3}(?:ab){12}$/.test(traceOf(course));
+const hasTrace = (course: Course) =>
+  /^0{5}[\da-f]{3}(?:ab){12}$/.test(traceOf(course)) &&
+  course.exchange.ask.headers.filter(([name]) => name === 'traceparent').length === 1;

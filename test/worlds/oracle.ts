@@ -491,7 +491,7 @@ export function checkHead(ask: Ask, settings: Settings): Early {
   const isPreflight = headers.some(([name]) => name === 'access-control-request-method');
   if (settings.server.cors && method === 'OPTIONS' && isPreflight) return { kind: 'preflight' };
   const sent = headers.filter(([name]) => name === 'authorization');
-  const token = sent.length === 1 ? /^bearer +([^ ].*)$/i.exec(sent[0]![1]) : null;
+  const token = sent.length === 1 ? /^bearer +([^ ].*)$/i.exec(sent[0]![1].trim()) : null;
   const { authKeys, clients } = settings;
   const client = clients.find(({ keys }) => keys.includes(token?.[1] ?? ''));
   const needsKey = authKeys.length > 0 || clients.length > 0;
@@ -517,9 +517,12 @@ export const allowOf = (ask: Ask) => PATHS[pathOf(ask)];
 function mayComeFrom({ headers }: Ask, { authKeys, clients, server }: Settings): boolean {
   if (server.cors || authKeys.length > 0 || clients.length > 0) return true;
   const header = (name: string) => headers.find(([one]) => one === name)?.[1] ?? '';
-  const isOwn = (host: string) => /^(?:localhost|127\.0\.0\.1|\[::1\])(?::\d+)?$/.test(host);
-  const [, page] = /^https?:\/\/(.*)$/.exec(header('origin')) ?? [];
+  const isOwn = (host: string) =>
+    /^(?:(?:[\w-]+\.)?localhost|127(?:\.\d+){3}|\[::1\])(?::\d+)?$/i.test(host);
+  const isNamed = (host: string) =>
+    /^(?:localhost|\d+(?:\.\d+){3}|\[[\da-f:]+\])(?::\d+)?$/i.test(host);
+  const [, page] = /^https?:\/\/(.*)$/i.exec(header('origin')) ?? [];
   if (page !== undefined && !isOwn(page)) return false;
   const isLocal = server.host === '127.0.0.1' && !server.trusted_proxies;
-  return !isLocal || isOwn(header('host'));
+  return !isLocal || isNamed(header('host'));
 }
