@@ -443,8 +443,17 @@ function checkFailure(answer: Answer, failure: Failure, context: Context, wrong:
   if (!isFinal && !isOpen && should === 'false') wrong('x-should-retry is false');
 }
 
+function errorIn(text: string): Record<string, unknown> | undefined {
+  try {
+    return (JSON.parse(text) as { error?: Record<string, unknown> }).error;
+  } catch {
+    return undefined;
+  }
+}
+
 function checkError(text: string, failure: Failure, context: Context, wrong: Wrong): void {
-  const { error } = JSON.parse(text) as { error: Record<string, unknown> };
+  const error = errorIn(text);
+  if (!error) return wrong(`no error object: ${text.slice(0, 300)}`);
   const expected: Record<string, unknown> = {
     type: failure.type,
     code: failure.code,
