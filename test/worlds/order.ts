@@ -19,7 +19,15 @@ interface Step {
 
 export function checkOrder(history: History, courses: readonly Course[], report: Report): void {
   const steps: Step[] = [];
-  const circuits = new Circuits(report);
+  // Of a client that left before anybody was asked nobody sees whose turn it was.
+  const seesTurns = courses.every(
+    ({ candidates, visits }) =>
+      !candidates ||
+      !('list' in candidates) ||
+      !candidates.isBalanced ||
+      (visits.length > 0 && !candidates.weights),
+  );
+  const circuits = new Circuits(report, seesTurns);
   const busy = courses.flatMap((course) =>
     course.visits.flatMap((visit) => intervalOf(visit, course)),
   );
@@ -195,9 +203,11 @@ class Circuits {
   /** When a reload has changed a provider. */
   readonly #changedAtMs = new Map<string, number>();
   readonly #report: Report;
+  readonly #seesTurns: boolean;
 
-  constructor(report: Report) {
+  constructor(report: Report, seesTurns: boolean) {
     this.#report = report;
+    this.#seesTurns = seesTurns;
   }
 
   #get(name: string): Circuit {
@@ -269,7 +279,7 @@ class Circuits {
     const own = nameOf(chosen!.candidate);
     if (list.every(({ provider }) => providerOf(course, provider).key_affinity)) {
       // A reload may take one of them away.
-      const session = `${list.map(nameOf).join()} ${sessionOf(course)}`;
+      const session = `${list.map(nameOf).join()} ${candidates.weights?.join()} ${sessionOf(course)}`;
       const before = sessions.get(session);
       if (restless.length < list.length) return;
       if (before !== undefined && before !== own) {
@@ -290,7 +300,7 @@ class Circuits {
     const waits = restless.find(
       (one) => inFlight(one.provider) === count && lastMs(one) < lastMs(chosen!.candidate) - 0.01,
     );
-    if (waits && !asksStoreAtAll(course))
+    if (waits && this.#seesTurns && !asksStoreAtAll(course))
       this.#report('balance', `${own} is asked, and it is the turn of ${nameOf(waits)}`, exchange);
   }
 
