@@ -160,7 +160,7 @@ export class ClientReply {
 
   /** Sends a comment after each `silenceMs` in which nothing was sent. The first one begins the stream. */
   keepAlive(silenceMs: number): void {
-    // Nothing would end the interval.
+    // Its client may be gone already, and then nothing would end the timer.
     if (this.#response.destroyed) return;
     this.#keepAlive = setInterval(() => {
       // A client that does not read gets no comments, and is cut off as it is without them.

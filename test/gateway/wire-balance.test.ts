@@ -58,45 +58,6 @@ async function startHeld(t: TestContext, more = ALIAS, lines = '') {
 }
 
 describe('an alias with balance = "least_busy"', { concurrency: true }, () => {
-  test('asks the target with the fewest requests in flight, those alike in turn', async (t) => {
-    const { counts, end, send } = await startHeld(t);
-    for (let i = 0; i < 3; i += 1) await send();
-    assert.deepEqual(counts(), [1, 1, 1]);
-    for (let i = 0; i < 2; i += 1) await send('p/other');
-    for (let i = 0; i < 4; i += 1) await send();
-    assert.deepEqual(counts(), [3, 3, 3]);
-    await end();
-  });
-
-  test('asks alike targets in turn, with requests for another alias between them, and while a circuit is open', async (t) => {
-    const providers = { p: answerWell, q: answerWell, r: failWith(503) };
-    const more = `${ALIAS}other = { targets = ["p/n", "q/n"], balance = "least_busy" }\n`;
-    const { asked, gateway } = await scenario(t, { providers, more });
-    for (let i = 0; i < 9; i += 1) await gateway.chat(LOCAL);
-    const before = asked();
-    for (let i = 0; i < 8; i += 1) {
-      await gateway.chat(LOCAL);
-      await gateway.chat(chatBody({ model: 'other' }));
-    }
-    const models = gateway
-      .accessLines()
-      .slice(-16)
-      .map(({ provider, model }) => `${String(provider)} ${String(model)}`);
-    for (const one of ['p local', 'q local', 'p other', 'q other'])
-      assert.equal(models.filter((name) => name === one).length, 4, one);
-    assert.equal(asked()[2], before[2]);
-  });
-
-  test('asks one whose circuit is open last', async (t) => {
-    const providers = { p: failWith(503), q: answerWell, r: answerWell };
-    const { gateway } = await scenario(t, { providers, more: ALIAS });
-    for (let i = 0; i < 12; i += 1) await gateway.chat(LOCAL);
-    const tries = gateway.accessLines().map(triesOf);
-    assert.equal(tries.filter((text) => text?.startsWith('p:503 ')).length, 3);
-    assert.deepEqual(new Set(tries.slice(-3)), new Set(['q:200', 'r:200']));
-    assert.ok(!tries.some((text) => text?.includes('circuit_open')), tries.join());
-  });
-
   test('asks the next one if a target has no key, no such model or no token left, and leaves that one alone', async (t) => {
     const refusals = [401, 403, 404, 429].map((status) => [failWith(status), 3] as const);
     // Its circuit opens, unless a client may have asked for a model that is not there.
@@ -271,17 +232,6 @@ describe('a provider with key_affinity', { concurrency: true }, () => {
       const [key] = await keysOf(headers);
       if (own.get(headers) !== gone) assert.equal(key, own.get(headers));
     }
-  });
-
-  test('is asked with the next key while that of the session is in cooldown', async (t) => {
-    const { keysOf, refused } = await startKeys(t);
-    const [headers = {}] = SESSIONS;
-    const [own = ''] = await keysOf(headers);
-    refused.set(own, 401);
-    const [first, second = ''] = await keysOf(headers);
-    assert.equal(first, own);
-    assert.deepEqual(await keysOf(headers), [second]);
-    assert.deepEqual(await keysOf(headers), [second]);
   });
 
   test('takes the first of x-session-id, x-session-affinity and prompt_cache_key for the session, for streams and after a reload too', async (t) => {

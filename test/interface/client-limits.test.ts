@@ -180,17 +180,6 @@ test('a usage before the first token of an answer that never begins takes none',
   assert.equal((await gateway.chat(STREAM, as('a'))).status, 502);
 });
 
-test('requests_per_minute counts requests of all kinds, and refuses before anything is asked', async (t) => {
-  const { gateway, as, asked, statuses } = await start(t, { a: 'requests_per_minute = 3' });
-  assert.deepEqual(await statuses('a', 'a2', 'a p/9000'), [200, 200, 200]);
-  assertError(await gateway.send('/v1/models', as('a')), limitedBy('requests_per_minute', 20));
-  nowMs += 19_000;
-  assertError(await gateway.chat(chatBody(), as('a')), limitedBy('requests_per_minute', 1));
-  nowMs += 1000;
-  assert.deepEqual(await statuses('a', 'a'), [200, 429]);
-  assert.deepEqual(asked(), [4, 0]);
-});
-
 test('of several limits that refuse, the answer names the one that lasts longest, and its Retry-After holds', async (t) => {
   const a = 'requests_per_minute = 1\ntokens_per_minute = 60\ntokens_per_day = 864';
   const { gateway, as, statuses } = await start(t, {

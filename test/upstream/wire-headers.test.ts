@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 
-import { chatBody, CLIENT_TOKEN, PROVIDER_KEY, triesOf } from '../support/gateway.ts';
+import { chatBody, CLIENT_TOKEN, PROVIDER_KEY } from '../support/gateway.ts';
 import { byModel, scenario } from '../support/scenario.ts';
 import { createGate, eventually } from '../support/streams.ts';
 import { completion, failWith, sendJson, type Script } from '../support/upstream.ts';
@@ -52,22 +52,6 @@ describe('forward_headers', { concurrency: true }, () => {
     await gateway.send('/v1/models', { headers: { 'x-session-id': 's' } });
     assert.equal(p.requests.at(-1)!.headers['x-session-id'], undefined);
   });
-
-  test('of each provider of a fallback decides what that provider gets, for retries too', async (t) => {
-    const providers = {
-      p: { script: failWith(503), lines: 'forward_headers = ["x-a", "x-c"]\nretries = 1' },
-      q: { script: failWith(503) },
-      r: { lines: 'forward_headers = ["x-b", "x-c"]' },
-    };
-    const { gateway, p, q, r } = await scenario(t, { providers, fallback: ['q', 'r'] });
-    const headers = { 'x-a': '1', 'x-b': '2', 'x-c': '3' };
-    assert.equal((await gateway.chat(chatBody(), { headers })).status, 200);
-    assert.equal(triesOf(gateway.accessLines()[0]), 'p:503 p:503 q:503 r:200');
-    const received = [...p.requests, ...q.requests, ...r.requests].map(({ headers: got }) =>
-      ['x-a', 'x-b', 'x-c'].map((name) => got[name] ?? '-').join(''),
-    );
-    assert.deepEqual(received, ['1-3', '1-3', '---', '-23']);
-  });
 });
 
 describe('return_headers', { concurrency: true }, () => {
@@ -99,20 +83,6 @@ describe('return_headers', { concurrency: true }, () => {
         assert.match(headers['access-control-expose-headers']!, /\bx-time\b/);
       }
     }
-  });
-
-  test('passes those of the provider that has answered, if that provider lists them', async (t) => {
-    const headersOf = (value: string) => ({ 'x-cost': value, 'x-time': value });
-    const providers = {
-      p: {
-        script: failWith(503, { headers: headersOf('1') }),
-        lines: 'return_headers = ["x-cost"]',
-      },
-      q: { script: answerWith(headersOf('2')), lines: 'return_headers = ["x-time"]' },
-    };
-    const { gateway } = await scenario(t, { providers, fallback: ['q'] });
-    const { status, headers } = await gateway.chat(chatBody());
-    assert.deepEqual([status, headers['x-cost'], headers['x-time']], [200, undefined, '2']);
   });
 });
 

@@ -1,21 +1,23 @@
 /** What holds in every world. Each check has a name, and says what is wrong. */
 
 import {
+  answeredBy,
   coursesOf,
   noticedAtMs,
   providerOf,
   type Course,
-  type ReadTry,
   type Report,
   type Visit,
 } from './course.ts';
 import type { Answer, Exchange, History } from './history.ts';
-import { allowOf, type Failure, type Reading } from './oracle.ts';
+import { allowOf, pathOf, type Failure, type Reading } from './oracle.ts';
+import { checkHeaders } from './headers.ts';
+import { checkLine, outcomeOf } from './line.ts';
 import { checkLimits } from './limits.ts';
 import { checkMetrics } from './metrics.ts';
 import { checkModels } from './models.ts';
 import { checkOrder } from './order.ts';
-import type { Plan } from './plan.ts';
+import type { Ask, Plan } from './plan.ts';
 
 /** Closer than that, two times are the same. */
 const CLOSE_MS = 0.01;
@@ -31,6 +33,8 @@ export function check(plan: Plan, history: History): string[] {
   const cutAtMs = cutOf(plan, history);
   const courses = coursesOf(history, cutAtMs);
   checkSums(history, courses, report);
+  checkSecrets(history, report);
+  checkHealth(history, report);
   for (const exchange of history.exchanges) {
     checkEnds(exchange, report);
     checkLeaving(exchange, report);
@@ -39,6 +43,8 @@ export function check(plan: Plan, history: History): string[] {
     checkUpstream(course, report);
     checkVisits(course, report);
     checkAnswer(course, report);
+    checkHeaders(course, report);
+    checkLine(course, report);
   }
   checkOrder(history, courses, report);
   checkLimits(history, courses, report);
@@ -57,6 +63,42 @@ function cutOf({ incidents }: Plan, { events }: History): number {
 
 const textOf = (answer: Answer) =>
   Buffer.concat(answer.pieces.map(({ bytes }) => bytes)).toString();
+
+/** `secrets`: no key of a provider or a client is in any answer or line. */
+function checkSecrets({ events, exchanges }: History, report: Report): void {
+  const settings = events.flatMap((event) => (event.kind === 'settings' ? event.settings : []));
+  const keys = settings.flatMap(({ authKeys, clients, providers }) => [
+    ...authKeys,
+    ...clients.flatMap((one) => one.keys),
+    ...providers.flatMap((one) => (one.enabled ? one.api_keys : [])),
+  ]);
+  const find = (text: string) => keys.find((key) => text.includes(key));
+  for (const exchange of exchanges) {
+    const { answer } = exchange;
+    const found = answer && find(JSON.stringify([...answer.headers]) + textOf(answer));
+    if (found) report('secrets', `its client is told ${found}`, exchange);
+  }
+  for (const event of events) {
+    const found = event.kind === 'line' && find(JSON.stringify(event.line));
+    if (found) report('secrets', `a line has ${found}`, event.exchange);
+  }
+}
+
+/** `health`: a gateway that drains says so. */
+function checkHealth({ exchanges, events }: History, report: Report): void {
+  const drainMs = events.find(({ kind }) => kind === 'drain')?.atMs ?? Infinity;
+  for (const exchange of exchanges) {
+    const { answer, ask } = exchange;
+    const isAsked = pathOf(ask) === '/health' && /^(?:GET|HEAD)$/.test(ask.method);
+    if (!answer || !isAsked || answer.status === 400 || ask.leaves) continue;
+    const isDraining = answer.headAtMs >= drainMs;
+    if (answer.status !== (isDraining ? 503 : 200)) report('health', `${answer.status}`, exchange);
+    const status = isDraining ? 'draining' : 'healthy';
+    const text = textOf(answer).replace(/"version":"[^"]+"/, '"version":"…"');
+    const expected = ask.method === 'HEAD' ? '' : `{"status":"${status}","version":"…"}`;
+    if (text !== expected) report('health', text, exchange);
+  }
+}
 
 /** `sums`: one access line for each request that had its turn, and in it as many tries as providers saw. */
 function checkSums(history: History, courses: readonly Course[], report: Report): void {
@@ -125,23 +167,29 @@ function checkUpstream(course: Course, report: Report): void {
     for (const { try: made } of tries) {
       if (made.body === undefined) continue;
       const settings = providerOf(course, candidate.provider);
-      const { isStream, asksForUsage, model } = ask.chat!;
-      const named = `"model":${JSON.stringify(candidate.model)}`;
-      const expected = ask.body!.replace(`"model":${JSON.stringify(model)}`, () => named);
+      const { isStream, asksForUsage, model, usage } = ask.chat!;
+      const { written = ['"model":', JSON.stringify(model)] } = ask.chat!;
       const isAdded = settings.stream_usage && isStream && !asksForUsage;
       const added = '"stream_options":{"include_usage":true},';
-      const body = isAdded ? made.body.replace(added, '') : made.body;
-      if (body !== expected) wrong(`${made.provider} gets ${made.body}`);
-      if (isAdded && body === made.body) wrong('the usage is not asked for');
+      const [now, asking] = isAdded ? (usage ?? ['{', `{${added}`]) : ['', ''];
+      const expected = ask
+        .body!.replace(written.join(''), () => written[0] + JSON.stringify(candidate.model))
+        .replace(now, () => asking);
+      if (made.body !== expected) wrong(`${made.provider} gets ${made.body}, and not ${expected}`);
+      const [parent = '', ...more] = ask.headers.flatMap(([name, value]) =>
+        name === 'traceparent' ? value : [],
+      );
+      const hasTrace =
+        more.length === 0 && /^00-(?!0+-)[\da-f]{32}-(?!0+-)[\da-f]{16}-01$/.test(parent);
+      const trace = made.headers.get('traceparent')!;
+      if (!/^00-[\da-f]{32}-[\da-f]{16}-\d\d$/.test(trace)) wrong(`the trace ${trace}`);
       const headers: Record<string, string | undefined> = {
         'x-request-id': ask.id,
         'content-type': 'application/json',
         accept: isStream ? 'text/event-stream' : 'application/json',
         'accept-encoding': 'identity',
-        traceparent: ask.headers.find(([name]) => name === 'traceparent')?.[1],
-        cookie: undefined,
-        'x-session-id': undefined,
-        'x-session-affinity': undefined,
+        traceparent: hasTrace ? parent : trace,
+        tracestate: hasTrace ? stateOf(ask) : undefined,
         'x-forwarded-by-name':
           settings.forward_headers.length > 0
             ? ask.headers.find(([name]) => name === 'x-forwarded-by-name')?.[1]
@@ -151,10 +199,20 @@ function checkUpstream(course: Course, report: Report): void {
         const got = made.headers.get(name);
         if (got !== value) wrong(`${made.provider} gets ${name}: ${got}, and not ${value}`);
       }
+      for (const name of made.headers.keys()) {
+        const isOwn = name === 'user-agent' || name === 'authorization';
+        if (!isOwn && !(name in headers)) wrong(`${made.provider} gets the header ${name}`);
+      }
       const key = made.headers.get('authorization')?.replace('Bearer ', '') ?? '';
       if (!settings.api_keys.includes(key)) wrong(`${made.provider} gets the key ${key}`);
     }
   }
+}
+
+/** W3C Trace Context 3.3: a list, of 512 characters at most. */
+function stateOf({ headers }: Ask): string | undefined {
+  const state = headers.find(([name]) => name === 'tracestate')?.[1] ?? '';
+  return /^[ -~]{1,512}$/.test(state) ? state : undefined;
 }
 
 /** `order`: who is asked, how often, and after which wait. */
@@ -229,7 +287,7 @@ function mayGoOn(
   );
   const last = failures.at(-1);
   if (!last || tries.at(-1)!.reading?.kind !== 'failure') return undefined;
-  if (isBalanced && TARGETS.has(last.status)) return undefined;
+  if (isBalanced && TARGETS.has(last.status)) return !last.isPolicy;
   // Of several keys a 429 says more than a 401 or 403.
   const goesOn = ({ fallsBack, isPolicy, status }: Failure) =>
     fallbackOn.includes(status) && !isPolicy ? true : fallsBack;
@@ -296,24 +354,23 @@ function checkAnswer(course: Course, report: Report): void {
   const wrong = (text: string) => report('truth', text, exchange);
   if (answer.headers.get('x-request-id') !== ask.id) wrong('another x-request-id');
   if (early.kind === 'health') return checkStatus(answer, [200, 503], wrong);
-  if (early.kind === 'refused') return checkFailure(answer, early.failure, {}, wrong);
+  const isHead = ask.method === 'HEAD';
+  if (early.kind === 'refused') return checkFailure(answer, early.failure, { isHead }, wrong);
   if (early.kind !== 'counted') return checkStatus(answer, [204], wrong);
   const line = exchange.lines[0]!.line;
   // Whether it is right is another check's.
   if (answer.status === 429 && course.visits.length === 0) return undefined;
   if (early.to === 'models') return checkStatus(answer, [200], wrong);
   if (early.to !== 'chat') {
-    if (answer.headers.get('allow') !== allowOf(ask.path)) wrong('another Allow');
-    return checkFailure(answer, early.to, {}, wrong);
+    if (answer.headers.get('allow') !== allowOf(ask)) wrong('another Allow');
+    return checkFailure(answer, early.to, { isHead }, wrong);
   }
   const { candidates } = course;
   if (candidates && !('list' in candidates)) return checkFailure(answer, candidates, {}, wrong);
-  const answering = course.visits.findLast(({ tries }) => isAnswer(tries.at(-1)?.reading));
-  const [first] = course.visits;
   const asked = course.visits.filter(({ tries }) => tries.length > 0);
-  const told =
-    answering ?? course.visits.findLast(({ candidate }) => sameAs(candidate, first!.candidate));
-  if (!told) return wrong('an answer without a try');
+  const answered = answeredBy(course);
+  if (!answered) return wrong('an answer without a try');
+  const { failure, last, told } = answered;
   const { provider } = told.candidate;
   const context = { provider, hasRepeated: hasRepeated(course, asked), course };
   const isEarly = exchange.ask.chat!.isStream && course.settings.server.stream_keepalive > 0;
@@ -323,25 +380,13 @@ function checkAnswer(course: Course, report: Report): void {
   const tries = exchange.tries.length > 1 ? `${exchange.tries.length}` : undefined;
   if (!isEarly && answer.headers.get('x-gateway-tries') !== tries)
     wrong(`x-gateway-tries ${answer.headers.get('x-gateway-tries')}, and not ${tries}`);
-  const last = told.tries.at(-1);
   if (!last) return checkStatus(answer, isEarly ? [200, 429] : [429], wrong);
   const { reading } = last;
   if (!reading) return wrong('an answer to a try without a result');
-  const failures = told.tries.flatMap((one) =>
-    one.reading?.kind === 'failure' ? one.reading.failure : [],
-  );
-  // Of several keys, a 429 says more than a 401 or 403.
-  const hasKeys = providerOf(course, context.provider).api_keys.length > 1;
-  const among = hasKeys ? failures.findLast(({ status }) => status === answer.status) : undefined;
-  const failure = among ?? (reading.kind === 'answer' ? undefined : reading.failure);
-  // A 404 about the model is the client's own mistake, and others are not.
-  const isOpen = failure?.status === 404 && line['outcome'] === 'rejected';
-  if (!isOpen && line['outcome'] !== outcomeOf(failure))
-    wrong(`the outcome ${String(line['outcome'])}`);
-  checkHeaders(answer, last, course, wrong);
+  if (line['outcome'] !== outcomeOf(failure)) wrong(`the outcome ${String(line['outcome'])}`);
   if (reading.kind === 'stream') return checkStream(answer, reading, context, wrong);
   if (reading.kind === 'answer') {
-    checkStatus(answer, [200], wrong);
+    checkStatus(answer, [last.try.reply.status], wrong);
     if (textOf(answer) !== reading.text)
       report('bytes', `not the provider's: ${textOf(answer)}`, exchange);
     return undefined;
@@ -350,39 +395,26 @@ function checkAnswer(course: Course, report: Report): void {
   return checkFailure(answer, failure!, context, wrong);
 }
 
-const isAnswer = (reading: Reading | undefined) =>
-  reading?.kind === 'answer' || reading?.kind === 'stream';
 const sameAs = (one: object, other: object) => JSON.stringify(one) === JSON.stringify(other);
 
-/** The client's own mistake. */
-const REJECTED = new Set([400, 413, 422, 451]);
-
-function outcomeOf(failure: Failure | undefined): string {
-  if (!failure) return 'ok';
-  if (failure.type === 'rate_limit_error') return 'rate_limited';
-  if (failure.type === 'timeout_error') return 'timeout';
-  if (failure.code === 'API_ERROR' && REJECTED.has(failure.status)) return 'rejected';
-  return failure.code === 'INTERNAL_ERROR' ? 'internal_error' : 'upstream_error';
-}
-
-/** `true` if the gateway has repeated the request, and undefined if it has only used another key. */
-function hasRepeated(course: Course, asked: readonly Visit[]): boolean | undefined {
+/** The gateway has repeated the request, also with another key; at once on a new connection is no repeat. */
+function hasRepeated(course: Course, asked: readonly Visit[]): boolean {
   if (asked.some(({ candidate }) => !sameAs(candidate, course.visits[0]!.candidate))) return true;
-  let isKeys = false;
   for (const { tries } of asked) {
     for (const [index, { try: made }] of tries.entries()) {
       const before = tries[index - 1];
       if (before && made.atMs - before.resultAtMs > CLOSE_MS) return true;
       const failed = before?.reading?.kind === 'failure' ? before.reading.failure : undefined;
-      if (failed && !failed.isRepeatedAtOnce) isKeys = true;
+      if (failed && !failed.isRepeatedAtOnce) return true;
     }
   }
-  return isKeys ? undefined : false;
+  return false;
 }
 
 interface Context {
   readonly provider?: string;
   readonly hasRepeated?: boolean | undefined;
+  readonly isHead?: boolean;
 }
 
 type Wrong = (text: string) => void;
@@ -394,7 +426,9 @@ function checkStatus(answer: Answer, allowed: readonly number[], wrong: Wrong): 
 
 function checkFailure(answer: Answer, failure: Failure, context: Context, wrong: Wrong): void {
   checkStatus(answer, [failure.status], wrong);
-  checkError(textOf(answer), failure, context, wrong);
+  const text = textOf(answer);
+  if (context.isHead !== true) checkError(text, failure, context, wrong);
+  else if (text !== '') wrong('an answer to HEAD has a body');
   const { headers } = answer;
   const told = headers.get('retry-after');
   if (failure.retryAfter !== undefined && told !== `${failure.retryAfter}`)
@@ -403,14 +437,23 @@ function checkFailure(answer: Answer, failure: Failure, context: Context, wrong:
     if (headers.get('www-authenticate') !== 'Bearer') wrong('no WWW-Authenticate');
   }
   const isFinal = failure.isFinal === true || context.hasRepeated === true;
-  const isOpen = context.hasRepeated === undefined || (failure.retryAfter ?? 0) > 60;
+  const isOpen = (failure.retryAfter ?? 0) > 60;
   const should = headers.get('x-should-retry');
   if (isFinal && should !== 'false') wrong('x-should-retry is not false');
   if (!isFinal && !isOpen && should === 'false') wrong('x-should-retry is false');
 }
 
+function errorIn(text: string): Record<string, unknown> | undefined {
+  try {
+    return (JSON.parse(text) as { error?: Record<string, unknown> }).error;
+  } catch {
+    return undefined;
+  }
+}
+
 function checkError(text: string, failure: Failure, context: Context, wrong: Wrong): void {
-  const { error } = JSON.parse(text) as { error: Record<string, unknown> };
+  const error = errorIn(text);
+  if (!error) return wrong(`no error object: ${text.slice(0, 300)}`);
   const expected: Record<string, unknown> = {
     type: failure.type,
     code: failure.code,
@@ -435,32 +478,6 @@ function checkEvent(text: string, failure: Failure, context: Context, wrong: Wro
   return checkError(event, failure, context, wrong);
 }
 
-/** The allow-list of headers. */
-function checkHeaders(
-  answer: Answer,
-  { try: made, reading }: ReadTry,
-  course: Course,
-  wrong: Wrong,
-): void {
-  const { headers } = answer;
-  const given = new Map(made.reply.headers);
-  for (const name of ['set-cookie', 'server', 'my-ratelimit', 'cf-ray']) {
-    if (headers.has(name)) wrong(`the header ${name} passes`);
-  }
-  const isEarly = course.exchange.ask.chat!.isStream && course.settings.server.stream_keepalive > 0;
-  const isPast = made.headAtMs !== undefined && reading?.kind !== 'failure';
-  if (!isPast || isEarly) return;
-  const returned = providerOf(course, made.provider).return_headers.includes('x-returned');
-  const expected = {
-    'x-upstream-request-id': given.get('x-request-id') ?? given.get('cf-ray'),
-    'x-ratelimit-remaining-requests': given.get('x-ratelimit-remaining-requests'),
-    'x-returned': returned ? given.get('x-returned') : undefined,
-  };
-  for (const [name, value] of Object.entries(expected)) {
-    if (headers.get(name) !== value) wrong(`the header ${name}: ${headers.get(name)}`);
-  }
-}
-
 type Stream = Extract<Reading, { kind: 'stream' }>;
 
 function checkStream(
@@ -473,7 +490,8 @@ function checkStream(
   checkStatus(answer, [200], wrong);
   const isKeptAlive = course.settings.server.stream_keepalive > 0;
   // The gateway's comments come at any place, and those of a provider may come before its answer has begun.
-  const strip = (text: string) => (isKeptAlive ? text.replace(/^: .*\r?\n\r?\n/gm, '') : text);
+  const strip = (text: string) =>
+    isKeptAlive ? text.replace(/^\ufeff?:.*(?:\r\n?|\n){2}|^\ufeff/gm, '') : text;
   const got = strip(textOf(answer));
   const expected = strip(reading.passes.map(({ text }) => text).join(''));
   if (!got.startsWith(expected)) return wrong(`the stream is ${got}\nand not ${expected}`);

@@ -80,6 +80,10 @@ export class Circuit {
     return this.#states.some(({ failures }) => failures >= FAILURES_TO_REST);
   }
 
+  mustProbe(): boolean {
+    return this.#states.every(({ failures }) => failures >= FAILURES_TO_REST);
+  }
+
   /** It was asked, as somebody who may be kept away, or after all others have failed. */
   asked(atMs: number, probe: unknown, isGuarded: boolean): void {
     this.#change((state) => {

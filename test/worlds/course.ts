@@ -75,7 +75,8 @@ export function coursesOf(history: History, brokenAtMs: number): Course[] {
     const { chat } = exchange.ask;
     const isChat = early.kind === 'counted' && early.to === 'chat';
     const client = early.kind === 'counted' ? early.client : undefined;
-    const refused = chat?.refusedWith;
+    const isLimited = used.clients.some(({ models, name }) => name === client && models);
+    const refused = chat?.refusedWith ?? (chat?.namesOthers && isLimited ? 400 : undefined);
     const candidates =
       isChat && chat
         ? refused
@@ -170,4 +171,27 @@ function readTry(made: Try, course: Omit<Course, 'visits'>): ReadTry {
     resultAtMs: Math.min(resultAtMs, course.brokenAtMs),
     endsAtMs: Math.min(atMs(endMs), course.brokenAtMs),
   };
+}
+
+const isAnswer = (reading: Reading | undefined) =>
+  reading?.kind === 'answer' || reading?.kind === 'stream';
+const isSame = ({ candidate: one }: Visit, { candidate: other }: Visit) =>
+  one.provider === other.provider && one.model === other.model;
+
+/** Whose answer or error the client gets, with the failure that it is; undefined if nobody was asked. */
+export function answeredBy(course: Course) {
+  const { exchange, visits } = course;
+  const answering = visits.findLast(({ tries }) => isAnswer(tries.at(-1)?.reading));
+  const told = answering ?? visits.findLast((visit) => isSame(visit, visits[0]!));
+  if (!told) return undefined;
+  const last = told.tries.at(-1);
+  const failures = told.tries.flatMap(({ reading }) =>
+    reading?.kind === 'failure' ? reading.failure : [],
+  );
+  // Of several keys, a 429 says more than a 401 or 403.
+  const hasKeys = providerOf(course, told.candidate.provider).api_keys.length > 1;
+  const status = exchange.answer?.status;
+  const among = hasKeys ? failures.findLast((one) => one.status === status) : undefined;
+  const own = last?.reading?.kind === 'answer' ? undefined : last?.reading?.failure;
+  return { told, last, failure: among ?? own };
 }

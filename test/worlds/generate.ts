@@ -15,7 +15,16 @@ import type {
   Reply,
   Settings,
 } from './plan.ts';
-import { aFailure, aList, anAnswer, anEmptyAnswer, anErrorStatus, time } from './replies.ts';
+import { HOSTS, ORIGINS, spellRequest, tokensWith, WRONG_BODIES } from './dialects.ts';
+import {
+  aFailure,
+  aList,
+  anAnswer,
+  anEmptyAnswer,
+  anErrorStatus,
+  answerWell,
+  time,
+} from './replies.ts';
 
 /**
  * Where some combination is the rule that elsewhere is rare. `stalls`: a provider begins each stream and does not end it, for
@@ -101,7 +110,9 @@ function withFurther(settings: Settings, random: Random): Settings {
       ? Object.fromEntries(['m0', 'listed'].filter(() => random.oneIn(2)).map(aDetail))
       : undefined,
   }));
-  return { ...settings, clients, providers };
+  const host = random.oneIn(8) ? '127.0.0.1' : undefined;
+  const trusted_proxies = random.oneIn(6) ? ['192.0.2.0/24'] : undefined;
+  return { ...settings, clients, providers, server: { ...settings.server, host, trusted_proxies } };
 }
 
 /** Large bodies, many at the same time, with memory for a few. */
@@ -156,9 +167,8 @@ function withRare(settings: Settings, random: Random | undefined): Settings {
 /** The provider that is asked first begins each answer, and says nothing more. */
 function aStall(lengthMs: number, random: Random): Outage {
   const asked = { id: 'stall', chat: { model: '', isStream: true, asksForUsage: false } };
-  const whole = anAnswer(asked, random, false);
-  const begin = whole.items.slice(0, 1 + whole.items.findIndex(({ kind }) => kind === 'content'));
-  const reply = { ...whole, connectMs: 0.11, items: begin, end: 'hang' as const };
+  const whole = answerWell(asked);
+  const reply = { ...whole, items: whole.items.slice(0, 1), end: 'hang' as const };
   const fromMs = time(random, 0, 5000);
   return { provider: 'a', fromMs, toMs: fromMs + Math.max(lengthMs, 40_000), reply };
 }
@@ -253,7 +263,8 @@ function aProvider(id: string, random: Random): ProviderSettings {
   const keys = random.pick([1, 1, 2, 3]);
   return {
     id,
-    enabled: !random.oneIn(20),
+    // Its keys are in what others say.
+    enabled: id === 'a' || !random.oneIn(20),
     api_keys: list(keys, (index) => `key-of-${id}-${index + 1}`),
     default_model: random.oneIn(4) ? undefined : random.pick(MODELS),
     models: random.oneIn(4) ? ['m0', 'by-hand'] : undefined,
@@ -330,7 +341,7 @@ function anAsk(
   const named = further.oneIn(4) ? inSession(marked, further) : marked;
   const { max_buffered_bytes } = settings.server;
   const isLarge = max_buffered_bytes !== undefined && further.oneIn(2);
-  const target = isLarge ? withPad(named, max_buffered_bytes, further) : named;
+  const target = isLarge ? withPad(named, max_buffered_bytes, further) : checkSize(named, settings);
   const leaves = random.oneIn(mood.leavesOneIn)
     ? {
         when: random.pick(['sent', 'begun'] as const),
@@ -350,17 +361,17 @@ function anAsk(
   };
   const { chat } = target;
   const asked = { id, chat };
-  const reply = (): Reply => {
-    if (rare?.oneIn(6)) return anEmptyAnswer(asked, rare);
-    return random.oneIn(mood.failsOneIn)
-      ? aFailure(asked, random)
-      : anAnswer(asked, random, mood.isSlow);
+  const someReply = (own: Random): Reply => {
+    if (rare && own.oneIn(6)) return anEmptyAnswer(asked, own);
+    return own.oneIn(mood.failsOneIn) ? aFailure(asked, own) : anAnswer(asked, own, mood.isSlow);
   };
-  const replies = chat
-    ? Object.fromEntries(
-        settings.providers.map((one) => [one.id, list(random.integer(1, 4), reply)] as const),
-      )
-    : {};
+  const isLong = ({ items }: Reply) => items.some(({ text }) => text.length > 200_000);
+  const reply = (own: Random): Reply => {
+    const one = someReply(own);
+    return max_buffered_bytes !== undefined && isLong(one) ? answerWell(asked) : one;
+  };
+  const ids = chat ? settings.providers.map(({ id: provider }) => provider) : [];
+  const replies = lazily(ids, random, (own) => list(own.integer(1, 4), () => reply(own)));
   const size = 300 + (target.body?.length ?? 0);
   const cuts = random.oneIn(6)
     ? list(random.integer(1, 3), () => ({
@@ -369,6 +380,22 @@ function anAsk(
       })).toSorted((a, b) => a.at - b.at)
     : [];
   return { ...common, ...target, cuts, replies };
+}
+
+/** Values that are made when somebody asks for them: few providers are asked. */
+function lazily<T>(
+  names: readonly string[],
+  random: Random,
+  make: (own: Random) => T,
+): Readonly<Record<string, T>> {
+  const values: Record<string, T> = {};
+  for (const name of names) {
+    const seed = random.integer(0, 2 ** 31);
+    let made: T | undefined;
+    const get = () => (made ??= make(createRandom(seed)));
+    Object.defineProperty(values, name, { get, enumerable: true });
+  }
+  return values;
 }
 
 /** By another name than `x-session-id`. */
@@ -380,7 +407,17 @@ function inSession(target: Target, random: Random): Target {
   if (!chat || chat.refusedWith !== undefined) return target;
   const promptCacheKey = random.oneIn(4) ? name.repeat(33) : name;
   const text = `,"prompt_cache_key":${JSON.stringify(promptCacheKey)}}`;
-  return { ...target, body: body!.slice(0, -1) + text, chat: { ...chat, promptCacheKey } };
+  return {
+    ...target,
+    body: body!.slice(0, body!.lastIndexOf('}')) + text,
+    chat: { ...chat, promptCacheKey },
+  };
+}
+
+function checkSize(target: Target, { server }: Settings): Target {
+  const { body = '', chat } = target;
+  const isTooLarge = Buffer.byteLength(body) > (server.max_body_bytes ?? Infinity);
+  return chat && isTooLarge ? { ...target, chat: { ...chat, refusedWith: 413 } } : target;
 }
 
 /** With a body that does not fit together with a few of its kind, or never. */
@@ -388,7 +425,7 @@ function withPad(target: Target, maxBytes: number, random: Random): Target {
   const { body = '', chat } = target;
   if (!chat || chat.refusedWith !== undefined) return target;
   const bytes = random.pick([100_000, 300_000, 600_000, 1_200_000]);
-  const padded = `${body.slice(0, -1)},"pad":"${'x'.repeat(bytes)}"}`;
+  const padded = `${body.slice(0, body.lastIndexOf('}'))},"pad":"${'x'.repeat(bytes)}"}`;
   const isTooLarge = Buffer.byteLength(padded) > maxBytes;
   return { ...target, body: padded, chat: { ...chat, refusedWith: isTooLarge ? 413 : undefined } };
 }
@@ -397,10 +434,14 @@ type Target = Pick<Ask, 'method' | 'path' | 'version' | 'headers' | 'body' | 'is
 
 function aTarget(id: string, isStream: boolean, settings: Settings, random: Random): Target {
   const number = Number(id.slice(1));
-  const headers: [string, string][] = [['host', 'gateway.test']];
-  const token = aToken(settings, random);
-  if (token !== undefined) headers.push(['authorization', token]);
+  const headers: [string, string][] = [['host', random.pick(HOSTS)]];
+  headers.push(
+    ...someTokens(settings, random).map((one): [string, string] => ['authorization', one]),
+  );
   headers.push(['x-request-id', id]);
+  const { trusted_proxies } = settings.server;
+  if (trusted_proxies && random.oneIn(2)) headers.push(['x-forwarded-for', random.pick(FORWARDED)]);
+  if (random.oneIn(12)) headers.push(['origin', random.pick(ORIGINS)]);
   if (random.oneIn(3)) headers.push(['x-session-id', `s${random.integer(0, 2)}`]);
   if (random.oneIn(6)) headers.push(['x-forwarded-by-name', 'by-name'], ['cookie', 'c=1']);
   const plain = { version: '1.1' as const, isChunked: false };
@@ -410,18 +451,34 @@ function aTarget(id: string, isStream: boolean, settings: Settings, random: Rand
       ['GET', '/v1/models'],
       ['GET', '/health'],
       ['HEAD', '/health'],
+      ['POST', '/health'],
       ['GET', '/v1/chat/completions'],
       ['GET', '/v1/models/'],
+      ['GET', '/v1/models?a=/health'],
+      ['GET', 'http://other.test/health?'],
+      ['GET', '/heal%74h'],
+      ['GET', '//health'],
+      ['GET', '/HEALTH'],
+      ['GET', '/v1/../health'],
+      ['OPTIONS', '/health'],
+      ['HEAD', '/v1/models'],
+      ['POST', '/v1/responses'],
+      ['OPTIONS', '/v1/models'],
       ['OPTIONS', '/v1/models'],
     ] as const);
-    if (method === 'OPTIONS') headers.push(['access-control-request-method', 'POST']);
+    if (method === 'OPTIONS' && !random.oneIn(4))
+      headers.push(['access-control-request-method', 'POST']);
+    if (random.oneIn(2)) headers.push(['access-control-request-headers', 'x-title, authorization']);
     return { method, path, ...plain, headers };
   }
   const trace = `${number.toString(16).padStart(8, '0')}${'ab'.repeat(12)}`;
-  headers.push(
-    ['traceparent', `00-${trace}-00f067aa0ba902b7-01`],
-    ['content-type', 'application/json'],
-  );
+  const parent = `00-${trace}-00f067aa0ba902b7-01`;
+  const parents = random.oneIn(16)
+    ? random.pick([[], [parent, parent], ...WRONG_TRACES])
+    : [parent];
+  headers.push(...parents.map((one): [string, string] => ['traceparent', one]));
+  headers.push(['content-type', 'application/json']);
+  if (random.oneIn(4)) headers.push(['tracestate', random.pick(['v=1,w=2', 'x'.repeat(513), 'é'])]);
   const { body, chat } = aBody(id, isStream, settings, random);
   if (random.oneIn(12)) headers.push(['expect', '100-continue']);
   const isOld = random.oneIn(25);
@@ -436,32 +493,41 @@ function aTarget(id: string, isStream: boolean, settings: Settings, random: Rand
   };
 }
 
-function aToken({ authKeys, clients }: Settings, random: Random): string | undefined {
-  if (random.oneIn(25)) return random.pick([undefined, 'Basic x', 'Bearer ', 'Bearer wrong']);
+/** Values of `Authorization`. */
+function someTokens({ authKeys, clients }: Settings, random: Random): string[] {
   const keys = [...authKeys, ...clients.flatMap((one) => one.keys)];
-  return `Bearer ${keys.length > 0 ? random.pick(keys) : 'any key'}`;
+  const key = keys.length > 0 ? random.pick(keys) : 'any key';
+  if (!random.oneIn(12)) return [`Bearer ${key}`];
+  return random.pick(tokensWith(key));
 }
 
-const WRONG_BODIES: readonly string[] = [
-  '{"model":"a/m0"',
-  '[]',
-  '{"messages":[{"role":"user","content":"x"}]}',
-  '{"model":"a/m0","messages":[]}',
-  '{"model":"a/m0","messages":[{"content":"x"}]}',
-  '{"model":"a/m0","stream":"yes","messages":[{"role":"user","content":"x"}]}',
-  '{"model":"a/m0","model":"b/m0","messages":[{"role":"user","content":"x"}]}',
+/** The clients at a proxy, of which 192.0.2.0/24 are proxies too. */
+const FORWARDED = [
+  '203.0.113.5',
+  '198.51.100.9, 203.0.113.5',
+  '203.0.113.5, 192.0.2.9',
+  '203.0.113.5:80',
+];
+const WRONG_TRACES = [
+  ['none'],
+  [`ff-${'ab'.repeat(16)}-00f067aa0ba902b7-01`],
+  [`00-${'0'.repeat(32)}-00f067aa0ba902b7-01`],
+  [`00-${'ab'.repeat(16)}-${'0'.repeat(16)}-01`],
+  [`00-${'AB'.repeat(16)}-00f067aa0ba902b7-01`],
+  [`00-${'ab'.repeat(16)}-00f067aa0ba902b7-01-x`],
 ];
 
 function aBody(id: string, isStream: boolean, settings: Settings, random: Random) {
   if (random.oneIn(25)) {
+    const body = random.pick(WRONG_BODIES);
     const chat: ChatPlan = { model: '', isStream: false, asksForUsage: false, refusedWith: 400 };
-    return { body: random.pick(WRONG_BODIES), chat };
+    return { body, chat };
   }
   const ids = settings.providers.map((one) => one.id);
   const names = settings.aliases.map(({ name }) => name);
   const direct = () => `${random.pick(ids)}/${random.pick(MODELS)}`;
   const model = random.oneIn(8)
-    ? random.pick(['a', 'a/', 'm0', 'gone/m0', 'b', '/m0', 'a/deep/m0'])
+    ? random.pick(['a', 'a/', 'm0', 'gone/m0', 'b', '/m0', 'a/deep/m0', 'a/"\u{1F600}"'])
     : names.length > 0 && random.oneIn(2)
       ? random.pick(names)
       : direct();
@@ -476,15 +542,11 @@ function aBody(id: string, isStream: boolean, settings: Settings, random: Random
   };
   const text = JSON.stringify({ seed: 1, ...members, messages, temperature: 1 });
   // Numbers that a rebuilt body would change.
-  const body = text.replace('"seed":1', '"seed":9007199254740993').replace(':1}', ':1.0 }');
-  const isTooLarge = Buffer.byteLength(body) > (settings.server.max_body_bytes ?? Infinity);
-  const chat: ChatPlan = {
-    model,
-    isStream,
-    asksForUsage,
-    refusedWith: isTooLarge ? 413 : undefined,
-  };
-  return { body, chat };
+  const plain = text.replace('"seed":1', '"seed":9007199254740993').replace(':1}', ':1.0 }');
+  const asked = { model, isStream, asksForUsage };
+  const spelled = random.oneIn(4) ? spellRequest(plain, asked, random) : { body: plain, chat: {} };
+  const chat: ChatPlan = { ...asked, ...spelled.chat };
+  return { body: spelled.body, chat };
 }
 
 function someIncidents(settings: Settings, lengthMs: number, random: Random): Incident[] {

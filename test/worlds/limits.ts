@@ -276,13 +276,16 @@ function tokensOf({ brokenAtMs, endAtMs, visits }: Course): readonly [least: num
   if (!last) return [0, 0];
   const { reading } = last;
   if (endAtMs >= brokenAtMs) {
-    const all = last.try.reply.items.map(({ tokens = 0 }) => tokens);
-    return [0, all.reduce((sum, one) => sum + one, 0)];
+    const all = last.try.reply.items.flatMap(
+      ({ text }) => text.match(/(?<="total_tokens": ?)\d+/g) ?? [],
+    );
+    return [0, all.reduce((sum, one) => sum + Number(one), 0)];
   }
   if (!reading || reading.kind === 'failure') return [0, 0];
   // Whether what a broken stream has told counts is open.
   const isBroken = reading.kind === 'stream' && reading.failure !== undefined;
-  return [isBroken ? 0 : reading.tokens, reading.tokens];
+  const tokens = reading.facts.usage?.total_tokens ?? 0;
+  return [isBroken ? 0 : tokens, tokens];
 }
 
 /** A visit takes a token and a slot of its provider; the slot is free with the last try, or with the end of the stream. */
@@ -309,6 +312,15 @@ function visitSteps(
     const allowed = level?.allows(atMs) ?? true;
     // While a store is asked, others begin and end.
     if (skipped && !isStored && !isFull && allowed) wrong('is passed over within its limits');
+    const isFirst = visit === course.visits[0] && course.endAtMs < course.brokenAtMs;
+    const others = course.candidates && 'list' in course.candidates ? course.candidates : undefined;
+    if (skipped && isFirst && !isStored && others && others.atMost > 1) {
+      const goesOn = course.visits.length > 1;
+      // The rate limit of who was named is the answer, and the other limit is not.
+      if (level?.allows(atMs) === false && !others.isBalanced && goesOn)
+        wrong('is left for another one because of its rate limit');
+      if (isFull && allowed && !goesOn) wrong('is full, and nobody else is asked');
+    }
     if (skipped) return;
     if (isFull) wrong('is asked beyond max_concurrent_requests');
     if (level?.allows(atMs) === false) wrong('has no token left');

@@ -13,6 +13,8 @@ export interface Failure {
   readonly status: number;
   readonly type: string;
   readonly code: string | undefined;
+  /** The message in the access line, if it is another one. */
+  readonly reason?: string | undefined;
   /** What the message contains; `exactly`: and nothing else. */
   readonly says?: string | undefined;
   readonly exactly?: string | undefined;
@@ -27,6 +29,10 @@ export interface Failure {
   /** What it is to a circuit. `provider`: no connection was made. */
   readonly circuit: 'failure' | 'provider' | 'success' | 'maybe' | 'none';
   readonly isPolicy?: boolean;
+  /** A provider has said so itself. */
+  readonly isReported?: boolean;
+  /** A mistake of the client's own. */
+  readonly isRejected?: boolean;
   readonly isRepeatedAtOnce?: boolean;
   /** A repeat by the client cannot help. */
   readonly isFinal?: boolean | undefined;
@@ -38,8 +44,7 @@ export type Reading =
       readonly kind: 'answer';
       readonly atMs: number;
       readonly text: string;
-      /** The total of its usage. */
-      readonly tokens: number;
+      readonly facts: Facts;
     }
   | { readonly kind: 'failure'; readonly atMs: number; readonly failure: Failure }
   | {
@@ -49,8 +54,35 @@ export type Reading =
       readonly passes: readonly { readonly atMs: number; readonly text: string }[];
       readonly endMs: number;
       readonly failure: Failure | undefined;
-      readonly tokens: number;
+      readonly facts: Facts;
     };
+
+interface Usage {
+  readonly prompt_tokens?: number;
+  readonly completion_tokens?: number;
+  readonly total_tokens?: number;
+  readonly prompt_tokens_details?: { readonly cached_tokens?: number };
+  readonly completion_tokens_details?: { readonly reasoning_tokens?: number };
+}
+
+/** What an answer says of itself: the last of each. */
+export interface Facts {
+  readonly finishReason?: string | undefined;
+  readonly usage?: Usage | undefined;
+}
+
+interface Choice {
+  readonly index?: number;
+  readonly delta?: object;
+  readonly message?: object;
+  readonly finish_reason?: string | null;
+}
+
+/** A completion, or a chunk of one, as far as it is read. */
+interface Completion {
+  readonly choices?: readonly Choice[] | null;
+  readonly usage?: Usage | null;
+}
 
 export function refusal(status: number, says?: string): Failure {
   const prefix = 'Invalid request: ';
@@ -109,13 +141,12 @@ const RETRIED = new Set([408, 429, 500, 502, 503, 504, 529]);
 const OUTAGES = new Set([502, 503, 504, 529]);
 
 /** A provider's own error. */
-function apiError(error: ErrorPlan, header: string | undefined, isEvent: boolean): Failure {
-  const { status, code, message } = error;
-  const seconds = header === undefined ? undefined : Math.max(1, Math.ceil(Number(header)));
-  const text = message ?? phraseOf(status);
+function apiError(error: ErrorPlan, seconds: number | undefined, isEvent: boolean): Failure {
+  const { status, code, isAboutModel, message, says, type } = error;
+  const text = message ?? says ?? phraseOf(status);
   const isCodeShown = code !== undefined && !text.includes(code);
   const whole = isCodeShown ? `${text} (${code})` : text;
-  const isBilling = status === 429 && code === 'insufficient_quota';
+  const isBilling = status === 429 && (code ?? type) === 'insufficient_quota';
   const isTooLong = status === 400 && code === 'context_length_exceeded';
   const isTemporary = status >= 500 || status === 408 || status === 429;
   const failure = {
@@ -124,17 +155,72 @@ function apiError(error: ErrorPlan, header: string | undefined, isEvent: boolean
     // "A first event that is an error": of any status.
     fallsBack: isTemporary || isTooLong ? true : isEvent ? undefined : false,
     circuit: OUTAGES.has(status) ? 'failure' : status === 500 ? 'none' : 'maybe',
-    isPolicy: code === 'content_policy_violation',
+    isPolicy: /^content_(?:policy|filter)/.test(code ?? type ?? ''),
+    isRejected: REJECTED.has(status) || (status === 404 && isAboutModel === true),
     isFinal: isBilling || (seconds ?? 0) > 60,
+    isReported: true,
     retryAfter: seconds,
     asksFor: seconds,
   } as const;
   if (status === 429) {
-    const limit = { type: 'rate_limit_error', code: 'RATE_LIMIT_ERROR', says: whole };
+    const limit = { type: 'rate_limit_error', code: 'RATE_LIMIT_ERROR', says: says ?? whole };
     return { ...failure, ...limit, retryAfter: seconds ?? 1 };
   }
-  const exactly = status === 401 ? 'Authentication failed' : `API error: ${status} - ${whole}`;
-  return { ...failure, type: 'provider_error', code: 'API_ERROR', exactly, isOfProvider: true };
+  const own = { ...failure, type: 'provider_error', code: 'API_ERROR', isOfProvider: true };
+  const begin = `API error: ${status}`;
+  if (status === 401) return { ...own, exactly: 'Authentication failed' };
+  if (says !== undefined) return { ...own, reason: begin, says };
+  return { ...own, reason: begin, exactly: `${begin} - ${whole}` };
+}
+
+/** The client's own mistakes (decisions.md, Process). */
+const REJECTED = new Set([400, 413, 422, 451]);
+
+/** What a provider asks for, in whole seconds: as seconds or a date, which is past here, of several the first; or in milliseconds. */
+function secondsOf({ headers }: Reply): number | undefined {
+  const header = (name: string) => headers.find(([one]) => one === name)?.[1];
+  const ms = header('retry-after-ms');
+  const text = header('retry-after') ?? (ms && `${Number(ms) / 1000}`);
+  const seconds = Number.parseFloat(text ?? '');
+  if (text === undefined || text === 'soon') return undefined;
+  return Number.isNaN(seconds) ? 1 : Math.max(1, Math.ceil(seconds));
+}
+
+/** An empty text, null, an empty list or object. */
+const isBlank = (value: unknown) =>
+  value === null || value === '' || (typeof value === 'object' && Object.keys(value).length === 0);
+const isSilent = (message: object = {}) =>
+  Object.entries(message).every(([name, value]) => name === 'role' || isBlank(value));
+const reasonsOf = (json: Completion) =>
+  (json.choices ?? []).flatMap((choice) => choice.finish_reason || []);
+
+/** A whole answer without content that ends with `stop`, or with nothing. */
+function isEmptyCompletion({ choices }: Completion): boolean {
+  return (choices ?? []).every(
+    ({ finish_reason, message }) =>
+      isSilent(message) && (!finish_reason || finish_reason === 'stop'),
+  );
+}
+
+/** A chat chunk that begins no answer yet. */
+function isPreamble(json: Completion | undefined, refusesEmpty: boolean): boolean {
+  if (!Array.isArray(json?.choices)) return false;
+  return (json.choices as readonly Choice[]).every(
+    ({ delta, finish_reason }) =>
+      isSilent(delta) && (!finish_reason || (refusesEmpty && finish_reason === 'stop')),
+  );
+}
+
+function factsOf(json: Completion, before: Facts = {}): Facts {
+  const finishReason = reasonsOf(json).at(-1);
+  return { finishReason: finishReason ?? before.finishReason, usage: json.usage ?? before.usage };
+}
+
+/** The data of an event, parsed (WHATWG HTML, 9.2). */
+function dataOf(text: string): Completion | undefined {
+  const lines = text.replace(/^\ufeff/, '').split(/\r\n|\r|\n/);
+  const data = lines.filter((line) => line.startsWith('data:')).map((line) => line.slice(5));
+  return parse(data.join('\n')) as Completion | undefined;
 }
 
 export interface Limits {
@@ -179,7 +265,7 @@ export function readReply(reply: Reply, limits: Limits): Reading {
     const limit = Math.min(limitMs, beganMs + ERROR_BODY_MS);
     const endMs = reply.end === 'hang' ? Infinity : last.atMs;
     const error = endMs < limit && reply.end === 'end' ? reply.items[0]?.error : undefined;
-    const failure = apiError(error ?? { status }, header('retry-after'), false);
+    const failure = apiError(error ?? { status }, secondsOf(reply), false);
     return fail(Math.min(endMs, limit), failure);
   }
   if (status < 200 || status > 299 || status === 204 || header('content-encoding') === 'gzip') {
@@ -192,26 +278,28 @@ export function readReply(reply: Reply, limits: Limits): Reading {
   if (reply.end === 'cut') return fail(last.atMs, badGateway());
   const text = reply.items.map((item) => item.text).join('');
   const error = reply.items[0]?.error;
-  if (error) return fail(last.atMs, apiError(error, header('retry-after'), false));
-  if (!isJson(text)) {
+  if (error) return fail(last.atMs, apiError(error, secondsOf(reply), false));
+  const json = parse(text) as Completion | undefined;
+  if (!json) {
     const wrong = { status: 500, type: 'internal_error', code: 'SERIALIZATION_ERROR' };
     const says = 'Serialization error: ';
     return fail(last.atMs, { ...wrong, says, isRetried: false, fallsBack: true, circuit: 'none' });
   }
-  if (limits.refusesEmpty && reply.items[0]?.isEmpty) return fail(last.atMs, EMPTY);
-  const tokens = reply.items[0]?.tokens ?? 0;
-  if (!isStream) return { kind: 'answer', atMs: last.atMs, text, tokens };
+  // A longer answer is not looked into.
+  const isLong = text.length > 262_144;
+  if (limits.refusesEmpty && !isLong && isEmptyCompletion(json)) return fail(last.atMs, EMPTY);
+  const facts = json.choices ? factsOf(json) : {};
+  if (!isStream) return { kind: 'answer', atMs: last.atMs, text, facts };
   const unsupported = { status: 501, type: 'unsupported_feature', code: 'UNSUPPORTED_FEATURE' };
   const more = { isRetried: false, fallsBack: true, circuit: 'maybe', isFinal: true } as const;
   return fail(last.atMs, { ...unsupported, ...more });
 }
 
-function isJson(text: string): boolean {
+function parse(text: string): unknown {
   try {
-    JSON.parse(text);
-    return true;
+    return JSON.parse(text);
   } catch {
-    return false;
+    return undefined;
   }
 }
 
@@ -247,14 +335,18 @@ function readStream(reply: Reply, pieces: readonly Piece[], limits: Limits): Rea
   const { idleMs, limitMs, refusesEmpty, takesUsageOut } = limits;
   const passes: { atMs: number; text: string }[] = [];
   let beganMs: number | undefined;
-  let tokens = 0;
+  let facts: Facts = {};
   let dataMs = 0;
   const begun = new Set<number>();
   const finished = new Set<number>();
   const end = (atMs: number, failure: Failure | undefined, addsDone = false): Reading => {
     if (beganMs === undefined) return { kind: 'failure', atMs, failure: failure ?? badGateway() };
     if (addsDone) passes.push({ atMs, text: 'data: [DONE]\n\n' });
-    return { kind: 'stream', atMs: beganMs, passes, endMs: atMs, failure, tokens };
+    return { kind: 'stream', atMs: beganMs, passes, endMs: atMs, failure, facts };
+  };
+  const isTakenOut = ({ kind, text }: Item) => {
+    const json = takesUsageOut && kind === 'data' ? dataOf(text) : undefined;
+    return Boolean(json?.usage) && (json!.choices ?? []).length === 0;
   };
   let isDone = false;
   for (const [place, { atMs, item, isLast, isLateLineFeed }] of pieces.entries()) {
@@ -273,22 +365,23 @@ function readStream(reply: Reply, pieces: readonly Piece[], limits: Limits): Rea
     if (!isComment && !isLateLineFeed) dataMs = atMs;
     if (item === 'rest' || !isLast) continue;
     if (isLateLineFeed) {
-      if (item.kind !== 'usage' || !takesUsageOut) passes.push({ atMs, text: '\n' });
+      if (!isTakenOut(item)) passes.push({ atMs, text: '\n' });
       if (isDone) return end(atMs, undefined);
       continue;
     }
-    if (item.kind === 'error') return end(atMs, apiError(item.error!, retryAfterOf(reply), true));
-    const index = Number(/"index":(\d)/.exec(item.text)?.[1] ?? 0);
-    if (item.kind === 'content' || item.kind === 'preamble') begun.add(index);
-    if (item.kind === 'finish') {
-      begun.add(index);
-      finished.add(index);
+    if (item.kind === 'error') return end(atMs, apiError(item.error!, secondsOf(reply), true));
+    if (item.kind === 'data') {
+      const json = dataOf(item.text);
+      const choices = Array.isArray(json?.choices) ? (json.choices as readonly Choice[]) : [];
+      for (const { finish_reason, index = 0 } of choices) {
+        begun.add(index);
+        if (finish_reason) finished.add(index);
+      }
+      if (!isPreamble(json, refusesEmpty)) beganMs ??= atMs;
+      facts = factsOf({ choices, usage: json?.usage }, facts);
+      if (isTakenOut(item)) continue;
     }
-    const endsEmpty = item.kind === 'finish' || (item.kind === 'done' && begun.size > 0);
-    const begins = item.kind === 'content' || (!refusesEmpty && endsEmpty);
-    if (begins) beganMs ??= atMs;
-    tokens = item.tokens ?? tokens;
-    if (item.kind === 'usage' && takesUsageOut) continue;
+    if (item.kind === 'done' && begun.size > 0 && !refusesEmpty) beganMs ??= atMs;
     if (item.kind === 'done' && beganMs === undefined) {
       return end(atMs, begun.size > 0 ? EMPTY : badGateway());
     }
@@ -299,8 +392,6 @@ function readStream(reply: Reply, pieces: readonly Piece[], limits: Limits): Rea
   }
   return end(beganMs === undefined ? limitMs : dataMs + (idleMs || Infinity), TIMEOUT);
 }
-
-const retryAfterOf = (reply: Reply) => reply.headers.find(([name]) => name === 'retry-after')?.[1];
 
 /** A provider, and the model that it is asked for. */
 export interface Candidate {
@@ -392,13 +483,15 @@ export type Early =
     };
 
 /** The checks before anybody is asked, in the order of decisions.md (Requests). */
-export function checkHead({ method, path, headers }: Ask, settings: Settings): Early {
+export function checkHead(ask: Ask, settings: Settings): Early {
+  const { method, headers } = ask;
+  const path = pathOf(ask);
+  if (!mayComeFrom(ask, settings)) return { kind: 'refused', failure: refusal(400) };
   if (path === '/health' && (method === 'GET' || method === 'HEAD')) return { kind: 'health' };
   const isPreflight = headers.some(([name]) => name === 'access-control-request-method');
   if (settings.server.cors && method === 'OPTIONS' && isPreflight) return { kind: 'preflight' };
-  const token = /^bearer +([^ ].*)$/i.exec(
-    headers.find(([name]) => name === 'authorization')?.[1] ?? '',
-  );
+  const sent = headers.filter(([name]) => name === 'authorization');
+  const token = sent.length === 1 ? /^bearer +([^ ].*)$/i.exec(sent[0]![1].trim()) : null;
   const { authKeys, clients } = settings;
   const client = clients.find(({ keys }) => keys.includes(token?.[1] ?? ''));
   const needsKey = authKeys.length > 0 || clients.length > 0;
@@ -414,5 +507,22 @@ export function checkHead({ method, path, headers }: Ask, settings: Settings): E
   return { kind: 'counted', client: client?.name, to };
 }
 
+/** The raw target, cut at `?`, without `scheme://authority`. */
+export const pathOf = ({ path }: Ask) => path.replace(/^http:\/\/[^/]*/, '').replace(/\?.*/, '');
+
 /** The `Allow` of a 404. */
-export const allowOf = (path: string) => PATHS[path];
+export const allowOf = (ask: Ask) => PATHS[pathOf(ask)];
+
+/** Without keys and CORS no page of another host may ask, and on loopback nobody by another name (decisions.md, Process). */
+function mayComeFrom({ headers }: Ask, { authKeys, clients, server }: Settings): boolean {
+  if (server.cors || authKeys.length > 0 || clients.length > 0) return true;
+  const header = (name: string) => headers.find(([one]) => one === name)?.[1] ?? '';
+  const isOwn = (host: string) =>
+    /^(?:(?:[\w-]+\.)?localhost|127(?:\.\d+){3}|\[::1\])(?::\d+)?$/i.test(host);
+  const isNamed = (host: string) =>
+    /^(?:localhost|\d+(?:\.\d+){3}|\[[\da-f:]+\])(?::\d+)?$/i.test(host);
+  const [, page] = /^https?:\/\/(.*)$/i.exec(header('origin')) ?? [];
+  if (page !== undefined && !isOwn(page)) return false;
+  const isLocal = server.host === '127.0.0.1' && !server.trusted_proxies;
+  return !isLocal || isNamed(header('host'));
+}

@@ -19,7 +19,15 @@ interface Step {
 
 export function checkOrder(history: History, courses: readonly Course[], report: Report): void {
   const steps: Step[] = [];
-  const circuits = new Circuits(report);
+  // Of a client that left before anybody was asked nobody sees whose turn it was.
+  const seesTurns = courses.every(
+    ({ candidates, visits }) =>
+      !candidates ||
+      !('list' in candidates) ||
+      !candidates.isBalanced ||
+      (visits.length > 0 && !candidates.weights),
+  );
+  const circuits = new Circuits(report, seesTurns);
   const busy = courses.flatMap((course) =>
     course.visits.flatMap((visit) => intervalOf(visit, course)),
   );
@@ -36,9 +44,20 @@ export function checkOrder(history: History, courses: readonly Course[], report:
       const isAgain = isPostponed || (index > 0 && isSame(visit, course.visits[0]!));
       steps.push(...visitSteps(circuits, course, visit, isAgain));
     }
-    const first = course.visits[0]?.tries[0]?.try;
+    const [chosen] = course.visits;
+    const first = chosen?.tries[0]?.try;
+    if (chosen && !first)
+      steps.push({
+        atMs: chosen.atMs,
+        rank: SKIP,
+        order: course.endOrder,
+        run: () => circuits.chosen(chosen, course),
+      });
     if (!first) continue;
-    const run = () => circuits.choose(course, busy, sessions);
+    const run = () => {
+      circuits.choose(course, busy, sessions);
+      circuits.chosen(chosen, course);
+    };
     steps.push({ atMs: first.atMs, rank: SKIP, order: first.order, run });
   }
   if (settings.length === 1) checkWeights(courses, report);
@@ -100,6 +119,8 @@ function asksStore(id: string, { settings: { rateLimit } }: Course): boolean {
   const { enabled, hasStore, providers } = rateLimit;
   return hasStore && enabled && (providers[id]?.requests_per_second ?? 0) > 0;
 }
+
+const asksStoreAtAll = ({ settings }: Course) => settings.rateLimit.hasStore;
 
 /** With a store, who is passed over is so at once only after somebody was asked. */
 function isTimeKnown(visit: Visit, { settings, visits }: Course): boolean {
@@ -170,15 +191,23 @@ function effectiveOf(id: string, { providers, server }: Settings): string {
   return JSON.stringify(rows.toSorted(([a], [b]) => (a < b ? -1 : 1)));
 }
 
+/** It was tried again after a wait, and not only with another key or connection. */
+const hasWaited = ({ tries }: Visit) =>
+  tries.some(({ try: made }, index) => index > 0 && made.atMs - tries[index - 1]!.resultAtMs > 1);
+
 /** The circuits of all providers, and of their models. */
 class Circuits {
   readonly #circuits = new Map<string, Circuit>();
+  /** When each target of a balanced alias was the first. */
+  readonly #lastAskedMs = new Map<string, number>();
   /** When a reload has changed a provider. */
   readonly #changedAtMs = new Map<string, number>();
   readonly #report: Report;
+  readonly #seesTurns: boolean;
 
-  constructor(report: Report) {
+  constructor(report: Report, seesTurns: boolean) {
     this.#report = report;
+    this.#seesTurns = seesTurns;
   }
 
   #get(name: string): Circuit {
@@ -192,6 +221,7 @@ class Circuits {
   }
 
   reload(before: Settings, after: Settings, atMs: number): void {
+    this.#lastAskedMs.clear();
     for (const one of before.providers) {
       if (effectiveOf(one.id, before) === effectiveOf(one.id, after)) continue;
       this.#changedAtMs.set(one.id, atMs);
@@ -206,10 +236,14 @@ class Circuits {
     return begunAtMs < (this.#changedAtMs.get(provider) ?? 0);
   }
 
-  ask({ candidate, atMs }: Visit, { begunAtMs, exchange }: Course, isGuarded: boolean): void {
+  ask(visit: Visit, { begunAtMs, exchange }: Course, isGuarded: boolean): void {
+    const { candidate, atMs } = visit;
     if (this.#isOther(candidate, begunAtMs)) return;
     const [own, model] = this.#both(candidate);
     for (const circuit of [own, model]) {
+      const isProbe = isGuarded && circuit.mustProbe() && !circuit.mayRest(atMs);
+      if (isProbe && hasWaited(visit))
+        this.#report('circuits', `a probe of ${candidate.provider} is repeated`, exchange);
       circuit.asked(atMs, exchange, isGuarded);
       if (!circuit.isImpossible) continue;
       this.#report(
@@ -245,7 +279,7 @@ class Circuits {
     const own = nameOf(chosen!.candidate);
     if (list.every(({ provider }) => providerOf(course, provider).key_affinity)) {
       // A reload may take one of them away.
-      const session = `${list.map(nameOf).join()} ${sessionOf(course)}`;
+      const session = `${list.map(nameOf).join()} ${candidates.weights?.join()} ${sessionOf(course)}`;
       const before = sessions.get(session);
       if (restless.length < list.length) return;
       if (before !== undefined && before !== own) {
@@ -261,6 +295,19 @@ class Circuits {
     const better = restless.find(({ provider }) => inFlight(provider) < count);
     if (better)
       this.#report('balance', `${own} is asked, and ${nameOf(better)} is less busy`, exchange);
+    // "Those with equally many are asked in turn."
+    const lastMs = (one: Visit['candidate']) => this.#lastAskedMs.get(nameOf(one)) ?? -Infinity;
+    const waits = restless.find(
+      (one) => inFlight(one.provider) === count && lastMs(one) < lastMs(chosen!.candidate) - 0.01,
+    );
+    if (waits && this.#seesTurns && !asksStoreAtAll(course))
+      this.#report('balance', `${own} is asked, and it is the turn of ${nameOf(waits)}`, exchange);
+  }
+
+  /** A target was the first, whether or not it could be asked. */
+  chosen({ candidate, atMs }: Visit, { candidates }: Course): void {
+    if (candidates && 'list' in candidates && candidates.isBalanced && !candidates.weights)
+      this.#lastAskedMs.set(nameOf(candidate), atMs);
   }
 
   result(
@@ -284,7 +331,6 @@ class Circuits {
       own.maybe(atMs, ['success']);
       model.failure(atMs);
     } else {
-      own.maybe(atMs, ['success']);
       for (const circuit of [own, model]) circuit.unknown(probe, atMs);
     }
   }
@@ -317,8 +363,16 @@ interface KeyUse {
   readonly order: number;
   readonly course: Course | undefined;
   readonly visit: Visit | undefined;
-  /** The key is left alone until then; `undefined` if it was not refused. */
-  readonly cooldown: { readonly fromMs: number; readonly untilMs: number } | undefined;
+  /** `undefined` if it was not refused. */
+  readonly cooldown: Cooldown | undefined;
+  readonly workedAtMs?: number | undefined;
+}
+
+/** The key is left alone until then. */
+interface Cooldown {
+  readonly fromMs: number;
+  readonly untilMs: number;
+  readonly status: number;
 }
 
 /** A refused key is not sent for a while if there is another one, and a session keeps its key. */
@@ -344,40 +398,55 @@ function checkKeysOf(
     .concat(lists.map((made) => ({ ...useOf(made), course: undefined, visit: undefined })))
     .filter((use) => use.provider === id)
     .toSorted((a, b) => a.order - b.order);
+  const cooldowns = uses.flatMap((use) =>
+    use.cooldown ? cooldownOf(use, use.cooldown, uses) : [],
+  );
   const sessions = new Map<string, string>();
   for (const [index, use] of uses.entries()) {
     const { atMs, course, key, visit } = use;
-    const before = uses.slice(0, index);
-    const cools = (one: string) =>
-      uses.some(
-        ({ cooldown, key: other }) =>
-          other === one && cooldown && cooldown.fromMs <= atMs && atMs < cooldown.untilMs,
+    const states = api_keys.map((one) => {
+      const own = cooldowns.filter((cooldown) => cooldown.key === one);
+      const isOpen = own.some(
+        ({ fromMs, untilMs }) => isClose(fromMs, atMs) || isClose(untilMs, atMs),
       );
-    const isAnyCool = api_keys.some(cools);
+      return isOpen ? 'open' : own.some(({ fromMs, untilMs }) => fromMs < atMs && atMs < untilMs);
+    });
+    if (states.includes('open') || !course) continue;
+    const cools = (one: string) => states[api_keys.indexOf(one)] === true;
     const isFirst = visit?.tries[0]?.try.order === use.order;
-    if (!isAnyCool && course && isFirst && key_affinity) {
+    if (!states.includes(true) && isFirst && key_affinity) {
       const session = sessionOf(course);
       const own = sessions.get(session) ?? key;
       sessions.set(session, own);
       if (own !== key) report('keys', `its session had ${own}, and has ${key}`, course.exchange);
     }
-    const last = before.at(-1);
+    const last = uses[index - 1];
     // What asks for the list of models tries one key after the other, and tells nobody.
-    const isPlain = course !== undefined && last?.course !== undefined;
-    if (!isAnyCool && last && isPlain && !key_affinity) {
-      const next = api_keys[(api_keys.indexOf(last.key) + 1) % api_keys.length];
-      if (next !== key) report('keys', `${key} has no turn after ${last.key}`, course?.exchange);
+    if (last?.course && isFirst && !key_affinity) {
+      const next = api_keys.indexOf(last.key) + 1;
+      const inTurn = [...api_keys.slice(next), ...api_keys.slice(0, next)];
+      const due = inTurn.find((one) => !cools(one));
+      if (due && due !== key)
+        report('keys', `${key} is sent, and it is the turn of ${due}`, course.exchange);
     }
-    // A success may have ended the rest of another key too.
-    const isCleared = (sinceMs: number) =>
-      before.some((one) => !one.cooldown && one.course && one.atMs > sinceMs);
-    const own = before.findLast((one) => one.key === key && one.cooldown);
-    const isResting = own?.cooldown && cools(key) && !isCleared(own.cooldown.fromMs - 1);
     const tried = new Set(visit?.tries.map(({ try: made }) => keyOf(made)));
     const other = api_keys.find((one) => !cools(one) && !tried.has(one));
-    if (isResting && other && course)
-      report('keys', `${key} is sent in its cooldown`, course.exchange);
+    if (cools(key) && other) report('keys', `${key} is sent in its cooldown`, course.exchange);
   }
+}
+
+const isClose = (oneMs: number, otherMs: number) => Math.abs(oneMs - otherMs) < 0.01;
+
+/** A cooldown lasts until its time, or until the key works that was sent in it; of a 403, also another key that had one. */
+function cooldownOf(own: KeyUse, { fromMs, untilMs, status }: Cooldown, uses: readonly KeyUse[]) {
+  const works = uses.filter(({ atMs, workedAtMs, key }) => {
+    if (workedAtMs === undefined || workedAtMs < fromMs || atMs >= untilMs) return false;
+    if (key === own.key) return atMs > fromMs;
+    const before = uses.find((one) => one.key === key && one.cooldown?.status === 403);
+    return status === 403 && before?.cooldown !== undefined && before.cooldown.fromMs < atMs;
+  });
+  const endMs = Math.min(untilMs, ...works.map(({ workedAtMs }) => workedAtMs!));
+  return { key: own.key, fromMs, untilMs: endMs };
 }
 
 const keyOf = ({ headers }: Try) => headers.get('authorization')?.replace('Bearer ', '') ?? '';
@@ -388,11 +457,15 @@ function useOf(made: Try) {
 }
 
 function usesOf(visit: Visit, course: Course): (KeyUse & { provider: string })[] {
-  return visit.tries.map(({ reading, resultAtMs, try: made }) => {
+  return visit.tries.map(({ endsAtMs, reading, resultAtMs, try: made }) => {
     const failure = reading?.kind === 'failure' ? reading.failure : undefined;
     const isRefused = failure !== undefined && KEY_STATUSES.has(failure.status);
     const ms = failure?.status === 429 ? (failure.retryAfter ?? 1) * 1000 : REFUSED_MS;
-    const cooldown = isRefused ? { fromMs: resultAtMs, untilMs: resultAtMs + ms } : undefined;
-    return { ...useOf(made), course, visit, cooldown };
+    const status = failure?.status ?? 0;
+    const until = { fromMs: resultAtMs, untilMs: resultAtMs + ms, status };
+    const hasWorked =
+      reading !== undefined && reading.kind !== 'failure' && endsAtMs < course.brokenAtMs;
+    const workedAtMs = hasWorked ? endsAtMs : undefined;
+    return { ...useOf(made), course, visit, cooldown: isRefused ? until : undefined, workedAtMs };
   });
 }

@@ -2,6 +2,8 @@
 
 export interface Settings {
   readonly server: {
+    readonly host?: string | undefined;
+    readonly trusted_proxies?: readonly string[] | undefined;
     readonly timeout: number;
     readonly first_token_timeout?: number | undefined;
     readonly stream_idle_timeout: number;
@@ -100,8 +102,14 @@ export interface ChatPlan {
   readonly model: string;
   readonly isStream: boolean;
   readonly promptCacheKey?: string | undefined;
-  /** What `stream_usage` would add is there. */
+  /** Its member `model`, if that is written otherwise than usual. */
+  readonly written?: readonly [name: string, value: string] | undefined;
+  /** It has a member `models`, which a client whose models are limited may not send. */
+  readonly namesOthers?: boolean | undefined;
+  /** What `stream_usage` would add is there, or has no place. */
   readonly asksForUsage: boolean;
+  /** What it makes of the `stream_options` that are there. */
+  readonly usage?: readonly [now: string, asking: string] | undefined;
   /** It is refused with 400, or with this status. */
   readonly refusedWith?: number | undefined;
 }
@@ -119,34 +127,26 @@ export interface ConnectionPlan {
 
 /** What a provider sends, in its order. Times are waits before it. */
 export interface Item {
-  readonly kind:
-    | 'preamble'
-    | 'content'
-    | 'finish'
-    | 'usage'
-    | 'done'
-    | 'error'
-    | 'comment'
-    | 'json';
+  readonly kind: 'data' | 'done' | 'error' | 'comment' | 'json';
   readonly text: string;
   readonly waitMs: number;
   /** It comes in two pieces, the second so much later. */
   readonly cut?: { readonly at: number; readonly waitMs: number } | undefined;
   /** What an error, or an error event, says. */
   readonly error?: ErrorPlan | undefined;
-  /** A whole completion that says nothing. */
-  readonly isEmpty?: boolean | undefined;
-  /** The total of its usage. */
-  readonly tokens?: number | undefined;
   /** What a list of models has. */
   readonly models?: readonly (ModelDetails & { readonly id: string })[] | undefined;
 }
 
 export interface ErrorPlan {
   readonly status: number;
-  /** Undefined: nothing that may be shown. */
+  /** What of its text is shown: all of this, or at least that; undefined: nothing that may be shown. */
   readonly message?: string | undefined;
+  readonly says?: string | undefined;
   readonly code?: string | undefined;
+  readonly type?: string | undefined;
+  /** It is JSON about the model: a 404 is then the client's own mistake. */
+  readonly isAboutModel?: boolean | undefined;
 }
 
 export const NETWORK_FAULTS = [

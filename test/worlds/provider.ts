@@ -47,8 +47,8 @@ export function createProviders(clock: Clock, plan: Plan, history: History): Tra
     send(request: UpstreamRequest, cancellation: Cancellation) {
       const [, provider = ''] = /^https:\/\/([^.]+)/.exec(request.origin) ?? [];
       const headers = toMap(request.headers);
-      const number = Number.parseInt(headers.get('traceparent')?.slice(3, 11) ?? '', 16);
-      const exchange = history.exchanges.find(({ ask }) => ask.number === number);
+      const id = headers.get('x-request-id');
+      const exchange = history.exchanges.find(({ ask }) => ask.id === id);
       const { method, path } = request;
       const outage = plan.outages.find(
         (one) =>

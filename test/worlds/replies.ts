@@ -3,7 +3,15 @@
 import { STATUS_CODES } from 'node:http';
 
 import type { Random } from '../support/random.ts';
-import { NETWORK_FAULTS, type Ask, type ErrorPlan, type Item, type Reply } from './plan.ts';
+import {
+  EMPTY_DELTAS,
+  errorEvent,
+  otherDeltas,
+  spellEvent,
+  spellReported,
+  spellStatus,
+} from './dialects.ts';
+import { NETWORK_FAULTS, type Ask, type Item, type Reply } from './plan.ts';
 
 type AskedFor = Pick<Ask, 'id' | 'chat'>;
 type Pair = readonly [name: string, value: string];
@@ -21,34 +29,77 @@ const PLAIN: Omit<Reply, 'items' | 'headers'> = {
 };
 /** Most answers have so many, and some have many. */
 const tokensOf = (random: Random) => random.pick([8, 8, 8, 40, 300]);
-const usageOf = (tokens: number) => ({
-  prompt_tokens: 3,
-  completion_tokens: tokens - 3,
-  total_tokens: tokens,
-});
 
-function completion(id: string, content: string, tokens = 8): Item {
-  const choice = { index: 0, message: { role: 'assistant', content }, finish_reason: 'stop' };
-  const usage = usageOf(tokens);
-  const whole = { id, object: 'chat.completion', model: 'm', choices: [choice], usage };
-  return { kind: 'json', text: JSON.stringify(whole), waitMs: 0.3, tokens };
+function usageOf(tokens: number, random?: Random) {
+  const details = {
+    prompt_tokens_details: { cached_tokens: 2 },
+    completion_tokens_details: { reasoning_tokens: tokens - 5, audio_tokens: 0 },
+  };
+  const counts = { prompt_tokens: 3, completion_tokens: tokens - 3, total_tokens: tokens };
+  return random?.oneIn(3) ? { ...counts, ...details } : counts;
 }
 
-function chunk(delta: object, finish_reason: string | null = null, index = 0): string {
+const REASONS = ['stop', 'stop', 'stop', 'length', 'tool_calls'];
+
+function completion(
+  id: string,
+  content: string,
+  finish_reason = 'stop',
+  usage: unknown = usageOf(8),
+): Item {
+  const choice = { index: 0, message: { role: 'assistant', content }, finish_reason };
+  const whole = { id, object: 'chat.completion', model: 'm', choices: [choice], usage };
+  return { kind: 'json', text: JSON.stringify(whole), waitMs: 0.3 };
+}
+
+/** A whole answer of some shape. */
+function someCompletion(id: string, random: Random): Item {
+  const usage = usageOf(tokensOf(random), random);
+  const item = completion(id, `c${random.integer(0, 99)} "é"`, random.pick(REASONS), usage);
+  const json = JSON.parse(item.text) as Record<string, unknown>;
+  const choices = json['choices'] as object[];
+  const other = {
+    index: 1,
+    message: { role: 'assistant', content: null, tool_calls: [{}] },
+    finish_reason: '',
+  };
+  const shape = random.pick<object>([
+    json,
+    json,
+    json,
+    { ...json, error: null },
+    { error: { message: 'half' }, ...json },
+    { ...json, usage: null, extra: { usage: 1, choices: [{ finish_reason: 'x' }] } },
+    { ...json, usage: undefined, choices: [other, ...choices] },
+    { id, object: 'other' },
+  ]);
+  const text = random.oneIn(6) ? `${JSON.stringify(shape, null, 2)}\n` : JSON.stringify(shape);
+  if (!random.oneIn(1500)) return { ...item, text };
+  // Too long to be parsed whole.
+  const pad = JSON.stringify([{ x: 'y'.repeat(270_000), finish_reason: 'no', usage: {} }]);
+  return {
+    ...item,
+    text: random.oneIn(2)
+      ? `{"pad":${pad},${text.trim().slice(1)}`
+      : `${text.trim().slice(0, -1)},"pad":${pad}}`,
+  };
+}
+
+function chunk(
+  delta: object,
+  finish_reason: string | null = null,
+  index: number | undefined = 0,
+): string {
   const choices = [{ index, delta, finish_reason }];
-  return `data: ${JSON.stringify({ object: 'chat.completion.chunk', choices })}`;
+  return JSON.stringify({ object: 'chat.completion.chunk', choices });
 }
 
 /** The reply to a request for which the plan has none. */
 export function answerWell({ id, chat }: AskedFor): Reply {
   if (!chat?.isStream) return { ...PLAIN, headers: [JSON_TYPE], items: [completion(id, 'well')] };
   const items: Item[] = [
-    {
-      kind: 'content',
-      text: `${chunk({ role: 'assistant', content: id })}\n\n`,
-      waitMs: 0.3,
-    },
-    { kind: 'finish', text: `${chunk({}, 'stop')}\n\n`, waitMs: 0.5 },
+    { kind: 'data', text: `data: ${chunk({ role: 'assistant', content: id })}\n\n`, waitMs: 0.3 },
+    { kind: 'data', text: `data: ${chunk({}, 'stop')}\n\n`, waitMs: 0.5 },
     { kind: 'done', text: 'data: [DONE]\n\n', waitMs: 0.4 },
   ];
   return { ...PLAIN, headers: [STREAM_TYPE], items };
@@ -97,80 +148,117 @@ function timing(random: Random, isSlow: boolean) {
 export function anAnswer(ask: AskedFor, random: Random, isSlow: boolean): Reply {
   const common = { ...PLAIN, ...timing(random, isSlow), headers: headersOf(random) };
   if (ask.chat?.isStream) return { ...common, ...aStream(ask, random, isSlow) };
-  const json = completion(ask.id, `c${random.integer(0, 99)}`, tokensOf(random));
+  const json = someCompletion(ask.id, random);
   const isCut = random.oneIn(4);
   const at = random.integer(1, json.text.length - 1);
   const cut = isCut ? { at, waitMs: time(random, 0, isSlow ? 3000 : 20) } : undefined;
-  return { ...common, headers: [JSON_TYPE, ...common.headers], items: [{ ...json, cut }] };
+  const status = random.oneIn(12) ? 201 : 200;
+  return { ...common, status, headers: [JSON_TYPE, ...common.headers], items: [{ ...json, cut }] };
 }
 
 /** A whole answer without content, reasoning or tool call. */
 export function anEmptyAnswer(ask: AskedFor, random: Random): Reply {
   const whole = anAnswer(ask, random, false);
   if (!ask.chat?.isStream) {
-    const json = { ...completion(ask.id, ''), cut: undefined, isEmpty: true };
-    return { ...whole, items: [json] };
+    const empty = completion(ask.id, '');
+    const text = random.oneIn(2)
+      ? empty.text
+      : random.pick(['{"choices":[]}', '{"choices":null}', '{}']);
+    return { ...whole, items: [{ ...empty, text, cut: undefined }] };
   }
-  const isPart = ({ kind }: Item) => kind !== 'content' && kind !== 'finish';
-  const before = whole.items.findIndex(({ kind }) => kind === 'content');
+  const isUsage = ({ text }: Item) => text.includes('"choices":[],"usage":{');
   const isDoneAlone = random.oneIn(3) && whole.items.some(({ kind }) => kind === 'done');
-  const preamble: Item = {
-    kind: 'preamble',
-    text: `${chunk({ role: 'assistant', content: '' })}\n\n`,
-    waitMs: 0.3,
-  };
-  const finish: Item = { kind: 'finish', text: `${chunk({}, 'stop')}\n\n`, waitMs: 0.3 };
+  const data = (json: string): Item => ({ kind: 'data', text: `data: ${json}\n\n`, waitMs: 0.3 });
   const items = [
-    ...whole.items.slice(0, before).filter(({ kind }) => kind === 'comment'),
-    preamble,
-    ...(isDoneAlone ? [] : [finish]),
-    ...whole.items.slice(before).filter(isPart),
+    data(chunk(random.pick(EMPTY_DELTAS))),
+    ...(isDoneAlone ? [] : [data(chunk({}, 'stop'))]),
+    ...whole.items.filter((item) => item.kind === 'done' || isUsage(item)),
   ];
   return { ...whole, items };
 }
+
+const REQUEST_IDS = [
+  'x-request-id',
+  'request-id',
+  'mistral-correlation-id',
+  'x-ds-trace-id',
+  'x-generation-id',
+  'apim-request-id',
+  'x-amzn-requestid',
+  'cf-ray',
+];
 
 /** Those that pass, and those that do not. */
 function headersOf(random: Random): Pair[] {
   const all: Pair[] = [
     ['x-ratelimit-remaining-requests', `${random.integer(0, 99)}`],
-    ['x-request-id', `up-${random.integer(0, 99)}`],
-    ['cf-ray', 'ray-1'],
-    ['x-returned', 'yes'],
+    ['ratelimit', '"default";r=50'],
+    ['anthropic-ratelimit-tokens-limit', '9'],
+    [random.pick(REQUEST_IDS), `up-${random.integer(0, 99)}`],
+    [random.pick(REQUEST_IDS), 'up-other'],
+    ['x-returned', random.pick(['yes', 'yes', 'with key-of-a-1', 'with \u00e9', 'x'.repeat(4097)])],
     ['set-cookie', 'secret=1'],
     ['server', 'nginx'],
     ['x-should-retry', 'true'],
+    ['x-should-retry-2', 'no'],
     ['my-ratelimit', 'no'],
+    ['openai-processing-ms', '5'],
   ];
-  return all.filter(() => random.oneIn(4));
+  return [...new Map(all.filter(() => random.oneIn(4)))];
 }
 
 function aStream(ask: AskedFor, random: Random, isSlow: boolean): Pick<Reply, 'items' | 'headers'> {
-  const eol = random.oneIn(4) ? '\r\n\r\n' : '\n\n';
+  const eol = random.pick(['\n', '\n', '\n', '\n', '\r\n', '\r\n', '\r']);
   const waitMs = () => time(random, 0, random.oneIn(isSlow ? 3 : 20) ? 5000 : 30);
   const items: Item[] = [];
-  const add = (kind: Item['kind'], text: string, tokens?: number) =>
-    void items.push(
-      cutUp({ kind, text: text + eol, waitMs: random.oneIn(3) ? 0 : waitMs(), tokens }, random),
-    );
-  if (random.oneIn(5)) add('comment', ': ping');
-  if (random.oneIn(2)) add('preamble', chunk({ role: 'assistant', content: '' }));
-  const choices = random.oneIn(8) ? 2 : 1;
+  const add = (kind: Item['kind'], text: string) =>
+    void items.push(cutUp({ kind, text, waitMs: random.oneIn(3) ? 0 : waitMs() }, random));
+  const data = (json: string) => add('data', spellEvent(json, eol, random) + eol + eol);
+  const comment = (text: string) => add('comment', `${text}${eol}${eol}`);
+  if (random.oneIn(5)) comment(': ping');
+  if (random.oneIn(8)) data('{"choices":[],"prompt_filter_results":[{"prompt_index":0}]}');
+  if (random.oneIn(2)) data(chunk(random.pick(EMPTY_DELTAS)));
+  if (random.oneIn(20))
+    data(random.pick(['{"object":"nobody knows"}', 'hello', '[]', '{"choices":{}}']));
+  const choices = random.oneIn(8) ? random.integer(2, 3) : 1;
+  const step = random.pick([1, 1, 9]);
   const count = random.integer(1, 5);
+  const reason = random.pick(REASONS);
   for (let n = 0; n < count; n += 1) {
-    if (random.oneIn(10)) add('comment', ': ping');
-    add('content', chunk({ content: `${ask.id}-${n} é` }, null, n % choices));
+    if (random.oneIn(10)) comment(random.pick([': ping', ':{"error":1}']));
+    const deltas = otherDeltas(
+      `${ask.id}-${n} é "[DONE]" `.repeat(choices === 1 && random.oneIn(4000) ? 18_000 : 1),
+    );
+    const index = choices === 1 && random.oneIn(20) ? undefined : (n % choices) * step;
+    data(chunk(random.pick(deltas), random.oneIn(10) ? '' : null, index));
   }
   const finished = Math.min(choices, count) - (random.oneIn(12) ? 1 : 0);
-  for (let index = 0; index < finished; index += 1) add('finish', chunk({}, 'stop', index));
+  for (let index = 0; index < finished; index += 1) {
+    const delta = random.oneIn(4) ? { content: 'end' } : {};
+    data(chunk(delta, reason, index * step));
+  }
   const asksForUsage = ask.chat?.asksForUsage === true;
   if (asksForUsage || random.oneIn(3)) {
-    const tokens = tokensOf(random);
-    const usage = { choices: [], usage: usageOf(tokens), x_groq: 1 };
-    add('usage', `data: ${JSON.stringify(usage)}`, tokens);
+    const usage = usageOf(tokensOf(random), random);
+    const last = random.pick([
+      { choices: [], usage, x_groq: 1 },
+      { choices: [], usage },
+      { usage, model: 'm' },
+    ]);
+    data(
+      JSON.stringify(
+        random.oneIn(6)
+          ? { choices: [{ index: 0, delta: {}, finish_reason: reason }], usage }
+          : last,
+      ),
+    );
   }
-  if (!random.oneIn(5)) add('done', 'data: [DONE]');
-  if (random.oneIn(20)) add('comment', ': after');
-  return { items, headers: [STREAM_TYPE] };
+  const end = eol === '\r' ? '\n' : eol;
+  if (!random.oneIn(5)) add('done', `data: [DONE]${end}${end}`);
+  if (random.oneIn(20)) comment(': after');
+  const [first, ...others] = items;
+  const marked = { ...first!, text: `\ufeff${first!.text}` };
+  return { items: random.oneIn(12) ? [marked, ...others] : items, headers: [STREAM_TYPE] };
 }
 
 function cutUp(item: Item, random: Random): Item {
@@ -198,9 +286,9 @@ export function aFailure(ask: AskedFor, random: Random): Reply {
   const kept = common.items.slice(0, random.integer(0, common.items.length));
   const next = common.items[kept.length];
   if (kind >= 9) {
-    const error = anError(random);
-    const text = `data: ${JSON.stringify(bodyOf(error, random))}\n\n`;
-    return { ...common, end, items: [...kept, { kind: 'error', text, waitMs: 0.3, error }] };
+    const { error, text } = spellReported(random.pick(STATUSES), random);
+    const event = errorEvent(text, random);
+    return { ...common, end, items: [...kept, { kind: 'error', text: event, waitMs: 0.3, error }] };
   }
   const rest = next && random.oneIn(2) ? next.text.slice(0, next.text.length >> 1) : '';
   return { ...common, end, items: kept, rest };
@@ -213,8 +301,7 @@ function strange(common: Reply, isStream: boolean, random: Random): Reply {
     () => ({ ...common, headers: [['content-encoding', 'gzip'], ...common.headers] }),
     () => ({ ...common, status: random.pick([204, 301, 302, 304, 600]) }),
     () => {
-      const error = anError(random);
-      const text = JSON.stringify(bodyOf(error, random));
+      const { error, text } = spellReported(random.pick(STATUSES), random);
       return {
         ...common,
         headers: [JSON_TYPE],
@@ -234,45 +321,31 @@ function strange(common: Reply, isStream: boolean, random: Random): Reply {
 const STATUSES = [
   400, 401, 403, 404, 408, 409, 413, 422, 429, 429, 429, 500, 501, 502, 503, 504, 520, 529,
 ];
-const MESSAGES = ['the model is busy', 'no such thing: <class "int">', "don't do that"];
-
-function anError(random: Random): ErrorPlan {
-  const status = random.pick(STATUSES);
-  const codes = status === 400 ? ['context_length_exceeded', 'content_policy_violation'] : [];
-  if (status === 429) codes.push('insufficient_quota', 'rate_limit_exceeded');
-  const code = random.oneIn(2) ? random.pick([...codes, 'some_code']) : undefined;
-  return { status, code, message: random.oneIn(6) ? undefined : random.pick(MESSAGES) };
-}
-
-/** The dialects of error objects. */
-function bodyOf({ status, code, message }: ErrorPlan, random: Random): unknown {
-  const plain = { message, code, status };
-  return random.pick(
-    [
-      { error: plain },
-      { error: { ...plain, type: 'some_error' } },
-      [{ error: plain }],
-      { object: 'error', ...plain, error: message ?? 'x' },
-    ].slice(0, message === undefined ? 3 : 4),
-  );
-}
-
 /** Answers of a provider that is there, with an HTTP error. */
 export function anErrorStatus(random: Random): Reply {
-  const error = anError(random);
-  const { status } = error;
-  const isPage = random.oneIn(6);
-  const text = isPage ? '<!doctype html><p>no</p>' : JSON.stringify(bodyOf(error, random));
-  const type: Pair = isPage ? ['content-type', 'text/html'] : JSON_TYPE;
-  const retryAfter = random.pick([undefined, undefined, '1', '2', '7.2', '20', '45', '90']);
-  const isTold = retryAfter !== undefined && (status === 429 || random.oneIn(4));
-  const shown = isPage ? { status } : error;
+  const status = random.pick(STATUSES);
+  const { error, text, type } = spellStatus(status, random);
+  const told = random.pick<readonly Pair[]>([
+    [],
+    [],
+    [],
+    [],
+    ...['1', '2', '7.2', '20', '45', '90', 'soon', 'Wed, 21 Oct 2015 07:28:00 GMT', '3, 9'].map(
+      (value): Pair[] => [['retry-after', value]],
+    ),
+    [['retry-after-ms', '1500']],
+    [
+      ['retry-after-ms', '9000'],
+      ['retry-after', '2'],
+    ],
+  ]);
+  const isTold = status === 429 || random.oneIn(4);
   return {
     ...PLAIN,
     ...timing(random, false),
     status,
-    headers: [type, ...(isTold ? [['retry-after', retryAfter] as Pair] : []), ...headersOf(random)],
-    items: [{ kind: 'error', text, waitMs: random.oneIn(15) ? 1500.01 : 0.2, error: shown }],
+    headers: [['content-type', type], ...(isTold ? told : []), ...headersOf(random)],
+    items: [{ kind: 'error', text, waitMs: random.oneIn(15) ? 1500.01 : 0.2, error }],
     end: random.oneIn(15) ? 'hang' : 'end',
   };
 }

@@ -1,0 +1,128 @@
+/** `headers`: those of an answer are the gateway's own, and of a provider's the allow-list (decisions.md, Upstream answers; docs/headers.md). */
+
+import { answeredBy, providerOf, type Course, type Report } from './course.ts';
+import type { Answer } from './history.ts';
+import type { Reply } from './plan.ts';
+
+const FRAMING = ['connection', 'keep-alive', 'date', 'content-length', 'transfer-encoding'];
+const OWN = ['x-request-id', 'content-type', 'x-content-type-options'];
+const OF_CHATS = ['x-gateway-provider', 'x-gateway-tries', 'server-timing'];
+const OF_STREAMS = ['cache-control', 'x-accel-buffering'];
+const OF_ERRORS = ['x-should-retry', 'retry-after', 'www-authenticate', 'allow'];
+const REQUEST_IDS =
+  'x-request-id request-id mistral-correlation-id x-ds-trace-id x-generation-id apim-request-id x-amzn-requestid cf-ray';
+const RATE_LIMIT = /^(?:(?:x|anthropic)-)?ratelimit/;
+const CLOSE_MS = 0.11;
+
+/** The provider's own id of a request. */
+export function upstreamIdOf({ headers }: Reply): string | undefined {
+  const given = new Map(headers);
+  const name = REQUEST_IDS.split(' ').find((one) => given.has(one));
+  return name && given.get(name);
+}
+
+export function checkHeaders(course: Course, report: Report): void {
+  const { exchange } = course;
+  const { answer } = exchange;
+  if (!answer) return;
+  const wrong = (text: string) => report('headers', text, exchange);
+  const expected = expectedFrom(course);
+  const own = [...FRAMING, ...OWN, ...OF_ERRORS];
+  if (exchange.ask.chat) own.push(...OF_CHATS, 'x-upstream-request-id');
+  if (answer.headers.get('content-type')?.startsWith('text/event-stream')) {
+    own.push(...OF_STREAMS);
+    if (answer.headers.get('x-accel-buffering') !== 'no') wrong('a stream may be buffered');
+    if (answer.headers.get('cache-control') !== 'no-cache, no-transform')
+      wrong('a stream may be rewritten');
+  }
+  for (const [name, value] of answer.headers) {
+    const isCors = name.startsWith('access-control-') || name === 'vary';
+    const isPassed = expected?.get(name) !== undefined || (!expected && mayPass(name, course));
+    if (!own.includes(name) && !isCors && !isPassed) wrong(`${name}: ${value} passes`);
+  }
+  for (const [name, value] of expected ?? []) {
+    const got = answer.headers.get(name);
+    const isOverruled = name === 'x-should-retry' && got === 'false';
+    if (got !== value && !isOverruled) wrong(`${name} is ${got}, and not ${value}`);
+  }
+  checkCors(course, answer, wrong);
+  checkTiming(course, answer, wrong);
+}
+
+const mayPass = (name: string, { visits }: Course) =>
+  visits.length > 0 && (RATE_LIMIT.test(name) || name === 'x-returned');
+
+/** What passes of the provider's own headers; undefined where that is open. */
+function expectedFrom(course: Course): ReadonlyMap<string, string | undefined> | undefined {
+  const { endAtMs, brokenAtMs, exchange, settings } = course;
+  const { failure, last, told } = answeredBy(course) ?? {};
+  const isEarly = exchange.ask.chat?.isStream === true && settings.server.stream_keepalive > 0;
+  if (!told) return course.visits.length > 0 ? undefined : new Map();
+  const { api_keys, return_headers } = providerOf(course, told.candidate.provider);
+  if (!last || endAtMs >= brokenAtMs || isEarly || api_keys.length > 1) return undefined;
+  if (last.try.headAtMs === undefined) return new Map();
+  const { headers } = last.try.reply;
+  // Of what is no answer the id alone.
+  const isRead = !failure || last.reading?.kind === 'stream' || failure.isReported === true;
+  const passes = ([name, value]: readonly [string, string]) =>
+    RATE_LIMIT.test(name) ||
+    name === 'x-should-retry' ||
+    (return_headers.includes(name) &&
+      /^[\t -~]{1,4096}$/.test(value) &&
+      !value.includes('key-of-'));
+  return new Map([
+    ...(isRead ? headers.filter(passes) : []),
+    ['x-upstream-request-id', upstreamIdOf(last.try.reply)],
+  ]);
+}
+
+/** With `cors` every page may read every answer, and may ask for what it wants to send. */
+function checkCors(
+  course: Course,
+  { headers, status }: Answer,
+  wrong: (text: string) => void,
+): void {
+  const { early, exchange, settings } = course;
+  const names = [...headers.keys()].filter((name) => !FRAMING.includes(name));
+  const ofCors = names.filter((name) => name.startsWith('access-control-'));
+  if (!settings.server.cors) {
+    if (ofCors.length > 0) wrong(`without cors there is ${ofCors.join()}`);
+    return;
+  }
+  if (headers.get('access-control-allow-origin') !== '*') wrong('no page may read it');
+  if (headers.has('access-control-allow-credentials')) wrong('cookies are allowed');
+  const exposed = headers.get('access-control-expose-headers')?.split(', ') ?? [];
+  const hidden = names.filter((name) => !ofCors.includes(name) && !exposed.includes(name));
+  if (status !== 204 && hidden.length > 0) wrong(`no page can see ${hidden.join()}`);
+  if (early.kind !== 'preflight') return;
+  const asked = exchange.ask.headers.find(([name]) => name === 'access-control-request-headers');
+  const expected = {
+    'access-control-allow-headers': asked?.[1],
+    'access-control-allow-methods': 'GET, HEAD, POST, OPTIONS',
+    'access-control-max-age': '86400',
+    vary: 'access-control-request-headers',
+  };
+  for (const [name, value] of Object.entries(expected)) {
+    if (headers.get(name) !== value) wrong(`${name} is ${headers.get(name)}`);
+  }
+}
+
+/** The gateway's own part of the time is none here, and the rest is the provider's. */
+function checkTiming(course: Course, answer: Answer, wrong: (text: string) => void): void {
+  const { settings, visits } = course;
+  const timing = answer.headers.get('server-timing');
+  const match = /^gateway;dur=(\d+\.\d)(?:, upstream;dur=(\d+\.\d))?$/.exec(timing ?? '');
+  if (visits.length === 0) return;
+  const isEarly = course.exchange.ask.chat!.isStream && settings.server.stream_keepalive > 0;
+  if (!match) {
+    if (!isEarly) wrong(`server-timing is ${timing}`);
+    return;
+  }
+  const [only, ...others] = visits.flatMap(({ tries }) => tries);
+  const isPlain = only && others.length === 0 && only.reading && course.endAtMs < course.brokenAtMs;
+  if (!isPlain || isEarly || course.exchange.isDelayed || settings.rateLimit.hasStore) return;
+  const dueMs = only.resultAtMs - only.try.atMs;
+  if (Math.abs(Number(match[2]) - dueMs) > CLOSE_MS)
+    wrong(`server-timing is ${timing}, and not ${dueMs}`);
+  if (Number(match[1]) > CLOSE_MS) wrong(`the gateway takes ${match[1]} ms`);
+}

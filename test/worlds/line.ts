@@ -1,0 +1,179 @@
+/** `line`: what the access line says of a request is what was seen of it (docs/log.md). */
+
+import { answeredBy, providerOf, type Course, type ReadTry, type Report } from './course.ts';
+import { upstreamIdOf } from './headers.ts';
+import { pathOf, type Failure } from './oracle.ts';
+
+/** Times are rounded. */
+const CLOSE_MS = 1;
+const PEER = '192.0.2.7';
+const LEVELS: Readonly<Record<string, string>> = {
+  rate_limited: 'warn',
+  upstream_error: 'warn',
+  timeout: 'warn',
+  internal_error: 'error',
+};
+const FIELDS =
+  'time level message request_id trace_id method path remote client status provider model upstream_model upstream_request_id stream duration_ms first_byte_ms bytes outcome reason limit cause finish_reason prompt_tokens completion_tokens cached_tokens reasoning_tokens usage_added tries';
+const LIMITS =
+  /^(?:global|client(?:_(?:requests_per_minute|tokens_per_(?:minute|day)|concurrency))?|provider(?:_concurrency)?|server_concurrency|memory)$/;
+
+type Wrong = (text: string) => void;
+
+export function checkLine(course: Course, report: Report): void {
+  const { brokenAtMs, early, exchange } = course;
+  const { answer, ask } = exchange;
+  const { atMs, line } = exchange.lines[0]!;
+  const wrong = (text: string) => report('line', text, exchange);
+  for (const name of Object.keys(line))
+    if (!FIELDS.split(' ').includes(name)) wrong(`a field ${name}`);
+  const outcome = String(line['outcome']);
+  const isHealth = pathOf(ask) === '/health' && outcome === 'ok';
+  // A drain that ends it is no bug.
+  const isCut = outcome === 'internal_error' && atMs >= brokenAtMs;
+  const level = isCut ? 'warn' : (LEVELS[outcome] ?? 'info');
+  const { chat } = ask;
+  const isRead =
+    course.candidates !== undefined && 'list' in course.candidates && course.visits.length > 0;
+  check({
+    level: isHealth ? 'debug' : level,
+    method: ask.method,
+    path: pathOf(ask),
+    remote: remoteOf(course),
+    client: early.kind === 'counted' ? early.client : undefined,
+    ...(isRead ? { model: chat!.model, stream: chat!.isStream } : {}),
+    ...(isRead && hasTrace(course) ? { trace_id: traceOf(course) } : {}),
+  });
+  function check(expected: Record<string, unknown>): void {
+    for (const [name, value] of Object.entries(expected)) {
+      if (line[name] !== value) wrong(`${name} is ${String(line[name])}, and not ${String(value)}`);
+    }
+  }
+  if (!answer || exchange.leftAtMs !== undefined || atMs >= brokenAtMs) return;
+  const bytes = answer.pieces.reduce((sum, one) => sum + one.bytes.length, 0);
+  check({ bytes });
+  const near = (name: string, dueMs: number) => {
+    if (Math.abs(Number(line[name]) - dueMs) > CLOSE_MS)
+      wrong(`${name} is ${String(line[name])}, and not ${dueMs}`);
+  };
+  if (!exchange.behind && !exchange.isDelayed) {
+    near('duration_ms', answer.endAtMs - course.begunAtMs);
+    if (!chat?.isStream) near('first_byte_ms', answer.headAtMs - course.begunAtMs);
+  }
+  const text = Buffer.concat(answer.pieces.map((one) => one.bytes)).toString();
+  const message = /"error":\{"type":"[a-z_]+","message":("(?:[^"\\]|\\.)*")/.exec(text)?.[1];
+  const told = message && (JSON.parse(message) as string);
+  const { failure, last, told: visit } = answeredBy(course) ?? {};
+  if (visit) check({ provider: visit.candidate.provider });
+  if (!last) {
+    if (outcome === 'ok') check({ reason: undefined });
+    else if (answer.status === 429) checkLimit();
+    else if (told) check({ reason: refusalOf(course) ?? told });
+    return;
+  }
+  function checkLimit(): void {
+    const reason = String(line['reason']);
+    if (!LIMITS.test(reason)) wrong(`the limit ${reason}`);
+    if (line['limit'] === undefined && reason !== 'memory') wrong('no limit');
+  }
+  const { reading, try: made } = last;
+  const settingsOf = providerOf(course, made.provider);
+  const isAdded = settingsOf.stream_usage && chat!.isStream && !chat!.asksForUsage;
+  check({
+    usage_added: isAdded || undefined,
+    limit: undefined,
+    reason: failure && reasonOf(failure, told),
+  });
+  if (settingsOf.api_keys.length === 1) {
+    const id = made.headAtMs === undefined ? undefined : upstreamIdOf(made.reply);
+    check({ upstream_model: visit!.candidate.model, upstream_request_id: id });
+  }
+  if (reading && reading.kind !== 'failure' && !failure) {
+    const { finishReason = 'none', usage } = reading.facts;
+    check({
+      finish_reason: finishReason,
+      prompt_tokens: usage?.prompt_tokens,
+      completion_tokens: usage?.completion_tokens,
+      cached_tokens: usage?.prompt_tokens_details?.cached_tokens,
+      reasoning_tokens: usage?.completion_tokens_details?.reasoning_tokens,
+    });
+  } else if (reading?.kind === 'failure')
+    check({ finish_reason: undefined, prompt_tokens: undefined });
+  const tries = course.visits.flatMap((one) => one.tries);
+  const lines = course.tryLines.filter(
+    (one) => one.outcome !== 'circuit_open' && one.outcome !== 'limit',
+  );
+  for (const [index, one] of tries.entries()) checkTry(one, lines[index] ?? {}, course, wrong);
+}
+
+function checkTry(
+  { reading, resultAtMs, try: made }: ReadTry,
+  line: Readonly<Record<string, unknown>>,
+  course: Course,
+  wrong: Wrong,
+): void {
+  if (!reading) return;
+  const { api_keys } = providerOf(course, made.provider);
+  const key = api_keys.indexOf(made.headers.get('authorization')!.replace('Bearer ', '')) + 1;
+  const isSeen = made.headAtMs !== undefined;
+  const expected = {
+    status: isSeen ? made.reply.status : undefined,
+    key: api_keys.length > 1 ? key : undefined,
+    upstream_request_id: isSeen ? upstreamIdOf(made.reply) : undefined,
+    ...(reading.kind === 'stream'
+      ? {}
+      : { outcome: outcomeOf(reading.kind === 'failure' ? reading.failure : undefined) }),
+    ...(reading.kind === 'failure'
+      ? { url: `https://${made.provider}.test/v1/chat/completions` }
+      : {}),
+  };
+  for (const [name, value] of Object.entries(expected)) {
+    if (line[name] !== value)
+      wrong(`${name} of a try is ${String(line[name])}, and not ${String(value)}`);
+  }
+  if (reading.kind === 'failure' && line['cause'] === undefined)
+    wrong('a try fails without a cause');
+  const dueMs = resultAtMs - made.atMs;
+  if (Math.abs(Number(line['duration_ms']) - dueMs) > CLOSE_MS)
+    wrong(`a try takes ${String(line['duration_ms'])} ms, and not ${dueMs}`);
+}
+
+/** What a failure is in the log. */
+export function outcomeOf(failure: Failure | undefined): string {
+  if (!failure) return 'ok';
+  if (failure.isRejected) return 'rejected';
+  if (failure.type === 'rate_limit_error') return 'rate_limited';
+  if (failure.type === 'timeout_error') return 'timeout';
+  return failure.code === 'INTERNAL_ERROR' ? 'internal_error' : 'upstream_error';
+}
+
+/** The message to the client, without the provider's own text. */
+function reasonOf(failure: Failure, told: string | undefined): string | undefined {
+  if (failure.type === 'rate_limit_error') return 'upstream';
+  return failure.reason ?? told;
+}
+
+function refusalOf({ candidates, early, exchange }: Course): string | undefined {
+  if (early.kind === 'refused' && early.failure.status === 401) {
+    const sent = exchange.ask.headers.filter(([name]) => name === 'authorization');
+    const isToken = sent.length === 1 && /^bearer +[^ ]/i.test(sent[0]![1].trim());
+    return isToken ? 'unknown token' : 'no token';
+  }
+  const isModel = candidates && !('list' in candidates) && candidates.status === 404;
+  return isModel ? 'model not allowed for this client' : undefined;
+}
+
+/** Behind a trusted proxy, the last of those that it names who is none. */
+function remoteOf({ exchange, settings }: Course): string {
+  const named = exchange.ask.headers.find(([name]) => name === 'x-forwarded-for')?.[1];
+  if (!settings.server.trusted_proxies || named === undefined) return PEER;
+  const addresses = named.split(', ').map((one) => one.replace(/:\d+$/, ''));
+  return addresses.findLast((one) => !one.startsWith('192.0.2.')) ?? PEER;
+}
+
+const traceOf = ({ exchange: { ask } }: Course) =>
+  ask.headers.find(([name]) => name === 'traceparent')?.[1].split('-')[1] ?? '';
+/** The generator's own traces have its number in front. */
+const hasTrace = (course: Course) =>
+  /^0{5}[\da-f]{3}(?:ab){12}$/.test(traceOf(course)) &&
+  course.exchange.ask.headers.filter(([name]) => name === 'traceparent').length === 1;
