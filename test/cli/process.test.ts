@@ -259,6 +259,7 @@ describe('the process', { concurrency: 4 }, () => {
     assert.ok(figures.process_open_fds >= 63, `${figures.process_open_fds}`);
     assert.equal(figures.process_max_fds, 64);
     for (const { failed } of providers) assert.equal(failed, undefined);
+    await eventually(() => lines('incident').length > 0, 'the line that it has begun');
     const told = lines('incident').map(({ level, kind }) => [level, kind]);
     assert.deepEqual(told, [['warn', 'descriptors']]);
 

@@ -441,6 +441,7 @@ test('the log says when the list of a provider begins to fail, and why, once', a
   clock.nowMs += 20_000;
   await idsOf(gateway);
   assert.equal(upstream.requests.length, 2);
+  await eventually(() => warnings().length > 0, 'the line that it has begun');
   assert.deepEqual(warnings(), [failure]);
   upstream.script = list([{ id: 'a' }]);
   clock.nowMs += 20_000;
@@ -448,6 +449,7 @@ test('the log says when the list of a provider begins to fail, and why, once', a
   upstream.script = (_, response) => response.destroy();
   clock.nowMs += 360_000;
   await idsOf(gateway);
+  await eventually(() => warnings().length > 1, 'the line that it has begun again');
   const [, second, ...more] = warnings();
   assert.deepEqual(more, []);
   assert.match(String(second?.cause), /^(?:ECONNRESET|UND_ERR_SOCKET): /);

@@ -313,6 +313,8 @@ describe('the model list of a provider with several keys', () => {
       const { gateway, asked, rests } = await start(t, scripts);
       const { data } = (await gateway.send('/v1/models')).json();
       assert.deepEqual([data.length, asked()], [cause ? 0 : 1, expected]);
+      const isTold = () => gateway.log.join('').includes('"cause":');
+      if (cause) await eventually(isTold, 'the line of the log');
       assert.equal(gateway.log.join('').includes(`"cause":"${cause}"`), cause !== undefined);
       assert.deepEqual(rests(), []);
     }
