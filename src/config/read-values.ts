@@ -50,7 +50,8 @@ const SERVICE_LINK = /^(?:tcp|udp|sctp):\/\//;
 const SERVICE_LINK_NAME =
   /^GATEWAY_(?:\w+_)?(?:SERVICE_(?:HOST|PORT)|PORT_\d+_(?:TCP|UDP|SCTP))(?:_|$)/;
 
-const NO_WORKERS =
+const REMOVED = new Set(['server.workers', 'GATEWAY_WORKERS']);
+const REMOVED_HINT =
   'is no setting any more; several processes serve one port with [server] reuse_port = true (docs/deployment.md)';
 
 const ROWS: Readonly<Record<string, Rows>> = SETTINGS;
@@ -101,7 +102,7 @@ class ValueReader {
         this.#readSection(table[key] ?? {}, name, nameOf(pattern, keyInTable));
       } else {
         const unknown = `unknown key${didYouMean(key, [...known, ...builtIn])}`;
-        this.values.problem(name, name === 'server.workers' ? NO_WORKERS : unknown);
+        this.values.problem(name, REMOVED.has(name) ? REMOVED_HINT : unknown);
       }
     }
   }
@@ -228,7 +229,8 @@ class ValueReader {
     for (const [name, value = ''] of Object.entries(this.#sources.env)) {
       const isOther = !name.startsWith(PREFIX) || known.includes(name);
       if (isOther || SERVICE_LINK_NAME.test(name) || SERVICE_LINK.test(value)) continue;
-      this.values.warning(name, `no setting has this variable${didYouMean(name, known)}`);
+      if (value && REMOVED.has(name)) this.values.problem(name, REMOVED_HINT);
+      else this.values.warning(name, `no setting has this variable${didYouMean(name, known)}`);
     }
   }
 }
