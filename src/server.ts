@@ -31,10 +31,10 @@ async function main(): Promise<void> {
   if (commandLine.version) return print(`${VERSION}\n`);
 
   const demo = commandLine.demo ? await startDemo() : undefined;
-  let isReload = false;
+  let wasFound = false;
   const read = () => {
-    const settings = readSettings(commandLine, process.env, { demo, isReload });
-    isReload = settings.source.isFound;
+    const settings = readSettings(commandLine, process.env, { demo, wasFound });
+    wasFound = settings.source.isFound;
     return settings;
   };
   if (commandLine.check) {

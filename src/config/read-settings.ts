@@ -22,15 +22,15 @@ export interface Settings {
 interface Reading {
   /** Is read in the place of the operator's file; of the environment only `GATEWAY_*` applies then. */
   readonly demo?: string | undefined;
-  /** The file was found before: this is a reload. */
-  readonly isReload?: boolean;
+  /** The file was read before: this is a reload. */
+  readonly wasFound?: boolean;
 }
 
 /** Reads and checks all settings. Throws `ConfigError` with every problem, or with what is wrong with the file. */
 export function readSettings(
   commandLine: Flags & { readonly config?: string | undefined },
   env: Env,
-  { demo, isReload = false }: Reading = {},
+  { demo, wasFound = false }: Reading = {},
 ): Settings {
   // The cgroup's limit if there is one; Node reports a huge number or 0 if there is none.
   const memoryBytes = Math.min(process.constrainedMemory() || Infinity, totalmem());
@@ -51,9 +51,9 @@ export function readSettings(
     return { config, source: { text, isFound: true } };
   }
   const path = resolve(named ?? 'gateway.toml');
-  const toml = readSettingsFile(path, named === undefined, isReload);
+  const toml = readSettingsFile(path, named === undefined, wasFound);
   // Editors empty a file before they write it, and an empty one means the default of every setting.
-  if (isReload && !toml?.trim()) {
+  if (wasFound && !toml?.trim()) {
     const why = toml === undefined ? 'does not exist any more' : 'is empty now';
     throw new ConfigError([`${path}: ${why}`]);
   }

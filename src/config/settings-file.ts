@@ -25,10 +25,10 @@ const READ_FAILURES: Readonly<Record<string, string>> = {
 const MAX_VALUE_BYTES = 65_536;
 
 /** Returns the text of the file, or undefined if it is optional and does not exist. Throws `ConfigError` if it cannot be read. */
-export function readSettingsFile(path: string, isOptional: boolean, isReload: boolean) {
+export function readSettingsFile(path: string, isOptional: boolean, wasFound: boolean) {
   try {
     // A pipe would wait for another writer.
-    if (isReload && !statSync(path).isFile()) {
+    if (wasFound && !statSync(path).isFile()) {
       throw new ConfigError([`${path}: is not a regular file, and cannot be read again`]);
     }
     return readFileSync(path, 'utf8');

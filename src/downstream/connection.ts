@@ -111,7 +111,7 @@ export class Connection {
     // The parser fails again with each packet.
     if (!socket.writable) return;
     // The upload was answered already.
-    if (this.#closesAfterUpload) return this.#linger();
+    if (this.#closesAfterUpload) return this.#close();
     const requestId = createUuid();
     const remote = toAddress(socket.remoteAddress ?? '');
     const answer = listener.handler.answerBroken(refusal, requestId, remote);
@@ -131,14 +131,19 @@ export class Connection {
     limitLingering(this.socket, this.listener.limits.lingerCheckMs);
     // A client that waits for `100 Continue` sends nothing more.
     if (!awaitsContinue) await uploaded;
-    this.#linger();
+    this.#close();
   }
 
-  /** Closes the connection, but reads on for a while: with unread bytes it would be reset, and the answer perhaps never read. */
+  /** Closes the connection, but reads on for a while. */
   #linger(): void {
+    this.#close();
+    limitLingering(this.socket, this.listener.limits.lingerCheckMs);
+  }
+
+  /** Reads on, until `limitLingering` ends it: with unread bytes the connection would be reset, and the answer perhaps never read. */
+  #close(): void {
     this.socket.end();
     this.socket.resume();
-    limitLingering(this.socket, this.listener.limits.lingerCheckMs);
   }
 
   /**

@@ -1,6 +1,6 @@
 /** Authentication of clients (`Authorization: Bearer <token>`), and which models they may name. */
 
-// Not `{ hash }`: without it an old Node would fail before any code can say which Node is needed.
+// Whole: on an old Node an import by name fails before any code can say which one is needed.
 import crypto, { timingSafeEqual } from 'node:crypto';
 
 import type { ClientSettings, Config } from '../config/config.ts';

@@ -437,7 +437,7 @@ describe('a reload with wrong settings', () => {
 
   test('of a file that is empty, or cannot be looked up, fails', (t) => {
     const path = join(emptyFolder(t), 'gateway.toml');
-    const read = () => readSettings({ config: path }, {}, { isReload: true });
+    const read = () => readSettings({ config: path }, {}, { wasFound: true });
     for (const text of ['', ' \n']) {
       writeFileSync(path, text);
       assert.throws(() => read(), { name: 'ConfigError', message: `${path}: is empty now` });

@@ -61,13 +61,15 @@ export function checkLine(course: Course, report: Report): void {
     if (!chat?.isStream) near('first_byte_ms', answer.headAtMs - course.begunAtMs);
   }
   const text = Buffer.concat(answer.pieces.map((one) => one.bytes)).toString();
-  const message = /"error":\{"type":"[a-z_]+","message":("(?:[^"\\]|\\.)*")/.exec(text)?.[1];
+  const [, type, message] =
+    /"error":\{"type":"([a-z_]+)","message":("(?:[^"\\]|\\.)*")/.exec(text) ?? [];
   const told = message && (JSON.parse(message) as string);
   const { failure, last, told: visit } = answeredBy(course) ?? {};
   if (visit) check({ provider: visit.candidate.provider });
   if (!last) {
     if (outcome === 'ok') check({ reason: undefined });
-    else if (answer.status === 429) checkLimit();
+    // Also in a stream that a comment has begun.
+    else if (type === 'rate_limit_error') checkLimit();
     else if (told) check({ reason: refusalOf(course) ?? told });
     return;
   }

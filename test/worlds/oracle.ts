@@ -147,7 +147,7 @@ function apiError(error: ErrorPlan, seconds: number | undefined, isEvent: boolea
   const isCodeShown = code !== undefined && !text.includes(code);
   const whole = isCodeShown ? `${text} (${code})` : text;
   const isBilling = status === 429 && (code ?? type) === 'insufficient_quota';
-  const isTooLong = status === 400 && code === 'context_length_exceeded';
+  const isTooLong = status === 400 && (code ?? type) === 'context_length_exceeded';
   const isTemporary = status >= 500 || status === 408 || status === 429;
   const failure = {
     status,
