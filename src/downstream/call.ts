@@ -8,7 +8,7 @@ import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
 import { createUuid } from '../lib/ids.ts';
 import { AccessRecord } from '../request/record.ts';
 import { ClientReply, type ReplyConnection, type ResponseHeaders } from './client-reply.ts';
-import { readRequestBody } from './request-body.ts';
+import { type BodyReader, readRequestBody } from './request-body.ts';
 import { pathOf } from './request-head.ts';
 
 /** Time limits for clients. Tests pass shorter ones. */
@@ -98,10 +98,10 @@ export class Call {
   }
 
   /**
-   * Reads the whole body, once the client was told to send it; `onChunk` takes each chunk as it arrives. Throws a 413 if it is
+   * Reads the whole body, once the client was told to send it; `reader` takes each chunk as it arrives. Throws a 413 if it is
    * larger than `maxBodyBytes`, a 429 if there is no memory for it, or rejects as `readRequestBody` does.
    */
-  readBody(maxBodyBytes: number, onChunk: (chunk: Buffer) => void): Promise<Reservation> {
+  readBody(maxBodyBytes: number, reader: BodyReader): Promise<Reservation> {
     const { bodyReservation, cancellation, request, response } = this;
     // One that can never fit is refused with 413, and not with a 429, which clients would repeat.
     const maxBytes = Math.min(maxBodyBytes, bodyReservation.budget.limits.maxBufferedBytes);
@@ -112,7 +112,7 @@ export class Call {
     });
     if (this.awaitsContinue) response.writeContinue();
     this.awaitsContinue = false;
-    return readRequestBody(request, bodyReservation, cancellation, onChunk);
+    return readRequestBody(request, bodyReservation, cancellation, reader);
   }
 
   /** Gives back the memory of the request and its answer. Nothing can be reserved for it any more. */

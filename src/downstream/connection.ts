@@ -171,14 +171,12 @@ export class Connection {
     call.receivedAtMs = performance.now();
     listener.counts.inFlight += 1;
     if (listener.cancelReason) call.cancellation.cancel(listener.cancelReason);
-    void this.#workOn(call);
+    // node:http announces a request before it knows that it is complete.
+    process.nextTick(() => listener.handler.handle(call).then(() => this.#finish(call)));
   }
 
-  async #workOn(call: Call): Promise<void> {
-    const { counts, handler } = this.listener;
-    // node:http announces a request before it knows that it is complete.
-    await Promise.resolve();
-    await handler.handle(call);
+  #finish(call: Call): void {
+    const { counts } = this.listener;
     counts.inFlight -= 1;
     if (call.reply.isStream) counts.openStreams -= 1;
     const { reason } = call.cancellation;

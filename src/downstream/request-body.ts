@@ -14,8 +14,13 @@ import { onNextTurn, TurnLimit } from '../lib/turns.ts';
 const FREE_CHUNKS = 1000;
 const MIN_MEAN_CHUNK_BYTES = 16;
 
+/** Takes each chunk of a body as it arrives. */
+export interface BodyReader {
+  push(chunk: Buffer): void;
+}
+
 /**
- * Reads all of the body into the reservation, and returns that; `onChunk` takes each chunk too. Rejects with what the
+ * Reads all of the body into the reservation, and returns that; `reader` takes each chunk too. Rejects with what the
  * reservation throws, with a 400 if it comes in too small chunks, and with the cancellation's reason. The answer to a
  * refused body discards what follows.
  */
@@ -23,7 +28,7 @@ export function readRequestBody(
   request: IncomingMessage,
   body: Reservation,
   cancellation: Cancellation,
-  onChunk: (chunk: Buffer) => void,
+  reader: BodyReader,
 ): Promise<Reservation> {
   const pace = new UploadPace();
   // Not `for await`: leaving that early would destroy the socket before the answer is written.
@@ -39,7 +44,7 @@ export function readRequestBody(
     const onData = (chunk: Buffer) => {
       try {
         body.push(chunk);
-        onChunk(chunk);
+        reader.push(chunk);
         if (!pace.take(chunk, request))
           throw invalidRequest('the request body comes in too small chunks');
       } catch (error) {

@@ -38,10 +38,9 @@ export function skip(
   why: 'open' | GatewayError,
   { call, services }: Asking,
 ): Attempt {
-  const attempt = new Attempt(provider, model);
+  const attempt = call.record.addTry(new Attempt(provider, model));
   attempt.outcome = why === 'open' ? 'circuit_open' : 'limit';
   attempt.failure = why === 'open' ? undefined : why;
-  call.record.tries.push(attempt);
   logAttempt('provider skipped', attempt, call, services.logger);
   return attempt;
 }
@@ -97,8 +96,7 @@ function beginAttempt(
   { call, chat, services }: Asking,
 ): AttemptContext {
   const { record } = call;
-  const attempt = new Attempt(provider, model, key);
-  record.tries.push(attempt);
+  const attempt = record.addTry(new Attempt(provider, model, key));
   record.attempt = attempt;
   record.provider = provider.id;
   return {

@@ -62,21 +62,22 @@ function hasAnswered({ failure, hasAnswer }: Attempt): boolean {
 }
 
 /** Reads the request, and records what it says. Rejects with `invalidRequest`. Apart: an open stream keeps no parser. */
-async function readChat(
+function readChat(
   call: Call,
   client: ClientSettings | undefined,
   maxBytes: number,
 ): Promise<ChatRequest> {
   const { record } = call;
   const parser = new ChatRequestParser(client?.models === undefined);
-  const body = await call.readBody(maxBytes, (chunk) => parser.push(chunk));
-  record.requestBytes = body.size;
-  record.bodyReadAtMs = performance.now();
-  const chat = parser.finish(body);
-  record.model = escapeControlCharacters(chat.model, MAX_NAME_CHARACTERS);
-  record.stream = chat.stream;
-  record.promptCacheKey = chat.promptCacheKey;
-  return chat;
+  return call.readBody(maxBytes, parser).then((body) => {
+    record.requestBytes = body.size;
+    record.bodyReadAtMs = performance.now();
+    const chat = parser.finish(body);
+    record.model = escapeControlCharacters(chat.model, MAX_NAME_CHARACTERS);
+    record.stream = chat.stream;
+    record.promptCacheKey = chat.promptCacheKey;
+    return chat;
+  });
 }
 
 /** Returns the failure of the requested candidate, and records it as the one that is answered. */
@@ -85,8 +86,7 @@ function failureOfAll(
   { call: { record }, requested, services }: Asking,
 ): GatewayError {
   // If all providers were skipped, it takes nothing of the client's limit.
-  const wasAsked = record.tries.some((one) => one.wasAsked);
-  if (!wasAsked) services.limits.ofClients.get(record.client)!.refundRequest();
+  if (record.asked.length === 0) services.limits.ofClients.get(record.client)!.refundRequest();
   record.provider = requested.provider.id;
   record.attempt = failed;
   return failed.failure!;

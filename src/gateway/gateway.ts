@@ -130,8 +130,8 @@ async function fail(call: Call, thrown: unknown): Promise<void> {
 /** Adds who answered, under which id, and whose time it took. */
 function addOwnHeaders(headers: ResponseHeaders, { record }: Call, redact: Redactor): void {
   if (record.provider) headers['x-gateway-provider'] = record.provider;
-  const asked = record.tries.filter(({ wasAsked }) => wasAsked).length;
-  if (asked > 1) headers['x-gateway-tries'] = String(asked);
+  const tries = record.asked.length;
+  if (tries > 1) headers['x-gateway-tries'] = String(tries);
   const upstreamId = record.attempt?.upstreamRequestId;
   if (upstreamId) headers['x-upstream-request-id'] = redact(upstreamId);
   const spent = record.timeSpent(performance.now());

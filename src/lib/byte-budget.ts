@@ -73,7 +73,7 @@ export class Reservation {
   #limits: BodyLimits | undefined;
   /** The length of the body so far. */
   size = 0;
-  readonly #short = new ChunkBuffer();
+  #short: ChunkBuffer | undefined;
   /** A long body: grows in its place, and shrinks without the collector. A short one is not worth the 0.1 ms. */
   #long: ArrayBuffer | undefined;
   #readers = 0;
@@ -150,7 +150,7 @@ export class Reservation {
   push(chunk: Buffer): void {
     const size = this.size + chunk.length;
     if (size > this.#limits!.announcedBytes) this.resize(size);
-    if (!this.#long && size <= SMALL_BYTES) this.#short.push(chunk);
+    if (!this.#long && size <= SMALL_BYTES) (this.#short ??= new ChunkBuffer()).push(chunk);
     else this.#pushLong(chunk, this.#limits!.maxBytes);
     this.size = size;
     this.budget.bodyBytes += chunk.length;
@@ -158,7 +158,8 @@ export class Reservation {
 
   #pushLong(chunk: Buffer, maxBytes: number): void {
     const start = this.#long ? this.size : 0;
-    const bytes = this.#long ? chunk : Buffer.concat([...this.#short.takeParts(), chunk]);
+    const bytes = this.#short ? Buffer.concat([...this.#short.parts, chunk]) : chunk;
+    this.#short = undefined;
     this.#long ??= new ArrayBuffer(0, { maxByteLength: maxBytes });
     const end = start + bytes.length;
     if (end > this.#long.byteLength) {
@@ -169,7 +170,7 @@ export class Reservation {
 
   /** The body. The bytes of a long one are to be copied by `copyIfResizable` before they are sent. */
   get parts(): readonly Buffer[] {
-    return this.#long ? [Buffer.from(this.#long, 0, this.size)] : this.#short.parts;
+    return this.#long ? [Buffer.from(this.#long, 0, this.size)] : (this.#short?.parts ?? []);
   }
 
   retainBody(): void {
@@ -191,7 +192,7 @@ export class Reservation {
   free(): void {
     this.tryResize(0);
     this.leaveQueue();
-    this.#short.takeParts();
+    this.#short = undefined;
     this.#long?.resize(0);
     this.#long = undefined;
     this.budget.bodyBytes -= this.size;

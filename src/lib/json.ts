@@ -31,6 +31,8 @@ const IS_ESCAPED = byteSet(/["\\/bfnrt]/);
 const IS_HEX_DIGIT = byteSet(/[\da-fA-F]/);
 const IS_WORD = byteSet(/[-+.\dEaeflnrstu]/);
 const WORD = /^(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)$/;
+/** White space ends a number, and changes nothing else that is complete. */
+const END = Buffer.from(' ');
 const PLAIN_TEXT = /^[ -[\]-~]*$/;
 
 function byteSet(characters: RegExp): Uint8Array {
@@ -107,8 +109,7 @@ export class JsonScanner {
 
   /** Returns `invalidRequest` if the text is not JSON, with the offset of the wrong byte or word, or exceeds a bound. */
   finish(): Error | undefined {
-    // White space ends a number, and changes nothing else that is complete.
-    this.push(Buffer.from(' '));
+    this.push(END);
     const isWhole = this.#depth === 0 && this.#state === 'comma';
     return this.fault ?? (isWhole ? undefined : this.#faultAt((this.#unread?.length ?? 0) - 1));
   }

@@ -49,7 +49,7 @@ export function upstreamRequestId(headers: UpstreamHeaders): string | undefined 
 export function tracingOf(requestId: string, { traceparent, tracestate }: IncomingHttpHeaders) {
   const isValid = typeof traceparent === 'string' && TRACEPARENT.test(traceparent);
   const parent = isValid ? traceparent : createTraceparent();
-  const [, traceId = ''] = parent.split('-');
+  const traceId = parent.slice(3, 35);
   const headers = ['x-request-id', requestId, 'traceparent', parent];
   // Vendors' data about that trace: it means nothing without it (W3C Trace Context 3.3).
   const hasState = isValid && typeof tracestate === 'string' && TRACESTATE.test(tracestate);

@@ -38,10 +38,20 @@ export function sendByUndici(
     const agent = reconnect ? pool.reconnectAgent : pool.agentFor(origin);
     const options = { cancellation, pool, agent, body: sliced, resolve, reject };
     const exchange = new Handler(options);
-    // As options of the Agent, the time limits would be lost on Node 26 if a proxy forwards the request.
-    const limits = { headersTimeout: 0, bodyTimeout: 0 };
-    const sent = { method, origin, path, headers, body, reset: reconnect, ...limits };
-    agent.dispatcher.dispatch(sent, exchange);
+    agent.dispatcher.dispatch(
+      {
+        method,
+        origin,
+        path,
+        headers,
+        body,
+        reset: reconnect,
+        // As options of the Agent, the time limits would be lost on Node 26 if a proxy forwards the request.
+        headersTimeout: 0,
+        bodyTimeout: 0,
+      },
+      exchange,
+    );
   });
 }
 
