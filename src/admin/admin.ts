@@ -56,7 +56,7 @@ export function createAdmin(
   async function handle(call: Call): Promise<void> {
     const { method, path, reply } = call;
     try {
-      checkProtocol(call);
+      checkProtocol(call.request);
       checkAccess(call);
       const route = routes.get(path);
       const isRead = method === 'GET' || method === 'HEAD';

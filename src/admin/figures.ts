@@ -169,7 +169,7 @@ export function oldestAgesMs(calls: Iterable<{ readonly record: AccessRecord }>)
   const nowMs = performance.now();
   for (const { record } of calls) {
     const provider = record.attempt?.provider;
-    const first = record.tries.find((one) => one.provider === provider && one.wasAsked);
+    const first = record.attempts.find((one) => one.provider === provider && one.wasAsked);
     if (!first) continue;
     ages.set(first.provider, Math.max(ages.get(first.provider) ?? 0, nowMs - first.beganAtMs));
   }

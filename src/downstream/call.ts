@@ -2,12 +2,13 @@
 
 import type { IncomingMessage, ServerResponse } from 'node:http';
 
-import { type ByteBudget, Reservation } from '../lib/byte-budget.ts';
+import { Reservation } from '../lib/byte-budget.ts';
 import { Cancellation } from '../lib/cancellation.ts';
 import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
 import { createUuid } from '../lib/ids.ts';
 import { AccessRecord } from '../request/record.ts';
-import { ClientReply, type ReplyConnection, type ResponseHeaders } from './client-reply.ts';
+import { ClientReply, type ResponseHeaders } from './client-reply.ts';
+import type { Connection } from './connection.ts';
 import { type BodyReader, readRequestBody } from './request-body.ts';
 import { pathOf } from './request-head.ts';
 
@@ -21,14 +22,7 @@ export const CLIENT_LIMITS = {
   sendTimeoutMs: 60_000,
 };
 
-interface CallConnection extends ReplyConnection {
-  readonly listener: ReplyConnection['listener'] & {
-    readonly budget: ByteBudget;
-    readonly isDraining: boolean;
-  };
-}
-
-/** Adds to the headers of the head of a call's response. One function for all calls. */
+/** Adds to the headers of a head before it is sent. One function for all calls. */
 type OnHead = (call: Call, status: number, headers: ResponseHeaders) => void;
 
 export class Call {
@@ -37,7 +31,6 @@ export class Call {
   readonly method: string;
   /** The request target as it was sent, without query, scheme and authority. Never decoded. */
   readonly path: string;
-  readonly httpVersion: string;
   readonly headers: IncomingMessage['headers'];
   readonly rawHeaders: readonly string[];
   /** The address of the connection's other end: the client, or a proxy. A closed socket no longer knows it. */
@@ -51,7 +44,7 @@ export class Call {
   readonly bodyReservation: Reservation;
   /** The memory that the answer takes until it is delivered. */
   readonly answerReservation: Reservation;
-  readonly connection: CallConnection;
+  readonly connection: Connection;
   readonly request: IncomingMessage;
   readonly response: ServerResponse;
   /** The client waits for `100 Continue` before it sends the body. */
@@ -61,7 +54,7 @@ export class Call {
   constructor(
     request: IncomingMessage,
     response: ServerResponse,
-    connection: CallConnection,
+    connection: Connection,
     awaitsContinue: boolean,
   ) {
     this.request = request;
@@ -72,7 +65,6 @@ export class Call {
     this.answerReservation = new Reservation(connection.listener.budget);
     this.method = request.method ?? '';
     this.path = pathOf(request.url ?? '');
-    this.httpVersion = request.httpVersion;
     this.headers = request.headers;
     this.rawHeaders = request.rawHeaders;
     this.peerAddress = request.socket.remoteAddress;
@@ -86,10 +78,7 @@ export class Call {
     return this.connection.listener.isDraining;
   }
 
-  addHeaders(status: number, headers: ResponseHeaders): void {
-    this.onHead?.(this, status, headers);
-  }
-
+  /** To be called when the response has closed before all of it was written. */
   onDisconnect(): void {
     this.cancellation.cancel(new ClientGone());
     const { reason } = this.cancellation;

@@ -2,13 +2,14 @@
 
 import type { ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
-import { setImmediate as nextTurn } from 'node:timers/promises';
+import { setImmediate as immediate } from 'node:timers/promises';
 
 import { copyIfResizable } from '../lib/byte-budget.ts';
 import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
 import type { GatewayError } from '../lib/errors.ts';
 import { encodeEvent, EVENT_STREAM_HEADERS } from '../lib/sse.ts';
 import { onNextTurn, TurnLimit } from '../lib/turns.ts';
+import type { Call } from './call.ts';
 
 /** Up to this length an answer is sent as text, in one write with the head. */
 const SHORT_BODY_BYTES = 8192;
@@ -19,30 +20,12 @@ const KEEP_ALIVE = Buffer.from(': keep-alive\n\n');
 
 export type ResponseHeaders = Record<string, string>;
 
-export interface ReplyConnection {
-  /** The response being written is the last one: `Connection: close` belongs on it. */
-  readonly isClosing: boolean;
-  /** Discards the upload of the request, and closes the connection when that has ended and is answered. */
-  closeAfterUpload(answered: Promise<void>): Promise<void>;
-  readonly listener: { readonly counts: { openStreams: number } };
-}
-
-/** The request of a response. */
-interface RepliedCall {
-  readonly id: string;
-  readonly connection: ReplyConnection;
-  /** Adds to the headers of a head before it is sent. */
-  addHeaders(status: number, headers: ResponseHeaders): void;
-  /** The client has left before it had all. */
-  onDisconnect(): void;
-}
-
 const ignore = () => {};
 
 export class ClientReply {
   /** Of the head that was sent. */
   status: number | undefined;
-  /** When the head was sent, or the answer of a stream began that had begun with a comment. Of `performance.now()`. */
+  /** When the head was made, or the answer of a stream began that had begun with a comment. Of `performance.now()`. */
   firstByteAtMs: number | undefined;
   /** Bytes of the body that were written. */
   sentBytes = 0;
@@ -56,7 +39,7 @@ export class ClientReply {
   /** Called when there is room after `write` has returned false; never once the client is gone. */
   onRoom: () => void = ignore;
 
-  readonly #call: RepliedCall;
+  readonly #call: Call;
   readonly #response: ServerResponse;
   #turn: TurnLimit | undefined;
   /** The parts that wait for room. */
@@ -64,7 +47,7 @@ export class ClientReply {
   #hasEnded = false;
   #keepAlive: NodeJS.Timeout | undefined;
 
-  constructor(response: ServerResponse, call: RepliedCall) {
+  constructor(response: ServerResponse, call: Call) {
     this.#response = response;
     this.#call = call;
     // IncomingMessage emits 'close' once its body is consumed; only the response's 'close' means a disconnect.
@@ -93,7 +76,7 @@ export class ClientReply {
     const parts = typeof body === 'string' ? [Buffer.from(body)] : body;
     // A body that came with its head is whole by the next turn: then the connection can stay.
     if (!this.#response.req.complete) {
-      return nextTurn().then(() => this.#send(status, headers, parts));
+      return immediate().then(() => this.#send(status, headers, parts));
     }
     this.#send(status, headers, parts);
     return undefined;
@@ -111,7 +94,7 @@ export class ClientReply {
     }
     this.sentBytes = response.req.method === 'HEAD' ? 0 : length;
     if (endings.length === 0) setImmediate(endAll);
-    endings.push({ response, body: joinParts(body) });
+    endings.push({ response, body: copyIfResizable(joinParts(body)) });
   }
 
   /** Begins a stream; if a comment has begun it, its answer. */
@@ -125,6 +108,8 @@ export class ClientReply {
 
   /** Writes a part of a stream. Returns false if no more should come until `onRoom` is called. */
   write(chunk: Buffer): boolean {
+    // As a frame it would end the response.
+    if (chunk.length === 0) return this.hasRoom;
     this.#keepAlive?.refresh();
     if (this.hasRoom && chunk.length <= WRITE_PART_BYTES) this.#writePart(chunk);
     else {
@@ -175,14 +160,14 @@ export class ClientReply {
     const response = this.#response;
     const { connection, id } = this.#call;
     if (response.headersSent || response.destroyed) return false;
-    this.#call.addHeaders(status, headers);
+    this.#call.onHead?.(this.#call, status, headers);
     headers['x-request-id'] = id;
-    const isEarly = !response.req.complete;
-    if (isEarly || connection.isClosing) headers['connection'] = 'close';
+    const isUploading = !response.req.complete;
+    if (isUploading || connection.isClosing) headers['connection'] = 'close';
     this.firstByteAtMs = performance.now();
     response.writeHead(status, headers);
     this.status = status;
-    if (isEarly) void connection.closeAfterUpload(this.closed);
+    if (isUploading) void connection.closeAfterUpload(this.closed);
     return true;
   }
 
@@ -226,6 +211,7 @@ export class ClientReply {
   }
 
   #goOn(): void {
+    if (this.#response.destroyed) return;
     this.hasRoom = true;
     this.#writeWaiting();
     // At once after the last part: a client that has all of the answer may leave.

@@ -33,7 +33,7 @@ export interface ListenerState {
   readonly limits: typeof CLIENT_LIMITS;
   readonly budget: ByteBudget;
   handler: {
-    /** Answers one call; never rejects. */
+    /** Answers one call. Resolves once its response has closed; never rejects. */
     readonly handle: (call: Call) => Promise<void>;
     readonly answerBroken: AnswerBroken;
   };
@@ -119,7 +119,7 @@ export class Connection {
     this.#linger();
   }
 
-  /** Discards the upload of the current request, and closes the connection when that has ended and is answered. */
+  /** Called when it is answered before its upload has ended: discards the rest, and closes the connection when that has ended and is answered. */
   async closeAfterUpload(answered: Promise<void>): Promise<void> {
     const { request, awaitsContinue } = this.call!;
     this.#closesAfterUpload = true;
@@ -140,7 +140,7 @@ export class Connection {
     limitLingering(this.socket, this.listener.limits.lingerCheckMs);
   }
 
-  /** Reads on, until `limitLingering` ends it: with unread bytes the connection would be reset, and the answer perhaps never read. */
+  /** Closes, and reads on within the limit that is running: with unread bytes the connection would be reset, and the answer perhaps never read. */
   #close(): void {
     this.socket.end();
     this.socket.resume();

@@ -3,7 +3,7 @@
 import type { Server } from 'node:http';
 import { Server as TcpServer } from 'node:net';
 import type { Duplex } from 'node:stream';
-import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
+import { setImmediate as immediate, setTimeout as sleep } from 'node:timers/promises';
 
 import { startTimer } from '../lib/cancellation.ts';
 import type { Connection, ListenerState } from './connection.ts';
@@ -49,7 +49,7 @@ export async function drain(
   await closeServer(server, connections);
   clearTimeout(deadline);
   // All sockets are closed: the requests that were cancelled end, and get their access lines, in the next turns.
-  for (let turn = 0; state.counts.inFlight > 0 && turn < 1000; turn += 1) await nextTurn();
+  for (let turn = 0; state.counts.inFlight > 0 && turn < 1000; turn += 1) await immediate();
 }
 
 /** Accepts what has connected, closes the port, and closes idle connections. Resolves when all are closed. */
@@ -83,7 +83,7 @@ async function acceptBacklog(server: Server): Promise<void> {
   server.on('connection', count);
   for (let quietTurns = 0; quietTurns < 3;) {
     const before = accepted;
-    await nextTurn();
+    await immediate();
     quietTurns = accepted === before ? quietTurns + 1 : 0;
     if (accepted > BACKLOG_CONNECTIONS) break;
   }

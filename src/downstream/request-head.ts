@@ -1,22 +1,17 @@
 /** A request's head: refuses what Node's parser lets through (RFC 9112). */
 
-import type { IncomingHttpHeaders } from 'node:http';
+import type { IncomingMessage } from 'node:http';
 import { isIP } from 'node:net';
 
 import { invalidRequest } from '../lib/errors.ts';
 
 const MAX_HEADERS = 1000;
 
-/** As node:http has parsed it. */
-interface Head {
-  readonly httpVersion: string;
-  readonly headers: IncomingHttpHeaders;
-  /** Names and values in turn. */
-  readonly rawHeaders: readonly string[];
-}
+type Head = Pick<IncomingMessage, 'httpVersion' | 'headers' | 'rawHeaders'>;
 
 /** Returns a header that was sent once; undefined if not, or more often: Node shows the first one then. `name` in lower case. */
-export function soleHeader({ rawHeaders }: Pick<Head, 'rawHeaders'>, name: string) {
+export function soleHeader(head: { readonly rawHeaders: readonly string[] }, name: string) {
+  const { rawHeaders } = head;
   let value: string | undefined;
   for (let at = 0; at < rawHeaders.length; at += 2) {
     const own = rawHeaders[at]!;

@@ -81,8 +81,8 @@ function factsOf(call: Call, outcome: Outcome, endedAtMs: number, remote?: strin
   const { record, receivedAtMs } = call;
   const { firstByteAtMs, sentBytes, status } = call.reply;
   const { attempt, failure, provider } = record;
-  const tries = record.tries.map((one) => one.toFacts());
-  const answered = attempt && tries[record.tries.indexOf(attempt)];
+  const tries = record.attempts.map((one) => one.toFacts());
+  const answered = attempt && tries[record.attempts.indexOf(attempt)];
   const answer = attempt?.hasAnswer ? attempt : undefined;
   const usage = answer?.usage;
   const cause = failure && lineCauseOf(failure);

@@ -4,14 +4,13 @@ import type { Call } from '../downstream/call.ts';
 import { Deadline, pause } from '../lib/cancellation.ts';
 import { ClientGone, type GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
-import type { Caller } from '../policy/affinity.ts';
 import type { CircuitBreaker, Probe } from '../policy/circuit-breaker.ts';
 import type { KeyPool } from '../policy/key-pool.ts';
 import { Attempt, type ChatRequest } from '../request/record.ts';
 import type { AttemptContext } from '../upstream/attempt-context.ts';
 import type { UpstreamResponse } from '../upstream/provider.ts';
-import { failureOf, passResponse, sendAttempt } from '../upstream/send-attempt.ts';
-import type { Candidate } from './balance.ts';
+import { endFailed, passResponse, sendAttempt } from '../upstream/send-attempt.ts';
+import type { Candidate } from './candidates.ts';
 import type { Services } from './services.ts';
 
 /** A longer `Retry-After` is left to the client. */
@@ -24,7 +23,7 @@ export interface Asking {
   readonly call: Call;
   readonly chat: ChatRequest;
   /** The first of the candidates. */
-  readonly requested: Candidate;
+  readonly first: Candidate;
   /** The headers by which its trace goes on at providers, names and values in turn. */
   readonly tracing: readonly string[];
   /** Absent if there is one candidate: nobody else can be asked, and the circuit would have no effect. */
@@ -33,12 +32,12 @@ export interface Asking {
 }
 
 /** Records that a provider is not asked: its circuit is open, or a limit of its own is reached. */
-export function skip(
+function skip(
   { provider, model }: Candidate,
   why: 'open' | GatewayError,
   { call, services }: Asking,
 ): Attempt {
-  const attempt = call.record.addTry(new Attempt(provider, model));
+  const attempt = call.record.addAttempt(new Attempt(provider, model));
   attempt.outcome = why === 'open' ? 'circuit_open' : 'limit';
   attempt.failure = why === 'open' ? undefined : why;
   logAttempt('provider skipped', attempt, call, services.logger);
@@ -46,17 +45,34 @@ export function skip(
 }
 
 /**
- * Asks one provider, with retries if its circuit was closed, and with one key after the other until one is not refused; the
- * answer is passed to the client. Returns the attempt that had it, or says best why there is none. Throws at once `ClientGone`,
- * and failures that name no provider: nobody else is asked. Frees the slot that was taken for it, and ends the probe that it is.
+ * Asks one provider, unless it is to be skipped; with retries if its circuit was closed, and with one key after the other until
+ * one is not refused. The answer is passed to the client. Returns the attempt that had it, or says best why there is none.
+ * Rejects at once with `ClientGone`, and with failures that name no provider: nobody else is asked. `isPostponed`: it is
+ * asked last, although its circuit is open.
  */
 export async function askProvider(
   candidate: Candidate,
-  circuit: 'closed' | 'open' | Probe,
   asking: Asking,
+  isPostponed = false,
 ): Promise<Attempt> {
   const { breaker, call, services } = asking;
-  const { provider } = candidate;
+  const { provider, model } = candidate;
+  const isOpen = () => !isPostponed && breaker?.stateOf(provider, model) === 'open';
+  if (isOpen()) return skip(candidate, 'open', asking);
+  const limiter = services.limits.ofProviders.get(provider.id)!;
+  const taking = limiter.takeRequest();
+  // Only with a store there is something to wait for.
+  const refusal = taking instanceof Promise ? await taking : taking;
+  if (refusal) return skip(candidate, refusal, asking);
+  // While the store was asked, another request has become the probe.
+  const why = isOpen() ? 'open' : limiter.acquireSlot();
+  if (why) {
+    limiter.refundRequest();
+    return skip(candidate, why, asking);
+  }
+  call.record.hasRetried ||= candidate !== asking.first;
+  // Only now: a request that is not sent is not the probe.
+  const circuit = breaker?.recordAttempt(provider, model) ?? 'closed';
   const probe = typeof circuit === 'object' ? circuit : undefined;
   const maxRetries = circuit === 'closed' ? provider.retries : 0;
   const plan = new RetryPlan(maxRetries, services.keyPools.get(provider.id), call);
@@ -74,17 +90,16 @@ export async function askProvider(
         // The deadline of a stream goes on: it ends what still comes behind `[DONE]`.
         if (!context.isStream) context.deadline.stop();
       } catch (thrown) {
-        failure = failureOf(thrown, context);
+        failure = endFailed(thrown, context);
       }
       endAttempt(context.attempt, failure, asking);
       waitMs = plan.next(context.attempt);
-      call.record.hasRetried ||= plan.hasRetried;
     }
     const attempt = plan.chosen!;
     breaker?.recordOutcome(candidate, attempt.failure);
     return attempt;
   } finally {
-    services.limits.ofProviders.get(provider.id)!.releaseSlot();
+    limiter.releaseSlot();
     probe?.end();
   }
 }
@@ -96,7 +111,7 @@ function beginAttempt(
   { call, chat, services }: Asking,
 ): AttemptContext {
   const { record } = call;
-  const attempt = record.addTry(new Attempt(provider, model, key));
+  const attempt = record.addAttempt(new Attempt(provider, model, key));
   record.attempt = attempt;
   record.provider = provider.id;
   return {
@@ -119,7 +134,7 @@ function endAttempt(
   attempt.recordEnd(failure);
   logAttempt('try', attempt, call, services.logger);
   if (failure instanceof ClientGone) throw failure;
-  // A stream was counted when it began.
+  // A stream was counted when it began. What says nothing of the provider is not counted.
   if (failure) services.incidents.recordFailure(attempt, failure);
   else if (!chat.stream) services.incidents.watches.addGood(attempt);
   if (failure && failure.details.provider === undefined) throw failure;
@@ -129,14 +144,13 @@ function endAttempt(
 function send(
   { provider, model }: Candidate,
   { key, reconnect }: RetryPlan,
-  { call, chat, tracing }: Asking,
+  { call, chat, tracing: headers }: Asking,
   context: AttemptContext,
 ): Promise<UpstreamResponse> {
   const { attempt, isStream } = context;
   attempt.usageAdded = provider.streamUsage && chat.mayAskForUsage;
   const body = chat.bodyWith(model, attempt.usageAdded);
   const reservation = call.bodyReservation;
-  const headers = tracing;
   const request = provider.chatRequest({ body, reservation, isStream, headers, key, reconnect });
   return sendAttempt(request, context);
 }
@@ -152,14 +166,12 @@ function logAttempt(message: string, attempt: Attempt, { id }: Call, logger: Log
 class RetryPlan {
   /** The index of the key to send; undefined if the provider has only one. */
   key: number | undefined;
-  /** The next attempt wants a new connection. */
+  /** Later attempts want a new connection. */
   reconnect = false;
-  /** The gateway has repeated the request: if the client repeated it too, it would be sent for both. */
-  hasRetried = false;
   /** The attempt that has the answer, or that says best why there is none. */
   chosen: Attempt | undefined;
   readonly #keyPool: KeyPool | undefined;
-  readonly #caller: Caller;
+  readonly #call: Call;
   #keys: Iterator<number, undefined> | undefined;
   /** The cooldown of the key before it was sent. */
   #cooldown: ReturnType<KeyPool['cooldownOf']>;
@@ -167,16 +179,16 @@ class RetryPlan {
   #retries = 0;
 
   /** `keyPool` is absent if the provider has one key. */
-  constructor(maxRetries: number, keyPool: KeyPool | undefined, caller: Caller) {
+  constructor(maxRetries: number, keyPool: KeyPool | undefined, call: Call) {
     this.#maxRetries = maxRetries;
     this.#keyPool = keyPool;
-    this.#caller = caller;
+    this.#call = call;
   }
 
   /** To be called before each attempt: a key that was chosen before a wait may be refused meanwhile. */
   begin(): void {
     if (!this.#keyPool || this.#keys) return;
-    this.#keys = this.#keyPool.keysToTry(this.#caller);
+    this.#keys = this.#keyPool.keysToTry(this.#call);
     this.#takeKey();
   }
 
@@ -188,13 +200,14 @@ class RetryPlan {
       this.chosen = attempt;
       return undefined;
     }
+    // Refused by 401, 403 or 429.
     const isKeyRefused =
       this.key !== undefined && this.#keyPool?.recordFailure(this.key, failure) === true;
     // A 429 stays: unlike a 401 or 403 it ends, and another provider may be asked instead.
     const isWorse = failure.status !== 429 && this.chosen?.failure?.status === 429;
     if (!isKeyRefused || !isWorse) this.chosen = attempt;
     if (isKeyRefused && this.#takeKey()) {
-      this.hasRetried = true;
+      this.#call.record.hasRetried = true;
       return 0;
     }
     return this.#retry(this.chosen!.failure!);
@@ -214,7 +227,7 @@ class RetryPlan {
     const stepMs = Math.min(MAX_BACKOFF_MS, FIRST_BACKOFF_MS * 2 ** this.#retries);
     const backoffMs = (stepMs / 2) * (1 + Math.random());
     this.#retries += 1;
-    this.hasRetried = true;
+    this.#call.record.hasRetried = true;
     this.#beginAgain();
     return Math.max(backoffMs, retryAfterSeconds * 1000);
   }

@@ -3,16 +3,8 @@
 import type { AliasSettings } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { rankedFor, sessionOf } from '../policy/affinity.ts';
-import type { Provider } from '../upstream/provider.ts';
+import type { Candidate } from './candidates.ts';
 import type { Services } from './services.ts';
-
-/** A provider, and the model to ask it for. */
-export interface Candidate {
-  readonly provider: Provider;
-  readonly model: string;
-  /** The gateway has chosen it among several that are alike. */
-  readonly isBalanced: boolean;
-}
 
 /**
  * Returns the candidates of a balanced alias in the order in which they are asked. A session chooses among them if all of

@@ -7,8 +7,16 @@ import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 import { mayName } from '../policy/authentication.ts';
 import type { Provider } from '../upstream/provider.ts';
-import { balanced, type Candidate } from './balance.ts';
+import { balanced } from './balance.ts';
 import type { Services } from './services.ts';
+
+/** A provider, and the model to ask it for. */
+export interface Candidate {
+  readonly provider: Provider;
+  readonly model: string;
+  /** The gateway has chosen it among several that are alike. */
+  readonly isBalanced: boolean;
+}
 
 /** Also of a header that was sent twice. */
 const OFF = /\boff\b/i;
@@ -22,7 +30,8 @@ const OFF = /\boff\b/i;
  * and behind them each fallback that is not among them, with its own default model, or with the first one's if it has none. With
  * `x-gateway-fallback: off` only the first.
  *
- * The client's `models` must have the name as it was sent, or, if it is no alias, as `<provider_id>/<model_name>`. Throws
+ * The client's `models` must have the name as it was sent, or, if it is no alias, as `<provider_id>/<model_name>`; they do not
+ * bind fallbacks. Throws
  * `unknownProvider` or `invalidRequest`; to a client with `models` `notFound` for every other name, so that it does not
  * learn what there is.
  */
@@ -62,7 +71,7 @@ function targetsOf(targets: readonly string[], services: Services): Candidate[] 
   return names.map((one) => toCandidate(one, services));
 }
 
-/** Adds each fallback that is not among the candidates, with its own default model. */
+/** Puts each fallback that is not among the candidates behind them. */
 function withFallbacks(candidates: Candidate[], fallbacks: readonly Provider[]): Candidate[] {
   const { model } = candidates[0]!;
   for (const provider of fallbacks) {
@@ -80,17 +89,17 @@ export function providerIdOf(target: string): string {
 function toCandidate(target: string, { config, providers }: Services): Candidate {
   const { primary } = config.providers;
   const slash = target.indexOf('/');
-  const isWholeName = slash < 0 && !providers.has(target);
-  if (slash === 0 || (isWholeName && primary === undefined)) {
+  const isForPrimary = slash < 0 && !providers.has(target);
+  if (slash === 0 || (isForPrimary && primary === undefined)) {
     throw invalidRequest('"model" must have the form "<provider_id>/<model_name>"');
   }
-  const providerId = isWholeName ? primary! : slash < 0 ? target : target.slice(0, slash);
+  const providerId = isForPrimary ? primary! : slash < 0 ? target : target.slice(0, slash);
   const provider = providers.get(providerId);
   if (provider === undefined) {
     const shown = escapeControlCharacters(providerId, MAX_NAME_CHARACTERS);
     throw new GatewayError('unknownProvider', shown);
   }
-  const named = isWholeName ? target : slash < 0 ? '' : target.slice(slash + 1);
+  const named = isForPrimary ? target : slash < 0 ? '' : target.slice(slash + 1);
   const model = named || provider.defaultModel;
   if (!model) throw invalidRequest(`provider ${providerId} has no default_model; name a model`);
   return { provider, model, isBalanced: false };

@@ -7,19 +7,17 @@ import { soleHeader } from '../downstream/request-head.ts';
 import { type GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 import { TARGET_STATUSES } from '../policy/circuit-breaker.ts';
-import type { Limiter } from '../policy/limiter.ts';
 import { type Attempt, type ChatRequest, MAX_NAME_CHARACTERS } from '../request/record.ts';
 import { tracingOf } from '../upstream/headers.ts';
-import { askProvider, type Asking, skip } from './ask-provider.ts';
-import type { Candidate } from './balance.ts';
-import { candidatesFor } from './candidates.ts';
+import { askProvider } from './ask-provider.ts';
+import { type Candidate, candidatesFor } from './candidates.ts';
 import type { Services } from './services.ts';
 
 /**
  * Answers one chat completion; resolves when all of the answer was handed over. `client` is undefined if the key has no name.
- * Asks the requested candidate, and the others in order if it has no answer; if its circuit is open, it is asked last.
+ * Asks the first candidate, and the others in order if it has no answer; if its circuit is open, it is asked last.
  * Rejects with `GatewayError` or `ClientGone`, before the answer has begun or after it: if all fail, with the failure of the
- * requested one.
+ * first one.
  */
 export async function completeChat(
   call: Call,
@@ -34,22 +32,28 @@ export async function completeChat(
   try {
     const chat = await readChat(call, client, maxBodyBytes);
     const candidates = candidatesFor(chat.model, call, services, client);
-    const requested = candidates[0]!;
-    record.provider = requested.provider.id;
+    const first = candidates[0]!;
+    record.provider = first.provider.id;
     if (chat.stream && streamKeepaliveMs > 0) call.reply.keepAlive(streamKeepaliveMs);
     const breaker = candidates.length > 1 ? services.breaker : undefined;
-    const asking = { call, chat, requested, tracing: tracing.headers, breaker, services };
-    let attempt = await askCandidate(requested, asking);
+    const asking = { call, chat, first, tracing: tracing.headers, breaker, services };
+    let attempt = await askProvider(first, asking);
     if (hasAnswered(attempt)) return;
     const isPostponed = attempt.outcome === 'circuit_open';
-    if (isPostponed || isReasonToFallBack(attempt.failure!, requested, services.config)) {
+    if (isPostponed || isReasonToFallBack(attempt.failure!, first, services.config)) {
       for (const other of candidates.slice(1)) {
-        if (hasAnswered(await askCandidate(other, asking))) return;
+        if (hasAnswered(await askProvider(other, asking))) return;
       }
     }
-    if (isPostponed) attempt = await askCandidate(requested, asking, isPostponed);
-    if (hasAnswered(attempt)) return;
-    throw failureOfAll(attempt, asking);
+    if (isPostponed) {
+      attempt = await askProvider(first, asking, isPostponed);
+      if (hasAnswered(attempt)) return;
+    }
+    // If all providers were skipped, it takes nothing of the client's limit.
+    if (record.asked.length === 0) services.limits.ofClients.get(client?.name)!.refundRequest();
+    record.provider = first.provider.id;
+    record.attempt = attempt;
+    throw attempt.failure!;
   } finally {
     call.bodyReservation.dropBody();
   }
@@ -80,18 +84,6 @@ function readChat(
   });
 }
 
-/** Returns the failure of the requested candidate, and records it as the one that is answered. */
-function failureOfAll(
-  failed: Attempt,
-  { call: { record }, requested, services }: Asking,
-): GatewayError {
-  // If all providers were skipped, it takes nothing of the client's limit.
-  if (record.asked.length === 0) services.limits.ofClients.get(record.client)!.refundRequest();
-  record.provider = requested.provider.id;
-  record.attempt = failed;
-  return failed.failure!;
-}
-
 const JSON_TYPE = /^\s*application\/(?:[\w.-]+\+)?json\s*(?:;|$)/i;
 const OTHER_CHARSET = /charset\s*=(?!\s*"?utf-?8"?\s*(?:;|$))/i;
 
@@ -107,7 +99,7 @@ function checkContentHeaders(call: Call): void {
   }
 }
 
-/** Returns whether another candidate may be asked after the requested one. */
+/** Returns whether another candidate may be asked after the first one. */
 function isReasonToFallBack(
   { details, status }: GatewayError,
   { isBalanced }: Candidate,
@@ -119,45 +111,4 @@ function isReasonToFallBack(
   if (details.limit === 'provider') return false;
   const isTransient = status >= 500 || status === 408 || status === 429;
   return details.mayFallBack ?? (isTransient || fallbackOn.includes(status));
-}
-
-/** Asks one candidate, or skips it. Not async: only with a store there is something to wait for before it is asked. */
-function askCandidate(
-  candidate: Candidate,
-  asking: Asking,
-  isPostponed = false,
-): Attempt | Promise<Attempt> {
-  if (!isPostponed && isOpen(candidate, asking)) return skip(candidate, 'open', asking);
-  const taking = limiterOf(candidate, asking).takeRequest();
-  if (!(taking instanceof Promise)) return askWithin(taking, candidate, asking, isPostponed);
-  return taking.then((refusal) => askWithin(refusal, candidate, asking, isPostponed));
-}
-
-/** Asks a candidate if its rate limit has not refused it, and a slot is free. */
-function askWithin(
-  refusal: GatewayError | undefined,
-  candidate: Candidate,
-  asking: Asking,
-  isPostponed: boolean,
-): Attempt | Promise<Attempt> {
-  if (refusal) return skip(candidate, refusal, asking);
-  const limiter = limiterOf(candidate, asking);
-  // While the store was asked, another request has become the probe.
-  const why = !isPostponed && isOpen(candidate, asking) ? 'open' : limiter.acquireSlot();
-  if (why) {
-    limiter.refundRequest();
-    return skip(candidate, why, asking);
-  }
-  asking.call.record.hasRetried ||= candidate !== asking.requested;
-  // Only now: a request that is not sent is not the probe.
-  const state = asking.breaker?.recordAttempt(candidate.provider, candidate.model) ?? 'closed';
-  return askProvider(candidate, state, asking);
-}
-
-function isOpen({ provider, model }: Candidate, { breaker }: Asking): boolean {
-  return breaker?.stateOf(provider, model) === 'open';
-}
-
-function limiterOf({ provider }: Candidate, { services }: Asking): Limiter {
-  return services.limits.ofProviders.get(provider.id)!;
 }

@@ -65,9 +65,9 @@ export function createGateway(services: Services) {
     async handle(call: Call): Promise<void> {
       const { headers, method, path, reply } = call;
       call.onHead = onHead;
-      let heldSlot: Limiter | undefined;
+      let limiter: Limiter | undefined;
       try {
-        checkProtocol(call);
+        checkProtocol(call.request);
         checkOrigin?.(call);
         if (path === '/health' && ROUTES.get(path)!.includes(method)) {
           await sendHealth(call);
@@ -76,10 +76,11 @@ export function createGateway(services: Services) {
           await reply.send(204, preflightHeaders(headers), '');
         } else {
           const client = identify(call);
-          const limiter = limits.ofClients.get(client?.name)!;
-          let refusal = limiter.acquireSlot();
+          // The global limits are in it; those of a key without a client are no others.
+          const ofClient = limits.ofClients.get(client?.name)!;
+          let refusal = ofClient.acquireSlot();
           if (refusal) throw refusal;
-          heldSlot = limiter;
+          limiter = ofClient;
           const taking = limiter.takeRequest();
           // Only with a store there is something to wait for.
           refusal = taking instanceof Promise ? await taking : taking;
@@ -90,10 +91,10 @@ export function createGateway(services: Services) {
       } catch (thrown) {
         await fail(call, thrown);
       } finally {
-        heldSlot?.releaseSlot();
+        limiter?.releaseSlot();
         const { attempt } = call.record;
         // A usage that came in a preamble is not charged if no answer has begun.
-        if (heldSlot?.countsUsage && attempt?.hasAnswer) heldSlot.takeTokens(attempt.usage);
+        if (limiter?.countsUsage && attempt?.hasAnswer) limiter.takeTokens(attempt.usage);
         call.release();
         accessLog.logFinished(call);
       }
@@ -130,8 +131,8 @@ async function fail(call: Call, thrown: unknown): Promise<void> {
 /** Adds who answered, under which id, and whose time it took. */
 function addOwnHeaders(headers: ResponseHeaders, { record }: Call, redact: Redactor): void {
   if (record.provider) headers['x-gateway-provider'] = record.provider;
-  const tries = record.asked.length;
-  if (tries > 1) headers['x-gateway-tries'] = String(tries);
+  const asked = record.asked.length;
+  if (asked > 1) headers['x-gateway-tries'] = String(asked);
   const upstreamId = record.attempt?.upstreamRequestId;
   if (upstreamId) headers['x-upstream-request-id'] = redact(upstreamId);
   const spent = record.timeSpent(performance.now());

@@ -64,7 +64,11 @@ interface BodyLimits {
 
 /**
  * The bytes that one holder has reserved, and the body that it keeps there. A size is a total and not a difference, so nothing
- * is freed twice; whoever creates it calls `close`, so nothing stays reserved.
+ * is freed twice; whoever creates it calls `close`, so nothing stays reserved. `dropBody` frees the body when its last reader
+ * has released it, `free` at once, `close` for good.
+ *
+ * A stream calls `tryGrow` for each chunk of an event; if that returns false, `wait`, and tries again later; `leaveQueue` once the
+ * event is passed on or given up.
  */
 export class Reservation {
   readonly budget: ByteBudget;
@@ -83,7 +87,7 @@ export class Reservation {
     this.budget = budget;
   }
 
-  /** Changes it to `bytes`; returns false if all were more than `max` then. Throws `ClientGone` if it is closed. */
+  /** Changes it to `bytes`; returns false if all were more than `max` then, or if memory is short. Throws `ClientGone` if it is closed. */
   tryResize(bytes: number, max = this.budget.limits.maxBufferedBytes): boolean {
     if (bytes === this.#bytes) return true;
     if (this.#isClosed) throw new ClientGone();
@@ -99,8 +103,8 @@ export class Reservation {
   }
 
   /**
-   * As `tryResize`, for an event that is not whole yet. Room for one event is kept for the stream that has waited longest:
-   * if all had only parts of their events, none could go on.
+   * As `tryResize`, for a stream whose event is not whole yet. Streams that each hold a part of an event could block each other
+   * for ever: room for one event is kept for the stream that has waited longest.
    */
   tryGrow(bytes: number): boolean {
     const { limits, queue } = this.budget;
@@ -119,7 +123,7 @@ export class Reservation {
     this.budget.queue.delete(this);
   }
 
-  /** Begins to wait for room, and returns what ends the wait. Throws `rateLimit` for the first of the queue if all the others wait too. */
+  /** Begins to wait for room, and returns what ends the wait. Throws `rateLimit` if nobody would ever free any: all hold parts of events and wait. */
   wait(): () => void {
     const { budget } = this;
     const bytes = Math.max(1, this.#bytes);
@@ -135,8 +139,8 @@ export class Reservation {
   resize(bytes: number): void {
     if (this.#limits && bytes > this.#limits.maxBytes) throw this.#limits.tooLarge();
     const becomesLarge = this.#bytes <= SMALL_BYTES && bytes > SMALL_BYTES;
-    const isAfterOthers = becomesLarge && this.budget.waitingBytes > 0;
-    if (isAfterOthers || !this.tryResize(bytes)) throw noRoom();
+    const othersWait = becomesLarge && this.budget.waitingBytes > 0;
+    if (othersWait || !this.tryResize(bytes)) throw noRoom();
   }
 
   /** Begins to keep a body: reserves the bytes that are announced, and more if more come. Throws as `resize` does. */

@@ -4,7 +4,7 @@ import { ChunkBuffer } from './chunk-buffer.ts';
 
 /** Neither method throws. */
 export interface ByteSink {
-  /** Takes a chunk. After it has returned false, only one closing chunk may come before the source's `resume` is called. */
+  /** Takes a chunk. After it has returned false, no other comes before the source's `resume` is called. */
   write(chunk: Buffer): boolean;
   /** Called once, after the last chunk; with an error if more should have come. */
   end(error?: unknown): void;

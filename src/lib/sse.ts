@@ -1,10 +1,10 @@
 /** Server-sent events as bytes: splitting, parsing, encoding (WHATWG HTML, 9.2). */
 
-import { COLON } from './json.ts';
 import { ChunkBuffer } from './chunk-buffer.ts';
 
 export const LINE_FEED = 0x0a;
 const CARRIAGE_RETURN = 0x0d;
+const COLON = 0x3a;
 /** As latin1. */
 export const BYTE_ORDER_MARK = '\u00ef\u00bb\u00bf';
 /** No field of an event begins so. */

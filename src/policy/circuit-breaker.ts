@@ -129,8 +129,8 @@ export class CircuitBreaker {
     const { provider, model, isBalanced } = candidate;
     if (failure === undefined) return this.record('success', provider, model);
     const { details, outcome, status } = failure;
-    const isTargets = isBalanced && outcome !== 'rejected' && TARGET_STATUSES.has(status);
-    const isOutage = OUTAGE_STATUSES.has(status) || isTargets;
+    const isFaultOfTarget = isBalanced && outcome !== 'rejected' && TARGET_STATUSES.has(status);
+    const isOutage = OUTAGE_STATUSES.has(status) || isFaultOfTarget;
     if (details.unreachable) {
       this.record('failure', provider, undefined, causeOf(failure));
       // The probe of a model has failed too: without a result, the next request would probe at once.

@@ -82,12 +82,12 @@ export class Incident {
     this.inRow = 0;
   }
 
-  /** Counts a request that has ended, if one of its tries was about this, asked or kept away. To one of the gateway's own only those that it failed are passed. */
-  addRequest({ attempt, client, model: name, tries }: AccessRecord, outcome: Outcome): void {
-    const isAbout = (one: (typeof tries)[number]) =>
+  /** Counts a request that has ended, if one of its attempts was about this, made or skipped. To one of the gateway's own only those that it failed are passed. */
+  addRequest({ attempt, attempts, client, model: name }: AccessRecord, outcome: Outcome): void {
+    const isAbout = (one: (typeof attempts)[number]) =>
       one.provider === this.provider && (this.model ?? one.model) === one.model;
     const isOwn = this.provider === undefined;
-    if (name === undefined || !(isOwn || tries.some(isAbout))) return;
+    if (name === undefined || !(isOwn || attempts.some(isAbout))) return;
     let hit = this.#hits.get(name);
     if (outcome === 'ok' && isAbout(attempt!)) {
       if (hit) hit.good += 1;

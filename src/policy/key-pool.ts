@@ -76,10 +76,10 @@ export class KeyPool {
     for (const key of keys) if (isOver(this.cooldownOf(key))) yield take(key);
     for (const status of KEY_STATUSES) {
       const alike = keys.filter((key) => this.cooldownOf(key)?.status === status);
-      const hasAnswer = alike.some((key) => tried.includes(key));
+      const wasTried = alike.some((key) => tried.includes(key));
       const untilMs = (key: number) => this.cooldownOf(key)!.untilMs;
       const [first] = alike.toSorted((one, other) => untilMs(one) - untilMs(other));
-      if (first === undefined || hasAnswer || (status === 401 && tried.length > 0)) continue;
+      if (first === undefined || wasTried || (status === 401 && tried.length > 0)) continue;
       yield take(first);
     }
   }

@@ -31,7 +31,12 @@ export interface RateLimitStore {
 }
 
 /** A limit on requests in flight. Without a limit, `max` is infinite and they are counted only. */
-export type Slots = { name: string; limit: Limit; max: number; used: { inFlight: number } };
+export type ConcurrencyLimit = {
+  name: string;
+  limit: Limit;
+  max: number;
+  used: { inFlight: number };
+};
 
 /** `local` is in the memory of this process. */
 export type Bucket = StoredBucket & {
@@ -50,7 +55,7 @@ export type Limiter = ReturnType<typeof createLimiter>;
 
 /** Returns the limits that one request meets. A refusal is `rateLimit`. */
 export function createLimiter(
-  slots: readonly Slots[],
+  slots: readonly ConcurrencyLimit[],
   buckets: readonly Bucket[],
   store: RateLimitStore | undefined,
 ) {

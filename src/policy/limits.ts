@@ -7,7 +7,7 @@ import {
   createLimiter,
   type Limiter,
   type RateLimitStore,
-  type Slots,
+  type ConcurrencyLimit,
 } from './limiter.ts';
 import { TokenBucket } from './token-bucket.ts';
 
@@ -32,7 +32,7 @@ export function createLimits(
   const inUse = [...(former?.used ?? [])].filter(([, { inFlight }]) => inFlight > 0);
   const state: LimitState = { used: new Map(inUse), buckets: new Map() };
   const { enabled, global } = rateLimit;
-  const slots = (name: string, limit: Limit, max: number): Slots => {
+  const slots = (name: string, limit: Limit, max: number): ConcurrencyLimit => {
     const used = former?.used.get(name) ?? { inFlight: 0 };
     state.used.set(name, used);
     return { name, limit, max: max || Infinity, used };

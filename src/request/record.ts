@@ -30,7 +30,7 @@ export interface ChatRequest {
 export class AccessRecord {
   /** The name of the client whose key was sent; keys of `[server.auth]` have none. */
   client: string | undefined;
-  /** Whose answer or error the client gets. */
+  /** The provider of `attempt`; before that the first candidate. */
   provider: string | undefined;
   model: string | undefined;
   stream: boolean | undefined;
@@ -38,8 +38,8 @@ export class AccessRecord {
   requestBytes: number | undefined;
   traceId: string | undefined;
   /** In order, those that were skipped too. */
-  tries: readonly Attempt[] = [];
-  /** The attempt whose answer or error the client gets. */
+  attempts: readonly Attempt[] = [];
+  /** The latest attempt; at the end the one whose answer or error the client gets. */
   attempt: Attempt | undefined;
   bodyReadAtMs: number | undefined;
   /** The gateway has repeated the request, with another key perhaps, or asked a fallback. */
@@ -47,15 +47,15 @@ export class AccessRecord {
   /** The failure that was answered, or that ended a stream. */
   failure: GatewayError | undefined;
 
-  addTry(attempt: Attempt): Attempt {
+  addAttempt(attempt: Attempt): Attempt {
     // Nearly all have one: a list that was pushed to takes 130 bytes more.
-    this.tries = this.tries.length === 0 ? [attempt] : [...this.tries, attempt];
+    this.attempts = this.attempts.length === 0 ? [attempt] : [...this.attempts, attempt];
     return attempt;
   }
 
-  /** The tries without those that were skipped. */
+  /** The attempts without those that were skipped. */
   get asked(): readonly Attempt[] {
-    return this.tries.filter((attempt) => attempt.wasAsked);
+    return this.attempts.filter((attempt) => attempt.wasAsked);
   }
 
   /**

@@ -40,7 +40,7 @@ export function sendAttempt(
   return services.transport.send(addClientHeaders(request, context), deadline);
 }
 
-/** Passes the answer to the client; resolves when it has all of it. Throws or rejects with what `failureOf` takes. */
+/** Passes the answer to the client; resolves when it has all of it. Throws or rejects with what `endFailed` takes. */
 export function passResponse(
   response: UpstreamResponse,
   context: AttemptContext,
@@ -73,10 +73,10 @@ export function passResponse(
   return passCompletion(response, headers, context);
 }
 
-/** Ends the attempt that has thrown this, its request too, and returns why it failed. */
-export function failureOf(thrown: unknown, context: AttemptContext): GatewayError | ClientGone {
+/** Ends an attempt that has failed, and its request to the provider; returns why. */
+export function endFailed(thrown: unknown, context: AttemptContext): GatewayError | ClientGone {
   const { attempt, call, deadline } = context;
-  // Also ends a reply that was not read to its end.
+  // Unlike `stop`, also ends a reply that was not read to its end.
   deadline.abandon();
   // What the client has not taken of a stream is still held.
   if (!attempt.hasAnswer) call.answerReservation.free();

@@ -7,7 +7,7 @@
 import { noRoom } from '../lib/byte-budget.ts';
 import type { ByteSink } from '../lib/byte-source.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
-import type { GatewayError } from '../lib/errors.ts';
+import { GatewayError } from '../lib/errors.ts';
 import { BYTE_ORDER_MARK, encodeEvent } from '../lib/sse.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { EventInspector, type Inspection } from './event-inspector.ts';
@@ -63,11 +63,8 @@ class StreamRelay implements ByteSink {
   /** Set after a `[DONE]` whose last line feed may still come: ends the client's stream. */
   #endClient: ((next?: Buffer) => void) | undefined;
 
-  /** While the stream waits for memory the gateway does not read: the provider is not to blame. */
   readonly #createTimeout = () =>
-    this.#isWaiting
-      ? noRoom()
-      : timeoutError(this.#context.attempt.provider, { cause: `no event in ${this.#idleMs} ms` });
+    timeoutError(this.#context.attempt.provider, { cause: `no event in ${this.#idleMs} ms` });
 
   constructor(
     upstream: UpstreamResponse,
@@ -102,7 +99,9 @@ class StreamRelay implements ByteSink {
     this.#endClient?.();
     if (this.#isOver) return this.#context.deadline.abandon();
     try {
-      if (error) throw error;
+      // While the stream waits for memory the gateway does not read: the provider is not to blame.
+      const isOwnTimeout = error instanceof GatewayError && error.kind === 'timeout';
+      if (error) throw this.#isWaiting && isOwnTimeout ? noRoom() : error;
       this.#take(this.#inspector.finish());
     } catch (thrown) {
       this.#fail(thrown);
@@ -115,7 +114,7 @@ class StreamRelay implements ByteSink {
     if (!seen) return this.#pass(found);
     if (found.toPass.length > 0) seen.push(found.toPass);
     this.#updateReservation(seen.size);
-    if (!this.#inspector.hasBegun && !this.#isWholeAndEmpty(found, seen.size)) {
+    if (!this.#inspector.hasBegun && !this.#mayBeginEmpty(found, seen.size)) {
       this.#passComments(seen);
       return true;
     }
@@ -133,8 +132,8 @@ class StreamRelay implements ByteSink {
     return this.#pass({ ...found, toPass: bytes.subarray(isMarkMisplaced ? 3 : 0) });
   }
 
-  /** Returns whether all of an answer without content has come, and may pass. Throws if the answer will never begin. */
-  #isWholeAndEmpty({ error }: Inspection, seenBytes: number): boolean {
+  /** Returns whether the answer is whole, has no content, and may begin all the same. Throws if it will never begin. */
+  #mayBeginEmpty({ error }: Inspection, seenBytes: number): boolean {
     const { attempt, services } = this.#context;
     const { hasChoice, isDone, isFinished } = this.#inspector;
     if (error) throw error;
@@ -162,13 +161,13 @@ class StreamRelay implements ByteSink {
 
   #pass({ toPass, error }: Inspection): boolean {
     const { call, deadline, onData } = this.#context;
-    const { isDone, isFinished, splitter } = this.#inspector;
-    const hasRoom = toPass.length === 0 || call.reply.write(toPass);
+    const { isDone, splitter } = this.#inspector;
+    const hasRoom = call.reply.write(toPass);
     if (toPass.length > 0) call.answerReservation.leaveQueue();
     this.#updateReservation(toPass.length);
     if (error) throw error;
     if (isDone || this.#hasUpstreamEnded) {
-      if (!isDone && !isFinished) {
+      if (!isDone && !this.#inspector.isFinished) {
         throw this.#error('the stream ended before the answer was finished');
       }
       this.#finish();
@@ -179,6 +178,7 @@ class StreamRelay implements ByteSink {
       // Only data restarts the idle limit.
       deadline.arm(this.#idleMs, this.#createTimeout);
     }
+    // The time in which the client does not read counts only in part: see `#resume`.
     if (!hasRoom) deadline.suspend();
     return hasRoom;
   }

@@ -77,7 +77,7 @@ function start(first = 1_000_000) {
           attempt.endedAtMs = now;
           if (begun || !failure) attempt.hasAnswer = true;
           if (begun) incidents.watches.addGood(attempt);
-          record.addTry(attempt);
+          record.addAttempt(attempt);
           record.attempt = attempt;
           if (failure) incidents.recordFailure(attempt, failure);
           else incidents.watches.addGood(attempt);
