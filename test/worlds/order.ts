@@ -22,10 +22,7 @@ export function checkOrder(history: History, courses: readonly Course[], report:
   // Of a client that left before anybody was asked nobody sees whose turn it was.
   const seesTurns = courses.every(
     ({ candidates, visits }) =>
-      !candidates ||
-      !('list' in candidates) ||
-      !candidates.isBalanced ||
-      (visits.length > 0 && !candidates.weights),
+      !candidates || !('list' in candidates) || !candidates.isBalanced || visits.length > 0,
   );
   const circuits = new Circuits(report, seesTurns);
   const busy = courses.flatMap((course) =>
@@ -198,8 +195,8 @@ const hasWaited = ({ tries }: Visit) =>
 /** The circuits of all providers, and of their models. */
 class Circuits {
   readonly #circuits = new Map<string, Circuit>();
-  /** When each target of a balanced alias was the first. */
-  readonly #lastAskedMs = new Map<string, number>();
+  /** When each target of a balanced alias was the first, by the settings of the request: one that began before a reload counts with those before it. */
+  readonly #lastAskedMs = new Map<Settings, Map<string, number>>();
   /** When a reload has changed a provider. */
   readonly #changedAtMs = new Map<string, number>();
   readonly #report: Report;
@@ -221,7 +218,6 @@ class Circuits {
   }
 
   reload(before: Settings, after: Settings, atMs: number): void {
-    this.#lastAskedMs.clear();
     for (const one of before.providers) {
       if (effectiveOf(one.id, before) === effectiveOf(one.id, after)) continue;
       this.#changedAtMs.set(one.id, atMs);
@@ -296,7 +292,8 @@ class Circuits {
     if (better)
       this.#report('balance', `${own} is asked, and ${nameOf(better)} is less busy`, exchange);
     // "Those with equally many are asked in turn."
-    const lastMs = (one: Visit['candidate']) => this.#lastAskedMs.get(nameOf(one)) ?? -Infinity;
+    const turns = this.#lastAskedMs.get(course.settings);
+    const lastMs = (one: Visit['candidate']) => turns?.get(nameOf(one)) ?? -Infinity;
     const waits = restless.find(
       (one) => inFlight(one.provider) === count && lastMs(one) < lastMs(chosen!.candidate) - 0.01,
     );
@@ -305,9 +302,11 @@ class Circuits {
   }
 
   /** A target was the first, whether or not it could be asked. */
-  chosen({ candidate, atMs }: Visit, { candidates }: Course): void {
-    if (candidates && 'list' in candidates && candidates.isBalanced && !candidates.weights)
-      this.#lastAskedMs.set(nameOf(candidate), atMs);
+  chosen({ candidate, atMs }: Visit, { candidates, settings }: Course): void {
+    if (!candidates || !('list' in candidates)) return;
+    if (!candidates.isBalanced || candidates.weights) return;
+    const turns = this.#lastAskedMs.get(settings) ?? new Map<string, number>();
+    this.#lastAskedMs.set(settings, turns.set(nameOf(candidate), atMs));
   }
 
   result(
