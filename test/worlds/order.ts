@@ -1,7 +1,7 @@
 /** `circuits`, `keys`, `balance`: what depends on what became of other requests before. */
 
 import { Circuit } from './circuit.ts';
-import { providerOf, type Course, type Report, type Visit } from './course.ts';
+import { isTimeKnown, providerOf, type Course, type Report, type Visit } from './course.ts';
 import type { Exchange, History, Try } from './history.ts';
 import type { Failure } from './oracle.ts';
 import type { ProviderSettings, Settings } from './plan.ts';
@@ -118,13 +118,6 @@ function asksStore(id: string, { settings: { rateLimit } }: Course): boolean {
 }
 
 const asksStoreAtAll = ({ settings }: Course) => settings.rateLimit.hasStore;
-
-/** With a store, who is passed over is so at once only after somebody was asked. */
-function isTimeKnown(visit: Visit, { settings, visits }: Course): boolean {
-  const before = visits.slice(0, visits.indexOf(visit));
-  const last = before.findLast(({ skipped }) => skipped !== 'circuit_open');
-  return !settings.rateLimit.hasStore || (last !== undefined && !last.skipped);
-}
 
 interface Of {
   readonly candidate: Visit['candidate'];
