@@ -24,7 +24,7 @@ export function checkOrder(history: History, courses: readonly Course[], report:
     ({ candidates, visits }) =>
       !candidates || !('list' in candidates) || !candidates.isBalanced || visits.length > 0,
   );
-  const circuits = new Circuits(report, seesTurns);
+  const circuits = new Circuits(report, seesTurns, (id) => asksStore(id, courses));
   const busy = courses.flatMap((course) =>
     course.visits.flatMap((visit) => intervalOf(visit, course)),
   );
@@ -37,6 +37,7 @@ export function checkOrder(history: History, courses: readonly Course[], report:
   }
   for (const course of courses) {
     for (const [index, visit] of course.visits.entries()) {
+      if (asksStore(visit.candidate.provider, courses)) continue;
       const isPostponed = index > 0 && visit.candidate === course.visits[0]!.candidate;
       const isAgain = isPostponed || (index > 0 && isSame(visit, course.visits[0]!));
       steps.push(...visitSteps(circuits, course, visit, isAgain));
@@ -71,7 +72,6 @@ function isSame({ candidate }: Visit, other: Visit): boolean {
 function visitSteps(circuits: Circuits, course: Course, visit: Visit, isAgain: boolean): Step[] {
   const { candidate, skipped, tries } = visit;
   const { exchange } = course;
-  if (asksStore(candidate.provider, course)) return [];
   const hasOthers =
     course.candidates && 'list' in course.candidates && course.candidates.atMost > 1;
   if (skipped === 'limit') return [];
@@ -111,10 +111,12 @@ function visitSteps(circuits: Circuits, course: Course, visit: Visit, isAgain: b
   return steps;
 }
 
-/** While the store is asked for a token of this provider, others begin and end: nobody sees when it was decided. */
-function asksStore(id: string, { settings: { rateLimit } }: Course): boolean {
-  const { enabled, hasStore, providers } = rateLimit;
-  return hasStore && enabled && (providers[id]?.requests_per_second ?? 0) > 0;
+/** While the store is asked for a token of this provider, others begin and end: nobody sees when it was decided. Also before a reload. */
+function asksStore(id: string, courses: readonly Course[]): boolean {
+  return courses.some(({ settings: { rateLimit } }) => {
+    const { enabled, hasStore, providers } = rateLimit;
+    return hasStore && enabled && (providers[id]?.requests_per_second ?? 0) > 0;
+  });
 }
 
 const asksStoreAtAll = ({ settings }: Course) => settings.rateLimit.hasStore;
@@ -194,10 +196,12 @@ class Circuits {
   readonly #changedAtMs = new Map<string, number>();
   readonly #report: Report;
   readonly #seesTurns: boolean;
+  readonly #asksStore: (provider: string) => boolean;
 
-  constructor(report: Report, seesTurns: boolean) {
+  constructor(report: Report, seesTurns: boolean, asks: (provider: string) => boolean) {
     this.#report = report;
     this.#seesTurns = seesTurns;
+    this.#asksStore = asks;
   }
 
   #get(name: string): Circuit {
@@ -259,7 +263,7 @@ class Circuits {
     const { candidates, exchange, visits } = course;
     if (!candidates || !('list' in candidates) || candidates.balanced < 2) return;
     const list = candidates.list.slice(0, candidates.balanced);
-    if (list.some(({ provider }) => asksStore(provider, course))) return;
+    if (list.some(({ provider }) => this.#asksStore(provider))) return;
     const [chosen] = visits;
     const { order } = chosen!.tries[0]!.try;
     const restless = list.filter(
