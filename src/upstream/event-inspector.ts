@@ -24,11 +24,13 @@ const MAX_EVENT_BYTES = 16_777_216;
 const MAX_CHOICES = 1000;
 const DIGIT_0 = 0x30;
 /**
- * Members up to their values, and signs of an error or of the end. JSON escapes quotes inside strings, so a word in quotes
- * is a whole name or a whole value.
+ * Members up to their values, signs of an error or of the end, and comments, to step over them. JSON escapes quotes inside
+ * strings, so a word in quotes is a whole name or a whole value.
  */
 const SIGNS =
-  /"(?:errors?"|(index|model|finish_reason|usage)"[ \t]*:[ \t]*)|\[D|^(?:event|error):/gm;
+  /"(?:errors?"|(index|model|finish_reason|usage)"[ \t]*:[ \t]*)|\[D|^(?:event|error):|^:.*/gm;
+/** From the end of one line of data to the next one's value. */
+const NEXT_DATA = /(?:\r\n|\n|\r)data:/g;
 
 /**
  * The bytes to pass on: all of them, those before an error, or those up to `[DONE]`. Chunks that `stream_usage` has added
@@ -132,13 +134,12 @@ export class EventInspector {
   }
 
   #parse(events: Buffer): Inspection {
-    let before = 0;
     for (const event of parseEvents(events, this.#isAtStart)) {
       const { data, start, end } = event;
       const json = parseUntrustedJson(data);
       const error = this.#errorIn(event, json);
       if (error) return { toPass: events.subarray(0, start), error };
-      if (data === '[DONE]') {
+      if (isDoneMark(data)) {
         this.isDone = true;
         this.isEndOpen = this.splitter.isLineEndOpen && end === events.length;
         return { toPass: events.subarray(0, end) };
@@ -149,11 +150,8 @@ export class EventInspector {
         else this.hasBegun = true;
         this.hasChoice ||= !hasNoChoice(json);
       }
-      // With the comments before it, which a run that is not parsed is scanned with too: else the result depends on the cuts.
-      this.#noteChoices(scanEvents(events.subarray(before, end), false), json);
-      before = end;
+      this.#noteChoices(scanEvents(events.subarray(start, end), false), json);
     }
-    this.#noteChoices(scanEvents(events.subarray(before), false));
     return { toPass: events };
   }
 
@@ -185,7 +183,7 @@ export class EventInspector {
       reportsError(reported) ? errorOf(reported, this.#context, true) : undefined;
     // Ollama and Gemini write one among the events, Gemini also over several lines.
     const bareError = bareJson === '' ? undefined : errorIn(parseUntrustedJson(bareJson));
-    if (bareError || data === '' || data === '[DONE]') return bareError;
+    if (bareError || data === '' || isDoneMark(data)) return bareError;
     if (data.length > MAX_PARSED_CHARACTERS) {
       return name === 'error' || isLongError(data) ? errorIn(ERROR_WITHOUT_TEXT) : undefined;
     }
@@ -196,7 +194,7 @@ export class EventInspector {
 /**
  * Scans a run of whole events once, without decoding it. `isSuspicious`: it may hold an error, `[DONE]` or several choices,
  * and must be parsed. `index` is `0` if there are only such, `other` if there is another one. Of what it says about itself
- * the first `model`, if it is wanted, and the last `finish_reason` and `usage`, with what follows that in its line; else ''.
+ * the first `model`, if it is wanted, and the last `finish_reason` and `usage`, with what follows that in its data; else ''.
  */
 export function scanEvents(events: Buffer, isModelWanted: boolean) {
   let isSuspicious = false;
@@ -211,28 +209,34 @@ export function scanEvents(events: Buffer, isModelWanted: boolean) {
     const name = sign[1];
     const start = SIGNS.lastIndex;
     const byte = events[start];
-    if (name === undefined) isSuspicious = true;
+    if (name === undefined) isSuspicious ||= !sign[0].startsWith(':');
     else if (name === 'finish_reason') finishReason = readString(events, start) || finishReason;
     else if (name === 'index' && byte !== DIGIT_0) index = 'other';
     else if (name === 'index' && index === 'none') index = '0';
     else if (name === 'usage' && byte === OPEN_BRACE) usageStart = start;
     else if (name === 'model' && isModelWanted) model ||= readString(events, start);
   }
-  const usage = usageStart > 0 ? readLine(events, usageStart) : '';
+  const usage = usageStart > 0 ? readData(events, usageStart) : '';
   return { isSuspicious: isSuspicious || index === 'other', index, model, finishReason, usage };
 }
 
 /** Returns whether the data of an event is not cut off. */
 export function isWholeData(data: string): boolean {
-  if (data === '[DONE]') return true;
+  if (isDoneMark(data)) return true;
   const json = new JsonScanner(() => {}, Infinity);
   json.push(Buffer.from(data));
   return json.finish() === undefined;
 }
 
-/** From `start` to the end of the line. Not cut out of the scanned text: V8 would keep all of that with it. */
-function readLine(bytes: Buffer, start: number): string {
-  return bytes.toString('latin1', start, start + MAX_USAGE_BYTES).split(/[\r\n]/, 1)[0]!;
+/** Clients look at how the data begins: with spaces around it, it is the end all the same. */
+function isDoneMark(data: string): boolean {
+  return data.trim() === '[DONE]';
+}
+
+/** From `start` to the end of the last line of data. Not cut out of the scanned text: V8 would keep all of that with it. */
+function readData(bytes: Buffer, start: number): string {
+  const text = bytes.toString('latin1', start, start + MAX_USAGE_BYTES);
+  return text.replace(NEXT_DATA, ' ').split(/[\r\n]/, 1)[0]!;
 }
 
 /** The beginning of the string at `start`, as written; '' if no string begins there, or it says nothing. */

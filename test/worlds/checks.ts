@@ -132,12 +132,12 @@ function checkEnds(exchange: Exchange, report: Report): void {
   if (answer.end === 'open' && !hasLeft) report('ends', 'the answer never ends', exchange);
   if (!answer.headers.get('content-type')?.startsWith('text/event-stream')) return;
   const text = textOf(answer);
-  const dones = text.split('data: [DONE]').length - 1;
+  const dones = text.match(/^data: *\[DONE\] *$/gm)?.length ?? 0;
   const errors = text.match(/^data: \{"error":\{"type"/gm)?.length ?? 0;
   if (dones + errors > 1) report('ends', `${dones} [DONE] and ${errors} error events`, exchange);
   if (answer.end === 'whole' && dones + errors === 0)
     report('ends', 'neither [DONE] nor an error', exchange);
-  if (/(?:\[DONE\]|"error":\{"type".*)\n\s*\S/.test(text))
+  if (/^data: *(?:\[DONE\] *|\{"error":\{"type".*)\n\s*\S/m.test(text))
     report('ends', 'something behind its end', exchange);
 }
 

@@ -122,6 +122,13 @@ export function providerOf({ settings }: Pick<Course, 'settings'>, id: string): 
   return settings.providers.find((one) => one.id === id)!;
 }
 
+/** With a store, who is passed over is so at once only after somebody was asked. */
+export function isTimeKnown(visit: Visit, { settings, visits }: Course): boolean {
+  const before = visits.slice(0, visits.indexOf(visit));
+  const last = before.findLast(({ skipped }) => skipped !== 'circuit_open');
+  return !settings.rateLimit.hasStore || (last !== undefined && !last.skipped);
+}
+
 function visitsOf(course: Omit<Course, 'visits'>): Visit[] {
   const visits: (Omit<Visit, 'tries'> & { tries: ReadTry[] })[] = [];
   const tries = course.exchange.tries.map((one) => readTry(one, course));

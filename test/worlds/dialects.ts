@@ -172,20 +172,37 @@ export function errorEvent(json: string, random: Random): string {
   ]);
 }
 
+/** What they say is nothing to anybody. */
+export const COMMENTS: readonly string[] = [
+  ': ping',
+  ':',
+  ':{"error":1}',
+  ': "finish_reason":"length"',
+  ': {"choices":[{"index":1,"finish_reason":"length"}],"usage":{"total_tokens":9}}',
+  ': data: [DONE]',
+];
+
 /** An event with this data. */
 export function spellEvent(json: string, eol: string, random: Random): string {
   const data = random.oneIn(4) ? json.replaceAll(/":(?=[\d"nt[{])/g, '": ') : json;
-  // A usage is read in one line.
-  const comma = /"usage": ?\{/.test(data) ? -1 : data.indexOf(',"');
   if (!random.oneIn(3)) return `data: ${data}`;
+  const isJson = /^[{[]/.test(json);
+  const lines = isJson ? JSON.stringify(JSON.parse(json), null, 1).split('\n') : [json];
   return random.pick([
     `data:${data}`,
     `event: message${eol}data: ${data}`,
     `id: 7${eol}data: ${data}${eol}retry: 10`,
-    comma < 0
-      ? `data: ${data}`
-      : `data: ${data.slice(0, comma + 1)}${eol}data:${data.slice(comma + 1)}`,
+    `data: ${data}${eol}${random.pick(COMMENTS)}`,
+    `data: ${data.replace(',"', `,${eol}data:"`)}`,
+    lines.map((line) => `data: ${line}`).join(eol),
   ]);
+}
+
+/** The end of a stream: clients look at how its data begins. */
+export function spellDone(random: Random): string {
+  return random.oneIn(4)
+    ? random.pick(['data:[DONE]', 'data: [DONE] ', 'data:  [DONE]', 'event: done\ndata: [DONE]'])
+    : 'data: [DONE]';
 }
 
 /** Deltas that begin no answer, and that begin one. */

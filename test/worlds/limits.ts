@@ -1,6 +1,6 @@
 /** `limits`: nothing beyond a limit is let in, nothing within it is refused, and `Retry-After` is true. */
 
-import { providerOf, type Course, type Report, type Visit } from './course.ts';
+import { isTimeKnown, providerOf, type Course, type Report, type Visit } from './course.ts';
 import type { History, StoreAsk } from './history.ts';
 import type { Settings } from './plan.ts';
 
@@ -310,8 +310,9 @@ function visitSteps(
     const isFull = max > 0 && (used.get(name) ?? 0) >= max;
     const [level] = isStored ? [] : levels.of(limits);
     const allowed = level?.allows(atMs) ?? true;
-    // While a store is asked, others begin and end.
-    if (skipped && !isStored && !isFull && allowed) wrong('is passed over within its limits');
+    // While a store is asked, also for another limit, others begin and end.
+    const isSeen = !isStored && isTimeKnown(visit, course);
+    if (skipped && isSeen && !isFull && allowed) wrong('is passed over within its limits');
     const isFirst = visit === course.visits[0] && course.endAtMs < course.brokenAtMs;
     const others = course.candidates && 'list' in course.candidates ? course.candidates : undefined;
     if (skipped && isFirst && !isStored && others && others.atMost > 1) {

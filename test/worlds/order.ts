@@ -1,7 +1,7 @@
 /** `circuits`, `keys`, `balance`: what depends on what became of other requests before. */
 
 import { Circuit } from './circuit.ts';
-import { providerOf, type Course, type Report, type Visit } from './course.ts';
+import { isTimeKnown, providerOf, type Course, type Report, type Visit } from './course.ts';
 import type { Exchange, History, Try } from './history.ts';
 import type { Failure } from './oracle.ts';
 import type { ProviderSettings, Settings } from './plan.ts';
@@ -22,12 +22,9 @@ export function checkOrder(history: History, courses: readonly Course[], report:
   // Of a client that left before anybody was asked nobody sees whose turn it was.
   const seesTurns = courses.every(
     ({ candidates, visits }) =>
-      !candidates ||
-      !('list' in candidates) ||
-      !candidates.isBalanced ||
-      (visits.length > 0 && !candidates.weights),
+      !candidates || !('list' in candidates) || !candidates.isBalanced || visits.length > 0,
   );
-  const circuits = new Circuits(report, seesTurns);
+  const circuits = new Circuits(report, seesTurns, (id) => asksStore(id, courses));
   const busy = courses.flatMap((course) =>
     course.visits.flatMap((visit) => intervalOf(visit, course)),
   );
@@ -40,6 +37,7 @@ export function checkOrder(history: History, courses: readonly Course[], report:
   }
   for (const course of courses) {
     for (const [index, visit] of course.visits.entries()) {
+      if (asksStore(visit.candidate.provider, courses)) continue;
       const isPostponed = index > 0 && visit.candidate === course.visits[0]!.candidate;
       const isAgain = isPostponed || (index > 0 && isSame(visit, course.visits[0]!));
       steps.push(...visitSteps(circuits, course, visit, isAgain));
@@ -74,7 +72,6 @@ function isSame({ candidate }: Visit, other: Visit): boolean {
 function visitSteps(circuits: Circuits, course: Course, visit: Visit, isAgain: boolean): Step[] {
   const { candidate, skipped, tries } = visit;
   const { exchange } = course;
-  if (asksStore(candidate.provider, course)) return [];
   const hasOthers =
     course.candidates && 'list' in course.candidates && course.candidates.atMost > 1;
   if (skipped === 'limit') return [];
@@ -114,20 +111,15 @@ function visitSteps(circuits: Circuits, course: Course, visit: Visit, isAgain: b
   return steps;
 }
 
-/** While the store is asked for a token of this provider, others begin and end: nobody sees when it was decided. */
-function asksStore(id: string, { settings: { rateLimit } }: Course): boolean {
-  const { enabled, hasStore, providers } = rateLimit;
-  return hasStore && enabled && (providers[id]?.requests_per_second ?? 0) > 0;
+/** While the store is asked for a token of this provider, others begin and end: nobody sees when it was decided. Also before a reload. */
+function asksStore(id: string, courses: readonly Course[]): boolean {
+  return courses.some(({ settings: { rateLimit } }) => {
+    const { enabled, hasStore, providers } = rateLimit;
+    return hasStore && enabled && (providers[id]?.requests_per_second ?? 0) > 0;
+  });
 }
 
 const asksStoreAtAll = ({ settings }: Course) => settings.rateLimit.hasStore;
-
-/** With a store, who is passed over is so at once only after somebody was asked. */
-function isTimeKnown(visit: Visit, { settings, visits }: Course): boolean {
-  const before = visits.slice(0, visits.indexOf(visit));
-  const last = before.findLast(({ skipped }) => skipped !== 'circuit_open');
-  return !settings.rateLimit.hasStore || (last !== undefined && !last.skipped);
-}
 
 interface Of {
   readonly candidate: Visit['candidate'];
@@ -198,16 +190,18 @@ const hasWaited = ({ tries }: Visit) =>
 /** The circuits of all providers, and of their models. */
 class Circuits {
   readonly #circuits = new Map<string, Circuit>();
-  /** When each target of a balanced alias was the first. */
-  readonly #lastAskedMs = new Map<string, number>();
+  /** When each target of a balanced alias was the first, by the settings of the request: one that began before a reload counts with those before it. */
+  readonly #lastAskedMs = new Map<Settings, Map<string, number>>();
   /** When a reload has changed a provider. */
   readonly #changedAtMs = new Map<string, number>();
   readonly #report: Report;
   readonly #seesTurns: boolean;
+  readonly #asksStore: (provider: string) => boolean;
 
-  constructor(report: Report, seesTurns: boolean) {
+  constructor(report: Report, seesTurns: boolean, asks: (provider: string) => boolean) {
     this.#report = report;
     this.#seesTurns = seesTurns;
+    this.#asksStore = asks;
   }
 
   #get(name: string): Circuit {
@@ -221,7 +215,6 @@ class Circuits {
   }
 
   reload(before: Settings, after: Settings, atMs: number): void {
-    this.#lastAskedMs.clear();
     for (const one of before.providers) {
       if (effectiveOf(one.id, before) === effectiveOf(one.id, after)) continue;
       this.#changedAtMs.set(one.id, atMs);
@@ -270,7 +263,7 @@ class Circuits {
     const { candidates, exchange, visits } = course;
     if (!candidates || !('list' in candidates) || candidates.balanced < 2) return;
     const list = candidates.list.slice(0, candidates.balanced);
-    if (list.some(({ provider }) => asksStore(provider, course))) return;
+    if (list.some(({ provider }) => this.#asksStore(provider))) return;
     const [chosen] = visits;
     const { order } = chosen!.tries[0]!.try;
     const restless = list.filter(
@@ -296,7 +289,8 @@ class Circuits {
     if (better)
       this.#report('balance', `${own} is asked, and ${nameOf(better)} is less busy`, exchange);
     // "Those with equally many are asked in turn."
-    const lastMs = (one: Visit['candidate']) => this.#lastAskedMs.get(nameOf(one)) ?? -Infinity;
+    const turns = this.#lastAskedMs.get(course.settings);
+    const lastMs = (one: Visit['candidate']) => turns?.get(nameOf(one)) ?? -Infinity;
     const waits = restless.find(
       (one) => inFlight(one.provider) === count && lastMs(one) < lastMs(chosen!.candidate) - 0.01,
     );
@@ -305,9 +299,11 @@ class Circuits {
   }
 
   /** A target was the first, whether or not it could be asked. */
-  chosen({ candidate, atMs }: Visit, { candidates }: Course): void {
-    if (candidates && 'list' in candidates && candidates.isBalanced && !candidates.weights)
-      this.#lastAskedMs.set(nameOf(candidate), atMs);
+  chosen({ candidate, atMs }: Visit, { candidates, settings }: Course): void {
+    if (!candidates || !('list' in candidates)) return;
+    if (!candidates.isBalanced || candidates.weights) return;
+    const turns = this.#lastAskedMs.get(settings) ?? new Map<string, number>();
+    this.#lastAskedMs.set(settings, turns.set(nameOf(candidate), atMs));
   }
 
   result(

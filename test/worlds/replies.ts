@@ -4,9 +4,11 @@ import { STATUS_CODES } from 'node:http';
 
 import type { Random } from '../support/random.ts';
 import {
+  COMMENTS,
   EMPTY_DELTAS,
   errorEvent,
   otherDeltas,
+  spellDone,
   spellEvent,
   spellReported,
   spellStatus,
@@ -225,7 +227,7 @@ function aStream(ask: AskedFor, random: Random, isSlow: boolean): Pick<Reply, 'i
   const count = random.integer(1, 5);
   const reason = random.pick(REASONS);
   for (let n = 0; n < count; n += 1) {
-    if (random.oneIn(10)) comment(random.pick([': ping', ':{"error":1}']));
+    if (random.oneIn(10)) comment(random.pick(COMMENTS));
     const deltas = otherDeltas(
       `${ask.id}-${n} é "[DONE]" `.repeat(choices === 1 && random.oneIn(4000) ? 18_000 : 1),
     );
@@ -254,7 +256,7 @@ function aStream(ask: AskedFor, random: Random, isSlow: boolean): Pick<Reply, 'i
     );
   }
   const end = eol === '\r' ? '\n' : eol;
-  if (!random.oneIn(5)) add('done', `data: [DONE]${end}${end}`);
+  if (!random.oneIn(5)) add('done', spellDone(random) + end + end);
   if (random.oneIn(20)) comment(': after');
   const [first, ...others] = items;
   const marked = { ...first!, text: `\ufeff${first!.text}` };
