@@ -587,7 +587,7 @@ test('a client that does not read its feed misses states, and nothing is queued 
   socket.write('GET /events HTTP/1.1\r\nhost: localhost\r\n\r\n');
   await eventually(() => states() > 0, 'the first state');
   socket.pause();
-  const RELOADS = 60;
+  const RELOADS = 30;
   const tell = async (number: number) => {
     await gateway.reload(toml(number));
     timers.advance(1000);

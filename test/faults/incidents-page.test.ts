@@ -416,7 +416,7 @@ test('lines of the log are lost while its pipe is not read, until it is', async 
     const client = connect(port, '127.0.0.1').resume();
     // The program ends first.
     client.on('error', () => {});
-    client.write(request.repeat(1000));
+    client.write(request.repeat(800));
   }
   assert.match(
     await next((incident) => incident !== undefined),

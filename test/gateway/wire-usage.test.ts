@@ -6,6 +6,7 @@ import { useManualTimers } from '../support/clock.ts';
 import { chatBody, STREAM } from '../support/gateway.ts';
 import { scenario } from '../support/scenario.ts';
 import { createGate, eventually, openChat } from '../support/streams.ts';
+import { sweep } from '../support/sweep.ts';
 import {
   answerWell,
   beginStream,
@@ -206,7 +207,8 @@ test('the chunk of usage goes with its own line end, wherever the stream is cut'
     const before = withEnds(CHUNK + LAST);
     const rest = Buffer.from(withEnds(`${AZURE}: bye\n${DONE}`));
     const places = [...rest.keys()].slice(1);
-    const cuts = lineEnd === '\r\n' ? [places, ...places.map((place) => [place])] : [places];
+    const each = places.filter((place) => place % sweep(1, 4) === 0).map((place) => [place]);
+    const cuts = lineEnd === '\r\n' ? [places, ...each] : [places];
     for (const cut of cuts) {
       const { opened: seen, open: see } = createGate();
       p.script = async (request, response) => {

@@ -9,6 +9,7 @@ import { chatBody, rawChat, STREAM } from '../support/gateway.ts';
 import { openRaw } from '../support/raw.ts';
 import { scenario, type ScenarioSettings } from '../support/scenario.ts';
 import { createGate, errorAfter, eventually, openChat, lineOf } from '../support/streams.ts';
+import { sweep } from '../support/sweep.ts';
 import {
   answerWell,
   beginStream as begin,
@@ -37,25 +38,34 @@ async function start(t: TestContext, settings: ScenarioSettings<'p'> = {}) {
   return { gateway, p, provide, stream };
 }
 
-/** A running stream, of which the client has seen the beginning, and gets the next part as often as the test says. */
-async function startSteps(t: TestContext, beginning = CHUNK, { server = '' } = {}) {
-  let response: ServerResponse | undefined;
+/** A gateway for running streams: of each the client has seen the beginning, and gets the next part as often as the test says. */
+async function startManySteps(t: TestContext, { server = '' } = {}) {
   const { gateway, p } = await start(t, { server });
-  p.script = (request, opened) => {
-    response = opened;
-    return begin(beginning)(request, opened);
+  const beginSteps = async (beginning = CHUNK) => {
+    let response: ServerResponse | undefined;
+    p.script = (request, opened) => {
+      response = opened;
+      return begin(beginning)(request, opened);
+    };
+    const chat = openChat(gateway.port);
+    const sent = [beginning];
+    const isSeen = () => chat.text() === sent.join('');
+    await eventually(isSeen, 'the beginning');
+    const send = async (text: string) => {
+      sent.push(text);
+      response!.write(text);
+      await eventually(isSeen, text);
+    };
+    const write = (text: string) => response!.write(text);
+    return { chat, send, write, end: (text = '') => void response!.end(text) };
   };
-  const chat = openChat(gateway.port);
-  const sent = [beginning];
-  const isSeen = () => chat.text() === sent.join('');
-  await eventually(isSeen, 'the beginning');
-  const send = async (text: string) => {
-    sent.push(text);
-    response!.write(text);
-    await eventually(isSeen, text);
-  };
-  const write = (text: string) => response!.write(text);
-  return { gateway, p, chat, send, write, end: (text = '') => void response!.end(text) };
+  return { gateway, p, begin: beginSteps };
+}
+
+/** The same with one stream. */
+async function startSteps(t: TestContext, beginning = CHUNK, settings = {}) {
+  const { gateway, p, begin: beginSteps } = await startManySteps(t, settings);
+  return { gateway, p, ...(await beginSteps(beginning)) };
 }
 
 const inChunk = (text: string) => `${text.length.toString(16)}\r\n${text}\r\n`;
@@ -165,7 +175,7 @@ test('an error, in each form that providers have, is an HTTP error as the first 
   const { p, stream } = await start(t);
   const again = 'data: {"error":{"message":"again"}}\n\n';
   for (const event of ERROR_EVENTS) {
-    for (const before of ['', ': comment\n\n', ': comment\n', 'data:\n\n']) {
+    for (const before of sweep(['', ': comment\n\n', ': comment\n', 'data:\n\n'], ['', ': c\n'])) {
       const reply = await stream(begin(before + event));
       const { 'content-type': type } = reply.headers;
       assert.deepEqual([reply.status, type], [502, 'application/json'], before + event);
@@ -173,8 +183,8 @@ test('an error, in each form that providers have, is an HTTP error as the first 
       // The upstream never ended it.
       await p.requests.at(-1)?.closed;
     }
-    for (const after of ['', CHUNK + LAST + DONE, DONE, again]) {
-      for (const before of [CHUNK, `${CHUNK}: comment\n\n`]) {
+    for (const after of sweep(['', CHUNK + LAST + DONE, DONE, again], ['', again])) {
+      for (const before of sweep([CHUNK, `${CHUNK}: comment\n\n`], [CHUNK])) {
         const reply = await stream(begin(before + event + after));
         assert.equal(reply.status, 200);
         assert.deepEqual(errorAfter(reply.text, before), BOOM, event);
@@ -185,9 +195,10 @@ test('an error, in each form that providers have, is an HTTP error as the first 
 });
 
 test('an error that comes alone and in two packets becomes the same', async (t) => {
+  const { begin: beginSteps } = await startManySteps(t);
   for (const event of ERROR_EVENTS) {
     for (const cut of [5, event.length - 2, event.length - 1]) {
-      const { chat, write } = await startSteps(t);
+      const { chat, write } = await beginSteps();
       write(event.slice(0, cut));
       for (let turn = 0; turn < 20; turn += 1) await nextTurn();
       write(event.slice(cut));
