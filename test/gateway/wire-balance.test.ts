@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import type { ServerResponse } from 'node:http';
 import { describe, test, type TestContext } from 'node:test';
 
-import { chatBody, triesOf, type SendOptions } from '../support/gateway.ts';
+import { chatBody, triesOf, withoutRefill, type SendOptions } from '../support/gateway.ts';
 import { scenario, type ScenarioSettings } from '../support/scenario.ts';
 import { eventually } from '../support/streams.ts';
 import {
@@ -58,6 +58,41 @@ async function startHeld(t: TestContext, more = ALIAS, lines = '') {
 }
 
 describe('an alias with balance = "least_busy"', { concurrency: true }, () => {
+  test('asks the next one if a target has no key, no such model or no token left, and leaves that one alone', async (t) => {
+    const refusals = [401, 403, 404, 429].map((status) => [failWith(status), 3] as const);
+    // Its circuit opens, unless a client may have asked for a model that is not there.
+    for (const [script, count] of [
+      ...refusals,
+      [failWith(404, { code: 'model_not_found' }), 4] as const,
+    ]) {
+      const providers = { p: script, q: answerWell, r: answerWell };
+      const { asked, gateway } = await scenario(t, { providers, more: ALIAS });
+      for (let i = 0; i < 12; i += 1) assert.equal((await gateway.chat(LOCAL)).status, 200);
+      assert.equal(asked()[0], count);
+    }
+    const more = `${ALIAS}[rate_limit]\nenabled = true\n[rate_limit.providers.p]\nrequests_per_second = 1\nburst_capacity = 1\n`;
+    const limited = await scenario(t, {
+      adjust: withoutRefill,
+      providers: { p: {}, q: {}, r: {} },
+      more,
+    });
+    for (let i = 0; i < 9; i += 1) assert.equal((await limited.gateway.chat(LOCAL)).status, 200);
+    assert.equal(limited.asked()[0], 1);
+  });
+
+  test('does not ask the next one for what a client has done wrong', async (t) => {
+    const refuse: Script = (_, response) =>
+      sendJson(response, { error: { message: 'no', code: 'content_policy' } }, { status: 403 });
+    for (const script of [failWith(400), refuse]) {
+      const { asked, gateway } = await scenario(t, {
+        providers: { p: script, q: script, r: script },
+        more: ALIAS,
+      });
+      for (let i = 0; i < 6; i += 1) await gateway.chat(LOCAL);
+      assert.deepEqual(asked(), [2, 2, 2]);
+    }
+  });
+
   test('does not blame a target for an answer that the gateway has no room for', async (t) => {
     const long = `data: {"x":"${'y'.repeat(1_100_000)}"}\n\n`;
     for (const events of [long, CHUNK + long]) {
@@ -187,6 +222,39 @@ describe('a provider with key_affinity', { concurrency: true }, () => {
     for (const headers of SESSIONS) {
       const [key] = await keysOf(headers);
       if (own.get(headers) !== gone) assert.equal(key, own.get(headers));
+    }
+  });
+
+  test('takes the first of x-session-id, x-session-affinity and prompt_cache_key for the session, for streams and after a reload too', async (t) => {
+    const { keysOf, reload } = await startKeys(t);
+    const names = ['x-session-id', 'x-session-affinity'] as const;
+    /** A session for each key. */
+    const sessions = new Map<string, string>();
+    for (let i = 0; sessions.size < KEYS.length; i += 1) {
+      const [key = ''] = await keysOf({ [names[0]]: `session ${i}` });
+      sessions.set(key, `session ${i}`);
+    }
+    const [first = '', second = '', third = ''] = sessions.values();
+    const [ofFirst, ofSecond, ofThird] = sessions.keys();
+    const body = { prompt_cache_key: third };
+    for (const stream of [false, true]) {
+      const ask = async (headers: SendOptions['headers'], more: object = body) =>
+        keysOf(headers, { stream, ...more });
+      assert.deepEqual(await ask({ [names[0]]: first, [names[1]]: second }), [ofFirst]);
+      assert.deepEqual(await ask({ [names[0]]: '', [names[1]]: second }), [ofSecond]);
+      assert.deepEqual(await ask({ [names[0]]: '', [names[1]]: '' }), [ofThird]);
+      const [ofCaller] = await ask({}, {});
+      const longest = 's'.repeat(64);
+      assert.deepEqual(
+        await ask({}, { prompt_cache_key: longest }),
+        await ask({ [names[0]]: longest }, {}),
+      );
+      const unusable = ['', `${longest}s`, 1, null, { prompt_cache_key: second }];
+      for (const value of unusable) {
+        assert.deepEqual(await ask({}, { prompt_cache_key: value }), [ofCaller]);
+      }
+      assert.deepEqual(await ask({}, { metadata: body }), [ofCaller], 'not inside a member');
+      await reload([...KEYS].toReversed());
     }
   });
 });

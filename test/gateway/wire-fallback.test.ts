@@ -9,6 +9,7 @@ import {
   chatBody,
   providerToml,
   startGateway,
+  STREAM,
   triesOf,
   type TestGateway,
 } from '../support/gateway.ts';
@@ -16,7 +17,12 @@ import { rawResponse, startRawUpstream } from '../support/raw-upstream.ts';
 import { byModel, scenario, type ScenarioSettings } from '../support/scenario.ts';
 import { createGate, eventually } from '../support/streams.ts';
 import { OVER_FETCH } from '../support/transport.ts';
-import { failWith as fail, type Script } from '../support/upstream.ts';
+import { failWith as fail, sendEvents, type Script } from '../support/upstream.ts';
+
+const firstEvent =
+  (error: unknown): Script =>
+  (_, response) =>
+    sendEvents(response, `data: ${JSON.stringify({ error })}\n\n`);
 
 interface Settings extends Omit<ScenarioSettings<'p'>, 'providers'> {
   /** Lines of the provider `p`. */
@@ -69,6 +75,16 @@ describe('retries', { concurrency: true }, () => {
     };
     await Promise.all([...RETRIED, ...NOT_RETRIED].map(check));
   });
+
+  test('an account without money and a first event that is an error are asked once', async (t) => {
+    const scripts = {
+      'no money': fail(429, { code: 'insufficient_quota' }),
+      event: firstEvent({ message: 'overloaded', code: 503 }),
+    };
+    const { ask } = await start(t, byModel(scripts), { server: 'retries = 2', ...ALONE });
+    assert.equal(await ask(chatBody({ model: 'p/no money' })), '429 p! (p:429)');
+    assert.equal(await ask({ ...STREAM, model: 'p/event' }), '503 p (p:200)');
+  });
 });
 
 test('a Retry-After of 30 s is waited for, and one of more is left to the client', async (t) => {
@@ -110,6 +126,39 @@ for (const [luck, share] of [
 
 describe('fallback', { concurrency: true }, () => {
   useShortestBackoff();
+
+  const refusals: Record<string, readonly [status: number, error: object]> = {
+    'event request': [400, { message: 'no', type: 'invalid_request_error' }],
+    'event model': [404, { message: 'no', code: 'model_not_found' }],
+    'event policy': [400, { message: 'no', type: 'content_policy_violation' }],
+    'event key': [401, { message: 'no', code: 401 }],
+  };
+  test('a first event that refuses the request, its model, its content or the key is the answer, and no fallback is tried', async (t) => {
+    const scripts = Object.entries(refusals).map(([model, [, error]]) => [
+      model,
+      firstEvent(error),
+    ]);
+    const { ask, asked } = await start(t, byModel(Object.fromEntries(scripts)));
+    for (const [model, [status]] of Object.entries(refusals))
+      assert.equal(await ask({ ...STREAM, model: `p/${model}` }), `${status} p (p:200)`);
+    assert.deepEqual(asked(), [4, 0, 0]);
+  });
+
+  test('fallback_on names further statuses after which the next provider answers, also if a stream begins with one', async (t) => {
+    const scripts = {
+      ...failing([401, 403, 404, 422]),
+      'an event': firstEvent({ message: 'no', code: 'model_not_found' }),
+      policy: fail(403, { code: 'content_policy_violation' }),
+    };
+    const { ask, q } = await start(t, byModel(scripts), { fallbackOn: [401, 403, 404] });
+    const own: Record<string, RegExp> = { 'a 422': /^422 p /, policy: /^403 p / };
+    for (const model of Object.keys(scripts)) {
+      for (const body of model === 'an event' ? [STREAM] : [chatBody(), STREAM])
+        assert.match(await ask({ ...body, model: `p/${model}` }), own[model] ?? /^200 q /, model);
+    }
+    q.script = fail(500);
+    assert.equal(await ask(chatBody({ model: 'p/a 404' })), '404 p! (p:404 q:500)');
+  });
 
   test('each fallback is tried once, in the listed order, and the requested provider not again; if all fail, its failure is the answer', async (t) => {
     const script = fail(503, { headers: { 'retry-after': '7' } });

@@ -11,7 +11,6 @@ import {
   answerWell,
   beginStream,
   CHUNK,
-  failWith,
   sendEvents,
   sendJson,
   type FakeUpstream,
@@ -111,21 +110,6 @@ for (const [what, more] of [
     assert.equal(gateway.accessLines()[0]!['usage_added'], undefined);
   });
 }
-
-test('each of the fallbacks is asked by its own setting', async (t) => {
-  const events = CHUNK + LAST + USAGE + DONE;
-  const { gateway, p, q } = await scenario(t, {
-    providers: {
-      p: { script: failWith(503), lines: ON },
-      q: (_, response) => sendEvents(response, events),
-    },
-    fallback: ['q'],
-  });
-  assert.equal((await gateway.chat(STREAM)).text, events);
-  assert.match(sentTo(p), /include_usage/);
-  assert.doesNotMatch(sentTo(q), /include_usage/);
-  assert.equal(gateway.accessLines()[0]!['usage_added'], undefined);
-});
 
 /** Writes these bytes in pieces, each in a chunk of its own. */
 async function writeCut(response: ServerResponse, bytes: Buffer, places: readonly number[]) {

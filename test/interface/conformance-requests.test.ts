@@ -177,27 +177,6 @@ test('a model is asked of the provider and under the name that it says, or refus
   }
 });
 
-test('with a primary provider a model without a provider is asked there', async (t) => {
-  const { p, gateway } = await scenario(t, {
-    providers: { p: { lines: 'default_model = "standard"' } },
-    more: '[providers]\nprimary = "p"\n[aliases]\nfast = "p/aliased"',
-  });
-  const asked = {
-    gpt: 'gpt',
-    constructor: 'constructor',
-    p: 'standard',
-    'p/m': 'm',
-    fast: 'aliased',
-  };
-  for (const [model, expected] of Object.entries(asked)) {
-    assert.equal((await gateway.chat(chatBody({ model }))).status, 200);
-    assert.deepEqual(p.requests.splice(0).map(modelOf), [expected]);
-  }
-  assertError(await gateway.chat(chatBody({ model: 'other/m' })), unknownProvider('other'));
-  assertError(await gateway.chat(chatBody({ model: '/m' })), refusal(/model/));
-  assert.equal(p.requests.length, 0);
-});
-
 const hello = { role: 'user', content: 'hello' };
 // Values that a field must not have; `undefined` is its absence.
 const wrongValues: [field: RegExp, wrap: (value: unknown) => object, values: unknown[]][] = [
