@@ -149,6 +149,40 @@ describe('a pool of keys', () => {
     // The rejected key is still in cooldown.
     for (const key of 'ababa') assert.equal(await other.ask(), `200 ${key}`);
   });
+
+  test('does not try another key after a failure that is none of the key, or a refusal by content policy, and none is in cooldown', async (t) => {
+    const { ask, scripts, rests } = await start(t, { a: answerWell, b: answerWell });
+    for (const status of [400, 402, 403, 404, 422, 500, 503]) {
+      scripts.a = fail(status, {}, status === 403 ? 'content_policy_violation' : 'x');
+      assert.deepEqual([await ask(), await ask()], [`${status} a`, '200 b']);
+    }
+    assert.deepEqual(rests(), []);
+  });
+
+  for (const [what, late] of [
+    ['has worked', answerWell],
+    ['is answered with a shorter wait', fail(429)],
+  ] as const) {
+    test(`lets a key rest although a request that was sent before ${what}`, async (t) => {
+      let answerFirst = () => {};
+      const { ask, gateway, scripts, clock, asked } = await start(t, {
+        a: (request, response) => {
+          answerFirst = () => void late(request, response);
+          scripts.a = fail(429, { 'retry-after': '30' });
+        },
+        b: answerWell,
+      });
+      const first = gateway.chat(chatBody());
+      await eventually(() => asked() === 'a', 'the first request');
+      clock.nowMs += 1;
+      assert.deepEqual([await ask(), await ask()], ['200 b', '200 ab']);
+      answerFirst();
+      assert.equal((await first).status, 200);
+      clock.nowMs += 2000;
+      asked();
+      assert.deepEqual([await ask(), await ask()], ['200 b', '200 b']);
+    });
+  }
 });
 
 describe('the model list of a provider with several keys', () => {
