@@ -69,6 +69,7 @@ describe('an alias with balance = "least_busy"', { concurrency: true }, () => {
       const { asked, gateway } = await scenario(t, { providers, more: ALIAS });
       for (let i = 0; i < 12; i += 1) assert.equal((await gateway.chat(LOCAL)).status, 200);
       assert.equal(asked()[0], count);
+      assert.ok(!gateway.accessLines().some((line) => triesOf(line)!.includes('circuit_open')));
     }
     const more = `${ALIAS}[rate_limit]\nenabled = true\n[rate_limit.providers.p]\nrequests_per_second = 1\nburst_capacity = 1\n`;
     const limited = await scenario(t, {

@@ -9,7 +9,7 @@ import { chatBody, rawChat, STREAM } from '../support/gateway.ts';
 import { openRaw } from '../support/raw.ts';
 import { scenario, type ScenarioSettings } from '../support/scenario.ts';
 import { createGate, errorAfter, eventually, openChat, lineOf } from '../support/streams.ts';
-import { sweep } from '../support/sweep.ts';
+import { LEFT_TO_SWEEPS, sweep } from '../support/sweep.ts';
 import {
   answerWell,
   beginStream as begin,
@@ -371,10 +371,15 @@ for (const [what, part] of [
   ['events', `data: {"x":"${LONG}"}\n\n`],
   ['comments', `: ${LONG}\n\n`],
 ] as const) {
-  test(`the idle limit does not run while the client is slow to take the ${what} that came`, async (t) => {
-    const { size, text } = await startSlowClient(t, part);
-    assert.equal(text.length, size + CHUNK.length + LAST.length + DONE.length);
-  });
+  const skip = what === 'comments' && LEFT_TO_SWEEPS;
+  test(
+    `the idle limit does not run while the client is slow to take the ${what} that came`,
+    { skip },
+    async (t) => {
+      const { size, text } = await startSlowClient(t, part);
+      assert.equal(text.length, size + CHUNK.length + LAST.length + DONE.length);
+    },
+  );
 }
 
 for (const [silentMs, outcome] of [
