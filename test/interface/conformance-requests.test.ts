@@ -330,21 +330,14 @@ test('a Content-Length over max_body_bytes is refused before a byte of the body 
 });
 
 const within = (json: string) => valid.replace(/\}$/, `,"x":${json}}`);
-const nested = (open: string, close: string, levels: number) =>
-  within(open.repeat(levels) + (open === '[' ? '' : '1') + close.repeat(levels));
+const nested = (levels: number) => within('['.repeat(levels) + ']'.repeat(levels));
 const commas = (count: number) => within(`[${'1,'.repeat(count - 1)}1]`);
 const measures: [what: string, body: string, refusedFor: RegExp | undefined][] = [
-  ['256 levels of arrays', nested('[', ']', 255), undefined],
-  ['257 levels of arrays', nested('[', ']', 256), /256/],
-  ['256 levels of objects', nested('{"a":', '}', 255), undefined],
-  ['257 levels of objects', nested('{"a":', '}', 256), /256/],
+  ['256 levels of arrays', nested(255), undefined],
+  ['257 levels of arrays', nested(256), /256/],
   ['a million opening brackets', '['.repeat(1_000_000), /256/],
   ['a million brackets in a string', within(`"${'['.repeat(1_000_000)}"`), undefined],
-  ['a little less than 500,000 elements', commas(499_900), undefined],
   ['more than 500,000 elements', commas(500_001), /500,?000/],
-  ['more than 500,000 objects', within(`[${'{},'.repeat(500_000)}{}]`), /500,?000/],
-  ['more than 500,000 members', within(`{${'"a":1,'.repeat(500_000)}"a":1}`), /500,?000/],
-  ['a million commas in a string', within(`"${',{'.repeat(500_000)}"`), undefined],
   ['a number of 1,024 bytes', within('1'.repeat(1024)), undefined],
   ['a number of 1,025 bytes', within('1'.repeat(1025)), /longer than 1024 bytes/],
 ];

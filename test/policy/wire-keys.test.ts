@@ -117,6 +117,20 @@ describe('a pool of keys', () => {
     });
   }
 
+  test('that is in cooldown as a whole gives the last answer; then the key whose cooldown ends first is tried', async (t) => {
+    const { ask, clock, gateway, rests } = await start(t, {
+      a: fail(401),
+      b: fail(429, { 'retry-after': '9' }),
+      c: fail(429, { 'retry-after': '5' }),
+    });
+    assert.equal(await ask(), '429! abc', 'a repeat would try all keys again');
+    assert.equal(await ask(), '429 c', 'it was tried once');
+    clock.nowMs += 1000;
+    assert.equal(await ask(), '429 c');
+    assert.equal(rests().length, 3, 'a rest that is extended is not told again');
+    assert.equal((await gateway.chat(chatBody())).headers['retry-after'], '5');
+  });
+
   test('of which some are revoked and the others limited for an hour falls back, also after the cooldowns for 401', async (t) => {
     const q = await startUpstream(t, answerWell);
     const { ask, clock } = await start(
