@@ -10,7 +10,7 @@ import { CircuitBreaker } from '../../src/policy/circuit-breaker.ts';
 import { replaceRandom, stopClock, useManualTimers } from '../support/clock.ts';
 import { startFakeRedis, status } from '../support/fake-redis.ts';
 import { startBlackHole } from '../support/fault-proxy.ts';
-import { chatBody, providerToml, STREAM, triesOf } from '../support/gateway.ts';
+import { chatBody, providerToml, STREAM, triesOf, withoutRefill } from '../support/gateway.ts';
 import { byModel, scenario, type ScenarioSettings } from '../support/scenario.ts';
 import { eventually, linesOf, openChat } from '../support/streams.ts';
 import { OVER_FETCH } from '../support/transport.ts';
@@ -186,6 +186,16 @@ test(
     assert.equal(await next(chatBody({ model: 's/d' })), 's:circuit_open q:200');
   },
 );
+
+test('a request that is kept away takes no token of the provider', async (t) => {
+  const limit = 'requests_per_second = 1\nburst_capacity = 3';
+  const more = `[rate_limit]\nenabled = true\n[rate_limit.providers.p]\n${limit}`;
+  const { clock, failThrice, next } = await start(t, busy, { more, adjust: withoutRefill });
+  await failThrice();
+  for (let round = 0; round < 3; round += 1) assert.equal(await next(), AWAY);
+  clock.nowMs += REST_MS;
+  assert.equal(await next(), 'p:limit', 'half-open, and no token is left');
+});
 
 test('the requested provider is asked after all, once, if no fallback has answered, and its rest is as long as before', async (t) => {
   const { clock, failThrice, gateway, next, p, q } = await start(t, busy, { p: 'retries = 1' });

@@ -7,7 +7,7 @@ import { replaceNow } from '../support/clock.ts';
 import { assertError, assertLimited } from '../support/errors.ts';
 import { parseMetrics } from '../support/exposition.ts';
 import { openFeed } from '../support/feed.ts';
-import { chatBody } from '../support/gateway.ts';
+import { chatBody, STREAM } from '../support/gateway.ts';
 import { createGate, eventually, linesOf } from '../support/streams.ts';
 import { modelOf, scenario } from '../support/scenario.ts';
 import {
@@ -161,6 +161,16 @@ test('the tokens of a stream count when it has ended, and what has no usage take
   assertError(reply, limitedBy('tokens_per_minute', 1_000_000_000 - 60 + 1));
 });
 
+test('a usage before the first token of an answer that never begins takes none', async (t) => {
+  const { gateway, as, p } = await start(t, { a: 'tokens_per_minute = 60' });
+  p.script = (_, response) => {
+    const usage = { total_tokens: 100 };
+    sendEvents(response, `data: ${JSON.stringify({ choices: [], usage })}\n\n`);
+  };
+  assert.equal((await gateway.chat(STREAM, as('a'))).status, 502);
+  assert.equal((await gateway.chat(STREAM, as('a'))).status, 502);
+});
+
 test('of several limits that refuse, the answer names the one that lasts longest, and its Retry-After holds', async (t) => {
   const a = 'requests_per_minute = 1\ntokens_per_minute = 60\ntokens_per_day = 864';
   const { gateway, as, statuses } = await start(t, {
@@ -179,6 +189,19 @@ test('of several limits that refuse, the answer names the one that lasts longest
   );
   nowMs += 1000;
   assert.deepEqual(await statuses('a'), [200]);
+});
+
+test('what a provider\u2019s limit refuses takes nothing of requests_per_minute, and gives no tokens back', async (t) => {
+  const more = `[rate_limit]\nenabled = true\n[rate_limit.providers.p]\n${bucket(1)}`;
+  const counted = await start(t, { a: 'requests_per_minute = 2', more });
+  const requests = ['a p/8', 'a', 'a', 'a q/m', 'a q/m'] as const;
+  const expected = [200, 429, 429, 200, 429];
+  assert.deepEqual(await counted.statuses(...requests), expected);
+  assert.deepEqual(await counted.reasons(5), ['provider', 'client_requests_per_minute']);
+  nowMs += 1000;
+  const billed = await start(t, { a: 'tokens_per_minute = 9', more });
+  assert.deepEqual(await billed.statuses(...requests), expected);
+  assert.deepEqual(await billed.reasons(5), ['provider', 'client_tokens_per_minute']);
 });
 
 test('over a reload a limit in tokens keeps its bucket, and the answers in flight count for it; another limit is full', async (t) => {
