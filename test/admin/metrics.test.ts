@@ -25,7 +25,7 @@ import {
 import { createMemoryProbe } from '../support/memory.ts';
 import { buildOnce, emptyFolder, ROOT, startServing } from '../support/process.ts';
 import { eventually } from '../support/streams.ts';
-import { sweep } from '../support/sweep.ts';
+import { LEFT_TO_SWEEPS } from '../support/sweep.ts';
 import {
   completion,
   completionEvents,
@@ -280,11 +280,11 @@ test('the delays of the event loop are those since the last scrape, whoever has 
   await scrapeMax();
   // A cleared histogram begins with its second tick.
   await idle(100);
-  const until = performance.now() + 400;
+  const until = performance.now() + 200;
   while (performance.now() < until);
   await idle(100);
   const stallSeconds = await scrapeMax();
-  assert.ok(stallSeconds > 0.3);
+  assert.ok(stallSeconds > 0.15);
   await feed.next('state', () => true);
   await idle(100);
   assert.ok((await scrapeMax()) < stallSeconds);
@@ -430,7 +430,7 @@ test('a model is counted by the name that the answer gives: known, unknown witho
   }
 });
 
-const MANY = sweep(1_000_000, 40_000);
+const MANY = 1_000_000;
 
 /** Many finished requests over more than 15 minutes, with more names than there is room for. */
 function recordMany() {
@@ -482,7 +482,7 @@ async function settledBytes(measure: () => number): Promise<number> {
 
 test(
   `the whole view takes less than 14 MB after ${MANY} requests`,
-  { timeout: 300_000 },
+  { timeout: 300_000, skip: LEFT_TO_SWEEPS },
   async (t) => {
     const measure = createMemoryProbe();
     let view: ReturnType<typeof recordMany> | undefined = recordMany();
@@ -509,10 +509,10 @@ test('the last requests do not hold on to the long texts that they were cut from
     gateway.chat(chatBody({ model: `p/${at}${'x'.repeat(300_000)}` }));
   await ask(0);
   const before = await settledBytes(measure);
-  for (let at = 1; at <= 40; at += 1) await ask(at);
+  for (let at = 1; at <= 20; at += 1) await ask(at);
   upstream.requests.length = 0;
   const heldBytes = (await settledBytes(measure)) - before;
-  assert.ok(heldBytes < 6e6, `${heldBytes} bytes`);
+  assert.ok(heldBytes < 3e6, `${heldBytes} bytes`);
 });
 
 test('docs/metrics.md has every metric with its type and labels, and no other', async (t) => {

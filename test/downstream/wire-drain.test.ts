@@ -14,6 +14,7 @@ import {
 import { startHeldUpstream } from '../support/held-stream.ts';
 import { isRefused, openRaw } from '../support/raw.ts';
 import { errorAfter, eventually, openChat } from '../support/streams.ts';
+import { sweep } from '../support/sweep.ts';
 import {
   CHUNK,
   completion,
@@ -95,7 +96,7 @@ test('a drain closes an idle connection a second after the port is closed', asyn
   const { gateway, untilRefused, open } = await start(t);
   const client = await open();
   let isOpen = true;
-  void client.closed.then(() => (isOpen = false));
+  const closed = client.closed.then(() => (isOpen = false));
   // Neither the deadline nor the limit on idle connections passes in the time of a test.
   const drained = gateway.drain(60_000_000);
   t.after(() => gateway.cut());
@@ -105,19 +106,19 @@ test('a drain closes an idle connection a second after the port is closed', asyn
   await idle(400);
   assert.ok(isOpen);
   clock.nowMs += 1;
-  await idle(1000);
-  assert.ok(!isOpen);
+  await closed;
   await drained;
 });
 
+const CROWD = sweep(1000, 300);
 test(
-  'a drain serves 1,000 clients that have just connected',
+  `a drain serves ${CROWD} clients that have just connected`,
   { skip: process.platform !== 'linux' && 'the kernel may hold fewer connections' },
   async (t) => {
     // On a busy machine a client may take longer to write its request than the grace of idle connections.
     stopClock(t);
     const { gateway } = await start(t);
-    const clients = Array.from({ length: 1000 }, () => openRaw(t, gateway.port));
+    const clients = Array.from({ length: CROWD }, () => openRaw(t, gateway.port));
     let refused = 0;
     for (const { socket } of clients) {
       socket.on('connect', () => socket.write(HEALTH));
@@ -131,8 +132,8 @@ test(
     await gateway.drain(10_000);
     await Promise.all(clients.map(({ closed }) => closed));
     const answered = clients.filter(({ text }) => text().includes('draining')).length;
-    assert.equal(answered, 1000 - refused);
-    assert.ok(refused < 500, `${refused} are refused`);
+    assert.equal(answered, CROWD - refused);
+    assert.ok(refused < CROWD / 2, `${refused} are refused`);
   },
 );
 

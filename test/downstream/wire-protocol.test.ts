@@ -103,7 +103,7 @@ for (const [status, rows] of Object.entries(REFUSED)) {
 }
 
 test('a refusal is read by a client that still sends, whose connection is closed and not reset', async (t) => {
-  const { gateway } = await scenario(t, { clientLimits: { lingerCheckMs: 60_000 } });
+  const { gateway } = await scenario(t, { clientLimits: { lingerCheckMs: 3000 } });
   for (const bytes of [
     `GET /health HTTP/1.1\r\nHost: x\r\na: ${'b'.repeat(3_000_000)}`,
     `${chat('Transfer-Encoding: chunked')}x${'y'.repeat(3_000_000)}`,

@@ -17,7 +17,6 @@ import {
   answerWell,
   beginStream,
   CHUNK,
-  NOBODY_LISTENS,
   sendEvents,
   sendJson,
   type Script,
@@ -58,43 +57,6 @@ const status =
 const warn = { level: 'warn', message: 'request', remote: '127.0.0.1' };
 
 describe('the log tells', { concurrency: true }, () => {
-  test('that a provider is down, at which address, and who answered instead', async (t) => {
-    const { gateway } = await scenario(t, {
-      providers: { q: { lines: 'default_model = "d"' } },
-      fallback: ['q'],
-      more: `[providers.p]\nbase_url = "${NOBODY_LISTENS}/v1"\napi_key = "k"\n`,
-    });
-    await gateway.chat(chatBody());
-    const { line, tries } = await lastLine(gateway);
-    assertHas(line, { level: 'info', outcome: 'ok', provider: 'q', upstream_model: 'd' });
-    const url = `${NOBODY_LISTENS}/v1/chat/completions`;
-    assertHas(tries[0], { provider: 'p', model: 'm', outcome: 'upstream_error', url });
-    assertHas(tries[0], { cause: /^ECONNREFUSED: / });
-    assertHas(tries[1], { provider: 'q', model: 'd', outcome: 'ok', status: 200 });
-  });
-
-  test('that a circuit is open, why, and that its provider was skipped', async (t) => {
-    const { gateway } = await start(t, {
-      script: status(503, 'no capacity'),
-      fallback: answerWell,
-    });
-    for (let count = 0; count < 4; count += 1) await gateway.chat(chatBody());
-    const { tries } = await lastLine(gateway, 4);
-    assertHas(tries[0], { provider: 'p', model: 'm', outcome: 'circuit_open' });
-    assertHas(tries[1], { provider: 'q', outcome: 'ok' });
-    const [opened] = gateway.lines('breaker opened');
-    assertHas(opened, { level: 'warn', provider: 'p', model: 'm', cause: 'no capacity' });
-  });
-
-  test('that a provider is too slow, and how long it was waited for', async (t) => {
-    const { gateway } = await start(t, { script: () => {}, server: 'timeout = 1' });
-    await gateway.chat(chatBody());
-    const { line, tries } = await lastLine(gateway);
-    assertHas(line, { ...warn, outcome: 'timeout', status: 504, reason: 'Request timed out' });
-    assertHas(tries[0], { outcome: 'timeout', cause: 'no complete answer in 1000 ms' });
-    assert.ok((tries[0]!['duration_ms'] as number) >= 990);
-  });
-
   test('that a provider rejects its key, in its own words without the key', async (t) => {
     const script = status(401, `Incorrect API key provided: ${PROVIDER_KEY}`, {
       'x-request-id': 'up-7',
@@ -133,21 +95,6 @@ describe('the log tells', { concurrency: true }, () => {
     }
   });
 
-  test('that a fallback was not asked because of its limit', async (t) => {
-    const limit = '[rate_limit.providers.q]\nrequests_per_second = 1\nburst_capacity = 1\n';
-    const { gateway } = await start(t, {
-      script: status(500, 'x'),
-      fallback: answerWell,
-      more: `[rate_limit]\nenabled = true\n${limit}`,
-      adjust: withoutRefill,
-    });
-    await Promise.all([gateway.chat(chatBody()), gateway.chat(chatBody())]);
-    await lastLine(gateway, 2);
-    const line = gateway.accessLines().find(({ provider }) => provider === 'p');
-    assertHas(line, { ...warn, outcome: 'upstream_error', upstream_model: 'm' });
-    assertHas((line!['tries'] as LogLine[])[1], { provider: 'q', outcome: 'limit' });
-  });
-
   test('that a stream was cut, or stalled, although its status is 200', async (t) => {
     const cut: Script = async (request, response) => {
       await beginStream(CHUNK)(request, response);
@@ -175,26 +122,6 @@ describe('the log tells', { concurrency: true }, () => {
     const unfinished = await lastLine(gateway, 3);
     const cause = 'Provider error: the stream ended before the answer was finished';
     assertHas(unfinished.tries[0], { outcome: 'upstream_error', cause });
-  });
-
-  test('why the gateway refused a request', async (t) => {
-    const { gateway } = await start(t, { server: 'max_body_bytes = 200' });
-    const cases: [body: unknown, status: number, reason: RegExp][] = [
-      ['{', 400, /^Invalid request: request body is not valid JSON/],
-      [{ model: 'p/m' }, 400, /^Invalid request: "messages" must be/],
-      [chatBody({ model: 'acme/m' }), 400, /^Unknown provider: acme$/],
-      [chatBody({ model: 'm' }), 400, /^Invalid request: "model" must have the form/],
-      [chatBody({ x: 'y'.repeat(200) }), 413, /^Invalid request: .*200 bytes/],
-    ];
-    for (const [index, [body, code, reason]] of cases.entries()) {
-      await gateway.chat(body);
-      const { line, tries } = await lastLine(gateway, index + 1);
-      assertHas(line, { level: 'info', outcome: 'refused', status: code, reason });
-      assert.deepEqual(tries, []);
-    }
-    await gateway.send('/v1/models', { headers: { authorization: 'Basic eDp5' } });
-    const { line } = await lastLine(gateway, cases.length + 1);
-    assertHas(line, { outcome: 'refused', status: 401, reason: 'no token' });
   });
 
   test('which check refused a request: the token, the client\u2019s models or a limit, and how full that is', async (t) => {
@@ -256,27 +183,5 @@ describe('the log tells', { concurrency: true }, () => {
       assertHas(tries[0], { url, status: code, cause });
     }
     assert.doesNotMatch(gateway.log.join(''), /canary|the page/);
-  });
-
-  test('that a model list fails, and why', async (t) => {
-    const { gateway } = await start(t, { script: status(500, 'x') });
-    await gateway.send('/v1/models');
-    await eventually(() => gateway.lines('incident').length > 0, 'the line');
-    assertHas(gateway.lines('incident')[0], {
-      level: 'warn',
-      kind: 'model_list',
-      provider: 'p',
-      cause: 'status 500',
-    });
-  });
-
-  test('that an answer has no finish_reason, and which one it has', async (t) => {
-    const { gateway, p } = await start(t, {});
-    await gateway.chat(STREAM);
-    assertHas((await lastLine(gateway)).line, { outcome: 'ok', finish_reason: 'stop' });
-    const events = [CHUNK, 'data: [DONE]\n\n'].join('');
-    p.script = (_, response) => sendEvents(response, events);
-    await gateway.chat(STREAM);
-    assertHas((await lastLine(gateway, 2)).line, { outcome: 'ok', finish_reason: 'none' });
   });
 });

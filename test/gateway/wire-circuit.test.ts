@@ -5,22 +5,20 @@ import type { ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 
-import type { Config } from '../../src/config/config.ts';
 import { GatewayError } from '../../src/lib/errors.ts';
 import { CircuitBreaker } from '../../src/policy/circuit-breaker.ts';
 import { replaceRandom, stopClock, useManualTimers } from '../support/clock.ts';
 import { startFakeRedis, status } from '../support/fake-redis.ts';
 import { startBlackHole } from '../support/fault-proxy.ts';
-import { chatBody, providerToml, STREAM, triesOf } from '../support/gateway.ts';
+import { chatBody, providerToml, STREAM, triesOf, withoutRefill } from '../support/gateway.ts';
 import { byModel, scenario, type ScenarioSettings } from '../support/scenario.ts';
-import { createGate, eventually, linesOf, openChat } from '../support/streams.ts';
+import { eventually, linesOf, openChat } from '../support/streams.ts';
 import { OVER_FETCH } from '../support/transport.ts';
 import {
   answerWell,
   beginStream,
   CHUNK,
   completion,
-  DONE,
   failWith,
   LAST,
   NOBODY_LISTENS,
@@ -189,27 +187,10 @@ test(
   },
 );
 
-/** For `adjust`: a limit of a provider that lasts longer than its rest, which a file cannot set. */
-const withLimit =
-  (id: string, requestsPerSecond: number) =>
-  (config: Config): Config => {
-    const providers = new Map([[id, { requestsPerSecond, burstCapacity: 3 }]]);
-    return { ...config, rateLimit: { ...config.rateLimit, enabled: true, providers } };
-  };
-
-test('a request that the limit keeps from a provider is not its probe', async (t) => {
-  const { clock, next, q } = await start(t, busy, { adjust: withLimit('q', 0.06) });
-  q.script = busy;
-  for (let round = 0; round < 3; round += 1) assert.equal(await next(), 'p:503 q:503');
-  q.script = answerWell;
-  clock.nowMs += 11_000;
-  assert.equal(await next(), 'p:503 q:limit');
-  clock.nowMs += 7000;
-  assert.equal(await next(), 'p:circuit_open q:200');
-});
-
 test('a request that is kept away takes no token of the provider', async (t) => {
-  const { clock, failThrice, next } = await start(t, busy, { adjust: withLimit('p', 1e-6) });
+  const limit = 'requests_per_second = 1\nburst_capacity = 3';
+  const more = `[rate_limit]\nenabled = true\n[rate_limit.providers.p]\n${limit}`;
+  const { clock, failThrice, next } = await start(t, busy, { more, adjust: withoutRefill });
   await failThrice();
   for (let round = 0; round < 3; round += 1) assert.equal(await next(), AWAY);
   clock.nowMs += REST_MS;
@@ -233,18 +214,6 @@ test('the requested provider is asked after all, once, if no fallback has answer
   q.script = failWith(404);
   p.script = answerWell;
   assert.equal(await next(), 'p:200', 'a probe without a result is given back');
-});
-
-test('the requested provider is probed if its rest ends while the fallbacks are asked', async (t) => {
-  const more = '[logging]\nlevel = "debug"\n';
-  const { clock, failThrice, gateway, next, q } = await start(t, busy, { more });
-  await failThrice();
-  q.script = (request, response) => {
-    clock.nowMs += REST_MS;
-    return failWith(404)(request, response);
-  };
-  assert.equal(await next(), 'p:circuit_open q:404 p:503');
-  assert.equal(gateway.lines('breaker half-open').length, 1);
 });
 
 describe('the table of circuits', () => {
@@ -325,21 +294,6 @@ describe('the table of circuits', () => {
   });
 });
 
-test('a probe that streams keeps the others away until its stream has ended well', async (t) => {
-  const { opened, open } = createGate();
-  const { begin, next, p } = await startHalfOpen(t, async (request, response) => {
-    beginStream(CHUNK)(request, response);
-    await opened;
-    response.end(LAST + DONE);
-  });
-  const probe = await begin();
-  p.script = answerWell;
-  assert.deepEqual([await next(), await next()], [AWAY, AWAY]);
-  open();
-  assert.equal(await probe.ended, CHUNK + LAST + DONE);
-  assert.deepEqual([await next(), await next()], ['p:200', 'p:200']);
-});
-
 test('a probe that streams has succeeded when data comes ten seconds after its first, once', async (t) => {
   const { streams, script } = holdStreams();
   const { begin, clock, failThrice, next, p } = await startHalfOpen(t, script);
@@ -412,22 +366,6 @@ for (const [which, { script, body }] of Object.entries(noResult)) {
     assert.equal(await next(), 'p:200');
   });
 }
-
-test('a rest that began during a probe stays when the client of the probe leaves', async (t) => {
-  const { streams, script } = holdStreams();
-  const { begin, failThrice, gateway, next, clock, p } = await start(t, script);
-  const former = await begin();
-  await failThrice();
-  clock.nowMs += REST_MS;
-  p.script = script;
-  const probe = await begin();
-  streams[0]!.destroy();
-  await former.ended;
-  probe.leave();
-  await linesOf(gateway, 5);
-  p.script = answerWell;
-  assert.equal(await next(), AWAY);
-});
 
 test('of two requests for which a store is asked at the same time one is the probe, and the other takes no token and no slot', async (t) => {
   // The store is waited for, however long the machine takes.

@@ -106,23 +106,6 @@ test('a stream that a comment has begun is one open stream, until it ends', asyn
   await eventually(async () => (await openStreams()) === 0, 'it is over');
 });
 
-test('an answer that comes sooner begins as without the setting, a failure with its own status', async (t) => {
-  const p = held(answerWell);
-  const { timers, gateway, p: upstream, ask } = await start(t, { providers: { p: p.script } });
-  const chat = await ask();
-  timers.advance(SILENCE_MS - 1);
-  p.open();
-  assert.equal(await chat.ended, completionEvents());
-  assert.equal((await chat.response).headers['x-gateway-provider'], 'p');
-  assert.ok(!timers.running().includes(SILENCE_MS));
-  upstream.script = failWith(503);
-  const { status, text } = await gateway.chat(STREAM);
-  assert.equal(status, 503);
-  assert.ok(!timers.running().includes(SILENCE_MS));
-  timers.advance(10 * SILENCE_MS);
-  assert.doesNotMatch(text, /keep-alive/);
-});
-
 test('a running stream has a comment after each silence, between its events only', async (t) => {
   let response: ServerResponse | undefined;
   const script: Script = (request, opened) => {
@@ -228,18 +211,6 @@ test('the first token is counted when it comes, although the stream began before
   assert.ok(((await line())['first_byte_ms'] as number) >= 50);
   const { text } = await gateway.admin('/metrics');
   assert.match(text, /^gen_ai_server_time_to_first_token_seconds_count.* 1$/m);
-});
-
-test("the gateway's comments do not put off stream_idle_timeout", async (t) => {
-  const server = 'stream_idle_timeout = 40';
-  const { timers, ask } = await start(t, { providers: { p: begin(CHUNK) }, server });
-  const chat = await ask();
-  await chat.has(CHUNK);
-  timers.advance(39_999);
-  await chat.has(CHUNK + KEEP_ALIVE.repeat(2));
-  timers.advance(1);
-  const { code } = errorAfter(await chat.ended, CHUNK + KEEP_ALIVE.repeat(2));
-  assert.equal(code, 'TIMEOUT');
 });
 
 test('a client that leaves a stream that has begun ends the attempt, and frees its slot', async (t) => {

@@ -8,9 +8,7 @@ import {
   CLIENT_TOKEN,
   providerToml,
   startGateway,
-  type Reply,
   type TestGateway,
-  STREAM,
   type LogLine,
   rawChat,
 } from '../support/gateway.ts';
@@ -25,7 +23,6 @@ import {
   NOBODY_LISTENS,
   completion,
   completionEvents,
-  failWith,
   sendEvents,
   sendJson,
   startUpstream,
@@ -116,55 +113,6 @@ describe('an access line', { concurrency: true }, () => {
     });
   }
 
-  type Ask = (gateway: TestGateway) => Promise<Reply>;
-  const chat =
-    (body: unknown): Ask =>
-    async (gateway) =>
-      gateway.chat(body);
-  const get =
-    (path: string): Ask =>
-    async (gateway) =>
-      gateway.send(path);
-  const [complete, stream] = [chat(chatBody()), chat(STREAM)];
-  const asked = ['p', 'p/m'];
-  const nobody = [undefined, undefined];
-  const isNot: Script = (_, response) => response.end('<html>');
-  const breaks: Script = (_, response) => response.destroy();
-  const errs: Script = (_, response) =>
-    sendEvents(response, `${CHUNK}data: {"error":{"message":"x"}}\n\n`);
-  // Those of limits, timeouts, broken streams and clients that leave: incidents.test.ts.
-  const CASES: Record<string, [Ask, Script, outcome: string, facts: readonly unknown[]]> = {
-    'a completion': [complete, answerWell, 'ok', [200, ...asked]],
-    'a stream': [stream, answerWell, 'ok', [200, ...asked]],
-    'the model list': [get('/v1/models'), answerWell, 'ok', [200, ...nobody]],
-    'a wrong path': [get('/nothing'), answerWell, 'refused', [404, ...nobody]],
-    'a wrong body': [chat('{'), answerWell, 'refused', [400, ...nobody]],
-    'an unknown provider': [
-      chat(chatBody({ model: 'q/m' })),
-      answerWell,
-      'refused',
-      [400, undefined, 'q/m'],
-    ],
-    'a failed provider': [complete, failWith(503), 'upstream_error', [503, ...asked]],
-    'an answer that is not JSON': [complete, isNot, 'upstream_error', [500, ...asked]],
-    'a connection that breaks': [complete, breaks, 'upstream_error', [502, ...asked]],
-    'an error inside a stream': [stream, errs, 'upstream_error', [200, ...asked]],
-    'the limit of a provider': [complete, failWith(429), 'rate_limited', [429, ...asked]],
-  };
-  test('has the outcome, the status, the provider and the model of each answer, and the bytes of it', async (t) => {
-    const { gateway, p } = await start(t, answerWell, '', { server: 'retries = 0' });
-    for (const [index, [what, [ask, script, outcome, facts]]] of Object.entries(CASES).entries()) {
-      p.script = script;
-      const reply = await ask(gateway);
-      const line = (await linesOf(gateway, index + 1)).at(-1)!;
-      assert.equal(line['outcome'], outcome, what);
-      assert.equal(line['level'], ['ok', 'refused'].includes(outcome) ? 'info' : 'warn', what);
-      assert.deepEqual([line['status'], line['provider'], line['model']], facts, what);
-      assert.equal(line['bytes'], reply.bytes.length, what);
-      assertCounts(line, ['duration_ms', 'first_byte_ms']);
-    }
-  });
-
   test('has the outcome client_closed when the client leaves: before the answer, in the middle of a stream and of its body', async (t) => {
     const { gateway, p } = await start(t, () => {});
     const left = async (index: number) => {
@@ -233,14 +181,6 @@ describe('an access line', { concurrency: true }, () => {
     const traceparent = `00-${'ab'.repeat(16)}-${'cd'.repeat(8)}-01`;
     await gateway.chat('{', { headers: { traceparent } });
     assert.equal((await linesOf(gateway, 2))[1]!['trace_id'], 'ab'.repeat(16));
-  });
-
-  test('has no tokens of an answer that the client did not get', async (t) => {
-    const whole: Script = (_, response) => sendJson(response, completion());
-    const { gateway } = await scenario(t, { providers: { p: whole, q: whole }, fallback: ['q'] });
-    assert.equal((await gateway.chat(STREAM)).status, 501);
-    const { prompt_tokens, finish_reason } = await lineOf(gateway);
-    assert.deepEqual([prompt_tokens, finish_reason], [undefined, undefined]);
   });
 });
 

@@ -426,31 +426,3 @@ test('a list that could not be fetched is tried again after ten seconds, and one
   assert.deepEqual(await askedAfter(1), [1, 3]);
   assert.deepEqual(await askedAfter(9999), [1, 3]);
 });
-
-test('the log says when the list of a provider begins to fail, and why, once', async (t) => {
-  const clock = stopClock(t);
-  const broken: Script = (_, response) => sendJson(response, {}, { status: 503 });
-  const { gateway, upstream } = await start(t, broken);
-  const warnings = () =>
-    gateway
-      .lines()
-      .filter(({ level }) => level === 'warn')
-      .map(({ message, provider, cause }) => ({ message, provider, cause }));
-  const failure = { message: 'incident', provider: 'p', cause: 'status 503' };
-  await idsOf(gateway);
-  clock.nowMs += 20_000;
-  await idsOf(gateway);
-  assert.equal(upstream.requests.length, 2);
-  await eventually(() => warnings().length > 0, 'the line that it has begun');
-  assert.deepEqual(warnings(), [failure]);
-  upstream.script = list([{ id: 'a' }]);
-  clock.nowMs += 20_000;
-  await idsOf(gateway);
-  upstream.script = (_, response) => response.destroy();
-  clock.nowMs += 360_000;
-  await idsOf(gateway);
-  await eventually(() => warnings().length > 1, 'the line that it has begun again');
-  const [, second, ...more] = warnings();
-  assert.deepEqual(more, []);
-  assert.match(String(second?.cause), /^(?:ECONNRESET|UND_ERR_SOCKET): /);
-});

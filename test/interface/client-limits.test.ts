@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
 
 import { replaceNow } from '../support/clock.ts';
-import { assertError, assertLimited, NOT_FOUND } from '../support/errors.ts';
+import { assertError, assertLimited } from '../support/errors.ts';
 import { parseMetrics } from '../support/exposition.ts';
 import { openFeed } from '../support/feed.ts';
 import { chatBody, STREAM } from '../support/gateway.ts';
@@ -92,15 +92,6 @@ for (const [what, more] of Object.entries(RATE_LIMITS)) {
     assert.deepEqual(await statuses('a2', 'a'), [200, 429]);
   });
 }
-
-test('a model that a client may not name takes nothing of its provider\u2019s limit, but a request of its own', async (t) => {
-  const limits = `[rate_limit]\nenabled = true\n[rate_limit.providers.p]\n${bucket(1)}`;
-  const a = `models = ["q/*"]\n${bucket(3)}`;
-  const { gateway, as, statuses } = await start(t, { a, more: limits });
-  assertError(await gateway.chat(chatBody(), as('a')), NOT_FOUND);
-  assert.deepEqual(await statuses('a p/x', 'b', 'b'), [404, 200, 429]);
-  assert.deepEqual(await statuses('a', 'a'), [404, 429]);
-});
 
 test('what clients\u2019 limits refuse is counted apart', async (t) => {
   const { gateway, statuses } = await start(t, { a: bucket(1), more: '[admin]\nport = 0\n' });

@@ -3,11 +3,9 @@
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
-import { replaceNow } from '../support/clock.ts';
 import { assertError, NOT_FOUND, unknownProvider, type ExpectedError } from '../support/errors.ts';
-import { chatBody, triesOf, type TestGateway } from '../support/gateway.ts';
-import { linesOf } from '../support/streams.ts';
-import { sendJson, answerWell, failWith, type Script } from '../support/upstream.ts';
+import { chatBody, type TestGateway } from '../support/gateway.ts';
+import { answerWell, type Script } from '../support/upstream.ts';
 import { modelOf, scenario } from '../support/scenario.ts';
 
 /** The `models` of each client; absent: all. Its key is `<name>-key`. */
@@ -166,21 +164,6 @@ test('the 404 is the same for a model that is there and for one that is not, hea
   }
 });
 
-test('the name counts as it is after JSON\u2019s escapes, and a second "model" is refused', async (t) => {
-  const { gateway, received } = await start(t);
-  const post = async (members: string) => {
-    const body = `{${members}, "messages": [{"role": "user", "content": "x"}]}`;
-    return (await gateway.chat(body, keyOf('exact'))).status;
-  };
-  assert.equal(await post(String.raw`"model": "\u006fpenai\/gpt-5"`), 200);
-  assert.deepEqual(received(), ['openai gpt-5']);
-  assert.equal(await post(String.raw`"model": "gro\u0071/llama"`), 404);
-  assert.equal(await post(String.raw`"m\u006fdel": "groq/llama"`), 404);
-  assert.equal(await post('"model": "openai/gpt-5", "model": "groq/llama"'), 400);
-  assert.equal(await post('"model": "openai/gpt-5", "metadata": {"model": "groq/llama"}'), 200);
-  assert.deepEqual(received(), ['openai gpt-5']);
-});
-
 test('no other member names a model: "MODEL" is refused to everybody, "models" to clients with a list', async (t) => {
   const { gateway, received } = await start(t);
   const post = async (member: string, key: string) => {
@@ -206,32 +189,6 @@ test('no other member names a model: "MODEL" is refused to everybody, "models" t
     }
   }
   assert.equal((await post('"metadata": {"models": 1, "MODEL": 1}', 'exact-key'))[0], 200);
-});
-
-test('a name that resolves to nothing is 404 too if there is no primary provider', async (t) => {
-  const clients = { a: 'key = "a-key"\nmodels = ["p/*"]', b: 'key = "b-key"' };
-  const { p: upstream, gateway } = await scenario(t, { clients });
-  for (const model of ['m', 'p']) {
-    assertError(await gateway.chat(chatBody({ model }), keyOf('a')), NOT_FOUND);
-    assert.equal((await gateway.chat(chatBody({ model }), keyOf('b'))).status, 400);
-  }
-  assert.equal(upstream.requests.length, 0);
-});
-
-test('a fallback answers a client that may not name its model: the operator chose it', async (t) => {
-  const { gateway, q } = await scenario(t, {
-    clients: { a: 'key = "a-key"\nmodels = ["p/*"]' },
-    providers: { p: failWith(503), q: { lines: 'default_model = "other"' } },
-    fallback: ['q'],
-  });
-  const reply = await gateway.chat(chatBody(), keyOf('a'));
-  assert.equal(reply.status, 200);
-  assert.equal(reply.headers['x-gateway-provider'], 'q');
-  assertError(await gateway.chat(chatBody({ model: 'q/other' }), keyOf('a')), NOT_FOUND);
-  await linesOf(gateway, 2);
-  const [line] = gateway.accessLines();
-  assert.deepEqual([line!['client'], triesOf(line)], ['a', 'p:503 q:200']);
-  assert.equal(q.requests.length, 1);
 });
 
 describe('GET /v1/models', () => {
@@ -269,38 +226,4 @@ describe('GET /v1/models', () => {
       }
     }
   });
-
-  test('lists what a provider adds, to those who may use it', async (t) => {
-    let ids = ['a', 'b'];
-    const { gateway } = await scenario(t, {
-      clients: { some: 'key = "some-key"\nmodels = ["p/b*"]' },
-      providers: { p: (_, response) => sendJson(response, { data: ids.map((id) => ({ id })) }) },
-    });
-    const listed = async () => {
-      const reply = await gateway.send('/v1/models', keyOf('some'));
-      return (reply.json().data as { id: string }[]).map(({ id }) => id);
-    };
-    const realNow = performance.now.bind(performance);
-    let aheadMs = 0;
-    replaceNow(t, () => realNow() + aheadMs);
-    assert.deepEqual(await listed(), ['p/b']);
-    ids = ['a', 'b', 'b2', 'c'];
-    aheadMs = 301_000;
-    assert.deepEqual(await listed(), ['p/b', 'p/b2']);
-  });
-});
-
-test('the other paths are the same to a limited client', async (t) => {
-  const { gateway } = await start(t);
-  const paths = 'GET /v1/models/openai/gpt-5, POST /v1/models, POST /v1/responses, GET /v1/nothing';
-  for (const [method = '', path = ''] of paths.split(', ').map((one) => one.split(' '))) {
-    const { authorization } = keyOf('nothing').headers;
-    for (const [value, status] of [
-      [authorization, 404],
-      [undefined, 401],
-    ] as const) {
-      const reply = await gateway.send(path, { method, headers: { authorization: value } });
-      assert.equal(reply.status, status, `${method} ${path}`);
-    }
-  }
 });

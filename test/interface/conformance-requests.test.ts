@@ -177,27 +177,6 @@ test('a model is asked of the provider and under the name that it says, or refus
   }
 });
 
-test('with a primary provider a model without a provider is asked there', async (t) => {
-  const { p, gateway } = await scenario(t, {
-    providers: { p: { lines: 'default_model = "standard"' } },
-    more: '[providers]\nprimary = "p"\n[aliases]\nfast = "p/aliased"',
-  });
-  const asked = {
-    gpt: 'gpt',
-    constructor: 'constructor',
-    p: 'standard',
-    'p/m': 'm',
-    fast: 'aliased',
-  };
-  for (const [model, expected] of Object.entries(asked)) {
-    assert.equal((await gateway.chat(chatBody({ model }))).status, 200);
-    assert.deepEqual(p.requests.splice(0).map(modelOf), [expected]);
-  }
-  assertError(await gateway.chat(chatBody({ model: 'other/m' })), unknownProvider('other'));
-  assertError(await gateway.chat(chatBody({ model: '/m' })), refusal(/model/));
-  assert.equal(p.requests.length, 0);
-});
-
 const hello = { role: 'user', content: 'hello' };
 // Values that a field must not have; `undefined` is its absence.
 const wrongValues: [field: RegExp, wrap: (value: unknown) => object, values: unknown[]][] = [
@@ -351,21 +330,14 @@ test('a Content-Length over max_body_bytes is refused before a byte of the body 
 });
 
 const within = (json: string) => valid.replace(/\}$/, `,"x":${json}}`);
-const nested = (open: string, close: string, levels: number) =>
-  within(open.repeat(levels) + (open === '[' ? '' : '1') + close.repeat(levels));
+const nested = (levels: number) => within('['.repeat(levels) + ']'.repeat(levels));
 const commas = (count: number) => within(`[${'1,'.repeat(count - 1)}1]`);
 const measures: [what: string, body: string, refusedFor: RegExp | undefined][] = [
-  ['256 levels of arrays', nested('[', ']', 255), undefined],
-  ['257 levels of arrays', nested('[', ']', 256), /256/],
-  ['256 levels of objects', nested('{"a":', '}', 255), undefined],
-  ['257 levels of objects', nested('{"a":', '}', 256), /256/],
+  ['256 levels of arrays', nested(255), undefined],
+  ['257 levels of arrays', nested(256), /256/],
   ['a million opening brackets', '['.repeat(1_000_000), /256/],
   ['a million brackets in a string', within(`"${'['.repeat(1_000_000)}"`), undefined],
-  ['a little less than 500,000 elements', commas(499_900), undefined],
   ['more than 500,000 elements', commas(500_001), /500,?000/],
-  ['more than 500,000 objects', within(`[${'{},'.repeat(500_000)}{}]`), /500,?000/],
-  ['more than 500,000 members', within(`{${'"a":1,'.repeat(500_000)}"a":1}`), /500,?000/],
-  ['a million commas in a string', within(`"${',{'.repeat(500_000)}"`), undefined],
   ['a number of 1,024 bytes', within('1'.repeat(1024)), undefined],
   ['a number of 1,025 bytes', within('1'.repeat(1025)), /longer than 1024 bytes/],
 ];

@@ -5,22 +5,14 @@ import { test, type TestContext } from 'node:test';
 
 import { replaceNow } from '../support/clock.ts';
 import { assertLimited as limitedReply } from '../support/errors.ts';
+import { chatBody, CLIENT_TOKEN, type Reply, type TestGateway } from '../support/gateway.ts';
+import { scenario, type ScenarioSettings } from '../support/scenario.ts';
+import { createGate, eventually } from '../support/streams.ts';
 import {
-  chatBody,
-  CLIENT_TOKEN,
-  triesOf,
-  type Reply,
-  type TestGateway,
-} from '../support/gateway.ts';
-import { modelOf, scenario, type ScenarioSettings } from '../support/scenario.ts';
-import { createGate, eventually, openChat, linesOf } from '../support/streams.ts';
-import {
-  answerWell,
   beginStream,
   CHUNK,
   completion,
   completionEvents,
-  failWith,
   sendJson,
   type FakeUpstream,
   type Script,
@@ -57,28 +49,6 @@ const limitsOf = (gateway: TestGateway) => gateway.accessLines().map(({ reason }
 
 const inFlight = async ({ requests }: FakeUpstream, count: number) =>
   eventually(() => requests.length === count, `${count} requests at the provider`);
-
-/** The tries of a request, as its access line has them. */
-async function triesOfNext(gateway: TestGateway, model = 'p/m'): Promise<string | undefined> {
-  await gateway.chat(chatBody({ model }));
-  return triesOf(gateway.accessLines().at(-1));
-}
-
-test('a stream counts until its end, and until its client leaves', async (t) => {
-  const { gateway, open, chat } = await startHeld(t, { p: ONE });
-  const first = openChat(gateway.port);
-  await first.response;
-  assertLimited(await chat());
-  first.leave();
-  await linesOf(gateway, 2);
-  const second = openChat(gateway.port);
-  await second.response;
-  assertLimited(await gateway.chat(chatBody({ stream: true })));
-  open();
-  await second.ended;
-  await linesOf(gateway, 4);
-  assert.equal((await chat()).status, 200);
-});
 
 test('the limits of server and client hold beside each other; /health and wrong keys are not counted', async (t) => {
   const { gateway, p, open, chat } = await startHeld(t, {
@@ -146,64 +116,3 @@ test('what is in flight over reloads counts on, also where the provider was remo
   await withLimit(1);
   assert.equal((await chat()).status, 200);
 });
-
-/** Provider `p`, with one slot: it holds the stream of `p/held` until `open`, and fails for others. */
-async function startFailing(t: TestContext) {
-  const { opened, open } = createGate();
-  t.after(open);
-  const script: Script = async (request, response) => {
-    if (modelOf(request) !== 'held') return failWith(503)(request, response);
-    await opened;
-    return answerWell(request, response);
-  };
-  const providers = { p: { script, lines: ONE }, q: {} };
-  const started = await scenario(t, { fallback: ['q'], providers });
-  /** Takes the slot; returns what gives it back. */
-  const hold = async () => {
-    const before = started.p.requests.length;
-    const held = openChat(started.gateway.port, chatBody({ model: 'p/held', stream: true }));
-    await inFlight(started.p, before + 1);
-    return async () => {
-      const ended = started.gateway.accessLines().length;
-      open();
-      await held.ended;
-      await linesOf(started.gateway, ended + 1);
-    };
-  };
-  return { ...started, hold };
-}
-
-test('a provider that was not asked because of its limit keeps its circuit as it is', async (t) => {
-  const { gateway, hold } = await startFailing(t);
-  assert.equal(await triesOfNext(gateway), 'p:503 q:200');
-  assert.equal(await triesOfNext(gateway), 'p:503 q:200');
-  const release = await hold();
-  assert.equal(await triesOfNext(gateway), 'p:limit q:200');
-  await release();
-  assert.equal(await triesOfNext(gateway), 'p:503 q:200');
-  assert.equal(await triesOfNext(gateway), 'p:circuit_open q:200');
-});
-
-for (const isOpen of [false, true]) {
-  const what = isOpen
-    ? 'whose circuit was open, and which then had no free slot,'
-    : 'without a free slot';
-  test(`the 429 of a provider ${what} is answered and logged as its own if the fallback fails`, async (t) => {
-    const { gateway, q, hold } = await startFailing(t);
-    const failures = isOpen ? 3 : 0;
-    q.script = async (request, response) => {
-      if (isOpen && q.requests.length > failures) await hold();
-      return failWith(500, { headers: { 'x-request-id': 'of-q' } })(request, response);
-    };
-    for (let round = 0; round < failures; round += 1) await gateway.chat(chatBody());
-    if (!isOpen) await hold();
-    const { status, headers } = await gateway.chat(chatBody());
-    assert.deepEqual([status, headers['x-gateway-provider']], [429, 'p']);
-    const line = (await linesOf(gateway, failures + 1)).at(-1);
-    assert.equal(triesOf(line), isOpen ? 'p:circuit_open q:500 p:limit' : 'p:limit q:500');
-    assert.deepEqual(
-      [line?.['provider'], line?.['upstream_request_id'], line?.['reason']],
-      ['p', undefined, 'provider_concurrency'],
-    );
-  });
-}

@@ -3,18 +3,10 @@
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
-import { replaceRandom, useManualTimers, stopClock } from '../support/clock.ts';
-import { chatBody, providerToml, startGateway, STREAM, type LogLine } from '../support/gateway.ts';
-import { errorAfter, eventually, openChat, lineOf } from '../support/streams.ts';
-import {
-  answerWell,
-  CHUNK,
-  failWith,
-  sendEvents,
-  sendJson,
-  startUpstream,
-  type Script,
-} from '../support/upstream.ts';
+import { replaceRandom, stopClock } from '../support/clock.ts';
+import { chatBody, providerToml, startGateway, type LogLine } from '../support/gateway.ts';
+import { eventually } from '../support/streams.ts';
+import { answerWell, failWith, sendJson, startUpstream, type Script } from '../support/upstream.ts';
 
 const KEYS = { a: 'sk-key-a-canary-01', b: 'sk-key-b-canary-02', c: 'sk-key-c-canary-03' };
 type Key = keyof typeof KEYS;
@@ -161,14 +153,6 @@ describe('a pool of keys', () => {
     assert.equal(gateway.accessLines()[0]!['upstream_request_id'], 'limited');
   });
 
-  test('of revoked keys alone is asked with one of them while all rest', async (t) => {
-    const { ask, clock } = await start(t, { a: fail(401), b: fail(401) });
-    for (const told of ['401! ab', '401 a', '401 b']) {
-      assert.equal(await ask(), told);
-      clock.nowMs += 1;
-    }
-  });
-
   test('serves again once a key works that is in cooldown for a 403: that was about a request', async (t) => {
     const limited = fail(429, { 'retry-after': '3600' });
     const { ask } = await start(t, { a: limited, b: forbidden });
@@ -180,77 +164,12 @@ describe('a pool of keys', () => {
     for (const key of 'ababa') assert.equal(await other.ask(), `200 ${key}`);
   });
 
-  test('is retried after the wait of its last 429, and then falls back', async (t) => {
-    const timers = useManualTimers(t);
-    const q = await startUpstream(t, answerWell);
-    const { gateway, clock, asked } = await start(
-      t,
-      { a: fail(429, { 'retry-after': '9' }), b: fail(429, { 'retry-after': '4' }) },
-      { p: 'retries = 1', more: `[providers]\nfallback = ["q"]\n${providerToml(q, 'q')}` },
-    );
-    const reply = gateway.chat(chatBody());
-    await eventually(() => timers.running().includes(4000), 'the wait');
-    assert.equal(asked(), 'ab', 'one key after the other without a wait');
-    clock.nowMs += 4000;
-    timers.advance(4000);
-    assert.equal((await reply).headers['x-gateway-provider'], 'q');
-    assert.equal(asked(), 'b', 'the other one is in cooldown');
-  });
-
-  test('is not retried with a key that was refused during the wait', async (t) => {
-    const timers = useManualTimers(t);
-    const scripts = { a: failWith(503), b: fail(401) };
-    const { gateway, asked } = await start(t, scripts, { p: 'retries = 1' });
-    const first = gateway.chat(chatBody());
-    await eventually(() => timers.running().includes(250), 'the wait');
-    assert.equal(asked(), 'a');
-    scripts.a = answerWell;
-    for (let count = 0; count < 2; count += 1) await gateway.chat(chatBody());
-    assert.match(asked(), /b/, 'one of them has the key that is refused');
-    timers.advance(250);
-    assert.equal((await first).status, 200);
-    assert.equal(asked(), 'a');
-  });
-
-  const inside: Record<string, [Script, stream: boolean]> = {
-    'a first event with a 429': [
-      (_, response) => sendEvents(response, 'data: {"error":{"message":"no","code":429}}\n\n'),
-      true,
-    ],
-    'a first event with a 401': [
-      (_, response) => sendEvents(response, 'data: {"error":{"message":"no","code":"401"}}\n\n'),
-      true,
-    ],
-    'a 200 with a 403 in its body': [
-      (_, response) => sendJson(response, { error: { message: 'no', code: 403 } }),
-      false,
-    ],
-  };
-  for (const [what, [script, stream]] of Object.entries(inside)) {
-    test(`goes on to the next key after ${what}`, async (t) => {
-      const { ask } = await start(t, { a: script, b: answerWell });
-      assert.deepEqual([await ask({ stream }), await ask({ stream })], ['200 ab', '200 b']);
-    });
-  }
-
   test('does not try another key after a failure that is none of the key, or a refusal by content policy, and none is in cooldown', async (t) => {
     const { ask, scripts, rests } = await start(t, { a: answerWell, b: answerWell });
     for (const status of [400, 402, 403, 404, 422, 500, 503]) {
       scripts.a = fail(status, {}, status === 403 ? 'content_policy_violation' : 'x');
       assert.deepEqual([await ask(), await ask()], [`${status} a`, '200 b']);
     }
-    assert.deepEqual(rests(), []);
-  });
-
-  test('does not try another key once an answer has begun, whatever its stream then says', async (t) => {
-    const error = 'data: {"error":{"message":"over quota","code":429}}\n\n';
-    const { gateway, asked, rests } = await start(t, {
-      a: (_, response) => sendEvents(response, CHUNK + error),
-      b: answerWell,
-    });
-    const { text } = await gateway.chat(STREAM);
-    assert.equal(errorAfter(text, CHUNK).code, 'RATE_LIMIT_ERROR');
-    assert.equal(asked(), 'a');
     assert.deepEqual(rests(), []);
   });
 
@@ -278,23 +197,6 @@ describe('a pool of keys', () => {
       assert.deepEqual([await ask(), await ask()], ['200 b', '200 b']);
     });
   }
-
-  test('is not asked again when the client has left between two keys', async (t) => {
-    const { gateway, upstream, asked } = await start(t, {
-      a: (_, response) => {
-        response.writeHead(401, { 'content-type': 'application/json' });
-        response.write('{"error":');
-      },
-      b: answerWell,
-    });
-    const { leave } = openChat(gateway.port);
-    await eventually(() => upstream.requests.length === 1, 'the first key');
-    const { closed } = upstream.requests[0]!;
-    leave();
-    await closed;
-    assert.equal((await lineOf(gateway))['outcome'], 'client_closed');
-    assert.equal(asked(), 'a');
-  });
 });
 
 describe('the model list of a provider with several keys', () => {

@@ -185,19 +185,6 @@ describe('x-gateway-fallback: off', { concurrency: true }, () => {
     }
     assert.deepEqual(asked(), [3, 0]);
   });
-
-  const headers = { 'x-gateway-fallback': 'off' };
-  test('of an alias asks its first target alone, also while its circuit is open', async (t) => {
-    const { gateway, asked } = await scenario(t, {
-      providers: { p: failWith(503), q: answerWell },
-      more: '[aliases]\na = ["p/m", "q/m"]\n',
-    });
-    const body = chatBody({ model: 'a' });
-    for (let round = 0; round < 4; round += 1) await gateway.chat(body);
-    assert.deepEqual(asked(), [3, 4]);
-    assert.equal((await gateway.chat(body, { headers })).status, 503);
-    assert.deepEqual(asked(), [4, 4]);
-  });
 });
 
 test('over a reload requests in flight go by the settings that they began with', async (t) => {
@@ -226,14 +213,4 @@ test('over a reload requests in flight go by the settings that they began with',
   const statuses = (await Promise.all([...before, ...after])).map(({ status }) => status);
   assert.deepEqual(statuses, [502, 502, 200, 502, 200]);
   assert.equal(q.requests.length, 1);
-});
-
-test('x-gateway-tries is on answers and errors that took more than one try, and on no others', async (t) => {
-  const { gateway, p, q } = await start(t, failWith(503));
-  const triesOf = async () => (await gateway.chat(chatBody())).headers['x-gateway-tries'];
-  assert.equal(await triesOf(), '2');
-  q.script = failWith(500);
-  assert.equal(await triesOf(), '2');
-  p.script = answerWell;
-  assert.equal(await triesOf(), undefined);
 });
