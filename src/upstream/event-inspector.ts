@@ -24,11 +24,11 @@ const MAX_EVENT_BYTES = 16_777_216;
 const MAX_CHOICES = 1000;
 const DIGIT_0 = 0x30;
 /**
- * Members up to their values, signs of an error or of the end, and comments, to step over them. JSON escapes quotes inside
+ * Members up to their values, signs of an error or of the end, and comments, also behind a byte order mark, to step over them. JSON escapes quotes inside
  * strings, so a word in quotes is a whole name or a whole value.
  */
 const SIGNS =
-  /"(?:errors?"|(index|model|finish_reason|usage)"[ \t]*:[ \t]*)|\[D|^(?:event|error):|^:.*/gm;
+  /"(?:errors?"|(index|model|finish_reason|usage)"[ \t]*:[ \t]*)|\[D|^(?:event|error):|^(?:\u00ef\u00bb\u00bf)?(:).*/gm;
 /** From the end of one line of data to the next one's value. */
 const NEXT_DATA = /(?:\r\n|\n|\r)data:/g;
 
@@ -209,7 +209,7 @@ export function scanEvents(events: Buffer, isModelWanted: boolean) {
     const name = sign[1];
     const start = SIGNS.lastIndex;
     const byte = events[start];
-    if (name === undefined) isSuspicious ||= !sign[0].startsWith(':');
+    if (name === undefined) isSuspicious ||= sign[2] !== ':';
     else if (name === 'finish_reason') finishReason = readString(events, start) || finishReason;
     else if (name === 'index' && byte !== DIGIT_0) index = 'other';
     else if (name === 'index' && index === 'none') index = '0';

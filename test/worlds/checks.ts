@@ -130,7 +130,7 @@ function checkEnds(exchange: Exchange, report: Report): void {
   if (!answer) return;
   const hasLeft = leftAtMs !== undefined;
   if (answer.end === 'open' && !hasLeft) report('ends', 'the answer never ends', exchange);
-  if (!answer.headers.get('content-type')?.startsWith('text/event-stream')) return;
+  if (!/^text\/event-stream/i.test(answer.headers.get('content-type') ?? '')) return;
   const text = textOf(answer);
   const dones = text.match(/^data: *\[DONE\] *$/gm)?.length ?? 0;
   const errors = text.match(/^data: \{"error":\{"type"/gm)?.length ?? 0;

@@ -9,6 +9,8 @@ import type { Random } from '../support/random.ts';
 
 /** Of the wall clock when a world begins. */
 const EPOCH_MS = Date.UTC(2026, 0, 1);
+/** What the wall clock shows, in whole milliseconds. */
+export const wallClockMs = (worldMs: number) => EPOCH_MS + Math.floor(worldMs);
 const MAX_TIMER_MS = 2 ** 31 - 1;
 /** A world that has not ended by then never does. */
 const MAX_STEPS = 400_000;
@@ -197,7 +199,7 @@ function replaceGlobals(): void {
   Object.defineProperty(performance, 'timeOrigin', {
     get: () => (current ? EPOCH_MS : timeOrigin),
   });
-  Date.now = () => (current ? EPOCH_MS + Math.floor(current.clock.nowMs) : date());
+  Date.now = () => (current ? wallClockMs(current.clock.nowMs) : date());
   Math.random = () => (current ? current.random.next() : mathRandom());
   http.createServer = ((...args: Parameters<typeof createServer>) => {
     const server = createServer(...args);

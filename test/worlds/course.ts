@@ -161,6 +161,7 @@ function readTry(made: Try, course: Omit<Course, 'visits'>): ReadTry {
   const reading = readReply(made.reply, {
     limitMs: Math.min(provider.timeout ?? timeout, first) * 1000,
     idleMs: stream_idle_timeout * 1000,
+    begunAtMs: made.atMs,
     isStream,
     refusesEmpty: course.settings.server.empty_answers === 'fail',
     takesUsageOut: provider.stream_usage && isStream && !chat!.asksForUsage,

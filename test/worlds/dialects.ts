@@ -168,6 +168,7 @@ export function errorEvent(json: string, random: Random): string {
     `event: error\ndata: ${json}\n\n`,
     `error: ${json}\n\n`,
     `${json}\n\n`,
+    `${lines.join('\n')}\n\n`,
     `${lines.map((line) => `data: ${line}`).join('\n')}\n\n`,
   ]);
 }

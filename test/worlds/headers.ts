@@ -29,7 +29,7 @@ export function checkHeaders(course: Course, report: Report): void {
   const expected = expectedFrom(course);
   const own = [...FRAMING, ...OWN, ...OF_ERRORS];
   if (exchange.ask.chat) own.push(...OF_CHATS, 'x-upstream-request-id');
-  if (answer.headers.get('content-type')?.startsWith('text/event-stream')) {
+  if (/^text\/event-stream/i.test(answer.headers.get('content-type') ?? '')) {
     own.push(...OF_STREAMS);
     if (answer.headers.get('x-accel-buffering') !== 'no') wrong('a stream may be buffered');
     if (answer.headers.get('cache-control') !== 'no-cache, no-transform')

@@ -4,6 +4,7 @@
  */
 
 import { type Ask, type ErrorPlan, type Item, type Reply, type Settings } from './plan.ts';
+import { wallClockMs } from './clock.ts';
 import { phraseOf } from './replies.ts';
 
 const ERROR_BODY_MS = 1000;
@@ -176,14 +177,16 @@ function apiError(error: ErrorPlan, seconds: number | undefined, isEvent: boolea
 /** The client's own mistakes (decisions.md, Process). */
 const REJECTED = new Set([400, 413, 422, 451]);
 
-/** What a provider asks for, in whole seconds: as seconds or a date, which is past here, of several the first; or in milliseconds. */
-function secondsOf({ headers }: Reply): number | undefined {
+/** What a provider asks for, in whole seconds: as seconds or a date, of several the first; or in milliseconds. */
+function secondsOf({ headers }: Reply, worldMs: number): number | undefined {
   const header = (name: string) => headers.find(([one]) => one === name)?.[1];
   const ms = header('retry-after-ms');
   const text = header('retry-after') ?? (ms && `${Number(ms) / 1000}`);
   const seconds = Number.parseFloat(text ?? '');
   if (text === undefined || text === 'soon') return undefined;
-  return Number.isNaN(seconds) ? 1 : Math.max(1, Math.ceil(seconds));
+  const [date = ''] = text.split(/(?<=GMT), /);
+  const fromDate = () => (Date.parse(date) - wallClockMs(worldMs)) / 1000;
+  return Math.max(1, Math.ceil(Number.isNaN(seconds) ? fromDate() : seconds));
 }
 
 /** An empty text, null, an empty list or object. */
@@ -227,6 +230,8 @@ export interface Limits {
   /** Of one try, until the answer, or its begin. */
   readonly limitMs: number;
   readonly idleMs: number;
+  /** When the try began. */
+  readonly begunAtMs: number;
   readonly isStream: boolean;
   readonly takesUsageOut: boolean;
   /** `empty_answers = "fail"`. */
@@ -265,20 +270,25 @@ export function readReply(reply: Reply, limits: Limits): Reading {
     const limit = Math.min(limitMs, beganMs + ERROR_BODY_MS);
     const endMs = reply.end === 'hang' ? Infinity : last.atMs;
     const error = endMs < limit && reply.end === 'end' ? reply.items[0]?.error : undefined;
-    const failure = apiError(error ?? { status }, secondsOf(reply), false);
-    return fail(Math.min(endMs, limit), failure);
+    const atMs = Math.min(endMs, limit);
+    const seconds = secondsOf(reply, limits.begunAtMs + atMs);
+    return fail(atMs, apiError(error ?? { status }, seconds, false));
   }
   if (status < 200 || status > 299 || status === 204 || header('content-encoding') === 'gzip') {
     return fail(beganMs, badGateway());
   }
   const type = header('content-type') ?? '';
-  if (isStream && type.startsWith('text/event-stream')) return readStream(reply, pieces, limits);
-  if (!isStream && type.startsWith('text/event-stream')) return fail(beganMs, badGateway());
+  const isEvents = /^text\/event-stream\b/i.test(type);
+  if (isEvents && isStream) return readStream(reply, pieces, limits);
+  if (isEvents) return fail(beganMs, badGateway());
   if (reply.end === 'hang' || last.atMs > limitMs) return late(true);
   if (reply.end === 'cut') return fail(last.atMs, badGateway());
   const text = reply.items.map((item) => item.text).join('');
   const error = reply.items[0]?.error;
-  if (error) return fail(last.atMs, apiError(error, secondsOf(reply), false));
+  if (error) {
+    const seconds = secondsOf(reply, limits.begunAtMs + last.atMs);
+    return fail(last.atMs, apiError(error, seconds, false));
+  }
   const json = parse(text) as Completion | undefined;
   if (!json) {
     const wrong = { status: 500, type: 'internal_error', code: 'SERIALIZATION_ERROR' };
@@ -369,7 +379,10 @@ function readStream(reply: Reply, pieces: readonly Piece[], limits: Limits): Rea
       if (isDone) return end(atMs, undefined);
       continue;
     }
-    if (item.kind === 'error') return end(atMs, apiError(item.error!, secondsOf(reply), true));
+    if (item.kind === 'error') {
+      const seconds = secondsOf(reply, limits.begunAtMs + atMs);
+      return end(atMs, apiError(item.error!, seconds, true));
+    }
     if (item.kind === 'data') {
       const json = dataOf(item.text);
       const choices = Array.isArray(json?.choices) ? (json.choices as readonly Choice[]) : [];

@@ -169,6 +169,8 @@ export interface Reply {
   readonly status: number;
   readonly headers: readonly (readonly [name: string, value: string])[];
   readonly items: readonly Item[];
+  /** What is sent at the same moment comes in one piece. */
+  readonly isJoined?: boolean | undefined;
   readonly end: 'end' | 'cut' | 'hang';
   readonly endMs: number;
   /** A part of an event before the end. */

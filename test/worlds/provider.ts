@@ -19,7 +19,7 @@ import {
 import type { Transport } from '../../src/upstream/transport.ts';
 import type { Clock } from './clock.ts';
 import type { History, Try } from './history.ts';
-import type { Item, Plan, Reply } from './plan.ts';
+import type { Plan, Reply } from './plan.ts';
 import { answerWell, listModels } from './replies.ts';
 
 /** As net, undici and llhttp report them. */
@@ -153,7 +153,7 @@ class ProviderReply implements UpstreamResponse, ByteSource {
         if (code) return this.#end(networkError(code, failure));
         this.#try.headAtMs = this.#clock.nowMs;
         this.#settle.resolve(this);
-        return this.#send(0);
+        return this.#send(piecesOf(this.#try.reply));
       });
     });
   }
@@ -171,32 +171,21 @@ class ProviderReply implements UpstreamResponse, ByteSource {
     if (!this.#isPaused && this.#isOver) this.#endSink();
   }
 
-  #send(index: number): void {
-    const { items, end, endMs, rest } = this.#try.reply;
-    const item = items[index];
-    if (item) {
-      const next = () => this.#send(index + 1);
-      if (item.waitMs > 0) this.#after(item.waitMs, () => this.#sendItem(item, next));
-      else this.#sendItem(item, next);
+  #send([piece, ...others]: readonly Piece[]): void {
+    if (piece) {
+      const send = () => {
+        this.#push(piece.bytes);
+        this.#send(others);
+      };
+      if (piece.waitMs > 0) this.#after(piece.waitMs, send);
+      else send();
       return;
     }
+    const { end, endMs, rest } = this.#try.reply;
     this.#after(endMs, () => {
       if (rest !== '') this.#push(Buffer.from(rest));
       if (end === 'end') this.#end(undefined);
       if (end === 'cut') this.#end(networkError('UND_ERR_SOCKET', 'inBody'));
-    });
-  }
-
-  #sendItem({ text, cut }: Item, next: () => void): void {
-    const bytes = Buffer.from(text);
-    if (!cut) {
-      this.#push(bytes);
-      return next();
-    }
-    this.#push(bytes.subarray(0, cut.at));
-    return this.#after(cut.waitMs, () => {
-      this.#push(bytes.subarray(cut.at));
-      next();
     });
   }
 
@@ -236,6 +225,26 @@ class ProviderReply implements UpstreamResponse, ByteSource {
     this.#sink = undefined;
     sink?.end(this.#error);
   }
+}
+
+interface Piece {
+  readonly waitMs: number;
+  readonly bytes: Buffer;
+}
+
+function piecesOf({ isJoined, items }: Reply): Piece[] {
+  const pieces: Piece[] = [];
+  const add = (waitMs: number, bytes: Buffer) => {
+    const last = pieces.at(-1);
+    if (!isJoined || waitMs > 0 || !last) pieces.push({ waitMs, bytes });
+    else pieces.splice(-1, 1, { ...last, bytes: Buffer.concat([last.bytes, bytes]) });
+  };
+  for (const { cut, text, waitMs } of items) {
+    const bytes = Buffer.from(text);
+    add(waitMs, bytes.subarray(0, cut?.at));
+    if (cut) add(cut.waitMs, bytes.subarray(cut.at));
+  }
+  return pieces;
 }
 
 /** Names and values in turn; repeated ones are joined. */

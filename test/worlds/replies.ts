@@ -20,6 +20,11 @@ type Pair = readonly [name: string, value: string];
 
 const JSON_TYPE: Pair = ['content-type', 'application/json'];
 const STREAM_TYPE: Pair = ['content-type', 'text/event-stream; charset=utf-8'];
+const STREAM_TYPES: readonly Pair[] = [
+  STREAM_TYPE,
+  ['content-type', 'text/event-stream'],
+  ['content-type', 'Text/Event-Stream;charset=UTF-8'],
+];
 const PLAIN: Omit<Reply, 'items' | 'headers'> = {
   connectMs: 0.11,
   headMs: 2.3,
@@ -91,9 +96,10 @@ function chunk(
   delta: object,
   finish_reason: string | null = null,
   index: number | undefined = 0,
+  usage?: unknown,
 ): string {
   const choices = [{ index, delta, finish_reason }];
-  return JSON.stringify({ object: 'chat.completion.chunk', choices });
+  return JSON.stringify({ object: 'chat.completion.chunk', choices, usage });
 }
 
 /** The reply to a request for which the plan has none. */
@@ -149,7 +155,8 @@ function timing(random: Random, isSlow: boolean) {
 /** A reply that is an answer, at once or slowly. */
 export function anAnswer(ask: AskedFor, random: Random, isSlow: boolean): Reply {
   const common = { ...PLAIN, ...timing(random, isSlow), headers: headersOf(random) };
-  if (ask.chat?.isStream) return { ...common, ...aStream(ask, random, isSlow) };
+  const isJoined = random.oneIn(2);
+  if (ask.chat?.isStream) return { ...common, ...aStream(ask, random, isSlow), isJoined };
   const json = someCompletion(ask.id, random);
   const isCut = random.oneIn(4);
   const at = random.integer(1, json.text.length - 1);
@@ -225,19 +232,20 @@ function aStream(ask: AskedFor, random: Random, isSlow: boolean): Pick<Reply, 'i
   const choices = random.oneIn(8) ? random.integer(2, 3) : 1;
   const step = random.pick([1, 1, 9]);
   const count = random.integer(1, 5);
-  const reason = random.pick(REASONS);
+  const usageOfChunk = random.pick([() => undefined, () => undefined, () => null, usageOf]);
   for (let n = 0; n < count; n += 1) {
     if (random.oneIn(10)) comment(random.pick(COMMENTS));
     const deltas = otherDeltas(
       `${ask.id}-${n} é "[DONE]" `.repeat(choices === 1 && random.oneIn(4000) ? 18_000 : 1),
     );
     const index = choices === 1 && random.oneIn(20) ? undefined : (n % choices) * step;
-    data(chunk(random.pick(deltas), random.oneIn(10) ? '' : null, index));
+    const unfinished = random.oneIn(10) ? '' : null;
+    data(chunk(random.pick(deltas), unfinished, index, usageOfChunk(6 + n)));
   }
   const finished = Math.min(choices, count) - (random.oneIn(12) ? 1 : 0);
   for (let index = 0; index < finished; index += 1) {
     const delta = random.oneIn(4) ? { content: 'end' } : {};
-    data(chunk(delta, reason, index * step));
+    data(chunk(delta, random.pick(REASONS), index * step, usageOfChunk(20 + index)));
   }
   const asksForUsage = ask.chat?.asksForUsage === true;
   if (asksForUsage || random.oneIn(3)) {
@@ -246,11 +254,13 @@ function aStream(ask: AskedFor, random: Random, isSlow: boolean): Pick<Reply, 'i
       { choices: [], usage, x_groq: 1 },
       { choices: [], usage },
       { usage, model: 'm' },
+      { choices: null, latency_checkpoint: { engine_ttft_ms: 1 }, usage },
+      { x: { usage: { total_tokens: 1 } }, choices: [], usage, timings: { predicted_n: [5] } },
     ]);
     data(
       JSON.stringify(
         random.oneIn(6)
-          ? { choices: [{ index: 0, delta: {}, finish_reason: reason }], usage }
+          ? { choices: [{ index: 0, delta: {}, finish_reason: random.pick(REASONS) }], usage }
           : last,
       ),
     );
@@ -260,12 +270,15 @@ function aStream(ask: AskedFor, random: Random, isSlow: boolean): Pick<Reply, 'i
   if (random.oneIn(20)) comment(': after');
   const [first, ...others] = items;
   const marked = { ...first!, text: `\ufeff${first!.text}` };
-  return { items: random.oneIn(12) ? [marked, ...others] : items, headers: [STREAM_TYPE] };
+  const headers = [random.oneIn(8) ? random.pick(STREAM_TYPES) : STREAM_TYPE];
+  return { items: random.oneIn(12) ? [marked, ...others] : items, headers };
 }
 
 function cutUp(item: Item, random: Random): Item {
   if (!random.oneIn(4)) return item;
-  const at = random.integer(1, item.text.length - 1);
+  const last = Buffer.byteLength(item.text) - 1;
+  // The line end that ends it is cut off by itself, or in two.
+  const at = random.oneIn(3) ? last - random.integer(0, 2) : random.integer(1, last);
   return { ...item, cut: { at, waitMs: random.oneIn(3) ? 0 : time(random, 0, 40) } };
 }
 
@@ -323,6 +336,22 @@ function strange(common: Reply, isStream: boolean, random: Random): Reply {
 const STATUSES = [
   400, 401, 403, 404, 408, 409, 413, 422, 429, 429, 429, 500, 501, 502, 503, 504, 520, 529,
 ];
+/** The dates are past, or may come while a world lasts, or behind it. */
+const RETRY_AFTER = [
+  '1',
+  '2',
+  '7.2',
+  '20',
+  '45',
+  '90',
+  'soon',
+  '3, 9',
+  'Wed, 21 Oct 2015 07:28:00 GMT',
+  'Thu, 01 Jan 2026 00:00:08 GMT',
+  'Thu, 01 Jan 2026 00:00:50 GMT',
+  'Thu, 01 Jan 2026 00:05:00 GMT, Thu, 01 Jan 2026 00:00:01 GMT',
+];
+
 /** Answers of a provider that is there, with an HTTP error. */
 export function anErrorStatus(random: Random): Reply {
   const status = random.pick(STATUSES);
@@ -332,9 +361,7 @@ export function anErrorStatus(random: Random): Reply {
     [],
     [],
     [],
-    ...['1', '2', '7.2', '20', '45', '90', 'soon', 'Wed, 21 Oct 2015 07:28:00 GMT', '3, 9'].map(
-      (value): Pair[] => [['retry-after', value]],
-    ),
+    ...RETRY_AFTER.map((value): Pair[] => [['retry-after', value]]),
     [['retry-after-ms', '1500']],
     [
       ['retry-after-ms', '9000'],
