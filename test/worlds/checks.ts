@@ -473,7 +473,7 @@ function checkError(text: string, failure: Failure, context: Context, wrong: Wro
 }
 
 function checkEvent(text: string, failure: Failure, context: Context, wrong: Wrong): void {
-  const [, event] = /(?:^|\n)data: (\{"error":\{"type".*)\n\n$/.exec(text) ?? [];
+  const [, event] = /(?:^|[\r\n])data: (\{"error":\{"type".*)\n\n$/.exec(text) ?? [];
   if (event === undefined) return wrong(`no error event: ${text}`);
   return checkError(event, failure, context, wrong);
 }
