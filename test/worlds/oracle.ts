@@ -322,6 +322,9 @@ interface Piece {
   readonly isLateLineFeed?: boolean;
 }
 
+/** Of an event that is cut off: a part of its data has come. Without it nothing is missing. */
+const BEGUN_DATA = /^(?:(?:data|error): ?[^\r\n]|[[{])/m;
+
 function piecesOf({ items, endMs, rest }: Reply, beganMs: number): Piece[] {
   const pieces: Piece[] = [];
   let atMs = beganMs;
@@ -367,8 +370,7 @@ function readStream(reply: Reply, pieces: readonly Piece[], limits: Limits): Rea
     if (item === 'end') {
       if (reply.end === 'hang') break;
       const isFinished = begun.size > 0 && [...begun].every((index) => finished.has(index));
-      const isWhole =
-        reply.end === 'end' && (reply.rest === '' || reply.rest.startsWith(':')) && isFinished;
+      const isWhole = reply.end === 'end' && !BEGUN_DATA.test(reply.rest) && isFinished;
       if (isWhole && beganMs === undefined) return end(atMs, refusesEmpty ? EMPTY : badGateway());
       return isWhole ? end(atMs, undefined, true) : end(atMs, badGateway());
     }
