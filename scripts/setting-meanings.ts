@@ -84,7 +84,8 @@ export const MEANINGS: Readonly<Record<string, string>> = {
     'what the names of its keys begin with; gateways with the same store and prefix share their limits',
   max_concurrent_requests:
     'requests in flight at the same time, streams until their end; 0 is unlimited',
-  requests_per_second: 'requests that the bucket is refilled with; 0 is unlimited',
+  requests_per_second:
+    'requests of clients, however often each is tried, that the bucket is refilled with; 0 is unlimited',
   burst_capacity: 'requests that the bucket holds',
 };
 

@@ -82,7 +82,7 @@ export class Call {
   onDisconnect(): void {
     this.cancellation.cancel(new ClientGone());
     const { reason } = this.cancellation;
-    // A drain has cut off what was being written.
+    // Cancelled before, by a drain or a broken upload: that is why it was cut off.
     if (reason instanceof GatewayError) this.record.failure ??= reason;
   }
 

@@ -32,7 +32,7 @@ export class ClientReply {
   isStream = false;
   /** False: the client has not taken what was written, or is gone, and the next parts wait. */
   hasRoom = true;
-  /** All that matters of the answer was written, although it has not ended: a client that leaves now has it. */
+  /** All that matters of the answer was passed to `write`, although it has not ended: a client that leaves once that is written has it. */
   isDelivered = false;
   /** Resolves when all is written or the client is gone. */
   readonly closed: Promise<void>;
@@ -56,7 +56,8 @@ export class ClientReply {
         clearInterval(this.#keepAlive);
         // On Node 20 writableFinished is also true if the socket died with data still buffered.
         const isWhole = response.writableFinished && !response.req.socket.destroyed;
-        if (!isWhole && !this.isDelivered) call.onDisconnect();
+        const isDelivered = this.isDelivered && this.#waiting.length === 0;
+        if (!isWhole && !isDelivered) call.onDisconnect();
         resolve();
       });
     });

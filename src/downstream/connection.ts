@@ -55,6 +55,7 @@ export class Connection {
   call: Call | undefined;
   /** Those behind it, in order of arrival: only the last may be incomplete. */
   readonly #waiting: Call[] = [];
+  /** The parser has failed: no other request can come. */
   #closesAfterQueue = false;
   /** The latest answer said `Connection: close` during its upload: no other request begins. */
   #closesAfterUpload = false;
@@ -119,7 +120,7 @@ export class Connection {
     this.#linger();
   }
 
-  /** Called when it is answered before its upload has ended: discards the rest, and closes the connection when that has ended and is answered. */
+  /** Called when the request is answered during its upload. Discards the rest of the upload; closes once upload and answer are over. */
   async closeAfterUpload(answered: Promise<void>): Promise<void> {
     const { request, awaitsContinue } = this.call!;
     this.#closesAfterUpload = true;

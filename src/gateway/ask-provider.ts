@@ -134,7 +134,7 @@ function endAttempt(
   attempt.recordEnd(failure);
   logAttempt('try', attempt, call, services.logger);
   if (failure instanceof ClientGone) throw failure;
-  // A stream was counted when it began. What says nothing of the provider is not counted.
+  // A stream was counted when it began. `recordFailure` leaves out what says nothing of the provider.
   if (failure) services.incidents.recordFailure(attempt, failure);
   else if (!chat.stream) services.incidents.watches.addGood(attempt);
   if (failure && failure.details.provider === undefined) throw failure;

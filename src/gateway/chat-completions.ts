@@ -46,7 +46,7 @@ export async function completeChat(
       }
     }
     if (isPostponed) {
-      attempt = await askProvider(first, asking, isPostponed);
+      attempt = await askProvider(first, asking, true);
       if (hasAnswered(attempt)) return;
     }
     // If all providers were skipped, it takes nothing of the client's limit.

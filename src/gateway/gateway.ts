@@ -76,7 +76,7 @@ export function createGateway(services: Services) {
           await reply.send(204, preflightHeaders(headers), '');
         } else {
           const client = identify(call);
-          // The global limits are in it; those of a key without a client are no others.
+          // It has the global limits in it; a key without a client has only those.
           const ofClient = limits.ofClients.get(client?.name)!;
           let refusal = ofClient.acquireSlot();
           if (refusal) throw refusal;

@@ -4,7 +4,7 @@ import { invalidRequest } from './errors.ts';
 
 export const QUOTE = 0x22;
 const COMMA = 0x2c;
-export const COLON = 0x3a;
+const COLON = 0x3a;
 const OPEN_BRACKET = 0x5b;
 const BACKSLASH = 0x5c;
 const CLOSE_BRACKET = 0x5d;

@@ -110,7 +110,7 @@ export function createLimiter(
       if (buckets.length === 0) return undefined;
       return store ? takeStored() : takeLocally();
     },
-    /** Puts that back if another limit refuses the request. */
+    /** Gives back what `takeRequest` took: the request was not sent. */
     refundRequest: (): void => charge(-1, ofRequests),
     /** The tokens of answers are to be told to `takeTokens`. */
     countsUsage: ofTokens.length > 0,

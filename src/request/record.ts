@@ -76,7 +76,7 @@ export class AccessRecord {
 }
 
 /**
- * One attempt at a provider. A class, so that all attempts have one shape: V8 would copy an object that grows member by
+ * One attempt at a provider, called a try in the log and the metrics. A class, so that all attempts have one shape: V8 would copy an object that grows member by
  * member.
  */
 export class Attempt {

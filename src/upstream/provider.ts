@@ -59,7 +59,7 @@ export function createOpenAIProvider(settings: ProviderSettings) {
   const fixed: Record<string, string> = Object.fromEntries(
     Object.entries(settings.headers).map(([name, value]) => [name, value.reveal()]),
   );
-  /** By the index of the key. */
+  /** By the index of the key. The settings may not name `authorization` (config/providers-section.ts). */
   const headers = apiKeys.map((apiKey) => ({
     'user-agent': USER_AGENT,
     ...fixed,

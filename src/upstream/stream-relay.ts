@@ -21,7 +21,7 @@ const MAX_CHUNK_BYTES = 65_536;
 const MAX_PREAMBLE_BYTES = 1_048_576;
 /** Interval at which a stream that waits for memory tries again. */
 const WAIT_MS = 10;
-/** As much of the idle limit as one wait for the client counts at most: a client that takes longer does not read. */
+/** One wait for the client takes up at most this part of the idle limit. */
 const COUNTED_PART = 0.1;
 /** Time for the upstream to end its reply after `[DONE]`, so that its connection can be reused. */
 const AFTER_DONE_MS = 5000;
@@ -235,8 +235,8 @@ class StreamRelay implements ByteSink {
   }
 
   /**
-   * Frees what is no longer held. Up to two reads of a socket are not counted: with the beginnings of their next events,
-   * streams that wait would take the room that is kept for one event. A blank line that was added needs no room.
+   * Frees what is no longer held. Up to two reads of a socket are not counted: the beginnings of the next events of all streams
+   * that wait would fill the room that is kept for one whole event. A blank line that was added needs no room.
    */
   #updateReservation(bytes: number): void {
     const heldBytes = bytes + this.#inspector.splitter.unfinished.size;
