@@ -488,6 +488,7 @@ function checkStream(
 ): void {
   const { course } = context;
   checkStatus(answer, [200], wrong);
+  if (textOf(answer).lastIndexOf('\ufeff') > 0) wrong('a byte order mark that is not its first');
   const isKeptAlive = course.settings.server.stream_keepalive > 0;
   // The gateway's comments come at any place, and those of a provider may come before its answer has begun.
   const strip = (text: string) =>
