@@ -35,6 +35,7 @@ export function check(plan: Plan, history: History): string[] {
   checkSums(history, courses, report);
   checkSecrets(history, report);
   checkHealth(history, report);
+  checkIncidents(history, courses, report);
   for (const exchange of history.exchanges) {
     checkEnds(exchange, report);
     checkLeaving(exchange, report);
@@ -97,6 +98,24 @@ function checkHealth({ exchanges, events }: History, report: Report): void {
     const text = textOf(answer).replace(/"version":"[^"]+"/, '"version":"…"');
     const expected = ask.method === 'HEAD' ? '' : `{"status":"${status}","version":"…"}`;
     if (text !== expected) report('health', text, exchange);
+  }
+}
+
+/** `incidents`: an incident of a provider counts its failures, and of them none that is the client's own mistake. */
+function checkIncidents(history: History, courses: readonly Course[], report: Report): void {
+  const tries = courses.flatMap(({ tryLines }) => tryLines);
+  const isFailure = (outcome: string) => /^(?:upstream_error|timeout|rate_limited)$/.test(outcome);
+  for (const event of history.events) {
+    if (event.kind !== 'line' || event.line.message !== 'incident') continue;
+    const { failures, kind, provider } = event.line;
+    if (provider === undefined) continue;
+    const own = tries.filter((one) => one.provider === provider && isFailure(one.outcome));
+    const lists = history.lists.filter((one) => one.provider === provider);
+    if (Number(failures ?? 1) > own.length + lists.length)
+      report(
+        'incidents',
+        `${String(kind)} of ${String(provider)} counts ${String(failures)} failures, and there were ${own.length}`,
+      );
   }
 }
 
