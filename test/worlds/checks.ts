@@ -114,7 +114,7 @@ function checkIncidents(history: History, courses: readonly Course[], report: Re
     if (Number(failures ?? 1) > own.length + lists.length)
       report(
         'incidents',
-        `${String(kind)} of ${String(provider)} counts ${String(failures)} failures, and there were ${own.length}`,
+        `${JSON.stringify({ kind, provider, failures })}, and it has failed ${own.length} times`,
       );
   }
 }
