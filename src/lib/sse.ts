@@ -6,7 +6,7 @@ export const LINE_FEED = 0x0a;
 const CARRIAGE_RETURN = 0x0d;
 const COLON = 0x3a;
 /** As latin1. */
-export const BYTE_ORDER_MARK = '\u00ef\u00bb\u00bf';
+const BYTE_ORDER_MARK = '\u00ef\u00bb\u00bf';
 /** No field of an event begins so. */
 const CONTINUES_JSON = /^[\s"{}\],]/;
 
@@ -145,6 +145,11 @@ export function* parseEvents(
 
 function decode(lines: string[]): string {
   return Buffer.from(lines.join('\n'), 'latin1').toString('utf8');
+}
+
+/** Behind a comment, a byte order mark would be part of the name of a field. */
+export function withoutMark(bytes: Buffer): Buffer {
+  return bytes.subarray(bytes.toString('latin1', 0, 3) === BYTE_ORDER_MARK ? 3 : 0);
 }
 
 /** Encodes an event with only a `data` field. `data` has no line ends: it is JSON or `[DONE]`. */

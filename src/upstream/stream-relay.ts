@@ -8,7 +8,7 @@ import { noRoom } from '../lib/byte-budget.ts';
 import type { ByteSink } from '../lib/byte-source.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import { GatewayError } from '../lib/errors.ts';
-import { BYTE_ORDER_MARK, encodeEvent } from '../lib/sse.ts';
+import { encodeEvent, withoutMark } from '../lib/sse.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { EventInspector, type Inspection } from './event-inspector.ts';
 import { endAtLineFeed } from './line-feed.ts';
@@ -120,16 +120,14 @@ class StreamRelay implements ByteSink {
     }
     const { attempt, call, services } = this.#context;
     const bytes = seen.take();
-    // Behind a comment, a byte order mark would be part of the name of a field.
-    const isMarkMisplaced =
-      call.reply.headersSent && bytes.toString('latin1', 0, 3) === BYTE_ORDER_MARK;
+    const toPass = call.reply.headersSent ? withoutMark(bytes) : bytes;
     this.#seen = undefined;
     attempt.beginAnswer();
     services.incidents.watches.addGood(attempt);
     call.bodyReservation.dropBody();
     call.reply.beginStream(this.#upstream.status, this.#headers);
     call.reply.onRoom = () => this.#resume();
-    return this.#pass({ ...found, toPass: bytes.subarray(isMarkMisplaced ? 3 : 0) });
+    return this.#pass({ ...found, toPass });
   }
 
   /** Returns whether the answer is whole, has no content, and may begin all the same. Throws if it will never begin. */
@@ -155,7 +153,7 @@ class StreamRelay implements ByteSink {
     if (seen.size === 0 || this.#inspector.hasPreamble || !reply.headersSent || !reply.hasRoom) {
       return;
     }
-    reply.write(seen.take());
+    reply.write(withoutMark(seen.take()));
     this.#updateReservation(0);
   }
 

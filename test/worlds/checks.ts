@@ -35,6 +35,7 @@ export function check(plan: Plan, history: History): string[] {
   checkSums(history, courses, report);
   checkSecrets(history, report);
   checkHealth(history, report);
+  checkIncidents(history, courses, report);
   for (const exchange of history.exchanges) {
     checkEnds(exchange, report);
     checkLeaving(exchange, report);
@@ -97,6 +98,24 @@ function checkHealth({ exchanges, events }: History, report: Report): void {
     const text = textOf(answer).replace(/"version":"[^"]+"/, '"version":"…"');
     const expected = ask.method === 'HEAD' ? '' : `{"status":"${status}","version":"…"}`;
     if (text !== expected) report('health', text, exchange);
+  }
+}
+
+/** `incidents`: an incident of a provider counts its failures, and of them none that is the client's own mistake. */
+function checkIncidents(history: History, courses: readonly Course[], report: Report): void {
+  const tries = courses.flatMap(({ tryLines }) => tryLines);
+  const isFailure = (outcome: string) => /^(?:upstream_error|timeout|rate_limited)$/.test(outcome);
+  for (const event of history.events) {
+    if (event.kind !== 'line' || event.line.message !== 'incident') continue;
+    const { failures, kind, provider } = event.line;
+    if (provider === undefined) continue;
+    const own = tries.filter((one) => one.provider === provider && isFailure(one.outcome));
+    const lists = history.lists.filter((one) => one.provider === provider);
+    if (Number(failures ?? 1) > own.length + lists.length)
+      report(
+        'incidents',
+        `${JSON.stringify({ kind, provider, failures })}, and it has failed ${own.length} times`,
+      );
   }
 }
 
@@ -488,6 +507,7 @@ function checkStream(
 ): void {
   const { course } = context;
   checkStatus(answer, [200], wrong);
+  if (textOf(answer).lastIndexOf('\ufeff') > 0) wrong('a byte order mark that is not its first');
   const isKeptAlive = course.settings.server.stream_keepalive > 0;
   // The gateway's comments come at any place, and those of a provider may come before its answer has begun.
   const strip = (text: string) =>

@@ -66,7 +66,7 @@ export class Client {
         onBytes: (bytes) => (this.#socket === socket ? this.#read(bytes) : onWasted()),
         onEnd: (how) => this.#socket === socket && this.#onEnd(how, socket),
       },
-      '192.0.2.7',
+      '::ffff:192.0.2.7',
     );
     this.#socket = socket;
     return this.#sendNext();

@@ -283,6 +283,7 @@ export function spellRequest(
     () => same(first('"metadata":{"model":"x","stream":"y","messages":[],"usage":[[1,"]}"]]}')),
     () => same(first('"model2":[1,{"model":2}],"Mode":["x"],"tools":[1,[2],{}]')),
     () => ({ body: first('"models":[]'), chat: { namesOthers: true } }),
+    () => ({ body: first('"Model\u017f":[]'), chat: { namesOthers: true } }),
     () => same(` \n${body}\r\n\t`),
     () => ({
       body: body.replace(JSON.stringify(model), () => written),

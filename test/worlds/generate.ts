@@ -41,7 +41,11 @@ interface Mood {
   /** Between two requests of a client. */
   readonly paceMs: number;
   readonly leavesOneIn: number;
+  /** Half of all tries are refused: for the key, the model or the limit. */
+  readonly isRefused?: boolean;
 }
+
+const REFUSALS = [401, 403, 404, 429, 429];
 
 const MODELS = ['m0', 'm1'];
 
@@ -68,7 +72,8 @@ export function generate(seed: number): Plan {
   };
   const further = createRandom(seed ^ 0x2545f491);
   const isTight = scene === 'any' && further.oneIn(16);
-  const mood = { ...any, ...MOODS[scene], ...(isTight ? TIGHT : {}) };
+  const isRefused = scene === 'any' && !isTight && createRandom(seed ^ 0x1b873593).oneIn(12);
+  const mood = { ...any, ...MOODS[scene], ...(isTight ? TIGHT : {}), isRefused };
   const rare = ofScene.oneIn(3) ? ofScene : undefined;
   const usual = withRare(settingsOf(scene, someSettings(random), ofScene), rare);
   const settings = withFurther(isTight ? tight(usual) : usual, further);
@@ -362,6 +367,7 @@ function anAsk(
   const { chat } = target;
   const asked = { id, chat };
   const someReply = (own: Random): Reply => {
+    if (mood.isRefused && own.oneIn(2)) return anErrorStatus(own, REFUSALS);
     if (rare && own.oneIn(6)) return anEmptyAnswer(asked, own);
     return own.oneIn(mood.failsOneIn) ? aFailure(asked, own) : anAnswer(asked, own, mood.isSlow);
   };

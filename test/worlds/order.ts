@@ -248,8 +248,17 @@ class Circuits {
     }
   }
 
-  skip({ candidate, atMs }: Visit, { begunAtMs, exchange }: Course): void {
+  skip(visit: Visit, course: Course): void {
+    const { candidate, atMs } = visit;
+    const { begunAtMs, candidates, exchange, visits } = course;
     if (this.#isOther(candidate, begunAtMs)) return;
+    if (visit === visits[0] && candidates && 'list' in candidates && !candidates.weights) {
+      // "Fewest requests in flight first" is among those that do not rest.
+      const list = candidates.isBalanced ? candidates.list.slice(0, candidates.balanced) : [];
+      const other = list.find((one) => !this.#both(one).some((circuit) => circuit.mayRest(atMs)));
+      if (other)
+        this.#report('balance', `${nameOf(other)} does not rest, and is not the first`, exchange);
+    }
     const [own, model] = this.#both(candidate);
     if (!own.mayRest(atMs) && !model.mayRest(atMs)) {
       const text = `${candidate.provider}/${candidate.model} is passed over, and does not rest`;
@@ -394,9 +403,7 @@ function checkKeysOf(
     .concat(lists.map((made) => ({ ...useOf(made), course: undefined, visit: undefined })))
     .filter((use) => use.provider === id)
     .toSorted((a, b) => a.order - b.order);
-  const cooldowns = uses.flatMap((use) =>
-    use.cooldown ? cooldownOf(use, use.cooldown, uses) : [],
-  );
+  const cooldowns = cooldownsOf(uses);
   const sessions = new Map<string, string>();
   for (const [index, use] of uses.entries()) {
     const { atMs, course, key, visit } = use;
@@ -433,16 +440,39 @@ function checkKeysOf(
 
 const isClose = (oneMs: number, otherMs: number) => Math.abs(oneMs - otherMs) < 0.01;
 
-/** A cooldown lasts until its time, or until the key works that was sent in it; of a 403, also another key that had one. */
-function cooldownOf(own: KeyUse, { fromMs, untilMs, status }: Cooldown, uses: readonly KeyUse[]) {
-  const works = uses.filter(({ atMs, workedAtMs, key }) => {
-    if (workedAtMs === undefined || workedAtMs < fromMs || atMs >= untilMs) return false;
-    if (key === own.key) return atMs > fromMs;
-    const before = uses.find((one) => one.key === key && one.cooldown?.status === 403);
-    return status === 403 && before?.cooldown !== undefined && before.cooldown.fromMs < atMs;
-  });
-  const endMs = Math.min(untilMs, ...works.map(({ workedAtMs }) => workedAtMs!));
-  return { key: own.key, fromMs, untilMs: endMs };
+/**
+ * A cooldown lasts until its time, until a later one takes its place, or until the key works that was sent in it; of a 403, also
+ * until another key does that had one.
+ */
+function cooldownsOf(uses: readonly KeyUse[]) {
+  const all: { key: string; status: number; fromMs: number; untilMs: number }[] = [];
+  const latestAt = (key: string, atMs: number) =>
+    all.findLast((one) => one.key === key && one.fromMs < atMs);
+  const begin = (key: string, next: Cooldown) => {
+    const latest = latestAt(key, next.fromMs);
+    if (latest && latest.untilMs > next.fromMs) {
+      if (latest.untilMs >= next.untilMs) return;
+      latest.untilMs = next.fromMs;
+    }
+    all.push({ ...next, key });
+  };
+  const work = ({ key, atMs: sentAtMs }: KeyUse, atMs: number) => {
+    const before = latestAt(key, sentAtMs);
+    if (!before || before !== latestAt(key, atMs)) return;
+    const alike = before.status === 403 ? all.filter(({ status }) => status === 403) : [before];
+    if (before.untilMs <= atMs) return;
+    for (const one of alike) one.untilMs = Math.min(one.untilMs, atMs);
+  };
+  const steps = uses.flatMap((use) => [
+    ...(use.cooldown
+      ? [{ atMs: use.cooldown.fromMs, run: () => begin(use.key, use.cooldown!) }]
+      : []),
+    ...(use.workedAtMs === undefined
+      ? []
+      : [{ atMs: use.workedAtMs, run: () => work(use, use.workedAtMs!) }]),
+  ]);
+  for (const { run } of steps.toSorted((one, other) => one.atMs - other.atMs)) run();
+  return all;
 }
 
 const keyOf = ({ headers }: Try) => headers.get('authorization')?.replace('Bearer ', '') ?? '';

@@ -342,8 +342,10 @@ const RETRY_AFTER = [
   '2',
   '7.2',
   '20',
-  '45',
-  '90',
+  '30',
+  '31',
+  '60',
+  '61',
   'soon',
   '3, 9',
   'Wed, 21 Oct 2015 07:28:00 GMT',
@@ -353,8 +355,8 @@ const RETRY_AFTER = [
 ];
 
 /** Answers of a provider that is there, with an HTTP error. */
-export function anErrorStatus(random: Random): Reply {
-  const status = random.pick(STATUSES);
+export function anErrorStatus(random: Random, statuses: readonly number[] = STATUSES): Reply {
+  const status = random.pick(statuses);
   const { error, text, type } = spellStatus(status, random);
   const told = random.pick<readonly Pair[]>([
     [],
