@@ -12,6 +12,7 @@ import {
   STREAM,
   triesOf,
   type TestGateway,
+  withoutRefill,
 } from '../support/gateway.ts';
 import { rawResponse, startRawUpstream } from '../support/raw-upstream.ts';
 import { byModel, scenario, type ScenarioSettings } from '../support/scenario.ts';
@@ -159,6 +160,21 @@ describe('fallback', { concurrency: true }, () => {
     q.script = fail(500);
     assert.equal(await ask(chatBody({ model: 'p/a 404' })), '404 p! (p:404 q:500)');
   });
+
+  for (const [id, told] of [
+    ['p', '429 p! (p:limit)'],
+    ['q', '200 r (p:503 q:limit r:200)'],
+  ] as const) {
+    const what = id === 'p' ? 'is the answer' : 'passes it over where it is a fallback';
+    test(`the rate limit of ${id} ${what}`, async (t) => {
+      const limit = 'requests_per_second = 1\nburst_capacity = 1';
+      const more = `[rate_limit]\nenabled = true\n[rate_limit.providers.${id}]\n${limit}`;
+      const settings = { more, adjust: withoutRefill, fallback: ['q', 'r'] };
+      const { ask } = await start(t, fail(503), settings);
+      assert.equal(await ask(), '200 q (p:503 q:200)');
+      assert.equal(await ask(), told);
+    });
+  }
 
   test('each fallback is tried once, in the listed order, and the requested provider not again; if all fail, its failure is the answer', async (t) => {
     const script = fail(503, { headers: { 'retry-after': '7' } });

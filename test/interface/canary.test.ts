@@ -20,6 +20,8 @@ import { CHUNK, completion, sendEvents, sendJson, type Script } from '../support
 /** Everything turned on that could print a key. */
 const LOUD = '[logging]\nlevel = "trace"\nverbose = true\n';
 const OTHER_KEYS = ['sk-proj-AbC123_dEf456', 'sk-ant-api03-****abcd', 'Bearer eyJhbGciOi.J9-x_y=='];
+/** Those of them that providers quote. */
+const QUOTED_KEYS = sweep(OTHER_KEYS, OTHER_KEYS.slice(0, 1));
 const STATUSES = sweep(
   [
     [300, 302, 307, 400, 401, 402, 403, 404, 405, 408, 409, 410, 413, 415, 418, 422, 429, 451, 499],
@@ -72,7 +74,7 @@ describe('the provider\u2019s key', () => {
   for (const [shape, echo] of Object.entries(ECHOES)) {
     test(`reaches no client when any error quotes it as ${shape}`, async (t) => {
       const { p: upstream, gateway } = await scenario(t, { more: LOUD });
-      for (const key of [PROVIDER_KEY, ...OTHER_KEYS]) {
+      for (const key of [PROVIDER_KEY, ...QUOTED_KEYS]) {
         for (const status of [...STATUSES, 200]) {
           const location = `${upstream.baseUrl}/elsewhere?key=${PROVIDER_KEY}`;
           const headers = { location, 'set-cookie': `k=${key}`, server: key };
@@ -167,7 +169,8 @@ describe('the provider\u2019s key', () => {
 
   test('is in nothing that the admin port shows, and no token or content either', async (t) => {
     let answer: Script = () => {};
-    for (const [shape, echo] of Object.entries(ECHOES)) {
+    const shapes = Object.entries(ECHOES);
+    for (const [shape, echo] of sweep(shapes, shapes.slice(0, 4))) {
       const script: Script = (request, response) => answer(request, response);
       const { gateway } = await scenario(t, {
         providers: { p: script, q: script },
@@ -176,7 +179,7 @@ describe('the provider\u2019s key', () => {
         more: `${LOUD}[admin]\nport = 0\n`,
       });
       const messages = [{ role: 'user', content: 'canary-of-content' }];
-      for (const key of sweep([...OTHER_KEYS, PROVIDER_KEY], [OTHER_KEYS[0]!, PROVIDER_KEY])) {
+      for (const key of [...QUOTED_KEYS, PROVIDER_KEY]) {
         const event = `event: error\ndata: ${JSON.stringify(echo(key))}\n\n`;
         answer = (_, response) => sendEvents(response, CHUNK + event);
         await gateway.chat(chatBody({ messages, stream: true }));
