@@ -89,10 +89,11 @@ function checkSecrets({ events, exchanges }: History, report: Report): void {
 function checkHealth({ exchanges, events }: History, report: Report): void {
   const drainMs = events.find(({ kind }) => kind === 'drain')?.atMs ?? Infinity;
   for (const exchange of exchanges) {
-    const { answer, ask } = exchange;
+    const { answer, ask, lines } = exchange;
     const isAsked = pathOf(ask) === '/health' && /^(?:GET|HEAD)$/.test(ask.method);
     if (!answer || !isAsked || answer.status === 400 || ask.leaves) continue;
-    const isDraining = answer.headAtMs >= drainMs;
+    // A client that is slow to read has it later.
+    const isDraining = (lines[0]?.atMs ?? answer.headAtMs) >= drainMs;
     if (answer.status !== (isDraining ? 503 : 200)) report('health', `${answer.status}`, exchange);
     const status = isDraining ? 'draining' : 'healthy';
     const text = textOf(answer).replace(/"version":"[^"]+"/, '"version":"…"');
