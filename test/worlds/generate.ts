@@ -486,7 +486,9 @@ function aTarget(id: string, isStream: boolean, settings: Settings, random: Rand
   headers.push(['content-type', 'application/json']);
   if (random.oneIn(4)) headers.push(['tracestate', random.pick(['v=1,w=2', 'x'.repeat(513), 'é'])]);
   const { body, chat } = aBody(id, isStream, settings, random);
-  if (random.oneIn(12)) headers.push(['expect', '100-continue']);
+  const asksToContinue = random.oneIn(12);
+  // RFC 9110 10.1.1: not without content.
+  if (asksToContinue && body !== '') headers.push(['expect', '100-continue']);
   const isOld = random.oneIn(25);
   return {
     method: 'POST',
