@@ -29,6 +29,8 @@ const DIGIT_0 = 0x30;
  */
 const SIGNS =
   /"(?:errors?"|(index|model|finish_reason|usage)"[ \t]*:[ \t]*)|\[D|^(?:event|error):|^(?:\u00ef\u00bb\u00bf)?(:).*/gm;
+/** Of some providers with spaces around it. */
+const DONE_MARK = /^[ \t]*\[DONE\][ \t]*$/;
 /** From the end of one line of data to the next one's value. */
 const NEXT_DATA = /(?:\r\n|\n|\r)data:/g;
 
@@ -139,7 +141,7 @@ export class EventInspector {
       const json = parseUntrustedJson(data);
       const error = this.#errorIn(event, json);
       if (error) return { toPass: events.subarray(0, start), error };
-      if (isDoneMark(data)) {
+      if (DONE_MARK.test(data)) {
         this.isDone = true;
         this.isEndOpen = this.splitter.isLineEndOpen && end === events.length;
         return { toPass: events.subarray(0, end) };
@@ -183,7 +185,7 @@ export class EventInspector {
       reportsError(reported) ? errorOf(reported, this.#context, true) : undefined;
     // Ollama and Gemini write one among the events, Gemini also over several lines.
     const bareError = bareJson === '' ? undefined : errorIn(parseUntrustedJson(bareJson));
-    if (bareError || data === '' || isDoneMark(data)) return bareError;
+    if (bareError || data === '' || DONE_MARK.test(data)) return bareError;
     if (data.length > MAX_PARSED_CHARACTERS) {
       return name === 'error' || isLongError(data) ? errorIn(ERROR_WITHOUT_TEXT) : undefined;
     }
@@ -222,15 +224,10 @@ export function scanEvents(events: Buffer, isModelWanted: boolean) {
 
 /** Returns whether the data of an event is not cut off. */
 export function isWholeData(data: string): boolean {
-  if (isDoneMark(data)) return true;
+  if (DONE_MARK.test(data)) return true;
   const json = new JsonScanner(() => {}, Infinity);
   json.push(Buffer.from(data));
   return json.finish() === undefined;
-}
-
-/** Clients look at how the data begins: with spaces around it, it is the end all the same. */
-function isDoneMark(data: string): boolean {
-  return data.trim() === '[DONE]';
 }
 
 /** From `start` to the end of the last line of data. Not cut out of the scanned text: V8 would keep all of that with it. */

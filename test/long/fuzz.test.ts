@@ -20,7 +20,7 @@ import { relayStream } from '../../src/upstream/stream-relay.ts';
 import { createService } from '../../src/app.ts';
 import { bodyOf } from '../support/byte-source.ts';
 import { parseChatRequest } from '../support/chat-request.ts';
-import { assertErrorObject, assertStreamEnd } from '../support/documented.ts';
+import { assertErrorObject, assertStreamEnd, isDoneMark } from '../support/documented.ts';
 import { parseReplies } from '../support/raw.ts';
 import { ROOT } from '../support/process.ts';
 import {
@@ -351,7 +351,7 @@ test(
       assert.deepEqual(await relay(cutUp(random, bytes), isCut, usageAdded), whole);
       if (!whole.hasBegun) return tally.add('refused');
       const code = assertStreamEnd(whole.text);
-      assert.equal(code === 'ok', whole.failure === '' || dataOf(whole.text).includes('[DONE]'));
+      assert.equal(code === 'ok', whole.failure === '' || dataOf(whole.text).some(isDoneMark));
       tally.add(code);
       // What is the gateway's own is at the end; everything before it is the provider's, or the blank line that it omitted.
       const own = /\n*data: (?:\[DONE\]|\{"error":.*\})\n\n$/.exec(whole.text)?.[0] ?? '';

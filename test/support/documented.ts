@@ -49,12 +49,15 @@ export function assertErrorObject(text: string, httpStatus?: number): string {
   return code;
 }
 
+/** With spaces around it too. */
+export const isDoneMark = (data: string) => /^[ \t]*\[DONE\][ \t]*$/.test(data);
+
 /**
  * Checks that a stream which has begun tells how it ended: `[DONE]`, or the error object in its last
  * event. Returns that error's code, `ok` where there is none.
  */
 export function assertStreamEnd(text: string): string {
   const data = dataOf(text);
-  if (data.includes('[DONE]')) return 'ok';
+  if (data.some(isDoneMark)) return 'ok';
   return assertErrorObject(data.at(-1) ?? assert.fail('an empty stream'));
 }
