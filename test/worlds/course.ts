@@ -198,7 +198,9 @@ export function answeredBy(course: Course) {
   );
   // Of several keys, a 429 says more than a 401 or 403.
   const hasKeys = providerOf(course, told.candidate.provider).api_keys.length > 1;
-  const status = exchange.answer?.status;
+  // A stream that a comment has begun has the status 200.
+  const isLimited = exchange.lines[0]?.line['outcome'] === 'rate_limited';
+  const status = isLimited ? 429 : exchange.answer?.status;
   const among = hasKeys ? failures.findLast((one) => one.status === status) : undefined;
   const own = last?.reading?.kind === 'answer' ? undefined : last?.reading?.failure;
   return { told, last, failure: among ?? own };
