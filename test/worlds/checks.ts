@@ -23,6 +23,8 @@ import type { Ask, Plan } from './plan.ts';
 const CLOSE_MS = 0.01;
 const LEAVING_MS = 1000;
 const AFTER_DONE_MS = 5000;
+/** The time limit of the drain that ends each world. */
+const LAST_DRAIN_MS = 1000;
 
 /** Returns what is wrong in a world, each with the name of its check. */
 export function check(plan: Plan, history: History): string[] {
@@ -58,8 +60,10 @@ export function check(plan: Plan, history: History): string[] {
 function cutOf({ incidents }: Plan, { events }: History): number {
   const drain = events.find(({ kind }) => kind === 'drain');
   const planned = incidents.find((one) => one.kind === 'drain');
-  if (!drain || planned?.kind !== 'drain') return Infinity;
-  return drain.atMs + planned.delayMs + planned.timeoutMs;
+  if (!drain) return Infinity;
+  return planned?.kind === 'drain'
+    ? drain.atMs + planned.delayMs + planned.timeoutMs
+    : drain.atMs + LAST_DRAIN_MS;
 }
 
 const textOf = (answer: Answer) =>

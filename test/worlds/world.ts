@@ -109,8 +109,8 @@ function run(plan: Plan): History {
     const isUnnoticed = ({ isUnnoticed: is, lines }: Exchange) => is && lines.length === 0;
     if (!history.exchanges.some(isUnnoticed)) {
       history.leftovers.push(...leftoversOf(service, connectionsOf(server), clock, atRest));
+      if (service.admin) history.metrics = scrape(servers[1]!, clock);
     }
-    if (service.admin) history.metrics = scrape(servers[1]!, clock);
     drain({ delayMs: 0, timeoutMs: 1000 });
     clock.run(() => events.at(-1)!.kind === 'drained' || events.some(isDrained));
     return history;
