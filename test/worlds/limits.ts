@@ -231,7 +231,7 @@ function requestSteps(course: Course, { add, levels, report, store, used }: Stat
   };
   const checkStored = () => {
     if (limits.length === 0) return isRefused && wrong('it is refused without a limit');
-    const ask = store!.claim(limits, begunAtMs);
+    const ask = store!.claim(limits, begunAtMs, 'asked', exchange.lines[0]!.atMs);
     if (!ask) return store!.isThere(begunAtMs) && wrong('the store is not asked');
     if (ask.toldAtMs === undefined || course.brokenAtMs <= ask.toldAtMs) return undefined;
     if ((ask.refusedForMs !== undefined) !== isRefused) wrong('the store has said otherwise');
@@ -373,6 +373,7 @@ class StoreView {
     limits: readonly Limit[],
     atMs: number,
     by: 'asked' | 'told' = 'asked',
+    untilMs = Infinity,
   ): StoreAsk | undefined {
     const rows = rowsOf(limits);
     const found = this.#asks.find((one) => {
@@ -382,6 +383,7 @@ class StoreView {
       return (
         isFree &&
         isOk &&
+        one.atMs <= untilMs &&
         Math.abs((by === 'told' ? (one.ask.toldAtMs ?? NaN) : one.atMs) - atMs) < CLOSE_MS
       );
     });
