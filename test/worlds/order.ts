@@ -179,7 +179,9 @@ function effectiveOf(id: string, { providers, server }: Settings): string {
   const own = providers.find((one) => one.id === id);
   const timeout = own?.timeout ?? server.timeout;
   const retries = own?.retries ?? server.retries;
-  const rows = Object.entries({ ...own, timeout, retries });
+  const all = Object.entries({ ...own, timeout, retries });
+  // A member that a change has taken out is there, and undefined.
+  const rows = all.filter(([, value]) => value !== undefined);
   return JSON.stringify(rows.toSorted(([a], [b]) => (a < b ? -1 : 1)));
 }
 
