@@ -1,7 +1,7 @@
 /** `limits`: nothing beyond a limit is let in, nothing within it is refused, and `Retry-After` is true. */
 
 import { isTimeKnown, providerOf, type Course, type Report, type Visit } from './course.ts';
-import type { History, StoreAsk } from './history.ts';
+import type { Exchange, History, StoreAsk } from './history.ts';
 import type { Settings } from './plan.ts';
 
 /** Of a token. */
@@ -136,6 +136,8 @@ interface State {
   readonly used: ReadonlyMap<string, number>;
   readonly levels: Levels;
   readonly store: StoreView | undefined;
+  /** When the latest try of a request has ended, by the log. */
+  readonly tryEnds: ReadonlyMap<Exchange, { readonly atMs: number; readonly order: number }>;
   readonly report: Report;
 }
 
@@ -145,7 +147,14 @@ export function checkLimits(history: History, courses: readonly Course[], report
   const levels = new Levels();
   const hasStore = courses.some(({ settings }) => settings.rateLimit.hasStore);
   const store = hasStore ? new StoreView(history) : undefined;
-  const state: State = { add, used, levels, store, report };
+  const tryEnds = new Map(
+    history.events.flatMap((event, order) =>
+      event.kind === 'line' && event.line.message === 'try' && event.exchange
+        ? [[event.exchange, { atMs: event.atMs, order: order + 0.25 }]]
+        : [],
+    ),
+  );
+  const state: State = { add, used, levels, store, tryEnds, report };
   const steps: Step[] = history.events.flatMap((event, order) =>
     event.kind === 'settings'
       ? { atMs: event.atMs, order, run: () => levels.use(event.settings) }
@@ -292,7 +301,7 @@ function tokensOf({ brokenAtMs, endAtMs, visits }: Course): readonly [least: num
 function visitSteps(
   visit: Visit,
   course: Course,
-  { add, levels, report, store, used }: State,
+  { add, levels, report, store, tryEnds, used }: State,
 ): Step[] {
   const { candidate, skipped, tries } = visit;
   if (skipped === 'circuit_open') return [];
@@ -335,7 +344,7 @@ function visitSteps(
   const isLeft = visit === course.visits.at(-1) && course.endAtMs >= course.brokenAtMs;
   const free =
     last.reading?.kind === 'stream' || isLeft
-      ? { atMs: course.endAtMs, order: course.endOrder + 0.25 }
+      ? (tryEnds.get(exchange) ?? { atMs: course.endAtMs, order: course.endOrder + 0.25 })
       : { atMs: last.resultAtMs, order: last.try.endOrder };
   return [
     { atMs, order, run: ask },
