@@ -205,6 +205,11 @@ class ProviderReply implements UpstreamResponse, ByteSource {
   #giveUp(): void {
     const { reason } = this.#cancellation;
     this.#unread = [];
+    this.#isPaused = false;
+    if (this.#isOver) {
+      this.#error ??= reason;
+      return this.#endSink();
+    }
     this.#end(this.#isConnected ? reason : unconnectedFailure(reason), 'given up');
   }
 
@@ -215,15 +220,16 @@ class ProviderReply implements UpstreamResponse, ByteSource {
     this.#try.end = end;
     this.#try.endAtMs = this.#clock.nowMs;
     this.#settle.onOver();
-    this.#cancellation.offCancel(this.#onCancel);
     if (error) this.#settle.reject(error);
     if (!this.#isPaused) this.#endSink();
   }
 
   #endSink(): void {
     const sink = this.#sink;
+    if (!sink) return;
     this.#sink = undefined;
-    sink?.end(this.#error);
+    this.#cancellation.offCancel(this.#onCancel);
+    sink.end(this.#error);
   }
 }
 

@@ -16,8 +16,8 @@ import { createProviders } from './provider.ts';
 import { connectionsOf, MemorySocket } from './socket.ts';
 import { Store } from './store.ts';
 
-/** For what lasts after the last answer: the end of streams, uploads that are read and dropped. */
-const REST_MS = 40_000;
+/** For what lasts after the last answer: uploads that are read and dropped, and for 60 s clients that have left without reading. */
+const REST_MS = 80_000;
 /** After a request is over, what it has begun is too. */
 const QUIET_MS = 700;
 const realImmediate = setImmediate;
