@@ -342,10 +342,10 @@ function visitSteps(
   if (skipped || !last) return [{ atMs, order, run: ask }];
   // Its client may have left in the wait for the next try.
   const isLeft = visit === course.visits.at(-1) && course.endAtMs >= course.brokenAtMs;
-  const free =
-    last.reading?.kind === 'stream' || isLeft
-      ? (tryEnds.get(exchange) ?? { atMs: course.endAtMs, order: course.endOrder + 0.25 })
-      : { atMs: last.resultAtMs, order: last.try.endOrder };
+  const atEnd = { atMs: course.endAtMs, order: course.endOrder + 0.25 };
+  const atResult = { atMs: last.resultAtMs, order: last.try.endOrder };
+  const isStream = last.reading?.kind === 'stream';
+  const free = isStream ? (tryEnds.get(exchange) ?? atEnd) : isLeft ? atEnd : atResult;
   return [
     { atMs, order, run: ask },
     { ...free, run: () => add(name, -1) },
