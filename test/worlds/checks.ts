@@ -169,9 +169,9 @@ function checkEnds(exchange: Exchange, report: Report): void {
 function checkLeaving(exchange: Exchange, report: Report): void {
   const { lines, tries } = exchange;
   // What was delivered is not cancelled (decisions.md, Streams), even if its client has not read it.
-  const [end] = lines;
+  const [last] = lines;
   const isDelivered =
-    end?.line['outcome'] === 'ok' || (end?.atMs ?? Infinity) < (exchange.leftAtMs ?? 0);
+    last?.line['outcome'] === 'ok' || (last?.atMs ?? Infinity) < (exchange.leftAtMs ?? 0);
   const leftAtMs = isDelivered ? Infinity : noticedAtMs(exchange);
   for (const { provider, end, endAtMs, atMs } of tries) {
     if (end === 'open') report('leaving', `the try at ${provider} never ends`, exchange);
