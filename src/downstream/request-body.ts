@@ -94,8 +94,12 @@ class UploadPace {
 }
 
 /** To pause the request is not enough: node:http reads on, and parses, until it holds `highWaterMark` bytes of the body. */
-function stopReading({ socket }: IncomingMessage): void {
-  const pause = () => void socket.pause();
+function stopReading(request: IncomingMessage): void {
+  const { socket } = request;
+  // One that was whole in the first read is answered, and its connection kept.
+  const pause = () => {
+    if (!request.complete) socket.pause();
+  };
   // Behind a 'resume' that is under way already, which would undo it.
   process.nextTick(pause);
   // node:http resumes the socket when a part of the body is taken, and when the answer is sent.

@@ -31,9 +31,8 @@ const OFF = /\boff\b/i;
  * `x-gateway-fallback: off` only the first.
  *
  * The client's `models` must have the name as it was sent, or, if it is no alias, as `<provider_id>/<model_name>`; they do not
- * bind fallbacks. Throws
- * `unknownProvider` or `invalidRequest`; to a client with `models` `notFound` for every other name, so that it does not
- * learn what there is.
+ * bind fallbacks. Throws `unknownProvider` or `invalidRequest`; to a client with `models` `notFound` for every other name, so
+ * that it does not learn what there is.
  */
 export function candidatesFor(
   name: string,

@@ -58,8 +58,9 @@ class StreamRelay implements ByteSink {
   /** Nothing is passed on any more. */
   #isOver = false;
   #hasUpstreamEnded = false;
-  /** A chunk waits for room in the budget, and the upstream for it. */
+  /** A chunk waits for room in the budget, and the upstream for it; and since the time limit was armed one has. */
   #isWaiting = false;
+  #hasWaited = false;
   /** Set after a `[DONE]` whose last line feed may still come: ends the client's stream. */
   #endClient: ((next?: Buffer) => void) | undefined;
 
@@ -99,9 +100,9 @@ class StreamRelay implements ByteSink {
     this.#endClient?.();
     if (this.#isOver) return this.#context.deadline.abandon();
     try {
-      // While the stream waits for memory the gateway does not read: the provider is not to blame.
-      const isOwnTimeout = error instanceof GatewayError && error.kind === 'timeout';
-      if (error) throw this.#isWaiting && isOwnTimeout ? noRoom() : error;
+      // While a stream waits for memory the gateway does not read: the provider is not to blame.
+      const isTimeout = error instanceof GatewayError && error.kind === 'timeout';
+      if (error) throw this.#hasWaited && isTimeout ? noRoom() : error;
       this.#take(this.#inspector.finish());
     } catch (thrown) {
       this.#fail(thrown);
@@ -175,6 +176,7 @@ class StreamRelay implements ByteSink {
       onData?.();
       // Only data restarts the idle limit.
       deadline.arm(this.#idleMs, this.#createTimeout);
+      this.#hasWaited = false;
     }
     // The time in which the client does not read counts only in part: see `#resume`.
     if (!hasRoom) deadline.suspend();
@@ -223,7 +225,7 @@ class StreamRelay implements ByteSink {
   /** Pauses the upstream, and tries again every 10 ms: the idle limit or the client's leaving ends the wait. */
   #waitForRoom(chunk: Buffer): false {
     const endWait = this.#context.call.answerReservation.wait();
-    this.#isWaiting = true;
+    this.#isWaiting = this.#hasWaited = true;
     setTimeout(() => {
       this.#isWaiting = false;
       endWait();

@@ -478,16 +478,23 @@ test('the idle limit of a stream that waits for memory is no timeout of the prov
   assert.equal(errorAfter(await stream.ended, CHUNK).message, TOO_MUCH.message);
 });
 
-test('a stream whose first event waits for memory until first_token_timeout is a 429, and no other provider is asked', async (t) => {
-  const { gate, script } = gatedStream('', `data: {"x":"${'x'.repeat(MIB)}"}\n\n`, false);
-  const { gateway, p, asked } = await start(t, script, 'first_token_timeout = 1\n');
-  const answer = gateway.chat(chatBody({ stream: true }));
-  await eventually(() => p.requests.length === 1, 'the provider is asked');
-  await takeBudget(t, gateway, 1.5 * MIB);
-  gate.open();
-  assertError(await answer, TOO_MUCH_ANSWERED);
-  assert.deepEqual(asked(), [1, 0]);
-});
+for (const [until, isFreed] of [
+  ['until', false],
+  ['for a part of', true],
+] as const) {
+  test(`a stream whose first event waits for memory ${until} first_token_timeout is a 429, and no other provider is asked`, async (t) => {
+    const { gate, script } = gatedStream('', `data: {"x":"${'x'.repeat(MIB)}`, false);
+    const { gateway, p, asked } = await start(t, script, 'first_token_timeout = 1\n');
+    const answer = gateway.chat(chatBody({ stream: true }));
+    await eventually(() => p.requests.length === 1, 'the provider is asked');
+    const leave = await takeBudget(t, gateway, 1.5 * MIB);
+    gate.open();
+    await eventually(() => gateway.reservedBytes() > 1.9 * MIB, 'the budget is full');
+    if (isFreed) leave();
+    assertError(await answer, TOO_MUCH_ANSWERED);
+    assert.deepEqual(asked(), [1, 0]);
+  });
+}
 
 test('a stream does not wait for memory that it holds itself, and nobody else has any', () => {
   const whole = newBudget(2 * MIB);

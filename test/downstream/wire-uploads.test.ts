@@ -25,7 +25,7 @@ import { idle } from '../support/clock.ts';
 import { startBlackHole } from '../support/fault-proxy.ts';
 import { chatBody, providerToml, rawChat, startGateway } from '../support/gateway.ts';
 import { createMemoryProbe } from '../support/memory.ts';
-import { sendRaw } from '../support/raw.ts';
+import { openRaw, sendRaw } from '../support/raw.ts';
 import { rawResponse, startRawUpstream } from '../support/raw-upstream.ts';
 import { scenario } from '../support/scenario.ts';
 import { createGate, eventually, openChat } from '../support/streams.ts';
@@ -312,6 +312,18 @@ test('a body in tiny chunks is answered, unless more than a thousand are smaller
     assert.equal(reply.status, status, reply.text);
     if (status === 400) assert.match(reply.body, /: the request body comes in too small chunks"/);
   }
+});
+
+test('a connection whose body in tiny chunks was refused whole goes on with its next request', async (t) => {
+  const { gateway } = await scenario(t);
+  const [head = ''] = rawChat({}).split('\r\n\r\n');
+  const { socket, text } = openRaw(t, gateway.port);
+  const chunked = head.replace('content-length: 2', 'transfer-encoding: chunked');
+  socket.write(`${chunked}\r\n\r\n${inChunks(1500, 1)}0\r\n\r\n`);
+  await eventually(() => text().includes('too small chunks'), 'it is refused');
+  assert.match(text(), /^connection: keep-alive\r$/im);
+  socket.write(rawChat(chatBody()));
+  await eventually(() => text().includes('HTTP/1.1 200'), 'the next one is answered');
 });
 
 /** Sends the start of a chunked upload to a server of node:http that reads it as the gateway does. */
