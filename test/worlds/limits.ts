@@ -80,6 +80,11 @@ class Levels {
     );
   }
 
+  /** A request goes on with the settings that it began with, and so with limits that may be gone. */
+  areOf(settings: Settings): boolean {
+    return settings === this.#settings;
+  }
+
   of(limits: readonly Limit[]): Level[] {
     return limits.flatMap((limit) => this.#levels.get(keyOf(limit)) ?? []);
   }
@@ -227,7 +232,10 @@ function requestSteps(course: Course, { add, levels, report, store, used }: Stat
   const checkLocally = () => {
     const own = levels.of(limits);
     const allowed = own.map((level) => level.allows(begunAtMs));
-    if (isRefused && allowed.every((one) => one === true)) wrong('it is refused with tokens left');
+    // Of one whose client has left, the line does not say that memory was short.
+    const isTold = line['outcome'] !== 'client_closed';
+    if (isRefused && isTold && allowed.every((one) => one === true))
+      wrong('it is refused with tokens left');
     if (!isRefused && allowed.includes(false)) wrong('there is no token for it');
     if (!isRefused) for (const level of own) level.take(level.limit.perRequest);
     const waits = own
@@ -320,7 +328,7 @@ function visitSteps(
     const [level] = isStored ? [] : levels.of(limits);
     const allowed = level?.allows(atMs) ?? true;
     // While a store is asked, also for another limit, others begin and end.
-    const isSeen = !isStored && isTimeKnown(visit, course);
+    const isSeen = !isStored && isTimeKnown(visit, course) && levels.areOf(settings);
     if (skipped && isSeen && !isFull && allowed) wrong('is passed over within its limits');
     const isFirst = visit === course.visits[0] && course.endAtMs < course.brokenAtMs;
     const others = course.candidates && 'list' in course.candidates ? course.candidates : undefined;
