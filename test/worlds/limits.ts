@@ -326,7 +326,7 @@ function visitSteps(
   const ask = () => {
     const isFull = max > 0 && (used.get(name) ?? 0) >= max;
     const [level] = isStored ? [] : levels.of(limits);
-    const allowed = level?.allows(atMs) ?? true;
+    const allowed = level ? level.allows(atMs) : true;
     // While a store is asked, also for another limit, others begin and end.
     const isSeen = !isStored && isTimeKnown(visit, course) && levels.areOf(settings);
     if (skipped && isSeen && !isFull && allowed) wrong('is passed over within its limits');
