@@ -32,7 +32,7 @@ export class ClientReply {
   isStream = false;
   /** False: the client has not taken what was written, or is gone, and the next parts wait. */
   hasRoom = true;
-  /** All that matters of the answer was passed to `write`, although it has not ended: a client that leaves once that is written has it. */
+  /** All that matters of the answer was passed to `write`, although it has not ended: a client that leaves once it is written has it. */
   isDelivered = false;
   /** Resolves when all is written or the client is gone. */
   readonly closed: Promise<void>;

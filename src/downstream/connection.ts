@@ -120,7 +120,7 @@ export class Connection {
     this.#linger();
   }
 
-  /** Called when the request is answered during its upload. Discards the rest of the upload; closes once upload and answer are over. */
+  /** Called when the request is answered during its upload. Discards the rest; closes once upload and answer are over. */
   async closeAfterUpload(answered: Promise<void>): Promise<void> {
     const { request, awaitsContinue } = this.call!;
     this.#closesAfterUpload = true;
@@ -141,7 +141,7 @@ export class Connection {
     limitLingering(this.socket, this.listener.limits.lingerCheckMs);
   }
 
-  /** Closes, and reads on within the limit that is running: with unread bytes the connection would be reset, and the answer perhaps never read. */
+  /** Closes, and reads on within the running limit: with unread bytes the connection would be reset, and the answer perhaps never read. */
   #close(): void {
     this.socket.end();
     this.socket.resume();

@@ -123,7 +123,7 @@ export class Reservation {
     this.budget.queue.delete(this);
   }
 
-  /** Begins to wait for room, and returns what ends the wait. Throws `rateLimit` if nobody would ever free any: all hold parts of events and wait. */
+  /** Begins to wait for room, and returns what ends the wait. Throws `rateLimit` if all that is reserved belongs to streams that wait. */
   wait(): () => void {
     const { budget } = this;
     const bytes = Math.max(1, this.#bytes);

@@ -29,18 +29,13 @@ export class ChunkBuffer {
     this.#fixed = this.parts.length;
   }
 
-  /** Removes all bytes and returns them in parts. */
-  takeParts(): Buffer[] {
-    const parts = this.parts;
+  /** Removes all bytes and returns them as one. */
+  take(): Buffer {
+    const { parts } = this;
     this.parts = [];
     this.#fixed = 0;
     this.size = 0;
-    return parts;
-  }
-
-  /** Removes all bytes and returns them as one. */
-  take(): Buffer {
-    return joinParts(this.takeParts());
+    return joinParts(parts);
   }
 }
 

@@ -58,7 +58,7 @@ class StreamRelay implements ByteSink {
   /** Nothing is passed on any more. */
   #isOver = false;
   #hasUpstreamEnded = false;
-  /** A chunk waits for room in the budget, and the upstream for it; and since the time limit was armed one has. */
+  /** A chunk waits for room in the budget, and the upstream for it; or has since the time limit was armed. */
   #isWaiting = false;
   #hasWaited = false;
   /** Set after a `[DONE]` whose last line feed may still come: ends the client's stream. */
