@@ -99,6 +99,7 @@ function stopReading(request: IncomingMessage): void {
   // One that was whole in the first read is answered, and its connection kept.
   const pause = () => {
     if (!request.complete) socket.pause();
+    else socket.off('resume', pause);
   };
   // Behind a 'resume' that is under way already, which would undo it.
   process.nextTick(pause);
