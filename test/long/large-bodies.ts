@@ -22,7 +22,7 @@ import {
   type Delay,
   messageOf,
   probeHealth,
-  readDelays,
+  readMeasured,
   startPeer,
   startProbedGateway,
 } from '../support/probed-gateway.ts';
@@ -31,8 +31,10 @@ import { openChat } from '../support/streams.ts';
 import { TRANSPORT_ENV } from '../support/transport.ts';
 
 const MIB = 1_048_576;
-/** Memory is given back if, a minute after the load at the latest, no more than this is left of it for each thread. */
-const LEFT_BYTES = 96 * MIB;
+/** At the end no more than this is in use, in V8's heap and outside of it. */
+const MAX_LIVE_BYTES = 32 * MIB;
+/** A minute after the load at the latest, no more of it is resident: glibc keeps 80 to 200 MiB that are free, below what is not. */
+const LEFT_BYTES = 256 * MIB;
 const REST_MS = 60_000;
 
 /** By name: what the clients send or ask for, and whether its length is known from its head. */
@@ -76,12 +78,15 @@ function residentBytes(pid: number): number {
   }
 }
 
-/** Whether a small completion is answered with 200. */
-async function isAnswered(port: number): Promise<boolean> {
+/** Returns why a small completion is not answered with 200; undefined if it is. */
+async function failureOfSmall(port: number): Promise<string | undefined> {
   const { ended, response } = openChat(port, chatBody({ user: 'small' }));
   return ended.then(
-    async () => (await response).statusCode === 200,
-    () => false,
+    async (text) => {
+      const { statusCode } = await response;
+      return statusCode === 200 ? undefined : `${statusCode} ${text}`;
+    },
+    (error: unknown) => String(error),
   );
 }
 
@@ -110,10 +115,12 @@ async function run(cell: Cell): Promise<Delay> {
   const version = execFileSync(node, ['--version'], { encoding: 'utf8' }).trim();
   const row = `${version}, ${limitMiB ?? 'all'} MiB, ${rounds} x ${count} ${kind}`;
   try {
-    let [peakBytes, failedSmall] = [0, 0];
+    let peakBytes = 0;
+    const failedSmall: string[] = [];
     const healthMs = await probeHealth(gateway.port, counted, async () => {
       peakBytes = Math.max(peakBytes, residentBytes(pid));
-      if (!(await isAnswered(gateway.port))) failedSmall += 1;
+      const failure = await failureOfSmall(gateway.port);
+      if (failure) failedSmall.push(failure);
       await sleep(10);
     });
     const counts = await counted;
@@ -122,16 +129,23 @@ async function run(cell: Cell): Promise<Delay> {
     gateway.end();
     if (gateway.isAlive()) await once(gateway.child, 'exit');
     assert.equal(gateway.child.exitCode, 0, `the gateway ended with ${gateway.child.signalCode}`);
-    const { busy } = readDelays();
+    const { busy, liveBytes } = readMeasured();
     const p99 = healthMs[Math.floor(healthMs.length * 0.99)]!;
     console.log(
-      `| ${row} | ${JSON.stringify(counts)} | ${inMiB(before)} MiB, peak ${inMiB(peakBytes)}, then ${inMiB(after)} ` +
+      `| ${row} | ${JSON.stringify(counts)} | ${inMiB(before)} MiB, peak ${inMiB(peakBytes)}, then ${inMiB(after)}, in use ${inMiB(liveBytes)} ` +
         `| /health p99 ${Math.round(p99)} ms, max ${Math.round(healthMs.at(-1)!)} of ${healthMs.length}, ` +
         `busy max ${Math.round(busy.max)} ms |`,
     );
+    assert.ok(liveBytes < MAX_LIVE_BYTES, 'memory is kept');
     assert.ok(after < maxAfter, 'the memory is not given back');
     assert.ok((counts['200'] ?? 0) > 0, 'nothing was answered');
-    assert.equal(failedSmall, 0, `${failedSmall} small requests failed`);
+    // A small one waits for no memory either: the last bytes of `max_buffered_bytes` may be taken when it comes.
+    const isRefused = (failure: string) => failure.startsWith('429');
+    assert.deepEqual(
+      failedSmall.filter((failure) => !isRefused(failure)),
+      [],
+    );
+    assert.ok(failedSmall.length <= healthMs.length / 200, failedSmall.join('\n'));
     const others = Object.keys(counts).filter((outcome) => !/^(?:200|429)$/.test(outcome));
     assert.deepEqual(others, []);
     return { p99, max: busy.max };

@@ -13,7 +13,7 @@ import {
   DELAY_PROBE,
   messageOf,
   probeHealth,
-  readDelays,
+  readMeasured,
   startPeer,
   startProbedGateway,
 } from '../support/probed-gateway.ts';
@@ -71,7 +71,7 @@ async function run(
   await exit;
   client.disconnect();
   provider?.disconnect();
-  return { healthMs: times.at(-1)!, busyMs: readDelays().busy.max, statuses };
+  return { healthMs: times.at(-1)!, busyMs: readMeasured().busy.max, statuses };
 }
 
 await buildOnce();

@@ -1,11 +1,14 @@
 /**
  * Preloaded into the gateway by test/long/large-bodies.ts: measures how long the event loop is kept from its timers, and writes the
  * 99th percentile and the maximum in milliseconds into the file LOOP_DELAY_FILE when the process ends. `busy` leaves
- * out the time in which the machine did other things: it is at most the CPU time that was taken.
+ * out the time in which the machine did other things: it is at most the CPU time that was taken. `liveBytes` are those
+ * that a full collection leaves.
  */
 
 import { writeFileSync } from 'node:fs';
 import { createHistogram } from 'node:perf_hooks';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
 
 const INTERVAL_MS = 5;
 const late = createHistogram();
@@ -27,6 +30,9 @@ setInterval(() => {
 }, INTERVAL_MS).unref();
 
 process.on('exit', () => {
-  const file = process.env['LOOP_DELAY_FILE'];
-  writeFileSync(file, JSON.stringify({ late: inMs(late), busy: inMs(busy) }));
+  setFlagsFromString('--expose-gc');
+  runInNewContext('gc')();
+  const { heapUsed, external } = process.memoryUsage();
+  const measured = { late: inMs(late), busy: inMs(busy), liveBytes: heapUsed + external };
+  writeFileSync(process.env['LOOP_DELAY_FILE'], JSON.stringify(measured));
 });

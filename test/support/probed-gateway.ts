@@ -21,9 +21,15 @@ export interface Delay {
   readonly max: number;
 }
 
-/** The delays that the process which ended last has measured. */
-export function readDelays(): { readonly late: Delay; readonly busy: Delay } {
-  return JSON.parse(readFileSync(LOOP_DELAY_FILE, 'utf8')) as { late: Delay; busy: Delay };
+interface Measured {
+  readonly late: Delay;
+  readonly busy: Delay;
+  readonly liveBytes: number;
+}
+
+/** What the process that ended last has measured of itself. */
+export function readMeasured(): Measured {
+  return JSON.parse(readFileSync(LOOP_DELAY_FILE, 'utf8')) as Measured;
 }
 
 /** Starts test/support/<name>.ts in a process of its own. */
