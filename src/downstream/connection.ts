@@ -141,14 +141,14 @@ export class Connection {
     limitLingering(this.socket, this.listener.limits.lingerCheckMs);
   }
 
-  /** Closes, and reads on within the running limit: with unread bytes the connection would be reset, and the answer perhaps never read. */
+  /** Closes, and reads on within the running limit: unread bytes would reset the connection, and perhaps lose the answer. */
   #close(): void {
     this.socket.end();
     this.socket.resume();
   }
 
   /**
-   * Called at regular intervals. Counts calls and not milliseconds: after a stall of the event loop the socket gets its turn
+   * Counts its calls and not milliseconds: after a stall of the event loop the socket gets its turn
    * before the next check. Only completed writes count, never what the client sends.
    */
   checkProgress(): void {

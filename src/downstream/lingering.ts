@@ -7,7 +7,7 @@ const LINGER_CHECKS = 30;
 /** So many in a row find that nothing has come: 5 s, nginx's lingering_timeout. */
 const QUIET_CHECKS = 5;
 
-/** Ends the reading of a connection, with a check each `checkMs`. Counts checks and not milliseconds, as `checkProgress` does. */
+/** Ends the reading of a connection, with a check each `checkMs`. */
 export function limitLingering(socket: Socket, checkMs: number): void {
   let checks = 0;
   let quietChecks = 0;

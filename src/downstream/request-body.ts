@@ -84,7 +84,11 @@ class UploadPace {
     this.#bytes += length;
     if (this.#turn.spend(length)) {
       request.pause();
-      onNextTurn(() => request.resume());
+      const readOn = stopReading(request);
+      onNextTurn(() => {
+        readOn();
+        request.resume();
+      });
     }
     const isLong = this.#chunks > FREE_CHUNKS;
     this.#areTooSmall = isLong && this.#bytes < this.#chunks * MIN_MEAN_CHUNK_BYTES;
@@ -93,8 +97,11 @@ class UploadPace {
   }
 }
 
-/** To pause the request is not enough: node:http reads on, and parses, until it holds `highWaterMark` bytes of the body. */
-function stopReading(request: IncomingMessage): void {
+/**
+ * Stops reading the connection until the returned function is called. To pause the request is not enough: node:http reads
+ * on up to `highWaterMark`, and what 300 connections hold outlives collections.
+ */
+function stopReading(request: IncomingMessage): () => void {
   const { socket } = request;
   // One that was whole in the first read is answered, and its connection kept.
   const pause = () => {
@@ -105,4 +112,8 @@ function stopReading(request: IncomingMessage): void {
   process.nextTick(pause);
   // node:http resumes the socket when a part of the body is taken, and when the answer is sent.
   socket.on('resume', pause);
+  return () => {
+    socket.off('resume', pause);
+    socket.resume();
+  };
 }

@@ -82,7 +82,7 @@ export class Incident {
     this.inRow = 0;
   }
 
-  /** Counts a request that has ended, if one of its attempts was about this, made or skipped. To one of the gateway's own only those that it failed are passed. */
+  /** Counts a request that has ended, if one of its attempts was about this, made or skipped. */
   addRequest({ attempt, attempts, client, model: name }: AccessRecord, outcome: Outcome): void {
     const isAbout = (one: (typeof attempts)[number]) =>
       one.provider === this.provider && (this.model ?? one.model) === one.model;

@@ -33,9 +33,11 @@ import { TRANSPORT_ENV } from '../support/transport.ts';
 const MIB = 1_048_576;
 /** At the end no more than this is in use, in V8's heap and outside of it. */
 const MAX_LIVE_BYTES = 32 * MIB;
-/** A minute after the load at the latest, no more of it is resident: glibc keeps 80 to 200 MiB that are free, below what is not. */
-const LEFT_BYTES = 256 * MIB;
+/** Memory is given back if, a minute after the load at the latest, no more of it than this is resident. */
+const LEFT_BYTES = 96 * MIB;
 const REST_MS = 60_000;
+const SMALL = chatBody({ user: 'small' });
+const MEGABYTE = chatBody({ user: 'small', metadata: { pad: 'x'.repeat(MIB) } });
 
 /** By name: what the clients send or ask for, and whether its length is known from its head. */
 const KINDS: Readonly<Record<string, readonly ['uploads' | 'answers', 'announced' | 'chunked']>> = {
@@ -78,9 +80,9 @@ function residentBytes(pid: number): number {
   }
 }
 
-/** Returns why a small completion is not answered with 200; undefined if it is. */
-async function failureOfSmall(port: number): Promise<string | undefined> {
-  const { ended, response } = openChat(port, chatBody({ user: 'small' }));
+/** Returns why a completion is not answered with 200; undefined if it is. */
+async function failureOf(port: number, body: object): Promise<string | undefined> {
+  const { ended, response } = openChat(port, body);
   return ended.then(
     async (text) => {
       const { statusCode } = await response;
@@ -119,13 +121,14 @@ async function run(cell: Cell): Promise<Delay> {
     const failedSmall: string[] = [];
     const healthMs = await probeHealth(gateway.port, counted, async () => {
       peakBytes = Math.max(peakBytes, residentBytes(pid));
-      const failure = await failureOfSmall(gateway.port);
+      const failure = await failureOf(gateway.port, SMALL);
       if (failure) failedSmall.push(failure);
       await sleep(10);
     });
     const counts = await counted;
     const maxAfter = before + LEFT_BYTES;
     const after = await awaitRelease(pid, maxAfter);
+    const failureAfter = await failureOf(gateway.port, MEGABYTE);
     gateway.end();
     if (gateway.isAlive()) await once(gateway.child, 'exit');
     assert.equal(gateway.child.exitCode, 0, `the gateway ended with ${gateway.child.signalCode}`);
@@ -136,6 +139,7 @@ async function run(cell: Cell): Promise<Delay> {
         `| /health p99 ${Math.round(p99)} ms, max ${Math.round(healthMs.at(-1)!)} of ${healthMs.length}, ` +
         `busy max ${Math.round(busy.max)} ms |`,
     );
+    assert.equal(failureAfter, undefined, 'a megabyte is refused after the load');
     assert.ok(liveBytes < MAX_LIVE_BYTES, 'memory is kept');
     assert.ok(after < maxAfter, 'the memory is not given back');
     assert.ok((counts['200'] ?? 0) > 0, 'nothing was answered');
