@@ -186,7 +186,8 @@ function secondsOf({ headers }: Reply, worldMs: number): number | undefined {
   if (text === undefined || text === 'soon') return undefined;
   const [date = ''] = text.split(/(?<=GMT), /);
   const fromDate = () => (Date.parse(date) - wallClockMs(worldMs)) / 1000;
-  return Math.max(1, Math.ceil(Number.isNaN(seconds) ? fromDate() : seconds));
+  // As a date or in seconds, a day at most (docs/limits.md).
+  return Math.min(86_400, Math.max(1, Math.ceil(Number.isNaN(seconds) ? fromDate() : seconds)));
 }
 
 /** An empty text, null, an empty list or object. */
