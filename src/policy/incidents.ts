@@ -204,7 +204,7 @@ export class Incidents {
       } else if (told.includes(one)) {
         incident.isLogged ||= isLogged;
         this.#tell(incident);
-      } else if (told.length > 0) incident.isTold = false;
+      } else if (told.length > 0) incident.isTold = incident.isLogged = false;
     }
   }
 

@@ -35,8 +35,8 @@ export function check(plan: Plan, history: History): string[] {
   const report: Report = (name, text, exchange) =>
     void problems.push(`${name}: ${exchange ? `${exchange.ask.id}: ` : ''}${text}`);
   for (const text of history.leftovers) report('afterwards', `left: ${text}`);
-  const { closesMs, cutMs } = drainOf(plan, history);
-  const courses = coursesOf(history, cutMs);
+  const drain = drainOf(plan, history);
+  const courses = coursesOf(history, drain.cutMs);
   checkSums(history, courses, report);
   checkSecrets(history, report);
   checkHealth(history, report);
@@ -56,7 +56,7 @@ export function check(plan: Plan, history: History): string[] {
   checkLimits(history, courses, report);
   checkModels(history, courses, report);
   checkMetrics(history, report);
-  checkConnections(history, courses, closesMs, report);
+  checkConnections(history, drain, report);
   checkLog(history, courses, report);
   return problems;
 }

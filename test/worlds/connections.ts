@@ -1,6 +1,6 @@
 /** `connections`: when the gateway closes one, and what it says to what is no request (decisions.md, Requests and Process). */
 
-import type { Course, Report } from './course.ts';
+import type { Report } from './course.ts';
 import type { Event, Exchange, History, Line } from './history.ts';
 
 const CLOSE_MS = 0.01;
@@ -11,19 +11,17 @@ const [GRACE_MS, POLL_MS] = [1000, 100];
 
 export function checkConnections(
   { events, exchanges }: History,
-  courses: readonly Course[],
-  portClosesMs: number,
+  { closesMs, cutMs }: Readonly<Record<'closesMs' | 'cutMs', number>>,
   report: Report,
 ): void {
   const wrong = (text: string, exchange: Exchange) =>
     report('connections', `its answer ${text}`, exchange);
   const drain = events.find(({ kind }) => kind === 'drain');
   for (const event of events) {
-    if (event.kind !== 'ended' || event.exchange?.isDelayed) continue;
+    if (event.kind !== 'ended' || event.exchange?.isDelayed || event.atMs >= cutMs) continue;
     const { answer } = event.exchange ?? {};
     if (answer?.headers.get('connection') === 'close') checkLingering(event, report);
-    else if (event.atMs < (courses[0]?.brokenAtMs ?? Infinity))
-      checkGrace(event, portClosesMs, report);
+    else checkGrace(event, closesMs, report);
   }
   const lines = events.flatMap((event) => (event.kind === 'line' ? event.line : []));
   for (const exchange of exchanges) {
@@ -36,8 +34,8 @@ export function checkConnections(
     if (others.length === 0 && isInDrain && !isSaid) wrong('keeps its connection', exchange);
     const isWaited = ({ ask: one, headSentAtMs = Infinity }: Exchange) =>
       headSentAtMs < answer.headAtMs && !one.broken;
-    const isWhole = (exchange.sentAtMs ?? Infinity) <= answer.headAtMs;
-    if (isSaid && isWhole && others.some(isWaited)) wrong('is not the last one', exchange);
+    const isRead = exchange.tries.length > 0;
+    if (isSaid && isRead && others.some(isWaited)) wrong('is not the last one', exchange);
   }
 }
 
@@ -57,22 +55,19 @@ function checkLingering({ atMs, exchange }: Ended, report: Report): void {
     report('connections', `it ends ${atMs - answer!.endAtMs} ms behind its last answer`, exchange);
 }
 
-function checkGrace(
-  { atMs, exchange, sinceMs }: Ended,
-  portClosesMs: number,
-  report: Report,
-): void {
-  const lateMs = atMs - Math.max(sinceMs, portClosesMs) - GRACE_MS;
+function checkGrace({ atMs, exchange, sinceMs }: Ended, closesMs: number, report: Report): void {
+  const lateMs = atMs - Math.max(sinceMs, closesMs) - GRACE_MS;
   if (lateMs < -CLOSE_MS || lateMs > POLL_MS + CLOSE_MS)
     report('connections', `an idle one ends ${lateMs} ms late`, exchange);
 }
 
 /** It has an answer, and a line of its own, if no request before it is still open. */
 function checkBroken(exchange: Exchange, lines: readonly Line[], report: Report): void {
-  const { answer, ask, behind, headSentAtMs, leftAtMs } = exchange;
+  const { answer, ask, behind, headSentAtMs, isDelayed, leftAtMs } = exchange;
   const wrong = (text: string) => report('connections', text, exchange);
   if (!answer) {
-    if (headSentAtMs !== undefined && !behind && leftAtMs === undefined) wrong('no answer');
+    const isAlone = !behind && !isDelayed && leftAtMs === undefined;
+    if (headSentAtMs !== undefined && isAlone) wrong('no answer');
     return;
   }
   const text = Buffer.concat(answer.pieces.map(({ bytes }) => bytes)).toString();

@@ -91,7 +91,8 @@ function triesOf({ tryLines, visits }: Course): Tried[] {
     const good = { ...candidate, atMs: resultAtMs, failure: undefined };
     const { failure } = reading.kind === 'answer' ? good : reading;
     const isOwn = failure?.isRejected || failure?.code === 'INTERNAL_ERROR';
-    const isCounted = failure && !isOwn && lines[index]?.outcome !== 'client_closed';
+    const isCounted =
+      failure && !isOwn && !/^(?:client_closed|internal_error)$/.test(lines[index]?.outcome ?? '');
     if (reading.kind === 'failure') return isCounted ? [{ ...good, failure }] : [];
     const broken = { ...candidate, atMs: endsAtMs, failure, begunAtMs: resultAtMs };
     return isCounted ? [{ ...good, brokeAtMs: endsAtMs }, broken] : [good];

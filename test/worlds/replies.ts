@@ -77,7 +77,11 @@ function someCompletion(id: string, random: Random): Item {
     { ...json, error: null },
     { error: { message: 'half' }, ...json },
     { ...json, usage: null, extra: { usage: 1, choices: [{ finish_reason: 'x' }] } },
-    { ...json, usage: undefined, choices: [other, ...choices] },
+    {
+      ...json,
+      usage: undefined,
+      choices: [other, ...choices, { ...other, finish_reason: 'length' }],
+    },
     { id, object: 'other' },
   ]);
   const text = random.oneIn(6) ? `${JSON.stringify(shape, null, 2)}\n` : JSON.stringify(shape);
