@@ -23,9 +23,9 @@ interface Tried {
   readonly atMs: number;
   readonly provider: string;
   readonly model: string;
-  readonly failure: Failure | undefined;
-  /** A stream that had begun, which counted as good until it broke. */
-  readonly begunAtMs?: number;
+  /** Why it has failed. */
+  readonly kind?: string;
+  /** A stream that counted as good until then. */
   readonly brokeAtMs?: number;
   /** Its client has left: it may have begun before. */
   readonly isOpen?: boolean;
@@ -35,10 +35,8 @@ interface Tried {
 type Subject = Readonly<Record<string, unknown>>;
 
 export function checkIncidents(history: History, courses: readonly Course[], report: Report): void {
-  const settings = new Set(
-    history.events.flatMap((e) => (e.kind === 'settings' ? e.settings : [])),
-  );
-  if (settings.size > 1 || courses.some((course) => course.settings.hasAdmin)) return;
+  const reloads = history.events.filter(({ kind }) => kind === 'settings').length - 1;
+  if (reloads > 0 || courses.some((course) => course.settings.hasAdmin)) return;
   const tries = courses.flatMap(triesOf).toSorted((a, b) => a.atMs - b.atMs);
   const view = new View(tries, history);
   const happened = happeningsOf(history, courses);
@@ -53,13 +51,13 @@ export function checkIncidents(history: History, courses: readonly Course[], rep
     }
     if (provider === undefined || STATES.has(String(kind))) continue;
     const seen = view.of(line).filter((one) => wallClockMs(one.atMs) >= since && one.atMs <= atMs);
-    const failed = seen.filter((one) => one.failure);
+    const failed = seen.filter((one) => one.kind);
     const before = failed.filter((one) => one.atMs < atMs - CLOSE_MS).length;
     if (Number(failures) < before || Number(failures) > failed.length)
       wrong(`it has failed ${failed.length} times`);
-    const count = (name: string) => failed.filter((one) => kindOf(one) === name).length;
+    const count = (name: string) => failed.filter((one) => one.kind === name).length;
     const own = kind === 'nonsense' ? 'cut' : String(kind);
-    const isOther = failed.some((one) => kindOf(one) !== 'cut' && count(kindOf(one)) > count(own));
+    const isOther = failed.some((one) => one.kind !== 'cut' && count(one.kind!) > count(own));
     if (isOther || count(own) === 0) wrong('it is something else');
     const ticks = Array.from({ length: (atMs - seen[0]!.atMs) / 1000 + 1 }, (_, n) => n * 1000);
     if (line.message === 'incident' && !ticks.some((ms) => view.mayFail(line, atMs - ms)))
@@ -76,7 +74,7 @@ export function checkIncidents(history: History, courses: readonly Course[], rep
     const atMs = one.atMs + TICK_MS;
     const subject = { provider: one.provider };
     const between = tries.filter((other) => other.atMs >= one.atMs && other.atMs <= atMs);
-    const isDue = one.failure && between.every((other) => view.fails(subject, other.atMs).must);
+    const isDue = one.kind && between.every((other) => view.fails(subject, other.atMs).must);
     if (isDue && !view.isWell(subject, atMs) && !view.isTold(one.provider, atMs))
       report('incidents', `${one.provider} fails at ${atMs}, and nothing is told`);
   }
@@ -87,15 +85,18 @@ function triesOf({ tryLines, visits }: Course): Tried[] {
   const lines = tryLines.filter(({ outcome }) => !/^(?:circuit_open|limit)$/.test(outcome));
   const all = visits.flatMap(({ candidate, tries }) => tries.map((one) => ({ ...one, candidate })));
   return all.flatMap(({ candidate, endsAtMs, reading, resultAtMs }, index): Tried[] => {
-    if (!reading) return [{ ...candidate, atMs: resultAtMs, failure: undefined, isOpen: true }];
-    const good = { ...candidate, atMs: resultAtMs, failure: undefined };
-    const { failure } = reading.kind === 'answer' ? good : reading;
-    const isOwn = failure?.isRejected || failure?.code === 'INTERNAL_ERROR';
-    const isCounted =
-      failure && !isOwn && !/^(?:client_closed|internal_error)$/.test(lines[index]?.outcome ?? '');
-    if (reading.kind === 'failure') return isCounted ? [{ ...good, failure }] : [];
-    const broken = { ...candidate, atMs: endsAtMs, failure, begunAtMs: resultAtMs };
-    return isCounted ? [{ ...good, brokeAtMs: endsAtMs }, broken] : [good];
+    const good = { ...candidate, atMs: resultAtMs };
+    if (!reading) return [{ ...good, isOpen: true }];
+    const failure = reading.kind === 'answer' ? undefined : reading.failure;
+    const isCut = /^(?:client_closed|internal_error)$/.test(lines[index]?.outcome ?? '');
+    const isCounted = failure && !failure.isRejected && failure.code !== 'INTERNAL_ERROR' && !isCut;
+    const kind = isCounted ? kindOf(failure, reading.kind === 'stream') : undefined;
+    if (reading.kind === 'failure') return kind ? [{ ...good, kind }] : [];
+    if (!kind) return [good];
+    return [
+      { ...good, brokeAtMs: endsAtMs },
+      { ...good, atMs: endsAtMs, kind },
+    ];
   });
 }
 
@@ -112,12 +113,12 @@ function happeningsOf({ exchanges }: History, courses: readonly Course[]) {
 }
 
 /** `cut` also stands for `nonsense`: which of them it is, is in what the network has said. */
-function kindOf({ begunAtMs, failure }: Tried): string {
-  const { circuit, code, isReported, status } = failure!;
+function kindOf(failure: Failure, hasBegun: boolean): string {
+  const { circuit, code, isReported, status } = failure;
   if (circuit === 'provider') return 'unreachable';
   if (isReported && (status === 401 || status === 403)) return 'key_refused';
   if (isReported) return status === 429 ? 'rate_limited' : 'errors';
-  if (code === 'TIMEOUT') return begunAtMs === undefined ? 'timeout' : 'stall';
+  if (code === 'TIMEOUT') return hasBegun ? 'stall' : 'timeout';
   return 'cut';
 }
 
@@ -147,7 +148,7 @@ class View {
     return [least, most, ...ages.map((age) => age + CLOSE_MS)].flatMap((ms) =>
       [true, false].map((isOpen) => {
         const counted = known.filter((one) => one.atMs > atMs - ms && (isOpen || !one.isOpen));
-        return { tries: counted.length, failed: counted.filter((one) => one.failure).length };
+        return { tries: counted.length, failed: counted.filter((one) => one.kind).length };
       }),
     );
   }
@@ -158,24 +159,21 @@ class View {
     const counts = this.#countsAt(subject, atMs, COUNTED_MS);
     const seen = this.of(subject).filter((one) => one.atMs <= atMs);
     const isRow = (all: readonly Tried[]) =>
-      all.length >= MIN_TRIES && all.slice(-MIN_TRIES).every((one) => one.failure);
+      all.length >= MIN_TRIES && all.slice(-MIN_TRIES).every((one) => one.kind);
     // A stream that has broken was good before, or never.
     const mayBeRow = isRow(
       seen.filter(({ brokeAtMs = Infinity, isOpen }) => brokeAtMs > atMs && !isOpen),
     );
     const may = counts.some(isHalf) || mayBeRow || this.isKeptAway(subject, atMs, true);
-    return { may, must: counts.every(isHalf) || isRow(seen) };
+    const isLate = ({ atMs: ms }: Tried) => ms > atMs - FORGOTTEN_MS;
+    return { may, must: counts.every(isHalf) || isRow(seen.filter(isLate)) };
   }
 
-  /** If no connection can be made, what a model of it does is the provider's. */
+  /** A provider may also have the incident of one of its models. */
   mayFail(subject: Subject, atMs: number): boolean {
-    const { model, provider } = subject;
-    const models = new Set(this.of(subject).map((one) => one.model));
-    const all =
-      model === undefined
-        ? [{ provider }, ...[...models].map((one) => ({ provider, model: one }))]
-        : [subject];
-    return all.some((one) => this.fails(one, atMs).may);
+    const ofModels = subject['model'] === undefined ? this.of(subject) : [];
+    const models = new Map(ofModels.map(({ model, provider }) => [model, { model, provider }]));
+    return [subject, ...models.values()].some((one) => this.fails(one, atMs).may);
   }
 
   /** The newest tries are good, or may be. */

@@ -94,7 +94,9 @@ function checkFetches(
     if (early.kind !== 'counted' || early.to !== 'models' || models || !enabled) continue;
     if (exchange.answer?.status !== 200 || endAtMs >= brokenAtMs) continue;
     const isKnown = fetches.some(
-      (one) => one.atMs < begunAtMs + STORE_MS && begunAtMs < one.endAtMs + one.restMs + CLOSE_MS,
+      (one) =>
+        one.atMs <= begunAtMs + STORE_MS + CLOSE_MS &&
+        begunAtMs < one.endAtMs + one.restMs + CLOSE_MS,
     );
     if (!isKnown) wrong('is not asked for its models', exchange);
   }
