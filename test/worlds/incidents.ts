@@ -50,7 +50,9 @@ export function checkIncidents(history: History, courses: readonly Course[], rep
         wrong(`last at ${lastMs}`);
     }
     if (provider === undefined || STATES.has(String(kind))) continue;
-    const seen = view.of(line).filter((one) => wallClockMs(one.atMs) >= since && one.atMs <= atMs);
+    const seen = view
+      .of(line)
+      .filter((one) => wallClockMs(one.atMs + CLOSE_MS) >= since && one.atMs <= atMs);
     const failed = seen.filter((one) => one.kind);
     const before = failed.filter((one) => one.atMs < atMs - CLOSE_MS).length;
     if (Number(failures) < before || Number(failures) > failed.length)
@@ -103,7 +105,8 @@ function triesOf({ tryLines, visits }: Course): Tried[] {
 /** No connection could be opened, and no memory was left. */
 function happeningsOf({ exchanges }: History, courses: readonly Course[]) {
   const tries = courses.flatMap(({ visits }) => visits.flatMap((visit) => visit.tries));
-  const isOwn = ({ try: { reply } }: (typeof tries)[number]) => reply.fault === 'descriptors';
+  const isOwn = ({ reading }: (typeof tries)[number]) =>
+    reading?.kind === 'failure' && reading.failure.code === 'INTERNAL_ERROR';
   const lines = exchanges.flatMap((one) => one.lines);
   const ofMemory = lines.filter(({ line }) => line['reason'] === 'memory');
   return [
