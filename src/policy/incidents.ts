@@ -19,7 +19,7 @@ import {
 } from './incident-rules.ts';
 import { FAILED, GOOD, ProviderWatch, stepOf, type Watch, Watches } from './watch.ts';
 
-/** On a busy machine the store is late now and then: it is away without an answer for so long. */
+/** The store is late now and then: it is away without an answer for so long. */
 const STORE_AWAY_MS = 1000;
 /** Between two lines of the log that something begins. */
 const LOGGED_EVERY_MS = 60_000;
@@ -122,7 +122,7 @@ export class Incidents {
     this.#startTrouble();
   }
 
-  /** Takes a provider's median times to the first token: of the last minute, and of the quarter of an hour before. */
+  /** Takes a provider's median times to the first token: of the last minute, and of the quarter hour before. */
   judgeSlow(
     provider: string,
     { newestMs = 0, formerMs }: Readonly<Record<'newestMs' | 'formerMs', number | undefined>>,
@@ -190,21 +190,22 @@ export class Incidents {
 
   /** Tells of what has begun at a provider and its models, and ends what is over. */
   #judge(provider: ProviderWatch, nowMs: number, open: OpenCircuits): void {
-    const watches = [provider, ...provider.models.values()].filter(({ incident }) => incident);
+    const all = [provider, ...provider.models.values()];
+    for (const one of all) {
+      if (one.incident && isOver(one, nowMs, open))
+        this.#end(one, one.incident.goodSinceMs ?? one.incident.lastMs);
+    }
+    const watches = all.filter(({ incident }) => incident);
     if (watches.length === 0) return;
     const told = failingOf(provider, stepOf(nowMs), open);
-    // An incident that becomes that of the whole provider, or of one model, goes on.
-    const isLogged = watches.some(
-      (one) => one.incident!.isTold && one.incident!.isLogged && !told.includes(one),
-    );
+    // What was told goes on as that of the provider, or of one model.
+    const isLogged = watches.some((one) => one.incident!.isLogged && !told.includes(one));
     for (const one of watches) {
       const incident = one.incident!;
-      if (isOver(one, nowMs, open)) {
-        this.#end(one, incident.goodSinceMs ?? incident.lastMs);
-      } else if (told.includes(one)) {
+      if (told.includes(one)) {
         incident.isLogged ||= isLogged;
         this.#tell(incident);
-      } else if (told.length > 0) incident.isTold = false;
+      } else if (told.length > 0) incident.isTold = incident.isLogged = false;
     }
   }
 

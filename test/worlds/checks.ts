@@ -11,8 +11,11 @@ import {
 } from './course.ts';
 import type { Answer, Exchange, History } from './history.ts';
 import { allowOf, pathOf, type Failure, type Reading } from './oracle.ts';
+import { checkConnections } from './connections.ts';
 import { checkHeaders } from './headers.ts';
 import { checkLine, outcomeOf } from './line.ts';
+import { checkIncidents } from './incidents.ts';
+import { checkLog } from './log.ts';
 import { checkLimits } from './limits.ts';
 import { checkMetrics } from './metrics.ts';
 import { checkModels } from './models.ts';
@@ -32,8 +35,8 @@ export function check(plan: Plan, history: History): string[] {
   const report: Report = (name, text, exchange) =>
     void problems.push(`${name}: ${exchange ? `${exchange.ask.id}: ` : ''}${text}`);
   for (const text of history.leftovers) report('afterwards', `left: ${text}`);
-  const cutAtMs = cutOf(plan, history);
-  const courses = coursesOf(history, cutAtMs);
+  const drain = drainOf(plan, history);
+  const courses = coursesOf(history, drain.cutMs);
   checkSums(history, courses, report);
   checkSecrets(history, report);
   checkHealth(history, report);
@@ -53,17 +56,19 @@ export function check(plan: Plan, history: History): string[] {
   checkLimits(history, courses, report);
   checkModels(history, courses, report);
   checkMetrics(history, report);
+  checkConnections(history, drain, report);
+  checkLog(history, courses, report);
   return problems;
 }
 
-/** When the drain cancels what is in flight; never, or when all is over otherwise. */
-function cutOf({ incidents }: Plan, { events }: History): number {
+/** When the drain closes the port, and when it cancels what is in flight; never, or when all is over otherwise. */
+function drainOf({ incidents }: Plan, { events }: History) {
   const drain = events.find(({ kind }) => kind === 'drain');
   const planned = incidents.find((one) => one.kind === 'drain');
-  if (!drain) return Infinity;
-  return planned?.kind === 'drain'
-    ? drain.atMs + planned.delayMs + planned.timeoutMs
-    : drain.atMs + LAST_DRAIN_MS;
+  if (!drain) return { closesMs: Infinity, cutMs: Infinity };
+  const last = { delayMs: 0, timeoutMs: LAST_DRAIN_MS };
+  const { delayMs, timeoutMs } = planned?.kind === 'drain' ? planned : last;
+  return { closesMs: drain.atMs + delayMs, cutMs: drain.atMs + delayMs + timeoutMs };
 }
 
 const textOf = (answer: Answer) =>
@@ -106,28 +111,11 @@ function checkHealth({ exchanges, events }: History, report: Report): void {
   }
 }
 
-/** `incidents`: an incident of a provider counts its failures, and of them none that is the client's own mistake. */
-function checkIncidents(history: History, courses: readonly Course[], report: Report): void {
-  const tries = courses.flatMap(({ tryLines }) => tryLines);
-  const isFailure = (outcome: string) => /^(?:upstream_error|timeout|rate_limited)$/.test(outcome);
-  for (const event of history.events) {
-    if (event.kind !== 'line' || event.line.message !== 'incident') continue;
-    const { failures, kind, provider } = event.line;
-    if (provider === undefined) continue;
-    const own = tries.filter((one) => one.provider === provider && isFailure(one.outcome));
-    const lists = history.lists.filter((one) => one.provider === provider);
-    if (Number(failures ?? 1) > own.length + lists.length)
-      report(
-        'incidents',
-        `${JSON.stringify({ kind, provider, failures })}, and it has failed ${own.length} times`,
-      );
-  }
-}
-
 /** `sums`: one access line for each request that had its turn, and in it as many tries as providers saw. */
 function checkSums(history: History, courses: readonly Course[], report: Report): void {
   for (const exchange of history.exchanges) {
-    const { answer, lines, tries } = exchange;
+    const { answer, ask, lines, tries } = exchange;
+    if (ask.broken) continue;
     if (lines.length > 1) report('sums', `${lines.length} access lines`, exchange);
     if (lines.length === 0 && (answer || tries.length > 0))
       report('sums', 'no access line', exchange);

@@ -20,6 +20,8 @@ const REACHABLE: State = { failures: 0, untilMs: 0, probe: undefined };
 
 export class Circuit {
   #states: readonly State[] = [REACHABLE];
+  /** All that have been one. */
+  readonly #probes = new Set<unknown>();
 
   #change(next: (state: State) => readonly State[]): void {
     const states: State[] = [];
@@ -50,9 +52,12 @@ export class Circuit {
     ]);
   }
 
-  /** A stream that probes has gone on for ten seconds. */
-  lasted(probe: unknown): void {
-    this.#change((state) => (state.probe === probe ? [state, REACHABLE] : [state]));
+  /** A stream that probes has gone on for ten seconds; `isSeen`: data has come then. */
+  lasted(probe: unknown, isSeen: boolean): void {
+    this.#change((state) => {
+      if (state.probe === probe && isSeen) return [REACHABLE];
+      return this.#probes.has(probe) ? [state, REACHABLE] : [state];
+    });
   }
 
   /** The probe was over without a result. */
@@ -89,6 +94,7 @@ export class Circuit {
     this.#change((state) => {
       if (isGuarded && rests(state, atMs) === true) return [];
       if (state.failures < FAILURES_TO_REST) return [state];
+      this.#probes.add(probe);
       const probed = { ...state, untilMs: atMs + REST_MS, probe };
       return isGuarded ? [probed] : [state, probed];
     });

@@ -31,6 +31,9 @@ export class Client {
   #open: Exchange[] = [];
   #socket: MemorySocket | undefined;
   #reader: AnswerReader | undefined;
+  #idleSinceMs = 0;
+  /** Answered last on this connection. */
+  #latest: Exchange | undefined;
 
   constructor({ clock, server, history }: ClientWorld, asks: readonly Ask[], onDone: () => void) {
     this.#clock = clock;
@@ -42,6 +45,7 @@ export class Client {
       isContinued: false,
       isDelayed: false,
       headOrder: Infinity,
+      pieceMs: [],
       tries: [],
       lines: [],
     }));
@@ -69,6 +73,8 @@ export class Client {
       '::ffff:192.0.2.7',
     );
     this.#socket = socket;
+    this.#idleSinceMs = this.#clock.nowMs;
+    this.#latest = undefined;
     return this.#sendNext();
   }
 
@@ -102,6 +108,7 @@ export class Client {
       const [cut, ...later] = cuts;
       const end = cut ? Math.min(cut.at, bytes.length) : bytes.length;
       if (end >= head.length && exchange.headSentAtMs === undefined) this.#onHead(exchange);
+      if (end > start) exchange.pieceMs.push(this.#clock.nowMs);
       if (end > start) socket.receive(bytes.subarray(start, end));
       if (end < bytes.length) this.#clock.after(cut!.waitMs, () => sendFrom(end, later));
       else if (!awaitsContinue) this.#onSent(exchange);
@@ -135,7 +142,8 @@ export class Client {
   #onSent(exchange: Exchange): void {
     exchange.sentAtMs = this.#clock.nowMs;
     this.#history.events.push({ atMs: this.#clock.nowMs, kind: 'sent', exchange });
-    if (this.#waiting[0]?.ask.isPipelined) this.#sendNext();
+    // The answer to what is no request has closed it at once.
+    if (this.#socket && this.#waiting[0]?.ask.isPipelined) this.#sendNext();
   }
 
   #read(bytes: Buffer): void {
@@ -179,6 +187,8 @@ export class Client {
   #onAnswered(exchange: Exchange, answer: Answer): void {
     this.#history.events.push({ atMs: this.#clock.nowMs, kind: 'answered', exchange });
     this.#open.shift();
+    this.#idleSinceMs = this.#clock.nowMs;
+    this.#latest = exchange;
     this.#reader!.answered();
     const isLast = answer.headers.get('connection') === 'close';
     // The gateway closes; what was sent behind it is lost.
@@ -219,6 +229,10 @@ export class Client {
     for (const exchange of this.#open) {
       this.#history.events.push({ atMs: this.#clock.nowMs, kind: 'closed', exchange });
     }
+    if (this.#open.length === 0) {
+      const [exchange, sinceMs] = [this.#latest, this.#idleSinceMs];
+      this.#history.events.push({ atMs: this.#clock.nowMs, kind: 'ended', exchange, sinceMs });
+    }
     if (how === 'end') this.#clock.after(CLOSE_MS, () => socket.receive(null));
     this.#reconnect();
   }
@@ -234,7 +248,8 @@ export class Client {
 
 /** The head and the body as they are sent. */
 export function render(ask: Ask): readonly [head: Buffer, body: Buffer] {
-  const { method, path, version, headers, body, isChunked } = ask;
+  const { broken, method, path, version, headers, body, isChunked } = ask;
+  if (broken) return [Buffer.from(broken.text, 'latin1'), Buffer.alloc(0)];
   const bytes = Buffer.from(body ?? '');
   const framing = isChunked
     ? ['transfer-encoding: chunked']

@@ -122,6 +122,10 @@ export function providerOf({ settings }: Pick<Course, 'settings'>, id: string): 
   return settings.providers.find((one) => one.id === id)!;
 }
 
+/** The key of a provider that was sent. */
+export const keyOf = ({ headers }: Try) =>
+  headers.get('authorization')?.replace('Bearer ', '') ?? '';
+
 /** With a store, who is passed over is so at once only after somebody was asked. */
 export function isTimeKnown(visit: Visit, { settings, visits }: Course): boolean {
   const before = visits.slice(0, visits.indexOf(visit));

@@ -88,6 +88,12 @@ export function spellStatus(status: number, random: Random): Spelled {
     () => json({ detail: [{ loc: ['body'], msg: m }] }, silent),
     () => json({ error: 'Bad Request', detail: m }, silent),
     () => json({ Message: m }, silent),
+    // The search is bounded.
+    () =>
+      json(
+        { errors: [...Array.from({ length: 500 }, () => ({})), { message: 'far behind' }] },
+        without,
+      ),
     () => json({ error_description: m }, silent),
     () => json({ error: m, code }, whole),
     () => json({ msg: m, code, message: '' }, whole),
@@ -116,6 +122,7 @@ const STATUS_WORDS: readonly (readonly [word: string, status: number])[] = [
   ['unsupported_value', 400],
   ['context_length_exceeded', 400],
   ['content_filter', 400],
+  ['InvalidParameter', 400],
   ['authentication_error', 401],
   ['invalid_api_key', 401],
   ['permission_error', 403],
@@ -323,6 +330,15 @@ export function spellRequest(
 const MESSAGE = '{"role":"user","content":"x"}';
 const around = (members: string) => `{"model":"a/m0",${members}}`;
 const ofMessages = (...messages: string[]) => around(`"messages":[${messages.join()}]`);
+
+/** What is no request, with the status of its refusal. */
+export const BROKEN_HEADS: readonly { readonly text: string; readonly status: number }[] = [
+  { text: 'GARBAGE\r\n\r\n', status: 400 },
+  { text: '\u0016\u0003\u0001 TLS', status: 400 },
+  { text: 'GET / HTTP/1.1\r\nno header\r\n\r\n', status: 400 },
+  { text: 'GET / HTTP/1.1\r\nhost: a\r\ncontent-length: x\r\n\r\n', status: 400 },
+  { text: `GET / HTTP/1.1\r\nhost: a\r\nx: ${'y'.repeat(17_000)}\r\n\r\n`, status: 431 },
+];
 
 /** What is refused with 400. */
 export const WRONG_BODIES: readonly string[] = [

@@ -16,6 +16,7 @@ import type {
   Settings,
 } from './plan.ts';
 import { HOSTS, ORIGINS, spellRequest, tokensWith, WRONG_BODIES } from './dialects.ts';
+import { lazily, withScene } from './scenes.ts';
 import {
   aFailure,
   aList,
@@ -80,7 +81,7 @@ export function generate(seed: number): Plan {
   const connections = someConnections(settings, { mood, random, rare, further });
   const lastMs = connections.flatMap(({ asks }) => asks.map(({ afterMs }) => afterMs));
   const lengthMs = lastMs.reduce((sum, ms) => sum + ms, 0) / connections.length + 200;
-  return {
+  return withScene({
     seed,
     settings,
     connections,
@@ -97,7 +98,7 @@ export function generate(seed: number): Plan {
           settings.providers.map(({ id }) => [id, list(3, () => aList(further))] as const),
         )
       : {},
-  };
+  });
 }
 
 /** What clients use by the minute and the day, and what is told of models. */
@@ -386,22 +387,6 @@ function anAsk(
       })).toSorted((a, b) => a.at - b.at)
     : [];
   return { ...common, ...target, cuts, replies };
-}
-
-/** Values that are made when somebody asks for them: few providers are asked. */
-function lazily<T>(
-  names: readonly string[],
-  random: Random,
-  make: (own: Random) => T,
-): Readonly<Record<string, T>> {
-  const values: Record<string, T> = {};
-  for (const name of names) {
-    const seed = random.integer(0, 2 ** 31);
-    let made: T | undefined;
-    const get = () => (made ??= make(createRandom(seed)));
-    Object.defineProperty(values, name, { get, enumerable: true });
-  }
-  return values;
 }
 
 /** By another name than `x-session-id`. */

@@ -30,6 +30,8 @@ export interface Exchange {
   answer?: Answer;
   /** `100 Continue` came. */
   isContinued: boolean;
+  /** When parts of it were sent. */
+  readonly pieceMs: number[];
   leftAtMs?: number;
   /** The gateway does not read the connection, and knows of it when it has written again. */
   isUnnoticed?: boolean;
@@ -66,6 +68,8 @@ export type Event = { readonly atMs: number } & (
       readonly kind: 'begun' | 'sent' | 'answered' | 'left' | 'closed';
       readonly exchange: Exchange;
     }
+  /** The gateway has closed a connection without a request, idle since then; `exchange` was its last one. */
+  | { readonly kind: 'ended'; readonly exchange: Exchange | undefined; readonly sinceMs: number }
   | { readonly kind: 'asked' | 'tried'; readonly exchange: Exchange | undefined; readonly try: Try }
   | { readonly kind: 'line'; readonly line: Line; readonly exchange: Exchange | undefined }
   | { readonly kind: 'settings'; readonly settings: Settings }

@@ -3,6 +3,7 @@
 import { answeredBy, providerOf, type Course, type ReadTry, type Report } from './course.ts';
 import { upstreamIdOf } from './headers.ts';
 import { pathOf, type Failure } from './oracle.ts';
+import type { Reply } from './plan.ts';
 
 /** Times are rounded. */
 const CLOSE_MS = 1;
@@ -75,7 +76,8 @@ export function checkLine(course: Course, report: Report): void {
   }
   function checkLimit(): void {
     const reason = String(line['reason']);
-    if (!LIMITS.test(reason)) wrong(`the limit ${reason}`);
+    const isFitting = reason === 'memory' || reason.startsWith('provider') === Boolean(visit);
+    if (!LIMITS.test(reason) || !isFitting) wrong(`the limit ${reason}`);
     if (line['limit'] === undefined && reason !== 'memory') wrong('no limit');
   }
   const { reading, try: made } = last;
@@ -135,9 +137,21 @@ function checkTry(
   }
   if (reading.kind === 'failure' && line['cause'] === undefined)
     wrong('a try fails without a cause');
+  if (reading.kind === 'failure' && !hasCause(String(line['cause']), reading.failure, made.reply))
+    wrong(`a try has the cause ${String(line['cause'])}`);
   const dueMs = resultAtMs - made.atMs;
   if (Math.abs(Number(line['duration_ms']) - dueMs) > CLOSE_MS)
     wrong(`a try takes ${String(line['duration_ms'])} ms, and not ${dueMs}`);
+}
+
+/** Which limit has passed, or the provider's own text, or what came in its place, 200 characters at most. */
+function hasCause(cause: string, { code, exactly, isReported }: Failure, reply: Reply): boolean {
+  if (code === 'TIMEOUT') return /\d ms$/.test(cause);
+  const [, text] = /^API error: \d+ - ([^]{1,190})/.exec(exactly ?? '') ?? [];
+  if (!isReported || text === undefined) return true;
+  const type = new Map(reply.headers).get('content-type')?.split(';', 1)[0];
+  const instead = `${reply.status}, ${type}, "${text}"`;
+  return (type !== 'text/html' && cause.startsWith(text)) || cause === instead;
 }
 
 /** What a failure is in the log. */

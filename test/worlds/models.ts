@@ -1,12 +1,15 @@
 /** `models`: what `GET /v1/models` says, and how its providers are asked (decisions.md, Models). */
 
-import type { Course, Report } from './course.ts';
+import { keyOf, type Course, type Report } from './course.ts';
 import type { History, Try } from './history.ts';
 import { mayName } from './oracle.ts';
-import type { ModelDetails } from './plan.ts';
+import type { ProviderSettings } from './plan.ts';
 
 const LIMIT_MS = 3000;
 const FRESH_MS = 300_000;
+/** One that could not be read is asked for again after (docs/log.md, Incidents). */
+const FAILED_MS = 10_000;
+const KEY_STATUSES = new Set([401, 403, 429]);
 const CLOSE_MS = 0.01;
 /** Of a store. */
 const STORE_MS = 50;
@@ -22,27 +25,81 @@ export function checkModels(history: History, courses: readonly Course[], report
   }
   // With other settings it is another provider, whose models are not known.
   if (history.events.filter(({ kind }) => kind === 'settings').length > 1) return;
-  checkFetches(history.lists, report);
+  const [settings] = courses.map((course) => course.settings);
+  for (const provider of settings?.providers ?? []) {
+    const fetches = fetchesFrom(history.lists.filter((one) => one.provider === provider.id));
+    checkFetches(fetches, provider, courses, report);
+  }
   for (const course of courses) checkList(course, history.lists, report);
 }
 
-/** What it says, if it is read. */
-function modelsOf({ end, reply }: Try) {
-  const isRead = end === 'over' && reply.status === 200 && !reply.fault && reply.end === 'end';
+/** What it says, if it has come in time. */
+function modelsOf({ end, pieces, reply }: Try) {
+  const hasCome = end === 'over' || pieces.length > 0;
+  const isRead = hasCome && reply.status === 200 && !reply.fault && reply.end === 'end';
   return isRead ? reply.items[0]?.models : undefined;
 }
 
-/** One at a time, and none while the list is fresh. */
-function checkFetches(lists: readonly Try[], report: Report): void {
-  const latest = new Map<string, Try>();
-  for (const list of lists) {
-    const { atMs, provider } = list;
-    const before = latest.get(provider);
-    latest.set(provider, list);
-    if (!before) continue;
-    if (before.endAtMs > atMs) report('models', `${provider} is asked twice at the same time`);
-    if (modelsOf(before) && atMs < before.endAtMs + FRESH_MS - CLOSE_MS)
-      report('models', `${provider} is asked although its list is fresh`);
+/** A list is asked for with one key after the other, until one of them is not refused. */
+interface Fetch {
+  readonly tries: Try[];
+  readonly atMs: number;
+  /** When it was over, and how long nobody asks again. */
+  endAtMs: number;
+  restMs: number;
+}
+
+function fetchesFrom(lists: readonly Try[]): Fetch[] {
+  const fetches: Fetch[] = [];
+  for (const one of lists) {
+    const last = fetches.at(-1);
+    const isNext = last && Math.abs(one.atMs - last.endAtMs) < CLOSE_MS;
+    const own = isNext ? last : { tries: [], atMs: one.atMs, endAtMs: 0, restMs: 0 };
+    if (own !== last) fetches.push(own);
+    own.tries.push(one);
+    own.endAtMs = one.endAtMs;
+    own.restMs = modelsOf(one) ? FRESH_MS : FAILED_MS;
+  }
+  return fetches;
+}
+
+/** One at a time, with keys that are not refused, and none while the list is fresh; with none that is, there is one. */
+function checkFetches(
+  fetches: readonly Fetch[],
+  { api_keys, enabled, id, models }: ProviderSettings,
+  courses: readonly Course[],
+  report: Report,
+): void {
+  const wrong = (text: string, exchange?: Course['exchange']) =>
+    report('models', `${id} ${text}`, exchange);
+  const wasRefused = courses.some(({ exchange }) =>
+    exchange.tries.some((one) => one.provider === id && KEY_STATUSES.has(one.reply.status)),
+  );
+  for (const [index, { atMs, endAtMs, tries }] of fetches.entries()) {
+    if (models || !enabled) wrong('is asked for its models');
+    const keys = new Set(tries.map(keyOf));
+    if (keys.size < tries.length || [...keys].some((key) => !api_keys.includes(key)))
+      wrong(`is asked for its models with ${[...keys].join()}`);
+    const refused = tries.filter(
+      ({ headAtMs, reply }) => headAtMs && KEY_STATUSES.has(reply.status),
+    );
+    if (tries.slice(0, -1).some((one) => !refused.includes(one))) wrong('is asked with more keys');
+    const isRefused = refused.includes(tries.at(-1)!) && tries.length < api_keys.length;
+    if (isRefused && !wasRefused && endAtMs < atMs + LIMIT_MS) wrong('is asked with too few keys');
+    const before = fetches[index - 1];
+    if (before && before.endAtMs > atMs) wrong('is asked twice at the same time');
+    if (before && atMs < before.endAtMs + before.restMs - CLOSE_MS)
+      wrong('is asked although its list is fresh');
+  }
+  for (const { begunAtMs, brokenAtMs, early, endAtMs, exchange } of courses) {
+    if (early.kind !== 'counted' || early.to !== 'models' || models || !enabled) continue;
+    if (exchange.answer?.status !== 200 || endAtMs >= brokenAtMs) continue;
+    const isKnown = fetches.some(
+      (one) =>
+        one.atMs <= begunAtMs + STORE_MS + CLOSE_MS &&
+        begunAtMs < one.endAtMs + one.restMs + CLOSE_MS,
+    );
+    if (!isKnown) wrong('is not asked for its models', exchange);
   }
 }
 
@@ -54,16 +111,18 @@ function checkList(course: Course, lists: readonly Try[], report: Report): void 
   const wrong = (text: string) => report('models', text, exchange);
   if (answer.headAtMs > begunAtMs + LIMIT_MS + STORE_MS && !exchange.isDelayed)
     wrong('it takes longer than three seconds');
-  const entries = new Map<string, ModelDetails & { owned_by: string }>();
+  const entries = new Map<string, object>();
   const registered = settings.providers.filter(({ enabled }) => enabled);
+  const add = (id: string, owned_by: string, shown: object = {}, created = 0) =>
+    entries.set(id, { id, object: 'model', created, owned_by, ...shown });
   for (const { default_model, id, model_details = {}, models } of registered) {
     const known = lists.findLast(
       (one) => one.provider === id && modelsOf(one) && one.endAtMs <= endAtMs,
     );
     const listed = new Map((known ? modelsOf(known)! : []).map((one) => [one.id, one]));
     for (const name of [...(models ?? listed.keys()), ...(default_model ? [default_model] : [])]) {
-      const details = { ...listed.get(name), ...model_details[name] };
-      entries.set(`${id}/${name}`, { ...details, owned_by: id });
+      const { created, shown } = listed.get(name) ?? {};
+      add(`${id}/${name}`, id, { ...shown, ...model_details[name] }, created);
     }
   }
   for (const { name, targets } of settings.aliases) {
@@ -73,18 +132,18 @@ function checkList(course: Course, lists: readonly Try[], report: Report): void 
     const details = registered.find((one) => one.id === id)!.model_details?.[
       target.slice(id.length + 1)
     ];
-    entries.set(name, entries.get(target) ?? { ...details, owned_by: id });
+    if (entries.has(target)) entries.set(name, { ...entries.get(target), id: name });
+    else add(name, id, details);
   }
-  const expected = [...entries]
-    .filter(([id]) => mayName(id, settings, early.client))
-    .map(([id, { context_length = '', owned_by }]) => `${id} of ${owned_by} ${context_length}`);
+  const expected = [...entries].filter(([id]) => mayName(id, settings, early.client));
   const text = Buffer.concat(answer.pieces.map(({ bytes }) => bytes)).toString();
-  const { data } = JSON.parse(text) as {
-    data: { id: string; object: string; owned_by: string; context_length?: number }[];
-  };
-  const got = data.map(
-    ({ context_length = '', id, owned_by }) => `${id} of ${owned_by} ${context_length}`,
-  );
-  if (got.toSorted().join('\n') !== expected.toSorted().join('\n'))
-    wrong(`the list has ${got.join(', ')}, and not ${expected.join(', ')}`);
+  const { data } = JSON.parse(text) as { data: object[] };
+  const sorted = (all: readonly object[]) => all.map(spell).toSorted().join('\n');
+  const [got, due] = [sorted(data), sorted(expected.map(([, entry]) => entry))];
+  if (got !== due) wrong(`the list has ${got}\nand not ${due}`);
+}
+
+/** Its members in the order of their names. */
+function spell(entry: object): string {
+  return JSON.stringify(Object.entries(entry).toSorted(([a], [b]) => (a < b ? -1 : 1)));
 }

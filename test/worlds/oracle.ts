@@ -186,7 +186,8 @@ function secondsOf({ headers }: Reply, worldMs: number): number | undefined {
   if (text === undefined || text === 'soon') return undefined;
   const [date = ''] = text.split(/(?<=GMT), /);
   const fromDate = () => (Date.parse(date) - wallClockMs(worldMs)) / 1000;
-  return Math.max(1, Math.ceil(Number.isNaN(seconds) ? fromDate() : seconds));
+  // As a date or in seconds, a day at most (docs/limits.md).
+  return Math.min(86_400, Math.max(1, Math.ceil(Number.isNaN(seconds) ? fromDate() : seconds)));
 }
 
 /** An empty text, null, an empty list or object. */
@@ -298,7 +299,8 @@ export function readReply(reply: Reply, limits: Limits): Reading {
   // A longer answer is not looked into.
   const isLong = text.length > 262_144;
   if (limits.refusesEmpty && !isLong && isEmptyCompletion(json)) return fail(last.atMs, EMPTY);
-  const facts = json.choices ? factsOf(json) : {};
+  // Of several choices that of the first.
+  const facts = json.choices ? { ...factsOf(json), finishReason: reasonsOf(json)[0] } : {};
   if (!isStream) return { kind: 'answer', atMs: last.atMs, text, facts };
   const unsupported = { status: 501, type: 'unsupported_feature', code: 'UNSUPPORTED_FEATURE' };
   const more = { isRetried: false, fallsBack: true, circuit: 'maybe', isFinal: true } as const;

@@ -1,7 +1,7 @@
 /** `circuits`, `keys`, `balance`: what depends on what became of other requests before. */
 
 import { Circuit } from './circuit.ts';
-import { isTimeKnown, providerOf, type Course, type Report, type Visit } from './course.ts';
+import { isTimeKnown, keyOf, providerOf, type Course, type Report, type Visit } from './course.ts';
 import type { Exchange, History, Try } from './history.ts';
 import type { Failure } from './oracle.ts';
 import type { ProviderSettings, Settings } from './plan.ts';
@@ -85,7 +85,8 @@ function visitSteps(circuits: Circuits, course: Course, visit: Visit, isAgain: b
   const order = first.try.order;
   const steps: Step[] = [];
   const isGuarded = hasOthers === true && !isAgain;
-  if (hasOthers) {
+  if (!hasOthers) checkRepeats(visit, course, circuits.report);
+  else {
     steps.push({ atMs, rank: ASK, order, run: () => circuits.ask(visit, course, isGuarded) });
   }
   for (const [index, made] of tries.entries()) {
@@ -104,9 +105,17 @@ function visitSteps(circuits: Circuits, course: Course, visit: Visit, isAgain: b
     steps.push({ atMs: endsAtMs, rank: RESULT, order: made.try.order, run });
     if (reading?.kind !== 'stream') continue;
     const lastedMs = made.try.atMs + reading.atMs + LASTING_MS;
-    const isLong = endsAtMs >= lastedMs;
-    if (isLong)
-      steps.push({ atMs: lastedMs, rank: RESULT, order: 0, run: () => circuits.lasted(of) });
+    const lasts = (sinceMs: number, isSeen: boolean) =>
+      steps.push({ atMs: sinceMs, rank: RESULT, order: 0, run: () => circuits.lasted(of, isSeen) });
+    if (endsAtMs >= lastedMs) lasts(lastedMs, false);
+    // "When data still comes 10 s after its first", of a stream that begins with its answer.
+    const [begin, ...others] = reading.passes;
+    const isPlain = begin!.atMs === reading.atMs && !begin!.text.startsWith(':');
+    const seen = others.find(
+      (one) => one.atMs - begin!.atMs > LASTING_MS - 1e-6 && !one.text.startsWith(':'),
+    );
+    const seenAtMs = made.try.atMs + (seen?.atMs ?? Infinity);
+    if (isPlain && !exchange.isDelayed && seenAtMs < endsAtMs) lasts(seenAtMs, true);
   }
   return steps;
 }
@@ -185,9 +194,26 @@ function effectiveOf(id: string, { providers, server }: Settings): string {
   return JSON.stringify(rows.toSorted(([a], [b]) => (a < b ? -1 : 1)));
 }
 
-/** It was tried again after a wait, and not only with another key or connection. */
-const hasWaited = ({ tries }: Visit) =>
-  tries.some(({ try: made }, index) => index > 0 && made.atMs - tries[index - 1]!.resultAtMs > 1);
+/** The tries that came after a wait, and not only with another key or connection. */
+const waitsOf = ({ tries }: Visit) =>
+  tries.filter(({ try: made }, index) => index > 0 && made.atMs - tries[index - 1]!.resultAtMs > 1);
+
+/** A failure that may be another one's is repeated as often as `retries` says, unless its provider wants a longer wait. */
+function checkRepeats(visit: Visit, course: Course, report: Report): void {
+  const { candidate, tries } = visit;
+  const { api_keys, retries = course.settings.server.retries } = providerOf(
+    course,
+    candidate.provider,
+  );
+  const failures = tries.map(({ reading }) =>
+    reading?.kind === 'failure' ? reading.failure : undefined,
+  );
+  const isOfKeys = failures.some((one) => KEY_STATUSES.has(one?.status ?? 0));
+  if (course.endAtMs >= course.brokenAtMs - 0.01 || (api_keys.length > 1 && isOfKeys)) return;
+  if (failures.at(-1)?.isRetried !== true) return;
+  if (waitsOf(visit).length < retries)
+    report('order', `${candidate.provider} is not asked again`, course.exchange);
+}
 
 /** The circuits of all providers, and of their models. */
 class Circuits {
@@ -196,12 +222,12 @@ class Circuits {
   readonly #lastAskedMs = new Map<Settings, Map<string, number>>();
   /** When a reload has changed a provider. */
   readonly #changedAtMs = new Map<string, number>();
-  readonly #report: Report;
+  readonly report: Report;
   readonly #seesTurns: boolean;
   readonly #asksStore: (provider: string) => boolean;
 
   constructor(report: Report, seesTurns: boolean, asks: (provider: string) => boolean) {
-    this.#report = report;
+    this.report = report;
     this.#seesTurns = seesTurns;
     this.#asksStore = asks;
   }
@@ -231,17 +257,19 @@ class Circuits {
     return begunAtMs < (this.#changedAtMs.get(provider) ?? 0);
   }
 
-  ask(visit: Visit, { begunAtMs, exchange }: Course, isGuarded: boolean): void {
+  ask(visit: Visit, course: Course, isGuarded: boolean): void {
+    const { begunAtMs, exchange } = course;
     const { candidate, atMs } = visit;
     if (this.#isOther(candidate, begunAtMs)) return;
     const [own, model] = this.#both(candidate);
+    if (!own.mayProbe() && !model.mayProbe()) checkRepeats(visit, course, this.report);
     for (const circuit of [own, model]) {
       const isProbe = isGuarded && circuit.mustProbe() && !circuit.mayRest(atMs);
-      if (isProbe && hasWaited(visit))
-        this.#report('circuits', `a probe of ${candidate.provider} is repeated`, exchange);
+      if (isProbe && waitsOf(visit).length > 0)
+        this.report('circuits', `a probe of ${candidate.provider} is repeated`, exchange);
       circuit.asked(atMs, exchange, isGuarded);
       if (!circuit.isImpossible) continue;
-      this.#report(
+      this.report(
         'circuits',
         `${candidate.provider}/${candidate.model} is asked while it rests`,
         exchange,
@@ -259,12 +287,12 @@ class Circuits {
       const list = candidates.isBalanced ? candidates.list.slice(0, candidates.balanced) : [];
       const other = list.find((one) => !this.#both(one).some((circuit) => circuit.mayRest(atMs)));
       if (other)
-        this.#report('balance', `${nameOf(other)} does not rest, and is not the first`, exchange);
+        this.report('balance', `${nameOf(other)} does not rest, and is not the first`, exchange);
     }
     const [own, model] = this.#both(candidate);
     if (!own.mayRest(atMs) && !model.mayRest(atMs)) {
       const text = `${candidate.provider}/${candidate.model} is passed over, and does not rest`;
-      this.#report('circuits', text, exchange);
+      this.report('circuits', text, exchange);
     } else if (!own.mayRest(atMs)) model.skipped(atMs);
     else if (!model.mayRest(atMs)) own.skipped(atMs);
   }
@@ -287,7 +315,7 @@ class Circuits {
       const before = sessions.get(session);
       if (restless.length < list.length) return;
       if (before !== undefined && before !== own) {
-        this.#report('balance', `its session had ${before}, and has ${own}`, exchange);
+        this.report('balance', `its session had ${before}, and has ${own}`, exchange);
       }
       sessions.set(session, before ?? own);
       return;
@@ -298,7 +326,7 @@ class Circuits {
     const count = inFlight(chosen!.candidate.provider);
     const better = restless.find(({ provider }) => inFlight(provider) < count);
     if (better)
-      this.#report('balance', `${own} is asked, and ${nameOf(better)} is less busy`, exchange);
+      this.report('balance', `${own} is asked, and ${nameOf(better)} is less busy`, exchange);
     // "Those with equally many are asked in turn."
     const turns = this.#lastAskedMs.get(course.settings);
     const lastMs = (one: Visit['candidate']) => turns?.get(nameOf(one)) ?? -Infinity;
@@ -306,7 +334,7 @@ class Circuits {
       (one) => inFlight(one.provider) === count && lastMs(one) < lastMs(chosen!.candidate) - 0.01,
     );
     if (waits && this.#seesTurns && !asksStoreAtAll(course))
-      this.#report('balance', `${own} is asked, and it is the turn of ${nameOf(waits)}`, exchange);
+      this.report('balance', `${own} is asked, and it is the turn of ${nameOf(waits)}`, exchange);
   }
 
   /** A target was the first, whether or not it could be asked. */
@@ -342,8 +370,8 @@ class Circuits {
     }
   }
 
-  lasted({ candidate, probe }: Of): void {
-    for (const circuit of this.#both(candidate)) circuit.lasted(probe);
+  lasted({ candidate, probe }: Of, isSeen: boolean): void {
+    for (const circuit of this.#both(candidate)) circuit.lasted(probe, isSeen);
   }
 
   gone({ candidate, probe }: Of, atMs: number): void {
@@ -476,8 +504,6 @@ function cooldownsOf(uses: readonly KeyUse[]) {
   for (const { run } of steps.toSorted((one, other) => one.atMs - other.atMs)) run();
   return all;
 }
-
-const keyOf = ({ headers }: Try) => headers.get('authorization')?.replace('Bearer ', '') ?? '';
 
 function useOf(made: Try) {
   const { atMs, order, provider } = made;

@@ -87,6 +87,8 @@ export interface Ask {
   readonly headers: readonly (readonly [name: string, value: string])[];
   readonly body?: string | undefined;
   readonly isChunked: boolean;
+  /** What it sends in the place of a request, and is none. */
+  readonly broken?: { readonly text: string; readonly status: number } | undefined;
   /** Where the bytes of head and body are cut, and how long the client waits there. */
   readonly cuts: readonly { readonly at: number; readonly waitMs: number }[];
   readonly leaves?: Leave | undefined;
@@ -135,7 +137,14 @@ export interface Item {
   /** What an error, or an error event, says. */
   readonly error?: ErrorPlan | undefined;
   /** What a list of models has. */
-  readonly models?: readonly (ModelDetails & { readonly id: string })[] | undefined;
+  readonly models?: readonly ListedModel[] | undefined;
+}
+
+export interface ListedModel {
+  readonly id: string;
+  readonly created?: number;
+  /** What `/v1/models` shows of all that is said of it. */
+  readonly shown: object;
 }
 
 export interface ErrorPlan {

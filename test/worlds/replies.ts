@@ -77,7 +77,11 @@ function someCompletion(id: string, random: Random): Item {
     { ...json, error: null },
     { error: { message: 'half' }, ...json },
     { ...json, usage: null, extra: { usage: 1, choices: [{ finish_reason: 'x' }] } },
-    { ...json, usage: undefined, choices: [other, ...choices] },
+    {
+      ...json,
+      usage: undefined,
+      choices: [other, ...choices, { ...other, finish_reason: 'length' }],
+    },
     { id, object: 'other' },
   ]);
   const text = random.oneIn(6) ? `${JSON.stringify(shape, null, 2)}\n` : JSON.stringify(shape);
@@ -113,22 +117,49 @@ export function answerWell({ id, chat }: AskedFor): Reply {
   return { ...PLAIN, headers: [STREAM_TYPE], items };
 }
 
-type Models = NonNullable<Item['models']>;
+/** What a provider says of a model, and what of it is shown: up to 2,048 characters of JSON, and three levels. */
+const SAID: readonly (readonly [said: object, shown: object])[] = [
+  [{}, {}],
+  [{ object: 'x', owned_by: 'y', secret: 1, context_length: null }, {}],
+  [{ max_model_len: 5, created: 'x' }, { max_model_len: 5 }],
+  [{ pricing: { a: { b: { c: 1 } } } }, { pricing: { a: { b: { c: 1 } } } }],
+  [{ pricing: { a: { b: { c: [] } } }, input_modalities: [] }, { input_modalities: [] }],
+  [{ architecture: 'x'.repeat(2046) }, { architecture: 'x'.repeat(2046) }],
+  [{ architecture: 'x'.repeat(2047) }, {}],
+  [{ meta: { n_ctx: 5, path: '/x' } }, { meta: { n_ctx: 5 } }],
+  [{ supported_parameters: ['key-of-a-1'], context_window: 3 }, { context_window: 3 }],
+];
+const LONG_PAD = 'x'.repeat(300_000);
 
 /** The reply to the gateway's own question for models. */
-export function listModels(models: Models = [{ id: 'm0' }, { id: 'listed' }], as = 0): Reply {
-  const named = models.map(({ id, ...more }) => ({ name: `models/${id}`, ...more }));
-  const text = JSON.stringify([{ data: models }, models, { models: named }][as]);
-  return { ...PLAIN, headers: [JSON_TYPE], items: [{ kind: 'json', text, waitMs: 0.3, models }] };
+export function listModels(random?: Random): Reply {
+  const names = ['m0', 'm1', 'listed', 'key-of-a-1'];
+  const models = names
+    .filter((id) => (random ? random.oneIn(2) : id === 'm0' || id === 'listed'))
+    .map((id) => {
+      const [said, shown] = random?.pick(SAID) ?? [{}, {}];
+      const more = random?.oneIn(2) ? { context_length: random.integer(1, 9) } : {};
+      const created = random?.oneIn(2) ? { created: random.integer(1, 9) } : {};
+      return {
+        sent: { ...said, ...more, ...created },
+        model: { id, ...created, shown: { ...shown, ...more } },
+      };
+    });
+  const data = models.map(({ model: { id }, sent }) => ({ id, ...sent }));
+  const named = models.map(({ model: { id }, sent }) => ({ name: `models/${id}`, ...sent }));
+  const pad = random?.oneIn(20) ? LONG_PAD : undefined;
+  const text = JSON.stringify([{ data, pad }, data, { models: named }][random?.integer(0, 2) ?? 0]);
+  // A name with a key in it is not shown.
+  const shown = models.map(({ model }) => model).filter(({ id }) => !id.startsWith('key'));
+  const item: Item = { kind: 'json', text, waitMs: 0.3, models: shown };
+  return { ...PLAIN, headers: [JSON_TYPE], items: [item] };
 }
 
 /** One that is a list, or is none: late, cut off, with a wrong key. */
-export function aList(random: Random): Reply {
-  const models = ['m0', 'm1', 'listed']
-    .filter(() => random.oneIn(2))
-    .map((id) => (random.oneIn(2) ? { id, context_length: random.integer(1, 9) } : { id }));
-  const list = listModels(models, random.integer(0, 2));
+export function aList(random: Random, statuses?: readonly number[]): Reply {
   const headMs = time(random, 0.2, 4000);
+  if (statuses && random.oneIn(2)) return anErrorStatus(random, statuses);
+  const list = listModels(random);
   if (!random.oneIn(3)) return { ...list, headMs };
   return random.pick<() => Reply>([
     () => ({ ...anErrorStatus(random), end: random.pick(['end', 'hang'] as const) }),
@@ -346,6 +377,8 @@ const RETRY_AFTER = [
   '31',
   '60',
   '61',
+  '7200',
+  '90000',
   'soon',
   '3, 9',
   'Wed, 21 Oct 2015 07:28:00 GMT',

@@ -139,8 +139,8 @@ const isDrained = ({ kind }: Event) => kind === 'drained';
 
 /** Nobody asks, and no provider is asked. */
 function isQuiet({ events, exchanges, lists }: History): boolean {
-  const isOver = ({ headSentAtMs, lines, tries }: Exchange) =>
-    (headSentAtMs === undefined || lines.length > 0) && tries.every(isEnded);
+  const isOver = ({ ask, headSentAtMs, lines, tries }: Exchange) =>
+    (headSentAtMs === undefined || lines.length > 0 || ask.broken) && tries.every(isEnded);
   return (
     exchanges.every(isOver) && lists.every(isEnded) && !events.some(({ kind }) => kind === 'drain')
   );

@@ -1,0 +1,85 @@
+/** `connections`: when the gateway closes one, and what it says to what is no request (decisions.md, Requests and Process). */
+
+import type { Report } from './course.ts';
+import type { Event, Exchange, History, Line } from './history.ts';
+
+const CLOSE_MS = 0.01;
+/** Of a client that still sends: without a byte, and in all. It is looked at each second. */
+const [QUIET_MS, LINGER_MS, CHECK_MS] = [5000, 30_000, 1000];
+/** An idle connection is kept so long once the port is closed; looked at ten times in a second. */
+const [GRACE_MS, POLL_MS] = [1000, 100];
+
+export function checkConnections(
+  { events, exchanges }: History,
+  { closesMs, cutMs }: Readonly<Record<'closesMs' | 'cutMs', number>>,
+  report: Report,
+): void {
+  const wrong = (text: string, exchange: Exchange) =>
+    report('connections', `its answer ${text}`, exchange);
+  const drain = events.find(({ kind }) => kind === 'drain');
+  for (const event of events) {
+    if (event.kind !== 'ended' || event.exchange?.isDelayed || event.atMs >= cutMs) continue;
+    const { answer } = event.exchange ?? {};
+    if (answer?.headers.get('connection') === 'close') checkLingering(event, report);
+    else checkGrace(event, closesMs, report);
+  }
+  const lines = events.flatMap((event) => (event.kind === 'line' ? event.line : []));
+  for (const exchange of exchanges) {
+    const { answer, ask, isDelayed } = exchange;
+    if (ask.broken) checkBroken(exchange, lines, report);
+    if (!answer || exchange.lines.length === 0 || isDelayed || ask.version === '1.0') continue;
+    const isSaid = answer.headers.get('connection') === 'close';
+    const others = exchanges.filter(({ behind }) => behind === exchange);
+    const isInDrain = answer.headAtMs > (drain?.atMs ?? Infinity);
+    if (others.length === 0 && isInDrain && !isSaid) wrong('keeps its connection', exchange);
+    const isWaited = ({ ask: one, headSentAtMs = Infinity }: Exchange) =>
+      headSentAtMs < answer.headAtMs && !one.broken;
+    const isRead = exchange.tries.length > 0;
+    if (isSaid && isRead && others.some(isWaited)) wrong('is not the last one', exchange);
+  }
+}
+
+type Ended = Extract<Event, { kind: 'ended' }>;
+
+/** Behind an answer that was said to be the last one of its connection. */
+function checkLingering({ atMs, exchange }: Ended, report: Report): void {
+  const { answer, ask, isContinued, pieceMs } = exchange!;
+  // A client that waits for `100 Continue` sends nothing more.
+  const isWaiting = !isContinued && ask.headers.some(([name]) => name === 'expect');
+  const sentAtMs = isWaiting ? 0 : (exchange!.sentAtMs ?? Infinity);
+  const wasWhole = Math.abs(atMs - Math.max(sentAtMs, answer!.endAtMs)) < CLOSE_MS;
+  const quietMs = atMs - Math.max(answer!.endAtMs, ...pieceMs);
+  const isQuiet = quietMs > QUIET_MS - CLOSE_MS && quietMs < QUIET_MS + CHECK_MS - CLOSE_MS;
+  const isLong = Math.abs(atMs - answer!.endAtMs - LINGER_MS) < CLOSE_MS;
+  if (!wasWhole && !isLong && !(isQuiet && sentAtMs > atMs))
+    report('connections', `it ends ${atMs - answer!.endAtMs} ms behind its last answer`, exchange);
+}
+
+function checkGrace({ atMs, exchange, sinceMs }: Ended, closesMs: number, report: Report): void {
+  const lateMs = atMs - Math.max(sinceMs, closesMs) - GRACE_MS;
+  if (lateMs < -CLOSE_MS || lateMs > POLL_MS + CLOSE_MS)
+    report('connections', `an idle one ends ${lateMs} ms late`, exchange);
+}
+
+/** It has an answer, and a line of its own, if no request before it is still open. */
+function checkBroken(exchange: Exchange, lines: readonly Line[], report: Report): void {
+  const { answer, ask, behind, headSentAtMs, isDelayed, leftAtMs } = exchange;
+  const wrong = (text: string) => report('connections', text, exchange);
+  if (!answer) {
+    const isAlone = !behind && !isDelayed && leftAtMs === undefined;
+    if (headSentAtMs !== undefined && isAlone) wrong('no answer');
+    return;
+  }
+  const text = Buffer.concat(answer.pieces.map(({ bytes }) => bytes)).toString();
+  const [, message = ''] =
+    /^\{"error":\{"type":"invalid_request_error","message":"([^"]+)/.exec(text) ?? [];
+  if (answer.status !== ask.broken!.status || !message.startsWith('Invalid request: '))
+    wrong(`its answer is ${answer.status} ${text}`);
+  if (!answer.headers.has('date')) wrong('its answer has no date');
+  const id = answer.headers.get('x-request-id');
+  const [line, ...others] = lines.filter(
+    (one) => one.message === 'broken request' && one['request_id'] === id,
+  );
+  if (line?.['status'] !== answer.status || line['reason'] !== message || others.length > 0)
+    wrong(`the log has ${JSON.stringify(line)}`);
+}

@@ -1,0 +1,55 @@
+/** `log`: what the lines beside those of requests say of keys and circuits (docs/log.md). */
+
+import { keyOf, providerOf, type Course, type Report } from './course.ts';
+import type { History, Line } from './history.ts';
+
+const CLOSE_MS = 0.01;
+const REJECTED_MS = 60_000;
+const MAX_LIMITED_SECONDS = 3600;
+const FAILURES_TO_REST = 3;
+
+type Seen = { readonly atMs: number; readonly line: Line };
+
+export function checkLog({ events }: History, courses: readonly Course[], report: Report): void {
+  const reloadedMs = events.flatMap(({ atMs, kind }) => (kind === 'settings' ? atMs : []));
+  const lines = events.flatMap((event): Seen[] => (event.kind === 'line' ? [event] : []));
+  const ofKeys = lines.filter(({ line }) => line.message === 'key in cooldown');
+  for (const seen of ofKeys) checkKey(seen, courses, report);
+  const open = new Set<string>();
+  for (const { atMs, line } of lines) {
+    const [, change] = /^breaker (.*)$/.exec(line.message) ?? [];
+    if (change === undefined) continue;
+    const { failures, model, provider, reason } = line;
+    const name = JSON.stringify([provider, model]);
+    const wrong = (text: string) => report('log', `${line.message} of ${name}: ${text}`);
+    if (open.has(name) !== (change !== 'opened')) wrong('it was not so before');
+    if (change === 'opened' && failures !== FAILURES_TO_REST) wrong(`${String(failures)} failures`);
+    if (change === 'opened') open.add(name);
+    if (change !== 'closed') continue;
+    open.delete(name);
+    const isReload = reloadedMs.some((ms) => Math.abs(ms - atMs) < CLOSE_MS);
+    if ((reason === 'reload') !== isReload) wrong(`the reason is ${String(reason)}`);
+  }
+}
+
+/** A key was refused then, and is left alone for as long as the documents say. */
+function checkKey({ atMs, line }: Seen, courses: readonly Course[], report: Report): void {
+  const { cooldown_ms, key, provider, status } = line;
+  const tries = courses.flatMap((course) =>
+    course.visits.flatMap(({ tries: all }) =>
+      all.filter(({ resultAtMs, try: made }) => {
+        const own = made.provider === provider && providerOf(course, made.provider).api_keys;
+        const isNow = Math.abs(resultAtMs - atMs) < CLOSE_MS;
+        return own && isNow && own.indexOf(keyOf(made)) + 1 === key;
+      }),
+    ),
+  );
+  const isDue = tries.some(({ reading }) => {
+    if (reading?.kind !== 'failure') return reading === undefined;
+    const { retryAfter = 1 } = reading.failure;
+    const limitedMs = Math.min(MAX_LIMITED_SECONDS, retryAfter) * 1000;
+    const ms = reading.failure.status === 429 ? limitedMs : REJECTED_MS;
+    return reading.failure.status === status && ms === cooldown_ms;
+  });
+  if (!isDue) report('log', `nothing has happened of which it says ${JSON.stringify(line)}`);
+}
