@@ -123,7 +123,7 @@ test('no file of src is longer than 250 lines', () => {
 });
 
 /** To raise one is a decision: each line and each word is one to audit. */
-const MAX_LINES = 12_270;
+const MAX_LINES = 12_275;
 const MAX_WORDS = 70_100;
 
 test('src has no more lines and words than its budget', () => {
