@@ -195,53 +195,8 @@ test(
       [{ outcome: 'timeout' }, 10],
       [{ outcome: 'client_closed' }, 10],
     ]);
-    await expect('sum by (provider, result) (gateway_tries_total) > 0', [
-      [{ provider: 'p', result: 'ok' }, 650],
-      [{ provider: 'p', result: 'upstream_error' }, 30 + 20 + 20],
-      [{ provider: 'p', result: 'rate_limited' }, 20],
-      [{ provider: 'p', result: 'client_closed' }, 10],
-      [{ provider: 'slow', result: 'timeout' }, 10],
-      [{ provider: 'limited', result: 'ok' }, served],
-      [{ provider: 'limited', result: 'limit' }, refused],
-      [{ provider: 'down', result: 'upstream_error' }, 3],
-      [{ provider: 'down', result: 'circuit_open' }, 17],
-      [{ provider: 'spare', result: 'ok' }, 20 + 20],
-      [{ provider: 'spare', result: 'rejected' }, 30 + 20 + 10],
-    ]);
-    await expect('sum by (from, to, reason) (gateway_fallbacks_total) > 0', [
-      [{ from: 'p', reason: 'upstream_error', to: 'spare' }, 30 + 20],
-      [{ from: 'p', reason: 'rate_limited', to: 'spare' }, 20],
-      [{ from: 'slow', reason: 'timeout', to: 'spare' }, 10],
-      [{ from: 'down', reason: 'upstream_error', to: 'spare' }, 3],
-      [{ from: 'down', reason: 'circuit_open', to: 'spare' }, 17],
-    ]);
-    await expect(
-      'sum by (reason, provider) (gateway_refusals_total{reason!~"invalid.*|no_token"}) > 0',
-      [
-        [{ provider: 'p', reason: 'upstream' }, 20],
-        [{ provider: 'limited', reason: 'provider' }, refused],
-      ],
-    );
-    await expect('sum by (provider) (gateway_breaker_circuits)', [
-      [{ provider: 'p' }, 0],
-      [{ provider: 'slow' }, 0],
-      [{ provider: 'limited' }, 0],
-      [{ provider: 'down' }, 1],
-      [{ provider: 'spare' }, 0],
-    ]);
     const chats = 400 + 250 + 30 + 20 + 20 + 20 + 10 + 20 + 20 + 10;
     await expect('sum(gen_ai_server_request_duration_seconds_count)', [[{}, chats]]);
-    await expect('sum(gen_ai_server_request_duration_seconds_bucket{le="+Inf"})', [[{}, chats]]);
-    await expect('sum(gen_ai_server_time_to_first_token_seconds_count)', [[{}, 250]]);
-    await expect('sum(gateway_requests_in_flight)', [[{}, 0]]);
-    await expect('sum(gateway_open_streams)', [[{}, 0]]);
-    await expect('sum(gateway_buffered_bytes)', [[{}, 0]]);
-    await expect('sum by (error_type) (gen_ai_server_request_duration_seconds_count)', [
-      [{}, 400 + 250 + 20 + 20 + served + 10],
-      [{ error_type: 'upstream_error' }, 50],
-      [{ error_type: 'rate_limited' }, 20 + refused],
-      [{ error_type: 'timeout' }, 10],
-    ]);
     const answers = 650 + served;
     await expect('sum by (gen_ai_token_type) (gen_ai_client_token_usage_sum)', [
       [{ gen_ai_token_type: 'input' }, 20 * answers],
@@ -249,14 +204,6 @@ test(
       [{ gen_ai_token_type: 'output' }, 8 * answers],
       [{ gen_ai_token_type: 'reasoning' }, 3 * answers],
     ]);
-    await expect(
-      'sum(gen_ai_client_token_usage_sum{gen_ai_original_model="fast",gen_ai_token_type="output"})',
-      [[{}, 3200]],
-    );
-    await expect(
-      'sum(gen_ai_server_time_per_output_token_seconds_count{gen_ai_response_model="streamed"})',
-      [[{}, 250]],
-    );
     // Panels of what has not happened here are left out.
     const dashboard = JSON.parse(
       readFileSync(join(ROOT, 'deploy/grafana-dashboard.json'), 'utf8'),

@@ -20,7 +20,6 @@ import {
   completion,
   completionEvents,
   sendJson,
-  failWith,
   flood,
   type Script,
 } from '../support/upstream.ts';
@@ -72,23 +71,6 @@ test('a drain finishes requests and streams in flight, refuses new connections, 
   await drained;
   const outcomes = gateway.accessLines().map(({ outcome }) => outcome);
   assert.deepEqual(outcomes, ['ok', 'ok']);
-});
-
-test('GET /health on a connection that was kept alive says 503 and draining', async (t) => {
-  const { gateway, finish, open } = await start(t);
-  // An idle connection is closed by the drain; one that is carrying a stream is not.
-  const client = await open(RAW_STREAM);
-  const drained = gateway.drain(10_000);
-  client.socket.write(HEALTH);
-  // Long enough for the second request to be on the connection.
-  await idle(60);
-  finish();
-  await drained;
-  await client.closed;
-  const [, answer = ''] = client.text().split('data: [DONE]');
-  assert.match(answer, /HTTP\/1\.1 503 /);
-  assert.match(answer, /\r\nconnection: close\r\n/i);
-  assert.match(answer, /\{"status":"draining","version":"[^"]+"\}$/);
 });
 
 test('a drain closes an idle connection a second after the port is closed', async (t) => {
@@ -248,14 +230,4 @@ test('a request that comes after the deadline of a drain is told so, and no prov
   assert.match(client.text(), /^HTTP\/1\.1 500 /);
   assert.equal(upstream.requests.length, 1);
   await drained;
-});
-
-test('a request that waits for a retry does not delay the deadline of a drain', async (t) => {
-  const p = failWith(503, { headers: { 'retry-after': '20' } });
-  const { p: upstream, gateway } = await scenario(t, { providers: { p }, server: 'retries = 1' });
-  const chat = openChat(gateway.port, chatBody());
-  await eventually(() => upstream.requests.length === 1, 'the first try');
-  await gateway.drain(50);
-  assert.ok(((await chat.response).statusCode ?? 0) >= 500);
-  assert.equal(upstream.requests.length, 1);
 });

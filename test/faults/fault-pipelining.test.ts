@@ -5,7 +5,7 @@ import { idle } from '../support/clock.ts';
 import { chatBody, rawChat } from '../support/gateway.ts';
 import { scenario } from '../support/scenario.ts';
 import { openRaw, sendRaw, statusesOf, watchServerSide, parseReplies } from '../support/raw.ts';
-import { createGate, eventually, lineOf } from '../support/streams.ts';
+import { createGate, eventually } from '../support/streams.ts';
 import { completion, sendJson } from '../support/upstream.ts';
 import { startHttpServer } from '../support/http-server.ts';
 
@@ -14,17 +14,12 @@ const MIB = 1_048_576;
 /** A gateway whose provider answers when `release` has been called, and a client that writes its requests itself. */
 async function start(t: TestContext) {
   const { opened, open: release } = createGate();
-  let active = 0;
-  let mostActive = 0;
   const { p: upstream, gateway } = await scenario(t, {
     providers: {
       p: async ({ body }, response) => {
-        active += 1;
-        mostActive = Math.max(mostActive, active);
         await opened;
         const { model } = JSON.parse(body.toString()) as { model: string };
         sendJson(response, completion(model));
-        active -= 1;
       },
     },
   });
@@ -35,7 +30,6 @@ async function start(t: TestContext) {
     ...client,
     release,
     firstAsked: async () => eventually(() => upstream.requests.length === 1, 'the first request'),
-    mostActive: () => mostActive,
   };
 }
 
@@ -47,19 +41,6 @@ const HEALTH = 'GET /health HTTP/1.1\r\nhost: a\r\n\r\n';
 const A_WHILE_MS = 100;
 
 describe('a client that pipelines', { concurrency: 4 }, () => {
-  test('100 chats has one at a time upstream, and gets the answers in order', async (t) => {
-    const { upstream, socket, release, text, mostActive, firstAsked } = await start(t);
-    socket.write(chats(100).join(''));
-    await firstAsked();
-    await idle(A_WHILE_MS);
-    assert.equal(upstream.requests.length, 1);
-    release();
-    await eventually(() => text().match(/"choices"/g)?.length === 100, 'every answer');
-    const models = parseReplies(text()).map(({ body }) => /"content":"m(\d+)"/.exec(body)?.[1]);
-    assert.deepEqual(models, Object.keys(models));
-    assert.equal(mostActive(), 1);
-  });
-
   test('10,000 chats makes the gateway hold only the first few hundred of them', async (t) => {
     const { gateway, socket, firstAsked } = await start(t);
     const own = watchServerSide(t, socket);
@@ -68,21 +49,6 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
     await idle(A_WHILE_MS);
     assert.ok(own.requests < 500, `${own.requests} requests were parsed`);
     assert.equal((await gateway.send('/health')).status, 200);
-  });
-
-  test('a chat with Expect: 100-continue is not asked for its body before the answer before it', async (t) => {
-    const { socket, release, text, firstAsked } = await start(t);
-    const body = JSON.stringify(chatBody({ model: 'p/second' }));
-    const head = rawChat(chatBody({ model: 'p/second' }), ['expect: 100-continue']);
-    socket.write(rawChat(chatBody()) + head.slice(0, -body.length));
-    await firstAsked();
-    await idle(A_WHILE_MS);
-    assert.equal(text(), '');
-    release();
-    await eventually(() => text().includes('100 Continue'), 'the second body is asked for');
-    socket.write(body);
-    await eventually(() => text().includes('"second"'), 'the second answer');
-    assert.deepEqual(statusesOf(text()), [200, 100, 200]);
   });
 
   test('a body of 16 MiB waits on its own side until the answer before it is written', async (t) => {
@@ -97,31 +63,6 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
     assert.equal(parseReplies(text()).length, 2);
   });
 
-  test('HEAD and HTTP/1.0 requests behind a chat gets each answer in its turn', async (t) => {
-    const { socket, release, firstAsked, text, closed } = await start(t);
-    const head = HEALTH.replace('GET', 'HEAD');
-    const last = HEALTH.replace('HTTP/1.1', 'HTTP/1.0');
-    const kept = last.replace('host: a', 'connection: keep-alive');
-    socket.write(rawChat(chatBody()) + head + kept + last);
-    await firstAsked();
-    assert.equal(text(), '');
-    release();
-    await closed;
-    assert.equal(text().match(/HTTP\/1\.1 200/g)?.length, 4, text());
-    assert.equal(text().match(/\{"status":"healthy"/g)?.length, 2, text());
-  });
-
-  test('garbage behind two chats gets both answers, the second with Connection: close', async (t) => {
-    const { socket, release, firstAsked, text, closed } = await start(t);
-    socket.write(`${chats(2).join('')}canary\r\n\r\n`);
-    await firstAsked();
-    release();
-    await closed;
-    const replies = parseReplies(text());
-    const ends = replies.map(({ status, headers }) => `${status} ${headers['connection']}`);
-    assert.deepEqual(ends, ['200 keep-alive', '200 close']);
-  });
-
   test('a broken body behind a chat gets the answer of the chat and none for the broken one', async (t) => {
     const { socket, release, firstAsked, text, closed } = await start(t);
     const head = rawChat({}, ['transfer-encoding: chunked'])
@@ -134,18 +75,6 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
     release();
     await closed;
     assert.deepEqual(statusesOf(text()), [200], text());
-  });
-
-  test('and leaves during the first request cancels it, and none of the others begins', async (t) => {
-    const { gateway, upstream, socket, firstAsked } = await start(t);
-    socket.write(chats(3).join(''));
-    await firstAsked();
-    socket.destroy();
-    assert.equal((await lineOf(gateway))['outcome'], 'client_closed');
-    await upstream.requests[0]!.closed;
-    await idle(A_WHILE_MS);
-    assert.equal(upstream.requests.length, 1);
-    assert.equal(gateway.accessLines().length, 1);
   });
 
   test('gets an answer to each of its requests in a drain, an error after its deadline, and Connection: close on the last', async (t) => {

@@ -125,14 +125,6 @@ describe('a client that takes its time', { concurrency: 4 }, () => {
 });
 
 describe('a client that closes its sending side', { concurrency: 4 }, () => {
-  test('after a request that is answered at once gets the whole answer', async (t) => {
-    const { gateway } = await start(t);
-    const { socket, text, closed } = openRaw(t, gateway.port, { allowHalfOpen: true });
-    socket.end(`${HEALTH}\r\n`);
-    assert.equal(await closed, undefined);
-    assert.equal(JSON.parse(firstAnswer(text()).text).status, 'healthy');
-  });
-
   const unfinished: Record<string, [bytes: string, calls: number]> = {
     'before a byte': ['', 0],
     'inside the headers': [`${HEALTH}a: b`, 0],

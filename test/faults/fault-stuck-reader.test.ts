@@ -90,13 +90,6 @@ async function pipeline(t: TestContext, clientLimits: object, second: string): P
   return text();
 }
 
-test('an answer is not cut off while it waits for the one before it', async (t) => {
-  const last = 'GET /health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n';
-  const text = await pipeline(t, { sendTimeoutMs: 200 }, rawChat(chatBody()) + last);
-  assert.ok(text.includes('[DONE]') && text.includes('y'.repeat(MIB)), `${text.length} bytes`);
-  assert.match(text, /"healthy"[^}]*\}$/);
-});
-
 for (const more of ['', 'connection: close\r\n']) {
   test(`an upload refused behind a running answer never cuts that off, ${more ? 'with' : 'without'} Connection: close`, async (t) => {
     const refused = `POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\n${more}content-length: 9\r\n\r\nx`;
@@ -119,14 +112,6 @@ test('an answer that a reset finds half written is not called delivered', async 
   await eventually(() => gateway.accessLines().length > before, 'the last access line');
   assert.equal(delivered(), before);
   assert.equal(gateway.accessLines().length, before + 1);
-});
-
-test('a drain ends at its deadline, also where CONNECT came behind an answer that is not read', async (t) => {
-  const { p: upstream, gateway } = await start(t, flood(PART, 100 * MIB).script);
-  const connectLine = 'CONNECT a:443 HTTP/1.1\r\nhost: a\r\n\r\n';
-  openReader(t, gateway.port, rawChat(chatBody({ stream: true })) + connectLine);
-  await eventually(() => upstream.requests.length === 1, 'the request upstream');
-  assert.equal((await gateway.drain(200)).cut, 1);
 });
 
 describe('a client that stops reading', { concurrency: 4 }, () => {

@@ -280,43 +280,6 @@ describe('log, page and metrics tell alike that', () => {
     });
   }
 
-  test('the mistakes of clients, and clients that leave, are no incident', async (t) => {
-    const clock = stopClock(t, 1_000_000);
-    const { gateway, p } = await scenario(t, {
-      providers: { p: chats(failWith(400, 'bad')) },
-      more: '[admin]\nport = 0',
-    });
-    for (let at = 0; at < 10; at += 1) await gateway.chat(chatBody());
-    p.script = chats((_, response) =>
-      sendJson(response, { error: { code: 'model_not_found' } }, { status: 404 }),
-    );
-    for (let at = 0; at < 10; at += 1) await gateway.chat(chatBody());
-    p.script = chats(() => {});
-    for (let at = 0; at < 6; at += 1) {
-      const leaving = new AbortController();
-      const before = p.requests.length;
-      const left = assert.rejects(gateway.chat(chatBody(), { signal: leaving.signal }));
-      await eventually(() => p.requests.length > before, 'it is asked');
-      leaving.abort();
-      await left;
-    }
-    await eventually(() => gateway.accessLines().length === 26, 'all are over');
-    clock.nowMs += 1000;
-    assert.deepEqual((await viewOf(t, gateway)).incidents, []);
-    assert.deepEqual(gateway.lines('incident'), []);
-    const outcomes = gateway.accessLines().map(({ level, outcome }) => [level, outcome].join(' '));
-    assert.deepEqual([...new Set(outcomes)], ['info rejected', 'info client_closed']);
-    const feed = await openFeed(t, gateway.adminPort);
-    const [row] = (await feed.next('state')).providers;
-    assert.deepEqual(
-      [row.requests, row.rejected, row.client_closed, row.failed],
-      [26, 20, 6, undefined],
-    );
-    const { sum } = parseMetrics((await gateway.admin('/metrics')).text);
-    assert.equal(sum('gateway_tries_total', { provider: 'p', result: 'rejected' }), 20);
-    assert.equal(sum('gateway_requests_total', { outcome: 'rejected' }), 20);
-  });
-
   test('a reload failed, and why, until the next one', async (t) => {
     const clock = stopClock(t, 1_000_000);
     const { gateway, toml } = await scenario(t, { more: '[admin]\nport = 0' });

@@ -12,7 +12,7 @@ import {
   type LogLine,
 } from '../support/gateway.ts';
 import { scenario, type ScenarioSettings } from '../support/scenario.ts';
-import { eventually, linesOf } from '../support/streams.ts';
+import { linesOf } from '../support/streams.ts';
 import {
   answerWell,
   beginStream,
@@ -122,43 +122,6 @@ describe('the log tells', { concurrency: true }, () => {
     const unfinished = await lastLine(gateway, 3);
     const cause = 'Provider error: the stream ended before the answer was finished';
     assertHas(unfinished.tries[0], { outcome: 'upstream_error', cause });
-  });
-
-  test('which check refused a request: the token, the client\u2019s models or a limit, and how full that is', async (t) => {
-    const clients = {
-      alice: 'key = "alice-canary-1"\nmodels = ["p/*"]',
-      bob: 'key = "bob-canary-1"',
-      carol: 'key = "carol-canary-1"\nmax_concurrent_requests = 1',
-    };
-    const { gateway, p } = await scenario(t, {
-      clients,
-      more: '[rate_limit]\nenabled = true\nrequests_per_second = 1\nburst_capacity = 3',
-      adjust: withoutRefill,
-    });
-    const ask = async (token: string, model = 'p/m') => {
-      const headers = { authorization: `Bearer ${token}` };
-      await gateway.chat(chatBody({ model }), { headers });
-      return gateway.accessLines().at(-1);
-    };
-    assertHas(await ask('wrong-canary'), { status: 401, reason: 'unknown token' });
-    const notAllowed = {
-      status: 404,
-      client: 'alice',
-      reason: 'model not allowed for this client',
-    };
-    assertHas(await ask('alice-canary-1', 'q/m'), notAllowed);
-    assertHas(await ask('bob-canary-1'), { status: 200, reason: undefined, limit: undefined });
-    p.script = () => {};
-    const leave = new AbortController();
-    const headers = { authorization: 'Bearer carol-canary-1' };
-    const first = gateway.chat(chatBody(), { headers, signal: leave.signal });
-    await eventually(() => p.requests.length === 2, 'the first request');
-    const full = 'clients.carol.max_concurrent_requests: 1 of 1';
-    assertHas(await ask('carol-canary-1'), { reason: 'client_concurrency', limit: full });
-    leave.abort();
-    await assert.rejects(first);
-    const empty = 'rate_limit: no token left of 3, 0.000001 come each second';
-    assertHas(await ask('bob-canary-1'), { status: 429, reason: 'global', limit: empty });
   });
 
   test('which URL a 404, a page of HTML or a redirect came from', async (t) => {

@@ -139,11 +139,6 @@ const rows: Record<string, Row> = {
     opens: false,
     body: STREAM,
   },
-  'five failures without a fallback': {
-    scripts: [...thrice(busy), busy, busy],
-    opens: false,
-    fallback: [],
-  },
 };
 for (const code of [200, 400, 401, 404, 429]) {
   const script = code === 200 ? answerWell : failWith(code);
@@ -195,25 +190,6 @@ test('a request that is kept away takes no token of the provider', async (t) => 
   for (let round = 0; round < 3; round += 1) assert.equal(await next(), AWAY);
   clock.nowMs += REST_MS;
   assert.equal(await next(), 'p:limit', 'half-open, and no token is left');
-});
-
-test('the requested provider is asked after all, once, if no fallback has answered, and its rest is as long as before', async (t) => {
-  const { clock, failThrice, gateway, next, p, q } = await start(t, busy, { p: 'retries = 1' });
-  await failThrice();
-  q.script = failWith(404);
-  p.script = broken;
-  const { status: told, headers } = await gateway.chat(chatBody());
-  assert.deepEqual(
-    [told, headers['x-gateway-provider'], headers['x-should-retry']],
-    [500, 'p', 'false'],
-  );
-  assert.equal(triesOf(gateway.accessLines().at(-1)), 'p:circuit_open q:404 p:500');
-  q.script = answerWell;
-  clock.nowMs += REST_MS;
-  assert.equal(await next(), 'p:500 q:200', 'a probe');
-  q.script = failWith(404);
-  p.script = answerWell;
-  assert.equal(await next(), 'p:200', 'a probe without a result is given back');
 });
 
 describe('the table of circuits', () => {

@@ -172,16 +172,6 @@ describe('an access line', { concurrency: true }, () => {
       remote: '127.0.0.1',
     });
   });
-
-  test('of a wrong request to /health is at level info, and that of a wrong body has its trace id', async (t) => {
-    const { gateway } = await start(t);
-    await gateway.send('/health', { method: 'POST', headers: { authorization: undefined } });
-    const { level, outcome, status } = await lineOf(gateway);
-    assert.deepEqual([level, outcome, status], ['info', 'refused', 401]);
-    const traceparent = `00-${'ab'.repeat(16)}-${'cd'.repeat(8)}-01`;
-    await gateway.chat('{', { headers: { traceparent } });
-    assert.equal((await linesOf(gateway, 2))[1]!['trace_id'], 'ab'.repeat(16));
-  });
 });
 
 describe('the text of a provider that quotes the request', () => {

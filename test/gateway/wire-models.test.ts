@@ -2,13 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
 import { stopClock } from '../support/clock.ts';
-import {
-  CLIENT_TOKEN,
-  PROVIDER_KEY,
-  startGateway,
-  type TestGateway,
-  chatBody,
-} from '../support/gateway.ts';
+import { PROVIDER_KEY, startGateway, type TestGateway, chatBody } from '../support/gateway.ts';
 import { modelOf, scenario, type ProviderSettings } from '../support/scenario.ts';
 import { createGate, eventually } from '../support/streams.ts';
 import { failWith, sendJson, type Script } from '../support/upstream.ts';
@@ -124,16 +118,6 @@ describe('the list of a provider', { concurrency: true }, () => {
     });
     const { gateway } = await scenario(t, { providers: numbered(scripts) });
     assert.deepEqual(await idsOf(gateway), ['p0/a']);
-  });
-
-  test('is asked for with the provider\u2019s key and nothing of the client\u2019s', async (t) => {
-    const { gateway, upstream } = await start(t, list([]));
-    await gateway.send('/v1/models?x=1', { headers: { cookie: 'c=1', 'x-own': 'y' } });
-    const [{ method, url, headers, body } = assert.fail()] = upstream.requests;
-    assert.deepEqual([method, url, body.length], ['GET', '/v1/models', 0]);
-    assert.equal(headers.authorization, `Bearer ${PROVIDER_KEY}`);
-    assert.ok(!('x-api-key' in headers) && !('cookie' in headers) && !('x-own' in headers));
-    assert.ok(!JSON.stringify(headers).includes(CLIENT_TOKEN));
   });
 
   test('of anthropic is asked for with the headers and the page size it wants', async (t) => {

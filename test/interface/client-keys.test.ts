@@ -98,17 +98,6 @@ test('a token is compared with every key, whichever it is: the time tells nobody
   }
 });
 
-test('a page on another host is served with a client\u2019s key: the gateway is not open to it', async (t) => {
-  const { gateway } = await scenario(t, { server: 'host = "127.0.0.1"', clients: ALICE });
-  const origin = 'https://rebound.example';
-  const statusWith = async (key: string) => {
-    const headers = { origin, authorization: `Bearer ${key}` };
-    return (await gateway.chat(chatBody(), { headers })).status;
-  };
-  assert.equal(await statusWith(OLD), 200);
-  assert.equal(await statusWith('anything'), 401);
-});
-
 describe('the name of a client', () => {
   test('is a label of gateway_requests_total, and a row of the page', async (t) => {
     const { gateway } = await scenario(t, { more: `${WHO}${ADMIN}`, env: ENV });

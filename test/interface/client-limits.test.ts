@@ -8,7 +8,7 @@ import { assertError, assertLimited } from '../support/errors.ts';
 import { parseMetrics } from '../support/exposition.ts';
 import { openFeed } from '../support/feed.ts';
 import { chatBody, STREAM } from '../support/gateway.ts';
-import { createGate, eventually, linesOf } from '../support/streams.ts';
+import { linesOf } from '../support/streams.ts';
 import { modelOf, scenario } from '../support/scenario.ts';
 import {
   answerWell,
@@ -202,27 +202,6 @@ test('what a provider\u2019s limit refuses takes nothing of requests_per_minute,
   const billed = await start(t, { a: 'tokens_per_minute = 9', more });
   assert.deepEqual(await billed.statuses(...requests), expected);
   assert.deepEqual(await billed.reasons(5), ['provider', 'client_tokens_per_minute']);
-});
-
-test('over a reload a limit in tokens keeps its bucket, and the answers in flight count for it; another limit is full', async (t) => {
-  const { gateway, as, p, statuses, toml } = await start(t, { a: 'tokens_per_day = 1000' });
-  const gate = createGate();
-  p.script = async (request, response) => {
-    await gate.opened;
-    await answerCounted(request, response);
-  };
-  const replies = ['p/700', 'p/800'].map((model) =>
-    gateway.chat(chatBody({ model, stream: true }), as('a')),
-  );
-  await eventually(() => p.requests.length === 2, 'the requests');
-  await gateway.reload(`${toml}[logging]\nverbose = true\n`);
-  gate.open();
-  for (const reply of replies) assert.equal((await reply).status, 200);
-  assert.deepEqual(await statuses('a'), [429]);
-  await gateway.reload(toml.replace('tokens_per_day = 1000', 'tokens_per_day = 2000'));
-  assert.deepEqual(await statuses('a p/2000', 'a'), [200, 429]);
-  await gateway.reload(toml.replace('tokens_per_day = 1000', ''));
-  assert.deepEqual(await statuses('a p/2000', 'a', 'a'), [200, 200, 200]);
 });
 
 test('the metrics and the page show how full the limits of clients are', async (t) => {

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
 import { replaceRandom, stopClock } from '../support/clock.ts';
-import { chatBody, providerToml, startGateway, type LogLine } from '../support/gateway.ts';
+import { chatBody, providerToml, startGateway } from '../support/gateway.ts';
 import { eventually } from '../support/streams.ts';
 import { answerWell, failWith, sendJson, startUpstream, type Script } from '../support/upstream.ts';
 
@@ -68,33 +68,7 @@ async function start(
 const forbidden: Script = (request, response) =>
   (request.body.includes('"m-secret"') ? fail(403) : answerWell)(request, response);
 
-const triedKeys = (line: LogLine) =>
-  (line['tries'] as { key?: number; status?: number }[]).map(({ key, status }) => [key, status]);
-
 describe('a pool of keys', () => {
-  test('is used in turn, and each try says by position which key was sent, never by content', async (t) => {
-    const { gateway, ask } = await start(
-      t,
-      { a: answerWell, b: fail(401), c: answerWell },
-      { more: '[logging]\nlevel = "trace"\n' },
-    );
-    const told = [await ask(), await ask(), await ask(), await ask(), await ask()];
-    assert.deepEqual(told, ['200 a', '200 bc', '200 a', '200 c', '200 a']);
-    const tried = [
-      [[1, 200]],
-      [
-        [2, 401],
-        [3, 200],
-      ],
-      [[1, 200]],
-    ];
-    assert.deepEqual(gateway.accessLines().slice(0, 3).map(triedKeys), tried);
-    for (const key of Object.values(KEYS)) assert.ok(!gateway.log.join('').includes(key));
-    const single = await start(t, { a: answerWell });
-    await single.ask();
-    assert.deepEqual(single.gateway.accessLines().map(triedKeys), [[[undefined, 200]]]);
-  });
-
   const cooldowns: [status: number, retryAfter: string | undefined, cooldownMs: number][] = [
     [401, undefined, 60_000],
     [401, '5', 60_000],
