@@ -506,7 +506,7 @@ function checkStream(
   const isKeptAlive = course.settings.server.stream_keepalive > 0;
   // The gateway's comments come at any place, and those of a provider may come before its answer has begun.
   const strip = (text: string) =>
-    isKeptAlive ? text.replace(/^\ufeff?:.*(?:\r\n?|\n){2}|^\ufeff/gm, '') : text;
+    isKeptAlive ? text.replace(/^\ufeff?:.*(?:\r\n?|\n){1,2}|^\ufeff/gm, '') : text;
   const got = strip(textOf(answer));
   const expected = strip(reading.passes.map(({ text }) => text).join(''));
   if (!got.startsWith(expected)) return wrong(`the stream is ${got}\nand not ${expected}`);

@@ -80,7 +80,8 @@ export function checkIncidents(history: History, courses: readonly Course[], rep
     const atMs = one.atMs + TICK_MS;
     const subject = { provider: one.provider };
     const between = tries.filter((other) => other.atMs >= one.atMs && other.atMs <= atMs);
-    const isDue = one.kind && between.every((other) => view.fails(subject, other.atMs).must);
+    const times = [...between.map((other) => other.atMs), atMs];
+    const isDue = one.kind && times.every((ms) => view.fails(subject, ms).must);
     if (isDue && !view.isWell(subject, atMs) && !view.isTold(one.provider, atMs))
       report('incidents', `${one.provider} fails at ${atMs}, and nothing is told`);
   }
@@ -213,6 +214,10 @@ class View {
     );
     const begun = own.filter(({ line }) => line.message === 'incident');
     const isRecent = begun.some((one) => one.atMs > atMs - LOGGED_EVERY_MS - TICK_MS);
-    return isRecent || begun.length * 2 > own.length;
+    // One line of a provider goes on as those of several of its models, each of which ends.
+    const isOfSeveral =
+      begun.some(({ line }) => line['model'] === undefined) &&
+      own.some(({ line }) => line.message !== 'incident' && line['model'] !== undefined);
+    return isRecent || isOfSeveral || begun.length * 2 > own.length;
   }
 }

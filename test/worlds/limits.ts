@@ -168,6 +168,7 @@ export function checkLimits(history: History, courses: readonly Course[], report
   for (const course of courses) {
     steps.push(...requestSteps(course, state));
     for (const visit of course.visits) steps.push(...visitSteps(visit, course, state));
+    steps.push(...lostSteps(course, levels));
   }
   steps.sort((a, b) => a.atMs - b.atMs || a.order - b.order);
   for (const { run } of steps) run();
@@ -303,6 +304,20 @@ function tokensOf({ brokenAtMs, endAtMs, visits }: Course): readonly [least: num
   const isBroken = reading.kind === 'stream' && reading.failure !== undefined;
   const tokens = reading.facts.usage?.total_tokens ?? 0;
   return [isBroken ? 0 : tokens, tokens];
+}
+
+/** Of a provider that would have been asked, had the client not left in that moment, a token may be taken. */
+function lostSteps(
+  { endAtMs, endOrder, exchange, settings, visits }: Course,
+  levels: Levels,
+): Step[] {
+  const { line } = exchange.lines[0]!;
+  const provider = line['provider'];
+  const wasVisited = visits.some(({ candidate }) => candidate.provider === provider);
+  if (line['outcome'] !== 'client_closed' || typeof provider !== 'string' || wasVisited) return [];
+  const limits = limitsOfProvider(provider, settings);
+  const run = () => levels.of(limits).forEach((level) => level.take(0, 1));
+  return [{ atMs: endAtMs, order: endOrder, run }];
 }
 
 /** A visit takes a token and a slot of its provider; the slot is free with the last try, or with the end of the stream. */
