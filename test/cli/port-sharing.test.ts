@@ -10,10 +10,12 @@ import {
   buildOnce,
   emptyFolder,
   freePort,
+  SERVER,
   startServing,
   type Serving,
 } from '../support/process.ts';
-import { answerChat, startLoad } from '../support/replicas.ts';
+import { isRedisMissing, startRedis } from '../support/redis-server.ts';
+import { answerChat, PATIENT_MS, programWaiting, startLoad } from '../support/replicas.ts';
 import { createGate, eventually, openChat } from '../support/streams.ts';
 import { CHUNK, completionEvents, startUpstream } from '../support/upstream.ts';
 
@@ -37,7 +39,7 @@ const HELD = chatBody({ model: 'p/held', stream: true });
 const RESTARTS = Number(process.env['ROLLING_RESTARTS'] ?? 6);
 
 /** Processes at one port, in front of one provider, which holds the streams of one model until `finish`. */
-async function startAtOnePort(t: TestContext, count: number) {
+async function startAtOnePort(t: TestContext, count: number, more = '', script = SERVER) {
   const gate = createGate();
   const upstream = await startUpstream(t, async (request, response) => {
     if (request.body.includes('"held"')) {
@@ -48,9 +50,9 @@ async function startAtOnePort(t: TestContext, count: number) {
   });
   const port = await freePort();
   const server = `[server]\nport = ${port}\nhost = "127.0.0.1"\nreuse_port = true\n`;
-  const cwd = emptyFolder(t, { 'gateway.toml': `${server}${providerToml(upstream)}` });
+  const cwd = emptyFolder(t, { 'gateway.toml': `${server}${providerToml(upstream)}${more}` });
   const processes: Serving[] = [];
-  const start = async () => processes.push(await startServing(t, [], { cwd }));
+  const start = async () => processes.push(await startServing(t, [], { cwd, script }));
   for (let started = 0; started < count; started += 1) await start();
   return { port, cwd, processes, start, finish: gate.open };
 }
@@ -142,5 +144,27 @@ describe('processes at one port', { concurrency: false }, () => {
       `${RESTARTS} restarts, ${counts.join(' + ')} requests, ${count} on a new connection`,
     );
     assert.deepEqual([...failed, ...kept.faults], []);
+  });
+
+  test('a rate limit in a store is exact over both', OPTIONS, async (t) => {
+    if (isRedisMissing(t)) return;
+    const redis = await startRedis(t);
+    const limit = 'enabled = true\nrequests_per_second = 1\nburst_capacity = 40\n';
+    const store = `store = "redis://127.0.0.1:${redis.port}/0"\n`;
+    // A busy machine does not make the store late.
+    const program = await programWaiting(t, PATIENT_MS);
+    const toml = `[rate_limit]\n${limit}${store}`;
+    const { port, processes } = await startAtOnePort(t, 2, toml, program);
+    const begunAtMs = performance.now();
+    const replies = await Promise.all(Array.from({ length: 200 }, () => ask(port)));
+    const refilled = Math.ceil((performance.now() - begunAtMs) / 1000);
+    const admitted = replies.filter((reply) => reply === 200).length;
+    assert.equal(replies.filter((reply) => reply === 429).length, 200 - admitted);
+    assert.ok(admitted >= 40 && admitted <= 40 + refilled, `${admitted} in ${refilled} s`);
+    await eventually(
+      () => processes.reduce((sum, one) => sum + served(one), 0) === 200,
+      'a line for each request',
+    );
+    for (const one of processes) assert.ok(served(one) > 0);
   });
 });
