@@ -137,6 +137,7 @@ interface Step {
 }
 
 interface State {
+  readonly courses: readonly Course[];
   readonly add: (name: string, count: number) => void;
   readonly used: ReadonlyMap<string, number>;
   readonly levels: Levels;
@@ -159,7 +160,7 @@ export function checkLimits(history: History, courses: readonly Course[], report
         : [],
     ),
   );
-  const state: State = { add, used, levels, store, tryEnds, report };
+  const state: State = { add, courses, used, levels, store, tryEnds, report };
   const steps: Step[] = history.events.flatMap((event, order) =>
     event.kind === 'settings'
       ? { atMs: event.atMs, order, run: () => levels.use(event.settings) }
@@ -216,7 +217,10 @@ function isLimited({ exchange, visits }: Course): boolean {
   return visits.length === 0 && (line['outcome'] === 'rate_limited' || line['status'] === 429);
 }
 
-function requestSteps(course: Course, { add, levels, report, store, used }: State): Step[] {
+function requestSteps(
+  course: Course,
+  { add, courses, levels, report, store, used }: State,
+): Step[] {
   const { begunAtMs, begunOrder, early, endAtMs, endOrder, exchange, settings } = course;
   if (early.kind !== 'counted') return [];
   const client = settings.clients.find(({ name }) => name === early.client);
@@ -229,13 +233,20 @@ function requestSteps(course: Course, { add, levels, report, store, used }: Stat
   const isRefused = isLimited(course) && line['reason'] !== 'memory';
   const wrong = (text: string) => report('limits', text, exchange);
   const told = exchange.answer && Number(exchange.answer.headers.get('retry-after'));
+  // Behind others on their connections several may begin in the same moment, in an order that nobody sees.
+  const hasRival = courses.some(
+    (one) =>
+      one !== course &&
+      one.exchange.behind !== undefined &&
+      Math.abs(one.begunAtMs - begunAtMs) < CLOSE_MS,
+  );
   let hasSlot = false;
   const checkLocally = () => {
     const own = levels.of(limits);
     const allowed = own.map((level) => level.allows(begunAtMs));
     // Of one whose client has left, the line does not say that memory was short.
     const isTold = line['outcome'] !== 'client_closed';
-    if (isRefused && isTold && allowed.every((one) => one === true))
+    if (isRefused && isTold && !hasRival && allowed.every((one) => one === true))
       wrong('it is refused with tokens left');
     if (!isRefused && allowed.includes(false)) wrong('there is no token for it');
     if (!isRefused) for (const level of own) level.take(level.limit.perRequest);
