@@ -1,4 +1,4 @@
-/** The metrics of finished requests. Names and labels of `gen_ai_*` are those of Envoy AI Gateway, and so are their buckets, among finer ones. */
+/** The metrics of finished requests. Names and labels of `gen_ai_*` are those of Envoy AI Gateway. */
 
 import type { Config } from '../config/config.ts';
 import type { TryFacts } from '../request/record.ts';

@@ -20,7 +20,7 @@ export interface Services extends AttemptServices {
   readonly limits: Limits;
   readonly breaker: CircuitBreaker;
   readonly incidents: Incidents;
-  /** When each target of a balanced alias was last asked first, of `performance.now()`: those that are alike are asked in turn. */
+  /** When each target of a balanced alias was last asked first, of `performance.now()`. */
   readonly lastAsked: Map<string, number>;
   /** What each target of a weighted alias has gained and not paid for. */
   readonly credits: Map<AliasSettings, readonly number[]>;

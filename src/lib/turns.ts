@@ -31,7 +31,6 @@ export class TurnLimit {
   }
 }
 
-/** In order of arrival. */
 const waiting: (() => void)[] = [];
 
 /** Calls `goOn`, which must not throw, in the next turn; later if there are other bodies that wait. */

@@ -105,7 +105,7 @@ export function createLimiter(
     releaseSlot: (): void => {
       for (const { used } of slots) used.inFlight -= 1;
     },
-    /** Takes what a request takes of each bucket; or of none, and returns a refusal. Only with a store there is something to wait for. */
+    /** Takes what a request takes of each bucket; or of none, and returns a refusal. */
     takeRequest() {
       if (buckets.length === 0) return undefined;
       return store ? takeStored() : takeLocally();

@@ -6,6 +6,8 @@ import { connect as connectTls } from 'node:tls';
 const CONNECT_TICKS = 10;
 /** Below the time for which a pool keeps idle connections, so that the death of an idle connection's other end is noticed. */
 const KEEP_ALIVE_PROBE_MS = 30_000;
+/** A socket that is not read on holds one read, and not two. */
+const READ_AHEAD = { highWaterMark: 16_384 };
 
 /** undici's `Dispatcher`, as far as it is used. */
 export interface Dispatcher {
@@ -51,8 +53,9 @@ export function createConnector(timeoutMs: number) {
           servername: isIP(hostname) ? '' : hostname,
           ALPNProtocols: ['http/1.1'],
           session: sessions.get(host),
+          ...READ_AHEAD,
         })
-      : connectTcp({ host: hostname, port: Number(port || 80) });
+      : connectTcp({ host: hostname, port: Number(port || 80), ...READ_AHEAD });
     socket.setNoDelay(true);
     socket.setKeepAlive(true, KEEP_ALIVE_PROBE_MS);
 
