@@ -153,12 +153,13 @@ class View {
     const seen = this.of(subject).filter((one) => one.atMs <= atMs && one.atMs > atMs - most - 1);
     const known = seen.filter(({ brokeAtMs = Infinity }) => brokeAtMs > atMs);
     const ages = known.map((one) => atMs - one.atMs).filter((age) => age >= least && age <= most);
-    return [least, most, ...ages.map((age) => age + CLOSE_MS)].flatMap((ms) =>
-      [true, false].map((isOpen) => {
-        const counted = known.filter((one) => one.atMs > atMs - ms && (isOpen || !one.isOpen));
-        return { tries: counted.length, failed: counted.filter((one) => one.kind).length };
-      }),
-    );
+    return [least, most, ...ages.map((age) => age + CLOSE_MS)].flatMap((ms) => {
+      const counted = known.filter((one) => one.atMs > atMs - ms);
+      const open = counted.filter((one) => one.isOpen).length;
+      const failed = counted.filter((one) => one.kind).length;
+      // Each of those that are open may have begun.
+      return Array.from({ length: open + 1 }, (_, n) => ({ tries: counted.length - n, failed }));
+    });
   }
 
   fails(subject: Subject, atMs: number): { readonly may: boolean; readonly must: boolean } {

@@ -151,7 +151,8 @@ function intervalOf({ candidate, tries }: Visit, course: Course): Interval[] {
   const last = tries.at(-1)!;
   const isLast = course.visits.at(-1)!.tries.at(-1) === last;
   const isBroken = isLast && course.endAtMs >= course.brokenAtMs;
-  const isLong = last.reading?.kind === 'stream' || isBroken;
+  // A complete answer that has come holds no slot while its client does not read it.
+  const isLong = last.reading?.kind === 'stream' || (isBroken && last.reading?.kind !== 'answer');
   const to = isLong ? course.endOrder : last.try.endOrder;
   return [{ provider: candidate.provider, from: first.try.order, to }];
 }
