@@ -215,10 +215,10 @@ class View {
     );
     const begun = own.filter(({ line }) => line.message === 'incident');
     const isRecent = begun.some((one) => one.atMs > atMs - LOGGED_EVERY_MS - TICK_MS);
-    // One line of a provider goes on as those of several of its models, each of which ends.
-    const isOfSeveral =
-      begun.some(({ line }) => line['model'] === undefined) &&
-      own.some(({ line }) => line.message !== 'incident' && line['model'] !== undefined);
-    return isRecent || isOfSeveral || begun.length * 2 > own.length;
+    // It may go on as that of the whole provider, or as those of several models, and those end.
+    const last = begun.at(-1);
+    const after = own.filter(({ atMs: ms, line }) => last && ms >= last.atMs && line !== last.line);
+    const hasEnded = after.some(({ line }) => line['model'] === last?.line['model']);
+    return isRecent || (last !== undefined && !hasEnded);
   }
 }

@@ -279,13 +279,15 @@ function requestSteps(
     else checkLocally();
   };
   const wereSkipped = course.visits.length > 0 && course.visits.every(({ skipped }) => skipped);
+  const isLeft = course.endAtMs >= course.brokenAtMs;
   const end = () => {
     if (!hasSlot) return;
     for (const [name] of slots) add(name, -1);
     const [least, most] = tokensOf(course);
     for (const level of levels.of(limits)) {
       if (level.limit.perRequest === 0) level.take(least, most);
-      else if (wereSkipped) level.take(-level.limit.perRequest);
+      // Of a client that has left meanwhile, others might still have been asked: its token may be lost.
+      else if (wereSkipped) level.take(-level.limit.perRequest, isLeft ? 0 : undefined);
     }
   };
   // Behind another one on its connection it may begin later in the same moment, when others have ended.
@@ -375,7 +377,10 @@ function visitSteps(
   };
   if (skipped || !last) return [{ atMs, order, run: ask }];
   // Its client may have left in the wait for the next try.
-  const isLeft = visit === course.visits.at(-1) && course.endAtMs >= course.brokenAtMs;
+  const isLeft =
+    visit === course.visits.at(-1) &&
+    course.endAtMs >= course.brokenAtMs &&
+    last.reading?.kind !== 'answer';
   const atEnd = { atMs: course.endAtMs, order: course.endOrder + 0.25 };
   const atResult = { atMs: last.resultAtMs, order: last.try.endOrder };
   const isStream = last.reading?.kind === 'stream';
