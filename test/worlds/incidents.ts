@@ -211,14 +211,19 @@ class View {
   /** The log has a line that its provider, or a model of it, fails, or has had one in the last minute. */
   isTold(provider: string, atMs: number): boolean {
     const own = this.lines.filter(
-      ({ atMs: ms, line }) => line['provider'] === provider && ms <= atMs,
+      ({ atMs: ms, line }) =>
+        line['provider'] === provider && ms <= atMs && !STATES.has(String(line['kind'])),
     );
     const begun = own.filter(({ line }) => line.message === 'incident');
     const isRecent = begun.some((one) => one.atMs > atMs - LOGGED_EVERY_MS - TICK_MS);
-    // It may go on as that of the whole provider, or as those of several models, and those end.
-    const last = begun.at(-1);
-    const after = own.filter(({ atMs: ms, line }) => last && ms >= last.atMs && line !== last.line);
-    const hasEnded = after.some(({ line }) => line['model'] === last?.line['model']);
-    return isRecent || (last !== undefined && !hasEnded);
+    // One may go on as that of the whole provider, or as those of several models, and those end.
+    const lasts = begun.some(
+      (one) =>
+        !own.some(
+          ({ atMs: ms, line }) =>
+            line.message !== 'incident' && ms >= one.atMs && line['model'] === one.line['model'],
+        ),
+    );
+    return isRecent || lasts;
   }
 }
