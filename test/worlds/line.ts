@@ -30,8 +30,9 @@ export function checkLine(course: Course, report: Report): void {
     if (!FIELDS.split(' ').includes(name)) wrong(`a field ${name}`);
   const outcome = String(line['outcome']);
   const isHealth = pathOf(ask) === '/health' && outcome === 'ok';
-  // A drain that ends it is no bug.
-  const isCut = outcome === 'internal_error' && atMs >= brokenAtMs;
+  // A drain that ends it is no bug; in that moment it may have failed by itself.
+  const isShutDown = line['reason'] === 'The gateway is shutting down';
+  const isCut = outcome === 'internal_error' && atMs >= brokenAtMs && isShutDown;
   const level = isCut ? 'warn' : (LEVELS[outcome] ?? 'info');
   const { chat } = ask;
   const isRead =

@@ -73,7 +73,12 @@ function checkFetches(
   const wrong = (text: string, exchange?: Course['exchange']) =>
     report('models', `${id} ${text}`, exchange);
   const wasRefused = courses.some(({ exchange }) =>
-    exchange.tries.some((one) => one.provider === id && KEY_STATUSES.has(one.reply.status)),
+    exchange.tries.some(
+      (one) =>
+        one.provider === id &&
+        (KEY_STATUSES.has(one.reply.status) ||
+          one.reply.items.some(({ kind }) => kind === 'error')),
+    ),
   );
   for (const [index, { atMs, endAtMs, tries }] of fetches.entries()) {
     if (models || !enabled) wrong('is asked for its models');
