@@ -151,9 +151,7 @@ class StreamRelay implements ByteSink {
   /** Passes comments on if one of the gateway's own has begun the stream. A preamble waits: another provider may still be asked. */
   #passComments(seen: ChunkBuffer): void {
     const { reply } = this.#context.call;
-    if (seen.size === 0 || this.#inspector.hasPreamble || !reply.headersSent || !reply.hasRoom) {
-      return;
-    }
+    if (this.#inspector.hasPreamble || !reply.headersSent || !reply.hasRoom) return;
     reply.write(withoutMark(seen.take()));
     this.#updateReservation(0);
   }
