@@ -26,10 +26,10 @@ export function failingOf(
     one.incident !== undefined && (isFailing(one, step) || isKeptAway(one, open));
   const alone = models.filter(isBroken);
   if (!provider.incident || (alone.length === 0 && !isBroken(provider))) return alone;
-  const isWhole =
-    alone.length === 0 ||
-    provider.incident.kind === 'unreachable' ||
-    !models.some((one) => works(one, step));
+  const newest = triesOf(provider, step, NEWEST_STEPS);
+  const isSpread = alone.length === 0 && newest.failed * 2 >= newest.tries;
+  const isUnreachable = provider.incident.kind === 'unreachable';
+  const isWhole = isSpread || isUnreachable || !models.some((one) => works(one, step));
   return isWhole ? [provider] : alone;
 }
 
@@ -66,7 +66,7 @@ function isKeptAway(watch: Watch, open: OpenCircuits): boolean {
 /** It is asked, and mostly answers. */
 function works(watch: Watch, step: number): boolean {
   const { tries, failed } = triesOf(watch, step);
-  return tries > 0 && failed * 2 < tries && !watch.incident?.inRow;
+  return tries > 0 && failed * 2 < tries && (watch.incident?.inRow ?? 0) < MIN_TRIES;
 }
 
 /** Returns what of the gateway's own the failure is about, if anything. */

@@ -198,14 +198,17 @@ export class Incidents {
     const watches = all.filter(({ incident }) => incident);
     if (watches.length === 0) return;
     const told = failingOf(provider, stepOf(nowMs), open);
-    // What was told goes on as that of the provider, or of one model.
-    const isLogged = watches.some((one) => one.incident!.isLogged && !told.includes(one));
+    if (told.length === 0) return;
+    const isWhole = told.includes(provider);
+    // What was told of models goes on as that of the provider, and the other way round.
+    const isReplaced = (one: Watch) => (one === provider) !== isWhole;
+    const isLogged = watches.some((one) => one.incident!.isLogged && isReplaced(one));
     for (const one of watches) {
       const incident = one.incident!;
       if (told.includes(one)) {
         incident.isLogged ||= isLogged;
         this.#tell(incident);
-      } else if (told.length > 0) incident.isTold = incident.isLogged = false;
+      } else if (isReplaced(one)) incident.isTold = incident.isLogged = false;
     }
   }
 

@@ -359,6 +359,46 @@ test('whom it hits: names and clients, the ten with the most, and how many more'
   assert.match(hit[0]!.clients!, /^agents, c-0, .* and 90 more$/);
 });
 
+test('a model that fails beside another one keeps its incident until it is well', () => {
+  const { ask, ended, lasting, lines, pass } = start();
+  ask('well', undefined, { count: 60 });
+  ask('dead', { upstreamStatus: 503 }, { count: 20 });
+  ask('ill', { upstreamStatus: 503 }, { count: 5 });
+  pass(1);
+  assert.deepEqual(lasting().toSorted(), ['errors p dead', 'errors p ill']);
+  ask('ill', undefined, { count: 10 });
+  pass(1);
+  assert.deepEqual(lasting().toSorted(), ['errors p dead', 'errors p ill']);
+  pass(20);
+  ask('ill', undefined);
+  ask('dead', { upstreamStatus: 503 });
+  pass(1);
+  assert.deepEqual(lasting(), ['errors p dead']);
+  assert.deepEqual(
+    ended().map(({ model }) => model),
+    ['ill'],
+  );
+  assert.deepEqual(lines.map(([line, { model }]) => [line, model].join(' ')).toSorted(), [
+    'info incident ended ill',
+    'warn incident dead',
+    'warn incident ill',
+  ]);
+});
+
+test('a try that fails of a model that works makes the incident of another one not the provider’s', () => {
+  const { ask, lasting, lines, pass } = start();
+  ask('works', undefined, { count: 20 });
+  ask('dead', { upstreamStatus: 503 }, { count: 30 });
+  pass(1);
+  ask('works', { upstreamStatus: 503 });
+  pass(1);
+  assert.deepEqual(lasting(), ['errors p dead']);
+  ask('works', { upstreamStatus: 503 }, { count: 4 });
+  pass(1);
+  assert.deepEqual(lasting(), ['errors p'], 'it no longer works: five in a row');
+  assert.equal(lines.length, 1, 'it goes on as that of the provider');
+});
+
 test('names of models that clients make up take no more memory than 200 of them', () => {
   const { ask, incidents, lasting, pass } = start();
   for (let at = 0; at < 1000; at += 1) ask(`made-up-${at}`);
