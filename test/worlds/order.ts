@@ -18,6 +18,14 @@ interface Step {
 }
 
 export function checkOrder(history: History, courses: readonly Course[], report: Report): void {
+  // A stream that has come is over before its client has read it.
+  const tryEnds = new Map(
+    history.events.flatMap((event, order) =>
+      event.kind === 'line' && event.line.message === 'try' && event.exchange
+        ? [[event.exchange, { atMs: event.atMs, order }]]
+        : [],
+    ),
+  );
   const steps: Step[] = [];
   // Of a client that left before anybody was asked nobody sees whose turn it was.
   const seesTurns = courses.every(
@@ -26,7 +34,9 @@ export function checkOrder(history: History, courses: readonly Course[], report:
   );
   const circuits = new Circuits(report, seesTurns, (id) => asksStore(id, courses));
   const busy = courses.flatMap((course) =>
-    course.visits.flatMap((visit) => intervalOf(visit, course)),
+    course.visits.flatMap((visit) =>
+      intervalOf(visit, course, tryEnds.get(course.exchange)?.order),
+    ),
   );
   const sessions = new Map<string, string>();
   const settings = history.events.filter((event) => event.kind === 'settings');
@@ -40,7 +50,8 @@ export function checkOrder(history: History, courses: readonly Course[], report:
       if (asksStore(visit.candidate.provider, courses)) continue;
       const isPostponed = index > 0 && visit.candidate === course.visits[0]!.candidate;
       const isAgain = isPostponed || (index > 0 && isSame(visit, course.visits[0]!));
-      steps.push(...visitSteps(circuits, course, visit, isAgain));
+      const ended = visit === course.visits.at(-1) ? tryEnds.get(course.exchange) : undefined;
+      steps.push(...visitSteps(circuits, course, visit, { isAgain, endedAtMs: ended?.atMs }));
     }
     const [chosen] = course.visits;
     const first = chosen?.tries[0]?.try;
@@ -69,7 +80,15 @@ function isSame({ candidate }: Visit, other: Visit): boolean {
 }
 
 /** The steps of a visit: how it began, what its tries came to, how it was over. */
-function visitSteps(circuits: Circuits, course: Course, visit: Visit, isAgain: boolean): Step[] {
+function visitSteps(
+  circuits: Circuits,
+  course: Course,
+  visit: Visit,
+  {
+    isAgain,
+    endedAtMs = Infinity,
+  }: { readonly isAgain: boolean; readonly endedAtMs?: number | undefined },
+): Step[] {
   const { candidate, skipped, tries } = visit;
   const { exchange } = course;
   const hasOthers =
@@ -102,7 +121,9 @@ function visitSteps(circuits: Circuits, course: Course, visit: Visit, isAgain: b
       if (isCut) circuits.gone(of, endsAtMs);
       else circuits.result(of, endsAtMs, failure, isFinal);
     };
-    steps.push({ atMs: endsAtMs, rank: RESULT, order: made.try.order, run });
+    const isWhole = made === tries.at(-1) && reading?.kind === 'stream' && !failure && !isCut;
+    const overAtMs = isWhole ? Math.min(endsAtMs, endedAtMs) : endsAtMs;
+    steps.push({ atMs: overAtMs, rank: RESULT, order: made.try.order, run });
     if (reading?.kind !== 'stream') continue;
     const lastedMs = made.try.atMs + reading.atMs + LASTING_MS;
     const lasts = (sinceMs: number, isSeen: boolean) =>
@@ -145,7 +166,7 @@ interface Interval {
   readonly to: number;
 }
 
-function intervalOf({ candidate, tries }: Visit, course: Course): Interval[] {
+function intervalOf({ candidate, tries }: Visit, course: Course, tryEnd?: number): Interval[] {
   const [first] = tries;
   if (!first) return [];
   const last = tries.at(-1)!;
@@ -153,7 +174,9 @@ function intervalOf({ candidate, tries }: Visit, course: Course): Interval[] {
   const isBroken = isLast && course.endAtMs >= course.brokenAtMs;
   // A complete answer that has come holds no slot while its client does not read it.
   const isLong = last.reading?.kind === 'stream' || (isBroken && last.reading?.kind !== 'answer');
-  const to = isLong ? course.endOrder : last.try.endOrder;
+  const isStream = isLast && last.reading?.kind === 'stream';
+  const end = isStream && tryEnd !== undefined ? tryEnd : course.endOrder;
+  const to = isLong ? end : last.try.endOrder;
   return [{ provider: candidate.provider, from: first.try.order, to }];
 }
 
