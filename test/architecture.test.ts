@@ -123,8 +123,8 @@ test('no file of src is longer than 250 lines', () => {
 });
 
 /** To raise one is a decision: each line and each word is one to audit. */
-const MAX_LINES = 12_275;
-const MAX_WORDS = 70_150;
+const MAX_LINES = 12_285;
+const MAX_WORDS = 70_200;
 
 test('src has no more lines and words than its budget', () => {
   const texts = readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf8' })

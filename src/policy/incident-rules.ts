@@ -26,10 +26,9 @@ export function failingOf(
     one.incident !== undefined && (isFailing(one, step) || isKeptAway(one, open));
   const alone = models.filter(isBroken);
   if (!provider.incident || (alone.length === 0 && !isBroken(provider))) return alone;
-  const newest = triesOf(provider, step, NEWEST_STEPS);
-  const isSpread = alone.length === 0 && newest.failed * 2 >= newest.tries;
-  const isUnreachable = provider.incident.kind === 'unreachable';
-  const isWhole = isSpread || isUnreachable || !models.some((one) => works(one, step));
+  const { inRow, kind } = provider.incident;
+  const isSpread = alone.length === 0 && (inRow >= MIN_TRIES || isIll(provider, step));
+  const isWhole = isSpread || kind === 'unreachable' || !models.some((one) => works(one, step));
   return isWhole ? [provider] : alone;
 }
 
@@ -61,6 +60,15 @@ function isFailing(watch: Watch, step: number): boolean {
 /** Its circuit is open; of a provider, that of one of its models. */
 function isKeptAway(watch: Watch, open: OpenCircuits): boolean {
   return open.some(({ model }) => (watch.model ?? model) === model);
+}
+
+/** Half of its tries have failed, without those of models that are well again. */
+function isIll(provider: ProviderWatch, step: number): boolean {
+  const ofModels = [...provider.models.values()].filter((one) => isWell(one, step));
+  const well = ofModels.map((one) => triesOf(one, step));
+  const sum = (name: 'tries' | 'failed') => well.reduce((all, one) => all + one[name], 0);
+  const { tries, failed } = triesOf(provider, step);
+  return (failed - sum('failed')) * 2 >= tries - sum('tries');
 }
 
 /** It is asked, and mostly answers. */

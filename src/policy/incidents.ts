@@ -196,7 +196,6 @@ export class Incidents {
         this.#end(one, one.incident.goodSinceMs ?? one.incident.lastMs);
     }
     const watches = all.filter(({ incident }) => incident);
-    if (watches.length === 0) return;
     const told = failingOf(provider, stepOf(nowMs), open);
     if (told.length === 0) return;
     const isWhole = told.includes(provider);

@@ -402,6 +402,57 @@ test('a try that fails of a model that works makes the incident of another one n
   assert.equal(lines.length, 1, 'it goes on as that of the provider');
 });
 
+test('a provider whose line has gone on as that of a model gets another one when it fails again', () => {
+  const { ask, lasting, lines, pass } = start();
+  ask('a', { upstreamStatus: 503 }, { count: 5 });
+  ask('b', { upstreamStatus: 503 }, { count: 5 });
+  pass(1);
+  assert.deepEqual(lasting(), ['errors p']);
+  ask('b', undefined, { count: 20 });
+  pass(21);
+  assert.deepEqual(lasting(), ['errors p a']);
+  ask('a', undefined, { count: 20 });
+  ask('b', { upstreamStatus: 503 }, { count: 4 });
+  pass(1);
+  assert.deepEqual(lasting(), []);
+  pass(61);
+  ask('b', { upstreamStatus: 503 }, { count: 5 });
+  pass(1);
+  assert.deepEqual(lasting(), ['errors p']);
+  assert.deepEqual(
+    lines.map(([line, facts]) => [line, facts['model']]),
+    [
+      ['warn incident', undefined],
+      ['info incident ended', 'a'],
+      ['warn incident', undefined],
+    ],
+  );
+});
+
+test('the failures of a model that is well again make no incident of the whole provider', () => {
+  const { ask, lasting, lines, pass } = start();
+  for (let second = 0; second < 30; second += 1) {
+    ask('dead', { upstreamStatus: 503 }, { count: 6 });
+    ask('flaky', undefined, { count: 2 });
+    pass(1);
+  }
+  assert.deepEqual(lasting(), ['errors p dead']);
+  for (let second = 0; second < 20; second += 1) {
+    ask('dead', undefined, { count: 2 });
+    if (second % 2 === 0) ask('flaky', { upstreamStatus: 503 });
+    ask('flaky');
+    pass(1);
+  }
+  assert.deepEqual(lasting(), []);
+  assert.deepEqual(
+    lines.map(([line, facts]) => [line, facts['model']]),
+    [
+      ['warn incident', 'dead'],
+      ['info incident ended', 'dead'],
+    ],
+  );
+});
+
 test('names of models that clients make up take no more memory than 200 of them', () => {
   const { ask, incidents, lasting, pass } = start();
   for (let at = 0; at < 1000; at += 1) ask(`made-up-${at}`);
