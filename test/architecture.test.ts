@@ -124,7 +124,7 @@ test('no file of src is longer than 250 lines', () => {
 
 /** To raise one is a decision: each line and each word is one to audit. */
 const MAX_LINES = 12_285;
-const MAX_WORDS = 70_200;
+const MAX_WORDS = 70_250;
 
 test('src has no more lines and words than its budget', () => {
   const texts = readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf8' })

@@ -73,7 +73,10 @@ export class KeyPool {
       tried.push(key);
       return key;
     };
-    for (const key of keys) if (isOver(this.cooldownOf(key))) yield take(key);
+    // A cooldown may end while another key is tried.
+    const available = () =>
+      keys.find((key) => !tried.includes(key) && isOver(this.cooldownOf(key)));
+    for (let key = available(); key !== undefined; key = available()) yield take(key);
     for (const status of KEY_STATUSES) {
       const alike = keys.filter((key) => this.cooldownOf(key)?.status === status);
       const wasTried = alike.some((key) => tried.includes(key));

@@ -40,7 +40,9 @@ export function checkIncidents(history: History, courses: readonly Course[], rep
   const tries = courses.flatMap(triesOf).toSorted((a, b) => a.atMs - b.atMs);
   const view = new View(tries, history);
   const happened = happeningsOf(history, courses);
-  for (const { atMs, line } of view.lines) {
+  // What a drain cuts off, and what fails by itself in that moment, looks the same.
+  const drainMs = history.events.find(({ kind }) => kind === 'drain')?.atMs ?? Infinity;
+  for (const { atMs, line } of view.lines.filter((one) => one.atMs < drainMs)) {
     const { failures, kind, provider } = line;
     const wrong = (text: string) => report('incidents', `${JSON.stringify(line)}: ${text}`);
     const since = Date.parse(String(line['since']));
