@@ -84,7 +84,10 @@ export function checkIncidents(history: History, courses: readonly Course[], rep
     const between = tries.filter((other) => other.atMs >= one.atMs && other.atMs <= atMs);
     const times = [...between.map((other) => other.atMs), atMs];
     const isDue = one.kind && times.every((ms) => view.fails(subject, ms).must);
-    if (isDue && !view.isWell(subject, atMs) && !view.isTold(one.provider, atMs))
+    // Of a provider the tries of models that are well again do not count.
+    const models = new Set(view.of(subject).map(({ model }) => model));
+    const isWell = [undefined, ...models].some((model) => view.isWell({ ...subject, model }, atMs));
+    if (isDue && !isWell && !view.isTold(one.provider, atMs))
       report('incidents', `${one.provider} fails at ${atMs}, and nothing is told`);
   }
 }
