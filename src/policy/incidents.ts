@@ -199,13 +199,13 @@ export class Incidents {
     const told = failingOf(provider, stepOf(nowMs), open);
     if (told.length === 0) return;
     const isWhole = told.includes(provider);
-    // What was told of models goes on as that of the provider, and the other way round.
+    // What was told of models goes on as that of the provider, or that as one of a model: a line goes on once.
     const isReplaced = (one: Watch) => (one === provider) !== isWhole;
-    const isLogged = watches.some((one) => one.incident!.isLogged && isReplaced(one));
+    let isLogged = watches.some((one) => one.incident!.isLogged && isReplaced(one));
     for (const one of watches) {
       const incident = one.incident!;
       if (told.includes(one)) {
-        incident.isLogged ||= isLogged;
+        if (!incident.isLogged) [incident.isLogged, isLogged] = [isLogged, false];
         this.#tell(incident);
       } else if (isReplaced(one)) incident.isTold = incident.isLogged = false;
     }

@@ -453,6 +453,23 @@ test('the failures of a model that is well again make no incident of the whole p
   );
 });
 
+test('the line of a provider goes on as that of one model, and each other one has its own', () => {
+  const { ask, lasting, lines, pass } = start();
+  ask('a', { upstreamStatus: 503 }, { count: 5 });
+  ask('b', { upstreamStatus: 503 }, { count: 5 });
+  pass(1);
+  ask('works', undefined, { count: 20 });
+  pass(1);
+  assert.deepEqual(lasting().toSorted(), ['errors p a', 'errors p b']);
+  assert.deepEqual(
+    lines.map(([line, facts]) => [line, facts['model']]),
+    [
+      ['warn incident', undefined],
+      ['warn incident', 'b'],
+    ],
+  );
+});
+
 test('names of models that clients make up take no more memory than 200 of them', () => {
   const { ask, incidents, lasting, pass } = start();
   for (let at = 0; at < 1000; at += 1) ask(`made-up-${at}`);
