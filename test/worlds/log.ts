@@ -14,7 +14,9 @@ export function checkLog({ events }: History, courses: readonly Course[], report
   const reloadedMs = events.flatMap(({ atMs, kind }) => (kind === 'settings' ? atMs : []));
   const lines = events.flatMap((event): Seen[] => (event.kind === 'line' ? [event] : []));
   const ofKeys = lines.filter(({ line }) => line.message === 'key in cooldown');
-  for (const seen of ofKeys) checkKey(seen, courses, report);
+  // What a drain cuts off is not read.
+  const drainMs = events.find(({ kind }) => kind === 'drain')?.atMs ?? Infinity;
+  for (const seen of ofKeys.filter(({ atMs }) => atMs < drainMs)) checkKey(seen, courses, report);
   const open = new Set<string>();
   for (const { atMs, line } of lines) {
     const [, change] = /^breaker (.*)$/.exec(line.message) ?? [];

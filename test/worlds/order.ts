@@ -513,7 +513,7 @@ function cooldownsOf(uses: readonly KeyUse[]) {
     all.push({ ...next, key });
   };
   const work = ({ key, atMs: sentAtMs }: KeyUse, atMs: number) => {
-    const before = latestAt(key, sentAtMs);
+    const before = latestAt(key, sentAtMs + 0.01);
     if (!before || before !== latestAt(key, atMs)) return;
     const alike = before.status === 403 ? all.filter(({ status }) => status === 403) : [before];
     if (before.untilMs <= atMs) return;
