@@ -9,7 +9,7 @@ import { ROOT } from '../support/process.ts';
 import { generate } from './generate.ts';
 import { problemsOf } from './shrink.ts';
 
-const WORLDS = Number(process.env['WORLDS'] ?? 300);
+const WORLDS = Number(process.env['WORLDS'] ?? 1500);
 /** Of them, those that are others tomorrow. */
 const NEW_WORLDS = 100;
 const DAY_MS = 86_400_000;
