@@ -99,7 +99,7 @@ class UploadPace {
 
 /**
  * Stops reading the connection until the returned function is called. To pause the request is not enough: node:http reads
- * on up to `highWaterMark`, and what 300 connections hold outlives collections.
+ * on up to `highWaterMark`, and what 300 connections hold grows old: malloc keeps its room.
  */
 function stopReading(request: IncomingMessage): () => void {
   const { socket } = request;

@@ -209,3 +209,19 @@ export function answeredBy(course: Course) {
   const own = last?.reading?.kind === 'answer' ? undefined : last?.reading?.failure;
   return { told, last, failure: among ?? own };
 }
+
+/** When the latest try of each request has ended, by the log: behind its line. */
+export function tryEndsOf({ events }: History) {
+  return new Map(
+    events.flatMap((event, order) =>
+      event.kind === 'line' && event.line.message === 'try' && event.exchange
+        ? [[event.exchange, { atMs: event.atMs, order: order + 0.25 }]]
+        : [],
+    ),
+  );
+}
+
+/** When a drain begins, if one does: what it cuts off, and what fails by itself in that moment, looks the same. */
+export function drainMsOf({ events }: History): number {
+  return events.find(({ kind }) => kind === 'drain')?.atMs ?? Infinity;
+}

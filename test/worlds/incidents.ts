@@ -3,7 +3,7 @@
  * each second by counts of some seconds: near such a moment both is right.
  */
 
-import type { Course, Report } from './course.ts';
+import { drainMsOf, type Course, type Report } from './course.ts';
 import { wallClockMs } from './clock.ts';
 import type { History, Line } from './history.ts';
 import type { Failure } from './oracle.ts';
@@ -40,8 +40,7 @@ export function checkIncidents(history: History, courses: readonly Course[], rep
   const tries = courses.flatMap(triesOf).toSorted((a, b) => a.atMs - b.atMs);
   const view = new View(tries, history);
   const happened = happeningsOf(history, courses);
-  // What a drain cuts off, and what fails by itself in that moment, looks the same.
-  const drainMs = history.events.find(({ kind }) => kind === 'drain')?.atMs ?? Infinity;
+  const drainMs = drainMsOf(history);
   for (const { atMs, line } of view.lines.filter((one) => one.atMs < drainMs)) {
     const { failures, kind, provider } = line;
     const wrong = (text: string) => report('incidents', `${JSON.stringify(line)}: ${text}`);

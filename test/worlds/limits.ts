@@ -1,6 +1,13 @@
 /** `limits`: nothing beyond a limit is let in, nothing within it is refused, and `Retry-After` is true. */
 
-import { isTimeKnown, providerOf, type Course, type Report, type Visit } from './course.ts';
+import {
+  isTimeKnown,
+  providerOf,
+  tryEndsOf,
+  type Course,
+  type Report,
+  type Visit,
+} from './course.ts';
 import type { Exchange, History, StoreAsk } from './history.ts';
 import type { Settings } from './plan.ts';
 
@@ -153,13 +160,7 @@ export function checkLimits(history: History, courses: readonly Course[], report
   const levels = new Levels();
   const hasStore = courses.some(({ settings }) => settings.rateLimit.hasStore);
   const store = hasStore ? new StoreView(history) : undefined;
-  const tryEnds = new Map(
-    history.events.flatMap((event, order) =>
-      event.kind === 'line' && event.line.message === 'try' && event.exchange
-        ? [[event.exchange, { atMs: event.atMs, order: order + 0.25 }]]
-        : [],
-    ),
-  );
+  const tryEnds = tryEndsOf(history);
   const state: State = { add, courses, used, levels, store, tryEnds, report };
   const steps: Step[] = history.events.flatMap((event, order) =>
     event.kind === 'settings'

@@ -1,6 +1,6 @@
 /** `log`: what the lines beside those of requests say of keys and circuits (docs/log.md). */
 
-import { keyOf, providerOf, type Course, type Report } from './course.ts';
+import { drainMsOf, keyOf, providerOf, type Course, type Report } from './course.ts';
 import type { History, Line } from './history.ts';
 
 const CLOSE_MS = 0.01;
@@ -10,12 +10,12 @@ const FAILURES_TO_REST = 3;
 
 type Seen = { readonly atMs: number; readonly line: Line };
 
-export function checkLog({ events }: History, courses: readonly Course[], report: Report): void {
+export function checkLog(history: History, courses: readonly Course[], report: Report): void {
+  const { events } = history;
   const reloadedMs = events.flatMap(({ atMs, kind }) => (kind === 'settings' ? atMs : []));
   const lines = events.flatMap((event): Seen[] => (event.kind === 'line' ? [event] : []));
   const ofKeys = lines.filter(({ line }) => line.message === 'key in cooldown');
-  // What a drain cuts off is not read.
-  const drainMs = events.find(({ kind }) => kind === 'drain')?.atMs ?? Infinity;
+  const drainMs = drainMsOf(history);
   for (const seen of ofKeys.filter(({ atMs }) => atMs < drainMs)) checkKey(seen, courses, report);
   const open = new Set<string>();
   for (const { atMs, line } of lines) {

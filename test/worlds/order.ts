@@ -1,7 +1,15 @@
 /** `circuits`, `keys`, `balance`: what depends on what became of other requests before. */
 
 import { Circuit } from './circuit.ts';
-import { isTimeKnown, keyOf, providerOf, type Course, type Report, type Visit } from './course.ts';
+import {
+  isTimeKnown,
+  keyOf,
+  providerOf,
+  tryEndsOf,
+  type Course,
+  type Report,
+  type Visit,
+} from './course.ts';
 import type { Exchange, History, Try } from './history.ts';
 import type { Failure } from './oracle.ts';
 import type { ProviderSettings, Settings } from './plan.ts';
@@ -19,13 +27,7 @@ interface Step {
 
 export function checkOrder(history: History, courses: readonly Course[], report: Report): void {
   // A stream that has come is over before its client has read it.
-  const tryEnds = new Map(
-    history.events.flatMap((event, order) =>
-      event.kind === 'line' && event.line.message === 'try' && event.exchange
-        ? [[event.exchange, { atMs: event.atMs, order }]]
-        : [],
-    ),
-  );
+  const tryEnds = tryEndsOf(history);
   const steps: Step[] = [];
   // Of a client that left before anybody was asked nobody sees whose turn it was.
   const seesTurns = courses.every(
