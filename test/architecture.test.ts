@@ -14,8 +14,6 @@ const packageJson = JSON.parse(read('package.json')) as {
   scripts: Record<string, string>;
 };
 
-const MAX_LINES_PER_FILE = 250;
-
 /** What each folder may import from, besides itself. Files directly in src/ may import everything. */
 const IMPORTS: Readonly<Record<string, readonly string[]>> = {
   lib: [],
@@ -113,28 +111,6 @@ test('smol-toml is the only package that is imported, and none is needed at run 
   );
   const foreign = new Set(imported.filter((name) => !name.startsWith('node:')));
   assert.deepEqual([...foreign], ['smol-toml']);
-});
-
-test('no file of src is longer than 250 lines', () => {
-  for (const { name, text } of sources) {
-    const lines = text.split('\n').length - 1;
-    assert.ok(lines <= MAX_LINES_PER_FILE, `${name} has ${lines} lines`);
-  }
-});
-
-/** To raise one is a decision: each line and each word is one to audit. */
-const MAX_LINES = 12_285;
-const MAX_WORDS = 70_250;
-
-test('src has no more lines and words than its budget', () => {
-  const texts = readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf8' })
-    .filter((name) => /\.(?:ts|js|html|css)$/.test(name))
-    .map((name) => read(`src/${name}`));
-  const sum = (count: (text: string) => number) =>
-    texts.reduce((all, text) => all + count(text), 0);
-  const lines = sum((text) => text.split('\n').length - 1);
-  const words = sum((text) => text.match(/\S+/g)!.length);
-  assert.ok(lines <= MAX_LINES && words <= MAX_WORDS, `${lines} lines, ${words} words`);
 });
 
 test('the README says how many words there are to read, to two in a hundred', () => {
