@@ -20,6 +20,8 @@ import {
 
 const KEEP_ALIVE = ': keep-alive\n\n';
 const SILENCE_MS = 15_000;
+/** The default of `stream_idle_timeout`. */
+const IDLE_MS = 300_000;
 
 /** Does what the script says once the test opens the gate. */
 function held(script: Script) {
@@ -104,9 +106,9 @@ test('a running stream has a comment after each silence, between its events only
   await chat.has(CHUNK.repeat(2));
   timers.advance(SILENCE_MS - 1);
   const cut = LAST.length / 2;
-  const before = timers.started();
+  const before = timers.started(IDLE_MS);
   response!.write(LAST.slice(0, cut));
-  await eventually(() => timers.started() > before, 'half of the event is there');
+  await eventually(() => timers.started(IDLE_MS) > before, 'half of the event is there');
   assert.equal(chat.text(), CHUNK.repeat(2));
   timers.advance(1);
   await chat.has(CHUNK.repeat(2) + KEEP_ALIVE);

@@ -18,8 +18,15 @@ export function startStopwatch(t: TestContext): () => number {
   return () => ticks * TICK_MS;
 }
 
-/** Calls back after so long by the same reckoning, unless the returned function is called before. */
-export function setPatientTimeout(callback: () => void, ms: number): () => void {
+/**
+ * Calls back after so long by the same reckoning, unless the returned function is called before. The process may end meanwhile
+ * if `keepsAlive` is false.
+ */
+export function setPatientTimeout(
+  callback: () => void,
+  ms: number,
+  { keepsAlive = true } = {},
+): () => void {
   let leftMs = ms;
   const timer = setInterval(() => {
     leftMs -= TICK_MS;
@@ -27,6 +34,7 @@ export function setPatientTimeout(callback: () => void, ms: number): () => void 
     clearInterval(timer);
     callback();
   }, TICK_MS);
+  if (!keepsAlive) timer.unref();
   return () => clearInterval(timer);
 }
 
@@ -129,21 +137,22 @@ export interface ManualTimers {
   running(maxMs?: number): number[];
   /** The delays of those that are repeated. */
   repeating(): number[];
-  /** How often one was started, or started anew. */
-  started(): number;
+  /** How often a timer of `ms` was started, or started anew. */
+  started(ms: number): number;
 }
 
 /** Of the tests that have them. */
 export const manualTimers = new WeakMap<TestContext, ManualTimers>();
 
 /**
- * Until the test ends `setTimeout` and `setInterval` wait for `advance` instead of time. Node's own timers, those of
+ * Until the test ends `setTimeout` and `setInterval` wait for `advance` instead of time. Other test files share the process,
+ * so a test looks for the timer that it expects, and never for "exactly this one" among all that are running. Node's own timers, those of
  * sockets and of `node:timers/promises`, go on as they are. To be called before anything is started that is
  * stopped when the test ends. (node:test has such timers too; theirs ignore `refresh`.)
  */
 export function useManualTimers(t: TestContext): ManualTimers {
   let nowMs = 0;
-  let started = 0;
+  const started = new Map<number, number>();
   const timers = new Set<ManualTimer>();
   const create = (isRepeated: boolean, { callback, ms = 0, args }: Scheduled) => {
     const timer: ManualTimer = { callback, args, ms, isRepeated, dueMs: 0 };
@@ -151,7 +160,7 @@ export function useManualTimers(t: TestContext): ManualTimers {
       ref: () => handle,
       unref: () => handle,
       refresh() {
-        started += 1;
+        started.set(ms, (started.get(ms) ?? 0) + 1);
         timer.dueMs = nowMs + ms;
         timers.add(timer);
         return handle;
@@ -192,7 +201,7 @@ export function useManualTimers(t: TestContext): ManualTimers {
     running: (maxMs = 30_000) =>
       [...timers].filter(({ ms, isRepeated }) => !isRepeated && ms <= maxMs).map(({ ms }) => ms),
     repeating: () => [...timers].filter(({ isRepeated }) => isRepeated).map(({ ms }) => ms),
-    started: () => started,
+    started: (ms) => started.get(ms) ?? 0,
   };
   manualTimers.set(t, manual);
   return manual;

@@ -36,6 +36,8 @@ export interface TestGateway {
   admin(path: string, options?: SendOptions): Promise<Reply>;
   /** What the gateway holds for its clients, as far as the budget counts it. */
   reservedBytes(): number;
+  /** Bytes of streams that wait for room in the budget: above 0 while some stream waits. */
+  waitingBytes(): number;
   /** Drains, as SIGTERM does. */
   drain(
     timeoutMs?: number,
@@ -133,6 +135,7 @@ export async function startGateway(
       }),
     admin: (path, options = {}) => send(adminPort, path, options),
     reservedBytes: () => budget.reservedBytes,
+    waitingBytes: () => budget.waitingBytes,
     drain: async (timeoutMs, reason, delayMs) => {
       isDrained = true;
       return await drain(timeoutMs, reason, delayMs);

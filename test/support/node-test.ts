@@ -5,20 +5,39 @@
 
 import { test as nodeTest, type TestContext, type TestOptions } from 'node:test';
 
+import { setPatientTimeout } from './clock.ts';
 import { checkLeftovers } from './leftovers.ts';
 
 export { after, before, describe, mock } from 'node:test';
 
 type Body = (t: TestContext) => void | Promise<void>;
 
-/** Against hangs only: a busy machine takes many times as long as an idle one. A test that needs longer says so in its options. */
+/** Against hangs only. A test that needs longer says so in its options. */
 const TEST_LIMIT_MS = 120_000;
 
-/** `test` of `node:test`, which fails by its name when it takes longer than the limit. */
+/**
+ * `test` of `node:test`, which fails by its name when it takes longer than `timeout`. The limit counts the time for which the
+ * process runs, and not the time on the wall, because a busy machine takes many times as long as an idle one.
+ */
 export async function test(name: string, ...rest: [Body] | [TestOptions, Body]): Promise<void> {
   const [options, body] = rest.length === 2 ? rest : [{}, ...rest];
-  return nodeTest(name, { timeout: TEST_LIMIT_MS, ...options }, async (t) => {
-    await body(t);
+  const { timeout: limitMs = TEST_LIMIT_MS, ...others } = options;
+  return nodeTest(name, others, async (t) => {
+    await endWithin(limitMs, async () => body(t));
     await checkLeftovers(t);
   });
+}
+
+/** Rejects if `run` takes longer than `limitMs` of the process's own time. */
+async function endWithin(limitMs: number, run: () => Promise<void>): Promise<void> {
+  let stop = () => {};
+  const limit = new Promise<never>((_, reject) => {
+    const fail = () => reject(new Error(`the test took longer than ${limitMs} ms`));
+    stop = setPatientTimeout(fail, limitMs, { keepsAlive: false });
+  });
+  try {
+    await Promise.race([run(), limit]);
+  } finally {
+    stop();
+  }
 }

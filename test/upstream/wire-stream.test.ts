@@ -329,9 +329,9 @@ for (const what of [
     const pieces = { events, 'pieces of one event': LAST.match(/[^]{1,20}/g)! }[what] ?? [LAST];
     for (const piece of pieces) {
       timers.advance(1999);
-      const before = timers.started();
+      const before = timers.started(2000);
       write(piece);
-      await eventually(() => timers.started() > before, 'the limit starts anew');
+      await eventually(() => timers.started(2000) > before, 'the limit starts anew');
     }
     timers.advance(1999);
     end();
@@ -546,7 +546,7 @@ for (const [what, next, passed] of [
       if (next !== '') write(next);
       else end();
       assert.equal(await chat.ended, HALF_ENDED + passed);
-      assert.deepEqual(timers.running(500), []);
+      assert.ok(!timers.running().includes(500), 'nothing waits for a line feed');
     }
   });
 }
