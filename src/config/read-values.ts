@@ -40,8 +40,8 @@ const REFERENCE = new RegExp(
   `\\$\\{file:((?:[^{}]|${VARIABLE.source})*)\\}|${VARIABLE.source}`,
   'g',
 );
-/** As in a shell. */
-const WITHOUT_BRACES = /^\$[A-Z][A-Z0-9_]*$/;
+/** A variable as a shell has it. Of text in lower case, `$` may be the beginning of a password. */
+const WITHOUT_BRACES = /^\$([A-Z][A-Z0-9_]*)$/;
 const AS_WRITTEN = 'the text is used as written';
 
 const PREFIX = 'GATEWAY_';
@@ -172,34 +172,28 @@ class ValueReader {
     return expanded;
   }
 
-  /** What replaces a reference is not expanded again. A key of a provider whose variable is not set becomes ''. */
-  #expandText(name: string, text: string, { key, type }: Setting): string {
+  /** What replaces a reference is not expanded again. A reference to a variable that is not set stays as it is. */
+  #expandText(name: string, text: string, { key }: Setting): string {
     const { values } = this;
-    // The other keys must not have it at all: `checkCallerKeys`, `readStore`.
+    // A caller could guess a reference that stayed: `checkCallerKeys`. In the URL of a store it is no valid text.
     const mayStay = key === undefined || key === 'of a provider';
-    let isLeftOut = false;
     // `${NAME:-default}` or `${file:/path`.
     if (mayStay && text.replace(REFERENCE, ' ').includes('${')) {
       values.warning(name, `"\${" begins no reference here; ${AS_WRITTEN}`);
     }
-    if (WITHOUT_BRACES.test(text)) {
-      values.warning(name, `a reference has braces: "\${NAME}"; ${AS_WRITTEN}`);
-    }
-    const expanded = text.replace(REFERENCE, (reference, path?: string, _?, variable = '') => {
+    const [, named] = WITHOUT_BRACES.exec(text) ?? [];
+    if (named) values.warning(name, `a reference has braces: "\${${named}}"; ${AS_WRITTEN}`);
+    return text.replace(REFERENCE, (reference, path?: string, _?, variable = '') => {
       try {
         return path === undefined ? this.#valueOf(variable) : this.#textOfFile(path);
       } catch (error) {
         if (!(error instanceof ConfigError)) throw error;
         const { message } = error;
         if (path !== undefined || !mayStay) values.problem(name, message);
-        else {
-          isLeftOut = key !== undefined && type !== 'headers';
-          values.warning(name, `${message}; ${isLeftOut ? 'the key is left out' : AS_WRITTEN}`);
-        }
+        else values.unset(name, message, AS_WRITTEN);
         return reference;
       }
     });
-    return isLeftOut ? '' : expanded;
   }
 
   #valueOf(name: string): string {

@@ -39,6 +39,8 @@ export type Section<P extends keyof Table> = {
 export class SettingValues {
   readonly problems: string[] = [];
   readonly warnings: string[] = [];
+  /** By the name of a setting, the message about its variable that is not set. */
+  readonly #unset = new Map<string, string>();
   /** The names of settings with a problem. */
   readonly wrong = new Set<string>();
   readonly #filePrefix: string;
@@ -103,12 +105,20 @@ export class SettingValues {
 
   problem(name: string, text: string, origin = this.#values.get(name)?.origin): undefined {
     this.wrong.add(name);
-    this.problems.push(`${origin ?? `${this.#filePrefix}${name}`}: ${text}`);
+    const place = origin ?? `${this.#filePrefix}${name}`;
+    const unset = origin === undefined ? this.#unset.get(name) : undefined;
+    this.problems.push(`${place}: ${text}${unset ? `; ${unset}` : ''}`);
   }
 
   /** Like `problem`, for what does not prevent the start. */
   warning(name: string, text: string): void {
     this.warnings.push(`${this.#values.get(name)?.origin ?? name}: ${text}`);
+  }
+
+  /** Warns of a variable that is not set. Whatever is wrong with the setting then has that in its message. */
+  unset(name: string, message: string, consequence: string): void {
+    this.#unset.set(name, message);
+    this.warning(name, `${message}; ${consequence}`);
   }
 
   /** Remembers what stands in the file for a text with a replaced reference. */

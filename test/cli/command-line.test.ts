@@ -252,6 +252,9 @@ enabled = false
 [providers.keyless]
 base_url = "http://127.0.0.1:1/v1"
 api_key = "\${NOPE_KEY}"
+[providers.braceless]
+base_url = "http://127.0.0.1:1/v1"
+api_key = "$ACME_KEY"
 [aliases]
 fast = "mine/m"
 pool = { targets = ["mine/m", "openai/m"], balance = "least_busy" }
@@ -259,7 +262,7 @@ canary = { targets = ["mine/m", "openai/m"], balance = "weighted", weights = [9,
 gone = "xai/m"
 `;
     const cwd = realpathSync(emptyFolder(t, { 'my.toml': toml }));
-    const env = { OPENAI_API_KEY: PROVIDER_KEY };
+    const env = { OPENAI_API_KEY: PROVIDER_KEY, ACME_KEY: PROVIDER_KEY };
     const { stderr, stdout, port } = await startServing(t, ['--config', 'my.toml', ...LOCAL], {
       cwd,
       env,
@@ -273,15 +276,15 @@ gone = "xai/m"
     for (const line of [
       `^listening +http://127\\.0\\.0\\.1:${port}/v1$`,
       `^settings +${cwd}/my\\.toml$`,
-      '^providers +mine, openai$',
+      '^providers +mine, keyless, braceless, openai$',
       '^skipped .*groq \\(enabled = false\\)',
-      '^skipped .*keyless \\(.*KEYLESS_API_KEY\\)',
       '^aliases +fast -> mine/m$',
       '^aliases +pool -> mine/m, openai/m \\(least busy\\)$',
       '^aliases +canary -> mine/m, openai/m \\(weighted 9 1\\)$',
       '^aliases +gone -> xai/m$',
       '^warning +aliases\\.gone: .*"xai"',
       '^warning +providers\\.keyless\\.api_key: .*NOPE_KEY is not set',
+      '^warning +providers\\.braceless\\.api_key: .*"\\$\\{ACME_KEY\\}"',
     ]) {
       assert.match(text, new RegExp(line, 'm'));
     }

@@ -503,10 +503,10 @@ const EFFECTS: Record<string, Effect> = {
       ['literal', '200 Bearer literal'],
       ['${OTHER}', '200 Bearer from-other'],
       ['', '200 Bearer from-env'],
-      // Not as written: it could only be refused.
-      ['${NO}', '200 Bearer from-env'],
+      ['${NO}', '200 Bearer ${NO}'],
+      ['a-${NO}-${OTHER}', '200 Bearer a-${NO}-from-other'],
     ),
-    acts({}, tries, ['', '400, 0 times'], ['${NO}', '400, 0 times']),
+    acts({}, tries, ['', '400, 0 times'], ['${NO}', '200, 1 times']),
   ),
 
   'providers.z.api_keys': acts(
@@ -522,7 +522,7 @@ const EFFECTS: Record<string, Effect> = {
       return p.requests.map(({ headers }) => headers.authorization).join(' ');
     },
     [['key-number-1', 'key-2'], 'Bearer key-number-1 Bearer key-2 Bearer key-2'],
-    [['${NO}', 'other'], 'Bearer other Bearer other'],
+    [['${NO}', 'other'], 'Bearer ${NO} Bearer other'],
   ),
 
   'providers.z.key_affinity': acts(
