@@ -10,6 +10,8 @@ import type { ChatRequest } from '../request/record.ts';
 
 /** It is decoded, and encoded again for each attempt: 30 MB of escapes would take a second. */
 const MAX_MODEL_BYTES = 2_097_152;
+/** An open stream holds it until its end. */
+const MAX_STREAM_MODEL_BYTES = 4096;
 /** Go's JSON decoder, and so Ollama and LocalAI, ignores the case of names and takes the last such member. */
 const OTHER_CASE = /^(?:model|stream)$/iu;
 const MODELS = /^models$/iu;
@@ -72,7 +74,9 @@ export class ChatRequestParser {
     if (jsonFault) throw jsonFault;
     if (!this.#isObject) throw invalidRequest('request body must be a JSON object');
     const { kind, start, end, text } = this.#target.model ?? NO_VALUE;
-    if (end - start > MAX_MODEL_BYTES) throw invalidRequest('"model" is too long');
+    const isStream = this.#target.stream?.kind === 'true';
+    const maxModelBytes = isStream ? MAX_STREAM_MODEL_BYTES : MAX_MODEL_BYTES;
+    if (end - start > maxModelBytes) throw invalidRequest('"model" is too long');
     // A long text is not decoded yet.
     const isLong = kind === 'string' && text === '';
     const model = isLong ? String(JSON.parse(sliceText(parts, start, end))) : text;
@@ -85,7 +89,6 @@ export class ChatRequestParser {
     if (!this.#hasMessages) throw invalidRequest(NO_MESSAGES);
     if (this.#fault) throw invalidRequest(this.#fault);
 
-    const isStream = stream === 'true';
     const usageEdit = isStream ? this.#usageEdit(parts) : undefined;
     return {
       model,

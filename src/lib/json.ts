@@ -19,6 +19,8 @@ export const MAX_JSON_DEPTH = 256;
 const MAX_REPORTED_DEPTH = 4;
 /** The longest string that is decoded, in bytes as written: `assistant` with every letter escaped has 54. */
 const MAX_TEXT_BYTES = 64;
+/** V8 copies a shorter slice of a text; a longer one would keep the whole text in memory. */
+const MIN_SLICE_CHARACTERS = 13;
 /** Of a number or literal. */
 const MAX_WORD_BYTES = 1024;
 /** Bounds the time of one parse: 3 million `{}`, in 9 MB, block `JSON.parse` for seconds. */
@@ -156,12 +158,18 @@ export class JsonScanner {
     this.#isInString = !isWhole && !isShort;
     if (!isWhole) return isShort ? start : at;
     const isWanted = isShort && this.#depth < MAX_REPORTED_DEPTH;
-    let text = isWanted ? (this.#text ??= bytes.toString('latin1')).slice(start + 1, at) : '';
+    let text = isWanted ? this.#readText(bytes, start + 1, at) : '';
     if (!PLAIN_TEXT.test(text)) text = String(JSON.parse(bytes.toString('utf8', start, at + 1)));
     if (this.#state === 'value') return this.#endValue('string', at + 1, text);
     this.#frame.name = text;
     this.#state = 'colon';
     return at + 1;
+  }
+
+  /** Returns a text that does not keep the chunk in memory: an open stream has the names of its model and its session. */
+  #readText(bytes: Buffer, start: number, end: number): string {
+    if (end - start >= MIN_SLICE_CHARACTERS) return bytes.toString('latin1', start, end);
+    return (this.#text ??= bytes.toString('latin1')).slice(start, end);
   }
 
   /** Returns the length of the escape sequence; 0 if it is not whole, or is the end of the string. */

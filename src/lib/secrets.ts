@@ -87,11 +87,14 @@ const CONTROL_CHARACTERS =
   // oxlint-disable-next-line no-control-regex
   /[\u0000-\u001f\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
 
+/** Returns the first `maxCharacters` of a text as a copy: V8's slice would keep the whole text in memory. */
+export function cutText(text: string, maxCharacters: number): string {
+  return text.length > maxCharacters ? Buffer.from(text.slice(0, maxCharacters)).toString() : text;
+}
+
 /** Cuts untrusted text to `maxCharacters`, and then writes control characters as `\uXXXX`. */
 export function escapeControlCharacters(text: string, maxCharacters: number): string {
-  // V8's slice of a string keeps the whole string in memory.
-  const shown =
-    text.length > maxCharacters ? Buffer.from(text.slice(0, maxCharacters)).toString() : text;
+  const shown = cutText(text, maxCharacters);
   // `replace` with a function costs ten times as much.
   if (shown.search(CONTROL_CHARACTERS) === -1) return shown;
   return shown.replace(

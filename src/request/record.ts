@@ -9,6 +9,8 @@ import { escapeControlCharacters } from '../lib/secrets.ts';
 export const MAX_NAME_CHARACTERS = 128;
 /** A longer model or `finish_reason` is not noted. */
 export const MAX_WORD_CHARACTERS = 64;
+/** A longer text of a `usage` is not held until the stream ends. */
+const MAX_HELD_USAGE_CHARACTERS = 1024;
 /** Printable ASCII without escape sequences. */
 const MODEL = /^[ -[\]-~]{1,64}$/;
 /** The first word: Gemini writes `content_filter: OTHER`, and some providers `"null"` for none. */
@@ -106,7 +108,7 @@ export class Attempt {
   responseModel: string | undefined;
   /** Why the answer ended: at most 32 letters, digits, `_`, `.` and `-`. */
   finishReason: string | undefined;
-  #usage: unknown;
+  #usage: string | TokenUsage | undefined;
   /** The gateway has asked for the `usage`, and takes it out of the stream. */
   usageAdded = false;
 
@@ -128,7 +130,7 @@ export class Attempt {
 
   /** The usable counts of the last `usage`; `undefined` if there is none. */
   get usage(): TokenUsage | undefined {
-    return this.#usage === undefined ? undefined : readUsage(this.#usage);
+    return typeof this.#usage === 'string' ? readUsage(this.#usage) : this.#usage;
   }
 
   noteModel(model: unknown): void {
@@ -139,9 +141,13 @@ export class Attempt {
     this.finishReason = typeof reason === 'string' ? FINISH_REASON.exec(reason)?.[0] : undefined;
   }
 
-  /** Takes a `usage`, parsed, or as `readUsage` takes its text: some providers send one with each event. The last one counts. */
+  /**
+   * Takes a `usage`, parsed, or as `readUsage` takes its text. The last one counts. A short text is read when the counts are
+   * wanted, because some providers send one with each event. A long one is read at once, because an open stream would hold it.
+   */
   noteUsage(usage: unknown): void {
-    this.#usage = usage ?? undefined;
+    const isShort = typeof usage === 'string' && usage.length <= MAX_HELD_USAGE_CHARACTERS;
+    this.#usage = isShort ? usage : readUsage(usage);
   }
 
   /** The answer to the client begins. */

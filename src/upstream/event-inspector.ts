@@ -230,10 +230,11 @@ export function isWholeData(data: string): boolean {
   return json.finish() === undefined;
 }
 
-/** From `start` to the end of the last line of data. Not cut out of the scanned text: V8 would keep all of that with it. */
+/** From `start` to the end of the last line of data. A copy: V8's slice would keep all of the scanned text in memory. */
 function readData(bytes: Buffer, start: number): string {
   const text = bytes.toString('latin1', start, start + MAX_USAGE_BYTES);
-  return text.replace(NEXT_DATA, ' ').split(/[\r\n]/, 1)[0]!;
+  const [data = ''] = text.replace(NEXT_DATA, ' ').split(/[\r\n]/, 1);
+  return Buffer.from(data, 'latin1').toString('latin1');
 }
 
 /** The beginning of the string at `start`, as written; '' if no string begins there, or it says nothing. */

@@ -4,7 +4,7 @@ import { STATUS_CODES } from 'node:http';
 
 import type { Attempt } from '../request/record.ts';
 import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
-import { type Redactor, withoutControlCharacters } from '../lib/secrets.ts';
+import { cutText, type Redactor, withoutControlCharacters } from '../lib/secrets.ts';
 import { memberOf, parseUntrustedJson } from '../lib/json.ts';
 import { firstItem } from './answer-json.ts';
 import type { AttemptContext } from './attempt-context.ts';
@@ -95,7 +95,7 @@ export function toProviderError(
  */
 function errorText({ message = '', code = '', status }: UpstreamFault, redact: Redactor): string {
   // Cut first: everything after it takes time that grows with the text.
-  const beginning = message.slice(0, MAX_ERROR_TEXT_CHARACTERS);
+  const beginning = cutText(message, MAX_ERROR_TEXT_CHARACTERS);
   const line = withoutControlCharacters(beginning).trim();
   const sanitized = PAGE.test(line) ? '' : redact(line).slice(0, MAX_ERROR_TEXT_CHARACTERS);
   const text = sanitized || (STATUS_CODES[status] ?? 'Unknown error');

@@ -30,7 +30,15 @@ import { rawResponse, startRawUpstream } from '../support/raw-upstream.ts';
 import { scenario } from '../support/scenario.ts';
 import { createGate, eventually, openChat } from '../support/streams.ts';
 import { LEFT_TO_SWEEPS, sweep } from '../support/sweep.ts';
-import { CHUNK, completionEvents, failWith, startUpstream } from '../support/upstream.ts';
+import {
+  beginStream,
+  CHUNK,
+  completionEvents,
+  failWith,
+  type ReceivedRequest,
+  sendJson,
+  startUpstream,
+} from '../support/upstream.ts';
 import { listen } from '../support/listen.ts';
 
 const KIB = 1024;
@@ -139,6 +147,62 @@ for (const transport of TRANSPORTS) {
         },
       );
     }
+
+    test('an open stream keeps no text of its request, of a failed try or of its events on the heap', async (t) => {
+      const heldBytes = createMemoryProbe('heap');
+      const long = 'x'.repeat(60_000);
+      const choices = [{ index: 0, delta: { content: 'a' } }];
+      const eventOf = (members: object) => `data: ${JSON.stringify({ choices, ...members })}\n\n`;
+      const usage = { total_tokens: 1 };
+      /** By the first letter of the prompt. */
+      const events: Readonly<Record<string, string>> = {
+        s: eventOf({ usage }),
+        l: eventOf({ usage: { ...usage, x: long.slice(0, 15_000) } }),
+        b: eventOf({ usage }) + eventOf({ x: long }),
+      };
+      const letterOf = ({ body }: ReceivedRequest) => /"content":"(.)/.exec(body.toString())![1]!;
+      const { gateway } = await scenario(t, {
+        env,
+        providers: {
+          p: (request, response) => {
+            const message = `overloaded${letterOf(request) === 's' ? '' : long}`;
+            sendJson(response, { error: { message } }, { status: 500 });
+          },
+          q: {
+            lines: 'stream_usage = true',
+            script: (request, response) =>
+              beginStream(events[letterOf(request)]!)(request, response),
+          },
+        },
+        fallback: ['q'],
+      });
+      /** Opens some with this prompt, and returns by how many bytes the heap has grown for each. */
+      const growthOf = async (content: string) => {
+        const chat = {
+          model: 'p/a-model-whose-name-is-long',
+          stream: true,
+          stream_options: { include_usage: null },
+          prompt_cache_key: 'session-0123456789',
+          messages: [{ role: 'user', content }],
+        };
+        const before = heldBytes();
+        for (let at = 0; at < 100; at += 1) {
+          const socket = connect(gateway.port, '127.0.0.1').on('error', () => {});
+          t.after(() => socket.destroy());
+          socket.write(rawChat(chat));
+          await once(socket, 'data');
+        }
+        return (heldBytes() - before) / 100;
+      };
+      // The first ones compile the code.
+      await growthOf(`l${long}`);
+      const shortBytes = await growthOf('short');
+      for (const prompt of [`long usage ${long}`, `behind usage ${long}`]) {
+        const moreBytes = (await growthOf(prompt)) - shortBytes;
+        t.diagnostic(`${Math.round(moreBytes)} bytes more for each stream`);
+        assert.ok(moreBytes < 8192, `${moreBytes} bytes`);
+      }
+    });
 
     test('what clients that left had sent is dropped although the connection to the provider still hangs', async (t) => {
       // No TLS is spoken there.

@@ -301,6 +301,8 @@ test('a request is checked by its own members alone, and its first fault is name
     [`"x":{"model":"no"},${MESSAGES}`, /"model" must be a non-empty string$/],
     [model(2_097_152)],
     [model(2_097_153), /"model" is too long$/],
+    [`"stream":true,${model(4096)}`],
+    [`"stream":true,${model(4097)}`, /"model" is too long$/],
   ];
   for (const [members, fault = /^$/] of table) {
     assert.match(refusalOfText(`{${members}}`), fault, members.slice(0, 100));
