@@ -51,6 +51,14 @@ test('git ignores the folders with settings and keys that compose.yaml expects b
   for (const folder of folders) assert.ok(ignored.includes(folder), folder);
 });
 
+test('the image and the units leave room for more name lookups than two', () => {
+  const recipes = names.filter((name) => /^Dockerfile$|\.service$/.test(name));
+  assert.equal(recipes.length, 3);
+  for (const name of recipes) {
+    assert.match(read(`deploy/${name}`), /^(?:ENV |Environment=)UV_THREADPOOL_SIZE=16$/m, name);
+  }
+});
+
 test('the settings that each proxy asks for load without a warning, and have a key', () => {
   for (const { file } of PROXIES) {
     const config = loadConfig({ toml: settingsOf(file), env: { GATEWAY_TOKEN: 'key-0123456789' } });

@@ -4,6 +4,7 @@ import { createConnection, isIP, type Socket } from 'node:net';
 import { connect as createTlsConnection } from 'node:tls';
 
 import type { StoreSettings } from '../config/config.ts';
+import { lookup } from '../lib/name-lookup.ts';
 import type { StoredBucket, Taken } from '../policy/limiter.ts';
 
 /** A request waits no longer for a reply. */
@@ -94,8 +95,8 @@ export class Connection {
     ).unref();
     this.#socket = isTls
       ? // RFC 6066 3: no address literals in SNI.
-        createTlsConnection({ host, port, servername: isIP(host) ? '' : host })
-      : createConnection({ host, port });
+        createTlsConnection({ host, port, lookup, servername: isIP(host) ? '' : host })
+      : createConnection({ host, port, lookup });
     this.#socket.setNoDelay(true).setKeepAlive(true, KEEP_ALIVE_PROBE_MS);
     this.#socket
       .once(isTls ? 'secureConnect' : 'connect', () => void this.#prepare())

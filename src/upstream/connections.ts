@@ -3,6 +3,8 @@
 import { connect as connectTcp, isIP, type Socket } from 'node:net';
 import { connect as connectTls } from 'node:tls';
 
+import { lookup } from '../lib/name-lookup.ts';
+
 const CONNECT_TICKS = 10;
 /** Below the time for which a pool keeps idle connections, so that the death of an idle connection's other end is noticed. */
 const KEEP_ALIVE_PROBE_MS = 30_000;
@@ -45,17 +47,17 @@ export function createConnector(timeoutMs: number) {
     callback: (error: Error | null, socket: Socket) => void,
   ): void => {
     const isTls = protocol === 'https:';
+    const target = { host: hostname, lookup, ...READ_AHEAD };
     const socket = isTls
       ? connectTls({
-          host: hostname,
+          ...target,
           port: Number(port || 443),
           // RFC 6066 3: no address literals in SNI.
           servername: isIP(hostname) ? '' : hostname,
           ALPNProtocols: ['http/1.1'],
           session: sessions.get(host),
-          ...READ_AHEAD,
         })
-      : connectTcp({ host: hostname, port: Number(port || 80), ...READ_AHEAD });
+      : connectTcp({ ...target, port: Number(port || 80) });
     socket.setNoDelay(true);
     socket.setKeepAlive(true, KEEP_ALIVE_PROBE_MS);
 

@@ -3,6 +3,7 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 
 import type { Cancellation } from '../lib/cancellation.ts';
+import { shareAllLookups } from '../lib/name-lookup.ts';
 import { createPool } from './pool.ts';
 import { sendByFetch } from './fetch-transport.ts';
 import type { UpstreamResponse, UpstreamRequest } from './provider.ts';
@@ -35,6 +36,7 @@ export function createTransport(setting: 'auto' | 'fetch') {
   const version = process.versions['undici'] ?? '';
   const isTested = TESTED_MAJORS.has(version.split('.')[0]!);
   const pool = setting === 'auto' && isTested ? createPool() : undefined;
+  if (!pool) shareAllLookups();
   const whyNotFound = isTested ? "undici's agent was not found" : `undici ${version} is not tested`;
   const reason = setting === 'fetch' ? 'as configured' : whyNotFound;
   return {
