@@ -6,7 +6,9 @@ import type { Logger } from '../lib/log.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 
 const FAILURES_TO_OPEN = 3;
+/** The first rest of a circuit, and the time that a probe has. A failed probe doubles the rest. */
 const COOLDOWN_MS = 10_000;
+const MAX_COOLDOWN_MS = 60_000;
 /** A probe has succeeded if data still comes so long after the first of its stream. */
 const PROBED_STREAM_MS = 10_000;
 /** Statuses of network failures (502) and time limits (504), and an upstream's own. */
@@ -46,8 +48,12 @@ interface Circuit {
   readonly model: string | undefined;
   readonly cause: string | undefined;
   readonly failures: number;
+  /** The length of the rest that the latest failure began. */
+  readonly cooldownMs: number;
   /** The end of the cooldown, of `performance.now()`. */
   openUntilMs: number;
+  /** A probe is under way, so the next failure doubles the rest. */
+  isProbed: boolean;
 }
 
 /** A circuit that is not closed. */
@@ -55,7 +61,7 @@ export type CircuitReport = Circuit & { readonly state: CircuitState };
 
 /**
  * Each model of a provider has a circuit, and the provider itself has one for failed connections. A circuit opens
- * after three failures in a row, and is half-open ten seconds later.
+ * after three failures in a row, and is half-open ten seconds later; each failed probe doubles that rest, up to a minute.
  */
 export class CircuitBreaker {
   /** The circuits that have failures, by name, in the order of their latest failures. */
@@ -93,7 +99,7 @@ export class CircuitBreaker {
     if (state !== 'half-open') return state;
     const openUntilMs = performance.now() + COOLDOWN_MS;
     const circuits = this.#tripped(provider.digest, model).map((before) => {
-      const circuit = { ...before, openUntilMs };
+      const circuit = { ...before, openUntilMs, isProbed: true };
       this.#circuits.set(nameOf(before.digest, before.model), circuit);
       this.#logger.log('debug', 'breaker half-open', shown(before));
       return circuit;
@@ -108,7 +114,10 @@ export class CircuitBreaker {
         this.record('success', provider, model);
       },
       // With a result, or the probe of another request, they have been replaced.
-      end: () => circuits.forEach((circuit) => (circuit.openUntilMs = performance.now())),
+      end: () => {
+        const over = { openUntilMs: performance.now(), isProbed: false };
+        for (const circuit of circuits) Object.assign(circuit, over);
+      },
     };
   }
 
@@ -155,15 +164,26 @@ export class CircuitBreaker {
     if (!this.#digests.has(digest)) return;
     if (model && model.length > MAX_MODEL_CHARACTERS) return;
     const name = nameOf(digest, model);
-    const failures = (this.#circuits.get(name)?.failures ?? 0) + 1;
+    const before = this.#circuits.get(name);
+    const failures = (before?.failures ?? 0) + 1;
     // To the end of the order.
     this.#circuits.delete(name);
     const [oldest] = this.#circuits.keys();
     if (this.#circuits.size === MAX_CIRCUITS) this.#close(oldest!);
-    const openUntilMs = performance.now() + COOLDOWN_MS;
-    const circuit = { provider: id, digest, model, cause, failures, openUntilMs };
+    const { cooldownMs: formerMs = COOLDOWN_MS, isProbed = false } = before ?? {};
+    const cooldownMs = isProbed ? Math.min(MAX_COOLDOWN_MS, formerMs * 2) : formerMs;
+    const circuit: Circuit = {
+      provider: id,
+      digest,
+      model,
+      cause,
+      failures,
+      cooldownMs,
+      openUntilMs: performance.now() + cooldownMs,
+      isProbed: false,
+    };
     this.#circuits.set(name, circuit);
-    const fields = { ...shown(circuit), cause, failures, cooldown_ms: COOLDOWN_MS };
+    const fields = { ...shown(circuit), cause, failures, cooldown_ms: cooldownMs };
     if (failures === FAILURES_TO_OPEN) this.#logger.log('warn', 'breaker opened', fields);
     if (failures > FAILURES_TO_OPEN) this.#logger.log('debug', 'breaker stays open', fields);
   }

@@ -81,12 +81,16 @@ function holdStreams() {
   return { streams, script };
 }
 
-test('after three failures in a row a provider rests for ten seconds; then one request probes it, with one try whatever its retries', async (t) => {
+test('after three failures in a row a provider rests; then one request probes it, with one try whatever its retries, and each probe that fails doubles the rest', async (t) => {
   const more = '[logging]\nlevel = "debug"';
   const { clock, gateway, next, p } = await start(t, failWith(503), { p: 'retries = 1', more });
   for (let round = 0; round < 3; round += 1) assert.equal(await next(), 'p:503 p:503 q:200');
-  for (const probe of ['p:529 q:200', 'p:200']) {
-    clock.nowMs += REST_MS - 1;
+  const rests: [seconds: number, probe: string][] = [
+    [10, 'p:529 q:200'],
+    [20, 'p:200'],
+  ];
+  for (const [seconds, probe] of rests) {
+    clock.nowMs += seconds * 1000 - 1;
     assert.equal(await next(), AWAY);
     clock.nowMs += 1;
     p.script = probe === 'p:200' ? answerWell : failWith(529);
@@ -102,7 +106,7 @@ test('after three failures in a row a provider rests for ten seconds; then one r
     [
       { level: 'warn', message: opened, ...failed, failures: 3 },
       { level: 'debug', message: halfOpen, ...m },
-      { level: 'debug', message: staysOpen, ...failed, failures: 4 },
+      { level: 'debug', message: staysOpen, ...failed, failures: 4, cooldown_ms: 20_000 },
       { level: 'debug', message: halfOpen, ...m },
       { level: 'info', message: closed, ...m },
     ],
@@ -238,17 +242,52 @@ describe('the table of circuits', () => {
     const failure = new GatewayError('provider', 'refused', { provider: 'p', unreachable: true });
     breaker.recordOutcome({ provider: P, model: 'm' }, failure);
     if (typeof probe === 'object') probe.end();
-    clock.nowMs += REST_MS - 1;
+    clock.nowMs += 2 * REST_MS - 1;
     assert.equal(state('m'), 'open', 'its probe has failed too');
     clock.nowMs += 1;
     assert.equal(state('m'), 'half-open');
   });
 
+  test('rests for 10, 20, 40 and then 60 s, and for 10 s again after a success; only a probe that fails makes a rest longer', (t) => {
+    const { breaker, clock, fail, state } = startBreaker(t);
+    const lastsFor = (ms: number) => {
+      clock.nowMs += ms - 1;
+      assert.equal(state('m'), 'open', `until ${ms} ms have passed`);
+      clock.nowMs += 1;
+      assert.equal(state('m'), 'half-open', `after ${ms} ms`);
+    };
+    const probe = () => {
+      const begun = breaker.recordAttempt(P, 'm');
+      assert.ok(typeof begun === 'object');
+      return begun;
+    };
+    fail(3, 'm');
+    lastsFor(REST_MS);
+    for (const seconds of [20, 40, 60, 60]) {
+      const { end } = probe();
+      fail(1, 'm');
+      end();
+      lastsFor(1000 * seconds);
+    }
+    probe().end();
+    assert.equal(state('m'), 'half-open');
+    probe();
+    breaker.record('success', P, 'm');
+    fail(3, 'm');
+    // These requests were sent before the rest began.
+    fail(2, 'm');
+    lastsFor(REST_MS);
+    probe().end();
+    fail(1, 'm');
+    lastsFor(REST_MS);
+  });
+
   test('is reported with the cause and the end of the rest, without what is closed', (t) => {
     const { breaker, clock, fail } = startBreaker(t);
     const cause = 'ECONNREFUSED';
-    const a = { provider: 'p', digest: 'p1', model: 'a', failures: 3, cause };
-    const q = { provider: 'q', digest: 'q1', model: undefined, failures: 4, cause };
+    const rest = { cause, cooldownMs: REST_MS, isProbed: false };
+    const a = { provider: 'p', digest: 'p1', model: 'a', failures: 3, ...rest };
+    const q = { provider: 'q', digest: 'q1', model: undefined, failures: 4, ...rest };
     const report = () => breaker.report(String);
     const short = () => report().map((one) => [one.model, one.state, one.openUntilMs]);
     fail(3, 'a');

@@ -5,18 +5,20 @@
 
 const FAILURES_TO_REST = 3;
 const REST_MS = 10_000;
+const LONGEST_REST_MS = 60_000;
 /** Closer than that, either may have come first. */
 const CLOSE_MS = 0.01;
 
 interface State {
   /** In a row, no more than count. */
   readonly failures: number;
+  readonly restMs: number;
   readonly untilMs: number;
   /** The request that probes it. */
   readonly probe: unknown;
 }
 
-const REACHABLE: State = { failures: 0, untilMs: 0, probe: undefined };
+const REACHABLE: State = { failures: 0, restMs: REST_MS, untilMs: 0, probe: undefined };
 
 export class Circuit {
   #states: readonly State[] = [REACHABLE];
@@ -27,8 +29,11 @@ export class Circuit {
     const states: State[] = [];
     for (const state of this.#states.flatMap(next)) {
       const isThere = states.some(
-        ({ failures, untilMs, probe }) =>
-          failures === state.failures && untilMs === state.untilMs && probe === state.probe,
+        ({ failures, restMs, untilMs, probe }) =>
+          failures === state.failures &&
+          restMs === state.restMs &&
+          untilMs === state.untilMs &&
+          probe === state.probe,
       );
       if (!isThere) states.push(state);
     }
@@ -62,13 +67,14 @@ export class Circuit {
 
   /** The probe was over without a result. */
   gone(probe: unknown, atMs: number): void {
-    this.#change((state) => (state.probe === probe ? [{ ...state, untilMs: atMs }] : [state]));
+    const over = { untilMs: atMs, probe: undefined };
+    this.#change((state) => (state.probe === probe ? [{ ...state, ...over }] : [state]));
   }
 
   /** A plain 500, which is neither a failure nor a success: of a probe it may be no result. */
   unknown(probe: unknown, atMs: number): void {
     this.#change((state) =>
-      state.probe === probe ? [state, { ...state, untilMs: atMs }] : [state],
+      state.probe === probe ? [state, { ...state, untilMs: atMs, probe: undefined }] : [state],
     );
   }
 
@@ -112,7 +118,10 @@ export class Circuit {
 
 function failed(state: State, atMs: number): State[] {
   const failures = Math.min(FAILURES_TO_REST, state.failures + 1);
-  const next = { failures, untilMs: atMs + REST_MS, probe: undefined };
+  // "After each failed probe twice as long, up to 60 s."
+  const isProbed = state.probe !== undefined;
+  const restMs = isProbed ? Math.min(LONGEST_REST_MS, 2 * state.restMs) : state.restMs;
+  const next = { failures, restMs, untilMs: atMs + restMs, probe: undefined };
   // One that was sent before the rest began.
   const isResting = state.failures === FAILURES_TO_REST && atMs < state.untilMs;
   return isResting ? [next, state] : [next];

@@ -205,7 +205,7 @@ class View {
       const isOpened = /opened|stays/.test(line.message) || (maybe && /half/.test(line.message));
       const next = before.slice(index + 1).find(isOf);
       const untilMs = Math.min(
-        fromMs + REST_MS - CLOSE_MS,
+        fromMs + Number(line['cooldown_ms'] ?? REST_MS) - CLOSE_MS,
         maybe ? Infinity : (next?.atMs ?? Infinity),
       );
       return isOpened && atMs - (maybe ? TICK_MS : 0) < untilMs;
