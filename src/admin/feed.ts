@@ -1,7 +1,9 @@
-/** `GET /events`: server-sent events for the page. Each is a JSON merge patch (RFC 7396) of the view; the first one is all of it. */
+/**
+ * `GET /events`: server-sent events for the page. Each event is a JSON merge patch (RFC 7396) of the view; the first
+ * event of a feed is the whole view.
+ */
 
 import type { Call } from '../downstream/call.ts';
-import { pause } from '../lib/cancellation.ts';
 import { GatewayError } from '../lib/errors.ts';
 
 const MAX_FEEDS = 8;
@@ -9,23 +11,67 @@ const INTERVAL_MS = 1000;
 
 type View = Readonly<Record<string, unknown>>;
 
-/** Returns a function that returns the events for a call. It throws `rateLimit` if too many feeds are open. */
+const NOTHING: View = {};
+
+/**
+ * Returns a function that returns the events for a call. That function throws `rateLimit` if too many feeds are open.
+ * While a feed is open `view` is called once in `INTERVAL_MS`, however many feeds there are.
+ */
 export function createFeed(view: () => View): (call: Call) => AsyncIterable<Buffer> {
   let openFeeds = 0;
+  let timer: NodeJS.Timeout | undefined;
+  let latest: View | undefined;
+  /** Resumes each feed that waits for the next view. */
+  const waiting = new Set<() => void>();
+  /** The latest event: feeds that keep up with the views all send the same event. */
+  let made: { readonly from: View; readonly to: View; readonly event: Buffer } | undefined;
 
-  /** The next event is made when the client has taken the one before: a slow one misses states. */
+  /** The first feed that resumes calls `view`: if it throws, the feed fails and not the process. */
+  function onInterval(): void {
+    latest = undefined;
+    for (const resume of waiting) resume();
+    waiting.clear();
+  }
+
+  function eventOf(from: View, to: View): Buffer {
+    if (made?.from !== from || made.to !== to) {
+      // JSON has no line breaks of its own.
+      const event = Buffer.from(`data: ${JSON.stringify(patchOf(from, to) ?? {})}\n\n`);
+      made = { from, to, event };
+    }
+    return made.event;
+  }
+
+  function open(): void {
+    openFeeds += 1;
+    timer ??= setInterval(onInterval, INTERVAL_MS);
+  }
+
+  function close(): void {
+    openFeeds -= 1;
+    if (openFeeds > 0) return;
+    clearInterval(timer);
+    timer = latest = made = undefined;
+  }
+
+  /** The next event is made when the client has taken the one before: a slow client misses views. */
   async function* events(call: Call): AsyncGenerator<Buffer> {
+    const { cancellation } = call;
+    let resume = () => {};
+    // Once: a feed is open for days.
+    cancellation.onCancel(() => resume());
     try {
-      let sent: View = {};
-      while (!call.cancellation.reason && !call.isDraining) {
-        const next = view();
-        // JSON has no line breaks of its own.
-        yield Buffer.from(`data: ${JSON.stringify(patchOf(sent, next) ?? {})}\n\n`);
+      let sent = NOTHING;
+      while (!cancellation.reason && !call.isDraining) {
+        const next = (latest ??= view());
+        yield eventOf(sent, next);
         sent = next;
-        await pause(INTERVAL_MS, call.cancellation);
+        if (cancellation.reason) return;
+        await new Promise<void>((resolve) => waiting.add((resume = resolve)));
+        waiting.delete(resume);
       }
     } finally {
-      openFeeds -= 1;
+      close();
     }
   }
 
@@ -34,7 +80,7 @@ export function createFeed(view: () => View): (call: Call) => AsyncIterable<Buff
       throw new GatewayError('rateLimit', `Rate limit exceeded: ${MAX_FEEDS} feeds are open`);
     }
     // The sender of an answer always ends its body.
-    openFeeds += 1;
+    open();
     return events(call);
   };
 }

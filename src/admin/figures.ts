@@ -53,13 +53,30 @@ type Samples = readonly (readonly [labels: LabelSet, value: Value])[];
 /** A figure without labels is its value. What is undefined is left out. */
 export type FigureRow = readonly [name: string, figure: Value | Samples, help: string];
 
-/** Returns all figures by their names in the exposition format, for /metrics and for the page. */
+/** CPU time of the process in seconds, user and system. */
+function cpuSeconds(): number {
+  const { user, system } = process.cpuUsage();
+  return (user + system) / 1e6;
+}
+
+/** Resident memory in bytes. */
+const residentBytes = () => orUndefined(() => process.memoryUsage.rss());
+
+/** Returns the figures that the page shows. None of them lists descriptors: pages ask each second. */
+export function readPageFigures(figures: Figures) {
+  return {
+    gateway_requests_in_flight: figures.inFlight(),
+    process_cpu_seconds_total: cpuSeconds(),
+    process_resident_memory_bytes: residentBytes(),
+  };
+}
+
+/** Returns all figures for /metrics, by their names in the exposition format. */
 export function readFigures(config: Config, figures: Figures): FigureRow[] {
   const build = NO_LABELS.with('version', VERSION).with('node', process.versions.node);
   const connections = figures.connections();
   const { isGood, succeededAtMs } = figures.lastReload();
   const store = figures.store();
-  const { user, system } = process.cpuUsage();
   const startSeconds = performance.timeOrigin / 1000;
   return [
     ['gateway_build_info', [[build, 1]], 'Always 1.'],
@@ -80,12 +97,8 @@ export function readFigures(config: Config, figures: Figures): FigureRow[] {
     ['gateway_rate_limit_store_fallbacks_total', store?.fallbacks, 'Decisions without a store.'],
     ...readParts(config, figures),
     // The names of Prometheus' client libraries.
-    ['process_cpu_seconds_total', (user + system) / 1e6, 'CPU time of the process.'],
-    [
-      'process_resident_memory_bytes',
-      orUndefined(() => process.memoryUsage.rss()),
-      'Resident memory of the process.',
-    ],
+    ['process_cpu_seconds_total', cpuSeconds(), 'CPU time of the process.'],
+    ['process_resident_memory_bytes', residentBytes(), 'Resident memory of the process.'],
     ['process_open_fds', countDescriptors(), 'Open file descriptors.'],
     ['process_max_fds', MAX_DESCRIPTORS, 'Limit of open file descriptors.'],
     ['process_start_time_seconds', startSeconds, 'Start, in seconds since the epoch.'],

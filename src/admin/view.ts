@@ -13,6 +13,7 @@ import {
   type FigureRow,
   type Figures,
   readFigures,
+  readPageFigures,
   renderFigure,
 } from './figures.ts';
 import { configuredModels, listedModels, ModelLabels, NO_LABELS } from './labels.ts';
@@ -90,7 +91,6 @@ export function createView(config: () => Config, figures: Figures, redact: Redac
     /** Returns all that the page shows, keys masked. What has not changed since the last time may be the same object. */
     present() {
       const { lasting, ended } = readIncidents();
-      const rows = readFigures(config(), figures);
       const { clients, providers, ...report } = traffic.report();
       const withLimits = Object.entries(clients).map(([name, row]) => {
         const limits = figures.usedOf(name);
@@ -108,7 +108,7 @@ export function createView(config: () => Config, figures: Figures, redact: Redac
         now: new Date().toISOString(),
         draining: figures.isDraining(),
         incidents: [...lasting, ...ended].map((one) => redactFacts(one.toFacts(), redact)),
-        figures: Object.fromEntries(rows.filter(([, figure]) => typeof figure === 'number')),
+        figures: readPageFigures(figures),
         ...report,
         clients: Object.fromEntries(withLimits),
         providers: describeProviders(config(), figures, providers),

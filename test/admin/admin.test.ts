@@ -1,16 +1,18 @@
 /** The admin listener: who may use it, readiness, the page and the feed. */
 
 import assert from 'node:assert/strict';
+import fs from 'node:fs';
 import http from 'node:http';
 import { syncBuiltinESMExports } from 'node:module';
 import perfHooks from 'node:perf_hooks';
 import { test, type TestContext } from 'node:test';
 
+import { patchOf } from '../../src/admin/feed.ts';
 import { Traffic } from '../../src/admin/traffic.ts';
 import { quantile } from '../../src/admin/series.ts';
 import { replaceNow, stopClock, untilSteady, useManualTimers } from '../support/clock.ts';
 import { parseMetrics } from '../support/exposition.ts';
-import { openFeed } from '../support/feed.ts';
+import { merge, openFeed } from '../support/feed.ts';
 import {
   chatBody,
   CLIENT_TOKEN,
@@ -531,6 +533,15 @@ test('the history goes on when the clock is set', async (t) => {
   assert.ok((await read()) - before < 180);
 });
 
+test('a patch makes the view before it to the view after it: what is gone is gone', () => {
+  const before = { a: 1, gone: { b: 2 }, rows: { same: [1], less: { x: 1, y: 2 }, last: 3 } };
+  const after = { a: 2, rows: { same: [1], less: { y: 2 }, more: {} }, undefined };
+  const patch = patchOf(before, after);
+  assert.deepEqual(patch, { a: 2, gone: null, rows: { less: { x: null }, last: null, more: {} } });
+  assert.deepEqual(merge(before, patch), { a: 2, rows: { same: [1], less: { y: 2 }, more: {} } });
+  assert.equal(patchOf(after, { ...after }), undefined);
+});
+
 test('a ninth feed is refused with 429 until one of the eight is closed', async (t) => {
   const gateway = await startAdmin(t);
   const feeds = [];
@@ -551,13 +562,56 @@ test('a ninth feed is refused with 429 until one of the eight is closed', async 
 test('a timer runs only while a feed is open', async (t) => {
   const timers = useManualTimers(t);
   const gateway = await startAdmin(t);
-  const feedTimers = () => timers.running(1000).filter((ms) => ms === 1000).length;
+  const feedTimers = () => timers.repeating().filter((ms) => ms === 1000).length;
   assert.equal(feedTimers(), 0);
   const feed = await openFeed(t, gateway.adminPort);
   await feed.next('state');
   assert.equal(feedTimers(), 1);
   feed.close();
   while (feedTimers() > 0) await new Promise((resolve) => setImmediate(resolve));
+});
+
+test('eight feeds share one view a second, which lists no descriptors', async (t) => {
+  const timers = useManualTimers(t);
+  const gateway = await startAdmin(t);
+  const usages = t.mock.method(process, 'cpuUsage');
+  const listings = t.mock.method(fs, 'readdirSync');
+  syncBuiltinESMExports();
+  t.after(() => {
+    t.mock.restoreAll();
+    syncBuiltinESMExports();
+  });
+  const feeds: Awaited<ReturnType<typeof openFeed>>[] = [];
+  for (let at = 0; at < 8; at += 1) {
+    feeds.push(await openFeed(t, gateway.adminPort));
+    await feeds.at(-1)!.next('state');
+  }
+  assert.equal(usages.mock.callCount(), 1);
+  for (let second = 1; second <= 3; second += 1) {
+    timers.advance(1000);
+    const views = await Promise.all(feeds.map(async (feed) => feed.next('state')));
+    assert.equal(new Set(views.map(({ now }) => now)).size, 1);
+    assert.equal(usages.mock.callCount(), 1 + second);
+  }
+  assert.equal(listings.mock.callCount(), 0);
+  const { figures } = feeds[0]!.events.at(-1)!.data;
+  const shown = ['requests_in_flight', 'cpu_seconds_total', 'resident_memory_bytes'];
+  assert.deepEqual(
+    Object.keys(figures).map((name) => name.replace(/^[a-z]+_/, '')),
+    shown,
+  );
+});
+
+test('a feed that is opened after all were closed begins with the present, not with the last view', async (t) => {
+  useManualTimers(t);
+  const gateway = await startAdmin(t);
+  const upstream = await startUpstream(t);
+  await readState(t, gateway);
+  await gateway.reload(providerToml(upstream) + ADMIN);
+  await eventually(
+    async () => (await readState(t, gateway)).providers.length === 1,
+    'the provider of the new settings',
+  );
 });
 
 test('a client that does not read its feed misses states, and nothing is queued for it', async (t) => {

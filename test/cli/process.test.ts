@@ -35,7 +35,7 @@ import {
   untilServing,
   type ProgramOptions,
 } from '../support/process.ts';
-import { isRefused } from '../support/raw.ts';
+import { isRefused, openRaw } from '../support/raw.ts';
 import { TRANSPORT_ENV } from '../support/transport.ts';
 import { createGate, dataOf, eventually, openChat } from '../support/streams.ts';
 import { LEFT_TO_SWEEPS } from '../support/sweep.ts';
@@ -211,7 +211,14 @@ describe('the process', { concurrency: 4 }, () => {
     const { pid, port, lines } = await start(t, limited, { env: TRANSPORT_ENV });
     await eventually(() => lines('started').length > 0, 'it has started');
     const [{ admin_url: adminUrl } = {}] = lines('started');
-    const feed = await openFeed(t, Number(new URL(String(adminUrl)).port));
+    const adminPort = Number(new URL(String(adminUrl)).port);
+    const feed = await openFeed(t, adminPort);
+    // Connected before no descriptor is left for another connection.
+    const scraper = openRaw(t, adminPort);
+    const scrape = (path: string) =>
+      scraper.socket.write(`GET ${path} HTTP/1.1\r\nhost: localhost\r\n\r\n`);
+    scrape('/ready');
+    await eventually(() => scraper.text().includes('"ready"'), 'the scraper is connected');
 
     const sockets: Socket[] = [];
     t.after(() => sockets.forEach((socket) => socket.destroy()));
@@ -251,13 +258,16 @@ describe('the process', { concurrency: 4 }, () => {
         /^internal_error EMFILE: open files of the process \(ulimit -n\)$/,
       );
     }
-    const { figures, incidents, providers } = await feed.next('state', (state) =>
+    const { incidents, providers } = await feed.next('state', (state) =>
       state.incidents.some(({ kind }: { kind: string }) => kind === 'descriptors'),
     );
     assert.deepEqual(incidents.length, 1);
     assert.match(incidents[0].cause, /^EMFILE: /);
-    assert.ok(figures.process_open_fds >= 63, `${figures.process_open_fds}`);
-    assert.equal(figures.process_max_fds, 64);
+    scrape('/metrics');
+    const descriptors = /^process_open_fds (\d+)\n[^]*^process_max_fds 64$/m;
+    await eventually(() => descriptors.test(scraper.text()), 'the metrics');
+    const openDescriptors = Number(descriptors.exec(scraper.text())![1]);
+    assert.ok(openDescriptors >= 63, `${openDescriptors}`);
     for (const { failed } of providers) assert.equal(failed, undefined);
     await eventually(() => lines('incident').length > 0, 'the line that it has begun');
     const told = lines('incident').map(({ level, kind }) => [level, kind]);
