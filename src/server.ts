@@ -1,6 +1,7 @@
 #!/usr/bin/env node
 /** The program: reads the command line, the environment and the file, starts the gateway, ends it. */
 
+import { setDefaultAutoSelectFamilyAttemptTimeout } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { createService, type Service } from './app.ts';
@@ -16,6 +17,11 @@ import { CLIENT_LIMITS } from './downstream/call.ts';
 import { GatewayError } from './lib/errors.ts';
 import { assertNodeVersion, VERSION } from './lib/version.ts';
 
+/**
+ * How long an address of a provider or the store has to accept a connection before the next address is tried. Node's own
+ * 250 ms (Node 26: 500 ms) are less than the second after which a lost SYN is sent again.
+ */
+const ADDRESS_MS = 3000;
 /** For one Ctrl-C the terminal sends SIGINT to all processes, and npm forwards its own. */
 const REPEATED_SIGNAL_MS = 1000;
 /** Time that a further signal leaves for what was cut, and for the log. */
@@ -26,6 +32,8 @@ const ADMIN_DRAIN_MS = 100;
 async function main(): Promise<void> {
   assertNodeVersion();
   ignoreSignals();
+  // For the whole process, because fetch and the connections to a proxy take no option.
+  setDefaultAutoSelectFamilyAttemptTimeout(ADDRESS_MS);
   const commandLine = parseCommandLine(process.argv.slice(2));
   if (commandLine.help) return print(HELP);
   if (commandLine.version) return print(`${VERSION}\n`);

@@ -9,8 +9,8 @@ import type { StoredBucket, Taken } from '../policy/limiter.ts';
 
 /** A request waits no longer for a reply. */
 export const ANSWER_MS = 50;
-/** For TCP and TLS together. */
-const CONNECT_MS = 2000;
+/** For the name lookup, TCP and TLS together. */
+const CONNECT_MS = 10_000;
 const KEEP_ALIVE_PROBE_MS = 30_000;
 /** Commands without a reply yet, of some 1.5 kB each; further ones are not sent. */
 const MAX_PENDING = 2048;

@@ -5,6 +5,8 @@ import type { Connection, ConnectionOptions } from './connection.ts';
 
 const MIN_PAUSE_MS = 100;
 const MAX_PAUSE_MS = 5000;
+/** The start of the gateway waits no longer for its first connection, which may still succeed. */
+const START_WAIT_MS = 2000;
 
 export type StoreConnection = Pick<Connection, 'run'>;
 
@@ -46,7 +48,15 @@ export function createRedisStore(
 
   return {
     state,
-    connect: () => new Promise((resolve) => connect(resolve)),
+    /** Connects, and again after each failure. Resolves after the first attempt, or before it has ended after 2 s. */
+    connect: () =>
+      new Promise<void>((resolve) => {
+        const timer = setTimeout(resolve, START_WAIT_MS);
+        connect(() => {
+          clearTimeout(timer);
+          resolve();
+        });
+      }),
     async take(buckets) {
       const taken = await ready?.run(buckets);
       if (!taken) state.fallbacks += 1;

@@ -73,11 +73,13 @@ export function createStore(
     },
   };
   t.after(() => observed.end());
-  void store.connect();
+  const started = store.connect();
   const { state } = store;
   const told: readonly LogLine[] = lines;
   return {
     store: observed,
+    /** Resolves when a gateway would go on with its start. */
+    started,
     lines: told,
     isAway: () => state.isAway,
     fallbacks: () => state.fallbacks,

@@ -2,11 +2,14 @@
 
 import assert from 'node:assert/strict';
 import { before, describe, test, type TestContext } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
 
+import { startBlackHole } from '../support/fault-proxy.ts';
 import { chatBody, providerToml } from '../support/gateway.ts';
-import { buildOnce, emptyFolder, startServing } from '../support/process.ts';
-import { openChat } from '../support/streams.ts';
-import { answerWell, startUpstream } from '../support/upstream.ts';
+import { buildOnce, emptyFolder, startProgram, startServing } from '../support/process.ts';
+import { rawResponse } from '../support/raw-upstream.ts';
+import { eventually, openChat } from '../support/streams.ts';
+import { answerWell, completion, startUpstream } from '../support/upstream.ts';
 
 before(buildOnce);
 
@@ -37,6 +40,16 @@ const NAME_SERVER = `
     queue.push({ name, callback });
     next();
   };`;
+
+/** Runs in the program before it: `both.test` has an address that may be silent, and one that refuses. */
+const TWO_ADDRESSES = `
+  import dns from 'node:dns';
+  const system = dns.lookup;
+  const both = [1, 2].map((last) => ({ address: '127.0.0.' + last, family: 4 }));
+  dns.lookup = (name, options, callback) =>
+    name === 'both.test' ? callback(null, both) : system(name, options, callback);`;
+/** Longer than Node gives an address by default, and less than the second after which Linux sends a SYN again. */
+const SILENT_MS = 700;
 
 const preload = (code: string) => ({
   NODE_OPTIONS: `--import=data:text/javascript,${encodeURIComponent(code)}`,
@@ -81,5 +94,28 @@ for (const transport of ['auto', 'fetch']) {
       }
       assert.equal(upstream.requests.length, 3);
     });
+
+    test('an address of several that accepts a connection only after a second is used', async (t) => {
+      const hole = await startBlackHole(t, rawResponse(JSON.stringify(completion())));
+      const provider = providerToml({ baseUrl: hole.baseUrl.replace('127.0.0.1', 'both.test') });
+      const { port } = await start(t, provider, TWO_ADDRESSES);
+      const asked = ask(port, 'p/m');
+      await sleep(SILENT_MS);
+      hole.open();
+      const { status, text } = await asked;
+      assert.equal(status, 200, text);
+    });
   });
 }
+
+test('an address of the store that accepts a connection only after a second is used', async (t) => {
+  const hole = await startBlackHole(t, '+OK\r\n');
+  const store = `redis://both.test:${hole.port}`;
+  const cwd = emptyFolder(t, { 'gateway.toml': `[rate_limit]\nstore = "${store}"\n` });
+  const program = startProgram(t, ['--check'], { cwd, env: preload(TWO_ADDRESSES) });
+  await eventually(() => program.stdout().includes('rate_limit.store'), 'the settings');
+  await sleep(SILENT_MS);
+  hole.open();
+  await program.exit;
+  assert.match(program.stdout(), /^rate_limit\.store +answers$/m);
+});
