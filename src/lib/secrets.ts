@@ -8,6 +8,14 @@ const KEY_SHAPES = [
   '\\bBearer\\s+[\\w*.~+/=-]+',
   '\\b(?:api_?)?key=[^\\s&"]+',
 ];
+/** The beginning of a word, also behind a character in percent-encoding. */
+const WORD_START = '(?:\\b|(?<=%[\\da-f]{2}))';
+/** The same shapes in percent-encoding: `Bearer%20…`, `%26key%3D…`. */
+const ENCODED_SHAPES = [
+  `${WORD_START}sk-[\\w*.-]{6,}`,
+  `${WORD_START}Bearer(?:\\s|%20)+[\\w*.~+/=%-]+`,
+  `${WORD_START}(?:api_?)?key(?:=|%3d)[^\\s&"]+`,
+];
 
 /** Shorter keys are placeholders for local servers ("ollama", "none"): to hide them would hide words. */
 export const SHORTEST_SECRET_CHARACTERS = 8;
@@ -30,6 +38,8 @@ const MAX_FORMER_SECRETS = 100;
 export function createRedactor(secrets: readonly Secret[]) {
   const known = new Map<string, boolean>();
   let patterns = createPatterns(known);
+  /** Made when a text seems to have a secret in percent-encoding: these patterns are slow. */
+  let ofEncoded: RegExp | undefined;
   function add(added: readonly Secret[]): void {
     const texts = new Map<string, boolean>();
     for (const secret of added) {
@@ -42,11 +52,18 @@ export function createRedactor(secrets: readonly Secret[]) {
     const excess = known.size - texts.size - MAX_FORMER_SECRETS;
     for (const text of [...known.keys()].slice(0, Math.max(0, excess))) known.delete(text);
     patterns = createPatterns(known);
+    ofEncoded = undefined;
   }
   add(secrets);
-  const mayChange = (text: string) => patterns.beginnings.test(text);
-  const redact = (text: string) =>
-    mayChange(text) ? text.replace(patterns.secrets, '[secret]') : text;
+  const mayChange = (text: string) =>
+    patterns.beginnings.test(text) ||
+    (text.includes('%') && patterns.beginnings.test(decodePercent(text)));
+  const redact = (text: string) => {
+    if (!mayChange(text)) return text;
+    if (!text.includes('%')) return text.replace(patterns.secrets, '[secret]');
+    ofEncoded ??= createPatterns(known, true).secrets;
+    return text.replace(ofEncoded, '[secret]');
+  };
   return Object.assign(redact, { mayChange, add });
 }
 
@@ -55,8 +72,15 @@ const LAST_WORD = '\\S*$';
 /** What vendors write in place of a key's middle. */
 const MASKED = '[\\w-]{0,16}(?:\\*{2,}|\\.{3}|…)\\S*';
 
-/** `secrets` has the texts, and whether each is a key. Returns what every secret begins with, and the secrets themselves. */
-function createPatterns(secrets: ReadonlyMap<string, boolean>) {
+/**
+ * Returns the pattern of the beginnings of all secrets, and that of the secrets.
+ *
+ * @param secrets - the texts, and whether each is a key
+ * @param isEncoded - also matches secrets in percent-encoding, whichever of their characters are encoded
+ */
+function createPatterns(secrets: ReadonlyMap<string, boolean>, isEncoded = false) {
+  const patternOf = isEncoded ? encodedPattern : escapePattern;
+  const shapes = isEncoded ? ENCODED_SHAPES : KEY_SHAPES;
   const forms = [...secrets].flatMap(([text, isKey]) =>
     // In JSON a secret is spelled differently.
     [...new Set([text, JSON.stringify(text).slice(1, -1)])].map((form) => ({ form, isKey })),
@@ -65,17 +89,32 @@ function createPatterns(secrets: ReadonlyMap<string, boolean>) {
   const rests = new Map<string, string[]>();
   for (const { form, isKey } of forms.toSorted((a, b) => b.form.length - a.form.length)) {
     if (form.length < SHORTEST_SECRET_CHARACTERS) continue;
-    const beginning = escapePattern(form.slice(0, SHORTEST_SECRET_CHARACTERS).toLowerCase());
+    const beginning = patternOf(form.slice(0, SHORTEST_SECRET_CHARACTERS).toLowerCase());
     const sharing = rests.get(beginning) ?? [];
     rests.set(beginning, sharing);
-    sharing.push(escapePattern(form.slice(SHORTEST_SECRET_CHARACTERS)));
+    sharing.push(patternOf(form.slice(SHORTEST_SECRET_CHARACTERS)));
     if (isKey && !sharing.includes(LAST_WORD)) sharing.push(MASKED, LAST_WORD);
   }
   const whole = [...rests].map(([beginning, sharing]) => `${beginning}(?:${sharing.join('|')})`);
   return {
-    beginnings: new RegExp([...rests.keys(), ...KEY_SHAPES].join('|'), 'i'),
-    secrets: new RegExp([...whole, ...KEY_SHAPES].join('|'), 'gi'),
+    beginnings: new RegExp([...rests.keys(), ...shapes].join('|'), 'i'),
+    secrets: new RegExp([...whole, ...shapes].join('|'), 'gi'),
   };
+}
+
+/** Matches the text, of which any characters may be in percent-encoding (RFC 3986 2.1). */
+function encodedPattern(text: string): string {
+  const forms = Array.from(text, (character) => {
+    const encoded = Buffer.from(character).toString('hex').replace(/../g, '%$&');
+    return `(?:${escapePattern(character)}|${encoded})`;
+  });
+  return forms.join('');
+}
+
+function decodePercent(text: string): string {
+  return text.replace(/(?:%[\da-f]{2})+/gi, (encoded) =>
+    Buffer.from(encoded.replaceAll('%', ''), 'hex').toString(),
+  );
 }
 
 function escapePattern(text: string): string {

@@ -76,3 +76,51 @@ test('a thousand keys with the same beginning are told apart', () => {
   assert.equal(redact('a sk_team_none b'), 'a sk_team_none b');
   assert.equal(redact('a sk_team_cut-off'), 'a [secret]');
 });
+
+test('a key is hidden with each of its characters as it is or in percent-encoding, in either case', () => {
+  const keys = [
+    'team/key+of=us:1',
+    'plain-key_0001',
+    'q"uo\\ted"key',
+    'clé-secrète-01',
+    'key of spaces',
+  ];
+  const redact = createRedactor([...keys, 'gsk_abcdefghijk'].map((key) => new Secret(key)));
+  const random = createRandom(Number(process.env['TEST_SEED'] ?? 4711));
+  const encode = (text: string, spell: (hex: string) => string) =>
+    spell(Buffer.from(text).toString('hex')).replace(/../g, '%$&');
+  for (const key of keys) {
+    const spellings = [encodeURIComponent(key), encode(key, (hex) => hex.toUpperCase())];
+    for (let round = 0; round < 200; round += 1) {
+      const spell = (one: string) =>
+        random.oneIn(2) ? encode(one, (hex) => random.pick([hex, hex.toUpperCase()])) : one;
+      spellings.push(Array.from(key, spell).join(''));
+    }
+    for (const spelling of spellings) {
+      assert.equal(redact(`/v1?k=1%26a=${spelling}&b`), '/v1?k=1%26a=[secret]&b', spelling);
+      assert.equal(redact.mayChange(`${spelling} 100%`), true, spelling);
+    }
+    // Its end was cut off.
+    assert.equal(redact(`100% ${encode(key, String).slice(0, -4)}`), '100% [secret]', key);
+  }
+  const added = 'one/more+word/01';
+  assert.equal(redact(`${encodeURIComponent(added)} %`), `${encodeURIComponent(added)} %`);
+  redact.add([new Secret(added)]);
+  assert.equal(redact(`${encodeURIComponent(added)} %`), '[secret] %');
+  const words = '100% of disk-usage, a monkey=x is no%20task-force';
+  assert.equal(redact(words), words);
+});
+
+test('a text shaped like a key is hidden in percent-encoding too', () => {
+  const redact = createRedactor([]);
+  for (const [text, hidden] of [
+    ['x%20sk-proj-0123%20y', 'x%20[secret]%20y'],
+    ['%22Bearer%20abc.def%3D%22', '%22[secret]'],
+    ['Bearer abc%2F1 y', '[secret] y'],
+    ['%26api_key%3Dabc y', '%26[secret] y'],
+    ['%3Fkey=abc&z', '%3F[secret]&z'],
+  ] as const) {
+    assert.equal(redact(text), hidden, text);
+    assert.equal(redact.mayChange(text), true, text);
+  }
+});
