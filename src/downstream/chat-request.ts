@@ -175,11 +175,14 @@ export class ChatRequestParser {
 /** Returns the fault of a message, to be put behind its place in the list. */
 function faultOf({ role, content, name, hasPlainPart }: Message): string | undefined {
   if (role?.kind !== 'string') return '.role" must be a string';
-  const contentKind = content?.kind ?? 'null';
-  if (contentKind === 'null') {
+  const contentKind = content?.kind;
+  if (contentKind === undefined) {
     // An assistant may have called tools instead.
-    const mayBeEmpty = role.text === 'assistant' || role.text === 'function';
-    if (!mayBeEmpty) return '.content" is required';
+    const mayBeAbsent = role.text === 'assistant' || role.text === 'function';
+    if (!mayBeAbsent) return '.content" is required';
+  } else if (contentKind === 'null') {
+    // Agents send null in tool and system messages.
+    if (role.text === 'user') return '.content" is required';
   } else if (contentKind !== 'string' && (contentKind !== 'array' || hasPlainPart)) {
     return '.content" must be a string or an array of parts';
   }

@@ -189,7 +189,11 @@ const wrongValues: [field: RegExp, wrap: (value: unknown) => object, values: unk
     (content) => ({ messages: [{ ...hello, content }] }),
     [undefined, null, 1, true, {}, { type: 'text' }],
   ],
-  [/content/, (content) => ({ messages: [{ role: 'tool', content }] }), [undefined, null]],
+  ...['tool', 'system', 'developer', 'x'].map((role): (typeof wrongValues)[number] => [
+    /content/,
+    (content) => ({ messages: [{ role, content }] }),
+    [undefined, 1, true, {}],
+  ]),
   [/content/, (content) => ({ messages: [{ role: 'assistant', content }] }), [1, true, {}]],
   [/name/, (name) => ({ messages: [{ ...hello, name }] }), [1, true, [], {}]],
   [/stream/, (stream) => ({ stream }), [0, 1, 'true', '', [], {}]],
@@ -202,6 +206,16 @@ test('a value of the wrong type is refused by name', async (t) => {
     }
   }
   assert.equal(p.requests.length, 0);
+});
+
+test('the content of a message of each role but `user` may be null, as agents send it', async (t) => {
+  const { p, gateway } = await scenario(t);
+  for (const role of ['tool', 'system', 'developer', 'assistant', 'function', 'x']) {
+    const body = JSON.stringify(chatBody({ messages: [hello, { role, content: null }] }));
+    assert.equal((await gateway.chat(body)).status, 200, role);
+    const sent = p.requests.splice(0).map((request) => request.body.toString());
+    assert.deepEqual(sent, [body.replace('"p/m"', '"m"')]);
+  }
 });
 
 test('the last of two members of a message counts, whatever the first one is', async (t) => {

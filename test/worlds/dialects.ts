@@ -284,6 +284,8 @@ export function spellRequest(
       ),
     () => same(message('{"role":"function","name":"f"}')),
     () =>
+      same(message(`{"role":"${random.pick(['tool', 'system', 'developer'])}","content":null}`)),
+    () =>
       same(message('{"role":"user","name":null,"content":[{"type":"text","text":"\\u00e9"},{}]}')),
     () => same(message('{"content":"a","content":"b","role":"system","name":"n","model":"x"}')),
     () => same(first(`${random.pick([' ', '\n\t'])}"x" : ${random.pick(VALUES)}`)),
