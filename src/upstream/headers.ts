@@ -24,10 +24,17 @@ export function returnedHeaders(headers: UpstreamHeaders, context: AttemptContex
   const { redact } = context.services;
   const passed: Record<string, string> = {};
   for (const [name, value] of headers) {
-    if (PASSED_HEADERS.test(name)) passed[name] = redact(value);
-    else if (returnHeaders?.includes(name) && mayPass(value, redact)) passed[name] = value;
+    const isListed = PASSED_HEADERS.test(name);
+    if (!isListed && !(returnHeaders?.includes(name) && mayPass(value, redact))) continue;
+    if (!isHopByHop(name, headers.get('connection'))) passed[name] = redact(value);
   }
   return passed;
+}
+
+/** Returns whether a header is for the next hop alone, because `Connection` names it (RFC 9110 7.6.1). */
+function isHopByHop(name: string, connection: string | undefined): boolean {
+  const names = connection?.toLowerCase().split(',') ?? [];
+  return names.some((one) => one.trim() === name);
 }
 
 /** Names that providers use, then those of the clouds in front of them. */
@@ -38,7 +45,8 @@ const REQUEST_ID_HEADERS = (
 
 /** The provider's own id of a request, untrusted. */
 export function upstreamRequestId(headers: UpstreamHeaders): string | undefined {
-  const name = REQUEST_ID_HEADERS.find((one) => headers.get(one));
+  const connection = headers.get('connection');
+  const name = REQUEST_ID_HEADERS.find((one) => headers.get(one) && !isHopByHop(one, connection));
   return name && headers.get(name)!;
 }
 
@@ -65,7 +73,8 @@ export function addClientHeaders(
   const headers = [...request.headers];
   for (const name of forwardHeaders) {
     const value = call.headers[name];
-    if (mayPass(value, redact)) headers.push(name, value);
+    const isForGateway = isHopByHop(name, call.headers['connection'] as string | undefined);
+    if (!isForGateway && mayPass(value, redact)) headers.push(name, value);
   }
   return { ...request, headers };
 }

@@ -5,6 +5,7 @@ import { test } from 'node:test';
 
 import { chatBody, CLIENT_TOKEN, PROVIDER_KEY } from '../support/gateway.ts';
 import { scenario } from '../support/scenario.ts';
+import { answerWell } from '../support/upstream.ts';
 
 const BOTH = 'forward_headers = ["X-Session-Id", "openai-beta"]';
 const LONGEST = 'x'.repeat(4096);
@@ -39,4 +40,46 @@ test('forward_headers passes the headers that it names, in any case, and no othe
   }
   await gateway.send('/v1/models', { headers: { 'x-session-id': 's' } });
   assert.equal(p.requests.at(-1)!.headers['x-session-id'], undefined);
+});
+
+test('a header that Connection names passes in neither direction, whichever list has it', async (t) => {
+  const returned = {
+    'x-returned': 'r',
+    'x-kept': 'k',
+    'x-ratelimit-limit-requests': '9',
+    'x-request-id': 'up-1',
+    'cf-ray': 'up-2',
+  };
+  const lines = `${BOTH}\nreturn_headers = ["x-returned", "x-kept"]`;
+  const { gateway, p } = await scenario(t, { providers: { p: { lines } } });
+  // In any case and with any white space; repeated headers are one list.
+  const spellings = [
+    ['x-returned, x-ratelimit-limit-requests, X-Request-Id, x-session-id'],
+    ['close', 'X-RETURNED ,\tX-RateLimit-Limit-Requests,x-request-id, X-Session-ID'],
+    ['keep-alive, x-returned', 'x-request-id,x-ratelimit-limit-requests,x-session-id'],
+  ];
+  for (const connection of [undefined, ...spellings]) {
+    p.script = (request, response) => {
+      for (const [name, value] of Object.entries(returned)) response.setHeader(name, value);
+      if (connection) response.setHeader('connection', connection);
+      return answerWell(request, response);
+    };
+    for (const stream of [false, true]) {
+      const headers = {
+        'x-session-id': 's',
+        'openai-beta': 'b',
+        ...(connection && { connection }),
+      };
+      const reply = await gateway.chat(chatBody({ stream }), { headers });
+      assert.equal(reply.status, 200, reply.text);
+      const isNamed = connection !== undefined;
+      assert.equal(reply.headers['x-returned'], isNamed ? undefined : 'r');
+      assert.equal(reply.headers['x-ratelimit-limit-requests'], isNamed ? undefined : '9');
+      assert.equal(reply.headers['x-upstream-request-id'], isNamed ? 'up-2' : 'up-1');
+      assert.equal(reply.headers['x-kept'], 'k');
+      const got = p.requests.at(-1)!.headers;
+      assert.equal(got['x-session-id'], isNamed ? undefined : 's');
+      assert.equal(got['openai-beta'], 'b');
+    }
+  }
 });

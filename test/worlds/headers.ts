@@ -14,9 +14,18 @@ const REQUEST_IDS =
 const RATE_LIMIT = /^(?:(?:x|anthropic)-)?ratelimit/;
 const CLOSE_MS = 0.11;
 
+/** `Connection` names it (RFC 9110 7.6.1). */
+function isHopByHop(header: string, { headers }: Reply): boolean {
+  const names = headers.find(([name]) => name === 'connection')?.[1] ?? '';
+  return names
+    .toLowerCase()
+    .split(/\s*,\s*/)
+    .includes(header);
+}
+
 /** The provider's own id of a request. */
-export function upstreamIdOf({ headers }: Reply): string | undefined {
-  const given = new Map(headers);
+export function upstreamIdOf(reply: Reply): string | undefined {
+  const given = new Map(reply.headers.filter(([name]) => !isHopByHop(name, reply)));
   const name = REQUEST_IDS.split(' ').find((one) => given.has(one));
   return name && given.get(name);
 }
@@ -61,7 +70,8 @@ function expectedFrom(course: Course): ReadonlyMap<string, string | undefined> |
   const { api_keys, return_headers } = providerOf(course, told.candidate.provider);
   if (!last || endAtMs >= brokenAtMs || isEarly || api_keys.length > 1) return undefined;
   if (last.try.headAtMs === undefined) return new Map();
-  const { headers } = last.try.reply;
+  const { reply } = last.try;
+  const headers = reply.headers.filter(([name]) => !isHopByHop(name, reply));
   // Of what is no answer the id alone.
   const isRead = !failure || last.reading?.kind === 'stream' || failure.isReported === true;
   const passes = ([name, value]: readonly [string, string]) =>

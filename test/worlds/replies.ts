@@ -244,7 +244,10 @@ function headersOf(random: Random): Pair[] {
     ['my-ratelimit', 'no'],
     ['openai-processing-ms', '5'],
   ];
-  return [...new Map(all.filter(() => random.oneIn(4)))];
+  const headers = [...new Map(all.filter(() => random.oneIn(4)))];
+  if (!random.oneIn(8)) return headers;
+  const named = random.pick(['X-Returned', 'ratelimit ,x-returned', 'x-request-id, Cf-Ray']);
+  return [...headers, ['connection', `keep-alive, ${named}`]];
 }
 
 function aStream(ask: AskedFor, random: Random, isSlow: boolean): Pick<Reply, 'items' | 'headers'> {
