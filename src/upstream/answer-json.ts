@@ -2,11 +2,19 @@
 
 import { memberOf } from '../lib/json.ts';
 
-/** `{error: …}`, `{errors: […]}` (Cloudflare), `[{error: …}]` (Gemini), `{object: "error", …}` (vLLM), `{type: "error", …}`. */
+/**
+ * `{error: …}`, `{errors: […]}` (Cloudflare), `[{error: …}]` (Gemini), `{object: "error", …}` (vLLM), `{type: "error", …}`.
+ * An `error` that is empty is none: some providers write `"error": {}` into every answer.
+ */
 export function reportsError(json: unknown): boolean {
   const body = firstItem(json);
   const isFlat = memberOf(body, 'object') === 'error' || memberOf(body, 'type') === 'error';
-  return isFlat || Boolean(memberOf(body, 'error') || firstItem(memberOf(body, 'errors')));
+  return isFlat || isSaid(memberOf(body, 'error')) || isSaid(firstItem(memberOf(body, 'errors')));
+}
+
+/** Returns whether the value is there and neither false, zero nor empty. */
+function isSaid(value: unknown): boolean {
+  return Boolean(value) && !isBlank(value);
 }
 
 /** Returns the first item of an array; what is no array is returned as it is. */

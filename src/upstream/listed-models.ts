@@ -2,6 +2,7 @@
 
 import { MODEL_LIMITS } from '../config/setting-kinds.ts';
 import { memberOf } from '../lib/json.ts';
+import { reportsFailure } from './provider-error.ts';
 
 export interface ListedModel {
   readonly name: string;
@@ -22,9 +23,14 @@ const MAX_MODELS = 10_000;
 const MAX_JSON_CHARACTERS = 2048;
 const MAX_LEVELS = 3;
 
-/** Reads `{data: […]}` (OpenAI), an array (Together) or `{models: […]}`; strips `models/` (Gemini). Throws for all else. */
+/**
+ * Reads `{data: […]}` (OpenAI), an array (Together) or `{models: […]}`; strips `models/` (Gemini). A list that is null is
+ * empty: servers in Go write empty lists so. Throws for all else.
+ */
 export function readModelList(json: unknown): ListedModel[] {
-  const list = Array.isArray(json) ? json : (memberOf(json, 'data') ?? memberOf(json, 'models'));
+  const [data, models] = [memberOf(json, 'data'), memberOf(json, 'models')];
+  const isEmptyList = (data === null || models === null) && !reportsFailure(json);
+  const list = Array.isArray(json) ? json : (data ?? models ?? (isEmptyList ? [] : undefined));
   if (!Array.isArray(list)) throw new Error('not a model list');
   return list.slice(0, MAX_MODELS).flatMap((entry: unknown) => {
     const name = memberOf(entry, 'id') ?? memberOf(entry, 'name') ?? entry;

@@ -6,7 +6,7 @@ import type { Attempt } from '../request/record.ts';
 import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
 import { cutText, type Redactor, withoutControlCharacters } from '../lib/secrets.ts';
 import { memberOf, parseUntrustedJson } from '../lib/json.ts';
-import { firstItem } from './answer-json.ts';
+import { firstItem, reportsError } from './answer-json.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { returnedHeaders } from './headers.ts';
 import type { UpstreamHeaders } from './provider.ts';
@@ -25,7 +25,13 @@ const CODE_WORD = /^\w[\w.-]{0,63}$/;
 const PAGE = /<(?:!doctype|html|head|body|script)/i;
 
 /** Members in which providers write their messages, in the order of the search. */
-const MESSAGE_NAMES = 'message msg detail error errors Message error_description'.split(' ');
+const MESSAGE_NAMES = (
+  'message msg detail error errors Message error_description ' +
+  // Baidu; and MiniMax, inside `base_resp`.
+  'error_msg status_msg'
+).split(' ');
+/** Those of an object that is an error although it has no `error`. */
+const BARE_MESSAGE_NAMES = ['message', 'msg', 'detail', 'error_msg'];
 /** Arrays and objects that are searched. Bounds the depth of the search too. */
 const MAX_SEARCHED = 100;
 const STATUS_NAMES = ['status_code', 'status', 'code'];
@@ -48,6 +54,19 @@ type UpstreamFault = ReturnType<typeof readFault>;
 /** Returns the client's error for the JSON of a 200, or of an event, that reports one. */
 export function errorOf(json: unknown, context: AttemptContext, isEvent = false): GatewayError {
   return toProviderError(readFault(json), context, isEvent);
+}
+
+/**
+ * Returns whether the JSON of a 200, or of an event before an answer, is an error, with an `error` or without:
+ * `{"code":500,"msg":…}` (z.ai), `{"detail":…}` (FastAPI), `{"base_resp":{"status_code":1004,"status_msg":…}}` (MiniMax).
+ * An object with `choices` is an answer.
+ */
+export function reportsFailure(json: unknown): boolean {
+  if ((memberOf(json, 'choices') ?? undefined) !== undefined) return false;
+  if (reportsError(json)) return true;
+  const state = memberOf(json, 'base_resp');
+  if (isText(memberOf(state, 'status_msg')) && memberOf(state, 'status_code') !== 0) return true;
+  return BARE_MESSAGE_NAMES.some((name) => firstText(memberOf(json, name)) !== undefined);
 }
 
 /** Maps a fault to the error that the client gets. */
@@ -135,14 +154,15 @@ function readRetryAfter(headers: UpstreamHeaders | undefined): number | undefine
 /** Reads the JSON, or the text, of an error. `status` is the one that it, its code or its type names, else 502. */
 export function readFault(json: unknown) {
   const body = firstItem(json);
-  const sources = [memberOf(body, 'error'), firstItem(memberOf(body, 'errors')), body];
+  const state = memberOf(body, 'base_resp');
+  const sources = [memberOf(body, 'error'), firstItem(memberOf(body, 'errors')), body, state];
   const textOf = (name: string) => sources.map((source) => memberOf(source, name)).find(isText);
   const [code, type] = [textOf('code'), textOf('type')];
   const named = sources
     .flatMap((source) => STATUS_NAMES.map((name) => memberOf(source, name)))
     .find(isErrorStatus);
   const status = Number(named ?? statusOf(code) ?? statusOf(type) ?? 502);
-  const message = firstText(json);
+  const message = firstText(json) ?? firstText(state);
   // A page, and the text of a proxy, is that of a wrong base_url.
   const isAboutModel = typeof json === 'object' && /model/i.test(`${message} ${code} ${type}`);
   return { message, code, type, status, isAboutModel };

@@ -92,6 +92,12 @@ describe('the list of a provider', { concurrency: true }, () => {
     [{ data: [{ id: 'acc/fire/m' }] }, ['acc/fire/m']],
     [[{ id: 'a' }, { id: 'a' }], ['a']],
     [{ data: [] }, []],
+    // The `id` is what a client sends; a `name` beside it is for people (OpenRouter).
+    [{ data: [{ id: 'a', name: 'Model A' }] }, ['a']],
+    [{ models: [{ name: 'Model A', id: 'a' }] }, ['a']],
+    [{ data: [{ id: null, name: 'a' }] }, ['a']],
+    [{ data: null, models: [{ name: 'a' }] }, ['a']],
+    [{ data: [{ id: 'a' }], models: [{ id: 'b' }] }, ['a']],
     [{ data: [null, 1, {}, { id: 7 }, { id: '' }, [], 'c', { id: 'a' }] }, ['c', 'a']],
     [
       [{ id: '__proto__' }, { id: 'constructor' }],
@@ -108,6 +114,25 @@ describe('the list of a provider', { concurrency: true }, () => {
     const { gateway } = await scenario(t, { providers });
     const expected = shapes.flatMap(([, names], index) => names.map((name) => `p${index}/${name}`));
     assert.deepEqual((await idsOf(gateway)).toSorted(), expected.toSorted());
+  });
+
+  test('that is null is an empty list, unless a message beside it says what failed', async (t) => {
+    const bodies: readonly (readonly [body: object | null, cause?: string])[] = [
+      [{ object: 'list', data: null }],
+      [{ models: null }],
+      [{ data: null, error: {} }],
+      [{ code: 500, msg: 'no', data: null }, 'not a model list'],
+      [{ error: { message: 'no' }, data: null }, 'not a model list'],
+      [{ object: 'list' }, 'not a model list'],
+      [null, 'not a model list'],
+    ];
+    const providers = numbered(bodies.map(([body]) => list(body)));
+    const { gateway } = await scenario(t, { providers, more: '[logging]\nlevel = "debug"' });
+    assert.deepEqual(await idsOf(gateway), []);
+    const lines = gateway.lines('model list fetched');
+    const causes = new Map(lines.map((line) => [line['provider'], line['cause']]));
+    for (const [index, [body, cause]] of bodies.entries())
+      assert.equal(causes.get(`p${index}`), cause, JSON.stringify(body));
   });
 
   test('may have 4 MiB', async (t) => {
