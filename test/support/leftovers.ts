@@ -54,23 +54,38 @@ type Timer = NodeJS.Timeout & {
   readonly _repeat: number | null;
 };
 
-/** Those that were started while a gateway ran. */
-const timers = new Set<Timer>();
+/** The timers that were started while a gateway ran, each with the line that started it. */
+const timers = new Map<Timer, string>();
 for (const name of ['setTimeout', 'setInterval'] as const) {
   const start = globalThis[name] as (...args: unknown[]) => Timer;
   const watched = (...args: unknown[]) => {
     const timer = start(...args);
-    if (running > 0) timers.add(timer);
+    if (running > 0) {
+      const caller = callerOf(watched);
+      // Node's own undici, which other code of the process uses too, keeps connections for minutes.
+      if (!caller.includes('(node:')) timers.set(timer, caller);
+    }
     return timer;
   };
   Object.assign(globalThis, { [name]: Object.assign(watched, start) });
 }
 
+/** Returns the line of the stack from which `callee` was called. */
+function callerOf(callee: (...args: never[]) => unknown): string {
+  const { stackTraceLimit } = Error;
+  Error.stackTraceLimit = 1;
+  const trace = { stack: '' };
+  Error.captureStackTrace(trace, callee);
+  Error.stackTraceLimit = stackTraceLimit;
+  return trace.stack.split('\n').at(-1)!.trim();
+}
+
 /** The timers that keep the process from its end, but for the checks of connections that are closed at the next one. */
 function runningTimers(lingerCheckMs: number): string[] {
-  return [...timers].flatMap((timer) => {
+  return [...timers].flatMap(([timer, caller]) => {
     const { _destroyed: isOver, _idleTimeout: ms, _repeat: intervalMs } = timer;
-    return isOver || !timer.hasRef() || intervalMs === lingerCheckMs ? [] : `a timer of ${ms} ms`;
+    const isExpected = isOver || !timer.hasRef() || intervalMs === lingerCheckMs;
+    return isExpected ? [] : `a timer of ${ms} ms, started ${caller}`;
   });
 }
 
