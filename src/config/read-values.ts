@@ -89,13 +89,16 @@ class ValueReader {
     if (!isTable(found)) {
       const header = placeholder && !rows[placeholder] ? nameOf(path, placeholder) : path;
       this.values.problem(path, `found ${typeOf(found)}, expected a table: [${header}]`);
+      // What a provider or a client then lacks is no further problem.
+      if (pattern.endsWith('>')) return;
     }
     const builtIn = pattern === 'providers' ? [...BUILT_IN_PROVIDERS.keys()] : [];
     const used = builtIn.filter((id) => this.#variable(keyVariableOf(id)));
     for (const key of new Set([...known, ...Object.keys(table), ...used])) {
       const name = nameOf(path, key);
       const keyInTable = known.has(key) ? key : placeholder;
-      const isScalar = pattern === 'providers' && !isTable(table[key]) && !builtIn.includes(key);
+      const isSection = [table[key]].flat().some(isTable);
+      const isScalar = pattern === 'providers' && !isSection && !builtIn.includes(key);
       if (keyInTable && rows[keyInTable]) {
         this.#readValue(path, key, table[key], rows[keyInTable]);
       } else if (keyInTable && !isScalar) {

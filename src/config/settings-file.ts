@@ -31,7 +31,9 @@ export function readSettingsFile(path: string, isOptional: boolean, wasFound: bo
     if (wasFound && !statSync(path).isFile()) {
       throw new ConfigError([`${path}: is not a regular file, and cannot be read again`]);
     }
-    return readFileSync(path, 'utf8');
+    const bytes = readFileSync(path);
+    if (!nodeBuffer.isUtf8(bytes)) throw new ConfigError([`${path}: is not UTF-8 text`]);
+    return bytes.toString();
   } catch (error) {
     if (isOptional && (error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
     // Node's permission model hides whether the file exists: an existing one must not be skipped.
@@ -84,6 +86,13 @@ function toConfigError(error: unknown, path: string, permissionHint = ''): Confi
   return new ConfigError([`${path}: ${reason}`]);
 }
 
+const SETTINGS_ARE_TOML = 'but the settings are TOML: a line [server], then a line port = 8080';
+/** No TOML begins so. */
+const JSON_TEXT = /^\s*(?:\{|\[\s*\{)/;
+const YAML_LINE = /^\s*(?:---\s*$|- |[\w."'-]+:(?:\s|$))/;
+/** No number, boolean or unquoted text has such a character. */
+const WORD_LIMIT = /[\s=[\]{},"'#]/;
+
 /** Parses the file's text. `prefix` precedes the message. Throws `ConfigError` with line and column. */
 export function parseToml(text: string, prefix: string): Table {
   try {
@@ -94,8 +103,24 @@ export function parseToml(text: string, prefix: string): Table {
     const reason = error.message.split('\n')[0]!.replace('Invalid TOML document: ', '');
     const place = `${prefix}line ${error.line}, column ${error.column}`;
     const pointer = `${' '.repeat(error.column - 1)}^`;
-    throw new ConfigError([`${place}: ${reason}\n  ${hideSecrets(line)}\n  ${pointer}`]);
+    const hint = hintFor(text, line, error.column - 1);
+    throw new ConfigError([`${place}: ${reason}${hint}\n  ${hideSecrets(line)}\n  ${pointer}`]);
   }
+}
+
+/** Returns what the parser's reason lacks, for the mistakes that are most frequent; it shows nothing of the file. */
+function hintFor(text: string, line: string, at: number): string {
+  if (JSON_TEXT.test(text)) return `; this looks like JSON, ${SETTINGS_ARE_TOML}`;
+  if (YAML_LINE.test(line)) return `; this looks like YAML, ${SETTINGS_ARE_TOML}`;
+  // The parser stops at the beginning of a word, or inside it if the word begins as a number does.
+  const [before = ''] = line.slice(0, at).split(WORD_LIMIT).slice(-1);
+  const [behind = ''] = line.slice(at).split(WORD_LIMIT, 1);
+  const word = before + behind;
+  const preceding = line.slice(0, at - before.length).trimEnd();
+  const isInArray = /[[,]$/.test(preceding) && preceding.includes('=');
+  if (word === '' || !(isInArray || preceding.endsWith('='))) return '';
+  if (/^(?:true|false)$/i.test(word)) return '; true and false are written in lower case';
+  return '; a string needs quotes';
 }
 
 /** The line with everything but section headers and the names of keys replaced by dots: it may be a secret. */

@@ -322,6 +322,40 @@ describe('a syntax error', () => {
     });
   }
 
+  const hints: [toml: string, hint: string][] = [
+    ['[providers.openai]\napi_key = sk-abc', '; a string needs quotes'],
+    ['[providers.openai]\napi_keys = ["x", sk-abc]', '; a string needs quotes'],
+    ['[providers.openai]\ndefault_model = 4o-mini # x', '; a string needs quotes'],
+    ['server.host = 127.0.0.1', '; a string needs quotes'],
+    ['logging.level = info', '; a string needs quotes'],
+    ['aliases.a = { targets = ["z/m"], balance = order }', '; a string needs quotes'],
+    ['server.cors = falseTrue', '; a string needs quotes'],
+    ['server.cors = True', '; true and false are written in lower case'],
+    ['server:\n  port: 8080', '; this looks like YAML, but the settings are TOML: …'],
+    ['# x\n---\nserver:\n  port: 8080', '; this looks like YAML, but…'],
+    ['- server', '; this looks like YAML, but…'],
+    ['[providers.openai]\napi_key: sk-abc', '; this looks like YAML, but…'],
+    [
+      '\n{\n  "server": { "port": 8080 }\n}',
+      '; this looks like JSON, but the settings are TOML: …',
+    ],
+    ['[{"server": {}}]', '; this looks like JSON, but…'],
+    ['[server', ''],
+    ['port = = 1', ''],
+    ['server.port =', ''],
+    ['server.port = 1 host = "x"', ''],
+    ['server.host = "x', ''],
+    ['server.host = "x" y', ''],
+    ['api_key sk-abc', ''],
+  ];
+  test('that is a frequent mistake says what was probably meant', () => {
+    for (const [toml, hint] of hints) {
+      const [problem = ''] = problemsOf(toml);
+      const told = /;.*/.exec(problem.split('\n')[0]!)?.[0] ?? '';
+      assertTexts([told], [hint]);
+    }
+  });
+
   const leaks = [
     'api_key: KEY',
     '[providers.openai]\napi_key = KEY',
@@ -520,6 +554,21 @@ describe('without keys', () => {
 });
 
 describe('readSettings', () => {
+  test('refuses a file that is not UTF-8', (t) => {
+    const path = join(emptyFolder(t), 'gateway.toml');
+    const texts = {
+      utf16le: '\uFEFFserver.port = 1',
+      latin1: '# h\u00f6r\nserver.port = 1',
+    } as const;
+    for (const [encoding, text] of Object.entries(texts)) {
+      writeFileSync(path, text, encoding as BufferEncoding);
+      const problems = problemsIn(() => readSettings({ config: path }, {}));
+      assert.deepEqual(problems, [`${path}: is not UTF-8 text`]);
+    }
+    writeFileSync(path, '\uFEFF# h\u00f6r\nserver.port = 1');
+    assert.equal(readSettings({ config: path }, {}).config.server.port, 1);
+  });
+
   test('reads the file of --config, else the text or the file that a variable names, anew each time', (t) => {
     const files = { port: '1002\n', 'two.toml': '[server]\nport = "${file:port}"' };
     const folder = emptyFolder(t, { ...files, 'one.toml': '[server]\nport = 1001' });
