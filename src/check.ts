@@ -5,6 +5,7 @@ import { STATUS_CODES } from 'node:http';
 import { EXIT, type CommandLine } from './cli/command-line.ts';
 import { describeWarning, NO_PROVIDERS, toLines, warningsOf } from './cli/startup-report.ts';
 import { ConfigError, type Config, type StoreSettings } from './config/config.ts';
+import { missingModels } from './config/named-models.ts';
 import type { ProviderSettings } from './config/providers-section.ts';
 import type { Settings } from './config/read-settings.ts';
 import { fetchModelList, NO_LIST_IN_TIME } from './gateway/model-list.ts';
@@ -29,6 +30,8 @@ interface Result {
   readonly status?: number;
   /** Absent if it has no list. */
   readonly models?: number;
+  /** The names of its list. */
+  readonly names?: readonly string[];
   /** The result in words, for the operator. */
   readonly message: string;
 }
@@ -70,7 +73,8 @@ export async function runCheck(
   if (!json) print(redact(toLines(lines)));
   const live = offline ? undefined : await askAll(config);
   const { ok } = live ?? { ok: true };
-  if (json) print(redact(toJson({ ok, ...document, ...live })));
+  const warnings = [...document.warnings, ...(live?.warnings ?? [])];
+  if (json) print(redact(toJson({ ok, ...document, ...live, warnings })));
   else if (live) print(redact(describeChecks(live)));
   return ok ? 0 : EXIT.failedCheck;
 }
@@ -83,11 +87,31 @@ async function askAll(config: Config) {
     settings && checkStore(settings),
   ]);
   const results: Result[] = store ? [...checks, store] : checks;
-  return { ok: checks.length > 0 && results.every((one) => one.ok), checks, store };
+  return {
+    ok: checks.length > 0 && results.every((one) => one.ok),
+    checks: checks.map(({ names: _names, ...check }) => check),
+    store,
+    warnings: warningsOfLists(config, checks),
+  };
+}
+
+/** Returns a warning for each model that settings name and that none of its provider's keys lists. */
+function warningsOfLists(
+  config: Config,
+  checks: Awaited<ReturnType<typeof checkProviders>>,
+): string[] {
+  // A list by hand is there because the provider's own is wrong, or absent.
+  const asked = config.providers.registered.filter(({ models }) => !models);
+  return asked.flatMap(({ id }) => {
+    const names = checks.flatMap((one) => (one.provider === id ? (one.names ?? []) : []));
+    return missingModels(config, id, names).map(
+      ({ setting, model }) => `${setting}: "${model}" is not in the list of models of ${id}`,
+    );
+  });
 }
 
 /** A table with a line for each key of each provider, and one for the store, after an empty line. */
-function describeChecks({ checks, store }: Awaited<ReturnType<typeof askAll>>): string {
+function describeChecks({ checks, store, warnings }: Awaited<ReturnType<typeof askAll>>): string {
   const rows = checks.map(({ provider, key, status, message }) => [
     key ? `${provider} key ${key}` : provider,
     status ? `${status}  ${message}` : message,
@@ -95,7 +119,8 @@ function describeChecks({ checks, store }: Awaited<ReturnType<typeof askAll>>): 
   if (rows.length === 0) rows.push(['providers', NO_PROVIDERS]);
   if (store) rows.push(['rate_limit.store', store.message]);
   const width = Math.max(...rows.map(([name = '']) => name.length));
-  return toLines(['', ...rows.map(([name = '', result]) => `${name.padEnd(width)}  ${result}`)]);
+  const table = rows.map(([name = '', result]) => `${name.padEnd(width)}  ${result}`);
+  return toLines(['', ...table, ...warnings.map(describeWarning)]);
 }
 
 /** Asks each registered provider for its model list, once with each of its keys. */
@@ -118,13 +143,14 @@ async function checkProviders({ server, providers }: Config) {
 /** The result of the request for the model list with one of a provider's keys. */
 async function checkKey(
   { id, baseUrl, models }: ProviderSettings,
-  fetch: Promise<unknown[] | number>,
+  fetch: ReturnType<typeof fetchModelList>,
 ): Promise<Result> {
   let status = 200;
   try {
     const list = await fetch;
     if (typeof list !== 'number') {
-      return { ok: true, status, models: list.length, message: countModels(list.length) };
+      const names = list.map(({ name }) => name);
+      return { ok: true, status, models: list.length, names, message: countModels(list.length) };
     }
     status = list;
   } catch (thrown) {

@@ -1,5 +1,6 @@
 /** `GET /v1/models`: the models of all providers and the aliases, by the names that clients send back. */
 
+import { missingModels } from '../config/named-models.ts';
 import { describeCause } from '../request/cause.ts';
 import { Deadline } from '../lib/cancellation.ts';
 import { readAll } from '../lib/byte-source.ts';
@@ -29,6 +30,8 @@ export type ModelListCache = WeakMap<Provider, CachedList>;
 
 interface CachedList {
   models: readonly ListedModel[];
+  /** The models that settings name and the latest list lacks: the log has warned of them. */
+  missing?: ReturnType<typeof missingModels>;
   /** On the clock of `performance.now()`. */
   freshUntilMs: number;
   /** The last fetch succeeded; undefined before the first. If it failed, the log says so. */
@@ -39,7 +42,8 @@ interface CachedList {
 
 /** A provider whose list cannot be fetched contributes the last one and its `default_model`. */
 export function createModelList(services: ModelListServices): Services['listModels'] {
-  const { providers, incidents, keyPools, transport, logger, redact, modelLists } = services;
+  const { config, providers, incidents, keyPools, transport, logger, redact } = services;
+  const { modelLists } = services;
   /** By the models that a client may name, as JSON; all by undefined. Clients that do not read hold no copies. */
   const bodies = new Map<string | undefined, Buffer>();
   /** What has a key in it is not shown to clients. */
@@ -47,6 +51,17 @@ export function createModelList(services: ModelListServices): Services['listMode
     const text = JSON.stringify(value);
     return redact(text) === text;
   };
+
+  /** Warns of each model that a setting names and this list of its provider lacks, unless the list before lacked it too. */
+  function warnOfMissing(id: string, names: readonly string[], cached: CachedList): void {
+    const missing = missingModels(config, id, names);
+    const isKnown = ({ setting, model }: (typeof missing)[number]) =>
+      cached.missing?.some((one) => one.setting === setting && one.model === model);
+    for (const one of missing) {
+      if (!isKnown(one)) logger.log('warn', 'model is not listed', { ...one });
+    }
+    cached.missing = missing;
+  }
 
   async function updateList(provider: Provider): Promise<void> {
     if (provider.models) return;
@@ -72,6 +87,7 @@ export function createModelList(services: ModelListServices): Services['listMode
         });
       const names = cached.models.map(({ name }) => name);
       services.onModels?.(id, names);
+      warnOfMissing(id, names, cached);
       bodies.clear();
     } catch (thrown) {
       const failure = thrown as Error;

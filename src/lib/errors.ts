@@ -59,6 +59,8 @@ export interface ErrorDetails {
   readonly upstreamStatus?: number;
   /** The provider has answered a mistake of the client's own: it works. */
   readonly isRejected?: boolean;
+  /** The provider does not have a model that the settings name. */
+  readonly isModelGone?: boolean;
   readonly retryAfterSeconds?: number;
   /** Response headers that belong to the failure: `allow`, or allow-listed ones of the upstream. */
   readonly headers?: Readonly<Record<string, string>>;

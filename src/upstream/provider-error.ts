@@ -2,6 +2,7 @@
 
 import { STATUS_CODES } from 'node:http';
 
+import { isNamed } from '../config/named-models.ts';
 import type { Attempt } from '../request/record.ts';
 import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
 import { cutText, type Redactor, withoutControlCharacters } from '../lib/secrets.ts';
@@ -14,7 +15,7 @@ import type { UpstreamHeaders } from './provider.ts';
 const MAX_RETRY_AFTER_SECONDS = 86_400;
 const MAX_ERROR_TEXT_CHARACTERS = 500;
 const RETRYABLE_STATUSES = new Set([408, 429, 500, 502, 503, 504, 529]);
-/** A client's own mistakes; a 404 is one if it is about the model. */
+/** A client's own mistakes. A 404 about a model is one too, unless the settings name the model. */
 const REJECTED_STATUSES = new Set([400, 413, 422, 451]);
 const REFUSED_BY_POLICY = /content[_-]?(?:policy|filter)|moderation|safety/i;
 /** The account is out of money: to repeat the request cannot help. */
@@ -76,7 +77,7 @@ export function toProviderError(
   isEvent = false,
 ): GatewayError {
   const { status } = fault;
-  const { headers, provider } = context.attempt;
+  const { headers, model, provider } = context.attempt;
   const { config, redact } = context.services;
   const reason = fault.code ?? fault.type ?? '';
   const retryAfterSeconds = readRetryAfter(headers);
@@ -85,13 +86,16 @@ export function toProviderError(
   const isBilling = status === 429 && BILLING_CODE.test(reason);
   const text = errorText(fault, redact);
   const { providerMessages } = config.logging;
+  const isAboutModel = status === 404 && fault.isAboutModel;
+  const isModelGone = isAboutModel && isNamed(config, provider, model);
   const details: ErrorDetails = {
     provider,
     cause: providerMessages ? loggedCause(fault, text, context.attempt) : namesOf(fault, redact),
     ...(status === 429 && { limit: 'upstream' }),
     status,
     upstreamStatus: status,
-    isRejected: REJECTED_STATUSES.has(status) || (status === 404 && fault.isAboutModel),
+    isRejected: REJECTED_STATUSES.has(status) || (isAboutModel && !isModelGone),
+    isModelGone,
     headers: {
       ...(headers && returnedHeaders(headers, context)),
       ...(isBilling && { 'x-should-retry': 'false' }),

@@ -158,6 +158,46 @@ api_keys = ["${PROVIDER_KEY}", "${OTHER_KEY}"]
     ]);
   });
 
+  test('warns of each model that settings name and that none of the lists has, and exits 0', async (t) => {
+    const lists: Script = (request, response) => {
+      const isOther = request.headers.authorization === `Bearer ${OTHER_KEY}`;
+      sendJson(response, { data: [{ id: isOther ? 'of-other' : 'here' }] });
+    };
+    const [mine, byHand] = [await startUpstream(t, lists), await startUpstream(t, lists)];
+    const toml = `[aliases]
+fast = ["mine/gone", "mine/here"]
+other = "mine/of-other"
+listed = "by-hand/x"
+[providers.mine]
+base_url = "${mine.baseUrl}"
+api_keys = ["${PROVIDER_KEY}", "${OTHER_KEY}"]
+default_model = "lost"
+${providerToml(byHand, 'by-hand', 'models = ["y"]')}`;
+    const expected = [
+      'aliases.fast: "gone" is not in the list of models of mine',
+      'providers.mine.default_model: "lost" is not in the list of models of mine',
+    ];
+    const finished = await check(t, toml);
+    assert.deepEqual(
+      tableIn(finished).slice(3),
+      expected.map((text) => `warning    ${text}`),
+    );
+    assert.equal(finished.code, 0);
+    const asJson = await check(t, toml, ['--check', '--json']);
+    const { warnings, checks } = JSON.parse(asJson.stdout) as {
+      warnings: string[];
+      checks: object[];
+    };
+    assert.deepEqual(warnings.slice(-2), expected);
+    assert.deepEqual(checks[2], {
+      provider: 'by-hand',
+      ok: true,
+      status: 200,
+      models: 1,
+      message: '1 model',
+    });
+  });
+
   test('without a registered provider says so and exits 3', async (t) => {
     const toml = '[providers.groq]\nenabled = false\n';
     const finished = await check(t, toml);

@@ -4,6 +4,7 @@ import type { Exchange, History, Try } from './history.ts';
 import {
   candidatesFor,
   checkHead,
+  namesModel,
   readReply,
   refusal,
   type Candidate,
@@ -156,6 +157,11 @@ function visitsOf(course: Omit<Course, 'visits'>): Visit[] {
   return visits;
 }
 
+/** The model that a provider was asked for. */
+function modelOf({ body = '{}' }: Try): string {
+  return String((JSON.parse(body) as { model?: unknown }).model);
+}
+
 function readTry(made: Try, course: Omit<Course, 'visits'>): ReadTry {
   const { chat } = course.exchange.ask;
   const { timeout, first_token_timeout, stream_idle_timeout } = course.settings.server;
@@ -167,6 +173,7 @@ function readTry(made: Try, course: Omit<Course, 'visits'>): ReadTry {
     idleMs: stream_idle_timeout * 1000,
     begunAtMs: made.atMs,
     isStream,
+    isNamed: namesModel(provider, modelOf(made), course.settings),
     refusesEmpty: course.settings.server.empty_answers === 'fail',
     takesUsageOut: provider.stream_usage && isStream && !chat!.asksForUsage,
   });

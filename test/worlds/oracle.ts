@@ -3,7 +3,7 @@
  * it says nothing.
  */
 
-import { type Ask, type ErrorPlan, type Item, type Reply, type Settings } from './plan.ts';
+import type { Ask, ErrorPlan, Item, ProviderSettings, Reply, Settings } from './plan.ts';
 import { wallClockMs } from './clock.ts';
 import { phraseOf } from './replies.ts';
 
@@ -142,22 +142,28 @@ const RETRIED = new Set([408, 429, 500, 502, 503, 504, 529]);
 const OUTAGES = new Set([502, 503, 504, 529]);
 
 /** A provider's own error. */
-function apiError(error: ErrorPlan, seconds: number | undefined, isEvent: boolean): Failure {
+function apiError(
+  error: ErrorPlan,
+  seconds: number | undefined,
+  { isEvent = false, isNamed }: { readonly isEvent?: boolean; readonly isNamed: boolean },
+): Failure {
   const { status, code, isAboutModel, message, says, type } = error;
   const text = message ?? says ?? phraseOf(status);
   const isCodeShown = code !== undefined && !text.includes(code);
   const whole = isCodeShown ? `${text} (${code})` : text;
   const isBilling = status === 429 && (code ?? type) === 'insufficient_quota';
   const isTooLong = status === 400 && (code ?? type) === 'context_length_exceeded';
+  const isOfModel = status === 404 && isAboutModel === true;
+  const isGone = isOfModel && isNamed;
   const isTemporary = status >= 500 || status === 408 || status === 429;
   const failure = {
     status,
     isRetried: isEvent || isBilling ? undefined : RETRIED.has(status) && (seconds ?? 0) <= 30,
     // "A first event that is an error": of any status.
     fallsBack: isTemporary || isTooLong ? true : isEvent ? undefined : false,
-    circuit: OUTAGES.has(status) ? 'failure' : status === 500 ? 'none' : 'maybe',
+    circuit: OUTAGES.has(status) || isGone ? 'failure' : status === 500 ? 'none' : 'maybe',
     isPolicy: /^content_(?:policy|filter)/.test(code ?? type ?? ''),
-    isRejected: REJECTED.has(status) || (status === 404 && isAboutModel === true),
+    isRejected: REJECTED.has(status) || (isOfModel && !isNamed),
     isFinal: isBilling || (seconds ?? 0) > 60,
     isReported: true,
     retryAfter: seconds,
@@ -235,6 +241,8 @@ export interface Limits {
   readonly begunAtMs: number;
   readonly isStream: boolean;
   readonly takesUsageOut: boolean;
+  /** The settings name the model that is asked for. */
+  readonly isNamed: boolean;
   /** `empty_answers = "fail"`. */
   readonly refusesEmpty: boolean;
 }
@@ -273,7 +281,7 @@ export function readReply(reply: Reply, limits: Limits): Reading {
     const error = endMs < limit && reply.end === 'end' ? reply.items[0]?.error : undefined;
     const atMs = Math.min(endMs, limit);
     const seconds = secondsOf(reply, limits.begunAtMs + atMs);
-    return fail(atMs, apiError(error ?? { status }, seconds, false));
+    return fail(atMs, apiError(error ?? { status }, seconds, limits));
   }
   if (status < 200 || status > 299 || status === 204 || header('content-encoding') === 'gzip') {
     return fail(beganMs, badGateway());
@@ -288,7 +296,7 @@ export function readReply(reply: Reply, limits: Limits): Reading {
   const error = reply.items[0]?.error;
   if (error) {
     const seconds = secondsOf(reply, limits.begunAtMs + last.atMs);
-    return fail(last.atMs, apiError(error, seconds, false));
+    return fail(last.atMs, apiError(error, seconds, limits));
   }
   const json = parse(text) as Completion | undefined;
   if (!json) {
@@ -385,7 +393,7 @@ function readStream(reply: Reply, pieces: readonly Piece[], limits: Limits): Rea
     }
     if (item.kind === 'error') {
       const seconds = secondsOf(reply, limits.begunAtMs + atMs);
-      return end(atMs, apiError(item.error!, seconds, true));
+      return end(atMs, apiError(item.error!, seconds, { ...limits, isEvent: true }));
     }
     if (item.kind === 'data') {
       const json = dataOf(item.text);
@@ -481,6 +489,21 @@ export function candidatesFor(
     list.push({ provider: id, model: provider.default_model ?? models.join(' or ') });
   }
   return { list, balanced, isBalanced, weights, atMost: list.length };
+}
+
+/** Whether the settings name this model of a provider (decisions.md, Process). */
+export function namesModel(provider: ProviderSettings, model: string, settings: Settings): boolean {
+  const enabled = settings.providers.filter((one) => one.enabled);
+  const targets = settings.aliases.flatMap((alias) => alias.targets);
+  const named = [
+    ...targets.filter((target) => enabled.some(({ id }) => target.startsWith(`${id}/`))),
+    ...enabled.map(({ default_model, id }) => `${id}/${default_model ?? ''}`),
+  ];
+  // A fallback without a model of its own is asked for those of others.
+  const takesOthers = settings.fallback.includes(provider.id) && !provider.default_model;
+  return named.some((name) =>
+    takesOthers ? name.slice(name.indexOf('/') + 1) === model : name === `${provider.id}/${model}`,
+  );
 }
 
 const PATHS: Readonly<Record<string, string>> = {
