@@ -4,6 +4,7 @@ import assert from 'node:assert/strict';
 import { request as httpRequest, type ClientRequest, type IncomingMessage } from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
 
+import { setPatientTimeout } from './clock.ts';
 import { CLIENT_TOKEN, STREAM, type LogLine, type TestGateway } from './gateway.ts';
 
 export interface OpenStream {
@@ -49,17 +50,21 @@ export function openChat(port: number, body: object = STREAM): OpenStream {
   return { request, response, text, ended, leave: () => request.destroy() };
 }
 
-/** Far beyond any wait in the gateway under test; below the limit of a test, so that it can say what it waited for. */
-const EVENTUALLY_SECONDS = 110;
+/**
+ * Of the process's own time: far beyond any wait in the gateway under test, and below the limit of a test, so that the failure
+ * says what was waited for.
+ */
+const EVENTUALLY_MS = 110_000;
 
 /** Waits until `condition` holds; fails where it never does. */
 export async function eventually(condition: () => unknown, what: string): Promise<void> {
-  // Not `performance.now`, which some tests replace.
-  const giveUpAt = process.uptime() + EVENTUALLY_SECONDS;
+  let isOver = false;
+  const stop = setPatientTimeout(() => (isOver = true), EVENTUALLY_MS, { keepsAlive: false });
   for (let waitMs = 1; !(await condition()); waitMs = Math.min(2 * waitMs, 16)) {
-    assert.ok(process.uptime() < giveUpAt, `never happened: ${what}`);
+    assert.ok(!isOver, `never happened: ${what}`);
     await sleep(waitMs);
   }
+  stop();
 }
 
 /** The access lines, once there are so many: a line is written when its answer is out. */
