@@ -28,6 +28,10 @@ class SharedLookup {
     this.#options = options;
   }
 
+  isRunningFor(name: string): boolean {
+    return this.#name === name && this.#state !== 'idle';
+  }
+
   get(callback: Callback): void {
     this.#waiting.push(callback);
     if (this.#state === 'idle') this.#begin();
@@ -91,6 +95,11 @@ export function lookup(
     if (options.all || !first) callback(error, addresses);
     else callback(error, first.address, first.family);
   });
+}
+
+/** Returns true while a lookup of this name is under way. */
+export function isLookupRunning(name: string): boolean {
+  return [...names.values()].some((shared) => shared.isRunningFor(name));
 }
 
 /** Replaces `dns.lookup` by `lookup` in the whole process, because fetch takes no `lookup` option. */

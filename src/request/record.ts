@@ -102,8 +102,12 @@ export class Attempt {
   /** The headers of the provider's reply. */
   headers: ReadonlyMap<string, string> | undefined;
   upstreamRequestId: string | undefined;
-  /** Undefined if the transport does not tell. */
+  /** Undefined if the request was not written to one, or the transport does not tell. */
   connection: 'new' | 'reused' | undefined;
+  /** When the request was written to its connection. */
+  sentAtMs: number | undefined;
+  /** How long the lookup of the host's name took for a new connection. */
+  lookupMs: number | undefined;
   /** The model that the answer names, untrusted; `undefined` if that is no short text in printable ASCII. */
   responseModel: string | undefined;
   /** Why the answer ended: at most 32 letters, digits, `_`, `.` and `-`. */
@@ -168,6 +172,7 @@ export class Attempt {
   /** Returns the fields of a try in the log. */
   toFacts() {
     const { beganAtMs, endedAtMs, failure, wasAsked, key, outcome, upstreamRequestId } = this;
+    const { connection, lookupMs, sentAtMs } = this;
     return {
       provider: this.provider,
       model: escapeControlCharacters(this.model, MAX_NAME_CHARACTERS),
@@ -178,6 +183,8 @@ export class Attempt {
       url: wasAsked && outcome !== 'ok' ? this.url : undefined,
       upstream_request_id:
         upstreamRequestId && escapeControlCharacters(upstreamRequestId, MAX_NAME_CHARACTERS),
+      lookup_ms: lookupMs === undefined ? undefined : Math.round(lookupMs),
+      connect_ms: connection === 'new' ? Math.round(sentAtMs! - beganAtMs) : undefined,
       duration_ms: wasAsked ? Math.round((endedAtMs ?? beganAtMs) - beganAtMs) : undefined,
     };
   }

@@ -34,6 +34,13 @@ export function findAgentClass(): (new (options: object) => Dispatcher) | undefi
   return shared!.constructor as new (options: object) => Dispatcher;
 }
 
+const lookupTimes = new WeakMap<Socket, number>();
+
+/** Returns how long the lookup of the host's name took, in milliseconds; undefined if a connection needed none. */
+export function lookupMsOf(socket: Socket): number | undefined {
+  return lookupTimes.get(socket);
+}
+
 /**
  * Returns undici's `connect` option, which is called with members of the origin's URL. `timeoutMs` is for a TCP connection and
  * its TLS handshake together.
@@ -47,6 +54,7 @@ export function createConnector(timeoutMs: number) {
     callback: (error: Error | null, socket: Socket) => void,
   ): void => {
     const isTls = protocol === 'https:';
+    const beganAtMs = performance.now();
     const target = { host: hostname, lookup, ...READ_AHEAD };
     const socket = isTls
       ? connectTls({
@@ -60,6 +68,14 @@ export function createConnector(timeoutMs: number) {
       : connectTcp({ ...target, port: Number(port || 80) });
     socket.setNoDelay(true);
     socket.setKeepAlive(true, KEEP_ALIVE_PROBE_MS);
+    let doing = 'connect';
+    if (isIP(hostname) === 0) {
+      doing = 'name lookup';
+      socket.once('lookup', () => {
+        doing = 'connect';
+        lookupTimes.set(socket, performance.now() - beganAtMs);
+      });
+    }
 
     let isSettled = false;
     const settle = (error: Error | null) => {
@@ -75,7 +91,7 @@ export function createConnector(timeoutMs: number) {
     const timer = setTimeout(() => {
       ticksLeft -= 1;
       if (ticksLeft > 0) timer.refresh();
-      else socket.destroy(Object.assign(new Error('connect timed out'), { code: 'ETIMEDOUT' }));
+      else socket.destroy(Object.assign(new Error(`${doing} timed out`), { code: 'ETIMEDOUT' }));
     }, timeoutMs / CONNECT_TICKS);
     // Emitted only after the certificate has been verified; a resumed session is not verified again.
     socket.on('session', (session: Buffer) => sessions.set(host, session));

@@ -3,6 +3,8 @@
 import { isIPv4 } from 'node:net';
 
 import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
+import { isLookupRunning } from '../lib/name-lookup.ts';
+import { causeOf } from '../request/cause.ts';
 
 /** State of a connection when it broke, which decides whether its request may be repeated. */
 export type ConnectionFailure =
@@ -42,10 +44,16 @@ export function timeoutError(provider: string, details?: ErrorDetails): GatewayE
   return new GatewayError('timeout', 'Request timed out', { ...details, provider });
 }
 
-/** Marks a time limit that passed before a connection was made: no model of the provider can be reached. */
-export function unconnectedFailure(reason: unknown): unknown {
+/**
+ * Marks a time limit that passed before a connection to `origin` was made: no model of the provider can be reached. Returns
+ * other reasons unchanged.
+ */
+export function unconnectedFailure(reason: unknown, origin: string): unknown {
   if (!(reason instanceof GatewayError) || reason.kind !== 'timeout') return reason;
-  return new GatewayError('timeout', reason.message, { ...reason.details, unreachable: true });
+  const isUnresolved = isLookupRunning(new URL(origin).hostname);
+  const why = isUnresolved ? 'the name lookup is not over' : 'no connection was made';
+  const details = { ...reason.details, cause: `${causeOf(reason)}: ${why}`, unreachable: true };
+  return new GatewayError('timeout', reason.message, details);
 }
 
 /** The error of an answer that is not usable. */

@@ -3,7 +3,7 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import type { Socket } from 'node:net';
 
-import { createConnector, type Dispatcher, findAgentClass } from './connections.ts';
+import { createConnector, type Dispatcher, findAgentClass, lookupMsOf } from './connections.ts';
 
 const CONNECT_TIMEOUT_MS = 10_000;
 /** fetch's own 4 s would make a quiet gateway pay a TLS handshake on nearly every request. */
@@ -18,6 +18,9 @@ export interface CountedAgent {
   readonly dispatcher: Dispatcher;
   running: number;
 }
+
+/** `lookupMs`: how long the lookup of the host's name took, if a new connection needed one. */
+type UseListener = (socket: Socket, connection: 'new' | 'reused', lookupMs?: number) => void;
 
 const isFree = ({ running }: CountedAgent) => running < MAX_RUNNING_REQUESTS;
 
@@ -40,7 +43,7 @@ export function createPool(connectTimeoutMs = CONNECT_TIMEOUT_MS) {
   const reconnectAgent = { dispatcher: new AgentClass(options), running: 0 };
   const used = new WeakSet<Socket>();
   const figures = { open: 0, made: 0, reused: 0 };
-  let listenerOfNextUse: ((socket: Socket, connection: 'new' | 'reused') => void) | undefined;
+  let listenerOfNextUse: UseListener | undefined;
   // Published when a request is written to a socket, directly after its handler's `onConnect`. Sockets are counted here and not
   // in the connector, which makes none of those behind a proxy.
   const onSendHeaders = (message: unknown) => {
@@ -48,7 +51,8 @@ export function createPool(connectTimeoutMs = CONNECT_TIMEOUT_MS) {
     if (!listenerOfNextUse) return;
     const { socket } = message as { socket: Socket };
     const isReused = used.has(socket);
-    listenerOfNextUse(socket, isReused ? 'reused' : 'new');
+    if (isReused) listenerOfNextUse(socket, 'reused');
+    else listenerOfNextUse(socket, 'new', lookupMsOf(socket));
     listenerOfNextUse = undefined;
     if (isReused) figures.reused += 1;
     else {
@@ -76,7 +80,7 @@ export function createPool(connectTimeoutMs = CONNECT_TIMEOUT_MS) {
     reconnectAgent,
     figures: figures as Readonly<typeof figures>,
     /** Calls `listener` with the connection of the request that undici starts right now. */
-    onNextUse(listener: typeof listenerOfNextUse) {
+    onNextUse(listener: UseListener) {
       listenerOfNextUse = listener;
     },
     /** Closes all connections at once: a proxy may never complete an orderly close. */

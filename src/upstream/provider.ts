@@ -35,8 +35,19 @@ export interface UpstreamResponse {
   /** Names in lower case, as in `Headers`. */
   readonly headers: UpstreamHeaders;
   readonly body: ByteSource;
-  /** `reused` if the connection had carried a request before; undefined over fetch. */
-  readonly connection?: 'new' | 'reused' | undefined;
+}
+
+/**
+ * The connection that carries a request, noted as soon as the request is written to it, so that a request that fails later
+ * has it too. Over fetch nothing is known.
+ */
+export interface ConnectionUse {
+  /** `reused` if the connection had carried a request before. */
+  connection?: 'new' | 'reused' | undefined;
+  /** When the request was written to it, by `performance.now()`. */
+  sentAtMs?: number | undefined;
+  /** How long the lookup of its host's name took; undefined for a reused connection, an address or a proxy. */
+  lookupMs?: number | undefined;
 }
 
 export type UpstreamHeaders = ReadonlyMap<string, string>;

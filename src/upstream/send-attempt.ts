@@ -37,7 +37,7 @@ export function sendAttempt(
     const cause = `no ${isStream ? 'first token' : 'complete answer'} in ${limitMs} ms`;
     return timeoutError(attempt.provider, { cause });
   });
-  return services.transport.send(addClientHeaders(request, context), deadline);
+  return services.transport.send(addClientHeaders(request, context), deadline, attempt);
 }
 
 /** Passes the answer to the client; resolves when it has all of it. Throws or rejects with what `endFailed` takes. */
@@ -48,7 +48,6 @@ export function passResponse(
   const { attempt, isStream, services } = context;
   const { status } = response;
   attempt.status = status;
-  attempt.connection = response.connection;
   attempt.headers = response.headers;
   attempt.upstreamRequestId = upstreamRequestId(response.headers);
   if (status >= 300 || NO_ANSWER_STATUSES.has(status)) return readStatusError(response, context);

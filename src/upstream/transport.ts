@@ -6,7 +6,7 @@ import type { Cancellation } from '../lib/cancellation.ts';
 import { shareAllLookups } from '../lib/name-lookup.ts';
 import { createPool } from './pool.ts';
 import { sendByFetch } from './fetch-transport.ts';
-import type { UpstreamResponse, UpstreamRequest } from './provider.ts';
+import type { ConnectionUse, UpstreamResponse, UpstreamRequest } from './provider.ts';
 import { sendByUndici } from './undici-transport.ts';
 
 /** undici's majors in the versions of Node that CI runs: the gateway relies on more of its agent than is documented. */
@@ -50,10 +50,14 @@ export function createTransport(setting: 'auto' | 'fetch') {
     },
     /**
      * Sends once: no redirects, no retries, no decoding. Rejects, and fails the body, with a `TransportError` or the reason
-     * of the cancellation. Not async: each promise on this path costs as much as a header.
+     * of the cancellation. `use` receives which connection it had. Not async: each promise on this path costs as much as a header.
      */
-    send: (request: UpstreamRequest, cancellation: Cancellation): Promise<UpstreamResponse> =>
-      pool ? sendByUndici(request, cancellation, pool) : sendByFetch(request, cancellation),
+    send: (
+      request: UpstreamRequest,
+      cancellation: Cancellation,
+      use: ConnectionUse = {},
+    ): Promise<UpstreamResponse> =>
+      pool ? sendByUndici(request, cancellation, pool, use) : sendByFetch(request, cancellation),
     /** Closes all connections of undici's agent; fetch's end with the process. */
     async close() {
       unsubscribe(CONNECT_ERROR, failWaiting);

@@ -8,7 +8,13 @@ import type { Cancellation } from '../lib/cancellation.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import type { CountedAgent, Pool } from './pool.ts';
 import { type ConnectionFailure, TransportError, unconnectedFailure } from './network-error.ts';
-import { SlicedBody, toBody, type UpstreamResponse, type UpstreamRequest } from './provider.ts';
+import {
+  type ConnectionUse,
+  SlicedBody,
+  toBody,
+  type UpstreamResponse,
+  type UpstreamRequest,
+} from './provider.ts';
 
 /** About a round trip: an upstream that closes later may have worked on the request. */
 const STALE_WITHIN_MS = 1000;
@@ -19,11 +25,15 @@ const MAX_UNREAD_BYTES = 65_536;
 /** undici 7 takes the handlers of 6 and 8, but wraps those of 8 and makes text of all headers for them. */
 const IS_UNDICI_8 = Number.parseInt(process.versions['undici'] ?? '') >= 8;
 
-/** Sends once. Rejects, and fails the body, with a `TransportError` or the reason of the cancellation. */
+/**
+ * Sends once. Rejects, and fails the body, with a `TransportError` or the reason of the cancellation. `use` receives which
+ * connection it had.
+ */
 export function sendByUndici(
   request: UpstreamRequest,
   cancellation: Cancellation,
   pool: Pool,
+  use: ConnectionUse,
 ): Promise<UpstreamResponse> {
   const { method, origin, path, reconnect = false } = request;
   return new Promise((resolve, reject) => {
@@ -36,7 +46,7 @@ export function sendByUndici(
       : request.headers;
     const Handler = IS_UNDICI_8 ? Undici8Exchange : UndiciExchange;
     const agent = reconnect ? pool.reconnectAgent : pool.agentFor(origin);
-    const options = { cancellation, pool, agent, body: sliced, resolve, reject };
+    const options = { cancellation, pool, agent, origin, use, body: sliced, resolve, reject };
     const exchange = new Handler(options);
     agent.dispatcher.dispatch(
       {
@@ -59,6 +69,8 @@ interface UndiciExchangeOptions {
   readonly cancellation: Cancellation;
   readonly pool: Pool;
   readonly agent: CountedAgent;
+  readonly origin: string;
+  readonly use: ConnectionUse;
   readonly body: SlicedBody | undefined;
   readonly resolve: (reply: UpstreamResponse) => void;
   readonly reject: (error: unknown) => void;
@@ -69,8 +81,6 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
   status = 0;
   readonly headers = new Map<string, string>();
   readonly body = this;
-  /** Undefined until the request is written to a connection. */
-  connection: 'new' | 'reused' | undefined;
   readonly #options: UndiciExchangeOptions;
   readonly #unread = new ChunkBuffer();
   readonly #turn = new TurnLimit();
@@ -78,7 +88,6 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
   #isTurnOver = false;
   #socket: Socket | undefined;
   #bytesReadBefore = 0;
-  #sentAtMs = 0;
   #isOver = false;
   /** Why it is over, unless it ended well. */
   #error: unknown;
@@ -111,11 +120,13 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
   onConnect(abort: (reason: Error) => void): void {
     // Cancelled while the request waited for a connection, when undici has no way to abort it.
     if (this.#isOver) return abort(this.#options.cancellation.reason!);
-    this.#options.pool.onNextUse((socket, connection) => {
+    this.#options.pool.onNextUse((socket, connection, lookupMs) => {
+      const { use } = this.#options;
       this.#socket = socket;
-      this.connection = connection;
       this.#bytesReadBefore = socket.bytesRead;
-      this.#sentAtMs = performance.now();
+      use.connection = connection;
+      use.lookupMs = lookupMs;
+      use.sentAtMs = performance.now();
     });
   }
 
@@ -165,8 +176,9 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
     if (!this.#socket) return 'unconnected';
     if (this.status > 0) return 'inBody';
     if (this.#socket.bytesRead > this.#bytesReadBefore) return 'inHead';
-    const isSoon = performance.now() - this.#sentAtMs < STALE_WITHIN_MS;
-    return this.connection === 'reused' && isSoon ? 'stale' : undefined;
+    const { connection, sentAtMs } = this.#options.use;
+    const isSoon = performance.now() - sentAtMs! < STALE_WITHIN_MS;
+    return connection === 'reused' && isSoon ? 'stale' : undefined;
   }
 
   /** Tells the reader at once: one that has paused may never go on. */
@@ -177,7 +189,7 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
       this.#error ??= reason;
       return this.#endSink();
     }
-    this.#end(this.#socket ? reason : unconnectedFailure(reason));
+    this.#end(this.#socket ? reason : unconnectedFailure(reason, this.#options.origin));
     // Not by undici's abort, which would open another connection that no request waits for.
     this.#socket?.destroy(CANCELLED);
   }

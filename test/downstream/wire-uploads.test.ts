@@ -55,7 +55,7 @@ async function sendUndici(
   const connections = createPool(connectTimeoutMs)!;
   t.after(() => connections.close());
   const request = { method: 'POST', origin, path: '/', headers: [], body } as const;
-  return sendByUndici(request, new Cancellation(), connections);
+  return sendByUndici(request, new Cancellation(), connections, {});
 }
 
 test('bodies that wait for their next turn go on in order, a few in each, and again if they have to wait again at once', async () => {
@@ -316,7 +316,7 @@ describe('connecting, over undici', () => {
       const body = Buffer.alloc(32 * MIB);
       const request = { method: 'POST', path: '/', headers: [], body: [body] } as const;
       const origin = `http://127.0.0.1:${port}`;
-      const sent = sendByUndici({ ...request, origin }, cancellation, connections);
+      const sent = sendByUndici({ ...request, origin }, cancellation, connections, {});
       return { sent, body: new WeakRef(body) };
     };
     const { sent, body } = send();

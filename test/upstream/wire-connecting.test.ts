@@ -1,18 +1,25 @@
 /** How the program reaches its providers: name lookups, several addresses, and ends of connections that are being made. */
 
 import assert from 'node:assert/strict';
+import { connect, createServer, type Socket } from 'node:net';
+import { pipeline } from 'node:stream';
 import { before, describe, test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
+import { createCertificate, NO_OPENSSL } from '../support/certificate.ts';
 import { startBlackHole } from '../support/fault-proxy.ts';
 import { chatBody, providerToml } from '../support/gateway.ts';
+import { listen } from '../support/listen.ts';
 import { buildOnce, emptyFolder, startProgram, startServing } from '../support/process.ts';
 import { rawResponse } from '../support/raw-upstream.ts';
 import { eventually, openChat } from '../support/streams.ts';
+import { OVER_FETCH } from '../support/transport.ts';
 import { answerWell, completion, startUpstream } from '../support/upstream.ts';
 
 before(buildOnce);
 
+/** How long a lookup that succeeds takes. */
+const LOOKUP_MS = 50;
 /**
  * Runs in the program before it: `dns.lookup` works on two names at a time, as libuv does. `good.test` is 127.0.0.1,
  * `once.test` is so for the first lookup alone. Every other lookup fails after 4 s.
@@ -33,7 +40,7 @@ const NAME_SERVER = `
       else callback(Object.assign(new Error('getaddrinfo EAI_AGAIN'), { code: 'EAI_AGAIN' }));
       next();
     };
-    setTimeout(end, isGood ? 1 : 4000).unref();
+    setTimeout(end, isGood ? ${LOOKUP_MS} : 4000).unref();
   };
   dns.lookup = (name, options, callback) => {
     if (!name.endsWith('.test')) return system(name, options, callback);
@@ -107,6 +114,125 @@ for (const transport of ['auto', 'fetch']) {
     });
   });
 }
+
+/**
+ * A provider behind TLS, and in front of it a listener that passes no connection on before `pass` is called with it. The
+ * listener's connections are in `waiting`, in order.
+ */
+async function startBehindTls(t: TestContext) {
+  const certificate = createCertificate(t, ['DNS:localhost', 'IP:127.0.0.1']);
+  const upstream = await startUpstream(t, answerWell, certificate);
+  const { port } = new URL(upstream.baseUrl);
+  const waiting: Socket[] = [];
+  let onConnection = (near: Socket): unknown => waiting.push(near);
+  const front = await listen(
+    t,
+    createServer((near) => onConnection(near)),
+  );
+  const pass = (near: Socket) => {
+    const far = connect(Number(port), '127.0.0.1');
+    pipeline(near, far, near, () => {});
+  };
+  return {
+    upstream,
+    waiting,
+    pass,
+    passAll: () => {
+      onConnection = pass;
+    },
+    baseUrl: front.baseUrl.replace('http:', 'https:'),
+    env: { NODE_EXTRA_CA_CERTS: certificate.path },
+  };
+}
+
+describe('an end in the middle of a TLS handshake', { skip: NO_OPENSSL }, () => {
+  for (const transport of ['auto', 'fetch']) {
+    test(`a client that leaves sends no prompt, upstream = ${transport}`, async (t) => {
+      const { upstream, waiting, pass, passAll, baseUrl, env } = await startBehindTls(t);
+      const cwd = emptyFolder(t, {
+        'gateway.toml': `[server]\nhost = "127.0.0.1"\nport = 0\n${providerToml({ baseUrl })}`,
+      });
+      const options = { cwd, env: { ...env, GATEWAY_UPSTREAM: transport } };
+      const { lines, port } = await startServing(t, [], options);
+      const { leave } = openChat(port, chatBody({ model: 'p/m', user: 'gone' }));
+      await eventually(() => waiting.length === 1, 'the connection to the provider');
+      leave();
+      await eventually(() => lines('request').length === 1, 'the end of the request');
+      passAll();
+      pass(waiting[0]!);
+      assert.equal((await ask(port, 'p/m')).status, 200);
+      // Whatever connection it had: it came later.
+      assert.deepEqual(
+        upstream.requests.map(({ body }) => body.includes('gone')),
+        [false],
+      );
+    });
+  }
+
+  const ends: Record<string, (near: Socket) => unknown> = {
+    reset: (near) => near.resetAndDestroy(),
+    closed: (near) => near.end(),
+  };
+  for (const [how, end] of Object.entries(ends)) {
+    test(`a handshake that is ${how} once is repeated at once`, { skip: OVER_FETCH }, async (t) => {
+      const { upstream, waiting, passAll, baseUrl, env } = await startBehindTls(t);
+      const cwd = emptyFolder(t, {
+        'gateway.toml': `[server]\nhost = "127.0.0.1"\nport = 0\n${providerToml({ baseUrl })}`,
+      });
+      const { lines, port } = await startServing(t, [], { cwd, env });
+      const asked = ask(port, 'p/m');
+      await eventually(() => waiting.length === 1, 'the connection to the provider');
+      passAll();
+      waiting[0]!.once('data', () => end(waiting[0]!));
+      const { status, text } = await asked;
+      assert.equal(status, 200, text);
+      assert.equal(upstream.requests.length, 1);
+      await eventually(() => lines('request').length === 1, 'the line of the request');
+      const [{ tries = [] } = {}] = lines('request') as { tries?: { cause?: string }[] }[];
+      assert.deepEqual([tries.length, /ECONNRESET/.test(tries[0]!.cause!)], [2, true]);
+    });
+  }
+});
+
+const skip = OVER_FETCH;
+test(
+  'the line of a try tells its connection and the time of the name lookup',
+  { skip },
+  async (t) => {
+    const upstream = await startUpstream(t, answerWell);
+    const at = (host: string) => ({ baseUrl: upstream.baseUrl.replace('127.0.0.1', host) });
+    const dead = providerToml(at('dead.test'), 'dead', 'timeout = 1');
+    const cwd = emptyFolder(t, {
+      'gateway.toml': `[server]\nhost = "127.0.0.1"\nport = 0\n[logging]\nlevel = "debug"\n${providerToml(at('good.test'))}${dead}`,
+    });
+    const { lines, port } = await startServing(t, [], { cwd, env: preload(NAME_SERVER) });
+    const tell = async (model: string) => {
+      const earlier = lines('try').length;
+      const { status } = await ask(port, model);
+      await eventually(() => lines('try').length > earlier, 'the line of the try');
+      return [status, ...lines('try').slice(earlier)] as const;
+    };
+    const [made, first] = await tell('p/m');
+    assert.deepEqual([made, first!['connection']], [200, 'new']);
+    assert.ok(Number(first!['lookup_ms']) >= LOOKUP_MS - 1, JSON.stringify(first));
+    assert.ok(
+      Number(first!['connect_ms']) >= Number(first!['lookup_ms']) - 1,
+      JSON.stringify(first),
+    );
+    const [kept, second] = await tell('p/m');
+    const { connection, lookup_ms, connect_ms } = second!;
+    assert.deepEqual(
+      [kept, connection, lookup_ms, connect_ms],
+      [200, 'reused', undefined, undefined],
+    );
+    upstream.script = (_, response) => response.socket?.destroy();
+    const [lost, stale, fresh] = await tell('p/m');
+    assert.deepEqual([lost, stale!['connection'], fresh!['connection']], [502, 'reused', 'new']);
+    const [unresolved, last] = await tell('dead/m');
+    assert.deepEqual([unresolved, last!['connection']], [504, undefined]);
+    assert.equal(last!['cause'], 'no complete answer in 1000 ms: the name lookup is not over');
+  },
+);
 
 test('an address of the store that accepts a connection only after a second is used', async (t) => {
   const hole = await startBlackHole(t, '+OK\r\n');

@@ -8,6 +8,7 @@ import type { TLSSocket } from 'node:tls';
 
 import { Cancellation } from '../../src/lib/cancellation.ts';
 import { readAll } from '../../src/lib/byte-source.ts';
+import type { ConnectionUse } from '../../src/upstream/provider.ts';
 import { createTransport } from '../../src/upstream/transport.ts';
 import { createCertificate, NO_OPENSSL } from '../support/certificate.ts';
 import { idle, useManualTimers } from '../support/clock.ts';
@@ -232,11 +233,12 @@ async function startTransport(
   const { origin } = new URL(baseUrl);
   const send = async (reconnect = false) => {
     const request = { method: 'GET', origin, path: '/', headers: [], reconnect } as const;
-    const { body, connection } = await transport.send(request, new Cancellation());
+    const use: ConnectionUse = {};
+    const { body } = await transport.send(request, new Cancellation(), use);
     await readAll(body, 100);
     // undici returns a connection to its pool one turn after the answer.
     await nextTurn();
-    return connection;
+    return use.connection;
   };
   const figures = () => transport.connectionFigures && { ...transport.connectionFigures };
   return { send, figures };

@@ -147,7 +147,7 @@ function checkTry(
 
 /** Which limit has passed, or the provider's own text, or what came in its place, 200 characters at most. */
 function hasCause(cause: string, { code, exactly, isReported }: Failure, reply: Reply): boolean {
-  if (code === 'TIMEOUT') return /\d ms$/.test(cause);
+  if (code === 'TIMEOUT') return /\d ms(?:: no connection was made)?$/.test(cause);
   const [, text] = /^API error: \d+ - ([^]{1,190})/.exec(exactly ?? '') ?? [];
   if (!isReported || text === undefined) return true;
   const type = new Map(reply.headers).get('content-type')?.split(';', 1)[0];

@@ -11,6 +11,7 @@ import {
   unconnectedFailure,
 } from '../../src/upstream/network-error.ts';
 import {
+  type ConnectionUse,
   SlicedBody,
   toBody,
   type UpstreamResponse,
@@ -44,7 +45,7 @@ export function createProviders(clock: Clock, plan: Plan, history: History): Tra
     description: 'a world',
     limitations: [],
     connectionFigures: undefined,
-    send(request: UpstreamRequest, cancellation: Cancellation) {
+    send(request: UpstreamRequest, cancellation: Cancellation, use: ConnectionUse = {}) {
       const [, provider = ''] = /^https:\/\/([^.]+)/.exec(request.origin) ?? [];
       const headers = toMap(request.headers);
       const id = headers.get('x-request-id');
@@ -84,7 +85,7 @@ export function createProviders(clock: Clock, plan: Plan, history: History): Tra
       };
       return new Promise((resolve, reject) => {
         cancellation.throwIfCancelled();
-        const settle = { resolve, reject, onOver };
+        const settle = { resolve, reject, onOver, use };
         const sent = new ProviderReply(clock, made, cancellation, settle);
         void readBody(request, made).finally(() => sent.begin());
       });
@@ -111,6 +112,7 @@ interface Settle {
   readonly resolve: (reply: UpstreamResponse) => void;
   readonly reject: (error: unknown) => void;
   readonly onOver: () => void;
+  readonly use: ConnectionUse;
 }
 
 /** One request at a provider and its reply, with the back-pressure of the real transport: what is not taken is held. */
@@ -118,7 +120,6 @@ class ProviderReply implements UpstreamResponse, ByteSource {
   readonly status: number;
   readonly headers: Map<string, string>;
   readonly body = this;
-  readonly connection: 'new' | 'reused';
   readonly #clock: Clock;
   readonly #try: Try;
   readonly #cancellation: Cancellation;
@@ -138,7 +139,6 @@ class ProviderReply implements UpstreamResponse, ByteSource {
     this.#settle = settle;
     this.status = made.reply.status;
     this.headers = new Map(made.reply.headers);
-    this.connection = made.reply.connection;
     cancellation.onCancel(this.#onCancel);
   }
 
@@ -148,6 +148,8 @@ class ProviderReply implements UpstreamResponse, ByteSource {
       const [code, failure] = fault ? FAULTS[fault] : [];
       if (failure === 'unconnected') return this.#end(networkError(code!, failure));
       this.#isConnected = true;
+      const { connection } = this.#try.reply;
+      Object.assign(this.#settle.use, { connection, sentAtMs: performance.now() });
       if (headMs === undefined) return undefined;
       return this.#after(headMs, () => {
         if (code) return this.#end(networkError(code, failure));
@@ -210,7 +212,10 @@ class ProviderReply implements UpstreamResponse, ByteSource {
       this.#error ??= reason;
       return this.#endSink();
     }
-    this.#end(this.#isConnected ? reason : unconnectedFailure(reason), 'given up');
+    this.#end(
+      this.#isConnected ? reason : unconnectedFailure(reason, `https://${this.#try.provider}.test`),
+      'given up',
+    );
   }
 
   #end(error: unknown, end: Try['end'] = 'over'): void {
