@@ -15,7 +15,7 @@ const NOTHING: View = {};
 
 /**
  * Returns a function that returns the events for a call. That function throws `rateLimit` if too many feeds are open.
- * While a feed is open `view` is called once in `INTERVAL_MS`, however many feeds there are.
+ * `view` is called when a feed opens, and once in `INTERVAL_MS` for all feeds together.
  */
 export function createFeed(view: () => View): (call: Call) => AsyncIterable<Buffer> {
   let openFeeds = 0;
@@ -42,8 +42,10 @@ export function createFeed(view: () => View): (call: Call) => AsyncIterable<Buff
     return made.event;
   }
 
+  /** A feed begins with the present. */
   function open(): void {
     openFeeds += 1;
+    latest = undefined;
     timer ??= setInterval(onInterval, INTERVAL_MS);
   }
 
@@ -51,7 +53,7 @@ export function createFeed(view: () => View): (call: Call) => AsyncIterable<Buff
     openFeeds -= 1;
     if (openFeeds > 0) return;
     clearInterval(timer);
-    timer = latest = made = undefined;
+    timer = made = undefined;
   }
 
   /** The next event is made when the client has taken the one before: a slow client misses views. */

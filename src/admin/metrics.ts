@@ -60,6 +60,11 @@ export function isFailed(outcome: TryFacts['outcome']): boolean {
   return (FAILED as readonly string[]).includes(outcome);
 }
 
+/** Returns true for a request that a limit of its own client refused: no provider was asked. */
+export function isOverOwnLimit({ limit, outcome, reason = '' }: RequestFacts): boolean {
+  return outcome === 'rate_limited' && limit !== undefined && reason.startsWith('client');
+}
+
 /** Returns false for a provider that got no request, because of its open circuit or its limit. */
 export function isSent(outcome: TryFacts['outcome']): boolean {
   return outcome !== 'circuit_open' && outcome !== 'limit';

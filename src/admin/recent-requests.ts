@@ -3,7 +3,7 @@
 import { redactFacts } from '../lib/log.ts';
 import type { FinishedRequest, RequestFacts } from '../request/facts.ts';
 import type { Redactor } from '../lib/secrets.ts';
-import { isFailed } from './metrics.ts';
+import { isFailed, isOverOwnLimit } from './metrics.ts';
 
 const MAX_REQUESTS = 200;
 
@@ -31,7 +31,8 @@ export class RecentRequests {
     this.#requests.push({ number: this.#total, request });
     if (this.#requests.length <= MAX_REQUESTS) return;
     const oldest = this.#requests.shift()!;
-    if (isFailed(oldest.request.facts.outcome)) this.#failures.push(oldest);
+    const { facts } = oldest.request;
+    if (isFailed(facts.outcome) && !isOverOwnLimit(facts)) this.#failures.push(oldest);
     if (this.#failures.length > MAX_REQUESTS) this.#failures.shift();
   }
 

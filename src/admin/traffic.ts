@@ -4,7 +4,7 @@ import type { FinishedRequest } from '../request/facts.ts';
 import type { TryFacts } from '../request/record.ts';
 import { StepCounts } from '../policy/watch.ts';
 import { OTHER, type ModelSet } from './labels.ts';
-import { FIRST_TOKEN_BOUNDS, firstTokenMsOf, isFailed, isSent } from './metrics.ts';
+import { FIRST_TOKEN_BOUNDS, firstTokenMsOf, isFailed, isOverOwnLimit, isSent } from './metrics.ts';
 import { bucketOf, quantile } from './series.ts';
 
 const STEP_MS = 10_000;
@@ -15,18 +15,24 @@ const MIN_FIRST_TOKENS = 10;
 /** Clients that come later are `other`. */
 const MAX_CLIENTS = 500;
 /** The names of the first places of a row; the others are the buckets of its first-token times. */
-const COUNTS = ['requests', 'failed', 'rejected', 'client_closed'] as const;
+const COUNTS = ['requests', 'failed', 'rejected', 'limited', 'client_closed'] as const;
+type Count = (typeof COUNTS)[number];
+
+/** Returns the count, besides `requests`, of what ended with this outcome; undefined for an answer. */
+function countOf(outcome: TryFacts['outcome']): Count | undefined {
+  if (isFailed(outcome)) return 'failed';
+  if (outcome === 'client_closed') return outcome;
+  return outcome === 'ok' ? undefined : 'rejected';
+}
 
 class Row extends StepCounts {
   constructor() {
     super(STEPS, COUNTS.length + FIRST_TOKEN_BOUNDS.length + 1);
   }
 
-  addOutcome(step: number, outcome: TryFacts['outcome']): void {
+  addEnd(step: number, count: Count | undefined): void {
     this.add(step, COUNTS.indexOf('requests'));
-    if (isFailed(outcome)) this.add(step, COUNTS.indexOf('failed'));
-    else if (outcome === 'client_closed') this.add(step, COUNTS.indexOf(outcome));
-    else if (outcome !== 'ok') this.add(step, COUNTS.indexOf('rejected'));
+    if (count !== undefined) this.add(step, COUNTS.indexOf(count));
   }
 
   addFirstToken(step: number, ms: number | undefined): void {
@@ -37,12 +43,17 @@ class Row extends StepCounts {
   /** Returns the sums that are not 0, and the percentiles of first tokens in milliseconds, of `minTimes` or more. */
   report(step: number, steps?: number, minTimes = 1) {
     const sums = this.sums(step, steps);
-    const report: Partial<Record<(typeof COUNTS)[number] | 'p50' | 'p95', number>> = {};
+    const report: Partial<Record<Count | 'p50' | 'p95', number>> = {};
     for (const [place, name] of COUNTS.entries()) report[name] = sums[place] || undefined;
     const times = sums.subarray(COUNTS.length);
     if (times.reduce((sum, inBucket) => sum + inBucket) < minTimes) return report;
     const msOf = (share: number) => Math.round(1000 * quantile(share, FIRST_TOKEN_BOUNDS, times));
     return { ...report, p50: msOf(0.5), p95: msOf(0.95) };
+  }
+
+  /** Returns the counts of the last minute that are not 0. */
+  minute(step: number) {
+    return this.report(step, MINUTE_STEPS, Infinity);
   }
 }
 
@@ -51,6 +62,8 @@ export class Traffic {
   readonly #providers = new Map<string, Row>();
   readonly #models = new Map<string, Row>();
   readonly #clients = new Map<string, Row>();
+  /** The limit that refused a client last, how full it was, and when the first refusal was. */
+  readonly #overLimit = new Map<string, { limit: string; readonly since: string }>();
   readonly #nowMs: () => number;
 
   /** `nowMs` returns milliseconds since the epoch, and never less than before. */
@@ -63,20 +76,40 @@ export class Traffic {
     const step = this.#step();
     const { outcome, provider, status, tries = [] } = request.facts;
     const isRefused = status === 401 && tries.length === 0;
-    const name = request.facts.client ?? (isRefused ? 'no valid key' : 'without a name');
-    const isRoom = this.#clients.has(name) || this.#clients.size < MAX_CLIENTS;
+    const named = request.facts.client ?? (isRefused ? 'no valid key' : 'without a name');
+    const isRoom = this.#clients.has(named) || this.#clients.size < MAX_CLIENTS;
+    const name = isRoom ? named : OTHER;
     const firstTokenMs = firstTokenMsOf(request);
-    const client = rowOf(this.#clients, isRoom ? name : OTHER);
+    const client = rowOf(this.#clients, name);
+    const isLimited = isOverOwnLimit(request.facts);
+    if (isLimited) this.#addRefusal(name, client.minute(step), request.facts.limit!);
+    const count = isLimited ? 'limited' : countOf(outcome);
     for (const row of [this.#all, client, model && rowOf(this.#models, model.name)]) {
-      row?.addOutcome(step, outcome);
+      row?.addEnd(step, count);
       row?.addFirstToken(step, firstTokenMs);
     }
     if (provider !== undefined) rowOf(this.#providers, provider).addFirstToken(step, firstTokenMs);
     for (const one of tries) {
       // What the gateway itself could not do is on no provider's account.
       const isProviders = isSent(one.outcome) && one.outcome !== 'internal_error';
-      if (isProviders) rowOf(this.#providers, one.provider).addOutcome(step, one.outcome);
+      if (isProviders) rowOf(this.#providers, one.provider).addEnd(step, countOf(one.outcome));
     }
+  }
+
+  /** Takes the counts of the client's last minute: after a minute without a refusal the refusals begin anew. */
+  #addRefusal(client: string, { limited }: { readonly limited?: number }, limit: string): void {
+    const known = limited ? this.#overLimit.get(client) : undefined;
+    if (known) known.limit = limit;
+    else this.#overLimit.set(client, { limit, since: new Date(Date.now()).toISOString() });
+  }
+
+  /** Returns the clients' rows; a client that was refused in the last minute has its limit, too. */
+  #reportClients(step: number) {
+    return Array.from(this.#clients, ([name, row]) => {
+      const { limited, requests } = row.minute(step);
+      const overLimit = limited ? { ...this.#overLimit.get(name)!, limited, requests } : undefined;
+      return [name, { ...row.report(step), overLimit }] as const;
+    });
   }
 
   /** Returns a provider's median times to the first token: of the last minute, and of the time before. */
@@ -89,19 +122,25 @@ export class Traffic {
     };
   }
 
-  /** Returns the sums of each row, and of all requests in the last minute and in each step that has some, by its number. */
+  /**
+   * Returns the sums of each row, of all requests in the last minute, and of each step that has some, by its number. A
+   * provider's row has the counts of its last minute.
+   */
   report() {
     const step = this.#step();
-    const reports = (rows: Map<string, Row>) =>
-      Object.fromEntries(Array.from(rows, ([key, row]) => [key, row.report(step)]));
+    const models = Array.from(this.#models, ([name, row]) => [name, row.report(step)] as const);
+    const providers = Array.from(
+      this.#providers,
+      ([id, row]) => [id, { ...row.report(step), minute: row.minute(step) }] as const,
+    );
     const latest = Array.from({ length: STEPS }, (_, at) => step - at);
     const steps = latest.map((at) => [at, this.#all.report(at, 1)] as const);
     return {
       all: this.#all.report(step),
-      minute: this.#all.report(step, MINUTE_STEPS),
-      providers: reports(this.#providers),
-      models: reports(this.#models),
-      clients: reports(this.#clients),
+      minute: this.#all.minute(step),
+      providers: Object.fromEntries(providers),
+      models: Object.fromEntries(models),
+      clients: Object.fromEntries(this.#reportClients(step)),
       step,
       steps: Object.fromEntries(steps.filter(([, { requests }]) => requests)),
     };

@@ -110,7 +110,12 @@ const BUSY_PROVIDERS = {
     ...sums(2210, { p50: 96, failed: 66 }),
     keptAway: [{ until: at(24) }],
   }),
-  ollama: provider({ ...sums(77, { p50: 1204 }), inFlight: 1, oldestSeconds: 4 }),
+  ollama: provider({
+    ...sums(77, { p50: 1204 }),
+    minute: { requests: 9 },
+    inFlight: 1,
+    oldestSeconds: 4,
+  }),
   xai: provider({
     ...sums(31, { failed: 31 }),
   }),

@@ -89,6 +89,7 @@ browserTest(
     const page = await open(feed.url);
     await shows(page, '#tile-requests-note', '9 in flight');
     await shows(page, '#tile-failed-note', /^of \d+$/);
+    await shows(page, '#verdict', /Requests fail.*4 incidents/);
     await shows(page, '#tile-p50-note', 'p95 1,164, 15 minutes');
     // Those that fail come first, then those with the most traffic.
     const [openai, groq, xai, ollama, bolt, mistral] = (await rowsOf(page, 'providers')).map(
@@ -342,6 +343,115 @@ browserTest(
   },
 );
 
+/** Returns whether the verdict has no colour of its own, the colour of the tab's icon, and its title. */
+async function coloursOf(page: Page): Promise<unknown> {
+  return page.evaluate(`(() => {
+    const colourOf = (selector) => getComputedStyle(document.querySelector(selector)).color;
+    const icon = decodeURIComponent(document.querySelector('#icon').href);
+    const isGrey = colourOf('#verdict strong') === colourOf('.note');
+    return [isGrey, /#[0-9a-f]{6}/.exec(icon)[0], document.title];
+  })()`);
+}
+
+browserTest(
+  'a page that a translator has rewritten goes on, and leaves what it did not make alone',
+  async (t, open) => {
+    const feed = await startFeed(t);
+    feed.view = SITUATIONS['busy']!;
+    const page = await open(feed.url);
+    await shows(page, '#tile-requests-note', '9 in flight');
+    // As browsers do it: each text node is replaced, and extensions add nodes of their own.
+    await page.evaluate(`
+      const texts = [];
+      const walker = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT);
+      while (walker.nextNode()) texts.push(walker.currentNode);
+      for (const text of texts) {
+        const font = document.createElement('font');
+        font.append('\u00fcbersetzt');
+        text.replaceWith(font);
+      }
+      for (const id of ['requests', 'incidents', 'tiles']) {
+        const added = document.createElement('i');
+        added.className = 'added';
+        document.getElementById(id).prepend(added);
+      }
+    `);
+    feed.send({ figures: { gateway_requests_in_flight: 8 }, requests: requestsByNumber(1) });
+    await shows(page, '#tile-requests-note', '8 in flight');
+    await shows(page, CAPTION, '10 of 201');
+    assert.equal(await page.locator('.added').count(), 3);
+    const kept = { incidents: [], minute: { requests: 5 } };
+    feed.send(kept);
+    await shows(page, '#verdict', 'All well');
+    assert.equal(await page.locator('html[translate=no]').count(), 1);
+  },
+);
+
+browserTest(
+  'the tab of a hidden page tells of a lost connection and of incidents',
+  async (t, open) => {
+    const feed = await startFeed(t);
+    feed.view = idleView({ providers: { p: provider() } });
+    const page = await open(feed.url, { losesConnection: true });
+    await shows(page, '#verdict', 'No traffic');
+    // A hidden page gets no frames.
+    await page.evaluate('requestAnimationFrame = () => 0');
+    feed.send({ incidents: [incident('errors', 5, { provider: 'p' })] });
+    await page.waitForFunction('document.title === "(1) inference-gateway gw-1"');
+    feed.refuseWith = 503;
+    feed.cut();
+    await page.waitForFunction('document.title === "\u2013 inference-gateway gw-1"');
+  },
+);
+
+browserTest('the first words follow the last minute, and never say more', async (t, open) => {
+  const feed = await startFeed(t);
+  const failing = provider({ requests: 214, failed: 5, minute: { requests: 214, failed: 5 } });
+  const well = provider({ requests: 80, minute: { requests: 80 } });
+  feed.view = idleView({
+    providers: { openai: failing, groq: well, bolt: provider({ requests: 9, failed: 9 }) },
+    minute: { requests: 389, failed: 7, limited: 38 },
+    all: { requests: 389, failed: 7 },
+    clients: {
+      ci: {
+        requests: 98,
+        limited: 38,
+        overLimit: {
+          limit: 'clients.ci.max_concurrent_requests: 5 of 5',
+          limited: 38,
+          requests: 98,
+          since: at(-120),
+        },
+      },
+    },
+  });
+  const page = await open(feed.url);
+  await shows(page, '#verdict', /7 of 351 requests failed.*2 % of the last minute.*openai 5/);
+  await shows(
+    page,
+    '#incidents',
+    'ci: at its own limit since 10:13:30 (clients.ci.max_concurrent_requests: 5 of 5). 38 of 98 requests of the last minute refused, and no provider asked.',
+  );
+  await shows(page, '#tile-failed-note', 'of 351, 38 more refused by limits of clients');
+  const states = (await rowsOf(page, 'providers')).map(([id, state]) => [id, state]);
+  assert.deepEqual(states, [
+    ['openai', '5 of 214 failed\nlast minute'],
+    ['bolt', 'Not asked in the last minute'],
+    ['groq', 'Good'],
+  ]);
+  assert.equal(await page.title(), 'inference-gateway gw-1');
+  await screenshot(page, 'amber-1280-light');
+  await assertAccessible(page);
+  for (const [minute, words] of [
+    [{ requests: 389, failed: 3, limited: null }, 'All well'],
+    [{ requests: null, failed: null }, 'No traffic'],
+    [{ requests: 31, rejected: 31 }, '31 of 31 requests rejected'],
+  ] as const) {
+    feed.send({ minute });
+    await shows(page, '#verdict', words);
+  }
+});
+
 browserTest(
   'a lost connection is told, and made again after cuts and HTTP errors',
   async (t, open) => {
@@ -364,11 +474,18 @@ browserTest(
     feed.refuseWith = 503;
     const before = feed.connections;
     feed.cut();
-    const lost = 'Connection lost, retrying. The figures are as of 10:15:30.';
-    await shows(page, '#connection', lost);
+    await shows(page, '#connection', 'No data since 10:15:30');
+    await shows(page, '#verdict', 'Connection lost');
+    await shows(page, '#verdict', 'Everything below is as of 10:15:30');
+    await shows(page, '#providers', 'as of 10:15:30: Good');
+    assert.deepEqual(await coloursOf(page), [true, '#868e9c', '– inference-gateway gw-1']);
+    await screenshot(page, 'lost-1280-light');
+    await assertAccessible(page);
     await until(() => feed.connections >= before + 2);
     feed.refuseWith = undefined;
     await shows(page, '#connection', 'Live');
+    await shows(page, '#verdict', 'Requests fail');
+    assert.deepEqual(await coloursOf(page), [false, '#4a7dff', '(4) inference-gateway gw-1']);
   },
 );
 

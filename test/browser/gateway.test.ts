@@ -211,7 +211,7 @@ browserTest(
     await shows(page, '#connection', 'Draining');
     stream.leave();
     await gateway.program.exit;
-    await shows(page, '#connection', 'Connection lost');
+    await shows(page, '#connection', 'No data since');
     await gateway.restart('SIGKILL');
     await shows(page, '#connection', 'Live');
     await page.locator('#requests-empty').waitFor({ state: 'visible' });

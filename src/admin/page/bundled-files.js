@@ -9,7 +9,8 @@ import incidents from './incidents.js' with { type: 'text' };
 import html from './page.html' with { type: 'text' };
 import requests from './requests.js' with { type: 'text' };
 import style from './style.css' with { type: 'text' };
+import verdict from './verdict.js' with { type: 'text' };
 
 export { html, style };
 /** In the order of their imports. */
-export const scripts = [dom, incidents, overview, requests, feed];
+export const scripts = [dom, incidents, verdict, overview, requests, feed];

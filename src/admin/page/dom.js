@@ -83,10 +83,12 @@ function update(node, before, { attributes, children }) {
 
 /**
  * Makes the children of an element these, and touches only what differs: focus, selection and scroll position stay.
- * Texts become text nodes: nothing from the feed is parsed as markup.
+ * Texts become text nodes: nothing from the feed is parsed as markup. Nodes of extensions and translators stay where
+ * they are. Returns whether there is any child.
  */
 function patch(parent, children) {
-  const known = new Map(Array.from(parent.childNodes, (node) => [drawn.get(node).key, node]));
+  const own = Array.from(parent.childNodes).filter((node) => drawn.has(node));
+  const known = new Map(own.map((node) => [drawn.get(node).key, node]));
   const nodes = new Set();
   for (const [index, child] of children.entries()) {
     if (child === undefined || child === false || child === '') continue;
@@ -101,18 +103,23 @@ function patch(parent, children) {
     else node.data = visible(child);
   }
   // A node that is moved loses the focus: those that go make room first.
-  for (const node of Array.from(parent.childNodes)) if (!nodes.has(node)) node.remove();
-  let next = parent.firstChild;
+  for (const node of own) if (!nodes.has(node)) node.remove();
+  const ownFrom = (node) => {
+    while (node && !drawn.has(node)) node = node.nextSibling;
+    return node;
+  };
+  let next = ownFrom(parent.firstChild);
   for (const node of nodes) {
-    if (node === next) next = node.nextSibling;
+    if (node === next) next = ownFrom(node.nextSibling);
     else parent.insertBefore(node, next);
   }
+  return nodes.size > 0;
 }
 
 /** Fills a place of the document, and hides it if there is nothing in it. */
 export function fill(id, ...children) {
-  patch(byId(id), children.flat(Infinity));
-  byId(id).toggleAttribute('hidden', byId(id).firstChild === null);
+  const isFilled = patch(byId(id), children.flat(Infinity));
+  byId(id).toggleAttribute('hidden', !isFilled);
 }
 
 /** Icon and colour, of the kinds `good`, `warn`, `bad` and `off`, repeat the words. */

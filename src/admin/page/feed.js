@@ -11,12 +11,16 @@ import {
   visible,
   withIcon,
 } from './dom.js';
-import { drawIncidents, phrasesOf } from './incidents.js';
+import { drawIncidents, lastingOf, phrasesOf } from './incidents.js';
 import { drawTables, drawTiles } from './overview.js';
 import { drawRequests, forgetRequests } from './requests.js';
+import { drawVerdict } from './verdict.js';
 
 const RETRY_MS = 2000;
 const MAX_SILENCE_MS = 15_000;
+/** The colour of the tab's icon, as it stands in its address: live, and without a connection. */
+const ICON_COLOUR = /%23\w{6}/;
+const ICON_COLOURS = ['%234a7dff', '%23868e9c'];
 
 /** @type {EventSource} */
 let source;
@@ -27,10 +31,25 @@ let isConnected;
 let isScheduled = false;
 let timer = 0;
 
-/** Draws once for all that happens until the next frame. */
+/** Draws once for all that happens until the next frame. A hidden page has no frames, but its tab is seen. */
 function schedule() {
+  drawTab();
   if (!isScheduled) requestAnimationFrame(draw);
   isScheduled = true;
+}
+
+/** Draws the tab's title and icon, and takes the colour from the page without a connection. */
+function drawTab() {
+  const isLost = isConnected === false;
+  document.documentElement.classList.toggle('lost', isLost);
+  const icon = byId('icon');
+  const href = icon.href.replace(ICON_COLOUR, ICON_COLOURS[Number(isLost)]);
+  if (icon.href !== href) icon.href = href;
+  const count = state === null ? 0 : lastingOf(state).length;
+  const mark = isLost ? '– ' : count > 0 && '(' + count + ') ';
+  const host = state !== null && ' ' + state.settings.host;
+  const title = [mark, 'inference-gateway', host].filter(Boolean).join('');
+  if (document.title !== title) document.title = title;
 }
 
 function draw() {
@@ -44,9 +63,12 @@ function draw() {
   const load = cpu !== undefined && 'CPU ' + cpu + ' %';
   const about = [host, version, 'Node ' + node, up, memory, load];
   fill('about', about.filter(Boolean).join(' · '));
-  drawIncidents(state);
-  drawTiles(state);
-  drawTables(state);
+  // Without a connection each state says of when it is.
+  const shown = isConnected ? state : { ...state, asOf: formatTime(state.now) };
+  drawVerdict(shown);
+  drawIncidents(shown);
+  drawTiles(shown);
+  drawTables(shown);
   drawRequests(state);
   fill(
     'warnings',
@@ -55,11 +77,10 @@ function draw() {
 }
 
 function describeConnection() {
-  const lost = 'Connection lost, retrying.';
-  if (state === null) return isConnected === false ? withIcon('bad', lost) : 'Connecting';
-  if (!isConnected) {
-    return withIcon('bad', lost + ' The figures are as of ' + formatTime(state.now) + '.');
+  if (state === null) {
+    return isConnected === false ? withIcon('off', 'Connection lost, retrying.') : 'Connecting';
   }
+  if (!isConnected) return withIcon('off', 'No data since ' + formatTime(state.now));
   return state.draining ? withIcon('warn', 'Draining, before it stops') : withIcon('good', 'Live');
 }
 

@@ -1,6 +1,6 @@
 /** What is wrong, and what has been, in a sentence for each incident: the facts of the log's lines. */
 
-import { byId, clip, fill, formatDay, formatDuration, formatNumber, h, withIcon } from './dom.js';
+import { byId, clip, fill, formatDay, formatDuration, formatNumber, h } from './dom.js';
 
 const WORDS = {
   unreachable: 'no connection',
@@ -26,7 +26,7 @@ const phraseOf = (one) =>
   clip([one.provider ?? 'gateway', one.model].filter(Boolean).join('/')) + ': ' + wordsOf(one);
 
 /** Requests fail, or nothing can be asked: a provider whose work others do is a warning only. */
-function iconOf({ kind, hit = [], ended }) {
+export function iconOf({ kind, hit = [], ended }) {
   if (ended) return 'off';
   const isBad = ['descriptors', 'memory'].includes(kind) || hit.some(({ failed }) => failed > 0);
   return isBad ? 'bad' : 'warn';
@@ -66,36 +66,45 @@ const sumOfHits = ({ hit = [] }) =>
   hit.reduce((sum, { failed, answered }) => sum + failed + answered, 0);
 
 /** Returns those that last, the worst first. */
-const lastingOf = ({ incidents }) =>
+export const lastingOf = ({ incidents }) =>
   incidents
     .filter(({ ended }) => !ended)
     .toSorted((a, b) => iconOf(a).localeCompare(iconOf(b)) || sumOfHits(b) - sumOfHits(a));
 
-/** Describes those that last at a provider. */
+/** Returns the icons and the words of those that last at a provider. */
 export const statesOf = (id, state) =>
   lastingOf(state)
     .filter(({ provider }) => provider === id)
-    .map((one) =>
-      withIcon(iconOf(one), clip([one.model, wordsOf(one)].filter(Boolean).join(': '))),
-    );
+    .map((one) => [iconOf(one), clip([one.model, wordsOf(one)].filter(Boolean).join(': '))]);
 
 /** Returns a phrase for each that lasts: what a screen reader is told when they change. */
 export const phrasesOf = (state) => lastingOf(state).map(phraseOf);
 
-/** Draws them, and counts those that last in the title. */
+/** Describes a client that its own limit has refused in the last minute: it is no incident. */
+function overLimitItem([name, { overLimit }], now) {
+  const { limit, limited, requests, since } = overLimit;
+  const share = formatNumber(limited) + ' of ' + formatNumber(requests);
+  const first = clip(name) + ': at its own limit since ' + formatDay(since, now);
+  const rest = share + ' requests of the last minute refused, and no provider asked.';
+  return h('li', h('strong.icon.warn', first + inBrackets(clip(limit)) + '.'), ' ', rest);
+}
+
+/** Returns the clients, by their names, that their own limits have refused in the last minute. */
+export const overLimitOf = ({ clients }) =>
+  Object.entries(clients)
+    .filter(([, { overLimit }]) => overLimit)
+    .toSorted(([, a], [, b]) => b.overLimit.limited - a.overLimit.limited);
+
+/** Draws them, and below them the clients at their own limits. */
 export function drawIncidents(state) {
-  const { now, incidents, settings } = state;
+  const { now, incidents } = state;
   const item = (one) => {
     const [first, ...rest] = sentencesOf(one, now);
     return h('li', h('strong.icon.' + iconOf(one), first), ' ', rest.join(' '));
   };
-  const lasting = lastingOf(state);
   const ended = incidents.filter((one) => one.ended);
-  const well = lasting.length === 0 && h('li', withIcon('good', 'Nothing is wrong now.'));
-  fill('incidents', well, lasting.map(item));
+  const overLimit = overLimitOf(state).map((one) => overLimitItem(one, now));
+  fill('incidents', lastingOf(state).map(item), overLimit);
   fill('ended', ended.map(item));
   byId('over').toggleAttribute('hidden', ended.length === 0);
-  const count = lasting.length > 0 ? '(' + lasting.length + ') ' : '';
-  const title = count + 'inference-gateway ' + settings.host;
-  if (document.title !== title) document.title = title;
 }

@@ -13,13 +13,14 @@ import {
   withIcon,
 } from './dom.js';
 import { statesOf } from './incidents.js';
+import { figuresOf, judge, servedOf } from './verdict.js';
 
 const CHART_HEIGHT = 32;
 const STEPS = 90;
 const STEP_MS = 10_000;
 
 /** Describes a figure, a note, and a chart: a bar for what each step has of this name. */
-function tile({ step, steps }, { name, title, value, note }) {
+function tile({ step, steps }, { name, title, value, note, kind = '' }) {
   const id = 'tile-' + name;
   const first = step - STEPS + 1;
   const values = Array.from({ length: STEPS }, (_, at) => steps[first + at]?.[name] ?? 0);
@@ -33,7 +34,7 @@ function tile({ step, steps }, { name, title, value, note }) {
   return h(
     'div.box.tile',
     h('dt', title),
-    h('dd.value', { id }, formatNumber(value)),
+    h('dd.value.' + kind, { id }, formatNumber(value)),
     h('dd.note', { id: id + '-note' }, note),
     h(
       'dd.chart',
@@ -47,13 +48,16 @@ function tile({ step, steps }, { name, title, value, note }) {
 /** Draws the tiles. */
 export function drawTiles(state) {
   const { all, figures, minute } = state;
-  const { requests = 0, failed = 0 } = minute;
+  const { requests = 0, failed = 0, limited = 0 } = minute;
   const inFlight = formatNumber(figures.gateway_requests_in_flight) + ' in flight';
-  const ofAll = 'of ' + formatNumber(requests);
+  const refused =
+    limited > 0 && ', ' + formatNumber(limited) + ' more refused by limits of clients';
+  const ofAll = ['of ' + formatNumber(servedOf(minute)), refused].filter(Boolean).join('');
+  const kind = judge(minute).end === 'failed' ? 'warn' : '';
   const tail = all.p95 ? 'p95 ' + formatNumber(all.p95) + ', 15 minutes' : 'none yet';
   const tiles = [
     { name: 'requests', title: 'Requests, last minute', value: requests, note: inFlight },
-    { name: 'failed', title: 'Failed, last minute', value: failed, note: ofAll },
+    { name: 'failed', title: 'Failed, last minute', value: failed, note: ofAll, kind },
     { name: 'p50', title: 'First token p50, ms', value: all.p50, note: tail },
   ];
   fill(
@@ -62,14 +66,22 @@ export function drawTiles(state) {
   );
 }
 
-function stateCell({ states, skipped, requests, keptAway = [] }) {
-  const quiet = requests > 0 ? withIcon('good', 'Good') : withIcon('off', 'Not asked');
-  const usual = skipped === undefined ? quiet : withIcon('off', 'Skipped');
-  const shown = (states.length > 0 ? states : [usual]).map((one) => h('div', one));
+/** The state now: incidents, or what the last minute was like. */
+function stateCell({ asOf, states, skipped, requests, minute = {}, keptAway = [] }) {
+  const judged = judge(minute);
+  const notAsked = requests > 0 ? 'Not asked in the last minute' : 'Not asked';
+  const quiet = [judged.kind, judged.kind === 'good' ? 'Good' : notAsked];
+  const usual = skipped === undefined ? quiet : ['off', 'Skipped'];
+  const figures = judged.kind === 'warn' && [['warn', figuresOf(judged)]];
+  const told = states.length > 0 ? states : figures || [usual];
+  const shown = told.map(([kind, text]) =>
+    h('div', asOf ? withIcon('off', 'as of ' + asOf + ': ' + text) : withIcon(kind, text)),
+  );
   const away = keptAway.map(({ model, until }) =>
     [model && clip(model), 'kept away until ' + formatTime(until)].filter(Boolean).join(' '),
   );
-  return [shown, skipped, ...away];
+  const period = told === figures && 'last minute';
+  return [shown, period, skipped, ...away];
 }
 
 /** The oldest request is of interest once it is old. */
@@ -85,9 +97,12 @@ const limitsCell = ({ limits = [] }) =>
     return limit.replace('client_', '') + ' ' + share;
   });
 
+/** Colour is for what has failed. */
+const failedCell = ({ failed }) => failed && h('span.warn', formatNumber(failed));
+
 /** The end of a request; together with those that are `ok` they are all. */
 const endColumns = [
-  ['Failed', 'number', 'failed'],
+  ['Failed', 'number', failedCell],
   ['Rejected', 'number', 'rejected'],
   ['Client left', 'number rest', 'client_closed'],
 ];
@@ -115,6 +130,7 @@ const COLUMNS = {
     ['Client', '', 'id'],
     ['Requests', 'number', 'requests'],
     ...endColumns,
+    ['Over its limit', 'number rest', 'limited'],
     ['Limits used', 'wrap rest', limitsCell],
   ],
 };
@@ -134,7 +150,8 @@ export function drawTables(state) {
   for (const [title, columns] of Object.entries(COLUMNS)) {
     const name = title.toLowerCase();
     const rows = Object.entries(state[name]).map(([id, row]) => {
-      return { id, ...row, states: name === 'providers' ? statesOf(id, state) : [] };
+      const states = name === 'providers' ? statesOf(id, state) : [];
+      return { id, ...row, states, asOf: state.asOf };
     });
     const sorted = rows.toSorted(
       (a, b) =>

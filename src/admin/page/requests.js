@@ -19,10 +19,17 @@ let listed = [];
 /** The numbers of the requests whose details are open. */
 const open = new Set();
 
-const outcomeCell = ({ outcome }) => withIcon(OUTCOME_ICONS[outcome] ?? 'bad', clip(outcome));
+/** A request that a limit of its own client refused has not failed. */
+const isOverOwnLimit = ({ limit, reason = '' }) =>
+  limit !== undefined && reason.startsWith('client');
+const iconOfEnd = (request) =>
+  isOverOwnLimit(request) ? 'warn' : (OUTCOME_ICONS[request.outcome] ?? 'bad');
+const outcomeCell = (request) => withIcon(iconOfEnd(request), clip(request.outcome));
 /** The cause of a failure stands in the last try that has one, if not on the line. */
-const causeOf = ({ cause, outcome, reason, tries = [] }) =>
-  outcome === 'ok' ? '' : (cause ?? tries.findLast((one) => one.cause)?.cause ?? reason ?? '');
+const causeOf = ({ cause, limit, outcome, reason, tries = [] }) =>
+  outcome === 'ok'
+    ? ''
+    : (cause ?? tries.findLast((one) => one.cause)?.cause ?? limit ?? reason ?? '');
 const statusColumn = ['Status', 'number', 'status'];
 const durationColumn = ['Duration, ms', 'number', 'duration_ms'];
 const listColumns = [
@@ -89,7 +96,7 @@ function requestRows(request) {
 /** Returns true if the request has each of the words: `failed ci` are the failures of a client. */
 function hasWords(request, words) {
   const { client, model, outcome, request_id, trace_id } = request;
-  const failed = OUTCOME_ICONS[outcome] === undefined && 'failed';
+  const failed = iconOfEnd(request) === 'bad' && 'failed';
   const texts = [failed, outcome, model, client, request_id, trace_id, ...providersOf(request)];
   const text = texts.filter(Boolean).join(' ').toLowerCase();
   return words.every((word) => text.includes(word));

@@ -1,0 +1,185 @@
+/** The first words of the page, from the views that the gateway's feed sends. */
+
+import assert from 'node:assert/strict';
+import { join } from 'node:path';
+import { test, type TestContext } from 'node:test';
+
+import { Traffic } from '../../src/admin/traffic.ts';
+import { openFeed } from '../support/feed.ts';
+import { chatBody, type TestGateway } from '../support/gateway.ts';
+import { ROOT } from '../support/process.ts';
+import { scenario } from '../support/scenario.ts';
+import { answerWell, sendJson } from '../support/upstream.ts';
+
+type Counts = Readonly<Record<string, number>>;
+
+// A module of the page, whose types nobody needs here.
+const { verdictOf, judge } = (await import(join(ROOT, 'src/admin/page/verdict.js'))) as {
+  verdictOf: (view: object) => (string | false)[];
+  judge: (counts: Counts) => { kind: string; count: number; total: number; end: string };
+};
+
+const TWO = '[clients.agents]\nkey = "agents-key-canary"\n[clients.web]\nkey = "web-key-canary"\n';
+
+/** A view with these counts of the last minute. */
+const view = (minute: Counts, more: object = {}) => {
+  return { minute, all: minute, incidents: [], clients: {}, providers: {}, ...more };
+};
+const told = (one: object) => verdictOf(one).filter(Boolean).join(' | ');
+const incident = (hit: object[] = []) => ({ kind: 'errors', provider: 'p', hit });
+
+test('all is well only if the last minute had requests of which under a hundredth failed', () => {
+  const cases: [counts: Counts, kind: string, figures?: string][] = [
+    [{}, 'off'],
+    [{ requests: 1 }, 'good'],
+    [{ requests: 200, failed: 1 }, 'good'],
+    [{ requests: 100, failed: 1 }, 'warn', '1 of 100 failed'],
+    [{ requests: 4, failed: 4 }, 'warn', '4 of 4 failed'],
+    // What a client's own limit refused is no part of either number.
+    [{ requests: 1204, limited: 942 }, 'good'],
+    [{ requests: 1204, limited: 942, failed: 2 }, 'good'],
+    [{ requests: 1204, limited: 942, failed: 3 }, 'warn', '3 of 262 failed'],
+    // Nothing was answered.
+    [{ requests: 31, rejected: 31 }, 'warn', '31 of 31 rejected'],
+    [{ requests: 31, limited: 31 }, 'warn', '31 of 31 refused'],
+    [{ requests: 9, client_closed: 5, rejected: 4 }, 'warn', '5 of 9 left by clients'],
+    [{ requests: 9, client_closed: 4, rejected: 4 }, 'good'],
+  ];
+  for (const [counts, kind, figures] of cases) {
+    const { count, total, end, ...judged } = judge(counts);
+    assert.equal(judged.kind, kind, JSON.stringify(counts));
+    assert.equal(end && `${count} of ${total} ${end}`, figures ?? '', JSON.stringify(counts));
+  }
+});
+
+test('the verdict is red, amber, grey or green, and below an incident it is figures', () => {
+  const good = { requests: 120 };
+  const failing = { providers: { q: { minute: { failed: 1 } }, p: { minute: { failed: 6 } } } };
+  const cases: [given: object, expected: string][] = [
+    [view(good), 'good | All well | 0 of 120 requests of the last minute failed.'],
+    [
+      view({ requests: 389, failed: 7 }, failing),
+      'warn | 7 of 389 requests failed | 1.8 % of the last minute. | Failed tries: p 6, q 1.',
+    ],
+    [
+      view({ requests: 9, failed: 4 }, { incidents: [incident([{ failed: 4 }])] }),
+      'bad | Requests fail | 4 of 9 requests of the last minute failed. | 1 incident.',
+    ],
+    [
+      view(good, { incidents: [incident([{ failed: 0, answered: 3 }]), incident()] }),
+      'warn | Other providers answer | 0 of 120 requests of the last minute failed. | 2 incidents.',
+    ],
+    [
+      view(good, { incidents: [incident()] }),
+      'warn | 1 incident | 0 of 120 requests of the last minute failed.',
+    ],
+    [
+      view({ requests: 9, failed: 4 }, { incidents: [{ kind: 'reload' }] }),
+      'warn | 4 of 9 requests failed | 44.4 % of the last minute. | 1 incident.',
+    ],
+    [
+      view(good, { incidents: [{ ...incident([{ failed: 3 }]), ended: 'x' }] }),
+      'good | All well | 0 of 120 requests of the last minute failed.',
+    ],
+    [view({}), 'off | No traffic | No request has ended in the last minute.'],
+    [
+      view({}, { all: { requests: 3, failed: 3 } }),
+      'off | No traffic | No request has ended in the last minute. | Of the last 15 minutes 3 of 3 failed.',
+    ],
+    [
+      view(good, { asOf: '10:14:44' }),
+      'off | Connection lost | Everything below is as of 10:14:44. Trying again every 2 s.',
+    ],
+  ];
+  for (const [given, expected] of cases) assert.equal(told(given), expected);
+});
+
+async function viewOf(t: TestContext, { adminPort }: TestGateway) {
+  const feed = await openFeed(t, adminPort);
+  const state = await feed.next('state');
+  feed.close();
+  // As the page has them: by their ids.
+  const byId = (rows: { id: string }[]) => Object.fromEntries(rows.map((row) => [row.id, row]));
+  return { ...state, providers: byId(state.providers), clients: byId(state.clients) };
+}
+
+test('four requests with a wrong key of the provider are figures: neither "All well" nor "Good"', async (t) => {
+  const { gateway } = await scenario(t, {
+    providers: {
+      p: (_, response) => sendJson(response, { error: { message: 'wrong key' } }, { status: 401 }),
+      q: answerWell,
+    },
+    more: '[admin]\nport = 0',
+  });
+  await gateway.chat(chatBody({ model: 'q/m' }));
+  // Two failures are no incident, whatever the threshold.
+  for (let at = 0; at < 2; at += 1) await gateway.chat(chatBody({ model: 'p/m' }));
+  const state = await viewOf(t, gateway);
+  assert.deepEqual(
+    told(state),
+    'warn | 2 of 3 requests failed | 66.7 % of the last minute. | Failed tries: p 2.',
+  );
+  assert.deepEqual(
+    [judge(state.providers.p.minute).kind, judge(state.providers.q.minute).kind],
+    ['warn', 'good'],
+  );
+});
+
+test('a client refused by its own limit is shown with the limit and how full it is, and is no failure of the gateway', async (t) => {
+  const limit = 'requests_per_minute = 3\n';
+  const { gateway } = await scenario(t, {
+    more: `${TWO.replace('[clients.web]', `${limit}[clients.web]`)}[admin]\nport = 0`,
+  });
+  const ask = async (client: string) =>
+    gateway.chat(chatBody(), { headers: { authorization: `Bearer ${client}-key-canary` } });
+  for (let at = 0; at < 10; at += 1) await ask('agents');
+  await ask('web');
+  const { minute, clients, ...state } = await viewOf(t, gateway);
+  assert.deepEqual([minute.failed, minute.limited, minute.requests], [undefined, 7, 11]);
+  const { since, ...overLimit } = clients.agents.overLimit;
+  assert.ok(Date.parse(since) > 0);
+  assert.deepEqual(overLimit, {
+    limit: 'clients.agents.requests_per_minute: no token left of 3, 3 come each minute',
+    limited: 7,
+    requests: 10,
+  });
+  assert.deepEqual([clients.agents.failed, clients.agents.limited], [undefined, 7]);
+  assert.equal(clients.web.overLimit, undefined);
+  assert.equal(
+    told({ minute, clients, ...state }),
+    'good | All well | 0 of 4 requests of the last minute failed. | 1 client refused by a limit of its own.',
+  );
+});
+
+test('refusals by a client\u2019s own limit have begun with the first one after a minute without one', (t) => {
+  let now = 1_700_000_000_000;
+  t.mock.method(Date, 'now', () => now);
+  const traffic = new Traffic(() => now);
+  const facts = { request_id: 'x', method: 'POST', path: '/', duration_ms: 1, bytes: 1 };
+  const since = (limit: string) => {
+    const refused = { outcome: 'rate_limited', reason: 'client_concurrency', client: 'a' } as const;
+    const request = { facts: { ...facts, ...refused, limit }, endedAtMs: now, durationMs: 1 };
+    traffic.add(request, undefined);
+    const { overLimit } = traffic.report().clients['a']!;
+    assert.equal(overLimit!.limit, limit);
+    return overLimit!.since;
+  };
+  const first = since('clients.a.max_concurrent_requests: 2 of 2');
+  now += 50_000;
+  assert.equal(since('clients.a.max_concurrent_requests: 3 of 3'), first);
+  now += 70_000;
+  assert.equal(traffic.report().clients['a']!.overLimit, undefined);
+  assert.ok(since('clients.a.max_concurrent_requests: 2 of 2') > first);
+});
+
+test('requests that a limit of the whole gateway refuses have failed', async (t) => {
+  const more = '[rate_limit]\nenabled = true\nrequests_per_second = 1\nburst_capacity = 1\n';
+  const { gateway } = await scenario(t, { more: `${more}[admin]\nport = 0` });
+  const statuses = await Promise.all(
+    Array.from({ length: 5 }, async () => gateway.chat(chatBody())),
+  );
+  const refused = statuses.filter(({ status }) => status === 429).length;
+  assert.ok(refused > 0);
+  const { minute } = await viewOf(t, gateway);
+  assert.deepEqual([minute.failed, minute.limited], [refused, undefined]);
+});
