@@ -41,7 +41,8 @@ export function createLimits(
   const bucket = (settings: Omit<Bucket, 'local'>): readonly Bucket[] => {
     const { name, rate, periodSeconds, capacity } = settings;
     if (rate === 0) return [];
-    const key = `${name} ${rate}/${capacity}`;
+    // The period: `clients.alice.requests_per_minute` may be a limit of alice or another client.
+    const key = `${name} ${rate}/${capacity}/${periodSeconds}`;
     const kept = former?.buckets.get(key);
     const local = kept ?? new TokenBucket(rate / periodSeconds, capacity);
     state.buckets.set(key, local);

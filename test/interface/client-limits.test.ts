@@ -191,6 +191,17 @@ test('of several limits that refuse, the answer names the one that lasts longest
   assert.deepEqual(await statuses('a'), [200]);
 });
 
+test('a client whose name is that of another client and its limit has a bucket of its own, over reloads too', async (t) => {
+  const { gateway, toml, as, statuses } = await start(t, { a: 'requests_per_minute = 2' });
+  const other = `${toml}[clients."a.requests_per_minute"]\nkey = "other"\n${bucket(2, 2)}`;
+  await gateway.reload(other);
+  await gateway.reload(`${other}# again\n`);
+  assert.deepEqual(await statuses('a', 'a', 'a', 'other', 'other'), [200, 200, 429, 200, 200]);
+  nowMs += 1000;
+  assert.equal((await gateway.chat(chatBody(), as('a'))).status, 429, 'one comes each 30 s');
+  assert.equal((await gateway.chat(chatBody(), as('other'))).status, 200);
+});
+
 test('what a provider\u2019s limit refuses takes nothing of requests_per_minute, and gives no tokens back', async (t) => {
   const more = `[rate_limit]\nenabled = true\n[rate_limit.providers.p]\n${bucket(1)}`;
   const counted = await start(t, { a: 'requests_per_minute = 2', more });
