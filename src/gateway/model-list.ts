@@ -117,7 +117,10 @@ export function createModelList(services: ModelListServices): Services['listMode
   };
 }
 
-/** Lists the models that are known of each provider, and then the aliases that lead to a registered one. */
+/**
+ * Lists the models that are known of each provider, and then the aliases that lead to a registered
+ * one. A model whose id is an alias is not listed, because its name leads to the alias's targets.
+ */
 function listEntries({ providers, config, modelLists }: ModelListServices) {
   const modelEntries = [...providers.values()].flatMap((provider) => {
     const { models, defaultModel } = provider;
@@ -134,7 +137,7 @@ function listEntries({ providers, config, modelLists }: ModelListServices) {
     const entry = byId.get(target) ?? toEntry(provider, target.slice(provider.id.length + 1));
     return { ...entry, id: alias };
   });
-  return [...modelEntries, ...aliasEntries];
+  return [...modelEntries.filter(({ id }) => !config.aliases.has(id)), ...aliasEntries];
 }
 
 /** The order of the first members is OpenAI's. What the settings say of a model wins over what its provider says. */

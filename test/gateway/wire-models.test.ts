@@ -209,6 +209,23 @@ const DETAILS = {
 };
 
 describe('what a provider says of a model', { concurrency: true }, () => {
+  test('names an alias once that is named as a listed model, with its first target; to a target that is named so the model leads', async (t) => {
+    const more = '[aliases]\n"p/a" = "q/b"\n"p/gone" = "openai/x"\nnick = "p/a"\n';
+    const p = { script: list([{ id: 'a', created: 1 }, { id: 'gone' }, { id: 'c' }]) };
+    const q = { script: list([{ id: 'b', created: 2 }]) };
+    const { gateway } = await scenario(t, { providers: { p, q }, more });
+    const entries = await entriesOf(gateway);
+    assert.deepEqual(
+      entries.map(({ id, created, owned_by }) => [id, created, owned_by]),
+      [
+        ['p/c', 0, 'p'],
+        ['q/b', 2, 'q'],
+        ['p/a', 2, 'q'],
+        ['nick', 1, 'p'],
+      ],
+    );
+  });
+
   test('passes as it is, for its first registered target for an alias: limits, modalities, prices and parameters, and nothing else', async (t) => {
     const { meta } = DETAILS;
     const others = { n_ctx: 1, description: 'x', root: '/srv', permission: [{}], status: 'ok' };
