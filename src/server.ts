@@ -79,10 +79,12 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
   process.on('SIGHUP', () => service.reload(() => read().config));
   const { host, reusePort } = config.server;
   await store?.connect();
-  const { port } = await server.listen(config.server.port, host, reusePort);
+  const listening = server.listen(config.server.port, host, reusePort);
+  const { port } = await listening.catch(listenerFailed('server', '--port'));
   const { admin } = config;
-  const listening = admin && service.admin?.listen(admin.port, admin.host);
-  const adminPort = (await listening)?.port;
+  const adminListening = admin && service.admin?.listen(admin.port, admin.host);
+  const adminAddress = await adminListening?.catch(listenerFailed('admin', 'GATEWAY_ADMIN_PORT'));
+  const adminPort = adminAddress?.port;
   if (server.isDraining) return;
   process.exitCode = 0;
   process.off('uncaughtException', failStart);
@@ -97,6 +99,16 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
   logger.log('info', 'started', startedLine(started));
   print(service.redact(describeStartup(started)), process.stderr);
   if (isDemo) print(demoInstructions(host, port), process.stderr);
+}
+
+/** Returns what throws why the listener of a section cannot listen, with the setting, and with what sets another port. */
+function listenerFailed(section: string, another: string): (error: Error) => never {
+  return (error: NodeJS.ErrnoException) => {
+    const isPort = error.code === 'EADDRINUSE' || error.code === 'EACCES';
+    const setting = `[${section}] ${isPort ? 'port' : 'host'}`;
+    const hint = isPort ? `; choose another port with ${another}` : '';
+    throw new Error(`${setting}: ${error.message}${hint}`, { cause: error });
+  };
 }
 
 /** Serves on when the reader of standard output or error has gone. SIGUSR1 would open the debugger's port. */

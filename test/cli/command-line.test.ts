@@ -313,13 +313,14 @@ gone = "xai/m"
     assert.ok(stderr().startsWith(atStart) && !stderr().includes('/nothing'));
     const args = ['--host', '127.0.0.1', '--port', `${port}`];
     const result = await runProgram(t, args);
-    assertRefused(result, 1, new RegExp(`address already in use 127\\.0\\.0\\.1:${port}\n`));
+    const inUse = `address already in use 127\\.0\\.0\\.1:${port}; choose another port with --port\n`;
+    assertRefused(result, 1, new RegExp(`^inference-gateway: \\[server\\] port: .*${inUse}$`));
     assert.equal(result.stderr.trimEnd().split('\n').length, 1);
   });
 
   test('on an address of another machine it says so in one line and exits 1', async (t) => {
     const result = await runProgram(t, ['--host', '192.0.2.1', '--port', '0']);
-    assertRefused(result, 1, /^inference-gateway: \S.*\n$/);
+    assertRefused(result, 1, /^inference-gateway: \[server\] host: .*192\.0\.2\.1.*\n$/);
   });
 
   test('--healthcheck exits 0 if the gateway runs', async (t) => {

@@ -361,11 +361,19 @@ describe('the process', { concurrency: 4 }, () => {
     const { port } = new URL((await startUpstream(t)).baseUrl);
     const nowhere = 'host = "no-such-host.invalid"';
     const admin = '[admin]\nkeys = ["key-of-the-operator"]\n';
-    const unresolved = /^inference-gateway: getaddrinfo \w+ no-such-host\.invalid\n$/;
+    const unresolved = (section: string) =>
+      new RegExp(
+        `^inference-gateway: \\[${section}\\] host: getaddrinfo \\w+ no-such-host\\.invalid\n$`,
+      );
     const rows: [toml: string, problem: RegExp][] = [
-      [`[admin]\nport = ${port}`, new RegExp(`EADDRINUSE: address already in use \\S+:${port}\n$`)],
-      [nowhere, unresolved],
-      [`${admin}port = 0\n${nowhere}`, unresolved],
+      [
+        `[admin]\nport = ${port}`,
+        new RegExp(
+          `^inference-gateway: \\[admin\\] port: .*address already in use \\S+:${port}; choose another port with GATEWAY_ADMIN_PORT\n$`,
+        ),
+      ],
+      [nowhere, unresolved('server')],
+      [`${admin}port = 0\n${nowhere}`, unresolved('admin')],
     ];
     for (const [toml, problem] of rows) {
       const host = toml === nowhere ? '' : 'host = "127.0.0.1"\n';
