@@ -187,12 +187,12 @@ function createOriginCheck({ host, trustedProxies }: Config['server']): (call: C
     const originHost = WEB_ORIGIN_HOST.exec(origin)?.[1] ?? '';
     if (WEB_ORIGIN.test(origin) && !isLoopback(originHost)) {
       throw invalidRequest(
-        'Origin must be a page on this machine, unless [server.auth] keys or [server] cors is set',
+        'Origin must be a page on this machine, unless [server.auth] keys, [clients] or [server] cors is set',
       );
     }
     if (isLocal && !isOwnHost(headers.host, host)) {
       throw invalidRequest(
-        'Host must be an address, localhost or [server] host, unless [server.auth] keys is set',
+        'Host must be an address, localhost or [server] host, unless [server.auth] keys, [clients] or [server] trusted_proxies is set',
       );
     }
   };

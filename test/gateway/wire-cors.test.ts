@@ -41,9 +41,12 @@ test('a page on another host is served with cors = true and with keys, and refus
     const gateway = await startGateway(t, { toml });
     assert.equal((await gateway.send('/v1/models', { headers })).status, 200, toml);
   }
+  const local = await startGateway(t, { toml: LOCAL });
+  const ofHost = refusal(/Host.*\[server\.auth\] keys, \[clients\] or \[server\] trusted_proxies/);
+  assertError(await local.send('/v1/models', { headers: { host: 'evil.example' } }), ofHost);
   for (const toml of [KEYS_OFF, TRUSTED_PROXY]) {
     const gateway = await startGateway(t, { toml });
-    const expected = refusal(/Origin.*\[server\.auth\] keys/);
+    const expected = refusal(/Origin.*\[server\.auth\] keys, \[clients\] or \[server\] cors/);
     assertError(await gateway.send('/v1/models', { headers }), expected);
   }
 });
