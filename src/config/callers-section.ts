@@ -45,7 +45,10 @@ export function checkCallerKeys(values: SettingValues): void {
   }
 }
 
-/** Returns all clients. Each has keys of its own, by which it is known. Warns of tokens that do not count. */
+/**
+ * Returns all clients. Each has keys of its own, by which it is known. Warns of `models` that can match nothing, and of tokens
+ * that do not count.
+ */
 export function readClients(
   values: SettingValues,
   aliases: ReadonlyMap<string, { readonly targets: readonly string[] }>,
@@ -63,6 +66,9 @@ export function readClients(
       ([alias, { targets }]) =>
         matches(pattern, alias) && targets.some((target) => target.startsWith(`${id}/`)),
     );
+  const leadsSomewhere = (pattern: string) =>
+    [...aliases.keys()].some((alias) => matches(pattern, alias)) ||
+    registered.some(({ id }) => leadsTo(pattern, id));
   const names = values.sectionsBelow('clients');
   if (names.length > 0 && !enabled) {
     values.problem('clients', 'clients have no effect while server.auth.enabled is false');
@@ -82,9 +88,14 @@ export function readClients(
       taken.add(text);
     }
     for (const model of models ?? []) {
-      if (/^[^*]+\*?$|^\*$/.test(model)) continue;
-      const text = 'expected a name, in which "*" may only be the end';
-      values.problem(`${path}.models`, `"${values.asWritten(model)}": ${text}`);
+      const shown = `"${values.asWritten(model)}"`;
+      if (!/^[^*]+\*?$|^\*$/.test(model)) {
+        const text = 'expected a name, in which "*" may only be the end';
+        values.problem(`${path}.models`, `${shown}: ${text}`);
+      } else if (!leadsSomewhere(model)) {
+        const text = `${shown} can match nothing: it is no alias, and of no registered provider`;
+        values.warning(`${path}.models`, text);
+      }
     }
     const uncounted = registered
       .filter(({ streamUsage }) => !streamUsage)

@@ -3,6 +3,7 @@
 import { isIP } from 'node:net';
 import { isDeepStrictEqual } from 'node:util';
 
+import { didYouMean } from '../lib/did-you-mean.ts';
 import { isNodeSince } from '../lib/version.ts';
 import { SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
 import { checkCallerKeys, readAdmin, readClients, toSecrets } from './callers-section.ts';
@@ -42,9 +43,9 @@ function configOf(values: SettingValues, memoryBytes: number) {
   const admin = readAdmin(values);
   const providers = readProviders(values);
   const { registered, skipped } = providers;
-  const aliases = readAliases(values, registered);
-  const clients = readClients(values, aliases, registered);
   const known = [...registered, ...skipped].map(({ id }) => id);
+  const aliases = readAliases(values, registered, known);
+  const clients = readClients(values, aliases, registered);
   const rateLimit = readRateLimit(values, known);
   if (values.problems.length > 0) throw new ConfigError(values.problems);
   const password = rateLimit.store?.password;
@@ -96,7 +97,12 @@ export interface AliasSettings {
   readonly weights: ReadonlyMap<string, number> | undefined;
 }
 
-function readAliases(values: SettingValues, registered: readonly ProviderSettings[]) {
+/** Returns the aliases. `known` are the ids of all providers, registered or not. */
+function readAliases(
+  values: SettingValues,
+  registered: readonly ProviderSettings[],
+  known: readonly string[],
+) {
   const aliases = new Map<string, AliasSettings>();
   const keys = values.secrets().filter(({ isKey }) => isKey);
   for (const [name, { value }] of values.plain()) {
@@ -116,6 +122,9 @@ function readAliases(values: SettingValues, registered: readonly ProviderSetting
       const [, id] = /^([^/]+)\/./s.exec(target) ?? [];
       if (id === undefined) {
         values.problem(name, 'expected "<provider_id>/<model_name>"');
+      } else if (!known.includes(id)) {
+        const shown = values.asWritten(target, id);
+        values.warning(name, `no such provider "${shown}"${didYouMean(id, known)}`);
       } else if (!registered.some((provider) => provider.id === id)) {
         values.warning(name, `provider "${values.asWritten(target, id)}" is not registered`);
       }
@@ -125,10 +134,23 @@ function readAliases(values: SettingValues, registered: readonly ProviderSetting
       const text = 'balance = "weighted" needs one for each target, not all 0; others have none';
       values.problem(`${name}.weights`, text);
     }
-    const byTarget = weights && new Map(targets.map((target, index) => [target, weights[index]!]));
-    aliases.set(alias, { targets, balance, weights: byTarget });
+    const byTarget = weights && weightsOf(targets, weights);
+    aliases.set(alias, {
+      targets: byTarget ? [...byTarget.keys()] : targets,
+      balance,
+      weights: byTarget,
+    });
   }
   return aliases;
+}
+
+/** Returns the weight of each target; of one that is named more than once their sum. */
+function weightsOf(targets: readonly string[], weights: readonly number[]) {
+  const byTarget = new Map<string, number>();
+  for (const [index, target] of targets.entries()) {
+    byTarget.set(target, (byTarget.get(target) ?? 0) + weights[index]!);
+  }
+  return byTarget;
 }
 
 /** Compares the settings in use with those that were read. Throws `ConfigError` if callers need no key any more. */

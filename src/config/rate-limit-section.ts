@@ -3,6 +3,7 @@
 import { isIP } from 'node:net';
 
 import { didYouMean } from '../lib/did-you-mean.ts';
+import { isPrivate } from '../lib/loopback.ts';
 import { Secret } from '../lib/secret.ts';
 import { MAX_KEY_CHARACTERS, type BucketSettings } from './callers-section.ts';
 import { MAX_PORT } from './settings-table.ts';
@@ -53,6 +54,10 @@ function readStore(url: string | undefined, prefix: string, values: SettingValue
   }
   if (Number(port) < 1 || Number(port) > MAX_PORT) {
     return refuse(`expected a port from 1 to ${MAX_PORT}`);
+  }
+  if (scheme === 'redis' && password !== undefined && !isPrivate(address ?? name)) {
+    const text = 'redis:// beyond a private network: the password travels in clear text';
+    values.warning('rate_limit.store', `${text}; use rediss://`);
   }
   try {
     return {

@@ -44,6 +44,8 @@ const REFERENCE = new RegExp(
 const WITHOUT_BRACES = /^\$([A-Z][A-Z0-9_]*)$/;
 const AS_WRITTEN = 'the text is used as written';
 
+const HOUR_SECONDS = 3600;
+
 const PREFIX = 'GATEWAY_';
 /** `tcp://10.0.0.7:80`: what Kubernetes and Docker links set for a Service `gateway`, besides `GATEWAY_SERVICE_HOST`. */
 const SERVICE_LINK = /^(?:tcp|udp|sctp):\/\//;
@@ -133,15 +135,26 @@ class ValueReader {
       [row.env, this.#fromVariable(row.env, row)],
       [`--${row.flag}`, option === undefined ? undefined : parseText(row, option)],
     ];
-    let result: SettingValue = { value: this.#defaultOf(id, key, row), row, origin: undefined };
+    let result: SettingValue & { readonly isGiven?: true };
+    result = { value: this.#defaultOf(id, key, row), row, origin: undefined };
     for (const [origin, value] of given) {
       if (value === undefined) continue;
       // As it stands in the file: what replaced a reference may be a key that belongs to another setting.
       const problems = problemsOf(row, value, origin === undefined ? written : value);
       for (const [below, text] of problems) this.values.problem(name + below, text, origin);
-      if (problems.length === 0) result = { value, row, origin };
+      if (problems.length === 0) result = { value, row, origin, isGiven: true };
     }
     if (result.value !== undefined) this.values.set(name, result);
+    if (result.isGiven && row.type === 'seconds') this.#warnOfMilliseconds(name, result.value);
+  }
+
+  /** Milliseconds are whole thousands, and times of more than an hour seldom are. */
+  #warnOfMilliseconds(name: string, value: unknown): void {
+    const seconds = Number(value);
+    if (seconds <= HOUR_SECONDS || seconds % 1000 !== 0) return;
+    const hours = (seconds / HOUR_SECONDS).toFixed(1);
+    const text = `${seconds} seconds are ${hours} hours; if milliseconds are meant, write ${seconds / 1000}`;
+    this.values.warning(name, text);
   }
 
   #fromVariable(name: string | undefined, row: Setting): unknown {

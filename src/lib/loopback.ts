@@ -5,9 +5,14 @@ import { BlockList, isIP } from 'node:net';
 const LOOPBACK_HOST =
   /^(?:(?:[\w-]+\.)*localhost|127(?:\.\d{1,3}){0,3}|\[?(?:::1|::ffff:127(?:\.\d{1,3}){3}|0:0:0:0:0:0:0:1)\]?)$/i;
 
-/** This host (RFC 1122 3.2.1.3), private networks (RFC 1918, RFC 4193) and those of carriers (RFC 6598). */
+/**
+ * This host (RFC 1122 3.2.1.3), the link (RFC 3927, RFC 4291), private networks (RFC 1918, RFC 4193)
+ * and those of carriers (RFC 6598).
+ */
 const PRIVATE_NETWORKS = new BlockList();
 PRIVATE_NETWORKS.addAddress('0.0.0.0');
+PRIVATE_NETWORKS.addSubnet('169.254.0.0', 16);
+PRIVATE_NETWORKS.addSubnet('fe80::', 10, 'ipv6');
 PRIVATE_NETWORKS.addSubnet('10.0.0.0', 8);
 PRIVATE_NETWORKS.addSubnet('172.16.0.0', 12);
 PRIVATE_NETWORKS.addSubnet('192.168.0.0', 16);

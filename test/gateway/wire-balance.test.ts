@@ -58,6 +58,16 @@ test('a weighted alias asks its targets first in the proportion of their weights
   assert.deepEqual(gateway.accessLines().map(triesOf), [...round, ...round]);
 });
 
+test('a target that is named twice in a weighted alias has the sum of its weights, and is asked once', async (t) => {
+  const targets =
+    '[aliases]\nlocal = { targets = ["p/x", "q/y", "p/x"], balance = "weighted", weights = [1, 1, 2] }\n';
+  const providers = { p: { script: failWith(503) }, q: {} };
+  const { gateway } = await scenario(t, { providers, more: targets });
+  for (let i = 0; i < 4; i += 1) assert.equal((await gateway.chat(LOCAL)).status, 200);
+  const first = gateway.accessLines().map(triesOf);
+  assert.deepEqual(first, ['p:503 q:200', 'p:503 q:200', 'q:200', 'p:503 q:200']);
+});
+
 const KEYS = ['key-of-org-one', 'key-of-org-two', 'key-of-org-three'];
 const affinity = (keys: readonly string[]) =>
   `api_keys = ${JSON.stringify(keys)}\nkey_affinity = true`;
