@@ -23,6 +23,11 @@ const ROUTES: ReadonlyMap<string, readonly string[]> = new Map([
 const SERVED = [...ROUTES].map(([path, [method]]) => `${method} ${path}`).join(', ');
 /** Endpoints of OpenAI's API that clients are often set to by default. */
 const UNSERVED_PATHS = ['/v1/responses', '/v1/completions', '/v1/embeddings'];
+/** The paths of clients whose `base_url` lacks `/v1`, has it twice, ends in `/` or has the endpoint in it. */
+const WRONG_BASE_PATHS = ['', '/v1/v1', '/v1/', '/v1/chat/completions'].flatMap((base) => [
+  `${base}/chat/completions`,
+  `${base}/models`,
+]);
 
 const WEB_ORIGIN = /^https?:/i;
 const WEB_ORIGIN_HOST = /^https?:\/\/(.*?)(?::\d+)?$/i;
@@ -156,6 +161,12 @@ function route(call: Call, client: ClientSettings | undefined, services: Service
   // A client that is set to it asks again and again.
   if (UNSERVED_PATHS.includes(path)) {
     warnOnce(services, `${path} is not served; this gateway serves ${SERVED}`);
+  }
+  if (WRONG_BASE_PATHS.includes(path)) {
+    warnOnce(
+      services,
+      `${path} is not served; set the client's base_url to this gateway's URL and /v1`,
+    );
   }
   const allow = methods && { headers: { allow: methods.join(', ') } };
   throw new GatewayError('notFound', 'Resource not found', allow);

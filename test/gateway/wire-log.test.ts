@@ -256,6 +256,22 @@ describe('logging', { concurrency: true }, () => {
     assert.match(String(cause), /broken on purpose/);
   });
 
+  test('a client whose base_url lacks /v1, or has it twice, is told once what to set', async (t) => {
+    const { gateway } = await scenario(t);
+    const wrong = ['/chat/completions', '/v1/v1/chat/completions', '/v1//chat/completions'];
+    for (const path of [...wrong, ...wrong, '/v2/chat/completions', '/chat/completions/']) {
+      const reply = await gateway.send(path, { method: 'POST', body: '{}' });
+      assert.equal(reply.status, 404, path);
+    }
+    assert.equal((await gateway.send('/v1/v1/models')).status, 404);
+    assert.deepEqual(
+      gateway.lines().flatMap(({ level, message }) => (level === 'warn' ? message : [])),
+      [...wrong, '/v1/v1/models'].map(
+        (path) => `${path} is not served; set the client's base_url to this gateway's URL and /v1`,
+      ),
+    );
+  });
+
   test('a client that uses an endpoint which is not served is warned of once, after its token was accepted', async (t) => {
     const { gateway } = await start(t, answerWell, '[logging]\nlevel = "warn"\n');
     const paths = ['/v1/responses', '/v1/embeddings', '/v1/completions', '/v1/other'];
