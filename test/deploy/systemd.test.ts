@@ -2,6 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
+import { totalmem } from 'node:os';
 import { join } from 'node:path';
 import { test, type TestContext } from 'node:test';
 
@@ -149,23 +150,26 @@ const NO_SHARING =
   'processes share a port with Node 22.12 or newer';
 
 test(
-  'two units of the template serve one port, are reloaded together and restarted one after the other without a lost request',
+  'units 1 and 10 of the template serve one port, are reloaded together and restarted one after the other without a lost request',
   { skip: NO_MACHINE || NO_SHARING, timeout: 120_000 },
   async (t) => {
     const upstream = await startUpstream(t);
     const port = await freePort();
-    const settings = settingsFor(upstream, port);
+    // Nothing listens at 127.0.0.1.
+    const settings = `${settingsFor(upstream, port)}[admin]\nhost = "127.0.0.2"\n`;
     const { run } = await boot(t, settings, TEMPLATE);
     const path = `deploy/${TEMPLATE}.service`;
     assert.deepEqual(run(`systemd-analyze verify --man=no ${path}`), { code: 0, output: '' });
     for (const [, command = ''] of template.matchAll(/^# {3}((?:install|systemctl) .*)$/gm)) {
-      const two = command.replace('@{1..4}', '@1 inference-gateway@2');
+      const two = command.replace('@{1..4}', '@1 inference-gateway@10');
       assert.equal(run(two).code, 0, two);
     }
-    for (const unitNumber of [1, 2]) {
-      const ready = await fetch(`http://127.0.0.1:909${unitNumber}/ready`);
+    for (const adminPort of [9091, 9100]) {
+      const ready = await fetch(`http://127.0.0.2:${adminPort}/ready`);
       assert.equal(ready.status, 200);
     }
+    const limit = Number(run(`systemctl show --value --property=MemoryMax ${TEMPLATE}10`).output);
+    assert.ok(limit > 0 && limit <= totalmem() / 4, `MemoryMax=${limit}`);
     const state = { isOver: false, failed: [] as unknown[], count: 0 };
     const load = Array.from({ length: 4 }, async () => {
       while (!state.isOver) {
@@ -176,7 +180,7 @@ test(
       }
     });
     assert.deepEqual(run(`systemctl reload '${TEMPLATE}*'`), { code: 0, output: '' });
-    for (const unitNumber of [1, 2, 1]) {
+    for (const unitNumber of [1, 10, 1]) {
       const name = `${TEMPLATE}${unitNumber}`;
       const show = (property: string) =>
         run(`systemctl show --value --property=${property} ${name}`).output.trim();
