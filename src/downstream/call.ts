@@ -36,7 +36,7 @@ export class Call {
   /** The address of the connection's other end: the client, or a proxy. A closed socket no longer knows it. */
   readonly peerAddress: string | undefined;
   /** When it came, or its turn behind others on the connection. Of `performance.now()`. */
-  receivedAtMs = 0;
+  readonly receivedAtMs = performance.now();
   readonly record = new AccessRecord();
   readonly reply: ClientReply;
   /** Cancelled when the client leaves, or by whoever gives the request up. */

@@ -4,6 +4,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 
 import type { ByteBudget } from '../lib/byte-budget.ts';
+import { invalidRequest } from '../lib/errors.ts';
 import { createUuid } from '../lib/ids.ts';
 import { type AnswerBroken, refusalOf, serialize } from './broken-request.ts';
 import { Call, type CLIENT_LIMITS } from './call.ts';
@@ -13,6 +14,8 @@ import { toAddress } from './request-head.ts';
 
 /** Pipelined requests that may wait for their turn behind the first; while so many wait, the socket is not read. */
 const MAX_WAITING_REQUESTS = 8;
+/** One read can bring more. A connection on which more than these wait is closed. */
+const MAX_RECEIVED_REQUESTS = 100;
 /** A client is cut off if it takes nothing of its response between so many checks in a row. */
 export const PROGRESS_CHECKS = 4;
 /** The client closed its sending side inside a request: it counts as gone. */
@@ -43,6 +46,13 @@ export interface ListenerState {
   cancelReason: Error | undefined;
 }
 
+/** A pipelined request that has not begun: node:http's two objects, and no more. */
+interface WaitingRequest {
+  readonly request: IncomingMessage;
+  readonly response: ServerResponse;
+  readonly awaitsContinue: boolean;
+}
+
 const ignore = () => {};
 
 export class Connection {
@@ -54,7 +64,7 @@ export class Connection {
   /** The request that is being worked on. */
   call: Call | undefined;
   /** Those behind it, in order of arrival: only the last may be incomplete. */
-  readonly #waiting: Call[] = [];
+  readonly #waiting: WaitingRequest[] = [];
   /** The parser has failed: no other request can come. */
   #closesAfterQueue = false;
   /** The latest answer said `Connection: close` during its upload: no other request begins. */
@@ -86,16 +96,17 @@ export class Connection {
     // Without a listener, the error of a connection that breaks would end the process.
     request.on('error', ignore);
     response.on('error', ignore);
-    const call = new Call(request, response, this, awaitsContinue);
-    if (this.call || this.#closesAfterUpload) this.#waiting.push(call);
-    else this.#begin(call);
-    this.#limitQueue();
+    const received = { request, response, awaitsContinue };
+    if (this.call || this.#closesAfterUpload) this.#waiting.push(received);
+    else this.#begin(received);
+    if (this.#waiting.length > MAX_RECEIVED_REQUESTS) this.#closeFlooded();
+    else this.#limitQueue();
   }
 
   /** Ends the connection, whose parser failed with the error `code`, once the complete requests that have arrived are answered. */
   refuse(code: string | undefined): void {
     const { listener, socket } = this;
-    const latest = this.#waiting.at(-1) ?? this.call;
+    const latest = (this.#waiting.at(-1) ?? this.call)?.request;
     if (code === 'ECONNRESET' || (code === ENDED_EARLY && latest)) {
       socket.destroy();
       return;
@@ -103,9 +114,9 @@ export class Connection {
     const refusal = refusalOf(code);
     if (latest) {
       this.#closesAfterQueue = true;
-      if (latest.request.complete) return;
+      if (latest.complete) return;
       // Its call answers with the refusal, if it has begun.
-      if (latest === this.call) latest.cancellation.cancel(refusal);
+      if (latest === this.call?.request) this.call.cancellation.cancel(refusal);
       else this.#waiting.pop();
       return;
     }
@@ -161,15 +172,15 @@ export class Connection {
   }
 
   /** Begins the next request, once the response before it is written. */
-  #begin(call: Call | undefined): void {
+  #begin(next: WaitingRequest | undefined): void {
     const { listener } = this;
     // Behind `Connection: close` node:http gives a response no socket, and so no 'close': its request would never end.
-    if (!call || !this.socket.writable || this.#closesAfterUpload) {
+    if (!next || !this.socket.writable || this.#closesAfterUpload) {
       if (this.#closesAfterQueue && !this.socket.destroyed) this.#linger();
       return;
     }
+    const call = new Call(next.request, next.response, this, next.awaitsContinue);
     this.call = call;
-    call.receivedAtMs = performance.now();
     listener.counts.inFlight += 1;
     if (listener.cancelReason) call.cancellation.cancel(listener.cancelReason);
     // node:http announces a request before it knows that it is complete.
@@ -191,7 +202,31 @@ export class Connection {
     if (this.#waiting.length === MAX_WAITING_REQUESTS - 1) this.socket.resume();
   }
 
-  #limitQueue(): void {
-    if (this.#waiting.length >= MAX_WAITING_REQUESTS) this.socket.pause();
+  /** Cuts the connection off: the requests on it get no answer, and the log says why. */
+  #closeFlooded(): void {
+    const { listener, socket } = this;
+    this.#waiting.length = 0;
+    stopParsing(socket);
+    const refusal = invalidRequest(`more than ${MAX_RECEIVED_REQUESTS} pipelined requests wait`);
+    listener.handler.answerBroken(refusal, createUuid(), toAddress(socket.remoteAddress ?? ''));
+    this.call?.cancellation.cancel(refusal);
+    socket.destroy();
   }
+
+  #limitQueue(): void {
+    const { socket } = this;
+    if (this.#waiting.length < MAX_WAITING_REQUESTS) return;
+    // A 'resume' that was under way before the pause makes node:http read on, and only 'pause' stops it.
+    if (socket.isPaused()) socket.emit('pause');
+    else socket.pause();
+  }
+}
+
+/**
+ * Drops the rest of the read. Of each request in it node:http's parser would make two objects although the socket is destroyed,
+ * and keep them until the end of the turn, in which many connections may be read. The parser takes a return value of 2 for
+ * an upgrade, behind which nothing is HTTP; no documented call stops it.
+ */
+function stopParsing(socket: Socket & { parser?: { onIncoming: () => number } | null }): void {
+  if (socket.parser) socket.parser.onIncoming = () => 2;
 }

@@ -80,7 +80,7 @@ async function startUnread(t: TestContext, [script, ...args]: readonly string[])
   await eventually(() => program.lines('started').length === 1, 'the start');
   program.child.stdout!.pause();
   const socket = connect(program.port, '127.0.0.1');
-  const one = `GET /${'x'.repeat(400)} HTTP/1.1\r\nhost: a\r\nx-request-id: ${'x'.repeat(128)}\r\n\r\n`;
+  const one = `GET /${'x'.repeat(600)} HTTP/1.1\r\nhost: a\r\nx-request-id: ${'x'.repeat(128)}\r\n\r\n`;
   socket.write(one.repeat(UNREAD - 1) + one.replace('host: a', 'host: a\r\nconnection: close'));
   await once(socket.resume(), 'end');
   return program;

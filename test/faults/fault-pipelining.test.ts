@@ -1,11 +1,24 @@
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { readFileSync } from 'node:fs';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 
 import { idle } from '../support/clock.ts';
 import { chatBody, rawChat } from '../support/gateway.ts';
+import { createMemoryProbe } from '../support/memory.ts';
+import {
+  buildOnce,
+  emptyFolder,
+  type Program,
+  SERVER,
+  startCommand,
+  untilServing,
+} from '../support/process.ts';
 import { scenario } from '../support/scenario.ts';
 import { openRaw, sendRaw, statusesOf, watchServerSide, parseReplies } from '../support/raw.ts';
-import { createGate, eventually } from '../support/streams.ts';
+import { createGate, eventually, lineOf } from '../support/streams.ts';
 import { completion, sendJson } from '../support/upstream.ts';
 import { startHttpServer } from '../support/http-server.ts';
 
@@ -41,14 +54,51 @@ const HEALTH = 'GET /health HTTP/1.1\r\nhost: a\r\n\r\n';
 const A_WHILE_MS = 100;
 
 describe('a client that pipelines', { concurrency: 4 }, () => {
-  test('10,000 chats makes the gateway hold only the first few hundred of them', async (t) => {
-    const { gateway, socket, firstAsked } = await start(t);
+  test('more than 100 requests in one read has its connection closed, and the rest of the read is not parsed', async (t) => {
+    const { gateway, p } = await scenario(t);
+    const { socket, closed, text } = openRaw(t, gateway.port);
     const own = watchServerSide(t, socket);
-    socket.write(chats(10_000).join(''));
+    socket.write('GET / HTTP/1.1\r\n\r\n'.repeat(3640));
+    await closed;
+    // The one that is answered, 100 that may wait, and the one that is too many.
+    assert.deepEqual([own.requests, text(), p.requests.length], [102, '', 0]);
+    const [line, ...others] = gateway.lines('broken request');
+    assert.equal(line?.['reason'], 'Invalid request: more than 100 pipelined requests wait');
+    assert.deepEqual(others, []);
+    assert.equal(gateway.accessLines().length, 1);
+    assert.equal((await gateway.send('/health')).status, 200);
+  });
+
+  test('more than 100 requests behind a chat ends the chat with a refusal, and its provider is left', async (t) => {
+    const { gateway, upstream, socket, firstAsked, closed } = await start(t);
+    socket.write(rawChat(chatBody()));
+    await firstAsked();
+    socket.write(HEALTH.repeat(110));
+    await closed;
+    const { outcome, reason } = await lineOf(gateway);
+    assert.deepEqual(
+      [outcome, reason],
+      ['refused', 'Invalid request: more than 100 pipelined requests wait'],
+    );
+    await upstream.requests[0]!.closed;
+  });
+
+  test('100 requests in one read gets an answer to each', async (t) => {
+    const { gateway } = await scenario(t);
+    const { socket, text } = openRaw(t, gateway.port);
+    socket.write(HEALTH.repeat(101));
+    await eventually(() => statusesOf(text()).length === 101, 'every answer');
+  });
+
+  test('300 chats of 1 KB gets an answer to each, and the gateway reads on when fewer than eight wait', async (t) => {
+    const { socket, release, firstAsked, text } = await start(t);
+    const own = watchServerSide(t, socket);
+    socket.write(rawChat(chatBody({ padding: 'x'.repeat(900) })).repeat(300));
     await firstAsked();
     await idle(A_WHILE_MS);
-    assert.ok(own.requests < 500, `${own.requests} requests were parsed`);
-    assert.equal((await gateway.send('/health')).status, 200);
+    assert.ok(own.requests < 80, `${own.requests} requests were parsed`);
+    release();
+    await eventually(() => statusesOf(text()).length === 300, 'every answer');
   });
 
   test('a body of 16 MiB waits on its own side until the answer before it is written', async (t) => {
@@ -142,3 +192,68 @@ test('a stream whose client has left before its comments begin starts no timer',
   });
   assert.equal(started, 0);
 });
+
+test('a pipelined request that waits takes no more than node:http takes for it', async (t) => {
+  const { gateway } = await start(t);
+  const server = createServer(() => {}).listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  t.after(() => server.close().closeAllConnections());
+  const { port } = server.address() as AddressInfo;
+  const held = createMemoryProbe();
+  const bytesOf = async (to: number, first: string) => {
+    const clients = Array.from({ length: 20 }, () => openRaw(t, to).socket);
+    const sides = clients.map((client) => watchServerSide(t, client));
+    const write = async (text: string, count: number) => {
+      for (const client of clients) client.write(text);
+      const isRead = () => sides.every(({ requests }) => requests === count);
+      await eventually(isRead, `${count} requests on each connection`);
+    };
+    await write(first, 1);
+    await idle(A_WHILE_MS);
+    const before = held();
+    await write(HEALTH.repeat(90), 91);
+    return held() - before;
+  };
+  await bytesOf(port, HEALTH);
+  const plainBytes = await bytesOf(port, HEALTH);
+  const ownBytes = await bytesOf(gateway.port, rawChat(chatBody()));
+  assert.ok(ownBytes < plainBytes * 1.2, `${ownBytes} bytes, plain ${plainBytes}`);
+});
+
+/** A server that refuses each request at once, as the gateway refuses a client without a key. */
+const PLAIN_SERVER = `
+const server = require('node:http').createServer({ requireHostHeader: false }, (_, response) => {
+  response.writeHead(401, { 'content-type': 'application/json' }).end('{"error":{}}');
+});
+server.listen(0, '127.0.0.1', () => console.error('listening http://a:' + server.address().port + '/v1'));
+`;
+
+test(
+  'a client without a key that pipelines 3,640 requests on each of 30 connections makes the process take no more than node:http',
+  { skip: process.platform !== 'linux' && 'reads /proc' },
+  async (t) => {
+    await buildOnce();
+    const peakBytes = async (program: Program) => {
+      const { child, port } = await untilServing(program);
+      const peak = () => {
+        const status = readFileSync(`/proc/${child.pid}/status`, 'utf8');
+        return Number(/VmHWM:\s+(\d+)/.exec(status)![1]) * 1024;
+      };
+      const before = peak();
+      const clients = Array.from({ length: 30 }, () => openRaw(t, port));
+      for (const { socket } of clients) socket.write('GET / HTTP/1.1\r\n\r\n'.repeat(3640));
+      const isOver = ({ socket, text }: (typeof clients)[number]) =>
+        socket.closed || statusesOf(text()).length === 3640;
+      await eventually(() => clients.every(isOver), 'each connection is closed or answered');
+      assert.equal(child.exitCode, null);
+      return peak() - before;
+    };
+    const node = [process.execPath, '--max-old-space-size=192'];
+    const plain = await peakBytes(startCommand(t, [...node, '-e', PLAIN_SERVER]));
+    const env = { GATEWAY_PORT: '0', OPENAI_API_KEY: 'sk-canary' };
+    const toml = { 'gateway.toml': '[server.auth]\nkeys = ["client-key-canary"]\n' };
+    const cwd = emptyFolder(t, toml);
+    const own = await peakBytes(startCommand(t, [...node, SERVER], { env, cwd }));
+    assert.ok(own < plain * 1.2, `${own} bytes, plain ${plain}`);
+  },
+);

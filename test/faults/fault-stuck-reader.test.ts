@@ -103,7 +103,9 @@ test('an answer that a reset finds half written is not called delivered', async 
   const { gateway } = await start(t, answerOf(60_000));
   // So small that each is written in one go, and together more than the network holds.
   const count = 1000;
-  const reader = openReader(t, gateway.port, rawChat(chatBody()).repeat(count));
+  // So long that one read brings less than 100 of them.
+  const request = rawChat(chatBody({ padding: 'x'.repeat(700) }));
+  const reader = openReader(t, gateway.port, request.repeat(count));
   const delivered = () => gateway.accessLines().filter(({ outcome }) => outcome === 'ok').length;
   await eventually(() => delivered() > 0, 'the first answer is delivered');
   const before = await untilSteady(delivered);
