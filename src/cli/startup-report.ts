@@ -2,7 +2,7 @@
 
 import { needsKey, type Config } from '../config/config.ts';
 import type { SettingsSource } from '../config/read-settings.ts';
-import { isLoopback } from '../lib/loopback.ts';
+import { isLoopback, withoutBrackets } from '../lib/loopback.ts';
 import { VERSION } from '../lib/version.ts';
 
 /** The addresses that mean all interfaces, each with one at which the same machine can be reached. */
@@ -71,7 +71,8 @@ export function startedLine({ config, source, port, adminPort, transport }: Star
 
 /** The gateway's URL for a client on the same machine; IPv6 addresses in brackets (RFC 3986 3.2.2). */
 export function localUrl(host: string, port: number): string {
-  const target = LOOPBACK_OF.get(host) ?? host;
+  const address = withoutBrackets(host);
+  const target = LOOPBACK_OF.get(address) ?? address;
   return `http://${target.includes(':') ? `[${target}]` : target}:${port}`;
 }
 

@@ -1,6 +1,6 @@
 /** The keys of callers, `[clients.<name>]` and `[admin]`. */
 
-import { isLoopback } from '../lib/loopback.ts';
+import { isLoopback, withoutBrackets } from '../lib/loopback.ts';
 import { Secret } from '../lib/secret.ts';
 import { SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
 import type { Section, SettingValues } from './setting-values.ts';
@@ -126,5 +126,5 @@ export function readAdmin(values: SettingValues) {
     const why = `every client that can connect to ${values.asWritten(host)} could read what others ask for`;
     values.problem('admin.keys', `at least one is required: ${why}; or set host = "127.0.0.1"`);
   }
-  return { port, host, keys: toSecrets(keys) };
+  return { port, host: withoutBrackets(host), keys: toSecrets(keys) };
 }

@@ -4,6 +4,7 @@ import { isIP } from 'node:net';
 import { isDeepStrictEqual } from 'node:util';
 
 import { didYouMean } from '../lib/did-you-mean.ts';
+import { withoutBrackets } from '../lib/loopback.ts';
 import { isNodeSince } from '../lib/version.ts';
 import { SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
 import { checkCallerKeys, readAdmin, readClients, toSecrets } from './callers-section.ts';
@@ -34,7 +35,7 @@ export function loadConfig(sources: ValueSources): Config {
 /** Checks the values together, and makes the settings of them. Throws `ConfigError` with every problem. */
 function configOf(values: SettingValues, memoryBytes: number) {
   checkCallerKeys(values);
-  const { firstTokenTimeoutMs = Infinity, ...server } = values.section('server');
+  const { firstTokenTimeoutMs = Infinity, host, ...server } = values.section('server');
   const trustedProxies = server.trustedProxies ?? [];
   checkProxies(trustedProxies, values);
   checkReusePort(server.reusePort, values);
@@ -51,7 +52,14 @@ function configOf(values: SettingValues, memoryBytes: number) {
   const password = rateLimit.store?.password;
   return {
     /** Its `memoryBytes` are those that the process may take: the machine's, or its cgroup's. */
-    server: { ...server, firstTokenTimeoutMs, memoryBytes, trustedProxies, auth },
+    server: {
+      ...server,
+      host: withoutBrackets(host),
+      firstTokenTimeoutMs,
+      memoryBytes,
+      trustedProxies,
+      auth,
+    },
     clients,
     admin,
     logging: values.section('logging'),

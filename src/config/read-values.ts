@@ -3,6 +3,7 @@
 import { resolve } from 'node:path';
 
 import { didYouMean } from '../lib/did-you-mean.ts';
+import { isNodeSince } from '../lib/version.ts';
 import { BUILT_IN_PROVIDERS, keyVariableOf, variableOf } from './built-in-providers.ts';
 import {
   isTable,
@@ -52,6 +53,10 @@ const SERVICE_LINK = /^(?:tcp|udp|sctp):\/\//;
 const SERVICE_LINK_NAME =
   /^GATEWAY_(?:\w+_)?(?:SERVICE_(?:HOST|PORT)|PORT_\d+_(?:TCP|UDP|SCTP))(?:_|$)/;
 
+const PROXY_VARIABLES = ['HTTPS_PROXY', 'https_proxy', 'HTTP_PROXY', 'http_proxy'];
+/** The first Node that knows NODE_USE_ENV_PROXY. */
+const PROXY_NODE = { major: 22, minor: 21 };
+
 const REMOVED = new Set(['server.workers', 'GATEWAY_WORKERS']);
 const REMOVED_HINT =
   'is no setting any more; several processes serve one port with [server] reuse_port = true (docs/deployment.md)';
@@ -75,6 +80,7 @@ class ValueReader {
     this.values = new SettingValues([], filePrefix);
     this.#readSection(parseToml(sources.toml, filePrefix), '', '');
     this.#warnOfUnknownVariables();
+    this.#warnOfUnusedProxy();
   }
 
   /** Reads a section of the file, and those below it. `pattern` is its name in the table of settings. */
@@ -242,6 +248,24 @@ class ValueReader {
       if (value && REMOVED.has(name)) this.values.problem(name, REMOVED_HINT);
       else this.values.warning(name, `no setting has this variable${didYouMean(name, known)}`);
     }
+  }
+
+  /** Node asks no proxy of the environment by itself, unlike curl and the SDKs of other languages. */
+  #warnOfUnusedProxy(): void {
+    const { env } = this.#sources;
+    const name = PROXY_VARIABLES.find((variable) => env[variable]);
+    if (name === undefined) return;
+    const { node } = process.versions;
+    if (!isNodeSince(node, PROXY_NODE)) {
+      const needed = `Node ${PROXY_NODE.major}.${PROXY_NODE.minor} or newer`;
+      const text = `${needed} with NODE_USE_ENV_PROXY=1 would use it; this is Node ${node}`;
+      return this.values.warning(name, `providers are asked without this proxy: ${text}`);
+    }
+    const { NODE_OPTIONS = '', NODE_USE_ENV_PROXY } = env;
+    const options = [NODE_OPTIONS, ...process.execArgv].join(' ');
+    if (NODE_USE_ENV_PROXY === '1' || options.includes('--use-env-proxy')) return;
+    const text = 'providers are asked without this proxy: set NODE_USE_ENV_PROXY=1 to use it';
+    this.values.warning(name, text);
   }
 }
 

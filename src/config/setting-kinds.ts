@@ -1,7 +1,10 @@
 /** The types of settings: which values they accept, and how text becomes one. */
 
+import { isIP } from 'node:net';
+
 import { MAX_TIMER_MS } from '../lib/cancellation.ts';
 import { didYouMean } from '../lib/did-you-mean.ts';
+import { withoutBrackets } from '../lib/loopback.ts';
 
 /** TOML's tables, untrusted. smol-toml makes them without a prototype. */
 export type Table = Record<string, unknown>;
@@ -85,6 +88,19 @@ export function text<D extends Maybe<string>>(fallback?: D) {
   const accepts: Accepts = (value) => isText(value) && (mayBeBlank || value.trim() !== '');
   const expected = mayBeBlank ? 'a string' : 'a string that is not empty';
   return kind('text', expected, accepts, fallback as Or<string, D>);
+}
+
+/** Labels of letters, digits, hyphens and underscores, as resolvers take them. */
+const HOST_NAME = /^(?=.{1,253}$)[\w-]+(?:\.[\w-]+)*\.?$/;
+
+/** The address or name of a listener; an IPv6 address may be in brackets. */
+export function host(fallback: string) {
+  const accepts: Accepts = (value) => {
+    if (typeof value !== 'string') return false;
+    const bare = withoutBrackets(value);
+    return bare === value ? isIP(bare) > 0 || HOST_NAME.test(bare) : isIP(bare) === 6;
+  };
+  return kind('text', 'an address or a host name, without a port', accepts, fallback);
 }
 
 const noTexts = undefined as Maybe<readonly string[]>;

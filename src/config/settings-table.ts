@@ -8,6 +8,7 @@ import {
   boolean,
   DETAILS,
   HEADERS,
+  host,
   integer,
   integers,
   oneOf,
@@ -34,7 +35,7 @@ export const MIN_BUFFERED_BYTES = 67_108_864;
 export const SETTINGS = {
   server: {
     port: { ...integer(0, MAX_PORT, 8080), env: 'GATEWAY_PORT', flag: 'port', needsRestart: true },
-    host: { ...text('0.0.0.0'), env: 'GATEWAY_HOST', flag: 'host', needsRestart: true },
+    host: { ...host('0.0.0.0'), env: 'GATEWAY_HOST', flag: 'host', needsRestart: true },
     reuse_port: { ...boolean(false), env: 'GATEWAY_REUSE_PORT', needsRestart: true },
     timeout: { ...seconds(1, 60), env: 'GATEWAY_TIMEOUT' },
     first_token_timeout: seconds(1),
@@ -67,7 +68,7 @@ export const SETTINGS = {
   },
   admin: {
     port: { ...integer(0, MAX_PORT), env: 'GATEWAY_ADMIN_PORT', needsRestart: true },
-    host: { ...text('127.0.0.1'), needsRestart: true },
+    host: { ...host('127.0.0.1'), needsRestart: true },
     keys: { ...TEXTS, key: 'of callers', needsRestart: true },
   },
   logging: {

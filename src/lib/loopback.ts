@@ -1,4 +1,4 @@
-/** The reach of a host, told from its name or address alone. */
+/** What the name or address of a host tells by itself: its reach, and how it is written. */
 
 import { BlockList, isIP } from 'node:net';
 
@@ -26,10 +26,20 @@ export function isLoopback(host: string): boolean {
   return LOOPBACK_HOST.test(host);
 }
 
+/** Returns a host without the brackets that an IPv6 address has in URLs. */
+export function withoutBrackets(host: string): string {
+  return /^\[(.*)\]$/.exec(host)?.[1] ?? host;
+}
+
+/** Returns the name of a host for SNI (RFC 6066 3): empty for an address, and without the dot at the end of a full name. */
+export function serverNameOf(host: string): string {
+  return isIP(host) ? '' : host.replace(/\.$/, '');
+}
+
 /** Returns true if `host`, as a parsed URL has it, is on this machine or in a private network. */
 export function isPrivate(host: string): boolean {
   if (isLoopback(host)) return true;
-  const address = host.replace(/^\[|\]$/g, '');
+  const address = withoutBrackets(host);
   const family = isIP(address);
   if (family === 0) return PRIVATE_NAME.test(host);
   return PRIVATE_NETWORKS.check(address, family === 4 ? 'ipv4' : 'ipv6');

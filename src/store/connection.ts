@@ -1,9 +1,10 @@
 /** One connection to Redis 5 or later, or to Valkey, on which the script runs. The first failure of any kind ends it. */
 
-import { createConnection, isIP, type Socket } from 'node:net';
+import { createConnection, type Socket } from 'node:net';
 import { connect as createTlsConnection } from 'node:tls';
 
 import type { StoreSettings } from '../config/config.ts';
+import { serverNameOf } from '../lib/loopback.ts';
 import { lookup } from '../lib/name-lookup.ts';
 import type { StoredBucket, Taken } from '../policy/limiter.ts';
 
@@ -94,8 +95,7 @@ export class Connection {
       CONNECT_MS,
     ).unref();
     this.#socket = isTls
-      ? // RFC 6066 3: no address literals in SNI.
-        createTlsConnection({ host, port, lookup, servername: isIP(host) ? '' : host })
+      ? createTlsConnection({ host, port, lookup, servername: serverNameOf(host) })
       : createConnection({ host, port, lookup });
     this.#socket.setNoDelay(true).setKeepAlive(true, KEEP_ALIVE_PROBE_MS);
     this.#socket

@@ -3,6 +3,7 @@
 import { connect as connectTcp, isIP, type Socket } from 'node:net';
 import { connect as connectTls } from 'node:tls';
 
+import { serverNameOf } from '../lib/loopback.ts';
 import { lookup } from '../lib/name-lookup.ts';
 
 const CONNECT_TICKS = 10;
@@ -60,8 +61,7 @@ export function createConnector(timeoutMs: number) {
       ? connectTls({
           ...target,
           port: Number(port || 443),
-          // RFC 6066 3: no address literals in SNI.
-          servername: isIP(hostname) ? '' : hostname,
+          servername: serverNameOf(hostname),
           ALPNProtocols: ['http/1.1'],
           session: sessions.get(host),
         })

@@ -132,13 +132,13 @@ function setting(name: string, value: string): string {
 }
 
 /** The expected value as a message has it, and values that are refused. */
-function refusedFor({ type, min = 0, max = 0, choices, default: fallback }: Setting) {
+function refusedFor({ type, min = 0, max = 0, choices, default: fallback, expected }: Setting) {
   const others = ['true', '["x"]', '{}', '1979-05-27'];
   if (choices) return [`one of ${choices.join(', ')}`, '"x"', '"INFO"', '""', '1', ...others];
   if (type === 'boolean') return ['true or false', '0.5', '1', '"true"', '[]', '{}', '1979-05-27'];
   if (type === 'text') {
     if (fallback === undefined) return ['a string', '1', 'nan', ...others];
-    return ['a string that is not empty', '""', '" "', '1', 'nan', ...others];
+    return [expected, '""', '" "', '1', 'nan', ...others];
   }
   if (type === 'texts')
     return ['an array of strings', '"x"', '1', '[1]', '["x", 1]', '{}', '[["x"]]'];
@@ -284,6 +284,37 @@ function runOn(t: TestContext, version: string, platform: string): void {
     Object.defineProperty(process, name, { value, configurable: true });
   }
 }
+
+test('a proxy in the environment that Node does not use is warned of, with what to set', (t) => {
+  const ignored = 'providers are asked without this proxy: ';
+  const toSet = `${ignored}set NODE_USE_ENV_PROXY=1 to use it`;
+  const tooOld = (version: string) =>
+    `${ignored}Node 22.21 or newer with NODE_USE_ENV_PROXY=1 would use it; this is Node ${version}`;
+  const asked = { NODE_USE_ENV_PROXY: '1' };
+  const url = 'http://user:hunter2@proxy:3128';
+  for (const [version, env, expected] of [
+    ['24.0.0', {}, toSet],
+    ['22.21.0', { NODE_USE_ENV_PROXY: '0' }, toSet],
+    ['24.0.0', asked, undefined],
+    ['24.5.0', { NODE_OPTIONS: '--use-env-proxy' }, undefined],
+    ['22.20.0', asked, tooOld('22.20.0')],
+    ['20.20.2', {}, tooOld('20.20.2')],
+  ] as const) {
+    runOn(t, version, 'linux');
+    for (const name of ['HTTPS_PROXY', 'https_proxy', 'HTTP_PROXY', 'http_proxy']) {
+      const warnings = expected === undefined ? [] : [`${name}: ${expected}`];
+      assert.deepEqual(load('', { ...env, [name]: url }).warnings, warnings, version);
+      assert.deepEqual(load('', { ...env, [name]: '' }).warnings, []);
+    }
+  }
+});
+
+test('brackets around an IPv6 address of a listener are left out', () => {
+  const toml = '[server]\nhost = "[::]"\n[admin]\nport = 0\nhost = "[::1]"';
+  const { server, admin } = load(toml);
+  assert.deepEqual([server.host, admin!.host], ['::', '::1']);
+  assert.equal(load('', { GATEWAY_HOST: '[::1]' }).server.host, '::1');
+});
 
 test('reuse_port is refused below Node 22.12 and elsewhere than on Linux, with the reason', (t) => {
   for (const [version, platform, isRefused] of [

@@ -1,6 +1,7 @@
 /** How the program reaches its providers: name lookups, several addresses, and ends of connections that are being made. */
 
 import assert from 'node:assert/strict';
+import { createServer as createTlsServer } from 'node:https';
 import { connect, createServer, type Socket } from 'node:net';
 import { pipeline } from 'node:stream';
 import { before, describe, test, type TestContext } from 'node:test';
@@ -14,7 +15,7 @@ import { buildOnce, emptyFolder, startProgram, startServing } from '../support/p
 import { rawResponse } from '../support/raw-upstream.ts';
 import { eventually, openChat } from '../support/streams.ts';
 import { OVER_FETCH } from '../support/transport.ts';
-import { answerWell, completion, startUpstream } from '../support/upstream.ts';
+import { answerWell, completion, sendJson, startUpstream } from '../support/upstream.ts';
 
 before(buildOnce);
 
@@ -48,13 +49,16 @@ const NAME_SERVER = `
     next();
   };`;
 
-/** Runs in the program before it: `both.test` has an address that may be silent, and one that refuses. */
+/**
+ * Runs in the program before it: `both.test` has an address that may be silent, and one that refuses; so has `full.test.`,
+ * where the first one answers.
+ */
 const TWO_ADDRESSES = `
   import dns from 'node:dns';
   const system = dns.lookup;
   const both = [1, 2].map((last) => ({ address: '127.0.0.' + last, family: 4 }));
   dns.lookup = (name, options, callback) =>
-    name === 'both.test' ? callback(null, both) : system(name, options, callback);`;
+    /^(?:both\\.test|full\\.test\\.)$/.test(name) ? callback(null, both) : system(name, options, callback);`;
 /** Longer than Node gives an address by default, and less than the second after which Linux sends a SYN again. */
 const SILENT_MS = 700;
 
@@ -193,6 +197,32 @@ describe('an end in the middle of a TLS handshake', { skip: NO_OPENSSL }, () => 
     });
   }
 });
+
+test(
+  'the dot at the end of a full name is not sent in SNI',
+  { skip: OVER_FETCH || NO_OPENSSL },
+  async (t) => {
+    const { path, ...certificate } = createCertificate(t, ['DNS:full.test']);
+    const names: string[] = [];
+    const SNICallback = (name: string, callback: (error: null) => void) => {
+      names.push(name);
+      callback(null);
+    };
+    const server = createTlsServer({ ...certificate, SNICallback }, (_, response) =>
+      sendJson(response, completion()),
+    );
+    const { port: providerPort } = await listen(t, server);
+    const provider = providerToml({ baseUrl: `https://full.test.:${providerPort}/v1` });
+    const cwd = emptyFolder(t, {
+      'gateway.toml': `[server]\nhost = "127.0.0.1"\nport = 0\n${provider}`,
+    });
+    const env = { NODE_EXTRA_CA_CERTS: path, ...preload(TWO_ADDRESSES) };
+    const { port } = await startServing(t, [], { cwd, env });
+    const { status, text } = await ask(port, 'p/m');
+    assert.equal(status, 200, text);
+    assert.deepEqual(names, ['full.test']);
+  },
+);
 
 const skip = OVER_FETCH;
 test(
