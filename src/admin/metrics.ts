@@ -84,7 +84,7 @@ export class RequestMetrics {
   );
   readonly firstToken = new Metric(
     'gen_ai_server_time_to_first_token_seconds',
-    'Time from the head of the request to the first event of a streamed answer.',
+    'Time from the head of the request to the first token of a streamed answer.',
     FIRST_TOKEN_BOUNDS,
   );
   readonly outputToken = new Metric(

@@ -143,7 +143,7 @@ class StreamRelay implements ByteSink {
     }
     if (isDone || this.#hasUpstreamEnded) {
       const cause = `content-type: ${this.#upstream.headers.get('content-type') ?? 'none'}`;
-      throw this.#error('the stream ended before its first event', cause);
+      throw this.#error('the stream ended before its first token', cause);
     }
     return false;
   }

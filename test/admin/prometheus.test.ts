@@ -291,6 +291,7 @@ const OTHERS: readonly [alert: string, series: Labels, fires: Record<string, rea
       },
       {
         '2m': [],
+        '3m30s': [['page', { instance: 'a' }, '33.33% of the requests of a fail']],
         '6m': [['page', { instance: 'a' }, '33.33% of the requests of a fail']],
         '7m45s': [],
       },
@@ -309,7 +310,8 @@ const OTHERS: readonly [alert: string, series: Labels, fires: Record<string, rea
         'process_max_fds{job="inference-gateway",instance="b"}': '1000x30',
       },
       {
-        '3m': [
+        '45s': [],
+        '1m30s': [
           ['ticket', { instance: 'a', client: 'alice' }, '90% of a limit are used alice'],
           ['ticket', { instance: 'b', job: 'inference-gateway' }, '95% of a limit are used '],
         ],
