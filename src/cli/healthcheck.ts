@@ -29,6 +29,6 @@ export async function checkHealth(flags: Flags, env: Env, readConfig: () => Conf
     const text = await textOf(response);
     return { isHealthy: response.statusCode === 200, text: `${text}\n` };
   } catch {
-    return { isHealthy: false, text: 'not reachable\n' };
+    return { isHealthy: false, text: `no answer from ${url}/health\n` };
   }
 }

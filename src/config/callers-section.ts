@@ -33,8 +33,9 @@ export function checkCallerKeys(values: SettingValues): void {
     for (const key of new Set([value as string | string[]].flat())) {
       checkKey(values, name, key);
       if (key.includes('${') && !values.wrong.has(name)) {
-        const text = '"${" in a key: expected "${NAME}" or "${file:PATH}", and in the file';
-        values.problem(name, text);
+        const text =
+          'a reference is written "${NAME}" or "${file:PATH}", and only in the settings file';
+        values.problem(name, `a key cannot contain "\${"; ${text}`);
       }
       if (key.length < SHORTEST_SECRET_CHARACTERS) {
         const limit = `${SHORTEST_SECRET_CHARACTERS} characters`;
@@ -76,7 +77,10 @@ export function readClients(
   return names.map((name) => {
     const path = `clients.${name}`;
     if (!/^[A-Za-z0-9._@-]{1,64}$/.test(name)) {
-      values.problem(path, 'the name of a client is 1 to 64 letters, digits, ".", "_", "@" or "-"');
+      values.problem(
+        path,
+        'the name of a client has 1 to 64 letters, digits, ".", "_", "@" or "-"',
+      );
     }
     const section = values.section('clients.<name>', path);
     const { key, keys = [], models, maxConcurrentRequests, ...limit } = section;
@@ -84,13 +88,13 @@ export function readClients(
     if (all.length === 0) values.problem(`${path}.key`, 'key or keys is required');
     for (const text of new Set(all)) {
       const setting = `${path}.${text === key ? 'key' : 'keys'}`;
-      if (taken.has(text)) values.problem(setting, 'another client or [server.auth] has it too');
+      if (taken.has(text)) values.problem(setting, 'another client or [server.auth] has this key');
       taken.add(text);
     }
     for (const model of models ?? []) {
       const shown = `"${values.asWritten(model)}"`;
       if (!/^[^*]+\*?$|^\*$/.test(model)) {
-        const text = 'expected a name, in which "*" may only be the end';
+        const text = 'expected a name; "*" can only be its last character';
         values.problem(`${path}.models`, `${shown}: ${text}`);
       } else if (!leadsSomewhere(model)) {
         const text = `${shown} can match nothing: it is no alias, and of no registered provider`;
@@ -102,7 +106,7 @@ export function readClients(
       .map(({ id }) => id)
       .filter((id) => fallback.includes(id) || (models ?? ['*']).some((one) => leadsTo(one, id)));
     if (limit.tokensPerMinute + limit.tokensPerDay > 0 && uncounted.length > 0) {
-      const text = `streams of ${uncounted.join(', ')} count for its limit in tokens only if they ask for their usage; set stream_usage there`;
+      const text = `the limit in tokens counts streams of ${uncounted.join(', ')} only if they ask for their usage; set stream_usage = true for each of these providers`;
       values.warning(path, text);
     }
     return { name, keys: toSecrets(all), models, limit, maxConcurrentRequests };
@@ -124,7 +128,7 @@ export function readAdmin(values: SettingValues) {
   if (port === undefined) return undefined;
   if (!isLoopback(host) && keys.length === 0) {
     const why = `every client that can connect to ${values.asWritten(host)} could read what others ask for`;
-    values.problem('admin.keys', `at least one is required: ${why}; or set host = "127.0.0.1"`);
+    values.problem('admin.keys', `a key is required, because ${why}; or set host = "127.0.0.1"`);
   }
   return { port, host: withoutBrackets(host), keys: toSecrets(keys) };
 }

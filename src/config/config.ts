@@ -118,14 +118,17 @@ function readAliases(
     const alias = name.slice('aliases.'.length);
     // Names are printed. A shorter key is a placeholder.
     if (alias.length >= SHORTEST_SECRET_CHARACTERS && keys.some((key) => key.is(alias))) {
-      values.problem('aliases', 'a configured key is the name of an alias; choose another name');
+      values.problem(
+        'aliases',
+        'a configured key is the name of an alias, and names are printed; choose another name',
+      );
       continue;
     }
     const written = value as NonNullable<typeof TARGETS.default>;
     const isTable = typeof written === 'object' && 'targets' in written;
     const table: BalancedTargets = isTable ? written : { targets: [written].flat() };
     const { targets, balance = 'order', weights } = table;
-    if (targets.length === 0) values.problem(name, 'name one model at least');
+    if (targets.length === 0) values.problem(name, 'expected at least one model');
     for (const target of targets) {
       const [, id] = /^([^/]+)\/./s.exec(target) ?? [];
       if (id === undefined) {
@@ -138,9 +141,11 @@ function readAliases(
       }
     }
     const isWhole = weights?.length === targets.length && weights.some((weight) => weight > 0);
-    if (balance === 'weighted' ? !isWhole : weights) {
-      const text = 'balance = "weighted" needs one for each target, not all 0; others have none';
+    if (balance === 'weighted' && !isWhole) {
+      const text = 'balance = "weighted" needs a weight for each target, and one of them above 0';
       values.problem(`${name}.weights`, text);
+    } else if (balance !== 'weighted' && weights) {
+      values.problem(`${name}.weights`, 'weights need balance = "weighted"');
     }
     const byTarget = weights && weightsOf(targets, weights);
     aliases.set(alias, {

@@ -56,7 +56,7 @@ export function readProviders(values: SettingValues) {
     } else if (!provider) {
       values.warning(name, `provider "${shown}" is not registered`);
     } else if (name === 'providers.fallback' && !provider.defaultModel) {
-      const text = `"${shown}" has no default_model, and is asked for the requested model`;
+      const text = `"${shown}" has no default_model, so it is asked for the model of the request`;
       values.warning(name, text);
     }
   };
@@ -73,7 +73,7 @@ function withoutKey(id: string): string {
 function readProvider(id: string, values: SettingValues) {
   const path = `providers.${id}`;
   if (!/^[A-Za-z0-9._-]{1,64}$/.test(id)) {
-    values.problem(path, 'a provider id is 1 to 64 letters, digits, ".", "_" or "-"');
+    values.problem(path, 'the id of a provider has 1 to 64 letters, digits, ".", "_" or "-"');
   }
   const { enabled, apiKey = '', ...section } = values.section('providers.<id>', path);
   const listed = (section.apiKeys ?? []).map((text) => text.trim()).filter((text) => text !== '');
@@ -96,7 +96,11 @@ function readProvider(id: string, values: SettingValues) {
     defaultModel: section.defaultModel || undefined,
   };
   const twice = settings.forwardHeaders?.find((name) => Object.hasOwn(settings.headers, name));
-  if (twice) values.problem(`${path}.forward_headers`, `"${twice}" is in headers too`);
+  if (twice)
+    values.problem(
+      `${path}.forward_headers`,
+      `"${twice}" is also in headers; name it in one of the two`,
+    );
   if (!enabled) return 'enabled = false';
   if (keys.size === 0) return withoutKey(id);
   warnOfBaseUrl(`${path}.base_url`, settings.baseUrl, values);
@@ -129,12 +133,15 @@ function warnOfBaseUrl(name: string, baseUrl: string, values: SettingValues): vo
   if (!URL.canParse(baseUrl)) return;
   const { protocol, hostname, port } = new URL(baseUrl);
   if (protocol === 'http:' && !isPrivate(hostname)) {
-    values.warning(name, 'http:// beyond a private network: the key travels in clear text');
+    values.warning(name, 'the key travels in clear text beyond a private network; use https://');
   }
   const server = values.section('server');
   const isHere = isLoopback(hostname) || hostname === server.host;
   if (isHere && Number(port) === server.port) {
-    values.warning(name, "this is the gateway's own address: requests would come back to it");
+    values.warning(
+      name,
+      "this is the gateway's own address, so its requests would come back to it",
+    );
   }
 }
 
@@ -149,11 +156,11 @@ function readHeaders(
     const name = written.toLowerCase();
     const shown = JSON.stringify(written);
     if (!HEADER_NAME.test(name)) {
-      values.problem(setting, `${shown} is no name of a header`);
+      values.problem(setting, `${shown} is not the name of a header`);
     } else if (REFUSED.has(name)) {
       values.problem(setting, `${shown} is set by the gateway itself`);
     } else if (checked.has(name)) {
-      values.problem(setting, `${shown} is there twice; case makes no difference`);
+      values.problem(setting, `${shown} is there twice; upper and lower case make no difference`);
     } else if (!/^[\t\x20-\x7e]*$/.test(value)) {
       values.problem(setting, `the value of ${shown} must be visible ASCII, spaces and tabs`);
     } else if (value.length > MAX_KEY_CHARACTERS) {
@@ -171,12 +178,15 @@ function readNames(setting: string, texts: readonly string[] = [], values: Setti
     const name = text.toLowerCase();
     const shown = JSON.stringify(values.asWritten(text));
     if (!HEADER_NAME.test(name) || name.length > MAX_NAME_CHARACTERS) {
-      values.problem(setting, `${shown} is no name of at most ${MAX_NAME_CHARACTERS} characters`);
+      values.problem(
+        setting,
+        `${shown} is not the name of a header of at most ${MAX_NAME_CHARACTERS} characters`,
+      );
     } else if (REFUSED.has(name) || NEVER_PASSED.test(name)) {
       values.problem(setting, `${shown} is a credential, or set by the gateway itself`);
     }
   }
   const names = new Set(texts.map((text) => text.toLowerCase()));
-  if (names.size > MAX_NAMES) values.problem(setting, `more than ${MAX_NAMES} names`);
+  if (names.size > MAX_NAMES) values.problem(setting, `there are more than ${MAX_NAMES} names`);
   return names.size > 0 ? [...names] : undefined;
 }

@@ -46,7 +46,7 @@ function readStore(url: string | undefined, prefix: string, values: SettingValue
   if (url === undefined || values.wrong.has('rate_limit.store')) return undefined;
   const refuse = (text: string) => values.problem('rate_limit.store', text);
   if (url.length > MAX_KEY_CHARACTERS)
-    return refuse(`longer than ${MAX_KEY_CHARACTERS} characters`);
+    return refuse(`the URL is longer than ${MAX_KEY_CHARACTERS} characters`);
   const [, scheme, username, password, address, name = '', port = '6379', database = ''] =
     STORE_URL.exec(url) ?? [];
   if (scheme === undefined || (address !== undefined && isIP(address) !== 6)) {
@@ -56,8 +56,8 @@ function readStore(url: string | undefined, prefix: string, values: SettingValue
     return refuse(`expected a port from 1 to ${MAX_PORT}`);
   }
   if (scheme === 'redis' && password !== undefined && !isPrivate(address ?? name)) {
-    const text = 'redis:// beyond a private network: the password travels in clear text';
-    values.warning('rate_limit.store', `${text}; use rediss://`);
+    const text = 'the password travels in clear text beyond a private network; use rediss://';
+    values.warning('rate_limit.store', text);
   }
   try {
     return {

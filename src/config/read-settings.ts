@@ -54,7 +54,7 @@ export function readSettings(
   const toml = readSettingsFile(path, named === undefined, wasFound);
   // Editors empty a file before they write it, and an empty one means the default of every setting.
   if (wasFound && !toml?.trim()) {
-    const why = toml === undefined ? 'does not exist any more' : 'is empty now';
+    const why = toml === undefined ? 'no longer exists' : 'is empty now';
     throw new ConfigError([`${path}: ${why}`]);
   }
   const config = loadConfig({ ...shared, toml: toml ?? '', path, directory: dirname(path), env });

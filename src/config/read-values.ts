@@ -59,7 +59,7 @@ const PROXY_NODE = { major: 22, minor: 21 };
 
 const REMOVED = new Set(['server.workers', 'GATEWAY_WORKERS']);
 const REMOVED_HINT =
-  'is no setting any more; several processes serve one port with [server] reuse_port = true (docs/deployment.md)';
+  'was removed; use several processes at one port, with [server] reuse_port = true (docs/deployment.md)';
 
 const ROWS: Readonly<Record<string, Rows>> = SETTINGS;
 
@@ -201,10 +201,10 @@ class ValueReader {
     const mayStay = key === undefined || key === 'of a provider';
     // `${NAME:-default}` or `${file:/path`.
     if (mayStay && text.replace(REFERENCE, ' ').includes('${')) {
-      values.warning(name, `"\${" begins no reference here; ${AS_WRITTEN}`);
+      values.warning(name, `"\${" does not begin a reference here; ${AS_WRITTEN}`);
     }
     const [, named] = WITHOUT_BRACES.exec(text) ?? [];
-    if (named) values.warning(name, `a reference has braces: "\${${named}}"; ${AS_WRITTEN}`);
+    if (named) values.warning(name, `${AS_WRITTEN}; a reference has braces: "\${${named}}"`);
     return text.replace(REFERENCE, (reference, path?: string, _?, variable = '') => {
       try {
         return path === undefined ? this.#valueOf(variable) : this.#textOfFile(path);
@@ -245,8 +245,9 @@ class ValueReader {
     for (const [name, value = ''] of Object.entries(this.#sources.env)) {
       const isOther = !name.startsWith(PREFIX) || known.includes(name);
       if (isOther || SERVICE_LINK_NAME.test(name) || SERVICE_LINK.test(value)) continue;
+      const unknown = `no setting is read from this variable${didYouMean(name, known)}`;
       if (value && REMOVED.has(name)) this.values.problem(name, REMOVED_HINT);
-      else this.values.warning(name, `no setting has this variable${didYouMean(name, known)}`);
+      else this.values.warning(name, unknown);
     }
   }
 

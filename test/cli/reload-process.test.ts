@@ -114,7 +114,7 @@ describe('SIGHUP', { concurrency: 4 }, () => {
     assert.equal((await hangUp())['message'], 'reloaded');
     assert.equal(await statusOf(port, 'any'), 200);
     rmSync(path);
-    assert.match(String((await hangUp())['cause']), /gateway\.toml: does not exist any more$/);
+    assert.match(String((await hangUp())['cause']), /gateway\.toml: no longer exists$/);
     assert.equal(await statusOf(port, 'any'), 200);
   });
 
