@@ -18,6 +18,8 @@ export const CLIENT_LIMITS = {
   requestMs: 60_000,
   /** Between two checks of a connection that is read on before it is closed; see `LINGER_CHECKS`. */
   lingerCheckMs: 1000,
+  /** Between the error event of a failed stream and the end of its connection: clients that lag read on for so long. */
+  failedStreamMs: 2000,
   /** A client that reads nothing of its response for so long is cut off: node:http has no such limit. */
   sendTimeoutMs: 60_000,
 };

@@ -34,6 +34,8 @@ export class ClientReply {
   hasRoom = true;
   /** All that matters of the answer was passed to `write`, although it has not ended: a client that leaves once it is written has it. */
   isDelivered = false;
+  /** The stream has failed: its connection closes without the last chunk, see `#closeCut` of `Connection`. */
+  isCut = false;
   /** Resolves when all is written or the client is gone. */
   readonly closed: Promise<void>;
   /** Called when there is room after `write` has returned false; never once the client is gone. */
@@ -45,6 +47,7 @@ export class ClientReply {
   /** The parts that wait for room. */
   readonly #waiting: Buffer[] = [];
   #hasEnded = false;
+  #resolveClosed = ignore;
   #keepAlive: NodeJS.Timeout | undefined;
 
   constructor(response: ServerResponse, call: Call) {
@@ -52,6 +55,7 @@ export class ClientReply {
     this.#call = call;
     // IncomingMessage emits 'close' once its body is consumed; only the response's 'close' means a disconnect.
     this.closed = new Promise((resolve) => {
+      this.#resolveClosed = resolve;
       response.on('close', () => {
         clearInterval(this.#keepAlive);
         // On Node 20 writableFinished is also true if the socket died with data still buffered.
@@ -126,7 +130,17 @@ export class ClientReply {
   end(): void {
     clearInterval(this.#keepAlive);
     this.#hasEnded = true;
-    if (this.#waiting.length === 0 && !this.#response.destroyed) this.#response.end();
+    if (this.#waiting.length > 0 || this.#response.destroyed) return;
+    if (this.isCut) this.#leaveOpen();
+    else this.#response.end();
+  }
+
+  /** Has `closed` resolve once all is written. The response has no last chunk, and emits 'close' with its connection. */
+  #leaveOpen(): void {
+    this.#response.socket!.write('', (error) => {
+      // With an error the client is gone, and 'close' follows.
+      if (!error) this.#resolveClosed();
+    });
   }
 
   /** Answers with the documented error; in a stream, by its last event. `headers` are further ones of an HTTP error. */
@@ -138,6 +152,8 @@ export class ClientReply {
     // A truncated answer must not look complete.
     if (!this.isStream) this.#response.destroy();
     else if (!this.#hasEnded) {
+      // HTTP/1.0 has no chunks: the close of the connection is the end of every answer.
+      this.isCut = this.#response.chunkedEncoding;
       this.write(encodeEvent(failure.toBody()));
       this.end();
     }

@@ -69,6 +69,8 @@ export class Connection {
   #closesAfterQueue = false;
   /** The latest answer said `Connection: close` during its upload: no other request begins. */
   #closesAfterUpload = false;
+  /** Runs from the error event of a failed stream to the end of the connection: no other request begins. */
+  #cutTimer: NodeJS.Timeout | undefined;
   /** Bytes that the kernel had taken at the last check, and how many checks have found no more. */
   #takenBytes = -1;
   #checksWithoutProgress = 0;
@@ -80,15 +82,26 @@ export class Connection {
     socket.on('resume', () => this.#limitQueue());
   }
 
+  /** Closes an idle connection. Behind a failed stream the connection is half-closed first, and its idle time begins anew. */
+  closeIdle(): void {
+    if (!this.#cutTimer || !this.socket.writable) this.socket.destroy();
+    else {
+      clearTimeout(this.#cutTimer);
+      this.idleSinceMs = performance.now();
+      this.#linger();
+    }
+  }
+
   /** The response being written is the last one: `Connection: close` belongs on it. */
   get isClosing(): boolean {
     return (this.listener.isDraining || this.#closesAfterQueue) && this.#waiting.length === 0;
   }
 
-  /** No request is waiting, worked on or being uploaded. */
+  /** No request is waiting for an answer, worked on or being uploaded. */
   get isIdle(): boolean {
     const isUploading = this.#closesAfterUpload && this.socket.writable;
-    return !this.call && this.#waiting.length === 0 && !isUploading;
+    const isWaiting = this.#waiting.length > 0 && !this.#cutTimer;
+    return !this.call && !isWaiting && !isUploading;
   }
 
   /** Takes a request in: it begins at once, or after the responses to those before it. */
@@ -97,9 +110,10 @@ export class Connection {
     request.on('error', ignore);
     response.on('error', ignore);
     const received = { request, response, awaitsContinue };
-    if (this.call || this.#closesAfterUpload) this.#waiting.push(received);
+    if (this.call || this.#closesAfterUpload || this.#cutTimer) this.#waiting.push(received);
     else this.#begin(received);
     if (this.#waiting.length > MAX_RECEIVED_REQUESTS) this.#closeFlooded();
+    else if (this.#cutTimer) discardBody(request);
     else this.#limitQueue();
   }
 
@@ -111,6 +125,7 @@ export class Connection {
       socket.destroy();
       return;
     }
+    if (this.#cutTimer) return;
     const refusal = refusalOf(code);
     if (latest) {
       this.#closesAfterQueue = true;
@@ -196,8 +211,9 @@ export class Connection {
     counts[isCancelled ? 'cancelled' : 'finished'] += 1;
     this.idleSinceMs = performance.now();
     // The next response would wait for this one for ever.
-    if (!call.response.writableFinished) this.socket.destroy();
+    if (!call.response.writableFinished && !call.reply.isCut) this.socket.destroy();
     this.call = undefined;
+    if (call.reply.isCut) return this.#closeCut();
     this.#begin(this.#waiting.shift());
     if (this.#waiting.length === MAX_WAITING_REQUESTS - 1) this.socket.resume();
   }
@@ -213,9 +229,22 @@ export class Connection {
     socket.destroy();
   }
 
+  /**
+   * Closes the connection behind a failed stream without the last chunk, so that a client that ignores error events finds the
+   * stream incomplete. Not at once, because some clients drop the events that they have not read when the connection ends.
+   */
+  #closeCut(): void {
+    const { listener, socket } = this;
+    for (const { request } of this.#waiting) discardBody(request);
+    if (!socket.writable) return;
+    this.#cutTimer = setTimeout(() => this.#linger(), listener.limits.failedStreamMs);
+    socket.once('close', () => clearTimeout(this.#cutTimer));
+    socket.resume();
+  }
+
   #limitQueue(): void {
     const { socket } = this;
-    if (this.#waiting.length < MAX_WAITING_REQUESTS) return;
+    if (this.#cutTimer || this.#waiting.length < MAX_WAITING_REQUESTS) return;
     // A 'resume' that was under way before the pause makes node:http read on, and only 'pause' stops it.
     if (socket.isPaused()) socket.emit('pause');
     else socket.pause();

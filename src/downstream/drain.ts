@@ -62,8 +62,9 @@ async function closeServer(server: Server, connections: Connections): Promise<vo
   const closedAtMs = performance.now();
   const closeIdle = () => {
     const youngestMs = performance.now() - IDLE_GRACE_MS;
-    for (const { isIdle, idleSinceMs, socket } of connections.values()) {
-      if (isIdle && Math.max(idleSinceMs, closedAtMs) <= youngestMs) socket.destroy();
+    for (const connection of connections.values()) {
+      const { isIdle, idleSinceMs } = connection;
+      if (isIdle && Math.max(idleSinceMs, closedAtMs) <= youngestMs) connection.closeIdle();
     }
   };
   // Answers begun before the drain carried no `Connection: close`. `setImmediate` lets a busy process read the requests that

@@ -205,6 +205,19 @@ test('a drain that is cut short after its deadline counts what was cut once', as
   assert.deepEqual(await drained, { finished: 0, cut: 1 });
 });
 
+test('a second signal inside drain_delay cancels what is in flight', async (t) => {
+  const { gateway, begin } = await start(t);
+  const { stream, complete } = await begin();
+  const drained = gateway.drain(60_000_000, SHUTDOWN, 60_000_000);
+  await idle(50);
+  assert.equal(await isRefused(gateway.port), false);
+  gateway.cut();
+  errorAfter(await stream.ended, CHUNK);
+  assert.equal((await complete.response).statusCode, 500);
+  await complete.ended;
+  assert.deepEqual(await drained, { finished: 0, cut: 2 });
+});
+
 test('what a drain cuts while its client reads nothing is on its access line before the drain is over', async (t) => {
   const gateway = await startStuckClients(t, [chatBody(), chatBody({ stream: true })]);
   await gateway.drain(0, SHUTDOWN);

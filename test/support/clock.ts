@@ -144,6 +144,9 @@ export interface ManualTimers {
 /** Of the tests that have them. */
 export const manualTimers = new WeakMap<TestContext, ManualTimers>();
 
+/** Between the error event of a failed stream and the end of its connection in tests: no timer set off by hand. */
+export const FAILED_STREAM_MS = 1;
+
 /**
  * Until the test ends `setTimeout` and `setInterval` wait for `advance` instead of time. Other test files share the process,
  * so a test looks for the timer that it expects, and never for "exactly this one" among all that are running. Node's own timers, those of
@@ -169,11 +172,13 @@ export function useManualTimers(t: TestContext): ManualTimers {
     };
     return handle.refresh();
   };
-  const { clearTimeout: clearReal } = globalThis;
+  const { clearTimeout: clearReal, setTimeout: setReal } = globalThis;
   const scheduler =
     (isRepeated: boolean) =>
     (callback: ManualTimer['callback'], ms?: number, ...args: unknown[]) =>
-      create(isRepeated, { callback, ms, args });
+      ms === FAILED_STREAM_MS
+        ? setReal(callback, ms, ...args)
+        : create(isRepeated, { callback, ms, args });
   const clear = (handle?: Partial<ReturnType<typeof create>> & NodeJS.Timeout) =>
     handle?.cancel ? handle.cancel() : clearReal(handle);
   const mocks = [

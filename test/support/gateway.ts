@@ -6,7 +6,9 @@ import type { TestContext } from 'node:test';
 import { loadConfig, type Config } from '../../src/config/config.ts';
 import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
 import { createService } from '../../src/app.ts';
+import { readAnswer } from './answer.ts';
 import { watchGateway } from './leftovers.ts';
+import { FAILED_STREAM_MS } from './clock.ts';
 import { parseLog } from './process.ts';
 import { TRANSPORT_ENV } from './transport.ts';
 
@@ -89,7 +91,7 @@ export async function startGateway(
     return adjust ? adjust(config) : config;
   };
   const config = load(toml);
-  const limits = { ...CLIENT_LIMITS, ...clientLimits };
+  const limits = { ...CLIENT_LIMITS, failedStreamMs: FAILED_STREAM_MS, ...clientLimits };
   let watched: ReturnType<typeof watchGateway> | undefined;
   const service = createService(config, {
     writeLog(lines) {
@@ -219,11 +221,7 @@ export async function send(
     const request = httpRequest(
       { host: '127.0.0.1', port, path, method, headers: sent, agent: agent ?? false, signal },
       (response) => {
-        const chunks: Buffer[] = [];
-        response.on('data', (chunk: Buffer) => chunks.push(chunk));
-        response.on('error', reject);
-        response.on('end', () => {
-          const bytes = Buffer.concat(chunks);
+        readAnswer(response).then((bytes) => {
           resolve({
             status: response.statusCode ?? 0,
             headers: response.headers,
@@ -231,7 +229,7 @@ export async function send(
             text: bytes.toString(),
             json: () => JSON.parse(bytes.toString()) as unknown,
           });
-        });
+        }, reject);
       },
     );
     request.on('error', reject);

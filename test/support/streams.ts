@@ -4,6 +4,7 @@ import assert from 'node:assert/strict';
 import { request as httpRequest, type ClientRequest, type IncomingMessage } from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
 
+import { readAnswer } from './answer.ts';
 import { setPatientTimeout } from './clock.ts';
 import { CLIENT_TOKEN, STREAM, type LogLine, type TestGateway } from './gateway.ts';
 
@@ -13,7 +14,7 @@ export interface OpenStream {
   readonly response: Promise<IncomingMessage>;
   /** What came so far. */
   readonly text: () => string;
-  /** Everything, when the stream has ended. Rejects when the connection broke. */
+  /** Everything, when the stream has ended. Rejects when the connection broke, see `readAnswer`. */
   readonly ended: Promise<string>;
   /** Closes the connection. */
   readonly leave: () => void;
@@ -35,14 +36,9 @@ export function openChat(port: number, body: object = STREAM): OpenStream {
     request.once('response', resolve);
     request.on('error', reject);
   });
-  const ended = response.then(
-    async (incoming) =>
-      new Promise<string>((resolve, reject) => {
-        incoming.on('data', (chunk: Buffer) => chunks.push(chunk));
-        incoming.on('error', reject);
-        incoming.on('end', () => resolve(text()));
-      }),
-  );
+  const ended = response
+    .then((incoming) => readAnswer(incoming, (chunk) => chunks.push(chunk)))
+    .then(text);
   // A test may leave on purpose, and then nobody waits for these.
   response.catch(() => {});
   ended.catch(() => {});

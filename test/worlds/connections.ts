@@ -9,9 +9,14 @@ const [QUIET_MS, LINGER_MS, CHECK_MS] = [5000, 30_000, 1000];
 /** An idle connection is kept so long once the port is closed; looked at ten times in a second. */
 const [GRACE_MS, POLL_MS] = [1000, 100];
 
+/** Between the error event of a stream and the end of its connection. */
+const FAILED_STREAM_MS = 2000;
+
+type Drain = Readonly<Record<'closesMs' | 'cutMs', number>>;
+
 export function checkConnections(
   { events, exchanges }: History,
-  { closesMs, cutMs }: Readonly<Record<'closesMs' | 'cutMs', number>>,
+  { closesMs, cutMs }: Drain,
   report: Report,
 ): void {
   const wrong = (text: string, exchange: Exchange) =>
@@ -23,6 +28,7 @@ export function checkConnections(
     if (answer?.headers.get('connection') === 'close') checkLingering(event, report);
     else checkGrace(event, closesMs, report);
   }
+  for (const exchange of exchanges) checkFailedStream(exchange, { closesMs, cutMs }, report);
   const lines = events.flatMap((event) => (event.kind === 'line' ? event.line : []));
   for (const exchange of exchanges) {
     const { answer, ask, isDelayed } = exchange;
@@ -59,6 +65,23 @@ function checkGrace({ atMs, exchange, sinceMs }: Ended, closesMs: number, report
   const lateMs = atMs - Math.max(sinceMs, closesMs) - GRACE_MS;
   if (lateMs < -CLOSE_MS || lateMs > POLL_MS + CLOSE_MS)
     report('connections', `an idle one ends ${lateMs} ms late`, exchange);
+}
+
+/** A stream that has failed ends with its connection, without the last chunk, two seconds behind its error event. */
+function checkFailedStream(exchange: Exchange, { closesMs, cutMs }: Drain, report: Report): void {
+  const { answer, ask, isDelayed, leftAtMs } = exchange;
+  const last = answer?.pieces.at(-1);
+  const hasFailed = last?.bytes.toString().startsWith('data: {"error":{"type"') === true;
+  if (!hasFailed || leftAtMs !== undefined || ask.version === '1.0') return;
+  const wrong = (text: string) => report('connections', `its failed stream ${text}`, exchange);
+  if (answer!.end !== 'cut') wrong('has a last chunk');
+  if (isDelayed || answer!.endAtMs >= cutMs) return;
+  const dueMs = last.atMs + FAILED_STREAM_MS;
+  const idleMs = Math.max(last.atMs, closesMs) + GRACE_MS;
+  const earlyMs = Math.min(dueMs, idleMs) - answer!.endAtMs;
+  const lateMs = answer!.endAtMs - Math.min(dueMs, idleMs + POLL_MS);
+  if (Math.max(earlyMs, lateMs) > CLOSE_MS)
+    wrong(`ends ${answer!.endAtMs - last.atMs} ms behind its error event`);
 }
 
 /** It has an answer, and a line of its own, if no request before it is still open. */
