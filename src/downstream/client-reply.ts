@@ -25,7 +25,7 @@ const ignore = () => {};
 export class ClientReply {
   /** Of the head that was sent. */
   status: number | undefined;
-  /** When the head was made, or the answer of a stream began that had begun with a comment. Of `performance.now()`. */
+  /** When the head was made; of a stream, when its answer began, and not a comment before it. Of `performance.now()`. */
   firstByteAtMs: number | undefined;
   /** Bytes of the body that were written. */
   sentBytes = 0;
@@ -93,6 +93,7 @@ export class ClientReply {
     const length = lengthOf(body);
     if (status !== 204) headers['content-length'] = String(length);
     if (!this.#writeHead(status, headers)) return;
+    this.firstByteAtMs = performance.now();
     if (length > WRITE_PART_BYTES) {
       for (const part of body) this.write(part);
       return this.end();
@@ -104,11 +105,14 @@ export class ClientReply {
 
   /** Begins a stream; if a comment has begun it, its answer. */
   beginStream(status: number, headers: ResponseHeaders): void {
+    if (!this.isStream) this.#openStream(status, headers);
     if (this.isStream) this.firstByteAtMs = performance.now();
-    else if (this.#writeHead(status, headers)) {
-      this.isStream = true;
-      this.#call.connection.listener.counts.openStreams += 1;
-    }
+  }
+
+  #openStream(status: number, headers: ResponseHeaders): void {
+    if (!this.#writeHead(status, headers)) return;
+    this.isStream = true;
+    this.#call.connection.listener.counts.openStreams += 1;
   }
 
   /** Writes a part of a stream. Returns false if no more should come until `onRoom` is called. */
@@ -167,7 +171,7 @@ export class ClientReply {
     this.#keepAlive = setInterval(() => {
       // A client that does not read gets no comments, and is cut off as it is without them.
       if (!this.hasRoom) return;
-      if (!this.isStream) this.beginStream(200, { ...EVENT_STREAM_HEADERS });
+      if (!this.isStream) this.#openStream(200, { ...EVENT_STREAM_HEADERS });
       this.write(KEEP_ALIVE);
     }, silenceMs);
   }
@@ -181,7 +185,6 @@ export class ClientReply {
     headers['x-request-id'] = id;
     const isUploading = !response.req.complete;
     if (isUploading || connection.isClosing) headers['connection'] = 'close';
-    this.firstByteAtMs = performance.now();
     response.writeHead(status, headers);
     this.status = status;
     if (isUploading) void connection.closeAfterUpload(this.closed);

@@ -64,6 +64,12 @@ export function checkLine(course: Course, report: Report): void {
     near('duration_ms', endAtMs - course.begunAtMs);
     if (!chat?.isStream) near('first_byte_ms', answer.headAtMs - course.begunAtMs);
   }
+  const streamed = course.visits.at(-1)?.tries.at(-1);
+  // Comments alone are no token.
+  if (chat?.isStream && answer.status === 200 && streamed?.reading?.kind !== 'stream')
+    check({ first_byte_ms: undefined });
+  else if (streamed?.reading?.kind === 'stream')
+    near('first_byte_ms', streamed.resultAtMs - course.begunAtMs);
   const text = Buffer.concat(answer.pieces.map((one) => one.bytes)).toString();
   const [, type, message] =
     /"error":\{"type":"([a-z_]+)","message":("(?:[^"\\]|\\.)*")/.exec(text) ?? [];
