@@ -94,9 +94,11 @@ async function stream(
   type: string,
   read: () => AsyncIterable<Buffer>,
 ): Promise<void> {
-  if (method === 'HEAD') return reply.send(200, headersOf(type), '');
-  const chunks = read();
+  // A ninth feed is refused here, before the head.
+  const chunks = method === 'HEAD' ? undefined : read();
   reply.beginStream(200, headersOf(type));
+  // The answer to GET has no `Content-Length` either.
+  if (!chunks) return reply.end();
   // Once: a feed is open for days.
   cancellation.onCancel(() => reply.onRoom());
   for await (const chunk of chunks) {

@@ -95,6 +95,9 @@ test('GET and HEAD are served, other paths and methods are the documented 404', 
   for (const path of PATHS) {
     const head = await gateway.admin(path, { method: 'HEAD' });
     assert.deepEqual([head.status, head.text], [200, ''], path);
+    // RFC 9110 9.3.2: the length of the answer to GET, or none.
+    const get = path === '/events' ? undefined : await gateway.admin(path);
+    assert.equal(head.headers['content-length'], get?.headers['content-length'], path);
     const post = await gateway.admin(path, { method: 'POST', body: 'x' });
     assert.equal(post.status, 404, path);
     assert.equal(post.headers.allow, 'GET, HEAD');
