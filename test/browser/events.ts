@@ -173,7 +173,7 @@ export function busyView(more: Record<string, object> = {}): object {
     figures: figures(BUSY_FIGURES),
     steps: steps(values),
     all: sums(20_719, { failed: 80, p50: 388 }),
-    minute: sums(161),
+    minute: { requests: 161, failed: 12 },
     providers: BUSY_PROVIDERS,
     models: {
       fast: sums(14_020, { failed: 9, p50: 388 }),
