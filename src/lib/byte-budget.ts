@@ -7,8 +7,10 @@ import { collectGarbage } from './garbage-collector.ts';
 /** A smaller holder is bounded by `maxBufferedBytes` alone: small requests go on when memory is short. */
 const SMALL_BYTES = 65_536;
 const GROWTH_BYTES = 1_048_576;
-/** The largest event that a stream may have, what is held before it, and the read that ends it. */
-const EVENT_ROOM_BYTES = 18_874_368;
+/** The part of the budget that is kept for the stream that has waited longest. */
+const KEPT_PART = 1 / 8;
+/** A stream waits no longer for bodies that are slow to come, clients that do not read, and providers that do not end an event. */
+const MAX_WAIT_MS = 2000;
 /** Resident memory is read at most this often; and all garbage collected, while it is too much. */
 const READING_MS = 50;
 const COLLECTING_MS = 1000;
@@ -25,8 +27,8 @@ export class ByteBudget {
   bodyBytes = 0;
   /** Bytes of the streams that wait for memory, at least 1 for each: while above 0, no body becomes larger than 64 KiB. */
   waitingBytes = 0;
-  /** The streams that had to wait, in that order, each until its event is whole. */
-  readonly queue = new Set<Reservation>();
+  /** The streams that had to wait, in that order, and since when (`performance.now()`): each until it has passed bytes on. */
+  readonly queue = new Map<Reservation, number>();
   /** Resident memory without bodies. */
   #otherBytes = 0;
   #readAtMs = -Infinity;
@@ -67,12 +69,14 @@ interface BodyLimits {
  * is freed twice; whoever creates it calls `close`, so nothing stays reserved. `dropBody` frees the body when its last reader
  * has released it, `free` at once, `close` for good.
  *
- * A stream calls `tryGrow` for each chunk of an event; if that returns false, `wait`, and tries again later; `leaveQueue` once the
- * event is passed on or given up.
+ * A stream calls `tryGrow` for each chunk of an event. If that returns false, the stream passes on what it holds of the event if it
+ * `isStuck`; else it calls `wait`, and `endWait` before it tries again. It calls `leaveQueue` once bytes are passed on or given up.
  */
 export class Reservation {
   readonly budget: ByteBudget;
   #bytes = 0;
+  /** Its part of the bytes of the streams that wait. */
+  #waitingBytes = 0;
   #isClosed = false;
   #limits: BodyLimits | undefined;
   /** The length of the body so far. */
@@ -103,36 +107,45 @@ export class Reservation {
   }
 
   /**
-   * As `tryResize`, for a stream whose event is not whole yet. Streams that each hold a part of an event could block each other
-   * for ever: room for one event is kept for the stream that has waited longest.
+   * As `tryResize`, for a stream whose event is not whole yet. An eighth of the budget is kept for the stream that has waited
+   * longest, so that no other stream takes all that becomes free.
    */
   tryGrow(bytes: number): boolean {
     const { limits, queue } = this.budget;
-    const keptBytes = Math.min(limits.maxBufferedBytes / 2, EVENT_ROOM_BYTES);
-    if (this.tryResize(bytes, limits.maxBufferedBytes - keptBytes)) return true;
-    queue.add(this);
+    if (this.tryResize(bytes, limits.maxBufferedBytes * (1 - KEPT_PART))) return true;
+    if (!queue.has(this)) queue.set(this, performance.now());
     return this.#isFirst && this.tryResize(bytes);
   }
 
   get #isFirst(): boolean {
-    return this.budget.queue.values().next().value === this;
+    return this.budget.queue.keys().next().value === this;
   }
 
-  /** The event is whole, or given up: the next stream goes first. */
+  /** What was held of the event is passed on, or given up: the next stream goes first. */
   leaveQueue(): void {
     this.budget.queue.delete(this);
   }
 
-  /** Begins to wait for room, and returns what ends the wait. Throws `rateLimit` if all that is reserved belongs to streams that wait. */
-  wait(): () => void {
-    const { budget } = this;
-    const bytes = Math.max(1, this.#bytes);
-    budget.waitingBytes += bytes;
-    const end = () => (budget.waitingBytes -= bytes);
-    const othersGoOn = budget.waitingBytes < budget.reservedBytes;
-    if (this.#bytes === 0 || !this.#isFirst || othersGoOn) return end;
-    end();
-    throw noRoom();
+  /**
+   * This stream has waited longest, and nobody makes room: all other bytes that are reserved belong to streams that wait, or two
+   * seconds have passed.
+   */
+  get isStuck(): boolean {
+    const { queue, reservedBytes, waitingBytes } = this.budget;
+    if (!this.#isFirst) return false;
+    if (waitingBytes + this.#bytes >= reservedBytes) return true;
+    return performance.now() - queue.get(this)! >= MAX_WAIT_MS;
+  }
+
+  /** Begins to wait for room, until `endWait` is called or the memory is given back. */
+  wait(): void {
+    this.#waitingBytes = Math.max(1, this.#bytes);
+    this.budget.waitingBytes += this.#waitingBytes;
+  }
+
+  endWait(): void {
+    this.budget.waitingBytes -= this.#waitingBytes;
+    this.#waitingBytes = 0;
   }
 
   /** Changes it to `bytes`. Throws `tooLarge` of the body, `rateLimit` if they do not fit, and `ClientGone` if it is closed. */
@@ -195,6 +208,7 @@ export class Reservation {
   /** Gives all of it back. `parts` of a long body that somebody still has are empty then. */
   free(): void {
     this.tryResize(0);
+    this.endWait();
     this.leaveQueue();
     this.#short = undefined;
     this.#long?.resize(0);

@@ -54,6 +54,8 @@ export class EventInspector {
   isDone = false;
   /** The line feed of the line end behind `[DONE]` may still come. */
   isEndOpen = false;
+  /** A part of the unfinished event was passed on. */
+  isEventPassed = false;
   /** The line feed that may come next belongs to an event that was taken out. */
   #dropsLineFeed = false;
   /** By the index of each choice that has begun: whether it has its `finish_reason`. */
@@ -73,9 +75,21 @@ export class EventInspector {
   /** Takes a chunk, and returns the events that are now whole. */
   push(chunk: Buffer): Inspection {
     const events = this.splitter.push(chunk);
+    if (events.length > 0) this.isEventPassed = false;
     if (!this.#dropsLineFeed || events.length === 0) return this.#inspect(events);
     this.#dropsLineFeed = false;
     return this.#inspect(events[0] === LINE_FEED ? events.subarray(1) : events);
+  }
+
+  /** Takes a chunk, and returns also what has come of the unfinished event, in which no error is looked for. It begins the answer. */
+  pushUnfinished(chunk: Buffer): Inspection {
+    const found = this.push(chunk);
+    if (found.error || this.isDone) return found;
+    const part = this.splitter.unfinished.take();
+    if (part.length === 0) return found;
+    this.hasBegun = this.isEventPassed = true;
+    this.#noteChoices(scanEvents(part, false));
+    return { toPass: Buffer.concat([found.toPass, part]) };
   }
 
   /**
@@ -87,7 +101,10 @@ export class EventInspector {
     const closed = Buffer.concat([rest, Buffer.from(rest.at(-1) === LINE_FEED ? '\n' : '\n\n')]);
     const texts = [...parseEvents(closed, this.#isAtStart)].map((one) => one.data || one.bareJson);
     const text = texts.find((one) => one !== '');
-    if (text !== undefined && isWholeData(text)) return this.#inspect(closed);
+    if (this.isEventPassed || (text !== undefined && isWholeData(text))) {
+      this.isEventPassed = false;
+      return this.#inspect(closed);
+    }
     const toPass = closed.subarray(0, 0);
     if (text === undefined) return { toPass };
     return {

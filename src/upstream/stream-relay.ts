@@ -19,6 +19,7 @@ import type { UpstreamResponse } from './provider.ts';
 const MAX_CHUNK_BYTES = 65_536;
 /** Limit for preambles and comments. */
 const MAX_PREAMBLE_BYTES = 1_048_576;
+const EVENT_END = Buffer.from('\n\n');
 /** Interval at which a stream that waits for memory tries again. */
 const WAIT_MS = 10;
 /** One wait for the client takes up at most this part of the idle limit. */
@@ -206,6 +207,8 @@ class StreamRelay implements ByteSink {
 
   #fail(thrown: unknown): void {
     this.#isOver = true;
+    // The error event begins on a fresh line.
+    if (this.#inspector.isEventPassed) this.#context.call.reply.write(EVENT_END);
     this.#context.call.answerReservation.leaveQueue();
     this.#settle.reject(thrown);
   }
@@ -220,13 +223,18 @@ class StreamRelay implements ByteSink {
     return false;
   }
 
-  /** Pauses the upstream, and tries again every 10 ms: the idle limit or the client's leaving ends the wait. */
-  #waitForRoom(chunk: Buffer): false {
-    const endWait = this.#context.call.answerReservation.wait();
+  /**
+   * Pauses the upstream, and tries again every 10 ms: the idle limit or the client's leaving ends the wait. If nobody will make room,
+   * what is held of the event is passed on as it is, because the stream would fail otherwise.
+   */
+  #waitForRoom(chunk: Buffer): boolean {
+    const reservation = this.#context.call.answerReservation;
+    if (reservation.isStuck) return this.#take(this.#inspector.pushUnfinished(chunk));
+    reservation.wait();
     this.#isWaiting = this.#hasWaited = true;
     setTimeout(() => {
       this.#isWaiting = false;
-      endWait();
+      reservation.endWait();
       if (this.write(chunk)) this.#upstream.body.resume();
     }, WAIT_MS);
     return false;

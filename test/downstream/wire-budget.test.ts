@@ -290,6 +290,18 @@ test('a stream in flight waits while others have taken the budget, and then goes
   await nothingIsReserved(gateway);
 });
 
+test('a stream in flight ends well although the memory that it waits for is never free', async (t) => {
+  const rest = `data: {"x":"${'x'.repeat(MIB)}"}\n\n${completionEvents()}`;
+  const { gate, script } = gatedStream(CHUNK, rest);
+  const { gateway } = await start(t, script);
+  const stream = openChat(gateway.port);
+  await eventually(() => stream.text().includes(CHUNK), 'the stream begins');
+  await takeBudget(t, gateway, 1.5 * MIB);
+  gate.open();
+  const text = await stream.ended;
+  assert.ok(text === CHUNK + rest, text.slice(-300));
+});
+
 test('a last event without its blank line is passed on though other clients wait for memory', async (t) => {
   const last = `data: {"choices":[{"index":0,"finish_reason":"stop"}],"x":"${'x'.repeat(MIB)}"}\n`;
   const { gate, script } = gatedStream(CHUNK + last, '');
@@ -304,18 +316,21 @@ test('a last event without its blank line is passed on though other clients wait
   assert.ok(text.startsWith(CHUNK + last));
 });
 
-test('of streams whose events do not fit together one waits for the other, and all arrive', async (t) => {
-  // Six events of 0.9 MiB in a budget of 2 MiB, which come in the pieces that a socket reads.
-  const events = CHUNK + LARGE.repeat(3) + completionEvents();
-  const { gateway } = await start(t, (_, response) => sendEvents(response, events));
-  const streams = Array.from({ length: 6 }, () => openChat(gateway.port));
-  for (const { ended } of streams) {
-    const text = await ended;
-    // Not compared by assert: the difference of megabytes would be printed.
-    assert.ok(text === events, text.slice(-300));
-  }
-  await nothingIsReserved(gateway);
-});
+for (const mebibytes of [0.9, 1.9]) {
+  test(`six streams with events of ${mebibytes} MiB in a budget of 2 MiB all end well`, async (t) => {
+    const event = `data: {"x":"${'x'.repeat(mebibytes * MIB)}"}\n\n`;
+    // In the pieces that a socket reads.
+    const events = CHUNK + event.repeat(3) + completionEvents();
+    const { gateway } = await start(t, (_, response) => sendEvents(response, events));
+    const streams = Array.from({ length: 6 }, () => openChat(gateway.port));
+    for (const { ended } of streams) {
+      const text = await ended;
+      // Not compared by assert: the difference of megabytes would be printed.
+      assert.ok(text === events, text.slice(-300));
+    }
+    await nothingIsReserved(gateway);
+  });
+}
 
 test('an event that the client has read is no longer held, though the provider is silent after it', async (t) => {
   const { gateway } = await start(t, beginStream(CHUNK + LARGE));
@@ -356,7 +371,7 @@ test('streams that wait for memory take turns: no stream of large events keeps t
   await nothingIsReserved(gateway);
 });
 
-/** A stream that has begun, whose provider and client are the test, and which may hold half of the budget at least. */
+/** A stream that has begun, whose provider and client are the test. */
 function openRelay(whole: ByteBudget) {
   const reply = new RecordedReply();
   const context = newReplyContext(reply);
@@ -376,7 +391,7 @@ function openRelay(whole: ByteBudget) {
   ended.catch(() => {});
   provider!.write(Buffer.from(CHUNK));
   reply.write = ({ length }: Buffer) => length < 65_536;
-  return { provider: provider!, reply, resumed: () => resumed };
+  return { provider: provider!, reply, resumed: () => resumed, ended };
 }
 
 test('the part of the next event that comes with the end of one is not counted before more comes', () => {
@@ -411,24 +426,25 @@ test('a stream that has failed, or given its memory back, is no longer the first
     (whole) => {
       const { provider } = openRelay(whole);
       // It takes what is kept for the first.
-      assert.ok(provider.write(Buffer.from(`data: ${'x'.repeat(200_000)}`)));
+      assert.ok(provider.write(Buffer.from(`data: ${'x'.repeat(100_000)}`)));
       // Its client does not read the error.
       return () => provider.end(new Error('broken'));
     },
     (whole) => {
       const stream = new Reservation(whole);
-      assert.ok(stream.tryGrow(200_000));
+      assert.ok(stream.tryGrow(100_000));
       return () => stream.free();
     },
   ];
   for (const begin of ways) {
     const whole = newBudget(MIB);
     const other = new Reservation(whole);
-    assert.ok(other.tryGrow(MIB / 2));
+    const maxBytes = (MIB / 8) * 7;
+    assert.ok(other.tryGrow(maxBytes));
     const end = begin(whole);
-    assert.ok(!other.tryGrow(MIB / 2 + 1));
+    assert.ok(!other.tryGrow(maxBytes + 1));
     end();
-    assert.ok(other.tryGrow(MIB / 2 + 1));
+    assert.ok(other.tryGrow(maxBytes + 1));
     other.close();
   }
 });
@@ -459,7 +475,7 @@ test('an event is held until its client has taken all of it', async (t) => {
 test('what a client has not taken of a stream that has failed is held until it has', async (t) => {
   // More than the kernel takes of it at once.
   const event = `data: {"x":"${'x'.repeat(15 * MIB)}"}\n\n`;
-  const script = beginStream(`${event}data: {"error":{}}\n\n`);
+  const script = beginStream(`${event}data: {"error":{"message":"no"}}\n\n`);
   const { gateway, p } = await scenario(t, { server: budget(40), providers: { p: script } });
   const { socket, text, closed } = openRaw(t, gateway.port);
   socket.pause();
@@ -501,16 +517,76 @@ for (const [until, isFreed] of [
   });
 }
 
-test('a stream does not wait for memory that it holds itself, and nobody else has any', () => {
+test('a stream is stuck if it has waited longest and all that is reserved belongs to streams that wait', () => {
   const whole = newBudget(2 * MIB);
-  const stream = new Reservation(whole);
-  assert.ok(stream.tryGrow(0.9 * MIB));
-  assert.ok(!stream.tryGrow(3 * MIB));
-  assert.throws(() => stream.wait(), { status: 429 });
-  const other = new Reservation(whole);
-  assert.ok(other.tryResize(0.5 * MIB));
-  stream.wait()();
+  const [first, second, request] = [
+    new Reservation(whole),
+    new Reservation(whole),
+    new Reservation(whole),
+  ];
+  assert.ok(first.tryGrow(0.9 * MIB));
+  assert.ok(!first.tryGrow(3 * MIB));
+  assert.ok(first.isStuck);
+  assert.ok(second.tryGrow(0.5 * MIB));
+  assert.ok(!first.isStuck);
+  assert.ok(!second.tryGrow(MIB));
+  second.wait();
+  assert.deepEqual([first.isStuck, second.isStuck], [true, false]);
+  request.resize(1000);
+  assert.ok(!first.isStuck);
+  request.free();
+  // What is given back while it waits does not wait any more.
+  second.free();
   assert.equal(whole.waitingBytes, 0);
+  second.endWait();
+  assert.equal(whole.waitingBytes, 0);
+});
+
+/** A stream that has begun and is stuck with a part of an event, which it passes on. */
+function openStuckRelay(part: string) {
+  const whole = newBudget(MIB);
+  const other = new Reservation(whole);
+  other.resize(MIB);
+  other.wait();
+  const relay = openRelay(whole);
+  const { provider, reply } = relay;
+  const write = reply.write.bind(reply);
+  reply.write = (bytes: Buffer) => {
+    reply.parts.push(bytes);
+    return write(bytes);
+  };
+  provider.write(Buffer.from(part));
+  return relay;
+}
+
+test('a stream that is stuck passes on what it holds of an event, and ends as other streams do', async () => {
+  const content = `"delta":{"content":"${'x'.repeat(100_000)}`;
+  const part = `data: {"choices":[{"index":0,${content}`;
+  const finished = `data: {"choices":[{"index":0,"finish_reason":"stop",${content}`;
+  const CUT = /the stream ended before the answer was finished/;
+  for (const [beginning, rest, expected, error] of [
+    [part, '"},"finish_reason":"stop"}]}\n\n', '"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'],
+    [part, '"},"finish_reason":"stop"}]}', '"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'],
+    [finished, '"}}]}\n\n', '"}}]}\n\ndata: [DONE]\n\n'],
+    [part, '"}}]}\n\ndata: {"error":{"message":"no"}}\n\n', '"}}]}\n\n', /API error: 502 - no/],
+    [part, 'yy', 'yy\n\n', CUT],
+  ] as const) {
+    const { provider, reply, ended } = openStuckRelay(beginning);
+    assert.ok(reply.text === CHUNK + beginning, reply.text.slice(-100));
+    provider.write(Buffer.from(rest));
+    provider.end();
+    if (error) await assert.rejects(ended, error);
+    else await ended;
+    assert.equal(reply.text.slice((CHUNK + beginning).length), expected, rest);
+  }
+});
+
+test('the error of a stream that has passed a part of an event begins on a fresh line', async () => {
+  const part = `data: ${'x'.repeat(100_000)}`;
+  const { provider, reply, ended } = openStuckRelay(part);
+  provider.end(new Error('broken'));
+  await assert.rejects(ended, /broken/);
+  assert.ok(reply.text === `${CHUNK}${part}\n\n`, reply.text.slice(-100));
 });
 
 test('while a stream waits for memory, no new request takes it away, but one that has begun goes on', () => {
