@@ -22,6 +22,8 @@ export interface SettingValue {
   readonly origin: string | undefined;
 }
 
+const VARIABLE_ALONE = /^\$\{\w+\}$/;
+
 type Table = typeof SETTINGS;
 type CamelCase<K extends string> = K extends `${infer A}_${infer B}`
   ? `${A}${Capitalize<CamelCase<B>>}`
@@ -74,9 +76,13 @@ export class SettingValues {
       if (!row.key) return [];
       const isKey = row.key !== 'of the store' && !name.endsWith('.headers');
       const texts: string[] = typeof value === 'string' ? [value] : Object.values(value!);
-      return texts
-        .filter((text) => row.key === 'of callers' || !ids.has(text.trim().toLowerCase()))
-        .map((text) => new Secret(isKey ? text.trim() : text, { isKey }));
+      return (
+        texts
+          .filter((text) => row.key === 'of callers' || !ids.has(text.trim().toLowerCase()))
+          // The name of a variable that is not set is no secret, and warnings have it.
+          .filter((text) => !VARIABLE_ALONE.test(text))
+          .map((text) => new Secret(isKey ? text.trim() : text, { isKey }))
+      );
     });
   }
 

@@ -667,6 +667,13 @@ describe('a key', () => {
     assert.deepEqual(reveal(load(toml).secrets), ['A-Long-Key']);
   });
 
+  test('whose variable is not set is hidden nowhere: warnings name the variable', () => {
+    const toml = `${MINE}api_keys = ["\${ACME_API_KEY}", "$ACME_API_KEY", "a-\${ACME_API_KEY}"]`;
+    const { secrets, warnings } = load(toml);
+    assert.deepEqual(reveal(secrets), ['$ACME_API_KEY', 'a-${ACME_API_KEY}']);
+    assert.equal(createRedactor(secrets)(warnings.join('\n')), warnings.join('\n'));
+  });
+
   test('of a store is hidden in texts, and so is the URL as it is written', () => {
     const url = `redis://u:${key.replace('-', '%2D')}@h:1/2`;
     const redact = createRedactor(load(`rate_limit.store = "${url}"`).secrets);
