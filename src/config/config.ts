@@ -3,7 +3,7 @@
 import { isIP } from 'node:net';
 import { isDeepStrictEqual } from 'node:util';
 
-import { didYouMean } from '../lib/did-you-mean.ts';
+import { similarTo } from '../lib/did-you-mean.ts';
 import { withoutBrackets } from '../lib/loopback.ts';
 import { isNodeSince } from '../lib/version.ts';
 import { SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
@@ -133,11 +133,10 @@ function readAliases(
       const [, id] = /^([^/]+)\/./s.exec(target) ?? [];
       if (id === undefined) {
         values.problem(name, 'expected "<provider_id>/<model_name>"');
-      } else if (!known.includes(id)) {
-        const shown = values.asWritten(target, id);
-        values.warning(name, `no such provider "${shown}"${didYouMean(id, known)}`);
       } else if (!registered.some((provider) => provider.id === id)) {
-        values.warning(name, `provider "${values.asWritten(target, id)}" is not registered`);
+        const hint = known.includes(id) ? '' : similarTo(id, known);
+        const shown = values.asWritten(target, id);
+        values.warning(name, `provider "${shown}" is not registered${hint}`);
       }
     }
     const isWhole = weights?.length === targets.length && weights.some((weight) => weight > 0);

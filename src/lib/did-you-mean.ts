@@ -1,12 +1,18 @@
 /** Returns `; did you mean "port"?` if a known name is similar, else the list of known names. */
 export function didYouMean(name: string, known: readonly string[]): string {
+  const list = known.length === 0 ? '' : `; known: ${known.join(', ')}`;
+  return similarTo(name, known) || list;
+}
+
+/** Returns `; did you mean "port"?` if a known name is similar, else an empty text. */
+export function similarTo(name: string, known: readonly string[]): string {
   const [nearest] = known.toSorted((a, b) => editDistance(name, a) - editDistance(name, b));
   // A name of three letters with two others is another name.
   const limit = Math.min(Math.max(2, name.length / 3), name.length / 2);
   if (nearest !== undefined && editDistance(name, nearest) <= limit) {
     return `; did you mean "${nearest}"?`;
   }
-  return known.length === 0 ? '' : `; known: ${known.join(', ')}`;
+  return '';
 }
 
 /** Levenshtein distance, one row at a time. */
