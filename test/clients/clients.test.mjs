@@ -227,7 +227,12 @@ const aiSdk = (createModel) => ({
   async *words() {
     const errors = [];
     const onError = ({ error }) => errors.push(error);
-    yield* streamText({ ...callOf(createModel()), onError }).textStream;
+    try {
+      yield* streamText({ ...callOf(createModel()), onError }).textStream;
+    } catch (broken) {
+      // Of a failed stream the error event comes first, and the end of its connection two seconds later.
+      errors.push(broken);
+    }
     for (const error of errors) throw error;
   },
 });
