@@ -11,6 +11,7 @@ import {
   type Candidates,
   type Early,
   type Failure,
+  type Limits,
   type Reading,
 } from './oracle.ts';
 import type { ProviderSettings, Settings } from './plan.ts';
@@ -168,7 +169,7 @@ function readTry(made: Try, course: Omit<Course, 'visits'>): ReadTry {
   const provider = providerOf(course, made.provider);
   const isStream = chat?.isStream ?? false;
   const first = isStream ? (first_token_timeout ?? Infinity) : Infinity;
-  const reading = readReply(made.reply, {
+  const limits = {
     limitMs: Math.min(provider.timeout ?? timeout, first) * 1000,
     idleMs: stream_idle_timeout * 1000,
     begunAtMs: made.atMs,
@@ -176,7 +177,8 @@ function readTry(made: Try, course: Omit<Course, 'visits'>): ReadTry {
     isNamed: namesModel(provider, modelOf(made), course.settings),
     refusesEmpty: course.settings.server.empty_answers === 'fail',
     takesUsageOut: provider.stream_usage && isStream && !chat!.asksForUsage,
-  });
+  };
+  const reading = readDelayed(readReply(made.reply, limits), limits, made, course.exchange);
   // The same number: sums of fractions differ in their last digit.
   const atMs = (ms: number) =>
     [made.endAtMs, course.endAtMs].find((one) => Math.abs(made.atMs + ms - one) < 0.001) ??
@@ -190,6 +192,20 @@ function readTry(made: Try, course: Omit<Course, 'visits'>): ReadTry {
     resultAtMs: Math.min(resultAtMs, course.brokenAtMs),
     endsAtMs: Math.min(atMs(endMs), course.brokenAtMs),
   };
+}
+
+/** The idle limit of a stream whose client has not read for a while passes later, or not at all. */
+function readDelayed(
+  reading: Reading,
+  limits: Limits,
+  made: Try,
+  { isDelayed, lines }: Exchange,
+): Reading {
+  const hasIdled = reading.kind === 'stream' && reading.failure?.type === 'timeout_error';
+  if (!isDelayed || !hasIdled) return reading;
+  const hasPassed = lines[0]!.line['outcome'] === 'timeout';
+  const idlesAtMs = hasPassed ? Math.max(reading.endMs, made.endAtMs - made.atMs) : Infinity;
+  return readReply(made.reply, { ...limits, idlesAtMs });
 }
 
 const isAnswer = (reading: Reading | undefined) =>

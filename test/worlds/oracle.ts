@@ -237,6 +237,8 @@ export interface Limits {
   /** Of one try, until the answer, or its begin. */
   readonly limitMs: number;
   readonly idleMs: number;
+  /** When the idle limit passes, whatever comes before: of the time in which the client does not read only a part counts. */
+  readonly idlesAtMs?: number;
   /** When the try began. */
   readonly begunAtMs: number;
   readonly isStream: boolean;
@@ -355,7 +357,7 @@ function piecesOf({ items, endMs, rest }: Reply, beganMs: number): Piece[] {
 
 /** The event stream of WHATWG HTML, with the interventions of decisions.md (Streams). */
 function readStream(reply: Reply, pieces: readonly Piece[], limits: Limits): Reading {
-  const { idleMs, limitMs, refusesEmpty, takesUsageOut } = limits;
+  const { idlesAtMs, idleMs, limitMs, refusesEmpty, takesUsageOut } = limits;
   const passes: { atMs: number; text: string }[] = [];
   let beganMs: number | undefined;
   let facts: Facts = {};
@@ -371,11 +373,13 @@ function readStream(reply: Reply, pieces: readonly Piece[], limits: Limits): Rea
     const json = takesUsageOut && kind === 'data' ? dataOf(text) : undefined;
     return Boolean(json?.usage) && (json!.choices ?? []).length === 0;
   };
+  const limitAtMs = () =>
+    beganMs === undefined ? limitMs : (idlesAtMs ?? dataMs + (idleMs || Infinity));
   let isDone = false;
   for (const [place, { atMs, item, isLast, isLateLineFeed }] of pieces.entries()) {
     const isComment =
       item === 'rest' ? reply.rest.startsWith(':') : item !== 'end' && item.kind === 'comment';
-    const dueMs = beganMs === undefined ? limitMs : dataMs + (idleMs || Infinity);
+    const dueMs = limitAtMs();
     if (atMs > dueMs) return end(dueMs, TIMEOUT);
     if (item === 'end') {
       if (reply.end === 'hang') break;
@@ -415,7 +419,7 @@ function readStream(reply: Reply, pieces: readonly Piece[], limits: Limits): Rea
     passes.push({ atMs, text: isOpen ? item.text.slice(0, -1) : item.text });
     if (isDone && !isOpen) return end(atMs, undefined);
   }
-  return end(beganMs === undefined ? limitMs : dataMs + (idleMs || Infinity), TIMEOUT);
+  return end(limitAtMs(), TIMEOUT);
 }
 
 /** A provider, and the model that it is asked for. */
