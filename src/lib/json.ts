@@ -5,7 +5,7 @@ import { invalidRequest } from './errors.ts';
 export const QUOTE = 0x22;
 const COMMA = 0x2c;
 const COLON = 0x3a;
-const OPEN_BRACKET = 0x5b;
+export const OPEN_BRACKET = 0x5b;
 const BACKSLASH = 0x5c;
 const CLOSE_BRACKET = 0x5d;
 const LETTER_U = 0x75;
@@ -240,11 +240,14 @@ function skip(set: Uint8Array, bytes: Buffer, start: number): number {
   return at;
 }
 
-/** Parses a provider's JSON; returns `undefined` if it is not JSON (V8's own error would quote it), or too long. */
+/**
+ * Parses a provider's JSON, before which a byte order mark may stand. Returns `undefined` if it is not JSON (V8's own
+ * error would quote it), or too long.
+ */
 export function parseUntrustedJson(text: string, maxCharacters = MAX_PARSED_CHARACTERS): unknown {
   if (text.length > maxCharacters) return undefined;
   try {
-    return JSON.parse(text);
+    return JSON.parse(text.startsWith('\ufeff') ? text.slice(1) : text);
   } catch {
     return undefined;
   }

@@ -9,12 +9,13 @@ import { memberOf } from '../lib/json.ts';
 export function reportsError(json: unknown): boolean {
   const body = firstItem(json);
   const isFlat = memberOf(body, 'object') === 'error' || memberOf(body, 'type') === 'error';
-  return isFlat || isSaid(memberOf(body, 'error')) || isSaid(firstItem(memberOf(body, 'errors')));
+  return isFlat || isSaid(memberOf(body, 'error')) || isSaid(memberOf(body, 'errors'));
 }
 
-/** Returns whether the value is there and neither false, zero nor empty. */
+/** Returns whether the value, or the first item of an array, is there and neither false, zero nor empty. */
 function isSaid(value: unknown): boolean {
-  return Boolean(value) && !isBlank(value);
+  const item = firstItem(value);
+  return Boolean(item) && !isBlank(item);
 }
 
 /** Returns the first item of an array; what is no array is returned as it is. */
@@ -56,7 +57,14 @@ export function isEmptyCompletion(json: unknown): boolean {
   );
 }
 
-function isUnfinished(choice: unknown, isStopEmpty: boolean): boolean {
+/** Returns whether the chunk of a choice has more than a role and empty values. */
+export function hasContent(choice: unknown): boolean {
+  const delta = memberOf(choice, 'delta');
+  return typeof delta === 'object' && delta !== null && !isEmpty(delta);
+}
+
+/** Returns whether a choice has no `finish_reason`; with `isStopEmpty`, or has `stop`. */
+export function isUnfinished(choice: unknown, isStopEmpty: boolean): boolean {
   const reason = memberOf(choice, 'finish_reason') ?? '';
   // Some providers write `""` or `"null"` until the answer is finished.
   return reason === '' || reason === 'null' || (isStopEmpty && reason === 'stop');

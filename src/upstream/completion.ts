@@ -2,28 +2,32 @@
 
 import { MAX_USAGE_BYTES } from '../request/usage.ts';
 import { readEach } from '../lib/byte-source.ts';
-import { joinParts, sliceText } from '../lib/chunk-buffer.ts';
+import { joinParts, lengthOf, sliceParts, sliceText } from '../lib/chunk-buffer.ts';
 import { GatewayError } from '../lib/errors.ts';
 import {
   JsonScanner,
   type JsonValue,
   MAX_PARSED_CHARACTERS,
   memberOf,
+  OPEN_BRACE,
+  OPEN_BRACKET,
   parseUntrustedJson,
 } from '../lib/json.ts';
-import { isEmptyCompletion, reportsError } from './answer-json.ts';
+import { isEmptyCompletion } from './answer-json.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { emptyAnswerError, providerError } from './network-error.ts';
-import { errorOf } from './provider-error.ts';
+import { BARE_MESSAGE_NAMES, errorOf, reportsFailure } from './provider-error.ts';
 import type { UpstreamResponse } from './provider.ts';
 
+/** With parameters or without; a comma if the header is repeated. */
+export const EVENT_STREAM_TYPE = /^\s*text\/event-stream\s*(?:[;,]|$)/i;
 /** A longer answer is no completion. */
 const MAX_ANSWER_BYTES = 67_108_864;
 
 /**
  * Reads a complete answer and sends it with these headers, without a promise if it has come. Throws `provider` if it
  * is too large, `rateLimit` if it does not fit the reservation's budget, `serialization` if it is not JSON, its
- * error if that is all it is, and `unsupported` if a stream was asked for.
+ * error if that is all it is, and `provider` if it is a stream of events.
  */
 export function passCompletion(
   { status, headers, body }: UpstreamResponse,
@@ -38,47 +42,106 @@ export function passCompletion(
     maxBytes: MAX_ANSWER_BYTES,
     tooLarge: () => providerError(provider, 'the answer is too large'),
   });
+  const isLabelledStream = EVENT_STREAM_TYPE.test(headers.get('content-type') ?? '');
   const reading = readEach(body, (chunk) => {
     held.push(chunk);
+    // A stream of events may never end.
+    if (isLabelledStream && beginsOther(held.parts)) throw streamAnswered(provider);
     // Below that, `JSON.parse` takes a quarter of the scan's time.
     if (held.size <= MAX_PARSED_CHARACTERS) return true;
-    const added = scan ? [chunk] : held.parts;
+    const added = scan ? [chunk] : withoutMark(held.parts);
     scan ??= new AnswerScan();
     for (const part of added) scan.json.push(part);
     return !scan.json.fault;
   });
   const send = (): Promise<void> | undefined => {
     const { parts } = held;
-    const fault = scan ? scan.finish(parts, context) : readShort(parts, context);
+    const fault = scan ? scan.finish(withoutMark(parts), context) : readShort(parts, context);
     if (fault === 'not JSON') {
+      if (isLabelledStream || beginsEvents(parts)) throw streamAnswered(provider);
       const text = 'the provider did not answer with usable JSON';
       const cause = `content-type: ${headers.get('content-type') ?? 'none'}`;
       throw new GatewayError('serialization', text, { provider, cause });
     }
     if (fault) throw fault;
-    if (context.isStream) {
-      const text = `Provider ${provider} does not support streaming`;
-      throw new GatewayError('unsupported', text, { provider });
-    }
     attempt.beginAnswer();
     return call.reply.send(status, answerHeaders, parts);
   };
   return reading ? reading.then(send) : send();
 }
 
+/**
+ * Returns the failure that a completion is to a client that asked for a stream: its error, or `unsupported`; undefined if
+ * the bytes are not JSON.
+ */
+export function failureOfCompletion(
+  parts: readonly Buffer[],
+  context: AttemptContext,
+): GatewayError | undefined {
+  const scan = lengthOf(parts) > MAX_PARSED_CHARACTERS ? new AnswerScan() : undefined;
+  for (const part of scan ? withoutMark(parts) : []) scan!.json.push(part);
+  const fault = scan ? scan.finish(withoutMark(parts), context) : readShort(parts, context);
+  if (fault === 'not JSON') return undefined;
+  return fault ?? noStreaming(context.attempt.provider);
+}
+
+/** The error of a provider that answers with a completion where a stream was asked for. */
+export function noStreaming(provider: string): GatewayError {
+  const text = `Provider ${provider} does not support streaming`;
+  return new GatewayError('unsupported', text, { provider });
+}
+
+function streamAnswered(provider: string): GatewayError {
+  return providerError(provider, 'a stream was answered to a request for a complete answer');
+}
+
+/** Bytes before the beginning of an answer: white space, and those of a byte order mark. */
+const BLANK_BYTES = new Set([0x20, 0x09, 0x0a, 0x0d, 0xef, 0xbb, 0xbf]);
+
+/** The first byte that is not white space or of a byte order mark; undefined if there is none. */
+function firstByte(...lists: readonly (readonly Buffer[])[]): number | undefined {
+  for (const parts of lists) {
+    for (const part of parts) {
+      const byte = part.find((one) => !BLANK_BYTES.has(one));
+      if (byte !== undefined) return byte;
+    }
+  }
+  return undefined;
+}
+
+/**
+ * Returns whether an answer is a completion and no stream: its first byte that is not white space begins JSON.
+ *
+ * @param lists - the parts of the answer so far, in one list or several
+ */
+export function beginsJson(...lists: readonly (readonly Buffer[])[]): boolean {
+  const byte = firstByte(...lists);
+  return byte === OPEN_BRACE || byte === OPEN_BRACKET;
+}
+
+/** Returns whether the beginning of an answer has come, and is not that of JSON. */
+function beginsOther(parts: readonly Buffer[]): boolean {
+  return firstByte(parts) !== undefined && !beginsJson(parts);
+}
+
+/** Returns whether an answer begins with a comment or a field of an event. */
+function beginsEvents(parts: readonly Buffer[]): boolean {
+  return /^\ufeff?\s*(?:data|event|id|retry|error)?:/.test(sliceText(parts, 0, 1024));
+}
+
 /** Undefined if nothing is wrong with the answer: one with `choices` is a completion, whatever else it has. */
 type AnswerFault = GatewayError | 'not JSON' | undefined;
 
 /** Stands for an error that is too long to be parsed. */
-export const ERROR_WITHOUT_TEXT = { error: {} };
+export const ERROR_WITHOUT_TEXT = { error: true };
 
 /** Notes what a completion says about itself, or returns what is wrong with the answer. */
 function readShort(parts: readonly Buffer[], context: AttemptContext): AnswerFault {
   const bytes = joinParts(parts);
   const json = parseUntrustedJson(bytes.toString('utf8'));
   if (json === undefined) return 'not JSON';
+  if (reportsFailure(json)) return errorOf(json, context);
   const choices = memberOf(json, 'choices') ?? undefined;
-  if (choices === undefined && reportsError(json)) return errorOf(json, context);
   const { emptyAnswers } = context.services.config.server;
   if (emptyAnswers === 'fail' && isEmptyCompletion(json)) {
     return emptyAnswerError(context.attempt.provider);
@@ -99,6 +162,11 @@ export function isLongError(data: string): boolean {
   return !scan.json.finish() && scan.isError;
 }
 
+/** Returns bytes in parts without the byte order mark before their JSON. */
+function withoutMark(parts: readonly Buffer[]): readonly Buffer[] {
+  return sliceText(parts, 0, 3) === '\ufeff' ? sliceParts(parts, 3) : parts;
+}
+
 /**
  * Looks for the members by which long answers differ, while they arrive. They are not parsed: the log probabilities of
  * one may be a million elements.
@@ -106,7 +174,10 @@ export function isLongError(data: string): boolean {
 class AnswerScan {
   readonly json = new JsonScanner((value) => this.#note(value), Infinity);
   #hasError = false;
+  #hasMessage = false;
   #hasChoices = false;
+  /** The current member has an item. */
+  #hasItem = false;
   #model = '';
   /** The first one in the current member, and the first one in `choices`. */
   #innerReason = '';
@@ -122,7 +193,8 @@ class AnswerScan {
   /** As `readShort`; the error of a long answer has no text. `parts` are the bytes of the answer. */
   finish(parts: readonly Buffer[], context: AttemptContext): AnswerFault {
     if (this.json.finish()) return 'not JSON';
-    if (this.isError) return errorOf(ERROR_WITHOUT_TEXT, context);
+    const isBareMessage = this.#hasMessage && !this.#hasChoices;
+    if (this.isError || isBareMessage) return errorOf(ERROR_WITHOUT_TEXT, context);
     if (!this.#hasChoices) return undefined;
     context.attempt.noteModel(this.#model);
     context.attempt.noteFinishReason(this.#finishReason);
@@ -132,11 +204,15 @@ class AnswerScan {
   }
 
   /** A value comes after those inside it. */
-  #note({ kind, depth, name, start, text }: JsonValue): void {
+  #note({ kind, depth, name, start, end, text }: JsonValue): void {
     if (depth === 3 && name === 'finish_reason') this.#innerReason ||= text;
+    if (depth === 2) this.#hasItem = true;
     if (depth !== 1) return;
     if (kind !== 'null') {
-      if (name === 'error') this.#hasError = true;
+      const isEmpty = kind === 'string' ? end - start === 2 : kind === 'false';
+      const isSaid = kind === 'object' || kind === 'array' ? this.#hasItem : !isEmpty;
+      if (isSaid && (name === 'error' || name === 'errors')) this.#hasError = true;
+      if (isSaid && kind === 'string' && BARE_MESSAGE_NAMES.includes(name)) this.#hasMessage = true;
       if (name === 'model') this.#model ||= text;
       if (name === 'usage') this.#usageStart = start;
       if (name === 'choices') {
@@ -145,5 +221,6 @@ class AnswerScan {
       }
     }
     this.#innerReason = '';
+    this.#hasItem = false;
   }
 }

@@ -12,11 +12,18 @@ import {
   QUOTE,
 } from '../lib/json.ts';
 import { EventSplitter, LINE_FEED, parseEvents, type ServerSentEvent } from '../lib/sse.ts';
-import { hasNoChoice, isPreamble, isUsageChunk, reportsError } from './answer-json.ts';
+import {
+  hasContent,
+  hasNoChoice,
+  isPreamble,
+  isUnfinished,
+  isUsageChunk,
+  reportsError,
+} from './answer-json.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { ERROR_WITHOUT_TEXT, isLongError } from './completion.ts';
 import { providerError } from './network-error.ts';
-import { errorOf } from './provider-error.ts';
+import { errorOf, reportsFailure } from './provider-error.ts';
 
 /** Limit for an incomplete event. Images in deltas take megabytes. */
 const MAX_EVENT_BYTES = 16_777_216;
@@ -31,6 +38,8 @@ const SIGNS =
   /"(?:errors?"|(index|model|finish_reason|usage)"[ \t]*:[ \t]*)|\[D|^(?:event|error):|^(?:\u00ef\u00bb\u00bf)?(:).*/gm;
 /** Of some providers with spaces around it. */
 const DONE_MARK = /^[ \t]*\[DONE\][ \t]*$/;
+const FIELDS = ['data', 'event', 'id', 'retry', 'error'];
+const LONGEST_FIELD = 'event'.length;
 /** From the end of one line of data to the next one's value. */
 const NEXT_DATA = /(?:\r\n|\n|\r)data:/g;
 
@@ -50,6 +59,8 @@ export class EventInspector {
   /** A preamble has come; and one that has a choice, so that there is an answer, if an empty one. */
   hasPreamble = false;
   hasChoice = false;
+  /** Lines have come without any field: those of a page, or of JSON. */
+  hasOtherLines = false;
   /** `[DONE]` was seen: the stream is over. */
   isDone = false;
   /** The line feed of the line end behind `[DONE]` may still come. */
@@ -58,8 +69,10 @@ export class EventInspector {
   isEventPassed = false;
   /** The line feed that may come next belongs to an event that was taken out. */
   #dropsLineFeed = false;
-  /** By the index of each choice that has begun: whether it has its `finish_reason`. */
-  readonly #choices = new Map<number, boolean>();
+  /** By the index of each choice that has begun. */
+  readonly #choices = new Map<number, 'open' | 'finished' | 'reopened'>();
+  /** Some choice has a `finish_reason`. */
+  #hasFinish = false;
   readonly #context: AttemptContext;
   #isModelWanted = true;
 
@@ -69,7 +82,9 @@ export class EventInspector {
 
   /** Each choice that has begun has its `finish_reason`: the answer is complete. */
   get isFinished(): boolean {
-    return this.#choices.size > 0 && [...this.#choices.values()].every(Boolean);
+    return (
+      this.#choices.size > 0 && [...this.#choices.values()].every((state) => state === 'finished')
+    );
   }
 
   /** Takes a chunk, and returns the events that are now whole. */
@@ -88,7 +103,7 @@ export class EventInspector {
     const part = this.splitter.unfinished.take();
     if (part.length === 0) return found;
     this.hasBegun = this.isEventPassed = true;
-    this.#noteChoices(scanEvents(part, false));
+    this.#noteScanned(part);
     return { toPass: Buffer.concat([found.toPass, part]) };
   }
 
@@ -99,13 +114,14 @@ export class EventInspector {
   finish(): Inspection {
     const rest = this.splitter.unfinished.take();
     const closed = Buffer.concat([rest, Buffer.from(rest.at(-1) === LINE_FEED ? '\n' : '\n\n')]);
-    const texts = [...parseEvents(closed, this.#isAtStart)].map((one) => one.data || one.bareJson);
-    const text = texts.find((one) => one !== '');
+    const parsed = [...parseEvents(closed, this.#isAtStart)];
+    const text = parsed.map((one) => one.data || one.bareJson).find((one) => one !== '');
     if (this.isEventPassed || (text !== undefined && isWholeData(text))) {
       this.isEventPassed = false;
       return this.#inspect(closed);
     }
     const toPass = closed.subarray(0, 0);
+    for (const { start } of parsed) this.hasOtherLines ||= !isField(closed, start);
     if (text === undefined) return { toPass };
     return {
       toPass,
@@ -120,8 +136,10 @@ export class EventInspector {
       throw providerError(attempt.provider, 'an event is too large');
     let scan = scanEvents(events, this.#isModelWanted);
     let found: Inspection = { toPass: events };
-    if (this.hasBegun && !scan.isSuspicious) this.#noteChoices(scan);
-    else {
+    const mayFinish = this.#hasFinish || scan.finishReason !== '';
+    if (this.hasBegun && !scan.isSuspicious && !mayFinish) {
+      if (scan.index === '0') this.#noteChoice(0, false, false);
+    } else {
       found = this.#parse(events);
       const isWhole = found.toPass.length === events.length;
       if (!isWhole) scan = scanEvents(found.toPass, this.#isModelWanted);
@@ -163,50 +181,75 @@ export class EventInspector {
         this.isEndOpen = this.splitter.isLineEndOpen && end === events.length;
         return { toPass: events.subarray(0, end) };
       }
-      if (!this.hasBegun && data !== '') {
+      if (data === '') this.hasOtherLines ||= !isField(events, start);
+      else if (!this.hasBegun) {
         const { emptyAnswers } = this.#context.services.config.server;
         if (isPreamble(json, emptyAnswers === 'fail')) this.hasPreamble = true;
         else this.hasBegun = true;
         this.hasChoice ||= !hasNoChoice(json);
       }
-      this.#noteChoices(scanEvents(events.subarray(start, end), false), json);
+      this.#noteChoices(events.subarray(start, end), json);
     }
     return { toPass: events };
   }
 
-  /** Notes the choices that were scanned. An event with an `index` other than 0 is parsed to find its choice. */
-  #noteChoices({ index, finishReason }: ReturnType<typeof scanEvents>, json?: unknown): void {
-    if (index !== 'other') {
-      const isFinished = finishReason !== '';
-      if (index === '0' || isFinished) this.#noteChoice(0, isFinished);
+  /** Notes the choices of an event, also of one that is too long to be parsed. */
+  #noteChoices(event: Buffer, json: unknown): void {
+    const choices = memberOf(json, 'choices');
+    if (Array.isArray(choices)) {
+      for (const choice of choices as unknown[]) {
+        const index = memberOf(choice, 'index');
+        const isText = typeof memberOf(choice, 'finish_reason') === 'string';
+        const isFinished = isText && !isUnfinished(choice, false);
+        this.#noteChoice(typeof index === 'number' ? index : 0, isFinished, hasContent(choice));
+      }
       return;
     }
-    const choices = memberOf(json, 'choices');
-    for (const choice of Array.isArray(choices) ? (choices as unknown[]) : []) {
-      const number = memberOf(choice, 'index');
-      const reason = memberOf(choice, 'finish_reason');
-      const isFinished = typeof reason === 'string' && reason !== '' && reason !== 'null';
-      this.#noteChoice(typeof number === 'number' ? number : 0, isFinished);
-    }
+    this.#noteScanned(event);
   }
 
-  #noteChoice(index: number, isFinished: boolean): void {
+  /** Notes what the scan of an event, or of a part of one, says of choice 0. */
+  #noteScanned(event: Buffer): void {
+    const { index, finishReason } = scanEvents(event, false);
+    const isFinished = finishReason !== '';
+    if (index === '0' || (index === 'none' && isFinished)) this.#noteChoice(0, isFinished, true);
+  }
+
+  /**
+   * Content behind a `finish_reason` opens the choice again, and then only an event without content finishes it: some
+   * providers write `stop` into every chunk, which says nothing of the end.
+   */
+  #noteChoice(index: number, isFinished: boolean, isContent: boolean): void {
     const before = this.#choices.get(index);
     if (before === undefined && this.#choices.size === MAX_CHOICES) return;
-    this.#choices.set(index, before || isFinished);
+    this.#hasFinish ||= isFinished;
+    const isReopened = isContent && before !== undefined && before !== 'open';
+    const state = isFinished ? 'finished' : (before ?? 'open');
+    this.#choices.set(index, isReopened ? 'reopened' : state);
   }
 
   /** `json` is the event's data, parsed; undefined if it is not JSON, or too long. */
   #errorIn({ name, data, bareJson }: ServerSentEvent, json: unknown): GatewayError | undefined {
+    const { hasBegun } = this;
+    const mayBeFailure = !hasBegun && !Array.isArray(memberOf(json, 'choices'));
     const errorIn = (reported: unknown) =>
-      reportsError(reported) ? errorOf(reported, this.#context, true) : undefined;
-    // Ollama and Gemini write one among the events, Gemini also over several lines.
-    const bareError = bareJson === '' ? undefined : errorIn(parseUntrustedJson(bareJson));
+      reportsError(reported) || (mayBeFailure && reportsFailure(reported))
+        ? errorOf(reported, this.#context, true)
+        : undefined;
+    // Ollama and Gemini write one among the events, Gemini also over several lines. With `choices` it is a completion.
+    const bare = bareJson === '' ? undefined : parseUntrustedJson(bareJson);
+    const isBareError =
+      bare !== undefined && (hasBegun ? reportsError(bare) : reportsFailure(bare));
+    const bareError = isBareError ? errorOf(bare, this.#context, true) : undefined;
     if (bareError || data === '' || DONE_MARK.test(data)) return bareError;
     if (data.length > MAX_PARSED_CHARACTERS) {
       return name === 'error' || isLongError(data) ? errorIn(ERROR_WITHOUT_TEXT) : undefined;
     }
-    return errorIn(json) ?? (name === 'error' ? errorIn({ error: json ?? data }) : undefined);
+    const isNamedError = name === 'error';
+    return (
+      errorIn(json) ??
+      (isNamedError ? errorOf({ error: json ?? data }, this.#context, true) : undefined)
+    );
   }
 }
 
@@ -237,6 +280,14 @@ export function scanEvents(events: Buffer, isModelWanted: boolean) {
   }
   const usage = usageStart > 0 ? readData(events, usageStart) : '';
   return { isSuspicious: isSuspicious || index === 'other', index, model, finishReason, usage };
+}
+
+/** Returns whether the line at `start` is a field of an event, or the cut off beginning of its name. */
+function isField(events: Buffer, start: number): boolean {
+  const end = start + LONGEST_FIELD + 1;
+  const [line = ''] = events.toString('latin1', start, end).split(/[\r\n]/, 1);
+  const isNamed = FIELDS.some((name) => line.startsWith(`${name}:`) || name.startsWith(line));
+  return isNamed || line.trim() === '';
 }
 
 /** Returns whether the data of an event is not cut off. */

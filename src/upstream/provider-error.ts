@@ -14,12 +14,15 @@ import type { UpstreamHeaders } from './provider.ts';
 
 const MAX_RETRY_AFTER_SECONDS = 86_400;
 const MAX_ERROR_TEXT_CHARACTERS = 500;
+const MAX_CODE_CHARACTERS = 200;
 const RETRYABLE_STATUSES = new Set([408, 429, 500, 502, 503, 504, 529]);
 /** A client's own mistakes. A 404 about a model is one too, unless the settings name the model. */
 const REJECTED_STATUSES = new Set([400, 413, 422, 451]);
-const REFUSED_BY_POLICY = /content[_-]?(?:policy|filter)|moderation|safety/i;
+/** Patterns of words without their separators, in lower case: providers write `InvalidParameter` and `invalid-parameter`. */
+const REFUSED_BY_POLICY = /contentpolicy|contentfilter|moderation|safety/;
+const TOO_LONG = /contextlengthexceeded/;
 /** The account is out of money: to repeat the request cannot help. */
-const BILLING_CODE = /^insufficient_|billing/i;
+const BILLING = /insufficient[a-z]*(?:quota|balance|funds|credit)|billing/;
 /** Words, and numbers written as text, that clients classify errors by; not sentences. */
 const CODE_WORD = /^\w[\w.-]{0,63}$/;
 /** Not every `<`: messages quote `<class 'int'>`, `<image>` and `<400>`. */
@@ -32,19 +35,19 @@ const MESSAGE_NAMES = (
   'error_msg status_msg'
 ).split(' ');
 /** Those of an object that is an error although it has no `error`. */
-const BARE_MESSAGE_NAMES = ['message', 'msg', 'detail', 'error_msg'];
+export const BARE_MESSAGE_NAMES = ['message', 'msg', 'detail', 'error_msg'];
 /** Arrays and objects that are searched. Bounds the depth of the search too. */
 const MAX_SEARCHED = 100;
 const STATUS_NAMES = ['status_code', 'status', 'code'];
 const STATUSES_BY_WORD: readonly (readonly [words: RegExp, status: number])[] = [
-  [/^(?:invalid_request_error|tool_use_failed|unsupported_value|context_length_exceeded)$/, 400],
-  [/^invalid_?parameter/i, 400],
-  [/^content_(?:filter|policy)/, 400],
-  [/^(?:authentication_error|invalid_api_key)$/, 401],
-  [/permission/i, 403],
-  [/not_found/i, 404],
-  [/rate_?limit|insufficient_quota/i, 429],
-  [/overloaded/i, 503],
+  [/invalidrequesterror|toolusefailed|unsupportedvalue|invalidparameter/, 400],
+  [TOO_LONG, 400],
+  [/contentpolicy|contentfilter/, 400],
+  [/authenticationerror|invalidapikey/, 401],
+  [/permission/, 403],
+  [/notfound/, 404],
+  [/ratelimit|insufficientquota/, 429],
+  [/overloaded/, 503],
 ];
 /** The text of an aggregator in place of its provider's message (OpenRouter). */
 const SAYS_NOTHING = /^provider returned error\.?$/i;
@@ -79,11 +82,11 @@ export function toProviderError(
   const { status } = fault;
   const { headers, model, provider } = context.attempt;
   const { config, redact } = context.services;
-  const reason = fault.code ?? fault.type ?? '';
+  const reason = toWord(fault.code ?? fault.type);
   const retryAfterSeconds = readRetryAfter(headers);
   const isPolicy = REFUSED_BY_POLICY.test(reason);
-  const isTooLong = status === 400 && reason === 'context_length_exceeded';
-  const isBilling = status === 429 && BILLING_CODE.test(reason);
+  const isTooLong = status === 400 && TOO_LONG.test(reason);
+  const isBilling = status === 429 && BILLING.test(reason);
   const text = errorText(fault, redact);
   const { providerMessages } = config.logging;
   const isAboutModel = status === 404 && fault.isAboutModel;
@@ -189,8 +192,14 @@ function firstText(value: unknown, search = { left: MAX_SEARCHED }): string | un
   return [text, memberOf(metadata, 'provider_name'), inner].filter(isText).join(': ');
 }
 
-function statusOf(word = ''): number | undefined {
+function statusOf(code: string | undefined): number | undefined {
+  const word = toWord(code);
   return STATUSES_BY_WORD.find(([words]) => words.test(word))?.[1];
+}
+
+/** A code in lower case and without separators; '' if it is too long to be one. */
+function toWord(code = ''): string {
+  return code.length > MAX_CODE_CHARACTERS ? '' : code.toLowerCase().replace(/[^a-z\d]+/g, '');
 }
 
 /** A number or a text: to make text of a deep array would overflow the stack. */

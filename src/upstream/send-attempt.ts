@@ -3,9 +3,9 @@
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import { readAll } from '../lib/byte-source.ts';
 import { parseUntrustedJson } from '../lib/json.ts';
-import { EVENT_STREAM_HEADERS } from '../lib/sse.ts';
+import { EVENT_STREAM_HEADERS, parseEvents } from '../lib/sse.ts';
 import type { AttemptContext } from './attempt-context.ts';
-import { passCompletion } from './completion.ts';
+import { passCompletion, EVENT_STREAM_TYPE } from './completion.ts';
 import { returnedHeaders, upstreamRequestId, addClientHeaders } from './headers.ts';
 import { providerError, timeoutError, upstreamFailure } from './network-error.ts';
 import { readFault, toProviderError } from './provider-error.ts';
@@ -16,14 +16,16 @@ const MAX_ERROR_BYTES = 65_536;
 /** Time limit for reading an error body: the status alone is enough to answer with. */
 const ERROR_BODY_MS = 1000;
 
-const JSON_TYPE = /^[^;]*[/+]json\s*(?:;|$)/i;
-const PLAIN_TYPE = /^\s*text\/plain\s*(?:;|$)/i;
-const HTML_TYPE = /^\s*(?:text\/html|application\/xhtml\+xml)\s*(?:;|$)/i;
+/** Media types, with parameters or without; a comma if the header is repeated. */
+const JSON_TYPE = /^[^;,]*[/+]json\s*(?:[;,]|$)/i;
+const PLAIN_TYPE = /^\s*text\/plain\s*(?:[;,]|$)/i;
+const HTML_TYPE = /^\s*(?:text\/html|application\/xhtml\+xml)\s*(?:[;,]|$)/i;
 /** An end tag, a comment or a declaration: not the `<class 'int'>` of an ordinary message. */
 const MARKUP = /<[/!?]/;
-const EVENT_STREAM_TYPE = /^\s*text\/event-stream\s*(?:;|$)/i;
-/** Success without a body (RFC 9110 15.3.5, 15.3.6), and 407, which only a proxy may answer. */
-const NO_ANSWER_STATUSES = new Set([204, 205, 407]);
+/** The content codings of IANA's registry. Some servers write `UTF-8` or `none` there, which are no codings. */
+const COMPRESSED = /\b(?:aes128gcm|br|compress|dcb|dcz|deflate|exi|gzip|zstd)\b/i;
+/** Success without a body (RFC 9110 15.3.5, 15.3.6). */
+const NO_ANSWER_STATUSES = new Set([204, 205]);
 
 /** Sends the request once, and begins its time limit: until a complete answer, or the first token of a stream. Rejects as the transport does. */
 export function sendAttempt(
@@ -51,25 +53,30 @@ export function passResponse(
   attempt.headers = response.headers;
   attempt.upstreamRequestId = upstreamRequestId(response.headers);
   if (status >= 300 || NO_ANSWER_STATUSES.has(status)) return readStatusError(response, context);
-  const encoding = response.headers.get('content-encoding');
-  if (encoding && encoding.toLowerCase() !== 'identity') {
+  if (COMPRESSED.test(response.headers.get('content-encoding') ?? '')) {
     // It was not asked for, and a few compressed bytes can expand to gigabytes.
     throw providerError(attempt.provider, 'the answer is compressed');
   }
   const headers = returnedHeaders(response.headers, context);
   const contentType = services.redact(response.headers.get('content-type') ?? '');
   const isJson = JSON_TYPE.test(contentType);
-  const isEventStream = EVENT_STREAM_TYPE.test(contentType);
-  if (isStream && !isJson) {
-    Object.assign(headers, EVENT_STREAM_HEADERS, isEventStream && { 'content-type': contentType });
+  // The content type of an answer is often wrong: its first bytes decide.
+  if (isStream) {
+    const isEventStream = EVENT_STREAM_TYPE.test(contentType);
+    Object.assign(
+      headers,
+      EVENT_STREAM_HEADERS,
+      isEventStream && { 'content-type': soleValue(contentType) },
+    );
     return relayStream(response, headers, context);
   }
-  if (isEventStream) {
-    const text = 'a stream was answered to a request for a complete answer';
-    throw providerError(attempt.provider, text);
-  }
-  headers['content-type'] = isJson ? contentType : 'application/json';
+  headers['content-type'] = isJson ? soleValue(contentType) : 'application/json';
   return passCompletion(response, headers, context);
+}
+
+/** The media type alone of a header that is repeated: clients do not read a list. */
+function soleValue(contentType: string): string {
+  return contentType.includes(',') ? contentType.split(/[;,]/, 1)[0]!.trim() : contentType;
 }
 
 /** Ends an attempt that has failed, and its request to the provider; returns why. */
@@ -90,7 +97,9 @@ async function readStatusError(
 ): Promise<never> {
   const { call, deadline } = context;
   const { provider } = context.attempt;
-  if (status < 400 || status > 599 || NO_ANSWER_STATUSES.has(status)) {
+  // Of a proxy on the way, which has to send this header (RFC 9110 15.5.8). fetch hides all headers of a 407.
+  const isOfProxy = status === 407 && (headers.has('proxy-authenticate') || headers.size === 0);
+  if (status < 400 || status > 599 || isOfProxy) {
     const location = headers.get('location')?.split('?', 1)[0];
     const cause = location && `status ${status}, location ${location}`;
     throw providerError(provider, `unexpected status ${status}`, cause);
@@ -100,13 +109,27 @@ async function readStatusError(
   const bytes = await readAll(body, MAX_ERROR_BYTES).catch(() => undefined);
   clearTimeout(timer);
   call.cancellation.throwIfCancelled();
-  const error = bytes && readErrorBody(bytes.toString('utf8'), headers.get('content-type') ?? '');
+  const error = bytes && readErrorBody(bytes, headers.get('content-type') ?? '');
   throw toProviderError({ ...readFault(error), status }, context);
 }
 
-/** The JSON of an error body, or its text if that is a message and not a page; else undefined. */
-function readErrorBody(text: string, contentType: string): unknown {
+/**
+ * The JSON of an error body or of an event in it, or its text if that is a message and not a page; else undefined.
+ * Servers that have prepared a stream write their errors as events too.
+ */
+function readErrorBody(bytes: Buffer, contentType: string): unknown {
   if (HTML_TYPE.test(contentType)) return undefined;
+  const text = bytes.toString('utf8');
   const isMessage = PLAIN_TYPE.test(contentType) && !MARKUP.test(text);
-  return parseUntrustedJson(text) ?? (isMessage ? text : undefined);
+  return parseUntrustedJson(text) ?? readEvent(bytes) ?? (isMessage ? text : undefined);
+}
+
+/** The first object or array in the data of events; undefined if there is none. */
+function readEvent(bytes: Buffer): unknown {
+  const closed = Buffer.concat([bytes, Buffer.from('\n\n')]);
+  for (const { data, bareJson } of parseEvents(closed, true)) {
+    const json = parseUntrustedJson(data) ?? parseUntrustedJson(bareJson);
+    if (typeof json === 'object' && json !== null) return json;
+  }
+  return undefined;
 }

@@ -10,6 +10,7 @@ import { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import { GatewayError } from '../lib/errors.ts';
 import { encodeEvent, withoutMark } from '../lib/sse.ts';
 import type { AttemptContext } from './attempt-context.ts';
+import { beginsJson, failureOfCompletion, noStreaming } from './completion.ts';
 import { EventInspector, type Inspection } from './event-inspector.ts';
 import { endAtLineFeed } from './line-feed.ts';
 import { emptyAnswerError, providerError, timeoutError } from './network-error.ts';
@@ -104,10 +105,26 @@ class StreamRelay implements ByteSink {
       // While a stream waits for memory the gateway does not read: the provider is not to blame.
       const isTimeout = error instanceof GatewayError && error.kind === 'timeout';
       if (error) throw this.#hasWaited && isTimeout ? noRoom() : error;
+      this.#throwIfCompletion();
       this.#take(this.#inspector.finish());
     } catch (thrown) {
       this.#fail(thrown);
     }
+  }
+
+  /** Throws what a completion, or the JSON of an error, comes to in the place of a stream, whatever its content type. */
+  #throwIfCompletion(): void {
+    if (!this.#seen) return;
+    const parts = [...this.#seen.parts, ...this.#inspector.splitter.unfinished.parts];
+    const failure = beginsJson(parts) ? failureOfCompletion(parts, this.#context) : undefined;
+    if (failure) throw failure;
+  }
+
+  /** Throws `unsupported` for what has begun as JSON, and is too long to wait for its end. */
+  #throwIfJson(): void {
+    const isJson =
+      this.#seen && beginsJson(this.#seen.parts, this.#inspector.splitter.unfinished.parts);
+    if (isJson) throw noStreaming(this.#context.attempt.provider);
   }
 
   /** Returns false if the upstream is to wait for the client. */
@@ -135,8 +152,9 @@ class StreamRelay implements ByteSink {
   /** Returns whether the answer is whole, has no content, and may begin all the same. Throws if it will never begin. */
   #mayBeginEmpty({ error }: Inspection, seenBytes: number): boolean {
     const { attempt, services } = this.#context;
-    const { hasChoice, isDone, isFinished } = this.#inspector;
+    const { hasChoice, hasOtherLines, isDone, isFinished, splitter } = this.#inspector;
     if (error) throw error;
+    if (seenBytes + splitter.unfinished.size > MAX_PREAMBLE_BYTES) this.#throwIfJson();
     if (seenBytes > MAX_PREAMBLE_BYTES) throw this.#error('too much before the first token');
     if (hasChoice && (isDone || (this.#hasUpstreamEnded && isFinished))) {
       if (services.config.server.emptyAnswers === 'pass') return true;
@@ -144,7 +162,9 @@ class StreamRelay implements ByteSink {
     }
     if (isDone || this.#hasUpstreamEnded) {
       const cause = `content-type: ${this.#upstream.headers.get('content-type') ?? 'none'}`;
-      throw this.#error('the stream ended before its first token', cause);
+      const isStream = isDone || !hasOtherLines;
+      const ended = 'the stream ended before its first token';
+      throw this.#error(isStream ? ended : 'the answer was no stream of events', cause);
     }
     return false;
   }
@@ -152,7 +172,8 @@ class StreamRelay implements ByteSink {
   /** Passes comments on if one of the gateway's own has begun the stream. A preamble waits: another provider may still be asked. */
   #passComments(seen: ChunkBuffer): void {
     const { reply } = this.#context.call;
-    if (this.#inspector.hasPreamble || !reply.headersSent || !reply.hasRoom) return;
+    const { hasOtherLines, hasPreamble } = this.#inspector;
+    if (hasOtherLines || hasPreamble || !reply.headersSent || !reply.hasRoom) return;
     reply.write(withoutMark(seen.take()));
     this.#updateReservation(0);
   }
@@ -229,7 +250,10 @@ class StreamRelay implements ByteSink {
    */
   #waitForRoom(chunk: Buffer): boolean {
     const reservation = this.#context.call.answerReservation;
-    if (reservation.isStuck) return this.#take(this.#inspector.pushUnfinished(chunk));
+    if (reservation.isStuck) {
+      this.#throwIfJson();
+      return this.#take(this.#inspector.pushUnfinished(chunk));
+    }
     reservation.wait();
     this.#isWaiting = this.#hasWaited = true;
     setTimeout(() => {

@@ -127,7 +127,35 @@ const okRows: Row[] = [
     text(`{"error":${error}}`, 'application/json'),
     apiError(status, message),
   ]),
+  ...(
+    [
+      ['{"code":500,"msg":"404 NOT_FOUND","success":false}', 500, '404 NOT_FOUND'],
+      ['{"base_resp":{"status_code":1004,"status_msg":"login fail"}}', 502, 'login fail'],
+      ['{"base_resp":{"status_code":"401","status_msg":"login fail"}}', 401],
+      ['{"detail":"Not Found"}', 502, 'Not Found'],
+      ['{"detail":[{"loc":["body"],"msg":"missing"}]}', 502, 'missing'],
+      ['{"error_code":336003,"error_msg":"too long"}', 502, 'too long'],
+      ['{"message":"no such route","status":"404","choices":null}', 404, 'no such route'],
+      ['{"error":{},"errors":[],"message":"busy"}', 502, 'busy'],
+    ] as const
+  ).map(([body, status, message]): Row => [
+    `200 with ${body.slice(0, 50)}`,
+    text(body, 'application/json'),
+    message === undefined ? KEY_REJECTED : apiError(status, message),
+  ]),
   ['200 with a JSON completion', answers(completion()), NO_STREAMING, true],
+  ...['text/event-stream', 'application/json', 'text/plain'].map((type): Row => [
+    `200 with an event stream of ${type}`,
+    text('\n: hello\n\ndata: {"choices":[]}\n\n', type),
+    PROVIDER_FAILED,
+    false,
+  ]),
+  ...['text/html', 'application/json', 'text/event-stream'].map((type): Row => [
+    `200 with a page of ${type}`,
+    text(html, type),
+    { ...PROVIDER_FAILED, message: 'Provider error: the answer was no stream of events' },
+    true,
+  ]),
   [
     '200 with an event stream',
     events,
@@ -249,6 +277,7 @@ const shapes: (readonly [body: string, expected: string | RegExp])[] = [
   ],
 ];
 
+const OVERLOADED = '{"error":{"message":"own words","code":"insufficient_quota"}}';
 const errorRows: Row[] = [
   ['401', answers({ error: { message: `bad key ${PROVIDER_KEY}` } }, 401), KEY_REJECTED],
   ...[400, 402, 403, 404, 408, 409, 413, 422, 451, 500, 502, 503, 504, 529, 599].map(
@@ -281,6 +310,28 @@ const errorRows: Row[] = [
     text(body, type, 503),
     apiError(503, expected),
   ]),
+  // A server that had prepared a stream.
+  ...[
+    `data: ${OVERLOADED}\n\n`,
+    `event: error\ndata: ${OVERLOADED}`,
+    `: ping\n\nid: 1\ndata:${OVERLOADED}\n\ndata: [DONE]\n\n`,
+    `error: ${OVERLOADED}\r\n\r\n`,
+    `\ufeffdata: ${OVERLOADED.replace(',', ',\ndata:')}\n\n`,
+    `data: "${'x'.repeat(9)}"\n\n${OVERLOADED}\n`,
+    `\ufeff${OVERLOADED}`,
+  ].flatMap((body) =>
+    ['text/event-stream', 'application/json', 'text/plain'].map((type): Row => [
+      `429 of ${type} with ${JSON.stringify(body.slice(0, 30))}`,
+      text(body, type, 429),
+      { ...rateLimited(1, final(1).headers), message: /: own words \(insufficient_quota\)$/ },
+    ]),
+  ),
+  ['407 of its own', answers({ message: 'own words' }, 407), apiError(407, 'own words')],
+  [
+    '407 of a proxy',
+    answers({ message: 'own words' }, 407, { 'proxy-authenticate': 'Basic' }),
+    { ...PROVIDER_FAILED, message: 'Provider error: unexpected status 407' },
+  ],
   ...[204, 205, 300, 301, 302, 303, 304, 307, 308, 600, 999].map((status): Row => {
     const script: Script = (_, response) =>
       response.writeHead(status, { location: '/v1/elsewhere' }).end();
@@ -362,6 +413,9 @@ describe('an answer', () => {
     ['a completion with an error', `{"error":${FEWER},"choices":[]}`],
     ['other JSON', `{"answers":${FEWER}}`],
     ['other JSON whose error is null', `{"answers":${FEWER},"error":null}`],
+    ['other JSON whose errors are empty', `{"error":{},"errors":[],"answers":${FEWER},"msg":""}`],
+    ['other JSON behind a byte order mark', `\ufeff{"answers":${FEWER}}`],
+    ['a message alone', `{"msg":"${'x'.repeat(300_000)}"}`, apiError(502, 'Bad Gateway')],
     [
       'an error',
       `{"error":{"message":"canary ${'x'.repeat(1_000_000)}"},"choices":null}`,

@@ -161,7 +161,8 @@ function isChatRequest(json: unknown): boolean {
     const { role, content, name = '' } = message;
     const isUsable =
       typeof content === 'string' || (Array.isArray(content) && content.every(isObject));
-    const mayBeEmpty = role === 'assistant' || role === 'function';
+    const mayBeAbsent = role === 'assistant' || role === 'function';
+    const mayBeEmpty = content === null ? role !== 'user' : mayBeAbsent;
     const isNamed = name === null || typeof name === 'string';
     return (isUsable || (content == null && mayBeEmpty)) && isNamed;
   };

@@ -23,7 +23,8 @@ export async function startHttpProxy(t: TestContext, upstream: FakeUpstream) {
   const server = createServer((incoming, response) => {
     proxy.asked.push(`${incoming.method} ${incoming.url}`);
     if (proxy.refusal) {
-      response.writeHead(proxy.refusal, { 'content-type': 'text/plain' }).end('said by the proxy');
+      const headers = { 'content-type': 'text/plain', 'proxy-authenticate': 'Basic realm="x"' };
+      response.writeHead(proxy.refusal, headers).end('said by the proxy');
       return;
     }
     const { method, headers } = incoming;

@@ -259,6 +259,9 @@ test('words that look like errors inside an answer are left alone', async (t) =>
 });
 
 const PART = CHUNK.slice(0, 30);
+const STOPPED = CHUNK.replace('null', '"stop"');
+const PREAMBLE = CHUNK.replace('"content":"a"', '"role":"assistant","content":""');
+const ofSecondIndex = (event: string) => event.replace('"index":0', '"index":1');
 const SECOND_CHOICE = LAST.replace('"index":0', '"index":1');
 const ofSecond = (choice: string) => `${CHUNK}data: {"choices":[${choice}]}\n\n${LAST}`;
 /** Streams that are not finished, and what of each is passed on before the error event. */
@@ -272,6 +275,10 @@ const UNFINISHED: readonly [what: string, sent: string, passed?: string][] = [
   ['a second choice with others', ofSecond('{"delta":{"tool_calls":[{"index":0}]},"index" : 1}')],
   ['a second choice with "null"', ofSecond('{"index":1,"delta":{},"finish_reason":"null"}')],
   ['a first choice that goes on', CHUNK + SECOND_CHOICE],
+  ['a choice that goes on after its finish_reason', CHUNK + LAST + CHUNK],
+  ['after one chunk of several with "stop" in each', CHUNK + STOPPED + STOPPED],
+  ['after two chunks of several with "stop" in each', STOPPED + STOPPED + STOPPED],
+  ['a second choice with "stop" in each chunk', LAST + ofSecondIndex(STOPPED).repeat(2)],
   ['inside an event', CHUNK + PART, CHUNK],
   ['inside an event after its finish_reason', CHUNK + LAST + PART, CHUNK + LAST],
   ['inside a long event', `${CHUNK}data: {"x":"${'y'.repeat(200_000)}`, CHUNK],
@@ -471,8 +478,10 @@ test('a finished stream without [DONE] gets one', async (t) => {
     LAST.replaceAll('\n', '\r\n'),
     LAST.replace('"stop"', ' "length"'),
     `${LAST}: bye\n`,
-    // A choice that goes on after its end, and indices that are not those of choices.
-    `${LAST}${CHUNK}data: {"choices":[],"usage":{"index":7}}\n\n`,
+    // A choice that goes on after its end and ends again, and indices that are not those of choices.
+    `${LAST}${CHUNK}${LAST}data: {"choices":[],"usage":{"index":7}}\n\n`,
+    // Nothing of a choice that has ended: no content.
+    `${LAST}${PREAMBLE}`,
     `data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":1}]}}]}\n\n${LAST}`,
     // Two choices.
     SECOND_CHOICE + LAST,

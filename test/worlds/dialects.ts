@@ -42,9 +42,10 @@ const isWord = (code: string) => /^\w[\w.-]*$/.test(code);
 
 /** The body of an HTTP error. */
 export function spellStatus(status: number, random: Random): Spelled {
-  const codes = status === 400 ? ['context_length_exceeded', 'content_policy_violation'] : [];
-  if (status === 429) codes.push('insufficient_quota', 'rate_limit_exceeded');
-  if (status === 404) codes.push('model_not_found');
+  const known = status === 400 ? ['context_length_exceeded', 'content_policy_violation'] : [];
+  if (status === 429) known.push('insufficient_quota', 'rate_limit_exceeded');
+  if (status === 404) known.push('model_not_found');
+  const codes = known.map((one) => respell(one, random));
   const said = random.oneIn(6) ? { text: undefined } : random.pick(MESSAGES)(random);
   const { text: m, ...shown } = said as ReturnType<(typeof MESSAGES)[number]>;
   const code = random.oneIn(2) ? random.pick([...codes, ...CODES]) : undefined;
@@ -53,7 +54,9 @@ export function spellStatus(status: number, random: Random): Spelled {
   const type = random.pick(JSON_TYPES);
   const json = (body: object, error: ErrorPlan): Spelled => {
     const text = JSON.stringify(body);
-    return { text, type, error: { ...error, isAboutModel: /model/i.test(text) } };
+    const spelled = { type, error: { ...error, isAboutModel: /model/i.test(text) } };
+    if (random.oneIn(12)) return { ...spelled, text: `\ufeff${text}` };
+    return { ...spelled, text: random.oneIn(8) ? errorEvent(text, random) : text };
   };
   const own = { message: m, code };
   const silent = { status, ...shown };
@@ -116,6 +119,21 @@ export function spellStatus(status: number, random: Random): Spelled {
   return random.pick(named)();
 }
 
+/** The same word as other providers write it. */
+function respell(word: string, random: Random): string {
+  const parts = word.split('_');
+  const capital = (one: string) => one.slice(0, 1).toUpperCase() + one.slice(1);
+  return random.pick([
+    word,
+    word,
+    word.toUpperCase(),
+    parts.join('-'),
+    parts.map(capital).join(''),
+    `engine_${word}`,
+    `${word}.7`,
+  ]);
+}
+
 const STATUS_WORDS: readonly (readonly [word: string, status: number])[] = [
   ['invalid_request_error', 400],
   ['tool_use_failed', 400],
@@ -138,7 +156,8 @@ const STATUS_WORDS: readonly (readonly [word: string, status: number])[] = [
 /** An error in a 200 or in an event, which names its status itself. */
 export function spellReported(status: number, random: Random): Spelled {
   const { text: message, ...shown } = random.pick(MESSAGES.slice(0, 5))(random);
-  const [word, ofWord] = random.pick(STATUS_WORDS);
+  const [known, ofWord] = random.pick(STATUS_WORDS);
+  const word = respell(known, random);
   const spell = (body: object, error: ErrorPlan): Spelled => {
     const text = JSON.stringify(body);
     const isAboutModel = /model/i.test(text);
@@ -164,6 +183,22 @@ export function spellReported(status: number, random: Random): Spelled {
         { status: ofWord, code: word, type: 'some_error' },
       ),
   ])();
+}
+
+/** An error in a 200 that has no `error` (decisions.md, Upstream answers). */
+export function spellBare(status: number, random: Random): Spelled {
+  const { text: m, ...shown } = random.pick(MESSAGES.slice(0, 5))(random);
+  const [body, named] = random.pick<readonly [object, number]>([
+    [{ code: status, msg: m, success: false }, status],
+    [{ status: `${status}`, message: m }, status],
+    [{ base_resp: { status_code: 1004, status_msg: m } }, 502],
+    [{ detail: m }, 502],
+    [{ detail: [{ loc: ['body'], msg: m }], error: {} }, 502],
+    [{ error_code: 1, error_msg: m, choices: null }, 502],
+  ]);
+  const text = JSON.stringify(body);
+  const isAboutModel = /model/i.test(text);
+  return { text, type: JSON_TYPES[0]!, error: { status: named, ...shown, isAboutModel } };
 }
 
 /** The ways in which an error stands in a stream. */

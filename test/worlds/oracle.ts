@@ -151,10 +151,11 @@ function apiError(
   const text = message ?? says ?? phraseOf(status);
   const isCodeShown = code !== undefined && !text.includes(code);
   const whole = isCodeShown ? `${text} (${code})` : text;
-  const isBilling = status === 429 && (code ?? type) === 'insufficient_quota';
-  const isTooLong = status === 400 && (code ?? type) === 'context_length_exceeded';
   const isOfModel = status === 404 && isAboutModel === true;
   const isGone = isOfModel && isNamed;
+  const word = (code ?? type ?? '').toLowerCase().replaceAll(/[^a-z\d]/g, '');
+  const isBilling = status === 429 && word.includes('insufficientquota');
+  const isTooLong = status === 400 && word.includes('contextlengthexceeded');
   const isTemporary = status >= 500 || status === 408 || status === 429;
   const failure = {
     status,
@@ -162,7 +163,7 @@ function apiError(
     // "A first event that is an error": of any status.
     fallsBack: isTemporary || isTooLong ? true : isEvent ? undefined : false,
     circuit: OUTAGES.has(status) || isGone ? 'failure' : status === 500 ? 'none' : 'maybe',
-    isPolicy: /^content_(?:policy|filter)/.test(code ?? type ?? ''),
+    isPolicy: /content(?:policy|filter)/.test(word),
     isRejected: REJECTED.has(status) || (isOfModel && !isNamed),
     isFinal: isBilling || (seconds ?? 0) > 60,
     isReported: true,
@@ -285,22 +286,34 @@ export function readReply(reply: Reply, limits: Limits): Reading {
     const seconds = secondsOf(reply, limits.begunAtMs + atMs);
     return fail(atMs, apiError(error ?? { status }, seconds, limits));
   }
-  if (status < 200 || status > 299 || status === 204 || header('content-encoding') === 'gzip') {
+  if (
+    status < 200 ||
+    status > 299 ||
+    status === 204 ||
+    /gzip|br/i.test(header('content-encoding') ?? '')
+  ) {
     return fail(beganMs, badGateway());
   }
-  const type = header('content-type') ?? '';
-  const isEvents = /^text\/event-stream\b/i.test(type);
-  if (isEvents && isStream) return readStream(reply, pieces, limits);
-  if (isEvents) return fail(beganMs, badGateway());
+  const isEvents = /^text\/event-stream\b/i.test(header('content-type') ?? '');
+  const text = reply.items.map((item) => item.text).join('');
+  // Not the content type: the first byte that is not white space. A line of JSON may be an event of its own.
+  const isJson = /^[\ufeff\s]*[{[]/.test(text) && !/(?:\r\n|\n|\r){2}$/.test(text);
+  if (isStream && !isJson) return readStream(reply, pieces, limits);
+  if (isEvents && !isJson) {
+    const atMs = beginMs(pieces);
+    if (atMs < last.atMs) return atMs > limitMs ? late(true) : fail(atMs, badGateway());
+  }
   if (reply.end === 'hang' || last.atMs > limitMs) return late(true);
   if (reply.end === 'cut') return fail(last.atMs, badGateway());
-  const text = reply.items.map((item) => item.text).join('');
-  const error = reply.items[0]?.error;
+  const error = isStream || isJson ? reply.items[0]?.error : undefined;
   if (error) {
     const seconds = secondsOf(reply, limits.begunAtMs + last.atMs);
     return fail(last.atMs, apiError(error, seconds, limits));
   }
   const json = parse(text) as Completion | undefined;
+  if (!json && (isEvents || /^\ufeff?\s*(?:data|event|id|retry|error)?:/.test(text))) {
+    return fail(last.atMs, badGateway());
+  }
   if (!json) {
     const wrong = { status: 500, type: 'internal_error', code: 'SERIALIZATION_ERROR' };
     const says = 'Serialization error: ';
@@ -317,9 +330,19 @@ export function readReply(reply: Reply, limits: Limits): Reading {
   return fail(last.atMs, { ...unsupported, ...more });
 }
 
+/** When a byte that is not white space, or of a byte order mark, has come. */
+function beginMs(pieces: readonly Piece[]): number {
+  const begun = pieces.find(({ item, isLast }) => {
+    if (typeof item === 'string') return true;
+    const bytes = Buffer.from(item.text).subarray(0, isLast ? undefined : item.cut?.at);
+    return bytes.some((byte) => !Buffer.from('\ufeff \t\r\n').includes(byte));
+  });
+  return begun!.atMs;
+}
+
 function parse(text: string): unknown {
   try {
-    return JSON.parse(text);
+    return JSON.parse(text.replace(/^\ufeff/, ''));
   } catch {
     return undefined;
   }
@@ -364,6 +387,7 @@ function readStream(reply: Reply, pieces: readonly Piece[], limits: Limits): Rea
   let dataMs = 0;
   const begun = new Set<number>();
   const finished = new Set<number>();
+  const hasFinished = new Set<number>();
   const end = (atMs: number, failure: Failure | undefined, addsDone = false): Reading => {
     if (beganMs === undefined) return { kind: 'failure', atMs, failure: failure ?? badGateway() };
     if (addsDone) passes.push({ atMs, text: 'data: [DONE]\n\n' });
@@ -402,9 +426,12 @@ function readStream(reply: Reply, pieces: readonly Piece[], limits: Limits): Rea
     if (item.kind === 'data') {
       const json = dataOf(item.text);
       const choices = Array.isArray(json?.choices) ? (json.choices as readonly Choice[]) : [];
-      for (const { finish_reason, index = 0 } of choices) {
+      for (const { delta, finish_reason, index = 0 } of choices) {
         begun.add(index);
-        if (finish_reason) finished.add(index);
+        // What comes behind a finish opens the choice again.
+        if (hasFinished.has(index) && delta && !isSilent(delta)) finished.delete(index);
+        else if (finish_reason) finished.add(index);
+        if (finish_reason) hasFinished.add(index);
       }
       if (!isPreamble(json, refusesEmpty)) beganMs ??= atMs;
       facts = factsOf({ choices, usage: json?.usage }, facts);

@@ -8,6 +8,7 @@ import {
   EMPTY_DELTAS,
   errorEvent,
   otherDeltas,
+  spellBare,
   spellDone,
   spellEvent,
   spellReported,
@@ -24,6 +25,11 @@ const STREAM_TYPES: readonly Pair[] = [
   STREAM_TYPE,
   ['content-type', 'text/event-stream'],
   ['content-type', 'Text/Event-Stream;charset=UTF-8'],
+];
+const NO_TYPE: Pair = ['content-type', 'application/octet-stream'];
+const NO_CODING = (random: Random): Pair => [
+  'content-encoding',
+  random.pick(['identity', 'Identity', 'none', 'UTF-8', 'utf8', 'identity, none']),
 ];
 const PLAIN: Omit<Reply, 'items' | 'headers'> = {
   connectMs: 0.11,
@@ -76,6 +82,8 @@ function someCompletion(id: string, random: Random): Item {
     json,
     { ...json, error: null },
     { error: { message: 'half' }, ...json },
+    { ...json, error: {}, errors: {} },
+    { id, object: 'other', error: {}, errors: [], base_resp: { status_code: 0, status_msg: 'ok' } },
     { ...json, usage: null, extra: { usage: 1, choices: [{ finish_reason: 'x' }] } },
     {
       ...json,
@@ -84,15 +92,19 @@ function someCompletion(id: string, random: Random): Item {
     },
     { id, object: 'other' },
   ]);
-  const text = random.oneIn(6) ? `${JSON.stringify(shape, null, 2)}\n` : JSON.stringify(shape);
+  const mark = random.oneIn(12) ? '\ufeff' : '';
+  const spelled = random.oneIn(6) ? `${JSON.stringify(shape, null, 2)}\n` : JSON.stringify(shape);
+  const text = mark + spelled;
   if (!random.oneIn(1500)) return { ...item, text };
   // Too long to be parsed whole.
   const pad = JSON.stringify([{ x: 'y'.repeat(270_000), finish_reason: 'no', usage: {} }]);
   return {
     ...item,
-    text: random.oneIn(2)
-      ? `{"pad":${pad},${text.trim().slice(1)}`
-      : `${text.trim().slice(0, -1)},"pad":${pad}}`,
+    text:
+      mark +
+      (random.oneIn(2)
+        ? `{"pad":${pad},${spelled.trim().slice(1)}`
+        : `${spelled.trim().slice(0, -1)},"pad":${pad}}`),
   };
 }
 
@@ -193,7 +205,10 @@ export function anAnswer(ask: AskedFor, random: Random, isSlow: boolean): Reply 
   const at = random.integer(1, json.text.length - 1);
   const cut = isCut ? { at, waitMs: time(random, 0, isSlow ? 3000 : 20) } : undefined;
   const status = random.oneIn(12) ? 201 : 200;
-  return { ...common, status, headers: [JSON_TYPE, ...common.headers], items: [{ ...json, cut }] };
+  const type = random.oneIn(20) ? random.pick([STREAM_TYPE, NO_TYPE]) : JSON_TYPE;
+  const encoding = random.oneIn(20) ? [NO_CODING(random)] : [];
+  const headers = [type, ...encoding, ...common.headers];
+  return { ...common, status, headers, items: [{ ...json, cut }] };
 }
 
 /** A whole answer without content, reasoning or tool call. */
@@ -267,14 +282,17 @@ function aStream(ask: AskedFor, random: Random, isSlow: boolean): Pick<Reply, 'i
   const step = random.pick([1, 1, 9]);
   const count = random.integer(1, 5);
   const usageOfChunk = random.pick([() => undefined, () => undefined, () => null, usageOf]);
+  const isStopAlways = random.oneIn(12);
+  const hasNoError = random.oneIn(12);
   for (let n = 0; n < count; n += 1) {
     if (random.oneIn(10)) comment(random.pick(COMMENTS));
     const deltas = otherDeltas(
       `${ask.id}-${n} é "[DONE]" `.repeat(choices === 1 && random.oneIn(4000) ? 18_000 : 1),
     );
     const index = choices === 1 && random.oneIn(20) ? undefined : (n % choices) * step;
-    const unfinished = random.oneIn(10) ? '' : null;
-    data(chunk(random.pick(deltas), unfinished, index, usageOfChunk(6 + n)));
+    const unfinished = isStopAlways ? 'stop' : random.oneIn(10) ? '' : null;
+    const text = chunk(random.pick(deltas), unfinished, index, usageOfChunk(6 + n));
+    data(hasNoError ? `{"error":{},${text.slice(1)}` : text);
   }
   const finished = Math.min(choices, count) - (random.oneIn(12) ? 1 : 0);
   for (let index = 0; index < finished; index += 1) {
@@ -305,6 +323,7 @@ function aStream(ask: AskedFor, random: Random, isSlow: boolean): Pick<Reply, 'i
   const [first, ...others] = items;
   const marked = { ...first!, text: `\ufeff${first!.text}` };
   const headers = [random.oneIn(8) ? random.pick(STREAM_TYPES) : STREAM_TYPE];
+  if (random.oneIn(10)) headers.splice(0, 1, random.pick([JSON_TYPE, ['content-type', 'x']]));
   return { items: random.oneIn(12) ? [marked, ...others] : items, headers };
 }
 
@@ -345,32 +364,40 @@ export function aFailure(ask: AskedFor, random: Random): Reply {
   return { ...common, end, items: kept, rest };
 }
 
+const anyType = (random: Random) => random.pick([JSON_TYPE, STREAM_TYPE, NO_TYPE]);
+const A_STREAM = { model: 'm', isStream: true, asksForUsage: false };
+
 /** Answers that are no answer to this request. */
 function strange(common: Reply, isStream: boolean, random: Random): Reply {
   const html: Item = { kind: 'json', text: '<html><body>busy</body></html>', waitMs: 0.2 };
   const replies: (() => Reply)[] = [
-    () => ({ ...common, headers: [['content-encoding', 'gzip'], ...common.headers] }),
+    () => {
+      const coding: Pair = ['content-encoding', random.pick(['gzip', 'BR', 'identity, x-gzip'])];
+      return { ...common, headers: [coding, ...common.headers] };
+    },
     () => ({ ...common, status: random.pick([204, 301, 302, 304, 600]) }),
     () => {
-      const { error, text } = spellReported(random.pick(STATUSES), random);
+      const spell = random.oneIn(2) ? spellBare : spellReported;
+      const { error, text } = spell(random.pick(STATUSES), random);
       return {
         ...common,
-        headers: [JSON_TYPE],
+        headers: [random.oneIn(4) ? STREAM_TYPE : JSON_TYPE],
         items: [{ kind: 'error', text, waitMs: 0.2, error }],
       };
     },
     isStream
-      ? () => ({ ...common, headers: [JSON_TYPE], items: [completion('x', 'y')] })
-      : () => ({ ...common, headers: [STREAM_TYPE] }),
+      ? () => ({ ...common, headers: [anyType(random)], items: [completion('x', 'y')] })
+      : () => ({ ...answerWell({ id: 'x', chat: A_STREAM }), headers: [anyType(random)] }),
     isStream
       ? () => ({ ...common, items: [{ kind: 'done', text: 'data: [DONE]\n\n', waitMs: 0.2 }] })
       : () => ({ ...common, headers: [['content-type', 'text/html']], items: [html] }),
+    () => ({ ...common, headers: [anyType(random)], items: [html] }),
   ];
   return random.pick(replies)();
 }
 
 const STATUSES = [
-  400, 401, 403, 404, 408, 409, 413, 422, 429, 429, 429, 500, 501, 502, 503, 504, 520, 529,
+  400, 401, 403, 404, 407, 408, 409, 413, 422, 429, 429, 429, 500, 501, 502, 503, 504, 520, 529,
 ];
 /** The dates are past, or may come while a world lasts, or behind it. */
 const RETRY_AFTER = [

@@ -1,0 +1,226 @@
+/** What an answer is, a completion, a stream or an error, is decided by its bytes and not by its content type. */
+
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+
+import { assertError, type ExpectedError } from '../support/errors.ts';
+import { chatBody } from '../support/gateway.ts';
+
+import { scenario } from '../support/scenario.ts';
+import { errorAfter, lineOf } from '../support/streams.ts';
+import {
+  answerWell,
+  CHUNK,
+  completion,
+  completionEvents,
+  DONE,
+  LAST,
+  type Script,
+} from '../support/upstream.ts';
+
+const TYPES = [
+  'application/json',
+  'Application/JSON; charset=utf-8',
+  'text/event-stream',
+  'text/plain',
+  'application/octet-stream',
+  undefined,
+];
+
+/** Sends these bytes under this type, in pieces of so many bytes or whole. */
+const sends = (body: string | Buffer, type?: string, pieceBytes?: number): Script => {
+  const bytes = Buffer.from(body);
+  return async (_, response) => {
+    response.writeHead(200, type === undefined ? {} : { 'content-type': type });
+    if (pieceBytes === undefined) return response.end(bytes);
+    for (let at = 0; at < bytes.length; at += pieceBytes) {
+      const piece = bytes.subarray(at, at + pieceBytes);
+      await new Promise((resolve) => response.write(piece, resolve));
+    }
+    return response.end();
+  };
+};
+
+const NO_STREAMING: ExpectedError = {
+  httpStatus: 501,
+  type: 'unsupported_feature',
+  code: 'UNSUPPORTED_FEATURE',
+  message: 'Provider p does not support streaming',
+  headers: { 'x-gateway-provider': 'p', 'x-should-retry': 'false' },
+};
+const FAILED: ExpectedError = {
+  httpStatus: 502,
+  type: 'provider_error',
+  code: 'PROVIDER_ERROR',
+  provider: 'p',
+  message: /^Provider error: \S/,
+  headers: { 'x-gateway-provider': 'p' },
+};
+const EVENTS = completionEvents();
+const COMPLETION = JSON.stringify(completion());
+/** Streams as they begin: some with bytes that are not those of an event. */
+const STREAMS = [
+  EVENTS,
+  `\ufeff${EVENTS}`,
+  `: comment\n\n${EVENTS}`,
+  `event: message\n${EVENTS}`,
+  `\r\n\n${EVENTS}`,
+  `id: {\n${EVENTS}`,
+  EVENTS.replaceAll('\n', '\r\n'),
+];
+const COMPLETIONS = [
+  COMPLETION,
+  `\ufeff${COMPLETION}`,
+  ` \r\n\t${COMPLETION}\n\n`,
+  JSON.stringify(completion(), null, 2).replaceAll('\n', '\n\n'),
+  JSON.stringify({ error: { message: 'half' }, ...completion() }),
+  `[${COMPLETION}]`,
+];
+const LONG = JSON.stringify(completion('x'.repeat(2_000_000)));
+
+for (const transport of ['auto', 'fetch']) {
+  describe(`over GATEWAY_UPSTREAM=${transport}`, () => {
+    const env = { GATEWAY_UPSTREAM: transport };
+
+    test('a stream is passed on whatever its content type says, wherever its chunks are split', async (t) => {
+      const { gateway, p } = await scenario(t, { env });
+      for (const stream of STREAMS) {
+        for (const type of TYPES) {
+          for (const pieceBytes of type === 'application/json'
+            ? [1, 2, 5, undefined]
+            : [undefined]) {
+            p.script = sends(stream, type, pieceBytes);
+            const reply = await gateway.chat(chatBody({ stream: true }));
+            assert.equal(reply.status, 200, reply.text);
+            assert.equal(reply.text, stream);
+            assert.match(reply.headers['content-type']!, /^text\/event-stream/i);
+          }
+        }
+      }
+    });
+
+    test('a completion in the place of a stream is a 501 whatever its content type says', async (t) => {
+      const { gateway, p } = await scenario(t, { env });
+      for (const [index, body] of [...COMPLETIONS, LONG].entries()) {
+        for (const type of TYPES) {
+          p.script = sends(body, type, type === 'text/event-stream' && index < 4 ? 3 : undefined);
+          assertError(await gateway.chat(chatBody({ stream: true })), NO_STREAMING);
+        }
+      }
+    });
+
+    test('a completion is passed on whatever its content type says, and a stream in its place is a 502', async (t) => {
+      const { gateway, p } = await scenario(t, { env });
+      for (const type of TYPES) {
+        for (const body of [...COMPLETIONS, LONG]) {
+          p.script = sends(body, type);
+          const reply = await gateway.chat(chatBody());
+          // A mark stays where it is.
+          assert.ok(reply.status === 200 && reply.text.endsWith(body.slice(1)), reply.text);
+          assert.match(reply.headers['content-type']!, /^application\/json/i);
+        }
+        for (const stream of STREAMS) {
+          p.script = sends(stream, type, type === 'text/event-stream' ? 2 : undefined);
+          const text = 'a stream was answered to a request for a complete answer';
+          const expected = { ...FAILED, message: `Provider error: ${text}` };
+          assertError(await gateway.chat(chatBody()), expected);
+        }
+      }
+    });
+  });
+}
+
+test('a stream that never ends in the place of a completion is refused when its first byte comes', async (t) => {
+  const { gateway, p } = await scenario(t);
+  p.script = (_, response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream' }).write(`\n\n${CHUNK}`);
+  };
+  assertError(await gateway.chat(chatBody()), FAILED);
+});
+
+test('an empty answer to a request for a stream is a 502, whatever its content type says', async (t) => {
+  const { gateway, p } = await scenario(t);
+  for (const body of ['', ' \n', '\ufeff', ': comment\n\n']) {
+    for (const type of TYPES) {
+      p.script = sends(body, type);
+      const expected = 'Provider error: the stream ended before its first token';
+      assertError(await gateway.chat(chatBody({ stream: true })), { ...FAILED, message: expected });
+    }
+  }
+});
+
+test('an error in a 200 without `error` falls back, to a request for a stream too', async (t) => {
+  const bodies = [
+    '{"code":500,"msg":"404 NOT_FOUND","success":false}',
+    '{"base_resp":{"status_code":1004,"status_msg":"login fail"}}',
+    '{"detail":"busy"}',
+  ];
+  for (const body of bodies) {
+    for (const sent of [body, `data: ${body}\n\n`, `${body}\n\n`]) {
+      const { gateway, p, q } = await scenario(t, {
+        providers: { p: sends(sent, 'application/json'), q: answerWell },
+        fallback: ['q'],
+      });
+      for (const stream of sent === body ? [false, true] : [true]) {
+        const reply = await gateway.chat(chatBody({ stream }));
+        assert.equal(reply.headers['x-gateway-provider'], 'q', sent);
+      }
+      assert.equal(p.requests.length, q.requests.length);
+    }
+  }
+});
+
+test('an error event with an empty `error` or a message alone is none behind the first token', async (t) => {
+  const { gateway, p } = await scenario(t);
+  const begin = `${CHUNK}data: {"message":"hello"}\n\n`;
+  for (const empty of ['{}', '[]', 'null', 'false', '""', '[{}]']) {
+    const ofChunk = (name: string) => CHUNK.replace('{"choices"', `{"${name}":${empty},"choices"`);
+    const stream = begin + ofChunk('error') + ofChunk('errors') + LAST + DONE;
+    for (const text of [stream, ofChunk('error') + stream]) {
+      p.script = sends(text, 'text/event-stream');
+      assert.equal((await gateway.chat(chatBody({ stream: true }))).text, text);
+    }
+  }
+  p.script = sends(`${CHUNK}event: error\ndata: {}\n\n`, 'text/event-stream');
+  errorAfter((await gateway.chat(chatBody({ stream: true }))).text, CHUNK);
+});
+
+test('content behind a finish_reason opens its choice again, also in a chunk of its own', async (t) => {
+  const { gateway, p } = await scenario(t);
+  const steps = [CHUNK, LAST, CHUNK];
+  p.script = async (_, response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    for (const step of steps) await new Promise((resolve) => response.write(step, resolve));
+    response.end();
+  };
+  errorAfter((await gateway.chat(chatBody({ stream: true }))).text, steps.join(''));
+  steps.push(LAST);
+  assert.equal((await gateway.chat(chatBody({ stream: true }))).text, steps.join('') + DONE);
+});
+
+test('a page with 200 is nonsense to both kinds of request, and not a cut stream', async (t) => {
+  for (const page of ['<html><p>busy</p></html>', '<html>\n\n<p>busy</p>\n\n', 'Service down']) {
+    for (const stream of [false, true]) {
+      const { gateway } = await scenario(t, { providers: { p: sends(page, 'text/html') } });
+      for (let count = 0; count < 6; count += 1) await gateway.chat(chatBody({ stream }));
+      const lines = gateway.accessLines();
+      assert.ok(lines.every(({ reason }) => !/cut off|closed|ended before/.test(String(reason))));
+    }
+  }
+});
+
+test('the lines of a page are never passed on as comments', async (t) => {
+  const { gateway } = await scenario(t, {
+    server: 'stream_keepalive = 1',
+    providers: {
+      p: (_, response) => {
+        response.writeHead(200, { 'content-type': 'text/html' });
+        response.write('<html>\n\n');
+        setTimeout(() => response.end('<p>busy</p>\n\n'), 1500);
+      },
+    },
+  });
+  const { text } = await gateway.chat(chatBody({ stream: true }));
+  assert.doesNotMatch(text, /</);
+  assert.equal((await lineOf(gateway))['outcome'], 'upstream_error');
+});
