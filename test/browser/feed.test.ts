@@ -380,7 +380,7 @@ browserTest(
     await shows(page, '#tile-requests-note', '8 in flight');
     await shows(page, CAPTION, '10 of 201');
     assert.equal(await page.locator('.added').count(), 3);
-    const kept = { incidents: [], minute: { requests: 5 } };
+    const kept = { incidents: [], minute: { requests: 5, failed: null } };
     feed.send(kept);
     await shows(page, '#verdict', 'All well');
     assert.equal(await page.locator('html[translate=no]').count(), 1);
