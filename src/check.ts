@@ -17,8 +17,11 @@ import { upstreamFailure } from './upstream/network-error.ts';
 import { createOpenAIProvider } from './upstream/provider.ts';
 import { createTransport } from './upstream/transport.ts';
 
-/** For each provider: they are asked side by side. */
+/** For each model list. The providers are asked side by side. */
 const CHECK_TIMEOUT_MS = 5000;
+
+/** Behind the result of a key whose provider shows its list to everybody, as OpenRouter and NVIDIA do. */
+const NOT_TRIED = '; the list is public, so the key was not tried';
 
 /** A provider that has no model list answers with one of these. */
 const NO_LIST = new Set([404, 405, 501]);
@@ -42,41 +45,70 @@ export async function runCheck(
   readSettings: () => Settings,
   print: (text: string) => void,
 ): Promise<number> {
-  const toJson = (document: object) => `${JSON.stringify(document, undefined, 2)}\n`;
   let settings: Settings;
   try {
     settings = readSettings();
   } catch (error) {
     if (!json || !(error instanceof ConfigError)) throw error;
-    print(toJson({ ok: false, problems: error.problems }));
+    print(toJson({ ok: false, problems: error.problems }, (text) => text));
     return EXIT.wrongSettings;
   }
   const { config, source } = settings;
   const { registered, skipped } = config.providers;
   // A key may stand in the name of a model by mistake, and servers repeat what they are sent.
   const redact = createRedactor(config.secrets);
+  const resolved = [...config.resolved].map(
+    ([name, value]) => [redactName(name, redact), value] as const,
+  );
   const document = {
     problems: [],
     warnings: warningsOf(config),
     file: (source.isFound && source.path) || null,
-    settings: Object.fromEntries(config.resolved),
+    settings: Object.fromEntries(resolved),
     registered: registered.map(({ id }) => id),
     skipped: skipped.map(({ id, reason }) => ({ provider: id, reason })),
   };
   const lines = [
-    `settings   ${source.text}`,
-    ...[...config.resolved].map(([name, value]) => `${name} = ${JSON.stringify(value)}`).toSorted(),
-    ...document.registered.map((id) => `registered ${id}`),
-    ...skipped.map(({ id, reason }) => `skipped    ${id}: ${reason}`),
-    ...document.warnings.map(describeWarning),
+    `settings   ${redact(source.text)}`,
+    ...resolved
+      .map(([name, value]) => `${name} = ${JSON.stringify(value, redactWith(redact))}`)
+      .toSorted(),
+    ...document.registered.map((id) => `registered ${redact(id)}`),
+    ...skipped.map(({ id, reason }) => `skipped    ${redact(id)}: ${redact(reason)}`),
+    ...document.warnings.map((text) => describeWarning(redact(text))),
   ];
-  if (!json) print(redact(toLines(lines)));
+  if (!json) print(toLines(lines));
   const live = offline ? undefined : await askAll(config);
   const { ok } = live ?? { ok: true };
   const warnings = [...document.warnings, ...(live?.warnings ?? [])];
-  if (json) print(redact(toJson({ ok, ...document, ...live, warnings })));
-  else if (live) print(redact(describeChecks(live)));
+  if (json) print(toJson({ ok, ...document, ...live, warnings }, redact));
+  else if (live) print(describeChecks(live, redact));
   return ok ? 0 : EXIT.failedCheck;
+}
+
+/** Value by value: in the whole text, a key could be a part of its syntax, or the name of a member. */
+function toJson(document: object, redact: (text: string) => string): string {
+  return `${JSON.stringify(document, redactWith(redact), 2)}\n`;
+}
+
+/** Returns a replacer of `JSON.stringify` that redacts texts, and the names of the models in `model_details`. */
+function redactWith(redact: (text: string) => string) {
+  return (name: string, value: unknown) => {
+    if (typeof value === 'string') return redact(value);
+    if (!name.endsWith('.model_details')) return value;
+    return Object.fromEntries(
+      Object.entries(value as object).map(([model, limits]) => [redact(model), limits as unknown]),
+    );
+  };
+}
+
+/** Redacts the part of a setting's name that the operator has chosen. */
+function redactName(name: string, redact: (text: string) => string): string {
+  const [, section, chosen, key] =
+    /^(aliases\.)(.+)()$/s.exec(name) ??
+    /^((?:rate_limit\.providers|providers|clients)\.)(.+)(\..+)$/s.exec(name) ??
+    [];
+  return chosen === undefined ? name : `${section}${redact(chosen)}${key}`;
 }
 
 /** Asks the providers and the store, all at the same time. */
@@ -111,16 +143,20 @@ function warningsOfLists(
 }
 
 /** A table with a line for each key of each provider, and one for the store, after an empty line. */
-function describeChecks({ checks, store, warnings }: Awaited<ReturnType<typeof askAll>>): string {
+function describeChecks(
+  { checks, store, warnings }: Awaited<ReturnType<typeof askAll>>,
+  redact: (text: string) => string,
+): string {
   const rows = checks.map(({ provider, key, status, message }) => [
     key ? `${provider} key ${key}` : provider,
     status ? `${status}  ${message}` : message,
   ]);
   if (rows.length === 0) rows.push(['providers', NO_PROVIDERS]);
   if (store) rows.push(['rate_limit.store', store.message]);
-  const width = Math.max(...rows.map(([name = '']) => name.length));
-  const table = rows.map(([name = '', result]) => `${name.padEnd(width)}  ${result}`);
-  return toLines(['', ...table, ...warnings.map(describeWarning)]);
+  const shown = rows.map((row) => row.map(redact));
+  const width = Math.max(...shown.map(([name = '']) => name.length));
+  const table = shown.map(([name = '', result]) => `${name.padEnd(width)}  ${result}`);
+  return toLines(['', ...table, ...warnings.map((text) => describeWarning(redact(text)))]);
 }
 
 /** Asks each registered provider for its model list, once with each of its keys. */
@@ -128,16 +164,29 @@ async function checkProviders({ server, providers }: Config) {
   // Without permission to use the network, settings without a provider can still be checked.
   if (providers.registered.length === 0) return [];
   const transport = createTransport(server.upstream);
-  const requests = providers.registered.flatMap((settings) => {
+  const requests = providers.registered.map(async (settings) => {
     const provider = createOpenAIProvider(settings);
-    return settings.apiKeys.map(async (_, key) => ({
+    const fetchList = (key?: number) =>
+      fetchModelList(provider, [key], transport, CHECK_TIMEOUT_MS);
+    const ofKeys = settings.apiKeys.map((_, key) => checkKey(settings, fetchList(key)));
+    const results = await Promise.all(ofKeys);
+    const isPublic =
+      results.some(({ models }) => models !== undefined) && (await isList(fetchList()));
+    return results.map((result, key) => ({
       provider: settings.id,
       /** From 1; undefined if the provider has only one. */
       key: settings.apiKeys.length > 1 ? key + 1 : undefined,
-      ...(await checkKey(settings, fetchModelList(provider, [key], transport, CHECK_TIMEOUT_MS))),
+      ...result,
+      message: result.message + (isPublic && result.ok ? NOT_TRIED : ''),
     }));
   });
-  return await Promise.all(requests);
+  return (await Promise.all(requests)).flat();
+}
+
+/** Returns true if the answer to a request without a key is a model list. */
+async function isList(fetch: ReturnType<typeof fetchModelList>): Promise<boolean> {
+  const list = await fetch.catch(() => undefined);
+  return Array.isArray(list);
 }
 
 /** The result of the request for the model list with one of a provider's keys. */

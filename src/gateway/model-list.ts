@@ -156,12 +156,13 @@ function toEntry({ id, modelDetails }: Provider, name: string, model?: ListedMod
 export const NO_LIST_IN_TIME = new Error('no answer in time');
 
 /**
- * Asks with one key after the other until one is not refused, which begins no cooldown: it may be for completions only.
+ * Asks with one key after the other until one is not refused, which begins no cooldown: it may be for completions only. A key
+ * that is undefined is not sent.
  * Returns the list, or the last status. Throws a `TransportError`, `NO_LIST_IN_TIME`, or what `readModelList` throws.
  */
 export async function fetchModelList(
   provider: Provider,
-  keys: Iterable<number>,
+  keys: Iterable<number | undefined>,
   transport: Transport,
   limitMs: number,
 ): Promise<ListedModel[] | number> {

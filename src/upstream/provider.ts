@@ -101,17 +101,22 @@ export function createOpenAIProvider(settings: ProviderSettings) {
       ...chat,
     }),
 
-    modelListRequest: (key = 0): UpstreamRequest => ({
-      method: 'GET',
-      origin,
-      path: `${basePath}/models${modelList?.query ?? ''}`,
-      headers: Object.entries({
-        ...modelList?.headers,
-        ...headers[key],
-        ...(modelList?.keyHeader ? { [modelList.keyHeader]: apiKeys[key]!.reveal() } : {}),
-        accept: 'application/json',
-      }).flat(),
-    }),
+    /** `key` is the index of the key to send; with `undefined` nothing is sent that may be one. */
+    modelListRequest: (key: number | undefined): UpstreamRequest => {
+      const keyHeader = key !== undefined && modelList?.keyHeader;
+      const own = key === undefined ? { 'user-agent': USER_AGENT } : headers[key];
+      return {
+        method: 'GET',
+        origin,
+        path: `${basePath}/models${modelList?.query ?? ''}`,
+        headers: Object.entries({
+          ...modelList?.headers,
+          ...own,
+          ...(keyHeader ? { [keyHeader]: apiKeys[key]!.reveal() } : {}),
+          accept: 'application/json',
+        }).flat(),
+      };
+    },
   };
 }
 

@@ -42,10 +42,16 @@ function tableIn({ stdout }: Checked): string[] {
   return stdout.slice(stdout.lastIndexOf('\n\n') + 2, -1).split('\n');
 }
 
-const list =
+const publicList =
   (count: number): Script =>
   (_, response) =>
     sendJson(response, { data: Array.from({ length: count }, (_item, id) => ({ id: `m${id}` })) });
+
+/** Only for requests with a key. */
+const list =
+  (count: number): Script =>
+  (request, response) =>
+    (request.headers.authorization ? publicList(count) : refuse(401))(request, response);
 
 const refuse =
   (status: number): Script =>
@@ -64,6 +70,8 @@ interface More {
 
 const NO_LIST_HINT = 'is base_url right? A provider without a list needs models = ["…"]';
 
+const NOT_TRIED = '; the list is public, so the key was not tried';
+
 const redirect: Script = (_, response) => response.writeHead(308, { location: '/x' }).end();
 const endless: Script = (_, response) => response.writeHead(200).write('{"data":[');
 const TWO_MODELS = { lines: 'models = ["a", "b"]' };
@@ -72,6 +80,7 @@ const UI = { path: '/ui' };
 const ANSWERS: readonly Answer[] = [
   ['has 87 models', list(87), 0, '200  87 models'],
   ['has 1 model', list(1), 0, '200  1 model'],
+  ['has 2 models for everybody', publicList(2), 0, `200  2 models${NOT_TRIED}`],
   ['answers 401', refuse(401), 3, '401  key refused'],
   ['answers 403', refuse(403), 3, '403  key refused'],
   ['answers 400', refuse(400), 3, '400  Bad Request; is the key right?'],
@@ -96,9 +105,13 @@ describe('--check asks a provider for its model list, and if it', { concurrency:
       const finished = await check(t, providerToml({ ...upstream, baseUrl }, 'mine', lines));
       assert.deepEqual(tableIn(finished), [`mine  ${result}`]);
       assert.equal(finished.code, exitCode);
-      const [{ method, url, headers } = assert.fail(), ...more] = upstream.requests;
+      const [{ method, url, headers } = assert.fail(), withoutKey, ...more] = upstream.requests;
       assert.deepEqual([method, url, more.length], ['GET', `${path}/models`, 0]);
       assert.equal(headers.authorization, `Bearer ${PROVIDER_KEY}`);
+      // Only of a list it has to be known who gets it.
+      const isAskedTwice = /^200 {2}\d/.test(result);
+      assert.equal(withoutKey !== undefined, isAskedTwice);
+      if (withoutKey) assert.doesNotMatch(JSON.stringify(withoutKey.headers), /authorization/);
     });
   }
 
@@ -160,8 +173,9 @@ api_keys = ["${PROVIDER_KEY}", "${OTHER_KEY}"]
 
   test('warns of each model that settings name and that none of the lists has, and exits 0', async (t) => {
     const lists: Script = (request, response) => {
+      if (!request.headers.authorization) return refuse(401)(request, response);
       const isOther = request.headers.authorization === `Bearer ${OTHER_KEY}`;
-      sendJson(response, { data: [{ id: isOther ? 'of-other' : 'here' }] });
+      return sendJson(response, { data: [{ id: isOther ? 'of-other' : 'here' }] });
     };
     const [mine, byHand] = [await startUpstream(t, lists), await startUpstream(t, lists)];
     const toml = `[aliases]
@@ -196,6 +210,38 @@ ${providerToml(byHand, 'by-hand', 'models = ["y"]')}`;
       models: 1,
       message: '1 model',
     });
+  });
+
+  test('hides keys value by value: one that is a word or syntax of the output changes nothing else', async (t) => {
+    const keys = ['settings', 'provider', '": [200, "', '"checks":'];
+    for (const key of keys) {
+      const { baseUrl } = await startUpstream(t, list(1));
+      const toml = `[providers.mine]
+base_url = "${baseUrl}"
+headers = { x-org = '${key}' }
+api_key = '${key.replaceAll(' ', '')}'
+default_model = '${key}'
+[providers.mine.model_details.'${key.replaceAll(' ', '')}']
+context_length = 1
+`;
+      const asJson = await check(t, toml, ['--check', '--json']);
+      const document = JSON.parse(asJson.stdout) as {
+        settings: Record<string, unknown>;
+        checks: unknown;
+        registered: unknown;
+      };
+      assert.deepEqual(document.registered, ['mine']);
+      assert.deepEqual(document.checks, [
+        { provider: 'mine', ok: true, status: 200, models: 1, message: '1 model' },
+      ]);
+      assert.equal(document.settings['providers.mine.default_model'], '[secret]');
+      assert.deepEqual(document.settings['providers.mine.model_details'], {
+        '[secret]': { context_length: 1 },
+      });
+      const asText = await check(t, toml);
+      assert.match(asText.stdout, /^providers\.mine\.default_model = "\[secret\]"$/m);
+      assert.equal(tableIn(asText)[0], 'mine  200  1 model');
+    }
   });
 
   test('without a registered provider says so and exits 3', async (t) => {
@@ -276,6 +322,6 @@ ${providerToml(upstream, 'mine')}`;
 
   test('of --demo asks the demo provider', async (t) => {
     const finished = await checkInProgram(t, '', ['--check', '--demo']);
-    assert.deepEqual([finished.code, tableIn(finished)], [0, ['demo  200  1 model']]);
+    assert.deepEqual([finished.code, tableIn(finished)], [0, [`demo  200  1 model${NOT_TRIED}`]]);
   });
 });
