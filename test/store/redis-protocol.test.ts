@@ -142,6 +142,25 @@ test('the oldest command decides, also while others are answered', async (t) => 
   assert.deepEqual(lines[0]!.facts, { cause: 'no answer in 400 ms' });
 });
 
+for (const [what, answer, expected] of [
+  ['takes', 'OK 3 8', 'taken'],
+  ['refuses', '1 500000 3 8', 500],
+] as const) {
+  test(`a store that ${what} tells each bucket of a longer period what it lacks, and no other`, async (t) => {
+    const { store } = await startAnswering(t, status(answer));
+    const lacks: string[] = [];
+    const periodic = (name: string, periodSeconds: number) => ({
+      ...bucket(name, 10),
+      periodSeconds,
+      onLack: (tokens: number) => lacks.push(`${name} ${tokens}`),
+    });
+    const buckets = [periodic('burst', 1), periodic('minute', 60), periodic('day', 86_400)];
+    const taken = await store.take(buckets);
+    assert.deepEqual(typeof taken === 'object' ? taken.waitMs : taken, expected);
+    assert.deepEqual(lacks, ['minute 3', 'day 8']);
+  });
+}
+
 test('a store that cannot be reached is asked again after growing pauses, and logged once', async (t) => {
   const timers = useManualTimers(t);
   const port = await freePort();
