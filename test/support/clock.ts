@@ -144,8 +144,11 @@ export interface ManualTimers {
 /** Of the tests that have them. */
 export const manualTimers = new WeakMap<TestContext, ManualTimers>();
 
-/** Between the error event of a failed stream and the end of its connection in tests: no timer set off by hand. */
-export const FAILED_STREAM_MS = 1;
+/**
+ * Between the error event of a failed stream and the end of its connection in tests. No other timer has this delay, because
+ * `useManualTimers` leaves this one to the real clock: the connection of a failed stream ends without `advance`.
+ */
+export const FAILED_STREAM_MS = 1.5;
 
 /**
  * Until the test ends `setTimeout` and `setInterval` wait for `advance` instead of time. Other test files share the process,
