@@ -52,6 +52,8 @@ export class Call {
   /** The client waits for `100 Continue` before it sends the body. */
   awaitsContinue: boolean;
   onHead: OnHead | undefined;
+  /** Providers work on the answer. */
+  #isAsking = false;
 
   constructor(
     request: IncomingMessage,
@@ -78,6 +80,17 @@ export class Call {
 
   get isDraining(): boolean {
     return this.connection.listener.isDraining;
+  }
+
+  /** Providers work on an answer that is not whole yet. A client that closes its sending side has left then, as far as one can tell. */
+  get needsClient(): boolean {
+    return this.#isAsking && !this.reply.isAnswered;
+  }
+
+  /** To be called before a provider is asked. Throws `ClientGone` if the client has closed its sending side. */
+  beginAsking(): void {
+    if (this.connection.socket.readableEnded) throw new ClientGone();
+    this.#isAsking = true;
   }
 
   /** To be called when the response has closed before all of it was written. */

@@ -36,6 +36,8 @@ export class ClientReply {
   isDelivered = false;
   /** The stream has failed: its connection closes without the last chunk, see `#closeCut` of `Connection`. */
   isCut = false;
+  /** Nothing more comes of the answer: all of it was passed to `send`, `end` or `fail`. */
+  isAnswered = false;
   /** Resolves when all is written or the client is gone. */
   readonly closed: Promise<void>;
   /** Called when there is room after `write` has returned false; never once the client is gone. */
@@ -79,6 +81,7 @@ export class ClientReply {
     body: string | readonly Buffer[],
   ): Promise<void> | undefined {
     const parts = typeof body === 'string' ? [Buffer.from(body)] : body;
+    this.isAnswered = true;
     // A body that came with its head is whole by the next turn: then the connection can stay.
     if (!this.#response.req.complete) {
       return immediate().then(() => this.#send(status, headers, parts));
@@ -134,6 +137,7 @@ export class ClientReply {
   end(): void {
     clearInterval(this.#keepAlive);
     this.#hasEnded = true;
+    this.isAnswered = true;
     if (this.#waiting.length > 0 || this.#response.destroyed) return;
     if (this.isCut) this.#leaveOpen();
     else this.#response.end();

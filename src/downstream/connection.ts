@@ -4,7 +4,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 
 import type { ByteBudget } from '../lib/byte-budget.ts';
-import { invalidRequest } from '../lib/errors.ts';
+import { type GatewayError, invalidRequest } from '../lib/errors.ts';
 import { createUuid } from '../lib/ids.ts';
 import { type AnswerBroken, refusalOf, serialize } from './broken-request.ts';
 import { Call, type CLIENT_LIMITS } from './call.ts';
@@ -18,7 +18,7 @@ const MAX_WAITING_REQUESTS = 8;
 const MAX_RECEIVED_REQUESTS = 100;
 /** A client is cut off if it takes nothing of its response between so many checks in a row. */
 export const PROGRESS_CHECKS = 4;
-/** The client closed its sending side inside a request: it counts as gone. */
+/** The client closed its sending side inside a request. */
 const ENDED_EARLY = 'HPE_INVALID_EOF_STATE';
 
 /** Requests of one listener: those that have begun and are not over, and what became of the others since the start. */
@@ -65,8 +65,8 @@ export class Connection {
   call: Call | undefined;
   /** Those behind it, in order of arrival: only the last may be incomplete. */
   readonly #waiting: WaitingRequest[] = [];
-  /** The parser has failed: no other request can come. */
-  #closesAfterQueue = false;
+  /** The parser has failed, and no other request can come: the answer to the bytes behind the last complete request. */
+  #refusal: GatewayError | undefined;
   /** The latest answer said `Connection: close` during its upload: no other request begins. */
   #closesAfterUpload = false;
   /** Runs from the error event of a failed stream to the end of the connection: no other request begins. */
@@ -80,6 +80,9 @@ export class Connection {
     this.listener = listener;
     // node:http resumes the socket after each message, also if it was paused here.
     socket.on('resume', () => this.#limitQueue());
+    socket.on('end', () => {
+      if (this.#cutTimer || this.call?.needsClient) socket.end();
+    });
   }
 
   /** Closes an idle connection. Behind a failed stream the connection is half-closed first, and its idle time begins anew. */
@@ -94,7 +97,7 @@ export class Connection {
 
   /** The response being written is the last one: `Connection: close` belongs on it. */
   get isClosing(): boolean {
-    return (this.listener.isDraining || this.#closesAfterQueue) && this.#waiting.length === 0;
+    return this.listener.isDraining && this.#waiting.length === 0 && !this.#refusal;
   }
 
   /** No request is waiting for an answer, worked on or being uploaded. */
@@ -117,24 +120,32 @@ export class Connection {
     else this.#limitQueue();
   }
 
-  /** Ends the connection, whose parser failed with the error `code`, once the complete requests that have arrived are answered. */
+  /**
+   * Refuses the bytes at which the parser has failed with the error `code`, once the complete requests before them are answered,
+   * and ends the connection.
+   */
   refuse(code: string | undefined): void {
-    const { listener, socket } = this;
-    const latest = (this.#waiting.at(-1) ?? this.call)?.request;
-    if (code === 'ECONNRESET' || (code === ENDED_EARLY && latest)) {
+    const { call, socket } = this;
+    const latest = (this.#waiting.at(-1) ?? call)?.request;
+    if (code === 'ECONNRESET') {
       socket.destroy();
       return;
     }
     if (this.#cutTimer) return;
     const refusal = refusalOf(code);
-    if (latest) {
-      this.#closesAfterQueue = true;
-      if (latest.complete) return;
-      // Its call answers with the refusal, if it has begun.
-      if (latest === this.call?.request) this.call.cancellation.cancel(refusal);
-      else this.#waiting.pop();
-      return;
-    }
+    if (!latest) return this.#answerBroken(refusal);
+    this.#refusal ??= refusal;
+    if (latest.complete) return;
+    // The parser has failed in its body.
+    if (latest !== call?.request) this.#waiting.pop();
+    else if (code !== ENDED_EARLY) call.cancellation.cancel(refusal);
+    // Its client has left in its upload, unless that was answered already.
+    else if (!call.reply.isAnswered) socket.destroy();
+  }
+
+  /** Answers and logs what never became a request, and ends the connection. */
+  #answerBroken(refusal: GatewayError): void {
+    const { listener, socket } = this;
     // The parser fails again with each packet.
     if (!socket.writable) return;
     // The upload was answered already.
@@ -191,7 +202,7 @@ export class Connection {
     const { listener } = this;
     // Behind `Connection: close` node:http gives a response no socket, and so no 'close': its request would never end.
     if (!next || !this.socket.writable || this.#closesAfterUpload) {
-      if (this.#closesAfterQueue && !this.socket.destroyed) this.#linger();
+      if (this.#refusal) this.#answerBroken(this.#refusal);
       return;
     }
     const call = new Call(next.request, next.response, this, next.awaitsContinue);

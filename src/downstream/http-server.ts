@@ -1,7 +1,7 @@
 /** The listener: Node's HTTP server with its limits on clients, its connections and its end. */
 
 import { once } from 'node:events';
-import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
 
@@ -34,6 +34,8 @@ export function createHttpServer(
   });
   // No limit: Node 20 silently drops the headers beyond it. `checkProtocol` counts them.
   server.maxHeadersCount = 0;
+  // Otherwise node:http ends the connection before answers that wait for their turn. `Connection` ends it.
+  (server as Server & { httpAllowHalfOpen: boolean }).httpAllowHalfOpen = true;
   server.on('connection', (socket) => {
     connections.set(socket, new Connection(socket, state));
     socket.once('close', () => connections.delete(socket));

@@ -34,6 +34,7 @@ export async function completeChat(
     const candidates = candidatesFor(chat.model, call, services, client);
     const first = candidates[0]!;
     record.provider = first.provider.id;
+    call.beginAsking();
     if (chat.stream && streamKeepaliveMs > 0) call.reply.keepAlive(streamKeepaliveMs);
     const breaker = candidates.length > 1 ? services.breaker : undefined;
     const asking = { call, chat, first, tracing: tracing.headers, breaker, services };

@@ -187,11 +187,15 @@ async function openStream(t: TestContext) {
 
 const GARBAGE = 'canary\r\n\r\n';
 for (const [what, packets, statuses] of [
-  ['garbage behind a request', [request('GET /health HTTP/1.1', 'Host: x') + GARBAGE], [200, 200]],
-  ['garbage in many packets', Array<string>(30).fill(`\0${GARBAGE}`), [200]],
-  ['CONNECT', [CONNECT], [200]],
+  [
+    'garbage behind a request',
+    [request('GET /health HTTP/1.1', 'Host: x') + GARBAGE],
+    [200, 200, 400],
+  ],
+  ['garbage in many packets', Array<string>(30).fill(`\0${GARBAGE}`), [200, 400]],
+  ['CONNECT', [CONNECT], [200, 400]],
 ] as const) {
-  test(`${what} never gets into a stream, which is finished`, async (t) => {
+  test(`the refusal of ${what} never gets into a stream, and follows it`, async (t) => {
     const { gateway, socket, text, finish, closed } = await openStream(t);
     const warnings: Error[] = [];
     const onWarning = (warning: Error) => void warnings.push(warning);
@@ -209,6 +213,7 @@ for (const [what, packets, statuses] of [
     await closed;
     assert.deepEqual(statusesOf(text()), statuses, text());
     assert.match(text(), /\[DONE\]\n\n\r\n0\r\n\r\n/);
+    assert.equal(gateway.lines('broken request').length, 1);
     // Node warns of more than ten listeners.
     assert.deepEqual(warnings, []);
     assert.equal((await gateway.send('/health')).status, 200);

@@ -113,8 +113,8 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
     assert.equal(parseReplies(text()).length, 2);
   });
 
-  test('a broken body behind a chat gets the answer of the chat and none for the broken one', async (t) => {
-    const { socket, release, firstAsked, text, closed } = await start(t);
+  test('a broken body behind a chat gets the answer of the chat, and then a 400 and a line in the log', async (t) => {
+    const { gateway, socket, release, firstAsked, text, closed } = await start(t);
     const head = rawChat({}, ['transfer-encoding: chunked'])
       .replace(/content-length: \d+\r\n/, '')
       .replace('{}', '');
@@ -124,7 +124,24 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
     await idle(A_WHILE_MS);
     release();
     await closed;
-    assert.deepEqual(statusesOf(text()), [200], text());
+    assert.deepEqual(statusesOf(text()), [200, 400], text());
+    assert.equal(gateway.lines('broken request').length, 1);
+  });
+
+  test('what is not HTTP behind a chat is refused in a drain too', async (t) => {
+    const { gateway, socket, release, firstAsked, text, closed } = await start(t);
+    const own = watchServerSide(t, socket);
+    const bytes = `${rawChat(chatBody())}hello\r\n\r\n`;
+    socket.write(bytes);
+    await firstAsked();
+    await eventually(() => own.socket?.bytesRead === bytes.length, 'all bytes are read');
+    const drained = gateway.drain(20_000);
+    release();
+    await drained;
+    await closed;
+    assert.deepEqual(statusesOf(text()), [200, 400]);
+    const connections = parseReplies(text()).map(({ headers }) => headers['connection']);
+    assert.deepEqual(connections, ['keep-alive', 'close']);
   });
 
   test('gets an answer to each of its requests in a drain, an error after its deadline, and Connection: close on the last', async (t) => {
@@ -187,7 +204,7 @@ test('a stream whose client has left before its comments begin starts no timer',
       const { socket } = openRaw(t, port);
       const own = watchServerSide(t, socket);
       socket.write(HEALTH);
-      void eventually(() => own.requests === 1, 'the request').then(() => socket.destroy());
+      void eventually(() => own.requests === 1, 'the request').then(() => socket.resetAndDestroy());
     });
   });
   assert.equal(started, 0);

@@ -1,0 +1,106 @@
+/** Clients that close their sending side behind their requests: `printf … | nc -N`, and those that have left. */
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { chatBody, rawChat } from '../support/gateway.ts';
+import { openRaw, statusesOf, watchServerSide } from '../support/raw.ts';
+import { scenario } from '../support/scenario.ts';
+import { assertNoErrors, createGate, eventually, lineOf, linesOf } from '../support/streams.ts';
+import { completion, sendJson } from '../support/upstream.ts';
+
+const HEALTH = 'GET /health HTTP/1.1\r\nhost: a\r\n\r\n';
+const POST = 'POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\n';
+const MODELS = 'GET /v1/models HTTP/1.1\r\nhost: a\r\nauthorization: Bearer x\r\n\r\n';
+const UNKNOWN = rawChat(chatBody({ model: 'nobody/m' }));
+const TIMES = 50;
+
+for (const [what, text, statuses] of [
+  ['a chat without a key', `${POST}content-length: 5\r\n\r\nhello`, [401]],
+  ['a chat for a provider that is not registered', UNKNOWN, [400]],
+  ['a health check', HEALTH, [200]],
+  ['a list of models', MODELS, [200]],
+  ['a request without a Host', 'GET / HTTP/1.1\r\n\r\n', [400]],
+  ['three pipelined requests', HEALTH + UNKNOWN + HEALTH, [200, 400, 200]],
+  ['what is not HTTP', 'hello\r\n\r\n', [400]],
+  ['a request and what is not HTTP', `${HEALTH}hello\r\n\r\n`, [200, 400]],
+  ['half of a head', 'GET /hea', [400]],
+  ['a request and half of a head', `${HEALTH}GET /hea`, [200, 400]],
+  [
+    'two requests and half of a body',
+    `${HEALTH.repeat(2)}${POST}content-length: 5\r\n\r\nhe`,
+    [200, 200, 400],
+  ],
+] as const) {
+  test(`${what} is answered although its client closes its sending side at once, ${TIMES} times of ${TIMES}`, async (t) => {
+    const { gateway } = await scenario(t);
+    const replies = await Promise.all(
+      Array.from({ length: TIMES }, async () => {
+        const client = openRaw(t, gateway.port, { allowHalfOpen: true });
+        client.socket.end(text);
+        client.socket.once('end', () => client.socket.destroy());
+        await client.closed;
+        return statusesOf(client.text());
+      }),
+    );
+    for (const reply of replies) assert.deepEqual(reply, statuses);
+    assertNoErrors(gateway);
+  });
+}
+
+for (const [what, more] of [
+  ['', ''],
+  [' behind half of a next request', 'GET /health HT'],
+] as const) {
+  test(`a client that closes its sending side${what} while a provider works on its answer has left`, async (t) => {
+    const { opened, open } = createGate();
+    t.after(open);
+    const { gateway, p } = await scenario(t, { providers: { p: () => opened } });
+    const { socket, closed, text } = openRaw(t, gateway.port, { allowHalfOpen: true });
+    socket.write(rawChat(chatBody()));
+    await eventually(() => p.requests.length === 1, 'the provider is asked');
+    socket.end(more);
+    socket.once('end', () => socket.destroy());
+    await closed;
+    await p.requests[0]!.closed;
+    const { outcome } = await lineOf(gateway);
+    assert.deepEqual([outcome, text(), gateway.lines('broken request')], ['client_closed', '', []]);
+  });
+}
+
+test('no provider is asked for a chat whose client has closed its sending side before its turn', async (t) => {
+  const { opened, open } = createGate();
+  const { gateway, p } = await scenario(t, {
+    providers: {
+      p: async ({ url }, response) => {
+        if (url === '/v1/models') await opened;
+        sendJson(response, url === '/v1/models' ? { data: [] } : completion());
+      },
+    },
+  });
+  const { socket, closed, text } = openRaw(t, gateway.port, { allowHalfOpen: true });
+  const own = watchServerSide(t, socket);
+  socket.end(MODELS + rawChat(chatBody()));
+  await eventually(() => own.socket?.readableEnded === true, 'the end of the sending side');
+  open();
+  await eventually(() => text().includes('200 OK'), 'the list of models');
+  const [, line] = await linesOf(gateway, 2);
+  socket.destroy();
+  await closed;
+  assert.equal(line?.['outcome'], 'client_closed');
+  assert.deepEqual(
+    p.requests.map(({ url }) => url),
+    ['/v1/models'],
+  );
+});
+
+test('an upload that is refused before its end is answered although its client closes its sending side', async (t) => {
+  const { gateway } = await scenario(t, { clientLimits: { lingerCheckMs: 10_000 } });
+  for (let time = 0; time < TIMES; time += 1) {
+    const { socket, closed, text } = openRaw(t, gateway.port, { allowHalfOpen: true });
+    socket.end(`${POST}content-length: 5\r\n\r\nhe`);
+    socket.once('end', () => socket.destroy());
+    await closed;
+    assert.deepEqual(statusesOf(text()), [401]);
+  }
+});
