@@ -277,6 +277,7 @@ const shapes: (readonly [body: string, expected: string | RegExp])[] = [
   ],
 ];
 
+const IS_FETCH = process.env['GATEWAY_UPSTREAM'] === 'fetch';
 const OVERLOADED = '{"error":{"message":"own words","code":"insufficient_quota"}}';
 const errorRows: Row[] = [
   ['401', answers({ error: { message: `bad key ${PROVIDER_KEY}` } }, 401), KEY_REJECTED],
@@ -326,7 +327,14 @@ const errorRows: Row[] = [
       { ...rateLimited(1, final(1).headers), message: /: own words \(insufficient_quota\)$/ },
     ]),
   ),
-  ['407 of its own', answers({ message: 'own words' }, 407), apiError(407, 'own words')],
+  // fetch hides the headers of each 407: it may be that of a proxy.
+  [
+    '407 of its own',
+    answers({ message: 'own words' }, 407),
+    IS_FETCH
+      ? { ...PROVIDER_FAILED, message: 'Provider error: unexpected status 407' }
+      : apiError(407, 'own words'),
+  ],
   [
     '407 of a proxy',
     answers({ message: 'own words' }, 407, { 'proxy-authenticate': 'Basic' }),

@@ -7,7 +7,7 @@ import { assertError, type ExpectedError } from '../support/errors.ts';
 import { chatBody } from '../support/gateway.ts';
 
 import { scenario } from '../support/scenario.ts';
-import { errorAfter, lineOf } from '../support/streams.ts';
+import { createGate, errorAfter, eventually, lineOf, openChat } from '../support/streams.ts';
 import {
   answerWell,
   CHUNK,
@@ -187,15 +187,38 @@ test('an error event with an empty `error` or a message alone is none behind the
 
 test('content behind a finish_reason opens its choice again, also in a chunk of its own', async (t) => {
   const { gateway, p } = await scenario(t);
-  const steps = [CHUNK, LAST, CHUNK];
-  p.script = async (_, response) => {
+  for (const [steps, end] of [
+    [[CHUNK, LAST, CHUNK], undefined],
+    [[CHUNK, LAST, CHUNK, LAST], DONE],
+  ] as const) {
+    const gates = steps.map(() => createGate());
+    p.script = async (_, response) => {
+      response.writeHead(200, { 'content-type': 'text/event-stream' });
+      for (const [index, step] of steps.entries()) {
+        response.write(step);
+        await gates[index]!.opened;
+      }
+      response.end();
+    };
+    const client = openChat(gateway.port, chatBody({ stream: true }));
+    for (const [index, gate] of gates.entries()) {
+      const passed = steps.slice(0, index + 1).join('');
+      await eventually(() => client.text() === passed, `step ${index}`);
+      gate.open();
+    }
+    const text = await client.ended;
+    if (end) assert.equal(text, steps.join('') + end);
+    else errorAfter(text, steps.join(''));
+  }
+});
+
+test('a completion in the place of a stream is refused after 1 MiB, also if it never ends', async (t) => {
+  const { gateway, p } = await scenario(t);
+  p.script = (_, response) => {
     response.writeHead(200, { 'content-type': 'text/event-stream' });
-    for (const step of steps) await new Promise((resolve) => response.write(step, resolve));
-    response.end();
+    response.write(`{"choices":["${'x'.repeat(1_100_000)}`);
   };
-  errorAfter((await gateway.chat(chatBody({ stream: true }))).text, steps.join(''));
-  steps.push(LAST);
-  assert.equal((await gateway.chat(chatBody({ stream: true }))).text, steps.join('') + DONE);
+  assertError(await gateway.chat(chatBody({ stream: true })), NO_STREAMING);
 });
 
 test('a page with 200 is nonsense to both kinds of request, and not a cut stream', async (t) => {
