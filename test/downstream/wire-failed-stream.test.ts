@@ -50,9 +50,9 @@ function assertCut(text: string): void {
   assert.ok(text.endsWith('\n\n\r\n'), 'the chunk of the error event is whole');
 }
 
-/** Sends what a connection that is closed on both sides would be reset for. The second part finds the reset. */
+/** Sends what a connection that is closed on both sides would be reset for. A later part finds the reset. */
 async function writeOn({ socket }: ReturnType<typeof openRaw>): Promise<void> {
-  for (let part = 0; part < 2; part += 1) {
+  for (let part = 0; part < 3; part += 1) {
     socket.write(HEALTH);
     await idle(200);
   }
@@ -130,7 +130,7 @@ test('the wait behind the error event begins when its client has taken it', asyn
 const BODY = chatBody({ stream: true, padding: 'x'.repeat(12_000_000) });
 const BEHIND = {
   'a request': HEALTH,
-  'thirty requests': HEALTH.repeat(30),
+  'thirty requests, the last one with a body,': HEALTH.repeat(30) + rawChat(BODY),
   'a request with a body': rawChat(BODY),
   'the half of a request with a body': rawChat(BODY).slice(0, 6_000_000),
   'half a head': HEALTH.slice(0, 20),
