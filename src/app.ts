@@ -68,8 +68,7 @@ export function createService(initial: Config, runtime: Runtime, outside = OUTSI
     inFlightOf: (section: string) => snapshot.limits.state.used.get(section)?.inFlight ?? 0,
     usedOf: (client: string) => snapshot.limits.ofClients.get(client)?.usedOfBuckets() ?? [],
     oldestAgesMs: () => oldestAgesMs(server.calls()),
-    keysInCooldown: () =>
-      [...snapshot.keyPools].map(([id, keys]) => [id, keys.keysInCooldown] as const),
+    keyPools: () => snapshot.keyPools,
     isModelListUp: (id: string) => parts.modelLists.get(snapshot.providers.get(id)!)?.isUp,
     openStreams: () => server.counts.openStreams,
     bufferedBytes: () => budget.reservedBytes,
@@ -166,6 +165,7 @@ function createParts(config: Config, runtime: Runtime, outside: typeof OUTSIDE) 
   const breaker = new CircuitBreaker(logger);
   const incidents = new Incidents({
     clock: performance,
+    date: Date,
     logger,
     circuits: () => breaker.report(redact),
     onTrouble() {
@@ -205,7 +205,9 @@ function createSnapshot(config: Config, parts: Parts, former?: Former) {
     const isSame = before?.digest === created.digest;
     providers.set(id, isSame ? before : created);
     if (settings.apiKeys.length === 1) continue;
-    keyPools.set(id, (isSame && former?.keyPools.get(id)) || new KeyPool(created, logger));
+    const onRefused = (keys?: string) => incidents.set('key_refused', keys, created);
+    const kept = isSame ? former?.keyPools.get(id) : undefined;
+    keyPools.set(id, kept ?? new KeyPool(created, logger, onRefused));
   }
   const all = {
     ...parts,
@@ -221,7 +223,7 @@ function createSnapshot(config: Config, parts: Parts, former?: Former) {
   const listModels = createModelList(all);
   const gateway = createGateway({ ...all, listModels });
   breaker.guard(providers.values());
-  incidents.watch(providers.keys());
+  incidents.watch(providers.values());
   return { ...all, listModels, gateway };
 }
 

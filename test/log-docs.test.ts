@@ -24,7 +24,7 @@ function documented(header: string): string[] {
   );
 }
 
-const attempt = new Attempt({ id: 'provider', chatUrl: '' }, 'model');
+const attempt = new Attempt({ id: 'provider', digest: '', chatUrl: '' }, 'model');
 attempt.noteUsage({});
 
 /** The members that RequestFacts has besides those of the usage. */

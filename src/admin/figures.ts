@@ -40,8 +40,8 @@ export interface Figures {
   store(): { readonly isAway: boolean; readonly fallbacks: number } | undefined;
   /** The circuits that are not closed. */
   circuits(): readonly CircuitReport[];
-  /** The keys in cooldown of each provider that has several, by their positions from 1, and why. */
-  keysInCooldown(): readonly (readonly [provider: string, keys: KeyPool['keysInCooldown']])[];
+  /** The keys of each provider that has several, by its id. */
+  keyPools(): ReadonlyMap<string, Pick<KeyPool, 'inCooldown' | 'accepted'>>;
   /** Whether the latest fetch of a provider's list of models succeeded; undefined before the first. */
   isModelListUp(provider: string): boolean | undefined;
   /** Whether the latest reload succeeded, and when the settings in use were read, in milliseconds since the epoch. */
@@ -111,12 +111,13 @@ function readParts(config: Config, figures: Figures): FigureRow[] {
     config.clients.map(({ name }) => [NO_LABELS.with('client', name), read(name)]);
   const providersOf = (read: (id: string) => Value): Samples =>
     config.providers.registered.map(({ id }) => [NO_LABELS.with('provider', id), read(id)]);
-  const cooling = new Map(figures.keysInCooldown().map(([id, keys]) => [id, keys.length]));
+  const pools = figures.keyPools();
   const ofClients = clientsOf((name) => figures.inFlightOf(`clients.${name}`));
   const ofProviders = providersOf((id) => figures.inFlightOf(`providers.${id}`));
   const agesMs = figures.oldestAgesMs();
   const oldest = providersOf((id) => (agesMs.get(id) ?? 0) / 1000);
-  const inCooldown = providersOf((id) => cooling.get(id));
+  const inCooldown = providersOf((id) => pools.get(id)?.inCooldown);
+  const accepted = providersOf((id) => pools.get(id)?.accepted);
   const areUp = providersOf((id) => figures.isModelListUp(id));
   const tripped = figures.circuits();
   const circuits = (['open', 'half-open'] as const).flatMap((state) =>
@@ -140,6 +141,7 @@ function readParts(config: Config, figures: Figures): FigureRow[] {
     ['gateway_limit', [...limitsOf(config), ...limits], 'Limits of the settings, by their unit.'],
     ['gateway_limit_used', used, 'What is used up of those by the minute and the day.'],
     ['gateway_keys_in_cooldown', inCooldown, 'Keys that are not used for a while, of several.'],
+    ['gateway_keys_accepted', accepted, 'Keys not refused since they last worked, of several.'],
     ['gateway_model_list_up', areUp, '1 if the latest fetch succeeded.'],
   ];
 }

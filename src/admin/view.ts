@@ -40,11 +40,6 @@ export function createView(config: () => Config, figures: Figures, redact: Redac
     const lost = figures.droppedLogLines();
     if (lost > lostLines) incidents.set('log_lines', `${lost} lines since the start`);
     lostLines = lost;
-    for (const [id, keys] of figures.keysInCooldown()) {
-      const refused = keys.filter(({ status }) => status !== 429);
-      const named = refused.map(({ key, status }) => `key ${key}: ${status}`);
-      if (refused.length > 0) incidents.set('key_refused', named.join(', '), id);
-    }
     for (const { id } of config().providers.registered) {
       incidents.judgeSlow(id, traffic.firstTokens(id));
     }
@@ -142,6 +137,6 @@ function describeProviders(
 
 /** Takes a time on the clock of `performance.now()`; whole seconds, so that it stays the same. */
 function wallClock(ms: number): string {
-  const atMs = performance.timeOrigin + ms;
+  const atMs = Date.now() + ms - performance.now();
   return new Date(Math.round(atMs / 1000) * 1000).toISOString();
 }

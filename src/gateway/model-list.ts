@@ -98,7 +98,7 @@ export function createModelList(services: ModelListServices): Services['listMode
       cause,
       models: cached.models.length,
     });
-    incidents.set('model_list', cause, id);
+    incidents.set('model_list', cause, provider);
     cached.isUp = cause === undefined;
     cached.freshUntilMs = performance.now() + (cached.isUp ? FRESH_MS : FRESH_AFTER_FAILURE_MS);
     cached.fetching = undefined;

@@ -7,10 +7,12 @@ import { FAILED, GOOD, type ProviderWatch, stepOf, type Watch } from './watch.ts
 /** The newest 15 s, and what there is of the current step. */
 const NEWEST_STEPS = 4;
 const MIN_TRIES = 5;
+/** Failures in a row that are enough if nothing has succeeded for a minute, so that a quiet gateway tells too. */
+const MIN_ROW_WITHOUT_GOOD = 3;
 /** What happens again and again is over when it has not for so long. */
 export const QUIET_MS = 15_000;
-/** Nobody asks for it any more. */
-const FORGOTTEN_MS = 300_000;
+/** Nobody asks for it any more. The figures of the page go back as far. */
+const FORGOTTEN_MS = 900_000;
 
 /** The circuits of one provider that are open. */
 export type OpenCircuits = readonly { readonly model: string | undefined }[];
@@ -26,9 +28,10 @@ export function failingOf(
     one.incident !== undefined && (isFailing(one, step) || isKeptAway(one, open));
   const alone = models.filter(isBroken);
   if (!provider.incident || (alone.length === 0 && !isBroken(provider))) return alone;
-  const { inRow, kind } = provider.incident;
-  const isSpread = alone.length === 0 && (inRow >= MIN_TRIES || isIll(provider, step));
-  const isWhole = isSpread || kind === 'unreachable' || !models.some((one) => works(one, step));
+  const isSpread = alone.length === 0 && (provider.inRow >= MIN_TRIES || isIll(provider, step));
+  const others = models.filter((one) => !alone.includes(one));
+  const isWhole =
+    isSpread || provider.incident.kind === 'unreachable' || !others.some((one) => works(one, step));
   return isWhole ? [provider] : alone;
 }
 
@@ -54,7 +57,8 @@ export function isWell(watch: Watch, step: number): boolean {
 
 function isFailing(watch: Watch, step: number): boolean {
   const { tries, failed } = triesOf(watch, step);
-  return watch.incident!.inRow >= MIN_TRIES || (tries >= MIN_TRIES && failed * 2 >= tries);
+  const minRow = failed === tries ? MIN_ROW_WITHOUT_GOOD : MIN_TRIES;
+  return watch.inRow >= minRow || (tries >= MIN_TRIES && failed * 2 >= tries);
 }
 
 /** Its circuit is open; of a provider, that of one of its models. */
@@ -71,10 +75,10 @@ function isIll(provider: ProviderWatch, step: number): boolean {
   return (failed - sum('failed')) * 2 >= tries - sum('tries');
 }
 
-/** It is asked, and mostly answers. */
+/** It is asked, and mostly answers, or does so again after an outage. */
 function works(watch: Watch, step: number): boolean {
   const { tries, failed } = triesOf(watch, step);
-  return tries > 0 && failed * 2 < tries && (watch.incident?.inRow ?? 0) < MIN_TRIES;
+  return isWell(watch, step) || (tries > 0 && failed * 2 < tries);
 }
 
 /** Returns what of the gateway's own the failure is about, if anything. */

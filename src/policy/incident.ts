@@ -14,6 +14,8 @@ export type IncidentKind = (typeof INCIDENT_KINDS)[number];
 /** Names and clients that are counted, and those that are told, of one incident. */
 const MAX_COUNTED = 100;
 const MAX_TOLD = 10;
+/** In the place of the model's name, of requests that were refused before their body was read. */
+const UNREAD = '(body not read)';
 const CUT = /cut off|closed|ended before/;
 /** `ECONNREFUSED: connect ECONNREFUSED 10.0.4.21:8000`, which says the code twice. */
 const CODE_TWICE = /^(\w+): \w+ (?=\1)/;
@@ -22,8 +24,8 @@ export interface Cause {
   readonly text: string | undefined;
   /** The position of the provider's key, from 1. */
   readonly key?: number | undefined;
-  /** The end of a provider's limit. */
-  readonly untilMs?: number | undefined;
+  /** The end of a provider's limit, as a time of day. */
+  readonly until?: string | undefined;
 }
 
 /** The requests by one name that an incident has hit. */
@@ -37,7 +39,13 @@ interface Hit {
   readonly clients: Set<string>;
 }
 
-/** Times are on the clock of `performance.now()`. */
+/** A moment: on the clock of `performance.now()`, and as the system's clock called it when the moment was noted. */
+export interface Moment {
+  readonly ms: number;
+  readonly timeOfDay: string;
+}
+
+/** Times in milliseconds are on the clock of `performance.now()`. */
 export class Incident {
   readonly provider: string | undefined;
   readonly model: string | undefined;
@@ -48,18 +56,19 @@ export class Incident {
   /** The first good try after the failures. */
   goodSinceMs: number | undefined;
   endedMs: number | undefined;
+  readonly #since: string;
+  #ended: string | undefined;
   /** It is one: until then there are only some failures that may become one. */
   isTold = false;
   isLogged = false;
-  /** The latest tries that have failed, without a good one between them. */
-  inRow = 0;
   failures = 0;
   readonly #causes = new Map<IncidentKind, Cause & { count: number }>();
   readonly #hits = new Map<string, Hit>();
 
-  constructor(sinceMs: number, provider?: string, model?: string) {
-    this.sinceMs = sinceMs;
-    this.lastMs = sinceMs;
+  constructor({ ms, timeOfDay }: Moment, provider?: string, model?: string) {
+    this.sinceMs = ms;
+    this.lastMs = ms;
+    this.#since = timeOfDay;
     this.provider = provider;
     this.model = model;
   }
@@ -69,25 +78,30 @@ export class Incident {
     return [...this.#causes].toSorted(([, a], [, b]) => b.count - a.count)[0]![0];
   }
 
-  addFailure(nowMs: number, kind: IncidentKind, cause: Cause): void {
+  /** `failures` is 0 for a cause that is only seen again. */
+  addFailure(nowMs: number, kind: IncidentKind, cause: Cause, failures = 1): void {
     this.lastMs = nowMs;
-    this.inRow += 1;
-    this.failures += 1;
-    const count = (this.#causes.get(kind)?.count ?? 0) + 1;
+    this.failures += failures;
+    const count = (this.#causes.get(kind)?.count ?? 0) + failures;
     this.#causes.set(kind, { ...cause, count });
   }
 
   addGood(nowMs: number): void {
     this.goodSinceMs ??= nowMs;
-    this.inRow = 0;
+  }
+
+  end({ ms, timeOfDay }: Moment): void {
+    this.endedMs = ms;
+    this.#ended = timeOfDay;
   }
 
   /** Counts a request that has ended, if one of its attempts was about this, made or skipped. */
-  addRequest({ attempt, attempts, client, model: name }: AccessRecord, outcome: Outcome): void {
+  addRequest({ attempt, attempts, client, model }: AccessRecord, outcome: Outcome): void {
     const isAbout = (one: (typeof attempts)[number]) =>
       one.provider === this.provider && (this.model ?? one.model) === one.model;
     const isOwn = this.provider === undefined;
-    if (name === undefined || !(isOwn || attempts.some(isAbout))) return;
+    if (!isOwn && !attempts.some(isAbout)) return;
+    const name = model ?? UNREAD;
     let hit = this.#hits.get(name);
     if (outcome === 'ok' && isAbout(attempt!)) {
       if (hit) hit.good += 1;
@@ -111,7 +125,7 @@ export class Incident {
   /** Returns the fields of the log, which the page shows too. */
   toFacts() {
     const { kind } = this;
-    const { text, key, untilMs } = this.#causes.get(kind)!;
+    const { text, key, until } = this.#causes.get(kind)!;
     const hits = [...this.#hits].toSorted(
       ([, a], [, b]) => b.failed - a.failed || b.answered - a.answered,
     );
@@ -119,12 +133,12 @@ export class Incident {
       kind,
       provider: this.provider,
       model: this.model?.slice(0, MAX_NAME_CHARACTERS),
-      since: toTime(this.sinceMs)!,
-      ended: toTime(this.endedMs),
+      since: this.#since,
+      ended: this.#ended,
       cause: text?.replace(CODE_TWICE, ''),
       key,
-      until: toTime(untilMs),
-      failures: this.failures,
+      until,
+      failures: this.failures || undefined,
       hit: hits.slice(0, MAX_TOLD).map(([name, { clients, good, ...hit }]) => {
         // What is over has answered for a while before that was known, and what is the gateway's own is not asked.
         const isKnown = this.endedMs === undefined && this.provider !== undefined;
@@ -140,10 +154,6 @@ const FAILED: ReadonlySet<Outcome> = new Set(['upstream_error', 'timeout', 'rate
 function listOf(names: readonly string[]): string | undefined {
   const more = names.length > MAX_TOLD ? ` and ${names.length - MAX_TOLD} more` : '';
   return names.slice(0, MAX_TOLD).join(', ') + more || undefined;
-}
-
-function toTime(ms: number | undefined): string | undefined {
-  return ms === undefined ? undefined : new Date(performance.timeOrigin + ms).toISOString();
 }
 
 /** Returns what a failure of a provider is about; `hasBegun` if it has broken the stream of an answer. */

@@ -8,7 +8,7 @@ import type { AccessRecord, Attempt } from '../request/record.ts';
 import type { GatewayError, Outcome } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import type { CircuitReport } from './circuit-breaker.ts';
-import { Incident, type IncidentKind, kindOf } from './incident.ts';
+import { Incident, type IncidentKind, kindOf, type Moment } from './incident.ts';
 import {
   failingOf,
   isOver,
@@ -17,7 +17,7 @@ import {
   ownKindOf,
   QUIET_MS,
 } from './incident-rules.ts';
-import { FAILED, GOOD, ProviderWatch, stepOf, type Watch, Watches } from './watch.ts';
+import { ProviderWatch, stepOf, type Watch, type Watched, Watches } from './watch.ts';
 
 /** The store is late now and then: it is away without an answer for so long. */
 const STORE_AWAY_MS = 1000;
@@ -29,7 +29,7 @@ const MEDIAN_LATE_MS = 30_000;
 const MAX_ENDED = 50;
 const ENDED_SHOWN_MS = 3_600_000;
 /** These happen. The others of the gateway's own are states. */
-const HAPPENINGS = new Set<IncidentKind>(['descriptors', 'memory', 'log_lines', 'key_refused']);
+const HAPPENINGS = new Set<IncidentKind>(['descriptors', 'memory', 'log_lines']);
 
 /** What may have an incident: a provider, one of its models, or something of the gateway's own. */
 type Subject = Pick<Watch, 'incident' | 'loggedAtMs'>;
@@ -48,7 +48,10 @@ export class Incidents {
 
   /** `onTrouble` is called when something begins to fail: `advance` is to be called each second until it returns false. */
   constructor(options: {
+    /** The clock of all times, which never goes back; in milliseconds, as `date`. */
     readonly clock: Pick<Performance, 'now'>;
+    /** The system's clock. */
+    readonly date: Pick<DateConstructor, 'now'>;
     readonly logger: Logger;
     readonly circuits: () => readonly Pick<CircuitReport, 'provider' | 'model' | 'state'>[];
     readonly onTrouble: () => void;
@@ -57,23 +60,28 @@ export class Incidents {
     this.watches = new Watches(options.clock);
   }
 
-  /** Watches these providers, and no others. */
-  watch(ids: Iterable<string>): void {
+  /** Watches these providers, and no others. A provider whose settings have changed is another one, without incidents. */
+  watch(all: Iterable<Watched>): void {
     const { providers } = this.watches;
     const former = new Map(providers);
     providers.clear();
-    for (const id of ids) providers.set(id, former.get(id) ?? new ProviderWatch());
+    for (const { id, digest } of all) {
+      const before = former.get(id);
+      const isSame = before?.digest === digest;
+      providers.set(id, isSame ? before : new ProviderWatch(digest));
+      if (isSame) former.delete(id);
+    }
     for (const [id, watch] of former) {
-      if (providers.has(id)) continue;
       for (const one of [watch, ...watch.models.values()]) this.#end(one);
       for (const [name, one] of this.#own) if (name.endsWith(` ${id}`)) this.#end(one);
+      this.#usualMs.delete(id);
     }
   }
 
   /** Counts a try that has failed; of a stream, also one that was counted as good when it began. */
   recordFailure(attempt: Attempt, failure: GatewayError): void {
-    const { provider, model, key, hasAnswer, endedAtMs = 0 } = attempt;
-    const watch = this.watches.providers.get(provider);
+    const { provider: id, digest, model, key, hasAnswer, endedAtMs } = attempt;
+    const watch = this.watches.of({ id, digest });
     if (ownKindOf(failure) === 'descriptors') this.set('descriptors', causeOf(failure));
     if (!watch || !failure.isAboutProvider || failure.outcome === 'rejected') return;
     const nowMs = this.#options.clock.now();
@@ -83,13 +91,11 @@ export class Incidents {
     const cause = {
       text: causeOf(failure),
       key: key === undefined ? undefined : key + 1,
-      untilMs: seconds && nowMs + 1000 * seconds,
+      until: seconds === undefined ? undefined : this.#moment(nowMs + 1000 * seconds).timeOfDay,
     };
     for (const one of own ? [watch, own] : [watch]) {
-      one.add(step, FAILED);
-      // A stream has counted as good since it began.
-      if (hasAnswer) one.add(stepOf(endedAtMs), GOOD, -1);
-      one.incident ??= new Incident(nowMs, provider, one.model);
+      one.addFailure(nowMs, hasAnswer ? endedAtMs : undefined);
+      one.incident ??= new Incident(this.#moment(nowMs), id, one.model);
       one.incident.addFailure(nowMs, kindOf(failure, hasAnswer), cause);
       if (!isWell(one, step)) one.incident.goodSinceMs = undefined;
     }
@@ -106,19 +112,25 @@ export class Incidents {
     for (const { incident } of this.#all()) incident?.addRequest(record, outcome);
   }
 
-  /** Tells of something that has happened, or of a state that is wrong since `atMs`; without a cause it is right again since then. */
+  /**
+   * Tells of something that has happened, or of a state that is wrong since `lateMs` before now; without a text it is right
+   * again since then. Of a `provider` that is not watched with these settings any more nothing is told. `failures` is 0 if the
+   * state is only seen again.
+   */
   set(
     kind: IncidentKind,
     text: string | undefined,
-    provider?: string,
-    atMs = this.#options.clock.now(),
+    provider?: Watched,
+    { lateMs = 0, failures = 1 } = {},
   ): void {
-    const name = `${kind} ${provider ?? ''}`;
+    if (provider && !this.watches.of(provider)) return;
+    const name = `${kind} ${provider?.id ?? ''}`;
     const own = this.#own.get(name) ?? { incident: undefined, loggedAtMs: -Infinity };
-    if (text === undefined) return this.#end(own, atMs);
+    const nowMs = this.#options.clock.now();
+    if (text === undefined) return this.#end(own, nowMs - lateMs);
     this.#own.set(name, own);
-    own.incident ??= new Incident(atMs, provider);
-    own.incident.addFailure(this.#options.clock.now(), kind, { text });
+    own.incident ??= new Incident(this.#moment(nowMs - lateMs), provider?.id);
+    own.incident.addFailure(nowMs, kind, { text }, failures);
     this.#startTrouble();
   }
 
@@ -133,7 +145,8 @@ export class Incidents {
     if (isSlow) this.#usualMs.set(provider, usualMs);
     else this.#usualMs.delete(provider);
     const text = isSlow ? `first token after ${newestMs} ms, ${usualMs} ms before` : undefined;
-    this.set('slow', text, provider, this.#options.clock.now() - MEDIAN_LATE_MS);
+    const digest = this.watches.providers.get(provider)?.digest ?? '';
+    this.set('slow', text, { id: provider, digest }, { lateMs: MEDIAN_LATE_MS, failures: 0 });
   }
 
   /** Decides what has begun and what has ended. Returns false if there is nothing that could change by itself. */
@@ -180,6 +193,12 @@ export class Incidents {
       yield watch;
       yield* watch.models.values();
     }
+  }
+
+  /** Takes a time of `clock.now()`. The time of day is computed once, so that a later step of the system's clock changes nothing. */
+  #moment(ms: number): Moment {
+    const { clock, date } = this.#options;
+    return { ms, timeOfDay: new Date(date.now() + ms - clock.now()).toISOString() };
   }
 
   #startTrouble(): void {
@@ -232,7 +251,7 @@ export class Incidents {
     const { incident } = subject;
     subject.incident = undefined;
     if (!incident?.isTold) return;
-    incident.endedMs = endedMs;
+    incident.end(this.#moment(endedMs));
     this.#ended = [incident, ...this.#ended].slice(0, MAX_ENDED);
     if (incident.isLogged) this.#options.logger.log('info', 'incident ended', incident.toFacts());
   }

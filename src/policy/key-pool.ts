@@ -36,6 +36,9 @@ interface Keys {
 export class KeyPool {
   /** By the index of the key: its latest cooldown, unless that has ended before its time. */
   readonly #cooldowns: (Cooldown | undefined)[];
+  /** By the index of each key that was refused and has not worked since: the status. */
+  readonly #refused = new Map<number, number>();
+  readonly #onRefused: (keys?: string) => void;
   readonly #provider: string;
   /** Digests of the keys, if a session has its own; else keys are used in turn. */
   readonly #digests: readonly string[] | undefined;
@@ -43,18 +46,27 @@ export class KeyPool {
   /** The key to try first next time, if it is not in cooldown. */
   #next = 0;
 
-  constructor({ id, apiKeys, keyAffinity }: Keys, logger: Logger) {
+  /** `onRefused` is called with the keys that are refused, in words, when they change; without any when all work again. */
+  constructor(
+    { id, apiKeys, keyAffinity }: Keys,
+    logger: Logger,
+    onRefused: (keys?: string) => void = () => {},
+  ) {
     this.#cooldowns = apiKeys.map(() => undefined);
     this.#provider = id;
     this.#digests = keyAffinity ? apiKeys.map((apiKey) => digestOf([apiKey])) : undefined;
     this.#logger = logger;
+    this.#onRefused = onRefused;
   }
 
-  /** The keys that are not used for a while, by their positions from 1. */
-  get keysInCooldown(): { readonly key: number; readonly status: number }[] {
-    return this.#cooldowns.flatMap((cooldown, key) =>
-      cooldown && !isOver(cooldown) ? { key: key + 1, status: cooldown.status } : [],
-    );
+  /** How many keys are not used for a while. */
+  get inCooldown(): number {
+    return this.#cooldowns.filter((cooldown) => !isOver(cooldown)).length;
+  }
+
+  /** How many keys were not refused since they last worked. A 429 is no refusal. */
+  get accepted(): number {
+    return this.#cooldowns.length - this.#refused.size;
   }
 
   /**
@@ -94,6 +106,7 @@ export class KeyPool {
 
   /** A key has worked that had this cooldown when it was tried. If it still has the same one, that ends. */
   recordSuccess(key: number, before: Cooldown | undefined): void {
+    this.#accept(key);
     if (isOver(before) || this.cooldownOf(key) !== before) return;
     // A success after a 403 shows that the request was refused and not the key: the cooldowns of all keys for 403 end.
     for (const [other, cooldown] of this.#cooldowns.entries()) {
@@ -108,8 +121,28 @@ export class KeyPool {
     if (!isKeyStatus(status) || details.mayFallBack === false) return false;
     const limitedMs = Math.min(MAX_LIMITED_SECONDS, retryAfterSeconds) * 1000;
     const ms = status === 429 ? limitedMs : REJECTED_MS;
+    if (status !== 429) {
+      this.#refused.set(key, status);
+      this.#tellRefused();
+    }
     this.#begin(key, { ms, untilMs: performance.now() + ms, status });
     return true;
+  }
+
+  /** The key has worked: it is refused no more, nor is another one that was answered 403 as this one was. */
+  #accept(key: number): void {
+    const status = this.#refused.get(key);
+    if (status === undefined) return;
+    for (const [other, one] of this.#refused) {
+      if (other === key || (status === 403 && one === 403)) this.#refused.delete(other);
+    }
+    this.#tellRefused();
+  }
+
+  #tellRefused(): void {
+    const keys = [...this.#refused].toSorted(([a], [b]) => a - b);
+    const text = keys.map(([key, status]) => `key ${key + 1}: ${status}`).join(', ');
+    this.#onRefused(text || undefined);
   }
 
   #begin(key: number, cooldown: Cooldown): void {

@@ -59,6 +59,12 @@ export class StepCounts {
 export class Watch extends StepCounts {
   readonly model: string | undefined;
   incident: Incident | undefined;
+  /** The latest tries that have failed, without a good one between them. It outlasts an incident that is forgotten. */
+  inRow = 0;
+  /** The same before the latest good try, which may be a stream that breaks. */
+  #formerRow = 0;
+  /** When the answer of the latest good try began. */
+  #goodAtMs: number | undefined;
   /** When the log was last told that one has begun. */
   loggedAtMs = -Infinity;
 
@@ -66,10 +72,36 @@ export class Watch extends StepCounts {
     super(STEPS, 2);
     this.model = model;
   }
+
+  /** Counts a try whose answer began at `beganMs`. */
+  addGood(nowMs: number, beganMs: number | undefined): void {
+    this.add(stepOf(nowMs), GOOD);
+    this.#formerRow = this.inRow;
+    this.#goodAtMs = beganMs;
+    this.inRow = 0;
+    this.incident?.addGood(nowMs);
+  }
+
+  /** Counts a try that has failed. `brokenMs`: it was counted as good, because the answer of its stream began then. */
+  addFailure(nowMs: number, brokenMs?: number): void {
+    this.add(stepOf(nowMs), FAILED);
+    if (brokenMs !== undefined) this.add(stepOf(brokenMs), GOOD, -1);
+    // If nothing else was good since, the row before the stream goes on.
+    const isSole = brokenMs !== undefined && brokenMs === this.#goodAtMs;
+    this.inRow += isSole ? 1 + this.#formerRow : 1;
+    if (isSole) this.#formerRow = 0;
+  }
 }
 
 export class ProviderWatch extends Watch {
   readonly models = new Map<string, Watch>();
+  /** That of the provider's settings: with others it is another provider. */
+  readonly digest: string;
+
+  constructor(digest: string) {
+    super();
+    this.digest = digest;
+  }
 
   /** Undefined for one too many. */
   watchOf(model: string, step: number): Watch | undefined {
@@ -86,8 +118,21 @@ export class ProviderWatch extends Watch {
   }
 }
 
+/** A provider, by its settings. */
+export type Watched = { readonly id: string; readonly digest: string };
+
+/** A try at a provider, as far as it is counted. */
+interface Tried {
+  readonly provider: string;
+  readonly digest: string;
+  readonly model: string;
+  /** When its answer began. */
+  readonly endedAtMs: number | undefined;
+}
+
 /** The tries of all providers that are watched. A try that is well costs no more than `addGood`. */
 export class Watches {
+  /** By their ids. */
   readonly providers = new Map<string, ProviderWatch>();
   /** Something fails: what ends may be of an incident. */
   isTroubled = false;
@@ -97,16 +142,18 @@ export class Watches {
     this.#clock = clock;
   }
 
+  /** Returns the watch of a provider; undefined of one that is not watched, or not with these settings any more. */
+  of({ id, digest }: Watched): ProviderWatch | undefined {
+    const watch = this.providers.get(id);
+    return watch?.digest === digest ? watch : undefined;
+  }
+
   /** Counts a try that has ended well, or a stream that has begun. */
-  addGood({ provider, model }: { readonly provider: string; readonly model: string }): void {
-    const watch = this.providers.get(provider);
+  addGood({ provider: id, digest, model, endedAtMs }: Tried): void {
+    const watch = this.of({ id, digest });
     if (!watch) return;
     const nowMs = this.#clock.now();
-    const step = stepOf(nowMs);
-    watch.add(step, GOOD);
-    watch.incident?.addGood(nowMs);
-    const own = watch.watchOf(model, step);
-    own?.add(step, GOOD);
-    own?.incident?.addGood(nowMs);
+    watch.addGood(nowMs, endedAtMs);
+    watch.watchOf(model, stepOf(nowMs))?.addGood(nowMs, endedAtMs);
   }
 }

@@ -83,6 +83,8 @@ export class AccessRecord {
  */
 export class Attempt {
   readonly provider: string;
+  /** That of the provider's settings: a reload may have changed them meanwhile. */
+  readonly digest: string;
   /** The model that the provider is asked for. */
   readonly model: string;
   /** The index of the provider's key; undefined if the provider has only one. */
@@ -117,11 +119,12 @@ export class Attempt {
   usageAdded = false;
 
   constructor(
-    { id, chatUrl }: { readonly id: string; readonly chatUrl: string },
+    { id, digest, chatUrl }: Readonly<Record<'id' | 'digest' | 'chatUrl', string>>,
     model: string,
     key?: number,
   ) {
     this.provider = id;
+    this.digest = digest;
     this.model = model;
     this.key = key;
     this.url = chatUrl;

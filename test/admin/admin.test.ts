@@ -25,6 +25,7 @@ import { openRaw, sendRaw } from '../support/raw.ts';
 import { scenario } from '../support/scenario.ts';
 import { createGate, eventually, lineOf } from '../support/streams.ts';
 import {
+  completion,
   completionEvents,
   NOBODY_LISTENS,
   sendEvents,
@@ -451,9 +452,10 @@ test('requests that hang are told with the age of the oldest one at their provid
 
 test('the page is told of refused keys, of a list of models and of a reload that failed, until they are over', async (t) => {
   const clock = stopClock(t);
-  const upstream = await startUpstream(t, ({ headers }, response) => {
-    const status = headers.authorization === 'Bearer key-canary-3' ? 429 : 403;
-    sendJson(response, { error: { message: 'no' } }, { status, headers: { 'retry-after': '60' } });
+  const upstream = await startUpstream(t, ({ headers, method }, response) => {
+    const works = headers.authorization === 'Bearer key-canary-3' && method === 'POST';
+    if (works) sendJson(response, completion());
+    else sendJson(response, { error: { message: 'no' } }, { status: 403 });
   });
   const keys = 'api_keys = ["key-canary-1", "key-canary-2", "key-canary-3"]';
   const provider = providerToml(upstream, 'p').replace(/^api_key = .*$/m, keys);
@@ -469,7 +471,7 @@ test('the page is told of refused keys, of a list of models and of a reload that
   await gateway.chat(chatBody());
   await gateway.send('/v1/models');
   await gateway.reload(toml.replace('host =', 'port = "x"\ntimeout = "y"\nhost ='));
-  const [list, reload, refused, ...others] = await told();
+  const [refused, list, reload, ...others] = (await told()).toSorted();
   assert.deepEqual(others, []);
   assert.equal(list, 'model_list: status 403');
   assert.match(reload!, /^reload: .*server\.port.*, and 1 more$/);
@@ -477,6 +479,7 @@ test('the page is told of refused keys, of a list of models and of a reload that
   await gateway.reload(toml);
   upstream.script = (_, response) => sendJson(response, { data: [] });
   clock.nowMs += 76_000;
+  await gateway.chat(chatBody());
   while ((await told()).length > 0);
   assert.equal((await told(true)).length, 3);
 });

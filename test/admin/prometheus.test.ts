@@ -273,6 +273,37 @@ const OTHERS: readonly [alert: string, series: Labels, fires: Record<string, rea
       },
     ],
     [
+      'GatewayKeyRefused',
+      {
+        'gateway_incident{instance="a",kind="key_refused",provider="p"}': '1x12',
+        'gateway_keys_accepted{instance="a",provider="p"}': '1x4 0x8',
+        'gateway_incident{instance="a",kind="key_refused",provider="of-one-key"}': '1x12',
+      },
+      {
+        '45s': [
+          [
+            'ticket',
+            { instance: 'a', kind: 'key_refused', provider: 'p' },
+            'p refuses a key, and its other keys answer',
+          ],
+        ],
+        '2m': [],
+      },
+    ],
+    [
+      'GatewayProviderFailing',
+      {
+        'gateway_incident{instance="a",kind="key_refused",provider="p"}': '1x12',
+        'gateway_keys_accepted{instance="a",provider="p"}': '1x4 0x8',
+      },
+      {
+        '45s': [],
+        '2m': [
+          ['page', { instance: 'a', kind: 'key_refused', provider: 'p' }, 'p fails: key_refused'],
+        ],
+      },
+    ],
+    [
       'GatewayInternalErrors',
       { 'gateway_requests_total{instance="a",outcome="internal_error"}': '0x3 2x20' },
       {

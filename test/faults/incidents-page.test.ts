@@ -310,6 +310,8 @@ describe('log, page and metrics tell alike that', () => {
     const feed = await openFeed(t, gateway.adminPort);
     const [row] = (await feed.next('state')).providers;
     assert.equal(row.failed, undefined, 'of no provider');
+    // Another page would be shown the view of this second.
+    feed.close();
     clock.nowMs += 15_000;
     await assertOver(t, gateway, told);
   });

@@ -11,15 +11,21 @@ import { StepCounts } from '../../src/policy/watch.ts';
 
 const DOWN = { unreachable: true, cause: 'ECONNREFUSED: connect ECONNREFUSED 10.0.4.21:8000' };
 
+const P = { id: 'p', digest: 'of p' };
+const Q = { id: 'q', digest: 'of q' };
+
 /** Incidents of the providers `p` and `q`, with the second as the unit of time. */
 function start(first = 1_000_000) {
   // On the clock of `performance.now()`, and at the beginning of a step.
   let now = first;
+  /** Of the system's clock, before that of `performance.now()`. */
+  let ahead = 1_800_000_000_000;
   const lines: [message: string, facts: LogFacts][] = [];
   let circuits: { provider: string; model: string | undefined; state: 'open' | 'half-open' }[] = [];
   let troubles = 0;
   const incidents = new Incidents({
     clock: { now: () => now },
+    date: { now: () => now + ahead },
     logger: {
       log: (level, message, facts = {}) => lines.push([`${level} ${message}`, facts]),
       isEnabled: () => true,
@@ -27,9 +33,9 @@ function start(first = 1_000_000) {
     circuits: () => circuits,
     onTrouble: () => (troubles += 1),
   });
-  incidents.watch(['p', 'q']);
-  const timeOf = (seconds: number) =>
-    new Date(performance.timeOrigin + first + 1000 * seconds).toISOString();
+  incidents.watch([P, Q]);
+  const origin = first + ahead;
+  const timeOf = (seconds: number) => new Date(origin + 1000 * seconds).toISOString();
   const facts = () => incidents.report().lasting.map((one) => one.toFacts());
   return {
     incidents,
@@ -47,6 +53,10 @@ function start(first = 1_000_000) {
     /** As those that were open ten seconds later. */
     halfOpen: () => {
       circuits = circuits.map((one) => ({ ...one, state: 'half-open' }));
+    },
+    /** Sets the system's clock so many seconds ahead. */
+    setClock: (seconds: number) => {
+      ahead += 1000 * seconds;
     },
     /** Lets time pass second by second. */
     pass: (seconds: number) => {
@@ -73,7 +83,7 @@ function start(first = 1_000_000) {
         record.client = client;
         record.model = model;
         const ask = (id: string, failure?: GatewayError) => {
-          const attempt = new Attempt({ id, chatUrl: '' }, model);
+          const attempt = new Attempt({ id, digest: `of ${id}`, chatUrl: '' }, model);
           attempt.endedAtMs = now;
           if (begun || !failure) attempt.hasAnswer = true;
           if (begun) incidents.watches.addGood(attempt);
@@ -94,12 +104,12 @@ function start(first = 1_000_000) {
   };
 }
 
-test('a provider that is down is an incident with the fifth try, since the first one', () => {
+test('a provider that is down is an incident with the third try, since the first one', () => {
   const { ask, facts, lasting, lines, pass, timeOf, troubles } = start();
-  ask('small', DOWN, { count: 4 });
+  ask('small', DOWN, { count: 2 });
   pass(2);
   assert.deepEqual([lasting(), lines, troubles()], [[], [], 1]);
-  ask('small', DOWN);
+  ask('small', DOWN, { count: 3 });
   assert.deepEqual(lasting(), ['unreachable p']);
   ask('small', DOWN, { client: 'web', by: 'q' });
   const [{ hit, ...fact } = {}] = facts();
@@ -132,9 +142,11 @@ test('half of five tries in a minute are an incident, fewer are none', () => {
     ask('m', undefined, { count: good });
     ask('m', { upstreamStatus: 503 }, { count: 3 });
     assert.deepEqual(lasting(), isOne ? ['errors p'] : []);
+    pass(5);
+    ask('m');
     pass(61);
     ask('m', { upstreamStatus: 503 });
-    assert.deepEqual(lasting(), isOne ? ['errors p'] : [], 'it is alone in its minute');
+    assert.deepEqual(lasting(), [], 'it is alone in its minute');
   }
 });
 
@@ -147,8 +159,73 @@ test('the last five in a row are an incident, however many were good before', ()
   assert.deepEqual(lasting(), ['errors p']);
 });
 
+test('three failures in a row are an incident once nothing has succeeded for a minute', () => {
+  const { ask, facts, lasting, pass, timeOf } = start();
+  ask('m');
+  ask('m', { upstreamStatus: 503 }, { count: 2 });
+  pass(70);
+  assert.deepEqual(lasting(), [], 'two');
+  ask('m');
+  ask('m', { upstreamStatus: 503 }, { count: 3 });
+  pass(54);
+  assert.deepEqual(lasting(), [], 'a good try in the minute before');
+  pass(7);
+  assert.deepEqual(lasting(), ['errors p']);
+  assert.equal(facts()[0]!.since, timeOf(0));
+});
+
+for (const [what, begun] of [
+  ['requests', false],
+  ['streams, which break', true],
+] as const) {
+  test(`a quiet gateway whose every request fails, one in six minutes, tells with the third and goes on telling: ${what}`, () => {
+    const { ask, ended, lasting, lines, pass } = start();
+    const failure = { text: 'the answer was cut off' };
+    for (let round = 1; round <= 6; round += 1) {
+      ask('m', failure, { begun });
+      assert.deepEqual(lasting(), round < 3 ? [] : ['cut p'], `after ${round}`);
+      pass(360);
+      assert.deepEqual(lasting(), round < 3 ? [] : ['cut p'], `six minutes after ${round}`);
+    }
+    ask('m');
+    pass(1);
+    assert.deepEqual([lasting(), ended().length, lines.length], [[], 1, 2]);
+  });
+}
+
+test('a gateway that is quieter than an incident is remembered tells with each failure after the third', () => {
+  const { ask, lasting, pass } = start();
+  for (let round = 1; round <= 5; round += 1) {
+    ask('m', { upstreamStatus: 503 });
+    assert.deepEqual(lasting(), round < 3 ? [] : ['errors p'], `after ${round}`);
+    pass(1200);
+    assert.deepEqual(lasting(), [], 'forgotten');
+  }
+});
+
+test('a stream that breaks does not go on with the row before it if another try was good meanwhile', () => {
+  const { ask, incidents, lasting, pass } = start();
+  const failure = new GatewayError('provider', 'the answer was cut off', { provider: 'p' });
+  const begin = (endedAtMs: number) => {
+    const attempt = new Attempt({ ...P, chatUrl: '' }, 'm');
+    Object.assign(attempt, { endedAtMs, hasAnswer: true });
+    incidents.watches.addGood(attempt);
+    return attempt;
+  };
+  for (let round = 1; round <= 4; round += 1) {
+    ask('m', undefined, { count: 3 });
+    const broken = begin(round);
+    for (let at = 0; at < 2; at += 1) ask('m', { upstreamStatus: 503 });
+    begin(round + 0.5);
+    incidents.recordFailure(broken, failure);
+    pass(90);
+    assert.deepEqual(lasting(), []);
+  }
+});
+
 test('an open circuit is an incident until it is closed', () => {
   const { ask, lasting, open, pass } = start();
+  ask('m');
   ask('m', { upstreamStatus: 503 }, { count: 3 });
   assert.deepEqual(lasting(), []);
   open(['p', 'm']);
@@ -226,10 +303,10 @@ test('it ends with a tenth of failures less one, and not with a tenth', () => {
   }
 });
 
-test('what nobody asks for any more is forgotten after five minutes', () => {
+test('what nobody asks for any more is forgotten after a quarter of an hour', () => {
   const { ask, ended, lasting, pass, timeOf } = start();
   ask('m', DOWN, { count: 5 });
-  pass(300);
+  pass(900);
   assert.deepEqual(lasting(), ['unreachable p']);
   pass(1);
   assert.deepEqual([lasting(), ended()[0]!.ended], [[], timeOf(0)]);
@@ -253,6 +330,23 @@ test('a model that fails alone is the model\u2019s incident, all of them the pro
     ['warn incident', 'small'],
     ['info incident ended', 'small'],
   ]);
+});
+
+test('after an outage of two models the one that answers again leaves the incident to the other one within 20 s', () => {
+  const { ask, lasting, pass } = start();
+  const ill = { upstreamStatus: 503 };
+  for (let second = 0; second < 60; second += 1) {
+    ask('a', ill);
+    ask('b', ill);
+    pass(1);
+  }
+  for (let second = 1; second <= 30; second += 1) {
+    ask('a');
+    ask('b', ill);
+    pass(1);
+    if (second === 5) assert.deepEqual(lasting(), ['errors p']);
+    if (second >= 20) assert.deepEqual(lasting(), ['errors p b'], `${second} s after the outage`);
+  }
 });
 
 test('a model that fails beside many good tries of its provider ends when it works again', () => {
@@ -424,7 +518,7 @@ test('a provider whose line has gone on as that of a model gets another one when
     [
       ['warn incident', undefined],
       ['info incident ended', 'a'],
-      ['warn incident', undefined],
+      ['warn incident', 'b'],
     ],
   );
 });
@@ -486,7 +580,7 @@ test('names of models that clients make up take no more memory than 200 of them'
 test('states of the gateway\u2019s own last until they are right again, and what happens until it is quiet', () => {
   const { ended, facts, incidents, lasting, pass } = start();
   incidents.set('reload', 'port: found "x", and 1 more');
-  incidents.set('model_list', 'status 500', 'p');
+  incidents.set('model_list', 'status 500', P);
   incidents.set('log_lines', '3 lines');
   assert.deepEqual(lasting(), ['reload', 'model_list p', 'log_lines']);
   assert.equal(facts()[0]!.cause, 'port: found "x", and 1 more');
@@ -497,8 +591,8 @@ test('states of the gateway\u2019s own last until they are right again, and what
   pass(1);
   assert.deepEqual(lasting(), ['reload', 'model_list p']);
   incidents.set('reload', undefined);
-  incidents.set('model_list', undefined, 'p');
-  incidents.set('model_list', undefined, 'q');
+  incidents.set('model_list', undefined, P);
+  incidents.set('model_list', undefined, Q);
   assert.deepEqual(
     ended().map(({ kind }) => kind),
     ['model_list', 'reload', 'log_lines'],
@@ -539,6 +633,30 @@ test('slow is four times the usual median of first tokens, until it is less than
   assert.deepEqual(judge(400, 800), ['slow p']);
   assert.deepEqual(judge(399, 800), []);
   assert.deepEqual(judge(0, 0), [], 'no time is not slow');
+});
+
+test('slow is a state that counts no failures, however often it is looked at', () => {
+  const { facts, incidents } = start();
+  for (let look = 0; look < 9; look += 1) {
+    incidents.judgeSlow('p', { newestMs: 900 + look, formerMs: 200 });
+  }
+  const [{ failures, cause } = assert.fail(), ...others] = facts();
+  assert.deepEqual([failures, others], [undefined, []]);
+  assert.equal(cause, 'first token after 908 ms, 200 ms before');
+});
+
+test('times of day are those of the clock when they were noted, whatever is set later', () => {
+  const { ask, ended, facts, pass, setClock, timeOf } = start();
+  ask('m', { upstreamStatus: 429, retryAfterSeconds: 7 }, { count: 3 });
+  setClock(3600);
+  pass(10);
+  const [{ since, until } = assert.fail()] = facts();
+  assert.deepEqual([since, until], [timeOf(0), timeOf(7)]);
+  ask('m');
+  pass(20);
+  ask('n', { upstreamStatus: 503 }, { count: 3 });
+  assert.deepEqual(ended()[0]!.ended, timeOf(3600 + 10));
+  assert.equal(facts()[0]!.since, timeOf(3600 + 30));
 });
 
 test('slow began and ended half a minute before the median of a minute says so', () => {
@@ -586,7 +704,7 @@ test('requests that the gateway had no memory or descriptor for are told by name
     const record = new AccessRecord();
     Object.assign(record, { client: 'agents', model: 'fast' });
     record.failure = new GatewayError(kind === 'memory' ? 'rateLimit' : 'internal', 'x', details);
-    incidents.recordFailure(new Attempt({ id: 'p', chatUrl: '' }, 'm'), record.failure);
+    incidents.recordFailure(new Attempt({ ...P, chatUrl: '' }, 'm'), record.failure);
     for (let at = 0; at < 2; at += 1) incidents.recordRequest(record, record.failure.outcome);
     const [{ kind: found, hit, provider } = facts()[0]!] = facts();
     assert.deepEqual([found, provider], [kind, undefined]);
@@ -598,12 +716,22 @@ test('requests that the gateway had no memory or descriptor for are told by name
   }
 });
 
+test('requests that had no memory for their body are told by their client', () => {
+  const { facts, incidents } = start();
+  const record = new AccessRecord();
+  record.client = 'agents';
+  record.failure = new GatewayError('rateLimit', 'x', { limit: 'memory' });
+  incidents.recordRequest(record, record.failure.outcome);
+  const { name, failed, clients } = facts()[0]!.hit[0]!;
+  assert.deepEqual([name, failed, clients], ['(body not read)', 1, 'agents']);
+});
+
 test('what fails because its provider does is not told beside it', () => {
   const { ask, incidents, lasting } = start();
   ask('m', DOWN, { count: 5 });
   incidents.advance();
-  incidents.set('model_list', 'ECONNREFUSED', 'p');
-  incidents.set('key_refused', 'key 2: 401', 'p');
+  incidents.set('model_list', 'ECONNREFUSED', P);
+  incidents.set('key_refused', 'key 2: 401', P);
   assert.deepEqual(lasting(), ['unreachable p']);
   assert.deepEqual([...incidents.counts.keys()], ['unreachable']);
 });
@@ -639,14 +767,33 @@ test('counts of a step that is no longer one of the latest are gone, and come no
   );
 });
 
+test('a provider whose settings have changed is another one: its incidents end, and what was begun before tells nothing', () => {
+  const { ask, incidents, lasting } = start();
+  ask('m', DOWN, { count: 5 });
+  ask('m', DOWN, { count: 5, provider: 'q' });
+  incidents.set('model_list', 'status 500', P);
+  incidents.judgeSlow('p', { newestMs: 900, formerMs: 200 });
+  incidents.watch([{ id: 'p', digest: 'of other settings' }, Q]);
+  assert.deepEqual(lasting(), ['unreachable q']);
+  ask('m', DOWN, { count: 9 });
+  incidents.set('model_list', 'status 500', P);
+  incidents.set('key_refused', 'key 1: 401', P);
+  assert.deepEqual(lasting(), ['unreachable q']);
+  incidents.judgeSlow('p', { newestMs: 500, formerMs: 200 });
+  assert.deepEqual(lasting(), ['unreachable q'], 'what was usual is not known any more');
+  incidents.watch([P, Q]);
+  ask('m', DOWN, { count: 3 });
+  assert.deepEqual(lasting().toSorted(), ['unreachable p', 'unreachable q']);
+});
+
 test('a provider that leaves the settings takes its incidents with it, and others go on', () => {
   const { ask, ended, incidents, lasting } = start();
-  incidents.set('model_list', 'status 500', 'q');
+  incidents.set('model_list', 'status 500', Q);
   incidents.advance();
   ask('m', DOWN, { count: 5, provider: 'q' });
   ask('m', DOWN, { count: 5 });
   assert.equal(lasting().length, 2);
-  incidents.watch(['p']);
+  incidents.watch([P]);
   assert.deepEqual(lasting(), ['unreachable p']);
   assert.equal(ended().length, 2);
   ask('m', DOWN, { count: 5, provider: 'q' });

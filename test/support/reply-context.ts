@@ -46,7 +46,7 @@ export class RecordedReply implements AnswerSink {
 
 export function newReplyContext(reply = new RecordedReply()): AttemptContext {
   return {
-    attempt: new Attempt({ id: 'p', chatUrl: '' }, 'm'),
+    attempt: new Attempt({ id: 'p', digest: '', chatUrl: '' }, 'm'),
     settings: { forwardHeaders: undefined, returnHeaders: undefined, timeoutMs: 0 },
     call: {
       headers: {},

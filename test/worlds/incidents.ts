@@ -12,12 +12,18 @@ const TICK_MS = 1100;
 const COUNTED_MS = [55_000, 60_000] as const;
 const NEWEST_MS = [15_000, 20_000] as const;
 const LOGGED_EVERY_MS = 60_000;
-const FORGOTTEN_MS = 300_000;
+const FORGOTTEN_MS = 900_000;
 const QUIET_MS = 15_000;
 const REST_MS = 10_000;
 const CLOSE_MS = 0.01;
 const MIN_TRIES = 5;
+/** In a row, if nothing has succeeded for a minute. */
+const MIN_ROW = 3;
 const STATES = new Set(['model_list', 'slow', 'store', 'reload']);
+/** That of some of a provider's keys, by their positions; unlike its tries that are refused. */
+const isOfKeys = ({ cause, kind }: Line) =>
+  kind === 'key_refused' && /^key \d+: \d/.test(String(cause));
+const isState = (line: Line) => STATES.has(String(line['kind'])) || isOfKeys(line);
 
 interface Tried {
   readonly atMs: number;
@@ -45,12 +51,13 @@ export function checkIncidents(history: History, courses: readonly Course[], rep
     const { failures, kind, provider } = line;
     const wrong = (text: string) => report('incidents', `${JSON.stringify(line)}: ${text}`);
     const since = Date.parse(String(line['since']));
-    if (provider === undefined && line.message === 'incident ended' && !STATES.has(String(kind))) {
+    if (provider === undefined && line.message === 'incident ended' && !isState(line)) {
       const lastMs = happened.findLast((one) => one.kind === kind && one.atMs <= atMs)?.atMs ?? 0;
       if (atMs - lastMs < QUIET_MS || atMs - lastMs > QUIET_MS + TICK_MS)
         wrong(`last at ${lastMs}`);
     }
-    if (provider === undefined || STATES.has(String(kind))) continue;
+    if (isOfKeys(line)) checkKeyState(line, atMs, courses, wrong);
+    if (provider === undefined || isState(line)) continue;
     const seen = view
       .of(line)
       .filter((one) => wallClockMs(one.atMs + CLOSE_MS) >= since && one.atMs <= atMs);
@@ -89,6 +96,29 @@ export function checkIncidents(history: History, courses: readonly Course[], rep
     if (isDue && !isWell && !view.isTold(one.provider, atMs))
       report('incidents', `${one.provider} fails at ${atMs}, and nothing is told`);
   }
+}
+
+/** "From the first refusal to the first success": of a key, or, if that was refused by a 403, of another one that was too. */
+function checkKeyState(
+  line: Line,
+  atMs: number,
+  courses: readonly Course[],
+  wrong: (text: string) => void,
+): void {
+  const visits = courses.flatMap((course) => course.visits);
+  const tries = visits
+    .filter(({ candidate }) => candidate.provider === line['provider'])
+    .flatMap((visit) => visit.tries);
+  const isRefusal = ({ reading, resultAtMs }: (typeof tries)[number]) => {
+    const status = reading?.kind === 'failure' ? reading.failure.status : 0;
+    return (status === 401 || status === 403) && resultAtMs <= atMs + CLOSE_MS;
+  };
+  if (!tries.some(isRefusal)) wrong('no key was refused');
+  const hasWorked = tries.some(
+    ({ endsAtMs, reading }) =>
+      Math.abs(endsAtMs - atMs) < CLOSE_MS && reading !== undefined && reading.kind !== 'failure',
+  );
+  if (line.message === 'incident ended' && !hasWorked) wrong('no key works again');
 }
 
 /** Those that count: not a client's mistake, nor what is the gateway's own. */
@@ -171,15 +201,17 @@ class View {
       tries >= MIN_TRIES && failed * 2 >= tries;
     const counts = this.#countsAt(subject, atMs, COUNTED_MS);
     const seen = this.of(subject).filter((one) => one.atMs <= atMs);
-    const isRow = (all: readonly Tried[]) =>
-      all.length >= MIN_TRIES && all.slice(-MIN_TRIES).every((one) => one.kind);
+    const isRow = (all: readonly Tried[], least: number) =>
+      all.length >= least && all.slice(-least).every((one) => one.kind);
+    const isWithoutGood = ({ failed, tries }: { failed: number; tries: number }) =>
+      failed === tries;
     // A stream that has broken was good before, or never.
-    const mayBeRow = isRow(
-      seen.filter(({ brokeAtMs = Infinity, isOpen }) => brokeAtMs > atMs && !isOpen),
-    );
+    const possible = seen.filter(({ brokeAtMs = Infinity, isOpen }) => brokeAtMs > atMs && !isOpen);
+    const mayBeRow = isRow(possible, counts.some(isWithoutGood) ? MIN_ROW : MIN_TRIES);
     const may = counts.some(isHalf) || mayBeRow || this.isKeptAway(subject, atMs, true);
-    const isLate = ({ atMs: ms }: Tried) => ms > atMs - FORGOTTEN_MS;
-    return { may, must: counts.every(isHalf) || isRow(seen.filter(isLate)) };
+    const late = seen.filter(({ atMs: ms }) => ms > atMs - FORGOTTEN_MS);
+    const mustBeRow = isRow(late, counts.every(isWithoutGood) ? MIN_ROW : MIN_TRIES);
+    return { may, must: counts.every(isHalf) || mustBeRow };
   }
 
   /** A provider may also have the incident of one of its models. */
@@ -215,8 +247,7 @@ class View {
   /** The log has a line that its provider, or a model of it, fails, or has had one in the last minute. */
   isTold(provider: string, atMs: number): boolean {
     const own = this.lines.filter(
-      ({ atMs: ms, line }) =>
-        line['provider'] === provider && ms <= atMs && !STATES.has(String(line['kind'])),
+      ({ atMs: ms, line }) => line['provider'] === provider && ms <= atMs && !isState(line),
     );
     const begun = own.filter(({ line }) => line.message === 'incident');
     const isRecent = begun.some((one) => one.atMs > atMs - LOGGED_EVERY_MS - TICK_MS);

@@ -1,0 +1,220 @@
+/** Incidents of a whole gateway: what begins and ends them, over reloads too. */
+
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+
+import { stopClock } from '../support/clock.ts';
+import { chatBody, startGateway, type TestGateway } from '../support/gateway.ts';
+import { scenario } from '../support/scenario.ts';
+import { createGate, eventually, linesOf } from '../support/streams.ts';
+import { answerWell, failWith, sendJson, startUpstream, type Script } from '../support/upstream.ts';
+
+const ADMIN = '[admin]\nport = 0';
+
+/** The samples of /metrics whose names begin with `prefix`, as they stand there. */
+async function samplesOf(gateway: TestGateway, prefix: string): Promise<string[]> {
+  const { text } = await gateway.admin('/metrics');
+  return text.split('\n').filter((line) => line.startsWith(prefix));
+}
+const lasting = async (gateway: TestGateway) =>
+  (await samplesOf(gateway, 'gateway_incident{')).map((line) =>
+    line.replace(/^gateway_incident\{kind="(\w+)",?|"?\} 1$/g, '$1 '),
+  );
+
+describe('one refused key of two is an incident', () => {
+  const settings = (baseUrl: string, keys: readonly string[], more = ADMIN) =>
+    `${more}\n[providers.p]\nmodels = ["m"]\nbase_url = "${baseUrl}"\napi_keys = ${JSON.stringify(keys)}`;
+  const [A, B] = ['sk-key-a-canary-01', 'sk-key-b-canary-02'] as const;
+
+  /** Provider `p`, which refuses the first key as long as `isRefused`. */
+  async function start(t: Parameters<typeof scenario>[0], more?: string) {
+    const clock = stopClock(t);
+    const state = { isRefused: true };
+    const upstream = await startUpstream(t, (request, response) => {
+      const isA = request.headers.authorization === `Bearer ${A}`;
+      return (isA && state.isRefused ? failWith(401) : answerWell)(request, response);
+    });
+    const toml = (...keys: string[]) => settings(upstream.baseUrl, keys, more);
+    const gateway = await startGateway(t, { toml: toml(A, B) });
+    return { clock, gateway, state, toml };
+  }
+
+  test('from its first refusal to its first success, however often it is looked at', async (t) => {
+    const { clock, gateway, state } = await start(t);
+    const look = async () => [
+      ...(await samplesOf(gateway, 'gateway_incident{')),
+      ...(await samplesOf(gateway, 'gateway_incidents_total{kind="key_refused"')),
+      ...(await samplesOf(gateway, 'gateway_keys_accepted')),
+    ];
+    const refused = [
+      'gateway_incident{kind="key_refused",provider="p"} 1',
+      'gateway_incidents_total{kind="key_refused"} 1',
+      'gateway_keys_accepted{provider="p"} 1',
+    ];
+    await gateway.chat(chatBody());
+    for (let scrape = 0; scrape < 12; scrape += 1) {
+      assert.deepEqual(await look(), refused, `scrape ${scrape}`);
+      clock.nowMs += 18_000;
+      if (scrape % 2 === 0) await gateway.chat(chatBody());
+    }
+    state.isRefused = false;
+    // Its cooldown is over, and it is its turn again.
+    clock.nowMs += 60_000;
+    for (let round = 0; round < 2; round += 1) await gateway.chat(chatBody());
+    assert.deepEqual(await look(), [
+      'gateway_incidents_total{kind="key_refused"} 1',
+      'gateway_keys_accepted{provider="p"} 2',
+    ]);
+  });
+
+  test('also without an admin listener: the log has both of its lines', async (t) => {
+    const { clock, gateway, state } = await start(t, '');
+    await gateway.chat(chatBody());
+    await eventually(() => gateway.lines('incident').length === 1, 'the line of the incident');
+    const [{ kind, provider, cause, model } = assert.fail()] = gateway.lines('incident');
+    assert.deepEqual([kind, provider, cause, model], ['key_refused', 'p', 'key 1: 401', undefined]);
+    state.isRefused = false;
+    clock.nowMs += 60_000;
+    for (let round = 0; round < 2; round += 1) await gateway.chat(chatBody());
+    assert.equal(gateway.lines('incident ended').length, 1);
+  });
+
+  test('until a reload takes the key away', async (t) => {
+    const { gateway, toml } = await start(t);
+    await gateway.chat(chatBody());
+    assert.deepEqual(await lasting(gateway), ['key_refused provider="p ']);
+    await gateway.reload(toml(B));
+    assert.deepEqual(await lasting(gateway), []);
+  });
+});
+
+test('a key that was answered 403 is not refused any more when another key works that was answered 403 too', async (t) => {
+  const clock = stopClock(t);
+  let forbids = true;
+  const upstream = await startUpstream(t, (request, response) =>
+    (forbids ? failWith(403) : answerWell)(request, response),
+  );
+  const keys = '["sk-key-a-canary-01", "sk-key-b-canary-02"]';
+  const toml = `${ADMIN}\n[providers.p]\nmodels = ["m"]\nbase_url = "${upstream.baseUrl}"\napi_keys = ${keys}`;
+  const gateway = await startGateway(t, { toml });
+  await gateway.chat(chatBody());
+  assert.deepEqual(await samplesOf(gateway, 'gateway_keys_accepted'), [
+    'gateway_keys_accepted{provider="p"} 0',
+  ]);
+  forbids = false;
+  clock.nowMs += 60_000;
+  await gateway.chat(chatBody());
+  assert.deepEqual(await samplesOf(gateway, 'gateway_keys_accepted'), [
+    'gateway_keys_accepted{provider="p"} 2',
+  ]);
+});
+
+describe('over reloads', () => {
+  const isOfList = (request: { readonly method?: string | undefined }) => request.method === 'GET';
+  const noList: Script = (request, response) =>
+    (isOfList(request) ? failWith(500) : answerWell)(request, response);
+
+  test('no list of models is an incident until the settings list the models', async (t) => {
+    const { gateway, toml } = await scenario(t, { providers: { p: noList }, more: ADMIN });
+    await gateway.send('/v1/models');
+    assert.deepEqual(await lasting(gateway), ['model_list provider="p ']);
+    await gateway.reload(toml.replace('[providers.p]', '[providers.p]\nmodels = ["m"]'));
+    assert.deepEqual(await lasting(gateway), []);
+    assert.equal((await samplesOf(gateway, 'gateway_incident{')).length, 0);
+  });
+
+  test('a list that was asked for before a reload, and fails after it, is no incident of the new settings, nor after the provider was taken away', async (t) => {
+    const gate = createGate();
+    let asked = 0;
+    const late: Script = async (request, response) => {
+      asked += 1;
+      await gate.opened;
+      return failWith(500)(request, response);
+    };
+    const { gateway, toml } = await scenario(t, {
+      providers: { p: late, q: { lines: 'models = ["m"]' } },
+      more: ADMIN,
+    });
+    const list = gateway.send('/v1/models');
+    await eventually(() => asked > 0, 'the fetch');
+    const without = toml.replace(/\[providers\.p\][^[]*/, '');
+    await gateway.reload(without);
+    gate.open();
+    await list;
+    assert.deepEqual(await lasting(gateway), []);
+    await gateway.reload(without.replace('[server]', '[server]\ncors = true'));
+    assert.deepEqual(await lasting(gateway), []);
+  });
+
+  test('tries that were begun before a reload, and fail after it, are no incident of the new settings', async (t) => {
+    const gate = createGate();
+    let asked = 0;
+    const late: Script = async (request, response) => {
+      asked += 1;
+      await gate.opened;
+      return failWith(503)(request, response);
+    };
+    const { gateway, toml } = await scenario(t, {
+      providers: { p: { script: late, lines: 'models = ["m"]' } },
+      more: ADMIN,
+    });
+    const chats = Array.from({ length: 6 }, () => gateway.chat(chatBody()));
+    await eventually(() => asked === 6, 'all requests');
+    await gateway.reload(toml.replace('[providers.p]', '[providers.p]\nretries = 1'));
+    gate.open();
+    await Promise.all(chats);
+    await linesOf(gateway, 6);
+    assert.deepEqual(await lasting(gateway), []);
+    for (let round = 0; round < 3; round += 1) await gateway.chat(chatBody());
+    assert.deepEqual(await lasting(gateway), ['errors provider="p ']);
+  });
+
+  test('a provider whose settings a reload has not changed keeps its incident', async (t) => {
+    const { gateway, toml } = await scenario(t, {
+      providers: { p: { script: failWith(503), lines: 'models = ["m"]' } },
+      more: ADMIN,
+    });
+    for (let round = 0; round < 3; round += 1) await gateway.chat(chatBody());
+    await gateway.reload(toml.replace('[server]', '[server]\ncors = true'));
+    assert.deepEqual(await lasting(gateway), ['errors provider="p ']);
+  });
+});
+
+test('four requests with a wrong key are an incident', async (t) => {
+  const { gateway } = await scenario(t, {
+    providers: { p: { script: failWith(401), lines: 'models = ["m"]' } },
+    more: ADMIN,
+  });
+  for (let round = 0; round < 4; round += 1) {
+    assert.equal((await gateway.chat(chatBody())).status, 401);
+  }
+  assert.deepEqual(await lasting(gateway), ['key_refused provider="p ']);
+  assert.equal(gateway.lines('incident')[0]!['failures'], 4);
+});
+
+test('a client whose body finds no memory is named', async (t) => {
+  const big = chatBody({ x: 'y'.repeat(700_000) });
+  const gate = createGate();
+  const slow: Script = async (_, response) => {
+    await gate.opened;
+    return sendJson(response, {});
+  };
+  const { gateway, p } = await scenario(t, {
+    providers: { p: { script: slow, lines: 'models = ["m"]' } },
+    server: 'max_buffered_bytes = 1048576',
+    clients: { agents: 'key = "agents-key-0123456789"' },
+    more: ADMIN,
+  });
+  const headers = { authorization: 'Bearer agents-key-0123456789' };
+  const first = gateway.chat(big, { headers });
+  await eventually(() => p.requests.length === 1, 'the first request');
+  assert.equal((await gateway.chat(big, { headers })).status, 429);
+  await lasting(gateway);
+  const [line] = gateway.lines('incident');
+  assert.equal(line!['kind'], 'memory');
+  assert.deepEqual(line!['hit'], [
+    { name: '(body not read)', failed: 1, answered: 0, clients: 'agents' },
+  ]);
+  gate.open();
+  await first;
+});
