@@ -458,6 +458,46 @@ test('new warnings are logged, and only those', async (t) => {
   ]);
 });
 
+test('a warning from reading the file is logged by the reload that brings it, not by the next one, and again when it comes back', async (t) => {
+  const toml = (key: string) =>
+    `[providers.p]\nbase_url = "http://127.0.0.2:2"\napi_key = "${key}"`;
+  const gateway = await startGateway(t, { toml: toml(PROVIDER_KEY) });
+  const count = () => linesOf(gateway, 'settings warning').length;
+  const unset = toml('${UNSET_CANARY}');
+  await gateway.reload(unset);
+  const [warning] = linesOf(gateway, 'settings warning');
+  assert.match(String(warning?.['cause']), /UNSET_CANARY/);
+  const known = count();
+  await gateway.reload(unset);
+  await gateway.reload(`${unset}\ntimeout = 7`);
+  assert.equal(count(), known, 'the warning of the reloads before');
+  await gateway.reload(toml(PROVIDER_KEY));
+  assert.equal(count(), known);
+  await gateway.reload(unset);
+  assert.equal(count(), 2 * known, 'it is new again');
+});
+
+test('one request in flight counts in the limit of its client that one reload takes away and the next brings back', async (t) => {
+  const { opened, open } = createGate();
+  const upstream = await startUpstream(t, async (_, response) => {
+    await opened;
+    sendJson(response, completion());
+  });
+  const other = '[clients.other]\nkey = "other-key-canary"\n';
+  const limited = '[clients.agents]\nkey = "agents-key-canary"\nmax_concurrent_requests = 1\n';
+  const provider = providerToml(upstream);
+  const gateway = await startGateway(t, { toml: limited + other + provider });
+  const first = statusWith(gateway, 'agents-key-canary');
+  await eventually(() => upstream.requests.length === 1, 'the request');
+  await gateway.reload(other + provider);
+  assert.equal(await statusWith(gateway, 'agents-key-canary'), 401);
+  await gateway.reload(limited + other + provider);
+  assert.equal(await statusWith(gateway, 'agents-key-canary'), 429);
+  open();
+  assert.equal(await first, 200);
+  assert.equal(await statusWith(gateway, 'agents-key-canary'), 200);
+});
+
 describe('the operator sees', () => {
   test('the new settings on a page that is open, and no request twice', async (t) => {
     const upstream = await startUpstream(t, (_, response) => sendJson(response, completion()));
