@@ -43,8 +43,8 @@ export function lookupMsOf(socket: Socket): number | undefined {
 }
 
 /**
- * Returns undici's `connect` option, which is called with members of the origin's URL. `timeoutMs` is for a TCP connection and
- * its TLS handshake together.
+ * Returns undici's `connect` option, which is called with members of the origin's URL. `timeoutMs` is for the name lookup, the
+ * TCP connection and its TLS handshake together.
  */
 export function createConnector(timeoutMs: number) {
   /** The latest TLS session of each origin; resuming one saves most of the handshake's cost. */
