@@ -15,18 +15,21 @@ import {
 } from '../lib/json.ts';
 import { isEmptyCompletion } from './answer-json.ts';
 import type { AttemptContext } from './attempt-context.ts';
-import { emptyAnswerError, providerError } from './network-error.ts';
+import {
+  emptyAnswerError,
+  MAX_ANSWER_BYTES,
+  providerError,
+  tooLargeError,
+} from './network-error.ts';
 import { BARE_MESSAGE_NAMES, errorOf, reportsFailure } from './provider-error.ts';
 import type { UpstreamResponse } from './provider.ts';
 
 /** With parameters or without; a comma if the header is repeated. */
 export const EVENT_STREAM_TYPE = /^\s*text\/event-stream\s*(?:[;,]|$)/i;
-/** A longer answer is no completion. */
-const MAX_ANSWER_BYTES = 67_108_864;
 
 /**
  * Reads a complete answer and sends it with these headers, without a promise if it has come. Throws `provider` if it
- * is too large, `rateLimit` if it does not fit the reservation's budget, `serialization` if it is not JSON, its
+ * is too large, `rateLimit` if it does not fit the reservation's budget now, `serialization` if it is not JSON, its
  * error if that is all it is, and `provider` if it is a stream of events.
  */
 export function passCompletion(
@@ -37,10 +40,11 @@ export function passCompletion(
   const { attempt, call } = context;
   const { provider } = attempt;
   let scan: AnswerScan | undefined;
+  const { maxBufferedBytes } = call.answerReservation.budget.limits;
   const held = call.answerReservation.holdBody({
     announcedBytes: Number(headers.get('content-length') ?? 0) || 0,
-    maxBytes: MAX_ANSWER_BYTES,
-    tooLarge: () => providerError(provider, 'the answer is too large'),
+    maxBytes: Math.min(MAX_ANSWER_BYTES, maxBufferedBytes),
+    tooLarge: () => tooLargeError('answer', provider, maxBufferedBytes),
   });
   const isLabelledStream = EVENT_STREAM_TYPE.test(headers.get('content-type') ?? '');
   const reading = readEach(body, (chunk) => {

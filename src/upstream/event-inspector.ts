@@ -25,8 +25,6 @@ import { ERROR_WITHOUT_TEXT, isLongError } from './completion.ts';
 import { providerError } from './network-error.ts';
 import { errorOf, reportsFailure } from './provider-error.ts';
 
-/** Limit for an incomplete event. Images in deltas take megabytes. */
-const MAX_EVENT_BYTES = 16_777_216;
 /** OpenAI gives 128 at most. */
 const MAX_CHOICES = 1000;
 const DIGIT_0 = 0x30;
@@ -132,8 +130,6 @@ export class EventInspector {
   /** Parses only the beginning, and runs of events that look suspicious. */
   #inspect(events: Buffer): Inspection {
     const { attempt } = this.#context;
-    if (this.splitter.unfinished.size > MAX_EVENT_BYTES)
-      throw providerError(attempt.provider, 'an event is too large');
     let scan = scanEvents(events, this.#isModelWanted);
     let found: Inspection = { toPass: events };
     const mayFinish = this.#hasFinish || scan.finishReason !== '';

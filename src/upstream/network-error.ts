@@ -61,6 +61,27 @@ export function providerError(provider: string, text: string, cause?: string): G
   return new GatewayError('provider', text, { provider, cause });
 }
 
+/** SDKs repeat each 502, and the answer is paid each time. */
+const FINAL = { 'x-should-retry': 'false' };
+/** A longer answer is no completion. One event of a stream may be as long: image models send pictures in one. */
+export const MAX_ANSWER_BYTES = 67_108_864;
+/**
+ * Returns the error of a complete answer, or of an event, that can never fit: it has more than `MAX_ANSWER_BYTES`, or than
+ * `max_buffered_bytes`. The latter is on no provider's account, and neither this nor another provider is asked again.
+ *
+ * @param maxBufferedBytes - the limit of the memory for all requests and answers
+ */
+export function tooLargeError(
+  what: 'answer' | 'event',
+  provider: string,
+  maxBufferedBytes: number,
+): GatewayError {
+  if (maxBufferedBytes >= MAX_ANSWER_BYTES)
+    return providerError(provider, `the ${what} is too large`);
+  const text = `the ${what} is larger than max_buffered_bytes, ${maxBufferedBytes} bytes`;
+  return new GatewayError('provider', text, { limit: 'memory', headers: FINAL });
+}
+
 /** The error of an answer that says nothing, with `[server] empty_answers = "fail"`: it may say more if it is asked for again. */
 export function emptyAnswerError(provider: string): GatewayError {
   return new GatewayError('provider', 'the answer is empty', { provider, retryable: true });

@@ -13,7 +13,13 @@ import type { AttemptContext } from './attempt-context.ts';
 import { beginsJson, failureOfCompletion, noStreaming } from './completion.ts';
 import { EventInspector, type Inspection } from './event-inspector.ts';
 import { endAtLineFeed } from './line-feed.ts';
-import { emptyAnswerError, providerError, timeoutError } from './network-error.ts';
+import {
+  emptyAnswerError,
+  MAX_ANSWER_BYTES,
+  providerError,
+  timeoutError,
+  tooLargeError,
+} from './network-error.ts';
 import type { UpstreamResponse } from './provider.ts';
 
 /** Always held: one read of a socket. More is taken from the budget. */
@@ -234,14 +240,18 @@ class StreamRelay implements ByteSink {
     this.#settle.reject(thrown);
   }
 
-  /** Reserves what is held once the chunk has been taken. Throws `rateLimit` for an event that can never fit. */
+  /** Reserves what is held once the chunk has been taken. Throws `provider` for an event that can never fit. */
   #reserveFor(chunk: Buffer): boolean {
     const reservation = this.#context.call.answerReservation;
     const seenBytes = this.#seen?.size ?? 0;
     const heldBytes = seenBytes + this.#inspector.splitter.unfinished.size + chunk.length;
-    if (heldBytes <= MAX_CHUNK_BYTES || reservation.tryGrow(heldBytes)) return true;
-    if (heldBytes > reservation.budget.limits.maxBufferedBytes) throw noRoom();
-    return false;
+    if (heldBytes <= MAX_CHUNK_BYTES) return true;
+    const { maxBufferedBytes } = reservation.budget.limits;
+    // The chunk may have the beginning of the next event.
+    if (heldBytes > Math.min(MAX_ANSWER_BYTES + MAX_CHUNK_BYTES, maxBufferedBytes)) {
+      throw tooLargeError('event', this.#context.attempt.provider, maxBufferedBytes);
+    }
+    return reservation.tryGrow(heldBytes);
   }
 
   /**

@@ -52,10 +52,19 @@ const TOO_MUCH_ANSWERED: ExpectedError = {
   headers: { ...TOO_MUCH.headers, 'x-gateway-provider': 'p' },
 };
 
+/** Of what has more than the budget of 2 MiB. */
+const neverFits = (what: 'answer' | 'event'): ExpectedError => ({
+  httpStatus: 502,
+  type: 'provider_error',
+  code: 'PROVIDER_ERROR',
+  message: `Provider error: the ${what} is larger than max_buffered_bytes, 2097152 bytes`,
+  headers: { 'x-should-retry': 'false', 'x-gateway-provider': 'p' },
+});
+
 const LARGE = `data: {"x":"${'x'.repeat(0.9 * MIB)}"}\n\n`;
 const bodyOf = (bytes: number, more: object = {}) =>
   JSON.stringify(chatBody({ ...more, x: 'x'.repeat(bytes) }));
-const budget = (mebibytes: number) => `max_buffered_bytes = ${mebibytes * MIB}\nretries = 0\n`;
+const budget = (mebibytes: number) => `max_buffered_bytes = ${mebibytes * MIB}\n`;
 const nothingIsReserved = async (gateway: TestGateway) =>
   eventually(() => gateway.reservedBytes() === 0, 'everything is freed');
 
@@ -214,17 +223,30 @@ const beginAnswer =
     response.writeHead(200, head).write(`${beginning}"${length ? '' : 'x'.repeat(3 * MIB)}`);
   };
 const EVENTS = 'text/event-stream';
-for (const [what, script, stream] of [
-  ['whose Content-Length is', beginAnswer('application/json', '{"choices":', 3 * MIB), false],
-  ['that grows', beginAnswer('application/json', '{"choices":'), false],
-  ['whose first event is', beginAnswer(EVENTS, 'data: {"x":'), true],
+for (const [what, script, expected] of [
+  [
+    'an answer whose Content-Length is beyond',
+    beginAnswer('application/json', '{"choices":', 3 * MIB),
+    neverFits('answer'),
+  ],
+  [
+    'an answer that is longer than',
+    beginAnswer('application/json', '{"choices":'),
+    neverFits('answer'),
+  ],
+  ['a first event that is longer than', beginAnswer(EVENTS, 'data: {"x":'), neverFits('event')],
 ] as const) {
-  test(`an answer ${what} beyond the budget becomes a 429; no other provider is asked`, async (t) => {
-    const { gateway, p, asked } = await start(t, script);
+  test(`${what} max_buffered_bytes is a final error; no other provider is asked, and none is blamed`, async (t) => {
+    const { gateway, p, asked } = await start(t, script, 'retries = 1\n');
+    const stream = what.includes('event');
     for (let count = 0; count < 4; count += 1) {
-      assertError(await gateway.chat(chatBody({ stream })), TOO_MUCH_ANSWERED);
+      const reply = await gateway.chat(chatBody({ stream }));
+      assertError(reply, expected);
+      assert.equal(reply.headers['retry-after'], undefined);
     }
     assert.deepEqual(asked(), [4, 0]);
+    const [line] = gateway.accessLines();
+    assert.equal((line!['tries'] as { outcome: string }[])[0]!.outcome, 'internal_error');
     await Promise.all(p.requests.map(async ({ closed }) => closed));
     await nothingIsReserved(gateway);
   });
@@ -234,7 +256,7 @@ test('an unfinished event beyond the budget becomes an error event in a stream',
   const { gateway, asked } = await start(t, beginAnswer(EVENTS, `${CHUNK}data: {"x":`));
   const { status, text } = await gateway.chat(STREAM);
   assert.equal(status, 200);
-  assert.equal(errorAfter(text, CHUNK).code, 'RATE_LIMIT_ERROR');
+  assert.equal(errorAfter(text, CHUNK).message, neverFits('event').message);
   assert.deepEqual(asked(), [1, 0]);
   await nothingIsReserved(gateway);
 });

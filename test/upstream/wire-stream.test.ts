@@ -282,7 +282,7 @@ const UNFINISHED: readonly [what: string, sent: string, passed?: string][] = [
   ['inside an event', CHUNK + PART, CHUNK],
   ['inside an event after its finish_reason', CHUNK + LAST + PART, CHUNK + LAST],
   ['inside a long event', `${CHUNK}data: {"x":"${'y'.repeat(200_000)}`, CHUNK],
-  ['an event that nobody would hold', `${CHUNK}data: ${'y'.repeat(17_000_000)}\n\n`, CHUNK],
+  ['an event that nobody would hold', `${CHUNK}data: ${'y'.repeat(68_000_000)}\n\n`, CHUNK],
 ];
 
 test('a stream that is closed or cut before it is finished ends in the error event, without [DONE]', async (t) => {
