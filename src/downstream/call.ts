@@ -52,7 +52,7 @@ export class Call {
   /** The client waits for `100 Continue` before it sends the body. */
   awaitsContinue: boolean;
   onHead: OnHead | undefined;
-  /** Providers work on the answer. */
+  /** A provider works on the answer. */
   #isAsking = false;
 
   constructor(
@@ -82,9 +82,12 @@ export class Call {
     return this.connection.listener.isDraining;
   }
 
-  /** Providers work on an answer that is not whole yet. A client that closes its sending side has left then, as far as one can tell. */
+  /**
+   * A provider works on the answer, or the answer is a stream, and more of it is to come. Nothing tells a client that closes its
+   * sending side then from a client that has left.
+   */
   get needsClient(): boolean {
-    return this.#isAsking && !this.reply.isAnswered;
+    return (this.#isAsking || this.reply.isStream) && !this.reply.isAnswered;
   }
 
   /** To be called before a provider is asked. Throws `ClientGone` if the client has closed its sending side. */
