@@ -189,6 +189,8 @@ test('content behind a finish_reason opens its choice again, also in a chunk of 
   const { gateway, p } = await scenario(t);
   for (const [steps, end] of [
     [[CHUNK, LAST, CHUNK], undefined],
+    // A second choice that has begun and not ended.
+    [[CHUNK, CHUNK.replace('"index":0', '"index":1'), LAST], undefined],
     [[CHUNK, LAST, CHUNK, LAST], DONE],
   ] as const) {
     const gates = steps.map(() => createGate());

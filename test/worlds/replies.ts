@@ -373,7 +373,8 @@ function strange(common: Reply, isStream: boolean, random: Random): Reply {
   const replies: (() => Reply)[] = [
     () => {
       const coding: Pair = ['content-encoding', random.pick(['gzip', 'BR', 'identity, x-gzip'])];
-      return { ...common, headers: [coding, ...common.headers] };
+      const others = common.headers.filter(([name]) => name !== coding[0]);
+      return { ...common, headers: [coding, ...others] };
     },
     () => ({ ...common, status: random.pick([204, 301, 302, 304, 600]) }),
     () => {
