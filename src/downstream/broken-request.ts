@@ -5,11 +5,13 @@ import { STATUS_CODES } from 'node:http';
 import { invalidRequest, type GatewayError } from '../lib/errors.ts';
 import type { ResponseHeaders } from './client-reply.ts';
 
+/** A head has not come in time, or a body. */
+export const TIMED_OUT = 'ERR_HTTP_REQUEST_TIMEOUT';
 /** Status and text by the code of the parser's error; any other is a plain 400. */
 const PARSER_ERRORS = new Map([
   ['HPE_HEADER_OVERFLOW', { status: 431, text: 'request headers are too large' }],
   ['HPE_CHUNK_EXTENSIONS_OVERFLOW', { status: 413, text: 'chunk extensions are too large' }],
-  ['ERR_HTTP_REQUEST_TIMEOUT', { status: 408, text: 'request was not received in time' }],
+  [TIMED_OUT, { status: 408, text: 'request was not received in time' }],
 ]);
 const OTHER_ERROR = { status: 400, text: 'request is not valid HTTP' };
 interface TextAnswer {

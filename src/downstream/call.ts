@@ -15,6 +15,7 @@ import { pathOf } from './request-head.ts';
 /** Time limits for clients. Tests pass shorter ones. */
 export const CLIENT_LIMITS = {
   headersMs: 15_000,
+  /** An upload of which no byte comes for so long is refused, and one that is too slow on average after so long. */
   requestMs: 60_000,
   /** Between two checks of a connection that is read on before it is closed; see `LINGER_CHECKS`. */
   lingerCheckMs: 1000,

@@ -6,7 +6,7 @@ import type { Socket } from 'node:net';
 import type { ByteBudget } from '../lib/byte-budget.ts';
 import { type GatewayError, invalidRequest } from '../lib/errors.ts';
 import { createUuid } from '../lib/ids.ts';
-import { type AnswerBroken, refusalOf, serialize } from './broken-request.ts';
+import { type AnswerBroken, refusalOf, serialize, TIMED_OUT } from './broken-request.ts';
 import { Call, type CLIENT_LIMITS } from './call.ts';
 import { limitLingering } from './lingering.ts';
 import { discardBody } from './request-body.ts';
@@ -18,6 +18,8 @@ const MAX_WAITING_REQUESTS = 8;
 const MAX_RECEIVED_REQUESTS = 100;
 /** A client is cut off if it takes nothing of its response between so many checks in a row. */
 export const PROGRESS_CHECKS = 4;
+/** An upload must be as fast on average, once it has lasted for `requestMs`. */
+const MIN_BYTES_PER_SECOND = 1024;
 /** The client closed its sending side inside a request. */
 const ENDED_EARLY = 'HPE_INVALID_EOF_STATE';
 
@@ -74,6 +76,10 @@ export class Connection {
   /** Bytes that the kernel had taken at the last check, and how many checks have found no more. */
   #takenBytes = -1;
   #checksWithoutProgress = 0;
+  /** The upload of the last check, its bytes then, how many checks it has had, and how many have found no more bytes. */
+  readonly #upload = { call: undefined as Call | undefined, bytes: 0, checks: 0, quietChecks: 0 };
+  /** Half of a head was late behind other requests. */
+  #lateHead: NodeJS.Timeout | undefined;
 
   constructor(socket: Socket, listener: ListenerState) {
     this.socket = socket;
@@ -112,6 +118,7 @@ export class Connection {
     // Without a listener, the error of a connection that breaks would end the process.
     request.on('error', ignore);
     response.on('error', ignore);
+    clearTimeout(this.#lateHead);
     const received = { request, response, awaitsContinue };
     if (this.call || this.#closesAfterUpload || this.#cutTimer) this.#waiting.push(received);
     else this.#begin(received);
@@ -132,6 +139,13 @@ export class Connection {
       return;
     }
     if (this.#cutTimer) return;
+    const { headersMs } = this.listener.limits;
+    const isFree = !call && performance.now() - this.idleSinceMs >= headersMs;
+    if (code === TIMED_OUT && !isFree) {
+      // The rest of the head may be there, and was not read while other requests waited.
+      this.#lateHead = setTimeout(() => this.refuse(code), headersMs).unref();
+      return;
+    }
     const refusal = refusalOf(code);
     if (!latest) return this.#answerBroken(refusal);
     this.#refusal ??= refusal;
@@ -195,6 +209,27 @@ export class Connection {
     this.#takenBytes = takenBytes;
     this.#checksWithoutProgress = isStuck ? this.#checksWithoutProgress + 1 : 0;
     if (this.#checksWithoutProgress === PROGRESS_CHECKS) this.socket.destroy();
+  }
+
+  /** Refuses an upload that has stopped, or is too slow. Counts its calls, as `checkProgress` does. */
+  checkUpload(): void {
+    const { call } = this;
+    const upload = this.#upload;
+    if (!call || call.request.complete || call.reply.isAnswered) {
+      upload.call = undefined;
+      return;
+    }
+    const bytes = call.bodyReservation.size;
+    const isNew = call !== upload.call;
+    upload.checks = isNew ? 0 : upload.checks + 1;
+    upload.quietChecks = isNew || bytes > upload.bytes ? 0 : upload.quietChecks + 1;
+    upload.call = call;
+    upload.bytes = bytes;
+    const seconds = (upload.checks * this.listener.limits.requestMs) / PROGRESS_CHECKS / 1000;
+    const isSlow = upload.checks >= PROGRESS_CHECKS && bytes < seconds * MIN_BYTES_PER_SECOND;
+    if (isSlow || upload.quietChecks === PROGRESS_CHECKS) {
+      call.cancellation.cancel(refusalOf(TIMED_OUT));
+    }
   }
 
   /** Begins the next request, once the response before it is written. */

@@ -20,13 +20,14 @@ export function createHttpServer(
   const counts = { inFlight: 0, finished: 0, cancelled: 0, openStreams: 0 };
   const state: ListenerState = { ...options, counts, isDraining: false, cancelReason: undefined };
   const connections = new Map<Duplex, Connection>();
-  let checking: NodeJS.Timeout | undefined;
+  const checking: NodeJS.Timeout[] = [];
   const forceClose = new AbortController();
 
   const server = createServer({
     maxHeaderSize: MAX_HEADER_BYTES,
     headersTimeout: limits.headersMs,
-    requestTimeout: limits.requestMs,
+    // `checkUpload` limits bodies: node:http would count the time in which a pipelined request waits.
+    requestTimeout: 0,
     keepAliveTimeout: KEEP_ALIVE_MS,
     connectionsCheckingInterval: Math.min(2000, limits.headersMs / 4),
     // Node's own refusal has no body; `checkProtocol` asks for the header too.
@@ -66,13 +67,15 @@ export function createHttpServer(
       // Later errors pass: the server goes on listening.
       server.on('error', () => {});
       const check = () => connections.forEach((connection) => connection.checkProgress());
-      checking = setInterval(check, limits.sendTimeoutMs / PROGRESS_CHECKS);
+      checking.push(setInterval(check, limits.sendTimeoutMs / PROGRESS_CHECKS));
+      const checkUploads = () => connections.forEach((connection) => connection.checkUpload());
+      checking.push(setInterval(checkUploads, limits.requestMs / PROGRESS_CHECKS));
       return server.address() as AddressInfo;
     },
     /** Serves for `delayMs` more, as draining. Then stops accepting, and waits for the requests in flight. */
     async drain(how: DrainOptions) {
       await drain(server, connections, state, { ...how, signal: forceClose.signal });
-      clearInterval(checking);
+      checking.forEach(clearInterval);
     },
     /** Ends a drain at once: what is left of the requests in flight is cancelled. */
     endDrain: () => forceClose.abort(),

@@ -15,7 +15,8 @@ import {
 import { chatBody, CLIENT_TOKEN, type TestGateway } from '../support/gateway.ts';
 import { openRaw, readReply, sendRaw, statusesOf } from '../support/raw.ts';
 import { scenario } from '../support/scenario.ts';
-import { eventually, linesOf, assertNoErrors } from '../support/streams.ts';
+import { assertNoErrors, createGate, eventually, linesOf } from '../support/streams.ts';
+import { completion, type Script, sendJson } from '../support/upstream.ts';
 
 const MIB = 1_048_576;
 const LIMITS = { headersMs: 300, requestMs: 600, lingerCheckMs: 80 };
@@ -65,6 +66,7 @@ describe('a client that takes its time', { concurrency: 4 }, () => {
     'half of its headers': [`${HEALTH}a: b`, headersMs, 0],
     'headers that never end': [`${HEALTH}a: b`, headersMs, 0, 'b'],
     'half of a body': [chat('Content-Length: 100') + half, requestMs, 1],
+    'most of a body at once': [chat('Content-Length: 99999') + ' '.repeat(90_000), requestMs, 1],
     'a body that never ends': [chat('Content-Length: 9999'), requestMs, 1, ' '],
     'half of a chunked body': [`${chunked}ffff\r\n{`, requestMs, 1],
     'chunks that never end': [chunked, requestMs, 1, '1\r\n \r\n'],
@@ -105,6 +107,51 @@ describe('a client that takes its time', { concurrency: 4 }, () => {
       await sleep(2 * LIMITS.headersMs);
       assert.ok(socket.writable, 'the connection is open');
     }
+  });
+
+  test('and whose body goes on for several times the limit is answered', ALL_SCALES, async (t) => {
+    await atSomeScale(async (scale) => {
+      const limits = { headersMs: scale * headersMs, requestMs: scale * requestMs };
+      const { gateway } = await start(t, '', limits);
+      const { socket, text } = openRaw(t, gateway.port);
+      const body = JSON.stringify(chatBody({ padding: 'x'.repeat(scale * 10_000) }));
+      socket.write(chat(`Content-Length: ${body.length}`));
+      const part = Math.ceil(body.length / 20);
+      for (let at = 0; at < body.length; at += part) {
+        socket.write(body.slice(at, at + part));
+        await sleep(limits.requestMs / 5);
+      }
+      await eventually(() => statusesOf(text()).length > 0, 'the answer');
+      assert.deepEqual(statusesOf(text()), [200]);
+    });
+  });
+
+  test('with a pipelined body, or half a head, behind an answer that takes longer than the limits is answered', async (t) => {
+    const { opened, open } = createGate();
+    const p: Script = async ({ body }, response) => {
+      if (body.includes('first')) await opened;
+      sendJson(response, completion());
+    };
+    const { gateway } = await scenario(t, { providers: { p }, clientLimits: LIMITS });
+    const { socket, text } = openRaw(t, gateway.port);
+    const first = JSON.stringify(chatBody({ padding: 'first' }));
+    const large = JSON.stringify(chatBody({ padding: 'x'.repeat(1_000_000) }));
+    socket.write(`${chat(`Content-Length: ${first.length}`)}${first}`);
+    socket.write(`${chat(`Content-Length: ${large.length}`)}${large}`);
+    const other = openRaw(t, gateway.port);
+    other.socket.write(`${chat(`Content-Length: ${first.length}`)}${first}GET /hea`);
+    await sleep(3 * LIMITS.requestMs);
+    open();
+    await eventually(() => statusesOf(text()).length === 2, 'both answers');
+    other.socket.write('lth HTTP/1.1\r\nhost: a\r\n\r\n');
+    await eventually(() => statusesOf(other.text()).length === 2, 'both answers');
+    assert.deepEqual(
+      [statusesOf(text()), statusesOf(other.text())],
+      [
+        [200, 200],
+        [200, 200],
+      ],
+    );
   });
 
   test('within the limits is answered', ALL_SCALES, async (t) => {
