@@ -106,7 +106,7 @@ exact | not found | openai openai/ openai/gpt-5-mini gpt-5-mini openai//gpt-5 op
 exact | not found | openai/gpt-5\u0020 openai/gpt-5\u0000 openai/gpt-5\n openai/GPT-5 OPENAI/gpt-5
 exact | not found | openai%2fgpt-5 openai%2Fgpt-5 openai\\/gpt-5 \u043epenai/gpt-5 openai/gpt\u20115
 exact | not found | groq/../openai/gpt-5 groq/fast fast/ fast\u0020 \u0020fast Fast slow * openai/*
-exact | not found | __proto__ constructor ${'m'.repeat(100_000)}
+exact | not found | __proto__ constructor ${'m'.repeat(4000)}
 family | openai gpt-5 | openai/gpt-5
 family | openai gpt- | openai/gpt-
 family | openai gpt-5-mini | openai
