@@ -18,12 +18,14 @@ import { openFeed } from '../support/feed.ts';
 import {
   CLIENT_TOKEN,
   chatBody,
+  rawChat,
   PROVIDER_KEY,
   providerToml,
   startGateway,
 } from '../support/gateway.ts';
 import { createMemoryProbe } from '../support/memory.ts';
 import { buildOnce, emptyFolder, ROOT, startServing } from '../support/process.ts';
+import { openRaw } from '../support/raw.ts';
 import { eventually } from '../support/streams.ts';
 import { LEFT_TO_SWEEPS } from '../support/sweep.ts';
 import {
@@ -200,10 +202,13 @@ fallback = ["q"]\n[clients.team]\nkey = "team-canary-1"\n${ADMIN}`;
 });
 
 test('a refusal names the provider only if the limit is one of that provider', async (t) => {
-  const large = completion('x'.repeat(3_000_000));
+  const large = completion('x'.repeat(1_000_000));
   const upstream = await startUpstream(t, (_, response) => sendJson(response, large));
   const toml = `[server]\nmax_buffered_bytes = 2000000\n${providerToml(upstream)}${ADMIN}`;
   const gateway = await startGateway(t, { toml });
+  const upload = rawChat({}).replace('content-length: 2', 'content-length: 1500000');
+  openRaw(t, gateway.port).socket.write(upload);
+  await eventually(() => gateway.reservedBytes() === 1_500_000, 'an upload takes the memory');
   assert.equal((await gateway.chat(chatBody())).headers['x-gateway-provider'], 'p');
   const { text } = await gateway.admin('/metrics');
   assert.deepEqual(text.match(/^gateway_refusals_total\{reason="memory".*/gm), [
