@@ -252,8 +252,9 @@ export class Connection {
     const { counts } = this.listener;
     counts.inFlight -= 1;
     if (call.reply.isStream) counts.openStreams -= 1;
-    const { reason } = call.cancellation;
-    const isCancelled = reason !== undefined && reason === this.listener.cancelReason;
+    // Not `cancellation.reason`: requests that begin after the deadline are cancelled too, and some need no provider.
+    const { failure } = call.record;
+    const isCancelled = failure !== undefined && failure === this.listener.cancelReason;
     counts[isCancelled ? 'cancelled' : 'finished'] += 1;
     this.idleSinceMs = performance.now();
     // The next response would wait for this one for ever.

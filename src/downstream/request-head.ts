@@ -29,8 +29,11 @@ export function pathOf(target: string): string {
   return path === '' ? '/' : path;
 }
 
-/** Throws `invalidRequest` for a head that intermediaries may read differently than we do. */
-export function checkProtocol(head: Head): void {
+/**
+ * Throws `invalidRequest` for a head that intermediaries may read differently than we do. A `Host` may be empty
+ * (RFC 9112 3.2) if the request is a health check (`isHealth`): some load balancers have no name to send.
+ */
+export function checkProtocol(head: Head, isHealth = false): void {
   const { httpVersion, headers, rawHeaders } = head;
   if (httpVersion !== '1.1' && httpVersion !== '1.0') {
     throw invalidRequest('HTTP version must be 1.0 or 1.1');
@@ -39,7 +42,8 @@ export function checkProtocol(head: Head): void {
     throw invalidRequest('too many headers', { status: 431 });
   }
   const host = soleHeader(head, 'host');
-  const hostIsOptional = httpVersion === '1.0' && headers.host === undefined;
+  const hostIsOptional =
+    (httpVersion === '1.0' && headers.host === undefined) || (isHealth && host === '');
   if (!hostIsOptional && (host === undefined || !/^[^\s,/@?#\\]+$/.test(host))) {
     throw invalidRequest('exactly one valid Host header is required');
   }

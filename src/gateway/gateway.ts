@@ -71,10 +71,11 @@ export function createGateway(services: Services) {
       const { headers, method, path, reply } = call;
       call.onHead = onHead;
       let limiter: Limiter | undefined;
+      const isHealth = path === '/health' && ROUTES.get(path)!.includes(method);
       try {
-        checkProtocol(call.request);
+        checkProtocol(call.request, isHealth);
         checkOrigin?.(call);
-        if (path === '/health' && ROUTES.get(path)!.includes(method)) {
+        if (isHealth) {
           await sendHealth(call);
         } else if (server.cors && method === 'OPTIONS' && isPreflight(headers)) {
           // It carries no Authorization.

@@ -46,11 +46,12 @@ export function isPrivate(host: string): boolean {
 }
 
 /**
- * Returns true if the header `Host` is an address, `localhost`, the configured host or absent (no browser speaks HTTP/1.0). A
- * page that was loaded under any other name would be same-origin by DNS rebinding.
+ * Returns true if the header `Host` is an address, `localhost`, the configured host, empty or absent (no browser sends
+ * such a request). A page that was loaded under any other name would be same-origin by DNS rebinding.
  */
 export function isOwnHost(sent: string | undefined, configured: string): boolean {
-  const name = sent?.replace(/:\d*$/, '').toLowerCase();
-  if (name === undefined || name === 'localhost' || name === configured.toLowerCase()) return true;
+  if (!sent) return true;
+  const name = sent.replace(/:\d*$/, '').toLowerCase();
+  if (name === 'localhost' || name === configured.toLowerCase()) return true;
   return isIP(name) === 4 || (/^\[.*\]$/.test(name) && isIP(name.slice(1, -1)) === 6);
 }

@@ -5,6 +5,7 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 
+import { GatewayError } from '../../src/lib/errors.ts';
 import { idle } from '../support/clock.ts';
 import { chatBody, rawChat } from '../support/gateway.ts';
 import { createMemoryProbe } from '../support/memory.ts';
@@ -162,6 +163,16 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
       if (status === 200) assert.deepEqual([...new Set(connections)], ['keep-alive']);
     }
   });
+});
+
+test('a drain counts the answers behind a cut request as finished if they need no provider', async (t) => {
+  const { gateway, socket, firstAsked, text, closed } = await start(t);
+  socket.write(`${rawChat(chatBody())}${HEALTH}${HEALTH}${rawChat(chatBody())}`);
+  await firstAsked();
+  const reason = new GatewayError('internal', 'The gateway is shutting down');
+  assert.deepEqual(await gateway.drain(50, reason), { finished: 2, cut: 2 });
+  await closed;
+  assert.deepEqual(statusesOf(text()), [500, 503, 503, 500]);
 });
 
 test('a call that ends without an answer closes its connection', async (t) => {
