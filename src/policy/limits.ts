@@ -2,13 +2,7 @@
 
 import type { BucketSettings, ClientSettings, Config } from '../config/config.ts';
 import type { Limit } from '../lib/errors.ts';
-import {
-  type Bucket,
-  createLimiter,
-  type Limiter,
-  type RateLimitStore,
-  type ConcurrencyLimit,
-} from './limiter.ts';
+import { type Bucket, type ConcurrencyLimit, Limiter, type RateLimitStore } from './limiter.ts';
 import { TokenBucket } from './token-bucket.ts';
 
 export type Limits = ReturnType<typeof createLimits>;
@@ -28,33 +22,59 @@ export function createLimits(
   store?: RateLimitStore,
   former?: LimitState,
 ) {
-  // A limit that is gone may come back while its requests are still in flight.
-  const inUse = [...(former?.used ?? [])].filter(([, { inFlight }]) => inFlight > 0);
-  const state: LimitState = { used: new Map(inUse), buckets: new Map() };
   const { enabled, global } = rateLimit;
-  const slots = (name: string, limit: Limit, max: number): ConcurrencyLimit => {
-    const used = former?.used.get(name) ?? { inFlight: 0 };
-    state.used.set(name, used);
+  const made = new LimitFactory(former);
+  const inServer = made.slots('server', 'server_concurrency', server.maxConcurrentRequests);
+  const ofAll = made.bySecond('rate_limit', 'global', enabled ? global : undefined);
+  /** By the client's name; by undefined that of requests without a client. */
+  const ofClients = new Map<string | undefined, Limiter>();
+  ofClients.set(undefined, new Limiter([inServer], ofAll, store));
+  for (const { name, limit, maxConcurrentRequests } of clients) {
+    const own = made.slots(`clients.${name}`, 'client_concurrency', maxConcurrentRequests);
+    // A client's own buckets do not depend on `rate_limit.enabled`.
+    const bySeconds = made.bySecond(`clients.${name}`, 'client', limit);
+    const buckets = [...bySeconds, ...made.ofClient(name, limit), ...ofAll];
+    ofClients.set(name, new Limiter([inServer, own], buckets, store));
+  }
+  /** By the provider's id. */
+  const ofProviders = new Map<string, Limiter>();
+  for (const { id, maxConcurrentRequests } of providers.registered) {
+    const own = made.slots(`providers.${id}`, 'provider_concurrency', maxConcurrentRequests);
+    const limit = enabled ? rateLimit.providers.get(id) : undefined;
+    const buckets = made.bySecond(`rate_limit.providers.${id}`, 'provider', limit);
+    ofProviders.set(id, new Limiter([own], buckets, store));
+  }
+  return { ofClients, ofProviders, state: made.state as Readonly<LimitState> };
+}
+
+/** Makes slots and buckets. Takes their counts over from those with the same name and settings. */
+class LimitFactory {
+  /** What was made, for the limits of the next settings. */
+  readonly state: LimitState;
+  readonly #former: LimitState | undefined;
+
+  constructor(former: LimitState | undefined) {
+    // A limit that is gone may come back while its requests are still in flight.
+    const inUse = [...(former?.used ?? [])].filter(([, { inFlight }]) => inFlight > 0);
+    this.state = { used: new Map(inUse), buckets: new Map() };
+    this.#former = former;
+  }
+
+  /** A `max` of 0 is no limit. */
+  slots(name: string, limit: Limit, max: number): ConcurrencyLimit {
+    const used = this.#former?.used.get(name) ?? { inFlight: 0 };
+    this.state.used.set(name, used);
     return { name, limit, max: max || Infinity, used };
-  };
-  /** None if there is no limit. Its name is that of its section in the settings, or of the setting. */
-  const bucket = (settings: Omit<Bucket, 'local'>): readonly Bucket[] => {
-    const { name, rate, periodSeconds, capacity } = settings;
-    if (rate === 0) return [];
-    // The period: `clients.alice.requests_per_minute` may be a limit of alice or another client.
-    const key = `${name} ${rate}/${capacity}/${periodSeconds}`;
-    const kept = former?.buckets.get(key);
-    const local = kept ?? new TokenBucket(rate / periodSeconds, capacity);
-    state.buckets.set(key, local);
-    // So that it goes on from there while the store is away, and the page shows it.
-    const onLack = (lack: number) => local.take(local.level(performance.now()) - (capacity - lack));
-    return [{ ...settings, local, ...(periodSeconds > 1 && { onLack }) }];
-  };
-  const bySecond = (name: string, limit: Limit, settings?: BucketSettings) => {
+  }
+
+  /** Returns the bucket of a limit by the second; none if it is not set. */
+  bySecond(name: string, limit: Limit, settings?: BucketSettings): readonly Bucket[] {
     const { requestsPerSecond: rate = 0, burstCapacity: capacity = 1 } = settings ?? {};
-    return bucket({ name, limit, rate, periodSeconds: 1, capacity, perRequest: 1 });
-  };
-  const ofClient = (client: string, limits: ClientSettings['limit']) => {
+    return this.#bucket({ name, limit, rate, periodSeconds: 1, capacity, perRequest: 1 });
+  }
+
+  /** Returns the buckets of a client by the minute and the day, of requests and of tokens. */
+  ofClient(client: string, limits: ClientSettings['limit']): readonly Bucket[] {
     const rows = [
       ['requests_per_minute', limits.requestsPerMinute, 60, 1],
       ['tokens_per_minute', limits.tokensPerMinute, 60, 0],
@@ -62,28 +82,21 @@ export function createLimits(
     ] as const;
     return rows.flatMap(([key, rate, periodSeconds, perRequest]) => {
       const [name, limit] = [`clients.${client}.${key}`, `client_${key}`] as const;
-      return bucket({ name, limit, rate, periodSeconds, capacity: rate, perRequest });
+      return this.#bucket({ name, limit, rate, periodSeconds, capacity: rate, perRequest });
     });
-  };
-  const inServer = slots('server', 'server_concurrency', server.maxConcurrentRequests);
-  const ofAll = bySecond('rate_limit', 'global', enabled ? global : undefined);
-  /** By the client's name; by undefined that of requests without a client. */
-  const ofClients = new Map<string | undefined, Limiter>();
-  ofClients.set(undefined, createLimiter([inServer], ofAll, store));
-  for (const { name, limit, maxConcurrentRequests } of clients) {
-    const own = slots(`clients.${name}`, 'client_concurrency', maxConcurrentRequests);
-    // A client's own buckets do not depend on `rate_limit.enabled`.
-    const bySeconds = bySecond(`clients.${name}`, 'client', limit);
-    const buckets = [...bySeconds, ...ofClient(name, limit), ...ofAll];
-    ofClients.set(name, createLimiter([inServer, own], buckets, store));
   }
-  /** By the provider's id. */
-  const ofProviders = new Map<string, Limiter>();
-  for (const { id, maxConcurrentRequests } of providers.registered) {
-    const own = slots(`providers.${id}`, 'provider_concurrency', maxConcurrentRequests);
-    const limit = enabled ? rateLimit.providers.get(id) : undefined;
-    const buckets = bySecond(`rate_limit.providers.${id}`, 'provider', limit);
-    ofProviders.set(id, createLimiter([own], buckets, store));
+
+  /** None if there is no limit. Its name is that of its section in the settings, or of the setting. */
+  #bucket(settings: Omit<Bucket, 'local'>): readonly Bucket[] {
+    const { name, rate, periodSeconds, capacity } = settings;
+    if (rate === 0) return [];
+    // The period: `clients.alice.requests_per_minute` may be a limit of alice or another client.
+    const key = `${name} ${rate}/${capacity}/${periodSeconds}`;
+    const kept = this.#former?.buckets.get(key);
+    const local = kept ?? new TokenBucket(rate / periodSeconds, capacity);
+    this.state.buckets.set(key, local);
+    // So that it goes on from there while the store is away, and the page shows it.
+    const onLack = (lack: number) => local.take(local.level(performance.now()) - (capacity - lack));
+    return [{ ...settings, local, ...(periodSeconds > 1 && { onLack }) }];
   }
-  return { ofClients, ofProviders, state: state as Readonly<LimitState> };
 }
