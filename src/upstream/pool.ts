@@ -24,70 +24,93 @@ type UseListener = (socket: Socket, connection: 'new' | 'reused', lookupMs?: num
 
 const isFree = ({ running }: CountedAgent) => running < MAX_RUNNING_REQUESTS;
 
-export type Pool = NonNullable<ReturnType<typeof createPool>>;
+type AgentClass = NonNullable<ReturnType<typeof findAgentClass>>;
 
 /**
  * Returns a pool; `undefined` if this Node does not have undici's Agent at its usual place. `connectTimeoutMs` is for a TCP
  * connection and its TLS handshake together.
  */
-export function createPool(connectTimeoutMs = CONNECT_TIMEOUT_MS) {
-  const AgentClass = findAgentClass();
-  if (!AgentClass) return undefined;
-  const options = {
-    keepAliveTimeout: IDLE_CONNECTION_MS,
-    allowH2: false,
-    connect: createConnector(connectTimeoutMs),
-  };
+export function createPool(connectTimeoutMs = CONNECT_TIMEOUT_MS): Pool | undefined {
+  const agentClass = findAgentClass();
+  return agentClass && new Pool(agentClass, connectTimeoutMs);
+}
+
+/** The agents of each origin, and the figures of their connections. */
+export class Pool {
+  /** Has no idle connections, if its requests are sent with `reset`. */
+  readonly reconnectAgent: CountedAgent;
+  readonly #agentClass: AgentClass;
+  /** One object for all agents: it holds the TLS sessions, which all of them resume. */
+  readonly #options: object;
   /** By origin: a busy one must not lead the requests to another away from its idle connections. */
-  const agents = new Map<string, CountedAgent[]>();
-  const reconnectAgent = { dispatcher: new AgentClass(options), running: 0 };
-  const used = new WeakSet<Socket>();
-  const figures = { open: 0, made: 0, reused: 0 };
-  let listenerOfNextUse: UseListener | undefined;
-  // Published when a request is written to a socket, directly after its handler's `onConnect`. Sockets are counted here and not
-  // in the connector, which makes none of those behind a proxy.
-  const onSendHeaders = (message: unknown) => {
-    // Also other code in this process may use fetch.
-    if (!listenerOfNextUse) return;
-    const { socket } = message as { socket: Socket };
-    const isReused = used.has(socket);
-    if (isReused) listenerOfNextUse(socket, 'reused');
-    else listenerOfNextUse(socket, 'new', lookupMsOf(socket));
-    listenerOfNextUse = undefined;
-    if (isReused) figures.reused += 1;
-    else {
-      used.add(socket);
-      figures.made += 1;
-      figures.open += 1;
-      socket.once('close', () => (figures.open -= 1));
+  readonly #agents = new Map<string, CountedAgent[]>();
+  readonly #used = new WeakSet<Socket>();
+  readonly #figures = { open: 0, made: 0, reused: 0 };
+  #listenerOfNextUse: UseListener | undefined;
+
+  constructor(agentClass: AgentClass, connectTimeoutMs: number) {
+    this.#agentClass = agentClass;
+    this.#options = {
+      keepAliveTimeout: IDLE_CONNECTION_MS,
+      allowH2: false,
+      connect: createConnector(connectTimeoutMs),
+    };
+    this.reconnectAgent = this.#createAgent();
+    // Published when a request is written to a socket, directly after its handler's `onConnect`.
+    subscribe(SEND_HEADERS, this.#onSendHeaders);
+  }
+
+  get figures(): Readonly<Record<'open' | 'made' | 'reused', number>> {
+    return this.#figures;
+  }
+
+  /** Returns the first agent with room. Whoever sends a request by it counts that in `running`, until it is over. */
+  agentFor(origin: string): CountedAgent {
+    const ofOrigin = this.#agents.get(origin) ?? [];
+    this.#agents.set(origin, ofOrigin);
+    let found = ofOrigin.find(isFree);
+    if (!found) {
+      found = this.#createAgent();
+      ofOrigin.push(found);
     }
+    return found;
+  }
+
+  /** Calls `listener` with the connection of the request that undici starts right now. */
+  onNextUse(listener: UseListener): void {
+    this.#listenerOfNextUse = listener;
+  }
+
+  /** Closes all connections at once: a proxy may never complete an orderly close. */
+  async close(): Promise<void> {
+    unsubscribe(SEND_HEADERS, this.#onSendHeaders);
+    const all = [...this.#agents.values()].flat().concat(this.reconnectAgent);
+    await Promise.all(all.map(({ dispatcher }) => dispatcher.destroy()));
+  }
+
+  #createAgent(): CountedAgent {
+    return { dispatcher: new this.#agentClass(this.#options), running: 0 };
+  }
+
+  /** Sockets are counted here and not in the connector, which makes none of those behind a proxy. */
+  readonly #onSendHeaders = (message: unknown): void => {
+    const listener = this.#listenerOfNextUse;
+    // Also other code in this process may use fetch.
+    if (!listener) return;
+    const { socket } = message as { socket: Socket };
+    const isReused = this.#used.has(socket);
+    if (isReused) listener(socket, 'reused');
+    else listener(socket, 'new', lookupMsOf(socket));
+    this.#listenerOfNextUse = undefined;
+    if (isReused) this.#figures.reused += 1;
+    else this.#countNew(socket);
   };
-  subscribe(SEND_HEADERS, onSendHeaders);
-  return {
-    /** Returns the first agent with room. Whoever sends a request by it counts that in `running`, until it is over. */
-    agentFor(origin: string): CountedAgent {
-      const ofOrigin = agents.get(origin) ?? [];
-      agents.set(origin, ofOrigin);
-      let found = ofOrigin.find(isFree);
-      if (!found) {
-        // The same options: they hold the TLS sessions, which all of them resume.
-        found = { dispatcher: new AgentClass(options), running: 0 };
-        ofOrigin.push(found);
-      }
-      return found;
-    },
-    /** Has no idle connections, if its requests are sent with `reset`. */
-    reconnectAgent,
-    figures: figures as Readonly<typeof figures>,
-    /** Calls `listener` with the connection of the request that undici starts right now. */
-    onNextUse(listener: UseListener) {
-      listenerOfNextUse = listener;
-    },
-    /** Closes all connections at once: a proxy may never complete an orderly close. */
-    async close() {
-      unsubscribe(SEND_HEADERS, onSendHeaders);
-      const all = [...agents.values()].flat().concat(reconnectAgent);
-      await Promise.all(all.map(({ dispatcher }) => dispatcher.destroy()));
-    },
-  };
+
+  #countNew(socket: Socket): void {
+    const figures = this.#figures;
+    this.#used.add(socket);
+    figures.made += 1;
+    figures.open += 1;
+    socket.once('close', () => (figures.open -= 1));
+  }
 }
