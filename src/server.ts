@@ -9,7 +9,7 @@ import { runCheck } from './check.ts';
 import { EXIT, HELP, parseCommandLine, UsageError, type CommandLine } from './cli/command-line.ts';
 import { startDemo } from './cli/demo.ts';
 import { checkHealth } from './cli/healthcheck.ts';
-import { createLineWriter, type LineWriter } from './cli/line-writer.ts';
+import { LineWriter } from './cli/line-writer.ts';
 import { demoInstructions, describeStartup, startedLine } from './cli/startup-report.ts';
 import { ConfigError } from './config/config.ts';
 import { readSettings, type Settings } from './config/read-settings.ts';
@@ -65,7 +65,7 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
   const { config, source } = read();
   // If nothing keeps the process alive before it listens, it has failed.
   process.exitCode = EXIT.failed;
-  const writer = createLineWriter(process.stdout, (lines) => {
+  const writer = new LineWriter(process.stdout, (lines) => {
     service.logger.log('warn', 'log lines were dropped', { lines });
   });
   const service: Service = createService(config, {

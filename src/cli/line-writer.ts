@@ -11,77 +11,84 @@ const END_MS = 2000;
 const END_CHECK_MS = 10;
 const LINE_FEED = 10;
 
-export type LineWriter = ReturnType<typeof createLineWriter>;
-
 /** Writes a text. Calls `onEnd` with what was not written. */
 type Write = (text: string, onEnd: (lost: string) => void) => void;
 
-/**
- * Writes lines to `stream`. Lines of one turn of the event loop are written together, to save system calls.
- * Once lines are written again, `onDropped` receives the number of those that were lost meanwhile.
- */
-export function createLineWriter(
-  stream: Writable & { readonly fd?: number },
-  onDropped: (lines: number) => void,
-) {
-  // Pipes and terminals are sockets (a terminal's writes block); the stream of a file does not tell how much was written.
-  const descriptor = stream instanceof Socket ? undefined : stream.fd;
-  const writeText: Write =
-    descriptor === undefined
-      ? (text, onEnd) => void stream.write(text, (error) => onEnd(error ? text : ''))
-      : createFileWrite(descriptor);
-  let lines = '';
-  const unwritten: string[] = [];
-  let droppedLines = 0;
+/** Writes lines to a stream. Lines of one turn of the event loop are written together, to save system calls. */
+export class LineWriter {
+  readonly #stream: Writable;
+  readonly #onDropped: (lines: number) => void;
+  readonly #writeText: Write;
+  #lines = '';
+  readonly #unwritten: string[] = [];
+  #droppedLines = 0;
   /** The dropped lines that `onDropped` was told of, and how many of these the written log tells of. */
-  let reportedLines = 0;
-  let confirmedLines = 0;
-  const onEnd = (lost: string) => {
-    unwritten.shift();
-    if (lost !== '') {
-      droppedLines += countLines(lost);
-      reportedLines = confirmedLines;
+  #reportedLines = 0;
+  #confirmedLines = 0;
+
+  /** Once lines are written again, `onDropped` receives the number of those that were lost meanwhile. */
+  constructor(stream: Writable & { readonly fd?: number }, onDropped: (lines: number) => void) {
+    this.#stream = stream;
+    this.#onDropped = onDropped;
+    // Pipes and terminals are sockets (a terminal's writes block); the stream of a file does not tell how much was written.
+    const descriptor = stream instanceof Socket ? undefined : stream.fd;
+    this.#writeText =
+      descriptor === undefined
+        ? (text, onEnd) => void stream.write(text, (error) => onEnd(error ? text : ''))
+        : createFileWrite(descriptor);
+    process.on('exit', this.#flush);
+  }
+
+  /** Takes one line or several, each with its end. A function of its own: the log is made with it. */
+  readonly write = (text: string): void => {
+    // One turn may log thousands of lines.
+    if (this.#stream.writableLength + this.#lines.length > MAX_BUFFERED_BYTES) {
+      this.#droppedLines += countLines(text);
       return;
     }
-    confirmedLines = reportedLines;
-    const count = droppedLines - reportedLines;
-    if (count === 0 || unwritten.length > 0) return;
-    reportedLines = droppedLines;
-    onDropped(count);
+    if (this.#lines === '') setImmediate(this.#flush);
+    this.#lines += text;
   };
-  const isPending = () => lines !== '' || unwritten.length > 0;
-  const flush = () => {
-    if (lines === '') return;
-    const text = lines;
-    lines = '';
-    unwritten.push(text);
-    writeText(text, onEnd);
+
+  /** Since the start. */
+  get droppedLines(): number {
+    return this.#droppedLines;
+  }
+
+  /** Waits until all is written, 2 s at most. Returns how many lost lines the written log does not tell of. */
+  async end(): Promise<number> {
+    const lastMs = performance.now() + END_MS;
+    while (this.#isPending && performance.now() < lastMs) {
+      this.#flush();
+      await sleep(END_CHECK_MS);
+    }
+    return this.#droppedLines - this.#confirmedLines + countLines(this.#unwritten.join(''));
+  }
+
+  get #isPending(): boolean {
+    return this.#lines !== '' || this.#unwritten.length > 0;
+  }
+
+  readonly #flush = (): void => {
+    if (this.#lines === '') return;
+    const text = this.#lines;
+    this.#lines = '';
+    this.#unwritten.push(text);
+    this.#writeText(text, this.#onEnd);
   };
-  process.on('exit', flush);
-  return {
-    /** Takes one line or several, each with its end. */
-    write: (text: string) => {
-      // One turn may log thousands of lines.
-      if (stream.writableLength + lines.length > MAX_BUFFERED_BYTES) {
-        droppedLines += countLines(text);
-        return;
-      }
-      if (lines === '') setImmediate(flush);
-      lines += text;
-    },
-    /** Since the start. */
-    get droppedLines() {
-      return droppedLines;
-    },
-    /** Waits until all is written, 2 s at most. Returns how many lost lines the written log does not tell of. */
-    async end(): Promise<number> {
-      const lastMs = performance.now() + END_MS;
-      while (isPending() && performance.now() < lastMs) {
-        flush();
-        await sleep(END_CHECK_MS);
-      }
-      return droppedLines - confirmedLines + countLines(unwritten.join(''));
-    },
+
+  readonly #onEnd = (lost: string): void => {
+    this.#unwritten.shift();
+    if (lost !== '') {
+      this.#droppedLines += countLines(lost);
+      this.#reportedLines = this.#confirmedLines;
+      return;
+    }
+    this.#confirmedLines = this.#reportedLines;
+    const count = this.#droppedLines - this.#reportedLines;
+    if (count === 0 || this.#unwritten.length > 0) return;
+    this.#reportedLines = this.#droppedLines;
+    this.#onDropped(count);
   };
 }
 

@@ -5,7 +5,7 @@ import { Writable } from 'node:stream';
 import { test } from 'node:test';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 
-import { createLineWriter } from '../../src/cli/line-writer.ts';
+import { LineWriter } from '../../src/cli/line-writer.ts';
 
 test('each line that is dropped while nobody reads is counted, and told of when somebody does', async () => {
   let read = () => {};
@@ -17,7 +17,7 @@ test('each line that is dropped while nobody reads is counted, and told of when 
     },
   });
   const told: number[] = [];
-  const writer = createLineWriter(stalled, (lines) => told.push(lines));
+  const writer = new LineWriter(stalled, (lines) => told.push(lines));
   writer.write(`${'x'.repeat(5_000_000)}\n`);
   await nextTurn();
   writer.write('one\ntwo\nthree\n');
@@ -42,7 +42,7 @@ test('lines that the stream refuses are counted, and told of until a line that s
     },
   }) as Writable;
   const told: number[] = [];
-  const writer = createLineWriter(stream, (lines) => {
+  const writer = new LineWriter(stream, (lines) => {
     told.push(lines);
     // The first such line is lost too.
     refusals = told.length === 1 ? 1 : 0;
