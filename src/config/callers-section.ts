@@ -91,26 +91,36 @@ export function readClients(
       if (taken.has(text)) values.problem(setting, 'another client or [server.auth] has this key');
       taken.add(text);
     }
-    for (const model of models ?? []) {
-      const shown = `"${values.asWritten(model)}"`;
-      if (!/^[^*]+\*?$|^\*$/.test(model)) {
-        const text = 'expected a name; "*" can only be its last character';
-        values.problem(`${path}.models`, `${shown}: ${text}`);
-      } else if (!leadsSomewhere(model)) {
-        const text = `${shown} can match nothing: it is no alias, and of no registered provider`;
-        values.warning(`${path}.models`, text);
-      }
-    }
+    checkModels(values, `${path}.models`, models ?? [], leadsSomewhere);
     const uncounted = registered
       .filter(({ streamUsage }) => !streamUsage)
       .map(({ id }) => id)
       .filter((id) => fallback.includes(id) || (models ?? ['*']).some((one) => leadsTo(one, id)));
     if (limit.tokensPerMinute + limit.tokensPerDay > 0 && uncounted.length > 0) {
-      const text = `the limit in tokens counts streams of ${uncounted.join(', ')} only if they ask for their usage; set stream_usage = true for each of these providers`;
-      values.warning(path, text);
+      const streams = `streams of ${uncounted.join(', ')} only if they ask for their usage`;
+      const remedy = 'set stream_usage = true for each of these providers';
+      values.warning(path, `the limit in tokens counts ${streams}; ${remedy}`);
     }
     return { name, keys: toSecrets(all), models, limit, maxConcurrentRequests };
   });
+}
+
+/** Reports each pattern that is none, and warns of each that can match nothing. `setting` is the name of the list. */
+function checkModels(
+  values: SettingValues,
+  setting: string,
+  models: readonly string[],
+  leadsSomewhere: (pattern: string) => boolean,
+): void {
+  for (const model of models) {
+    const shown = `"${values.asWritten(model)}"`;
+    if (!/^[^*]+\*?$|^\*$/.test(model)) {
+      values.problem(setting, `${shown}: expected a name; "*" can only be its last character`);
+    } else if (!leadsSomewhere(model)) {
+      const text = `${shown} can match nothing: it is no alias, and of no registered provider`;
+      values.warning(setting, text);
+    }
+  }
 }
 
 /** Returns true if a pattern of `models` has this name: in full, or up to a `*` at the end. */
@@ -127,7 +137,8 @@ export function readAdmin(values: SettingValues) {
   const { port, host, keys = [] } = values.section('admin');
   if (port === undefined) return undefined;
   if (!isLoopback(host) && keys.length === 0) {
-    const why = `every client that can connect to ${values.asWritten(host)} could read what others ask for`;
+    const clients = `every client that can connect to ${values.asWritten(host)}`;
+    const why = `${clients} could read what others ask for`;
     values.problem('admin.keys', `a key is required, because ${why}; or set host = "127.0.0.1"`);
   }
   return { port, host: withoutBrackets(host), keys: toSecrets(keys) };
