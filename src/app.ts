@@ -11,7 +11,7 @@ import type { DrainOptions } from './downstream/drain.ts';
 import { createHttpServer } from './downstream/http-server.ts';
 import type { Services } from './gateway/services.ts';
 import { createGateway } from './gateway/gateway.ts';
-import { createModelList, type ModelListCache } from './gateway/model-list.ts';
+import { ModelList, type ModelListCache } from './gateway/model-list.ts';
 import { ByteBudget } from './lib/byte-budget.ts';
 import { createLogger, type LogSettings } from './lib/log.ts';
 import type { RequestObserver } from './request/facts.ts';
@@ -220,7 +220,8 @@ function createSnapshot(config: Config, parts: Parts, former?: Former) {
     // A fallback without a key is not registered.
     fallbacks: config.providers.fallback.flatMap((id) => providers.get(id) ?? []),
   };
-  const listModels = createModelList(all);
+  const modelList = new ModelList(all);
+  const listModels: Services['listModels'] = (client) => modelList.bodyFor(client);
   const gateway = createGateway({ ...all, listModels });
   breaker.guard(providers.values());
   incidents.watch(providers.values());

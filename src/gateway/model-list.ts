@@ -1,5 +1,6 @@
 /** `GET /v1/models`: the models of all providers and the aliases, by the names that clients send back. */
 
+import type { ClientSettings } from '../config/config.ts';
 import { missingModels } from '../config/named-models.ts';
 import { describeCause } from '../request/cause.ts';
 import { Deadline } from '../lib/cancellation.ts';
@@ -41,19 +42,78 @@ interface CachedList {
 }
 
 /** A provider whose list cannot be fetched contributes the last one and its `default_model`. */
-export function createModelList(services: ModelListServices): Services['listModels'] {
-  const { config, providers, incidents, keyPools, transport, logger, redact } = services;
-  const { modelLists } = services;
+export class ModelList {
+  readonly #services: ModelListServices;
   /** By the models that a client may name, as JSON; all by undefined. Clients that do not read hold no copies. */
-  const bodies = new Map<string | undefined, Buffer>();
+  readonly #bodies = new Map<string | undefined, Buffer>();
+
+  constructor(services: ModelListServices) {
+    this.#services = services;
+  }
+
+  /** Returns the body of `GET /v1/models`, with the models that the client may name; all without a client. Never rejects. */
+  async bodyFor(client?: ClientSettings): Promise<Buffer> {
+    const { providers } = this.#services;
+    await Promise.all([...providers.values()].map((provider) => this.#update(provider)));
+    const key = JSON.stringify(client?.models) as string | undefined;
+    let body = this.#bodies.get(key);
+    if (!body) {
+      const data = listEntries(this.#services).filter(({ id }) => mayName(client, id));
+      body = Buffer.from(JSON.stringify({ object: 'list', data }));
+      this.#bodies.set(key, body);
+    }
+    return body;
+  }
+
+  async #update(provider: Provider): Promise<void> {
+    const { modelLists } = this.#services;
+    if (provider.models) return;
+    const cached: CachedList = modelLists.get(provider) ?? { models: [], freshUntilMs: -Infinity };
+    modelLists.set(provider, cached);
+    if (performance.now() < cached.freshUntilMs) return;
+    cached.fetching ??= this.#refresh(provider, cached);
+    await cached.fetching;
+  }
+
+  async #refresh(provider: Provider, cached: CachedList): Promise<void> {
+    const { incidents, keyPools, logger, onModels, transport } = this.#services;
+    const { id } = provider;
+    let cause: string | undefined;
+    try {
+      const keys = keyPools.get(id)?.keysToTry() ?? [0];
+      const list = await fetchModelList(provider, keys, transport, FETCH_TIMEOUT_MS);
+      if (typeof list === 'number') throw new Error(`status ${list}`);
+      cached.models = list
+        .filter(({ name }) => this.#isShown(name))
+        .map((model) => {
+          const details = Object.entries(model.details).filter(([, value]) => this.#isShown(value));
+          return { ...model, details: Object.fromEntries(details) };
+        });
+      const names = cached.models.map(({ name }) => name);
+      onModels?.(id, names);
+      this.#warnOfMissing(id, names, cached);
+      this.#bodies.clear();
+    } catch (thrown) {
+      const failure = thrown as Error;
+      cause = describeCause(failure.cause ?? failure) ?? failure.message;
+    }
+    const models = cached.models.length;
+    logger.log('debug', 'model list fetched', { provider: id, cause, models });
+    incidents.set('model_list', cause, provider);
+    cached.isUp = cause === undefined;
+    cached.freshUntilMs = performance.now() + (cached.isUp ? FRESH_MS : FRESH_AFTER_FAILURE_MS);
+    cached.fetching = undefined;
+  }
+
   /** What has a key in it is not shown to clients. */
-  const isShown = (value: unknown) => {
+  #isShown(value: unknown): boolean {
     const text = JSON.stringify(value);
-    return redact(text) === text;
-  };
+    return this.#services.redact(text) === text;
+  }
 
   /** Warns of each model that a setting names and this list of its provider lacks, unless the list before lacked it too. */
-  function warnOfMissing(id: string, names: readonly string[], cached: CachedList): void {
+  #warnOfMissing(id: string, names: readonly string[], cached: CachedList): void {
+    const { config, logger } = this.#services;
     const missing = missingModels(config, id, names);
     const isKnown = ({ setting, model }: (typeof missing)[number]) =>
       cached.missing?.some((one) => one.setting === setting && one.model === model);
@@ -62,59 +122,6 @@ export function createModelList(services: ModelListServices): Services['listMode
     }
     cached.missing = missing;
   }
-
-  async function updateList(provider: Provider): Promise<void> {
-    if (provider.models) return;
-    const cached: CachedList = modelLists.get(provider) ?? { models: [], freshUntilMs: -Infinity };
-    modelLists.set(provider, cached);
-    if (performance.now() < cached.freshUntilMs) return;
-    cached.fetching ??= refresh(provider, cached);
-    await cached.fetching;
-  }
-
-  async function refresh(provider: Provider, cached: CachedList): Promise<void> {
-    const { id } = provider;
-    let cause: string | undefined;
-    try {
-      const keys = keyPools.get(id)?.keysToTry() ?? [0];
-      const list = await fetchModelList(provider, keys, transport, FETCH_TIMEOUT_MS);
-      if (typeof list === 'number') throw new Error(`status ${list}`);
-      cached.models = list
-        .filter(({ name }) => isShown(name))
-        .map((model) => {
-          const details = Object.entries(model.details).filter(([, value]) => isShown(value));
-          return { ...model, details: Object.fromEntries(details) };
-        });
-      const names = cached.models.map(({ name }) => name);
-      services.onModels?.(id, names);
-      warnOfMissing(id, names, cached);
-      bodies.clear();
-    } catch (thrown) {
-      const failure = thrown as Error;
-      cause = describeCause(failure.cause ?? failure) ?? failure.message;
-    }
-    logger.log('debug', 'model list fetched', {
-      provider: id,
-      cause,
-      models: cached.models.length,
-    });
-    incidents.set('model_list', cause, provider);
-    cached.isUp = cause === undefined;
-    cached.freshUntilMs = performance.now() + (cached.isUp ? FRESH_MS : FRESH_AFTER_FAILURE_MS);
-    cached.fetching = undefined;
-  }
-
-  return async (client) => {
-    await Promise.all([...providers.values()].map(updateList));
-    const key = JSON.stringify(client?.models) as string | undefined;
-    let body = bodies.get(key);
-    if (!body) {
-      const data = listEntries(services).filter(({ id }) => mayName(client, id));
-      body = Buffer.from(JSON.stringify({ object: 'list', data }));
-      bodies.set(key, body);
-    }
-    return body;
-  };
 }
 
 /**
