@@ -2,6 +2,7 @@
 
 import { createAdmin, type Admin } from './admin/admin.ts';
 import { oldestAgesMs } from './admin/figures.ts';
+import type { AdminView } from './admin/view.ts';
 import { warningsOf } from './cli/startup-report.ts';
 import { formatText } from './cli/text-log.ts';
 import { compareSettings, ConfigError } from './config/config.ts';
@@ -50,8 +51,8 @@ export type Service = ReturnType<typeof createService>;
 export function createService(initial: Config, runtime: Runtime, outside = OUTSIDE) {
   const { admin: settings } = initial;
   let lastReload = { isGood: true, succeededAtMs: Date.now() };
-  const observe: RequestObserver = (request) => admin?.observe(request);
-  const onModels: Admin['onModels'] = (...models) => admin?.onModels(...models);
+  const observe: RequestObserver = (request) => admin?.view.observe(request);
+  const onModels: AdminView['onModels'] = (...models) => admin?.view.onModels(...models);
   const parts = {
     ...createParts(initial, runtime, outside),
     observe: settings && observe,
@@ -84,7 +85,7 @@ export function createService(initial: Config, runtime: Runtime, outside = OUTSI
   const config = () => snapshot.config;
   const admin: Admin | undefined =
     settings && createAdmin(config, settings, figures, { logger, redact, limits });
-  admin?.onConfig(initial);
+  admin?.view.onConfig(initial);
   const learnModels = () => void (admin && snapshot.listModels());
 
   /** Uses these settings for all requests that begin from now on. If it throws, nothing changes. */
@@ -138,7 +139,7 @@ export function createService(initial: Config, runtime: Runtime, outside = OUTSI
       }
       lastReload = { isGood: true, succeededAtMs: Date.now() };
       incidents.set('reload', undefined);
-      admin?.onConfig(changes.config);
+      admin?.view.onConfig(changes.config);
       learnModels();
       const { changed, needRestart } = changes;
       logger.log('info', 'reloaded', changed.length > 0 ? { changed } : {});
@@ -152,7 +153,7 @@ export function createService(initial: Config, runtime: Runtime, outside = OUTSI
 
 interface Parts extends ReturnType<typeof createParts> {
   readonly observe: RequestObserver | undefined;
-  readonly onModels: Admin['onModels'] | undefined;
+  readonly onModels: AdminView['onModels'] | undefined;
 }
 
 /** Creates what outlives every reload. */

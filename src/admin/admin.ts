@@ -10,11 +10,11 @@ import { GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import { createAccessCheck, READY_PATH } from './access.ts';
-import { createFeed } from './feed.ts';
+import { Feed } from './feed.ts';
 import { readinessOf, type Figures } from './figures.ts';
 import { createPage } from './page/page.ts';
 import { inChunks } from './series.ts';
-import { createView } from './view.ts';
+import { AdminView } from './view.ts';
 
 /** Request bodies are not read, and answers are made as they are sent. */
 const LIMITS = { maxBufferedBytes: 1_048_576, memoryBytes: Infinity };
@@ -34,13 +34,13 @@ export function createAdmin(
   figures: Figures,
   { logger, redact, limits }: { logger: Logger; redact: Redactor; limits: typeof CLIENT_LIMITS },
 ) {
-  const view = createView(config, figures, redact);
-  const feed = createFeed(() => view.present());
+  const view = new AdminView(config, figures, redact);
+  const feed = new Feed(() => view.present());
   const { html, policy } = createPage();
   const headers = { 'content-security-policy': policy, 'referrer-policy': 'no-referrer' };
   const routes = new Map<string, Route>([
     ['/', ({ reply }) => reply.send(200, headersOf('text/html; charset=utf-8', headers), html)],
-    ['/events', (call) => stream(call, 'text/event-stream', () => feed(call))],
+    ['/events', (call) => stream(call, 'text/event-stream', () => feed.open(call))],
     ['/metrics', (call) => stream(call, METRICS_TYPE, () => inChunks(view.scrape()))],
     [
       READY_PATH,
@@ -77,7 +77,7 @@ export function createAdmin(
     call.release();
   }
   const handler = { handle, answerBroken: toErrorAnswer };
-  return { ...view, server: createHttpServer({ handler, limits, budget: new ByteBudget(LIMITS) }) };
+  return { view, server: createHttpServer({ handler, limits, budget: new ByteBudget(LIMITS) }) };
 }
 
 function toErrorAnswer(failure: GatewayError) {

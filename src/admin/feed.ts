@@ -13,51 +13,37 @@ type View = Readonly<Record<string, unknown>>;
 
 const NOTHING: View = {};
 
-/**
- * Returns a function that returns the events for a call. That function throws `rateLimit` if too many feeds are open.
- * `view` is called when a feed opens, and once in `INTERVAL_MS` for all feeds together.
- */
-export function createFeed(view: () => View): (call: Call) => AsyncIterable<Buffer> {
-  let openFeeds = 0;
-  let timer: NodeJS.Timeout | undefined;
-  let latest: View | undefined;
+/** The events of all feeds that are open. */
+export class Feed {
+  readonly #view: () => View;
+  #openFeeds = 0;
+  #timer: NodeJS.Timeout | undefined;
+  #latest: View | undefined;
   /** Resumes each feed that waits for the next view. */
-  const waiting = new Set<() => void>();
+  readonly #waiting = new Set<() => void>();
   /** The latest event: feeds that keep up with the views all send the same event. */
-  let made: { readonly from: View; readonly to: View; readonly event: Buffer } | undefined;
+  #made: { readonly from: View; readonly to: View; readonly event: Buffer } | undefined;
 
-  /** The first feed that resumes calls `view`: if it throws, the feed fails and not the process. */
-  function onInterval(): void {
-    latest = undefined;
-    for (const resume of waiting) resume();
-    waiting.clear();
+  /** `view` is called when a feed opens, and once in `INTERVAL_MS` for all feeds together. */
+  constructor(view: () => View) {
+    this.#view = view;
   }
 
-  function eventOf(from: View, to: View): Buffer {
-    if (made?.from !== from || made.to !== to) {
-      // JSON has no line breaks of its own.
-      const event = Buffer.from(`data: ${JSON.stringify(patchOf(from, to) ?? {})}\n\n`);
-      made = { from, to, event };
+  /** Returns the events for a call; they must be read. Throws `rateLimit` if too many feeds are open. */
+  open(call: Call): AsyncIterable<Buffer> {
+    if (this.#openFeeds >= MAX_FEEDS) {
+      throw new GatewayError('rateLimit', `Rate limit exceeded: ${MAX_FEEDS} feeds are open`);
     }
-    return made.event;
-  }
-
-  /** A feed begins with the present. */
-  function open(): void {
-    openFeeds += 1;
-    latest = undefined;
-    timer ??= setInterval(onInterval, INTERVAL_MS);
-  }
-
-  function close(): void {
-    openFeeds -= 1;
-    if (openFeeds > 0) return;
-    clearInterval(timer);
-    timer = made = undefined;
+    this.#openFeeds += 1;
+    // A feed begins with the present.
+    this.#latest = undefined;
+    this.#timer ??= setInterval(() => this.#resumeAll(), INTERVAL_MS);
+    // The sender of an answer always ends its body.
+    return this.#events(call);
   }
 
   /** The next event is made when the client has taken the one before: a slow client misses views. */
-  async function* events(call: Call): AsyncGenerator<Buffer> {
+  async *#events(call: Call): AsyncGenerator<Buffer> {
     const { cancellation } = call;
     let resume = () => {};
     // Once: a feed is open for days.
@@ -65,26 +51,40 @@ export function createFeed(view: () => View): (call: Call) => AsyncIterable<Buff
     try {
       let sent = NOTHING;
       while (!cancellation.reason && !call.isDraining) {
-        const next = (latest ??= view());
-        yield eventOf(sent, next);
+        const next = (this.#latest ??= this.#view());
+        yield this.#eventOf(sent, next);
         sent = next;
         if (cancellation.reason) return;
-        await new Promise<void>((resolve) => waiting.add((resume = resolve)));
-        waiting.delete(resume);
+        await new Promise<void>((resolve) => this.#waiting.add((resume = resolve)));
+        this.#waiting.delete(resume);
       }
     } finally {
-      close();
+      this.#close();
     }
   }
 
-  return (call) => {
-    if (openFeeds >= MAX_FEEDS) {
-      throw new GatewayError('rateLimit', `Rate limit exceeded: ${MAX_FEEDS} feeds are open`);
+  #close(): void {
+    this.#openFeeds -= 1;
+    if (this.#openFeeds > 0) return;
+    clearInterval(this.#timer);
+    this.#timer = this.#made = undefined;
+  }
+
+  /** The first feed that resumes calls `view`: if it throws, the feed fails and not the process. */
+  #resumeAll(): void {
+    this.#latest = undefined;
+    for (const resume of this.#waiting) resume();
+    this.#waiting.clear();
+  }
+
+  #eventOf(from: View, to: View): Buffer {
+    if (this.#made?.from !== from || this.#made.to !== to) {
+      // JSON has no line breaks of its own.
+      const event = Buffer.from(`data: ${JSON.stringify(patchOf(from, to) ?? {})}\n\n`);
+      this.#made = { from, to, event };
     }
-    // The sender of an answer always ends its body.
-    open();
-    return events(call);
-  };
+    return this.#made.event;
+  }
 }
 
 const isObject = (value: unknown): value is View =>

@@ -21,40 +21,108 @@ import { RequestMetrics } from './metrics.ts';
 import { RecentRequests } from './recent-requests.ts';
 import { Traffic } from './traffic.ts';
 
-/** Creates the view of finished requests and figures. The event loop is watched from now on. */
-export function createView(config: () => Config, figures: Figures, redact: Redactor) {
-  const models = new ModelLabels();
-  const metrics = new RequestMetrics(models);
-  const { timeOrigin } = performance;
-  const traffic = new Traffic(() => timeOrigin + performance.now());
-  const recent = new RecentRequests(redact);
-  const readLag = createLagFigures();
-  // A name that looks like a key must not be seen.
-  const learn = (names: readonly string[]) =>
-    models.learn(names.filter((name) => redact(name) === name));
-  let lostLines = 0;
+/** Finished requests and figures. The event loop is watched from its creation on. */
+export class AdminView {
+  readonly #config: () => Config;
+  readonly #figures: Figures;
+  readonly #redact: Redactor;
+  readonly #models = new ModelLabels();
+  readonly #metrics = new RequestMetrics(this.#models);
+  readonly #traffic = new Traffic(() => performance.timeOrigin + performance.now());
+  readonly #recent: RecentRequests;
+  readonly #readLag = createLagFigures();
+  #lostLines = 0;
+
+  /** `config` returns the settings in use, which a reload replaces. */
+  constructor(config: () => Config, figures: Figures, redact: Redactor) {
+    this.#config = config;
+    this.#figures = figures;
+    this.#redact = redact;
+    this.#recent = new RecentRequests(redact);
+  }
+
+  /** Counts a finished request. */
+  observe(request: FinishedRequest): void {
+    this.#traffic.add(request, this.#metrics.add(request));
+    this.#recent.add(request);
+  }
+
+  /** Takes new settings: their names of models become labels. */
+  onConfig(next: Config): void {
+    this.#learn(configuredModels(next));
+    this.#metrics.learn(next);
+  }
+
+  /** Takes the models that a provider lists: their names become labels. */
+  onModels(provider: string, names: readonly string[]): void {
+    this.#learn(listedModels(provider, names));
+  }
+
+  /** Yields all metrics in the exposition format, in parts. */
+  *scrape(): Generator<string> {
+    yield* this.#metrics.render();
+    const figures = readFigures(this.#config(), this.#figures);
+    const rows = [...this.#incidentFigures(), ...figures, ...this.#readLag()];
+    yield* rows.map(renderFigure);
+  }
+
+  /** Returns all that the page shows, keys masked. What has not changed since the last time may be the same object. */
+  present() {
+    const figures = this.#figures;
+    const config = this.#config();
+    const { lasting, ended } = this.#readIncidents();
+    const { clients, providers, ...report } = this.#traffic.report();
+    const withLimits = Object.entries(clients).map(([name, row]) => {
+      const limits = figures.usedOf(name);
+      return [name, limits.length > 0 ? { ...row, limits } : row] as const;
+    });
+    return {
+      settings: {
+        version: VERSION,
+        node: process.versions.node,
+        host: hostname(),
+        startedAt: new Date(performance.timeOrigin).toISOString(),
+        settings: [...config.resolved],
+        warnings: figures.warnings(),
+      },
+      now: new Date().toISOString(),
+      draining: figures.isDraining(),
+      incidents: [...lasting, ...ended].map((one) => redactFacts(one.toFacts(), this.#redact)),
+      figures: readPageFigures(figures),
+      ...report,
+      clients: Object.fromEntries(withLimits),
+      providers: describeProviders(config, figures, providers),
+      requests: this.#recent.report(),
+    };
+  }
+
+  /** A name that looks like a key must not be seen. */
+  #learn(names: readonly string[]): void {
+    this.#models.learn(names.filter((name) => this.#redact(name) === name));
+  }
 
   /** Looks at what happens without a request, and returns the incidents. */
-  function readIncidents() {
+  #readIncidents() {
+    const figures = this.#figures;
     const incidents = figures.incidents();
     const lost = figures.droppedLogLines();
-    if (lost > lostLines) incidents.set('log_lines', `${lost} lines since the start`);
-    lostLines = lost;
-    for (const { id } of config().providers.registered) {
-      incidents.judgeSlow(id, traffic.firstTokens(id));
+    if (lost > this.#lostLines) incidents.set('log_lines', `${lost} lines since the start`);
+    this.#lostLines = lost;
+    for (const { id } of this.#config().providers.registered) {
+      incidents.judgeSlow(id, this.#traffic.firstTokens(id));
     }
     const report = incidents.report();
     if (report.lasting.some(({ kind }) => kind === 'model_list')) figures.listModels();
     return report;
   }
 
-  function incidentFigures(): FigureRow[] {
-    const series = readIncidents().lasting.map(({ kind, provider, model }) => {
+  #incidentFigures(): FigureRow[] {
+    const series = this.#readIncidents().lasting.map(({ kind, provider, model }) => {
       const labels = NO_LABELS.with('kind', kind).with('provider', provider);
-      return labels.with('model', model && models.nameOf(model));
+      return labels.with('model', model && this.#models.nameOf(model));
     });
     const lasting = [...new Set(series)].map((labels) => [labels, 1] as const);
-    const { counts } = figures.incidents();
+    const { counts } = this.#figures.incidents();
     const begun = INCIDENT_KINDS.map(
       (kind) => [NO_LABELS.with('kind', kind), counts.get(kind) ?? 0] as const,
     );
@@ -63,54 +131,6 @@ export function createView(config: () => Config, figures: Figures, redact: Redac
       ['gateway_incidents_total', begun, 'Incidents that have begun.'],
     ];
   }
-
-  return {
-    /** Counts a finished request. */
-    observe(request: FinishedRequest) {
-      traffic.add(request, metrics.add(request));
-      recent.add(request);
-    },
-    /** Takes new settings: their names of models become labels. */
-    onConfig(next: Config) {
-      learn(configuredModels(next));
-      metrics.learn(next);
-    },
-    /** Takes the models that a provider lists: their names become labels. */
-    onModels: (provider: string, names: readonly string[]) => learn(listedModels(provider, names)),
-    /** Yields all metrics in the exposition format, in parts. */
-    *scrape(): Generator<string> {
-      yield* metrics.render();
-      const rows = [...incidentFigures(), ...readFigures(config(), figures), ...readLag()];
-      yield* rows.map(renderFigure);
-    },
-    /** Returns all that the page shows, keys masked. What has not changed since the last time may be the same object. */
-    present() {
-      const { lasting, ended } = readIncidents();
-      const { clients, providers, ...report } = traffic.report();
-      const withLimits = Object.entries(clients).map(([name, row]) => {
-        const limits = figures.usedOf(name);
-        return [name, limits.length > 0 ? { ...row, limits } : row] as const;
-      });
-      return {
-        settings: {
-          version: VERSION,
-          node: process.versions.node,
-          host: hostname(),
-          startedAt: new Date(timeOrigin).toISOString(),
-          settings: [...config().resolved],
-          warnings: figures.warnings(),
-        },
-        now: new Date().toISOString(),
-        draining: figures.isDraining(),
-        incidents: [...lasting, ...ended].map((one) => redactFacts(one.toFacts(), redact)),
-        figures: readPageFigures(figures),
-        ...report,
-        clients: Object.fromEntries(withLimits),
-        providers: describeProviders(config(), figures, providers),
-        requests: recent.report(),
-      };
-    },
-  };
 }
 
 /** Returns the rows of the page by their ids: registered providers, and those of the settings without a key. */
