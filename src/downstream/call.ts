@@ -8,7 +8,7 @@ import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
 import { createUuid } from '../lib/ids.ts';
 import { AccessRecord } from '../request/record.ts';
 import { ClientReply, type ResponseHeaders } from './client-reply.ts';
-import type { Connection } from './connection.ts';
+import type { Connection, ReceivedRequest } from './connection.ts';
 import { type BodyReader, readRequestBody } from './request-body.ts';
 import { pathOf } from './request-head.ts';
 
@@ -56,17 +56,13 @@ export class Call {
   /** A provider works on the answer. */
   #isAsking = false;
 
-  constructor(
-    request: IncomingMessage,
-    response: ServerResponse,
-    connection: Connection,
-    awaitsContinue: boolean,
-  ) {
+  constructor(received: ReceivedRequest, connection: Connection) {
+    const { request, response, awaitsContinue, body } = received;
     this.request = request;
     this.response = response;
     this.connection = connection;
     this.awaitsContinue = awaitsContinue;
-    this.bodyReservation = new Reservation(connection.listener.budget);
+    this.bodyReservation = body ?? new Reservation(connection.listener.budget);
     this.answerReservation = new Reservation(connection.listener.budget);
     this.method = request.method ?? '';
     this.path = pathOf(request.url ?? '');
@@ -107,10 +103,12 @@ export class Call {
 
   /**
    * Reads the whole body, once the client was told to send it; `reader` takes each chunk as it arrives. Throws a 413 if it is
-   * larger than `maxBodyBytes`, a 429 if there is no memory for it, or rejects as `readRequestBody` does.
+   * larger than `maxBodyBytes`, a 429 if there is no memory for it, the cancellation's reason if the call was cancelled
+   * before, or rejects as `readRequestBody` does.
    */
   readBody(maxBodyBytes: number, reader: BodyReader): Promise<Reservation> {
     const { bodyReservation, cancellation, request, response } = this;
+    cancellation.throwIfCancelled();
     // One that can never fit is refused with 413, and not with a 429, which clients would repeat.
     const maxBytes = Math.min(maxBodyBytes, bodyReservation.budget.limits.maxBufferedBytes);
     bodyReservation.holdBody({

@@ -3,8 +3,8 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 
-import type { ByteBudget } from '../lib/byte-budget.ts';
-import { type GatewayError, invalidRequest } from '../lib/errors.ts';
+import { type ByteBudget, Reservation } from '../lib/byte-budget.ts';
+import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import { createUuid } from '../lib/ids.ts';
 import { type AnswerBroken, refusalOf, serialize, TIMED_OUT } from './broken-request.ts';
 import { Call, type CLIENT_LIMITS } from './call.ts';
@@ -16,6 +16,8 @@ import { toAddress } from './request-head.ts';
 const MAX_WAITING_REQUESTS = 8;
 /** One read can bring more. A connection on which more than these wait is closed. */
 const MAX_RECEIVED_REQUESTS = 100;
+/** node:http reads a body that nobody takes up to its high-water mark of 64 KiB, and one read of 64 KiB beyond. */
+const MAX_UNREAD_BYTES = 131_072;
 /** A client is cut off if it takes nothing of its response between so many checks in a row. */
 export const PROGRESS_CHECKS = 4;
 /** An upload must be as fast on average, once it has lasted for `requestMs`. */
@@ -48,11 +50,16 @@ export interface ListenerState {
   cancelReason: Error | undefined;
 }
 
-/** A pipelined request that has not begun: node:http's two objects, and no more. */
-interface WaitingRequest {
+/** A request as node:http announces it. While it waits behind others it holds no more than this. */
+export interface ReceivedRequest {
   readonly request: IncomingMessage;
   readonly response: ServerResponse;
+  /** The client waits for `100 Continue` before it sends the body. */
   readonly awaitsContinue: boolean;
+  /** The memory of the body, of which node:http reads a part while the request waits. */
+  body: Reservation | undefined;
+  /** There is no room for that part, and the body is discarded: the answer to the request. */
+  refusal: GatewayError | undefined;
 }
 
 const ignore = () => {};
@@ -66,7 +73,7 @@ export class Connection {
   /** The request that is being worked on. */
   call: Call | undefined;
   /** Those behind it, in order of arrival: only the last may be incomplete. */
-  readonly #waiting: WaitingRequest[] = [];
+  #waiting: ReceivedRequest[] = [];
   /** The parser has failed, and no other request can come: the answer to the bytes behind the last complete request. */
   #refusal: GatewayError | undefined;
   /** The latest answer said `Connection: close` during its upload: no other request begins. */
@@ -119,12 +126,34 @@ export class Connection {
     request.on('error', ignore);
     response.on('error', ignore);
     clearTimeout(this.#lateHead);
-    const received = { request, response, awaitsContinue };
-    if (this.call || this.#closesAfterUpload || this.#cutTimer) this.#waiting.push(received);
-    else this.#begin(received);
-    if (this.#waiting.length > MAX_RECEIVED_REQUESTS) this.#closeFlooded();
-    else if (this.#cutTimer) discardBody(request);
-    else this.#limitQueue();
+    const received = { request, response, awaitsContinue, body: undefined, refusal: undefined };
+    if (!this.call && !this.#closesAfterUpload && !this.#cutTimer) return this.#begin(received);
+    this.#waiting.push(received);
+    if (this.#waiting.length > MAX_RECEIVED_REQUESTS) return this.#closeFlooded();
+    if (this.#cutTimer) return discardBody(request);
+    this.#limitQueue();
+    // node:http announces a request before it has parsed the rest of the read, which has the body or a part of it.
+    process.nextTick(() => this.#reserveBody(received));
+  }
+
+  /** Counts what node:http reads of the body of a request that waits. Without room for that the body is discarded. */
+  #reserveBody(received: ReceivedRequest): void {
+    const { request } = received;
+    const bytes = unreadBytesOf(request);
+    if (bytes === 0 || !this.#waiting.includes(received)) return;
+    received.body = new Reservation(this.listener.budget);
+    try {
+      received.body.resize(bytes);
+    } catch (refusal) {
+      received.refusal = GatewayError.from(refusal);
+      discardBody(request);
+    }
+  }
+
+  /** Gives up the requests that wait. */
+  dropWaiting(): void {
+    for (const { body } of this.#waiting) body?.close();
+    this.#waiting = [];
   }
 
   /**
@@ -151,7 +180,7 @@ export class Connection {
     this.#refusal ??= refusal;
     if (latest.complete) return;
     // The parser has failed in its body.
-    if (latest !== call?.request) this.#waiting.pop();
+    if (latest !== call?.request) this.#waiting.pop()!.body?.close();
     else if (code !== ENDED_EARLY) call.cancellation.cancel(refusal);
     // Its client has left in its upload, unless that was answered already.
     else if (!call.reply.isAnswered) socket.destroy();
@@ -233,17 +262,18 @@ export class Connection {
   }
 
   /** Begins the next request, once the response before it is written. */
-  #begin(next: WaitingRequest | undefined): void {
+  #begin(next: ReceivedRequest | undefined): void {
     const { listener } = this;
     // Behind `Connection: close` node:http gives a response no socket, and so no 'close': its request would never end.
     if (!next || !this.socket.writable || this.#closesAfterUpload) {
       if (this.#refusal) this.#answerBroken(this.#refusal);
       return;
     }
-    const call = new Call(next.request, next.response, this, next.awaitsContinue);
+    const call = new Call(next, this);
     this.call = call;
     listener.counts.inFlight += 1;
-    if (listener.cancelReason) call.cancellation.cancel(listener.cancelReason);
+    const reason = listener.cancelReason ?? next.refusal;
+    if (reason) call.cancellation.cancel(reason);
     // node:http announces a request before it knows that it is complete.
     process.nextTick(() => listener.handler.handle(call).then(() => this.#finish(call)));
   }
@@ -268,7 +298,7 @@ export class Connection {
   /** Cuts the connection off: the requests on it get no answer, and the log says why. */
   #closeFlooded(): void {
     const { listener, socket } = this;
-    this.#waiting.length = 0;
+    this.dropWaiting();
     stopParsing(socket);
     const refusal = invalidRequest(`more than ${MAX_RECEIVED_REQUESTS} pipelined requests wait`);
     listener.handler.answerBroken(refusal, createUuid(), toAddress(socket.remoteAddress ?? ''));
@@ -283,6 +313,7 @@ export class Connection {
   #closeCut(): void {
     const { listener, socket } = this;
     for (const { request } of this.#waiting) discardBody(request);
+    this.dropWaiting();
     if (!socket.writable) return;
     this.#cutTimer = setTimeout(() => this.#linger(), listener.limits.failedStreamMs);
     socket.once('close', () => clearTimeout(this.#cutTimer));
@@ -296,6 +327,12 @@ export class Connection {
     if (socket.isPaused()) socket.emit('pause');
     else socket.pause();
   }
+}
+
+/** Returns how many bytes of the body node:http holds, or may come to hold, while nobody reads it. */
+function unreadBytesOf(request: IncomingMessage): number {
+  if (request.complete) return request.readableLength;
+  return Math.min(Number(request.headers['content-length'] ?? Infinity), MAX_UNREAD_BYTES);
 }
 
 /**

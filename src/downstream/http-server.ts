@@ -38,8 +38,12 @@ export function createHttpServer(
   // Otherwise node:http ends the connection before answers that wait for their turn. `Connection` ends it.
   (server as Server & { httpAllowHalfOpen: boolean }).httpAllowHalfOpen = true;
   server.on('connection', (socket) => {
-    connections.set(socket, new Connection(socket, state));
-    socket.once('close', () => connections.delete(socket));
+    const connection = new Connection(socket, state);
+    connections.set(socket, connection);
+    socket.once('close', () => {
+      connection.dropWaiting();
+      connections.delete(socket);
+    });
   });
   const receive = (request: IncomingMessage, response: ServerResponse, awaitsContinue = false) =>
     connections.get(request.socket)?.receive(request, response, awaitsContinue);

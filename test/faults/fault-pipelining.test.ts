@@ -26,9 +26,10 @@ import { startHttpServer } from '../support/http-server.ts';
 const MIB = 1_048_576;
 
 /** A gateway whose provider answers when `release` has been called, and a client that writes its requests itself. */
-async function start(t: TestContext) {
+async function start(t: TestContext, server = '') {
   const { opened, open: release } = createGate();
   const { p: upstream, gateway } = await scenario(t, {
+    server,
     providers: {
       p: async ({ body }, response) => {
         await opened;
@@ -74,8 +75,9 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
     const { gateway, upstream, socket, firstAsked, closed } = await start(t);
     socket.write(rawChat(chatBody()));
     await firstAsked();
-    socket.write(HEALTH.repeat(110));
+    socket.write((HEALTH + rawChat(chatBody())).repeat(55));
     await closed;
+    await eventually(() => gateway.reservedBytes() === 0, 'nothing is reserved');
     const { outcome, reason } = await lineOf(gateway);
     assert.deepEqual(
       [outcome, reason],
@@ -165,6 +167,84 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
   });
 });
 
+const SMALL_BUDGET = `max_buffered_bytes = ${MIB}\n`;
+/** One read of a socket has all of it. */
+const LONG_CHAT = rawChat(chatBody({ padding: 'x'.repeat(60_000) }));
+
+test('bodies of waiting requests that do not fit into max_buffered_bytes are dropped, and refused when their turn comes', async (t) => {
+  const { gateway, upstream, release } = await start(t, SMALL_BUDGET);
+  const clients = Array.from({ length: 20 }, () => openRaw(t, gateway.port));
+  const sides = clients.map(({ socket }) => watchServerSide(t, socket));
+  for (const { socket } of clients) socket.write(rawChat(chatBody()));
+  await eventually(() => upstream.requests.length === 20, 'the first requests');
+  const held = createMemoryProbe('buffers');
+  const before = held();
+  for (const { socket } of clients) socket.write(LONG_CHAT.repeat(8));
+  // Node 20 reads no further than the first body that waits.
+  await eventually(() => sides.every(({ requests }) => requests >= 2), 'a second request of each');
+  await eventually(() => held() - before < 2 * MIB, `${held() - before} bytes are held`);
+  assert.ok(gateway.reservedBytes() > 15 * 60_000, `${gateway.reservedBytes()} are reserved`);
+  release();
+  const statuses = () => clients.map(({ text }) => statusesOf(text()));
+  const isAnswered = (each: number[]) => each.length === 9;
+  await eventually(() => statuses().every(isAnswered), 'every answer');
+  assert.deepEqual([...new Set(statuses().map(([first]) => first))], [200]);
+  assert.deepEqual(new Set(statuses().flat()), new Set([200, 429]));
+  await eventually(() => gateway.reservedBytes() === 0, 'nothing is reserved');
+});
+
+test('a client that leaves behind a body that waits is seen at once, and nothing stays reserved', async (t) => {
+  for (const padding of [1000, 60_000]) {
+    for (const end of ['end', 'resetAndDestroy'] as const) {
+      const { gateway, upstream, socket, firstAsked } = await start(t, SMALL_BUDGET);
+      socket.write(rawChat(chatBody()));
+      await firstAsked();
+      const before = gateway.reservedBytes();
+      socket.write(rawChat(chatBody({ padding: 'x'.repeat(padding) })));
+      await eventually(() => gateway.reservedBytes() >= before + padding, 'the body is counted');
+      socket[end]();
+      await upstream.requests[0]!.closed;
+      await eventually(() => gateway.reservedBytes() === 0, 'nothing is reserved');
+    }
+  }
+});
+
+test('a client that leaves behind a body for which there is no room is seen at once', async (t) => {
+  const { gateway, upstream, socket, firstAsked } = await start(t, SMALL_BUDGET);
+  const { socket: other } = openRaw(t, gateway.port);
+  socket.write(rawChat(chatBody()));
+  await firstAsked();
+  const upload = rawChat(chatBody({ padding: 'x'.repeat(MIB - 20_000) }));
+  other.write(upload.slice(0, -1));
+  await eventually(() => gateway.reservedBytes() > MIB - 20_000, 'the upload');
+  const own = watchServerSide(t, socket);
+  socket.write(LONG_CHAT);
+  await eventually(() => own.requests === 1 && own.socket!.bytesRead > 60_000, 'the body is read');
+  socket.end();
+  await upstream.requests[0]!.closed;
+  other.destroy();
+  await eventually(() => gateway.reservedBytes() === 0, 'nothing is reserved');
+});
+
+test('a client that waits for 100 Continue is not asked for a body for which there was no room', async (t) => {
+  const { gateway, socket, firstAsked, release, text } = await start(t, SMALL_BUDGET);
+  const { socket: other } = openRaw(t, gateway.port);
+  socket.write(rawChat(chatBody()));
+  await firstAsked();
+  const before = gateway.reservedBytes();
+  other.write(rawChat(chatBody({ padding: 'x'.repeat(MIB - 20_000) })).slice(0, -1));
+  await eventually(() => gateway.reservedBytes() > MIB - 20_000, 'the upload');
+  const own = watchServerSide(t, socket);
+  const upload = rawChat(chatBody({ padding: 'x'.repeat(60_000) }), ['expect: 100-continue']);
+  socket.write(upload.slice(0, upload.indexOf('{')));
+  await eventually(() => own.requests === 1, 'the second request');
+  other.destroy();
+  await eventually(() => gateway.reservedBytes() === before, 'there is room again');
+  release();
+  await eventually(() => statusesOf(text()).length === 2, 'both answers');
+  assert.deepEqual(statusesOf(text()), [200, 429]);
+});
+
 test('a drain counts the answers behind a cut request as finished if they need no provider', async (t) => {
   const { gateway, socket, firstAsked, text, closed } = await start(t);
   socket.write(`${rawChat(chatBody())}${HEALTH}${HEALTH}${rawChat(chatBody())}`);
@@ -222,7 +302,7 @@ test('a stream whose client has left before its comments begin starts no timer',
 });
 
 test('a pipelined request that waits takes no more than node:http takes for it', async (t) => {
-  const { gateway } = await start(t);
+  const { gateway, release } = await start(t);
   const server = createServer(() => {}).listen(0, '127.0.0.1');
   await once(server, 'listening');
   t.after(() => server.close().closeAllConnections());
@@ -249,6 +329,8 @@ test('a pipelined request that waits takes no more than node:http takes for it',
   const plainBytes = await bytesOf(port, HEALTH);
   const ownBytes = await bytesOf(gateway.port, rawChat(chatBody()));
   assert.ok(ownBytes < plainBytes * 1.2, `${ownBytes} bytes, plain ${plainBytes}`);
+  // While so many wait, the gateway sees only with its next answer that a client has left.
+  release();
   await linesOf(gateway, 20);
 });
 
