@@ -177,8 +177,8 @@ for (const transport of TRANSPORTS) {
         },
         fallback: ['q'],
       });
-      /** Opens some with this prompt, and returns by how many bytes the heap has grown for each. */
-      const growthOf = async (content: string) => {
+      /** Opens some with this prompt, and returns what reads by how many bytes the heap has grown for each. */
+      const open = async (content: string) => {
         const chat = {
           model: 'p/a-model-whose-name-is-long',
           stream: true,
@@ -193,15 +193,18 @@ for (const transport of TRANSPORTS) {
           socket.write(rawChat(chat));
           await once(socket, 'data');
         }
-        return (heldBytes() - before) / 100;
+        return () => (heldBytes() - before) / 100;
       };
       // The first ones compile the code.
-      await growthOf(`l${long}`);
-      const shortBytes = await growthOf('short');
+      await open(`l${long}`);
+      const shortBytes = (await open('short'))();
       for (const prompt of [`long usage ${long}`, `behind usage ${long}`]) {
-        const moreBytes = (await growthOf(prompt)) - shortBytes;
-        t.diagnostic(`${Math.round(moreBytes)} bytes more for each stream`);
-        assert.ok(moreBytes < 8192, `${moreBytes} bytes`);
+        const growth = await open(prompt);
+        // A busy machine takes its time to send the requests and to free them.
+        await eventually(
+          () => growth() - shortBytes < 8192,
+          'each stream keeps less than 8 KiB more',
+        );
       }
     });
 

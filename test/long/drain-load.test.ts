@@ -79,7 +79,10 @@ async function sendUntilClosed({ name, port, stream, tally, seen, isDraining }: 
     socket.on('close', () => {
       const id = `${name}-${requests}`;
       if (!isDraining()) tally.broken.push(`${id}: closed before the signal`);
-      if (text !== '') tally.broken.push(`${id}: cut: ${text}`);
+      const [cut] = parseReplies(text);
+      // A stream that fails has no last chunk.
+      if (cut && endsInError(cut.body)) tally.ended += 1;
+      else if (cut) tally.broken.push(`${id}: cut: ${text}`);
       else if (checked.has(id)) return resolve();
       else if (seen.has(id)) tally.broken.push(`${id}: passed on, no answer`);
       else if (requests > 1) tally.closedWhileIdle += 1;
