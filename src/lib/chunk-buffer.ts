@@ -31,11 +31,16 @@ export class ChunkBuffer {
 
   /** Removes all bytes and returns them as one. */
   take(): Buffer {
+    return joinParts(this.takeParts());
+  }
+
+  /** Removes all bytes and returns them as they are held: nothing is copied. */
+  takeParts(): readonly Buffer[] {
     const { parts } = this;
     this.parts = [];
     this.#fixed = 0;
     this.size = 0;
-    return joinParts(parts);
+    return parts;
   }
 }
 

@@ -72,6 +72,8 @@ export class JsonScanner {
   readonly #maxElements: number;
   /** Why what has come cannot become JSON within the bounds. */
   fault: Error | undefined;
+  /** The number that was reported last, as written; '' for a long one. */
+  number = '';
   #state: State = 'value';
   /** The bytes that have been read, and the beginning of a token whose rest has not come. */
   #readBytes = 0;
@@ -107,6 +109,11 @@ export class JsonScanner {
     // A copy: a slice would keep the whole chunk.
     this.#text = undefined;
     this.#unread = at < bytes.length ? Buffer.from(bytes.subarray(at)) : undefined;
+  }
+
+  /** Counts bytes between two lines of the text that are not of it: offsets include them. No token goes on behind a line. */
+  skip(bytes: number): void {
+    this.#readBytes += bytes;
   }
 
   /** Returns `invalidRequest` if the text is not JSON, with the offset of the wrong byte or word, or exceeds a bound. */
@@ -195,6 +202,7 @@ export class JsonScanner {
     if (at === bytes.length) return start;
     if (!WORD.test(word)) throw this.#faultAt(start);
     const isLiteral = word === 'true' || word === 'false' || word === 'null';
+    if (!isLiteral) this.number = word.length < MIN_SLICE_CHARACTERS ? word : '';
     return this.#endValue(isLiteral ? word : 'number', at);
   }
 

@@ -5,6 +5,8 @@ import { ChunkBuffer } from './chunk-buffer.ts';
 export const LINE_FEED = 0x0a;
 const CARRIAGE_RETURN = 0x0d;
 const COLON = 0x3a;
+/** The part of a line that is searched in a loop. */
+const SHORT_LINE_BYTES = 1024;
 /** As latin1. */
 const BYTE_ORDER_MARK = '\u00ef\u00bb\u00bf';
 /** No field of an event begins so. */
@@ -22,6 +24,22 @@ export interface ServerSentEvent {
   readonly data: string;
   /** The last lines that are no fields but an object or an array of JSON; '' if there are none. */
   readonly bareJson: string;
+}
+
+/**
+ * Returns the offset of the first line feed or carriage return from `from` on, or the length if there is none. Node searches long
+ * lines, and a loop short ones: the search for a carriage return that is not there reads all of the chunk, for each line.
+ */
+export function endOfLine(bytes: Buffer, from: number): number {
+  const near = Math.min(from + SHORT_LINE_BYTES, bytes.length);
+  for (let at = from; at < near; at += 1) {
+    if (bytes[at] === LINE_FEED || bytes[at] === CARRIAGE_RETURN) return at;
+  }
+  if (near === bytes.length) return near;
+  const lineFeed = bytes.indexOf(LINE_FEED, near);
+  const carriageReturn = bytes.indexOf(CARRIAGE_RETURN, near);
+  const end = lineFeed < 0 ? bytes.length : lineFeed;
+  return carriageReturn < 0 ? end : Math.min(carriageReturn, end);
 }
 
 /** Splits a byte stream where events end, with any of the three line ends. A comment before an event is one: it is not held back. */
@@ -43,7 +61,7 @@ export class EventSplitter {
 
   /** Takes a chunk. Returns all events that are now whole, and holds the unfinished one. */
   push(chunk: Buffer): Buffer {
-    const boundary = this.#lastBoundary(chunk);
+    const boundary = this.#findBoundary(chunk);
     // Most chunks hold whole events only.
     if (boundary === chunk.length && this.unfinished.size === 0) return chunk;
     if (boundary === 0) {
@@ -56,10 +74,21 @@ export class EventSplitter {
     return whole;
   }
 
-  /** The offset after the last event end in `chunk`, or 0. */
-  #lastBoundary(chunk: Buffer): number {
+  /**
+   * Takes a chunk up to the end of the unfinished event, which stays in `unfinished`.
+   *
+   * @returns the offset behind that end, from which the caller pushes the rest; 0 if all of the chunk belongs to the event
+   */
+  pushToEnd(chunk: Buffer): number {
+    const end = this.#findBoundary(chunk, true);
+    this.unfinished.push(end === 0 ? chunk : chunk.subarray(0, end));
+    return end;
+  }
+
+  /** The offset after the last event end in `chunk`, or 0. With `isFirst` the first one, and nothing behind it is read. */
+  #findBoundary(chunk: Buffer, isFirst = false): number {
     let boundary = 0;
-    // Local copies: this loop runs once per byte.
+    // Local copies: this loop runs for each byte of a short line.
     let lineIsEmpty = this.#lineIsEmpty;
     let lineIsComment = this.#lineIsComment;
     let eventHasFields = this.#eventHasFields;
@@ -67,6 +96,7 @@ export class EventSplitter {
     let sawData = !lineIsEmpty && !lineIsComment && chunk.length > 0;
     for (let at = 0; at < chunk.length; at += 1) {
       const byte = chunk[at]!;
+      if (isFirst && boundary > 0 && (byte !== LINE_FEED || afterCarriageReturn === 'no')) break;
       if (byte !== LINE_FEED && byte !== CARRIAGE_RETURN) {
         if (lineIsEmpty) {
           lineIsEmpty = false;
@@ -74,6 +104,7 @@ export class EventSplitter {
           if (!lineIsComment) eventHasFields = sawData = true;
           afterCarriageReturn = 'no';
         }
+        at = endOfLine(chunk, at + 1) - 1;
         continue;
       }
       if (byte === LINE_FEED && afterCarriageReturn !== 'no') {
@@ -145,11 +176,6 @@ export function* parseEvents(
 
 function decode(lines: string[]): string {
   return Buffer.from(lines.join('\n'), 'latin1').toString('utf8');
-}
-
-/** Behind a comment, a byte order mark would be part of the name of a field. */
-export function withoutMark(bytes: Buffer): Buffer {
-  return bytes.subarray(bytes.toString('latin1', 0, 3) === BYTE_ORDER_MARK ? 3 : 0);
 }
 
 /** Encodes an event with only a `data` field. `data` has no line ends: it is JSON or `[DONE]`. */

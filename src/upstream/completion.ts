@@ -166,28 +166,37 @@ export function isLongError(data: string): boolean {
   return !scan.json.finish() && scan.isError;
 }
 
-/** Returns bytes in parts without the byte order mark before their JSON. */
-function withoutMark(parts: readonly Buffer[]): readonly Buffer[] {
+/** Returns bytes in parts without the byte order mark at their start: behind a comment it would be part of the name of a field. */
+export function withoutMark(parts: readonly Buffer[]): readonly Buffer[] {
   return sliceText(parts, 0, 3) === '\ufeff' ? sliceParts(parts, 3) : parts;
 }
 
+/** Of more choices nothing is noted: OpenAI gives 128 at most. */
+export const MAX_CHOICES = 1000;
+type ScannedChoice = { readonly index: number; readonly finishReason: string };
+const NO_CHOICE: ScannedChoice = { index: 0, finishReason: '' };
+
 /**
- * Looks for the members by which long answers differ, while they arrive. They are not parsed: the log probabilities of
- * one may be a million elements.
+ * Looks for the members by which long answers, and long events, differ, while they arrive. They are not parsed: the log
+ * probabilities of one may be a million elements.
  */
-class AnswerScan {
+export class AnswerScan {
   readonly json = new JsonScanner((value) => this.#note(value), Infinity);
   #hasError = false;
   #hasMessage = false;
   #hasChoices = false;
   /** The current member has an item. */
   #hasItem = false;
-  #model = '';
+  model = '';
   /** The first one in the current member, and the first one in `choices`. */
   #innerReason = '';
-  #finishReason = '';
+  finishReason = '';
+  /** The current item of the current member; the items of that member; and those of `choices`. */
+  #item: ScannedChoice = NO_CHOICE;
+  #items: ScannedChoice[] = [];
+  choices: readonly ScannedChoice[] = [];
   /** The offset of the last `usage` that is not null; 0 if there is none. */
-  #usageStart = 0;
+  usageStart = 0;
 
   /** There are no choices beside it. */
   get isError(): boolean {
@@ -200,31 +209,45 @@ class AnswerScan {
     const isBareMessage = this.#hasMessage && !this.#hasChoices;
     if (this.isError || isBareMessage) return errorOf(ERROR_WITHOUT_TEXT, context);
     if (!this.#hasChoices) return undefined;
-    context.attempt.noteModel(this.#model);
-    context.attempt.noteFinishReason(this.#finishReason);
-    const start = this.#usageStart;
+    context.attempt.noteModel(this.model);
+    context.attempt.noteFinishReason(this.finishReason);
+    const start = this.usageStart;
     if (start > 0) context.attempt.noteUsage(sliceText(parts, start, start + MAX_USAGE_BYTES));
     return undefined;
   }
 
   /** A value comes after those inside it. */
   #note({ kind, depth, name, start, end, text }: JsonValue): void {
-    if (depth === 3 && name === 'finish_reason') this.#innerReason ||= text;
-    if (depth === 2) this.#hasItem = true;
+    if (depth === 3 && name === 'finish_reason') {
+      this.#innerReason ||= text;
+      this.#item = { ...this.#item, finishReason: text };
+    }
+    if (depth === 3 && name === 'index' && kind === 'number') {
+      this.#item = { ...this.#item, index: Number(this.json.number) };
+    }
+    if (depth === 2) this.#endItem(kind);
     if (depth !== 1) return;
     if (kind !== 'null') {
       const isEmpty = kind === 'string' ? end - start === 2 : kind === 'false';
       const isSaid = kind === 'object' || kind === 'array' ? this.#hasItem : !isEmpty;
       if (isSaid && (name === 'error' || name === 'errors')) this.#hasError = true;
       if (isSaid && kind === 'string' && BARE_MESSAGE_NAMES.includes(name)) this.#hasMessage = true;
-      if (name === 'model') this.#model ||= text;
-      if (name === 'usage') this.#usageStart = start;
+      if (name === 'model') this.model ||= text;
+      if (name === 'usage') this.usageStart = start;
       if (name === 'choices') {
         this.#hasChoices = true;
-        this.#finishReason ||= this.#innerReason;
+        this.choices = this.#items;
+        this.finishReason ||= this.#innerReason;
       }
     }
     this.#innerReason = '';
     this.#hasItem = false;
+    this.#items = [];
+  }
+
+  #endItem(kind: JsonValue['kind']): void {
+    this.#hasItem = true;
+    if (kind === 'object' && this.#items.length < MAX_CHOICES) this.#items.push(this.#item);
+    this.#item = NO_CHOICE;
   }
 }

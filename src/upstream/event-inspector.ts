@@ -2,6 +2,7 @@
 
 import { MAX_WORD_CHARACTERS } from '../request/record.ts';
 import { MAX_USAGE_BYTES } from '../request/usage.ts';
+import { joinParts, lengthOf, sliceParts } from '../lib/chunk-buffer.ts';
 import type { GatewayError } from '../lib/errors.ts';
 import {
   JsonScanner,
@@ -21,13 +22,13 @@ import {
   reportsError,
 } from './answer-json.ts';
 import type { AttemptContext } from './attempt-context.ts';
-import { ERROR_WITHOUT_TEXT, isLongError } from './completion.ts';
+import { ERROR_WITHOUT_TEXT, isLongError, MAX_CHOICES, withoutMark } from './completion.ts';
+import { LongEvent } from './long-event.ts';
 import { providerError } from './network-error.ts';
 import { errorOf, reportsFailure } from './provider-error.ts';
 
-/** OpenAI gives 128 at most. */
-const MAX_CHOICES = 1000;
 const DIGIT_0 = 0x30;
+export const NO_BYTES = Buffer.alloc(0);
 /**
  * Members up to their values, signs of an error or of the end, and comments, also behind a byte order mark, to step over them. JSON escapes quotes inside
  * strings, so a word in quotes is a whole name or a whole value.
@@ -43,9 +44,13 @@ const NEXT_DATA = /(?:\r\n|\n|\r)data:/g;
 
 /**
  * The bytes to pass on: all of them, those before an error, or those up to `[DONE]`. Chunks that `stream_usage` has added
- * are not among them.
+ * are not among them. `long` are the parts of a long event, which pass before `toPass`: to join them would copy them.
  */
-export type Inspection = { readonly toPass: Buffer; readonly error?: GatewayError };
+export type Inspection = {
+  readonly long?: readonly Buffer[];
+  readonly toPass: Buffer;
+  readonly error?: GatewayError;
+};
 
 /** Takes the upstream's bytes, and tells what to pass on. Its methods throw `provider` if a stream is not usable. */
 export class EventInspector {
@@ -63,8 +68,10 @@ export class EventInspector {
   isDone = false;
   /** The line feed of the line end behind `[DONE]` may still come. */
   isEndOpen = false;
-  /** A part of the unfinished event was passed on. */
-  isEventPassed = false;
+  /** The unfinished event is long, or a part of it was passed on. */
+  #long: LongEvent | undefined;
+  /** The bytes of the unfinished event that were passed on. */
+  #passedBytes = 0;
   /** The line feed that may come next belongs to an event that was taken out. */
   #dropsLineFeed = false;
   /** By the index of each choice that has begun. */
@@ -87,22 +94,85 @@ export class EventInspector {
 
   /** Takes a chunk, and returns the events that are now whole. */
   push(chunk: Buffer): Inspection {
+    const { size } = this.splitter.unfinished;
+    if (size > 0 && size + chunk.length > MAX_PARSED_CHARACTERS) this.#long ??= this.#beginLong();
+    if (this.#long) return this.#pushLong(chunk, this.#long);
     const events = this.splitter.push(chunk);
-    if (events.length > 0) this.isEventPassed = false;
     if (!this.#dropsLineFeed || events.length === 0) return this.#inspect(events);
     this.#dropsLineFeed = false;
     return this.#inspect(events[0] === LINE_FEED ? events.subarray(1) : events);
   }
 
+  /** A part of the unfinished event was passed on. */
+  get isEventPassed(): boolean {
+    return this.#passedBytes > 0;
+  }
+
   /** Takes a chunk, and returns also what has come of the unfinished event, in which no error is looked for. It begins the answer. */
   pushUnfinished(chunk: Buffer): Inspection {
     const found = this.push(chunk);
-    if (found.error || this.isDone) return found;
-    const part = this.splitter.unfinished.take();
-    if (part.length === 0) return found;
-    this.hasBegun = this.isEventPassed = true;
-    this.#noteScanned(part);
-    return { toPass: Buffer.concat([found.toPass, part]) };
+    const { unfinished } = this.splitter;
+    if (found.error || this.isDone || unfinished.size === 0) return found;
+    this.#long ??= this.#beginLong();
+    this.hasBegun = true;
+    this.#isAtStart = false;
+    this.#passedBytes += unfinished.size;
+    const long = [...(found.long ?? []), found.toPass, ...unfinished.takeParts()];
+    return { long, toPass: NO_BYTES };
+  }
+
+  /** Scans what is held of the unfinished event, and from now on each chunk of it as it comes. */
+  #beginLong(): LongEvent {
+    const { parts, size } = this.splitter.unfinished;
+    const scanned = this.#isAtStart ? withoutMark(parts) : parts;
+    const long = new LongEvent(size - lengthOf(scanned));
+    for (const part of scanned) long.push(part);
+    return long;
+  }
+
+  /** Takes a chunk of a long event, and of those that follow it. */
+  #pushLong(chunk: Buffer, long: LongEvent): Inspection {
+    const end = this.splitter.pushToEnd(chunk);
+    long.push(end === 0 ? chunk : chunk.subarray(0, end));
+    if (end === 0) return { toPass: NO_BYTES };
+    this.#long = undefined;
+    this.#dropsLineFeed = false;
+    const found = this.#inspectLong(long, this.splitter.unfinished.takeParts());
+    this.#passedBytes = 0;
+    if (found.error || this.isDone || end === chunk.length) return found;
+    const rest = this.push(chunk.subarray(end));
+    this.splitter.sawData = true;
+    if (found.long) return { ...rest, long: found.long };
+    return { ...rest, toPass: Buffer.concat([found.toPass, rest.toPass]) };
+  }
+
+  /** `parts` are those of the event that were not passed on yet. */
+  #inspectLong(long: LongEvent, parts: readonly Buffer[]): Inspection {
+    const { scan } = long;
+    const isShort = long.dataBytes <= MAX_PARSED_CHARACTERS;
+    if (!this.isEventPassed && (isShort || long.isUnusual)) return this.#inspect(joinParts(parts));
+    const isJson = scan.json.finish() === undefined;
+    if (!this.isEventPassed && (long.isNamedError || (isJson && scan.isError))) {
+      return { toPass: NO_BYTES, error: errorOf(ERROR_WITHOUT_TEXT, this.#context, true) };
+    }
+    this.hasBegun = true;
+    this.#isAtStart = false;
+    if (isJson) this.#noteLong(long, parts);
+    return { long: parts, toPass: NO_BYTES };
+  }
+
+  #noteLong({ scan }: LongEvent, parts: readonly Buffer[]): void {
+    const { attempt } = this.#context;
+    this.#noteModel(scan.model);
+    for (const { index, finishReason } of scan.choices) {
+      const isFinished = !isUnfinished({ finish_reason: finishReason }, false);
+      if (isFinished) attempt.noteFinishReason(finishReason);
+      this.#noteChoice(index, isFinished, true);
+    }
+    const start = scan.usageStart - this.#passedBytes;
+    const isHeld = scan.usageStart > 0 && start >= 0;
+    const usage = joinParts(isHeld ? sliceParts(parts, start, start + MAX_USAGE_BYTES) : []);
+    if (usage[0] === OPEN_BRACE) attempt.noteUsage(readData(usage, 0));
   }
 
   /**
@@ -110,21 +180,24 @@ export class EventInspector {
    * whole, it is passed on with one, without which clients drop it. Otherwise it is dropped, and the stream was cut off.
    */
   finish(): Inspection {
-    const rest = this.splitter.unfinished.take();
-    const closed = Buffer.concat([rest, Buffer.from(rest.at(-1) === LINE_FEED ? '\n' : '\n\n')]);
+    const { unfinished } = this.splitter;
+    const blankLine = Buffer.from(unfinished.parts.at(-1)?.at(-1) === LINE_FEED ? '\n' : '\n\n');
+    const long = this.#long;
+    if (long && (this.isEventPassed || long.scan.json.finish() === undefined)) {
+      return this.#pushLong(blankLine, long);
+    }
+    if (long && !long.isUnusual && long.dataBytes > MAX_PARSED_CHARACTERS) return this.#cut();
+    const closed = Buffer.concat([...unfinished.takeParts(), blankLine]);
     const parsed = [...parseEvents(closed, this.#isAtStart)];
     const text = parsed.map((one) => one.data || one.bareJson).find((one) => one !== '');
-    if (this.isEventPassed || (text !== undefined && isWholeData(text))) {
-      this.isEventPassed = false;
-      return this.#inspect(closed);
-    }
-    const toPass = closed.subarray(0, 0);
+    if (text !== undefined && isWholeData(text)) return this.#inspect(closed);
     for (const { start } of parsed) this.hasOtherLines ||= !isField(closed, start);
-    if (text === undefined) return { toPass };
-    return {
-      toPass,
-      error: providerError(this.#context.attempt.provider, 'the stream was cut off'),
-    };
+    return text === undefined ? { toPass: NO_BYTES } : this.#cut();
+  }
+
+  #cut(): Inspection {
+    const error = providerError(this.#context.attempt.provider, 'the stream was cut off');
+    return { toPass: NO_BYTES, error };
   }
 
   /** Parses only the beginning, and runs of events that look suspicious. */
@@ -144,13 +217,17 @@ export class EventInspector {
       found = { ...found, toPass: this.#withoutUsage(found.toPass) };
     }
     if (found.toPass.length > 0) this.#isAtStart = false;
-    if (scan.model !== '') {
-      this.#isModelWanted = false;
-      attempt.noteModel(scan.model);
-    }
+    if (scan.model !== '') this.#noteModel(scan.model);
     if (scan.finishReason !== '') attempt.noteFinishReason(scan.finishReason);
     if (scan.usage !== '') attempt.noteUsage(scan.usage);
     return found;
+  }
+
+  /** Notes the first model that is no empty text. */
+  #noteModel(model: string): void {
+    if (!this.#isModelWanted || model === '') return;
+    this.#isModelWanted = false;
+    this.#context.attempt.noteModel(model);
   }
 
   /** Takes out the chunks of usage, each with its line end. */

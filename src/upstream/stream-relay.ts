@@ -6,12 +6,12 @@
 
 import { noRoom } from '../lib/byte-budget.ts';
 import type { ByteSink } from '../lib/byte-source.ts';
-import { ChunkBuffer } from '../lib/chunk-buffer.ts';
+import { ChunkBuffer, lengthOf } from '../lib/chunk-buffer.ts';
 import { GatewayError } from '../lib/errors.ts';
-import { encodeEvent, withoutMark } from '../lib/sse.ts';
+import { encodeEvent } from '../lib/sse.ts';
 import type { AttemptContext } from './attempt-context.ts';
-import { beginsJson, failureOfCompletion, noStreaming } from './completion.ts';
-import { EventInspector, type Inspection } from './event-inspector.ts';
+import { beginsJson, failureOfCompletion, noStreaming, withoutMark } from './completion.ts';
+import { EventInspector, type Inspection, NO_BYTES } from './event-inspector.ts';
 import { endAtLineFeed } from './line-feed.ts';
 import {
   emptyAnswerError,
@@ -137,6 +137,7 @@ class StreamRelay implements ByteSink {
   #take(found: Inspection): boolean {
     const seen = this.#seen;
     if (!seen) return this.#pass(found);
+    if (found.long) for (const part of found.long) seen.push(part);
     if (found.toPass.length > 0) seen.push(found.toPass);
     this.#updateReservation(seen.size);
     if (!this.#inspector.hasBegun && !this.#mayBeginEmpty(found, seen.size)) {
@@ -144,15 +145,15 @@ class StreamRelay implements ByteSink {
       return true;
     }
     const { attempt, call, services } = this.#context;
-    const bytes = seen.take();
-    const toPass = call.reply.headersSent ? withoutMark(bytes) : bytes;
+    const parts = found.long ? seen.takeParts() : [seen.take()];
+    const long = call.reply.headersSent ? withoutMark(parts) : parts;
     this.#seen = undefined;
     attempt.beginAnswer();
     services.incidents.watches.addGood(attempt);
     call.bodyReservation.dropBody();
     call.reply.beginStream(this.#upstream.status, this.#headers);
     call.reply.onRoom = () => this.#resume();
-    return this.#pass({ ...found, toPass });
+    return this.#pass({ ...found, long, toPass: NO_BYTES });
   }
 
   /** Returns whether the answer is whole, has no content, and may begin all the same. Throws if it will never begin. */
@@ -180,16 +181,18 @@ class StreamRelay implements ByteSink {
     const { reply } = this.#context.call;
     const { hasOtherLines, hasPreamble } = this.#inspector;
     if (hasOtherLines || hasPreamble || !reply.headersSent || !reply.hasRoom) return;
-    reply.write(withoutMark(seen.take()));
+    for (const part of withoutMark([seen.take()])) reply.write(part);
     this.#updateReservation(0);
   }
 
-  #pass({ toPass, error }: Inspection): boolean {
+  #pass({ long, toPass, error }: Inspection): boolean {
     const { call, deadline, onData } = this.#context;
     const { isDone, splitter } = this.#inspector;
+    const longBytes = long ? this.#writeParts(long) : 0;
     const hasRoom = call.reply.write(toPass);
-    if (toPass.length > 0) call.answerReservation.leaveQueue();
-    this.#updateReservation(toPass.length);
+    const bytes = longBytes + toPass.length;
+    if (bytes > 0) call.answerReservation.leaveQueue();
+    this.#updateReservation(bytes);
     if (error) throw error;
     if (isDone || this.#hasUpstreamEnded) {
       if (!isDone && !this.#inspector.isFinished) {
@@ -207,6 +210,12 @@ class StreamRelay implements ByteSink {
     // The time in which the client does not read counts only in part: see `#resume`.
     if (!hasRoom) deadline.suspend();
     return hasRoom;
+  }
+
+  /** Returns the length of what it has written. */
+  #writeParts(parts: readonly Buffer[]): number {
+    for (const part of parts) this.#context.call.reply.write(part);
+    return lengthOf(parts);
   }
 
   /** The client has taken what was written. */

@@ -63,10 +63,29 @@ test('a stream comes out event by event, whichever two places it is cut at', () 
 
 test('random streams come out event by event, however they are cut', () =>
   withRandom((random) => {
-    const parts = ['\n', '\r', '\r\n', 'data: x', ':c', 'id', '\n\n', 'a', EMOJI];
+    const parts = ['\n', '\r', '\r\n', 'data: x', ':c', 'id', '\n\n', 'a', EMOJI, 'a'.repeat(1030)];
     for (let round = 0; round < 2000; round += 1) {
       const text = Array.from({ length: random.integer(1, 14) }, () => random.pick(parts)).join('');
       checkSplit(cutUp(random, Buffer.from(text)));
+    }
+  }));
+
+test('a stream is taken up to the end of each event, however it is cut', () =>
+  withRandom((random) => {
+    const parts = ['\n', '\r', '\r\n', 'data: x', ':c', 'id', '\n\n', 'a'.repeat(1030)];
+    for (let round = 0; round < 2000; round += 1) {
+      const text = Array.from({ length: random.integer(1, 14) }, () => random.pick(parts)).join('');
+      const splitter = new EventSplitter();
+      let passed = '';
+      for (const piece of cutUp(random, Buffer.from(text))) {
+        for (let rest = piece; rest.length > 0;) {
+          const end = splitter.pushToEnd(rest);
+          if (end === 0) break;
+          passed += splitter.unfinished.take().toString();
+          rest = rest.subarray(end);
+        }
+      }
+      assert.equal(passed, text.slice(0, lastBoundary(text)), JSON.stringify(text));
     }
   }));
 

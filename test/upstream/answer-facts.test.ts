@@ -271,6 +271,23 @@ test('the same is read from a stream however it is cut up, with each kind of lin
     }
   }));
 
+test('the same is read from an event of more than 256 KiB however it is cut up, with each kind of line end', () =>
+  withRandom(async (random) => {
+    const usage = JSON.stringify(OPENAI).replaceAll(',', ',\ndata: ');
+    const members = ['"model":"m-1"', `"x":"${'x'.repeat(262_144)}"`, `"usage":${usage}`];
+    members.push(`"choices":${choice('"stop"')}`);
+    for (const lineEnd of ['\n', '\r\n', '\r']) {
+      for (let round = 0; round < 20; round += 1) {
+        members.push(members.shift()!);
+        const long = `: hello\nid: 1\n: x\ndata: {${members.join(',\ndata:')}}\n\n`;
+        const bytes = Buffer.from((long + DONE).replaceAll('\n', lineEnd));
+        const { text, ...facts } = await relay(cutUp(random, bytes));
+        assert.deepEqual(facts, { model: 'm-1', finishReason: 'stop', usage: READ });
+        assert.ok(bytes.toString().startsWith(text) && bytes.length - text.length < 2, lineEnd);
+      }
+    }
+  }));
+
 test('an event that is not passed on says nothing', async () => {
   const error = event('"error":{"message":"no"},"usage":{"prompt_tokens":9}', choice('"error"'));
   for (const pieces of [[TOKEN + error], [TOKEN, error]]) {
