@@ -11,7 +11,7 @@ import type { CLIENT_LIMITS } from './downstream/call.ts';
 import type { DrainOptions } from './downstream/drain.ts';
 import { createHttpServer } from './downstream/http-server.ts';
 import type { Services } from './gateway/services.ts';
-import { createGateway } from './gateway/gateway.ts';
+import { Gateway } from './gateway/gateway.ts';
 import { ModelList, type ModelListCache } from './gateway/model-list.ts';
 import { ByteBudget } from './lib/byte-budget.ts';
 import { createLogger, type LogSettings } from './lib/log.ts';
@@ -223,7 +223,7 @@ function createSnapshot(config: Config, parts: Parts, former?: Former) {
   };
   const modelList = new ModelList(all);
   const listModels: Services['listModels'] = (client) => modelList.bodyFor(client);
-  const gateway = createGateway({ ...all, listModels });
+  const gateway = new Gateway({ ...all, listModels });
   breaker.guard(providers.values());
   incidents.watch(providers.values());
   return { ...all, listModels, gateway };

@@ -32,86 +32,98 @@ const WRONG_BASE_PATHS = ['', '/v1/v1', '/v1/', '/v1/chat/completions'].flatMap(
 const WEB_ORIGIN = /^https?:/i;
 const WEB_ORIGIN_HOST = /^https?:\/\/(.*?)(?::\d+)?$/i;
 
-/** Creates the gateway: what answers and logs the calls of the public port. */
-export function createGateway(services: Services) {
-  const { config, limits, redact } = services;
-  const { server, clients } = config;
-  const accessLog = createAccessLog(services);
-  const authenticate = createAuthenticator(server.auth, clients);
-  const isOpen = !needsKey(config);
-  // With CORS pages are wanted; with keys they are no danger.
-  const checkOrigin = server.cors || !isOpen ? undefined : createOriginCheck(server);
+/** Answers and logs the calls of the public port. */
+export class Gateway {
+  readonly #services: Services;
+  readonly #accessLog: ReturnType<typeof createAccessLog>;
+  readonly #authenticate: ReturnType<typeof createAuthenticator>;
+  /** No key is needed. */
+  readonly #isOpen: boolean;
+  readonly #hasCors: boolean;
+  readonly #checkOrigin: ((call: Call) => void) | undefined;
+
+  constructor(services: Services) {
+    const { config } = services;
+    const { server, clients } = config;
+    this.#services = services;
+    this.#accessLog = createAccessLog(services);
+    this.#authenticate = createAuthenticator(server.auth, clients);
+    this.#isOpen = !needsKey(config);
+    this.#hasCors = server.cors;
+    // With CORS pages are wanted; with keys they are no danger.
+    this.#checkOrigin = server.cors || !this.#isOpen ? undefined : createOriginCheck(server);
+  }
+
+  /**
+   * Answers a call and logs it: all of its life. The checks are in this order, so that a client without a key learns and
+   * consumes nothing. Never rejects.
+   */
+  async handle(call: Call): Promise<void> {
+    const { headers, method, path, reply } = call;
+    call.onHead = this.#onHead;
+    let limiter: Limiter | undefined;
+    const isHealth = path === '/health' && ROUTES.get(path)!.includes(method);
+    try {
+      checkProtocol(call.request, isHealth);
+      this.#checkOrigin?.(call);
+      if (isHealth) {
+        await sendHealth(call);
+      } else if (this.#hasCors && method === 'OPTIONS' && isPreflight(headers)) {
+        // It carries no Authorization.
+        await reply.send(204, preflightHeaders(headers), '');
+      } else {
+        const client = this.#identify(call);
+        // It has the global limits in it; a key without a client has only those.
+        const ofClient = this.#services.limits.ofClients.get(client?.name)!;
+        let refusal = ofClient.acquireSlot();
+        if (refusal) throw refusal;
+        limiter = ofClient;
+        const taking = limiter.takeRequest();
+        // Only with a store there is something to wait for.
+        refusal = taking instanceof Promise ? await taking : taking;
+        if (refusal) throw refusal;
+        await route(call, client, this.#services);
+      }
+      await reply.closed;
+    } catch (thrown) {
+      await fail(call, thrown);
+    } finally {
+      limiter?.releaseSlot();
+      const { attempt } = call.record;
+      // A usage that came in a preamble is not charged if no answer has begun.
+      if (limiter?.countsUsage && attempt?.hasAnswer) limiter.takeTokens(attempt.usage);
+      call.release();
+      this.#accessLog.logFinished(call);
+    }
+  }
+
+  /** Logs a request that could not be parsed, and returns its answer. */
+  answerBroken(refusal: GatewayError, requestId: string, remote: string | undefined) {
+    this.#accessLog.logBroken(refusal, requestId, remote);
+    const headers = refusal.toHeaders();
+    if (this.#hasCors) addCorsHeaders(refusal.status, headers);
+    return { status: refusal.status, headers, body: refusal.toBody() };
+  }
 
   /** Returns the client whose key was sent. Throws `authentication`. */
-  const identify = (call: Call): ClientSettings | undefined => {
+  #identify(call: Call): ClientSettings | undefined {
     const { headers } = call;
-    const client = authenticate(soleHeader(call, 'authorization'));
+    const client = this.#authenticate(soleHeader(call, 'authorization'));
     call.record.client = client?.name;
     const isProxied = headers['x-forwarded-for'] !== undefined || headers.forwarded !== undefined;
     // On loopback too, a gateway without keys is open to everybody whom a proxy lets through.
-    if (isProxied && isOpen) {
-      warnOnce(services, 'a proxy sends requests, and no key is needed; set [server.auth] keys');
+    if (isProxied && this.#isOpen) {
+      const text = 'a proxy sends requests, and no key is needed; set [server.auth] keys';
+      warnOnce(this.#services, text);
     }
     return client;
-  };
+  }
 
-  const onHead: Call['onHead'] = (call, status, headers) => {
+  readonly #onHead: Call['onHead'] = (call, status, headers) => {
     const { attempt, failure } = call.record;
     // Not of a stream that a comment of `stream_keepalive` has begun: it has no provider yet.
-    if (failure || attempt?.hasAnswer) addOwnHeaders(headers, call, redact);
-    if (server.cors) addCorsHeaders(status, headers);
-  };
-
-  return {
-    /**
-     * Answers a call and logs it: all of its life. The checks are in this order, so that a client without a key learns and
-     * consumes nothing. Never rejects.
-     */
-    async handle(call: Call): Promise<void> {
-      const { headers, method, path, reply } = call;
-      call.onHead = onHead;
-      let limiter: Limiter | undefined;
-      const isHealth = path === '/health' && ROUTES.get(path)!.includes(method);
-      try {
-        checkProtocol(call.request, isHealth);
-        checkOrigin?.(call);
-        if (isHealth) {
-          await sendHealth(call);
-        } else if (server.cors && method === 'OPTIONS' && isPreflight(headers)) {
-          // It carries no Authorization.
-          await reply.send(204, preflightHeaders(headers), '');
-        } else {
-          const client = identify(call);
-          // It has the global limits in it; a key without a client has only those.
-          const ofClient = limits.ofClients.get(client?.name)!;
-          let refusal = ofClient.acquireSlot();
-          if (refusal) throw refusal;
-          limiter = ofClient;
-          const taking = limiter.takeRequest();
-          // Only with a store there is something to wait for.
-          refusal = taking instanceof Promise ? await taking : taking;
-          if (refusal) throw refusal;
-          await route(call, client, services);
-        }
-        await reply.closed;
-      } catch (thrown) {
-        await fail(call, thrown);
-      } finally {
-        limiter?.releaseSlot();
-        const { attempt } = call.record;
-        // A usage that came in a preamble is not charged if no answer has begun.
-        if (limiter?.countsUsage && attempt?.hasAnswer) limiter.takeTokens(attempt.usage);
-        call.release();
-        accessLog.logFinished(call);
-      }
-    },
-    /** Logs a request that could not be parsed, and returns its answer. */
-    answerBroken(refusal: GatewayError, requestId: string, remote: string | undefined) {
-      accessLog.logBroken(refusal, requestId, remote);
-      const headers = refusal.toHeaders();
-      if (server.cors) addCorsHeaders(refusal.status, headers);
-      return { status: refusal.status, headers, body: refusal.toBody() };
-    },
+    if (failure || attempt?.hasAnswer) addOwnHeaders(headers, call, this.#services.redact);
+    if (this.#hasCors) addCorsHeaders(status, headers);
   };
 }
 
@@ -199,12 +211,14 @@ function createOriginCheck({ host, trustedProxies }: Config['server']): (call: C
     const originHost = WEB_ORIGIN_HOST.exec(origin)?.[1] ?? '';
     if (WEB_ORIGIN.test(origin) && !isLoopback(originHost)) {
       throw invalidRequest(
-        'Origin must be a page on this machine, unless [server.auth] keys, [clients] or [server] cors is set',
+        'Origin must be a page on this machine, ' +
+          'unless [server.auth] keys, [clients] or [server] cors is set',
       );
     }
     if (isLocal && !isOwnHost(headers.host, host)) {
       throw invalidRequest(
-        'Host must be an address, localhost or [server] host, unless [server.auth] keys, [clients] or [server] trusted_proxies is set',
+        'Host must be an address, localhost or [server] host, ' +
+          'unless [server.auth] keys, [clients] or [server] trusted_proxies is set',
       );
     }
   };
