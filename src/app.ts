@@ -1,7 +1,7 @@
 /** The one place that builds the gateway: the parts that outlive reloads, a snapshot of the settings, the admin listener. */
 
 import { createAdmin, type Admin } from './admin/admin.ts';
-import { oldestAgesMs } from './admin/figures.ts';
+import { oldestAgesMs, type Figures } from './admin/figures.ts';
 import type { AdminView } from './admin/view.ts';
 import { warningsOf } from './cli/startup-report.ts';
 import { formatText } from './cli/text-log.ts';
@@ -45,111 +45,145 @@ const OUTSIDE = {
     new Connection(settings, events),
 };
 
-export type Service = ReturnType<typeof createService>;
+/** The gateway and its admin listener. Nothing listens or connects before it is told to. */
+export class Service {
+  readonly logger: Parts['logger'];
+  readonly redact: Parts['redact'];
+  readonly budget: Parts['budget'];
+  readonly transport: Parts['transport'];
+  /** The store of the rate limits, if they are shared with other gateways. */
+  readonly store: Parts['store'];
+  /** The listener of the public port. */
+  readonly server: ReturnType<typeof createHttpServer>;
+  readonly figures: Figures;
+  readonly #runtime: Runtime;
+  readonly #parts: Parts;
+  readonly #admin: Admin | undefined;
+  #snapshot: Snapshot;
+  #lastReload = { isGood: true, succeededAtMs: Date.now() };
 
-/** Builds the gateway and its admin listener. Nothing listens or connects yet. */
-export function createService(initial: Config, runtime: Runtime, outside = OUTSIDE) {
-  const { admin: settings } = initial;
-  let lastReload = { isGood: true, succeededAtMs: Date.now() };
-  const observe: RequestObserver = (request) => admin?.view.observe(request);
-  const onModels: AdminView['onModels'] = (...models) => admin?.view.onModels(...models);
-  const parts = {
-    ...createParts(initial, runtime, outside),
-    observe: settings && observe,
-    onModels: settings && onModels,
-  };
-  const { breaker, budget, incidents, logger, redact, store, transport } = parts;
-  let snapshot = createSnapshot(initial, parts);
-  const limits = runtime.clientLimits;
-  const server = createHttpServer({ handler: snapshot.gateway, limits, budget });
-  const figures = {
-    isListening: () => server.port !== 0,
-    isDraining: () => server.isDraining,
-    inFlight: () => server.counts.inFlight,
-    inFlightOf: (section: string) => snapshot.limits.state.used.get(section)?.inFlight ?? 0,
-    usedOf: (client: string) => snapshot.limits.ofClients.get(client)?.usedOfBuckets() ?? [],
-    oldestAgesMs: () => oldestAgesMs(server.calls()),
-    keyPools: () => snapshot.keyPools,
-    isModelListUp: (id: string) => parts.modelLists.get(snapshot.providers.get(id)!)?.isUp,
-    openStreams: () => server.counts.openStreams,
-    bufferedBytes: () => budget.reservedBytes,
-    droppedLogLines: () => runtime.droppedLogLines?.() ?? 0,
-    incidents: () => incidents,
-    connections: () => transport.connectionFigures,
-    store: () => store?.state,
-    circuits: () => breaker.report(redact),
-    lastReload: () => lastReload,
-    warnings: () => warningsOf(snapshot.config),
-    listModels: () => learnModels(),
-  };
-  const config = () => snapshot.config;
-  const admin: Admin | undefined =
-    settings && createAdmin(config, settings, figures, { logger, redact, limits });
-  admin?.view.onConfig(initial);
-  const learnModels = () => void (admin && snapshot.listModels());
-
-  /** Uses these settings for all requests that begin from now on. If it throws, nothing changes. */
-  function use(next: Config): void {
-    snapshot = createSnapshot(next, parts, snapshot);
-    server.setHandler(snapshot.gateway);
-    redact.add(next.secrets);
-    logger.configure(logSettingsOf(next, runtime));
-    budget.limits = next.server;
+  constructor(initial: Config, runtime: Runtime, outside = OUTSIDE) {
+    const { admin } = initial;
+    const observe: RequestObserver = (request) => this.#admin?.view.observe(request);
+    const onModels: AdminView['onModels'] = (...models) => this.#admin?.view.onModels(...models);
+    this.#runtime = runtime;
+    this.#parts = {
+      ...createParts(initial, runtime, outside),
+      observe: admin && observe,
+      onModels: admin && onModels,
+    };
+    const { budget, logger, redact, store, transport } = this.#parts;
+    this.logger = logger;
+    this.redact = redact;
+    this.budget = budget;
+    this.transport = transport;
+    this.store = store;
+    this.#snapshot = createSnapshot(initial, this.#parts);
+    const limits = runtime.clientLimits;
+    this.server = createHttpServer({ handler: this.#snapshot.gateway, limits, budget });
+    this.figures = this.#createFigures();
+    const config = () => this.config;
+    this.#admin = admin && createAdmin(config, admin, this.figures, { logger, redact, limits });
+    this.#admin?.view.onConfig(initial);
   }
 
-  return {
-    ...parts,
-    /** The listener of the public port. */
-    server,
-    admin: admin?.server,
-    figures,
-    get config() {
-      return snapshot.config;
-    },
-    /** Asks the providers for their lists of models: metrics name only models that are known. */
-    learnModels,
-    /** Drains the public port. Resolves with the counts of the requests that have ended since it began. */
-    async drain(options: DrainOptions) {
-      const { finished, cancelled } = { ...server.counts };
-      await server.drain(options);
-      const { counts } = server;
-      return { finished: counts.finished - finished, cut: counts.cancelled - cancelled };
-    },
-    /**
-     * Uses the settings that `read` returns for all requests that begin from now on; those in flight keep theirs. If it
-     * throws, nothing changes. Both are logged. In a drain it does nothing.
-     */
-    reload(read: () => Config): void {
-      if (server.isDraining) return logger.log('warn', 'reload ignored', { cause: 'draining' });
-      const known = warningsOf(config());
-      let changes: ReturnType<typeof compareSettings>;
-      try {
-        changes = compareSettings(config(), read());
-        use(changes.config);
-      } catch (failure) {
-        const { message, stack } = failure as Error;
-        const { problems } = failure instanceof ConfigError ? failure : { problems: [message] };
-        const more = problems.length > 1 ? `, and ${problems.length - 1} more` : '';
-        incidents.set('reload', problems[0] + more);
-        lastReload = { ...lastReload, isGood: false };
-        // The stack of a bug is for the log alone.
-        const causes = failure instanceof ConfigError ? problems : [stack];
-        for (const cause of causes) logger.log('error', 'reload failed', { cause });
-        return;
-      }
-      lastReload = { isGood: true, succeededAtMs: Date.now() };
-      incidents.set('reload', undefined);
-      admin?.view.onConfig(changes.config);
-      learnModels();
-      const { changed, needRestart } = changes;
-      logger.log('info', 'reloaded', changed.length > 0 ? { changed } : {});
-      if (needRestart.length > 0) logger.log('warn', 'restart needed', { settings: needRestart });
-      for (const cause of warningsOf(changes.config)) {
-        if (!known.includes(cause)) logger.log('warn', 'settings warning', { cause });
-      }
-    },
-  };
+  /** The settings in use. */
+  get config(): Config {
+    return this.#snapshot.config;
+  }
+
+  /** The listener of `[admin]`, if it has a port. */
+  get admin() {
+    return this.#admin?.server;
+  }
+
+  /** Asks the providers for their lists of models: metrics name only models that are known. */
+  learnModels(): void {
+    if (this.#admin) void this.#snapshot.listModels();
+  }
+
+  /** Drains the public port. Resolves with the counts of the requests that have ended since it began. */
+  async drain(options: DrainOptions): Promise<{ finished: number; cut: number }> {
+    const { finished, cancelled } = { ...this.server.counts };
+    await this.server.drain(options);
+    const { counts } = this.server;
+    return { finished: counts.finished - finished, cut: counts.cancelled - cancelled };
+  }
+
+  /**
+   * Uses the settings that `read` returns for all requests that begin from now on; those in flight keep theirs. If it
+   * throws, nothing changes. Both are logged. In a drain it does nothing.
+   */
+  reload(read: () => Config): void {
+    const { logger } = this;
+    if (this.server.isDraining) return logger.log('warn', 'reload ignored', { cause: 'draining' });
+    const known = warningsOf(this.config);
+    let changes: ReturnType<typeof compareSettings>;
+    try {
+      changes = compareSettings(this.config, read());
+      this.#use(changes.config);
+    } catch (failure) {
+      return this.#onReloadFailed(failure as Error);
+    }
+    this.#lastReload = { isGood: true, succeededAtMs: Date.now() };
+    this.#parts.incidents.set('reload', undefined);
+    this.#admin?.view.onConfig(changes.config);
+    this.learnModels();
+    const { changed, needRestart } = changes;
+    logger.log('info', 'reloaded', changed.length > 0 ? { changed } : {});
+    if (needRestart.length > 0) logger.log('warn', 'restart needed', { settings: needRestart });
+    for (const cause of warningsOf(changes.config)) {
+      if (!known.includes(cause)) logger.log('warn', 'settings warning', { cause });
+    }
+  }
+
+  /** Uses these settings for all requests that begin from now on. If it throws, nothing changes. */
+  #use(next: Config): void {
+    this.#snapshot = createSnapshot(next, this.#parts, this.#snapshot);
+    this.server.setHandler(this.#snapshot.gateway);
+    this.redact.add(next.secrets);
+    this.logger.configure(logSettingsOf(next, this.#runtime));
+    this.budget.limits = next.server;
+  }
+
+  #onReloadFailed(failure: Error): void {
+    const { message, stack } = failure;
+    const { problems } = failure instanceof ConfigError ? failure : { problems: [message] };
+    const more = problems.length > 1 ? `, and ${problems.length - 1} more` : '';
+    this.#parts.incidents.set('reload', problems[0] + more);
+    this.#lastReload = { ...this.#lastReload, isGood: false };
+    // The stack of a bug is for the log alone.
+    const causes = failure instanceof ConfigError ? problems : [stack];
+    for (const cause of causes) this.logger.log('error', 'reload failed', { cause });
+  }
+
+  #createFigures(): Figures {
+    const { breaker, budget, incidents, modelLists, redact, store, transport } = this.#parts;
+    const { server } = this;
+    return {
+      isListening: () => server.port !== 0,
+      isDraining: () => server.isDraining,
+      inFlight: () => server.counts.inFlight,
+      inFlightOf: (section) => this.#snapshot.limits.state.used.get(section)?.inFlight ?? 0,
+      usedOf: (client) => this.#snapshot.limits.ofClients.get(client)?.usedOfBuckets() ?? [],
+      oldestAgesMs: () => oldestAgesMs(server.calls()),
+      keyPools: () => this.#snapshot.keyPools,
+      isModelListUp: (id) => modelLists.get(this.#snapshot.providers.get(id)!)?.isUp,
+      openStreams: () => server.counts.openStreams,
+      bufferedBytes: () => budget.reservedBytes,
+      droppedLogLines: () => this.#runtime.droppedLogLines?.() ?? 0,
+      incidents: () => incidents,
+      connections: () => transport.connectionFigures,
+      store: () => store?.state,
+      circuits: () => breaker.report(redact),
+      lastReload: () => this.#lastReload,
+      warnings: () => warningsOf(this.config),
+      listModels: () => this.learnModels(),
+    };
+  }
 }
+
+type Snapshot = ReturnType<typeof createSnapshot>;
 
 interface Parts extends ReturnType<typeof createParts> {
   readonly observe: RequestObserver | undefined;

@@ -4,7 +4,7 @@
 import { setDefaultAutoSelectFamilyAttemptTimeout } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { createService, type Service } from './app.ts';
+import { Service } from './app.ts';
 import { runCheck } from './check.ts';
 import { EXIT, HELP, parseCommandLine, UsageError, type CommandLine } from './cli/command-line.ts';
 import { startDemo } from './cli/demo.ts';
@@ -68,7 +68,7 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
   const writer = new LineWriter(process.stdout, (lines) => {
     service.logger.log('warn', 'log lines were dropped', { lines });
   });
-  const service: Service = createService(config, {
+  const service: Service = new Service(config, {
     writeLog: writer.write,
     droppedLogLines: () => writer.droppedLines,
     isTerminal: process.stdout.isTTY,

@@ -17,7 +17,7 @@ import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
 import { GatewayError } from '../../src/lib/errors.ts';
 import { TransportError, upstreamFailure } from '../../src/upstream/network-error.ts';
 import { relayStream } from '../../src/upstream/stream-relay.ts';
-import { createService } from '../../src/app.ts';
+import { Service } from '../../src/app.ts';
 import { bodyOf } from '../support/byte-source.ts';
 import { parseChatRequest } from '../support/chat-request.ts';
 import { assertErrorObject, assertStreamEnd, isDoneMark } from '../support/documented.ts';
@@ -234,11 +234,12 @@ function startable(toml: string): 'accepted' | 'refused' {
     }
     return 'refused';
   }
-  createService(config, {
+  const service = new Service(config, {
     writeLog: () => {},
     isTerminal: false,
     clientLimits: CLIENT_LIMITS,
   });
+  assert.equal(service.config, config);
   return 'accepted';
 }
 

@@ -5,7 +5,7 @@ import type { TestContext } from 'node:test';
 
 import { loadConfig, type Config } from '../../src/config/config.ts';
 import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
-import { createService } from '../../src/app.ts';
+import { Service } from '../../src/app.ts';
 import { readAnswer } from './answer.ts';
 import { watchGateway } from './leftovers.ts';
 import { FAILED_STREAM_MS } from './clock.ts';
@@ -93,7 +93,7 @@ export async function startGateway(
   const config = load(toml);
   const limits = { ...CLIENT_LIMITS, failedStreamMs: FAILED_STREAM_MS, ...clientLimits };
   let watched: ReturnType<typeof watchGateway> | undefined;
-  const service = createService(config, {
+  const service = new Service(config, {
     writeLog(lines) {
       const each = lines.split(/(?<=\n)/);
       log.push(...each);

@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import { loadConfig } from '../../src/config/config.ts';
 import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
-import { createService } from '../../src/app.ts';
+import { Service } from '../../src/app.ts';
 import { tcpSocketsOf } from './process.ts';
 import { TRANSPORT_ENV } from './transport.ts';
 
@@ -29,7 +29,7 @@ const load = (more = '') =>
     env: TRANSPORT_ENV,
   });
 const config = load();
-const service = createService(config, {
+const service = new Service(config, {
   writeLog(text) {
     const errors = text.split('\n').filter((line) => line.includes('"level":"error"'));
     internalErrors += errors.length;

@@ -2,7 +2,7 @@
 
 import type { Server } from 'node:http';
 
-import { createService, type Service } from '../../src/app.ts';
+import { Service } from '../../src/app.ts';
 import { loadConfig } from '../../src/config/config.ts';
 import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
 import { GatewayError } from '../../src/lib/errors.ts';
@@ -61,7 +61,7 @@ function run(plan: Plan): History {
     const runtime = { writeLog, isTerminal: false, clientLimits: CLIENT_LIMITS };
     const transport = createProviders(clock, plan, history);
     const store = new Store(clock, random, history);
-    const service = createService(load(plan.settings), runtime, {
+    const service = new Service(load(plan.settings), runtime, {
       createTransport: () => transport,
       openStore: (_, options) => store.connect(options),
     });
