@@ -58,7 +58,8 @@ export class ClientReply {
     // IncomingMessage emits 'close' once its body is consumed; only the response's 'close' means a disconnect.
     this.closed = new Promise((resolve) => {
       this.#resolveClosed = resolve;
-      response.on('close', () => {
+      // Not `on`: a response that has waited is old for V8, and keeps what its listeners refer to until the next full collection.
+      response.once('close', () => {
         clearInterval(this.#keepAlive);
         // On Node 20 writableFinished is also true if the socket died with data still buffered.
         const isWhole = response.writableFinished && !response.req.socket.destroyed;

@@ -261,6 +261,21 @@ test('a call that ends without an answer closes its connection', async (t) => {
   assert.deepEqual([isClosed, text], [true, '']);
 });
 
+test('a response that has closed refers to its call no more', async (t) => {
+  const counts: number[] = [];
+  const port = await startHttpServer(t, async ({ reply, response }) => {
+    counts.push(response.listenerCount('close'));
+    await reply.send(200, {}, 'x');
+    await reply.closed;
+    counts.push(response.listenerCount('close'));
+  });
+  const { socket, text } = openRaw(t, port);
+  socket.write(HEALTH + HEALTH);
+  await eventually(() => statusesOf(text()).length === 2, 'both answers');
+  await eventually(() => counts.length === 4, 'both have closed');
+  assert.deepEqual(counts, [1, 0, 1, 0]);
+});
+
 test('a request behind an answer that said Connection: close does not begin', async (t) => {
   const { opened, open } = createGate();
   let calls = 0;
