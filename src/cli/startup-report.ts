@@ -101,7 +101,8 @@ export function demoInstructions(host: string, port: number): string {
   const curl = (flags: string, more: object) => {
     const messages = [{ role: 'user', content: 'Hello, gateway!' }];
     const body = JSON.stringify({ model: 'demo/echo', ...more, messages });
-    return `  curl ${flags} ${url} -H 'Authorization: Bearer any-token' -H 'Content-Type: application/json' -d '${body}'\n\n`;
+    const headers = "-H 'Authorization: Bearer any-token' -H 'Content-Type: application/json'";
+    return `  curl ${flags} ${url} ${headers} -d '${body}'\n\n`;
   };
   return `\nTry it:\n\n${curl('-s', {})}${curl('-sN', { stream: true })}`;
 }

@@ -16,7 +16,8 @@ const MAX_NAME_CHARACTERS = 64;
 /** Hop-by-hop headers (RFC 9110 7.6.1), what frames the message, and what the gateway sets itself. */
 const REFUSED = new Set(
   [
-    'connection keep-alive proxy-authorization proxy-connection te trailer transfer-encoding upgrade',
+    'connection keep-alive proxy-authorization proxy-connection',
+    'te trailer transfer-encoding upgrade',
     'host content-length content-encoding expect',
     'authorization content-type accept accept-encoding x-request-id traceparent tracestate',
   ].flatMap((names) => names.split(' ')),
@@ -25,9 +26,9 @@ const REFUSED = new Set(
 /** In addition, of the headers that are passed on: credentials, and what the gateway sets itself in either direction. */
 const NEVER_PASSED = new RegExp(
   '^(?:access-control|content|proxy)-|^(?:(?:set-)?cookie2?|(?:x-(?:goog-)?)?api-key|user-agent|' +
-    'sec-fetch-mode|x-gateway-(?:provider|tries)|x-upstream-request-id|server-timing|retry-after(?:-ms)?|' +
-    'x-should-retry|www-authenticate|allow|vary|date|cache-control|x-accel-buffering|' +
-    'x-content-type-options)$',
+    'sec-fetch-mode|x-gateway-(?:provider|tries)|x-upstream-request-id|server-timing|' +
+    'retry-after(?:-ms)?|x-should-retry|www-authenticate|allow|vary|date|cache-control|' +
+    'x-accel-buffering|x-content-type-options)$',
 );
 
 /** A provider that is enabled and has a key. */

@@ -18,7 +18,8 @@ const STORE_URL = new RegExp(
     '(?:\\[([\\dA-Fa-f:.]+)\\]|([\\w.-]+))(?::(\\d{1,5}))?(?:/(\\d{0,9}))?$',
 );
 const EXPECTED_URL =
-  'expected redis:// or rediss://, then [user:password@]host[:port][/database], with user and password percent-encoded: "@" is %40, "/" is %2F';
+  'expected redis:// or rediss://, then [user:password@]host[:port][/database], ' +
+  'with user and password percent-encoded: "@" is %40, "/" is %2F';
 
 /** Returns the limits. `known` are the ids of all providers. */
 export function readRateLimit(values: SettingValues, known: readonly string[]) {

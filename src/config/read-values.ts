@@ -59,7 +59,8 @@ const PROXY_NODE = { major: 22, minor: 21 };
 
 const REMOVED = new Set(['server.workers', 'GATEWAY_WORKERS']);
 const REMOVED_HINT =
-  'was removed; use several processes at one port, with [server] reuse_port = true (docs/deployment.md)';
+  'was removed; use several processes at one port, ' +
+  'with [server] reuse_port = true (docs/deployment.md)';
 
 const ROWS: Readonly<Record<string, Rows>> = SETTINGS;
 
@@ -159,7 +160,8 @@ class ValueReader {
     const seconds = Number(value);
     if (seconds <= HOUR_SECONDS || seconds % 1000 !== 0) return;
     const hours = (seconds / HOUR_SECONDS).toFixed(1);
-    const text = `${seconds} seconds are ${hours} hours; if milliseconds are meant, write ${seconds / 1000}`;
+    const remedy = `if milliseconds are meant, write ${seconds / 1000}`;
+    const text = `${seconds} seconds are ${hours} hours; ${remedy}`;
     this.values.warning(name, text);
   }
 

@@ -2,8 +2,8 @@
 
 import { BlockList, isIP } from 'node:net';
 
-const LOOPBACK_HOST =
-  /^(?:(?:[\w-]+\.)*localhost|127(?:\.\d{1,3}){0,3}|\[?(?:::1|::ffff:127(?:\.\d{1,3}){3}|0:0:0:0:0:0:0:1)\]?)$/i;
+const LOOPBACK_NAME = /^(?:(?:[\w-]+\.)*localhost|127(?:\.\d{1,3}){0,3})$/i;
+const LOOPBACK_IPV6 = /^\[?(?:::1|::ffff:127(?:\.\d{1,3}){3}|0:0:0:0:0:0:0:1)\]?$/i;
 
 /**
  * This host (RFC 1122 3.2.1.3), the link (RFC 3927, RFC 4291), private networks (RFC 1918, RFC 4193)
@@ -23,7 +23,7 @@ const PRIVATE_NAME = /^[^.]+$|\.(?:local|internal)$/i;
 
 /** Returns true if `host`, a name or an address as in settings or URLs, is a loopback one (RFC 6761 6.3, RFC 6890). */
 export function isLoopback(host: string): boolean {
-  return LOOPBACK_HOST.test(host);
+  return LOOPBACK_NAME.test(host) || LOOPBACK_IPV6.test(host);
 }
 
 /** Returns a host without the brackets that an IPv6 address has in URLs. */

@@ -33,8 +33,16 @@ export const NO_BYTES = Buffer.alloc(0);
  * Members up to their values, signs of an error or of the end, and comments, also behind a byte order mark, to step over them. JSON escapes quotes inside
  * strings, so a word in quotes is a whole name or a whole value.
  */
-const SIGNS =
-  /"(?:errors?"|(index|model|finish_reason|usage)"[ \t]*:[ \t]*)|\[D|^(?:event|error):|^(?:\u00ef\u00bb\u00bf)?(:).*/gm;
+const SIGNS = new RegExp(
+  [
+    /"(?:errors?"|(index|model|finish_reason|usage)"[ \t]*:[ \t]*)/,
+    /\[D|^(?:event|error):/,
+    /^(?:\u00ef\u00bb\u00bf)?(:).*/,
+  ]
+    .map(({ source }) => source)
+    .join('|'),
+  'gm',
+);
 /** Of some providers with spaces around it. */
 const DONE_MARK = /^[ \t]*\[DONE\][ \t]*$/;
 const FIELDS = ['data', 'event', 'id', 'retry', 'error'];

@@ -14,7 +14,8 @@ const TESTED_MAJORS = new Set(['6', '7', '8']);
 
 const FETCH_LIMITATIONS = [
   'fetch ends requests to providers that are silent for 300 s, whatever timeout says',
-  'fetch does not tell whether a connection was reused: a request on one that the provider had closed is not repeated',
+  'fetch does not tell whether a connection was reused: ' +
+    'a request on one that the provider had closed is not repeated',
 ];
 
 export type Transport = ReturnType<typeof createTransport>;
