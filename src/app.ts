@@ -29,7 +29,7 @@ import { createTransport } from './upstream/transport.ts';
 /** While something fails. */
 const JUDGED_EVERY_MS = 1000;
 
-export interface Runtime {
+interface Runtime {
   readonly writeLog: (line: string) => void;
   /** Log lines that were not written, since the start. */
   readonly droppedLogLines?: () => number;

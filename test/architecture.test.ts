@@ -57,6 +57,52 @@ test('a folder of src imports only from the folders that it may, types included'
   }
 });
 
+/** Names in braces, without `type` and the names that they are given where they are imported. */
+function namesIn(list: string): string[] {
+  const names = list.split(',').map((item) => item.trim().replace(/^type /, ''));
+  return names.filter((name) => name !== '').map((name) => name.split(/ as |: /)[0]!);
+}
+
+/** Returns the names that a file exports. */
+function exportsOf(text: string): string[] {
+  const declared = text.matchAll(
+    /^export (?:async )?(?:function\*?|class|const|let|type|interface|enum) (\w+)/gm,
+  );
+  const listed = text.matchAll(/^export (?:type )?\{([^}]*)\}/gm);
+  return [
+    ...[...declared].map(([, name = '']) => name),
+    ...[...listed].flatMap(([, list = '']) => namesIn(list)),
+  ];
+}
+
+/** Returns what a file imports from others of the repository, each as `path name`. Tests import scripts of the page with `import()`. */
+function importedNames(name: string, text: string): string[] {
+  const statements = text.matchAll(/^(?:im|ex)port (?:type )?\{([^}]*)\} from '(\.[^']+)'/gm);
+  const calls = text.matchAll(/\{([^}]*)\} = \(?await import\(join\(ROOT, '([^']+)'\)/g);
+  const found = [
+    ...[...statements].map(([, list = '', path = '']) => [list, join(dirname(name), path)]),
+    ...[...calls].map(([, list = '', path = '']) => [list, path]),
+  ] as const;
+  return found.flatMap(([list = '', path = '']) => namesIn(list).map((one) => `${path} ${one}`));
+}
+
+test('each export of src is imported, by a test at least', () => {
+  const importers = ['src', 'test', 'scripts', 'bench'].flatMap((folder) =>
+    readdirSync(join(ROOT, folder), { recursive: true, encoding: 'utf8' })
+      .filter((path) => /\.(?:[jt]s|mjs)$/.test(path) && !path.includes('node_modules'))
+      .map((path) => `${folder}/${path}`),
+  );
+  const imported = new Set(importers.flatMap((path) => importedNames(path, read(path))));
+  // `#page-files` is one of two files.
+  const checked = sources.filter(({ name }) => !/^admin\/page\/\w+-files\./.test(name));
+  const unused = checked.flatMap(({ name, text }) =>
+    exportsOf(text)
+      .map((one) => `src/${name} ${one}`)
+      .filter((one) => !imported.has(one)),
+  );
+  assert.deepEqual(unused, []);
+});
+
 test('only src/app.ts imports the admin listener', () => {
   const importers = sources
     .filter(({ name, text }) => importsOf(name, text).includes('admin/admin.ts'))

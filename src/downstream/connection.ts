@@ -26,7 +26,7 @@ const MIN_BYTES_PER_SECOND = 1024;
 const ENDED_EARLY = 'HPE_INVALID_EOF_STATE';
 
 /** Requests of one listener: those that have begun and are not over, and what became of the others since the start. */
-export interface RequestCounts {
+interface RequestCounts {
   inFlight: number;
   finished: number;
   /** Requests that were cancelled at the deadline of a drain. */

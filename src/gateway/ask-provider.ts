@@ -19,7 +19,7 @@ const FIRST_BACKOFF_MS = 500;
 const MAX_BACKOFF_MS = 8000;
 
 /** One request on its way through the candidates. */
-export interface Asking {
+interface Asking {
   readonly call: Call;
   readonly chat: ChatRequest;
   /** The first of the candidates. */

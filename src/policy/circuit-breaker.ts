@@ -20,7 +20,7 @@ const MAX_CIRCUITS = 1000;
 const MAX_MODEL_CHARACTERS = 256;
 
 /** `open`: skip the provider. `half-open`: one request may probe it. */
-export type CircuitState = 'closed' | 'open' | 'half-open';
+type CircuitState = 'closed' | 'open' | 'half-open';
 
 /** The request that tests a half-open circuit. */
 export interface Probe {

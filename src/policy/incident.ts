@@ -20,7 +20,7 @@ const CUT = /cut off|closed|ended before/;
 /** `ECONNREFUSED: connect ECONNREFUSED 10.0.4.21:8000`, which says the code twice. */
 const CODE_TWICE = /^(\w+): \w+ (?=\1)/;
 
-export interface Cause {
+interface Cause {
   readonly text: string | undefined;
   /** The position of the provider's key, from 1. */
   readonly key?: number | undefined;

@@ -19,7 +19,7 @@ const MAX_LIMITED_SECONDS = 3600;
 export const isKeyStatus = (status: number) => KEY_STATUSES.includes(status);
 
 /** The latest one of a key, `ms` long, which may be over. */
-export interface Cooldown {
+interface Cooldown {
   readonly ms: number;
   /** On the clock of `performance.now()`. */
   readonly untilMs: number;
