@@ -19,46 +19,10 @@ export function createHttpServer(
   const { limits } = options;
   const counts = { inFlight: 0, finished: 0, cancelled: 0, openStreams: 0 };
   const state: ListenerState = { ...options, counts, isDraining: false, cancelReason: undefined };
-  const connections = new Map<Duplex, Connection>();
+  const server = createNodeServer(limits);
+  const connections = connectionsOf(server, state);
   const checking: NodeJS.Timeout[] = [];
   const forceClose = new AbortController();
-
-  const server = createServer({
-    maxHeaderSize: MAX_HEADER_BYTES,
-    headersTimeout: limits.headersMs,
-    // `checkUpload` limits bodies: node:http would count the time in which a pipelined request waits.
-    requestTimeout: 0,
-    keepAliveTimeout: KEEP_ALIVE_MS,
-    connectionsCheckingInterval: Math.min(2000, limits.headersMs / 4),
-    // Node's own refusal has no body; `checkProtocol` asks for the header too.
-    requireHostHeader: false,
-  });
-  // No limit: Node 20 silently drops the headers beyond it. `checkProtocol` counts them.
-  server.maxHeadersCount = 0;
-  // Otherwise node:http ends the connection before answers that wait for their turn. `Connection` ends it.
-  (server as Server & { httpAllowHalfOpen: boolean }).httpAllowHalfOpen = true;
-  server.on('connection', (socket) => {
-    const connection = new Connection(socket, state);
-    connections.set(socket, connection);
-    socket.once('close', () => {
-      connection.dropWaiting();
-      connections.delete(socket);
-    });
-  });
-  const receive = (request: IncomingMessage, response: ServerResponse, awaitsContinue = false) =>
-    connections.get(request.socket)?.receive(request, response, awaitsContinue);
-  server.on('request', receive);
-  server.on('checkContinue', (request, response) => receive(request, response, true));
-  server.on('checkExpectation', receive);
-  server.on('clientError', ({ code }: NodeJS.ErrnoException, socket) =>
-    connections.get(socket)?.refuse(code),
-  );
-  // No tunnels. node:http has detached the socket, and earlier requests may still wait for their answers.
-  server.on('connect', (_, socket) => {
-    socket.on('error', () => {});
-    socket.on('end', () => socket.destroy());
-    connections.get(socket)?.refuse(undefined);
-  });
 
   return {
     /**
@@ -98,4 +62,51 @@ export function createHttpServer(
       return (server.address() as AddressInfo | null)?.port ?? 0;
     },
   };
+}
+
+/** Creates Node's server, with the limits on heads. `Connection` limits bodies and answers. */
+function createNodeServer(limits: ListenerState['limits']): Server {
+  const server = createServer({
+    maxHeaderSize: MAX_HEADER_BYTES,
+    headersTimeout: limits.headersMs,
+    // `checkUpload` limits bodies: node:http would count the time in which a pipelined request waits.
+    requestTimeout: 0,
+    keepAliveTimeout: KEEP_ALIVE_MS,
+    connectionsCheckingInterval: Math.min(2000, limits.headersMs / 4),
+    // Node's own refusal has no body; `checkProtocol` asks for the header too.
+    requireHostHeader: false,
+  });
+  // No limit: Node 20 silently drops the headers beyond it. `checkProtocol` counts them.
+  server.maxHeadersCount = 0;
+  // Otherwise node:http ends the connection before answers that wait for their turn. `Connection` ends it.
+  (server as Server & { httpAllowHalfOpen: boolean }).httpAllowHalfOpen = true;
+  return server;
+}
+
+/** Makes a `Connection` of each socket that the server accepts, and hands it its requests. Returns those that are open. */
+function connectionsOf(server: Server, state: ListenerState): ReadonlyMap<Duplex, Connection> {
+  const connections = new Map<Duplex, Connection>();
+  server.on('connection', (socket) => {
+    const connection = new Connection(socket, state);
+    connections.set(socket, connection);
+    socket.once('close', () => {
+      connection.dropWaiting();
+      connections.delete(socket);
+    });
+  });
+  const receive = (request: IncomingMessage, response: ServerResponse, awaitsContinue = false) =>
+    connections.get(request.socket)?.receive(request, response, awaitsContinue);
+  server.on('request', receive);
+  server.on('checkContinue', (request, response) => receive(request, response, true));
+  server.on('checkExpectation', receive);
+  server.on('clientError', ({ code }: NodeJS.ErrnoException, socket) =>
+    connections.get(socket)?.refuse(code),
+  );
+  // No tunnels. node:http has detached the socket, and earlier requests may still wait for their answers.
+  server.on('connect', (_, socket) => {
+    socket.on('error', () => {});
+    socket.on('end', () => socket.destroy());
+    connections.get(socket)?.refuse(undefined);
+  });
+  return connections;
 }
