@@ -132,8 +132,11 @@ export class Connection {
     if (this.#waiting.length > MAX_RECEIVED_REQUESTS) return this.#closeFlooded();
     if (this.#cutTimer) return discardBody(request);
     this.#limitQueue();
-    // node:http announces a request before it has parsed the rest of the read, which has the body or a part of it.
-    process.nextTick(() => this.#reserveBody(received));
+    // node:http announces a request before it has parsed its body. A request without a body is complete by the next tick, and
+    // a short body by the next turn.
+    process.nextTick(() => {
+      if (!request.complete) setImmediate(() => this.#reserveBody(received));
+    });
   }
 
   /** Counts what node:http reads of the body of a request that waits. Without room for that the body is discarded. */

@@ -168,6 +168,7 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
 });
 
 const SMALL_BUDGET = `max_buffered_bytes = ${MIB}\n`;
+const LENGTH_HEADER = /content-length: \d+\r\n/;
 /** One read of a socket has all of it. */
 const LONG_CHAT = rawChat(chatBody({ padding: 'x'.repeat(60_000) }));
 
@@ -191,6 +192,23 @@ test('bodies of waiting requests that do not fit into max_buffered_bytes are dro
   assert.deepEqual([...new Set(statuses().map(([first]) => first))], [200]);
   assert.deepEqual(new Set(statuses().flat()), new Set([200, 429]));
   await eventually(() => gateway.reservedBytes() === 0, 'nothing is reserved');
+});
+
+test('short chunked bodies of waiting requests are counted with their length', async (t) => {
+  const { gateway, socket, firstAsked, release, text } = await start(t, SMALL_BUDGET);
+  const [head, body] = rawChat(chatBody()).split(LENGTH_HEADER) as [string, string];
+  const json = body.slice(body.indexOf('{'));
+  const size = json.length.toString(16);
+  const chunked = `${head}transfer-encoding: chunked\r\n\r\n${size}\r\n${json}\r\n0\r\n\r\n`;
+  socket.write(rawChat(chatBody()));
+  await firstAsked();
+  const before = gateway.reservedBytes();
+  socket.write(chunked.repeat(8));
+  const bytes = before + 8 * json.length;
+  await eventually(() => gateway.reservedBytes() === bytes, 'the bodies are counted');
+  release();
+  await eventually(() => statusesOf(text()).length === 9, 'every answer');
+  assert.deepEqual(new Set(statusesOf(text())), new Set([200]));
 });
 
 test('a client that leaves behind a body that waits is seen at once, and nothing stays reserved', async (t) => {
