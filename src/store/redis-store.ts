@@ -49,14 +49,7 @@ export function createRedisStore(
   return {
     state,
     /** Connects, and again after each failure. Resolves after the first attempt, or before it has ended after 2 s. */
-    connect: () =>
-      new Promise<void>((resolve) => {
-        const timer = setTimeout(resolve, START_WAIT_MS);
-        connect(() => {
-          clearTimeout(timer);
-          resolve();
-        });
-      }),
+    connect: () => settledSoon(connect),
     async take(buckets) {
       const taken = await ready?.run(buckets);
       if (!taken) state.fallbacks += 1;
@@ -67,4 +60,15 @@ export function createRedisStore(
       return ready !== undefined;
     },
   } satisfies RateLimitStore & { state: object };
+}
+
+/** Resolves when `begin` calls `onSettled`, or after 2 s. */
+function settledSoon(begin: (onSettled: () => void) => void): Promise<void> {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, START_WAIT_MS);
+    begin(() => {
+      clearTimeout(timer);
+      resolve();
+    });
+  });
 }

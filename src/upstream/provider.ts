@@ -67,17 +67,7 @@ export function createOpenAIProvider(settings: ProviderSettings) {
   const basePath = pathname.replace(/\/$/, '');
   const chatPath = `${basePath}/chat/completions`;
   const modelList = BUILT_IN_PROVIDERS.get(id)?.modelList;
-  const fixed: Record<string, string> = Object.fromEntries(
-    Object.entries(settings.headers).map(([name, value]) => [name, value.reveal()]),
-  );
-  /** By the index of the key. The settings may not name `authorization` (config/providers-section.ts). */
-  const headers = apiKeys.map((apiKey) => ({
-    'user-agent': USER_AGENT,
-    ...fixed,
-    authorization: `Bearer ${apiKey.reveal()}`,
-    // A compressed answer could not be passed on byte for byte.
-    'accept-encoding': 'identity',
-  }));
+  const headers = headersByKey(settings);
   const chatHeaders = (accept: string) =>
     headers.map((own) =>
       Object.entries({ ...own, 'content-type': 'application/json', accept }).flat(),
@@ -118,6 +108,21 @@ export function createOpenAIProvider(settings: ProviderSettings) {
       };
     },
   };
+}
+
+/** Returns what each request has in its head, by the index of its key. */
+function headersByKey({ apiKeys, headers }: ProviderSettings) {
+  const fixed: Record<string, string> = Object.fromEntries(
+    Object.entries(headers).map(([name, value]) => [name, value.reveal()]),
+  );
+  // The settings may not name `authorization` (config/providers-section.ts).
+  return apiKeys.map((apiKey) => ({
+    'user-agent': USER_AGENT,
+    ...fixed,
+    authorization: `Bearer ${apiKey.reveal()}`,
+    // A compressed answer could not be passed on byte for byte.
+    'accept-encoding': 'identity',
+  }));
 }
 
 /** A longer body, and that of a stream, is sent in slices, so that no buffer of it outlives its sending. */
