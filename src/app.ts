@@ -240,7 +240,8 @@ function createSnapshot(config: Config, parts: Parts, former?: Former) {
     const isSame = before?.digest === created.digest;
     providers.set(id, isSame ? before : created);
     if (settings.apiKeys.length === 1) continue;
-    const onRefused = (keys?: string) => incidents.set('key_refused', keys, created);
+    const onRefused = (keys: string | undefined, failures: number) =>
+      incidents.set('key_refused', keys, created, { failures });
     const kept = isSame ? former?.keyPools.get(id) : undefined;
     keyPools.set(id, kept ?? new KeyPool(created, logger, onRefused));
   }

@@ -117,8 +117,13 @@ export class Reservation {
     return this.#isFirst && this.tryResize(bytes);
   }
 
+  /** No stream that waits had to wait earlier. A stream ahead of it that got its room may dawdle. */
   get #isFirst(): boolean {
-    return this.budget.queue.keys().next().value === this;
+    for (const other of this.budget.queue.keys()) {
+      if (other === this) return true;
+      if (other.#waitingBytes > 0) return false;
+    }
+    return false;
   }
 
   /** What was held of the event is passed on, or given up: the next stream goes first. */

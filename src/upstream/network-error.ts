@@ -76,8 +76,10 @@ export function tooLargeError(
   provider: string,
   maxBufferedBytes: number,
 ): GatewayError {
-  if (maxBufferedBytes >= MAX_ANSWER_BYTES)
-    return providerError(provider, `the ${what} is too large`);
+  if (maxBufferedBytes >= MAX_ANSWER_BYTES) {
+    const text = `the ${what} is larger than ${MAX_ANSWER_BYTES} bytes`;
+    return new GatewayError('provider', text, { provider, headers: FINAL });
+  }
   const text = `the ${what} is larger than max_buffered_bytes, ${maxBufferedBytes} bytes`;
   return new GatewayError('provider', text, { limit: 'memory', headers: FINAL });
 }

@@ -14,6 +14,8 @@ import type { UpstreamHeaders } from './provider.ts';
 
 const MAX_RETRY_AFTER_SECONDS = 86_400;
 const MAX_ERROR_TEXT_CHARACTERS = 500;
+/** A secret of this length is recognized although the end of the text is cut off inside it. */
+const MAX_CUT_SECRET_CHARACTERS = 4096;
 const MAX_CODE_CHARACTERS = 200;
 const RETRYABLE_STATUSES = new Set([408, 429, 500, 502, 503, 504, 529]);
 /** A client's own mistakes. A 404 about a model is one too, unless the settings name the model. */
@@ -120,11 +122,11 @@ export function toProviderError(
  * code behind it if it lacks it.
  */
 function errorText({ message = '', code = '', status }: UpstreamFault, redact: Redactor): string {
-  // Cut first: everything after it takes time that grows with the text.
-  const beginning = cutText(message, MAX_ERROR_TEXT_CHARACTERS);
+  // Cut first, because everything after it takes time that grows with the text.
+  const beginning = cutText(message, MAX_ERROR_TEXT_CHARACTERS + MAX_CUT_SECRET_CHARACTERS);
   const line = withoutControlCharacters(beginning).trim();
-  const sanitized = PAGE.test(line) ? '' : redact(line).slice(0, MAX_ERROR_TEXT_CHARACTERS);
-  const text = sanitized || (STATUS_CODES[status] ?? 'Unknown error');
+  const shown = cutText(redact(line), MAX_ERROR_TEXT_CHARACTERS).trimEnd();
+  const text = (PAGE.test(shown) ? '' : shown) || (STATUS_CODES[status] ?? 'Unknown error');
   const isKnown = text.includes(code) || code === String(status);
   return CODE_WORD.test(code) && !isKnown ? `${text} (${redact(code)})` : text;
 }

@@ -21,7 +21,7 @@ import {
   type TestGateway,
 } from '../support/gateway.ts';
 import { openRaw, readReply, statusesOf, watchServerSide } from '../support/raw.ts';
-import { idle, untilSteady } from '../support/clock.ts';
+import { idle, stopClock, untilSteady } from '../support/clock.ts';
 import { newReplyContext, RecordedReply, replyWith } from '../support/reply-context.ts';
 import { byModel, scenario } from '../support/scenario.ts';
 import { createGate, errorAfter, eventually, openChat } from '../support/streams.ts';
@@ -447,14 +447,14 @@ test('a stream that has failed, or given its memory back, is no longer the first
   const ways: ((whole: ByteBudget) => () => unknown)[] = [
     (whole) => {
       const { provider } = openRelay(whole);
-      // It takes what is kept for the first.
-      assert.ok(provider.write(Buffer.from(`data: ${'x'.repeat(100_000)}`)));
+      assert.ok(!provider.write(Buffer.from(`data: ${'x'.repeat(200_000)}`)));
       // Its client does not read the error.
       return () => provider.end(new Error('broken'));
     },
     (whole) => {
       const stream = new Reservation(whole);
-      assert.ok(stream.tryGrow(100_000));
+      assert.ok(!stream.tryGrow(200_000));
+      stream.wait();
       return () => stream.free();
     },
   ];
@@ -539,6 +539,24 @@ for (const [until, isFreed] of [
   });
 }
 
+test('a stream that got its room and takes its time keeps no stream that waits behind it from being stuck', (t) => {
+  const clock = stopClock(t);
+  const whole = newBudget(2 * MIB);
+  const [slow, waiting, other] = [
+    new Reservation(whole),
+    new Reservation(whole),
+    new Reservation(whole),
+  ];
+  assert.ok(other.tryResize(1.5 * MIB));
+  assert.ok(!slow.tryGrow(0.6 * MIB));
+  other.free();
+  assert.ok(slow.tryGrow(0.6 * MIB));
+  assert.ok(!waiting.tryGrow(1.5 * MIB));
+  assert.ok(!waiting.isStuck);
+  clock.nowMs += 2000;
+  assert.ok(waiting.isStuck);
+});
+
 test('a stream is stuck if it has waited longest and all that is reserved belongs to streams that wait', () => {
   const whole = newBudget(2 * MIB);
   const [first, second, request] = [
@@ -546,17 +564,25 @@ test('a stream is stuck if it has waited longest and all that is reserved belong
     new Reservation(whole),
     new Reservation(whole),
   ];
-  assert.ok(first.tryGrow(0.9 * MIB));
+  /** As when the stream tries again. */
+  const isStuck = (stream: Reservation) => {
+    stream.endWait();
+    const { isStuck: is } = stream;
+    stream.wait();
+    return is;
+  };
+  assert.ok(first.tryGrow(0.875 * MIB));
   assert.ok(!first.tryGrow(3 * MIB));
-  assert.ok(first.isStuck);
+  assert.ok(isStuck(first));
   assert.ok(second.tryGrow(0.5 * MIB));
-  assert.ok(!first.isStuck);
+  assert.ok(!isStuck(first));
   assert.ok(!second.tryGrow(MIB));
   second.wait();
-  assert.deepEqual([first.isStuck, second.isStuck], [true, false]);
+  assert.deepEqual([isStuck(first), isStuck(second)], [true, false]);
   request.resize(1000);
-  assert.ok(!first.isStuck);
+  assert.ok(!isStuck(first));
   request.free();
+  first.free();
   // What is given back while it waits does not wait any more.
   second.free();
   assert.equal(whole.waitingBytes, 0);

@@ -471,12 +471,32 @@ test('a key that the cut at 500 characters divides does not reach the client in 
   for (let length = 8; length <= KEY.length; length += 1) {
     const start = 'x '.repeat(250).slice(0, 500 - length);
     upstream.script = answers({ message: `${start}${KEY} is wrong` }, 403);
-    assertError(await gateway.chat(chatBody()), apiError(403, `${start}[secret]`.slice(0, 500)));
+    assertError(
+      await gateway.chat(chatBody()),
+      apiError(403, `${start}[secret] is wrong`.slice(0, 500)),
+    );
+  }
+});
+
+test('a secret header of a provider that the cut at 500 characters divides does not reach the client in part', async (t) => {
+  const secret = 'Zq8-tenant-header-0123456789abcdef';
+  const upstream = await startUpstream(t);
+  const more = `[providers.p.headers]\n"x-tenant" = "${secret}"\n`;
+  const gateway = await startGateway(t, { toml: providerToml(upstream, 'p', more) });
+  for (const length of [8, secret.length - 1]) {
+    const start = 'x '.repeat(250).slice(0, 500 - length);
+    upstream.script = answers({ message: `${start}${secret} is wrong` }, 400);
+    const text = `${start}[secret] is wrong`.slice(0, 500);
+    assertError(await gateway.chat(chatBody()), apiError(400, text));
   }
 });
 
 const MAX_ANSWER_BYTES = 64 * 1024 * 1024;
-const TOO_LARGE = { ...PROVIDER_FAILED, message: /^Provider error: .*too large/ };
+const TOO_LARGE = {
+  ...PROVIDER_FAILED,
+  message: /^Provider error: the answer is larger than 67108864 bytes$/,
+  headers: { ...chosen, 'x-should-retry': 'false' },
+};
 
 test('an answer whose Content-Length is beyond 64 MiB is a 502 at once', async (t) => {
   const { gateway } = await scenario(t, {

@@ -25,3 +25,22 @@ test('a success that was asked for before a longer cooldown began does not end t
   pool.recordSuccess(0, pool.cooldownOf(0));
   assert.equal(pool.inCooldown, 0);
 });
+
+test('a key that works again while another one is refused is no failure', () => {
+  const apiKeys = ['a', 'b'].map((text) => new Secret(text));
+  const provider = { id: 'p', digest: 'd', apiKeys, keyAffinity: false };
+  const told: unknown[] = [];
+  const onRefused = (...refused: unknown[]) => told.push(refused);
+  const pool = new KeyPool(provider, { log() {}, isEnabled: () => false }, onRefused);
+  for (const key of [0, 1]) {
+    pool.recordFailure(key, new GatewayError('api', '', { upstreamStatus: 401 }));
+  }
+  pool.recordSuccess(1, pool.cooldownOf(1));
+  pool.recordSuccess(0, pool.cooldownOf(0));
+  assert.deepEqual(told, [
+    ['key 1: 401', 1],
+    ['key 1: 401, key 2: 401', 1],
+    ['key 1: 401', 0],
+    [undefined, 0],
+  ]);
+});
