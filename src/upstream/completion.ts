@@ -46,11 +46,15 @@ export function passCompletion(
     maxBytes: Math.min(MAX_ANSWER_BYTES, maxBufferedBytes),
     tooLarge: () => tooLargeError('answer', provider, maxBufferedBytes),
   });
+  let firstByte: number | undefined;
   const isLabelledStream = EVENT_STREAM_TYPE.test(headers.get('content-type') ?? '');
   const reading = readEach(body, (chunk) => {
     held.push(chunk);
-    // A stream of events may never end.
-    if (isLabelledStream && beginsOther(held.parts)) throw streamAnswered(provider);
+    if (isLabelledStream) {
+      firstByte ??= firstByteOf(chunk);
+      // A stream of events may never end.
+      if (firstByte !== undefined && !beginsJson(firstByte)) throw streamAnswered(provider);
+    }
     // Below that, `JSON.parse` takes a quarter of the scan's time.
     if (held.size <= MAX_PARSED_CHARACTERS) return true;
     const added = scan ? [chunk] : withoutMark(held.parts);
@@ -102,30 +106,18 @@ function streamAnswered(provider: string): GatewayError {
 /** Bytes before the beginning of an answer: white space, and those of a byte order mark. */
 const BLANK_BYTES = new Set([0x20, 0x09, 0x0a, 0x0d, 0xef, 0xbb, 0xbf]);
 
-/** The first byte that is not white space or of a byte order mark; undefined if there is none. */
-function firstByte(...lists: readonly (readonly Buffer[])[]): number | undefined {
-  for (const parts of lists) {
-    for (const part of parts) {
-      const byte = part.find((one) => !BLANK_BYTES.has(one));
-      if (byte !== undefined) return byte;
-    }
-  }
+/**
+ * Returns the first byte that is neither white space nor of a byte order mark; undefined if there is none. Each chunk of an
+ * answer is searched once, because a provider may send megabytes of white space.
+ */
+export function firstByteOf(chunk: Buffer): number | undefined {
+  for (const byte of chunk) if (!BLANK_BYTES.has(byte)) return byte;
   return undefined;
 }
 
-/**
- * Returns whether an answer is a completion and no stream: its first byte that is not white space begins JSON.
- *
- * @param lists - the parts of the answer so far, in one list or several
- */
-export function beginsJson(...lists: readonly (readonly Buffer[])[]): boolean {
-  const byte = firstByte(...lists);
-  return byte === OPEN_BRACE || byte === OPEN_BRACKET;
-}
-
-/** Returns whether the beginning of an answer has come, and is not that of JSON. */
-function beginsOther(parts: readonly Buffer[]): boolean {
-  return firstByte(parts) !== undefined && !beginsJson(parts);
+/** Returns whether an answer whose first byte this is begins as JSON: as a completion, and not as a stream. */
+export function beginsJson(firstByte: number | undefined): boolean {
+  return firstByte === OPEN_BRACE || firstByte === OPEN_BRACKET;
 }
 
 /** Returns whether an answer begins with a comment or a field of an event. */

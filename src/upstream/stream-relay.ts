@@ -10,7 +10,13 @@ import { ChunkBuffer, lengthOf } from '../lib/chunk-buffer.ts';
 import { GatewayError } from '../lib/errors.ts';
 import { encodeEvent } from '../lib/sse.ts';
 import type { AttemptContext } from './attempt-context.ts';
-import { beginsJson, failureOfCompletion, noStreaming, withoutMark } from './completion.ts';
+import {
+  beginsJson,
+  failureOfCompletion,
+  firstByteOf,
+  noStreaming,
+  withoutMark,
+} from './completion.ts';
 import { EventInspector, type Inspection, NO_BYTES } from './event-inspector.ts';
 import { endAtLineFeed } from './line-feed.ts';
 import {
@@ -63,6 +69,8 @@ class StreamRelay implements ByteSink {
   readonly #idleMs: number;
   /** What has come before the answer begins; undefined once it has begun. */
   #seen: ChunkBuffer | undefined = new ChunkBuffer();
+  /** The first byte of the answer that is not white space. */
+  #firstByte: number | undefined;
   /** Nothing is passed on any more. */
   #isOver = false;
   #hasUpstreamEnded = false;
@@ -95,6 +103,7 @@ class StreamRelay implements ByteSink {
     if (this.#isOver) return true;
     try {
       if (!this.#reserveFor(chunk)) return this.#waitForRoom(chunk);
+      this.#firstByte ??= firstByteOf(chunk);
       return this.#take(this.#inspector.push(chunk));
     } catch (thrown) {
       this.#fail(thrown);
@@ -120,17 +129,16 @@ class StreamRelay implements ByteSink {
 
   /** Throws what a completion, or the JSON of an error, comes to in the place of a stream, whatever its content type. */
   #throwIfCompletion(): void {
-    if (!this.#seen) return;
+    if (!this.#seen || !beginsJson(this.#firstByte)) return;
     const parts = [...this.#seen.parts, ...this.#inspector.splitter.unfinished.parts];
-    const failure = beginsJson(parts) ? failureOfCompletion(parts, this.#context) : undefined;
+    const failure = failureOfCompletion(parts, this.#context);
     if (failure) throw failure;
   }
 
-  /** Throws `unsupported` for what has begun as JSON, and is too long to wait for its end. */
-  #throwIfJson(): void {
-    const isJson =
-      this.#seen && beginsJson(this.#seen.parts, this.#inspector.splitter.unfinished.parts);
-    if (isJson) throw noStreaming(this.#context.attempt.provider);
+  /** Throws `unsupported` for what has begun as JSON, and is too long to wait for its end; and for white space alone. */
+  #throwIfNoStream(): void {
+    if (beginsJson(this.#firstByte)) throw noStreaming(this.#context.attempt.provider);
+    if (this.#firstByte === undefined) throw this.#error('too much before the first token');
   }
 
   /** Returns false if the upstream is to wait for the client. */
@@ -161,7 +169,7 @@ class StreamRelay implements ByteSink {
     const { attempt, services } = this.#context;
     const { hasChoice, hasOtherLines, isDone, isFinished, splitter } = this.#inspector;
     if (error) throw error;
-    if (seenBytes + splitter.unfinished.size > MAX_PREAMBLE_BYTES) this.#throwIfJson();
+    if (seenBytes + splitter.unfinished.size > MAX_PREAMBLE_BYTES) this.#throwIfNoStream();
     if (seenBytes > MAX_PREAMBLE_BYTES) throw this.#error('too much before the first token');
     if (hasChoice && (isDone || (this.#hasUpstreamEnded && isFinished))) {
       if (services.config.server.emptyAnswers === 'pass') return true;
@@ -270,7 +278,7 @@ class StreamRelay implements ByteSink {
   #waitForRoom(chunk: Buffer): boolean {
     const reservation = this.#context.call.answerReservation;
     if (reservation.isStuck) {
-      this.#throwIfJson();
+      this.#throwIfNoStream();
       return this.#take(this.#inspector.pushUnfinished(chunk));
     }
     reservation.wait();

@@ -249,3 +249,18 @@ test('the lines of a page are never passed on as comments', async (t) => {
   assert.doesNotMatch(text, /</);
   assert.equal((await lineOf(gateway))['outcome'], 'upstream_error');
 });
+
+test('white space in the place of a stream is a 502 after a megabyte, and before a stream it is passed over', async (t) => {
+  const script: Script = ({ body }, response) => {
+    const blankBytes = body.includes('much') ? 2_097_152 : 500_000;
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    response.end(`${' '.repeat(blankBytes)}\n${EVENTS}`);
+  };
+  const { gateway } = await scenario(t, { providers: { p: script } });
+  const ask = async (amount: string) => gateway.chat(chatBody({ stream: true, user: amount }));
+  assertError(await ask('much'), {
+    ...FAILED,
+    message: 'Provider error: too much before the first token',
+  });
+  assert.ok((await ask('some')).text.endsWith(EVENTS));
+});
