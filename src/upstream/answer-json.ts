@@ -1,6 +1,23 @@
 /** What the JSON of an answer, or of one of its events, is: an error, usage alone, a beginning without content, or empty. */
 
-import { memberOf } from '../lib/json.ts';
+import { memberOf, OPEN_BRACE, OPEN_BRACKET } from '../lib/json.ts';
+
+/** Bytes before the beginning of an answer: white space, and those of a byte order mark. */
+const BLANK_BYTES = new Set([0x20, 0x09, 0x0a, 0x0d, 0xef, 0xbb, 0xbf]);
+
+/**
+ * Returns the first byte that is neither white space nor of a byte order mark; undefined if there is none. Each chunk of an
+ * answer is searched once, because a provider may send megabytes of white space.
+ */
+export function firstByteOf(chunk: Buffer): number | undefined {
+  for (const byte of chunk) if (!BLANK_BYTES.has(byte)) return byte;
+  return undefined;
+}
+
+/** Returns whether an answer whose first byte this is begins as JSON: as a completion, and not as a stream. */
+export function beginsJson(firstByte: number | undefined): boolean {
+  return firstByte === OPEN_BRACE || firstByte === OPEN_BRACKET;
+}
 
 /**
  * `{error: …}`, `{errors: […]}` (Cloudflare), `[{error: …}]` (Gemini), `{object: "error", …}` (vLLM), `{type: "error", …}`.

@@ -9,11 +9,9 @@ import {
   type JsonValue,
   MAX_PARSED_CHARACTERS,
   memberOf,
-  OPEN_BRACE,
-  OPEN_BRACKET,
   parseUntrustedJson,
 } from '../lib/json.ts';
-import { isEmptyCompletion } from './answer-json.ts';
+import { beginsJson, firstByteOf, isEmptyCompletion } from './answer-json.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import {
   emptyAnswerError,
@@ -101,23 +99,6 @@ export function noStreaming(provider: string): GatewayError {
 
 function streamAnswered(provider: string): GatewayError {
   return providerError(provider, 'a stream was answered to a request for a complete answer');
-}
-
-/** Bytes before the beginning of an answer: white space, and those of a byte order mark. */
-const BLANK_BYTES = new Set([0x20, 0x09, 0x0a, 0x0d, 0xef, 0xbb, 0xbf]);
-
-/**
- * Returns the first byte that is neither white space nor of a byte order mark; undefined if there is none. Each chunk of an
- * answer is searched once, because a provider may send megabytes of white space.
- */
-export function firstByteOf(chunk: Buffer): number | undefined {
-  for (const byte of chunk) if (!BLANK_BYTES.has(byte)) return byte;
-  return undefined;
-}
-
-/** Returns whether an answer whose first byte this is begins as JSON: as a completion, and not as a stream. */
-export function beginsJson(firstByte: number | undefined): boolean {
-  return firstByte === OPEN_BRACE || firstByte === OPEN_BRACKET;
 }
 
 /** Returns whether an answer begins with a comment or a field of an event. */

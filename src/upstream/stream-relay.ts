@@ -9,14 +9,9 @@ import type { ByteSink } from '../lib/byte-source.ts';
 import { ChunkBuffer, lengthOf } from '../lib/chunk-buffer.ts';
 import { GatewayError } from '../lib/errors.ts';
 import { encodeEvent } from '../lib/sse.ts';
+import { beginsJson, firstByteOf } from './answer-json.ts';
 import type { AttemptContext } from './attempt-context.ts';
-import {
-  beginsJson,
-  failureOfCompletion,
-  firstByteOf,
-  noStreaming,
-  withoutMark,
-} from './completion.ts';
+import { failureOfCompletion, noStreaming, withoutMark } from './completion.ts';
 import { EventInspector, type Inspection, NO_BYTES } from './event-inspector.ts';
 import { endAtLineFeed } from './line-feed.ts';
 import {
