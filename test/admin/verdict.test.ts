@@ -58,6 +58,18 @@ test('the verdict is red, amber, grey or green, and below an incident it is figu
   const cases: [given: object, expected: string][] = [
     [view(good), 'good | All well | 0 of 120 requests of the last minute failed.'],
     [
+      view(
+        { requests: 302, failed: 2 },
+        {
+          providers: {
+            p: { minute: { requests: 2, failed: 2 } },
+            q: { minute: { requests: 300 } },
+          },
+        },
+      ),
+      'warn | 2 of 302 requests failed | Failed tries: p 2.',
+    ],
+    [
       view({ requests: 389, failed: 7 }, failing),
       'warn | 7 of 389 requests failed | 1.8 % of the last minute. | Failed tries: p 6, q 1.',
     ],

@@ -45,6 +45,10 @@ function failingOf({ providers }) {
   return failing.length > 0 && 'Failed tries: ' + failing.slice(0, MAX_NAMED).join(', ') + '.';
 }
 
+/** Returns whether a provider was asked in the last minute, and each try failed. */
+const hasOnlyFailed = ({ minute: { requests = 0, failed = 0 } = {} }) =>
+  requests > 0 && failed === requests;
+
 /** Returns the icon, the title and the sentences behind it, some of which may be absent. */
 export function verdictOf(state) {
   const { all, asOf, minute } = state;
@@ -79,6 +83,10 @@ export function verdictOf(state) {
     const former = { count: all.failed, total: servedOf(all), end: 'failed' };
     const note = all.failed > 0 && 'Of the last 15 minutes ' + figuresOf(former) + '.';
     return ['off', 'No traffic', 'No request has ended in the last minute.', note];
+  }
+  if (minute.failed > 0 && Object.values(state.providers).some(hasOnlyFailed)) {
+    const failed = { count: minute.failed, total: served, end: 'failed' };
+    return ['warn', figuresOf(failed, 'requests'), failingOf(state), clients];
   }
   return ['good', 'All well', ofMinute, clients];
 }
