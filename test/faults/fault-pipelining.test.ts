@@ -28,6 +28,7 @@ const MIB = 1_048_576;
 /** A gateway whose provider answers when `release` has been called, and a client that writes its requests itself. */
 async function start(t: TestContext, server = '') {
   const { opened, open: release } = createGate();
+  t.after(release);
   const { p: upstream, gateway } = await scenario(t, {
     server,
     providers: {
@@ -44,7 +45,11 @@ async function start(t: TestContext, server = '') {
     gateway,
     ...client,
     release,
-    firstAsked: async () => eventually(() => upstream.requests.length === 1, 'the first request'),
+    firstAsked: async () =>
+      eventually(() => {
+        assert.ok(!client.socket.destroyed, 'the connection is closed');
+        return upstream.requests.length === 1;
+      }, 'the first request'),
   };
 }
 
