@@ -269,6 +269,7 @@ export class Connection {
     const { listener } = this;
     // Behind `Connection: close` node:http gives a response no socket, and so no 'close': its request would never end.
     if (!next || !this.socket.writable || this.#closesAfterUpload) {
+      next?.body?.close();
       if (this.#refusal) this.#answerBroken(this.#refusal);
       return;
     }
