@@ -1,4 +1,7 @@
-/** The one place that builds the gateway: the parts that outlive reloads, a snapshot of the settings, the admin listener. */
+/**
+ * The one place that builds the gateway: the parts that outlive reloads, a snapshot of the
+ * settings, the admin listener.
+ */
 
 import { createAdmin, type Admin } from './admin/admin.ts';
 import { oldestAgesMs, type Figures } from './admin/figures.ts';
@@ -102,7 +105,10 @@ export class Service {
     if (this.#admin) void this.#snapshot.listModels();
   }
 
-  /** Drains the public port. Resolves with the counts of the requests that have ended since it began. */
+  /**
+   * Drains the public port. Resolves with the counts of the requests that have ended since it
+   * began.
+   */
   async drain(options: DrainOptions): Promise<{ finished: number; cut: number }> {
     const { finished, cancelled } = { ...this.server.counts };
     await this.server.drain(options);
@@ -111,8 +117,8 @@ export class Service {
   }
 
   /**
-   * Uses the settings that `read` returns for all requests that begin from now on; those in flight keep theirs. If it
-   * throws, nothing changes. Both are logged. In a drain it does nothing.
+   * Uses the settings that `read` returns for all requests that begin from now on; those in flight
+   * keep theirs. If it throws, nothing changes. Both are logged. In a drain it does nothing.
    */
   reload(read: () => Config): void {
     const { logger } = this;
@@ -228,7 +234,10 @@ interface Former extends Pick<Services, 'providers' | 'keyPools'> {
   readonly limits: Limits;
 }
 
-/** Creates what depends on the settings: requests keep the one that they began with. Providers with the same settings stay. */
+/**
+ * Creates what depends on the settings: requests keep the one that they began with. Providers with
+ * the same settings stay.
+ */
 function createSnapshot(config: Config, parts: Parts, former?: Former) {
   const { breaker, incidents, logger, store } = parts;
   const providers = new Map<string, Provider>();

@@ -1,4 +1,7 @@
-/** `--check`: are the settings right, does each provider accept its keys, and can the rate limits be kept in the store? */
+/**
+ * `--check`: are the settings right, does each provider accept its keys, and can the rate limits be
+ * kept in the store?
+ */
 
 import { STATUS_CODES } from 'node:http';
 
@@ -20,7 +23,10 @@ import { createTransport } from './upstream/transport.ts';
 /** For each model list. The providers are asked side by side. */
 const CHECK_TIMEOUT_MS = 5000;
 
-/** Behind the result of a key whose provider shows its list to everybody, as OpenRouter and NVIDIA do. */
+/**
+ * Behind the result of a key whose provider shows its list to everybody, as OpenRouter and NVIDIA
+ * do.
+ */
 const NOT_TRIED = '; the list is public, so the key was not tried';
 
 /** A provider that has no model list answers with one of these. */
@@ -39,7 +45,9 @@ interface Result {
   readonly message: string;
 }
 
-/** Reads the settings, asks the providers and the store, prints the results. Returns the exit code. */
+/**
+ * Reads the settings, asks the providers and the store, prints the results. Returns the exit code.
+ */
 export async function runCheck(
   { json, offline }: CommandLine,
   readSettings: () => Settings,
@@ -86,12 +94,17 @@ export async function runCheck(
   return ok ? 0 : EXIT.failedCheck;
 }
 
-/** Value by value: in the whole text, a key could be a part of its syntax, or the name of a member. */
+/**
+ * Value by value: in the whole text, a key could be a part of its syntax, or the name of a member.
+ */
 function toJson(document: object, redact: (text: string) => string): string {
   return `${JSON.stringify(document, redactWith(redact), 2)}\n`;
 }
 
-/** Returns a replacer of `JSON.stringify` that redacts texts, and the names of the models in `model_details`. */
+/**
+ * Returns a replacer of `JSON.stringify` that redacts texts, and the names of the models in
+ * `model_details`.
+ */
 function redactWith(redact: (text: string) => string) {
   return (name: string, value: unknown) => {
     if (typeof value === 'string') return redact(value);
@@ -127,7 +140,9 @@ async function askAll(config: Config) {
   };
 }
 
-/** Returns a warning for each model that settings name and that none of its provider's keys lists. */
+/**
+ * Returns a warning for each model that settings name and that none of its provider's keys lists.
+ */
 function warningsOfLists(
   config: Config,
   checks: Awaited<ReturnType<typeof checkProviders>>,
@@ -142,7 +157,9 @@ function warningsOfLists(
   });
 }
 
-/** A table with a line for each key of each provider, and one for the store, after an empty line. */
+/**
+ * A table with a line for each key of each provider, and one for the store, after an empty line.
+ */
 function describeChecks(
   { checks, store, warnings }: Awaited<ReturnType<typeof askAll>>,
   redact: (text: string) => string,

@@ -1,5 +1,7 @@
 #!/usr/bin/env node
-/** The program: reads the command line, the environment and the file, starts the gateway, ends it. */
+/**
+ * The program: reads the command line, the environment and the file, starts the gateway, ends it.
+ */
 
 import { setDefaultAutoSelectFamilyAttemptTimeout } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -18,8 +20,9 @@ import { GatewayError } from './lib/errors.ts';
 import { assertNodeVersion, VERSION } from './lib/version.ts';
 
 /**
- * How long an address of a provider or the store has to accept a connection before the next address is tried. Node's own
- * 250 ms (Node 26: 500 ms) are less than the second after which a lost SYN is sent again.
+ * How long an address of a provider or the store has to accept a connection before the next address
+ * is tried. Node's own 250 ms (Node 26: 500 ms) are less than the second after which a lost SYN is
+ * sent again.
  */
 const ADDRESS_MS = 3000;
 /** For one Ctrl-C the terminal sends SIGINT to all processes, and npm forwards its own. */
@@ -101,7 +104,10 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
   if (isDemo) print(demoInstructions(host, port), process.stderr);
 }
 
-/** Returns what throws why the listener of a section cannot listen, with the setting, and with what sets another port. */
+/**
+ * Returns what throws why the listener of a section cannot listen, with the setting, and with what
+ * sets another port.
+ */
 function listenerFailed(section: string, another: string): (error: Error) => never {
   return (error: NodeJS.ErrnoException) => {
     const isPort = error.code === 'EADDRINUSE' || error.code === 'EACCES';
@@ -111,13 +117,19 @@ function listenerFailed(section: string, another: string): (error: Error) => nev
   };
 }
 
-/** Serves on when the reader of standard output or error has gone. SIGUSR1 would open the debugger's port. */
+/**
+ * Serves on when the reader of standard output or error has gone. SIGUSR1 would open the debugger's
+ * port.
+ */
 function ignoreSignals(): void {
   for (const signal of ['SIGHUP', 'SIGUSR1', 'SIGUSR2']) process.on(signal, () => {});
   for (const stream of [process.stdout, process.stderr]) stream.on('error', () => {});
 }
 
-/** Stops on SIGTERM and SIGINT, which process 1 of a container ignores without a handler, and ends at once on a further one. */
+/**
+ * Stops on SIGTERM and SIGINT, which process 1 of a container ignores without a handler, and ends
+ * at once on a further one.
+ */
 function stopOnSignals(service: Service, writer: LineWriter): void {
   let first: { readonly signal: string; readonly atMs: number } | undefined;
   const onSignal = (signal: string) => {

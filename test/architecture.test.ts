@@ -159,6 +159,19 @@ test('smol-toml is the only package that is imported, and none is needed at run 
   assert.deepEqual([...foreign], ['smol-toml']);
 });
 
+const MAX_COLUMNS = 100;
+
+test('no line of src is wider than 100 columns, in code or comments', () => {
+  const wide = sources.flatMap(({ name, text }) =>
+    text
+      .split('\n')
+      .map((line, at) => ({ place: `${name}:${at + 1}`, columns: line.length }))
+      .filter(({ columns }) => columns > MAX_COLUMNS)
+      .map(({ place, columns }) => `${place} has ${columns}`),
+  );
+  assert.deepEqual(wide, []);
+});
+
 test('the README says how many words there are to read, to two in a hundred', () => {
   const files = readdirSync(join(ROOT, 'src'), { recursive: true, withFileTypes: true });
   const words = files

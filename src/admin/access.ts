@@ -16,8 +16,8 @@ const BASIC = /^basic +([\w+/-]+={0,2})$/i;
 export const READY_PATH = '/ready';
 
 /**
- * Returns a function that throws the error for a call that may not be served: `authentication` for one without a key, if
- * there are any. Wrong keys are logged, once in a minute at most.
+ * Returns a function that throws the error for a call that may not be served: `authentication` for
+ * one without a key, if there are any. Wrong keys are logged, once in a minute at most.
  */
 export function createAccessCheck(
   config: () => Config,
@@ -29,7 +29,8 @@ export function createAccessCheck(
   let failures = 0;
   let loggedAtMs = -Infinity;
   return (call) => {
-    // A page of another host could read everything by DNS rebinding, but it has no key. Scrapers use names of services.
+    // A page of another host could read everything by DNS rebinding, but it has no key. Scrapers
+    // use names of services.
     const isOwn = isOwnHost(call.headers.host, host);
     if (!isOwn && keys.length === 0) {
       throw invalidRequest('Host must be an address, localhost or the host of [admin]');
@@ -55,10 +56,11 @@ export function createAccessCheck(
 }
 
 /**
- * Throws `invalidRequest` for a request that a page of another origin makes: it could not read the answer, but take all
- * feeds. Links to the page are followed, but not into a frame, and not to other paths. An address that the user types is
- * no exception: speculation rules of another origin's page ask with `Sec-Fetch-Site: none` too. Older browsers send no
- * `sec-fetch-` headers, but `Origin`, and none with a GET to the page's own server.
+ * Throws `invalidRequest` for a request that a page of another origin makes: it could not read the
+ * answer, but take all feeds. Links to the page are followed, but not into a frame, and not to
+ * other paths. An address that the user types is no exception: speculation rules of another
+ * origin's page ask with `Sec-Fetch-Site: none` too. Older browsers send no `sec-fetch-` headers,
+ * but `Origin`, and none with a GET to the page's own server.
  */
 function checkOrigin({ headers, path }: Call): void {
   const { host, origin, 'sec-fetch-site': site, 'sec-fetch-dest': destination } = headers;

@@ -25,8 +25,8 @@ type Route = (call: Call) => Promise<void> | undefined;
 export type Admin = ReturnType<typeof createAdmin>;
 
 /**
- * Creates the listener. Nothing listens yet, but the event loop is watched. `config` returns the settings in use, which
- * a reload replaces.
+ * Creates the listener. Nothing listens yet, but the event loop is watched. `config` returns the
+ * settings in use, which a reload replaces.
  */
 export function createAdmin(
   config: () => Config,

@@ -1,6 +1,6 @@
 /**
- * `GET /events`: server-sent events for the page. Each event is a JSON merge patch (RFC 7396) of the view; the first
- * event of a feed is the whole view.
+ * `GET /events`: server-sent events for the page. Each event is a JSON merge patch (RFC 7396) of
+ * the view; the first event of a feed is the whole view.
  */
 
 import type { Call } from '../downstream/call.ts';
@@ -29,7 +29,10 @@ export class Feed {
     this.#view = view;
   }
 
-  /** Returns the events for a call; they must be read. Throws `rateLimit` if too many feeds are open. */
+  /**
+   * Returns the events for a call; they must be read. Throws `rateLimit` if too many feeds are
+   * open.
+   */
   open(call: Call): AsyncIterable<Buffer> {
     if (this.#openFeeds >= MAX_FEEDS) {
       throw new GatewayError('rateLimit', `Rate limit exceeded: ${MAX_FEEDS} feeds are open`);
@@ -42,7 +45,9 @@ export class Feed {
     return this.#events(call);
   }
 
-  /** The next event is made when the client has taken the one before: a slow client misses views. */
+  /**
+   * The next event is made when the client has taken the one before: a slow client misses views.
+   */
   async *#events(call: Call): AsyncGenerator<Buffer> {
     const { cancellation } = call;
     let resume = () => {};
@@ -90,7 +95,10 @@ export class Feed {
 const isObject = (value: unknown): value is View =>
   typeof value === 'object' && value !== null && !Array.isArray(value);
 
-/** Returns what makes `before` to `after`; undefined if they are the same. Absent and undefined are the same, null is never a value. */
+/**
+ * Returns what makes `before` to `after`; undefined if they are the same. Absent and undefined are
+ * the same, null is never a value.
+ */
 export function patchOf(before: unknown, after: unknown): unknown {
   if (before === after) return undefined;
   if (!isObject(before) || !isObject(after)) {

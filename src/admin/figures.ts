@@ -34,7 +34,10 @@ export interface Figures {
   warnings(): readonly string[];
   /** Asks the providers for the lists of models that are not known. */
   listModels(): void;
-  /** To providers: `made`, and requests on a `reused` one, since the start. Undefined if the transport does not know them. */
+  /**
+   * To providers: `made`, and requests on a `reused` one, since the start. Undefined if the
+   * transport does not know them.
+   */
   connections(): Readonly<Record<'open' | 'made' | 'reused', number>> | undefined;
   /** The store of rate limits, if there is one; `fallbacks` are decisions made without it. */
   store(): { readonly isAway: boolean; readonly fallbacks: number } | undefined;
@@ -42,9 +45,14 @@ export interface Figures {
   circuits(): readonly CircuitReport[];
   /** The keys of each provider that has several, by its id. */
   keyPools(): ReadonlyMap<string, Pick<KeyPool, 'inCooldown' | 'accepted'>>;
-  /** Whether the latest fetch of a provider's list of models succeeded; undefined before the first. */
+  /**
+   * Whether the latest fetch of a provider's list of models succeeded; undefined before the first.
+   */
   isModelListUp(provider: string): boolean | undefined;
-  /** Whether the latest reload succeeded, and when the settings in use were read, in milliseconds since the epoch. */
+  /**
+   * Whether the latest reload succeeded, and when the settings in use were read, in milliseconds
+   * since the epoch.
+   */
   lastReload(): { readonly isGood: boolean; readonly succeededAtMs: number };
 }
 
@@ -62,7 +70,9 @@ function cpuSeconds(): number {
 /** Resident memory in bytes. */
 const residentBytes = () => orUndefined(() => process.memoryUsage.rss());
 
-/** Returns the figures that the page shows. None of them lists descriptors: pages ask each second. */
+/**
+ * Returns the figures that the page shows. None of them lists descriptors: pages ask each second.
+ */
 export function readPageFigures(figures: Figures) {
   return {
     gateway_requests_in_flight: figures.inFlight(),
@@ -105,7 +115,9 @@ export function readFigures(config: Config, figures: Figures): FigureRow[] {
   ];
 }
 
-/** Returns the figures of each client and provider of the settings: alerts need those that are 0. */
+/**
+ * Returns the figures of each client and provider of the settings: alerts need those that are 0.
+ */
 function readParts(config: Config, figures: Figures): FigureRow[] {
   const clientsOf = (read: (name: string) => Value): Samples =>
     config.clients.map(({ name }) => [NO_LABELS.with('client', name), read(name)]);
@@ -191,7 +203,10 @@ export function oldestAgesMs(calls: Iterable<{ readonly record: AccessRecord }>)
   return ages;
 }
 
-/** Reads what Linux has in files: undefined on other systems, and while no descriptor is left to read it with. */
+/**
+ * Reads what Linux has in files: undefined on other systems, and while no descriptor is left to
+ * read it with.
+ */
 function orUndefined<T>(read: () => T): T | undefined {
   try {
     return read();
@@ -205,12 +220,18 @@ const MAX_DESCRIPTORS = orUndefined(() => {
   return Number(/^Max open files\s+(\d+)/m.exec(limits)?.[1]) || undefined;
 });
 
-/** Returns the open descriptors. Reading their list takes one itself: if there is none, all are open. */
+/**
+ * Returns the open descriptors. Reading their list takes one itself: if there is none, all are
+ * open.
+ */
 function countDescriptors(): number | undefined {
   return orUndefined(() => readdirSync('/proc/self/fd').length - 1) ?? MAX_DESCRIPTORS;
 }
 
-/** Watches the event loop from now on. Returns a function that reads how late it was since the last time. */
+/**
+ * Watches the event loop from now on. Returns a function that reads how late it was since the last
+ * time.
+ */
 export function createLagFigures(): () => FigureRow[] {
   const delays = monitorEventLoopDelay({ resolution: RESOLUTION_MS });
   delays.enable();
@@ -228,7 +249,10 @@ export function createLagFigures(): () => FigureRow[] {
   };
 }
 
-/** Returns `ready` if the public port takes requests and some provider may get them, else what is missing. */
+/**
+ * Returns `ready` if the public port takes requests and some provider may get them, else what is
+ * missing.
+ */
 export function readinessOf({ providers }: Config, figures: Figures): string {
   if (figures.isDraining()) return 'draining';
   if (!figures.isListening()) return 'not listening';

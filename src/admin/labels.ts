@@ -3,16 +3,25 @@
 import type { Config } from '../config/config.ts';
 import type { FinishedRequest } from '../request/facts.ts';
 
-/** Names that are neither configured nor listed by a provider: clients could make up any number of them. */
+/**
+ * Names that are neither configured nor listed by a provider: clients could make up any number of
+ * them.
+ */
 export const OTHER = 'other';
 /** A model that was never known, as Envoy AI Gateway calls it. */
 const UNKNOWN = 'unknown';
 const MAX_KNOWN_NAMES = 8000;
 const MAX_NAME_CHARACTERS = 200;
-/** Label sets of a provider with the three names of its model. Beyond them the models of new sets are `other`. */
+/**
+ * Label sets of a provider with the three names of its model. Beyond them the models of new sets
+ * are `other`.
+ */
 const MAX_MODEL_SETS = 400;
 
-/** A set of labels. The same names and values give the same object: a lookup allocates nothing after the first. */
+/**
+ * A set of labels. The same names and values give the same object: a lookup allocates nothing after
+ * the first.
+ */
 export class LabelSet {
   /** In the exposition format, without the braces. */
   readonly text: string;
@@ -79,7 +88,8 @@ export class ModelLabels {
     for (const name of names) {
       if (name.length > MAX_NAME_CHARACTERS || this.#known.has(name)) continue;
       if (this.#known.size >= MAX_KNOWN_NAMES) return;
-      // A copy: V8's slice of a string keeps the whole string in memory, here the settings file's text.
+      // A copy: V8's slice of a string keeps the whole string in memory, here the settings file's
+      // text.
       const copy = Buffer.from(name).toString();
       this.#known.set(copy, copy);
     }

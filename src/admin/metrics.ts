@@ -1,4 +1,6 @@
-/** The metrics of finished requests. Names and labels of `gen_ai_*` are those of Envoy AI Gateway. */
+/**
+ * The metrics of finished requests. Names and labels of `gen_ai_*` are those of Envoy AI Gateway.
+ */
 
 import type { Config } from '../config/config.ts';
 import type { TryFacts } from '../request/record.ts';
@@ -48,14 +50,19 @@ const FALLBACK_REASONS = ['rate_limited', 'upstream_error', 'timeout', 'circuit_
 const NO_STATUS = ['upstream_error', 'timeout', 'client_closed', 'circuit_open', 'limit'];
 const ERROR_STATUSES = [200, 401, 403, 404, 500, 502, 503, 504, 529];
 
-/** Returns the check that refused a request, or whose limit did; undefined if a provider was asked and had another reason. */
+/**
+ * Returns the check that refused a request, or whose limit did; undefined if a provider was asked
+ * and had another reason.
+ */
 function refusalOf({ outcome, reason = '', status }: RequestFacts): string | undefined {
   // A stream that has begun with 200 can end with the provider's rate limit too.
   if (outcome === 'rate_limited') return status === 429 ? reason || OTHER : undefined;
   return outcome === 'refused' ? (CHECKS[reason] ?? INVALID) : undefined;
 }
 
-/** Returns true if the gateway or a provider failed: neither the client's mistake nor its leaving. */
+/**
+ * Returns true if the gateway or a provider failed: neither the client's mistake nor its leaving.
+ */
 export function isFailed(outcome: TryFacts['outcome']): boolean {
   return (FAILED as readonly string[]).includes(outcome);
 }
@@ -139,7 +146,10 @@ export class RequestMetrics {
     return model;
   }
 
-  /** Creates the series that the settings make known, at 0: Prometheus' `increase` does not see the first event of a new one. */
+  /**
+   * Creates the series that the settings make known, at 0: Prometheus' `increase` does not see the
+   * first event of a new one.
+   */
   learn({ clients, providers }: Config): void {
     const names = clients.map(({ name }) => name);
     const named = combine([NO_LABELS], 'client', names);

@@ -1,4 +1,7 @@
-/** Counters and histograms, one series for each label set that was used, and their text. `ModelLabels` bounds the sets. */
+/**
+ * Counters and histograms, one series for each label set that was used, and their text.
+ * `ModelLabels` bounds the sets.
+ */
 
 import type { LabelSet } from './labels.ts';
 
@@ -71,7 +74,10 @@ export function bucketOf(value: number, bounds: readonly number[]): number {
   return index;
 }
 
-/** Returns the value below which the `share` (0 to 1) of all values lies, as `histogram_quantile` does; 0 without values. */
+/**
+ * Returns the value below which the `share` (0 to 1) of all values lies, as `histogram_quantile`
+ * does; 0 without values.
+ */
 export function quantile(share: number, bounds: readonly number[], buckets: Int32Array): number {
   let left = share * buckets.reduce((sum, count) => sum + count, 0);
   if (left === 0) return 0;

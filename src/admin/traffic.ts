@@ -1,4 +1,7 @@
-/** Counts of the last 15 minutes, for the page: of all requests, and of each provider, model and client. */
+/**
+ * Counts of the last 15 minutes, for the page: of all requests, and of each provider, model and
+ * client.
+ */
 
 import type { FinishedRequest } from '../request/facts.ts';
 import type { TryFacts } from '../request/record.ts';
@@ -18,7 +21,9 @@ const MAX_CLIENTS = 500;
 const COUNTS = ['requests', 'failed', 'rejected', 'limited', 'client_closed'] as const;
 type Count = (typeof COUNTS)[number];
 
-/** Returns the count, besides `requests`, of what ended with this outcome; undefined for an answer. */
+/**
+ * Returns the count, besides `requests`, of what ended with this outcome; undefined for an answer.
+ */
 function countOf(outcome: TryFacts['outcome']): Count | undefined {
   if (isFailed(outcome)) return 'failed';
   if (outcome === 'client_closed') return outcome;
@@ -40,7 +45,10 @@ class Row extends StepCounts {
     this.add(step, COUNTS.length + bucketOf(ms / 1000, FIRST_TOKEN_BOUNDS));
   }
 
-  /** Returns the sums that are not 0, and the percentiles of first tokens in milliseconds, of `minTimes` or more. */
+  /**
+   * Returns the sums that are not 0, and the percentiles of first tokens in milliseconds, of
+   * `minTimes` or more.
+   */
   report(step: number, steps?: number, minTimes = 1) {
     const sums = this.sums(step, steps);
     const report: Partial<Record<Count | 'p50' | 'p95', number>> = {};
@@ -96,7 +104,10 @@ export class Traffic {
     }
   }
 
-  /** Takes the counts of the client's last minute: after a minute without a refusal the refusals begin anew. */
+  /**
+   * Takes the counts of the client's last minute: after a minute without a refusal the refusals
+   * begin anew.
+   */
   #addRefusal(client: string, { limited }: { readonly limited?: number }, limit: string): void {
     const known = limited ? this.#overLimit.get(client) : undefined;
     if (known) known.limit = limit;
@@ -112,7 +123,10 @@ export class Traffic {
     });
   }
 
-  /** Returns a provider's median times to the first token: of the last minute, and of the time before. */
+  /**
+   * Returns a provider's median times to the first token: of the last minute, and of the time
+   * before.
+   */
   firstTokens(id: string) {
     const step = this.#step();
     const row = this.#providers.get(id);
@@ -123,8 +137,8 @@ export class Traffic {
   }
 
   /**
-   * Returns the sums of each row, of all requests in the last minute, and of each step that has some, by its number. A
-   * provider's row has the counts of its last minute.
+   * Returns the sums of each row, of all requests in the last minute, and of each step that has
+   * some, by its number. A provider's row has the counts of its last minute.
    */
   report() {
     const step = this.#step();

@@ -66,7 +66,10 @@ export class AdminView {
     yield* rows.map(renderFigure);
   }
 
-  /** Returns all that the page shows, keys masked. What has not changed since the last time may be the same object. */
+  /**
+   * Returns all that the page shows, keys masked. What has not changed since the last time may be
+   * the same object.
+   */
   present() {
     const figures = this.#figures;
     const config = this.#config();
@@ -133,7 +136,10 @@ export class AdminView {
   }
 }
 
-/** Returns the rows of the page by their ids: registered providers, and those of the settings without a key. */
+/**
+ * Returns the rows of the page by their ids: registered providers, and those of the settings
+ * without a key.
+ */
 function describeProviders(
   { providers: { registered, skipped } }: Config,
   figures: Figures,

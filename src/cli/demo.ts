@@ -1,4 +1,6 @@
-/** The upstream of `--demo`: a chat-completions server on loopback that repeats the last message. */
+/**
+ * The upstream of `--demo`: a chat-completions server on loopback that repeats the last message.
+ */
 
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
@@ -17,7 +19,10 @@ interface DemoRequest {
 
 type Content = string | readonly { readonly text?: string }[] | null;
 
-/** Starts the demo upstream on a free loopback port. Returns the text of a settings file that names it. */
+/**
+ * Starts the demo upstream on a free loopback port. Returns the text of a settings file that names
+ * it.
+ */
 export async function startDemo(): Promise<string> {
   const server = createServer((request, response) => {
     // Without a listener, a connection error would end the process.

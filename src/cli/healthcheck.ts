@@ -9,7 +9,10 @@ import { localUrl } from './startup-report.ts';
 
 const TIMEOUT_MS = 5000;
 
-/** Asks for `/health` at the address of the settings. `text` is what to print: the answer, or why there is none. */
+/**
+ * Asks for `/health` at the address of the settings. `text` is what to print: the answer, or why
+ * there is none.
+ */
 export async function checkHealth(flags: Flags, env: Env, readConfig: () => Config) {
   let url: string;
   try {

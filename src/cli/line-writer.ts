@@ -1,4 +1,7 @@
-/** Writes log lines to a stream, in batches and with a bounded buffer, and counts those that are lost. */
+/**
+ * Writes log lines to a stream, in batches and with a bounded buffer, and counts those that are
+ * lost.
+ */
 
 import { writeSync } from 'node:fs';
 import { Socket } from 'node:net';
@@ -14,7 +17,10 @@ const LINE_FEED = 10;
 /** Writes a text. Calls `onEnd` with what was not written. */
 type Write = (text: string, onEnd: (lost: string) => void) => void;
 
-/** Writes lines to a stream. Lines of one turn of the event loop are written together, to save system calls. */
+/**
+ * Writes lines to a stream. Lines of one turn of the event loop are written together, to save
+ * system calls.
+ */
 export class LineWriter {
   readonly #stream: Writable;
   readonly #onDropped: (lines: number) => void;
@@ -22,15 +28,21 @@ export class LineWriter {
   #lines = '';
   readonly #unwritten: string[] = [];
   #droppedLines = 0;
-  /** The dropped lines that `onDropped` was told of, and how many of these the written log tells of. */
+  /**
+   * The dropped lines that `onDropped` was told of, and how many of these the written log tells of.
+   */
   #reportedLines = 0;
   #confirmedLines = 0;
 
-  /** Once lines are written again, `onDropped` receives the number of those that were lost meanwhile. */
+  /**
+   * Once lines are written again, `onDropped` receives the number of those that were lost
+   * meanwhile.
+   */
   constructor(stream: Writable & { readonly fd?: number }, onDropped: (lines: number) => void) {
     this.#stream = stream;
     this.#onDropped = onDropped;
-    // Pipes and terminals are sockets (a terminal's writes block); the stream of a file does not tell how much was written.
+    // Pipes and terminals are sockets (a terminal's writes block); the stream of a file does not
+    // tell how much was written.
     const descriptor = stream instanceof Socket ? undefined : stream.fd;
     this.#writeText =
       descriptor === undefined
@@ -39,7 +51,9 @@ export class LineWriter {
     process.on('exit', this.#flush);
   }
 
-  /** Takes one line or several, each with its end. A function of its own: the log is made with it. */
+  /**
+   * Takes one line or several, each with its end. A function of its own: the log is made with it.
+   */
   readonly write = (text: string): void => {
     // One turn may log thousands of lines.
     if (this.#stream.writableLength + this.#lines.length > MAX_BUFFERED_BYTES) {
@@ -55,7 +69,10 @@ export class LineWriter {
     return this.#droppedLines;
   }
 
-  /** Waits until all is written, 2 s at most. Returns how many lost lines the written log does not tell of. */
+  /**
+   * Waits until all is written, 2 s at most. Returns how many lost lines the written log does not
+   * tell of.
+   */
   async end(): Promise<number> {
     const lastMs = performance.now() + END_MS;
     while (this.#isPending && performance.now() < lastMs) {

@@ -5,7 +5,9 @@ import type { SettingsSource } from '../config/read-settings.ts';
 import { isLoopback, withoutBrackets } from '../lib/loopback.ts';
 import { VERSION } from '../lib/version.ts';
 
-/** The addresses that mean all interfaces, each with one at which the same machine can be reached. */
+/**
+ * The addresses that mean all interfaces, each with one at which the same machine can be reached.
+ */
 const LOOPBACK_OF = new Map([
   ['0.0.0.0', '127.0.0.1'],
   ['::', '::1'],
@@ -69,7 +71,9 @@ export function startedLine({ config, source, port, adminPort, transport }: Star
   };
 }
 
-/** The gateway's URL for a client on the same machine; IPv6 addresses in brackets (RFC 3986 3.2.2). */
+/**
+ * The gateway's URL for a client on the same machine; IPv6 addresses in brackets (RFC 3986 3.2.2).
+ */
 export function localUrl(host: string, port: number): string {
   const address = withoutBrackets(host);
   const target = LOOPBACK_OF.get(address) ?? address;
@@ -80,7 +84,9 @@ export function describeWarning(text: string): string {
   return `warning    ${text}`;
 }
 
-/** Everything about the settings that the operator should know, and that does not stop the start. */
+/**
+ * Everything about the settings that the operator should know, and that does not stop the start.
+ */
 export function warningsOf(config: Config): string[] {
   const { host, auth, trustedProxies } = config.server;
   const warnings = [...config.warnings];

@@ -11,7 +11,10 @@ const MAX_TEXT_VALUE_CHARACTERS = 500;
 const WORD = /^[^\s"=\\]+$/;
 const ARRAY_WORD = /^[^\s"=\\,[\]]+$/;
 
-/** Returns the entry as text, with its line end. A failed request has more lines: one for each attempt, and its ids. */
+/**
+ * Returns the entry as text, with its line end. A failed request has more lines: one for each
+ * attempt, and its ids.
+ */
 export function formatText({ time, level, message, ...facts }: LogEntry): string {
   const clock = time.slice(11, 23);
   if (message === 'request') return formatRequest(clock, facts as unknown as RequestFacts);
@@ -57,7 +60,10 @@ function pairsOf(facts: LogFacts, word = WORD): string[] {
     .map(([name, value]) => `${name}=${formatValue(value, word)}`);
 }
 
-/** Quotes a text as JSON does, unless it is one word: with a space and `=` in it, it could forge a field. */
+/**
+ * Quotes a text as JSON does, unless it is one word: with a space and `=` in it, it could forge a
+ * field.
+ */
 function formatValue(value: unknown, word = WORD): string {
   if (Array.isArray(value)) {
     const entries = value.map((entry: string | FlatFacts) =>

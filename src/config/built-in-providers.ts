@@ -50,7 +50,10 @@ export function keyVariableOf(id: string): string {
   return BUILT_IN_PROVIDERS.get(id)?.keyVariable ?? fillIn('<ID>_API_KEY', id);
 }
 
-/** Returns the variable of a setting by its `providerEnv`; of providers that are not built in only the key has one. */
+/**
+ * Returns the variable of a setting by its `providerEnv`; of providers that are not built in only
+ * the key has one.
+ */
 export function variableOf(id: string, pattern: string): string | undefined {
   if (pattern === '<ID>_API_KEY') return keyVariableOf(id);
   return BUILT_IN_PROVIDERS.has(id) ? fillIn(pattern, id) : undefined;

@@ -13,7 +13,9 @@ export type BucketSettings = Section<'rate_limit.providers.<id>'>;
 export type ClientSettings = ReturnType<typeof readClients>[number];
 export type AdminSettings = NonNullable<ReturnType<typeof readAdmin>>;
 
-/** Reports a key that no header can carry, and warns of one in quotes. No message contains the key. */
+/**
+ * Reports a key that no header can carry, and warns of one in quotes. No message contains the key.
+ */
 export function checkKey(values: SettingValues, name: string, key: string): void {
   // RFC 6750's token characters are a subset: vendors use more of the visible ASCII characters.
   if (!/^[\x21-\x7e]+$/.test(key)) {
@@ -26,7 +28,10 @@ export function checkKey(values: SettingValues, name: string, key: string): void
   }
 }
 
-/** Checks all keys that callers send. Whoever guesses a reference that was not replaced would be let in. */
+/**
+ * Checks all keys that callers send. Whoever guesses a reference that was not replaced would be let
+ * in.
+ */
 export function checkCallerKeys(values: SettingValues): void {
   for (const [name, { value, row }] of values.plain()) {
     if (row.key !== 'of callers') continue;
@@ -47,8 +52,8 @@ export function checkCallerKeys(values: SettingValues): void {
 }
 
 /**
- * Returns all clients. Each has keys of its own, by which it is known. Warns of `models` that can match nothing, and of tokens
- * that do not count.
+ * Returns all clients. Each has keys of its own, by which it is known. Warns of `models` that can
+ * match nothing, and of tokens that do not count.
  */
 export function readClients(
   values: SettingValues,
@@ -105,7 +110,10 @@ export function readClients(
   });
 }
 
-/** Reports each pattern that is none, and warns of each that can match nothing. `setting` is the name of the list. */
+/**
+ * Reports each pattern that is none, and warns of each that can match nothing. `setting` is the
+ * name of the list.
+ */
 function checkModels(
   values: SettingValues,
   setting: string,

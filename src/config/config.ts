@@ -1,4 +1,7 @@
-/** What was read becomes a `Config`; a reload compares two. Other folders import the types of settings from here. */
+/**
+ * What was read becomes a `Config`; a reload compares two. Other folders import the types of
+ * settings from here.
+ */
 
 import { isIP } from 'node:net';
 import { isDeepStrictEqual } from 'node:util';
@@ -22,17 +25,26 @@ export { ConfigError } from './setting-values.ts';
 
 export type Config = Readonly<ReturnType<typeof configOf>>;
 
-/** Returns true if only requests with a configured key are served: one of `[server.auth]`, or one of a client. */
+/**
+ * Returns true if only requests with a configured key are served: one of `[server.auth]`, or one of
+ * a client.
+ */
 export function needsKey({ server, clients }: Pick<Config, 'server' | 'clients'>): boolean {
   return server.auth.enabled && (server.auth.keys.length > 0 || clients.length > 0);
 }
 
-/** Reads and checks all settings. Throws `ConfigError` with every problem, each with where it was found. */
+/**
+ * Reads and checks all settings. Throws `ConfigError` with every problem, each with where it was
+ * found.
+ */
 export function loadConfig(sources: ValueSources): Config {
   return configOf(readValues(sources), sources.memoryBytes ?? Infinity);
 }
 
-/** Checks the values together, and makes the settings of them. Throws `ConfigError` with every problem. */
+/**
+ * Checks the values together, and makes the settings of them. Throws `ConfigError` with every
+ * problem.
+ */
 function configOf(values: SettingValues, memoryBytes: number) {
   checkCallerKeys(values);
   const { firstTokenTimeoutMs = Infinity, host, ...server } = values.section('server');
@@ -70,7 +82,10 @@ function configOf(values: SettingValues, memoryBytes: number) {
     warnings: values.warnings as readonly string[],
     /** All settings by their names in the file, with `[secret]` for keys: what `--check` prints. */
     resolved: values.masked(),
-    /** All texts that must not be printed; in the URL of the store, the password may be percent-encoded. */
+    /**
+     * All texts that must not be printed; in the URL of the store, the password may be
+     * percent-encoded.
+     */
     secrets: [...values.secrets(), ...(password ? [password] : [])],
     values,
   };
@@ -165,7 +180,10 @@ function weightsOf(targets: readonly string[], weights: readonly number[]) {
   return byTarget;
 }
 
-/** Compares the settings in use with those that were read. Throws `ConfigError` if callers need no key any more. */
+/**
+ * Compares the settings in use with those that were read. Throws `ConfigError` if callers need no
+ * key any more.
+ */
 export function compareSettings(running: Config, next: Config) {
   // A file that is cut off at the end of a line is valid, and may have lost its keys.
   if (needsKey(running) && !needsKey(next) && next.server.auth.enabled) {

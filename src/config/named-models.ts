@@ -1,4 +1,7 @@
-/** The models that settings name, and not only clients: if one of them is gone, the settings are wrong. */
+/**
+ * The models that settings name, and not only clients: if one of them is gone, the settings are
+ * wrong.
+ */
 
 import type { Config } from './config.ts';
 
@@ -28,8 +31,8 @@ function namedModels({ aliases, providers }: Settings): NamedModel[] {
 }
 
 /**
- * Returns true if a setting names this model of the provider. A fallback without a `default_model` is asked for the models
- * that settings name of other providers.
+ * Returns true if a setting names this model of the provider. A fallback without a `default_model`
+ * is asked for the models that settings name of other providers.
  */
 export function isNamed(settings: Settings, provider: string, model: string): boolean {
   const { fallback, registered } = settings.providers;
@@ -40,7 +43,10 @@ export function isNamed(settings: Settings, provider: string, model: string): bo
   );
 }
 
-/** Returns the models that settings name of this provider and that its list does not have; none of an empty list. */
+/**
+ * Returns the models that settings name of this provider and that its list does not have; none of
+ * an empty list.
+ */
 export function missingModels(
   settings: Settings,
   provider: string,

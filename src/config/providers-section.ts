@@ -1,4 +1,6 @@
-/** Reads `[providers]`: which providers are registered, with what settings, and why others are not. */
+/**
+ * Reads `[providers]`: which providers are registered, with what settings, and why others are not.
+ */
 
 import { didYouMean } from '../lib/did-you-mean.ts';
 import { isLoopback, isPrivate } from '../lib/loopback.ts';
@@ -13,7 +15,9 @@ const HEADER_NAME = /^[!#$%&'*+\-.^_`|~0-9a-z]+$/;
 const MAX_NAMES = 32;
 const MAX_NAME_CHARACTERS = 64;
 
-/** Hop-by-hop headers (RFC 9110 7.6.1), what frames the message, and what the gateway sets itself. */
+/**
+ * Hop-by-hop headers (RFC 9110 7.6.1), what frames the message, and what the gateway sets itself.
+ */
 const REFUSED = new Set(
   [
     'connection keep-alive proxy-authorization proxy-connection',
@@ -23,7 +27,10 @@ const REFUSED = new Set(
   ].flatMap((names) => names.split(' ')),
 );
 
-/** In addition, of the headers that are passed on: credentials, and what the gateway sets itself in either direction. */
+/**
+ * In addition, of the headers that are passed on: credentials, and what the gateway sets itself in
+ * either direction.
+ */
 const NEVER_PASSED = new RegExp(
   '^(?:access-control|content|proxy)-|^(?:(?:set-)?cookie2?|(?:x-(?:goog-)?)?api-key|user-agent|' +
     'sec-fetch-mode|x-gateway-(?:provider|tries)|x-upstream-request-id|server-timing|' +
@@ -90,7 +97,10 @@ function readProvider(id: string, values: SettingValues) {
     apiKeys: toSecrets(keys),
     /** Sent with each request, names in lower case. */
     headers: readHeaders(`${path}.headers`, section.headers, values),
-    /** Headers of the client's requests that the provider gets; names in lower case, undefined without any. */
+    /**
+     * Headers of the client's requests that the provider gets; names in lower case, undefined
+     * without any.
+     */
     forwardHeaders: readNames(`${path}.forward_headers`, section.forwardHeaders, values),
     /** Headers of the provider's replies that the client gets. */
     returnHeaders: readNames(`${path}.return_headers`, section.returnHeaders, values),
@@ -129,7 +139,9 @@ function readBaseUrl(id: string, text: string | undefined, values: SettingValues
   return text.replace(/\/+$/, '');
 }
 
-/** OPENAI_BASE_URL is often set to the gateway's own address, for the SDKs of programs beside it. */
+/**
+ * OPENAI_BASE_URL is often set to the gateway's own address, for the SDKs of programs beside it.
+ */
 function warnOfBaseUrl(name: string, baseUrl: string, values: SettingValues): void {
   if (!URL.canParse(baseUrl)) return;
   const { protocol, hostname, port } = new URL(baseUrl);
@@ -173,7 +185,10 @@ function readHeaders(
   return Object.fromEntries(checked);
 }
 
-/** Checks the names of headers that are passed on, and returns them in lower case; undefined if there are none. */
+/**
+ * Checks the names of headers that are passed on, and returns them in lower case; undefined if
+ * there are none.
+ */
 function readNames(setting: string, texts: readonly string[] = [], values: SettingValues) {
   for (const text of texts) {
     const name = text.toLowerCase();

@@ -1,4 +1,7 @@
-/** `[rate_limit]`: buckets for all requests and for each provider, and the Redis or Valkey that several gateways share them in. */
+/**
+ * `[rate_limit]`: buckets for all requests and for each provider, and the Redis or Valkey that
+ * several gateways share them in.
+ */
 
 import { isIP } from 'node:net';
 
@@ -37,7 +40,10 @@ export function readRateLimit(values: SettingValues, known: readonly string[]) {
   return { enabled, global, providers, store: readStore(url, prefix, values) };
 }
 
-/** Returns the settings of the store, or undefined if there is none or it is wrong. No message shows a part of the URL. */
+/**
+ * Returns the settings of the store, or undefined if there is none or it is wrong. No message shows
+ * a part of the URL.
+ */
 function readStore(url: string | undefined, prefix: string, values: SettingValues) {
   if (!/^[\x21-\x7e]{1,64}$/.test(prefix) || /[{}]/.test(prefix)) {
     const expected = '1 to 64 visible ASCII characters without spaces and braces';

@@ -1,4 +1,6 @@
-/** Finds the settings that a command line and an environment name: at start, and again for a reload. */
+/**
+ * Finds the settings that a command line and an environment name: at start, and again for a reload.
+ */
 
 import { totalmem } from 'node:os';
 import { dirname, resolve } from 'node:path';
@@ -20,13 +22,18 @@ export interface Settings {
 }
 
 interface Reading {
-  /** Is read in the place of the operator's file; of the environment only `GATEWAY_*` applies then. */
+  /**
+   * Is read in the place of the operator's file; of the environment only `GATEWAY_*` applies then.
+   */
   readonly demo?: string | undefined;
   /** The file was read before: this is a reload. */
   readonly wasFound?: boolean;
 }
 
-/** Reads and checks all settings. Throws `ConfigError` with every problem, or with what is wrong with the file. */
+/**
+ * Reads and checks all settings. Throws `ConfigError` with every problem, or with what is wrong
+ * with the file.
+ */
 export function readSettings(
   commandLine: Flags & { readonly config?: string | undefined },
   env: Env,

@@ -48,7 +48,10 @@ const AS_WRITTEN = 'the text is used as written';
 const HOUR_SECONDS = 3600;
 
 const PREFIX = 'GATEWAY_';
-/** `tcp://10.0.0.7:80`: what Kubernetes and Docker links set for a Service `gateway`, besides `GATEWAY_SERVICE_HOST`. */
+/**
+ * `tcp://10.0.0.7:80`: what Kubernetes and Docker links set for a Service `gateway`, besides
+ * `GATEWAY_SERVICE_HOST`.
+ */
 const SERVICE_LINK = /^(?:tcp|udp|sctp):\/\//;
 const SERVICE_LINK_NAME =
   /^GATEWAY_(?:\w+_)?(?:SERVICE_(?:HOST|PORT)|PORT_\d+_(?:TCP|UDP|SCTP))(?:_|$)/;
@@ -64,7 +67,10 @@ const REMOVED_HINT =
 
 const ROWS: Readonly<Record<string, Rows>> = SETTINGS;
 
-/** Returns the value of every setting that has one, defaults included. Throws `ConfigError` if the text is no TOML. */
+/**
+ * Returns the value of every setting that has one, defaults included. Throws `ConfigError` if the
+ * text is no TOML.
+ */
 export function readValues(sources: ValueSources): SettingValues {
   return new ValueReader(sources).values;
 }
@@ -84,7 +90,10 @@ class ValueReader {
     this.#warnOfUnusedProxy();
   }
 
-  /** Reads a section of the file, and those below it. `pattern` is its name in the table of settings. */
+  /**
+   * Reads a section of the file, and those below it. `pattern` is its name in the table of
+   * settings.
+   */
   #readSection(found: unknown, path: string, pattern: string): void {
     const table = isTable(found) ? found : {};
     const rows = ROWS[pattern] ?? {};
@@ -119,7 +128,10 @@ class ValueReader {
     }
   }
 
-  /** Returns the default of a setting, which may depend on the machine, the provider or another setting. */
+  /**
+   * Returns the default of a setting, which may depend on the machine, the provider or another
+   * setting.
+   */
   #defaultOf(id: string, key: string, row: Setting): unknown {
     const { memoryBytes = 0 } = this.#sources;
     const quarter = Math.floor(memoryBytes / 4);
@@ -128,7 +140,10 @@ class ValueReader {
     return row.inherits ? this.values.plain().get(row.inherits)?.value : row.default;
   }
 
-  /** Reads one key: command line, then environment, then the file, then its provider's variable, then the default. */
+  /**
+   * Reads one key: command line, then environment, then the file, then its provider's variable,
+   * then the default.
+   */
   #readValue(path: string, key: string, written: unknown, row: Setting): void {
     const name = nameOf(path, key);
     // Of a provider; it may have dots.
@@ -146,7 +161,8 @@ class ValueReader {
     result = { value: this.#defaultOf(id, key, row), row, origin: undefined };
     for (const [origin, value] of given) {
       if (value === undefined) continue;
-      // As it stands in the file: what replaced a reference may be a key that belongs to another setting.
+      // As it stands in the file: what replaced a reference may be a key that belongs to another
+      // setting.
       const problems = problemsOf(row, value, origin === undefined ? written : value);
       for (const [below, text] of problems) this.values.problem(name + below, text, origin);
       if (problems.length === 0) result = { value, row, origin, isGiven: true };
@@ -196,10 +212,14 @@ class ValueReader {
     return expanded;
   }
 
-  /** What replaces a reference is not expanded again. A reference to a variable that is not set stays as it is. */
+  /**
+   * What replaces a reference is not expanded again. A reference to a variable that is not set
+   * stays as it is.
+   */
   #expandText(name: string, text: string, { key }: Setting): string {
     const { values } = this;
-    // A caller could guess a reference that stayed: `checkCallerKeys`. In the URL of a store it is no valid text.
+    // A caller could guess a reference that stayed: `checkCallerKeys`. In the URL of a store it is
+    // no valid text.
     const mayStay = key === undefined || key === 'of a provider';
     // `${NAME:-default}` or `${file:/path`.
     if (mayStay && text.replace(REFERENCE, ' ').includes('${')) {
@@ -253,7 +273,9 @@ class ValueReader {
     }
   }
 
-  /** Node asks no proxy of the environment by itself, unlike curl and the SDKs of other languages. */
+  /**
+   * Node asks no proxy of the environment by itself, unlike curl and the SDKs of other languages.
+   */
   #warnOfUnusedProxy(): void {
     const { env } = this.#sources;
     const name = PROXY_VARIABLES.find((variable) => env[variable]);

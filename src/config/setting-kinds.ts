@@ -11,7 +11,10 @@ export type Table = Record<string, unknown>;
 
 type Scalar = 'integer' | 'seconds' | 'boolean' | 'text';
 
-/** A row of the table of settings. `T` is the type of the value in use: undefined if it has no default. */
+/**
+ * A row of the table of settings. `T` is the type of the value in use: undefined if it has no
+ * default.
+ */
 export interface Setting<T = unknown> {
   readonly type: Scalar | 'integers' | 'texts' | 'headers' | 'targets' | 'table';
   readonly default: T;
@@ -33,7 +36,9 @@ export interface Setting<T = unknown> {
   readonly providerEnv?: string;
   /** The option that wins over both. */
   readonly flag?: 'port' | 'host';
-  /** A key is never printed. What callers or the store take is never a text with an unset variable. */
+  /**
+   * A key is never printed. What callers or the store take is never a text with an unset variable.
+   */
   readonly key?: 'of callers' | 'of a provider' | 'of the store';
   /** A reload cannot change it. */
   readonly needsRestart?: true;
@@ -113,7 +118,10 @@ export const HEADERS = kind('headers', 'a table of strings', areHeaders, noHeade
 export const BALANCES = ['order', 'least_busy', 'weighted'] as const;
 export const WEIGHTS = integers(0, 10_000);
 
-/** The targets of an alias, to be asked in this order; or first the one with the fewest requests, or one drawn by weight. */
+/**
+ * The targets of an alias, to be asked in this order; or first the one with the fewest requests, or
+ * one drawn by weight.
+ */
 export interface BalancedTargets {
   readonly targets: readonly string[];
   readonly balance?: (typeof BALANCES)[number];
@@ -147,7 +155,10 @@ const LIMITS = table(Object.fromEntries(MODEL_LIMITS.map((name) => [name, MODEL_
 const noDetails = undefined as Maybe<Readonly<Record<string, Limits>>>;
 export const DETAILS = table({ '<model>': LIMITS }, noDetails);
 
-/** Returns what is wrong with a value, each with its path below the setting. It shows what is `written` in the file. */
+/**
+ * Returns what is wrong with a value, each with its path below the setting. It shows what is
+ * `written` in the file.
+ */
 export function problemsOf(
   row: Setting,
   value: unknown,
@@ -167,7 +178,10 @@ export function problemsOf(
   });
 }
 
-/** The value that text from a variable, a file or the command line stands for; the text itself if it is none. */
+/**
+ * The value that text from a variable, a file or the command line stands for; the text itself if it
+ * is none.
+ */
 export function parseText({ type, choices }: Setting, value: string): unknown {
   if (choices) return choices.find((choice) => choice === value.toLowerCase()) ?? value;
   if (type === 'boolean' && /^(?:true|1)$/i.test(value)) return true;

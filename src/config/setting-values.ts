@@ -4,7 +4,10 @@ import { Secret } from '../lib/secret.ts';
 import type { Setting } from './setting-kinds.ts';
 import { SETTINGS } from './settings-table.ts';
 
-/** Thrown for settings that are wrong. Each problem is a line or more for the operator, without a key's value. */
+/**
+ * Thrown for settings that are wrong. Each problem is a line or more for the operator, without a
+ * key's value.
+ */
 export class ConfigError extends Error {
   readonly problems: readonly string[];
 
@@ -30,14 +33,19 @@ type CamelCase<K extends string> = K extends `${infer A}_${infer B}`
   : K;
 type Suffix<R> = R extends { type: 'seconds' } ? 'Ms' : '';
 
-/** A section under the names of the code: `max_body_bytes` is `maxBodyBytes`, and `timeout`, in seconds, `timeoutMs`. */
+/**
+ * A section under the names of the code: `max_body_bytes` is `maxBodyBytes`, and `timeout`, in
+ * seconds, `timeoutMs`.
+ */
 export type Section<P extends keyof Table> = {
   readonly [
     K in keyof Table[P] & string as `${CamelCase<K>}${Suffix<Table[P][K]>}`
   ]: Table[P][K] extends Setting<infer T> ? T : never;
 };
 
-/** Values with their problems and warnings. Printed as text, JSON or by inspection, it shows no key. */
+/**
+ * Values with their problems and warnings. Printed as text, JSON or by inspection, it shows no key.
+ */
 export class SettingValues {
   readonly problems: string[] = [];
   readonly warnings: string[] = [];
@@ -50,7 +58,10 @@ export class SettingValues {
   /** Texts in which references were replaced, which may be keys, with the text in the file. */
   readonly #written = new Map<string, string>();
 
-  /** `filePrefix` precedes the names of settings in problems: the path of the file and a colon, or nothing. */
+  /**
+   * `filePrefix` precedes the names of settings in problems: the path of the file and a colon, or
+   * nothing.
+   */
   constructor(values: Iterable<[string, SettingValue]> = [], filePrefix = '') {
     this.#values = new Map(values);
     this.#filePrefix = filePrefix;
@@ -68,9 +79,13 @@ export class SettingValues {
     );
   }
 
-  /** All keys, for what must not be printed. A URL and a header's value are hidden in texts only as a whole. */
+  /**
+   * All keys, for what must not be printed. A URL and a header's value are hidden in texts only as
+   * a whole.
+   */
   secrets(): Secret[] {
-    // An id in place of a key is a placeholder for a local server: to hide it would hide the name in the log.
+    // An id in place of a key is a placeholder for a local server: to hide it would hide the name
+    // in the log.
     const ids = new Set(this.sectionsBelow('providers').map((id) => id.toLowerCase()));
     return [...this.#values].flatMap(([name, { value, row }]) => {
       if (!row.key) return [];
@@ -121,7 +136,10 @@ export class SettingValues {
     this.warnings.push(`${this.#values.get(name)?.origin ?? name}: ${text}`);
   }
 
-  /** Warns of a variable that is not set. Whatever is wrong with the setting then has that in its message. */
+  /**
+   * Warns of a variable that is not set. Whatever is wrong with the setting then has that in its
+   * message.
+   */
   unset(name: string, message: string, consequence: string): void {
     this.#unset.set(name, message);
     this.warning(name, `${message}; ${consequence}`);
@@ -132,7 +150,10 @@ export class SettingValues {
     this.#written.set(text, written);
   }
 
-  /** The part of a text that a message may show: `shown`, or the text in the file if it has references. */
+  /**
+   * The part of a text that a message may show: `shown`, or the text in the file if it has
+   * references.
+   */
   asWritten(text: string, shown = text): string {
     return this.#written.get(text) ?? shown;
   }

@@ -24,7 +24,10 @@ const READ_FAILURES: Readonly<Record<string, string>> = {
 };
 const MAX_VALUE_BYTES = 65_536;
 
-/** Returns the text of the file, or undefined if it is optional and does not exist. Throws `ConfigError` if it cannot be read. */
+/**
+ * Returns the text of the file, or undefined if it is optional and does not exist. Throws
+ * `ConfigError` if it cannot be read.
+ */
 export function readSettingsFile(path: string, isOptional: boolean, wasFound: boolean) {
   try {
     // A pipe would wait for another writer.
@@ -41,7 +44,10 @@ export function readSettingsFile(path: string, isOptional: boolean, wasFound: bo
   }
 }
 
-/** Returns the text of a file that holds one value, without its last line end. Throws `ConfigError`, with `shown` as the path. */
+/**
+ * Returns the text of a file that holds one value, without its last line end. Throws `ConfigError`,
+ * with `shown` as the path.
+ */
 export function readValueFile(path: string, shown: string): string {
   const fail = (reason: string) => new ConfigError([`${shown}: ${reason}`]);
   let bytes: Buffer;
@@ -64,7 +70,10 @@ export function readValueFile(path: string, shown: string): string {
   return text;
 }
 
-/** The size that fstat() reports does not bound what is read: it is 0 for files of /proc, and files grow. */
+/**
+ * The size that fstat() reports does not bound what is read: it is 0 for files of /proc, and files
+ * grow.
+ */
 function readAtMost(descriptor: number, maxBytes: number): Buffer {
   const buffer = Buffer.alloc(maxBytes);
   let length = 0;
@@ -93,7 +102,9 @@ const YAML_LINE = /^\s*(?:---\s*$|- |[\w."'-]+:(?:\s|$))/;
 /** No number, boolean or unquoted text has such a character. */
 const WORD_LIMIT = /[\s=[\]{},"'#]/;
 
-/** Parses the file's text. `prefix` precedes the message. Throws `ConfigError` with line and column. */
+/**
+ * Parses the file's text. `prefix` precedes the message. Throws `ConfigError` with line and column.
+ */
 export function parseToml(text: string, prefix: string): Table {
   try {
     return parse(text);
@@ -108,7 +119,10 @@ export function parseToml(text: string, prefix: string): Table {
   }
 }
 
-/** Returns what the parser's reason lacks, for the mistakes that are most frequent; it shows nothing of the file. */
+/**
+ * Returns what the parser's reason lacks, for the mistakes that are most frequent; it shows nothing
+ * of the file.
+ */
 function hintFor(text: string, line: string, at: number): string {
   if (JSON_TEXT.test(text)) return `; this looks like JSON, ${SETTINGS_ARE_TOML}`;
   if (YAML_LINE.test(line)) return `; this looks like YAML, ${SETTINGS_ARE_TOML}`;
@@ -123,7 +137,10 @@ function hintFor(text: string, line: string, at: number): string {
   return '; a string needs quotes';
 }
 
-/** The line with everything but section headers and the names of keys replaced by dots: it may be a secret. */
+/**
+ * The line with everything but section headers and the names of keys replaced by dots: it may be a
+ * secret.
+ */
 function hideSecrets(line: string): string {
   const shown = line.slice(0, 160);
   const named = /^\s*(?:\[+[a-z_.]*\]*\s*$|[a-z_.]+\s*=)/.exec(shown)?.[0] ?? '';

@@ -1,6 +1,7 @@
 /**
- * Every setting by its section and its name in gateway.toml. The reader reads by this table; gateway.schema.json and
- * the table of keys in docs/configuration.md are generated from it (`npm run generate`).
+ * Every setting by its section and its name in gateway.toml. The reader reads by this table;
+ * gateway.schema.json and the table of keys in docs/configuration.md are generated from it (`npm
+ * run generate`).
  */
 
 import { LOG_LEVELS } from '../lib/log.ts';

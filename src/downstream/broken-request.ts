@@ -20,7 +20,10 @@ interface TextAnswer {
   readonly body: string;
 }
 
-/** Returns the answer to a request that never became a call. `remote` is the address of the connection's other end. */
+/**
+ * Returns the answer to a request that never became a call. `remote` is the address of the
+ * connection's other end.
+ */
 export type AnswerBroken = (
   refusal: GatewayError,
   requestId: string,

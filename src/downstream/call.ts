@@ -15,13 +15,24 @@ import { pathOf } from './request-head.ts';
 /** Time limits for clients. Tests pass shorter ones. */
 export const CLIENT_LIMITS = {
   headersMs: 15_000,
-  /** An upload of which no byte comes for so long is refused, and one that is too slow on average after so long. */
+  /**
+   * An upload of which no byte comes for so long is refused, and one that is too slow on average
+   * after so long.
+   */
   requestMs: 60_000,
-  /** Between two checks of a connection that is read on before it is closed; see `LINGER_CHECKS`. */
+  /**
+   * Between two checks of a connection that is read on before it is closed; see `LINGER_CHECKS`.
+   */
   lingerCheckMs: 1000,
-  /** Between the error event of a failed stream and the end of its connection: clients that lag read on for so long. */
+  /**
+   * Between the error event of a failed stream and the end of its connection: clients that lag read
+   * on for so long.
+   */
   failedStreamMs: 2000,
-  /** A client that reads nothing of its response for so long is cut off: node:http has no such limit. */
+  /**
+   * A client that reads nothing of its response for so long is cut off: node:http has no such
+   * limit.
+   */
   sendTimeoutMs: 60_000,
 };
 
@@ -36,7 +47,10 @@ export class Call {
   readonly path: string;
   readonly headers: IncomingMessage['headers'];
   readonly rawHeaders: readonly string[];
-  /** The address of the connection's other end: the client, or a proxy. A closed socket no longer knows it. */
+  /**
+   * The address of the connection's other end: the client, or a proxy. A closed socket no longer
+   * knows it.
+   */
   readonly peerAddress: string | undefined;
   /** When it came, or its turn behind others on the connection. Of `performance.now()`. */
   readonly receivedAtMs = performance.now();
@@ -80,14 +94,17 @@ export class Call {
   }
 
   /**
-   * A provider works on the answer, or the answer is a stream, and more of it is to come. Nothing tells a client that closes its
-   * sending side then from a client that has left.
+   * A provider works on the answer, or the answer is a stream, and more of it is to come. Nothing
+   * tells a client that closes its sending side then from a client that has left.
    */
   get needsClient(): boolean {
     return (this.#isAsking || this.reply.isStream) && !this.reply.isAnswered;
   }
 
-  /** To be called before a provider is asked. Throws `ClientGone` if the client has closed its sending side. */
+  /**
+   * To be called before a provider is asked. Throws `ClientGone` if the client has closed its
+   * sending side.
+   */
   beginAsking(): void {
     if (this.connection.socket.readableEnded) throw new ClientGone();
     this.#isAsking = true;
@@ -102,9 +119,10 @@ export class Call {
   }
 
   /**
-   * Reads the whole body, once the client was told to send it; `reader` takes each chunk as it arrives. Throws a 413 if it is
-   * larger than `maxBodyBytes`, a 429 if there is no memory for it, the cancellation's reason if the call was cancelled
-   * before, or rejects as `readRequestBody` does.
+   * Reads the whole body, once the client was told to send it; `reader` takes each chunk as it
+   * arrives. Throws a 413 if it is larger than `maxBodyBytes`, a 429 if there is no memory for it,
+   * the cancellation's reason if the call was cancelled before, or rejects as `readRequestBody`
+   * does.
    */
   readBody(maxBodyBytes: number, reader: BodyReader): Promise<Reservation> {
     const { bodyReservation, cancellation, request, response } = this;
@@ -121,7 +139,9 @@ export class Call {
     return readRequestBody(request, bodyReservation, cancellation, reader);
   }
 
-  /** Gives back the memory of the request and its answer. Nothing can be reserved for it any more. */
+  /**
+   * Gives back the memory of the request and its answer. Nothing can be reserved for it any more.
+   */
   release(): void {
     this.bodyReservation.close();
     this.answerReservation.close();

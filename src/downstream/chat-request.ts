@@ -1,4 +1,7 @@
-/** The chat completion request: untrusted bytes in, a validated request out, its other bytes untouched. */
+/**
+ * The chat completion request: untrusted bytes in, a validated request out, its other bytes
+ * untouched.
+ */
 
 // Whole: on an old Node an import by name fails before any code can say which one is needed.
 import buffer from 'node:buffer';
@@ -12,7 +15,10 @@ import type { ChatRequest } from '../request/record.ts';
 const MAX_MODEL_BYTES = 2_097_152;
 /** An open stream holds it until its end. */
 const MAX_STREAM_MODEL_BYTES = 4096;
-/** Go's JSON decoder, and so Ollama and LocalAI, ignores the case of names and takes the last such member. */
+/**
+ * Go's JSON decoder, and so Ollama and LocalAI, ignores the case of names and takes the last such
+ * member.
+ */
 const OTHER_CASE = /^(?:model|stream)$/iu;
 const MODELS = /^models$/iu;
 /** Depths of the values that are noted. */
@@ -30,8 +36,9 @@ interface Message {
 }
 
 /**
- * Parses the body of `POST /v1/chat/completions` (interface, Resources) while it arrives. The scanner reports a value
- * after those inside it: members of messages are collected for every value, and dropped if it is not in `messages`.
+ * Parses the body of `POST /v1/chat/completions` (interface, Resources) while it arrives. The
+ * scanner reports a value after those inside it: members of messages are collected for every value,
+ * and dropped if it is not in `messages`.
  */
 export class ChatRequestParser {
   readonly #json = new JsonScanner((value) => this.#note(value));
@@ -53,19 +60,24 @@ export class ChatRequestParser {
   #includeUsage: JsonValue | undefined;
   #promptCacheKey: string | undefined;
 
-  /** `mayListModels`: whether `models` may be there, in which OpenRouter takes other models than `model`. */
+  /**
+   * `mayListModels`: whether `models` may be there, in which OpenRouter takes other models than
+   * `model`.
+   */
   constructor(mayListModels = true) {
     this.#mayListModels = mayListModels;
   }
 
-  /** Scans the next chunk. Never throws: a body that turns out too large is refused for that first. */
+  /**
+   * Scans the next chunk. Never throws: a body that turns out too large is refused for that first.
+   */
   push(chunk: Buffer): void {
     this.#json.push(chunk);
   }
 
   /**
-   * Returns the request, which reads its bytes from `body` when they are sent: an open stream holds none of them. Throws
-   * `invalidRequest` for anything that is not a chat completion request.
+   * Returns the request, which reads its bytes from `body` when they are sent: an open stream holds
+   * none of them. Throws `invalidRequest` for anything that is not a chat completion request.
    */
   finish(body: { readonly parts: readonly Buffer[] }): ChatRequest {
     const { parts } = body;
@@ -105,7 +117,10 @@ export class ChatRequestParser {
     };
   }
 
-  /** Returns the text that asks for the tokens of a stream, and its place; undefined if the request asks, or is not usable. */
+  /**
+   * Returns the text that asks for the tokens of a stream, and its place; undefined if the request
+   * asks, or is not usable.
+   */
   #usageEdit(body: readonly Buffer[]) {
     const [options, asked] = [this.#streamOptions, this.#includeUsage];
     const insert = (text: string, at: number) => ({ text, start: at, end: at });

@@ -1,4 +1,7 @@
-/** The response to one request. It alone knows whether its head was sent: whether a failure is an HTTP error or an error event. */
+/**
+ * The response to one request. It alone knows whether its head was sent: whether a failure is an
+ * HTTP error or an error event.
+ */
 
 import type { ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
@@ -13,7 +16,10 @@ import type { Call } from './call.ts';
 
 /** Up to this length an answer is sent as text, in one write with the head. */
 const SHORT_BODY_BYTES = 8192;
-/** What is written at once; the slowest client takes it within `sendTimeoutMs`. A longer body may be freed while it is sent. */
+/**
+ * What is written at once; the slowest client takes it within `sendTimeoutMs`. A longer body may be
+ * freed while it is sent.
+ */
 const WRITE_PART_BYTES = 65_536;
 /** Proxies close a connection on which nothing comes for a minute or so. */
 const KEEP_ALIVE = Buffer.from(': keep-alive\n\n');
@@ -25,16 +31,25 @@ const ignore = () => {};
 export class ClientReply {
   /** Of the head that was sent. */
   status: number | undefined;
-  /** When the head was made; of a stream, when its answer began, and not a comment before it. Of `performance.now()`. */
+  /**
+   * When the head was made; of a stream, when its answer began, and not a comment before it. Of
+   * `performance.now()`.
+   */
   firstByteAtMs: number | undefined;
   /** Bytes of the body that were written. */
   sentBytes = 0;
   isStream = false;
   /** False: the client has not taken what was written, or is gone, and the next parts wait. */
   hasRoom = true;
-  /** All that matters of the answer was passed to `write`, although it has not ended: a client that leaves once it is written has it. */
+  /**
+   * All that matters of the answer was passed to `write`, although it has not ended: a client that
+   * leaves once it is written has it.
+   */
   isDelivered = false;
-  /** The stream has failed: its connection closes without the last chunk, see `#closeCut` of `Connection`. */
+  /**
+   * The stream has failed: its connection closes without the last chunk, see `#closeCut` of
+   * `Connection`.
+   */
   isCut = false;
   /** Nothing more comes of the answer: all of it was passed to `send`, `end` or `fail`. */
   isAnswered = false;
@@ -55,10 +70,12 @@ export class ClientReply {
   constructor(response: ServerResponse, call: Call) {
     this.#response = response;
     this.#call = call;
-    // IncomingMessage emits 'close' once its body is consumed; only the response's 'close' means a disconnect.
+    // IncomingMessage emits 'close' once its body is consumed; only the response's 'close' means a
+    // disconnect.
     this.closed = new Promise((resolve) => {
       this.#resolveClosed = resolve;
-      // Not `on`: a response that has waited is old for V8, and keeps what its listeners refer to until the next full collection.
+      // Not `on`: a response that has waited is old for V8, and keeps what its listeners refer to
+      // until the next full collection.
       response.once('close', () => {
         clearInterval(this.#keepAlive);
         // On Node 20 writableFinished is also true if the socket died with data still buffered.
@@ -75,7 +92,10 @@ export class ClientReply {
     return this.#response.headersSent;
   }
 
-  /** Sends a complete answer. Throws or rejects if its head cannot be sent: then another one may be sent. */
+  /**
+   * Sends a complete answer. Throws or rejects if its head cannot be sent: then another one may be
+   * sent.
+   */
   send(
     status: number,
     headers: ResponseHeaders,
@@ -144,7 +164,10 @@ export class ClientReply {
     else this.#response.end();
   }
 
-  /** Has `closed` resolve once all is written. The response has no last chunk, and emits 'close' with its connection. */
+  /**
+   * Has `closed` resolve once all is written. The response has no last chunk, and emits 'close'
+   * with its connection.
+   */
   #leaveOpen(): void {
     this.#response.socket!.write('', (error) => {
       // With an error the client is gone, and 'close' follows.
@@ -152,7 +175,10 @@ export class ClientReply {
     });
   }
 
-  /** Answers with the documented error; in a stream, by its last event. `headers` are further ones of an HTTP error. */
+  /**
+   * Answers with the documented error; in a stream, by its last event. `headers` are further ones
+   * of an HTTP error.
+   */
   fail(failure: GatewayError, headers: ResponseHeaders = {}): Promise<void> | undefined {
     if (!this.headersSent) {
       const all = { ...failure.toHeaders(), ...headers };
@@ -169,7 +195,10 @@ export class ClientReply {
     return undefined;
   }
 
-  /** Sends a comment after each `silenceMs` in which nothing was sent. The first one begins the stream. */
+  /**
+   * Sends a comment after each `silenceMs` in which nothing was sent. The first one begins the
+   * stream.
+   */
   keepAlive(silenceMs: number): void {
     // Its client may be gone already, and then nothing would end the timer.
     if (this.#response.destroyed) return;
@@ -215,7 +244,10 @@ export class ClientReply {
     else socket.once('drain', goOn);
   }
 
-  /** In one write, chunked by ourselves (RFC 9112 7.1): `response.write` makes four of it, and may write later. */
+  /**
+   * In one write, chunked by ourselves (RFC 9112 7.1): `response.write` makes four of it, and may
+   * write later.
+   */
   #writeFrame(part: Buffer, socket: Socket): boolean {
     const head = `${part.length.toString(16)}\r\n`;
     const frame = Buffer.allocUnsafe(head.length + part.length + 2);
@@ -246,8 +278,9 @@ export class ClientReply {
 }
 
 /**
- * The complete answers of this turn of the event loop. They are written together, before 'finish' is emitted for any: a client's
- * process is woken once and not for each, which saves a tenth of the CPU of a request (`npm run bench`, 32 connections).
+ * The complete answers of this turn of the event loop. They are written together, before 'finish'
+ * is emitted for any: a client's process is woken once and not for each, which saves a tenth of the
+ * CPU of a request (`npm run bench`, 32 connections).
  */
 const endings: { readonly response: ServerResponse; readonly body: Buffer }[] = [];
 

@@ -1,4 +1,7 @@
-/** One client connection: works on its requests in order, refuses what is none, and cuts off a client that stops reading. */
+/**
+ * One client connection: works on its requests in order, refuses what is none, and cuts off a
+ * client that stops reading.
+ */
 
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
@@ -12,11 +15,17 @@ import { limitLingering } from './lingering.ts';
 import { discardBody } from './request-body.ts';
 import { toAddress } from './request-head.ts';
 
-/** Pipelined requests that may wait for their turn behind the first; while so many wait, the socket is not read. */
+/**
+ * Pipelined requests that may wait for their turn behind the first; while so many wait, the socket
+ * is not read.
+ */
 const MAX_WAITING_REQUESTS = 8;
 /** One read can bring more. A connection on which more than these wait is closed. */
 const MAX_RECEIVED_REQUESTS = 100;
-/** node:http reads a body that nobody takes up to its high-water mark of 64 KiB, and one read of 64 KiB beyond. */
+/**
+ * node:http reads a body that nobody takes up to its high-water mark of 64 KiB, and one read of 64
+ * KiB beyond.
+ */
 const MAX_UNREAD_BYTES = 131_072;
 /** A client is cut off if it takes nothing of its response between so many checks in a row. */
 export const PROGRESS_CHECKS = 4;
@@ -25,7 +34,10 @@ const MIN_BYTES_PER_SECOND = 1024;
 /** The client closed its sending side inside a request. */
 const ENDED_EARLY = 'HPE_INVALID_EOF_STATE';
 
-/** Requests of one listener: those that have begun and are not over, and what became of the others since the start. */
+/**
+ * Requests of one listener: those that have begun and are not over, and what became of the others
+ * since the start.
+ */
 interface RequestCounts {
   inFlight: number;
   finished: number;
@@ -67,23 +79,35 @@ const ignore = () => {};
 export class Connection {
   readonly socket: Socket;
   readonly listener: ListenerState;
-  /** When the connection was accepted or its last response ended, on the clock of `performance.now()`. */
+  /**
+   * When the connection was accepted or its last response ended, on the clock of
+   * `performance.now()`.
+   */
   idleSinceMs = performance.now();
 
   /** The request that is being worked on. */
   call: Call | undefined;
   /** Those behind it, in order of arrival: only the last may be incomplete. */
   #waiting: ReceivedRequest[] = [];
-  /** The parser has failed, and no other request can come: the answer to the bytes behind the last complete request. */
+  /**
+   * The parser has failed, and no other request can come: the answer to the bytes behind the last
+   * complete request.
+   */
   #refusal: GatewayError | undefined;
   /** The latest answer said `Connection: close` during its upload: no other request begins. */
   #closesAfterUpload = false;
-  /** Runs from the error event of a failed stream to the end of the connection: no other request begins. */
+  /**
+   * Runs from the error event of a failed stream to the end of the connection: no other request
+   * begins.
+   */
   #cutTimer: NodeJS.Timeout | undefined;
   /** Bytes that the kernel had taken at the last check, and how many checks have found no more. */
   #takenBytes = -1;
   #checksWithoutProgress = 0;
-  /** The upload of the last check, its bytes then, how many checks it has had, and how many have found no more bytes. */
+  /**
+   * The upload of the last check, its bytes then, how many checks it has had, and how many have
+   * found no more bytes.
+   */
   readonly #upload = { call: undefined as Call | undefined, bytes: 0, checks: 0, quietChecks: 0 };
   /** Half of a head was late behind other requests. */
   #lateHead: NodeJS.Timeout | undefined;
@@ -98,7 +122,10 @@ export class Connection {
     });
   }
 
-  /** Closes an idle connection. Behind a failed stream the connection is half-closed first, and its idle time begins anew. */
+  /**
+   * Closes an idle connection. Behind a failed stream the connection is half-closed first, and its
+   * idle time begins anew.
+   */
   closeIdle(): void {
     if (!this.#cutTimer || !this.socket.writable) this.socket.destroy();
     else {
@@ -132,14 +159,17 @@ export class Connection {
     if (this.#waiting.length > MAX_RECEIVED_REQUESTS) return this.#closeFlooded();
     if (this.#cutTimer) return discardBody(request);
     this.#limitQueue();
-    // node:http announces a request before it has parsed its body. A request without a body is complete by the next tick, and
-    // a short body by the next turn.
+    // node:http announces a request before it has parsed its body. A request without a body is
+    // complete by the next tick, and a short body by the next turn.
     process.nextTick(() => {
       if (!request.complete) setImmediate(() => this.#reserveBody(received));
     });
   }
 
-  /** Counts what node:http reads of the body of a request that waits. Without room for that the body is discarded. */
+  /**
+   * Counts what node:http reads of the body of a request that waits. Without room for that the body
+   * is discarded.
+   */
   #reserveBody(received: ReceivedRequest): void {
     const { request } = received;
     const bytes = unreadBytesOf(request);
@@ -160,8 +190,8 @@ export class Connection {
   }
 
   /**
-   * Refuses the bytes at which the parser has failed with the error `code`, once the complete requests before them are answered,
-   * and ends the connection.
+   * Refuses the bytes at which the parser has failed with the error `code`, once the complete
+   * requests before them are answered, and ends the connection.
    */
   refuse(code: string | undefined): void {
     const { call, socket } = this;
@@ -203,7 +233,10 @@ export class Connection {
     this.#linger();
   }
 
-  /** Called when the request is answered during its upload. Discards the rest; closes once upload and answer are over. */
+  /**
+   * Called when the request is answered during its upload. Discards the rest; closes once upload
+   * and answer are over.
+   */
   async closeAfterUpload(answered: Promise<void>): Promise<void> {
     const { request, awaitsContinue } = this.call!;
     this.#closesAfterUpload = true;
@@ -224,7 +257,10 @@ export class Connection {
     limitLingering(this.socket, this.listener.limits.lingerCheckMs);
   }
 
-  /** Closes, and reads on within the running limit: unread bytes would reset the connection, and perhaps lose the answer. */
+  /**
+   * Closes, and reads on within the running limit: unread bytes would reset the connection, and
+   * perhaps lose the answer.
+   */
   #close(): void {
     this.socket.end();
     this.socket.resume();
@@ -243,7 +279,9 @@ export class Connection {
     if (this.#checksWithoutProgress === PROGRESS_CHECKS) this.socket.destroy();
   }
 
-  /** Refuses an upload that has stopped, or is too slow. Counts its calls, as `checkProgress` does. */
+  /**
+   * Refuses an upload that has stopped, or is too slow. Counts its calls, as `checkProgress` does.
+   */
   checkUpload(): void {
     const { call } = this;
     const upload = this.#upload;
@@ -267,7 +305,8 @@ export class Connection {
   /** Begins the next request, once the response before it is written. */
   #begin(next: ReceivedRequest | undefined): void {
     const { listener } = this;
-    // Behind `Connection: close` node:http gives a response no socket, and so no 'close': its request would never end.
+    // Behind `Connection: close` node:http gives a response no socket, and so no 'close': its
+    // request would never end.
     if (!next || !this.socket.writable || this.#closesAfterUpload) {
       next?.body?.close();
       if (this.#refusal) this.#answerBroken(this.#refusal);
@@ -286,7 +325,8 @@ export class Connection {
     const { counts } = this.listener;
     counts.inFlight -= 1;
     if (call.reply.isStream) counts.openStreams -= 1;
-    // Not `cancellation.reason`: requests that begin after the deadline are cancelled too, and some need no provider.
+    // Not `cancellation.reason`: requests that begin after the deadline are cancelled too, and some
+    // need no provider.
     const { failure } = call.record;
     const isCancelled = failure !== undefined && failure === this.listener.cancelReason;
     counts[isCancelled ? 'cancelled' : 'finished'] += 1;
@@ -311,8 +351,9 @@ export class Connection {
   }
 
   /**
-   * Closes the connection behind a failed stream without the last chunk, so that a client that ignores error events finds the
-   * stream incomplete. Not at once, because some clients drop the events that they have not read when the connection ends.
+   * Closes the connection behind a failed stream without the last chunk, so that a client that
+   * ignores error events finds the stream incomplete. Not at once, because some clients drop the
+   * events that they have not read when the connection ends.
    */
   #closeCut(): void {
     const { listener, socket } = this;
@@ -327,22 +368,26 @@ export class Connection {
   #limitQueue(): void {
     const { socket } = this;
     if (this.#cutTimer || this.#waiting.length < MAX_WAITING_REQUESTS) return;
-    // A 'resume' that was under way before the pause makes node:http read on, and only 'pause' stops it.
+    // A 'resume' that was under way before the pause makes node:http read on, and only 'pause'
+    // stops it.
     if (socket.isPaused()) socket.emit('pause');
     else socket.pause();
   }
 }
 
-/** Returns how many bytes of the body node:http holds, or may come to hold, while nobody reads it. */
+/**
+ * Returns how many bytes of the body node:http holds, or may come to hold, while nobody reads it.
+ */
 function unreadBytesOf(request: IncomingMessage): number {
   if (request.complete) return request.readableLength;
   return Math.min(Number(request.headers['content-length'] ?? Infinity), MAX_UNREAD_BYTES);
 }
 
 /**
- * Drops the rest of the read. Of each request in it node:http's parser would make two objects although the socket is destroyed,
- * and keep them until the end of the turn, in which many connections may be read. The parser takes a return value of 2 for
- * an upgrade, behind which nothing is HTTP; no documented call stops it.
+ * Drops the rest of the read. Of each request in it node:http's parser would make two objects
+ * although the socket is destroyed, and keep them until the end of the turn, in which many
+ * connections may be read. The parser takes a return value of 2 for an upgrade, behind which
+ * nothing is HTTP; no documented call stops it.
  */
 function stopParsing(socket: Socket & { parser?: { onIncoming: () => number } | null }): void {
   if (socket.parser) socket.parser.onIncoming = () => 2;

@@ -8,12 +8,20 @@ import { setImmediate as immediate, setTimeout as sleep } from 'node:timers/prom
 import { startTimer } from '../lib/cancellation.ts';
 import type { Connection, ListenerState } from './connection.ts';
 
-/** Connections that the kernel may hold for `accept()`: a proxy that has lost one replica connects to the other with all its requests. */
+/**
+ * Connections that the kernel may hold for `accept()`: a proxy that has lost one replica connects
+ * to the other with all its requests.
+ */
 export const BACKLOG_CONNECTIONS = 1024;
-/** An idle connection stays open so long once the port is closed: a proxy does not know of the drain, and may send a request. */
+/**
+ * An idle connection stays open so long once the port is closed: a proxy does not know of the
+ * drain, and may send a request.
+ */
 const IDLE_GRACE_MS = 1000;
 const IDLE_CHECK_MS = 100;
-/** Time in which clients take the answers to requests that the deadline of a drain has cancelled. */
+/**
+ * Time in which clients take the answers to requests that the deadline of a drain has cancelled.
+ */
 const CANCELLED_MS = 2000;
 /** The same if `endDrain` ends it. */
 const FORCED_CANCELLED_MS = 100;
@@ -48,14 +56,19 @@ export async function drain(
   else signal.addEventListener('abort', () => end(FORCED_CANCELLED_MS));
   await closeServer(server, connections);
   clearTimeout(deadline);
-  // All sockets are closed: the requests that were cancelled end, and get their access lines, in the next turns.
+  // All sockets are closed: the requests that were cancelled end, and get their access lines, in
+  // the next turns.
   for (let turn = 0; state.counts.inFlight > 0 && turn < 1000; turn += 1) await immediate();
 }
 
-/** Accepts what has connected, closes the port, and closes idle connections. Resolves when all are closed. */
+/**
+ * Accepts what has connected, closes the port, and closes idle connections. Resolves when all are
+ * closed.
+ */
 async function closeServer(server: Server, connections: Connections): Promise<void> {
   await acceptBacklog(server);
-  // node:http's own `close` would also cut idle connections at once, and requests on their way with them.
+  // node:http's own `close` would also cut idle connections at once, and requests on their way with
+  // them.
   const closed = new Promise<void>((resolve) =>
     TcpServer.prototype.close.call(server, () => resolve()),
   );
@@ -67,16 +80,17 @@ async function closeServer(server: Server, connections: Connections): Promise<vo
       if (isIdle && Math.max(idleSinceMs, closedAtMs) <= youngestMs) connection.closeIdle();
     }
   };
-  // Answers begun before the drain carried no `Connection: close`. `setImmediate` lets a busy process read the requests that
-  // have arrived before it takes a connection for idle.
+  // Answers begun before the drain carried no `Connection: close`. `setImmediate` lets a busy
+  // process read the requests that have arrived before it takes a connection for idle.
   const polling = setInterval(() => setImmediate(closeIdle), IDLE_CHECK_MS);
   await closed;
   clearInterval(polling);
 }
 
 /**
- * Closing the port resets the connections in its backlog. libuv accepts at least one per turn of the event loop, and those that
- * came before the drain first: this waits until it is empty, or was accepted once.
+ * Closing the port resets the connections in its backlog. libuv accepts at least one per turn of
+ * the event loop, and those that came before the drain first: this waits until it is empty, or was
+ * accepted once.
  */
 async function acceptBacklog(server: Server): Promise<void> {
   let accepted = 0;

@@ -9,7 +9,9 @@ import { Connection, type ListenerState, PROGRESS_CHECKS } from './connection.ts
 import { BACKLOG_CONNECTIONS, drain, type DrainOptions } from './drain.ts';
 
 const MAX_HEADER_BYTES = 16_384;
-/** Load balancers keep idle connections for 60 s; a server that closes first makes them answer 502. */
+/**
+ * Load balancers keep idle connections for 60 s; a server that closes first makes them answer 502.
+ */
 const KEEP_ALIVE_MS = 75_000;
 
 /** Creates the listener. Nothing listens yet. */
@@ -26,8 +28,9 @@ export function createHttpServer(
 
   return {
     /**
-     * Starts listening. Rejects with Node's error if the address cannot be had. `isShared`: other processes may listen at
-     * the same port (SO_REUSEPORT), and the kernel gives each connection to one of them.
+     * Starts listening. Rejects with Node's error if the address cannot be had. `isShared`: other
+     * processes may listen at the same port (SO_REUSEPORT), and the kernel gives each connection to
+     * one of them.
      */
     async listen(port: number, host: string, isShared = false) {
       server.listen({ port, host, reusePort: isShared, backlog: BACKLOG_CONNECTIONS });
@@ -40,7 +43,10 @@ export function createHttpServer(
       checking.push(setInterval(checkUploads, limits.requestMs / PROGRESS_CHECKS));
       return server.address() as AddressInfo;
     },
-    /** Serves for `delayMs` more, as draining. Then stops accepting, and waits for the requests in flight. */
+    /**
+     * Serves for `delayMs` more, as draining. Then stops accepting, and waits for the requests in
+     * flight.
+     */
     async drain(how: DrainOptions) {
       await drain(server, connections, state, { ...how, signal: forceClose.signal });
       checking.forEach(clearInterval);
@@ -69,7 +75,8 @@ function createNodeServer(limits: ListenerState['limits']): Server {
   const server = createServer({
     maxHeaderSize: MAX_HEADER_BYTES,
     headersTimeout: limits.headersMs,
-    // `checkUpload` limits bodies: node:http would count the time in which a pipelined request waits.
+    // `checkUpload` limits bodies: node:http would count the time in which a pipelined request
+    // waits.
     requestTimeout: 0,
     keepAliveTimeout: KEEP_ALIVE_MS,
     connectionsCheckingInterval: Math.min(2000, limits.headersMs / 4),
@@ -78,12 +85,16 @@ function createNodeServer(limits: ListenerState['limits']): Server {
   });
   // No limit: Node 20 silently drops the headers beyond it. `checkProtocol` counts them.
   server.maxHeadersCount = 0;
-  // Otherwise node:http ends the connection before answers that wait for their turn. `Connection` ends it.
+  // Otherwise node:http ends the connection before answers that wait for their turn. `Connection`
+  // ends it.
   (server as Server & { httpAllowHalfOpen: boolean }).httpAllowHalfOpen = true;
   return server;
 }
 
-/** Makes a `Connection` of each socket that the server accepts, and hands it its requests. Returns those that are open. */
+/**
+ * Makes a `Connection` of each socket that the server accepts, and hands it its requests. Returns
+ * those that are open.
+ */
 function connectionsOf(server: Server, state: ListenerState): ReadonlyMap<Duplex, Connection> {
   const connections = new Map<Duplex, Connection>();
   server.on('connection', (socket) => {
@@ -102,7 +113,8 @@ function connectionsOf(server: Server, state: ListenerState): ReadonlyMap<Duplex
   server.on('clientError', ({ code }: NodeJS.ErrnoException, socket) =>
     connections.get(socket)?.refuse(code),
   );
-  // No tunnels. node:http has detached the socket, and earlier requests may still wait for their answers.
+  // No tunnels. node:http has detached the socket, and earlier requests may still wait for their
+  // answers.
   server.on('connect', (_, socket) => {
     socket.on('error', () => {});
     socket.on('end', () => socket.destroy());

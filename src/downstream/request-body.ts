@@ -8,8 +8,9 @@ import { invalidRequest } from '../lib/errors.ts';
 import { onNextTurn, TurnLimit } from '../lib/turns.ts';
 
 /**
- * Parsing a chunk costs as much as hundreds of bytes, and one read of a socket has some 10,000 of one byte: a longer body must
- * come in chunks of a useful size. Fewer than `TurnLimit` takes, so that a body is refused in the turn in which it arrives.
+ * Parsing a chunk costs as much as hundreds of bytes, and one read of a socket has some 10,000 of
+ * one byte: a longer body must come in chunks of a useful size. Fewer than `TurnLimit` takes, so
+ * that a body is refused in the turn in which it arrives.
  */
 const FREE_CHUNKS = 1000;
 const MIN_MEAN_CHUNK_BYTES = 16;
@@ -20,9 +21,9 @@ export interface BodyReader {
 }
 
 /**
- * Reads all of the body into the reservation, and returns that; `reader` takes each chunk too. Rejects with what the
- * reservation throws, with a 400 if it comes in too small chunks, and with the cancellation's reason. The answer to a
- * refused body discards what follows.
+ * Reads all of the body into the reservation, and returns that; `reader` takes each chunk too.
+ * Rejects with what the reservation throws, with a 400 if it comes in too small chunks, and with
+ * the cancellation's reason. The answer to a refused body discards what follows.
  */
 export function readRequestBody(
   request: IncomingMessage,
@@ -59,8 +60,9 @@ export function readRequestBody(
 }
 
 /**
- * Reads the body, in turns with everything else, until it ends. What has no other listener is discarded. One in too
- * small chunks is not read to its end: whoever calls this closes the connection after a while.
+ * Reads the body, in turns with everything else, until it ends. What has no other listener is
+ * discarded. One in too small chunks is not read to its end: whoever calls this closes the
+ * connection after a while.
  */
 export function discardBody(request: IncomingMessage): void {
   const pace = new UploadPace();
@@ -75,8 +77,8 @@ class UploadPace {
   #areTooSmall = false;
 
   /**
-   * Takes each chunk. Pauses the request if it has had its turn. Returns false if its chunks are too small: no more of
-   * the connection is read then.
+   * Takes each chunk. Pauses the request if it has had its turn. Returns false if its chunks are
+   * too small: no more of the connection is read then.
    */
   take({ length }: Buffer, request: IncomingMessage): boolean {
     if (this.#areTooSmall) return false;
@@ -98,8 +100,9 @@ class UploadPace {
 }
 
 /**
- * Stops reading the connection until the returned function is called. To pause the request is not enough: node:http reads
- * on up to `highWaterMark`, and what 300 connections hold grows old: malloc keeps its room.
+ * Stops reading the connection until the returned function is called. To pause the request is not
+ * enough: node:http reads on up to `highWaterMark`, and what 300 connections hold grows old: malloc
+ * keeps its room.
  */
 function stopReading(request: IncomingMessage): () => void {
   const { socket } = request;

@@ -9,7 +9,10 @@ const MAX_HEADERS = 1000;
 
 type Head = Pick<IncomingMessage, 'httpVersion' | 'headers' | 'rawHeaders'>;
 
-/** Returns a header that was sent once; undefined if not, or more often: Node shows the first one then. `name` in lower case. */
+/**
+ * Returns a header that was sent once; undefined if not, or more often: Node shows the first one
+ * then. `name` in lower case.
+ */
 export function soleHeader(head: { readonly rawHeaders: readonly string[] }, name: string) {
   const { rawHeaders } = head;
   let value: string | undefined;
@@ -22,7 +25,9 @@ export function soleHeader(head: { readonly rawHeaders: readonly string[] }, nam
   return value;
 }
 
-/** RFC 9112 3.2.2: absolute-form is accepted. Compared as text: URL parsers decode and normalise. */
+/**
+ * RFC 9112 3.2.2: absolute-form is accepted. Compared as text: URL parsers decode and normalise.
+ */
 export function pathOf(target: string): string {
   if (target.startsWith('/') && !target.includes('?')) return target;
   const path = target.split('?', 1)[0]!.replace(/^https?:\/\/[^/]*/i, '');
@@ -30,8 +35,9 @@ export function pathOf(target: string): string {
 }
 
 /**
- * Throws `invalidRequest` for a head that intermediaries may read differently than we do. A `Host` may be empty
- * (RFC 9112 3.2) if the request is a health check (`isHealth`): some load balancers have no name to send.
+ * Throws `invalidRequest` for a head that intermediaries may read differently than we do. A `Host`
+ * may be empty (RFC 9112 3.2) if the request is a health check (`isHealth`): some load balancers
+ * have no name to send.
  */
 export function checkProtocol(head: Head, isHealth = false): void {
   const { httpVersion, headers, rawHeaders } = head;
@@ -58,12 +64,18 @@ export function checkProtocol(head: Head, isHealth = false): void {
 
 /** Some proxies add the port, and brackets with it: `192.0.2.1:80`, `[2001:db8::1]:80`. */
 const WITH_PORT = /^(?:\[([0-9a-f:.]+)\]|(\d{1,3}(?:\.\d{1,3}){3}))(?::\d{1,5})?$/i;
-/** An IPv6 address with a zone: the name of a network interface (15 characters). A zone of any length passes `isIP`. */
+/**
+ * An IPv6 address with a zone: the name of a network interface (15 characters). A zone of any
+ * length passes `isIP`.
+ */
 const MAX_ADDRESS_CHARACTERS = 64;
 /** Clients that connect over IPv4 to a socket of both families have such an address. */
 const MAPPED_IPV4 = /^::ffff:(\d{1,3}(?:\.\d{1,3}){3})$/i;
 
-/** The address without port and brackets, and as IPv4 if it is mapped into IPv6. Undefined if the text is no address. */
+/**
+ * The address without port and brackets, and as IPv4 if it is mapped into IPv6. Undefined if the
+ * text is no address.
+ */
 export function toAddress(text: string): string | undefined {
   if (isIP(text) === 4) return text;
   const [, v6, v4] = WITH_PORT.exec(text) ?? [];

@@ -15,9 +15,10 @@ interface Forwarded {
 }
 
 /**
- * Returns a function that returns a call's client: the connection's other end; or, if that is one of the trusted proxies, the
- * rightmost address of `X-Forwarded-For` that is none of them. What stands to the left of it, or of a text that is no address,
- * may be forged. The proxies are addresses and ranges in CIDR notation.
+ * Returns a function that returns a call's client: the connection's other end; or, if that is one
+ * of the trusted proxies, the rightmost address of `X-Forwarded-For` that is none of them. What
+ * stands to the left of it, or of a text that is no address, may be forged. The proxies are
+ * addresses and ranges in CIDR notation.
  */
 export function createRemoteAddress(
   trustedProxies: readonly string[],

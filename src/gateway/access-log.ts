@@ -21,7 +21,9 @@ const LEVELS: Readonly<Record<Outcome, LogLevel>> = {
   internal_error: 'error',
 };
 
-/** Returns what logs requests, and tells the observer. Unlike the log, its facts are not redacted. */
+/**
+ * Returns what logs requests, and tells the observer. Unlike the log, its facts are not redacted.
+ */
 export function createAccessLog({
   config: { logging, server },
   incidents,

@@ -1,4 +1,7 @@
-/** One provider is asked: with which key, how often, and after which wait; each attempt and its record. */
+/**
+ * One provider is asked: with which key, how often, and after which wait; each attempt and its
+ * record.
+ */
 
 import type { Call } from '../downstream/call.ts';
 import { Deadline, pause } from '../lib/cancellation.ts';
@@ -26,7 +29,10 @@ interface Asking {
   readonly first: Candidate;
   /** The headers by which its trace goes on at providers, names and values in turn. */
   readonly tracing: readonly string[];
-  /** Absent if there is one candidate: nobody else can be asked, and the circuit would have no effect. */
+  /**
+   * Absent if there is one candidate: nobody else can be asked, and the circuit would have no
+   * effect.
+   */
   readonly breaker: CircuitBreaker | undefined;
   readonly services: Services;
 }
@@ -45,10 +51,11 @@ function skip(
 }
 
 /**
- * Asks one provider, unless it is to be skipped; with retries if its circuit was closed, and with one key after the other until
- * one is not refused. The answer is passed to the client. Returns the attempt that had it, or says best why there is none.
- * Rejects at once with `ClientGone`, and with failures that name no provider: nobody else is asked. `isPostponed`: it is
- * asked last, although its circuit is open.
+ * Asks one provider, unless it is to be skipped; with retries if its circuit was closed, and with
+ * one key after the other until one is not refused. The answer is passed to the client. Returns the
+ * attempt that had it, or says best why there is none. Rejects at once with `ClientGone`, and with
+ * failures that name no provider: nobody else is asked. `isPostponed`: it is asked last, although
+ * its circuit is open.
  */
 export async function askProvider(
   candidate: Candidate,
@@ -125,7 +132,10 @@ function beginAttempt(
   };
 }
 
-/** Records the end. Throws the gateway's own failures, without `details.provider`: another provider cannot help. */
+/**
+ * Records the end. Throws the gateway's own failures, without `details.provider`: another provider
+ * cannot help.
+ */
 function endAttempt(
   attempt: Attempt,
   failure: GatewayError | ClientGone | undefined,
@@ -134,7 +144,8 @@ function endAttempt(
   attempt.recordEnd(failure);
   logAttempt('try', attempt, call, services.logger);
   if (failure instanceof ClientGone) throw failure;
-  // A stream was counted when it began. `recordFailure` leaves out what says nothing of the provider.
+  // A stream was counted when it began. `recordFailure` leaves out what says nothing of the
+  // provider.
   if (failure) services.incidents.recordFailure(attempt, failure);
   else if (!chat.stream) services.incidents.watches.addGood(attempt);
   if (failure && failure.details.provider === undefined) throw failure;
@@ -185,14 +196,19 @@ class RetryPlan {
     this.#call = call;
   }
 
-  /** To be called before each attempt: a key that was chosen before a wait may be refused meanwhile. */
+  /**
+   * To be called before each attempt: a key that was chosen before a wait may be refused meanwhile.
+   */
   begin(): void {
     if (!this.#keyPool || this.#keys) return;
     this.#keys = this.#keyPool.keysToTry(this.#call);
     this.#takeKey();
   }
 
-  /** Takes an attempt that has ended. Returns the milliseconds to wait before the next one; undefined if there is none. */
+  /**
+   * Takes an attempt that has ended. Returns the milliseconds to wait before the next one;
+   * undefined if there is none.
+   */
   next(attempt: Attempt): number | undefined {
     const { failure } = attempt;
     if (!failure || attempt.hasAnswer) {

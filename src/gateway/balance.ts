@@ -7,8 +7,8 @@ import type { Candidate } from './candidates.ts';
 import type { Services } from './services.ts';
 
 /**
- * Returns the candidates of a balanced alias in the order in which they are asked. A session chooses among them if all of
- * their providers have `key_affinity`.
+ * Returns the candidates of a balanced alias in the order in which they are asked. A session
+ * chooses among them if all of their providers have `key_affinity`.
  */
 export function balanced(
   candidates: readonly Candidate[],
@@ -28,8 +28,8 @@ export function balanced(
 }
 
 /**
- * Returns the index of the name whose turn it is, by smooth weighted round robin as in nginx: each gains its weight, and
- * the one that has most pays for all. One with the weight 0 never has most.
+ * Returns the index of the name whose turn it is, by smooth weighted round robin as in nginx: each
+ * gains its weight, and the one that has most pays for all. One with the weight 0 never has most.
  */
 function draw(
   names: readonly string[],
@@ -46,8 +46,8 @@ function draw(
 }
 
 /**
- * Returns the indices of the candidates: first the one whose provider has the fewest requests in flight, or in the `order`
- * of a session; last those whose circuits are open.
+ * Returns the indices of the candidates: first the one whose provider has the fewest requests in
+ * flight, or in the `order` of a session; last those whose circuits are open.
  */
 function leastBusyFirst(
   candidates: readonly Candidate[],

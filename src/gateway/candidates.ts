@@ -23,16 +23,18 @@ const OFF = /\boff\b/i;
 
 /**
  * Returns who may answer the request for this `model`, in the order in which they are asked:
- * - of an alias those of its targets whose providers are registered, in order, balanced or weighted;
+ * - of an alias those of its targets whose providers are registered, in order, balanced or
+ * weighted;
  * - for `<provider_id>/<model_name>`, split at the first slash, that provider;
  * - for a provider's id, that one with its default model;
- * - for any other name the primary provider;
- * and behind them each fallback that is not among them, with its own default model, or with the first one's if it has none. With
- * `x-gateway-fallback: off` only the first.
+ * - for any other name the primary provider; and behind them each fallback that is not among them,
+ * with its own default model, or with the first one's if it has none. With `x-gateway-fallback:
+ * off` only the first.
  *
- * The client's `models` must have the name as it was sent, or, if it is no alias, as `<provider_id>/<model_name>`; they do not
- * bind fallbacks. Throws `unknownProvider` or `invalidRequest`; to a client with `models` `notFound` for every other name, so
- * that it does not learn what there is.
+ * The client's `models` must have the name as it was sent, or, if it is no alias, as
+ * `<provider_id>/<model_name>`; they do not bind fallbacks. Throws `unknownProvider` or
+ * `invalidRequest`; to a client with `models` `notFound` for every other name, so that it does not
+ * learn what there is.
  */
 export function candidatesFor(
   name: string,
@@ -53,7 +55,10 @@ export function candidatesFor(
   return withFallbacks(ordered, services.fallbacks);
 }
 
-/** Returns `<provider_id>/<model_name>` for a name that is no alias; the name if it stands for nobody. */
+/**
+ * Returns `<provider_id>/<model_name>` for a name that is no alias; the name if it stands for
+ * nobody.
+ */
 function fullNameOf(name: string, services: Services): string {
   try {
     const { provider, model } = toCandidate(name, services);
@@ -63,7 +68,10 @@ function fullNameOf(name: string, services: Services): string {
   }
 }
 
-/** Returns the candidates of the targets that are registered. If there are none, throws the fault of the first. */
+/**
+ * Returns the candidates of the targets that are registered. If there are none, throws the fault of
+ * the first.
+ */
 function targetsOf(targets: readonly string[], services: Services): Candidate[] {
   const registered = targets.filter((target) => services.providers.has(providerIdOf(target)));
   const names = registered.length > 0 ? registered : targets.slice(0, 1);

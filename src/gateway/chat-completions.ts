@@ -1,4 +1,7 @@
-/** `POST /v1/chat/completions`: reads the request, and asks one candidate after the other until one answers. */
+/**
+ * `POST /v1/chat/completions`: reads the request, and asks one candidate after the other until one
+ * answers.
+ */
 
 import type { ClientSettings, Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
@@ -14,10 +17,10 @@ import { type Candidate, candidatesFor } from './candidates.ts';
 import type { Services } from './services.ts';
 
 /**
- * Answers one chat completion; resolves when all of the answer was handed over. `client` is undefined if the key has no name.
- * Asks the first candidate, and the others in order if it has no answer; if its circuit is open, it is asked last.
- * Rejects with `GatewayError` or `ClientGone`, before the answer has begun or after it: if all fail, with the failure of the
- * first one.
+ * Answers one chat completion; resolves when all of the answer was handed over. `client` is
+ * undefined if the key has no name. Asks the first candidate, and the others in order if it has no
+ * answer; if its circuit is open, it is asked last. Rejects with `GatewayError` or `ClientGone`,
+ * before the answer has begun or after it: if all fail, with the failure of the first one.
  */
 export async function completeChat(
   call: Call,
@@ -66,7 +69,10 @@ function hasAnswered({ failure, hasAnswer }: Attempt): boolean {
   return hasAnswer;
 }
 
-/** Reads the request, and records what it says. Rejects with `invalidRequest`. Apart: an open stream keeps no parser. */
+/**
+ * Reads the request, and records what it says. Rejects with `invalidRequest`. Apart: an open stream
+ * keeps no parser.
+ */
 function readChat(
   call: Call,
   client: ClientSettings | undefined,
@@ -88,7 +94,10 @@ function readChat(
 const JSON_TYPE = /^\s*application\/(?:[\w.-]+\+)?json\s*(?:;|$)/i;
 const OTHER_CHARSET = /charset\s*=(?!\s*"?utf-?8"?\s*(?:;|$))/i;
 
-/** Requires JSON: without a preflight, a page in a browser may send `text/plain` to localhost, but not JSON. */
+/**
+ * Requires JSON: without a preflight, a page in a browser may send `text/plain` to localhost, but
+ * not JSON.
+ */
 function checkContentHeaders(call: Call): void {
   const encoding = call.headers['content-encoding'];
   if (encoding !== undefined && encoding.toLowerCase() !== 'identity') {
@@ -106,7 +115,8 @@ function isReasonToFallBack(
   { isBalanced }: Candidate,
   { providers: { fallbackOn } }: Config,
 ): boolean {
-  // A target that has no key, no such model or no token left is the only one to blame among those that are alike.
+  // A target that has no key, no such model or no token left is the only one to blame among those
+  // that are alike.
   if (isBalanced && TARGET_STATUSES.has(status)) return details.mayFallBack ?? true;
   // The rate limit of a provider is no reason to ask another one, unlike its concurrency limit.
   if (details.limit === 'provider') return false;

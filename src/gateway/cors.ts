@@ -3,7 +3,9 @@
 import type { Call } from '../downstream/call.ts';
 import type { ResponseHeaders } from '../downstream/client-reply.ts';
 
-/** Lets pages of any origin read an answer, errors included. Credentials (cookies) are not allowed. */
+/**
+ * Lets pages of any origin read an answer, errors included. Credentials (cookies) are not allowed.
+ */
 export function addCorsHeaders(status: number, headers: ResponseHeaders): void {
   const names = ['x-request-id', ...Object.keys(headers)];
   headers['access-control-allow-origin'] = '*';

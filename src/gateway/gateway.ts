@@ -1,4 +1,7 @@
-/** One request from its head to its access line: the order of checks, the routes, and where every failure becomes an answer. */
+/**
+ * One request from its head to its access line: the order of checks, the routes, and where every
+ * failure becomes an answer.
+ */
 
 import { type ClientSettings, needsKey, type Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
@@ -23,7 +26,10 @@ const ROUTES: ReadonlyMap<string, readonly string[]> = new Map([
 const SERVED = [...ROUTES].map(([path, [method]]) => `${method} ${path}`).join(', ');
 /** Endpoints of OpenAI's API that clients are often set to by default. */
 const UNSERVED_PATHS = ['/v1/responses', '/v1/completions', '/v1/embeddings'];
-/** The paths of clients whose `base_url` lacks `/v1`, has it twice, ends in `/` or has the endpoint in it. */
+/**
+ * The paths of clients whose `base_url` lacks `/v1`, has it twice, ends in `/` or has the endpoint
+ * in it.
+ */
 const WRONG_BASE_PATHS = ['', '/v1/v1', '/v1/', '/v1/chat/completions'].flatMap((base) => [
   `${base}/chat/completions`,
   `${base}/models`,
@@ -55,8 +61,8 @@ export class Gateway {
   }
 
   /**
-   * Answers a call and logs it: all of its life. The checks are in this order, so that a client without a key learns and
-   * consumes nothing. Never rejects.
+   * Answers a call and logs it: all of its life. The checks are in this order, so that a client
+   * without a key learns and consumes nothing. Never rejects.
    */
   async handle(call: Call): Promise<void> {
     const { headers, method, path, reply } = call;
@@ -127,7 +133,10 @@ export class Gateway {
   };
 }
 
-/** The one place where a failure becomes an answer. Resolves when the client has it, or is gone. Never rejects. */
+/**
+ * The one place where a failure becomes an answer. Resolves when the client has it, or is gone.
+ * Never rejects.
+ */
 async function fail(call: Call, thrown: unknown): Promise<void> {
   const { cancellation, record, reply } = call;
   // The request may report the disconnect before the response does.
@@ -199,10 +208,11 @@ function warnOnce({ logger, warned }: Services, text: string): void {
 }
 
 /**
- * Returns a function that throws `invalidRequest` for a page of another host: without keys, by DNS rebinding, such a page
- * is same-origin, and would spend the operator's provider keys. Editors (`vscode-webview:`), extensions and opaque
- * origins (`null`) pass: no name can be rebound to become one of them. A GET of a same-origin page has no `Origin`; its
- * `Host` tells, if no proxy sets it and the gateway is not known by other names.
+ * Returns a function that throws `invalidRequest` for a page of another host: without keys, by DNS
+ * rebinding, such a page is same-origin, and would spend the operator's provider keys. Editors
+ * (`vscode-webview:`), extensions and opaque origins (`null`) pass: no name can be rebound to
+ * become one of them. A GET of a same-origin page has no `Origin`; its `Host` tells, if no proxy
+ * sets it and the gateway is not known by other names.
  */
 function createOriginCheck({ host, trustedProxies }: Config['server']): (call: Call) => void {
   const isLocal = isLoopback(host) && trustedProxies.length === 0;

@@ -1,4 +1,7 @@
-/** `GET /v1/models`: the models of all providers and the aliases, by the names that clients send back. */
+/**
+ * `GET /v1/models`: the models of all providers and the aliases, by the names that clients send
+ * back.
+ */
 
 import type { ClientSettings } from '../config/config.ts';
 import { missingModels } from '../config/named-models.ts';
@@ -44,14 +47,20 @@ interface CachedList {
 /** A provider whose list cannot be fetched contributes the last one and its `default_model`. */
 export class ModelList {
   readonly #services: ModelListServices;
-  /** By the models that a client may name, as JSON; all by undefined. Clients that do not read hold no copies. */
+  /**
+   * By the models that a client may name, as JSON; all by undefined. Clients that do not read hold
+   * no copies.
+   */
   readonly #bodies = new Map<string | undefined, Buffer>();
 
   constructor(services: ModelListServices) {
     this.#services = services;
   }
 
-  /** Returns the body of `GET /v1/models`, with the models that the client may name; all without a client. Never rejects. */
+  /**
+   * Returns the body of `GET /v1/models`, with the models that the client may name; all without a
+   * client. Never rejects.
+   */
   async bodyFor(client?: ClientSettings): Promise<Buffer> {
     const { providers } = this.#services;
     await Promise.all([...providers.values()].map((provider) => this.#update(provider)));
@@ -111,7 +120,10 @@ export class ModelList {
     return this.#services.redact(text) === text;
   }
 
-  /** Warns of each model that a setting names and this list of its provider lacks, unless the list before lacked it too. */
+  /**
+   * Warns of each model that a setting names and this list of its provider lacks, unless the list
+   * before lacked it too.
+   */
   #warnOfMissing(id: string, names: readonly string[], cached: CachedList): void {
     const { config, logger } = this.#services;
     const missing = missingModels(config, id, names);
@@ -147,7 +159,10 @@ function listEntries({ providers, config, modelLists }: ModelListServices) {
   return [...modelEntries.filter(({ id }) => !config.aliases.has(id)), ...aliasEntries];
 }
 
-/** The order of the first members is OpenAI's. What the settings say of a model wins over what its provider says. */
+/**
+ * The order of the first members is OpenAI's. What the settings say of a model wins over what its
+ * provider says.
+ */
 function toEntry({ id, modelDetails }: Provider, name: string, model?: ListedModel) {
   return {
     id: `${id}/${name}`,
@@ -163,9 +178,9 @@ function toEntry({ id, modelDetails }: Provider, name: string, model?: ListedMod
 export const NO_LIST_IN_TIME = new Error('no answer in time');
 
 /**
- * Asks with one key after the other until one is not refused, which begins no cooldown: it may be for completions only. A key
- * that is undefined is not sent.
- * Returns the list, or the last status. Throws a `TransportError`, `NO_LIST_IN_TIME`, or what `readModelList` throws.
+ * Asks with one key after the other until one is not refused, which begins no cooldown: it may be
+ * for completions only. A key that is undefined is not sent. Returns the list, or the last status.
+ * Throws a `TransportError`, `NO_LIST_IN_TIME`, or what `readModelList` throws.
  */
 export async function fetchModelList(
   provider: Provider,

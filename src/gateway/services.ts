@@ -1,4 +1,7 @@
-/** What requests are worked on with: the settings, and what outlives a request. A reload makes new ones. */
+/**
+ * What requests are worked on with: the settings, and what outlives a request. A reload makes new
+ * ones.
+ */
 
 import type { AliasSettings, ClientSettings, Config } from '../config/config.ts';
 import type { Logger } from '../lib/log.ts';
@@ -24,7 +27,10 @@ export interface Services extends AttemptServices {
   readonly lastAsked: Map<string, number>;
   /** What each target of a weighted alias has gained and not paid for. */
   readonly credits: Map<AliasSettings, readonly number[]>;
-  /** Returns the body of `GET /v1/models`, with the models that the client may name; all without a client. Never rejects. */
+  /**
+   * Returns the body of `GET /v1/models`, with the models that the client may name; all without a
+   * client. Never rejects.
+   */
   readonly listModels: (client?: ClientSettings) => Promise<Buffer>;
   readonly logger: Logger;
   /** Is told of every finished request but those for /health. */

@@ -4,7 +4,10 @@ import { ChunkBuffer } from './chunk-buffer.ts';
 
 /** Neither method throws. */
 export interface ByteSink {
-  /** Takes a chunk. After it has returned false, no other comes before the source's `resume` is called. */
+  /**
+   * Takes a chunk. After it has returned false, no other comes before the source's `resume` is
+   * called.
+   */
   write(chunk: Buffer): boolean;
   /** Called once, after the last chunk; with an error if more should have come. */
   end(error?: unknown): void;
@@ -18,8 +21,9 @@ export interface ByteSource {
 }
 
 /**
- * Calls `take` with each chunk until it returns false. Resolves then or at the end, and rejects with the source's error,
- * or with what `take` throws. Without a promise if all has come: returns nothing, or throws.
+ * Calls `take` with each chunk until it returns false. Resolves then or at the end, and rejects
+ * with the source's error, or with what `take` throws. Without a promise if all has come: returns
+ * nothing, or throws.
  */
 export function readEach(
   source: ByteSource,
@@ -50,7 +54,10 @@ export function readEach(
   });
 }
 
-/** Returns the whole body, or `undefined` if it is longer than `maxBytes`; what follows is left unread. */
+/**
+ * Returns the whole body, or `undefined` if it is longer than `maxBytes`; what follows is left
+ * unread.
+ */
 export async function readAll(source: ByteSource, maxBytes: number): Promise<Buffer | undefined> {
   const whole = new ChunkBuffer();
   await readEach(source, (chunk) => {

@@ -23,7 +23,10 @@ export function pause(ms: number, cancellation: Cancellation): Promise<void> {
 
 const NONE: readonly (() => void)[] = [];
 
-/** AbortController and AbortSignal in one, without their cost: each request has several, each nearly always with one listener. */
+/**
+ * AbortController and AbortSignal in one, without their cost: each request has several, each nearly
+ * always with one listener.
+ */
 export class Cancellation {
   /** Set by `cancel` alone. */
   reason: Error | undefined;
@@ -58,7 +61,10 @@ export class Cancellation {
 
 const ABANDONED = new Error('the upstream request is no longer needed');
 
-/** Cancels one upstream request when its time limit passes, or when the client's request is cancelled. */
+/**
+ * Cancels one upstream request when its time limit passes, or when the client's request is
+ * cancelled.
+ */
 export class Deadline extends Cancellation {
   readonly #client: Cancellation | undefined;
   readonly #onClient = () => this.cancel(this.#client!.reason!);
@@ -94,7 +100,10 @@ export class Deadline extends Cancellation {
     this.#suspendedAtMs = performance.now();
   }
 
-  /** Goes on after `suspend`: at most `maxCountedMs` of the time since then count. If nothing is left, cancels at once. */
+  /**
+   * Goes on after `suspend`: at most `maxCountedMs` of the time since then count. If nothing is
+   * left, cancels at once.
+   */
   resume(maxCountedMs: number): void {
     if (this.#suspendedAtMs === undefined) return;
     const nowMs = performance.now();

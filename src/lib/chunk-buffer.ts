@@ -1,6 +1,9 @@
 /** Bytes in parts: collected, sliced and joined, with as few copies as possible. */
 
-/** A Buffer takes 300 bytes beside its content: shorter chunks than these are joined, so many at a time. */
+/**
+ * A Buffer takes 300 bytes beside its content: shorter chunks than these are joined, so many at a
+ * time.
+ */
 const LONG_BYTES = 4096;
 const JOINED_CHUNKS = 512;
 
@@ -44,7 +47,10 @@ export class ChunkBuffer {
   }
 }
 
-/** Returns the bytes from offset `start` up to, not including, `end` of bytes in parts; nothing is copied. */
+/**
+ * Returns the bytes from offset `start` up to, not including, `end` of bytes in parts; nothing is
+ * copied.
+ */
 export function sliceParts(parts: readonly Buffer[], start: number, end = Infinity): Buffer[] {
   const found: Buffer[] = [];
   let offset = 0;
@@ -57,12 +63,17 @@ export function sliceParts(parts: readonly Buffer[], start: number, end = Infini
   return found;
 }
 
-/** Returns the text of the bytes from offset `start` up to, not including, `end` of bytes in parts. */
+/**
+ * Returns the text of the bytes from offset `start` up to, not including, `end` of bytes in parts.
+ */
 export function sliceText(parts: readonly Buffer[], start: number, end: number): string {
   return joinParts(sliceParts(parts, start, end)).toString('utf8');
 }
 
-/** Returns bytes in parts with `text` in place of those from offset `start` up to, not including, `end`. */
+/**
+ * Returns bytes in parts with `text` in place of those from offset `start` up to, not including,
+ * `end`.
+ */
 export function replaceText(
   parts: readonly Buffer[],
   { text, start, end }: { readonly text: string; readonly start: number; readonly end: number },

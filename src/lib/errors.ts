@@ -49,9 +49,13 @@ const MAX_USEFUL_RETRY_AFTER_SECONDS = 60;
 
 type ErrorKind = keyof typeof ERROR_TABLE;
 
-/** Details of a failure. Only `retryAfterSeconds`, `provider` and `upstreamStatus` reach the body. */
+/**
+ * Details of a failure. Only `retryAfterSeconds`, `provider` and `upstreamStatus` reach the body.
+ */
 export interface ErrorDetails {
-  /** The HTTP status to answer with, if not the table's: an upstream's own, or 408, 413, 417, 431. */
+  /**
+   * The HTTP status to answer with, if not the table's: an upstream's own, or 408, 413, 417, 431.
+   */
   readonly status?: number;
   /** The provider that was asked. Absent if no other provider may be asked. */
   readonly provider?: string;
@@ -78,7 +82,9 @@ export interface ErrorDetails {
   readonly limitState?: string;
   /** A provider's own text, or what the network reported. For the log only. */
   readonly cause?: unknown;
-  /** For the log, instead of a message that quotes the provider, or must not say which check failed. */
+  /**
+   * For the log, instead of a message that quotes the provider, or must not say which check failed.
+   */
   readonly reason?: string;
 }
 
@@ -100,13 +106,19 @@ export class GatewayError extends Error {
     this.#retryAfterSeconds = details.retryAfterSeconds ?? (kind === 'rateLimit' ? 1 : undefined);
   }
 
-  /** Returns a GatewayError as it is. Anything else is a bug: a fixed 500, with the details as its cause. */
+  /**
+   * Returns a GatewayError as it is. Anything else is a bug: a fixed 500, with the details as its
+   * cause.
+   */
   static from(thrown: unknown): GatewayError {
     if (thrown instanceof GatewayError) return thrown;
     return new GatewayError('internal', 'Internal server error', { cause: thrown });
   }
 
-  /** It says something about the provider: it is neither a bug or a limit of the gateway's own, nor one of this machine. */
+  /**
+   * It says something about the provider: it is neither a bug or a limit of the gateway's own, nor
+   * one of this machine.
+   */
   get isAboutProvider(): boolean {
     return this.details.provider !== undefined && this.kind !== 'internal';
   }
@@ -145,7 +157,8 @@ export class GatewayError extends Error {
     if (retryAfterSeconds > 0) headers['retry-after'] = String(retryAfterSeconds);
     // RFC 9110 11.6.1: a 401 names the scheme. A provider's 401 is not about this gateway's.
     if (this.kind === 'authentication') headers['www-authenticate'] = 'Bearer';
-    // SDKs repeat each 5xx and 429. It cannot help here, and each timeout is paid. A provider's own 501 or 504 may pass.
+    // SDKs repeat each 5xx and 429. It cannot help here, and each timeout is paid. A provider's own
+    // 501 or 504 may pass.
     const isFinal = this.kind === 'unsupported' || this.kind === 'timeout';
     if (isFinal || retryAfterSeconds > MAX_USEFUL_RETRY_AFTER_SECONDS) {
       headers['x-should-retry'] = 'false';

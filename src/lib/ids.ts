@@ -7,7 +7,9 @@ const DIGITS = Buffer.from('0123456789abcdef');
 const random = Buffer.alloc(16_384);
 let nextAt = random.length;
 
-/** Returns a function that returns `pattern` with a random hexadecimal digit in place of each `x`. */
+/**
+ * Returns a function that returns `pattern` with a random hexadecimal digit in place of each `x`.
+ */
 export function createIds(pattern: string): () => string {
   const id = Buffer.from(pattern);
   const places = [...id.keys()].filter((place) => pattern[place] === 'x');

@@ -17,7 +17,10 @@ export const MAX_JSON_ELEMENTS = 500_000;
 export const MAX_JSON_DEPTH = 256;
 /** Deeper values are checked, but not reported: the parts of a message's content are at depth 4. */
 const MAX_REPORTED_DEPTH = 4;
-/** The longest string that is decoded, in bytes as written: `assistant` with every letter escaped has 54. */
+/**
+ * The longest string that is decoded, in bytes as written: `assistant` with every letter escaped
+ * has 54.
+ */
 const MAX_TEXT_BYTES = 64;
 /** V8 copies a shorter slice of a text; a longer one would keep the whole text in memory. */
 const MIN_SLICE_CHARACTERS = 13;
@@ -47,18 +50,30 @@ export interface JsonValue {
   readonly kind: 'object' | 'array' | 'string' | 'number' | 'true' | 'false' | 'null';
   /** The number of objects and arrays that it is in. */
   readonly depth: number;
-  /** Its name in an object; '' if that is longer than MAX_TEXT_BYTES, on the deepest level, and in an array. */
+  /**
+   * Its name in an object; '' if that is longer than MAX_TEXT_BYTES, on the deepest level, and in
+   * an array.
+   */
   readonly name: string;
   /** Offsets in bytes from the start of the text. */
   readonly start: number;
   readonly end: number;
-  /** The text of a string; '' if that is longer than MAX_TEXT_BYTES, on the deepest level, and of another value. */
+  /**
+   * The text of a string; '' if that is longer than MAX_TEXT_BYTES, on the deepest level, and of
+   * another value.
+   */
   readonly text: string;
 }
 
-/** What comes next: `first` is an item or the end, `comma` a comma or the end; an item of an object is a `name`, a `colon` and a `value`. */
+/**
+ * What comes next: `first` is an item or the end, `comma` a comma or the end; an item of an object
+ * is a `name`, a `colon` and a `value`.
+ */
 type State = 'value' | 'first' | 'item' | 'name' | 'colon' | 'comma';
-/** The container of the current value: the byte that ends it, and the name and the start of the value. */
+/**
+ * The container of the current value: the byte that ends it, and the name and the start of the
+ * value.
+ */
 interface Frame {
   readonly outer: Frame | undefined;
   readonly closer: number;
@@ -66,7 +81,9 @@ interface Frame {
   start: number;
 }
 
-/** Takes one JSON text in chunks, checks its syntax and reports its outer values; builds nothing. */
+/**
+ * Takes one JSON text in chunks, checks its syntax and reports its outer values; builds nothing.
+ */
 export class JsonScanner {
   readonly #report: (value: JsonValue) => void;
   readonly #maxElements: number;
@@ -86,7 +103,10 @@ export class JsonScanner {
   #frame: Frame = { outer: undefined, closer: -1, name: '', start: 0 };
   #depth = 0;
 
-  /** `report` is called with each value down to MAX_REPORTED_DEPTH when it ends: a container after its items. */
+  /**
+   * `report` is called with each value down to MAX_REPORTED_DEPTH when it ends: a container after
+   * its items.
+   */
   constructor(report: (value: JsonValue) => void, maxElements = MAX_JSON_ELEMENTS) {
     this.#report = report;
     this.#maxElements = maxElements;
@@ -111,12 +131,18 @@ export class JsonScanner {
     this.#unread = at < bytes.length ? Buffer.from(bytes.subarray(at)) : undefined;
   }
 
-  /** Counts bytes between two lines of the text that are not of it: offsets include them. No token goes on behind a line. */
+  /**
+   * Counts bytes between two lines of the text that are not of it: offsets include them. No token
+   * goes on behind a line.
+   */
   skip(bytes: number): void {
     this.#readBytes += bytes;
   }
 
-  /** Returns `invalidRequest` if the text is not JSON, with the offset of the wrong byte or word, or exceeds a bound. */
+  /**
+   * Returns `invalidRequest` if the text is not JSON, with the offset of the wrong byte or word, or
+   * exceeds a bound.
+   */
   finish(): Error | undefined {
     this.push(END);
     const isWhole = this.#depth === 0 && this.#state === 'comma';
@@ -173,13 +199,18 @@ export class JsonScanner {
     return at + 1;
   }
 
-  /** Returns a text that does not keep the chunk in memory: an open stream has the names of its model and its session. */
+  /**
+   * Returns a text that does not keep the chunk in memory: an open stream has the names of its
+   * model and its session.
+   */
   #readText(bytes: Buffer, start: number, end: number): string {
     if (end - start >= MIN_SLICE_CHARACTERS) return bytes.toString('latin1', start, end);
     return (this.#text ??= bytes.toString('latin1')).slice(start, end);
   }
 
-  /** Returns the length of the escape sequence; 0 if it is not whole, or is the end of the string. */
+  /**
+   * Returns the length of the escape sequence; 0 if it is not whole, or is the end of the string.
+   */
   #escapeLength(bytes: Buffer, at: number): number {
     if (bytes[at] === QUOTE) return 0;
     if (bytes[at] !== BACKSLASH) throw this.#faultAt(at);
@@ -240,7 +271,10 @@ export class JsonScanner {
   }
 }
 
-/** Returns the offset of the first byte from `start` that is not in the set. It reads nearly all bytes of a prompt. */
+/**
+ * Returns the offset of the first byte from `start` that is not in the set. It reads nearly all
+ * bytes of a prompt.
+ */
 function skip(set: Uint8Array, bytes: Buffer, start: number): number {
   const { length } = bytes;
   let at = start;
@@ -249,8 +283,8 @@ function skip(set: Uint8Array, bytes: Buffer, start: number): number {
 }
 
 /**
- * Parses a provider's JSON, before which a byte order mark may stand. Returns `undefined` if it is not JSON (V8's own
- * error would quote it), or too long.
+ * Parses a provider's JSON, before which a byte order mark may stand. Returns `undefined` if it is
+ * not JSON (V8's own error would quote it), or too long.
  */
 export function parseUntrustedJson(text: string, maxCharacters = MAX_PARSED_CHARACTERS): unknown {
   if (text.length > maxCharacters) return undefined;

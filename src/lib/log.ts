@@ -8,7 +8,10 @@ export type LogLevel = (typeof LOG_LEVELS)[number];
 type LogValue = string | number | boolean | undefined;
 export type FlatFacts = Readonly<Record<string, LogValue>>;
 
-/** The fields of a line: never keys, and message contents only where a provider's error text quotes them. */
+/**
+ * The fields of a line: never keys, and message contents only where a provider's error text quotes
+ * them.
+ */
 export type LogFacts = Readonly<
   Record<string, LogValue | readonly FlatFacts[] | readonly string[]>
 >;
@@ -57,7 +60,10 @@ export function createLogger(
   };
 }
 
-/** Returns the facts as the log shows them: bounded, and redacted value by value, because an escape sequence may hide a key. */
+/**
+ * Returns the facts as the log shows them: bounded, and redacted value by value, because an escape
+ * sequence may hide a key.
+ */
 export function redactFacts<Facts extends LogFacts>(facts: Facts, redact: Redactor): Facts {
   if (isPlain(JSON.stringify(facts), redact)) return facts;
   const redacted = JSON.stringify(facts, (_, value: unknown) => {
@@ -80,7 +86,10 @@ function formatJson(head: LogFacts, facts: LogFacts, redact: Redactor): string {
   return `${JSON.stringify(entry).replace(SEPARATORS, ' ')}\n`;
 }
 
-/** Nothing has to be redacted, cut or replaced, and no escape sequence can hide a key: true of nearly all lines. */
+/**
+ * Nothing has to be redacted, cut or replaced, and no escape sequence can hide a key: true of
+ * nearly all lines.
+ */
 function isPlain(json: string, redact: Redactor): boolean {
   if (json.length > MAX_VALUE_CHARACTERS || json.includes('\\')) return false;
   return json.search(SEPARATORS) === -1 && !redact.mayChange(json);

@@ -6,8 +6,8 @@ const LOOPBACK_NAME = /^(?:(?:[\w-]+\.)*localhost|127(?:\.\d{1,3}){0,3})$/i;
 const LOOPBACK_IPV6 = /^\[?(?:::1|::ffff:127(?:\.\d{1,3}){3}|0:0:0:0:0:0:0:1)\]?$/i;
 
 /**
- * This host (RFC 1122 3.2.1.3), the link (RFC 3927, RFC 4291), private networks (RFC 1918, RFC 4193)
- * and those of carriers (RFC 6598).
+ * This host (RFC 1122 3.2.1.3), the link (RFC 3927, RFC 4291), private networks (RFC 1918, RFC
+ * 4193) and those of carriers (RFC 6598).
  */
 const PRIVATE_NETWORKS = new BlockList();
 PRIVATE_NETWORKS.addAddress('0.0.0.0');
@@ -21,7 +21,10 @@ PRIVATE_NETWORKS.addSubnet('fc00::', 7, 'ipv6');
 /** No dots; or a top-level domain that the public DNS does not have (RFC 6762; ICANN 2024). */
 const PRIVATE_NAME = /^[^.]+$|\.(?:local|internal)$/i;
 
-/** Returns true if `host`, a name or an address as in settings or URLs, is a loopback one (RFC 6761 6.3, RFC 6890). */
+/**
+ * Returns true if `host`, a name or an address as in settings or URLs, is a loopback one (RFC 6761
+ * 6.3, RFC 6890).
+ */
 export function isLoopback(host: string): boolean {
   return LOOPBACK_NAME.test(host) || LOOPBACK_IPV6.test(host);
 }
@@ -31,7 +34,10 @@ export function withoutBrackets(host: string): string {
   return /^\[(.*)\]$/.exec(host)?.[1] ?? host;
 }
 
-/** Returns the name of a host for SNI (RFC 6066 3): empty for an address, and without the dot at the end of a full name. */
+/**
+ * Returns the name of a host for SNI (RFC 6066 3): empty for an address, and without the dot at the
+ * end of a full name.
+ */
 export function serverNameOf(host: string): string {
   return isIP(host) ? '' : host.replace(/\.$/, '');
 }
@@ -46,8 +52,9 @@ export function isPrivate(host: string): boolean {
 }
 
 /**
- * Returns true if the header `Host` is an address, `localhost`, the configured host, empty or absent (no browser sends
- * such a request). A page that was loaded under any other name would be same-origin by DNS rebinding.
+ * Returns true if the header `Host` is an address, `localhost`, the configured host, empty or
+ * absent (no browser sends such a request). A page that was loaded under any other name would be
+ * same-origin by DNS rebinding.
  */
 export function isOwnHost(sent: string | undefined, configured: string): boolean {
   if (!sent) return true;

@@ -1,4 +1,7 @@
-/** Name lookups that callers share: libuv runs two at a time for the whole process, and cannot cancel one. */
+/**
+ * Name lookups that callers share: libuv runs two at a time for the whole process, and cannot
+ * cancel one.
+ */
 
 import dns, { type LookupAddress, type LookupOptions } from 'node:dns';
 
@@ -71,8 +74,9 @@ class SharedLookup {
 }
 
 /**
- * Looks a name up, as `dns.lookup` does; an option `lookup` of `net.connect` and `tls.connect`. While a lookup is under way,
- * further ones of the same name wait for its result, and after a second they get the addresses of the last one that succeeded.
+ * Looks a name up, as `dns.lookup` does; an option `lookup` of `net.connect` and `tls.connect`.
+ * While a lookup is under way, further ones of the same name wait for its result, and after a
+ * second they get the addresses of the last one that succeeded.
  */
 export function lookup(
   name: string,
@@ -102,7 +106,9 @@ export function isLookupRunning(name: string): boolean {
   return [...names.values()].some((shared) => shared.isRunningFor(name));
 }
 
-/** Replaces `dns.lookup` by `lookup` in the whole process, because fetch takes no `lookup` option. */
+/**
+ * Replaces `dns.lookup` by `lookup` in the whole process, because fetch takes no `lookup` option.
+ */
 export function shareAllLookups(): void {
   const replacement = (name: string, options: LookupOptions, callback: never) =>
     typeof options === 'object'

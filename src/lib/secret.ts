@@ -3,10 +3,15 @@
 import { createHash } from 'node:crypto';
 import { inspect } from 'node:util';
 
-/** A key, or a text that may hold one. `reveal()` returns the text; string, JSON and inspection show `[secret]`. */
+/**
+ * A key, or a text that may hold one. `reveal()` returns the text; string, JSON and inspection show
+ * `[secret]`.
+ */
 export class Secret {
   readonly #text: string;
-  /** False: the text may be an ordinary one, such as a URL, whose beginning also occurs elsewhere. */
+  /**
+   * False: the text may be an ordinary one, such as a URL, whose beginning also occurs elsewhere.
+   */
   readonly isKey: boolean;
 
   constructor(text: string, { isKey } = { isKey: true }) {
@@ -18,7 +23,10 @@ export class Secret {
     return this.#text;
   }
 
-  /** For texts of the settings: what a client sends is compared in constant time, in authentication.ts. */
+  /**
+   * For texts of the settings: what a client sends is compared in constant time, in
+   * authentication.ts.
+   */
   is(text: string): boolean {
     return this.#text === text;
   }
@@ -36,7 +44,10 @@ export class Secret {
   }
 }
 
-/** Returns a digest that is the same for equal settings only: plain data, in which it does not show keys. */
+/**
+ * Returns a digest that is the same for equal settings only: plain data, in which it does not show
+ * keys.
+ */
 export function digestOf(setting: object): string {
   const text = JSON.stringify(setting, function (this: typeof setting, name, value: unknown) {
     // `value` is what `toJSON` has returned.

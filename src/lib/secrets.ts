@@ -1,8 +1,14 @@
-/** Text without keys: the filter that keeps them out of logs and messages, and texts from outside made safe to show. */
+/**
+ * Text without keys: the filter that keeps them out of logs and messages, and texts from outside
+ * made safe to show.
+ */
 
 import type { Secret } from './secret.ts';
 
-/** The shapes of keys that are not configured here: vendors echo them in error texts, masked or whole. */
+/**
+ * The shapes of keys that are not configured here: vendors echo them in error texts, masked or
+ * whole.
+ */
 const KEY_SHAPES = [
   '\\bsk-[\\w*.-]{6,}',
   '\\bBearer\\s+[\\w*.~+/=-]+',
@@ -17,13 +23,19 @@ const ENCODED_SHAPES = [
   `${WORD_START}(?:api_?)?key(?:=|%3d)[^\\s&"]+`,
 ];
 
-/** Shorter keys are placeholders for local servers ("ollama", "none"): to hide them would hide words. */
+/**
+ * Shorter keys are placeholders for local servers ("ollama", "none"): to hide them would hide
+ * words.
+ */
 export const SHORTEST_SECRET_CHARACTERS = 8;
 
 export interface Redactor {
   /** Replaces every secret, and everything shaped like a key, by `[secret]`. */
   (text: string): string;
-  /** Returns false only if nothing would be replaced in any part of the text. Cheaper: it looks for the beginnings of secrets. */
+  /**
+   * Returns false only if nothing would be replaced in any part of the text. Cheaper: it looks for
+   * the beginnings of secrets.
+   */
   mayChange(text: string): boolean;
 }
 
@@ -31,9 +43,9 @@ export interface Redactor {
 const MAX_FORMER_SECRETS = 100;
 
 /**
- * Returns the function that hides the given secrets. The end of a text may have cut a key off: its beginning is replaced too.
- * A secret that is no key is replaced only as a whole. `add` hides more: up to 100 former ones stay hidden, for requests that
- * began with them.
+ * Returns the function that hides the given secrets. The end of a text may have cut a key off: its
+ * beginning is replaced too. A secret that is no key is replaced only as a whole. `add` hides more:
+ * up to 100 former ones stay hidden, for requests that began with them.
  */
 export function createRedactor(secrets: readonly Secret[]) {
   const known = new Map<string, boolean>();
@@ -43,7 +55,8 @@ export function createRedactor(secrets: readonly Secret[]) {
   function add(added: readonly Secret[]): void {
     const texts = new Map<string, boolean>();
     for (const secret of added) {
-      // A copy: a key may be a slice of the settings file's text, which V8 would keep in memory as a whole.
+      // A copy: a key may be a slice of the settings file's text, which V8 would keep in memory as
+      // a whole.
       const text = Buffer.from(secret.reveal()).toString();
       texts.set(text, secret.isKey || (texts.get(text) ?? known.get(text) ?? false));
     }
@@ -75,8 +88,8 @@ const MASKED = '[\\w-]{0,16}(?:\\*{2,}|\\.{3}|…)\\S*';
 /**
  * Returns the pattern of the beginnings of all secrets, and that of the secrets.
  *
- * @param secrets - the texts, and whether each is a key
- * @param isEncoded - also matches secrets in percent-encoding, whichever of their characters are encoded
+ * @param secrets - the texts, and whether each is a key @param isEncoded - also matches secrets in
+ * percent-encoding, whichever of their characters are encoded
  */
 function createPatterns(secrets: ReadonlyMap<string, boolean>, isEncoded = false) {
   const patternOf = isEncoded ? encodedPattern : escapePattern;
@@ -121,12 +134,18 @@ function escapePattern(text: string): string {
   return text.replace(/[\\^$.*+?()[\]{}|/]/g, '\\$&');
 }
 
-/** Control characters, line separators, and what turns the direction of text could forge lines or fields. */
+/**
+ * Control characters, line separators, and what turns the direction of text could forge lines or
+ * fields.
+ */
 const CONTROL_CHARACTERS =
   // oxlint-disable-next-line no-control-regex
   /[\u0000-\u001f\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
 
-/** Returns the first `maxCharacters` of a text as a copy: V8's slice would keep the whole text in memory. */
+/**
+ * Returns the first `maxCharacters` of a text as a copy: V8's slice would keep the whole text in
+ * memory.
+ */
 export function cutText(text: string, maxCharacters: number): string {
   return text.length > maxCharacters ? Buffer.from(text.slice(0, maxCharacters)).toString() : text;
 }

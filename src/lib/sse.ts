@@ -27,8 +27,9 @@ export interface ServerSentEvent {
 }
 
 /**
- * Returns the offset of the first line feed or carriage return from `from` on, or the length if there is none. Node searches long
- * lines, and a loop short ones: the search for a carriage return that is not there reads all of the chunk, for each line.
+ * Returns the offset of the first line feed or carriage return from `from` on, or the length if
+ * there is none. Node searches long lines, and a loop short ones: the search for a carriage return
+ * that is not there reads all of the chunk, for each line.
  */
 export function endOfLine(bytes: Buffer, from: number): number {
   const near = Math.min(from + SHORT_LINE_BYTES, bytes.length);
@@ -42,19 +43,28 @@ export function endOfLine(bytes: Buffer, from: number): number {
   return carriageReturn < 0 ? end : Math.min(carriageReturn, end);
 }
 
-/** Splits a byte stream where events end, with any of the three line ends. A comment before an event is one: it is not held back. */
+/**
+ * Splits a byte stream where events end, with any of the three line ends. A comment before an event
+ * is one: it is not held back.
+ */
 export class EventSplitter {
   /** The unfinished event. */
   readonly unfinished = new ChunkBuffer();
   #lineIsEmpty = true;
   #lineIsComment = false;
-  /** After a carriage return, a line feed is skipped; `atEventEnd`: it belongs to the event that has just ended. */
+  /**
+   * After a carriage return, a line feed is skipped; `atEventEnd`: it belongs to the event that has
+   * just ended.
+   */
   #afterCarriageReturn: 'no' | 'inEvent' | 'atEventEnd' = 'no';
   #eventHasFields = false;
   /** The last `push` had a part of an event, and not only comments and blank lines. */
   sawData = false;
 
-  /** The last byte was a carriage return that ended an event: a line feed that comes next belongs to that event. */
+  /**
+   * The last byte was a carriage return that ended an event: a line feed that comes next belongs to
+   * that event.
+   */
   get isLineEndOpen(): boolean {
     return this.#afterCarriageReturn === 'atEventEnd';
   }
@@ -77,7 +87,8 @@ export class EventSplitter {
   /**
    * Takes a chunk up to the end of the unfinished event, which stays in `unfinished`.
    *
-   * @returns the offset behind that end, from which the caller pushes the rest; 0 if all of the chunk belongs to the event
+   * @returns the offset behind that end, from which the caller pushes the rest; 0 if all of the
+   * chunk belongs to the event
    */
   pushToEnd(chunk: Buffer): number {
     const end = this.#findBoundary(chunk, true);
@@ -85,7 +96,10 @@ export class EventSplitter {
     return end;
   }
 
-  /** The offset after the last event end in `chunk`, or 0. With `isFirst` the first one, and nothing behind it is read. */
+  /**
+   * The offset after the last event end in `chunk`, or 0. With `isFirst` the first one, and nothing
+   * behind it is read.
+   */
   #findBoundary(chunk: Buffer, isFirst = false): number {
     let boundary = 0;
     // Local copies: this loop runs for each byte of a short line.
@@ -131,9 +145,10 @@ export class EventSplitter {
 }
 
 /**
- * Parses whole events, as `push` returned them, with the offsets of the first line that is no comment and of the byte after
- * the blank line. At the start of the stream a byte order mark is skipped. A field `error`, which is llama.cpp's own, is the
- * data of an event with that name, whatever other data there is.
+ * Parses whole events, as `push` returned them, with the offsets of the first line that is no
+ * comment and of the byte after the blank line. At the start of the stream a byte order mark is
+ * skipped. A field `error`, which is llama.cpp's own, is the data of an event with that name,
+ * whatever other data there is.
  */
 export function* parseEvents(
   bytes: Buffer,

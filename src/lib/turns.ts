@@ -1,9 +1,14 @@
-/** Turns of the event loop: how much one body may take of each, so that the others and small requests get theirs. */
+/**
+ * Turns of the event loop: how much one body may take of each, so that the others and small
+ * requests get theirs.
+ */
 
 import { collectGarbage } from './garbage-collector.ts';
 
 const BYTES_PER_TURN = 65_536;
-/** Cost of a chunk beside its bytes: in chunks of one byte, 64 KiB would take a quarter of a second. */
+/**
+ * Cost of a chunk beside its bytes: in chunks of one byte, 64 KiB would take a quarter of a second.
+ */
 const BYTES_PER_CHUNK = 64;
 /** With all of 300 bodies in each turn, a small request would wait for seconds. */
 const BODIES_PER_TURN = 4;
@@ -17,7 +22,10 @@ let passedBytes = 0;
 export class TurnLimit {
   #bytes = 0;
 
-  /** Adds a chunk. Returns true if the next ones should wait for `onNextTurn`. Collects garbage now and then. */
+  /**
+   * Adds a chunk. Returns true if the next ones should wait for `onNextTurn`. Collects garbage now
+   * and then.
+   */
   spend(bytes: number): boolean {
     passedBytes += bytes;
     if (passedBytes >= BYTES_PER_COLLECTION) {
@@ -33,7 +41,9 @@ export class TurnLimit {
 
 const waiting: (() => void)[] = [];
 
-/** Calls `goOn`, which must not throw, in the next turn; later if there are other bodies that wait. */
+/**
+ * Calls `goOn`, which must not throw, in the next turn; later if there are other bodies that wait.
+ */
 export function onNextTurn(goOn: () => void): void {
   if (waiting.push(goOn) === 1) setImmediate(beginTurn);
 }
@@ -45,7 +55,8 @@ export function nextTurn(): Promise<void> {
 function beginTurn(): void {
   const bodies = waiting.slice(0, BODIES_PER_TURN);
   for (const goOn of bodies) goOn();
-  // Only now: a body that waits again meanwhile must not begin the turn after this one a second time.
+  // Only now: a body that waits again meanwhile must not begin the turn after this one a second
+  // time.
   waiting.splice(0, bodies.length);
   if (waiting.length > 0) setImmediate(beginTurn);
 }

@@ -1,4 +1,7 @@
-/** The gateway's own version, as `GET /health` and `--version` report it. package.json says the same; a test holds them together. */
+/**
+ * The gateway's own version, as `GET /health` and `--version` report it. package.json says the
+ * same; a test holds them together.
+ */
 export const VERSION = '0.3.0';
 
 /** The oldest Node that runs the gateway; `engines` of package.json says the same. */

@@ -1,4 +1,6 @@
-/** Which of several a session is sent to, so that the prompt cache of a provider has its beginning. */
+/**
+ * Which of several a session is sent to, so that the prompt cache of a provider has its beginning.
+ */
 
 import { createHash } from 'node:crypto';
 import type { IncomingHttpHeaders } from 'node:http';
@@ -13,8 +15,8 @@ export interface Caller {
 }
 
 /**
- * Returns what the requests of one conversation have in common: a header that names it, else the body's
- * `prompt_cache_key`, else the client's name, else its key.
+ * Returns what the requests of one conversation have in common: a header that names it, else the
+ * body's `prompt_cache_key`, else the client's name, else its key.
  */
 export function sessionOf({ headers, record }: Caller): string | undefined {
   const named = headers['x-session-id'] || headers['x-session-affinity'];
@@ -23,9 +25,10 @@ export function sessionOf({ headers, record }: Caller): string | undefined {
 }
 
 /**
- * Returns the indices of `names` in the order that this session has among them, by rendezvous hashing (highest random
- * weight): if a name is gone, only the sessions for which it came first have another. With `shares` a name comes first for
- * a part of the sessions that is in proportion to its share.
+ * Returns the indices of `names` in the order that this session has among them, by rendezvous
+ * hashing (highest random weight): if a name is gone, only the sessions for which it came first
+ * have another. With `shares` a name comes first for a part of the sessions that is in proportion
+ * to its share.
  */
 export function rankedFor(
   session: string,

@@ -8,15 +8,16 @@ import { GatewayError } from '../lib/errors.ts';
 import type { Secret } from '../lib/secret.ts';
 
 /**
- * RFC 9110 11.4: the scheme in any case, then spaces. The rest is the token, with spaces in it too: clients
- * send placeholders like "My API Key", and without configured keys any token is accepted.
+ * RFC 9110 11.4: the scheme in any case, then spaces. The rest is the token, with spaces in it too:
+ * clients send placeholders like "My API Key", and without configured keys any token is accepted.
  */
 const BEARER = /^bearer +([^ ].*)$/i;
 
 /**
- * Returns a function that checks the sole `Authorization` header of one request, unless `auth` is disabled. It returns the client
- * whose key was sent; undefined for a token without a client, as all keys of `auth` are. It throws `authentication` unless the
- * scheme is Bearer and, if keys are configured, the token is one of them. The error does not say which condition failed.
+ * Returns a function that checks the sole `Authorization` header of one request, unless `auth` is
+ * disabled. It returns the client whose key was sent; undefined for a token without a client, as
+ * all keys of `auth` are. It throws `authentication` unless the scheme is Bearer and, if keys are
+ * configured, the token is one of them. The error does not say which condition failed.
  */
 export function createAuthenticator(
   auth: Config['server']['auth'],
@@ -43,8 +44,9 @@ function sha256(text: string): Buffer {
 }
 
 /**
- * Returns true if the client's `models` has this name: in full, or up to a `*` at the end. Clients without `models`, and
- * requests without a client, may name every model. Case and spaces count, as they do for providers.
+ * Returns true if the client's `models` has this name: in full, or up to a `*` at the end. Clients
+ * without `models`, and requests without a client, may name every model. Case and spaces count, as
+ * they do for providers.
  */
 export function mayName(client: Pick<ClientSettings, 'models'> | undefined, name: string): boolean {
   if (!client?.models) return true;

@@ -1,4 +1,7 @@
-/** Keeps requests away from a provider that is down, so that they reach its fallback without the wait. */
+/**
+ * Keeps requests away from a provider that is down, so that they reach its fallback without the
+ * wait.
+ */
 
 import { causeOf } from '../request/cause.ts';
 import type { GatewayError } from '../lib/errors.ts';
@@ -15,7 +18,10 @@ const PROBED_STREAM_MS = 10_000;
 const OUTAGE_STATUSES = new Set([502, 503, 504, 529]);
 /** Statuses of a wrong key, a model that is not there, and a limit. */
 export const TARGET_STATUSES = new Set([401, 403, 404, 429]);
-/** Model names come from clients: the circuits that failed last are kept, and no names longer than this. */
+/**
+ * Model names come from clients: the circuits that failed last are kept, and no names longer than
+ * this.
+ */
 const MAX_CIRCUITS = 1000;
 const MAX_MODEL_CHARACTERS = 256;
 
@@ -33,7 +39,9 @@ export interface Probe {
 /** `digest` is that of its settings: with others it is another provider. */
 type Guarded = { readonly id: string; readonly digest: string };
 
-/** The model of a provider; `isBalanced` if the gateway has chosen it among several that are alike. */
+/**
+ * The model of a provider; `isBalanced` if the gateway has chosen it among several that are alike.
+ */
 interface Target {
   readonly provider: Guarded;
   readonly model: string;
@@ -60,8 +68,9 @@ interface Circuit {
 export type CircuitReport = Circuit & { readonly state: CircuitState };
 
 /**
- * Each model of a provider has a circuit, and the provider itself has one for failed connections. A circuit opens
- * after three failures in a row, and is half-open ten seconds later; each failed probe doubles that rest, up to a minute.
+ * Each model of a provider has a circuit, and the provider itself has one for failed connections. A
+ * circuit opens after three failures in a row, and is half-open ten seconds later; each failed
+ * probe doubles that rest, up to a minute.
  */
 export class CircuitBreaker {
   /** The circuits that have failures, by name, in the order of their latest failures. */
@@ -74,8 +83,9 @@ export class CircuitBreaker {
   }
 
   /**
-   * Guards these providers. Closes the circuits of others, and ignores their later failures: results of requests in
-   * flight over a reload do not apply to the provider that has the same id now.
+   * Guards these providers. Closes the circuits of others, and ignores their later failures:
+   * results of requests in flight over a reload do not apply to the provider that has the same id
+   * now.
    */
   guard(providers: Iterable<Guarded>): void {
     this.#digests = new Set([...providers].map(({ digest }) => digest));
@@ -91,8 +101,9 @@ export class CircuitBreaker {
   }
 
   /**
-   * Marks an attempt and returns the state before it, or the probe that the attempt is if the circuit was half-open: then it
-   * is open for all others until the result or the end of the probe, for ten seconds at most.
+   * Marks an attempt and returns the state before it, or the probe that the attempt is if the
+   * circuit was half-open: then it is open for all others until the result or the end of the probe,
+   * for ten seconds at most.
    */
   recordAttempt(provider: Guarded, model: string): 'closed' | 'open' | Probe {
     const state = this.stateOf(provider, model);
@@ -122,8 +133,9 @@ export class CircuitBreaker {
   }
 
   /**
-   * Records a result. `success`: the model answered, so it and its provider work. `failure`: the provider was reached, but
-   * the model failed; without a model no connection could be made. `cause` is for the log and the report, and bounded.
+   * Records a result. `success`: the model answered, so it and its provider work. `failure`: the
+   * provider was reached, but the model failed; without a model no connection could be made.
+   * `cause` is for the log and the report, and bounded.
    */
   record(type: 'success' | 'failure', provider: Guarded, model?: string, cause?: string): void {
     if (type === 'success' && this.#circuits.size === 0) return;
@@ -142,15 +154,20 @@ export class CircuitBreaker {
     const isOutage = OUTAGE_STATUSES.has(status) || isFaultOfTarget || details.isModelGone;
     if (details.unreachable) {
       this.record('failure', provider, undefined, causeOf(failure));
-      // The probe of a model has failed too: without a result, the next request would probe at once.
+      // The probe of a model has failed too: without a result, the next request would probe at
+      // once.
       const circuit = this.#circuits.get(nameOf(provider.digest, model));
       if (circuit && isTripped(circuit)) this.#fail(provider, model, causeOf(failure));
     } else if (isOutage) this.record('failure', provider, model, causeOf(failure));
-    // Other refusals show that the model works. A plain 500 may be the fault of one request's parameter.
+    // Other refusals show that the model works. A plain 500 may be the fault of one request's
+    // parameter.
     else if (status !== 500) this.record('success', provider, model);
   }
 
-  /** The circuits that are not closed, in the order of their latest failures. `redact` is applied to their texts. */
+  /**
+   * The circuits that are not closed, in the order of their latest failures. `redact` is applied to
+   * their texts.
+   */
   report(redact: (text: string) => string): CircuitReport[] {
     return [...this.#circuits.values()].filter(isTripped).map((circuit) => ({
       ...circuit,

@@ -7,7 +7,10 @@ import { FAILED, GOOD, type ProviderWatch, stepOf, type Watch } from './watch.ts
 /** The newest 15 s, and what there is of the current step. */
 const NEWEST_STEPS = 4;
 const MIN_TRIES = 5;
-/** Failures in a row that are enough if nothing has succeeded for a minute, so that a quiet gateway tells too. */
+/**
+ * Failures in a row that are enough if nothing has succeeded for a minute, so that a quiet gateway
+ * tells too.
+ */
 const MIN_ROW_WITHOUT_GOOD = 3;
 /** What happens again and again is over when it has not for so long. */
 export const QUIET_MS = 15_000;
@@ -17,7 +20,10 @@ const FORGOTTEN_MS = 900_000;
 /** The circuits of one provider that are open. */
 export type OpenCircuits = readonly { readonly model: string | undefined }[];
 
-/** Returns whose incident it is: the provider's if all models that are asked fail, else that of each model that does. */
+/**
+ * Returns whose incident it is: the provider's if all models that are asked fail, else that of each
+ * model that does.
+ */
 export function failingOf(
   provider: ProviderWatch,
   step: number,
@@ -35,7 +41,10 @@ export function failingOf(
   return isWhole ? [provider] : alone;
 }
 
-/** Returns whether its incident has ended: it is well and no open circuit keeps requests away, or nobody asks any more. */
+/**
+ * Returns whether its incident has ended: it is well and no open circuit keeps requests away, or
+ * nobody asks any more.
+ */
 export function isOver(watch: Watch, nowMs: number, open: OpenCircuits): boolean {
   const { lastMs, sinceMs } = watch.incident!;
   const isNew = nowMs - sinceMs < QUIET_MS;

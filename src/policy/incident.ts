@@ -39,7 +39,10 @@ interface Hit {
   readonly clients: Set<string>;
 }
 
-/** A moment: on the clock of `performance.now()`, and as the system's clock called it when the moment was noted. */
+/**
+ * A moment: on the clock of `performance.now()`, and as the system's clock called it when the
+ * moment was noted.
+ */
 export interface Moment {
   readonly ms: number;
   readonly timeOfDay: string;
@@ -140,7 +143,8 @@ export class Incident {
       until,
       failures: this.failures || undefined,
       hit: hits.slice(0, MAX_TOLD).map(([name, { clients, good, ...hit }]) => {
-        // What is over has answered for a while before that was known, and what is the gateway's own is not asked.
+        // What is over has answered for a while before that was known, and what is the gateway's
+        // own is not asked.
         const isKnown = this.endedMs === undefined && this.provider !== undefined;
         return { name, ...hit, good: isKnown ? good : undefined, clients: listOf([...clients]) };
       }),
@@ -156,7 +160,10 @@ function listOf(names: readonly string[]): string | undefined {
   return names.slice(0, MAX_TOLD).join(', ') + more || undefined;
 }
 
-/** Returns what a failure of a provider is about; `hasBegun` if it has broken the stream of an answer. */
+/**
+ * Returns what a failure of a provider is about; `hasBegun` if it has broken the stream of an
+ * answer.
+ */
 export function kindOf({ details, kind, message }: GatewayError, hasBegun: boolean): IncidentKind {
   const { unreachable, upstreamStatus: status } = details;
   if (unreachable) return 'unreachable';

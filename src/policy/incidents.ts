@@ -1,6 +1,7 @@
 /**
- * What is wrong now: providers and models that fail, by their tries of the last minute, and failures of the gateway's own.
- * It is decided here alone; log, page and metrics show it. All times are on the clock that is passed in.
+ * What is wrong now: providers and models that fail, by their tries of the last minute, and
+ * failures of the gateway's own. It is decided here alone; log, page and metrics show it. All times
+ * are on the clock that is passed in.
  */
 
 import { causeOf } from '../request/cause.ts';
@@ -46,7 +47,10 @@ export class Incidents {
   /** The median times to the first token before it became slow. */
   readonly #usualMs = new Map<string, number>();
 
-  /** `onTrouble` is called when something begins to fail: `advance` is to be called each second until it returns false. */
+  /**
+   * `onTrouble` is called when something begins to fail: `advance` is to be called each second
+   * until it returns false.
+   */
   constructor(options: {
     /** The clock of all times, which never goes back; in milliseconds, as `date`. */
     readonly clock: Pick<Performance, 'now'>;
@@ -60,7 +64,10 @@ export class Incidents {
     this.watches = new Watches(options.clock);
   }
 
-  /** Watches these providers, and no others. A provider whose settings have changed is another one, without incidents. */
+  /**
+   * Watches these providers, and no others. A provider whose settings have changed is another one,
+   * without incidents.
+   */
   watch(all: Iterable<Watched>): void {
     const { providers } = this.watches;
     const former = new Map(providers);
@@ -113,9 +120,9 @@ export class Incidents {
   }
 
   /**
-   * Tells of something that has happened, or of a state that is wrong since `lateMs` before now; without a text it is right
-   * again since then. Of a `provider` that is not watched with these settings any more nothing is told. `failures` is 0 if the
-   * state is only seen again.
+   * Tells of something that has happened, or of a state that is wrong since `lateMs` before now;
+   * without a text it is right again since then. Of a `provider` that is not watched with these
+   * settings any more nothing is told. `failures` is 0 if the state is only seen again.
    */
   set(
     kind: IncidentKind,
@@ -134,7 +141,10 @@ export class Incidents {
     this.#startTrouble();
   }
 
-  /** Takes a provider's median times to the first token: of the last minute, and of the quarter hour before. */
+  /**
+   * Takes a provider's median times to the first token: of the last minute, and of the quarter hour
+   * before.
+   */
   judgeSlow(
     provider: string,
     { newestMs = 0, formerMs }: Readonly<Record<'newestMs' | 'formerMs', number | undefined>>,
@@ -149,7 +159,10 @@ export class Incidents {
     this.set('slow', text, { id: provider, digest }, { lateMs: MEDIAN_LATE_MS, failures: 0 });
   }
 
-  /** Decides what has begun and what has ended. Returns false if there is nothing that could change by itself. */
+  /**
+   * Decides what has begun and what has ended. Returns false if there is nothing that could change
+   * by itself.
+   */
   advance(): boolean {
     const nowMs = this.#options.clock.now();
     // One that is half-open keeps nobody away, and may never be asked again.
@@ -195,7 +208,10 @@ export class Incidents {
     }
   }
 
-  /** Takes a time of `clock.now()`. The time of day is computed once, so that a later step of the system's clock changes nothing. */
+  /**
+   * Takes a time of `clock.now()`. The time of day is computed once, so that a later step of the
+   * system's clock changes nothing.
+   */
   #moment(ms: number): Moment {
     const { clock, date } = this.#options;
     return { ms, timeOfDay: new Date(date.now() + ms - clock.now()).toISOString() };
@@ -218,7 +234,8 @@ export class Incidents {
     const told = failingOf(provider, stepOf(nowMs), open);
     if (told.length === 0) return;
     const isWhole = told.includes(provider);
-    // What was told of models goes on as that of the provider, or that as one of a model: a line goes on once.
+    // What was told of models goes on as that of the provider, or that as one of a model: a line
+    // goes on once.
     const isReplaced = (one: Watch) => (one === provider) !== isWhole;
     let isLogged = watches.some((one) => one.incident!.isLogged && isReplaced(one));
     for (const one of watches) {

@@ -1,4 +1,6 @@
-/** The keys of a provider that has several: used in turn, and a refused one is left out for a while. */
+/**
+ * The keys of a provider that has several: used in turn, and a refused one is left out for a while.
+ */
 
 import { digestOf, type Secret } from '../lib/secret.ts';
 import type { GatewayError } from '../lib/errors.ts';
@@ -6,8 +8,9 @@ import type { Logger } from '../lib/log.ts';
 import { type Caller, rankedFor, sessionOf } from './affinity.ts';
 
 /**
- * The statuses of a key that has reached its limit, may not do this, or was revoked. While all keys are in cooldown, they
- * are asked in this order: a limit ends and lets the request fall back, a 403 may have been about another request.
+ * The statuses of a key that has reached its limit, may not do this, or was revoked. While all keys
+ * are in cooldown, they are asked in this order: a limit ends and lets the request fall back, a 403
+ * may have been about another request.
  */
 const KEY_STATUSES = [429, 403, 401];
 const REJECTED_MS = 60_000;
@@ -47,8 +50,8 @@ export class KeyPool {
   #next = 0;
 
   /**
-   * `onRefused` is called with the keys that are refused, in words, when they change; without any when all work again. `failures`
-   * is 0 if a key works again.
+   * `onRefused` is called with the keys that are refused, in words, when they change; without any
+   * when all work again. `failures` is 0 if a key works again.
    */
   constructor(
     { id, apiKeys, keyAffinity }: Keys,
@@ -73,9 +76,10 @@ export class KeyPool {
   }
 
   /**
-   * Yields the keys to try, each once, until one is not refused: the available keys in turn, or for a session in an order
-   * of its own; then the key whose cooldown for a 429 ends first, and the one for a 403, unless this request has had that
-   * status already. A key in cooldown for a 401 is yielded only if there is no other.
+   * Yields the keys to try, each once, until one is not refused: the available keys in turn, or for
+   * a session in an order of its own; then the key whose cooldown for a 429 ends first, and the one
+   * for a 403, unless this request has had that status already. A key in cooldown for a 401 is
+   * yielded only if there is no other.
    */
   *keysToTry(caller?: Caller): Generator<number, undefined, undefined> {
     const count = this.#cooldowns.length;
@@ -107,11 +111,15 @@ export class KeyPool {
     return this.#cooldowns[key];
   }
 
-  /** A key has worked that had this cooldown when it was tried. If it still has the same one, that ends. */
+  /**
+   * A key has worked that had this cooldown when it was tried. If it still has the same one, that
+   * ends.
+   */
   recordSuccess(key: number, before: Cooldown | undefined): void {
     this.#accept(key);
     if (isOver(before) || this.cooldownOf(key) !== before) return;
-    // A success after a 403 shows that the request was refused and not the key: the cooldowns of all keys for 403 end.
+    // A success after a 403 shows that the request was refused and not the key: the cooldowns of
+    // all keys for 403 end.
     for (const [other, cooldown] of this.#cooldowns.entries()) {
       const isAlike = before?.status === 403 && cooldown?.status === 403;
       if (other === key || isAlike) this.#cooldowns[other] = undefined;
@@ -132,7 +140,10 @@ export class KeyPool {
     return true;
   }
 
-  /** The key has worked: it is refused no more, nor is another one that was answered 403 as this one was. */
+  /**
+   * The key has worked: it is refused no more, nor is another one that was answered 403 as this one
+   * was.
+   */
   #accept(key: number): void {
     const status = this.#refused.get(key);
     if (status === undefined) return;

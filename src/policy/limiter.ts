@@ -14,7 +14,9 @@ export interface StoredBucket {
   readonly capacity: number;
   /** The tokens that a request takes; if none, the bucket has to be above zero. */
   readonly perRequest: number;
-  /** Takes what the bucket lacks, as the store tells it; only if the period is longer than a second. */
+  /**
+   * Takes what the bucket lacks, as the store tells it; only if the period is longer than a second.
+   */
   readonly onLack?: (tokens: number) => void;
 }
 
@@ -22,11 +24,20 @@ export type Taken = 'taken' | { readonly refusedBy: StoredBucket; readonly waitM
 
 /** Never rejects or throws. */
 export interface RateLimitStore {
-  /** Takes what a request takes of each bucket, or of none. Undefined if the store does not say so in time. */
+  /**
+   * Takes what a request takes of each bucket, or of none. Undefined if the store does not say so
+   * in time.
+   */
   take(buckets: readonly StoredBucket[]): Promise<Taken | undefined>;
-  /** Takes so many tokens of each, also below zero; puts them back if negative. Returns false, and does nothing, if it is away. */
+  /**
+   * Takes so many tokens of each, also below zero; puts them back if negative. Returns false, and
+   * does nothing, if it is away.
+   */
   charge(tokens: number, buckets: readonly StoredBucket[]): boolean;
-  /** Connects, and again after each failure. Resolves when it is connected or the first attempt has failed. */
+  /**
+   * Connects, and again after each failure. Resolves when it is connected or the first attempt has
+   * failed.
+   */
   connect(): Promise<void>;
 }
 

@@ -14,8 +14,9 @@ interface LimitState {
 }
 
 /**
- * Creates the limits of the settings. What is in flight counts on after a reload, and buckets with the same settings keep
- * their tokens: `former` is the state of the limits before. Uses the buckets of the store as long as it answers.
+ * Creates the limits of the settings. What is in flight counts on after a reload, and buckets with
+ * the same settings keep their tokens: `former` is the state of the limits before. Uses the buckets
+ * of the store as long as it answers.
  */
 export function createLimits(
   { server, clients, providers, rateLimit }: Omit<Config, 'secrets'>,
@@ -86,7 +87,9 @@ class LimitFactory {
     });
   }
 
-  /** None if there is no limit. Its name is that of its section in the settings, or of the setting. */
+  /**
+   * None if there is no limit. Its name is that of its section in the settings, or of the setting.
+   */
   #bucket(settings: Omit<Bucket, 'local'>): readonly Bucket[] {
     const { name, rate, periodSeconds, capacity } = settings;
     if (rate === 0) return [];

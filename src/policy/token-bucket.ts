@@ -1,6 +1,9 @@
 /** A token bucket, refilled when it is asked. */
 
-/** Holds `capacity` tokens, of which `tokensPerSecond` come back; both are above zero. Full at first. */
+/**
+ * Holds `capacity` tokens, of which `tokensPerSecond` come back; both are above zero. Full at
+ * first.
+ */
 export class TokenBucket {
   readonly #tokensPerMs: number;
   readonly #capacity: number;
@@ -13,7 +16,10 @@ export class TokenBucket {
     this.#tokens = capacity;
   }
 
-  /** Returns the tokens that it holds, which are below zero if more were taken. `nowMs` never goes back. */
+  /**
+   * Returns the tokens that it holds, which are below zero if more were taken. `nowMs` never goes
+   * back.
+   */
   level(nowMs: number): number {
     const refilled = this.#tokens + (nowMs - this.#refilledAtMs) * this.#tokensPerMs;
     this.#tokens = Math.min(this.#capacity, refilled);

@@ -14,7 +14,10 @@ export const FAILED = 1;
 
 export const stepOf = (ms: number) => Math.floor(ms / STEP_MS);
 
-/** Counts of the latest steps of time, in places of which each step has the same. Steps have numbers. */
+/**
+ * Counts of the latest steps of time, in places of which each step has the same. Steps have
+ * numbers.
+ */
 export class StepCounts {
   /** A step has its number, and then its places. */
   readonly #counts: Int32Array;
@@ -59,7 +62,10 @@ export class StepCounts {
 export class Watch extends StepCounts {
   readonly model: string | undefined;
   incident: Incident | undefined;
-  /** The latest tries that have failed, without a good one between them. It outlasts an incident that is forgotten. */
+  /**
+   * The latest tries that have failed, without a good one between them. It outlasts an incident
+   * that is forgotten.
+   */
   inRow = 0;
   /** The same before the latest good try, which may be a stream that breaks. */
   #formerRow = 0;
@@ -82,7 +88,10 @@ export class Watch extends StepCounts {
     this.incident?.addGood(nowMs);
   }
 
-  /** Counts a try that has failed. `brokenMs`: it was counted as good, because the answer of its stream began then. */
+  /**
+   * Counts a try that has failed. `brokenMs`: it was counted as good, because the answer of its
+   * stream began then.
+   */
   addFailure(nowMs: number, brokenMs?: number): void {
     this.add(stepOf(nowMs), FAILED);
     if (brokenMs !== undefined) this.add(stepOf(brokenMs), GOOD, -1);
@@ -142,7 +151,10 @@ export class Watches {
     this.#clock = clock;
   }
 
-  /** Returns the watch of a provider; undefined of one that is not watched, or not with these settings any more. */
+  /**
+   * Returns the watch of a provider; undefined of one that is not watched, or not with these
+   * settings any more.
+   */
   of({ id, digest }: Watched): ProviderWatch | undefined {
     const watch = this.providers.get(id);
     return watch?.digest === digest ? watch : undefined;

@@ -6,7 +6,10 @@ import { escapeControlCharacters } from '../lib/secrets.ts';
 /** The length of every text from outside that a line of the log quotes. */
 export const MAX_LOGGED_CHARACTERS = 200;
 
-/** Returns what happened, for the operator: the network's error, the provider's own text, or the failure's message. */
+/**
+ * Returns what happened, for the operator: the network's error, the provider's own text, or the
+ * failure's message.
+ */
 export function causeOf(failure: GatewayError): string {
   const text = describeCause(failure.details.cause) ?? failure.message;
   return escapeControlCharacters(text, MAX_LOGGED_CHARACTERS);

@@ -1,17 +1,24 @@
 /**
- * The attributes of one finished request. The access line, the metrics and the admin page all show this object; the line
- * and the page without keys, which a client or a provider may have written into it.
- * Types and not interfaces: the logger takes facts by their names, which interfaces do not allow.
+ * The attributes of one finished request. The access line, the metrics and the admin page all show
+ * this object; the line and the page without keys, which a client or a provider may have written
+ * into it. Types and not interfaces: the logger takes facts by their names, which interfaces do not
+ * allow.
  */
 
 import type { TryFacts } from './record.ts';
 import type { TokenUsage } from './usage.ts';
 import type { Outcome } from '../lib/errors.ts';
 
-/** The fields of an access line, by their names in the log. Text from outside is bounded, and without control characters. */
+/**
+ * The fields of an access line, by their names in the log. Text from outside is bounded, and
+ * without control characters.
+ */
 export type RequestFacts = Partial<Omit<TokenUsage, 'total_tokens'>> & {
   readonly request_id: string;
-  /** W3C Trace Context: of the client's `traceparent`, else created. Of chat completions whose body was read. */
+  /**
+   * W3C Trace Context: of the client's `traceparent`, else created. Of chat completions whose body
+   * was read.
+   */
   readonly trace_id?: string | undefined;
   readonly method: string;
   readonly path: string;
@@ -45,7 +52,10 @@ export interface FinishedRequest {
   readonly endedAtMs: number;
   readonly durationMs: number;
   readonly firstByteMs?: number | undefined;
-  /** Spent neither on reading the client's upload nor on waiting for providers, until the answer's head. */
+  /**
+   * Spent neither on reading the client's upload nor on waiting for providers, until the answer's
+   * head.
+   */
   readonly gatewayMs?: number | undefined;
   /** The model that the answer names, untrusted. */
   readonly responseModel?: string | undefined;

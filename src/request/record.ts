@@ -1,4 +1,7 @@
-/** A chat request, its attempts and its answer; what is learned of them is recorded here for the log. */
+/**
+ * A chat request, its attempts and its answer; what is learned of them is recorded here for the
+ * log.
+ */
 
 import { causeOf } from './cause.ts';
 import { readUsage, type TokenUsage } from './usage.ts';
@@ -20,11 +23,17 @@ export interface ChatRequest {
   /** As the client wrote it: `<provider_id>/<model_name>` or an alias. */
   readonly model: string;
   readonly stream: boolean;
-  /** It is a stream, does not ask for its tokens, and could: its `stream_options` is an object, null or absent. */
+  /**
+   * It is a stream, does not ask for its tokens, and could: its `stream_options` is an object, null
+   * or absent.
+   */
   readonly mayAskForUsage: boolean;
   /** The text by which it names its session; of 64 bytes at most. */
   readonly promptCacheKey: string | undefined;
-  /** The client's bytes with only the `model` value replaced, and asking for the tokens, in parts: long ones are not copied. */
+  /**
+   * The client's bytes with only the `model` value replaced, and asking for the tokens, in parts:
+   * long ones are not copied.
+   */
   bodyWith(model: string, asksForUsage: boolean): readonly Buffer[];
 }
 
@@ -61,8 +70,9 @@ export class AccessRecord {
   }
 
   /**
-   * Returns how long a chat completion took until its answer's head; undefined if its body was never read. `gatewayMs` is
-   * neither the client's upload nor `upstreamMs`, which goes from the first attempt to the end of the last one.
+   * Returns how long a chat completion took until its answer's head; undefined if its body was
+   * never read. `gatewayMs` is neither the client's upload nor `upstreamMs`, which goes from the
+   * first attempt to the end of the last one.
    */
   timeSpent(
     headAtMs: number,
@@ -78,8 +88,8 @@ export class AccessRecord {
 }
 
 /**
- * One attempt at a provider, called a try in the log and the metrics. A class, so that all attempts have one shape: V8 would copy an object that grows member by
- * member.
+ * One attempt at a provider, called a try in the log and the metrics. A class, so that all attempts
+ * have one shape: V8 would copy an object that grows member by member.
  */
 export class Attempt {
   readonly provider: string;
@@ -110,7 +120,10 @@ export class Attempt {
   sentAtMs: number | undefined;
   /** How long the lookup of the host's name took for a new connection. */
   lookupMs: number | undefined;
-  /** The model that the answer names, untrusted; `undefined` if that is no short text in printable ASCII. */
+  /**
+   * The model that the answer names, untrusted; `undefined` if that is no short text in printable
+   * ASCII.
+   */
   responseModel: string | undefined;
   /** Why the answer ended: at most 32 letters, digits, `_`, `.` and `-`. */
   finishReason: string | undefined;
@@ -149,8 +162,9 @@ export class Attempt {
   }
 
   /**
-   * Takes a `usage`, parsed, or as `readUsage` takes its text. The last one counts. A short text is read when the counts are
-   * wanted, because some providers send one with each event. A long one is read at once, because an open stream would hold it.
+   * Takes a `usage`, parsed, or as `readUsage` takes its text. The last one counts. A short text is
+   * read when the counts are wanted, because some providers send one with each event. A long one is
+   * read at once, because an open stream would hold it.
    */
   noteUsage(usage: unknown): void {
     const isShort = typeof usage === 'string' && usage.length <= MAX_HELD_USAGE_CHARACTERS;

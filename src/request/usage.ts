@@ -5,7 +5,10 @@ import { JsonScanner, memberOf, parseUntrustedJson } from '../lib/json.ts';
 /** OpenAI's `usage` has 300 bytes. */
 export const MAX_USAGE_BYTES = 16_384;
 
-/** Returns the counts of a `usage`. `value` is one, parsed, or its JSON with what follows it, cut off after MAX_USAGE_BYTES. */
+/**
+ * Returns the counts of a `usage`. `value` is one, parsed, or its JSON with what follows it, cut
+ * off after MAX_USAGE_BYTES.
+ */
 export function readUsage(value: unknown) {
   const usage = typeof value === 'string' ? parseUntrustedJson(firstObject(value)) : value;
   const promptDetails = memberOf(usage, 'prompt_tokens_details');
@@ -25,7 +28,10 @@ export function readUsage(value: unknown) {
 
 export type TokenUsage = ReturnType<typeof readUsage>;
 
-/** Returns the JSON object at the start of `text`, without what follows it; no JSON if it is not whole. */
+/**
+ * Returns the JSON object at the start of `text`, without what follows it; no JSON if it is not
+ * whole.
+ */
 function firstObject(text: string): string {
   let end = 0;
   // The object itself is reported after its members.

@@ -1,4 +1,7 @@
-/** One connection to Redis 5 or later, or to Valkey, on which the script runs. The first failure of any kind ends it. */
+/**
+ * One connection to Redis 5 or later, or to Valkey, on which the script runs. The first failure of
+ * any kind ends it.
+ */
 
 import { createConnection, type Socket } from 'node:net';
 import { connect as createTlsConnection } from 'node:tls';
@@ -21,11 +24,13 @@ const MAX_CAUSE_CHARACTERS = 200;
 const ERROR_CODE = /^-[A-Z]+\b/;
 
 /**
- * Takes tokens of several buckets, or if it is asked and they are not there, of none. A bucket is what it lacks and since when: with the rate, that is
- * GCRA's theoretical arrival time. Lua has only doubles, so a token is as many units as its period has microseconds, in each of which `rate` units
- * come back: all numbers are integers, below 2^53 if the period is a second. A bucket of which a request takes none has to be above zero.
- * A key expires when its bucket is full; the 1 ms more is for rounding. A refusal writes too: after the server's
- * clock was set back, the refill goes on from there. What a bucket lacks is told if its period is longer than a second.
+ * Takes tokens of several buckets, or if it is asked and they are not there, of none. A bucket is
+ * what it lacks and since when: with the rate, that is GCRA's theoretical arrival time. Lua has
+ * only doubles, so a token is as many units as its period has microseconds, in each of which `rate`
+ * units come back: all numbers are integers, below 2^53 if the period is a second. A bucket of
+ * which a request takes none has to be above zero. A key expires when its bucket is full; the 1 ms
+ * more is for rounding. A refusal writes too: after the server's clock was set back, the refill
+ * goes on from there. What a bucket lacks is told if its period is longer than a second.
  */
 const SCRIPT = `
 local time = redis.call('TIME')
@@ -54,7 +59,10 @@ return redis.status_reply(answer)`;
 /** `OK`, or a bucket's position and microseconds; then what buckets lack. */
 const ANSWER = /^(?:OK|(\d{1,9}) (\d{1,25}))((?: \d{1,25})*)$/;
 
-/** They show that the store can write, as a full or a read-only one cannot, and several keys at once, as a cluster cannot. */
+/**
+ * They show that the store can write, as a full or a read-only one cannot, and several keys at
+ * once, as a cluster cannot.
+ */
 const PROBES = ['probe', 'probe-2'].map((name) => {
   return { name, rate: 1e6, periodSeconds: 1, capacity: 1e6, perRequest: 1 };
 });
@@ -68,7 +76,10 @@ interface Command {
 export interface ConnectionOptions {
   /** The script has run. */
   readonly onReady: () => void;
-  /** Called once. `cause` never holds the password. `wasIdle`: the other end has closed, and no reply is missing. */
+  /**
+   * Called once. `cause` never holds the password. `wasIdle`: the other end has closed, and no
+   * reply is missing.
+   */
   readonly onEnd: (cause: string, wasIdle: boolean) => void;
   /** Limit for each reply, in milliseconds. */
   readonly answerMs?: number;
@@ -106,7 +117,10 @@ export class Connection {
       .on('close', () => this.end('the connection was closed', this.#pending.length === 0));
   }
 
-  /** Runs the script, for a request or to take `tokens` in any case. Returns undefined if the connection ends first. */
+  /**
+   * Runs the script, for a request or to take `tokens` in any case. Returns undefined if the
+   * connection ends first.
+   */
   async run(buckets: readonly StoredBucket[], tokens?: number): Promise<Taken | undefined> {
     const args = scriptArguments(buckets, this.#settings.prefix, tokens);
     const answer = await this.#call('EVAL', ...args);
@@ -155,7 +169,8 @@ export class Connection {
       const check = () => {
         if (this.#pending[0] === command) this.end(`no answer in ${answerMs} ms`);
       };
-      // Sockets are read between timers and immediates: replies that came while the event loop was busy are in time.
+      // Sockets are read between timers and immediates: replies that came while the event loop was
+      // busy are in time.
       const timer = setTimeout(() => setImmediate(check), answerMs).unref();
       const command: Command = { name, timer, resolve };
       this.#pending.push(command);
@@ -163,7 +178,9 @@ export class Connection {
     });
   }
 
-  /** Every reply is one line: the script returns status replies. latin1 cuts no character in two. */
+  /**
+   * Every reply is one line: the script returns status replies. latin1 cuts no character in two.
+   */
   #read(chunk: Buffer): void {
     const lines = (this.#unread + chunk.toString('latin1')).split('\r\n');
     this.#unread = lines.pop()!;
@@ -187,7 +204,9 @@ export class Connection {
   }
 }
 
-/** Returns the arguments of `EVAL`: asks for what a request takes, or takes `tokens` in any case. */
+/**
+ * Returns the arguments of `EVAL`: asks for what a request takes, or takes `tokens` in any case.
+ */
 export function scriptArguments(buckets: readonly StoredBucket[], prefix: string, tokens?: number) {
   // Buckets with other settings are other buckets.
   const keys = buckets.map(({ name, rate, capacity, periodSeconds }) => {

@@ -10,7 +10,10 @@ const START_WAIT_MS = 2000;
 
 export type StoreConnection = Pick<Connection, 'run'>;
 
-/** Creates the store, which connects by `open`; nothing connects yet. `onState` takes why a connection failed, or undefined when one works. */
+/**
+ * Creates the store, which connects by `open`; nothing connects yet. `onState` takes why a
+ * connection failed, or undefined when one works.
+ */
 export function createRedisStore(
   onState: (cause: string | undefined) => void,
   open: (events: ConnectionOptions) => StoreConnection,
@@ -36,10 +39,12 @@ export function createRedisStore(
       onSettled();
       state.isAway ||= isFailure;
       if (isFailure) onState(cause);
-      // Only after a long connection: one that fails with the first request would be opened again and again.
+      // Only after a long connection: one that fails with the first request would be opened again
+      // and again.
       if (performance.now() - openedAtMs > MAX_PAUSE_MS) pauseMs = MIN_PAUSE_MS;
       const jitter = 1 - Math.random() / 2;
-      // Without a failure nothing is logged, and requests are limited without the store: not for long.
+      // Without a failure nothing is logged, and requests are limited without the store: not for
+      // long.
       setTimeout(connect, (isFailure ? pauseMs : MIN_PAUSE_MS) * jitter, () => {}).unref();
       pauseMs = Math.min(MAX_PAUSE_MS, pauseMs * 2);
     };
@@ -48,7 +53,10 @@ export function createRedisStore(
 
   return {
     state,
-    /** Connects, and again after each failure. Resolves after the first attempt, or before it has ended after 2 s. */
+    /**
+     * Connects, and again after each failure. Resolves after the first attempt, or before it has
+     * ended after 2 s.
+     */
     connect: () => settledSoon(connect),
     async take(buckets) {
       const taken = await ready?.run(buckets);

@@ -1,4 +1,7 @@
-/** What the JSON of an answer, or of one of its events, is: an error, usage alone, a beginning without content, or empty. */
+/**
+ * What the JSON of an answer, or of one of its events, is: an error, usage alone, a beginning
+ * without content, or empty.
+ */
 
 import { memberOf, OPEN_BRACE, OPEN_BRACKET } from '../lib/json.ts';
 
@@ -6,22 +9,27 @@ import { memberOf, OPEN_BRACE, OPEN_BRACKET } from '../lib/json.ts';
 const BLANK_BYTES = new Set([0x20, 0x09, 0x0a, 0x0d, 0xef, 0xbb, 0xbf]);
 
 /**
- * Returns the first byte that is neither white space nor of a byte order mark; undefined if there is none. Each chunk of an
- * answer is searched once, because a provider may send megabytes of white space.
+ * Returns the first byte that is neither white space nor of a byte order mark; undefined if there
+ * is none. Each chunk of an answer is searched once, because a provider may send megabytes of white
+ * space.
  */
 export function firstByteOf(chunk: Buffer): number | undefined {
   for (const byte of chunk) if (!BLANK_BYTES.has(byte)) return byte;
   return undefined;
 }
 
-/** Returns whether an answer whose first byte this is begins as JSON: as a completion, and not as a stream. */
+/**
+ * Returns whether an answer whose first byte this is begins as JSON: as a completion, and not as a
+ * stream.
+ */
 export function beginsJson(firstByte: number | undefined): boolean {
   return firstByte === OPEN_BRACE || firstByte === OPEN_BRACKET;
 }
 
 /**
- * `{error: …}`, `{errors: […]}` (Cloudflare), `[{error: …}]` (Gemini), `{object: "error", …}` (vLLM), `{type: "error", …}`.
- * An `error` that is empty is none: some providers write `"error": {}` into every answer.
+ * `{error: …}`, `{errors: […]}` (Cloudflare), `[{error: …}]` (Gemini), `{object: "error", …}`
+ * (vLLM), `{type: "error", …}`. An `error` that is empty is none: some providers write `"error":
+ * {}` into every answer.
  */
 export function reportsError(json: unknown): boolean {
   const body = firstItem(json);
@@ -29,7 +37,10 @@ export function reportsError(json: unknown): boolean {
   return isFlat || isSaid(memberOf(body, 'error')) || isSaid(memberOf(body, 'errors'));
 }
 
-/** Returns whether the value, or the first item of an array, is there and neither false, zero nor empty. */
+/**
+ * Returns whether the value, or the first item of an array, is there and neither false, zero nor
+ * empty.
+ */
 function isSaid(value: unknown): boolean {
   const item = firstItem(value);
   return Boolean(item) && !isBlank(item);
@@ -41,9 +52,10 @@ export function firstItem(value: unknown): unknown {
 }
 
 /**
- * Returns whether an event begins no answer (vLLM, OpenAI and others send the role as soon as a request is queued, Azure its
- * `prompt_filter_results`): a chat chunk whose choices, if it has any, have deltas of a `role` and empty values, and no
- * `finish_reason`; `stop` is none either if `isStopEmpty`. An event of another shape is no such chunk.
+ * Returns whether an event begins no answer (vLLM, OpenAI and others send the role as soon as a
+ * request is queued, Azure its `prompt_filter_results`): a chat chunk whose choices, if it has any,
+ * have deltas of a `role` and empty values, and no `finish_reason`; `stop` is none either if
+ * `isStopEmpty`. An event of another shape is no such chunk.
  */
 export function isPreamble(json: unknown, isStopEmpty: boolean): boolean {
   const choices = memberOf(json, 'choices');
@@ -55,7 +67,10 @@ export function isPreamble(json: unknown, isStopEmpty: boolean): boolean {
   );
 }
 
-/** Returns whether a chunk has a `usage` and no choices. Azure adds `latency_checkpoint`, others `x_groq`, `timings` and more. */
+/**
+ * Returns whether a chunk has a `usage` and no choices. Azure adds `latency_checkpoint`, others
+ * `x_groq`, `timings` and more.
+ */
 export function isUsageChunk(json: unknown): boolean {
   return Boolean(memberOf(json, 'usage')) && hasNoChoice(json);
 }
@@ -65,7 +80,10 @@ export function hasNoChoice(json: unknown): boolean {
   return Array.isArray(choices) && choices.length === 0;
 }
 
-/** Returns whether a completion has no content, reasoning, refusal, tool call or audio, and did not end for another reason than `stop`. */
+/**
+ * Returns whether a completion has no content, reasoning, refusal, tool call or audio, and did not
+ * end for another reason than `stop`.
+ */
 export function isEmptyCompletion(json: unknown): boolean {
   const choices = memberOf(json, 'choices') ?? [];
   return (

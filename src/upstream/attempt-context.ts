@@ -31,13 +31,18 @@ export interface AnswerSink {
     body: readonly Buffer[],
   ): Promise<void> | undefined;
   beginStream(status: number, headers: Record<string, string>): void;
-  /** Returns false if no more should come until `onRoom` is called; at the end of a stream it takes more nevertheless. */
+  /**
+   * Returns false if no more should come until `onRoom` is called; at the end of a stream it takes
+   * more nevertheless.
+   */
   write(chunk: Buffer): boolean;
   onRoom: () => void;
   end(): void;
 }
 
-/** One attempt, without its request: a stream would hold the body, often megabytes, until it ends. */
+/**
+ * One attempt, without its request: a stream would hold the body, often megabytes, until it ends.
+ */
 export interface AttemptContext {
   /** Receives what becomes known of the attempt. */
   readonly attempt: Attempt;

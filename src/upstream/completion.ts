@@ -1,4 +1,6 @@
-/** The body of a complete answer: read in full, bounded, and checked for being JSON and no error. */
+/**
+ * The body of a complete answer: read in full, bounded, and checked for being JSON and no error.
+ */
 
 import { MAX_USAGE_BYTES } from '../request/usage.ts';
 import { readEach } from '../lib/byte-source.ts';
@@ -26,9 +28,10 @@ import type { UpstreamResponse } from './provider.ts';
 export const EVENT_STREAM_TYPE = /^\s*text\/event-stream\s*(?:[;,]|$)/i;
 
 /**
- * Reads a complete answer and sends it with these headers, without a promise if it has come. Throws `provider` if it
- * is too large, `rateLimit` if it does not fit the reservation's budget now, `serialization` if it is not JSON, its
- * error if that is all it is, and `provider` if it is a stream of events.
+ * Reads a complete answer and sends it with these headers, without a promise if it has come. Throws
+ * `provider` if it is too large, `rateLimit` if it does not fit the reservation's budget now,
+ * `serialization` if it is not JSON, its error if that is all it is, and `provider` if it is a
+ * stream of events.
  */
 export function passCompletion(
   { status, headers, body }: UpstreamResponse,
@@ -77,8 +80,8 @@ export function passCompletion(
 }
 
 /**
- * Returns the failure that a completion is to a client that asked for a stream: its error, or `unsupported`; undefined if
- * the bytes are not JSON.
+ * Returns the failure that a completion is to a client that asked for a stream: its error, or
+ * `unsupported`; undefined if the bytes are not JSON.
  */
 export function failureOfCompletion(
   parts: readonly Buffer[],
@@ -106,7 +109,10 @@ function beginsEvents(parts: readonly Buffer[]): boolean {
   return /^\ufeff?\s*(?:data|event|id|retry|error)?:/.test(sliceText(parts, 0, 1024));
 }
 
-/** Undefined if nothing is wrong with the answer: one with `choices` is a completion, whatever else it has. */
+/**
+ * Undefined if nothing is wrong with the answer: one with `choices` is a completion, whatever else
+ * it has.
+ */
 type AnswerFault = GatewayError | 'not JSON' | undefined;
 
 /** Stands for an error that is too long to be parsed. */
@@ -132,14 +138,20 @@ function readShort(parts: readonly Buffer[], context: AttemptContext): AnswerFau
   return undefined;
 }
 
-/** Returns whether the JSON of an event, too long to be parsed, is an error. Its message is not passed on. */
+/**
+ * Returns whether the JSON of an event, too long to be parsed, is an error. Its message is not
+ * passed on.
+ */
 export function isLongError(data: string): boolean {
   const scan = new AnswerScan();
   scan.json.push(Buffer.from(data));
   return !scan.json.finish() && scan.isError;
 }
 
-/** Returns bytes in parts without the byte order mark at their start: behind a comment it would be part of the name of a field. */
+/**
+ * Returns bytes in parts without the byte order mark at their start: behind a comment it would be
+ * part of the name of a field.
+ */
 export function withoutMark(parts: readonly Buffer[]): readonly Buffer[] {
   return sliceText(parts, 0, 3) === '\ufeff' ? sliceParts(parts, 3) : parts;
 }
@@ -150,8 +162,8 @@ type ScannedChoice = { readonly index: number; readonly finishReason: string };
 const NO_CHOICE: ScannedChoice = { index: 0, finishReason: '' };
 
 /**
- * Looks for the members by which long answers, and long events, differ, while they arrive. They are not parsed: the log
- * probabilities of one may be a million elements.
+ * Looks for the members by which long answers, and long events, differ, while they arrive. They are
+ * not parsed: the log probabilities of one may be a million elements.
  */
 export class AnswerScan {
   readonly json = new JsonScanner((value) => this.#note(value), Infinity);
@@ -176,7 +188,9 @@ export class AnswerScan {
     return this.#hasError && !this.#hasChoices;
   }
 
-  /** As `readShort`; the error of a long answer has no text. `parts` are the bytes of the answer. */
+  /**
+   * As `readShort`; the error of a long answer has no text. `parts` are the bytes of the answer.
+   */
   finish(parts: readonly Buffer[], context: AttemptContext): AnswerFault {
     if (this.json.finish()) return 'not JSON';
     const isBareMessage = this.#hasMessage && !this.#hasChoices;

@@ -1,4 +1,6 @@
-/** How connections to providers are made: the Agent class under fetch, and the sockets that it gets. */
+/**
+ * How connections to providers are made: the Agent class under fetch, and the sockets that it gets.
+ */
 
 import { connect as connectTcp, isIP, type Socket } from 'node:net';
 import { connect as connectTls } from 'node:tls';
@@ -7,7 +9,10 @@ import { serverNameOf } from '../lib/loopback.ts';
 import { lookup } from '../lib/name-lookup.ts';
 
 const CONNECT_TICKS = 10;
-/** Below the time for which a pool keeps idle connections, so that the death of an idle connection's other end is noticed. */
+/**
+ * Below the time for which a pool keeps idle connections, so that the death of an idle connection's
+ * other end is noticed.
+ */
 const KEEP_ALIVE_PROBE_MS = 30_000;
 /** A socket that is not read on holds one read, and not two. */
 const READ_AHEAD = { highWaterMark: 16_384 };
@@ -37,14 +42,17 @@ export function findAgentClass(): (new (options: object) => Dispatcher) | undefi
 
 const lookupTimes = new WeakMap<Socket, number>();
 
-/** Returns how long the lookup of the host's name took, in milliseconds; undefined if a connection needed none. */
+/**
+ * Returns how long the lookup of the host's name took, in milliseconds; undefined if a connection
+ * needed none.
+ */
 export function lookupMsOf(socket: Socket): number | undefined {
   return lookupTimes.get(socket);
 }
 
 /**
- * Returns undici's `connect` option, which is called with members of the origin's URL. `timeoutMs` is for the name lookup, the
- * TCP connection and its TLS handshake together.
+ * Returns undici's `connect` option, which is called with members of the origin's URL. `timeoutMs`
+ * is for the name lookup, the TCP connection and its TLS handshake together.
  */
 export function createConnector(timeoutMs: number) {
   /** The latest TLS session of each origin; resuming one saves most of the handshake's cost. */
@@ -86,14 +94,16 @@ export function createConnector(timeoutMs: number) {
       if (error) sessions.delete(host);
       callback(error, socket);
     };
-    // A single timer would fire on a busy event loop before the 'connect' that waits to be reported behind it.
+    // A single timer would fire on a busy event loop before the 'connect' that waits to be reported
+    // behind it.
     let ticksLeft = CONNECT_TICKS;
     const timer = setTimeout(() => {
       ticksLeft -= 1;
       if (ticksLeft > 0) timer.refresh();
       else socket.destroy(Object.assign(new Error(`${doing} timed out`), { code: 'ETIMEDOUT' }));
     }, timeoutMs / CONNECT_TICKS);
-    // Emitted only after the certificate has been verified; a resumed session is not verified again.
+    // Emitted only after the certificate has been verified; a resumed session is not verified
+    // again.
     socket.on('session', (session: Buffer) => sessions.set(host, session));
     // Stays on after the connect: an 'error' without a listener would end the process.
     socket.on('error', settle);

@@ -1,4 +1,7 @@
-/** Looks into a streamed completion as it arrives: for errors, its end, and what it says about itself. */
+/**
+ * Looks into a streamed completion as it arrives: for errors, its end, and what it says about
+ * itself.
+ */
 
 import { MAX_WORD_CHARACTERS } from '../request/record.ts';
 import { MAX_USAGE_BYTES } from '../request/usage.ts';
@@ -30,8 +33,9 @@ import { errorOf, reportsFailure } from './provider-error.ts';
 const DIGIT_0 = 0x30;
 export const NO_BYTES = Buffer.alloc(0);
 /**
- * Members up to their values, signs of an error or of the end, and comments, also behind a byte order mark, to step over them. JSON escapes quotes inside
- * strings, so a word in quotes is a whole name or a whole value.
+ * Members up to their values, signs of an error or of the end, and comments, also behind a byte
+ * order mark, to step over them. JSON escapes quotes inside strings, so a word in quotes is a whole
+ * name or a whole value.
  */
 const SIGNS = new RegExp(
   [
@@ -51,8 +55,9 @@ const LONGEST_FIELD = 'event'.length;
 const NEXT_DATA = /(?:\r\n|\n|\r)data:/g;
 
 /**
- * The bytes to pass on: all of them, those before an error, or those up to `[DONE]`. Chunks that `stream_usage` has added
- * are not among them. `long` are the parts of a long event, which pass before `toPass`: to join them would copy them.
+ * The bytes to pass on: all of them, those before an error, or those up to `[DONE]`. Chunks that
+ * `stream_usage` has added are not among them. `long` are the parts of a long event, which pass
+ * before `toPass`: to join them would copy them.
  */
 export type Inspection = {
   readonly long?: readonly Buffer[];
@@ -60,14 +65,19 @@ export type Inspection = {
   readonly error?: GatewayError;
 };
 
-/** Takes the upstream's bytes, and tells what to pass on. Its methods throw `provider` if a stream is not usable. */
+/**
+ * Takes the upstream's bytes, and tells what to pass on. Its methods throw `provider` if a stream
+ * is not usable.
+ */
 export class EventInspector {
   readonly splitter = new EventSplitter();
   /** Nothing was passed on yet: a byte order mark may come. */
   #isAtStart = true;
   /** An event has come that is neither a preamble nor `[DONE]`. */
   hasBegun = false;
-  /** A preamble has come; and one that has a choice, so that there is an answer, if an empty one. */
+  /**
+   * A preamble has come; and one that has a choice, so that there is an answer, if an empty one.
+   */
   hasPreamble = false;
   hasChoice = false;
   /** Lines have come without any field: those of a page, or of JSON. */
@@ -116,7 +126,10 @@ export class EventInspector {
     return this.#passedBytes > 0;
   }
 
-  /** Takes a chunk, and returns also what has come of the unfinished event, in which no error is looked for. It begins the answer. */
+  /**
+   * Takes a chunk, and returns also what has come of the unfinished event, in which no error is
+   * looked for. It begins the answer.
+   */
   pushUnfinished(chunk: Buffer): Inspection {
     const found = this.push(chunk);
     const { unfinished } = this.splitter;
@@ -184,8 +197,9 @@ export class EventInspector {
   }
 
   /**
-   * The bytes after the last blank line. Some upstreams omit the one after their last event: if the event is
-   * whole, it is passed on with one, without which clients drop it. Otherwise it is dropped, and the stream was cut off.
+   * The bytes after the last blank line. Some upstreams omit the one after their last event: if the
+   * event is whole, it is passed on with one, without which clients drop it. Otherwise it is
+   * dropped, and the stream was cut off.
    */
   finish(): Inspection {
     const { unfinished } = this.splitter;
@@ -297,8 +311,8 @@ export class EventInspector {
   }
 
   /**
-   * Content behind a `finish_reason` opens the choice again, and then only an event without content finishes it: some
-   * providers write `stop` into every chunk, which says nothing of the end.
+   * Content behind a `finish_reason` opens the choice again, and then only an event without content
+   * finishes it: some providers write `stop` into every chunk, which says nothing of the end.
    */
   #noteChoice(index: number, isFinished: boolean, isContent: boolean): void {
     const before = this.#choices.get(index);
@@ -317,7 +331,8 @@ export class EventInspector {
       reportsError(reported) || (mayBeFailure && reportsFailure(reported))
         ? errorOf(reported, this.#context, true)
         : undefined;
-    // Ollama and Gemini write one among the events, Gemini also over several lines. With `choices` it is a completion.
+    // Ollama and Gemini write one among the events, Gemini also over several lines. With `choices`
+    // it is a completion.
     const bare = bareJson === '' ? undefined : parseUntrustedJson(bareJson);
     const isBareError =
       bare !== undefined && (hasBegun ? reportsError(bare) : reportsFailure(bare));
@@ -335,9 +350,10 @@ export class EventInspector {
 }
 
 /**
- * Scans a run of whole events once, without decoding it. `isSuspicious`: it may hold an error, `[DONE]` or several choices,
- * and must be parsed. `index` is `0` if there are only such, `other` if there is another one. Of what it says about itself
- * the first `model`, if it is wanted, and the last `finish_reason` and `usage`, with what follows that in its data; else ''.
+ * Scans a run of whole events once, without decoding it. `isSuspicious`: it may hold an error,
+ * `[DONE]` or several choices, and must be parsed. `index` is `0` if there are only such, `other`
+ * if there is another one. Of what it says about itself the first `model`, if it is wanted, and the
+ * last `finish_reason` and `usage`, with what follows that in its data; else ''.
  */
 export function scanEvents(events: Buffer, isModelWanted: boolean) {
   let isSuspicious = false;
@@ -363,7 +379,9 @@ export function scanEvents(events: Buffer, isModelWanted: boolean) {
   return { isSuspicious: isSuspicious || index === 'other', index, model, finishReason, usage };
 }
 
-/** Returns whether the line at `start` is a field of an event, or the cut off beginning of its name. */
+/**
+ * Returns whether the line at `start` is a field of an event, or the cut off beginning of its name.
+ */
 function isField(events: Buffer, start: number): boolean {
   const end = start + LONGEST_FIELD + 1;
   const [line = ''] = events.toString('latin1', start, end).split(/[\r\n]/, 1);
@@ -379,14 +397,20 @@ export function isWholeData(data: string): boolean {
   return json.finish() === undefined;
 }
 
-/** From `start` to the end of the last line of data. A copy: V8's slice would keep all of the scanned text in memory. */
+/**
+ * From `start` to the end of the last line of data. A copy: V8's slice would keep all of the
+ * scanned text in memory.
+ */
 function readData(bytes: Buffer, start: number): string {
   const text = bytes.toString('latin1', start, start + MAX_USAGE_BYTES);
   const [data = ''] = text.replace(NEXT_DATA, ' ').split(/[\r\n]/, 1);
   return Buffer.from(data, 'latin1').toString('latin1');
 }
 
-/** The beginning of the string at `start`, as written; '' if no string begins there, or it says nothing. */
+/**
+ * The beginning of the string at `start`, as written; '' if no string begins there, or it says
+ * nothing.
+ */
 function readString(bytes: Buffer, start: number): string {
   if (bytes[start] !== QUOTE) return '';
   // One character more than may be noted, so that a longer string is not.

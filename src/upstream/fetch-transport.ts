@@ -1,4 +1,7 @@
-/** Requests to providers through Node's fetch, with fetch's own connections: nothing here is undocumented. */
+/**
+ * Requests to providers through Node's fetch, with fetch's own connections: nothing here is
+ * undocumented.
+ */
 
 import type { ByteSink, ByteSource } from '../lib/byte-source.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
@@ -6,7 +9,10 @@ import { nextTurn, TurnLimit } from '../lib/turns.ts';
 import { type ConnectionFailure, TransportError } from './network-error.ts';
 import { SlicedBody, toBody, type UpstreamResponse, type UpstreamRequest } from './provider.ts';
 
-/** Sends once. Rejects, and fails the body, with a `TransportError` or the reason of the cancellation. */
+/**
+ * Sends once. Rejects, and fails the body, with a `TransportError` or the reason of the
+ * cancellation.
+ */
 export async function sendByFetch(
   request: UpstreamRequest,
   cancellation: Cancellation,
@@ -39,7 +45,8 @@ export async function sendByFetch(
   } catch (thrown) {
     cancellation.throwIfCancelled();
     const { cause } = thrown as { cause?: unknown };
-    // fetch turns a 407, also a provider's own, into its only error that has neither a text nor a code.
+    // fetch turns a 407, also a provider's own, into its only error that has neither a text nor a
+    // code.
     if (cause instanceof Error && cause.message === '' && !('code' in cause)) {
       return { status: 407, headers: new Map(), body: readBody(null, cancellation) };
     }
@@ -94,7 +101,8 @@ function readBody(body: ReadableStream<Uint8Array> | null, cancellation: Cancell
 function toTransportError(thrown: unknown, failure?: ConnectionFailure): unknown {
   const outer = thrown instanceof TypeError ? thrown.cause : undefined;
   if (!(outer instanceof Error)) return thrown;
-  // The refusal of a tunnel comes inside an abort; Node 26 calls several failed addresses a timeout.
+  // The refusal of a tunnel comes inside an abort; Node 26 calls several failed addresses a
+  // timeout.
   const isWrapped = outer instanceof DOMException || outer.cause instanceof AggregateError;
   const cause = isWrapped && outer.cause instanceof Error ? outer.cause : outer;
   return new TransportError(cause, failure);

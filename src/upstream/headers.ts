@@ -11,8 +11,8 @@ const PASSED_HEADERS = /^(?:(?:x-|anthropic-)?ratelimit[a-z0-9-]*|x-should-retry
 /** The value of a header that the settings name: visible ASCII, spaces and tabs. */
 const NAMED_VALUE = /^[\t\x20-\x7e]{1,4096}$/;
 /**
- * One value: Node joins a repeated header with ', ', and W3C Trace Context 3.2 allows only one. Version ff and ids of
- * zeros are invalid.
+ * One value: Node joins a repeated header with ', ', and W3C Trace Context 3.2 allows only one.
+ * Version ff and ids of zeros are invalid.
  */
 const TRACEPARENT = /^(?!ff)[\da-f]{2}-(?!0{32})[\da-f]{32}-(?!0{16})[\da-f]{16}-[\da-f]{2}$/;
 /** A list (W3C Trace Context 3.3): it may be repeated, and joined. */
@@ -31,7 +31,10 @@ export function returnedHeaders(headers: UpstreamHeaders, context: AttemptContex
   return passed;
 }
 
-/** Returns whether a header is for the next hop alone, because `Connection` names it (RFC 9110 7.6.1). */
+/**
+ * Returns whether a header is for the next hop alone, because `Connection` names it (RFC 9110
+ * 7.6.1).
+ */
 function isHopByHop(name: string, connection: string | undefined): boolean {
   const names = connection?.toLowerCase().split(',') ?? [];
   return names.some((one) => one.trim() === name);
@@ -51,8 +54,9 @@ export function upstreamRequestId(headers: UpstreamHeaders): string | undefined 
 }
 
 /**
- * The id of the request's trace (W3C Trace Context 3.2.2.3), and the headers that every completion carries, names and values in
- * turn. Of the client's headers a provider gets no others, unless its `forward_headers` names them.
+ * The id of the request's trace (W3C Trace Context 3.2.2.3), and the headers that every completion
+ * carries, names and values in turn. Of the client's headers a provider gets no others, unless its
+ * `forward_headers` names them.
  */
 export function tracingOf(requestId: string, { traceparent, tracestate }: IncomingHttpHeaders) {
   const isValid = typeof traceparent === 'string' && TRACEPARENT.test(traceparent);
@@ -64,7 +68,9 @@ export function tracingOf(requestId: string, { traceparent, tracestate }: Incomi
   return { traceId, headers: hasState ? [...headers, 'tracestate', tracestate] : headers };
 }
 
-/** Returns the request with the headers of the client's that the provider's `forward_headers` name. */
+/**
+ * Returns the request with the headers of the client's that the provider's `forward_headers` name.
+ */
 export function addClientHeaders(
   request: UpstreamRequest,
   { call, settings: { forwardHeaders }, services: { redact } }: AttemptContext,
@@ -79,10 +85,16 @@ export function addClientHeaders(
   return { ...request, headers };
 }
 
-/** Returns false also for a value with a key in it: a client may send its token in other headers too. */
+/**
+ * Returns false also for a value with a key in it: a client may send its token in other headers
+ * too.
+ */
 function mayPass(value: unknown, redact: Redactor): value is string {
   return typeof value === 'string' && NAMED_VALUE.test(value) && redact(value) === value;
 }
 
-/** A new `traceparent`. Its flag is `sampled`: providers that sample as their caller does record these requests. */
+/**
+ * A new `traceparent`. Its flag is `sampled`: providers that sample as their caller does record
+ * these requests.
+ */
 const createTraceparent = createIds(`00-${'x'.repeat(32)}-${'x'.repeat(16)}-01`);

@@ -7,8 +7,8 @@ import { LINE_FEED } from '../lib/sse.ts';
 const LINE_FEED_MS = 500;
 
 /**
- * Returns a function that ends the client's stream, with the line feed first if `next` begins with it. Only its first call
- * has an effect; without one the stream ends after 500 ms.
+ * Returns a function that ends the client's stream, with the line feed first if `next` begins with
+ * it. Only its first call has an effect; without one the stream ends after 500 ms.
  */
 export function endAtLineFeed(client: ByteSink): (next?: Buffer) => void {
   let hasEnded = false;

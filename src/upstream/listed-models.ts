@@ -1,4 +1,7 @@
-/** A provider's list of models: their names, and what it says of each under an allow-list of members. */
+/**
+ * A provider's list of models: their names, and what it says of each under an allow-list of
+ * members.
+ */
 
 import { MODEL_LIMITS } from '../config/setting-kinds.ts';
 import { memberOf } from '../lib/json.ts';
@@ -12,7 +15,10 @@ export interface ListedModel {
   readonly details: Readonly<Record<string, unknown>>;
 }
 
-/** Limits of context and output, modalities, prices and parameters, by which agents size their context. */
+/**
+ * Limits of context and output, modalities, prices and parameters, by which agents size their
+ * context.
+ */
 const DETAILS = [
   ...MODEL_LIMITS,
   ...'architecture input_modalities output_modalities pricing supported_parameters'.split(' '),
@@ -24,8 +30,8 @@ const MAX_JSON_CHARACTERS = 2048;
 const MAX_LEVELS = 3;
 
 /**
- * Reads `{data: […]}` (OpenAI), an array (Together) or `{models: […]}`; strips `models/` (Gemini). A list that is null is
- * empty: servers in Go write empty lists so. Throws for all else.
+ * Reads `{data: […]}` (OpenAI), an array (Together) or `{models: […]}`; strips `models/` (Gemini).
+ * A list that is null is empty: servers in Go write empty lists so. Throws for all else.
  */
 export function readModelList(json: unknown): ListedModel[] {
   const [data, models] = [memberOf(json, 'data'), memberOf(json, 'models')];

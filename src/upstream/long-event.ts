@@ -1,12 +1,20 @@
-/** An event that is too long to be parsed: what is known of it is gathered while its bytes arrive. */
+/**
+ * An event that is too long to be parsed: what is known of it is gathered while its bytes arrive.
+ */
 
 import { endOfLine } from '../lib/sse.ts';
 import { AnswerScan } from './completion.ts';
 
-/** The longest beginning that tells lines apart: `data: [DONE]` and `event: error`, with one more byte. */
+/**
+ * The longest beginning that tells lines apart: `data: [DONE]` and `event: error`, with one more
+ * byte.
+ */
 const MAX_HEAD_BYTES = 13;
 const DATA = /^data: ?/;
-/** Lines that only a parse understands: JSON without a field, llama.cpp's field `error`, and the end of the stream. */
+/**
+ * Lines that only a parse understands: JSON without a field, llama.cpp's field `error`, and the end
+ * of the stream.
+ */
 const UNUSUAL = /^(?:[{[]|error:|data:[ \t]*\[D)/;
 
 /** Takes the bytes of one event, and scans the JSON of its data. Nothing is kept of them. */
@@ -22,7 +30,10 @@ export class LongEvent {
   #head = '';
   #line: 'head' | 'data' | 'other' = 'head';
 
-  /** @param skippedBytes - the length of what stands before the event in the bytes to which the scan's offsets refer */
+  /**
+   * @param skippedBytes - the length of what stands before the event in the bytes to which the
+   * scan's offsets refer
+   */
   constructor(skippedBytes: number) {
     this.scan.json.skip(skippedBytes);
   }

@@ -17,7 +17,10 @@ export type ConnectionFailure =
   /** All of its head had come. */
   | 'inBody';
 
-/** Rejection of `Transport.send`, and failure of a reply's body, if the network or the upstream is at fault. */
+/**
+ * Rejection of `Transport.send`, and failure of a reply's body, if the network or the upstream is
+ * at fault.
+ */
 export class TransportError extends Error {
   override readonly cause: Error;
   readonly connectionFailure: ConnectionFailure | undefined;
@@ -34,9 +37,15 @@ const CLOSED = new Set(['ECONNRESET', 'EPIPE', 'UND_ERR_SOCKET']);
 /** fetch's code; our own connections end with ETIMEDOUT. */
 const CONNECT_TIMEOUT = 'UND_ERR_CONNECT_TIMEOUT';
 const TIMED_OUT = /^(?:ETIMEDOUT|UND_ERR_(?:CONNECT|HEADERS|BODY)_TIMEOUT)$/;
-/** undici's parser, its limits, and exceptions without a code from within it; connect failures have codes. */
+/**
+ * undici's parser, its limits, and exceptions without a code from within it; connect failures have
+ * codes.
+ */
 const NOT_HTTP = /^(?:$|HPE_|UND_ERR_HEADERS_OVERFLOW$)/;
-/** What undici calls an end inside the body, and whatever is wrong in the head behind a Content-Length. */
+/**
+ * What undici calls an end inside the body, and whatever is wrong in the head behind a
+ * Content-Length.
+ */
 const WRONG_LENGTH = 'UND_ERR_RES_CONTENT_LENGTH_MISMATCH';
 
 /** `Request timed out` (interface, Errors). */
@@ -45,8 +54,8 @@ export function timeoutError(provider: string, details?: ErrorDetails): GatewayE
 }
 
 /**
- * Marks a time limit that passed before a connection to `origin` was made: no model of the provider can be reached. Returns
- * other reasons unchanged.
+ * Marks a time limit that passed before a connection to `origin` was made: no model of the provider
+ * can be reached. Returns other reasons unchanged.
  */
 export function unconnectedFailure(reason: unknown, origin: string): unknown {
   if (!(reason instanceof GatewayError) || reason.kind !== 'timeout') return reason;
@@ -63,11 +72,15 @@ export function providerError(provider: string, text: string, cause?: string): G
 
 /** SDKs repeat each 502, and the answer is paid each time. */
 const FINAL = { 'x-should-retry': 'false' };
-/** A longer answer is no completion. One event of a stream may be as long: image models send pictures in one. */
+/**
+ * A longer answer is no completion. One event of a stream may be as long: image models send
+ * pictures in one.
+ */
 export const MAX_ANSWER_BYTES = 67_108_864;
 /**
- * Returns the error of a complete answer, or of an event, that can never fit: it has more than `MAX_ANSWER_BYTES`, or than
- * `max_buffered_bytes`. The latter is on no provider's account, and neither this nor another provider is asked again.
+ * Returns the error of a complete answer, or of an event, that can never fit: it has more than
+ * `MAX_ANSWER_BYTES`, or than `max_buffered_bytes`. The latter is on no provider's account, and
+ * neither this nor another provider is asked again.
  *
  * @param maxBufferedBytes - the limit of the memory for all requests and answers
  */
@@ -84,14 +97,17 @@ export function tooLargeError(
   return new GatewayError('provider', text, { limit: 'memory', headers: FINAL });
 }
 
-/** The error of an answer that says nothing, with `[server] empty_answers = "fail"`: it may say more if it is asked for again. */
+/**
+ * The error of an answer that says nothing, with `[server] empty_answers = "fail"`: it may say more
+ * if it is asked for again.
+ */
 export function emptyAnswerError(provider: string): GatewayError {
   return new GatewayError('provider', 'the answer is empty', { provider, retryable: true });
 }
 
 /**
- * Translates a `TransportError`, and returns other errors unchanged. Hosts, ports and library texts stay in `cause`, for
- * the log.
+ * Translates a `TransportError`, and returns other errors unchanged. Hosts, ports and library texts
+ * stay in `cause`, for the log.
  */
 export function upstreamFailure(thrown: unknown, provider: string): unknown {
   if (!(thrown instanceof TransportError)) return thrown;
@@ -139,7 +155,10 @@ const LOCAL_LIMITS: Record<string, string> = {
 
 type SystemError = Error & { readonly code: string; readonly address?: string };
 
-/** Returns the error that says what has run out, if `error` is one, or has one for an address that was tried. */
+/**
+ * Returns the error that says what has run out, if `error` is one, or has one for an address that
+ * was tried.
+ */
 function exhaustionOf(error: unknown): SystemError | undefined {
   const errors: unknown[] = error instanceof AggregateError ? error.errors : [error];
   return errors.find((one): one is SystemError => {

@@ -1,4 +1,7 @@
-/** The connections to providers that are kept: agents of the class under fetch, with a bound on the requests of each. */
+/**
+ * The connections to providers that are kept: agents of the class under fetch, with a bound on the
+ * requests of each.
+ */
 
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import type { Socket } from 'node:net';
@@ -8,7 +11,10 @@ import { createConnector, type Dispatcher, findAgentClass, lookupMsOf } from './
 const CONNECT_TIMEOUT_MS = 10_000;
 /** fetch's own 4 s would make a quiet gateway pay a TLS handshake on nearly every request. */
 const IDLE_CONNECTION_MS = 90_000;
-/** For each request undici walks past the connections of its agent that are busy: of thousands that costs more than the request. */
+/**
+ * For each request undici walks past the connections of its agent that are busy: of thousands that
+ * costs more than the request.
+ */
 const MAX_RUNNING_REQUESTS = 64;
 
 const SEND_HEADERS = 'undici:client:sendHeaders';
@@ -27,8 +33,8 @@ const isFree = ({ running }: CountedAgent) => running < MAX_RUNNING_REQUESTS;
 type AgentClass = NonNullable<ReturnType<typeof findAgentClass>>;
 
 /**
- * Returns a pool; `undefined` if this Node does not have undici's Agent at its usual place. `connectTimeoutMs` is for a TCP
- * connection and its TLS handshake together.
+ * Returns a pool; `undefined` if this Node does not have undici's Agent at its usual place.
+ * `connectTimeoutMs` is for a TCP connection and its TLS handshake together.
  */
 export function createPool(connectTimeoutMs = CONNECT_TIMEOUT_MS): Pool | undefined {
   const agentClass = findAgentClass();
@@ -64,7 +70,10 @@ export class Pool {
     return this.#figures;
   }
 
-  /** Returns the first agent with room. Whoever sends a request by it counts that in `running`, until it is over. */
+  /**
+   * Returns the first agent with room. Whoever sends a request by it counts that in `running`,
+   * until it is over.
+   */
   agentFor(origin: string): CountedAgent {
     const ofOrigin = this.#agents.get(origin) ?? [];
     this.#agents.set(origin, ofOrigin);
@@ -92,7 +101,9 @@ export class Pool {
     return { dispatcher: new this.#agentClass(this.#options), running: 0 };
   }
 
-  /** Sockets are counted here and not in the connector, which makes none of those behind a proxy. */
+  /**
+   * Sockets are counted here and not in the connector, which makes none of those behind a proxy.
+   */
   readonly #onSendHeaders = (message: unknown): void => {
     const listener = this.#listenerOfNextUse;
     // Also other code in this process may use fetch.

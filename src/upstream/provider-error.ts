@@ -1,4 +1,7 @@
-/** A provider's error: read, wherever the provider writes it, and mapped to the error that the client gets. */
+/**
+ * A provider's error: read, wherever the provider writes it, and mapped to the error that the
+ * client gets.
+ */
 
 import { STATUS_CODES } from 'node:http';
 
@@ -20,7 +23,10 @@ const MAX_CODE_CHARACTERS = 200;
 const RETRYABLE_STATUSES = new Set([408, 429, 500, 502, 503, 504, 529]);
 /** A client's own mistakes. A 404 about a model is one too, unless the settings name the model. */
 const REJECTED_STATUSES = new Set([400, 413, 422, 451]);
-/** Patterns of words without their separators, in lower case: providers write `InvalidParameter` and `invalid-parameter`. */
+/**
+ * Patterns of words without their separators, in lower case: providers write `InvalidParameter` and
+ * `invalid-parameter`.
+ */
 const REFUSED_BY_POLICY = /contentpolicy|contentfilter|moderation|safety/;
 const TOO_LONG = /contextlengthexceeded/;
 /** The account is out of money: to repeat the request cannot help. */
@@ -54,7 +60,9 @@ const STATUSES_BY_WORD: readonly (readonly [words: RegExp, status: number])[] = 
 /** The text of an aggregator in place of its provider's message (OpenRouter). */
 const SAYS_NOTHING = /^provider returned error\.?$/i;
 
-/** An error as the upstream reports it, in an error body or an error event. All of it is untrusted. */
+/**
+ * An error as the upstream reports it, in an error body or an error event. All of it is untrusted.
+ */
 type UpstreamFault = ReturnType<typeof readFault>;
 
 /** Returns the client's error for the JSON of a 200, or of an event, that reports one. */
@@ -63,9 +71,10 @@ export function errorOf(json: unknown, context: AttemptContext, isEvent = false)
 }
 
 /**
- * Returns whether the JSON of a 200, or of an event before an answer, is an error, with an `error` or without:
- * `{"code":500,"msg":…}` (z.ai), `{"detail":…}` (FastAPI), `{"base_resp":{"status_code":1004,"status_msg":…}}` (MiniMax).
- * An object with `choices` is an answer.
+ * Returns whether the JSON of a 200, or of an event before an answer, is an error, with an `error`
+ * or without: `{"code":500,"msg":…}` (z.ai), `{"detail":…}` (FastAPI),
+ * `{"base_resp":{"status_code":1004,"status_msg":…}}` (MiniMax). An object with `choices` is an
+ * answer.
  */
 export function reportsFailure(json: unknown): boolean {
   if ((memberOf(json, 'choices') ?? undefined) !== undefined) return false;
@@ -118,8 +127,8 @@ export function toProviderError(
 }
 
 /**
- * The upstream's message on one line, without keys and nothing of a page, or the status's reason phrase; with the upstream's
- * code behind it if it lacks it.
+ * The upstream's message on one line, without keys and nothing of a page, or the status's reason
+ * phrase; with the upstream's code behind it if it lacks it.
  */
 function errorText({ message = '', code = '', status }: UpstreamFault, redact: Redactor): string {
   // Cut first, because everything after it takes time that grows with the text.
@@ -131,22 +140,29 @@ function errorText({ message = '', code = '', status }: UpstreamFault, redact: R
   return CODE_WORD.test(code) && !isKnown ? `${text} (${redact(code)})` : text;
 }
 
-/** The text; of an error without one, as of a page, what came instead: `502, text/html, "Bad Gateway"`. */
+/**
+ * The text; of an error without one, as of a page, what came instead: `502, text/html, "Bad
+ * Gateway"`.
+ */
 function loggedCause({ message, status }: UpstreamFault, text: string, attempt: Attempt): string {
   if (message !== undefined || attempt.status !== status) return text;
   const [type] = (attempt.headers?.get('content-type') ?? '').split(';', 1);
   return `${status}, ${type || 'no content-type'}, ${JSON.stringify(text)}`;
 }
 
-/** The upstream's type and code, or the status's reason phrase: what is told of an error without its text. */
+/**
+ * The upstream's type and code, or the status's reason phrase: what is told of an error without its
+ * text.
+ */
 function namesOf({ code = '', type = '', status }: UpstreamFault, redact: Redactor): string {
   const names = [...new Set([type, code])].filter((name) => CODE_WORD.test(name));
   return redact(names.join(' ')) || (STATUS_CODES[status] ?? 'Unknown error');
 }
 
 /**
- * Seconds or a date (RFC 9110 10.2.3), as whole seconds from now, at least 1. Without it OpenAI's `retry-after-ms`, which
- * is not passed on: rounded differently, the two would contradict each other.
+ * Seconds or a date (RFC 9110 10.2.3), as whole seconds from now, at least 1. Without it OpenAI's
+ * `retry-after-ms`, which is not passed on: rounded differently, the two would contradict each
+ * other.
  */
 function readRetryAfter(headers: UpstreamHeaders | undefined): number | undefined {
   const inMs = headers?.get('retry-after-ms');
@@ -160,7 +176,10 @@ function readRetryAfter(headers: UpstreamHeaders | undefined): number | undefine
   return Math.min(MAX_RETRY_AFTER_SECONDS, Math.max(1, Math.ceil(seconds)));
 }
 
-/** Reads the JSON, or the text, of an error. `status` is the one that it, its code or its type names, else 502. */
+/**
+ * Reads the JSON, or the text, of an error. `status` is the one that it, its code or its type
+ * names, else 502.
+ */
 export function readFault(json: unknown) {
   const body = firstItem(json);
   const state = memberOf(body, 'base_resp');

@@ -1,6 +1,6 @@
 /**
- * Requests to a provider and its replies. All providers speak OpenAI's protocol; this covers their differences in paths and
- * headers, and hands long bodies out in slices.
+ * Requests to a provider and its replies. All providers speak OpenAI's protocol; this covers their
+ * differences in paths and headers, and hands long bodies out in slices.
  */
 
 import { BUILT_IN_PROVIDERS } from '../config/built-in-providers.ts';
@@ -38,15 +38,18 @@ export interface UpstreamResponse {
 }
 
 /**
- * The connection that carries a request, noted as soon as the request is written to it, so that a request that fails later
- * has it too. Over fetch nothing is known.
+ * The connection that carries a request, noted as soon as the request is written to it, so that a
+ * request that fails later has it too. Over fetch nothing is known.
  */
 export interface ConnectionUse {
   /** `reused` if the connection had carried a request before. */
   connection?: 'new' | 'reused' | undefined;
   /** When the request was written to it, by `performance.now()`. */
   sentAtMs?: number | undefined;
-  /** How long the lookup of its host's name took; undefined for a reused connection, an address or a proxy. */
+  /**
+   * How long the lookup of its host's name took; undefined for a reused connection, an address or a
+   * proxy.
+   */
   lookupMs?: number | undefined;
 }
 
@@ -60,7 +63,9 @@ type ChatOptions = Required<
 /** A registered provider. */
 export type Provider = ReturnType<typeof createOpenAIProvider>;
 
-/** Creates a provider that takes OpenAI's requests at `settings.baseUrl` and gives OpenAI's answers. */
+/**
+ * Creates a provider that takes OpenAI's requests at `settings.baseUrl` and gives OpenAI's answers.
+ */
 export function createOpenAIProvider(settings: ProviderSettings) {
   const { id, baseUrl, apiKeys } = settings;
   const { origin, pathname } = new URL(baseUrl);
@@ -82,7 +87,9 @@ export function createOpenAIProvider(settings: ProviderSettings) {
     /** Without the query, which may hold a key. For the log. */
     chatUrl: origin + chatPath,
 
-    /** `headers` are further ones, names and values in turn; `key` is the index of the key to send. */
+    /**
+     * `headers` are further ones, names and values in turn; `key` is the index of the key to send.
+     */
     chatRequest: ({ key = 0, headers: more, ...chat }: ChatOptions): UpstreamRequest => ({
       method: 'POST',
       origin,
@@ -125,11 +132,17 @@ function headersByKey({ apiKeys, headers }: ProviderSettings) {
   }));
 }
 
-/** A longer body, and that of a stream, is sent in slices, so that no buffer of it outlives its sending. */
+/**
+ * A longer body, and that of a stream, is sent in slices, so that no buffer of it outlives its
+ * sending.
+ */
 const MAX_WHOLE_BYTES = 4096;
 const SLICE_BYTES = 65_536;
 
-/** Returns one buffer if it is short; else a `SlicedBody`, whose `content-length` the caller has to send. */
+/**
+ * Returns one buffer if it is short; else a `SlicedBody`, whose `content-length` the caller has to
+ * send.
+ */
 export function toBody({ body, reservation, isStream }: UpstreamRequest) {
   if (!body) return undefined;
   if (!isStream && lengthOf(body) <= MAX_WHOLE_BYTES) return joinParts(body);
@@ -137,8 +150,8 @@ export function toBody({ body, reservation, isStream }: UpstreamRequest) {
 }
 
 /**
- * Copies its bytes out in slices, and releases them with the last one: undici and fetch keep a body until the response
- * ends, for a stream minutes later.
+ * Copies its bytes out in slices, and releases them with the last one: undici and fetch keep a body
+ * until the response ends, for a stream minutes later.
  */
 export class SlicedBody {
   readonly length: number;

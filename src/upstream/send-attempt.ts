@@ -22,12 +22,18 @@ const PLAIN_TYPE = /^\s*text\/plain\s*(?:[;,]|$)/i;
 const HTML_TYPE = /^\s*(?:text\/html|application\/xhtml\+xml)\s*(?:[;,]|$)/i;
 /** An end tag, a comment or a declaration: not the `<class 'int'>` of an ordinary message. */
 const MARKUP = /<[/!?]/;
-/** The content codings of IANA's registry. Some servers write `UTF-8` or `none` there, which are no codings. */
+/**
+ * The content codings of IANA's registry. Some servers write `UTF-8` or `none` there, which are no
+ * codings.
+ */
 const COMPRESSED = /\b(?:aes128gcm|br|compress|dcb|dcz|deflate|exi|gzip|zstd)\b/i;
 /** Success without a body (RFC 9110 15.3.5, 15.3.6). */
 const NO_ANSWER_STATUSES = new Set([204, 205]);
 
-/** Sends the request once, and begins its time limit: until a complete answer, or the first token of a stream. Rejects as the transport does. */
+/**
+ * Sends the request once, and begins its time limit: until a complete answer, or the first token of
+ * a stream. Rejects as the transport does.
+ */
 export function sendAttempt(
   request: UpstreamRequest,
   context: AttemptContext,
@@ -42,7 +48,10 @@ export function sendAttempt(
   return services.transport.send(addClientHeaders(request, context), deadline, attempt);
 }
 
-/** Passes the answer to the client; resolves when it has all of it. Throws or rejects with what `endFailed` takes. */
+/**
+ * Passes the answer to the client; resolves when it has all of it. Throws or rejects with what
+ * `endFailed` takes.
+ */
 export function passResponse(
   response: UpstreamResponse,
   context: AttemptContext,
@@ -90,14 +99,18 @@ export function endFailed(thrown: unknown, context: AttemptContext): GatewayErro
   return failure instanceof ClientGone ? failure : GatewayError.from(failure);
 }
 
-/** Throws the error that a reply without an answer stands for; its body is read if the status is that of an error. */
+/**
+ * Throws the error that a reply without an answer stands for; its body is read if the status is
+ * that of an error.
+ */
 async function readStatusError(
   { status, headers, body }: UpstreamResponse,
   context: AttemptContext,
 ): Promise<never> {
   const { call, deadline } = context;
   const { provider } = context.attempt;
-  // Of a proxy on the way, which has to send this header (RFC 9110 15.5.8). fetch hides all headers of a 407.
+  // Of a proxy on the way, which has to send this header (RFC 9110 15.5.8). fetch hides all headers
+  // of a 407.
   const isOfProxy = status === 407 && (headers.has('proxy-authenticate') || headers.size === 0);
   if (status < 400 || status > 599 || isOfProxy) {
     const location = headers.get('location')?.split('?', 1)[0];
@@ -114,8 +127,8 @@ async function readStatusError(
 }
 
 /**
- * The JSON of an error body or of an event in it, or its text if that is a message and not a page; else undefined.
- * Servers that have prepared a stream write their errors as events too.
+ * The JSON of an error body or of an event in it, or its text if that is a message and not a page;
+ * else undefined. Servers that have prepared a stream write their errors as events too.
  */
 function readErrorBody(bytes: Buffer, contentType: string): unknown {
   if (HTML_TYPE.test(contentType)) return undefined;

@@ -1,7 +1,8 @@
 /**
- * Relays a streamed completion. The answer begins with the first event that is no preamble: until then nothing is sent, but
- * comments to a client whose stream has begun with one. Every event passes byte for byte, but a chunk of usage that the gateway itself
- * has asked for. A blank line and a `[DONE]` that are missing are added to a stream that has finished.
+ * Relays a streamed completion. The answer begins with the first event that is no preamble: until
+ * then nothing is sent, but comments to a client whose stream has begun with one. Every event
+ * passes byte for byte, but a chunk of usage that the gateway itself has asked for. A blank line
+ * and a `[DONE]` that are missing are added to a stream that has finished.
  */
 
 import { noRoom } from '../lib/byte-budget.ts';
@@ -36,8 +37,9 @@ const COUNTED_PART = 0.1;
 const AFTER_DONE_MS = 5000;
 
 /**
- * Passes the events to the client under this head. Resolves at the end of the stream. Rejects with an error event, a cut, a time
- * limit or the client's leaving: before the answer has begun as after it.
+ * Passes the events to the client under this head. Resolves at the end of the stream. Rejects with
+ * an error event, a cut, a time limit or the client's leaving: before the answer has begun as after
+ * it.
  */
 export function relayStream(
   upstream: UpstreamResponse,
@@ -69,7 +71,10 @@ class StreamRelay implements ByteSink {
   /** Nothing is passed on any more. */
   #isOver = false;
   #hasUpstreamEnded = false;
-  /** A chunk waits for room in the budget, and the upstream for it; or has since the time limit was armed. */
+  /**
+   * A chunk waits for room in the budget, and the upstream for it; or has since the time limit was
+   * armed.
+   */
   #isWaiting = false;
   #hasWaited = false;
   /** Set after a `[DONE]` whose last line feed may still come: ends the client's stream. */
@@ -122,7 +127,10 @@ class StreamRelay implements ByteSink {
     }
   }
 
-  /** Throws what a completion, or the JSON of an error, comes to in the place of a stream, whatever its content type. */
+  /**
+   * Throws what a completion, or the JSON of an error, comes to in the place of a stream, whatever
+   * its content type.
+   */
   #throwIfCompletion(): void {
     if (!this.#seen || !beginsJson(this.#firstByte)) return;
     const parts = [...this.#seen.parts, ...this.#inspector.splitter.unfinished.parts];
@@ -130,7 +138,10 @@ class StreamRelay implements ByteSink {
     if (failure) throw failure;
   }
 
-  /** Throws `unsupported` for what has begun as JSON, and is too long to wait for its end; and for white space alone. */
+  /**
+   * Throws `unsupported` for what has begun as JSON, and is too long to wait for its end; and for
+   * white space alone.
+   */
   #throwIfNoStream(): void {
     if (beginsJson(this.#firstByte)) throw noStreaming(this.#context.attempt.provider);
     if (this.#firstByte === undefined) throw this.#error('too much before the first token');
@@ -159,7 +170,10 @@ class StreamRelay implements ByteSink {
     return this.#pass({ ...found, long, toPass: NO_BYTES });
   }
 
-  /** Returns whether the answer is whole, has no content, and may begin all the same. Throws if it will never begin. */
+  /**
+   * Returns whether the answer is whole, has no content, and may begin all the same. Throws if it
+   * will never begin.
+   */
   #mayBeginEmpty({ error }: Inspection, seenBytes: number): boolean {
     const { attempt, services } = this.#context;
     const { hasChoice, hasOtherLines, isDone, isFinished, splitter } = this.#inspector;
@@ -179,7 +193,10 @@ class StreamRelay implements ByteSink {
     return false;
   }
 
-  /** Passes comments on if one of the gateway's own has begun the stream. A preamble waits: another provider may still be asked. */
+  /**
+   * Passes comments on if one of the gateway's own has begun the stream. A preamble waits: another
+   * provider may still be asked.
+   */
   #passComments(seen: ChunkBuffer): void {
     const { reply } = this.#context.call;
     const { hasOtherLines, hasPreamble } = this.#inspector;
@@ -252,7 +269,10 @@ class StreamRelay implements ByteSink {
     this.#settle.reject(thrown);
   }
 
-  /** Reserves what is held once the chunk has been taken. Throws `provider` for an event that can never fit. */
+  /**
+   * Reserves what is held once the chunk has been taken. Throws `provider` for an event that can
+   * never fit.
+   */
   #reserveFor(chunk: Buffer): boolean {
     const reservation = this.#context.call.answerReservation;
     const seenBytes = this.#seen?.size ?? 0;
@@ -267,8 +287,9 @@ class StreamRelay implements ByteSink {
   }
 
   /**
-   * Pauses the upstream, and tries again every 10 ms: the idle limit or the client's leaving ends the wait. If nobody will make room,
-   * what is held of the event is passed on as it is, because the stream would fail otherwise.
+   * Pauses the upstream, and tries again every 10 ms: the idle limit or the client's leaving ends
+   * the wait. If nobody will make room, what is held of the event is passed on as it is, because
+   * the stream would fail otherwise.
    */
   #waitForRoom(chunk: Buffer): boolean {
     const reservation = this.#context.call.answerReservation;
@@ -287,8 +308,9 @@ class StreamRelay implements ByteSink {
   }
 
   /**
-   * Frees what is no longer held. Up to two reads of a socket are not counted: the beginnings of the next events of all streams
-   * that wait would fill the room that is kept for one whole event. A blank line that was added needs no room.
+   * Frees what is no longer held. Up to two reads of a socket are not counted: the beginnings of
+   * the next events of all streams that wait would fill the room that is kept for one whole event.
+   * A blank line that was added needs no room.
    */
   #updateReservation(bytes: number): void {
     const heldBytes = bytes + this.#inspector.splitter.unfinished.size;

@@ -1,4 +1,7 @@
-/** Sends requests to providers: over undici's agent if it is a version that is tested, else over fetch. */
+/**
+ * Sends requests to providers: over undici's agent if it is a version that is tested, else over
+ * fetch.
+ */
 
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 
@@ -9,7 +12,10 @@ import { sendByFetch } from './fetch-transport.ts';
 import type { ConnectionUse, UpstreamResponse, UpstreamRequest } from './provider.ts';
 import { sendByUndici } from './undici-transport.ts';
 
-/** undici's majors in the versions of Node that CI runs: the gateway relies on more of its agent than is documented. */
+/**
+ * undici's majors in the versions of Node that CI runs: the gateway relies on more of its agent
+ * than is documented.
+ */
 const TESTED_MAJORS = new Set(['6', '7', '8']);
 
 const FETCH_LIMITATIONS = [
@@ -23,8 +29,9 @@ export type Transport = ReturnType<typeof createTransport>;
 const CONNECT_ERROR = 'undici:client:connectError';
 
 /**
- * undici 6 and 7 take a proxy that closes on CONNECT for the end of a connection in use, and connect again at once and
- * without end, also over fetch. With the code of undici 8 the requests that wait for it fail.
+ * undici 6 and 7 take a proxy that closes on CONNECT for the end of a connection in use, and
+ * connect again at once and without end, also over fetch. With the code of undici 8 the requests
+ * that wait for it fail.
  */
 function failWaiting(message: unknown): void {
   const { error } = message as { error: NodeJS.ErrnoException };
@@ -50,8 +57,9 @@ export function createTransport(setting: 'auto' | 'fetch') {
       return pool?.figures;
     },
     /**
-     * Sends once: no redirects, no retries, no decoding. Rejects, and fails the body, with a `TransportError` or the reason
-     * of the cancellation. `use` receives which connection it had. Not async: each promise on this path costs as much as a header.
+     * Sends once: no redirects, no retries, no decoding. Rejects, and fails the body, with a
+     * `TransportError` or the reason of the cancellation. `use` receives which connection it had.
+     * Not async: each promise on this path costs as much as a header.
      */
     send: (
       request: UpstreamRequest,

@@ -1,4 +1,7 @@
-/** Requests to providers through undici's Agent itself: the layer of fetch on top costs more than all else of the request. */
+/**
+ * Requests to providers through undici's Agent itself: the layer of fetch on top costs more than
+ * all else of the request.
+ */
 
 import type { Socket } from 'node:net';
 
@@ -20,14 +23,20 @@ import {
 const STALE_WITHIN_MS = 1000;
 /** One for all: a socket reads the stack of its error, which takes memory for each place. */
 const CANCELLED = new Error('the request was cancelled');
-/** At this many unread bytes the connection is paused; what undici has already read from the socket still comes. */
+/**
+ * At this many unread bytes the connection is paused; what undici has already read from the socket
+ * still comes.
+ */
 const MAX_UNREAD_BYTES = 65_536;
-/** undici 7 takes the handlers of 6 and 8, but wraps those of 8 and makes text of all headers for them. */
+/**
+ * undici 7 takes the handlers of 6 and 8, but wraps those of 8 and makes text of all headers for
+ * them.
+ */
 const IS_UNDICI_8 = Number.parseInt(process.versions['undici'] ?? '') >= 8;
 
 /**
- * Sends once. Rejects, and fails the body, with a `TransportError` or the reason of the cancellation. `use` receives which
- * connection it had.
+ * Sends once. Rejects, and fails the body, with a `TransportError` or the reason of the
+ * cancellation. `use` receives which connection it had.
  */
 export function sendByUndici(
   request: UpstreamRequest,
@@ -56,7 +65,8 @@ export function sendByUndici(
         headers,
         body,
         reset: reconnect,
-        // As options of the Agent, the time limits would be lost on Node 26 if a proxy forwards the request.
+        // As options of the Agent, the time limits would be lost on Node 26 if a proxy forwards the
+        // request.
         headersTimeout: 0,
         bodyTimeout: 0,
       },
@@ -76,7 +86,10 @@ interface UndiciExchangeOptions {
   readonly reject: (error: unknown) => void;
 }
 
-/** One request, its response once the headers have come, and the source of its body. undici 6 and 7 call the methods from `onConnect` to `onError`. */
+/**
+ * One request, its response once the headers have come, and the source of its body. undici 6 and 7
+ * call the methods from `onConnect` to `onError`.
+ */
 class UndiciExchange implements UpstreamResponse, ByteSource {
   status = 0;
   readonly headers = new Map<string, string>();
@@ -130,7 +143,10 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
     });
   }
 
-  /** Takes names and values in turn: names to lower case, values trimmed, repeated headers joined, as `Headers` does it. */
+  /**
+   * Takes names and values in turn: names to lower case, values trimmed, repeated headers joined,
+   * as `Headers` does it.
+   */
   onHeaders(status: number, raw: readonly Buffer[], resume: () => void): boolean {
     // 1xx: the final response is still to come.
     if (status < 200) return true;
@@ -146,7 +162,10 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
     return true;
   }
 
-  /** Returns false if no more may come before `resume` is called: undici stops parsing within what it has read. */
+  /**
+   * Returns false if no more may come before `resume` is called: undici stops parsing within what
+   * it has read.
+   */
   onData(chunk: Buffer): boolean {
     // undici 6 reports an empty chunk when it resumes; pausing for it would never end.
     if (chunk.length === 0) return true;
@@ -171,7 +190,10 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
     this.#end(new TransportError(error, this.#connectionFailure));
   }
 
-  /** The state of the connection if it breaks now; `undefined` if the upstream may have worked on the request. */
+  /**
+   * The state of the connection if it breaks now; `undefined` if the upstream may have worked on
+   * the request.
+   */
   get #connectionFailure(): ConnectionFailure | undefined {
     if (!this.#socket) return 'unconnected';
     if (this.status > 0) return 'inBody';

@@ -1,4 +1,7 @@
-/** The text of the page's files, which esbuild puts into the bundle (condition `bundle` in package.json). */
+/**
+ * The text of the page's files, which esbuild puts into the bundle (condition `bundle` in
+ * package.json).
+ */
 
 /* oxlint-disable import/default -- the attribute makes the file's text the default export */
 

@@ -1,4 +1,6 @@
-/** Texts, elements and tables. Elements are descriptions, of which only changes reach the document. */
+/**
+ * Texts, elements and tables. Elements are descriptions, of which only changes reach the document.
+ */
 
 const MAX_CELL_CHARACTERS = 240;
 /** Rows of a table until more are wanted. */
@@ -49,10 +51,9 @@ export const valueText = (value) => (typeof value === 'string' ? value : JSON.st
 export const byId = (id) => document.getElementById(id);
 
 /**
- * Describes an element: `h('td.wrap', { id }, ...)`. A child is a description, a text, nothing (undefined, false, ''), or a
- * list of them. An attribute without a value is left out, a function is a property, and `key` tells siblings apart.
- * @param {string} selector
- * @param {...any} rest
+ * Describes an element: `h('td.wrap', { id }, ...)`. A child is a description, a text, nothing
+ * (undefined, false, ''), or a list of them. An attribute without a value is left out, a function
+ * is a property, and `key` tells siblings apart. @param {string} selector @param {...any} rest
  */
 export function h(selector, ...rest) {
   const [tag, ...classes] = selector.split('.');
@@ -82,9 +83,9 @@ function update(node, before, { attributes, children }) {
 }
 
 /**
- * Makes the children of an element these, and touches only what differs: focus, selection and scroll position stay.
- * Texts become text nodes: nothing from the feed is parsed as markup. Nodes of extensions and translators stay where
- * they are. Returns whether there is any child.
+ * Makes the children of an element these, and touches only what differs: focus, selection and
+ * scroll position stay. Texts become text nodes: nothing from the feed is parsed as markup. Nodes
+ * of extensions and translators stay where they are. Returns whether there is any child.
  */
 function patch(parent, children) {
   const own = Array.from(parent.childNodes).filter((node) => drawn.has(node));
@@ -125,7 +126,10 @@ export function fill(id, ...children) {
 /** Icon and colour, of the kinds `good`, `warn`, `bad` and `off`, repeat the words. */
 export const withIcon = (kind, text) => h('span.icon.' + kind, text);
 
-/** Shows a value: a number, a text, a description, nothing, or a list of one of these and small lines below it. */
+/**
+ * Shows a value: a number, a text, a description, nothing, or a list of one of these and small
+ * lines below it.
+ */
 function cellContents(value) {
   const [first, ...lines] = Array.isArray(value) ? value : [value];
   if (first === undefined || first === '') return h('span.off', '–');
@@ -135,8 +139,8 @@ function cellContents(value) {
 }
 
 /**
- * Describes a row. A column is the text of its head, the class of its cells, and the value of its cell: the name of a
- * field of the row's item, or a function of the item.
+ * Describes a row. A column is the text of its head, the class of its cells, and the value of its
+ * cell: the name of a field of the row's item, or a function of the item.
  */
 export function tableRow(columns, item, attributes = { key: item.id }) {
   const cells = columns.map(([title, className, valueOf], index) => {
@@ -161,8 +165,8 @@ export function table({ id, title, note, columns }, rows) {
 const unfolded = new Set();
 
 /**
- * Draws a table with a row for each item, and a button for those after the first few. Without items it is hidden.
- * @param {{ id, title, note, columns, rowOf?: (item: any) => any }} named
+ * Draws a table with a row for each item, and a button for those after the first few. Without items
+ * it is hidden. @param {{ id, title, note, columns, rowOf?: (item: any) => any }} named
  */
 export function drawTable({ id, title, note, columns, rowOf }, items) {
   const isUnfolded = unfolded.has(id);

@@ -31,7 +31,10 @@ let isConnected;
 let isScheduled = false;
 let timer = 0;
 
-/** Draws once for all that happens until the next frame. A hidden page has no frames, but its tab is seen. */
+/**
+ * Draws once for all that happens until the next frame. A hidden page has no frames, but its tab is
+ * seen.
+ */
 function schedule() {
   drawTab();
   if (!isScheduled) requestAnimationFrame(draw);
@@ -93,7 +96,10 @@ function announce(next) {
   if (said) byId('announcement').textContent = visible(said);
 }
 
-/** Returns the use of the CPU between two states, of which 100 is one core; undefined without a first. */
+/**
+ * Returns the use of the CPU between two states, of which 100 is one core; undefined without a
+ * first.
+ */
 function cpuPercentOf(before, { now, figures }) {
   const passedMs = before ? Date.parse(now) - Date.parse(before.now) : 0;
   const seconds = figures.process_cpu_seconds_total - before?.figures.process_cpu_seconds_total;

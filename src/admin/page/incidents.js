@@ -1,4 +1,6 @@
-/** What is wrong, and what has been, in a sentence for each incident: the facts of the log's lines. */
+/**
+ * What is wrong, and what has been, in a sentence for each incident: the facts of the log's lines.
+ */
 
 import { byId, clip, fill, formatDay, formatDuration, formatNumber, h } from './dom.js';
 

@@ -1,4 +1,6 @@
-/** The operator's page: one HTML document without anything to load, and its Content-Security-Policy. */
+/**
+ * The operator's page: one HTML document without anything to load, and its Content-Security-Policy.
+ */
 
 import { createHash } from 'node:crypto';
 

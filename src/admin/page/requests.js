@@ -67,7 +67,10 @@ function timeButton({ number, time }) {
   return h('button', attributes, formatTime(time));
 }
 
-/** Describes a request's row, and below it, if it is open, all fields of the access line by their names and the tries. */
+/**
+ * Describes a request's row, and below it, if it is open, all fields of the access line by their
+ * names and the tries.
+ */
 function requestRows(request) {
   const { number, tries = [], ...fields } = request;
   const row = tableRow(listColumns, request, {

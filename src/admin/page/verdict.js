@@ -1,4 +1,6 @@
-/** What the last minute was like. Without an incident, failed requests get figures and no verdict. */
+/**
+ * What the last minute was like. Without an incident, failed requests get figures and no verdict.
+ */
 
 import { clip, fill, formatNumber, h } from './dom.js';
 import { iconOf, lastingOf, overLimitOf } from './incidents.js';
@@ -15,8 +17,8 @@ export const servedOf = ({ requests = 0, limited = 0 }) => requests - limited;
 const verdict = (kind, count = 0, total = 0, end = '') => ({ kind, count, total, end });
 
 /**
- * Judges the counts of a minute: `off` without requests, `good` if under a hundredth has failed and something was
- * answered, else `warn` with the figures that say why.
+ * Judges the counts of a minute: `off` without requests, `good` if under a hundredth has failed and
+ * something was answered, else `warn` with the figures that say why.
  */
 export function judge(counts) {
   const { requests = 0, failed = 0, rejected = 0, limited = 0, client_closed: left = 0 } = counts;
