@@ -88,8 +88,9 @@ const MASKED = '[\\w-]{0,16}(?:\\*{2,}|\\.{3}|…)\\S*';
 /**
  * Returns the pattern of the beginnings of all secrets, and that of the secrets.
  *
- * @param secrets - the texts, and whether each is a key @param isEncoded - also matches secrets in
- * percent-encoding, whichever of their characters are encoded
+ * @param secrets - the texts, and whether each is a key
+ * @param isEncoded - also matches secrets in percent-encoding, whichever of their characters are
+ * encoded
  */
 function createPatterns(secrets: ReadonlyMap<string, boolean>, isEncoded = false) {
   const patternOf = isEncoded ? encodedPattern : escapePattern;

@@ -53,7 +53,9 @@ export const byId = (id) => document.getElementById(id);
 /**
  * Describes an element: `h('td.wrap', { id }, ...)`. A child is a description, a text, nothing
  * (undefined, false, ''), or a list of them. An attribute without a value is left out, a function
- * is a property, and `key` tells siblings apart. @param {string} selector @param {...any} rest
+ * is a property, and `key` tells siblings apart.
+ * @param {string} selector
+ * @param {...any} rest
  */
 export function h(selector, ...rest) {
   const [tag, ...classes] = selector.split('.');
@@ -166,7 +168,8 @@ const unfolded = new Set();
 
 /**
  * Draws a table with a row for each item, and a button for those after the first few. Without items
- * it is hidden. @param {{ id, title, note, columns, rowOf?: (item: any) => any }} named
+ * it is hidden.
+ * @param {{ id, title, note, columns, rowOf?: (item: any) => any }} named
  */
 export function drawTable({ id, title, note, columns, rowOf }, items) {
   const isUnfolded = unfolded.has(id);
