@@ -81,7 +81,7 @@ test(
   async (t) => {
     const upstream = await startUpstream(t);
     const port = await freePort();
-    assert.deepEqual(theImage().env, { GATEWAY_PORT: '8080' });
+    assert.deepEqual(theImage().env, { GATEWAY_PORT: '8080', UV_THREADPOOL_SIZE: '16' });
     // As `docker run --env` does: the port of the image may be in use here.
     const image = { ...theImage(), env: { GATEWAY_PORT: String(port) } };
     const server = `[server]\nhost = "127.0.0.1"\n${providerToml(upstream)}`;
