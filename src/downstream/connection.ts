@@ -20,7 +20,10 @@ import { toAddress } from './request-head.ts';
  * is not read.
  */
 const MAX_WAITING_REQUESTS = 8;
-/** One read can bring more. A connection on which more than these wait is closed. */
+/**
+ * Pipelined requests that may wait in all, because a single read can bring more than
+ * `MAX_WAITING_REQUESTS`. A connection that brings more is closed.
+ */
 const MAX_RECEIVED_REQUESTS = 100;
 /**
  * node:http reads a body that nobody takes up to its high-water mark of 64 KiB, and one read of 64

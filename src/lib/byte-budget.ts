@@ -160,7 +160,7 @@ export class Reservation {
     return false;
   }
 
-  /** What was held of the event is passed on, or given up: the next stream goes first. */
+  /** Lets the next stream go first: this stream has passed its held bytes on, or given them up. */
   leaveQueue(): void {
     this.budget.queue.delete(this);
   }
