@@ -230,15 +230,15 @@ class RetryPlan {
   }
 
   #retry({ details }: GatewayError): number | undefined {
-    const { repeatAtOnce, retryable, retryAfterSeconds = 0 } = details;
+    const { retry = 'no', retryAfterSeconds = 0 } = details;
     // Not a retry: a stale connection says nothing about the provider.
-    if (repeatAtOnce && !this.reconnect) {
+    if (retry === 'at once' && !this.reconnect) {
       this.reconnect = true;
       this.#beginAgain();
       return 0;
     }
     const isLast = this.#retries === this.#maxRetries;
-    if (!retryable || isLast || retryAfterSeconds > MAX_AWAITED_SECONDS) return undefined;
+    if (retry === 'no' || isLast || retryAfterSeconds > MAX_AWAITED_SECONDS) return undefined;
     // Exponential with equal jitter: half of the step and a random part of the other half.
     const stepMs = Math.min(MAX_BACKOFF_MS, FIRST_BACKOFF_MS * 2 ** this.#retries);
     const backoffMs = (stepMs / 2) * (1 + Math.random());

@@ -25,6 +25,13 @@ export type Limit =
   | 'memory'
   | 'upstream';
 
+/**
+ * Whether a request may be sent to the same provider again. `at once`: its connection was unusable
+ * before it was sent, so the first repetition is free, and later ones are as with `later`. `later`:
+ * after a wait, as often as the provider's `retries` allow.
+ */
+type Retry = 'no' | 'at once' | 'later';
+
 /** `code` is undefined if the documented error has none. Messages begin with `prefix`. */
 type ErrorRow = readonly [status: number, type: string, code: string | undefined, prefix: string];
 
@@ -68,10 +75,8 @@ export interface ErrorDetails {
   readonly retryAfterSeconds?: number;
   /** Response headers that belong to the failure: `allow`, or allow-listed ones of the upstream. */
   readonly headers?: Readonly<Record<string, string>>;
-  /** Another attempt at the same provider may succeed. */
-  readonly retryable?: boolean;
-  /** The connection was unusable before the request was sent on it: one more attempt is free. */
-  readonly repeatAtOnce?: boolean;
+  /** `no` if absent. */
+  readonly retry?: Retry;
   /** No connection to the provider could be made: none of its models can be reached. */
   readonly unreachable?: boolean;
   /** True if another provider may be asked, false if not; undefined if the status decides. */

@@ -102,7 +102,7 @@ export function tooLargeError(
  * if it is asked for again.
  */
 export function emptyAnswerError(provider: string): GatewayError {
-  return new GatewayError('provider', 'the answer is empty', { provider, retryable: true });
+  return new GatewayError('provider', 'the answer is empty', { provider, retry: 'later' });
 }
 
 /**
@@ -119,7 +119,7 @@ export function upstreamFailure(thrown: unknown, provider: string): unknown {
     return new GatewayError('internal', 'Internal server error', {
       provider,
       cause: `${exhaustion.code}: ${LOCAL_LIMITS[exhaustion.code]}`,
-      retryable: true,
+      retry: 'later',
     });
   }
   const isUnconnected = connectionFailure === 'unconnected' || code === CONNECT_TIMEOUT;
@@ -138,12 +138,12 @@ export function upstreamFailure(thrown: unknown, provider: string): unknown {
   if (isInBody || connectionFailure === 'inHead') return fail('the answer was cut off');
   const isClosed = CLOSED.has(code);
   if (isClosed && !isUnconnected) {
-    const repeatAtOnce = connectionFailure === 'stale';
-    return fail('the connection was closed without an answer', { retryable: true, repeatAtOnce });
+    const retry = connectionFailure === 'stale' ? 'at once' : 'later';
+    return fail('the connection was closed without an answer', { retry });
   }
   // An idle connection may have broken before the request was written to it.
-  const details = { unreachable: true, retryable: true, repeatAtOnce: isClosed };
-  return fail('the provider is unreachable', details);
+  const retry = isClosed ? 'at once' : 'later';
+  return fail('the provider is unreachable', { unreachable: true, retry });
 }
 
 /** The resource of this machine that is exhausted, by the error's code. */

@@ -114,7 +114,7 @@ export function toProviderError(
       ...(headers && returnedHeaders(headers, context)),
       ...(isBilling && { 'x-should-retry': 'false' }),
     },
-    retryable: !isEvent && !isBilling && RETRYABLE_STATUSES.has(status),
+    retry: !isEvent && !isBilling && RETRYABLE_STATUSES.has(status) ? 'later' : 'no',
     ...(isPolicy || isTooLong ? { mayFallBack: !isPolicy } : {}),
     ...(retryAfterSeconds === undefined ? {} : { retryAfterSeconds }),
   };

@@ -39,7 +39,7 @@ test('connections that this machine cannot open are not the fault of the provide
     const { kind, status, message, details } = failureOf(cause);
     assert.deepEqual([kind, status, message], ['internal', 500, 'Internal server error']);
     const { cause: text, ...rest } = details;
-    assert.deepEqual(rest, { provider: 'p', retryable: true });
+    assert.deepEqual(rest, { provider: 'p', retry: 'later' });
     assert.match(String(text), new RegExp(`^${code}: (?:open files|local ports) .*\\)$`));
   }
 });
