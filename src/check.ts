@@ -226,7 +226,7 @@ async function checkKey(
     const failure = upstreamFailure(thrown, id);
     // Else the answer was read, and is no list.
     if (failure instanceof GatewayError) {
-      const what = failure.details.unreachable ? 'unreachable' : 'no usable answer';
+      const what = failure.scope === 'provider' ? 'unreachable' : 'no usable answer';
       return { ok: false, message: `${what}: ${causeOf(failure)}` };
     }
   }

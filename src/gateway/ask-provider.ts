@@ -54,7 +54,7 @@ function skip(
  * Asks one provider, unless it is to be skipped; with retries if its circuit was closed, and with
  * one key after the other until one is not refused. The answer is passed to the client. Returns the
  * attempt that had it, or says best why there is none. Rejects at once with `ClientGone`, and with
- * failures that name no provider: nobody else is asked. `isPostponed`: it is asked last, although
+ * failures of the gateway's own: nobody else is asked. `isPostponed`: it is asked last, although
  * its circuit is open.
  */
 export async function askProvider(
@@ -133,8 +133,8 @@ function beginAttempt(
 }
 
 /**
- * Records the end. Throws the gateway's own failures, without `details.provider`: another provider
- * cannot help.
+ * Records the end. Throws the gateway's own failures, if a retry cannot help: neither can another
+ * provider.
  */
 function endAttempt(
   attempt: Attempt,
@@ -148,7 +148,7 @@ function endAttempt(
   // provider.
   if (failure) services.incidents.recordFailure(attempt, failure);
   else if (!chat.stream) services.incidents.watches.addGood(attempt);
-  if (failure && failure.details.provider === undefined) throw failure;
+  if (failure?.scope === 'gateway' && failure.retry === 'no') throw failure;
 }
 
 /** Not async, and apart: nothing of the request is held here while its answer lasts. */
@@ -229,8 +229,8 @@ class RetryPlan {
     return this.#retry(this.chosen!.failure!);
   }
 
-  #retry({ details }: GatewayError): number | undefined {
-    const { retry = 'no', retryAfterSeconds = 0 } = details;
+  #retry({ details, retry }: GatewayError): number | undefined {
+    const { retryAfterSeconds = 0 } = details;
     // Not a retry: a stale connection says nothing about the provider.
     if (retry === 'at once' && !this.reconnect) {
       this.reconnect = true;

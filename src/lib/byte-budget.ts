@@ -282,7 +282,7 @@ export function copyIfResizable(bytes: Buffer): Buffer {
   return (bytes.buffer as ArrayBuffer).resizable ? Buffer.from(bytes) : bytes;
 }
 
-/** The failure of bytes that do not fit. It names no provider, so that no fallback is tried. */
+/** The failure of bytes that do not fit. */
 export function noRoom(): GatewayError {
   const text = 'Rate limit exceeded: too many bytes in flight';
   return new GatewayError('rateLimit', text, { retryAfterSeconds: 1, limit: 'memory' });

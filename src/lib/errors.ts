@@ -26,6 +26,14 @@ export type Limit =
   | 'upstream';
 
 /**
+ * How far a failure reaches. `client`: this request alone, which is wrong. `model`: the model that
+ * was asked, because its provider was reached. `provider`: all of its models, because no connection
+ * was made. `gateway`: this process or its machine; no other provider is asked, unless a retry may
+ * help. Incidents of providers count `model` and `provider`.
+ */
+type Scope = 'client' | 'model' | 'provider' | 'gateway';
+
+/**
  * Whether a request may be sent to the same provider again. `at once`: its connection was unusable
  * before it was sent, so the first repetition is free, and later ones are as with `later`. `later`:
  * after a wait, as often as the provider's `retries` allow.
@@ -33,22 +41,34 @@ export type Limit =
 type Retry = 'no' | 'at once' | 'later';
 
 /** `code` is undefined if the documented error has none. Messages begin with `prefix`. */
-type ErrorRow = readonly [status: number, type: string, code: string | undefined, prefix: string];
+type ErrorRow = readonly [
+  status: number,
+  type: string,
+  code: string | undefined,
+  prefix: string,
+  scope: Scope,
+];
 
-/** The interface's error table. */
+/** The interface's error table, and the scope of each error whose details say no other. */
 const ERROR_TABLE = {
-  authentication: [401, 'authentication_error', undefined, ''],
-  rateLimit: [429, 'rate_limit_error', 'RATE_LIMIT_ERROR', ''],
-  invalidRequest: [400, 'invalid_request_error', 'INVALID_REQUEST', 'Invalid request: '],
+  authentication: [401, 'authentication_error', undefined, '', 'client'],
+  rateLimit: [429, 'rate_limit_error', 'RATE_LIMIT_ERROR', '', 'gateway'],
+  invalidRequest: [400, 'invalid_request_error', 'INVALID_REQUEST', 'Invalid request: ', 'client'],
   // The interface spells this message without the prefix of other 400s.
-  unknownProvider: [400, 'invalid_request_error', 'INVALID_REQUEST', 'Unknown provider: '],
-  notFound: [404, 'not_found_error', 'NOT_FOUND', ''],
-  provider: [502, 'provider_error', 'PROVIDER_ERROR', 'Provider error: '],
-  api: [502, 'provider_error', 'API_ERROR', ''],
-  timeout: [504, 'timeout_error', 'TIMEOUT', ''],
-  internal: [500, 'internal_error', 'INTERNAL_ERROR', ''],
-  serialization: [500, 'internal_error', 'SERIALIZATION_ERROR', 'Serialization error: '],
-  unsupported: [501, 'unsupported_feature', 'UNSUPPORTED_FEATURE', ''],
+  unknownProvider: [
+    400,
+    'invalid_request_error',
+    'INVALID_REQUEST',
+    'Unknown provider: ',
+    'client',
+  ],
+  notFound: [404, 'not_found_error', 'NOT_FOUND', '', 'client'],
+  provider: [502, 'provider_error', 'PROVIDER_ERROR', 'Provider error: ', 'model'],
+  api: [502, 'provider_error', 'API_ERROR', '', 'model'],
+  timeout: [504, 'timeout_error', 'TIMEOUT', '', 'model'],
+  internal: [500, 'internal_error', 'INTERNAL_ERROR', '', 'gateway'],
+  serialization: [500, 'internal_error', 'SERIALIZATION_ERROR', 'Serialization error: ', 'model'],
+  unsupported: [501, 'unsupported_feature', 'UNSUPPORTED_FEATURE', '', 'model'],
 } as const satisfies Record<string, ErrorRow>;
 
 /** OpenAI's SDKs ignore a longer `Retry-After` and repeat the request after half a second. */
@@ -64,12 +84,12 @@ export interface ErrorDetails {
    * The HTTP status to answer with, if not the table's: an upstream's own, or 408, 413, 417, 431.
    */
   readonly status?: number;
-  /** The provider that was asked. Absent if no other provider may be asked. */
+  /** The provider that was asked. */
   readonly provider?: string;
+  /** That of the error table if absent. */
+  readonly scope?: Scope;
   /** The provider's own HTTP status (API_ERROR). */
   readonly upstreamStatus?: number;
-  /** The provider has answered a mistake of the client's own: it works. */
-  readonly isRejected?: boolean;
   /** The provider does not have a model that the settings name. */
   readonly isModelGone?: boolean;
   readonly retryAfterSeconds?: number;
@@ -77,8 +97,6 @@ export interface ErrorDetails {
   readonly headers?: Readonly<Record<string, string>>;
   /** `no` if absent. */
   readonly retry?: Retry;
-  /** No connection to the provider could be made: none of its models can be reached. */
-  readonly unreachable?: boolean;
   /** True if another provider may be asked, false if not; undefined if the status decides. */
   readonly mayFallBack?: boolean;
   /** Whose limit was exceeded. For the log only. */
@@ -97,15 +115,19 @@ export interface ErrorDetails {
 export class GatewayError extends Error {
   readonly kind: ErrorKind;
   readonly status: number;
+  readonly scope: Scope;
+  readonly retry: Retry;
   readonly details: ErrorDetails;
   readonly #retryAfterSeconds: number | undefined;
 
   constructor(kind: ErrorKind, text: string, details: ErrorDetails = {}) {
-    const [status, , , prefix] = ERROR_TABLE[kind];
+    const [status, , , prefix, scope] = ERROR_TABLE[kind];
     super(prefix + text, { cause: details.cause });
     this.name = 'GatewayError';
     this.kind = kind;
     this.status = details.status ?? status;
+    this.scope = details.scope ?? scope;
+    this.retry = details.retry ?? 'no';
     this.details = details;
     // Every 429 has one, even if the provider sent none.
     this.#retryAfterSeconds = details.retryAfterSeconds ?? (kind === 'rateLimit' ? 1 : undefined);
@@ -120,16 +142,9 @@ export class GatewayError extends Error {
     return new GatewayError('internal', 'Internal server error', { cause: thrown });
   }
 
-  /**
-   * It says something about the provider: it is neither a bug or a limit of the gateway's own, nor
-   * one of this machine.
-   */
-  get isAboutProvider(): boolean {
-    return this.details.provider !== undefined && this.kind !== 'internal';
-  }
-
   get outcome(): Outcome {
-    if (this.details.isRejected) return 'rejected';
+    // A provider has answered a mistake of the client's.
+    if (this.kind === 'api' && this.scope === 'client') return 'rejected';
     const [status] = ERROR_TABLE[this.kind];
     if (status === 429) return 'rate_limited';
     if (status === 504) return 'timeout';

@@ -149,10 +149,10 @@ export class CircuitBreaker {
   recordOutcome(candidate: Target, failure: GatewayError | undefined): void {
     const { provider, model, isBalanced } = candidate;
     if (failure === undefined) return this.record('success', provider, model);
-    const { details, status } = failure;
+    const { details, scope, status } = failure;
     const isFaultOfTarget = isBalanced && TARGET_STATUSES.has(status);
     const isOutage = OUTAGE_STATUSES.has(status) || isFaultOfTarget || details.isModelGone;
-    if (details.unreachable) {
+    if (scope === 'provider') {
       this.record('failure', provider, undefined, causeOf(failure));
       // The probe of a model has failed too: without a result, the next request would probe at
       // once.

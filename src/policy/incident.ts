@@ -164,9 +164,11 @@ function listOf(names: readonly string[]): string | undefined {
  * Returns what a failure of a provider is about; `hasBegun` if it has broken the stream of an
  * answer.
  */
-export function kindOf({ details, kind, message }: GatewayError, hasBegun: boolean): IncidentKind {
-  const { unreachable, upstreamStatus: status } = details;
-  if (unreachable) return 'unreachable';
+export function kindOf(
+  { details: { upstreamStatus: status }, kind, message, scope }: GatewayError,
+  hasBegun: boolean,
+): IncidentKind {
+  if (scope === 'provider') return 'unreachable';
   if (status === 401 || status === 403) return 'key_refused';
   if (status !== undefined) return status === 429 ? 'rate_limited' : 'errors';
   if (kind === 'timeout') return hasBegun ? 'stall' : 'timeout';

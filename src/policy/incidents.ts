@@ -90,7 +90,7 @@ export class Incidents {
     const { provider: id, digest, model, key, hasAnswer, endedAtMs } = attempt;
     const watch = this.watches.of({ id, digest });
     if (ownKindOf(failure) === 'descriptors') this.set('descriptors', causeOf(failure));
-    if (!watch || !failure.isAboutProvider || failure.outcome === 'rejected') return;
+    if (!watch || failure.scope === 'client' || failure.scope === 'gateway') return;
     const nowMs = this.#options.clock.now();
     const step = stepOf(nowMs);
     const own = watch.watchOf(model, step);

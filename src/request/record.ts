@@ -181,7 +181,7 @@ export class Attempt {
   recordEnd(failure?: GatewayError | ClientGone): void {
     this.endedAtMs ??= performance.now();
     // The gateway's memory is on no provider's account.
-    const isOwn = failure instanceof GatewayError && failure.details.limit === 'memory';
+    const isOwn = failure instanceof GatewayError && failure.scope === 'gateway';
     this.outcome = isOwn ? 'internal_error' : (failure?.outcome ?? 'ok');
     if (failure instanceof GatewayError) this.failure = failure;
   }

@@ -61,8 +61,12 @@ export function unconnectedFailure(reason: unknown, origin: string): unknown {
   if (!(reason instanceof GatewayError) || reason.kind !== 'timeout') return reason;
   const isUnresolved = isLookupRunning(new URL(origin).hostname);
   const why = isUnresolved ? 'the name lookup is not over' : 'no connection was made';
-  const details = { ...reason.details, cause: `${causeOf(reason)}: ${why}`, unreachable: true };
-  return new GatewayError('timeout', reason.message, details);
+  const cause = `${causeOf(reason)}: ${why}`;
+  return new GatewayError('timeout', reason.message, {
+    ...reason.details,
+    cause,
+    scope: 'provider',
+  });
 }
 
 /** The error of an answer that is not usable. */
@@ -94,7 +98,7 @@ export function tooLargeError(
     return new GatewayError('provider', text, { provider, headers: FINAL });
   }
   const text = `the ${what} is larger than max_buffered_bytes, ${maxBufferedBytes} bytes`;
-  return new GatewayError('provider', text, { limit: 'memory', headers: FINAL });
+  return new GatewayError('provider', text, { scope: 'gateway', limit: 'memory', headers: FINAL });
 }
 
 /**
@@ -125,7 +129,7 @@ export function upstreamFailure(thrown: unknown, provider: string): unknown {
   const isUnconnected = connectionFailure === 'unconnected' || code === CONNECT_TIMEOUT;
   // An AggregateError has the code of the first address that was tried only.
   if (TIMED_OUT.test(code) && !(cause instanceof AggregateError)) {
-    return timeoutError(provider, { cause, unreachable: isUnconnected });
+    return timeoutError(provider, { cause, scope: isUnconnected ? 'provider' : 'model' });
   }
   const fail = (text: string, details?: ErrorDetails) =>
     new GatewayError('provider', text, { provider, cause, ...details });
@@ -143,7 +147,7 @@ export function upstreamFailure(thrown: unknown, provider: string): unknown {
   }
   // An idle connection may have broken before the request was written to it.
   const retry = isClosed ? 'at once' : 'later';
-  return fail('the provider is unreachable', { unreachable: true, retry });
+  return fail('the provider is unreachable', { scope: 'provider', retry });
 }
 
 /** The resource of this machine that is exhausted, by the error's code. */

@@ -102,13 +102,14 @@ export function toProviderError(
   const { providerMessages } = config.logging;
   const isAboutModel = status === 404 && fault.isAboutModel;
   const isModelGone = isAboutModel && isNamed(config, provider, model);
+  const isRejected = REJECTED_STATUSES.has(status) || (isAboutModel && !isModelGone);
   const details: ErrorDetails = {
     provider,
     cause: providerMessages ? loggedCause(fault, text, context.attempt) : namesOf(fault, redact),
     ...(status === 429 && { limit: 'upstream' }),
     status,
     upstreamStatus: status,
-    isRejected: REJECTED_STATUSES.has(status) || (isAboutModel && !isModelGone),
+    scope: isRejected ? 'client' : 'model',
     isModelGone,
     headers: {
       ...(headers && returnedHeaders(headers, context)),

@@ -110,7 +110,7 @@ test('a reservation frees what it has reserved, once, and reserves nothing after
   assert.equal(whole.reservedBytes, 100);
   assert.throws(
     () => a.resize(51),
-    (error: GatewayError) => error.status === 429 && error.details.provider === undefined,
+    (error: GatewayError) => error.status === 429 && error.scope === 'gateway',
   );
   assert.equal(whole.reservedBytes, 100);
   b.free();
@@ -246,6 +246,7 @@ for (const [what, script, expected] of [
     }
     assert.deepEqual(asked(), [4, 0]);
     const [line] = gateway.accessLines();
+    assert.equal(line!['reason'], 'memory');
     assert.equal((line!['tries'] as { outcome: string }[])[0]!.outcome, 'internal_error');
     await Promise.all(p.requests.map(async ({ closed }) => closed));
     await nothingIsReserved(gateway);

@@ -36,8 +36,9 @@ test('connections that this machine cannot open are not the fault of the provide
     ['EADDRNOTAVAIL', ofAll(noRoute, systemError('EADDRNOTAVAIL', IPV4))],
   ];
   for (const [code, cause] of causes) {
-    const { kind, status, message, details } = failureOf(cause);
+    const { kind, status, message, scope, details } = failureOf(cause);
     assert.deepEqual([kind, status, message], ['internal', 500, 'Internal server error']);
+    assert.equal(scope, 'gateway');
     const { cause: text, ...rest } = details;
     assert.deepEqual(rest, { provider: 'p', retry: 'later' });
     assert.match(String(text), new RegExp(`^${code}: (?:open files|local ports) .*\\)$`));
@@ -48,8 +49,8 @@ test('other failures to connect are the fault of the provider, also those of a m
   const noIPv6 = systemError('EADDRNOTAVAIL', IPV6);
   const refused = systemError('ECONNREFUSED', IPV4);
   for (const cause of [refused, noIPv6, ofAll(noIPv6, refused)]) {
-    const { kind, details } = failureOf(cause);
-    assert.deepEqual([kind, details.unreachable], ['provider', true]);
+    const { kind, scope } = failureOf(cause);
+    assert.deepEqual([kind, scope], ['provider', 'provider']);
   }
 });
 

@@ -239,7 +239,7 @@ describe('the table of circuits', () => {
     fail(3, 'm');
     clock.nowMs += REST_MS;
     const probe = breaker.recordAttempt(P, 'm');
-    const failure = new GatewayError('provider', 'refused', { provider: 'p', unreachable: true });
+    const failure = new GatewayError('provider', 'refused', { provider: 'p', scope: 'provider' });
     breaker.recordOutcome({ provider: P, model: 'm' }, failure);
     if (typeof probe === 'object') probe.end();
     clock.nowMs += 2 * REST_MS - 1;

@@ -9,7 +9,10 @@ import type { LogFacts } from '../../src/lib/log.ts';
 import { Incidents } from '../../src/policy/incidents.ts';
 import { StepCounts } from '../../src/policy/watch.ts';
 
-const DOWN = { unreachable: true, cause: 'ECONNREFUSED: connect ECONNREFUSED 10.0.4.21:8000' };
+const DOWN = {
+  scope: 'provider' as const,
+  cause: 'ECONNREFUSED: connect ECONNREFUSED 10.0.4.21:8000',
+};
 
 const P = { id: 'p', digest: 'of p' };
 const Q = { id: 'q', digest: 'of q' };
@@ -419,7 +422,7 @@ test('a stream that breaks is one try, which has failed', () => {
 
 test('the mistakes of clients and the failures of the gateway count for no provider', () => {
   const { ask, incidents, lasting, pass } = start();
-  ask('m', { upstreamStatus: 400, isRejected: true }, { count: 20 });
+  ask('m', { upstreamStatus: 400, scope: 'client' }, { count: 20 });
   assert.equal(incidents.advance(), false);
   ask('m', { kind: 'internal', cause: 'EMFILE: open files' }, { count: 20 });
   assert.deepEqual(lasting(), ['descriptors']);

@@ -1,0 +1,46 @@
+/** How far the failures of the network reach, and whether their requests may be repeated. */
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { GatewayError } from '../../src/lib/errors.ts';
+import {
+  type ConnectionFailure,
+  TransportError,
+  upstreamFailure,
+} from '../../src/upstream/network-error.ts';
+
+/** Returns the kind, the scope and the retry of the failure. */
+function failureOf(code: string, connectionFailure?: ConnectionFailure) {
+  const cause = Object.assign(new Error(code), { code });
+  const failure = upstreamFailure(new TransportError(cause, connectionFailure), 'p');
+  assert.ok(failure instanceof GatewayError);
+  return [failure.kind, failure.scope, failure.retry];
+}
+
+test('no connection is a failure of the whole provider, and may be retried', () => {
+  assert.deepEqual(failureOf('ECONNREFUSED', 'unconnected'), ['provider', 'provider', 'later']);
+  assert.deepEqual(failureOf('ECONNRESET', 'unconnected'), ['provider', 'provider', 'at once']);
+});
+
+test('no connection in time is a failure of the whole provider, and is not retried', () => {
+  assert.deepEqual(failureOf('ETIMEDOUT', 'unconnected'), ['timeout', 'provider', 'no']);
+  assert.deepEqual(failureOf('UND_ERR_CONNECT_TIMEOUT'), ['timeout', 'provider', 'no']);
+});
+
+test('a connection that was made and times out is a failure of the model', () => {
+  for (const at of ['stale', 'inHead', 'inBody', undefined] as const) {
+    assert.deepEqual(failureOf('ETIMEDOUT', at), ['timeout', 'model', 'no']);
+  }
+});
+
+test('a request is repeated at once if its connection had been closed before', () => {
+  assert.deepEqual(failureOf('ECONNRESET', 'stale'), ['provider', 'model', 'at once']);
+  assert.deepEqual(failureOf('ECONNRESET'), ['provider', 'model', 'later']);
+});
+
+test('a request whose answer has begun is not repeated', () => {
+  for (const at of ['inHead', 'inBody'] as const) {
+    assert.deepEqual(failureOf('ECONNRESET', at), ['provider', 'model', 'no']);
+  }
+});
