@@ -111,15 +111,16 @@ function checkContentHeaders(call: Call): void {
 
 /** Returns whether another candidate may be asked after the first one. */
 function isReasonToFallBack(
-  { details, status }: GatewayError,
+  { details: { limit, problem }, status }: GatewayError,
   { isBalanced }: Candidate,
   { providers: { fallbackOn } }: Config,
 ): boolean {
+  if (problem === 'policy') return false;
   // A target that has no key, no such model or no token left is the only one to blame among those
   // that are alike.
-  if (isBalanced && TARGET_STATUSES.has(status)) return details.mayFallBack ?? true;
+  if (isBalanced && TARGET_STATUSES.has(status)) return true;
   // The rate limit of a provider is no reason to ask another one, unlike its concurrency limit.
-  if (details.limit === 'provider') return false;
+  if (limit === 'provider') return false;
   const isTransient = status >= 500 || status === 408 || status === 429;
-  return details.mayFallBack ?? (isTransient || fallbackOn.includes(status));
+  return problem === 'length' || isTransient || fallbackOn.includes(status);
 }

@@ -40,6 +40,19 @@ type Scope = 'client' | 'model' | 'provider' | 'gateway';
  */
 type Retry = 'no' | 'at once' | 'later';
 
+/** The failures that a rule treats differently from others of the same status and scope. */
+type Problem =
+  /** A content policy refuses the request: neither another key nor another provider is asked. */
+  | 'policy'
+  /** The request is longer than the model's context: another provider may have more room. */
+  | 'length'
+  /** The provider lacks a model that a setting names: its circuit counts this 404. */
+  | 'model gone'
+  /** The answer ended too early: the incident is `cut`, not `nonsense`. */
+  | 'cut'
+  /** This machine can open no connection: the incident is `descriptors`. */
+  | 'descriptors';
+
 /** `code` is undefined if the documented error has none. Messages begin with `prefix`. */
 type ErrorRow = readonly [
   status: number,
@@ -90,15 +103,13 @@ export interface ErrorDetails {
   readonly scope?: Scope;
   /** The provider's own HTTP status (API_ERROR). */
   readonly upstreamStatus?: number;
-  /** The provider does not have a model that the settings name. */
-  readonly isModelGone?: boolean;
   readonly retryAfterSeconds?: number;
   /** Response headers that belong to the failure: `allow`, or allow-listed ones of the upstream. */
   readonly headers?: Readonly<Record<string, string>>;
   /** `no` if absent. */
   readonly retry?: Retry;
-  /** True if another provider may be asked, false if not; undefined if the status decides. */
-  readonly mayFallBack?: boolean;
+  /** Absent for most failures. */
+  readonly problem?: Problem;
   /** Whose limit was exceeded. For the log only. */
   readonly limit?: Limit;
   /** That limit by its name in the settings, and how full it is. For the log only. */

@@ -151,7 +151,8 @@ export class CircuitBreaker {
     if (failure === undefined) return this.record('success', provider, model);
     const { details, scope, status } = failure;
     const isFaultOfTarget = isBalanced && TARGET_STATUSES.has(status);
-    const isOutage = OUTAGE_STATUSES.has(status) || isFaultOfTarget || details.isModelGone;
+    const isModelGone = details.problem === 'model gone';
+    const isOutage = OUTAGE_STATUSES.has(status) || isFaultOfTarget || isModelGone;
     if (scope === 'provider') {
       this.record('failure', provider, undefined, causeOf(failure));
       // The probe of a model has failed too: without a result, the next request would probe at

@@ -91,8 +91,7 @@ function works(watch: Watch, step: number): boolean {
 }
 
 /** Returns what of the gateway's own the failure is about, if anything. */
-export function ownKindOf({ details, kind }: GatewayError): IncidentKind | undefined {
+export function ownKindOf({ details }: GatewayError): IncidentKind | undefined {
   if (details.limit === 'memory') return 'memory';
-  // Of its errors of its own, these alone name a provider: no connection to it can be opened here.
-  return kind === 'internal' && details.provider ? 'descriptors' : undefined;
+  return details.problem === 'descriptors' ? 'descriptors' : undefined;
 }

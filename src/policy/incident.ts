@@ -16,7 +16,6 @@ const MAX_COUNTED = 100;
 const MAX_TOLD = 10;
 /** In the place of the model's name, of requests that were refused before their body was read. */
 const UNREAD = '(body not read)';
-const CUT = /cut off|closed|ended before/;
 /** `ECONNREFUSED: connect ECONNREFUSED 10.0.4.21:8000`, which says the code twice. */
 const CODE_TWICE = /^(\w+): \w+ (?=\1)/;
 
@@ -164,13 +163,11 @@ function listOf(names: readonly string[]): string | undefined {
  * Returns what a failure of a provider is about; `hasBegun` if it has broken the stream of an
  * answer.
  */
-export function kindOf(
-  { details: { upstreamStatus: status }, kind, message, scope }: GatewayError,
-  hasBegun: boolean,
-): IncidentKind {
+export function kindOf({ details, kind, scope }: GatewayError, hasBegun: boolean): IncidentKind {
+  const { problem, upstreamStatus: status } = details;
   if (scope === 'provider') return 'unreachable';
   if (status === 401 || status === 403) return 'key_refused';
   if (status !== undefined) return status === 429 ? 'rate_limited' : 'errors';
   if (kind === 'timeout') return hasBegun ? 'stall' : 'timeout';
-  return CUT.test(message) ? 'cut' : 'nonsense';
+  return problem === 'cut' ? 'cut' : 'nonsense';
 }

@@ -129,7 +129,7 @@ export class KeyPool {
   /** Returns whether the key was refused, and not the request. If so, its cooldown begins. */
   recordFailure(key: number, { details }: GatewayError): boolean {
     const { retryAfterSeconds = DEFAULT_LIMITED_SECONDS, upstreamStatus: status = 0 } = details;
-    if (!isKeyStatus(status) || details.mayFallBack === false) return false;
+    if (!isKeyStatus(status) || details.problem === 'policy') return false;
     const limitedMs = Math.min(MAX_LIMITED_SECONDS, retryAfterSeconds) * 1000;
     const ms = status === 429 ? limitedMs : REJECTED_MS;
     if (status !== 429) {

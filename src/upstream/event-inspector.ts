@@ -218,7 +218,8 @@ export class EventInspector {
   }
 
   #cut(): Inspection {
-    const error = providerError(this.#context.attempt.provider, 'the stream was cut off');
+    const { provider } = this.#context.attempt;
+    const error = providerError(provider, 'the stream was cut off', { problem: 'cut' });
     return { toPass: NO_BYTES, error };
   }
 

@@ -70,8 +70,12 @@ export function unconnectedFailure(reason: unknown, origin: string): unknown {
 }
 
 /** The error of an answer that is not usable. */
-export function providerError(provider: string, text: string, cause?: string): GatewayError {
-  return new GatewayError('provider', text, { provider, cause });
+export function providerError(
+  provider: string,
+  text: string,
+  details?: ErrorDetails,
+): GatewayError {
+  return new GatewayError('provider', text, { ...details, provider });
 }
 
 /** SDKs repeat each 502, and the answer is paid each time. */
@@ -124,6 +128,7 @@ export function upstreamFailure(thrown: unknown, provider: string): unknown {
       provider,
       cause: `${exhaustion.code}: ${LOCAL_LIMITS[exhaustion.code]}`,
       retry: 'later',
+      problem: 'descriptors',
     });
   }
   const isUnconnected = connectionFailure === 'unconnected' || code === CONNECT_TIMEOUT;
@@ -132,18 +137,20 @@ export function upstreamFailure(thrown: unknown, provider: string): unknown {
     return timeoutError(provider, { cause, scope: isUnconnected ? 'provider' : 'model' });
   }
   const fail = (text: string, details?: ErrorDetails) =>
-    new GatewayError('provider', text, { provider, cause, ...details });
+    providerError(provider, text, { cause, ...details });
   const isInBody = connectionFailure === 'inBody';
   if (NOT_HTTP.test(code)) return fail('the answer was not valid HTTP');
   if (code === WRONG_LENGTH && !isInBody) {
     return fail('the answer was not valid HTTP', { cause: 'malformed headers' });
   }
   // The provider has worked on the request: it must not be repeated.
-  if (isInBody || connectionFailure === 'inHead') return fail('the answer was cut off');
+  if (isInBody || connectionFailure === 'inHead') {
+    return fail('the answer was cut off', { problem: 'cut' });
+  }
   const isClosed = CLOSED.has(code);
   if (isClosed && !isUnconnected) {
     const retry = connectionFailure === 'stale' ? 'at once' : 'later';
-    return fail('the connection was closed without an answer', { retry });
+    return fail('the connection was closed without an answer', { retry, problem: 'cut' });
   }
   // An idle connection may have broken before the request was written to it.
   const retry = isClosed ? 'at once' : 'later';

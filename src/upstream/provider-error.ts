@@ -95,14 +95,13 @@ export function toProviderError(
   const { config, redact } = context.services;
   const reason = toWord(fault.code ?? fault.type);
   const retryAfterSeconds = readRetryAfter(headers);
-  const isPolicy = REFUSED_BY_POLICY.test(reason);
-  const isTooLong = status === 400 && TOO_LONG.test(reason);
   const isBilling = status === 429 && BILLING.test(reason);
   const text = errorText(fault, redact);
   const { providerMessages } = config.logging;
   const isAboutModel = status === 404 && fault.isAboutModel;
   const isModelGone = isAboutModel && isNamed(config, provider, model);
   const isRejected = REJECTED_STATUSES.has(status) || (isAboutModel && !isModelGone);
+  const problem = problemOf(reason, status) ?? (isModelGone ? 'model gone' : undefined);
   const details: ErrorDetails = {
     provider,
     cause: providerMessages ? loggedCause(fault, text, context.attempt) : namesOf(fault, redact),
@@ -110,13 +109,12 @@ export function toProviderError(
     status,
     upstreamStatus: status,
     scope: isRejected ? 'client' : 'model',
-    isModelGone,
     headers: {
       ...(headers && returnedHeaders(headers, context)),
       ...(isBilling && { 'x-should-retry': 'false' }),
     },
     retry: !isEvent && !isBilling && RETRYABLE_STATUSES.has(status) ? 'later' : 'no',
-    ...(isPolicy || isTooLong ? { mayFallBack: !isPolicy } : {}),
+    ...(problem && { problem }),
     ...(retryAfterSeconds === undefined ? {} : { retryAfterSeconds }),
   };
   if (status === 401) return new GatewayError('api', 'Authentication failed', details);
@@ -125,6 +123,12 @@ export function toProviderError(
   }
   const head = `API error: ${status}`;
   return new GatewayError('api', `${head} - ${text}`, { ...details, reason: head });
+}
+
+/** What the provider's code says of the request. */
+function problemOf(reason: string, status: number): ErrorDetails['problem'] {
+  if (REFUSED_BY_POLICY.test(reason)) return 'policy';
+  return status === 400 && TOO_LONG.test(reason) ? 'length' : undefined;
 }
 
 /**

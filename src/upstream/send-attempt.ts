@@ -115,7 +115,7 @@ async function readStatusError(
   if (status < 400 || status > 599 || isOfProxy) {
     const location = headers.get('location')?.split('?', 1)[0];
     const cause = location && `status ${status}, location ${location}`;
-    throw providerError(provider, `unexpected status ${status}`, cause);
+    throw providerError(provider, `unexpected status ${status}`, { cause });
   }
   const timer = setTimeout(() => deadline.cancel(timeoutError(provider)), ERROR_BODY_MS);
   // If the error body is truncated or slow, answer with the status alone.

@@ -8,7 +8,7 @@
 import { noRoom } from '../lib/byte-budget.ts';
 import type { ByteSink } from '../lib/byte-source.ts';
 import { ChunkBuffer, lengthOf } from '../lib/chunk-buffer.ts';
-import { GatewayError } from '../lib/errors.ts';
+import { type ErrorDetails, GatewayError } from '../lib/errors.ts';
 import { encodeEvent } from '../lib/sse.ts';
 import { beginsJson, firstByteOf } from './answer-json.ts';
 import type { AttemptContext } from './attempt-context.ts';
@@ -187,8 +187,8 @@ class StreamRelay implements ByteSink {
     if (isDone || this.#hasUpstreamEnded) {
       const cause = `content-type: ${this.#upstream.headers.get('content-type') ?? 'none'}`;
       const isStream = isDone || !hasOtherLines;
-      const ended = 'the stream ended before its first token';
-      throw this.#error(isStream ? ended : 'the answer was no stream of events', cause);
+      if (!isStream) throw this.#error('the answer was no stream of events', { cause });
+      throw this.#error('the stream ended before its first token', { cause, problem: 'cut' });
     }
     return false;
   }
@@ -216,7 +216,7 @@ class StreamRelay implements ByteSink {
     if (error) throw error;
     if (isDone || this.#hasUpstreamEnded) {
       if (!isDone && !this.#inspector.isFinished) {
-        throw this.#error('the stream ended before the answer was finished');
+        throw this.#error('the stream ended before the answer was finished', { problem: 'cut' });
       }
       this.#finish();
       return true;
@@ -318,7 +318,7 @@ class StreamRelay implements ByteSink {
     this.#context.call.answerReservation.tryResize(isCounted ? heldBytes : 0);
   }
 
-  #error(text: string, cause?: string): GatewayError {
-    return providerError(this.#context.attempt.provider, text, cause);
+  #error(text: string, details?: ErrorDetails): GatewayError {
+    return providerError(this.#context.attempt.provider, text, details);
   }
 }

@@ -4,10 +4,19 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 
 import { stopClock } from '../support/clock.ts';
-import { chatBody, startGateway, type TestGateway } from '../support/gateway.ts';
+import { chatBody, startGateway, STREAM, type TestGateway } from '../support/gateway.ts';
 import { scenario } from '../support/scenario.ts';
 import { createGate, eventually, linesOf } from '../support/streams.ts';
-import { answerWell, failWith, sendJson, startUpstream, type Script } from '../support/upstream.ts';
+import {
+  answerWell,
+  CHUNK,
+  DONE,
+  failWith,
+  sendEvents,
+  sendJson,
+  startUpstream,
+  type Script,
+} from '../support/upstream.ts';
 
 const ADMIN = '[admin]\nport = 0';
 
@@ -217,4 +226,25 @@ test('a client whose body finds no memory is named', async (t) => {
   ]);
   gate.open();
   await first;
+});
+
+describe('three answers that are not usable are an incident', () => {
+  const streams: readonly [kind: string, what: string, events: string][] = [
+    ['cut', 'streams that end before their first token', ': wait\n\n'],
+    ['cut', 'streams of [DONE] alone', DONE],
+    ['cut', 'streams that end before they are finished', CHUNK],
+    ['cut', 'streams that end inside an event', `${CHUNK}data: {"choices":[{"index":0,`],
+    ['nonsense', 'texts in the place of streams', 'hello'],
+  ];
+  for (const [kind, what, events] of streams) {
+    test(`${kind}: ${what}`, async (t) => {
+      const script: Script = (_, response) => sendEvents(response, events);
+      const { gateway } = await scenario(t, {
+        providers: { p: { script, lines: 'models = ["m"]' } },
+        more: ADMIN,
+      });
+      for (let round = 0; round < 3; round += 1) await gateway.chat(STREAM);
+      assert.deepEqual(await lasting(gateway), [`${kind} provider="p `]);
+    });
+  }
 });

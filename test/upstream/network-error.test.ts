@@ -10,12 +10,13 @@ import {
   upstreamFailure,
 } from '../../src/upstream/network-error.ts';
 
-/** Returns the kind, the scope and the retry of the failure. */
+/** Returns the kind, the scope, the retry and the problem of the failure. */
 function failureOf(code: string, connectionFailure?: ConnectionFailure) {
   const cause = Object.assign(new Error(code), { code });
   const failure = upstreamFailure(new TransportError(cause, connectionFailure), 'p');
   assert.ok(failure instanceof GatewayError);
-  return [failure.kind, failure.scope, failure.retry];
+  const { details, kind, retry, scope } = failure;
+  return [kind, scope, retry, details.problem].filter(Boolean);
 }
 
 test('no connection is a failure of the whole provider, and may be retried', () => {
@@ -35,12 +36,16 @@ test('a connection that was made and times out is a failure of the model', () =>
 });
 
 test('a request is repeated at once if its connection had been closed before', () => {
-  assert.deepEqual(failureOf('ECONNRESET', 'stale'), ['provider', 'model', 'at once']);
-  assert.deepEqual(failureOf('ECONNRESET'), ['provider', 'model', 'later']);
+  assert.deepEqual(failureOf('ECONNRESET', 'stale'), ['provider', 'model', 'at once', 'cut']);
+  assert.deepEqual(failureOf('ECONNRESET'), ['provider', 'model', 'later', 'cut']);
 });
 
 test('a request whose answer has begun is not repeated', () => {
   for (const at of ['inHead', 'inBody'] as const) {
-    assert.deepEqual(failureOf('ECONNRESET', at), ['provider', 'model', 'no']);
+    assert.deepEqual(failureOf('ECONNRESET', at), ['provider', 'model', 'no', 'cut']);
   }
+});
+
+test('an answer that is not HTTP is not cut off, and is not repeated', () => {
+  assert.deepEqual(failureOf('HPE_INVALID_CONSTANT', 'inHead'), ['provider', 'model', 'no']);
 });

@@ -82,6 +82,7 @@ test('each code that decides on a fallback or a repeat does so however it is spe
   };
   for (const code of spellingsOf('context_length_exceeded', random))
     assert.equal(await ask(400, code), true, code);
+  assert.equal(await ask(413, 'context_length_exceeded'), false);
   assert.equal(await ask(403, 'x'), true);
   for (const word of ['content_policy', 'content_filter', 'moderation', 'safety']) {
     for (const code of spellingsOf(word, random)) assert.equal(await ask(403, code), false, code);
