@@ -42,7 +42,7 @@ interface Runtime {
 }
 
 /** What reaches beyond the process: whole gateways are tested with others in its place. */
-const OUTSIDE = {
+export const OUTSIDE = {
   createTransport,
   openStore: (settings: StoreSettings, events: ConnectionOptions): StoreConnection =>
     new Connection(settings, events),

@@ -1,19 +1,19 @@
 /**
- * One provider is asked: with which key, how often, and after which wait; each attempt and its
- * record.
+ * One provider is asked until its answer begins: with which key, how often, and after which wait.
  */
 
 import type { Call } from '../downstream/call.ts';
 import { Deadline, pause } from '../lib/cancellation.ts';
-import { ClientGone, type GatewayError } from '../lib/errors.ts';
-import type { Logger } from '../lib/log.ts';
-import type { CircuitBreaker, Probe } from '../policy/circuit-breaker.ts';
-import type { KeyPool } from '../policy/key-pool.ts';
+import type { ClientGone, GatewayError } from '../lib/errors.ts';
+import type { CircuitBreaker } from '../policy/circuit-breaker.ts';
+import { type KeyPool, TakenKey } from '../policy/key-pool.ts';
 import { Attempt, type ChatRequest } from '../request/record.ts';
 import type { AttemptContext } from '../upstream/attempt-context.ts';
 import type { UpstreamResponse } from '../upstream/provider.ts';
-import { endFailed, passResponse, sendAttempt } from '../upstream/send-attempt.ts';
+import { endFailed, openAnswer, sendAttempt } from '../upstream/send-attempt.ts';
 import type { Candidate } from './candidates.ts';
+import { Lease } from './lease.ts';
+import { endsRequest, logAttempt, recordAttempt } from './record-attempt.ts';
 import type { Services } from './services.ts';
 
 /** A longer `Retry-After` is left to the client. */
@@ -52,16 +52,16 @@ function skip(
 
 /**
  * Asks one provider, unless it is to be skipped; with retries if its circuit was closed, and with
- * one key after the other until one is not refused. The answer is passed to the client. Returns the
- * attempt that had it, or says best why there is none. Rejects at once with `ClientGone`, and with
- * failures of the gateway's own: nobody else is asked. `isPostponed`: it is asked last, although
- * its circuit is open.
+ * one key after the other until one is not refused. Returns the lease of the answer that has begun,
+ * of which nothing was sent to the client; else the attempt that says best why there is none.
+ * Rejects at once with `ClientGone`, and with failures of the gateway's own: nobody else is asked.
+ * `isPostponed`: the provider is asked last, although its circuit is open.
  */
 export async function askProvider(
   candidate: Candidate,
   asking: Asking,
   isPostponed = false,
-): Promise<Attempt> {
+): Promise<Lease | Attempt> {
   const { breaker, call, services } = asking;
   const { provider, model } = candidate;
   const isOpen = () => !isPostponed && breaker?.stateOf(provider, model) === 'open';
@@ -81,6 +81,7 @@ export async function askProvider(
   // Only now: a request that is not sent is not the probe.
   const circuit = breaker?.recordAttempt(provider, model) ?? 'closed';
   const probe = typeof circuit === 'object' ? circuit : undefined;
+  const lease = new Lease({ candidate, call, services, breaker, probe, limiter });
   const maxRetries = circuit === 'closed' ? provider.retries : 0;
   const plan = new RetryPlan(maxRetries, services.keyPools.get(provider.id), call);
   try {
@@ -89,69 +90,44 @@ export async function askProvider(
       if (waitMs > 0) await pause(waitMs, call.cancellation);
       call.cancellation.throwIfCancelled();
       plan.begin();
-      const context = beginAttempt(candidate, plan, probe, asking);
-      let failure: GatewayError | ClientGone | undefined;
+      const context = beginAttempt(candidate, plan, asking);
+      const { attempt } = context;
+      let failure: GatewayError | ClientGone;
       try {
-        const passing = passResponse(await send(candidate, plan, asking, context), context);
-        if (passing) await passing;
-        // The deadline of a stream goes on: it ends what still comes behind `[DONE]`.
-        if (!context.isStream) context.deadline.stop();
+        const opening = openAnswer(await send(candidate, plan, asking, context), context);
+        const answer = opening instanceof Promise ? await opening : opening;
+        return lease.begin(answer, context, plan.key);
       } catch (thrown) {
         failure = endFailed(thrown, context);
       }
-      endAttempt(context.attempt, failure, asking);
-      waitMs = plan.next(context.attempt);
+      call.answerReservation.free();
+      recordAttempt(attempt, failure, call, services);
+      if (endsRequest(failure)) throw failure;
+      waitMs = plan.next(attempt);
     }
-    const attempt = plan.chosen!;
-    breaker?.recordOutcome(candidate, attempt.failure);
-    return attempt;
-  } finally {
-    limiter.releaseSlot();
-    probe?.end();
+  } catch (thrown) {
+    throw lease.close(thrown);
   }
+  const attempt = plan.chosen!;
+  breaker?.recordOutcome(candidate, attempt.failure);
+  lease.close();
+  return attempt;
 }
 
 function beginAttempt(
   { provider, model }: Candidate,
   { key }: RetryPlan,
-  probe: Probe | undefined,
   { call, chat, services }: Asking,
 ): AttemptContext {
   const { record } = call;
-  const attempt = record.addAttempt(new Attempt(provider, model, key));
+  const attempt = record.addAttempt(new Attempt(provider, model, key?.index));
   record.attempt = attempt;
   record.provider = provider.id;
-  return {
-    attempt,
-    settings: provider,
-    call,
-    services,
-    isStream: chat.stream,
-    deadline: new Deadline(call.cancellation),
-    onData: probe?.onData,
-  };
+  const deadline = new Deadline(call.cancellation);
+  return { attempt, settings: provider, call, services, isStream: chat.stream, deadline };
 }
 
-/**
- * Records the end. Throws the gateway's own failures, if a retry cannot help: neither can another
- * provider.
- */
-function endAttempt(
-  attempt: Attempt,
-  failure: GatewayError | ClientGone | undefined,
-  { call, chat, services }: Asking,
-): void {
-  attempt.recordEnd(failure);
-  logAttempt('try', attempt, call, services.logger);
-  if (failure instanceof ClientGone) throw failure;
-  // A stream was counted when it began. `recordFailure` leaves out what says nothing of the
-  // provider.
-  if (failure) services.incidents.recordFailure(attempt, failure);
-  else if (!chat.stream) services.incidents.watches.addGood(attempt);
-  if (failure?.scope === 'gateway' && failure.retry === 'no') throw failure;
-}
-
-/** Not async, and apart: nothing of the request is held here while its answer lasts. */
+/** Not async: nothing of the request is held here until the reply has come. */
 function send(
   { provider, model }: Candidate,
   { key, reconnect }: RetryPlan,
@@ -162,30 +138,28 @@ function send(
   attempt.usageAdded = provider.streamUsage && chat.mayAskForUsage;
   const body = chat.bodyWith(model, attempt.usageAdded);
   const reservation = call.bodyReservation;
-  const request = provider.chatRequest({ body, reservation, isStream, headers, key, reconnect });
+  const request = provider.chatRequest({
+    body,
+    reservation,
+    isStream,
+    headers,
+    key: key?.index,
+    reconnect,
+  });
   return sendAttempt(request, context);
 }
 
-function logAttempt(message: string, attempt: Attempt, { id }: Call, logger: Logger): void {
-  if (!logger.isEnabled('debug')) return;
-  const { connection, url, wasAsked } = attempt;
-  const sent = wasAsked ? { url, connection } : {};
-  logger.log('debug', message, { request_id: id, ...attempt.toFacts(), ...sent });
-}
-
-/** Says after each attempt whether there is another one, and how that differs. */
+/** Says after each failed attempt whether there is another one, and how that differs. */
 class RetryPlan {
-  /** The index of the key to send; undefined if the provider has only one. */
-  key: number | undefined;
+  /** The key to send; undefined if the provider has only one. */
+  key: TakenKey | undefined;
   /** Later attempts want a new connection. */
   reconnect = false;
-  /** The attempt that has the answer, or that says best why there is none. */
+  /** The attempt that says best why there is no answer. */
   chosen: Attempt | undefined;
   readonly #keyPool: KeyPool | undefined;
   readonly #call: Call;
   #keys: Iterator<number, undefined> | undefined;
-  /** The cooldown of the key before it was sent. */
-  #cooldown: ReturnType<KeyPool['cooldownOf']>;
   readonly #maxRetries: number;
   #retries = 0;
 
@@ -206,19 +180,14 @@ class RetryPlan {
   }
 
   /**
-   * Takes an attempt that has ended. Returns the milliseconds to wait before the next one;
+   * Takes an attempt that has failed. Returns the milliseconds to wait before the next one;
    * undefined if there is none.
    */
   next(attempt: Attempt): number | undefined {
-    const { failure } = attempt;
-    if (!failure || attempt.hasAnswer) {
-      if (this.key !== undefined) this.#keyPool?.recordSuccess(this.key, this.#cooldown);
-      this.chosen = attempt;
-      return undefined;
-    }
+    const failure = attempt.failure!;
     // Refused by 401, 403 or 429.
     const isKeyRefused =
-      this.key !== undefined && this.#keyPool?.recordFailure(this.key, failure) === true;
+      this.key !== undefined && this.#keyPool!.recordFailure(this.key.index, failure);
     // A 429 stays: unlike a 401 or 403 it ends, and another provider may be asked instead.
     const isWorse = failure.status !== 429 && this.chosen?.failure?.status === 429;
     if (!isKeyRefused || !isWorse) this.chosen = attempt;
@@ -258,8 +227,7 @@ class RetryPlan {
   #takeKey(): boolean {
     const { done, value } = this.#keys!.next();
     if (done) return false;
-    this.key = value;
-    this.#cooldown = this.#keyPool!.cooldownOf(value);
+    this.key = new TakenKey(this.#keyPool!, value);
     return true;
   }
 }

@@ -10,23 +10,24 @@ import { soleHeader } from '../downstream/request-head.ts';
 import { type GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 import { TARGET_STATUSES } from '../policy/circuit-breaker.ts';
-import { type Attempt, type ChatRequest, MAX_NAME_CHARACTERS } from '../request/record.ts';
+import { type ChatRequest, MAX_NAME_CHARACTERS } from '../request/record.ts';
 import { tracingOf } from '../upstream/headers.ts';
 import { askProvider } from './ask-provider.ts';
 import { type Candidate, candidatesFor } from './candidates.ts';
+import { Lease } from './lease.ts';
 import type { Services } from './services.ts';
 
 /**
- * Answers one chat completion; resolves when all of the answer was handed over. `client` is
- * undefined if the key has no name. Asks the first candidate, and the others in order if it has no
- * answer; if its circuit is open, it is asked last. Rejects with `GatewayError` or `ClientGone`,
- * before the answer has begun or after it: if all fail, with the failure of the first one.
+ * Reads one chat completion, and resolves with the first answer that begins. `client` is undefined
+ * if the key has no name. Asks the first candidate, and the others in order if it has no answer; if
+ * its circuit is open, it is asked last. Rejects with `GatewayError` or `ClientGone`: if all fail,
+ * with the failure of the first one.
  */
-export async function completeChat(
+export async function firstAnswer(
   call: Call,
   services: Services,
   client: ClientSettings | undefined,
-): Promise<void> {
+): Promise<Lease> {
   const { record } = call;
   const { maxBodyBytes, streamKeepaliveMs } = services.config.server;
   checkContentHeaders(call);
@@ -41,32 +42,27 @@ export async function completeChat(
     if (chat.stream && streamKeepaliveMs > 0) call.reply.keepAlive(streamKeepaliveMs);
     const breaker = candidates.length > 1 ? services.breaker : undefined;
     const asking = { call, chat, first, tracing: tracing.headers, breaker, services };
-    let attempt = await askProvider(first, asking);
-    if (hasAnswered(attempt)) return;
-    const isPostponed = attempt.outcome === 'circuit_open';
-    if (isPostponed || isReasonToFallBack(attempt.failure!, first, services.config)) {
+    let asked = await askProvider(first, asking);
+    if (asked instanceof Lease) return asked;
+    const isPostponed = asked.outcome === 'circuit_open';
+    if (isPostponed || isReasonToFallBack(asked.failure!, first, services.config)) {
       for (const other of candidates.slice(1)) {
-        if (hasAnswered(await askProvider(other, asking))) return;
+        const fallback = await askProvider(other, asking);
+        if (fallback instanceof Lease) return fallback;
       }
     }
     if (isPostponed) {
-      attempt = await askProvider(first, asking, true);
-      if (hasAnswered(attempt)) return;
+      asked = await askProvider(first, asking, true);
+      if (asked instanceof Lease) return asked;
     }
     // If all providers were skipped, it takes nothing of the client's limit.
     if (record.asked.length === 0) services.limits.ofClients.get(client?.name)!.refundRequest();
     record.provider = first.provider.id;
-    record.attempt = attempt;
-    throw attempt.failure!;
+    record.attempt = asked;
+    throw asked.failure!;
   } finally {
     call.bodyReservation.dropBody();
   }
-}
-
-/** Throws the failure of an answer that had begun: nobody else is asked. */
-function hasAnswered({ failure, hasAnswer }: Attempt): boolean {
-  if (hasAnswer && failure) throw failure;
-  return hasAnswer;
 }
 
 /**

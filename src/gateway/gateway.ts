@@ -14,8 +14,9 @@ import { VERSION } from '../lib/version.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
 import type { Limiter } from '../policy/limiter.ts';
 import { createAccessLog } from './access-log.ts';
-import { completeChat } from './chat-completions.ts';
+import { firstAnswer } from './chat-completions.ts';
 import { addCorsHeaders, isPreflight, preflightHeaders } from './cors.ts';
+import type { Lease } from './lease.ts';
 import type { Services } from './services.ts';
 
 const ROUTES: ReadonlyMap<string, readonly string[]> = new Map([
@@ -68,6 +69,7 @@ export class Gateway {
     const { headers, method, path, reply } = call;
     call.onHead = this.#onHead;
     let limiter: Limiter | undefined;
+    let lease: Lease | undefined;
     const isHealth = path === '/health' && ROUTES.get(path)!.includes(method);
     try {
       checkProtocol(call.request, isHealth);
@@ -88,11 +90,14 @@ export class Gateway {
         // Only with a store there is something to wait for.
         refusal = taking instanceof Promise ? await taking : taking;
         if (refusal) throw refusal;
-        await route(call, client, this.#services);
+        lease = await route(call, client, this.#services);
+        const delivery = lease?.deliver();
+        if (delivery) await delivery;
+        lease?.close();
       }
       await reply.closed;
     } catch (thrown) {
-      await fail(call, thrown);
+      await fail(call, lease ? lease.close(thrown) : thrown);
     } finally {
       limiter?.releaseSlot();
       const { attempt } = call.record;
@@ -171,14 +176,21 @@ function addOwnHeaders(headers: ResponseHeaders, { record }: Call, redact: Redac
   }
 }
 
-/** Answers a request that its client may send. */
-function route(call: Call, client: ClientSettings | undefined, services: Services): Promise<void> {
+/** Answers a request that its client may send, or resolves with the answer to deliver. */
+function route(
+  call: Call,
+  client: ClientSettings | undefined,
+  services: Services,
+): Promise<Lease | undefined> {
   const { method, path, reply } = call;
   const methods = ROUTES.get(path);
   if (methods?.includes(method)) {
-    if (path !== '/v1/models') return completeChat(call, services, client);
+    if (path !== '/v1/models') return firstAnswer(call, services, client);
     const headers = { 'content-type': 'application/json' };
-    return services.listModels(client).then((list) => reply.send(200, headers, [list]));
+    return services.listModels(client).then(async (list) => {
+      await reply.send(200, headers, [list]);
+      return undefined;
+    });
   }
   // A client that is set to it asks again and again.
   if (UNSERVED_PATHS.includes(path)) {

@@ -172,6 +172,25 @@ export class KeyPool {
   }
 }
 
+/** A key that was taken for one attempt. */
+export class TakenKey {
+  readonly index: number;
+  readonly #pool: KeyPool;
+  /** The cooldown of the key before it was sent. */
+  readonly #cooldown: Cooldown | undefined;
+
+  constructor(pool: KeyPool, index: number) {
+    this.index = index;
+    this.#pool = pool;
+    this.#cooldown = pool.cooldownOf(index);
+  }
+
+  /** The provider has answered a request with this key. */
+  recordSuccess(): void {
+    this.#pool.recordSuccess(this.index, this.#cooldown);
+  }
+}
+
 function isOver(cooldown: Cooldown | undefined): boolean {
   return !cooldown || performance.now() >= cooldown.untilMs;
 }

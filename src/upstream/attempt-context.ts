@@ -12,32 +12,46 @@ export interface AttemptServices {
   readonly transport: Transport;
   /** Removes keys from text that is sent to a client. */
   readonly redact: Redactor;
-  readonly incidents: {
-    /** Is told of a stream that has begun. */
-    readonly watches: { addGood(attempt: Attempt): void };
-  };
 }
 
-/** The response to the client, as far as an attempt needs it. */
-export interface AnswerSink {
+/** Where comments of a stream may go before its first token. */
+interface CommentSink {
   /** The head was sent: by the answer, or by a comment before it. */
   readonly headersSent: boolean;
-  isDelivered: boolean;
   /** A chunk would be taken. */
   readonly hasRoom: boolean;
+  /**
+   * Returns false if no more should come until `onRoom` is called; at the end of a stream it takes
+   * more nevertheless.
+   */
+  write(chunk: Buffer): boolean;
+}
+
+/** The response to the client, as an answer is delivered to it. */
+export interface AnswerSink extends CommentSink {
+  isDelivered: boolean;
   send(
     status: number,
     headers: Record<string, string>,
     body: readonly Buffer[],
   ): Promise<void> | undefined;
   beginStream(status: number, headers: Record<string, string>): void;
-  /**
-   * Returns false if no more should come until `onRoom` is called; at the end of a stream it takes
-   * more nevertheless.
-   */
-  write(chunk: Buffer): boolean;
+  /** Called when there is room after `write` has returned false. */
   onRoom: () => void;
   end(): void;
+}
+
+/**
+ * An answer that has begun: complete and checked, or a stream with its first token. The client has
+ * nothing of it yet.
+ */
+export interface Answer {
+  /**
+   * Sends the answer to the client; without a promise if that is done at once. Called once. Throws
+   * if node:http refuses the head. Rejects if a stream breaks off. `onData` is called each time
+   * that data of a stream was passed on.
+   */
+  deliver(reply: AnswerSink, onData?: () => void): Promise<void> | undefined;
 }
 
 /**
@@ -53,14 +67,11 @@ export interface AttemptContext {
     readonly headers: Readonly<Record<string, unknown>>;
     /** Cancelled when the client leaves or the gateway gives the request up. */
     readonly cancellation: Cancellation;
-    readonly bodyReservation: Reservation;
     /** The memory that the answer takes until it is delivered. */
     readonly answerReservation: Reservation;
-    readonly reply: AnswerSink;
+    readonly reply: CommentSink;
   };
   readonly services: AttemptServices;
   readonly isStream: boolean;
   readonly deadline: Deadline;
-  /** Called when data of a stream has been passed on. */
-  readonly onData?: (() => void) | undefined;
 }

@@ -14,7 +14,7 @@ import {
   parseUntrustedJson,
 } from '../lib/json.ts';
 import { beginsJson, firstByteOf, isEmptyCompletion } from './answer-json.ts';
-import type { AttemptContext } from './attempt-context.ts';
+import type { Answer, AttemptContext } from './attempt-context.ts';
 import {
   emptyAnswerError,
   MAX_ANSWER_BYTES,
@@ -28,18 +28,18 @@ import type { UpstreamResponse } from './provider.ts';
 export const EVENT_STREAM_TYPE = /^\s*text\/event-stream\s*(?:[;,]|$)/i;
 
 /**
- * Reads a complete answer and sends it with these headers, without a promise if it has come. Throws
- * `provider` if it is too large, `rateLimit` if it does not fit the reservation's budget now,
- * `serialization` if it is not JSON, its error if that is all it is, and `provider` if it is a
- * stream of events.
+ * Reads a complete answer, without a promise if all of it has come. `answerHeaders` are those of
+ * its delivery. Throws `provider` if the answer is too large, `rateLimit` if it does not fit the
+ * reservation's budget now, `serialization` if it is not JSON, its error if that is all it is, and
+ * `provider` if it is a stream of events.
  */
-export function passCompletion(
+export function openCompletion(
   { status, headers, body }: UpstreamResponse,
   answerHeaders: Record<string, string>,
   context: AttemptContext,
-): Promise<void> | undefined {
-  const { attempt, call } = context;
-  const { provider } = attempt;
+): Answer | Promise<Answer> {
+  const { call, deadline } = context;
+  const { provider } = context.attempt;
   let scan: AnswerScan | undefined;
   const { maxBufferedBytes } = call.answerReservation.budget.limits;
   const held = call.answerReservation.holdBody({
@@ -63,7 +63,7 @@ export function passCompletion(
     for (const part of added) scan.json.push(part);
     return !scan.json.fault;
   });
-  const send = (): Promise<void> | undefined => {
+  const open = (): Answer => {
     const { parts } = held;
     const fault = scan ? scan.finish(withoutMark(parts), context) : readShort(parts, context);
     if (fault === 'not JSON') {
@@ -73,10 +73,14 @@ export function passCompletion(
       throw new GatewayError('serialization', text, { provider, cause });
     }
     if (fault) throw fault;
-    attempt.beginAnswer();
-    return call.reply.send(status, answerHeaders, parts);
+    return {
+      deliver: (reply) => {
+        deadline.stop();
+        return reply.send(status, answerHeaders, parts);
+      },
+    };
   };
-  return reading ? reading.then(send) : send();
+  return reading ? reading.then(open) : open();
 }
 
 /**

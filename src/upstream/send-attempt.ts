@@ -1,16 +1,16 @@
-/** One attempt at one provider: sends the request, and passes the reply on as the answer. */
+/** One attempt at one provider: sends the request, and opens the answer that its reply has. */
 
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import { readAll } from '../lib/byte-source.ts';
 import { parseUntrustedJson } from '../lib/json.ts';
 import { EVENT_STREAM_HEADERS, parseEvents } from '../lib/sse.ts';
-import type { AttemptContext } from './attempt-context.ts';
-import { passCompletion, EVENT_STREAM_TYPE } from './completion.ts';
+import type { Answer, AttemptContext } from './attempt-context.ts';
+import { openCompletion, EVENT_STREAM_TYPE } from './completion.ts';
 import { returnedHeaders, upstreamRequestId, addClientHeaders } from './headers.ts';
 import { providerError, timeoutError, upstreamFailure } from './network-error.ts';
 import { readFault, toProviderError } from './provider-error.ts';
 import type { UpstreamResponse, UpstreamRequest } from './provider.ts';
-import { relayStream } from './stream-relay.ts';
+import { openStream } from './stream-relay.ts';
 
 const MAX_ERROR_BYTES = 65_536;
 /** Time limit for reading an error body: the status alone is enough to answer with. */
@@ -49,13 +49,14 @@ export function sendAttempt(
 }
 
 /**
- * Passes the answer to the client; resolves when it has all of it. Throws or rejects with what
- * `endFailed` takes.
+ * Returns the answer that a reply has: once it is complete, or with the first token of a stream;
+ * without a promise if that has come. Nothing of the answer was sent to the client then. Throws or
+ * rejects with what `endFailed` takes.
  */
-export function passResponse(
+export function openAnswer(
   response: UpstreamResponse,
   context: AttemptContext,
-): Promise<void> | undefined {
+): Answer | Promise<Answer> {
   const { attempt, isStream, services } = context;
   const { status } = response;
   attempt.status = status;
@@ -77,10 +78,10 @@ export function passResponse(
       EVENT_STREAM_HEADERS,
       isEventStream && { 'content-type': soleValue(contentType) },
     );
-    return relayStream(response, headers, context);
+    return openStream(response, headers, context);
   }
   headers['content-type'] = isJson ? soleValue(contentType) : 'application/json';
-  return passCompletion(response, headers, context);
+  return openCompletion(response, headers, context);
 }
 
 /** The media type alone of a header that is repeated: clients do not read a list. */
@@ -88,13 +89,13 @@ function soleValue(contentType: string): string {
   return contentType.includes(',') ? contentType.split(/[;,]/, 1)[0]!.trim() : contentType;
 }
 
-/** Ends an attempt that has failed, and its request to the provider; returns why. */
-export function endFailed(thrown: unknown, context: AttemptContext): GatewayError | ClientGone {
-  const { attempt, call, deadline } = context;
+/** Ends an attempt that has failed, and its request to the provider; returns why it failed. */
+export function endFailed(
+  thrown: unknown,
+  { attempt, deadline }: AttemptContext,
+): GatewayError | ClientGone {
   // Unlike `stop`, also ends a reply that was not read to its end.
   deadline.abandon();
-  // What the client has not taken of a stream is still held.
-  if (!attempt.hasAnswer) call.answerReservation.free();
   const failure = upstreamFailure(thrown, attempt.provider);
   return failure instanceof ClientGone ? failure : GatewayError.from(failure);
 }

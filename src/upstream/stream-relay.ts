@@ -1,8 +1,9 @@
 /**
  * Relays a streamed completion. The answer begins with the first event that is no preamble: until
- * then nothing is sent, but comments to a client whose stream has begun with one. Every event
- * passes byte for byte, but a chunk of usage that the gateway itself has asked for. A blank line
- * and a `[DONE]` that are missing are added to a stream that has finished.
+ * then nothing is sent, but comments to a client whose stream has begun with one. From then on the
+ * upstream is paused until the answer is delivered. Every event passes byte for byte, but a chunk
+ * of usage that the gateway itself has asked for. A blank line and a `[DONE]` that are missing are
+ * added to a stream that has finished.
  */
 
 import { noRoom } from '../lib/byte-budget.ts';
@@ -11,7 +12,7 @@ import { ChunkBuffer, lengthOf } from '../lib/chunk-buffer.ts';
 import { type ErrorDetails, GatewayError } from '../lib/errors.ts';
 import { encodeEvent } from '../lib/sse.ts';
 import { beginsJson, firstByteOf } from './answer-json.ts';
-import type { AttemptContext } from './attempt-context.ts';
+import type { Answer, AnswerSink, AttemptContext } from './attempt-context.ts';
 import { failureOfCompletion, noStreaming, withoutMark } from './completion.ts';
 import { EventInspector, type Inspection, NO_BYTES } from './event-inspector.ts';
 import { endAtLineFeed } from './line-feed.ts';
@@ -37,35 +38,38 @@ const COUNTED_PART = 0.1;
 const AFTER_DONE_MS = 5000;
 
 /**
- * Passes the events to the client under this head. Resolves at the end of the stream. Rejects with
- * an error event, a cut, a time limit or the client's leaving: before the answer has begun as after
- * it.
+ * Resolves with the answer at the first token of the stream; it is delivered under this head.
+ * Rejects with an error event, a cut, a time limit or the client's leaving.
  */
-export function relayStream(
+export function openStream(
   upstream: UpstreamResponse,
   headers: Record<string, string>,
   context: AttemptContext,
-): Promise<void> {
-  return new Promise((resolve, reject) => {
-    upstream.body.start(new StreamRelay(upstream, headers, context, { resolve, reject }));
-  });
+): Promise<Answer> {
+  return new StreamRelay(upstream, headers, context).open();
 }
 
+/** Ends the opening; from the delivery on, ends that. */
 interface Settle {
   readonly resolve: () => void;
   readonly reject: (failure: unknown) => void;
 }
 
-/** Takes the bytes of the upstream, and writes them to the client. */
-class StreamRelay implements ByteSink {
+/** Takes the bytes of the upstream, and writes them to the client once it is delivered. */
+class StreamRelay implements ByteSink, Answer {
   readonly #upstream: UpstreamResponse;
   readonly #headers: Record<string, string>;
   readonly #context: AttemptContext;
-  readonly #settle: Settle;
+  #settle!: Settle;
   readonly #inspector: EventInspector;
   readonly #idleMs: number;
-  /** What has come before the answer begins; undefined once it has begun. */
+  /** What has come before the delivery; undefined from then on. */
   #seen: ChunkBuffer | undefined = new ChunkBuffer();
+  /** What the inspector found at the first token; undefined before it and from the delivery on. */
+  #first: Inspection | undefined;
+  /** The client, from the delivery on. */
+  #reply!: AnswerSink;
+  #onData: (() => void) | undefined;
   /** The first byte of the answer that is not white space. */
   #firstByte: number | undefined;
   /** Nothing is passed on any more. */
@@ -87,14 +91,42 @@ class StreamRelay implements ByteSink {
     upstream: UpstreamResponse,
     headers: Record<string, string>,
     context: AttemptContext,
-    settle: Settle,
   ) {
     this.#upstream = upstream;
     this.#headers = headers;
     this.#context = context;
-    this.#settle = settle;
     this.#inspector = new EventInspector(context);
     this.#idleMs = context.services.config.server.streamIdleTimeoutMs;
+  }
+
+  /** Reads the stream up to its first token. */
+  open(): Promise<Answer> {
+    return new Promise((resolve, reject) => {
+      this.#settle = { resolve: () => resolve(this), reject };
+      this.#upstream.body.start(this);
+    });
+  }
+
+  /** Sends the head and what has come, and goes on reading. Resolves at the end of the stream. */
+  deliver(reply: AnswerSink, onData?: () => void): Promise<void> {
+    const seen = this.#seen!;
+    const { long, error } = this.#first!;
+    this.#seen = this.#first = undefined;
+    this.#reply = reply;
+    this.#onData = onData;
+    const parts = long ? seen.takeParts() : [seen.take()];
+    const toPass = reply.headersSent ? withoutMark(parts) : parts;
+    reply.beginStream(this.#upstream.status, this.#headers);
+    reply.onRoom = () => this.#resume();
+    return new Promise((resolve, reject) => {
+      this.#settle = { resolve, reject };
+      try {
+        const isRoomLeft = this.#pass({ long: toPass, toPass: NO_BYTES, error });
+        if (isRoomLeft) this.#upstream.body.resume();
+      } catch (thrown) {
+        this.#fail(thrown);
+      }
+    });
   }
 
   /** Takes a chunk from the upstream. What comes after the line of `[DONE]` is dropped. */
@@ -158,16 +190,9 @@ class StreamRelay implements ByteSink {
       this.#passComments(seen);
       return true;
     }
-    const { attempt, call, services } = this.#context;
-    const parts = found.long ? seen.takeParts() : [seen.take()];
-    const long = call.reply.headersSent ? withoutMark(parts) : parts;
-    this.#seen = undefined;
-    attempt.beginAnswer();
-    services.incidents.watches.addGood(attempt);
-    call.bodyReservation.dropBody();
-    call.reply.beginStream(this.#upstream.status, this.#headers);
-    call.reply.onRoom = () => this.#resume();
-    return this.#pass({ ...found, long, toPass: NO_BYTES });
+    this.#first = found;
+    this.#settle.resolve();
+    return false;
   }
 
   /**
@@ -206,10 +231,10 @@ class StreamRelay implements ByteSink {
   }
 
   #pass({ long, toPass, error }: Inspection): boolean {
-    const { call, deadline, onData } = this.#context;
+    const { call, deadline } = this.#context;
     const { isDone, splitter } = this.#inspector;
     const longBytes = long ? this.#writeParts(long) : 0;
-    const hasRoom = call.reply.write(toPass);
+    const hasRoom = this.#reply.write(toPass);
     const bytes = longBytes + toPass.length;
     if (bytes > 0) call.answerReservation.leaveQueue();
     this.#updateReservation(bytes);
@@ -222,7 +247,7 @@ class StreamRelay implements ByteSink {
       return true;
     }
     if (splitter.sawData) {
-      onData?.();
+      this.#onData?.();
       // Only data restarts the idle limit.
       deadline.arm(this.#idleMs, this.#createTimeout);
       this.#hasWaited = false;
@@ -234,7 +259,7 @@ class StreamRelay implements ByteSink {
 
   /** Returns the length of what it has written. */
   #writeParts(parts: readonly Buffer[]): number {
-    for (const part of parts) this.#context.call.reply.write(part);
+    for (const part of parts) this.#reply.write(part);
     return lengthOf(parts);
   }
 
@@ -248,16 +273,17 @@ class StreamRelay implements ByteSink {
 
   /** Ends the client's stream. */
   #finish(): void {
-    const { call, deadline } = this.#context;
+    const reply = this.#reply;
+    const { deadline } = this.#context;
     const { isDone, isEndOpen } = this.#inspector;
     this.#isOver = true;
-    if (!isDone) call.reply.write(encodeEvent('[DONE]'));
+    if (!isDone) reply.write(encodeEvent('[DONE]'));
     if (this.#hasUpstreamEnded) deadline.stop();
     else deadline.arm(AFTER_DONE_MS, this.#createTimeout);
     if (isEndOpen) {
-      call.reply.isDelivered = true;
-      this.#endClient = endAtLineFeed(call.reply);
-    } else call.reply.end();
+      reply.isDelivered = true;
+      this.#endClient = endAtLineFeed(reply);
+    } else reply.end();
     this.#settle.resolve();
   }
 

@@ -10,7 +10,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 import { type ByteBudget, Reservation } from '../../src/lib/byte-budget.ts';
 import type { ByteSink } from '../../src/lib/byte-source.ts';
 import { ClientGone, type GatewayError } from '../../src/lib/errors.ts';
-import { relayStream } from '../../src/upstream/stream-relay.ts';
+import { openStream } from '../../src/upstream/stream-relay.ts';
 import { assertError, parseRaw, refusal, type ExpectedError } from '../support/errors.ts';
 import {
   chatBody,
@@ -395,7 +395,7 @@ test('streams that wait for memory take turns: no stream of large events keeps t
 });
 
 /** A stream that has begun, whose provider and client are the test. */
-function openRelay(whole: ByteBudget) {
+async function openRelay(whole: ByteBudget) {
   const reply = new RecordedReply();
   const context = newReplyContext(reply);
   const answerReservation = new Reservation(whole);
@@ -403,7 +403,7 @@ function openRelay(whole: ByteBudget) {
   let resumed = 0;
   const resume = () => (resumed += 1);
   const body = { start: (sink: ByteSink) => void (provider = sink), resume };
-  const ended = relayStream(
+  const opening = openStream(
     replyWith(body),
     {},
     {
@@ -411,15 +411,18 @@ function openRelay(whole: ByteBudget) {
       call: { ...context.call, answerReservation },
     },
   );
-  ended.catch(() => {});
   provider!.write(Buffer.from(CHUNK));
+  const answer = await opening;
+  const ended = Promise.resolve(answer.deliver(reply));
+  ended.catch(() => {});
+  resumed = 0;
   reply.write = ({ length }: Buffer) => length < 65_536;
   return { provider: provider!, reply, resumed: () => resumed, ended };
 }
 
-test('the part of the next event that comes with the end of one is not counted before more comes', () => {
+test('the part of the next event that comes with the end of one is not counted before more comes', async () => {
   const whole = newBudget(MIB);
-  const { provider, reply } = openRelay(whole);
+  const { provider, reply } = await openRelay(whole);
   const event = Buffer.from(`data: ${'x'.repeat(200_000)}\n\ndata: ${'x'.repeat(100_000)}`);
   provider.write(event.subarray(0, 180_000));
   assert.equal(whole.reservedBytes, 180_000);
@@ -436,7 +439,7 @@ test('a stream that waits for memory does not go on when its client has taken a 
   const other = new Reservation(whole);
   t.after(() => other.close());
   other.resize(MIB);
-  const { provider, reply, resumed } = openRelay(whole);
+  const { provider, reply, resumed } = await openRelay(whole);
   assert.equal(provider.write(Buffer.from(`data: ${'x'.repeat(100_000)}`)), false);
   reply.onRoom();
   assert.equal(resumed(), 0);
@@ -444,15 +447,15 @@ test('a stream that waits for memory does not go on when its client has taken a 
   await eventually(() => resumed() === 1, 'there is room');
 });
 
-test('a stream that has failed, or given its memory back, is no longer the first that waits', () => {
-  const ways: ((whole: ByteBudget) => () => unknown)[] = [
-    (whole) => {
-      const { provider } = openRelay(whole);
+test('a stream that has failed, or given its memory back, is no longer the first that waits', async () => {
+  const ways: ((whole: ByteBudget) => Promise<() => unknown>)[] = [
+    async (whole) => {
+      const { provider } = await openRelay(whole);
       assert.ok(!provider.write(Buffer.from(`data: ${'x'.repeat(200_000)}`)));
       // Its client does not read the error.
       return () => provider.end(new Error('broken'));
     },
-    (whole) => {
+    async (whole) => {
       const stream = new Reservation(whole);
       assert.ok(!stream.tryGrow(200_000));
       stream.wait();
@@ -464,7 +467,7 @@ test('a stream that has failed, or given its memory back, is no longer the first
     const other = new Reservation(whole);
     const maxBytes = (MIB / 8) * 7;
     assert.ok(other.tryGrow(maxBytes));
-    const end = begin(whole);
+    const end = await begin(whole);
     assert.ok(!other.tryGrow(maxBytes + 1));
     end();
     assert.ok(other.tryGrow(maxBytes + 1));
@@ -592,12 +595,12 @@ test('a stream is stuck if it has waited longest and all that is reserved belong
 });
 
 /** A stream that has begun and is stuck with a part of an event, which it passes on. */
-function openStuckRelay(part: string) {
+async function openStuckRelay(part: string) {
   const whole = newBudget(MIB);
   const other = new Reservation(whole);
   other.resize(MIB);
   other.wait();
-  const relay = openRelay(whole);
+  const relay = await openRelay(whole);
   const { provider, reply } = relay;
   const write = reply.write.bind(reply);
   reply.write = (bytes: Buffer) => {
@@ -620,7 +623,7 @@ test('a stream that is stuck passes on what it holds of an event, and ends as ot
     [part, '"}}]}\n\ndata: {"error":{"message":"no"}}\n\n', '"}}]}\n\n', /API error: 502 - no/],
     [part, 'yy', 'yy\n\n', CUT],
   ] as const) {
-    const { provider, reply, ended } = openStuckRelay(beginning);
+    const { provider, reply, ended } = await openStuckRelay(beginning);
     assert.ok(reply.text === CHUNK + beginning, reply.text.slice(-100));
     provider.write(Buffer.from(rest));
     provider.end();
@@ -632,7 +635,7 @@ test('a stream that is stuck passes on what it holds of an event, and ends as ot
 
 test('the error of a stream that has passed a part of an event begins on a fresh line', async () => {
   const part = `data: ${'x'.repeat(100_000)}`;
-  const { provider, reply, ended } = openStuckRelay(part);
+  const { provider, reply, ended } = await openStuckRelay(part);
   provider.end(new Error('broken'));
   await assert.rejects(ended, /broken/);
   assert.ok(reply.text === `${CHUNK}${part}\n\n`, reply.text.slice(-100));

@@ -16,7 +16,6 @@ import { encodeEvent } from '../../src/lib/sse.ts';
 import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
 import { GatewayError } from '../../src/lib/errors.ts';
 import { TransportError, upstreamFailure } from '../../src/upstream/network-error.ts';
-import { relayStream } from '../../src/upstream/stream-relay.ts';
 import { Service } from '../../src/app.ts';
 import { bodyOf } from '../support/byte-source.ts';
 import { parseChatRequest } from '../support/chat-request.ts';
@@ -35,7 +34,7 @@ import { createRandom, type Random, SEED as FIXED_SEED } from '../support/random
 import { rawResponse, startRawUpstream } from '../support/raw-upstream.ts';
 import { dataOf, eventually } from '../support/streams.ts';
 import { CHUNK, completion, completionEvents } from '../support/upstream.ts';
-import { newReplyContext, RecordedReply, replyWith } from '../support/reply-context.ts';
+import { newReplyContext, RecordedReply, relayStream } from '../support/reply-context.ts';
 import { sweep } from '../support/sweep.ts';
 
 const CASES = Number(process.env['FUZZ_CASES'] ?? sweep(10_000, 2000));
@@ -294,7 +293,7 @@ async function relay(pieces: readonly Buffer[], isCut: boolean, usageAdded: bool
     const reset = Object.assign(new Error('cut'), { code: 'ECONNRESET' });
     const cut = new TransportError(reset, 'inBody');
     const body = bodyOf(pieces, isCut ? cut : undefined);
-    await relayStream(replyWith(body), {}, context);
+    await relayStream(body, context, reply);
     await eventually(() => reply.hasEnded, 'the end');
   } catch (thrown) {
     const error = upstreamFailure(thrown, 'p');

@@ -5,7 +5,8 @@ import type { TestContext } from 'node:test';
 
 import { loadConfig, type Config } from '../../src/config/config.ts';
 import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
-import { Service } from '../../src/app.ts';
+import { OUTSIDE, Service } from '../../src/app.ts';
+import { createTransport, type Transport } from '../../src/upstream/transport.ts';
 import { readAnswer } from './answer.ts';
 import { watchGateway } from './leftovers.ts';
 import { FAILED_STREAM_MS } from './clock.ts';
@@ -77,12 +78,14 @@ export interface GatewayOptions {
   readonly adjust?: (config: Config) => Config;
   /** Shorter limits for clients than the real ones, which nobody would wait for. */
   readonly clientLimits?: Partial<typeof CLIENT_LIMITS>;
+  /** Replaces the function that sends a request to a provider. */
+  readonly replaceSend?: (send: Transport['send']) => Transport['send'];
 }
 
 /** Starts a gateway with these settings. */
 export async function startGateway(
   t: TestContext,
-  { toml = '', env = {}, adjust, clientLimits = {} }: GatewayOptions,
+  { toml = '', env = {}, adjust, clientLimits = {}, replaceSend = (real) => real }: GatewayOptions,
 ): Promise<TestGateway> {
   const log: string[] = [];
   const load = (text: string) => {
@@ -93,14 +96,21 @@ export async function startGateway(
   const config = load(toml);
   const limits = { ...CLIENT_LIMITS, failedStreamMs: FAILED_STREAM_MS, ...clientLimits };
   let watched: ReturnType<typeof watchGateway> | undefined;
-  const service = new Service(config, {
-    writeLog(lines) {
+  const runtime = {
+    writeLog(lines: string) {
       const each = lines.split(/(?<=\n)/);
       log.push(...each);
       watched?.log.push(...each);
     },
     isTerminal: false,
     clientLimits: limits,
+  };
+  const service = new Service(config, runtime, {
+    ...OUTSIDE,
+    createTransport(setting) {
+      const transport = createTransport(setting);
+      return Object.assign(transport, { send: replaceSend(transport.send) });
+    },
   });
   const { admin, budget, server, store, transport } = service;
   await store?.connect();

@@ -6,6 +6,7 @@ import { Reservation } from '../../src/lib/byte-budget.ts';
 import { Cancellation, Deadline } from '../../src/lib/cancellation.ts';
 import type { AnswerSink, AttemptContext } from '../../src/upstream/attempt-context.ts';
 import type { UpstreamResponse } from '../../src/upstream/provider.ts';
+import { openStream } from '../../src/upstream/stream-relay.ts';
 import { createTransport } from '../../src/upstream/transport.ts';
 import { newBudget } from './shared.ts';
 
@@ -52,13 +53,11 @@ export function newReplyContext(reply = new RecordedReply()): AttemptContext {
       headers: {},
       cancellation: new Cancellation(),
       answerReservation: new Reservation(newBudget()),
-      bodyReservation: new Reservation(newBudget()),
       reply,
     },
     services: {
       config: CONFIG,
       transport: TRANSPORT,
-      incidents: { watches: { addGood: () => {} } },
       redact: Object.assign((text: string) => text, { mayChange: () => false }),
     },
     isStream: true,
@@ -68,4 +67,14 @@ export function newReplyContext(reply = new RecordedReply()): AttemptContext {
 
 export function replyWith(body: UpstreamResponse['body']): UpstreamResponse {
   return { status: 200, headers: new Map(), body };
+}
+
+/** Relays the stream in this body to the client: resolves at its end, rejects if it fails. */
+export async function relayStream(
+  body: UpstreamResponse['body'],
+  context: AttemptContext,
+  reply: AnswerSink,
+): Promise<void> {
+  const answer = await openStream(replyWith(body), {}, context);
+  await answer.deliver(reply);
 }

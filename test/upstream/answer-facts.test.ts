@@ -3,10 +3,9 @@ import { test } from 'node:test';
 
 import type { GatewayError } from '../../src/lib/errors.ts';
 import { encodeEvent } from '../../src/lib/sse.ts';
-import { passCompletion } from '../../src/upstream/completion.ts';
+import { openCompletion } from '../../src/upstream/completion.ts';
 import { scanEvents } from '../../src/upstream/event-inspector.ts';
 import type { AttemptContext } from '../../src/upstream/attempt-context.ts';
-import { relayStream } from '../../src/upstream/stream-relay.ts';
 import { bodyOf } from '../support/byte-source.ts';
 import { chatBody } from '../support/gateway.ts';
 import { cutUp } from '../support/mutate.ts';
@@ -20,7 +19,12 @@ import {
   DONE,
   beginStream,
 } from '../support/upstream.ts';
-import { newReplyContext, RecordedReply, replyWith } from '../support/reply-context.ts';
+import {
+  newReplyContext,
+  RecordedReply,
+  relayStream,
+  replyWith,
+} from '../support/reply-context.ts';
 import { scenario } from '../support/scenario.ts';
 
 interface Facts {
@@ -41,7 +45,7 @@ function toFacts({ attempt }: AttemptContext): Facts {
 async function relay(pieces: readonly Buffer[]): Promise<Facts & { text: string }> {
   const reply = new RecordedReply();
   const context = newReplyContext(reply);
-  const failure = await relayStream(replyWith(bodyOf(pieces)), {}, context).then(
+  const failure = await relayStream(bodyOf(pieces), context, reply).then(
     () => undefined,
     (thrown: unknown) => thrown as GatewayError,
   );
@@ -62,7 +66,7 @@ async function read(...pieces: readonly Buffer[]): Promise<Facts> {
 
 async function readOnce(...pieces: readonly Buffer[]): Promise<Facts> {
   const context = { ...newReplyContext(), isStream: false };
-  await passCompletion(replyWith(bodyOf(pieces)), {}, context);
+  await openCompletion(replyWith(bodyOf(pieces)), {}, context);
   return toFacts(context);
 }
 

@@ -1,0 +1,37 @@
+/** The end of an attempt: its line in the log, and its count for the incidents. */
+
+import type { Call } from '../downstream/call.ts';
+import { ClientGone, type GatewayError } from '../lib/errors.ts';
+import type { Logger } from '../lib/log.ts';
+import type { Attempt } from '../request/record.ts';
+import type { Services } from './services.ts';
+
+/** Records how an attempt has ended. A good one was counted when its answer was sent. */
+export function recordAttempt(
+  attempt: Attempt,
+  failure: GatewayError | ClientGone | undefined,
+  call: Call,
+  { incidents, logger }: Services,
+): void {
+  attempt.recordEnd(failure);
+  logAttempt('try', attempt, call, logger);
+  // `recordFailure` leaves out what says nothing of the provider.
+  if (attempt.failure) incidents.recordFailure(attempt, attempt.failure);
+}
+
+/** Logs an attempt for debugging. */
+export function logAttempt(message: string, attempt: Attempt, { id }: Call, logger: Logger): void {
+  if (!logger.isEnabled('debug')) return;
+  const { connection, url, wasAsked } = attempt;
+  const sent = wasAsked ? { url, connection } : {};
+  logger.log('debug', message, { request_id: id, ...attempt.toFacts(), ...sent });
+}
+
+/**
+ * Returns whether the failure of an attempt ends its request: the client has left, or the gateway
+ * itself has failed. It says nothing of the provider, and no other provider can help.
+ */
+export function endsRequest(failure: GatewayError | ClientGone | undefined): boolean {
+  if (failure instanceof ClientGone) return true;
+  return failure?.scope === 'gateway' && failure.retry === 'no';
+}
