@@ -15,7 +15,7 @@ import { fetchModelList, NO_LIST_IN_TIME } from './gateway/model-list.ts';
 import { causeOf } from './request/cause.ts';
 import { GatewayError } from './lib/errors.ts';
 import { createRedactor, escapeControlCharacters } from './lib/secrets.ts';
-import { Connection } from './store/connection.ts';
+import { Connection } from './store/redis-connection.ts';
 import { upstreamFailure } from './upstream/network-error.ts';
 import { createOpenAIProvider } from './upstream/provider.ts';
 import { createTransport } from './upstream/transport.ts';

@@ -11,7 +11,7 @@ import { runCheck } from './check.ts';
 import { EXIT, HELP, parseCommandLine, UsageError, type CommandLine } from './cli/command-line.ts';
 import { startDemo } from './cli/demo.ts';
 import { checkHealth } from './cli/healthcheck.ts';
-import { LineWriter } from './cli/line-writer.ts';
+import { LineWriter } from './lib/line-writer.ts';
 import { demoInstructions, describeStartup, startedLine } from './cli/startup-report.ts';
 import { ConfigError } from './config/config.ts';
 import { readSettings, type Settings } from './config/read-settings.ts';

@@ -17,13 +17,14 @@ const packageJson = JSON.parse(read('package.json')) as {
 /** What each folder may import from, besides itself. Files directly in src/ may import everything. */
 const IMPORTS: Readonly<Record<string, readonly string[]>> = {
   lib: [],
-  request: ['lib'],
+  openai: ['lib'],
+  request: ['lib', 'openai'],
   config: ['lib'],
-  policy: ['lib', 'config', 'request'],
+  policy: ['lib', 'openai', 'config', 'request'],
   downstream: ['lib', 'config', 'request'],
-  upstream: ['lib', 'config', 'request'],
+  upstream: ['lib', 'openai', 'config', 'request'],
   store: ['lib', 'config', 'policy'],
-  gateway: ['lib', 'config', 'policy', 'downstream', 'upstream', 'request'],
+  gateway: ['lib', 'openai', 'config', 'policy', 'downstream', 'upstream', 'request'],
   admin: ['lib', 'config', 'policy', 'downstream', 'request', 'admin/page'],
   'admin/page': [],
   cli: ['lib', 'config', 'request'],

@@ -5,7 +5,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 
-import { Attempt } from '../src/request/record.ts';
+import { Attempt } from '../src/request/history.ts';
 import { LOG_LEVELS } from '../src/lib/log.ts';
 import { ROOT } from './support/process.ts';
 

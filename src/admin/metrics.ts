@@ -3,7 +3,7 @@
  */
 
 import type { Config } from '../config/config.ts';
-import type { TryFacts } from '../request/record.ts';
+import type { TryFacts } from '../request/history.ts';
 import type { Outcome } from '../lib/errors.ts';
 import type { FinishedRequest, RequestFacts } from '../request/facts.ts';
 import {

@@ -6,7 +6,7 @@
 import { isIP } from 'node:net';
 import { isDeepStrictEqual } from 'node:util';
 
-import { similarTo } from '../lib/did-you-mean.ts';
+import { similarTo } from './did-you-mean.ts';
 import { withoutBrackets } from '../lib/loopback.ts';
 import { isNodeSince } from '../lib/version.ts';
 import { SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';

@@ -2,7 +2,7 @@
  * Reads `[providers]`: which providers are registered, with what settings, and why others are not.
  */
 
-import { didYouMean } from '../lib/did-you-mean.ts';
+import { didYouMean } from './did-you-mean.ts';
 import { isLoopback, isPrivate } from '../lib/loopback.ts';
 import { Secret } from '../lib/secret.ts';
 import { BUILT_IN_PROVIDERS, keyVariableOf } from './built-in-providers.ts';

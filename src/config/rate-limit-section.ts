@@ -5,7 +5,7 @@
 
 import { isIP } from 'node:net';
 
-import { didYouMean } from '../lib/did-you-mean.ts';
+import { didYouMean } from './did-you-mean.ts';
 import { isPrivate } from '../lib/loopback.ts';
 import { Secret } from '../lib/secret.ts';
 import { MAX_KEY_CHARACTERS, type BucketSettings } from './callers-section.ts';

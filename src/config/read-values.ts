@@ -2,7 +2,7 @@
 
 import { resolve } from 'node:path';
 
-import { didYouMean } from '../lib/did-you-mean.ts';
+import { didYouMean } from './did-you-mean.ts';
 import { isNodeSince } from '../lib/version.ts';
 import { BUILT_IN_PROVIDERS, keyVariableOf, variableOf } from './built-in-providers.ts';
 import {

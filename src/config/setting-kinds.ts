@@ -3,7 +3,7 @@
 import { isIP } from 'node:net';
 
 import { MAX_TIMER_MS } from '../lib/cancellation.ts';
-import { didYouMean } from '../lib/did-you-mean.ts';
+import { didYouMean } from './did-you-mean.ts';
 import { withoutBrackets } from '../lib/loopback.ts';
 
 /** TOML's tables, untrusted. smol-toml makes them without a prototype. */

@@ -6,7 +6,7 @@ import { Reservation } from '../lib/byte-budget.ts';
 import { Cancellation } from '../lib/cancellation.ts';
 import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
 import { createUuid } from '../lib/ids.ts';
-import { AccessRecord } from '../request/record.ts';
+import { AccessRecord } from '../request/history.ts';
 import { ClientReply, type ResponseHeaders } from './client-reply.ts';
 import type { Connection, ReceivedRequest } from './connection.ts';
 import { type BodyReader, readRequestBody } from './request-body.ts';

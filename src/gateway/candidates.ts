@@ -2,7 +2,7 @@
 
 import type { ClientSettings } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
-import { MAX_NAME_CHARACTERS } from '../request/record.ts';
+import { MAX_NAME_CHARACTERS } from '../request/history.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 import { mayName } from '../policy/authentication.ts';

@@ -14,7 +14,7 @@ import { VERSION } from '../lib/version.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
 import type { Limiter } from '../policy/limiter.ts';
 import { createAccessLog } from './access-log.ts';
-import { firstAnswer } from './chat-completions.ts';
+import { firstAnswer } from './chat.ts';
 import { addCorsHeaders, isPreflight, preflightHeaders } from './cors.ts';
 import type { Lease } from './lease.ts';
 import type { Services } from './services.ts';

@@ -6,9 +6,9 @@ import type { CircuitBreaker, Probe } from '../policy/circuit-breaker.ts';
 import type { TakenKey } from '../policy/key-pool.ts';
 import type { Limiter } from '../policy/limiter.ts';
 import type { Answer, AttemptContext } from '../upstream/attempt-context.ts';
-import { endFailed } from '../upstream/send-attempt.ts';
+import { endFailed } from '../upstream/open-answer.ts';
 import type { Candidate } from './candidates.ts';
-import { endsRequest, recordAttempt } from './record-attempt.ts';
+import { endsRequest, recordAttempt } from './attempt-end.ts';
 import type { Services } from './services.ts';
 
 /** What outlives the attempts at one provider. */

@@ -8,7 +8,7 @@ import type { Logger } from '../lib/log.ts';
 import type { CircuitBreaker } from '../policy/circuit-breaker.ts';
 import type { Incidents } from '../policy/incidents.ts';
 import type { KeyPool } from '../policy/key-pool.ts';
-import type { Limits } from '../policy/limits.ts';
+import type { Limits } from '../policy/limiters.ts';
 import type { RequestObserver } from '../request/facts.ts';
 import type { AttemptServices } from '../upstream/attempt-context.ts';
 import type { Provider } from '../upstream/provider.ts';

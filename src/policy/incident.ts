@@ -1,6 +1,6 @@
 /** One incident: what is wrong, since when, and whom it hits. */
 
-import { type AccessRecord, MAX_NAME_CHARACTERS } from '../request/record.ts';
+import { type AccessRecord, MAX_NAME_CHARACTERS } from '../request/history.ts';
 import type { GatewayError, Outcome } from '../lib/errors.ts';
 
 /** What is wrong at a provider or with one of its models; then the gateway's own. */

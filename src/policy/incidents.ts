@@ -5,7 +5,7 @@
  */
 
 import { causeOf } from '../request/cause.ts';
-import type { AccessRecord, Attempt } from '../request/record.ts';
+import type { AccessRecord, Attempt } from '../request/history.ts';
 import type { GatewayError, Outcome } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import type { CircuitReport } from './circuit-breaker.ts';

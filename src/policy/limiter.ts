@@ -1,7 +1,7 @@
 /** The limits that one request meets: slots of those in flight, and token buckets. */
 
 import { GatewayError, type Limit } from '../lib/errors.ts';
-import type { TokenUsage } from '../request/usage.ts';
+import type { TokenUsage } from '../openai/usage.ts';
 import type { TokenBucket } from './token-bucket.ts';
 
 /** A token bucket that a store keeps for several gateways. */

@@ -5,8 +5,8 @@
  * allow.
  */
 
-import type { TryFacts } from './record.ts';
-import type { TokenUsage } from './usage.ts';
+import type { TryFacts } from './history.ts';
+import type { TokenUsage } from '../openai/usage.ts';
 import type { Outcome } from '../lib/errors.ts';
 
 /**

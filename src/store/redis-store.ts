@@ -1,7 +1,7 @@
 /** The rate limits of several gateways in one Redis or Valkey. */
 
 import type { RateLimitStore } from '../policy/limiter.ts';
-import type { Connection, ConnectionOptions } from './connection.ts';
+import type { Connection, ConnectionOptions } from './redis-connection.ts';
 
 const MIN_PAUSE_MS = 100;
 const MAX_PAUSE_MS = 5000;

@@ -1,7 +1,7 @@
 /** The settings, the state and the client of one attempt: for all that reads its reply. */
 
 import type { Config, ProviderSettings } from '../config/config.ts';
-import type { Attempt } from '../request/record.ts';
+import type { Attempt } from '../request/history.ts';
 import type { Reservation } from '../lib/byte-budget.ts';
 import type { Cancellation, Deadline } from '../lib/cancellation.ts';
 import type { Redactor } from '../lib/secrets.ts';

@@ -2,7 +2,7 @@
  * The body of a complete answer: read in full, bounded, and checked for being JSON and no error.
  */
 
-import { MAX_USAGE_BYTES } from '../request/usage.ts';
+import { MAX_USAGE_BYTES } from '../openai/usage.ts';
 import { readEach } from '../lib/byte-source.ts';
 import { joinParts, lengthOf, sliceParts, sliceText } from '../lib/chunk-buffer.ts';
 import { GatewayError } from '../lib/errors.ts';
@@ -13,7 +13,7 @@ import {
   memberOf,
   parseUntrustedJson,
 } from '../lib/json.ts';
-import { beginsJson, firstByteOf, isEmptyCompletion } from './answer-json.ts';
+import { beginsJson, firstByteOf, isEmptyCompletion } from '../openai/answer-json.ts';
 import type { Answer, AttemptContext } from './attempt-context.ts';
 import {
   emptyAnswerError,

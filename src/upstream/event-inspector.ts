@@ -3,8 +3,8 @@
  * itself.
  */
 
-import { MAX_WORD_CHARACTERS } from '../request/record.ts';
-import { MAX_USAGE_BYTES } from '../request/usage.ts';
+import { MAX_WORD_CHARACTERS } from '../request/history.ts';
+import { MAX_USAGE_BYTES } from '../openai/usage.ts';
 import { joinParts, lengthOf, sliceParts } from '../lib/chunk-buffer.ts';
 import type { GatewayError } from '../lib/errors.ts';
 import {
@@ -23,7 +23,7 @@ import {
   isUnfinished,
   isUsageChunk,
   reportsError,
-} from './answer-json.ts';
+} from '../openai/answer-json.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { ERROR_WITHOUT_TEXT, isLongError, MAX_CHOICES, withoutMark } from './completion.ts';
 import { LongEvent } from './long-event.ts';

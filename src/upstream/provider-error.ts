@@ -6,11 +6,11 @@
 import { STATUS_CODES } from 'node:http';
 
 import { isNamed } from '../config/named-models.ts';
-import type { Attempt } from '../request/record.ts';
+import type { Attempt } from '../request/history.ts';
 import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
 import { cutText, type Redactor, withoutControlCharacters } from '../lib/secrets.ts';
 import { memberOf, parseUntrustedJson } from '../lib/json.ts';
-import { firstItem, reportsError } from './answer-json.ts';
+import { firstItem, reportsError } from '../openai/answer-json.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { returnedHeaders } from './headers.ts';
 import type { UpstreamHeaders } from './provider.ts';

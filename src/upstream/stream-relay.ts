@@ -11,7 +11,7 @@ import type { ByteSink } from '../lib/byte-source.ts';
 import { ChunkBuffer, lengthOf } from '../lib/chunk-buffer.ts';
 import { type ErrorDetails, GatewayError } from '../lib/errors.ts';
 import { encodeEvent } from '../lib/sse.ts';
-import { beginsJson, firstByteOf } from './answer-json.ts';
+import { beginsJson, firstByteOf } from '../openai/answer-json.ts';
 import type { Answer, AnswerSink, AttemptContext } from './attempt-context.ts';
 import { failureOfCompletion, noStreaming, withoutMark } from './completion.ts';
 import { EventInspector, type Inspection, NO_BYTES } from './event-inspector.ts';

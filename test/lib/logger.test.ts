@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, mock, test } from 'node:test';
 
-import { formatText } from '../../src/cli/text-log.ts';
+import { formatText } from '../../src/request/text-log.ts';
 import { createLogger, redactFacts, type LogFacts, type LogLevel } from '../../src/lib/log.ts';
 import { Secret } from '../../src/lib/secret.ts';
 import { createRedactor, escapeControlCharacters, type Redactor } from '../../src/lib/secrets.ts';

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { AccessRecord, Attempt } from '../../src/request/record.ts';
+import { AccessRecord, Attempt } from '../../src/request/history.ts';
 import { GatewayError, type ErrorDetails, type Outcome } from '../../src/lib/errors.ts';
 import type { LogFacts } from '../../src/lib/log.ts';
 import { Incidents } from '../../src/policy/incidents.ts';

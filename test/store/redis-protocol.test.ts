@@ -6,7 +6,7 @@ import { test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 
 import { Secret } from '../../src/lib/secret.ts';
-import { ANSWER_MS } from '../../src/store/connection.ts';
+import { ANSWER_MS } from '../../src/store/redis-connection.ts';
 import { createCertificate, NO_OPENSSL } from '../support/certificate.ts';
 import { stopClock, untilSteady, useManualTimers } from '../support/clock.ts';
 import { status, startFakeRedis, startTlsRedis, type FakeRedis } from '../support/fake-redis.ts';

@@ -7,7 +7,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 
 import { Secret } from '../../src/lib/secret.ts';
 import type { StoredBucket } from '../../src/policy/limiter.ts';
-import { encodeCommand, scriptArguments } from '../../src/store/connection.ts';
+import { encodeCommand, scriptArguments } from '../../src/store/redis-connection.ts';
 import { atSomeScale } from '../support/clock.ts';
 import { withRandom, type Random } from '../support/random.ts';
 import {

@@ -1,7 +1,7 @@
 /** A chat request parsed from bytes that are all there. */
 
-import { ChatRequestParser } from '../../src/downstream/chat-request.ts';
-import type { ChatRequest } from '../../src/request/record.ts';
+import { ChatRequestParser } from '../../src/openai/chat-request.ts';
+import type { ChatRequest } from '../../src/openai/chat-request.ts';
 
 /** Parses a body that arrives in these chunks. */
 export function parseChatRequest(...chunks: readonly Buffer[]): ChatRequest {

@@ -5,7 +5,7 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import type { TestContext } from 'node:test';
 
-import { encodeCommand } from '../../src/store/connection.ts';
+import { encodeCommand } from '../../src/store/redis-connection.ts';
 import { emptyFolder, freePort } from './process.ts';
 
 /** Those that are installed here. */

@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { StoreSettings } from '../../src/config/config.ts';
 import type { LogFacts } from '../../src/lib/log.ts';
 import type { RateLimitStore, StoredBucket } from '../../src/policy/limiter.ts';
-import { Connection } from '../../src/store/connection.ts';
+import { Connection } from '../../src/store/redis-connection.ts';
 import { createRedisStore } from '../../src/store/redis-store.ts';
 
 /** For replies that come when the machine gets to it. */

@@ -1,7 +1,7 @@
 /** What the reading of a provider's reply needs, for tests that call it by themselves. */
 
 import { loadConfig } from '../../src/config/config.ts';
-import { Attempt } from '../../src/request/record.ts';
+import { Attempt } from '../../src/request/history.ts';
 import { Reservation } from '../../src/lib/byte-budget.ts';
 import { Cancellation, Deadline } from '../../src/lib/cancellation.ts';
 import type { AnswerSink, AttemptContext } from '../../src/upstream/attempt-context.ts';

@@ -1,7 +1,7 @@
-/** The store of rate limits of a world, in the place of `src/store/connection.ts`: one that goes and comes, and is sometimes late. */
+/** The store of rate limits of a world, in the place of `src/store/redis-connection.ts`: one that goes and comes, and is sometimes late. */
 
 import type { StoredBucket, Taken } from '../../src/policy/limiter.ts';
-import type { ConnectionOptions } from '../../src/store/connection.ts';
+import type { ConnectionOptions } from '../../src/store/redis-connection.ts';
 import type { Random } from '../support/random.ts';
 import type { Clock } from './clock.ts';
 import type { History, StoreAsk } from './history.ts';

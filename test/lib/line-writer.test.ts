@@ -5,7 +5,7 @@ import { Writable } from 'node:stream';
 import { test } from 'node:test';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 
-import { LineWriter } from '../../src/cli/line-writer.ts';
+import { LineWriter } from '../../src/lib/line-writer.ts';
 
 test('each line that is dropped while nobody reads is counted, and told of when somebody does', async () => {
   let read = () => {};

@@ -9,7 +9,6 @@ import buffer from 'node:buffer';
 import { joinParts, replaceText, sliceText } from '../lib/chunk-buffer.ts';
 import { invalidRequest } from '../lib/errors.ts';
 import { JsonScanner, type JsonValue } from '../lib/json.ts';
-import type { ChatRequest } from '../request/record.ts';
 
 /** It is decoded, and encoded again for each attempt: 30 MB of escapes would take a second. */
 const MAX_MODEL_BYTES = 2_097_152;
@@ -33,6 +32,25 @@ interface Message {
   name?: JsonValue;
   /** Some part of the content is no object. */
   hasPlainPart?: boolean;
+}
+
+/** What the gateway reads of a request for a chat completion. */
+export interface ChatRequest {
+  /** As the client wrote it: `<provider_id>/<model_name>` or an alias. */
+  readonly model: string;
+  readonly stream: boolean;
+  /**
+   * It is a stream, does not ask for its tokens, and could: its `stream_options` is an object, null
+   * or absent.
+   */
+  readonly mayAskForUsage: boolean;
+  /** The text by which it names its session; of 64 bytes at most. */
+  readonly promptCacheKey: string | undefined;
+  /**
+   * The client's bytes with only the `model` value replaced, and asking for the tokens, in parts:
+   * long ones are not copied.
+   */
+  bodyWith(model: string, asksForUsage: boolean): readonly Buffer[];
 }
 
 /**

@@ -7,13 +7,14 @@ import { Deadline, pause } from '../lib/cancellation.ts';
 import type { ClientGone, GatewayError } from '../lib/errors.ts';
 import type { CircuitBreaker } from '../policy/circuit-breaker.ts';
 import { type KeyPool, TakenKey } from '../policy/key-pool.ts';
-import { Attempt, type ChatRequest } from '../request/record.ts';
+import type { ChatRequest } from '../openai/chat-request.ts';
+import { Attempt } from '../request/history.ts';
 import type { AttemptContext } from '../upstream/attempt-context.ts';
 import type { UpstreamResponse } from '../upstream/provider.ts';
-import { endFailed, openAnswer, sendAttempt } from '../upstream/send-attempt.ts';
+import { endFailed, openAnswer, sendAttempt } from '../upstream/open-answer.ts';
 import type { Candidate } from './candidates.ts';
 import { Lease } from './lease.ts';
-import { endsRequest, logAttempt, recordAttempt } from './record-attempt.ts';
+import { endsRequest, logAttempt, recordAttempt } from './attempt-end.ts';
 import type { Services } from './services.ts';
 
 /** A longer `Retry-After` is left to the client. */

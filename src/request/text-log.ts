@@ -1,8 +1,8 @@
 /** The log as text, for a terminal. */
 
-import type { TryFacts } from '../request/record.ts';
+import type { TryFacts } from './history.ts';
 import type { FlatFacts, LogEntry, LogFacts } from '../lib/log.ts';
-import type { RequestFacts } from '../request/facts.ts';
+import type { RequestFacts } from './facts.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 
 const MAX_MESSAGE_CHARACTERS = 2000;

@@ -5,14 +5,14 @@
 
 import type { ClientSettings, Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
-import { ChatRequestParser } from '../downstream/chat-request.ts';
+import { type ChatRequest, ChatRequestParser } from '../openai/chat-request.ts';
 import { soleHeader } from '../downstream/request-head.ts';
 import { type GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 import { TARGET_STATUSES } from '../policy/circuit-breaker.ts';
-import { type ChatRequest, MAX_NAME_CHARACTERS } from '../request/record.ts';
+import { MAX_NAME_CHARACTERS } from '../request/history.ts';
 import { tracingOf } from '../upstream/headers.ts';
-import { askProvider } from './ask-provider.ts';
+import { askProvider } from './attempts.ts';
 import { type Candidate, candidatesFor } from './candidates.ts';
 import { Lease } from './lease.ts';
 import type { Services } from './services.ts';

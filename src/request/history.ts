@@ -1,10 +1,7 @@
-/**
- * A chat request, its attempts and its answer; what is learned of them is recorded here for the
- * log.
- */
+/** What is learned of a request, its attempts and its answer, for the log and the metrics. */
 
 import { causeOf } from './cause.ts';
-import { readUsage, type TokenUsage } from './usage.ts';
+import { readUsage, type TokenUsage } from '../openai/usage.ts';
 import { type ClientGone, GatewayError, type Outcome } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 
@@ -18,24 +15,6 @@ const MAX_HELD_USAGE_CHARACTERS = 1024;
 const MODEL = /^[ -[\]-~]{1,64}$/;
 /** The first word: Gemini writes `content_filter: OTHER`, and some providers `"null"` for none. */
 const FINISH_REASON = /^(?!null$)[\w.-]{1,32}(?![\w.-])/;
-
-export interface ChatRequest {
-  /** As the client wrote it: `<provider_id>/<model_name>` or an alias. */
-  readonly model: string;
-  readonly stream: boolean;
-  /**
-   * It is a stream, does not ask for its tokens, and could: its `stream_options` is an object, null
-   * or absent.
-   */
-  readonly mayAskForUsage: boolean;
-  /** The text by which it names its session; of 64 bytes at most. */
-  readonly promptCacheKey: string | undefined;
-  /**
-   * The client's bytes with only the `model` value replaced, and asking for the tokens, in parts:
-   * long ones are not copied.
-   */
-  bodyWith(model: string, asksForUsage: boolean): readonly Buffer[];
-}
 
 /** One request. Times are on the clock of `performance.now()`. */
 export class AccessRecord {

@@ -3,7 +3,7 @@
 import type { Call } from '../downstream/call.ts';
 import { ClientGone, type GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
-import type { Attempt } from '../request/record.ts';
+import type { Attempt } from '../request/history.ts';
 import type { Services } from './services.ts';
 
 /** Records how an attempt has ended. A good one was counted when its answer was sent. */
