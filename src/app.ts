@@ -10,7 +10,7 @@ import { warningsOf } from './cli/startup-report.ts';
 import { formatText } from './request/text-log.ts';
 import { compareSettings, ConfigError } from './config/config.ts';
 import type { AliasSettings, Config, StoreSettings } from './config/config.ts';
-import type { CLIENT_LIMITS } from './downstream/call.ts';
+import type { CLIENT_TIME_LIMITS } from './downstream/call.ts';
 import type { DrainOptions } from './downstream/drain.ts';
 import { createHttpServer } from './downstream/http-server.ts';
 import type { Services } from './gateway/services.ts';
@@ -23,8 +23,8 @@ import { createRedactor } from './lib/secrets.ts';
 import { CircuitBreaker } from './policy/circuit-breaker.ts';
 import { Incidents } from './policy/incidents.ts';
 import { KeyPool } from './policy/key-pool.ts';
-import { createLimits, type Limits } from './policy/limiters.ts';
-import { Connection, type ConnectionOptions } from './store/redis-connection.ts';
+import { createLimiters, type Limiters } from './policy/limiters.ts';
+import { RedisConnection, type RedisConnectionOptions } from './store/redis-connection.ts';
 import { createRedisStore, type StoreConnection } from './store/redis-store.ts';
 import { createOpenAIProvider, type Provider } from './upstream/provider.ts';
 import { createTransport } from './upstream/transport.ts';
@@ -38,14 +38,14 @@ interface Runtime {
   readonly droppedLogLines?: () => number;
   /** The log goes to a terminal. */
   readonly isTerminal: boolean;
-  readonly clientLimits: typeof CLIENT_LIMITS;
+  readonly clientTimeLimits: typeof CLIENT_TIME_LIMITS;
 }
 
 /** What reaches beyond the process: whole gateways are tested with others in its place. */
 export const OUTSIDE = {
   createTransport,
-  openStore: (settings: StoreSettings, events: ConnectionOptions): StoreConnection =>
-    new Connection(settings, events),
+  openStore: (settings: StoreSettings, events: RedisConnectionOptions): StoreConnection =>
+    new RedisConnection(settings, events),
 };
 
 /** The gateway and its admin listener. Nothing listens or connects before it is told to. */
@@ -82,11 +82,11 @@ export class Service {
     this.transport = transport;
     this.store = store;
     this.#snapshot = createSnapshot(initial, this.#parts);
-    const limits = runtime.clientLimits;
-    this.server = createHttpServer({ handler: this.#snapshot.gateway, limits, budget });
+    const timeLimits = runtime.clientTimeLimits;
+    this.server = createHttpServer({ handler: this.#snapshot.gateway, timeLimits, budget });
     this.figures = this.#createFigures();
     const config = () => this.config;
-    this.#admin = admin && createAdmin(config, admin, this.figures, { logger, redact, limits });
+    this.#admin = admin && createAdmin(config, admin, this.figures, { logger, redact, timeLimits });
     this.#admin?.view.onConfig(initial);
   }
 
@@ -170,8 +170,8 @@ export class Service {
       isListening: () => server.port !== 0,
       isDraining: () => server.isDraining,
       inFlight: () => server.counts.inFlight,
-      inFlightOf: (section) => this.#snapshot.limits.state.used.get(section)?.inFlight ?? 0,
-      usedOf: (client) => this.#snapshot.limits.ofClients.get(client)?.usedOfBuckets() ?? [],
+      inFlightOf: (section) => this.#snapshot.limiters.state.used.get(section)?.inFlight ?? 0,
+      usedOf: (client) => this.#snapshot.limiters.ofClients.get(client)?.usedOfBuckets() ?? [],
       oldestAgesMs: () => oldestAgesMs(server.calls()),
       keyPools: () => this.#snapshot.keyPools,
       isModelListUp: (id) => modelLists.get(this.#snapshot.providers.get(id)!)?.isUp,
@@ -231,7 +231,7 @@ function createParts(config: Config, runtime: Runtime, outside: typeof OUTSIDE) 
 }
 
 interface Former extends Pick<Services, 'providers' | 'keyPools'> {
-  readonly limits: Limits;
+  readonly limiters: Limiters;
 }
 
 /**
@@ -259,7 +259,7 @@ function createSnapshot(config: Config, parts: Parts, former?: Former) {
     config,
     providers,
     keyPools,
-    limits: createLimits(config, store, former?.limits.state),
+    limiters: createLimiters(config, store, former?.limiters.state),
     lastAsked: new Map<string, number>(),
     credits: new Map<AliasSettings, readonly number[]>(),
     // A fallback without a key is not registered.

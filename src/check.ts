@@ -15,7 +15,7 @@ import { fetchModelList, NO_LIST_IN_TIME } from './gateway/model-list.ts';
 import { causeOf } from './request/cause.ts';
 import { GatewayError } from './lib/errors.ts';
 import { createRedactor, escapeControlCharacters } from './lib/secrets.ts';
-import { Connection } from './store/redis-connection.ts';
+import { RedisConnection } from './store/redis-connection.ts';
 import { upstreamFailure } from './upstream/network-error.ts';
 import { createOpenAIProvider } from './upstream/provider.ts';
 import { createTransport } from './upstream/transport.ts';
@@ -257,7 +257,7 @@ function countModels(count: number): string {
 /** Connects to the store and runs its script, as the gateway does. */
 function checkStore(settings: StoreSettings): Promise<Result> {
   return new Promise((resolve) => {
-    const connection = new Connection(settings, {
+    const connection = new RedisConnection(settings, {
       onReady() {
         resolve({ ok: true, message: 'answers' });
         connection.end('the check is over');

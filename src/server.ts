@@ -15,7 +15,7 @@ import { LineWriter } from './lib/line-writer.ts';
 import { demoInstructions, describeStartup, startedLine } from './cli/startup-report.ts';
 import { ConfigError } from './config/config.ts';
 import { readSettings, type Settings } from './config/read-settings.ts';
-import { CLIENT_LIMITS } from './downstream/call.ts';
+import { CLIENT_TIME_LIMITS } from './downstream/call.ts';
 import { GatewayError } from './lib/errors.ts';
 import { assertNodeVersion, VERSION } from './lib/version.ts';
 
@@ -75,7 +75,7 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
     writeLog: writer.write,
     droppedLogLines: () => writer.droppedLines,
     isTerminal: process.stdout.isTTY,
-    clientLimits: CLIENT_LIMITS,
+    clientTimeLimits: CLIENT_TIME_LIMITS,
   });
   const { logger, server, store, transport } = service;
   stopOnSignals(service, writer);

@@ -1,7 +1,7 @@
 /** The listener of `[admin]`: metrics, readiness, the page and its feed, all from memory. */
 
 import type { AdminSettings, Config } from '../config/config.ts';
-import type { Call, CLIENT_LIMITS } from '../downstream/call.ts';
+import type { Call, CLIENT_TIME_LIMITS } from '../downstream/call.ts';
 import type { ResponseHeaders } from '../downstream/client-reply.ts';
 import { createHttpServer } from '../downstream/http-server.ts';
 import { checkProtocol } from '../downstream/request-head.ts';
@@ -32,7 +32,11 @@ export function createAdmin(
   config: () => Config,
   settings: AdminSettings,
   figures: Figures,
-  { logger, redact, limits }: { logger: Logger; redact: Redactor; limits: typeof CLIENT_LIMITS },
+  {
+    logger,
+    redact,
+    timeLimits,
+  }: { logger: Logger; redact: Redactor; timeLimits: typeof CLIENT_TIME_LIMITS },
 ) {
   const view = new AdminView(config, figures, redact);
   const feed = new Feed(() => view.present());
@@ -77,7 +81,10 @@ export function createAdmin(
     call.release();
   }
   const handler = { handle, answerBroken: toErrorAnswer };
-  return { view, server: createHttpServer({ handler, limits, budget: new ByteBudget(LIMITS) }) };
+  return {
+    view,
+    server: createHttpServer({ handler, timeLimits, budget: new ByteBudget(LIMITS) }),
+  };
 }
 
 function toErrorAnswer(failure: GatewayError) {

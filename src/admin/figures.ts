@@ -4,7 +4,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 
 import type { Config } from '../config/config.ts';
-import type { AccessRecord } from '../request/history.ts';
+import type { RequestHistory } from '../request/history.ts';
 import { VERSION } from '../lib/version.ts';
 import type { CircuitReport } from '../policy/circuit-breaker.ts';
 import type { Incidents } from '../policy/incidents.ts';
@@ -191,12 +191,12 @@ export function renderFigure([name, figure, help]: FigureRow): string {
 }
 
 /** Returns the age of the oldest request at each provider, from its first try there. */
-export function oldestAgesMs(calls: Iterable<{ readonly record: AccessRecord }>) {
+export function oldestAgesMs(calls: Iterable<{ readonly history: RequestHistory }>) {
   const ages = new Map<string, number>();
   const nowMs = performance.now();
-  for (const { record } of calls) {
-    const provider = record.attempt?.provider;
-    const first = record.attempts.find((one) => one.provider === provider && one.wasAsked);
+  for (const { history } of calls) {
+    const provider = history.attempt?.provider;
+    const first = history.attempts.find((one) => one.provider === provider && one.wasAsked);
     if (!first) continue;
     ages.set(first.provider, Math.max(ages.get(first.provider) ?? 0, nowMs - first.beganAtMs));
   }
@@ -259,6 +259,6 @@ export function readinessOf({ providers }: Config, figures: Figures): string {
   if (providers.registered.length === 0) return 'no provider';
   const circuits = figures.circuits();
   const open = circuits.filter(({ model, state }) => model === undefined && state === 'open');
-  const isOpen = (id: string) => open.some(({ provider }) => provider === id);
-  return providers.registered.every(({ id }) => isOpen(id)) ? 'all circuits open' : 'ready';
+  const isCircuitOpen = (id: string) => open.some(({ provider }) => provider === id);
+  return providers.registered.every(({ id }) => isCircuitOpen(id)) ? 'all circuits open' : 'ready';
 }

@@ -6,14 +6,14 @@ import { Reservation } from '../lib/byte-budget.ts';
 import { Cancellation } from '../lib/cancellation.ts';
 import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
 import { createUuid } from '../lib/ids.ts';
-import { AccessRecord } from '../request/history.ts';
+import { RequestHistory } from '../request/history.ts';
 import { ClientReply, type ResponseHeaders } from './client-reply.ts';
 import type { Connection, ReceivedRequest } from './connection.ts';
 import { type BodyReader, readRequestBody } from './request-body.ts';
 import { pathOf } from './request-head.ts';
 
 /** Time limits for clients. Tests pass shorter ones. */
-export const CLIENT_LIMITS = {
+export const CLIENT_TIME_LIMITS = {
   headersMs: 15_000,
   /**
    * An upload of which no byte comes for so long is refused, and one that is too slow on average
@@ -54,7 +54,7 @@ export class Call {
   readonly peerAddress: string | undefined;
   /** When it came, or its turn behind others on the connection. Of `performance.now()`. */
   readonly receivedAtMs = performance.now();
-  readonly record = new AccessRecord();
+  readonly history = new RequestHistory();
   readonly reply: ClientReply;
   /** Cancelled when the client leaves, or by whoever gives the request up. */
   readonly cancellation = new Cancellation();
@@ -115,7 +115,7 @@ export class Call {
     this.cancellation.cancel(new ClientGone());
     const { reason } = this.cancellation;
     // Cancelled before, by a drain or a broken upload: that is why it was cut off.
-    if (reason instanceof GatewayError) this.record.failure ??= reason;
+    if (reason instanceof GatewayError) this.history.failure ??= reason;
   }
 
   /**

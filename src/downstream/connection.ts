@@ -10,7 +10,7 @@ import { type ByteBudget, Reservation } from '../lib/byte-budget.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import { createUuid } from '../lib/ids.ts';
 import { type AnswerBroken, refusalOf, serialize, TIMED_OUT } from './broken-request.ts';
-import { Call, type CLIENT_LIMITS } from './call.ts';
+import { Call, type CLIENT_TIME_LIMITS } from './call.ts';
 import { limitLingering } from './lingering.ts';
 import { discardBody } from './request-body.ts';
 import { toAddress } from './request-head.ts';
@@ -52,7 +52,7 @@ interface RequestCounts {
 
 /** The state that all connections of a listener share. */
 export interface ListenerState {
-  readonly limits: typeof CLIENT_LIMITS;
+  readonly timeLimits: typeof CLIENT_TIME_LIMITS;
   readonly budget: ByteBudget;
   handler: {
     /** Answers one call. Resolves once its response has closed; never rejects. */
@@ -204,7 +204,7 @@ export class Connection {
       return;
     }
     if (this.#cutTimer) return;
-    const { headersMs } = this.listener.limits;
+    const { headersMs } = this.listener.timeLimits;
     const isFree = !call && performance.now() - this.idleSinceMs >= headersMs;
     if (code === TIMED_OUT && !isFree) {
       // The rest of the head may be there, and was not read while other requests waited.
@@ -248,7 +248,7 @@ export class Connection {
     const uploaded = new Promise((resolve) => request.once('close', resolve));
     discardBody(request);
     await answered;
-    limitLingering(this.socket, this.listener.limits.lingerCheckMs);
+    limitLingering(this.socket, this.listener.timeLimits.lingerCheckMs);
     // A client that waits for `100 Continue` sends nothing more.
     if (!awaitsContinue) await uploaded;
     this.#close();
@@ -257,7 +257,7 @@ export class Connection {
   /** Closes the connection, but reads on for a while. */
   #linger(): void {
     this.#close();
-    limitLingering(this.socket, this.listener.limits.lingerCheckMs);
+    limitLingering(this.socket, this.listener.timeLimits.lingerCheckMs);
   }
 
   /**
@@ -298,7 +298,7 @@ export class Connection {
     upload.quietChecks = isNew || bytes > upload.bytes ? 0 : upload.quietChecks + 1;
     upload.call = call;
     upload.bytes = bytes;
-    const seconds = (upload.checks * this.listener.limits.requestMs) / PROGRESS_CHECKS / 1000;
+    const seconds = (upload.checks * this.listener.timeLimits.requestMs) / PROGRESS_CHECKS / 1000;
     const isSlow = upload.checks >= PROGRESS_CHECKS && bytes < seconds * MIN_BYTES_PER_SECOND;
     if (isSlow || upload.quietChecks === PROGRESS_CHECKS) {
       call.cancellation.cancel(refusalOf(TIMED_OUT));
@@ -330,7 +330,7 @@ export class Connection {
     if (call.reply.isStream) counts.openStreams -= 1;
     // Not `cancellation.reason`: requests that begin after the deadline are cancelled too, and some
     // need no provider.
-    const { failure } = call.record;
+    const { failure } = call.history;
     const isCancelled = failure !== undefined && failure === this.listener.cancelReason;
     counts[isCancelled ? 'cancelled' : 'finished'] += 1;
     this.idleSinceMs = performance.now();
@@ -363,7 +363,7 @@ export class Connection {
     for (const { request } of this.#waiting) discardBody(request);
     this.dropWaiting();
     if (!socket.writable) return;
-    this.#cutTimer = setTimeout(() => this.#linger(), listener.limits.failedStreamMs);
+    this.#cutTimer = setTimeout(() => this.#linger(), listener.timeLimits.failedStreamMs);
     socket.once('close', () => clearTimeout(this.#cutTimer));
     socket.resume();
   }

@@ -18,10 +18,10 @@ const KEEP_ALIVE_MS = 75_000;
 export function createHttpServer(
   options: Omit<ListenerState, 'isDraining' | 'cancelReason' | 'counts'>,
 ) {
-  const { limits } = options;
+  const { timeLimits } = options;
   const counts = { inFlight: 0, finished: 0, cancelled: 0, openStreams: 0 };
   const state: ListenerState = { ...options, counts, isDraining: false, cancelReason: undefined };
-  const server = createNodeServer(limits);
+  const server = createNodeServer(timeLimits);
   const connections = connectionsOf(server, state);
   const checking: NodeJS.Timeout[] = [];
   const forceClose = new AbortController();
@@ -38,9 +38,9 @@ export function createHttpServer(
       // Later errors pass: the server goes on listening.
       server.on('error', () => {});
       const check = () => connections.forEach((connection) => connection.checkProgress());
-      checking.push(setInterval(check, limits.sendTimeoutMs / PROGRESS_CHECKS));
+      checking.push(setInterval(check, timeLimits.sendTimeoutMs / PROGRESS_CHECKS));
       const checkUploads = () => connections.forEach((connection) => connection.checkUpload());
-      checking.push(setInterval(checkUploads, limits.requestMs / PROGRESS_CHECKS));
+      checking.push(setInterval(checkUploads, timeLimits.requestMs / PROGRESS_CHECKS));
       return server.address() as AddressInfo;
     },
     /**
@@ -71,15 +71,15 @@ export function createHttpServer(
 }
 
 /** Creates Node's server, with the limits on heads. `Connection` limits bodies and answers. */
-function createNodeServer(limits: ListenerState['limits']): Server {
+function createNodeServer(timeLimits: ListenerState['timeLimits']): Server {
   const server = createServer({
     maxHeaderSize: MAX_HEADER_BYTES,
-    headersTimeout: limits.headersMs,
+    headersTimeout: timeLimits.headersMs,
     // `checkUpload` limits bodies: node:http would count the time in which a pipelined request
     // waits.
     requestTimeout: 0,
     keepAliveTimeout: KEEP_ALIVE_MS,
-    connectionsCheckingInterval: Math.min(2000, limits.headersMs / 4),
+    connectionsCheckingInterval: Math.min(2000, timeLimits.headersMs / 4),
     // Node's own refusal has no body; `checkProtocol` asks for the header too.
     requireHostHeader: false,
   });

@@ -40,28 +40,28 @@ export function createAccessLog({
     logFinished(call: Call): void {
       const endedAtMs = performance.now();
       const outcome = finalOutcomeOf(call);
-      const isOfInterest = incidents.watches.isTroubled || call.record.failure !== undefined;
-      if (isOfInterest) incidents.recordRequest(call.record, outcome);
+      const isOfInterest = incidents.watches.isTroubled || call.history.failure !== undefined;
+      if (isOfInterest) incidents.recordRequest(call.history, outcome);
       const isHealth = call.path === '/health' && outcome === 'ok';
       // A shutdown is `internal` too, but it is also the reason of the call's cancellation.
       const isShutdown =
-        outcome === 'internal_error' && call.record.failure === call.cancellation.reason;
+        outcome === 'internal_error' && call.history.failure === call.cancellation.reason;
       const level = isHealth ? 'debug' : isShutdown ? 'warn' : LEVELS[outcome];
       const isObserved = observe !== undefined && !isHealth;
       if (!isObserved && !logger.isEnabled(level)) return;
       const facts = factsOf(call, outcome, endedAtMs, remoteAddressOf(call));
       logger.log(level, 'request', logging.verbose ? { ...facts, ...detailsOf(call) } : facts);
       if (!isObserved) return;
-      const { receivedAtMs, record, reply } = call;
+      const { receivedAtMs, history, reply } = call;
       const { firstByteAtMs = endedAtMs } = reply;
-      const answer = record.attempt?.hasAnswer ? record.attempt : undefined;
+      const answer = history.attempt?.hasAnswer ? history.attempt : undefined;
       observe({
         facts,
         endedAtMs: Date.now(),
         durationMs: endedAtMs - receivedAtMs,
         // A stream that began early may have no first event.
         firstByteMs: answer && firstByteAtMs - receivedAtMs,
-        gatewayMs: record.timeSpent(firstByteAtMs)?.gatewayMs,
+        gatewayMs: history.timeSpent(firstByteAtMs)?.gatewayMs,
         responseModel: answer?.responseModel,
       });
     },
@@ -80,28 +80,28 @@ export function createAccessLog({
 }
 
 function factsOf(call: Call, outcome: Outcome, endedAtMs: number, remote?: string): RequestFacts {
-  const { record, receivedAtMs } = call;
+  const { history, receivedAtMs } = call;
   const { firstByteAtMs, sentBytes, status } = call.reply;
-  const { attempt, failure, provider } = record;
-  const tries = record.attempts.map((one) => one.toFacts());
-  const answered = attempt && tries[record.attempts.indexOf(attempt)];
+  const { attempt, failure, provider } = history;
+  const tries = history.attempts.map((one) => one.toFacts());
+  const answered = attempt && tries[history.attempts.indexOf(attempt)];
   const answer = attempt?.hasAnswer ? attempt : undefined;
   const usage = answer?.usage;
   const cause = failure && lineCauseOf(failure);
   const isWhole = outcome === 'ok' && answered?.outcome === 'ok';
   return {
     request_id: call.id,
-    trace_id: record.traceId,
+    trace_id: history.traceId,
     method: call.method,
     path: escapeControlCharacters(call.path, MAX_LOGGED_CHARACTERS),
     remote,
-    client: record.client,
+    client: history.client,
     status,
     provider,
-    model: record.model,
+    model: history.model,
     upstream_model: answered?.model,
     upstream_request_id: answered?.upstream_request_id,
-    stream: record.stream,
+    stream: history.stream,
     duration_ms: Math.round(endedAtMs - receivedAtMs),
     first_byte_ms: firstByteAtMs && Math.round(firstByteAtMs - receivedAtMs),
     bytes: sentBytes,
@@ -120,19 +120,19 @@ function factsOf(call: Call, outcome: Outcome, endedAtMs: number, remote?: strin
   };
 }
 
-function detailsOf({ headers: { 'user-agent': agent }, record: { requestBytes } }: Call) {
+function detailsOf({ headers: { 'user-agent': agent }, history: { requestBytes } }: Call) {
   const user_agent = agent && escapeControlCharacters(agent, MAX_LOGGED_CHARACTERS);
   return { request_bytes: requestBytes, user_agent };
 }
 
-function finalOutcomeOf({ cancellation: { reason }, record }: Call): Outcome {
-  return reason instanceof ClientGone ? reason.outcome : (record.failure?.outcome ?? 'ok');
+function finalOutcomeOf({ cancellation: { reason }, history }: Call): Outcome {
+  return reason instanceof ClientGone ? reason.outcome : (history.failure?.outcome ?? 'ok');
 }
 
 /** The phase in which the client left. */
-function phaseOf({ path, record, reply }: Call): string {
+function phaseOf({ path, history, reply }: Call): string {
   if (reply.firstByteAtMs !== undefined) return 'client left during the answer';
-  const isUploading = path === '/v1/chat/completions' && record.bodyReadAtMs === undefined;
+  const isUploading = path === '/v1/chat/completions' && history.bodyReadAtMs === undefined;
   return isUploading ? 'client left during its upload' : 'client left before the answer';
 }
 

@@ -44,7 +44,7 @@ function skip(
   why: 'open' | GatewayError,
   { call, services }: Asking,
 ): Attempt {
-  const attempt = call.record.addAttempt(new Attempt(provider, model));
+  const attempt = call.history.addAttempt(new Attempt(provider, model));
   attempt.outcome = why === 'open' ? 'circuit_open' : 'limit';
   attempt.failure = why === 'open' ? undefined : why;
   logAttempt('provider skipped', attempt, call, services.logger);
@@ -65,20 +65,20 @@ export async function askProvider(
 ): Promise<Lease | Attempt> {
   const { breaker, call, services } = asking;
   const { provider, model } = candidate;
-  const isOpen = () => !isPostponed && breaker?.stateOf(provider, model) === 'open';
-  if (isOpen()) return skip(candidate, 'open', asking);
-  const limiter = services.limits.ofProviders.get(provider.id)!;
+  const isCircuitOpen = () => !isPostponed && breaker?.stateOf(provider, model) === 'open';
+  if (isCircuitOpen()) return skip(candidate, 'open', asking);
+  const limiter = services.limiters.ofProviders.get(provider.id)!;
   const taking = limiter.takeRequest();
   // Only with a store there is something to wait for.
   const refusal = taking instanceof Promise ? await taking : taking;
   if (refusal) return skip(candidate, refusal, asking);
   // While the store was asked, another request has become the probe.
-  const why = isOpen() ? 'open' : limiter.acquireSlot();
+  const why = isCircuitOpen() ? 'open' : limiter.acquireSlot();
   if (why) {
     limiter.refundRequest();
     return skip(candidate, why, asking);
   }
-  call.record.hasRetried ||= candidate !== asking.first;
+  call.history.hasRetried ||= candidate !== asking.first;
   // Only now: a request that is not sent is not the probe.
   const circuit = breaker?.recordAttempt(provider, model) ?? 'closed';
   const probe = typeof circuit === 'object' ? circuit : undefined;
@@ -120,10 +120,10 @@ function beginAttempt(
   { key }: RetryPlan,
   { call, chat, services }: Asking,
 ): AttemptContext {
-  const { record } = call;
-  const attempt = record.addAttempt(new Attempt(provider, model, key?.index));
-  record.attempt = attempt;
-  record.provider = provider.id;
+  const { history } = call;
+  const attempt = history.addAttempt(new Attempt(provider, model, key?.index));
+  history.attempt = attempt;
+  history.provider = provider.id;
   const deadline = new Deadline(call.cancellation);
   return { attempt, settings: provider, call, services, isStream: chat.stream, deadline };
 }
@@ -193,7 +193,7 @@ class RetryPlan {
     const isWorse = failure.status !== 429 && this.chosen?.failure?.status === 429;
     if (!isKeyRefused || !isWorse) this.chosen = attempt;
     if (isKeyRefused && this.#takeKey()) {
-      this.#call.record.hasRetried = true;
+      this.#call.history.hasRetried = true;
       return 0;
     }
     return this.#retry(this.chosen!.failure!);
@@ -213,7 +213,7 @@ class RetryPlan {
     const stepMs = Math.min(MAX_BACKOFF_MS, FIRST_BACKOFF_MS * 2 ** this.#retries);
     const backoffMs = (stepMs / 2) * (1 + Math.random());
     this.#retries += 1;
-    this.#call.record.hasRetried = true;
+    this.#call.history.hasRetried = true;
     this.#beginAgain();
     return Math.max(backoffMs, retryAfterSeconds * 1000);
   }

@@ -53,19 +53,21 @@ function leastBusyFirst(
   candidates: readonly Candidate[],
   names: readonly string[],
   order: readonly number[] | undefined,
-  { breaker, limits, lastAsked }: Services,
+  { breaker, limiters, lastAsked }: Services,
 ): number[] {
   const states = candidates.map(({ provider, model }, index) => {
     const name = names[index]!;
     return {
       index,
       name,
-      isOpen: Number(breaker.stateOf(provider, model) === 'open'),
-      inFlight: order ? 0 : limits.ofProviders.get(provider.id)!.inFlight,
+      isCircuitOpen: Number(breaker.stateOf(provider, model) === 'open'),
+      inFlight: order ? 0 : limiters.ofProviders.get(provider.id)!.inFlight,
       place: order ? order.indexOf(index) : (lastAsked.get(name) ?? 0),
     };
   });
-  states.sort((a, b) => a.isOpen - b.isOpen || a.inFlight - b.inFlight || a.place - b.place);
+  states.sort(
+    (a, b) => a.isCircuitOpen - b.isCircuitOpen || a.inFlight - b.inFlight || a.place - b.place,
+  );
   lastAsked.set(states[0]!.name, performance.now());
   return states.map(({ index }) => index);
 }

@@ -28,16 +28,16 @@ export async function firstAnswer(
   services: Services,
   client: ClientSettings | undefined,
 ): Promise<Lease> {
-  const { record } = call;
+  const { history } = call;
   const { maxBodyBytes, streamKeepaliveMs } = services.config.server;
   checkContentHeaders(call);
   const tracing = tracingOf(call.id, call.headers);
-  record.traceId = tracing.traceId;
+  history.traceId = tracing.traceId;
   try {
     const chat = await readChat(call, client, maxBodyBytes);
     const candidates = candidatesFor(chat.model, call, services, client);
     const first = candidates[0]!;
-    record.provider = first.provider.id;
+    history.provider = first.provider.id;
     call.beginAsking();
     if (chat.stream && streamKeepaliveMs > 0) call.reply.keepAlive(streamKeepaliveMs);
     const breaker = candidates.length > 1 ? services.breaker : undefined;
@@ -56,9 +56,9 @@ export async function firstAnswer(
       if (asked instanceof Lease) return asked;
     }
     // If all providers were skipped, it takes nothing of the client's limit.
-    if (record.asked.length === 0) services.limits.ofClients.get(client?.name)!.refundRequest();
-    record.provider = first.provider.id;
-    record.attempt = asked;
+    if (history.asked.length === 0) services.limiters.ofClients.get(client?.name)!.refundRequest();
+    history.provider = first.provider.id;
+    history.attempt = asked;
     throw asked.failure!;
   } finally {
     call.bodyReservation.dropBody();
@@ -74,15 +74,15 @@ function readChat(
   client: ClientSettings | undefined,
   maxBytes: number,
 ): Promise<ChatRequest> {
-  const { record } = call;
+  const { history } = call;
   const parser = new ChatRequestParser(client?.models === undefined);
   return call.readBody(maxBytes, parser).then((body) => {
-    record.requestBytes = body.size;
-    record.bodyReadAtMs = performance.now();
+    history.requestBytes = body.size;
+    history.bodyReadAtMs = performance.now();
     const chat = parser.finish(body);
-    record.model = escapeControlCharacters(chat.model, MAX_NAME_CHARACTERS);
-    record.stream = chat.stream;
-    record.promptCacheKey = chat.promptCacheKey;
+    history.model = escapeControlCharacters(chat.model, MAX_NAME_CHARACTERS);
+    history.stream = chat.stream;
+    history.promptCacheKey = chat.promptCacheKey;
     return chat;
   });
 }

@@ -45,7 +45,7 @@ export class Gateway {
   readonly #accessLog: ReturnType<typeof createAccessLog>;
   readonly #authenticate: ReturnType<typeof createAuthenticator>;
   /** No key is needed. */
-  readonly #isOpen: boolean;
+  readonly #needsNoKey: boolean;
   readonly #hasCors: boolean;
   readonly #checkOrigin: ((call: Call) => void) | undefined;
 
@@ -55,10 +55,10 @@ export class Gateway {
     this.#services = services;
     this.#accessLog = createAccessLog(services);
     this.#authenticate = createAuthenticator(server.auth, clients);
-    this.#isOpen = !needsKey(config);
+    this.#needsNoKey = !needsKey(config);
     this.#hasCors = server.cors;
     // With CORS pages are wanted; with keys they are no danger.
-    this.#checkOrigin = server.cors || !this.#isOpen ? undefined : createOriginCheck(server);
+    this.#checkOrigin = server.cors || !this.#needsNoKey ? undefined : createOriginCheck(server);
   }
 
   /**
@@ -82,7 +82,7 @@ export class Gateway {
       } else {
         const client = this.#identify(call);
         // It has the global limits in it; a key without a client has only those.
-        const ofClient = this.#services.limits.ofClients.get(client?.name)!;
+        const ofClient = this.#services.limiters.ofClients.get(client?.name)!;
         let refusal = ofClient.acquireSlot();
         if (refusal) throw refusal;
         limiter = ofClient;
@@ -100,7 +100,7 @@ export class Gateway {
       await fail(call, lease ? lease.close(thrown) : thrown);
     } finally {
       limiter?.releaseSlot();
-      const { attempt } = call.record;
+      const { attempt } = call.history;
       // A usage that came in a preamble is not charged if no answer has begun.
       if (limiter?.countsUsage && attempt?.hasAnswer) limiter.takeTokens(attempt.usage);
       call.release();
@@ -120,10 +120,10 @@ export class Gateway {
   #identify(call: Call): ClientSettings | undefined {
     const { headers } = call;
     const client = this.#authenticate(soleHeader(call, 'authorization'));
-    call.record.client = client?.name;
+    call.history.client = client?.name;
     const isProxied = headers['x-forwarded-for'] !== undefined || headers.forwarded !== undefined;
     // On loopback too, a gateway without keys is open to everybody whom a proxy lets through.
-    if (isProxied && this.#isOpen) {
+    if (isProxied && this.#needsNoKey) {
       const text = 'a proxy sends requests, and no key is needed; set [server.auth] keys';
       warnOnce(this.#services, text);
     }
@@ -131,7 +131,7 @@ export class Gateway {
   }
 
   readonly #onHead: Call['onHead'] = (call, status, headers) => {
-    const { attempt, failure } = call.record;
+    const { attempt, failure } = call.history;
     // Not of a stream that a comment of `stream_keepalive` has begun: it has no provider yet.
     if (failure || attempt?.hasAnswer) addOwnHeaders(headers, call, this.#services.redact);
     if (this.#hasCors) addCorsHeaders(status, headers);
@@ -143,31 +143,31 @@ export class Gateway {
  * Never rejects.
  */
 async function fail(call: Call, thrown: unknown): Promise<void> {
-  const { cancellation, record, reply } = call;
+  const { cancellation, history, reply } = call;
   // The request may report the disconnect before the response does.
   if (thrown instanceof ClientGone) return cancellation.cancel(thrown);
-  record.failure = GatewayError.from(thrown);
+  history.failure = GatewayError.from(thrown);
   // After retries or a fallback: a client's own retries would multiply the gateway's.
-  const headers = record.hasRetried ? { 'x-should-retry': 'false' } : undefined;
+  const headers = history.hasRetried ? { 'x-should-retry': 'false' } : undefined;
   try {
-    await reply.fail(record.failure, headers);
+    await reply.fail(history.failure, headers);
   } catch (unsendable) {
     // A header that node:http refuses: the error goes without those that the gateway adds.
     call.onHead = undefined;
-    record.failure = GatewayError.from(unsendable);
-    await reply.fail(record.failure);
+    history.failure = GatewayError.from(unsendable);
+    await reply.fail(history.failure);
   }
   await reply.closed;
 }
 
 /** Adds who answered, under which id, and whose time it took. */
-function addOwnHeaders(headers: ResponseHeaders, { record }: Call, redact: Redactor): void {
-  if (record.provider) headers['x-gateway-provider'] = record.provider;
-  const asked = record.asked.length;
+function addOwnHeaders(headers: ResponseHeaders, { history }: Call, redact: Redactor): void {
+  if (history.provider) headers['x-gateway-provider'] = history.provider;
+  const asked = history.asked.length;
   if (asked > 1) headers['x-gateway-tries'] = String(asked);
-  const upstreamId = record.attempt?.upstreamRequestId;
+  const upstreamId = history.attempt?.upstreamRequestId;
   if (upstreamId) headers['x-upstream-request-id'] = redact(upstreamId);
-  const spent = record.timeSpent(performance.now());
+  const spent = history.timeSpent(performance.now());
   if (spent) {
     // W3C Server Timing: `gateway;dur=0.4, upstream;dur=812.3`.
     const gateway = `gateway;dur=${Math.max(spent.gatewayMs, 0).toFixed(1)}`;

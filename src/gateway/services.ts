@@ -8,7 +8,7 @@ import type { Logger } from '../lib/log.ts';
 import type { CircuitBreaker } from '../policy/circuit-breaker.ts';
 import type { Incidents } from '../policy/incidents.ts';
 import type { KeyPool } from '../policy/key-pool.ts';
-import type { Limits } from '../policy/limiters.ts';
+import type { Limiters } from '../policy/limiters.ts';
 import type { RequestObserver } from '../request/facts.ts';
 import type { AttemptServices } from '../upstream/attempt-context.ts';
 import type { Provider } from '../upstream/provider.ts';
@@ -20,7 +20,7 @@ export interface Services extends AttemptServices {
   readonly fallbacks: readonly Provider[];
   /** By the provider's id; absent if it has one key. */
   readonly keyPools: ReadonlyMap<string, KeyPool>;
-  readonly limits: Limits;
+  readonly limiters: Limiters;
   readonly breaker: CircuitBreaker;
   readonly incidents: Incidents;
   /** When each target of a balanced alias was last asked first, of `performance.now()`. */

@@ -8,7 +8,7 @@ import type { IncomingHttpHeaders } from 'node:http';
 /** What of a request says which conversation it belongs to. */
 export interface Caller {
   readonly headers: IncomingHttpHeaders;
-  readonly record: {
+  readonly history: {
     readonly client: string | undefined;
     readonly promptCacheKey: string | undefined;
   };
@@ -18,10 +18,10 @@ export interface Caller {
  * Returns what the requests of one conversation have in common: a header that names it, else the
  * body's `prompt_cache_key`, else the client's name, else its key.
  */
-export function sessionOf({ headers, record }: Caller): string | undefined {
+export function sessionOf({ headers, history }: Caller): string | undefined {
   const named = headers['x-session-id'] || headers['x-session-affinity'];
   if (named) return String(named);
-  return record.promptCacheKey ?? record.client ?? headers.authorization;
+  return history.promptCacheKey ?? history.client ?? headers.authorization;
 }
 
 /**

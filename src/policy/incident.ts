@@ -1,6 +1,6 @@
 /** One incident: what is wrong, since when, and whom it hits. */
 
-import { type AccessRecord, MAX_NAME_CHARACTERS } from '../request/history.ts';
+import { type RequestHistory, MAX_NAME_CHARACTERS } from '../request/history.ts';
 import type { GatewayError, Outcome } from '../lib/errors.ts';
 
 /** What is wrong at a provider or with one of its models; then the gateway's own. */
@@ -98,7 +98,7 @@ export class Incident {
   }
 
   /** Counts a request that has ended, if one of its attempts was about this, made or skipped. */
-  addRequest({ attempt, attempts, client, model }: AccessRecord, outcome: Outcome): void {
+  addRequest({ attempt, attempts, client, model }: RequestHistory, outcome: Outcome): void {
     const isAbout = (one: (typeof attempts)[number]) =>
       one.provider === this.provider && (this.model ?? one.model) === one.model;
     const isOwn = this.provider === undefined;

@@ -5,7 +5,7 @@
  */
 
 import { causeOf } from '../request/cause.ts';
-import type { AccessRecord, Attempt } from '../request/history.ts';
+import type { RequestHistory, Attempt } from '../request/history.ts';
 import type { GatewayError, Outcome } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import type { CircuitReport } from './circuit-breaker.ts';
@@ -110,13 +110,13 @@ export class Incidents {
   }
 
   /** Counts a request that has ended: whom an incident hits. */
-  recordRequest(record: AccessRecord, outcome: Outcome): void {
-    const { failure } = record;
+  recordRequest(history: RequestHistory, outcome: Outcome): void {
+    const { failure } = history;
     if (failure?.details.limit === 'memory') this.set('memory', 'max_buffered_bytes');
     if (!this.watches.isTroubled) return;
     const own = failure && ownKindOf(failure);
-    if (own) this.#own.get(`${own} `)?.incident?.addRequest(record, outcome);
-    for (const { incident } of this.#all()) incident?.addRequest(record, outcome);
+    if (own) this.#own.get(`${own} `)?.incident?.addRequest(history, outcome);
+    for (const { incident } of this.#all()) incident?.addRequest(history, outcome);
   }
 
   /**

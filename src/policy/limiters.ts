@@ -5,7 +5,7 @@ import type { Limit } from '../lib/errors.ts';
 import { type Bucket, type ConcurrencyLimit, Limiter, type RateLimitStore } from './limiter.ts';
 import { TokenBucket } from './token-bucket.ts';
 
-export type Limits = ReturnType<typeof createLimits>;
+export type Limiters = ReturnType<typeof createLimiters>;
 
 /** What the limits of the next settings take over, by their names. */
 interface LimitState {
@@ -18,7 +18,7 @@ interface LimitState {
  * the same settings keep their tokens: `former` is the state of the limits before. Uses the buckets
  * of the store as long as it answers.
  */
-export function createLimits(
+export function createLimiters(
   { server, clients, providers, rateLimit }: Omit<Config, 'secrets'>,
   store?: RateLimitStore,
   former?: LimitState,

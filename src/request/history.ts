@@ -17,7 +17,7 @@ const MODEL = /^[ -[\]-~]{1,64}$/;
 const FINISH_REASON = /^(?!null$)[\w.-]{1,32}(?![\w.-])/;
 
 /** One request. Times are on the clock of `performance.now()`. */
-export class AccessRecord {
+export class RequestHistory {
   /** The name of the client whose key was sent; keys of `[server.auth]` have none. */
   client: string | undefined;
   /** The provider of `attempt`; before that the first candidate. */

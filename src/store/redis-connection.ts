@@ -73,7 +73,7 @@ interface Command {
   readonly resolve: (reply: string | undefined) => void;
 }
 
-export interface ConnectionOptions {
+export interface RedisConnectionOptions {
   /** The script has run. */
   readonly onReady: () => void;
   /**
@@ -85,9 +85,9 @@ export interface ConnectionOptions {
   readonly answerMs?: number;
 }
 
-export class Connection {
+export class RedisConnection {
   readonly #settings: StoreSettings;
-  readonly #options: Required<ConnectionOptions>;
+  readonly #options: Required<RedisConnectionOptions>;
   readonly #socket: Socket;
   readonly #connectTimer: NodeJS.Timeout;
   /** The beginning of a reply. */
@@ -97,7 +97,7 @@ export class Connection {
   #isEnded = false;
 
   /** Connects. */
-  constructor(settings: StoreSettings, options: ConnectionOptions) {
+  constructor(settings: StoreSettings, options: RedisConnectionOptions) {
     const { host, port, isTls } = settings;
     this.#settings = settings;
     this.#options = { answerMs: ANSWER_MS, ...options };

@@ -1,14 +1,14 @@
 /** The rate limits of several gateways in one Redis or Valkey. */
 
 import type { RateLimitStore } from '../policy/limiter.ts';
-import type { Connection, ConnectionOptions } from './redis-connection.ts';
+import type { RedisConnection, RedisConnectionOptions } from './redis-connection.ts';
 
 const MIN_PAUSE_MS = 100;
 const MAX_PAUSE_MS = 5000;
 /** The start of the gateway waits no longer for its first connection, which may still succeed. */
 const START_WAIT_MS = 2000;
 
-export type StoreConnection = Pick<Connection, 'run'>;
+export type StoreConnection = Pick<RedisConnection, 'run'>;
 
 /**
  * Creates the store, which connects by `open`; nothing connects yet. `onState` takes why a
@@ -16,7 +16,7 @@ export type StoreConnection = Pick<Connection, 'run'>;
  */
 export function createRedisStore(
   onState: (cause: string | undefined) => void,
-  open: (events: ConnectionOptions) => StoreConnection,
+  open: (events: RedisConnectionOptions) => StoreConnection,
 ) {
   /** `fallbacks`: how often `take` has returned undefined since the start. */
   const state = { isAway: false, fallbacks: 0 };

@@ -624,7 +624,7 @@ test('a client that does not read its feed misses states, and nothing is queued 
     `[aliases]\n"${number}${'x'.repeat(1_000_000)}" = "p/m"\n${ADMIN}`;
   const gateway = await startGateway(t, {
     toml: toml(0),
-    clientLimits: { sendTimeoutMs: 3_600_000 },
+    clientTimeLimits: { sendTimeoutMs: 3_600_000 },
   });
   const { socket, text } = openRaw(t, gateway.adminPort);
   // Each has the settings whole, a megabyte.

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
 
-import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
+import { CLIENT_TIME_LIMITS } from '../../src/downstream/call.ts';
 import { idle, stopClock, useManualTimers } from '../support/clock.ts';
 import { chatBody, rawChat, STREAM } from '../support/gateway.ts';
 import { isRefused, openRaw, parseReplies } from '../support/raw.ts';
@@ -11,7 +11,7 @@ import { scenario } from '../support/scenario.ts';
 import { createGate, errorAfter, eventually, linesOf } from '../support/streams.ts';
 import { beginStream, CHUNK, flood, type Script, sendEvents } from '../support/upstream.ts';
 
-const { failedStreamMs } = CLIENT_LIMITS;
+const { failedStreamMs } = CLIENT_TIME_LIMITS;
 const REQUEST = rawChat(STREAM);
 const HEALTH = 'GET /health HTTP/1.1\r\nhost: a\r\n\r\n';
 
@@ -29,7 +29,7 @@ async function startFailed(t: TestContext, script = endEarly, request = REQUEST)
   const { gateway } = await scenario(t, {
     providers: { p: script },
     server: 'max_concurrent_requests = 1',
-    clientLimits: { failedStreamMs },
+    clientTimeLimits: { failedStreamMs },
   });
   const client = openRaw(t, gateway.port, { allowHalfOpen: true });
   let hasEnded = false;
@@ -106,7 +106,7 @@ test('the wait behind the error event begins when its client has taken it', asyn
         Object.assign(response, { end: () => response.destroy() });
       },
     },
-    clientLimits: { failedStreamMs },
+    clientTimeLimits: { failedStreamMs },
   });
   const client = openRaw(t, gateway.port);
   client.socket.write(REQUEST);
@@ -146,7 +146,7 @@ for (const [what, bytes] of Object.entries(BEHIND)) {
       };
       const { p, gateway } = await scenario(t, {
         providers: { p: script },
-        clientLimits: { failedStreamMs: 300 },
+        clientTimeLimits: { failedStreamMs: 300 },
       });
       const client = openRaw(t, gateway.port, { allowHalfOpen: true });
       client.socket.write(REQUEST);
@@ -181,7 +181,7 @@ test('a failed stream in HTTP/1.0 ends with its connection at once', async (t) =
 async function startWaiting(t: TestContext) {
   const { gateway } = await scenario(t, {
     providers: { p: endEarly },
-    clientLimits: { failedStreamMs: 60_000_000 },
+    clientTimeLimits: { failedStreamMs: 60_000_000 },
   });
   const client = openRaw(t, gateway.port, { allowHalfOpen: true });
   const ended = new Promise((resolve) => client.socket.once('end', resolve));

@@ -97,7 +97,7 @@ test('no provider is asked for a chat whose client has closed its sending side b
 });
 
 test('an upload that is refused before its end is answered although its client closes its sending side', async (t) => {
-  const { gateway } = await scenario(t, { clientLimits: { lingerCheckMs: 10_000 } });
+  const { gateway } = await scenario(t, { clientTimeLimits: { lingerCheckMs: 10_000 } });
   for (let time = 0; time < TIMES; time += 1) {
     const { socket, closed, text } = openRaw(t, gateway.port, { allowHalfOpen: true });
     socket.end(`${POST}content-length: 5\r\n\r\nhe`);

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
 
-import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
+import { CLIENT_TIME_LIMITS } from '../../src/downstream/call.ts';
 import { idle, useManualTimers } from '../support/clock.ts';
 import { chatBody, rawChat } from '../support/gateway.ts';
 import { startHttpServer } from '../support/http-server.ts';
@@ -12,7 +12,7 @@ import { createGate, eventually } from '../support/streams.ts';
 const UPLOAD_BYTES = 100;
 const HEAD = `POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: ${UPLOAD_BYTES}\r\n\r\n`;
 const HEALTH = 'GET /health HTTP/1.1\r\nhost: a\r\n\r\n';
-const CHECK_MS = CLIENT_LIMITS.lingerCheckMs;
+const CHECK_MS = CLIENT_TIME_LIMITS.lingerCheckMs;
 
 /** A gateway on which time passes when the test says so, and an upload that it has refused after the head. */
 async function start(

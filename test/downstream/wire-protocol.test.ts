@@ -106,7 +106,7 @@ for (const [status, rows] of Object.entries(REFUSED)) {
 }
 
 test('a refusal is read by a client that still sends, whose connection is closed and not reset', async (t) => {
-  const { gateway } = await scenario(t, { clientLimits: { lingerCheckMs: 3000 } });
+  const { gateway } = await scenario(t, { clientTimeLimits: { lingerCheckMs: 3000 } });
   for (const bytes of [
     `GET /health HTTP/1.1\r\nHost: x\r\na: ${'b'.repeat(3_000_000)}`,
     `${chat('Transfer-Encoding: chunked')}x${'y'.repeat(3_000_000)}`,
@@ -123,7 +123,7 @@ test('a refusal is read by a client that still sends, whose connection is closed
 });
 
 test('a refused connection on which the client goes on sending is closed after the time for lingering, with one answer and one log line', async (t) => {
-  const { gateway } = await scenario(t, { clientLimits: { lingerCheckMs: 10 } });
+  const { gateway } = await scenario(t, { clientTimeLimits: { lingerCheckMs: 10 } });
   const { closed, socket, text } = openRaw(t, gateway.port, { allowHalfOpen: true });
   const sending = setInterval(() => socket.write('x\r\n\r\n'), 10);
   await closed;

@@ -40,8 +40,8 @@ function firstAnswer(text: string): ReturnType<typeof parseRaw> {
   return parseRaw(readReply(text));
 }
 
-async function start(t: TestContext, server = '', clientLimits: object = LIMITS) {
-  const { p: upstream, gateway } = await scenario(t, { server, clientLimits });
+async function start(t: TestContext, server = '', clientTimeLimits: object = LIMITS) {
+  const { p: upstream, gateway } = await scenario(t, { server, clientTimeLimits });
   return { gateway, upstream };
 }
 
@@ -132,7 +132,7 @@ describe('a client that takes its time', { concurrency: 4 }, () => {
       if (body.includes('first')) await opened;
       sendJson(response, completion());
     };
-    const { gateway } = await scenario(t, { providers: { p }, clientLimits: LIMITS });
+    const { gateway } = await scenario(t, { providers: { p }, clientTimeLimits: LIMITS });
     const { socket, text } = openRaw(t, gateway.port);
     const first = JSON.stringify(chatBody({ padding: 'first' }));
     const large = JSON.stringify(chatBody({ padding: 'x'.repeat(1_000_000) }));

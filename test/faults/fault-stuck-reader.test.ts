@@ -46,7 +46,7 @@ function openReader(t: TestContext, port: number, requests: string): Socket {
 }
 
 const start = (t: TestContext, script: Script, sendTimeoutMs = 60_000) =>
-  scenario(t, { providers: { p: script }, clientLimits: { sendTimeoutMs } });
+  scenario(t, { providers: { p: script }, clientTimeLimits: { sendTimeoutMs } });
 
 test('6 streams of 100 MiB each to clients that do not read hold the provider back, take less than 1 MiB each and leave nothing running', async (t) => {
   const { p: upstream, gateway } = await start(t, flood(PART, 100 * MIB).script);
@@ -72,7 +72,7 @@ test('6 streams of 100 MiB each to clients that do not read hold the provider ba
 });
 
 /** What comes of these requests on one connection, the first of which is answered by a stream that takes its time. */
-async function pipeline(t: TestContext, clientLimits: object, second: string): Promise<string> {
+async function pipeline(t: TestContext, clientTimeLimits: object, second: string): Promise<string> {
   const { opened, open: finish } = createGate();
   const p: Script = async ({ body }, response) => {
     if (!body.includes('"stream":true')) return sendJson(response, completion('y'.repeat(MIB)));
@@ -80,7 +80,7 @@ async function pipeline(t: TestContext, clientLimits: object, second: string): P
     await opened;
     return response.end(LAST + DONE);
   };
-  const { gateway } = await scenario(t, { providers: { p }, clientLimits });
+  const { gateway } = await scenario(t, { providers: { p }, clientTimeLimits });
   const { socket, text, closed } = openRaw(t, gateway.port);
   socket.write(rawChat(chatBody({ stream: true })) + second);
   // Several times the limit.

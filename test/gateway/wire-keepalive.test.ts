@@ -201,7 +201,7 @@ test('the first token is counted when it comes, although the stream began before
 async function startSlow(t: TestContext, script: Script, sendTimeoutMs = 60_000) {
   const started = await scenario(t, {
     providers: { p: script },
-    clientLimits: { sendTimeoutMs },
+    clientTimeLimits: { sendTimeoutMs },
     adjust: (config) => ({ ...config, server: { ...config.server, streamKeepaliveMs: 5 } }),
   });
   const client = openRaw(t, started.gateway.port);

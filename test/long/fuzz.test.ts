@@ -13,7 +13,7 @@ import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promi
 
 import { ConfigError, loadConfig, type Config } from '../../src/config/config.ts';
 import { encodeEvent } from '../../src/lib/sse.ts';
-import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
+import { CLIENT_TIME_LIMITS } from '../../src/downstream/call.ts';
 import { GatewayError } from '../../src/lib/errors.ts';
 import { TransportError, upstreamFailure } from '../../src/upstream/network-error.ts';
 import { Service } from '../../src/app.ts';
@@ -236,7 +236,7 @@ function startable(toml: string): 'accepted' | 'refused' {
   const service = new Service(config, {
     writeLog: () => {},
     isTerminal: false,
-    clientLimits: CLIENT_LIMITS,
+    clientTimeLimits: CLIENT_TIME_LIMITS,
   });
   assert.equal(service.config, config);
   return 'accepted';
@@ -423,7 +423,7 @@ test(
     const gateway = await startGateway(t, {
       toml: providerToml(upstream, 'p', 'models = ["m"]'),
       // What never ends is answered soon.
-      clientLimits: { headersMs: 120, requestMs: 120, lingerCheckMs: 200 },
+      clientTimeLimits: { headersMs: 120, requestMs: 120, lingerCheckMs: 200 },
     });
     const tally = new Tally();
     const checkReplies = async (pieces: readonly Buffer[], isHead = false) => {

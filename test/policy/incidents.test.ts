@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { AccessRecord, Attempt } from '../../src/request/history.ts';
+import { RequestHistory, Attempt } from '../../src/request/history.ts';
 import { GatewayError, type ErrorDetails, type Outcome } from '../../src/lib/errors.ts';
 import type { LogFacts } from '../../src/lib/log.ts';
 import { Incidents } from '../../src/policy/incidents.ts';
@@ -82,16 +82,16 @@ function start(first = 1_000_000) {
     ) => {
       const { count = 1, client = 'agents', provider = 'p', by = provider, begun = false } = more;
       for (let at = 0; at < count; at += 1) {
-        const record = new AccessRecord();
-        record.client = client;
-        record.model = model;
+        const history = new RequestHistory();
+        history.client = client;
+        history.model = model;
         const ask = (id: string, failure?: GatewayError) => {
           const attempt = new Attempt({ id, digest: `of ${id}`, chatUrl: '' }, model);
           attempt.endedAtMs = now;
           if (begun || !failure) attempt.hasAnswer = true;
           if (begun) incidents.watches.addGood(attempt);
-          record.addAttempt(attempt);
-          record.attempt = attempt;
+          history.addAttempt(attempt);
+          history.attempt = attempt;
           if (failure) incidents.recordFailure(attempt, failure);
           else incidents.watches.addGood(attempt);
         };
@@ -100,8 +100,8 @@ function start(first = 1_000_000) {
         ask(provider, failure);
         if (by !== provider) ask(by);
         const outcome: Outcome = by === provider ? (failure?.outcome ?? 'ok') : 'ok';
-        if (outcome !== 'ok') record.failure = failure;
-        incidents.recordRequest(record, outcome);
+        if (outcome !== 'ok') history.failure = failure;
+        incidents.recordRequest(history, outcome);
       }
     },
   };
@@ -707,11 +707,11 @@ test('requests that the gateway had no memory or descriptor for are told by name
     ['descriptors', { provider: 'p', problem: 'descriptors' }],
   ] as const) {
     const { facts, incidents } = start();
-    const record = new AccessRecord();
-    Object.assign(record, { client: 'agents', model: 'fast' });
-    record.failure = new GatewayError(kind === 'memory' ? 'rateLimit' : 'internal', 'x', details);
-    incidents.recordFailure(new Attempt({ ...P, chatUrl: '' }, 'm'), record.failure);
-    for (let at = 0; at < 2; at += 1) incidents.recordRequest(record, record.failure.outcome);
+    const history = new RequestHistory();
+    Object.assign(history, { client: 'agents', model: 'fast' });
+    history.failure = new GatewayError(kind === 'memory' ? 'rateLimit' : 'internal', 'x', details);
+    incidents.recordFailure(new Attempt({ ...P, chatUrl: '' }, 'm'), history.failure);
+    for (let at = 0; at < 2; at += 1) incidents.recordRequest(history, history.failure.outcome);
     const [{ kind: found, hit, provider } = facts()[0]!] = facts();
     assert.deepEqual([found, provider], [kind, undefined]);
     const { name, failed, good, clients } = hit[0]!;
@@ -724,10 +724,10 @@ test('requests that the gateway had no memory or descriptor for are told by name
 
 test('requests that had no memory for their body are told by their client', () => {
   const { facts, incidents } = start();
-  const record = new AccessRecord();
-  record.client = 'agents';
-  record.failure = new GatewayError('rateLimit', 'x', { limit: 'memory' });
-  incidents.recordRequest(record, record.failure.outcome);
+  const history = new RequestHistory();
+  history.client = 'agents';
+  history.failure = new GatewayError('rateLimit', 'x', { limit: 'memory' });
+  incidents.recordRequest(history, history.failure.outcome);
   const { name, failed, clients } = facts()[0]!.hit[0]!;
   assert.deepEqual([name, failed, clients], ['(body not read)', 1, 'agents']);
 });

@@ -4,7 +4,7 @@ import { type Agent, request as httpRequest, type IncomingHttpHeaders } from 'no
 import type { TestContext } from 'node:test';
 
 import { loadConfig, type Config } from '../../src/config/config.ts';
-import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
+import { CLIENT_TIME_LIMITS } from '../../src/downstream/call.ts';
 import { OUTSIDE, Service } from '../../src/app.ts';
 import { createTransport, type Transport } from '../../src/upstream/transport.ts';
 import { readAnswer } from './answer.ts';
@@ -77,7 +77,7 @@ export interface GatewayOptions {
   /** Changes the settings in ways that no file can, to make the gateway itself fail. */
   readonly adjust?: (config: Config) => Config;
   /** Shorter limits for clients than the real ones, which nobody would wait for. */
-  readonly clientLimits?: Partial<typeof CLIENT_LIMITS>;
+  readonly clientTimeLimits?: Partial<typeof CLIENT_TIME_LIMITS>;
   /** Replaces the function that sends a request to a provider. */
   readonly replaceSend?: (send: Transport['send']) => Transport['send'];
 }
@@ -85,7 +85,13 @@ export interface GatewayOptions {
 /** Starts a gateway with these settings. */
 export async function startGateway(
   t: TestContext,
-  { toml = '', env = {}, adjust, clientLimits = {}, replaceSend = (real) => real }: GatewayOptions,
+  {
+    toml = '',
+    env = {},
+    adjust,
+    clientTimeLimits = {},
+    replaceSend = (real) => real,
+  }: GatewayOptions,
 ): Promise<TestGateway> {
   const log: string[] = [];
   const load = (text: string) => {
@@ -94,7 +100,7 @@ export async function startGateway(
     return adjust ? adjust(config) : config;
   };
   const config = load(toml);
-  const limits = { ...CLIENT_LIMITS, failedStreamMs: FAILED_STREAM_MS, ...clientLimits };
+  const limits = { ...CLIENT_TIME_LIMITS, failedStreamMs: FAILED_STREAM_MS, ...clientTimeLimits };
   let watched: ReturnType<typeof watchGateway> | undefined;
   const runtime = {
     writeLog(lines: string) {
@@ -103,7 +109,7 @@ export async function startGateway(
       watched?.log.push(...each);
     },
     isTerminal: false,
-    clientLimits: limits,
+    clientTimeLimits: limits,
   };
   const service = new Service(config, runtime, {
     ...OUTSIDE,

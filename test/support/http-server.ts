@@ -2,7 +2,7 @@
 
 import type { TestContext } from 'node:test';
 
-import { CLIENT_LIMITS, type Call } from '../../src/downstream/call.ts';
+import { CLIENT_TIME_LIMITS, type Call } from '../../src/downstream/call.ts';
 import { createHttpServer } from '../../src/downstream/http-server.ts';
 import { newBudget } from './shared.ts';
 
@@ -14,7 +14,7 @@ export async function startHttpServer(
 ): Promise<number> {
   const server = createHttpServer({
     handler: { handle, answerBroken: () => ({ status: 400, headers: {}, body: '' }) },
-    limits: CLIENT_LIMITS,
+    timeLimits: CLIENT_TIME_LIMITS,
     budget: newBudget(),
   });
   const { port } = await server.listen(0, host);

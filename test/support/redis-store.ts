@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { StoreSettings } from '../../src/config/config.ts';
 import type { LogFacts } from '../../src/lib/log.ts';
 import type { RateLimitStore, StoredBucket } from '../../src/policy/limiter.ts';
-import { Connection } from '../../src/store/redis-connection.ts';
+import { RedisConnection } from '../../src/store/redis-connection.ts';
 import { createRedisStore } from '../../src/store/redis-store.ts';
 
 /** For replies that come when the machine gets to it. */
@@ -36,7 +36,7 @@ export function createStore(
 ) {
   let isAway = true;
   let isEnded = false;
-  let connection: Connection | undefined;
+  let connection: RedisConnection | undefined;
   // What it tells at a change: an outage has many failures.
   let isKnownAway = false;
   const onState = (cause: string | undefined) => {
@@ -47,7 +47,7 @@ export function createStore(
   };
   const store = createRedisStore(onState, ({ onReady, onEnd }) => {
     if (isEnded) return connection!;
-    connection = new Connection(storeSettings(settings), {
+    connection = new RedisConnection(storeSettings(settings), {
       answerMs,
       onReady() {
         isAway = false;

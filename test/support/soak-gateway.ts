@@ -5,7 +5,7 @@ import type { Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { loadConfig } from '../../src/config/config.ts';
-import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
+import { CLIENT_TIME_LIMITS } from '../../src/downstream/call.ts';
 import { Service } from '../../src/app.ts';
 import { tcpSocketsOf } from './process.ts';
 import { TRANSPORT_ENV } from './transport.ts';
@@ -36,7 +36,7 @@ const service = new Service(config, {
     if (errors.length > 0) process.stderr.write(errors.join('\n'));
   },
   isTerminal: false,
-  clientLimits: CLIENT_LIMITS,
+  clientTimeLimits: CLIENT_TIME_LIMITS,
 });
 
 const { server } = service;

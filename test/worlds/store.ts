@@ -1,7 +1,7 @@
 /** The store of rate limits of a world, in the place of `src/store/redis-connection.ts`: one that goes and comes, and is sometimes late. */
 
 import type { StoredBucket, Taken } from '../../src/policy/limiter.ts';
-import type { ConnectionOptions } from '../../src/store/redis-connection.ts';
+import type { RedisConnectionOptions } from '../../src/store/redis-connection.ts';
 import type { Random } from '../support/random.ts';
 import type { Clock } from './clock.ts';
 import type { History, StoreAsk } from './history.ts';
@@ -31,7 +31,7 @@ export class Store {
     this.#events = history.events;
   }
 
-  connect(events: ConnectionOptions): StoreConnection {
+  connect(events: RedisConnectionOptions): StoreConnection {
     const connection = new StoreConnection(this, this.#clock, events);
     this.#open.add(connection);
     this.#clock.after(CONNECT_MS, () => (this.isUp ? connection.begin() : connection.end(false)));
@@ -92,11 +92,11 @@ export class Store {
 class StoreConnection {
   readonly #store: Store;
   readonly #clock: Clock;
-  readonly #events: ConnectionOptions;
+  readonly #events: RedisConnectionOptions;
   readonly #pending = new Set<(taken: undefined) => void>();
   #isEnded = false;
 
-  constructor(store: Store, clock: Clock, events: ConnectionOptions) {
+  constructor(store: Store, clock: Clock, events: RedisConnectionOptions) {
     this.#store = store;
     this.#clock = clock;
     this.#events = events;

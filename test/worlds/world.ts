@@ -4,7 +4,7 @@ import type { Server } from 'node:http';
 
 import { Service } from '../../src/app.ts';
 import { loadConfig } from '../../src/config/config.ts';
-import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
+import { CLIENT_TIME_LIMITS } from '../../src/downstream/call.ts';
 import { GatewayError } from '../../src/lib/errors.ts';
 import { heldBy } from '../support/held.ts';
 import { createRandom } from '../support/random.ts';
@@ -58,7 +58,7 @@ function run(plan: Plan): History {
       events.push({ atMs: clock.nowMs, kind: 'line', line, exchange });
     };
     let left: () => string[] = () => [];
-    const runtime = { writeLog, isTerminal: false, clientLimits: CLIENT_LIMITS };
+    const runtime = { writeLog, isTerminal: false, clientTimeLimits: CLIENT_TIME_LIMITS };
     const transport = createProviders(clock, plan, history);
     const store = new Store(clock, random, history);
     const service = new Service(load(plan.settings), runtime, {
@@ -157,7 +157,8 @@ function timersOf(clock: Clock, atRest: ReadonlySet<string>, { exchanges }: Hist
   const isWaiting = ({ answer, leftAtMs, lines }: Exchange) =>
     lines.length > 0 && (answer?.end ?? 'open') === 'open' && leftAtMs === undefined;
   let cut = exchanges.filter(isWaiting).length;
-  const isOfCut = (text: string) => text === `in ${CLIENT_LIMITS.failedStreamMs} ms` && cut-- > 0;
+  const isOfCut = (text: string) =>
+    text === `in ${CLIENT_TIME_LIMITS.failedStreamMs} ms` && cut-- > 0;
   const isExpected = (text: string) => atRest.has(text) || /^every 1000 |^in \d{5,} /.test(text);
   const left = clock.running().filter((text) => !isExpected(text) && !isOfCut(text));
   return left.map((text) => `a timer while nobody asks: ${text}`);
