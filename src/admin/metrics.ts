@@ -4,8 +4,8 @@
 
 import type { Config } from '../config/config.ts';
 import type { TryFacts } from '../request/history.ts';
-import type { Outcome } from '../lib/errors.ts';
-import type { FinishedRequest, RequestFacts } from '../request/facts.ts';
+import { CHECKS, type Outcome } from '../lib/errors.ts';
+import type { FinishedRequest } from '../request/facts.ts';
 import {
   combine,
   NO_LABELS,
@@ -37,14 +37,8 @@ const TOKENS = [
 /** The limits of one provider. */
 const PROVIDER_LIMITS = ['provider', 'provider_concurrency', 'upstream'];
 const OTHER_LIMITS = ['global', 'client', 'server_concurrency', 'client_concurrency', 'memory'];
-/** The texts of `reason` that say which check refused, besides the limits. */
-const CHECKS: Readonly<Record<string, string>> = {
-  'no token': 'no_token',
-  'unknown token': 'unknown_token',
-  'model not allowed for this client': 'model_not_allowed',
-};
 const INVALID = 'invalid_request';
-const REFUSALS = [...Object.values(CHECKS), INVALID, ...OTHER_LIMITS];
+const REFUSALS = [...Object.keys(CHECKS), INVALID, ...OTHER_LIMITS];
 const FALLBACK_REASONS = ['rate_limited', 'upstream_error', 'timeout', 'circuit_open', 'limit'];
 /** The results of tries that have no status to be expected, and the statuses of the others. */
 const NO_STATUS = ['upstream_error', 'timeout', 'client_closed', 'circuit_open', 'limit'];
@@ -54,10 +48,10 @@ const ERROR_STATUSES = [200, 401, 403, 404, 500, 502, 503, 504, 529];
  * Returns the check that refused a request, or whose limit did; undefined if a provider was asked
  * and had another reason.
  */
-function refusalOf({ outcome, reason = '', status }: RequestFacts): string | undefined {
+function refusalOf({ facts: { outcome, status }, refusal }: FinishedRequest): string | undefined {
   // A stream that has begun with 200 can end with the provider's rate limit too.
-  if (outcome === 'rate_limited') return status === 429 ? reason || OTHER : undefined;
-  return outcome === 'refused' ? (CHECKS[reason] ?? INVALID) : undefined;
+  if (outcome === 'rate_limited') return status === 429 ? (refusal ?? OTHER) : undefined;
+  return outcome === 'refused' ? (refusal ?? INVALID) : undefined;
 }
 
 /**
@@ -68,8 +62,8 @@ export function isFailed(outcome: TryFacts['outcome']): boolean {
 }
 
 /** Returns true for a request that a limit of its own client refused: no provider was asked. */
-export function isOverOwnLimit({ limit, outcome, reason = '' }: RequestFacts): boolean {
-  return outcome === 'rate_limited' && limit !== undefined && reason.startsWith('client');
+export function isOverOwnLimit({ facts: { outcome }, refusal }: FinishedRequest): boolean {
+  return outcome === 'rate_limited' && refusal?.startsWith('client') === true;
 }
 
 /** Returns false for a provider that got no request, because of its open circuit or its limit. */
@@ -127,7 +121,7 @@ export class RequestMetrics {
     const { client, outcome, provider, tries = [] } = facts;
     const clientLabels = NO_LABELS.with('client', client);
     this.requests.add(clientLabels.with('outcome', outcome));
-    const refusal = refusalOf(facts);
+    const refusal = refusalOf(request);
     if (refusal !== undefined) {
       const labels = NO_LABELS.with('reason', refusal).with('client', client);
       const isProviders = PROVIDER_LIMITS.includes(refusal);

@@ -31,8 +31,8 @@ export class RecentRequests {
     this.#requests.push({ number: this.#total, request });
     if (this.#requests.length <= MAX_REQUESTS) return;
     const oldest = this.#requests.shift()!;
-    const { facts } = oldest.request;
-    if (isFailed(facts.outcome) && !isOverOwnLimit(facts)) this.#failures.push(oldest);
+    const { outcome } = oldest.request.facts;
+    if (isFailed(outcome) && !isOverOwnLimit(oldest.request)) this.#failures.push(oldest);
     if (this.#failures.length > MAX_REQUESTS) this.#failures.shift();
   }
 

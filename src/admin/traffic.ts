@@ -89,7 +89,7 @@ export class Traffic {
     const name = isRoom ? named : OTHER;
     const firstTokenMs = firstTokenMsOf(request);
     const client = rowOf(this.#clients, name);
-    const isLimited = isOverOwnLimit(request.facts);
+    const isLimited = isOverOwnLimit(request);
     if (isLimited) this.#addRefusal(name, client.minute(step), request.facts.limit!);
     const count = isLimited ? 'limited' : countOf(outcome);
     for (const row of [this.#all, client, model && rowOf(this.#models, model.name)]) {

@@ -4,7 +4,7 @@ import type { Call } from '../downstream/call.ts';
 import { toAddress } from '../downstream/request-head.ts';
 import { createRemoteAddress } from '../downstream/trusted-proxies.ts';
 import { describeCause, MAX_LOGGED_CHARACTERS } from '../request/cause.ts';
-import { ClientGone, type GatewayError, type Outcome } from '../lib/errors.ts';
+import { CHECKS, ClientGone, type GatewayError, type Outcome } from '../lib/errors.ts';
 import type { LogLevel } from '../lib/log.ts';
 import type { RequestFacts } from '../request/facts.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
@@ -63,6 +63,7 @@ export function createAccessLog({
         firstByteMs: answer && firstByteAtMs - receivedAtMs,
         gatewayMs: history.timeSpent(firstByteAtMs)?.gatewayMs,
         responseModel: answer?.responseModel,
+        refusal: history.failure?.details.limit ?? history.failure?.details.check,
       });
     },
     /** Logs a request that could not be parsed. */
@@ -136,9 +137,10 @@ function phaseOf({ path, history, reply }: Call): string {
   return isUploading ? 'client left during its upload' : 'client left before the answer';
 }
 
-/** The message to the client, without a provider's own text; for a 429, the limit. */
-function reasonOf({ details, message }: GatewayError): string {
-  return escapeControlCharacters(details.limit ?? details.reason ?? message, MAX_LOGGED_CHARACTERS);
+/** The limit or the check that has refused it; else the message, without a provider's own text. */
+function reasonOf({ details: { check, limit, reason }, message }: GatewayError): string {
+  const text = limit ?? (check && CHECKS[check]) ?? reason ?? message;
+  return escapeControlCharacters(text, MAX_LOGGED_CHARACTERS);
 }
 
 /** The text of the network or the provider, or the stack of a bug. */

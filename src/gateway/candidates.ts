@@ -44,8 +44,7 @@ export function candidatesFor(
 ): Candidate[] {
   const alias = services.config.aliases.get(name);
   if (!mayName(client, name) && (alias || !mayName(client, fullNameOf(name, services)))) {
-    const reason = 'model not allowed for this client';
-    throw new GatewayError('notFound', 'Resource not found', { reason });
+    throw new GatewayError('notFound', 'Resource not found', { check: 'model_not_allowed' });
   }
   const candidates = alias ? targetsOf(alias.targets, services) : [toCandidate(name, services)];
   const isInOrder = !alias || alias.balance === 'order';

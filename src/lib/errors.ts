@@ -25,6 +25,18 @@ export type Limit =
   | 'memory'
   | 'upstream';
 
+/** What the error does not tell the client, by the names of the metrics: the texts of the log. */
+export const CHECKS = {
+  no_token: 'no token',
+  unknown_token: 'unknown token',
+  model_not_allowed: 'model not allowed for this client',
+} as const;
+
+/** The check that has refused a request. */
+type Check = keyof typeof CHECKS;
+/** The limit or the check that has refused a request. */
+export type Refusal = Limit | Check;
+
 /**
  * How far a failure reaches. `client`: this request alone, which is wrong. `model`: the model that
  * was asked, because its provider was reached. `provider`: all of its models, because no connection
@@ -116,9 +128,9 @@ export interface ErrorDetails {
   readonly limitState?: string;
   /** A provider's own text, or what the network reported. For the log only. */
   readonly cause?: unknown;
-  /**
-   * For the log, instead of a message that quotes the provider, or must not say which check failed.
-   */
+  /** For the log and the metrics: the message must not say which check it was. */
+  readonly check?: Check;
+  /** For the log, instead of a message that quotes the provider. */
   readonly reason?: string;
 }
 

@@ -34,8 +34,8 @@ export function createAuthenticator(
     // Constant-time: digests have the same length, and all are compared even if one has matched.
     const [key] = known.filter((one) => digest && timingSafeEqual(one.digest, digest));
     if (key) return key.client;
-    const reason = token === undefined ? 'no token' : 'unknown token';
-    throw new GatewayError('authentication', 'Invalid authentication', { reason });
+    const check = token === undefined ? 'no_token' : 'unknown_token';
+    throw new GatewayError('authentication', 'Invalid authentication', { check });
   };
 }
 

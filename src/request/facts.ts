@@ -7,7 +7,7 @@
 
 import type { TryFacts } from './history.ts';
 import type { TokenUsage } from '../openai/usage.ts';
-import type { Outcome } from '../lib/errors.ts';
+import type { Outcome, Refusal } from '../lib/errors.ts';
 
 /**
  * The fields of an access line, by their names in the log. Text from outside is bounded, and
@@ -59,6 +59,8 @@ export interface FinishedRequest {
   readonly gatewayMs?: number | undefined;
   /** The model that the answer names, untrusted. */
   readonly responseModel?: string | undefined;
+  /** The limit or the check that has refused the request, or that a provider has told of. */
+  readonly refusal?: Refusal | undefined;
 }
 
 export type RequestObserver = (request: FinishedRequest) => void;

@@ -26,6 +26,7 @@ import {
 import { createMemoryProbe } from '../support/memory.ts';
 import { buildOnce, emptyFolder, ROOT, startServing } from '../support/process.ts';
 import { openRaw } from '../support/raw.ts';
+import { scenario } from '../support/scenario.ts';
 import { eventually } from '../support/streams.ts';
 import { LEFT_TO_SWEEPS } from '../support/sweep.ts';
 import {
@@ -158,14 +159,14 @@ test('tries, fallbacks and refusals are counted', () => {
     }),
   );
   const refused = { outcome: 'rate_limited', status: 429 } as const;
-  metrics.add(finished({ ...refused, reason: 'global', provider: undefined }));
-  metrics.add(finished({ ...refused, client: 'team', provider: 'b', reason: 'upstream' }));
-  for (const reason of ['no token', 'unknown token', 'Unknown provider: x']) {
-    metrics.add(finished({ outcome: 'refused', status: 401, reason, provider: undefined }));
+  metrics.add(finished({ ...refused, provider: undefined }, { refusal: 'global' }));
+  metrics.add(finished({ ...refused, client: 'team', provider: 'b' }, { refusal: 'upstream' }));
+  for (const refusal of ['no_token', 'unknown_token', undefined] as const) {
+    metrics.add(finished({ outcome: 'refused', status: 401, provider: undefined }, { refusal }));
   }
   metrics.add(finished(refused));
   // A stream that had begun.
-  metrics.add(finished({ ...refused, status: 200, reason: 'upstream' }));
+  metrics.add(finished({ ...refused, status: 200 }, { refusal: 'upstream' }));
   const { sum } = metrics.read();
   assert.equal(sum('gateway_requests_total', { client: 'team', outcome: 'ok' }), 1);
   assert.equal(sum('gateway_tries_total'), 4);
@@ -199,6 +200,22 @@ fallback = ["q"]\n[clients.team]\nkey = "team-canary-1"\n${ADMIN}`;
   ]) {
     assert.ok(text.includes(`\n${series} 0\n`), series);
   }
+});
+
+test('a refusal by a check that the answer does not tell is named by metric and log', async (t) => {
+  const more = '[clients.team]\nkey = "team-canary-1"\nmodels = ["p/other"]\n';
+  const { gateway } = await scenario(t, { more: `${more}${ADMIN}` });
+  for (const authorization of [undefined, 'Bearer wrong', 'Bearer team-canary-1']) {
+    await gateway.chat(chatBody(), { headers: { authorization } });
+  }
+  const { sum } = parseMetrics((await gateway.admin('/metrics')).text);
+  for (const reason of ['no_token', 'unknown_token', 'model_not_allowed']) {
+    assert.equal(sum('gateway_refusals_total', { reason }), 1, reason);
+  }
+  assert.deepEqual(
+    gateway.accessLines().map(({ reason }) => reason),
+    ['no token', 'unknown token', 'model not allowed for this client'],
+  );
 });
 
 test('a refusal names the provider only if the limit is one of that provider', async (t) => {

@@ -169,9 +169,10 @@ test('refusals by a client\u2019s own limit have begun with the first one after 
   const traffic = new Traffic(() => now);
   const facts = { request_id: 'x', method: 'POST', path: '/', duration_ms: 1, bytes: 1 };
   const since = (limit: string) => {
-    const refused = { outcome: 'rate_limited', reason: 'client_concurrency', client: 'a' } as const;
-    const request = { facts: { ...facts, ...refused, limit }, endedAtMs: now, durationMs: 1 };
-    traffic.add(request, undefined);
+    const refused = { outcome: 'rate_limited', client: 'a', limit } as const;
+    const times = { endedAtMs: now, durationMs: 1 };
+    const refusal = 'client_concurrency';
+    traffic.add({ facts: { ...facts, ...refused }, ...times, refusal }, undefined);
     const { overLimit } = traffic.report().clients['a']!;
     assert.equal(overLimit!.limit, limit);
     return overLimit!.since;
