@@ -2,9 +2,10 @@
 
 import type { IncomingMessage, ServerResponse } from 'node:http';
 
-import { Reservation } from '../lib/byte-budget.ts';
+import { type ByteBudget, Reservation } from '../lib/byte-budget.ts';
 import { Cancellation } from '../lib/cancellation.ts';
 import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
+import { HeldBody } from '../lib/held-body.ts';
 import { createUuid } from '../lib/ids.ts';
 import { RequestHistory } from '../request/history.ts';
 import { ClientReply, type ResponseHeaders } from './client-reply.ts';
@@ -58,9 +59,9 @@ export class Call {
   readonly reply: ClientReply;
   /** Cancelled when the client leaves, or by whoever gives the request up. */
   readonly cancellation = new Cancellation();
-  readonly bodyReservation: Reservation;
-  /** The memory that the answer takes until it is delivered. */
-  readonly answerReservation: Reservation;
+  readonly requestBody: HeldBody;
+  /** The memory that the answer takes until it is delivered; set by the attempt that reads it. */
+  answerMemory: { close(): void } | undefined;
   readonly connection: Connection;
   readonly request: IncomingMessage;
   readonly response: ServerResponse;
@@ -71,13 +72,12 @@ export class Call {
   #isAsking = false;
 
   constructor(received: ReceivedRequest, connection: Connection) {
-    const { request, response, awaitsContinue, body } = received;
+    const { request, response, awaitsContinue, reservation } = received;
     this.request = request;
     this.response = response;
     this.connection = connection;
     this.awaitsContinue = awaitsContinue;
-    this.bodyReservation = body ?? new Reservation(connection.listener.budget);
-    this.answerReservation = new Reservation(connection.listener.budget);
+    this.requestBody = new HeldBody(reservation ?? new Reservation(this.budget));
     this.method = request.method ?? '';
     this.path = pathOf(request.url ?? '');
     this.headers = request.headers;
@@ -87,6 +87,10 @@ export class Call {
     this.id =
       typeof ownId === 'string' && /^[\x21-\x7e]{1,128}$/.test(ownId) ? ownId : createUuid();
     this.reply = new ClientReply(response, this);
+  }
+
+  get budget(): ByteBudget {
+    return this.connection.listener.budget;
   }
 
   get isDraining(): boolean {
@@ -124,26 +128,25 @@ export class Call {
    * the cancellation's reason if the call was cancelled before, or rejects as `readRequestBody`
    * does.
    */
-  readBody(maxBodyBytes: number, reader: BodyReader): Promise<Reservation> {
-    const { bodyReservation, cancellation, request, response } = this;
+  readBody(maxBodyBytes: number, reader: BodyReader): Promise<HeldBody> {
+    const { cancellation, request, requestBody, response } = this;
     cancellation.throwIfCancelled();
     // One that can never fit is refused with 413, and not with a 429, which clients would repeat.
-    const maxBytes = Math.min(maxBodyBytes, bodyReservation.budget.limits.maxBufferedBytes);
-    bodyReservation.holdBody({
-      announcedBytes: Number(request.headers['content-length'] ?? 0),
-      maxBytes,
-      tooLarge: () => invalidRequest(`request body exceeds ${maxBytes} bytes`, { status: 413 }),
-    });
+    const maxBytes = Math.min(maxBodyBytes, this.budget.limits.maxBufferedBytes);
+    const announcedBytes = Number(request.headers['content-length'] ?? 0);
+    requestBody.begin(announcedBytes, maxBytes, () =>
+      invalidRequest(`request body exceeds ${maxBytes} bytes`, { status: 413 }),
+    );
     if (this.awaitsContinue) response.writeContinue();
     this.awaitsContinue = false;
-    return readRequestBody(request, bodyReservation, cancellation, reader);
+    return readRequestBody(request, requestBody, cancellation, reader);
   }
 
   /**
    * Gives back the memory of the request and its answer. Nothing can be reserved for it any more.
    */
   release(): void {
-    this.bodyReservation.close();
-    this.answerReservation.close();
+    this.requestBody.close();
+    this.answerMemory?.close();
   }
 }

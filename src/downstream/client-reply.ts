@@ -7,9 +7,9 @@ import type { ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import { setImmediate as immediate } from 'node:timers/promises';
 
-import { copyIfResizable } from '../lib/byte-budget.ts';
 import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
 import type { GatewayError } from '../lib/errors.ts';
+import { copyIfResizable } from '../lib/held-body.ts';
 import { encodeEvent, EVENT_STREAM_HEADERS } from '../lib/sse.ts';
 import { onNextTurn, TurnLimit } from '../lib/turns.ts';
 import type { Call } from './call.ts';

@@ -71,8 +71,8 @@ export interface ReceivedRequest {
   readonly response: ServerResponse;
   /** The client waits for `100 Continue` before it sends the body. */
   readonly awaitsContinue: boolean;
-  /** The memory of the body, of which node:http reads a part while the request waits. */
-  body: Reservation | undefined;
+  /** The bytes of the body that node:http reads while the request waits. */
+  reservation: Reservation | undefined;
   /** There is no room for that part, and the body is discarded: the answer to the request. */
   refusal: GatewayError | undefined;
 }
@@ -156,7 +156,13 @@ export class Connection {
     request.on('error', ignore);
     response.on('error', ignore);
     clearTimeout(this.#lateHead);
-    const received = { request, response, awaitsContinue, body: undefined, refusal: undefined };
+    const received = {
+      request,
+      response,
+      awaitsContinue,
+      reservation: undefined,
+      refusal: undefined,
+    };
     if (!this.call && !this.#closesAfterUpload && !this.#cutTimer) return this.#begin(received);
     this.#waiting.push(received);
     if (this.#waiting.length > MAX_RECEIVED_REQUESTS) return this.#closeFlooded();
@@ -177,9 +183,9 @@ export class Connection {
     const { request } = received;
     const bytes = unreadBytesOf(request);
     if (bytes === 0 || !this.#waiting.includes(received)) return;
-    received.body = new Reservation(this.listener.budget);
+    received.reservation = new Reservation(this.listener.budget);
     try {
-      received.body.resize(bytes);
+      received.reservation.resize(bytes);
     } catch (refusal) {
       received.refusal = GatewayError.from(refusal);
       discardBody(request);
@@ -188,7 +194,7 @@ export class Connection {
 
   /** Gives up the requests that wait. */
   dropWaiting(): void {
-    for (const { body } of this.#waiting) body?.close();
+    for (const { reservation } of this.#waiting) reservation?.close();
     this.#waiting = [];
   }
 
@@ -216,7 +222,7 @@ export class Connection {
     this.#refusal ??= refusal;
     if (latest.complete) return;
     // The parser has failed in its body.
-    if (latest !== call?.request) this.#waiting.pop()!.body?.close();
+    if (latest !== call?.request) this.#waiting.pop()!.reservation?.close();
     else if (code !== ENDED_EARLY) call.cancellation.cancel(refusal);
     // Its client has left in its upload, unless that was answered already.
     else if (!call.reply.isAnswered) socket.destroy();
@@ -292,7 +298,7 @@ export class Connection {
       upload.call = undefined;
       return;
     }
-    const bytes = call.bodyReservation.size;
+    const bytes = call.requestBody.size;
     const isNew = call !== upload.call;
     upload.checks = isNew ? 0 : upload.checks + 1;
     upload.quietChecks = isNew || bytes > upload.bytes ? 0 : upload.quietChecks + 1;
@@ -311,7 +317,7 @@ export class Connection {
     // Behind `Connection: close` node:http gives a response no socket, and so no 'close': its
     // request would never end.
     if (!next || !this.socket.writable || this.#closesAfterUpload) {
-      next?.body?.close();
+      next?.reservation?.close();
       if (this.#refusal) this.#answerBroken(this.#refusal);
       return;
     }

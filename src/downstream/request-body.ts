@@ -2,9 +2,9 @@
 
 import type { IncomingMessage } from 'node:http';
 
-import type { Reservation } from '../lib/byte-budget.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
 import { invalidRequest } from '../lib/errors.ts';
+import type { HeldBody } from '../lib/held-body.ts';
 import { onNextTurn, TurnLimit } from '../lib/turns.ts';
 
 /**
@@ -21,16 +21,16 @@ export interface BodyReader {
 }
 
 /**
- * Reads all of the body into the reservation, and returns that; `reader` takes each chunk too.
- * Rejects with what the reservation throws, with a 400 if it comes in too small chunks, and with
- * the cancellation's reason. The answer to a refused body discards what follows.
+ * Reads all of the body into `body`, and returns that; `reader` takes each chunk too. Rejects with
+ * what `body.push` throws, with a 400 if it comes in too small chunks, and with the cancellation's
+ * reason. The answer to a refused body discards what follows.
  */
 export function readRequestBody(
   request: IncomingMessage,
-  body: Reservation,
+  body: HeldBody,
   cancellation: Cancellation,
   reader: BodyReader,
-): Promise<Reservation> {
+): Promise<HeldBody> {
   const pace = new UploadPace();
   // Not `for await`: leaving that early would destroy the socket before the answer is written.
   return new Promise((resolve, reject) => {
@@ -39,7 +39,7 @@ export function readRequestBody(
       request.off('end', end);
       cancellation.offCancel(onCancel);
       if (failure === undefined) return resolve(body);
-      body.free();
+      body.close();
       reject(failure);
     };
     const onData = (chunk: Buffer) => {

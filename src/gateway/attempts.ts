@@ -101,7 +101,7 @@ export async function askProvider(
       } catch (thrown) {
         failure = endFailed(thrown, context);
       }
-      call.answerReservation.free();
+      call.answerMemory?.close();
       recordAttempt(attempt, failure, call, services);
       if (endsRequest(failure)) throw failure;
       waitMs = plan.next(attempt);
@@ -138,10 +138,10 @@ function send(
   const { attempt, isStream } = context;
   attempt.usageAdded = provider.streamUsage && chat.mayAskForUsage;
   const body = chat.bodyWith(model, attempt.usageAdded);
-  const reservation = call.bodyReservation;
+  const heldBody = call.requestBody;
   const request = provider.chatRequest({
     body,
-    reservation,
+    heldBody,
     isStream,
     headers,
     key: key?.index,

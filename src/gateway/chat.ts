@@ -61,7 +61,7 @@ export async function firstAnswer(
     history.attempt = asked;
     throw asked.failure!;
   } finally {
-    call.bodyReservation.dropBody();
+    call.requestBody.drop();
   }
 }
 

@@ -2,7 +2,7 @@
 
 import type { Config, ProviderSettings } from '../config/config.ts';
 import type { Attempt } from '../request/history.ts';
-import type { Reservation } from '../lib/byte-budget.ts';
+import type { ByteBudget } from '../lib/byte-budget.ts';
 import type { Cancellation, Deadline } from '../lib/cancellation.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import type { Transport } from './transport.ts';
@@ -67,8 +67,9 @@ export interface AttemptContext {
     readonly headers: Readonly<Record<string, unknown>>;
     /** Cancelled when the client leaves or the gateway gives the request up. */
     readonly cancellation: Cancellation;
+    readonly budget: ByteBudget;
     /** The memory that the answer takes until it is delivered. */
-    readonly answerReservation: Reservation;
+    answerMemory: { close(): void } | undefined;
     readonly reply: CommentSink;
   };
   readonly services: AttemptServices;

@@ -3,9 +3,11 @@
  */
 
 import { MAX_USAGE_BYTES } from '../openai/usage.ts';
+import { Reservation } from '../lib/byte-budget.ts';
 import { readEach } from '../lib/byte-source.ts';
 import { joinParts, lengthOf, sliceParts, sliceText } from '../lib/chunk-buffer.ts';
 import { GatewayError } from '../lib/errors.ts';
+import { HeldBody } from '../lib/held-body.ts';
 import {
   JsonScanner,
   type JsonValue,
@@ -30,7 +32,7 @@ export const EVENT_STREAM_TYPE = /^\s*text\/event-stream\s*(?:[;,]|$)/i;
 /**
  * Reads a complete answer, without a promise if all of it has come. `answerHeaders` are those of
  * its delivery. Throws `provider` if the answer is too large, `rateLimit` if it does not fit the
- * reservation's budget now, `serialization` if it is not JSON, its error if that is all it is, and
+ * budget now, `serialization` if it is not JSON, its error if that is all it is, and
  * `provider` if it is a stream of events.
  */
 export function openCompletion(
@@ -41,12 +43,12 @@ export function openCompletion(
   const { call, deadline } = context;
   const { provider } = context.attempt;
   let scan: AnswerScan | undefined;
-  const { maxBufferedBytes } = call.answerReservation.budget.limits;
-  const held = call.answerReservation.holdBody({
-    announcedBytes: Number(headers.get('content-length') ?? 0) || 0,
-    maxBytes: Math.min(MAX_ANSWER_BYTES, maxBufferedBytes),
-    tooLarge: () => tooLargeError('answer', provider, maxBufferedBytes),
-  });
+  const { maxBufferedBytes } = call.budget.limits;
+  const held = new HeldBody(new Reservation(call.budget));
+  call.answerMemory = held;
+  const announcedBytes = Number(headers.get('content-length') ?? 0) || 0;
+  const maxBytes = Math.min(MAX_ANSWER_BYTES, maxBufferedBytes);
+  held.begin(announcedBytes, maxBytes, () => tooLargeError('answer', provider, maxBufferedBytes));
   let firstByte: number | undefined;
   const isLabelledStream = EVENT_STREAM_TYPE.test(headers.get('content-type') ?? '');
   const reading = readEach(body, (chunk) => {

@@ -5,10 +5,10 @@
 
 import { BUILT_IN_PROVIDERS } from '../config/built-in-providers.ts';
 import type { ProviderSettings } from '../config/config.ts';
-import { copyIfResizable, type Reservation } from '../lib/byte-budget.ts';
 import type { ByteSource } from '../lib/byte-source.ts';
 import { nextTurn, TurnLimit } from '../lib/turns.ts';
 import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
+import { copyIfResizable, type HeldBody } from '../lib/held-body.ts';
 import { digestOf } from '../lib/secret.ts';
 import { USER_AGENT } from '../lib/version.ts';
 
@@ -21,8 +21,8 @@ export interface UpstreamRequest {
   /** Names and values in turn. */
   readonly headers: readonly string[];
   readonly body?: readonly Buffer[];
-  /** The reservation of the body's memory. */
-  readonly reservation?: Reservation;
+  /** Keeps the bytes of the body until they are sent. */
+  readonly heldBody?: HeldBody;
   /** The answer is a stream, which lasts: nothing of the body may last as long. */
   readonly isStream?: boolean;
   /** Wants a new connection; over fetch it may still get a reused one. */
@@ -55,9 +55,7 @@ export interface ConnectionUse {
 
 export type UpstreamHeaders = ReadonlyMap<string, string>;
 
-type ChatOptions = Required<
-  Pick<UpstreamRequest, 'body' | 'reservation' | 'isStream' | 'headers'>
-> &
+type ChatOptions = Required<Pick<UpstreamRequest, 'body' | 'heldBody' | 'isStream' | 'headers'>> &
   Pick<UpstreamRequest, 'reconnect'> & { readonly key: number | undefined };
 
 /** A registered provider. */
@@ -143,10 +141,10 @@ const SLICE_BYTES = 65_536;
  * Returns one buffer if it is short; else a `SlicedBody`, whose `content-length` the caller has to
  * send.
  */
-export function toBody({ body, reservation, isStream }: UpstreamRequest) {
+export function toBody({ body, heldBody, isStream }: UpstreamRequest) {
   if (!body) return undefined;
   if (!isStream && lengthOf(body) <= MAX_WHOLE_BYTES) return joinParts(body);
-  return new SlicedBody(body, reservation);
+  return new SlicedBody(body, heldBody);
 }
 
 /**
@@ -156,13 +154,13 @@ export function toBody({ body, reservation, isStream }: UpstreamRequest) {
 export class SlicedBody {
   readonly length: number;
   #parts: Buffer[];
-  #reservation: Reservation | undefined;
+  #heldBody: HeldBody | undefined;
 
-  constructor(parts: readonly Buffer[], reservation: Reservation | undefined) {
+  constructor(parts: readonly Buffer[], heldBody: HeldBody | undefined) {
     this.length = lengthOf(parts);
     this.#parts = [...parts];
-    this.#reservation = reservation;
-    reservation?.retainBody();
+    this.#heldBody = heldBody;
+    heldBody?.retain();
   }
 
   async *[Symbol.asyncIterator](): AsyncGenerator<Buffer> {
@@ -183,7 +181,7 @@ export class SlicedBody {
   /** Drops what has not been sent. */
   release(): void {
     this.#parts = [];
-    this.#reservation?.releaseBody();
-    this.#reservation = undefined;
+    this.#heldBody?.release();
+    this.#heldBody = undefined;
   }
 }

@@ -10,6 +10,7 @@ import { noRoom } from '../lib/byte-budget.ts';
 import type { ByteSink } from '../lib/byte-source.ts';
 import { ChunkBuffer, lengthOf } from '../lib/chunk-buffer.ts';
 import { type ErrorDetails, GatewayError } from '../lib/errors.ts';
+import { EventRoom } from '../lib/event-room.ts';
 import { encodeEvent } from '../lib/sse.ts';
 import { beginsJson, firstByteOf } from '../openai/answer-json.ts';
 import type { Answer, AnswerSink, AttemptContext } from './attempt-context.ts';
@@ -61,6 +62,7 @@ class StreamRelay implements ByteSink, Answer {
   readonly #headers: Record<string, string>;
   readonly #context: AttemptContext;
   #settle!: Settle;
+  readonly #room: EventRoom;
   readonly #inspector: EventInspector;
   readonly #idleMs: number;
   /** What has come before the delivery; undefined from then on. */
@@ -95,6 +97,8 @@ class StreamRelay implements ByteSink, Answer {
     this.#upstream = upstream;
     this.#headers = headers;
     this.#context = context;
+    this.#room = new EventRoom(context.call.budget);
+    context.call.answerMemory = this.#room;
     this.#inspector = new EventInspector(context);
     this.#idleMs = context.services.config.server.streamIdleTimeoutMs;
   }
@@ -185,7 +189,7 @@ class StreamRelay implements ByteSink, Answer {
     if (!seen) return this.#pass(found);
     if (found.long) for (const part of found.long) seen.push(part);
     if (found.toPass.length > 0) seen.push(found.toPass);
-    this.#updateReservation(seen.size);
+    this.#updateRoom(seen.size);
     if (!this.#inspector.hasBegun && !this.#mayBeginEmpty(found, seen.size)) {
       this.#passComments(seen);
       return true;
@@ -227,17 +231,17 @@ class StreamRelay implements ByteSink, Answer {
     const { hasOtherLines, hasPreamble } = this.#inspector;
     if (hasOtherLines || hasPreamble || !reply.headersSent || !reply.hasRoom) return;
     for (const part of withoutMark([seen.take()])) reply.write(part);
-    this.#updateReservation(0);
+    this.#updateRoom(0);
   }
 
   #pass({ long, toPass, error }: Inspection): boolean {
-    const { call, deadline } = this.#context;
+    const { deadline } = this.#context;
     const { isDone, splitter } = this.#inspector;
     const longBytes = long ? this.#writeParts(long) : 0;
     const hasRoom = this.#reply.write(toPass);
     const bytes = longBytes + toPass.length;
-    if (bytes > 0) call.answerReservation.leaveQueue();
-    this.#updateReservation(bytes);
+    if (bytes > 0) this.#room.leaveQueue();
+    this.#updateRoom(bytes);
     if (error) throw error;
     if (isDone || this.#hasUpstreamEnded) {
       if (!isDone && !this.#inspector.isFinished) {
@@ -266,7 +270,7 @@ class StreamRelay implements ByteSink, Answer {
   /** The client has taken what was written. */
   #resume(): void {
     if (this.#isOver || this.#isWaiting) return;
-    this.#updateReservation(0);
+    this.#updateRoom(0);
     this.#context.deadline.resume(this.#idleMs * COUNTED_PART);
     this.#upstream.body.resume();
   }
@@ -291,7 +295,7 @@ class StreamRelay implements ByteSink, Answer {
     this.#isOver = true;
     // The error event begins on a fresh line.
     if (this.#inspector.isEventPassed) this.#context.call.reply.write(EVENT_END);
-    this.#context.call.answerReservation.leaveQueue();
+    this.#room.leaveQueue();
     this.#settle.reject(thrown);
   }
 
@@ -300,16 +304,15 @@ class StreamRelay implements ByteSink, Answer {
    * never fit.
    */
   #reserveFor(chunk: Buffer): boolean {
-    const reservation = this.#context.call.answerReservation;
     const seenBytes = this.#seen?.size ?? 0;
     const heldBytes = seenBytes + this.#inspector.splitter.unfinished.size + chunk.length;
     if (heldBytes <= MAX_CHUNK_BYTES) return true;
-    const { maxBufferedBytes } = reservation.budget.limits;
+    const { maxBufferedBytes } = this.#context.call.budget.limits;
     // The chunk may have the beginning of the next event.
     if (heldBytes > Math.min(MAX_ANSWER_BYTES + MAX_CHUNK_BYTES, maxBufferedBytes)) {
       throw tooLargeError('event', this.#context.attempt.provider, maxBufferedBytes);
     }
-    return reservation.tryGrow(heldBytes);
+    return this.#room.tryGrow(heldBytes);
   }
 
   /**
@@ -318,16 +321,15 @@ class StreamRelay implements ByteSink, Answer {
    * the stream would fail otherwise.
    */
   #waitForRoom(chunk: Buffer): boolean {
-    const reservation = this.#context.call.answerReservation;
-    if (reservation.isStuck) {
+    if (this.#room.isStuck) {
       this.#throwIfNoStream();
       return this.#take(this.#inspector.pushUnfinished(chunk));
     }
-    reservation.wait();
+    this.#room.wait();
     this.#isWaiting = this.#hasWaited = true;
     setTimeout(() => {
       this.#isWaiting = false;
-      reservation.endWait();
+      this.#room.endWait();
       if (this.write(chunk)) this.#upstream.body.resume();
     }, WAIT_MS);
     return false;
@@ -338,10 +340,10 @@ class StreamRelay implements ByteSink, Answer {
    * the next events of all streams that wait would fill the room that is kept for one whole event.
    * A blank line that was added needs no room.
    */
-  #updateReservation(bytes: number): void {
+  #updateRoom(bytes: number): void {
     const heldBytes = bytes + this.#inspector.splitter.unfinished.size;
     const isCounted = heldBytes > 2 * MAX_CHUNK_BYTES;
-    this.#context.call.answerReservation.tryResize(isCounted ? heldBytes : 0);
+    this.#room.tryResize(isCounted ? heldBytes : 0);
   }
 
   #error(text: string, details?: ErrorDetails): GatewayError {

@@ -9,7 +9,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 
 import { type ByteBudget, Reservation } from '../../src/lib/byte-budget.ts';
 import type { ByteSink } from '../../src/lib/byte-source.ts';
-import { ClientGone, type GatewayError } from '../../src/lib/errors.ts';
+import { EventRoom } from '../../src/lib/event-room.ts';
 import { openStream } from '../../src/upstream/stream-relay.ts';
 import { assertError, parseRaw, refusal, type ExpectedError } from '../support/errors.ts';
 import {
@@ -21,7 +21,7 @@ import {
   type TestGateway,
 } from '../support/gateway.ts';
 import { openRaw, readReply, statusesOf, watchServerSide } from '../support/raw.ts';
-import { idle, stopClock, untilSteady } from '../support/clock.ts';
+import { idle, untilSteady } from '../support/clock.ts';
 import { newReplyContext, RecordedReply, replyWith } from '../support/reply-context.ts';
 import { byModel, scenario } from '../support/scenario.ts';
 import { createGate, errorAfter, eventually, openChat } from '../support/streams.ts';
@@ -100,27 +100,6 @@ function gatedStream(before: string, after: string, isEnded = true) {
   };
   return { gate, script };
 }
-
-test('a reservation frees what it has reserved, once, and reserves nothing after its end', () => {
-  const whole = newBudget(100);
-  const [a, b] = [new Reservation(whole), new Reservation(whole)];
-  a.resize(60);
-  a.resize(50);
-  b.resize(50);
-  assert.equal(whole.reservedBytes, 100);
-  assert.throws(
-    () => a.resize(51),
-    (error: GatewayError) => error.status === 429 && error.scope === 'gateway',
-  );
-  assert.equal(whole.reservedBytes, 100);
-  b.free();
-  b.close();
-  b.close();
-  assert.equal(whole.reservedBytes, 50);
-  assert.throws(() => b.resize(1), ClientGone);
-  a.close();
-  assert.equal(whole.reservedBytes, 0);
-});
 
 for (const how of ['that grows', 'whose Content-Length is', 'that waits for 100 Continue and is']) {
   test(`a body ${how} beyond what is left is refused with 429, and its connection closes`, async (t) => {
@@ -398,7 +377,6 @@ test('streams that wait for memory take turns: no stream of large events keeps t
 async function openRelay(whole: ByteBudget) {
   const reply = new RecordedReply();
   const context = newReplyContext(reply);
-  const answerReservation = new Reservation(whole);
   let provider: ByteSink | undefined;
   let resumed = 0;
   const resume = () => (resumed += 1);
@@ -408,7 +386,7 @@ async function openRelay(whole: ByteBudget) {
     {},
     {
       ...context,
-      call: { ...context.call, answerReservation },
+      call: { ...context.call, budget: whole },
     },
   );
   provider!.write(Buffer.from(CHUNK));
@@ -456,15 +434,15 @@ test('a stream that has failed, or given its memory back, is no longer the first
       return () => provider.end(new Error('broken'));
     },
     async (whole) => {
-      const stream = new Reservation(whole);
+      const stream = new EventRoom(whole);
       assert.ok(!stream.tryGrow(200_000));
       stream.wait();
-      return () => stream.free();
+      return () => stream.close();
     },
   ];
   for (const begin of ways) {
     const whole = newBudget(MIB);
-    const other = new Reservation(whole);
+    const other = new EventRoom(whole);
     const maxBytes = (MIB / 8) * 7;
     assert.ok(other.tryGrow(maxBytes));
     const end = await begin(whole);
@@ -543,62 +521,11 @@ for (const [until, isFreed] of [
   });
 }
 
-test('a stream that got its room and takes its time keeps no stream that waits behind it from being stuck', (t) => {
-  const clock = stopClock(t);
-  const whole = newBudget(2 * MIB);
-  const [slow, waiting, other] = [
-    new Reservation(whole),
-    new Reservation(whole),
-    new Reservation(whole),
-  ];
-  assert.ok(other.tryResize(1.5 * MIB));
-  assert.ok(!slow.tryGrow(0.6 * MIB));
-  other.free();
-  assert.ok(slow.tryGrow(0.6 * MIB));
-  assert.ok(!waiting.tryGrow(1.5 * MIB));
-  assert.ok(!waiting.isStuck);
-  clock.nowMs += 2000;
-  assert.ok(waiting.isStuck);
-});
-
-test('a stream is stuck if it has waited longest and all that is reserved belongs to streams that wait', () => {
-  const whole = newBudget(2 * MIB);
-  const [first, second, request] = [
-    new Reservation(whole),
-    new Reservation(whole),
-    new Reservation(whole),
-  ];
-  /** As when the stream tries again. */
-  const isStuck = (stream: Reservation) => {
-    stream.endWait();
-    const { isStuck: is } = stream;
-    stream.wait();
-    return is;
-  };
-  assert.ok(first.tryGrow(0.875 * MIB));
-  assert.ok(!first.tryGrow(3 * MIB));
-  assert.ok(isStuck(first));
-  assert.ok(second.tryGrow(0.5 * MIB));
-  assert.ok(!isStuck(first));
-  assert.ok(!second.tryGrow(MIB));
-  second.wait();
-  assert.deepEqual([isStuck(first), isStuck(second)], [true, false]);
-  request.resize(1000);
-  assert.ok(!isStuck(first));
-  request.free();
-  first.free();
-  // What is given back while it waits does not wait any more.
-  second.free();
-  assert.equal(whole.waitingBytes, 0);
-  second.endWait();
-  assert.equal(whole.waitingBytes, 0);
-});
-
 /** A stream that has begun and is stuck with a part of an event, which it passes on. */
 async function openStuckRelay(part: string) {
   const whole = newBudget(MIB);
-  const other = new Reservation(whole);
-  other.resize(MIB);
+  const other = new EventRoom(whole);
+  other.tryResize(MIB);
   other.wait();
   const relay = await openRelay(whole);
   const { provider, reply } = relay;
@@ -639,25 +566,6 @@ test('the error of a stream that has passed a part of an event begins on a fresh
   provider.end(new Error('broken'));
   await assert.rejects(ended, /broken/);
   assert.ok(reply.text === `${CHUNK}${part}\n\n`, reply.text.slice(-100));
-});
-
-test('while a stream waits for memory, no new request takes it away, but one that has begun goes on', () => {
-  const whole = newBudget(MIB);
-  const [stream, request, begun] = [
-    new Reservation(whole),
-    new Reservation(whole),
-    new Reservation(whole),
-  ];
-  begun.resize(65_537);
-  whole.waitingBytes += 1;
-  begun.resize(131_072);
-  begun.free();
-  assert.throws(() => request.resize(65_537), { status: 429 });
-  request.resize(65_536);
-  assert.ok(stream.tryResize(100_000));
-  whole.waitingBytes -= 1;
-  request.resize(65_537);
-  request.free();
 });
 
 test('of each long body at most 512 KiB are read or written in one turn of the event loop', async (t) => {

@@ -3,12 +3,10 @@ import { test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { ChunkBuffer, sliceParts } from '../../src/lib/chunk-buffer.ts';
-import { Reservation, copyIfResizable } from '../../src/lib/byte-budget.ts';
 import { TurnLimit } from '../../src/lib/turns.ts';
 import { createMemoryProbe } from '../support/memory.ts';
 import { cutUp } from '../support/mutate.ts';
 import { withRandom, type Random } from '../support/random.ts';
-import { newBudget } from '../support/shared.ts';
 
 const someBytes = (random: Random, length: number) =>
   Buffer.from(Array.from({ length }, () => random.integer(0, 255)));
@@ -51,26 +49,6 @@ test('a chunk of one byte takes less than 20 bytes, also between long ones, whic
     assert.equal(chunks.parts.filter((part) => part === long).length, count / shortInARow);
   }
 });
-
-test('a body is what was pushed, and nobody has the bytes of a long one any more once it is freed', async () =>
-  withRandom((random) => {
-    const budget = newBudget();
-    for (const bytes of [0, 1, 65_535, 65_536, 65_537, 1_048_577, 3_000_000]) {
-      const whole = Buffer.alloc(bytes, 'a text of which every part differs from the others');
-      const limits = { announcedBytes: 0, maxBytes: bytes, tooLarge: () => new Error('too large') };
-      const body = new Reservation(budget).holdBody(limits);
-      for (const chunk of cutUp(random, whole)) body.push(chunk);
-      const { parts } = body;
-      assert.deepEqual([body.size, budget.bodyBytes], [bytes, bytes]);
-      assert.ok(Buffer.concat(parts).equals(whole));
-      const sent = parts.map(copyIfResizable);
-      body.free();
-      assert.equal(budget.bodyBytes, 0);
-      const lengths = parts.map(({ length }) => length);
-      if (bytes > 65_536) assert.deepEqual(lengths, [0]);
-      assert.ok(Buffer.concat(sent).equals(whole), 'what was handed to a socket stays');
-    }
-  }));
 
 test('what was read and passed on is collected after 8 MiB, before V8 itself would look for it', async () => {
   const before = createMemoryProbe('buffers')();

@@ -2,7 +2,6 @@
 
 import { loadConfig } from '../../src/config/config.ts';
 import { Attempt } from '../../src/request/history.ts';
-import { Reservation } from '../../src/lib/byte-budget.ts';
 import { Cancellation, Deadline } from '../../src/lib/cancellation.ts';
 import type { AnswerSink, AttemptContext } from '../../src/upstream/attempt-context.ts';
 import type { UpstreamResponse } from '../../src/upstream/provider.ts';
@@ -52,7 +51,8 @@ export function newReplyContext(reply = new RecordedReply()): AttemptContext {
     call: {
       headers: {},
       cancellation: new Cancellation(),
-      answerReservation: new Reservation(newBudget()),
+      budget: newBudget(),
+      answerMemory: undefined,
       reply,
     },
     services: {

@@ -1,0 +1,56 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { Reservation } from '../../src/lib/byte-budget.ts';
+import { EventRoom } from '../../src/lib/event-room.ts';
+import { stopClock } from '../support/clock.ts';
+import { newBudget } from '../support/shared.ts';
+
+const MIB = 1_048_576;
+
+test('a stream that got its room and takes its time keeps no stream that waits behind it from being stuck', (t) => {
+  const clock = stopClock(t);
+  const whole = newBudget(2 * MIB);
+  const [slow, waiting] = [new EventRoom(whole), new EventRoom(whole)];
+  const other = new Reservation(whole);
+  assert.ok(other.tryResize(1.5 * MIB));
+  assert.ok(!slow.tryGrow(0.6 * MIB));
+  other.close();
+  assert.ok(slow.tryGrow(0.6 * MIB));
+  assert.ok(!waiting.tryGrow(1.5 * MIB));
+  assert.ok(!waiting.isStuck);
+  clock.nowMs += 2000;
+  // Its wait does not begin anew.
+  assert.ok(!waiting.tryGrow(1.5 * MIB));
+  assert.ok(waiting.isStuck);
+});
+
+test('a stream is stuck if it has waited longest and all that is reserved belongs to streams that wait', () => {
+  const whole = newBudget(2 * MIB);
+  const [first, second] = [new EventRoom(whole), new EventRoom(whole)];
+  const request = new Reservation(whole);
+  /** As when the stream tries again. */
+  const isStuck = (stream: EventRoom) => {
+    stream.endWait();
+    const { isStuck: is } = stream;
+    stream.wait();
+    return is;
+  };
+  assert.ok(first.tryGrow(0.875 * MIB));
+  assert.ok(!first.tryGrow(3 * MIB));
+  assert.ok(isStuck(first));
+  assert.ok(second.tryGrow(0.5 * MIB));
+  assert.ok(!isStuck(first));
+  assert.ok(!second.tryGrow(MIB));
+  second.wait();
+  assert.deepEqual([isStuck(first), isStuck(second)], [true, false]);
+  request.resize(1000);
+  assert.ok(!isStuck(first));
+  request.close();
+  first.close();
+  // A room that is closed during its wait does not wait any more.
+  second.close();
+  assert.equal(whole.waitingBytes, 0);
+  second.endWait();
+  assert.equal(whole.waitingBytes, 0);
+});
