@@ -19,12 +19,33 @@ import { addCorsHeaders, isPreflight, preflightHeaders } from './cors.ts';
 import type { Lease } from './lease.ts';
 import type { Services } from './services.ts';
 
-const ROUTES: ReadonlyMap<string, readonly string[]> = new Map([
-  ['/v1/chat/completions', ['POST']],
-  ['/v1/models', ['GET']],
-  ['/health', ['GET', 'HEAD']],
-]);
-const SERVED = [...ROUTES].map(([path, [method]]) => `${method} ${path}`).join(', ');
+/** A kind of request: the checks that it needs, and its answer. */
+interface Route {
+  readonly path: string;
+  readonly methods: readonly string[];
+  /** The request needs no key, and takes nothing of any limit. */
+  readonly isPublic: boolean;
+  /** Answers the call, or returns the answer to deliver. `client` is absent if `isPublic`. */
+  readonly handle: (
+    call: Call,
+    services: Services,
+    client: ClientSettings | undefined,
+  ) => Promise<Lease | void> | undefined;
+}
+
+const HEALTH = '/health';
+const CHAT = '/v1/chat/completions';
+/** The endpoints. */
+const ROUTES: readonly Route[] = [
+  { path: CHAT, methods: ['POST'], isPublic: false, handle: firstAnswer },
+  { path: '/v1/models', methods: ['GET'], isPublic: false, handle: sendModels },
+  { path: HEALTH, methods: ['GET', 'HEAD'], isPublic: true, handle: sendHealth },
+];
+/** A preflight has no `Authorization`. Only with `[server] cors`; its path may be unknown. */
+const PREFLIGHT: Route = { path: '*', methods: ['OPTIONS'], isPublic: true, handle: sendPreflight };
+/** Every other request. It needs a key, so that a client without one does not learn the paths. */
+const NOT_FOUND: Route = { path: '*', methods: [], isPublic: false, handle: refuseUnknown };
+const SERVED = ROUTES.map(({ path, methods }) => `${methods[0]} ${path}`).join(', ');
 /** Endpoints of OpenAI's API that clients are often set to by default. */
 const UNSERVED_PATHS = ['/v1/responses', '/v1/completions', '/v1/embeddings'];
 /**
@@ -66,21 +87,17 @@ export class Gateway {
    * without a key learns and consumes nothing. Never rejects.
    */
   async handle(call: Call): Promise<void> {
-    const { headers, method, path, reply } = call;
+    const { reply } = call;
     call.onHead = this.#onHead;
+    const route = this.#routeOf(call);
+    let client: ClientSettings | undefined;
     let limiter: Limiter | undefined;
     let lease: Lease | undefined;
-    const isHealth = path === '/health' && ROUTES.get(path)!.includes(method);
     try {
-      checkProtocol(call.request, isHealth);
+      checkProtocol(call.request, route.path === HEALTH);
       this.#checkOrigin?.(call);
-      if (isHealth) {
-        await sendHealth(call);
-      } else if (this.#hasCors && method === 'OPTIONS' && isPreflight(headers)) {
-        // It carries no Authorization.
-        await reply.send(204, preflightHeaders(headers), '');
-      } else {
-        const client = this.#identify(call);
+      if (!route.isPublic) {
+        client = this.#identify(call);
         // It has the global limits in it; a key without a client has only those.
         const ofClient = this.#services.limiters.ofClients.get(client?.name)!;
         let refusal = ofClient.acquireSlot();
@@ -90,11 +107,11 @@ export class Gateway {
         // Only with a store there is something to wait for.
         refusal = taking instanceof Promise ? await taking : taking;
         if (refusal) throw refusal;
-        lease = await route(call, client, this.#services);
-        const delivery = lease?.deliver();
-        if (delivery) await delivery;
-        lease?.close();
       }
+      lease = (await route.handle(call, this.#services, client)) || undefined;
+      const delivery = lease?.deliver();
+      if (delivery) await delivery;
+      lease?.close();
       await reply.closed;
     } catch (thrown) {
       await fail(call, lease ? lease.close(thrown) : thrown);
@@ -114,6 +131,15 @@ export class Gateway {
     const headers = refusal.toHeaders();
     if (this.#hasCors) addCorsHeaders(refusal.status, headers);
     return { status: refusal.status, headers, body: refusal.toBody() };
+  }
+
+  /** Returns the route of the call; `NOT_FOUND` also for a method that its path does not have. */
+  #routeOf({ headers, method, path }: Call): Route {
+    for (const route of ROUTES) {
+      if (route.path === path && route.methods.includes(method)) return route;
+    }
+    const isAllowed = this.#hasCors && PREFLIGHT.methods.includes(method);
+    return isAllowed && isPreflight(headers) ? PREFLIGHT : NOT_FOUND;
   }
 
   /** Returns the client whose key was sent. Throws `authentication`. */
@@ -176,22 +202,28 @@ function addOwnHeaders(headers: ResponseHeaders, { history }: Call, redact: Reda
   }
 }
 
-/** Answers a request that its client may send, or resolves with the answer to deliver. */
-function route(
-  call: Call,
-  client: ClientSettings | undefined,
+async function sendModels(
+  { reply }: Call,
   services: Services,
-): Promise<Lease | undefined> {
-  const { method, path, reply } = call;
-  const methods = ROUTES.get(path);
-  if (methods?.includes(method)) {
-    if (path !== '/v1/models') return firstAnswer(call, services, client);
-    const headers = { 'content-type': 'application/json' };
-    return services.listModels(client).then(async (list) => {
-      await reply.send(200, headers, [list]);
-      return undefined;
-    });
-  }
+  client: ClientSettings | undefined,
+): Promise<void> {
+  const list = await services.listModels(client);
+  await reply.send(200, { 'content-type': 'application/json' }, [list]);
+}
+
+function sendHealth({ isDraining, reply }: Call): Promise<void> | undefined {
+  const status = isDraining ? 'draining' : 'healthy';
+  const body = JSON.stringify({ status, version: VERSION });
+  const headers = { 'content-type': 'application/json', 'x-content-type-options': 'nosniff' };
+  return reply.send(isDraining ? 503 : 200, headers, body);
+}
+
+function sendPreflight({ headers, reply }: Call): Promise<void> | undefined {
+  return reply.send(204, preflightHeaders(headers), '');
+}
+
+/** Throws `notFound`; with `Allow` if the path has other methods. */
+function refuseUnknown({ path }: Call, services: Services): never {
   // A client that is set to it asks again and again.
   if (UNSERVED_PATHS.includes(path)) {
     warnOnce(services, `${path} is not served; this gateway serves ${SERVED}`);
@@ -202,15 +234,9 @@ function route(
       `${path} is not served; set the client's base_url to this gateway's URL and /v1`,
     );
   }
+  const methods = ROUTES.find((route) => route.path === path)?.methods;
   const allow = methods && { headers: { allow: methods.join(', ') } };
   throw new GatewayError('notFound', 'Resource not found', allow);
-}
-
-function sendHealth({ isDraining, reply }: Call): Promise<void> | undefined {
-  const status = isDraining ? 'draining' : 'healthy';
-  const body = JSON.stringify({ status, version: VERSION });
-  const headers = { 'content-type': 'application/json', 'x-content-type-options': 'nosniff' };
-  return reply.send(isDraining ? 503 : 200, headers, body);
 }
 
 function warnOnce({ logger, warned }: Services, text: string): void {

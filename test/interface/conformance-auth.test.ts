@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { assertError, NOT_AUTHENTICATED, unknownProvider } from '../support/errors.ts';
+import { assertError, NOT_AUTHENTICATED, NOT_FOUND, unknownProvider } from '../support/errors.ts';
 import { chatBody, startGateway } from '../support/gateway.ts';
 import { scenario } from '../support/scenario.ts';
 import type { FakeUpstream } from '../support/upstream.ts';
@@ -55,6 +55,8 @@ for (const [what, server, opens] of auths) {
         if (isOpen) assert.equal(reply.status, 200, `${authorization}`);
         else assertError(reply, NOT_AUTHENTICATED);
       }
+      const unknown = await gateway.send('/nothing', options);
+      assertError(unknown, isOpen ? NOT_FOUND : NOT_AUTHENTICATED);
       const chats = p.requests.splice(0).filter(({ method }) => method === 'POST');
       assert.equal(chats.length, isOpen ? 1 : 0, `${authorization}`);
       assert.equal((await gateway.send('/health', options)).status, 200);
