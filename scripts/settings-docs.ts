@@ -3,11 +3,11 @@
 import {
   BALANCES,
   MODEL_LIMIT,
-  MODEL_LIMITS,
   WEIGHTS,
   type Rows,
   type Setting,
 } from '../src/config/setting-kinds.ts';
+import { MODEL_LIMITS } from '../src/openai/model-list.ts';
 import { SETTINGS } from '../src/config/settings-table.ts';
 import { DEFAULT_TEXTS, MEANINGS } from './setting-meanings.ts';
 

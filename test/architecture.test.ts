@@ -19,7 +19,7 @@ const IMPORTS: Readonly<Record<string, readonly string[]>> = {
   lib: [],
   openai: ['lib'],
   request: ['lib', 'openai'],
-  config: ['lib'],
+  config: ['lib', 'openai'],
   policy: ['lib', 'openai', 'config', 'request'],
   downstream: ['lib', 'config', 'request'],
   upstream: ['lib', 'openai', 'config', 'request'],

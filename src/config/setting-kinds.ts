@@ -3,6 +3,7 @@
 import { isIP } from 'node:net';
 
 import { MAX_TIMER_MS } from '../lib/cancellation.ts';
+import { MODEL_LIMITS } from '../openai/model-list.ts';
 import { didYouMean } from './did-you-mean.ts';
 import { withoutBrackets } from '../lib/loopback.ts';
 
@@ -143,11 +144,6 @@ function table<T>(rows: Rows, fallback: T) {
   return { ...kind('table', expected, () => false, fallback), rows };
 }
 
-/** The members of a list of models that tell a model's limits, in tokens. */
-export const MODEL_LIMITS = (
-  'context_length max_model_len context_window max_input_tokens max_output_tokens ' +
-  'max_completion_tokens'
-).split(' ');
 export const MODEL_LIMIT = integer(1, 1_000_000_000);
 type Limits = Readonly<Record<string, number>>;
 const LIMITS = table(Object.fromEntries(MODEL_LIMITS.map((name) => [name, MODEL_LIMIT])), {});

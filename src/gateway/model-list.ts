@@ -11,7 +11,7 @@ import { readAll } from '../lib/byte-source.ts';
 import { memberOf, parseUntrustedJson } from '../lib/json.ts';
 import { isKeyStatus } from '../policy/key-pool.ts';
 import { mayName } from '../policy/authentication.ts';
-import { type ListedModel, readModelList } from '../upstream/listed-models.ts';
+import { type ListedModel, readModelList } from '../openai/model-list.ts';
 import type { Provider } from '../upstream/provider.ts';
 import type { Transport } from '../upstream/transport.ts';
 import { providerIdOf } from './candidates.ts';

@@ -100,3 +100,11 @@ export function lengthOf(parts: readonly Buffer[]): number {
   for (const { length } of parts) sum += length;
   return sum;
 }
+
+/**
+ * Returns bytes in parts without the byte order mark at their start: behind a comment it would be
+ * part of the name of a field.
+ */
+export function withoutMark(parts: readonly Buffer[]): readonly Buffer[] {
+  return sliceText(parts, 0, 3) === '\ufeff' ? sliceParts(parts, 3) : parts;
+}

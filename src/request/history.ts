@@ -7,8 +7,6 @@ import { escapeControlCharacters } from '../lib/secrets.ts';
 
 /** The length of every name from outside. */
 export const MAX_NAME_CHARACTERS = 128;
-/** A longer model or `finish_reason` is not noted. */
-export const MAX_WORD_CHARACTERS = 64;
 /** A longer text of a `usage` is not held until the stream ends. */
 const MAX_HELD_USAGE_CHARACTERS = 1024;
 /** Printable ASCII without escape sequences. */

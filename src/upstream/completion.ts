@@ -5,17 +5,13 @@
 import { MAX_USAGE_BYTES } from '../openai/usage.ts';
 import { Reservation } from '../lib/byte-budget.ts';
 import { readEach } from '../lib/byte-source.ts';
-import { joinParts, lengthOf, sliceParts, sliceText } from '../lib/chunk-buffer.ts';
+import { joinParts, lengthOf, sliceText, withoutMark } from '../lib/chunk-buffer.ts';
 import { GatewayError } from '../lib/errors.ts';
 import { HeldBody } from '../lib/held-body.ts';
-import {
-  JsonScanner,
-  type JsonValue,
-  MAX_PARSED_CHARACTERS,
-  memberOf,
-  parseUntrustedJson,
-} from '../lib/json.ts';
+import { MAX_PARSED_CHARACTERS, memberOf, parseUntrustedJson } from '../lib/json.ts';
 import { beginsJson, firstByteOf, isEmptyCompletion } from '../openai/answer-json.ts';
+import { AnswerScan } from '../openai/answer-scan.ts';
+import { reportsFailure } from '../openai/error-body.ts';
 import type { Answer, AttemptContext } from './attempt-context.ts';
 import {
   emptyAnswerError,
@@ -23,7 +19,7 @@ import {
   providerError,
   tooLargeError,
 } from './network-error.ts';
-import { BARE_MESSAGE_NAMES, errorOf, reportsFailure } from './provider-error.ts';
+import { ERROR_WITHOUT_TEXT, errorOf } from './provider-error.ts';
 import type { UpstreamResponse } from './provider.ts';
 
 /** With parameters or without; a comma if the header is repeated. */
@@ -67,7 +63,7 @@ export function openCompletion(
   });
   const open = (): Answer => {
     const { parts } = held;
-    const fault = scan ? scan.finish(withoutMark(parts), context) : readShort(parts, context);
+    const fault = scan ? readLong(scan, withoutMark(parts), context) : readShort(parts, context);
     if (fault === 'not JSON') {
       if (isLabelledStream || beginsEvents(parts)) throw streamAnswered(provider);
       const text = 'the provider did not answer with usable JSON';
@@ -95,7 +91,7 @@ export function failureOfCompletion(
 ): GatewayError | undefined {
   const scan = lengthOf(parts) > MAX_PARSED_CHARACTERS ? new AnswerScan() : undefined;
   for (const part of scan ? withoutMark(parts) : []) scan!.json.push(part);
-  const fault = scan ? scan.finish(withoutMark(parts), context) : readShort(parts, context);
+  const fault = scan ? readLong(scan, withoutMark(parts), context) : readShort(parts, context);
   if (fault === 'not JSON') return undefined;
   return fault ?? noStreaming(context.attempt.provider);
 }
@@ -121,9 +117,6 @@ function beginsEvents(parts: readonly Buffer[]): boolean {
  */
 type AnswerFault = GatewayError | 'not JSON' | undefined;
 
-/** Stands for an error that is too long to be parsed. */
-export const ERROR_WITHOUT_TEXT = { error: true };
-
 /** Notes what a completion says about itself, or returns what is wrong with the answer. */
 function readShort(parts: readonly Buffer[], context: AttemptContext): AnswerFault {
   const bytes = joinParts(parts);
@@ -145,102 +138,21 @@ function readShort(parts: readonly Buffer[], context: AttemptContext): AnswerFau
 }
 
 /**
- * Returns whether the JSON of an event, too long to be parsed, is an error. Its message is not
- * passed on.
+ * As `readShort`, for an answer that was scanned; the error of a long answer has no text. `parts`
+ * are the bytes of the answer.
  */
-export function isLongError(data: string): boolean {
-  const scan = new AnswerScan();
-  scan.json.push(Buffer.from(data));
-  return !scan.json.finish() && scan.isError;
-}
-
-/**
- * Returns bytes in parts without the byte order mark at their start: behind a comment it would be
- * part of the name of a field.
- */
-export function withoutMark(parts: readonly Buffer[]): readonly Buffer[] {
-  return sliceText(parts, 0, 3) === '\ufeff' ? sliceParts(parts, 3) : parts;
-}
-
-/** Of more choices nothing is noted: OpenAI gives 128 at most. */
-export const MAX_CHOICES = 1000;
-type ScannedChoice = { readonly index: number; readonly finishReason: string };
-const NO_CHOICE: ScannedChoice = { index: 0, finishReason: '' };
-
-/**
- * Looks for the members by which long answers, and long events, differ, while they arrive. They are
- * not parsed: the log probabilities of one may be a million elements.
- */
-export class AnswerScan {
-  readonly json = new JsonScanner((value) => this.#note(value), Infinity);
-  #hasError = false;
-  #hasMessage = false;
-  #hasChoices = false;
-  /** The current member has an item. */
-  #hasItem = false;
-  model = '';
-  /** The first one in the current member, and the first one in `choices`. */
-  #innerReason = '';
-  finishReason = '';
-  /** The current item of the current member; the items of that member; and those of `choices`. */
-  #item: ScannedChoice = NO_CHOICE;
-  #items: ScannedChoice[] = [];
-  choices: readonly ScannedChoice[] = [];
-  /** The offset of the last `usage` that is not null; 0 if there is none. */
-  usageStart = 0;
-
-  /** There are no choices beside it. */
-  get isError(): boolean {
-    return this.#hasError && !this.#hasChoices;
-  }
-
-  /**
-   * As `readShort`; the error of a long answer has no text. `parts` are the bytes of the answer.
-   */
-  finish(parts: readonly Buffer[], context: AttemptContext): AnswerFault {
-    if (this.json.finish()) return 'not JSON';
-    const isBareMessage = this.#hasMessage && !this.#hasChoices;
-    if (this.isError || isBareMessage) return errorOf(ERROR_WITHOUT_TEXT, context);
-    if (!this.#hasChoices) return undefined;
-    context.attempt.noteModel(this.model);
-    context.attempt.noteFinishReason(this.finishReason);
-    const start = this.usageStart;
-    if (start > 0) context.attempt.noteUsage(sliceText(parts, start, start + MAX_USAGE_BYTES));
-    return undefined;
-  }
-
-  /** A value comes after those inside it. */
-  #note({ kind, depth, name, start, end, text }: JsonValue): void {
-    if (depth === 3 && name === 'finish_reason') {
-      this.#innerReason ||= text;
-      this.#item = { ...this.#item, finishReason: text };
-    }
-    if (depth === 3 && name === 'index' && kind === 'number') {
-      this.#item = { ...this.#item, index: Number(this.json.number) };
-    }
-    if (depth === 2) this.#endItem(kind);
-    if (depth !== 1) return;
-    if (kind !== 'null') {
-      const isEmpty = kind === 'string' ? end - start === 2 : kind === 'false';
-      const isSaid = kind === 'object' || kind === 'array' ? this.#hasItem : !isEmpty;
-      if (isSaid && (name === 'error' || name === 'errors')) this.#hasError = true;
-      if (isSaid && kind === 'string' && BARE_MESSAGE_NAMES.includes(name)) this.#hasMessage = true;
-      if (name === 'model') this.model ||= text;
-      if (name === 'usage') this.usageStart = start;
-      if (name === 'choices') {
-        this.#hasChoices = true;
-        this.choices = this.#items;
-        this.finishReason ||= this.#innerReason;
-      }
-    }
-    this.#innerReason = '';
-    this.#hasItem = false;
-    this.#items = [];
-  }
-
-  #endItem(kind: JsonValue['kind']): void {
-    this.#hasItem = true;
-    if (kind === 'object' && this.#items.length < MAX_CHOICES) this.#items.push(this.#item);
-    this.#item = NO_CHOICE;
-  }
+function readLong(
+  scan: AnswerScan,
+  parts: readonly Buffer[],
+  context: AttemptContext,
+): AnswerFault {
+  const kind = scan.finish();
+  if (kind === 'not JSON') return kind;
+  if (kind === 'error') return errorOf(ERROR_WITHOUT_TEXT, context);
+  if (kind === 'other') return undefined;
+  context.attempt.noteModel(scan.model);
+  context.attempt.noteFinishReason(scan.finishReason);
+  const start = scan.usageStart;
+  if (start > 0) context.attempt.noteUsage(sliceText(parts, start, start + MAX_USAGE_BYTES));
+  return undefined;
 }

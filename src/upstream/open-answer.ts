@@ -8,7 +8,8 @@ import type { Answer, AttemptContext } from './attempt-context.ts';
 import { openCompletion, EVENT_STREAM_TYPE } from './completion.ts';
 import { returnedHeaders, upstreamRequestId, addClientHeaders } from './headers.ts';
 import { providerError, timeoutError, upstreamFailure } from './network-error.ts';
-import { readFault, toProviderError } from './provider-error.ts';
+import { readFault } from '../openai/error-body.ts';
+import { toProviderError } from './provider-error.ts';
 import type { UpstreamResponse, UpstreamRequest } from './provider.ts';
 import { openStream } from './stream-relay.ts';
 

@@ -1,7 +1,4 @@
-/**
- * A provider's error: read, wherever the provider writes it, and mapped to the error that the
- * client gets.
- */
+/** A provider's error, mapped to the error that the client gets. */
 
 import { STATUS_CODES } from 'node:http';
 
@@ -9,8 +6,7 @@ import { isNamed } from '../config/named-models.ts';
 import type { Attempt } from '../request/history.ts';
 import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
 import { cutText, type Redactor, withoutControlCharacters } from '../lib/secrets.ts';
-import { memberOf, parseUntrustedJson } from '../lib/json.ts';
-import { firstItem, reportsError } from '../openai/answer-json.ts';
+import { readFault, TOO_LONG, toWord, type UpstreamFault } from '../openai/error-body.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { returnedHeaders } from './headers.ts';
 import type { UpstreamHeaders } from './provider.ts';
@@ -19,7 +15,6 @@ const MAX_RETRY_AFTER_SECONDS = 86_400;
 const MAX_ERROR_TEXT_CHARACTERS = 500;
 /** A secret of this length is recognized although the end of the text is cut off inside it. */
 const MAX_CUT_SECRET_CHARACTERS = 4096;
-const MAX_CODE_CHARACTERS = 200;
 const RETRYABLE_STATUSES = new Set([408, 429, 500, 502, 503, 504, 529]);
 /** A client's own mistakes. A 404 about a model is one too, unless the settings name the model. */
 const REJECTED_STATUSES = new Set([400, 413, 422, 451]);
@@ -28,7 +23,6 @@ const REJECTED_STATUSES = new Set([400, 413, 422, 451]);
  * `invalid-parameter`.
  */
 const REFUSED_BY_POLICY = /contentpolicy|contentfilter|moderation|safety/;
-const TOO_LONG = /contextlengthexceeded/;
 /** The account is out of money: to repeat the request cannot help. */
 const BILLING = /insufficient[a-z]*(?:quota|balance|funds|credit)|billing/;
 /** Words, and numbers written as text, that clients classify errors by; not sentences. */
@@ -36,52 +30,12 @@ const CODE_WORD = /^\w[\w.-]{0,63}$/;
 /** Not every `<`: messages quote `<class 'int'>`, `<image>` and `<400>`. */
 const PAGE = /<(?:!doctype|html|head|body|script)/i;
 
-/** Members in which providers write their messages, in the order of the search. */
-const MESSAGE_NAMES = (
-  'message msg detail error errors Message error_description ' +
-  // Baidu; and MiniMax, inside `base_resp`.
-  'error_msg status_msg'
-).split(' ');
-/** Those of an object that is an error although it has no `error`. */
-export const BARE_MESSAGE_NAMES = ['message', 'msg', 'detail', 'error_msg'];
-/** Arrays and objects that are searched. Bounds the depth of the search too. */
-const MAX_SEARCHED = 100;
-const STATUS_NAMES = ['status_code', 'status', 'code'];
-const STATUSES_BY_WORD: readonly (readonly [words: RegExp, status: number])[] = [
-  [/invalidrequesterror|toolusefailed|unsupportedvalue|invalidparameter/, 400],
-  [TOO_LONG, 400],
-  [/contentpolicy|contentfilter/, 400],
-  [/authenticationerror|invalidapikey/, 401],
-  [/permission/, 403],
-  [/notfound/, 404],
-  [/ratelimit|insufficientquota/, 429],
-  [/overloaded/, 503],
-];
-/** The text of an aggregator in place of its provider's message (OpenRouter). */
-const SAYS_NOTHING = /^provider returned error\.?$/i;
-
-/**
- * An error as the upstream reports it, in an error body or an error event. All of it is untrusted.
- */
-type UpstreamFault = ReturnType<typeof readFault>;
+/** Stands for the JSON of an error that is too long to be parsed. */
+export const ERROR_WITHOUT_TEXT = { error: true };
 
 /** Returns the client's error for the JSON of a 200, or of an event, that reports one. */
 export function errorOf(json: unknown, context: AttemptContext, isEvent = false): GatewayError {
   return toProviderError(readFault(json), context, isEvent);
-}
-
-/**
- * Returns whether the JSON of a 200, or of an event before an answer, is an error, with an `error`
- * or without: `{"code":500,"msg":…}` (z.ai), `{"detail":…}` (FastAPI),
- * `{"base_resp":{"status_code":1004,"status_msg":…}}` (MiniMax). An object with `choices` is an
- * answer.
- */
-export function reportsFailure(json: unknown): boolean {
-  if ((memberOf(json, 'choices') ?? undefined) !== undefined) return false;
-  if (reportsError(json)) return true;
-  const state = memberOf(json, 'base_resp');
-  if (isText(memberOf(state, 'status_msg')) && memberOf(state, 'status_code') !== 0) return true;
-  return BARE_MESSAGE_NAMES.some((name) => firstText(memberOf(json, name)) !== undefined);
 }
 
 /** Maps a fault to the error that the client gets. */
@@ -179,60 +133,4 @@ function readRetryAfter(headers: UpstreamHeaders | undefined): number | undefine
   const seconds = isNumber ? Number(value) : (Date.parse(value) - Date.now()) / 1000;
   if (!Number.isFinite(seconds)) return undefined;
   return Math.min(MAX_RETRY_AFTER_SECONDS, Math.max(1, Math.ceil(seconds)));
-}
-
-/**
- * Reads the JSON, or the text, of an error. `status` is the one that it, its code or its type
- * names, else 502.
- */
-export function readFault(json: unknown) {
-  const body = firstItem(json);
-  const state = memberOf(body, 'base_resp');
-  const sources = [memberOf(body, 'error'), firstItem(memberOf(body, 'errors')), body, state];
-  const textOf = (name: string) => sources.map((source) => memberOf(source, name)).find(isText);
-  const [code, type] = [textOf('code'), textOf('type')];
-  const named = sources
-    .flatMap((source) => STATUS_NAMES.map((name) => memberOf(source, name)))
-    .find(isErrorStatus);
-  const status = Number(named ?? statusOf(code) ?? statusOf(type) ?? 502);
-  const message = firstText(json) ?? firstText(state);
-  // A page, and the text of a proxy, is that of a wrong base_url.
-  const isAboutModel = typeof json === 'object' && /model/i.test(`${message} ${code} ${type}`);
-  return { message, code, type, status, isAboutModel };
-}
-
-/** The first text under one of the names, in arrays and objects inside them too. */
-function firstText(value: unknown, search = { left: MAX_SEARCHED }): string | undefined {
-  if (isText(value)) return value;
-  if (typeof value !== 'object' || value === null || search.left === 0) return undefined;
-  search.left -= 1;
-  const isList = Array.isArray(value);
-  const parts: unknown[] = isList ? value : MESSAGE_NAMES.map((name) => memberOf(value, name));
-  let text: string | undefined;
-  for (const part of parts) text ??= firstText(part, search);
-  if (text === undefined || !SAYS_NOTHING.test(text)) return text;
-  // Whose error it is, and what it says.
-  const metadata = memberOf(value, 'metadata');
-  const raw = memberOf(metadata, 'raw');
-  const inner = firstText(typeof raw === 'string' ? parseUntrustedJson(raw) : raw, search) ?? raw;
-  return [text, memberOf(metadata, 'provider_name'), inner].filter(isText).join(': ');
-}
-
-function statusOf(code: string | undefined): number | undefined {
-  const word = toWord(code);
-  return STATUSES_BY_WORD.find(([words]) => words.test(word))?.[1];
-}
-
-/** A code in lower case and without separators; '' if it is too long to be one. */
-function toWord(code = ''): string {
-  return code.length > MAX_CODE_CHARACTERS ? '' : code.toLowerCase().replace(/[^a-z\d]+/g, '');
-}
-
-/** A number or a text: to make text of a deep array would overflow the stack. */
-function isErrorStatus(value: unknown): boolean {
-  return (typeof value === 'number' || typeof value === 'string') && /^[45]\d\d$/.test(`${value}`);
-}
-
-function isText(value: unknown): value is string {
-  return typeof value === 'string' && value.trim() !== '';
 }

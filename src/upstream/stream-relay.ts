@@ -8,13 +8,13 @@
 
 import { noRoom } from '../lib/byte-budget.ts';
 import type { ByteSink } from '../lib/byte-source.ts';
-import { ChunkBuffer, lengthOf } from '../lib/chunk-buffer.ts';
+import { ChunkBuffer, lengthOf, withoutMark } from '../lib/chunk-buffer.ts';
 import { type ErrorDetails, GatewayError } from '../lib/errors.ts';
 import { EventRoom } from '../lib/event-room.ts';
 import { encodeEvent } from '../lib/sse.ts';
 import { beginsJson, firstByteOf } from '../openai/answer-json.ts';
 import type { Answer, AnswerSink, AttemptContext } from './attempt-context.ts';
-import { failureOfCompletion, noStreaming, withoutMark } from './completion.ts';
+import { failureOfCompletion, noStreaming } from './completion.ts';
 import { EventInspector, type Inspection, NO_BYTES } from './event-inspector.ts';
 import { endAtLineFeed } from './line-feed.ts';
 import {

@@ -9,7 +9,7 @@ import {
   MAX_JSON_ELEMENTS,
   parseUntrustedJson,
 } from '../../src/lib/json.ts';
-import { isWholeData } from '../../src/upstream/event-inspector.ts';
+import { isWholeData } from '../../src/openai/event-scan.ts';
 import { parseChatRequest } from '../support/chat-request.ts';
 import { cutUp } from '../support/mutate.ts';
 import { withRandom, type Random } from '../support/random.ts';

@@ -4,7 +4,7 @@ import { test } from 'node:test';
 import type { GatewayError } from '../../src/lib/errors.ts';
 import { encodeEvent } from '../../src/lib/sse.ts';
 import { openCompletion } from '../../src/upstream/completion.ts';
-import { scanEvents } from '../../src/upstream/event-inspector.ts';
+import { scanEvents } from '../../src/openai/event-scan.ts';
 import type { AttemptContext } from '../../src/upstream/attempt-context.ts';
 import { bodyOf } from '../support/byte-source.ts';
 import { chatBody } from '../support/gateway.ts';

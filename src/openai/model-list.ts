@@ -3,9 +3,14 @@
  * members.
  */
 
-import { MODEL_LIMITS } from '../config/setting-kinds.ts';
 import { memberOf } from '../lib/json.ts';
-import { reportsFailure } from './provider-error.ts';
+import { reportsFailure } from './error-body.ts';
+
+/** The members of a list of models that tell a model's limits, in tokens. */
+export const MODEL_LIMITS = (
+  'context_length max_model_len context_window max_input_tokens max_output_tokens ' +
+  'max_completion_tokens'
+).split(' ');
 
 export interface ListedModel {
   readonly name: string;

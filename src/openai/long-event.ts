@@ -3,7 +3,7 @@
  */
 
 import { endOfLine } from '../lib/sse.ts';
-import { AnswerScan } from './completion.ts';
+import { AnswerScan } from './answer-scan.ts';
 
 /**
  * The longest beginning that tells lines apart: `data: [DONE]` and `event: error`, with one more

@@ -1,0 +1,109 @@
+/** Errors as providers write them: in the body of a reply, in a 200, or in an event of a stream. */
+
+import { memberOf, parseUntrustedJson } from '../lib/json.ts';
+import { firstItem, reportsError } from './answer-json.ts';
+
+const MAX_CODE_CHARACTERS = 200;
+/**
+ * A pattern of a code without its separators, in lower case: providers write `InvalidParameter` and
+ * `invalid-parameter`.
+ */
+export const TOO_LONG = /contextlengthexceeded/;
+/** Members in which providers write their messages, in the order of the search. */
+const MESSAGE_NAMES = (
+  'message msg detail error errors Message error_description ' +
+  // Baidu; and MiniMax, inside `base_resp`.
+  'error_msg status_msg'
+).split(' ');
+/** Those of an object that is an error although it has no `error`. */
+export const BARE_MESSAGE_NAMES = ['message', 'msg', 'detail', 'error_msg'];
+/** Arrays and objects that are searched. Bounds the depth of the search too. */
+const MAX_SEARCHED = 100;
+const STATUS_NAMES = ['status_code', 'status', 'code'];
+const STATUSES_BY_WORD: readonly (readonly [words: RegExp, status: number])[] = [
+  [/invalidrequesterror|toolusefailed|unsupportedvalue|invalidparameter/, 400],
+  [TOO_LONG, 400],
+  [/contentpolicy|contentfilter/, 400],
+  [/authenticationerror|invalidapikey/, 401],
+  [/permission/, 403],
+  [/notfound/, 404],
+  [/ratelimit|insufficientquota/, 429],
+  [/overloaded/, 503],
+];
+/** The text of an aggregator in place of its provider's message (OpenRouter). */
+const SAYS_NOTHING = /^provider returned error\.?$/i;
+
+/**
+ * An error as the upstream reports it, in an error body or an error event. All of it is untrusted.
+ */
+export type UpstreamFault = ReturnType<typeof readFault>;
+
+/**
+ * Returns whether the JSON of a 200, or of an event before an answer, is an error, with an `error`
+ * or without: `{"code":500,"msg":…}` (z.ai), `{"detail":…}` (FastAPI),
+ * `{"base_resp":{"status_code":1004,"status_msg":…}}` (MiniMax). An object with `choices` is an
+ * answer.
+ */
+export function reportsFailure(json: unknown): boolean {
+  if ((memberOf(json, 'choices') ?? undefined) !== undefined) return false;
+  if (reportsError(json)) return true;
+  const state = memberOf(json, 'base_resp');
+  if (isText(memberOf(state, 'status_msg')) && memberOf(state, 'status_code') !== 0) return true;
+  return BARE_MESSAGE_NAMES.some((name) => firstText(memberOf(json, name)) !== undefined);
+}
+
+/**
+ * Reads the JSON, or the text, of an error. `status` is the one that it, its code or its type
+ * names, else 502.
+ */
+export function readFault(json: unknown) {
+  const body = firstItem(json);
+  const state = memberOf(body, 'base_resp');
+  const sources = [memberOf(body, 'error'), firstItem(memberOf(body, 'errors')), body, state];
+  const textOf = (name: string) => sources.map((source) => memberOf(source, name)).find(isText);
+  const [code, type] = [textOf('code'), textOf('type')];
+  const named = sources
+    .flatMap((source) => STATUS_NAMES.map((name) => memberOf(source, name)))
+    .find(isErrorStatus);
+  const status = Number(named ?? statusOf(code) ?? statusOf(type) ?? 502);
+  const message = firstText(json) ?? firstText(state);
+  // A page, and the text of a proxy, is that of a wrong base_url.
+  const isAboutModel = typeof json === 'object' && /model/i.test(`${message} ${code} ${type}`);
+  return { message, code, type, status, isAboutModel };
+}
+
+/** The first text under one of the names, in arrays and objects inside them too. */
+function firstText(value: unknown, search = { left: MAX_SEARCHED }): string | undefined {
+  if (isText(value)) return value;
+  if (typeof value !== 'object' || value === null || search.left === 0) return undefined;
+  search.left -= 1;
+  const isList = Array.isArray(value);
+  const parts: unknown[] = isList ? value : MESSAGE_NAMES.map((name) => memberOf(value, name));
+  let text: string | undefined;
+  for (const part of parts) text ??= firstText(part, search);
+  if (text === undefined || !SAYS_NOTHING.test(text)) return text;
+  // Whose error it is, and what it says.
+  const metadata = memberOf(value, 'metadata');
+  const raw = memberOf(metadata, 'raw');
+  const inner = firstText(typeof raw === 'string' ? parseUntrustedJson(raw) : raw, search) ?? raw;
+  return [text, memberOf(metadata, 'provider_name'), inner].filter(isText).join(': ');
+}
+
+function statusOf(code: string | undefined): number | undefined {
+  const word = toWord(code);
+  return STATUSES_BY_WORD.find(([words]) => words.test(word))?.[1];
+}
+
+/** A code in lower case and without separators; '' if it is too long to be one. */
+export function toWord(code = ''): string {
+  return code.length > MAX_CODE_CHARACTERS ? '' : code.toLowerCase().replace(/[^a-z\d]+/g, '');
+}
+
+/** A number or a text: to make text of a deep array would overflow the stack. */
+function isErrorStatus(value: unknown): boolean {
+  return (typeof value === 'number' || typeof value === 'string') && /^[45]\d\d$/.test(`${value}`);
+}
+
+function isText(value: unknown): value is string {
+  return typeof value === 'string' && value.trim() !== '';
+}

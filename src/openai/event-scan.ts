@@ -1,0 +1,100 @@
+/** The events of a streamed completion, scanned without a parse. */
+
+import { JsonScanner, OPEN_BRACE, QUOTE } from '../lib/json.ts';
+import { MAX_USAGE_BYTES } from './usage.ts';
+
+/** A longer model or `finish_reason` is not noted. */
+const MAX_WORD_CHARACTERS = 64;
+const DIGIT_0 = 0x30;
+/**
+ * Members up to their values, signs of an error or of the end, and comments, also behind a byte
+ * order mark, to step over them. JSON escapes quotes inside strings, so a word in quotes is a whole
+ * name or a whole value.
+ */
+const SIGNS = new RegExp(
+  [
+    /"(?:errors?"|(index|model|finish_reason|usage)"[ \t]*:[ \t]*)/,
+    /\[D|^(?:event|error):/,
+    /^(?:\u00ef\u00bb\u00bf)?(:).*/,
+  ]
+    .map(({ source }) => source)
+    .join('|'),
+  'gm',
+);
+/** Of some providers with spaces around it. */
+export const DONE_MARK = /^[ \t]*\[DONE\][ \t]*$/;
+const FIELDS = ['data', 'event', 'id', 'retry', 'error'];
+const LONGEST_FIELD = 'event'.length;
+/** From the end of one line of data to the next one's value. */
+const NEXT_DATA = /(?:\r\n|\n|\r)data:/g;
+
+/**
+ * Scans a run of whole events once, without decoding it. `isSuspicious`: it may hold an error,
+ * `[DONE]` or several choices, and must be parsed. `index` is `0` if there are only such, `other`
+ * if there is another one. Of what it says about itself the first `model`, if it is wanted, and the
+ * last `finish_reason` and `usage`, with what follows that in its data; else ''.
+ */
+export function scanEvents(events: Buffer, isModelWanted: boolean) {
+  let isSuspicious = false;
+  let index: 'none' | '0' | 'other' = 'none';
+  let model = '';
+  let finishReason = '';
+  let usageStart = 0;
+  // latin1: one character is one byte, so offsets in the text are offsets in the bytes.
+  const text = events.toString('latin1');
+  SIGNS.lastIndex = 0;
+  for (let sign = SIGNS.exec(text); sign; sign = SIGNS.exec(text)) {
+    const name = sign[1];
+    const start = SIGNS.lastIndex;
+    const byte = events[start];
+    if (name === undefined) isSuspicious ||= sign[2] !== ':';
+    else if (name === 'finish_reason') finishReason = readString(events, start) || finishReason;
+    else if (name === 'index' && byte !== DIGIT_0) index = 'other';
+    else if (name === 'index' && index === 'none') index = '0';
+    else if (name === 'usage' && byte === OPEN_BRACE) usageStart = start;
+    else if (name === 'model' && isModelWanted) model ||= readString(events, start);
+  }
+  const usage = usageStart > 0 ? readData(events, usageStart) : '';
+  return { isSuspicious: isSuspicious || index === 'other', index, model, finishReason, usage };
+}
+
+/**
+ * Returns whether the line at `start` is a field of an event, or the cut off beginning of its name.
+ */
+export function isField(events: Buffer, start: number): boolean {
+  const end = start + LONGEST_FIELD + 1;
+  const [line = ''] = events.toString('latin1', start, end).split(/[\r\n]/, 1);
+  const isNamed = FIELDS.some((name) => line.startsWith(`${name}:`) || name.startsWith(line));
+  return isNamed || line.trim() === '';
+}
+
+/** Returns whether the data of an event is not cut off. */
+export function isWholeData(data: string): boolean {
+  if (DONE_MARK.test(data)) return true;
+  const json = new JsonScanner(() => {}, Infinity);
+  json.push(Buffer.from(data));
+  return json.finish() === undefined;
+}
+
+/**
+ * From `start` to the end of the last line of data. A copy: V8's slice would keep all of the
+ * scanned text in memory.
+ */
+export function readData(bytes: Buffer, start: number): string {
+  const text = bytes.toString('latin1', start, start + MAX_USAGE_BYTES);
+  const [data = ''] = text.replace(NEXT_DATA, ' ').split(/[\r\n]/, 1);
+  return Buffer.from(data, 'latin1').toString('latin1');
+}
+
+/**
+ * The beginning of the string at `start`, as written; '' if no string begins there, or it says
+ * nothing.
+ */
+function readString(bytes: Buffer, start: number): string {
+  if (bytes[start] !== QUOTE) return '';
+  // One character more than may be noted, so that a longer string is not.
+  const end = start + 1 + MAX_WORD_CHARACTERS + 1;
+  const [text = ''] = bytes.toString('latin1', start + 1, end).split('"', 1);
+  // Some providers write `""` or `"null"` until the answer is finished.
+  return text === 'null' ? '' : text;
+}
