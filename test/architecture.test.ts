@@ -144,6 +144,11 @@ test('each of these things is done in one place', () => {
     ['has to do with threads', /worker_threads|SharedArrayBuffer|Atomics|BroadcastChannel/, []],
     ['exposes the garbage collector', /expose-gc/, ['lib/garbage-collector.ts']],
     ['prints', /console\./, []],
+    [
+      'decides by the message of an error',
+      /\.test\((?:\w+\.)?message\)|\.message(?: ===|\.(?:includes|match|startsWith)\()/,
+      ['upstream/fetch-transport.ts'],
+    ],
   ];
   for (const [what, pattern, names] of places) {
     const found = sources.filter(({ text }) => pattern.test(text)).map(({ name }) => name);

@@ -25,7 +25,10 @@ export type Limit =
   | 'memory'
   | 'upstream';
 
-/** What the error does not tell the client, by the names of the metrics: the texts of the log. */
+/**
+ * Checks that an error does not name to the client: their names in the metrics, and their texts in
+ * the log.
+ */
 export const CHECKS = {
   no_token: 'no token',
   unknown_token: 'unknown token',
@@ -52,7 +55,7 @@ type Scope = 'client' | 'model' | 'provider' | 'gateway';
  */
 type Retry = 'no' | 'at once' | 'later';
 
-/** The failures that a rule treats differently from others of the same status and scope. */
+/** What has failed, if a rule treats it unlike other failures of its status and scope. */
 type Problem =
   /** A content policy refuses the request: neither another key nor another provider is asked. */
   | 'policy'
@@ -122,13 +125,13 @@ export interface ErrorDetails {
   readonly retry?: Retry;
   /** Absent for most failures. */
   readonly problem?: Problem;
-  /** Whose limit was exceeded. For the log only. */
+  /** Whose limit was exceeded. For the log, the metrics and the incident `memory`. */
   readonly limit?: Limit;
   /** That limit by its name in the settings, and how full it is. For the log only. */
   readonly limitState?: string;
   /** A provider's own text, or what the network reported. For the log only. */
   readonly cause?: unknown;
-  /** For the log and the metrics: the message must not say which check it was. */
+  /** For the log and the metrics: the message must not say which check has failed. */
   readonly check?: Check;
   /** For the log, instead of a message that quotes the provider. */
   readonly reason?: string;
