@@ -79,7 +79,7 @@ function exportsOf(text: string): string[] {
 /** Returns what a file imports from others of the repository, each as `path name`. Tests import scripts of the page with `import()`. */
 function importedNames(name: string, text: string): string[] {
   const statements = text.matchAll(/^(?:im|ex)port (?:type )?\{([^}]*)\} from '(\.[^']+)'/gm);
-  const calls = text.matchAll(/\{([^}]*)\} = \(?await import\(join\(ROOT, '([^']+)'\)/g);
+  const calls = text.matchAll(/\{([^}]*)\} = \(?await import\(\s*join\(ROOT, '([^']+)'\)/g);
   const found = [
     ...[...statements].map(([, list = '', path = '']) => [list, join(dirname(name), path)]),
     ...[...calls].map(([, list = '', path = '']) => [list, path]),

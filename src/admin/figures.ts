@@ -78,6 +78,8 @@ export function readPageFigures(figures: Figures) {
     gateway_requests_in_flight: figures.inFlight(),
     process_cpu_seconds_total: cpuSeconds(),
     process_resident_memory_bytes: residentBytes(),
+    // Not from times of day: the system's clock may have been set since the start.
+    process_up_seconds: Math.floor(performance.now() / 1000),
   };
 }
 

@@ -17,9 +17,13 @@ const MINUTE_STEPS = 6;
 const MIN_FIRST_TOKENS = 10;
 /** Clients that come later are `other`. */
 const MAX_CLIENTS = 500;
-/** The names of the first places of a row; the others are the buckets of its first-token times. */
+/** The names of the first places of a row. The buckets of each of its times follow. */
 const COUNTS = ['requests', 'failed', 'rejected', 'limited', 'client_closed'] as const;
 type Count = (typeof COUNTS)[number];
+/** First token, new connection with its lookup, and the gateway's own part of a request. */
+const TIMES = ['first_token', 'connect', 'gateway'] as const;
+type Time = (typeof TIMES)[number];
+const BUCKETS = FIRST_TOKEN_BOUNDS.length + 1;
 
 /**
  * Returns the count, besides `requests`, of what ended with this outcome; undefined for an answer.
@@ -31,8 +35,12 @@ function countOf(outcome: TryFacts['outcome']): Count | undefined {
 }
 
 class Row extends StepCounts {
-  constructor() {
-    super(STEPS, COUNTS.length + FIRST_TOKEN_BOUNDS.length + 1);
+  readonly #times: number;
+
+  /** `times`: how many of `TIMES` the row has, from the first one. */
+  constructor(times: number) {
+    super(STEPS, COUNTS.length + times * BUCKETS);
+    this.#times = times;
   }
 
   addEnd(step: number, count: Count | undefined): void {
@@ -40,23 +48,30 @@ class Row extends StepCounts {
     if (count !== undefined) this.add(step, COUNTS.indexOf(count));
   }
 
-  addFirstToken(step: number, ms: number | undefined): void {
-    if (ms === undefined) return;
-    this.add(step, COUNTS.length + bucketOf(ms / 1000, FIRST_TOKEN_BOUNDS));
+  /** Ignores a time that the row does not have. */
+  addTime(step: number, time: Time, ms: number | undefined): void {
+    const at = TIMES.indexOf(time);
+    if (ms === undefined || at >= this.#times) return;
+    this.add(step, COUNTS.length + at * BUCKETS + bucketOf(ms / 1000, FIRST_TOKEN_BOUNDS));
   }
 
   /**
-   * Returns the sums that are not 0, and the percentiles of first tokens in milliseconds, of
-   * `minTimes` or more.
+   * Returns the sums that are not 0, and in milliseconds the percentiles of first tokens, of
+   * `minTimes` or more, and the medians of the other times.
    */
   report(step: number, steps?: number, minTimes = 1) {
     const sums = this.sums(step, steps);
-    const report: Partial<Record<Count | 'p50' | 'p95', number>> = {};
+    const report: Partial<Record<Count | 'p50' | 'p95' | 'connect' | 'gateway', number>> = {};
     for (const [place, name] of COUNTS.entries()) report[name] = sums[place] || undefined;
-    const times = sums.subarray(COUNTS.length);
-    if (times.reduce((sum, inBucket) => sum + inBucket) < minTimes) return report;
-    const msOf = (share: number) => Math.round(1000 * quantile(share, FIRST_TOKEN_BOUNDS, times));
-    return { ...report, p50: msOf(0.5), p95: msOf(0.95) };
+    for (const [at, name] of TIMES.slice(0, this.#times).entries()) {
+      const first = COUNTS.length + at * BUCKETS;
+      const times = sums.subarray(first, first + BUCKETS);
+      if (times.reduce((sum, inBucket) => sum + inBucket) < minTimes) continue;
+      const msOf = (share: number) => Math.round(1000 * quantile(share, FIRST_TOKEN_BOUNDS, times));
+      if (name === 'first_token') report.p95 = msOf(0.95);
+      report[name === 'first_token' ? 'p50' : name] = msOf(0.5);
+    }
+    return report;
   }
 
   /** Returns the counts of the last minute that are not 0. */
@@ -66,7 +81,9 @@ class Row extends StepCounts {
 }
 
 export class Traffic {
-  readonly #all = new Row();
+  readonly #all = new Row(TIMES.length);
+  /** When a step began, by the system's clock at its first request; at its number in `STEPS`. */
+  readonly #beganAtMs = new Float64Array(STEPS);
   readonly #providers = new Map<string, Row>();
   readonly #models = new Map<string, Row>();
   readonly #clients = new Map<string, Row>();
@@ -82,6 +99,7 @@ export class Traffic {
   /** Counts a finished request of a model. */
   add(request: FinishedRequest, model: ModelSet | undefined): void {
     const step = this.#step();
+    if (this.#all.latest !== step) this.#beganAtMs[step % STEPS] = this.#wallClock(step);
     const { outcome, provider, status, tries = [] } = request.facts;
     const isRefused = status === 401 && tries.length === 0;
     const named = request.facts.client ?? (isRefused ? 'no valid key' : 'without a name');
@@ -94,14 +112,29 @@ export class Traffic {
     const count = isLimited ? 'limited' : countOf(outcome);
     for (const row of [this.#all, client, model && rowOf(this.#models, model.name)]) {
       row?.addEnd(step, count);
-      row?.addFirstToken(step, firstTokenMs);
+      row?.addTime(step, 'first_token', firstTokenMs);
     }
-    if (provider !== undefined) rowOf(this.#providers, provider).addFirstToken(step, firstTokenMs);
+    this.#all.addTime(step, 'gateway', request.gatewayMs);
+    // Neither the tries before nor the gateway are on this provider's account.
+    const ownMs = firstTokenMs && (tries.at(-1)?.duration_ms ?? firstTokenMs);
+    if (provider !== undefined) this.#providerRow(provider).addTime(step, 'first_token', ownMs);
     for (const one of tries) {
       // What the gateway itself could not do is on no provider's account.
-      const isProviders = isSent(one.outcome) && one.outcome !== 'internal_error';
-      if (isProviders) rowOf(this.#providers, one.provider).addEnd(step, countOf(one.outcome));
+      if (!isSent(one.outcome) || one.outcome === 'internal_error') continue;
+      const row = this.#providerRow(one.provider);
+      row.addEnd(step, countOf(one.outcome));
+      row.addTime(step, 'connect', one.connect_ms);
+      this.#all.addTime(step, 'connect', one.connect_ms);
     }
+  }
+
+  #providerRow(id: string): Row {
+    return rowOf(this.#providers, id, 2);
+  }
+
+  /** Returns when a step began, by the system's clock now, in whole seconds. */
+  #wallClock(step: number): number {
+    return 1000 * Math.round((Date.now() - this.#nowMs() + step * STEP_MS) / 1000);
   }
 
   /**
@@ -138,20 +171,24 @@ export class Traffic {
 
   /**
    * Returns the sums of each row, of all requests in the last minute, and of each step that has
-   * some, by its number. A provider's row has the counts of its last minute.
+   * some, by its number and with its `time`. A provider's row has the counts of its last minute
+   * and its latest step.
    */
   report() {
     const step = this.#step();
     const models = Array.from(this.#models, ([name, row]) => [name, row.report(step)] as const);
     const providers = Array.from(
       this.#providers,
-      ([id, row]) => [id, { ...row.report(step), minute: row.minute(step) }] as const,
+      ([id, row]) =>
+        [id, { ...row.report(step), minute: row.minute(step), latest: row.latest }] as const,
     );
     const latest = Array.from({ length: STEPS }, (_, at) => step - at);
-    const steps = latest.map((at) => [at, this.#all.report(at, 1)] as const);
+    const steps = latest.map(
+      (at) => [at, { ...this.#all.report(at, 1), time: this.#beganAtMs[at % STEPS]! }] as const,
+    );
     return {
       all: this.#all.report(step),
-      minute: this.#all.minute(step),
+      minute: this.#all.report(step, MINUTE_STEPS),
       providers: Object.fromEntries(providers),
       models: Object.fromEntries(models),
       clients: Object.fromEntries(this.#reportClients(step)),
@@ -165,8 +202,8 @@ export class Traffic {
   }
 }
 
-function rowOf(rows: Map<string, Row>, key: string): Row {
+function rowOf(rows: Map<string, Row>, key: string, times = 1): Row {
   let row = rows.get(key);
-  if (!row) rows.set(key, (row = new Row()));
+  if (!row) rows.set(key, (row = new Row(times)));
   return row;
 }

@@ -7,7 +7,7 @@ import { Script } from 'node:vm';
 
 import { createPage } from '../../src/admin/page/page.ts';
 
-const MAX_BYTES = 48_000;
+const MAX_BYTES = 80_000;
 
 const page = createPage();
 const contentsOf = (element: string) =>

@@ -19,11 +19,13 @@ const { verdictOf, judge } = (await import(join(ROOT, 'src/admin/page/verdict.js
   judge: (counts: Counts) => { kind: string; count: number; total: number; end: string };
 };
 
+const NOW = '2026-11-22T10:15:30.000Z';
 const TWO = '[clients.agents]\nkey = "agents-key-canary"\n[clients.web]\nkey = "web-key-canary"\n';
 
 /** A view with these counts of the last minute. */
 const view = (minute: Counts, more: object = {}) => {
-  return { minute, all: minute, incidents: [], clients: {}, providers: {}, ...more };
+  const rows = { clients: {}, providers: {}, requests: {} };
+  return { minute, all: minute, incidents: [], now: NOW, ...rows, ...more };
 };
 const told = (one: object) => verdictOf(one).filter(Boolean).join(' | ');
 const incident = (hit: object[] = []) => ({ kind: 'errors', provider: 'p', hit });
@@ -55,8 +57,9 @@ test('all is well only if the last minute had requests of which under a hundredt
 test('the verdict is red, amber, grey or green, and below an incident it is figures', () => {
   const good = { requests: 120 };
   const failing = { providers: { q: { minute: { failed: 1 } }, p: { minute: { failed: 6 } } } };
-  const cases: [given: object, expected: string][] = [
-    [view(good), 'good | All well | 0 of 120 requests of the last minute failed.'],
+  const LAST = '2026-11-22T10:09:54.000Z';
+  const cases: [given: object, expected: string | RegExp][] = [
+    [view(good), 'good | All well | 120 requests in the last minute, none failed.'],
     [
       view(
         { requests: 302, failed: 2 },
@@ -67,23 +70,23 @@ test('the verdict is red, amber, grey or green, and below an incident it is figu
           },
         },
       ),
-      'warn | 2 of 302 requests failed | Failed tries: p 2.',
+      'warn | 2 of 302 requests failed | Too few for an incident: p 2.',
     ],
     [
       view({ requests: 389, failed: 7 }, failing),
-      'warn | 7 of 389 requests failed | 1.8 % of the last minute. | Failed tries: p 6, q 1.',
+      'warn | 7 of 389 requests failed | 1.8 % of the last minute. | Too few for an incident: p 6, q 1.',
     ],
     [
       view({ requests: 9, failed: 4 }, { incidents: [incident([{ failed: 4 }])] }),
-      'bad | Requests fail | 4 of 9 requests of the last minute failed. | 1 incident.',
+      'bad | Requests fail | 4 of 9 in the last minute, 44.4 %. | 1 incident.',
     ],
     [
       view(good, { incidents: [incident([{ failed: 0, answered: 3 }]), incident()] }),
-      'warn | Other providers answer | 0 of 120 requests of the last minute failed. | 2 incidents.',
+      'warn | Other providers answer | 120 requests in the last minute, none failed. | 2 incidents.',
     ],
     [
       view(good, { incidents: [incident()] }),
-      'warn | 1 incident | 0 of 120 requests of the last minute failed.',
+      'warn | 1 incident | 120 requests in the last minute, none failed.',
     ],
     [
       view({ requests: 9, failed: 4 }, { incidents: [{ kind: 'reload' }] }),
@@ -91,19 +94,26 @@ test('the verdict is red, amber, grey or green, and below an incident it is figu
     ],
     [
       view(good, { incidents: [{ ...incident([{ failed: 3 }]), ended: 'x' }] }),
-      'good | All well | 0 of 120 requests of the last minute failed.',
+      'good | All well | 120 requests in the last minute, none failed.',
     ],
-    [view({}), 'off | No traffic | No request has ended in the last minute.'],
+    [view({}), 'off | No traffic | No request in the last minute. None has come since the start.'],
+    [
+      view({}, { requests: { 8: { time: '2026-11-22T10:09:52.000Z' }, 9: { time: LAST } } }),
+      /^off \| No traffic \| No request in the last minute\. The last one ended at \d\d:09:54, 5 min ago\.$/,
+    ],
     [
       view({}, { all: { requests: 3, failed: 3 } }),
-      'off | No traffic | No request has ended in the last minute. | Of the last 15 minutes 3 of 3 failed.',
+      'off | No traffic | No request in the last minute. None has come since the start. | Of the last 15 minutes 3 of 3 failed.',
     ],
     [
-      view(good, { asOf: '10:14:44' }),
-      'off | Connection lost | Everything below is as of 10:14:44. Trying again every 2 s.',
+      view(good, { asOf: '10:14:44', silentMs: 46_000 }),
+      'off | Connection lost | Everything below is as of 10:14:44, 46 s ago. Trying again every 2 s.',
     ],
   ];
-  for (const [given, expected] of cases) assert.equal(told(given), expected);
+  for (const [given, expected] of cases) {
+    if (typeof expected === 'string') assert.equal(told(given), expected);
+    else assert.match(told(given), expected);
+  }
 });
 
 async function viewOf(t: TestContext, { adminPort }: TestGateway) {
@@ -129,7 +139,7 @@ test('four requests with a wrong key of the provider are figures: neither "All w
   const state = await viewOf(t, gateway);
   assert.deepEqual(
     told(state),
-    'warn | 2 of 3 requests failed | 66.7 % of the last minute. | Failed tries: p 2.',
+    'warn | 2 of 3 requests failed | 66.7 % of the last minute. | Too few for an incident: p 2.',
   );
   assert.deepEqual(
     [judge(state.providers.p.minute).kind, judge(state.providers.q.minute).kind],
@@ -159,7 +169,7 @@ test('a client refused by its own limit is shown with the limit and how full it 
   assert.equal(clients.web.overLimit, undefined);
   assert.equal(
     told({ minute, clients, ...state }),
-    'good | All well | 0 of 4 requests of the last minute failed. | 1 client refused by a limit of its own.',
+    'good | All well | 4 requests in the last minute, none failed. | 1 client at its limit.',
   );
 });
 

@@ -44,6 +44,7 @@ const figures = (more: object) => ({
   gateway_requests_in_flight: 0,
   process_cpu_seconds_total: 0.4,
   process_resident_memory_bytes: 61_000_000,
+  process_up_seconds: 11_520,
   ...more,
 });
 
@@ -68,7 +69,7 @@ export function idleView(more: object = {}): object {
 }
 
 /** The sums of a row. */
-function sums(requests: number, more: Readonly<Record<string, number>> = {}): object {
+export function sums(requests: number, more: Readonly<Record<string, number>> = {}): object {
   return {
     requests,
     ...(more['p50'] && { p95: more['p50'] * 3 }),
@@ -101,7 +102,7 @@ export function provider(more: object = {}): object {
 
 const BUSY_PROVIDERS = {
   openai: provider({
-    ...sums(18_432, { p50: 412, failed: 14, rejected: 40 }),
+    ...sums(18_432, { p50: 412, failed: 14, rejected: 40, connect: 11 }),
     inFlight: 5,
     oldestSeconds: 14,
     keptAway: [{ model: 'gpt-5', until: at(19) }],
@@ -166,14 +167,14 @@ export function busyView(more: Record<string, object> = {}): object {
     requests: count,
     failed: i > 60 && i < 68 ? (i % 4) + 1 : i % 29 === 3 ? 1 : 0,
     // With a gap.
-    ...((i < 20 || i > 24) && { p50: p50[i] }),
+    ...((i < 20 || i > 24) && { p50: p50[i], p95: 3 * p50[i]! }),
   }));
   return idleView({
     incidents: BUSY_INCIDENTS,
     figures: figures(BUSY_FIGURES),
     steps: steps(values),
     all: sums(20_719, { failed: 80, p50: 388 }),
-    minute: { requests: 161, failed: 12 },
+    minute: { requests: 161, failed: 12, p50: 388, p95: 1164, connect: 11, gateway: 2 },
     providers: BUSY_PROVIDERS,
     models: {
       fast: sums(14_020, { failed: 9, p50: 388 }),

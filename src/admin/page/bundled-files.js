@@ -5,6 +5,7 @@
 
 /* oxlint-disable import/default -- the attribute makes the file's text the default export */
 
+import charts from './charts.js' with { type: 'text' };
 import dom from './dom.js' with { type: 'text' };
 import feed from './feed.js' with { type: 'text' };
 import overview from './overview.js' with { type: 'text' };
@@ -16,4 +17,4 @@ import verdict from './verdict.js' with { type: 'text' };
 
 export { html, style };
 /** In the order of their imports. */
-export const scripts = [dom, incidents, verdict, overview, requests, feed];
+export const scripts = [dom, requests, incidents, verdict, charts, overview, feed];

@@ -22,6 +22,10 @@ export function clip(text) {
 export const formatNumber = (value) =>
   value === undefined ? '–' : value.toLocaleString('en', { maximumFractionDigits: 1 });
 
+/** Returns a number as text, millions by their letter: `4.1 M`. */
+export const formatShort = (value) =>
+  value < 1e6 ? formatNumber(value) : formatNumber(value / 1e6) + ' M';
+
 /** In the browser's time zone: 2026-11-22 10:15:30, as Swedes write it. */
 const localTime = (time) => new Date(time).toLocaleString('sv');
 
@@ -34,15 +38,28 @@ export const formatDay = (time, now) =>
     ? formatTime(time)
     : localTime(time).slice(5);
 
-export function formatDuration(ms) {
+/** `isRough`: minutes without their seconds. */
+export function formatDuration(ms, isRough = false) {
   const seconds = Math.max(0, Math.ceil(ms / 1000));
   const minutes = Math.floor(seconds / 60);
   const hours = Math.floor(minutes / 60);
   if (seconds < 60) return seconds + ' s';
-  if (minutes < 60) return minutes + ' min ' + (seconds % 60) + ' s';
+  if (minutes < 60) return minutes + (isRough ? ' min' : ' min ' + (seconds % 60) + ' s');
   if (hours < 48) return hours + ' h ' + (minutes % 60) + ' min';
   return Math.floor(hours / 24) + ' d ' + (hours % 24) + ' h';
 }
+
+/** Describes a short text with the time of day that a pointer on it shows. */
+export const timeText = (time, text) => h('time', { datetime: time, title: localTime(time) }, text);
+
+/** Returns a share as text, always with one decimal: `9.0 %`. */
+export const formatShare = (part, total) => ((100 * part) / total).toFixed(1) + ' %';
+
+/** Returns a number and its noun: `1 incident`, `2 incidents`. */
+export const plural = (count, noun) => formatNumber(count) + ' ' + noun + (count === 1 ? '' : 's');
+
+/** Below this width the page has one column. A test without a browser has no width. */
+export const isNarrow = () => globalThis.matchMedia?.('(max-width: 760px)').matches ?? false;
 
 /** A setting's or a fact's value as text. */
 export const valueText = (value) => (typeof value === 'string' ? value : JSON.stringify(value));
@@ -128,60 +145,101 @@ export function fill(id, ...children) {
 /** Icon and colour, of the kinds `good`, `warn`, `bad` and `off`, repeat the words. */
 export const withIcon = (kind, text) => h('span.icon.' + kind, text);
 
-/**
- * Shows a value: a number, a text, a description, nothing, or a list of one of these and small
- * lines below it.
- */
-function cellContents(value) {
-  const [first, ...lines] = Array.isArray(value) ? value : [value];
-  if (first === undefined || first === '') return h('span.off', '–');
-  const shown = typeof first === 'number' ? formatNumber(first) : first;
-  const smallLines = lines.map((line) => line && h('small', clip(line)));
-  return [typeof shown === 'string' ? clip(shown) : shown, smallLines];
+/** Describes a number of milliseconds; nothing without one. */
+export const msText = (ms) => ms !== undefined && [formatNumber(ms), h('small', ' ms')];
+
+/** Describes a bar of parts, each a class and its share of the whole from 0 to 1. */
+export function shareBar(...parts) {
+  let x = 0;
+  const rects = parts.map(([name, share]) => {
+    const place = { x: 100 * x + '%', width: 100 * share + '%', height: '100%' };
+    x += share;
+    return share > 0 && h('rect.' + name, place);
+  });
+  return h(
+    'svg.meter',
+    { 'aria-hidden': 'true' },
+    h('rect.rest', { width: '100%', height: '100%' }),
+    rects,
+  );
 }
+
+const isEmpty = (value) =>
+  value === undefined ||
+  value === '' ||
+  value === false ||
+  (Array.isArray(value) && value.every(isEmpty));
+
+/** Shows a value: a number, a text, a description, nothing, or a list of these. */
+function cellContents(value) {
+  if (isEmpty(value)) return h('span.off', '–');
+  if (Array.isArray(value)) return value.map((one) => (typeof one === 'string' ? clip(one) : one));
+  return typeof value === 'number'
+    ? formatNumber(value)
+    : typeof value === 'string'
+      ? clip(value)
+      : value;
+}
+
+const valueIn = ([, , valueOf], item) =>
+  typeof valueOf === 'string' ? item[valueOf] : valueOf(item);
 
 /**
  * Describes a row. A column is the text of its head, the class of its cells, and the value of its
  * cell: the name of a field of the row's item, or a function of the item.
  */
 export function tableRow(columns, item, attributes = { key: item.id }) {
-  const cells = columns.map(([title, className, valueOf], index) => {
-    const value = typeof valueOf === 'string' ? item[valueOf] : valueOf(item);
+  const cells = columns.map((column, index) => {
+    const [title, className] = column;
+    const value = valueIn(column, item);
     const head = index === 0 && { scope: 'row' };
-    const named = { class: className, 'data-title': title, ...head };
-    return h(head ? 'th' : 'td', named, cellContents(value));
+    const isAbsent = isEmpty(value);
+    const named = {
+      class: className + (isAbsent ? ' absent' : ''),
+      'data-title': title,
+      ...head,
+    };
+    const isBlank = isAbsent && className.startsWith('fill');
+    return h(head ? 'th' : 'td', named, isBlank ? '' : cellContents(value));
   });
   return h('tr', attributes, cells);
-}
-
-/** Describes a table in a box; the title and the note stand above it. */
-export function table({ id, title, note, columns }, rows) {
-  const heads = columns.map(([text, name]) => h('th', { class: name, scope: 'col' }, text));
-  const caption = h('caption', h('h2', title), note);
-  const region = { id: id + '-box', role: 'region', tabindex: '0', 'aria-label': title };
-  const body = h('tbody', { id }, rows);
-  return h('div.box.scroll', region, h('table', caption, h('thead', h('tr', heads)), body));
 }
 
 /** The ids of the tables with all their rows. */
 const unfolded = new Set();
 
 /**
- * Draws a table with a row for each item, and a button for those after the first few. Without items
- * it is hidden.
- * @param {{ id, title, note, columns, rowOf?: (item: any) => any }} named
+ * Draws a table with a row for each item, and a button for those after the first few. A column that
+ * no item has a value for is left out, and without items the table is hidden. `rowOf` describes a
+ * row, given the columns that are drawn.
+ * @param {{ id, title, note?, columns, rowOf?: (columns: any, item: any) => any }} named
  */
-export function drawTable({ id, title, note, columns, rowOf }, items) {
+export function drawTable({ id, title, note, columns, rowOf = tableRow }, items) {
   const isUnfolded = unfolded.has(id);
   const shown = isUnfolded ? items : items.slice(0, FEW);
-  const count = shown.length < items.length && shown.length + ' of ' + items.length + ', ';
+  const used = columns.filter(
+    (column, index) => index === 0 || items.some((item) => !isEmpty(valueIn(column, item))),
+  );
+  const heads = used.map(([text, name]) => h('th', { class: name, scope: 'col' }, text));
+  const count =
+    shown.length < items.length && shown.length + ' of ' + formatNumber(items.length) + ', ';
+  const caption = note && h('caption', h('h2', title), h('span.note', count, note));
+  const region = { id: id + '-box', role: 'region', tabindex: '0', 'aria-label': title };
+  const rows = shown.map((item) => rowOf(used, item));
   const onclick = () => unfolded.delete(id) || unfolded.add(id);
   const attributes = { type: 'button', 'aria-expanded': String(isUnfolded), onclick };
-  const rows = shown.map(rowOf ?? ((item) => tableRow(columns, item)));
-  const label = isUnfolded ? 'Show fewer' : 'Show all ' + items.length;
+  const nouns = title.toLowerCase();
+  const label = isUnfolded
+    ? 'Show fewer ' + nouns
+    : 'Show all ' + formatNumber(items.length) + ' ' + nouns;
   fill(
     id + '-section',
-    items.length > 0 && table({ id, title, note: [count, note], columns }, rows),
+    items.length > 0 &&
+      h(
+        note ? 'div.box.scroll' : 'div.scroll',
+        region,
+        h('table', caption, h('thead', h('tr', heads)), h('tbody', { id }, rows)),
+      ),
     items.length > FEW && h('button.fold', attributes, label),
   );
 }

@@ -12,7 +12,8 @@ import {
   withIcon,
 } from './dom.js';
 import { drawIncidents, lastingOf, phrasesOf } from './incidents.js';
-import { drawTables, drawTiles } from './overview.js';
+import { drawCharts } from './charts.js';
+import { drawTables } from './overview.js';
 import { drawRequests, forgetRequests } from './requests.js';
 import { drawVerdict } from './verdict.js';
 
@@ -28,6 +29,8 @@ let source;
 let state = null;
 /** Undefined before the first. @type {boolean | undefined} */
 let isConnected;
+/** When the latest event came, on the clock of `performance.now()`. */
+let receivedAtMs = 0;
 let isScheduled = false;
 let timer = 0;
 
@@ -50,8 +53,8 @@ function drawTab() {
   if (icon.href !== href) icon.href = href;
   const count = state === null ? 0 : lastingOf(state).length;
   const mark = isLost ? '– ' : count > 0 && '(' + count + ') ';
-  const host = state !== null && ' ' + state.settings.host;
-  const title = [mark, 'inference-gateway', host].filter(Boolean).join('');
+  const host = state === null ? 'inference-gateway' : state.settings.host;
+  const title = [mark, host].filter(Boolean).join('');
   if (document.title !== title) document.title = title;
 }
 
@@ -59,24 +62,22 @@ function draw() {
   isScheduled = false;
   fill('connection', describeConnection());
   if (state === null) return;
-  const { host, version, node, startedAt, warnings } = state.settings;
+  const { host, version, node } = state.settings;
   const { cpu_percent: cpu, process_resident_memory_bytes: bytes } = state.figures;
-  const up = 'up ' + formatDuration(Date.parse(state.now) - Date.parse(startedAt));
-  const memory = bytes && formatNumber(Math.round(bytes / 1e6)) + ' MB';
+  const up = 'up ' + formatDuration(1000 * state.figures.process_up_seconds, true);
   const load = cpu !== undefined && 'CPU ' + cpu + ' %';
-  const about = [host, version, 'Node ' + node, up, memory, load];
-  fill('about', about.filter(Boolean).join(' · '));
-  // Without a connection each state says of when it is.
-  const shown = isConnected ? state : { ...state, asOf: formatTime(state.now) };
+  const memory = bytes && formatNumber(Math.round(bytes / 1e6)) + ' MB';
+  const more = ['Node ' + node, up, load, memory].filter(Boolean).map((text) => ' · ' + text);
+  fill('host', clip(host));
+  fill('about', 'inference-gateway ' + version, h('span.wide', more.join('')));
+  // Without a connection each state says of when it is, and ages stand still.
+  const silentMs = isConnected ? 0 : performance.now() - receivedAtMs;
+  const shown = isConnected ? state : { ...state, asOf: formatTime(state.now), silentMs };
   drawVerdict(shown);
   drawIncidents(shown);
-  drawTiles(shown);
+  drawCharts(shown);
   drawTables(shown);
   drawRequests(state);
-  fill(
-    'warnings',
-    warnings.map((text) => h('li.warn', clip(text))),
-  );
 }
 
 function describeConnection() {
@@ -129,6 +130,7 @@ function take(patch) {
   next.figures.cpu_percent = cpuPercentOf(state, next);
   state = next;
   isConnected = true;
+  receivedAtMs = performance.now();
 }
 
 /** Does this after so long, and not what was to be done before. */

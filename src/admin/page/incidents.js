@@ -1,8 +1,17 @@
-/**
- * What is wrong, and what has been, in a sentence for each incident: the facts of the log's lines.
- */
+/** What is wrong now, whom it hits, and what has ended in the last hour. */
 
-import { byId, clip, fill, formatDay, formatDuration, formatNumber, h } from './dom.js';
+import {
+  clip,
+  fill,
+  formatDay,
+  formatDuration,
+  formatNumber,
+  h,
+  isNarrow,
+  shareBar,
+  timeText,
+} from './dom.js';
+import { showRequests } from './requests.js';
 
 const WORDS = {
   unreachable: 'no connection',
@@ -21,74 +30,163 @@ const WORDS = {
   store: 'store of rate limits away',
   reload: 'new settings refused, former ones in use',
 };
+/** On a phone, more incidents are folded to their titles. */
+const MAX_UNFOLDED = 3;
 
-const wordsOf = ({ kind }) => (Object.hasOwn(WORDS, kind) ? WORDS[kind] : kind);
-/** Whose fault, and what: `openai/gpt-5: errors`. */
-const phraseOf = (one) =>
-  clip([one.provider ?? 'gateway', one.model].filter(Boolean).join('/')) + ': ' + wordsOf(one);
+const kindOf = ({ kind }) => (Object.hasOwn(WORDS, kind) ? WORDS[kind] : kind);
+/** The models that fail, of an incident that is not about all that its provider is asked for. */
+const modelsOf = ({ model, models = [] }) =>
+  model === undefined ? models.map((one) => one.model) : [model];
+
+/** Returns the subject: `acme`, `acme/small`, `acme (small, big)` or `gateway`. */
+export function subjectOf(incident) {
+  const { provider = 'gateway' } = incident;
+  const models = modelsOf(incident);
+  if (models.length < 2) return clip([provider, ...models].join('/'));
+  return clip(provider + ' (' + models.join(', ') + ')');
+}
+
+const sumOf = ({ hit = [] }, name) => hit.reduce((sum, one) => sum + one[name], 0);
+
+/** Returns true if another provider answers the requests, and none fails. */
+const isAnswered = (incident) => sumOf(incident, 'failed') === 0 && sumOf(incident, 'answered') > 0;
+
+/** Returns the words of the kind and its consequence: `errors, other providers answer`. */
+export function wordsOf(incident, now) {
+  const { ended, until } = incident;
+  const wait = !ended && until > now && 'until ' + formatDay(until, now);
+  const others = !ended && isAnswered(incident) && 'other providers answer';
+  return [kindOf(incident), wait, others].filter(Boolean).join(', ');
+}
 
 /** Requests fail, or nothing can be asked: a provider whose work others do is a warning only. */
-export function iconOf({ kind, hit = [], ended }) {
-  if (ended) return 'off';
-  const isBad = ['descriptors', 'memory'].includes(kind) || hit.some(({ failed }) => failed > 0);
+export function iconOf(incident) {
+  if (incident.ended) return 'off';
+  const isBad = ['descriptors', 'memory'].includes(incident.kind) || sumOf(incident, 'failed') > 0;
   return isBad ? 'bad' : 'warn';
 }
 
-const inBrackets = (...parts) => {
-  const told = parts.filter(Boolean).join(', ');
-  return told && ' (' + told + ')';
-};
-
-/** `good` is told of a provider's that lasts. */
-function describeHit({ name, failed, good, answered, by, clients }) {
-  const total = good !== undefined && ' of ' + formatNumber(failed + good + answered);
-  const own = failed > 0 && [formatNumber(failed), total, ' failed'].filter(Boolean).join('');
-  const others = answered > 0 && formatNumber(answered) + ' answered by ' + clip(by);
-  const told = [own, others].filter(Boolean).join(', ');
-  return clip(name) + ': ' + told + inBrackets(clients && clip(clients)) + '.';
+/** Returns the causes, each once; those of models follow the name of their model. */
+export function causesOf({ key, cause, models = [] }) {
+  const own = [key && 'key ' + key, cause].filter(Boolean).join(': ');
+  const others = models.filter((one) => one.cause && one.cause !== cause);
+  return [own, ...others.map((one) => one.model + ': ' + one.cause)].filter(Boolean);
 }
 
-/** Returns the sentences of an incident; `now` is the feed's present. */
-export function sentencesOf(incident, now) {
-  const { cause, ended, hit = [], key, more, since, until } = incident;
-  const from = formatDay(since, now);
-  // As long as the times that are shown are apart.
-  const secondOf = (time) => Math.floor(Date.parse(time) / 1000);
-  const lasted = ended && formatDuration(1000 * (secondOf(ended) - secondOf(since)));
-  const when = ended
-    ? ` from ${from} to ${formatDay(ended, now)}, for ${lasted}`
-    : ' since ' + from;
-  const wait = !ended && until > now && 'it asks us to wait until ' + formatDay(until, now);
-  const why = inBrackets(key && 'key ' + key, cause && clip(cause), wait);
-  const others = more > 0 && 'And ' + more + ' more names.';
-  return [phraseOf(incident) + when + why + '.', ...hit.map(describeHit), others].filter(Boolean);
+/** Returns what has become of the requests by one name. `good` is absent of what has ended. */
+export function hitText({ failed, good, answered, by }) {
+  const total = good === undefined ? '' : ' of ' + formatNumber(failed + good + answered);
+  const others = answered > 0 && 'answered by ' + clip(by);
+  if (failed === 0) return [formatNumber(answered) + total, ' ' + others];
+  const rest = others && ', ' + formatNumber(answered) + ' ' + others;
+  return [formatNumber(failed) + total + ' failed', rest];
 }
 
-const sumOfHits = ({ hit = [] }) =>
-  hit.reduce((sum, { failed, answered }) => sum + failed + answered, 0);
-
-/** Returns those that last, the worst first. */
+/** Returns the incidents that last, the worst first. */
 export const lastingOf = ({ incidents }) =>
   incidents
     .filter(({ ended }) => !ended)
-    .toSorted((a, b) => iconOf(a).localeCompare(iconOf(b)) || sumOfHits(b) - sumOfHits(a));
+    .toSorted(
+      (a, b) =>
+        iconOf(a).localeCompare(iconOf(b)) ||
+        sumOf(b, 'failed') + sumOf(b, 'answered') - sumOf(a, 'failed') - sumOf(a, 'answered'),
+    );
 
-/** Returns the icons and the words of those that last at a provider. */
+/** Returns the icon of the worst incident that hits requests by this model, or of this client. */
+export function iconOfHit(state, model, client) {
+  const isHit = ({ hit = [] }) =>
+    hit.some(({ name, clients = '' }) => name === model || clients.split(', ').includes(client));
+  const hits = lastingOf(state).filter(isHit);
+  return hits.length > 0 ? iconOf(hits[0]) : undefined;
+}
+
+/** Returns the icons and the words of the incidents that last at a provider. */
 export const statesOf = (id, state) =>
   lastingOf(state)
     .filter(({ provider }) => provider === id)
-    .map((one) => [iconOf(one), clip([one.model, wordsOf(one)].filter(Boolean).join(': '))]);
+    .map((one) => [iconOf(one), clip([...modelsOf(one), kindOf(one)].join(', '))]);
 
-/** Returns a phrase for each that lasts: what a screen reader is told when they change. */
-export const phrasesOf = (state) => lastingOf(state).map(phraseOf);
+/** Returns a title for each incident that lasts: a screen reader is told when they change. */
+export const phrasesOf = (state) =>
+  lastingOf(state).map((one) => subjectOf(one) + ': ' + kindOf(one));
+
+/** Describes the requests by one name: a bar, their number, and a button that lists them. */
+function hitRow({ name, bar, text, clients, words }) {
+  const onclick = () => showRequests('All', words);
+  const named = { type: 'button', onclick, 'aria-label': 'requests of ' + clip(words) };
+  return h(
+    'li',
+    h('span.name', { title: name }, clip(name)),
+    bar,
+    h('span', h('strong', text[0]), text[1], clients && h('span.note', ' · ' + clip(clients))),
+    h('button.link', named, h('span', 'requests '), '›'),
+  );
+}
+
+function incidentHit(hit, { provider = '' }) {
+  const { name, failed, good = 0, answered, clients } = hit;
+  const all = failed + good + answered;
+  const bar = shareBar(['bad', failed / all], ['warn', answered / all]);
+  // A body that was not read has no model.
+  const words = [name.startsWith('(') ? 'failed' : name, provider].join(' ').trim();
+  return hitRow({ name, bar, text: hitText(hit), clients, words });
+}
+
+/** Describes an incident, or a client at its limit: a title, causes, and beside them the hits. */
+function item({ key, kind, subject, words, since, now, causes, hits, isFolded }) {
+  const title = [
+    h('span', h('span.icon.' + kind, h('strong', subject)), ': ' + words),
+    ' ',
+    timeText(since, 'for ' + formatDuration(Date.parse(now) - Date.parse(since), true)),
+  ];
+  const texts = causes.map((text) => h('span', clip(text)));
+  const more = [texts.length > 0 && h('p.cause', texts), h('ul.hits', hits)];
+  const head = isFolded ? undefined : h('p.title', title);
+  const folded = isFolded && h('details', h('summary', title), more);
+  return h('li.incident.' + kind, { key }, folded || [head, more]);
+}
+
+function incidentItem(one, now, isFolded) {
+  const { hit = [], more = 0, since } = one;
+  const rest = more > 0 && h('li.note', 'and ' + formatNumber(more) + ' more names');
+  const hits = [...hit.map((each) => incidentHit(each, one)), rest];
+  const title = { subject: subjectOf(one), words: wordsOf(one, now), since, now };
+  const key = [since, one.provider, one.model, one.kind].join(' ');
+  return item({ key, kind: iconOf(one), ...title, causes: causesOf(one), hits, isFolded });
+}
 
 /** Describes a client that its own limit has refused in the last minute: it is no incident. */
-function overLimitItem([name, { overLimit }], now) {
+function overLimitItem([name, { overLimit }], now, isFolded) {
   const { limit, limited, requests, since } = overLimit;
-  const share = formatNumber(limited) + ' of ' + formatNumber(requests);
-  const first = clip(name) + ': at its own limit since ' + formatDay(since, now);
-  const rest = share + ' requests of the last minute refused, and no provider asked.';
-  return h('li', h('strong.icon.warn', first + inBrackets(clip(limit)) + '.'), ' ', rest);
+  const share = formatNumber(limited) + ' of ' + formatNumber(requests) + ' refused';
+  const text = [share, ' by the gateway, no provider asked'];
+  const bar = shareBar(['warn', limited / requests]);
+  const words = name + ' rate_limited';
+  const hits = [hitRow({ name: 'last minute', bar, text, clients: '', words })];
+  const title = { subject: clip(name), words: 'at its own limit', since, now };
+  return item({ key: name, kind: 'warn', ...title, causes: [limit], hits, isFolded });
+}
+
+/** Describes an incident that has ended, in one line. */
+function endedItem(one, now) {
+  const { since, ended } = one;
+  const failed = sumOf(one, 'failed');
+  // As long as the times that are shown are apart.
+  const secondOf = (time) => Math.floor(Date.parse(time) / 1000);
+  const lasted = formatDuration(1000 * (secondOf(ended) - secondOf(since)));
+  const times = formatDay(since, now) + ' – ' + formatDay(ended, now) + ' · ';
+  return h(
+    'li.ended',
+    { key: [since, ended, one.provider, one.model].join(' ') },
+    h('span.icon.off', 'Ended: ', h('strong', subjectOf(one)), ': ' + wordsOf(one)),
+    h(
+      'span',
+      h('span.wide', times),
+      lasted,
+      failed > 0 && h('span.wide', ' · ' + formatNumber(failed) + ' failed'),
+    ),
+    h('span.cause.wide', clip(causesOf(one)[0] ?? '')),
+  );
 }
 
 /** Returns the clients, by their names, that their own limits have refused in the last minute. */
@@ -97,16 +195,15 @@ export const overLimitOf = ({ clients }) =>
     .filter(([, { overLimit }]) => overLimit)
     .toSorted(([, a], [, b]) => b.overLimit.limited - a.overLimit.limited);
 
-/** Draws them, and below them the clients at their own limits. */
+/** Draws the incidents that last, the clients at their own limits, and what has ended. */
 export function drawIncidents(state) {
   const { now, incidents } = state;
-  const item = (one) => {
-    const [first, ...rest] = sentencesOf(one, now);
-    return h('li', h('strong.icon.' + iconOf(one), first), ' ', rest.join(' '));
-  };
-  const ended = incidents.filter((one) => one.ended);
-  const overLimit = overLimitOf(state).map((one) => overLimitItem(one, now));
-  fill('incidents', lastingOf(state).map(item), overLimit);
-  fill('ended', ended.map(item));
-  byId('over').toggleAttribute('hidden', ended.length === 0);
+  const [lasting, limited] = [lastingOf(state), overLimitOf(state)];
+  const isFolded = isNarrow() && lasting.length + limited.length > MAX_UNFOLDED;
+  fill(
+    'incidents',
+    lasting.map((one) => incidentItem(one, now, isFolded)),
+    limited.map((one) => overLimitItem(one, now, isFolded)),
+    incidents.filter(({ ended }) => ended).map((one) => endedItem(one, now)),
+  );
 }

@@ -1,4 +1,4 @@
-/** Tiles with charts, and the tables of providers, models, clients and settings. */
+/** The tables of providers, models, clients and settings. */
 
 import {
   byId,
@@ -7,160 +7,217 @@ import {
   fill,
   formatDuration,
   formatNumber,
+  formatShare,
+  formatShort,
   formatTime,
   h,
+  msText,
+  shareBar,
   valueText,
   withIcon,
 } from './dom.js';
-import { statesOf } from './incidents.js';
-import { figuresOf, judge, servedOf } from './verdict.js';
-
-const CHART_HEIGHT = 32;
-const STEPS = 90;
-const STEP_MS = 10_000;
-
-/** Describes a figure, a note, and a chart: a bar for what each step has of this name. */
-function tile({ step, steps }, { name, title, value, note, kind = '' }) {
-  const id = 'tile-' + name;
-  const first = step - STEPS + 1;
-  const values = Array.from({ length: STEPS }, (_, at) => steps[first + at]?.[name] ?? 0);
-  const highest = Math.max(...values);
-  const scale = CHART_HEIGHT / (highest || 1);
-  const bars = values.map((one, x) => one > 0 && `M${x} 0V${(one * scale).toFixed(1)}`);
-  // The bars of the first and the last step are whole.
-  const size = { viewBox: `-1 0 ${STEPS + 1} ${CHART_HEIGHT}`, preserveAspectRatio: 'none' };
-  const path = h('path', { id: id + '-bars', d: bars.filter(Boolean).join('') });
-  const times = [first, step].map((at) => h('span', formatTime(STEP_MS * at).slice(0, 5)));
-  return h(
-    'div.box.tile',
-    h('dt', title),
-    h('dd.value.' + kind, { id }, formatNumber(value)),
-    h('dd.note', { id: id + '-note' }, note),
-    h(
-      'dd.chart',
-      h('div', { id: id + '-scale' }, 'highest ' + formatNumber(highest)),
-      h('svg', { 'aria-hidden': 'true', ...size }, path),
-      h('div.axis', { 'aria-hidden': 'true' }, times),
-    ),
-  );
-}
-
-/** Draws the tiles. */
-export function drawTiles(state) {
-  const { all, figures, minute } = state;
-  const { requests = 0, failed = 0, limited = 0 } = minute;
-  const inFlight = formatNumber(figures.gateway_requests_in_flight) + ' in flight';
-  const refused =
-    limited > 0 && ', ' + formatNumber(limited) + ' more refused by limits of clients';
-  const ofAll = ['of ' + formatNumber(servedOf(minute)), refused].filter(Boolean).join('');
-  const kind = judge(minute).end === 'failed' ? 'warn' : '';
-  const tail = all.p95 ? 'p95 ' + formatNumber(all.p95) + ', 15 minutes' : 'none yet';
-  const tiles = [
-    { name: 'requests', title: 'Requests, last minute', value: requests, note: inFlight },
-    { name: 'failed', title: 'Failed, last minute', value: failed, note: ofAll, kind },
-    { name: 'p50', title: 'First token p50, ms', value: all.p50, note: tail },
-  ];
-  fill(
-    'tiles',
-    tiles.map((one) => tile(state, one)),
-  );
-}
-
-/** The state now: incidents, or what the last minute was like. */
-function stateCell({ asOf, states, skipped, requests, minute = {}, keptAway = [] }) {
-  const judged = judge(minute);
-  const notAsked = requests > 0 ? 'Not asked in the last minute' : 'Not asked';
-  const quiet = [judged.kind, judged.kind === 'good' ? 'Good' : notAsked];
-  const usual = skipped === undefined ? quiet : ['off', 'Skipped'];
-  const figures = judged.kind === 'warn' && [['warn', figuresOf(judged)]];
-  const told = states.length > 0 ? states : figures || [usual];
-  const shown = told.map(([kind, text]) =>
-    h('div', asOf ? withIcon('off', 'as of ' + asOf + ': ' + text) : withIcon(kind, text)),
-  );
-  const away = keptAway.map(({ model, until }) =>
-    [model && clip(model), 'kept away until ' + formatTime(until)].filter(Boolean).join(' '),
-  );
-  const period = told === figures && 'last minute';
-  return [shown, period, skipped, ...away];
-}
+import { timesOf } from './charts.js';
+import { iconOfHit, statesOf } from './incidents.js';
+import { FAILED_SHARE, figuresOf, judge, servedOf } from './verdict.js';
 
 /** The oldest request is of interest once it is old. */
 const OLD_SECONDS = 5;
-const inFlightCell = ({ inFlight, oldestSeconds: seconds }) => [
-  inFlight,
-  seconds >= OLD_SECONDS && 'oldest ' + formatDuration(1000 * seconds),
-];
+const LIMITS = {
+  requests_per_second: 'req/s',
+  requests_per_minute: 'req/min',
+  tokens_per_minute: 'tokens/min',
+  tokens_per_day: 'tokens/day',
+};
 
-const limitsCell = ({ limits = [] }) =>
+/** Returns the icon and the words of a provider now: its incidents, or its last minute. */
+function stateOf({ skipped, states, requests, minute = {}, since }) {
+  if (skipped !== undefined) return [['off', 'Skipped', skipped]];
+  if (states.length > 0) return states;
+  const judged = judge(minute);
+  if (judged.kind === 'warn') return [['warn', figuresOf(judged), 'last minute']];
+  if (judged.kind === 'good') return [['good', 'Good']];
+  return [['off', 'Not asked', requests > 0 && since && 'since ' + since]];
+}
+
+/** The state now, until when requests are kept away, and of a good one the latest incident. */
+function stateCell({ asOf, told, keptAway = [], ended }) {
+  const away = keptAway.map(({ model, until }) =>
+    [model && clip(model), 'kept away until ' + formatTime(until)].filter(Boolean).join(' '),
+  );
+  const details = told.map(([, , detail]) => detail);
+  const isGood = told[0][0] === 'good';
+  const former =
+    isGood && ended && formatNumber(ended.failed) + ' failed until ' + formatTime(ended.at);
+  return [
+    told.map(([kind, text]) =>
+      asOf ? withIcon('off', 'as of ' + asOf + ': ' + text) : withIcon(kind, text),
+    ),
+    [...details, ...away, former]
+      .filter(Boolean)
+      .map((text) => h('small', h('span', ' · '), clip(text))),
+  ];
+}
+
+const inFlightCell = ({ inFlight, oldestSeconds: seconds }) =>
+  seconds >= OLD_SECONDS
+    ? [formatNumber(inFlight), h('small', ' oldest ' + formatDuration(1000 * seconds))]
+    : inFlight;
+
+/** Colour is for what fails now. */
+function failedCell(row) {
+  const { failed, kind } = row;
+  if (!failed) return undefined;
+  const share = h('small.share', formatShare(failed, servedOf(row)));
+  return [h('span.' + (kind ?? ''), formatNumber(failed)), ' ', share];
+}
+
+const limitsCell = ({ limits = [], overLimit }) =>
   limits.map(({ limit, used, capacity }) => {
-    const share = formatNumber(used) + ' of ' + formatNumber(capacity);
-    return limit.replace('client_', '') + ' ' + share;
+    const name = limit.replace('client_', '');
+    const kind = overLimit?.limit.includes(name) || used >= capacity ? 'warn' : 'bar';
+    return h(
+      'span.limit',
+      LIMITS[name] ?? name,
+      ' ',
+      shareBar([kind, Math.min(1, used / capacity)]),
+      h('span.' + kind, ' ' + formatShort(used) + ' of ' + formatShort(capacity)),
+    );
   });
 
-/** Colour is for what has failed. */
-const failedCell = ({ failed }) => failed && h('span.warn', formatNumber(failed));
+/** Connect, first token and p95 on the scale of the slowest provider. */
+function timesCell({ connect = 0, p50, p95, slowest }) {
+  if (p50 === undefined) return undefined;
+  const at = (ms) => ((100 * Math.min(ms, slowest)) / slowest).toFixed(1) + '%';
+  const whisker = (x1, x2, y1, y2) => h('line', { x1: at(x1), x2: at(x2), y1, y2 });
+  return h(
+    'svg.times',
+    { 'aria-hidden': 'true' },
+    whisker(p50, p95, 5, 5),
+    whisker(p95, p95, 2, 8),
+    h('rect.bar', { width: at(p50), y: 2, height: 6 }),
+    h('rect.connect', { width: at(connect), y: 2, height: 6 }),
+  );
+}
 
-/** The end of a request; together with those that are `ok` they are all. */
+/** A model that the settings name and its provider does not know is the operator's to mend. */
+const modelCell = ({ id, unknownTo }) =>
+  unknownTo === undefined
+    ? clip(id)
+    : [withIcon('bad', clip(id)), h('small', ' 404 of ' + clip(unknownTo))];
+
+const timeColumns = [
+  ['First token', 'number time p50', ({ p50 }) => msText(p50)],
+  ['p95', 'number time p95', ({ p95 }) => msText(p95)],
+];
+/** The end of a request; together with those that were answered they are all. */
 const endColumns = [
   ['Failed', 'number', failedCell],
   ['Rejected', 'number', 'rejected'],
-  ['Client left', 'number rest', 'client_closed'],
-];
-const firstTokenColumns = [
-  ['First token p50, ms', 'number rest', 'p50'],
-  ['p95, ms', 'number rest', 'p95'],
+  ['Client left', 'number', 'client_closed'],
 ];
 /** By the names of the tables. */
-const COLUMNS = {
-  Providers: [
-    ['Provider', '', 'id'],
-    ['State now', 'wrap', stateCell],
-    ['In flight', 'number', inFlightCell],
-    ['Tries', 'number', 'requests'],
-    ...endColumns,
-    ...firstTokenColumns,
-  ],
-  Models: [
-    ['Model', '', 'id'],
-    ['Requests', 'number', 'requests'],
-    ...endColumns,
-    ...firstTokenColumns,
-  ],
-  Clients: [
-    ['Client', '', 'id'],
-    ['Requests', 'number', 'requests'],
-    ...endColumns,
-    ['Over its limit', 'number rest', 'limited'],
-    ['Limits used', 'wrap rest', limitsCell],
-  ],
+const TABLES = {
+  Providers: {
+    note: 'the last 15 minutes',
+    columns: [
+      ['Provider', 'id', 'id'],
+      ['State now', 'state', stateCell],
+      ['Tries', 'number', 'requests'],
+      ...endColumns,
+      ['In flight', 'number', inFlightCell],
+      ['Connect', 'number time connect', ({ connect }) => msText(connect)],
+      ...timeColumns,
+      ['On one scale', 'fill', timesCell],
+    ],
+  },
+  Models: {
+    note: 'as clients name them',
+    columns: [
+      ['Model', 'id', modelCell],
+      ['Requests', 'number', 'requests'],
+      ...endColumns,
+      ...timeColumns,
+    ],
+  },
+  Clients: {
+    note: 'and what they have used of their limits',
+    columns: [
+      ['Client', 'id', 'id'],
+      ['Requests', 'number', 'requests'],
+      ...endColumns,
+      ['Refused', 'number', ({ limited }) => limited && h('span.warn', formatNumber(limited))],
+      ['Limits used', 'limits', limitsCell],
+    ],
+  },
 };
 const SETTING_COLUMNS = [
   ['Setting', '', ([name]) => name],
   ['Value', 'wrap', ([, value]) => valueText(value)],
 ];
 
-/** Those that fail come first, then those with the most requests. */
-const rankOf = ({ failed, skipped, states }) => {
+/** Returns the models whose 404 was on the operator's account, by the name that clients use. */
+function unknownModels({ requests }) {
+  const unknown = new Map();
+  for (const { model, tries = [] } of Object.values(requests)) {
+    const of404 = tries.find((one) => one.status === 404 && one.outcome === 'upstream_error');
+    if (of404) unknown.set(model, of404.provider);
+    else if (tries.at(-1)?.outcome === 'ok') unknown.delete(model);
+  }
+  return unknown;
+}
+
+const isMuch = (row) => row.failed >= FAILED_SHARE * servedOf(row);
+
+/** Returns what a provider's row shows besides its figures. */
+function providerRow(id, row, state, times) {
+  const states = statesOf(id, state);
+  const since = times[row.latest - state.step + times.length - 1];
+  const told = stateOf({ ...row, states, since: since && formatTime(since) });
+  const former = state.incidents.find(({ provider, ended }) => provider === id && ended);
+  const failed = former?.hit.reduce((sum, one) => sum + one.failed, 0);
+  const kind = ['bad', 'warn'].find((one) => told.some(([own]) => own === one));
+  const ended = failed > 0 ? { failed, at: former.ended } : undefined;
+  return { told, ended, kind, asOf: state.asOf };
+}
+
+/** Those that fail come first, then those with the most requests; those that are skipped last. */
+const rankOf = ({ kind, skipped, unknownTo }) => {
   if (skipped !== undefined) return 2;
-  return failed > 0 || states.length > 0 ? 0 : 1;
+  return kind || unknownTo ? 0 : 1;
 };
 
 /** Draws the tables of providers, models, clients and settings. */
 export function drawTables(state) {
-  for (const [title, columns] of Object.entries(COLUMNS)) {
+  const times = timesOf(state, state.step - 89);
+  const unknown = unknownModels(state);
+  const slowest = Math.max(1, ...Object.values(state.providers).map(({ p95 = 0 }) => p95));
+  const more = {
+    Providers: (id, row) => providerRow(id, row, state, times),
+    Models: (id, row) => {
+      const kind = iconOfHit(state, id, undefined) ?? (isMuch(row) ? 'warn' : undefined);
+      return { kind, unknownTo: unknown.get(id) };
+    },
+    Clients: (id, row) => {
+      return { kind: iconOfHit(state, undefined, id) ?? (isMuch(row) ? 'warn' : undefined) };
+    },
+  };
+  for (const [title, { note, columns }] of Object.entries(TABLES)) {
     const name = title.toLowerCase();
     const rows = Object.entries(state[name]).map(([id, row]) => {
-      const states = name === 'providers' ? statesOf(id, state) : [];
-      return { id, ...row, states, asOf: state.asOf };
+      return { id, ...row, slowest, ...more[title](id, row) };
     });
     const sorted = rows.toSorted(
       (a, b) =>
         rankOf(a) - rankOf(b) || (b.requests ?? 0) - (a.requests ?? 0) || a.id.localeCompare(b.id),
     );
-    drawTable({ id: name, title, note: 'the last 15 minutes', columns }, sorted);
+    drawTable({ id: name, title, note, columns }, sorted);
   }
-  const named = { id: 'settings', title: 'Settings in force', note: 'keys masked' };
+  const named = { id: 'settings', title: 'Settings', note: 'in force, keys masked' };
   drawTable({ ...named, columns: SETTING_COLUMNS }, state.settings.settings);
   const isAny = Object.values(state.providers).some(({ skipped }) => skipped === undefined);
   byId('providers-empty').toggleAttribute('hidden', isAny);
+  fill(
+    'warnings',
+    state.settings.warnings.map((text) => h('li.icon.warn', clip(text))),
+  );
 }

@@ -4,76 +4,114 @@ import {
   byId,
   clip,
   drawTable,
+  fill,
+  formatNumber,
   formatTime,
   h,
-  table,
   tableRow,
   valueText,
   withIcon,
 } from './dom.js';
 
 const OUTCOME_ICONS = { ok: 'good', client_closed: 'off', refused: 'warn', rejected: 'warn' };
+const SKIPPED = ['circuit_open', 'limit'];
 
 /** Newest first: while a row is open, the requests of that moment. */
 let listed = [];
 /** The numbers of the requests whose details are open. */
 const open = new Set();
+let kind = 'All';
 
 /** A request that a limit of its own client refused has not failed. */
 const isOverOwnLimit = ({ limit, reason = '' }) =>
   limit !== undefined && reason.startsWith('client');
 const iconOfEnd = (request) =>
   isOverOwnLimit(request) ? 'warn' : (OUTCOME_ICONS[request.outcome] ?? 'bad');
-const outcomeCell = (request) => withIcon(iconOfEnd(request), clip(request.outcome));
 /** The cause of a failure stands in the last try that has one, if not on the line. */
 const causeOf = ({ cause, limit, outcome, reason, tries = [] }) =>
-  outcome === 'ok'
-    ? ''
-    : (cause ?? tries.findLast((one) => one.cause)?.cause ?? limit ?? reason ?? '');
-const statusColumn = ['Status', 'number', 'status'];
-const durationColumn = ['Duration, ms', 'number', 'duration_ms'];
-const listColumns = [
-  ['Time', '', timeButton],
-  ['Outcome', 'wrap', (item) => [outcomeCell(item), causeOf(item)]],
-  statusColumn,
-  // A request for what is not served has no model.
-  ['Model', '', ({ model, method, path }) => model ?? method + ' ' + path],
-  ['Provider', '', (item) => providersOf(item).join(' → ')],
-  ['Client', '', 'client'],
-  ['First byte, ms', 'number rest', 'first_byte_ms'],
-  durationColumn,
-];
-const triesColumns = [
-  ['Try', 'number', 'number'],
-  ['Provider', '', 'provider'],
-  ['Key', 'number', 'key'],
-  ['Model', '', 'model'],
-  ['Outcome', '', outcomeCell],
-  statusColumn,
-  durationColumn,
-  ['Cause', 'wrap', 'cause'],
-  ['URL', 'wrap', 'url'],
-];
+  cause ??
+  tries.findLast((one) => one.cause)?.cause ??
+  (outcome === 'ok' ? '' : (limit ?? reason ?? ''));
 
-/** Returns the providers in the order in which they were tried, ended by the one that answered. */
-function providersOf({ provider, tries = [] }) {
-  const ids = [...tries.map((one) => one.provider), provider];
-  return ids.filter((id, index) => id !== undefined && id !== ids[index - 1]);
-}
+const KINDS = {
+  All: () => true,
+  Failed: (request) => iconOfEnd(request) === 'bad',
+  Retried: ({ tries = [] }) => tries.filter((one) => !SKIPPED.includes(one.outcome)).length > 1,
+};
 
-function timeButton({ number, time }) {
-  const isOpen = String(open.has(number));
-  const attributes = { 'aria-expanded': isOpen, 'aria-controls': 'details-' + number };
+function timeButton(request) {
+  const { number, time } = request;
+  const opened = [
+    formatTime(time) + ':',
+    'details of',
+    request.model ?? request.path,
+    request.outcome,
+  ];
+  const attributes = {
+    type: 'button',
+    'aria-expanded': String(open.has(number)),
+    'aria-controls': 'details-' + number,
+    'aria-label': clip(opened.join(' ')),
+  };
   return h('button', attributes, formatTime(time));
 }
 
-/**
- * Describes a request's row, and below it, if it is open, all fields of the access line by their
- * names and the tries.
- */
-function requestRows(request) {
+function outcomeCell(request) {
+  const status = request.status !== undefined && h('small', ' ' + request.status);
+  return [withIcon(iconOfEnd(request), clip(request.outcome)), status];
+}
+
+/** The providers in the order in which they were tried; icons only where more than one try says. */
+function triedCell({ outcome, tries = [] }) {
+  if (tries.length === 0) return withIcon('off', 'not sent');
+  if (tries.length === 1 && outcome === 'ok') return clip(tries[0].provider);
+  const failed = outcome === 'ok' ? 'warn' : 'bad';
+  return tries.map((one, at) => {
+    const isSkipped = SKIPPED.includes(one.outcome);
+    const icon = isSkipped ? 'off' : (OUTCOME_ICONS[one.outcome] ?? failed);
+    return [at > 0 && ' → ', withIcon(icon, clip(one.provider))];
+  });
+}
+
+const listColumns = [
+  ['Time', '', timeButton],
+  ['Outcome', 'outcome', outcomeCell],
+  // A request for what is not served has no model.
+  ['Model', 'model', ({ model, method, path }) => model ?? method + ' ' + path],
+  ['Tried', 'tried', triedCell],
+  ['Client', 'client', 'client'],
+  [
+    'First token',
+    'number token',
+    ({ stream, first_byte_ms }) => (stream ? first_byte_ms : undefined),
+  ],
+  ['Duration, ms', 'number duration', 'duration_ms'],
+  ['Cause', 'fill cause', causeOf],
+];
+
+/** Describes a try: how it ended, its times apart, and why. */
+function tryItem(one, at) {
+  const { key, model, outcome, provider, status, cause, url } = one;
+  const times = [
+    one.duration_ms !== undefined && formatNumber(one.duration_ms) + ' ms',
+    one.connect_ms !== undefined && 'connect ' + formatNumber(one.connect_ms),
+    one.lookup_ms !== undefined && 'lookup ' + formatNumber(one.lookup_ms),
+  ];
+  const icon = SKIPPED.includes(outcome) ? 'off' : (OUTCOME_ICONS[outcome] ?? 'bad');
+  return h(
+    'li',
+    h('span.note', String(at + 1)),
+    h('span', clip(provider) + '/' + clip(model), key !== undefined && h('small', ' key ' + key)),
+    h('span', withIcon(icon, clip(outcome)), status !== undefined && h('small', ' ' + status)),
+    h('span', times.filter(Boolean).join(', ')),
+    h('span.mono', cause && clip(cause), url && h('small', ' ' + clip(url))),
+  );
+}
+
+/** Describes a request's row, and below it, if it is open, its tries and its fields. */
+function requestRows(columns, request) {
   const { number, tries = [], ...fields } = request;
-  const row = tableRow(listColumns, request, {
+  const row = tableRow(columns, request, {
     key: number,
     // A click that ends a selection of text selects, and does not open.
     onclick({ target }) {
@@ -82,43 +120,56 @@ function requestRows(request) {
     },
   });
   if (!open.has(number)) return row;
-  const cause = causeOf(request);
-  const facts = Object.entries({ ...(cause && { cause }), ...fields });
-  const items = facts.map(([name, value]) =>
-    h('div', h('dt', name), h('dd.mono', valueText(value))),
+  const items = Object.entries(fields).map(([name, value]) =>
+    h('div', h('dt', name), h('dd', valueText(value))),
   );
-  const tryRows = tries.map((one, index) => tableRow(triesColumns, { ...one, number: index + 1 }));
-  const named = { id: 'tries-' + number, title: 'Tries', note: '', columns: triesColumns };
-  const triesTable = tries.length > 0 && table(named, tryRows);
-  // Stays within the window while the table is scrolled.
-  const sheet = h('div.sheet', h('dl.facts', items), triesTable);
+  const list = tries.length > 0 && h('ol.tries', { 'aria-label': 'Tries' }, tries.map(tryItem));
   const details = { key: 'details-' + number, id: 'details-' + number };
-  return [row, h('tr.details', details, h('td', { colspan: listColumns.length }, sheet))];
+  return [
+    row,
+    h('tr.details', details, h('td', { colspan: columns.length }, list, h('dl.facts', items))),
+  ];
 }
 
 /** Returns true if the request has each of the words: `failed ci` are the failures of a client. */
 function hasWords(request, words) {
-  const { client, model, outcome, request_id, trace_id } = request;
+  const { client, model, outcome, request_id, trace_id, provider, tries = [] } = request;
   const failed = iconOfEnd(request) === 'bad' && 'failed';
-  const texts = [failed, outcome, model, client, request_id, trace_id, ...providersOf(request)];
-  const text = texts.filter(Boolean).join(' ').toLowerCase();
+  const ids = [request_id, trace_id, provider, ...tries.map((one) => one.provider)];
+  const text = [failed, outcome, model, client, ...ids].filter(Boolean).join(' ').toLowerCase();
   return words.every((word) => text.includes(word));
+}
+
+/** Shows the requests of a kind with these words, and moves the focus to them. */
+export function showRequests(name, words) {
+  kind = name;
+  byId('filter').value = words;
+  byId('requests-title').focus();
+  byId('requests-title').scrollIntoView();
 }
 
 /** Draws the list. */
 export function drawRequests({ requests }) {
   const latest = Object.values(requests).toReversed();
   const words = byId('filter').value.toLowerCase().split(/\s+/);
+  const isWanted = (request) => KINDS[kind](request) && hasWords(request, words);
   // A row that the filter hides is closed: it would hold the list unseen.
-  for (const request of listed) if (!hasWords(request, words)) open.delete(request.number);
+  for (const request of listed) if (!isWanted(request)) open.delete(request.number);
   if (open.size === 0) listed = latest;
   const newer = open.size > 0 && latest[0].number - listed[0].number;
   const held = newer !== false && 'held while a row is open, ' + newer + ' new, ';
-  const note = [held, 'the last 200, and the last 200 failures before them, newest first'];
-  const matching = listed.filter((request) => hasWords(request, words));
+  const matching = listed.filter(isWanted);
+  fill('requests-note', held, formatNumber(matching.length) + ', newest first');
+  const buttons = Object.keys(KINDS).map((name) => {
+    const onclick = () => (kind = name);
+    return h('button', { type: 'button', 'aria-pressed': String(name === kind), onclick }, name);
+  });
+  fill('kinds', buttons);
   byId('requests-empty').toggleAttribute('hidden', matching.length > 0);
-  const named = { id: 'requests', title: 'Requests', note, columns: listColumns };
-  drawTable({ ...named, rowOf: requestRows }, matching);
+  drawTable(
+    { id: 'requests', title: 'Requests', columns: listColumns, rowOf: requestRows },
+    matching,
+  );
 }
 
 /** Another process counts requests from 1 again. */

@@ -2,14 +2,22 @@
  * What the last minute was like. Without an incident, failed requests get figures and no verdict.
  */
 
-import { clip, fill, formatNumber, h } from './dom.js';
+import {
+  clip,
+  fill,
+  formatDuration,
+  formatNumber,
+  formatShare,
+  formatTime,
+  h,
+  plural,
+} from './dom.js';
 import { iconOf, lastingOf, overLimitOf } from './incidents.js';
+import { showRequests } from './requests.js';
 
 /** All is well below this share of failed requests. */
-const FAILED_SHARE = 0.01;
+export const FAILED_SHARE = 0.01;
 const MAX_NAMED = 5;
-
-const plural = (count, noun) => formatNumber(count) + ' ' + noun + (count === 1 ? '' : 's');
 
 /** Returns the requests that no limit of their own clients has refused. */
 export const servedOf = ({ requests = 0, limited = 0 }) => requests - limited;
@@ -44,61 +52,92 @@ function failingOf({ providers }) {
     .filter(({ failed }) => failed > 0)
     .toSorted((a, b) => b.failed - a.failed)
     .map(({ id, failed }) => clip(id) + ' ' + formatNumber(failed));
-  return failing.length > 0 && 'Failed tries: ' + failing.slice(0, MAX_NAMED).join(', ') + '.';
+  return failing.slice(0, MAX_NAMED).join(', ');
 }
 
 /** Returns whether a provider was asked in the last minute, and each try failed. */
 const hasOnlyFailed = ({ minute: { requests = 0, failed = 0 } = {} }) =>
   requests > 0 && failed === requests;
 
-/** Returns the icon, the title and the sentences behind it, some of which may be absent. */
+/** Returns since when no request has ended, as far as the list of requests knows. */
+function quietSince({ now, requests }) {
+  const times = Object.values(requests).map(({ time }) => time);
+  if (times.length === 0) return 'None has come since the start.';
+  const last = times.reduce((latest, time) => (time > latest ? time : latest));
+  const ago = formatDuration(Date.parse(now) - Date.parse(last), true);
+  return 'The last one ended at ' + formatTime(last) + ', ' + ago + ' ago.';
+}
+
+/** Returns the sentence of the last minute: `397 requests in the last minute, none failed.` */
+function minuteText({ failed = 0, ...minute }) {
+  const served = servedOf(minute);
+  if (failed === 0) return plural(served, 'request') + ' in the last minute, none failed.';
+  const share = formatNumber(failed) + ' of ' + formatNumber(served);
+  return share + ' in the last minute, ' + formatShare(failed, served) + '.';
+}
+
+/**
+ * Returns the icon, the title and the sentences behind it, some of which may be absent.
+ * @returns {any[]}
+ */
 export function verdictOf(state) {
-  const { all, asOf, minute } = state;
+  const { all, asOf, minute, silentMs } = state;
   if (asOf) {
-    const note = 'Everything below is as of ' + asOf + '. Trying again every 2 s.';
+    const ago = formatDuration(silentMs, true);
+    const note = 'Everything below is as of ' + asOf + ', ' + ago + ' ago. Trying again every 2 s.';
     return ['off', 'Connection lost', note];
   }
-  const served = servedOf(minute);
   const judged = judge(minute);
   const lasting = lastingOf(state);
-  const incidents = lasting.length > 0 && plural(lasting.length, 'incident') + '.';
   const limited = overLimitOf(state).length;
-  const clients = limited > 0 && plural(limited, 'client') + ' refused by a limit of its own.';
-  const ofMinute =
-    formatNumber(minute.failed ?? 0) +
-    ' of ' +
-    plural(served, 'request') +
-    ' of the last minute failed.';
-  if (lasting.some((one) => iconOf(one) === 'bad')) {
-    return ['bad', 'Requests fail', ofMinute, incidents, clients];
-  }
+  const counts = [
+    lasting.length > 0 && plural(lasting.length, 'incident'),
+    limited > 0 && plural(limited, 'client') + ' at its limit',
+  ];
+  const more = counts.some(Boolean) && counts.filter(Boolean).join(', ') + '.';
+  const ofMinute = minuteText(minute);
+  if (lasting.some((one) => iconOf(one) === 'bad')) return ['bad', 'Requests fail', ofMinute, more];
+  const names = failingOf(state);
+  const tooFew = names && lasting.length === 0 && 'Too few for an incident: ' + names + '.';
   if (judged.kind === 'warn') {
-    const percent = formatNumber((100 * judged.count) / judged.total) + ' % of the last minute.';
-    return ['warn', figuresOf(judged, 'requests'), percent, failingOf(state), incidents, clients];
+    const share = formatShare(judged.count, judged.total) + ' of the last minute.';
+    return ['warn', figuresOf(judged, 'requests'), share, tooFew, more];
   }
   if (lasting.length > 0) {
     const isAnswered = lasting.some(({ hit = [] }) => hit.some(({ answered }) => answered > 0));
     const title = isAnswered ? 'Other providers answer' : plural(lasting.length, 'incident');
-    return ['warn', title, ofMinute, isAnswered && incidents, clients];
+    return ['warn', title, ofMinute, isAnswered || limited > 0 ? more : ''];
   }
   if (judged.kind === 'off') {
     const former = { count: all.failed, total: servedOf(all), end: 'failed' };
     const note = all.failed > 0 && 'Of the last 15 minutes ' + figuresOf(former) + '.';
-    return ['off', 'No traffic', 'No request has ended in the last minute.', note];
+    return ['off', 'No traffic', 'No request in the last minute. ' + quietSince(state), note];
   }
   if (minute.failed > 0 && Object.values(state.providers).some(hasOnlyFailed)) {
-    const failed = { count: minute.failed, total: served, end: 'failed' };
-    return ['warn', figuresOf(failed, 'requests'), failingOf(state), clients];
+    const failed = { count: minute.failed, total: servedOf(minute), end: 'failed' };
+    return ['warn', figuresOf(failed, 'requests'), tooFew, more];
   }
-  return ['good', 'All well', ofMinute, clients];
+  return ['good', 'All well', ofMinute, more];
 }
 
-/** Draws the verdict. */
+/** The number that a sentence begins with stands out. */
+function sentence(text) {
+  const [strong = ''] = /^[\d,]+ (?:of [\d,]+|requests?)/.exec(text) ?? [];
+  return h('span', strong && h('strong', strong), text.slice(strong.length));
+}
+
+/** Draws the verdict. Figures alone have a ring in the place of a disc, and list their requests. */
 export function drawVerdict(state) {
   const [kind, title, ...sentences] = verdictOf(state);
-  const text = sentences.filter(Boolean).join(' ');
+  const isFigures = kind === 'warn' && /^\d/.test(title);
+  const list = () => showRequests(title.endsWith('failed') ? 'Failed' : 'All', '');
   fill(
     'verdict',
-    h('p.box.verdict.' + kind, h('strong.icon.' + kind, title), ' ', h('span', text)),
+    h(
+      'p.verdict.' + kind + (isFigures ? '.ring' : ''),
+      h('strong.icon.' + kind, title),
+      sentences.filter(Boolean).map(sentence),
+      isFigures && h('button.link', { type: 'button', onclick: list }, 'Show the requests'),
+    ),
   );
 }
