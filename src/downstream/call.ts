@@ -37,8 +37,11 @@ export const CLIENT_TIME_LIMITS = {
   sendTimeoutMs: 60_000,
 };
 
-/** Adds to the headers of a head before it is sent. One function for all calls. */
-type OnHead = (call: Call, status: number, headers: ResponseHeaders) => void;
+/**
+ * Adds to the headers of an answer before it is sent. One function for all answers of a handler.
+ * `call` is absent if the bytes are not HTTP.
+ */
+export type OnHead = (status: number, headers: ResponseHeaders, call?: Call) => void;
 
 export class Call {
   /** The client's own `x-request-id` if it is usable, else a new one. */
@@ -67,6 +70,7 @@ export class Call {
   readonly response: ServerResponse;
   /** The client waits for `100 Continue` before it sends the body. */
   awaitsContinue: boolean;
+  /** That of the handler with which the call began: a reload does not change it. */
   onHead: OnHead | undefined;
   /** A provider works on the answer. */
   #isAsking = false;
@@ -76,6 +80,7 @@ export class Call {
     this.request = request;
     this.response = response;
     this.connection = connection;
+    this.onHead = connection.listener.handler.onHead;
     this.awaitsContinue = awaitsContinue;
     this.requestBody = new HeldBody(reservation ?? new Reservation(this.budget));
     this.method = request.method ?? '';

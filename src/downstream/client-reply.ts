@@ -215,7 +215,7 @@ export class ClientReply {
     const response = this.#response;
     const { connection, id } = this.#call;
     if (response.headersSent || response.destroyed) return false;
-    this.#call.onHead?.(this.#call, status, headers);
+    this.#call.onHead?.(status, headers, this.#call);
     headers['x-request-id'] = id;
     const isUploading = !response.req.complete;
     if (isUploading || connection.isClosing) headers['connection'] = 'close';

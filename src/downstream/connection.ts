@@ -10,7 +10,7 @@ import { type ByteBudget, Reservation } from '../lib/byte-budget.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import { createUuid } from '../lib/ids.ts';
 import { type AnswerBroken, refusalOf, serialize, TIMED_OUT } from './broken-request.ts';
-import { Call, type CLIENT_TIME_LIMITS } from './call.ts';
+import { Call, type CLIENT_TIME_LIMITS, type OnHead } from './call.ts';
 import { limitLingering } from './lingering.ts';
 import { discardBody } from './request-body.ts';
 import { toAddress } from './request-head.ts';
@@ -58,6 +58,7 @@ export interface ListenerState {
     /** Answers one call. Resolves once its response has closed; never rejects. */
     readonly handle: (call: Call) => Promise<void>;
     readonly answerBroken: AnswerBroken;
+    readonly onHead?: OnHead;
   };
   isDraining: boolean;
   readonly counts: RequestCounts;
@@ -237,7 +238,9 @@ export class Connection {
     if (this.#closesAfterUpload) return this.#close();
     const requestId = createUuid();
     const remote = toAddress(socket.remoteAddress ?? '');
-    const answer = listener.handler.answerBroken(refusal, requestId, remote);
+    const { handler } = listener;
+    const answer = handler.answerBroken(refusal, requestId, remote);
+    handler.onHead?.(answer.status, answer.headers);
     socket.write(serialize(answer, requestId));
     this.#linger();
   }
@@ -321,13 +324,14 @@ export class Connection {
       if (this.#refusal) this.#answerBroken(this.#refusal);
       return;
     }
+    const { handler } = listener;
     const call = new Call(next, this);
     this.call = call;
     listener.counts.inFlight += 1;
     const reason = listener.cancelReason ?? next.refusal;
     if (reason) call.cancellation.cancel(reason);
     // node:http announces a request before it knows that it is complete.
-    process.nextTick(() => listener.handler.handle(call).then(() => this.#finish(call)));
+    process.nextTick(() => handler.handle(call).then(() => this.#finish(call)));
   }
 
   #finish(call: Call): void {

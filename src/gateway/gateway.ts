@@ -4,7 +4,7 @@
  */
 
 import { type ClientSettings, needsKey, type Config } from '../config/config.ts';
-import type { Call } from '../downstream/call.ts';
+import type { Call, OnHead } from '../downstream/call.ts';
 import type { ResponseHeaders } from '../downstream/client-reply.ts';
 import { checkProtocol, soleHeader } from '../downstream/request-head.ts';
 import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
@@ -88,7 +88,6 @@ export class Gateway {
    */
   async handle(call: Call): Promise<void> {
     const { reply } = call;
-    call.onHead = this.#onHead;
     const route = this.#routeOf(call);
     let client: ClientSettings | undefined;
     let limiter: Limiter | undefined;
@@ -125,12 +124,20 @@ export class Gateway {
     }
   }
 
+  /** Adds who answered, and CORS headers with `[server] cors`. */
+  readonly onHead: OnHead = (status, headers, call) => {
+    const { attempt, failure } = call?.history ?? {};
+    // Not of a stream that a comment of `stream_keepalive` has begun: it has no provider yet.
+    if (call && (failure || attempt?.hasAnswer)) {
+      addOwnHeaders(headers, call, this.#services.redact);
+    }
+    if (this.#hasCors) addCorsHeaders(status, headers);
+  };
+
   /** Logs a request that could not be parsed, and returns its answer. */
   answerBroken(refusal: GatewayError, requestId: string, remote: string | undefined) {
     this.#accessLog.logBroken(refusal, requestId, remote);
-    const headers = refusal.toHeaders();
-    if (this.#hasCors) addCorsHeaders(refusal.status, headers);
-    return { status: refusal.status, headers, body: refusal.toBody() };
+    return { status: refusal.status, headers: refusal.toHeaders(), body: refusal.toBody() };
   }
 
   /** Returns the route of the call; `NOT_FOUND` also for a method that its path does not have. */
@@ -155,13 +162,6 @@ export class Gateway {
     }
     return client;
   }
-
-  readonly #onHead: Call['onHead'] = (call, status, headers) => {
-    const { attempt, failure } = call.history;
-    // Not of a stream that a comment of `stream_keepalive` has begun: it has no provider yet.
-    if (failure || attempt?.hasAnswer) addOwnHeaders(headers, call, this.#services.redact);
-    if (this.#hasCors) addCorsHeaders(status, headers);
-  };
 }
 
 /**
