@@ -106,7 +106,9 @@ export class Limiter {
     return undefined;
   }
 
+  /** Ends what `acquireSlot` has counted. Throws `internal` if no request is in flight. */
   releaseSlot(): void {
+    if (this.inFlight <= 0) throw GatewayError.from(new Error('a slot is released twice'));
     for (const { used } of this.#slots) used.inFlight -= 1;
   }
 
