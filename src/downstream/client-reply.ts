@@ -139,8 +139,12 @@ export class ClientReply {
     this.#call.connection.listener.counts.openStreams += 1;
   }
 
-  /** Writes a part of a stream. Returns false if no more should come until `onRoom` is called. */
+  /**
+   * Writes a part of a stream. Returns false if no more should come until `onRoom` is called. Throws
+   * behind the end: such bytes would stand in the next response of the connection.
+   */
   write(chunk: Buffer): boolean {
+    if (this.#hasEnded) throw new Error('bytes behind the end of a response');
     // As a frame it would end the response.
     if (chunk.length === 0) return this.hasRoom;
     this.#keepAlive?.refresh();
@@ -210,11 +214,12 @@ export class ClientReply {
     }, silenceMs);
   }
 
-  /** Returns false if nobody is there to read it. */
+  /** Returns false if nobody is there to read it. Throws if a head was sent before. */
   #writeHead(status: number, headers: ResponseHeaders): boolean {
     const response = this.#response;
     const { connection, id } = this.#call;
-    if (response.headersSent || response.destroyed) return false;
+    if (response.destroyed) return false;
+    if (response.headersSent) throw new Error('a second head of one response');
     this.#call.onHead?.(status, headers, this.#call);
     headers['x-request-id'] = id;
     const isUploading = !response.req.complete;

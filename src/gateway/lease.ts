@@ -40,8 +40,9 @@ export class Lease {
     this.#options = options;
   }
 
-  /** Takes the answer of an attempt: from now on nothing is retried. */
+  /** Takes the answer of an attempt: from now on nothing is retried. Throws for a second answer. */
   begin(answer: Answer, context: AttemptContext, key: TakenKey | undefined): this {
+    if (this.#context) throw new Error('a second answer to one request');
     context.attempt.beginAnswer();
     this.#answer = answer;
     this.#context = context;
