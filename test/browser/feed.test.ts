@@ -263,7 +263,7 @@ browserTest(
     await shows(page, '#tile-p50', '431 ms');
     await shows(page, '#tile-p50-note', 'p95 1,304 · connect 12');
     assert.match(
-      (await plot.getAttribute('aria-valuetext'))!,
+      String(await plot.getAttribute('aria-valuetext')),
       /^10:15:20, requests 318 \/min, failed 7\.5 %/,
     );
     await page.keyboard.press('Escape');
