@@ -140,8 +140,8 @@ export class ClientReply {
   }
 
   /**
-   * Writes a part of a stream. Returns false if no more should come until `onRoom` is called. Throws
-   * behind the end: such bytes would stand in the next response of the connection.
+   * Writes a part of a stream. Returns false if no more should come until `onRoom` is called.
+   * Throws behind the end: such bytes would stand in the next response of the connection.
    */
   write(chunk: Buffer): boolean {
     if (this.#hasEnded) throw new Error('bytes behind the end of a response');
