@@ -171,7 +171,7 @@ export class Service {
       isDraining: () => server.isDraining,
       inFlight: () => server.counts.inFlight,
       inFlightOf: (section) => this.#snapshot.limiters.state.used.get(section)?.inFlight ?? 0,
-      usedOf: (client) => this.#snapshot.limiters.ofClients.get(client)?.usedOfBuckets() ?? [],
+      usedOf: (client) => this.#snapshot.limiters.ofTenants.get(client)?.usedOfBuckets() ?? [],
       oldestAgesMs: () => oldestAgesMs(server.calls()),
       keyPools: () => this.#snapshot.keyPools,
       isModelListUp: (id) => modelLists.get(this.#snapshot.providers.get(id)!)?.isUp,
@@ -266,7 +266,7 @@ function createSnapshot(config: Config, parts: Parts, former?: Former) {
     fallbacks: config.providers.fallback.flatMap((id) => providers.get(id) ?? []),
   };
   const modelList = new ModelList(all);
-  const listModels: Services['listModels'] = (client) => modelList.bodyFor(client);
+  const listModels: Services['listModels'] = (tenant) => modelList.bodyFor(tenant);
   const gateway = new Gateway({ ...all, listModels });
   breaker.guard(providers.values());
   incidents.watch(providers.values());

@@ -10,7 +10,12 @@ export const MAX_KEY_CHARACTERS = 4096;
 
 /** A token bucket. */
 export type BucketSettings = Section<'rate_limit.providers.<id>'>;
-export type ClientSettings = ReturnType<typeof readClients>[number];
+
+/**
+ * A client of `[clients]`, known by its key. The code calls it a tenant, because a client is
+ * whoever has sent a request.
+ */
+export type Tenant = ReturnType<typeof readClients>[number];
 export type AdminSettings = NonNullable<ReturnType<typeof readAdmin>>;
 
 /**

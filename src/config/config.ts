@@ -17,7 +17,7 @@ import { readValues, type ValueSources } from './read-values.ts';
 import type { BalancedTargets, TARGETS } from './setting-kinds.ts';
 import { ConfigError, SettingValues } from './setting-values.ts';
 
-export type { AdminSettings, BucketSettings, ClientSettings } from './callers-section.ts';
+export type { AdminSettings, BucketSettings, Tenant } from './callers-section.ts';
 export type { ProviderSettings };
 export type { StoreSettings } from './rate-limit-section.ts';
 export type { Env, Flags } from './read-values.ts';

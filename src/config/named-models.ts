@@ -36,8 +36,8 @@ function namedModels({ aliases, providers }: Settings): NamedModel[] {
  */
 export function isNamed(settings: Settings, provider: string, model: string): boolean {
   const { fallback, registered } = settings.providers;
-  const own = registered.find(({ id }) => id === provider);
-  const takesOthers = fallback.includes(provider) && !own?.defaultModel;
+  const section = registered.find(({ id }) => id === provider);
+  const takesOthers = fallback.includes(provider) && !section?.defaultModel;
   return namedModels(settings).some(
     (one) => one.model === model && (takesOthers || one.provider === provider),
   );

@@ -87,8 +87,8 @@ function readProvider(id: string, values: SettingValues) {
   const listed = (section.apiKeys ?? []).map((text) => text.trim()).filter((text) => text !== '');
   // A variable's key is used if the file has none.
   const isOfVariable = values.plain().get(`${path}.api_key`)?.origin !== undefined;
-  const own = isOfVariable && listed.length > 0 ? '' : apiKey.trim();
-  const keys = new Set(own === '' ? listed : [own, ...listed]);
+  const soleKey = isOfVariable && listed.length > 0 ? '' : apiKey.trim();
+  const keys = new Set(soleKey === '' ? listed : [soleKey, ...listed]);
   const settings = {
     ...section,
     id,
@@ -116,7 +116,7 @@ function readProvider(id: string, values: SettingValues) {
   if (keys.size === 0) return withoutKey(id);
   warnOfBaseUrl(`${path}.base_url`, settings.baseUrl, values);
   for (const text of keys) {
-    checkKey(values, `${path}.${text === own ? 'api_key' : 'api_keys'}`, text);
+    checkKey(values, `${path}.${text === soleKey ? 'api_key' : 'api_keys'}`, text);
   }
   return settings;
 }

@@ -43,8 +43,8 @@ export function readSettings(
   const memoryBytes = Math.min(process.constrainedMemory() || Infinity, totalmem());
   const shared = { flags: commandLine, memoryBytes };
   if (demo !== undefined) {
-    const own = Object.entries(env).filter(([name]) => name.startsWith('GATEWAY_'));
-    const config = loadConfig({ ...shared, toml: demo, env: Object.fromEntries(own) });
+    const gatewayVariables = Object.entries(env).filter(([name]) => name.startsWith('GATEWAY_'));
+    const config = loadConfig({ ...shared, toml: demo, env: Object.fromEntries(gatewayVariables) });
     return {
       config,
       source: { text: '--demo, no file; GATEWAY_* variables apply', isFound: false },

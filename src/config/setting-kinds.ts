@@ -167,9 +167,9 @@ export function problemsOf(
   }
   const needed = type === 'targets' ? ['targets'] : [];
   return [...new Set([...needed, ...Object.keys(value)])].flatMap((key) => {
-    const own = Object.hasOwn(rows, key) ? rows[key] : rows['<model>'];
-    if (!own) return [[`.${key}`, `unknown key${didYouMean(key, Object.keys(rows))}`]];
-    const problems = problemsOf(own, value[key], (written as Table)[key]);
+    const memberRow = Object.hasOwn(rows, key) ? rows[key] : rows['<model>'];
+    if (!memberRow) return [[`.${key}`, `unknown key${didYouMean(key, Object.keys(rows))}`]];
+    const problems = problemsOf(memberRow, value[key], (written as Table)[key]);
     return problems.map(([path, problem]) => [`.${key}${path}`, problem]);
   });
 }

@@ -1,6 +1,6 @@
 /** Which providers may answer a `model` value, and in which order. */
 
-import type { ClientSettings } from '../config/config.ts';
+import type { Tenant } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { MAX_NAME_CHARACTERS } from '../request/history.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
@@ -31,19 +31,19 @@ const OFF = /\boff\b/i;
  * with its own default model, or with the first one's if it has none. With `x-gateway-fallback:
  * off` only the first.
  *
- * The client's `models` must have the name as it was sent, or, if it is no alias, as
+ * The tenant's `models` must have the name as it was sent, or, if it is no alias, as
  * `<provider_id>/<model_name>`; they do not bind fallbacks. Throws `unknownProvider` or
- * `invalidRequest`; to a client with `models` `notFound` for every other name, so that it does not
+ * `invalidRequest`; to a tenant with `models` `notFound` for every other name, so that it does not
  * learn what there is.
  */
 export function candidatesFor(
   name: string,
   call: Call,
   services: Services,
-  client: ClientSettings | undefined,
+  tenant: Tenant | undefined,
 ): Candidate[] {
   const alias = services.config.aliases.get(name);
-  if (!mayName(client, name) && (alias || !mayName(client, fullNameOf(name, services)))) {
+  if (!mayName(tenant, name) && (alias || !mayName(tenant, fullNameOf(name, services)))) {
     throw new GatewayError('notFound', 'Resource not found', { check: 'model_not_allowed' });
   }
   const candidates = alias ? targetsOf(alias.targets, services) : [toCandidate(name, services)];

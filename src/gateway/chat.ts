@@ -3,7 +3,7 @@
  * answers.
  */
 
-import type { ClientSettings, Config } from '../config/config.ts';
+import type { Tenant, Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { type ChatRequest, ChatRequestParser } from '../openai/chat-request.ts';
 import { soleHeader } from '../downstream/request-head.ts';
@@ -18,7 +18,7 @@ import { Lease } from './lease.ts';
 import type { Services } from './services.ts';
 
 /**
- * Reads one chat completion, and resolves with the first answer that begins. `client` is undefined
+ * Reads one chat completion, and resolves with the first answer that begins. `tenant` is undefined
  * if the key has no name. Asks the first candidate, and the others in order if it has no answer; if
  * its circuit is open, it is asked last. Rejects with `GatewayError` or `ClientGone`: if all fail,
  * with the failure of the first one.
@@ -26,7 +26,7 @@ import type { Services } from './services.ts';
 export async function firstAnswer(
   call: Call,
   services: Services,
-  client: ClientSettings | undefined,
+  tenant: Tenant | undefined,
 ): Promise<Lease> {
   const { history } = call;
   const { maxBodyBytes, streamKeepaliveMs } = services.config.server;
@@ -34,8 +34,8 @@ export async function firstAnswer(
   const tracing = tracingOf(call.id, call.headers);
   history.traceId = tracing.traceId;
   try {
-    const chat = await readChat(call, client, maxBodyBytes);
-    const candidates = candidatesFor(chat.model, call, services, client);
+    const chat = await readChat(call, tenant, maxBodyBytes);
+    const candidates = candidatesFor(chat.model, call, services, tenant);
     const first = candidates[0]!;
     history.provider = first.provider.id;
     call.beginAsking();
@@ -55,8 +55,8 @@ export async function firstAnswer(
       asked = await askProvider(first, asking, true);
       if (asked instanceof Lease) return asked;
     }
-    // If all providers were skipped, it takes nothing of the client's limit.
-    if (history.asked.length === 0) services.limiters.ofClients.get(client?.name)!.refundRequest();
+    // If all providers were skipped, it takes nothing of the tenant's limit.
+    if (history.asked.length === 0) services.limiters.ofTenants.get(tenant?.name)!.refundRequest();
     history.provider = first.provider.id;
     history.attempt = asked;
     throw asked.failure!;
@@ -69,13 +69,9 @@ export async function firstAnswer(
  * Reads the request, and records what it says. Rejects with `invalidRequest`. Apart: an open stream
  * keeps no parser.
  */
-function readChat(
-  call: Call,
-  client: ClientSettings | undefined,
-  maxBytes: number,
-): Promise<ChatRequest> {
+function readChat(call: Call, tenant: Tenant | undefined, maxBytes: number): Promise<ChatRequest> {
   const { history } = call;
-  const parser = new ChatRequestParser(client?.models === undefined);
+  const parser = new ChatRequestParser(tenant?.models === undefined);
   return call.readBody(maxBytes, parser).then((body) => {
     history.requestBytes = body.size;
     history.bodyReadAtMs = performance.now();

@@ -3,7 +3,7 @@
  * failure becomes an answer.
  */
 
-import { type ClientSettings, needsKey, type Config } from '../config/config.ts';
+import { type Tenant, needsKey, type Config } from '../config/config.ts';
 import type { Call, OnHead } from '../downstream/call.ts';
 import type { ResponseHeaders } from '../downstream/client-reply.ts';
 import { checkProtocol, soleHeader } from '../downstream/request-head.ts';
@@ -29,7 +29,7 @@ interface Route {
   readonly handle: (
     call: Call,
     services: Services,
-    client: ClientSettings | undefined,
+    tenant: Tenant | undefined,
   ) => Promise<Lease | void> | undefined;
 }
 
@@ -89,25 +89,25 @@ export class Gateway {
   async handle(call: Call): Promise<void> {
     const { reply } = call;
     const route = this.#routeOf(call);
-    let client: ClientSettings | undefined;
+    let tenant: Tenant | undefined;
     let limiter: Limiter | undefined;
     let lease: Lease | undefined;
     try {
       checkProtocol(call.request, route.path === HEALTH);
       this.#checkOrigin?.(call);
       if (!route.isPublic) {
-        client = this.#identify(call);
+        tenant = this.#identify(call);
         // It has the global limits in it; a key without a client has only those.
-        const ofClient = this.#services.limiters.ofClients.get(client?.name)!;
-        let refusal = ofClient.acquireSlot();
+        const ofTenant = this.#services.limiters.ofTenants.get(tenant?.name)!;
+        let refusal = ofTenant.acquireSlot();
         if (refusal) throw refusal;
-        limiter = ofClient;
+        limiter = ofTenant;
         const taking = limiter.takeRequest();
         // Only with a store there is something to wait for.
         refusal = taking instanceof Promise ? await taking : taking;
         if (refusal) throw refusal;
       }
-      lease = (await route.handle(call, this.#services, client)) || undefined;
+      lease = (await route.handle(call, this.#services, tenant)) || undefined;
       const delivery = lease?.deliver();
       if (delivery) await delivery;
       lease?.close();
@@ -150,17 +150,17 @@ export class Gateway {
   }
 
   /** Returns the client whose key was sent. Throws `authentication`. */
-  #identify(call: Call): ClientSettings | undefined {
+  #identify(call: Call): Tenant | undefined {
     const { headers } = call;
-    const client = this.#authenticate(soleHeader(call, 'authorization'));
-    call.history.client = client?.name;
+    const tenant = this.#authenticate(soleHeader(call, 'authorization'));
+    call.history.client = tenant?.name;
     const isProxied = headers['x-forwarded-for'] !== undefined || headers.forwarded !== undefined;
     // On loopback too, a gateway without keys is open to everybody whom a proxy lets through.
     if (isProxied && this.#needsNoKey) {
       const text = 'a proxy sends requests, and no key is needed; set [server.auth] keys';
       warnOnce(this.#services, text);
     }
-    return client;
+    return tenant;
   }
 }
 
@@ -205,9 +205,9 @@ function addOwnHeaders(headers: ResponseHeaders, { history }: Call, redact: Reda
 async function sendModels(
   { reply }: Call,
   services: Services,
-  client: ClientSettings | undefined,
+  tenant: Tenant | undefined,
 ): Promise<void> {
-  const list = await services.listModels(client);
+  const list = await services.listModels(tenant);
   await reply.send(200, { 'content-type': 'application/json' }, [list]);
 }
 

@@ -3,7 +3,7 @@
  * back.
  */
 
-import type { ClientSettings } from '../config/config.ts';
+import type { Tenant } from '../config/config.ts';
 import { missingModels } from '../config/named-models.ts';
 import { describeCause } from '../request/cause.ts';
 import { Deadline } from '../lib/cancellation.ts';
@@ -48,7 +48,7 @@ interface CachedList {
 export class ModelList {
   readonly #services: ModelListServices;
   /**
-   * By the models that a client may name, as JSON; all by undefined. Clients that do not read hold
+   * By the models that a tenant may name, as JSON; all by undefined. Clients that do not read hold
    * no copies.
    */
   readonly #bodies = new Map<string | undefined, Buffer>();
@@ -58,16 +58,16 @@ export class ModelList {
   }
 
   /**
-   * Returns the body of `GET /v1/models`, with the models that the client may name; all without a
-   * client. Never rejects.
+   * Returns the body of `GET /v1/models`, with the models that the tenant may name; all without a
+   * tenant. Never rejects.
    */
-  async bodyFor(client?: ClientSettings): Promise<Buffer> {
+  async bodyFor(tenant?: Tenant): Promise<Buffer> {
     const { providers } = this.#services;
     await Promise.all([...providers.values()].map((provider) => this.#update(provider)));
-    const key = JSON.stringify(client?.models) as string | undefined;
+    const key = JSON.stringify(tenant?.models) as string | undefined;
     let body = this.#bodies.get(key);
     if (!body) {
-      const data = listEntries(this.#services).filter(({ id }) => mayName(client, id));
+      const data = listEntries(this.#services).filter(({ id }) => mayName(tenant, id));
       body = Buffer.from(JSON.stringify({ object: 'list', data }));
       this.#bodies.set(key, body);
     }

@@ -3,7 +3,7 @@
  * ones.
  */
 
-import type { AliasSettings, ClientSettings, Config } from '../config/config.ts';
+import type { AliasSettings, Tenant, Config } from '../config/config.ts';
 import type { Logger } from '../lib/log.ts';
 import type { CircuitBreaker } from '../policy/circuit-breaker.ts';
 import type { Incidents } from '../policy/incidents.ts';
@@ -28,10 +28,10 @@ export interface Services extends AttemptServices {
   /** What each target of a weighted alias has gained and not paid for. */
   readonly credits: Map<AliasSettings, readonly number[]>;
   /**
-   * Returns the body of `GET /v1/models`, with the models that the client may name; all without a
-   * client. Never rejects.
+   * Returns the body of `GET /v1/models`, with the models that the tenant may name; all without a
+   * tenant. Never rejects.
    */
-  readonly listModels: (client?: ClientSettings) => Promise<Buffer>;
+  readonly listModels: (tenant?: Tenant) => Promise<Buffer>;
   readonly logger: Logger;
   /** Is told of every finished request but those for /health. */
   readonly observe?: RequestObserver | undefined;

@@ -3,7 +3,7 @@
 // Whole: on an old Node an import by name fails before any code can say which one is needed.
 import crypto, { timingSafeEqual } from 'node:crypto';
 
-import type { ClientSettings, Config } from '../config/config.ts';
+import type { Tenant, Config } from '../config/config.ts';
 import { GatewayError } from '../lib/errors.ts';
 import type { Secret } from '../lib/secret.ts';
 
@@ -15,25 +15,22 @@ const BEARER = /^bearer +([^ ].*)$/i;
 
 /**
  * Returns a function that checks the sole `Authorization` header of one request, unless `auth` is
- * disabled. It returns the client whose key was sent; undefined for a token without a client, as
+ * disabled. It returns the tenant whose key was sent; undefined for a token without a tenant, as
  * all keys of `auth` are. It throws `authentication` unless the scheme is Bearer and, if keys are
  * configured, the token is one of them. The error does not say which condition failed.
  */
-export function createAuthenticator(
-  auth: Config['server']['auth'],
-  clients: readonly ClientSettings[],
-) {
-  const digests = (keys: readonly Secret[], client?: ClientSettings) =>
-    keys.map((key) => ({ digest: sha256(key.reveal()), client }));
+export function createAuthenticator(auth: Config['server']['auth'], clients: readonly Tenant[]) {
+  const digests = (keys: readonly Secret[], tenant?: Tenant) =>
+    keys.map((key) => ({ digest: sha256(key.reveal()), tenant }));
   const known = [...digests(auth.keys), ...clients.flatMap((one) => digests(one.keys, one))];
-  return (authorization: string | undefined): ClientSettings | undefined => {
+  return (authorization: string | undefined): Tenant | undefined => {
     if (!auth.enabled) return undefined;
     const token = BEARER.exec(authorization ?? '')?.[1];
     if (token !== undefined && known.length === 0) return undefined;
     const digest = token === undefined ? undefined : sha256(token);
     // Constant-time: digests have the same length, and all are compared even if one has matched.
     const [key] = known.filter((one) => digest && timingSafeEqual(one.digest, digest));
-    if (key) return key.client;
+    if (key) return key.tenant;
     const check = token === undefined ? 'no_token' : 'unknown_token';
     throw new GatewayError('authentication', 'Invalid authentication', { check });
   };
@@ -44,13 +41,13 @@ function sha256(text: string): Buffer {
 }
 
 /**
- * Returns true if the client's `models` has this name: in full, or up to a `*` at the end. Clients
- * without `models`, and requests without a client, may name every model. Case and spaces count, as
+ * Returns true if the tenant's `models` has this name: in full, or up to a `*` at the end. Tenants
+ * without `models`, and requests without a tenant, may name every model. Case and spaces count, as
  * they do for providers.
  */
-export function mayName(client: Pick<ClientSettings, 'models'> | undefined, name: string): boolean {
-  if (!client?.models) return true;
-  return client.models.some((pattern) =>
+export function mayName(tenant: Pick<Tenant, 'models'> | undefined, name: string): boolean {
+  if (!tenant?.models) return true;
+  return tenant.models.some((pattern) =>
     pattern.endsWith('*') ? name.startsWith(pattern.slice(0, -1)) : name === pattern,
   );
 }

@@ -1,6 +1,6 @@
 /** Limits on requests in all, of each client and at each provider, from the settings. */
 
-import type { BucketSettings, ClientSettings, Config } from '../config/config.ts';
+import type { BucketSettings, Tenant, Config } from '../config/config.ts';
 import type { Limit } from '../lib/errors.ts';
 import { type Bucket, type ConcurrencyLimit, Limiter, type RateLimitStore } from './limiter.ts';
 import { TokenBucket } from './token-bucket.ts';
@@ -28,24 +28,24 @@ export function createLimiters(
   const inServer = made.slots('server', 'server_concurrency', server.maxConcurrentRequests);
   const ofAll = made.bySecond('rate_limit', 'global', enabled ? global : undefined);
   /** By the client's name; by undefined that of requests without a client. */
-  const ofClients = new Map<string | undefined, Limiter>();
-  ofClients.set(undefined, new Limiter([inServer], ofAll, store));
+  const ofTenants = new Map<string | undefined, Limiter>();
+  ofTenants.set(undefined, new Limiter([inServer], ofAll, store));
   for (const { name, limit, maxConcurrentRequests } of clients) {
-    const own = made.slots(`clients.${name}`, 'client_concurrency', maxConcurrentRequests);
+    const slot = made.slots(`clients.${name}`, 'client_concurrency', maxConcurrentRequests);
     // A client's own buckets do not depend on `rate_limit.enabled`.
     const bySeconds = made.bySecond(`clients.${name}`, 'client', limit);
-    const buckets = [...bySeconds, ...made.ofClient(name, limit), ...ofAll];
-    ofClients.set(name, new Limiter([inServer, own], buckets, store));
+    const buckets = [...bySeconds, ...made.ofTenant(name, limit), ...ofAll];
+    ofTenants.set(name, new Limiter([inServer, slot], buckets, store));
   }
   /** By the provider's id. */
   const ofProviders = new Map<string, Limiter>();
   for (const { id, maxConcurrentRequests } of providers.registered) {
-    const own = made.slots(`providers.${id}`, 'provider_concurrency', maxConcurrentRequests);
+    const slot = made.slots(`providers.${id}`, 'provider_concurrency', maxConcurrentRequests);
     const limit = enabled ? rateLimit.providers.get(id) : undefined;
     const buckets = made.bySecond(`rate_limit.providers.${id}`, 'provider', limit);
-    ofProviders.set(id, new Limiter([own], buckets, store));
+    ofProviders.set(id, new Limiter([slot], buckets, store));
   }
-  return { ofClients, ofProviders, state: made.state as Readonly<LimitState> };
+  return { ofTenants, ofProviders, state: made.state as Readonly<LimitState> };
 }
 
 /** Makes slots and buckets. Takes their counts over from those with the same name and settings. */
@@ -75,14 +75,14 @@ class LimitFactory {
   }
 
   /** Returns the buckets of a client by the minute and the day, of requests and of tokens. */
-  ofClient(client: string, limits: ClientSettings['limit']): readonly Bucket[] {
+  ofTenant(tenant: string, limits: Tenant['limit']): readonly Bucket[] {
     const rows = [
       ['requests_per_minute', limits.requestsPerMinute, 60, 1],
       ['tokens_per_minute', limits.tokensPerMinute, 60, 0],
       ['tokens_per_day', limits.tokensPerDay, 86_400, 0],
     ] as const;
     return rows.flatMap(([key, rate, periodSeconds, perRequest]) => {
-      const [name, limit] = [`clients.${client}.${key}`, `client_${key}`] as const;
+      const [name, limit] = [`clients.${tenant}.${key}`, `client_${key}`] as const;
       return this.#bucket({ name, limit, rate, periodSeconds, capacity: rate, perRequest });
     });
   }

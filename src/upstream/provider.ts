@@ -72,8 +72,8 @@ export function createOpenAIProvider(settings: ProviderSettings) {
   const modelList = BUILT_IN_PROVIDERS.get(id)?.modelList;
   const headers = headersByKey(settings);
   const chatHeaders = (accept: string) =>
-    headers.map((own) =>
-      Object.entries({ ...own, 'content-type': 'application/json', accept }).flat(),
+    headers.map((keyHeaders) =>
+      Object.entries({ ...keyHeaders, 'content-type': 'application/json', accept }).flat(),
     );
   const completionHeaders = chatHeaders('application/json');
   const streamHeaders = chatHeaders('text/event-stream');
@@ -99,14 +99,14 @@ export function createOpenAIProvider(settings: ProviderSettings) {
     /** `key` is the index of the key to send; with `undefined` nothing is sent that may be one. */
     modelListRequest: (key: number | undefined): UpstreamRequest => {
       const keyHeader = key !== undefined && modelList?.keyHeader;
-      const own = key === undefined ? { 'user-agent': USER_AGENT } : headers[key];
+      const keyHeaders = key === undefined ? { 'user-agent': USER_AGENT } : headers[key];
       return {
         method: 'GET',
         origin,
         path: `${basePath}/models${modelList?.query ?? ''}`,
         headers: Object.entries({
           ...modelList?.headers,
-          ...own,
+          ...keyHeaders,
           ...(keyHeader ? { [keyHeader]: apiKeys[key]!.reveal() } : {}),
           accept: 'application/json',
         }).flat(),

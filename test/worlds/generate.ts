@@ -6,7 +6,7 @@ import type {
   Ask,
   Bucket,
   ChatPlan,
-  ClientSettings,
+  Tenant,
   ConnectionPlan,
   Incident,
   Outage,
@@ -292,7 +292,7 @@ function anAlias(index: number, ids: readonly string[], random: Random): AliasSe
   return { name: `alias${index}`, targets: [...new Set(targets)], isBalanced: random.oneIn(2) };
 }
 
-function aClient(index: number, aliases: readonly AliasSettings[], random: Random): ClientSettings {
+function aClient(index: number, aliases: readonly AliasSettings[], random: Random): Tenant {
   const names = aliases.map(({ name }) => name);
   return {
     name: `client${index}`,

@@ -17,7 +17,7 @@ export interface Settings {
   };
   /** Keys of `[server.auth]`. */
   readonly authKeys: readonly string[];
-  readonly clients: readonly ClientSettings[];
+  readonly clients: readonly Tenant[];
   readonly primary?: string | undefined;
   readonly fallback: readonly string[];
   readonly fallbackOn: readonly number[];
@@ -36,7 +36,7 @@ export interface Bucket {
   readonly burst_capacity: number;
 }
 
-export interface ClientSettings extends Bucket {
+export interface Tenant extends Bucket {
   readonly name: string;
   readonly keys: readonly string[];
   readonly models?: readonly string[] | undefined;
