@@ -103,6 +103,15 @@ export async function shows(page: Page, selector: string, text: string | RegExp)
   });
 }
 
+/** Waits until the tab has the title, also of a page without frames. */
+export async function showsTitle(page: Page, title: string): Promise<void> {
+  const end = performance.now() + MAX_WAIT_MS;
+  while ((await page.title()) !== title) {
+    assert.ok(performance.now() < end, `the title is ${await page.title()}, not ${title}`);
+    await sleep(50);
+  }
+}
+
 /** Waits until the condition holds. */
 export async function until(condition: () => boolean): Promise<void> {
   const end = performance.now() + MAX_WAIT_MS;

@@ -11,6 +11,7 @@ import {
   rowsOf,
   screenshot,
   shows,
+  showsTitle,
   until,
 } from './browser.ts';
 import {
@@ -135,6 +136,8 @@ browserTest(
     const since = page.locator('#incidents > li:first-child time');
     assert.equal(await since.getAttribute('title'), '2026-11-21 21:15:30');
     assert.match(await page.title(), /^\(4\) /);
+    await page.getByRole('button', { name: /^Show all \d+ settings$/ }).click();
+    await shows(page, '#settings', 'server.port');
     assert.deepEqual((await rowsOf(page, 'settings')).slice(3, 5), [
       ['server.auth.keys', '[secret]'],
       ['providers.fallback', '["groq","ollama"]'],
@@ -201,9 +204,7 @@ browserTest(
     // Two steps are one, so that bars do not merge.
     await page.setViewportSize({ width: 390, height: 900 });
     feed.send({ now: at(1) });
-    await page.waitForFunction(
-      `document.querySelector('#chart-requests').getAttribute('d').startsWith('M43.12')`,
-    );
+    await page.locator('#chart-requests[d^="M43.12"]').waitFor({ state: 'attached' });
     const gap = await page.evaluate<number>(`(() => {
       const { width } = document.querySelector('.plot').getBoundingClientRect();
       return (width / 45) * 0.24;
@@ -572,10 +573,10 @@ browserTest(
     // A hidden page gets no frames.
     await page.evaluate('requestAnimationFrame = () => 0');
     feed.send({ incidents: [incident('errors', 5, { provider: 'p' })] });
-    await page.waitForFunction('document.title === "(1) gw-1"');
+    await showsTitle(page, '(1) gw-1');
     feed.refuseWith = 503;
     feed.cut();
-    await page.waitForFunction('document.title === "\u2013 gw-1"');
+    await showsTitle(page, '\u2013 gw-1');
   },
 );
 
@@ -674,6 +675,55 @@ browserTest(
   },
 );
 
+browserTest(
+  'without a connection ages stand still, and a gap grows in the charts',
+  async (t, open) => {
+    const feed = await startFeed(t);
+    feed.view = SITUATIONS['busy']!;
+    const page = await open(feed.url, { losesConnection: true });
+    await shows(page, '.plot', '10:15');
+    assert.equal(await page.locator('.end').count(), 0);
+    feed.refuseWith = 503;
+    feed.cut();
+    await shows(page, '#verdict', 'Connection lost');
+    await page.evaluate(
+      'const now = performance.now.bind(performance); performance.now = () => now() + 46_000',
+    );
+    await shows(page, '#verdict', /4\d s ago/);
+    await shows(page, '#tile-requests', '161 /min');
+    await shows(page, '.figures', 'Requests, minute to 10:15:30');
+    // Four of 90 steps.
+    assert.equal(await page.locator('.end').getAttribute('x1'), '95.56%');
+    assert.equal(await page.locator('.lane.bad').first().getAttribute('x2'), '95.56%');
+    await shows(page, '#incidents', 'for 40 s');
+    await assertAccessible(page);
+    await screenshot(page, 'lost-gap-1280-light');
+  },
+);
+
+browserTest(
+  'at 200 % zoom, in forced colours and with reduced motion everything is there',
+  async (t, open) => {
+    const feed = await startFeed(t);
+    feed.view = SITUATIONS['busy']!;
+    // A window of 1280 px has so many at 200 %.
+    const page = await open(feed.url, { width: 640 });
+    await shows(page, '#connection', 'Live');
+    await assertFitsWidth(page);
+    await assertAccessible(page);
+    const markOf = async (selector: string) =>
+      page.evaluate<string>(`getComputedStyle(document.querySelector('${selector}')).fill`);
+    const marks = ['.bars.failed', '.band.bad', '.meter .bad', '.times .bar'];
+    const before = await Promise.all(marks.map(markOf));
+    await page.emulateMedia({ forcedColors: 'active', reducedMotion: 'reduce' });
+    assert.deepEqual(await Promise.all(marks.map(markOf)), before);
+    assert.equal(new Set(before).size, 2);
+    assert.equal(await page.evaluate('document.getAnimations().length'), 0);
+    await assertAccessible(page);
+    await screenshot(page, 'forced-640', true);
+  },
+);
+
 browserTest('after a restart of the gateway the page begins anew', async (t, open) => {
   const feed = await startFeed(t);
   feed.view = SITUATIONS['busy']!;
@@ -701,6 +751,7 @@ browserTest('settings that change while the page is open keep its requests', asy
   const page = await open(feed.url);
   await showsRows(page, 3);
   const warnings = ['a warning that is new'];
+  await page.getByRole('button', { name: 'Show all 9 settings' }).click();
   feed.send({ settings: { settings: [['server.cors', true]], warnings } });
   await shows(page, '#settings', /server\.cors\s*true/);
   feed.send({ requests: requestsByNumber(2) });
@@ -772,6 +823,7 @@ browserTest(
     const page = await open(feed.url, { width: 360 });
     await shows(page, '#connection', 'Live');
     await page.locator(FIRST_ROW).click();
+    await page.getByRole('button', { name: 'Show all 2 settings' }).click();
     await shows(page, '.details', 'onerror');
     await page.locator('.details').getByText('<img src=x').first().waitFor();
     for (const id of ['providers', 'models', 'clients', 'requests', 'settings']) {

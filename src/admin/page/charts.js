@@ -253,14 +253,16 @@ function describeCursor(at, time, height) {
 export function drawCharts(state) {
   latest = state;
   const silentSteps = Math.min(STEPS, Math.floor((state.silentMs ?? 0) / STEP_MS));
-  const [first, last] = [state.step + silentSteps - STEPS + 1, state.step];
+  const end = state.step + silentSteps;
+  // Pairs of steps stay the same pairs when a step is over.
+  const [first, last] = [(isNarrow() ? end | 1 : end) - STEPS + 1, state.step];
   if (cursor !== undefined) cursor = Math.min(last, Math.max(first, cursor));
   const times = timesOf(state, first);
   const lanes = lanesOf(state, times);
   const laneHeight = isNarrow() ? 24 : 18;
   const yOf = (row) => lanes.length * laneHeight + row * ROW + 8;
   const height = yOf(3) - 8;
-  const known = (STEPS - silentSteps) / STEPS;
+  const known = silentSteps === 0 ? 1 : (last - first + 1) / STEPS;
   const points = pointsOf(state, first);
   const charts = chartsOf(points);
   const at = cursor === undefined ? undefined : cursor - first;

@@ -209,14 +209,14 @@ export function tableRow(columns, item, attributes = { key: item.id }) {
 const unfolded = new Set();
 
 /**
- * Draws a table with a row for each item, and a button for those after the first few. A column that
- * no item has a value for is left out, and without items the table is hidden. `rowOf` describes a
- * row, given the columns that are drawn.
- * @param {{ id, title, note?, columns, rowOf?: (columns: any, item: any) => any }} named
+ * Draws a table with a row for each item, and a button for those after the first `few`. A column
+ * that no item has a value for is left out, and without items the table is hidden. `rowOf`
+ * describes a row, given the columns that are drawn.
+ * @param {{ id, title, note?, columns, few?, rowOf?: (columns: any, item: any) => any }} named
  */
-export function drawTable({ id, title, note, columns, rowOf = tableRow }, items) {
+export function drawTable({ id, title, note, columns, rowOf = tableRow, few = FEW }, items) {
   const isUnfolded = unfolded.has(id);
-  const shown = isUnfolded ? items : items.slice(0, FEW);
+  const shown = isUnfolded ? items : items.slice(0, few);
   const used = columns.filter(
     (column, index) => index === 0 || items.some((item) => !isEmpty(valueIn(column, item))),
   );
@@ -234,12 +234,12 @@ export function drawTable({ id, title, note, columns, rowOf = tableRow }, items)
     : 'Show all ' + formatNumber(items.length) + ' ' + nouns;
   fill(
     id + '-section',
-    items.length > 0 &&
+    shown.length > 0 &&
       h(
         note ? 'div.box.scroll' : 'div.scroll',
         region,
         h('table', caption, h('thead', h('tr', heads)), h('tbody', { id }, rows)),
       ),
-    items.length > FEW && h('button.fold', attributes, label),
+    items.length > few && h('button.fold', attributes, label),
   );
 }

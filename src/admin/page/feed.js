@@ -44,6 +44,8 @@ function schedule() {
   isScheduled = true;
 }
 
+const hostName = () => (state === null ? 'inference-gateway' : state.settings.host);
+
 /** Draws the tab's title and icon, and takes the colour from the page without a connection. */
 function drawTab() {
   const isLost = isConnected === false;
@@ -53,22 +55,21 @@ function drawTab() {
   if (icon.href !== href) icon.href = href;
   const count = state === null ? 0 : lastingOf(state).length;
   const mark = isLost ? '– ' : count > 0 && '(' + count + ') ';
-  const host = state === null ? 'inference-gateway' : state.settings.host;
-  const title = [mark, host].filter(Boolean).join('');
+  const title = [mark, hostName()].filter(Boolean).join('');
   if (document.title !== title) document.title = title;
 }
 
 function draw() {
   isScheduled = false;
   fill('connection', describeConnection());
+  fill('host', clip(hostName()));
   if (state === null) return;
-  const { host, version, node } = state.settings;
+  const { version, node } = state.settings;
   const { cpu_percent: cpu, process_resident_memory_bytes: bytes } = state.figures;
   const up = 'up ' + formatDuration(1000 * state.figures.process_up_seconds, true);
   const load = cpu !== undefined && 'CPU ' + cpu + ' %';
   const memory = bytes && formatNumber(Math.round(bytes / 1e6)) + ' MB';
   const more = ['Node ' + node, up, load, memory].filter(Boolean).map((text) => ' · ' + text);
-  fill('host', clip(host));
   fill('about', 'inference-gateway ' + version, h('span.wide', more.join('')));
   // Without a connection each state says of when it is, and ages stand still.
   const silentMs = isConnected ? 0 : performance.now() - receivedAtMs;

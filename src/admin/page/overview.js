@@ -212,7 +212,7 @@ export function drawTables(state) {
     );
     drawTable({ id: name, title, note, columns }, sorted);
   }
-  const named = { id: 'settings', title: 'Settings', note: 'in force, keys masked' };
+  const named = { id: 'settings', title: 'Settings', note: 'in force, keys masked', few: 0 };
   drawTable({ ...named, columns: SETTING_COLUMNS }, state.settings.settings);
   const isAny = Object.values(state.providers).some(({ skipped }) => skipped === undefined);
   byId('providers-empty').toggleAttribute('hidden', isAny);
