@@ -5,13 +5,12 @@
 import { createHash } from 'node:crypto';
 import type { IncomingHttpHeaders } from 'node:http';
 
-/** What of a request says which conversation it belongs to. */
+import type { RequestHistory } from '../request/history.ts';
+
+/** The parts of a request that say which conversation it belongs to. */
 export interface Caller {
   readonly headers: IncomingHttpHeaders;
-  readonly history: {
-    readonly client: string | undefined;
-    readonly promptCacheKey: string | undefined;
-  };
+  readonly history: Pick<RequestHistory, 'client' | 'promptCacheKey'>;
 }
 
 /**
