@@ -106,7 +106,7 @@ browserTest(
         return { state, inFlight, tries, failed, rejected, connect, p50, p95 };
       },
     );
-    assert.equal(openai!.state, 'gpt-5, errors · gpt-5 kept away until 10:15:49');
+    assert.equal(openai!.state, 'gpt-5: errors · gpt-5 kept away until 10:15:49');
     assert.deepEqual([openai!.inFlight, ollama!.inFlight], ['5 oldest 14 s', '1']);
     assert.deepEqual([openai!.tries, openai!.failed], ['18,432', '14 0.1 %']);
     assert.deepEqual([openai!.rejected, openai!.connect], ['40', '11 ms']);
@@ -317,6 +317,11 @@ browserTest(
     );
     feed.send({ incidents: [{ ...both, models: models.slice(0, 1) }] });
     await shows(page, '#incidents', /^p\/small: errors/);
+    const states = [{ kind: 'model_list', cause: 'status 500', since: at(-9) }];
+    feed.send({ incidents: [{ ...both, all_models: true, states }] });
+    await shows(page, '#incidents', /^p: errors.*big: no answer.*no list of models: status 500/);
+    feed.send({ incidents: [{ ...both, more_models: 3 }] });
+    await shows(page, '#incidents', /^p \(small, big, 3 more\): errors/);
     feed.send({ incidents: [{ ...both, models: [] }] });
     await shows(page, '#incidents', /^p: errors/);
   },
@@ -365,7 +370,7 @@ browserTest(
       }
     }
     const card = await page.locator('#providers > tr:first-child').innerText();
-    for (const text of ['gpt-5, errors', 'oldest 14 s']) {
+    for (const text of ['gpt-5: errors', 'oldest 14 s']) {
       assert.ok(card.includes(text), card);
     }
   },

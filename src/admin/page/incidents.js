@@ -34,9 +34,12 @@ const WORDS = {
 const MAX_UNFOLDED = 3;
 
 const kindOf = ({ kind }) => (Object.hasOwn(WORDS, kind) ? WORDS[kind] : kind);
-/** The models that fail, of an incident that is not about all that its provider is asked for. */
-const modelsOf = ({ model, models = [] }) =>
-  model === undefined ? models.map((one) => one.model) : [model];
+/** The models that fail, unless all fail that their provider is asked for. */
+function modelsOf({ model, models = [], all_models: isAll, more_models: more = 0 }) {
+  if (isAll) return [];
+  const names = model === undefined ? models.map((one) => one.model) : [model];
+  return more > 0 ? [...names, formatNumber(more) + ' more'] : names;
+}
 
 /** Returns the subject: `acme`, `acme/small`, `acme (small, big)` or `gateway`. */
 export function subjectOf(incident) {
@@ -66,11 +69,14 @@ export function iconOf(incident) {
   return isBad ? 'bad' : 'warn';
 }
 
-/** Returns the causes, each once; those of models follow the name of their model. */
-export function causesOf({ key, cause, models = [] }) {
-  const own = [key && 'key ' + key, cause].filter(Boolean).join(': ');
-  const others = models.filter((one) => one.cause && one.cause !== cause);
-  return [own, ...others.map((one) => one.model + ': ' + one.cause)].filter(Boolean);
+/** Returns the causes, each once. A model's begins with its name, a state's with its words. */
+export function causesOf({ key, cause, models = [], states = [] }) {
+  const parts = [
+    [key && 'key ' + key, cause],
+    ...models.filter((one) => one.cause !== cause).map((one) => [one.model, one.cause]),
+    ...states.map((one) => [kindOf(one), one.cause]),
+  ];
+  return parts.map((part) => part.filter(Boolean).join(': ')).filter(Boolean);
 }
 
 /** Returns what has become of the requests by one name. `good` is absent of what has ended. */
@@ -104,7 +110,10 @@ export function iconOfHit(state, model, client) {
 export const statesOf = (id, state) =>
   lastingOf(state)
     .filter(({ provider }) => provider === id)
-    .map((one) => [iconOf(one), clip([...modelsOf(one), kindOf(one)].join(', '))]);
+    .map((one) => [
+      iconOf(one),
+      clip([modelsOf(one).join(', '), kindOf(one)].filter(Boolean).join(': ')),
+    ]);
 
 /** Returns a title for each incident that lasts: a screen reader is told when they change. */
 export const phrasesOf = (state) =>

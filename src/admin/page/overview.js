@@ -166,8 +166,6 @@ function unknownModels({ requests }) {
   return unknown;
 }
 
-const isMuch = (row) => row.failed >= FAILED_SHARE * servedOf(row);
-
 /** Returns what a provider's row shows besides its figures. */
 function providerRow(id, row, state, times) {
   const states = statesOf(id, state);
@@ -181,9 +179,9 @@ function providerRow(id, row, state, times) {
 }
 
 /** Those that fail come first, then those with the most requests; those that are skipped last. */
-const rankOf = ({ kind, skipped, unknownTo }) => {
+const rankOf = ({ kind, skipped, isMuch, unknownTo }) => {
   if (skipped !== undefined) return 2;
-  return kind || unknownTo ? 0 : 1;
+  return kind || isMuch || unknownTo ? 0 : 1;
 };
 
 /** Draws the tables of providers, models, clients and settings. */
@@ -191,15 +189,17 @@ export function drawTables(state) {
   const times = timesOf(state, state.step - 89);
   const unknown = unknownModels(state);
   const slowest = Math.max(1, ...Object.values(state.providers).map(({ p95 = 0 }) => p95));
+  const isFailing = judge(state.minute).end === 'failed';
+  const marksOf = (icon, row) => {
+    const isMuch = row.failed >= FAILED_SHARE * servedOf(row);
+    return { kind: icon ?? (isFailing && isMuch ? 'warn' : undefined), isMuch };
+  };
   const more = {
     Providers: (id, row) => providerRow(id, row, state, times),
     Models: (id, row) => {
-      const kind = iconOfHit(state, id, undefined) ?? (isMuch(row) ? 'warn' : undefined);
-      return { kind, unknownTo: unknown.get(id) };
+      return { ...marksOf(iconOfHit(state, id, undefined), row), unknownTo: unknown.get(id) };
     },
-    Clients: (id, row) => {
-      return { kind: iconOfHit(state, undefined, id) ?? (isMuch(row) ? 'warn' : undefined) };
-    },
+    Clients: (id, row) => marksOf(iconOfHit(state, undefined, id), row),
   };
   for (const [title, { note, columns }] of Object.entries(TABLES)) {
     const name = title.toLowerCase();

@@ -129,7 +129,7 @@ function sentence(text) {
 /** Draws the verdict. Figures alone have a ring in the place of a disc, and list their requests. */
 export function drawVerdict(state) {
   const [kind, title, ...sentences] = verdictOf(state);
-  const isFigures = kind === 'warn' && /^\d/.test(title);
+  const isFigures = kind === 'warn' && / of /.test(title);
   const list = () => showRequests(title.endsWith('failed') ? 'Failed' : 'All', '');
   fill(
     'verdict',
