@@ -1,7 +1,8 @@
 /**
- * The way of a request (`npm run way`): which functions of which files of `src` one plain streamed completion runs, after
- * three others, with default settings and one provider, by V8's precise coverage. Prints the files, each with its functions,
- * and the totals. The initializers of fields, which V8 counts beside their constructors, are left out.
+ * The way of a request (`npm run way`): the functions of `src` that one plain streamed completion
+ * runs, after three others, with default settings and one provider. Prints them by file, and then
+ * in the order of their first run. V8's coverage lists the functions, and a breakpoint in each gives
+ * the order. The initializers of fields, which V8 counts beside their constructors, are left out.
  */
 
 import { fork } from 'node:child_process';
@@ -17,24 +18,18 @@ import { fileURLToPath } from 'node:url';
 const ROOT = join(import.meta.dirname, '..');
 const WARM_UPS = 3;
 /** esbuild's, and V8's. */
-const MADE_BY_TOOLS = new Set(['__name', '<instance_members_initializer>']);
+const MADE_BY_TOOLS = /^(?:__name|<(?:instance_members|static)_initializer>)$/;
 
-interface FileOnTheWay {
+interface RunFunction {
+  /** Below `src`. */
   readonly file: string;
-  readonly lines: number;
-  readonly functions: readonly string[];
+  readonly name: string;
 }
 
-/** In the gateway's process: answers each message with the functions that have run since the last one. */
-async function cover(): Promise<void> {
-  const session = new Session();
-  session.connect();
-  await session.post('Profiler.enable');
-  await session.post('Profiler.startPreciseCoverage', { callCount: true, detailed: false });
-  process.on('message', () => {
-    void session.post('Profiler.takePreciseCoverage').then(({ result }) => process.send!(result));
-  });
-  process.channel!.unref();
+/** The functions in the order of their first run, and how many ran according to the coverage. */
+interface Taken {
+  readonly order: readonly RunFunction[];
+  readonly covered: number;
 }
 
 function isOnTheWay({ url }: Profiler.ScriptCoverage): boolean {
@@ -43,20 +38,63 @@ function isOnTheWay({ url }: Profiler.ScriptCoverage): boolean {
   );
 }
 
-function toFile({ url, functions }: Profiler.ScriptCoverage): FileOnTheWay {
-  const path = fileURLToPath(url);
-  const ran = functions.filter(
-    ({ functionName, ranges }) => !MADE_BY_TOOLS.has(functionName) && ranges[0]!.count > 0,
-  );
-  return {
-    file: relative(join(ROOT, 'src'), path),
-    lines: readFileSync(path, 'utf8').split('\n').length - 1,
-    functions: ran.map(({ functionName }) => functionName || '(anonymous)'),
-  };
+/** Returns the functions of `src` by script, with how often each was called since the last time. */
+async function takeCoverage(session: Session): Promise<Profiler.ScriptCoverage[]> {
+  const { result } = await session.post('Profiler.takePreciseCoverage');
+  return result.filter(isOnTheWay).map((script) => ({
+    ...script,
+    functions: script.functions.filter(({ functionName }) => !MADE_BY_TOOLS.test(functionName)),
+  }));
 }
 
-/** Runs the gateway, and returns the files that one streamed request runs. */
-async function walk(): Promise<FileOnTheWay[]> {
+/** Sets a breakpoint in each function, and returns the functions by breakpoint. */
+async function breakAtFunctions(session: Session): Promise<Map<string, RunFunction>> {
+  const functionOf = new Map<string, RunFunction>();
+  for (const { scriptId, url, functions } of await takeCoverage(session)) {
+    const file = relative(join(ROOT, 'src'), fileURLToPath(url));
+    const { scriptSource } = await session.post('Debugger.getScriptSource', { scriptId });
+    for (const { functionName, ranges } of functions) {
+      const before = scriptSource.slice(0, ranges[0]!.startOffset).split('\n');
+      const { locations } = await session.post('Debugger.getPossibleBreakpoints', {
+        start: { scriptId, lineNumber: before.length - 1, columnNumber: before.at(-1)!.length },
+        restrictToFunction: true,
+      });
+      if (!locations[0]) continue;
+      const set = await session.post('Debugger.setBreakpoint', { location: locations[0] });
+      functionOf.set(set.breakpointId, { file, name: functionName || '(anonymous)' });
+    }
+  }
+  return functionOf;
+}
+
+/**
+ * In the gateway's process: sets the breakpoints at the first message, and answers the second with
+ * the functions that have run since. At a breakpoint V8 calls the listener and does not pause,
+ * because a session of the same thread could never resume it.
+ */
+async function trace(): Promise<void> {
+  const session = new Session();
+  session.connect();
+  await session.post('Debugger.enable');
+  await session.post('Profiler.enable');
+  await session.post('Profiler.startPreciseCoverage', { callCount: true, detailed: false });
+  const reached = new Set<string>();
+  session.on('Debugger.paused', ({ params }) => {
+    for (const id of params.hitBreakpoints ?? []) reached.add(id);
+  });
+  await once(process, 'message');
+  const functionOf = await breakAtFunctions(session);
+  process.send!({});
+  await once(process, 'message');
+  const covered = (await takeCoverage(session)).flatMap(({ functions }) =>
+    functions.filter(({ ranges }) => ranges[0]!.count > 0),
+  );
+  const order = [...reached].map((id) => functionOf.get(id));
+  process.send!({ order, covered: covered.length });
+}
+
+/** Runs the gateway, and returns the functions that one streamed request runs, in order. */
+async function walk(): Promise<readonly RunFunction[]> {
   const provider = createServer((request, response) => {
     request.resume().on('end', () => {
       response.writeHead(200, { 'content-type': 'text/event-stream' });
@@ -70,7 +108,8 @@ async function walk(): Promise<FileOnTheWay[]> {
   const { port } = provider.address() as AddressInfo;
   const toml = `[server]\nport = 0\nhost = "127.0.0.1"\n[providers.p]\napi_key = "k-0123456789"\nbase_url = "http://127.0.0.1:${port}/v1"\n`;
   const gateway = fork(join(ROOT, 'src/server.ts'), {
-    execArgv: ['--import', 'tsx', '--import', import.meta.url],
+    // V8 misses some breakpoints in code that Sparkplug has compiled.
+    execArgv: ['--no-sparkplug', '--import', 'tsx', '--import', import.meta.url],
     env: { PATH: process.env['PATH'], GATEWAY_CONFIG_TOML: toml },
     stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
   });
@@ -89,8 +128,8 @@ async function walk(): Promise<FileOnTheWay[]> {
     const headers = { authorization: 'Bearer t', 'content-type': 'application/json' };
     const take = async () => {
       gateway.send('take');
-      const [scripts] = (await once(gateway, 'message')) as [Profiler.ScriptCoverage[]];
-      return scripts;
+      const [taken] = (await once(gateway, 'message')) as [Taken];
+      return taken;
     };
     for (let request = 0; request <= WARM_UPS; request += 1) {
       // What the request before has left to do.
@@ -99,8 +138,10 @@ async function walk(): Promise<FileOnTheWay[]> {
       await (await fetch(url, { method: 'POST', headers, body })).text();
     }
     await sleep(300);
-    const files = (await take()).filter(isOnTheWay).map(toFile);
-    return files.filter(({ functions }) => functions.length > 0);
+    const { covered, order } = await take();
+    if (order.length !== covered)
+      throw new Error(`the order has ${order.length} of ${covered} functions`);
+    return order;
   } finally {
     gateway.kill();
     provider.close();
@@ -108,16 +149,32 @@ async function walk(): Promise<FileOnTheWay[]> {
   }
 }
 
-if (process.send) await cover();
-else if (process.argv[1] === import.meta.filename) {
-  const files = await walk();
-  for (const { file, lines, functions } of files) {
-    console.log(`${file} (${lines} lines): ${functions.join(', ')}`);
+/** Splits the order where it leaves a file. */
+function toStays(order: readonly RunFunction[]): RunFunction[][] {
+  const stays: RunFunction[][] = [];
+  for (const each of order) {
+    const last = stays.at(-1);
+    if (last?.[0]!.file === each.file) last.push(each);
+    else stays.push([each]);
   }
-  const sum = (of: (file: FileOnTheWay) => number) =>
-    files.reduce((all, file) => all + of(file), 0);
-  const functions = sum((file) => file.functions.length);
-  console.log(
-    `\n${functions} functions in ${files.length} files of ${sum(({ lines }) => lines)} lines`,
-  );
+  return stays;
+}
+
+if (process.send) void trace();
+else if (process.argv[1] === import.meta.filename) {
+  const functions = await walk();
+  const files = [...new Set(functions.map(({ file }) => file))];
+  const namesOf = (some: readonly RunFunction[]) => some.map(({ name }) => name).join(', ');
+  let total = 0;
+  for (const file of files) {
+    const lines = readFileSync(join(ROOT, 'src', file), 'utf8').split('\n').length - 1;
+    const own = functions.filter((each) => each.file === file);
+    console.log(`${file} (${lines} lines): ${namesOf(own)}`);
+    total += lines;
+  }
+  console.log(`\n${functions.length} functions in ${files.length} files of ${total} lines`);
+  console.log('\nIn the order of their first run:\n');
+  const stays = toStays(functions);
+  for (const stay of stays) console.log(`${stay[0]!.file}: ${namesOf(stay)}`);
+  console.log(`\n${stays.length - files.length} returns to a file that was left`);
 }

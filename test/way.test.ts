@@ -1,4 +1,4 @@
-/** ARCHITECTURE.md leads along all files that a request runs. */
+/** `npm run way`, and ARCHITECTURE.md, which leads along all files that a request runs. */
 
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
@@ -9,17 +9,46 @@ import { promisify } from 'node:util';
 
 import { ROOT } from './support/process.ts';
 
+const way = promisify(execFile)(process.execPath, ['--import', 'tsx', 'scripts/way.ts'], {
+  cwd: ROOT,
+  timeout: 120_000,
+});
+
 test('the ten steps of ARCHITECTURE.md name the files that a streamed request runs, and no others', async () => {
   const [, steps = ''] = readFileSync(join(ROOT, 'ARCHITECTURE.md'), 'utf8').split(
     /^1\. |^Not on this way/m,
   );
   const run = steps.replaceAll(/^ {3}With it: .*$/gm, '');
   const named = new Set([...run.matchAll(/`([a-z/-]+\.ts)`/g)].map(([, name]) => name));
-  const { stdout } = await promisify(execFile)(
-    process.execPath,
-    ['--import', 'tsx', 'scripts/way.ts'],
-    { cwd: ROOT, timeout: 120_000 },
-  );
+  const { stdout } = await way;
   const ran = [...stdout.matchAll(/^(\S+\.ts) \(/gm)].map(([, name]) => name);
   assert.deepEqual(named, new Set(ran));
+});
+
+test('the order leads from the listener to the access line', async () => {
+  const { stdout } = await way;
+  const order = stdout.replace(/^[^]*^In the order/m, '');
+  const landmarks = [
+    'downstream/http-server.ts: (anonymous)',
+    'downstream/connection.ts: receive, #begin',
+    'gateway/gateway.ts: handle',
+    'gateway/attempts.ts: askProvider',
+    'upstream/stream-relay.ts: openStream',
+    'gateway/access-log.ts: logFinished',
+    'lib/line-writer.ts: (anonymous)',
+  ];
+  const places = landmarks.map((landmark) => order.indexOf(`\n${landmark}`));
+  assert.deepEqual(
+    places,
+    places.toSorted((a, b) => a - b),
+  );
+  assert.ok(!places.includes(-1), order);
+});
+
+test('the order has a line for each stay in a file, and counts the returns', async () => {
+  const { stdout } = await way;
+  const stays = [...stdout.matchAll(/^(\S+\.ts): /gm)].map(([, file]) => file);
+  assert.ok(stays.every((file, index) => file !== stays[index + 1]));
+  const returns = /^(\d+) returns to a file that was left$/m.exec(stdout)?.[1];
+  assert.equal(Number(returns), stays.length - new Set(stays).size);
 });
