@@ -92,11 +92,12 @@ function line(name, values, top) {
   return h('path.line.' + name, { id: 'chart-' + name, d: d.join('') });
 }
 
-/** Returns the incidents that began or lasted within the axis, those that last first. */
-function lanesOf(state, times) {
+/** Returns the incidents within the axis, those that last first; they end where the data do. */
+function lanesOf(state, times, known) {
   const isSeen = ({ ended }) => ended && Date.parse(ended) > times[0];
   return [...lastingOf(state), ...state.incidents.filter(isSeen)].slice(0, MAX_LANES).map((one) => {
-    const [from, to] = [placeOf(one.since, times), one.ended ? placeOf(one.ended, times) : 1];
+    const from = placeOf(one.since, times);
+    const to = Math.max(from, Math.min(known, one.ended ? placeOf(one.ended, times) : 1));
     return { kind: iconOf(one), text: subjectOf(one) + (one.ended ? ', ended' : ''), from, to };
   });
 }
@@ -104,45 +105,41 @@ function lanesOf(state, times) {
 /** Returns the three figures: of the last minute, or of the step of the cursor. */
 function readoutsOf(state, time) {
   const { minute, figures, asOf } = state;
-  const one = time === undefined ? minute : (state.steps[Number(cursor)] ?? {});
+  const isMinute = time === undefined;
+  const one = isMinute ? minute : (state.steps[Number(cursor)] ?? {});
   const { requests = 0, failed = 0, limited = 0, p50, p95, connect, gateway } = one;
   const served = servedOf(one);
-  const usual = asOf ? 'minute to ' + asOf : 'last minute';
-  const when = time ?? usual;
-  const inFlight = formatNumber(figures.gateway_requests_in_flight) + ' in flight';
-  const inStep = formatNumber(requests) + ' in 10 s';
-  const refused = limited > 0 && h('span.wide', ' · ' + formatNumber(limited) + ' refused');
-  const share = served > 0 ? formatShare(failed, served).split(' ')[0] : '–';
+  const when = h('span.wide', ', ' + (time ?? (asOf ? 'minute to ' + asOf : 'last minute')));
+  const share = failed > 0 ? formatShare(failed, served).split(' ')[0] : served > 0 ? '0' : '–';
+  const isBad = lastingOf(state).some((incident) => iconOf(incident) === 'bad');
   const parts = [
     ' · connect ' + formatNumber(connect),
     gateway !== undefined && ' · gateway ' + formatNumber(gateway),
   ];
-  const judged = judge(one);
-  const isBad = lastingOf(state).some((incident) => iconOf(incident) === 'bad');
-  const kind = judged.end !== 'failed' ? '' : isBad ? 'bad' : 'warn';
   return [
     {
       id: 'requests',
-      title: ['Requests', h('span.wide', ', ' + when)],
-      value: formatNumber(time === undefined ? requests : (requests * 60_000) / STEP_MS),
+      title: ['Requests', when],
+      value: formatNumber(isMinute ? requests : (requests * 60_000) / STEP_MS),
       unit: '/min',
-      note: time === undefined ? inFlight : inStep,
+      note: isMinute
+        ? formatNumber(figures.gateway_requests_in_flight) + ' in flight'
+        : formatNumber(requests) + ' in 10 s',
     },
     {
       id: 'failed',
-      title: ['Failed', h('span.wide', ', ' + when)],
-      value: share === '0.0' ? '0' : share,
+      title: ['Failed', when],
+      value: share,
       unit: '%',
-      note: [formatNumber(failed) + ' of ' + formatNumber(served), refused],
-      kind,
+      note: [
+        formatNumber(failed) + ' of ' + formatNumber(served),
+        limited > 0 && h('span.wide', ' · ' + formatNumber(limited) + ' refused'),
+      ],
+      kind: judge(one).end !== 'failed' ? '' : isBad ? 'bad' : 'warn',
     },
     {
       id: 'p50',
-      title: [
-        h('span.key.p50'),
-        'First token',
-        h('span.wide', time === undefined ? ', median' : ', ' + when),
-      ],
+      title: [h('span.key.p50'), 'First token', isMinute ? h('span.wide', ', median') : when],
       value: formatNumber(p50),
       unit: 'ms',
       note: [h('span.key.p95'), 'p95 ' + formatNumber(p95), h('span.wide', parts)],
@@ -201,31 +198,21 @@ function chartsOf(points) {
 
 const vertical = (name, x, height) => h('line.' + name, { x1: x, x2: x, y2: height });
 
-/** The bands and strips of the incidents; they end where the data do. */
-function describeLanes(lanes, known, height, laneHeight) {
-  const ends = lanes.map(({ from, to }) => [from, Math.max(from, Math.min(to, known))]);
-  const bands = lanes.map(({ kind }, i) => {
-    const place = { x: percent(ends[i][0]), width: percent(ends[i][1] - ends[i][0]), height };
-    return h('rect.band.' + kind, place);
-  });
-  const strips = lanes.map(({ kind }, i) => {
+/** The bands and strips of the incidents. */
+function describeLanes(lanes, height, laneHeight) {
+  const bands = lanes.map(({ kind, from, to }) =>
+    h('rect.band.' + kind, { x: percent(from), width: percent(to - from), height }),
+  );
+  const strips = lanes.map(({ kind, from, to }, i) => {
     const y = laneHeight * (i + 1) - (isNarrow() ? 3 : 9);
-    return h('line.lane.' + kind, {
-      x1: percent(ends[i][0]),
-      x2: percent(ends[i][1]),
-      y1: y,
-      y2: y,
-    });
+    return h('line.lane.' + kind, { x1: percent(from), x2: percent(to), y1: y, y2: y });
   });
   return [bands, strips];
 }
 
 /** The lines and labels of whole five minutes. */
 function describeHours(times, height) {
-  const fiveOf = (time) => Math.floor(time / LABELLED_MS);
-  const labelled = [...times.keys()].filter(
-    (at) => at > 0 && fiveOf(times[at]) !== fiveOf(times[at - 1]),
-  );
+  const labelled = [...times.keys()].filter((at) => at > 0 && times[at] % LABELLED_MS < STEP_MS);
   return labelled.map((at) => {
     const x = percent(at / STEPS);
     const text = h('text.hour', { x, y: height + 14 }, formatTime(times[at]).slice(0, 5));
@@ -258,11 +245,11 @@ export function drawCharts(state) {
   const [first, last] = [(isNarrow() ? end | 1 : end) - STEPS + 1, state.step];
   if (cursor !== undefined) cursor = Math.min(last, Math.max(first, cursor));
   const times = timesOf(state, first);
-  const lanes = lanesOf(state, times);
+  const known = silentSteps === 0 ? 1 : (last - first + 1) / STEPS;
+  const lanes = lanesOf(state, times, known);
   const laneHeight = isNarrow() ? 24 : 18;
   const yOf = (row) => lanes.length * laneHeight + row * ROW + 8;
   const height = yOf(3) - 8;
-  const known = silentSteps === 0 ? 1 : (last - first + 1) / STEPS;
   const points = pointsOf(state, first);
   const charts = chartsOf(points);
   const at = cursor === undefined ? undefined : cursor - first;
@@ -290,7 +277,7 @@ export function drawCharts(state) {
       h('line.base', { x2: '100%', y1: y, y2: y }),
     ];
   });
-  const [bands, strips] = describeLanes(lanes, known, height, laneHeight);
+  const [bands, strips] = describeLanes(lanes, height, laneHeight);
   const drawn = [
     bands,
     describeHours(times, height),
