@@ -204,3 +204,10 @@ test('the README names every folder of src, and names only files and scripts tha
     assert.ok(packageJson.scripts[script], `README names npm run ${script}`);
   }
 });
+
+test('test/README.md names each file of test/support, and no other', () => {
+  const [, table = ''] = read('test/README.md').split('## Support files');
+  const cells = [...table.matchAll(/^\| (`.+?) \|/gm)].map(([, cell = '']) => cell);
+  const named = cells.flatMap((cell) => cell.replaceAll('`', '').split(', '));
+  assert.deepEqual(named.toSorted(), readdirSync(join(ROOT, 'test/support')).toSorted());
+});

@@ -1,5 +1,5 @@
 /**
- * Preloaded into the gateway by test/upstream/wire-large-events.test.ts: counts the bytes that the methods of Buffer copy or convert,
+ * Preloaded into the gateway by test/upstream/wire-long-event.test.ts: counts the bytes that the methods of Buffer copy or convert,
  * and writes into the file COPY_COUNT_FILE, when the process ends, their sum and the most that one turn of the event loop has.
  */
 
