@@ -125,6 +125,7 @@ export class Client {
     exchange.isDelayed = this.#isPaused;
     const before = this.#open[this.#open.indexOf(exchange) - 1];
     exchange.behind = before?.lines.length === 0 ? before : undefined;
+    exchange.behindAnswer = before;
     events.push({ atMs: this.#clock.nowMs, kind: 'begun', exchange });
   }
 

@@ -84,12 +84,16 @@ function checkFailedStream(exchange: Exchange, { closesMs, cutMs }: Drain, repor
     wrong(`ends ${answer!.endAtMs - last.atMs} ms behind its error event`);
 }
 
-/** It has an answer, and a line of its own, if no request before it is still open. */
+/**
+ * It has an answer, and a line of its own, if no request before it is still open, and no failed stream before it ends the
+ * connection.
+ */
 function checkBroken(exchange: Exchange, lines: readonly Line[], report: Report): void {
-  const { answer, ask, behind, headSentAtMs, isDelayed, leftAtMs } = exchange;
+  const { answer, ask, behind, behindAnswer, headSentAtMs, isDelayed, leftAtMs } = exchange;
   const wrong = (text: string) => report('connections', text, exchange);
   if (!answer) {
-    const isAlone = !behind && !isDelayed && leftAtMs === undefined;
+    const isAlone =
+      !behind && behindAnswer?.answer?.end !== 'cut' && !isDelayed && leftAtMs === undefined;
     if (headSentAtMs !== undefined && isAlone) wrong('no answer');
     return;
   }

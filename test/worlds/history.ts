@@ -27,6 +27,8 @@ export interface Exchange {
   isDelayed: boolean;
   /** The request before it on its connection was not answered then. */
   behind?: Exchange | undefined;
+  /** The request before it on the connection, whose answer had not ended when its head was sent. */
+  behindAnswer?: Exchange | undefined;
   answer?: Answer;
   /** `100 Continue` came. */
   isContinued: boolean;

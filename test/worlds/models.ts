@@ -28,6 +28,8 @@ export function checkModels(history: History, courses: readonly Course[], report
   const [settings] = courses.map((course) => course.settings);
   for (const provider of settings?.providers ?? []) {
     const fetches = fetchesFrom(history.lists.filter((one) => one.provider === provider.id));
+    // A list that comes in the millisecond of the limit may be read or not.
+    if (fetches.some(isAtLimit)) return;
     checkFetches(fetches, provider, courses, report);
   }
   for (const course of courses) checkList(course, history.lists, report);
@@ -61,6 +63,11 @@ function fetchesFrom(lists: readonly Try[]): Fetch[] {
     own.restMs = modelsOf(one) ? FRESH_MS : FAILED_MS;
   }
   return fetches;
+}
+
+/** The limit passed while its last list came. */
+function isAtLimit({ atMs, endAtMs, tries }: Fetch): boolean {
+  return endAtMs > atMs + LIMIT_MS - 1 && tries.at(-1)!.pieces.length > 0;
 }
 
 /** One at a time, with keys that are not refused, and none while the list is fresh; with none that is, there is one. */
