@@ -18,6 +18,7 @@ import {
   completion,
   completionEvents,
   NOBODY_LISTENS,
+  sendEvents,
   sendJson,
   startUpstream,
   type FakeUpstream,
@@ -215,6 +216,34 @@ browserTest(
     await gateway.restart('SIGKILL');
     await shows(page, '#connection', 'Live');
     await page.locator('#requests-empty').waitFor({ state: 'visible' });
+  },
+);
+
+browserTest(
+  'a client at its own limit and a model that is gone stand out, and connect has its time',
+  async (t, open) => {
+    const limit = '[clients.greedy]\nkey = "greedy-key-canary"\nrequests_per_minute = 4';
+    const { url, chat, upstream } = await startGateway(t, limit);
+    const page = await open(url);
+    await shows(page, '#connection', 'Live');
+    const ask = async (model: string) =>
+      chat({ model, stream: true }, { authorization: 'Bearer greedy-key-canary' });
+    upstream.script = (_, response) => sendEvents(response, completionEvents());
+    assert.equal(await ask('p/m'), 200);
+    const error = { message: 'no model m', code: 'model_not_found' };
+    upstream.script = (_, response) => sendJson(response, { error }, { status: 404 });
+    for (let at = 0; at < 3; at += 1) assert.notEqual(await ask('fast'), 200);
+    for (let at = 0; at < 6; at += 1) assert.equal(await ask('fast'), 429);
+    await shows(page, '#models > tr:first-child th', 'fast 404 of p');
+    await shows(page, '#incidents', /p: errors.*fast3 of 3 failed.*greedy/);
+    await shows(page, '#incidents', /greedy: at its own limit.*requests_per_minute: .* of 4/);
+    await shows(page, '#incidents', '6 of 10 refused by the gateway, no provider asked');
+    await shows(page, '#verdict', /3 of 4 in the last minute, 75\.0 %.*1 client at its limit/);
+    await shows(page, '#clients > tr:first-child', /greedy.*req\/min.* of 4/);
+    await showsProvider(page, 'p', /\d ms/);
+    await shows(page, '#providers-section thead', 'Connect');
+    await page.getByRole('button', { name: 'requests of fast p' }).click();
+    await shows(page, '#requests-note', '3, newest first');
   },
 );
 

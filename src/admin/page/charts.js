@@ -4,7 +4,7 @@ import { clip, fill, formatNumber, formatShare, formatTime, h, isNarrow } from '
 import { iconOf, lastingOf, subjectOf } from './incidents.js';
 import { judge, servedOf } from './verdict.js';
 
-const STEPS = 90;
+export const STEPS = 90;
 const STEP_MS = 10_000;
 const LABELLED_MS = 300_000;
 /** The height of a row, and of the plot in it. */

@@ -16,7 +16,7 @@ import {
   valueText,
   withIcon,
 } from './dom.js';
-import { timesOf } from './charts.js';
+import { STEPS, timesOf } from './charts.js';
 import { iconOfHit, statesOf } from './incidents.js';
 import { FAILED_SHARE, figuresOf, judge, servedOf } from './verdict.js';
 
@@ -169,7 +169,7 @@ function unknownModels({ requests }) {
 /** Returns what a provider's row shows besides its figures. */
 function providerRow(id, row, state, times) {
   const states = statesOf(id, state);
-  const since = times[row.latest - state.step + times.length - 1];
+  const since = times[row.latest - state.step + STEPS - 1];
   const told = stateOf({ ...row, states, since: since && formatTime(since) });
   const former = state.incidents.find(({ provider, ended }) => provider === id && ended);
   const failed = former?.hit.reduce((sum, one) => sum + one.failed, 0);
@@ -186,7 +186,7 @@ const rankOf = ({ kind, skipped, isMuch, unknownTo }) => {
 
 /** Draws the tables of providers, models, clients and settings. */
 export function drawTables(state) {
-  const times = timesOf(state, state.step - 89);
+  const times = timesOf(state, state.step - STEPS + 1);
   const unknown = unknownModels(state);
   const slowest = Math.max(1, ...Object.values(state.providers).map(({ p95 = 0 }) => p95));
   const isFailing = judge(state.minute).end === 'failed';
