@@ -15,6 +15,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 
+import { readAnswer } from '../support/answer.ts';
 import { assertErrorObject } from '../support/documented.ts';
 import { createRandom, type Random } from '../support/random.ts';
 import { answerTo, FAULTS, sha256, type SoakRequest } from '../support/soak-answers.ts';
@@ -194,16 +195,14 @@ async function send(soak: SoakRequest, random: Random): Promise<Ending> {
     const onError = () => finish(hasLeft ? 'aborted' : causeOf(request.socket));
     request.on('error', onError);
     request.on('response', (response) => {
-      const chunks: Buffer[] = [];
       let size = 0;
-      response.on('data', (chunk: Buffer) => {
-        chunks.push(chunk);
+      const answer = readAnswer(response, (chunk) => {
         size += chunk.length;
         if (size > leaveAfter) leave();
       });
-      response.on('error', onError);
-      response.on('end', () =>
-        finish({ status: response.statusCode!, text: Buffer.concat(chunks).toString() }),
+      answer.then(
+        (bytes) => finish({ status: response.statusCode!, text: bytes.toString() }),
+        onError,
       );
     });
     const text = JSON.stringify(body);
