@@ -107,7 +107,7 @@ async function runAll(count: number, first: number): Promise<void> {
     `${done.size * BLOCK} worlds from seed ${first}, ${seconds.toFixed(0)} s, failed: ${seeds.join(' ') || 'none'}`,
   );
   if (seeds.length > 0) process.exitCode = 1;
-  else rmSync(stateFile, { force: true });
+  rmSync(stateFile, { force: true });
 }
 
 const { positionals, values } = parseArgs({
