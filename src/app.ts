@@ -21,7 +21,7 @@ import { createLogger, type LogSettings } from './lib/log.ts';
 import type { RequestObserver } from './request/facts.ts';
 import { createRedactor } from './lib/secrets.ts';
 import { CircuitBreaker } from './policy/circuit-breaker.ts';
-import { Incidents } from './policy/incidents.ts';
+import { Incidents } from './incidents/incidents.ts';
 import { KeyPool } from './policy/key-pool.ts';
 import { createLimiters, type Limiters } from './policy/limiters.ts';
 import { RedisConnection, type RedisConnectionOptions } from './store/redis-connection.ts';
@@ -31,6 +31,8 @@ import { createTransport } from './upstream/transport.ts';
 
 /** While something fails. */
 const JUDGED_EVERY_MS = 1000;
+/** With an admin listener, the figures of which are judged. */
+const FIGURES_JUDGED_EVERY_MS = 5000;
 
 interface Runtime {
   readonly writeLog: (line: string) => void;
@@ -88,6 +90,7 @@ export class Service {
     const config = () => this.config;
     this.#admin = admin && createAdmin(config, admin, this.figures, { logger, redact, timeLimits });
     this.#admin?.view.onConfig(initial);
+    if (admin) setInterval(() => this.judge(), FIGURES_JUDGED_EVERY_MS).unref();
   }
 
   /** The settings in use. */
@@ -103,6 +106,19 @@ export class Service {
   /** Asks the providers for their lists of models: metrics name only models that are known. */
   learnModels(): void {
     if (this.#admin) void this.#snapshot.listModels();
+  }
+
+  /** Decides which incidents begin and end. To be called every few seconds. */
+  judge(): void {
+    const providers = [...this.#snapshot.providers.keys()];
+    if (providers.some((id) => this.figures.isModelListUp(id) === false)) this.learnModels();
+    this.#admin?.view.judgeSlowness();
+    this.#parts.incidents.advance();
+  }
+
+  /** Takes why a line of the log was lost. */
+  onLogLost(cause: string): void {
+    this.#parts.incidents.set('log_lines', cause);
   }
 
   /**
@@ -184,7 +200,6 @@ export class Service {
       circuits: () => breaker.report(redact),
       lastReload: () => this.#lastReload,
       warnings: () => warningsOf(this.config),
-      listModels: () => this.learnModels(),
     };
   }
 }
@@ -205,8 +220,6 @@ function createParts(config: Config, runtime: Runtime, outside: typeof OUTSIDE) 
   const modelLists: ModelListCache = new WeakMap();
   const breaker = new CircuitBreaker(logger);
   const incidents = new Incidents({
-    clock: performance,
-    date: Date,
     logger,
     circuits: () => breaker.report(redact),
     onTrouble() {
@@ -249,8 +262,7 @@ function createSnapshot(config: Config, parts: Parts, former?: Former) {
     const isSame = before?.digest === created.digest;
     providers.set(id, isSame ? before : created);
     if (settings.apiKeys.length === 1) continue;
-    const onRefused = (keys: string | undefined, failures: number) =>
-      incidents.set('key_refused', keys, created, { failures });
+    const onRefused = (keys: string | undefined) => incidents.set('key_refused', keys, created);
     const kept = isSame ? former?.keyPools.get(id) : undefined;
     keyPools.set(id, kept ?? new KeyPool(created, logger, onRefused));
   }

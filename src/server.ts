@@ -68,8 +68,9 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
   const { config, source } = read();
   // If nothing keeps the process alive before it listens, it has failed.
   process.exitCode = EXIT.failed;
-  const writer = new LineWriter(process.stdout, (lines) => {
-    service.logger.log('warn', 'log lines were dropped', { lines });
+  const writer = new LineWriter(process.stdout, {
+    onDropped: (lines) => service.logger.log('warn', 'log lines were dropped', { lines }),
+    onLost: (cause) => service.onLogLost(cause),
   });
   const service: Service = new Service(config, {
     writeLog: writer.write,

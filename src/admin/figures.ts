@@ -7,7 +7,7 @@ import type { Config } from '../config/config.ts';
 import type { RequestHistory } from '../request/history.ts';
 import { VERSION } from '../lib/version.ts';
 import type { CircuitReport } from '../policy/circuit-breaker.ts';
-import type { Incidents } from '../policy/incidents.ts';
+import type { Incidents } from '../incidents/incidents.ts';
 import type { KeyPool } from '../policy/key-pool.ts';
 import { NO_LABELS, type LabelSet } from './labels.ts';
 import { renderHead, renderSample } from './series.ts';
@@ -32,8 +32,6 @@ export interface Figures {
   incidents(): Incidents;
   /** Of the settings in use. */
   warnings(): readonly string[];
-  /** Asks the providers for the lists of models that are not known. */
-  listModels(): void;
   /**
    * To providers: `made`, and requests on a `reused` one, since the start. Undefined if the
    * transport does not know them.

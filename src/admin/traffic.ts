@@ -5,7 +5,7 @@
 
 import type { FinishedRequest } from '../request/facts.ts';
 import type { TryFacts } from '../request/history.ts';
-import { StepCounts } from '../policy/watch.ts';
+import { StepCounts } from '../lib/step-counts.ts';
 import { OTHER, type ModelSet } from './labels.ts';
 import { FIRST_TOKEN_BOUNDS, firstTokenMsOf, isFailed, isOverOwnLimit, isSent } from './metrics.ts';
 import { bucketOf, quantile } from './series.ts';

@@ -6,8 +6,8 @@ import type { Config } from '../config/config.ts';
 import { redactFacts } from '../lib/log.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import { VERSION } from '../lib/version.ts';
-import { INCIDENT_KINDS } from '../policy/incident.ts';
 import type { FinishedRequest } from '../request/facts.ts';
+import { INCIDENT_KINDS } from '../request/incident-kind.ts';
 import {
   createLagFigures,
   type FigureRow,
@@ -16,10 +16,14 @@ import {
   readPageFigures,
   renderFigure,
 } from './figures.ts';
-import { configuredModels, listedModels, ModelLabels, NO_LABELS } from './labels.ts';
+import { configuredModels, type LabelSet, listedModels, ModelLabels, NO_LABELS } from './labels.ts';
 import { RequestMetrics } from './metrics.ts';
 import { RecentRequests } from './recent-requests.ts';
+import { Slowness } from './slowness.ts';
 import { Traffic } from './traffic.ts';
+
+/** The median of a minute is late by half of it. */
+const MEDIAN_LATE_MS = 30_000;
 
 /** Finished requests and figures. The event loop is watched from its creation on. */
 export class AdminView {
@@ -31,7 +35,7 @@ export class AdminView {
   readonly #traffic = new Traffic(() => performance.timeOrigin + performance.now());
   readonly #recent: RecentRequests;
   readonly #readLag = createLagFigures();
-  #lostLines = 0;
+  readonly #slowness = new Slowness();
 
   /** `config` returns the settings in use, which a reload replaces. */
   constructor(config: () => Config, figures: Figures, redact: Redactor) {
@@ -73,7 +77,7 @@ export class AdminView {
   present() {
     const figures = this.#figures;
     const config = this.#config();
-    const { lasting, ended } = this.#readIncidents();
+    const { lasting, ended } = figures.incidents().report();
     const { clients, providers, ...report } = this.#traffic.report();
     const withLimits = Object.entries(clients).map(([name, row]) => {
       const limits = figures.usedOf(name);
@@ -104,33 +108,37 @@ export class AdminView {
     this.#models.learn(names.filter((name) => this.#redact(name) === name));
   }
 
-  /** Looks at what happens without a request, and returns the incidents. */
-  #readIncidents() {
-    const figures = this.#figures;
-    const incidents = figures.incidents();
-    const lost = figures.droppedLogLines();
-    if (lost > this.#lostLines) incidents.set('log_lines', `${lost} lines since the start`);
-    this.#lostLines = lost;
+  /** Judges whether providers have become slow. To be called every few seconds. */
+  judgeSlowness(): void {
     for (const { id } of this.#config().providers.registered) {
-      incidents.judgeSlow(id, this.#traffic.firstTokens(id));
+      const cause = this.#slowness.causeOf(id, this.#traffic.firstTokens(id));
+      this.#figures.incidents().set('slow', cause, { id }, MEDIAN_LATE_MS);
     }
-    const report = incidents.report();
-    if (report.lasting.some(({ kind }) => kind === 'model_list')) figures.listModels();
-    return report;
   }
 
   #incidentFigures(): FigureRow[] {
-    const series = this.#readIncidents().lasting.map(({ kind, provider, model }) => {
+    const incidents = this.#figures.incidents();
+    const lasting = incidents.report().lasting.map((incident) => {
+      const { kind, models = [], provider } = incident.toFacts();
       const labels = NO_LABELS.with('kind', kind).with('provider', provider);
-      return labels.with('model', model && this.#models.nameOf(model));
+      const ofModels = models.map(({ model }) => labels.with('model', this.#models.nameOf(model)));
+      return { labels, ofModels, ofClient: labels.with('client', incident.requests.firstClient) };
     });
-    const lasting = [...new Set(series)].map((labels) => [labels, 1] as const);
-    const { counts } = this.#figures.incidents();
+    const ones = (all: LabelSet[]) => [...new Set(all)].map((labels) => [labels, 1] as const);
+    const ofClients = lasting.flatMap(({ labels, ofClient }) =>
+      ofClient === labels ? [] : ofClient,
+    );
     const begun = INCIDENT_KINDS.map(
-      (kind) => [NO_LABELS.with('kind', kind), counts.get(kind) ?? 0] as const,
+      (kind) => [NO_LABELS.with('kind', kind), incidents.counts.get(kind) ?? 0] as const,
     );
     return [
-      ['gateway_incident', lasting, 'Always 1: it lasts.'],
+      ['gateway_incident', ones(lasting.map(({ labels }) => labels)), 'Always 1: it lasts.'],
+      [
+        'gateway_incident_model',
+        ones(lasting.flatMap(({ ofModels }) => ofModels)),
+        'Always 1: the model fails.',
+      ],
+      ['gateway_incident_client', ones(ofClients), 'Always 1: the first client that it affects.'],
       ['gateway_incidents_total', begun, 'Incidents that have begun.'],
     ];
   }

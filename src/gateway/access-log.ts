@@ -40,7 +40,7 @@ export function createAccessLog({
     logFinished(call: Call): void {
       const endedAtMs = performance.now();
       const outcome = finalOutcomeOf(call);
-      const isOfInterest = incidents.watches.isTroubled || call.history.failure !== undefined;
+      const isOfInterest = incidents.isTroubled || call.history.failure !== undefined;
       if (isOfInterest) incidents.recordRequest(call.history, outcome);
       const isHealth = call.path === '/health' && outcome === 'ok';
       // A shutdown is `internal` too, but it is also the reason of the call's cancellation.

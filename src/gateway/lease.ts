@@ -64,7 +64,7 @@ export class Lease {
     deadline.throwIfCancelled();
     const delivery = answer.deliver(call.reply, probe?.onData);
     // Counted behind `deliver`, because node:http may refuse the head of the answer.
-    services.incidents.watches.addGood(attempt);
+    services.incidents.addGood(attempt);
     return delivery;
   }
 

@@ -6,7 +6,7 @@
 import type { AliasSettings, Tenant, Config } from '../config/config.ts';
 import type { Logger } from '../lib/log.ts';
 import type { CircuitBreaker } from '../policy/circuit-breaker.ts';
-import type { Incidents } from '../policy/incidents.ts';
+import type { Incidents } from '../incidents/incidents.ts';
 import type { KeyPool } from '../policy/key-pool.ts';
 import type { Limiters } from '../policy/limiters.ts';
 import type { RequestObserver } from '../request/facts.ts';

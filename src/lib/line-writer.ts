@@ -14,8 +14,15 @@ const END_MS = 2000;
 const END_CHECK_MS = 10;
 const LINE_FEED = 10;
 
-/** Writes a text. Calls `onEnd` with what was not written. */
-type Write = (text: string, onEnd: (lost: string) => void) => void;
+/** Writes a text. Calls `onEnd` with the rest that was not written, and why. */
+type Write = (text: string, onEnd: (lost: string, error?: Error) => void) => void;
+
+interface Events {
+  /** Takes the number of lost lines once lines are written again. */
+  readonly onDropped: (lines: number) => void;
+  /** Takes why lines were lost, each time. */
+  readonly onLost: (cause: string) => void;
+}
 
 /**
  * Writes lines to a stream. Lines of one turn of the event loop are written together, to save
@@ -23,7 +30,7 @@ type Write = (text: string, onEnd: (lost: string) => void) => void;
  */
 export class LineWriter {
   readonly #stream: Writable;
-  readonly #onDropped: (lines: number) => void;
+  readonly #events: Events;
   readonly #writeText: Write;
   #lines = '';
   readonly #unwritten: string[] = [];
@@ -34,19 +41,16 @@ export class LineWriter {
   #reportedLines = 0;
   #confirmedLines = 0;
 
-  /**
-   * Once lines are written again, `onDropped` receives the number of those that were lost
-   * meanwhile.
-   */
-  constructor(stream: Writable & { readonly fd?: number }, onDropped: (lines: number) => void) {
+  constructor(stream: Writable & { readonly fd?: number }, events: Events) {
     this.#stream = stream;
-    this.#onDropped = onDropped;
+    this.#events = events;
     // Pipes and terminals are sockets (a terminal's writes block); the stream of a file does not
     // tell how much was written.
     const descriptor = stream instanceof Socket ? undefined : stream.fd;
     this.#writeText =
       descriptor === undefined
-        ? (text, onEnd) => void stream.write(text, (error) => onEnd(error ? text : ''))
+        ? (text, onEnd) =>
+            void stream.write(text, (error) => onEnd(error ? text : '', error ?? undefined))
         : createFileWrite(descriptor);
     process.on('exit', this.#flush);
   }
@@ -58,6 +62,7 @@ export class LineWriter {
     // One turn may log thousands of lines.
     if (this.#stream.writableLength + this.#lines.length > MAX_BUFFERED_BYTES) {
       this.#droppedLines += countLines(text);
+      this.#events.onLost('standard output is not read');
       return;
     }
     if (this.#lines === '') setImmediate(this.#flush);
@@ -94,18 +99,19 @@ export class LineWriter {
     this.#writeText(text, this.#onEnd);
   };
 
-  readonly #onEnd = (lost: string): void => {
+  readonly #onEnd = (lost: string, error?: Error): void => {
     this.#unwritten.shift();
     if (lost !== '') {
       this.#droppedLines += countLines(lost);
       this.#reportedLines = this.#confirmedLines;
+      this.#events.onLost(error?.message ?? 'standard output takes no more');
       return;
     }
     this.#confirmedLines = this.#reportedLines;
     const count = this.#droppedLines - this.#reportedLines;
     if (count === 0 || this.#unwritten.length > 0) return;
     this.#reportedLines = this.#droppedLines;
-    this.#onDropped(count);
+    this.#events.onDropped(count);
   };
 }
 
@@ -115,14 +121,16 @@ function createFileWrite(descriptor: number): Write {
   return (text, onEnd) => {
     const bytes = Buffer.from(text);
     let written = 0;
+    let failure: Error | undefined;
     try {
       if (isLineOpen) writeSync(descriptor, '\n');
       isLineOpen = false;
       while (written < bytes.length) written += writeSync(descriptor, bytes, written);
-    } catch {
+    } catch (error) {
+      failure = error as Error;
       isLineOpen ||= written > 0 && bytes[written - 1] !== LINE_FEED;
     }
-    onEnd(bytes.toString('utf8', written));
+    onEnd(bytes.toString('utf8', written), failure);
   };
 }
 

@@ -41,7 +41,7 @@ export class KeyPool {
   readonly #cooldowns: (Cooldown | undefined)[];
   /** By the index of each key that was refused and has not worked since: the status. */
   readonly #refused = new Map<number, number>();
-  readonly #onRefused: (keys: string | undefined, failures: 0 | 1) => void;
+  readonly #onRefused: (keys: string | undefined) => void;
   readonly #provider: string;
   /** Digests of the keys, if a session has its own; else keys are used in turn. */
   readonly #digests: readonly string[] | undefined;
@@ -51,12 +51,12 @@ export class KeyPool {
 
   /**
    * `onRefused` is called with the keys that are refused, in words, when they change; without any
-   * when all work again. `failures` is 0 if a key works again.
+   * when all work again.
    */
   constructor(
     { id, apiKeys, keyAffinity }: Keys,
     logger: Logger,
-    onRefused: (keys: string | undefined, failures: 0 | 1) => void = () => {},
+    onRefused: (keys: string | undefined) => void = () => {},
   ) {
     this.#cooldowns = apiKeys.map(() => undefined);
     this.#provider = id;
@@ -134,7 +134,7 @@ export class KeyPool {
     const ms = status === 429 ? limitedMs : REJECTED_MS;
     if (status !== 429) {
       this.#refused.set(key, status);
-      this.#tellRefused(1);
+      this.#tellRefused();
     }
     this.#begin(key, { ms, untilMs: performance.now() + ms, status });
     return true;
@@ -150,13 +150,13 @@ export class KeyPool {
     for (const [other, one] of this.#refused) {
       if (other === key || (status === 403 && one === 403)) this.#refused.delete(other);
     }
-    this.#tellRefused(0);
+    this.#tellRefused();
   }
 
-  #tellRefused(failures: 0 | 1): void {
+  #tellRefused(): void {
     const keys = [...this.#refused].toSorted(([a], [b]) => a - b);
     const text = keys.map(([key, status]) => `key ${key + 1}: ${status}`).join(', ');
-    this.#onRefused(text || undefined, failures);
+    this.#onRefused(text || undefined);
   }
 
   #begin(key: number, cooldown: Cooldown): void {

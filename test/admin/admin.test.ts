@@ -462,9 +462,12 @@ test('the page is told of refused keys, of a list of models and of a reload that
   const toml = `${ADMIN}[server]\nhost = "127.0.0.1"\n${provider}`;
   const gateway = await startGateway(t, { toml });
   const told = async (isOver = false) => {
+    gateway.judge();
     const { incidents } = await readState(t, gateway);
-    return (incidents as { kind: string; cause: string; ended?: string }[])
+    type Shown = { kind: string; cause: string; ended?: string; states?: Shown[] };
+    return (incidents as Shown[])
       .filter(({ ended }) => (ended !== undefined) === isOver)
+      .flatMap(({ kind, cause, states = [] }) => [{ kind, cause }, ...states])
       .map(({ kind, cause }) => `${kind}: ${cause}`);
   };
   assert.deepEqual(await told(), []);

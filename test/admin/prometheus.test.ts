@@ -235,27 +235,28 @@ type Labels = Readonly<Record<string, string>>;
 /** An alert that fires: its severity, what else labels it, and its summary. */
 type Firing = readonly ['page' | 'ticket', Labels, string];
 
-/** The alerts of incidents: the severity and labels, the kinds, and what the summary has before the kind. */
+/** The alerts of incidents: the severity and labels, the summary, in which KIND stands for the kind, and the kinds. */
 const INCIDENTS: Readonly<Record<string, readonly (readonly [...Firing, kinds: string])[]>> = {
   GatewayProviderFailing: [
     [
       'page',
       { provider: 'p' },
-      'p fails: ',
-      'unreachable key_refused rate_limited timeout stall cut nonsense',
+      'a: p fails: big: KIND; small: KIND; first client alice',
+      'unreachable key_refused rate_limited errors timeout stall cut nonsense',
     ],
-    ['page', { provider: 'p', model: 'small' }, 'p/small fails: ', 'errors'],
   ],
   GatewayProviderSlow: [
     [
       'ticket',
       { provider: 'p' },
-      'p is slow, or its list of models cannot be read: ',
+      'a: p is slow, or its list of models cannot be read: KIND',
       'slow model_list',
     ],
   ],
-  GatewayOutOfResources: [['page', {}, 'a refuses requests: ', 'descriptors memory']],
-  GatewayOwnIncident: [['ticket', {}, 'a has a fault of its own: ', 'log_lines store reload']],
+  GatewayOutOfResources: [
+    ['page', {}, 'a refuses requests: KIND, first client alice', 'descriptors memory'],
+  ],
+  GatewayOwnIncident: [['ticket', {}, 'a has a fault of its own: KIND', 'log_lines store reload']],
 };
 
 /** What else is alerted: the series, as promtool writes them, and who fires at which time. */
@@ -284,7 +285,7 @@ const OTHERS: readonly [alert: string, series: Labels, fires: Record<string, rea
           [
             'ticket',
             { instance: 'a', kind: 'key_refused', provider: 'p' },
-            'p refuses a key, and its other keys answer',
+            'a: p refuses a key, and its other keys answer',
           ],
         ],
         '2m': [],
@@ -298,9 +299,7 @@ const OTHERS: readonly [alert: string, series: Labels, fires: Record<string, rea
       },
       {
         '45s': [],
-        '2m': [
-          ['page', { instance: 'a', kind: 'key_refused', provider: 'p' }, 'p fails: key_refused'],
-        ],
+        '2m': [['page', { instance: 'a', provider: 'p' }, 'a: p fails:']],
       },
     ],
     [
@@ -325,6 +324,92 @@ const OTHERS: readonly [alert: string, series: Labels, fires: Record<string, rea
         '3m30s': [['page', { instance: 'a' }, '33.33% of the requests of a fail']],
         '6m': [['page', { instance: 'a' }, '33.33% of the requests of a fail']],
         '7m45s': [],
+      },
+    ],
+    [
+      'GatewayProviderFailing',
+      {
+        'gateway_incident{instance="a",kind="errors",provider="p"}': '1x8 _x8',
+        'gateway_incident{instance="a",kind="timeout",provider="p"}': '_x8 1x8',
+      },
+      {
+        '1m': [['page', { instance: 'a', provider: 'p' }, 'a: p fails:']],
+        '3m': [['page', { instance: 'a', provider: 'p' }, 'a: p fails:']],
+      },
+    ],
+    [
+      'GatewayInternalErrors',
+      {
+        'gateway_requests_total{instance="a",outcome="internal_error"}': '0x3 2x20',
+        'gateway_incident{instance="a",kind="descriptors"}': '1x20',
+      },
+      { '1m30s': [] },
+    ],
+    [
+      'GatewayRequestsFail',
+      {
+        'gateway_requests_total{instance="a",outcome="ok"}': '0+30x20',
+        'gateway_requests_total{instance="a",outcome="upstream_error"}': '0+30x20',
+        'gateway_incident{instance="a",kind="errors",provider="p"}': '1x20',
+        'gateway_requests_total{instance="b",outcome="ok"}': '0+30x20',
+        'gateway_requests_total{instance="b",outcome="upstream_error"}': '0+30x20',
+        'gateway_incident{instance="b",kind="slow",provider="p"}': '1x20',
+      },
+      { '3m': [['page', { instance: 'b' }, '50% of the requests of b fail']] },
+    ],
+    [
+      'GatewayNearLimit',
+      {
+        'gateway_client_requests_in_flight{instance="a",client="alice"}': '9x30',
+        'gateway_limit{instance="a",limit="client_concurrency",client="alice"}': '10x30',
+        'gateway_refusals_total{instance="a",client="alice",reason="client_concurrency"}': '0+5x30',
+        'gateway_buffered_bytes{instance="a"}': '900x30',
+        'gateway_limit{instance="a",limit="memory"}': '1000x30',
+        'gateway_incident{instance="a",kind="memory"}': '1x30',
+        'process_open_fds{job="inference-gateway",instance="b"}': '950x30',
+        'process_max_fds{job="inference-gateway",instance="b"}': '1000x30',
+        'gateway_incident{instance="b",kind="descriptors"}': '1x30',
+      },
+      { '3m': [] },
+    ],
+    [
+      'GatewayRestarting',
+      {
+        'process_start_time_seconds{job="inference-gateway",instance="a"}': '1x4 2x4 3x4 4x60',
+        'process_start_time_seconds{job="inference-gateway",instance="b"}': '1x4 2x4 3x64',
+      },
+      {
+        '2m': [],
+        '4m': [
+          [
+            'page',
+            { job: 'inference-gateway', instance: 'a' },
+            'a has restarted 3 times in ten minutes',
+          ],
+        ],
+        '14m': [],
+      },
+    ],
+    [
+      'GatewayClientOverLimit',
+      {
+        'gateway_refusals_total{instance="a",client="alice",reason="client_tokens_per_minute"}':
+          '0+1x60 60x60',
+        'gateway_refusals_total{instance="a",client="bob",reason="client_concurrency"}':
+          '0+9x20 180x100',
+        'gateway_refusals_total{instance="a",client="carl",reason="global"}': '0+9x120',
+        'gateway_refusals_total{instance="a",reason="client_concurrency"}': '0+9x120',
+      },
+      {
+        '9m': [],
+        '13m': [
+          [
+            'ticket',
+            { instance: 'a', client: 'alice' },
+            'a has refused requests of alice for its own limit for ten minutes',
+          ],
+        ],
+        '20m': [],
       },
     ],
     [
@@ -370,9 +455,20 @@ function incidentTests([alert, rows]: [string, (typeof INCIDENTS)[string]]) {
   return rows.flatMap(([severity, labels, summary, kinds]) =>
     kinds.split(' ').map((kind) => {
       const all = { ...labels, kind, instance: 'a' };
-      const inBraces = Object.entries(all).map(([name, value]) => `${name}="${value}"`);
-      const series = { [`gateway_incident{${inBraces.join()}}`]: '_x4 1x16 stale' };
-      const firing: Firing[] = [[severity, all, summary + kind]];
+      const inBraces = (more: Labels) =>
+        Object.entries({ ...all, ...more }).map(([name, value]) => `${name}="${value}"`);
+      const lasts = '_x4 1x16 stale';
+      const series = {
+        [`gateway_incident{${inBraces({}).join()}}`]: lasts,
+        [`gateway_incident_model{${inBraces({ model: 'big' }).join()}}`]: lasts,
+        [`gateway_incident_model{${inBraces({ model: 'small' }).join()}}`]: lasts,
+        [`gateway_incident_client{${inBraces({ client: 'alice' }).join()}}`]: lasts,
+      };
+      // The alert goes on when the kind changes.
+      const { kind: _, ...steady } = all;
+      const isSteady = alert === 'GatewayProviderFailing';
+      const text = summary.replaceAll('KIND', kind);
+      const firing: Firing[] = [[severity, isSteady ? steady : all, text]];
       return ruleTest([alert, series, { '45s': [], '2m': firing, '5m': firing, '6m30s': [] }]);
     }),
   );

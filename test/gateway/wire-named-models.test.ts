@@ -62,6 +62,7 @@ describe('a 404 about a model', () => {
       for (let round = 0; round < 3; round += 1) assert.equal((await ask()).status, 404);
       const [line] = await linesOf(gateway, 3);
       assert.equal(line!['outcome'], outcome);
+      gateway.judge();
       const incidents = async () =>
         (await gateway.admin('/metrics')).text
           .split('\n')

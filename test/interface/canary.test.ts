@@ -217,6 +217,7 @@ describe('the provider\u2019s key', () => {
       location = `https://x/login/${key}`;
       for (let at = 0; at < 3; at += 1) await gateway.chat(chatBody({ model: `p/${key}` }));
     }
+    gateway.judge();
     const feed = await openFeed(t, gateway.adminPort);
     const { incidents, providers } = await feed.next('state');
     assert.equal(providers[0].keptAway.length, keys.length);

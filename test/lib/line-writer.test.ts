@@ -17,12 +17,17 @@ test('each line that is dropped while nobody reads is counted, and told of when 
     },
   });
   const told: number[] = [];
-  const writer = new LineWriter(stalled, (lines) => told.push(lines));
+  const causes: string[] = [];
+  const writer = new LineWriter(stalled, {
+    onDropped: (lines) => told.push(lines),
+    onLost: (cause) => causes.push(cause),
+  });
   writer.write(`${'x'.repeat(5_000_000)}\n`);
   await nextTurn();
   writer.write('one\ntwo\nthree\n');
   writer.write('four\n');
   assert.deepEqual([writer.droppedLines, told], [4, []]);
+  assert.deepEqual(causes, Array(2).fill('standard output is not read'));
   read();
   await nextTurn();
   assert.deepEqual(told, [4]);
@@ -42,12 +47,14 @@ test('lines that the stream refuses are counted, and told of until a line that s
     },
   }) as Writable;
   const told: number[] = [];
-  const writer = new LineWriter(stream, (lines) => {
+  const causes: string[] = [];
+  const onDropped = (lines: number) => {
     told.push(lines);
     // The first such line is lost too.
     refusals = told.length === 1 ? 1 : 0;
     writer.write(`lost ${lines}\n`);
-  });
+  };
+  const writer = new LineWriter(stream, { onDropped, onLost: (cause) => causes.push(cause) });
   writer.write('one\ntwo\n');
   await nextTurn();
   writer.write('three\n');
@@ -60,6 +67,7 @@ test('lines that the stream refuses are counted, and told of until a line that s
   }
   assert.equal(writer.droppedLines, 4);
   assert.deepEqual(told, [3, 4]);
+  assert.deepEqual(causes, Array(3).fill('no room'));
   assert.equal(text, 'four\nfive\nlost 4\n');
   assert.equal(await writer.end(), 0);
 });

@@ -89,6 +89,7 @@ async function assertBack(
   const { fallbacks } = await readStore(replica);
   await load.rounds();
   assert.deepEqual(await readStore(replica), { up: 1, fallbacks });
+  await eventually(() => messagesOf(replica).length > 1, 'the line of its end');
   assert.deepEqual(messagesOf(replica), [AWAY, BACK]);
 }
 

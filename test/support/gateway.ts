@@ -39,6 +39,8 @@ export interface TestGateway {
   admin(path: string, options?: SendOptions): Promise<Reply>;
   /** What the gateway holds for its clients, as far as the budget counts it. */
   reservedBytes(): number;
+  /** Decides now which incidents begin and end, which is done once a second while something fails. */
+  judge(): void;
   /** Bytes of streams that wait for room in the budget: above 0 while some stream waits. */
   waitingBytes(): number;
   /** Drains, as SIGTERM does. */
@@ -153,6 +155,7 @@ export async function startGateway(
       }),
     admin: (path, options = {}) => send(adminPort, path, options),
     reservedBytes: () => budget.reservedBytes,
+    judge: () => service.judge(),
     waitingBytes: () => budget.waitingBytes,
     drain: async (timeoutMs, reason, delayMs) => {
       isDrained = true;

@@ -1,6 +1,6 @@
 /**
- * `incidents`: when one begins and ends, and what it says, by the tries that were seen (docs/log.md, Incidents). That is decided
- * each second by counts of some seconds: near such a moment both is right.
+ * `incidents`: the rules of docs/incidents.md, by the tries that were seen. The gateway decides each second by counts of some
+ * seconds: near such a moment both is right.
  */
 
 import { drainMsOf, type Course, type Report } from './course.ts';
@@ -40,6 +40,14 @@ interface Tried {
 /** A provider, or one of its models. */
 type Subject = Readonly<Record<string, unknown>>;
 
+/** A failing model of an incident. */
+interface Failing {
+  readonly model: string;
+  readonly kind: string;
+  readonly since: string;
+  readonly failures: number;
+}
+
 export function checkIncidents(history: History, courses: readonly Course[], report: Report): void {
   const reloads = history.events.filter(({ kind }) => kind === 'settings').length - 1;
   if (reloads > 0 || courses.some((course) => course.settings.hasAdmin)) return;
@@ -47,55 +55,83 @@ export function checkIncidents(history: History, courses: readonly Course[], rep
   const view = new View(tries, history);
   const happened = happeningsOf(history, courses);
   const drainMs = drainMsOf(history);
+  const open = new Set<unknown>();
   for (const { atMs, line } of view.lines.filter((one) => one.atMs < drainMs)) {
-    const { failures, kind, provider } = line;
+    const { kind, provider } = line;
     const wrong = (text: string) => report('incidents', `${JSON.stringify(line)}: ${text}`);
-    const since = Date.parse(String(line['since']));
-    if (provider === undefined && line.message === 'incident ended' && !isState(line)) {
+    const isOver = line.message === 'incident ended';
+    const place = provider ?? kind;
+    if (isOver && !open.delete(place)) wrong('it has not begun');
+    if (!isOver) open.add(place);
+    if (provider === undefined && isOver && !isState(line)) {
       const lastMs = happened.findLast((one) => one.kind === kind && one.atMs <= atMs)?.atMs ?? 0;
       if (atMs - lastMs < QUIET_MS || atMs - lastMs > QUIET_MS + TICK_MS)
         wrong(`last at ${lastMs}`);
     }
     if (isOfKeys(line)) checkKeyState(line, atMs, courses, wrong);
-    if (provider === undefined || isState(line)) continue;
-    const seen = view
-      .of(line)
-      .filter((one) => wallClockMs(one.atMs + CLOSE_MS) >= since && one.atMs <= atMs);
-    const failed = seen.filter((one) => one.kind);
-    // What ends in the same moment may be counted, or not yet.
-    const before = failed.filter((one) => one.atMs < atMs - CLOSE_MS);
-    if (Number(failures) < before.length || Number(failures) > failed.length)
-      wrong(`it has failed ${failed.length} times`);
-    const own = kind === 'nonsense' ? 'cut' : String(kind);
-    const isOther = (all: readonly Tried[]) => {
-      const count = (name = '') => all.filter((one) => one.kind === name).length;
-      const isMore = all.some((one) => one.kind !== 'cut' && count(one.kind) > count(own));
-      return isMore || count(own) === 0;
-    };
-    if (isOther(before) && isOther(failed)) wrong('it is something else');
-    const ticks = Array.from({ length: (atMs - seen[0]!.atMs) / 1000 + 1 }, (_, n) => n * 1000);
-    if (line.message === 'incident' && !ticks.some((ms) => view.mayFail(line, atMs - ms)))
-      wrong('it does not fail');
-    const isOver = view.isWell(line, atMs) && !view.isKeptAway(line, atMs);
-    const isForgotten = failed.every((one) => one.atMs < atMs - FORGOTTEN_MS);
-    if (line.message === 'incident ended' && !isOver && !isForgotten) wrong('it is not well');
+    const models = (line['models'] ?? []) as readonly Failing[];
+    if (provider !== undefined && models.length === 0 && !isState(line)) wrong('no model fails');
+    if (models.length > 0 && models[0]!.kind !== kind) wrong('its kind is of another model');
+    for (const one of models)
+      checkModel(view, { provider: String(provider), line, atMs }, one, wrong);
+    const isKnown = models.some(({ model }) => view.isOver({ provider, model }, atMs));
+    if (isOver && models.length > 0 && !line['states'] && !isKnown) wrong('no model is well now');
+    if (line['all_models'] && !isOver && !line['more_models']) {
+      const named = new Set(models.map(({ model }) => model));
+      const others = view.of({ provider }).filter((one) => !one.isOpen && !named.has(one.model));
+      const isNew = others.some(
+        (one) => one.atMs < atMs - TICK_MS && one.atMs > atMs - COUNTED_MS[0],
+      );
+      if (isNew) wrong('others were asked in the last minute');
+    }
   }
   for (const kind of ['descriptors', 'memory']) {
-    const own = view.lines.filter(({ line }) => line['kind'] === kind);
-    if (own.length % 2 > 0) report('incidents', `${kind} never ends`);
+    const lines = view.lines.filter(({ line }) => line['kind'] === kind);
+    if (lines.length % 2 > 0) report('incidents', `${kind} never ends`);
   }
-  for (const one of tries) {
-    const atMs = one.atMs + TICK_MS;
-    const subject = { provider: one.provider };
-    const between = tries.filter((other) => other.atMs >= one.atMs && other.atMs <= atMs);
+  for (const { atMs: fromMs, kind, model, provider } of tries) {
+    if (!kind) continue;
+    const atMs = fromMs + TICK_MS;
+    const subject = { provider, model };
+    const between = view.of({ provider }).filter((one) => one.atMs >= fromMs && one.atMs <= atMs);
     const times = [...between.map((other) => other.atMs), atMs];
-    const isDue = one.kind && times.every((ms) => view.fails(subject, ms).must);
-    // Of a provider the tries of models that are well again do not count.
-    const models = new Set(view.of(subject).map(({ model }) => model));
-    const isWell = [undefined, ...models].some((model) => view.isWell({ ...subject, model }, atMs));
-    if (isDue && !isWell && !view.isTold(one.provider, atMs))
-      report('incidents', `${one.provider} fails at ${atMs}, and nothing is told`);
+    const isDue = times.every((ms) => view.fails(subject, ms).must && !view.isWell(subject, ms));
+    if (isDue && !view.isTold(provider, atMs))
+      report('incidents', `${provider}/${model} fails at ${atMs}, and nothing is told`);
   }
+}
+
+/** A model that is listed: it fails, or has failed and is over, as often as it says and for the reason that it says. */
+function checkModel(
+  view: View,
+  { provider, line, atMs }: { provider: string; line: Line; atMs: number },
+  { model, kind, since, failures }: Failing,
+  wrong: (text: string) => void,
+): void {
+  const subject = { provider, model };
+  const sinceMs = Date.parse(since);
+  const seen = view
+    .of(subject)
+    .filter((one) => wallClockMs(one.atMs + CLOSE_MS) >= sinceMs && one.atMs <= atMs);
+  const failed = seen.filter((one) => one.kind);
+  // What ends in the same moment may be counted, or not yet.
+  const before = failed.filter((one) => one.atMs < atMs - CLOSE_MS);
+  const isOver = line.message === 'incident ended';
+  // A model that has recovered in a lasting incident counts no more.
+  const most = isOver ? Math.min(failures, before.length) : before.length;
+  if (failures < most || failures > failed.length)
+    wrong(`${model} has failed ${failed.length} times`);
+  const shown = kind === 'nonsense' ? 'cut' : kind;
+  const isOther = (all: readonly Tried[]) => {
+    const count = (name = '') => all.filter((one) => one.kind === name).length;
+    const isMore = all.some((one) => one.kind !== 'cut' && count(one.kind) > count(shown));
+    return (isMore && !isOver) || count(shown) === 0;
+  };
+  if (isOther(before) && isOther(failed)) wrong(`${model} is something else`);
+  const length = Math.max(1, (atMs - (seen[0]?.atMs ?? atMs)) / 1000 + 1);
+  const ticks = Array.from({ length }, (_, n) => atMs - n * 1000);
+  if (!ticks.some((ms) => view.fails(subject, ms).may)) wrong(`${model} does not fail`);
+  if (isOver && !ticks.some((ms) => view.isOver(subject, ms))) wrong(`${model} is not well`);
 }
 
 /** "From the first refusal to the first success": of a key, or, if that was refused by a 403, of another one that was too. */
@@ -116,7 +152,7 @@ function checkKeyState(
   if (!tries.some(isRefusal)) wrong('no key was refused');
   const hasWorked = tries.some(
     ({ endsAtMs, reading }) =>
-      Math.abs(endsAtMs - atMs) < CLOSE_MS && reading !== undefined && reading.kind !== 'failure',
+      Math.abs(atMs - endsAtMs) < TICK_MS && reading !== undefined && reading.kind !== 'failure',
   );
   if (line.message === 'incident ended' && !hasWorked) wrong('no key works again');
 }
@@ -164,6 +200,11 @@ function kindOf(failure: Failure, hasBegun: boolean): string {
   return 'cut';
 }
 
+interface Counts {
+  readonly failed: number;
+  readonly tries: number;
+}
+
 /** What is seen of subjects at a time. */
 class View {
   readonly lines: readonly { readonly atMs: number; readonly line: Line }[];
@@ -183,7 +224,7 @@ class View {
   }
 
   /** The counts of all times between these two that end then. */
-  #countsAt(subject: Subject, atMs: number, [least, most]: readonly [number, number]) {
+  #countsAt(subject: Subject, atMs: number, [least, most]: readonly [number, number]): Counts[] {
     const seen = this.of(subject).filter((one) => one.atMs <= atMs && one.atMs > atMs - most - 1);
     const known = seen.filter(({ brokeAtMs = Infinity }) => brokeAtMs > atMs);
     const ages = known.map((one) => atMs - one.atMs).filter((age) => age >= least && age <= most);
@@ -197,34 +238,54 @@ class View {
   }
 
   fails(subject: Subject, atMs: number): { readonly may: boolean; readonly must: boolean } {
-    const isHalf = ({ failed, tries }: { failed: number; tries: number }) =>
-      tries >= MIN_TRIES && failed * 2 >= tries;
+    const isHalf = ({ failed, tries }: Counts) => tries >= MIN_TRIES && failed * 2 >= tries;
     const counts = this.#countsAt(subject, atMs, COUNTED_MS);
-    const seen = this.of(subject).filter((one) => one.atMs <= atMs);
     const isRow = (all: readonly Tried[], least: number) =>
       all.length >= least && all.slice(-least).every((one) => one.kind);
-    const isWithoutGood = ({ failed, tries }: { failed: number; tries: number }) =>
-      failed === tries;
-    // A stream that has broken was good before, or never.
-    const possible = seen.filter(({ brokeAtMs = Infinity, isOpen }) => brokeAtMs > atMs && !isOpen);
-    const mayBeRow = isRow(possible, counts.some(isWithoutGood) ? MIN_ROW : MIN_TRIES);
-    const may = counts.some(isHalf) || mayBeRow || this.isKeptAway(subject, atMs, true);
+    const isWithoutGood = ({ failed, tries }: Counts) => failed === tries;
+    const mayBeRow = (one: Subject) =>
+      isRow(
+        this.#possible(one, atMs),
+        this.#countsAt(one, atMs, COUNTED_MS).some(isWithoutGood) ? MIN_ROW : MIN_TRIES,
+      );
+    const latest = this.#possible(subject, atMs).at(-1);
+    const isNew = latest !== undefined && latest.atMs > atMs - COUNTED_MS[1] - CLOSE_MS;
+    const isOfProvider =
+      isNew && latest.kind !== undefined && mayBeRow({ provider: subject['provider'] });
+    const may =
+      counts.some(isHalf) ||
+      mayBeRow(subject) ||
+      isOfProvider ||
+      this.isKeptAway(subject, atMs, true);
+    const seen = this.of(subject).filter((one) => one.atMs <= atMs);
     const late = seen.filter(({ atMs: ms }) => ms > atMs - FORGOTTEN_MS);
     const mustBeRow = isRow(late, counts.every(isWithoutGood) ? MIN_ROW : MIN_TRIES);
     return { may, must: counts.every(isHalf) || mustBeRow };
   }
 
-  /** A provider may also have the incident of one of its models. */
-  mayFail(subject: Subject, atMs: number): boolean {
-    const ofModels = subject['model'] === undefined ? this.of(subject) : [];
-    const models = new Map(ofModels.map(({ model, provider }) => [model, { model, provider }]));
-    return [subject, ...models.values()].some((one) => this.fails(one, atMs).may);
+  /** A stream that has broken was good before, or never. */
+  #possible(subject: Subject, atMs: number): Tried[] {
+    return this.of(subject).filter(
+      ({ atMs: ms, brokeAtMs = Infinity, isOpen }) => ms <= atMs && brokeAtMs > atMs && !isOpen,
+    );
   }
 
   /** The newest tries are good, or may be. */
   isWell(subject: Subject, atMs: number): boolean {
+    const seen = this.of(subject).filter((one) => one.atMs <= atMs);
+    const lastMs = seen.findLast(({ isOpen }) => !isOpen)?.atMs ?? 0;
+    const latest = seen.filter((one) => one.isOpen || one.atMs > lastMs - CLOSE_MS);
     const counts = this.#countsAt(subject, atMs, NEWEST_MS);
-    return counts.some(({ failed, tries }) => failed * 10 < tries);
+    return (
+      latest.some(({ kind }) => !kind) && counts.some(({ failed, tries }) => failed * 10 < tries)
+    );
+  }
+
+  /** It is well, and no circuit is open; or nobody has asked for a quarter of an hour. */
+  isOver(subject: Subject, atMs: number): boolean {
+    const failed = this.of(subject).filter((one) => one.kind && one.atMs <= atMs);
+    const isForgotten = failed.every((one) => one.atMs < atMs - FORGOTTEN_MS);
+    return isForgotten || (this.isWell(subject, atMs) && !this.isKeptAway(subject, atMs));
   }
 
   /** A circuit is open; `maybe`: or may be, because of a probe, or was in the last second. */
@@ -233,7 +294,7 @@ class View {
     return before.some(({ atMs: fromMs, line }, index) => {
       const isOf = ({ line: one }: (typeof before)[number]) =>
         one['provider'] === provider && one['model'] === line['model'];
-      if (line['provider'] !== provider || (model ?? line['model']) !== line['model']) return false;
+      if (line['provider'] !== provider || (line['model'] ?? model) !== model) return false;
       const isOpened = /opened|stays/.test(line.message) || (maybe && /half/.test(line.message));
       const next = before.slice(index + 1).find(isOf);
       const untilMs = Math.min(
@@ -244,21 +305,16 @@ class View {
     });
   }
 
-  /** The log has a line that its provider, or a model of it, fails, or has had one in the last minute. */
+  /** The log has a line that its provider fails, or has had one in the last minute. */
   isTold(provider: string, atMs: number): boolean {
     const own = this.lines.filter(
-      ({ atMs: ms, line }) => line['provider'] === provider && ms <= atMs && !isState(line),
+      ({ atMs: ms, line }) =>
+        line['provider'] === provider && ms <= atMs && !STATES.has(String(line['kind'])),
     );
     const begun = own.filter(({ line }) => line.message === 'incident');
     const isRecent = begun.some((one) => one.atMs > atMs - LOGGED_EVERY_MS - TICK_MS);
-    // One may go on as that of the whole provider, or as those of several models, and those end.
-    const lasts = begun.some(
-      (one) =>
-        !own.some(
-          ({ atMs: ms, line }) =>
-            line.message !== 'incident' && ms >= one.atMs && line['model'] === one.line['model'],
-        ),
-    );
+    const last = own.at(-1);
+    const lasts = last?.line.message === 'incident';
     return isRecent || lasts;
   }
 }

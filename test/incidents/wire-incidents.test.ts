@@ -20,8 +20,9 @@ import {
 
 const ADMIN = '[admin]\nport = 0';
 
-/** The samples of /metrics whose names begin with `prefix`, as they stand there. */
+/** Decides what begins and ends, and returns the samples of /metrics whose names begin with `prefix`. */
 async function samplesOf(gateway: TestGateway, prefix: string): Promise<string[]> {
+  gateway.judge();
   const { text } = await gateway.admin('/metrics');
   return text.split('\n').filter((line) => line.startsWith(prefix));
 }
@@ -85,6 +86,7 @@ describe('one refused key of two is an incident', () => {
     state.isRefused = false;
     clock.nowMs += 60_000;
     for (let round = 0; round < 2; round += 1) await gateway.chat(chatBody());
+    gateway.judge();
     assert.equal(gateway.lines('incident ended').length, 1);
   });
 

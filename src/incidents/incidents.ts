@@ -1,0 +1,278 @@
+/**
+ * What is wrong now. Whoever knows of a failure or a state says so here; `advance` alone decides,
+ * once a second, what begins and ends; log, page and metrics show it. Rules: docs/incidents.md.
+ */
+
+import type { GatewayError, Outcome } from '../lib/errors.ts';
+import type { Logger } from '../lib/log.ts';
+import type { CircuitReport } from '../policy/circuit-breaker.ts';
+import { causeOf } from '../request/cause.ts';
+import { gatewayKindOf, type IncidentKind, providerKindOf } from '../request/incident-kind.ts';
+import type { RequestHistory, Attempt } from '../request/history.ts';
+import { Fault, Incident } from './incident.ts';
+import { Tries } from './tries.ts';
+
+/** The store is late now and then, so it is away only without an answer for so long. */
+const STORE_AWAY_MS = 1000;
+/** These happen again and again, and are over when they have not for so long. */
+const HAPPENINGS: ReadonlySet<IncidentKind> = new Set(['descriptors', 'memory', 'log_lines']);
+const QUIET_MS = 15_000;
+/** A failing model that nobody asks for any more is forgotten. */
+const FORGOTTEN_MS = 900_000;
+/** Clients choose the names of models. Those that are too long or too many have one in common. */
+const MAX_MODELS = 200;
+const MAX_MODEL_CHARACTERS = 256;
+const OTHER_MODELS = '(other models)';
+/** Between the lines of two incidents of the same provider that begin. */
+const LOGGED_EVERY_MS = 60_000;
+const MAX_ENDED = 50;
+const ENDED_SHOWN_MS = 3_600_000;
+
+type Circuit = Pick<CircuitReport, 'provider' | 'model' | 'state'>;
+/** A provider, and the digest of its settings: with others it is another provider. */
+interface Watched {
+  readonly id: string;
+  readonly digest: string;
+}
+
+/** A provider, or the gateway for one kind of incident. */
+class Subject {
+  readonly digest: string | undefined;
+  readonly tries = new Tries();
+  readonly models = new Map<string, Tries>();
+  readonly states = new Map<IncidentKind, Fault>();
+  incident: Incident | undefined;
+  /** When the log last had a line that something begins. */
+  loggedAtMs = -Infinity;
+
+  constructor(digest?: string) {
+    this.digest = digest;
+  }
+
+  triesOf(model: string, nowMs: number): Tries {
+    const known = this.models.get(model);
+    if (known) return known;
+    if (this.models.size >= MAX_MODELS) {
+      for (const [name, tries] of this.models) {
+        if (!tries.fault && !tries.isAsked(nowMs)) this.models.delete(name);
+      }
+    }
+    const isCounted = this.models.size < MAX_MODELS && model.length <= MAX_MODEL_CHARACTERS;
+    const name = isCounted ? model : OTHER_MODELS;
+    const tries = this.models.get(name) ?? new Tries(name);
+    this.models.set(name, tries);
+    return tries;
+  }
+}
+
+export class Incidents {
+  readonly #options;
+  readonly #providers = new Map<string, Subject>();
+  readonly #gateway = new Map<IncidentKind, Subject>();
+  /** How many have begun since the start, by kind. */
+  readonly counts = new Map<IncidentKind, number>();
+  /** The latest first. */
+  #ended: Incident[] = [];
+  /** Something fails, so requests that end may be affected. */
+  isTroubled = false;
+
+  /**
+   * `onTrouble` is called when something begins to fail: `advance` is to be called each second
+   * until it returns false.
+   */
+  constructor(options: {
+    readonly logger: Logger;
+    readonly circuits: () => readonly Circuit[];
+    readonly onTrouble: () => void;
+  }) {
+    this.#options = options;
+  }
+
+  /** Watches these providers alone. One whose settings have changed begins anew. */
+  watch(all: Iterable<Watched>): void {
+    const former = new Map(this.#providers);
+    this.#providers.clear();
+    for (const { id, digest } of all) {
+      const before = former.get(id);
+      const isSame = before?.digest === digest;
+      this.#providers.set(id, isSame ? before : new Subject(digest));
+      if (isSame) former.delete(id);
+    }
+    for (const subject of former.values()) {
+      for (const { fault } of subject.models.values()) fault?.end();
+      for (const fault of subject.states.values()) fault.end();
+      this.#settle(subject);
+    }
+  }
+
+  /** Counts a try that has succeeded, or a stream that has begun. */
+  addGood({ provider, digest, model, endedAtMs }: Attempt): void {
+    const subject = this.#find(provider, digest);
+    if (!subject) return;
+    const nowMs = performance.now();
+    subject.tries.addGood(nowMs, endedAtMs);
+    subject.triesOf(model, nowMs).addGood(nowMs, endedAtMs);
+  }
+
+  /** Counts a try that has failed, also a stream that was counted when it began. */
+  recordFailure(attempt: Attempt, failure: GatewayError): void {
+    const { provider: id, digest, hasAnswer, key } = attempt;
+    const text = causeOf(failure);
+    if (gatewayKindOf(failure) === 'descriptors') this.set('descriptors', text);
+    const kind = providerKindOf(failure, hasAnswer);
+    const subject = this.#find(id, digest);
+    if (!kind || !subject) return;
+    const nowMs = performance.now();
+    const brokenMs = hasAnswer ? attempt.endedAtMs : undefined;
+    const tries = subject.triesOf(attempt.model, nowMs);
+    subject.tries.addFailure(nowMs, brokenMs);
+    tries.addFailure(nowMs, brokenMs);
+    const fault = (tries.fault ??= new Fault(tries.model));
+    if (!tries.isRecovered(nowMs)) fault.goodSinceMs = undefined;
+    const { retryAfterSeconds: seconds } = failure.details;
+    const untilMs = seconds === undefined ? undefined : Date.now() + 1000 * seconds;
+    fault.add(kind, { text, key: key === undefined ? undefined : key + 1, untilMs });
+    subject.incident ??= new Incident(id);
+    this.#startTrouble();
+  }
+
+  /** Counts a request that has ended, for the incidents that it was affected by. */
+  recordRequest(history: RequestHistory, outcome: Outcome): void {
+    const kind = history.failure && gatewayKindOf(history.failure);
+    if (kind === 'memory') this.set('memory', 'max_buffered_bytes');
+    if (!this.isTroubled) return;
+    if (kind) this.#gateway.get(kind)?.incident?.requests.add(history, outcome);
+    for (const [id, { incident, models }] of this.#providers) {
+      incident?.requests.add(history, outcome, ({ provider, model }) => {
+        return provider === id && models.get(model)?.fault !== undefined;
+      });
+    }
+  }
+
+  /**
+   * Says that a state of the gateway or a provider is wrong, or that something has happened;
+   * without a cause, that the state is right again. `lateMs`: it has been so for so long.
+   */
+  set(
+    kind: IncidentKind,
+    cause: string | undefined,
+    provider?: { readonly id: string; readonly digest?: string },
+    lateMs = 0,
+  ): void {
+    const subject = provider ? this.#find(provider.id, provider.digest) : this.#subjectOf(kind);
+    if (!subject) return;
+    const { states } = subject;
+    if (cause === undefined) {
+      states.get(kind)?.end(lateMs);
+      states.delete(kind);
+      return;
+    }
+    const fault = states.get(kind) ?? new Fault(undefined, lateMs);
+    fault.add(kind, { text: cause });
+    states.set(kind, fault);
+    subject.incident ??= new Incident(provider?.id);
+    this.#startTrouble();
+  }
+
+  /**
+   * Decides what has begun and what has ended. Returns false if there is nothing that could change
+   * by itself.
+   */
+  advance(): boolean {
+    if (!this.isTroubled) return false;
+    // A half-open circuit keeps no request away, and may never be asked again.
+    const open = this.#options.circuits().filter(({ state }) => state === 'open');
+    for (const [id, subject] of this.#providers) {
+      this.#judgeModels(
+        subject,
+        open.filter(({ provider }) => provider === id),
+      );
+    }
+    const subjects = [...this.#providers.values(), ...this.#gateway.values()];
+    for (const subject of subjects) this.#judgeStates(subject);
+    for (const subject of subjects) this.#settle(subject);
+    this.isTroubled = subjects.some(({ incident }) => incident);
+    return this.isTroubled;
+  }
+
+  /** Returns the incidents that last, and those that have ended in the last hour. */
+  report(): { readonly lasting: readonly Incident[]; readonly ended: readonly Incident[] } {
+    const fromMs = Date.now() - ENDED_SHOWN_MS;
+    const subjects = [...this.#providers.values(), ...this.#gateway.values()];
+    const lasting = subjects.flatMap(({ incident }) => (incident?.isConfirmed ? incident : []));
+    return { lasting, ended: this.#ended.filter(({ endedMs = 0 }) => endedMs > fromMs) };
+  }
+
+  /** Returns undefined if the settings of the provider are no longer these. */
+  #find(id: string, digest?: string): Subject | undefined {
+    const subject = this.#providers.get(id);
+    return (digest ?? subject?.digest) === subject?.digest ? subject : undefined;
+  }
+
+  #subjectOf(kind: IncidentKind): Subject {
+    const subject = this.#gateway.get(kind) ?? new Subject();
+    this.#gateway.set(kind, subject);
+    return subject;
+  }
+
+  #startTrouble(): void {
+    if (this.isTroubled) return;
+    this.isTroubled = true;
+    this.#options.onTrouble();
+  }
+
+  #judgeModels({ incident, models, tries }: Subject, open: readonly Circuit[]): void {
+    const nowMs = performance.now();
+    for (const [name, model] of models) {
+      const { fault } = model;
+      if (!fault) continue;
+      const isKeptAway = open.some((one) => (one.model ?? name) === name);
+      const isRecovered = model.isRecovered(nowMs) && !isKeptAway;
+      if (isRecovered || nowMs - fault.lastAt > FORGOTTEN_MS) {
+        fault.endedMs = fault.goodSinceMs ?? fault.lastMs;
+        model.fault = undefined;
+      } else if (isKeptAway || model.isFailing(tries, nowMs)) incident!.add(fault);
+    }
+    const asked = [...models.values()].filter((model) => model.isAsked(nowMs));
+    if (incident?.isConfirmed && asked.length > 0)
+      incident.hasAllModels = asked.every(({ fault }) => incident.has(fault));
+  }
+
+  #judgeStates({ incident, states }: Subject): void {
+    const nowMs = performance.now();
+    for (const [kind, fault] of states) {
+      if (HAPPENINGS.has(kind) && nowMs - fault.lastAt >= QUIET_MS) {
+        fault.endedMs = fault.lastMs;
+        states.delete(kind);
+      } else if (kind !== 'store' || nowMs - fault.beganAt >= STORE_AWAY_MS) incident!.add(fault);
+    }
+  }
+
+  /** Counts and logs an incident once with each of its kinds, and ends it with its last fault. */
+  #settle(subject: Subject): void {
+    const { incident, models, states } = subject;
+    if (!incident) return;
+    const hasFault = states.size > 0 || [...models.values()].some(({ fault }) => fault);
+    const isOver = incident.isConfirmed && incident.endedMs !== undefined;
+    if (!hasFault) subject.incident = undefined;
+    else if (isOver) subject.incident = new Incident(incident.provider);
+    if (!incident.isConfirmed) return;
+    const { logger } = this.#options;
+    const facts = incident.toFacts();
+    if (isOver) {
+      this.#ended = [incident, ...this.#ended].slice(0, MAX_ENDED);
+      if (incident.logged.size > 0) logger.log('info', 'incident ended', facts);
+      return;
+    }
+    const { kind } = facts;
+    if (!incident.counted.has(kind)) this.counts.set(kind, (this.counts.get(kind) ?? 0) + 1);
+    incident.counted.add(kind);
+    const nowMs = performance.now();
+    const isDue = incident.logged.size > 0 || nowMs - subject.loggedAtMs >= LOGGED_EVERY_MS;
+    // A line that says that lines are lost would be lost too.
+    if (kind === 'log_lines' || !isDue || incident.logged.has(kind)) return;
+    incident.logged.add(kind);
+    subject.loggedAtMs = nowMs;
+    logger.log('warn', 'incident', facts);
+  }
+}

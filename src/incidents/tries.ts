@@ -1,0 +1,87 @@
+/** The tries of the last minute, and the rules by which a model is failing. */
+
+import { StepCounts } from '../lib/step-counts.ts';
+import type { Fault } from './incident.ts';
+
+const STEP_MS = 5000;
+/** The last 60 s. */
+const STEPS = 12;
+/** The newest 15 s, and the beginning of the current step. */
+const NEWEST_STEPS = 4;
+const MIN_TRIES = 5;
+/** Enough failures in a row if nothing has succeeded for a minute, because few requests come. */
+const MIN_ROW_WITHOUT_GOOD = 3;
+/** The places of the counts. */
+const GOOD = 0;
+const FAILED = 1;
+
+const stepOf = (ms: number) => Math.floor(ms / STEP_MS);
+
+/** The tries of a model or a provider. Times are on the clock of `performance.now()`. */
+export class Tries {
+  readonly model: string | undefined;
+  readonly #counts = new StepCounts(STEPS, 2);
+  /** The failures of a model since it last recovered. */
+  fault: Fault | undefined;
+  /** The latest tries that have failed, without a success between them. */
+  #row = 0;
+  /** The row before the latest success, which may be a stream that breaks later. */
+  #formerRow = 0;
+  /** When the answer of the latest success began. */
+  #goodAtMs: number | undefined;
+
+  constructor(model?: string) {
+    this.model = model;
+  }
+
+  addGood(nowMs: number, beganMs: number | undefined): void {
+    this.#counts.add(stepOf(nowMs), GOOD);
+    this.#formerRow = this.#row;
+    this.#goodAtMs = beganMs;
+    this.#row = 0;
+    if (this.fault) this.fault.goodSinceMs ??= Date.now();
+  }
+
+  /** `brokenMs`: a stream has broken that was counted as a success when it began then. */
+  addFailure(nowMs: number, brokenMs: number | undefined): void {
+    this.#counts.add(stepOf(nowMs), FAILED);
+    if (brokenMs !== undefined) this.#counts.add(stepOf(brokenMs), GOOD, -1);
+    // The row before the stream goes on, unless another try has succeeded since.
+    const isLatest = brokenMs !== undefined && brokenMs === this.#goodAtMs;
+    this.#row += isLatest ? 1 + this.#formerRow : 1;
+    if (isLatest) this.#formerRow = 0;
+  }
+
+  /** Returns whether there was a try in the last minute. */
+  isAsked(nowMs: number): boolean {
+    return this.#counts.latest > stepOf(nowMs) - STEPS;
+  }
+
+  /** Returns whether the latest five tries have failed, or three without a success in a minute. */
+  hasRow(nowMs: number): boolean {
+    const [good] = this.#counts.sums(stepOf(nowMs));
+    return this.#row >= (good === 0 ? MIN_ROW_WITHOUT_GOOD : MIN_TRIES);
+  }
+
+  /**
+   * Returns whether a model is failing: by its own tries, or because its latest try has failed and
+   * the latest ones of its provider.
+   */
+  isFailing(provider: Tries, nowMs: number): boolean {
+    const isProviderFailing = this.#row > 0 && this.isAsked(nowMs) && provider.hasRow(nowMs);
+    if (isProviderFailing || this.hasRow(nowMs)) return true;
+    const [good = 0, failed = 0] = this.#counts.sums(stepOf(nowMs));
+    const isHalf = good + failed >= MIN_TRIES && failed >= good;
+    return isHalf && !this.#isWorking(nowMs);
+  }
+
+  /** Returns whether the latest try succeeded, and under a tenth of the newest 15 s failed. */
+  isRecovered(nowMs: number): boolean {
+    return this.#row === 0 && this.#isWorking(nowMs);
+  }
+
+  #isWorking(nowMs: number): boolean {
+    const [good = 0, failed = 0] = this.#counts.sums(stepOf(nowMs), NEWEST_STEPS);
+    return failed * 9 < good;
+  }
+}

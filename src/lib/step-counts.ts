@@ -1,0 +1,42 @@
+/** Counts of the latest steps of time. */
+
+/** Each step has a number, and the same places. */
+export class StepCounts {
+  /** A step has its number, and then its places. */
+  readonly #counts: Int32Array;
+  readonly #steps: number;
+  readonly #places: number;
+  /** The latest step with counts. */
+  latest = 0;
+
+  constructor(steps: number, places: number) {
+    this.#counts = new Int32Array(steps * (1 + places));
+    this.#steps = steps;
+    this.#places = places;
+  }
+
+  /** Ignores a step that is no longer one of the latest. */
+  add(step: number, place: number, amount = 1): void {
+    const first = (step % this.#steps) * (1 + this.#places);
+    if (this.#counts[first]! > step) return;
+    if (this.#counts[first]! < step) {
+      this.#counts.fill(0, first, first + 1 + this.#places);
+      this.#counts[first] = step;
+      this.latest = step;
+    }
+    this.#counts[first + 1 + place]! += amount;
+  }
+
+  /** Returns the sums of so many steps up to this one, by their places. */
+  sums(last: number, steps = this.#steps): Int32Array {
+    const sums = new Int32Array(this.#places);
+    for (let step = last - steps + 1; step <= last; step += 1) {
+      const first = (step % this.#steps) * (1 + this.#places);
+      if (this.#counts[first] !== step) continue;
+      for (let place = 0; place < this.#places; place += 1) {
+        sums[place]! += this.#counts[first + 1 + place]!;
+      }
+    }
+    return sums;
+  }
+}

@@ -1,0 +1,33 @@
+/** The kinds of incidents, and the kind of a failed try. */
+
+import type { GatewayError } from '../lib/errors.ts';
+
+/** Failures of tries, then states of a provider, then the gateway's. */
+export const INCIDENT_KINDS = [
+  ...(['unreachable', 'key_refused', 'rate_limited', 'errors', 'timeout'] as const),
+  ...(['stall', 'cut', 'nonsense', 'slow', 'model_list'] as const),
+  ...(['descriptors', 'memory', 'log_lines', 'store', 'reload'] as const),
+];
+export type IncidentKind = (typeof INCIDENT_KINDS)[number];
+
+/**
+ * Returns the kind of a failure that is a provider's; undefined if it is the client's or the
+ * gateway's. `hasBegun`: the failure has broken the stream of an answer.
+ */
+export function providerKindOf(
+  { details: { problem, upstreamStatus: status }, kind, scope }: GatewayError,
+  hasBegun: boolean,
+): IncidentKind | undefined {
+  if (scope === 'client' || scope === 'gateway') return undefined;
+  if (scope === 'provider') return 'unreachable';
+  if (status === 401 || status === 403) return 'key_refused';
+  if (status !== undefined) return status === 429 ? 'rate_limited' : 'errors';
+  if (kind === 'timeout') return hasBegun ? 'stall' : 'timeout';
+  return problem === 'cut' ? 'cut' : 'nonsense';
+}
+
+/** Returns the kind of a failure that is the gateway's; undefined for other failures. */
+export function gatewayKindOf({ details }: GatewayError): IncidentKind | undefined {
+  if (details.limit === 'memory') return 'memory';
+  return details.problem === 'descriptors' ? 'descriptors' : undefined;
+}

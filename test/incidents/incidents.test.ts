@@ -1,0 +1,863 @@
+/** The rules of docs/incidents.md, on a clock of the test's. */
+
+import assert from 'node:assert/strict';
+import { test, type TestContext } from 'node:test';
+
+import { Incidents } from '../../src/incidents/incidents.ts';
+import { GatewayError, type ErrorDetails, type Outcome } from '../../src/lib/errors.ts';
+import type { LogFacts } from '../../src/lib/log.ts';
+import { RequestHistory, Attempt } from '../../src/request/history.ts';
+import { replaceNow } from '../support/clock.ts';
+
+const DOWN = {
+  scope: 'provider' as const,
+  cause: 'ECONNREFUSED: connect ECONNREFUSED 10.0.4.21:8000',
+};
+const BROKEN = { upstreamStatus: 503 };
+
+const P = { id: 'p', digest: 'of p' };
+const Q = { id: 'q', digest: 'of q' };
+
+type Details = ErrorDetails & {
+  readonly kind?: 'provider' | 'timeout' | 'internal';
+  readonly text?: string;
+};
+
+/** Incidents of the providers `p` and `q`. The clock of `performance.now()` begins at `first`. */
+function start(t: TestContext, first = 1_000_000) {
+  let now = first;
+  /** The system's clock is ahead of that by so much. */
+  let ahead = 1_800_000_000_000;
+  replaceNow(t, () => now);
+  t.mock.method(Date, 'now', () => now + ahead);
+  const lines: [message: string, facts: LogFacts][] = [];
+  let circuits: { provider: string; model: string | undefined; state: 'open' | 'half-open' }[] = [];
+  let troubles = 0;
+  const incidents = new Incidents({
+    logger: {
+      log: (level, message, facts = {}) => lines.push([`${level} ${message}`, facts]),
+      isEnabled: () => true,
+    },
+    circuits: () => circuits,
+    onTrouble: () => (troubles += 1),
+  });
+  incidents.watch([P, Q]);
+  const origin = first + ahead;
+  const reported = () => incidents.report().lasting.map((one) => one.toFacts());
+  const facts = () => {
+    incidents.advance();
+    return reported();
+  };
+  const failures = (details: Details, provider = 'p') => {
+    const { kind = 'provider', text = 'x', ...rest } = details;
+    return new GatewayError(kind, text, { provider, ...rest });
+  };
+  return {
+    incidents,
+    lines,
+    facts,
+    reported,
+    failures,
+    timeOf: (seconds: number) => new Date(origin + 1000 * seconds).toISOString(),
+    /** What lasts after a second's decision: kind and provider, with its failing models unless they are all. */
+    lasting: () =>
+      facts().map(({ kind, provider, models = [], all_models: all }) =>
+        [kind, provider, ...(all ? [] : models.map(({ model }) => model))]
+          .filter(Boolean)
+          .join(' '),
+      ),
+    ended: () => {
+      incidents.advance();
+      return incidents.report().ended.map((one) => one.toFacts());
+    },
+    logged: () =>
+      lines.map(([line, logFacts]) => {
+        type Line = { kind: string; provider?: string; models?: { model: string }[] };
+        const { kind, provider, models = [] } = logFacts as unknown as Line;
+        const names = models.map(({ model }) => model);
+        return [line, kind, provider, ...names].filter(Boolean).join(' ');
+      }),
+    troubles: () => troubles,
+    open: (...names: [provider: string, model?: string][]) => {
+      circuits = names.map(([provider, model]) => ({ provider, model, state: 'open' }));
+    },
+    /** The open circuits ten seconds later. */
+    halfOpen: () => {
+      circuits = circuits.map((one) => ({ ...one, state: 'half-open' }));
+    },
+    /** Sets the system's clock so many seconds ahead. */
+    setClock: (seconds: number) => {
+      ahead += 1000 * seconds;
+    },
+    /** Lets time pass second by second. */
+    pass: (seconds: number) => {
+      for (let count = 0; count < seconds; count += 1) {
+        now += 1000;
+        incidents.advance();
+      }
+    },
+    /** Ends a try, and a request of it alone. */
+    ask: (
+      model: string,
+      details?: Details,
+      more: {
+        count?: number;
+        client?: string;
+        provider?: string;
+        by?: string;
+        begun?: boolean;
+      } = {},
+    ) => {
+      const { count = 1, client = 'agents', provider = 'p', by = provider, begun = false } = more;
+      for (let at = 0; at < count; at += 1) {
+        const history = new RequestHistory();
+        history.client = client;
+        history.model = model;
+        const ask = (id: string, failure?: GatewayError) => {
+          const attempt = new Attempt({ id, digest: `of ${id}`, chatUrl: '' }, model);
+          attempt.endedAtMs = now;
+          if (begun || !failure) attempt.hasAnswer = true;
+          if (begun) incidents.addGood(attempt);
+          history.addAttempt(attempt);
+          history.attempt = attempt;
+          if (failure) incidents.recordFailure(attempt, failure);
+          else incidents.addGood(attempt);
+        };
+        const failure = details && failures(details, provider);
+        ask(provider, failure);
+        if (by !== provider) ask(by);
+        const outcome: Outcome = by === provider ? (failure?.outcome ?? 'ok') : 'ok';
+        if (outcome !== 'ok') history.failure = failure;
+        incidents.recordRequest(history, outcome);
+      }
+    },
+  };
+}
+
+test('a provider that is down is an incident with the third try, since the first one', (t) => {
+  const { ask, facts, lasting, logged, pass, timeOf, troubles } = start(t);
+  ask('small', DOWN, { count: 2 });
+  pass(2);
+  assert.deepEqual([lasting(), logged(), troubles()], [[], [], 1]);
+  ask('small', DOWN, { count: 3 });
+  assert.deepEqual(lasting(), ['unreachable p']);
+  ask('small', DOWN, { client: 'web', by: 'q' });
+  const [{ hit, models, ...fact } = assert.fail()] = facts();
+  const cause = { kind: 'unreachable', cause: 'ECONNREFUSED 10.0.4.21:8000' } as const;
+  const common = {
+    ...cause,
+    since: timeOf(0),
+    ended: undefined,
+    key: undefined,
+    until: undefined,
+    failures: 6,
+  };
+  const more = { all_models: true, more_models: undefined, states: undefined, more: undefined };
+  assert.deepEqual(fact, { ...common, model: undefined, provider: 'p', ...more });
+  assert.deepEqual(models, [{ ...common, model: 'small' }]);
+  const small = { name: 'small', failed: 5, good: 0, answered: 1, by: 'q' };
+  assert.deepEqual(hit, [{ ...small, clients: 'agents, web' }]);
+  assert.deepEqual(logged(), ['warn incident unreachable p small']);
+});
+
+test('half of five tries in a minute are an incident, fewer are none', (t) => {
+  for (const [good, isOne] of [
+    [3, true],
+    [4, false],
+  ] as const) {
+    const { ask, lasting, pass } = start(t);
+    ask('m', undefined, { count: good });
+    ask('m', BROKEN, { count: 3 });
+    assert.deepEqual(lasting(), isOne ? ['errors p'] : []);
+    pass(5);
+    ask('m');
+    pass(61);
+    ask('m', BROKEN);
+    assert.deepEqual(lasting(), [], 'it is alone in its minute');
+  }
+});
+
+test('half of four tries are too few', (t) => {
+  const { ask, lasting } = start(t);
+  ask('m', BROKEN, { count: 2 });
+  ask('m');
+  ask('m', BROKEN);
+  assert.deepEqual(lasting(), []);
+});
+
+test('the last five in a row are an incident, however many were good before', (t) => {
+  const { ask, lasting } = start(t);
+  ask('m', undefined, { count: 500 });
+  ask('m', BROKEN, { count: 4 });
+  assert.deepEqual(lasting(), []);
+  ask('m', BROKEN);
+  assert.deepEqual(lasting(), ['errors p']);
+});
+
+test('three failures in a row are an incident once nothing has succeeded for a minute', (t) => {
+  const { ask, facts, lasting, pass, timeOf } = start(t);
+  ask('m');
+  ask('m', BROKEN, { count: 2 });
+  pass(70);
+  assert.deepEqual(lasting(), [], 'two');
+  ask('m');
+  ask('m', BROKEN, { count: 3 });
+  pass(54);
+  assert.deepEqual(lasting(), [], 'a good try in the minute before');
+  pass(7);
+  assert.deepEqual(lasting(), ['errors p']);
+  assert.equal(facts()[0]!.since, timeOf(0));
+});
+
+for (const [what, begun] of [
+  ['requests', false],
+  ['streams, which break', true],
+] as const) {
+  test(`a quiet gateway whose every request fails, one in six minutes, tells with the third and goes on telling: ${what}`, (t) => {
+    const { ask, ended, lasting, lines, pass } = start(t);
+    const failure = { problem: 'cut' } as const;
+    for (let round = 1; round <= 6; round += 1) {
+      ask('m', failure, { begun });
+      assert.deepEqual(lasting(), round < 3 ? [] : ['cut p'], `after ${round}`);
+      pass(360);
+      assert.deepEqual(lasting(), round < 3 ? [] : ['cut p'], `six minutes after ${round}`);
+    }
+    ask('m');
+    pass(1);
+    assert.deepEqual([lasting(), ended().length, lines.length], [[], 1, 2]);
+  });
+}
+
+test('a gateway that is quieter than an incident is remembered tells with each failure after the third', (t) => {
+  const { ask, lasting, pass } = start(t);
+  for (let round = 1; round <= 5; round += 1) {
+    ask('m', BROKEN);
+    assert.deepEqual(lasting(), round < 3 ? [] : ['errors p'], `after ${round}`);
+    pass(1200);
+    assert.deepEqual(lasting(), [], 'forgotten');
+  }
+});
+
+test('a quiet gateway asked for another model each time tells with the third failure in a row', (t) => {
+  const { ask, facts, lasting, pass } = start(t);
+  ask('a', BROKEN);
+  pass(120);
+  ask('b', BROKEN);
+  pass(20);
+  assert.deepEqual(lasting(), []);
+  ask('c', BROKEN);
+  assert.deepEqual(lasting(), ['errors p']);
+  const names = facts()[0]!.models!.map(({ model }) => model);
+  assert.deepEqual(names, ['b', 'c'], 'those of the last minute');
+});
+
+test('a failure of a model beside another one that fails five times in a row is that model\u2019s too', (t) => {
+  const { ask, lasting } = start(t);
+  ask('a', undefined, { count: 20 });
+  ask('b', undefined, { count: 20 });
+  ask('a', BROKEN, { count: 4 });
+  assert.deepEqual(lasting(), []);
+  ask('b', BROKEN);
+  assert.deepEqual(lasting(), ['errors p']);
+});
+
+test('a model whose latest try was good does not fail because others do', (t) => {
+  const { ask, lasting } = start(t);
+  ask('b', BROKEN);
+  ask('b');
+  ask('a', BROKEN, { count: 5 });
+  assert.deepEqual(lasting(), ['errors p a']);
+});
+
+test('a stream that breaks does not go on with the row before it if another try was good meanwhile', (t) => {
+  const { ask, failures, incidents, lasting, pass } = start(t);
+  const failure = failures({ problem: 'cut' });
+  const begin = (endedAtMs: number) => {
+    const attempt = new Attempt({ ...P, chatUrl: '' }, 'm');
+    Object.assign(attempt, { endedAtMs, hasAnswer: true });
+    incidents.addGood(attempt);
+    return attempt;
+  };
+  for (let round = 1; round <= 4; round += 1) {
+    ask('m', undefined, { count: 3 });
+    const broken = begin(round);
+    for (let at = 0; at < 2; at += 1) ask('m', BROKEN);
+    begin(round + 0.5);
+    incidents.recordFailure(broken, failure);
+    pass(90);
+    assert.deepEqual(lasting(), []);
+  }
+});
+
+test('an open circuit is an incident until it is closed', (t) => {
+  const { ask, lasting, open, pass } = start(t);
+  ask('m');
+  ask('m', BROKEN, { count: 3 });
+  assert.deepEqual(lasting(), []);
+  open(['p', 'm']);
+  assert.deepEqual(lasting(), ['errors p']);
+  pass(20);
+  ask('m');
+  assert.deepEqual(lasting(), ['errors p']);
+  open();
+  assert.deepEqual(lasting(), []);
+});
+
+test('the circuit of a provider is open for each of its models that has failed, that of a model for it alone', (t) => {
+  const { ask, lasting, open } = start(t);
+  for (const model of ['a', 'b', 'c']) ask(model);
+  for (const model of ['a', 'b']) ask(model, BROKEN);
+  open(['q'], ['p', 'b']);
+  assert.deepEqual(lasting(), ['errors p b']);
+  open(['p']);
+  assert.deepEqual(lasting(), ['errors p b a']);
+});
+
+test('a half-open circuit, which may never be asked again, does not keep an incident', (t) => {
+  const { ask, halfOpen, lasting, open, pass } = start(t);
+  ask('m', BROKEN, { count: 3 });
+  open(['p', 'm']);
+  assert.deepEqual(lasting(), ['errors p']);
+  pass(20);
+  ask('m');
+  halfOpen();
+  assert.deepEqual(lasting(), []);
+});
+
+test('the first minute of a process is judged like any other', (t) => {
+  const { ask, lasting, pass } = start(t, 0);
+  for (let round = 0; round < 4; round += 1) {
+    ask('m', DOWN, { count: 2 });
+    ask('m');
+  }
+  pass(1);
+  assert.deepEqual(lasting(), ['unreachable p']);
+  for (let second = 0; second < 25; second += 1) {
+    ask('m', undefined, { count: 2 });
+    pass(1);
+  }
+  assert.deepEqual(lasting(), []);
+});
+
+test('it ends when the newest 15 s have a good try and hardly a failure, since the first good one', (t) => {
+  const { ask, ended, lasting, logged, pass, timeOf, incidents } = start(t);
+  ask('m', DOWN, { count: 10 });
+  pass(30);
+  assert.deepEqual(lasting(), ['unreachable p'], 'nobody has asked since');
+  ask('m', DOWN);
+  pass(1);
+  ask('m');
+  pass(5);
+  assert.deepEqual(lasting(), ['unreachable p'], 'half of the newest have failed');
+  for (let second = 0; second < 15; second += 1) {
+    ask('m');
+    pass(1);
+  }
+  assert.deepEqual(lasting(), []);
+  const [{ since, ended: at, failures, models } = assert.fail()] = ended();
+  assert.deepEqual([since, at, failures], [timeOf(0), timeOf(31), 11]);
+  assert.deepEqual([models![0]!.model, models![0]!.ended], ['m', timeOf(31)]);
+  assert.deepEqual(logged(), [
+    'warn incident unreachable p m',
+    'info incident ended unreachable p m',
+  ]);
+  assert.equal(incidents.advance(), false, 'nothing is left to look at');
+  pass(3601);
+  assert.deepEqual(ended(), []);
+});
+
+test('it ends with a tenth of failures less one, and not with a tenth', (t) => {
+  for (const [good, isOver] of [
+    [9, false],
+    [10, true],
+  ] as const) {
+    const { ask, lasting, pass } = start(t);
+    ask('m', DOWN, { count: 10 });
+    lasting();
+    pass(20);
+    ask('m', DOWN);
+    ask('m', undefined, { count: good });
+    assert.deepEqual(lasting(), isOver ? [] : ['unreachable p']);
+  }
+});
+
+test('it does not end while the latest try has failed, however many were good before', (t) => {
+  const { ask, lasting, pass } = start(t);
+  ask('m', DOWN, { count: 10 });
+  lasting();
+  pass(20);
+  ask('m', undefined, { count: 100 });
+  ask('m', DOWN);
+  assert.deepEqual(lasting(), ['unreachable p']);
+  ask('m');
+  assert.deepEqual(lasting(), []);
+});
+
+test('a single failure after an outage is no other incident, although half of the minute has failed', (t) => {
+  const { ask, ended, lasting, pass } = start(t);
+  ask('m', DOWN, { count: 40 });
+  lasting();
+  pass(21);
+  ask('m', undefined, { count: 20 });
+  pass(1);
+  assert.deepEqual(lasting(), []);
+  ask('m', DOWN);
+  pass(1);
+  assert.deepEqual([lasting(), ended().length], [[], 1]);
+});
+
+test('the end is the first good try after the failures, unless they go on', (t) => {
+  const { ask, ended, lasting, pass, timeOf } = start(t);
+  ask('m', DOWN, { count: 5 });
+  lasting();
+  pass(10);
+  ask('m');
+  pass(10);
+  ask('m', DOWN);
+  pass(10);
+  ask('m');
+  pass(5);
+  ask('m');
+  pass(20);
+  ask('m');
+  assert.equal(ended()[0]!.ended, timeOf(30));
+});
+
+test('what nobody asks for any more is forgotten after a quarter of an hour', (t) => {
+  const { ask, ended, lasting, pass, timeOf } = start(t);
+  ask('m', DOWN, { count: 5 });
+  pass(900);
+  assert.deepEqual(lasting(), ['unreachable p']);
+  pass(1);
+  assert.deepEqual([lasting(), ended()[0]!.ended], [[], timeOf(0)]);
+});
+
+test('a provider has one incident, which lists its failing models and names it if they are all', (t) => {
+  const { ask, facts, lasting, logged, pass, timeOf } = start(t);
+  ask('big', undefined, { count: 10 });
+  ask('small', BROKEN, { count: 5 });
+  assert.deepEqual(lasting(), ['errors p small']);
+  pass(2);
+  ask('big', { kind: 'timeout' }, { count: 7 });
+  assert.deepEqual(lasting(), ['timeout p']);
+  const models = facts()[0]!.models!.map(({ model, kind, since }) => [model, kind, since]);
+  assert.deepEqual(models, [
+    ['big', 'timeout', timeOf(2)],
+    ['small', 'errors', timeOf(0)],
+  ]);
+  pass(21);
+  ask('big');
+  assert.deepEqual(lasting(), ['errors p small'], 'the other one is well again');
+  ask('small');
+  assert.deepEqual(lasting(), []);
+  assert.deepEqual(logged(), [
+    'warn incident errors p small',
+    'warn incident timeout p big small',
+    'info incident ended timeout p big small',
+  ]);
+});
+
+test('models that were not asked for a minute do not count against the whole provider', (t) => {
+  const { ask, lasting, pass } = start(t);
+  ask('big', undefined, { count: 10 });
+  pass(50);
+  ask('small', BROKEN, { count: 5 });
+  assert.deepEqual(lasting(), ['errors p small']);
+  pass(15);
+  assert.deepEqual(lasting(), ['errors p']);
+  pass(60);
+  assert.deepEqual(lasting(), ['errors p'], 'nobody asks');
+});
+
+test('after an outage of two models the one that answers again leaves the incident to the other one within 20 s', (t) => {
+  const { ask, lasting, pass } = start(t);
+  for (let second = 0; second < 60; second += 1) {
+    ask('a', BROKEN);
+    ask('b', BROKEN);
+    pass(1);
+  }
+  for (let second = 1; second <= 30; second += 1) {
+    ask('a');
+    ask('b', BROKEN);
+    pass(1);
+    if (second === 5) assert.deepEqual(lasting(), ['errors p']);
+    if (second >= 20) assert.deepEqual(lasting(), ['errors p b'], `${second} s after the outage`);
+  }
+});
+
+test('a model that fails beside many good tries of its provider ends when it works again', (t) => {
+  const { ask, lasting, pass } = start(t);
+  for (let second = 0; second < 30; second += 1) {
+    ask('big', undefined, { count: 50 });
+    ask('small', BROKEN);
+    pass(1);
+  }
+  assert.deepEqual(lasting(), ['errors p small']);
+  for (let second = 0; second < 20; second += 1) {
+    ask('big', undefined, { count: 50 });
+    ask('small');
+    pass(1);
+  }
+  assert.deepEqual(lasting(), []);
+});
+
+test('the ten models with the most failures are listed, and how many more there are', (t) => {
+  const { ask, facts, lasting } = start(t);
+  for (let at = 0; at < 14; at += 1) ask(`m-${at}`, BROKEN, { count: 5 + at });
+  lasting();
+  const [{ models, more_models: more, failures } = assert.fail()] = facts();
+  assert.deepEqual([models!.length, models![0]!.model, more], [10, 'm-13', 4]);
+  assert.equal(failures, 14 * 5 + (13 * 14) / 2);
+});
+
+test('kinds, by what most failures say', (t) => {
+  const { ask, facts, pass } = start(t);
+  const cases: [kind: string, details: Details, begun?: boolean][] = [
+    ['unreachable', DOWN],
+    ['key_refused', { upstreamStatus: 401 }],
+    ['key_refused', { upstreamStatus: 403 }],
+    ['rate_limited', { upstreamStatus: 429, retryAfterSeconds: 7 }],
+    ['errors', { upstreamStatus: 404 }],
+    ['errors', { upstreamStatus: 500 }, true],
+    ['timeout', { kind: 'timeout', cause: 'no first event in 1000 ms' }],
+    ['stall', { kind: 'timeout', cause: 'no event in 1000 ms' }, true],
+    ['cut', { problem: 'cut' }, true],
+    ['cut', { problem: 'cut' }],
+    ['nonsense', { text: 'the answer was not valid HTTP' }],
+  ];
+  for (const [kind, details, begun = false] of cases) {
+    ask('m', details, { count: 6, begun });
+    assert.equal(facts()[0]!.kind, kind, JSON.stringify(details));
+    pass(20);
+    ask('m');
+    assert.deepEqual(facts(), []);
+    pass(61);
+  }
+  ask('m', { upstreamStatus: 500, cause: 'out of memory' }, { count: 4 });
+  ask('m', { upstreamStatus: 429, retryAfterSeconds: 7, cause: 'slow down' }, { count: 5 });
+  const [{ kind, cause, until, since } = assert.fail()] = facts();
+  assert.deepEqual([kind, cause], ['rate_limited', 'slow down']);
+  assert.equal(Date.parse(until!) - Date.parse(since), 7000);
+});
+
+test('each kind that an incident has is counted and logged once', (t) => {
+  const { ask, incidents, lasting, logged } = start(t);
+  ask('m', BROKEN, { count: 5 });
+  for (let round = 0; round < 3; round += 1) {
+    lasting();
+    ask('m', DOWN, { count: 10 });
+    lasting();
+    ask('m', BROKEN, { count: 10 });
+  }
+  assert.deepEqual(
+    [...incidents.counts],
+    [
+      ['errors', 1],
+      ['unreachable', 1],
+    ],
+  );
+  assert.deepEqual(logged(), ['warn incident errors p m', 'warn incident unreachable p m']);
+});
+
+test('the log has at most one pair of lines in a minute', (t) => {
+  const { ask, logged, pass } = start(t);
+  for (let round = 0; round < 6; round += 1) {
+    ask('m', DOWN, { count: 5 });
+    pass(21);
+    ask('m');
+    pass(9);
+  }
+  const pair = ['warn incident unreachable p m', 'info incident ended unreachable p m'];
+  assert.deepEqual(logged(), [...pair, ...pair, ...pair]);
+});
+
+test('a stream that breaks is one try, which has failed', (t) => {
+  const { ask, lasting } = start(t);
+  ask('m', undefined, { count: 2 });
+  ask('m', { problem: 'cut' }, { count: 5, begun: true });
+  assert.deepEqual(lasting(), ['cut p']);
+});
+
+test('streams that break beside as many that do not are half of all tries', (t) => {
+  const { ask, lasting } = start(t);
+  for (let round = 0; round < 3; round += 1) {
+    ask('m', undefined, { begun: false });
+    ask('m', { problem: 'cut' }, { begun: true });
+  }
+  assert.deepEqual(lasting(), ['cut p']);
+});
+
+test('the mistakes of clients and the failures of the gateway count for no provider', (t) => {
+  const { ask, incidents, lasting, pass } = start(t);
+  ask('m', { upstreamStatus: 400, scope: 'client' }, { count: 20 });
+  assert.equal(incidents.advance(), false);
+  const cause = 'EMFILE: open files';
+  ask('m', { kind: 'internal', problem: 'descriptors', cause }, { count: 20 });
+  assert.deepEqual(lasting(), ['descriptors']);
+  pass(15);
+  assert.deepEqual(lasting(), []);
+});
+
+test('nothing begins, ends or is counted because it is looked at', (t) => {
+  const { ask, incidents, lines, pass, reported } = start(t);
+  ask('m', DOWN, { count: 5 });
+  assert.deepEqual([reported(), lines], [[], []]);
+  incidents.advance();
+  for (let look = 0; look < 5; look += 1) assert.equal(reported()[0]!.failures, 5);
+  pass(21);
+  ask('m');
+  for (let look = 0; look < 5; look += 1) assert.equal(reported().length, 1);
+  incidents.advance();
+  assert.deepEqual([reported(), lines.length], [[], 2]);
+});
+
+test('who is affected: names and clients, the ten with the most, and how many more', (t) => {
+  const { ask, facts, incidents, lasting } = start(t);
+  ask('m', DOWN, { count: 5 });
+  for (let at = 0; at < 120; at += 1) {
+    ask(`n-${at}`, DOWN, { count: at === 60 ? 3 : 1, client: `c-${at}` });
+    ask('m', DOWN, { client: `c-${at}` });
+  }
+  lasting();
+  const { hit, more } = facts()[0]!;
+  const names = hit.map(({ name, failed }) => [name, failed]);
+  assert.deepEqual([names.length, names[0], names[1], more], [10, ['m', 125], ['n-60', 3], 90]);
+  assert.match(hit[0]!.clients!, /^agents, c-0, .* and 90 more$/);
+  assert.equal(incidents.report().lasting[0]!.requests.firstClient, 'agents');
+});
+
+test('requests to models that work are not affected', (t) => {
+  const { ask, facts, lasting } = start(t);
+  ask('small', BROKEN, { count: 5 });
+  ask('big', undefined, { count: 5 });
+  ask('small');
+  ask('small', BROKEN, { provider: 'q' });
+  lasting();
+  const names = facts()[0]!.hit.map(({ name, failed, good }) => [name, failed, good]);
+  assert.deepEqual(names, [['small', 5, 1]]);
+});
+
+test('names of models that clients make up take no more memory than 200 of them', (t) => {
+  const { ask, facts, lasting, pass } = start(t);
+  for (let at = 0; at < 1000; at += 1) ask(`made-up-${at}`);
+  ask('x'.repeat(300), BROKEN, { count: 5 });
+  assert.deepEqual(lasting(), ['errors p (other models)'], 'a long name is not told');
+  pass(61);
+  ask('late', BROKEN, { count: 5 });
+  ask('other');
+  assert.deepEqual(lasting(), ['errors p (other models) late']);
+  pass(1000);
+  for (let at = 0; at < 300; at += 1) ask(`dead-${at}`, BROKEN, { count: 5 });
+  lasting();
+  const [{ models, more_models: more = 0 } = assert.fail()] = facts();
+  assert.equal(models!.length + more, 201);
+  assert.deepEqual([models![0]!.model, models![0]!.failures], ['(other models)', 500]);
+});
+
+test('states last until they are right again, and what happens until it is quiet', (t) => {
+  const { ended, facts, incidents, lasting, logged, pass, timeOf } = start(t);
+  incidents.set('reload', 'port: found "x", and 1 more');
+  incidents.set('model_list', 'status 500', P);
+  incidents.set('log_lines', 'ENOSPC: no space left on device');
+  assert.deepEqual(lasting(), ['model_list p', 'reload', 'log_lines']);
+  assert.equal(facts()[1]!.cause, 'port: found "x", and 1 more');
+  pass(14);
+  incidents.set('log_lines', 'ENOSPC: no space left on device');
+  pass(14);
+  assert.equal(lasting().length, 3);
+  pass(1);
+  assert.deepEqual(lasting(), ['model_list p', 'reload']);
+  incidents.set('reload', undefined);
+  incidents.set('model_list', undefined, P);
+  incidents.set('model_list', undefined, Q);
+  assert.deepEqual(
+    ended().map(({ kind, ended: at }) => [kind, at]),
+    [
+      ['reload', timeOf(29)],
+      ['model_list', timeOf(29)],
+      ['log_lines', timeOf(14)],
+    ],
+  );
+  assert.equal(incidents.counts.get('log_lines'), 1);
+  assert.ok(
+    logged().every((line) => !line.includes('log_lines')),
+    'its line would be lost',
+  );
+});
+
+test('the store is away after a second without an answer', (t) => {
+  const { incidents, lasting, lines, pass } = start(t);
+  const fail = () => incidents.set('store', '10.0.0.9:6379: no answer in 50 ms');
+  for (let late = 0; late < 5; late += 1) {
+    for (let at = 0; at < 5; at += 1) fail();
+    incidents.advance();
+    incidents.set('store', undefined);
+    pass(1);
+  }
+  assert.deepEqual([lasting(), lines], [[], []], 'on a busy machine it is late now and then');
+  fail();
+  pass(1);
+  assert.deepEqual(lasting(), ['store']);
+  incidents.set('store', undefined);
+  assert.deepEqual(lasting(), []);
+});
+
+test('times of day are those of the clock when they were noted, whatever is set later', (t) => {
+  const { ask, ended, facts, pass, setClock, timeOf } = start(t);
+  ask('m', { upstreamStatus: 429, retryAfterSeconds: 7 }, { count: 3 });
+  setClock(3600);
+  pass(10);
+  const [{ since, until } = assert.fail()] = facts();
+  assert.deepEqual([since, until], [timeOf(0), timeOf(7)]);
+  ask('m');
+  pass(20);
+  ask('m');
+  assert.deepEqual(ended()[0]!.ended, timeOf(3600 + 10));
+  ask('n', BROKEN, { count: 3 });
+  assert.equal(facts()[0]!.since, timeOf(3600 + 30));
+});
+
+test('a state that is found late began and ended so much earlier', (t) => {
+  const { ended, facts, incidents, pass, timeOf } = start(t);
+  incidents.set('slow', 'first token after 900 ms, 200 ms before', { id: 'p' }, 30_000);
+  assert.equal(facts()[0]!.since, timeOf(-30));
+  pass(120);
+  incidents.set('slow', undefined, { id: 'p' }, 30_000);
+  assert.equal(ended()[0]!.ended, timeOf(90));
+});
+
+test('what is good is told while an incident lasts: it ends later than it is over', (t) => {
+  const { ask, ended, facts, pass } = start(t);
+  ask('m', DOWN, { count: 5 });
+  ask('m', undefined, { count: 2 });
+  assert.deepEqual([facts()[0]!.failures, facts()[0]!.hit[0]!.good], [5, 2]);
+  for (let at = 0; at < 16; at += 1) {
+    pass(5);
+    ask('m');
+  }
+  const [{ failures, hit } = ended()[0]!] = ended();
+  assert.deepEqual([failures, hit[0]!.failed, hit[0]!.good], [5, 5, undefined]);
+});
+
+test('requests that the gateway had no memory or descriptor for are told by name and client', (t) => {
+  for (const [kind, details] of [
+    ['memory', { limit: 'memory' }],
+    ['descriptors', { provider: 'p', problem: 'descriptors' }],
+  ] as const) {
+    const { facts, incidents } = start(t);
+    const history = new RequestHistory();
+    Object.assign(history, { client: 'agents', model: 'fast' });
+    history.failure = new GatewayError(kind === 'memory' ? 'rateLimit' : 'internal', 'x', details);
+    incidents.recordFailure(new Attempt({ ...P, chatUrl: '' }, 'm'), history.failure);
+    for (let at = 0; at < 2; at += 1) incidents.recordRequest(history, history.failure.outcome);
+    const [{ kind: found, hit, provider } = facts()[0]!] = facts();
+    assert.deepEqual([found, provider], [kind, undefined]);
+    const { name, failed, good, clients } = hit[0]!;
+    assert.deepEqual(
+      { name, failed, good, clients },
+      { name: 'fast', failed: 2, good: undefined, clients: 'agents' },
+    );
+  }
+});
+
+test('requests that had no memory for their body are told by their client', (t) => {
+  const { facts, incidents } = start(t);
+  const history = new RequestHistory();
+  history.client = 'agents';
+  history.failure = new GatewayError('rateLimit', 'x', { limit: 'memory' });
+  incidents.recordRequest(history, history.failure.outcome);
+  const { name, failed, clients } = facts()[0]!.hit[0]!;
+  assert.deepEqual([name, failed, clients], ['(body not read)', 1, 'agents']);
+});
+
+test('a state of a provider is part of its incident, and what fails requests comes first', (t) => {
+  const { ask, facts, incidents, lasting, logged, pass } = start(t);
+  incidents.set('model_list', 'ECONNREFUSED', P);
+  assert.deepEqual(lasting(), ['model_list p']);
+  ask('m', DOWN, { count: 5 });
+  incidents.set('key_refused', 'key 2: 401', P);
+  assert.deepEqual(lasting(), ['unreachable p']);
+  const states = facts()[0]!.states!.map(({ kind, cause }) => `${kind}: ${cause}`);
+  assert.deepEqual(states, ['model_list: ECONNREFUSED', 'key_refused: key 2: 401']);
+  pass(21);
+  ask('m');
+  incidents.set('model_list', undefined, P);
+  assert.deepEqual(lasting(), ['key_refused p']);
+  assert.equal(facts()[0]!.models, undefined);
+  incidents.set('key_refused', undefined, P);
+  assert.deepEqual(lasting(), []);
+  assert.deepEqual(logged(), [
+    'warn incident model_list p',
+    'warn incident unreachable p m',
+    'warn incident key_refused p',
+    'info incident ended unreachable p m',
+  ]);
+});
+
+test('all keys of a provider refused are one incident, counted once', (t) => {
+  const { ask, incidents, lasting, logged, pass } = start(t);
+  const refused = { upstreamStatus: 401 };
+  for (let round = 0; round < 4; round += 1) {
+    ask('m', refused, { count: 2 });
+    incidents.set('key_refused', 'key 1: 401, key 2: 401', P);
+    pass(1);
+    assert.deepEqual(lasting(), ['key_refused p']);
+  }
+  pass(21);
+  incidents.set('key_refused', undefined, P);
+  ask('m');
+  assert.deepEqual(lasting(), []);
+  assert.deepEqual([...incidents.counts], [['key_refused', 1]]);
+  assert.deepEqual(logged(), [
+    'warn incident key_refused p',
+    'info incident ended key_refused p m',
+  ]);
+});
+
+test('a provider whose settings have changed is another one: its incident ends, and what was begun before tells nothing', (t) => {
+  const { ask, ended, incidents, lasting } = start(t);
+  ask('m', DOWN, { count: 5 });
+  ask('m', DOWN, { count: 5, provider: 'q' });
+  incidents.set('model_list', 'status 500', P);
+  lasting();
+  incidents.watch([{ id: 'p', digest: 'of other settings' }, Q]);
+  assert.equal(ended().length, 1);
+  assert.deepEqual(lasting(), ['unreachable q']);
+  ask('m', DOWN, { count: 9 });
+  ask('m');
+  incidents.set('model_list', 'status 500', P);
+  incidents.set('key_refused', 'key 1: 401', P);
+  assert.deepEqual(lasting(), ['unreachable q']);
+  incidents.watch([P, Q]);
+  ask('m', DOWN, { count: 3 });
+  assert.deepEqual(lasting().toSorted(), ['unreachable p', 'unreachable q']);
+});
+
+test('a provider that leaves the settings takes its incident with it, and others go on', (t) => {
+  const { ask, ended, incidents, lasting } = start(t);
+  incidents.set('model_list', 'status 500', Q);
+  ask('m', DOWN, { count: 5, provider: 'q' });
+  ask('m', DOWN, { count: 5 });
+  assert.equal(lasting().length, 2);
+  incidents.watch([P]);
+  assert.deepEqual(lasting(), ['unreachable p']);
+  assert.equal(ended().length, 1);
+  ask('m', DOWN, { count: 5, provider: 'q' });
+  assert.deepEqual(lasting(), ['unreachable p']);
+});
+
+test('failures that are too few when an incident ends may become the next one', (t) => {
+  const { ask, ended, facts, lasting, pass, timeOf } = start(t);
+  ask('a', BROKEN, { count: 5 });
+  lasting();
+  pass(21);
+  ask('b', undefined, { count: 3 });
+  ask('b', BROKEN);
+  ask('a');
+  assert.deepEqual([lasting(), ended().length], [[], 1]);
+  ask('b', BROKEN, { count: 4, client: 'web' });
+  assert.deepEqual(lasting(), ['errors p b']);
+  const [{ since, failures, hit } = assert.fail()] = facts();
+  assert.deepEqual([since, failures], [timeOf(21), 5]);
+  assert.deepEqual([hit[0]!.failed, hit[0]!.clients], [4, 'web']);
+});
