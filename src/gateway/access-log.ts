@@ -1,4 +1,4 @@
-/** The access log: one line per request. An observer is told the same. */
+/** The access log: one line per request. An observer gets the same facts. */
 
 import type { Call } from '../downstream/call.ts';
 import { toAddress } from '../downstream/request-head.ts';
@@ -21,8 +21,25 @@ const LEVELS: Readonly<Record<Outcome, LogLevel>> = {
   internal_error: 'error',
 };
 
+/** The properties of a route that its access line depends on. */
+interface LoggedRoute {
+  readonly isProbe?: true;
+  readonly readsBody?: true;
+}
+
+/** The end of a request. */
+interface Ending {
+  readonly outcome: Outcome;
+  /** On the clock of `performance.now()`. */
+  readonly endedAtMs: number;
+  /** The phase in which the client left; undefined if it has stayed. */
+  readonly phase: string | undefined;
+  readonly remote: string | undefined;
+}
+
 /**
- * Returns what logs requests, and tells the observer. Unlike the log, its facts are not redacted.
+ * Returns the functions that log requests and pass their facts to the observer, which gets them
+ * without redaction.
  */
 export function createAccessLog({
   config: { logging, server },
@@ -36,20 +53,21 @@ export function createAccessLog({
       ? createRemoteAddress(trustedProxies)
       : ({ peerAddress = '' }: Call) => toAddress(peerAddress);
   return {
-    /** Logs a finished request. */
-    logFinished(call: Call): void {
+    /** Logs a finished request. A good answer to a probe is logged at level debug. */
+    logFinished(call: Call, { isProbe, readsBody }: LoggedRoute): void {
       const endedAtMs = performance.now();
       const outcome = finalOutcomeOf(call);
       const isOfInterest = incidents.isTroubled || call.history.failure !== undefined;
       if (isOfInterest) incidents.recordRequest(call.history, outcome);
-      const isHealth = call.path === '/health' && outcome === 'ok';
+      const isGoodProbe = isProbe === true && outcome === 'ok';
       // A shutdown is `internal` too, but it is also the reason of the call's cancellation.
       const isShutdown =
         outcome === 'internal_error' && call.history.failure === call.cancellation.reason;
-      const level = isHealth ? 'debug' : isShutdown ? 'warn' : LEVELS[outcome];
-      const isObserved = observe !== undefined && !isHealth;
+      const level = isGoodProbe ? 'debug' : isShutdown ? 'warn' : LEVELS[outcome];
+      const isObserved = observe !== undefined && !isGoodProbe;
       if (!isObserved && !logger.isEnabled(level)) return;
-      const facts = factsOf(call, outcome, endedAtMs, remoteAddressOf(call));
+      const phase = outcome === 'client_closed' ? phaseOf(call, readsBody) : undefined;
+      const facts = factsOf(call, { outcome, endedAtMs, phase, remote: remoteAddressOf(call) });
       logger.log(level, 'request', logging.verbose ? { ...facts, ...detailsOf(call) } : facts);
       if (!isObserved) return;
       const { receivedAtMs, history, reply } = call;
@@ -59,14 +77,14 @@ export function createAccessLog({
         facts,
         endedAtMs: Date.now(),
         durationMs: endedAtMs - receivedAtMs,
-        // A stream that began early may have no first event.
+        // A stream that began with a comment may have no first event.
         firstByteMs: answer && firstByteAtMs - receivedAtMs,
         gatewayMs: history.timeSpent(firstByteAtMs)?.gatewayMs,
         responseModel: answer?.responseModel,
         refusal: history.failure?.details.limit ?? history.failure?.details.check,
       });
     },
-    /** Logs a request that could not be parsed. */
+    /** Logs bytes that could not be parsed as a request. */
     logBroken(
       { message: reason, status }: GatewayError,
       request_id: string,
@@ -80,7 +98,7 @@ export function createAccessLog({
   };
 }
 
-function factsOf(call: Call, outcome: Outcome, endedAtMs: number, remote?: string): RequestFacts {
+function factsOf(call: Call, { outcome, endedAtMs, phase, remote }: Ending): RequestFacts {
   const { history, receivedAtMs } = call;
   const { firstByteAtMs, sentBytes, status } = call.reply;
   const { attempt, failure, provider } = history;
@@ -107,9 +125,9 @@ function factsOf(call: Call, outcome: Outcome, endedAtMs: number, remote?: strin
     first_byte_ms: firstByteAtMs && Math.round(firstByteAtMs - receivedAtMs),
     bytes: sentBytes,
     outcome,
-    reason: outcome === 'client_closed' ? phaseOf(call) : failure && reasonOf(failure),
+    reason: phase ?? (failure && reasonOf(failure)),
     limit: outcome === 'rate_limited' ? failure?.details.limitState : undefined,
-    // Most are those of a try already.
+    // Not repeated if a try has the same cause.
     cause: cause && tries.some((one) => one.cause === cause) ? undefined : cause,
     finish_reason: answer?.finishReason ?? (isWhole ? 'none' : undefined),
     prompt_tokens: usage?.prompt_tokens,
@@ -130,20 +148,23 @@ function finalOutcomeOf({ cancellation: { reason }, history }: Call): Outcome {
   return reason instanceof ClientGone ? reason.outcome : (history.failure?.outcome ?? 'ok');
 }
 
-/** The phase in which the client left. */
-function phaseOf({ path, history, reply }: Call): string {
+/** Returns the phase in which the client left. */
+function phaseOf({ history, reply }: Call, readsBody: true | undefined): string {
   if (reply.firstByteAtMs !== undefined) return 'client left during the answer';
-  const isUploading = path === '/v1/chat/completions' && history.bodyReadAtMs === undefined;
+  const isUploading = readsBody === true && history.bodyReadAtMs === undefined;
   return isUploading ? 'client left during its upload' : 'client left before the answer';
 }
 
-/** The limit or the check that has refused it; else the message, without a provider's own text. */
+/**
+ * Returns the limit or the check that has refused the request; else the message, without a
+ * provider's own text.
+ */
 function reasonOf({ details: { check, limit, reason }, message }: GatewayError): string {
   const text = limit ?? (check && CHECKS[check]) ?? reason ?? message;
   return escapeControlCharacters(text, MAX_LOGGED_CHARACTERS);
 }
 
-/** The text of the network or the provider, or the stack of a bug. */
+/** Returns the text of the network or the provider, or the stack of a bug. */
 function lineCauseOf({ details, kind }: GatewayError): string | undefined {
   if (kind === 'internal' && details.cause instanceof Error) return details.cause.stack;
   const text = describeCause(details.cause);

@@ -6,8 +6,11 @@ import type { Logger } from '../lib/log.ts';
 import type { Attempt } from '../request/history.ts';
 import type { Services } from './services.ts';
 
-/** Records how an attempt has ended. A good one was counted when its answer was sent. */
-export function recordAttempt(
+/**
+ * Records how an attempt has ended. A good attempt needs no count here, because it was counted when
+ * its answer was sent.
+ */
+export function recordAttemptEnd(
   attempt: Attempt,
   failure: GatewayError | ClientGone | undefined,
   call: Call,
@@ -15,11 +18,11 @@ export function recordAttempt(
 ): void {
   attempt.recordEnd(failure);
   logAttempt('try', attempt, call, logger);
-  // `recordFailure` leaves out what says nothing of the provider.
+  // `recordFailure` ignores failures that say nothing of the provider.
   if (attempt.failure) incidents.recordFailure(attempt, attempt.failure);
 }
 
-/** Logs an attempt for debugging. */
+/** Logs an attempt at level debug. */
 export function logAttempt(message: string, attempt: Attempt, { id }: Call, logger: Logger): void {
   if (!logger.isEnabled('debug')) return;
   const { connection, url, wasAsked } = attempt;
@@ -28,8 +31,8 @@ export function logAttempt(message: string, attempt: Attempt, { id }: Call, logg
 }
 
 /**
- * Returns whether the failure of an attempt ends its request: the client has left, or the gateway
- * itself has failed. It says nothing of the provider, and no other provider can help.
+ * Returns whether the failure of an attempt ends its request, because the client has left or the
+ * gateway itself has failed: no other provider can help, and the failure says nothing of this one.
  */
 export function endsRequest(failure: GatewayError | ClientGone | undefined): boolean {
   if (failure instanceof ClientGone) return true;

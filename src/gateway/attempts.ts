@@ -14,31 +14,31 @@ import type { UpstreamResponse } from '../upstream/provider.ts';
 import { endFailed, openAnswer, sendAttempt } from '../upstream/open-answer.ts';
 import type { Candidate } from './candidates.ts';
 import { Lease } from './lease.ts';
-import { endsRequest, logAttempt, recordAttempt } from './attempt-end.ts';
+import { endsRequest, logAttempt, recordAttemptEnd } from './attempt-end.ts';
 import type { Services } from './services.ts';
 
-/** A longer `Retry-After` is left to the client. */
+/** A wait that is longer than this is left to the client. */
 const MAX_AWAITED_SECONDS = 30;
 const FIRST_BACKOFF_MS = 500;
 const MAX_BACKOFF_MS = 8000;
 
-/** One request on its way through the candidates. */
+/** A request on its way through the candidates. */
 interface Asking {
   readonly call: Call;
   readonly chat: ChatRequest;
   /** The first of the candidates. */
   readonly first: Candidate;
-  /** The headers by which its trace goes on at providers, names and values in turn. */
+  /** The headers that continue its trace at the provider, names and values in turn. */
   readonly tracing: readonly string[];
   /**
-   * Absent if there is one candidate: nobody else can be asked, and the circuit would have no
-   * effect.
+   * Undefined if there is a single candidate: without another provider to ask, an open circuit
+   * would only refuse the request.
    */
   readonly breaker: CircuitBreaker | undefined;
   readonly services: Services;
 }
 
-/** Records that a provider is not asked: its circuit is open, or a limit of its own is reached. */
+/** Records that a provider is skipped, because its circuit is open or one of its limits is full. */
 function skip(
   { provider, model }: Candidate,
   why: 'open' | GatewayError,
@@ -52,11 +52,12 @@ function skip(
 }
 
 /**
- * Asks one provider, unless it is to be skipped; with retries if its circuit was closed, and with
- * one key after the other until one is not refused. Returns the lease of the answer that has begun,
- * of which nothing was sent to the client; else the attempt that says best why there is none.
- * Rejects at once with `ClientGone`, and with failures of the gateway's own: nobody else is asked.
- * `isPostponed`: the provider is asked last, although its circuit is open.
+ * Asks one provider until its answer begins, unless the provider is to be skipped. A provider whose
+ * circuit was closed is retried, and its keys are tried in turn until one is accepted. Resolves
+ * with the lease of the answer, of which the client has nothing yet; else with the attempt whose
+ * failure should be reported. Rejects with `ClientGone`, and with the gateway's own failures, after
+ * which no other provider is asked. `isPostponed`: the provider is asked last, although its circuit
+ * is open.
  */
 export async function askProvider(
   candidate: Candidate,
@@ -69,17 +70,17 @@ export async function askProvider(
   if (isCircuitOpen()) return skip(candidate, 'open', asking);
   const limiter = services.limiters.ofProviders.get(provider.id)!;
   const taking = limiter.takeRequest();
-  // Only with a store there is something to wait for.
+  // Only a limit that is kept in a store has to be waited for.
   const refusal = taking instanceof Promise ? await taking : taking;
   if (refusal) return skip(candidate, refusal, asking);
-  // While the store was asked, another request has become the probe.
+  // Another request may have become the probe while the store was asked.
   const why = isCircuitOpen() ? 'open' : limiter.acquireSlot();
   if (why) {
     limiter.refundRequest();
     return skip(candidate, why, asking);
   }
   call.history.hasRetried ||= candidate !== asking.first;
-  // Only now: a request that is not sent is not the probe.
+  // Not earlier, because a request that is not sent must not become the probe.
   const circuit = breaker?.recordAttempt(provider, model) ?? 'closed';
   const probe = typeof circuit === 'object' ? circuit : undefined;
   const lease = new Lease({ candidate, call, services, breaker, probe, limiter });
@@ -102,12 +103,12 @@ export async function askProvider(
         failure = endFailed(thrown, context);
       }
       call.answerMemory?.close();
-      recordAttempt(attempt, failure, call, services);
+      recordAttemptEnd(attempt, failure, call, services);
       if (endsRequest(failure)) throw failure;
       waitMs = plan.next(attempt);
     }
   } catch (thrown) {
-    throw lease.close(thrown);
+    throw lease.fail(thrown);
   }
   const attempt = plan.chosen!;
   breaker?.recordOutcome(candidate, attempt.failure);
@@ -128,7 +129,7 @@ function beginAttempt(
   return { attempt, settings: provider, call, services, isStream: chat.stream, deadline };
 }
 
-/** Not async: nothing of the request is held here until the reply has come. */
+/** Not async, because the frame of an async function would hold the request until the reply. */
 function send(
   { provider, model }: Candidate,
   { key, reconnect }: RetryPlan,
@@ -150,13 +151,13 @@ function send(
   return sendAttempt(request, context);
 }
 
-/** Says after each failed attempt whether there is another one, and how that differs. */
+/** Decides after each failed attempt whether there is another attempt, and how it differs. */
 class RetryPlan {
   /** The key to send; undefined if the provider has only one. */
   key: TakenKey | undefined;
-  /** Later attempts want a new connection. */
+  /** The next attempts need a new connection. */
   reconnect = false;
-  /** The attempt that says best why there is no answer. */
+  /** The attempt whose failure should be reported. */
   chosen: Attempt | undefined;
   readonly #keyPool: KeyPool | undefined;
   readonly #call: Call;
@@ -186,12 +187,13 @@ class RetryPlan {
    */
   next(attempt: Attempt): number | undefined {
     const failure = attempt.failure!;
-    // Refused by 401, 403 or 429.
+    // By 401, 403 or 429.
     const isKeyRefused =
       this.key !== undefined && this.#keyPool!.recordFailure(this.key.index, failure);
-    // A 429 stays: unlike a 401 or 403 it ends, and another provider may be asked instead.
-    const isWorse = failure.status !== 429 && this.chosen?.failure?.status === 429;
-    if (!isKeyRefused || !isWorse) this.chosen = attempt;
+    // Among refused keys a 429 is reported, because its limit ends and lets the request fall back.
+    const keepsFormer429 =
+      isKeyRefused && failure.status !== 429 && this.chosen?.failure?.status === 429;
+    if (!keepsFormer429) this.chosen = attempt;
     if (isKeyRefused && this.#takeKey()) {
       this.#call.history.hasRetried = true;
       return 0;
@@ -201,7 +203,7 @@ class RetryPlan {
 
   #retry({ details, retry }: GatewayError): number | undefined {
     const { retryAfterSeconds = 0 } = details;
-    // Not a retry: a stale connection says nothing about the provider.
+    // A stale connection says nothing about the provider, so another attempt is not a retry.
     if (retry === 'at once' && !this.reconnect) {
       this.reconnect = true;
       this.#beginAgain();

@@ -1,4 +1,4 @@
-/** In which order the targets of a balanced alias are asked. */
+/** The order in which the targets of a balanced alias are asked. */
 
 import type { AliasSettings } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
@@ -7,8 +7,8 @@ import type { Candidate } from './candidates.ts';
 import type { Services } from './services.ts';
 
 /**
- * Returns the candidates of a balanced alias in the order in which they are asked. A session
- * chooses among them if all of their providers have `key_affinity`.
+ * Returns the candidates of a balanced alias in the order in which they are asked. If all of their
+ * providers have `key_affinity`, the session of the request decides.
  */
 export function balanced(
   candidates: readonly Candidate[],
@@ -29,7 +29,8 @@ export function balanced(
 
 /**
  * Returns the index of the name whose turn it is, by smooth weighted round robin as in nginx: each
- * gains its weight, and the one that has most pays for all. One with the weight 0 never has most.
+ * name gains its weight, and the name with the highest credit pays the sum of all weights. A name
+ * with the weight 0 never has the highest credit.
  */
 function draw(
   names: readonly string[],
@@ -46,8 +47,8 @@ function draw(
 }
 
 /**
- * Returns the indices of the candidates: first the one whose provider has the fewest requests in
- * flight, or in the `order` of a session; last those whose circuits are open.
+ * Returns the indices of the candidates, sorted by the requests in flight at their providers, or in
+ * the `order` of a session. Candidates with an open circuit come last.
  */
 function leastBusyFirst(
   candidates: readonly Candidate[],

@@ -10,31 +10,32 @@ import type { Provider } from '../upstream/provider.ts';
 import { balanced } from './balance.ts';
 import type { Services } from './services.ts';
 
-/** A provider, and the model to ask it for. */
+/** A provider, and the model that it is asked for. */
 export interface Candidate {
   readonly provider: Provider;
   readonly model: string;
-  /** The gateway has chosen it among several that are alike. */
+  /** The gateway has chosen this candidate among the alike targets of a balanced alias. */
   readonly isBalanced: boolean;
 }
 
-/** Also of a header that was sent twice. */
+/** Matches the header also if it was sent twice. */
 const OFF = /\boff\b/i;
 
 /**
- * Returns who may answer the request for this `model`, in the order in which they are asked:
- * - of an alias those of its targets whose providers are registered, in order, balanced or
- * weighted;
+ * Returns the candidates for this `model`, in the order in which they are asked:
+ * - for an alias, its targets whose providers are registered: in order, balanced or weighted;
  * - for `<provider_id>/<model_name>`, split at the first slash, that provider;
- * - for a provider's id, that one with its default model;
- * - for any other name the primary provider; and behind them each fallback that is not among them,
- * with its own default model, or with the first one's if it has none. With `x-gateway-fallback:
- * off` only the first.
+ * - for a provider's id, that provider with its default model;
+ * - for any other name, the primary provider.
  *
- * The tenant's `models` must have the name as it was sent, or, if it is no alias, as
- * `<provider_id>/<model_name>`; they do not bind fallbacks. Throws `unknownProvider` or
- * `invalidRequest`; to a tenant with `models` `notFound` for every other name, so that it does not
- * learn what there is.
+ * Each fallback that is not among them follows, with its own default model, or with the model of
+ * the first candidate if it has none. With `x-gateway-fallback: off` only the first candidate is
+ * asked.
+ *
+ * A tenant with `models` may name a model of that list: as it was sent, or, unless it is an alias,
+ * as `<provider_id>/<model_name>`. Fallbacks are exempt. Any other name is refused with `notFound`,
+ * as a name that does not exist, so that the tenant does not learn the settings. Throws
+ * `unknownProvider` or `invalidRequest`.
  */
 export function candidatesFor(
   name: string,
@@ -49,14 +50,14 @@ export function candidatesFor(
   const candidates = alias ? targetsOf(alias.targets, services) : [toCandidate(name, services)];
   const isInOrder = !alias || alias.balance === 'order';
   const ordered = isInOrder ? candidates : balanced(candidates, alias, call, services);
-  // The client wants the answer of the one that it has named, or none.
+  // The client wants an answer of the model that it has named, or none.
   if (OFF.test(String(call.headers['x-gateway-fallback']))) return ordered.slice(0, 1);
   return withFallbacks(ordered, services.fallbacks);
 }
 
 /**
- * Returns `<provider_id>/<model_name>` for a name that is no alias; the name if it stands for
- * nobody.
+ * Returns `<provider_id>/<model_name>` for a name that is no alias; the name itself if it stands
+ * for no provider.
  */
 function fullNameOf(name: string, services: Services): string {
   try {
@@ -68,8 +69,8 @@ function fullNameOf(name: string, services: Services): string {
 }
 
 /**
- * Returns the candidates of the targets that are registered. If there are none, throws the fault of
- * the first.
+ * Returns the candidates of the targets that are registered. Without any, throws the fault of the
+ * first target.
  */
 function targetsOf(targets: readonly string[], services: Services): Candidate[] {
   const registered = targets.filter((target) => services.providers.has(providerIdOf(target)));
@@ -77,7 +78,7 @@ function targetsOf(targets: readonly string[], services: Services): Candidate[] 
   return names.map((one) => toCandidate(one, services));
 }
 
-/** Puts each fallback that is not among the candidates behind them. */
+/** Appends each fallback that is not among the candidates. */
 function withFallbacks(candidates: Candidate[], fallbacks: readonly Provider[]): Candidate[] {
   const { model } = candidates[0]!;
   for (const provider of fallbacks) {

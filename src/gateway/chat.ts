@@ -1,6 +1,6 @@
 /**
- * `POST /v1/chat/completions`: reads the request, and asks one candidate after the other until one
- * answers.
+ * `POST /v1/chat/completions`: reads the request, and asks the candidates in turn until an answer
+ * begins.
  */
 
 import type { Tenant, Config } from '../config/config.ts';
@@ -18,10 +18,10 @@ import { Lease } from './lease.ts';
 import type { Services } from './services.ts';
 
 /**
- * Reads one chat completion, and resolves with the first answer that begins. `tenant` is undefined
- * if the key has no name. Asks the first candidate, and the others in order if it has no answer; if
- * its circuit is open, it is asked last. Rejects with `GatewayError` or `ClientGone`: if all fail,
- * with the failure of the first one.
+ * Reads a request for a chat completion, and resolves with the lease of the first answer that
+ * begins. The candidates are asked in order; the first candidate is asked last if its circuit is
+ * open. Rejects with `GatewayError` or `ClientGone`: if all candidates fail, with the failure of
+ * the first. `tenant` is undefined if the key belongs to no client of the settings.
  */
 export async function firstAnswer(
   call: Call,
@@ -55,7 +55,7 @@ export async function firstAnswer(
       asked = await askProvider(first, asking, true);
       if (asked instanceof Lease) return asked;
     }
-    // If all providers were skipped, it takes nothing of the tenant's limit.
+    // A request for which all providers were skipped takes nothing of the tenant's limit.
     if (history.asked.length === 0) services.limiters.ofTenants.get(tenant?.name)!.refundRequest();
     history.provider = first.provider.id;
     history.attempt = asked;
@@ -66,8 +66,8 @@ export async function firstAnswer(
 }
 
 /**
- * Reads the request, and records what it says. Rejects with `invalidRequest`. Apart: an open stream
- * keeps no parser.
+ * Reads the request, and notes its members for the log. Rejects with `invalidRequest`. A function
+ * of its own, so that the frame of `firstAnswer` keeps no parser.
  */
 function readChat(call: Call, tenant: Tenant | undefined, maxBytes: number): Promise<ChatRequest> {
   const { history } = call;
@@ -87,8 +87,8 @@ const JSON_TYPE = /^\s*application\/(?:[\w.-]+\+)?json\s*(?:;|$)/i;
 const OTHER_CHARSET = /charset\s*=(?!\s*"?utf-?8"?\s*(?:;|$))/i;
 
 /**
- * Requires JSON: without a preflight, a page in a browser may send `text/plain` to localhost, but
- * not JSON.
+ * Throws unless the content type is JSON. A page in a browser may send `text/plain` to localhost
+ * without a preflight, but not JSON.
  */
 function checkContentHeaders(call: Call): void {
   const encoding = call.headers['content-encoding'];
@@ -108,10 +108,10 @@ function isReasonToFallBack(
   { providers: { fallbackOn } }: Config,
 ): boolean {
   if (problem === 'policy') return false;
-  // A target that has no key, no such model or no token left is the only one to blame among those
-  // that are alike.
+  // The targets of a balanced alias are alike, so a missing key, model or token is the fault of one
+  // target.
   if (isBalanced && TARGET_STATUSES.has(status)) return true;
-  // The rate limit of a provider is no reason to ask another one, unlike its concurrency limit.
+  // A provider's concurrency limit is a reason to ask another provider, its rate limit is not.
   if (limit === 'provider') return false;
   const isTransient = status >= 500 || status === 408 || status === 429;
   return problem === 'length' || isTransient || fallbackOn.includes(status);

@@ -4,7 +4,7 @@ import type { Call } from '../downstream/call.ts';
 import type { ResponseHeaders } from '../downstream/client-reply.ts';
 
 /**
- * Lets pages of any origin read an answer, errors included. Credentials (cookies) are not allowed.
+ * Lets pages of any origin read an answer, errors included. Cookies are not allowed.
  */
 export function addCorsHeaders(status: number, headers: ResponseHeaders): void {
   const names = ['x-request-id', ...Object.keys(headers)];
@@ -16,7 +16,7 @@ export function isPreflight(headers: Call['headers']): boolean {
   return headers['access-control-request-method'] !== undefined;
 }
 
-/** Allows what the preflight asks for. */
+/** Returns the headers that allow the request which the preflight announces. */
 export function preflightHeaders(headers: Call['headers']): ResponseHeaders {
   const requested = headers['access-control-request-headers'];
   return {

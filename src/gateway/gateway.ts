@@ -19,13 +19,20 @@ import { addCorsHeaders, isPreflight, preflightHeaders } from './cors.ts';
 import type { Lease } from './lease.ts';
 import type { Services } from './services.ts';
 
-/** A kind of request: the checks that it needs, and its answer. */
+/** An endpoint, or another kind of request: the checks before it, and its answer. */
 interface Route {
   readonly path: string;
   readonly methods: readonly string[];
   /** The request needs no key, and takes nothing of any limit. */
   readonly isPublic: boolean;
-  /** Answers the call, or returns the answer to deliver. `client` is absent if `isPublic`. */
+  /** The request is for monitoring: a good answer is logged at level debug alone. */
+  readonly isProbe?: true;
+  /** The body is read, so a client may leave during its upload. */
+  readonly readsBody?: true;
+  /**
+   * Answers the call, or resolves with the lease of an answer to deliver. `tenant` is undefined if
+   * `isPublic`, or if the key belongs to no client of the settings.
+   */
   readonly handle: (
     call: Call,
     services: Services,
@@ -33,20 +40,24 @@ interface Route {
   ) => Promise<Lease | void> | undefined;
 }
 
-const HEALTH = '/health';
-const CHAT = '/v1/chat/completions';
-/** The endpoints. */
+/** The endpoints. Another endpoint is another row. */
 const ROUTES: readonly Route[] = [
-  { path: CHAT, methods: ['POST'], isPublic: false, handle: firstAnswer },
+  {
+    path: '/v1/chat/completions',
+    methods: ['POST'],
+    isPublic: false,
+    readsBody: true,
+    handle: firstAnswer,
+  },
   { path: '/v1/models', methods: ['GET'], isPublic: false, handle: sendModels },
-  { path: HEALTH, methods: ['GET', 'HEAD'], isPublic: true, handle: sendHealth },
+  { path: '/health', methods: ['GET', 'HEAD'], isPublic: true, isProbe: true, handle: sendHealth },
 ];
 /** A preflight has no `Authorization`. Only with `[server] cors`; its path may be unknown. */
 const PREFLIGHT: Route = { path: '*', methods: ['OPTIONS'], isPublic: true, handle: sendPreflight };
-/** Every other request. It needs a key, so that a client without one does not learn the paths. */
+/** Every other request. It needs a key, so that a client without a key does not learn the paths. */
 const NOT_FOUND: Route = { path: '*', methods: [], isPublic: false, handle: refuseUnknown };
 const SERVED = ROUTES.map(({ path, methods }) => `${methods[0]} ${path}`).join(', ');
-/** Endpoints of OpenAI's API that clients are often set to by default. */
+/** Endpoints of OpenAI's API that clients often ask for by default. */
 const UNSERVED_PATHS = ['/v1/responses', '/v1/completions', '/v1/embeddings'];
 /**
  * The paths of clients whose `base_url` lacks `/v1`, has it twice, ends in `/` or has the endpoint
@@ -65,8 +76,8 @@ export class Gateway {
   readonly #services: Services;
   readonly #accessLog: ReturnType<typeof createAccessLog>;
   readonly #authenticate: ReturnType<typeof createAuthenticator>;
-  /** No key is needed. */
-  readonly #needsNoKey: boolean;
+  /** A key is configured, so each request has to carry one. */
+  readonly #needsKey: boolean;
   readonly #hasCors: boolean;
   readonly #checkOrigin: ((call: Call) => void) | undefined;
 
@@ -76,34 +87,35 @@ export class Gateway {
     this.#services = services;
     this.#accessLog = createAccessLog(services);
     this.#authenticate = createAuthenticator(server.auth, clients);
-    this.#needsNoKey = !needsKey(config);
+    this.#needsKey = needsKey(config);
     this.#hasCors = server.cors;
-    // With CORS pages are wanted; with keys they are no danger.
-    this.#checkOrigin = server.cors || !this.#needsNoKey ? undefined : createOriginCheck(server);
+    // With CORS, pages are wanted. With keys, pages are no danger.
+    this.#checkOrigin = server.cors || this.#needsKey ? undefined : createOriginCheck(server);
   }
 
   /**
-   * Answers a call and logs it: all of its life. The checks are in this order, so that a client
-   * without a key learns and consumes nothing. Never rejects.
+   * Answers a call and logs it. The checks stand in the order in which a client without a key
+   * learns nothing and consumes nothing. Never rejects.
    */
   async handle(call: Call): Promise<void> {
     const { reply } = call;
     const route = this.#routeOf(call);
     let tenant: Tenant | undefined;
+    /** Set once its slot is held, because `finally` gives the slot back. */
     let limiter: Limiter | undefined;
     let lease: Lease | undefined;
     try {
-      checkProtocol(call.request, route.path === HEALTH);
+      checkProtocol(call.request, route.isProbe);
       this.#checkOrigin?.(call);
       if (!route.isPublic) {
         tenant = this.#identify(call);
-        // It has the global limits in it; a key without a client has only those.
+        // A tenant's limiter includes the global limits. A key without a tenant has those alone.
         const ofTenant = this.#services.limiters.ofTenants.get(tenant?.name)!;
         let refusal = ofTenant.acquireSlot();
         if (refusal) throw refusal;
         limiter = ofTenant;
         const taking = limiter.takeRequest();
-        // Only with a store there is something to wait for.
+        // Only a limit that is kept in a store has to be waited for.
         refusal = taking instanceof Promise ? await taking : taking;
         if (refusal) throw refusal;
       }
@@ -113,28 +125,28 @@ export class Gateway {
       lease?.close();
       await reply.closed;
     } catch (thrown) {
-      await fail(call, lease ? lease.close(thrown) : thrown);
+      await fail(call, lease ? lease.fail(thrown) : thrown);
     } finally {
       limiter?.releaseSlot();
       const { attempt } = call.history;
-      // A usage that came in a preamble is not charged if no answer has begun.
+      // Tokens that a preamble reports are not charged if no answer has begun.
       if (limiter?.countsUsage && attempt?.hasAnswer) limiter.takeTokens(attempt.usage);
       call.release();
-      this.#accessLog.logFinished(call);
+      this.#accessLog.logFinished(call, route);
     }
   }
 
-  /** Adds who answered, and CORS headers with `[server] cors`. */
+  /** Adds the provider that answered, and CORS headers with `[server] cors`. */
   readonly onHead: OnHead = (status, headers, call) => {
     const { attempt, failure } = call?.history ?? {};
-    // Not of a stream that a comment of `stream_keepalive` has begun: it has no provider yet.
+    // A stream that a comment of `stream_keepalive` has begun has no provider yet.
     if (call && (failure || attempt?.hasAnswer)) {
       addOwnHeaders(headers, call, this.#services.redact);
     }
     if (this.#hasCors) addCorsHeaders(status, headers);
   };
 
-  /** Logs a request that could not be parsed, and returns its answer. */
+  /** Logs bytes that could not be parsed as a request, and returns their answer. */
   answerBroken(refusal: GatewayError, requestId: string, remote: string | undefined) {
     this.#accessLog.logBroken(refusal, requestId, remote);
     return { status: refusal.status, headers: refusal.toHeaders(), body: refusal.toBody() };
@@ -149,14 +161,16 @@ export class Gateway {
     return isAllowed && isPreflight(headers) ? PREFLIGHT : NOT_FOUND;
   }
 
-  /** Returns the client whose key was sent. Throws `authentication`. */
+  /**
+   * Returns the tenant whose key was sent; undefined if the key has none. Throws `authentication`.
+   */
   #identify(call: Call): Tenant | undefined {
     const { headers } = call;
     const tenant = this.#authenticate(soleHeader(call, 'authorization'));
     call.history.client = tenant?.name;
     const isProxied = headers['x-forwarded-for'] !== undefined || headers.forwarded !== undefined;
-    // On loopback too, a gateway without keys is open to everybody whom a proxy lets through.
-    if (isProxied && this.#needsNoKey) {
+    // Without keys, a gateway is open to everybody whom a proxy lets through, on loopback too.
+    if (isProxied && !this.#needsKey) {
       const text = 'a proxy sends requests, and no key is needed; set [server.auth] keys';
       warnOnce(this.#services, text);
     }
@@ -165,12 +179,12 @@ export class Gateway {
 }
 
 /**
- * The one place where a failure becomes an answer. Resolves when the client has it, or is gone.
- * Never rejects.
+ * The one place where a failure becomes an answer. Resolves when the client has the answer or is
+ * gone. Never rejects.
  */
 async function fail(call: Call, thrown: unknown): Promise<void> {
   const { cancellation, history, reply } = call;
-  // The request may report the disconnect before the response does.
+  // A request may report that its client has left before its response does.
   if (thrown instanceof ClientGone) return cancellation.cancel(thrown);
   history.failure = GatewayError.from(thrown);
   // After retries or a fallback: a client's own retries would multiply the gateway's.
@@ -178,7 +192,7 @@ async function fail(call: Call, thrown: unknown): Promise<void> {
   try {
     await reply.fail(history.failure, headers);
   } catch (unsendable) {
-    // A header that node:http refuses: the error goes without those that the gateway adds.
+    // node:http refuses a header, so the error is sent without the headers that the gateway adds.
     call.onHead = undefined;
     history.failure = GatewayError.from(unsendable);
     await reply.fail(history.failure);
@@ -186,7 +200,7 @@ async function fail(call: Call, thrown: unknown): Promise<void> {
   await reply.closed;
 }
 
-/** Adds who answered, under which id, and whose time it took. */
+/** Adds the provider that answered, its id of the request, and the times of both sides. */
 function addOwnHeaders(headers: ResponseHeaders, { history }: Call, redact: Redactor): void {
   if (history.provider) headers['x-gateway-provider'] = history.provider;
   const asked = history.asked.length;
@@ -224,7 +238,7 @@ function sendPreflight({ headers, reply }: Call): Promise<void> | undefined {
 
 /** Throws `notFound`; with `Allow` if the path has other methods. */
 function refuseUnknown({ path }: Call, services: Services): never {
-  // A client that is set to it asks again and again.
+  // A client with a wrong setting asks again and again, so each warning is logged once.
   if (UNSERVED_PATHS.includes(path)) {
     warnOnce(services, `${path} is not served; this gateway serves ${SERVED}`);
   }
@@ -246,11 +260,11 @@ function warnOnce({ logger, warned }: Services, text: string): void {
 }
 
 /**
- * Returns a function that throws `invalidRequest` for a page of another host: without keys, by DNS
- * rebinding, such a page is same-origin, and would spend the operator's provider keys. Editors
- * (`vscode-webview:`), extensions and opaque origins (`null`) pass: no name can be rebound to
- * become one of them. A GET of a same-origin page has no `Origin`; its `Host` tells, if no proxy
- * sets it and the gateway is not known by other names.
+ * Returns a function that throws `invalidRequest` for a page of another host. Without keys, DNS
+ * rebinding would make such a page same-origin, and the page would spend the operator's provider
+ * keys. Editors (`vscode-webview:`), extensions and opaque origins (`null`) pass, because no host
+ * name can be rebound to them. A GET of a same-origin page has no `Origin`, so its `Host` is
+ * checked if no proxy sets that header and the gateway has no other name.
  */
 function createOriginCheck({ host, trustedProxies }: Config['server']): (call: Call) => void {
   const isLocal = isLoopback(host) && trustedProxies.length === 0;

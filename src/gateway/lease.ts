@@ -1,4 +1,4 @@
-/** What an answer holds until the client has all of it, and how its outcome is recorded. */
+/** The provider's slot and the probe of its circuit, for as long as an answer is delivered. */
 
 import type { Call } from '../downstream/call.ts';
 import type { ClientGone, GatewayError } from '../lib/errors.ts';
@@ -8,10 +8,10 @@ import type { Limiter } from '../policy/limiter.ts';
 import type { Answer, AttemptContext } from '../upstream/attempt-context.ts';
 import { endFailed } from '../upstream/open-answer.ts';
 import type { Candidate } from './candidates.ts';
-import { endsRequest, recordAttempt } from './attempt-end.ts';
+import { endsRequest, recordAttemptEnd } from './attempt-end.ts';
 import type { Services } from './services.ts';
 
-/** What outlives the attempts at one provider. */
+/** The parts of a request that outlive the attempts at one provider. */
 interface LeaseOptions {
   readonly candidate: Candidate;
   readonly call: Call;
@@ -24,8 +24,8 @@ interface LeaseOptions {
 }
 
 /**
- * A provider's slot, and the probe of its circuit, from before its first attempt until its answer
- * was delivered, or all attempts have failed. `close` has to be called at the end.
+ * Holds a provider's slot and the probe of its circuit from the first attempt until the answer was
+ * delivered or all attempts have failed. Whoever has a lease calls `close` or `fail` at the end.
  */
 export class Lease {
   readonly #options: LeaseOptions;
@@ -40,7 +40,9 @@ export class Lease {
     this.#options = options;
   }
 
-  /** Takes the answer of an attempt: from now on nothing is retried. Throws for a second answer. */
+  /**
+   * Takes the answer of an attempt. Nothing is retried from then on. Throws for a second answer.
+   */
   begin(answer: Answer, context: AttemptContext, key: TakenKey | undefined): this {
     if (this.#context) throw new Error('a second answer to one request');
     context.attempt.beginAnswer();
@@ -52,7 +54,7 @@ export class Lease {
 
   /**
    * Sends the answer to the client; without a promise if that is done at once. Throws or rejects
-   * with what `close` takes.
+   * with the reason, for `fail`.
    */
   deliver(): Promise<void> | undefined {
     const { call, probe, services } = this.#options;
@@ -69,31 +71,44 @@ export class Lease {
   }
 
   /**
-   * Gives the slot and the probe back, and records the outcome of an answer that has begun.
-   * `thrown` is the reason if the delivery failed. Returns the failure to answer the client with.
-   * Only the first call has an effect.
+   * Gives the slot and the probe back, and records that an answer which has begun was delivered.
+   * Only the first call of `close` or `fail` has an effect.
    */
-  close(thrown?: unknown): unknown {
-    if (this.#isClosed) return thrown;
+  close(): void {
+    this.#end();
+  }
+
+  /**
+   * As `close`, after a failure: `thrown` is its reason. Returns the failure to answer the client
+   * with.
+   */
+  fail(thrown: unknown): unknown {
+    const failure = this.#context && !this.#isClosed ? endFailed(thrown, this.#context) : undefined;
+    this.#end(failure);
+    return failure ?? thrown;
+  }
+
+  #end(failure?: GatewayError | ClientGone): void {
+    if (this.#isClosed) return;
     this.#isClosed = true;
     const { limiter, probe } = this.#options;
     try {
-      return this.#context ? this.#recordOutcome(this.#context, thrown) : thrown;
+      if (this.#context) this.#recordOutcome(this.#context, failure);
     } finally {
       limiter.releaseSlot();
       probe?.end();
     }
   }
 
-  #recordOutcome(context: AttemptContext, thrown: unknown): GatewayError | ClientGone | undefined {
+  #recordOutcome(
+    { attempt }: AttemptContext,
+    failure: GatewayError | ClientGone | undefined,
+  ): void {
     const { breaker, call, candidate, services } = this.#options;
-    const { attempt } = context;
-    const failure = thrown === undefined ? undefined : endFailed(thrown, context);
-    recordAttempt(attempt, failure, call, services);
+    recordAttemptEnd(attempt, failure, call, services);
     if (!endsRequest(failure)) {
       this.#key?.recordSuccess();
       breaker?.recordOutcome(candidate, attempt.failure);
     }
-    return failure;
   }
 }

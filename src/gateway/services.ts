@@ -1,6 +1,6 @@
 /**
- * What requests are worked on with: the settings, and what outlives a request. A reload makes new
- * ones.
+ * The settings, and the objects that outlive a request. A reload makes a new `Services`, in which
+ * unchanged parts go on.
  */
 
 import type { AliasSettings, Tenant, Config } from '../config/config.ts';
@@ -18,23 +18,25 @@ export interface Services extends AttemptServices {
   /** By their ids. */
   readonly providers: ReadonlyMap<string, Provider>;
   readonly fallbacks: readonly Provider[];
-  /** By the provider's id; absent if it has one key. */
+  /** By the provider's id. A provider with a single key has no pool. */
   readonly keyPools: ReadonlyMap<string, KeyPool>;
   readonly limiters: Limiters;
   readonly breaker: CircuitBreaker;
   readonly incidents: Incidents;
-  /** When each target of a balanced alias was last asked first, of `performance.now()`. */
+  /**
+   * When each target of a balanced alias was last asked first, on the clock of `performance.now()`.
+   */
   readonly lastAsked: Map<string, number>;
-  /** What each target of a weighted alias has gained and not paid for. */
+  /** The credits of the targets of each weighted alias; see `balance.ts`. */
   readonly credits: Map<AliasSettings, readonly number[]>;
   /**
-   * Returns the body of `GET /v1/models`, with the models that the tenant may name; all without a
-   * tenant. Never rejects.
+   * Returns the body of `GET /v1/models` with the models that the tenant may name, or with all
+   * models. Never rejects.
    */
   readonly listModels: (tenant?: Tenant) => Promise<Buffer>;
   readonly logger: Logger;
-  /** Is told of every finished request but those for /health. */
+  /** Called with each finished request, except good answers to probes. */
   readonly observe?: RequestObserver | undefined;
-  /** The warnings that were logged, each of which is logged once. */
+  /** The warnings that were logged already, because each is logged once. */
   readonly warned: Set<string>;
 }
