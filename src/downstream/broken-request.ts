@@ -1,13 +1,13 @@
-/** What never becomes a request: the bytes of a connection are not HTTP, or come too slowly. */
+/** Bytes that never become a request, because they are not HTTP or come too slowly. */
 
 import { STATUS_CODES } from 'node:http';
 
 import { invalidRequest, type GatewayError } from '../lib/errors.ts';
 import type { ResponseHeaders } from './client-reply.ts';
 
-/** A head has not come in time, or a body. */
+/** The parser's code for a head, or a body, that has not come in time. */
 export const TIMED_OUT = 'ERR_HTTP_REQUEST_TIMEOUT';
-/** Status and text by the code of the parser's error; any other is a plain 400. */
+/** Status and text by the code of the parser's error. Any other code is a plain 400. */
 const PARSER_ERRORS = new Map([
   ['HPE_HEADER_OVERFLOW', { status: 431, text: 'request headers are too large' }],
   ['HPE_CHUNK_EXTENSIONS_OVERFLOW', { status: 413, text: 'chunk extensions are too large' }],
@@ -21,7 +21,7 @@ interface TextAnswer {
 }
 
 /**
- * Returns the answer to a request that never became a call. `remote` is the address of the
+ * Logs bytes that never became a call, and returns their answer. `remote` is the address of the
  * connection's other end.
  */
 export type AnswerBroken = (
@@ -36,7 +36,7 @@ export function refusalOf(code: string | undefined): GatewayError {
   return invalidRequest(text, { status, headers: { connection: 'close' } });
 }
 
-/** Returns the response to what never became a request, as it is written to the socket. */
+/** Returns the answer as it is written to the socket. */
 export function serialize({ status, headers, body }: TextAnswer, requestId: string): string {
   const lines = Object.entries({
     ...headers,

@@ -1,4 +1,4 @@
-/** One client request: cancelled when the client disconnects. */
+/** One client request, from its head to its access line. */
 
 import type { IncomingMessage, ServerResponse } from 'node:http';
 
@@ -17,29 +17,29 @@ import { pathOf } from './request-head.ts';
 export const CLIENT_TIME_LIMITS = {
   headersMs: 15_000,
   /**
-   * An upload of which no byte comes for so long is refused, and one that is too slow on average
-   * after so long.
+   * An upload is refused if no byte of it comes for so long, or if its average speed after so long
+   * is too low.
    */
   requestMs: 60_000,
   /**
-   * Between two checks of a connection that is read on before it is closed; see `LINGER_CHECKS`.
+   * Between two checks of a connection that is read on before it is closed. See `LINGER_CHECKS`.
    */
   lingerCheckMs: 1000,
   /**
-   * Between the error event of a failed stream and the end of its connection: clients that lag read
-   * on for so long.
+   * Between the error event of a failed stream and the end of its connection, so that clients which
+   * lag can read the event.
    */
   failedStreamMs: 2000,
   /**
-   * A client that reads nothing of its response for so long is cut off: node:http has no such
+   * A client that reads nothing of its response for so long is cut off. node:http has no such
    * limit.
    */
   sendTimeoutMs: 60_000,
 };
 
 /**
- * Adds to the headers of an answer before it is sent. One function for all answers of a handler.
- * `call` is absent if the bytes are not HTTP.
+ * Adds headers to an answer before its head is sent. One function serves all answers of a handler.
+ * `call` is undefined if the bytes are not HTTP.
  */
 export type OnHead = (status: number, headers: ResponseHeaders, call?: Call) => void;
 
@@ -47,32 +47,35 @@ export class Call {
   /** The client's own `x-request-id` if it is usable, else a new one. */
   readonly id: string;
   readonly method: string;
-  /** The request target as it was sent, without query, scheme and authority. Never decoded. */
+  /** The request target as sent, without query, scheme and authority. Never decoded. */
   readonly path: string;
   readonly headers: IncomingMessage['headers'];
   readonly rawHeaders: readonly string[];
   /**
-   * The address of the connection's other end: the client, or a proxy. A closed socket no longer
-   * knows it.
+   * The address of the connection's other end: the client's or a proxy's. Read at the begin,
+   * because a closed socket has no address.
    */
   readonly peerAddress: string | undefined;
-  /** When it came, or its turn behind others on the connection. Of `performance.now()`. */
+  /**
+   * When the request came, or its turn behind other requests of the connection, on the clock of
+   * `performance.now()`.
+   */
   readonly receivedAtMs = performance.now();
   readonly history = new RequestHistory();
   readonly reply: ClientReply;
-  /** Cancelled when the client leaves, or by whoever gives the request up. */
+  /** Cancelled when the client leaves or the gateway gives the request up. */
   readonly cancellation = new Cancellation();
   readonly requestBody: HeldBody;
-  /** The memory that the answer takes until it is delivered; set by the attempt that reads it. */
+  /** The memory of the answer until it is delivered. Set by the attempt that reads the answer. */
   answerMemory: { close(): void } | undefined;
   readonly connection: Connection;
   readonly request: IncomingMessage;
   readonly response: ServerResponse;
   /** The client waits for `100 Continue` before it sends the body. */
   awaitsContinue: boolean;
-  /** That of the handler with which the call began: a reload does not change it. */
+  /** Taken from the handler when the call begins, so that a reload does not change it. */
   onHead: OnHead | undefined;
-  /** A provider works on the answer. */
+  /** A provider is being asked. */
   #isAsking = false;
 
   constructor(received: ReceivedRequest, connection: Connection) {
@@ -103,8 +106,8 @@ export class Call {
   }
 
   /**
-   * A provider works on the answer, or the answer is a stream, and more of it is to come. Nothing
-   * tells a client that closes its sending side then from a client that has left.
+   * More of the answer is to come, from a provider or of a stream. A client that half-closes
+   * meanwhile cannot be told from a client that has left, so `Connection` ends the connection then.
    */
   get needsClient(): boolean {
     return (this.#isAsking || this.reply.isStream) && !this.reply.isAnswered;
@@ -123,20 +126,21 @@ export class Call {
   onDisconnect(): void {
     this.cancellation.cancel(new ClientGone());
     const { reason } = this.cancellation;
-    // Cancelled before, by a drain or a broken upload: that is why it was cut off.
+    // A drain or a broken upload has cancelled the call before, and is the reason of the
+    // disconnect.
     if (reason instanceof GatewayError) this.history.failure ??= reason;
   }
 
   /**
-   * Reads the whole body, once the client was told to send it; `reader` takes each chunk as it
-   * arrives. Throws a 413 if it is larger than `maxBodyBytes`, a 429 if there is no memory for it,
-   * the cancellation's reason if the call was cancelled before, or rejects as `readRequestBody`
-   * does.
+   * Reads the whole body, after `100 Continue` if the client waits for it. `reader` takes each
+   * chunk as it arrives. Throws a 413 if the body is larger than `maxBodyBytes`, a 429 if there is
+   * no memory for it, and the cancellation's reason if the call was cancelled before. Rejects as
+   * `readRequestBody` does.
    */
   readBody(maxBodyBytes: number, reader: BodyReader): Promise<HeldBody> {
     const { cancellation, request, requestBody, response } = this;
     cancellation.throwIfCancelled();
-    // One that can never fit is refused with 413, and not with a 429, which clients would repeat.
+    // A body that can never fit is refused with 413. Clients would repeat the request after a 429.
     const maxBytes = Math.min(maxBodyBytes, this.budget.limits.maxBufferedBytes);
     const announcedBytes = Number(request.headers['content-length'] ?? 0);
     requestBody.begin(announcedBytes, maxBytes, () =>
@@ -148,7 +152,7 @@ export class Call {
   }
 
   /**
-   * Gives back the memory of the request and its answer. Nothing can be reserved for it any more.
+   * Gives back the memory of the request and its answer. The call can reserve nothing any more.
    */
   release(): void {
     this.requestBody.close();

@@ -1,6 +1,6 @@
 /**
- * The response to one request. It alone knows whether its head was sent: whether a failure is an
- * HTTP error or an error event.
+ * The response to one request. Only this file knows whether the head was sent, and so whether a
+ * failure becomes an HTTP error or an error event.
  */
 
 import type { ServerResponse } from 'node:http';
@@ -14,14 +14,14 @@ import { encodeEvent, EVENT_STREAM_HEADERS } from '../lib/sse.ts';
 import { onNextTurn, TurnLimit } from '../lib/turns.ts';
 import type { Call } from './call.ts';
 
-/** Up to this length an answer is sent as text, in one write with the head. */
+/** An answer up to this length is sent as text, in one write with its head. */
 const SHORT_BODY_BYTES = 8192;
 /**
- * What is written at once; the slowest client takes it within `sendTimeoutMs`. A longer body may be
- * freed while it is sent.
+ * The bytes that are written at once: the slowest client takes them within `sendTimeoutMs`. The
+ * memory of a longer body may be freed while the body is sent.
  */
 const WRITE_PART_BYTES = 65_536;
-/** Proxies close a connection on which nothing comes for a minute or so. */
+/** Proxies close a connection that is silent for a minute or so. */
 const KEEP_ALIVE = Buffer.from(': keep-alive\n\n');
 
 export type ResponseHeaders = Record<string, string>;
@@ -29,33 +29,33 @@ export type ResponseHeaders = Record<string, string>;
 const ignore = () => {};
 
 export class ClientReply {
-  /** Of the head that was sent. */
+  /** The status of the head that was sent. */
   status: number | undefined;
   /**
-   * When the head was made; of a stream, when its answer began, and not a comment before it. Of
+   * When the head was sent, or when the answer of a stream began behind a comment, on the clock of
    * `performance.now()`.
    */
   firstByteAtMs: number | undefined;
   /** Bytes of the body that were written. */
   sentBytes = 0;
   isStream = false;
-  /** False: the client has not taken what was written, or is gone, and the next parts wait. */
+  /** False while the client has not taken the written bytes, or is gone: the next parts wait. */
   hasRoom = true;
   /**
-   * All that matters of the answer was passed to `write`, although it has not ended: a client that
-   * leaves once it is written has it.
+   * The answer is whole but for its end. A client that leaves once all parts are written is no
+   * disconnect.
    */
-  isDelivered = false;
+  mayBeLeft = false;
   /**
-   * The stream has failed: its connection closes without the last chunk, see `#closeCut` of
+   * The stream has failed, so its connection closes without the last chunk. See `#closeCut` of
    * `Connection`.
    */
   isCut = false;
-  /** Nothing more comes of the answer: all of it was passed to `send`, `end` or `fail`. */
+  /** The whole answer was passed to `send`, `end` or `fail`. */
   isAnswered = false;
-  /** Resolves when all is written or the client is gone. */
+  /** Resolves when the whole response is written or the client is gone. */
   readonly closed: Promise<void>;
-  /** Called when there is room after `write` has returned false; never once the client is gone. */
+  /** Called when there is room after `write` has returned false. Never called for a gone client. */
   onRoom: () => void = ignore;
 
   readonly #call: Call;
@@ -70,31 +70,31 @@ export class ClientReply {
   constructor(response: ServerResponse, call: Call) {
     this.#response = response;
     this.#call = call;
-    // IncomingMessage emits 'close' once its body is consumed; only the response's 'close' means a
-    // disconnect.
+    // IncomingMessage emits 'close' once its body is consumed, so only the 'close' of the response
+    // can mean a disconnect.
     this.closed = new Promise((resolve) => {
       this.#resolveClosed = resolve;
-      // Not `on`: a response that has waited is old for V8, and keeps what its listeners refer to
-      // until the next full collection.
+      // Not `on`, because a response that has waited is old for V8, and would keep the objects of
+      // its listener until the next full collection.
       response.once('close', () => {
         clearInterval(this.#keepAlive);
-        // On Node 20 writableFinished is also true if the socket died with data still buffered.
+        // On Node 20, writableFinished is also true if the socket died with data still buffered.
         const isWhole = response.writableFinished && !response.req.socket.destroyed;
-        const isDelivered = this.isDelivered && this.#waiting.length === 0;
-        if (!isWhole && !isDelivered) call.onDisconnect();
+        const mayBeLeft = this.mayBeLeft && this.#waiting.length === 0;
+        if (!isWhole && !mayBeLeft) call.onDisconnect();
         resolve();
       });
     });
   }
 
-  /** There is no way back to an HTTP error. */
+  /** The head was sent: a failure can no longer become an HTTP error. */
   get headersSent(): boolean {
     return this.#response.headersSent;
   }
 
   /**
-   * Sends a complete answer. Throws or rejects if its head cannot be sent: then another one may be
-   * sent.
+   * Sends a complete answer. Throws or rejects if node:http refuses its head; another answer may be
+   * sent then.
    */
   send(
     status: number,
@@ -103,7 +103,8 @@ export class ClientReply {
   ): Promise<void> | undefined {
     const parts = typeof body === 'string' ? [Buffer.from(body)] : body;
     this.isAnswered = true;
-    // A body that came with its head is whole by the next turn: then the connection can stay.
+    // A request body that came with its head is whole by the next turn. The connection can stay
+    // then.
     if (!this.#response.req.complete) {
       return immediate().then(() => this.#send(status, headers, parts));
     }
@@ -127,7 +128,7 @@ export class ClientReply {
     endings.push({ response, body: copyIfResizable(joinParts(body)) });
   }
 
-  /** Begins a stream; if a comment has begun it, its answer. */
+  /** Begins a stream, or the answer of a stream that a comment has begun. */
   beginStream(status: number, headers: ResponseHeaders): void {
     if (!this.isStream) this.#openStream(status, headers);
     if (this.isStream) this.firstByteAtMs = performance.now();
@@ -145,7 +146,7 @@ export class ClientReply {
    */
   write(chunk: Buffer): boolean {
     if (this.#hasEnded) throw new Error('bytes behind the end of a response');
-    // As a frame it would end the response.
+    // An empty frame would end the response.
     if (chunk.length === 0) return this.hasRoom;
     this.#keepAlive?.refresh();
     if (this.hasRoom && chunk.length <= WRITE_PART_BYTES) this.#writePart(chunk);
@@ -169,19 +170,19 @@ export class ClientReply {
   }
 
   /**
-   * Has `closed` resolve once all is written. The response has no last chunk, and emits 'close'
+   * Resolves `closed` once all is written. A response without its last chunk emits 'close' only
    * with its connection.
    */
   #leaveOpen(): void {
     this.#response.socket!.write('', (error) => {
-      // With an error the client is gone, and 'close' follows.
+      // An error means that the client is gone, and 'close' follows.
       if (!error) this.#resolveClosed();
     });
   }
 
   /**
-   * Answers with the documented error; in a stream, by its last event. `headers` are further ones
-   * of an HTTP error.
+   * Answers with the documented error: as an HTTP error with these `headers` in addition, or as the
+   * last event of a stream.
    */
   fail(failure: GatewayError, headers: ResponseHeaders = {}): Promise<void> | undefined {
     if (!this.headersSent) {
@@ -191,7 +192,7 @@ export class ClientReply {
     // A truncated answer must not look complete.
     if (!this.isStream) this.#response.destroy();
     else if (!this.#hasEnded) {
-      // HTTP/1.0 has no chunks: the close of the connection is the end of every answer.
+      // HTTP/1.0 has no chunks, so the close of the connection ends every answer.
       this.isCut = this.#response.chunkedEncoding;
       this.write(encodeEvent(failure.toBody()));
       this.end();
@@ -200,21 +201,20 @@ export class ClientReply {
   }
 
   /**
-   * Sends a comment after each `silenceMs` in which nothing was sent. The first one begins the
-   * stream.
+   * Sends a comment after each `silenceMs` without a write. The first comment begins the stream.
    */
   keepAlive(silenceMs: number): void {
-    // Its client may be gone already, and then nothing would end the timer.
+    // Nothing would end the timer if the client is gone already.
     if (this.#response.destroyed) return;
     this.#keepAlive = setInterval(() => {
-      // A client that does not read gets no comments, and is cut off as it is without them.
+      // A client that does not read gets no comments, so that it is cut off as usual.
       if (!this.hasRoom) return;
       if (!this.isStream) this.#openStream(200, { ...EVENT_STREAM_HEADERS });
       this.write(KEEP_ALIVE);
     }, silenceMs);
   }
 
-  /** Returns false if nobody is there to read it. Throws if a head was sent before. */
+  /** Returns false if the client is gone. Throws if a head was sent before. */
   #writeHead(status: number, headers: ResponseHeaders): boolean {
     const response = this.#response;
     const { connection, id } = this.#call;
@@ -234,7 +234,7 @@ export class ClientReply {
     const response = this.#response;
     const { socket } = response;
     this.hasRoom = false;
-    // After a disconnect there is no 'drain': the call is cancelled.
+    // There is no 'drain' after a disconnect. The call is cancelled instead.
     if (!socket?.writable) return;
     const isTaken = response.chunkedEncoding
       ? this.#writeFrame(part, socket)
@@ -250,8 +250,8 @@ export class ClientReply {
   }
 
   /**
-   * In one write, chunked by ourselves (RFC 9112 7.1): `response.write` makes four of it, and may
-   * write later.
+   * Writes a chunk with its frame (RFC 9112 7.1) at once. `response.write` would make four writes,
+   * and perhaps later.
    */
   #writeFrame(part: Buffer, socket: Socket): boolean {
     const head = `${part.length.toString(16)}\r\n`;
@@ -260,7 +260,7 @@ export class ClientReply {
     part.copy(frame, head.length);
     frame.write('\r\n', head.length + part.length, 'latin1');
     if (this.sentBytes > 0) return socket.write(frame);
-    // The head goes with the first part.
+    // The head is sent with the first part.
     socket.cork();
     this.#response.flushHeaders();
     const isTaken = socket.write(frame);
@@ -276,22 +276,22 @@ export class ClientReply {
     if (this.#response.destroyed) return;
     this.hasRoom = true;
     this.#writeWaiting();
-    // At once after the last part: a client that has all of the answer may leave.
+    // The end follows the last part at once, because a client with the whole answer may leave.
     if (this.#hasEnded) this.end();
     else if (this.hasRoom) this.onRoom();
   }
 }
 
 /**
- * The complete answers of this turn of the event loop. They are written together, before 'finish'
- * is emitted for any: a client's process is woken once and not for each, which saves a tenth of the
- * CPU of a request (`npm run bench`, 32 connections).
+ * The complete answers of this turn of the event loop. All of them are written before any 'finish'
+ * is emitted, so that a client's process is woken once. This saves a tenth of the CPU of a request
+ * (`npm run bench`, 32 connections).
  */
 const endings: { readonly response: ServerResponse; readonly body: Buffer }[] = [];
 
 function endAll(): void {
   for (const { response, body } of endings.splice(0)) {
-    // One write with the head saves a tenth too.
+    // One write of head and body saves a tenth too.
     if (body.length > SHORT_BODY_BYTES) response.end(body);
     else response.end(body.toString('latin1'), 'latin1');
   }

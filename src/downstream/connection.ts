@@ -1,6 +1,6 @@
 /**
- * One client connection: works on its requests in order, refuses what is none, and cuts off a
- * client that stops reading.
+ * One client connection: answers its requests in order, refuses bytes that are not HTTP, and cuts
+ * off a client that stops reading.
  */
 
 import type { IncomingMessage, ServerResponse } from 'node:http';
@@ -16,37 +16,36 @@ import { discardBody } from './request-body.ts';
 import { toAddress } from './request-head.ts';
 
 /**
- * Pipelined requests that may wait for their turn behind the first; while so many wait, the socket
- * is not read.
+ * The pipelined requests that may wait behind the first. The socket is not read while so many wait.
  */
 const MAX_WAITING_REQUESTS = 8;
 /**
- * Pipelined requests that may wait in all, because a single read can bring more than
- * `MAX_WAITING_REQUESTS`. A connection that brings more is closed.
+ * A single read can bring more than `MAX_WAITING_REQUESTS`. A connection with more waiting requests
+ * than this is closed.
  */
 const MAX_RECEIVED_REQUESTS = 100;
 /**
- * node:http reads a body that nobody takes up to its high-water mark of 64 KiB, and one read of 64
- * KiB beyond.
+ * node:http reads a body that nobody takes up to its high-water mark of 64 KiB, and up to one read
+ * of 64 KiB beyond.
  */
 const MAX_UNREAD_BYTES = 131_072;
-/** A client is cut off if it takes nothing of its response between so many checks in a row. */
+/** A client that takes nothing of its response between so many checks in a row is cut off. */
 export const PROGRESS_CHECKS = 4;
-/** An upload must be as fast on average, once it has lasted for `requestMs`. */
+/** The least average speed of an upload that has lasted for `requestMs`. */
 const MIN_BYTES_PER_SECOND = 1024;
-/** The client closed its sending side inside a request. */
+/** The parser's code for a client that has closed its sending side inside a request. */
 const ENDED_EARLY = 'HPE_INVALID_EOF_STATE';
 
 /**
- * Requests of one listener: those that have begun and are not over, and what became of the others
- * since the start.
+ * Counts of one listener's requests: those in flight now, and those that have ended since the
+ * start.
  */
 interface RequestCounts {
   inFlight: number;
   finished: number;
   /** Requests that were cancelled at the deadline of a drain. */
   cancelled: number;
-  /** Of those in flight, the ones whose answer is a stream that has begun. */
+  /** Requests in flight whose answer is a stream that has begun. */
   openStreams: number;
 }
 
@@ -55,18 +54,21 @@ export interface ListenerState {
   readonly timeLimits: typeof CLIENT_TIME_LIMITS;
   readonly budget: ByteBudget;
   handler: {
-    /** Answers one call. Resolves once its response has closed; never rejects. */
+    /**
+     * Answers one call. Resolves once its response has closed, or its client is gone: then
+     * `#finish` destroys the socket. Never rejects.
+     */
     readonly handle: (call: Call) => Promise<void>;
     readonly answerBroken: AnswerBroken;
     readonly onHead?: OnHead;
   };
   isDraining: boolean;
   readonly counts: RequestCounts;
-  /** Set at the deadline of a drain: requests that begin later are cancelled with it too. */
+  /** Set at the deadline of a drain. Requests that begin later are cancelled with it too. */
   cancelReason: Error | undefined;
 }
 
-/** A request as node:http announces it. While it waits behind others it holds no more than this. */
+/** A request as node:http announces it. A request that waits behind others holds no more. */
 export interface ReceivedRequest {
   readonly request: IncomingMessage;
   readonly response: ServerResponse;
@@ -74,7 +76,7 @@ export interface ReceivedRequest {
   readonly awaitsContinue: boolean;
   /** The bytes of the body that node:http reads while the request waits. */
   reservation: Reservation | undefined;
-  /** There is no room for that part, and the body is discarded: the answer to the request. */
+  /** Set if no memory was left for these bytes: the body is discarded, and this is the answer. */
   refusal: GatewayError | undefined;
 }
 
@@ -89,31 +91,32 @@ export class Connection {
    */
   idleSinceMs = performance.now();
 
-  /** The request that is being worked on. */
+  /** The request that is being answered. */
   call: Call | undefined;
-  /** Those behind it, in order of arrival: only the last may be incomplete. */
+  /** The requests behind `call`, in order of arrival. Only the last may be incomplete. */
   #waiting: ReceivedRequest[] = [];
   /**
-   * The parser has failed, and no other request can come: the answer to the bytes behind the last
-   * complete request.
+   * Why the parser has failed: the answer to the bytes behind the last complete request. No other
+   * request can come.
    */
   #refusal: GatewayError | undefined;
-  /** The latest answer said `Connection: close` during its upload: no other request begins. */
+  /** The latest answer was sent during its upload, with `Connection: close`: no request follows. */
   #closesAfterUpload = false;
   /**
-   * Runs from the error event of a failed stream to the end of the connection: no other request
-   * begins.
+   * Runs from the error event of a failed stream to the end of the connection. No other request
+   * begins meanwhile.
    */
   #cutTimer: NodeJS.Timeout | undefined;
-  /** Bytes that the kernel had taken at the last check, and how many checks have found no more. */
+  /** The bytes that the kernel had taken at the last check. */
   #takenBytes = -1;
+  /** The checks in a row that found no more bytes taken. */
   #checksWithoutProgress = 0;
   /**
-   * The upload of the last check, its bytes then, how many checks it has had, and how many have
-   * found no more bytes.
+   * The upload that the last check has seen: its bytes then, its checks so far, and the latest
+   * checks in a row that found no more bytes.
    */
   readonly #upload = { call: undefined as Call | undefined, bytes: 0, checks: 0, quietChecks: 0 };
-  /** Half of a head was late behind other requests. */
+  /** Repeats a time limit of a head that passed while other requests kept the socket unread. */
   #lateHead: NodeJS.Timeout | undefined;
 
   constructor(socket: Socket, listener: ListenerState) {
@@ -121,6 +124,7 @@ export class Connection {
     this.listener = listener;
     // node:http resumes the socket after each message, also if it was paused here.
     socket.on('resume', () => this.#limitQueue());
+    // A client that half-closes now cannot be told from a client that has left.
     socket.on('end', () => {
       if (this.#cutTimer || this.call?.needsClient) socket.end();
     });
@@ -139,21 +143,21 @@ export class Connection {
     }
   }
 
-  /** The response being written is the last one: `Connection: close` belongs on it. */
+  /** The response that is being written is the last, so `Connection: close` belongs on it. */
   get isClosing(): boolean {
     return this.listener.isDraining && this.#waiting.length === 0 && !this.#refusal;
   }
 
-  /** No request is waiting for an answer, worked on or being uploaded. */
+  /** No request waits for an answer, is being answered or is being uploaded. */
   get isIdle(): boolean {
     const isUploading = this.#closesAfterUpload && this.socket.writable;
     const isWaiting = this.#waiting.length > 0 && !this.#cutTimer;
     return !this.call && !isWaiting && !isUploading;
   }
 
-  /** Takes a request in: it begins at once, or after the responses to those before it. */
+  /** Takes a request in. It begins at once, or after the responses to the requests before it. */
   receive(request: IncomingMessage, response: ServerResponse, awaitsContinue: boolean): void {
-    // Without a listener, the error of a connection that breaks would end the process.
+    // A connection that breaks would end the process if its error had no listener.
     request.on('error', ignore);
     response.on('error', ignore);
     clearTimeout(this.#lateHead);
@@ -177,8 +181,8 @@ export class Connection {
   }
 
   /**
-   * Counts what node:http reads of the body of a request that waits. Without room for that the body
-   * is discarded.
+   * Reserves the bytes that node:http reads of the body of a waiting request. Without room for them
+   * the body is discarded.
    */
   #reserveBody(received: ReceivedRequest): void {
     const { request } = received;
@@ -193,15 +197,15 @@ export class Connection {
     }
   }
 
-  /** Gives up the requests that wait. */
+  /** Gives up the waiting requests. */
   dropWaiting(): void {
     for (const { reservation } of this.#waiting) reservation?.close();
     this.#waiting = [];
   }
 
   /**
-   * Refuses the bytes at which the parser has failed with the error `code`, once the complete
-   * requests before them are answered, and ends the connection.
+   * Refuses the bytes at which the parser has failed with the error `code`, and ends the
+   * connection. The complete requests before these bytes are answered first.
    */
   refuse(code: string | undefined): void {
     const { call, socket } = this;
@@ -212,9 +216,9 @@ export class Connection {
     }
     if (this.#cutTimer) return;
     const { headersMs } = this.listener.timeLimits;
-    const isFree = !call && performance.now() - this.idleSinceMs >= headersMs;
-    if (code === TIMED_OUT && !isFree) {
-      // The rest of the head may be there, and was not read while other requests waited.
+    const mayBeUnread = call !== undefined || performance.now() - this.idleSinceMs < headersMs;
+    if (code === TIMED_OUT && mayBeUnread) {
+      // The rest of the head may have come, because the socket is not read while requests wait.
       this.#lateHead = setTimeout(() => this.refuse(code), headersMs).unref();
       return;
     }
@@ -222,17 +226,17 @@ export class Connection {
     if (!latest) return this.#answerBroken(refusal);
     this.#refusal ??= refusal;
     if (latest.complete) return;
-    // The parser has failed in its body.
+    // The parser has failed inside the body of the latest request.
     if (latest !== call?.request) this.#waiting.pop()!.reservation?.close();
     else if (code !== ENDED_EARLY) call.cancellation.cancel(refusal);
-    // Its client has left in its upload, unless that was answered already.
+    // The client has left during its upload, unless the upload was answered already.
     else if (!call.reply.isAnswered) socket.destroy();
   }
 
-  /** Answers and logs what never became a request, and ends the connection. */
+  /** Answers and logs bytes that never became a request, and ends the connection. */
   #answerBroken(refusal: GatewayError): void {
     const { listener, socket } = this;
-    // The parser fails again with each packet.
+    // The parser fails again with each packet, so only the first failure is answered.
     if (!socket.writable) return;
     // The upload was answered already.
     if (this.#closesAfterUpload) return this.#close();
@@ -246,8 +250,8 @@ export class Connection {
   }
 
   /**
-   * Called when the request is answered during its upload. Discards the rest; closes once upload
-   * and answer are over.
+   * To be called when a request is answered during its upload. Discards the rest of the upload, and
+   * closes the connection once both are over.
    */
   async closeAfterUpload(answered: Promise<void>): Promise<void> {
     const { request, awaitsContinue } = this.call!;
@@ -263,15 +267,15 @@ export class Connection {
     this.#close();
   }
 
-  /** Closes the connection, but reads on for a while. */
+  /** Half-closes the connection, and reads on for a while. */
   #linger(): void {
     this.#close();
     limitLingering(this.socket, this.listener.timeLimits.lingerCheckMs);
   }
 
   /**
-   * Closes, and reads on within the running limit: unread bytes would reset the connection, and
-   * perhaps lose the answer.
+   * Half-closes the connection, and reads on, because unread bytes would reset it and could lose
+   * the answer.
    */
   #close(): void {
     this.socket.end();
@@ -279,8 +283,9 @@ export class Connection {
   }
 
   /**
-   * Counts its calls and not milliseconds: after a stall of the event loop the socket gets its turn
-   * before the next check. Only completed writes count, never what the client sends.
+   * Cuts off a client that took nothing of its response in `PROGRESS_CHECKS` calls. Calls are
+   * counted and not milliseconds, so that after a stall of the event loop the socket gets its turn
+   * before the next check. Bytes that the client sends do not count.
    */
   checkProgress(): void {
     const { bytesWritten, writableLength } = this.socket;
@@ -292,7 +297,7 @@ export class Connection {
   }
 
   /**
-   * Refuses an upload that has stopped, or is too slow. Counts its calls, as `checkProgress` does.
+   * Refuses an upload that has stopped or is too slow. Counts calls, as `checkProgress` does.
    */
   checkUpload(): void {
     const { call } = this;
@@ -314,11 +319,11 @@ export class Connection {
     }
   }
 
-  /** Begins the next request, once the response before it is written. */
+  /** Begins the next request. To be called when the response before it was written. */
   #begin(next: ReceivedRequest | undefined): void {
     const { listener } = this;
-    // Behind `Connection: close` node:http gives a response no socket, and so no 'close': its
-    // request would never end.
+    // node:http gives no socket to a response behind `Connection: close`. Without a socket there is
+    // no 'close', and the request would never end.
     if (!next || !this.socket.writable || this.#closesAfterUpload) {
       next?.reservation?.close();
       if (this.#refusal) this.#answerBroken(this.#refusal);
@@ -330,7 +335,7 @@ export class Connection {
     listener.counts.inFlight += 1;
     const reason = listener.cancelReason ?? next.refusal;
     if (reason) call.cancellation.cancel(reason);
-    // node:http announces a request before it knows that it is complete.
+    // node:http announces a request before it knows whether the request is complete.
     process.nextTick(() => handler.handle(call).then(() => this.#finish(call)));
   }
 
@@ -338,13 +343,13 @@ export class Connection {
     const { counts } = this.listener;
     counts.inFlight -= 1;
     if (call.reply.isStream) counts.openStreams -= 1;
-    // Not `cancellation.reason`: requests that begin after the deadline are cancelled too, and some
-    // need no provider.
+    // Not `cancellation.reason`, because requests that begin after the deadline are cancelled too,
+    // and some are answered without a provider.
     const { failure } = call.history;
     const isCancelled = failure !== undefined && failure === this.listener.cancelReason;
     counts[isCancelled ? 'cancelled' : 'finished'] += 1;
     this.idleSinceMs = performance.now();
-    // The next response would wait for this one for ever.
+    // Not all was written, as after `ClientGone`: the next response would wait for ever.
     if (!call.response.writableFinished && !call.reply.isCut) this.socket.destroy();
     this.call = undefined;
     if (call.reply.isCut) return this.#closeCut();
@@ -352,7 +357,7 @@ export class Connection {
     if (this.#waiting.length === MAX_WAITING_REQUESTS - 1) this.socket.resume();
   }
 
-  /** Cuts the connection off: the requests on it get no answer, and the log says why. */
+  /** Cuts the connection off. Its requests get no answer, and the log has the reason. */
   #closeFlooded(): void {
     const { listener, socket } = this;
     this.dropWaiting();
@@ -364,9 +369,9 @@ export class Connection {
   }
 
   /**
-   * Closes the connection behind a failed stream without the last chunk, so that a client that
-   * ignores error events finds the stream incomplete. Not at once, because some clients drop the
-   * events that they have not read when the connection ends.
+   * Closes the connection behind a failed stream without the last chunk, so that a client which
+   * ignores error events finds the stream incomplete. The close comes later, because some clients
+   * drop unread events when the connection ends.
    */
   #closeCut(): void {
     const { listener, socket } = this;
@@ -381,15 +386,15 @@ export class Connection {
   #limitQueue(): void {
     const { socket } = this;
     if (this.#cutTimer || this.#waiting.length < MAX_WAITING_REQUESTS) return;
-    // A 'resume' that was under way before the pause makes node:http read on, and only 'pause'
-    // stops it.
+    // A 'resume' that was under way before the pause makes node:http read on. Only the event
+    // 'pause' stops it.
     if (socket.isPaused()) socket.emit('pause');
     else socket.pause();
   }
 }
 
 /**
- * Returns how many bytes of the body node:http holds, or may come to hold, while nobody reads it.
+ * Returns how many bytes of the body node:http holds, or may come to hold, until the body is read.
  */
 function unreadBytesOf(request: IncomingMessage): number {
   if (request.complete) return request.readableLength;
@@ -397,10 +402,10 @@ function unreadBytesOf(request: IncomingMessage): number {
 }
 
 /**
- * Drops the rest of the read. Of each request in it node:http's parser would make two objects
+ * Drops the rest of the read. node:http's parser would make two objects for each request in it,
  * although the socket is destroyed, and keep them until the end of the turn, in which many
- * connections may be read. The parser takes a return value of 2 for an upgrade, behind which
- * nothing is HTTP; no documented call stops it.
+ * connections may be read. No documented call stops the parser, but it takes a return value of 2
+ * for an upgrade, behind which nothing is HTTP.
  */
 function stopParsing(socket: Socket & { parser?: { onIncoming: () => number } | null }): void {
   if (socket.parser) socket.parser.onIncoming = () => 2;

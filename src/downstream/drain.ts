@@ -1,4 +1,4 @@
-/** The end of a listener: no request that has arrived is lost, unless it takes too long. */
+/** The end of a listener. Each request that has arrived is answered, unless it takes too long. */
 
 import type { Server } from 'node:http';
 import { Server as TcpServer } from 'node:net';
@@ -9,34 +9,37 @@ import { startTimer } from '../lib/cancellation.ts';
 import type { Connection, ListenerState } from './connection.ts';
 
 /**
- * Connections that the kernel may hold for `accept()`: a proxy that has lost one replica connects
- * to the other with all its requests.
+ * The connections that the kernel may hold for `accept()`, because a proxy that has lost one
+ * replica connects to another with all its requests.
  */
 export const BACKLOG_CONNECTIONS = 1024;
 /**
- * An idle connection stays open so long once the port is closed: a proxy does not know of the
- * drain, and may send a request.
+ * An idle connection stays open for so long once the port is closed, because a proxy does not know
+ * of the drain and may send a request.
  */
 const IDLE_GRACE_MS = 1000;
 const IDLE_CHECK_MS = 100;
 /**
- * Time in which clients take the answers to requests that the deadline of a drain has cancelled.
+ * The time in which clients can take the answers to requests that the deadline of a drain has
+ * cancelled.
  */
 const CANCELLED_MS = 2000;
-/** The same if `endDrain` ends it. */
+/** The same if `endDrain` ends the drain. */
 const FORCED_CANCELLED_MS = 100;
 
 export interface DrainOptions {
-  /** Time for which the port stays open, so that load balancers notice that `isDraining`. */
+  /** The time for which the port stays open, so that load balancers notice the drain. */
   readonly delayMs: number;
-  /** Requests that take longer, once the port is closed, are cancelled with `reason`. */
+  /**
+   * Requests that take longer than this after the close of the port are cancelled with `reason`.
+   */
   readonly timeoutMs: number;
   readonly reason: Error;
 }
 
 type Connections = ReadonlyMap<Duplex, Connection>;
 
-/** See `drain` of the listener. `signal` ends it at once. */
+/** Drains a listener; see its `drain`. `signal` ends the drain at once. */
 export async function drain(
   server: Server,
   connections: Connections,
@@ -56,19 +59,18 @@ export async function drain(
   else signal.addEventListener('abort', () => end(FORCED_CANCELLED_MS));
   await closeServer(server, connections);
   clearTimeout(deadline);
-  // All sockets are closed: the requests that were cancelled end, and get their access lines, in
-  // the next turns.
+  // All sockets are closed. Cancelled requests end, and get their access lines, in the next turns.
   for (let turn = 0; state.counts.inFlight > 0 && turn < 1000; turn += 1) await immediate();
 }
 
 /**
- * Accepts what has connected, closes the port, and closes idle connections. Resolves when all are
- * closed.
+ * Accepts the connections in the backlog, closes the port, and closes idle connections. Resolves
+ * when all connections are closed.
  */
 async function closeServer(server: Server, connections: Connections): Promise<void> {
   await acceptBacklog(server);
-  // node:http's own `close` would also cut idle connections at once, and requests on their way with
-  // them.
+  // node:http's own `close` would cut idle connections at once, with requests that are on their
+  // way.
   const closed = new Promise<void>((resolve) =>
     TcpServer.prototype.close.call(server, () => resolve()),
   );
@@ -80,17 +82,17 @@ async function closeServer(server: Server, connections: Connections): Promise<vo
       if (isIdle && Math.max(idleSinceMs, closedAtMs) <= youngestMs) connection.closeIdle();
     }
   };
-  // Answers begun before the drain carried no `Connection: close`. `setImmediate` lets a busy
-  // process read the requests that have arrived before it takes a connection for idle.
+  // Answers that began before the drain had no `Connection: close`. `setImmediate` lets a busy
+  // process read the requests that have arrived before a connection counts as idle.
   const polling = setInterval(() => setImmediate(closeIdle), IDLE_CHECK_MS);
   await closed;
   clearInterval(polling);
 }
 
 /**
- * Closing the port resets the connections in its backlog. libuv accepts at least one per turn of
- * the event loop, and those that came before the drain first: this waits until it is empty, or was
- * accepted once.
+ * Waits until the backlog is empty, or as many connections were accepted as it can hold, because
+ * the close of the port resets the connections in it. libuv accepts at least one connection in each
+ * turn of the event loop, the oldest first.
  */
 async function acceptBacklog(server: Server): Promise<void> {
   let accepted = 0;

@@ -1,4 +1,4 @@
-/** The listener: Node's HTTP server with its limits on clients, its connections and its end. */
+/** The listener: Node's HTTP server, its connections, the limits on clients, and its drain. */
 
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
@@ -10,11 +10,11 @@ import { BACKLOG_CONNECTIONS, drain, type DrainOptions } from './drain.ts';
 
 const MAX_HEADER_BYTES = 16_384;
 /**
- * Load balancers keep idle connections for 60 s; a server that closes first makes them answer 502.
+ * Load balancers keep idle connections for 60 s, and answer 502 if the server closes first.
  */
 const KEEP_ALIVE_MS = 75_000;
 
-/** Creates the listener. Nothing listens yet. */
+/** Creates the listener, which does not listen yet. */
 export function createHttpServer(
   options: Omit<ListenerState, 'isDraining' | 'cancelReason' | 'counts'>,
 ) {
@@ -28,14 +28,14 @@ export function createHttpServer(
 
   return {
     /**
-     * Starts listening. Rejects with Node's error if the address cannot be had. `isShared`: other
-     * processes may listen at the same port (SO_REUSEPORT), and the kernel gives each connection to
-     * one of them.
+     * Starts listening. Rejects with Node's error if the address is not available. `isShared`:
+     * other processes may listen at the same port (SO_REUSEPORT), and the kernel gives each
+     * connection to one process.
      */
     async listen(port: number, host: string, isShared = false) {
       server.listen({ port, host, reusePort: isShared, backlog: BACKLOG_CONNECTIONS });
       await once(server, 'listening');
-      // Later errors pass: the server goes on listening.
+      // The server goes on listening after later errors.
       server.on('error', () => {});
       const check = () => connections.forEach((connection) => connection.checkProgress());
       checking.push(setInterval(check, timeLimits.sendTimeoutMs / PROGRESS_CHECKS));
@@ -44,56 +44,57 @@ export function createHttpServer(
       return server.address() as AddressInfo;
     },
     /**
-     * Serves for `delayMs` more, as draining. Then stops accepting, and waits for the requests in
-     * flight.
+     * Serves for another `delayMs`, in which `/health` says that the listener drains. Then stops
+     * accepting, and waits for the requests in flight.
      */
     async drain(how: DrainOptions) {
       await drain(server, connections, state, { ...how, signal: forceClose.signal });
       checking.forEach(clearInterval);
     },
-    /** Ends a drain at once: what is left of the requests in flight is cancelled. */
+    /** Ends a drain at once: the requests still in flight are cancelled. */
     endDrain: () => forceClose.abort(),
-    /** Has all requests that begin from now on answered by this handler. */
+    /** Sets the handler of all requests that begin from now on. */
     setHandler(handler: ListenerState['handler']) {
       state.handler = handler;
     },
-    /** The requests that are being worked on. */
+    /** The requests that are being answered. */
     calls: () => [...connections.values()].flatMap(({ call }) => call ?? []),
     counts,
     get isDraining() {
       return state.isDraining;
     },
-    /** 0 unless it is listening. */
+    /** The port; 0 unless the server listens. */
     get port() {
       return (server.address() as AddressInfo | null)?.port ?? 0;
     },
   };
 }
 
-/** Creates Node's server, with the limits on heads. `Connection` limits bodies and answers. */
+/** Creates Node's server with the limits on heads. `Connection` limits bodies and answers. */
 function createNodeServer(timeLimits: ListenerState['timeLimits']): Server {
   const server = createServer({
     maxHeaderSize: MAX_HEADER_BYTES,
     headersTimeout: timeLimits.headersMs,
-    // `checkUpload` limits bodies: node:http would count the time in which a pipelined request
-    // waits.
+    // `checkUpload` limits bodies, because node:http would count the time in which a pipelined
+    // request waits.
     requestTimeout: 0,
     keepAliveTimeout: KEEP_ALIVE_MS,
     connectionsCheckingInterval: Math.min(2000, timeLimits.headersMs / 4),
-    // Node's own refusal has no body; `checkProtocol` asks for the header too.
+    // `checkProtocol` requires the header, because Node's own refusal has no body.
     requireHostHeader: false,
   });
-  // No limit: Node 20 silently drops the headers beyond it. `checkProtocol` counts them.
+  // Without a limit, because Node 20 silently drops the headers beyond it. `checkProtocol` counts
+  // them.
   server.maxHeadersCount = 0;
-  // Otherwise node:http ends the connection before answers that wait for their turn. `Connection`
+  // node:http would end the connection before the answers that wait for their turn. `Connection`
   // ends it.
   (server as Server & { httpAllowHalfOpen: boolean }).httpAllowHalfOpen = true;
   return server;
 }
 
 /**
- * Makes a `Connection` of each socket that the server accepts, and hands it its requests. Returns
- * those that are open.
+ * Makes a `Connection` for each socket that the server accepts, and hands it the requests of that
+ * socket. Returns the open connections.
  */
 function connectionsOf(server: Server, state: ListenerState): ReadonlyMap<Duplex, Connection> {
   const connections = new Map<Duplex, Connection>();
@@ -113,8 +114,8 @@ function connectionsOf(server: Server, state: ListenerState): ReadonlyMap<Duplex
   server.on('clientError', ({ code }: NodeJS.ErrnoException, socket) =>
     connections.get(socket)?.refuse(code),
   );
-  // No tunnels. node:http has detached the socket, and earlier requests may still wait for their
-  // answers.
+  // CONNECT is refused. node:http has detached the socket, and earlier requests may still wait for
+  // their answers.
   server.on('connect', (_, socket) => {
     socket.on('error', () => {});
     socket.on('end', () => socket.destroy());

@@ -1,13 +1,13 @@
-/** A connection that is to be closed while its client may still send (nginx's lingering_close). */
+/** The end of a connection whose client may still send (nginx's lingering_close). */
 
 import type { Socket } from 'node:net';
 
-/** It is read on for so many checks at most: 30 s, nginx's lingering_time. */
+/** The connection is read for so many checks at most: 30 s, as nginx's lingering_time. */
 const LINGER_CHECKS = 30;
-/** So many in a row find that nothing has come: 5 s, nginx's lingering_timeout. */
+/** So many checks in a row without a byte end it: 5 s, as nginx's lingering_timeout. */
 const QUIET_CHECKS = 5;
 
-/** Ends the reading of a connection, with a check each `checkMs`. */
+/** Limits how long a connection is read on, with a check each `checkMs`. */
 export function limitLingering(socket: Socket, checkMs: number): void {
   let checks = 0;
   let quietChecks = 0;

@@ -1,4 +1,4 @@
-/** The body of a client's request: read in full, and in turns with everything else. */
+/** Reads the body of a client's request, in turns with all other work. */
 
 import type { IncomingMessage } from 'node:http';
 
@@ -8,22 +8,22 @@ import type { HeldBody } from '../lib/held-body.ts';
 import { onNextTurn, TurnLimit } from '../lib/turns.ts';
 
 /**
- * Parsing a chunk costs as much as hundreds of bytes, and one read of a socket has some 10,000 of
- * one byte: a longer body must come in chunks of a useful size. Fewer than `TurnLimit` takes, so
- * that a body is refused in the turn in which it arrives.
+ * The chunks that a body may have before they must be of a useful size: to parse a chunk costs as
+ * much as hundreds of bytes, and one read of a socket can have 10,000 chunks of one byte. Less than
+ * the limit of `TurnLimit`, so that a body is refused in the turn in which it arrives.
  */
 const FREE_CHUNKS = 1000;
 const MIN_MEAN_CHUNK_BYTES = 16;
 
-/** Takes each chunk of a body as it arrives. */
+/** Receives each chunk of a body as it arrives. */
 export interface BodyReader {
   push(chunk: Buffer): void;
 }
 
 /**
- * Reads all of the body into `body`, and returns that; `reader` takes each chunk too. Rejects with
- * what `body.push` throws, with a 400 if it comes in too small chunks, and with the cancellation's
- * reason. The answer to a refused body discards what follows.
+ * Reads the whole body into `body`, and resolves with it. `reader` receives each chunk too. Rejects
+ * with the error of `body.push`, with a 400 if the chunks are too small, and with the
+ * cancellation's reason. The rest of a refused body is discarded with its answer.
  */
 export function readRequestBody(
   request: IncomingMessage,
@@ -32,7 +32,8 @@ export function readRequestBody(
   reader: BodyReader,
 ): Promise<HeldBody> {
   const pace = new UploadPace();
-  // Not `for await`: leaving that early would destroy the socket before the answer is written.
+  // Not `for await`, because to leave that early would destroy the socket before the answer is
+  // written.
   return new Promise((resolve, reject) => {
     const end = (failure?: unknown) => {
       request.off('data', onData);
@@ -60,9 +61,9 @@ export function readRequestBody(
 }
 
 /**
- * Reads the body, in turns with everything else, until it ends. What has no other listener is
- * discarded. One in too small chunks is not read to its end: whoever calls this closes the
- * connection after a while.
+ * Reads the body to its end, in turns with all other work, and drops its bytes unless another
+ * listener takes them. A body in too small chunks is not read to its end, because the caller closes
+ * the connection after a while.
  */
 export function discardBody(request: IncomingMessage): void {
   const pace = new UploadPace();
@@ -77,8 +78,8 @@ class UploadPace {
   #areTooSmall = false;
 
   /**
-   * Takes each chunk. Pauses the request if it has had its turn. Returns false if its chunks are
-   * too small: no more of the connection is read then.
+   * Takes each chunk, and pauses the request when its turn is over. Returns false if the chunks are
+   * too small, and reads no more of the connection then.
    */
   take({ length }: Buffer, request: IncomingMessage): boolean {
     if (this.#areTooSmall) return false;
@@ -100,18 +101,18 @@ class UploadPace {
 }
 
 /**
- * Stops reading the connection until the returned function is called. To pause the request is not
- * enough: node:http reads on up to `highWaterMark`, and what 300 connections hold grows old: malloc
- * keeps its room.
+ * Stops reading the connection until the returned function is called. It is not enough to pause the
+ * request: node:http reads on up to `highWaterMark`, and the buffers of 300 connections live so
+ * long that malloc never returns their memory.
  */
 function stopReading(request: IncomingMessage): () => void {
   const { socket } = request;
-  // One that was whole in the first read is answered, and its connection kept.
+  // A body that came whole in one read keeps its connection.
   const pause = () => {
     if (!request.complete) socket.pause();
     else socket.off('resume', pause);
   };
-  // Behind a 'resume' that is under way already, which would undo it.
+  // In the next tick, because a 'resume' that is under way would undo the pause.
   process.nextTick(pause);
   // node:http resumes the socket when a part of the body is taken, and when the answer is sent.
   socket.on('resume', pause);

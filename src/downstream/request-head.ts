@@ -1,4 +1,4 @@
-/** A request's head: refuses what Node's parser lets through (RFC 9112). */
+/** Checks of a request's head that Node's parser does not make (RFC 9112). */
 
 import type { IncomingMessage } from 'node:http';
 import { isIP } from 'node:net';
@@ -10,8 +10,8 @@ const MAX_HEADERS = 1000;
 type Head = Pick<IncomingMessage, 'httpVersion' | 'headers' | 'rawHeaders'>;
 
 /**
- * Returns a header that was sent once; undefined if not, or more often: Node shows the first one
- * then. `name` in lower case.
+ * Returns the value of a header that was sent exactly once, else undefined: Node would show the
+ * first value of several. `name` is in lower case.
  */
 export function soleHeader(head: { readonly rawHeaders: readonly string[] }, name: string) {
   const { rawHeaders } = head;
@@ -26,7 +26,8 @@ export function soleHeader(head: { readonly rawHeaders: readonly string[] }, nam
 }
 
 /**
- * RFC 9112 3.2.2: absolute-form is accepted. Compared as text: URL parsers decode and normalise.
+ * Returns the path of a request target; the absolute form is accepted (RFC 9112 3.2.2). Cut out as
+ * text, because URL parsers decode and normalise.
  */
 export function pathOf(target: string): string {
   if (target.startsWith('/') && !target.includes('?')) return target;
@@ -35,11 +36,10 @@ export function pathOf(target: string): string {
 }
 
 /**
- * Throws `invalidRequest` for a head that intermediaries may read differently than we do. A `Host`
- * may be empty (RFC 9112 3.2) if the request is a health check (`isHealth`): some load balancers
- * have no name to send.
+ * Throws `invalidRequest` for a head that a proxy on the way may read differently. The `Host` of a
+ * probe (`isProbe`) may be empty (RFC 9112 3.2), because some load balancers have no name to send.
  */
-export function checkProtocol(head: Head, isHealth = false): void {
+export function checkProtocol(head: Head, isProbe = false): void {
   const { httpVersion, headers, rawHeaders } = head;
   if (httpVersion !== '1.1' && httpVersion !== '1.0') {
     throw invalidRequest('HTTP version must be 1.0 or 1.1');
@@ -49,7 +49,7 @@ export function checkProtocol(head: Head, isHealth = false): void {
   }
   const host = soleHeader(head, 'host');
   const hostIsOptional =
-    (httpVersion === '1.0' && headers.host === undefined) || (isHealth && host === '');
+    (httpVersion === '1.0' && headers.host === undefined) || (isProbe && host === '');
   if (!hostIsOptional && (host === undefined || !/^[^\s,/@?#\\]+$/.test(host))) {
     throw invalidRequest('exactly one valid Host header is required');
   }
@@ -62,19 +62,19 @@ export function checkProtocol(head: Head, isHealth = false): void {
   }
 }
 
-/** Some proxies add the port, and brackets with it: `192.0.2.1:80`, `[2001:db8::1]:80`. */
+/** An address with a port, as some proxies write it: `192.0.2.1:80`, `[2001:db8::1]:80`. */
 const WITH_PORT = /^(?:\[([0-9a-f:.]+)\]|(\d{1,3}(?:\.\d{1,3}){3}))(?::\d{1,5})?$/i;
 /**
- * An IPv6 address with a zone: the name of a network interface (15 characters). A zone of any
- * length passes `isIP`.
+ * An IPv6 address with a zone, which is the name of a network interface (15 characters). `isIP`
+ * accepts a zone of any length.
  */
 const MAX_ADDRESS_CHARACTERS = 64;
-/** Clients that connect over IPv4 to a socket of both families have such an address. */
+/** The address of a client that connects over IPv4 to a socket of both families. */
 const MAPPED_IPV4 = /^::ffff:(\d{1,3}(?:\.\d{1,3}){3})$/i;
 
 /**
- * The address without port and brackets, and as IPv4 if it is mapped into IPv6. Undefined if the
- * text is no address.
+ * Returns the address without port and brackets, and as IPv4 if it is mapped into IPv6; undefined
+ * if the text is not an address.
  */
 export function toAddress(text: string): string | undefined {
   if (isIP(text) === 4) return text;

@@ -4,7 +4,7 @@ import { BlockList, isIP } from 'node:net';
 
 import { toAddress } from './request-head.ts';
 
-/** Entries of `X-Forwarded-For` that are looked at: more proxies than any request passes. */
+/** The entries of `X-Forwarded-For` that are read: more proxies than any request passes. */
 const MAX_PROXIES = 50;
 
 interface Forwarded {
@@ -15,9 +15,9 @@ interface Forwarded {
 }
 
 /**
- * Returns a function that returns a call's client: the connection's other end; or, if that is one
- * of the trusted proxies, the rightmost address of `X-Forwarded-For` that is none of them. What
- * stands to the left of it, or of a text that is no address, may be forged. The proxies are
+ * Returns a function that finds the address of a call's client. That is the connection's other end,
+ * or behind a trusted proxy the rightmost address of `X-Forwarded-For` that is no trusted proxy.
+ * Entries to the left of it, or of a text that is not an address, may be forged. The proxies are
  * addresses and ranges in CIDR notation.
  */
 export function createRemoteAddress(

@@ -29,7 +29,8 @@ interface CommentSink {
 
 /** The response to the client, as an answer is delivered to it. */
 export interface AnswerSink extends CommentSink {
-  isDelivered: boolean;
+  /** The answer is whole but for its end: a client that leaves is no disconnect. */
+  mayBeLeft: boolean;
   send(
     status: number,
     headers: Record<string, string>,

@@ -285,7 +285,7 @@ class StreamRelay implements ByteSink, Answer {
     if (this.#hasUpstreamEnded) deadline.stop();
     else deadline.arm(AFTER_DONE_MS, this.#createTimeout);
     if (isEndOpen) {
-      reply.isDelivered = true;
+      reply.mayBeLeft = true;
       this.#endClient = endAtLineFeed(reply);
     } else reply.end();
     this.#settle.resolve();
