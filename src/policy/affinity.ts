@@ -1,5 +1,6 @@
 /**
- * Which of several a session is sent to, so that the prompt cache of a provider has its beginning.
+ * Session affinity: the requests of a conversation go to the same key or target, because the
+ * provider has cached the beginning of their prompt there.
  */
 
 import { createHash } from 'node:crypto';
@@ -7,15 +8,16 @@ import type { IncomingHttpHeaders } from 'node:http';
 
 import type { RequestHistory } from '../request/history.ts';
 
-/** The parts of a request that say which conversation it belongs to. */
+/** The parts of a request from which its session is derived. */
 export interface Caller {
   readonly headers: IncomingHttpHeaders;
   readonly history: Pick<RequestHistory, 'client' | 'promptCacheKey'>;
 }
 
 /**
- * Returns what the requests of one conversation have in common: a header that names it, else the
- * body's `prompt_cache_key`, else the client's name, else its key.
+ * Returns the session of a request, a text that all requests of a conversation share: the header
+ * `x-session-id` or `x-session-affinity`, else the body's `prompt_cache_key`, else the client's
+ * name, else the `Authorization` header. Undefined if the request has none of them.
  */
 export function sessionOf({ headers, history }: Caller): string | undefined {
   const named = headers['x-session-id'] || headers['x-session-affinity'];
@@ -24,10 +26,10 @@ export function sessionOf({ headers, history }: Caller): string | undefined {
 }
 
 /**
- * Returns the indices of `names` in the order that this session has among them, by rendezvous
- * hashing (highest random weight): if a name is gone, only the sessions for which it came first
- * have another. With `shares` a name comes first for a part of the sessions that is in proportion
- * to its share.
+ * Returns the indices of `names`, the best for this session first, by rendezvous hashing (highest
+ * random weight). If a name is removed, only the sessions that ranked it first move to another
+ * name. With `shares`, a name is ranked first by a part of the sessions in proportion to its share,
+ * which is 1 by default.
  */
 export function rankedFor(
   session: string,
@@ -38,5 +40,5 @@ export function rankedFor(
     const hash = createHash('sha256').update(`${name}\n${session}`).digest();
     return (shares?.get(name) ?? 1) / -Math.log(hash.readUIntBE(0, 6) / 2 ** 48);
   });
-  return [...names.keys()].toSorted((one, other) => weights[other]! - weights[one]!);
+  return [...names.keys()].toSorted((a, b) => weights[b]! - weights[a]!);
 }

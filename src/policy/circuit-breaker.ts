@@ -1,6 +1,6 @@
 /**
- * Keeps requests away from a provider that is down, so that they reach its fallback without the
- * wait.
+ * Circuit breaker: skips a provider that is down, so that requests reach its fallback without
+ * waiting for another failure.
  */
 
 import { causeOf } from '../request/cause.ts';
@@ -9,71 +9,80 @@ import type { Logger } from '../lib/log.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 
 const FAILURES_TO_OPEN = 3;
-/** The first rest of a circuit, and the time that a probe has. A failed probe doubles the rest. */
+/**
+ * How long a circuit stays open at first, and how long a probe may take. A failed probe doubles the
+ * cooldown.
+ */
 const COOLDOWN_MS = 10_000;
 const MAX_COOLDOWN_MS = 60_000;
-/** A probe has succeeded if data still comes so long after the first of its stream. */
+/** A probe succeeds if its stream still has data this long after the first data. */
 const PROBED_STREAM_MS = 10_000;
-/** Statuses of network failures (502) and time limits (504), and an upstream's own. */
+/**
+ * Statuses of an outage, from an upstream or from the gateway itself, which uses 502 for network
+ * failures and 504 for time limits.
+ */
 const OUTAGE_STATUSES = new Set([502, 503, 504, 529]);
-/** Statuses of a wrong key, a model that is not there, and a limit. */
+/** Statuses of a wrong key, a missing model and a limit, which another target may not share. */
 export const TARGET_STATUSES = new Set([401, 403, 404, 429]);
 /**
- * Model names come from clients: the circuits that failed last are kept, and no names longer than
- * this.
+ * Bounds the circuits, because model names come from clients. The circuit that failed longest ago
+ * is dropped first.
  */
 const MAX_CIRCUITS = 1000;
+/** A model with a longer name has no circuit. */
 const MAX_MODEL_CHARACTERS = 256;
 
-/** `open`: skip the provider. `half-open`: one request may probe it. */
+/** `open`: the provider is skipped. `half-open`: one request may probe it. */
 type CircuitState = 'closed' | 'open' | 'half-open';
 
 /** The request that tests a half-open circuit. */
 export interface Probe {
-  /** To be called when its stream has data. */
+  /** To be called when the stream of the request has data. */
   readonly onData: () => void;
-  /** To be called when the request is over: without a result another one may probe at once. */
+  /**
+   * To be called when the request is over. If it had no result, another request may probe at once.
+   */
   readonly end: () => void;
 }
 
-/** `digest` is that of its settings: with others it is another provider. */
+/** A provider with other settings has another `digest`, and counts as another provider. */
 type Guarded = { readonly id: string; readonly digest: string };
 
-/**
- * The model of a provider; `isBalanced` if the gateway has chosen it among several that are alike.
- */
+/** A model of a provider. `isBalanced`: the gateway chose it among several equivalent targets. */
 interface Target {
   readonly provider: Guarded;
   readonly model: string;
   readonly isBalanced?: boolean;
 }
 
-/** A circuit that has failures: those in a row, of which `cause` is the latest. */
+/** A circuit that has failures. */
 interface Circuit {
   readonly provider: string;
   readonly digest: string;
-  /** Undefined for the provider itself: it could not be connected to. */
+  /** Undefined for the circuit of the provider itself, which counts failed connections. */
   readonly model: string | undefined;
+  /** The cause of the latest failure. */
   readonly cause: string | undefined;
+  /** Failures in a row. */
   readonly failures: number;
-  /** The length of the rest that the latest failure began. */
+  /** How long the circuit stays open after the latest failure. */
   readonly cooldownMs: number;
-  /** The end of the cooldown, of `performance.now()`. */
+  /** The end of the cooldown, or of the probe's time, on the clock of `performance.now()`. */
   openUntilMs: number;
-  /** A probe is under way, so the next failure doubles the rest. */
+  /** A probe is under way, so the next failure doubles the cooldown. */
   isProbed: boolean;
 }
 
-/** A circuit that is not closed. */
+/** A circuit that is open or half-open. */
 export type CircuitReport = Circuit & { readonly state: CircuitState };
 
 /**
- * Each model of a provider has a circuit, and the provider itself has one for failed connections. A
- * circuit opens after three failures in a row, and is half-open ten seconds later; each failed
- * probe doubles that rest, up to a minute.
+ * Each model of a provider has a circuit, and the provider itself has a circuit for failed
+ * connections. A circuit opens after three failures in a row and is half-open ten seconds later.
+ * Each failed probe doubles the cooldown, up to a minute.
  */
 export class CircuitBreaker {
-  /** The circuits that have failures, by name, in the order of their latest failures. */
+  /** The circuits that have failures, by `nameOf`; the latest failure is last. */
   readonly #circuits = new Map<string, Circuit>();
   #digests: ReadonlySet<string> = new Set();
   readonly #logger: Logger;
@@ -83,9 +92,9 @@ export class CircuitBreaker {
   }
 
   /**
-   * Guards these providers. Closes the circuits of others, and ignores their later failures:
-   * results of requests in flight over a reload do not apply to the provider that has the same id
-   * now.
+   * Sets the providers to guard. Closes the circuits of all others and ignores their later
+   * failures: a request that was in flight during a reload used the former settings, and its result
+   * does not apply to the provider that has the same id now.
    */
   guard(providers: Iterable<Guarded>): void {
     this.#digests = new Set([...providers].map(({ digest }) => digest));
@@ -94,6 +103,10 @@ export class CircuitBreaker {
     }
   }
 
+  /**
+   * Returns the state of a model: `open` if its circuit or the provider's is open, `half-open` if
+   * one of them is half-open and none is open, else `closed`.
+   */
   stateOf({ digest }: Guarded, model: string): CircuitState {
     if (this.#circuits.size === 0) return 'closed';
     const states = this.#tripped(digest, model).map(stateOfCircuit);
@@ -101,9 +114,9 @@ export class CircuitBreaker {
   }
 
   /**
-   * Marks an attempt and returns the state before it, or the probe that the attempt is if the
-   * circuit was half-open: then it is open for all others until the result or the end of the probe,
-   * for ten seconds at most.
+   * Records the start of an attempt and returns the state before it. If the state was half-open,
+   * the attempt is the probe, which is returned instead. The circuit is then open for other
+   * requests until the probe has a result or ends, for ten seconds at most.
    */
   recordAttempt(provider: Guarded, model: string): 'closed' | 'open' | Probe {
     const state = this.stateOf(provider, model);
@@ -120,11 +133,12 @@ export class CircuitBreaker {
       onData: () => {
         succeedsAtMs ||= performance.now() + PROBED_STREAM_MS;
         if (performance.now() < succeedsAtMs) return;
-        // Once: what fails later counts, although the stream goes on.
+        // Records the success only once, so that a failure later in the stream still counts.
         succeedsAtMs = Infinity;
         this.record('success', provider, model);
       },
-      // With a result, or the probe of another request, they have been replaced.
+      // A result or a later probe has replaced these circuits in `#circuits`; then this changes
+      // nothing.
       end: () => {
         const over = { openUntilMs: performance.now(), isProbed: false };
         for (const circuit of circuits) Object.assign(circuit, over);
@@ -133,19 +147,19 @@ export class CircuitBreaker {
   }
 
   /**
-   * Records a result. `success`: the model answered, so it and its provider work. `failure`: the
-   * provider was reached, but the model failed; without a model no connection could be made.
-   * `cause` is for the log and the report, and bounded.
+   * Records a result. `success`: the model answered, so the model and its provider work. `failure`:
+   * the model failed or, without `model`, no connection to the provider could be made. `cause` is
+   * shown in the log and the report, so its length must be bounded.
    */
   record(type: 'success' | 'failure', provider: Guarded, model?: string, cause?: string): void {
     if (type === 'success' && this.#circuits.size === 0) return;
-    // A model that answers or fails shows that its provider was reached.
+    // The model answered or failed, so its provider was reached.
     if (model !== undefined) this.#close(provider.digest);
     if (type === 'success') this.#close(nameOf(provider.digest, model));
     else this.#fail(provider, model, cause);
   }
 
-  /** Records how a request for the model of the provider has ended. */
+  /** Records the outcome of a request: its failure, or a success if `failure` is undefined. */
   recordOutcome(candidate: Target, failure: GatewayError | undefined): void {
     const { provider, model, isBalanced } = candidate;
     if (failure === undefined) return this.record('success', provider, model);
@@ -155,19 +169,19 @@ export class CircuitBreaker {
     const isOutage = OUTAGE_STATUSES.has(status) || isFaultOfTarget || isModelGone;
     if (scope === 'provider') {
       this.record('failure', provider, undefined, causeOf(failure));
-      // The probe of a model has failed too: without a result, the next request would probe at
-      // once.
+      // The request may have been the probe of the model. Without a result for the model, the next
+      // request would probe it at once.
       const circuit = this.#circuits.get(nameOf(provider.digest, model));
       if (circuit && isTripped(circuit)) this.#fail(provider, model, causeOf(failure));
     } else if (isOutage) this.record('failure', provider, model, causeOf(failure));
-    // Other refusals show that the model works. A plain 500 may be the fault of one request's
-    // parameter.
+    // Any other refusal shows that the model works, except a 500: a parameter of this request may
+    // have caused it.
     else if (status !== 500) this.record('success', provider, model);
   }
 
   /**
-   * The circuits that are not closed, in the order of their latest failures. `redact` is applied to
-   * their texts.
+   * Returns the circuits that are not closed, the latest failure last. `redact` is applied to the
+   * names of models and to causes.
    */
   report(redact: (text: string) => string): CircuitReport[] {
     return [...this.#circuits.values()].filter(isTripped).map((circuit) => ({
@@ -184,7 +198,7 @@ export class CircuitBreaker {
     const name = nameOf(digest, model);
     const before = this.#circuits.get(name);
     const failures = (before?.failures ?? 0) + 1;
-    // To the end of the order.
+    // Deletes the circuit first, because `Map.set` moves only a new key to the end.
     this.#circuits.delete(name);
     const [oldest] = this.#circuits.keys();
     if (this.#circuits.size === MAX_CIRCUITS) this.#close(oldest!);
@@ -206,7 +220,10 @@ export class CircuitBreaker {
     if (failures > FAILURES_TO_OPEN) this.#logger.log('debug', 'breaker stays open', fields);
   }
 
-  /** Forgets the failures. */
+  /**
+   * Forgets the failures of a circuit. Logs `breaker closed`, with the reason, if it was not
+   * closed.
+   */
   #close(name: string, reason?: 'reload'): void {
     const circuit = this.#circuits.get(name);
     this.#circuits.delete(name);
@@ -214,7 +231,7 @@ export class CircuitBreaker {
     this.#logger.log('info', 'breaker closed', { ...shown(circuit), ...(reason && { reason }) });
   }
 
-  /** The circuits that count for this model: the provider's and its own. */
+  /** Returns those circuits of the provider and of the model that are not closed. */
   #tripped(digest: string, model: string | undefined): Circuit[] {
     const circuits = [this.#circuits.get(digest), this.#circuits.get(nameOf(digest, model))];
     return circuits.filter((circuit) => circuit !== undefined).filter(isTripped);
@@ -229,7 +246,7 @@ function stateOfCircuit({ openUntilMs }: Circuit): CircuitState {
   return performance.now() < openUntilMs ? 'open' : 'half-open';
 }
 
-/** The names as the log and the page show them. */
+/** Returns the provider's id and the model's name as the log and the page show them. */
 function shown({ provider, model }: Circuit) {
   return { provider, model: model && escapeControlCharacters(model, MAX_MODEL_CHARACTERS) };
 }

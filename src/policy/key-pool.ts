@@ -1,5 +1,6 @@
 /**
- * The keys of a provider that has several: used in turn, and a refused one is left out for a while.
+ * The keys of a provider that has several. They are used in turn, and a refused key is left out for
+ * a while.
  */
 
 import { digestOf, type Secret } from '../lib/secret.ts';
@@ -8,20 +9,22 @@ import type { Logger } from '../lib/log.ts';
 import { type Caller, rankedFor, sessionOf } from './affinity.ts';
 
 /**
- * The statuses of a key that has reached its limit, may not do this, or was revoked. While all keys
- * are in cooldown, they are asked in this order: a limit ends and lets the request fall back, a 403
- * may have been about another request.
+ * Statuses of a key that has reached its limit (429), lacks permission (403) or was revoked (401).
+ * While all keys are in cooldown they are tried in this order: a limit ends soon and its 429 allows
+ * a fallback, and a 403 may have been caused by another request.
  */
 const KEY_STATUSES = [429, 403, 401];
+/** The cooldown after a 403 or 401. */
 const REJECTED_MS = 60_000;
-/** A 429 without `Retry-After`. */
+/** The cooldown after a 429 without `Retry-After`. */
 const DEFAULT_LIMITED_SECONDS = 1;
+/** The longest cooldown after a 429, because a provider may send any `Retry-After`. */
 const MAX_LIMITED_SECONDS = 3600;
 
-/** Returns true if an answer with this status may be different with another key. */
+/** Returns true if a request that got this status may succeed with another key. */
 export const isKeyStatus = (status: number) => KEY_STATUSES.includes(status);
 
-/** The latest one of a key, `ms` long, which may be over. */
+/** A time during which a key is not used. It may be over. */
 interface Cooldown {
   readonly ms: number;
   /** On the clock of `performance.now()`. */
@@ -35,23 +38,28 @@ interface Keys {
   readonly keyAffinity: boolean;
 }
 
-/** Keys are named by their index in the settings, from 0; in the log by their position, from 1. */
+/**
+ * Chooses the key for each attempt. A key is named by its index in the settings, from 0, and in the
+ * log by its position, from 1.
+ */
 export class KeyPool {
-  /** By the index of the key: its latest cooldown, unless that has ended before its time. */
+  /** The latest cooldown of each key, by its index; undefined if a success has ended it early. */
   readonly #cooldowns: (Cooldown | undefined)[];
-  /** By the index of each key that was refused and has not worked since: the status. */
+  /**
+   * The status of each key that was refused (403 or 401) and has not worked since, by its index.
+   */
   readonly #refused = new Map<number, number>();
   readonly #onRefused: (keys: string | undefined) => void;
   readonly #provider: string;
-  /** Digests of the keys, if a session has its own; else keys are used in turn. */
+  /** The digests of the keys with `key_affinity`, else undefined: then keys are used in turn. */
   readonly #digests: readonly string[] | undefined;
   readonly #logger: Logger;
-  /** The key to try first next time, if it is not in cooldown. */
+  /** The key that the next request tries first, unless it is in cooldown. */
   #next = 0;
 
   /**
-   * `onRefused` is called with the keys that are refused, in words, when they change; without any
-   * when all work again.
+   * `onRefused` is called when the refused keys change, with a text that lists them, or with
+   * undefined when all keys work again.
    */
   constructor(
     { id, apiKeys, keyAffinity }: Keys,
@@ -65,21 +73,22 @@ export class KeyPool {
     this.#onRefused = onRefused;
   }
 
-  /** How many keys are not used for a while. */
+  /** The number of keys in cooldown. */
   get inCooldown(): number {
     return this.#cooldowns.filter((cooldown) => !isOver(cooldown)).length;
   }
 
-  /** How many keys were not refused since they last worked. A 429 is no refusal. */
+  /** The number of keys that were not refused since they last worked. A 429 is no refusal. */
   get accepted(): number {
     return this.#cooldowns.length - this.#refused.size;
   }
 
   /**
-   * Yields the keys to try, each once, until one is not refused: the available keys in turn, or for
-   * a session in an order of its own; then the key whose cooldown for a 429 ends first, and the one
-   * for a 403, unless this request has had that status already. A key in cooldown for a 401 is
-   * yielded only if there is no other.
+   * Yields the keys to try, each once; the caller stops at the first key that is not refused.
+   * Available keys come first, in turn or in the order of the caller's session. Then comes the key
+   * whose cooldown for a 429 ends first, and the key whose cooldown for a 403 ends first, unless
+   * this request already got the same status. A key in cooldown for a 401 is yielded only if there
+   * is no other.
    */
   *keysToTry(caller?: Caller): Generator<number, undefined, undefined> {
     const count = this.#cooldowns.length;
@@ -100,33 +109,36 @@ export class KeyPool {
       const alike = keys.filter((key) => this.cooldownOf(key)?.status === status);
       const wasTried = alike.some((key) => tried.includes(key));
       const untilMs = (key: number) => this.cooldownOf(key)!.untilMs;
-      const [first] = alike.toSorted((one, other) => untilMs(one) - untilMs(other));
+      const [first] = alike.toSorted((a, b) => untilMs(a) - untilMs(b));
       if (first === undefined || wasTried || (status === 401 && tried.length > 0)) continue;
       yield take(first);
     }
   }
 
-  /** Returns the latest cooldown of a key: before it is tried, for `recordSuccess`. */
+  /** Returns the latest cooldown of a key. Before an attempt, keep it for `recordSuccess`. */
   cooldownOf(key: number): Cooldown | undefined {
     return this.#cooldowns[key];
   }
 
   /**
-   * A key has worked that had this cooldown when it was tried. If it still has the same one, that
-   * ends.
+   * Records that a key has worked. `before` is its cooldown when the attempt started; the cooldown
+   * ends unless a later one has replaced it.
    */
   recordSuccess(key: number, before: Cooldown | undefined): void {
     this.#accept(key);
     if (isOver(before) || this.cooldownOf(key) !== before) return;
-    // A success after a 403 shows that the request was refused and not the key: the cooldowns of
-    // all keys for 403 end.
+    // A success after a 403 shows that the provider had refused the request and not the key, so the
+    // cooldowns for a 403 end for all keys.
     for (const [other, cooldown] of this.#cooldowns.entries()) {
       const isAlike = before?.status === 403 && cooldown?.status === 403;
       if (other === key || isAlike) this.#cooldowns[other] = undefined;
     }
   }
 
-  /** Returns whether the key was refused, and not the request. If so, its cooldown begins. */
+  /**
+   * Records a failed attempt. Returns true, and begins a cooldown, if the provider refused the key
+   * and not the request.
+   */
   recordFailure(key: number, { details }: GatewayError): boolean {
     const { retryAfterSeconds = DEFAULT_LIMITED_SECONDS, upstreamStatus: status = 0 } = details;
     if (!isKeyStatus(status) || details.problem === 'policy') return false;
@@ -134,26 +146,26 @@ export class KeyPool {
     const ms = status === 429 ? limitedMs : REJECTED_MS;
     if (status !== 429) {
       this.#refused.set(key, status);
-      this.#tellRefused();
+      this.#reportRefused();
     }
     this.#begin(key, { ms, untilMs: performance.now() + ms, status });
     return true;
   }
 
   /**
-   * The key has worked: it is refused no more, nor is another one that was answered 403 as this one
-   * was.
+   * Removes a key that has worked from the refused keys. If it was refused with 403, removes all
+   * keys that were refused with 403.
    */
   #accept(key: number): void {
     const status = this.#refused.get(key);
     if (status === undefined) return;
-    for (const [other, one] of this.#refused) {
-      if (other === key || (status === 403 && one === 403)) this.#refused.delete(other);
+    for (const [other, otherStatus] of this.#refused) {
+      if (other === key || (status === 403 && otherStatus === 403)) this.#refused.delete(other);
     }
-    this.#tellRefused();
+    this.#reportRefused();
   }
 
-  #tellRefused(): void {
+  #reportRefused(): void {
     const keys = [...this.#refused].toSorted(([a], [b]) => a - b);
     const text = keys.map(([key, status]) => `key ${key + 1}: ${status}`).join(', ');
     this.#onRefused(text || undefined);
@@ -161,10 +173,10 @@ export class KeyPool {
 
   #begin(key: number, cooldown: Cooldown): void {
     const before = this.cooldownOf(key);
-    // A request that was sent before may be answered with a shorter wait.
+    // Answers arrive out of order, so a cooldown that ends earlier must not replace a longer one.
     if (before && !isOver(before) && before.untilMs >= cooldown.untilMs) return;
     this.#cooldowns[key] = cooldown;
-    // One line for each cooldown, also if several requests are refused at the same time.
+    // Logs one line for each cooldown, even if several requests are refused at the same time.
     if (!isOver(before)) return;
     const { ms: cooldown_ms, status } = cooldown;
     const fields = { provider: this.#provider, key: key + 1, status, cooldown_ms };
@@ -172,11 +184,11 @@ export class KeyPool {
   }
 }
 
-/** A key that was taken for one attempt. */
+/** The key of one attempt. */
 export class TakenKey {
   readonly index: number;
   readonly #pool: KeyPool;
-  /** The cooldown of the key before it was sent. */
+  /** The cooldown of the key when the attempt started. */
   readonly #cooldown: Cooldown | undefined;
 
   constructor(pool: KeyPool, index: number) {
@@ -185,7 +197,7 @@ export class TakenKey {
     this.#cooldown = pool.cooldownOf(index);
   }
 
-  /** The provider has answered a request with this key. */
+  /** Records that the provider answered a request with this key. */
   recordSuccess(): void {
     this.#pool.recordSuccess(this.index, this.#cooldown);
   }

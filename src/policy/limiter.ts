@@ -1,47 +1,49 @@
-/** The limits that one request meets: slots of those in flight, and token buckets. */
+/** The limits on a request: slots for requests in flight, and token buckets. */
 
 import { GatewayError, type Limit } from '../lib/errors.ts';
 import type { TokenUsage } from '../openai/usage.ts';
 import type { TokenBucket } from './token-bucket.ts';
 
-/** A token bucket that a store keeps for several gateways. */
+/** A token bucket that several gateways share in a store. */
 export interface StoredBucket {
-  /** The same in each gateway for the same limit, such as `clients.alice`. */
+  /** Identifies the limit in all gateways, such as `clients.alice`. */
   readonly name: string;
-  /** The tokens that come back in each period. */
+  /** Tokens that are refilled in each period. */
   readonly rate: number;
   readonly periodSeconds: number;
   readonly capacity: number;
-  /** The tokens that a request takes; if none, the bucket has to be above zero. */
+  /** Tokens that a request takes. If 0, the bucket only has to be above zero. */
   readonly perRequest: number;
   /**
-   * Takes what the bucket lacks, as the store tells it; only if the period is longer than a second.
+   * Called with the tokens that the bucket lacks in the store. Absent if the period is one second.
    */
   readonly onLack?: (tokens: number) => void;
 }
 
 export type Taken = 'taken' | { readonly refusedBy: StoredBucket; readonly waitMs: number };
 
-/** Never rejects or throws. */
+/** Buckets that several gateways share. The methods never throw or reject. */
 export interface RateLimitStore {
   /**
-   * Takes what a request takes of each bucket, or of none. Undefined if the store does not say so
-   * in time.
+   * Takes the tokens of a request from each bucket, or from none if a bucket refuses it. Resolves
+   * with undefined if the store does not answer in time.
    */
   take(buckets: readonly StoredBucket[]): Promise<Taken | undefined>;
   /**
-   * Takes so many tokens of each, also below zero; puts them back if negative. Returns false, and
-   * does nothing, if it is away.
+   * Takes the tokens from each bucket, also below zero; a negative number puts tokens back. Returns
+   * false, and does nothing, while the store is away.
    */
   charge(tokens: number, buckets: readonly StoredBucket[]): boolean;
   /**
-   * Connects, and again after each failure. Resolves when it is connected or the first attempt has
-   * failed.
+   * Connects, and reconnects after each failure. Resolves when it is connected or the first attempt
+   * has failed.
    */
   connect(): Promise<void>;
 }
 
-/** A limit on requests in flight. Without a limit, `max` is infinite and they are counted only. */
+/**
+ * A limit on requests in flight. Without a limit `max` is infinite, and requests are only counted.
+ */
 export type ConcurrencyLimit = {
   name: string;
   limit: Limit;
@@ -49,7 +51,7 @@ export type ConcurrencyLimit = {
   used: { inFlight: number };
 };
 
-/** `local` is in the memory of this process. */
+/** A bucket of a limiter. `local` is its counterpart in the memory of this process. */
 export type Bucket = StoredBucket & {
   limit: Limit;
   local: TokenBucket;
@@ -57,23 +59,30 @@ export type Bucket = StoredBucket & {
 };
 
 const PERIOD_NAMES = { 1: 'second', 60: 'minute', 86_400: 'day' } as const;
-/** Above zero, for a bucket of which a request takes nothing. */
+/** The level that counts as above zero, for a bucket from which a request takes no tokens. */
 const LEAST_TOKENS = 1e-6;
-/** What a provider counts beyond it is no count: a client would be refused for years. */
+/**
+ * The most tokens charged for an answer: a provider's larger count is wrong, and would lock the
+ * client out for years.
+ */
 const MAX_ANSWER_TOKENS = 1e9;
 
-/** The limits that one request meets. A refusal is `rateLimit`. */
+/** The limits on a request. A refusal is the error `rateLimit`. */
 export class Limiter {
-  /** The tokens of answers are to be told to `takeTokens`. */
+  /** True if a bucket counts the tokens of answers, so that `takeTokens` is needed. */
   readonly countsUsage: boolean;
   readonly #slots: readonly ConcurrencyLimit[];
   readonly #buckets: readonly Bucket[];
-  /** The buckets that a request takes of, and those that the tokens of answers are taken of. */
+  /** The buckets that count requests. */
   readonly #ofRequests: readonly Bucket[];
+  /** The buckets that count the tokens of answers. */
   readonly #ofTokens: readonly Bucket[];
   readonly #store: RateLimitStore | undefined;
 
-  /** The last slot is the client's or the provider's. Without a store only this process counts. */
+  /**
+   * The last of `slots` is the slot of the client or the provider. Without `store`, buckets count
+   * the requests of this process alone.
+   */
   constructor(
     slots: readonly ConcurrencyLimit[],
     buckets: readonly Bucket[],
@@ -87,18 +96,18 @@ export class Limiter {
     this.countsUsage = this.#ofTokens.length > 0;
   }
 
-  /** Requests of this client, or at this provider, in flight. */
+  /** The requests in flight of this client or to this provider. */
   get inFlight(): number {
     return this.#slots.at(-1)!.used.inFlight;
   }
 
-  /** Counts a request that is in flight until `releaseSlot`, or returns a refusal. */
+  /** Takes a slot that is held until `releaseSlot`, or returns the refusal. */
   acquireSlot(): GatewayError | undefined {
     const full = this.#slots.find(({ max, used }) => used.inFlight >= max);
     if (full) {
       const { limit, max, name, used } = full;
       const limitState = `${name}.max_concurrent_requests: ${used.inFlight} of ${max}`;
-      // When one in flight will be over is not known.
+      // Nothing predicts when a slot is released, so the client waits the least time.
       const details = { retryAfterSeconds: 1, limit, limitState };
       return new GatewayError('rateLimit', 'Too many requests at the same time', details);
     }
@@ -106,31 +115,31 @@ export class Limiter {
     return undefined;
   }
 
-  /** Ends what `acquireSlot` has counted. Throws `internal` if no request is in flight. */
+  /** Releases the slot of `acquireSlot`. Throws `internal` if no request is in flight. */
   releaseSlot(): void {
     if (this.inFlight <= 0) throw GatewayError.from(new Error('a slot is released twice'));
     for (const { used } of this.#slots) used.inFlight -= 1;
   }
 
-  /** Takes what a request takes of each bucket; or of none, and returns a refusal. */
+  /** Takes the tokens of a request from each bucket, or returns the refusal and takes none. */
   takeRequest(): Promise<GatewayError | undefined> | GatewayError | undefined {
     if (this.#buckets.length === 0) return undefined;
     return this.#store ? this.#takeStored(this.#store) : this.#takeLocally();
   }
 
-  /** Gives back what `takeRequest` took: the request was not sent. */
+  /** Puts back the tokens of `takeRequest`, for a request that was not sent. */
   refundRequest(): void {
     this.#charge(-1, this.#ofRequests);
   }
 
-  /** Takes the tokens that an answer has used. */
+  /** Takes the tokens that an answer has used from the buckets that count them. */
   takeTokens(usage: TokenUsage | undefined): void {
     const { prompt_tokens = 0, completion_tokens = 0, total_tokens } = usage ?? {};
     const total = total_tokens ?? prompt_tokens + completion_tokens;
     if (total > 0) this.#charge(Math.min(total, MAX_ANSWER_TOKENS), this.#ofTokens);
   }
 
-  /** Returns what is used up of each bucket that is refilled by the minute or the day. */
+  /** Returns the used tokens of each bucket whose period is a minute or a day. */
   usedOfBuckets() {
     const nowMs = performance.now();
     const longer = this.#buckets.filter(({ periodSeconds }) => periodSeconds > 1);
@@ -144,7 +153,7 @@ export class Limiter {
     const waits = this.#buckets.map(({ local, perRequest }) =>
       local.waitMs(Math.max(perRequest, LEAST_TOKENS), nowMs),
     );
-    // Before the longest wait is over, a request would be refused again.
+    // The longest wait counts, because a request that comes earlier would be refused again.
     const longestMs = Math.max(...waits);
     if (longestMs > 0) return refuse(this.#buckets[waits.indexOf(longestMs)]!, longestMs);
     for (const { local, perRequest } of this.#buckets) local.take(perRequest);
@@ -161,7 +170,8 @@ export class Limiter {
 
   #charge(tokens: number, charged: readonly Bucket[]): void {
     if (charged.length === 0) return;
-    // If the store went away or came back meanwhile, they are put or taken in the wrong place.
+    // If the store went away or came back since the tokens were taken, a refund reaches the wrong
+    // bucket.
     if (!this.#store?.charge(tokens, charged)) for (const { local } of charged) local.take(tokens);
   }
 }

@@ -1,4 +1,4 @@
-/** Limits on requests in all, of each client and at each provider, from the settings. */
+/** Creates the limiters for all requests, each client and each provider from the settings. */
 
 import type { BucketSettings, Tenant, Config } from '../config/config.ts';
 import type { Limit } from '../lib/errors.ts';
@@ -7,16 +7,16 @@ import { TokenBucket } from './token-bucket.ts';
 
 export type Limiters = ReturnType<typeof createLimiters>;
 
-/** What the limits of the next settings take over, by their names. */
+/** The state of limiters, by name. The limiters of the next settings take it over. */
 interface LimitState {
   readonly used: Map<string, { inFlight: number }>;
   readonly buckets: Map<string, TokenBucket>;
 }
 
 /**
- * Creates the limits of the settings. What is in flight counts on after a reload, and buckets with
- * the same settings keep their tokens: `former` is the state of the limits before. Uses the buckets
- * of the store as long as it answers.
+ * Creates the limiters of the settings. `former` is the state before a reload: counts of requests
+ * in flight go on, and buckets with the same settings keep their tokens. While `store` answers, its
+ * buckets are used instead of those in memory.
  */
 export function createLimiters(
   { server, clients, providers, rateLimit }: Omit<Config, 'secrets'>,
@@ -27,17 +27,17 @@ export function createLimiters(
   const made = new LimitFactory(former);
   const inServer = made.slots('server', 'server_concurrency', server.maxConcurrentRequests);
   const ofAll = made.bySecond('rate_limit', 'global', enabled ? global : undefined);
-  /** By the client's name; by undefined that of requests without a client. */
+  /** Limiters by the client's name; undefined is the name for requests without a client. */
   const ofTenants = new Map<string | undefined, Limiter>();
   ofTenants.set(undefined, new Limiter([inServer], ofAll, store));
   for (const { name, limit, maxConcurrentRequests } of clients) {
     const slot = made.slots(`clients.${name}`, 'client_concurrency', maxConcurrentRequests);
-    // A client's own buckets do not depend on `rate_limit.enabled`.
+    // The buckets of a client apply even if `rate_limit.enabled` is false.
     const bySeconds = made.bySecond(`clients.${name}`, 'client', limit);
     const buckets = [...bySeconds, ...made.ofTenant(name, limit), ...ofAll];
     ofTenants.set(name, new Limiter([inServer, slot], buckets, store));
   }
-  /** By the provider's id. */
+  /** Limiters by the provider's id. */
   const ofProviders = new Map<string, Limiter>();
   for (const { id, maxConcurrentRequests } of providers.registered) {
     const slot = made.slots(`providers.${id}`, 'provider_concurrency', maxConcurrentRequests);
@@ -48,33 +48,37 @@ export function createLimiters(
   return { ofTenants, ofProviders, state: made.state as Readonly<LimitState> };
 }
 
-/** Makes slots and buckets. Takes their counts over from those with the same name and settings. */
+/**
+ * Makes slots and buckets. Each takes over its count from `former` if the name, and for a bucket
+ * the settings, are the same.
+ */
 class LimitFactory {
-  /** What was made, for the limits of the next settings. */
+  /** The slots and buckets that were made, for the limiters of the next settings. */
   readonly state: LimitState;
   readonly #former: LimitState | undefined;
 
   constructor(former: LimitState | undefined) {
-    // A limit that is gone may come back while its requests are still in flight.
+    // Kept although no setting may need it now: a later reload may bring the limit back while its
+    // requests are still in flight.
     const inUse = [...(former?.used ?? [])].filter(([, { inFlight }]) => inFlight > 0);
     this.state = { used: new Map(inUse), buckets: new Map() };
     this.#former = former;
   }
 
-  /** A `max` of 0 is no limit. */
+  /** Returns the slots of a limit. A `max` of 0 means no limit. */
   slots(name: string, limit: Limit, max: number): ConcurrencyLimit {
     const used = this.#former?.used.get(name) ?? { inFlight: 0 };
     this.state.used.set(name, used);
     return { name, limit, max: max || Infinity, used };
   }
 
-  /** Returns the bucket of a limit by the second; none if it is not set. */
+  /** Returns the bucket of a limit per second, or no bucket if the limit is not set. */
   bySecond(name: string, limit: Limit, settings?: BucketSettings): readonly Bucket[] {
     const { requestsPerSecond: rate = 0, burstCapacity: capacity = 1 } = settings ?? {};
     return this.#bucket({ name, limit, rate, periodSeconds: 1, capacity, perRequest: 1 });
   }
 
-  /** Returns the buckets of a client by the minute and the day, of requests and of tokens. */
+  /** Returns a client's buckets per minute and per day, for requests and for tokens. */
   ofTenant(tenant: string, limits: Tenant['limit']): readonly Bucket[] {
     const rows = [
       ['requests_per_minute', limits.requestsPerMinute, 60, 1],
@@ -88,17 +92,20 @@ class LimitFactory {
   }
 
   /**
-   * None if there is no limit. Its name is that of its section in the settings, or of the setting.
+   * Returns the bucket, or no bucket if its rate is 0. The name of a bucket is the name of its
+   * section in the settings, or of its setting.
    */
   #bucket(settings: Omit<Bucket, 'local'>): readonly Bucket[] {
     const { name, rate, periodSeconds, capacity } = settings;
     if (rate === 0) return [];
-    // The period: `clients.alice.requests_per_minute` may be a limit of alice or another client.
+    // The key contains the period, because a client may be named `alice.requests_per_minute`: its
+    // limit per second has the same name as alice's limit per minute.
     const key = `${name} ${rate}/${capacity}/${periodSeconds}`;
     const kept = this.#former?.buckets.get(key);
     const local = kept ?? new TokenBucket(rate / periodSeconds, capacity);
     this.state.buckets.set(key, local);
-    // So that it goes on from there while the store is away, and the page shows it.
+    // Sets the local bucket to the level in the store, because it takes over while the store is
+    // away, and the page shows it.
     const onLack = (lack: number) => local.take(local.level(performance.now()) - (capacity - lack));
     return [{ ...settings, local, ...(periodSeconds > 1 && { onLack }) }];
   }

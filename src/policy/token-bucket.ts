@@ -1,7 +1,7 @@
-/** A token bucket, refilled when it is asked. */
+/** A token bucket without a timer: reading its level refills it. */
 
 /**
- * Holds `capacity` tokens, of which `tokensPerSecond` come back; both are above zero. Full at
+ * Holds up to `capacity` tokens and regains `tokensPerSecond`; both must be above zero. Full at
  * first.
  */
 export class TokenBucket {
@@ -17,8 +17,7 @@ export class TokenBucket {
   }
 
   /**
-   * Returns the tokens that it holds, which are below zero if more were taken. `nowMs` never goes
-   * back.
+   * Returns the tokens in the bucket, below zero if more were taken. `nowMs` must never go back.
    */
   level(nowMs: number): number {
     const refilled = this.#tokens + (nowMs - this.#refilledAtMs) * this.#tokensPerMs;
@@ -27,12 +26,12 @@ export class TokenBucket {
     return this.#tokens;
   }
 
-  /** Returns the milliseconds until it holds so many tokens; 0 if it does. */
+  /** Returns the milliseconds until the bucket holds `tokens`, or 0 if it does now. */
   waitMs(tokens: number, nowMs: number): number {
     return Math.max(0, tokens - this.level(nowMs)) / this.#tokensPerMs;
   }
 
-  /** Takes so many tokens, whatever it holds; puts them back if the number is negative. */
+  /** Takes tokens, whatever the level; a negative number puts tokens back. */
   take(tokens: number): void {
     this.#tokens -= tokens;
   }
