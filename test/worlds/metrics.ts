@@ -32,7 +32,8 @@ export function checkMetrics({ events, metrics }: History, report: Report): void
   for (const event of events) {
     if (event.kind !== 'line') continue;
     const { line } = event;
-    const isHealth = line['path'] === '/health' && line['outcome'] === 'ok';
+    const isProbe = line['path'] === '/health' && line['method'] !== 'OPTIONS';
+    const isHealth = isProbe && line['outcome'] === 'ok';
     if ((line.message === 'request' && !isHealth) || line.message === 'broken request')
       addLine(line, add);
   }
