@@ -1,34 +1,40 @@
-/** The requests that an incident affects, and their clients. */
+/** Counts the requests that an incident affects, and their clients. */
 
 import type { Outcome } from '../lib/errors.ts';
 import type { RequestHistory, Attempt } from './history.ts';
 
-/** Names of models and clients that are counted, and how many of them are listed. */
+/** Maximum number of models in an incident, and of clients for each model. */
 const MAX_COUNTED = 100;
+/** Maximum number of models, and of clients for each model, in a list. */
 const MAX_LISTED = 10;
-/** In the place of the model's name if the request was refused before its body was read. */
+/** Stands for the model if a request was refused before its body was read. */
 const UNREAD = '(body not read)';
 const FAILED: ReadonlySet<Outcome> = new Set(['upstream_error', 'timeout', 'rate_limited']);
 
+/** The affected requests for a model. */
 interface Requests {
   failed: number;
-  /** Answered by the provider that fails, since the first that failed. */
+  /** Requests that the failing provider has answered since the first affected request. */
   good: number;
-  /** Answered by another provider, the latest of which is `by`. */
+  /** Requests that another provider has answered. */
   answered: number;
+  /** The provider of the latest request in `answered`. */
   by: string | undefined;
   readonly clients: Set<string>;
 }
 
+/** The counts of the requests that an incident affects, by model. */
 export class AffectedRequests {
-  /** By the name that clients use for the model. */
+  /** Keys are model names as clients send them. */
   readonly #byName = new Map<string, Requests>();
-  /** The first client that has a name. */
+  /** The first affected client that has a name. */
   firstClient: string | undefined;
 
   /**
-   * Counts a request that has ended. `isAbout`: an attempt was at a model that fails; absent for an
-   * incident of the gateway.
+   * Counts a finished request; requests that the incident does not affect are ignored.
+   *
+   * @param isAbout - whether an attempt was at a failing model; undefined for an incident of the
+   *    gateway, which affects every request
    */
   add(
     { attempt, attempts, client, model: name = UNREAD }: RequestHistory,
@@ -59,18 +65,20 @@ export class AffectedRequests {
   }
 
   /**
-   * Returns those with the most failures, and how many more names there are. An incident that has
-   * ended has no `good`: it ended after its fault was over, so the number would mislead.
+   * Returns the models with the most failures, and how many more models there are.
+   *
+   * @param hasGood - whether to include `good`; false once the incident has ended, because an
+   *    incident ends only after its fault is over, so the count would mislead
    */
   toFacts(hasGood: boolean) {
-    const all = [...this.#byName].toSorted(
+    const sorted = [...this.#byName].toSorted(
       ([, a], [, b]) => b.failed - a.failed || b.answered - a.answered,
     );
-    const listed = all.slice(0, MAX_LISTED).map(([name, { clients, good, ...counts }]) => {
+    const listed = sorted.slice(0, MAX_LISTED).map(([name, { clients, good, ...counts }]) => {
       const shown = { good: hasGood ? good : undefined, clients: listOf([...clients]) };
       return { name, ...counts, ...shown };
     });
-    return { listed, more: Math.max(0, all.length - MAX_LISTED) || undefined };
+    return { listed, more: Math.max(0, sorted.length - MAX_LISTED) || undefined };
   }
 }
 

@@ -1,8 +1,7 @@
 /**
- * The attributes of one finished request. The access line, the metrics and the admin page all show
- * this object; the line and the page without keys, which a client or a provider may have written
- * into it. Types and not interfaces: the logger takes facts by their names, which interfaces do not
- * allow.
+ * The attributes of a finished request, which the access line, the metrics and the admin page show.
+ * The line and the page hide keys, because a client or a provider may have written a key into a
+ * field.
  */
 
 import type { TryFacts } from './history.ts';
@@ -10,21 +9,22 @@ import type { TokenUsage } from '../openai/usage.ts';
 import type { Outcome, Refusal } from '../lib/errors.ts';
 
 /**
- * The fields of an access line, by their names in the log. Text from outside is bounded, and
- * without control characters.
+ * The fields of an access line, by their names in the log. Text from outside is bounded and has no
+ * control characters. This is a type, because TypeScript does not assign an interface to the index
+ * signature of `LogFacts`.
  */
 export type RequestFacts = Partial<Omit<TokenUsage, 'total_tokens'>> & {
   readonly request_id: string;
   /**
-   * W3C Trace Context: of the client's `traceparent`, else created. Of chat completions whose body
-   * was read.
+   * The trace id of the client's `traceparent` (W3C Trace Context), or else a new id. Undefined
+   * unless the body of a chat completion was read.
    */
   readonly trace_id?: string | undefined;
   readonly method: string;
   readonly path: string;
   readonly remote?: string | undefined;
   readonly client?: string | undefined;
-  /** Absent if nothing was sent. */
+  /** Undefined if no response was sent. */
   readonly status?: number | undefined;
   readonly provider?: string | undefined;
   readonly model?: string | undefined;
@@ -35,32 +35,34 @@ export type RequestFacts = Partial<Omit<TokenUsage, 'total_tokens'>> & {
   readonly first_byte_ms?: number | undefined;
   readonly bytes: number;
   readonly outcome: Outcome;
-  /** The message of the error that the client got; of a 429, whose limit it was. */
+  /**
+   * The limit or the check that refused the request, or else the message of the error. If the
+   * client left, the phase in which it left.
+   */
   readonly reason?: string | undefined;
-  /** The limit of a 429 of the gateway's own, and how full it is. */
+  /** For a 429 by the gateway itself: the limit, and how full it is. */
   readonly limit?: string | undefined;
   readonly cause?: string | undefined;
   readonly finish_reason?: string | undefined;
-  /** The gateway has asked for the tokens of the stream. */
+  /** The gateway has asked for the `usage` of the stream. */
   readonly usage_added?: boolean | undefined;
   readonly tries?: readonly TryFacts[] | undefined;
 };
 
-/** A finished request, with what the log rounds or leaves out. */
+/** A finished request: its facts, and values that the log rounds or leaves out. */
 export interface FinishedRequest {
   readonly facts: RequestFacts;
+  /** On the clock of `Date.now()`. */
   readonly endedAtMs: number;
   readonly durationMs: number;
   readonly firstByteMs?: number | undefined;
-  /**
-   * Spent neither on reading the client's upload nor on waiting for providers, until the answer's
-   * head.
-   */
+  /** Time until the answer's head, without the client's upload and the waits for providers. */
   readonly gatewayMs?: number | undefined;
-  /** The model that the answer names, untrusted. */
+  /** The model named in the answer, untrusted. */
   readonly responseModel?: string | undefined;
-  /** The limit or the check that has refused the request, or that a provider has told of. */
+  /** The limit or the check that refused the request; `upstream` for a provider's limit. */
   readonly refusal?: Refusal | undefined;
 }
 
+/** Called with each finished request. */
 export type RequestObserver = (request: FinishedRequest) => void;

@@ -1,55 +1,62 @@
-/** What is learned of a request, its attempts and its answer, for the log and the metrics. */
+/** The history of a request: its attempts and its answer, for the log and the metrics. */
 
 import { causeOf } from './cause.ts';
 import { readUsage, type TokenUsage } from '../openai/usage.ts';
 import { type ClientGone, GatewayError, type Outcome } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 
-/** The length of every name from outside. */
+/** Maximum length of a name from outside, such as a model's. */
 export const MAX_NAME_CHARACTERS = 128;
-/** A longer text of a `usage` is not held until the stream ends. */
+/** A longer `usage` text is parsed at once, instead of held until the stream ends. */
 const MAX_HELD_USAGE_CHARACTERS = 1024;
-/** Printable ASCII without escape sequences. */
+/** Printable ASCII without backslashes, and so without escape sequences. */
 const MODEL = /^[ -[\]-~]{1,64}$/;
-/** The first word: Gemini writes `content_filter: OTHER`, and some providers `"null"` for none. */
+/**
+ * The first word of a `finish_reason`, because Gemini writes `content_filter: OTHER`. Some
+ * providers write the text `null` if there is no reason.
+ */
 const FINISH_REASON = /^(?!null$)[\w.-]{1,32}(?![\w.-])/;
 
-/** One request. Times are on the clock of `performance.now()`. */
+/** The history of a request. Times are on the clock of `performance.now()`. */
 export class RequestHistory {
-  /** The name of the client whose key was sent; keys of `[server.auth]` have none. */
+  /** The name of the client whose key was sent; undefined for a key of `[server.auth]`. */
   client: string | undefined;
-  /** The provider of `attempt`; before that the first candidate. */
+  /** The provider of `attempt`; before the first attempt, that of the first candidate. */
   provider: string | undefined;
   model: string | undefined;
   stream: boolean | undefined;
   promptCacheKey: string | undefined;
   requestBytes: number | undefined;
   traceId: string | undefined;
-  /** In order, those that were skipped too. */
+  /** All attempts in order, including skipped providers. */
   attempts: readonly Attempt[] = [];
-  /** The latest attempt; at the end the one whose answer or error the client gets. */
+  /** The latest attempt; at the end, the attempt whose answer or error the client gets. */
   attempt: Attempt | undefined;
   bodyReadAtMs: number | undefined;
-  /** The gateway has repeated the request, with another key perhaps, or asked a fallback. */
+  /** The gateway has sent the request again, perhaps with another key, or has asked a fallback. */
   hasRetried = false;
-  /** The failure that was answered, or that ended a stream. */
+  /** The failure that the client got instead of an answer, or that ended its stream. */
   failure: GatewayError | undefined;
 
+  /** Appends an attempt, and returns it. */
   addAttempt(attempt: Attempt): Attempt {
-    // Nearly all have one: a list that was pushed to takes 130 bytes more.
+    // Nearly every request has a single attempt, and an array that `push` has grown takes 130 bytes
+    // more.
     this.attempts = this.attempts.length === 0 ? [attempt] : [...this.attempts, attempt];
     return attempt;
   }
 
-  /** The attempts without those that were skipped. */
+  /** The attempts at providers that were not skipped. */
   get asked(): readonly Attempt[] {
     return this.attempts.filter((attempt) => attempt.wasAsked);
   }
 
   /**
-   * Returns how long a chat completion took until its answer's head; undefined if its body was
-   * never read. `gatewayMs` is neither the client's upload nor `upstreamMs`, which goes from the
-   * first attempt to the end of the last one.
+   * Returns how long a chat completion took until its answer's head, in milliseconds; undefined if
+   * its body was never read. `upstreamMs` spans the time from the first attempt to the end of the
+   * last attempt. `gatewayMs` is the rest of the time after the client's upload.
+   *
+   * @param headAtMs - when the head was sent, on the clock of `performance.now()`
    */
   timeSpent(
     headAtMs: number,
@@ -65,49 +72,52 @@ export class RequestHistory {
 }
 
 /**
- * One attempt at a provider, called a try in the log and the metrics. A class, so that all attempts
- * have one shape: V8 would copy an object that grows member by member.
+ * One attempt at a provider, called a try in the log and the metrics. A class gives all attempts
+ * the same shape, because V8 would copy an object that grows member by member.
  */
 export class Attempt {
   readonly provider: string;
-  /** That of the provider's settings: a reload may have changed them meanwhile. */
+  /**
+   * Digest of the provider's settings, because a reload may have changed the settings meanwhile.
+   */
   readonly digest: string;
   /** The model that the provider is asked for. */
   readonly model: string;
   /** The index of the provider's key; undefined if the provider has only one. */
   readonly key: number | undefined;
-  /** Without the query, which may hold a key. */
+  /** The URL without its query, which may hold a key. */
   readonly url: string;
   readonly beganAtMs = performance.now();
-  /** When its answer began, or it failed without one. */
+  /** When the answer began, or when the attempt failed without an answer. */
   endedAtMs: number | undefined;
-  /** `circuit_open` and `limit`: the provider was skipped. Undefined while the attempt is made. */
+  /** `circuit_open` and `limit` if the provider was skipped; undefined while the attempt runs. */
   outcome: Outcome | 'circuit_open' | 'limit' | undefined;
-  /** It has the answer to the client: nobody else is asked, also if it fails later. */
+  /** The client gets this attempt's answer, so no other provider is asked if it fails later. */
   hasAnswer = false;
   failure: GatewayError | undefined;
-  /** The provider's own. */
+  /** Status of the provider's reply. */
   status: number | undefined;
   /** The headers of the provider's reply. */
   headers: ReadonlyMap<string, string> | undefined;
   upstreamRequestId: string | undefined;
-  /** Undefined if the request was not written to one, or the transport does not tell. */
+  /** Undefined if the request was not written to a connection, or if the transport is fetch. */
   connection: 'new' | 'reused' | undefined;
   /** When the request was written to its connection. */
   sentAtMs: number | undefined;
-  /** How long the lookup of the host's name took for a new connection. */
+  /** Duration of the name lookup for a new connection. */
   lookupMs: number | undefined;
   /**
-   * The model that the answer names, untrusted; `undefined` if that is no short text in printable
+   * The model named in the answer, untrusted; undefined unless it is a short text of printable
    * ASCII.
    */
   responseModel: string | undefined;
   /** Why the answer ended: at most 32 letters, digits, `_`, `.` and `-`. */
   finishReason: string | undefined;
   #usage: string | TokenUsage | undefined;
-  /** The gateway has asked for the `usage`, and takes it out of the stream. */
+  /** The gateway has asked for the `usage`, and removes it from the stream. */
   usageAdded = false;
 
+  /** Begins an attempt now. `key` is the index of the provider's key. */
   constructor(
     { id, digest, chatUrl }: Readonly<Record<'id' | 'digest' | 'chatUrl', string>>,
     model: string,
@@ -120,46 +130,50 @@ export class Attempt {
     this.url = chatUrl;
   }
 
-  /** The provider was asked, or could not be connected to: it was not skipped. */
+  /**
+   * False if the provider was skipped. True also if no connection to the provider could be made.
+   */
   get wasAsked(): boolean {
     return this.outcome !== 'limit' && this.outcome !== 'circuit_open';
   }
 
-  /** The usable counts of the last `usage`; `undefined` if there is none. */
+  /** Token counts from the last `usage`; undefined if the answer has no usable `usage`. */
   get usage(): TokenUsage | undefined {
     return typeof this.#usage === 'string' ? readUsage(this.#usage) : this.#usage;
   }
 
+  /** Notes the answer's `model`, if it is a text that may be shown. */
   noteModel(model: unknown): void {
     this.responseModel = typeof model === 'string' && MODEL.test(model) ? model : undefined;
   }
 
+  /** Notes the answer's `finish_reason`. */
   noteFinishReason(reason: unknown): void {
     this.finishReason = typeof reason === 'string' ? FINISH_REASON.exec(reason)?.[0] : undefined;
   }
 
   /**
-   * Takes a `usage`, parsed, or as `readUsage` takes its text. The last one counts. A short text is
-   * read when the counts are wanted, because some providers send one with each event. A long one is
-   * read at once, because an open stream would hold it.
+   * Notes a `usage`, either parsed or as the text that `readUsage` takes; the last call counts. A
+   * short text is parsed when the counts are read, because some providers send a `usage` with each
+   * event. A long text is parsed at once, because an open stream would hold it.
    */
   noteUsage(usage: unknown): void {
     const isShort = typeof usage === 'string' && usage.length <= MAX_HELD_USAGE_CHARACTERS;
     this.#usage = isShort ? usage : readUsage(usage);
   }
 
-  /** The answer to the client begins. */
+  /** Marks that the client's answer has begun. */
   beginAnswer(): void {
     this.hasAnswer = true;
     this.endedAtMs = performance.now();
   }
 
-  /** Records how it ended. */
+  /** Records how the attempt has ended, with its failure if it has failed. */
   recordEnd(failure?: GatewayError | ClientGone): void {
     this.endedAtMs ??= performance.now();
-    // The gateway's memory is on no provider's account.
-    const isOwn = failure instanceof GatewayError && failure.scope === 'gateway';
-    this.outcome = isOwn ? 'internal_error' : (failure?.outcome ?? 'ok');
+    // The gateway's own failure, such as full memory, must not count against the provider.
+    const isGatewayFailure = failure instanceof GatewayError && failure.scope === 'gateway';
+    this.outcome = isGatewayFailure ? 'internal_error' : (failure?.outcome ?? 'ok');
     if (failure instanceof GatewayError) this.failure = failure;
   }
 
@@ -185,5 +199,5 @@ export class Attempt {
 }
 
 type Recorded = ReturnType<Attempt['toFacts']>;
-/** JSON has no undefined fields. */
+/** A try as JSON, which has no undefined fields. */
 export type TryFacts = Pick<Recorded, 'provider' | 'model' | 'outcome'> & Partial<Recorded>;

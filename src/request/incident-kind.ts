@@ -2,17 +2,19 @@
 
 import type { GatewayError } from '../lib/errors.ts';
 
-/** Failures of tries, then states of a provider, then the gateway's. */
+/** The kinds of failed tries, then the states of a provider, then those of the gateway. */
 export const INCIDENT_KINDS = [
   ...(['unreachable', 'key_refused', 'rate_limited', 'errors', 'timeout'] as const),
   ...(['stall', 'cut', 'nonsense', 'slow', 'model_list'] as const),
   ...(['descriptors', 'memory', 'log_lines', 'store', 'reload'] as const),
 ];
+/** One of `INCIDENT_KINDS`. */
 export type IncidentKind = (typeof INCIDENT_KINDS)[number];
 
 /**
- * Returns the kind of a failure that is a provider's; undefined if it is the client's or the
- * gateway's. `hasBegun`: the failure has broken the stream of an answer.
+ * Returns the kind of a provider's failure; undefined if the client or the gateway is at fault.
+ *
+ * @param hasBegun - whether the failure broke off a stream that had begun
  */
 export function providerKindOf(
   { details: { problem, upstreamStatus: status }, kind, scope }: GatewayError,
@@ -26,7 +28,7 @@ export function providerKindOf(
   return problem === 'cut' ? 'cut' : 'nonsense';
 }
 
-/** Returns the kind of a failure that is the gateway's; undefined for other failures. */
+/** Returns the kind of the gateway's own failure; undefined for other failures. */
 export function gatewayKindOf({ details }: GatewayError): IncidentKind | undefined {
   if (details.limit === 'memory') return 'memory';
   return details.problem === 'descriptors' ? 'descriptors' : undefined;

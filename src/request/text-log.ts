@@ -1,4 +1,4 @@
-/** The log as text, for a terminal. */
+/** Formats the log as text, for a terminal. */
 
 import type { TryFacts } from './history.ts';
 import type { FlatFacts, LogEntry, LogFacts } from '../lib/log.ts';
@@ -7,13 +7,14 @@ import { escapeControlCharacters } from '../lib/secrets.ts';
 
 const MAX_MESSAGE_CHARACTERS = 2000;
 const MAX_TEXT_VALUE_CHARACTERS = 500;
-/** Values that need no quotes. */
+/** A value that needs no quotes. */
 const WORD = /^[^\s"=\\]+$/;
+/** A value in an array that needs no quotes. */
 const ARRAY_WORD = /^[^\s"=\\,[\]]+$/;
 
 /**
- * Returns the entry as text, with its line end. A failed request has more lines: one for each
- * attempt, and its ids.
+ * Returns a log entry as text, with its line end. A failed request takes further lines, for each
+ * attempt and for its ids.
  */
 export function formatText({ time, level, message, ...facts }: LogEntry): string {
   const clock = time.slice(11, 23);
@@ -26,13 +27,13 @@ function formatRequest(clock: string, facts: RequestFacts): string {
   const { client, model, outcome, status, tries = [] } = facts;
   const sentTo = `${facts.provider}/${facts.upstream_model}`;
   const target = facts.upstream_model === undefined || sentTo === model ? '' : ` → ${sentTo}`;
-  const what = model === undefined ? `${facts.method} ${facts.path}` : `${model}${target}`;
+  const subject = model === undefined ? `${facts.method} ${facts.path}` : `${model}${target}`;
   const times = [facts.first_byte_ms, facts.duration_ms].filter((ms) => ms !== undefined);
   const { prompt_tokens: sent, completion_tokens: received } = facts;
   const isCounted = sent !== undefined || received !== undefined;
   const tokens = isCounted ? `  ${sent ?? '?'}+${received ?? '?'} tokens` : '';
   const took = [...new Set(times.map(formatMs))].join(', ');
-  const shown = escapeControlCharacters(what, MAX_TEXT_VALUE_CHARACTERS);
+  const shown = escapeControlCharacters(subject, MAX_TEXT_VALUE_CHARACTERS);
   const asked = client === undefined ? shown : `${client}  ${shown}`;
   const head = `${clock} ${outcome.padEnd(14)} ${status ?? '---'}`;
   const line = `${head}  ${asked}  ${took}${tokens}\n`;
@@ -53,7 +54,7 @@ function formatMs(ms: number): string {
   return ms < 1000 ? `${ms} ms` : `${(ms / 1000).toFixed(1)} s`;
 }
 
-/** In an array, `word` is ARRAY_WORD. */
+/** Formats facts as `name=value`. A value that matches `word` is not quoted. */
 function pairsOf(facts: LogFacts, word = WORD): string[] {
   return Object.entries(facts)
     .filter(([, value]) => value !== undefined)
@@ -61,8 +62,8 @@ function pairsOf(facts: LogFacts, word = WORD): string[] {
 }
 
 /**
- * Quotes a text as JSON does, unless it is one word: with a space and `=` in it, it could forge a
- * field.
+ * Formats a value. A text that does not match `word` is quoted as JSON, because a space and `=` in
+ * it could forge a field.
  */
 function formatValue(value: unknown, word = WORD): string {
   if (Array.isArray(value)) {
