@@ -1,7 +1,4 @@
-/**
- * One connection to Redis 5 or later, or to Valkey, on which the script runs. The first failure of
- * any kind ends it.
- */
+/** A connection to Redis 5 or later, or to Valkey, which runs the script of the rate limits. */
 
 import { createConnection, type Socket } from 'node:net';
 import { connect as createTlsConnection } from 'node:tls';
@@ -11,12 +8,15 @@ import { serverNameOf } from '../lib/loopback.ts';
 import { lookup } from '../lib/name-lookup.ts';
 import type { StoredBucket, Taken } from '../policy/limiter.ts';
 
-/** A request waits no longer for a reply. */
+/** Time limit for a reply. */
 export const ANSWER_MS = 50;
-/** For the name lookup, TCP and TLS together. */
+/** Time limit for the name lookup, TCP and TLS together. */
 const CONNECT_MS = 10_000;
 const KEEP_ALIVE_PROBE_MS = 30_000;
-/** Commands without a reply yet, of some 1.5 kB each; further ones are not sent. */
+/**
+ * Maximum number of commands that wait for a reply, each of some 1.5 kB. Further commands are not
+ * sent.
+ */
 const MAX_PENDING = 2048;
 /** The longest replies are error messages. */
 const MAX_REPLY_CHARACTERS = 4096;
@@ -24,13 +24,18 @@ const MAX_CAUSE_CHARACTERS = 200;
 const ERROR_CODE = /^-[A-Z]+\b/;
 
 /**
- * Takes tokens of several buckets, or if it is asked and they are not there, of none. A bucket is
- * what it lacks and since when: with the rate, that is GCRA's theoretical arrival time. Lua has
- * only doubles, so a token is as many units as its period has microseconds, in each of which `rate`
- * units come back: all numbers are integers, below 2^53 if the period is a second. A bucket of
- * which a request takes none has to be above zero. A key expires when its bucket is full; the 1 ms
- * more is for rounding. A refusal writes too: after the server's clock was set back, the refill
- * goes on from there. What a bucket lacks is told if its period is longer than a second.
+ * Takes tokens from several buckets: with `ask` only if every bucket has enough, with `take` in any
+ * case.
+ *
+ * A bucket is stored as the amount that it lacks and the time when it lacked it. With the rate, the
+ * two are GCRA's theoretical arrival time. Lua has only doubles, so a token is divided into as many
+ * units as its period has microseconds, and `rate` units come back in each microsecond. So all
+ * numbers are integers, and below 2^53 if the period is a second.
+ *
+ * A bucket from which a request takes no token must still be above zero. A key expires when its
+ * bucket is full; the added millisecond is for rounding. A refusal writes too, so that the refill
+ * goes on after the server's clock was set back. The reply has the lack of each bucket whose period
+ * is longer than a second.
  */
 const SCRIPT = `
 local time = redis.call('TIME')
@@ -56,12 +61,14 @@ for i, key in ipairs(KEYS) do
   if period ~= '1' then answer = answer .. string.format(' %.0f', lack / period / 1e6) end
 end
 return redis.status_reply(answer)`;
-/** `OK`, or a bucket's position and microseconds; then what buckets lack. */
+/**
+ * `OK`, or the position of the bucket that refuses and its wait in microseconds; then the lacks.
+ */
 const ANSWER = /^(?:OK|(\d{1,9}) (\d{1,25}))((?: \d{1,25})*)$/;
 
 /**
- * They show that the store can write, as a full or a read-only one cannot, and several keys at
- * once, as a cluster cannot.
+ * Buckets for a trial run of the script. The run fails on a full or read-only store, because it
+ * writes, and on a cluster, because it takes several keys.
  */
 const PROBES = ['probe', 'probe-2'].map((name) => {
   return { name, rate: 1e6, periodSeconds: 1, capacity: 1e6, perRequest: 1 };
@@ -74,29 +81,32 @@ interface Command {
 }
 
 export interface RedisConnectionOptions {
-  /** The script has run. */
+  /** Called when the trial run has succeeded. */
   readonly onReady: () => void;
   /**
-   * Called once. `cause` never holds the password. `wasIdle`: the other end has closed, and no
-   * reply is missing.
+   * Called once, when the connection ends.
+   *
+   * @param cause - never holds the password
+   * @param wasIdle - the server has closed the connection while no command waited for a reply
    */
   readonly onEnd: (cause: string, wasIdle: boolean) => void;
   /** Limit for each reply, in milliseconds. */
   readonly answerMs?: number;
 }
 
+/** A connection that ends with its first failure, of whatever kind. */
 export class RedisConnection {
   readonly #settings: StoreSettings;
   readonly #options: Required<RedisConnectionOptions>;
   readonly #socket: Socket;
   readonly #connectTimer: NodeJS.Timeout;
-  /** The beginning of a reply. */
+  /** The beginning of an unfinished reply. */
   #unread = '';
-  /** In the order of their replies, and so the oldest first. */
+  /** Commands without a reply, the oldest first: replies come in the order of the commands. */
   #pending: Command[] = [];
   #isEnded = false;
 
-  /** Connects. */
+  /** Begins to connect, and reports to `options` when the connection is ready or has ended. */
   constructor(settings: StoreSettings, options: RedisConnectionOptions) {
     const { host, port, isTls } = settings;
     this.#settings = settings;
@@ -112,14 +122,16 @@ export class RedisConnection {
     this.#socket
       .once(isTls ? 'secureConnect' : 'connect', () => void this.#prepare())
       .on('data', (chunk: Buffer) => this.#read(chunk))
-      // An AggregateError, of several addresses, has no message.
+      // An AggregateError, as for a host with several addresses, has no message.
       .on('error', (error: NodeJS.ErrnoException) => this.end(error.message || String(error.code)))
       .on('close', () => this.end('the connection was closed', this.#pending.length === 0));
   }
 
   /**
-   * Runs the script, for a request or to take `tokens` in any case. Returns undefined if the
-   * connection ends first.
+   * Runs the script. Resolves with undefined if the connection ends first.
+   *
+   * @param tokens - the number to take in any case; if undefined, the tokens of a request are taken
+   *    or refused
    */
   async run(buckets: readonly StoredBucket[], tokens?: number): Promise<Taken | undefined> {
     const args = scriptArguments(buckets, this.#settings.prefix, tokens);
@@ -131,13 +143,13 @@ export class RedisConnection {
       this.end('the script gives a wrong answer');
       return undefined;
     }
-    const told = lacks.split(' ').slice(1);
+    const reported = lacks.split(' ').slice(1);
     const periodic = buckets.filter(({ periodSeconds }) => periodSeconds > 1);
-    for (const [index, lack] of told.entries()) periodic[index]?.onLack?.(Number(lack));
+    for (const [index, lack] of reported.entries()) periodic[index]?.onLack?.(Number(lack));
     return refusedBy ? { refusedBy, waitMs: Number(waitUs) / 1000 } : 'taken';
   }
 
-  /** Closes the connection. */
+  /** Closes the connection. All commands that wait for a reply resolve with undefined. */
   end(cause: string, wasIdle = false): void {
     if (this.#isEnded) return;
     this.#isEnded = true;
@@ -151,6 +163,7 @@ export class RedisConnection {
     this.#options.onEnd(cause.slice(0, MAX_CAUSE_CHARACTERS), wasIdle);
   }
 
+  /** Logs in, selects the database and makes the trial run. */
   async #prepare(): Promise<void> {
     clearTimeout(this.#connectTimer);
     const { username, password, database } = this.#settings;
@@ -169,8 +182,8 @@ export class RedisConnection {
       const check = () => {
         if (this.#pending[0] === command) this.end(`no answer in ${answerMs} ms`);
       };
-      // Sockets are read between timers and immediates: replies that came while the event loop was
-      // busy are in time.
+      // The event loop reads sockets between timers and immediates, so a reply that came while the
+      // loop was busy is still in time.
       const timer = setTimeout(() => setImmediate(check), answerMs).unref();
       const command: Command = { name, timer, resolve };
       this.#pending.push(command);
@@ -179,7 +192,8 @@ export class RedisConnection {
   }
 
   /**
-   * Every reply is one line: the script returns status replies. latin1 cuts no character in two.
+   * Splits replies, each of which is a line because the script returns status replies. The bytes
+   * are decoded as latin1, because a chunk may end inside a character of UTF-8.
    */
   #read(chunk: Buffer): void {
     const lines = (this.#unread + chunk.toString('latin1')).split('\r\n');
@@ -188,12 +202,12 @@ export class RedisConnection {
     if (this.#unread.length > MAX_REPLY_CHARACTERS) this.end('the reply is too long');
   }
 
-  /** A reply belongs to the oldest command. */
+  /** Hands a reply to the oldest command, because replies come in order. */
   #settle(line: string): void {
     const command = this.#pending[0];
     if (!command) return this.end('a reply without a command');
     if (line.startsWith('-')) {
-      // An error of AUTH may quote its arguments, or a part of them.
+      // An error reply to AUTH may quote the password, or a part of it.
       const shown = command.name === 'AUTH' ? (ERROR_CODE.exec(line)?.[0] ?? '-error') : line;
       return this.end(`${command.name}: ${shown.slice(1)}`);
     }
@@ -205,22 +219,26 @@ export class RedisConnection {
 }
 
 /**
- * Returns the arguments of `EVAL`: asks for what a request takes, or takes `tokens` in any case.
+ * Returns the arguments of `EVAL`.
+ *
+ * @param tokens - the number to take in any case; if undefined, the script asks for the tokens of a
+ *    request
  */
 export function scriptArguments(buckets: readonly StoredBucket[], prefix: string, tokens?: number) {
-  // Buckets with other settings are other buckets.
+  // The settings are in the key, because a bucket with other settings is another bucket.
   const keys = buckets.map(({ name, rate, capacity, periodSeconds }) => {
     const period = periodSeconds === 1 ? '' : `/${periodSeconds}`;
     return `${prefix}:${name}:${rate}/${capacity}${period}`;
   });
-  // One each: Redis closes a connection that sends more than ten arguments before it has logged in.
+  // Each bucket has a single argument, because Redis closes a connection that sends more than ten
+  // arguments before it has logged in.
   const limits = buckets.map(({ rate, capacity, periodSeconds, perRequest }) =>
     [rate, capacity, periodSeconds, tokens ?? perRequest].join(' '),
   );
   return [SCRIPT, String(keys.length), ...keys, tokens === undefined ? 'ask' : 'take', ...limits];
 }
 
-/** Encodes a command of RESP as an array of bulk strings. */
+/** Encodes a command as RESP, an array of bulk strings. */
 export function encodeCommand(args: readonly string[]): string {
   const strings = args.map((arg) => `$${Buffer.byteLength(arg)}\r\n${arg}\r\n`);
   return `*${args.length}\r\n${strings.join('')}`;

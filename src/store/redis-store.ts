@@ -1,26 +1,30 @@
-/** The rate limits of several gateways in one Redis or Valkey. */
+/** Keeps the rate limits of several gateways in a Redis or Valkey that they share. */
 
 import type { RateLimitStore } from '../policy/limiter.ts';
 import type { RedisConnection, RedisConnectionOptions } from './redis-connection.ts';
 
 const MIN_PAUSE_MS = 100;
 const MAX_PAUSE_MS = 5000;
-/** The start of the gateway waits no longer for its first connection, which may still succeed. */
+/** Time limit for the wait at the start. The connection may still succeed later. */
 const START_WAIT_MS = 2000;
 
+/** The part of a connection that the store uses. */
 export type StoreConnection = Pick<RedisConnection, 'run'>;
 
 /**
- * Creates the store, which connects by `open`; nothing connects yet. `onState` takes why a
- * connection failed, or undefined when one works.
+ * Creates the store. Nothing connects before `connect` is called.
+ *
+ * @param onState - called with the cause when a connection has failed, and with undefined when a
+ *    connection is ready
+ * @param open - opens a connection
  */
 export function createRedisStore(
   onState: (cause: string | undefined) => void,
   open: (events: RedisConnectionOptions) => StoreConnection,
 ) {
-  /** `fallbacks`: how often `take` has returned undefined since the start. */
+  /** `fallbacks` counts the calls of `take` that have returned undefined since the start. */
   const state = { isAway: false, fallbacks: 0 };
-  /** Undefined while no connection works: `take` returns undefined at once then. */
+  /** Undefined while no connection is ready, so that `take` returns undefined at once. */
   let ready: StoreConnection | undefined;
   let pauseMs = MIN_PAUSE_MS;
 
@@ -33,18 +37,19 @@ export function createRedisStore(
       onSettled();
     };
     const onEnd = (cause: string, wasIdle: boolean) => {
-      // A server may close a connection that is not used: it is away if another one fails too.
+      // A server may close an idle connection, so the store is away only if the next connection
+      // fails too.
       const isFailure = !ready || !wasIdle;
       ready = undefined;
       onSettled();
       state.isAway ||= isFailure;
       if (isFailure) onState(cause);
-      // Only after a long connection: one that fails with the first request would be opened again
-      // and again.
+      // A short connection does not reset the pause, because a connection that fails with its first
+      // request would be opened again and again.
       if (performance.now() - openedAtMs > MAX_PAUSE_MS) pauseMs = MIN_PAUSE_MS;
       const jitter = 1 - Math.random() / 2;
-      // Without a failure nothing is logged, and requests are limited without the store: not for
-      // long.
+      // Until the next connection is ready, requests are limited without the store. An idle close
+      // is not logged, so the pause after it is short.
       setTimeout(connect, (isFailure ? pauseMs : MIN_PAUSE_MS) * jitter, () => {}).unref();
       pauseMs = Math.min(MAX_PAUSE_MS, pauseMs * 2);
     };
@@ -54,8 +59,8 @@ export function createRedisStore(
   return {
     state,
     /**
-     * Connects, and again after each failure. Resolves after the first attempt, or before it has
-     * ended after 2 s.
+     * Connects, and connects again after each failure. Resolves when the first attempt has ended,
+     * or after 2 s.
      */
     connect: () => settledSoon(connect),
     async take(buckets) {
