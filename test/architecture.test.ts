@@ -166,6 +166,27 @@ test('smol-toml is the only package that is imported, and none is needed at run 
   assert.deepEqual([...foreign], ['smol-toml']);
 });
 
+test('each anchor of docs/behaviour.md that is cited is there, and nothing outside of the repository is cited', () => {
+  const anchors = new Set(
+    [...read('docs/behaviour.md').matchAll(/<a id="([a-z-]+)">/g)].map(([, id = '']) => id),
+  );
+  const citing = ['src', 'test', 'scripts', 'docs'].flatMap((folder) =>
+    readdirSync(join(ROOT, folder), { recursive: true, encoding: 'utf8' })
+      .filter((path) => /\.(?:[jt]s|md)$/.test(path) && !path.includes('node_modules'))
+      .map((path) => `${folder}/${path}`),
+  );
+  const cited = citing.flatMap((path) =>
+    [...read(path).matchAll(/behaviour\.md((?:,? ?#[a-z-]+)+)/g)].flatMap(([, list = '']) =>
+      [...list.matchAll(/#([a-z-]+)/g)].map(([, id = '']) => `${path} #${id}`),
+    ),
+  );
+  assert.ok(cited.length > 10, `${cited.length}`);
+  const missing = cited.filter((one) => !anchors.has(one.split(' #')[1]!));
+  assert.deepEqual(missing, []);
+  const outside = citing.filter((path) => /(?:decisions|interface)\x2emd/.test(read(path)));
+  assert.deepEqual(outside, []);
+});
+
 const MAX_COLUMNS = 100;
 
 test('no line of src is wider than 100 columns, in code or comments', () => {

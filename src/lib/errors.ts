@@ -178,7 +178,7 @@ export class GatewayError extends Error {
     return this.kind === 'internal' ? 'internal_error' : 'upstream_error';
   }
 
-  /** The documented error object (interface, Errors) as JSON. */
+  /** The error object (docs/errors.md) as JSON. */
   toBody(): string {
     const [, type, code] = ERROR_TABLE[this.kind];
     return JSON.stringify({

@@ -54,9 +54,9 @@ export interface ChatRequest {
 }
 
 /**
- * Parses the body of `POST /v1/chat/completions` (interface, Resources) while it arrives. The
- * scanner reports a value after those inside it: members of messages are collected for every value,
- * and dropped if it is not in `messages`.
+ * Parses the body of `POST /v1/chat/completions` (docs/behaviour.md#validation) while it arrives.
+ * The scanner reports a value after those inside it: members of messages are collected for every
+ * value, and dropped if it is not in `messages`.
  */
 export class ChatRequestParser {
   readonly #json = new JsonScanner((value) => this.#note(value));

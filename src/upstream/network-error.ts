@@ -48,7 +48,7 @@ const NOT_HTTP = /^(?:$|HPE_|UND_ERR_HEADERS_OVERFLOW$)/;
  */
 const WRONG_LENGTH = 'UND_ERR_RES_CONTENT_LENGTH_MISMATCH';
 
-/** `Request timed out` (interface, Errors). */
+/** `Request timed out` (docs/behaviour.md#unreachable). */
 export function timeoutError(provider: string, details?: ErrorDetails): GatewayError {
   return new GatewayError('timeout', 'Request timed out', { ...details, provider });
 }

@@ -156,7 +156,7 @@ function checkEnds(exchange: Exchange, report: Report): void {
 /** `leaving`: nobody works for a client that has left, and no try outlives its request. */
 function checkLeaving(exchange: Exchange, report: Report): void {
   const { lines, tries } = exchange;
-  // What was delivered is not cancelled (decisions.md, Streams), even if its client has not read it.
+  // What was delivered is not cancelled (docs/behaviour.md#leaving), even if its client has not read it.
   const [last] = lines;
   const isDelivered =
     last?.line['outcome'] === 'ok' || (last?.atMs ?? Infinity) < (exchange.leftAtMs ?? 0);

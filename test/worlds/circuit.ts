@@ -1,5 +1,5 @@
 /**
- * What decisions.md (Retry and fallback) says of a provider's rest, as the set of all states that what was seen allows: where the page is silent
+ * What docs/behaviour.md#circuits says of a provider's rest, as the set of all states that what was seen allows: where the page is silent
  * the set has several, and what the gateway does then leaves some of them.
  */
 

@@ -1,4 +1,4 @@
-/** `connections`: when the gateway closes one, and what it says to what is no request (decisions.md, Requests and Process). */
+/** `connections`: when the gateway closes one, and what it says to what is no request (docs/behaviour.md#uploads, #failed-streams, #shutdown). */
 
 import type { Report } from './course.ts';
 import type { Event, Exchange, History, Line } from './history.ts';

@@ -185,7 +185,7 @@ export function spellReported(status: number, random: Random): Spelled {
   ])();
 }
 
-/** An error in a 200 that has no `error` (decisions.md, Upstream answers). */
+/** An error in a 200 that has no `error` (docs/behaviour.md#provider-errors). */
 export function spellBare(status: number, random: Random): Spelled {
   const { text: m, ...shown } = random.pick(MESSAGES.slice(0, 5))(random);
   const [body, named] = random.pick<readonly [object, number]>([

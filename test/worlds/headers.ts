@@ -1,4 +1,4 @@
-/** `headers`: those of an answer are the gateway's own, and of a provider's the allow-list (decisions.md, Upstream answers; docs/headers.md). */
+/** `headers`: those of an answer are the gateway's own, and of a provider's the allow-list (docs/behaviour.md#headers, docs/headers.md). */
 
 import { answeredBy, providerOf, type Course, type Report } from './course.ts';
 import type { Answer } from './history.ts';

@@ -1,4 +1,4 @@
-/** `models`: what `GET /v1/models` says, and how its providers are asked (decisions.md, Models). */
+/** `models`: what `GET /v1/models` says, and how its providers are asked (docs/behaviour.md#list). */
 
 import { keyOf, type Course, type Report } from './course.ts';
 import type { History, Try } from './history.ts';

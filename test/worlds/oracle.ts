@@ -1,5 +1,5 @@
 /**
- * What a client is to get, read from interface.md and decisions.md, and not from `src`: it shares no code with the gateway. Where they are silent,
+ * What a client is to get, read from docs/behaviour.md and docs/errors.md, and not from `src`: it shares no code with the gateway. Where they are silent,
  * it says nothing.
  */
 
@@ -181,7 +181,7 @@ function apiError(
   return { ...own, reason: begin, exactly: `${begin} - ${whole}` };
 }
 
-/** The client's own mistakes (decisions.md, Process). */
+/** The client's own mistakes (docs/behaviour.md#outcomes). */
 const REJECTED = new Set([400, 413, 422, 451]);
 
 /** What a provider asks for, in whole seconds: as seconds or a date, of several the first; or in milliseconds. */
@@ -378,7 +378,7 @@ function piecesOf({ items, endMs, rest }: Reply, beganMs: number): Piece[] {
   return [...pieces, { atMs, item: 'end', isLast: true }];
 }
 
-/** The event stream of WHATWG HTML, with the interventions of decisions.md (Streams). */
+/** The event stream of WHATWG HTML, with the interventions of docs/behaviour.md#bytes. */
 function readStream(reply: Reply, pieces: readonly Piece[], limits: Limits): Reading {
   const { idlesAtMs, idleMs, limitMs, refusesEmpty, takesUsageOut } = limits;
   const passes: { atMs: number; text: string }[] = [];
@@ -475,7 +475,7 @@ export function mayName(name: string, { clients }: Settings, client: string | un
   return allowed?.some(allows) ?? true;
 }
 
-/** Returns who may be asked, in order (decisions.md, Model resolution, Retry and fallback, Aliases), or why nobody is. */
+/** Returns who may be asked, in order (docs/behaviour.md#models, #fallbacks, #balance), or why nobody is. */
 export function candidatesFor(
   model: string,
   settings: Settings,
@@ -522,7 +522,7 @@ export function candidatesFor(
   return { list, balanced, isBalanced, weights, atMost: list.length };
 }
 
-/** Whether the settings name this model of a provider (decisions.md, Process). */
+/** Whether the settings name this model of a provider (docs/behaviour.md#outcomes). */
 export function namesModel(provider: ProviderSettings, model: string, settings: Settings): boolean {
   const enabled = settings.providers.filter((one) => one.enabled);
   const targets = settings.aliases.flatMap((alias) => alias.targets);
@@ -553,7 +553,7 @@ export type Early =
       readonly to: Failure | 'models' | 'chat';
     };
 
-/** The checks before anybody is asked, in the order of decisions.md (Requests). */
+/** The checks before anybody is asked, in the order of docs/behaviour.md#order. */
 export function checkHead(ask: Ask, settings: Settings): Early {
   const { method, headers } = ask;
   const path = pathOf(ask);
@@ -584,7 +584,7 @@ export const pathOf = ({ path }: Ask) => path.replace(/^http:\/\/[^/]*/, '').rep
 /** The `Allow` of a 404. */
 export const allowOf = (ask: Ask) => PATHS[pathOf(ask)];
 
-/** Without keys and CORS no page of another host may ask, and on loopback nobody by another name (decisions.md, Process). */
+/** Without keys and CORS no page of another host may ask, and on loopback nobody by another name (docs/behaviour.md#pages). */
 function mayComeFrom({ headers }: Ask, { authKeys, clients, server }: Settings): boolean {
   if (server.cors || authKeys.length > 0 || clients.length > 0) return true;
   const header = (name: string) => headers.find(([one]) => one === name)?.[1] ?? '';
