@@ -90,6 +90,11 @@ export function readFigures(config: Config, figures: Figures): FigureRow[] {
   const startSeconds = performance.timeOrigin / 1000;
   return [
     ['gateway_build_info', [[build, 1]], 'Always 1.'],
+    [
+      'gateway_settings_info',
+      [[NO_LABELS.with('digest', config.digest), 1]],
+      'Always 1: a digest of the settings in use.',
+    ],
     ['gateway_requests_in_flight', figures.inFlight(), 'Requests begun and not over.'],
     ['gateway_open_streams', figures.openStreams(), 'Streamed answers being sent.'],
     ['gateway_buffered_bytes', figures.bufferedBytes(), 'Bytes held for all clients together.'],

@@ -82,6 +82,8 @@ function configOf(values: SettingValues, memoryBytes: number) {
     warnings: values.warnings as readonly string[],
     /** All settings by their names in the file, with `[secret]` for keys: what `--check` prints. */
     resolved: values.masked(),
+    /** The same for the replicas of one gateway. */
+    digest: values.digest(),
     /**
      * All texts that must not be printed; in the URL of the store, the password may be
      * percent-encoded.

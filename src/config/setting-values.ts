@@ -1,6 +1,6 @@
 /** The settings by their names in gateway.toml, such as `server.port`. A reload compares them. */
 
-import { Secret } from '../lib/secret.ts';
+import { digestOf, Secret } from '../lib/secret.ts';
 import type { Setting } from './setting-kinds.ts';
 import { SETTINGS } from './settings-table.ts';
 
@@ -43,6 +43,10 @@ export type Section<P extends keyof Table> = {
   ]: Table[P][K] extends Setting<infer T> ? T : never;
 };
 
+/** The settings in which replicas on one machine differ. */
+const LISTENER = /^(?:server|admin)\.(?:host|port)$/;
+const DIGEST_CHARACTERS = 8;
+
 /**
  * Values with their problems and warnings. Printed as text, JSON or by inspection, it shows no key.
  */
@@ -77,6 +81,17 @@ export class SettingValues {
     return new Map(
       [...this.#values].map(([name, { value, row }]) => [name, row.key ? '[secret]' : value]),
     );
+  }
+
+  /**
+   * Returns eight characters that are the same for equal settings, keys included, on whatever
+   * address the listeners are. They are too few to tell a key that was guessed.
+   */
+  digest(): string {
+    const entries = [...this.#values].filter(([name]) => !LISTENER.test(name));
+    const values = entries.map(([name, { value }]) => [name, value ?? null] as const);
+    const digest = digestOf(values.toSorted(([a], [b]) => (a < b ? -1 : 1)));
+    return Buffer.from(digest, 'base64').toString('hex').slice(0, DIGEST_CHARACTERS);
   }
 
   /**

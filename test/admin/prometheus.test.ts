@@ -373,6 +373,36 @@ const OTHERS: readonly [alert: string, series: Labels, fires: Record<string, rea
       { '3m': [] },
     ],
     [
+      'GatewaySettingsDiffer',
+      Object.fromEntries(
+        [
+          ['gateway', 'a', '1'],
+          ['gateway', 'b', '1'],
+          ['gateway', 'c', '2'],
+          ['pair', 'd', '3'],
+          ['pair', 'e', '4'],
+          ['alike', 'f', '5'],
+          ['alike', 'g', '5'],
+          ['sole', 'h', '6'],
+        ].map(([job, instance, digest]) => [
+          `gateway_settings_info{job="${job}",instance="${instance}",digest="${digest}"}`,
+          '1x40 _x20',
+        ]),
+      ),
+      {
+        '9m': [],
+        '10m': [
+          ['gateway', 'c', '2'],
+          ['pair', 'd', '3'],
+          ['pair', 'e', '4'],
+        ].map(([job = '', instance = '', digest = '']): Firing => [
+          'ticket',
+          { job, instance, digest },
+          `${instance} has had other settings than other replicas for ten minutes`,
+        ]),
+      },
+    ],
+    [
       'GatewayRestarting',
       {
         'process_start_time_seconds{job="inference-gateway",instance="a"}': '1x4 2x4 3x4 4x60',
