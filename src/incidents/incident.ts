@@ -5,6 +5,8 @@ import type { IncidentKind } from '../request/incident-kind.ts';
 import { MAX_NAME_CHARACTERS } from '../request/history.ts';
 
 const MAX_LISTED_MODELS = 10;
+/** Faults of a lasting incident; those that have ended make room for others. */
+const MAX_FAULTS = 300;
 /** `ECONNREFUSED: connect ECONNREFUSED 10.0.4.21:8000`, which says the code twice. */
 const CODE_TWICE = /^(\w+): \w+ (?=\1)/;
 
@@ -102,6 +104,11 @@ export class Incident {
   }
 
   add(fault: Fault): void {
+    if (this.#faults.size >= MAX_FAULTS) {
+      for (const [name, { endedMs }] of this.#faults) {
+        if (endedMs !== undefined) this.#faults.delete(name);
+      }
+    }
     this.#faults.set(fault.model ?? fault.kind, fault);
     this.#sinceMs = Math.min(this.#sinceMs, fault.sinceMs);
   }

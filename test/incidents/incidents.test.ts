@@ -410,17 +410,18 @@ test('the end is the first good try after the failures, unless they go on', (t) 
   const { ask, ended, lasting, pass, timeOf } = start(t);
   ask('m', DOWN, { count: 5 });
   lasting();
-  pass(10);
+  pass(5);
   ask('m');
-  pass(10);
+  pass(5);
   ask('m', DOWN);
   pass(10);
   ask('m');
-  pass(5);
+  pass(21);
   ask('m');
-  pass(20);
-  ask('m');
-  assert.equal(ended()[0]!.ended, timeOf(30));
+  assert.deepEqual(
+    ended().map((one) => one.ended),
+    [timeOf(20)],
+  );
 });
 
 test('what nobody asks for any more is forgotten after a quarter of an hour', (t) => {
@@ -632,9 +633,57 @@ test('requests to models that work are not affected', (t) => {
   ask('big', undefined, { count: 5 });
   ask('small');
   ask('small', BROKEN, { provider: 'q' });
+  // A limit of the gateway, for example.
+  ask('big', { scope: 'gateway' });
   lasting();
   const names = facts()[0]!.hit.map(({ name, failed, good }) => [name, failed, good]);
   assert.deepEqual(names, [['small', 5, 1]]);
+});
+
+test('an incident has begun with the first failure of all its models', (t) => {
+  const { ask, facts, lasting, pass, timeOf } = start(t);
+  ask('b', undefined, { count: 2 });
+  ask('b', BROKEN);
+  pass(2);
+  ask('a', BROKEN, { count: 5 });
+  lasting();
+  const [{ models, since } = assert.fail()] = facts();
+  assert.deepEqual([models!.map(({ model }) => model), since], [['a', 'b'], timeOf(0)]);
+});
+
+test('a model with a long name is told with all others of that kind', (t) => {
+  const { ask, lasting } = start(t);
+  ask('m', undefined, { count: 20 });
+  ask('x'.repeat(257), BROKEN, { count: 5 });
+  assert.deepEqual(lasting(), ['errors p (other models)']);
+  ask('x'.repeat(256), BROKEN, { count: 6 });
+  assert.match(lasting()[0]!, /^errors p x{128} /);
+});
+
+test('an incident that lasts for days keeps no more than 300 of its models', (t) => {
+  const { ask, ended, facts, pass } = start(t);
+  ask('dead', BROKEN, { count: 5 });
+  for (let round = 0; round < 10; round += 1) {
+    for (let at = 0; at < 100; at += 1) ask(`made-up-${round}-${at}`, BROKEN, { count: 3 });
+    pass(1);
+    for (let at = 0; at < 100; at += 1) ask(`made-up-${round}-${at}`, undefined, { count: 50 });
+    pass(70);
+    ask('dead', BROKEN);
+  }
+  assert.equal(facts()[0]!.models!.length, 1);
+  ask('dead', undefined, { count: 50 });
+  const [{ models, more_models: more = 0 } = assert.fail()] = ended();
+  assert.ok(models!.length + more <= 300, `${more} more`);
+});
+
+test('a model that fails is not forgotten for names that clients make up', (t) => {
+  const { ask, ended, lasting, pass } = start(t);
+  ask('dead', BROKEN, { count: 5 });
+  pass(61);
+  for (let at = 0; at < 1000; at += 1) ask(`made-up-${at}`);
+  assert.deepEqual(lasting(), ['errors p dead']);
+  ask('dead');
+  assert.deepEqual([lasting(), ended().length], [[], 1]);
 });
 
 test('names of models that clients make up take no more memory than 200 of them', (t) => {
@@ -775,7 +824,7 @@ test('a state of a provider is part of its incident, and what fails requests com
   incidents.set('model_list', 'ECONNREFUSED', P);
   assert.deepEqual(lasting(), ['model_list p']);
   ask('m', DOWN, { count: 5 });
-  incidents.set('key_refused', 'key 2: 401', P);
+  for (let at = 0; at < 9; at += 1) incidents.set('key_refused', 'key 2: 401', P);
   assert.deepEqual(lasting(), ['unreachable p']);
   const states = facts()[0]!.states!.map(({ kind, cause }) => `${kind}: ${cause}`);
   assert.deepEqual(states, ['model_list: ECONNREFUSED', 'key_refused: key 2: 401']);
