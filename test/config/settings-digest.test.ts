@@ -15,6 +15,8 @@ test('the digest is the same for equal settings, wherever they stand and whereve
   assert.match(digest, /^[0-9a-f]{8}$/);
   assert.equal(digestOf(`[server]\ntimeout = 70\n${PROVIDER('sk-canary-1')}`), digest);
   assert.equal(digestOf(PROVIDER('sk-canary-1'), { GATEWAY_TIMEOUT: '70' }), digest);
+  const [p, q] = [PROVIDER('sk-canary-1'), PROVIDER('sk-canary-2').replace('.p]', '.q]')];
+  assert.equal(digestOf(p + q), digestOf(q + p));
   const elsewhere = '[server]\nport = 9999\nhost = "127.0.0.1"\ntimeout = 70\n';
   assert.equal(digestOf(elsewhere + PROVIDER('sk-canary-1')), digest);
 });

@@ -470,6 +470,15 @@ test('models that were not asked for a minute do not count against the whole pro
   assert.deepEqual(lasting(), ['errors p'], 'nobody asks');
 });
 
+test('an incident keeps its models while nobody asks', (t) => {
+  const { ask, lasting, pass } = start(t);
+  ask('big', undefined, { count: 10 });
+  ask('small', BROKEN, { count: 5 });
+  assert.deepEqual(lasting(), ['errors p small']);
+  pass(120);
+  assert.deepEqual(lasting(), ['errors p small']);
+});
+
 test('after an outage of two models the one that answers again leaves the incident to the other one within 20 s', (t) => {
   const { ask, lasting, pass } = start(t);
   for (let second = 0; second < 60; second += 1) {
