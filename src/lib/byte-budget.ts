@@ -1,47 +1,49 @@
 /**
- * The memory that the requests and answers of all clients take together: counted and bounded.
- * `held-body.ts` keeps bodies there, `event-room.ts` has what streams need of it.
+ * Counts and bounds the memory that all requests and answers take together. `held-body.ts` keeps
+ * bodies in it, and `event-room.ts` unfinished events of streams.
  */
 
 import { ClientGone, GatewayError } from './errors.ts';
 import { collectGarbage } from './garbage-collector.ts';
 
 /**
- * A smaller holder is bounded by `maxBufferedBytes` alone: small requests go on when memory is
- * short.
+ * Up to this size a reservation is bounded by `maxBufferedBytes` alone, so that small requests
+ * still pass when resident memory is short.
  */
 export const SMALL_BYTES = 65_536;
-/** Resident memory is read at most this often; and all garbage collected, while it is too much. */
+/** The minimum interval between two readings of resident memory. */
 const READING_MS = 50;
+/** The minimum interval between two full garbage collections. */
 const COLLECTING_MS = 1000;
 
 /**
- * Limits of all reservations together, and of the whole process: the kernel ends one that takes
- * more.
+ * `maxBufferedBytes` bounds all reservations together. `memoryBytes` is the memory of the process,
+ * because the kernel kills a process that takes more.
  */
 type BudgetLimits = { readonly maxBufferedBytes: number; readonly memoryBytes: number };
 
-/** What a listener's requests and answers take together. */
+/** The memory budget that all requests and answers of a listener share. */
 export class ByteBudget {
   /**
-   * A reload may set them below what is reserved; then nothing more is reserved until enough is
-   * freed.
+   * A reload may lower the limits below `reservedBytes`. Reservations then fail until enough bytes
+   * are freed.
    */
   limits: BudgetLimits;
+  /** The total of all reservations. */
   reservedBytes = 0;
-  /** The bytes that have come of what is reserved for bodies. */
+  /** The bytes of reserved bodies that have arrived. */
   bodyBytes = 0;
   /**
-   * Bytes of the streams that wait for memory, at least 1 for each: while above 0, no body becomes
-   * larger than 64 KiB.
+   * The bytes that waiting streams hold, at least 1 for each stream. While they are above 0, no
+   * body may grow beyond `SMALL_BYTES`.
    */
   waitingBytes = 0;
   /**
-   * The rooms of the streams that had to wait, in that order, and since when
-   * (`performance.now()`): each until its stream has passed bytes on.
+   * Rooms of streams that had to wait, with the time of the first wait (`performance.now()`),
+   * oldest first. A room leaves once its stream has passed its bytes on or given them up.
    */
   readonly queue = new Map<{ readonly waitingBytes: number }, number>();
-  /** Resident memory without bodies. */
+  /** Resident memory without bodies, at the last reading. */
   #otherBytes = 0;
   #readAtMs = -Infinity;
   #collectedAtMs = -Infinity;
@@ -51,8 +53,8 @@ export class ByteBudget {
   }
 
   /**
-   * Returns whether an eighth of the memory is left once `bytes` and all that is reserved have
-   * come.
+   * Returns whether an eighth of `memoryBytes` stays free once `bytes` more and all reserved bytes
+   * have arrived.
    */
   isMemoryLeft(bytes: number): boolean {
     const maxOtherBytes = (this.limits.memoryBytes / 8) * 7 - this.reservedBytes - bytes;
@@ -72,7 +74,10 @@ export class ByteBudget {
   }
 }
 
-/** The bytes of the budget that one holder has reserved: a total, so that none is freed twice. */
+/**
+ * The bytes that a holder has reserved in the budget. They are kept as a total, so that no byte is
+ * freed twice.
+ */
 export class Reservation {
   readonly budget: ByteBudget;
   #bytes = 0;
@@ -82,33 +87,41 @@ export class Reservation {
     this.budget = budget;
   }
 
+  /** The reserved bytes. */
   get bytes(): number {
     return this.#bytes;
   }
 
   /**
-   * Changes it to `bytes`; returns false if all were more than `max` then, or if memory is short.
-   * Throws `ClientGone` if it is closed, and `internal` if `bytes` is no count: the budget would be
-   * wrong until the process ends.
+   * Changes the reservation to `bytes`.
+   *
+   * @param bytes - the new total
+   * @param max - the bound of the budget's reservations together
+   * @returns false, without a change, if the bound would be exceeded or memory is short
+   * @throws `ClientGone` if the reservation is closed
+   * @throws `internal` if `bytes` is no count, because the budget would stay wrong until the
+   * process ends
    */
   tryResize(bytes: number, max = this.budget.limits.maxBufferedBytes): boolean {
     if (bytes === this.#bytes) return true;
     if (this.#isClosed) throw new ClientGone();
     if (!(bytes >= 0)) throw GatewayError.from(new RangeError(`${bytes} bytes are reserved`));
     const { budget } = this;
-    const more = bytes - this.#bytes;
-    if (more > 0) {
-      if (bytes > SMALL_BYTES && !budget.isMemoryLeft(more)) return false;
-      if (budget.reservedBytes + more > max) return false;
+    const addedBytes = bytes - this.#bytes;
+    if (addedBytes > 0) {
+      if (bytes > SMALL_BYTES && !budget.isMemoryLeft(addedBytes)) return false;
+      if (budget.reservedBytes + addedBytes > max) return false;
     }
-    budget.reservedBytes += more;
+    budget.reservedBytes += addedBytes;
     this.#bytes = bytes;
     return true;
   }
 
   /**
-   * Changes it to `bytes` of a body. Throws as `tryResize` does, and `rateLimit` if they do not fit
-   * or if the body becomes large while streams wait.
+   * Changes the reservation of a body to `bytes`.
+   *
+   * @throws `rateLimit` if the bytes do not fit, or if the body grows beyond `SMALL_BYTES` while
+   * streams wait; else as `tryResize`
    */
   resize(bytes: number): void {
     const becomesLarge = this.#bytes <= SMALL_BYTES && bytes > SMALL_BYTES;
@@ -116,14 +129,14 @@ export class Reservation {
     if (othersWait || !this.tryResize(bytes)) throw noRoom();
   }
 
-  /** Frees all of it. Nothing can be reserved any more. */
+  /** Frees all bytes. Nothing can be reserved afterwards. */
   close(): void {
     this.tryResize(0);
     this.#isClosed = true;
   }
 }
 
-/** The failure of bytes that do not fit. */
+/** Creates the 429 for bytes that do not fit into the budget. */
 export function noRoom(): GatewayError {
   const text = 'Rate limit exceeded: too many bytes in flight';
   return new GatewayError('rateLimit', text, { retryAfterSeconds: 1, limit: 'memory' });

@@ -1,29 +1,31 @@
-/** Bytes that are pushed to one reader, without a promise or a stream object for each chunk. */
+/** Bytes pushed to a single reader, without a promise or a stream object for each chunk. */
 
 import { ChunkBuffer } from './chunk-buffer.ts';
 
-/** Neither method throws. */
+/** The reader of a `ByteSource`. Its methods must not throw. */
 export interface ByteSink {
   /**
-   * Takes a chunk. After it has returned false, no other comes before the source's `resume` is
+   * Takes a chunk. After it has returned false, no chunk comes until `resume` of the source is
    * called.
    */
   write(chunk: Buffer): boolean;
-  /** Called once, after the last chunk; with an error if more should have come. */
+  /** Called once, after the last chunk; with an error if the bytes are incomplete. */
   end(error?: unknown): void;
 }
 
+/** A source of bytes for a single reader. */
 export interface ByteSource {
-  /** Hands over what has come, and then what comes. Called once. */
+  /** Pushes the chunks that have arrived to `sink`, then each chunk as it arrives. Called once. */
   start(sink: ByteSink): void;
-  /** Goes on after `write` has returned false. */
+  /** Continues after `write` of the sink has returned false. */
   resume(): void;
 }
 
 /**
- * Calls `take` with each chunk until it returns false. Resolves then or at the end, and rejects
- * with the source's error, or with what `take` throws. Without a promise if all has come: returns
- * nothing, or throws.
+ * Calls `take` with each chunk, until `take` returns false or the source ends.
+ *
+ * @returns a promise of the end; nothing if the end came during the call, to save the promise
+ * @throws the source's error, or the error of `take`; the promise rejects with it
  */
 export function readEach(
   source: ByteSource,
@@ -55,8 +57,9 @@ export function readEach(
 }
 
 /**
- * Returns the whole body, or `undefined` if it is longer than `maxBytes`; what follows is left
- * unread.
+ * Reads a whole body.
+ *
+ * @returns the body, or `undefined` if it is longer than `maxBytes`; its rest is left unread
  */
 export async function readAll(source: ByteSource, maxBytes: number): Promise<Buffer | undefined> {
   const whole = new ChunkBuffer();

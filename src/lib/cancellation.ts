@@ -1,14 +1,14 @@
-/** A minimal AbortSignal, a wait that it ends, and the deadline of one attempt. */
+/** A minimal AbortSignal, a pause that it ends, and the deadline of one attempt. */
 
-/** 25 days. setTimeout fires at once beyond it. */
+/** The longest timer, 25 days: setTimeout fires at once if the delay is longer. */
 export const MAX_TIMER_MS = 2 ** 31 - 1;
 
-/** As setTimeout; waits of more than `MAX_TIMER_MS`, such as sums of settings, end there. */
+/** Calls setTimeout with at most `MAX_TIMER_MS`, because a sum of settings may be longer. */
 export function startTimer(callback: () => void, ms: number): NodeJS.Timeout {
   return setTimeout(callback, Math.min(ms, MAX_TIMER_MS));
 }
 
-/** Waits for `ms` milliseconds, or until `cancellation` is cancelled. */
+/** Resolves after `ms` milliseconds, or as soon as `cancellation` is cancelled. Never rejects. */
 export function pause(ms: number, cancellation: Cancellation): Promise<void> {
   return new Promise((resolve) => {
     const end = () => {
@@ -24,15 +24,15 @@ export function pause(ms: number, cancellation: Cancellation): Promise<void> {
 const NONE: readonly (() => void)[] = [];
 
 /**
- * AbortController and AbortSignal in one, without their cost: each request has several, each nearly
- * always with one listener.
+ * A cheaper AbortController and AbortSignal in one, because each request needs several, nearly
+ * always with a single listener.
  */
 export class Cancellation {
-  /** Set by `cancel` alone. */
+  /** The error passed to `cancel`; undefined before. */
   reason: Error | undefined;
   #listeners = NONE;
 
-  /** Cancels and calls the listeners. Only the first call has an effect. */
+  /** Sets the reason and calls the listeners. Later calls have no effect. */
   cancel(reason: Error): void {
     if (this.reason) return;
     this.reason = reason;
@@ -41,30 +41,29 @@ export class Cancellation {
     for (const listener of listeners) listener();
   }
 
+  /** Throws the reason if it is set. */
   throwIfCancelled(): void {
     if (this.reason) throw this.reason;
   }
 
-  /** Calls `listener` when it is cancelled, at once if it is already. */
+  /** Calls `listener` on `cancel`, or at once if `cancel` was called before. */
   onCancel(listener: () => void): void {
     if (this.reason) listener();
     else this.#listeners = this.#listeners === NONE ? [listener] : [...this.#listeners, listener];
   }
 
+  /** Removes a listener. */
   offCancel(listener: () => void): void {
     const listeners = this.#listeners;
-    // The usual case needs no list.
+    // A single listener is usual, and needs no new list.
     const isOnly = listeners.length === 1 && listeners[0] === listener;
-    this.#listeners = isOnly ? NONE : listeners.filter((one) => one !== listener);
+    this.#listeners = isOnly ? NONE : listeners.filter((kept) => kept !== listener);
   }
 }
 
 const ABANDONED = new Error('the upstream request is no longer needed');
 
-/**
- * Cancels one upstream request when its time limit passes, or when the client's request is
- * cancelled.
- */
+/** Cancels one upstream request when its time limit passes or when its client is cancelled. */
 export class Deadline extends Cancellation {
   readonly #client: Cancellation | undefined;
   readonly #onClient = () => this.cancel(this.#client!.reason!);
@@ -72,7 +71,7 @@ export class Deadline extends Cancellation {
   #timerMs = 0;
   #armedAtMs = 0;
   #suspendedAtMs: number | undefined;
-  /** Creates the reason only if it is needed: an error captures a stack. */
+  /** Called when the time limit passes and not before, because an error captures a stack. */
   #createReason: (() => Error) | undefined;
 
   constructor(client?: Cancellation) {
@@ -81,12 +80,18 @@ export class Deadline extends Cancellation {
     client?.onCancel(this.#onClient);
   }
 
-  /** (Re)starts the time limit: cancels in `ms` milliseconds with this reason. 0 means no limit. */
+  /**
+   * Starts the time limit, or restarts it.
+   *
+   * @param ms - the limit in milliseconds; 0 means no limit
+   * @param createReason - creates the reason once the limit has passed
+   */
   arm(ms: number, createReason: () => Error): void {
     this.#createReason = createReason;
     this.#armedAtMs = performance.now();
     this.#suspendedAtMs = undefined;
-    // A stream re-arms it for each event: refreshing a timer is cheaper than creating one.
+    // A stream re-arms its deadline for each event, and to refresh a timer is cheaper than to
+    // create one.
     if (this.#timer && ms === this.#timerMs) this.#timer.refresh();
     else {
       clearTimeout(this.#timer);
@@ -95,14 +100,15 @@ export class Deadline extends Cancellation {
     this.#timerMs = ms;
   }
 
-  /** Suspends the time limit, until `resume` or `arm`. */
+  /** Suspends the time limit until `resume` or `arm` is called. */
   suspend(): void {
     this.#suspendedAtMs = performance.now();
   }
 
   /**
-   * Goes on after `suspend`: at most `maxCountedMs` of the time since then count. If nothing is
-   * left, cancels at once.
+   * Continues the time limit after `suspend`, and cancels at once if no time is left.
+   *
+   * @param maxCountedMs - how many milliseconds of the suspension count at most
    */
   resume(maxCountedMs: number): void {
     if (this.#suspendedAtMs === undefined) return;
@@ -111,19 +117,19 @@ export class Deadline extends Cancellation {
     const leftMs = this.#timerMs - (nowMs - this.#armedAtMs) + uncountedMs;
     this.#suspendedAtMs = undefined;
     if (this.#timerMs === 0) return;
-    // Not left to a timer, which may not get its turn before the next `suspend`.
+    // Cancels here, because a timer may not get its turn before the next `suspend`.
     if (leftMs <= 0) this.cancel(this.#createReason!());
     else if (uncountedMs > 0 || !this.#timer) this.arm(leftMs, this.#createReason!);
   }
 
-  /** Clears the timer, and no longer follows the client. */
+  /** Clears the timer, and stops listening to the client. */
   stop(): void {
     clearTimeout(this.#timer);
     this.#timer = undefined;
     this.#client?.offCancel(this.#onClient);
   }
 
-  /** Also cancels the upstream request. */
+  /** Stops, and cancels the upstream request. */
   abandon(): void {
     this.stop();
     this.cancel(ABANDONED);

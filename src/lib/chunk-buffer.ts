@@ -1,24 +1,25 @@
-/** Bytes in parts: collected, sliced and joined, with as few copies as possible. */
+/** Bytes in parts: collected, sliced and joined with as few copies as possible. */
 
-/**
- * A Buffer takes 300 bytes beside its content: shorter chunks than these are joined, so many at a
- * time.
- */
+/** Shorter chunks are joined, because a Buffer takes 300 bytes beside its content. */
 const LONG_BYTES = 4096;
+/** The number of short chunks that are joined at a time. */
 const JOINED_CHUNKS = 512;
 
-/** Bytes that arrive in chunks and are wanted together. Whoever pushes bounds `size`. */
+/** Collects chunks whose bytes are needed together. The caller bounds `size`. */
 export class ChunkBuffer {
+  /** The bytes as they are held. */
   parts: Buffer[] = [];
-  /** The number of parts that stay as they are: those after them are short chunks. */
+  /** The number of parts that are final. Only short chunks follow them. */
   #fixed = 0;
+  /** The length of all parts together. */
   size = 0;
 
+  /** Appends a chunk. */
   push(chunk: Buffer): void {
     this.size += chunk.length;
     const isLong = chunk.length >= LONG_BYTES;
     if (isLong) this.#join();
-    // A list of one takes less memory than one that was pushed to.
+    // An array literal takes less memory than an empty array after `push`.
     if (this.parts.length === 0) this.parts = [chunk];
     else this.parts.push(chunk);
     if (isLong) this.#fixed = this.parts.length;
@@ -32,12 +33,12 @@ export class ChunkBuffer {
     this.#fixed = this.parts.length;
   }
 
-  /** Removes all bytes and returns them as one. */
+  /** Removes all bytes and returns them in one Buffer. */
   take(): Buffer {
     return joinParts(this.takeParts());
   }
 
-  /** Removes all bytes and returns them as they are held: nothing is copied. */
+  /** Removes all bytes and returns their parts without a copy. */
   takeParts(): readonly Buffer[] {
     const { parts } = this;
     this.parts = [];
@@ -47,10 +48,7 @@ export class ChunkBuffer {
   }
 }
 
-/**
- * Returns the bytes from offset `start` up to, not including, `end` of bytes in parts; nothing is
- * copied.
- */
+/** Returns the bytes from offset `start` up to but not including `end`, without a copy. */
 export function sliceParts(parts: readonly Buffer[], start: number, end = Infinity): Buffer[] {
   const found: Buffer[] = [];
   let offset = 0;
@@ -63,16 +61,14 @@ export function sliceParts(parts: readonly Buffer[], start: number, end = Infini
   return found;
 }
 
-/**
- * Returns the text of the bytes from offset `start` up to, not including, `end` of bytes in parts.
- */
+/** Returns the bytes from offset `start` up to but not including `end`, decoded as UTF-8. */
 export function sliceText(parts: readonly Buffer[], start: number, end: number): string {
   return joinParts(sliceParts(parts, start, end)).toString('utf8');
 }
 
 /**
- * Returns bytes in parts with `text` in place of those from offset `start` up to, not including,
- * `end`.
+ * Returns the parts with `text` in place of the bytes from offset `start` up to but not including
+ * `end`. Long parts are not copied.
  */
 export function replaceText(
   parts: readonly Buffer[],
@@ -90,11 +86,12 @@ export function replaceText(
   return [replaced];
 }
 
-/** Returns bytes in parts as one; a single part is not copied. */
+/** Returns the parts in one Buffer. A single part is not copied. */
 export function joinParts(parts: readonly Buffer[]): Buffer {
   return parts.length === 1 ? parts[0]! : Buffer.concat(parts);
 }
 
+/** Returns the length of all parts together. */
 export function lengthOf(parts: readonly Buffer[]): number {
   let sum = 0;
   for (const { length } of parts) sum += length;
@@ -102,8 +99,8 @@ export function lengthOf(parts: readonly Buffer[]): number {
 }
 
 /**
- * Returns bytes in parts without the byte order mark at their start: behind a comment it would be
- * part of the name of a field.
+ * Returns the parts without a byte order mark at their start. Behind a comment the mark would
+ * become part of a field name.
  */
 export function withoutMark(parts: readonly Buffer[]): readonly Buffer[] {
   return sliceText(parts, 0, 3) === '\ufeff' ? sliceParts(parts, 3) : parts;

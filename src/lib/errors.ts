@@ -1,6 +1,6 @@
-/** Every failure that a client is told about: one class, one table. */
+/** The failures that clients receive: one class, `GatewayError`, and one table. */
 
-/** The end of a request or an attempt; see docs/log.md. */
+/** How a request or an attempt ended; see docs/log.md. */
 export type Outcome =
   | 'ok'
   | 'client_closed'
@@ -11,7 +11,7 @@ export type Outcome =
   | 'timeout'
   | 'internal_error';
 
-/** Whose limit a 429 is about: the gateway's, or a provider's own (`upstream`). */
+/** The exceeded limit behind a 429: the gateway's own, or the provider's (`upstream`). */
 export type Limit =
   | 'global'
   | 'client'
@@ -26,8 +26,8 @@ export type Limit =
   | 'upstream';
 
 /**
- * Checks that an error does not name to the client: their names in the metrics, and their texts in
- * the log.
+ * Checks whose result is hidden from the client. Metrics show the name of a check, the log its
+ * text.
  */
 export const CHECKS = {
   no_token: 'no token',
@@ -35,40 +35,47 @@ export const CHECKS = {
   model_not_allowed: 'model not allowed for this client',
 } as const;
 
-/** The check that has refused a request. */
+/** A check that refused a request. */
 type Check = keyof typeof CHECKS;
-/** The limit or the check that has refused a request. */
+/** A limit or a check that refused a request. */
 export type Refusal = Limit | Check;
 
 /**
- * How far a failure reaches. `client`: this request alone, which is wrong. `model`: the model that
- * was asked, because its provider was reached. `provider`: all of its models, because no connection
- * was made. `gateway`: this process or its machine; no other provider is asked, unless a retry may
- * help. Incidents of providers count `model` and `provider`.
+ * How far a failure reaches. Incidents count `model` and `provider`.
+ *
+ * - `client`: this request alone, because the request is wrong.
+ * - `model`: the model that was asked, because its provider was reached.
+ * - `provider`: all models of the provider, because no connection was made.
+ * - `gateway`: this process or its machine. No other provider is asked, unless a retry may help.
  */
 type Scope = 'client' | 'model' | 'provider' | 'gateway';
 
 /**
- * Whether a request may be sent to the same provider again. `at once`: its connection was unusable
- * before it was sent, so the first repetition is free, and later ones are as with `later`. `later`:
- * after a wait, as often as the provider's `retries` allow.
+ * Whether a request may be sent to the same provider again.
+ *
+ * - `at once`: yes, because its connection was unusable before the request was sent. The first
+ *   repetition is free, and later repetitions are as with `later`.
+ * - `later`: after a wait, as often as the `retries` of the provider allow.
  */
 type Retry = 'no' | 'at once' | 'later';
 
-/** What has failed, if a rule treats it unlike other failures of its status and scope. */
+/** A cause that a rule treats unlike other failures with the same status and scope. */
 type Problem =
   /** A content policy refuses the request: neither another key nor another provider is asked. */
   | 'policy'
-  /** The request is longer than the model's context: another provider may have more room. */
+  /** The request exceeds the context of the model: another provider may have more room. */
   | 'length'
   /** The provider lacks a model that a setting names: its circuit counts this 404. */
   | 'model gone'
-  /** The answer ended too early: the incident is `cut`, not `nonsense`. */
+  /** The answer ended early: the incident is `cut`, not `nonsense`. */
   | 'cut'
   /** This machine can open no connection: the incident is `descriptors`. */
   | 'descriptors';
 
-/** `code` is undefined if the documented error has none. Messages begin with `prefix`. */
+/**
+ * A row of the error table. `code` is undefined if the documented error has no code. `prefix`
+ * begins each message.
+ */
 type ErrorRow = readonly [
   status: number,
   type: string,
@@ -77,12 +84,14 @@ type ErrorRow = readonly [
   scope: Scope,
 ];
 
-/** The interface's error table, and the scope of each error whose details say no other. */
+/**
+ * The documented errors (docs/errors.md). `scope` applies unless a failure's details have another.
+ */
 const ERROR_TABLE = {
   authentication: [401, 'authentication_error', undefined, '', 'client'],
   rateLimit: [429, 'rate_limit_error', 'RATE_LIMIT_ERROR', '', 'gateway'],
   invalidRequest: [400, 'invalid_request_error', 'INVALID_REQUEST', 'Invalid request: ', 'client'],
-  // The interface spells this message without the prefix of other 400s.
+  // The documented message lacks the prefix of other 400s.
   unknownProvider: [
     400,
     'invalid_request_error',
@@ -99,45 +108,47 @@ const ERROR_TABLE = {
   unsupported: [501, 'unsupported_feature', 'UNSUPPORTED_FEATURE', '', 'model'],
 } as const satisfies Record<string, ErrorRow>;
 
-/** OpenAI's SDKs ignore a longer `Retry-After` and repeat the request after half a second. */
+/** OpenAI's SDKs ignore a longer `Retry-After`, and repeat the request after half a second. */
 const MAX_USEFUL_RETRY_AFTER_SECONDS = 60;
 
 type ErrorKind = keyof typeof ERROR_TABLE;
 
 /**
- * Details of a failure. Only `retryAfterSeconds`, `provider` and `upstreamStatus` reach the body.
+ * Details of a failure. The answer's body shows only `retryAfterSeconds`, `provider` and
+ * `upstreamStatus`.
  */
 export interface ErrorDetails {
-  /**
-   * The HTTP status to answer with, if not the table's: an upstream's own, or 408, 413, 417, 431.
-   */
+  /** The HTTP status if the table's does not apply: the upstream's own, or 408, 413, 417, 431. */
   readonly status?: number;
   /** The provider that was asked. */
   readonly provider?: string;
-  /** That of the error table if absent. */
+  /** The table's scope if absent. */
   readonly scope?: Scope;
   /** The provider's own HTTP status (API_ERROR). */
   readonly upstreamStatus?: number;
   readonly retryAfterSeconds?: number;
-  /** Response headers that belong to the failure: `allow`, or allow-listed ones of the upstream. */
+  /** The failure's response headers: `allow`, or allow-listed headers from the upstream. */
   readonly headers?: Readonly<Record<string, string>>;
   /** `no` if absent. */
   readonly retry?: Retry;
   /** Absent for most failures. */
   readonly problem?: Problem;
-  /** Whose limit was exceeded. For the log, the metrics and the incident `memory`. */
+  /** The exceeded limit, for the log, the metrics and the incident `memory`. */
   readonly limit?: Limit;
-  /** That limit by its name in the settings, and how full it is. For the log only. */
+  /** The name of the limit in the settings and how full it is, for the log only. */
   readonly limitState?: string;
-  /** A provider's own text, or what the network reported. For the log only. */
+  /** The provider's text or the network's error, for the log only. */
   readonly cause?: unknown;
-  /** For the log and the metrics: the message must not say which check has failed. */
+  /** The failed check, for the log and the metrics only, because the message must not name it. */
   readonly check?: Check;
-  /** For the log, instead of a message that quotes the provider. */
+  /** Replaces a message that quotes the provider in the log. */
   readonly reason?: string;
 }
 
-/** A failure in the interface's terms. `message` is complete, prefix included, and safe to send. */
+/**
+ * A failure that is documented in docs/errors.md. `message` is complete with its prefix, and safe
+ * to send.
+ */
 export class GatewayError extends Error {
   readonly kind: ErrorKind;
   readonly status: number;
@@ -155,21 +166,22 @@ export class GatewayError extends Error {
     this.scope = details.scope ?? scope;
     this.retry = details.retry ?? 'no';
     this.details = details;
-    // Every 429 has one, even if the provider sent none.
+    // Every 429 has a `Retry-After`, even if the provider sent none.
     this.#retryAfterSeconds = details.retryAfterSeconds ?? (kind === 'rateLimit' ? 1 : undefined);
   }
 
   /**
-   * Returns a GatewayError as it is. Anything else is a bug: a fixed 500, with the details as its
-   * cause.
+   * Returns a GatewayError unchanged. Any other value is a bug, so it becomes the `cause` of a
+   * fixed 500.
    */
   static from(thrown: unknown): GatewayError {
     if (thrown instanceof GatewayError) return thrown;
     return new GatewayError('internal', 'Internal server error', { cause: thrown });
   }
 
+  /** The outcome of a request that ends with this failure. */
   get outcome(): Outcome {
-    // A provider has answered a mistake of the client's.
+    // The provider answered, but the request was wrong.
     if (this.kind === 'api' && this.scope === 'client') return 'rejected';
     const [status] = ERROR_TABLE[this.kind];
     if (status === 429) return 'rate_limited';
@@ -178,7 +190,7 @@ export class GatewayError extends Error {
     return this.kind === 'internal' ? 'internal_error' : 'upstream_error';
   }
 
-  /** The error object (docs/errors.md) as JSON. */
+  /** Returns the error object (docs/errors.md) as JSON. */
   toBody(): string {
     const [, type, code] = ERROR_TABLE[this.kind];
     return JSON.stringify({
@@ -193,6 +205,7 @@ export class GatewayError extends Error {
     });
   }
 
+  /** Returns the response headers of the failure. */
   toHeaders(): Record<string, string> {
     const headers: Record<string, string> = {
       'content-type': 'application/json',
@@ -201,10 +214,10 @@ export class GatewayError extends Error {
     };
     const retryAfterSeconds = this.#retryAfterSeconds ?? 0;
     if (retryAfterSeconds > 0) headers['retry-after'] = String(retryAfterSeconds);
-    // RFC 9110 11.6.1: a 401 names the scheme. A provider's 401 is not about this gateway's.
+    // RFC 9110, 11.6.1: a 401 names the scheme. A provider's 401 is about another key.
     if (this.kind === 'authentication') headers['www-authenticate'] = 'Bearer';
-    // SDKs repeat each 5xx and 429. It cannot help here, and each timeout is paid. A provider's own
-    // 501 or 504 may pass.
+    // SDKs repeat each 5xx and 429. A repetition cannot help here, and the provider charges for
+    // each timeout. A provider's own 501 or 504 has another kind, and may pass.
     const isFinal = this.kind === 'unsupported' || this.kind === 'timeout';
     if (isFinal || retryAfterSeconds > MAX_USEFUL_RETRY_AFTER_SECONDS) {
       headers['x-should-retry'] = 'false';
@@ -213,12 +226,12 @@ export class GatewayError extends Error {
   }
 }
 
-/** The most common refusal. `text` comes after `Invalid request: `. */
+/** Creates a 400, the most common refusal. `text` follows `Invalid request: `. */
 export function invalidRequest(text: string, details?: ErrorDetails): GatewayError {
   return new GatewayError('invalidRequest', text, details);
 }
 
-/** The client closed its connection: there is nobody to answer, and no failure. */
+/** The client has closed its connection, so nobody is left to answer. It is no failure. */
 export class ClientGone extends Error {
   readonly outcome = 'client_closed';
 

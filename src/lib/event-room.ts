@@ -1,21 +1,23 @@
-/** The memory that a stream takes for an event, and its turn among the streams that wait for it. */
+/**
+ * The memory that a stream takes for one event, and its turn among streams that wait for memory.
+ */
 
 import { type ByteBudget, Reservation } from './byte-budget.ts';
 
-/** The part of the budget that is kept for the stream that has waited longest. */
+/** The budget's share for the stream that has waited longest. */
 const KEPT_PART = 1 / 8;
 /**
- * A stream waits no longer for bodies that are slow to come, clients that do not read, and
- * providers that do not end an event.
+ * The longest wait for room, because bodies may arrive slowly, clients may stop reading, and
+ * providers may leave an event open.
  */
 const MAX_WAIT_MS = 2000;
 
 /**
  * The room for one event of a stream, which waits for its turn if the budget is full.
  *
- * The stream calls `tryGrow` for each chunk of an event. If that returns false, the stream passes
- * on what it holds of the event if it `isStuck`; else it calls `wait`, and `endWait` before it
- * tries again. It calls `leaveQueue` once bytes are passed on or given up.
+ * The stream calls `tryGrow` for each chunk of an event. If `tryGrow` returns false and `isStuck`
+ * is true, the stream passes on its part of the event. If `isStuck` is false, it calls `wait`, and
+ * `endWait` before it tries again. It calls `leaveQueue` once its bytes are passed on or given up.
  */
 export class EventRoom {
   readonly #reservation: Reservation;
@@ -25,15 +27,17 @@ export class EventRoom {
     this.#reservation = new Reservation(budget);
   }
 
-  /** Its part of the bytes of the streams that wait. */
+  /** This stream's share in the budget's `waitingBytes`; 0 if it does not wait. */
   get waitingBytes(): number {
     return this.#waitingBytes;
   }
 
   /**
-   * Changes it to `bytes` of an event that is not whole yet; returns false if the stream has to
-   * wait. An eighth of the budget is kept for the stream that has waited longest, so that no other
-   * stream takes all that becomes free. Throws as `tryResize` of a reservation does.
+   * Changes the room to `bytes` for an unfinished event. An eighth of the budget is kept for the
+   * stream that has waited longest, so that other streams cannot take all freed room.
+   *
+   * @returns false if the stream has to wait
+   * @throws as `Reservation.tryResize`
    */
   tryGrow(bytes: number): boolean {
     const reservation = this.#reservation;
@@ -43,13 +47,14 @@ export class EventRoom {
     return this.#isFirst && reservation.tryResize(bytes);
   }
 
-  /** Changes it to `bytes` that are held anyway, if there is room. */
+  /** Changes the room to `bytes` if they fit. The stream holds these bytes in any case. */
   tryResize(bytes: number): void {
     this.#reservation.tryResize(bytes);
   }
 
   /**
-   * No stream that waits had to wait earlier. A stream ahead of it that got its room may dawdle.
+   * True if no waiting stream is ahead. A stream ahead that has got its room does not count,
+   * because it may be slow to use it.
    */
   get #isFirst(): boolean {
     for (const other of this.#reservation.budget.queue.keys()) {
@@ -59,14 +64,16 @@ export class EventRoom {
     return false;
   }
 
-  /** Lets the next stream go first: this stream has passed its held bytes on, or given them up. */
+  /**
+   * Lets the next stream go first, because this stream has passed its bytes on or given them up.
+   */
   leaveQueue(): void {
     this.#reservation.budget.queue.delete(this);
   }
 
   /**
-   * This stream has waited longest, and nobody makes room: all other bytes that are reserved belong
-   * to streams that wait, or two seconds have passed.
+   * True if this stream is first and nobody makes room: all other reserved bytes belong to waiting
+   * streams, or `MAX_WAIT_MS` have passed.
    */
   get isStuck(): boolean {
     const { budget, bytes } = this.#reservation;
@@ -83,12 +90,13 @@ export class EventRoom {
     budget.waitingBytes += this.#waitingBytes;
   }
 
+  /** Ends the wait for room. Has no effect without a wait. */
   endWait(): void {
     this.#reservation.budget.waitingBytes -= this.#waitingBytes;
     this.#waitingBytes = 0;
   }
 
-  /** Frees the room, and gives up its turn. Nothing can be reserved any more. */
+  /** Frees the room and gives up the turn. Nothing can be reserved afterwards. */
   close(): void {
     this.#reservation.close();
     this.endWait();

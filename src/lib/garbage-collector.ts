@@ -1,7 +1,7 @@
 /**
- * V8's garbage collector, which a program can start only if a flag exposes it. V8 itself waits too
- * long: Buffers lie outside of its heap, and those of one burst may be all the memory that a
- * container has.
+ * V8's garbage collector, which a program can start only if a flag exposes it. V8 alone would wait
+ * too long, because Buffers lie outside its heap: the Buffers of a single burst may fill the memory
+ * of a container.
  */
 
 import { setFlagsFromString } from 'node:v8';
@@ -9,5 +9,5 @@ import { runInNewContext } from 'node:vm';
 
 setFlagsFromString('--expose-gc');
 
-/** Collects garbage now: all of it, or only young objects. */
+/** Collects garbage now: all of it, or young objects only with `{ type: 'minor' }`. */
 export const collectGarbage = runInNewContext('gc') as (options?: { type: 'minor' }) => void;

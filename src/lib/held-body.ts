@@ -1,37 +1,42 @@
-/** The bodies of requests and complete answers, in the memory that is reserved for them. */
+/** Bodies of requests and complete answers, kept in reserved memory. */
 
 import { type Reservation, SMALL_BYTES } from './byte-budget.ts';
 import { ChunkBuffer } from './chunk-buffer.ts';
 
+/** A long body grows in steps of this size. */
 const GROWTH_BYTES = 1_048_576;
 
 /**
- * A body, kept in reserved memory until its last reader has released it. Whoever creates it calls
- * `close`, so that nothing stays reserved.
+ * A body in reserved memory, kept until its last reader has released it. Its creator calls `close`,
+ * so that no memory stays reserved.
  */
 export class HeldBody {
   readonly #reservation: Reservation;
   #maxBytes = 0;
   #tooLarge!: () => Error;
-  /** The length of the body so far. */
+  /** The length so far, in bytes. */
   size = 0;
   #short: ChunkBuffer | undefined;
   /**
-   * A long body: grows in its place, and shrinks without the collector. A short one is not worth
-   * the 0.1 ms.
+   * A long body, in a buffer that grows in place and shrinks without the collector. A short body is
+   * not worth the 0.1 ms that this buffer takes.
    */
   #long: ArrayBuffer | undefined;
   #readers = 0;
   #isDropped = false;
 
-  /** `reservation` may have some bytes of the body already. */
+  /** @param reservation - may have some bytes of the body already */
   constructor(reservation: Reservation) {
     this.#reservation = reservation;
   }
 
   /**
-   * Begins to keep the body: reserves the bytes that are announced, and more if more come. Throws
-   * as `push` does; `tooLarge` creates the error of a body longer than `maxBytes`.
+   * Begins the body and reserves `announcedBytes`. Chunks beyond them reserve more.
+   *
+   * @param announcedBytes - the length that the sender has announced, or 0
+   * @param maxBytes - the longest body
+   * @param tooLarge - creates the error of a longer body
+   * @throws as `push`
    */
   begin(announcedBytes: number, maxBytes: number, tooLarge: () => Error): void {
     this.#maxBytes = maxBytes;
@@ -39,7 +44,11 @@ export class HeldBody {
     this.#reserve(announcedBytes);
   }
 
-  /** Takes a chunk. Throws `tooLarge` of the body, or as `resize` of the reservation does. */
+  /**
+   * Appends a chunk.
+   *
+   * @throws the error of `tooLarge`, or as `Reservation.resize`
+   */
   push(chunk: Buffer): void {
     const size = this.size + chunk.length;
     if (size > this.#reservation.bytes) this.#reserve(size);
@@ -67,10 +76,7 @@ export class HeldBody {
     new Uint8Array(this.#long, start).set(bytes);
   }
 
-  /**
-   * The bytes so far. Those of a long body are to be copied by `copyIfResizable` before they are
-   * sent.
-   */
+  /** The bytes so far. A long body has to pass `copyIfResizable` before it is sent. */
   get parts(): readonly Buffer[] {
     return this.#long ? [Buffer.from(this.#long, 0, this.size)] : (this.#short?.parts ?? []);
   }
@@ -80,21 +86,19 @@ export class HeldBody {
     this.#readers += 1;
   }
 
-  /** Removes a reader. */
+  /** Removes a reader. A dropped body is closed with its last reader. */
   release(): void {
     this.#readers -= 1;
     if (this.#readers === 0 && this.#isDropped) this.close();
   }
 
-  /** Closes it once every reader has released it; no new reader comes. */
+  /** Closes the body once every reader has released it. No reader may be added afterwards. */
   drop(): void {
     this.#isDropped = true;
     if (this.#readers === 0) this.close();
   }
 
-  /**
-   * Frees the body, and takes no other. `parts` of a long body that a reader has are empty then.
-   */
+  /** Frees the body for good. `parts` of a long body that a reader still has become empty. */
   close(): void {
     this.#reservation.close();
     this.#short = undefined;
@@ -106,8 +110,8 @@ export class HeldBody {
 }
 
 /**
- * Returns bytes that may be handed to a socket: it reads them later, when the body may have been
- * freed.
+ * Returns bytes that may be handed to a socket. Bytes of a long body are copied, because the socket
+ * reads them later and the body may be freed before.
  */
 export function copyIfResizable(bytes: Buffer): Buffer {
   return (bytes.buffer as ArrayBuffer).resizable ? Buffer.from(bytes) : bytes;

@@ -1,14 +1,18 @@
-/** Random identifiers, each one short text: `randomUUID` joins some thirty. */
+/** Random identifiers as flat strings, where `randomUUID` joins some thirty strings. */
 
 import { randomFillSync } from 'node:crypto';
 
 const DIGITS = Buffer.from('0123456789abcdef');
-/** A call of the random generator costs more than the rest: one for hundreds of identifiers. */
+/**
+ * Random bytes for hundreds of identifiers, because a call to the generator costs more than the
+ * rest.
+ */
 const random = Buffer.alloc(16_384);
 let nextAt = random.length;
 
 /**
- * Returns a function that returns `pattern` with a random hexadecimal digit in place of each `x`.
+ * Returns a function that creates identifiers: `pattern` with a random hexadecimal digit in place
+ * of each `x`.
  */
 export function createIds(pattern: string): () => string {
   const id = Buffer.from(pattern);

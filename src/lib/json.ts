@@ -1,4 +1,4 @@
-/** JSON from outside (RFC 8259), in bounded time and memory. */
+/** Reads JSON from outside (RFC 8259) in bounded time and memory. */
 
 import { invalidRequest } from './errors.ts';
 
@@ -12,31 +12,31 @@ const LETTER_U = 0x75;
 export const OPEN_BRACE = 0x7b;
 const CLOSE_BRACE = 0x7d;
 
-/** Objects, arrays, members and plain array items. */
+/** The bound of objects, arrays, members and plain array items together. */
 export const MAX_JSON_ELEMENTS = 500_000;
 export const MAX_JSON_DEPTH = 256;
-/** Deeper values are checked, but not reported: the parts of a message's content are at depth 4. */
+/** Deeper values are checked, but not reported. The parts of a message's content are at depth 4. */
 const MAX_REPORTED_DEPTH = 4;
 /**
  * The longest string that is decoded, in bytes as written: `assistant` with every letter escaped
  * has 54.
  */
 const MAX_TEXT_BYTES = 64;
-/** V8 copies a shorter slice of a text; a longer one would keep the whole text in memory. */
+/** The shortest slice that V8 does not copy: such a slice would keep the whole text in memory. */
 const MIN_SLICE_CHARACTERS = 13;
-/** Of a number or literal. */
+/** The longest number or literal. */
 const MAX_WORD_BYTES = 1024;
-/** Bounds the time of one parse: 3 million `{}`, in 9 MB, block `JSON.parse` for seconds. */
+/** Bounds the time of one parse, because 3 million `{}` in 9 MB block `JSON.parse` for seconds. */
 export const MAX_PARSED_CHARACTERS = 262_144;
 
 const IS_BLANK = byteSet(/[ \t\r\n]/);
-/** The bytes of a string that stand for themselves. */
+/** String bytes that stand for themselves. */
 const IS_PLAIN = byteSet(/[ !#-[\]-\xff]/);
 const IS_ESCAPED = byteSet(/["\\/bfnrt]/);
 const IS_HEX_DIGIT = byteSet(/[\da-fA-F]/);
 const IS_WORD = byteSet(/[-+.\dEaeflnrstu]/);
 const WORD = /^(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)$/;
-/** White space ends a number, and changes nothing else that is complete. */
+/** White space, which ends a number and changes no other complete value. */
 const END = Buffer.from(' ');
 const PLAIN_TEXT = /^[ -[\]-~]*$/;
 
@@ -46,34 +46,33 @@ function byteSet(characters: RegExp): Uint8Array {
   );
 }
 
+/** A value in a scanned text. */
 export interface JsonValue {
   readonly kind: 'object' | 'array' | 'string' | 'number' | 'true' | 'false' | 'null';
-  /** The number of objects and arrays that it is in. */
+  /** The number of objects and arrays around the value. */
   readonly depth: number;
   /**
-   * Its name in an object; '' if that is longer than MAX_TEXT_BYTES, on the deepest level, and in
-   * an array.
+   * The name in an object; '' in an array, at MAX_REPORTED_DEPTH, and if the name is longer than
+   * MAX_TEXT_BYTES.
    */
   readonly name: string;
-  /** Offsets in bytes from the start of the text. */
+  /** The first byte's offset from the start of the text. */
   readonly start: number;
+  /** The offset behind the last byte. */
   readonly end: number;
   /**
-   * The text of a string; '' if that is longer than MAX_TEXT_BYTES, on the deepest level, and of
-   * another value.
+   * The decoded text of a string; '' at MAX_REPORTED_DEPTH, if the string is longer than
+   * MAX_TEXT_BYTES, and for other kinds.
    */
   readonly text: string;
 }
 
 /**
- * What comes next: `first` is an item or the end, `comma` a comma or the end; an item of an object
- * is a `name`, a `colon` and a `value`.
+ * The next token. `first` is an item or the end, `comma` is a comma or the end. An item of an
+ * object is a `name`, a `colon` and a `value`.
  */
 type State = 'value' | 'first' | 'item' | 'name' | 'colon' | 'comma';
-/**
- * The container of the current value: the byte that ends it, and the name and the start of the
- * value.
- */
+/** The current value's container: the byte that closes it, and the value's name and start. */
 interface Frame {
   readonly outer: Frame | undefined;
   readonly closer: number;
@@ -82,37 +81,40 @@ interface Frame {
 }
 
 /**
- * Takes one JSON text in chunks, checks its syntax and reports its outer values; builds nothing.
+ * Scans one JSON text in chunks: checks its syntax and reports its outer values. It builds no
+ * objects.
  */
 export class JsonScanner {
   readonly #report: (value: JsonValue) => void;
   readonly #maxElements: number;
-  /** Why what has come cannot become JSON within the bounds. */
+  /** The first fault: invalid JSON, or an exceeded bound. */
   fault: Error | undefined;
-  /** The number that was reported last, as written; '' for a long one. */
+  /** The last reported number as written; '' if it has MIN_SLICE_CHARACTERS or more. */
   number = '';
   #state: State = 'value';
-  /** The bytes that have been read, and the beginning of a token whose rest has not come. */
+  /** The number of bytes read. */
   #readBytes = 0;
+  /** The beginning of a token whose rest has not arrived. */
   #unread: Buffer | undefined;
-  /** The chunk as Latin-1: to convert each name by itself takes longer than the scan. */
+  /** The chunk as Latin-1, because converting each name by itself takes longer than the scan. */
   #text: string | undefined;
-  /** The beginning of the current string has been read: it is too long to be decoded. */
+  /** The current string is too long to be decoded, and its beginning has been read. */
   #isInString = false;
   #elements = 0;
   #frame: Frame = { outer: undefined, closer: -1, name: '', start: 0 };
   #depth = 0;
 
   /**
-   * `report` is called with each value down to MAX_REPORTED_DEPTH when it ends: a container after
-   * its items.
+   * @param report - called with each value down to MAX_REPORTED_DEPTH when it ends, so a container
+   * comes after its items
+   * @param maxElements - the bound of all elements together
    */
   constructor(report: (value: JsonValue) => void, maxElements = MAX_JSON_ELEMENTS) {
     this.#report = report;
     this.#maxElements = maxElements;
   }
 
-  /** Scans the next chunk of the text, which is UTF-8, up to the first fault. */
+  /** Scans the next chunk of the UTF-8 text, up to the first fault. */
   push(chunk: Buffer): void {
     if (this.fault) return;
     const bytes = this.#unread ? Buffer.concat([this.#unread, chunk]) : chunk;
@@ -126,22 +128,24 @@ export class JsonScanner {
       this.fault = error as Error;
     }
     this.#readBytes += at;
-    // A copy: a slice would keep the whole chunk.
+    // A copy, because a slice would keep the whole chunk in memory.
     this.#text = undefined;
     this.#unread = at < bytes.length ? Buffer.from(bytes.subarray(at)) : undefined;
   }
 
   /**
-   * Counts bytes between two lines of the text that are not of it: offsets include them. No token
-   * goes on behind a line.
+   * Counts bytes between two lines that do not belong to the text, so that offsets include them. No
+   * token may span two lines.
    */
   skip(bytes: number): void {
     this.#readBytes += bytes;
   }
 
   /**
-   * Returns `invalidRequest` if the text is not JSON, with the offset of the wrong byte or word, or
-   * exceeds a bound.
+   * Ends the text.
+   *
+   * @returns the first fault, `invalidRequest`: the text is not JSON, with the offset of the wrong
+   * byte or word, or it exceeds a bound
    */
   finish(): Error | undefined {
     this.push(END);
@@ -149,7 +153,7 @@ export class JsonScanner {
     return this.fault ?? (isWhole ? undefined : this.#faultAt((this.#unread?.length ?? 0) - 1));
   }
 
-  /** Reads one token; returns where to read on, or `at` again if it is not whole. */
+  /** Reads one token. Returns the offset behind it, or `at` if the token is incomplete. */
   #readToken(bytes: Buffer, at: number): number {
     if (this.#isInString) return this.#readString(bytes, at);
     const byte = bytes[at]!;
@@ -200,8 +204,8 @@ export class JsonScanner {
   }
 
   /**
-   * Returns a text that does not keep the chunk in memory: an open stream has the names of its
-   * model and its session.
+   * Returns a text that does not keep the chunk in memory, because an open stream keeps the names
+   * of its model and its session.
    */
   #readText(bytes: Buffer, start: number, end: number): string {
     if (end - start >= MIN_SLICE_CHARACTERS) return bytes.toString('latin1', start, end);
@@ -209,7 +213,7 @@ export class JsonScanner {
   }
 
   /**
-   * Returns the length of the escape sequence; 0 if it is not whole, or is the end of the string.
+   * Returns the length of the escape sequence; 0 if it is incomplete or if the string ends here.
    */
   #escapeLength(bytes: Buffer, at: number): number {
     if (bytes[at] === QUOTE) return 0;
@@ -237,7 +241,7 @@ export class JsonScanner {
     return this.#endValue(isLiteral ? word : 'number', at);
   }
 
-  /** `end` is the offset of the byte after the value, and returned. */
+  /** Reports a value that ends before the offset `end`. Returns `end`. */
   #endValue(kind: JsonValue['kind'], end: number, text = ''): number {
     this.#state = 'comma';
     if (this.#depth <= MAX_REPORTED_DEPTH) {
@@ -248,7 +252,7 @@ export class JsonScanner {
   }
 
   #open(closer: number, at: number): number {
-    // The item of an array has been counted.
+    // An item of an array has been counted already.
     if (this.#frame.closer !== CLOSE_BRACKET) this.#count();
     this.#depth += 1;
     if (this.#depth > MAX_JSON_DEPTH) {
@@ -272,7 +276,7 @@ export class JsonScanner {
 }
 
 /**
- * Returns the offset of the first byte from `start` that is not in the set. It reads nearly all
+ * Returns the offset of the first byte from `start` on that is not in the set. It reads nearly all
  * bytes of a prompt.
  */
 function skip(set: Uint8Array, bytes: Buffer, start: number): number {
@@ -283,8 +287,9 @@ function skip(set: Uint8Array, bytes: Buffer, start: number): number {
 }
 
 /**
- * Parses a provider's JSON, before which a byte order mark may stand. Returns `undefined` if it is
- * not JSON (V8's own error would quote it), or too long.
+ * Parses a provider's JSON, before which a byte order mark may stand.
+ *
+ * @returns `undefined` if the text is too long or is not JSON, because V8's error would quote it
  */
 export function parseUntrustedJson(text: string, maxCharacters = MAX_PARSED_CHARACTERS): unknown {
   if (text.length > maxCharacters) return undefined;
@@ -295,7 +300,9 @@ export function parseUntrustedJson(text: string, maxCharacters = MAX_PARSED_CHAR
   }
 }
 
-/** A member of a parsed value; `undefined` if that is no object, or does not have it. */
+/**
+ * Returns a member of a parsed value; `undefined` if the value is no object or lacks the member.
+ */
 export function memberOf(value: unknown, name: string): unknown {
   if (typeof value !== 'object' || value === null || !Object.hasOwn(value, name)) return undefined;
   return (value as Record<string, unknown>)[name];

@@ -1,7 +1,4 @@
-/**
- * Writes log lines to a stream, in batches and with a bounded buffer, and counts those that are
- * lost.
- */
+/** Writes log lines to a stream, in batches and with a bounded buffer, and counts lost lines. */
 
 import { writeSync } from 'node:fs';
 import { Socket } from 'node:net';
@@ -14,19 +11,19 @@ const END_MS = 2000;
 const END_CHECK_MS = 10;
 const LINE_FEED = 10;
 
-/** Writes a text. Calls `onEnd` with the rest that was not written, and why. */
+/** Writes a text. Calls `onEnd` with the unwritten rest, which is '' on success, and the error. */
 type Write = (text: string, onEnd: (lost: string, error?: Error) => void) => void;
 
 interface Events {
-  /** Takes the number of lost lines once lines are written again. */
+  /** Called with the count of lost lines, once lines are written again. */
   readonly onDropped: (lines: number) => void;
-  /** Takes why lines were lost, each time. */
+  /** Called with the cause, each time that lines are lost. */
   readonly onLost: (cause: string) => void;
 }
 
 /**
- * Writes lines to a stream. Lines of one turn of the event loop are written together, to save
- * system calls.
+ * Writes lines to a stream. All lines of a turn of the event loop share a write, to save system
+ * calls.
  */
 export class LineWriter {
   readonly #stream: Writable;
@@ -35,17 +32,16 @@ export class LineWriter {
   #lines = '';
   readonly #unwritten: string[] = [];
   #droppedLines = 0;
-  /**
-   * The dropped lines that `onDropped` was told of, and how many of these the written log tells of.
-   */
+  /** The count of dropped lines that `onDropped` was called with. */
   #reportedLines = 0;
+  /** The count of dropped lines that the written log reports. */
   #confirmedLines = 0;
 
   constructor(stream: Writable & { readonly fd?: number }, events: Events) {
     this.#stream = stream;
     this.#events = events;
-    // Pipes and terminals are sockets (a terminal's writes block); the stream of a file does not
-    // tell how much was written.
+    // Pipes and terminals are sockets (writes to a terminal block). A file is written by its
+    // descriptor, because its stream does not report how much was written.
     const descriptor = stream instanceof Socket ? undefined : stream.fd;
     this.#writeText =
       descriptor === undefined
@@ -56,10 +52,11 @@ export class LineWriter {
   }
 
   /**
-   * Takes one line or several, each with its end. A function of its own: the log is made with it.
+   * Takes one or several lines, each with its line end. Bound to the writer, because the log gets
+   * the function alone.
    */
   readonly write = (text: string): void => {
-    // One turn may log thousands of lines.
+    // Counts the lines of this turn too, because a turn may log thousands.
     if (this.#stream.writableLength + this.#lines.length > MAX_BUFFERED_BYTES) {
       this.#droppedLines += countLines(text);
       this.#events.onLost('standard output is not read');
@@ -69,14 +66,15 @@ export class LineWriter {
     this.#lines += text;
   };
 
-  /** Since the start. */
+  /** The count of lost lines since the start. */
   get droppedLines(): number {
     return this.#droppedLines;
   }
 
   /**
-   * Waits until all is written, 2 s at most. Returns how many lost lines the written log does not
-   * tell of.
+   * Waits until all lines are written, 2 s at most.
+   *
+   * @returns the count of lost lines that the written log does not report
    */
   async end(): Promise<number> {
     const lastMs = performance.now() + END_MS;
@@ -115,7 +113,10 @@ export class LineWriter {
   };
 }
 
-/** On a full disk only a part of a text is written. */
+/**
+ * Returns a function that writes to a file. A full disk may take only the first part of a text, so
+ * the next text begins on a new line.
+ */
 function createFileWrite(descriptor: number): Write {
   let isLineOpen = false;
   return (text, onEnd) => {

@@ -1,4 +1,4 @@
-/** The log: one line per event on stdout, as JSON, or as text for a terminal. */
+/** The log: one line for each event on stdout, as JSON, or as text for a terminal. */
 
 import type { Redactor } from './secrets.ts';
 
@@ -9,8 +9,8 @@ type LogValue = string | number | boolean | undefined;
 export type FlatFacts = Readonly<Record<string, LogValue>>;
 
 /**
- * The fields of a line: never keys, and message contents only where a provider's error text quotes
- * them.
+ * The fields of a line. They never hold a key, and hold message contents only where a provider's
+ * error text quotes them.
  */
 export type LogFacts = Readonly<
   Record<string, LogValue | readonly FlatFacts[] | readonly string[]>
@@ -19,8 +19,11 @@ export type LogFacts = Readonly<
 export type LogEntry = LogFacts & { time: string; level: LogLevel; message: string };
 
 export interface Logger {
+  /** Writes a line if its level is enabled. */
   log(level: LogLevel, message: string, facts?: LogFacts): void;
-  /** Lines of this level are written. For callers whose facts cost something to collect. */
+  /**
+   * Returns whether lines of this level are written, for callers whose facts are costly to collect.
+   */
   isEnabled(level: LogLevel): boolean;
 }
 
@@ -32,10 +35,10 @@ export interface LogSettings {
 const MAX_VALUE_CHARACTERS = 10_000;
 const MAX_ARRAY_ENTRIES = 50;
 
-/** Creates the logger, whose settings can change while it is used. */
+/** Creates the logger. `configure` changes its settings while it is in use. */
 export function createLogger(
   options: LogSettings & {
-    /** Returns an entry as text, with its line end. */
+    /** Formats an entry as text with its line end. */
     readonly toText: (entry: LogEntry) => string;
     readonly write: (line: string) => void;
     /** Applied to every message and every text value. */
@@ -61,8 +64,8 @@ export function createLogger(
 }
 
 /**
- * Returns the facts as the log shows them: bounded, and redacted value by value, because an escape
- * sequence may hide a key.
+ * Returns the facts as the log shows them: bounded and redacted. Each value is redacted by itself,
+ * because an escape sequence of JSON may hide a key.
  */
 export function redactFacts<Facts extends LogFacts>(facts: Facts, redact: Redactor): Facts {
   if (isPlain(JSON.stringify(facts), redact)) return facts;
@@ -73,11 +76,11 @@ export function redactFacts<Facts extends LogFacts>(facts: Facts, redact: Redact
   return JSON.parse(redacted) as Facts;
 }
 
-/** JSON does not escape these two, and some viewers break lines at them. */
+/** JSON does not escape U+2028 and U+2029, and some viewers break lines at them. */
 const SEPARATORS = /[\u2028\u2029]/g;
 
 function formatJson(head: LogFacts, facts: LogFacts, redact: Redactor): string {
-  // Joined as texts: one object of both would be a copy of the facts of each request.
+  // Two texts are joined, because merging the objects would copy each request's facts.
   const [start, rest] = [JSON.stringify(head), JSON.stringify(facts)];
   if (isPlain(start, redact) && isPlain(rest, redact)) {
     return rest === '{}' ? `${start}\n` : `${start.slice(0, -1)},${rest.slice(1)}\n`;
@@ -87,8 +90,8 @@ function formatJson(head: LogFacts, facts: LogFacts, redact: Redactor): string {
 }
 
 /**
- * Nothing has to be redacted, cut or replaced, and no escape sequence can hide a key: true of
- * nearly all lines.
+ * True if nothing has to be redacted, cut or replaced, and no escape sequence can hide a key.
+ * Nearly all lines are plain.
  */
 function isPlain(json: string, redact: Redactor): boolean {
   if (json.length > MAX_VALUE_CHARACTERS || json.includes('\\')) return false;

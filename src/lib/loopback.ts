@@ -1,4 +1,7 @@
-/** What the name or address of a host tells by itself: its reach, and how it is written. */
+/**
+ * Reads from the name or address alone whether a host is loopback or private, and how it is
+ * spelled.
+ */
 
 import { BlockList, isIP } from 'node:net';
 
@@ -6,8 +9,8 @@ const LOOPBACK_NAME = /^(?:(?:[\w-]+\.)*localhost|127(?:\.\d{1,3}){0,3})$/i;
 const LOOPBACK_IPV6 = /^\[?(?:::1|::ffff:127(?:\.\d{1,3}){3}|0:0:0:0:0:0:0:1)\]?$/i;
 
 /**
- * This host (RFC 1122 3.2.1.3), the link (RFC 3927, RFC 4291), private networks (RFC 1918, RFC
- * 4193) and those of carriers (RFC 6598).
+ * This host (RFC 1122, 3.2.1.3), the link (RFC 3927, RFC 4291), private networks (RFC 1918, RFC
+ * 4193) and carrier networks (RFC 6598).
  */
 const PRIVATE_NETWORKS = new BlockList();
 PRIVATE_NETWORKS.addAddress('0.0.0.0');
@@ -18,31 +21,33 @@ PRIVATE_NETWORKS.addSubnet('172.16.0.0', 12);
 PRIVATE_NETWORKS.addSubnet('192.168.0.0', 16);
 PRIVATE_NETWORKS.addSubnet('100.64.0.0', 10);
 PRIVATE_NETWORKS.addSubnet('fc00::', 7, 'ipv6');
-/** No dots; or a top-level domain that the public DNS does not have (RFC 6762; ICANN 2024). */
+/**
+ * A name without dots, or with a top-level domain that the public DNS lacks (RFC 6762; ICANN 2024).
+ */
 const PRIVATE_NAME = /^[^.]+$|\.(?:local|internal)$/i;
 
 /**
- * Returns true if `host`, a name or an address as in settings or URLs, is a loopback one (RFC 6761
- * 6.3, RFC 6890).
+ * Returns true if `host`, a name or address as in settings or URLs, is loopback (RFC 6761, 6.3; RFC
+ * 6890).
  */
 export function isLoopback(host: string): boolean {
   return LOOPBACK_NAME.test(host) || LOOPBACK_IPV6.test(host);
 }
 
-/** Returns a host without the brackets that an IPv6 address has in URLs. */
+/** Returns a host without the brackets around an IPv6 address in URLs. */
 export function withoutBrackets(host: string): string {
   return /^\[(.*)\]$/.exec(host)?.[1] ?? host;
 }
 
 /**
- * Returns the name of a host for SNI (RFC 6066 3): empty for an address, and without the dot at the
- * end of a full name.
+ * Returns the host name for SNI (RFC 6066, 3): empty for an address, and without the last dot of a
+ * full name.
  */
 export function serverNameOf(host: string): string {
   return isIP(host) ? '' : host.replace(/\.$/, '');
 }
 
-/** Returns true if `host`, as a parsed URL has it, is on this machine or in a private network. */
+/** Returns true if `host`, as in a parsed URL, is on this machine or in a private network. */
 export function isPrivate(host: string): boolean {
   if (isLoopback(host)) return true;
   const address = withoutBrackets(host);
@@ -53,8 +58,8 @@ export function isPrivate(host: string): boolean {
 
 /**
  * Returns true if the header `Host` is an address, `localhost`, the configured host, empty or
- * absent (no browser sends such a request). A page that was loaded under any other name would be
- * same-origin by DNS rebinding.
+ * absent (no browser omits it). Any other name is refused, because DNS rebinding would make a page
+ * of that name same-origin.
  */
 export function isOwnHost(sent: string | undefined, configured: string): boolean {
   if (!sent) return true;

@@ -1,29 +1,29 @@
 /**
- * Name lookups that callers share: libuv runs two at a time for the whole process, and cannot
- * cancel one.
+ * Name lookups that callers share, because libuv runs two at a time for the whole process and
+ * cannot cancel a lookup.
  */
 
 import dns, { type LookupAddress, type LookupOptions } from 'node:dns';
 
-/** A lookup that takes longer is answered with the addresses of the last one that succeeded. */
+/** A slower lookup is answered with the addresses of the last successful lookup. */
 const SLOW_MS = 1000;
-/** Names come from settings; this bounds those of earlier reloads. */
+/** Bounds the names that earlier reloads have left, because names come from settings. */
 const MAX_NAMES = 1000;
 
 type Callback = (error: NodeJS.ErrnoException | null, addresses: LookupAddress[]) => void;
 
-/** Node's own, before anything is put in its place. */
+/** The lookup of Node, before `shareAllLookups` replaces it. */
 const lookupBySystem = dns.lookup;
-/** By name and options. */
+/** The shared lookups by name and options. */
 const names = new Map<string, SharedLookup>();
 
-/** One name: its last addresses, and everybody who waits while a lookup is under way. */
+/** The lookup of one name: its last addresses, and the callers that wait for a running lookup. */
 class SharedLookup {
   readonly #name: string;
   readonly #options: LookupOptions;
   #addresses: LookupAddress[] | undefined;
   #waiting: Callback[] = [];
-  /** A lookup is under way: since less, or since more than `SLOW_MS`. */
+  /** `slow` if the lookup has been running for more than `SLOW_MS`. */
   #state: 'idle' | 'running' | 'slow' = 'idle';
 
   constructor(name: string, options: LookupOptions) {
@@ -31,14 +31,16 @@ class SharedLookup {
     this.#options = options;
   }
 
+  /** Returns whether a lookup of `name` is running. */
   isRunningFor(name: string): boolean {
     return this.#name === name && this.#state !== 'idle';
   }
 
+  /** Calls `callback` with the addresses, or with the error of the lookup. */
   get(callback: Callback): void {
     this.#waiting.push(callback);
     if (this.#state === 'idle') this.#begin();
-    // `net` does not expect an answer within its call.
+    // Deferred, because `net` does not expect the callback during its call.
     else if (this.#state === 'slow') process.nextTick(() => this.#useLastAddresses());
   }
 
@@ -57,7 +59,7 @@ class SharedLookup {
     try {
       lookupBySystem(this.#name, { ...this.#options, all: true }, end);
     } catch (error) {
-      // Node's permission model denies the network.
+      // Node's permission model may deny the network.
       end(error as Error, []);
     }
   }
@@ -74,9 +76,9 @@ class SharedLookup {
 }
 
 /**
- * Looks a name up, as `dns.lookup` does; an option `lookup` of `net.connect` and `tls.connect`.
- * While a lookup is under way, further ones of the same name wait for its result, and after a
- * second they get the addresses of the last one that succeeded.
+ * Looks a name up as `dns.lookup` does; for the option `lookup` of `net.connect` and `tls.connect`.
+ * While a lookup runs, further callers with the same name wait for its result. After a second they
+ * get the addresses of the last successful lookup.
  */
 export function lookup(
   name: string,
@@ -101,13 +103,13 @@ export function lookup(
   });
 }
 
-/** Returns true while a lookup of this name is under way. */
+/** Returns true while a lookup of this name is running. */
 export function isLookupRunning(name: string): boolean {
   return [...names.values()].some((shared) => shared.isRunningFor(name));
 }
 
 /**
- * Replaces `dns.lookup` by `lookup` in the whole process, because fetch takes no `lookup` option.
+ * Replaces `dns.lookup` by `lookup` in the whole process, because fetch takes no option `lookup`.
  */
 export function shareAllLookups(): void {
   const replacement = (name: string, options: LookupOptions, callback: never) =>

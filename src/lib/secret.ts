@@ -4,13 +4,14 @@ import { createHash } from 'node:crypto';
 import { inspect } from 'node:util';
 
 /**
- * A key, or a text that may hold one. `reveal()` returns the text; string, JSON and inspection show
- * `[secret]`.
+ * A key, or a text that may hold a key. `reveal()` returns the text; conversion to a string, JSON
+ * and inspection show `[secret]`.
  */
 export class Secret {
   readonly #text: string;
   /**
-   * False: the text may be an ordinary one, such as a URL, whose beginning also occurs elsewhere.
+   * False if the text may be ordinary, such as a URL, because its beginning then occurs elsewhere
+   * too.
    */
   readonly isKey: boolean;
 
@@ -19,12 +20,13 @@ export class Secret {
     this.isKey = isKey;
   }
 
+  /** Returns the text. Few files may call it: see ARCHITECTURE.md. */
   reveal(): string {
     return this.#text;
   }
 
   /**
-   * For texts of the settings: what a client sends is compared in constant time, in
+   * Compares with a text of the settings. Keys that clients send are compared in constant time, in
    * authentication.ts.
    */
   is(text: string): boolean {
@@ -45,14 +47,14 @@ export class Secret {
 }
 
 /**
- * Returns a digest that is the same for equal settings only: plain data, in which it does not show
- * keys.
+ * Returns the SHA-256 digest of a setting in base64. Equal settings alone have equal digests, and a
+ * digest reveals no key.
  */
 export function digestOf(setting: object): string {
   const text = JSON.stringify(setting, function (this: typeof setting, name, value: unknown) {
-    // `value` is what `toJSON` has returned.
-    const own: unknown = this[name as keyof typeof setting];
-    return own instanceof Secret ? { secret: own.reveal() } : value;
+    // `value` is the result of `toJSON`, so the secret is read from its object.
+    const member: unknown = this[name as keyof typeof setting];
+    return member instanceof Secret ? { secret: member.reveal() } : value;
   });
   return createHash('sha256').update(text).digest('base64');
 }

@@ -1,22 +1,19 @@
-/**
- * Text without keys: the filter that keeps them out of logs and messages, and texts from outside
- * made safe to show.
- */
+/** Keeps keys out of logs and messages, and makes texts from outside safe to show. */
 
 import type { Secret } from './secret.ts';
 
 /**
- * The shapes of keys that are not configured here: vendors echo them in error texts, masked or
- * whole.
+ * Shapes of keys that are not configured here, because vendors echo such keys in error texts,
+ * masked or whole.
  */
 const KEY_SHAPES = [
   '\\bsk-[\\w*.-]{6,}',
   '\\bBearer\\s+[\\w*.~+/=-]+',
   '\\b(?:api_?)?key=[^\\s&"]+',
 ];
-/** The beginning of a word, also behind a character in percent-encoding. */
+/** The start of a word, also behind a percent-encoded character. */
 const WORD_START = '(?:\\b|(?<=%[\\da-f]{2}))';
-/** The same shapes in percent-encoding: `Bearer%20…`, `%26key%3D…`. */
+/** Shapes of keys in percent-encoding: `Bearer%20…`, `%26key%3D…`. */
 const ENCODED_SHAPES = [
   `${WORD_START}sk-[\\w*.-]{6,}`,
   `${WORD_START}Bearer(?:\\s|%20)+[\\w*.~+/=%-]+`,
@@ -24,39 +21,44 @@ const ENCODED_SHAPES = [
 ];
 
 /**
- * Shorter keys are placeholders for local servers ("ollama", "none"): to hide them would hide
- * words.
+ * Shorter keys are not hidden, because they are placeholders for local servers ("ollama", "none")
+ * and ordinary words.
  */
 export const SHORTEST_SECRET_CHARACTERS = 8;
 
+/** Hides secrets in texts. */
 export interface Redactor {
-  /** Replaces every secret, and everything shaped like a key, by `[secret]`. */
+  /** Replaces every secret, and every text in the shape of a key, by `[secret]`. */
   (text: string): string;
   /**
-   * Returns false only if nothing would be replaced in any part of the text. Cheaper: it looks for
-   * the beginnings of secrets.
+   * Returns false only if no part of the text would be replaced. Cheaper than a call, because it
+   * looks for the beginnings of secrets alone.
    */
   mayChange(text: string): boolean;
 }
 
-/** Each makes the search longer. */
+/** Bounds the time of a search, because each secret makes it longer. */
 const MAX_FORMER_SECRETS = 100;
 
 /**
- * Returns the function that hides the given secrets. The end of a text may have cut a key off: its
- * beginning is replaced too. A secret that is no key is replaced only as a whole. `add` hides more:
- * up to 100 former ones stay hidden, for requests that began with them.
+ * Returns the function that hides `secrets`. At the end of a text it also hides the beginning of a
+ * key, because the rest may have been cut off. A secret that is no key is hidden only as a whole.
+ *
+ * `add` of the function hides further secrets. Up to 100 former secrets stay hidden, because
+ * running requests may have begun with them.
  */
 export function createRedactor(secrets: readonly Secret[]) {
   const known = new Map<string, boolean>();
   let patterns = createPatterns(known);
-  /** Made when a text seems to have a secret in percent-encoding: these patterns are slow. */
-  let ofEncoded: RegExp | undefined;
+  /**
+   * Created once a text seems to have a secret in percent-encoding, because this pattern is slow.
+   */
+  let encodedSecrets: RegExp | undefined;
   function add(added: readonly Secret[]): void {
     const texts = new Map<string, boolean>();
     for (const secret of added) {
-      // A copy: a key may be a slice of the settings file's text, which V8 would keep in memory as
-      // a whole.
+      // A copy, because a key may be a slice of the settings file and V8 would keep the whole file
+      // in memory.
       const text = Buffer.from(secret.reveal()).toString();
       texts.set(text, secret.isKey || (texts.get(text) ?? known.get(text) ?? false));
     }
@@ -65,7 +67,7 @@ export function createRedactor(secrets: readonly Secret[]) {
     const excess = known.size - texts.size - MAX_FORMER_SECRETS;
     for (const text of [...known.keys()].slice(0, Math.max(0, excess))) known.delete(text);
     patterns = createPatterns(known);
-    ofEncoded = undefined;
+    encodedSecrets = undefined;
   }
   add(secrets);
   const mayChange = (text: string) =>
@@ -74,32 +76,34 @@ export function createRedactor(secrets: readonly Secret[]) {
   const redact = (text: string) => {
     if (!mayChange(text)) return text;
     if (!text.includes('%')) return text.replace(patterns.secrets, '[secret]');
-    ofEncoded ??= createPatterns(known, true).secrets;
-    return text.replace(ofEncoded, '[secret]');
+    encodedSecrets ??= createPatterns(known, true).secrets;
+    return text.replace(encodedSecrets, '[secret]');
   };
   return Object.assign(redact, { mayChange, add });
 }
 
-/** The last word of a text that begins like a key: the rest of the key was perhaps cut off. */
+/**
+ * The last word of a text after a key's beginning, because the key's rest may have been cut off.
+ */
 const LAST_WORD = '\\S*$';
-/** What vendors write in place of a key's middle. */
+/** A key's rest with the mask that vendors write in place of its middle. */
 const MASKED = '[\\w-]{0,16}(?:\\*{2,}|\\.{3}|…)\\S*';
 
 /**
- * Returns the pattern of the beginnings of all secrets, and that of the secrets.
+ * Returns two patterns: the beginnings of all secrets, and whole secrets.
  *
  * @param secrets - the texts, and whether each is a key
- * @param isEncoded - also matches secrets in percent-encoding, whichever of their characters are
- * encoded
+ * @param isEncoded - also matches secrets with any characters in percent-encoding
  */
 function createPatterns(secrets: ReadonlyMap<string, boolean>, isEncoded = false) {
   const patternOf = isEncoded ? encodedPattern : escapePattern;
   const shapes = isEncoded ? ENCODED_SHAPES : KEY_SHAPES;
   const forms = [...secrets].flatMap(([text, isKey]) =>
-    // In JSON a secret is spelled differently.
+    // JSON may escape some of a secret's characters.
     [...new Set([text, JSON.stringify(text).slice(1, -1)])].map((form) => ({ form, isKey })),
   );
-  // One alternative for each beginning: with one for each key, a hostile text takes a minute.
+  // Secrets with the same beginning share an alternative: with an alternative for each secret, a
+  // hostile text takes a minute.
   const rests = new Map<string, string[]>();
   for (const { form, isKey } of forms.toSorted((a, b) => b.form.length - a.form.length)) {
     if (form.length < SHORTEST_SECRET_CHARACTERS) continue;
@@ -116,7 +120,7 @@ function createPatterns(secrets: ReadonlyMap<string, boolean>, isEncoded = false
   };
 }
 
-/** Matches the text, of which any characters may be in percent-encoding (RFC 3986 2.1). */
+/** Returns a pattern for the text with any characters in percent-encoding (RFC 3986, 2.1). */
 function encodedPattern(text: string): string {
   const forms = Array.from(text, (character) => {
     const encoded = Buffer.from(character).toString('hex').replace(/../g, '%$&');
@@ -136,7 +140,7 @@ function escapePattern(text: string): string {
 }
 
 /**
- * Control characters, line separators, and what turns the direction of text could forge lines or
+ * Control characters, line separators and marks of text direction, which could forge lines or
  * fields.
  */
 const CONTROL_CHARACTERS =
@@ -144,8 +148,8 @@ const CONTROL_CHARACTERS =
   /[\u0000-\u001f\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
 
 /**
- * Returns the first `maxCharacters` of a text as a copy: V8's slice would keep the whole text in
- * memory.
+ * Returns the first `maxCharacters` of a text. A copy, because V8's slice would keep the whole text
+ * in memory.
  */
 export function cutText(text: string, maxCharacters: number): string {
   return text.length > maxCharacters ? Buffer.from(text.slice(0, maxCharacters)).toString() : text;
@@ -154,7 +158,7 @@ export function cutText(text: string, maxCharacters: number): string {
 /** Cuts untrusted text to `maxCharacters`, and then writes control characters as `\uXXXX`. */
 export function escapeControlCharacters(text: string, maxCharacters: number): string {
   const shown = cutText(text, maxCharacters);
-  // `replace` with a function costs ten times as much.
+  // Searches first, because `replace` with a function costs ten times as much.
   if (shown.search(CONTROL_CHARACTERS) === -1) return shown;
   return shown.replace(
     CONTROL_CHARACTERS,
@@ -162,7 +166,7 @@ export function escapeControlCharacters(text: string, maxCharacters: number): st
   );
 }
 
-/** Replaces the same characters by spaces, for text that people read. */
+/** Replaces control characters by spaces, for text that people read. */
 export function withoutControlCharacters(text: string): string {
   return text.replace(CONTROL_CHARACTERS, ' ');
 }

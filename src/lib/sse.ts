@@ -1,18 +1,18 @@
-/** Server-sent events as bytes: splitting, parsing, encoding (WHATWG HTML, 9.2). */
+/** Splits, parses and encodes server-sent events as bytes (WHATWG HTML, 9.2). */
 
 import { ChunkBuffer } from './chunk-buffer.ts';
 
 export const LINE_FEED = 0x0a;
 const CARRIAGE_RETURN = 0x0d;
 const COLON = 0x3a;
-/** The part of a line that is searched in a loop. */
+/** How much of a line is searched in a loop. */
 const SHORT_LINE_BYTES = 1024;
-/** As latin1. */
+/** A byte order mark as Latin-1. */
 const BYTE_ORDER_MARK = '\u00ef\u00bb\u00bf';
-/** No field of an event begins so. */
+/** Matches the start of a line that continues JSON. No field of an event begins so. */
 const CONTINUES_JSON = /^[\s"{}\],]/;
 
-/** Proxies must neither buffer nor rewrite events. */
+/** Headers that keep proxies from buffering and rewriting events. */
 export const EVENT_STREAM_HEADERS = {
   'content-type': 'text/event-stream; charset=utf-8',
   'cache-control': 'no-cache, no-transform',
@@ -22,14 +22,14 @@ export const EVENT_STREAM_HEADERS = {
 export interface ServerSentEvent {
   readonly name: string;
   readonly data: string;
-  /** The last lines that are no fields but an object or an array of JSON; '' if there are none. */
+  /** The last lines that are not fields but an object or an array of JSON; '' if there are none. */
   readonly bareJson: string;
 }
 
 /**
  * Returns the offset of the first line feed or carriage return from `from` on, or the length if
- * there is none. Node searches long lines, and a loop short ones: the search for a carriage return
- * that is not there reads all of the chunk, for each line.
+ * there is none. A loop searches short lines, because `indexOf` would read the whole chunk for each
+ * line if the chunk has no carriage return.
  */
 export function endOfLine(bytes: Buffer, from: number): number {
   const near = Math.min(from + SHORT_LINE_BYTES, bytes.length);
@@ -44,35 +44,35 @@ export function endOfLine(bytes: Buffer, from: number): number {
 }
 
 /**
- * Splits a byte stream where events end, with any of the three line ends. A comment before an event
- * is one: it is not held back.
+ * Splits a byte stream behind each event, with any of the three line ends. A comment before an
+ * event counts as an event, so it is not held back.
  */
 export class EventSplitter {
-  /** The unfinished event. */
+  /** The bytes of the unfinished event. */
   readonly unfinished = new ChunkBuffer();
   #lineIsEmpty = true;
   #lineIsComment = false;
   /**
-   * After a carriage return, a line feed is skipped; `atEventEnd`: it belongs to the event that has
-   * just ended.
+   * After a carriage return a line feed is skipped. `atEventEnd`: the line feed belongs to the
+   * event that has just ended.
    */
   #afterCarriageReturn: 'no' | 'inEvent' | 'atEventEnd' = 'no';
   #eventHasFields = false;
-  /** The last `push` had a part of an event, and not only comments and blank lines. */
+  /** The last chunk had a part of an event, and not only comments and blank lines. */
   sawData = false;
 
   /**
-   * The last byte was a carriage return that ended an event: a line feed that comes next belongs to
-   * that event.
+   * True if the last byte was a carriage return that ended an event. A following line feed belongs
+   * to the same event.
    */
   get isLineEndOpen(): boolean {
     return this.#afterCarriageReturn === 'atEventEnd';
   }
 
-  /** Takes a chunk. Returns all events that are now whole, and holds the unfinished one. */
+  /** Takes a chunk. Returns all events that are complete now, and holds the unfinished event. */
   push(chunk: Buffer): Buffer {
     const boundary = this.#findBoundary(chunk);
-    // Most chunks hold whole events only.
+    // Most chunks consist of whole events.
     if (boundary === chunk.length && this.unfinished.size === 0) return chunk;
     if (boundary === 0) {
       this.unfinished.push(chunk);
@@ -87,8 +87,8 @@ export class EventSplitter {
   /**
    * Takes a chunk up to the end of the unfinished event, which stays in `unfinished`.
    *
-   * @returns the offset behind that end, from which the caller pushes the rest; 0 if all of the
-   * chunk belongs to the event
+   * @returns the offset behind the event, from which the caller pushes the rest; 0 if the event
+   * takes the whole chunk
    */
   pushToEnd(chunk: Buffer): number {
     const end = this.#findBoundary(chunk, true);
@@ -97,8 +97,8 @@ export class EventSplitter {
   }
 
   /**
-   * The offset after the last event end in `chunk`, or 0. With `isFirst` the first one, and nothing
-   * behind it is read.
+   * Returns the offset behind the last event in `chunk`, or 0. With `isFirst`, it returns the
+   * offset behind the first event and reads no further.
    */
   #findBoundary(chunk: Buffer, isFirst = false): number {
     let boundary = 0;
@@ -145,17 +145,19 @@ export class EventSplitter {
 }
 
 /**
- * Parses whole events, as `push` returned them, with the offsets of the first line that is no
- * comment and of the byte after the blank line. At the start of the stream a byte order mark is
- * skipped. A field `error`, which is llama.cpp's own, is the data of an event with that name,
- * whatever other data there is.
+ * Parses whole events, as `push` returns them. A field `error`, which is llama.cpp's own, becomes
+ * the data of an event `error` and replaces other data.
+ *
+ * @param isAtStart - skips a byte order mark, which may begin a stream
+ * @returns the events, with the offset `start` of their first line that is no comment, and the
+ * offset `end` behind their blank line
  */
 export function* parseEvents(
   bytes: Buffer,
   isAtStart = false,
 ): Generator<ServerSentEvent & { readonly start: number; readonly end: number }> {
   const text = bytes.toString('latin1');
-  // latin1: one character is one byte, so offsets in the text are offsets in the bytes.
+  // Latin-1 has one character for each byte, so offsets in the text are offsets in the bytes.
   const lineEnd = /\r\n|\n|\r/g;
   let name = '';
   let data: string[] = [];
@@ -193,7 +195,10 @@ function decode(lines: string[]): string {
   return Buffer.from(lines.join('\n'), 'latin1').toString('utf8');
 }
 
-/** Encodes an event with only a `data` field. `data` has no line ends: it is JSON or `[DONE]`. */
+/**
+ * Encodes an event with a field `data` alone. `data` must not have line ends: it is JSON or
+ * `[DONE]`.
+ */
 export function encodeEvent(data: string): Buffer {
   return Buffer.from(`data: ${data}\n\n`);
 }

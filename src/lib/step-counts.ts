@@ -1,12 +1,15 @@
-/** Counts of the latest steps of time. */
+/** Counts for the latest steps of time. */
 
-/** Each step has a number, and the same places. */
+/**
+ * A ring that holds the latest `steps` steps. Each step has a number, and a count for each of
+ * `places` places.
+ */
 export class StepCounts {
-  /** A step has its number, and then its places. */
+  /** For each step its number, then the counts of its places. */
   readonly #counts: Int32Array;
   readonly #steps: number;
   readonly #places: number;
-  /** The latest step with counts. */
+  /** The number of the latest step with counts. */
   latest = 0;
 
   constructor(steps: number, places: number) {
@@ -15,7 +18,7 @@ export class StepCounts {
     this.#places = places;
   }
 
-  /** Ignores a step that is no longer one of the latest. */
+  /** Adds `amount` to a place of a step. A step before the latest steps is ignored. */
   add(step: number, place: number, amount = 1): void {
     const first = (step % this.#steps) * (1 + this.#places);
     if (this.#counts[first]! > step) return;
@@ -27,7 +30,7 @@ export class StepCounts {
     this.#counts[first + 1 + place]! += amount;
   }
 
-  /** Returns the sums of so many steps up to this one, by their places. */
+  /** Returns for each place the sum of its counts in the `steps` steps up to `last`. */
   sums(last: number, steps = this.#steps): Int32Array {
     const sums = new Int32Array(this.#places);
     for (let step = last - steps + 1; step <= last; step += 1) {

@@ -1,30 +1,36 @@
 /**
- * Turns of the event loop: how much one body may take of each, so that the others and small
- * requests get theirs.
+ * Shares turns of the event loop between bodies, so that one large body does not delay other bodies
+ * and small requests.
  */
 
 import { collectGarbage } from './garbage-collector.ts';
 
+/** The bytes that a body may take in a turn. */
 const BYTES_PER_TURN = 65_536;
 /**
- * Cost of a chunk beside its bytes: in chunks of one byte, 64 KiB would take a quarter of a second.
+ * A chunk's cost beside its bytes: without it, 64 KiB in chunks of one byte would take a quarter of
+ * a second.
  */
 const BYTES_PER_CHUNK = 64;
-/** With all of 300 bodies in each turn, a small request would wait for seconds. */
+/**
+ * Bodies that are served in one turn: with 300 bodies in each turn, a small request would wait for
+ * seconds.
+ */
 const BODIES_PER_TURN = 4;
-/** Collecting the youngest objects takes 0.3 ms. */
+/** Bytes between two collections of young objects, which take 0.3 ms each. */
 const BYTES_PER_COLLECTION = 8_388_608;
 
-/** Read or copied since garbage was collected. */
+/** Bytes read or copied since the last collection. */
 let passedBytes = 0;
 
-/** Says after each 64 KiB to yield to the event loop. */
+/** Counts the bytes of one body, which yields to the event loop after each 64 KiB. */
 export class TurnLimit {
   #bytes = 0;
 
   /**
-   * Adds a chunk. Returns true if the next ones should wait for `onNextTurn`. Collects garbage now
-   * and then.
+   * Counts a chunk, and collects young garbage after each 8 MiB of all bodies.
+   *
+   * @returns true if the next chunk should wait for `onNextTurn`
    */
   spend(bytes: number): boolean {
     passedBytes += bytes;
@@ -41,13 +47,12 @@ export class TurnLimit {
 
 const waiting: (() => void)[] = [];
 
-/**
- * Calls `goOn`, which must not throw, in the next turn; later if there are other bodies that wait.
- */
+/** Calls `goOn`, which must not throw, in the next turn, or later if other bodies wait. */
 export function onNextTurn(goOn: () => void): void {
   if (waiting.push(goOn) === 1) setImmediate(beginTurn);
 }
 
+/** Resolves in the next turn, or later if other bodies wait. */
 export function nextTurn(): Promise<void> {
   return new Promise(onNextTurn);
 }
@@ -55,8 +60,8 @@ export function nextTurn(): Promise<void> {
 function beginTurn(): void {
   const bodies = waiting.slice(0, BODIES_PER_TURN);
   for (const goOn of bodies) goOn();
-  // Only now: a body that waits again meanwhile must not begin the turn after this one a second
-  // time.
+  // Removed only now, because a body that waits again meanwhile would schedule the next turn a
+  // second time.
   waiting.splice(0, bodies.length);
   if (waiting.length > 0) setImmediate(beginTurn);
 }

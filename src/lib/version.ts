@@ -1,19 +1,16 @@
-/**
- * The gateway's own version, as `GET /health` and `--version` report it. package.json says the
- * same; a test holds them together.
- */
+/** The version that `GET /health` and `--version` report. A test compares it with package.json. */
 export const VERSION = '0.3.0';
 
-/** The oldest Node that runs the gateway; `engines` of package.json says the same. */
+/** The oldest Node that runs the gateway, as in `engines` of package.json. */
 const NEEDED_NODE = { major: 20, minor: 19 };
 
-/** Returns true if a version of Node, such as `22.12.0`, is this one or newer. */
+/** Returns true if a version of Node, such as `22.12.0`, is `needed` or newer. */
 export function isNodeSince(version: string, needed: typeof NEEDED_NODE): boolean {
   const [major = 0, minor = 0] = version.split('.').map(Number);
   return major > needed.major || (major === needed.major && minor >= needed.minor);
 }
 
-/** Throws if this Node is too old for the gateway. */
+/** Throws an Error if this Node is too old for the gateway. */
 export function assertNodeVersion(): void {
   if (isNodeSince(process.versions.node, NEEDED_NODE)) return;
   const { major, minor } = NEEDED_NODE;
