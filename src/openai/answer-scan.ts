@@ -1,11 +1,11 @@
-/** What a long answer, or a long event, says about itself: found by a scan, without a parse. */
+/** Scans long answers and long events without a parse. */
 
 import { JsonScanner, type JsonValue } from '../lib/json.ts';
 import { BARE_MESSAGE_NAMES } from './error-body.ts';
 
 /**
- * Returns whether the JSON of an event, too long to be parsed, is an error. Its message is not
- * passed on.
+ * Returns whether the data of an event is an error, for JSON that is too long to be parsed. The
+ * message of such an error is not passed on.
  */
 export function isLongError(data: string): boolean {
   const scan = new AnswerScan();
@@ -13,39 +13,43 @@ export function isLongError(data: string): boolean {
   return !scan.json.finish() && scan.isError;
 }
 
-/** Of more choices nothing is noted: OpenAI gives 128 at most. */
+/** Further choices are not noted, because OpenAI returns 128 at most. */
 export const MAX_CHOICES = 1000;
 type ScannedChoice = { readonly index: number; readonly finishReason: string };
 const NO_CHOICE: ScannedChoice = { index: 0, finishReason: '' };
 
 /**
- * Looks for the members by which long answers, and long events, differ, while they arrive. They are
- * not parsed: the log probabilities of one may be a million elements.
+ * Finds the members that distinguish long answers and long events, while their bytes arrive. They
+ * are not parsed, because the log probabilities of an answer may have a million elements.
  */
 export class AnswerScan {
   readonly json = new JsonScanner((value) => this.#note(value), Infinity);
   #hasError = false;
   #hasMessage = false;
   #hasChoices = false;
-  /** The current member has an item. */
+  /** The current member has at least one item. */
   #hasItem = false;
+  /** The first `model`, or ''. */
   model = '';
-  /** The first one in the current member, and the first one in `choices`. */
+  /** The first `finish_reason` in the current member. */
   #innerReason = '';
+  /** The first `finish_reason` in `choices`. */
   finishReason = '';
-  /** The current item of the current member; the items of that member; and those of `choices`. */
+  /** The current item of the current member. */
   #item: ScannedChoice = NO_CHOICE;
+  /** The items of the current member. */
   #items: ScannedChoice[] = [];
+  /** The items of `choices`. */
   choices: readonly ScannedChoice[] = [];
   /** The offset of the last `usage` that is not null; 0 if there is none. */
   usageStart = 0;
 
-  /** There are no choices beside it. */
+  /** True if the answer has an error and no choices. */
   get isError(): boolean {
     return this.#hasError && !this.#hasChoices;
   }
 
-  /** To be called after the last byte. Returns what the answer is, as far as its members tell. */
+  /** Ends the scan after the last byte. Returns the kind of the answer, as its members show it. */
   finish(): 'not JSON' | 'error' | 'completion' | 'other' {
     if (this.json.finish()) return 'not JSON';
     const isBareMessage = this.#hasMessage && !this.#hasChoices;
@@ -53,7 +57,7 @@ export class AnswerScan {
     return this.#hasChoices ? 'completion' : 'other';
   }
 
-  /** A value comes after those inside it. */
+  /** Notes a value. The scanner reports it after the values inside it. */
   #note({ kind, depth, name, start, end, text }: JsonValue): void {
     if (depth === 3 && name === 'finish_reason') {
       this.#innerReason ||= text;
@@ -66,9 +70,9 @@ export class AnswerScan {
     if (depth !== 1) return;
     if (kind !== 'null') {
       const isEmpty = kind === 'string' ? end - start === 2 : kind === 'false';
-      const isSaid = kind === 'object' || kind === 'array' ? this.#hasItem : !isEmpty;
-      if (isSaid && (name === 'error' || name === 'errors')) this.#hasError = true;
-      if (isSaid && kind === 'string' && BARE_MESSAGE_NAMES.includes(name)) this.#hasMessage = true;
+      const isSet = kind === 'object' || kind === 'array' ? this.#hasItem : !isEmpty;
+      if (isSet && (name === 'error' || name === 'errors')) this.#hasError = true;
+      if (isSet && kind === 'string' && BARE_MESSAGE_NAMES.includes(name)) this.#hasMessage = true;
       if (name === 'model') this.model ||= text;
       if (name === 'usage') this.usageStart = start;
       if (name === 'choices') {

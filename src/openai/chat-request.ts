@@ -1,62 +1,67 @@
 /**
- * The chat completion request: untrusted bytes in, a validated request out, its other bytes
- * untouched.
+ * The chat completion request: validated as it arrives, and forwarded unchanged but for `model` and
+ * the request for usage.
  */
 
-// Whole: on an old Node an import by name fails before any code can say which one is needed.
+// Imported whole, because on an old Node an import by name fails before any code can report the
+// needed version.
 import buffer from 'node:buffer';
 
 import { joinParts, replaceText, sliceText } from '../lib/chunk-buffer.ts';
 import { invalidRequest } from '../lib/errors.ts';
 import { JsonScanner, type JsonValue } from '../lib/json.ts';
 
-/** It is decoded, and encoded again for each attempt: 30 MB of escapes would take a second. */
+/**
+ * The longest `model`. It is decoded, and encoded again for each attempt: 30 MB of escapes would
+ * take a second.
+ */
 const MAX_MODEL_BYTES = 2_097_152;
-/** An open stream holds it until its end. */
+/** The longest `model` of a stream, because an open stream keeps it until its end. */
 const MAX_STREAM_MODEL_BYTES = 4096;
 /**
- * Go's JSON decoder, and so Ollama and LocalAI, ignores the case of names and takes the last such
- * member.
+ * Names that Go's JSON decoder takes for `model` or `stream`. It ignores case and uses the last
+ * match, and so do Ollama and LocalAI.
  */
 const OTHER_CASE = /^(?:model|stream)$/iu;
+/** Names that the same decoders take for `models`. */
 const MODELS = /^models$/iu;
 /** Depths of the values that are noted. */
 const [BODY, MEMBER, MESSAGE, MESSAGE_MEMBER, CONTENT_PART] = [0, 1, 2, 3, 4];
 const NO_VALUE = { kind: 'null', start: 0, end: 0, text: '' };
 const NO_MESSAGES = '"messages" must be a non-empty array';
 
-/** The checked members of a message; of one that is there twice, the last. */
+/** The checked members of a message. The last of two members with the same name counts. */
 interface Message {
   role?: JsonValue;
   content?: JsonValue;
   name?: JsonValue;
-  /** Some part of the content is no object. */
+  /** Some part of the content is not an object. */
   hasPlainPart?: boolean;
 }
 
-/** What the gateway reads of a request for a chat completion. */
+/** The members of a chat completion request that the gateway reads. */
 export interface ChatRequest {
   /** As the client wrote it: `<provider_id>/<model_name>` or an alias. */
   readonly model: string;
   readonly stream: boolean;
   /**
-   * It is a stream, does not ask for its tokens, and could: its `stream_options` is an object, null
-   * or absent.
+   * Whether the gateway may ask for usage: the request is a stream, leaves `include_usage` unset,
+   * and has no `stream_options` but an object or null.
    */
   readonly mayAskForUsage: boolean;
-  /** The text by which it names its session; of 64 bytes at most. */
+  /** The text by which the request names its session; 64 bytes at most. */
   readonly promptCacheKey: string | undefined;
   /**
-   * The client's bytes with only the `model` value replaced, and asking for the tokens, in parts:
-   * long ones are not copied.
+   * Returns the client's bytes in parts. Only the value of `model` is replaced, and with
+   * `asksForUsage` the usage is asked for. Long parts are not copied.
    */
   bodyWith(model: string, asksForUsage: boolean): readonly Buffer[];
 }
 
 /**
  * Parses the body of `POST /v1/chat/completions` (docs/behaviour.md#validation) while it arrives.
- * The scanner reports a value after those inside it: members of messages are collected for every
- * value, and dropped if it is not in `messages`.
+ * The scanner reports a value after the values inside it, so the parser collects members of
+ * messages inside every member of the body, and drops them if that member is not `messages`.
  */
 export class ChatRequestParser {
   readonly #json = new JsonScanner((value) => this.#note(value));
@@ -64,38 +69,43 @@ export class ChatRequestParser {
   #isObject = false;
   readonly #target: { model?: JsonValue; stream?: JsonValue } = {};
   #hasMessages = false;
-  /** The first fault of the members, apart from the values of `model` and `stream`. */
+  /** The first fault of the members, except for the values of `model` and `stream`. */
   #fault: string | undefined;
-  /** The items of the current member, and the first fault of them as messages. */
+  /** The number of items of the current member. */
   #items = 0;
+  /** The first fault of these items as messages. */
   #itemFault: string | undefined;
   #message: Message = {};
   #hasPlainPart = false;
   #bodyStart = 0;
   #streamOptions: JsonValue | undefined;
-  /** In the current member, and in `stream_options`. */
+  /** `include_usage` of the current member. */
   #innerUsage: JsonValue | undefined;
+  /** `include_usage` of `stream_options`. */
   #includeUsage: JsonValue | undefined;
   #promptCacheKey: string | undefined;
 
   /**
-   * `mayListModels`: whether `models` may be there, in which OpenRouter takes other models than
-   * `model`.
+   * @param mayListModels - accepts `models`, from which OpenRouter may choose another model than
+   * `model`
    */
   constructor(mayListModels = true) {
     this.#mayListModels = mayListModels;
   }
 
   /**
-   * Scans the next chunk. Never throws: a body that turns out too large is refused for that first.
+   * Scans the next chunk. Never throws: its fault waits for `finish`, because a body that turns out
+   * too large is refused for its size first.
    */
   push(chunk: Buffer): void {
     this.#json.push(chunk);
   }
 
   /**
-   * Returns the request, which reads its bytes from `body` when they are sent: an open stream holds
-   * none of them. Throws `invalidRequest` for anything that is not a chat completion request.
+   * Ends the body and returns the request.
+   *
+   * @param body - read again when the request is sent, so that an open stream keeps no bytes
+   * @throws `invalidRequest` if the body is not a chat completion request
    */
   finish(body: { readonly parts: readonly Buffer[] }): ChatRequest {
     const { parts } = body;
@@ -107,11 +117,11 @@ export class ChatRequestParser {
     const isStream = this.#target.stream?.kind === 'true';
     const maxModelBytes = isStream ? MAX_STREAM_MODEL_BYTES : MAX_MODEL_BYTES;
     if (end - start > maxModelBytes) throw invalidRequest('"model" is too long');
-    // A long text is not decoded yet.
+    // The scanner does not decode a long text.
     const isLong = kind === 'string' && text === '';
     const model = isLong ? String(JSON.parse(sliceText(parts, start, end))) : text;
     if (model === '') throw invalidRequest('"model" must be a non-empty string');
-    // `null` is what some clients send for an argument that was not given.
+    // Some clients send `null` for an argument that was not given.
     const stream = this.#target.stream?.kind ?? 'null';
     if (stream !== 'true' && stream !== 'false' && stream !== 'null') {
       throw invalidRequest('"stream" must be a boolean');
@@ -128,7 +138,7 @@ export class ChatRequestParser {
       bodyWith(name: string, asksForUsage: boolean) {
         const edit = { text: JSON.stringify(name), start, end };
         if (!asksForUsage) return replaceText(body.parts, edit);
-        // The latter of the two places first: the offset of the other one stays.
+        // The last edit is made first, so that the offsets of the first edit stay valid.
         const [first, last] = [edit, usageEdit!].toSorted((a, b) => a.start - b.start);
         return replaceText(replaceText(body.parts, last!), first!);
       },
@@ -136,8 +146,8 @@ export class ChatRequestParser {
   }
 
   /**
-   * Returns the text that asks for the tokens of a stream, and its place; undefined if the request
-   * asks, or is not usable.
+   * Returns the edit that makes a stream report its usage; undefined if the request sets
+   * `include_usage` itself, or has an unusable `stream_options`.
    */
   #usageEdit(body: readonly Buffer[]) {
     const [options, asked] = [this.#streamOptions, this.#includeUsage];
@@ -180,13 +190,14 @@ export class ChatRequestParser {
     }
   }
 
-  /** Takes a member of the body, or an item if that is an array; returns its fault. */
+  /** Notes a member of the body, or an item if the body is an array. Returns its fault. */
   #noteMember(value: JsonValue): string | undefined {
     const { kind, name } = value;
     if (name === 'model' || name === 'stream') {
       const isDuplicate = this.#target[name] !== undefined;
       this.#target[name] = value;
-      // The bytes are forwarded, and an upstream may take the other one of the two.
+      // A duplicate is refused, because its bytes are forwarded and an upstream may read the other
+      // member.
       return isDuplicate ? `duplicate member "${name}"` : undefined;
     }
     if (name === 'messages') {
@@ -197,7 +208,7 @@ export class ChatRequestParser {
       this.#streamOptions = value;
       this.#includeUsage = this.#innerUsage;
     }
-    // A text that is too long to be decoded is ''.
+    // The text is '' if it is too long to be decoded.
     if (name === 'prompt_cache_key') this.#promptCacheKey = value.text || undefined;
     if (OTHER_CASE.test(name)) return '"model" and "stream" must be written in lower case';
     const isListRefused = !this.#mayListModels && MODELS.test(name);
@@ -205,7 +216,7 @@ export class ChatRequestParser {
   }
 }
 
-/** Returns the fault of a message, to be put behind its place in the list. */
+/** Returns the fault of a message, worded to follow its place in the list. */
 function faultOf({ role, content, name, hasPlainPart }: Message): string | undefined {
   if (role?.kind !== 'string') return '.role" must be a string';
   const contentKind = content?.kind;

@@ -1,23 +1,23 @@
-/** Errors as providers write them: in the body of a reply, in a 200, or in an event of a stream. */
+/** Reads errors as providers write them: in an error body, in a 200, or in a stream's event. */
 
 import { memberOf, parseUntrustedJson } from '../lib/json.ts';
 import { firstItem, reportsError } from './answer-json.ts';
 
 const MAX_CODE_CHARACTERS = 200;
 /**
- * A pattern of a code without its separators, in lower case: providers write `InvalidParameter` and
- * `invalid-parameter`.
+ * Matches the code of a request that exceeds the context. The code is compared as `toWord` returns
+ * it, because providers write `InvalidParameter` and `invalid-parameter`.
  */
 export const TOO_LONG = /contextlengthexceeded/;
-/** Members in which providers write their messages, in the order of the search. */
+/** Members that hold the message, in the order of the search. */
 const MESSAGE_NAMES = (
   'message msg detail error errors Message error_description ' +
-  // Baidu; and MiniMax, inside `base_resp`.
+  // `error_msg` is Baidu's; `status_msg` is MiniMax's, inside `base_resp`.
   'error_msg status_msg'
 ).split(' ');
-/** Those of an object that is an error although it has no `error`. */
+/** Members that hold the message of an error without `error`. */
 export const BARE_MESSAGE_NAMES = ['message', 'msg', 'detail', 'error_msg'];
-/** Arrays and objects that are searched. Bounds the depth of the search too. */
+/** Bounds the arrays and objects that are searched, and so the depth of the search. */
 const MAX_SEARCHED = 100;
 const STATUS_NAMES = ['status_code', 'status', 'code'];
 const STATUSES_BY_WORD: readonly (readonly [words: RegExp, status: number])[] = [
@@ -30,17 +30,15 @@ const STATUSES_BY_WORD: readonly (readonly [words: RegExp, status: number])[] = 
   [/ratelimit|insufficientquota/, 429],
   [/overloaded/, 503],
 ];
-/** The text of an aggregator in place of its provider's message (OpenRouter). */
-const SAYS_NOTHING = /^provider returned error\.?$/i;
+/** OpenRouter writes this in place of its provider's message. */
+const GENERIC_MESSAGE = /^provider returned error\.?$/i;
 
-/**
- * An error as the upstream reports it, in an error body or an error event. All of it is untrusted.
- */
+/** An error as the upstream reports it. All its members are untrusted. */
 export type UpstreamFault = ReturnType<typeof readFault>;
 
 /**
- * Returns whether the JSON of a 200, or of an event before an answer, is an error, with an `error`
- * or without: `{"code":500,"msg":…}` (z.ai), `{"detail":…}` (FastAPI),
+ * Returns whether the JSON of a 200, or of an event before an answer, is an error. `error` may be
+ * absent: `{"code":500,"msg":…}` (z.ai), `{"detail":…}` (FastAPI),
  * `{"base_resp":{"status_code":1004,"status_msg":…}}` (MiniMax). An object with `choices` is an
  * answer.
  */
@@ -53,8 +51,11 @@ export function reportsFailure(json: unknown): boolean {
 }
 
 /**
- * Reads the JSON, or the text, of an error. `status` is the one that it, its code or its type
- * names, else 502.
+ * Reads an error.
+ *
+ * @param json - the parsed JSON, or the text of an error that is not JSON
+ * @returns the texts of the error, and the `status` that a member, the code or the type gives, else
+ * 502
  */
 export function readFault(json: unknown) {
   const body = firstItem(json);
@@ -67,12 +68,12 @@ export function readFault(json: unknown) {
     .find(isErrorStatus);
   const status = Number(named ?? statusOf(code) ?? statusOf(type) ?? 502);
   const message = firstText(json) ?? firstText(state);
-  // A page, and the text of a proxy, is that of a wrong base_url.
+  // Text that is not JSON comes from a proxy or a wrong base_url, so it is not about the model.
   const isAboutModel = typeof json === 'object' && /model/i.test(`${message} ${code} ${type}`);
   return { message, code, type, status, isAboutModel };
 }
 
-/** The first text under one of the names, in arrays and objects inside them too. */
+/** Returns the first text under one of `MESSAGE_NAMES`, also in arrays and objects inside them. */
 function firstText(value: unknown, search = { left: MAX_SEARCHED }): string | undefined {
   if (isText(value)) return value;
   if (typeof value !== 'object' || value === null || search.left === 0) return undefined;
@@ -81,8 +82,8 @@ function firstText(value: unknown, search = { left: MAX_SEARCHED }): string | un
   const parts: unknown[] = isList ? value : MESSAGE_NAMES.map((name) => memberOf(value, name));
   let text: string | undefined;
   for (const part of parts) text ??= firstText(part, search);
-  if (text === undefined || !SAYS_NOTHING.test(text)) return text;
-  // Whose error it is, and what it says.
+  if (text === undefined || !GENERIC_MESSAGE.test(text)) return text;
+  // OpenRouter names its provider and quotes its error in `metadata`.
   const metadata = memberOf(value, 'metadata');
   const raw = memberOf(metadata, 'raw');
   const inner = firstText(typeof raw === 'string' ? parseUntrustedJson(raw) : raw, search) ?? raw;
@@ -94,12 +95,15 @@ function statusOf(code: string | undefined): number | undefined {
   return STATUSES_BY_WORD.find(([words]) => words.test(word))?.[1];
 }
 
-/** A code in lower case and without separators; '' if it is too long to be one. */
+/** Returns a code in lower case and without separators; '' if it is too long for a code. */
 export function toWord(code = ''): string {
   return code.length > MAX_CODE_CHARACTERS ? '' : code.toLowerCase().replace(/[^a-z\d]+/g, '');
 }
 
-/** A number or a text: to make text of a deep array would overflow the stack. */
+/**
+ * Returns whether a value is a status from 400 to 599. Only numbers and texts are converted,
+ * because converting a deep array would overflow the stack.
+ */
 function isErrorStatus(value: unknown): boolean {
   return (typeof value === 'number' || typeof value === 'string') && /^[45]\d\d$/.test(`${value}`);
 }

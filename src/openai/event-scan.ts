@@ -1,4 +1,4 @@
-/** The events of a streamed completion, scanned without a parse. */
+/** Scans the events of a streamed completion without a parse. */
 
 import { JsonScanner, OPEN_BRACE, QUOTE } from '../lib/json.ts';
 import { MAX_USAGE_BYTES } from './usage.ts';
@@ -7,9 +7,9 @@ import { MAX_USAGE_BYTES } from './usage.ts';
 const MAX_WORD_CHARACTERS = 64;
 const DIGIT_0 = 0x30;
 /**
- * Members up to their values, signs of an error or of the end, and comments, also behind a byte
- * order mark, to step over them. JSON escapes quotes inside strings, so a word in quotes is a whole
- * name or a whole value.
+ * Matches members up to their values, signs of an error or of the end, and whole comments, so that
+ * the scan steps over them. A byte order mark may precede a comment. A word in quotes is a whole
+ * name or a whole value, because JSON escapes quotes inside strings.
  */
 const SIGNS = new RegExp(
   [
@@ -21,18 +21,24 @@ const SIGNS = new RegExp(
     .join('|'),
   'gm',
 );
-/** Of some providers with spaces around it. */
+/** The mark of the end, which some providers write with spaces around it. */
 export const DONE_MARK = /^[ \t]*\[DONE\][ \t]*$/;
+/** The names of fields; `error` is llama.cpp's own. */
 const FIELDS = ['data', 'event', 'id', 'retry', 'error'];
 const LONGEST_FIELD = 'event'.length;
-/** From the end of one line of data to the next one's value. */
+/** The bytes between two values of `data`. */
 const NEXT_DATA = /(?:\r\n|\n|\r)data:/g;
 
 /**
- * Scans a run of whole events once, without decoding it. `isSuspicious`: it may hold an error,
- * `[DONE]` or several choices, and must be parsed. `index` is `0` if there are only such, `other`
- * if there is another one. Of what it says about itself the first `model`, if it is wanted, and the
- * last `finish_reason` and `usage`, with what follows that in its data; else ''.
+ * Scans a run of whole events once, without decoding it.
+ *
+ * @param isModelWanted - also reads `model`
+ * @returns
+ * - `isSuspicious`: the events may hold an error, `[DONE]` or several choices, and must be parsed.
+ * - `index`: `none` without a choice, `0` if all choices have the index 0, else `other`.
+ * - `model`: the first model, or ''.
+ * - `finishReason`: the last `finish_reason`, or ''.
+ * - `usage`: the last `usage` and the rest of its data, or ''.
  */
 export function scanEvents(events: Buffer, isModelWanted: boolean) {
   let isSuspicious = false;
@@ -40,7 +46,7 @@ export function scanEvents(events: Buffer, isModelWanted: boolean) {
   let model = '';
   let finishReason = '';
   let usageStart = 0;
-  // latin1: one character is one byte, so offsets in the text are offsets in the bytes.
+  // Latin-1 has one character for each byte, so offsets in the text are offsets in the bytes.
   const text = events.toString('latin1');
   SIGNS.lastIndex = 0;
   for (let sign = SIGNS.exec(text); sign; sign = SIGNS.exec(text)) {
@@ -59,7 +65,8 @@ export function scanEvents(events: Buffer, isModelWanted: boolean) {
 }
 
 /**
- * Returns whether the line at `start` is a field of an event, or the cut off beginning of its name.
+ * Returns whether the line at `start` is blank, a field of an event, or the cut-off start of a
+ * field name.
  */
 export function isField(events: Buffer, start: number): boolean {
   const end = start + LONGEST_FIELD + 1;
@@ -68,7 +75,7 @@ export function isField(events: Buffer, start: number): boolean {
   return isNamed || line.trim() === '';
 }
 
-/** Returns whether the data of an event is not cut off. */
+/** Returns whether the data of an event is complete: valid JSON, or the mark of the end. */
 export function isWholeData(data: string): boolean {
   if (DONE_MARK.test(data)) return true;
   const json = new JsonScanner(() => {}, Infinity);
@@ -77,8 +84,8 @@ export function isWholeData(data: string): boolean {
 }
 
 /**
- * From `start` to the end of the last line of data. A copy: V8's slice would keep all of the
- * scanned text in memory.
+ * Returns the bytes from `start` to the end of the last line of data, at most MAX_USAGE_BYTES. A
+ * copy, because V8's slice would keep the whole scanned text in memory.
  */
 export function readData(bytes: Buffer, start: number): string {
   const text = bytes.toString('latin1', start, start + MAX_USAGE_BYTES);
@@ -87,12 +94,12 @@ export function readData(bytes: Buffer, start: number): string {
 }
 
 /**
- * The beginning of the string at `start`, as written; '' if no string begins there, or it says
- * nothing.
+ * Returns the string at `start` as written, cut after 65 characters; '' if no string begins there,
+ * or if it is `null`.
  */
 function readString(bytes: Buffer, start: number): string {
   if (bytes[start] !== QUOTE) return '';
-  // One character more than may be noted, so that a longer string is not.
+  // Reads a character more than may be noted, so that `RequestHistory` refuses a longer string.
   const end = start + 1 + MAX_WORD_CHARACTERS + 1;
   const [text = ''] = bytes.toString('latin1', start + 1, end).split('"', 1);
   // Some providers write `""` or `"null"` until the answer is finished.

@@ -1,12 +1,10 @@
-/**
- * An event that is too long to be parsed: what is known of it is gathered while its bytes arrive.
- */
+/** Scans an event that is too long to be parsed, while its bytes arrive. */
 
 import { endOfLine } from '../lib/sse.ts';
 import { AnswerScan } from './answer-scan.ts';
 
 /**
- * The longest beginning that tells lines apart: `data: [DONE]` and `event: error`, with one more
+ * The longest beginning that distinguishes lines: `data: [DONE]` or `event: error`, with one more
  * byte.
  */
 const MAX_HEAD_BYTES = 13;
@@ -17,28 +15,28 @@ const DATA = /^data: ?/;
  */
 const UNUSUAL = /^(?:[{[]|error:|data:[ \t]*\[D)/;
 
-/** Takes the bytes of one event, and scans the JSON of its data. Nothing is kept of them. */
+/** Scans the JSON in the data of one event. Keeps none of its bytes. */
 export class LongEvent {
   readonly scan = new AnswerScan();
-  /** The length of its data. */
+  /** The length of the data in bytes. */
   dataBytes = 0;
-  /** Its last field `event` is `error`. */
+  /** The last field `event` is `error`. */
   isNamedError = false;
-  /** It has lines that only a parse understands. */
+  /** Some line is only understood by a parse. */
   isUnusual = false;
-  /** The beginning of the line, as Latin-1, until its field is known. */
+  /** The beginning of the current line as Latin-1, until its field is known. */
   #head = '';
   #line: 'head' | 'data' | 'other' = 'head';
 
   /**
-   * @param skippedBytes - the length of what stands before the event in the bytes to which the
-   * scan's offsets refer
+   * @param skippedBytes - the number of bytes before the event, which the offsets of the scan
+   * include
    */
   constructor(skippedBytes: number) {
     this.scan.json.skip(skippedBytes);
   }
 
-  /** Takes the next bytes, cut anywhere. */
+  /** Takes the next bytes, which may be cut anywhere. */
   push(bytes: Buffer): void {
     let at = 0;
     while (at < bytes.length) {
@@ -50,7 +48,7 @@ export class LongEvent {
         at = headEnd;
         if (isEnd || this.#head.length === MAX_HEAD_BYTES) this.#endHead();
       }
-      // The line end is white space of the JSON.
+      // In the JSON, the line end is white space.
       const end = isEnd ? lineEnd + 1 : lineEnd;
       if (this.#line === 'data') this.#scan(bytes.subarray(at, end));
       else if (this.#line === 'other') this.scan.json.skip(end - at);

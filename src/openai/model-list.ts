@@ -1,42 +1,42 @@
-/**
- * A provider's list of models: their names, and what it says of each under an allow-list of
- * members.
- */
+/** Reads a provider's list of models: their names, and the allow-listed members of each entry. */
 
 import { memberOf } from '../lib/json.ts';
 import { reportsFailure } from './error-body.ts';
 
-/** The members of a list of models that tell a model's limits, in tokens. */
+/** Members that hold a model's limits, in tokens. */
 export const MODEL_LIMITS = (
   'context_length max_model_len context_window max_input_tokens max_output_tokens ' +
   'max_completion_tokens'
 ).split(' ');
 
+/** A model in a provider's list. */
 export interface ListedModel {
   readonly name: string;
-  /** Seconds since the epoch; 0 if the provider does not say. */
+  /** Seconds since the epoch; 0 if the provider gives none. */
   readonly created: number;
-  /** Members of the provider's entry, as `JSON.parse` reads them. */
+  /** Allow-listed members of the entry, as `JSON.parse` returns them. */
   readonly details: Readonly<Record<string, unknown>>;
 }
 
 /**
- * Limits of context and output, modalities, prices and parameters, by which agents size their
- * context.
+ * The allow-list: limits, modalities, prices and parameters, by which agents size their context.
  */
 const DETAILS = [
   ...MODEL_LIMITS,
   ...'architecture input_modalities output_modalities pricing supported_parameters'.split(' '),
 ];
-/** Further ones are left out. */
+/** Further models are left out. */
 const MAX_MODELS = 10_000;
-/** Limits of one detail: a longer or deeper one is left out. */
+/** A longer detail is left out. */
 const MAX_JSON_CHARACTERS = 2048;
+/** A deeper detail is left out. */
 const MAX_LEVELS = 3;
 
 /**
- * Reads `{data: […]}` (OpenAI), an array (Together) or `{models: […]}`; strips `models/` (Gemini).
- * A list that is null is empty: servers in Go write empty lists so. Throws for all else.
+ * Reads `{data: […]}` (OpenAI), an array (Together) or `{models: […]}`; strips `models/` from names
+ * (Gemini). A null list is empty, because servers in Go write empty lists so.
+ *
+ * @throws an Error if the JSON is no such list
  */
 export function readModelList(json: unknown): ListedModel[] {
   const [data, models] = [memberOf(json, 'data'), memberOf(json, 'models')];
@@ -57,18 +57,21 @@ export function readModelList(json: unknown): ListedModel[] {
 
 function readDetails(entry: unknown): ListedModel['details'] {
   const details = DETAILS.map((name): [string, unknown] => [name, memberOf(entry, name)]);
-  // llama.cpp writes its limit there, among facts of the file.
-  const ofFile = memberOf(memberOf(entry, 'meta'), 'n_ctx');
-  if (ofFile !== undefined) details.push(['meta', { n_ctx: ofFile }]);
+  // llama.cpp writes its limit into `meta`, among facts of the model file.
+  const contextLength = memberOf(memberOf(entry, 'meta'), 'n_ctx');
+  if (contextLength !== undefined) details.push(['meta', { n_ctx: contextLength }]);
   return Object.fromEntries(details.filter(([, value]) => value != null && isSmall(value)));
 }
 
-/** Levels come first: a deep value would overflow the stack of `JSON.stringify`. */
+/**
+ * Returns whether a detail is within its limits. Levels are checked first, because a deep value
+ * would overflow the stack of `JSON.stringify`.
+ */
 function isSmall(value: unknown): boolean {
   return hasLevels(value, MAX_LEVELS) && JSON.stringify(value).length <= MAX_JSON_CHARACTERS;
 }
 
-function hasLevels(value: unknown, most: number): boolean {
+function hasLevels(value: unknown, maxLevels: number): boolean {
   if (typeof value !== 'object' || value === null) return true;
-  return most > 0 && Object.values(value).every((item) => hasLevels(item, most - 1));
+  return maxLevels > 0 && Object.values(value).every((item) => hasLevels(item, maxLevels - 1));
 }

@@ -1,13 +1,15 @@
-/** The tokens of an answer, as its provider counts them. Untrusted. */
+/** Reads the token counts of an answer as its provider reports them. They are untrusted. */
 
 import { JsonScanner, memberOf, parseUntrustedJson } from '../lib/json.ts';
 
-/** OpenAI's `usage` has 300 bytes. */
+/** Bounds the text of a `usage`, which takes 300 bytes at OpenAI. */
 export const MAX_USAGE_BYTES = 16_384;
 
 /**
- * Returns the counts of a `usage`. `value` is one, parsed, or its JSON with what follows it, cut
- * off after MAX_USAGE_BYTES.
+ * Returns the token counts of a `usage`; undefined for each count that is absent or invalid.
+ *
+ * @param value - the parsed `usage`; or the JSON of the `usage` with the text behind it, cut off
+ * after MAX_USAGE_BYTES
  */
 export function readUsage(value: unknown) {
   const usage = typeof value === 'string' ? parseUntrustedJson(firstObject(value)) : value;
@@ -19,18 +21,19 @@ export function readUsage(value: unknown) {
     total_tokens: count(usage, 'total_tokens'),
     cached_tokens:
       count(promptDetails, 'cached_tokens') ??
-      // DeepSeek, and Moonshot.
+      // DeepSeek's name, then Moonshot's.
       count(usage, 'prompt_cache_hit_tokens') ??
       count(usage, 'cached_tokens'),
     reasoning_tokens: count(completionDetails, 'reasoning_tokens'),
   };
 }
 
+/** Token counts by their names in the log. */
 export type TokenUsage = ReturnType<typeof readUsage>;
 
 /**
- * Returns the JSON object at the start of `text`, without what follows it; no JSON if it is not
- * whole.
+ * Returns the JSON object at the start of `text`, without the text behind it; invalid JSON if the
+ * object is incomplete.
  */
 function firstObject(text: string): string {
   let end = 0;
