@@ -1,6 +1,4 @@
-/**
- * The body of a complete answer: read in full, bounded, and checked for being JSON and no error.
- */
+/** Reads complete answers: in full, up to a limit, and checked to be JSON without an error. */
 
 import { MAX_USAGE_BYTES } from '../openai/usage.ts';
 import { Reservation } from '../lib/byte-budget.ts';
@@ -22,14 +20,17 @@ import {
 import { ERROR_WITHOUT_TEXT, errorOf } from './provider-error.ts';
 import type { UpstreamResponse } from './provider.ts';
 
-/** With parameters or without; a comma if the header is repeated. */
+/** The media type with or without parameters; a comma follows if the header is repeated. */
 export const EVENT_STREAM_TYPE = /^\s*text\/event-stream\s*(?:[;,]|$)/i;
 
 /**
- * Reads a complete answer, without a promise if all of it has come. `answerHeaders` are those of
- * its delivery. Throws `provider` if the answer is too large, `rateLimit` if it does not fit the
- * budget now, `serialization` if it is not JSON, its error if that is all it is, and
- * `provider` if it is a stream of events.
+ * Reads a complete answer. Returns without a promise if the whole body has come.
+ *
+ * Throws or rejects with `provider` if the answer is too large or a stream of events, `rateLimit`
+ * if it does not fit the memory budget now, `serialization` if it is not JSON, and the provider's
+ * error if it reports an error.
+ *
+ * @param answerHeaders - sent to the client with the answer
  */
 export function openCompletion(
   { status, headers, body }: UpstreamResponse,
@@ -51,10 +52,11 @@ export function openCompletion(
     held.push(chunk);
     if (isLabelledStream) {
       firstByte ??= firstByteOf(chunk);
-      // A stream of events may never end.
+      // A stream of events may never end, so it is refused at its first byte.
       if (firstByte !== undefined && !beginsJson(firstByte)) throw streamAnswered(provider);
     }
-    // Below that, `JSON.parse` takes a quarter of the scan's time.
+    // A shorter answer is parsed at its end, because `JSON.parse` takes a quarter of the scan's
+    // time.
     if (held.size <= MAX_PARSED_CHARACTERS) return true;
     const added = scan ? [chunk] : withoutMark(held.parts);
     scan ??= new AnswerScan();
@@ -82,8 +84,8 @@ export function openCompletion(
 }
 
 /**
- * Returns the failure that a completion is to a client that asked for a stream: its error, or
- * `unsupported`; undefined if the bytes are not JSON.
+ * Returns the failure of a provider that has sent a completion where the client asked for a stream:
+ * the error in the completion, or else `unsupported`. Returns undefined if the bytes are not JSON.
  */
 export function failureOfCompletion(
   parts: readonly Buffer[],
@@ -96,7 +98,7 @@ export function failureOfCompletion(
   return fault ?? noStreaming(context.attempt.provider);
 }
 
-/** The error of a provider that answers with a completion where a stream was asked for. */
+/** Returns the error for a provider that answers with a completion where a stream was asked for. */
 export function noStreaming(provider: string): GatewayError {
   const text = `Provider ${provider} does not support streaming`;
   return new GatewayError('unsupported', text, { provider });
@@ -112,12 +114,15 @@ function beginsEvents(parts: readonly Buffer[]): boolean {
 }
 
 /**
- * Undefined if nothing is wrong with the answer: one with `choices` is a completion, whatever else
- * it has.
+ * The fault of an answer; undefined for a good answer. An answer with `choices` is a completion,
+ * whatever other members it has.
  */
 type AnswerFault = GatewayError | 'not JSON' | undefined;
 
-/** Notes what a completion says about itself, or returns what is wrong with the answer. */
+/**
+ * Notes the model, the finish reason and the usage of a completion. Returns the fault of the
+ * answer, if it has a fault.
+ */
 function readShort(parts: readonly Buffer[], context: AttemptContext): AnswerFault {
   const bytes = joinParts(parts);
   const json = parseUntrustedJson(bytes.toString('utf8'));
@@ -132,14 +137,18 @@ function readShort(parts: readonly Buffer[], context: AttemptContext): AnswerFau
   const list: unknown[] = Array.isArray(choices) ? choices : [];
   const reasons = list.map((choice) => memberOf(choice, 'finish_reason'));
   context.attempt.noteModel(memberOf(json, 'model'));
-  context.attempt.noteFinishReason(reasons.find((one) => typeof one === 'string' && one !== ''));
+  context.attempt.noteFinishReason(
+    reasons.find((reason) => typeof reason === 'string' && reason !== ''),
+  );
   context.attempt.noteUsage(memberOf(json, 'usage'));
   return undefined;
 }
 
 /**
- * As `readShort`, for an answer that was scanned; the error of a long answer has no text. `parts`
- * are the bytes of the answer.
+ * Does the same as `readShort` for an answer that was scanned. The text of an error is not read,
+ * because a long answer is not parsed.
+ *
+ * @param parts - the bytes of the answer, from which its usage is read
  */
 function readLong(
   scan: AnswerScan,

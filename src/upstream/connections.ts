@@ -1,6 +1,4 @@
-/**
- * How connections to providers are made: the Agent class under fetch, and the sockets that it gets.
- */
+/** Makes connections to providers: the Agent class under fetch, and the sockets for it. */
 
 import { connect as connectTcp, isIP, type Socket } from 'node:net';
 import { connect as connectTls } from 'node:tls';
@@ -8,28 +6,30 @@ import { connect as connectTls } from 'node:tls';
 import { serverNameOf } from '../lib/loopback.ts';
 import { lookup } from '../lib/name-lookup.ts';
 
+/** Number of parts in which the time limit of a connection elapses. */
 const CONNECT_TICKS = 10;
 /**
- * Below the time for which a pool keeps idle connections, so that the death of an idle connection's
- * other end is noticed.
+ * Shorter than `IDLE_CONNECTION_MS` of the pool, so that the pool notices if the other end of an
+ * idle connection dies.
  */
 const KEEP_ALIVE_PROBE_MS = 30_000;
-/** A socket that is not read on holds one read, and not two. */
+/** A paused socket holds one read instead of two. */
 const READ_AHEAD = { highWaterMark: 16_384 };
 
-/** undici's `Dispatcher`, as far as it is used. */
+/** The members of undici's `Dispatcher` that the gateway uses. */
 export interface Dispatcher {
-  /** Reports to `handler`, also what goes wrong. */
+  /** Sends a request, and calls the methods of `handler` with its progress and its failure. */
   dispatch(options: object, handler: object): boolean;
   destroy(): Promise<void>;
 }
 
 /**
- * The class of fetch's own agent, which Node does not export: `Agent`, or `EnvHttpProxyAgent` with
- * `NODE_USE_ENV_PROXY`. undici shares an instance under a global symbol.
+ * Returns the class of fetch's own agent, which Node does not export: `Agent`, or
+ * `EnvHttpProxyAgent` with `NODE_USE_ENV_PROXY`. undici stores an instance under a global symbol.
+ * Returns undefined if there is no such instance.
  */
 export function findAgentClass(): (new (options: object) => Dispatcher) | undefined {
-  // The first use of fetch's module stores the instance.
+  // The first use of a class of fetch makes undici store the instance.
   void globalThis.Headers;
   const slots = globalThis as unknown as Record<symbol, object | undefined>;
   // Node 26 keeps a wrapper for undici 6 and 7 in slot 1.
@@ -43,19 +43,22 @@ export function findAgentClass(): (new (options: object) => Dispatcher) | undefi
 const lookupTimes = new WeakMap<Socket, number>();
 
 /**
- * Returns how long the lookup of the host's name took, in milliseconds; undefined if a connection
- * needed none.
+ * Returns how long a connection's name lookup took, in milliseconds; undefined if the connection
+ * needed no lookup.
  */
 export function lookupMsOf(socket: Socket): number | undefined {
   return lookupTimes.get(socket);
 }
 
 /**
- * Returns undici's `connect` option, which is called with members of the origin's URL. `timeoutMs`
- * is for the name lookup, the TCP connection and its TLS handshake together.
+ * Returns undici's `connect` option, a function that takes members of the origin's URL.
+ *
+ * @param timeoutMs - time limit for the name lookup, TCP and the TLS handshake together
  */
 export function createConnector(timeoutMs: number) {
-  /** The latest TLS session of each origin; resuming one saves most of the handshake's cost. */
+  /**
+   * The latest TLS session of each origin. Resuming a session saves most of the handshake's cost.
+   */
   const sessions = new Map<string, Buffer>();
 
   return (
@@ -90,22 +93,23 @@ export function createConnector(timeoutMs: number) {
       if (isSettled) return;
       isSettled = true;
       clearTimeout(timer);
-      // The session may be what the upstream stumbles over.
+      // The provider may have failed on the resumed session.
       if (error) sessions.delete(host);
       callback(error, socket);
     };
-    // A single timer would fire on a busy event loop before the 'connect' that waits to be reported
-    // behind it.
+    // On a busy event loop a single timer would fire before a 'connect' event that is already
+    // waiting behind it.
     let ticksLeft = CONNECT_TICKS;
     const timer = setTimeout(() => {
       ticksLeft -= 1;
       if (ticksLeft > 0) timer.refresh();
       else socket.destroy(Object.assign(new Error(`${doing} timed out`), { code: 'ETIMEDOUT' }));
     }, timeoutMs / CONNECT_TICKS);
-    // Emitted only after the certificate has been verified; a resumed session is not verified
-    // again.
+    // A session is emitted only after the certificate was verified; a resumed session is not
+    // verified again.
     socket.on('session', (session: Buffer) => sessions.set(host, session));
-    // Stays on after the connect: an 'error' without a listener would end the process.
+    // The listener stays after the connect, because an 'error' event without a listener ends the
+    // process.
     socket.on('error', settle);
     socket.once(isTls ? 'secureConnect' : 'connect', () => settle(null));
   };

@@ -1,6 +1,6 @@
 /**
- * Looks into a streamed completion as it arrives: for errors, its end, and what it says about
- * itself.
+ * Inspects a streamed completion as it arrives: finds errors and the end of the stream, and notes
+ * the model, the finish reason and the usage.
  */
 
 import { MAX_USAGE_BYTES } from '../openai/usage.ts';
@@ -26,9 +26,9 @@ import { ERROR_WITHOUT_TEXT, errorOf } from './provider-error.ts';
 
 export const NO_BYTES = Buffer.alloc(0);
 /**
- * The bytes to pass on: all of them, those before an error, or those up to `[DONE]`. Chunks that
- * `stream_usage` has added are not among them. `long` are the parts of a long event, which pass
- * before `toPass`: to join them would copy them.
+ * The bytes to pass on: all bytes, or those before an error, or those up to `[DONE]`. Chunks that
+ * `stream_usage` has added are left out. `long` has the parts of a long event, which pass before
+ * `toPass` and are not joined, because that would copy them.
  */
 export type Inspection = {
   readonly long?: readonly Buffer[];
@@ -37,35 +37,36 @@ export type Inspection = {
 };
 
 /**
- * Takes the upstream's bytes, and tells what to pass on. Its methods throw `provider` if a stream
- * is not usable.
+ * Takes the bytes of a stream, and returns the bytes to pass on. Its methods throw `provider` if
+ * the stream is not usable.
  */
 export class EventInspector {
   readonly splitter = new EventSplitter();
-  /** Nothing was passed on yet: a byte order mark may come. */
+  /** Nothing was passed on yet, so a byte order mark may come. */
   #isAtStart = true;
   /** An event has come that is neither a preamble nor `[DONE]`. */
   hasBegun = false;
-  /**
-   * A preamble has come; and one that has a choice, so that there is an answer, if an empty one.
-   */
+  /** A preamble has come. */
   hasPreamble = false;
+  /** An event with a choice has come, so the stream has an answer, even if it is empty. */
   hasChoice = false;
-  /** Lines have come without any field: those of a page, or of JSON. */
+  /** Lines without a field have come, as in a page or in JSON. */
   hasOtherLines = false;
-  /** `[DONE]` was seen: the stream is over. */
+  /** `[DONE]` has come, so the stream is over. */
   isDone = false;
-  /** The line feed of the line end behind `[DONE]` may still come. */
+  /** The line feed that completes the line end after `[DONE]` may still come. */
   isEndOpen = false;
-  /** The unfinished event is long, or a part of it was passed on. */
+  /**
+   * The scan of the unfinished event; undefined unless the event is long or was partly passed on.
+   */
   #long: LongEvent | undefined;
-  /** The bytes of the unfinished event that were passed on. */
+  /** Number of bytes of the unfinished event that were passed on. */
   #passedBytes = 0;
-  /** The line feed that may come next belongs to an event that was taken out. */
+  /** A line feed that comes next is dropped, because it belongs to an event that was taken out. */
   #dropsLineFeed = false;
-  /** By the index of each choice that has begun. */
+  /** The state of each choice that has begun, by its index. */
   readonly #choices = new Map<number, 'open' | 'finished' | 'reopened'>();
-  /** Some choice has a `finish_reason`. */
+  /** At least one choice has a `finish_reason`. */
   #hasFinish = false;
   readonly #context: AttemptContext;
   #isModelWanted = true;
@@ -74,14 +75,14 @@ export class EventInspector {
     this.#context = context;
   }
 
-  /** Each choice that has begun has its `finish_reason`: the answer is complete. */
+  /** The answer is complete, because every choice that has begun has its `finish_reason`. */
   get isFinished(): boolean {
     return (
       this.#choices.size > 0 && [...this.#choices.values()].every((state) => state === 'finished')
     );
   }
 
-  /** Takes a chunk, and returns the events that are now whole. */
+  /** Takes a chunk, and returns the events that it completes. */
   push(chunk: Buffer): Inspection {
     const { size } = this.splitter.unfinished;
     if (size > 0 && size + chunk.length > MAX_PARSED_CHARACTERS) this.#long ??= this.#beginLong();
@@ -92,14 +93,14 @@ export class EventInspector {
     return this.#inspect(events[0] === LINE_FEED ? events.subarray(1) : events);
   }
 
-  /** A part of the unfinished event was passed on. */
+  /** Part of the unfinished event was passed on. */
   get isEventPassed(): boolean {
     return this.#passedBytes > 0;
   }
 
   /**
-   * Takes a chunk, and returns also what has come of the unfinished event, in which no error is
-   * looked for. It begins the answer.
+   * Takes a chunk, and returns the unfinished event too, as far as it has come. The unfinished
+   * event begins the answer, and is not searched for an error.
    */
   pushUnfinished(chunk: Buffer): Inspection {
     const found = this.push(chunk);
@@ -113,7 +114,10 @@ export class EventInspector {
     return { long, toPass: NO_BYTES };
   }
 
-  /** Scans what is held of the unfinished event, and from now on each chunk of it as it comes. */
+  /**
+   * Scans the bytes that are held of the unfinished event. Later chunks of the event are scanned as
+   * they come.
+   */
   #beginLong(): LongEvent {
     const { parts, size } = this.splitter.unfinished;
     const scanned = this.#isAtStart ? withoutMark(parts) : parts;
@@ -122,7 +126,9 @@ export class EventInspector {
     return long;
   }
 
-  /** Takes a chunk of a long event, and of those that follow it. */
+  /**
+   * Takes a chunk that continues a long event, and inspects the events after it in the same chunk.
+   */
   #pushLong(chunk: Buffer, long: LongEvent): Inspection {
     const end = this.splitter.pushToEnd(chunk);
     long.push(end === 0 ? chunk : chunk.subarray(0, end));
@@ -138,7 +144,7 @@ export class EventInspector {
     return { ...rest, toPass: Buffer.concat([found.toPass, rest.toPass]) };
   }
 
-  /** `parts` are those of the event that were not passed on yet. */
+  /** Inspects a long event at its end. `parts` have not been passed on yet. */
   #inspectLong(long: LongEvent, parts: readonly Buffer[]): Inspection {
     const { scan } = long;
     const isShort = long.dataBytes <= MAX_PARSED_CHARACTERS;
@@ -168,9 +174,9 @@ export class EventInspector {
   }
 
   /**
-   * The bytes after the last blank line. Some upstreams omit the one after their last event: if the
-   * event is whole, it is passed on with one, without which clients drop it. Otherwise it is
-   * dropped, and the stream was cut off.
+   * Inspects the bytes after the last blank line at the end of the stream. Some providers omit the
+   * blank line after their last event. A whole event is passed on with a blank line added, because
+   * clients drop an event without it. Part of an event is dropped, because the stream was cut off.
    */
   finish(): Inspection {
     const { unfinished } = this.splitter;
@@ -182,7 +188,7 @@ export class EventInspector {
     if (long && !long.isUnusual && long.dataBytes > MAX_PARSED_CHARACTERS) return this.#cut();
     const closed = Buffer.concat([...unfinished.takeParts(), blankLine]);
     const parsed = [...parseEvents(closed, this.#isAtStart)];
-    const text = parsed.map((one) => one.data || one.bareJson).find((one) => one !== '');
+    const text = parsed.map((event) => event.data || event.bareJson).find((data) => data !== '');
     if (text !== undefined && isWholeData(text)) return this.#inspect(closed);
     for (const { start } of parsed) this.hasOtherLines ||= !isField(closed, start);
     return text === undefined ? { toPass: NO_BYTES } : this.#cut();
@@ -194,7 +200,10 @@ export class EventInspector {
     return { toPass: NO_BYTES, error };
   }
 
-  /** Parses only the beginning, and runs of events that look suspicious. */
+  /**
+   * Inspects whole events. Parses only the beginning of the answer, its end and suspicious events,
+   * because the scan of other events is enough.
+   */
   #inspect(events: Buffer): Inspection {
     const { attempt } = this.#context;
     let scan = scanEvents(events, this.#isModelWanted);
@@ -217,14 +226,14 @@ export class EventInspector {
     return found;
   }
 
-  /** Notes the first model that is no empty text. */
+  /** Notes the first model that is not empty. */
   #noteModel(model: string): void {
     if (!this.#isModelWanted || model === '') return;
     this.#isModelWanted = false;
     this.#context.attempt.noteModel(model);
   }
 
-  /** Takes out the chunks of usage, each with its line end. */
+  /** Removes the chunks of usage, each with its line end. */
   #withoutUsage(events: Buffer): Buffer {
     const kept: Buffer[] = [];
     let keptFrom = 0;
@@ -237,6 +246,7 @@ export class EventInspector {
     return Buffer.concat([...kept, events.subarray(keptFrom)]);
   }
 
+  /** Parses events for errors, `[DONE]`, the beginning of the answer and the choices. */
   #parse(events: Buffer): Inspection {
     for (const event of parseEvents(events, this.#isAtStart)) {
       const { data, start, end } = event;
@@ -260,7 +270,7 @@ export class EventInspector {
     return { toPass: events };
   }
 
-  /** Notes the choices of an event, also of one that is too long to be parsed. */
+  /** Notes the choices of an event. An event that is too long to be parsed is scanned instead. */
   #noteChoices(event: Buffer, json: unknown): void {
     const choices = memberOf(json, 'choices');
     if (Array.isArray(choices)) {
@@ -275,7 +285,7 @@ export class EventInspector {
     this.#noteScanned(event);
   }
 
-  /** Notes what the scan of an event, or of a part of one, says of choice 0. */
+  /** Notes choice 0 as found by the scan of an event, or of a part of an event. */
   #noteScanned(event: Buffer): void {
     const { index, finishReason } = scanEvents(event, false);
     const isFinished = finishReason !== '';
@@ -283,8 +293,9 @@ export class EventInspector {
   }
 
   /**
-   * Content behind a `finish_reason` opens the choice again, and then only an event without content
-   * finishes it: some providers write `stop` into every chunk, which says nothing of the end.
+   * Notes the state of a choice. Content after a `finish_reason` reopens the choice, and from then
+   * on only an event without content finishes it, because some providers write `stop` into every
+   * chunk.
    */
   #noteChoice(index: number, isFinished: boolean, isContent: boolean): void {
     const before = this.#choices.get(index);
@@ -295,7 +306,11 @@ export class EventInspector {
     this.#choices.set(index, isReopened ? 'reopened' : state);
   }
 
-  /** `json` is the event's data, parsed; undefined if it is not JSON, or too long. */
+  /**
+   * Returns the error that an event reports, if it reports an error.
+   *
+   * @param json - the event's data, parsed; undefined if it is not JSON or too long
+   */
   #errorIn({ name, data, bareJson }: ServerSentEvent, json: unknown): GatewayError | undefined {
     const { hasBegun } = this;
     const mayBeFailure = !hasBegun && !Array.isArray(memberOf(json, 'choices'));
@@ -303,8 +318,8 @@ export class EventInspector {
       reportsError(reported) || (mayBeFailure && reportsFailure(reported))
         ? errorOf(reported, this.#context, true)
         : undefined;
-    // Ollama and Gemini write one among the events, Gemini also over several lines. With `choices`
-    // it is a completion.
+    // Ollama and Gemini write an error as bare JSON among the events, Gemini even over several
+    // lines. Bare JSON with `choices` is a completion.
     const bare = bareJson === '' ? undefined : parseUntrustedJson(bareJson);
     const isBareError =
       bare !== undefined && (hasBegun ? reportsError(bare) : reportsFailure(bare));

@@ -1,6 +1,6 @@
 /**
- * Requests to providers through Node's fetch, with fetch's own connections: nothing here is
- * undocumented.
+ * Sends requests to providers through Node's fetch and its own connections, without anything that
+ * Node does not document.
  */
 
 import type { ByteSink, ByteSource } from '../lib/byte-source.ts';
@@ -10,7 +10,7 @@ import { type ConnectionFailure, TransportError } from './network-error.ts';
 import { SlicedBody, toBody, type UpstreamResponse, type UpstreamRequest } from './provider.ts';
 
 /**
- * Sends once. Rejects, and fails the body, with a `TransportError` or the reason of the
+ * Sends a request once. Rejects, and fails the body, with a `TransportError` or the reason of the
  * cancellation.
  */
 export async function sendByFetch(
@@ -26,7 +26,7 @@ export async function sendByFetch(
   }
   if (body instanceof SlicedBody) {
     headers.append('content-length', `${body.length}`);
-    // Up to Node 22 fetch leaves the body alone while its connection is being made.
+    // Up to Node 22, a cancelled fetch leaves the body alone while its connection is being made.
     cancellation.onCancel(() => body.release());
   }
   try {
@@ -35,7 +35,7 @@ export async function sendByFetch(
       headers,
       body: body instanceof SlicedBody ? toStream(body) : (body ?? null),
       duplex: 'half',
-      // A followed redirect would carry the prompt, and custom key headers, to another host.
+      // A redirect that is followed would carry the prompt and custom key headers to another host.
       redirect: 'manual',
       signal: controller.signal,
     });
@@ -45,8 +45,8 @@ export async function sendByFetch(
   } catch (thrown) {
     cancellation.throwIfCancelled();
     const { cause } = thrown as { cause?: unknown };
-    // fetch turns a 407, also a provider's own, into its only error that has neither a text nor a
-    // code.
+    // fetch turns a 407, even a provider's own, into an error without a text or a code. Every other
+    // error of fetch has a text or a code.
     if (cause instanceof Error && cause.message === '' && !('code' in cause)) {
       return { status: 407, headers: new Map(), body: readBody(null, cancellation) };
     }
@@ -55,22 +55,25 @@ export async function sendByFetch(
 }
 
 function toStream(body: SlicedBody): ReadableStream<Uint8Array> {
-  // Nothing is pulled before it is wanted.
+  // `ReadableStream.from` takes nothing from the body before fetch reads.
   const stream = ReadableStream.from(body);
-  // Up to Node 24 fetch tees the body for a request that it might repeat, and never reads the first
-  // branch: all of the body would be kept there until the response ends.
+  // Up to Node 24, fetch tees the body of a request that it might repeat and never reads the first
+  // branch, which would keep the whole body until the response ends.
   stream.tee = () => [new ReadableStream(), stream];
   return stream;
 }
 
-/** The response's body. Read from the start: fetch cancels a body that becomes garbage unread. */
+/**
+ * Returns the response's body as a source. The reader is created at once, because fetch cancels a
+ * body that becomes garbage unread.
+ */
 function readBody(body: ReadableStream<Uint8Array> | null, cancellation: Cancellation): ByteSource {
   const reader = body?.getReader();
   let resume = () => {};
   cancellation.onCancel(() => {
-    // On Node 20 and 22 a read stays unsettled if an abort meets data that has not been read.
+    // On Node 20 and 22 a read never settles if an abort meets data that was not read.
     void reader?.cancel().catch(() => {});
-    // A reader that has paused may never go on.
+    // A sink that has paused may never resume.
     resume();
   });
   const handOver = async (sink: ByteSink) => {
@@ -98,11 +101,12 @@ function readBody(body: ReadableStream<Uint8Array> | null, cancellation: Cancell
   };
 }
 
+/** Wraps the cause of an error of fetch; other errors are returned unchanged. */
 function toTransportError(thrown: unknown, failure?: ConnectionFailure): unknown {
   const outer = thrown instanceof TypeError ? thrown.cause : undefined;
   if (!(outer instanceof Error)) return thrown;
-  // The refusal of a tunnel comes inside an abort; Node 26 calls several failed addresses a
-  // timeout.
+  // fetch wraps the refusal of a tunnel in an abort, and Node 26 wraps several failed addresses in
+  // a timeout.
   const isWrapped = outer instanceof DOMException || outer.cause instanceof AggregateError;
   const cause = isWrapped && outer.cause instanceof Error ? outer.cause : outer;
   return new TransportError(cause, failure);

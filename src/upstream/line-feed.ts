@@ -1,14 +1,18 @@
-/** The end of a stream whose last line feed comes alone, if it comes. */
+/** Ends a stream whose last line feed may come in a packet of its own, or never. */
 
 import type { ByteSink } from '../lib/byte-source.ts';
 import { LINE_FEED } from '../lib/sse.ts';
 
-/** A lost packet is repeated within it, and a comment of `stream_keepalive` never comes so soon. */
+/**
+ * Long enough for a lost packet to be repeated, and shorter than any interval of
+ * `stream_keepalive`.
+ */
 const LINE_FEED_MS = 500;
 
 /**
- * Returns a function that ends the client's stream, with the line feed first if `next` begins with
- * it. Only its first call has an effect; without one the stream ends after 500 ms.
+ * Returns a function that ends the client's stream; if `next` begins with a line feed, the line
+ * feed is written first. Only its first call has an effect. If it is not called within 500 ms, the
+ * stream ends without the line feed.
  */
 export function endAtLineFeed(client: ByteSink): (next?: Buffer) => void {
   let hasEnded = false;

@@ -1,4 +1,4 @@
-/** One attempt at one provider: sends the request, and opens the answer that its reply has. */
+/** An attempt at a provider: sends the request, and opens the answer in the reply. */
 
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import { readAll } from '../lib/byte-source.ts';
@@ -14,26 +14,32 @@ import type { UpstreamResponse, UpstreamRequest } from './provider.ts';
 import { openStream } from './stream-relay.ts';
 
 const MAX_ERROR_BYTES = 65_536;
-/** Time limit for reading an error body: the status alone is enough to answer with. */
+/**
+ * Time limit for reading an error body. It is short, because the status is enough to answer with.
+ */
 const ERROR_BODY_MS = 1000;
 
-/** Media types, with parameters or without; a comma if the header is repeated. */
+// Media types with or without parameters; a comma follows if the header is repeated.
+
 const JSON_TYPE = /^[^;,]*[/+]json\s*(?:[;,]|$)/i;
 const PLAIN_TYPE = /^\s*text\/plain\s*(?:[;,]|$)/i;
 const HTML_TYPE = /^\s*(?:text\/html|application\/xhtml\+xml)\s*(?:[;,]|$)/i;
-/** An end tag, a comment or a declaration: not the `<class 'int'>` of an ordinary message. */
+/**
+ * An end tag, a comment or a declaration. A start tag does not count, because ordinary messages
+ * quote `<class 'int'>`.
+ */
 const MARKUP = /<[/!?]/;
 /**
- * The content codings of IANA's registry. Some servers write `UTF-8` or `none` there, which are no
- * codings.
+ * The content codings of IANA's registry. Other values, such as the `UTF-8` or `none` of some
+ * servers, are not codings.
  */
 const COMPRESSED = /\b(?:aes128gcm|br|compress|dcb|dcz|deflate|exi|gzip|zstd)\b/i;
-/** Success without a body (RFC 9110 15.3.5, 15.3.6). */
+/** Statuses of success without a body (RFC 9110 15.3.5, 15.3.6). */
 const NO_ANSWER_STATUSES = new Set([204, 205]);
 
 /**
- * Sends the request once, and begins its time limit: until a complete answer, or the first token of
- * a stream. Rejects as the transport does.
+ * Sends the request once, and starts its time limit, which ends with a complete answer or the first
+ * token of a stream. Rejects as `Transport.send` does.
  */
 export function sendAttempt(
   request: UpstreamRequest,
@@ -50,9 +56,9 @@ export function sendAttempt(
 }
 
 /**
- * Returns the answer that a reply has: once it is complete, or with the first token of a stream;
- * without a promise if that has come. Nothing of the answer was sent to the client then. Throws or
- * rejects with what `endFailed` takes.
+ * Opens the answer in a reply: a complete answer once all of it has come, a stream at its first
+ * token. Returns without a promise if the answer has already come. Nothing of the answer is sent to
+ * the client here. Throws, or rejects, with an error for `endFailed`.
  */
 export function openAnswer(
   response: UpstreamResponse,
@@ -65,13 +71,13 @@ export function openAnswer(
   attempt.upstreamRequestId = upstreamRequestId(response.headers);
   if (status >= 300 || NO_ANSWER_STATUSES.has(status)) return readStatusError(response, context);
   if (COMPRESSED.test(response.headers.get('content-encoding') ?? '')) {
-    // It was not asked for, and a few compressed bytes can expand to gigabytes.
+    // The request forbids compression, and a few compressed bytes can expand to gigabytes.
     throw providerError(attempt.provider, 'the answer is compressed');
   }
   const headers = returnedHeaders(response.headers, context);
   const contentType = services.redact(response.headers.get('content-type') ?? '');
   const isJson = JSON_TYPE.test(contentType);
-  // The content type of an answer is often wrong: its first bytes decide.
+  // The first bytes decide what the answer is, because its content type is often wrong.
   if (isStream) {
     const isEventStream = EVENT_STREAM_TYPE.test(contentType);
     Object.assign(
@@ -85,36 +91,33 @@ export function openAnswer(
   return openCompletion(response, headers, context);
 }
 
-/** The media type alone of a header that is repeated: clients do not read a list. */
+/** Returns the media type alone if the header is repeated, because clients do not read a list. */
 function soleValue(contentType: string): string {
   return contentType.includes(',') ? contentType.split(/[;,]/, 1)[0]!.trim() : contentType;
 }
 
-/** Ends an attempt that has failed, and its request to the provider; returns why it failed. */
+/** Ends a failed attempt and its request to the provider, and returns the failure. */
 export function endFailed(
   thrown: unknown,
   { attempt, deadline }: AttemptContext,
 ): GatewayError | ClientGone {
-  // Unlike `stop`, also ends a reply that was not read to its end.
+  // Unlike `stop`, `abandon` also ends a reply that was not read to its end.
   deadline.abandon();
   const failure = upstreamFailure(thrown, attempt.provider);
   return failure instanceof ClientGone ? failure : GatewayError.from(failure);
 }
 
-/**
- * Throws the error that a reply without an answer stands for; its body is read if the status is
- * that of an error.
- */
+/** Throws the error for a reply without an answer. The body is read if the status is an error. */
 async function readStatusError(
   { status, headers, body }: UpstreamResponse,
   context: AttemptContext,
 ): Promise<never> {
   const { call, deadline } = context;
   const { provider } = context.attempt;
-  // Of a proxy on the way, which has to send this header (RFC 9110 15.5.8). fetch hides all headers
-  // of a 407.
-  const isOfProxy = status === 407 && (headers.has('proxy-authenticate') || headers.size === 0);
-  if (status < 400 || status > 599 || isOfProxy) {
+  // A proxy on the way has to send this header with a 407 (RFC 9110 15.5.8). Over fetch a 407 has
+  // no headers at all.
+  const isFromProxy = status === 407 && (headers.has('proxy-authenticate') || headers.size === 0);
+  if (status < 400 || status > 599 || isFromProxy) {
     const location = headers.get('location')?.split('?', 1)[0];
     const cause = location && `status ${status}, location ${location}`;
     throw providerError(provider, `unexpected status ${status}`, { cause });
@@ -129,8 +132,9 @@ async function readStatusError(
 }
 
 /**
- * The JSON of an error body or of an event in it, or its text if that is a message and not a page;
- * else undefined. Servers that have prepared a stream write their errors as events too.
+ * Returns the JSON of an error body, or of an event in it, because servers that have prepared a
+ * stream also write their errors as events. Otherwise returns the text if it is a message and not a
+ * page, or else undefined.
  */
 function readErrorBody(bytes: Buffer, contentType: string): unknown {
   if (HTML_TYPE.test(contentType)) return undefined;
@@ -139,7 +143,7 @@ function readErrorBody(bytes: Buffer, contentType: string): unknown {
   return parseUntrustedJson(text) ?? readEvent(bytes) ?? (isMessage ? text : undefined);
 }
 
-/** The first object or array in the data of events; undefined if there is none. */
+/** Returns the first object or array in the data of events; undefined if there is none. */
 function readEvent(bytes: Buffer): unknown {
   const closed = Buffer.concat([bytes, Buffer.from('\n\n')]);
   for (const { data, bareJson } of parseEvents(closed, true)) {

@@ -1,6 +1,6 @@
 /**
- * The connections to providers that are kept: agents of the class under fetch, with a bound on the
- * requests of each.
+ * Keeps the connections to providers, in agents of the class under fetch with a limit on the
+ * requests of each agent.
  */
 
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
@@ -8,24 +8,31 @@ import type { Socket } from 'node:net';
 
 import { createConnector, type Dispatcher, findAgentClass, lookupMsOf } from './connections.ts';
 
+/** Time limit for the name lookup, TCP and the TLS handshake together. */
 const CONNECT_TIMEOUT_MS = 10_000;
-/** fetch's own 4 s would make a quiet gateway pay a TLS handshake on nearly every request. */
+/**
+ * Time for which an idle connection is kept. With fetch's own 4 s, a quiet gateway would pay for a
+ * TLS handshake on nearly every request.
+ */
 const IDLE_CONNECTION_MS = 90_000;
 /**
- * For each request undici walks past the connections of its agent that are busy: of thousands that
- * costs more than the request.
+ * Maximum number of running requests in an agent. For each request undici walks past the busy
+ * connections of its agent, and with thousands of connections that costs more than the request.
  */
 const MAX_RUNNING_REQUESTS = 64;
 
 const SEND_HEADERS = 'undici:client:sendHeaders';
 
-/** An agent, and how many requests it has that are not over. */
+/** An agent, and the number of its requests that are not over. */
 export interface CountedAgent {
   readonly dispatcher: Dispatcher;
   running: number;
 }
 
-/** `lookupMs`: how long the lookup of the host's name took, if a new connection needed one. */
+/**
+ * Receives the connection of a request. `lookupMs` is the time that the name lookup took, if a new
+ * connection needed a lookup.
+ */
 type UseListener = (socket: Socket, connection: 'new' | 'reused', lookupMs?: number) => void;
 
 const isFree = ({ running }: CountedAgent) => running < MAX_RUNNING_REQUESTS;
@@ -33,8 +40,9 @@ const isFree = ({ running }: CountedAgent) => running < MAX_RUNNING_REQUESTS;
 type AgentClass = NonNullable<ReturnType<typeof findAgentClass>>;
 
 /**
- * Returns a pool; `undefined` if this Node does not have undici's Agent at its usual place.
- * `connectTimeoutMs` is for a TCP connection and its TLS handshake together.
+ * Creates a pool; returns undefined if this Node does not have undici's Agent at its usual place.
+ *
+ * @param connectTimeoutMs - time limit for the name lookup, TCP and the TLS handshake together
  */
 export function createPool(connectTimeoutMs = CONNECT_TIMEOUT_MS): Pool | undefined {
   const agentClass = findAgentClass();
@@ -43,17 +51,24 @@ export function createPool(connectTimeoutMs = CONNECT_TIMEOUT_MS): Pool | undefi
 
 /** The agents of each origin, and the figures of their connections. */
 export class Pool {
-  /** Has no idle connections, if its requests are sent with `reset`. */
+  /** The agent for requests with `reset`, which leave no idle connections behind. */
   readonly reconnectAgent: CountedAgent;
   readonly #agentClass: AgentClass;
-  /** One object for all agents: it holds the TLS sessions, which all of them resume. */
+  /**
+   * The same object for all agents, because its connector holds the TLS sessions that all agents
+   * resume.
+   */
   readonly #options: object;
-  /** By origin: a busy one must not lead the requests to another away from its idle connections. */
+  /**
+   * The agents by origin, because a busy origin must not lead the requests to another origin away
+   * from its idle connections.
+   */
   readonly #agents = new Map<string, CountedAgent[]>();
   readonly #used = new WeakSet<Socket>();
   readonly #figures = { open: 0, made: 0, reused: 0 };
   #listenerOfNextUse: UseListener | undefined;
 
+  /** Creates the first agent, and listens for the use of connections until `close`. */
   constructor(agentClass: AgentClass, connectTimeoutMs: number) {
     this.#agentClass = agentClass;
     this.#options = {
@@ -62,17 +77,19 @@ export class Pool {
       connect: createConnector(connectTimeoutMs),
     };
     this.reconnectAgent = this.#createAgent();
-    // Published when a request is written to a socket, directly after its handler's `onConnect`.
+    // undici publishes this message when it writes a request to a socket, directly after
+    // `onConnect` of the handler.
     subscribe(SEND_HEADERS, this.#onSendHeaders);
   }
 
+  /** Number of open connections, of connections made, and of requests that reused a connection. */
   get figures(): Readonly<Record<'open' | 'made' | 'reused', number>> {
     return this.#figures;
   }
 
   /**
-   * Returns the first agent with room. Whoever sends a request by it counts that in `running`,
-   * until it is over.
+   * Returns the first agent of the origin that has room. The caller counts its request in `running`
+   * until the request is over.
    */
   agentFor(origin: string): CountedAgent {
     const ofOrigin = this.#agents.get(origin) ?? [];
@@ -85,16 +102,16 @@ export class Pool {
     return found;
   }
 
-  /** Calls `listener` with the connection of the request that undici starts right now. */
+  /** Calls `listener` with the connection of the request that undici is about to write. */
   onNextUse(listener: UseListener): void {
     this.#listenerOfNextUse = listener;
   }
 
-  /** Closes all connections at once: a proxy may never complete an orderly close. */
+  /** Closes all connections at once, because a proxy may never complete an orderly close. */
   async close(): Promise<void> {
     unsubscribe(SEND_HEADERS, this.#onSendHeaders);
-    const all = [...this.#agents.values()].flat().concat(this.reconnectAgent);
-    await Promise.all(all.map(({ dispatcher }) => dispatcher.destroy()));
+    const agents = [...this.#agents.values()].flat().concat(this.reconnectAgent);
+    await Promise.all(agents.map(({ dispatcher }) => dispatcher.destroy()));
   }
 
   #createAgent(): CountedAgent {
@@ -102,11 +119,12 @@ export class Pool {
   }
 
   /**
-   * Sockets are counted here and not in the connector, which makes none of those behind a proxy.
+   * Counts sockets here and not in the connector, because undici makes the sockets behind a proxy
+   * without the connector.
    */
   readonly #onSendHeaders = (message: unknown): void => {
     const listener = this.#listenerOfNextUse;
-    // Also other code in this process may use fetch.
+    // Other code in this process may use fetch too.
     if (!listener) return;
     const { socket } = message as { socket: Socket };
     const isReused = this.#used.has(socket);

@@ -1,4 +1,4 @@
-/** A provider's error, mapped to the error that the client gets. */
+/** Maps a provider's error to the error that the client gets. */
 
 import { STATUS_CODES } from 'node:http';
 
@@ -13,32 +13,48 @@ import type { UpstreamHeaders } from './provider.ts';
 
 const MAX_RETRY_AFTER_SECONDS = 86_400;
 const MAX_ERROR_TEXT_CHARACTERS = 500;
-/** A secret of this length is recognized although the end of the text is cut off inside it. */
+/**
+ * Maximum length of a secret that is recognized although the end of the text is cut off inside it.
+ */
 const MAX_CUT_SECRET_CHARACTERS = 4096;
 const RETRYABLE_STATUSES = new Set([408, 429, 500, 502, 503, 504, 529]);
-/** A client's own mistakes. A 404 about a model is one too, unless the settings name the model. */
+/**
+ * Statuses of a client's own mistakes. A 404 about a model is one too, unless the settings name the
+ * model.
+ */
 const REJECTED_STATUSES = new Set([400, 413, 422, 451]);
 /**
- * Patterns of words without their separators, in lower case: providers write `InvalidParameter` and
- * `invalid-parameter`.
+ * Codes of a refusal by a content policy. Codes are matched in lower case without separators,
+ * because providers write both `InvalidParameter` and `invalid-parameter`.
  */
 const REFUSED_BY_POLICY = /contentpolicy|contentfilter|moderation|safety/;
-/** The account is out of money: to repeat the request cannot help. */
+/** Codes of an account without money. Another attempt cannot help. */
 const BILLING = /insufficient[a-z]*(?:quota|balance|funds|credit)|billing/;
-/** Words, and numbers written as text, that clients classify errors by; not sentences. */
+/** A word, or a number written as text, by which clients classify errors; not a sentence. */
 const CODE_WORD = /^\w[\w.-]{0,63}$/;
-/** Not every `<`: messages quote `<class 'int'>`, `<image>` and `<400>`. */
+/**
+ * The beginning of a page. Other tags do not count, because messages quote `<class 'int'>`,
+ * `<image>` and `<400>`.
+ */
 const PAGE = /<(?:!doctype|html|head|body|script)/i;
 
 /** Stands for the JSON of an error that is too long to be parsed. */
 export const ERROR_WITHOUT_TEXT = { error: true };
 
-/** Returns the client's error for the JSON of a 200, or of an event, that reports one. */
+/**
+ * Returns the client's error for JSON that reports an error in an answer with status 200 or in an
+ * event.
+ */
 export function errorOf(json: unknown, context: AttemptContext, isEvent = false): GatewayError {
   return toProviderError(readFault(json), context, isEvent);
 }
 
-/** Maps a fault to the error that the client gets. */
+/**
+ * Maps a fault to the error that the client gets.
+ *
+ * @param isEvent - whether the fault came in an event of a stream, after which the request is not
+ *    retried
+ */
 export function toProviderError(
   fault: UpstreamFault,
   context: AttemptContext,
@@ -79,18 +95,20 @@ export function toProviderError(
   return new GatewayError('api', `${head} - ${text}`, { ...details, reason: head });
 }
 
-/** What the provider's code says of the request. */
+/**
+ * Returns the problem with the request that the provider's code names; undefined for other codes.
+ */
 function problemOf(reason: string, status: number): ErrorDetails['problem'] {
   if (REFUSED_BY_POLICY.test(reason)) return 'policy';
   return status === 400 && TOO_LONG.test(reason) ? 'length' : undefined;
 }
 
 /**
- * The upstream's message on one line, without keys and nothing of a page, or the status's reason
- * phrase; with the upstream's code behind it if it lacks it.
+ * Returns the provider's message on one line, without keys and not as a page; without a message,
+ * the reason phrase of the status. The provider's code follows in brackets if the message lacks it.
  */
 function errorText({ message = '', code = '', status }: UpstreamFault, redact: Redactor): string {
-  // Cut first, because everything after it takes time that grows with the text.
+  // The message is cut first, because the time of all further steps grows with its length.
   const beginning = cutText(message, MAX_ERROR_TEXT_CHARACTERS + MAX_CUT_SECRET_CHARACTERS);
   const line = withoutControlCharacters(beginning).trim();
   const shown = cutText(redact(line), MAX_ERROR_TEXT_CHARACTERS).trimEnd();
@@ -100,8 +118,8 @@ function errorText({ message = '', code = '', status }: UpstreamFault, redact: R
 }
 
 /**
- * The text; of an error without one, as of a page, what came instead: `502, text/html, "Bad
- * Gateway"`.
+ * Returns the text for the log. An error without a message, such as a page, is described by its
+ * status, content type and text: `502, text/html, "Bad Gateway"`.
  */
 function loggedCause({ message, status }: UpstreamFault, text: string, attempt: Attempt): string {
   if (message !== undefined || attempt.status !== status) return text;
@@ -110,8 +128,8 @@ function loggedCause({ message, status }: UpstreamFault, text: string, attempt: 
 }
 
 /**
- * The upstream's type and code, or the status's reason phrase: what is told of an error without its
- * text.
+ * Returns the type and the code of the error, or the reason phrase of the status, for a log that
+ * must not show the provider's message.
  */
 function namesOf({ code = '', type = '', status }: UpstreamFault, redact: Redactor): string {
   const names = [...new Set([type, code])].filter((name) => CODE_WORD.test(name));
@@ -119,15 +137,16 @@ function namesOf({ code = '', type = '', status }: UpstreamFault, redact: Redact
 }
 
 /**
- * Seconds or a date (RFC 9110 10.2.3), as whole seconds from now, at least 1. Without it OpenAI's
- * `retry-after-ms`, which is not passed on: rounded differently, the two would contradict each
- * other.
+ * Returns the `Retry-After` of a reply, seconds or a date (RFC 9110 10.2.3), as whole seconds from
+ * now, at least 1. Without it, OpenAI's `retry-after-ms` is read. That header does not pass to the
+ * client, because the rounded values would contradict each other.
  */
 function readRetryAfter(headers: UpstreamHeaders | undefined): number | undefined {
   const inMs = headers?.get('retry-after-ms');
   const header = headers?.get('retry-after') || (inMs && `${Number(inMs) / 1000}`);
   if (!header) return undefined;
-  // Repeated headers are joined by commas: take the first. An HTTP date contains one comma.
+  // Node joins repeated headers with commas, so the first value ends at a comma. A date contains a
+  // comma of its own.
   const [value] = /^(?:[a-z]+,)?[^,]*/i.exec(header)!;
   const isNumber = /^\d+(?:\.\d+)?$/.test(value);
   const seconds = isNumber ? Number(value) : (Date.parse(value) - Date.now()) / 1000;

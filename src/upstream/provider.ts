@@ -1,6 +1,6 @@
 /**
- * Requests to a provider and its replies. All providers speak OpenAI's protocol; this covers their
- * differences in paths and headers, and hands long bodies out in slices.
+ * Builds the requests to a provider. All providers speak OpenAI's protocol, so they differ in paths
+ * and headers only. Long bodies are sent in slices.
  */
 
 import { BUILT_IN_PROVIDERS } from '../config/built-in-providers.ts';
@@ -12,47 +12,49 @@ import { copyIfResizable, type HeldBody } from '../lib/held-body.ts';
 import { digestOf } from '../lib/secret.ts';
 import { USER_AGENT } from '../lib/version.ts';
 
+/** A request to a provider. */
 export interface UpstreamRequest {
   readonly method: 'GET' | 'POST';
   /** Scheme, host and port. */
   readonly origin: string;
-  /** With the query. */
+  /** The path with its query. */
   readonly path: string;
   /** Names and values in turn. */
   readonly headers: readonly string[];
   readonly body?: readonly Buffer[];
   /** Keeps the bytes of the body until they are sent. */
   readonly heldBody?: HeldBody;
-  /** The answer is a stream, which lasts: nothing of the body may last as long. */
+  /** The answer is a stream, so the body must be freed long before the answer ends. */
   readonly isStream?: boolean;
-  /** Wants a new connection; over fetch it may still get a reused one. */
+  /** The request needs a new connection; over fetch it may still get a reused connection. */
   readonly reconnect?: boolean | undefined;
 }
 
-/** An upstream's response, once its headers have come. */
+/** A reply of a provider whose headers have come. */
 export interface UpstreamResponse {
   readonly status: number;
-  /** Names in lower case, as in `Headers`. */
+  /** Keys are names in lower case, as in `Headers`. */
   readonly headers: UpstreamHeaders;
   readonly body: ByteSource;
 }
 
 /**
- * The connection that carries a request, noted as soon as the request is written to it, so that a
- * request that fails later has it too. Over fetch nothing is known.
+ * The connection that carries a request. The fields are set when the request is written, so that a
+ * request that fails later has them too. Over fetch they stay undefined.
  */
 export interface ConnectionUse {
   /** `reused` if the connection had carried a request before. */
   connection?: 'new' | 'reused' | undefined;
-  /** When the request was written to it, by `performance.now()`. */
+  /** When the request was written to the connection, on the clock of `performance.now()`. */
   sentAtMs?: number | undefined;
   /**
-   * How long the lookup of its host's name took; undefined for a reused connection, an address or a
+   * Duration of the name lookup in milliseconds; undefined for a reused connection, an address or a
    * proxy.
    */
   lookupMs?: number | undefined;
 }
 
+/** The headers of a reply. Keys are names in lower case. */
 export type UpstreamHeaders = ReadonlyMap<string, string>;
 
 type ChatOptions = Required<Pick<UpstreamRequest, 'body' | 'heldBody' | 'isStream' | 'headers'>> &
@@ -80,23 +82,30 @@ export function createOpenAIProvider(settings: ProviderSettings) {
 
   return {
     ...settings,
-    /** The same as long as its settings are the same. */
+    /** Digest of the settings, by which a reload that has changed them is noticed. */
     digest: digestOf(settings),
-    /** Without the query, which may hold a key. For the log. */
+    /** The URL of chat completions for the log, without its query, which may hold a key. */
     chatUrl: origin + chatPath,
 
     /**
-     * `headers` are further ones, names and values in turn; `key` is the index of the key to send.
+     * Builds a chat completion.
+     *
+     * @param key - index of the key to send
+     * @param headers - further headers, names and values in turn
      */
-    chatRequest: ({ key = 0, headers: more, ...chat }: ChatOptions): UpstreamRequest => ({
+    chatRequest: ({ key = 0, headers: added, ...chat }: ChatOptions): UpstreamRequest => ({
       method: 'POST',
       origin,
       path: chatPath,
-      headers: (chat.isStream ? streamHeaders : completionHeaders)[key]!.concat(more),
+      headers: (chat.isStream ? streamHeaders : completionHeaders)[key]!.concat(added),
       ...chat,
     }),
 
-    /** `key` is the index of the key to send; with `undefined` nothing is sent that may be one. */
+    /**
+     * Builds the request for the list of models.
+     *
+     * @param key - index of the key to send; with undefined, nothing is sent that may be a key
+     */
     modelListRequest: (key: number | undefined): UpstreamRequest => {
       const keyHeader = key !== undefined && modelList?.keyHeader;
       const keyHeaders = key === undefined ? { 'user-agent': USER_AGENT } : headers[key];
@@ -115,12 +124,13 @@ export function createOpenAIProvider(settings: ProviderSettings) {
   };
 }
 
-/** Returns what each request has in its head, by the index of its key. */
+/** Returns the headers that every request carries, by the index of its key. */
 function headersByKey({ apiKeys, headers }: ProviderSettings) {
   const fixed: Record<string, string> = Object.fromEntries(
     Object.entries(headers).map(([name, value]) => [name, value.reveal()]),
   );
-  // The settings may not name `authorization` (config/providers-section.ts).
+  // `fixed` has no `authorization`, because the settings may not name it
+  // (config/providers-section.ts).
   return apiKeys.map((apiKey) => ({
     'user-agent': USER_AGENT,
     ...fixed,
@@ -131,15 +141,15 @@ function headersByKey({ apiKeys, headers }: ProviderSettings) {
 }
 
 /**
- * A longer body, and that of a stream, is sent in slices, so that no buffer of it outlives its
- * sending.
+ * Maximum length of a body that is sent whole. A longer body, and any body for a stream, is sent in
+ * slices, so that no buffer of it outlives its sending.
  */
 const MAX_WHOLE_BYTES = 4096;
 const SLICE_BYTES = 65_536;
 
 /**
- * Returns one buffer if it is short; else a `SlicedBody`, whose `content-length` the caller has to
- * send.
+ * Returns a short body as a buffer, and a long body as a `SlicedBody`, whose `content-length` the
+ * caller has to send.
  */
 export function toBody({ body, heldBody, isStream }: UpstreamRequest) {
   if (!body) return undefined;
@@ -148,14 +158,15 @@ export function toBody({ body, heldBody, isStream }: UpstreamRequest) {
 }
 
 /**
- * Copies its bytes out in slices, and releases them with the last one: undici and fetch keep a body
- * until the response ends, for a stream minutes later.
+ * Copies a body out in slices, and releases the body with the last slice, because undici and fetch
+ * keep a body until the response ends, which for a stream is minutes later.
  */
 export class SlicedBody {
   readonly length: number;
   #parts: Buffer[];
   #heldBody: HeldBody | undefined;
 
+  /** Retains `heldBody` until the body was sent or released. */
   constructor(parts: readonly Buffer[], heldBody: HeldBody | undefined) {
     this.length = lengthOf(parts);
     this.#parts = [...parts];
@@ -178,7 +189,7 @@ export class SlicedBody {
     }
   }
 
-  /** Drops what has not been sent. */
+  /** Drops the bytes that were not sent. */
   release(): void {
     this.#parts = [];
     this.#heldBody?.release();

@@ -1,9 +1,12 @@
 /**
- * Relays a streamed completion. The answer begins with the first event that is no preamble: until
- * then nothing is sent, but comments to a client whose stream has begun with one. From then on the
- * upstream is paused until the answer is delivered. Every event passes byte for byte, but a chunk
- * of usage that the gateway itself has asked for. A blank line and a `[DONE]` that are missing are
- * added to a stream that has finished.
+ * Relays a streamed completion.
+ *
+ * The answer begins with the first event that is not a preamble. Until then the client gets
+ * nothing, except that comments pass if a comment of the gateway has already begun the stream. From
+ * the beginning of the answer to its delivery the provider is paused.
+ *
+ * Every event passes byte for byte, except chunks of usage that the gateway itself has asked for. A
+ * finished stream that lacks its last blank line or `[DONE]` gets them added.
  */
 
 import { noRoom } from '../lib/byte-budget.ts';
@@ -26,21 +29,26 @@ import {
 } from './network-error.ts';
 import type { UpstreamResponse } from './provider.ts';
 
-/** Always held: one read of a socket. More is taken from the budget. */
+/** A stream may hold this much, one read of a socket, without a reservation of memory. */
 const MAX_CHUNK_BYTES = 65_536;
-/** Limit for preambles and comments. */
+/** Maximum length of the preambles and comments before the first token. */
 const MAX_PREAMBLE_BYTES = 1_048_576;
 const EVENT_END = Buffer.from('\n\n');
 /** Interval at which a stream that waits for memory tries again. */
 const WAIT_MS = 10;
-/** One wait for the client takes up at most this part of the idle limit. */
+/** Maximum part of the idle limit that a single wait for the client uses up. */
 const COUNTED_PART = 0.1;
-/** Time for the upstream to end its reply after `[DONE]`, so that its connection can be reused. */
+/**
+ * Time limit for the provider to end its reply after `[DONE]`, so that its connection can be
+ * reused.
+ */
 const AFTER_DONE_MS = 5000;
 
 /**
- * Resolves with the answer at the first token of the stream; it is delivered under this head.
- * Rejects with an error event, a cut, a time limit or the client's leaving.
+ * Reads a stream up to its first token, and resolves with the answer. Rejects with an error event,
+ * a cut, a time limit or the client's leaving.
+ *
+ * @param headers - sent to the client with the answer
  */
 export function openStream(
   upstream: UpstreamResponse,
@@ -50,13 +58,13 @@ export function openStream(
   return new StreamRelay(upstream, headers, context).open();
 }
 
-/** Ends the opening; from the delivery on, ends that. */
+/** Settles the promise of `open`, or from the delivery on the promise of `deliver`. */
 interface Settle {
   readonly resolve: () => void;
   readonly reject: (failure: unknown) => void;
 }
 
-/** Takes the bytes of the upstream, and writes them to the client once it is delivered. */
+/** Takes the bytes of the provider, and writes them to the client from the delivery on. */
 class StreamRelay implements ByteSink, Answer {
   readonly #upstream: UpstreamResponse;
   readonly #headers: Record<string, string>;
@@ -65,25 +73,23 @@ class StreamRelay implements ByteSink, Answer {
   readonly #room: EventRoom;
   readonly #inspector: EventInspector;
   readonly #idleMs: number;
-  /** What has come before the delivery; undefined from then on. */
+  /** Bytes that have come before the delivery; undefined from then on. */
   #seen: ChunkBuffer | undefined = new ChunkBuffer();
-  /** What the inspector found at the first token; undefined before it and from the delivery on. */
+  /** The inspection at the first token; undefined before it and from the delivery on. */
   #first: Inspection | undefined;
-  /** The client, from the delivery on. */
+  /** The client's response; set by the delivery. */
   #reply!: AnswerSink;
   #onData: (() => void) | undefined;
   /** The first byte of the answer that is not white space. */
   #firstByte: number | undefined;
-  /** Nothing is passed on any more. */
+  /** Nothing more is passed on. */
   #isOver = false;
   #hasUpstreamEnded = false;
-  /**
-   * A chunk waits for room in the budget, and the upstream for it; or has since the time limit was
-   * armed.
-   */
+  /** A chunk waits for room in the memory budget, and the provider is paused. */
   #isWaiting = false;
+  /** A chunk has waited for room since the time limit was armed. */
   #hasWaited = false;
-  /** Set after a `[DONE]` whose last line feed may still come: ends the client's stream. */
+  /** Ends the client's stream; set if `[DONE]` has come and its last line feed may still come. */
   #endClient: ((next?: Buffer) => void) | undefined;
 
   readonly #createTimeout = () =>
@@ -111,7 +117,9 @@ class StreamRelay implements ByteSink, Answer {
     });
   }
 
-  /** Sends the head and what has come, and goes on reading. Resolves at the end of the stream. */
+  /**
+   * Sends the head and the bytes that have come, and reads on. Resolves at the end of the stream.
+   */
   deliver(reply: AnswerSink, onData?: () => void): Promise<void> {
     const seen = this.#seen!;
     const { long, error } = this.#first!;
@@ -133,7 +141,10 @@ class StreamRelay implements ByteSink, Answer {
     });
   }
 
-  /** Takes a chunk from the upstream. What comes after the line of `[DONE]` is dropped. */
+  /**
+   * Takes a chunk from the provider, and returns false if the provider is to pause. Bytes after the
+   * line of `[DONE]` are dropped.
+   */
   write(chunk: Buffer): boolean {
     this.#endClient?.(chunk);
     if (this.#isOver) return true;
@@ -147,13 +158,14 @@ class StreamRelay implements ByteSink, Answer {
     }
   }
 
-  /** The upstream has ended, with this error if more should have come. */
+  /** Takes the end of the provider's reply, with an error if the reply broke off. */
   end(error?: unknown): void {
     this.#hasUpstreamEnded = true;
     this.#endClient?.();
     if (this.#isOver) return this.#context.deadline.abandon();
     try {
-      // While a stream waits for memory the gateway does not read: the provider is not to blame.
+      // The provider is not to blame for a time limit that passed while the gateway waited for
+      // memory and did not read.
       const isTimeout = error instanceof GatewayError && error.kind === 'timeout';
       if (error) throw this.#hasWaited && isTimeout ? noRoom() : error;
       this.#throwIfCompletion();
@@ -164,8 +176,8 @@ class StreamRelay implements ByteSink, Answer {
   }
 
   /**
-   * Throws what a completion, or the JSON of an error, comes to in the place of a stream, whatever
-   * its content type.
+   * Throws the failure of a provider that has sent a completion, or the JSON of an error, in place
+   * of a stream. The content type is ignored.
    */
   #throwIfCompletion(): void {
     if (!this.#seen || !beginsJson(this.#firstByte)) return;
@@ -175,15 +187,18 @@ class StreamRelay implements ByteSink, Answer {
   }
 
   /**
-   * Throws `unsupported` for what has begun as JSON, and is too long to wait for its end; and for
-   * white space alone.
+   * Throws for a reply that is too long to be held and is not a stream: `unsupported` if it begins
+   * as JSON, `provider` if it is white space alone.
    */
   #throwIfNoStream(): void {
     if (beginsJson(this.#firstByte)) throw noStreaming(this.#context.attempt.provider);
     if (this.#firstByte === undefined) throw this.#error('too much before the first token');
   }
 
-  /** Returns false if the upstream is to wait for the client. */
+  /**
+   * Holds inspected bytes up to the first token, or passes them on after the delivery. Returns
+   * false if the provider is to pause.
+   */
   #take(found: Inspection): boolean {
     const seen = this.#seen;
     if (!seen) return this.#pass(found);
@@ -200,8 +215,8 @@ class StreamRelay implements ByteSink, Answer {
   }
 
   /**
-   * Returns whether the answer is whole, has no content, and may begin all the same. Throws if it
-   * will never begin.
+   * Returns whether a complete answer without content may begin, because `empty_answers` allows it.
+   * Throws if the answer can no longer begin.
    */
   #mayBeginEmpty({ error }: Inspection, seenBytes: number): boolean {
     const { attempt, services } = this.#context;
@@ -223,8 +238,8 @@ class StreamRelay implements ByteSink, Answer {
   }
 
   /**
-   * Passes comments on if one of the gateway's own has begun the stream. A preamble waits: another
-   * provider may still be asked.
+   * Passes comments on if a comment of the gateway has already begun the client's stream. A
+   * preamble is held back, because another provider may still be asked.
    */
   #passComments(seen: ChunkBuffer): void {
     const { reply } = this.#context.call;
@@ -234,6 +249,7 @@ class StreamRelay implements ByteSink, Answer {
     this.#updateRoom(0);
   }
 
+  /** Writes inspected bytes to the client. Returns false if the client has no room for more. */
   #pass({ long, toPass, error }: Inspection): boolean {
     const { deadline } = this.#context;
     const { isDone, splitter } = this.#inspector;
@@ -252,22 +268,22 @@ class StreamRelay implements ByteSink, Answer {
     }
     if (splitter.sawData) {
       this.#onData?.();
-      // Only data restarts the idle limit.
+      // Comments do not restart the idle limit.
       deadline.arm(this.#idleMs, this.#createTimeout);
       this.#hasWaited = false;
     }
-    // The time in which the client does not read counts only in part: see `#resume`.
+    // While the client does not read, the time counts only in part (see `#resume`).
     if (!hasRoom) deadline.suspend();
     return hasRoom;
   }
 
-  /** Returns the length of what it has written. */
+  /** Writes the parts, and returns their length in bytes. */
   #writeParts(parts: readonly Buffer[]): number {
     for (const part of parts) this.#reply.write(part);
     return lengthOf(parts);
   }
 
-  /** The client has taken what was written. */
+  /** Reads on after the client has taken the bytes written to it. */
   #resume(): void {
     if (this.#isOver || this.#isWaiting) return;
     this.#updateRoom(0);
@@ -275,7 +291,7 @@ class StreamRelay implements ByteSink, Answer {
     this.#upstream.body.resume();
   }
 
-  /** Ends the client's stream. */
+  /** Ends the client's stream, and leaves the provider some time to end its reply. */
   #finish(): void {
     const reply = this.#reply;
     const { deadline } = this.#context;
@@ -291,24 +307,25 @@ class StreamRelay implements ByteSink, Answer {
     this.#settle.resolve();
   }
 
+  /** Ends the relay with a failure. */
   #fail(thrown: unknown): void {
     this.#isOver = true;
-    // The error event begins on a fresh line.
+    // The blank line ends an event that was passed in part, so that the error event stands alone.
     if (this.#inspector.isEventPassed) this.#context.call.reply.write(EVENT_END);
     this.#room.leaveQueue();
     this.#settle.reject(thrown);
   }
 
   /**
-   * Reserves what is held once the chunk has been taken. Throws `provider` for an event that can
-   * never fit.
+   * Reserves memory for the bytes held once the chunk was taken. Returns false if there is no room
+   * now. Throws `provider` for an event that can never fit.
    */
   #reserveFor(chunk: Buffer): boolean {
     const seenBytes = this.#seen?.size ?? 0;
     const heldBytes = seenBytes + this.#inspector.splitter.unfinished.size + chunk.length;
     if (heldBytes <= MAX_CHUNK_BYTES) return true;
     const { maxBufferedBytes } = this.#context.call.budget.limits;
-    // The chunk may have the beginning of the next event.
+    // The chunk may also have the beginning of the next event.
     if (heldBytes > Math.min(MAX_ANSWER_BYTES + MAX_CHUNK_BYTES, maxBufferedBytes)) {
       throw tooLargeError('event', this.#context.attempt.provider, maxBufferedBytes);
     }
@@ -316,8 +333,8 @@ class StreamRelay implements ByteSink, Answer {
   }
 
   /**
-   * Pauses the upstream, and tries again every 10 ms: the idle limit or the client's leaving ends
-   * the wait. If nobody will make room, what is held of the event is passed on as it is, because
+   * Pauses the provider, and tries again every 10 ms until the idle limit passes or the client
+   * leaves. If no other request will free memory, the held part of the event is passed on, because
    * the stream would fail otherwise.
    */
   #waitForRoom(chunk: Buffer): boolean {
@@ -336,9 +353,9 @@ class StreamRelay implements ByteSink, Answer {
   }
 
   /**
-   * Frees what is no longer held. Up to two reads of a socket are not counted: the beginnings of
-   * the next events of all streams that wait would fill the room that is kept for one whole event.
-   * A blank line that was added needs no room.
+   * Reserves memory for the bytes still held, and frees the rest. Up to two reads of a socket are
+   * not counted, because the beginnings of the next events of all waiting streams would otherwise
+   * fill the room kept for a whole event. A blank line that was added needs no room.
    */
   #updateRoom(bytes: number): void {
     const heldBytes = bytes + this.#inspector.splitter.unfinished.size;

@@ -1,7 +1,4 @@
-/**
- * Sends requests to providers: over undici's agent if it is a version that is tested, else over
- * fetch.
- */
+/** Sends requests to providers over undici's agent if its version is tested, or else over fetch. */
 
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 
@@ -13,8 +10,8 @@ import type { ConnectionUse, UpstreamResponse, UpstreamRequest } from './provide
 import { sendByUndici } from './undici-transport.ts';
 
 /**
- * undici's majors in the versions of Node that CI runs: the gateway relies on more of its agent
- * than is documented.
+ * The major versions of undici in the versions of Node that CI runs, because the gateway relies on
+ * undocumented behaviour of the agent.
  */
 const TESTED_MAJORS = new Set(['6', '7', '8']);
 
@@ -24,21 +21,26 @@ const FETCH_LIMITATIONS = [
     'a request on one that the provider had closed is not repeated',
 ];
 
+/** Sends requests over the connections that it owns. */
 export type Transport = ReturnType<typeof createTransport>;
 
 const CONNECT_ERROR = 'undici:client:connectError';
 
 /**
- * undici 6 and 7 take a proxy that closes on CONNECT for the end of a connection in use, and
- * connect again at once and without end, also over fetch. With the code of undici 8 the requests
- * that wait for it fail.
+ * Fails the requests that wait for a proxy that closes on CONNECT. undici 6 and 7 take the close
+ * for the end of a connection in use, and connect again at once without end, even over fetch. With
+ * the error code of undici 8 they fail the requests instead.
  */
 function failWaiting(message: unknown): void {
   const { error } = message as { error: NodeJS.ErrnoException };
   if (error.code === 'UND_ERR_SOCKET') error.code = 'UND_ERR_PRX_CONN';
 }
 
-/** Creates the transport with its own connections. `setting` is `server.upstream`. */
+/**
+ * Creates the transport with its own connections.
+ *
+ * @param setting - the value of `server.upstream`
+ */
 export function createTransport(setting: 'auto' | 'fetch') {
   subscribe(CONNECT_ERROR, failWaiting);
   const version = process.versions['undici'] ?? '';
@@ -48,18 +50,20 @@ export function createTransport(setting: 'auto' | 'fetch') {
   const whyNotFound = isTested ? "undici's agent was not found" : `undici ${version} is not tested`;
   const reason = setting === 'fetch' ? 'as configured' : whyNotFound;
   return {
-    /** The client in use, and the reason if that is fetch; for the operator. */
+    /** The HTTP client in use, with the reason if it is fetch, for the operator. */
     description: pool ? `undici ${version} (the agent under fetch)` : `fetch (${reason})`,
-    /** One sentence for each, for the operator. */
+    /** A sentence for each limitation of the client in use, for the operator. */
     limitations: pool ? [] : FETCH_LIMITATIONS,
-    /** Over fetch they are not known. */
+    /** Undefined over fetch, which does not report its connections. */
     get connectionFigures() {
       return pool?.figures;
     },
     /**
-     * Sends once: no redirects, no retries, no decoding. Rejects, and fails the body, with a
-     * `TransportError` or the reason of the cancellation. `use` receives which connection it had.
-     * Not async: each promise on this path costs as much as a header.
+     * Sends a request once, without redirects, retries or decoding. Rejects, and fails the body,
+     * with a `TransportError` or the reason of the cancellation. Not async, because each promise on
+     * the way of a request costs as much as a header.
+     *
+     * @param use - receives the connection that carries the request
      */
     send: (
       request: UpstreamRequest,
@@ -67,7 +71,7 @@ export function createTransport(setting: 'auto' | 'fetch') {
       use: ConnectionUse = {},
     ): Promise<UpstreamResponse> =>
       pool ? sendByUndici(request, cancellation, pool, use) : sendByFetch(request, cancellation),
-    /** Closes all connections of undici's agent; fetch's end with the process. */
+    /** Closes all connections of undici's agents. fetch's connections end with the process. */
     async close() {
       unsubscribe(CONNECT_ERROR, failWaiting);
       await pool?.close();

@@ -1,6 +1,6 @@
 /**
- * Requests to providers through undici's Agent itself: the layer of fetch on top costs more than
- * all else of the request.
+ * Sends requests to providers through undici's Agent directly, because the layer of fetch on top
+ * costs more than the rest of the request.
  */
 
 import type { Socket } from 'node:net';
@@ -19,24 +19,31 @@ import {
   type UpstreamRequest,
 } from './provider.ts';
 
-/** About a round trip: an upstream that closes later may have worked on the request. */
+/**
+ * About a round trip. A provider that closes the connection later may have worked on the request.
+ */
 const STALE_WITHIN_MS = 1000;
-/** One for all: a socket reads the stack of its error, which takes memory for each place. */
+/**
+ * A single error for all requests, because a socket reads the stack of its error, which takes
+ * memory for each place where an error is made.
+ */
 const CANCELLED = new Error('the request was cancelled');
 /**
- * At this many unread bytes the connection is paused; what undici has already read from the socket
- * still comes.
+ * Number of unread bytes at which the connection is paused. Bytes that undici has already read from
+ * the socket still come.
  */
 const MAX_UNREAD_BYTES = 65_536;
 /**
- * undici 7 takes the handlers of 6 and 8, but wraps those of 8 and makes text of all headers for
- * them.
+ * undici 7 takes the handlers of undici 6 and of 8, but wraps handlers of 8 and decodes all headers
+ * for them.
  */
 const IS_UNDICI_8 = Number.parseInt(process.versions['undici'] ?? '') >= 8;
 
 /**
- * Sends once. Rejects, and fails the body, with a `TransportError` or the reason of the
- * cancellation. `use` receives which connection it had.
+ * Sends a request once. Rejects, and fails the body, with a `TransportError` or the reason of the
+ * cancellation.
+ *
+ * @param use - receives the connection that carries the request
  */
 export function sendByUndici(
   request: UpstreamRequest,
@@ -46,7 +53,7 @@ export function sendByUndici(
 ): Promise<UpstreamResponse> {
   const { method, origin, path, reconnect = false } = request;
   return new Promise((resolve, reject) => {
-    // Before the body is held for the exchange, which alone releases it.
+    // This check comes before the exchange holds the body, because only the exchange releases it.
     cancellation.throwIfCancelled();
     const body = toBody(request);
     const sliced = body instanceof SlicedBody ? body : undefined;
@@ -65,8 +72,8 @@ export function sendByUndici(
         headers,
         body,
         reset: reconnect,
-        // As options of the Agent, the time limits would be lost on Node 26 if a proxy forwards the
-        // request.
+        // The time limits are set here, because Node 26 loses them as options of the Agent if a
+        // proxy forwards the request.
         headersTimeout: 0,
         bodyTimeout: 0,
       },
@@ -87,8 +94,8 @@ interface UndiciExchangeOptions {
 }
 
 /**
- * One request, its response once the headers have come, and the source of its body. undici 6 and 7
- * call the methods from `onConnect` to `onError`.
+ * A request with its response, which is complete up to its body once the headers have come, and the
+ * source of that body. undici 6 and 7 call the methods from `onConnect` to `onError`.
  */
 class UndiciExchange implements UpstreamResponse, ByteSource {
   status = 0;
@@ -97,14 +104,14 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
   readonly #options: UndiciExchangeOptions;
   readonly #unread = new ChunkBuffer();
   readonly #turn = new TurnLimit();
-  /** Reading goes on in the next turn, whatever the reader says. */
+  /** Reading goes on in the next turn, even if the sink wants more now. */
   #isTurnOver = false;
   #socket: Socket | undefined;
   #bytesReadBefore = 0;
   #isOver = false;
-  /** Why it is over, unless it ended well. */
+  /** The reason why the request is over; undefined if it has ended well. */
   #error: unknown;
-  /** The body's reader; `undefined` until it is there, and after its end. */
+  /** Reads the body; undefined before `start` and after the end of the body. */
   #sink: ByteSink | undefined;
   #isPaused = true;
   #resume = () => {};
@@ -117,11 +124,13 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
     options.cancellation.onCancel(this.#onCancel);
   }
 
+  /** Hands the body to `sink` from now on. */
   start(sink: ByteSink): void {
     this.#sink = sink;
     this.resume();
   }
 
+  /** Hands the unread bytes to the sink, and reads on if the sink has room. */
   resume(): void {
     this.#isPaused = false;
     if (this.#unread.size > 0) this.#isPaused = !this.#sink?.write(this.#unread.take());
@@ -131,7 +140,8 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
   }
 
   onConnect(abort: (reason: Error) => void): void {
-    // Cancelled while the request waited for a connection, when undici has no way to abort it.
+    // The request was cancelled while it waited for a connection, when undici had no way to abort
+    // it.
     if (this.#isOver) return abort(this.#options.cancellation.reason!);
     this.#options.pool.onNextUse((socket, connection, lookupMs) => {
       const { use } = this.#options;
@@ -144,11 +154,11 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
   }
 
   /**
-   * Takes names and values in turn: names to lower case, values trimmed, repeated headers joined,
-   * as `Headers` does it.
+   * Takes the head of the response, names and values in turn. As in `Headers`, names become lower
+   * case, values are trimmed and repeated headers are joined.
    */
   onHeaders(status: number, raw: readonly Buffer[], resume: () => void): boolean {
-    // 1xx: the final response is still to come.
+    // After a 1xx the final response is still to come.
     if (status < 200) return true;
     this.status = status;
     for (let at = 0; at < raw.length; at += 2) {
@@ -163,11 +173,12 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
   }
 
   /**
-   * Returns false if no more may come before `resume` is called: undici stops parsing within what
-   * it has read.
+   * Takes a chunk of the body. Returns false if no more may come before `resume` is called, so that
+   * undici stops parsing the bytes that it has read.
    */
   onData(chunk: Buffer): boolean {
-    // undici 6 reports an empty chunk when it resumes; pausing for it would never end.
+    // undici 6 reports an empty chunk when it resumes, so a pause at an empty chunk would never
+    // end.
     if (chunk.length === 0) return true;
     if (this.#isPaused) this.#unread.push(chunk);
     else this.#isPaused = !this.#sink?.write(chunk);
@@ -176,7 +187,7 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
     this.#isTurnOver = true;
     onNextTurn(() => {
       this.#isTurnOver = false;
-      // Also for a reader that has paused: what comes is held, up to MAX_UNREAD_BYTES.
+      // undici resumes even if the sink has paused, because up to MAX_UNREAD_BYTES are held.
       this.#resume();
     });
     return false;
@@ -191,8 +202,8 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
   }
 
   /**
-   * The state of the connection if it breaks now; `undefined` if the upstream may have worked on
-   * the request.
+   * The state of the connection if it breaks now; undefined if the provider may have worked on the
+   * request.
    */
   get #connectionFailure(): ConnectionFailure | undefined {
     if (!this.#socket) return 'unconnected';
@@ -203,7 +214,10 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
     return connection === 'reused' && isSoon ? 'stale' : undefined;
   }
 
-  /** Tells the reader at once: one that has paused may never go on. */
+  /**
+   * Ends the request because it was cancelled. The sink ends at once, because a sink that has
+   * paused may never resume.
+   */
   #giveUp(reason: unknown): void {
     this.#unread.take();
     this.#isPaused = false;
@@ -212,7 +226,8 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
       return this.#endSink();
     }
     this.#end(this.#socket ? reason : unconnectedFailure(reason, this.#options.origin));
-    // Not by undici's abort, which would open another connection that no request waits for.
+    // undici's abort would open another connection that no request waits for, so the socket is
+    // destroyed.
     this.#socket?.destroy(CANCELLED);
   }
 
@@ -243,7 +258,7 @@ type Controller = {
   resume(): void;
 };
 
-/** The same with the methods that undici 8 calls. */
+/** The same exchange with the methods that undici 8 calls. */
 class Undici8Exchange extends UndiciExchange {
   onRequestStart(controller: Controller): void {
     this.onConnect((reason) => controller.abort(reason));
