@@ -1,4 +1,4 @@
-/** Counts the requests that an incident affects, and their clients. */
+/** The requests that an incident affects, and their clients. */
 
 import type { Outcome } from '../lib/errors.ts';
 import type { RequestHistory, Attempt } from './history.ts';
@@ -23,7 +23,7 @@ interface Requests {
   readonly clients: Set<string>;
 }
 
-/** The counts of the requests that an incident affects, by model. */
+/** Counts for each model the requests that an incident affects. */
 export class AffectedRequests {
   /** Keys are model names as clients send them. */
   readonly #byName = new Map<string, Requests>();
@@ -83,6 +83,6 @@ export class AffectedRequests {
 }
 
 function listOf(names: readonly string[]): string | undefined {
-  const more = names.length > MAX_LISTED ? ` and ${names.length - MAX_LISTED} more` : '';
-  return names.slice(0, MAX_LISTED).join(', ') + more || undefined;
+  const suffix = names.length > MAX_LISTED ? ` and ${names.length - MAX_LISTED} more` : '';
+  return names.slice(0, MAX_LISTED).join(', ') + suffix || undefined;
 }

@@ -83,7 +83,7 @@ export class Attempt {
   readonly digest: string;
   /** The model that the provider is asked for. */
   readonly model: string;
-  /** The index of the provider's key; undefined if the provider has only one. */
+  /** Index of the provider's key; undefined if the provider has a single key. */
   readonly key: number | undefined;
   /** The URL without its query, which may hold a key. */
   readonly url: string;
@@ -104,7 +104,7 @@ export class Attempt {
   connection: 'new' | 'reused' | undefined;
   /** When the request was written to its connection. */
   sentAtMs: number | undefined;
-  /** Duration of the name lookup for a new connection. */
+  /** How long the name lookup for a new connection took, in milliseconds. */
   lookupMs: number | undefined;
   /**
    * The model named in the answer, untrusted; undefined unless it is a short text of printable

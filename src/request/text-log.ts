@@ -43,8 +43,8 @@ function formatRequest(clock: string, facts: RequestFacts): string {
   return `${line}${tries.map(formatTry).join('')}  ${details}\n`;
 }
 
-function formatTry({ provider, model, outcome, duration_ms, ...others }: TryFacts): string {
-  const { key, status, cause } = others;
+function formatTry({ provider, model, outcome, duration_ms, ...rest }: TryFacts): string {
+  const { key, status, cause } = rest;
   const took = duration_ms === undefined ? [] : [formatMs(duration_ms)];
   const parts = [formatValue(`${provider}/${model}`), outcome, ...took];
   return `  ${[...parts, ...pairsOf({ key, status, cause })].join(' ')}\n`;

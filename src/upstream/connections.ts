@@ -6,10 +6,10 @@ import { connect as connectTls } from 'node:tls';
 import { serverNameOf } from '../lib/loopback.ts';
 import { lookup } from '../lib/name-lookup.ts';
 
-/** Number of parts in which the time limit of a connection elapses. */
+/** The time limit of a connection elapses in this many parts. */
 const CONNECT_TICKS = 10;
 /**
- * Shorter than `IDLE_CONNECTION_MS` of the pool, so that the pool notices if the other end of an
+ * Shorter than the pool's `IDLE_CONNECTION_MS`, so that the pool notices if the other end of an
  * idle connection dies.
  */
 const KEEP_ALIVE_PROBE_MS = 30_000;

@@ -172,8 +172,8 @@ const LOCAL_LIMITS: Record<string, string> = {
 type SystemError = Error & { readonly code: string; readonly address?: string };
 
 /**
- * Returns the error of an exhausted resource: `error` itself, or an error for one of the addresses
- * that were tried. Returns undefined if no resource is exhausted.
+ * Returns the error of an exhausted resource: `error` itself, or the error for an address that was
+ * tried. Returns undefined if no resource is exhausted.
  */
 function exhaustionOf(error: unknown): SystemError | undefined {
   const errors: unknown[] = error instanceof AggregateError ? error.errors : [error];

@@ -19,8 +19,8 @@ const MAX_ERROR_TEXT_CHARACTERS = 500;
 const MAX_CUT_SECRET_CHARACTERS = 4096;
 const RETRYABLE_STATUSES = new Set([408, 429, 500, 502, 503, 504, 529]);
 /**
- * Statuses of a client's own mistakes. A 404 about a model is one too, unless the settings name the
- * model.
+ * Statuses for mistakes of the client. A 404 about a model is a mistake too, unless the settings
+ * name the model.
  */
 const REJECTED_STATUSES = new Set([400, 413, 422, 451]);
 /**

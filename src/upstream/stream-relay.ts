@@ -29,7 +29,7 @@ import {
 } from './network-error.ts';
 import type { UpstreamResponse } from './provider.ts';
 
-/** A stream may hold this much, one read of a socket, without a reservation of memory. */
+/** A stream may hold this many bytes, the size of a socket's read, without reserving memory. */
 const MAX_CHUNK_BYTES = 65_536;
 /** Maximum length of the preambles and comments before the first token. */
 const MAX_PREAMBLE_BYTES = 1_048_576;
@@ -354,8 +354,8 @@ class StreamRelay implements ByteSink, Answer {
 
   /**
    * Reserves memory for the bytes still held, and frees the rest. Up to two reads of a socket are
-   * not counted, because the beginnings of the next events of all waiting streams would otherwise
-   * fill the room kept for a whole event. A blank line that was added needs no room.
+   * not counted. Otherwise all waiting streams would fill the room kept for a whole event with the
+   * beginnings of their next events. A blank line that was added needs no room.
    */
   #updateRoom(bytes: number): void {
     const heldBytes = bytes + this.#inspector.splitter.unfinished.size;

@@ -10,7 +10,7 @@ import type { ConnectionUse, UpstreamResponse, UpstreamRequest } from './provide
 import { sendByUndici } from './undici-transport.ts';
 
 /**
- * The major versions of undici in the versions of Node that CI runs, because the gateway relies on
+ * The major versions of undici in the Node versions that CI runs, because the gateway relies on
  * undocumented behaviour of the agent.
  */
 const TESTED_MAJORS = new Set(['6', '7', '8']);
