@@ -16,9 +16,9 @@ import { sendByUndici } from './undici-transport.ts';
 const TESTED_MAJORS = new Set(['6', '7', '8']);
 
 const FETCH_LIMITATIONS = [
-  'fetch ends requests to providers that are silent for 300 s, whatever timeout says',
-  'fetch does not tell whether a connection was reused: ' +
-    'a request on one that the provider had closed is not repeated',
+  'fetch ends a request to a provider that is silent for 300 s, even if timeout is longer',
+  'fetch does not report whether a connection was reused: ' +
+    'a request on a connection that the provider had closed is not repeated',
 ];
 
 /** Sends requests over the connections that it owns. */
