@@ -1,6 +1,6 @@
 /**
- * The one place that builds the gateway: the parts that outlive reloads, a snapshot of the
- * settings, the admin listener.
+ * The composition root. It creates the parts that outlive reloads, a snapshot for each version of
+ * the settings, and the admin listener.
  */
 
 import { createAdmin, type Admin } from './admin/admin.ts';
@@ -29,28 +29,29 @@ import { createRedisStore, type StoreConnection } from './store/redis-store.ts';
 import { createOpenAIProvider, type Provider } from './upstream/provider.ts';
 import { createTransport } from './upstream/transport.ts';
 
-/** While something fails. */
+/** How often incidents are judged while something fails. */
 const JUDGED_EVERY_MS = 1000;
-/** With an admin listener, the figures of which are judged. */
+/** How often incidents are judged with an admin listener, which shows their figures. */
 const FIGURES_JUDGED_EVERY_MS = 5000;
 
+/** The dependencies that the program passes to the gateway. */
 interface Runtime {
   readonly writeLog: (line: string) => void;
-  /** Log lines that were not written, since the start. */
+  /** Returns the number of log lines that were not written since the start. */
   readonly droppedLogLines?: () => number;
-  /** The log goes to a terminal. */
+  /** True if the log goes to a terminal. */
   readonly isTerminal: boolean;
   readonly clientTimeLimits: typeof CLIENT_TIME_LIMITS;
 }
 
-/** What reaches beyond the process: whole gateways are tested with others in its place. */
+/** Factories of the parts that connect to other hosts. Tests of whole gateways replace them. */
 export const OUTSIDE = {
   createTransport,
   openStore: (settings: StoreSettings, events: RedisConnectionOptions): StoreConnection =>
     new RedisConnection(settings, events),
 };
 
-/** The gateway and its admin listener. Nothing listens or connects before it is told to. */
+/** The gateway and its admin listener. The constructor neither listens nor connects. */
 export class Service {
   readonly logger: Parts['logger'];
   readonly redact: Parts['redact'];
@@ -103,12 +104,15 @@ export class Service {
     return this.#admin?.server;
   }
 
-  /** Asks the providers for their lists of models: metrics name only models that are known. */
+  /**
+   * Requests the providers' model lists for the admin listener, because metrics name only models
+   * that are in a list.
+   */
   learnModels(): void {
     if (this.#admin) void this.#snapshot.listModels();
   }
 
-  /** Decides which incidents begin and end. To be called every few seconds. */
+  /** Decides which incidents begin and end. Must be called every few seconds. */
   judge(): void {
     const providers = [...this.#snapshot.providers.keys()];
     if (providers.some((id) => this.figures.isModelListUp(id) === false)) this.learnModels();
@@ -116,14 +120,14 @@ export class Service {
     this.#parts.incidents.advance();
   }
 
-  /** Takes why a line of the log was lost. */
+  /** Records why a log line was lost. */
   onLogLost(cause: string): void {
     this.#parts.incidents.set('log_lines', cause);
   }
 
   /**
-   * Drains the public port. Resolves with the counts of the requests that have ended since it
-   * began.
+   * Drains the public port. Resolves with the number of requests that finished and that were cut
+   * during the drain.
    */
   async drain(options: DrainOptions): Promise<{ finished: number; cut: number }> {
     const { finished, cancelled } = { ...this.server.counts };
@@ -133,8 +137,9 @@ export class Service {
   }
 
   /**
-   * Uses the settings that `read` returns for all requests that begin from now on; those in flight
-   * keep theirs. If it throws, nothing changes. Both are logged. In a drain it does nothing.
+   * Reloads: applies the settings that `read` returns to all requests that begin from now on, while
+   * requests in flight keep theirs. If `read` throws, nothing changes. Success and failure are
+   * logged. During a drain it does nothing but log a warning.
    */
   reload(read: () => Config): void {
     const { logger } = this;
@@ -159,7 +164,9 @@ export class Service {
     }
   }
 
-  /** Uses these settings for all requests that begin from now on. If it throws, nothing changes. */
+  /**
+   * Applies the settings to all requests that begin from now on. If it throws, nothing has changed.
+   */
   #use(next: Config): void {
     this.#snapshot = createSnapshot(next, this.#parts, this.#snapshot);
     this.server.setHandler(this.#snapshot.gateway);
@@ -174,7 +181,7 @@ export class Service {
     const more = problems.length > 1 ? `, and ${problems.length - 1} more` : '';
     this.#parts.incidents.set('reload', problems[0] + more);
     this.#lastReload = { ...this.#lastReload, isGood: false };
-    // The stack of a bug is for the log alone.
+    // The stack of an unexpected error goes to the log alone.
     const causes = failure instanceof ConfigError ? problems : [stack];
     for (const cause of causes) this.logger.log('error', 'reload failed', { cause });
   }
@@ -211,7 +218,7 @@ interface Parts extends ReturnType<typeof createParts> {
   readonly onModels: AdminView['onModels'] | undefined;
 }
 
-/** Creates what outlives every reload. */
+/** Creates the parts that outlive every reload. */
 function createParts(config: Config, runtime: Runtime, outside: typeof OUTSIDE) {
   const { store } = config.rateLimit;
   const redact = createRedactor(config.secrets);
@@ -248,8 +255,8 @@ interface Former extends Pick<Services, 'providers' | 'keyPools'> {
 }
 
 /**
- * Creates what depends on the settings: requests keep the one that they began with. Providers with
- * the same settings stay.
+ * Creates the parts that depend on the settings. A request keeps the snapshot it began with.
+ * Providers with unchanged settings are taken over from `former`.
  */
 function createSnapshot(config: Config, parts: Parts, former?: Former) {
   const { breaker, incidents, logger, store } = parts;
@@ -266,7 +273,7 @@ function createSnapshot(config: Config, parts: Parts, former?: Former) {
     const kept = isSame ? former?.keyPools.get(id) : undefined;
     keyPools.set(id, kept ?? new KeyPool(created, logger, onRefused));
   }
-  const all = {
+  const services = {
     ...parts,
     config,
     providers,
@@ -277,12 +284,12 @@ function createSnapshot(config: Config, parts: Parts, former?: Former) {
     // A fallback without a key is not registered.
     fallbacks: config.providers.fallback.flatMap((id) => providers.get(id) ?? []),
   };
-  const modelList = new ModelList(all);
+  const modelList = new ModelList(services);
   const listModels: Services['listModels'] = (tenant) => modelList.bodyFor(tenant);
-  const gateway = new Gateway({ ...all, listModels });
+  const gateway = new Gateway({ ...services, listModels });
   breaker.guard(providers.values());
   incidents.watch(providers.values());
-  return { ...all, listModels, gateway };
+  return { ...services, listModels, gateway };
 }
 
 function logSettingsOf({ logging }: Config, { isTerminal }: Runtime): LogSettings {

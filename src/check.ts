@@ -1,7 +1,4 @@
-/**
- * `--check`: are the settings right, does each provider accept its keys, and can the rate limits be
- * kept in the store?
- */
+/** `--check`: tests the settings, the keys of each provider, and the store of rate limits. */
 
 import { STATUS_CODES } from 'node:http';
 
@@ -20,33 +17,37 @@ import { upstreamFailure } from './upstream/network-error.ts';
 import { createOpenAIProvider } from './upstream/provider.ts';
 import { createTransport } from './upstream/transport.ts';
 
-/** For each model list. The providers are asked side by side. */
+/** Time limit for each model list. All lists are requested at the same time. */
 const CHECK_TIMEOUT_MS = 5000;
 
 /**
- * Behind the result of a key whose provider shows its list to everybody, as OpenRouter and NVIDIA
- * do.
+ * Appended to the result of a key whose provider shows its list to everybody, as OpenRouter and
+ * NVIDIA do.
  */
 const NOT_TRIED = '; the list is public, so the key was not tried';
 
-/** A provider that has no model list answers with one of these. */
+/** Statuses of a provider without a model list. */
 const NO_LIST = new Set([404, 405, 501]);
 
+/** The result for the store, or for a provider with one of its keys. */
 interface Result {
-  /** The gateway can use the store, or the provider with this key. */
+  /** True if the gateway can use the store, or the provider with this key. */
   readonly ok: boolean;
-  /** Absent if it did not answer. */
+  /** The status of the answer; absent without an answer. */
   readonly status?: number;
-  /** Absent if it has no list. */
+  /** The number of models; absent without a model list. */
   readonly models?: number;
-  /** The names of its list. */
+  /** The names in the model list. */
   readonly names?: readonly string[];
   /** The result in words, for the operator. */
   readonly message: string;
 }
 
 /**
- * Reads the settings, asks the providers and the store, prints the results. Returns the exit code.
+ * Reads the settings, asks the providers and the store unless `offline`, and prints the results,
+ * with `json` as one document. Returns the exit code: 0, or 3 if a key or the store failed, or 78
+ * for wrong settings with `json`. Without `json`, wrong settings throw the `ConfigError` of
+ * `readSettings`.
  */
 export async function runCheck(
   { json, offline }: CommandLine,
@@ -63,7 +64,8 @@ export async function runCheck(
   }
   const { config, source } = settings;
   const { registered, skipped } = config.providers;
-  // A key may stand in the name of a model by mistake, and servers repeat what they are sent.
+  // All output is redacted, because an operator may type a key as the name of a model, and servers
+  // repeat the text they receive.
   const redact = createRedactor(config.secrets);
   const resolved = [...config.resolved].map(
     ([name, value]) => [redactName(name, redact), value] as const,
@@ -95,14 +97,15 @@ export async function runCheck(
 }
 
 /**
- * Value by value: in the whole text, a key could be a part of its syntax, or the name of a member.
+ * Returns the document as JSON. Each value is redacted by itself, because in the whole text a key
+ * could match JSON's syntax or the name of a member.
  */
 function toJson(document: object, redact: (text: string) => string): string {
   return `${JSON.stringify(document, redactWith(redact), 2)}\n`;
 }
 
 /**
- * Returns a replacer of `JSON.stringify` that redacts texts, and the names of the models in
+ * Returns a replacer for `JSON.stringify` that redacts texts, and the names of models in
  * `model_details`.
  */
 function redactWith(redact: (text: string) => string) {
@@ -115,7 +118,9 @@ function redactWith(redact: (text: string) => string) {
   };
 }
 
-/** Redacts the part of a setting's name that the operator has chosen. */
+/**
+ * Redacts the part of a setting's name that the operator has chosen, such as the name of an alias.
+ */
 function redactName(name: string, redact: (text: string) => string): string {
   const [, section, chosen, key] =
     /^(aliases\.)(.+)()$/s.exec(name) ??
@@ -124,7 +129,7 @@ function redactName(name: string, redact: (text: string) => string): string {
   return chosen === undefined ? name : `${section}${redact(chosen)}${key}`;
 }
 
-/** Asks the providers and the store, all at the same time. */
+/** Asks the providers and the store at the same time. */
 async function askAll(config: Config) {
   const { store: settings } = config.rateLimit;
   const [checks, store] = await Promise.all([
@@ -133,7 +138,7 @@ async function askAll(config: Config) {
   ]);
   const results: Result[] = store ? [...checks, store] : checks;
   return {
-    ok: checks.length > 0 && results.every((one) => one.ok),
+    ok: checks.length > 0 && results.every((result) => result.ok),
     checks: checks.map(({ names: _names, ...check }) => check),
     store,
     warnings: warningsOfLists(config, checks),
@@ -141,16 +146,17 @@ async function askAll(config: Config) {
 }
 
 /**
- * Returns a warning for each model that settings name and that none of its provider's keys lists.
+ * Returns a warning for each model that a setting names although no key of its provider lists it.
  */
 function warningsOfLists(
   config: Config,
   checks: Awaited<ReturnType<typeof checkProviders>>,
 ): string[] {
-  // A list by hand is there because the provider's own is wrong, or absent.
+  // A provider with `models` is left out, because `models` is set where the provider's own list is
+  // wrong or absent.
   const asked = config.providers.registered.filter(({ models }) => !models);
   return asked.flatMap(({ id }) => {
-    const names = checks.flatMap((one) => (one.provider === id ? (one.names ?? []) : []));
+    const names = checks.flatMap((check) => (check.provider === id ? (check.names ?? []) : []));
     return missingModels(config, id, names).map(
       ({ setting, model }) => `${setting}: "${model}" is not in the list of models of ${id}`,
     );
@@ -158,7 +164,8 @@ function warningsOfLists(
 }
 
 /**
- * A table with a line for each key of each provider, and one for the store, after an empty line.
+ * Returns an empty line, a table with a row for each key of each provider and a row for the store,
+ * and the warnings.
  */
 function describeChecks(
   { checks, store, warnings }: Awaited<ReturnType<typeof askAll>>,
@@ -176,9 +183,10 @@ function describeChecks(
   return toLines(['', ...table, ...warnings.map((text) => describeWarning(redact(text)))]);
 }
 
-/** Asks each registered provider for its model list, once with each of its keys. */
+/** Requests the model list of each registered provider, once with each of its keys. */
 async function checkProviders({ server, providers }: Config) {
-  // Without permission to use the network, settings without a provider can still be checked.
+  // Returns before the transport is created, because that needs permission to use the network, and
+  // settings without a provider can be checked without it.
   if (providers.registered.length === 0) return [];
   const transport = createTransport(server.upstream);
   const requests = providers.registered.map(async (settings) => {
@@ -191,7 +199,7 @@ async function checkProviders({ server, providers }: Config) {
       results.some(({ models }) => models !== undefined) && (await isList(fetchList()));
     return results.map((result, key) => ({
       provider: settings.id,
-      /** From 1; undefined if the provider has only one. */
+      /** The position of the key, from 1; undefined for a provider's only key. */
       key: settings.apiKeys.length > 1 ? key + 1 : undefined,
       ...result,
       message: result.message + (isPublic && result.ok ? NOT_TRIED : ''),
@@ -200,13 +208,13 @@ async function checkProviders({ server, providers }: Config) {
   return (await Promise.all(requests)).flat();
 }
 
-/** Returns true if the answer to a request without a key is a model list. */
+/** Returns true if a request without a key was answered with a model list. */
 async function isList(fetch: ReturnType<typeof fetchModelList>): Promise<boolean> {
   const list = await fetch.catch(() => undefined);
   return Array.isArray(list);
 }
 
-/** The result of the request for the model list with one of a provider's keys. */
+/** Returns the result of a request for the model list with one of a provider's keys. */
 async function checkKey(
   { id, baseUrl, models }: ProviderSettings,
   fetch: ReturnType<typeof fetchModelList>,
@@ -224,13 +232,13 @@ async function checkKey(
       return { ok: false, message: `timeout: no answer in ${CHECK_TIMEOUT_MS / 1000} s` };
     }
     const failure = upstreamFailure(thrown, id);
-    // Else the answer was read, and is no list.
+    // Any other error means that the answer was read but is no model list.
     if (failure instanceof GatewayError) {
-      const what = failure.scope === 'provider' ? 'unreachable' : 'no usable answer';
-      return { ok: false, message: `${what}: ${causeOf(failure)}` };
+      const problem = failure.scope === 'provider' ? 'unreachable' : 'no usable answer';
+      return { ok: false, message: `${problem}: ${causeOf(failure)}` };
     }
   }
-  // The answer shows that the key is not refused, and the gateway needs no list.
+  // The provider did not refuse the key, and with `models` the gateway needs no list.
   if (models && (status === 200 || NO_LIST.has(status))) {
     const message = `no model list; the settings list ${countModels(models.length)}`;
     return { ok: true, status, message };
@@ -238,9 +246,12 @@ async function checkKey(
   return { ok: false, status, message: whyNoList(baseUrl, status) };
 }
 
+/**
+ * Returns the reason why a request for the model list failed with this status, for the operator.
+ */
 function whyNoList(baseUrl: string, status: number): string {
   if (status === 401 || status === 403) return 'key refused';
-  // Gemini and xAI answer so to a wrong key.
+  // Gemini and xAI answer 400 to a wrong key.
   if (status === 400) return 'Bad Request; is the key right?';
   const hint = /\/v\d/.test(baseUrl)
     ? 'is base_url right? A provider without a list needs models = ["…"]'
@@ -254,7 +265,7 @@ function countModels(count: number): string {
   return count === 1 ? '1 model' : `${count} models`;
 }
 
-/** Connects to the store and runs its script, as the gateway does. */
+/** Connects to the store and runs the script of the rate limits, as the gateway does. */
 function checkStore(settings: StoreSettings): Promise<Result> {
   return new Promise((resolve) => {
     const connection = new RedisConnection(settings, {
@@ -262,7 +273,7 @@ function checkStore(settings: StoreSettings): Promise<Result> {
         resolve({ ok: true, message: 'answers' });
         connection.end('the check is over');
       },
-      // After `onReady` the promise has its result, which stays.
+      // Called after `onReady` too, where it has no effect because the promise is resolved.
       onEnd: (cause) => resolve({ ok: false, message: escapeControlCharacters(cause, Infinity) }),
     });
   });

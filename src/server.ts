@@ -1,7 +1,5 @@
 #!/usr/bin/env node
-/**
- * The program: reads the command line, the environment and the file, starts the gateway, ends it.
- */
+/** The program: reads the command line and the settings, starts the gateway, and ends it. */
 
 import { setDefaultAutoSelectFamilyAttemptTimeout } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -20,22 +18,25 @@ import { GatewayError } from './lib/errors.ts';
 import { assertNodeVersion, VERSION } from './lib/version.ts';
 
 /**
- * How long an address of a provider or the store has to accept a connection before the next address
- * is tried. Node's own 250 ms (Node 26: 500 ms) are less than the second after which a lost SYN is
- * sent again.
+ * How long an address of a provider or the store may take to accept a connection before the next
+ * address is tried. Node's own 250 ms (500 ms in Node 26) are too short, because a lost SYN is sent
+ * again after a second.
  */
 const ADDRESS_MS = 3000;
-/** For one Ctrl-C the terminal sends SIGINT to all processes, and npm forwards its own. */
+/**
+ * A signal repeated within this time counts once: Ctrl-C in a terminal sends SIGINT to all
+ * processes, and npm forwards its own SIGINT too.
+ */
 const REPEATED_SIGNAL_MS = 1000;
-/** Time that a further signal leaves for what was cut, and for the log. */
+/** Time after a second signal for the requests it cut and for the log. */
 const END_MS = 3000;
-/** Limit for the admin listener's answers once the public one has closed. */
+/** Time limit for the admin listener's last answers once the public port has closed. */
 const ADMIN_DRAIN_MS = 100;
 
 async function main(): Promise<void> {
   assertNodeVersion();
   ignoreSignals();
-  // For the whole process, because fetch and the connections to a proxy take no option.
+  // Set for the whole process, because fetch and connections to a proxy take no such option.
   setDefaultAutoSelectFamilyAttemptTimeout(ADDRESS_MS);
   const commandLine = parseCommandLine(process.argv.slice(2));
   if (commandLine.help) return print(HELP);
@@ -50,7 +51,8 @@ async function main(): Promise<void> {
   };
   if (commandLine.check) {
     const exitCode = await runCheck(commandLine, read, print);
-    // Connections and name lookups that the check has abandoned would keep the process alive.
+    // Exits explicitly, because connections and name lookups that the check has abandoned would
+    // keep the process alive.
     process.stdout.write('', () => process.exit(exitCode));
     return;
   }
@@ -63,10 +65,10 @@ async function main(): Promise<void> {
   await serve(read, commandLine);
 }
 
-/** Starts the gateway. Resolves when it has started, or is drained before. */
+/** Starts the gateway. Resolves when the gateway has started, or when it is drained before. */
 async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promise<void> {
   const { config, source } = read();
-  // If nothing keeps the process alive before it listens, it has failed.
+  // This is the exit code if the process ends before it listens because nothing keeps it alive.
   process.exitCode = EXIT.failed;
   const writer = new LineWriter(process.stdout, {
     onDropped: (lines) => service.logger.log('warn', 'log lines were dropped', { lines }),
@@ -92,7 +94,8 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
   if (server.isDraining) return;
   process.exitCode = 0;
   process.off('uncaughtException', failStart);
-  // The state of the process is unknown, but requests in flight may still be completed.
+  // Drains instead of exiting: the state of the process is unknown, but requests in flight may
+  // still be completed.
   process.on('uncaughtException', (error) => {
     logger.log('error', 'uncaught exception', { cause: error.stack });
     process.exitCode = EXIT.failed;
@@ -106,8 +109,8 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
 }
 
 /**
- * Returns what throws why the listener of a section cannot listen, with the setting, and with what
- * sets another port.
+ * Returns a handler that throws the error of a listener with the setting to change. `another` is
+ * the option or variable that sets another port.
  */
 function listenerFailed(section: string, another: string): (error: Error) => never {
   return (error: NodeJS.ErrnoException) => {
@@ -119,8 +122,8 @@ function listenerFailed(section: string, another: string): (error: Error) => nev
 }
 
 /**
- * Serves on when the reader of standard output or error has gone. SIGUSR1 would open the debugger's
- * port.
+ * Ignores signals that would end the process or, for SIGUSR1, open the debugger's port, and errors
+ * of standard output and error, whose reader may have gone.
  */
 function ignoreSignals(): void {
   for (const signal of ['SIGHUP', 'SIGUSR1', 'SIGUSR2']) process.on(signal, () => {});
@@ -128,8 +131,8 @@ function ignoreSignals(): void {
 }
 
 /**
- * Stops on SIGTERM and SIGINT, which process 1 of a container ignores without a handler, and ends
- * at once on a further one.
+ * Drains on SIGTERM and SIGINT, and ends the drain on a further signal. Without a handler, process
+ * 1 of a container would ignore both signals.
  */
 function stopOnSignals(service: Service, writer: LineWriter): void {
   let first: { readonly signal: string; readonly atMs: number } | undefined;
@@ -141,14 +144,16 @@ function stopOnSignals(service: Service, writer: LineWriter): void {
     if (stop(service, writer, signal) || isRepeated) return;
     process.exitCode = EXIT.failed;
     service.server.endDrain();
-    // What was cut may be stuck.
+    // A request that was cut may still keep the process alive.
     setTimeout(() => process.exit(), END_MS).unref();
   };
   process.on('SIGTERM', onSignal);
   process.on('SIGINT', onSignal);
 }
 
-/** Drains, and ends the process with `process.exitCode`. Returns false if that has begun before. */
+/**
+ * Drains, then ends the process with `process.exitCode`. Returns false if the drain began earlier.
+ */
 function stop(service: Service, writer: LineWriter, text: string): boolean {
   const { admin, config, logger, server } = service;
   if (server.isDraining) return false;
@@ -156,7 +161,7 @@ function stop(service: Service, writer: LineWriter, text: string): boolean {
   const { drainDelayMs: delayMs, shutdownTimeoutMs: timeoutMs } = config.server;
   const reason = new GatewayError('internal', 'The gateway is shutting down');
   void service.drain({ delayMs, timeoutMs, reason }).then(async ({ finished, cut }) => {
-    // Last, so that meanwhile it can say that the gateway is draining.
+    // The admin listener drains last, so that it can report the drain until then.
     const adminDrain = admin?.drain({ delayMs: 0, timeoutMs: 0, reason });
     if (adminDrain) await Promise.race([adminDrain, sleep(ADMIN_DRAIN_MS)]);
     logger.log('info', 'stopped', { finished, cut });
@@ -171,7 +176,7 @@ function print(text: string, stream: NodeJS.WriteStream = process.stdout): void 
   stream.write(text);
 }
 
-/** Ends a start that has failed, with a message for the operator, without a stack. */
+/** Ends a failed start with a message for the operator and without a stack. */
 function failStart(error: unknown): void {
   const { message } = error as Error;
   const isUsage = error instanceof UsageError;
@@ -180,6 +185,7 @@ function failStart(error: unknown): void {
   process.exit(error instanceof ConfigError ? EXIT.wrongSettings : EXIT.failed);
 }
 
-// Node's permission model throws from a callback if the network is denied.
+// Catches errors outside of `main`, because Node's permission model throws from a callback if the
+// network is denied.
 process.on('uncaughtException', failStart);
 main().catch(failStart);

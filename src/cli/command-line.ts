@@ -1,6 +1,7 @@
 /** The command line: options, `--help`, usage errors. */
 
-// Whole: on an old Node an import by name fails before any code can say which one is needed.
+// Imported as a whole: on an old Node a named import of `parseArgs` fails before
+// `assertNodeVersion` can report the version that is needed.
 import util, { type parseArgs } from 'node:util';
 
 import { VERSION } from '../lib/version.ts';
@@ -28,12 +29,12 @@ Exit codes: 0 done or stopped by a signal, 1 crash or unavailable address, 2 wro
 3 a provider or the store failed --check, 78 wrong settings.
 `;
 
-/** The exit codes of failures. */
+/** Exit codes of failures. */
 export const EXIT = {
   failed: 1,
   usage: 2,
   failedCheck: 3,
-  /** EX_CONFIG of sysexits.h: service managers can be told not to restart after it. */
+  /** EX_CONFIG of sysexits.h: a service manager can be configured not to restart after it. */
   wrongSettings: 78,
 } as const;
 
@@ -49,25 +50,29 @@ const OPTIONS = {
   help: { type: 'boolean', short: 'h' },
 } as const;
 
-/** `=offline` is an optional value of an option, which parseArgs does not have. */
+/** `parseArgs` knows no option with an optional value, so this argument is read by hand. */
 const CHECK_OFFLINE = '--check=offline';
 
 export type CommandLine = ReturnType<typeof parseArgs<{ options: typeof OPTIONS }>>['values'] & {
-  /** `--check` asks neither providers nor the store. */
+  /** True if `--check` must ask neither the providers nor the store. */
   readonly offline?: boolean;
 };
 
-/** Thrown for a wrong command line; `message` is for the person who typed it. */
+/** Thrown for a wrong command line. The message is for the person who typed it. */
 export class UsageError extends Error {}
 
-/** Reads the arguments after the script's name. Throws `UsageError`. */
+/**
+ * Parses the arguments after the script's name. Throws `UsageError` for an unknown option, a
+ * missing value, or `--json` without `--check`.
+ */
 export function parseCommandLine(args: readonly string[]): CommandLine {
   let values: CommandLine;
   try {
     const known = args.map((arg) => (arg === CHECK_OFFLINE ? '--check' : arg));
     values = util.parseArgs({ args: known, options: OPTIONS }).values;
   } catch (error) {
-    // The first line is "Option '--port <value>' argument missing"; more lines of advice follow.
+    // parseArgs appends lines of advice to a first line such as "Option '--port <value>' argument
+    // missing".
     throw new UsageError((error as Error).message.split('\n')[0]);
   }
   if (values.json && !values.check) throw new UsageError('--json needs --check');

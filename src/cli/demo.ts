@@ -9,7 +9,7 @@ import { json } from 'node:stream/consumers';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 const WORD_INTERVAL_MS = 20;
-/** What a completion and each chunk of one begin with. */
+/** The first members of a completion and of each of its chunks. */
 const COMPLETION = { id: 'chatcmpl-demo', created: 1_767_225_600, model: 'echo' };
 
 interface DemoRequest {
@@ -20,16 +20,16 @@ interface DemoRequest {
 type Content = string | readonly { readonly text?: string }[] | null;
 
 /**
- * Starts the demo upstream on a free loopback port. Returns the text of a settings file that names
- * it.
+ * Starts the demo upstream on a free loopback port. Returns the text of a settings file with it as
+ * the only provider.
  */
 export async function startDemo(): Promise<string> {
   const server = createServer((request, response) => {
-    // Without a listener, a connection error would end the process.
+    // Without a listener, an error of the connection would end the process.
     response.on('error', () => {});
     answer(request, response).catch(() => response.destroy());
   });
-  // It does not keep the process alive after the gateway has stopped.
+  // `unref`: the demo upstream must not keep the process alive after the gateway has stopped.
   await once(server.listen(0, '127.0.0.1').unref(), 'listening');
   const { port } = server.address() as AddressInfo;
   return `[server]
@@ -41,7 +41,7 @@ default_model = "echo"
 `;
 }
 
-/** The gateway has checked the request. */
+/** Answers a request, whose shape the gateway has already validated. */
 async function answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
   response.setHeader('content-type', 'application/json');
   if (request.method === 'GET') {
@@ -72,7 +72,7 @@ async function answer(request: IncomingMessage, response: ServerResponse): Promi
   response.end('data: [DONE]\n\n');
 }
 
-/** The text of a message; its other parts, such as images, are left out. */
+/** Returns the text of a message. Other parts of its content, such as images, are left out. */
 function textOf(content: Content = ''): string {
   if (typeof content === 'string') return content;
   return (content ?? []).map(({ text = '' }) => text).join(' ');

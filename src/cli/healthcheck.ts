@@ -1,4 +1,4 @@
-/** `--healthcheck`: asks the gateway that runs on the same machine for its health. */
+/** `--healthcheck`: asks the gateway on this machine for its health. */
 
 import { once } from 'node:events';
 import { get, type IncomingMessage } from 'node:http';
@@ -10,8 +10,9 @@ import { localUrl } from './startup-report.ts';
 const TIMEOUT_MS = 5000;
 
 /**
- * Asks for `/health` at the address of the settings. `text` is what to print: the answer, or why
- * there is none.
+ * Requests `/health` at the address of the settings, for five seconds at most. Returns `isHealthy`,
+ * and as `text` the answer or the reason why there is none. Without valid settings, the port comes
+ * from `flags` or the environment.
  */
 export async function checkHealth(flags: Flags, env: Env, readConfig: () => Config) {
   let url: string;
@@ -20,13 +21,14 @@ export async function checkHealth(flags: Flags, env: Env, readConfig: () => Conf
     url = localUrl(server.host, server.port);
   } catch (error) {
     if (!(error instanceof ConfigError)) throw error;
-    // A gateway may still run with the settings that it read before.
+    // The running gateway may still use its former settings, although the file is wrong now.
     const port = Number(flags.port ?? env['GATEWAY_PORT']);
     if (!(port > 0)) return { isHealthy: false, text: `${error.message}\n` };
     url = localUrl(flags.host ?? (env['GATEWAY_HOST'] || '127.0.0.1'), port);
   }
   try {
-    // fetch refuses some ports, and the default agent may use the environment's proxy.
+    // `get` and no agent, because fetch refuses some ports and the default agent may use the
+    // environment's proxy.
     const request = get(`${url}/health`, { signal: AbortSignal.timeout(TIMEOUT_MS), agent: false });
     const [response] = (await once(request, 'response')) as [IncomingMessage];
     const text = await textOf(response);

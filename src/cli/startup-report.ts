@@ -1,4 +1,4 @@
-/** The text that is printed at start. */
+/** The text that the gateway prints when it has started. */
 
 import { needsKey, type Config } from '../config/config.ts';
 import type { SettingsSource } from '../config/read-settings.ts';
@@ -6,30 +6,36 @@ import { isLoopback, withoutBrackets } from '../lib/loopback.ts';
 import { VERSION } from '../lib/version.ts';
 
 /**
- * The addresses that mean all interfaces, each with one at which the same machine can be reached.
+ * The addresses that stand for all interfaces, each with a loopback address that reaches such a
+ * listener.
  */
 const LOOPBACK_OF = new Map([
   ['0.0.0.0', '127.0.0.1'],
   ['::', '::1'],
 ]);
 
+/** Stands for the list of providers when none is registered. */
 export const NO_PROVIDERS = 'none: set a key, for example OPENAI_API_KEY';
 
+/** A gateway that has started. */
 interface Started {
   readonly config: Config;
   readonly source: SettingsSource;
   readonly port: number;
-  /** The port of `[admin]`, if it listens. */
+  /** The port of the admin listener, or undefined without `[admin] port`. */
   readonly adminPort: number | undefined;
   readonly transport: { readonly description: string; readonly limitations: readonly string[] };
 }
 
-/** The lines printed once the gateway listens. */
+/**
+ * Returns the text for standard error that describes a gateway once it listens. Its caller redacts
+ * it.
+ */
 export function describeStartup(started: Started): string {
   const { config, source, transport } = started;
   const { aliases, providers } = config;
   const { node, url, host, admin_url: adminUrl, providers: ids } = startedLine(started);
-  // A line for each, because the targets of one are a list.
+  // Each alias has its own line, because its targets are a list.
   const aliasLines = [...aliases].map(([alias, { targets, balance, weights }]) => {
     const how = [balance.replace('_', ' '), ...(weights?.values() ?? [])].join(' ');
     return `aliases    ${alias} -> ${targets.join(', ')}${balance === 'order' ? '' : ` (${how})`}`;
@@ -51,11 +57,12 @@ export function describeStartup(started: Started): string {
   ]);
 }
 
+/** Returns the lines as one text, with a line feed after each. */
 export function toLines(lines: readonly string[]): string {
   return lines.map((line) => `${line}\n`).join('');
 }
 
-/** The attributes of the log's line at start. */
+/** Returns the attributes of the log line `started`. */
 export function startedLine({ config, source, port, adminPort, transport }: Started) {
   const { server, admin, providers } = config;
   return {
@@ -72,7 +79,8 @@ export function startedLine({ config, source, port, adminPort, transport }: Star
 }
 
 /**
- * The gateway's URL for a client on the same machine; IPv6 addresses in brackets (RFC 3986 3.2.2).
+ * Returns the gateway's URL for a client on the same machine, with brackets around an IPv6 address
+ * (RFC 3986 3.2.2).
  */
 export function localUrl(host: string, port: number): string {
   const address = withoutBrackets(host);
@@ -80,12 +88,14 @@ export function localUrl(host: string, port: number): string {
   return `http://${target.includes(':') ? `[${target}]` : target}:${port}`;
 }
 
+/** Returns a warning as a line of the start report and of `--check`. */
 export function describeWarning(text: string): string {
   return `warning    ${text}`;
 }
 
 /**
- * Everything about the settings that the operator should know, and that does not stop the start.
+ * Returns the warnings about the settings: mistakes that do not prevent the start, and access
+ * without a key from other machines.
  */
 export function warningsOf(config: Config): string[] {
   const { host, auth, trustedProxies } = config.server;
@@ -101,7 +111,7 @@ export function warningsOf(config: Config): string[] {
   return warnings;
 }
 
-/** The text that `--demo` prints: requests to copy. */
+/** Returns the text that `--demo` prints: two curl commands to copy. */
 export function demoInstructions(host: string, port: number): string {
   const url = `${localUrl(host, port)}/v1/chat/completions`;
   const curl = (flags: string, more: object) => {
