@@ -1,13 +1,16 @@
-/** The providers that need no `base_url`. All speak the OpenAI protocol; a new one is a new row. */
+/**
+ * The providers that need no `base_url`. All of them speak the OpenAI protocol, so a new provider
+ * is a new row.
+ */
 
 interface BuiltInProvider {
   readonly baseUrl: string;
-  /** The environment variable of the key, if it is not `<ID>_API_KEY`. */
+  /** The key's environment variable, unless it is `<ID>_API_KEY`. */
   readonly keyVariable?: string;
-  /** Additions to `Authorization: Bearer` in a request for the model list. */
+  /** Additions to a request for the model list, beside `Authorization: Bearer`. */
   readonly modelList?: {
     readonly query?: string;
-    /** The header that carries the bare key. */
+    /** The header for the key without `Bearer`. */
     readonly keyHeader?: string;
     readonly headers?: Readonly<Record<string, string>>;
   };
@@ -18,7 +21,7 @@ export const BUILT_IN_PROVIDERS: ReadonlyMap<string, BuiltInProvider> = new Map(
     openai: { baseUrl: 'https://api.openai.com/v1' },
     anthropic: {
       baseUrl: 'https://api.anthropic.com/v1',
-      // Its chat endpoint takes Bearer; its model list answers 401 to that.
+      // The chat endpoint accepts `Authorization: Bearer`, but the model list answers it with 401.
       modelList: {
         query: '?limit=1000',
         keyHeader: 'x-api-key',
@@ -36,7 +39,7 @@ export const BUILT_IN_PROVIDERS: ReadonlyMap<string, BuiltInProvider> = new Map(
     cerebras: { baseUrl: 'https://api.cerebras.ai/v1' },
     nvidia: { baseUrl: 'https://integrate.api.nvidia.com/v1' },
     moonshot: { baseUrl: 'https://api.moonshot.ai/v1' },
-    // One vendor, two plans, one key. No /v1 in these paths.
+    // Two plans of one vendor, with the same key. Their paths have no /v1.
     zed: { baseUrl: 'https://api.z.ai/api/paas/v4' },
     zed_coding: { baseUrl: 'https://api.z.ai/api/coding/paas/v4', keyVariable: 'ZED_API_KEY' },
     ollama: { baseUrl: 'http://localhost:11434/v1' },
@@ -51,8 +54,8 @@ export function keyVariableOf(id: string): string {
 }
 
 /**
- * Returns the variable of a setting by its `providerEnv`; of providers that are not built in only
- * the key has one.
+ * Returns the environment variable for a provider's setting. `pattern` is the setting's
+ * `providerEnv`. For a provider that is not built in, only the key has a variable.
  */
 export function variableOf(id: string, pattern: string): string | undefined {
   if (pattern === '<ID>_API_KEY') return keyVariableOf(id);

@@ -1,41 +1,46 @@
-/** The keys of callers, `[clients.<name>]` and `[admin]`. */
+/** Reads the keys of callers, `[clients.<name>]` and `[admin]`. */
 
 import { isLoopback, withoutBrackets } from '../lib/loopback.ts';
 import { Secret } from '../lib/secret.ts';
 import { SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
 import type { Section, SettingValues } from './setting-values.ts';
 
-/** The length of a key, and of a fixed header's value: servers refuse longer headers. */
+/**
+ * Longest key and longest value of a header in `headers`, because servers refuse longer headers.
+ */
 export const MAX_KEY_CHARACTERS = 4096;
 
-/** A token bucket. */
+/** The settings for a token bucket. */
 export type BucketSettings = Section<'rate_limit.providers.<id>'>;
 
 /**
- * A client of `[clients]`, known by its key. The code calls it a tenant, because a client is
+ * A client of `[clients]`, identified by its key. The code calls it a tenant, because a client is
  * whoever has sent a request.
  */
 export type Tenant = ReturnType<typeof readClients>[number];
+/** The admin listener's settings. */
 export type AdminSettings = NonNullable<ReturnType<typeof readAdmin>>;
 
 /**
- * Reports a key that no header can carry, and warns of one in quotes. No message contains the key.
+ * Reports a key that no header can carry, and warns of a key in quotation marks. No message
+ * contains the key.
  */
 export function checkKey(values: SettingValues, name: string, key: string): void {
-  // RFC 6750's token characters are a subset: vendors use more of the visible ASCII characters.
+  // All visible ASCII characters are allowed, because vendors use more of them than the tokens of
+  // RFC 6750.
   if (!/^[\x21-\x7e]+$/.test(key)) {
     values.problem(name, 'a key must be visible ASCII characters without spaces');
   } else if (key.length > MAX_KEY_CHARACTERS) {
     values.problem(name, `a key cannot be longer than ${MAX_KEY_CHARACTERS} characters`);
   } else if (/^(["']).*\1$/.test(key)) {
-    // `docker --env-file` and some shells keep the quotes of KEY="value".
+    // `docker --env-file` and some shells pass on the quotation marks of KEY="value".
     values.warning(name, 'the key begins and ends with a quotation mark; remove both');
   }
 }
 
 /**
- * Checks all keys that callers send. Whoever guesses a reference that was not replaced would be let
- * in.
+ * Checks all keys that callers send. A reference that was not replaced is refused, because whoever
+ * guesses its text would be let in.
  */
 export function checkCallerKeys(values: SettingValues): void {
   for (const [name, { value, row }] of values.plain()) {
@@ -57,8 +62,9 @@ export function checkCallerKeys(values: SettingValues): void {
 }
 
 /**
- * Returns all clients. Each has keys of its own, by which it is known. Warns of `models` that can
- * match nothing, and of tokens that do not count.
+ * Returns all clients. Reports a client without a key and a key that is already in use. Warns of
+ * `models` that match nothing, and of limits in tokens that miss streams of a provider without
+ * `stream_usage`.
  */
 export function readClients(
   values: SettingValues,
@@ -68,7 +74,7 @@ export function readClients(
   const { enabled, keys: anonymous = [] } = values.section('server.auth');
   const { primary, fallback = [] } = values.section('providers');
   const taken = new Set(anonymous);
-  /** Some name that the pattern matches goes to this provider. */
+  /** Returns true if a request for a name that matches the pattern may reach this provider. */
   const leadsTo = (pattern: string, id: string) =>
     matches(pattern, id) ||
     pattern.startsWith(`${id}/`) ||
@@ -105,7 +111,9 @@ export function readClients(
     const uncounted = registered
       .filter(({ streamUsage }) => !streamUsage)
       .map(({ id }) => id)
-      .filter((id) => fallback.includes(id) || (models ?? ['*']).some((one) => leadsTo(one, id)));
+      .filter(
+        (id) => fallback.includes(id) || (models ?? ['*']).some((model) => leadsTo(model, id)),
+      );
     if (limit.tokensPerMinute + limit.tokensPerDay > 0 && uncounted.length > 0) {
       const streams = `streams of ${uncounted.join(', ')} only if they ask for their usage`;
       const remedy = 'set stream_usage = true for each of these providers';
@@ -116,8 +124,8 @@ export function readClients(
 }
 
 /**
- * Reports each pattern that is none, and warns of each that can match nothing. `setting` is the
- * name of the list.
+ * Reports each entry of a client's `models` that is no valid pattern, and warns of each that
+ * matches nothing. `setting` is the name of the list.
  */
 function checkModels(
   values: SettingValues,
@@ -136,7 +144,7 @@ function checkModels(
   }
 }
 
-/** Returns true if a pattern of `models` has this name: in full, or up to a `*` at the end. */
+/** Returns true if the pattern is this name, or ends with `*` and the name begins with the rest. */
 function matches(pattern: string, name: string): boolean {
   return pattern.endsWith('*') ? name.startsWith(pattern.slice(0, -1)) : name === pattern;
 }
@@ -145,7 +153,10 @@ export function toSecrets(keys: Iterable<string> = []): readonly Secret[] {
   return [...keys].map((key) => new Secret(key));
 }
 
-/** Returns the operator's listener, or undefined if it has no port: nothing listens then. */
+/**
+ * Returns the admin listener's settings, or undefined without a port: then nothing listens. Reports
+ * a listener that other machines could reach without a key.
+ */
 export function readAdmin(values: SettingValues) {
   const { port, host, keys = [] } = values.section('admin');
   if (port === undefined) return undefined;

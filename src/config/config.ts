@@ -1,6 +1,6 @@
 /**
- * What was read becomes a `Config`; a reload compares two. Other folders import the types of
- * settings from here.
+ * Makes the `Config` from the values that were read, and compares two of them for a reload. Other
+ * folders import the types of settings from here.
  */
 
 import { isIP } from 'node:net';
@@ -23,27 +23,22 @@ export type { StoreSettings } from './rate-limit-section.ts';
 export type { Env, Flags } from './read-values.ts';
 export { ConfigError } from './setting-values.ts';
 
+/** All settings, checked, under their names in the code. */
 export type Config = Readonly<ReturnType<typeof configOf>>;
 
-/**
- * Returns true if only requests with a configured key are served: one of `[server.auth]`, or one of
- * a client.
- */
+/** Returns true if a request needs a configured key, from `[server.auth]` or of a client. */
 export function needsKey({ server, clients }: Pick<Config, 'server' | 'clients'>): boolean {
   return server.auth.enabled && (server.auth.keys.length > 0 || clients.length > 0);
 }
 
-/**
- * Reads and checks all settings. Throws `ConfigError` with every problem, each with where it was
- * found.
- */
+/** Reads and checks all settings. Throws `ConfigError` with every problem and its place. */
 export function loadConfig(sources: ValueSources): Config {
   return configOf(readValues(sources), sources.memoryBytes ?? Infinity);
 }
 
 /**
- * Checks the values together, and makes the settings of them. Throws `ConfigError` with every
- * problem.
+ * Checks the values against each other and makes the `Config`. Throws `ConfigError` with every
+ * problem. `memoryBytes` is the memory that the process may use.
  */
 function configOf(values: SettingValues, memoryBytes: number) {
   checkCallerKeys(values);
@@ -63,7 +58,7 @@ function configOf(values: SettingValues, memoryBytes: number) {
   if (values.problems.length > 0) throw new ConfigError(values.problems);
   const password = rateLimit.store?.password;
   return {
-    /** Its `memoryBytes` are those that the process may take: the machine's, or its cgroup's. */
+    /** `memoryBytes` is the memory that the process may use: the machine's or its cgroup's. */
     server: {
       ...server,
       host: withoutBrackets(host),
@@ -78,15 +73,15 @@ function configOf(values: SettingValues, memoryBytes: number) {
     providers,
     aliases,
     rateLimit,
-    /** For the operator, at startup. */
+    /** Printed for the operator at the start. */
     warnings: values.warnings as readonly string[],
-    /** All settings by their names in the file, with `[secret]` for keys: what `--check` prints. */
+    /** All settings by their names in the file, with `[secret]` for keys. `--check` prints them. */
     resolved: values.masked(),
     /** The same for the replicas of one gateway. */
     digest: values.digest(),
     /**
-     * All texts that must not be printed; in the URL of the store, the password may be
-     * percent-encoded.
+     * All texts that must not be printed. The password of the store is added, because in the
+     * store's URL it may be percent-encoded.
      */
     secrets: [...values.secrets(), ...(password ? [password] : [])],
     values,
@@ -101,7 +96,7 @@ function checkReusePort(isShared: boolean, values: SettingValues): void {
   values.problem('server.reuse_port', text);
 }
 
-/** Each must be an address, or a range as `<address>/<prefix length>`. */
+/** Reports each proxy that is neither an address nor a range `<address>/<prefix length>`. */
 function checkProxies(proxies: readonly string[], values: SettingValues): void {
   for (const proxy of proxies) {
     const [address = '', prefix = '0', ...rest] = proxy.split('/');
@@ -114,15 +109,16 @@ function checkProxies(proxies: readonly string[], values: SettingValues): void {
   }
 }
 
+/** The targets of an alias, and the order in which they are asked. */
 export interface AliasSettings {
-  /** One at least, each `<provider_id>/<model_name>`. */
+  /** Each is `<provider_id>/<model_name>`; there is at least one. */
   readonly targets: readonly string[];
   readonly balance: NonNullable<BalancedTargets['balance']>;
-  /** By target; only if it is weighted. */
+  /** The weight of each target, or undefined unless `balance` is `weighted`. */
   readonly weights: ReadonlyMap<string, number> | undefined;
 }
 
-/** Returns the aliases. `known` are the ids of all providers, registered or not. */
+/** Returns the aliases. `known` has the ids of all providers, registered or not. */
 function readAliases(
   values: SettingValues,
   registered: readonly ProviderSettings[],
@@ -133,7 +129,8 @@ function readAliases(
   for (const [name, { value }] of values.plain()) {
     if (!name.startsWith('aliases.')) continue;
     const alias = name.slice('aliases.'.length);
-    // Names are printed. A shorter key is a placeholder.
+    // An alias is printed, so its name must not be a key. A shorter text is taken for a
+    // placeholder.
     if (alias.length >= SHORTEST_SECRET_CHARACTERS && keys.some((key) => key.is(alias))) {
       values.problem(
         'aliases',
@@ -173,7 +170,10 @@ function readAliases(
   return aliases;
 }
 
-/** Returns the weight of each target; of one that is named more than once their sum. */
+/**
+ * Returns the weight of each target. A target that is listed several times gets the sum of its
+ * weights.
+ */
 function weightsOf(targets: readonly string[], weights: readonly number[]) {
   const byTarget = new Map<string, number>();
   for (const [index, target] of targets.entries()) {
@@ -183,18 +183,19 @@ function weightsOf(targets: readonly string[], weights: readonly number[]) {
 }
 
 /**
- * Compares the settings in use with those that were read. Throws `ConfigError` if callers need no
- * key any more.
+ * Compares the running settings with the next. Throws `ConfigError` if a reload would let callers
+ * in without a key, unless `[server.auth] enabled` is false.
  */
 export function compareSettings(running: Config, next: Config) {
-  // A file that is cut off at the end of a line is valid, and may have lost its keys.
+  // A file that was cut off at the end of a line is still valid TOML, but may have lost its keys.
   if (needsKey(running) && !needsKey(next) && next.server.auth.enabled) {
     const text =
       'no key is left, and everybody could call; if that is intended, set enabled = false';
     throw new ConfigError([`server.auth: ${text}, or restart`]);
   }
   const [former, latest] = [running.values.plain(), next.values.plain()];
-  // Listeners are started, the store is connected, and the transport is chosen and checked, once.
+  // A reload cannot change these settings: listeners start, the store is connected and the
+  // transport is chosen once.
   const isFixed = (name: string) => (former.get(name) ?? latest.get(name))!.row.needsRestart;
   const different = [...new Set([...former.keys(), ...latest.keys()])].filter(
     (name) => !isDeepStrictEqual(former.get(name)?.value, latest.get(name)?.value),
@@ -204,11 +205,11 @@ export function compareSettings(running: Config, next: Config) {
     ...[...latest].filter(([name]) => !isFixed(name)),
   ]);
   return {
-    /** The settings that were read, but those that need a restart as they were. */
+    /** The next settings, with the running values of settings that need a restart. */
     config: { ...configOf(values, next.server.memoryBytes), warnings: next.warnings },
-    /** The names of the settings that are in use now and differ, as they stand in the file. */
+    /** The settings that the reload changes, by their names in the file. */
     changed: different.filter((name) => !isFixed(name)),
-    /** The names of those that differ and have no effect before a restart. */
+    /** The settings that differ but need a restart to take effect, by their names in the file. */
     needRestart: different.filter(isFixed),
   };
 }

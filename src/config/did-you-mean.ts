@@ -7,7 +7,7 @@ export function didYouMean(name: string, known: readonly string[]): string {
 /** Returns `; did you mean "port"?` if a known name is similar, else an empty text. */
 export function similarTo(name: string, known: readonly string[]): string {
   const [nearest] = known.toSorted((a, b) => editDistance(name, a) - editDistance(name, b));
-  // A name of three letters with two others is another name.
+  // If more than half of the letters differ, a name is another name and not a typing error.
   const limit = Math.min(Math.max(2, name.length / 3), name.length / 2);
   if (nearest !== undefined && editDistance(name, nearest) <= limit) {
     return `; did you mean "${nearest}"?`;
@@ -15,7 +15,10 @@ export function similarTo(name: string, known: readonly string[]): string {
   return '';
 }
 
-/** Levenshtein distance, one row at a time. */
+/**
+ * Returns the Levenshtein distance between `b` and the first 64 characters of `a`, computed row by
+ * row.
+ */
 function editDistance(a: string, b: string): number {
   let row = Array.from({ length: b.length + 1 }, (_, column) => column);
   for (const [i, character] of Array.from(a.slice(0, 64)).entries()) {

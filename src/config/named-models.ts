@@ -1,13 +1,13 @@
 /**
- * The models that settings name, and not only clients: if one of them is gone, the settings are
- * wrong.
+ * The models that settings name. If a provider no longer has such a model, the settings are wrong;
+ * a missing model that only a client names is the client's mistake.
  */
 
 import type { Config } from './config.ts';
 
 /** A model that a setting names. */
 interface NamedModel {
-  /** The name of the setting, as `aliases.fast`. */
+  /** The name of the setting, such as `aliases.fast`. */
   readonly setting: string;
   readonly provider: string;
   readonly model: string;
@@ -31,21 +31,22 @@ function namedModels({ aliases, providers }: Settings): NamedModel[] {
 }
 
 /**
- * Returns true if a setting names this model of the provider. A fallback without a `default_model`
- * is asked for the models that settings name of other providers.
+ * Returns true if a setting names this model of the provider. A fallback without `default_model`
+ * counts as named for the models of all providers, because it is asked for the model of the
+ * request.
  */
 export function isNamed(settings: Settings, provider: string, model: string): boolean {
   const { fallback, registered } = settings.providers;
   const section = registered.find(({ id }) => id === provider);
   const takesOthers = fallback.includes(provider) && !section?.defaultModel;
   return namedModels(settings).some(
-    (one) => one.model === model && (takesOthers || one.provider === provider),
+    (named) => named.model === model && (takesOthers || named.provider === provider),
   );
 }
 
 /**
- * Returns the models that settings name of this provider and that its list does not have; none of
- * an empty list.
+ * Returns the models that settings name of this provider and that are not `listed`, or none if
+ * `listed` is empty.
  */
 export function missingModels(
   settings: Settings,
@@ -54,5 +55,7 @@ export function missingModels(
 ): NamedModel[] {
   if (listed.length === 0) return [];
   const names = new Set(listed);
-  return namedModels(settings).filter((one) => one.provider === provider && !names.has(one.model));
+  return namedModels(settings).filter(
+    (named) => named.provider === provider && !names.has(named.model),
+  );
 }

@@ -1,5 +1,6 @@
 /**
- * Reads `[providers]`: which providers are registered, with what settings, and why others are not.
+ * Reads `[providers]`: the settings of each registered provider, and the reason why any other is
+ * skipped.
  */
 
 import { didYouMean } from './did-you-mean.ts';
@@ -9,14 +10,15 @@ import { BUILT_IN_PROVIDERS, keyVariableOf } from './built-in-providers.ts';
 import { checkKey, MAX_KEY_CHARACTERS, toSecrets } from './callers-section.ts';
 import type { SettingValues } from './setting-values.ts';
 
-/** A header's name, in lower case. */
+/** A header's name in lower case (RFC 9110 5.6.2). */
 const HEADER_NAME = /^[!#$%&'*+\-.^_`|~0-9a-z]+$/;
-/** The most headers in each of the two lists of those that are passed on. */
+/** Most names in each of `forward_headers` and `return_headers`. */
 const MAX_NAMES = 32;
 const MAX_NAME_CHARACTERS = 64;
 
 /**
- * Hop-by-hop headers (RFC 9110 7.6.1), what frames the message, and what the gateway sets itself.
+ * Headers that settings may not name: hop-by-hop headers (RFC 9110 7.6.1), headers that frame the
+ * message, and headers that the gateway sets itself.
  */
 const REFUSED = new Set(
   [
@@ -28,8 +30,8 @@ const REFUSED = new Set(
 );
 
 /**
- * In addition, of the headers that are passed on: credentials, and what the gateway sets itself in
- * either direction.
+ * More headers that `forward_headers` and `return_headers` may not name: credentials, and headers
+ * that the gateway sets itself in either direction.
  */
 const NEVER_PASSED = new RegExp(
   '^(?:access-control|content|proxy)-|^(?:(?:set-)?cookie2?|(?:x-(?:goog-)?)?api-key|user-agent|' +
@@ -41,11 +43,17 @@ const NEVER_PASSED = new RegExp(
 /** A provider that is enabled and has a key. */
 export type ProviderSettings = Exclude<ReturnType<typeof readProvider>, string>;
 
-/** Returns the registered providers, and the others with the reason. */
+/**
+ * Returns the registered providers, the skipped providers with the reason, and the order of
+ * fallback.
+ */
 export function readProviders(values: SettingValues) {
   const { primary, fallback = [], fallbackOn = [] } = values.section('providers');
   const registered: ProviderSettings[] = [];
-  /** `isConfigured`: the file has a section for it, so the operator probably wants it. */
+  /**
+   * `isConfigured` is true if the file has a section for the provider, so the operator probably
+   * wants it.
+   */
   const skipped: { id: string; reason: string; isConfigured: boolean }[] = [];
   const used = values.sectionsBelow('providers');
   for (const id of new Set([...used, ...BUILT_IN_PROVIDERS.keys()])) {
@@ -58,7 +66,7 @@ export function readProviders(values: SettingValues) {
   const known = [...registered, ...skipped].map(({ id }) => id);
   const check = (name: string, id: string) => {
     const shown = values.asWritten(id);
-    const provider = registered.find((one) => one.id === id);
+    const provider = registered.find((candidate) => candidate.id === id);
     if (!known.includes(id)) {
       values.problem(name, `no such provider "${shown}"${didYouMean(id, known)}`);
     } else if (!provider) {
@@ -85,7 +93,7 @@ function readProvider(id: string, values: SettingValues) {
   }
   const { enabled, apiKey = '', ...section } = values.section('providers.<id>', path);
   const listed = (section.apiKeys ?? []).map((text) => text.trim()).filter((text) => text !== '');
-  // A variable's key is used if the file has none.
+  // The key of an environment variable is used only if the file has none.
   const isOfVariable = values.plain().get(`${path}.api_key`)?.origin !== undefined;
   const soleKey = isOfVariable && listed.length > 0 ? '' : apiKey.trim();
   const keys = new Set(soleKey === '' ? listed : [soleKey, ...listed]);
@@ -93,16 +101,16 @@ function readProvider(id: string, values: SettingValues) {
     ...section,
     id,
     baseUrl: readBaseUrl(id, section.baseUrl, values),
-    /** One at least, to be used in turn. */
+    /** At least one key; they are used in turn. */
     apiKeys: toSecrets(keys),
-    /** Sent with each request, names in lower case. */
+    /** Headers that are sent with each request, with names in lower case. */
     headers: readHeaders(`${path}.headers`, section.headers, values),
     /**
-     * Headers of the client's requests that the provider gets; names in lower case, undefined
+     * Headers of the client's request that the provider gets: names in lower case, or undefined
      * without any.
      */
     forwardHeaders: readNames(`${path}.forward_headers`, section.forwardHeaders, values),
-    /** Headers of the provider's replies that the client gets. */
+    /** Headers of the provider's answer that the client gets: names in lower case, or undefined. */
     returnHeaders: readNames(`${path}.return_headers`, section.returnHeaders, values),
     defaultModel: section.defaultModel || undefined,
   };
@@ -121,7 +129,7 @@ function readProvider(id: string, values: SettingValues) {
   return settings;
 }
 
-/** Checks the URL, and returns it without a slash at its end. */
+/** Checks the URL and returns it without slashes at its end. */
 function readBaseUrl(id: string, text: string | undefined, values: SettingValues): string {
   const name = `providers.${id}.base_url`;
   if (text === undefined) {
@@ -140,7 +148,8 @@ function readBaseUrl(id: string, text: string | undefined, values: SettingValues
 }
 
 /**
- * OPENAI_BASE_URL is often set to the gateway's own address, for the SDKs of programs beside it.
+ * Warns of a key that is sent in clear text, and of the gateway's own address: OPENAI_BASE_URL
+ * often has that, for SDKs of programs on the same machine.
  */
 function warnOfBaseUrl(name: string, baseUrl: string, values: SettingValues): void {
   if (!URL.canParse(baseUrl)) return;
@@ -158,7 +167,7 @@ function warnOfBaseUrl(name: string, baseUrl: string, values: SettingValues): vo
   }
 }
 
-/** Checks the headers, and returns them with their names in lower case. */
+/** Checks the headers and returns them with names in lower case. */
 function readHeaders(
   setting: string,
   headers: Readonly<Record<string, string>> = {},
@@ -185,10 +194,7 @@ function readHeaders(
   return Object.fromEntries(checked);
 }
 
-/**
- * Checks the names of headers that are passed on, and returns them in lower case; undefined if
- * there are none.
- */
+/** Checks names of headers to pass on and returns them in lower case, or undefined without any. */
 function readNames(setting: string, texts: readonly string[] = [], values: SettingValues) {
   for (const text of texts) {
     const name = text.toLowerCase();

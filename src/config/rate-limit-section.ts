@@ -1,6 +1,6 @@
 /**
- * `[rate_limit]`: buckets for all requests and for each provider, and the Redis or Valkey that
- * several gateways share them in.
+ * Reads `[rate_limit]`: buckets for all requests and for each provider, and the Redis or Valkey
+ * where several gateways share them.
  */
 
 import { isIP } from 'node:net';
@@ -14,7 +14,9 @@ import type { SettingValues } from './setting-values.ts';
 
 export type StoreSettings = NonNullable<ReturnType<typeof readStore>>;
 
-/** RFC 3986, 3.2.1, without the colon between the two: the characters of a user and a password. */
+/**
+ * The characters of a user or a password in a URL (RFC 3986 3.2.1), without the colon between them.
+ */
 const USERINFO = "[\\w\\-.~!$&'()*+,;=%]";
 const STORE_URL = new RegExp(
   `^(rediss?)://(?:(${USERINFO}*):((?:${USERINFO}|:)+)@)?` +
@@ -24,7 +26,7 @@ const EXPECTED_URL =
   'expected redis:// or rediss://, then [user:password@]host[:port][/database], ' +
   'with user and password percent-encoded: "@" is %40, "/" is %2F';
 
-/** Returns the limits. `known` are the ids of all providers. */
+/** Returns the limits and the store. `known` has the ids of all providers. */
 export function readRateLimit(values: SettingValues, known: readonly string[]) {
   const { enabled, store: url, prefix, ...global } = values.section('rate_limit');
   const providers = new Map<string, BucketSettings>();
@@ -41,15 +43,15 @@ export function readRateLimit(values: SettingValues, known: readonly string[]) {
 }
 
 /**
- * Returns the settings of the store, or undefined if there is none or it is wrong. No message shows
- * a part of the URL.
+ * Returns the store's settings, or undefined without a store or if its URL is wrong. No message
+ * shows a part of the URL, because it may hold a password.
  */
 function readStore(url: string | undefined, prefix: string, values: SettingValues) {
   if (!/^[\x21-\x7e]{1,64}$/.test(prefix) || /[{}]/.test(prefix)) {
     const expected = '1 to 64 visible ASCII characters without spaces and braces';
     values.problem('rate_limit.prefix', `expected ${expected}`);
   }
-  // An unset variable in it has been reported.
+  // A reference in the URL that cannot be replaced was already reported.
   if (url === undefined || values.wrong.has('rate_limit.store')) return undefined;
   const refuse = (text: string) => values.problem('rate_limit.store', text);
   if (url.length > MAX_KEY_CHARACTERS)
@@ -68,14 +70,14 @@ function readStore(url: string | undefined, prefix: string, values: SettingValue
   }
   try {
     return {
-      /** A name or an address; IPv6 without brackets. */
+      /** A host name or an address, IPv6 without brackets. */
       host: address ?? name,
       port: Number(port),
       isTls: scheme === 'rediss',
       username: username ? decodeURIComponent(username) : undefined,
       password: password === undefined ? undefined : new Secret(decodeURIComponent(password)),
       database: Number(database),
-      /** The names of the keys in the store begin with it. */
+      /** The beginning of the name of each key in the store. */
       prefix,
     };
   } catch {

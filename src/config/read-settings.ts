@@ -1,5 +1,6 @@
 /**
- * Finds the settings that a command line and an environment name: at start, and again for a reload.
+ * Finds and reads the settings that the command line and the environment name, at the start and for
+ * each reload.
  */
 
 import { totalmem } from 'node:os';
@@ -8,10 +9,11 @@ import { dirname, resolve } from 'node:path';
 import { ConfigError, loadConfig, type Config, type Env, type Flags } from './config.ts';
 import { readSettingsFile } from './settings-file.ts';
 
+/** The place from which the settings were read. */
 export interface SettingsSource {
-  /** For the operator. */
+  /** The place in words, for the operator. */
   readonly text: string;
-  /** The file that was looked for, absolute. */
+  /** The settings file's absolute path, even if it does not exist. */
   readonly path?: string;
   readonly isFound: boolean;
 }
@@ -23,23 +25,24 @@ export interface Settings {
 
 interface Reading {
   /**
-   * Is read in the place of the operator's file; of the environment only `GATEWAY_*` applies then.
+   * The demo's settings as text, read instead of the operator's file. Only `GATEWAY_*` variables of
+   * the environment apply then.
    */
   readonly demo?: string | undefined;
-  /** The file was read before: this is a reload. */
+  /** True if the file was found before, so this is a reload. */
   readonly wasFound?: boolean;
 }
 
 /**
- * Reads and checks all settings. Throws `ConfigError` with every problem, or with what is wrong
- * with the file.
+ * Reads and checks all settings. Throws `ConfigError` with every problem, or with the reason why
+ * the file cannot be read.
  */
 export function readSettings(
   commandLine: Flags & { readonly config?: string | undefined },
   env: Env,
   { demo, wasFound = false }: Reading = {},
 ): Settings {
-  // The cgroup's limit if there is one; Node reports a huge number or 0 if there is none.
+  // Node reports the cgroup's limit, or a huge number or 0 if there is none.
   const memoryBytes = Math.min(process.constrainedMemory() || Infinity, totalmem());
   const shared = { flags: commandLine, memoryBytes };
   if (demo !== undefined) {
@@ -59,7 +62,8 @@ export function readSettings(
   }
   const path = resolve(named ?? 'gateway.toml');
   const toml = readSettingsFile(path, named === undefined, wasFound);
-  // Editors empty a file before they write it, and an empty one means the default of every setting.
+  // An empty file means the default of every setting, but editors empty a file before they write
+  // it.
   if (wasFound && !toml?.trim()) {
     const why = toml === undefined ? 'no longer exists' : 'is empty now';
     throw new ConfigError([`${path}: ${why}`]);

@@ -1,4 +1,4 @@
-/** Reads the file, the environment and the command line by the table of settings. */
+/** Reads all settings in the table from the file, the environment and the command line. */
 
 import { resolve } from 'node:path';
 
@@ -17,31 +17,40 @@ import { ConfigError, SettingValues, type SettingValue } from './setting-values.
 import { parseToml, readValueFile } from './settings-file.ts';
 import { MIN_BUFFERED_BYTES, SETTINGS } from './settings-table.ts';
 
+/** Environment variables. */
 export type Env = Readonly<Record<string, string | undefined>>;
 
+/** Options of the command line that set a setting. */
 export type Flags = { readonly [K in NonNullable<Setting['flag']>]?: string | undefined };
 
+/** The texts that settings are read from. */
 export interface ValueSources {
-  /** Text of gateway.toml; empty if there is no file. */
+  /** The text of gateway.toml; empty without a file. */
   readonly toml: string;
-  /** The path of the file, or the variable that holds its text, for messages. */
+  /** The path of the file, or the variable that holds its text. Messages show it. */
   readonly path?: string;
-  /** The paths of `${file:...}` are relative to it; else to the working directory. */
+  /** The directory for relative paths in `${file:...}`; by default the working directory. */
   readonly directory?: string;
   readonly env: Env;
   readonly flags?: Flags;
-  /** What the process may use. */
+  /** The memory that the process may use. */
   readonly memoryBytes?: number;
 }
 
-/** A reference to a variable. */
+/** A reference to an environment variable. */
 const VARIABLE = /\$\{([A-Za-z_][A-Za-z0-9_]*)\}/;
-/** The path of a file may have variables in it: `${file:${CREDENTIALS_DIRECTORY}/openai}`. */
+/**
+ * A reference to a file or a variable. The path of a file may contain variables:
+ * `${file:${CREDENTIALS_DIRECTORY}/openai}`.
+ */
 const REFERENCE = new RegExp(
   `\\$\\{file:((?:[^{}]|${VARIABLE.source})*)\\}|${VARIABLE.source}`,
   'g',
 );
-/** A variable as a shell has it. Of text in lower case, `$` may be the beginning of a password. */
+/**
+ * A variable in the syntax of a shell, without braces. Only capitals match, because a password may
+ * begin with `$`.
+ */
 const WITHOUT_BRACES = /^\$([A-Z][A-Z0-9_]*)$/;
 const AS_WRITTEN = 'the text is used as written';
 
@@ -49,15 +58,15 @@ const HOUR_SECONDS = 3600;
 
 const PREFIX = 'GATEWAY_';
 /**
- * `tcp://10.0.0.7:80`: what Kubernetes and Docker links set for a Service `gateway`, besides
- * `GATEWAY_SERVICE_HOST`.
+ * A value like `tcp://10.0.0.7:80`. Kubernetes and Docker links set such variables for a Service
+ * named `gateway`, besides `GATEWAY_SERVICE_HOST`.
  */
 const SERVICE_LINK = /^(?:tcp|udp|sctp):\/\//;
 const SERVICE_LINK_NAME =
   /^GATEWAY_(?:\w+_)?(?:SERVICE_(?:HOST|PORT)|PORT_\d+_(?:TCP|UDP|SCTP))(?:_|$)/;
 
 const PROXY_VARIABLES = ['HTTPS_PROXY', 'https_proxy', 'HTTP_PROXY', 'http_proxy'];
-/** The first Node that knows NODE_USE_ENV_PROXY. */
+/** The first version of Node that supports NODE_USE_ENV_PROXY. */
 const PROXY_NODE = { major: 22, minor: 21 };
 
 const REMOVED = new Set(['server.workers', 'GATEWAY_WORKERS']);
@@ -68,8 +77,8 @@ const REMOVED_HINT =
 const ROWS: Readonly<Record<string, Rows>> = SETTINGS;
 
 /**
- * Returns the value of every setting that has one, defaults included. Throws `ConfigError` if the
- * text is no TOML.
+ * Returns all settings, defaults included, with their problems and warnings. Throws `ConfigError`
+ * if `toml` is not valid TOML.
  */
 export function readValues(sources: ValueSources): SettingValues {
   return new ValueReader(sources).values;
@@ -78,7 +87,7 @@ export function readValues(sources: ValueSources): SettingValues {
 class ValueReader {
   readonly values: SettingValues;
   readonly #sources: ValueSources;
-  /** The variables that are looked up, set or not. */
+  /** The variables that were looked up, set or not. */
   readonly #variables = new Set(['GATEWAY_CONFIG', 'GATEWAY_CONFIG_TOML']);
 
   constructor(sources: ValueSources) {
@@ -91,8 +100,8 @@ class ValueReader {
   }
 
   /**
-   * Reads a section of the file, and those below it. `pattern` is its name in the table of
-   * settings.
+   * Reads a section of the file and the sections below it. `path` is its name in the file, and
+   * `pattern` its name in the table of settings.
    */
   #readSection(found: unknown, path: string, pattern: string): void {
     const table = isTable(found) ? found : {};
@@ -101,13 +110,14 @@ class ValueReader {
     const below = Object.keys(ROWS).filter((name) => name.startsWith(prefix));
     const sections = below.map((name) => name.slice(prefix.length).split('.')[0]!);
     const known = new Set([...Object.keys(rows), ...sections]);
-    // `<id>` stands for any key.
+    // A placeholder such as `<id>` stands for any key.
     const placeholder = [...known].find((key) => key.startsWith('<'));
     if (placeholder) known.delete(placeholder);
     if (!isTable(found)) {
       const header = placeholder && !rows[placeholder] ? nameOf(path, placeholder) : path;
       this.values.problem(path, `found ${typeOf(found)}, expected a table: [${header}]`);
-      // What a provider or a client then lacks is no further problem.
+      // Reading on would only report the settings that this provider or client lacks as further
+      // problems.
       if (pattern.endsWith('>')) return;
     }
     const builtIn = pattern === 'providers' ? [...BUILT_IN_PROVIDERS.keys()] : [];
@@ -129,7 +139,7 @@ class ValueReader {
   }
 
   /**
-   * Returns the default of a setting, which may depend on the machine, the provider or another
+   * Returns the default of a setting. It may depend on the machine, the provider or another
    * setting.
    */
   #defaultOf(id: string, key: string, row: Setting): unknown {
@@ -141,16 +151,18 @@ class ValueReader {
   }
 
   /**
-   * Reads one key: command line, then environment, then the file, then its provider's variable,
-   * then the default.
+   * Reads one setting. The command line wins, then the setting's environment variable, the file,
+   * the provider's variable, and the default.
    */
   #readValue(path: string, key: string, written: unknown, row: Setting): void {
     const name = nameOf(path, key);
-    // Of a provider; it may have dots.
+    // The id of a provider, which may contain dots. Meaningless for other sections, whose rows have
+    // no `providerEnv`.
     const id = path.slice('providers.'.length);
     const variable = row.providerEnv && variableOf(id, row.providerEnv);
     const option = row.flag && this.#sources.flags?.[row.flag];
-    // Lowest first: a wrong one is reported even if another overrides it.
+    // Lowest precedence first. All values are checked, because a wrong value is an error even if
+    // another overrides it.
     const given: [origin: string | undefined, value: unknown][] = [
       [variable, this.#fromVariable(variable, row)],
       [undefined, this.#fromFile(name, written, row)],
@@ -161,8 +173,8 @@ class ValueReader {
     result = { value: this.#defaultOf(id, key, row), row, origin: undefined };
     for (const [origin, value] of given) {
       if (value === undefined) continue;
-      // As it stands in the file: what replaced a reference may be a key that belongs to another
-      // setting.
+      // Shows the text as written in the file, because a replaced reference may hold a key that
+      // belongs to another setting.
       const problems = problemsOf(row, value, origin === undefined ? written : value);
       for (const [below, text] of problems) this.values.problem(name + below, text, origin);
       if (problems.length === 0) result = { value, row, origin, isGiven: true };
@@ -171,7 +183,10 @@ class ValueReader {
     if (result.isGiven && row.type === 'seconds') this.#warnOfMilliseconds(name, result.value);
   }
 
-  /** Milliseconds are whole thousands, and times of more than an hour seldom are. */
+  /**
+   * Warns of a time that was probably meant in milliseconds: more than an hour, and a whole number
+   * of thousands.
+   */
   #warnOfMilliseconds(name: string, value: unknown): void {
     const seconds = Number(value);
     if (seconds <= HOUR_SECONDS || seconds % 1000 !== 0) return;
@@ -183,10 +198,11 @@ class ValueReader {
 
   #fromVariable(name: string | undefined, row: Setting): unknown {
     const text = name === undefined ? undefined : this.#variable(name);
-    // An empty variable counts as unset: compose files produce them. A port may be a link.
+    // An empty variable counts as unset, because compose files produce them. A variable of a port
+    // may be a link that Kubernetes has set.
     if (!text || (row.type === 'integer' && SERVICE_LINK.test(text))) return undefined;
     if (row.type !== 'texts') return parseText(row, text);
-    // An empty item stays, to be refused: "," must not mean that there are no keys.
+    // An empty item is kept so that it is refused: "," must not mean that there are no keys.
     return text.split(',').map((item) => item.trim());
   }
 
@@ -195,7 +211,8 @@ class ValueReader {
     if (typeof expanded !== 'string') return expanded;
     // Like an empty variable, an empty key in the file counts as unset.
     if (row.key === 'of a provider' && expanded.trim() === '') return undefined;
-    // A replaced reference is text; another value of the file has its type already.
+    // A replaced reference is text and must be parsed; any other value of the file already has its
+    // type.
     return expanded === written ? expanded : parseText(row, expanded);
   }
 
@@ -213,15 +230,15 @@ class ValueReader {
   }
 
   /**
-   * What replaces a reference is not expanded again. A reference to a variable that is not set
-   * stays as it is.
+   * Replaces the references in a text once; replacements are not expanded again. A reference that
+   * cannot be replaced stays as it is.
    */
   #expandText(name: string, text: string, { key }: Setting): string {
     const { values } = this;
-    // A caller could guess a reference that stayed: `checkCallerKeys`. In the URL of a store it is
-    // no valid text.
+    // Unreplaced references are problems in keys of callers, because a caller could guess the text
+    // (see `checkCallerKeys`), and in the store's URL, where they are not valid.
     const mayStay = key === undefined || key === 'of a provider';
-    // `${NAME:-default}` or `${file:/path`.
+    // Finds texts such as `${NAME:-default}` or `${file:/path`.
     if (mayStay && text.replace(REFERENCE, ' ').includes('${')) {
       values.warning(name, `"\${" does not begin a reference here; ${AS_WRITTEN}`);
     }
@@ -250,12 +267,15 @@ class ValueReader {
     const { directory = '' } = this.#sources;
     const variables = new RegExp(VARIABLE, 'g');
     const actual = path.replaceAll(variables, (_, name: string) => this.#valueOf(name));
-    // The value of a variable may be a key by mistake: a message shows the path as it is written.
+    // Messages show the path as written, because by mistake the value of a variable may be a key.
     const shown = actual === path ? resolve(directory, path) : path;
     return readValueFile(resolve(directory, actual), shown);
   }
 
-  /** Looks up a variable of the environment: no warning says then that nothing reads it. */
+  /**
+   * Returns a variable of the environment, and remembers that a setting reads it, which prevents
+   * the warning for unknown variables.
+   */
   #variable(name: string): string | undefined {
     const { env } = this.#sources;
     this.#variables.add(name);
@@ -274,7 +294,8 @@ class ValueReader {
   }
 
   /**
-   * Node asks no proxy of the environment by itself, unlike curl and the SDKs of other languages.
+   * Warns of a proxy in the environment. Unlike curl and the SDKs of other languages, Node uses it
+   * only if NODE_USE_ENV_PROXY is set.
    */
   #warnOfUnusedProxy(): void {
     const { env } = this.#sources;

@@ -1,4 +1,4 @@
-/** The types of settings: which values they accept, and how text becomes one. */
+/** The types of settings: the values they accept, and how text is parsed. */
 
 import { isIP } from 'node:net';
 
@@ -7,47 +7,53 @@ import { MODEL_LIMITS } from '../openai/model-list.ts';
 import { didYouMean } from './did-you-mean.ts';
 import { withoutBrackets } from '../lib/loopback.ts';
 
-/** TOML's tables, untrusted. smol-toml makes them without a prototype. */
+/** A table of TOML, with unchecked values. smol-toml creates tables without a prototype. */
 export type Table = Record<string, unknown>;
 
 type Scalar = 'integer' | 'seconds' | 'boolean' | 'text';
 
 /**
- * A row of the table of settings. `T` is the type of the value in use: undefined if it has no
- * default.
+ * A row of the table of settings. `T` is the type of the setting's value, with undefined if it has
+ * no default.
  */
 export interface Setting<T = unknown> {
   readonly type: Scalar | 'integers' | 'texts' | 'headers' | 'targets' | 'table';
   readonly default: T;
   readonly accepts: (value: unknown) => boolean;
-  /** What it accepts, for a message. */
+  /** Describes the accepted values in messages. */
   readonly expected: string;
-  /** The setting whose value is the default. */
+  /** The setting whose value is the default of this setting. */
   readonly inherits?: string;
-  /** Bounds of integers, also those in arrays, and of seconds. */
+  /** The least value for integers and seconds; in an array, for each item. */
   readonly min?: number;
+  /** The greatest value for integers and seconds; in an array, for each item. */
   readonly max?: number;
-  /** A text may only be one of these. */
+  /** The only texts accepted. */
   readonly choices?: readonly string[];
-  /** The keys of a table that may be its value; `<model>` stands for any. */
+  /** The keys accepted in a table; `<model>` stands for any key. */
   readonly rows?: Rows;
-  /** The variable that wins over the file. */
+  /** The environment variable that overrides the file. */
   readonly env?: string;
-  /** A variable that the file wins over; `<ID>` stands for the provider's id in capitals. */
+  /**
+   * An environment variable that the file overrides; `<ID>` stands for the provider's id in
+   * capitals.
+   */
   readonly providerEnv?: string;
-  /** The option that wins over both. */
+  /** The option that overrides both the variable and the file. */
   readonly flag?: 'port' | 'host';
   /**
-   * A key is never printed. What callers or the store take is never a text with an unset variable.
+   * Marks a key, which is never printed. In keys of callers and of the store, a reference to an
+   * unset variable is a problem.
    */
   readonly key?: 'of callers' | 'of a provider' | 'of the store';
-  /** A reload cannot change it. */
+  /** A change takes effect only after a restart. */
   readonly needsRestart?: true;
 }
 
+/** The settings of a section, by their names. */
 export type Rows = Readonly<Record<string, Setting>>;
 
-/** The type of a value whose default has the type `D`. */
+/** `T`, with undefined if the default `D` is undefined. */
 type Or<T, D> = D extends undefined ? T | undefined : T;
 type Maybe<T> = T | undefined;
 type Accepts = Setting['accepts'];
@@ -59,6 +65,7 @@ function kind<const K, T>(type: K, expected: string, accepts: Accepts, fallback:
 const isText = (value: unknown) => typeof value === 'string';
 const areTexts = (value: unknown) => Array.isArray(value) && value.every(isText);
 
+/** An integer from `min` to `max`. */
 export function integer<D extends Maybe<number>>(min: number, max: number, fallback?: D) {
   const accepts: Accepts = (value) =>
     Number.isInteger(value) && Number(value) >= min && Number(value) <= max;
@@ -66,14 +73,16 @@ export function integer<D extends Maybe<number>>(min: number, max: number, fallb
   return { ...kind('integer', expected, accepts, fallback as Or<number, D>), min, max };
 }
 
+/** A whole number of seconds, as long as a timer can run. The code gets milliseconds. */
 export function seconds<D extends Maybe<number>>(min: number, fallback?: D) {
   const max = Math.floor(MAX_TIMER_MS / 1000);
   return { ...integer(min, max, fallback), type: 'seconds' } as const;
 }
 
+/** An array of integers from `min` to `max`. */
 export function integers(min: number, max: number) {
-  const { accepts: isOne } = integer(min, max);
-  const accepts: Accepts = (value) => Array.isArray(value) && value.every(isOne);
+  const { accepts: acceptsItem } = integer(min, max);
+  const accepts: Accepts = (value) => Array.isArray(value) && value.every(acceptsItem);
   const none = undefined as Maybe<readonly number[]>;
   const expected = `an array of integers from ${min} to ${max}`;
   return { ...kind('integers', expected, accepts, none), min, max };
@@ -83,12 +92,13 @@ export function boolean(fallback: boolean) {
   return kind('boolean', 'true or false', (value) => typeof value === 'boolean', fallback);
 }
 
+/** One of several texts. */
 export function oneOf<const T extends string>(choices: readonly T[], fallback: NoInfer<T>) {
   const accepts: Accepts = (value) => choices.includes(value as T);
   return { ...kind('text', `one of ${choices.join(', ')}`, accepts, fallback), choices };
 }
 
-/** With a default it may not be blank. */
+/** A text. If it has a default, it must not be blank. */
 export function text<D extends Maybe<string>>(fallback?: D) {
   const mayBeBlank = fallback === undefined;
   const accepts: Accepts = (value) => isText(value) && (mayBeBlank || value.trim() !== '');
@@ -96,10 +106,10 @@ export function text<D extends Maybe<string>>(fallback?: D) {
   return kind('text', expected, accepts, fallback as Or<string, D>);
 }
 
-/** Labels of letters, digits, hyphens and underscores, as resolvers take them. */
+/** A host name: labels with letters, digits, hyphens and underscores, as resolvers accept it. */
 const HOST_NAME = /^(?=.{1,253}$)[\w-]+(?:\.[\w-]+)*\.?$/;
 
-/** The address or name of a listener; an IPv6 address may be in brackets. */
+/** The address or name of a listener. An IPv6 address may be in brackets. */
 export function host(fallback: string) {
   const accepts: Accepts = (value) => {
     if (typeof value !== 'string') return false;
@@ -120,8 +130,8 @@ export const BALANCES = ['order', 'least_busy', 'weighted'] as const;
 export const WEIGHTS = integers(0, 10_000);
 
 /**
- * The targets of an alias, to be asked in this order; or first the one with the fewest requests, or
- * one drawn by weight.
+ * The targets of an alias. Depending on `balance` they are asked in this order, or the target with
+ * the fewest requests is first, or a target drawn by weight.
  */
 export interface BalancedTargets {
   readonly targets: readonly string[];
@@ -152,8 +162,8 @@ const noDetails = undefined as Maybe<Readonly<Record<string, Limits>>>;
 export const DETAILS = table({ '<model>': LIMITS }, noDetails);
 
 /**
- * Returns what is wrong with a value, each with its path below the setting. It shows what is
- * `written` in the file.
+ * Returns the problems of a value, each with its path below the setting. Messages show `written`,
+ * the value as it stands in the file, or only the type for a key.
  */
 export function problemsOf(
   row: Setting,
@@ -175,8 +185,8 @@ export function problemsOf(
 }
 
 /**
- * The value that text from a variable, a file or the command line stands for; the text itself if it
- * is none.
+ * Parses text from a variable, a file or the command line. Returns the text itself if it is no
+ * value of the setting's type.
  */
 export function parseText({ type, choices }: Setting, value: string): unknown {
   if (choices) return choices.find((choice) => choice === value.toLowerCase()) ?? value;
@@ -186,6 +196,7 @@ export function parseText({ type, choices }: Setting, value: string): unknown {
   return isNumber && /^-?\d{1,15}$/.test(value) ? Number(value) : value;
 }
 
+/** Returns true if the value is a table of TOML. */
 export function isTable(value: unknown): value is Table {
   return typeOf(value) === 'a table';
 }
@@ -196,6 +207,7 @@ function describe(value: unknown): string {
   return (typeof value === 'string' ? JSON.stringify(value) : `${value as number}`).slice(0, 60);
 }
 
+/** Names a value's type for messages, with an article. */
 export function typeOf(value: unknown): string {
   if (Array.isArray(value)) return 'an array';
   if (value instanceof Date) return 'a date';

@@ -1,12 +1,12 @@
-/** The settings by their names in gateway.toml, such as `server.port`. A reload compares them. */
+/** The values of settings by their names in gateway.toml, such as `server.port`. */
 
 import { digestOf, Secret } from '../lib/secret.ts';
 import type { Setting } from './setting-kinds.ts';
 import { SETTINGS } from './settings-table.ts';
 
 /**
- * Thrown for settings that are wrong. Each problem is a line or more for the operator, without a
- * key's value.
+ * Thrown for wrong settings. Each problem is a text of one or more lines for the operator and
+ * contains no key.
  */
 export class ConfigError extends Error {
   readonly problems: readonly string[];
@@ -18,10 +18,11 @@ export class ConfigError extends Error {
   }
 }
 
+/** A setting's value. */
 export interface SettingValue {
   readonly value: unknown;
   readonly row: Setting;
-  /** The variable or option that the value comes from, if not from the file. */
+  /** The variable or option that the value comes from; undefined for the file and the default. */
   readonly origin: string | undefined;
 }
 
@@ -34,8 +35,8 @@ type CamelCase<K extends string> = K extends `${infer A}_${infer B}`
 type Suffix<R> = R extends { type: 'seconds' } ? 'Ms' : '';
 
 /**
- * A section under the names of the code: `max_body_bytes` is `maxBodyBytes`, and `timeout`, in
- * seconds, `timeoutMs`.
+ * A section under its names in the code: `max_body_bytes` is `maxBodyBytes`. `timeout`, in seconds,
+ * is `timeoutMs`, in milliseconds.
  */
 export type Section<P extends keyof Table> = {
   readonly [
@@ -43,27 +44,28 @@ export type Section<P extends keyof Table> = {
   ]: Table[P][K] extends Setting<infer T> ? T : never;
 };
 
-/** The settings in which replicas on one machine differ. */
+/** Settings that differ between replicas on one machine. */
 const LISTENER = /^(?:server|admin)\.(?:host|port)$/;
 const DIGEST_CHARACTERS = 8;
 
 /**
- * Values with their problems and warnings. Printed as text, JSON or by inspection, it shows no key.
+ * Values with their problems and warnings. Keys are not shown if it is printed as text or JSON, or
+ * inspected.
  */
 export class SettingValues {
   readonly problems: string[] = [];
   readonly warnings: string[] = [];
-  /** By the name of a setting, the message about its variable that is not set. */
+  /** Messages about unset variables, by the name of the setting that refers to them. */
   readonly #unset = new Map<string, string>();
   /** The names of settings with a problem. */
   readonly wrong = new Set<string>();
   readonly #filePrefix: string;
   readonly #values: Map<string, SettingValue>;
-  /** Texts in which references were replaced, which may be keys, with the text in the file. */
+  /** Texts with replaced references, which may be keys, and for each the text in the file. */
   readonly #written = new Map<string, string>();
 
   /**
-   * `filePrefix` precedes the names of settings in problems: the path of the file and a colon, or
+   * `filePrefix` precedes the name of a setting in problems: the path of the file and a colon, or
    * nothing.
    */
   constructor(values: Iterable<[string, SettingValue]> = [], filePrefix = '') {
@@ -71,12 +73,12 @@ export class SettingValues {
     this.#filePrefix = filePrefix;
   }
 
-  /** The values as plain data. Keys are in it: not for output. */
+  /** Returns the values as plain data. It contains keys and must not be printed. */
   plain(): ReadonlyMap<string, SettingValue> {
     return this.#values;
   }
 
-  /** The values for output: each key is `[secret]`. */
+  /** Returns the values for output, with `[secret]` for each key. */
   masked(): ReadonlyMap<string, unknown> {
     return new Map(
       [...this.#values].map(([name, { value, row }]) => [name, row.key ? '[secret]' : value]),
@@ -84,8 +86,9 @@ export class SettingValues {
   }
 
   /**
-   * Returns eight characters that are the same for equal settings, keys included, on whatever
-   * address the listeners are. They are too few to tell a key that was guessed.
+   * Returns eight characters that are equal for equal settings, keys included. The addresses and
+   * ports of the listeners are left out, because replicas on one machine differ in them. Eight
+   * characters are too few to confirm a guessed key.
    */
   digest(): string {
     const entries = [...this.#values].filter(([name]) => !LISTENER.test(name));
@@ -95,12 +98,12 @@ export class SettingValues {
   }
 
   /**
-   * All keys, for what must not be printed. A URL and a header's value are hidden in texts only as
-   * a whole.
+   * Returns all secrets, for redaction. The store's URL and the values of headers are redacted only
+   * where they occur as a whole.
    */
   secrets(): Secret[] {
-    // An id in place of a key is a placeholder for a local server: to hide it would hide the name
-    // in the log.
+    // A key that is a provider's id is a placeholder for a local server. Redacting it would hide
+    // the provider's name in the log.
     const ids = new Set(this.sectionsBelow('providers').map((id) => id.toLowerCase()));
     return [...this.#values].flatMap(([name, { value, row }]) => {
       if (!row.key) return [];
@@ -109,18 +112,22 @@ export class SettingValues {
       return (
         texts
           .filter((text) => row.key === 'of callers' || !ids.has(text.trim().toLowerCase()))
-          // The name of a variable that is not set is no secret, and warnings have it.
+          // A reference to an unset variable is no secret, and warnings show it.
           .filter((text) => !VARIABLE_ALONE.test(text))
           .map((text) => new Secret(isKey ? text.trim() : text, { isKey }))
       );
     });
   }
 
+  /** Sets a setting's value. */
   set(name: string, value: SettingValue): void {
     this.#values.set(name, value);
   }
 
-  /** The values of one section. `path` is its name if that of the table has a placeholder. */
+  /**
+   * Returns the values of one section. `path` is its name in the file, if `pattern` has a
+   * placeholder.
+   */
   section<P extends keyof Table>(pattern: P, path: string = pattern): Section<P> {
     const entries = Object.entries<Setting>(SETTINGS[pattern]).map(([key, { type }]) => {
       const name = key.replace(/_(.)/g, (_, letter: string) => letter.toUpperCase());
@@ -131,14 +138,18 @@ export class SettingValues {
     return Object.fromEntries(entries) as Section<P>;
   }
 
-  /** The names of the sections below this one that have a value. */
+  /** Returns the names of the sections below `path` that have a value. */
   sectionsBelow(path: string): string[] {
     const below = [...this.#values.keys()].filter((name) => name.startsWith(`${path}.`));
-    // An id may have dots, the key behind it has none.
+    // An id may contain dots, but the key after it contains none.
     const ids = below.flatMap((name) => /^(.*)\./s.exec(name.slice(path.length + 1))?.[1] ?? []);
     return [...new Set(ids)];
   }
 
+  /**
+   * Records a problem of a setting, which prevents the start. `origin` is the place the message
+   * names.
+   */
   problem(name: string, text: string, origin = this.#values.get(name)?.origin): undefined {
     this.wrong.add(name);
     const place = origin ?? `${this.#filePrefix}${name}`;
@@ -146,28 +157,28 @@ export class SettingValues {
     this.problems.push(`${place}: ${text}${unset ? `; ${unset}` : ''}`);
   }
 
-  /** Like `problem`, for what does not prevent the start. */
+  /** Records a warning about a setting, which does not prevent the start. */
   warning(name: string, text: string): void {
     this.warnings.push(`${this.#values.get(name)?.origin ?? name}: ${text}`);
   }
 
   /**
-   * Warns of a variable that is not set. Whatever is wrong with the setting then has that in its
-   * message.
+   * Warns that a variable is not set. Later problems of the same setting repeat the message,
+   * because the unset variable may be their cause.
    */
   unset(name: string, message: string, consequence: string): void {
     this.#unset.set(name, message);
     this.warning(name, `${message}; ${consequence}`);
   }
 
-  /** Remembers what stands in the file for a text with a replaced reference. */
+  /** Remembers the text in the file, `written`, of a text with replaced references. */
   replaced(text: string, written: string): void {
     this.#written.set(text, written);
   }
 
   /**
-   * The part of a text that a message may show: `shown`, or the text in the file if it has
-   * references.
+   * Returns the text that messages may show: the text in the file if `text` had references, else
+   * `shown`.
    */
   asWritten(text: string, shown = text): string {
     return this.#written.get(text) ?? shown;

@@ -1,6 +1,7 @@
-/** Reads gateway.toml: the file, TOML's syntax, and messages for both that show no key. */
+/** Reads gateway.toml and files with values, and parses TOML. No message shows a key. */
 
-// Whole: on an old Node an import by name fails before any code can say which one is needed.
+// Imported as a whole: on an old Node a named import of `isUtf8` fails before `assertNodeVersion`
+// can report the version that is needed.
 import nodeBuffer from 'node:buffer';
 import {
   closeSync,
@@ -22,15 +23,16 @@ const READ_FAILURES: Readonly<Record<string, string>> = {
   EACCES: 'permission denied',
   EISDIR: 'is a directory, not a file',
 };
+/** Largest file that holds one value. */
 const MAX_VALUE_BYTES = 65_536;
 
 /**
- * Returns the text of the file, or undefined if it is optional and does not exist. Throws
- * `ConfigError` if it cannot be read.
+ * Returns the settings file's text, or undefined if it is optional and does not exist. Throws
+ * `ConfigError` if it cannot be read. `wasFound`: it was read before.
  */
 export function readSettingsFile(path: string, isOptional: boolean, wasFound: boolean) {
   try {
-    // A pipe would wait for another writer.
+    // To read a pipe again would wait for another writer.
     if (wasFound && !statSync(path).isFile()) {
       throw new ConfigError([`${path}: is not a regular file, and cannot be read again`]);
     }
@@ -39,14 +41,15 @@ export function readSettingsFile(path: string, isOptional: boolean, wasFound: bo
     return bytes.toString();
   } catch (error) {
     if (isOptional && (error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
-    // Node's permission model hides whether the file exists: an existing one must not be skipped.
+    // Node's permission model hides whether the file exists, and an existing file must not be
+    // skipped.
     throw toConfigError(error, path, isOptional ? ', even if there is no such file' : '');
   }
 }
 
 /**
- * Returns the text of a file that holds one value, without its last line end. Throws `ConfigError`,
- * with `shown` as the path.
+ * Returns the text of a file that holds one value, without the line end after it. Throws
+ * `ConfigError` with `shown` as the path.
  */
 export function readValueFile(path: string, shown: string): string {
   const fail = (reason: string) => new ConfigError([`${shown}: ${reason}`]);
@@ -71,8 +74,8 @@ export function readValueFile(path: string, shown: string): string {
 }
 
 /**
- * The size that fstat() reports does not bound what is read: it is 0 for files of /proc, and files
- * grow.
+ * Reads up to `maxBytes`. The size of fstat() is no bound, because it is 0 for files in /proc, and
+ * files grow.
  */
 function readAtMost(descriptor: number, maxBytes: number): Buffer {
   const buffer = Buffer.alloc(maxBytes);
@@ -95,15 +98,17 @@ function toConfigError(error: unknown, path: string, permissionHint = ''): Confi
   return new ConfigError([`${path}: ${reason}`]);
 }
 
+/** The end of a hint for settings in another format. */
 const SETTINGS_ARE_TOML = 'but the settings are TOML: a line [server], then a line port = 8080';
-/** No TOML begins so. */
+/** The beginning of a JSON text. No TOML text begins like this. */
 const JSON_TEXT = /^\s*(?:\{|\[\s*\{)/;
 const YAML_LINE = /^\s*(?:---\s*$|- |[\w."'-]+:(?:\s|$))/;
-/** No number, boolean or unquoted text has such a character. */
+/** A character that ends a number, a boolean or an unquoted text. */
 const WORD_LIMIT = /[\s=[\]{},"'#]/;
 
 /**
- * Parses the file's text. `prefix` precedes the message. Throws `ConfigError` with line and column.
+ * Parses the text of the settings file. Throws `ConfigError` with `prefix`, the line and the
+ * column.
  */
 export function parseToml(text: string, prefix: string): Table {
   try {
@@ -120,13 +125,13 @@ export function parseToml(text: string, prefix: string): Table {
 }
 
 /**
- * Returns what the parser's reason lacks, for the mistakes that are most frequent; it shows nothing
- * of the file.
+ * Returns the hint that the parser's reason lacks, for the most frequent mistakes. The hint shows
+ * nothing of the file.
  */
 function hintFor(text: string, line: string, at: number): string {
   if (JSON_TEXT.test(text)) return `; this looks like JSON, ${SETTINGS_ARE_TOML}`;
   if (YAML_LINE.test(line)) return `; this looks like YAML, ${SETTINGS_ARE_TOML}`;
-  // The parser stops at the beginning of a word, or inside it if the word begins as a number does.
+  // The parser stops at the beginning of a word, or inside the word if it begins like a number.
   const [before = ''] = line.slice(0, at).split(WORD_LIMIT).slice(-1);
   const [behind = ''] = line.slice(at).split(WORD_LIMIT, 1);
   const word = before + behind;
@@ -138,8 +143,8 @@ function hintFor(text: string, line: string, at: number): string {
 }
 
 /**
- * The line with everything but section headers and the names of keys replaced by dots: it may be a
- * secret.
+ * Returns the line with dots instead of everything but section headers and names of keys, because
+ * any other text may be a secret.
  */
 function hideSecrets(line: string): string {
   const shown = line.slice(0, 160);
