@@ -32,7 +32,8 @@ export function logAttempt(message: string, attempt: Attempt, { id }: Call, logg
 
 /**
  * Returns whether the failure of an attempt ends its request, because the client has left or the
- * gateway itself has failed: no other provider can help, and the failure says nothing of this one.
+ * gateway itself has failed: no other provider can help, and the failure says nothing of this
+ * provider.
  */
 export function endsRequest(failure: GatewayError | ClientGone | undefined): boolean {
   if (failure instanceof ClientGone) return true;

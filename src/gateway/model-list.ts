@@ -1,6 +1,5 @@
 /**
- * `GET /v1/models`: the models of all providers and the aliases, by the names that clients send
- * back.
+ * `GET /v1/models`: the models of all providers, and the aliases, by the names that clients send.
  */
 
 import type { Tenant } from '../config/config.ts';
@@ -19,14 +18,14 @@ import type { Services } from './services.ts';
 
 const FETCH_TIMEOUT_MS = 3000;
 const FRESH_MS = 300_000;
-/** A burst of requests asks a provider that failed only once. */
+/** Until then a provider that has failed is not asked again, so that a burst asks it once. */
 const FRESH_AFTER_FAILURE_MS = 10_000;
 const MAX_LIST_BYTES = 4_194_304;
 
 interface ModelListServices extends Omit<Services, 'listModels'> {
-  /** Takes the names of a provider's models, as that provider has listed them. */
+  /** Called with the names of a provider's models when its list was fetched. */
   readonly onModels?: ((provider: string, names: readonly string[]) => void) | undefined;
-  /** The lists of the providers. It outlives a reload for providers whose settings are the same. */
+  /** The lists of the providers. Those of unchanged providers outlive a reload. */
   readonly modelLists: ModelListCache;
 }
 
@@ -34,22 +33,25 @@ export type ModelListCache = WeakMap<Provider, CachedList>;
 
 interface CachedList {
   models: readonly ListedModel[];
-  /** The models that settings name and the latest list lacks: the log has warned of them. */
+  /** The models that the settings name and the latest list lacks. Each was logged as a warning. */
   missing?: ReturnType<typeof missingModels>;
-  /** On the clock of `performance.now()`. */
+  /** When the list is fetched again, on the clock of `performance.now()`. */
   freshUntilMs: number;
-  /** The last fetch succeeded; undefined before the first. If it failed, the log says so. */
+  /** The last fetch has succeeded; undefined before the first fetch. */
   isUp?: boolean;
-  /** The fetch under way, which other requests wait for too. */
+  /** The fetch that is under way. Other requests wait for it too. */
   fetching?: Promise<void> | undefined;
 }
 
-/** A provider whose list cannot be fetched contributes the last one and its `default_model`. */
+/**
+ * The list of `GET /v1/models`. A provider whose list cannot be fetched contributes its last list
+ * and its `default_model`.
+ */
 export class ModelList {
   readonly #services: ModelListServices;
   /**
-   * By the models that a tenant may name, as JSON; all by undefined. Clients that do not read hold
-   * no copies.
+   * The bodies, by the `models` of a tenant as JSON; the body with all models by undefined. Clients
+   * share them, so that a client which does not read holds no copy.
    */
   readonly #bodies = new Map<string | undefined, Buffer>();
 
@@ -58,8 +60,8 @@ export class ModelList {
   }
 
   /**
-   * Returns the body of `GET /v1/models`, with the models that the tenant may name; all without a
-   * tenant. Never rejects.
+   * Returns the body of `GET /v1/models` with the models that the tenant may name, or with all
+   * models. Never rejects.
    */
   async bodyFor(tenant?: Tenant): Promise<Buffer> {
     const { providers } = this.#services;
@@ -114,15 +116,15 @@ export class ModelList {
     cached.fetching = undefined;
   }
 
-  /** What has a key in it is not shown to clients. */
+  /** Returns false for a value with a key in it, which clients must not see. */
   #isShown(value: unknown): boolean {
     const text = JSON.stringify(value);
     return this.#services.redact(text) === text;
   }
 
   /**
-   * Warns of each model that a setting names and this list of its provider lacks, unless the list
-   * before lacked it too.
+   * Logs a warning for each model that a setting names and the list of its provider lacks, unless
+   * the former list lacked it too.
    */
   #warnOfMissing(id: string, names: readonly string[], cached: CachedList): void {
     const { config, logger } = this.#services;
@@ -137,8 +139,9 @@ export class ModelList {
 }
 
 /**
- * Lists the models that are known of each provider, and then the aliases that lead to a registered
- * one. A model whose id is an alias is not listed, because its name leads to the alias's targets.
+ * Returns the entries of the known models of each provider, and then of the aliases with a
+ * registered target. A model whose id is also an alias is left out, because the name leads to the
+ * targets of the alias.
  */
 function listEntries({ providers, config, modelLists }: ModelListServices) {
   const modelEntries = [...providers.values()].flatMap((provider) => {
@@ -160,8 +163,8 @@ function listEntries({ providers, config, modelLists }: ModelListServices) {
 }
 
 /**
- * The order of the first members is OpenAI's. What the settings say of a model wins over what its
- * provider says.
+ * Returns an entry of the list, whose first members stand in OpenAI's order. The details of the
+ * settings win over the details of the provider.
  */
 function toEntry({ id, modelDetails }: Provider, name: string, model?: ListedModel) {
   return {
@@ -174,13 +177,14 @@ function toEntry({ id, modelDetails }: Provider, name: string, model?: ListedMod
   };
 }
 
-/** Why `fetchModelList` ends when its time has passed. */
+/** The error of `fetchModelList` when its time has passed. */
 export const NO_LIST_IN_TIME = new Error('no answer in time');
 
 /**
- * Asks with one key after the other until one is not refused, which begins no cooldown: it may be
- * for completions only. A key that is undefined is not sent. Returns the list, or the last status.
- * Throws a `TransportError`, `NO_LIST_IN_TIME`, or what `readModelList` throws.
+ * Fetches the list of a provider, with its keys in turn until one is accepted. A refused key begins
+ * no cooldown, because the key may be valid for completions alone. No key is sent for an undefined
+ * key. Returns the list, or the status of the last reply. Throws a `TransportError`,
+ * `NO_LIST_IN_TIME`, or as `readModelList`. `limitMs` bounds all of it.
  */
 export async function fetchModelList(
   provider: Provider,
