@@ -77,7 +77,7 @@ function configOf(values: SettingValues, memoryBytes: number) {
     warnings: values.warnings as readonly string[],
     /** All settings by their names in the file, with `[secret]` for keys. `--check` prints them. */
     resolved: values.masked(),
-    /** The same for the replicas of one gateway. */
+    /** A short digest of the settings, equal in all replicas that have the same settings. */
     digest: values.digest(),
     /**
      * All texts that must not be printed. The password of the store is added, because in the

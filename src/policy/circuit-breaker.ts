@@ -22,7 +22,10 @@ const PROBED_STREAM_MS = 10_000;
  * failures and 504 for time limits.
  */
 const OUTAGE_STATUSES = new Set([502, 503, 504, 529]);
-/** Statuses of a wrong key, a missing model and a limit, which another target may not share. */
+/**
+ * Statuses of a wrong key, a missing model and a limit: another target of an alias may still
+ * answer.
+ */
 export const TARGET_STATUSES = new Set([401, 403, 404, 429]);
 /**
  * Bounds the circuits, because model names come from clients. The circuit that failed longest ago

@@ -107,7 +107,7 @@ export class Limiter {
     if (full) {
       const { limit, max, name, used } = full;
       const limitState = `${name}.max_concurrent_requests: ${used.inFlight} of ${max}`;
-      // Nothing predicts when a slot is released, so the client waits the least time.
+      // The time at which a slot is released is unknown, so `Retry-After` is the least possible.
       const details = { retryAfterSeconds: 1, limit, limitState };
       return new GatewayError('rateLimit', 'Too many requests at the same time', details);
     }
