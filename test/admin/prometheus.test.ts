@@ -357,6 +357,18 @@ const OTHERS: readonly [alert: string, series: Labels, fires: Record<string, rea
       },
       { '3m': [['page', { instance: 'b' }, '50% of the requests of b fail']] },
     ],
+    // An outage of 90 s has an alert of its own, and none before or after it.
+    [
+      'GatewayRequestsFail',
+      {
+        'gateway_requests_total{instance="a",outcome="ok"}': '0+45x8 360+22x6 492+45x20',
+        'gateway_requests_total{instance="a",outcome="upstream_error"}': '0x8 0+23x6 138x20',
+        'gateway_incident{instance="a",kind="errors",provider="p"}': '_x9 1x6 stale _x20',
+      },
+      Object.fromEntries(
+        ['2m15s', '2m30s', '3m', '3m45s', '4m', '4m15s', '4m30s', '5m', '6m'].map((at) => [at, []]),
+      ),
+    ],
     [
       'GatewayNearLimit',
       {
