@@ -226,11 +226,14 @@ function createParts(config: Config, runtime: Runtime, outside: typeof OUTSIDE) 
   const logger = createLogger({ ...logSettingsOf(config, runtime), ...output });
   const modelLists: ModelListCache = new WeakMap();
   const breaker = new CircuitBreaker(logger);
+  let timer: NodeJS.Timeout | undefined;
   const incidents = new Incidents({
     logger,
     circuits: () => breaker.report(redact),
     onTrouble() {
-      const timer = setInterval(() => incidents.advance() || clearInterval(timer), JUDGED_EVERY_MS);
+      // `judge` may have ended the former trouble while its timer still runs.
+      clearInterval(timer);
+      timer = setInterval(() => incidents.advance() || clearInterval(timer), JUDGED_EVERY_MS);
       timer.unref();
     },
   });

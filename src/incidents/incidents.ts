@@ -42,8 +42,8 @@ class Subject {
   readonly models = new Map<string, Tries>();
   readonly states = new Map<IncidentKind, Fault>();
   incident: Incident | undefined;
-  /** When the log last had a line that something begins. */
-  loggedAtMs = -Infinity;
+  /** When the log last had a line `incident` of each kind, on the clock of `performance.now()`. */
+  readonly loggedAtMs = new Map<IncidentKind, number>();
 
   constructor(digest?: string) {
     this.digest = digest;
@@ -268,11 +268,12 @@ export class Incidents {
     if (!incident.counted.has(kind)) this.counts.set(kind, (this.counts.get(kind) ?? 0) + 1);
     incident.counted.add(kind);
     const nowMs = performance.now();
-    const isDue = incident.logged.size > 0 || nowMs - subject.loggedAtMs >= LOGGED_EVERY_MS;
+    const loggedAtMs = subject.loggedAtMs.get(kind) ?? -Infinity;
+    const isDue = incident.logged.size > 0 || nowMs - loggedAtMs >= LOGGED_EVERY_MS;
     // A line that says that lines are lost would be lost too.
     if (kind === 'log_lines' || !isDue || incident.logged.has(kind)) return;
     incident.logged.add(kind);
-    subject.loggedAtMs = nowMs;
+    subject.loggedAtMs.set(kind, nowMs);
     logger.log('warn', 'incident', facts);
   }
 }
