@@ -22,7 +22,7 @@ export function createHttpServer(
   const counts = { inFlight: 0, finished: 0, cancelled: 0, openStreams: 0 };
   const state: ListenerState = { ...options, counts, isDraining: false, cancelReason: undefined };
   const server = createNodeServer(timeLimits);
-  const connections = connectionsOf(server, state);
+  const connections = acceptConnections(server, state);
   const checking: NodeJS.Timeout[] = [];
   const forceClose = new AbortController();
 
@@ -96,7 +96,7 @@ function createNodeServer(timeLimits: ListenerState['timeLimits']): Server {
  * Makes a `Connection` for each socket that the server accepts, and hands it the requests of that
  * socket. Returns the open connections.
  */
-function connectionsOf(server: Server, state: ListenerState): ReadonlyMap<Duplex, Connection> {
+function acceptConnections(server: Server, state: ListenerState): ReadonlyMap<Duplex, Connection> {
   const connections = new Map<Duplex, Connection>();
   server.on('connection', (socket) => {
     const connection = new Connection(socket, state);

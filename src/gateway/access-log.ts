@@ -103,11 +103,11 @@ function factsOf(call: Call, { outcome, endedAtMs, phase, remote }: Ending): Req
   const { firstByteAtMs, sentBytes, status } = call.reply;
   const { attempt, failure, provider } = history;
   const tries = history.attempts.map((one) => one.toFacts());
-  const answered = attempt && tries[history.attempts.indexOf(attempt)];
+  const lastTry = attempt && tries[history.attempts.indexOf(attempt)];
   const answer = attempt?.hasAnswer ? attempt : undefined;
   const usage = answer?.usage;
   const cause = failure && lineCauseOf(failure);
-  const isWhole = outcome === 'ok' && answered?.outcome === 'ok';
+  const isWhole = outcome === 'ok' && lastTry?.outcome === 'ok';
   return {
     request_id: call.id,
     trace_id: history.traceId,
@@ -118,8 +118,8 @@ function factsOf(call: Call, { outcome, endedAtMs, phase, remote }: Ending): Req
     status,
     provider,
     model: history.model,
-    upstream_model: answered?.model,
-    upstream_request_id: answered?.upstream_request_id,
+    upstream_model: lastTry?.model,
+    upstream_request_id: lastTry?.upstream_request_id,
     stream: history.stream,
     duration_ms: Math.round(endedAtMs - receivedAtMs),
     first_byte_ms: firstByteAtMs && Math.round(firstByteAtMs - receivedAtMs),

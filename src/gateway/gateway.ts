@@ -23,7 +23,7 @@ import type { Services } from './services.ts';
 interface Route {
   readonly path: string;
   readonly methods: readonly string[];
-  /** The request needs no key, and takes nothing of any limit. */
+  /** The request is not authenticated, and takes nothing of any limit. */
   readonly isPublic: boolean;
   /** The request is for monitoring: a good answer is logged at level debug alone. */
   readonly isProbe?: true;
@@ -76,8 +76,8 @@ export class Gateway {
   readonly #services: Services;
   readonly #accessLog: ReturnType<typeof createAccessLog>;
   readonly #authenticate: ReturnType<typeof createAuthenticator>;
-  /** A key is configured, so each request has to carry one. */
-  readonly #needsKey: boolean;
+  /** Tokens are compared with configured keys. Without keys any token is accepted. */
+  readonly #hasKeys: boolean;
   readonly #hasCors: boolean;
   readonly #checkOrigin: ((call: Call) => void) | undefined;
 
@@ -87,10 +87,10 @@ export class Gateway {
     this.#services = services;
     this.#accessLog = createAccessLog(services);
     this.#authenticate = createAuthenticator(server.auth, clients);
-    this.#needsKey = needsKey(config);
+    this.#hasKeys = needsKey(config);
     this.#hasCors = server.cors;
     // With CORS, pages are wanted. With keys, pages are no danger.
-    this.#checkOrigin = server.cors || this.#needsKey ? undefined : createOriginCheck(server);
+    this.#checkOrigin = server.cors || this.#hasKeys ? undefined : createOriginCheck(server);
   }
 
   /**
@@ -170,7 +170,7 @@ export class Gateway {
     call.history.client = tenant?.name;
     const isProxied = headers['x-forwarded-for'] !== undefined || headers.forwarded !== undefined;
     // Without keys, a gateway is open to everybody whom a proxy lets through, on loopback too.
-    if (isProxied && !this.#needsKey) {
+    if (isProxied && !this.#hasKeys) {
       const text = 'a proxy sends requests, and no key is needed; set [server.auth] keys';
       warnOnce(this.#services, text);
     }

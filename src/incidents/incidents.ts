@@ -106,12 +106,12 @@ export class Incidents {
   }
 
   /** Counts a try that has succeeded, or a stream that has begun. */
-  addGood({ provider, digest, model, endedAtMs }: Attempt): void {
+  addGood({ provider, digest, model, decidedAtMs }: Attempt): void {
     const subject = this.#find(provider, digest);
     if (!subject) return;
     const nowMs = performance.now();
-    subject.tries.addGood(nowMs, endedAtMs);
-    subject.triesOf(model, nowMs).addGood(nowMs, endedAtMs);
+    subject.tries.addGood(nowMs, decidedAtMs);
+    subject.triesOf(model, nowMs).addGood(nowMs, decidedAtMs);
   }
 
   /** Counts a try that has failed, also a stream that was counted when it began. */
@@ -123,7 +123,7 @@ export class Incidents {
     const subject = this.#find(id, digest);
     if (!kind || !subject) return;
     const nowMs = performance.now();
-    const brokenMs = hasAnswer ? attempt.endedAtMs : undefined;
+    const brokenMs = hasAnswer ? attempt.decidedAtMs : undefined;
     const tries = subject.triesOf(attempt.model, nowMs);
     subject.tries.addFailure(nowMs, brokenMs);
     tries.addFailure(nowMs, brokenMs);

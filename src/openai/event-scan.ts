@@ -50,10 +50,11 @@ export function scanEvents(events: Buffer, isModelWanted: boolean) {
   const text = events.toString('latin1');
   SIGNS.lastIndex = 0;
   for (let sign = SIGNS.exec(text); sign; sign = SIGNS.exec(text)) {
-    const name = sign[1];
+    const [, name, comment] = sign;
     const start = SIGNS.lastIndex;
     const byte = events[start];
-    if (name === undefined) isSuspicious ||= sign[2] !== ':';
+    // A sign without a name is a comment, or a reason to parse the events.
+    if (name === undefined) isSuspicious ||= comment === undefined;
     else if (name === 'finish_reason') finishReason = readString(events, start) || finishReason;
     else if (name === 'index' && byte !== DIGIT_0) index = 'other';
     else if (name === 'index' && index === 'none') index = '0';

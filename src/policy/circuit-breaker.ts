@@ -167,7 +167,9 @@ export class CircuitBreaker {
     const { provider, model, isBalanced } = candidate;
     if (failure === undefined) return this.record('success', provider, model);
     const { details, scope, status } = failure;
-    const isFaultOfTarget = isBalanced && TARGET_STATUSES.has(status);
+    // A refusal of the prompt is no fault of the target: one client could keep others away.
+    const isPolicy = details.problem === 'policy';
+    const isFaultOfTarget = isBalanced && TARGET_STATUSES.has(status) && !isPolicy;
     const isModelGone = details.problem === 'model gone';
     const isOutage = OUTAGE_STATUSES.has(status) || isFaultOfTarget || isModelGone;
     if (scope === 'provider') {

@@ -66,7 +66,7 @@ export class RequestHistory {
     const { asked } = this;
     const last = asked.at(-1);
     if (!last) return { gatewayMs: totalMs };
-    const upstreamMs = Math.min(last.endedAtMs ?? headAtMs, headAtMs) - asked[0]!.beganAtMs;
+    const upstreamMs = Math.min(last.decidedAtMs ?? headAtMs, headAtMs) - asked[0]!.beganAtMs;
     return { gatewayMs: totalMs - upstreamMs, upstreamMs };
   }
 }
@@ -88,8 +88,8 @@ export class Attempt {
   /** The URL without its query, which may hold a key. */
   readonly url: string;
   readonly beganAtMs = performance.now();
-  /** When the answer began, or when the attempt failed without an answer. */
-  endedAtMs: number | undefined;
+  /** When the answer began, or the attempt failed before. Not the end of a stream. */
+  decidedAtMs: number | undefined;
   /** `circuit_open` and `limit` if the provider was skipped; undefined while the attempt runs. */
   outcome: Outcome | 'circuit_open' | 'limit' | undefined;
   /** The client gets this attempt's answer, so no other provider is asked if it fails later. */
@@ -165,12 +165,13 @@ export class Attempt {
   /** Marks that the client's answer has begun. */
   beginAnswer(): void {
     this.hasAnswer = true;
-    this.endedAtMs = performance.now();
+    this.decidedAtMs = performance.now();
   }
 
   /** Records how the attempt has ended, with its failure if it has failed. */
   recordEnd(failure?: GatewayError | ClientGone): void {
-    this.endedAtMs ??= performance.now();
+    // An answer that has begun keeps its time.
+    this.decidedAtMs ??= performance.now();
     // The gateway's own failure, such as full memory, must not count against the provider.
     const isGatewayFailure = failure instanceof GatewayError && failure.scope === 'gateway';
     this.outcome = isGatewayFailure ? 'internal_error' : (failure?.outcome ?? 'ok');
@@ -179,7 +180,7 @@ export class Attempt {
 
   /** Returns the fields of a try in the log. */
   toFacts() {
-    const { beganAtMs, endedAtMs, failure, wasAsked, key, outcome, upstreamRequestId } = this;
+    const { beganAtMs, decidedAtMs, failure, wasAsked, key, outcome, upstreamRequestId } = this;
     const { connection, lookupMs, sentAtMs } = this;
     return {
       provider: this.provider,
@@ -193,7 +194,7 @@ export class Attempt {
         upstreamRequestId && escapeControlCharacters(upstreamRequestId, MAX_NAME_CHARACTERS),
       lookup_ms: lookupMs === undefined ? undefined : Math.round(lookupMs),
       connect_ms: connection === 'new' ? Math.round(sentAtMs! - beganAtMs) : undefined,
-      duration_ms: wasAsked ? Math.round((endedAtMs ?? beganAtMs) - beganAtMs) : undefined,
+      duration_ms: wasAsked ? Math.round((decidedAtMs ?? beganAtMs) - beganAtMs) : undefined,
     };
   }
 }

@@ -52,6 +52,7 @@ export function sendAttempt(
     const cause = `no ${isStream ? 'first token' : 'complete answer'} in ${limitMs} ms`;
     return timeoutError(attempt.provider, { cause });
   });
+  // The transport notes the connection in the attempt, which has the members of `ConnectionUse`.
   return services.transport.send(addClientHeaders(request, context), deadline, attempt);
 }
 

@@ -75,9 +75,14 @@ class StreamRelay implements ByteSink, Answer {
   readonly #idleMs: number;
   /** Bytes that have come before the delivery; undefined from then on. */
   #seen: ChunkBuffer | undefined = new ChunkBuffer();
-  /** The inspection at the first token; undefined before it and from the delivery on. */
+  /**
+   * The inspection at the first token; undefined before it and from the delivery on. Its bytes are
+   * in `#seen` too.
+   */
   #first: Inspection | undefined;
-  /** The client's response; set by the delivery. */
+  /**
+   * The client's response, set by the delivery: `context.call.reply`, which may begin a stream now.
+   */
   #reply!: AnswerSink;
   #onData: (() => void) | undefined;
   /** The first byte of the answer that is not white space. */

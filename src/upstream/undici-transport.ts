@@ -114,7 +114,8 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
   /** Reads the body; undefined before `start` and after the end of the body. */
   #sink: ByteSink | undefined;
   #isPaused = true;
-  #resume = () => {};
+  /** undici's function that reads on; set with the head of the reply. */
+  #resumeUndici = () => {};
 
   readonly #onCancel = () => this.#giveUp(this.#options.cancellation.reason);
 
@@ -136,7 +137,7 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
     if (this.#unread.size > 0) this.#isPaused = !this.#sink?.write(this.#unread.take());
     if (this.#isPaused) return;
     if (this.#isOver) this.#endSink();
-    else if (!this.#isTurnOver) this.#resume();
+    else if (!this.#isTurnOver) this.#resumeUndici();
   }
 
   onConnect(abort: (reason: Error) => void): void {
@@ -167,7 +168,7 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
       const before = this.headers.get(name);
       this.headers.set(name, before === undefined ? value : `${before}, ${value}`);
     }
-    this.#resume = resume;
+    this.#resumeUndici = resume;
     this.#options.resolve(this);
     return true;
   }
@@ -188,7 +189,7 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
     onNextTurn(() => {
       this.#isTurnOver = false;
       // undici resumes even if the sink has paused, because up to MAX_UNREAD_BYTES are held.
-      this.#resume();
+      this.#resumeUndici();
     });
     return false;
   }
@@ -237,7 +238,7 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
     this.#error = error;
     this.#options.agent.running -= 1;
     this.#options.body?.release();
-    this.#resume = () => {};
+    this.#resumeUndici = () => {};
     if (error) this.#options.reject(error);
     if (!this.#isPaused) this.#endSink();
   }

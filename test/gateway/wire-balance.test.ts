@@ -32,6 +32,14 @@ describe('an alias with balance = "least_busy"', { concurrency: true }, () => {
     }
   });
 
+  test('goes on asking a target that refuses prompts by its content policy, which is no incident', async (t) => {
+    const p = failWith(403, { code: 'content_policy_violation' });
+    const { asked, gateway } = await scenario(t, { providers: { p, q: {}, r: {} }, more: ALIAS });
+    for (let i = 0; i < 12; i += 1) await gateway.chat(LOCAL);
+    assert.deepEqual(asked(), [4, 4, 4]);
+    assert.deepEqual(gateway.lines('breaker opened', 'incident'), []);
+  });
+
   test('does not blame a target for an answer that the gateway has no room for', async (t) => {
     const long = `data: {"x":"${'y'.repeat(1_100_000)}"}\n\n`;
     for (const events of [long, CHUNK + long]) {

@@ -115,7 +115,7 @@ function start(t: TestContext, first = 1_000_000) {
         history.model = model;
         const ask = (id: string, failure?: GatewayError) => {
           const attempt = new Attempt({ id, digest: `of ${id}`, chatUrl: '' }, model);
-          attempt.endedAtMs = now;
+          attempt.decidedAtMs = now;
           if (begun || !failure) attempt.hasAnswer = true;
           if (begun) incidents.addGood(attempt);
           history.addAttempt(attempt);
@@ -274,7 +274,7 @@ test('a stream that breaks does not go on with the row before it if another try 
   const failure = failures({ problem: 'cut' });
   const begin = (endedAtMs: number) => {
     const attempt = new Attempt({ ...P, chatUrl: '' }, 'm');
-    Object.assign(attempt, { endedAtMs, hasAnswer: true });
+    Object.assign(attempt, { decidedAtMs: endedAtMs, hasAnswer: true });
     incidents.addGood(attempt);
     return attempt;
   };
