@@ -10,7 +10,13 @@ import { test, type TestContext } from 'node:test';
 import { patchOf } from '../../src/admin/feed.ts';
 import { Traffic } from '../../src/admin/traffic.ts';
 import { quantile } from '../../src/admin/series.ts';
-import { replaceNow, stopClock, untilSteady, useManualTimers } from '../support/clock.ts';
+import {
+  replaceDate,
+  replaceNow,
+  stopClock,
+  untilSteady,
+  useManualTimers,
+} from '../support/clock.ts';
 import { parseMetrics } from '../support/exposition.ts';
 import { merge, openFeed } from '../support/feed.ts';
 import {
@@ -538,7 +544,7 @@ test('the history goes on when the clock is set', async (t) => {
   const read = async () => (await readState(t, gateway)).step as number;
   const before = await read();
   const now = Date.now;
-  t.mock.method(Date, 'now', () => now() + 3_600_000);
+  replaceDate(t, () => now() + 3_600_000);
   assert.ok((await read()) - before < 180);
 });
 
@@ -654,7 +660,7 @@ test('a client that does not read its feed misses states, and nothing is queued 
 test('the history has the last 15 minutes in steps of ten seconds, without a timer', (t) => {
   let now = 1_700_000_000_000;
   let isSetBackMs = 0;
-  t.mock.method(Date, 'now', () => now - isSetBackMs);
+  replaceDate(t, () => now - isSetBackMs);
   const traffic = new Traffic(() => now);
   const facts = { request_id: 'x', method: 'GET', path: '/', duration_ms: 1, bytes: 1 };
   const ended = { endedAtMs: 1, durationMs: 1, firstByteMs: 100 };

@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { test, type TestContext } from 'node:test';
 
 import { Traffic } from '../../src/admin/traffic.ts';
+import { replaceDate } from '../support/clock.ts';
 import { openFeed } from '../support/feed.ts';
 import { chatBody, type TestGateway } from '../support/gateway.ts';
 import { ROOT } from '../support/process.ts';
@@ -175,7 +176,7 @@ test('a client refused by its own limit is shown with the limit and how full it 
 
 test('refusals by a client\u2019s own limit have begun with the first one after a minute without one', (t) => {
   let now = 1_700_000_000_000;
-  t.mock.method(Date, 'now', () => now);
+  replaceDate(t, () => now);
   const traffic = new Traffic(() => now);
   const facts = { request_id: 'x', method: 'POST', path: '/', duration_ms: 1, bytes: 1 };
   const since = (limit: string) => {

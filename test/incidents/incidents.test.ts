@@ -7,7 +7,7 @@ import { Incidents } from '../../src/incidents/incidents.ts';
 import { GatewayError, type ErrorDetails, type Outcome } from '../../src/lib/errors.ts';
 import type { LogFacts } from '../../src/lib/log.ts';
 import { RequestHistory, Attempt } from '../../src/request/history.ts';
-import { replaceNow } from '../support/clock.ts';
+import { replaceDate, replaceNow } from '../support/clock.ts';
 
 const DOWN = {
   scope: 'provider' as const,
@@ -29,7 +29,7 @@ function start(t: TestContext, first = 1_000_000) {
   /** The system's clock is ahead of that by so much. */
   let ahead = 1_800_000_000_000;
   replaceNow(t, () => now);
-  t.mock.method(Date, 'now', () => now + ahead);
+  replaceDate(t, () => now + ahead);
   const lines: [message: string, facts: LogFacts][] = [];
   let circuits: { provider: string; model: string | undefined; state: 'open' | 'half-open' }[] = [];
   let troubles = 0;

@@ -78,7 +78,7 @@ export async function atSomeScale(check: (scale: number) => Promise<void>): Prom
 }
 
 /** What is in place of each clock, the latest last, and what was there before. */
-const stacks: { now?: (() => number)[]; random?: (() => number)[] } = {};
+const stacks = new Map<object, (() => number)[]>();
 
 /**
  * Until the test ends, `performance.now` is this function. A test may replace it twice, and tests that run at the same
@@ -95,24 +95,31 @@ export function stopClock(t: TestContext, nowMs = 1000): { nowMs: number } {
   return clock;
 }
 
+/** The same for `Date.now`. */
+export function replaceDate(t: TestContext, now: () => number): void {
+  replace(t, Date, 'now', now);
+}
+
 /** The same for `Math.random`. */
 export function replaceRandom(t: TestContext, random: () => number): void {
   replace(t, Math, 'random', random);
 }
 
-function replace<K extends keyof typeof stacks>(
+/** `object` has one method that is replaced. */
+function replace<K extends 'now' | 'random'>(
   t: TestContext,
   object: Record<K, () => number>,
   name: K,
   method: () => number,
 ): void {
-  const stack = (stacks[name] ??= [object[name]]);
+  const stack = stacks.get(object) ?? [object[name]];
+  stacks.set(object, stack);
   stack.push(method);
   object[name] = method;
   t.after(() => {
     stack.splice(stack.lastIndexOf(method), 1);
     object[name] = stack.at(-1)!;
-    if (stack.length === 1) delete stacks[name];
+    if (stack.length === 1) stacks.delete(object);
   });
 }
 
