@@ -50,7 +50,8 @@ export function scanEvents(events: Buffer, isModelWanted: boolean) {
   const text = events.toString('latin1');
   SIGNS.lastIndex = 0;
   for (let sign = SIGNS.exec(text); sign; sign = SIGNS.exec(text)) {
-    const [, name, comment] = sign;
+    const name = sign[1];
+    const comment = sign[2];
     const start = SIGNS.lastIndex;
     const byte = events[start];
     // A sign without a name is a comment, or a reason to parse the events.
