@@ -88,7 +88,7 @@ export class EventSplitter {
    * Takes a chunk up to the end of the unfinished event, which stays in `unfinished`.
    *
    * @returns the offset behind the event, from which the caller pushes the rest; 0 if the event
-   * takes the whole chunk
+   * does not end in the chunk
    */
   pushToEnd(chunk: Buffer): number {
     const end = this.#findBoundary(chunk, true);
