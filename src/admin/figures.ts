@@ -129,7 +129,7 @@ function readParts(config: Config, figures: Figures): FigureRow[] {
   const providersOf = (read: (id: string) => Value): Samples =>
     config.providers.registered.map(({ id }) => [NO_LABELS.with('provider', id), read(id)]);
   const pools = figures.keyPools();
-  const ofTenants = clientsOf((name) => figures.inFlightOf(`clients.${name}`));
+  const inFlightOfClients = clientsOf((name) => figures.inFlightOf(`clients.${name}`));
   const ofProviders = providersOf((id) => figures.inFlightOf(`providers.${id}`));
   const agesMs = figures.oldestAgesMs();
   const oldest = providersOf((id) => (agesMs.get(id) ?? 0) / 1000);
@@ -152,7 +152,11 @@ function readParts(config: Config, figures: Figures): FigureRow[] {
   const used = buckets.map((bucket) => [bucket.labels, bucket.used] as const);
   return [
     ['gateway_breaker_circuits', circuits, 'Circuits of providers and models that are not closed.'],
-    ['gateway_client_requests_in_flight', ofTenants, 'Requests of each client that are not over.'],
+    [
+      'gateway_client_requests_in_flight',
+      inFlightOfClients,
+      'Requests of each client that are not over.',
+    ],
     ['gateway_provider_requests_in_flight', ofProviders, 'Requests at each provider.'],
     ['gateway_provider_oldest_request_seconds', oldest, 'Age of the oldest one, 0 without one.'],
     ['gateway_limit', [...limitsOf(config), ...limits], 'Limits of the settings, by their unit.'],

@@ -1,18 +1,20 @@
-/** When a provider is slow: by its median time to the first token, beside the usual one. */
+/** Judges whether a provider is slow, by its median time to the first token. */
 
-/** A provider becomes slow at so many times the usual median, and is slow until half as many. */
+/**
+ * A provider becomes slow at this multiple of its usual median, and stays slow down to half of it.
+ */
 const SLOW = 4;
 
-/** In milliseconds; undefined if too few streams have begun. */
+/** Medians in milliseconds; undefined if too few streams have begun. */
 interface Medians {
-  /** Of the last minute. */
+  /** The median of the last minute. */
   readonly newestMs: number | undefined;
-  /** Of the quarter of an hour before. */
+  /** The median of the 15 minutes before the last minute. */
   readonly formerMs: number | undefined;
 }
 
 export class Slowness {
-  /** The former median of each provider that is slow, when it became slow. */
+  /** The usual median of each slow provider, taken when it became slow. */
   readonly #usualMs = new Map<string, number>();
 
   /** Returns why the provider is slow now; undefined if it is not. */

@@ -92,7 +92,7 @@ export function boolean(fallback: boolean) {
   return kind('boolean', 'true or false', (value) => typeof value === 'boolean', fallback);
 }
 
-/** One of several texts. */
+/** A setting that accepts only the texts in `choices`. */
 export function oneOf<const T extends string>(choices: readonly T[], fallback: NoInfer<T>) {
   const accepts: Accepts = (value) => choices.includes(value as T);
   return { ...kind('text', `one of ${choices.join(', ')}`, accepts, fallback), choices };

@@ -291,7 +291,7 @@ const endings: { readonly response: ServerResponse; readonly body: Buffer }[] = 
 
 function endAll(): void {
   for (const { response, body } of endings.splice(0)) {
-    // One write of head and body saves a tenth too.
+    // Head and body in a single write save another tenth of the CPU.
     if (body.length > SHORT_BODY_BYTES) response.end(body);
     else response.end(body.toString('latin1'), 'latin1');
   }

@@ -1,6 +1,4 @@
-/**
- * One provider is asked until its answer begins: with which key, how often, and after which wait.
- */
+/** Asks one provider until its answer begins, and decides on keys, retries and waits. */
 
 import type { Call } from '../downstream/call.ts';
 import { Deadline, pause } from '../lib/cancellation.ts';
@@ -17,7 +15,7 @@ import { Lease } from './lease.ts';
 import { endsRequest, logAttempt, recordAttemptEnd } from './attempt-end.ts';
 import type { Services } from './services.ts';
 
-/** A wait that is longer than this is left to the client. */
+/** The gateway does not retry if `Retry-After` is longer, so that the client can decide. */
 const MAX_AWAITED_SECONDS = 30;
 const FIRST_BACKOFF_MS = 500;
 const MAX_BACKOFF_MS = 8000;
@@ -138,11 +136,9 @@ function send(
 ): Promise<UpstreamResponse> {
   const { attempt, isStream } = context;
   attempt.usageAdded = provider.streamUsage && chat.mayAskForUsage;
-  const body = chat.bodyWith(model, attempt.usageAdded);
-  const heldBody = call.requestBody;
   const request = provider.chatRequest({
-    body,
-    heldBody,
+    body: chat.bodyWith(model, attempt.usageAdded),
+    heldBody: call.requestBody,
     isStream,
     headers,
     key: key?.index,
@@ -187,7 +183,6 @@ class RetryPlan {
    */
   next(attempt: Attempt): number | undefined {
     const failure = attempt.failure!;
-    // By 401, 403 or 429.
     const isKeyRefused =
       this.key !== undefined && this.#keyPool!.recordFailure(this.key.index, failure);
     // Among refused keys a 429 is reported, because its limit ends and lets the request fall back.
@@ -220,13 +215,13 @@ class RetryPlan {
     return Math.max(backoffMs, retryAfterSeconds * 1000);
   }
 
-  /** All keys may be tried again. */
+  /** Makes all keys available again for the next attempt. */
   #beginAgain(): void {
     this.chosen = undefined;
     this.#keys = undefined;
   }
 
-  /** Returns false if all have been tried. */
+  /** Takes the next key. Returns false if all keys have been tried. */
   #takeKey(): boolean {
     const { done, value } = this.#keys!.next();
     if (done) return false;

@@ -65,7 +65,7 @@ export class Lease {
     // The client may have left between the first token and this call.
     deadline.throwIfCancelled();
     const delivery = answer.deliver(call.reply, probe?.onData);
-    // Counted behind `deliver`, because node:http may refuse the head of the answer.
+    // Counted after `deliver`, because node:http may refuse the head of the answer.
     services.incidents.addGood(attempt);
     return delivery;
   }

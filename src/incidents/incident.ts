@@ -1,13 +1,16 @@
-/** One incident and its faults. Times are of `Date.now()`, noted when something happens. */
+/**
+ * An incident, and the faults of which it consists. Times in `Ms` are of `Date.now()`, read when
+ * the event happens.
+ */
 
 import { AffectedRequests } from '../request/affected-requests.ts';
 import type { IncidentKind } from '../request/incident-kind.ts';
 import { MAX_NAME_CHARACTERS } from '../request/history.ts';
 
 const MAX_LISTED_MODELS = 10;
-/** Faults of a lasting incident; those that have ended make room for others. */
+/** The faults that an incident keeps. Beyond this number, faults that have ended are dropped. */
 const MAX_FAULTS = 300;
-/** `ECONNREFUSED: connect ECONNREFUSED 10.0.4.21:8000`, which says the code twice. */
+/** Matches the first code in `ECONNREFUSED: connect ECONNREFUSED 10.0.4.21:8000`. */
 const CODE_TWICE = /^(\w+): \w+ (?=\1)/;
 
 const timeOf = (ms: number | undefined) => (ms === undefined ? ms : new Date(ms).toISOString());
@@ -20,17 +23,18 @@ interface Cause {
   readonly untilMs?: number | undefined;
 }
 
-/** What is wrong with a model, or a state of a provider or of the gateway. */
+/** The failures of a model, or a bad state of a provider or of the gateway. */
 export class Fault {
-  /** Undefined for a state. */
+  /** The model that fails; undefined for a state. */
   readonly model: string | undefined;
   readonly sinceMs: number;
-  /** The latest failure. */
+  /** When the latest failure happened. */
   lastMs = 0;
-  /** The first and the latest failure on the clock of `performance.now()`. */
+  /** When the fault began, on the clock of `performance.now()`. */
   readonly beganAt = performance.now();
+  /** When the latest failure happened, on the clock of `performance.now()`. */
   lastAt = 0;
-  /** The first success after the failures. */
+  /** When the first success after the latest failure happened. */
   goodSinceMs: number | undefined;
   endedMs: number | undefined;
   failures = 0;
@@ -42,7 +46,7 @@ export class Fault {
     this.sinceMs = Date.now() - lateMs;
   }
 
-  /** The kind of most failures. */
+  /** The kind with the most failures. */
   get kind(): IncidentKind {
     return [...this.#causes].toSorted(([, a], [, b]) => b.count - a.count)[0]![0];
   }
@@ -74,10 +78,11 @@ type FaultFacts = ReturnType<Fault['toFacts']>;
 export class Incident {
   readonly provider: string | undefined;
   readonly requests = new AffectedRequests();
-  /** By the model or kind, also those that have ended. */
+  /** The faults by their model or kind, including ended faults. */
   readonly #faults = new Map<string, Fault>();
-  /** The kinds that were counted, and those that the log has a line of. */
+  /** The kinds that the metrics have counted. */
   readonly counted = new Set<IncidentKind>();
+  /** The kinds for which the log has a line. */
   readonly logged = new Set<IncidentKind>();
   /** Each model that was asked in the last minute is failing. */
   hasAllModels = true;
@@ -87,7 +92,7 @@ export class Incident {
     this.provider = provider;
   }
 
-  /** False while failures are counted that are too few. */
+  /** False while there are too few failures for an incident. */
   get isConfirmed(): boolean {
     return this.#faults.size > 0;
   }
@@ -118,7 +123,7 @@ export class Incident {
     const all = [...this.#faults.values()].map((fault) => fault.toFacts());
     const lasting = all.filter(({ ended }) => ended === undefined);
     const isLasting = lasting.length > 0;
-    // Models come before states, because requests fail.
+    // Failing models come before states, because they make requests fail.
     const rank = ({ failures, model }: FaultFacts) => (model === undefined ? 0 : failures);
     const faults = (isLasting ? lasting : all).toSorted((a, b) => rank(b) - rank(a));
     const models = faults.filter(({ model }) => model !== undefined);

@@ -1,6 +1,7 @@
 /**
- * What is wrong now. Whoever knows of a failure or a state says so here; `advance` alone decides,
- * once a second, what begins and ends; log, page and metrics show it. Rules: docs/incidents.md.
+ * The incidents of the providers and the gateway. Other parts report failures and states, and
+ * `advance` decides once a second which incidents begin and end. The rules are in
+ * docs/incidents.md.
  */
 
 import type { GatewayError, Outcome } from '../lib/errors.ts';
@@ -12,24 +13,27 @@ import type { RequestHistory, Attempt } from '../request/history.ts';
 import { Fault, Incident } from './incident.ts';
 import { Tries } from './tries.ts';
 
-/** The store is late now and then, so it is away only without an answer for so long. */
+/** The store counts as away after this time without an answer, because it may be late. */
 const STORE_AWAY_MS = 1000;
-/** These happen again and again, and are over when they have not for so long. */
+/** Kinds of repeated events. Such a fault ends after `QUIET_MS` without an event. */
 const HAPPENINGS: ReadonlySet<IncidentKind> = new Set(['descriptors', 'memory', 'log_lines']);
 const QUIET_MS = 15_000;
-/** A failing model that nobody asks for any more is forgotten. */
+/** A failing model without an attempt for this time is forgotten. */
 const FORGOTTEN_MS = 900_000;
-/** Clients choose the names of models. Those that are too long or too many have one in common. */
+/**
+ * Clients choose the names of models, so models beyond these limits are counted together as
+ * `OTHER_MODELS`.
+ */
 const MAX_MODELS = 200;
 const MAX_MODEL_CHARACTERS = 256;
 const OTHER_MODELS = '(other models)';
-/** Between the lines of two incidents of the same provider that begin. */
+/** The least time between two lines `incident` of the same provider and kind. */
 const LOGGED_EVERY_MS = 60_000;
 const MAX_ENDED = 50;
 const ENDED_SHOWN_MS = 3_600_000;
 
 type Circuit = Pick<CircuitReport, 'provider' | 'model' | 'state'>;
-/** A provider, and the digest of its settings: with others it is another provider. */
+/** A provider, and the digest of its settings. With other settings it is another provider. */
 interface Watched {
   readonly id: string;
   readonly digest: string;
@@ -69,16 +73,16 @@ export class Incidents {
   readonly #options;
   readonly #providers = new Map<string, Subject>();
   readonly #gateway = new Map<IncidentKind, Subject>();
-  /** How many have begun since the start, by kind. */
+  /** The number of incidents that have begun since the start, by kind. */
   readonly counts = new Map<IncidentKind, number>();
-  /** The latest first. */
+  /** Incidents that have ended, the latest first. */
   #ended: Incident[] = [];
-  /** Something fails, so requests that end may be affected. */
+  /** An incident lasts or may begin, so finished requests may be affected. */
   isTroubled = false;
 
   /**
-   * `onTrouble` is called when something begins to fail: `advance` is to be called each second
-   * until it returns false.
+   * @param options - `onTrouble` is called when a failure or a state may begin an incident. From
+   * then on `advance` must be called each second until it returns false.
    */
   constructor(options: {
     readonly logger: Logger;
@@ -88,7 +92,7 @@ export class Incidents {
     this.#options = options;
   }
 
-  /** Watches these providers alone. One whose settings have changed begins anew. */
+  /** Sets the providers. A provider with changed settings begins without failures. */
   watch(all: Iterable<Watched>): void {
     const former = new Map(this.#providers);
     this.#providers.clear();
@@ -105,7 +109,7 @@ export class Incidents {
     }
   }
 
-  /** Counts a try that has succeeded, or a stream that has begun. */
+  /** Counts an attempt whose answer was sent, or whose stream has begun. */
   addGood({ provider, digest, model, decidedAtMs }: Attempt): void {
     const subject = this.#find(provider, digest);
     if (!subject) return;
@@ -114,7 +118,7 @@ export class Incidents {
     subject.triesOf(model, nowMs).addGood(nowMs, decidedAtMs);
   }
 
-  /** Counts a try that has failed, also a stream that was counted when it began. */
+  /** Counts a failed attempt. A stream that breaks was counted as a success when it began. */
   recordFailure(attempt: Attempt, failure: GatewayError): void {
     const { provider: id, digest, hasAnswer, key } = attempt;
     const text = causeOf(failure);
@@ -136,7 +140,7 @@ export class Incidents {
     this.#startTrouble();
   }
 
-  /** Counts a request that has ended, for the incidents that it was affected by. */
+  /** Counts a finished request for each incident that has affected it. */
   recordRequest(history: RequestHistory, outcome: Outcome): void {
     const kind = history.failure && gatewayKindOf(history.failure);
     if (kind === 'memory') this.set('memory', 'max_buffered_bytes');
@@ -150,8 +154,8 @@ export class Incidents {
   }
 
   /**
-   * Says that a state of the gateway or a provider is wrong, or that something has happened;
-   * without a cause, that the state is right again. `lateMs`: it has been so for so long.
+   * Reports a bad state or an event of the gateway or a provider. Without a `cause` the state is
+   * good again. The report is late by `lateMs`.
    */
   set(
     kind: IncidentKind,
@@ -175,12 +179,11 @@ export class Incidents {
   }
 
   /**
-   * Decides what has begun and what has ended. Returns false if there is nothing that could change
-   * by itself.
+   * Decides which incidents begin and end. Returns false if no incident lasts or may begin.
    */
   advance(): boolean {
     if (!this.isTroubled) return false;
-    // A half-open circuit keeps no request away, and may never be asked again.
+    // A half-open circuit keeps no request away, and may stay half-open for ever.
     const open = this.#options.circuits().filter(({ state }) => state === 'open');
     for (const [id, subject] of this.#providers) {
       this.#judgeModels(
@@ -195,7 +198,7 @@ export class Incidents {
     return this.isTroubled;
   }
 
-  /** Returns the incidents that last, and those that have ended in the last hour. */
+  /** Returns the lasting incidents, and the incidents that have ended in the last hour. */
   report(): { readonly lasting: readonly Incident[]; readonly ended: readonly Incident[] } {
     const fromMs = Date.now() - ENDED_SHOWN_MS;
     const subjects = [...this.#providers.values(), ...this.#gateway.values()];
@@ -203,7 +206,7 @@ export class Incidents {
     return { lasting, ended: this.#ended.filter(({ endedMs = 0 }) => endedMs > fromMs) };
   }
 
-  /** Returns undefined if the settings of the provider are no longer these. */
+  /** Returns undefined if the provider is unknown or has other settings now. */
   #find(id: string, digest?: string): Subject | undefined {
     const subject = this.#providers.get(id);
     return (digest ?? subject?.digest) === subject?.digest ? subject : undefined;
@@ -248,7 +251,7 @@ export class Incidents {
     }
   }
 
-  /** Counts and logs an incident once with each of its kinds, and ends it with its last fault. */
+  /** Counts and logs an incident once for each of its kinds. Ends it with its last fault. */
   #settle(subject: Subject): void {
     const { incident, models, states } = subject;
     if (!incident) return;
@@ -270,7 +273,7 @@ export class Incidents {
     const nowMs = performance.now();
     const loggedAtMs = subject.loggedAtMs.get(kind) ?? -Infinity;
     const isDue = incident.logged.size > 0 || nowMs - loggedAtMs >= LOGGED_EVERY_MS;
-    // A line that says that lines are lost would be lost too.
+    // `log_lines` gets no line, because the line would be lost too.
     if (kind === 'log_lines' || !isDue || incident.logged.has(kind)) return;
     incident.logged.add(kind);
     subject.loggedAtMs.set(kind, nowMs);

@@ -1,4 +1,4 @@
-/** The tries of the last minute, and the rules by which a model is failing. */
+/** Counts the attempts of the last minute, and has the rules by which a model is failing. */
 
 import { StepCounts } from '../lib/step-counts.ts';
 import type { Fault } from './incident.ts';
@@ -6,12 +6,15 @@ import type { Fault } from './incident.ts';
 const STEP_MS = 5000;
 /** The last 60 s. */
 const STEPS = 12;
-/** The newest 15 s, and the beginning of the current step. */
+/** The newest 15 s, and the current step. */
 const NEWEST_STEPS = 4;
 const MIN_TRIES = 5;
-/** Enough failures in a row if nothing has succeeded for a minute, because few requests come. */
+/**
+ * Failures in a row that suffice without a success in the last minute, for a gateway with few
+ * requests.
+ */
 const MIN_ROW_WITHOUT_GOOD = 3;
-/** The places of the counts. */
+/** Places of the counts in a step. */
 const GOOD = 0;
 const FAILED = 1;
 
@@ -23,9 +26,9 @@ export class Tries {
   readonly #counts = new StepCounts(STEPS, 2);
   /** The failures of a model since it last recovered. */
   fault: Fault | undefined;
-  /** The latest tries that have failed, without a success between them. */
+  /** The number of failures in a row. */
   #row = 0;
-  /** The row before the latest success, which may be a stream that breaks later. */
+  /** `#row` before the latest success, needed if that success is a stream that breaks. */
   #formerRow = 0;
   /** When the answer of the latest success began. */
   #goodAtMs: number | undefined;
@@ -42,7 +45,7 @@ export class Tries {
     if (this.fault) this.fault.goodSinceMs ??= Date.now();
   }
 
-  /** `brokenMs`: a stream has broken that was counted as a success when it began then. */
+  /** `brokenMs`: when the answer began, if a stream breaks that was counted as a success. */
   addFailure(nowMs: number, brokenMs: number | undefined): void {
     this.#counts.add(stepOf(nowMs), FAILED);
     if (brokenMs !== undefined) this.#counts.add(stepOf(brokenMs), GOOD, -1);
@@ -64,8 +67,8 @@ export class Tries {
   }
 
   /**
-   * Returns whether a model is failing: by its own tries, or because its latest try has failed and
-   * the latest ones of its provider.
+   * Returns whether a model is failing: by its own attempts, or because its latest attempt and the
+   * latest attempts of its provider have failed.
    */
   isFailing(provider: Tries, nowMs: number): boolean {
     const isProviderFailing = this.#row > 0 && this.isAsked(nowMs) && provider.hasRow(nowMs);

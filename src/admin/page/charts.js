@@ -10,7 +10,7 @@ const LABELLED_MS = 300_000;
 /** The height of a row, and of the plot in it. */
 const ROW = 76;
 const PLOT = 54;
-/** The lanes of more incidents would push the charts away. */
+/** The lanes that are drawn, because more would push the charts away. */
 const MAX_LANES = 6;
 
 const HATCH = {
@@ -161,7 +161,7 @@ function moveTo(step) {
   drawCharts(latest);
 }
 
-/** What the plot does with pointer and keyboard; `last` is the latest step that is known. */
+/** Returns the handlers that move the cursor by pointer and keyboard, from `first` to `last`. */
 function cursorEvents(first, last) {
   const within = (step) => Math.min(last, Math.max(first, step));
   const at = cursor ?? last + 1;
@@ -183,7 +183,7 @@ function cursorEvents(first, last) {
   };
 }
 
-/** The three charts: their paths, and the words of their highest value. */
+/** Returns the paths of the three charts, and the label of each top. */
 function chartsOf(points) {
   const of = (name) => points.map((one) => one[name]);
   const topOf = (least, name) => roundTop(Math.max(least, ...of(name).map((value) => value ?? 0)));
@@ -198,7 +198,7 @@ function chartsOf(points) {
 
 const vertical = (name, x, height) => h('line.' + name, { x1: x, x2: x, y2: height });
 
-/** The bands and strips of the incidents. */
+/** Describes the bands and strips of the incidents. */
 function describeLanes(lanes, height, laneHeight) {
   const bands = lanes.map(({ kind, from, to }) =>
     h('rect.band.' + kind, { x: percent(from), width: percent(to - from), height }),
@@ -210,7 +210,7 @@ function describeLanes(lanes, height, laneHeight) {
   return [bands, strips];
 }
 
-/** The lines and labels of whole five minutes. */
+/** Describes a line and a label for every five minutes. */
 function describeHours(times, height) {
   const labelled = [...times.keys()].filter((at) => at > 0 && times[at] % LABELLED_MS < STEP_MS);
   return labelled.map((at) => {
@@ -220,7 +220,7 @@ function describeHours(times, height) {
   });
 }
 
-/** Nothing is known of the time since the connection was lost. */
+/** Describes the hatched part of the axis, after the connection was lost. */
 function describeGap(known, height) {
   if (known === 1) return [];
   const lines = h('pattern', { id: 'hatch', ...HATCH }, h('line', { y2: 6 }));
@@ -228,7 +228,7 @@ function describeGap(known, height) {
   return [lines, h('rect', place), vertical('end', percent(known), height)];
 }
 
-/** The line of the cursor through all charts, and its time. */
+/** Describes the line of the cursor through all charts, and its time. */
 function describeCursor(at, time, height) {
   const x = percent((at + 0.5) / STEPS);
   const box = h('rect', { x: -31, width: 62, height: 18, rx: 3 });

@@ -1,4 +1,4 @@
-/** What is wrong now, whom it hits, and what has ended in the last hour. */
+/** Draws the lasting incidents with the requests that they affect, and the ended ones. */
 
 import {
   clip,

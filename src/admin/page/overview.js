@@ -178,7 +178,7 @@ function providerRow(id, row, state, times) {
   return { told, ended, kind, asOf: state.asOf };
 }
 
-/** Those that fail come first, then those with the most requests; those that are skipped last. */
+/** Ranks a row: failing rows first, then all others, then skipped providers. */
 const rankOf = ({ kind, skipped, isMuch, unknownTo }) => {
   if (skipped !== undefined) return 2;
   return kind || isMuch || unknownTo ? 0 : 1;

@@ -1,5 +1,5 @@
 /**
- * What the last minute was like. Without an incident, failed requests get figures and no verdict.
+ * Judges the last minute. Failed requests without an incident get figures and no verdict.
  */
 
 import {
