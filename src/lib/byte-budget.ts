@@ -1,6 +1,6 @@
 /**
- * Counts and bounds the memory that all requests and answers take together. `held-body.ts` keeps
- * bodies in it, and `event-room.ts` unfinished events of streams.
+ * Counts and bounds the memory for all requests and answers together. `held-body.ts` keeps bodies
+ * in it, and `event-room.ts` unfinished events of streams.
  */
 
 import { ClientGone, GatewayError } from './errors.ts';
@@ -11,18 +11,18 @@ import { collectGarbage } from './garbage-collector.ts';
  * still pass when resident memory is short.
  */
 export const SMALL_BYTES = 65_536;
-/** The minimum interval between two readings of resident memory. */
+/** The shortest interval between two readings of resident memory. */
 const READING_MS = 50;
-/** The minimum interval between two full garbage collections. */
+/** The shortest interval between two full garbage collections. */
 const COLLECTING_MS = 1000;
 
 /**
- * `maxBufferedBytes` bounds all reservations together. `memoryBytes` is the memory of the process,
+ * `maxBufferedBytes` bounds all reservations together. `memoryBytes` is the process's memory,
  * because the kernel kills a process that takes more.
  */
 type BudgetLimits = { readonly maxBufferedBytes: number; readonly memoryBytes: number };
 
-/** The memory budget that all requests and answers of a listener share. */
+/** The memory budget shared by all of a listener's requests and answers. */
 export class ByteBudget {
   /**
    * A reload may lower the limits below `reservedBytes`. Reservations then fail until enough bytes
@@ -31,16 +31,16 @@ export class ByteBudget {
   limits: BudgetLimits;
   /** The total of all reservations. */
   reservedBytes = 0;
-  /** The bytes of reserved bodies that have arrived. */
+  /** Body bytes that have arrived. */
   bodyBytes = 0;
   /**
-   * The bytes that waiting streams hold, at least 1 for each stream. While they are above 0, no
-   * body may grow beyond `SMALL_BYTES`.
+   * Bytes held by waiting streams, at least 1 for each stream. While it is above 0, no body may
+   * grow beyond `SMALL_BYTES`.
    */
   waitingBytes = 0;
   /**
-   * Rooms of streams that had to wait, with the time of the first wait (`performance.now()`),
-   * oldest first. A room leaves once its stream has passed its bytes on or given them up.
+   * Rooms that had to wait, with the time of their first wait (`performance.now()`), oldest first.
+   * A room leaves once its stream has passed its bytes on or given them up.
    */
   readonly queue = new Map<{ readonly waitingBytes: number }, number>();
   /** Resident memory without bodies, at the last reading. */
@@ -74,10 +74,7 @@ export class ByteBudget {
   }
 }
 
-/**
- * The bytes that a holder has reserved in the budget. They are kept as a total, so that no byte is
- * freed twice.
- */
+/** A holder's share of the budget, kept as a total, so that no byte is freed twice. */
 export class Reservation {
   readonly budget: ByteBudget;
   #bytes = 0;
@@ -96,7 +93,7 @@ export class Reservation {
    * Changes the reservation to `bytes`.
    *
    * @param bytes - the new total
-   * @param max - the bound of the budget's reservations together
+   * @param max - the bound on all of the budget's reservations together
    * @returns false, without a change, if the bound would be exceeded or memory is short
    * @throws `ClientGone` if the reservation is closed
    * @throws `internal` if `bytes` is no count, because the budget would stay wrong until the
@@ -118,7 +115,7 @@ export class Reservation {
   }
 
   /**
-   * Changes the reservation of a body to `bytes`.
+   * Changes a body's reservation to `bytes`.
    *
    * @throws `rateLimit` if the bytes do not fit, or if the body grows beyond `SMALL_BYTES` while
    * streams wait; else as `tryResize`

@@ -5,11 +5,11 @@ import { ChunkBuffer } from './chunk-buffer.ts';
 /** The reader of a `ByteSource`. Its methods must not throw. */
 export interface ByteSink {
   /**
-   * Takes a chunk. After it has returned false, no chunk comes until `resume` of the source is
+   * Takes a chunk. After it has returned false, no chunk comes until the source's `resume` is
    * called.
    */
   write(chunk: Buffer): boolean;
-  /** Called once, after the last chunk; with an error if the bytes are incomplete. */
+  /** Called once after the last chunk, with an error if the bytes are incomplete. */
   end(error?: unknown): void;
 }
 
@@ -17,15 +17,15 @@ export interface ByteSink {
 export interface ByteSource {
   /** Pushes the chunks that have arrived to `sink`, then each chunk as it arrives. Called once. */
   start(sink: ByteSink): void;
-  /** Continues after `write` of the sink has returned false. */
+  /** Continues after the sink's `write` has returned false. */
   resume(): void;
 }
 
 /**
  * Calls `take` with each chunk, until `take` returns false or the source ends.
  *
- * @returns a promise of the end; nothing if the end came during the call, to save the promise
- * @throws the source's error, or the error of `take`; the promise rejects with it
+ * @returns a promise for the end; nothing if the end came during the call, to save the promise
+ * @throws the error from the source or from `take`; the promise rejects with it
  */
 export function readEach(
   source: ByteSource,

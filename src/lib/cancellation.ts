@@ -1,4 +1,4 @@
-/** A minimal AbortSignal, a pause that it ends, and the deadline of one attempt. */
+/** A minimal AbortSignal, a pause that it ends, and an attempt's deadline. */
 
 /** The longest timer, 25 days: setTimeout fires at once if the delay is longer. */
 export const MAX_TIMER_MS = 2 ** 31 - 1;
@@ -63,7 +63,7 @@ export class Cancellation {
 
 const ABANDONED = new Error('the upstream request is no longer needed');
 
-/** Cancels one upstream request when its time limit passes or when its client is cancelled. */
+/** Cancels an upstream request when its time limit passes or when its client is cancelled. */
 export class Deadline extends Cancellation {
   readonly #client: Cancellation | undefined;
   readonly #onClient = () => this.cancel(this.#client!.reason!);
@@ -71,7 +71,7 @@ export class Deadline extends Cancellation {
   #timerMs = 0;
   #armedAtMs = 0;
   #suspendedAtMs: number | undefined;
-  /** Called when the time limit passes and not before, because an error captures a stack. */
+  /** Called only when the time limit passes, because an error captures a stack. */
   #createReason: (() => Error) | undefined;
 
   constructor(client?: Cancellation) {
@@ -90,8 +90,8 @@ export class Deadline extends Cancellation {
     this.#createReason = createReason;
     this.#armedAtMs = performance.now();
     this.#suspendedAtMs = undefined;
-    // A stream re-arms its deadline for each event, and to refresh a timer is cheaper than to
-    // create one.
+    // A stream re-arms its deadline for each event, and refreshing a timer is cheaper than creating
+    // it.
     if (this.#timer && ms === this.#timerMs) this.#timer.refresh();
     else {
       clearTimeout(this.#timer);
@@ -108,7 +108,7 @@ export class Deadline extends Cancellation {
   /**
    * Continues the time limit after `suspend`, and cancels at once if no time is left.
    *
-   * @param maxCountedMs - how many milliseconds of the suspension count at most
+   * @param maxCountedMs - how many milliseconds of suspension count at most
    */
   resume(maxCountedMs: number): void {
     if (this.#suspendedAtMs === undefined) return;

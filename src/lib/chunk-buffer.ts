@@ -2,16 +2,16 @@
 
 /** Shorter chunks are joined, because a Buffer takes 300 bytes beside its content. */
 const LONG_BYTES = 4096;
-/** The number of short chunks that are joined at a time. */
+/** How many short chunks are joined at a time. */
 const JOINED_CHUNKS = 512;
 
 /** Collects chunks whose bytes are needed together. The caller bounds `size`. */
 export class ChunkBuffer {
   /** The bytes as they are held. */
   parts: Buffer[] = [];
-  /** The number of parts that are final. Only short chunks follow them. */
+  /** How many parts are final. Only short chunks follow them. */
   #fixed = 0;
-  /** The length of all parts together. */
+  /** The total length in bytes. */
   size = 0;
 
   /** Appends a chunk. */
@@ -91,7 +91,7 @@ export function joinParts(parts: readonly Buffer[]): Buffer {
   return parts.length === 1 ? parts[0]! : Buffer.concat(parts);
 }
 
-/** Returns the length of all parts together. */
+/** Returns the parts' total length. */
 export function lengthOf(parts: readonly Buffer[]): number {
   let sum = 0;
   for (const { length } of parts) sum += length;

@@ -25,10 +25,7 @@ export type Limit =
   | 'memory'
   | 'upstream';
 
-/**
- * Checks whose result is hidden from the client. Metrics show the name of a check, the log its
- * text.
- */
+/** Checks whose result is hidden from the client. Metrics show a check's name, the log its text. */
 export const CHECKS = {
   no_token: 'no token',
   unknown_token: 'unknown token',
@@ -43,9 +40,9 @@ export type Refusal = Limit | Check;
 /**
  * How far a failure reaches. Incidents count `model` and `provider`.
  *
- * - `client`: this request alone, because the request is wrong.
- * - `model`: the model that was asked, because its provider was reached.
- * - `provider`: all models of the provider, because no connection was made.
+ * - `client`: only this request, because the request is wrong.
+ * - `model`: the requested model, because its provider was reached.
+ * - `provider`: all the provider's models, because no connection was made.
  * - `gateway`: this process or its machine. No other provider is asked, unless a retry may help.
  */
 type Scope = 'client' | 'model' | 'provider' | 'gateway';
@@ -54,18 +51,18 @@ type Scope = 'client' | 'model' | 'provider' | 'gateway';
  * Whether a request may be sent to the same provider again.
  *
  * - `at once`: yes, because its connection was unusable before the request was sent. The first
- *   repetition is free, and later repetitions are as with `later`.
- * - `later`: after a wait, as often as the `retries` of the provider allow.
+ *   repetition is free; the rest follow `later`.
+ * - `later`: after a wait, as often as the provider's `retries` allow.
  */
 type Retry = 'no' | 'at once' | 'later';
 
-/** A cause that a rule treats unlike other failures with the same status and scope. */
+/** A cause with rules of its own, unlike other failures with the same status and scope. */
 type Problem =
   /** A content policy refuses the request: neither another key nor another provider is asked. */
   | 'policy'
-  /** The request exceeds the context of the model: another provider may have more room. */
+  /** The request exceeds the model's context: another provider may have more room. */
   | 'length'
-  /** The provider lacks a model that a setting names: its circuit counts this 404. */
+  /** The provider lacks a configured model: its circuit counts this 404. */
   | 'model gone'
   /** The answer ended early: the incident is `cut`, not `nonsense`. */
   | 'cut'
@@ -73,8 +70,8 @@ type Problem =
   | 'descriptors';
 
 /**
- * A row of the error table. `code` is undefined if the documented error has no code. `prefix`
- * begins each message.
+ * A row in the error table. `code` is undefined if the documented error has none. `prefix` begins
+ * each message.
  */
 type ErrorRow = readonly [
   status: number,
@@ -91,7 +88,7 @@ const ERROR_TABLE = {
   authentication: [401, 'authentication_error', undefined, '', 'client'],
   rateLimit: [429, 'rate_limit_error', 'RATE_LIMIT_ERROR', '', 'gateway'],
   invalidRequest: [400, 'invalid_request_error', 'INVALID_REQUEST', 'Invalid request: ', 'client'],
-  // The documented message lacks the prefix of other 400s.
+  // The documented message lacks the other 400s' prefix.
   unknownProvider: [
     400,
     'invalid_request_error',
@@ -135,7 +132,7 @@ export interface ErrorDetails {
   readonly problem?: Problem;
   /** The exceeded limit, for the log, the metrics and the incident `memory`. */
   readonly limit?: Limit;
-  /** The name of the limit in the settings and how full it is, for the log only. */
+  /** The limit's name in the settings and how full it is, for the log only. */
   readonly limitState?: string;
   /** The provider's text or the network's error, for the log only. */
   readonly cause?: unknown;
@@ -145,10 +142,7 @@ export interface ErrorDetails {
   readonly reason?: string;
 }
 
-/**
- * A failure that is documented in docs/errors.md. `message` is complete with its prefix, and safe
- * to send.
- */
+/** A failure from docs/errors.md. `message` includes the prefix and is safe to send. */
 export class GatewayError extends Error {
   readonly kind: ErrorKind;
   readonly status: number;
@@ -179,7 +173,7 @@ export class GatewayError extends Error {
     return new GatewayError('internal', 'Internal server error', { cause: thrown });
   }
 
-  /** The outcome of a request that ends with this failure. */
+  /** The outcome if a request ends with this failure. */
   get outcome(): Outcome {
     // The provider answered, but the request was wrong.
     if (this.kind === 'api' && this.scope === 'client') return 'rejected';
@@ -205,7 +199,7 @@ export class GatewayError extends Error {
     });
   }
 
-  /** Returns the response headers of the failure. */
+  /** Returns the failure's response headers. */
   toHeaders(): Record<string, string> {
     const headers: Record<string, string> = {
       'content-type': 'application/json',
@@ -216,7 +210,7 @@ export class GatewayError extends Error {
     if (retryAfterSeconds > 0) headers['retry-after'] = String(retryAfterSeconds);
     // RFC 9110, 11.6.1: a 401 names the scheme. A provider's 401 is about another key.
     if (this.kind === 'authentication') headers['www-authenticate'] = 'Bearer';
-    // SDKs repeat each 5xx and 429. A repetition cannot help here, and the provider charges for
+    // SDKs repeat every 5xx and 429. A repetition cannot help here, and the provider charges for
     // each timeout. A provider's own 501 or 504 has another kind, and may pass.
     const isFinal = this.kind === 'unsupported' || this.kind === 'timeout';
     if (isFinal || retryAfterSeconds > MAX_USEFUL_RETRY_AFTER_SECONDS) {

@@ -1,10 +1,8 @@
-/**
- * The memory that a stream takes for one event, and its turn among streams that wait for memory.
- */
+/** A stream's memory for an event, and its turn among the streams waiting for memory. */
 
 import { type ByteBudget, Reservation } from './byte-budget.ts';
 
-/** The budget's share for the stream that has waited longest. */
+/** The budget's share for the longest waiting stream. */
 const KEPT_PART = 1 / 8;
 /**
  * The longest wait for room, because bodies may arrive slowly, clients may stop reading, and
@@ -13,7 +11,7 @@ const KEPT_PART = 1 / 8;
 const MAX_WAIT_MS = 2000;
 
 /**
- * The room for one event of a stream, which waits for its turn if the budget is full.
+ * The room for a stream's current event. The stream waits for its turn if the budget is full.
  *
  * The stream calls `tryGrow` for each chunk of an event. If `tryGrow` returns false and `isStuck`
  * is true, the stream passes on its part of the event. If `isStuck` is false, it calls `wait`, and
@@ -34,7 +32,7 @@ export class EventRoom {
 
   /**
    * Changes the room to `bytes` for an unfinished event. An eighth of the budget is kept for the
-   * stream that has waited longest, so that other streams cannot take all freed room.
+   * longest waiting stream, so that other streams cannot take all freed room.
    *
    * @returns false if the stream has to wait
    * @throws as `Reservation.tryResize`
@@ -53,8 +51,8 @@ export class EventRoom {
   }
 
   /**
-   * True if no waiting stream is ahead. A stream ahead that has got its room does not count,
-   * because it may be slow to use it.
+   * True if no waiting stream is ahead. A stream that already has its room does not count, because
+   * it may be slow to use it.
    */
   get #isFirst(): boolean {
     for (const other of this.#reservation.budget.queue.keys()) {

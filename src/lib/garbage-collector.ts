@@ -1,7 +1,6 @@
 /**
- * V8's garbage collector, which a program can start only if a flag exposes it. V8 alone would wait
- * too long, because Buffers lie outside its heap: the Buffers of a single burst may fill the memory
- * of a container.
+ * Starts V8's garbage collector, which a flag exposes. V8 itself would wait too long, because
+ * Buffers lie outside its heap: a single burst's Buffers may fill a container's memory.
  */
 
 import { setFlagsFromString } from 'node:v8';
@@ -9,5 +8,5 @@ import { runInNewContext } from 'node:vm';
 
 setFlagsFromString('--expose-gc');
 
-/** Collects garbage now: all of it, or young objects only with `{ type: 'minor' }`. */
+/** Collects all garbage now, or with `{ type: 'minor' }` only young objects. */
 export const collectGarbage = runInNewContext('gc') as (options?: { type: 'minor' }) => void;

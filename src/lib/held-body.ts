@@ -1,4 +1,4 @@
-/** Bodies of requests and complete answers, kept in reserved memory. */
+/** Keeps the bodies of requests and complete answers in reserved memory. */
 
 import { type Reservation, SMALL_BYTES } from './byte-budget.ts';
 import { ChunkBuffer } from './chunk-buffer.ts';
@@ -18,14 +18,14 @@ export class HeldBody {
   size = 0;
   #short: ChunkBuffer | undefined;
   /**
-   * A long body, in a buffer that grows in place and shrinks without the collector. A short body is
-   * not worth the 0.1 ms that this buffer takes.
+   * A long body, in a buffer that grows in place and shrinks without the collector. Creating it
+   * takes 0.1 ms, too long for a short body.
    */
   #long: ArrayBuffer | undefined;
   #readers = 0;
   #isDropped = false;
 
-  /** @param reservation - may have some bytes of the body already */
+  /** @param reservation - may already include some of the body's bytes */
   constructor(reservation: Reservation) {
     this.#reservation = reservation;
   }
@@ -33,9 +33,9 @@ export class HeldBody {
   /**
    * Begins the body and reserves `announcedBytes`. Chunks beyond them reserve more.
    *
-   * @param announcedBytes - the length that the sender has announced, or 0
+   * @param announcedBytes - the length announced by the sender, or 0
    * @param maxBytes - the longest body
-   * @param tooLarge - creates the error of a longer body
+   * @param tooLarge - creates the error for a longer body
    * @throws as `push`
    */
   begin(announcedBytes: number, maxBytes: number, tooLarge: () => Error): void {
@@ -47,7 +47,7 @@ export class HeldBody {
   /**
    * Appends a chunk.
    *
-   * @throws the error of `tooLarge`, or as `Reservation.resize`
+   * @throws the error from `tooLarge`, or as `Reservation.resize`
    */
   push(chunk: Buffer): void {
     const size = this.size + chunk.length;
@@ -98,7 +98,10 @@ export class HeldBody {
     if (this.#readers === 0) this.close();
   }
 
-  /** Frees the body for good. `parts` of a long body that a reader still has become empty. */
+  /**
+   * Frees the body for good. A long body's `parts` become empty, even where a reader still holds
+   * them.
+   */
   close(): void {
     this.#reservation.close();
     this.#short = undefined;
@@ -110,8 +113,8 @@ export class HeldBody {
 }
 
 /**
- * Returns bytes that may be handed to a socket. Bytes of a long body are copied, because the socket
- * reads them later and the body may be freed before.
+ * Returns bytes that a socket may hold. A long body's bytes are copied, because the socket reads
+ * them later and the body may be freed before.
  */
 export function copyIfResizable(bytes: Buffer): Buffer {
   return (bytes.buffer as ArrayBuffer).resizable ? Buffer.from(bytes) : bytes;

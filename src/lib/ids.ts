@@ -3,16 +3,13 @@
 import { randomFillSync } from 'node:crypto';
 
 const DIGITS = Buffer.from('0123456789abcdef');
-/**
- * Random bytes for hundreds of identifiers, because a call to the generator costs more than the
- * rest.
- */
+/** Enough for hundreds of identifiers, because a call to the generator costs more than the rest. */
 const random = Buffer.alloc(16_384);
 let nextAt = random.length;
 
 /**
- * Returns a function that creates identifiers: `pattern` with a random hexadecimal digit in place
- * of each `x`.
+ * Returns a function that creates identifiers: `pattern` with each `x` replaced by a random
+ * hexadecimal digit.
  */
 export function createIds(pattern: string): () => string {
   const id = Buffer.from(pattern);

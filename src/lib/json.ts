@@ -12,31 +12,32 @@ const LETTER_U = 0x75;
 export const OPEN_BRACE = 0x7b;
 const CLOSE_BRACE = 0x7d;
 
-/** The bound of objects, arrays, members and plain array items together. */
+/** Counts objects, arrays, members and plain array items together. */
 export const MAX_JSON_ELEMENTS = 500_000;
 export const MAX_JSON_DEPTH = 256;
-/** Deeper values are checked, but not reported. The parts of a message's content are at depth 4. */
+/**
+ * Deeper values are checked, but not reported. The parts in a message's `content` are at depth 4.
+ */
 const MAX_REPORTED_DEPTH = 4;
 /**
- * The longest string that is decoded, in bytes as written: `assistant` with every letter escaped
- * has 54.
+ * The longest decoded string, in bytes as written: `assistant` with every letter escaped has 54.
  */
 const MAX_TEXT_BYTES = 64;
 /** The shortest slice that V8 does not copy: such a slice would keep the whole text in memory. */
 const MIN_SLICE_CHARACTERS = 13;
 /** The longest number or literal. */
 const MAX_WORD_BYTES = 1024;
-/** Bounds the time of one parse, because 3 million `{}` in 9 MB block `JSON.parse` for seconds. */
+/** Bounds a single parse, because 3 million `{}` in 9 MB block `JSON.parse` for seconds. */
 export const MAX_PARSED_CHARACTERS = 262_144;
 
 const IS_BLANK = byteSet(/[ \t\r\n]/);
-/** String bytes that stand for themselves. */
+/** String bytes without a special meaning. */
 const IS_PLAIN = byteSet(/[ !#-[\]-\xff]/);
 const IS_ESCAPED = byteSet(/["\\/bfnrt]/);
 const IS_HEX_DIGIT = byteSet(/[\da-fA-F]/);
 const IS_WORD = byteSet(/[-+.\dEaeflnrstu]/);
 const WORD = /^(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)$/;
-/** White space, which ends a number and changes no other complete value. */
+/** White space ends a number, and changes no other complete value. */
 const END = Buffer.from(' ');
 const PLAIN_TEXT = /^[ -[\]-~]*$/;
 
@@ -49,30 +50,30 @@ function byteSet(characters: RegExp): Uint8Array {
 /** A value in a scanned text. */
 export interface JsonValue {
   readonly kind: 'object' | 'array' | 'string' | 'number' | 'true' | 'false' | 'null';
-  /** The number of objects and arrays around the value. */
+  /** How many objects and arrays enclose the value. */
   readonly depth: number;
   /**
-   * The name in an object; '' in an array, at MAX_REPORTED_DEPTH, and if the name is longer than
+   * The member's name; '' in an array, at MAX_REPORTED_DEPTH, and if the name is longer than
    * MAX_TEXT_BYTES.
    */
   readonly name: string;
-  /** The first byte's offset from the start of the text. */
+  /** The first byte's offset in the text. */
   readonly start: number;
   /** The offset behind the last byte. */
   readonly end: number;
   /**
-   * The decoded text of a string; '' at MAX_REPORTED_DEPTH, if the string is longer than
-   * MAX_TEXT_BYTES, and for other kinds.
+   * The decoded string; '' at MAX_REPORTED_DEPTH, if the string is longer than MAX_TEXT_BYTES, and
+   * for other kinds.
    */
   readonly text: string;
 }
 
 /**
- * The next token. `first` is an item or the end, `comma` is a comma or the end. An item of an
- * object is a `name`, a `colon` and a `value`.
+ * The next token. `first` is an item or the end, `comma` is a comma or the end. An object's item is
+ * a `name`, a `colon` and a `value`.
  */
 type State = 'value' | 'first' | 'item' | 'name' | 'colon' | 'comma';
-/** The current value's container: the byte that closes it, and the value's name and start. */
+/** The current value's container: its closing byte, and the value's name and start. */
 interface Frame {
   readonly outer: Frame | undefined;
   readonly closer: number;
@@ -92,13 +93,13 @@ export class JsonScanner {
   /** The last reported number as written; '' if it has MIN_SLICE_CHARACTERS or more. */
   number = '';
   #state: State = 'value';
-  /** The number of bytes read. */
+  /** Bytes read so far. */
   #readBytes = 0;
-  /** The beginning of a token whose rest has not arrived. */
+  /** The beginning of an incomplete token. */
   #unread: Buffer | undefined;
   /** The chunk as Latin-1, because converting each name by itself takes longer than the scan. */
   #text: string | undefined;
-  /** The current string is too long to be decoded, and its beginning has been read. */
+  /** True inside a string that is too long to decode, once its beginning has been read. */
   #isInString = false;
   #elements = 0;
   #frame: Frame = { outer: undefined, closer: -1, name: '', start: 0 };
@@ -107,7 +108,7 @@ export class JsonScanner {
   /**
    * @param report - called with each value down to MAX_REPORTED_DEPTH when it ends, so a container
    * comes after its items
-   * @param maxElements - the bound of all elements together
+   * @param maxElements - the most elements in the text
    */
   constructor(report: (value: JsonValue) => void, maxElements = MAX_JSON_ELEMENTS) {
     this.#report = report;
@@ -134,8 +135,8 @@ export class JsonScanner {
   }
 
   /**
-   * Counts bytes between two lines that do not belong to the text, so that offsets include them. No
-   * token may span two lines.
+   * Counts foreign bytes between two lines, so that offsets include them. No token may span two
+   * lines.
    */
   skip(bytes: number): void {
     this.#readBytes += bytes;
@@ -144,8 +145,8 @@ export class JsonScanner {
   /**
    * Ends the text.
    *
-   * @returns the first fault, `invalidRequest`: the text is not JSON, with the offset of the wrong
-   * byte or word, or it exceeds a bound
+   * @returns the first fault, `invalidRequest`: the text exceeds a bound, or is not JSON. The
+   * message then names the offset of the wrong byte or word
    */
   finish(): Error | undefined {
     this.push(END);
@@ -204,17 +205,15 @@ export class JsonScanner {
   }
 
   /**
-   * Returns a text that does not keep the chunk in memory, because an open stream keeps the names
-   * of its model and its session.
+   * Returns the text without keeping the chunk in memory, because an open stream keeps the names of
+   * its model and session.
    */
   #readText(bytes: Buffer, start: number, end: number): string {
     if (end - start >= MIN_SLICE_CHARACTERS) return bytes.toString('latin1', start, end);
     return (this.#text ??= bytes.toString('latin1')).slice(start, end);
   }
 
-  /**
-   * Returns the length of the escape sequence; 0 if it is incomplete or if the string ends here.
-   */
+  /** Returns the escape sequence's length; 0 if it is incomplete or if the string ends here. */
   #escapeLength(bytes: Buffer, at: number): number {
     if (bytes[at] === QUOTE) return 0;
     if (bytes[at] !== BACKSLASH) throw this.#faultAt(at);
@@ -252,7 +251,7 @@ export class JsonScanner {
   }
 
   #open(closer: number, at: number): number {
-    // An item of an array has been counted already.
+    // Array items are counted before they open.
     if (this.#frame.closer !== CLOSE_BRACKET) this.#count();
     this.#depth += 1;
     if (this.#depth > MAX_JSON_DEPTH) {
@@ -276,8 +275,8 @@ export class JsonScanner {
 }
 
 /**
- * Returns the offset of the first byte from `start` on that is not in the set. It reads nearly all
- * bytes of a prompt.
+ * Returns the offset of the first byte outside the set, from `start` on. It reads nearly all of a
+ * prompt's bytes.
  */
 function skip(set: Uint8Array, bytes: Buffer, start: number): number {
   const { length } = bytes;
@@ -287,7 +286,7 @@ function skip(set: Uint8Array, bytes: Buffer, start: number): number {
 }
 
 /**
- * Parses a provider's JSON, before which a byte order mark may stand.
+ * Parses a provider's JSON, which may begin with a byte order mark.
  *
  * @returns `undefined` if the text is too long or is not JSON, because V8's error would quote it
  */
@@ -300,9 +299,7 @@ export function parseUntrustedJson(text: string, maxCharacters = MAX_PARSED_CHAR
   }
 }
 
-/**
- * Returns a member of a parsed value; `undefined` if the value is no object or lacks the member.
- */
+/** Returns a parsed value's member; `undefined` if the value is no object or lacks the member. */
 export function memberOf(value: unknown, name: string): unknown {
   if (typeof value !== 'object' || value === null || !Object.hasOwn(value, name)) return undefined;
   return (value as Record<string, unknown>)[name];

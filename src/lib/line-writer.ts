@@ -15,15 +15,15 @@ const LINE_FEED = 10;
 type Write = (text: string, onEnd: (lost: string, error?: Error) => void) => void;
 
 interface Events {
-  /** Called with the count of lost lines, once lines are written again. */
+  /** Called with the lost lines' count, once lines are written again. */
   readonly onDropped: (lines: number) => void;
-  /** Called with the cause, each time that lines are lost. */
+  /** Called with the cause whenever lines are lost. */
   readonly onLost: (cause: string) => void;
 }
 
 /**
- * Writes lines to a stream. All lines of a turn of the event loop share a write, to save system
- * calls.
+ * Writes lines to a stream. Lines from the same turn of the event loop share a write, to save
+ * system calls.
  */
 export class LineWriter {
   readonly #stream: Writable;
@@ -32,16 +32,16 @@ export class LineWriter {
   #lines = '';
   readonly #unwritten: string[] = [];
   #droppedLines = 0;
-  /** The count of dropped lines that `onDropped` was called with. */
+  /** How many dropped lines `onDropped` was called with. */
   #reportedLines = 0;
-  /** The count of dropped lines that the written log reports. */
+  /** How many dropped lines the written log reports. */
   #confirmedLines = 0;
 
   constructor(stream: Writable & { readonly fd?: number }, events: Events) {
     this.#stream = stream;
     this.#events = events;
-    // Pipes and terminals are sockets (writes to a terminal block). A file is written by its
-    // descriptor, because its stream does not report how much was written.
+    // Pipes and terminals are sockets (writes to a terminal block). A file is written through its
+    // descriptor, because its stream does not report how much it wrote.
     const descriptor = stream instanceof Socket ? undefined : stream.fd;
     this.#writeText =
       descriptor === undefined
@@ -56,7 +56,7 @@ export class LineWriter {
    * the function alone.
    */
   readonly write = (text: string): void => {
-    // Counts the lines of this turn too, because a turn may log thousands.
+    // Counts this turn's lines too, because a turn may log thousands.
     if (this.#stream.writableLength + this.#lines.length > MAX_BUFFERED_BYTES) {
       this.#droppedLines += countLines(text);
       this.#events.onLost('standard output is not read');
@@ -66,7 +66,7 @@ export class LineWriter {
     this.#lines += text;
   };
 
-  /** The count of lost lines since the start. */
+  /** Lines lost since the start. */
   get droppedLines(): number {
     return this.#droppedLines;
   }
@@ -74,7 +74,7 @@ export class LineWriter {
   /**
    * Waits until all lines are written, 2 s at most.
    *
-   * @returns the count of lost lines that the written log does not report
+   * @returns how many lost lines the written log does not report
    */
   async end(): Promise<number> {
     const lastMs = performance.now() + END_MS;
@@ -114,8 +114,8 @@ export class LineWriter {
 }
 
 /**
- * Returns a function that writes to a file. A full disk may take only the first part of a text, so
- * the next text begins on a new line.
+ * Returns a function that writes to a file. A full disk may take only a text's first part, so the
+ * next text begins on a new line.
  */
 function createFileWrite(descriptor: number): Write {
   let isLineOpen = false;

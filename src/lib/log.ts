@@ -9,8 +9,8 @@ type LogValue = string | number | boolean | undefined;
 export type FlatFacts = Readonly<Record<string, LogValue>>;
 
 /**
- * The fields of a line. They never hold a key, and hold message contents only where a provider's
- * error text quotes them.
+ * A line's fields. They never hold a key, and hold message contents only where a provider's error
+ * text quotes them.
  */
 export type LogFacts = Readonly<
   Record<string, LogValue | readonly FlatFacts[] | readonly string[]>
@@ -21,9 +21,7 @@ export type LogEntry = LogFacts & { time: string; level: LogLevel; message: stri
 export interface Logger {
   /** Writes a line if its level is enabled. */
   log(level: LogLevel, message: string, facts?: LogFacts): void;
-  /**
-   * Returns whether lines of this level are written, for callers whose facts are costly to collect.
-   */
+  /** Returns whether this level's lines are written, for callers with costly facts. */
   isEnabled(level: LogLevel): boolean;
 }
 
@@ -65,7 +63,7 @@ export function createLogger(
 
 /**
  * Returns the facts as the log shows them: bounded and redacted. Each value is redacted by itself,
- * because an escape sequence of JSON may hide a key.
+ * because a JSON escape sequence may hide a key.
  */
 export function redactFacts<Facts extends LogFacts>(facts: Facts, redact: Redactor): Facts {
   if (isPlain(JSON.stringify(facts), redact)) return facts;

@@ -1,5 +1,5 @@
 /**
- * Reads from the name or address alone whether a host is loopback or private, and how it is
+ * Decides from a host's name or address alone whether it is loopback or private, and how it is
  * spelled.
  */
 
@@ -40,8 +40,8 @@ export function withoutBrackets(host: string): string {
 }
 
 /**
- * Returns the host name for SNI (RFC 6066, 3): empty for an address, and without the last dot of a
- * full name.
+ * Returns the host name for SNI (RFC 6066, 3): empty for an address, and without a full name's last
+ * dot.
  */
 export function serverNameOf(host: string): string {
   return isIP(host) ? '' : host.replace(/\.$/, '');
@@ -58,8 +58,8 @@ export function isPrivate(host: string): boolean {
 
 /**
  * Returns true if the header `Host` is an address, `localhost`, the configured host, empty or
- * absent (no browser omits it). Any other name is refused, because DNS rebinding would make a page
- * of that name same-origin.
+ * absent (no browser omits it). Any other name is refused, because DNS rebinding would make its
+ * pages same-origin.
  */
 export function isOwnHost(sent: string | undefined, configured: string): boolean {
   if (!sent) return true;

@@ -1,29 +1,29 @@
 /**
- * Name lookups that callers share, because libuv runs two at a time for the whole process and
+ * Shares name lookups between callers, because libuv runs two at a time for the whole process and
  * cannot cancel a lookup.
  */
 
 import dns, { type LookupAddress, type LookupOptions } from 'node:dns';
 
-/** A slower lookup is answered with the addresses of the last successful lookup. */
+/** A slower lookup is answered with the last successful lookup's addresses. */
 const SLOW_MS = 1000;
-/** Bounds the names that earlier reloads have left, because names come from settings. */
+/** Bounds the names left by earlier reloads, because names come from settings. */
 const MAX_NAMES = 1000;
 
 type Callback = (error: NodeJS.ErrnoException | null, addresses: LookupAddress[]) => void;
 
-/** The lookup of Node, before `shareAllLookups` replaces it. */
+/** Node's own lookup, before `shareAllLookups` replaces it. */
 const lookupBySystem = dns.lookup;
 /** The shared lookups by name and options. */
 const names = new Map<string, SharedLookup>();
 
-/** The lookup of one name: its last addresses, and the callers that wait for a running lookup. */
+/** A name's lookup: its last addresses, and the callers waiting for a running lookup. */
 class SharedLookup {
   readonly #name: string;
   readonly #options: LookupOptions;
   #addresses: LookupAddress[] | undefined;
   #waiting: Callback[] = [];
-  /** `slow` if the lookup has been running for more than `SLOW_MS`. */
+  /** `slow` after `SLOW_MS`. */
   #state: 'idle' | 'running' | 'slow' = 'idle';
 
   constructor(name: string, options: LookupOptions) {
@@ -36,7 +36,7 @@ class SharedLookup {
     return this.#name === name && this.#state !== 'idle';
   }
 
-  /** Calls `callback` with the addresses, or with the error of the lookup. */
+  /** Calls `callback` with the addresses or the lookup's error. */
   get(callback: Callback): void {
     this.#waiting.push(callback);
     if (this.#state === 'idle') this.#begin();
@@ -76,9 +76,9 @@ class SharedLookup {
 }
 
 /**
- * Looks a name up as `dns.lookup` does; for the option `lookup` of `net.connect` and `tls.connect`.
+ * Looks a name up as `dns.lookup` does, for the option `lookup` of `net.connect` and `tls.connect`.
  * While a lookup runs, further callers with the same name wait for its result. After a second they
- * get the addresses of the last successful lookup.
+ * get the last successful lookup's addresses.
  */
 export function lookup(
   name: string,
@@ -103,7 +103,7 @@ export function lookup(
   });
 }
 
-/** Returns true while a lookup of this name is running. */
+/** Returns true while a lookup for this name is running. */
 export function isLookupRunning(name: string): boolean {
   return [...names.values()].some((shared) => shared.isRunningFor(name));
 }

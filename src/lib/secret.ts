@@ -4,8 +4,8 @@ import { createHash } from 'node:crypto';
 import { inspect } from 'node:util';
 
 /**
- * A key, or a text that may hold a key. `reveal()` returns the text; conversion to a string, JSON
- * and inspection show `[secret]`.
+ * A key, or a text that may hold a key. `reveal()` returns the text. Strings, JSON and `inspect`
+ * show `[secret]` in its place.
  */
 export class Secret {
   readonly #text: string;
@@ -26,7 +26,7 @@ export class Secret {
   }
 
   /**
-   * Compares with a text of the settings. Keys that clients send are compared in constant time, in
+   * Compares with a text from the settings. Clients' keys are compared in constant time, in
    * authentication.ts.
    */
   is(text: string): boolean {
@@ -47,7 +47,7 @@ export class Secret {
 }
 
 /**
- * Returns the SHA-256 digest of a setting in base64. Equal settings alone have equal digests, and a
+ * Returns a setting's SHA-256 digest in base64. Only equal settings have equal digests, and a
  * digest reveals no key.
  */
 export function digestOf(setting: object): string {

@@ -3,17 +3,17 @@
 import type { Secret } from './secret.ts';
 
 /**
- * Shapes of keys that are not configured here, because vendors echo such keys in error texts,
- * masked or whole.
+ * Shapes of keys from other configurations, because vendors echo such keys in error texts, masked
+ * or whole.
  */
 const KEY_SHAPES = [
   '\\bsk-[\\w*.-]{6,}',
   '\\bBearer\\s+[\\w*.~+/=-]+',
   '\\b(?:api_?)?key=[^\\s&"]+',
 ];
-/** The start of a word, also behind a percent-encoded character. */
+/** A word's start, also behind a percent-encoded character. */
 const WORD_START = '(?:\\b|(?<=%[\\da-f]{2}))';
-/** Shapes of keys in percent-encoding: `Bearer%20…`, `%26key%3D…`. */
+/** The same shapes in percent-encoding: `Bearer%20…`, `%26key%3D…`. */
 const ENCODED_SHAPES = [
   `${WORD_START}sk-[\\w*.-]{6,}`,
   `${WORD_START}Bearer(?:\\s|%20)+[\\w*.~+/=%-]+`,
@@ -28,24 +28,24 @@ export const SHORTEST_SECRET_CHARACTERS = 8;
 
 /** Hides secrets in texts. */
 export interface Redactor {
-  /** Replaces every secret, and every text in the shape of a key, by `[secret]`. */
+  /** Replaces every secret, and every text shaped like a key, by `[secret]`. */
   (text: string): string;
   /**
-   * Returns false only if no part of the text would be replaced. Cheaper than a call, because it
-   * looks for the beginnings of secrets alone.
+   * Returns false only if nothing in the text would be replaced. Cheaper than a call, because it
+   * looks only for secrets' beginnings.
    */
   mayChange(text: string): boolean;
 }
 
-/** Bounds the time of a search, because each secret makes it longer. */
+/** Bounds a search's time, because each secret makes it longer. */
 const MAX_FORMER_SECRETS = 100;
 
 /**
- * Returns the function that hides `secrets`. At the end of a text it also hides the beginning of a
- * key, because the rest may have been cut off. A secret that is no key is hidden only as a whole.
+ * Returns the function that hides `secrets`. At a text's end it also hides a key's beginning,
+ * because the rest may have been cut off. A secret with `isKey` false is hidden only as a whole.
  *
- * `add` of the function hides further secrets. Up to 100 former secrets stay hidden, because
- * running requests may have begun with them.
+ * Its `add` hides further secrets. Up to 100 former secrets stay hidden, because running requests
+ * may have begun with them.
  */
 export function createRedactor(secrets: readonly Secret[]) {
   const known = new Map<string, boolean>();
@@ -82,28 +82,26 @@ export function createRedactor(secrets: readonly Secret[]) {
   return Object.assign(redact, { mayChange, add });
 }
 
-/**
- * The last word of a text after a key's beginning, because the key's rest may have been cut off.
- */
+/** A text's last word after a key's beginning, because the key's rest may have been cut off. */
 const LAST_WORD = '\\S*$';
-/** A key's rest with the mask that vendors write in place of its middle. */
+/** A key's rest, with a vendor's mask in place of its middle. */
 const MASKED = '[\\w-]{0,16}(?:\\*{2,}|\\.{3}|…)\\S*';
 
 /**
- * Returns two patterns: the beginnings of all secrets, and whole secrets.
+ * Returns two patterns: all secrets' beginnings, and whole secrets.
  *
  * @param secrets - the texts, and whether each is a key
- * @param isEncoded - also matches secrets with any characters in percent-encoding
+ * @param isEncoded - also matches percent-encoded characters
  */
 function createPatterns(secrets: ReadonlyMap<string, boolean>, isEncoded = false) {
   const patternOf = isEncoded ? encodedPattern : escapePattern;
   const shapes = isEncoded ? ENCODED_SHAPES : KEY_SHAPES;
   const forms = [...secrets].flatMap(([text, isKey]) =>
-    // JSON may escape some of a secret's characters.
+    // JSON may escape some characters.
     [...new Set([text, JSON.stringify(text).slice(1, -1)])].map((form) => ({ form, isKey })),
   );
   // Secrets with the same beginning share an alternative: with an alternative for each secret, a
-  // hostile text takes a minute.
+  // hostile text takes a minute to search.
   const rests = new Map<string, string[]>();
   for (const { form, isKey } of forms.toSorted((a, b) => b.form.length - a.form.length)) {
     if (form.length < SHORTEST_SECRET_CHARACTERS) continue;
@@ -139,16 +137,13 @@ function escapePattern(text: string): string {
   return text.replace(/[\\^$.*+?()[\]{}|/]/g, '\\$&');
 }
 
-/**
- * Control characters, line separators and marks of text direction, which could forge lines or
- * fields.
- */
+/** Control characters, line separators and text direction marks could forge lines or fields. */
 const CONTROL_CHARACTERS =
   // oxlint-disable-next-line no-control-regex
   /[\u0000-\u001f\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
 
 /**
- * Returns the first `maxCharacters` of a text. A copy, because V8's slice would keep the whole text
+ * Returns a text's first `maxCharacters`, as a copy, because V8's slice would keep the whole text
  * in memory.
  */
 export function cutText(text: string, maxCharacters: number): string {
@@ -166,7 +161,7 @@ export function escapeControlCharacters(text: string, maxCharacters: number): st
   );
 }
 
-/** Replaces control characters by spaces, for text that people read. */
+/** Replaces control characters by spaces, for people to read. */
 export function withoutControlCharacters(text: string): string {
   return text.replace(CONTROL_CHARACTERS, ' ');
 }

@@ -5,11 +5,11 @@ import { ChunkBuffer } from './chunk-buffer.ts';
 export const LINE_FEED = 0x0a;
 const CARRIAGE_RETURN = 0x0d;
 const COLON = 0x3a;
-/** How much of a line is searched in a loop. */
+/** A loop searches this many bytes in a line, `indexOf` the rest. */
 const SHORT_LINE_BYTES = 1024;
 /** A byte order mark as Latin-1. */
 const BYTE_ORDER_MARK = '\u00ef\u00bb\u00bf';
-/** Matches the start of a line that continues JSON. No field of an event begins so. */
+/** Matches the start of a line that continues JSON. No event field begins so. */
 const CONTINUES_JSON = /^[\s"{}\],]/;
 
 /** Headers that keep proxies from buffering and rewriting events. */
@@ -22,14 +22,14 @@ export const EVENT_STREAM_HEADERS = {
 export interface ServerSentEvent {
   readonly name: string;
   readonly data: string;
-  /** The last lines that are not fields but an object or an array of JSON; '' if there are none. */
+  /** The last JSON object or array on lines without a field name; '' if there is none. */
   readonly bareJson: string;
 }
 
 /**
- * Returns the offset of the first line feed or carriage return from `from` on, or the length if
- * there is none. A loop searches short lines, because `indexOf` would read the whole chunk for each
- * line if the chunk has no carriage return.
+ * Returns the offset of the first line feed or carriage return from `from` on, or the length. A
+ * loop searches short lines, because `indexOf` would read the whole chunk for each line if the
+ * chunk has no carriage return.
  */
 export function endOfLine(bytes: Buffer, from: number): number {
   const near = Math.min(from + SHORT_LINE_BYTES, bytes.length);
@@ -44,32 +44,32 @@ export function endOfLine(bytes: Buffer, from: number): number {
 }
 
 /**
- * Splits a byte stream behind each event, with any of the three line ends. A comment before an
- * event counts as an event, so it is not held back.
+ * Splits a byte stream behind each event, whichever of the three line ends it uses. A comment
+ * before an event counts as an event, so that it is not held back.
  */
 export class EventSplitter {
-  /** The bytes of the unfinished event. */
+  /** The unfinished event's bytes. */
   readonly unfinished = new ChunkBuffer();
   #lineIsEmpty = true;
   #lineIsComment = false;
   /**
-   * After a carriage return a line feed is skipped. `atEventEnd`: the line feed belongs to the
-   * event that has just ended.
+   * After a carriage return a line feed is skipped. `atEventEnd`: the line feed still belongs to
+   * the event before it.
    */
   #afterCarriageReturn: 'no' | 'inEvent' | 'atEventEnd' = 'no';
   #eventHasFields = false;
-  /** The last chunk had a part of an event, and not only comments and blank lines. */
+  /** True if the last chunk had event fields, not only comments and blank lines. */
   sawData = false;
 
   /**
-   * True if the last byte was a carriage return that ended an event. A following line feed belongs
-   * to the same event.
+   * True if a carriage return has just ended an event. A following line feed belongs to the same
+   * event.
    */
   get isLineEndOpen(): boolean {
     return this.#afterCarriageReturn === 'atEventEnd';
   }
 
-  /** Takes a chunk. Returns all events that are complete now, and holds the unfinished event. */
+  /** Takes a chunk. Returns all complete events, and holds the unfinished one. */
   push(chunk: Buffer): Buffer {
     const boundary = this.#findBoundary(chunk);
     // Most chunks consist of whole events.
@@ -145,12 +145,12 @@ export class EventSplitter {
 }
 
 /**
- * Parses whole events, as `push` returns them. A field `error`, which is llama.cpp's own, becomes
- * the data of an event `error` and replaces other data.
+ * Parses whole events, as `push` returns them. llama.cpp's own field `error` becomes the data of an
+ * event `error` and replaces other data.
  *
- * @param isAtStart - skips a byte order mark, which may begin a stream
- * @returns the events, with the offset `start` of their first line that is no comment, and the
- * offset `end` behind their blank line
+ * @param isAtStart - skips a byte order mark
+ * @returns the events; `start` is the offset of an event's first field, `end` the offset behind its
+ * blank line
  */
 export function* parseEvents(
   bytes: Buffer,
@@ -195,10 +195,7 @@ function decode(lines: string[]): string {
   return Buffer.from(lines.join('\n'), 'latin1').toString('utf8');
 }
 
-/**
- * Encodes an event with a field `data` alone. `data` must not have line ends: it is JSON or
- * `[DONE]`.
- */
+/** Encodes an event whose only field is `data`: JSON or `[DONE]`, without line ends. */
 export function encodeEvent(data: string): Buffer {
   return Buffer.from(`data: ${data}\n\n`);
 }

@@ -1,11 +1,11 @@
-/** Counts for the latest steps of time. */
+/** Counts per step of time, for the latest steps. */
 
 /**
  * A ring that holds the latest `steps` steps. Each step has a number, and a count for each of
  * `places` places.
  */
 export class StepCounts {
-  /** For each step its number, then the counts of its places. */
+  /** For each step its number, then its places' counts. */
   readonly #counts: Int32Array;
   readonly #steps: number;
   readonly #places: number;
@@ -18,7 +18,7 @@ export class StepCounts {
     this.#places = places;
   }
 
-  /** Adds `amount` to a place of a step. A step before the latest steps is ignored. */
+  /** Adds `amount` to a step's place. A step that the ring no longer holds is ignored. */
   add(step: number, place: number, amount = 1): void {
     const first = (step % this.#steps) * (1 + this.#places);
     if (this.#counts[first]! > step) return;
@@ -30,7 +30,7 @@ export class StepCounts {
     this.#counts[first + 1 + place]! += amount;
   }
 
-  /** Returns for each place the sum of its counts in the `steps` steps up to `last`. */
+  /** Returns for each place its sum over the `steps` steps up to `last`. */
   sums(last: number, steps = this.#steps): Int32Array {
     const sums = new Int32Array(this.#places);
     for (let step = last - steps + 1; step <= last; step += 1) {

@@ -1,34 +1,31 @@
 /**
- * Shares turns of the event loop between bodies, so that one large body does not delay other bodies
+ * Shares the event loop's turns between bodies, so that a large body does not delay other bodies
  * and small requests.
  */
 
 import { collectGarbage } from './garbage-collector.ts';
 
-/** The bytes that a body may take in a turn. */
+/** A body's bytes per turn. */
 const BYTES_PER_TURN = 65_536;
 /**
- * A chunk's cost beside its bytes: without it, 64 KiB in chunks of one byte would take a quarter of
- * a second.
+ * A chunk's cost beside its bytes: without it, 64 KiB in single-byte chunks would take a quarter
+ * second.
  */
 const BYTES_PER_CHUNK = 64;
-/**
- * Bodies that are served in one turn: with 300 bodies in each turn, a small request would wait for
- * seconds.
- */
+/** Bodies per turn: with 300, a small request would wait for seconds. */
 const BODIES_PER_TURN = 4;
-/** Bytes between two collections of young objects, which take 0.3 ms each. */
+/** Bytes between two collections of young objects. A collection takes 0.3 ms. */
 const BYTES_PER_COLLECTION = 8_388_608;
 
 /** Bytes read or copied since the last collection. */
 let passedBytes = 0;
 
-/** Counts the bytes of one body, which yields to the event loop after each 64 KiB. */
+/** Counts a body's bytes. The body yields to the event loop after each 64 KiB. */
 export class TurnLimit {
   #bytes = 0;
 
   /**
-   * Counts a chunk, and collects young garbage after each 8 MiB of all bodies.
+   * Counts a chunk, and collects young garbage after each 8 MiB from all bodies together.
    *
    * @returns true if the next chunk should wait for `onNextTurn`
    */
