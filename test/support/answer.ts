@@ -1,12 +1,12 @@
-/** The body of an answer, read to its end. */
+/** Reads an answer's body to its end. */
 
 import type { IncomingMessage } from 'node:http';
 
 const ERROR_EVENT = /(?:^|[\r\n])data: \{"error":\{"type".*\}\}\n\n$/;
 
 /**
- * Reads the body. `onChunk` takes each part as it comes. Rejects when the connection breaks, but behind the error event of
- * a failed stream, where it has to: then it rejects for an answer that is whole.
+ * Reads the body, and hands each chunk to `onChunk`. Rejects if the connection breaks. A stream
+ * that ends with the error event must break its connection, so there a clean end rejects instead.
  */
 export function readAnswer(
   response: IncomingMessage,

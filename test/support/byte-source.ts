@@ -1,8 +1,6 @@
-/** Bodies for tests of parts that read them. */
-
 import type { ByteSink, ByteSource } from '../../src/lib/byte-source.ts';
 
-/** A body that arrives in these pieces, and then ends, with this error if there is one. */
+/** Returns a body that arrives in these pieces and then ends, with `error` if given. */
 export function bodyOf(pieces: readonly Buffer[], error?: Error): ByteSource {
   const left = pieces.map((piece) => Buffer.from(piece));
   let sink: ByteSink | undefined;

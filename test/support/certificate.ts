@@ -1,4 +1,4 @@
-/** Certificates made when they are needed, by the `openssl` command. */
+/** Certificates, made by the `openssl` command when a test needs them. */
 
 import { execFileSync, spawnSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
@@ -10,18 +10,18 @@ import { emptyFolder } from './process.ts';
 export interface Certificate {
   readonly key: Buffer;
   readonly cert: Buffer;
-  /** Where the certificate is, which is its own authority: what `NODE_EXTRA_CA_CERTS` is set to. */
+  /** The certificate's file, for `NODE_EXTRA_CA_CERTS`: the certificate is its own authority. */
   readonly path: string;
 }
 
-/** What a test that needs one is skipped for; `false` where nothing is missing. */
+/** Why a test that needs a certificate is skipped; `false` if `openssl` is there. */
 export const NO_OPENSSL =
   spawnSync('openssl', ['version']).status !== 0 && 'there is no openssl command';
 
-/** By their names: each costs a process. */
+/** The certificates made so far, by their names, because each costs a process. */
 const made = new Map<string, { key: Buffer; cert: Buffer }>();
 
-/** One for these names, such as `DNS:localhost` or `IP:127.0.0.1`, that only itself vouches for. */
+/** Makes a self-signed certificate for names such as `DNS:localhost` or `IP:127.0.0.1`. */
 export function createCertificate(t: TestContext, names: readonly string[]): Certificate {
   const folder = emptyFolder(t);
   const path = join(folder, 'cert.pem');

@@ -1,9 +1,7 @@
-/** A chat request parsed from bytes that are all there. */
-
 import { ChatRequestParser } from '../../src/openai/chat-request.ts';
 import type { ChatRequest } from '../../src/openai/chat-request.ts';
 
-/** Parses a body that arrives in these chunks. */
+/** Parses a chat request whose body arrives in these chunks. */
 export function parseChatRequest(...chunks: readonly Buffer[]): ChatRequest {
   const parser = new ChatRequestParser();
   for (const chunk of chunks) parser.push(chunk);

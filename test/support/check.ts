@@ -1,4 +1,7 @@
-/** `--check` and `--healthcheck` in the test's own process: a process of their own takes a hundred times as long. */
+/**
+ * Runs `--check` and `--healthcheck` in the test's process, because a process of their own takes a
+ * hundred times as long.
+ */
 
 import { runCheck } from '../../src/check.ts';
 import { parseCommandLine } from '../../src/cli/command-line.ts';
@@ -8,7 +11,9 @@ import { TRANSPORT_ENV } from './transport.ts';
 
 type Env = Readonly<Record<string, string>>;
 
-/** Runs `--check`. Returns its exit code and what it prints; throws as it does. */
+/**
+ * Runs `--check`. Returns its exit code and its output. Settings that do not load make it throw.
+ */
 export async function checkHere(
   args: readonly string[],
   env: Env = {},
@@ -22,7 +27,7 @@ export async function checkHere(
   return { code, stdout };
 }
 
-/** Runs `--healthcheck` with these settings. Returns its result and what it prints. */
+/** Runs `--healthcheck` with these settings. Returns its result and its text. */
 export async function checkHealthHere(
   args: readonly string[],
   env: Env,

@@ -1,15 +1,15 @@
-/** Time for tests that hold on a machine of any speed: time as the process gets to run, and timers set off by hand. */
+/** Clocks for tests that must hold on a machine of any speed, and timers that a test fires. */
 
 import type { TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 const TICK_MS = 20;
-// Not those of `useManualTimers`.
+// The real timers, also in a test that calls `useManualTimers`.
 const { setInterval, clearInterval } = globalThis;
 
 /**
- * Returns a stopwatch that stands still while the process does not run: each turn of the event loop counts
- * for 20 ms at most. An upper limit by it holds where the machine is busy with something else.
+ * Returns a stopwatch that counts only while the process runs: a turn of the event loop counts 20
+ * ms at most. An upper limit measured with it holds on a busy machine.
  */
 export function startStopwatch(t: TestContext): () => number {
   let ticks = 0;
@@ -19,8 +19,8 @@ export function startStopwatch(t: TestContext): () => number {
 }
 
 /**
- * Calls back after so long by the same reckoning, unless the returned function is called before. The process may end meanwhile
- * if `keepsAlive` is false.
+ * Calls `callback` after `ms` of the stopwatch's time. The returned function cancels the call. With
+ * `keepsAlive: false`, the process may end before.
  */
 export function setPatientTimeout(
   callback: () => void,
@@ -38,14 +38,14 @@ export function setPatientTimeout(
   return () => clearInterval(timer);
 }
 
-/** Waits for so long by the same reckoning. */
+/** Waits for `ms` of the stopwatch's time. */
 export async function idle(ms: number): Promise<void> {
   await new Promise<void>((resolve) => {
     setPatientTimeout(resolve, ms);
   });
 }
 
-/** Waits until a value has stayed the same for `ms` of the process's own time, and returns it. */
+/** Waits until a value has not changed for `ms` of the process's own time, and returns it. */
 export async function untilSteady<T>(read: () => T, ms = 300): Promise<T> {
   let last = read();
   for (let steadyMs = 0; steadyMs < ms; steadyMs += TICK_MS) {
@@ -57,13 +57,13 @@ export async function untilSteady<T>(read: () => T, ms = 300): Promise<T> {
   return last;
 }
 
-/** A limit of its own for a test that goes through all scales. */
+/** The options of a test that calls `atSomeScale`, which may need all its scales. */
 export const ALL_SCALES = { timeout: 600_000 };
 
 /**
- * Calls `check` with 1, 3 and 9 until it passes: it makes the time limits under test that many times as long,
- * and whatever has to stay below them too. What is wrong is wrong at every scale, while the delays
- * of a busy machine stay as they are.
+ * Calls `check` with the scales 1, 3 and 9 until it passes. `check` multiplies the time limits
+ * under test, and the times that must stay below them. A real defect fails at each scale, but the
+ * delays of a busy machine do not grow with it.
  */
 export async function atSomeScale(check: (scale: number) => Promise<void>): Promise<void> {
   let failure: unknown;
@@ -77,35 +77,38 @@ export async function atSomeScale(check: (scale: number) => Promise<void>): Prom
   throw failure;
 }
 
-/** What is in place of each clock, the latest last, and what was there before. */
+/** For each replaced clock, its first method and the replacements, the latest last. */
 const stacks = new Map<object, (() => number)[]>();
 
 /**
- * Until the test ends, `performance.now` is this function. A test may replace it twice, and tests that run at the same
- * time may too: Node's own mocks are undone in the order of their making, and would leave the first one in place.
+ * Replaces `performance.now` until the test ends. A test may replace it twice, and so may tests
+ * that run at the same time. Node's own mocks are undone in the order of their making, which would
+ * leave the first replacement in place.
  */
 export function replaceNow(t: TestContext, now: () => number): void {
   replace(t, performance, 'now', now);
 }
 
-/** Until the test ends, `performance.now` is `nowMs`, which the test may change: a slow machine ends no wait. */
+/**
+ * Replaces `performance.now` by `nowMs`, which only the test changes, so that no wait ends early.
+ */
 export function stopClock(t: TestContext, nowMs = 1000): { nowMs: number } {
   const clock = { nowMs };
   replaceNow(t, () => clock.nowMs);
   return clock;
 }
 
-/** The same for `Date.now`. */
+/** Replaces `Date.now` until the test ends. */
 export function replaceDate(t: TestContext, now: () => number): void {
   replace(t, Date, 'now', now);
 }
 
-/** The same for `Math.random`. */
+/** Replaces `Math.random` until the test ends. */
 export function replaceRandom(t: TestContext, random: () => number): void {
   replace(t, Math, 'random', random);
 }
 
-/** `object` has one method that is replaced. */
+/** Replaces one method of `object` until the test ends. */
 function replace<K extends 'now' | 'random'>(
   t: TestContext,
   object: Record<K, () => number>,
@@ -138,30 +141,34 @@ interface ManualTimer {
 }
 
 export interface ManualTimers {
-  /** Lets this much time pass, and calls back whatever is due by then, in order. */
+  /** Lets `ms` pass, and calls the timers that are due by then, in their order. */
   advance(ms: number): void;
-  /** The delays that are running, without those that are repeated, up to `maxMs`: longer ones are the limits of whole attempts, and undici's own. */
+  /**
+   * The delays of running timers that do not repeat. Delays above `maxMs` are left out: they are
+   * the limits of whole attempts, and undici's own.
+   */
   running(maxMs?: number): number[];
-  /** The delays of those that are repeated. */
+  /** The delays of running timers that repeat. */
   repeating(): number[];
-  /** How often a timer of `ms` was started, or started anew. */
+  /** How often a timer of `ms` was started or refreshed. */
   started(ms: number): number;
 }
 
-/** Of the tests that have them. */
+/** The timers of each test that called `useManualTimers`. */
 export const manualTimers = new WeakMap<TestContext, ManualTimers>();
 
 /**
- * Between the error event of a failed stream and the end of its connection in tests. No other timer has this delay, because
- * `useManualTimers` leaves this one to the real clock: the connection of a failed stream ends without `advance`.
+ * The delay in tests from a failed stream's error event to the end of its connection. No other
+ * timer has this delay. `useManualTimers` leaves it to the real clock, so that the connection of a
+ * failed stream ends without `advance`.
  */
 export const FAILED_STREAM_MS = 1.5;
 
 /**
- * Until the test ends `setTimeout` and `setInterval` wait for `advance` instead of time. Other test files share the process,
- * so a test looks for the timer that it expects, and never for "exactly this one" among all that are running. Node's own timers, those of
- * sockets and of `node:timers/promises`, go on as they are. To be called before anything is started that is
- * stopped when the test ends. (node:test has such timers too; theirs ignore `refresh`.)
+ * Makes `setTimeout` and `setInterval` wait for `advance` until the test ends. Call it before
+ * anything is started that stops when the test ends. Other test files share the process, so a test
+ * looks for the timer it expects, and never compares all timers that run. The timers of sockets and
+ * of `node:timers/promises` keep the real time. The mock timers of node:test ignore `refresh`.
  */
 export function useManualTimers(t: TestContext): ManualTimers {
   let nowMs = 0;
@@ -200,7 +207,7 @@ export function useManualTimers(t: TestContext): ManualTimers {
   t.after(() => mocks.forEach(({ mock }) => mock.restore()));
   const manual: ManualTimers = {
     advance(ms) {
-      // They keep each timer.
+      // Each mock keeps its calls, and with them their timers.
       for (const { mock } of mocks) mock.resetCalls();
       const untilMs = nowMs + ms;
       for (;;) {

@@ -1,6 +1,7 @@
 /**
- * Preloaded into the gateway by test/upstream/wire-long-event.test.ts: counts the bytes that the methods of Buffer copy or convert,
- * and writes into the file COPY_COUNT_FILE, when the process ends, their sum and the most that one turn of the event loop has.
+ * Preload for test/upstream/wire-long-event.test.ts: counts the bytes that methods of Buffer copy
+ * or convert. When the process ends, it writes their sum, and the largest sum of one turn of the
+ * event loop, into the file COPY_COUNT_FILE.
  */
 
 import { writeFileSync } from 'node:fs';
@@ -15,7 +16,9 @@ function count(bytes) {
   counts.maxBytesInTurn = Math.max(counts.maxBytesInTurn, bytesInTurn);
 }
 
-/** `measure` returns the bytes of one call from what it returned and its arguments. */
+/**
+ * Replaces a method. `measure` returns the copied bytes of a call from its result and arguments.
+ */
 function wrap(object, name, measure) {
   const original = object[name];
   object[name] = function (...args) {

@@ -1,10 +1,10 @@
-/** Whether an answer is one that the interface describes: for tests that cannot know which one it will be. */
+/** Whether an answer is documented, for tests that cannot know which answer they will get. */
 
 import assert from 'node:assert/strict';
 
 import { dataOf } from './streams.ts';
 
-/** type, code and status of the error table; `provider_error` `API_ERROR` has the provider's status. */
+/** Type, code and status of each documented error. `API_ERROR` has the provider's status. */
 const ERRORS = [
   'authentication_error - 401',
   'rate_limit_error RATE_LIMIT_ERROR 429',
@@ -23,7 +23,7 @@ const PREFIXES: Readonly<Record<string, RegExp>> = {
   API_ERROR: /^(?:API error: \d{3} - .|Authentication failed$)/,
 };
 
-/** Checks an error object. Returns its code, `-` where there is none. */
+/** Checks an error object. Returns its code, or `-` if it has none. */
 export function assertErrorObject(text: string, httpStatus?: number): string {
   const body = JSON.parse(text) as { error: Record<string, unknown> };
   assert.deepEqual(Object.keys(body), ['error'], text);
@@ -49,12 +49,12 @@ export function assertErrorObject(text: string, httpStatus?: number): string {
   return code;
 }
 
-/** With spaces around it too. */
+/** Whether this is the data of the last event; spaces around the mark are allowed. */
 export const isDoneMark = (data: string) => /^[ \t]*\[DONE\][ \t]*$/.test(data);
 
 /**
- * Checks that a stream which has begun tells how it ended: `[DONE]`, or the error object in its last
- * event. Returns that error's code, `ok` where there is none.
+ * Checks the end of a stream that has begun: `[DONE]`, or an error object in the last event.
+ * Returns the error's code, or `ok`.
  */
 export function assertStreamEnd(text: string): string {
   const data = dataOf(text);

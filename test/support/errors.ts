@@ -1,4 +1,4 @@
-/** The documented error object, compared whole: a member or header too many fails like a missing one. */
+/** Compares a whole error answer: an unexpected member or header fails like a missing one. */
 
 import assert from 'node:assert/strict';
 import type { IncomingHttpHeaders } from 'node:http';
@@ -13,11 +13,11 @@ export interface ExpectedError {
   readonly retry_after?: number;
   readonly provider?: string;
   readonly status?: number;
-  /** Those of `SPECIAL_HEADERS` that the answer carries. */
+  /** The headers of `SPECIAL_HEADERS` that the answer must carry. */
   readonly headers?: Readonly<Record<string, string>>;
 }
 
-/** Headers that mean something only on some errors, and have to be absent from the others. */
+/** Headers that belong to some errors only, and must be absent from all others. */
 const SPECIAL_HEADERS = [
   'retry-after',
   'www-authenticate',
@@ -49,7 +49,7 @@ export function assertError(
   else assert.match(sent, message);
 }
 
-/** What most refusals are: 400, or one of the statuses that HTTP has for a special case of it. */
+/** A refused request: 400, or the status that HTTP has for a special case. */
 export function refusal(about: RegExp = /./, httpStatus = 400): ExpectedError {
   return {
     httpStatus,
@@ -82,12 +82,12 @@ export function unknownProvider(id: string): ExpectedError {
   };
 }
 
-/** The first response of a raw exchange in the form that `assertError` takes. */
+/** Converts the first response of a raw exchange for `assertError`. */
 export function parseRaw({ text, status, body }: Omit<RawReply, 'isClosed'>): AnyReply {
   return { status, headers: parseReplies(text)[0]?.headers ?? {}, text: body };
 }
 
-/** Checks that this is a 429 of a limit of the gateway's own: of the provider `p`, where it names one. */
+/** Checks that this is a 429 of the gateway's own limits. A provider's header must name `p`. */
 export function assertLimited(reply: AnyReply, message = 'Rate limit exceeded'): void {
   const seconds = String(reply.headers['retry-after']);
   assert.match(seconds, /^[1-9]\d*$/);

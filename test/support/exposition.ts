@@ -3,13 +3,13 @@
 import assert from 'node:assert/strict';
 
 export interface Metrics {
-  /** Name to type, of all metrics that have one. */
+  /** The type of each metric, by its name. */
   readonly types: ReadonlyMap<string, string>;
-  /** Label names by the metric's name. */
+  /** The label names of each metric, by its name. */
   readonly labels: ReadonlyMap<string, ReadonlySet<string>>;
-  /** The number of series, those of histograms counted once. */
+  /** The number of series. A histogram's buckets and sum are not counted. */
   readonly series: number;
-  /** The sum of the samples of that name that have all these labels. */
+  /** The sum of this metric's samples that have all these labels. */
   readonly sum: (name: string, labels?: Readonly<Record<string, string>>) => number;
 }
 

@@ -1,4 +1,4 @@
-/** A Redis below its commands: it answers with exactly the bytes that a test gives it, or not at all. */
+/** A fake Redis that answers each command with the bytes of the test. */
 
 import { connect, createServer, type Socket } from 'node:net';
 import { pipeline } from 'node:stream';
@@ -9,19 +9,19 @@ import { listen } from './listen.ts';
 
 export const status = (text: string) => `+${text}\r\n`;
 
-/** Called for each command. Returns false if the command is to be answered as a working store does it. */
+/** Called for each command. Returns false to answer it with `+OK`, as a working store does. */
 type Answer = (command: readonly string[], socket: Socket) => unknown;
 
 export interface FakeRedis {
   readonly port: number;
   readonly commands: (readonly string[])[];
-  /** Connections since the start. */
+  /** How many connections there have been. */
   readonly connections: () => number;
-  /** Connections that are open now. */
+  /** The open connections. */
   readonly sockets: ReadonlySet<Socket>;
 }
 
-/** Starts one for the length of a test. */
+/** Starts a fake Redis until the test ends. */
 export async function startFakeRedis(t: TestContext, answer: Answer): Promise<FakeRedis> {
   const commands: (readonly string[])[] = [];
   let connections = 0;
@@ -41,7 +41,7 @@ export async function startFakeRedis(t: TestContext, answer: Answer): Promise<Fa
   return { port, commands, connections: () => connections, sockets };
 }
 
-/** Starts one that answers well, behind TLS. Returns its port. */
+/** Starts a fake Redis that answers `+OK`, behind TLS. Returns its port. */
 export async function startTlsRedis(t: TestContext, certificate: TlsOptions): Promise<number> {
   const redis = await startFakeRedis(t, () => false);
   const front = createTlsServer(certificate, (socket) => {
@@ -51,7 +51,7 @@ export async function startTlsRedis(t: TestContext, certificate: TlsOptions): Pr
   return (await listen(t, front)).port;
 }
 
-/** The first command of the text; undefined if it is not complete. */
+/** Parses the first command; undefined if it is not complete. */
 function parseCommand(text: string): { words: string[]; length: number } | undefined {
   const count = /^\*(\d+)\r\n/.exec(text);
   if (!count) return undefined;

@@ -1,4 +1,4 @@
-/** What goes wrong on a network: a TCP proxy that breaks things on demand, and addresses that never work. */
+/** Network faults: a TCP proxy that breaks connections, and addresses that never answer. */
 
 import { once } from 'node:events';
 import { connect, createServer, type Socket } from 'node:net';
@@ -9,30 +9,30 @@ import { Worker } from 'node:worker_threads';
 import { listen, type Listening } from './listen.ts';
 import { idle } from './clock.ts';
 
-/** What the proxy does to the next connections and answers. Empty: nothing. */
+/** What the proxy does to new connections and answers; `{}` does nothing. */
 export interface Fault {
-  /** Done to a new connection, which then goes nowhere. */
+  /** Applies to a new connection, which is not connected to the upstream. */
   readonly onConnect?: 'close' | 'reset' | 'ignore';
-  /** Sent instead of what the upstream answers. */
+  /** Replaces the upstream's answer. */
   readonly garbage?: Buffer;
-  /** Waited before anything of an answer is passed on. */
+  /** Delays the first bytes of an answer. */
   readonly delayMs?: number;
-  /** Passes answers on in pieces of so many bytes, each in a turn of its own. */
+  /** Splits an answer into slices of this size, each in its own turn of the event loop. */
   readonly sliceBytes?: number;
-  /** Passes so many bytes of an answer, and then does this. */
+  /** Breaks the connection after this many bytes of an answer. */
   readonly cutAfter?: { readonly bytes: number; readonly by: 'close' | 'reset' | 'stall' };
 }
 
 export interface FaultProxy extends Listening {
   fault: Fault;
-  /** Sends these bytes on every open connection, asked or not. */
+  /** Writes these bytes to every open connection, whether or not a request waits. */
   push(bytes: string): void;
 }
 
-/** Lets what was written arrive before a reset can overtake it. */
+/** Gives written bytes time to arrive, because a reset may overtake them. */
 const BEFORE_RESET_MS = 25;
 
-/** Starts one in front of an upstream on this port, for the length of a test. */
+/** Starts a proxy in front of this port until the test ends. */
 export async function startFaultProxy(t: TestContext, upstreamPort: number): Promise<FaultProxy> {
   const server = createServer((near) => {
     const { onConnect } = proxy.fault;
@@ -61,7 +61,7 @@ function passOn(near: Socket, upstreamPort: number, proxy: { readonly fault: Fau
     isFirst = true;
     far.write(bytes);
   });
-  // One after the other, whatever each has to wait for.
+  // Chunks wait for each other, because `pass` may sleep.
   let turn = Promise.resolve();
   far.on('data', (bytes: Buffer) => {
     turn = turn.then(async () => pass(bytes));
@@ -97,12 +97,12 @@ function passOn(near: Socket, upstreamPort: number, proxy: { readonly fault: Fau
 }
 
 /**
- * A port whose connections stay half open: the listener does not accept, and its backlog is full. `open` lets it begin to,
- * and to answer every request with this HTTP response.
+ * Opens a port whose connections never finish their handshake, because the backlog is full and the
+ * listener does not accept. `open` makes it accept, and answer every request with `answer`.
  */
 export async function startBlackHole(t: TestContext, answer = '') {
   const gate = new Int32Array(new SharedArrayBuffer(4));
-  // In a thread, because a listener accepts as soon as its event loop turns.
+  // In a thread: on this thread, the listener would accept at the next turn of the event loop.
   const code = `
     const { createServer } = require('node:net');
     const { parentPort, workerData } = require('node:worker_threads');
@@ -116,7 +116,7 @@ export async function startBlackHole(t: TestContext, answer = '') {
     });`;
   const worker = new Worker(code, { eval: true, workerData: { gate, answer } });
   const [port] = (await once(worker, 'message')) as [number];
-  // Linux queues one more than the backlog says; what does not connect any more proves that it is full.
+  // Linux queues more connections than the backlog, so fill it until a connection does not open.
   const fillers: Socket[] = [];
   t.after(async () => {
     for (const filler of fillers) filler.destroy();

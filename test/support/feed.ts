@@ -1,4 +1,4 @@
-/** A client of the admin listener's feed: it applies the merge patches, and gives the parts of the view as events. */
+/** A client of the admin feed that applies the merge patches and returns the view's parts. */
 
 import { once } from 'node:events';
 import { request as httpRequest, type IncomingMessage } from 'node:http';
@@ -9,7 +9,7 @@ export interface FeedEvent {
   readonly data: any; // oxlint-disable-line typescript/no-explicit-any
 }
 
-/** Opens the feed; it is closed when the test ends. Rejects unless the answer is 200. */
+/** Opens the feed until the test ends. Rejects unless the answer is 200. */
 export async function openFeed(t: TestContext, port: number) {
   const request = httpRequest({ host: '127.0.0.1', port, path: '/events', agent: false });
   request.end();
@@ -46,11 +46,15 @@ export async function openFeed(t: TestContext, port: number) {
   });
   const ended = new Promise<void>((resolve) => response.once('close', resolve));
   return {
-    /** `settings` and `requests` (the new ones) if a patch has them, and `state` for each patch. */
+    /**
+     * `settings` and `requests` (new requests only) if a patch has them; `state` for each patch.
+     */
     events: events as readonly FeedEvent[],
-    /** The characters of each event as it came. */
+    /** The length of each event in characters. */
     sizes: sizes as readonly number[],
-    /** Resolves with the data of the next event of that name that meets the condition, and that was not taken before. */
+    /**
+     * Resolves with the data of the next untaken event that has this name and meets `condition`.
+     */
     async next(
       name: string,
       condition: (data: FeedEvent['data']) => boolean = () => true,
@@ -62,7 +66,7 @@ export async function openFeed(t: TestContext, port: number) {
         if (!event) await new Promise<void>((resolve) => (onEvent = resolve));
       }
     },
-    /** Resolves when the server has ended it. */
+    /** Resolves when the server has ended the feed. */
     ended,
     close,
   };
@@ -83,7 +87,7 @@ export function merge(target: unknown, patch: unknown): unknown {
   return Object.fromEntries(entries.filter(([, value]) => value !== null));
 }
 
-/** The rows of a table: their keys, and their sums of the last 15 minutes among the other members. */
+/** Returns a table's rows with their keys. The sums of `recent` become members of the row. */
 function rowsOf(table: Parts = {}): Parts[] {
   return Object.entries(table).map(([id, row]: [string, Parts]) => ({
     id,

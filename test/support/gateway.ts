@@ -1,4 +1,4 @@
-/** The gateway in the test's own process, on a free port, closed when the test ends. */
+/** Starts the gateway in the test's process, on a free port, until the test ends. */
 
 import { type Agent, request as httpRequest, type IncomingHttpHeaders } from 'node:http';
 import type { TestContext } from 'node:test';
@@ -16,7 +16,7 @@ import { TRANSPORT_ENV } from './transport.ts';
 export const PROVIDER_KEY = 'sk-provider-canary-0123456789';
 export const CLIENT_TOKEN = 'client-token-canary-9876543210';
 
-/** What the gateway believes to have: a small machine's, whatever the tests run on. */
+/** The memory that the gateway sees: a small machine's, whatever machine runs the tests. */
 const MEMORY_BYTES = 8_589_934_592;
 
 export type LogLine = Record<string, unknown>;
@@ -25,25 +25,25 @@ export interface TestGateway {
   readonly port: number;
   /** The port of `[admin]`; 0 if there is none. */
   readonly adminPort: number;
-  /** Every log line so far. */
+  /** The log lines so far, as text. */
   readonly log: string[];
-  /** The log lines so far with one of these messages, or all of them, parsed. */
+  /** The parsed log lines with one of these messages; all lines without an argument. */
   lines(...messages: readonly string[]): LogLine[];
-  /** The access lines so far, parsed. */
+  /** The parsed access lines so far. */
   accessLines(): LogLine[];
-  /** Sends a request with the usual headers; `headers` with value undefined are left out. */
+  /** Sends a request with the client's token. A header whose value is undefined is left out. */
   send(path: string, options?: SendOptions): Promise<Reply>;
-  /** Posts a chat completion; the body is made JSON unless it is text or bytes already. */
+  /** Posts a chat completion. A body that is neither text nor bytes is sent as JSON. */
   chat(body: unknown, options?: SendOptions): Promise<Reply>;
-  /** Sends a request to the port of `[admin]`, with these headers alone. */
+  /** Sends a request to the port of `[admin]`, without default headers. */
   admin(path: string, options?: SendOptions): Promise<Reply>;
-  /** What the gateway holds for its clients, as far as the budget counts it. */
+  /** The bytes that the memory budget has reserved for clients. */
   reservedBytes(): number;
-  /** Decides now which incidents begin and end, which is done once a second while something fails. */
+  /** Begins and ends incidents now. While something fails, the gateway does so once a second. */
   judge(): void;
-  /** Bytes of streams that wait for room in the budget: above 0 while some stream waits. */
+  /** Bytes of streams that wait for room in the budget; above 0 while a stream waits. */
   waitingBytes(): number;
-  /** Drains, as SIGTERM does. */
+  /** Drains as SIGTERM does. */
   drain(
     timeoutMs?: number,
     reason?: Error,
@@ -51,7 +51,7 @@ export interface TestGateway {
   ): Promise<{ finished: number; cut: number }>;
   /** Ends the drain at once. */
   cut(): void;
-  /** Uses the settings of this text from now on, as SIGHUP does; with the environment of the start. */
+  /** Loads these settings as SIGHUP does, with the environment of the start. */
   reload(toml: string): Promise<void>;
 }
 
@@ -60,7 +60,7 @@ export interface SendOptions {
   readonly headers?: Readonly<Record<string, string | string[] | undefined>>;
   readonly body?: string | Buffer;
   readonly signal?: AbortSignal;
-  /** Keeps the connection; without one each request has its own. */
+  /** Reuses a connection; without an agent each request opens its own. */
   readonly agent?: Agent;
 }
 
@@ -69,18 +69,18 @@ export interface Reply {
   readonly headers: IncomingHttpHeaders;
   readonly bytes: Buffer;
   readonly text: string;
-  /** The parsed body; throws when it is not JSON. */
+  /** Parses the body as JSON. */
   json(): any; // oxlint-disable-line typescript/no-explicit-any
 }
 
 export interface GatewayOptions {
   readonly toml?: string;
   readonly env?: Record<string, string>;
-  /** Changes the settings in ways that no file can, to make the gateway itself fail. */
+  /** Changes settings in ways that no file can, for example to make the gateway itself fail. */
   readonly adjust?: (config: Config) => Config;
-  /** Shorter limits for clients than the real ones, which nobody would wait for. */
+  /** Time limits for clients, shorter than the real limits. */
   readonly clientTimeLimits?: Partial<typeof CLIENT_TIME_LIMITS>;
-  /** Replaces the function that sends a request to a provider. */
+  /** Wraps the function that sends a request to a provider. */
   readonly replaceSend?: (send: Transport['send']) => Transport['send'];
 }
 
@@ -170,7 +170,10 @@ export async function startGateway(
   return gateway;
 }
 
-/** For `adjust`: buckets get no new token before the test ends, however slow the machine is. No file can say so. */
+/**
+ * For `adjust`: a bucket gets no new token before the test ends, however slow the machine is. A
+ * settings file cannot set so low a rate.
+ */
 export function withoutRefill(config: Config): Config {
   const slow = ({ requestsPerSecond, burstCapacity }: Config['rateLimit']['global']) => ({
     requestsPerSecond: Math.min(requestsPerSecond, 1e-6),
@@ -182,7 +185,7 @@ export function withoutRefill(config: Config): Config {
   return { ...config, rateLimit };
 }
 
-/** The tries of an access line in short, each as `<provider_id>:<status, or outcome if there is none>`. */
+/** Returns an access line's tries as `<provider_id>:<status, or outcome without a status>`. */
 export function triesOf(line: LogLine | undefined): string | undefined {
   const tries = line?.['tries'] as { provider: string; status?: number; outcome: string }[];
   return tries
@@ -190,7 +193,7 @@ export function triesOf(line: LogLine | undefined): string | undefined {
     .join(' ');
 }
 
-/** The settings of one provider `p` (or `id`) at this upstream. */
+/** The settings of a provider at this upstream. */
 export function providerToml(
   { baseUrl }: { readonly baseUrl: string },
   id = 'p',
@@ -213,7 +216,7 @@ export function chatBody(more: object = {}): Record<string, unknown> {
 /** A chat request that asks for a stream. */
 export const STREAM = chatBody({ stream: true });
 
-/** The bytes of a chat request, for connections that a test writes to itself. `headers` are further lines. */
+/** The bytes of a chat request, for a test that writes to a socket. `headers` are further lines. */
 export function rawChat(body: object, headers: readonly string[] = []): string {
   const json = JSON.stringify(body);
   const head = [
@@ -227,7 +230,7 @@ export function rawChat(body: object, headers: readonly string[] = []): string {
   return `${head.join('\r\n')}\r\n\r\n${json}`;
 }
 
-/** Sends a request with these headers alone. Rejects if it has no whole answer. */
+/** Sends a request with only these headers. Rejects unless a whole answer arrives. */
 export async function send(
   port: number,
   path: string,

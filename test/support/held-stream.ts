@@ -1,4 +1,4 @@
-/** Streams and complete answers that are in flight for as long as a test needs them. */
+/** Answers that stay in flight until the test finishes them. */
 
 import assert from 'node:assert/strict';
 import type { TestContext } from 'node:test';
@@ -15,13 +15,13 @@ import {
 } from './upstream.ts';
 
 /**
- * Opens one, of which the provider has sent the first token and the client has it. `finish` lets the provider send the
- * rest, and fails unless every byte of it arrives.
+ * Opens a stream and waits for its first token. `finish` lets the provider send the rest, and
+ * checks that every byte arrives.
  */
 export async function openHeldStream(port: number, upstream: FakeUpstream, model = 'p/m') {
   const gate = createGate();
   const events = completionEvents();
-  // The role, and the first token.
+  // The role's event, and the first token's.
   const first = `${events.split('\n\n', 2).join('\n\n')}\n\n`;
   const { script } = upstream;
   upstream.script = async (_, response) => {
@@ -40,7 +40,7 @@ export async function openHeldStream(port: number, upstream: FakeUpstream, model
   return { finish };
 }
 
-/** Starts an upstream that sends the first event of a stream at once, and everything else when `finish` is called. */
+/** Starts an upstream that begins streams at once, and sends everything else after `finish`. */
 export async function startHeldUpstream(t: TestContext) {
   const { opened, open: finish } = createGate();
   const upstream = await startUpstream(t, async ({ body }, response) => {

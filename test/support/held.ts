@@ -1,6 +1,6 @@
 import type { Service } from '../../src/app.ts';
 
-/** Returns what a gateway holds, by names: nothing of it once its requests are over. */
+/** Returns what a gateway holds, by name. All counts are 0 when its requests are over. */
 export function heldBy({ budget, config, figures, server }: Service): Record<string, number> {
   const sections = [
     'server',

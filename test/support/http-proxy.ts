@@ -1,4 +1,4 @@
-/** An HTTP proxy of the kind that `NODE_USE_ENV_PROXY` makes Node ask, with one upstream behind it. */
+/** An HTTP proxy such as `NODE_USE_ENV_PROXY` makes Node use, with one upstream behind it. */
 
 import { createServer, request as httpRequest } from 'node:http';
 import { connect } from 'node:net';
@@ -7,17 +7,19 @@ import type { TestContext } from 'node:test';
 import { listen } from './listen.ts';
 import type { FakeUpstream } from './upstream.ts';
 
-/** Starts one for the length of a test. Whatever host it is asked for, it passes on to `upstream`. */
+/**
+ * Starts a proxy until the test ends. It passes each request on to `upstream`, whatever its host.
+ */
 export async function startHttpProxy(t: TestContext, upstream: FakeUpstream) {
   const target = { host: '127.0.0.1', port: Number(new URL(upstream.baseUrl).port) };
   const proxy = {
-    /** What `HTTP_PROXY` is set to. */
+    /** The value for `HTTP_PROXY`. */
     url: '',
-    /** What it was asked for: `CONNECT host:port`, or a method and an absolute URL. */
+    /** The requests so far: `CONNECT host:port`, or a method and an absolute URL. */
     asked: [] as string[],
-    /** The status of its own that it answers with instead of passing anything on. */
+    /** Answers with this status, and passes nothing on. */
     refusal: undefined as number | undefined,
-    /** It closes instead of a tunnel. */
+    /** Closes the connection instead of opening a tunnel. */
     closes: false,
   };
   const server = createServer((incoming, response) => {

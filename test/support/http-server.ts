@@ -1,12 +1,10 @@
-/** The gateway's HTTP server without a gateway behind it. */
-
 import type { TestContext } from 'node:test';
 
 import { CLIENT_TIME_LIMITS, type Call } from '../../src/downstream/call.ts';
 import { createHttpServer } from '../../src/downstream/http-server.ts';
 import { newBudget } from './shared.ts';
 
-/** Starts one for the length of a test. Returns its port. */
+/** Starts the gateway's HTTP server, without a gateway, until the test ends. Returns its port. */
 export async function startHttpServer(
   t: TestContext,
   handle: (call: Call) => Promise<void>,

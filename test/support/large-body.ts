@@ -1,4 +1,4 @@
-/** The bodies of test/long/large-bodies.ts: 30 MB of text like a prompt's, with quotes, line ends and accents. */
+/** The bodies of test/long/large-bodies.ts: 30 MB of a prompt's text, with quotes and accents. */
 
 import { createHash } from 'node:crypto';
 
@@ -7,7 +7,7 @@ const TEXT =
 const LONG = Buffer.from(TEXT.repeat(Math.ceil(30_000_000 / Buffer.byteLength(TEXT))));
 const START = '"messages":[{"role":"user","content":"';
 
-/** Returns a request of 30 MB that is unlike the others, and the hash of what the provider must get of it. */
+/** Returns a request of 30 MB that differs from the others, and the hash of the forwarded body. */
 export function createLargeRequest(number: number): { parts: Buffer[]; forwardedHash: string } {
   const end = Buffer.from(`"}],"user":"${number}"}`);
   const hash = createHash('sha1').update(`{"model":"m",${START}`).update(LONG).update(end);

@@ -1,6 +1,7 @@
 /**
- * A provider in a process of its own for test/long/large-bodies.ts: it answers with the hash of what it was sent; a short
- * request with 30 MB, with a Content-Length if its `user` asks for one; and one of `small` with a short answer.
+ * The provider of test/long/large-bodies.ts, in a process of its own. It answers an upload with its
+ * hash, and a short request with 30 MB: with a Content-Length if `user` is `announced`, but with
+ * the hash if `user` is `small`.
  */
 
 import { createHash } from 'node:crypto';

@@ -1,6 +1,6 @@
 /**
- * What a gateway must not leave behind: each test of `test/run.ts` that has started one ends with these checks, once
- * its body has passed.
+ * Fails a test whose gateway keeps something. `test/run.ts` runs these checks after the body of
+ * each test that has started a gateway.
  */
 
 import assert from 'node:assert/strict';
@@ -12,29 +12,29 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import type { Service } from '../../src/app.ts';
 import type { Config } from '../../src/config/config.ts';
-// It comes before the timers are watched: its own are none of the gateway's.
+// Imported before timers are watched, because its own timers are not the gateway's.
 import { type ManualTimers, manualTimers } from './clock.ts';
 import { heldBy } from './held.ts';
 import { parseLog } from './process.ts';
 
 const ROUND_MS = 10;
-/** More than 5 s, for which a provider's stream is read on after its end. */
+/** Together more than 5 s, the time for which a provider's stream is read on after its end. */
 const ROUNDS = 800;
 const RESPONSE_FINISH = 'http.server.response.finish';
 
 interface Watched {
   readonly service: Service;
   readonly answers: readonly string[];
-  /** Of the settings, from the first to the last. */
+  /** `[logging]` of the first settings, and of each reload. */
   readonly logging: Config['logging'][];
-  /** Every line: a test may forget those that it has read. */
+  /** Every log line. A test may clear its own copy. */
   readonly log: string[];
   readonly lingerCheckMs: number;
 }
 
-/** What a fake provider tells. */
+/** A fake provider. */
 interface WatchedUpstream {
-  /** Requests that it has neither answered nor lost. */
+  /** The number of requests that the provider has neither answered nor lost. */
   readonly open: () => number;
 }
 
@@ -44,17 +44,17 @@ interface OfTest {
 }
 
 const tests = new WeakMap<TestContext, OfTest>();
-/** Gateways that run: those of tests that run at the same time have timers too. */
+/** How many gateways run. Tests that run at the same time start timers too. */
 let running = 0;
 
-/** The members of Node's timers, in each of its versions. */
+/** The members of Node's timers, the same in each supported version. */
 type Timer = NodeJS.Timeout & {
   readonly _destroyed: boolean;
   readonly _idleTimeout: number;
   readonly _repeat: number | null;
 };
 
-/** The timers that were started while a gateway ran, each with the line that started it. */
+/** The timers started while a gateway ran, each with the source line that started it. */
 const timers = new Map<Timer, string>();
 for (const name of ['setTimeout', 'setInterval'] as const) {
   const start = globalThis[name] as (...args: unknown[]) => Timer;
@@ -62,7 +62,7 @@ for (const name of ['setTimeout', 'setInterval'] as const) {
     const timer = start(...args);
     if (running > 0) {
       const caller = callerOf(watched);
-      // Node's own undici, which other code of the process uses too, keeps connections for minutes.
+      // Node's own undici, used by other code of the process too, keeps connections for minutes.
       if (!caller.includes('(node:')) timers.set(timer, caller);
     }
     return timer;
@@ -70,7 +70,7 @@ for (const name of ['setTimeout', 'setInterval'] as const) {
   Object.assign(globalThis, { [name]: Object.assign(watched, start) });
 }
 
-/** Returns the line of the stack from which `callee` was called. */
+/** Returns the stack line that called `callee`. */
 function callerOf(callee: (...args: never[]) => unknown): string {
   const { stackTraceLimit } = Error;
   Error.stackTraceLimit = 1;
@@ -80,7 +80,10 @@ function callerOf(callee: (...args: never[]) => unknown): string {
   return trace.stack.split('\n').at(-1)!.trim();
 }
 
-/** The timers that keep the process from its end, but for the checks of connections that are closed at the next one. */
+/**
+ * The timers that keep the process alive. The lingering check is left out: its interval ends at the
+ * check that finds no connection.
+ */
 function runningTimers(lingerCheckMs: number): string[] {
   return [...timers].flatMap(([timer, caller]) => {
     const { _destroyed: isOver, _idleTimeout: ms, _repeat: intervalMs } = timer;
@@ -99,7 +102,9 @@ export function watchUpstream(t: TestContext, open: () => number): void {
   ofTest(t).upstreams.push({ open });
 }
 
-/** Has what the gateway leaves looked at when the test ends; it listens already. Returns what is to be told. */
+/**
+ * Registers a gateway that listens, to be checked when the test ends. The caller adds log lines.
+ */
 export function watchGateway(t: TestContext, service: Service, lingerCheckMs: number): Watched {
   const answers: string[] = [];
   const { port } = service.server;
@@ -124,7 +129,7 @@ export function watchGateway(t: TestContext, service: Service, lingerCheckMs: nu
   return watched;
 }
 
-/** To be called when the body of a test has passed, before anything is closed. */
+/** Call it after a test's body has passed, before anything is closed. */
 export async function checkLeftovers(t: TestContext): Promise<void> {
   const found = tests.get(t);
   if (!found || found.gateways.length === 0) return;
@@ -142,7 +147,7 @@ export async function checkLeftovers(t: TestContext): Promise<void> {
     const open = upstreams.reduce((sum, upstream) => sum + upstream.open(), 0);
     return open > calls().length ? [`${open} requests to providers for ${calls().length}`] : [];
   });
-  // Behind all that the test has closed.
+  // Runs after everything that the test has registered to close.
   t.after(async () => {
     await isNothing(() => gateways.flatMap(leftoversOf));
     if (running === 0) {
@@ -168,7 +173,7 @@ function leftoversOf({ service }: Watched): string[] {
   return Object.entries(counts).flatMap(([name, count]) => (count === 0 ? [] : `${count} ${name}`));
 }
 
-/** One access line for each request, with the id and the status of its answer. */
+/** Checks that each request has one access line, with its answer's id and status. */
 function checkLines({ service, answers, logging, log }: Watched): void {
   const [{ level }] = logging as [Config['logging']];
   const isKnown = logging.every((one) => one.level === level && one.format !== 'text');

@@ -1,4 +1,4 @@
-/** A server of a test on a free port of 127.0.0.1. */
+/** Starts a test's server on a free port of 127.0.0.1. */
 
 import { once } from 'node:events';
 import type { AddressInfo, Server, Socket } from 'node:net';
@@ -6,13 +6,13 @@ import type { TestContext } from 'node:test';
 
 export interface Listening {
   readonly port: number;
-  /** What a provider's `base_url` is set to. */
+  /** The value for a provider's `base_url`. */
   readonly baseUrl: string;
-  /** Connections that are open now. */
+  /** The open connections. */
   readonly sockets: ReadonlySet<Socket>;
 }
 
-/** Listens for the length of the test, at the end of which its connections are closed. */
+/** Listens until the test ends, and then closes all connections. */
 export async function listen(t: TestContext, server: Server): Promise<Listening> {
   const sockets = new Set<Socket>();
   server.on('connection', (socket: Socket) => {

@@ -1,8 +1,8 @@
 /**
- * Preloaded into the gateway by test/long/large-bodies.ts: measures how long the event loop is kept from its timers, and writes the
- * 99th percentile and the maximum in milliseconds into the file LOOP_DELAY_FILE when the process ends. `busy` leaves
- * out the time in which the machine did other things: it is at most the CPU time that was taken. `liveBytes` are those
- * that a full collection leaves.
+ * Preload for test/long/large-bodies.ts: measures for how long the event loop is kept from its
+ * timers. When the process ends, it writes the 99th percentile and the maximum, in milliseconds,
+ * into the file LOOP_DELAY_FILE. `busy` is at most the CPU time taken, so it leaves out the time in
+ * which the machine did other things. `liveBytes` is the heap after a full collection.
  */
 
 import { writeFileSync } from 'node:fs';
@@ -14,7 +14,9 @@ const INTERVAL_MS = 5;
 const late = createHistogram();
 const busy = createHistogram();
 let lastMs = performance.now();
-/** Of this thread where Node tells it: those that compile and collect garbage run beside it. */
+/**
+ * This thread's CPU time if Node has it, because compiler and garbage collector have threads too.
+ */
 const cpuUsage = process.threadCpuUsage ?? process.cpuUsage;
 let lastCpu = cpuUsage();
 const inMs = (histogram) => ({ p99: histogram.percentile(99) / 1e3, max: histogram.max / 1e3 });

@@ -2,8 +2,8 @@ import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 
 /**
- * Returns a function that collects garbage and tells how many bytes the process holds, on and off the heap, on the heap
- * alone, or in Buffers alone.
+ * Returns a function that collects garbage and returns the bytes that the process holds: all of
+ * them, on the heap only, or in Buffers only.
  */
 export function createMemoryProbe(what: 'all' | 'heap' | 'buffers' = 'all'): () => number {
   setFlagsFromString('--expose-gc');

@@ -1,8 +1,8 @@
-/** Small accidents that happen to bytes: lost, doubled, changed, put in, moved, repeated, cut off. */
+/** Random accidents to bytes: lost, doubled, changed, inserted, moved, repeated, cut off. */
 
 import type { Random } from './random.ts';
 
-/** One to four accidents. `tokens` are what is likely to matter to the reader of these bytes. */
+/** Applies one to four accidents. `tokens` are bytes that are likely to matter to the reader. */
 export function mutate(random: Random, bytes: Buffer, tokens: readonly string[]): Buffer {
   let result = bytes;
   for (let count = random.integer(1, 4); count > 0; count -= 1) {
@@ -35,7 +35,9 @@ function mutateOnce(random: Random, bytes: Buffer, tokens: readonly string[]): B
   return Buffer.concat(random.pick(accidents)());
 }
 
-/** The same bytes in pieces, none of them empty: at most 60, since more take long and find nothing more. */
+/**
+ * Cuts bytes into at most 60 pieces, none of them empty. More pieces take long and find nothing.
+ */
 export function cutUp(random: Random, bytes: Buffer): Buffer[] {
   const pieces: Buffer[] = [];
   const longest = random.pick([1, 3, 20, 200, 2000]);

@@ -1,6 +1,7 @@
 /**
- * What `test/run.ts` puts in place of `node:test`: the same, with a time limit for each test and a look at what it leaves. Node's own
- * `--test-timeout` limits a whole file, and the limit of a suite counts all its tests together.
+ * Replaces `node:test` in `test/run.ts`: each test has a time limit, and must leave nothing behind.
+ * Node's own `--test-timeout` limits a whole file, and a suite's limit counts all its tests
+ * together.
  */
 
 import { test as nodeTest, type TestContext, type TestOptions } from 'node:test';
@@ -12,12 +13,12 @@ export { after, before, describe, mock } from 'node:test';
 
 type Body = (t: TestContext) => void | Promise<void>;
 
-/** Against hangs only. A test that needs longer says so in its options. */
+/** Against hangs only. A test that needs longer sets `timeout`. */
 const TEST_LIMIT_MS = 120_000;
 
 /**
- * `test` of `node:test`, which fails by its name when it takes longer than `timeout`. The limit counts the time for which the
- * process runs, and not the time on the wall, because a busy machine takes many times as long as an idle one.
+ * `test` of `node:test`, but it fails after `timeout`. The limit counts the time for which the
+ * process runs, because a busy machine takes many times as long as an idle machine.
  */
 export async function test(name: string, ...rest: [Body] | [TestOptions, Body]): Promise<void> {
   const [options, body] = rest.length === 2 ? rest : [{}, ...rest];

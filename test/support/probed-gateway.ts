@@ -1,4 +1,4 @@
-/** The built gateway with loop-delay.mjs in it, and what it is asked by its tests: for scripts in processes of their own. */
+/** The built gateway with loop-delay.mjs, and the requests of its tests, for scripts. */
 
 import { fork, spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
@@ -15,7 +15,7 @@ const folder = mkdtempSync(join(tmpdir(), 'gateway-long-'));
 const LOOP_DELAY_FILE = join(folder, 'delay.json');
 export const DELAY_PROBE = join(import.meta.dirname, 'loop-delay.mjs');
 
-/** In milliseconds. */
+/** Delays in milliseconds. */
 export interface Delay {
   readonly p99: number;
   readonly max: number;
@@ -27,12 +27,12 @@ interface Measured {
   readonly liveBytes: number;
 }
 
-/** What the process that ended last has measured of itself. */
+/** Returns the measurements of the process that ended last. */
 export function readMeasured(): Measured {
   return JSON.parse(readFileSync(LOOP_DELAY_FILE, 'utf8')) as Measured;
 }
 
-/** Starts test/support/<name>.ts in a process of its own. */
+/** Starts test/support/<name>.ts as a process. */
 export function startPeer(
   name: string,
   args: readonly unknown[] = [],
@@ -49,7 +49,7 @@ export async function messageOf<T>(child: ChildProcess): Promise<T> {
   return message;
 }
 
-/** Starts it in front of a provider at this port; `enter` is a shell command that comes first. */
+/** Starts the gateway in front of a provider at this port, after the shell command `enter`. */
 export async function startProbedGateway(
   upstreamPort: number,
   { node = process.execPath, enter = ':' } = {},
@@ -92,7 +92,10 @@ export async function isHealthy(port: number): Promise<boolean> {
   );
 }
 
-/** Asks for /health, and calls `alsoDo`, again and again until `end` settles. Returns how long /health took, sorted. */
+/**
+ * Repeats a request to /health, and a call of `alsoDo`, until `end` settles. Returns the sorted
+ * times of /health.
+ */
 export async function probeHealth(
   port: number,
   end: Promise<unknown>,

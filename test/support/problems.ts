@@ -1,11 +1,9 @@
-/** What is wrong with settings. */
-
 import assert from 'node:assert/strict';
 import { inspect } from 'node:util';
 
 import { ConfigError } from '../../src/config/config.ts';
 
-/** Returns the problems of settings that are read so; none if they load. */
+/** Returns the problems that `read` finds in its settings; an empty list if they load. */
 export function problemsIn(read: () => unknown): readonly string[] {
   try {
     read();

@@ -1,4 +1,4 @@
-/** The built program as a process of its own, with an environment of its own, ended when the test ends. */
+/** The built program as a process, with an environment of its own, until the test ends. */
 
 import assert from 'node:assert/strict';
 import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
@@ -26,12 +26,12 @@ export const ROOT = process.cwd();
 export const SERVER = join(ROOT, 'dist', 'server.js');
 
 export interface ProgramOptions {
-  /** Everything but PATH and the transport; nothing else of the tests' own environment is handed on. */
+  /** The program gets this environment, PATH and the transport, and nothing else of the tests'. */
   readonly env?: Readonly<Record<string, string>>;
-  /** An empty folder where none is given, so that no gateway.toml is found by accident. */
+  /** The working folder; a new empty folder if not given, so that no gateway.toml is found. */
   readonly cwd?: string;
   readonly script?: string;
-  /** Runs it as this user, where the tests run as root and this user may run Node. */
+  /** Runs the program as this user, if the tests run as root and this user may run Node. */
   readonly uid?: number;
 }
 
@@ -39,10 +39,10 @@ const NODE_FLAGS = [...process.allowedNodeEnvironmentFlags];
 const PERMISSION = NODE_FLAGS.find((flag) => /^--(?:experimental-)?permission$/.test(flag));
 export const NO_PERMISSION_MODEL =
   PERMISSION === undefined && `Node ${process.version} has no permission model`;
-/** Node's permission model can deny the network. */
+/** Whether Node's permission model can deny the network. */
 export const CAN_DENY_NET = NODE_FLAGS.includes('--allow-net');
 
-/** Returns Node's options to permit reading these files, and the network. */
+/** Returns Node's options that permit reading these files, and the network if `allowsNet`. */
 export function permitOnly(files: readonly string[], allowsNet = true): string[] {
   const net = allowsNet && CAN_DENY_NET ? ['--allow-net'] : [];
   return [PERMISSION!, ...files.map((file) => `--allow-fs-read=${file}`), ...net];
@@ -53,10 +53,10 @@ export type Line = Readonly<Record<string, unknown>>;
 export interface Program {
   readonly child: ChildProcess;
   readonly stdout: () => string;
-  /** The whole lines of the log so far, parsed: those with one of these messages. */
+  /** The parsed whole log lines with one of these messages; all lines without an argument. */
   readonly lines: (...messages: readonly string[]) => Line[];
   readonly stderr: () => string;
-  /** The exit code, or the name of the signal that ended it. */
+  /** The exit code, or the name of the signal that ended the process. */
   readonly exit: Promise<number | string>;
 }
 
@@ -66,7 +66,7 @@ export interface Finished {
   readonly stderr: string;
 }
 
-/** Builds dist/server.js where there is none, or an older one than the sources. */
+/** Builds dist/server.js if it is missing or older than the sources. */
 export async function buildOnce(): Promise<void> {
   const sources = readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf8' });
   const changedAtMs = sources.map((name) => statSync(join(ROOT, 'src', name)).mtimeMs);
@@ -79,7 +79,7 @@ export async function buildOnce(): Promise<void> {
   if (code !== 0) throw new Error('npm run build failed');
 }
 
-/** A new empty folder for the length of the test. */
+/** Creates a folder with these files until the test ends. */
 export function emptyFolder(t: TestContext, files: Readonly<Record<string, string>> = {}): string {
   const folder = mkdtempSync(join(tmpdir(), 'gateway-'));
   t.after(() => {
@@ -90,7 +90,7 @@ export function emptyFolder(t: TestContext, files: Readonly<Record<string, strin
   return folder;
 }
 
-/** Returns the whole lines of a log, parsed: those with one of these messages, or all. */
+/** Parses a log's whole lines that have one of these messages; all lines if none is given. */
 export function parseLog(text: string, ...messages: readonly string[]): Line[] {
   const lines = text.split('\n').slice(0, -1);
   return lines
@@ -99,7 +99,7 @@ export function parseLog(text: string, ...messages: readonly string[]): Line[] {
     .filter(({ message }) => messages.length === 0 || messages.includes(String(message)));
 }
 
-/** Starts a command, which may start others, without waiting for anything. */
+/** Starts a command, which may start others, and does not wait for it. */
 export function startCommand(
   t: TestContext,
   command: readonly string[],
@@ -110,7 +110,7 @@ export function startCommand(
     cwd,
     env: { PATH: process.env['PATH'], ...TRANSPORT_ENV, ...env },
     stdio: ['ignore', 'pipe', 'pipe'],
-    // A group of its own, so that what it has started ends with it.
+    // A process group, so that the test can kill whatever the command has started.
     detached: true,
     ...userOptions(uid),
   });
@@ -123,7 +123,7 @@ export function startCommand(
     try {
       process.kill(-child.pid!, 'SIGKILL');
     } catch {
-      // It has ended already.
+      // The group has ended already.
     }
     await exit;
   });
@@ -131,7 +131,7 @@ export function startCommand(
   return { child, stdout: () => stdout, lines, stderr: () => stderr, exit };
 }
 
-/** Starts the program without waiting for anything. */
+/** Starts the program and does not wait for it. */
 export function startProgram(
   t: TestContext,
   args: readonly string[],
@@ -146,7 +146,7 @@ function userOptions(uid: number | undefined): { uid?: number; gid?: number } {
   return spawnSync(process.execPath, ['--version'], options).status === 0 ? options : {};
 }
 
-/** Runs it to its end. */
+/** Runs the program to its end. */
 export async function runProgram(
   t: TestContext,
   args: readonly string[],
@@ -157,7 +157,7 @@ export async function runProgram(
   return { code, stdout: stdout(), stderr: stderr() };
 }
 
-/** Sends SIGTERM, and expects the end of a drain: exit code 0. */
+/** Sends SIGTERM, and checks that the program drains and ends with exit code 0. */
 export async function assertStops({ child, exit, stderr }: Program): Promise<void> {
   child.kill('SIGTERM');
   assert.equal(await exit, 0, stderr());
@@ -176,7 +176,7 @@ export async function startServing(
   return untilServing(startProgram(t, args, options));
 }
 
-/** Waits until a program listens. Fails with what it printed if it ends instead. */
+/** Waits until a program listens. Rejects with its output if it ends first. */
 export async function untilServing(program: Program): Promise<Serving> {
   const listening = new Promise<number>((resolve) => {
     program.child.stderr!.on('data', () => {
@@ -187,12 +187,12 @@ export async function untilServing(program: Program): Promise<Serving> {
   const ended = program.exit.then((code) => {
     throw new Error(`it ended with ${code}: ${program.stdout()} ${program.stderr()}`);
   });
-  // Ends long after the test, when it does what it should.
+  // A program that works ends long after the race, when nobody waits for this promise.
   ended.catch(() => {});
   return { ...program, port: await Promise.race([listening, ended]) };
 }
 
-/** Counts the TCP sockets (IPv4) of a process. */
+/** Counts a process's IPv4 sockets of TCP. */
 export function tcpSocketsOf(pid: number): { readonly listening: number; readonly others: number } {
   const states = new Map(
     readFileSync(`/proc/${pid}/net/tcp`, 'utf8')
@@ -204,7 +204,7 @@ export function tcpSocketsOf(pid: number): { readonly listening: number; readonl
     try {
       return states.get(readlinkSync(`/proc/${pid}/fd/${name}`)) ?? [];
     } catch {
-      // Closed meanwhile.
+      // The socket was closed meanwhile.
       return [];
     }
   });
@@ -212,7 +212,9 @@ export function tcpSocketsOf(pid: number): { readonly listening: number; readonl
   return { listening, others: found.length - listening };
 }
 
-/** A port that was free a moment ago, and not one of those that clients are given meanwhile. */
+/**
+ * Returns a port that was free a moment ago, outside the range of ports for outgoing connections.
+ */
 export async function freePort(): Promise<number> {
   const port = 10_000 + Math.floor(Math.random() * 6000);
   const server = createServer().listen(port, '127.0.0.1');

@@ -1,4 +1,4 @@
-/** Debian's Prometheus, as a process of its own that scrapes one target until the test ends. */
+/** Debian's Prometheus as a process that scrapes one target until the test ends. */
 
 import { spawn, spawnSync } from 'node:child_process';
 import { get } from 'node:http';
@@ -7,7 +7,7 @@ import type { TestContext } from 'node:test';
 import { idle } from './clock.ts';
 import { emptyFolder, freePort } from './process.ts';
 
-/** Says why, and returns true, if the packages are not installed. */
+/** Skips the test, with a message, and returns true if Prometheus is not installed. */
 export function isPrometheusMissing(t: TestContext): boolean {
   const missing = ['prometheus', 'promtool'].filter(
     (name) => spawnSync(name, ['--version']).error !== undefined,
@@ -19,7 +19,7 @@ export function isPrometheusMissing(t: TestContext): boolean {
   return true;
 }
 
-/** What `promtool check metrics` complains about; empty if nothing. */
+/** Returns the complaints of `promtool check metrics`; empty if there are none. */
 export function checkMetrics(exposition: string): string {
   const { status, stdout, stderr } = spawnSync('promtool', ['check', 'metrics'], {
     input: exposition,
@@ -28,7 +28,10 @@ export function checkMetrics(exposition: string): string {
   return `${stdout}${stderr}${status === 0 ? '' : `exit code ${status}`}`;
 }
 
-/** Starts it; `target` is a host and port, `key` the Bearer token for its `/metrics`, `rules` the text of a file of rules. */
+/**
+ * Starts Prometheus. `target` is `host:port`, `key` the Bearer token for its `/metrics`, and
+ * `rules` the text of a rules file.
+ */
 export async function startPrometheus(
   t: TestContext,
   {
@@ -48,7 +51,7 @@ export async function startPrometheus(
       },
     ],
   };
-  // JSON is YAML.
+  // Every JSON text is valid YAML.
   const folder = emptyFolder(t, {
     'prometheus.yml': JSON.stringify(config),
     'rules.yml': rules,
@@ -71,7 +74,7 @@ export async function startPrometheus(
     await idle(50);
   }
   return {
-    /** The result of an instant query: label sets, as JSON with sorted names, with their values. */
+    /** Runs an instant query. Returns each value by its labels, as JSON with sorted names. */
     query: async (expression: string): Promise<Map<string, number>> => {
       const path = `/api/v1/query?query=${encodeURIComponent(expression)}`;
       const text = await fetchText(port, path);
@@ -85,7 +88,7 @@ export async function startPrometheus(
       });
       return new Map(entries);
     },
-    /** The names of the alerts that fire. */
+    /** The names of the firing alerts. */
     alerts: async (): Promise<string[]> => {
       const text = await fetchText(port, '/api/v1/alerts');
       const { data } = JSON.parse(text ?? '{"data":{"alerts":[]}}') as {
@@ -97,7 +100,7 @@ export async function startPrometheus(
   };
 }
 
-/** The body of a 200; undefined for anything else. */
+/** Returns the body of a 200; undefined for any other result. */
 async function fetchText(port: number, path: string): Promise<string | undefined> {
   return new Promise((resolve) => {
     const request = get({ host: '127.0.0.1', port, path, agent: false }, (response) => {

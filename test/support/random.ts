@@ -1,10 +1,10 @@
-/** Random test data, the same on every day: TEST_SEED=<seed> makes other data. */
+/** Random test data, the same on every day. `TEST_SEED=<seed>` makes other data. */
 
-/** The seed of random tests, unless the environment names another one. */
+/** The seed if the environment has no TEST_SEED. */
 export const SEED = 1;
 
 export interface Random {
-  /** A fraction from 0 up to, not including, 1. */
+  /** A fraction from 0 up to but not including 1. */
   readonly next: () => number;
   /** A whole number from `min` to `max`, both included. */
   integer(min: number, max: number): number;
@@ -13,7 +13,7 @@ export interface Random {
   oneIn(n: number): boolean;
 }
 
-/** The generator mulberry32. */
+/** Creates a mulberry32 generator. */
 export function createRandom(seed: number): Random {
   let state = seed >>> 0;
   const next = () => {
@@ -31,7 +31,7 @@ export function createRandom(seed: number): Random {
   };
 }
 
-/** Runs `check` with a seeded generator and adds the seed to whatever it throws. */
+/** Runs `check` with a seeded generator. An error's message gets the seed. */
 export async function withRandom(check: (random: Random) => unknown): Promise<void> {
   const seed = Number(process.env['TEST_SEED'] ?? SEED);
   try {

@@ -1,4 +1,4 @@
-/** A provider below HTTP: it answers with exactly the bytes a test gives it, and breaks off when told to. */
+/** A provider that answers with the bytes of the test, below HTTP. */
 
 import { createServer, type Socket } from 'node:net';
 import type { TestContext } from 'node:test';
@@ -6,16 +6,16 @@ import type { TestContext } from 'node:test';
 import { listen } from './listen.ts';
 
 export interface RawRequest {
-  /** Head and body as they came. */
+  /** The head and the body as they came. */
   readonly text: string;
   readonly socket: Socket;
-  /** How many requests this connection has carried, this one included. */
+  /** This request's number on its connection, from 1. */
   readonly onConnection: number;
-  /** How many connections there have been, this one included. */
+  /** The number of the request's connection, from 1. */
   readonly connection: number;
 }
 
-/** Starts one for the length of a test. `answer` is called when a request has come completely. */
+/** Starts a provider until the test ends. Calls `answer` after each whole request. */
 export async function startRawUpstream(t: TestContext, answer: (request: RawRequest) => unknown) {
   const requests: RawRequest[] = [];
   let connections = 0;
@@ -39,7 +39,7 @@ export async function startRawUpstream(t: TestContext, answer: (request: RawRequ
   return { ...(await listen(t, server)), requests };
 }
 
-/** A whole HTTP response with a Content-Length. */
+/** Returns an HTTP response with a Content-Length. */
 export function rawResponse(body: string, { status = '200 OK', type = 'application/json' } = {}) {
   const head = `HTTP/1.1 ${status}\r\ncontent-type: ${type}\r\n`;
   return `${head}content-length: ${Buffer.byteLength(body)}\r\n\r\n${body}`;

@@ -1,4 +1,4 @@
-/** A TCP client for requests that no HTTP client would send. */
+/** A TCP client for requests that no HTTP client sends. */
 
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { connect, type Socket } from 'node:net';
@@ -7,17 +7,17 @@ import type { TestContext } from 'node:test';
 import { setPatientTimeout } from './clock.ts';
 
 export interface RawReply {
-  /** Everything the server sent. */
+  /** All bytes from the server. */
   readonly text: string;
-  /** The status of the first response, 0 where there is none. */
+  /** The status of the first response; 0 if there is none. */
   readonly status: number;
-  /** The first response's body. */
+  /** The body of the first response. */
   readonly body: string;
-  /** The server closed the connection, as opposed to `waitMs` having passed. */
+  /** Whether the server closed the connection. False after `waitMs`. */
   readonly isClosed: boolean;
 }
 
-/** The status of the first response in what a server sent, and its body. */
+/** Parses the first response in a server's bytes. */
 export function readReply(text: string): Omit<RawReply, 'isClosed'> {
   const [{ status, body } = { status: 0, body: '' }] = parseReplies(text);
   return { text, status, body };
@@ -30,7 +30,10 @@ export interface ParsedReply {
   readonly isWhole: boolean;
 }
 
-/** All responses in what a server sent. One to HEAD has a length and, unless HEAD was not understood, no body. */
+/**
+ * Parses all responses in a server's bytes. A response to HEAD has a length but no body, unless the
+ * server did not understand HEAD.
+ */
 export function parseReplies(text: string, { isHead = false } = {}): ParsedReply[] {
   const replies: ParsedReply[] = [];
   let rest = text;
@@ -71,12 +74,15 @@ function bodyOf(text: string, headers: Readonly<Record<string, string>>) {
   }
 }
 
-/** Every status in what a server sent, interim ones too. */
+/** Returns every status in a server's bytes, interim ones included. */
 export function statusesOf(text: string): number[] {
   return [...text.matchAll(/HTTP\/1\.1 (\d{3}) /g)].map(([, status]) => Number(status));
 }
 
-/** Sends bytes (strings as latin1) and collects what comes back until the server closes or `waitMs` of the process's own time have passed. */
+/**
+ * Sends bytes (strings as latin1), and collects the answer until the server closes or `waitMs` of
+ * the process's own time have passed.
+ */
 export async function sendRaw(
   port: number,
   bytes: string | Buffer,
@@ -94,7 +100,7 @@ export async function sendRaw(
     socket.on('error', () => finish(true));
     socket.on('close', () => finish(true));
     socket.on('data', (chunk: Buffer) => chunks.push(chunk));
-    // On a busy machine the connection alone may take longer.
+    // The wait starts here, because a busy machine may take longer to connect.
     socket.write(bytes, 'latin1', () => {
       stopWaiting = setPatientTimeout(() => finish(false), waitMs);
     });
@@ -102,8 +108,8 @@ export async function sendRaw(
 }
 
 /**
- * Opens a connection that a test writes to itself; it is closed when the test ends. `text` is everything that came, as latin1;
- * `closed` waits for its end, and is what broke the connection, if anything did.
+ * Opens a connection that a test writes to, until the test ends. `text` returns the received bytes
+ * as latin1. `closed` resolves at the connection's end, with the message of the error if it broke.
  */
 export function openRaw(t: TestContext, port: number, { allowHalfOpen = false } = {}) {
   const socket = connect({ port, host: '127.0.0.1', allowHalfOpen });
@@ -119,8 +125,8 @@ export function openRaw(t: TestContext, port: number, { allowHalfOpen = false } 
 }
 
 /**
- * Follows the other end of a client's connection, at a server in this process, until the test ends: how many requests it
- * has parsed the heads of, and its socket from the first of them on.
+ * Watches the server's end of a client's connection, in this process, until the test ends: the
+ * number of requests whose heads were parsed, and the socket from the first request on.
  */
 export function watchServerSide(t: TestContext, client: Socket) {
   const side = { requests: 0, socket: undefined as Socket | undefined };
@@ -135,7 +141,7 @@ export function watchServerSide(t: TestContext, client: Socket) {
   return side;
 }
 
-/** Whether nobody accepts connections at the port. */
+/** Whether the port refuses connections. */
 export async function isRefused(port: number): Promise<boolean> {
   return new Promise((resolve) => {
     const socket = connect(port, '127.0.0.1');

@@ -1,4 +1,4 @@
-/** A real Redis or Valkey without a disk, which a test can kill, freeze, restart and fill. */
+/** A real Redis or Valkey without a disk that a test can kill, freeze, restart and fill. */
 
 import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
@@ -8,12 +8,12 @@ import type { TestContext } from 'node:test';
 import { encodeCommand } from '../../src/store/redis-connection.ts';
 import { emptyFolder, freePort } from './process.ts';
 
-/** Those that are installed here. */
+/** The servers that are installed here. */
 export const REDIS_SERVERS = ['redis-server', 'valkey-server'].filter(
   (name) => spawnSync(name, ['--version']).status === 0,
 );
 
-/** Says why, and returns true, if there is none. */
+/** Skips the test, with a message, and returns true if no server is installed. */
 export function isRedisMissing(t: TestContext): boolean {
   if (REDIS_SERVERS.length > 0) return false;
   const text = 'NOT TESTED: no redis-server or valkey-server; apt-get install redis-server';
@@ -24,28 +24,28 @@ export function isRedisMissing(t: TestContext): boolean {
 
 export interface RedisServer {
   readonly port: number;
-  /** The reply as it came, such as `+OK\r\n`. */
+  /** Runs a command. Returns the reply's bytes, such as `+OK\r\n`. */
   command(...args: string[]): Promise<string>;
   kill(): Promise<void>;
-  /** Starts it again on the same port, empty. */
+  /** Starts the server on the same port, empty. */
   restart(): Promise<void>;
-  /** It keeps its connections and accepts others, but neither reads nor writes. */
+  /** Stops the process: it keeps its connections, but neither reads nor writes. */
   freeze(): void;
   thaw(): void;
-  /** Every command that needs memory fails with OOM, until `unfill`. */
+  /** Makes every command that needs memory fail with OOM. */
   fill(): Promise<void>;
-  /** Takes the limit back that `fill` set. */
+  /** Removes the limit that `fill` has set. */
   unfill(): Promise<void>;
 }
 
 interface RedisOptions {
-  readonly program?: string;
+  /** Further arguments of the program. */
   /** Further settings, as arguments of the program. */
   readonly args?: readonly string[];
   readonly password?: string;
 }
 
-/** Starts one for the length of a test. */
+/** Starts a server until the test ends. */
 export async function startRedis(
   t: TestContext,
   { program = REDIS_SERVERS[0]!, args = [], password }: RedisOptions = {},

@@ -1,4 +1,7 @@
-/** A process with stores of rate limits over TLS, which its arguments name as `host:port`. Prints what came first of each: a take, or why not. */
+/**
+ * A process with rate limit stores over TLS at its arguments, `host:port` each. Prints the result
+ * of a first take, or why the store cannot be reached.
+ */
 
 import { bucket, createStore, until } from './redis-store.ts';
 import { createScope } from './scope.ts';
@@ -8,6 +11,6 @@ for (const [host = '', port] of process.argv.slice(2).map((one) => one.split(':'
   const { store, lines } = createStore(scope.t, { host, port: Number(port), isTls: true });
   await until(() => !store.isAway || lines.length > 0);
   console.log(lines[0]?.facts?.['cause'] ?? (await store.take([bucket('tls', 1)])));
-  // Nothing else keeps the process alive then.
+  // The open connection would keep the process alive.
   await scope.close();
 }

@@ -1,4 +1,4 @@
-/** A store of rate limits under test, and what it tells of its state. */
+/** A rate limit store under test, and its changes of state. */
 
 import type { TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -9,7 +9,7 @@ import type { RateLimitStore, StoredBucket } from '../../src/policy/limiter.ts';
 import { RedisConnection } from '../../src/store/redis-connection.ts';
 import { createRedisStore } from '../../src/store/redis-store.ts';
 
-/** For replies that come when the machine gets to it. */
+/** A long limit for replies, because a busy machine delays them. */
 const PATIENT_MS = 10_000;
 
 export const AWAY = 'away';
@@ -22,13 +22,15 @@ export interface LogLine {
 
 interface StoreOptions {
   readonly answerMs?: number;
-  /** What it tells at each change. */
+  /** Gets a line at each change of state. */
   readonly lines?: LogLine[];
 }
 
 export type TestStore = ReturnType<typeof createStore>;
 
-/** Creates one for the length of a test, which waits for replies for ten seconds unless `answerMs` is given. */
+/**
+ * Creates a store until the test ends. It waits ten seconds for replies unless `answerMs` is given.
+ */
 export function createStore(
   t: TestContext,
   settings: Partial<StoreSettings>,
@@ -37,7 +39,7 @@ export function createStore(
   let isAway = true;
   let isEnded = false;
   let connection: RedisConnection | undefined;
-  // What it tells at a change: an outage has many failures.
+  // Only a change is recorded, because an outage has many failures.
   let isKnownAway = false;
   const onState = (cause: string | undefined) => {
     const facts = cause === undefined ? undefined : { cause };
@@ -62,11 +64,11 @@ export function createStore(
   });
   const observed = {
     ...store,
-    /** It has no connection that is ready. */
+    /** Whether the store has no connection that is ready. */
     get isAway() {
       return isAway;
     },
-    /** Closes its connection. */
+    /** Closes the store's connection. */
     end() {
       isEnded = true;
       connection?.end('the test ends');
@@ -103,7 +105,7 @@ export function bucket(name: string, capacity: number, rate = 1): StoredBucket {
   return { name, rate, periodSeconds: 1, capacity, perRequest: 1 };
 }
 
-/** Waits until it is true, or fails after fifteen seconds of the process's own time. */
+/** Waits until `isTrue` returns true, or fails after fifteen seconds of the process's own time. */
 export async function until(isTrue: () => boolean): Promise<void> {
   for (let waits = 0; !isTrue(); waits += 1) {
     if (waits === 3000) throw new Error(`waited in vain for ${isTrue.toString()}`);
@@ -111,7 +113,7 @@ export async function until(isTrue: () => boolean): Promise<void> {
   }
 }
 
-/** How often `take` succeeded of so many at the same time. */
+/** Calls `take` `times` times at once, and returns how often it succeeded. */
 export async function countTaken(
   store: RateLimitStore,
   buckets: readonly StoredBucket[],
@@ -121,7 +123,7 @@ export async function countTaken(
   return results.filter((result) => result === 'taken').length;
 }
 
-/** Whether `take` returns undefined without waiting for anything. */
+/** Whether `take` returns undefined in the same turn of the event loop. */
 export async function refusesAtOnce(store: RateLimitStore): Promise<boolean> {
   const later = new Promise<string>((resolve) => {
     setImmediate(() => resolve('later'));

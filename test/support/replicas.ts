@@ -1,4 +1,4 @@
-/** Gateways as processes of their own that keep their rate limits in one store, and clients that keep them busy. */
+/** Gateways as processes that share a store of rate limits, and clients that keep them busy. */
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -15,19 +15,25 @@ import { isRedisMissing, startRedis, type RedisServer } from './redis-server.ts'
 import { eventually } from './streams.ts';
 import { completion, completionEvents, sendJson, startUpstream, type Script } from './upstream.ts';
 
-/** A reply is late after this time: a busy machine does not make it so, and tests can wait for it. */
+/**
+ * How long a gateway waits for the store: longer than a busy machine delays it, but short enough
+ * for tests.
+ */
 export const PATIENT_MS = 2000;
 export const AWAY = 'incident';
 export const BACK = 'incident ended';
 
 export const PASSWORD = 'store-password-canary-192837465';
 
-/** The settings of a store: a key of `[rate_limit]`. */
+/** Returns the line of `[rate_limit]` that sets the store. */
 export function storeUrl({ port }: Pick<RedisServer, 'port'>, password = PASSWORD): string {
   return `store = "redis://:${password}@127.0.0.1:${port}/0"`;
 }
 
-/** The built program, but for how long it waits for a reply of the store: a busy machine does not make it late. */
+/**
+ * Writes a copy of the built program that waits `answerMs` for the store, because a busy machine
+ * delays replies.
+ */
 export async function programWaiting(t: TestContext, answerMs: number): Promise<string> {
   await buildOnce();
   const [before, after, ...others] = readFileSync(SERVER, 'utf8').split('ANSWER_MS = 50;');
@@ -38,13 +44,13 @@ export async function programWaiting(t: TestContext, answerMs: number): Promise<
 
 export interface Replica extends Serving {
   readonly metrics: () => Promise<Metrics>;
-  /** What the admin listener answers on this path. */
+  /** Returns the admin listener's answer on this path. */
   readonly admin: (path: string) => Promise<string>;
   readonly adminPort: number;
   readonly settingsFile: string;
 }
 
-/** A test with a Redis that needs the password; skipped if none is installed. */
+/** Defines a test with a Redis that needs the password. It is skipped if none is installed. */
 export function testWithRedis(
   title: string,
   body: (t: TestContext, redis: RedisServer) => Promise<void>,
@@ -56,7 +62,9 @@ export function testWithRedis(
   });
 }
 
-/** Starts one with these settings and an admin listener. `script` is another program than the built one. */
+/**
+ * Starts a gateway with these settings and an admin listener. `script` replaces the built program.
+ */
 export async function startReplica(
   t: TestContext,
   toml: string,
@@ -71,7 +79,7 @@ export async function startReplica(
   const admin = async (path: string) => (await fetch(new URL(path, adminUrl))).text();
   return {
     ...program,
-    // Of the incidents those of the store.
+    // Incidents of other kinds are left out.
     lines: (...messages) => lines(...messages).filter(({ kind = 'store' }) => kind === 'store'),
     admin,
     adminPort: Number(new URL(adminUrl).port),
@@ -80,7 +88,7 @@ export async function startReplica(
   };
 }
 
-/** Answers streams in pieces, and everything else at once. */
+/** Answers a stream in pieces, and any other request at once. */
 export const answerChat: Script = async ({ body }, response) => {
   if (!body.includes('"stream":true')) return sendJson(response, completion());
   response.writeHead(200, { 'content-type': 'text/event-stream' });
@@ -101,7 +109,7 @@ export interface Chat {
   readonly agent?: Agent;
 }
 
-/** Sends a chat completion. Rejects if it has no whole answer. */
+/** Sends a chat completion. Rejects unless a whole answer arrives. */
 export async function chat(port: number, options: Chat = {}): Promise<Reply> {
   const { model = 'p/m', token = CLIENT_TOKEN, stream = false, agent } = options;
   const body = JSON.stringify(chatBody({ model, stream }));
@@ -114,13 +122,13 @@ export async function chat(port: number, options: Chat = {}): Promise<Reply> {
   return send(port, '/v1/chat/completions', { method: 'POST', headers, body, ...more });
 }
 
-/** What is wrong with an answer; undefined if it is a whole completion. */
+/** Returns an answer that is no whole completion as a text; else undefined. */
 function faultOf({ status, text }: Reply, stream: boolean): string | undefined {
   if (status === 200 && text === (stream ? STREAMED : COMPLETE)) return undefined;
   return `${status} ${text}`;
 }
 
-/** Each is one connection. */
+/** Opens agents with one connection each. */
 function openAgents(count: number): Agent[] {
   return Array.from({ length: count }, () => new Agent({ keepAlive: true, maxSockets: 1 }));
 }
@@ -132,7 +140,10 @@ function closeAgents(agents: readonly Agent[]): void {
 const CONNECTIONS = 25;
 const LOAD_CONNECTIONS = 12;
 
-/** Sends so many requests over 25 connections to each port. Returns how many of each port passed; the others were limited. */
+/**
+ * Sends the requests over 25 connections to each port. Returns how many each port passed; the limit
+ * must have refused the rest.
+ */
 export async function countPassed(
   ports: readonly number[],
   chats: readonly Chat[],
@@ -157,14 +168,14 @@ export async function countPassed(
 }
 
 export interface Load {
-  /** Everything that was no whole completion. */
+  /** All answers that were no whole completions. */
   readonly faults: readonly string[];
-  /** Resolves when each connection has had an answer to a request that began after this call. */
+  /** Resolves when each connection has the answer to a request that began after this call. */
   rounds(): Promise<void>;
   stop(): Promise<void>;
 }
 
-/** Sends complete and streamed requests over 12 connections, one after the other on each. */
+/** Sends complete and streamed requests over 12 connections, in sequence on each. */
 export function startLoad(t: TestContext, port: number): Load {
   const faults: string[] = [];
   const answered = Array.from({ length: LOAD_CONNECTIONS }, () => 0);
@@ -191,7 +202,7 @@ export function startLoad(t: TestContext, port: number): Load {
     faults,
     async rounds() {
       const before = [...answered];
-      // The first may have begun before.
+      // The request that is in flight now began before this call.
       const isDone = () => answered.every((count, index) => count >= before[index]! + 2);
       await eventually(isDone, 'two answers on each connection');
     },
@@ -202,16 +213,16 @@ export function startLoad(t: TestContext, port: number): Load {
   };
 }
 
-/** Limits that nothing reaches, so that each request asks the store twice. */
+/** Limits that nothing reaches, so each request asks the store twice. */
 const WIDE = 'requests_per_second = 1000000\nburst_capacity = 1000000\n';
 
-/** The settings of a gateway with a provider, such limits, and a store. */
+/** The settings of a gateway with a provider, wide limits and a store. */
 export function wideToml(store: string, { baseUrl }: { readonly baseUrl: string }): string {
   const limits = `[rate_limit]\nenabled = true\n${WIDE}${store}\n[rate_limit.providers.p]\n${WIDE}`;
   return `[server]\nshutdown_timeout = 600\n${limits}${providerToml({ baseUrl })}`;
 }
 
-/** Starts one with this store, and an upstream for it. */
+/** Starts a gateway with this store, and its upstream. */
 export async function startWithStore(
   t: TestContext,
   redis: Pick<RedisServer, 'port'>,
@@ -221,7 +232,7 @@ export async function startWithStore(
   return await startReplica(t, wideToml(storeUrl(redis), upstream), script);
 }
 
-/** What the metrics tell of the store. */
+/** Returns the store's metrics. */
 export async function readStore({ metrics }: Replica): Promise<{ up: number; fallbacks: number }> {
   const { sum } = await metrics();
   return {
@@ -230,7 +241,7 @@ export async function readStore({ metrics }: Replica): Promise<{ up: number; fal
   };
 }
 
-/** Waits until the metrics say that the store is there, or is not. */
+/** Waits until the metrics show the store as up or down. */
 export async function untilStoreIs(up: 0 | 1, replica: Replica): Promise<void> {
   const isSo = async () => {
     await sleep(50);
@@ -239,7 +250,7 @@ export async function untilStoreIs(up: 0 | 1, replica: Replica): Promise<void> {
   await eventually(isSo, `a store that is ${up === 1 ? 'there' : 'away'}`);
 }
 
-/** Nothing that it has printed, logged or answered shows the URL of the store or its password. */
+/** Checks that no output, log line or admin answer shows the store's URL or password. */
 export async function assertSecretKept(
   t: TestContext,
   { stdout, stderr, admin, adminPort }: Replica,

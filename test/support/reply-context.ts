@@ -1,4 +1,4 @@
-/** What the reading of a provider's reply needs, for tests that call it by themselves. */
+/** The objects needed to read a provider's reply, for tests of a single module. */
 
 import { loadConfig } from '../../src/config/config.ts';
 import { Attempt } from '../../src/request/history.ts';
@@ -12,7 +12,7 @@ import { newBudget } from './shared.ts';
 const CONFIG = loadConfig({ toml: '[server]\nstream_idle_timeout = 0', env: {} });
 const TRANSPORT = createTransport('fetch');
 
-/** A client that takes all, and whose next part may have to wait until `onRoom` is called. */
+/** A client that takes everything. With `hasRoom` false, the next part waits for `onRoom`. */
 export class RecordedReply implements AnswerSink {
   headersSent = false;
   hasRoom = true;
@@ -69,7 +69,7 @@ export function replyWith(body: UpstreamResponse['body']): UpstreamResponse {
   return { status: 200, headers: new Map(), body };
 }
 
-/** Relays the stream in this body to the client: resolves at its end, rejects if it fails. */
+/** Relays this body to the client as a stream. Resolves at its end, and rejects if it fails. */
 export async function relayStream(
   body: UpstreamResponse['body'],
   context: AttemptContext,

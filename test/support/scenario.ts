@@ -1,23 +1,25 @@
-/** A gateway between its providers and its clients: most tests begin with one. */
+/** A gateway with its providers. Most tests begin with a scenario. */
 
 import type { TestContext } from 'node:test';
 
 import { providerToml, startGateway, type GatewayOptions, type TestGateway } from './gateway.ts';
 import { answerWell, startUpstream, type FakeUpstream, type Script } from './upstream.ts';
 
-/** A provider is what it does, or that and the further lines of its section; it answers well if nothing is said. */
+/**
+ * A provider's script, or its script with further lines of its section. The default answers well.
+ */
 export type ProviderSettings = Script | { readonly script?: Script; readonly lines?: string };
 
 export interface ScenarioSettings<Id extends string> extends Omit<GatewayOptions, 'toml'> {
-  /** By id, in the order of the file; one that answers well, `p`, if it is left out. */
+  /** The providers by id, in the file's order; by default `p`, which answers well. */
   readonly providers?: Readonly<Record<Id, ProviderSettings>>;
   /** The lines of `[server]`. */
   readonly server?: string;
-  /** The lines of `[clients.NAME]`, by name. */
+  /** The lines of each `[clients.NAME]`, by name. */
   readonly clients?: Readonly<Record<string, string>>;
   readonly fallback?: readonly string[];
   readonly fallbackOn?: readonly number[];
-  /** Other sections. */
+  /** Further sections. */
   readonly more?: string;
 }
 
@@ -25,11 +27,11 @@ export type Scenario<Id extends string> = Readonly<Record<Id, FakeUpstream>> & {
   readonly gateway: TestGateway;
   /** The settings, for a reload. */
   readonly toml: string;
-  /** How many requests each provider has received so far, in the order of the settings. */
+  /** How many requests each provider has received, in the order of the settings. */
   readonly asked: () => number[];
 };
 
-/** Starts the providers and then the gateway; both end with the test. */
+/** Starts the providers and then the gateway, until the test ends. */
 export async function scenario<Id extends string = 'p'>(
   t: TestContext,
   settings: ScenarioSettings<Id> = {},
@@ -66,7 +68,7 @@ export async function scenario<Id extends string = 'p'>(
   };
 }
 
-/** Does for each model (of a completion) what its script says; answers well for the others. */
+/** Answers a chat completion with the script of its model, and any other request well. */
 export function byModel(scripts: Readonly<Record<string, Script>>): Script {
   return (request, response) => {
     const script = request.method === 'POST' ? scripts[modelOf(request)] : undefined;
@@ -74,7 +76,7 @@ export function byModel(scripts: Readonly<Record<string, Script>>): Script {
   };
 }
 
-/** The model that a provider was asked for. */
+/** Returns the model in a request to a provider. */
 export function modelOf({ body }: { readonly body: Buffer }): string {
   return (JSON.parse(body.toString()) as { model: string }).model;
 }

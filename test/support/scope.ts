@@ -1,8 +1,9 @@
-/** What the helpers need of a test's context, for scripts that are no tests. */
-
 import type { TestContext } from 'node:test';
 
-/** `t` stands in for a test: helpers leave with it what has to be done at the end. `close` does it, the latest first. */
+/**
+ * Returns a stand-in for a test's context, for scripts that are no tests. `close` runs the endings
+ * that helpers have registered, the latest first.
+ */
 export function createScope() {
   const endings: (() => unknown)[] = [];
   return {

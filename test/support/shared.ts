@@ -1,4 +1,4 @@
-/** A budget for parts that a test makes by itself. */
+/** Creates a memory budget for a module under test. */
 
 import { ByteBudget } from '../../src/lib/byte-budget.ts';
 

@@ -1,5 +1,5 @@
 /**
- * Preloaded with --import: says on standard error when the process is about to listen, and lets it do so once the file
+ * Preload: reports on standard error when the process is about to listen, and waits until the file
  * LISTEN_ONCE exists.
  */
 import { existsSync } from 'node:fs';

@@ -1,8 +1,8 @@
-/** What both ends of the soak know: which answer belongs to a request, and what may go wrong with it. */
+/** Shared by both ends of the soak: each request's answer, and the faults that may happen to it. */
 
 import { createHash } from 'node:crypto';
 
-/** Each is something that a provider does instead of answering. */
+/** The faults of a provider. */
 export const FAULTS = [
   'no answer',
   'stall',
@@ -38,11 +38,11 @@ export interface SoakRequest {
   readonly stream: boolean;
   readonly pieces: number;
   readonly fault?: Fault | undefined;
-  /** The fault happens at the fallback too. */
+  /** Whether the fault happens at the fallback too. */
   readonly everywhere: boolean;
 }
 
-/** The events, or the one body, that answer this request and no other. */
+/** Returns the events, or the one body, that answer this request and no other. */
 export function answerTo({ nonce, stream, pieces }: SoakRequest): string[] {
   const texts = Array.from({ length: pieces }, (_, index) => sha256(`${nonce} ${index}`));
   const choice = (more: object) => ({ id: nonce, model: 'm', choices: [{ index: 0, ...more }] });

@@ -1,4 +1,4 @@
-/** A gateway in a process of its own that tells over IPC how it fares. Run with --expose-gc. */
+/** A gateway as a process that reports its state over IPC. Run it with --expose-gc. */
 
 import { subscribe } from 'node:diagnostics_channel';
 import type { Socket } from 'node:net';
@@ -10,13 +10,13 @@ import { Service } from '../../src/app.ts';
 import { tcpSocketsOf } from './process.ts';
 import { TRANSPORT_ENV } from './transport.ts';
 
-/** What it answers to any message. */
+/** The reply to any message. */
 export interface Vitals {
   readonly heapBytes: number;
   readonly rssBytes: number;
-  /** Requests that have begun and are not over. */
+  /** Requests in flight. */
   readonly live: number;
-  /** Open connections, on both sides. */
+  /** Open connections of both sides. */
   readonly sockets: number;
   readonly internalErrors: number;
 }
@@ -47,7 +47,7 @@ process.on('message', (message) => {
     return;
   }
   reloads += 1;
-  // Every second time the provider is another one, with connections and circuits of its own.
+  // Every second reload changes the provider, which then gets new connections and circuits.
   service.reload(() => load(reloads % 2 === 0 ? '' : 'retries = 0\n'));
 });
 process.on('disconnect', () => process.exit());

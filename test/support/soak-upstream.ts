@@ -1,4 +1,7 @@
-/** The soak's providers, in a process of their own: `/p/v1` has faults, `/q/v1` only those that are everywhere. */
+/**
+ * The soak's providers, in a process: `/p/v1` has faults, `/q/v1` only the faults with
+ * `everywhere`.
+ */
 
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -29,7 +32,8 @@ async function answer(
   const parts = answerTo(soak);
   const type = stream ? 'text/event-stream' : 'application/json';
   if (fault && (await answerAtOnce(fault, response, type))) return;
-  // Without a socket it waits for the answer before it: the stray one would overtake it.
+  // A pipelined response without a socket waits for the response before it, and the stray answer
+  // would overtake both.
   if (fault === 'one answer too many' && response.socket)
     return answerTwice(response, type, parts.join(''));
   const isCut = fault === 'cut in body' || fault === 'cut in chunk' || fault === 'early end';
@@ -52,7 +56,10 @@ async function answer(
   response.end();
 }
 
-/** In one write: with bytes that come later, nobody can tell whose answer they are. `response.end` would send two. */
+/**
+ * Writes both answers at once: if the stray bytes came later, nobody could know whose answer they
+ * are. `response.end` would write twice.
+ */
 function answerTwice(response: ServerResponse, type: string, text: string): void {
   const stray = JSON.stringify({ choices: [], id: 'stray' });
   const answers = [
@@ -65,7 +72,7 @@ function answerTwice(response: ServerResponse, type: string, text: string): void
   response.req.socket.write(answers.join(''));
 }
 
-/** Faults that leave nothing of the answer. Tells whether it was one. */
+/** Applies a fault that leaves nothing of the answer. Returns whether it did. */
 async function answerAtOnce(
   fault: Fault,
   response: ServerResponse,

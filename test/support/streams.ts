@@ -1,4 +1,4 @@
-/** What tests of streams share: a client that looks while the stream runs, and events taken apart. */
+/** Helpers for tests of streams: a client that reads while the stream runs, and an event parser. */
 
 import assert from 'node:assert/strict';
 import { request as httpRequest, type ClientRequest, type IncomingMessage } from 'node:http';
@@ -10,17 +10,17 @@ import { CLIENT_TOKEN, STREAM, type LogLine, type TestGateway } from './gateway.
 
 export interface OpenStream {
   readonly request: ClientRequest;
-  /** The response, once its head is there. */
+  /** Resolves when the head of the response has come. */
   readonly response: Promise<IncomingMessage>;
-  /** What came so far. */
+  /** The text received so far. */
   readonly text: () => string;
-  /** Everything, when the stream has ended. Rejects when the connection broke, see `readAnswer`. */
+  /** Resolves with the whole text at the stream's end. Rejects as `readAnswer` does. */
   readonly ended: Promise<string>;
   /** Closes the connection. */
   readonly leave: () => void;
 }
 
-/** Asks for a stream without waiting for it. */
+/** Asks for a stream, and does not wait for it. */
 export function openChat(port: number, body: object = STREAM): OpenStream {
   const request = httpRequest({
     host: '127.0.0.1',
@@ -39,7 +39,7 @@ export function openChat(port: number, body: object = STREAM): OpenStream {
   const ended = response
     .then((incoming) => readAnswer(incoming, (chunk) => chunks.push(chunk)))
     .then(text);
-  // A test may leave on purpose, and then nobody waits for these.
+  // A test may leave on purpose; then nobody waits for these promises.
   response.catch(() => {});
   ended.catch(() => {});
   request.end(JSON.stringify(body));
@@ -47,12 +47,12 @@ export function openChat(port: number, body: object = STREAM): OpenStream {
 }
 
 /**
- * Of the process's own time: far beyond any wait in the gateway under test, and below the limit of a test, so that the failure
- * says what was waited for.
+ * A limit in the process's own time: far beyond any wait of the gateway, but below a test's own
+ * limit, so that the failure names the condition.
  */
 const EVENTUALLY_MS = 110_000;
 
-/** Waits until `condition` holds; fails where it never does. */
+/** Waits until `condition` holds, or fails. */
 export async function eventually(condition: () => unknown, what: string): Promise<void> {
   let isOver = false;
   const stop = setPatientTimeout(() => (isOver = true), EVENTUALLY_MS, { keepsAlive: false });
@@ -63,14 +63,14 @@ export async function eventually(condition: () => unknown, what: string): Promis
   stop();
 }
 
-/** The access lines, once there are so many: a line is written when its answer is out. */
+/** Returns the access lines when there are `count`. A line is written after its answer. */
 export async function linesOf(gateway: TestGateway, count = 1): Promise<LogLine[]> {
   await eventually(() => gateway.accessLines().length >= count, `${count} access lines`);
   assert.equal(gateway.accessLines().length, count);
   return gateway.accessLines();
 }
 
-/** The one access line, once it is there. */
+/** Returns the only access line when it is there. */
 export async function lineOf(gateway: TestGateway): Promise<LogLine> {
   return (await linesOf(gateway))[0]!;
 }
@@ -81,7 +81,7 @@ export function assertNoErrors(gateway: TestGateway): void {
   assert.deepEqual(errors, []);
 }
 
-/** The `data` of each event, in order; a last event without its blank line counts. */
+/** Returns the `data` of each event. A last event without its blank line counts. */
 export function dataOf(stream: string): string[] {
   const events: string[][] = [[]];
   for (const line of stream.split(/\r\n|\n|\r/)) {
@@ -99,7 +99,7 @@ export interface DocumentedError {
   readonly status?: number;
 }
 
-/** Checks that the stream is `before` and then one error event, and nothing else. Returns the error. */
+/** Checks that the stream is `before` and then exactly one error event. Returns the error. */
 export function errorAfter(stream: string, before: string): DocumentedError {
   assert.equal(stream.slice(0, before.length), before);
   const rest = stream.slice(before.length).replace(/^\n+/, '');
@@ -111,7 +111,7 @@ export function errorAfter(stream: string, before: string): DocumentedError {
   return error;
 }
 
-/** Something a test waits for and something else announces. */
+/** Creates a promise that a test waits for, and the function that resolves it. */
 export function createGate(): { readonly opened: Promise<void>; readonly open: () => void } {
   let open = () => {};
   const opened = new Promise<void>((resolve) => {

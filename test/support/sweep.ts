@@ -1,6 +1,7 @@
 /**
- * What `npm test` tries in part, and `npm run test:sweeps` as a whole: the same property with many inputs.
- * `TEST_SWEEPS=only` runs the files that have such tests, or are left out of `npm test`; `TEST_SWEEPS=all` runs all files.
+ * Sweeps test one property with many inputs: some of them in `npm test`, all in `npm run
+ * test:sweeps`. `TEST_SWEEPS=only` runs the files with sweeps and the files that `npm test` leaves
+ * out; `TEST_SWEEPS=all` runs all files.
  */
 
 export const SWEEPS = process.env['TEST_SWEEPS'] || undefined;
@@ -10,5 +11,5 @@ export function sweep<T>(whole: T, part: T): T {
   return SWEEPS ? whole : part;
 }
 
-/** For tests that are left to the sweeps. */
+/** The `skip` of tests that only the sweeps run. */
 export const LEFT_TO_SWEEPS = !SWEEPS && 'npm run test:sweeps has it';

@@ -1,6 +1,8 @@
 /**
- * The other programs of test/long/tiny-chunks.ts, each in a process of its own. Arguments: `bare`, a Node server that reads bodies, as
- * long as their chunks are not tiny, and relays the provider's stream; `provider`; or `client`, the port, how many connections, the size of a chunk, and what to send.
+ * The other processes of test/long/tiny-chunks.ts. The first argument is the role. `bare` is a Node
+ * server that reads bodies while their chunks are not tiny, and relays the provider's stream.
+ * `provider` sends it. `client` takes the port, the number of connections, the size of a chunk, and
+ * the kind of request.
  */
 
 import { createServer, request as httpRequest } from 'node:http';
@@ -14,7 +16,7 @@ const EVENT =
 
 const [role, port = '', count = '1', chunkBytes = '1', kind] = process.argv.slice(2);
 
-/** A text in chunks of `bytes` bytes. */
+/** Encodes a text in chunks of `bytes` bytes. */
 function inChunks(text: string, bytes: number): Buffer {
   const chunks = text.match(new RegExp(`[^]{1,${bytes}}`, 'g')) ?? [];
   const frames = chunks.map((chunk) => `${chunk.length.toString(16)}\r\n${chunk}\r\n`);
@@ -28,7 +30,7 @@ function startBare(): void {
     let chunks = 0;
     let bytes = 0;
     request.on('error', () => {});
-    // What is left is node:http's own cost: all chunks of what it has read by then.
+    // From here on, the server only pays for the chunks that node:http has read already.
     request.on('data', ({ length }: Buffer) => {
       bytes += length;
       chunks += 1;
@@ -64,7 +66,7 @@ function startProvider(): void {
   server.listen(0, '127.0.0.1', () => process.send?.((server.address() as AddressInfo).port));
 }
 
-/** Sends `count` requests at once, and tells the statuses when all are answered or broken off. */
+/** Sends `count` requests at once. Reports their statuses when all are answered or broken off. */
 async function runClient(): Promise<void> {
   const key = kind === 'without a key' ? '' : `authorization: Bearer ${CLIENT_TOKEN}\r\n`;
   const head =

@@ -1,11 +1,11 @@
-/** `GATEWAY_UPSTREAM=fetch npm test` runs everything over the fetch transport. */
+/** The transport under test: `GATEWAY_UPSTREAM=fetch npm test` runs everything over fetch. */
 
 const setting = process.env['GATEWAY_UPSTREAM'];
 
-/** The part of an environment that says so. */
+/** The environment of a gateway over this transport. */
 export const TRANSPORT_ENV: Readonly<Record<string, string>> = setting
   ? { GATEWAY_UPSTREAM: setting }
   : {};
 
-/** fetch has its own connections: a gateway can neither close them nor tell which one a request used. */
+/** The `skip` of tests that need control of the connections, which fetch does not give. */
 export const OVER_FETCH = setting === 'fetch' && 'fetch does not give control of its connections';

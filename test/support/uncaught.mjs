@@ -1,4 +1,4 @@
-/** Preloaded with --import: SIGUSR2 makes the process throw where nobody catches. */
+/** Preload: SIGUSR2 makes the process throw where nothing catches. */
 
 process.on('SIGUSR2', () => {
   throw new Error('thrown by a test');

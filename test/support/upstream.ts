@@ -1,4 +1,4 @@
-/** A provider that does what a test tells it to, over real loopback HTTP, and remembers what it was asked. */
+/** A provider that runs the test's script over real loopback HTTP, and records its requests. */
 
 import {
   createServer,
@@ -14,7 +14,7 @@ import type { Certificate } from './certificate.ts';
 import { watchUpstream } from './leftovers.ts';
 import { listen } from './listen.ts';
 
-/** An origin whose connections are refused: a port just closed may be another test's by now. */
+/** An origin that refuses connections. A port closed just now might belong to another test. */
 export const NOBODY_LISTENS = 'http://127.0.0.2:2';
 
 export interface ReceivedRequest {
@@ -22,7 +22,7 @@ export interface ReceivedRequest {
   readonly url: string;
   readonly headers: IncomingHttpHeaders;
   readonly body: Buffer;
-  /** Resolves when the connection of this request is closed, or its response complete. */
+  /** Resolves when the response is complete or the request's connection is closed. */
   readonly closed: Promise<void>;
 }
 
@@ -30,25 +30,25 @@ export interface ReceivedRequest {
 export const CHUNK =
   'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n';
 
-/** The last event of a stream that is finished, and the line behind it. */
+/** The event that finishes a completion. */
 export const LAST = 'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n';
 export const DONE = 'data: [DONE]\n\n';
 
 export type Script = (request: ReceivedRequest, response: ServerResponse) => unknown;
 
 export interface FakeUpstream {
-  /** What a provider's `base_url` is set to. */
+  /** The value for a provider's `base_url`. */
   readonly baseUrl: string;
   readonly requests: ReceivedRequest[];
-  /** Connections that are open now. */
+  /** The open connections. */
   readonly sockets: ReadonlySet<Socket>;
-  /** What the next requests are answered with. */
+  /** Answers the next requests. */
   script: Script;
 }
 
 /**
- * Starts one for the length of a test, over https where it is given a certificate. Until told otherwise
- * it answers every chat with `completion()`.
+ * Starts an upstream until the test ends, over https if it has a certificate. The default script
+ * answers every request with `completion()`.
  */
 export async function startUpstream(
   t: TestContext,
@@ -85,13 +85,13 @@ export async function startUpstream(
     });
   };
   const server = certificate
-    ? // As most providers do: HTTP/2 for whoever offers it, which fetch does from Node 26 on.
+    ? // Most providers offer HTTP/2, and fetch uses it from Node 26 on.
       createSecureServer(
         { ...certificate, allowHTTP1: true },
         listener as unknown as Parameters<typeof createSecureServer>[1],
       )
     : createServer(listener);
-  // Longer than any test: a connection that the provider closes is not one that the gateway has lost.
+  // Longer than any test, so that a closed connection is never the provider's doing.
   if ('keepAliveTimeout' in server) server.keepAliveTimeout = 600_000;
   const { baseUrl, sockets } = await listen(t, server);
   upstream.sockets = sockets;
@@ -99,7 +99,7 @@ export async function startUpstream(
   return upstream;
 }
 
-/** A complete chat completion, as OpenAI's protocol has it. */
+/** A complete chat completion of OpenAI's protocol. */
 export function completion(content = 'hi'): object {
   return {
     id: 'chatcmpl-1',
@@ -120,7 +120,7 @@ export function sendJson(
   response.end(JSON.stringify(body));
 }
 
-/** The events of a whole streamed completion, `[DONE]` included. */
+/** The events of a streamed completion, with `[DONE]`. */
 export function completionEvents(words: readonly string[] = ['Hel', 'lo']): string {
   const chunk = (delta: object, finish_reason: string | null) =>
     `data: ${JSON.stringify({
@@ -138,7 +138,7 @@ export function completionEvents(words: readonly string[] = ['Hel', 'lo']): stri
   ].join('');
 }
 
-/** Answers as a provider that works: a stream if one was asked for. */
+/** Answers as a working provider: with a stream if the request asks for it. */
 export const answerWell: Script = ({ body }, response) =>
   body.includes('"stream":true')
     ? sendEvents(response, completionEvents())
@@ -153,15 +153,18 @@ export function failWith(
   return (_, response) => sendJson(response, { error }, { status, headers });
 }
 
-/** Sends the head of a stream and these events, and leaves it open. */
+/** Sends the head of a stream and these events, and leaves the stream open. */
 export function beginStream(events: string | Buffer): Script {
   return (_, response) =>
     response.writeHead(200, { 'content-type': 'text/event-stream' }).write(events);
 }
 
-/** Begins a stream, sends `part` as fast as it is taken until it is `size` bytes, and finishes the stream. All but the beginning waits for `opened`. */
+/**
+ * Begins a stream, sends `part` as fast as the client takes it up to `size` bytes, and ends the
+ * stream. Only the beginning does not wait for `opened`.
+ */
 export function flood(part: string | Buffer, size: number, opened?: Promise<void>) {
-  /** Of all requests together. */
+  /** The bytes sent to all requests. */
   const counts = { sent: 0 };
   const script: Script = (request, response) => {
     let written = 0;
