@@ -39,8 +39,8 @@ export interface RedisServer {
 }
 
 interface RedisOptions {
+  readonly program?: string;
   /** Further arguments of the program. */
-  /** Further settings, as arguments of the program. */
   readonly args?: readonly string[];
   readonly password?: string;
 }

@@ -1,4 +1,4 @@
-/** What holds in every world. Each check has a name, and says what is wrong. */
+/** The checks that hold in every world. Each has a name, which begins its problems. */
 
 import {
   answeredBy,
@@ -22,14 +22,14 @@ import { checkModels } from './models.ts';
 import { checkOrder } from './order.ts';
 import type { Ask, Plan } from './plan.ts';
 
-/** Closer than that, two times are the same. */
+/** The largest difference of two equal times. */
 const CLOSE_MS = 0.01;
 const LEAVING_MS = 1000;
 const AFTER_DONE_MS = 5000;
 /** The time limit of the drain that ends each world. */
 const LAST_DRAIN_MS = 1000;
 
-/** Returns what is wrong in a world, each with the name of its check. */
+/** Returns a world's problems; each begins with its check's name. */
 export function check(plan: Plan, history: History): string[] {
   const problems: string[] = [];
   const report: Report = (name, text, exchange) =>
@@ -61,7 +61,7 @@ export function check(plan: Plan, history: History): string[] {
   return problems;
 }
 
-/** When the drain closes the port, and when it cancels what is in flight; never, or when all is over otherwise. */
+/** When the drain closes the port and cancels requests in flight. Infinity without a drain. */
 function drainOf({ incidents }: Plan, { events }: History) {
   const drain = events.find(({ kind }) => kind === 'drain');
   const planned = incidents.find((one) => one.kind === 'drain');
@@ -74,7 +74,7 @@ function drainOf({ incidents }: Plan, { events }: History) {
 const textOf = (answer: Answer) =>
   Buffer.concat(answer.pieces.map(({ bytes }) => bytes)).toString();
 
-/** `secrets`: no key of a provider or a client is in any answer or line. */
+/** `secrets`: no answer and no line has a provider's or client's key. */
 function checkSecrets({ events, exchanges }: History, report: Report): void {
   const settings = events.flatMap((event) => (event.kind === 'settings' ? event.settings : []));
   const keys = settings.flatMap(({ authKeys, clients, providers }) => [
@@ -94,14 +94,14 @@ function checkSecrets({ events, exchanges }: History, report: Report): void {
   }
 }
 
-/** `health`: a gateway that drains says so. */
+/** `health`: a draining gateway reports `draining`. */
 function checkHealth({ exchanges, events }: History, report: Report): void {
   const drainMs = events.find(({ kind }) => kind === 'drain')?.atMs ?? Infinity;
   for (const exchange of exchanges) {
     const { answer, ask, lines } = exchange;
     const isAsked = pathOf(ask) === '/health' && /^(?:GET|HEAD)$/.test(ask.method);
     if (!answer || !isAsked || answer.status === 400 || ask.leaves) continue;
-    // A client that is slow to read has it later.
+    // The line, if there is one: a slow client may read the head much later.
     const isDraining = (lines[0]?.atMs ?? answer.headAtMs) >= drainMs;
     if (answer.status !== (isDraining ? 503 : 200)) report('health', `${answer.status}`, exchange);
     const status = isDraining ? 'draining' : 'healthy';
@@ -111,7 +111,9 @@ function checkHealth({ exchanges, events }: History, report: Report): void {
   }
 }
 
-/** `sums`: one access line for each request that had its turn, and in it as many tries as providers saw. */
+/**
+ * `sums`: a request whose turn came has one access line, with as many tries as the providers saw.
+ */
 function checkSums(history: History, courses: readonly Course[], report: Report): void {
   for (const exchange of history.exchanges) {
     const { answer, ask, lines, tries } = exchange;
@@ -136,7 +138,7 @@ function checkSums(history: History, courses: readonly Course[], report: Report)
   }
 }
 
-/** `ends`: an answer ends once, a stream with `[DONE]` or one error event, and nothing comes after it. */
+/** `ends`: an answer ends once, a stream with `[DONE]` or one error event, and nothing follows. */
 function checkEnds(exchange: Exchange, report: Report): void {
   const { answer, leftAtMs } = exchange;
   if (!answer) return;
@@ -153,10 +155,10 @@ function checkEnds(exchange: Exchange, report: Report): void {
     report('ends', 'something behind its end', exchange);
 }
 
-/** `leaving`: nobody works for a client that has left, and no try outlives its request. */
+/** `leaving`: no provider works for a client after it has left, and no try outlives its request. */
 function checkLeaving(exchange: Exchange, report: Report): void {
   const { lines, tries } = exchange;
-  // What was delivered is not cancelled (docs/behaviour.md#leaving), even if its client has not read it.
+  // A delivered answer is not cancelled, even if its client never reads it (behaviour.md#leaving).
   const [last] = lines;
   const isDelivered =
     last?.line['outcome'] === 'ok' || (last?.atMs ?? Infinity) < (exchange.leftAtMs ?? 0);
@@ -172,7 +174,10 @@ function checkLeaving(exchange: Exchange, report: Report): void {
   }
 }
 
-/** `bytes`: a provider gets what its client sent, with its own key, but for the model and what `stream_usage` adds. */
+/**
+ * `bytes`: a provider gets the client's bytes and its own key. Only the model and `stream_usage`
+ * may change them.
+ */
 function checkUpstream(course: Course, report: Report): void {
   const { exchange, visits } = course;
   const { ask } = exchange;
@@ -223,18 +228,18 @@ function checkUpstream(course: Course, report: Report): void {
   }
 }
 
-/** W3C Trace Context 3.3: a list, of 512 characters at most. */
+/** Returns a valid `tracestate` (W3C Trace Context 3.3): a list in at most 512 characters. */
 function stateOf({ headers }: Ask): string | undefined {
   const state = headers.find(([name]) => name === 'tracestate')?.[1] ?? '';
   return /^[ -~]{1,512}$/.test(state) ? state : undefined;
 }
 
-/** `order`: who is asked, how often, and after which wait. */
+/** `order`: the candidates, the number of their tries, and the waits before them. */
 function checkVisits(course: Course, report: Report): void {
   const { candidates, exchange, visits } = course;
   const wrong = (text: string) => report('order', text, exchange);
   if (!candidates || !('list' in candidates)) {
-    if (visits.length > 0) wrong('somebody is asked for a request that is refused');
+    if (visits.length > 0) wrong('a provider is asked for a refused request');
     return;
   }
   const { atMost, list, balanced, isBalanced, weights } = candidates;
@@ -249,7 +254,7 @@ function checkVisits(course: Course, report: Report): void {
     const isExpected =
       index < balanced ? front.delete(name(candidate)) : isNamed(rest[index - balanced], candidate);
     if (index >= atMost ? !isFirstAgain : !isExpected) wrong(`${name(candidate)} is not next`);
-    // Only the first of a weighted alias is drawn.
+    // Only a weighted alias's first candidate is drawn; the rest keep the order of the settings.
     const behind = list
       .slice(0, balanced)
       .map(name)
@@ -261,9 +266,9 @@ function checkVisits(course: Course, report: Report): void {
       wrong(`${name(candidate)} is asked although ${name(before.candidate)} has given the answer`);
     }
     if (before && before.tries.at(-1)?.reading?.kind === 'stream')
-      wrong('somebody is asked after the begin');
+      wrong('a provider is asked after the answer has begun');
     if (before && before.tries.at(-1)?.reading?.kind === 'answer')
-      wrong('somebody is asked after the answer');
+      wrong('a provider is asked after the answer');
     checkTries(visit, course, wrong);
   }
   const last = visits.at(-1);
@@ -275,13 +280,13 @@ function checkVisits(course: Course, report: Report): void {
     visits.length === 1
       ? mayGoOn(last, isBalanced, fallbackOn) === true
       : last.tries.at(-1)!.reading!.kind === 'failure';
-  if (!isOver && isDue) wrong(`nobody is asked after ${name(last.candidate)}`);
+  if (!isOver && isDue) wrong(`no provider is asked after ${name(last.candidate)}`);
   const isPostponed = first!.skipped === 'circuit_open' && visits.length === atMost;
   if (isPostponed && last.tries.at(-1)!.reading!.kind === 'failure')
     wrong('the first is not asked after all');
 }
 
-/** `expected` may have several models. */
+/** Whether `expected` names this candidate. It may list several models. */
 function isNamed(expected = '', { provider, model }: Visit['candidate']): boolean {
   const [id, ...models] = expected.split(/\/| or /);
   return id === provider && (expected === `${id}/${model}` || models.includes(model));
@@ -289,7 +294,7 @@ function isNamed(expected = '', { provider, model }: Visit['candidate']): boolea
 
 const TARGETS = new Set([401, 403, 404, 429]);
 
-/** Whether another candidate may be asked after the first; undefined if that is open. */
+/** Whether a second candidate may be asked after this visit; undefined if both are right. */
 function mayGoOn(
   { skipped, tries }: Visit,
   isBalanced: boolean,
@@ -302,7 +307,7 @@ function mayGoOn(
   const last = failures.at(-1);
   if (!last || tries.at(-1)!.reading?.kind !== 'failure') return undefined;
   if (isBalanced && TARGETS.has(last.status)) return !last.isPolicy;
-  // Of several keys a 429 says more than a 401 or 403.
+  // With several keys, a 429 takes precedence over a 401 or 403.
   const goesOn = ({ fallsBack, isPolicy, status }: Failure) =>
     fallbackOn.includes(status) && !isPolicy ? true : fallsBack;
   const hasOther = failures.some((one) => goesOn(one) !== goesOn(last));
@@ -327,7 +332,7 @@ function checkTries(
     if (before) {
       const waitMs = made.atMs - before.resultAtMs;
       const failed = before.reading?.kind === 'failure' ? before.reading.failure : undefined;
-      // In the moment of a drain's deadline either may have come first.
+      // At a drain's deadline, the failure and the deadline may come in either order.
       const isCut = before.reading === undefined && course.endAtMs >= course.brokenAtMs;
       if (!failed) return isCut ? undefined : wrong('a try is repeated without its failure');
       const isKeys = api_keys.length > 1 && KEY_STATUSES.has(failed.status) && !keys.has(key);
@@ -362,7 +367,7 @@ function checkTries(
   return undefined;
 }
 
-/** `truth` and `bytes`: the client has what the documents say, and a stream at once. */
+/** `truth` and `bytes`: the client gets the documented answer, and a stream without delay. */
 function checkAnswer(course: Course, report: Report): void {
   const { early, exchange } = course;
   const { answer, ask, leftAtMs } = exchange;
@@ -374,7 +379,7 @@ function checkAnswer(course: Course, report: Report): void {
   if (early.kind === 'refused') return checkFailure(answer, early.failure, { isHead }, wrong);
   if (early.kind !== 'counted') return checkStatus(answer, [204], wrong);
   const line = exchange.lines[0]!.line;
-  // Whether it is right is another check's.
+  // `limits` checks whether this 429 is right.
   if (answer.status === 429 && course.visits.length === 0) return undefined;
   if (early.to === 'models') return checkStatus(answer, [200], wrong);
   if (early.to !== 'chat') {
@@ -413,7 +418,10 @@ function checkAnswer(course: Course, report: Report): void {
 
 const sameAs = (one: object, other: object) => JSON.stringify(one) === JSON.stringify(other);
 
-/** The gateway has repeated the request, also with another key; at once on a new connection is no repeat. */
+/**
+ * Whether the gateway has repeated the request, also with another key. An immediate reconnect does
+ * not count.
+ */
 function hasRepeated(course: Course, asked: readonly Visit[]): boolean {
   if (asked.some(({ candidate }) => !sameAs(candidate, course.visits[0]!.candidate))) return true;
   for (const { tries } of asked) {
@@ -506,7 +514,7 @@ function checkStream(
   checkStatus(answer, [200], wrong);
   if (textOf(answer).lastIndexOf('\ufeff') > 0) wrong('a byte order mark that is not its first');
   const isKeptAlive = course.settings.server.stream_keepalive > 0;
-  // The gateway's comments come at any place, and those of a provider may come before its answer has begun.
+  // The gateway's comments may come anywhere, and a provider's comments before its answer begins.
   const strip = (text: string) =>
     isKeptAlive ? text.replace(/^\ufeff?:.*(?:\r\n?|\n){1,2}|^\ufeff/gm, '') : text;
   const got = strip(textOf(answer));

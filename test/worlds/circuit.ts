@@ -1,20 +1,21 @@
 /**
- * What docs/behaviour.md#circuits says of a provider's rest, as the set of all states that what was seen allows: where the page is silent
- * the set has several, and what the gateway does then leaves some of them.
+ * A model of a provider's circuit (docs/behaviour.md#circuits): the set of states that fit
+ * everything seen so far. Where the documents leave a choice, the set has several states, and later
+ * events rule some out.
  */
 
 const FAILURES_TO_REST = 3;
 const REST_MS = 10_000;
 const LONGEST_REST_MS = 60_000;
-/** Closer than that, either may have come first. */
+/** Events closer than this may have come in either order. */
 const CLOSE_MS = 0.01;
 
 interface State {
-  /** In a row, no more than count. */
+  /** The failures in a row, up to the count at which the provider rests. */
   readonly failures: number;
   readonly restMs: number;
   readonly untilMs: number;
-  /** The request that probes it. */
+  /** The request that probes the provider. */
   readonly probe: unknown;
 }
 
@@ -22,7 +23,7 @@ const REACHABLE: State = { failures: 0, restMs: REST_MS, untilMs: 0, probe: unde
 
 export class Circuit {
   #states: readonly State[] = [REACHABLE];
-  /** All that have been one. */
+  /** All requests that have been a probe. */
   readonly #probes = new Set<unknown>();
 
   #change(next: (state: State) => readonly State[]): void {
@@ -48,7 +49,7 @@ export class Circuit {
     this.#change(() => [REACHABLE]);
   }
 
-  /** Something that may count, or end the row. */
+  /** A result that may or may not count as a failure or a success. */
   maybe(atMs: number, what: readonly ('failure' | 'success')[]): void {
     this.#change((state) => [
       state,
@@ -57,7 +58,7 @@ export class Circuit {
     ]);
   }
 
-  /** A stream that probes has gone on for ten seconds; `isSeen`: data has come then. */
+  /** A probing stream has lasted ten seconds. `isSeen`: data has come at that time. */
   lasted(probe: unknown, isSeen: boolean): void {
     this.#change((state) => {
       if (state.probe === probe && isSeen) return [REACHABLE];
@@ -65,13 +66,13 @@ export class Circuit {
     });
   }
 
-  /** The probe was over without a result. */
+  /** The probe ended without a result. */
   gone(probe: unknown, atMs: number): void {
     const over = { untilMs: atMs, probe: undefined };
     this.#change((state) => (state.probe === probe ? [{ ...state, ...over }] : [state]));
   }
 
-  /** A plain 500, which is neither a failure nor a success: of a probe it may be no result. */
+  /** A plain 500: neither failure nor success, and possibly no result of the probe. */
   unknown(probe: unknown, atMs: number): void {
     this.#change((state) =>
       state.probe === probe ? [state, { ...state, untilMs: atMs, probe: undefined }] : [state],
@@ -86,7 +87,7 @@ export class Circuit {
     return this.#states.every((state) => rests(state, atMs) === true);
   }
 
-  /** It has failed so often that a request may be a probe. */
+  /** Whether the failures may make a request a probe. */
   mayProbe(): boolean {
     return this.#states.some(({ failures }) => failures >= FAILURES_TO_REST);
   }
@@ -95,7 +96,7 @@ export class Circuit {
     return this.#states.every(({ failures }) => failures >= FAILURES_TO_REST);
   }
 
-  /** It was asked, as somebody who may be kept away, or after all others have failed. */
+  /** The provider was asked. `isGuarded`: the circuit could have kept the request away. */
   asked(atMs: number, probe: unknown, isGuarded: boolean): void {
     this.#change((state) => {
       if (isGuarded && rests(state, atMs) === true) return [];
@@ -110,7 +111,7 @@ export class Circuit {
     this.#change((state) => (rests(state, atMs) === false ? [] : [state]));
   }
 
-  /** Nothing allows what was seen. */
+  /** Whether no state fits the events. */
   get isImpossible(): boolean {
     return this.#states.length === 0;
   }
@@ -118,16 +119,16 @@ export class Circuit {
 
 function failed(state: State, atMs: number): State[] {
   const failures = Math.min(FAILURES_TO_REST, state.failures + 1);
-  // "After each failed probe twice as long, up to 60 s."
+  // The documents: "After each failed probe twice as long, up to 60 s."
   const isProbed = state.probe !== undefined;
   const restMs = isProbed ? Math.min(LONGEST_REST_MS, 2 * state.restMs) : state.restMs;
   const next = { failures, restMs, untilMs: atMs + restMs, probe: undefined };
-  // One that was sent before the rest began.
+  // A request sent before the rest began may fail during it.
   const isResting = state.failures === FAILURES_TO_REST && atMs < state.untilMs;
   return isResting ? [next, state] : [next];
 }
 
-/** Undefined: it may just have ended. */
+/** Whether the provider rests; undefined if the rest ends right now. */
 function rests({ failures, untilMs }: State, atMs: number): boolean | undefined {
   if (failures < FAILURES_TO_REST) return false;
   return Math.abs(atMs - untilMs) < CLOSE_MS ? undefined : atMs < untilMs;

@@ -1,4 +1,6 @@
-/** A client on one connection after the other: sends its requests as the plan says, and reads the answers. */
+/**
+ * A client that sends the planned requests on one connection after another, and reads the answers.
+ */
 
 import type { Server } from 'node:http';
 
@@ -7,12 +9,15 @@ import type { Answer, Exchange, History } from './history.ts';
 import type { Ask } from './plan.ts';
 import { isListening, MemorySocket } from './socket.ts';
 
-/** Between the end of a connection and the next one. */
+/** The pause between two connections. */
 const RECONNECT_MS = 1.7;
 const CLOSE_MS = 0.4;
-/** With more pipelined requests nobody reads the connection, and its end is noticed at the next write (docs/limits.md). */
+/**
+ * With more pipelined requests, the gateway stops reading, and notices the connection's end at its
+ * next write (docs/limits.md).
+ */
 const MAX_NOTICED = 8;
-/** The same behind a longer body that has to wait for its turn. */
+/** Behind a longer body that waits for its turn, the gateway stops reading too. */
 const MAX_UNREAD = 16_384;
 
 export interface ClientWorld {
@@ -27,12 +32,12 @@ export class Client {
   readonly #history: History;
   readonly #waiting: Exchange[];
   readonly #onDone: () => void;
-  /** Begun and not over, in the order of their answers. */
+  /** Requests that have begun and are not over, in the order of their answers. */
   #open: Exchange[] = [];
   #socket: MemorySocket | undefined;
   #reader: AnswerReader | undefined;
   #idleSinceMs = 0;
-  /** Answered last on this connection. */
+  /** The last answered request on this connection. */
   #latest: Exchange | undefined;
 
   constructor({ clock, server, history }: ClientWorld, asks: readonly Ask[], onDone: () => void) {
@@ -58,7 +63,7 @@ export class Client {
     const reader = new AnswerReader(() => this.#open[0]?.ask.method === 'HEAD', this.#clock);
     this.#reader = reader;
     const begun = this.#open;
-    // The client's kernel knows of no connection any more.
+    // The client's kernel answers with a reset, because it has closed the connection.
     const onWasted = () =>
       this.#clock.after(CLOSE_MS, () => {
         socket.reset();
@@ -82,7 +87,7 @@ export class Client {
     const exchange = this.#waiting[0];
     const socket = this.#socket!;
     if (!exchange) {
-      // Not in the turn in which the answer was written.
+      // Later, because a close in the same turn could precede the written answer.
       this.#clock.after(CLOSE_MS, () => {
         if (this.#socket === socket && this.#open.length === 0) this.#leave('end');
       });
@@ -113,7 +118,7 @@ export class Client {
       if (end < bytes.length) this.#clock.after(cut!.waitMs, () => sendFrom(end, later));
       else if (!awaitsContinue) this.#onSent(exchange);
     };
-    // Before it is sent: the answer may be there in the same turn.
+    // Before the head is sent, because the answer may come in the same turn.
     if (awaitsContinue) this.#onContinue = () => this.#sendBody(exchange, body, socket);
     sendFrom(0, ask.cuts);
   }
@@ -143,7 +148,7 @@ export class Client {
   #onSent(exchange: Exchange): void {
     exchange.sentAtMs = this.#clock.nowMs;
     this.#history.events.push({ atMs: this.#clock.nowMs, kind: 'sent', exchange });
-    // The answer to what is no request has closed it at once.
+    // The gateway closes the connection at once after bytes that are not HTTP.
     if (this.#socket && this.#waiting[0]?.ask.isPipelined) this.#sendNext();
   }
 
@@ -192,7 +197,7 @@ export class Client {
     this.#latest = exchange;
     this.#reader!.answered();
     const isLast = answer.headers.get('connection') === 'close';
-    // The gateway closes; what was sent behind it is lost.
+    // The gateway closes the connection, and drops requests sent behind this one.
     if (isLast) return;
     if (this.#open.length === 0) this.#sendNext();
   }
@@ -206,7 +211,7 @@ export class Client {
     });
   }
 
-  /** Closes the connection; the next request comes on another one. */
+  /** Closes the connection. The next request opens another. */
   #leave(how: 'end' | 'reset'): void {
     const socket = this.#socket!;
     const isFull = this.#open.slice(1).some(({ ask }) => (ask.body?.length ?? 0) > MAX_UNREAD);
@@ -247,7 +252,7 @@ export class Client {
   }
 }
 
-/** The head and the body as they are sent. */
+/** Returns the head and the body as bytes. */
 export function render(ask: Ask): readonly [head: Buffer, body: Buffer] {
   const { broken, method, path, version, headers, body, isChunked } = ask;
   if (broken) return [Buffer.from(broken.text, 'latin1'), Buffer.alloc(0)];
@@ -272,13 +277,13 @@ export function render(ask: Ask): readonly [head: Buffer, body: Buffer] {
   return [head, Buffer.concat([...frames, '0\r\n\r\n'].map((one) => Buffer.from(one)))];
 }
 
-/** Reads answers from the bytes of a connection (RFC 9112). Throws for what is none. */
+/** Parses answers from a connection's bytes (RFC 9112). Throws if they are not HTTP. */
 class AnswerReader {
   readonly #isHead: () => boolean;
   readonly #clock: Clock;
   #unread: Buffer = Buffer.alloc(0);
   #answer: Answer | undefined;
-  /** What is left of the body, or of its current chunk; `undefined` before the size of a chunk. */
+  /** The bytes left in the body or its current chunk; `undefined` before a chunk's size. */
   #leftBytes: number | undefined;
   #framing: 'length' | 'chunked' | 'close' = 'length';
   answerBytes = 0;
@@ -302,7 +307,7 @@ class AnswerReader {
     this.answerBytes = this.#unread.length;
   }
 
-  /** Returns the answer as far as it has come; undefined without a whole head. */
+  /** Returns the answer as far as it has come; undefined before a whole head. */
   next(): Answer | 'continue' | undefined {
     if (!this.#answer) {
       const end = this.#unread.indexOf('\r\n\r\n');
@@ -343,7 +348,7 @@ class AnswerReader {
     };
   }
 
-  /** Returns whether to go on. */
+  /** Reads one part of the body. Returns whether there may be another. */
   #readBody(answer: Answer): boolean {
     if (this.#framing === 'close') {
       this.#piece(answer, this.#unread.length);

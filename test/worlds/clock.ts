@@ -1,4 +1,7 @@
-/** Virtual time: the timers, the clocks and the random numbers of the process, for one world. No real time passes in it. */
+/**
+ * Virtual time: replaces the process's timers, clocks and random numbers while a world runs. No
+ * real time passes.
+ */
 
 import http from 'node:http';
 import { syncBuiltinESMExports } from 'node:module';
@@ -7,15 +10,15 @@ import timersPromises from 'node:timers/promises';
 
 import type { Random } from '../support/random.ts';
 
-/** Of the wall clock when a world begins. */
+/** The wall clock's time when a world begins. */
 const EPOCH_MS = Date.UTC(2026, 0, 1);
-/** What the wall clock shows, in whole milliseconds. */
+/** Returns the wall clock's time, in whole milliseconds. */
 export const wallClockMs = (worldMs: number) => EPOCH_MS + Math.floor(worldMs);
 const MAX_TIMER_MS = 2 ** 31 - 1;
-/** A world that has not ended by then never does. */
+/** A world that is not over after so many steps never ends. */
 const MAX_STEPS = 400_000;
 
-/** Runs what was deferred by process.nextTick and promises, as Node does it after each callback. */
+/** Runs the callbacks of process.nextTick and promises, as Node does after each callback. */
 const { _tickCallback: runTicks } = process as unknown as { _tickCallback: () => void };
 
 class Timer {
@@ -26,7 +29,7 @@ class Timer {
   readonly ms: number;
   readonly isRepeated: boolean;
   readonly run: () => void;
-  /** It belongs to the world and not to the gateway. */
+  /** Whether the world has started it, and not the gateway. */
   readonly isWorlds: boolean;
 
   constructor(clock: Clock, ms: number, run: () => void, kind: 'once' | 'repeated' | 'worlds') {
@@ -58,16 +61,16 @@ class Timer {
 
 export class Clock {
   nowMs = 1000;
-  /** The last one is due first. A timer that was refreshed is there twice. */
+  /** Timers in reverse order: the last fires next. A refreshed timer is there twice. */
   readonly #queue: { readonly dueMs: number; readonly timer: Timer }[] = [];
   #immediates: (() => void)[] = [];
 
-  /** Calls `run` after `ms` virtual milliseconds, for the world itself. */
+  /** Calls `run` after `ms` virtual milliseconds, on the world's behalf. */
   after(ms: number, run: () => void): void {
     void new Timer(this, ms, run, 'worlds');
   }
 
-  /** The timers of the gateway that are running, as texts. */
+  /** The gateway's running timers, as texts. */
   running(): string[] {
     const timers = new Set(this.#queue.map(({ timer }) => timer));
     return [...timers]
@@ -75,7 +78,7 @@ export class Clock {
       .map(({ isRepeated, ms }) => `${isRepeated ? 'every' : 'in'} ${ms} ms`);
   }
 
-  /** Runs all that is to be done, and jumps to the next timer whenever nothing is, until `isOver`. */
+  /** Runs everything that is due, and jumps to the next timer when nothing is, until `isOver`. */
   run(isOver: () => boolean): void {
     for (let steps = 0; steps < MAX_STEPS; steps += 1) {
       runTicks();
@@ -107,7 +110,7 @@ export class Clock {
     }
   }
 
-  /** Behind those that are due at the same time. */
+  /** Inserts a timer behind all timers with the same time. */
   schedule(timer: Timer): void {
     const { dueMs } = timer;
     let [low, high] = [0, this.#queue.length];
@@ -119,7 +122,7 @@ export class Clock {
     this.#queue.splice(low, 0, { dueMs, timer });
   }
 
-  /** Puts this clock in the place of the process's own, until the returned function is called. */
+  /** Replaces the process's clock, until the returned function is called. */
   install(random: Random, onServer: (server: Server) => void): () => void {
     replaceGlobals();
     current = { clock: this, random, onServer };
@@ -132,7 +135,7 @@ export class Clock {
     ms = 1,
     args: unknown[] = [],
   ): Timer {
-    // As Node: what is no timer's time is 1 ms.
+    // As in Node, an invalid delay becomes 1 ms.
     const validMs = ms >= 1 && ms <= MAX_TIMER_MS ? ms : 1;
     return new Timer(this, validMs, () => callback(...args), kind);
   }
@@ -156,13 +159,16 @@ export class Clock {
 
 type Callback = (...args: unknown[]) => void;
 
-/** The world that runs now. Outside of one, the process's own clock is used. */
+/** The running world. Without one, the process's own clock is used. */
 let current:
   | { readonly clock: Clock; readonly random: Random; readonly onServer: (server: Server) => void }
   | undefined;
 let isReplaced = false;
 
-/** Once for all worlds: to tell all modules of a change costs as much as a request. */
+/**
+ * Replaces the globals once for all worlds, because `syncBuiltinESMExports` costs as much as a
+ * request.
+ */
 function replaceGlobals(): void {
   if (isReplaced) return;
   isReplaced = true;

@@ -1,15 +1,18 @@
-/** `connections`: when the gateway closes one, and what it says to what is no request (docs/behaviour.md#uploads, #failed-streams, #shutdown). */
+/**
+ * `connections`: when the gateway closes a connection, and how it answers bytes that are not HTTP
+ * (docs/behaviour.md#uploads, #failed-streams, #shutdown).
+ */
 
 import type { Report } from './course.ts';
 import type { Event, Exchange, History, Line } from './history.ts';
 
 const CLOSE_MS = 0.01;
-/** Of a client that still sends: without a byte, and in all. It is looked at each second. */
+/** How long a client may go on sending: without a byte, and in all. The check runs each second. */
 const [QUIET_MS, LINGER_MS, CHECK_MS] = [5000, 30_000, 1000];
-/** An idle connection is kept so long once the port is closed; looked at ten times in a second. */
+/** How long an idle connection is kept after the port is closed. The check runs each 100 ms. */
 const [GRACE_MS, POLL_MS] = [1000, 100];
 
-/** Between the error event of a stream and the end of its connection. */
+/** The delay from a stream's error event to its connection's end. */
 const FAILED_STREAM_MS = 2000;
 
 type Drain = Readonly<Record<'closesMs' | 'cutMs', number>>;
@@ -47,7 +50,7 @@ export function checkConnections(
 
 type Ended = Extract<Event, { kind: 'ended' }>;
 
-/** Behind an answer that was said to be the last one of its connection. */
+/** Checks how long a connection is kept after its last answer. */
 function checkLingering({ atMs, exchange }: Ended, report: Report): void {
   const { answer, ask, isContinued, pieceMs } = exchange!;
   // A client that waits for `100 Continue` sends nothing more.
@@ -67,7 +70,7 @@ function checkGrace({ atMs, exchange, sinceMs }: Ended, closesMs: number, report
     report('connections', `an idle one ends ${lateMs} ms late`, exchange);
 }
 
-/** A stream that has failed ends with its connection, without the last chunk, two seconds behind its error event. */
+/** A failed stream ends its connection two seconds after the error event, without a last chunk. */
 function checkFailedStream(exchange: Exchange, { closesMs, cutMs }: Drain, report: Report): void {
   const { answer, ask, isDelayed, leftAtMs } = exchange;
   const last = answer?.pieces.at(-1);
@@ -85,8 +88,8 @@ function checkFailedStream(exchange: Exchange, { closesMs, cutMs }: Drain, repor
 }
 
 /**
- * It has an answer, and a line of its own, if no request before it is still open, and no failed stream before it ends the
- * connection.
+ * Bytes that are not HTTP get an answer and an access line, unless a request before them is still
+ * open, or a failed stream before them ends the connection.
  */
 function checkBroken(exchange: Exchange, lines: readonly Line[], report: Report): void {
   const { answer, ask, behind, behindAnswer, headSentAtMs, isDelayed, leftAtMs } = exchange;

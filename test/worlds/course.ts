@@ -1,4 +1,7 @@
-/** The course of a request as the documents have it, from what was seen of it: its settings, its tries, and what each of them came to. */
+/**
+ * The documented course of a request, read from the history: its settings, its tries, and each
+ * try's result.
+ */
 
 import type { Exchange, History, Try } from './history.ts';
 import {
@@ -16,7 +19,7 @@ import {
 } from './oracle.ts';
 import type { ProviderSettings, Settings } from './plan.ts';
 
-/** Says what is wrong, under the name of a check. */
+/** Reports a problem under a check's name. */
 export type Report = (name: string, text: string, exchange?: Exchange) => void;
 
 export type TryLine = Readonly<{
@@ -27,20 +30,20 @@ export type TryLine = Readonly<{
   status?: number;
 }>;
 
-/** What was asked of one candidate without a pause by another one. */
+/** The tries of one candidate, until another candidate is asked. */
 export interface Visit {
   readonly candidate: Candidate;
   readonly skipped: 'circuit_open' | 'limit' | undefined;
   readonly tries: readonly ReadTry[];
-  /** When it began, or was passed over. */
+  /** When the visit began, or the candidate was passed over. */
   readonly atMs: number;
 }
 
 export interface ReadTry {
   readonly try: Try;
-  /** Undefined if it was given up before it had a result. */
+  /** Undefined if the try was given up before it had a result. */
   readonly reading: Reading | undefined;
-  /** On the clock of the world. */
+  /** In the world's time. */
   readonly resultAtMs: number;
   readonly endsAtMs: number;
 }
@@ -48,17 +51,17 @@ export interface ReadTry {
 export interface Course {
   readonly exchange: Exchange;
   readonly settings: Settings;
-  /** When its turn on its connection came. */
+  /** When the request's turn on its connection came. */
   readonly begunAtMs: number;
   readonly begunOrder: number;
   readonly endOrder: number;
   readonly endAtMs: number;
   readonly early: Early;
-  /** For a completion that is not refused before. */
+  /** Undefined unless the request is a completion that passed the first checks. */
   readonly candidates: Candidates | Failure | undefined;
   readonly tryLines: readonly TryLine[];
   readonly visits: readonly Visit[];
-  /** The client left, or the drain ended: nothing is expected any more from then on. */
+  /** When the client left or the drain ended. From then on, nothing is expected. */
   readonly brokenAtMs: number;
 }
 
@@ -103,16 +106,16 @@ export function coursesOf(history: History, brokenAtMs: number): Course[] {
   });
 }
 
-/** When the gateway can know that the client has left. */
+/** When the gateway can know that its client has left. */
 export function noticedAtMs(exchange: Exchange): number {
   const { isUnnoticed, leftAtMs = Infinity, lines, wastedAtMs = Infinity } = exchange;
   if (!isUnnoticed) return leftAtMs;
-  // Or when it has read on, because fewer requests wait.
+  // Or when it reads again, because fewer requests wait.
   const told = lines.find(({ line }) => line['outcome'] === 'client_closed');
   return Math.min(wastedAtMs, told?.atMs ?? Infinity);
 }
 
-/** With `x-gateway-fallback: off` nobody is asked after the first. */
+/** Applies `x-gateway-fallback: off`: only the first candidate is asked. */
 function askedOf(candidates: Candidates | Failure, { ask }: Exchange): Candidates | Failure {
   const isOff = ask.headers.some(
     ([name, value]) => name === 'x-gateway-fallback' && value === 'off',
@@ -124,11 +127,11 @@ export function providerOf({ settings }: Pick<Course, 'settings'>, id: string): 
   return settings.providers.find((one) => one.id === id)!;
 }
 
-/** The key of a provider that was sent. */
+/** The provider's key in a try. */
 export const keyOf = ({ headers }: Try) =>
   headers.get('authorization')?.replace('Bearer ', '') ?? '';
 
-/** With a store, who is passed over is so at once only after somebody was asked. */
+/** Whether the moment of a skip is known. With a store it is known only after a try. */
 export function isTimeKnown(visit: Visit, { settings, visits }: Course): boolean {
   const before = visits.slice(0, visits.indexOf(visit));
   const last = before.findLast(({ skipped }) => skipped !== 'circuit_open');
@@ -158,7 +161,7 @@ function visitsOf(course: Omit<Course, 'visits'>): Visit[] {
   return visits;
 }
 
-/** The model that a provider was asked for. */
+/** The model in a request to a provider. */
 function modelOf({ body = '{}' }: Try): string {
   return String((JSON.parse(body) as { model?: unknown }).model);
 }
@@ -179,7 +182,7 @@ function readTry(made: Try, course: Omit<Course, 'visits'>): ReadTry {
     takesUsageOut: provider.stream_usage && isStream && !chat!.asksForUsage,
   };
   const reading = readDelayed(readReply(made.reply, limits), limits, made, course.exchange);
-  // The same number: sums of fractions differ in their last digit.
+  // Sums of fractions differ in their last digit, so use the recorded number.
   const atMs = (ms: number) =>
     [made.endAtMs, course.endAtMs].find((one) => Math.abs(made.atMs + ms - one) < 0.001) ??
     made.atMs + ms;
@@ -194,7 +197,10 @@ function readTry(made: Try, course: Omit<Course, 'visits'>): ReadTry {
   };
 }
 
-/** The idle limit of a stream whose client has not read for a while passes later, or not at all. */
+/**
+ * Corrects the reading for a client that did not read for a while: the idle limit passes later, or
+ * never.
+ */
 function readDelayed(
   reading: Reading,
   limits: Limits,
@@ -213,7 +219,10 @@ const isAnswer = (reading: Reading | undefined) =>
 const isSame = ({ candidate: one }: Visit, { candidate: other }: Visit) =>
   one.provider === other.provider && one.model === other.model;
 
-/** Whose answer or error the client gets, with the failure that it is; undefined if nobody was asked. */
+/**
+ * Returns the visit whose answer or error the client gets, with its failure; undefined if no
+ * provider was asked.
+ */
 export function answeredBy(course: Course) {
   const { exchange, visits } = course;
   const answering = visits.findLast(({ tries }) => isAnswer(tries.at(-1)?.reading));
@@ -223,9 +232,9 @@ export function answeredBy(course: Course) {
   const failures = told.tries.flatMap(({ reading }) =>
     reading?.kind === 'failure' ? reading.failure : [],
   );
-  // Of several keys, a 429 says more than a 401 or 403.
+  // With several keys, a 429 takes precedence over a 401 or 403.
   const hasKeys = providerOf(course, told.candidate.provider).api_keys.length > 1;
-  // A stream that a comment has begun has the status 200.
+  // The status is 200 if a comment has begun the stream.
   const isLimited = exchange.lines[0]?.line['outcome'] === 'rate_limited';
   const status = isLimited ? 429 : exchange.answer?.status;
   const among = hasKeys ? failures.findLast((one) => one.status === status) : undefined;
@@ -233,7 +242,7 @@ export function answeredBy(course: Course) {
   return { told, last, failure: among ?? own };
 }
 
-/** When the latest try of each request has ended, by the log: behind its line. */
+/** When each request's latest try ended, by its log line. */
 export function tryEndsOf({ events }: History) {
   return new Map(
     events.flatMap((event, order) =>
@@ -244,7 +253,7 @@ export function tryEndsOf({ events }: History) {
   );
 }
 
-/** When a drain begins, if one does: what it cuts off, and what fails by itself in that moment, looks the same. */
+/** When a drain begins. From then on, a cut request and a failed request look the same. */
 export function drainMsOf({ events }: History): number {
   return events.find(({ kind }) => kind === 'drain')?.atMs ?? Infinity;
 }

@@ -1,9 +1,9 @@
-/** How providers and clients spell what they say: the shapes that the documents name, each with what it means. */
+/** The spellings of providers and clients: documented shapes, each with its meaning. */
 
 import type { Random } from '../support/random.ts';
 import type { ChatPlan, ErrorPlan } from './plan.ts';
 
-/** An error as it is sent, and what it says then. */
+/** An error's bytes, and the error that they mean. */
 export interface Spelled {
   readonly text: string;
   readonly type: string;
@@ -15,7 +15,7 @@ const JSON_TYPES = [
   'application/json; charset=utf-8',
   'application/problem+json',
 ];
-/** A message of one of these lengths and characters, and what is shown of it. */
+/** Messages of various lengths and characters, and the part that is shown. */
 const MESSAGES: readonly ((
   random: Random,
 ) => Pick<ErrorPlan, 'message' | 'says'> & { text: string })[] = [
@@ -36,11 +36,11 @@ function plain(text: string) {
   return { text, message: text };
 }
 
-/** What is no word is shown to nobody, and is known. */
+/** A code that is no word is not shown, but is recognised. */
 const CODES = ['some_code', '1210', 'not a word', 'x.y-z'];
 const isWord = (code: string) => /^\w[\w.-]*$/.test(code);
 
-/** The body of an HTTP error. */
+/** Returns the body of an HTTP error. */
 export function spellStatus(status: number, random: Random): Spelled {
   const known = status === 400 ? ['context_length_exceeded', 'content_policy_violation'] : [];
   if (status === 429) known.push('insufficient_quota', 'rate_limit_exceeded');
@@ -91,7 +91,7 @@ export function spellStatus(status: number, random: Random): Spelled {
     () => json({ detail: [{ loc: ['body'], msg: m }] }, silent),
     () => json({ error: 'Bad Request', detail: m }, silent),
     () => json({ Message: m }, silent),
-    // The search is bounded.
+    // Found too late: the search for a message is bounded.
     () =>
       json(
         { errors: [...Array.from({ length: 500 }, () => ({})), { message: 'far behind' }] },
@@ -112,14 +112,14 @@ export function spellStatus(status: number, random: Random): Spelled {
           () => ({ text: m, type: 'text/plain; charset=utf-8', error: silent }),
         ]
       : []),
-    // The text has its status already.
+    // A code that equals the status is not shown.
     ...(status === 429 ? [] : [() => json({ error: { message: m, code: `${status}` } }, silent)]),
     ...(told ? [() => json({ error: nothing }, told)] : []),
   );
   return random.pick(named)();
 }
 
-/** The same word as other providers write it. */
+/** Returns the same word as other providers write it. */
 function respell(word: string, random: Random): string {
   const parts = word.split('_');
   const capital = (one: string) => one.slice(0, 1).toUpperCase() + one.slice(1);
@@ -153,7 +153,7 @@ const STATUS_WORDS: readonly (readonly [word: string, status: number])[] = [
   ['some_error', 502],
 ];
 
-/** An error in a 200 or in an event, which names its status itself. */
+/** Returns an error for a 200 or an event. It names its own status. */
 export function spellReported(status: number, random: Random): Spelled {
   const { text: message, ...shown } = random.pick(MESSAGES.slice(0, 5))(random);
   const [known, ofWord] = random.pick(STATUS_WORDS);
@@ -185,7 +185,7 @@ export function spellReported(status: number, random: Random): Spelled {
   ])();
 }
 
-/** An error in a 200 that has no `error` (docs/behaviour.md#provider-errors). */
+/** Returns an error for a 200, without a member `error` (docs/behaviour.md#provider-errors). */
 export function spellBare(status: number, random: Random): Spelled {
   const { text: m, ...shown } = random.pick(MESSAGES.slice(0, 5))(random);
   const [body, named] = random.pick<readonly [object, number]>([
@@ -201,7 +201,7 @@ export function spellBare(status: number, random: Random): Spelled {
   return { text, type: JSON_TYPES[0]!, error: { status: named, ...shown, isAboutModel } };
 }
 
-/** The ways in which an error stands in a stream. */
+/** Returns an error as a stream's event. */
 export function errorEvent(json: string, random: Random): string {
   const lines = JSON.stringify(JSON.parse(json), null, 1).split('\n');
   return random.pick([
@@ -215,7 +215,7 @@ export function errorEvent(json: string, random: Random): string {
   ]);
 }
 
-/** What they say is nothing to anybody. */
+/** Comments. Whatever they contain must be ignored. */
 export const COMMENTS: readonly string[] = [
   ': ping',
   ':',
@@ -225,7 +225,7 @@ export const COMMENTS: readonly string[] = [
   ': data: [DONE]',
 ];
 
-/** An event with this data. */
+/** Returns an event with this data. */
 export function spellEvent(json: string, eol: string, random: Random): string {
   const data = random.oneIn(4) ? json.replaceAll(/":(?=[\d"nt[{])/g, '": ') : json;
   if (!random.oneIn(3)) return `data: ${data}`;
@@ -241,14 +241,14 @@ export function spellEvent(json: string, eol: string, random: Random): string {
   ]);
 }
 
-/** The end of a stream: clients look at how its data begins. */
+/** Returns the end of a stream. Clients compare the beginning of its data. */
 export function spellDone(random: Random): string {
   return random.oneIn(4)
     ? random.pick(['data:[DONE]', 'data: [DONE] ', 'data:  [DONE]', 'event: done\ndata: [DONE]'])
     : 'data: [DONE]';
 }
 
-/** Deltas that begin no answer, and that begin one. */
+/** Deltas that do not begin an answer. */
 export const EMPTY_DELTAS: readonly object[] = [
   { role: 'assistant', content: '' },
   { role: 'assistant', content: null },
@@ -292,7 +292,7 @@ interface SpelledBody {
   readonly chat: Partial<ChatPlan>;
 }
 
-/** A request that says the same in other words. `body` is JSON with `"model":` in it, and one message. */
+/** Returns the same request in another spelling. `body` is JSON with `"model":` and one message. */
 export function spellRequest(
   body: string,
   { isStream, model }: Pick<ChatPlan, 'isStream' | 'model'>,
@@ -368,7 +368,7 @@ const MESSAGE = '{"role":"user","content":"x"}';
 const around = (members: string) => `{"model":"a/m0",${members}}`;
 const ofMessages = (...messages: string[]) => around(`"messages":[${messages.join()}]`);
 
-/** What is no request, with the status of its refusal. */
+/** Bytes that are not HTTP, with the status of their refusal. */
 export const BROKEN_HEADS: readonly { readonly text: string; readonly status: number }[] = [
   { text: 'GARBAGE\r\n\r\n', status: 400 },
   { text: '\u0016\u0003\u0001 TLS', status: 400 },
@@ -377,7 +377,7 @@ export const BROKEN_HEADS: readonly { readonly text: string; readonly status: nu
   { text: `GET / HTTP/1.1\r\nhost: a\r\nx: ${'y'.repeat(17_000)}\r\n\r\n`, status: 431 },
 ];
 
-/** What is refused with 400. */
+/** Bodies that are refused with 400. */
 export const WRONG_BODIES: readonly string[] = [
   '{"model":"a/m0"',
   '[]',
@@ -418,7 +418,7 @@ export const WRONG_BODIES: readonly string[] = [
 
 const wordsOf = (text: string) => text.trim().split(/\s+/);
 
-/** Pages of this machine, editors and extensions; and pages of other hosts. */
+/** Origins: this machine's pages, editors, extensions, and pages of other hosts. */
 export const ORIGINS = wordsOf(`
   null http://localhost http://localhost:3000 https://localhost:8443 http://app.localhost:5173
   HTTP://LOCALHOST:3000 http://127.0.0.1:1 http://127.1.2.3 http://[::1] http://[::1]:3000
@@ -432,7 +432,7 @@ export const HOSTS = wordsOf(`
   evil.test evil.test:8080 localhost.evil.test 1.2.3.4.evil.test
 `);
 
-/** Headers `Authorization` with this key, in right forms and wrong ones. */
+/** Returns `Authorization` headers with this key, right and wrong. */
 export const tokensWith = (key: string): readonly string[][] => [
   [],
   ...wordsOf('x Basic Bearer Bearer:x Bearer,x').map((one) => [one]),

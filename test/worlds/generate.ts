@@ -28,21 +28,22 @@ import {
 } from './replies.ts';
 
 /**
- * Where some combination is the rule that elsewhere is rare. `stalls`: a provider begins each stream and does not end it, for
- * long, and there is another one. `sessions`: a balanced alias whose providers all have affinity, busy with slow streams.
+ * Scenes in which a rare combination is the rule. In `stalls`, one provider begins each stream and
+ * does not end it for long. In `sessions`, a balanced alias has only providers with affinity, busy
+ * with slow streams.
  */
 type Scene = 'any' | 'stalls' | 'sessions';
 
-/** What a world is like as a whole. */
+/** The character of a whole world. */
 interface Mood {
   readonly scene: Scene;
-  /** One try in so many fails. */
+  /** One of so many tries fails. */
   readonly failsOneIn: number;
   readonly isSlow: boolean;
-  /** Between two requests of a client. */
+  /** The time between two requests of a client. */
   readonly paceMs: number;
   readonly leavesOneIn: number;
-  /** Half of all tries are refused: for the key, the model or the limit. */
+  /** Whether half of all tries are refused: for the key, the model or the limit. */
   readonly isRefused?: boolean;
 }
 
@@ -52,7 +53,7 @@ const MODELS = ['m0', 'm1'];
 
 export function generate(seed: number): Plan {
   const random = createRandom(seed);
-  // Of a generator of its own: the worlds without a scene stay those that they were.
+  // A separate generator, so that worlds without a scene do not change.
   const ofScene = createRandom(~seed);
   const scene = ofScene.pick<Scene>([
     'any',
@@ -101,7 +102,7 @@ export function generate(seed: number): Plan {
   });
 }
 
-/** What clients use by the minute and the day, and what is told of models. */
+/** Adds limits by minute and day, and details of models. */
 function withFurther(settings: Settings, random: Random): Settings {
   const clients = settings.clients.map((client) => ({
     ...client,
@@ -121,7 +122,7 @@ function withFurther(settings: Settings, random: Random): Settings {
   return { ...settings, clients, providers, server: { ...settings.server, host, trusted_proxies } };
 }
 
-/** Large bodies, many at the same time, with memory for a few. */
+/** Large bodies, many at the same time, with memory for few of them. */
 const TIGHT: Partial<Mood> = { failsOneIn: 1000, isSlow: true, paceMs: 3 };
 
 function tight(settings: Settings): Settings {
@@ -156,7 +157,7 @@ function settingsOf(scene: Scene, settings: Settings, random: Random): Settings 
   return { ...settings, server, providers, aliases: [alias], ...others };
 }
 
-/** Settings that few have. */
+/** Adds rare settings. */
 function withRare(settings: Settings, random: Random | undefined): Settings {
   if (!random) return settings;
   const empty_answers = random.pick(['pass', 'fail', 'fail'] as const);
@@ -170,7 +171,7 @@ function withRare(settings: Settings, random: Random | undefined): Settings {
   return { ...settings, server, aliases, fallbackOn };
 }
 
-/** The provider that is asked first begins each answer, and says nothing more. */
+/** An outage in which the first provider begins each answer and then sends nothing. */
 function aStall(lengthMs: number, random: Random): Outage {
   const asked = { id: 'stall', chat: { model: '', isStream: true, asksForUsage: false } };
   const whole = answerWell(asked);
@@ -179,7 +180,7 @@ function aStall(lengthMs: number, random: Random): Outage {
   return { provider: 'a', fromMs, toMs: fromMs + Math.max(lengthMs, 40_000), reply };
 }
 
-/** No connection can be made, to nobody. */
+/** An outage in which no connection can be opened. */
 function withoutDescriptors(lengthMs: number, random: Random): Outage {
   const reply = { ...anAnswer({ id: 'none', chat: undefined }, random, false), connectMs: 0.11 };
   const fromMs = 1000 + random.next() * lengthMs;
@@ -197,7 +198,7 @@ function aBucket(random: Random): Bucket {
 
 const NO_BUCKET: Bucket = { requests_per_second: 0, burst_capacity: 100 };
 
-/** What a world is like without anything special: where the search for a smaller one ends. */
+/** Plain settings, the goal of the search for a smaller world. */
 export const PLAIN_SETTINGS: Settings = {
   server: {
     timeout: 60,
@@ -269,7 +270,7 @@ function aProvider(id: string, random: Random): ProviderSettings {
   const keys = random.pick([1, 1, 2, 3]);
   return {
     id,
-    // Its keys are in what others say.
+    // `a` is always enabled, because replies of other providers contain its keys.
     enabled: id === 'a' || !random.oneIn(20),
     api_keys: list(keys, (index) => `key-of-${id}-${index + 1}`),
     default_model: random.oneIn(4) ? undefined : random.pick(MODELS),
@@ -318,7 +319,7 @@ function someConnections(settings: Settings, chooser: Chooser): ConnectionPlan[]
     asks.push(anAsk(number, isBehind, settings, chooser));
   }
   if (!chooser.further.oneIn(24)) return connections.map(({ atMs, asks }) => ({ atMs, asks }));
-  // All on one connection, and nobody waits for an answer.
+  // All requests on one connection, pipelined.
   const all = connections.flatMap(({ asks }) => asks).toSorted((a, b) => a.number - b.number);
   const [first, ...others] = all.map((ask) => ({ ...ask, afterMs: 0.01 }));
   const asks = [first!, ...others.map((ask) => ({ ...ask, isPipelined: true }))];
@@ -328,7 +329,7 @@ function someConnections(settings: Settings, chooser: Chooser): ConnectionPlan[]
 interface Chooser {
   readonly mood: Mood;
   readonly random: Random;
-  /** In a world with what is rare. */
+  /** Only in a world with rare settings. */
   readonly rare: Random | undefined;
   readonly further: Random;
 }
@@ -389,7 +390,7 @@ function anAsk(
   return { ...common, ...target, cuts, replies };
 }
 
-/** By another name than `x-session-id`. */
+/** Adds a session, in other ways than `x-session-id`. */
 function inSession(target: Target, random: Random): Target {
   const { body, chat } = target;
   const name = `s${random.integer(0, 2)}`;
@@ -411,7 +412,7 @@ function checkSize(target: Target, { server }: Settings): Target {
   return chat && isTooLarge ? { ...target, chat: { ...chat, refusedWith: 413 } } : target;
 }
 
-/** With a body that does not fit together with a few of its kind, or never. */
+/** Pads the body, so that few such bodies fit into memory together, or none. */
 function withPad(target: Target, maxBytes: number, random: Random): Target {
   const { body = '', chat } = target;
   if (!chat || chat.refusedWith !== undefined) return target;
@@ -472,7 +473,7 @@ function aTarget(id: string, isStream: boolean, settings: Settings, random: Rand
   if (random.oneIn(4)) headers.push(['tracestate', random.pick(['v=1,w=2', 'x'.repeat(513), 'é'])]);
   const { body, chat } = aBody(id, isStream, settings, random);
   const asksToContinue = random.oneIn(12);
-  // RFC 9110 10.1.1: not without content.
+  // RFC 9110 10.1.1: a request without content may not have it.
   if (asksToContinue && body !== '') headers.push(['expect', '100-continue']);
   const isOld = random.oneIn(25);
   return {
@@ -486,7 +487,7 @@ function aTarget(id: string, isStream: boolean, settings: Settings, random: Rand
   };
 }
 
-/** Values of `Authorization`. */
+/** Returns the values of the `Authorization` headers. */
 function someTokens({ authKeys, clients }: Settings, random: Random): string[] {
   const keys = [...authKeys, ...clients.flatMap((one) => one.keys)];
   const key = keys.length > 0 ? random.pick(keys) : 'any key';
@@ -494,7 +495,7 @@ function someTokens({ authKeys, clients }: Settings, random: Random): string[] {
   return random.pick(tokensWith(key));
 }
 
-/** The clients at a proxy, of which 192.0.2.0/24 are proxies too. */
+/** Addresses in `X-Forwarded-For`; 192.0.2.0/24 are trusted proxies. */
 const FORWARDED = [
   '203.0.113.5',
   '198.51.100.9, 203.0.113.5',

@@ -1,4 +1,7 @@
-/** `headers`: those of an answer are the gateway's own, and of a provider's the allow-list (docs/behaviour.md#headers, docs/headers.md). */
+/**
+ * `headers`: an answer has the gateway's own headers, and the provider's headers on the allow-list
+ * (docs/behaviour.md#headers, docs/headers.md).
+ */
 
 import { answeredBy, providerOf, type Course, type Report } from './course.ts';
 import type { Answer } from './history.ts';
@@ -14,7 +17,7 @@ const REQUEST_IDS =
 const RATE_LIMIT = /^(?:(?:x|anthropic)-)?ratelimit/;
 const CLOSE_MS = 0.11;
 
-/** `Connection` names it (RFC 9110 7.6.1). */
+/** Whether `Connection` names this header (RFC 9110 7.6.1). */
 function isHopByHop(header: string, { headers }: Reply): boolean {
   const names = headers.find(([name]) => name === 'connection')?.[1] ?? '';
   return names
@@ -23,7 +26,7 @@ function isHopByHop(header: string, { headers }: Reply): boolean {
     .includes(header);
 }
 
-/** The provider's own id of a request. */
+/** The provider's own id for a request. */
 export function upstreamIdOf(reply: Reply): string | undefined {
   const given = new Map(reply.headers.filter(([name]) => !isHopByHop(name, reply)));
   const name = REQUEST_IDS.split(' ').find((one) => given.has(one));
@@ -61,7 +64,7 @@ export function checkHeaders(course: Course, report: Report): void {
 const mayPass = (name: string, { visits }: Course) =>
   visits.length > 0 && (RATE_LIMIT.test(name) || name === 'x-returned');
 
-/** What passes of the provider's own headers; undefined where that is open. */
+/** The provider's headers that pass, by name; undefined if the documents leave them open. */
 function expectedFrom(course: Course): ReadonlyMap<string, string | undefined> | undefined {
   const { endAtMs, brokenAtMs, exchange, settings } = course;
   const { failure, last, told } = answeredBy(course) ?? {};
@@ -72,7 +75,7 @@ function expectedFrom(course: Course): ReadonlyMap<string, string | undefined> |
   if (last.try.headAtMs === undefined) return new Map();
   const { reply } = last.try;
   const headers = reply.headers.filter(([name]) => !isHopByHop(name, reply));
-  // Of what is no answer the id alone.
+  // From a failed reply only the id passes.
   const isRead = !failure || last.reading?.kind === 'stream' || failure.isReported === true;
   const passes = ([name, value]: readonly [string, string]) =>
     RATE_LIMIT.test(name) ||
@@ -86,7 +89,7 @@ function expectedFrom(course: Course): ReadonlyMap<string, string | undefined> |
   ]);
 }
 
-/** With `cors` every page may read every answer, and may ask for what it wants to send. */
+/** With `cors`, every page may read every answer and send its own headers. */
 function checkCors(
   course: Course,
   { headers, status }: Answer,
@@ -117,7 +120,9 @@ function checkCors(
   }
 }
 
-/** The gateway's own part of the time is none here, and the rest is the provider's. */
+/**
+ * The gateway's own part of the time is 0 here, because virtual time stands still while it works.
+ */
 function checkTiming(course: Course, answer: Answer, wrong: (text: string) => void): void {
   const { settings, visits } = course;
   const timing = answer.headers.get('server-timing');

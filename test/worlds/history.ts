@@ -1,49 +1,49 @@
-/** What happened in a world, in order: the checks read it, and it is printed when one of them fails. */
+/** A world's events in order. The checks read them, and a failing world prints them. */
 
 import type { StoredBucket } from '../../src/policy/limiter.ts';
 import type { Ask, Reply, Settings } from './plan.ts';
 
-/** One answer as its client got it. */
+/** An answer as its client got it. */
 export interface Answer {
   status: number;
   readonly headers: Map<string, string>;
   headAtMs: number;
-  /** The chunks of its body. */
+  /** The chunks of the body. */
   readonly pieces: { readonly atMs: number; readonly bytes: Buffer }[];
-  /** `whole`: as its framing says. `cut`: the connection was closed in it. */
+  /** `whole`: ended as its framing requires. `cut`: ended with its connection. */
   end: 'open' | 'whole' | 'cut';
   endAtMs: number;
 }
 
-/** One request, and what became of it. */
+/** A request and its result. */
 export interface Exchange {
   readonly ask: Ask;
-  /** All of it was handed to the connection; undefined before, or if the client left earlier. */
+  /** When its last byte was handed to the connection; undefined if the client left before. */
   sentAtMs?: number;
-  /** Its head was, and where in the history. */
+  /** When its head was handed over, and at which place of the history. */
   headSentAtMs?: number;
   headOrder: number;
-  /** Its client did not read for a while. */
+  /** Whether its client did not read for a while. */
   isDelayed: boolean;
-  /** The request before it on its connection was not answered then. */
+  /** The request before it on its connection, if it had no access line when the head was sent. */
   behind?: Exchange | undefined;
-  /** The request before it on the connection, whose answer had not ended when its head was sent. */
+  /** The request before it on its connection, if its answer was not over when the head was sent. */
   behindAnswer?: Exchange | undefined;
   answer?: Answer;
-  /** `100 Continue` came. */
+  /** Whether `100 Continue` came. */
   isContinued: boolean;
-  /** When parts of it were sent. */
+  /** When its parts were sent. */
   readonly pieceMs: number[];
   leftAtMs?: number;
-  /** The gateway does not read the connection, and knows of it when it has written again. */
+  /** Whether the gateway does not read the connection, and notices its end only at a write. */
   isUnnoticed?: boolean;
   wastedAtMs?: number;
   readonly tries: Try[];
-  /** Its access lines, and where in the history. */
+  /** Its access lines, each with its place in the history. */
   readonly lines: { readonly line: Line; readonly atMs: number; readonly order: number }[];
 }
 
-/** One request at a provider. */
+/** A request to a provider. */
 export interface Try {
   readonly provider: string;
   readonly method: string;
@@ -52,12 +52,12 @@ export interface Try {
   body?: string;
   readonly atMs: number;
   readonly reply: Reply;
-  /** Where in the history it began. */
+  /** The place in the history at which it began. */
   readonly order: number;
   headAtMs?: number;
-  /** What was handed to the gateway. */
+  /** The bytes handed to the gateway. */
   readonly pieces: { readonly atMs: number; readonly bytes: Buffer }[];
-  /** `over`: the provider has ended it as planned. `given up`: the gateway has. */
+  /** `over`: the provider ended it as planned. `given up`: the gateway ended it. */
   end: 'open' | 'over' | 'given up';
   endAtMs: number;
   endOrder: number;
@@ -70,33 +70,33 @@ export type Event = { readonly atMs: number } & (
       readonly kind: 'begun' | 'sent' | 'answered' | 'left' | 'closed';
       readonly exchange: Exchange;
     }
-  /** The gateway has closed a connection without a request, idle since then; `exchange` was its last one. */
+  /** The gateway closed a connection, idle since `sinceMs`. `exchange` was its last request. */
   | { readonly kind: 'ended'; readonly exchange: Exchange | undefined; readonly sinceMs: number }
   | { readonly kind: 'asked' | 'tried'; readonly exchange: Exchange | undefined; readonly try: Try }
   | { readonly kind: 'line'; readonly line: Line; readonly exchange: Exchange | undefined }
   | { readonly kind: 'settings'; readonly settings: Settings }
   | { readonly kind: 'drain' | 'drained' }
-  /** Its connection is there, or is not. */
+  /** The store's connection came or went. */
   | { readonly kind: 'store'; readonly isUp: boolean }
   | { readonly kind: 'store asked'; readonly ask: StoreAsk }
 );
 
-/** What the store of rate limits was asked for: a request's tokens, or so many. */
+/** A question to the store of rate limits: a request's tokens, or this number of tokens. */
 export interface StoreAsk {
   readonly buckets: readonly StoredBucket[];
   readonly tokens: number | undefined;
-  /** The bucket that refuses for longest. */
+  /** The bucket with the longest wait. */
   readonly refusedBy: StoredBucket;
-  /** Undefined if they were given. */
+  /** Undefined if the tokens were given. */
   readonly refusedForMs: number | undefined;
-  /** When the gateway had the answer; undefined if it was late or lost. */
+  /** When the gateway got the answer; undefined if it came late or was lost. */
   toldAtMs?: number;
 }
 
 export interface History {
   readonly events: Event[];
   readonly exchanges: Exchange[];
-  /** Requests of the gateway's own: lists of models. */
+  /** The gateway's own requests for lists of models. */
   readonly lists: Try[];
   readonly leftovers: string[];
   metrics: string;
@@ -124,7 +124,8 @@ function describe(event: Event): string {
       const headers = ['retry-after', 'x-should-retry', 'x-gateway-provider']
         .flatMap((name) => (answer?.headers.has(name) ? `${name}=${answer.headers.get(name)}` : []))
         .join(' ');
-      return `${ask.id} < ${answer?.status ?? 'nothing'} ${answer?.end ?? ''} ${headers} ${JSON.stringify(text.slice(-300))}`;
+      const body = JSON.stringify(text.slice(-300));
+      return `${ask.id} < ${answer?.status ?? 'nothing'} ${answer?.end ?? ''} ${headers} ${body}`;
     }
     case 'left':
       return `${event.exchange.ask.id} | its client leaves`;
@@ -132,7 +133,9 @@ function describe(event: Event): string {
       const { provider, headers, reply } = event.try;
       const what = reply.fault ?? (reply.headMs === undefined ? 'silent' : reply.status);
       const items = reply.items.map(({ kind, waitMs }) => `${kind}+${waitMs}`).join(' ');
-      return `${event.exchange?.ask.id ?? ''}   > ${provider} ${headers.get('authorization')} [${what} after ${reply.headMs}: ${items} ${reply.end}+${reply.endMs}]`;
+      const plan = `${what} after ${reply.headMs}: ${items} ${reply.end}+${reply.endMs}`;
+      const id = event.exchange?.ask.id ?? '';
+      return `${id}   > ${provider} ${headers.get('authorization')} [${plan}]`;
     }
     case 'tried':
       return `${event.exchange?.ask.id ?? ''}   < ${event.try.provider} ${event.try.end}`;

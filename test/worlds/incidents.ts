@@ -1,6 +1,6 @@
 /**
- * `incidents`: the rules of docs/incidents.md, by the tries that were seen. The gateway decides each second by counts of some
- * seconds: near such a moment both is right.
+ * `incidents`: the rules of docs/incidents.md, applied to the history's tries. The gateway decides
+ * each second, by counts of the last seconds, so close to such a moment both decisions are right.
  */
 
 import { drainMsOf, type Course, type Report } from './course.ts';
@@ -17,10 +17,13 @@ const QUIET_MS = 15_000;
 const REST_MS = 10_000;
 const CLOSE_MS = 0.01;
 const MIN_TRIES = 5;
-/** In a row, if nothing has succeeded for a minute. */
+/** So many failures in a row begin an incident if nothing has succeeded for a minute. */
 const MIN_ROW = 3;
 const STATES = new Set(['model_list', 'slow', 'store', 'reload']);
-/** That of some of a provider's keys, by their positions; unlike its tries that are refused. */
+/**
+ * Whether an incident is about refused keys, by their positions. A provider's refused tries make
+ * another incident.
+ */
 const isOfKeys = ({ cause, kind }: Line) =>
   kind === 'key_refused' && /^key \d+: \d/.test(String(cause));
 const isState = (line: Line) => STATES.has(String(line['kind'])) || isOfKeys(line);
@@ -29,18 +32,18 @@ interface Tried {
   readonly atMs: number;
   readonly provider: string;
   readonly model: string;
-  /** Why it has failed. */
+  /** The kind of failure. */
   readonly kind?: string;
-  /** A stream that counted as good until then. */
+  /** When a stream failed that had counted as good. */
   readonly brokeAtMs?: number;
-  /** Its client has left: it may have begun before. */
+  /** Whether the client has left, so that the answer may have begun or not. */
   readonly isOpen?: boolean;
 }
 
-/** A provider, or one of its models. */
+/** A provider, or a provider's model. */
 type Subject = Readonly<Record<string, unknown>>;
 
-/** A failing model of an incident. */
+/** A failing model in an incident. */
 interface Failing {
   readonly model: string;
   readonly kind: string;
@@ -101,7 +104,10 @@ export function checkIncidents(history: History, courses: readonly Course[], rep
   }
 }
 
-/** A model that is listed: it fails, or has failed and is over, as often as it says and for the reason that it says. */
+/**
+ * A listed model fails, or has failed and recovered, as often as the line counts, and for its
+ * reason.
+ */
 function checkModel(
   view: View,
   { provider, line, atMs }: { provider: string; line: Line; atMs: number },
@@ -114,10 +120,10 @@ function checkModel(
     .of(subject)
     .filter((one) => wallClockMs(one.atMs + CLOSE_MS) >= sinceMs && one.atMs <= atMs);
   const failed = seen.filter((one) => one.kind);
-  // What ends in the same moment may be counted, or not yet.
+  // Failures at the same moment may be counted or not.
   const before = failed.filter((one) => one.atMs < atMs - CLOSE_MS);
   const isOver = line.message === 'incident ended';
-  // A model that has recovered in a lasting incident counts no more.
+  // A model that recovers in a lasting incident no longer counts.
   const most = isOver ? Math.min(failures, before.length) : before.length;
   if (failures < most || failures > failed.length)
     wrong(`${model} has failed ${failed.length} times`);
@@ -134,7 +140,10 @@ function checkModel(
   if (isOver && !ticks.some((ms) => view.isOver(subject, ms))) wrong(`${model} is not well`);
 }
 
-/** "From the first refusal to the first success": of a key, or, if that was refused by a 403, of another one that was too. */
+/**
+ * The documents: "From the first refusal to the first success". The success is the key's own, or
+ * after a 403 another refused key's.
+ */
 function checkKeyState(
   line: Line,
   atMs: number,
@@ -157,7 +166,7 @@ function checkKeyState(
   if (line.message === 'incident ended' && !hasWorked) wrong('no key works again');
 }
 
-/** Those that count: not a client's mistake, nor what is the gateway's own. */
+/** Returns the tries that count: not a client's mistakes, and not the gateway's own failures. */
 function triesOf({ tryLines, visits }: Course): Tried[] {
   const lines = tryLines.filter(({ outcome }) => !/^(?:circuit_open|limit)$/.test(outcome));
   const all = visits.flatMap(({ candidate, tries }) => tries.map((one) => ({ ...one, candidate })));
@@ -177,7 +186,7 @@ function triesOf({ tryLines, visits }: Course): Tried[] {
   });
 }
 
-/** No connection could be opened, and no memory was left. */
+/** Returns the moments without file descriptors or without memory. */
 function happeningsOf({ exchanges }: History, courses: readonly Course[]) {
   const tries = courses.flatMap(({ visits }) => visits.flatMap((visit) => visit.tries));
   const isOwn = ({ reading }: (typeof tries)[number]) =>
@@ -190,7 +199,10 @@ function happeningsOf({ exchanges }: History, courses: readonly Course[]) {
   ].toSorted((a, b) => a.atMs - b.atMs);
 }
 
-/** `cut` also stands for `nonsense`: which of them it is, is in what the network has said. */
+/**
+ * Returns a failure's kind. `cut` includes `nonsense`, because only the network's error tells them
+ * apart.
+ */
 function kindOf(failure: Failure, hasBegun: boolean): string {
   const { circuit, code, isReported, status } = failure;
   if (circuit === 'provider') return 'unreachable';
@@ -205,7 +217,7 @@ interface Counts {
   readonly tries: number;
 }
 
-/** What is seen of subjects at a time. */
+/** The log lines and tries up to a given time, by subject. */
 class View {
   readonly lines: readonly { readonly atMs: number; readonly line: Line }[];
   readonly #breakers: typeof this.lines;
@@ -223,7 +235,7 @@ class View {
     return this.#tries.filter(isOf);
   }
 
-  /** The counts of all times between these two that end then. */
+  /** Returns the counts for every possible length of the window that ends now. */
   #countsAt(subject: Subject, atMs: number, [least, most]: readonly [number, number]): Counts[] {
     const seen = this.of(subject).filter((one) => one.atMs <= atMs && one.atMs > atMs - most - 1);
     const known = seen.filter(({ brokeAtMs = Infinity }) => brokeAtMs > atMs);
@@ -232,7 +244,7 @@ class View {
       const counted = known.filter((one) => one.atMs > atMs - ms);
       const open = counted.filter((one) => one.isOpen).length;
       const failed = counted.filter((one) => one.kind).length;
-      // Each of those that are open may have begun.
+      // Each open try may have begun its answer or not.
       return Array.from({ length: open + 1 }, (_, n) => ({ tries: counted.length - n, failed }));
     });
   }
@@ -263,14 +275,14 @@ class View {
     return { may, must: counts.every(isHalf) || mustBeRow };
   }
 
-  /** A stream that has broken was good before, or never. */
+  /** Returns the tries that may count as good or failed at this time, without broken streams. */
   #possible(subject: Subject, atMs: number): Tried[] {
     return this.of(subject).filter(
       ({ atMs: ms, brokeAtMs = Infinity, isOpen }) => ms <= atMs && brokeAtMs > atMs && !isOpen,
     );
   }
 
-  /** The newest tries are good, or may be. */
+  /** Whether the newest tries are good, or may be. */
   isWell(subject: Subject, atMs: number): boolean {
     const seen = this.of(subject).filter((one) => one.atMs <= atMs);
     const lastMs = seen.findLast(({ isOpen }) => !isOpen)?.atMs ?? 0;
@@ -281,14 +293,20 @@ class View {
     );
   }
 
-  /** It is well, and no circuit is open; or nobody has asked for a quarter of an hour. */
+  /**
+   * Whether the subject is well and no circuit is open, or nothing has failed for a quarter of an
+   * hour.
+   */
   isOver(subject: Subject, atMs: number): boolean {
     const failed = this.of(subject).filter((one) => one.kind && one.atMs <= atMs);
     const isForgotten = failed.every((one) => one.atMs < atMs - FORGOTTEN_MS);
     return isForgotten || (this.isWell(subject, atMs) && !this.isKeptAway(subject, atMs));
   }
 
-  /** A circuit is open; `maybe`: or may be, because of a probe, or was in the last second. */
+  /**
+   * Whether a circuit is open. `maybe`: or may be open, for a probe, or was open in the last
+   * second.
+   */
   isKeptAway({ model, provider }: Subject, atMs: number, maybe = false): boolean {
     const before = this.#breakers.filter((one) => one.atMs <= atMs + (maybe ? TICK_MS : -CLOSE_MS));
     return before.some(({ atMs: fromMs, line }, index) => {
@@ -305,7 +323,7 @@ class View {
     });
   }
 
-  /** The log has a line that its provider fails, or has had one in the last minute. */
+  /** Whether the log has a lasting incident of the provider, or a line from the last minute. */
   isTold(provider: string, atMs: number): boolean {
     const own = this.lines.filter(
       ({ atMs: ms, line }) =>

@@ -1,4 +1,7 @@
-/** `limits`: nothing beyond a limit is let in, nothing within it is refused, and `Retry-After` is true. */
+/**
+ * `limits`: no request beyond a limit is let in, none within it is refused, and `Retry-After` is
+ * true.
+ */
 
 import {
   isTimeKnown,
@@ -11,23 +14,25 @@ import {
 import type { Exchange, History, StoreAsk } from './history.ts';
 import type { Settings } from './plan.ts';
 
-/** Of a token. */
+/** A tolerance in tokens. */
 const CLOSE = 1e-6;
 const CLOSE_MS = 0.01;
-/** Of a store that has not answered by then the memory's own buckets are used. */
+/** After this time without an answer from the store, the buckets in memory are used. */
 const STORE_MS = 50;
 
-/** A token bucket as the settings have it. */
+/** A token bucket of the settings. */
 interface Limit {
   readonly name: string;
   readonly rate: number;
   readonly periodSeconds: number;
   readonly capacity: number;
-  /** What a request takes; of 0 there has to be something left. */
+  /** The tokens that a request takes. With 0, the bucket must only be above zero. */
   readonly perRequest: number;
 }
 
-/** A token bucket by the book, filled in proportion to time: what is in it at least and at most. */
+/**
+ * A token bucket that fills in proportion to time, with the least and the most that may be in it.
+ */
 class Level {
   readonly limit: Limit;
   #least: number;
@@ -53,14 +58,14 @@ class Level {
     this.#most -= least;
   }
 
-  /** Whether a request is let in; undefined if that is open. */
+  /** Whether a request is let in; undefined if both are right. */
   allows(atMs: number): boolean | undefined {
     const { least, most } = this.at(atMs);
     if (least > this.limit.perRequest + CLOSE) return true;
     return most < this.limit.perRequest - CLOSE ? false : undefined;
   }
 
-  /** The whole seconds until it is let in, one at least. */
+  /** The whole seconds until a request is let in, at least 1. */
   waitsAt(atMs: number): readonly [least: number, most: number] {
     const { least, most } = this.at(atMs);
     const { perRequest, periodSeconds, rate } = this.limit;
@@ -70,7 +75,10 @@ class Level {
   }
 }
 
-/** All levels, by name and settings: those that a reload does not change keep their tokens, and others are full. */
+/**
+ * All levels, by name and settings. A reload keeps unchanged limits' tokens, and fills the other
+ * buckets.
+ */
 class Levels {
   #levels = new Map<string, Level>();
   #settings: Settings | undefined;
@@ -87,7 +95,10 @@ class Levels {
     );
   }
 
-  /** A request goes on with the settings that it began with, and so with limits that may be gone. */
+  /**
+   * Whether these are the current settings. A request keeps the settings with which it began, so
+   * its limits may be gone.
+   */
   areOf(settings: Settings): boolean {
     return settings === this.#settings;
   }
@@ -99,7 +110,7 @@ class Levels {
 
 const keyOf = ({ name, rate, capacity }: Limit) => `${name} ${rate}/${capacity}`;
 
-/** All limits on requests of clients. */
+/** Returns the limits on clients' requests. */
 function limitsOf({ clients, rateLimit }: Settings): Limit[] {
   const all = rateLimit.enabled ? [bySecond('all', rateLimit)] : [];
   const own = clients.flatMap((client) => {
@@ -132,7 +143,7 @@ function bySecond(
   return { name, rate, periodSeconds: 1, capacity, perRequest: 1 };
 }
 
-/** The limits that a request of this client meets. */
+/** Returns the limits on this client's requests. */
 function limitsOfClient(client: string | undefined, settings: Settings): Limit[] {
   return limitsOf(settings).filter(({ name }) => name === 'all' || name.split(' ')[1] === client);
 }
@@ -149,7 +160,7 @@ interface State {
   readonly used: ReadonlyMap<string, number>;
   readonly levels: Levels;
   readonly store: StoreView | undefined;
-  /** When the latest try of a request has ended, by the log. */
+  /** When each request's latest try ended, by the log. */
   readonly tryEnds: ReadonlyMap<Exchange, { readonly atMs: number; readonly order: number }>;
   readonly report: Report;
 }
@@ -178,16 +189,19 @@ export function checkLimits(history: History, courses: readonly Course[], report
   checkMemory(courses, report);
 }
 
-/** What a request takes beside its body. */
+/** The bytes that a request takes beside its body. */
 const OTHER_BYTES = 16_384;
 
-/** A stream that is open holds nothing of its request. */
+/** When a request gives its body's memory back. An open stream holds none. */
 function heldUntilMs({ endAtMs, visits }: Course): number {
   const last = visits.at(-1)?.tries.at(-1);
   return last?.reading?.kind === 'stream' ? last.try.atMs + last.reading.atMs : endAtMs;
 }
 
-/** Bodies are refused only if they do not fit with what else may be held, and those that wait for an answer fit together. */
+/**
+ * Checks that a body is refused only if it may not fit, and that the bodies of waiting requests
+ * fit.
+ */
 function checkMemory(courses: readonly Course[], report: Report): void {
   const bytesOf = ({ exchange }: Course) => Buffer.byteLength(exchange.ask.body ?? '');
   for (const course of courses) {
@@ -212,7 +226,7 @@ function checkMemory(courses: readonly Course[], report: Report): void {
   }
 }
 
-/** Its client may have left behind others, and have been refused all the same. */
+/** Whether a limit refused the request. The status counts too, because its client may have left. */
 function isLimited({ exchange, visits }: Course): boolean {
   const { line } = exchange.lines[0]!;
   return visits.length === 0 && (line['outcome'] === 'rate_limited' || line['status'] === 429);
@@ -234,7 +248,7 @@ function requestSteps(
   const isRefused = isLimited(course) && line['reason'] !== 'memory';
   const wrong = (text: string) => report('limits', text, exchange);
   const told = exchange.answer && Number(exchange.answer.headers.get('retry-after'));
-  // Behind others on their connections several may begin in the same moment, in an order that nobody sees.
+  // Pipelined requests may begin in the same moment, in an order that the history does not show.
   const hasRival = courses.some(
     (one) =>
       one !== course &&
@@ -245,7 +259,7 @@ function requestSteps(
   const checkLocally = () => {
     const own = levels.of(limits);
     const allowed = own.map((level) => level.allows(begunAtMs));
-    // Of one whose client has left, the line does not say that memory was short.
+    // If the client left, its access line does not show a refusal for memory.
     const isTold = line['outcome'] !== 'client_closed';
     if (isRefused && isTold && !hasRival && allowed.every((one) => one === true))
       wrong('it is refused with tokens left');
@@ -254,7 +268,7 @@ function requestSteps(
     const waits = own
       .filter((_, index) => allowed[index] !== true)
       .map((level) => level.waitsAt(begunAtMs));
-    // Before the longest is over it would be refused again.
+    // The longest wait counts, because after a shorter wait the request is refused again.
     const [least, most] = [0, 1].map((at) => Math.max(...waits.map((wait) => wait[at]!)));
     if (isRefused && told !== undefined && waits.length > 0 && !(told >= least! && told <= most!))
       wrong(`Retry-After ${told}, and not ${least} to ${most}`);
@@ -287,22 +301,23 @@ function requestSteps(
     const [least, most] = tokensOf(course);
     for (const level of levels.of(limits)) {
       if (level.limit.perRequest === 0) level.take(least, most);
-      // Of a client that has left meanwhile, others might still have been asked: its token may be lost.
+      // If the client left, the next provider might still have been asked, and the token may be
+      // lost.
       else if (wereSkipped) level.take(-level.limit.perRequest, isLeft ? 0 : undefined);
     }
   };
-  // Behind another one on its connection it may begin later in the same moment, when others have ended.
+  // A pipelined request may begin later in the same moment, when other requests have ended.
   const firstOrder = course.visits[0]?.tries[0]?.try.order ?? endOrder;
   const isLate = exchange.behind !== undefined && !isRefused;
   const order = isLate ? Math.max(begunOrder, firstOrder - 0.5) : begunOrder;
   return [
     { atMs: begunAtMs, order, run: begin },
-    // The slot is free behind the access line.
+    // The slot is free after the access line.
     { atMs: endAtMs, order: endOrder + 0.25, run: end },
   ];
 }
 
-/** The tokens that its answer has told, at least and at most. */
+/** The tokens that the answer reported, at least and at most. */
 function tokensOf({ brokenAtMs, endAtMs, visits }: Course): readonly [least: number, most: number] {
   const last = visits.at(-1)?.tries.at(-1);
   if (!last) return [0, 0];
@@ -314,13 +329,13 @@ function tokensOf({ brokenAtMs, endAtMs, visits }: Course): readonly [least: num
     return [0, all.reduce((sum, one) => sum + Number(one), 0)];
   }
   if (!reading || reading.kind === 'failure') return [0, 0];
-  // Whether what a broken stream has told counts is open.
+  // The documents leave open whether a broken stream's usage counts.
   const isBroken = reading.kind === 'stream' && reading.failure !== undefined;
   const tokens = reading.facts.usage?.total_tokens ?? 0;
   return [isBroken ? 0 : tokens, tokens];
 }
 
-/** Of a provider that would have been asked, had the client not left in that moment, a token may be taken. */
+/** A provider's token may be taken although it was not asked, if the client left in that moment. */
 function lostSteps(
   { endAtMs, endOrder, exchange, settings, visits }: Course,
   levels: Levels,
@@ -334,7 +349,10 @@ function lostSteps(
   return [{ atMs: endAtMs, order: endOrder, run }];
 }
 
-/** A visit takes a token and a slot of its provider; the slot is free with the last try, or with the end of the stream. */
+/**
+ * A visit takes a provider's token and slot. The slot is free after the last try, or after the
+ * stream.
+ */
 function visitSteps(
   visit: Visit,
   course: Course,
@@ -356,17 +374,17 @@ function visitSteps(
     const isFull = max > 0 && (used.get(name) ?? 0) >= max;
     const [level] = isStored ? [] : levels.of(limits);
     const allowed = level ? level.allows(atMs) : true;
-    // While a store is asked, also for another limit, others begin and end.
+    // While the store is asked, also for another limit, other requests begin and end.
     const isSeen = !isStored && isTimeKnown(visit, course) && levels.areOf(settings);
     if (skipped && isSeen && !isFull && allowed) wrong('is passed over within its limits');
     const isFirst = visit === course.visits[0] && course.endAtMs < course.brokenAtMs;
     const others = course.candidates && 'list' in course.candidates ? course.candidates : undefined;
     if (skipped && isFirst && !isStored && others && others.atMost > 1) {
       const goesOn = course.visits.length > 1;
-      // The rate limit of who was named is the answer, and the other limit is not.
+      // The first candidate's rate limit is the answer, but its concurrency limit is not.
       if (level?.allows(atMs) === false && !others.isBalanced && goesOn)
-        wrong('is left for another one because of its rate limit');
-      if (isFull && allowed && !goesOn) wrong('is full, and nobody else is asked');
+        wrong('is left for another provider because of its rate limit');
+      if (isFull && allowed && !goesOn) wrong('is full, and no other provider is asked');
     }
     if (skipped) return;
     if (isFull) wrong('is asked beyond max_concurrent_requests');
@@ -377,7 +395,7 @@ function visitSteps(
     add(name, 1);
   };
   if (skipped || !last) return [{ atMs, order, run: ask }];
-  // Its client may have left in the wait for the next try.
+  // The client may have left during the wait for the next try.
   const isLeft =
     visit === course.visits.at(-1) &&
     course.endAtMs >= course.brokenAtMs &&
@@ -392,10 +410,10 @@ function visitSteps(
   ];
 }
 
-/** What the store was asked for. */
+/** The questions to the store. */
 class StoreView {
   readonly #asks: { readonly atMs: number; readonly ask: StoreAsk }[] = [];
-  /** When its connection was there, and when it was not. */
+  /** When its connection came and went. */
   readonly #states: { readonly atMs: number; readonly isUp: boolean }[] = [
     { atMs: -Infinity, isUp: false },
   ];
@@ -408,7 +426,7 @@ class StoreView {
     }
   }
 
-  /** A connection was there all the time. */
+  /** Whether the connection was there all the time. */
   isThere(fromMs: number, toMs = fromMs): boolean {
     const before = this.#states.findLast(({ atMs }) => atMs < fromMs - CLOSE_MS)!;
     const within = this.#states.some(
@@ -417,7 +435,10 @@ class StoreView {
     return before.isUp && !within;
   }
 
-  /** Returns the question for a token of each of these that was asked then, or that was answered with yes. */
+  /**
+   * Claims a question for a token of each limit, asked at this time or answered with yes, and
+   * returns it.
+   */
   claim(
     limits: readonly Limit[],
     atMs: number,
@@ -440,7 +461,9 @@ class StoreView {
     return found?.ask;
   }
 
-  /** With a store that was always there: what was taken and not given back is what was used, in all. */
+  /**
+   * Checks the sums, if the store was always there: all tokens taken and not given back were used.
+   */
   checkRest(courses: readonly Course[], report: Report): void {
     const isSteady =
       this.#states.filter(({ isUp }) => !isUp).length === 1 &&
@@ -460,7 +483,7 @@ class StoreView {
       if (early.kind !== 'counted') continue;
       const limits = limitsOfClient(early.client, settings);
       const isRefused = isLimited(course);
-      // What a client that left meanwhile has taken is open.
+      // A client that left may have taken tokens or not.
       isOpen ||= course.endAtMs >= course.brokenAtMs;
       const wereSkipped = visits.length > 0 && visits.every(({ skipped }) => skipped);
       const [from, to] = tokensOf(course);
@@ -479,7 +502,7 @@ class StoreView {
   }
 }
 
-/** Without their names, which are the gateway's. */
+/** Returns the limits without their names, because the gateway chooses the names. */
 const rowsOf = (limits: readonly Omit<Limit, 'name'>[]) =>
   limits
     .map(({ capacity, periodSeconds, perRequest, rate }) =>

@@ -1,11 +1,11 @@
-/** `line`: what the access line says of a request is what was seen of it (docs/log.md). */
+/** `line`: an access line agrees with the history of its request (docs/log.md). */
 
 import { answeredBy, providerOf, type Course, type ReadTry, type Report } from './course.ts';
 import { upstreamIdOf } from './headers.ts';
 import { pathOf, type Failure } from './oracle.ts';
 import type { Reply } from './plan.ts';
 
-/** Times are rounded. */
+/** A tolerance, because times in the line are rounded. */
 const CLOSE_MS = 1;
 const PEER = '192.0.2.7';
 const LEVELS: Readonly<Record<string, string>> = {
@@ -29,9 +29,9 @@ export function checkLine(course: Course, report: Report): void {
   for (const name of Object.keys(line))
     if (!FIELDS.split(' ').includes(name)) wrong(`a field ${name}`);
   const outcome = String(line['outcome']);
-  // The preflight of a page is a request like others.
+  // A page's preflight of /health is logged like any other request.
   const isHealth = pathOf(ask) === '/health' && ask.method !== 'OPTIONS' && outcome === 'ok';
-  // A drain that ends it is no bug; in that moment it may have failed by itself.
+  // A drain's cut is no bug, but the request may also have failed by itself in that moment.
   const isShutDown = line['reason'] === 'The gateway is shutting down';
   const isCut = outcome === 'internal_error' && atMs >= brokenAtMs && isShutDown;
   const level = isCut ? 'warn' : (LEVELS[outcome] ?? 'info');
@@ -60,7 +60,7 @@ export function checkLine(course: Course, report: Report): void {
       wrong(`${name} is ${String(line[name])}, and not ${dueMs}`);
   };
   if (!exchange.behind && !exchange.isDelayed) {
-    // A failed stream ends with its connection, some time behind its last byte.
+    // The connection of a failed stream ends some time after its last byte.
     const endAtMs = answer.end === 'cut' ? answer.pieces.at(-1)!.atMs : answer.endAtMs;
     near('duration_ms', endAtMs - course.begunAtMs);
     if (!chat?.isStream) near('first_byte_ms', answer.headAtMs - course.begunAtMs);
@@ -79,7 +79,7 @@ export function checkLine(course: Course, report: Report): void {
   if (visit) check({ provider: visit.candidate.provider });
   if (!last) {
     if (outcome === 'ok') check({ reason: undefined });
-    // Also in a stream that a comment has begun.
+    // Also if a comment has begun the stream.
     else if (type === 'rate_limit_error') checkLimit();
     else if (told) check({ reason: refusalOf(course) ?? told });
     return;
@@ -154,7 +154,10 @@ function checkTry(
     wrong(`a try takes ${String(line['duration_ms'])} ms, and not ${dueMs}`);
 }
 
-/** Which limit has passed, or the provider's own text, or what came in its place, 200 characters at most. */
+/**
+ * Whether the cause names the passed limit, the provider's own text, or up to 200 characters of the
+ * reply.
+ */
 function hasCause(cause: string, { code, exactly, isReported }: Failure, reply: Reply): boolean {
   if (code === 'TIMEOUT') return /\d ms(?:: no connection was made)?$/.test(cause);
   const [, text] = /^API error: \d+ - ([^]{1,190})/.exec(exactly ?? '') ?? [];
@@ -164,7 +167,7 @@ function hasCause(cause: string, { code, exactly, isReported }: Failure, reply: 
   return (type !== 'text/html' && cause.startsWith(text)) || cause === instead;
 }
 
-/** What a failure is in the log. */
+/** Returns a failure's outcome in the log. */
 export function outcomeOf(failure: Failure | undefined): string {
   if (!failure) return 'ok';
   if (failure.isRejected) return 'rejected';
@@ -173,7 +176,7 @@ export function outcomeOf(failure: Failure | undefined): string {
   return failure.code === 'INTERNAL_ERROR' ? 'internal_error' : 'upstream_error';
 }
 
-/** The message to the client, without the provider's own text. */
+/** Returns the message to the client, without the provider's own text. */
 function reasonOf(failure: Failure, told: string | undefined): string | undefined {
   if (failure.type === 'rate_limit_error') return 'upstream';
   return failure.reason ?? told;
@@ -189,7 +192,7 @@ function refusalOf({ candidates, early, exchange }: Course): string | undefined 
   return isModel ? 'model not allowed for this client' : undefined;
 }
 
-/** Behind a trusted proxy, the last of those that it names who is none. */
+/** Returns the client's address: behind a trusted proxy, the last address that is not a proxy's. */
 function remoteOf({ exchange, settings }: Course): string {
   const named = exchange.ask.headers.find(([name]) => name === 'x-forwarded-for')?.[1];
   if (!settings.server.trusted_proxies || named === undefined) return PEER;
@@ -199,7 +202,7 @@ function remoteOf({ exchange, settings }: Course): string {
 
 const traceOf = ({ exchange: { ask } }: Course) =>
   ask.headers.find(([name]) => name === 'traceparent')?.[1].split('-')[1] ?? '';
-/** The generator's own traces have its number in front. */
+/** Whether the trace is the generator's: it begins with the request's number. */
 const hasTrace = (course: Course) =>
   /^0{5}[\da-f]{3}(?:ab){12}$/.test(traceOf(course)) &&
   course.exchange.ask.headers.filter(([name]) => name === 'traceparent').length === 1;

@@ -1,4 +1,4 @@
-/** `log`: what the lines beside those of requests say of keys and circuits (docs/log.md). */
+/** `log`: the log lines about keys and circuits (docs/log.md). */
 
 import { drainMsOf, keyOf, providerOf, type Course, type Report } from './course.ts';
 import type { History, Line } from './history.ts';
@@ -34,7 +34,7 @@ export function checkLog(history: History, courses: readonly Course[], report: R
   }
 }
 
-/** A key was refused then, and is left alone for as long as the documents say. */
+/** A key was refused at this time, and is not used for the documented time. */
 function checkKey({ atMs, line }: Seen, courses: readonly Course[], report: Report): void {
   const { cooldown_ms, key, provider, status } = line;
   const tries = courses.flatMap((course) =>

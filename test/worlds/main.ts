@@ -1,6 +1,7 @@
 /**
- * Runs worlds on all cores: `npm run test:worlds -- COUNT [FIRST]`, or one of them with its history: `-- --seed=SEED`. A run that was
- * interrupted goes on where it was if it is started with the same numbers again. The first seeds that fail are made smaller and printed.
+ * Runs worlds on all cores: `npm run test:worlds -- COUNT [FIRST]`; `-- --seed=SEED` prints one
+ * world. An interrupted run goes on if it is started with the same numbers. The first failing seeds
+ * are made smaller and printed.
  */
 
 import { fork } from 'node:child_process';
@@ -22,7 +23,7 @@ const BUNDLE = join('node_modules', `.worlds-${process.pid}.mjs`);
 
 type Result = { readonly failed: readonly { readonly seed: number; readonly text: string }[] };
 
-/** Prints one world whole. */
+/** Prints a whole world. */
 async function show(seed: number): Promise<void> {
   const plan = generate(seed);
   console.log(print(await runWorld(plan)));
@@ -35,13 +36,14 @@ async function explain(seed: number, problems: readonly string[]): Promise<strin
   const smallest = await shrink(generate(seed));
   const left = await problemsOf(smallest);
   const history = await runWorld(smallest).then(print, (error: Error) => `${error.stack}`);
-  return `seed ${seed}:\n  ${problems.slice(0, 5).join('\n  ')}\nmade smaller:\n${history}\n  ${left.join('\n  ')}`;
+  const found = problems.slice(0, 5).join('\n  ');
+  return `seed ${seed}:\n  ${found}\nmade smaller:\n${history}\n  ${left.join('\n  ')}`;
 }
 
 async function work(first: number): Promise<Result> {
   const failed = [];
   for (let seed = first; seed < first + BLOCK; seed += 1) {
-    // Errors are thrown by the thousand, and nobody looks where.
+    // Worlds throw thousands of errors, and their stacks are not read.
     Error.stackTraceLimit = 0;
     const problems = await problemsOf(generate(seed));
     if (problems.length > 0) failed.push({ seed, text: await explain(seed, problems) });
@@ -104,7 +106,8 @@ async function runAll(count: number, first: number): Promise<void> {
   }
   const seconds = (Date.now() - startMs) / 1000;
   console.log(
-    `${done.size * BLOCK} worlds from seed ${first}, ${seconds.toFixed(0)} s, failed: ${seeds.join(' ') || 'none'}`,
+    `${done.size * BLOCK} worlds from seed ${first}, ${seconds.toFixed(0)} s, ` +
+      `failed: ${seeds.join(' ') || 'none'}`,
   );
   if (seeds.length > 0) process.exitCode = 1;
   rmSync(stateFile, { force: true });

@@ -1,4 +1,4 @@
-/** `sums`: what /metrics says at the end is what the lines have said (docs/metrics.md). */
+/** `sums`: the final /metrics agree with the log lines (docs/metrics.md). */
 
 import { parseMetrics } from '../support/exposition.ts';
 import type { Report, TryLine } from './course.ts';
@@ -11,7 +11,7 @@ const TOKENS = {
   reasoning: 'reasoning_tokens',
 };
 
-/** Nothing is counted beside these. */
+/** Metrics whose sum must equal the sum of the expected series. */
 const WHOLE = ['requests_total', 'tries_total', 'fallbacks_total', 'refusals_total'];
 const GAUGES = ['requests_in_flight', 'open_streams', 'buffered_bytes'];
 
@@ -51,7 +51,7 @@ function addLine(
   add('requests_total', {});
   add('requests_total', { outcome });
   if (client !== undefined) add('requests_total', { client, outcome });
-  // By which check or limit is the line's text, in other words.
+  // Without labels, because the line names the check or limit in other words.
   if (outcome === 'refused' || (outcome === 'rate_limited' && line['status'] === 429))
     add('refusals_total', {});
   for (const [type, field] of Object.entries(TOKENS)) {

@@ -1,4 +1,7 @@
-/** `models`: what `GET /v1/models` says, and how its providers are asked (docs/behaviour.md#list). */
+/**
+ * `models`: the answer to `GET /v1/models`, and the requests for its providers' lists
+ * (docs/behaviour.md#list).
+ */
 
 import { keyOf, type Course, type Report } from './course.ts';
 import type { History, Try } from './history.ts';
@@ -7,49 +10,49 @@ import type { ProviderSettings } from './plan.ts';
 
 const LIMIT_MS = 3000;
 const FRESH_MS = 300_000;
-/** One that could not be read is asked for again after (docs/incidents.md). */
+/** After this time, a list that could not be read is asked for again (docs/incidents.md). */
 const FAILED_MS = 10_000;
 const KEY_STATUSES = new Set([401, 403, 429]);
 const CLOSE_MS = 0.01;
-/** Of a store. */
+/** How late a store may make a request. */
 const STORE_MS = 50;
 
 export function checkModels(history: History, courses: readonly Course[], report: Report): void {
   const overMs = Math.max(...history.events.map(({ atMs }) => atMs));
   for (const list of history.lists) {
-    // With an admin listener a list is asked for again by itself, also when the world is over.
+    // The admin listener asks for a list again by itself, also after the world is over.
     if (list.end === 'open' && list.atMs > overMs - LIMIT_MS) continue;
     const { atMs, end, endAtMs, headAtMs = Infinity, provider, reply } = list;
     if (end === 'open') report('leaving', `the question for models at ${provider} never ends`);
     if (endAtMs > atMs + LIMIT_MS + CLOSE_MS)
       report('leaving', `${provider} is asked for models for longer than three seconds`);
     if (reply.status !== 200 && endAtMs > headAtMs + CLOSE_MS)
-      report('leaving', `${provider} goes on with a list that nobody reads`);
+      report('leaving', `${provider} goes on with a list after its refusal`);
   }
   // With other settings it is another provider, whose models are not known.
   if (history.events.filter(({ kind }) => kind === 'settings').length > 1) return;
   const [settings] = courses.map((course) => course.settings);
   for (const provider of settings?.providers ?? []) {
     const fetches = fetchesFrom(history.lists.filter((one) => one.provider === provider.id));
-    // A list that comes in the millisecond of the limit may be read or not.
+    // A list that comes in the limit's last millisecond may be read or not.
     if (fetches.some(isAtLimit)) return;
     checkFetches(fetches, provider, courses, report);
   }
   for (const course of courses) checkList(course, history.lists, report);
 }
 
-/** What it says, if it has come in time. */
+/** Returns the list's models, if it came in time. */
 function modelsOf({ end, pieces, reply }: Try) {
   const hasCome = end === 'over' || pieces.length > 0;
   const isRead = hasCome && reply.status === 200 && !reply.fault && reply.end === 'end';
   return isRead ? reply.items[0]?.models : undefined;
 }
 
-/** A list is asked for with one key after the other, until one of them is not refused. */
+/** A fetch tries one key after another, until a key is not refused. */
 interface Fetch {
   readonly tries: Try[];
   readonly atMs: number;
-  /** When it was over, and how long nobody asks again. */
+  /** When the fetch ended, and for how long no other may begin. */
   endAtMs: number;
   restMs: number;
 }
@@ -68,12 +71,15 @@ function fetchesFrom(lists: readonly Try[]): Fetch[] {
   return fetches;
 }
 
-/** The limit passed while its last list came. */
+/** Whether the limit passed while the last list came. */
 function isAtLimit({ atMs, endAtMs, tries }: Fetch): boolean {
   return endAtMs > atMs + LIMIT_MS - 1 && tries.at(-1)!.pieces.length > 0;
 }
 
-/** One at a time, with keys that are not refused, and none while the list is fresh; with none that is, there is one. */
+/**
+ * Checks a provider's fetches: one at a time, with keys that are not refused, and none while the
+ * list is fresh. Without a fresh list, there must be a fetch.
+ */
 function checkFetches(
   fetches: readonly Fetch[],
   { api_keys, enabled, id, models }: ProviderSettings,
@@ -158,7 +164,7 @@ function checkList(course: Course, lists: readonly Try[], report: Report): void 
   if (got !== due) wrong(`the list has ${got}\nand not ${due}`);
 }
 
-/** Its members in the order of their names. */
+/** Returns the entry as JSON, with its members in the order of their names. */
 function spell(entry: object): string {
   return JSON.stringify(Object.entries(entry).toSorted(([a], [b]) => (a < b ? -1 : 1)));
 }

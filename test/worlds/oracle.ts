@@ -1,6 +1,6 @@
 /**
- * What a client is to get, read from docs/behaviour.md and docs/errors.md, and not from `src`: it shares no code with the gateway. Where they are silent,
- * it says nothing.
+ * The expected answers, by docs/behaviour.md and docs/errors.md. It shares no code with the
+ * gateway, and leaves open what the documents leave open.
  */
 
 import type { Ask, ErrorPlan, Item, ProviderSettings, Reply, Settings } from './plan.ts';
@@ -9,37 +9,37 @@ import { phraseOf } from './replies.ts';
 
 const ERROR_BODY_MS = 1000;
 
-/** An error object with its status. `undefined`: the documents leave it open. */
+/** An error object with its status. An undefined member is left open by the documents. */
 export interface Failure {
   readonly status: number;
   readonly type: string;
   readonly code: string | undefined;
-  /** The message in the access line, if it is another one. */
+  /** The message in the access line, if it differs. */
   readonly reason?: string | undefined;
-  /** What the message contains; `exactly`: and nothing else. */
+  /** Text that the message must contain. `exactly` is the whole message. */
   readonly says?: string | undefined;
   readonly exactly?: string | undefined;
   readonly retryAfter?: number | undefined;
-  /** The seconds that the provider itself asks for. */
+  /** The wait that the provider asks for, in seconds. */
   readonly asksFor?: number | undefined;
   readonly isOfProvider?: boolean;
-  /** It may be tried again at the same provider, if `retries` allows. */
+  /** Whether the same provider may be tried again, if `retries` allows. */
   readonly isRetried?: boolean | undefined;
   /** Whether another provider may be asked. */
   readonly fallsBack?: boolean | undefined;
-  /** What it is to a circuit. `provider`: no connection was made. */
+  /** How a circuit counts it. `provider`: no connection was made. */
   readonly circuit: 'failure' | 'provider' | 'success' | 'maybe' | 'none';
   readonly isPolicy?: boolean;
-  /** A provider has said so itself. */
+  /** Whether the provider reported it. */
   readonly isReported?: boolean;
-  /** A mistake of the client's own. */
+  /** Whether it is the client's own mistake. */
   readonly isRejected?: boolean;
   readonly isRepeatedAtOnce?: boolean;
-  /** A repeat by the client cannot help. */
+  /** Whether a repeat by the client cannot help. */
   readonly isFinal?: boolean | undefined;
 }
 
-/** What a reply comes to. Times are counted from the begin of the try. */
+/** A reply's result. Times are counted from the beginning of the try. */
 export type Reading =
   | {
       readonly kind: 'answer';
@@ -51,7 +51,7 @@ export type Reading =
   | {
       readonly kind: 'stream';
       readonly atMs: number;
-      /** Bytes, and when the client has them at the latest. */
+      /** Bytes, and the latest time at which the client has them. */
       readonly passes: readonly { readonly atMs: number; readonly text: string }[];
       readonly endMs: number;
       readonly failure: Failure | undefined;
@@ -66,7 +66,7 @@ interface Usage {
   readonly completion_tokens_details?: { readonly reasoning_tokens?: number };
 }
 
-/** What an answer says of itself: the last of each. */
+/** The last finish reason and usage in an answer. */
 export interface Facts {
   readonly finishReason?: string | undefined;
   readonly usage?: Usage | undefined;
@@ -79,7 +79,7 @@ interface Choice {
   readonly finish_reason?: string | null;
 }
 
-/** A completion, or a chunk of one, as far as it is read. */
+/** The members of a completion or a chunk that the gateway reads. */
 interface Completion {
   readonly choices?: readonly Choice[] | null;
   readonly usage?: Usage | null;
@@ -141,7 +141,7 @@ const EMPTY = badGateway({ exactly: 'Provider error: the answer is empty', isRet
 const RETRIED = new Set([408, 429, 500, 502, 503, 504, 529]);
 const OUTAGES = new Set([502, 503, 504, 529]);
 
-/** A provider's own error. */
+/** Returns a provider's own error as a failure. */
 function apiError(
   error: ErrorPlan,
   seconds: number | undefined,
@@ -160,7 +160,7 @@ function apiError(
   const failure = {
     status,
     isRetried: isEvent || isBilling ? undefined : RETRIED.has(status) && (seconds ?? 0) <= 30,
-    // "A first event that is an error": of any status.
+    // The documents: "A first event that is an error", whatever its status.
     fallsBack: isTemporary || isTooLong ? true : isEvent ? undefined : false,
     circuit: OUTAGES.has(status) || isGone ? 'failure' : status === 500 ? 'none' : 'maybe',
     isPolicy: /content(?:policy|filter)/.test(word),
@@ -181,10 +181,13 @@ function apiError(
   return { ...own, reason: begin, exactly: `${begin} - ${whole}` };
 }
 
-/** The client's own mistakes (docs/behaviour.md#outcomes). */
+/** Statuses of the client's own mistakes (docs/behaviour.md#outcomes). */
 const REJECTED = new Set([400, 413, 422, 451]);
 
-/** What a provider asks for, in whole seconds: as seconds or a date, of several the first; or in milliseconds. */
+/**
+ * Returns the provider's wait in whole seconds: seconds or a date, the first if there are several,
+ * or milliseconds.
+ */
 function secondsOf({ headers }: Reply, worldMs: number): number | undefined {
   const header = (name: string) => headers.find(([one]) => one === name)?.[1];
   const ms = header('retry-after-ms');
@@ -193,11 +196,11 @@ function secondsOf({ headers }: Reply, worldMs: number): number | undefined {
   if (text === undefined || text === 'soon') return undefined;
   const [date = ''] = text.split(/(?<=GMT), /);
   const fromDate = () => (Date.parse(date) - wallClockMs(worldMs)) / 1000;
-  // As a date or in seconds, a day at most (docs/limits.md).
+  // At most a day (docs/limits.md).
   return Math.min(86_400, Math.max(1, Math.ceil(Number.isNaN(seconds) ? fromDate() : seconds)));
 }
 
-/** An empty text, null, an empty list or object. */
+/** Whether a value is an empty text, null, an empty list or an empty object. */
 const isBlank = (value: unknown) =>
   value === null || value === '' || (typeof value === 'object' && Object.keys(value).length === 0);
 const isSilent = (message: object = {}) =>
@@ -205,7 +208,7 @@ const isSilent = (message: object = {}) =>
 const reasonsOf = (json: Completion) =>
   (json.choices ?? []).flatMap((choice) => choice.finish_reason || []);
 
-/** A whole answer without content that ends with `stop`, or with nothing. */
+/** Whether a complete answer has no content and ends with `stop` or without a reason. */
 function isEmptyCompletion({ choices }: Completion): boolean {
   return (choices ?? []).every(
     ({ finish_reason, message }) =>
@@ -213,7 +216,7 @@ function isEmptyCompletion({ choices }: Completion): boolean {
   );
 }
 
-/** A chat chunk that begins no answer yet. */
+/** Whether a chunk is a preamble, which does not begin the answer. */
 function isPreamble(json: Completion | undefined, refusesEmpty: boolean): boolean {
   if (!Array.isArray(json?.choices)) return false;
   return (json.choices as readonly Choice[]).every(
@@ -227,7 +230,7 @@ function factsOf(json: Completion, before: Facts = {}): Facts {
   return { finishReason: finishReason ?? before.finishReason, usage: json.usage ?? before.usage };
 }
 
-/** The data of an event, parsed (WHATWG HTML, 9.2). */
+/** Parses an event's data (WHATWG HTML, 9.2). */
 function dataOf(text: string): Completion | undefined {
   const lines = text.replace(/^\ufeff/, '').split(/\r\n|\r|\n/);
   const data = lines.filter((line) => line.startsWith('data:')).map((line) => line.slice(5));
@@ -235,22 +238,25 @@ function dataOf(text: string): Completion | undefined {
 }
 
 export interface Limits {
-  /** Of one try, until the answer, or its begin. */
+  /** The limit of a try, up to the answer or its beginning. */
   readonly limitMs: number;
   readonly idleMs: number;
-  /** When the idle limit passes, whatever comes before: of the time in which the client does not read only a part counts. */
+  /**
+   * When the idle limit passes, however early data comes: the time in which the client does not
+   * read counts only in part.
+   */
   readonly idlesAtMs?: number;
   /** When the try began. */
   readonly begunAtMs: number;
   readonly isStream: boolean;
   readonly takesUsageOut: boolean;
-  /** The settings name the model that is asked for. */
+  /** Whether the settings name the model. */
   readonly isNamed: boolean;
-  /** `empty_answers = "fail"`. */
+  /** Whether `empty_answers` is `fail`. */
   readonly refusesEmpty: boolean;
 }
 
-/** Returns what a try comes to if nobody leaves or shuts down. */
+/** Returns a try's result, if the client stays and the gateway does not drain. */
 export function readReply(reply: Reply, limits: Limits): Reading {
   const { connectMs, headMs, fault, status } = reply;
   const { limitMs, isStream } = limits;
@@ -296,7 +302,8 @@ export function readReply(reply: Reply, limits: Limits): Reading {
   }
   const isEvents = /^text\/event-stream\b/i.test(header('content-type') ?? '');
   const text = reply.items.map((item) => item.text).join('');
-  // Not the content type: the first byte that is not white space. A line of JSON may be an event of its own.
+  // The first byte that is not white space decides, not the content type. A line of JSON may be an
+  // event.
   const isJson = /^[\ufeff\s]*[{[]/.test(text) && !/(?:\r\n|\n|\r){2}$/.test(text);
   if (isStream && !isJson) return readStream(reply, pieces, limits);
   if (isEvents && !isJson) {
@@ -319,10 +326,10 @@ export function readReply(reply: Reply, limits: Limits): Reading {
     const says = 'Serialization error: ';
     return fail(last.atMs, { ...wrong, says, isRetried: false, fallsBack: true, circuit: 'none' });
   }
-  // A longer answer is not looked into.
+  // The content of a longer answer is not read.
   const isLong = text.length > 262_144;
   if (limits.refusesEmpty && !isLong && isEmptyCompletion(json)) return fail(last.atMs, EMPTY);
-  // Of several choices that of the first.
+  // The first choice's reason counts.
   const facts = json.choices ? { ...factsOf(json), finishReason: reasonsOf(json)[0] } : {};
   if (!isStream) return { kind: 'answer', atMs: last.atMs, text, facts };
   const unsupported = { status: 501, type: 'unsupported_feature', code: 'UNSUPPORTED_FEATURE' };
@@ -330,7 +337,7 @@ export function readReply(reply: Reply, limits: Limits): Reading {
   return fail(last.atMs, { ...unsupported, ...more });
 }
 
-/** When a byte that is not white space, or of a byte order mark, has come. */
+/** When a byte came that is neither white space nor part of a byte order mark. */
 function beginMs(pieces: readonly Piece[]): number {
   const begun = pieces.find(({ item, isLast }) => {
     if (typeof item === 'string') return true;
@@ -351,13 +358,13 @@ function parse(text: string): unknown {
 interface Piece {
   readonly atMs: number;
   readonly item: Item | 'end' | 'rest';
-  /** The item is whole with it. */
+  /** Whether the item is whole with this piece. */
   readonly isLast: boolean;
-  /** The line feed that ends the item, which was whole with the carriage return before it. */
+  /** A line feed alone: the item was whole with the carriage return before it. */
   readonly isLateLineFeed?: boolean;
 }
 
-/** Of an event that is cut off: a part of its data has come. Without it nothing is missing. */
+/** Matches an event that was cut in its data. Before its data, nothing is missing. */
 const BEGUN_DATA = /^(?:(?:data|error): ?[^\r\n]|[[{])/m;
 
 function piecesOf({ items, endMs, rest }: Reply, beganMs: number): Piece[] {
@@ -378,7 +385,7 @@ function piecesOf({ items, endMs, rest }: Reply, beganMs: number): Piece[] {
   return [...pieces, { atMs, item: 'end', isLast: true }];
 }
 
-/** The event stream of WHATWG HTML, with the interventions of docs/behaviour.md#bytes. */
+/** Reads an event stream (WHATWG HTML), with the changes of docs/behaviour.md#bytes. */
 function readStream(reply: Reply, pieces: readonly Piece[], limits: Limits): Reading {
   const { idlesAtMs, idleMs, limitMs, refusesEmpty, takesUsageOut } = limits;
   const passes: { atMs: number; text: string }[] = [];
@@ -428,7 +435,7 @@ function readStream(reply: Reply, pieces: readonly Piece[], limits: Limits): Rea
       const choices = Array.isArray(json?.choices) ? (json.choices as readonly Choice[]) : [];
       for (const { delta, finish_reason, index = 0 } of choices) {
         begun.add(index);
-        // What comes behind a finish opens the choice again.
+        // A delta after a finish reason opens the choice again.
         if (hasFinished.has(index) && delta && !isSilent(delta)) finished.delete(index);
         else if (finish_reason) finished.add(index);
         if (finish_reason) hasFinished.add(index);
@@ -449,7 +456,7 @@ function readStream(reply: Reply, pieces: readonly Piece[], limits: Limits): Rea
   return end(limitAtMs(), TIMEOUT);
 }
 
-/** A provider, and the model that it is asked for. */
+/** A provider, and the model to ask it for. */
 export interface Candidate {
   readonly provider: string;
   readonly model: string;
@@ -457,13 +464,13 @@ export interface Candidate {
 
 export interface Candidates {
   readonly list: readonly Candidate[];
-  /** So many from the front may be asked in any order. */
+  /** How many candidates at the front may be asked in any order. */
   readonly balanced: number;
-  /** A target that has no key, no such model or no token left is not the only one to ask. */
+  /** Whether a target without key, model or token is left for another target. */
   readonly isBalanced: boolean;
-  /** Of a weighted alias, one for each of them that is balanced. */
+  /** The weight of each balanced candidate of a weighted alias. */
   readonly weights: readonly number[] | undefined;
-  /** So many of them. */
+  /** How many candidates may be asked. */
   readonly atMost: number;
 }
 
@@ -475,7 +482,9 @@ export function mayName(name: string, { clients }: Settings, client: string | un
   return allowed?.some(allows) ?? true;
 }
 
-/** Returns who may be asked, in order (docs/behaviour.md#models, #fallbacks, #balance), or why nobody is. */
+/**
+ * Returns the candidates in order (docs/behaviour.md#models, #fallbacks, #balance), or the refusal.
+ */
 export function candidatesFor(
   model: string,
   settings: Settings,
@@ -516,7 +525,7 @@ export function candidatesFor(
     const provider = registered.get(id);
     if (!provider || list.some((one) => one.provider === id)) continue;
     const models = [...new Set(list.slice(0, balanced).map((one) => one.model))];
-    // "The requested model name": of a balanced alias that may be each of them.
+    // The documents: "The requested model name". A balanced alias may mean any of its models.
     list.push({ provider: id, model: provider.default_model ?? models.join(' or ') });
   }
   return { list, balanced, isBalanced, weights, atMost: list.length };
@@ -530,7 +539,7 @@ export function namesModel(provider: ProviderSettings, model: string, settings: 
     ...targets.filter((target) => enabled.some(({ id }) => target.startsWith(`${id}/`))),
     ...enabled.map(({ default_model, id }) => `${id}/${default_model ?? ''}`),
   ];
-  // A fallback without a model of its own is asked for those of others.
+  // A fallback without a model of its own is asked for the models of other providers.
   const takesOthers = settings.fallback.includes(provider.id) && !provider.default_model;
   return named.some((name) =>
     takesOthers ? name.slice(name.indexOf('/') + 1) === model : name === `${provider.id}/${model}`,
@@ -546,14 +555,14 @@ const PATHS: Readonly<Record<string, string>> = {
 export type Early =
   | { readonly kind: 'health' | 'preflight' }
   | { readonly kind: 'refused'; readonly failure: Failure }
-  /** It takes a slot and a token; then it is refused, or asks for models or a completion. */
+  /** It takes a slot and a token, and is then refused, or asks for models or a completion. */
   | {
       readonly kind: 'counted';
       readonly client: string | undefined;
       readonly to: Failure | 'models' | 'chat';
     };
 
-/** The checks before anybody is asked, in the order of docs/behaviour.md#order. */
+/** Returns the result of the checks before any provider is asked (docs/behaviour.md#order). */
 export function checkHead(ask: Ask, settings: Settings): Early {
   const { method, headers } = ask;
   const path = pathOf(ask);
@@ -578,13 +587,16 @@ export function checkHead(ask: Ask, settings: Settings): Early {
   return { kind: 'counted', client: client?.name, to };
 }
 
-/** The raw target, cut at `?`, without `scheme://authority`. */
+/** Returns the path: the raw target before `?`, without `scheme://authority`. */
 export const pathOf = ({ path }: Ask) => path.replace(/^http:\/\/[^/]*/, '').replace(/\?.*/, '');
 
-/** The `Allow` of a 404. */
+/** Returns the `Allow` header of a 404. */
 export const allowOf = (ask: Ask) => PATHS[pathOf(ask)];
 
-/** Without keys and CORS no page of another host may ask, and on loopback nobody by another name (docs/behaviour.md#pages). */
+/**
+ * Whether a page may send the request. Without keys and CORS, pages of other hosts may not, and on
+ * loopback the host must be named as loopback (docs/behaviour.md#pages).
+ */
 function mayComeFrom({ headers }: Ask, { authKeys, clients, server }: Settings): boolean {
   if (server.cors || authKeys.length > 0 || clients.length > 0) return true;
   const header = (name: string) => headers.find(([one]) => one === name)?.[1] ?? '';

@@ -1,4 +1,4 @@
-/** `circuits`, `keys`, `balance`: what depends on what became of other requests before. */
+/** `circuits`, `keys`, `balance`: the checks of state that is shared by requests. */
 
 import { Circuit } from './circuit.ts';
 import {
@@ -14,7 +14,7 @@ import type { Exchange, History, Try } from './history.ts';
 import type { Failure } from './oracle.ts';
 import type { ProviderSettings, Settings } from './plan.ts';
 
-/** What happens at the same moment happens in this order. */
+/** The order of steps at the same moment. */
 const [RESULT, SKIP, ASK] = [0, 1, 2];
 const LASTING_MS = 10_000;
 
@@ -26,10 +26,10 @@ interface Step {
 }
 
 export function checkOrder(history: History, courses: readonly Course[], report: Report): void {
-  // A stream that has come is over before its client has read it.
+  // A stream's try is over before its client has read the end.
   const tryEnds = tryEndsOf(history);
   const steps: Step[] = [];
-  // Of a client that left before anybody was asked nobody sees whose turn it was.
+  // If a client left before any provider was asked, the turns are not known.
   const seesTurns = courses.every(
     ({ candidates, visits }) =>
       !candidates || !('list' in candidates) || !candidates.isBalanced || visits.length > 0,
@@ -81,7 +81,7 @@ function isSame({ candidate }: Visit, other: Visit): boolean {
   return JSON.stringify(candidate) === JSON.stringify(other.candidate);
 }
 
-/** The steps of a visit: how it began, what its tries came to, how it was over. */
+/** Returns a visit's steps: its beginning, its tries' results, and its end. */
 function visitSteps(
   circuits: Circuits,
   course: Course,
@@ -111,7 +111,7 @@ function visitSteps(
     steps.push({ atMs, rank: ASK, order, run: () => circuits.ask(visit, course, isGuarded) });
   }
   for (const [index, made] of tries.entries()) {
-    // Its client may have left in the wait for the next try.
+    // The client may have left during the wait for the next try.
     const isLeft = course.endAtMs >= course.brokenAtMs && made.endsAtMs < course.brokenAtMs;
     const isFinal = index === tries.length - 1 && hasOthers === true && !isLeft;
     const { reading, endsAtMs } = made;
@@ -131,21 +131,25 @@ function visitSteps(
     const lasts = (sinceMs: number, isSeen: boolean) =>
       steps.push({ atMs: sinceMs, rank: RESULT, order: 0, run: () => circuits.lasted(of, isSeen) });
     if (endsAtMs >= lastedMs) lasts(lastedMs, false);
-    // "When data still comes 10 s after its first", of a stream that begins with its answer.
+    // The documents: "When data still comes 10 s after its first". The stream must begin with its
+    // answer.
     const [begin, ...others] = reading.passes;
     const isPlain = begin!.atMs === reading.atMs && !begin!.text.startsWith(':');
     const late = others.filter(
       (one) => one.atMs - begin!.atMs > LASTING_MS - 1e-6 && !one.text.startsWith(':'),
     );
     const seenAtMs = late.map((one) => made.try.atMs + one.atMs).filter((ms) => ms < endsAtMs);
-    // Behind others on its connection it may have been read later.
+    // A pipelined answer may have been read later.
     const isExact = isPlain && !exchange.isDelayed;
     for (const ms of isExact ? seenAtMs.slice(0, 1) : seenAtMs) lasts(ms, isExact);
   }
   return steps;
 }
 
-/** While the store is asked for a token of this provider, others begin and end: nobody sees when it was decided. Also before a reload. */
+/**
+ * Whether a store is asked for a token of this provider. Meanwhile other requests begin and end, so
+ * the moment of a decision is not known.
+ */
 function asksStore(id: string, courses: readonly Course[]): boolean {
   return courses.some(({ settings: { rateLimit } }) => {
     const { enabled, hasStore, providers } = rateLimit;
@@ -161,7 +165,7 @@ interface Of {
   readonly probe: Exchange;
 }
 
-/** From its first try to its end a visit counts as a request in flight; places in the history. */
+/** The places in the history between which a visit counts as a request in flight. */
 interface Interval {
   readonly provider: string;
   readonly from: number;
@@ -184,7 +188,10 @@ function intervalOf({ candidate, tries }: Visit, course: Course, tryEnd?: number
 
 const nameOf = ({ provider, model }: Visit['candidate']) => `${provider}/${model}`;
 
-/** Of a weighted alias each target is asked first as often as its weight says, but for one time for each of the others. */
+/**
+ * Checks that a weighted alias asks each target first as often as its weight requires, give or take
+ * one per other target.
+ */
 function checkWeights(courses: readonly Course[], report: Report): void {
   const counts = new Map<string, number>();
   const count = (name: string) => counts.set(name, (counts.get(name) ?? 0) + 1).get(name)!;
@@ -211,22 +218,25 @@ function checkWeights(courses: readonly Course[], report: Report): void {
   }
 }
 
-/** A provider's settings with those that it inherits. */
+/** Returns a provider's settings as text, with inherited settings. */
 function effectiveOf(id: string, { providers, server }: Settings): string {
   const own = providers.find((one) => one.id === id);
   const timeout = own?.timeout ?? server.timeout;
   const retries = own?.retries ?? server.retries;
   const all = Object.entries({ ...own, timeout, retries });
-  // A member that a change has taken out is there, and undefined.
+  // A member that a change has removed is there, with the value undefined.
   const rows = all.filter(([, value]) => value !== undefined);
   return JSON.stringify(rows.toSorted(([a], [b]) => (a < b ? -1 : 1)));
 }
 
-/** The tries that came after a wait, and not only with another key or connection. */
+/** Returns the tries after a wait. A change of key or connection has none. */
 const waitsOf = ({ tries }: Visit) =>
   tries.filter(({ try: made }, index) => index > 0 && made.atMs - tries[index - 1]!.resultAtMs > 1);
 
-/** A failure that may be another one's is repeated as often as `retries` says, unless its provider wants a longer wait. */
+/**
+ * Checks that a temporary failure is repeated as often as `retries` allows, unless the provider
+ * asks for a longer wait.
+ */
 function checkRepeats(visit: Visit, course: Course, report: Report): void {
   const { candidate, tries } = visit;
   const { api_keys, retries = course.settings.server.retries } = providerOf(
@@ -243,12 +253,15 @@ function checkRepeats(visit: Visit, course: Course, report: Report): void {
     report('order', `${candidate.provider} is not asked again`, course.exchange);
 }
 
-/** The circuits of all providers, and of their models. */
+/** The circuits of all providers and models. */
 class Circuits {
   readonly #circuits = new Map<string, Circuit>();
-  /** When each target of a balanced alias was the first, by the settings of the request: one that began before a reload counts with those before it. */
+  /**
+   * When each target of a balanced alias was first in turn. Keyed by settings, because a request
+   * that began before a reload counts with the settings of its time.
+   */
   readonly #lastAskedMs = new Map<Settings, Map<string, number>>();
-  /** When a reload has changed a provider. */
+  /** When a reload changed each provider. */
   readonly #changedAtMs = new Map<string, number>();
   readonly report: Report;
   readonly #seesTurns: boolean;
@@ -280,7 +293,10 @@ class Circuits {
     }
   }
 
-  /** It was asked with other settings, which are another provider. */
+  /**
+   * Whether the request began with other settings of the provider, which then counts as another
+   * provider.
+   */
   #isOther({ provider }: Visit['candidate'], begunAtMs: number): boolean {
     return begunAtMs < (this.#changedAtMs.get(provider) ?? 0);
   }
@@ -311,7 +327,7 @@ class Circuits {
     const { begunAtMs, candidates, exchange, visits } = course;
     if (this.#isOther(candidate, begunAtMs)) return;
     if (visit === visits[0] && candidates && 'list' in candidates && !candidates.weights) {
-      // "Fewest requests in flight first" is among those that do not rest.
+      // Only providers that do not rest are balanced by their requests in flight.
       const list = candidates.isBalanced ? candidates.list.slice(0, candidates.balanced) : [];
       const other = list.find((one) => !this.#both(one).some((circuit) => circuit.mayRest(atMs)));
       if (other)
@@ -325,7 +341,10 @@ class Circuits {
     else if (!model.mayRest(atMs)) own.skipped(atMs);
   }
 
-  /** Of an alias with balance the target with the fewest requests is asked first, or, with affinity, the session's own. */
+  /**
+   * Checks that a balanced alias asks its least busy target first, or with affinity the session's
+   * own.
+   */
   choose(course: Course, busy: readonly Interval[], sessions: Map<string, string>): void {
     const { candidates, exchange, visits } = course;
     if (!candidates || !('list' in candidates) || candidates.balanced < 2) return;
@@ -338,7 +357,7 @@ class Circuits {
     );
     const own = nameOf(chosen!.candidate);
     if (list.every(({ provider }) => providerOf(course, provider).key_affinity)) {
-      // A reload may take one of them away.
+      // A reload may remove a target.
       const session = `${list.map(nameOf).join()} ${candidates.weights?.join()} ${sessionOf(course)}`;
       const before = sessions.get(session);
       if (restless.length < list.length) return;
@@ -355,7 +374,7 @@ class Circuits {
     const better = restless.find(({ provider }) => inFlight(provider) < count);
     if (better)
       this.report('balance', `${own} is asked, and ${nameOf(better)} is less busy`, exchange);
-    // "Those with equally many are asked in turn."
+    // The documents: "Those with equally many are asked in turn."
     const turns = this.#lastAskedMs.get(course.settings);
     const lastMs = (one: Visit['candidate']) => turns?.get(nameOf(one)) ?? -Infinity;
     const waits = restless.find(
@@ -365,7 +384,7 @@ class Circuits {
       this.report('balance', `${own} is asked, and it is the turn of ${nameOf(waits)}`, exchange);
   }
 
-  /** A target was the first, whether or not it could be asked. */
+  /** Records that a target was first in turn, whether or not it could be asked. */
   chosen({ candidate, atMs }: Visit, { candidates, settings }: Course): void {
     if (!candidates || !('list' in candidates)) return;
     if (!candidates.isBalanced || candidates.weights) return;
@@ -407,7 +426,7 @@ class Circuits {
   }
 }
 
-/** The conversation that a request belongs to. */
+/** Returns the request's session. */
 function sessionOf({ early, exchange }: Course): string {
   const header = (name: string) => exchange.ask.headers.find(([one]) => one === name)?.[1];
   const client = early.kind === 'counted' ? early.client : undefined;
@@ -426,23 +445,23 @@ interface KeyUse {
   readonly order: number;
   readonly course: Course | undefined;
   readonly visit: Visit | undefined;
-  /** `undefined` if it was not refused. */
+  /** Undefined if the key was not refused. */
   readonly cooldown: Cooldown | undefined;
   readonly workedAtMs?: number | undefined;
 }
 
-/** The key is left alone until then. */
+/** The time in which a refused key is not used. */
 interface Cooldown {
   readonly fromMs: number;
   readonly untilMs: number;
   readonly status: number;
 }
 
-/** A refused key is not sent for a while if there is another one, and a session keeps its key. */
+/** Checks that a refused key rests if there is another, and that a session keeps its key. */
 function checkKeys(history: History, courses: readonly Course[], report: Report): void {
   const [settings, ...others] = new Set(courses.map((course) => course.settings));
   for (const provider of settings!.providers) {
-    // With other settings it is another provider, whose keys have their turns anew.
+    // With other settings it is another provider, whose keys begin their turns anew.
     const isKept = others.every(
       (one) => effectiveOf(provider.id, one) === effectiveOf(provider.id, settings!),
     );
@@ -482,7 +501,7 @@ function checkKeysOf(
       if (own !== key) report('keys', `its session had ${own}, and has ${key}`, course.exchange);
     }
     const last = uses[index - 1];
-    // What asks for the list of models tries one key after the other, and tells nobody.
+    // A fetch of the list of models tries one key after another, and does not count as a turn.
     if (last?.course && isFirst && !key_affinity) {
       const next = api_keys.indexOf(last.key) + 1;
       const inTurn = [...api_keys.slice(next), ...api_keys.slice(0, next)];
@@ -499,8 +518,8 @@ function checkKeysOf(
 const isClose = (oneMs: number, otherMs: number) => Math.abs(oneMs - otherMs) < 0.01;
 
 /**
- * A cooldown lasts until its time, until a later one takes its place, or until the key works that was sent in it; of a 403, also
- * until another key does that had one.
+ * Returns the cooldowns of keys. A cooldown ends at its time, when a later cooldown replaces it, or
+ * when its key works. After a 403 it also ends when another refused key works.
  */
 function cooldownsOf(uses: readonly KeyUse[]) {
   const all: { key: string; status: number; fromMs: number; untilMs: number }[] = [];

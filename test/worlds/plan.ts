@@ -1,4 +1,7 @@
-/** What a world does, chosen by its seed before it begins: plain data, which can be made smaller when a check fails. */
+/**
+ * A world's plan, chosen by its seed before it begins: plain data, so that a failing plan can be
+ * made smaller.
+ */
 
 export interface Settings {
   readonly server: {
@@ -15,7 +18,7 @@ export interface Settings {
     readonly empty_answers?: 'pass' | 'fail' | undefined;
     readonly cors: boolean;
   };
-  /** Keys of `[server.auth]`. */
+  /** The keys of `[server.auth]`. */
   readonly authKeys: readonly string[];
   readonly clients: readonly Tenant[];
   readonly primary?: string | undefined;
@@ -68,17 +71,20 @@ export interface AliasSettings {
   readonly name: string;
   readonly targets: readonly string[];
   readonly isBalanced: boolean;
-  /** One for each target: the first is drawn by them. */
+  /** A weight for each target, by which the first is drawn. */
   readonly weights?: readonly number[] | undefined;
 }
 
 /** A request as its client sends it. */
 export interface Ask {
-  /** Its `x-request-id`; also in its trace id and its body. */
+  /** The `x-request-id`, which is also in the trace id and the body. */
   readonly id: string;
-  /** Its trace id begins with it. */
+  /** The beginning of the trace id. */
   readonly number: number;
-  /** After the one before it on its connection was sent, if it is pipelined, else after that was answered. */
+  /**
+   * The wait after the request before it on the connection was sent, if this one is pipelined, or
+   * else was answered.
+   */
   readonly afterMs: number;
   readonly isPipelined: boolean;
   readonly method: string;
@@ -87,16 +93,16 @@ export interface Ask {
   readonly headers: readonly (readonly [name: string, value: string])[];
   readonly body?: string | undefined;
   readonly isChunked: boolean;
-  /** What it sends in the place of a request, and is none. */
+  /** Bytes that are not HTTP, sent in place of a request. */
   readonly broken?: { readonly text: string; readonly status: number } | undefined;
   /** Where the bytes of head and body are cut, and how long the client waits there. */
   readonly cuts: readonly { readonly at: number; readonly waitMs: number }[];
   readonly leaves?: Leave | undefined;
-  /** It stops reading after so many bytes of the answer, and goes on after this time. */
+  /** A time for which the client does not read, after this many bytes of the answer. */
   readonly pause?: { readonly afterBytes: number; readonly forMs: number } | undefined;
-  /** What its body says; undefined if it is no chat completion. */
+  /** The meaning of the body; undefined if it is no chat completion. */
   readonly chat?: ChatPlan | undefined;
-  /** By provider, in the order of the tries; those that are not listed answer well. */
+  /** The replies of each provider, in the order of its tries. An unlisted try is answered well. */
   readonly replies: Readonly<Record<string, readonly Reply[]>>;
 }
 
@@ -104,15 +110,17 @@ export interface ChatPlan {
   readonly model: string;
   readonly isStream: boolean;
   readonly promptCacheKey?: string | undefined;
-  /** Its member `model`, if that is written otherwise than usual. */
+  /** The member `model`, if its spelling is unusual. */
   readonly written?: readonly [name: string, value: string] | undefined;
-  /** It has a member `models`, which a client whose models are limited may not send. */
+  /** Whether there is a member `models`, which is refused if the client's models are limited. */
   readonly namesOthers?: boolean | undefined;
-  /** What `stream_usage` would add is there, or has no place. */
+  /**
+   * Whether `stream_usage` adds nothing, because the request asks for usage or has no place for it.
+   */
   readonly asksForUsage: boolean;
-  /** What it makes of the `stream_options` that are there. */
+  /** The change that `stream_usage` makes to the request's `stream_options`. */
   readonly usage?: readonly [now: string, asking: string] | undefined;
-  /** It is refused with 400, or with this status. */
+  /** The status of the refusal. */
   readonly refusedWith?: number | undefined;
 }
 
@@ -127,34 +135,37 @@ export interface ConnectionPlan {
   readonly asks: readonly Ask[];
 }
 
-/** What a provider sends, in its order. Times are waits before it. */
+/** A part of a provider's reply. Times are waits before the part. */
 export interface Item {
   readonly kind: 'data' | 'done' | 'error' | 'comment' | 'json';
   readonly text: string;
   readonly waitMs: number;
-  /** It comes in two pieces, the second so much later. */
+  /** Splits the item into two pieces, with this wait between them. */
   readonly cut?: { readonly at: number; readonly waitMs: number } | undefined;
-  /** What an error, or an error event, says. */
+  /** The meaning of an error or an error event. */
   readonly error?: ErrorPlan | undefined;
-  /** What a list of models has. */
+  /** The entries of a list of models. */
   readonly models?: readonly ListedModel[] | undefined;
 }
 
 export interface ListedModel {
   readonly id: string;
   readonly created?: number;
-  /** What `/v1/models` shows of all that is said of it. */
+  /** The details that `/v1/models` shows. */
   readonly shown: object;
 }
 
 export interface ErrorPlan {
   readonly status: number;
-  /** What of its text is shown: all of this, or at least that; undefined: nothing that may be shown. */
+  /**
+   * The shown text: `message` is all of it, `says` a part of it. With neither, nothing may be
+   * shown.
+   */
   readonly message?: string | undefined;
   readonly says?: string | undefined;
   readonly code?: string | undefined;
   readonly type?: string | undefined;
-  /** It is JSON about the model: a 404 is then the client's own mistake. */
+  /** Whether it is JSON about the model, so that a 404 is the client's own mistake. */
   readonly isAboutModel?: boolean | undefined;
 }
 
@@ -169,16 +180,16 @@ export const NETWORK_FAULTS = [
 ] as const;
 
 export interface Reply {
-  /** Its answer never comes if this is undefined. */
+  /** Undefined if the answer never comes. */
   readonly headMs?: number | undefined;
   readonly connectMs: number;
   readonly connection: 'new' | 'reused';
-  /** In the place of the head. */
+  /** The fault that replaces the head. */
   readonly fault?: (typeof NETWORK_FAULTS)[number] | undefined;
   readonly status: number;
   readonly headers: readonly (readonly [name: string, value: string])[];
   readonly items: readonly Item[];
-  /** What is sent at the same moment comes in one piece. */
+  /** Whether items of the same moment come in one piece. */
   readonly isJoined?: boolean | undefined;
   readonly end: 'end' | 'cut' | 'hang';
   readonly endMs: number;
@@ -186,7 +197,7 @@ export interface Reply {
   readonly rest: string;
 }
 
-/** What happens beside the requests. */
+/** An event beside the requests. */
 export type Incident =
   | { readonly atMs: number; readonly kind: 'reload'; readonly settings: Settings }
   | {
@@ -197,9 +208,9 @@ export type Incident =
     }
   | { readonly atMs: number; readonly kind: 'store'; readonly isUp: boolean };
 
-/** A provider answers everybody so for a while. */
+/** A time in which a provider gives every request the same reply. */
 export interface Outage {
-  /** Undefined: all of them. */
+  /** Undefined for all providers. */
   readonly provider: string | undefined;
   readonly fromMs: number;
   readonly toMs: number;
@@ -212,7 +223,10 @@ export interface Plan {
   readonly connections: readonly ConnectionPlan[];
   readonly incidents: readonly Incident[];
   readonly outages: readonly Outage[];
-  /** To the gateway's questions for models, by provider; behind the last one they answer well. */
+  /**
+   * The replies to the gateway's requests for models, by provider. Further requests are answered
+   * well.
+   */
   readonly lists: Readonly<Record<string, readonly Reply[]>>;
 }
 
@@ -249,8 +263,10 @@ export function toToml(settings: Settings): string {
     '[aliases]',
     ...aliases.map(({ name, targets, isBalanced, weights }) => {
       const list = JSON.stringify(targets);
-      if (weights)
-        return `${name} = { targets = ${list}, balance = "weighted", weights = ${JSON.stringify(weights)} }`;
+      if (weights) {
+        const listed = JSON.stringify(weights);
+        return `${name} = { targets = ${list}, balance = "weighted", weights = ${listed} }`;
+      }
       return `${name} = ${isBalanced ? `{ targets = ${list}, balance = "least_busy" }` : list}`;
     }),
   ];

@@ -1,6 +1,7 @@
 /**
- * The providers of a world, in the place of `src/upstream/transport.ts`: each request gets the reply that the plan has for it, as undici's agent
- * would hand it over. The only file of the worlds that knows the interface of a transport.
+ * The providers of a world, which replace `src/upstream/transport.ts`. Each request gets its
+ * planned reply as undici's agent would hand it over. No other file of the worlds knows the
+ * interface of a transport.
  */
 
 import type { ByteSink, ByteSource } from '../../src/lib/byte-source.ts';
@@ -23,7 +24,7 @@ import type { History, Try } from './history.ts';
 import type { Plan, Reply } from './plan.ts';
 import { answerWell, listModels } from './replies.ts';
 
-/** As net, undici and llhttp report them. */
+/** The errors as net, undici and llhttp report them. */
 const FAULTS: Readonly<
   Record<NonNullable<Reply['fault']>, readonly [code: string, failure?: ConnectionFailure]>
 > = {
@@ -94,7 +95,7 @@ export function createProviders(clock: Clock, plan: Plan, history: History): Tra
   };
 }
 
-/** What of the body is not sent is released by whoever ends the exchange; here it is always read. */
+/** Reads the request's body. Whoever ends the exchange releases unread bytes. */
 async function readBody(request: UpstreamRequest, made: Try): Promise<void> {
   const body = toBody(request);
   if (!body) return;
@@ -104,7 +105,7 @@ async function readBody(request: UpstreamRequest, made: Try): Promise<void> {
   }
   const slices: Buffer[] = [];
   for await (const slice of body) slices.push(slice);
-  // Given up meanwhile, it is not read to its end.
+  // A try that was given up does not read its body to the end.
   if (made.end === 'open') made.body = Buffer.concat(slices).toString();
 }
 
@@ -115,7 +116,10 @@ interface Settle {
   readonly use: ConnectionUse;
 }
 
-/** One request at a provider and its reply, with the back-pressure of the real transport: what is not taken is held. */
+/**
+ * A request at a provider and its reply, with the real transport's back-pressure: bytes that are
+ * not taken are held.
+ */
 class ProviderReply implements UpstreamResponse, ByteSource {
   readonly status: number;
   readonly headers: Map<string, string>;
@@ -258,7 +262,7 @@ function piecesOf({ isJoined, items }: Reply): Piece[] {
   return pieces;
 }
 
-/** Names and values in turn; repeated ones are joined. */
+/** Converts alternating names and values to a map. Values of a repeated name are joined. */
 function toMap(pairs: readonly string[]): Map<string, string> {
   const map = new Map<string, string>();
   for (let at = 0; at < pairs.length; at += 2) {

@@ -1,4 +1,4 @@
-/** What providers answer: completions, streams of recorded shapes, and every kind of failure. */
+/** Providers' replies: completions, streams of recorded shapes, and every kind of failure. */
 
 import { STATUS_CODES } from 'node:http';
 
@@ -40,7 +40,7 @@ const PLAIN: Omit<Reply, 'items' | 'headers'> = {
   endMs: 0.2,
   rest: '',
 };
-/** Most answers have so many, and some have many. */
+/** The number of tokens: mostly few, sometimes many. */
 const tokensOf = (random: Random) => random.pick([8, 8, 8, 40, 300]);
 
 function usageOf(tokens: number, random?: Random) {
@@ -65,7 +65,7 @@ function completion(
   return { kind: 'json', text: JSON.stringify(whole), waitMs: 0.3 };
 }
 
-/** A whole answer of some shape. */
+/** Returns a complete answer in some shape. */
 function someCompletion(id: string, random: Random): Item {
   const usage = usageOf(tokensOf(random), random);
   const item = completion(id, `c${random.integer(0, 99)} "é"`, random.pick(REASONS), usage);
@@ -118,7 +118,7 @@ function chunk(
   return JSON.stringify({ object: 'chat.completion.chunk', choices, usage });
 }
 
-/** The reply to a request for which the plan has none. */
+/** Returns the reply to a request without a planned reply. */
 export function answerWell({ id, chat }: AskedFor): Reply {
   if (!chat?.isStream) return { ...PLAIN, headers: [JSON_TYPE], items: [completion(id, 'well')] };
   const items: Item[] = [
@@ -129,7 +129,10 @@ export function answerWell({ id, chat }: AskedFor): Reply {
   return { ...PLAIN, headers: [STREAM_TYPE], items };
 }
 
-/** What a provider says of a model, and what of it is shown: up to 2,048 characters of JSON, and three levels. */
+/**
+ * A provider's details of a model, and the details that are shown: up to 2,048 characters of JSON,
+ * in three levels.
+ */
 const SAID: readonly (readonly [said: object, shown: object])[] = [
   [{}, {}],
   [{ object: 'x', owned_by: 'y', secret: 1, context_length: null }, {}],
@@ -143,7 +146,7 @@ const SAID: readonly (readonly [said: object, shown: object])[] = [
 ];
 const LONG_PAD = 'x'.repeat(300_000);
 
-/** The reply to the gateway's own question for models. */
+/** Returns a reply to the gateway's own request for models. */
 export function listModels(random?: Random): Reply {
   const names = ['m0', 'm1', 'listed', 'key-of-a-1'];
   const models = names
@@ -161,13 +164,13 @@ export function listModels(random?: Random): Reply {
   const named = models.map(({ model: { id }, sent }) => ({ name: `models/${id}`, ...sent }));
   const pad = random?.oneIn(20) ? LONG_PAD : undefined;
   const text = JSON.stringify([{ data, pad }, data, { models: named }][random?.integer(0, 2) ?? 0]);
-  // A name with a key in it is not shown.
+  // A name that contains a key is not shown.
   const shown = models.map(({ model }) => model).filter(({ id }) => !id.startsWith('key'));
   const item: Item = { kind: 'json', text, waitMs: 0.3, models: shown };
   return { ...PLAIN, headers: [JSON_TYPE], items: [item] };
 }
 
-/** One that is a list, or is none: late, cut off, with a wrong key. */
+/** Returns a reply to a request for models that may fail: late, cut off, or refused. */
 export function aList(random: Random, statuses?: readonly number[]): Reply {
   const headMs = time(random, 0.2, 4000);
   if (statuses && random.oneIn(2)) return anErrorStatus(random, statuses);
@@ -182,7 +185,7 @@ export function aList(random: Random, statuses?: readonly number[]): Reply {
   ])();
 }
 
-/** Times with a fraction: hardly two things of a world happen at the same moment. */
+/** Returns a time with a fraction, so that two events hardly ever happen at the same moment. */
 export function time(random: Random, minMs: number, maxMs: number): number {
   return Math.round((minMs + random.next() ** 3 * (maxMs - minMs)) * 1000) / 1000 + 0.0007;
 }
@@ -195,7 +198,7 @@ function timing(random: Random, isSlow: boolean) {
   };
 }
 
-/** A reply that is an answer, at once or slowly. */
+/** Returns a good answer, at once or slowly. */
 export function anAnswer(ask: AskedFor, random: Random, isSlow: boolean): Reply {
   const common = { ...PLAIN, ...timing(random, isSlow), headers: headersOf(random) };
   const isJoined = random.oneIn(2);
@@ -211,7 +214,7 @@ export function anAnswer(ask: AskedFor, random: Random, isSlow: boolean): Reply 
   return { ...common, status, headers, items: [{ ...json, cut }] };
 }
 
-/** A whole answer without content, reasoning or tool call. */
+/** Returns a complete answer without content, reasoning or tool call. */
 export function anEmptyAnswer(ask: AskedFor, random: Random): Reply {
   const whole = anAnswer(ask, random, false);
   if (!ask.chat?.isStream) {
@@ -243,7 +246,7 @@ const REQUEST_IDS = [
   'cf-ray',
 ];
 
-/** Those that pass, and those that do not. */
+/** Returns headers that pass, and others. */
 function headersOf(random: Random): Pair[] {
   const all: Pair[] = [
     ['x-ratelimit-remaining-requests', `${random.integer(0, 99)}`],
@@ -330,12 +333,12 @@ function aStream(ask: AskedFor, random: Random, isSlow: boolean): Pick<Reply, 'i
 function cutUp(item: Item, random: Random): Item {
   if (!random.oneIn(4)) return item;
   const last = Buffer.byteLength(item.text) - 1;
-  // The line end that ends it is cut off by itself, or in two.
+  // Cut before, or inside, the item's last line end.
   const at = random.oneIn(3) ? last - random.integer(0, 2) : random.integer(1, last);
   return { ...item, cut: { at, waitMs: random.oneIn(3) ? 0 : time(random, 0, 40) } };
 }
 
-/** A reply that fails in some way, at any point. */
+/** Returns a reply that fails in some way, at any point. */
 export function aFailure(ask: AskedFor, random: Random): Reply {
   const isStream = ask.chat?.isStream === true;
   const kind = random.integer(0, isStream ? 11 : 8);
@@ -359,7 +362,7 @@ export function aFailure(ask: AskedFor, random: Random): Reply {
     return { ...common, end, items: [...kept, { kind: 'error', text: event, waitMs: 0.3, error }] };
   }
   const half = next && random.oneIn(2) ? next.text.slice(0, next.text.length >> 1) : '';
-  // Data that is whole is an event, although its blank line is missing.
+  // Whole data counts as an event, even without its blank line.
   const rest = half.endsWith('[]') ? '' : half;
   return { ...common, end, items: kept, rest };
 }
@@ -367,7 +370,7 @@ export function aFailure(ask: AskedFor, random: Random): Reply {
 const anyType = (random: Random) => random.pick([JSON_TYPE, STREAM_TYPE, NO_TYPE]);
 const A_STREAM = { model: 'm', isStream: true, asksForUsage: false };
 
-/** Answers that are no answer to this request. */
+/** Returns an answer that does not fit the request. */
 function strange(common: Reply, isStream: boolean, random: Random): Reply {
   const html: Item = { kind: 'json', text: '<html><body>busy</body></html>', waitMs: 0.2 };
   const replies: (() => Reply)[] = [
@@ -400,7 +403,7 @@ function strange(common: Reply, isStream: boolean, random: Random): Reply {
 const STATUSES = [
   400, 401, 403, 404, 407, 408, 409, 413, 422, 429, 429, 429, 500, 501, 502, 503, 504, 520, 529,
 ];
-/** The dates are past, or may come while a world lasts, or behind it. */
+/** Values of `Retry-After`. The dates lie in the past, within a world, or behind its end. */
 const RETRY_AFTER = [
   '1',
   '2',
@@ -420,7 +423,7 @@ const RETRY_AFTER = [
   'Thu, 01 Jan 2026 00:05:00 GMT, Thu, 01 Jan 2026 00:00:01 GMT',
 ];
 
-/** Answers of a provider that is there, with an HTTP error. */
+/** Returns an HTTP error from a provider that is reachable. */
 export function anErrorStatus(random: Random, statuses: readonly number[] = STATUSES): Reply {
   const status = random.pick(statuses);
   const { error, text, type } = spellStatus(status, random);

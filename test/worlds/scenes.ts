@@ -1,4 +1,4 @@
-/** What few worlds have, put into a plan that is there already: all others stay those that they were. */
+/** Rare scenes, applied to a finished plan, so that all other worlds keep their plans. */
 
 import { createRandom, type Random } from '../support/random.ts';
 import { BROKEN_HEADS } from './dialects.ts';
@@ -12,7 +12,7 @@ export function withScene(plan: Plan): Plan {
   return random.oneIn(2) ? random.pick(SCENES)(plan, random) : plan;
 }
 
-/** Values that are made when somebody asks for them: few providers are asked. */
+/** Returns values that are made at their first use, because few providers are asked. */
 export function lazily<T>(
   names: readonly string[],
   random: Random,
@@ -40,7 +40,7 @@ function withReplies(plan: Plan, random: Random, change: (reply: Reply, own: Ran
   });
 }
 
-/** Many ask for the models, and keys are refused. */
+/** Many clients ask for the models, and keys are refused. */
 const lists: Scene = (plan, random) => {
   const { providers } = plan.settings;
   const ofProvider = () => Array.from({ length: 6 }, () => aList(random, [401, 403, 404, 429]));
@@ -54,14 +54,14 @@ const lists: Scene = (plan, random) => {
   return { ...asking, lists: Object.fromEntries(providers.map(({ id }) => [id, ofProvider()])) };
 };
 
-/** Connections that are kept turn out to be closed. */
+/** Kept connections turn out to be closed. */
 const stale: Scene = (plan, random) =>
   withReplies(plan, random, (reply, own) => {
     if (own.oneIn(2)) return reply;
     return { ...reply, connection: 'reused', headMs: 2.3, fault: 'stale', items: [], rest: '' };
   });
 
-/** Answers that are too long to be parsed whole. */
+/** Answers are too long to be parsed whole. */
 const long: Scene = (plan, random) => {
   if (plan.settings.server.max_buffered_bytes !== undefined) return plan;
   const pad = JSON.stringify([{ x: 'y'.repeat(270_000), finish_reason: 'no', usage: {} }]);
@@ -75,14 +75,14 @@ const long: Scene = (plan, random) => {
     const behind = `${text.slice(0, -1)},"pad":${pad}}`;
     const cut = { at: own.integer(1, 300_000), waitMs: time(own, 0, 20) };
     const items: Item[] = [{ ...only, text: own.pick([inFront, behind]), cut }];
-    // Its message and code are lost.
+    // The error's message and code are lost, because it is too long.
     const error: Item = { kind: 'error', text: `{"error":{"code":429},"pad":${pad}}`, waitMs: 0.3 };
     const failed = { ...error, error: { status: 502 } };
     return { ...reply, items: own.oneIn(6) ? [failed] : items };
   });
 };
 
-/** The process is told to stop while clients keep their connections. */
+/** The process drains while clients keep their connections. */
 const drain: Scene = (plan, random) => {
   const ends = plan.connections.map(({ asks, atMs }) =>
     asks.reduce((sum, one) => sum + one.afterMs, atMs),
@@ -93,7 +93,7 @@ const drain: Scene = (plan, random) => {
   return { ...plan, incidents: [...others, one].toSorted((a, b) => a.atMs - b.atMs) };
 };
 
-/** Some of what clients send is not HTTP. */
+/** Some clients send bytes that are not HTTP. */
 const broken: Scene = (plan, random) =>
   withAsks(plan, (ask) => {
     if (!random.oneIn(5)) return ask;
@@ -102,7 +102,9 @@ const broken: Scene = (plan, random) =>
     return { ...ask, path: '/broken', method: 'GET', ...plain, broken: text };
   });
 
-/** Clients are slow with a body that is refused before it has come, or stop in it. */
+/**
+ * Clients send a body slowly, or stop in it. Some of the bodies are refused before they have come.
+ */
 const uploads: Scene = (plan, random) =>
   withAsks(plan, (ask) => {
     if (ask.body === undefined || !random.oneIn(3)) return ask;
@@ -119,7 +121,10 @@ const uploads: Scene = (plan, random) =>
     return { ...ask, headers, cuts: isRefused ? cuts : ask.cuts };
   });
 
-/** `a` fails and rests, and then begins streams that last longer than that, with data almost ten seconds after the first, or at ten. */
+/**
+ * `a` fails and rests, and then begins streams longer than its rest, whose second data comes after
+ * almost or exactly ten seconds.
+ */
 const probes: Scene = (plan, random) => {
   const { settings } = plan;
   const limits = { stream_keepalive: 0, stream_idle_timeout: 30, first_token_timeout: undefined };

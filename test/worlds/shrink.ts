@@ -1,4 +1,7 @@
-/** Makes a failing world smaller: fewer requests, plainer settings and replies, as long as the same check fails. */
+/**
+ * Makes a failing world smaller while the same check fails: fewer requests, plainer settings and
+ * replies.
+ */
 
 import { check } from './checks.ts';
 import { PLAIN_SETTINGS } from './generate.ts';
@@ -7,7 +10,7 @@ import { runWorld } from './world.ts';
 
 const MAX_RUNS = 600;
 
-/** Returns what is wrong with a world: the problems of its checks, or what was thrown. */
+/** Returns a world's problems: those of its checks, or the thrown error. */
 export async function problemsOf(plan: Plan): Promise<string[]> {
   try {
     return check(plan, await runWorld(plan));
@@ -18,7 +21,7 @@ export async function problemsOf(plan: Plan): Promise<string[]> {
 
 const nameOf = (problem = '') => problem.split(':', 1)[0]!;
 
-/** Returns the smallest plan that was found. */
+/** Returns the smallest failing plan found. */
 export async function shrink(plan: Plan): Promise<Plan> {
   const name = nameOf((await problemsOf(plan))[0]);
   let smallest = plan;

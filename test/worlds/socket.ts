@@ -1,20 +1,23 @@
-// oxlint-disable no-underscore-dangle -- they are Node's names
-/** A connection to the gateway without a network: what node:http needs of a `net.Socket`, and a client's end of it. */
+// oxlint-disable no-underscore-dangle -- the names are Node's
+/**
+ * A connection to the gateway without a network: the members of `net.Socket` that node:http needs,
+ * and a client's end.
+ */
 
 import type { Server } from 'node:http';
 import { Duplex } from 'node:stream';
 
-/** What the kernels of both ends hold of an answer that the client does not read. */
+/** The bytes that both kernels hold while the client does not read. */
 const KERNEL_BYTES = 65_536;
 
 /** The client's side. */
 export interface ClientEnd {
   readonly onBytes: (bytes: Buffer) => void;
-  /** The gateway has closed its sending side, or the whole connection. */
+  /** Called when the gateway has closed its sending side, or the whole connection. */
   readonly onEnd: (how: 'end' | 'reset') => void;
 }
 
-/** False once the port is closed. */
+/** Whether the server's port is open. */
 export function isListening(server: Server): boolean {
   return (server as unknown as { _handle: unknown })._handle !== null;
 }
@@ -34,7 +37,7 @@ export class MemorySocket extends Duplex {
   readonly #client: ClientEnd;
   readonly #inbound: (Buffer | null)[] = [];
   #isReading = false;
-  /** What the kernel holds for a client that does not read, and who is told when it has been taken. */
+  /** The bytes held while the client does not read, and the callback for when it has taken them. */
   #held: Buffer[] = [];
   #heldBytes = 0;
   #onRoom: (() => void) | undefined;
@@ -51,20 +54,20 @@ export class MemorySocket extends Duplex {
     server.emit('connection', this);
   }
 
-  /** Bytes from the client; null for its FIN. */
+  /** Takes bytes from the client; null for its FIN. */
   receive(bytes: Buffer | null): void {
     if (this.destroyed) return;
     this.#inbound.push(bytes);
     if (this.#isReading) this._read();
   }
 
-  /** The client resets the connection. */
+  /** Resets the connection from the client's side. */
   reset(): void {
     const error = Object.assign(new Error('read ECONNRESET'), { code: 'ECONNRESET' });
     if (!this.destroyed) this.destroy(error);
   }
 
-  /** Whether the client takes what is sent. */
+  /** Sets whether the client reads. */
   clientReads(isReading: boolean): void {
     this.#isClientReading = isReading;
     if (!isReading) return;
@@ -78,7 +81,7 @@ export class MemorySocket extends Duplex {
     if (this.#ending) this.#client.onEnd(this.#ending);
   }
 
-  /** As net.Socket: with what waits to be written. */
+  /** As in net.Socket, includes the bytes that wait to be written. */
   get bytesWritten(): number {
     return this.#takenBytes + this.writableLength;
   }
@@ -130,7 +133,7 @@ export class MemorySocket extends Duplex {
     this.#server._emitCloseIfDrained();
   }
 
-  /** Behind what the kernel still has for the client. */
+  /** Ends the client's side after the held bytes. */
   #endClient(how: 'end' | 'reset'): void {
     if (this.#held.length > 0) this.#ending = how;
     else this.#client.onEnd(how);

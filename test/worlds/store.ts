@@ -1,4 +1,7 @@
-/** The store of rate limits of a world, in the place of `src/store/redis-connection.ts`: one that goes and comes, and is sometimes late. */
+/**
+ * A world's store of rate limits, which replaces `src/store/redis-connection.ts`. It comes and
+ * goes, and is sometimes late.
+ */
 
 import type { StoredBucket, Taken } from '../../src/policy/limiter.ts';
 import type { RedisConnectionOptions } from '../../src/store/redis-connection.ts';
@@ -6,10 +9,10 @@ import type { Random } from '../support/random.ts';
 import type { Clock } from './clock.ts';
 import type { History, StoreAsk } from './history.ts';
 
-/** The limit of the real connection for a reply. */
+/** The real connection's limit for a reply. */
 const ANSWER_MS = 50;
 const CONNECT_MS = 1.3;
-/** In a bucket of which a request takes none there has to be so much. */
+/** The least level of a bucket from which a request takes nothing. */
 const LEAST_TOKENS = 1e-6;
 
 interface Level {
@@ -38,7 +41,7 @@ export class Store {
     return connection;
   }
 
-  /** It goes, with all connections, or comes. */
+  /** Starts the store, or stops it and closes all connections. */
   set(isUp: boolean): void {
     this.isUp = isUp;
     if (!isUp) for (const connection of this.#open) connection.end(true);
@@ -52,7 +55,10 @@ export class Store {
     return this.#random.oneIn(40) ? ANSWER_MS + 10 : 0.2 + this.#random.next();
   }
 
-  /** Takes what a request takes of each bucket, or of none; or so many `tokens` of each in any case, or puts them back. */
+  /**
+   * Takes a request's tokens from all buckets, or from none. With `tokens`, takes that number from
+   * each bucket in any case, or puts it back.
+   */
   run(buckets: readonly StoredBucket[], tokens?: number): StoreAsk {
     const levels = buckets.map((bucket) => this.#level(bucket));
     const waits = levels.map(({ tokens: left }, at) => {

@@ -1,4 +1,7 @@
-/** Runs a world: the whole gateway in this process, its clients and providers, on a virtual clock. */
+/**
+ * Runs a world in this process: the whole gateway, its clients and its providers, on a virtual
+ * clock.
+ */
 
 import type { Server } from 'node:http';
 
@@ -16,13 +19,16 @@ import { createProviders } from './provider.ts';
 import { connectionsOf, MemorySocket } from './socket.ts';
 import { Store } from './store.ts';
 
-/** For what lasts after the last answer: uploads that are read and dropped, and for 60 s clients that have left without reading. */
+/**
+ * The time after the last answer: uploads are still read and dropped, and clients that left without
+ * reading are noticed after 60 s.
+ */
 const REST_MS = 80_000;
-/** After a request is over, what it has begun is too. */
+/** The time after a request in which everything that it began must end. */
 const QUIET_MS = 700;
 const realImmediate = setImmediate;
 
-/** Runs it in a turn of the real event loop, without any real time between its parts. */
+/** Runs a world in one turn of the real event loop. */
 export function runWorld(plan: Plan): Promise<History> {
   return new Promise((resolve, reject) => {
     realImmediate(() => {
@@ -92,13 +98,13 @@ function run(plan: Plan): History {
           const { settings } = incident;
           const before = service.config;
           service.reload(() => load(settings));
-          // Settings that are wrong change nothing.
+          // Settings that are refused change nothing.
           if (service.config !== before)
             events.push({ atMs: clock.nowMs, kind: 'settings', settings });
         }
       });
     }
-    // What runs as long as the gateway does.
+    // The timers that run as long as the gateway does.
     clock.run(() => true);
     const atRest = new Set(clock.running());
     left = () => (service.store || !isQuiet(history) ? [] : timersOf(clock, atRest, history));
@@ -119,7 +125,7 @@ function run(plan: Plan): History {
   }
 }
 
-/** Returns the metrics of the admin listener. */
+/** Returns the admin listener's metrics. */
 function scrape(server: Server, clock: Clock): string {
   let text = '';
   let isOver = false;
@@ -128,7 +134,7 @@ function scrape(server: Server, clock: Clock): string {
   socket.receive(Buffer.from('GET /metrics HTTP/1.0\r\nhost: 127.0.0.1\r\n\r\n'));
   clock.run(() => isOver);
   socket.receive(null);
-  // It has asked for the models too.
+  // The listener also asks the providers for their models.
   let isRested = false;
   clock.after(4000, () => (isRested = true));
   clock.run(() => isRested);
@@ -137,7 +143,7 @@ function scrape(server: Server, clock: Clock): string {
 
 const isDrained = ({ kind }: Event) => kind === 'drained';
 
-/** Nobody asks, and no provider is asked. */
+/** Whether no request is in flight, to the gateway or to a provider. */
 function isQuiet({ events, exchanges, lists }: History): boolean {
   const isOver = ({ ask, headSentAtMs, lines, tries }: Exchange) =>
     (headSentAtMs === undefined || lines.length > 0 || ask.broken) && tries.every(isEnded);
@@ -149,11 +155,12 @@ function isQuiet({ events, exchanges, lists }: History): boolean {
 const isEnded = ({ end }: Try) => end !== 'open';
 
 /**
- * Those that run for no request: a connection that is closed is read on, incidents are watched, connections are kept, and one
- * behind a failed stream is kept for a while if its client waits for the end.
+ * Returns the gateway's unexpected timers. Four kinds need no request: a closed connection is read
+ * on, incidents are watched, connections are kept, and a failed stream's connection is kept while
+ * its client waits for the end.
  */
 function timersOf(clock: Clock, atRest: ReadonlySet<string>, { exchanges }: History): string[] {
-  // One that does not read may have nothing of its answer yet.
+  // A client that does not read may have nothing of its answer yet.
   const isWaiting = ({ answer, leftAtMs, lines }: Exchange) =>
     lines.length > 0 && (answer?.end ?? 'open') === 'open' && leftAtMs === undefined;
   let cut = exchanges.filter(isWaiting).length;
@@ -164,10 +171,10 @@ function timersOf(clock: Clock, atRest: ReadonlySet<string>, { exchanges }: Hist
   return left.map((text) => `a timer while nobody asks: ${text}`);
 }
 
-/** The time limit of a list of models. */
+/** The timer of a request for a list of models. */
 const LIST_TIMEOUT = 'in 3000 ms';
 
-/** What should be back where it was, once all is over. */
+/** Returns everything that the gateway still holds when all requests are over. */
 function leftoversOf(
   service: Service,
   connections: number,
@@ -175,11 +182,11 @@ function leftoversOf(
   atRest: ReadonlySet<string>,
 ): string[] {
   const counts = { ...heldBy(service), connections };
-  // A store that is away is asked for again and again.
+  // A store that is away is asked again and again.
   const timers = clock
     .running()
     .filter((text) => !atRest.has(text) && !service.store?.state.isAway);
-  // A list of models that could not be read is asked for again, whoever asks.
+  // The admin listener asks again for a list that could not be read.
   const fetching = timers.indexOf(LIST_TIMEOUT);
   if (service.admin && fetching !== -1) timers.splice(fetching, 1);
   // An incident lasts, and is watched, until a provider has answered.
@@ -188,9 +195,9 @@ function leftoversOf(
   return [...timers, ...left.map(([name, count]) => `${name}: ${count}`)];
 }
 
-/** A server that listens nowhere: clients are handed to it. */
+/** Prepares a server that listens on no port: clients hand their sockets to it. */
 function prepare(server: Server): Server {
-  // Node's own check of its connections runs on real time, for ever.
+  // Node's own check of its connections would run on real time for ever.
   server.removeAllListeners('listening');
   Object.assign(server, {
     listen: () => {

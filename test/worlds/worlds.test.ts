@@ -1,4 +1,4 @@
-/** Whole gateways on a virtual clock; `npm run test:worlds -- COUNT` runs more of them. */
+/** Whole gateways on a virtual clock. `npm run test:worlds -- COUNT` runs more of them. */
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -17,11 +17,11 @@ async function checkSeed(seed: number): Promise<void> {
   assert.equal(problems.length, 0, `seed ${seed}: ${problems.join('\n')}\n(${hint})`);
 }
 
-test('what holds in every world holds in those in which it once did not', async () => {
+test('every check holds in the worlds in which it once failed', async () => {
   const rows = readFileSync(join(ROOT, 'test/worlds/seeds.txt'), 'utf8').trimEnd().split('\n');
   for (const row of rows) if (!row.startsWith('#')) await checkSeed(Number(row.split(' ', 1)[0]));
 });
 
-test(`what holds in every world holds in ${WORLDS} worlds`, async () => {
+test(`every check holds in ${WORLDS} worlds`, async () => {
   for (let seed = 1; seed <= WORLDS; seed += 1) await checkSeed(seed);
 });
