@@ -1,6 +1,6 @@
 /**
- * The composition root. It creates the parts that outlive reloads, a snapshot for each version of
- * the settings, and the admin listener.
+ * The composition root: creates the parts that outlive reloads, a snapshot for each version of the
+ * settings, and the admin listener.
  */
 
 import { createAdmin, type Admin } from './admin/admin.ts';
@@ -31,20 +31,20 @@ import { createTransport } from './upstream/transport.ts';
 
 /** How often incidents are judged while something fails. */
 const JUDGED_EVERY_MS = 1000;
-/** How often incidents are judged with an admin listener, which shows their figures. */
+/** How often incidents are judged with an admin listener, because it shows their figures. */
 const FIGURES_JUDGED_EVERY_MS = 5000;
 
-/** The dependencies that the program passes to the gateway. */
+/** Passed in by the program. */
 interface Runtime {
   readonly writeLog: (line: string) => void;
-  /** Returns the number of log lines that were not written since the start. */
+  /** Returns how many log lines were lost since the start. */
   readonly droppedLogLines?: () => number;
   /** True if the log goes to a terminal. */
   readonly isTerminal: boolean;
   readonly clientTimeLimits: typeof CLIENT_TIME_LIMITS;
 }
 
-/** Factories of the parts that connect to other hosts. Tests of whole gateways replace them. */
+/** Creates the parts that connect to other hosts. Tests of whole gateways replace it. */
 export const OUTSIDE = {
   createTransport,
   openStore: (settings: StoreSettings, events: RedisConnectionOptions): StoreConnection =>
@@ -57,9 +57,9 @@ export class Service {
   readonly redact: Parts['redact'];
   readonly budget: Parts['budget'];
   readonly transport: Parts['transport'];
-  /** The store of the rate limits, if they are shared with other gateways. */
+  /** The rate limits' store, if they are shared with other gateways. */
   readonly store: Parts['store'];
-  /** The listener of the public port. */
+  /** The public port's listener. */
   readonly server: ReturnType<typeof createHttpServer>;
   readonly figures: Figures;
   readonly #runtime: Runtime;
@@ -99,14 +99,14 @@ export class Service {
     return this.#snapshot.config;
   }
 
-  /** The listener of `[admin]`, if it has a port. */
+  /** The admin listener, if it has a port. */
   get admin() {
     return this.#admin?.server;
   }
 
   /**
-   * Requests the providers' model lists for the admin listener, because metrics name only models
-   * that are in a list.
+   * Requests the providers' model lists for the admin listener, because metrics name only listed
+   * models.
    */
   learnModels(): void {
     if (this.#admin) void this.#snapshot.listModels();
@@ -126,8 +126,8 @@ export class Service {
   }
 
   /**
-   * Drains the public port. Resolves with the number of requests that finished and that were cut
-   * during the drain.
+   * Drains the public port. Resolves with how many requests finished during the drain, and how many
+   * were cut.
    */
   async drain(options: DrainOptions): Promise<{ finished: number; cut: number }> {
     const { finished, cancelled } = { ...this.server.counts };
@@ -137,9 +137,9 @@ export class Service {
   }
 
   /**
-   * Reloads: applies the settings that `read` returns to all requests that begin from now on, while
-   * requests in flight keep theirs. If `read` throws, nothing changes. Success and failure are
-   * logged. During a drain it does nothing but log a warning.
+   * Reloads: applies the settings from `read` to all new requests, while requests in flight keep
+   * theirs. If `read` throws, nothing changes. Success and failure are logged. During a drain it
+   * only logs a warning.
    */
   reload(read: () => Config): void {
     const { logger } = this;
@@ -164,9 +164,7 @@ export class Service {
     }
   }
 
-  /**
-   * Applies the settings to all requests that begin from now on. If it throws, nothing has changed.
-   */
+  /** Applies the settings to all new requests. If it throws, nothing has changed. */
   #use(next: Config): void {
     this.#snapshot = createSnapshot(next, this.#parts, this.#snapshot);
     this.server.setHandler(this.#snapshot.gateway);
@@ -181,7 +179,7 @@ export class Service {
     const more = problems.length > 1 ? `, and ${problems.length - 1} more` : '';
     this.#parts.incidents.set('reload', problems[0] + more);
     this.#lastReload = { ...this.#lastReload, isGood: false };
-    // The stack of an unexpected error goes to the log alone.
+    // An unexpected error's stack goes only to the log.
     const causes = failure instanceof ConfigError ? problems : [stack];
     for (const cause of causes) this.logger.log('error', 'reload failed', { cause });
   }
@@ -248,7 +246,7 @@ function createParts(config: Config, runtime: Runtime, outside: typeof OUTSIDE) 
     incidents,
     budget: new ByteBudget(config.server),
     warned: new Set<string>(),
-    /** The store of the rate limits, if they are shared with other gateways. */
+    /** The rate limits' store, if they are shared with other gateways. */
     store: store && createRedisStore(onStoreState, (events) => outside.openStore(store, events)),
   };
 }
@@ -258,8 +256,8 @@ interface Former extends Pick<Services, 'providers' | 'keyPools'> {
 }
 
 /**
- * Creates the parts that depend on the settings. A request keeps the snapshot it began with.
- * Providers with unchanged settings are taken over from `former`.
+ * Creates the parts that depend on the settings. A request keeps its first snapshot. Providers with
+ * unchanged settings are taken over from `former`.
  */
 function createSnapshot(config: Config, parts: Parts, former?: Former) {
   const { breaker, incidents, logger, store } = parts;

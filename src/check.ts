@@ -1,4 +1,4 @@
-/** `--check`: tests the settings, the keys of each provider, and the store of rate limits. */
+/** `--check`: tests the settings, each provider's keys, and the rate limits' store. */
 
 import { STATUS_CODES } from 'node:http';
 
@@ -17,25 +17,25 @@ import { upstreamFailure } from './upstream/network-error.ts';
 import { createOpenAIProvider } from './upstream/provider.ts';
 import { createTransport } from './upstream/transport.ts';
 
-/** Time limit for each model list. All lists are requested at the same time. */
+/** The time limit for each model list. All lists are requested at the same time. */
 const CHECK_TIMEOUT_MS = 5000;
 
 /**
- * Appended to the result of a key whose provider shows its list to everybody, as OpenRouter and
- * NVIDIA do.
+ * Appended to a key's result if the provider shows its list to everybody, as OpenRouter and NVIDIA
+ * do.
  */
-const NOT_TRIED = '; the list is public, so the key was not tried';
+const NOT_TRIED = '; the list is public, so the key was not tested';
 
-/** Statuses of a provider without a model list. */
+/** Statuses from a provider without a model list. */
 const NO_LIST = new Set([404, 405, 501]);
 
 /** The result for the store, or for a provider with one of its keys. */
 interface Result {
   /** True if the gateway can use the store, or the provider with this key. */
   readonly ok: boolean;
-  /** The status of the answer; absent without an answer. */
+  /** The answer's status; absent without an answer. */
   readonly status?: number;
-  /** The number of models; absent without a model list. */
+  /** How many models there are; absent without a model list. */
   readonly models?: number;
   /** The names in the model list. */
   readonly names?: readonly string[];
@@ -45,9 +45,8 @@ interface Result {
 
 /**
  * Reads the settings, asks the providers and the store unless `offline`, and prints the results,
- * with `json` as one document. Returns the exit code: 0, or 3 if a key or the store failed, or 78
- * for wrong settings with `json`. Without `json`, wrong settings throw the `ConfigError` of
- * `readSettings`.
+ * with `json` as a single document. Returns the exit code: 0, or 3 if a key or the store failed, or
+ * 78 for wrong settings with `json`. Without `json`, wrong settings throw `ConfigError`.
  */
 export async function runCheck(
   { json, offline }: CommandLine,
@@ -64,8 +63,8 @@ export async function runCheck(
   }
   const { config, source } = settings;
   const { registered, skipped } = config.providers;
-  // All output is redacted, because an operator may type a key as the name of a model, and servers
-  // repeat the text they receive.
+  // All output is redacted, because an operator may type a key as a model name, and servers repeat
+  // the text they receive.
   const redact = createRedactor(config.secrets);
   const resolved = [...config.resolved].map(
     ([name, value]) => [redactName(name, redact), value] as const,
@@ -98,15 +97,14 @@ export async function runCheck(
 
 /**
  * Returns the document as JSON. Each value is redacted by itself, because in the whole text a key
- * could match JSON's syntax or the name of a member.
+ * could match JSON's syntax or a member's name.
  */
 function toJson(document: object, redact: (text: string) => string): string {
   return `${JSON.stringify(document, redactWith(redact), 2)}\n`;
 }
 
 /**
- * Returns a replacer for `JSON.stringify` that redacts texts, and the names of models in
- * `model_details`.
+ * Returns a replacer for `JSON.stringify` that redacts texts, and model names in `model_details`.
  */
 function redactWith(redact: (text: string) => string) {
   return (name: string, value: unknown) => {
@@ -118,9 +116,7 @@ function redactWith(redact: (text: string) => string) {
   };
 }
 
-/**
- * Redacts the part of a setting's name that the operator has chosen, such as the name of an alias.
- */
+/** Redacts the operator's own part of a setting's name, such as an alias. */
 function redactName(name: string, redact: (text: string) => string): string {
   const [, section, chosen, key] =
     /^(aliases\.)(.+)()$/s.exec(name) ??
@@ -146,7 +142,7 @@ async function askAll(config: Config) {
 }
 
 /**
- * Returns a warning for each model that a setting names although no key of its provider lists it.
+ * Returns a warning for each model named in a setting but listed for none of its provider's keys.
  */
 function warningsOfLists(
   config: Config,
@@ -158,14 +154,14 @@ function warningsOfLists(
   return asked.flatMap(({ id }) => {
     const names = checks.flatMap((check) => (check.provider === id ? (check.names ?? []) : []));
     return missingModels(config, id, names).map(
-      ({ setting, model }) => `${setting}: "${model}" is not in the list of models of ${id}`,
+      ({ setting, model }) => `${setting}: ${id} does not list the model "${model}"`,
     );
   });
 }
 
 /**
- * Returns an empty line, a table with a row for each key of each provider and a row for the store,
- * and the warnings.
+ * Returns an empty line, a table with a row for each provider's key and for the store, and the
+ * warnings.
  */
 function describeChecks(
   { checks, store, warnings }: Awaited<ReturnType<typeof askAll>>,
@@ -183,10 +179,10 @@ function describeChecks(
   return toLines(['', ...table, ...warnings.map((text) => describeWarning(redact(text)))]);
 }
 
-/** Requests the model list of each registered provider, once with each of its keys. */
+/** Requests each registered provider's model list, once with each of its keys. */
 async function checkProviders({ server, providers }: Config) {
-  // Returns before the transport is created, because that needs permission to use the network, and
-  // settings without a provider can be checked without it.
+  // Returns before the transport is created, because the transport needs permission to use the
+  // network, and settings without a provider can be checked without it.
   if (providers.registered.length === 0) return [];
   const transport = createTransport(server.upstream);
   const requests = providers.registered.map(async (settings) => {
@@ -199,7 +195,7 @@ async function checkProviders({ server, providers }: Config) {
       results.some(({ models }) => models !== undefined) && (await isList(fetchList()));
     return results.map((result, key) => ({
       provider: settings.id,
-      /** The position of the key, from 1; undefined for a provider's only key. */
+      /** The key's position, from 1; undefined for a provider's only key. */
       key: settings.apiKeys.length > 1 ? key + 1 : undefined,
       ...result,
       message: result.message + (isPublic && result.ok ? NOT_TRIED : ''),
@@ -214,7 +210,7 @@ async function isList(fetch: ReturnType<typeof fetchModelList>): Promise<boolean
   return Array.isArray(list);
 }
 
-/** Returns the result of a request for the model list with one of a provider's keys. */
+/** Returns the result of a model list request with a provider's key. */
 async function checkKey(
   { id, baseUrl, models }: ProviderSettings,
   fetch: ReturnType<typeof fetchModelList>,
@@ -246,9 +242,7 @@ async function checkKey(
   return { ok: false, status, message: whyNoList(baseUrl, status) };
 }
 
-/**
- * Returns the reason why a request for the model list failed with this status, for the operator.
- */
+/** Explains to the operator why a model list request failed with this status. */
 function whyNoList(baseUrl: string, status: number): string {
   if (status === 401 || status === 403) return 'key refused';
   // Gemini and xAI answer 400 to a wrong key.
@@ -265,7 +259,7 @@ function countModels(count: number): string {
   return count === 1 ? '1 model' : `${count} models`;
 }
 
-/** Connects to the store and runs the script of the rate limits, as the gateway does. */
+/** Connects to the store and runs the rate limits' script, as the gateway does. */
 function checkStore(settings: StoreSettings): Promise<Result> {
   return new Promise((resolve) => {
     const connection = new RedisConnection(settings, {

@@ -18,7 +18,7 @@ import { GatewayError } from './lib/errors.ts';
 import { assertNodeVersion, VERSION } from './lib/version.ts';
 
 /**
- * How long an address of a provider or the store may take to accept a connection before the next
+ * How long a provider's or the store's address may take to accept a connection before the next
  * address is tried. Node's own 250 ms (500 ms in Node 26) are too short, because a lost SYN is sent
  * again after a second.
  */
@@ -28,9 +28,9 @@ const ADDRESS_MS = 3000;
  * processes, and npm forwards its own SIGINT too.
  */
 const REPEATED_SIGNAL_MS = 1000;
-/** Time after a second signal for the requests it cut and for the log. */
+/** Time after a second signal for the log and for the requests that it cut. */
 const END_MS = 3000;
-/** Time limit for the admin listener's last answers once the public port has closed. */
+/** The time limit for the admin listener's last answers once the public port has closed. */
 const ADMIN_DRAIN_MS = 100;
 
 async function main(): Promise<void> {
@@ -51,8 +51,8 @@ async function main(): Promise<void> {
   };
   if (commandLine.check) {
     const exitCode = await runCheck(commandLine, read, print);
-    // Exits explicitly, because connections and name lookups that the check has abandoned would
-    // keep the process alive.
+    // Exits explicitly, because abandoned connections and name lookups would keep the process
+    // alive.
     process.stdout.write('', () => process.exit(exitCode));
     return;
   }
@@ -68,7 +68,7 @@ async function main(): Promise<void> {
 /** Starts the gateway. Resolves when the gateway has started, or when it is drained before. */
 async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promise<void> {
   const { config, source } = read();
-  // This is the exit code if the process ends before it listens because nothing keeps it alive.
+  // The exit code if nothing keeps the process alive until it listens.
   process.exitCode = EXIT.failed;
   const writer = new LineWriter(process.stdout, {
     onDropped: (lines) => service.logger.log('warn', 'log lines were dropped', { lines }),
@@ -94,8 +94,8 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
   if (server.isDraining) return;
   process.exitCode = 0;
   process.off('uncaughtException', failStart);
-  // Drains instead of exiting: the state of the process is unknown, but requests in flight may
-  // still be completed.
+  // Drains instead of exiting: the process's state is unknown, but requests in flight may still be
+  // completed.
   process.on('uncaughtException', (error) => {
     logger.log('error', 'uncaught exception', { cause: error.stack });
     process.exitCode = EXIT.failed;
@@ -109,8 +109,8 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
 }
 
 /**
- * Returns a handler that throws the error of a listener with the setting to change. `another` is
- * the option or variable that sets another port.
+ * Returns a handler that throws a listener's error with the setting to change. `another` is the
+ * option or variable for another port.
  */
 function listenerFailed(section: string, another: string): (error: Error) => never {
   return (error: NodeJS.ErrnoException) => {
@@ -122,8 +122,8 @@ function listenerFailed(section: string, another: string): (error: Error) => nev
 }
 
 /**
- * Ignores signals that would end the process or, for SIGUSR1, open the debugger's port, and errors
- * of standard output and error, whose reader may have gone.
+ * Ignores signals that would end the process or, for SIGUSR1, open the debugger's port. Also
+ * ignores errors of standard output and standard error, because their reader may have gone.
  */
 function ignoreSignals(): void {
   for (const signal of ['SIGHUP', 'SIGUSR1', 'SIGUSR2']) process.on(signal, () => {});
@@ -131,8 +131,8 @@ function ignoreSignals(): void {
 }
 
 /**
- * Drains on SIGTERM and SIGINT, and ends the drain on a further signal. Without a handler, process
- * 1 of a container would ignore both signals.
+ * Drains on SIGTERM and SIGINT, and ends the drain on a further signal. Without a handler, a
+ * container's process 1 would ignore both signals.
  */
 function stopOnSignals(service: Service, writer: LineWriter): void {
   let first: { readonly signal: string; readonly atMs: number } | undefined;
@@ -166,7 +166,7 @@ function stop(service: Service, writer: LineWriter, text: string): boolean {
     if (adminDrain) await Promise.race([adminDrain, sleep(ADMIN_DRAIN_MS)]);
     logger.log('info', 'stopped', { finished, cut });
     const lost = await writer.end();
-    if (lost > 0) print(`inference-gateway: ${lost} log lines are lost\n`, process.stderr);
+    if (lost > 0) print(`inference-gateway: ${lost} log lines were lost\n`, process.stderr);
     process.exit();
   });
   return true;
@@ -185,7 +185,7 @@ function failStart(error: unknown): void {
   process.exit(error instanceof ConfigError ? EXIT.wrongSettings : EXIT.failed);
 }
 
-// Catches errors outside of `main`, because Node's permission model throws from a callback if the
+// Catches errors outside `main`, because Node's permission model throws from a callback if the
 // network is denied.
 process.on('uncaughtException', failStart);
 main().catch(failStart);

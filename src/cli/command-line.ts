@@ -1,7 +1,7 @@
 /** The command line: options, `--help`, usage errors. */
 
 // Imported as a whole: on an old Node a named import of `parseArgs` fails before
-// `assertNodeVersion` can report the version that is needed.
+// `assertNodeVersion` can name the version it needs.
 import util, { type parseArgs } from 'node:util';
 
 import { VERSION } from '../lib/version.ts';
@@ -29,12 +29,12 @@ Exit codes: 0 done or stopped by a signal, 1 crash or unavailable address, 2 wro
 3 a provider or the store failed --check, 78 wrong settings.
 `;
 
-/** Exit codes of failures. */
+/** Exit codes for failures. */
 export const EXIT = {
   failed: 1,
   usage: 2,
   failedCheck: 3,
-  /** EX_CONFIG of sysexits.h: a service manager can be configured not to restart after it. */
+  /** EX_CONFIG in sysexits.h: a service manager can be configured not to restart after it. */
   wrongSettings: 78,
 } as const;
 
@@ -71,8 +71,7 @@ export function parseCommandLine(args: readonly string[]): CommandLine {
     const known = args.map((arg) => (arg === CHECK_OFFLINE ? '--check' : arg));
     values = util.parseArgs({ args: known, options: OPTIONS }).values;
   } catch (error) {
-    // parseArgs appends lines of advice to a first line such as "Option '--port <value>' argument
-    // missing".
+    // parseArgs appends advice to a first line such as "Option '--port <value>' argument missing".
     throw new UsageError((error as Error).message.split('\n')[0]);
   }
   if (values.json && !values.check) throw new UsageError('--json needs --check');

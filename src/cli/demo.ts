@@ -1,5 +1,5 @@
 /**
- * The upstream of `--demo`: a chat-completions server on loopback that repeats the last message.
+ * The upstream for `--demo`: a chat-completions server on loopback that repeats the last message.
  */
 
 import { once } from 'node:events';
@@ -9,7 +9,7 @@ import { json } from 'node:stream/consumers';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 const WORD_INTERVAL_MS = 20;
-/** The first members of a completion and of each of its chunks. */
+/** The first members in a completion and in each of its chunks. */
 const COMPLETION = { id: 'chatcmpl-demo', created: 1_767_225_600, model: 'echo' };
 
 interface DemoRequest {
@@ -20,12 +20,11 @@ interface DemoRequest {
 type Content = string | readonly { readonly text?: string }[] | null;
 
 /**
- * Starts the demo upstream on a free loopback port. Returns the text of a settings file with it as
- * the only provider.
+ * Starts the demo upstream on a free loopback port. Returns settings with it as the only provider.
  */
 export async function startDemo(): Promise<string> {
   const server = createServer((request, response) => {
-    // Without a listener, an error of the connection would end the process.
+    // Without a listener, a connection error would end the process.
     response.on('error', () => {});
     answer(request, response).catch(() => response.destroy());
   });
@@ -41,7 +40,7 @@ default_model = "echo"
 `;
 }
 
-/** Answers a request, whose shape the gateway has already validated. */
+/** Answers a request. The gateway has already validated its shape. */
 async function answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
   response.setHeader('content-type', 'application/json');
   if (request.method === 'GET') {
@@ -72,7 +71,7 @@ async function answer(request: IncomingMessage, response: ServerResponse): Promi
   response.end('data: [DONE]\n\n');
 }
 
-/** Returns the text of a message. Other parts of its content, such as images, are left out. */
+/** Returns a message's text. Other parts, such as images, are left out. */
 function textOf(content: Content = ''): string {
   if (typeof content === 'string') return content;
   return (content ?? []).map(({ text = '' }) => text).join(' ');

@@ -10,7 +10,7 @@ import { localUrl } from './startup-report.ts';
 const TIMEOUT_MS = 5000;
 
 /**
- * Requests `/health` at the address of the settings, for five seconds at most. Returns `isHealthy`,
+ * Requests `/health` at the address in the settings, for five seconds at most. Returns `isHealthy`,
  * and as `text` the answer or the reason why there is none. Without valid settings, the port comes
  * from `flags` or the environment.
  */

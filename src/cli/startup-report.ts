@@ -1,20 +1,17 @@
-/** The text that the gateway prints when it has started. */
+/** The gateway's report when it has started. */
 
 import { needsKey, type Config } from '../config/config.ts';
 import type { SettingsSource } from '../config/read-settings.ts';
 import { isLoopback, withoutBrackets } from '../lib/loopback.ts';
 import { VERSION } from '../lib/version.ts';
 
-/**
- * The addresses that stand for all interfaces, each with a loopback address that reaches such a
- * listener.
- */
+/** The addresses for all interfaces, each with a loopback address that reaches such a listener. */
 const LOOPBACK_OF = new Map([
   ['0.0.0.0', '127.0.0.1'],
   ['::', '::1'],
 ]);
 
-/** Stands for the list of providers when none is registered. */
+/** Printed when no provider is registered. */
 export const NO_PROVIDERS = 'none: set a key, for example OPENAI_API_KEY';
 
 /** A gateway that has started. */
@@ -22,15 +19,12 @@ interface Started {
   readonly config: Config;
   readonly source: SettingsSource;
   readonly port: number;
-  /** The port of the admin listener, or undefined without `[admin] port`. */
+  /** The admin listener's port, or undefined without `[admin] port`. */
   readonly adminPort: number | undefined;
   readonly transport: { readonly description: string; readonly limitations: readonly string[] };
 }
 
-/**
- * Returns the text for standard error that describes a gateway once it listens. Its caller redacts
- * it.
- */
+/** Describes a gateway once it listens, for standard error. The caller redacts the text. */
 export function describeStartup(started: Started): string {
   const { config, source, transport } = started;
   const { aliases, providers } = config;
@@ -57,12 +51,12 @@ export function describeStartup(started: Started): string {
   ]);
 }
 
-/** Returns the lines as one text, with a line feed after each. */
+/** Joins the lines, with a line feed after each. */
 export function toLines(lines: readonly string[]): string {
   return lines.map((line) => `${line}\n`).join('');
 }
 
-/** Returns the attributes of the log line `started`. */
+/** Returns the attributes for the log line `started`. */
 export function startedLine({ config, source, port, adminPort, transport }: Started) {
   const { server, admin, providers } = config;
   return {
@@ -88,7 +82,7 @@ export function localUrl(host: string, port: number): string {
   return `http://${target.includes(':') ? `[${target}]` : target}:${port}`;
 }
 
-/** Returns a warning as a line of the start report and of `--check`. */
+/** Returns a warning as a line for the start report and `--check`. */
 export function describeWarning(text: string): string {
   return `warning    ${text}`;
 }
@@ -103,15 +97,15 @@ export function warningsOf(config: Config): string[] {
   if (needsKey(config)) return warnings;
   const served = `is served, with ${auth.enabled ? 'any' : 'no'} token; set [server.auth] keys`;
   if (!isLoopback(host)) {
-    warnings.push(`every client that can connect to ${host} ${served}, or host = "127.0.0.1"`);
+    warnings.push(`any client that can reach ${host} ${served}, or host = "127.0.0.1"`);
   }
   if (trustedProxies.length > 0) {
-    warnings.push(`every client of the proxies in trusted_proxies ${served}`);
+    warnings.push(`any client behind trusted_proxies ${served}`);
   }
   return warnings;
 }
 
-/** Returns the text that `--demo` prints: two curl commands to copy. */
+/** Returns two curl commands to copy, which `--demo` prints. */
 export function demoInstructions(host: string, port: number): string {
   const url = `${localUrl(host, port)}/v1/chat/completions`;
   const curl = (flags: string, more: object) => {

@@ -1,6 +1,6 @@
 /**
- * The providers that need no `base_url`. All of them speak the OpenAI protocol, so a new provider
- * is a new row.
+ * The providers that need no `base_url`. They all speak OpenAI's protocol, so a new provider is a
+ * new row.
  */
 
 interface BuiltInProvider {
@@ -10,7 +10,7 @@ interface BuiltInProvider {
   /** Additions to a request for the model list, beside `Authorization: Bearer`. */
   readonly modelList?: {
     readonly query?: string;
-    /** The header for the key without `Bearer`. */
+    /** The header for the key, without `Bearer`. */
     readonly keyHeader?: string;
     readonly headers?: Readonly<Record<string, string>>;
   };
@@ -39,7 +39,7 @@ export const BUILT_IN_PROVIDERS: ReadonlyMap<string, BuiltInProvider> = new Map(
     cerebras: { baseUrl: 'https://api.cerebras.ai/v1' },
     nvidia: { baseUrl: 'https://integrate.api.nvidia.com/v1' },
     moonshot: { baseUrl: 'https://api.moonshot.ai/v1' },
-    // Two plans of one vendor, with the same key. Their paths have no /v1.
+    // The same vendor's two plans, with the same key. Their paths have no /v1.
     zed: { baseUrl: 'https://api.z.ai/api/paas/v4' },
     zed_coding: { baseUrl: 'https://api.z.ai/api/coding/paas/v4', keyVariable: 'ZED_API_KEY' },
     ollama: { baseUrl: 'http://localhost:11434/v1' },
@@ -48,7 +48,7 @@ export const BUILT_IN_PROVIDERS: ReadonlyMap<string, BuiltInProvider> = new Map(
   }),
 );
 
-/** Returns the name of the environment variable that holds a provider's key. */
+/** Returns the name of the environment variable for a provider's key. */
 export function keyVariableOf(id: string): string {
   return BUILT_IN_PROVIDERS.get(id)?.keyVariable ?? fillIn('<ID>_API_KEY', id);
 }

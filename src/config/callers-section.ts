@@ -1,20 +1,18 @@
-/** Reads the keys of callers, `[clients.<name>]` and `[admin]`. */
+/** Reads callers' keys, `[clients.<name>]` and `[admin]`. */
 
 import { isLoopback, withoutBrackets } from '../lib/loopback.ts';
 import { Secret } from '../lib/secret.ts';
 import { SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
 import type { Section, SettingValues } from './setting-values.ts';
 
-/**
- * Longest key and longest value of a header in `headers`, because servers refuse longer headers.
- */
+/** The longest key and the longest value in `headers`, because servers refuse longer headers. */
 export const MAX_KEY_CHARACTERS = 4096;
 
 /** The settings for a token bucket. */
 export type BucketSettings = Section<'rate_limit.providers.<id>'>;
 
 /**
- * A client of `[clients]`, identified by its key. The code calls it a tenant, because a client is
+ * A client from `[clients]`, identified by its key. The code calls it a tenant, because a client is
  * whoever has sent a request.
  */
 export type Tenant = ReturnType<typeof readClients>[number];
@@ -22,25 +20,25 @@ export type Tenant = ReturnType<typeof readClients>[number];
 export type AdminSettings = NonNullable<ReturnType<typeof readAdmin>>;
 
 /**
- * Reports a key that no header can carry, and warns of a key in quotation marks. No message
+ * Reports a key that no header can carry, and warns about a key in quotation marks. No message
  * contains the key.
  */
 export function checkKey(values: SettingValues, name: string, key: string): void {
-  // All visible ASCII characters are allowed, because vendors use more of them than the tokens of
-  // RFC 6750.
+  // All visible ASCII characters are allowed, because vendors use more than RFC 6750's tokens
+  // allow.
   if (!/^[\x21-\x7e]+$/.test(key)) {
     values.problem(name, 'a key must be visible ASCII characters without spaces');
   } else if (key.length > MAX_KEY_CHARACTERS) {
     values.problem(name, `a key cannot be longer than ${MAX_KEY_CHARACTERS} characters`);
   } else if (/^(["']).*\1$/.test(key)) {
-    // `docker --env-file` and some shells pass on the quotation marks of KEY="value".
+    // `docker --env-file` and some shells pass on the quotation marks in KEY="value".
     values.warning(name, 'the key begins and ends with a quotation mark; remove both');
   }
 }
 
 /**
- * Checks all keys that callers send. A reference that was not replaced is refused, because whoever
- * guesses its text would be let in.
+ * Checks callers' keys. An unreplaced reference is refused, because whoever guesses its text would
+ * be let in.
  */
 export function checkCallerKeys(values: SettingValues): void {
   for (const [name, { value, row }] of values.plain()) {
@@ -62,9 +60,9 @@ export function checkCallerKeys(values: SettingValues): void {
 }
 
 /**
- * Returns all clients. Reports a client without a key and a key that is already in use. Warns of
- * `models` that match nothing, and of limits in tokens that miss streams of a provider without
- * `stream_usage`.
+ * Returns all clients. Reports a client without a key and a key already in use. Warns about
+ * `models` that match nothing, and about token limits that miss a provider's streams because it
+ * lacks `stream_usage`.
  */
 export function readClients(
   values: SettingValues,
@@ -74,7 +72,7 @@ export function readClients(
   const { enabled, keys: anonymous = [] } = values.section('server.auth');
   const { primary, fallback = [] } = values.section('providers');
   const taken = new Set(anonymous);
-  /** Returns true if a request for a name that matches the pattern may reach this provider. */
+  /** Returns true if a request for a matching name may reach this provider. */
   const leadsTo = (pattern: string, id: string) =>
     matches(pattern, id) ||
     pattern.startsWith(`${id}/`) ||
@@ -93,10 +91,7 @@ export function readClients(
   return names.map((name) => {
     const path = `clients.${name}`;
     if (!/^[A-Za-z0-9._@-]{1,64}$/.test(name)) {
-      values.problem(
-        path,
-        'the name of a client has 1 to 64 letters, digits, ".", "_", "@" or "-"',
-      );
+      values.problem(path, 'a client name has 1 to 64 letters, digits, ".", "_", "@" or "-"');
     }
     const section = values.section('clients.<name>', path);
     const { key, keys = [], models, maxConcurrentRequests, ...limit } = section;
@@ -115,17 +110,17 @@ export function readClients(
         (id) => fallback.includes(id) || (models ?? ['*']).some((model) => leadsTo(model, id)),
       );
     if (limit.tokensPerMinute + limit.tokensPerDay > 0 && uncounted.length > 0) {
-      const streams = `streams of ${uncounted.join(', ')} only if they ask for their usage`;
-      const remedy = 'set stream_usage = true for each of these providers';
-      values.warning(path, `the limit in tokens counts ${streams}; ${remedy}`);
+      const streams = `streams from ${uncounted.join(', ')} only if the client asks for usage`;
+      const remedy = 'set stream_usage = true for these providers';
+      values.warning(path, `token limits count ${streams}; ${remedy}`);
     }
     return { name, keys: toSecrets(all), models, limit, maxConcurrentRequests };
   });
 }
 
 /**
- * Reports each entry of a client's `models` that is no valid pattern, and warns of each that
- * matches nothing. `setting` is the name of the list.
+ * Reports the invalid patterns in a client's `models`, and warns about patterns that match nothing.
+ * `setting` is the list's name.
  */
 function checkModels(
   values: SettingValues,
@@ -136,15 +131,18 @@ function checkModels(
   for (const model of models) {
     const shown = `"${values.asWritten(model)}"`;
     if (!/^[^*]+\*?$|^\*$/.test(model)) {
-      values.problem(setting, `${shown}: expected a name; "*" can only be its last character`);
+      values.problem(setting, `${shown}: not a valid pattern; "*" may only be the last character`);
     } else if (!leadsSomewhere(model)) {
-      const text = `${shown} can match nothing: it is no alias, and of no registered provider`;
+      const text = `${shown} matches no alias and no model of a registered provider`;
       values.warning(setting, text);
     }
   }
 }
 
-/** Returns true if the pattern is this name, or ends with `*` and the name begins with the rest. */
+/**
+ * Returns true if the pattern is this name, or if the name begins with the pattern's text before
+ * `*`.
+ */
 function matches(pattern: string, name: string): boolean {
   return pattern.endsWith('*') ? name.startsWith(pattern.slice(0, -1)) : name === pattern;
 }
@@ -155,14 +153,14 @@ export function toSecrets(keys: Iterable<string> = []): readonly Secret[] {
 
 /**
  * Returns the admin listener's settings, or undefined without a port: then nothing listens. Reports
- * a listener that other machines could reach without a key.
+ * a listener open to other machines without a key.
  */
 export function readAdmin(values: SettingValues) {
   const { port, host, keys = [] } = values.section('admin');
   if (port === undefined) return undefined;
   if (!isLoopback(host) && keys.length === 0) {
-    const clients = `every client that can connect to ${values.asWritten(host)}`;
-    const why = `${clients} could read what others ask for`;
+    const clients = `any client that can reach ${values.asWritten(host)}`;
+    const why = `${clients} could read other clients' requests`;
     values.problem('admin.keys', `a key is required, because ${why}; or set host = "127.0.0.1"`);
   }
   return { port, host: withoutBrackets(host), keys: toSecrets(keys) };

@@ -1,6 +1,6 @@
 /**
- * Makes the `Config` from the values that were read, and compares two of them for a reload. Other
- * folders import the types of settings from here.
+ * Makes the `Config` from the values read, and compares two of them for a reload. Other folders
+ * import the settings' types from here.
  */
 
 import { isIP } from 'node:net';
@@ -26,7 +26,7 @@ export { ConfigError } from './setting-values.ts';
 /** All settings, checked, under their names in the code. */
 export type Config = Readonly<ReturnType<typeof configOf>>;
 
-/** Returns true if a request needs a configured key, from `[server.auth]` or of a client. */
+/** Returns true if a request needs a configured key, from `[server.auth]` or `[clients]`. */
 export function needsKey({ server, clients }: Pick<Config, 'server' | 'clients'>): boolean {
   return server.auth.enabled && (server.auth.keys.length > 0 || clients.length > 0);
 }
@@ -38,7 +38,7 @@ export function loadConfig(sources: ValueSources): Config {
 
 /**
  * Checks the values against each other and makes the `Config`. Throws `ConfigError` with every
- * problem. `memoryBytes` is the memory that the process may use.
+ * problem. `memoryBytes` is as in `ValueSources`.
  */
 function configOf(values: SettingValues, memoryBytes: number) {
   checkCallerKeys(values);
@@ -58,7 +58,7 @@ function configOf(values: SettingValues, memoryBytes: number) {
   if (values.problems.length > 0) throw new ConfigError(values.problems);
   const password = rateLimit.store?.password;
   return {
-    /** `memoryBytes` is the memory that the process may use: the machine's or its cgroup's. */
+    /** `memoryBytes` is how much the process may use: the machine's memory or its cgroup's. */
     server: {
       ...server,
       host: withoutBrackets(host),
@@ -77,11 +77,11 @@ function configOf(values: SettingValues, memoryBytes: number) {
     warnings: values.warnings as readonly string[],
     /** All settings by their names in the file, with `[secret]` for keys. `--check` prints them. */
     resolved: values.masked(),
-    /** A short digest of the settings, equal in all replicas that have the same settings. */
+    /** A short digest, equal in all replicas with the same settings. */
     digest: values.digest(),
     /**
-     * All texts that must not be printed. The password of the store is added, because in the
-     * store's URL it may be percent-encoded.
+     * Texts to keep out of all output. The store's password is added, because its URL may have it
+     * percent-encoded.
      */
     secrets: [...values.secrets(), ...(password ? [password] : [])],
     values,
@@ -109,16 +109,16 @@ function checkProxies(proxies: readonly string[], values: SettingValues): void {
   }
 }
 
-/** The targets of an alias, and the order in which they are asked. */
+/** An alias's targets, and their order. */
 export interface AliasSettings {
   /** Each is `<provider_id>/<model_name>`; there is at least one. */
   readonly targets: readonly string[];
   readonly balance: NonNullable<BalancedTargets['balance']>;
-  /** The weight of each target, or undefined unless `balance` is `weighted`. */
+  /** Each target's weight, or undefined unless `balance` is `weighted`. */
   readonly weights: ReadonlyMap<string, number> | undefined;
 }
 
-/** Returns the aliases. `known` has the ids of all providers, registered or not. */
+/** Returns the aliases. `known` has all providers' ids, registered or not. */
 function readAliases(
   values: SettingValues,
   registered: readonly ProviderSettings[],
@@ -129,12 +129,12 @@ function readAliases(
   for (const [name, { value }] of values.plain()) {
     if (!name.startsWith('aliases.')) continue;
     const alias = name.slice('aliases.'.length);
-    // An alias is printed, so its name must not be a key. A shorter text is taken for a
+    // Aliases are printed, so their names must not be keys. A shorter text is taken for a
     // placeholder.
     if (alias.length >= SHORTEST_SECRET_CHARACTERS && keys.some((key) => key.is(alias))) {
       values.problem(
         'aliases',
-        'a configured key is the name of an alias, and names are printed; choose another name',
+        'a configured key is also an alias name, and names are printed; choose another name',
       );
       continue;
     }
@@ -155,7 +155,7 @@ function readAliases(
     }
     const isWhole = weights?.length === targets.length && weights.some((weight) => weight > 0);
     if (balance === 'weighted' && !isWhole) {
-      const text = 'balance = "weighted" needs a weight for each target, and one of them above 0';
+      const text = 'balance = "weighted" needs a weight for each target, at least one above 0';
       values.problem(`${name}.weights`, text);
     } else if (balance !== 'weighted' && weights) {
       values.problem(`${name}.weights`, 'weights need balance = "weighted"');
@@ -170,10 +170,7 @@ function readAliases(
   return aliases;
 }
 
-/**
- * Returns the weight of each target. A target that is listed several times gets the sum of its
- * weights.
- */
+/** Returns each target's weight. A target listed several times gets the sum. */
 function weightsOf(targets: readonly string[], weights: readonly number[]) {
   const byTarget = new Map<string, number>();
   for (const [index, target] of targets.entries()) {
@@ -187,15 +184,14 @@ function weightsOf(targets: readonly string[], weights: readonly number[]) {
  * in without a key, unless `[server.auth] enabled` is false.
  */
 export function compareSettings(running: Config, next: Config) {
-  // A file that was cut off at the end of a line is still valid TOML, but may have lost its keys.
+  // A file cut off at a line's end is still valid TOML, but may have lost its keys.
   if (needsKey(running) && !needsKey(next) && next.server.auth.enabled) {
-    const text =
-      'no key is left, and everybody could call; if that is intended, set enabled = false';
+    const text = 'no key is left, so anyone could call; if you intend this, set enabled = false';
     throw new ConfigError([`server.auth: ${text}, or restart`]);
   }
   const [former, latest] = [running.values.plain(), next.values.plain()];
-  // A reload cannot change these settings: listeners start, the store is connected and the
-  // transport is chosen once.
+  // A reload cannot change these settings, because listeners start, the store connects and the
+  // transport is chosen only once.
   const isFixed = (name: string) => (former.get(name) ?? latest.get(name))!.row.needsRestart;
   const different = [...new Set([...former.keys(), ...latest.keys()])].filter(
     (name) => !isDeepStrictEqual(former.get(name)?.value, latest.get(name)?.value),
@@ -205,11 +201,11 @@ export function compareSettings(running: Config, next: Config) {
     ...[...latest].filter(([name]) => !isFixed(name)),
   ]);
   return {
-    /** The next settings, with the running values of settings that need a restart. */
+    /** The next settings, with the running values where a change needs a restart. */
     config: { ...configOf(values, next.server.memoryBytes), warnings: next.warnings },
-    /** The settings that the reload changes, by their names in the file. */
+    /** Settings changed by the reload, by their names in the file. */
     changed: different.filter((name) => !isFixed(name)),
-    /** The settings that differ but need a restart to take effect, by their names in the file. */
+    /** Settings with changes that need a restart, by their names in the file. */
     needRestart: different.filter(isFixed),
   };
 }

@@ -1,4 +1,4 @@
-/** Returns `; did you mean "port"?` if a known name is similar, else the list of known names. */
+/** Returns `; did you mean "port"?` if a known name is similar, else all known names. */
 export function didYouMean(name: string, known: readonly string[]): string {
   const list = known.length === 0 ? '' : `; known: ${known.join(', ')}`;
   return similarTo(name, known) || list;
@@ -7,7 +7,7 @@ export function didYouMean(name: string, known: readonly string[]): string {
 /** Returns `; did you mean "port"?` if a known name is similar, else an empty text. */
 export function similarTo(name: string, known: readonly string[]): string {
   const [nearest] = known.toSorted((a, b) => editDistance(name, a) - editDistance(name, b));
-  // If more than half of the letters differ, a name is another name and not a typing error.
+  // If more than half the letters differ, it is another name and not a typing error.
   const limit = Math.min(Math.max(2, name.length / 3), name.length / 2);
   if (nearest !== undefined && editDistance(name, nearest) <= limit) {
     return `; did you mean "${nearest}"?`;
@@ -16,8 +16,7 @@ export function similarTo(name: string, known: readonly string[]): string {
 }
 
 /**
- * Returns the Levenshtein distance between `b` and the first 64 characters of `a`, computed row by
- * row.
+ * Returns the Levenshtein distance between `b` and `a`'s first 64 characters, computed row by row.
  */
 function editDistance(a: string, b: string): number {
   let row = Array.from({ length: b.length + 1 }, (_, column) => column);

@@ -1,13 +1,13 @@
 /**
- * The models that settings name. If a provider no longer has such a model, the settings are wrong;
- * a missing model that only a client names is the client's mistake.
+ * The models named in settings. If a provider no longer has such a model, the settings are wrong.
+ * If only a client names a missing model, the client is wrong.
  */
 
 import type { Config } from './config.ts';
 
-/** A model that a setting names. */
+/** A model named in a setting. */
 interface NamedModel {
-  /** The name of the setting, such as `aliases.fast`. */
+  /** The setting's name, such as `aliases.fast`. */
   readonly setting: string;
   readonly provider: string;
   readonly model: string;
@@ -15,7 +15,7 @@ interface NamedModel {
 
 type Settings = Pick<Config, 'aliases' | 'providers'>;
 
-/** Returns the targets of all aliases, and each `default_model` of a registered provider. */
+/** Returns all aliases' targets, and each registered provider's `default_model`. */
 function namedModels({ aliases, providers }: Settings): NamedModel[] {
   const targets = [...aliases].flatMap(([alias, settings]) =>
     settings.targets.map((target) => {
@@ -31,9 +31,8 @@ function namedModels({ aliases, providers }: Settings): NamedModel[] {
 }
 
 /**
- * Returns true if a setting names this model of the provider. A fallback without `default_model`
- * counts as named for the models of all providers, because it is asked for the model of the
- * request.
+ * Returns true if a setting names this provider's model. For a fallback without `default_model`, a
+ * model named for any provider counts, because the fallback is asked for the requested model.
  */
 export function isNamed(settings: Settings, provider: string, model: string): boolean {
   const { fallback, registered } = settings.providers;
@@ -44,10 +43,7 @@ export function isNamed(settings: Settings, provider: string, model: string): bo
   );
 }
 
-/**
- * Returns the models that settings name of this provider and that are not `listed`, or none if
- * `listed` is empty.
- */
+/** Returns this provider's named models that are not `listed`, or none if `listed` is empty. */
 export function missingModels(
   settings: Settings,
   provider: string,

@@ -1,6 +1,5 @@
 /**
- * Reads `[providers]`: the settings of each registered provider, and the reason why any other is
- * skipped.
+ * Reads `[providers]`: each registered provider's settings, and why any other provider is skipped.
  */
 
 import { didYouMean } from './did-you-mean.ts';
@@ -12,13 +11,13 @@ import type { SettingValues } from './setting-values.ts';
 
 /** A header's name in lower case (RFC 9110 5.6.2). */
 const HEADER_NAME = /^[!#$%&'*+\-.^_`|~0-9a-z]+$/;
-/** Most names in each of `forward_headers` and `return_headers`. */
+/** The most names in `forward_headers` or `return_headers`. */
 const MAX_NAMES = 32;
 const MAX_NAME_CHARACTERS = 64;
 
 /**
- * Headers that settings may not name: hop-by-hop headers (RFC 9110 7.6.1), headers that frame the
- * message, and headers that the gateway sets itself.
+ * Headers refused in settings: hop-by-hop headers (RFC 9110 7.6.1), message framing, and headers
+ * set by the gateway itself.
  */
 const REFUSED = new Set(
   [
@@ -30,8 +29,8 @@ const REFUSED = new Set(
 );
 
 /**
- * More headers that `forward_headers` and `return_headers` may not name: credentials, and headers
- * that the gateway sets itself in either direction.
+ * More headers refused in `forward_headers` and `return_headers`: credentials, and headers set by
+ * the gateway itself in either direction.
  */
 const NEVER_PASSED = new RegExp(
   '^(?:access-control|content|proxy)-|^(?:(?:set-)?cookie2?|(?:x-(?:goog-)?)?api-key|user-agent|' +
@@ -44,15 +43,15 @@ const NEVER_PASSED = new RegExp(
 export type ProviderSettings = Exclude<ReturnType<typeof readProvider>, string>;
 
 /**
- * Returns the registered providers, the skipped providers with the reason, and the order of
- * fallback.
+ * Returns the registered providers, the skipped providers with the reason, and the fallbacks in
+ * order.
  */
 export function readProviders(values: SettingValues) {
   const { primary, fallback = [], fallbackOn = [] } = values.section('providers');
   const registered: ProviderSettings[] = [];
   /**
-   * `isConfigured` is true if the file has a section for the provider, so the operator probably
-   * wants it.
+   * `isConfigured` is true if the file has a section for the provider, so that the operator
+   * probably wants it.
    */
   const skipped: { id: string; reason: string; isConfigured: boolean }[] = [];
   const used = values.sectionsBelow('providers');
@@ -72,7 +71,7 @@ export function readProviders(values: SettingValues) {
     } else if (!provider) {
       values.warning(name, `provider "${shown}" is not registered`);
     } else if (name === 'providers.fallback' && !provider.defaultModel) {
-      const text = `"${shown}" has no default_model, so it is asked for the model of the request`;
+      const text = `"${shown}" has no default_model, so it is asked for the requested model`;
       values.warning(name, text);
     }
   };
@@ -85,15 +84,15 @@ function withoutKey(id: string): string {
   return `no api_key and no ${keyVariableOf(id)}`;
 }
 
-/** Returns the settings of one provider, or the reason why it is not registered. */
+/** Returns a provider's settings, or the reason why it is not registered. */
 function readProvider(id: string, values: SettingValues) {
   const path = `providers.${id}`;
   if (!/^[A-Za-z0-9._-]{1,64}$/.test(id)) {
-    values.problem(path, 'the id of a provider has 1 to 64 letters, digits, ".", "_" or "-"');
+    values.problem(path, 'a provider id has 1 to 64 letters, digits, ".", "_" or "-"');
   }
   const { enabled, apiKey = '', ...section } = values.section('providers.<id>', path);
   const listed = (section.apiKeys ?? []).map((text) => text.trim()).filter((text) => text !== '');
-  // The key of an environment variable is used only if the file has none.
+  // An environment variable's key is used only if the file has none.
   const isOfVariable = values.plain().get(`${path}.api_key`)?.origin !== undefined;
   const soleKey = isOfVariable && listed.length > 0 ? '' : apiKey.trim();
   const keys = new Set(soleKey === '' ? listed : [soleKey, ...listed]);
@@ -103,14 +102,11 @@ function readProvider(id: string, values: SettingValues) {
     baseUrl: readBaseUrl(id, section.baseUrl, values),
     /** At least one key; they are used in turn. */
     apiKeys: toSecrets(keys),
-    /** Headers that are sent with each request, with names in lower case. */
+    /** Headers for each request, with names in lower case. */
     headers: readHeaders(`${path}.headers`, section.headers, values),
-    /**
-     * Headers of the client's request that the provider gets: names in lower case, or undefined
-     * without any.
-     */
+    /** Names of client headers to forward, in lower case, or undefined without any. */
     forwardHeaders: readNames(`${path}.forward_headers`, section.forwardHeaders, values),
-    /** Headers of the provider's answer that the client gets: names in lower case, or undefined. */
+    /** Names of answer headers to return, in lower case, or undefined without any. */
     returnHeaders: readNames(`${path}.return_headers`, section.returnHeaders, values),
     defaultModel: section.defaultModel || undefined,
   };
@@ -129,7 +125,7 @@ function readProvider(id: string, values: SettingValues) {
   return settings;
 }
 
-/** Checks the URL and returns it without slashes at its end. */
+/** Checks the URL and returns it without trailing slashes. */
 function readBaseUrl(id: string, text: string | undefined, values: SettingValues): string {
   const name = `providers.${id}.base_url`;
   if (text === undefined) {
@@ -148,8 +144,8 @@ function readBaseUrl(id: string, text: string | undefined, values: SettingValues
 }
 
 /**
- * Warns of a key that is sent in clear text, and of the gateway's own address: OPENAI_BASE_URL
- * often has that, for SDKs of programs on the same machine.
+ * Warns about a key sent in clear text, and about the gateway's own address: OPENAI_BASE_URL often
+ * has it, for SDKs on the same machine.
  */
 function warnOfBaseUrl(name: string, baseUrl: string, values: SettingValues): void {
   if (!URL.canParse(baseUrl)) return;
@@ -160,10 +156,7 @@ function warnOfBaseUrl(name: string, baseUrl: string, values: SettingValues): vo
   const server = values.section('server');
   const isHere = isLoopback(hostname) || hostname === server.host;
   if (isHere && Number(port) === server.port) {
-    values.warning(
-      name,
-      "this is the gateway's own address, so its requests would come back to it",
-    );
+    values.warning(name, "this is the gateway's own address, so requests would loop");
   }
 }
 
@@ -178,11 +171,11 @@ function readHeaders(
     const name = written.toLowerCase();
     const shown = JSON.stringify(written);
     if (!HEADER_NAME.test(name)) {
-      values.problem(setting, `${shown} is not the name of a header`);
+      values.problem(setting, `${shown} is not a valid header name`);
     } else if (REFUSED.has(name)) {
       values.problem(setting, `${shown} is set by the gateway itself`);
     } else if (checked.has(name)) {
-      values.problem(setting, `${shown} is there twice; upper and lower case make no difference`);
+      values.problem(setting, `${shown} appears twice; header names ignore case`);
     } else if (!/^[\t\x20-\x7e]*$/.test(value)) {
       values.problem(setting, `the value of ${shown} must be visible ASCII, spaces and tabs`);
     } else if (value.length > MAX_KEY_CHARACTERS) {
@@ -194,7 +187,9 @@ function readHeaders(
   return Object.fromEntries(checked);
 }
 
-/** Checks names of headers to pass on and returns them in lower case, or undefined without any. */
+/**
+ * Checks the names of headers to pass on, and returns them in lower case, or undefined without any.
+ */
 function readNames(setting: string, texts: readonly string[] = [], values: SettingValues) {
   for (const text of texts) {
     const name = text.toLowerCase();
@@ -202,10 +197,13 @@ function readNames(setting: string, texts: readonly string[] = [], values: Setti
     if (!HEADER_NAME.test(name) || name.length > MAX_NAME_CHARACTERS) {
       values.problem(
         setting,
-        `${shown} is not the name of a header of at most ${MAX_NAME_CHARACTERS} characters`,
+        `${shown} is not a valid header name of at most ${MAX_NAME_CHARACTERS} characters`,
       );
     } else if (REFUSED.has(name) || NEVER_PASSED.test(name)) {
-      values.problem(setting, `${shown} is a credential, or set by the gateway itself`);
+      values.problem(
+        setting,
+        `${shown} cannot pass: it is a credential or set by the gateway itself`,
+      );
     }
   }
   const names = new Set(texts.map((text) => text.toLowerCase()));

@@ -1,6 +1,6 @@
 /**
  * Reads `[rate_limit]`: buckets for all requests and for each provider, and the Redis or Valkey
- * where several gateways share them.
+ * that several gateways share.
  */
 
 import { isIP } from 'node:net';
@@ -15,7 +15,7 @@ import type { SettingValues } from './setting-values.ts';
 export type StoreSettings = NonNullable<ReturnType<typeof readStore>>;
 
 /**
- * The characters of a user or a password in a URL (RFC 3986 3.2.1), without the colon between them.
+ * Characters allowed in a URL's user or password (RFC 3986 3.2.1), without the colon between them.
  */
 const USERINFO = "[\\w\\-.~!$&'()*+,;=%]";
 const STORE_URL = new RegExp(
@@ -26,7 +26,7 @@ const EXPECTED_URL =
   'expected redis:// or rediss://, then [user:password@]host[:port][/database], ' +
   'with user and password percent-encoded: "@" is %40, "/" is %2F';
 
-/** Returns the limits and the store. `known` has the ids of all providers. */
+/** Returns the limits and the store. `known` has all providers' ids. */
 export function readRateLimit(values: SettingValues, known: readonly string[]) {
   const { enabled, store: url, prefix, ...global } = values.section('rate_limit');
   const providers = new Map<string, BucketSettings>();
@@ -44,14 +44,14 @@ export function readRateLimit(values: SettingValues, known: readonly string[]) {
 
 /**
  * Returns the store's settings, or undefined without a store or if its URL is wrong. No message
- * shows a part of the URL, because it may hold a password.
+ * quotes the URL, because it may hold a password.
  */
 function readStore(url: string | undefined, prefix: string, values: SettingValues) {
   if (!/^[\x21-\x7e]{1,64}$/.test(prefix) || /[{}]/.test(prefix)) {
     const expected = '1 to 64 visible ASCII characters without spaces and braces';
     values.problem('rate_limit.prefix', `expected ${expected}`);
   }
-  // A reference in the URL that cannot be replaced was already reported.
+  // An unreplaced reference in the URL was already reported.
   if (url === undefined || values.wrong.has('rate_limit.store')) return undefined;
   const refuse = (text: string) => values.problem('rate_limit.store', text);
   if (url.length > MAX_KEY_CHARACTERS)
@@ -77,7 +77,7 @@ function readStore(url: string | undefined, prefix: string, values: SettingValue
       username: username ? decodeURIComponent(username) : undefined,
       password: password === undefined ? undefined : new Secret(decodeURIComponent(password)),
       database: Number(database),
-      /** The beginning of the name of each key in the store. */
+      /** Begins the name of each key in the store. */
       prefix,
     };
   } catch {

@@ -1,7 +1,4 @@
-/**
- * Finds and reads the settings that the command line and the environment name, at the start and for
- * each reload.
- */
+/** Finds and reads the settings, at the start and for each reload. */
 
 import { totalmem } from 'node:os';
 import { dirname, resolve } from 'node:path';
@@ -9,7 +6,7 @@ import { dirname, resolve } from 'node:path';
 import { ConfigError, loadConfig, type Config, type Env, type Flags } from './config.ts';
 import { readSettingsFile } from './settings-file.ts';
 
-/** The place from which the settings were read. */
+/** Where the settings came from. */
 export interface SettingsSource {
   /** The place in words, for the operator. */
   readonly text: string;
@@ -25,8 +22,8 @@ export interface Settings {
 
 interface Reading {
   /**
-   * The demo's settings as text, read instead of the operator's file. Only `GATEWAY_*` variables of
-   * the environment apply then.
+   * The demo's settings as text, read instead of the operator's file. Then only `GATEWAY_*`
+   * environment variables apply.
    */
   readonly demo?: string | undefined;
   /** True if the file was found before, so this is a reload. */
@@ -34,8 +31,8 @@ interface Reading {
 }
 
 /**
- * Reads and checks all settings. Throws `ConfigError` with every problem, or with the reason why
- * the file cannot be read.
+ * Reads and checks all settings. Throws `ConfigError` with every problem, or with the reason for an
+ * unreadable file.
  */
 export function readSettings(
   commandLine: Flags & { readonly config?: string | undefined },
@@ -62,8 +59,7 @@ export function readSettings(
   }
   const path = resolve(named ?? 'gateway.toml');
   const toml = readSettingsFile(path, named === undefined, wasFound);
-  // An empty file means the default of every setting, but editors empty a file before they write
-  // it.
+  // An empty file means all defaults, but editors empty a file before they write it.
   if (wasFound && !toml?.trim()) {
     const why = toml === undefined ? 'no longer exists' : 'is empty now';
     throw new ConfigError([`${path}: ${why}`]);

@@ -20,27 +20,27 @@ import { MIN_BUFFERED_BYTES, SETTINGS } from './settings-table.ts';
 /** Environment variables. */
 export type Env = Readonly<Record<string, string | undefined>>;
 
-/** Options of the command line that set a setting. */
+/** Command line options that set a setting. */
 export type Flags = { readonly [K in NonNullable<Setting['flag']>]?: string | undefined };
 
-/** The texts that settings are read from. */
+/** Where to read the settings from. */
 export interface ValueSources {
-  /** The text of gateway.toml; empty without a file. */
+  /** gateway.toml's text; empty without a file. */
   readonly toml: string;
-  /** The path of the file, or the variable that holds its text. Messages show it. */
+  /** The file's path, or the variable with its text. Messages show it. */
   readonly path?: string;
   /** The directory for relative paths in `${file:...}`; by default the working directory. */
   readonly directory?: string;
   readonly env: Env;
   readonly flags?: Flags;
-  /** The memory that the process may use. */
+  /** How much memory the process may use. */
   readonly memoryBytes?: number;
 }
 
 /** A reference to an environment variable. */
 const VARIABLE = /\$\{([A-Za-z_][A-Za-z0-9_]*)\}/;
 /**
- * A reference to a file or a variable. The path of a file may contain variables:
+ * A reference to a file or a variable. A file's path may contain variables:
  * `${file:${CREDENTIALS_DIRECTORY}/openai}`.
  */
 const REFERENCE = new RegExp(
@@ -48,8 +48,8 @@ const REFERENCE = new RegExp(
   'g',
 );
 /**
- * A variable in the syntax of a shell, without braces. Only capitals match, because a password may
- * begin with `$`.
+ * A variable in shell syntax, without braces. Only capitals match, because a password may begin
+ * with `$`.
  */
 const WITHOUT_BRACES = /^\$([A-Z][A-Z0-9_]*)$/;
 const AS_WRITTEN = 'the text is used as written';
@@ -66,7 +66,7 @@ const SERVICE_LINK_NAME =
   /^GATEWAY_(?:\w+_)?(?:SERVICE_(?:HOST|PORT)|PORT_\d+_(?:TCP|UDP|SCTP))(?:_|$)/;
 
 const PROXY_VARIABLES = ['HTTPS_PROXY', 'https_proxy', 'HTTP_PROXY', 'http_proxy'];
-/** The first version of Node that supports NODE_USE_ENV_PROXY. */
+/** The first Node version with NODE_USE_ENV_PROXY. */
 const PROXY_NODE = { major: 22, minor: 21 };
 
 const REMOVED = new Set(['server.workers', 'GATEWAY_WORKERS']);
@@ -87,7 +87,7 @@ export function readValues(sources: ValueSources): SettingValues {
 class ValueReader {
   readonly values: SettingValues;
   readonly #sources: ValueSources;
-  /** The variables that were looked up, set or not. */
+  /** The variables looked up so far, set or not. */
   readonly #variables = new Set(['GATEWAY_CONFIG', 'GATEWAY_CONFIG_TOML']);
 
   constructor(sources: ValueSources) {
@@ -100,8 +100,8 @@ class ValueReader {
   }
 
   /**
-   * Reads a section of the file and the sections below it. `path` is its name in the file, and
-   * `pattern` its name in the table of settings.
+   * Reads a section and the sections below it. `path` is its name in the file, and `pattern` its
+   * name in `SETTINGS`.
    */
   #readSection(found: unknown, path: string, pattern: string): void {
     const table = isTable(found) ? found : {};
@@ -116,7 +116,7 @@ class ValueReader {
     if (!isTable(found)) {
       const header = placeholder && !rows[placeholder] ? nameOf(path, placeholder) : path;
       this.values.problem(path, `found ${typeOf(found)}, expected a table: [${header}]`);
-      // Reading on would only report the settings that this provider or client lacks as further
+      // Reading on would only report this provider's or client's missing settings as further
       // problems.
       if (pattern.endsWith('>')) return;
     }
@@ -139,8 +139,7 @@ class ValueReader {
   }
 
   /**
-   * Returns the default of a setting. It may depend on the machine, the provider or another
-   * setting.
+   * Returns a setting's default, which may depend on the machine, the provider or another setting.
    */
   #defaultOf(id: string, key: string, row: Setting): unknown {
     const { memoryBytes = 0 } = this.#sources;
@@ -151,18 +150,18 @@ class ValueReader {
   }
 
   /**
-   * Reads one setting. The command line wins, then the setting's environment variable, the file,
-   * the provider's variable, and the default.
+   * Reads a setting. The command line wins, then the setting's environment variable, the file, the
+   * provider's variable, and the default.
    */
   #readValue(path: string, key: string, written: unknown, row: Setting): void {
     const name = nameOf(path, key);
-    // The id of a provider, which may contain dots. Meaningless for other sections, whose rows have
-    // no `providerEnv`.
+    // A provider's id, which may contain dots. Meaningless for other sections, because their rows
+    // have no `providerEnv`.
     const id = path.slice('providers.'.length);
     const variable = row.providerEnv && variableOf(id, row.providerEnv);
     const option = row.flag && this.#sources.flags?.[row.flag];
-    // Lowest precedence first. All values are checked, because a wrong value is an error even if
-    // another overrides it.
+    // Lowest precedence first. All values are checked, because a wrong value is an error even if it
+    // is overridden.
     const given: [origin: string | undefined, value: unknown][] = [
       [variable, this.#fromVariable(variable, row)],
       [undefined, this.#fromFile(name, written, row)],
@@ -173,8 +172,8 @@ class ValueReader {
     result = { value: this.#defaultOf(id, key, row), row, origin: undefined };
     for (const [origin, value] of given) {
       if (value === undefined) continue;
-      // Shows the text as written in the file, because a replaced reference may hold a key that
-      // belongs to another setting.
+      // Shows the text as written in the file, because a replaced reference may hold another
+      // setting's key.
       const problems = problemsOf(row, value, origin === undefined ? written : value);
       for (const [below, text] of problems) this.values.problem(name + below, text, origin);
       if (problems.length === 0) result = { value, row, origin, isGiven: true };
@@ -183,26 +182,23 @@ class ValueReader {
     if (result.isGiven && row.type === 'seconds') this.#warnOfMilliseconds(name, result.value);
   }
 
-  /**
-   * Warns of a time that was probably meant in milliseconds: more than an hour, and a whole number
-   * of thousands.
-   */
+  /** Warns about seconds that look like milliseconds: more than an hour, and a multiple of 1000. */
   #warnOfMilliseconds(name: string, value: unknown): void {
     const seconds = Number(value);
     if (seconds <= HOUR_SECONDS || seconds % 1000 !== 0) return;
     const hours = (seconds / HOUR_SECONDS).toFixed(1);
-    const remedy = `if milliseconds are meant, write ${seconds / 1000}`;
+    const remedy = `if you meant milliseconds, write ${seconds / 1000}`;
     const text = `${seconds} seconds are ${hours} hours; ${remedy}`;
     this.values.warning(name, text);
   }
 
   #fromVariable(name: string | undefined, row: Setting): unknown {
     const text = name === undefined ? undefined : this.#variable(name);
-    // An empty variable counts as unset, because compose files produce them. A variable of a port
-    // may be a link that Kubernetes has set.
+    // An empty variable counts as unset, because compose files produce them. A port's variable may
+    // be a Kubernetes link.
     if (!text || (row.type === 'integer' && SERVICE_LINK.test(text))) return undefined;
     if (row.type !== 'texts') return parseText(row, text);
-    // An empty item is kept so that it is refused: "," must not mean that there are no keys.
+    // An empty item is kept so that it is refused, because "," must not mean no keys.
     return text.split(',').map((item) => item.trim());
   }
 
@@ -211,12 +207,12 @@ class ValueReader {
     if (typeof expanded !== 'string') return expanded;
     // Like an empty variable, an empty key in the file counts as unset.
     if (row.key === 'of a provider' && expanded.trim() === '') return undefined;
-    // A replaced reference is text and must be parsed; any other value of the file already has its
+    // A replaced reference is text and must be parsed. Any other value in the file already has its
     // type.
     return expanded === written ? expanded : parseText(row, expanded);
   }
 
-  /** Replaces the references in a text, or in the texts of an array or a table. */
+  /** Replaces the references in a text, or in an array's or table's texts. */
   #expand(name: string, value: unknown, row: Setting): unknown {
     if (Array.isArray(value)) return value.map((item) => this.#expand(name, item, row));
     if (isTable(value)) {
@@ -230,20 +226,21 @@ class ValueReader {
   }
 
   /**
-   * Replaces the references in a text once; replacements are not expanded again. A reference that
-   * cannot be replaced stays as it is.
+   * Replaces the references in a text. Replacements are not expanded again. A reference that cannot
+   * be replaced stays as it is.
    */
   #expandText(name: string, text: string, { key }: Setting): string {
     const { values } = this;
-    // Unreplaced references are problems in keys of callers, because a caller could guess the text
-    // (see `checkCallerKeys`), and in the store's URL, where they are not valid.
+    // Unreplaced references are problems in callers' keys, because a caller could guess the text
+    // (see `checkCallerKeys`), and in the store's URL, because they are not valid there.
     const mayStay = key === undefined || key === 'of a provider';
     // Finds texts such as `${NAME:-default}` or `${file:/path`.
     if (mayStay && text.replace(REFERENCE, ' ').includes('${')) {
       values.warning(name, `"\${" does not begin a reference here; ${AS_WRITTEN}`);
     }
     const [, named] = WITHOUT_BRACES.exec(text) ?? [];
-    if (named) values.warning(name, `${AS_WRITTEN}; a reference has braces: "\${${named}}"`);
+    if (named)
+      values.warning(name, `a reference needs braces, as in "\${${named}}"; ${AS_WRITTEN}`);
     return text.replace(REFERENCE, (reference, path?: string, _?, variable = '') => {
       try {
         return path === undefined ? this.#valueOf(variable) : this.#textOfFile(path);
@@ -267,14 +264,13 @@ class ValueReader {
     const { directory = '' } = this.#sources;
     const variables = new RegExp(VARIABLE, 'g');
     const actual = path.replaceAll(variables, (_, name: string) => this.#valueOf(name));
-    // Messages show the path as written, because by mistake the value of a variable may be a key.
+    // Messages show the path as written, because a variable's value may be a key by mistake.
     const shown = actual === path ? resolve(directory, path) : path;
     return readValueFile(resolve(directory, actual), shown);
   }
 
   /**
-   * Returns a variable of the environment, and remembers that a setting reads it, which prevents
-   * the warning for unknown variables.
+   * Returns an environment variable, and remembers its name, so that no warning calls it unknown.
    */
   #variable(name: string): string | undefined {
     const { env } = this.#sources;
@@ -287,14 +283,14 @@ class ValueReader {
     for (const [name, value = ''] of Object.entries(this.#sources.env)) {
       const isOther = !name.startsWith(PREFIX) || known.includes(name);
       if (isOther || SERVICE_LINK_NAME.test(name) || SERVICE_LINK.test(value)) continue;
-      const unknown = `no setting is read from this variable${didYouMean(name, known)}`;
+      const unknown = `no setting reads this variable${didYouMean(name, known)}`;
       if (value && REMOVED.has(name)) this.values.problem(name, REMOVED_HINT);
       else this.values.warning(name, unknown);
     }
   }
 
   /**
-   * Warns of a proxy in the environment. Unlike curl and the SDKs of other languages, Node uses it
+   * Warns about a proxy in the environment. Unlike curl and other languages' SDKs, Node uses it
    * only if NODE_USE_ENV_PROXY is set.
    */
   #warnOfUnusedProxy(): void {
@@ -304,13 +300,13 @@ class ValueReader {
     const { node } = process.versions;
     if (!isNodeSince(node, PROXY_NODE)) {
       const needed = `Node ${PROXY_NODE.major}.${PROXY_NODE.minor} or newer`;
-      const text = `${needed} with NODE_USE_ENV_PROXY=1 would use it; this is Node ${node}`;
-      return this.values.warning(name, `providers are asked without this proxy: ${text}`);
+      const text = `${needed} with NODE_USE_ENV_PROXY=1 would use it, but this is Node ${node}`;
+      return this.values.warning(name, `providers are reached without this proxy; ${text}`);
     }
     const { NODE_OPTIONS = '', NODE_USE_ENV_PROXY } = env;
     const options = [NODE_OPTIONS, ...process.execArgv].join(' ');
     if (NODE_USE_ENV_PROXY === '1' || options.includes('--use-env-proxy')) return;
-    const text = 'providers are asked without this proxy: set NODE_USE_ENV_PROXY=1 to use it';
+    const text = 'providers are reached without this proxy; set NODE_USE_ENV_PROXY=1 to use it';
     this.values.warning(name, text);
   }
 }

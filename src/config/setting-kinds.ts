@@ -1,4 +1,4 @@
-/** The types of settings: the values they accept, and how text is parsed. */
+/** The types of settings: which values they accept, and how text is parsed. */
 
 import { isIP } from 'node:net';
 
@@ -7,22 +7,19 @@ import { MODEL_LIMITS } from '../openai/model-list.ts';
 import { didYouMean } from './did-you-mean.ts';
 import { withoutBrackets } from '../lib/loopback.ts';
 
-/** A table of TOML, with unchecked values. smol-toml creates tables without a prototype. */
+/** A TOML table with unchecked values. smol-toml creates tables without a prototype. */
 export type Table = Record<string, unknown>;
 
 type Scalar = 'integer' | 'seconds' | 'boolean' | 'text';
 
-/**
- * A row of the table of settings. `T` is the type of the setting's value, with undefined if it has
- * no default.
- */
+/** A row in `SETTINGS`. `T` is the value's type, with undefined if the setting has no default. */
 export interface Setting<T = unknown> {
   readonly type: Scalar | 'integers' | 'texts' | 'headers' | 'targets' | 'table';
   readonly default: T;
   readonly accepts: (value: unknown) => boolean;
   /** Describes the accepted values in messages. */
   readonly expected: string;
-  /** The setting whose value is the default of this setting. */
+  /** The setting whose value is this setting's default. */
   readonly inherits?: string;
   /** The least value for integers and seconds; in an array, for each item. */
   readonly min?: number;
@@ -32,18 +29,15 @@ export interface Setting<T = unknown> {
   readonly choices?: readonly string[];
   /** The keys accepted in a table; `<model>` stands for any key. */
   readonly rows?: Rows;
-  /** The environment variable that overrides the file. */
+  /** The environment variable above the file. */
   readonly env?: string;
-  /**
-   * An environment variable that the file overrides; `<ID>` stands for the provider's id in
-   * capitals.
-   */
+  /** An environment variable below the file; `<ID>` stands for the provider's id in capitals. */
   readonly providerEnv?: string;
-  /** The option that overrides both the variable and the file. */
+  /** The command line option, above the variable and the file. */
   readonly flag?: 'port' | 'host';
   /**
-   * Marks a key, which is never printed. In keys of callers and of the store, a reference to an
-   * unset variable is a problem.
+   * Marks a key, which is never printed. In callers' keys and the store's, a reference to an unset
+   * variable is a problem.
    */
   readonly key?: 'of callers' | 'of a provider' | 'of the store';
   /** A change takes effect only after a restart. */
@@ -73,7 +67,7 @@ export function integer<D extends Maybe<number>>(min: number, max: number, fallb
   return { ...kind('integer', expected, accepts, fallback as Or<number, D>), min, max };
 }
 
-/** A whole number of seconds, as long as a timer can run. The code gets milliseconds. */
+/** Whole seconds, as long as a timer can run. The code gets milliseconds. */
 export function seconds<D extends Maybe<number>>(min: number, fallback?: D) {
   const max = Math.floor(MAX_TIMER_MS / 1000);
   return { ...integer(min, max, fallback), type: 'seconds' } as const;
@@ -109,7 +103,7 @@ export function text<D extends Maybe<string>>(fallback?: D) {
 /** A host name: labels with letters, digits, hyphens and underscores, as resolvers accept it. */
 const HOST_NAME = /^(?=.{1,253}$)[\w-]+(?:\.[\w-]+)*\.?$/;
 
-/** The address or name of a listener. An IPv6 address may be in brackets. */
+/** A listener's address or name. An IPv6 address may be in brackets. */
 export function host(fallback: string) {
   const accepts: Accepts = (value) => {
     if (typeof value !== 'string') return false;
@@ -130,8 +124,8 @@ export const BALANCES = ['order', 'least_busy', 'weighted'] as const;
 export const WEIGHTS = integers(0, 10_000);
 
 /**
- * The targets of an alias. Depending on `balance` they are asked in this order, or the target with
- * the fewest requests is first, or a target drawn by weight.
+ * An alias's targets. Depending on `balance` they are asked in this order, or the target with the
+ * fewest requests comes first, or a target drawn by weight.
  */
 export interface BalancedTargets {
   readonly targets: readonly string[];
@@ -162,8 +156,8 @@ const noDetails = undefined as Maybe<Readonly<Record<string, Limits>>>;
 export const DETAILS = table({ '<model>': LIMITS }, noDetails);
 
 /**
- * Returns the problems of a value, each with its path below the setting. Messages show `written`,
- * the value as it stands in the file, or only the type for a key.
+ * Returns a value's problems, each with its path below the setting. Messages show `written`, the
+ * value as in the file, or only the type for a key.
  */
 export function problemsOf(
   row: Setting,
@@ -185,8 +179,8 @@ export function problemsOf(
 }
 
 /**
- * Parses text from a variable, a file or the command line. Returns the text itself if it is no
- * value of the setting's type.
+ * Parses text from a variable, a file or the command line. Returns the text itself if it does not
+ * fit the setting's type.
  */
 export function parseText({ type, choices }: Setting, value: string): unknown {
   if (choices) return choices.find((choice) => choice === value.toLowerCase()) ?? value;
@@ -196,7 +190,7 @@ export function parseText({ type, choices }: Setting, value: string): unknown {
   return isNumber && /^-?\d{1,15}$/.test(value) ? Number(value) : value;
 }
 
-/** Returns true if the value is a table of TOML. */
+/** Returns true if the value is a TOML table. */
 export function isTable(value: unknown): value is Table {
   return typeOf(value) === 'a table';
 }

@@ -5,8 +5,8 @@ import type { Setting } from './setting-kinds.ts';
 import { SETTINGS } from './settings-table.ts';
 
 /**
- * Thrown for wrong settings. Each problem is a text of one or more lines for the operator and
- * contains no key.
+ * Thrown for wrong settings. Each problem is a text for the operator, with one or more lines and
+ * without keys.
  */
 export class ConfigError extends Error {
   readonly problems: readonly string[];
@@ -22,7 +22,7 @@ export class ConfigError extends Error {
 export interface SettingValue {
   readonly value: unknown;
   readonly row: Setting;
-  /** The variable or option that the value comes from; undefined for the file and the default. */
+  /** The variable or option that sets the value; undefined for the file and the default. */
   readonly origin: string | undefined;
 }
 
@@ -44,29 +44,28 @@ export type Section<P extends keyof Table> = {
   ]: Table[P][K] extends Setting<infer T> ? T : never;
 };
 
-/** Settings that differ between replicas on one machine. */
+/** Settings that differ between replicas on the same machine. */
 const LISTENER = /^(?:server|admin)\.(?:host|port)$/;
 const DIGEST_CHARACTERS = 8;
 
 /**
- * Values with their problems and warnings. Keys are not shown if it is printed as text or JSON, or
- * inspected.
+ * Values with their problems and warnings. Printing it as text or JSON, or inspecting it, shows no
+ * keys.
  */
 export class SettingValues {
   readonly problems: string[] = [];
   readonly warnings: string[] = [];
-  /** Messages about unset variables, by the name of the setting that refers to them. */
+  /** Messages about unset variables, by the setting that refers to them. */
   readonly #unset = new Map<string, string>();
   /** The names of settings with a problem. */
   readonly wrong = new Set<string>();
   readonly #filePrefix: string;
   readonly #values: Map<string, SettingValue>;
-  /** Texts with replaced references, which may be keys, and for each the text in the file. */
+  /** Texts with replaced references, which may be keys, with their form in the file. */
   readonly #written = new Map<string, string>();
 
   /**
-   * `filePrefix` precedes the name of a setting in problems: the path of the file and a colon, or
-   * nothing.
+   * `filePrefix` precedes a setting's name in problems: the file's path and a colon, or nothing.
    */
   constructor(values: Iterable<[string, SettingValue]> = [], filePrefix = '') {
     this.#values = new Map(values);
@@ -86,9 +85,9 @@ export class SettingValues {
   }
 
   /**
-   * Returns eight characters that are equal for equal settings, keys included. The addresses and
-   * ports of the listeners are left out, because replicas on one machine differ in them. Eight
-   * characters are too few to confirm a guessed key.
+   * Returns eight characters, equal for equal settings, keys included. The listeners' addresses and
+   * ports are left out, because replicas on the same machine differ in them. Eight characters are
+   * too few to confirm a guessed key.
    */
   digest(): string {
     const entries = [...this.#values].filter(([name]) => !LISTENER.test(name));
@@ -98,11 +97,11 @@ export class SettingValues {
   }
 
   /**
-   * Returns all secrets, for redaction. The store's URL and the values of headers are redacted only
-   * where they occur as a whole.
+   * Returns all secrets, for redaction. The store's URL and header values are redacted only where
+   * they occur as a whole.
    */
   secrets(): Secret[] {
-    // A key that is a provider's id is a placeholder for a local server. Redacting it would hide
+    // A key equal to a provider's id is a placeholder for a local server. Redacting it would hide
     // the provider's name in the log.
     const ids = new Set(this.sectionsBelow('providers').map((id) => id.toLowerCase()));
     return [...this.#values].flatMap(([name, { value, row }]) => {
@@ -124,10 +123,7 @@ export class SettingValues {
     this.#values.set(name, value);
   }
 
-  /**
-   * Returns the values of one section. `path` is its name in the file, if `pattern` has a
-   * placeholder.
-   */
+  /** Returns a section's values. `path` is its name in the file, if `pattern` has a placeholder. */
   section<P extends keyof Table>(pattern: P, path: string = pattern): Section<P> {
     const entries = Object.entries<Setting>(SETTINGS[pattern]).map(([key, { type }]) => {
       const name = key.replace(/_(.)/g, (_, letter: string) => letter.toUpperCase());
@@ -138,7 +134,7 @@ export class SettingValues {
     return Object.fromEntries(entries) as Section<P>;
   }
 
-  /** Returns the names of the sections below `path` that have a value. */
+  /** Returns the names of sections below `path` with at least one value. */
   sectionsBelow(path: string): string[] {
     const below = [...this.#values.keys()].filter((name) => name.startsWith(`${path}.`));
     // An id may contain dots, but the key after it contains none.
@@ -147,8 +143,8 @@ export class SettingValues {
   }
 
   /**
-   * Records a problem of a setting, which prevents the start. `origin` is the place the message
-   * names.
+   * Records a problem with a setting, which prevents the start. `origin` is the place named in the
+   * message.
    */
   problem(name: string, text: string, origin = this.#values.get(name)?.origin): undefined {
     this.wrong.add(name);
@@ -163,23 +159,20 @@ export class SettingValues {
   }
 
   /**
-   * Warns that a variable is not set. Later problems of the same setting repeat the message,
-   * because the unset variable may be their cause.
+   * Warns about an unset variable. Later problems with the same setting repeat the message, because
+   * the unset variable may be their cause.
    */
   unset(name: string, message: string, consequence: string): void {
     this.#unset.set(name, message);
     this.warning(name, `${message}; ${consequence}`);
   }
 
-  /** Remembers the text in the file, `written`, of a text with replaced references. */
+  /** Remembers `written`, the form in the file of a text with replaced references. */
   replaced(text: string, written: string): void {
     this.#written.set(text, written);
   }
 
-  /**
-   * Returns the text that messages may show: the text in the file if `text` had references, else
-   * `shown`.
-   */
+  /** Returns the text for messages: its form in the file if `text` had references, else `shown`. */
   asWritten(text: string, shown = text): string {
     return this.#written.get(text) ?? shown;
   }

@@ -1,7 +1,7 @@
 /** Reads gateway.toml and files with values, and parses TOML. No message shows a key. */
 
 // Imported as a whole: on an old Node a named import of `isUtf8` fails before `assertNodeVersion`
-// can report the version that is needed.
+// can name the version it needs.
 import nodeBuffer from 'node:buffer';
 import {
   closeSync,
@@ -23,7 +23,7 @@ const READ_FAILURES: Readonly<Record<string, string>> = {
   EACCES: 'permission denied',
   EISDIR: 'is a directory, not a file',
 };
-/** Largest file that holds one value. */
+/** The largest file with a single value. */
 const MAX_VALUE_BYTES = 65_536;
 
 /**
@@ -32,7 +32,7 @@ const MAX_VALUE_BYTES = 65_536;
  */
 export function readSettingsFile(path: string, isOptional: boolean, wasFound: boolean) {
   try {
-    // To read a pipe again would wait for another writer.
+    // Reading a pipe again would wait for another writer.
     if (wasFound && !statSync(path).isFile()) {
       throw new ConfigError([`${path}: is not a regular file, and cannot be read again`]);
     }
@@ -48,14 +48,14 @@ export function readSettingsFile(path: string, isOptional: boolean, wasFound: bo
 }
 
 /**
- * Returns the text of a file that holds one value, without the line end after it. Throws
+ * Returns the text of a file with a single value, without the line end after it. Throws
  * `ConfigError` with `shown` as the path.
  */
 export function readValueFile(path: string, shown: string): string {
   const fail = (reason: string) => new ConfigError([`${shown}: ${reason}`]);
   let bytes: Buffer;
   try {
-    // Without O_NONBLOCK, open() of a named pipe waits for a writer.
+    // Without O_NONBLOCK, opening a named pipe waits for a writer.
     const descriptor = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK);
     try {
       if (!fstatSync(descriptor).isFile()) throw fail('is not a file');
@@ -74,8 +74,8 @@ export function readValueFile(path: string, shown: string): string {
 }
 
 /**
- * Reads up to `maxBytes`. The size of fstat() is no bound, because it is 0 for files in /proc, and
- * files grow.
+ * Reads up to `maxBytes`. fstat() gives no bound, because files in /proc have size 0, and files
+ * grow.
  */
 function readAtMost(descriptor: number, maxBytes: number): Buffer {
   const buffer = Buffer.alloc(maxBytes);
@@ -98,18 +98,15 @@ function toConfigError(error: unknown, path: string, permissionHint = ''): Confi
   return new ConfigError([`${path}: ${reason}`]);
 }
 
-/** The end of a hint for settings in another format. */
+/** Ends a hint for settings in another format. */
 const SETTINGS_ARE_TOML = 'but the settings are TOML: a line [server], then a line port = 8080';
-/** The beginning of a JSON text. No TOML text begins like this. */
+/** Matches JSON's beginning. No TOML text begins like this. */
 const JSON_TEXT = /^\s*(?:\{|\[\s*\{)/;
 const YAML_LINE = /^\s*(?:---\s*$|- |[\w."'-]+:(?:\s|$))/;
-/** A character that ends a number, a boolean or an unquoted text. */
+/** Ends a number, a boolean or an unquoted text. */
 const WORD_LIMIT = /[\s=[\]{},"'#]/;
 
-/**
- * Parses the text of the settings file. Throws `ConfigError` with `prefix`, the line and the
- * column.
- */
+/** Parses the settings file's text. Throws `ConfigError` with `prefix`, the line and the column. */
 export function parseToml(text: string, prefix: string): Table {
   try {
     return parse(text);
@@ -125,13 +122,13 @@ export function parseToml(text: string, prefix: string): Table {
 }
 
 /**
- * Returns the hint that the parser's reason lacks, for the most frequent mistakes. The hint shows
- * nothing of the file.
+ * Returns a hint for the most frequent mistakes, where the parser's reason is not enough. The hint
+ * shows nothing from the file.
  */
 function hintFor(text: string, line: string, at: number): string {
   if (JSON_TEXT.test(text)) return `; this looks like JSON, ${SETTINGS_ARE_TOML}`;
   if (YAML_LINE.test(line)) return `; this looks like YAML, ${SETTINGS_ARE_TOML}`;
-  // The parser stops at the beginning of a word, or inside the word if it begins like a number.
+  // The parser stops at a word's beginning, or inside the word if it begins like a number.
   const [before = ''] = line.slice(0, at).split(WORD_LIMIT).slice(-1);
   const [behind = ''] = line.slice(at).split(WORD_LIMIT, 1);
   const word = before + behind;
@@ -143,8 +140,8 @@ function hintFor(text: string, line: string, at: number): string {
 }
 
 /**
- * Returns the line with dots instead of everything but section headers and names of keys, because
- * any other text may be a secret.
+ * Replaces everything in the line but section headers and key names by dots, because any other text
+ * may be a secret.
  */
 function hideSecrets(line: string): string {
   const shown = line.slice(0, 160);

@@ -1,6 +1,6 @@
 /**
  * Every setting by its section and its name in gateway.toml. `readValues` reads by this table. `npm
- * run generate` makes gateway.schema.json and the table of keys in docs/configuration.md from it.
+ * run generate` makes gateway.schema.json and docs/configuration.md's table of keys from it.
  */
 
 import { LOG_LEVELS } from '../lib/log.ts';
@@ -29,7 +29,7 @@ const BUCKET = {
 
 const CONCURRENCY = { max_concurrent_requests: integer(0, 1_000_000, 0) };
 
-/** Least default of `max_buffered_bytes`, which is a quarter of the memory. */
+/** The least default for `max_buffered_bytes`, otherwise a quarter of the memory. */
 export const MIN_BUFFERED_BYTES = 67_108_864;
 
 export const SETTINGS = {

@@ -163,7 +163,7 @@ describe('the process', { concurrency: 4 }, () => {
     await eventually(async () => (await droppedLines(adminUrl)) === 6, 'the start, five requests');
     kill('SIGTERM');
     assert.equal(await exit, 0);
-    assert.match(stderr(), /^inference-gateway: 8 log lines are lost$/m);
+    assert.match(stderr(), /^inference-gateway: 8 log lines were lost$/m);
   });
 
   test('waits at its end until the log is read', async (t) => {
@@ -188,7 +188,7 @@ describe('the process', { concurrency: 4 }, () => {
     assert.deepEqual(await exited, [0, null]);
     child.stdout!.resume();
     await exit;
-    const lost = Number(/^inference-gateway: (\d+) log lines are lost$/m.exec(stderr())?.[1]);
+    const lost = Number(/^inference-gateway: (\d+) log lines were lost$/m.exec(stderr())?.[1]);
     const written = stdout().split('\n').length - 1;
     assert.ok(written < UNREAD, `${written}`);
     // Those that were written together, and read in part, are among the lost.

@@ -70,7 +70,7 @@ interface More {
 
 const NO_LIST_HINT = 'is base_url right? A provider without a list needs models = ["…"]';
 
-const NOT_TRIED = '; the list is public, so the key was not tried';
+const NOT_TRIED = '; the list is public, so the key was not tested';
 
 const redirect: Script = (_, response) => response.writeHead(308, { location: '/x' }).end();
 const endless: Script = (_, response) => response.writeHead(200).write('{"data":[');
@@ -188,8 +188,8 @@ api_keys = ["${PROVIDER_KEY}", "${OTHER_KEY}"]
 default_model = "lost"
 ${providerToml(byHand, 'by-hand', 'models = ["y"]')}`;
     const expected = [
-      'aliases.fast: "gone" is not in the list of models of mine',
-      'providers.mine.default_model: "lost" is not in the list of models of mine',
+      'aliases.fast: mine does not list the model "gone"',
+      'providers.mine.default_model: mine does not list the model "lost"',
     ];
     const finished = await check(t, toml);
     assert.deepEqual(

@@ -286,10 +286,10 @@ function runOn(t: TestContext, version: string, platform: string): void {
 }
 
 test('a proxy in the environment that Node does not use is warned of, with what to set', (t) => {
-  const ignored = 'providers are asked without this proxy: ';
+  const ignored = 'providers are reached without this proxy; ';
   const toSet = `${ignored}set NODE_USE_ENV_PROXY=1 to use it`;
   const tooOld = (version: string) =>
-    `${ignored}Node 22.21 or newer with NODE_USE_ENV_PROXY=1 would use it; this is Node ${version}`;
+    `${ignored}Node 22.21 or newer with NODE_USE_ENV_PROXY=1 would use it, but this is Node ${version}`;
   const asked = { NODE_USE_ENV_PROXY: '1' };
   const url = 'http://user:hunter2@proxy:3128';
   for (const [version, env, expected] of [
@@ -560,9 +560,9 @@ headers = { X-Org = "\${file:org}", "x-two" = "b c" }
 });
 
 describe('without keys', () => {
-  const proxied = 'every client of the proxies in trusted_proxies is served, with any token; set…';
-  const reached = 'every client that can connect to 0.0.0.0 is served, with any token; set…';
-  const open = 'every client that can connect to 0.0.0.0 is served, with no token; set…';
+  const proxied = 'any client behind trusted_proxies is served, with any token; set…';
+  const reached = 'any client that can reach 0.0.0.0 is served, with any token; set…';
+  const open = 'any client that can reach 0.0.0.0 is served, with no token; set…';
   const rows: [server: string, warnings: string[]][] = [
     ['host = "127.0.0.1"', []],
     ['host = "localhost"', []],
