@@ -74,7 +74,8 @@ async function runTests(cwd: string, tests: string): Promise<string | undefined>
   await once(child, 'close');
   clearTimeout(limit);
   if (/^ *\u2716 .* \([\d.]+ms\)$/m.test(output)) return undefined;
-  return /^\u2139 fail 0$/m.test(output) ? 'it survives' : `no test ran\n${output}`;
+  const haveRun = /^\u2139 pass [1-9]/m.test(output) && /^\u2139 fail 0$/m.test(output);
+  return haveRun ? 'it survives' : `no test ran\n${output}`;
 }
 
 /** Returns what is wrong with a row; undefined if a test notices the change. */
