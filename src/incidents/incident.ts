@@ -140,7 +140,7 @@ export class Incident {
       models: models.length > 0 ? models.slice(0, MAX_LISTED_MODELS) : undefined,
       more_models: Math.max(0, models.length - MAX_LISTED_MODELS) || undefined,
       states: states.length > 0 ? states : undefined,
-      hit: listed,
+      affected: listed,
       more,
     };
   }

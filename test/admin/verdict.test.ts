@@ -29,7 +29,7 @@ const view = (minute: Counts, more: object = {}) => {
   return { minute, all: minute, incidents: [], now: NOW, ...rows, ...more };
 };
 const told = (one: object) => verdictOf(one).filter(Boolean).join(' | ');
-const incident = (hit: object[] = []) => ({ kind: 'errors', provider: 'p', hit });
+const incident = (affected: object[] = []) => ({ kind: 'errors', provider: 'p', affected });
 
 test('all is well only if the last minute had requests of which under a hundredth failed', () => {
   const cases: [counts: Counts, kind: string, figures?: string][] = [

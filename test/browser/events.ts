@@ -77,7 +77,7 @@ export function sums(requests: number, more: Readonly<Record<string, number>> = 
   };
 }
 
-interface Hit {
+interface Affected {
   readonly name: string;
   readonly failed?: number;
   readonly good?: number;
@@ -90,10 +90,10 @@ interface Hit {
 export function incident(
   kind: string,
   seconds: number,
-  more: { readonly hit?: readonly Hit[]; readonly [name: string]: unknown } = {},
+  more: { readonly affected?: readonly Affected[]; readonly [name: string]: unknown } = {},
 ): object {
-  const hit = more.hit?.map((one) => ({ failed: 0, good: 0, answered: 0, ...one })) ?? [];
-  return { kind, since: at(-seconds), tries: 40, failures: 38, ...more, hit };
+  const affected = more.affected?.map((one) => ({ failed: 0, good: 0, answered: 0, ...one })) ?? [];
+  return { kind, since: at(-seconds), tries: 40, failures: 38, ...more, affected };
 }
 
 export function provider(more: object = {}): object {
@@ -131,18 +131,18 @@ const BUSY_INCIDENTS = [
   incident('errors', 46_800, {
     provider: 'xai',
     cause: '402 No credits left',
-    hit: [{ name: 'xai/grok-4', failed: 31, clients: 'ci' }],
+    affected: [{ name: 'xai/grok-4', failed: 31, clients: 'ci' }],
   }),
   incident('unreachable', 61, {
     provider: 'groq',
     cause: 'ECONNREFUSED 127.0.0.1:9000',
-    hit: [{ name: 'fast', answered: 107, by: 'ollama', clients: 'team-search' }],
+    affected: [{ name: 'fast', answered: 107, by: 'ollama', clients: 'team-search' }],
   }),
   incident('errors', 40, {
     provider: 'openai',
     model: 'gpt-5',
     cause: 'The engine is currently overloaded',
-    hit: [
+    affected: [
       { name: 'openai/gpt-5', failed: 9, good: 3, clients: 'ci, team-search' },
       { name: 'smart', answered: 4, by: 'ollama' },
     ],
@@ -196,17 +196,21 @@ export function busyView(more: Record<string, object> = {}): object {
 export function failingView(): object {
   const failed = (count: number, more: object = {}) =>
     provider({ ...sums(count, { failed: count }), ...more });
-  const hit = (name: string, count: number) => [{ name, failed: count, clients: 'ci' }];
+  const affected = (name: string, count: number) => [{ name, failed: count, clients: 'ci' }];
   return busyView({
     incidents: [
       incident('key_refused', 240, {
         provider: 'openai',
         key: 2,
         cause: 'no',
-        hit: hit('fast', 120),
+        affected: affected('fast', 120),
       }),
       incident('unreachable', 9, { provider: 'groq', cause: 'ECONNREFUSED 127.0.0.1:9000' }),
-      incident('rate_limited', 99, { provider: 'xai', until: at(17), hit: hit('xai/grok-4', 80) }),
+      incident('rate_limited', 99, {
+        provider: 'xai',
+        until: at(17),
+        affected: affected('xai/grok-4', 80),
+      }),
       incident('stall', 30, { provider: 'ollama', cause: 'no event in 30000 ms' }),
       incident('descriptors', 20, { cause: 'EMFILE: open files of the process (ulimit -n)' }),
       incident('memory', 20, { cause: 'server.max_buffered_bytes: 67108864 of 67108864' }),

@@ -279,7 +279,7 @@ browserTest(
 );
 
 browserTest(
-  'whom an incident hits is linked to these requests, and the focus goes there',
+  'whom an incident affects is linked to these requests, and the focus goes there',
   async (t, open) => {
     const feed = await startFeed(t);
     feed.view = SITUATIONS['busy']!;
@@ -347,7 +347,7 @@ browserTest('more than three incidents are folded to their titles on a phone', a
   feed.view = SITUATIONS['busy']!;
   const page = await open(feed.url, { width: 390 });
   await shows(page, '#incidents summary', 'xai: errors');
-  assert.equal(await page.locator('.hits:visible').count(), 0);
+  assert.equal(await page.locator('.affected:visible').count(), 0);
   await page.locator('summary').first().press('Enter');
   await shows(page, '#incidents details[open]', '31 of 31 failed');
   const bottom = await page
@@ -813,7 +813,7 @@ browserTest(
           provider: hostile,
           model: hostile,
           cause: hostile,
-          hit: [{ name: hostile, failed: 1, clients: hostile, by: hostile }],
+          affected: [{ name: hostile, failed: 1, clients: hostile, by: hostile }],
         }),
       ] as unknown as object,
       providers: {

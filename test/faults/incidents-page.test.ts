@@ -1,4 +1,4 @@
-/** Incidents as log, page and metrics tell of them, alike: what begins, its sentence, whom it hits, and when it ends. */
+/** Incidents as log, page and metrics tell of them, alike: what begins, its sentence, what it affects, and when it ends. */
 
 import assert from 'node:assert/strict';
 import { connect } from 'node:net';
@@ -30,15 +30,15 @@ interface Shown {
   readonly models?: readonly { readonly model: string }[];
   readonly since: string;
   readonly ended?: string;
-  readonly hit?: readonly { readonly name: string; readonly clients?: string }[];
+  readonly affected?: readonly { readonly name: string; readonly clients?: string }[];
 }
 
 // A module of the page, whose types nobody needs here.
-const { causesOf, hitText, subjectOf, wordsOf } = (await import(
+const { causesOf, affectedText, subjectOf, wordsOf } = (await import(
   join(ROOT, 'src/admin/page/incidents.js')
 )) as {
   causesOf: (incident: Shown) => string[];
-  hitText: (hit: object) => (string | false)[];
+  affectedText: (affected: object) => (string | false)[];
   subjectOf: (incident: Shown) => string;
   wordsOf: (incident: Shown, now: string) => string;
 };
@@ -46,11 +46,11 @@ const { causesOf, hitText, subjectOf, wordsOf } = (await import(
 /** The texts of an incident on the page, as one. */
 function textOf(incident: Shown, now: string): string {
   const causes = causesOf(incident).map((cause) => ` (${cause})`);
-  const hits = (incident.hit ?? []).map((one) => {
-    const text = hitText(one).filter(Boolean).join('');
+  const names = (incident.affected ?? []).map((one) => {
+    const text = affectedText(one).filter(Boolean).join('');
     return ` ${one.name}: ${text}${one.clients ? ` (${one.clients})` : ''}.`;
   });
-  return `${subjectOf(incident)}: ${wordsOf(incident, now)}${causes.join('')}.${hits.join('')}`;
+  return `${subjectOf(incident)}: ${wordsOf(incident, now)}${causes.join('')}.${names.join('')}`;
 }
 
 const TIME = String.raw`(?:\d\d-\d\d )?\d\d:\d\d:\d\d`;

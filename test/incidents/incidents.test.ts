@@ -142,7 +142,7 @@ test('a provider that is down is an incident with the third try, since the first
   ask('small', DOWN, { count: 3 });
   assert.deepEqual(lasting(), ['unreachable p']);
   ask('small', DOWN, { client: 'web', by: 'q' });
-  const [{ hit, models, ...fact } = assert.fail()] = facts();
+  const [{ affected, models, ...fact } = assert.fail()] = facts();
   const cause = { kind: 'unreachable', cause: 'ECONNREFUSED 10.0.4.21:8000' } as const;
   const common = {
     ...cause,
@@ -156,7 +156,7 @@ test('a provider that is down is an incident with the third try, since the first
   assert.deepEqual(fact, { ...common, model: undefined, provider: 'p', ...more });
   assert.deepEqual(models, [{ ...common, model: 'small' }]);
   const small = { name: 'small', failed: 5, good: 0, answered: 1, by: 'q' };
-  assert.deepEqual(hit, [{ ...small, clients: 'agents, web' }]);
+  assert.deepEqual(affected, [{ ...small, clients: 'agents, web' }]);
   assert.deepEqual(logged(), ['warn incident unreachable p small']);
 });
 
@@ -629,10 +629,10 @@ test('who is affected: names and clients, the ten with the most, and how many mo
     ask('m', DOWN, { client: `c-${at}` });
   }
   lasting();
-  const { hit, more } = facts()[0]!;
-  const names = hit.map(({ name, failed }) => [name, failed]);
+  const { affected, more } = facts()[0]!;
+  const names = affected.map(({ name, failed }) => [name, failed]);
   assert.deepEqual([names.length, names[0], names[1], more], [10, ['m', 125], ['n-60', 3], 90]);
-  assert.match(hit[0]!.clients!, /^agents, c-0, .* and 90 more$/);
+  assert.match(affected[0]!.clients!, /^agents, c-0, .* and 90 more$/);
   assert.equal(incidents.report().lasting[0]!.requests.firstClient, 'agents');
 });
 
@@ -645,7 +645,7 @@ test('requests to models that work are not affected', (t) => {
   // A limit of the gateway, for example.
   ask('big', { scope: 'gateway' });
   lasting();
-  const names = facts()[0]!.hit.map(({ name, failed, good }) => [name, failed, good]);
+  const names = facts()[0]!.affected.map(({ name, failed, good }) => [name, failed, good]);
   assert.deepEqual(names, [['small', 5, 1]]);
 });
 
@@ -788,13 +788,13 @@ test('what is good is told while an incident lasts: it ends later than it is ove
   const { ask, ended, facts, pass } = start(t);
   ask('m', DOWN, { count: 5 });
   ask('m', undefined, { count: 2 });
-  assert.deepEqual([facts()[0]!.failures, facts()[0]!.hit[0]!.good], [5, 2]);
+  assert.deepEqual([facts()[0]!.failures, facts()[0]!.affected[0]!.good], [5, 2]);
   for (let at = 0; at < 16; at += 1) {
     pass(5);
     ask('m');
   }
-  const [{ failures, hit } = ended()[0]!] = ended();
-  assert.deepEqual([failures, hit[0]!.failed, hit[0]!.good], [5, 5, undefined]);
+  const [{ failures, affected } = ended()[0]!] = ended();
+  assert.deepEqual([failures, affected[0]!.failed, affected[0]!.good], [5, 5, undefined]);
 });
 
 test('requests that the gateway had no memory or descriptor for are told by name and client', (t) => {
@@ -808,9 +808,9 @@ test('requests that the gateway had no memory or descriptor for are told by name
     history.failure = new GatewayError(kind === 'memory' ? 'rateLimit' : 'internal', 'x', details);
     incidents.recordFailure(new Attempt({ ...P, chatUrl: '' }, 'm'), history.failure);
     for (let at = 0; at < 2; at += 1) incidents.recordRequest(history, history.failure.outcome);
-    const [{ kind: found, hit, provider } = facts()[0]!] = facts();
+    const [{ kind: found, affected, provider } = facts()[0]!] = facts();
     assert.deepEqual([found, provider], [kind, undefined]);
-    const { name, failed, good, clients } = hit[0]!;
+    const { name, failed, good, clients } = affected[0]!;
     assert.deepEqual(
       { name, failed, good, clients },
       { name: 'fast', failed: 2, good: undefined, clients: 'agents' },
@@ -824,7 +824,7 @@ test('requests that had no memory for their body are told by their client', (t) 
   history.client = 'agents';
   history.failure = new GatewayError('rateLimit', 'x', { limit: 'memory' });
   incidents.recordRequest(history, history.failure.outcome);
-  const { name, failed, clients } = facts()[0]!.hit[0]!;
+  const { name, failed, clients } = facts()[0]!.affected[0]!;
   assert.deepEqual([name, failed, clients], ['(body not read)', 1, 'agents']);
 });
 
@@ -915,7 +915,7 @@ test('failures that are too few when an incident ends may become the next one', 
   assert.deepEqual([lasting(), ended().length], [[], 1]);
   ask('b', BROKEN, { count: 4, client: 'web' });
   assert.deepEqual(lasting(), ['errors p b']);
-  const [{ since, failures, hit } = assert.fail()] = facts();
+  const [{ since, failures, affected } = assert.fail()] = facts();
   assert.deepEqual([since, failures], [timeOf(21), 5]);
-  assert.deepEqual([hit[0]!.failed, hit[0]!.clients], [4, 'web']);
+  assert.deepEqual([affected[0]!.failed, affected[0]!.clients], [4, 'web']);
 });

@@ -223,7 +223,7 @@ test('a client whose body finds no memory is named', async (t) => {
   await lasting(gateway);
   const [line] = gateway.lines('incident');
   assert.equal(line!['kind'], 'memory');
-  assert.deepEqual(line!['hit'], [
+  assert.deepEqual(line!['affected'], [
     { name: '(body not read)', failed: 1, answered: 0, clients: 'agents' },
   ]);
   gate.open();

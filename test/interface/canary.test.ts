@@ -222,7 +222,7 @@ describe('the provider\u2019s key', () => {
     const { incidents, providers } = await feed.next('state');
     assert.equal(providers[0].keptAway.length, keys.length);
     assert.match(incidents[0].cause, /\/login\//);
-    assert.ok(incidents[0].hit.length > 0);
+    assert.ok(incidents[0].affected.length > 0);
     const shown = JSON.stringify(feed.events).toLowerCase();
     for (const key of keys) assert.ok(!shown.includes(key.toLowerCase()), shown);
   });

@@ -49,7 +49,7 @@ export function subjectOf(incident) {
   return clip(provider + ' (' + models.join(', ') + ')');
 }
 
-const sumOf = ({ hit = [] }, name) => hit.reduce((sum, one) => sum + one[name], 0);
+const sumOf = ({ affected = [] }, name) => affected.reduce((sum, one) => sum + one[name], 0);
 
 /** Returns true if another provider answers the requests, and none fails. */
 const isAnswered = (incident) => sumOf(incident, 'failed') === 0 && sumOf(incident, 'answered') > 0;
@@ -80,7 +80,7 @@ export function causesOf({ key, cause, models = [], states = [] }) {
 }
 
 /** Returns what has become of the requests by one name. `good` is absent of what has ended. */
-export function hitText({ failed, good, answered, by }) {
+export function affectedText({ failed, good, answered, by }) {
   const total = good === undefined ? '' : ' of ' + formatNumber(failed + good + answered);
   const others = answered > 0 && 'answered by ' + clip(by);
   if (failed === 0) return [formatNumber(answered) + total, ' ' + others];
@@ -98,12 +98,14 @@ export const lastingOf = ({ incidents }) =>
         sumOf(b, 'failed') + sumOf(b, 'answered') - sumOf(a, 'failed') - sumOf(a, 'answered'),
     );
 
-/** Returns the icon of the worst incident that hits requests by this model, or of this client. */
-export function iconOfHit(state, model, client) {
-  const isHit = ({ hit = [] }) =>
-    hit.some(({ name, clients = '' }) => name === model || clients.split(', ').includes(client));
-  const hits = lastingOf(state).filter(isHit);
-  return hits.length > 0 ? iconOf(hits[0]) : undefined;
+/** Returns the icon of the worst incident that affects requests by this model, or of this client. */
+export function iconOfAffected(state, model, client) {
+  const isAffected = ({ affected = [] }) =>
+    affected.some(
+      ({ name, clients = '' }) => name === model || clients.split(', ').includes(client),
+    );
+  const worst = lastingOf(state).find(isAffected);
+  return worst && iconOf(worst);
 }
 
 /** Returns the icons and the words of the incidents that last at a provider. */
@@ -120,7 +122,7 @@ export const phrasesOf = (state) =>
   lastingOf(state).map((one) => subjectOf(one) + ': ' + kindOf(one));
 
 /** Describes the requests by one name: a bar, their number, and a button that lists them. */
-function hitRow({ name, bar, text, clients, words }) {
+function affectedRow({ name, bar, text, clients, words }) {
   const onclick = () => showRequests('All', words);
   const named = { type: 'button', onclick, 'aria-label': 'requests of ' + clip(words) };
   return h(
@@ -132,36 +134,36 @@ function hitRow({ name, bar, text, clients, words }) {
   );
 }
 
-function incidentHit(hit, { provider = '' }) {
-  const { name, failed, good = 0, answered, clients } = hit;
+function affectedName(affected, { provider = '' }) {
+  const { name, failed, good = 0, answered, clients } = affected;
   const all = failed + good + answered;
   const bar = shareBar(['bad', failed / all], ['warn', answered / all]);
   // A body that was not read has no model.
   const words = [name.startsWith('(') ? 'failed' : name, provider].join(' ').trim();
-  return hitRow({ name, bar, text: hitText(hit), clients, words });
+  return affectedRow({ name, bar, text: affectedText(affected), clients, words });
 }
 
-/** Describes an incident, or a client at its limit: a title, causes, and beside them the hits. */
-function item({ key, kind, subject, words, since, now, causes, hits, isFolded }) {
+/** Describes an incident, or a client at its limit: a title, causes, and beside them the requests. */
+function item({ key, kind, subject, words, since, now, causes, rows, isFolded }) {
   const title = [
     h('span', h('span.icon.' + kind, h('strong', subject)), ': ' + words),
     ' ',
     timeText(since, 'for ' + formatDuration(Date.parse(now) - Date.parse(since), true)),
   ];
   const texts = causes.map((text) => h('span', clip(text)));
-  const more = [texts.length > 0 && h('p.cause', texts), h('ul.hits', hits)];
+  const more = [texts.length > 0 && h('p.cause', texts), h('ul.affected', rows)];
   const head = isFolded ? undefined : h('p.title', title);
   const folded = isFolded && h('details', h('summary', title), more);
   return h('li.incident.' + kind, { key }, folded || [head, more]);
 }
 
 function incidentItem(one, now, isFolded) {
-  const { hit = [], more = 0, since } = one;
+  const { affected = [], more = 0, since } = one;
   const rest = more > 0 && h('li.note', 'and ' + formatNumber(more) + ' more names');
-  const hits = [...hit.map((each) => incidentHit(each, one)), rest];
+  const rows = [...affected.map((each) => affectedName(each, one)), rest];
   const title = { subject: subjectOf(one), words: wordsOf(one, now), since, now };
   const key = [since, one.provider, one.model, one.kind].join(' ');
-  return item({ key, kind: iconOf(one), ...title, causes: causesOf(one), hits, isFolded });
+  return item({ key, kind: iconOf(one), ...title, causes: causesOf(one), rows, isFolded });
 }
 
 /** Describes a client that its own limit has refused in the last minute: it is no incident. */
@@ -171,9 +173,9 @@ function overLimitItem([name, { overLimit }], now, isFolded) {
   const text = [share, ' by the gateway, no provider asked'];
   const bar = shareBar(['warn', limited / requests]);
   const words = name + ' rate_limited';
-  const hits = [hitRow({ name: 'last minute', bar, text, clients: '', words })];
+  const rows = [affectedRow({ name: 'last minute', bar, text, clients: '', words })];
   const title = { subject: clip(name), words: 'at its own limit', since, now };
-  return item({ key: name, kind: 'warn', ...title, causes: [limit], hits, isFolded });
+  return item({ key: name, kind: 'warn', ...title, causes: [limit], rows, isFolded });
 }
 
 /** Describes an incident that has ended, in one line. */

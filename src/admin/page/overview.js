@@ -17,7 +17,7 @@ import {
   withIcon,
 } from './dom.js';
 import { STEPS, timesOf } from './charts.js';
-import { iconOfHit, statesOf } from './incidents.js';
+import { iconOfAffected, statesOf } from './incidents.js';
 import { FAILED_SHARE, figuresOf, judge, servedOf } from './verdict.js';
 
 /** The oldest request is of interest once it is old. */
@@ -172,7 +172,7 @@ function providerRow(id, row, state, times) {
   const since = times[row.latest - state.step + STEPS - 1];
   const told = stateOf({ ...row, states, since: since && formatTime(since) });
   const former = state.incidents.find(({ provider, ended }) => provider === id && ended);
-  const failed = former?.hit.reduce((sum, one) => sum + one.failed, 0);
+  const failed = former?.affected.reduce((sum, one) => sum + one.failed, 0);
   const kind = ['bad', 'warn'].find((one) => told.some(([own]) => own === one));
   const ended = failed > 0 ? { failed, at: former.ended } : undefined;
   return { told, ended, kind, asOf: state.asOf };
@@ -197,9 +197,9 @@ export function drawTables(state) {
   const more = {
     Providers: (id, row) => providerRow(id, row, state, times),
     Models: (id, row) => {
-      return { ...marksOf(iconOfHit(state, id, undefined), row), unknownTo: unknown.get(id) };
+      return { ...marksOf(iconOfAffected(state, id, undefined), row), unknownTo: unknown.get(id) };
     },
-    Clients: (id, row) => marksOf(iconOfHit(state, undefined, id), row),
+    Clients: (id, row) => marksOf(iconOfAffected(state, undefined, id), row),
   };
   for (const [title, { note, columns }] of Object.entries(TABLES)) {
     const name = title.toLowerCase();

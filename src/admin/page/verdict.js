@@ -104,7 +104,9 @@ export function verdictOf(state) {
     return ['warn', figuresOf(judged, 'requests'), share, tooFew, more];
   }
   if (lasting.length > 0) {
-    const isAnswered = lasting.some(({ hit = [] }) => hit.some(({ answered }) => answered > 0));
+    const isAnswered = lasting.some(({ affected = [] }) =>
+      affected.some(({ answered }) => answered > 0),
+    );
     const title = isAnswered ? 'Other providers answer' : plural(lasting.length, 'incident');
     return ['warn', title, ofMinute, isAnswered || limited > 0 ? more : ''];
   }
