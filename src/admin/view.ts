@@ -122,12 +122,11 @@ export class AdminView {
       const { kind, models = [], provider } = incident.toFacts();
       const labels = NO_LABELS.with('kind', kind).with('provider', provider);
       const ofModels = models.map(({ model }) => labels.with('model', this.#models.nameOf(model)));
-      return { labels, ofModels, ofClient: labels.with('client', incident.requests.firstClient) };
+      const { firstClient } = incident.requests;
+      const ofClients = firstClient === undefined ? [] : [labels.with('client', firstClient)];
+      return { labels, ofModels, ofClients };
     });
     const ones = (all: LabelSet[]) => [...new Set(all)].map((labels) => [labels, 1] as const);
-    const ofClients = lasting.flatMap(({ labels, ofClient }) =>
-      ofClient === labels ? [] : ofClient,
-    );
     const begun = INCIDENT_KINDS.map(
       (kind) => [NO_LABELS.with('kind', kind), incidents.counts.get(kind) ?? 0] as const,
     );
@@ -138,7 +137,11 @@ export class AdminView {
         ones(lasting.flatMap(({ ofModels }) => ofModels)),
         'Always 1: the model fails.',
       ],
-      ['gateway_incident_client', ones(ofClients), 'Always 1: the first client that it affects.'],
+      [
+        'gateway_incident_client',
+        ones(lasting.flatMap(({ ofClients }) => ofClients)),
+        'Always 1: the first client that it affects.',
+      ],
       ['gateway_incidents_total', begun, 'Incidents that have begun.'],
     ];
   }

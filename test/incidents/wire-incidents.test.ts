@@ -201,6 +201,8 @@ test('four requests with a wrong key are an incident', async (t) => {
   }
   assert.deepEqual(await lasting(gateway), ['key_refused provider="p ']);
   assert.equal(gateway.lines('incident')[0]!['failures'], 4);
+  const ofClients = await samplesOf(gateway, 'gateway_incident_client');
+  assert.deepEqual(ofClients, [], 'no client has a name');
 });
 
 test('a client whose body finds no memory is named', async (t) => {
