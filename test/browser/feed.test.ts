@@ -376,6 +376,47 @@ browserTest(
   },
 );
 
+browserTest('no width makes the page or a card scroll sideways', async (t, open) => {
+  const feed = await startFeed(t);
+  feed.view = SITUATIONS['busy']!;
+  const page = await open(feed.url);
+  await shows(page, '#connection', 'Live');
+  for (const width of [360, 601, 760, 761, 900, 901, 961, 1100]) {
+    await page.setViewportSize({ width, height: 900 });
+    await assertFitsWidth(page);
+    const wide = await page.evaluate<string[]>(`[...document.querySelectorAll('.scroll')]
+      .filter((one) => one.scrollWidth > one.clientWidth).map(({ id }) => id)`);
+    if (width <= 900) assert.deepEqual(wide, [], `${width} px`);
+  }
+});
+
+browserTest('the labels of the charts are whole on a phone', async (t, open) => {
+  const feed = await startFeed(t);
+  feed.view = idleView({
+    steps: steps([{ requests: 20_000, failed: 20_000, p50: 100, p95: 499 }]),
+  });
+  const page = await open(feed.url, { width: 390 });
+  await shows(page, '.labels', '500 ms');
+  const left = await page.locator('#charts').evaluate((box) => box.getBoundingClientRect().left);
+  for (const label of await page.locator('.labels text').all()) {
+    const { x } = (await label.boundingBox())!;
+    assert.ok(x >= left + 2, `${await label.textContent()} begins at ${x} px`);
+  }
+});
+
+browserTest('a stream that failed before its first token shows no time of one', async (t, open) => {
+  const feed = await startFeed(t);
+  const stream = { time: at(0), outcome: 'ok', status: 200, stream: true, first_byte_ms: 41 };
+  const failed = { outcome: 'upstream_error', status: 502 };
+  const broken = { outcome: 'upstream_error', first_byte_ms: 43 };
+  const requests = { 1: stream, 2: { ...stream, ...failed }, 3: { ...stream, ...broken } };
+  feed.view = idleView({ requests });
+  const page = await open(feed.url);
+  await shows(page, NOTE, '3, newest first');
+  const cells = await page.locator('#requests .token').allInnerTexts();
+  assert.deepEqual(cells, ['43', '–', '41']);
+});
+
 browserTest('without providers the page says which variable to set', async (t, open) => {
   const feed = await startFeed(t);
   feed.view = SITUATIONS['empty']!;

@@ -83,7 +83,8 @@ const listColumns = [
   [
     'First token',
     'number token',
-    ({ stream, first_byte_ms }) => (stream ? first_byte_ms : undefined),
+    // An error answer has a first byte, but no token.
+    ({ stream, status, first_byte_ms: ms }) => (stream && status === 200 ? ms : undefined),
   ],
   ['Duration, ms', 'number duration', 'duration_ms'],
   ['Cause', 'fill cause', causeOf],
