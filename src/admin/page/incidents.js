@@ -98,7 +98,7 @@ export const lastingOf = ({ incidents }) =>
         sumOf(b, 'failed') + sumOf(b, 'answered') - sumOf(a, 'failed') - sumOf(a, 'answered'),
     );
 
-/** Returns the icon of the worst incident that affects requests by this model, or of this client. */
+/** Returns the icon of the worst incident that affects this model, or requests of this client. */
 export function iconOfAffected(state, model, client) {
   const isAffected = ({ affected = [] }) =>
     affected.some(
@@ -143,7 +143,7 @@ function affectedName(affected, { provider = '' }) {
   return affectedRow({ name, bar, text: affectedText(affected), clients, words });
 }
 
-/** Describes an incident, or a client at its limit: a title, causes, and beside them the requests. */
+/** Describes an incident, or a client at its limit: a title, causes, and the affected requests. */
 function item({ key, kind, subject, words, since, now, causes, rows, isFolded }) {
   const title = [
     h('span', h('span.icon.' + kind, h('strong', subject)), ': ' + words),
