@@ -170,7 +170,7 @@ test('docs/log.md: what a client is refused by a limit has `limit`, and by the m
     ['memory', undefined],
     [
       'client_requests_per_minute',
-      'clients.a.requests_per_minute: no token left of 1, 1 come each minute',
+      'clients.a.requests_per_minute: 0 of 1 tokens left, refilled at 1 per minute',
     ],
   ]);
 });

@@ -52,7 +52,7 @@ export function checkCallerKeys(values: SettingValues): void {
       }
       if (key.length < SHORTEST_SECRET_CHARACTERS) {
         const limit = `${SHORTEST_SECRET_CHARACTERS} characters`;
-        const text = `a key of fewer than ${limit} is not hidden in log lines and error texts`;
+        const text = `a key shorter than ${limit} is not hidden in logs and error texts`;
         values.warning(name, text);
       }
     }

@@ -1,13 +1,13 @@
-/** Bytes that never become a request, because they are not HTTP or come too slowly. */
+/** Refuses bytes that never become a request, because they are not HTTP or arrive too slowly. */
 
 import { STATUS_CODES } from 'node:http';
 
 import { invalidRequest, type GatewayError } from '../lib/errors.ts';
 import type { ResponseHeaders } from './client-reply.ts';
 
-/** The parser's code for a head, or a body, that has not come in time. */
+/** The parser's code for a head or a body that has not arrived in time. */
 export const TIMED_OUT = 'ERR_HTTP_REQUEST_TIMEOUT';
-/** Status and text by the code of the parser's error. Any other code is a plain 400. */
+/** Status and text by the parser's error code. Any other code is a plain 400. */
 const PARSER_ERRORS = new Map([
   ['HPE_HEADER_OVERFLOW', { status: 431, text: 'request headers are too large' }],
   ['HPE_CHUNK_EXTENSIONS_OVERFLOW', { status: 413, text: 'chunk extensions are too large' }],
@@ -21,7 +21,7 @@ interface TextAnswer {
 }
 
 /**
- * Logs bytes that never became a call, and returns their answer. `remote` is the address of the
+ * Logs bytes that never became a call, and returns their answer. `remote` is the address at the
  * connection's other end.
  */
 export type AnswerBroken = (
@@ -30,13 +30,13 @@ export type AnswerBroken = (
   remote: string | undefined,
 ) => TextAnswer;
 
-/** Returns the refusal for the error of node:http's parser with this code. */
+/** Returns the refusal for a parser error with this code. */
 export function refusalOf(code: string | undefined): GatewayError {
   const { status, text } = PARSER_ERRORS.get(code ?? '') ?? OTHER_ERROR;
   return invalidRequest(text, { status, headers: { connection: 'close' } });
 }
 
-/** Returns the answer as it is written to the socket. */
+/** Returns the answer as text for the socket. */
 export function serialize({ status, headers, body }: TextAnswer, requestId: string): string {
   const lines = Object.entries({
     ...headers,

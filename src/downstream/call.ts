@@ -1,4 +1,4 @@
-/** One client request, from its head to its access line. */
+/** A client's request, from its head to its access line. */
 
 import type { IncomingMessage, ServerResponse } from 'node:http';
 
@@ -13,38 +13,35 @@ import type { Connection, ReceivedRequest } from './connection.ts';
 import { type BodyReader, readRequestBody } from './request-body.ts';
 import { pathOf } from './request-head.ts';
 
-/** Time limits for clients. Tests pass shorter ones. */
+/** Time limits for clients. Tests pass shorter limits. */
 export const CLIENT_TIME_LIMITS = {
   headersMs: 15_000,
   /**
-   * An upload is refused if no byte of it comes for so long, or if its average speed after so long
-   * is too low.
+   * An upload is refused after this long without a byte, or if its average speed after this long is
+   * too low.
    */
   requestMs: 60_000,
-  /**
-   * Between two checks of a connection that is read on before it is closed. See `LINGER_CHECKS`.
-   */
+  /** Between two checks while a connection is read on before it is closed. See `LINGER_CHECKS`. */
   lingerCheckMs: 1000,
   /**
-   * Between the error event of a failed stream and the end of its connection, so that clients which
-   * lag can read the event.
+   * Between a failed stream's error event and the end of its connection, so that lagging clients
+   * can read the event.
    */
   failedStreamMs: 2000,
   /**
-   * A client that reads nothing of its response for so long is cut off. node:http has no such
-   * limit.
+   * A client is cut off when it has read nothing of its response for this long. node:http has no
+   * such limit.
    */
   sendTimeoutMs: 60_000,
 };
 
 /**
- * Adds headers to an answer before its head is sent. One function serves all answers of a handler.
- * `call` is undefined if the bytes are not HTTP.
+ * Adds headers to an answer before its head is sent. `call` is undefined if the bytes are not HTTP.
  */
 export type OnHead = (status: number, headers: ResponseHeaders, call?: Call) => void;
 
 export class Call {
-  /** The client's own `x-request-id` if it is usable, else a new one. */
+  /** The client's own `x-request-id` if it is usable, else a new id. */
   readonly id: string;
   readonly method: string;
   /** The request target as sent, without query, scheme and authority. Never decoded. */
@@ -52,13 +49,13 @@ export class Call {
   readonly headers: IncomingMessage['headers'];
   readonly rawHeaders: readonly string[];
   /**
-   * The address of the connection's other end: the client's or a proxy's. Read at the begin,
-   * because a closed socket has no address.
+   * The address at the connection's other end, a client or a proxy. Read at the beginning, because
+   * a closed socket has no address.
    */
   readonly peerAddress: string | undefined;
   /**
-   * When the request came, or its turn behind other requests of the connection, on the clock of
-   * `performance.now()`.
+   * When the request arrived, or when its turn came behind the connection's other requests, on the
+   * clock of `performance.now()`.
    */
   readonly receivedAtMs = performance.now();
   readonly history = new RequestHistory();
@@ -66,16 +63,16 @@ export class Call {
   /** Cancelled when the client leaves or the gateway gives the request up. */
   readonly cancellation = new Cancellation();
   readonly requestBody: HeldBody;
-  /** The memory of the answer until it is delivered. Set by the attempt that reads the answer. */
+  /** The answer's memory until it is delivered. Set by the attempt that reads the answer. */
   answerMemory: { close(): void } | undefined;
   readonly connection: Connection;
   readonly request: IncomingMessage;
   readonly response: ServerResponse;
-  /** The client waits for `100 Continue` before it sends the body. */
+  /** True while the client waits for `100 Continue` before it sends the body. */
   awaitsContinue: boolean;
   /** Taken from the handler when the call begins, so that a reload does not change it. */
   onHead: OnHead | undefined;
-  /** A provider is being asked. */
+  /** True from when a provider is asked. */
   #isAsking = false;
 
   constructor(received: ReceivedRequest, connection: Connection) {
@@ -106,8 +103,8 @@ export class Call {
   }
 
   /**
-   * More of the answer is to come, from a provider or of a stream. A client that half-closes
-   * meanwhile cannot be told from a client that has left, so `Connection` ends the connection then.
+   * True if more of the answer is to come, from a provider or on a stream. If the client
+   * half-closes meanwhile, `Connection` ends the connection, because the client may have left.
    */
   get needsClient(): boolean {
     return (this.#isAsking || this.reply.isStream) && !this.reply.isAnswered;
@@ -122,11 +119,11 @@ export class Call {
     this.#isAsking = true;
   }
 
-  /** To be called when the response has closed before all of it was written. */
+  /** To be called when the response has closed before it was fully written. */
   onDisconnect(): void {
     this.cancellation.cancel(new ClientGone());
     const { reason } = this.cancellation;
-    // A drain or a broken upload has cancelled the call before, and is the reason of the
+    // If a drain or a broken upload has cancelled the call before, it is the reason for the
     // disconnect.
     if (reason instanceof GatewayError) this.history.failure ??= reason;
   }
@@ -134,13 +131,14 @@ export class Call {
   /**
    * Reads the whole body, after `100 Continue` if the client waits for it. `reader` takes each
    * chunk as it arrives. Throws a 413 if the body is larger than `maxBodyBytes`, a 429 if there is
-   * no memory for it, and the cancellation's reason if the call was cancelled before. Rejects as
+   * no memory for it, and the cancellation's reason if the call is already cancelled. Rejects as
    * `readRequestBody` does.
    */
   readBody(maxBodyBytes: number, reader: BodyReader): Promise<HeldBody> {
     const { cancellation, request, requestBody, response } = this;
     cancellation.throwIfCancelled();
-    // A body that can never fit is refused with 413. Clients would repeat the request after a 429.
+    // A body that can never fit is refused with 413, because clients would repeat the request after
+    // a 429.
     const maxBytes = Math.min(maxBodyBytes, this.budget.limits.maxBufferedBytes);
     const announcedBytes = Number(request.headers['content-length'] ?? 0);
     requestBody.begin(announcedBytes, maxBytes, () =>
@@ -151,9 +149,7 @@ export class Call {
     return readRequestBody(request, requestBody, cancellation, reader);
   }
 
-  /**
-   * Gives back the memory of the request and its answer. The call can reserve nothing any more.
-   */
+  /** Frees the memory for the request and its answer. The call can reserve nothing afterwards. */
   release(): void {
     this.requestBody.close();
     this.answerMemory?.close();

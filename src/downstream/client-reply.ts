@@ -1,5 +1,5 @@
 /**
- * The response to one request. Only this file knows whether the head was sent, and so whether a
+ * The response to a request. Only this file knows whether the head was sent, and so whether a
  * failure becomes an HTTP error or an error event.
  */
 
@@ -14,14 +14,14 @@ import { encodeEvent, EVENT_STREAM_HEADERS } from '../lib/sse.ts';
 import { onNextTurn, TurnLimit } from '../lib/turns.ts';
 import type { Call } from './call.ts';
 
-/** An answer up to this length is sent as text, in one write with its head. */
+/** An answer up to this length is sent as text, in a single write with its head. */
 const SHORT_BODY_BYTES = 8192;
 /**
- * The bytes that are written at once: the slowest client takes them within `sendTimeoutMs`. The
- * memory of a longer body may be freed while the body is sent.
+ * Bytes written at once: the slowest client takes them within `sendTimeoutMs`. A longer body's
+ * memory may be freed while the body is sent.
  */
 const WRITE_PART_BYTES = 65_536;
-/** Proxies close a connection that is silent for a minute or so. */
+/** Proxies close silent connections after a minute or so. */
 const KEEP_ALIVE = Buffer.from(': keep-alive\n\n');
 
 export type ResponseHeaders = Record<string, string>;
@@ -29,39 +29,44 @@ export type ResponseHeaders = Record<string, string>;
 const ignore = () => {};
 
 export class ClientReply {
-  /** The status of the head that was sent. */
+  /** The status, once the head was sent. */
   status: number | undefined;
   /**
-   * When the head was sent, or when the answer of a stream began behind a comment, on the clock of
+   * When the head was sent, or when a stream's answer began behind a comment, on the clock of
    * `performance.now()`.
    */
   firstByteAtMs: number | undefined;
-  /** Bytes of the body that were written. */
+  /** Body bytes written. */
   sentBytes = 0;
   isStream = false;
-  /** False while the client has not taken the written bytes, or is gone: the next parts wait. */
+  /**
+   * False while the client has not taken the written bytes, or is gone. The next parts wait then.
+   */
   hasRoom = true;
   /**
-   * The answer is whole but for its end. A client that leaves once all parts are written is no
-   * disconnect.
+   * True once only the answer's end is missing. A client that leaves after all parts are written is
+   * no disconnect.
    */
   mayBeLeft = false;
   /**
-   * The stream has failed, so its connection closes without the last chunk. See `#closeCut` of
-   * `Connection`.
+   * True if the stream has failed, so that its connection closes without the last chunk. See
+   * `#closeCut` in `Connection`.
    */
   isCut = false;
-  /** The whole answer was passed to `send`, `end` or `fail`. */
+  /** True once the whole answer was passed to `send`, `end` or `fail`. */
   isAnswered = false;
   /** Resolves when the whole response is written or the client is gone. */
   readonly closed: Promise<void>;
-  /** Called when there is room after `write` has returned false. Never called for a gone client. */
+  /**
+   * Called when there is room after `write` has returned false. Never called once the client is
+   * gone.
+   */
   onRoom: () => void = ignore;
 
   readonly #call: Call;
   readonly #response: ServerResponse;
   #turn: TurnLimit | undefined;
-  /** The parts that wait for room. */
+  /** Parts waiting for room. */
   readonly #waiting: Buffer[] = [];
   #hasEnded = false;
   #resolveClosed = ignore;
@@ -70,12 +75,12 @@ export class ClientReply {
   constructor(response: ServerResponse, call: Call) {
     this.#response = response;
     this.#call = call;
-    // IncomingMessage emits 'close' once its body is consumed, so only the 'close' of the response
-    // can mean a disconnect.
+    // IncomingMessage emits 'close' once its body is consumed, so only the response's 'close' can
+    // mean a disconnect.
     this.closed = new Promise((resolve) => {
       this.#resolveClosed = resolve;
-      // Not `on`, because a response that has waited is old for V8, and would keep the objects of
-      // its listener until the next full collection.
+      // Not `on`, because V8 considers a response old after a wait, and would keep its listener's
+      // objects until the next full collection.
       response.once('close', () => {
         clearInterval(this.#keepAlive);
         // On Node 20, writableFinished is also true if the socket died with data still buffered.
@@ -87,13 +92,13 @@ export class ClientReply {
     });
   }
 
-  /** The head was sent: a failure can no longer become an HTTP error. */
+  /** True once the head was sent: a failure can no longer become an HTTP error. */
   get headersSent(): boolean {
     return this.#response.headersSent;
   }
 
   /**
-   * Sends a complete answer. Throws or rejects if node:http refuses its head; another answer may be
+   * Sends a complete answer. Throws or rejects if node:http refuses its head. Another answer may be
    * sent then.
    */
   send(
@@ -103,7 +108,7 @@ export class ClientReply {
   ): Promise<void> | undefined {
     const parts = typeof body === 'string' ? [Buffer.from(body)] : body;
     this.isAnswered = true;
-    // A request body that came with its head is whole by the next turn. The connection can stay
+    // A request body that arrived with its head is whole by the next turn. The connection can stay
     // then.
     if (!this.#response.req.complete) {
       return immediate().then(() => this.#send(status, headers, parts));
@@ -128,7 +133,7 @@ export class ClientReply {
     endings.push({ response, body: copyIfResizable(joinParts(body)) });
   }
 
-  /** Begins a stream, or the answer of a stream that a comment has begun. */
+  /** Begins a stream, or its answer if a comment has begun it. */
   beginStream(status: number, headers: ResponseHeaders): void {
     if (!this.isStream) this.#openStream(status, headers);
     if (this.isStream) this.firstByteAtMs = performance.now();
@@ -141,8 +146,8 @@ export class ClientReply {
   }
 
   /**
-   * Writes a part of a stream. Returns false if no more should come until `onRoom` is called.
-   * Throws behind the end: such bytes would stand in the next response of the connection.
+   * Writes a stream's part. Returns false if no more should come until `onRoom` is called. Throws
+   * behind the end, because such bytes would land in the connection's next response.
    */
   write(chunk: Buffer): boolean {
     if (this.#hasEnded) throw new Error('bytes behind the end of a response');
@@ -170,8 +175,8 @@ export class ClientReply {
   }
 
   /**
-   * Resolves `closed` once all is written. A response without its last chunk emits 'close' only
-   * with its connection.
+   * Resolves `closed` once everything is written. A response without its last chunk emits 'close'
+   * only with its connection.
    */
   #leaveOpen(): void {
     this.#response.socket!.write('', (error) => {
@@ -181,8 +186,8 @@ export class ClientReply {
   }
 
   /**
-   * Answers with the documented error: as an HTTP error with these `headers` in addition, or as the
-   * last event of a stream.
+   * Answers with the documented error: as an HTTP error with these `headers` in addition, or as a
+   * stream's last event.
    */
   fail(failure: GatewayError, headers: ResponseHeaders = {}): Promise<void> | undefined {
     if (!this.headersSent) {
@@ -192,7 +197,7 @@ export class ClientReply {
     // A truncated answer must not look complete.
     if (!this.isStream) this.#response.destroy();
     else if (!this.#hasEnded) {
-      // HTTP/1.0 has no chunks, so the close of the connection ends every answer.
+      // HTTP/1.0 has no chunks, so closing the connection ends every answer.
       this.isCut = this.#response.chunkedEncoding;
       this.write(encodeEvent(failure.toBody()));
       this.end();
@@ -204,10 +209,10 @@ export class ClientReply {
    * Sends a comment after each `silenceMs` without a write. The first comment begins the stream.
    */
   keepAlive(silenceMs: number): void {
-    // Nothing would end the timer if the client is gone already.
+    // If the client is already gone, nothing would end the timer.
     if (this.#response.destroyed) return;
     this.#keepAlive = setInterval(() => {
-      // A client that does not read gets no comments, so that it is cut off as usual.
+      // If the client does not read, no comments are sent, so that it is cut off as usual.
       if (!this.hasRoom) return;
       if (!this.isStream) this.#openStream(200, { ...EVENT_STREAM_HEADERS });
       this.write(KEEP_ALIVE);
@@ -276,15 +281,16 @@ export class ClientReply {
     if (this.#response.destroyed) return;
     this.hasRoom = true;
     this.#writeWaiting();
-    // The end follows the last part at once, because a client with the whole answer may leave.
+    // The end follows the last part at once, because a client may leave once it has the whole
+    // answer.
     if (this.#hasEnded) this.end();
     else if (this.hasRoom) this.onRoom();
   }
 }
 
 /**
- * The complete answers of this turn of the event loop. All of them are written before any 'finish'
- * is emitted, so that a client's process is woken once. This saves a tenth of the CPU of a request
+ * The complete answers from this turn of the event loop. They are all written before any 'finish'
+ * is emitted, so that a client's process is woken once. This saves a tenth of a request's CPU time
  * (`npm run bench`, 32 connections).
  */
 const endings: { readonly response: ServerResponse; readonly body: Buffer }[] = [];

@@ -1,5 +1,5 @@
 /**
- * One client connection: answers its requests in order, refuses bytes that are not HTTP, and cuts
+ * A client's connection: answers its requests in order, refuses bytes that are not HTTP, and cuts
  * off a client that stops reading.
  */
 
@@ -15,48 +15,46 @@ import { limitLingering } from './lingering.ts';
 import { discardBody } from './request-body.ts';
 import { toAddress } from './request-head.ts';
 
-/**
- * The pipelined requests that may wait behind the first. The socket is not read while so many wait.
- */
+/** How many pipelined requests may wait behind the first. At this number the socket is not read. */
 const MAX_WAITING_REQUESTS = 8;
 /**
- * A single read can bring more than `MAX_WAITING_REQUESTS`. A connection with more waiting requests
- * than this is closed.
+ * A single read can bring more than `MAX_WAITING_REQUESTS`. A connection is closed above this
+ * number.
  */
 const MAX_RECEIVED_REQUESTS = 100;
 /**
- * node:http reads a body that nobody takes up to its high-water mark of 64 KiB, and up to one read
- * of 64 KiB beyond.
+ * node:http reads an unclaimed body up to its high-water mark of 64 KiB, and up to one read of 64
+ * KiB beyond.
  */
 const MAX_UNREAD_BYTES = 131_072;
-/** A client that takes nothing of its response between so many checks in a row is cut off. */
+/**
+ * A client is cut off after this many checks in a row in which it has taken nothing of its
+ * response.
+ */
 export const PROGRESS_CHECKS = 4;
-/** The least average speed of an upload that has lasted for `requestMs`. */
+/** The lowest average speed for an upload after `requestMs`. */
 const MIN_BYTES_PER_SECOND = 1024;
-/** The parser's code for a client that has closed its sending side inside a request. */
+/** The parser's code if a client has closed its sending side inside a request. */
 const ENDED_EARLY = 'HPE_INVALID_EOF_STATE';
 
-/**
- * Counts of one listener's requests: those in flight now, and those that have ended since the
- * start.
- */
+/** Counts a listener's requests: in flight now, and ended since the start. */
 interface RequestCounts {
   inFlight: number;
   finished: number;
-  /** Requests that were cancelled at the deadline of a drain. */
+  /** Requests cancelled at a drain's deadline. */
   cancelled: number;
-  /** Requests in flight whose answer is a stream that has begun. */
+  /** Requests in flight with an open stream. */
   openStreams: number;
 }
 
-/** The state that all connections of a listener share. */
+/** The state shared by a listener's connections. */
 export interface ListenerState {
   readonly timeLimits: typeof CLIENT_TIME_LIMITS;
   readonly budget: ByteBudget;
   handler: {
     /**
-     * Answers one call. Resolves once its response has closed, or its client is gone: then
-     * `#finish` destroys the socket. Never rejects.
+     * Answers a call. Resolves once its response has closed, or its client is gone: then `#finish`
+     * destroys the socket. Never rejects.
      */
     readonly handle: (call: Call) => Promise<void>;
     readonly answerBroken: AnswerBroken;
@@ -64,19 +62,19 @@ export interface ListenerState {
   };
   isDraining: boolean;
   readonly counts: RequestCounts;
-  /** Set at the deadline of a drain. Requests that begin later are cancelled with it too. */
+  /** Set at a drain's deadline. Later requests are cancelled with it too. */
   cancelReason: Error | undefined;
 }
 
-/** A request as node:http announces it. A request that waits behind others holds no more. */
+/** A request as node:http announces it. A waiting request holds no more than this. */
 export interface ReceivedRequest {
   readonly request: IncomingMessage;
   readonly response: ServerResponse;
-  /** The client waits for `100 Continue` before it sends the body. */
+  /** True if the client waits for `100 Continue` before it sends the body. */
   readonly awaitsContinue: boolean;
-  /** The bytes of the body that node:http reads while the request waits. */
+  /** Memory for the body bytes that node:http reads while the request waits. */
   reservation: Reservation | undefined;
-  /** Set if no memory was left for these bytes: the body is discarded, and this is the answer. */
+  /** The answer if no memory was left for these bytes. The body is discarded then. */
   refusal: GatewayError | undefined;
 }
 
@@ -91,40 +89,43 @@ export class Connection {
    */
   idleSinceMs = performance.now();
 
-  /** The request that is being answered. */
+  /** The request being answered. */
   call: Call | undefined;
   /** The requests behind `call`, in order of arrival. Only the last may be incomplete. */
   #waiting: ReceivedRequest[] = [];
   /**
-   * Why the parser has failed: the answer to the bytes behind the last complete request. No other
+   * Why the parser has failed: the answer to the bytes behind the last complete request. No further
    * request can come.
    */
   #refusal: GatewayError | undefined;
-  /** The latest answer was sent during its upload, with `Connection: close`: no request follows. */
+  /**
+   * True if the latest answer was sent during its upload, with `Connection: close`: no request
+   * follows.
+   */
   #closesAfterUpload = false;
   /**
-   * Runs from the error event of a failed stream to the end of the connection. No other request
-   * begins meanwhile.
+   * Runs from a failed stream's error event to the end of the connection. No other request begins
+   * meanwhile.
    */
   #cutTimer: NodeJS.Timeout | undefined;
-  /** The bytes that the kernel had taken at the last check. */
+  /** How many bytes the kernel had taken at the last check. */
   #takenBytes = -1;
-  /** The checks in a row that found no more bytes taken. */
+  /** Checks in a row that found no progress. */
   #checksWithoutProgress = 0;
   /**
-   * The upload that the last check has seen: its bytes then, its checks so far, and the latest
-   * checks in a row that found no more bytes.
+   * The upload at the last check: its bytes then, its checks so far, and the latest checks in a row
+   * without new bytes.
    */
   readonly #upload = { call: undefined as Call | undefined, bytes: 0, checks: 0, quietChecks: 0 };
-  /** Repeats a time limit of a head that passed while other requests kept the socket unread. */
+  /** Repeats a head's time limit if it passed while other requests kept the socket unread. */
   #lateHead: NodeJS.Timeout | undefined;
 
   constructor(socket: Socket, listener: ListenerState) {
     this.socket = socket;
     this.listener = listener;
-    // node:http resumes the socket after each message, also if it was paused here.
+    // node:http resumes the socket after each message, even if it was paused here.
     socket.on('resume', () => this.#limitQueue());
-    // A client that half-closes now cannot be told from a client that has left.
+    // The client may have half-closed or left: both look the same.
     socket.on('end', () => {
       if (this.#cutTimer || this.call?.needsClient) socket.end();
     });
@@ -143,12 +144,12 @@ export class Connection {
     }
   }
 
-  /** The response that is being written is the last, so `Connection: close` belongs on it. */
+  /** True if the current response is the last, so that `Connection: close` belongs on it. */
   get isClosing(): boolean {
     return this.listener.isDraining && this.#waiting.length === 0 && !this.#refusal;
   }
 
-  /** No request waits for an answer, is being answered or is being uploaded. */
+  /** True if no request waits for an answer, is being answered or is being uploaded. */
   get isIdle(): boolean {
     const isUploading = this.#closesAfterUpload && this.socket.writable;
     const isWaiting = this.#waiting.length > 0 && !this.#cutTimer;
@@ -157,7 +158,7 @@ export class Connection {
 
   /** Takes a request in. It begins at once, or after the responses to the requests before it. */
   receive(request: IncomingMessage, response: ServerResponse, awaitsContinue: boolean): void {
-    // A connection that breaks would end the process if its error had no listener.
+    // Without these listeners, a broken connection would end the process.
     request.on('error', ignore);
     response.on('error', ignore);
     clearTimeout(this.#lateHead);
@@ -181,8 +182,8 @@ export class Connection {
   }
 
   /**
-   * Reserves the bytes that node:http reads of the body of a waiting request. Without room for them
-   * the body is discarded.
+   * Reserves memory for a waiting request's body, as far as node:http reads it. Without room the
+   * body is discarded.
    */
   #reserveBody(received: ReceivedRequest): void {
     const { request } = received;
@@ -204,8 +205,8 @@ export class Connection {
   }
 
   /**
-   * Refuses the bytes at which the parser has failed with the error `code`, and ends the
-   * connection. The complete requests before these bytes are answered first.
+   * Refuses the bytes at which the parser failed with the error `code`, and ends the connection.
+   * Complete requests before these bytes are answered first.
    */
   refuse(code: string | undefined): void {
     const { call, socket } = this;
@@ -218,7 +219,7 @@ export class Connection {
     const { headersMs } = this.listener.timeLimits;
     const mayBeUnread = call !== undefined || performance.now() - this.idleSinceMs < headersMs;
     if (code === TIMED_OUT && mayBeUnread) {
-      // The rest of the head may have come, because the socket is not read while requests wait.
+      // The head's rest may have arrived, because the socket is not read while requests wait.
       this.#lateHead = setTimeout(() => this.refuse(code), headersMs).unref();
       return;
     }
@@ -226,7 +227,7 @@ export class Connection {
     if (!latest) return this.#answerBroken(refusal);
     this.#refusal ??= refusal;
     if (latest.complete) return;
-    // The parser has failed inside the body of the latest request.
+    // The parser has failed inside the latest request's body.
     if (latest !== call?.request) this.#waiting.pop()!.reservation?.close();
     else if (code !== ENDED_EARLY) call.cancellation.cancel(refusal);
     // The client has left during its upload, unless the upload was answered already.
@@ -274,8 +275,8 @@ export class Connection {
   }
 
   /**
-   * Half-closes the connection, and reads on, because unread bytes would reset it and could lose
-   * the answer.
+   * Half-closes the connection and reads on, because unread bytes would reset it and could lose the
+   * answer.
    */
   #close(): void {
     this.socket.end();
@@ -283,9 +284,9 @@ export class Connection {
   }
 
   /**
-   * Cuts off a client that took nothing of its response in `PROGRESS_CHECKS` calls. Calls are
-   * counted and not milliseconds, so that after a stall of the event loop the socket gets its turn
-   * before the next check. Bytes that the client sends do not count.
+   * Cuts off a client that took nothing of its response in `PROGRESS_CHECKS` calls. Counts calls,
+   * not milliseconds, so that after an event loop stall the socket gets its turn before the next
+   * check. The client's own bytes do not count.
    */
   checkProgress(): void {
     const { bytesWritten, writableLength } = this.socket;
@@ -319,7 +320,7 @@ export class Connection {
     }
   }
 
-  /** Begins the next request. To be called when the response before it was written. */
+  /** Begins the next request. To be called when the previous response was written. */
   #begin(next: ReceivedRequest | undefined): void {
     const { listener } = this;
     // node:http gives no socket to a response behind `Connection: close`. Without a socket there is
@@ -343,13 +344,13 @@ export class Connection {
     const { counts } = this.listener;
     counts.inFlight -= 1;
     if (call.reply.isStream) counts.openStreams -= 1;
-    // Not `cancellation.reason`, because requests that begin after the deadline are cancelled too,
-    // and some are answered without a provider.
+    // Not `cancellation.reason`, because requests after the deadline are cancelled too, and some
+    // are answered without a provider.
     const { failure } = call.history;
     const isCancelled = failure !== undefined && failure === this.listener.cancelReason;
     counts[isCancelled ? 'cancelled' : 'finished'] += 1;
     this.idleSinceMs = performance.now();
-    // Not all was written, as after `ClientGone`: the next response would wait for ever.
+    // The response is incomplete, as after `ClientGone`: the next response would wait for ever.
     if (!call.response.writableFinished && !call.reply.isCut) this.socket.destroy();
     this.call = undefined;
     if (call.reply.isCut) return this.#closeCut();
@@ -369,9 +370,9 @@ export class Connection {
   }
 
   /**
-   * Closes the connection behind a failed stream without the last chunk, so that a client which
-   * ignores error events finds the stream incomplete. The close comes later, because some clients
-   * drop unread events when the connection ends.
+   * Closes the connection behind a failed stream without the last chunk, so that clients without
+   * support for error events find the stream incomplete. Closes it later, because some clients drop
+   * unread events when the connection ends.
    */
   #closeCut(): void {
     const { listener, socket } = this;
@@ -386,26 +387,23 @@ export class Connection {
   #limitQueue(): void {
     const { socket } = this;
     if (this.#cutTimer || this.#waiting.length < MAX_WAITING_REQUESTS) return;
-    // A 'resume' that was under way before the pause makes node:http read on. Only the event
-    // 'pause' stops it.
+    // A 'resume' pending before the pause makes node:http read on. Only the event 'pause' stops it.
     if (socket.isPaused()) socket.emit('pause');
     else socket.pause();
   }
 }
 
-/**
- * Returns how many bytes of the body node:http holds, or may come to hold, until the body is read.
- */
+/** Returns how many body bytes node:http may hold until the body is read. */
 function unreadBytesOf(request: IncomingMessage): number {
   if (request.complete) return request.readableLength;
   return Math.min(Number(request.headers['content-length'] ?? Infinity), MAX_UNREAD_BYTES);
 }
 
 /**
- * Drops the rest of the read. node:http's parser would make two objects for each request in it,
- * although the socket is destroyed, and keep them until the end of the turn, in which many
- * connections may be read. No documented call stops the parser, but it takes a return value of 2
- * for an upgrade, behind which nothing is HTTP.
+ * Drops the rest of the read. node:http's parser would create two objects for each request in it,
+ * although the socket is destroyed, and keep them until the end of the turn, while many connections
+ * may be read. No documented call stops the parser, but it takes a return value of 2 for an
+ * upgrade, and nothing behind an upgrade is HTTP.
  */
 function stopParsing(socket: Socket & { parser?: { onIncoming: () => number } | null }): void {
   if (socket.parser) socket.parser.onIncoming = () => 2;

@@ -1,4 +1,4 @@
-/** The end of a listener. Each request that has arrived is answered, unless it takes too long. */
+/** Drains a listener: every request that has arrived is answered, unless it takes too long. */
 
 import type { Server } from 'node:http';
 import { Server as TcpServer } from 'node:net';
@@ -9,37 +9,34 @@ import { startTimer } from '../lib/cancellation.ts';
 import type { Connection, ListenerState } from './connection.ts';
 
 /**
- * The connections that the kernel may hold for `accept()`, because a proxy that has lost one
- * replica connects to another with all its requests.
+ * How many connections the kernel may hold for `accept()`, because a proxy that has lost a replica
+ * connects to another replica with all its requests.
  */
 export const BACKLOG_CONNECTIONS = 1024;
 /**
- * An idle connection stays open for so long once the port is closed, because a proxy does not know
- * of the drain and may send a request.
+ * How long an idle connection stays open once the port is closed, because a proxy does not know
+ * about the drain and may send a request.
  */
 const IDLE_GRACE_MS = 1000;
 const IDLE_CHECK_MS = 100;
 /**
- * The time in which clients can take the answers to requests that the deadline of a drain has
- * cancelled.
+ * The time for clients to take their answers after a drain's deadline has cancelled their requests.
  */
 const CANCELLED_MS = 2000;
 /** The same if `endDrain` ends the drain. */
 const FORCED_CANCELLED_MS = 100;
 
 export interface DrainOptions {
-  /** The time for which the port stays open, so that load balancers notice the drain. */
+  /** How long the port stays open, so that load balancers notice the drain. */
   readonly delayMs: number;
-  /**
-   * Requests that take longer than this after the close of the port are cancelled with `reason`.
-   */
+  /** Requests still running this long after the port has closed are cancelled with `reason`. */
   readonly timeoutMs: number;
   readonly reason: Error;
 }
 
 type Connections = ReadonlyMap<Duplex, Connection>;
 
-/** Drains a listener; see its `drain`. `signal` ends the drain at once. */
+/** Drains a listener; see `drain` in http-server.ts. `signal` ends the drain at once. */
 export async function drain(
   server: Server,
   connections: Connections,
@@ -51,7 +48,7 @@ export async function drain(
   const end = (answerMs: number) => {
     state.cancelReason = reason;
     for (const { call } of connections.values()) call?.cancellation.cancel(reason);
-    // `closeAllConnections` does not know sockets that node:http has detached after CONNECT.
+    // `closeAllConnections` does not know sockets detached by node:http after CONNECT.
     setTimeout(() => connections.forEach(({ socket }) => socket.destroy()), answerMs).unref();
   };
   const deadline = startTimer(() => end(CANCELLED_MS), timeoutMs);
@@ -69,8 +66,7 @@ export async function drain(
  */
 async function closeServer(server: Server, connections: Connections): Promise<void> {
   await acceptBacklog(server);
-  // node:http's own `close` would cut idle connections at once, with requests that are on their
-  // way.
+  // node:http's own `close` would cut idle connections at once, with requests on their way.
   const closed = new Promise<void>((resolve) =>
     TcpServer.prototype.close.call(server, () => resolve()),
   );
@@ -82,16 +78,16 @@ async function closeServer(server: Server, connections: Connections): Promise<vo
       if (isIdle && Math.max(idleSinceMs, closedAtMs) <= youngestMs) connection.closeIdle();
     }
   };
-  // Answers that began before the drain had no `Connection: close`. `setImmediate` lets a busy
-  // process read the requests that have arrived before a connection counts as idle.
+  // Answers begun before the drain had no `Connection: close`. `setImmediate` lets a busy process
+  // read newly arrived requests before a connection counts as idle.
   const polling = setInterval(() => setImmediate(closeIdle), IDLE_CHECK_MS);
   await closed;
   clearInterval(polling);
 }
 
 /**
- * Waits until the backlog is empty, or as many connections were accepted as it can hold, because
- * the close of the port resets the connections in it. libuv accepts at least one connection in each
+ * Waits until the backlog is empty, or until as many connections were accepted as it can hold,
+ * because closing the port resets the connections in it. libuv accepts at least one connection per
  * turn of the event loop, the oldest first.
  */
 async function acceptBacklog(server: Server): Promise<void> {

@@ -9,9 +9,7 @@ import { Connection, type ListenerState, PROGRESS_CHECKS } from './connection.ts
 import { BACKLOG_CONNECTIONS, drain, type DrainOptions } from './drain.ts';
 
 const MAX_HEADER_BYTES = 16_384;
-/**
- * Load balancers keep idle connections for 60 s, and answer 502 if the server closes first.
- */
+/** Load balancers keep idle connections for 60 s, and answer 502 if the server closes first. */
 const KEEP_ALIVE_MS = 75_000;
 
 /** Creates the listener, which does not listen yet. */
@@ -30,7 +28,7 @@ export function createHttpServer(
     /**
      * Starts listening. Rejects with Node's error if the address is not available. `isShared`:
      * other processes may listen at the same port (SO_REUSEPORT), and the kernel gives each
-     * connection to one process.
+     * connection to one of them.
      */
     async listen(port: number, host: string, isShared = false) {
       server.listen({ port, host, reusePort: isShared, backlog: BACKLOG_CONNECTIONS });
@@ -44,20 +42,20 @@ export function createHttpServer(
       return server.address() as AddressInfo;
     },
     /**
-     * Serves for another `delayMs`, in which `/health` says that the listener drains. Then stops
-     * accepting, and waits for the requests in flight.
+     * Serves for another `delayMs`, while `/health` reports the drain. Then stops accepting, and
+     * waits for the requests in flight.
      */
     async drain(how: DrainOptions) {
       await drain(server, connections, state, { ...how, signal: forceClose.signal });
       checking.forEach(clearInterval);
     },
-    /** Ends a drain at once: the requests still in flight are cancelled. */
+    /** Ends a drain at once by cancelling the requests still in flight. */
     endDrain: () => forceClose.abort(),
-    /** Sets the handler of all requests that begin from now on. */
+    /** Sets the handler for all new requests. */
     setHandler(handler: ListenerState['handler']) {
       state.handler = handler;
     },
-    /** The requests that are being answered. */
+    /** The requests being answered. */
     calls: () => [...connections.values()].flatMap(({ call }) => call ?? []),
     counts,
     get isDraining() {
@@ -75,26 +73,25 @@ function createNodeServer(timeLimits: ListenerState['timeLimits']): Server {
   const server = createServer({
     maxHeaderSize: MAX_HEADER_BYTES,
     headersTimeout: timeLimits.headersMs,
-    // `checkUpload` limits bodies, because node:http would count the time in which a pipelined
-    // request waits.
+    // `checkUpload` limits bodies, because node:http would count a pipelined request's wait.
     requestTimeout: 0,
     keepAliveTimeout: KEEP_ALIVE_MS,
     connectionsCheckingInterval: Math.min(2000, timeLimits.headersMs / 4),
     // `checkProtocol` requires the header, because Node's own refusal has no body.
     requireHostHeader: false,
   });
-  // Without a limit, because Node 20 silently drops the headers beyond it. `checkProtocol` counts
-  // them.
+  // Without a limit, because Node 20 silently drops headers beyond the limit. `checkProtocol`
+  // counts them.
   server.maxHeadersCount = 0;
-  // node:http would end the connection before the answers that wait for their turn. `Connection`
-  // ends it.
+  // node:http would end the connection before the answers waiting for their turn. `Connection` ends
+  // it.
   (server as Server & { httpAllowHalfOpen: boolean }).httpAllowHalfOpen = true;
   return server;
 }
 
 /**
- * Makes a `Connection` for each socket that the server accepts, and hands it the requests of that
- * socket. Returns the open connections.
+ * Creates a `Connection` for each accepted socket, and hands it the socket's requests. Returns the
+ * open connections.
  */
 function acceptConnections(server: Server, state: ListenerState): ReadonlyMap<Duplex, Connection> {
   const connections = new Map<Duplex, Connection>();

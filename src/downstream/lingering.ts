@@ -1,10 +1,10 @@
-/** The end of a connection whose client may still send (nginx's lingering_close). */
+/** Ends a connection whose client may still send (nginx's lingering_close). */
 
 import type { Socket } from 'node:net';
 
-/** The connection is read for so many checks at most: 30 s, as nginx's lingering_time. */
+/** The most checks while the connection is read: 30 s, as nginx's lingering_time. */
 const LINGER_CHECKS = 30;
-/** So many checks in a row without a byte end it: 5 s, as nginx's lingering_timeout. */
+/** Checks in a row without a byte until the end: 5 s, as nginx's lingering_timeout. */
 const QUIET_CHECKS = 5;
 
 /** Limits how long a connection is read on, with a check each `checkMs`. */

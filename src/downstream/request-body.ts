@@ -1,4 +1,4 @@
-/** Reads the body of a client's request, in turns with all other work. */
+/** Reads a request's body, in turns with all other work. */
 
 import type { IncomingMessage } from 'node:http';
 
@@ -8,22 +8,22 @@ import type { HeldBody } from '../lib/held-body.ts';
 import { onNextTurn, TurnLimit } from '../lib/turns.ts';
 
 /**
- * The chunks that a body may have before they must be of a useful size: to parse a chunk costs as
- * much as hundreds of bytes, and one read of a socket can have 10,000 chunks of one byte. Less than
- * the limit of `TurnLimit`, so that a body is refused in the turn in which it arrives.
+ * How many chunks of any size a body may have: parsing a chunk costs as much as hundreds of bytes,
+ * and a single read can have 10,000 chunks of one byte. Below `TurnLimit`'s limit, so that a body
+ * is refused in the same turn as it arrives.
  */
 const FREE_CHUNKS = 1000;
 const MIN_MEAN_CHUNK_BYTES = 16;
 
-/** Receives each chunk of a body as it arrives. */
+/** Receives each chunk as it arrives. */
 export interface BodyReader {
   push(chunk: Buffer): void;
 }
 
 /**
  * Reads the whole body into `body`, and resolves with it. `reader` receives each chunk too. Rejects
- * with the error of `body.push`, with a 400 if the chunks are too small, and with the
- * cancellation's reason. The rest of a refused body is discarded with its answer.
+ * with the error from `body.push`, with a 400 if the chunks are too small, and with the
+ * cancellation's reason. A refused body's rest is discarded with its answer.
  */
 export function readRequestBody(
   request: IncomingMessage,
@@ -32,7 +32,7 @@ export function readRequestBody(
   reader: BodyReader,
 ): Promise<HeldBody> {
   const pace = new UploadPace();
-  // Not `for await`, because to leave that early would destroy the socket before the answer is
+  // Not `for await`, because leaving the loop early would destroy the socket before the answer is
   // written.
   return new Promise((resolve, reject) => {
     const end = (failure?: unknown) => {
@@ -62,8 +62,8 @@ export function readRequestBody(
 
 /**
  * Reads the body to its end, in turns with all other work, and drops its bytes unless another
- * listener takes them. A body in too small chunks is not read to its end, because the caller closes
- * the connection after a while.
+ * listener takes them. If its chunks are too small, reading stops, and the caller closes the
+ * connection after a while.
  */
 export function discardBody(request: IncomingMessage): void {
   const pace = new UploadPace();
@@ -78,8 +78,8 @@ class UploadPace {
   #areTooSmall = false;
 
   /**
-   * Takes each chunk, and pauses the request when its turn is over. Returns false if the chunks are
-   * too small, and reads no more of the connection then.
+   * Takes each chunk, and pauses the request when its turn is over. If the chunks are too small,
+   * returns false and stops reading the connection.
    */
   take({ length }: Buffer, request: IncomingMessage): boolean {
     if (this.#areTooSmall) return false;
@@ -101,20 +101,20 @@ class UploadPace {
 }
 
 /**
- * Stops reading the connection until the returned function is called. It is not enough to pause the
- * request: node:http reads on up to `highWaterMark`, and the buffers of 300 connections live so
- * long that malloc never returns their memory.
+ * Stops reading the connection until the returned function is called. Pausing the request is not
+ * enough: node:http reads on up to `highWaterMark`, and the buffers of 300 connections live so long
+ * that malloc never returns their memory.
  */
 function stopReading(request: IncomingMessage): () => void {
   const { socket } = request;
-  // A body that came whole in one read keeps its connection.
+  // A body that arrived whole in a single read keeps its connection.
   const pause = () => {
     if (!request.complete) socket.pause();
     else socket.off('resume', pause);
   };
-  // In the next tick, because a 'resume' that is under way would undo the pause.
+  // In the next tick, because a pending 'resume' would undo the pause.
   process.nextTick(pause);
-  // node:http resumes the socket when a part of the body is taken, and when the answer is sent.
+  // node:http resumes the socket when a part is taken, and when the answer is sent.
   socket.on('resume', pause);
   return () => {
     socket.off('resume', pause);

@@ -1,4 +1,4 @@
-/** Checks of a request's head that Node's parser does not make (RFC 9112). */
+/** Checks a request's head where Node's parser does not (RFC 9112). */
 
 import type { IncomingMessage } from 'node:http';
 import { isIP } from 'node:net';
@@ -10,8 +10,8 @@ const MAX_HEADERS = 1000;
 type Head = Pick<IncomingMessage, 'httpVersion' | 'headers' | 'rawHeaders'>;
 
 /**
- * Returns the value of a header that was sent exactly once, else undefined: Node would show the
- * first value of several. `name` is in lower case.
+ * Returns a header's value if it was sent exactly once, else undefined, because Node would show
+ * only the first of several. `name` is in lower case.
  */
 export function soleHeader(head: { readonly rawHeaders: readonly string[] }, name: string) {
   const { rawHeaders } = head;
@@ -26,8 +26,8 @@ export function soleHeader(head: { readonly rawHeaders: readonly string[] }, nam
 }
 
 /**
- * Returns the path of a request target; the absolute form is accepted (RFC 9112 3.2.2). Cut out as
- * text, because URL parsers decode and normalise.
+ * Returns a request target's path; the absolute form is accepted (RFC 9112 3.2.2). Cut out as text,
+ * because URL parsers decode and normalise.
  */
 export function pathOf(target: string): string {
   if (target.startsWith('/') && !target.includes('?')) return target;
@@ -36,8 +36,9 @@ export function pathOf(target: string): string {
 }
 
 /**
- * Throws `invalidRequest` for a head that a proxy on the way may read differently. The `Host` of a
- * probe (`isProbe`) may be empty (RFC 9112 3.2), because some load balancers have no name to send.
+ * Throws `invalidRequest` for a head that a proxy on the way may read differently. A probe
+ * (`isProbe`) may have an empty `Host` (RFC 9112 3.2), because some load balancers have no name to
+ * send.
  */
 export function checkProtocol(head: Head, isProbe = false): void {
   const { httpVersion, headers, rawHeaders } = head;
@@ -65,11 +66,11 @@ export function checkProtocol(head: Head, isProbe = false): void {
 /** An address with a port, as some proxies write it: `192.0.2.1:80`, `[2001:db8::1]:80`. */
 const WITH_PORT = /^(?:\[([0-9a-f:.]+)\]|(\d{1,3}(?:\.\d{1,3}){3}))(?::\d{1,5})?$/i;
 /**
- * An IPv6 address with a zone, which is the name of a network interface (15 characters). `isIP`
- * accepts a zone of any length.
+ * Room for an IPv6 address with a zone, the name of a network interface (15 characters). `isIP`
+ * accepts zones of any length.
  */
 const MAX_ADDRESS_CHARACTERS = 64;
-/** The address of a client that connects over IPv4 to a socket of both families. */
+/** A client's address if it connects over IPv4 to a socket for both families. */
 const MAPPED_IPV4 = /^::ffff:(\d{1,3}(?:\.\d{1,3}){3})$/i;
 
 /**

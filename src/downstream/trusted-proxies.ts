@@ -1,24 +1,24 @@
-/** The client's address behind proxies. */
+/** Finds the client's address behind proxies. */
 
 import { BlockList, isIP } from 'node:net';
 
 import { toAddress } from './request-head.ts';
 
-/** The entries of `X-Forwarded-For` that are read: more proxies than any request passes. */
+/** How many `X-Forwarded-For` entries are read: more proxies than any request passes. */
 const MAX_PROXIES = 50;
 
 interface Forwarded {
   /** Names and values in turn. */
   readonly rawHeaders: readonly string[];
-  /** The address of the connection's other end. */
+  /** The address at the connection's other end. */
   readonly peerAddress: string | undefined;
 }
 
 /**
- * Returns a function that finds the address of a call's client. That is the connection's other end,
- * or behind a trusted proxy the rightmost address of `X-Forwarded-For` that is no trusted proxy.
- * Entries to the left of it, or of a text that is not an address, may be forged. The proxies are
- * addresses and ranges in CIDR notation.
+ * Returns a function that finds a call's client address: the connection's other end, or behind a
+ * trusted proxy the rightmost `X-Forwarded-For` address that is not a trusted proxy. Entries
+ * further left, or left of an invalid address, may be forged. The proxies are addresses and ranges
+ * in CIDR notation.
  */
 export function createRemoteAddress(
   trustedProxies: readonly string[],
@@ -33,7 +33,7 @@ export function createRemoteAddress(
   return (call) => {
     let address = toAddress(call.peerAddress ?? '');
     if (trustedProxies.length === 0 || address === undefined) return address;
-    // A proxy may add a line of its own instead of an entry.
+    // A proxy may add its own header line instead of an entry.
     const lines = call.rawHeaders.filter(
       (_, at, all) => at % 2 === 1 && all[at - 1]!.toLowerCase() === 'x-forwarded-for',
     );

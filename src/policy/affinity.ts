@@ -1,6 +1,6 @@
 /**
- * Session affinity: the requests of a conversation go to the same key or target, because the
- * provider has cached the beginning of their prompt there.
+ * Session affinity: a conversation's requests go to the same key or target, because the provider
+ * has cached their common beginning there.
  */
 
 import { createHash } from 'node:crypto';
@@ -8,14 +8,14 @@ import type { IncomingHttpHeaders } from 'node:http';
 
 import type { RequestHistory } from '../request/history.ts';
 
-/** The parts of a request from which its session is derived. */
+/** The parts of a request that identify its session. */
 export interface Caller {
   readonly headers: IncomingHttpHeaders;
   readonly history: Pick<RequestHistory, 'client' | 'promptCacheKey'>;
 }
 
 /**
- * Returns the session of a request, a text that all requests of a conversation share: the header
+ * Returns a request's session, a text shared by all requests in a conversation: the header
  * `x-session-id` or `x-session-affinity`, else the body's `prompt_cache_key`, else the client's
  * name, else the `Authorization` header. Undefined if the request has none of them.
  */
@@ -27,9 +27,8 @@ export function sessionOf({ headers, history }: Caller): string | undefined {
 
 /**
  * Returns the indices of `names`, the best for this session first, by rendezvous hashing (highest
- * random weight). If a name is removed, only the sessions that ranked it first move to another
- * name. With `shares`, a name is ranked first by a part of the sessions in proportion to its share,
- * which is 1 by default.
+ * random weight). If a name is removed, only its own sessions move to another name. With `shares`,
+ * each name gets sessions in proportion to its share (default 1).
  */
 export function rankedFor(
   session: string,

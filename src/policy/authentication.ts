@@ -1,7 +1,9 @@
-/** Authentication of clients (`Authorization: Bearer <token>`), and the models they may name. */
+/**
+ * Authenticates clients (`Authorization: Bearer <token>`), and checks which models they may name.
+ */
 
 // Imported as a whole: on an old Node a named import of `hash` fails before `assertNodeVersion` can
-// report the version that is needed.
+// name the version it needs.
 import crypto, { timingSafeEqual } from 'node:crypto';
 
 import type { Tenant, Config } from '../config/config.ts';
@@ -17,8 +19,8 @@ const BEARER = /^bearer +([^ ].*)$/i;
 
 /**
  * Returns a function that authenticates a request by its sole `Authorization` header, or accepts
- * every request if `auth` is disabled. The function returns the tenant whose key was sent. It
- * returns undefined for a key of `auth`, and for any token if no keys are configured. It throws
+ * every request if `auth` is disabled. The function returns the tenant with this key. It returns
+ * undefined for a key from `[server.auth]`, and for any token if no keys are configured. It throws
  * `authentication` if the scheme is not Bearer or the token is not a configured key, with the same
  * message for both.
  */
@@ -47,7 +49,7 @@ function sha256(text: string): Buffer {
 }
 
 /**
- * Returns true if the tenant may name this model: an entry of its `models` is the name, or ends
+ * Returns true if the tenant may name this model: an entry in its `models` is the name, or ends
  * with `*` and the name begins with the rest. A tenant without `models`, and a request without a
  * tenant, may name every model. Case and spaces count, as they do for providers.
  */

@@ -1,6 +1,6 @@
 /**
- * Circuit breaker: skips a provider that is down, so that requests reach its fallback without
- * waiting for another failure.
+ * Skips a provider that is down, so that requests reach its fallback without waiting for another
+ * failure.
  */
 
 import { causeOf } from '../request/cause.ts';
@@ -18,13 +18,12 @@ const MAX_COOLDOWN_MS = 60_000;
 /** A probe succeeds if its stream still has data this long after the first data. */
 const PROBED_STREAM_MS = 10_000;
 /**
- * Statuses of an outage, from an upstream or from the gateway itself, which uses 502 for network
- * failures and 504 for time limits.
+ * Statuses that mean an outage, from an upstream or from the gateway itself: 502 after a network
+ * failure, 504 after a time limit.
  */
 const OUTAGE_STATUSES = new Set([502, 503, 504, 529]);
 /**
- * Statuses of a wrong key, a missing model and a limit: another target of an alias may still
- * answer.
+ * Statuses for a wrong key, a missing model or a limit: an alias's other target may still answer.
  */
 export const TARGET_STATUSES = new Set([401, 403, 404, 429]);
 /**
@@ -40,7 +39,7 @@ type CircuitState = 'closed' | 'open' | 'half-open';
 
 /** The request that tests a half-open circuit. */
 export interface Probe {
-  /** To be called when the stream of the request has data. */
+  /** To be called when the request's stream has data. */
   readonly onData: () => void;
   /**
    * To be called when the request is over. If it had no result, another request may probe at once.
@@ -51,20 +50,20 @@ export interface Probe {
 /** A provider with other settings has another `digest`, and counts as another provider. */
 type Guarded = { readonly id: string; readonly digest: string };
 
-/** A model of a provider. `isBalanced`: the gateway chose it among several equivalent targets. */
+/** A provider's model. `isBalanced`: the gateway chose it among several equivalent targets. */
 interface Target {
   readonly provider: Guarded;
   readonly model: string;
   readonly isBalanced?: boolean;
 }
 
-/** A circuit that has failures. */
+/** A circuit with failures. */
 interface Circuit {
   readonly provider: string;
   readonly digest: string;
-  /** Undefined for the circuit of the provider itself, which counts failed connections. */
+  /** Undefined for the provider's own circuit, which counts failed connections. */
   readonly model: string | undefined;
-  /** The cause of the latest failure. */
+  /** The latest failure's cause. */
   readonly cause: string | undefined;
   /** Failures in a row. */
   readonly failures: number;
@@ -76,16 +75,16 @@ interface Circuit {
   isProbed: boolean;
 }
 
-/** A circuit that is open or half-open. */
+/** An open or half-open circuit. */
 export type CircuitReport = Circuit & { readonly state: CircuitState };
 
 /**
- * Each model of a provider has a circuit, and the provider itself has a circuit for failed
+ * Each of a provider's models has a circuit, and the provider itself has a circuit for failed
  * connections. A circuit opens after three failures in a row and is half-open ten seconds later.
  * Each failed probe doubles the cooldown, up to a minute.
  */
 export class CircuitBreaker {
-  /** The circuits that have failures, by `nameOf`; the latest failure is last. */
+  /** Circuits with failures, by `nameOf`, the latest failure last. */
   readonly #circuits = new Map<string, Circuit>();
   #digests: ReadonlySet<string> = new Set();
   readonly #logger: Logger;
@@ -95,9 +94,9 @@ export class CircuitBreaker {
   }
 
   /**
-   * Sets the providers to guard. Closes the circuits of all others and ignores their later
-   * failures: a request that was in flight during a reload used the former settings, and its result
-   * does not apply to the provider that has the same id now.
+   * Sets the providers to guard. Closes all other circuits and ignores their later failures: a
+   * request in flight during a reload used the former settings, so its result does not apply to the
+   * provider with the same id now.
    */
   guard(providers: Iterable<Guarded>): void {
     this.#digests = new Set([...providers].map(({ digest }) => digest));
@@ -107,8 +106,8 @@ export class CircuitBreaker {
   }
 
   /**
-   * Returns the state of a model: `open` if its circuit or the provider's is open, `half-open` if
-   * one of them is half-open and none is open, else `closed`.
+   * Returns a model's state: `open` if its circuit or the provider's is open, `half-open` if
+   * neither is open but either is half-open, else `closed`.
    */
   stateOf({ digest }: Guarded, model: string): CircuitState {
     if (this.#circuits.size === 0) return 'closed';
@@ -117,8 +116,8 @@ export class CircuitBreaker {
   }
 
   /**
-   * Records the start of an attempt and returns the state before it. If the state was half-open,
-   * the attempt is the probe, which is returned instead. The circuit is then open for other
+   * Records an attempt's start and returns the state before it. If the state was half-open, the
+   * attempt becomes the probe, which is returned instead. The circuit is then open for other
    * requests until the probe has a result or ends, for ten seconds at most.
    */
   recordAttempt(provider: Guarded, model: string): 'closed' | 'open' | Probe {
@@ -162,31 +161,31 @@ export class CircuitBreaker {
     else this.#fail(provider, model, cause);
   }
 
-  /** Records the outcome of a request: its failure, or a success if `failure` is undefined. */
+  /** Records a request's outcome: its failure, or a success if `failure` is undefined. */
   recordOutcome(candidate: Target, failure: GatewayError | undefined): void {
     const { provider, model, isBalanced } = candidate;
     if (failure === undefined) return this.record('success', provider, model);
     const { details, scope, status } = failure;
-    // A refusal of the prompt is no fault of the target: one client could keep others away.
+    // A refused prompt is not the target's fault, else a single client could keep others away.
     const isPolicy = details.problem === 'policy';
     const isFaultOfTarget = isBalanced && TARGET_STATUSES.has(status) && !isPolicy;
     const isModelGone = details.problem === 'model gone';
     const isOutage = OUTAGE_STATUSES.has(status) || isFaultOfTarget || isModelGone;
     if (scope === 'provider') {
       this.record('failure', provider, undefined, causeOf(failure));
-      // The request may have been the probe of the model. Without a result for the model, the next
+      // The request may have been the model's probe. Without a result for the model, the next
       // request would probe it at once.
       const circuit = this.#circuits.get(nameOf(provider.digest, model));
       if (circuit && isTripped(circuit)) this.#fail(provider, model, causeOf(failure));
     } else if (isOutage) this.record('failure', provider, model, causeOf(failure));
-    // Any other refusal shows that the model works, except a 500: a parameter of this request may
-    // have caused it.
+    // Any other refusal shows a working model, except a 500: this request's parameters may have
+    // caused it.
     else if (status !== 500) this.record('success', provider, model);
   }
 
   /**
-   * Returns the circuits that are not closed, the latest failure last. `redact` is applied to the
-   * names of models and to causes.
+   * Returns all open and half-open circuits, the latest failure last. `redact` is applied to model
+   * names and causes.
    */
   report(redact: (text: string) => string): CircuitReport[] {
     return [...this.#circuits.values()].filter(isTripped).map((circuit) => ({
@@ -225,10 +224,7 @@ export class CircuitBreaker {
     if (failures > FAILURES_TO_OPEN) this.#logger.log('debug', 'breaker stays open', fields);
   }
 
-  /**
-   * Forgets the failures of a circuit. Logs `breaker closed`, with the reason, if it was not
-   * closed.
-   */
+  /** Forgets a circuit's failures. Logs `breaker closed`, with the reason, if it was not closed. */
   #close(name: string, reason?: 'reload'): void {
     const circuit = this.#circuits.get(name);
     this.#circuits.delete(name);
@@ -236,7 +232,7 @@ export class CircuitBreaker {
     this.#logger.log('info', 'breaker closed', { ...shown(circuit), ...(reason && { reason }) });
   }
 
-  /** Returns those circuits of the provider and of the model that are not closed. */
+  /** Returns the provider's and the model's circuits that are open or half-open. */
   #tripped(digest: string, model: string | undefined): Circuit[] {
     const circuits = [this.#circuits.get(digest), this.#circuits.get(nameOf(digest, model))];
     return circuits.filter((circuit) => circuit !== undefined).filter(isTripped);

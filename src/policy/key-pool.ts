@@ -1,6 +1,6 @@
 /**
- * The keys of a provider that has several. They are used in turn, and a refused key is left out for
- * a while.
+ * A provider's keys, if it has several. They are used in turn, and a refused key is left out for a
+ * while.
  */
 
 import { digestOf, type Secret } from '../lib/secret.ts';
@@ -9,9 +9,9 @@ import type { Logger } from '../lib/log.ts';
 import { type Caller, rankedFor, sessionOf } from './affinity.ts';
 
 /**
- * Statuses of a key that has reached its limit (429), lacks permission (403) or was revoked (401).
- * While all keys are in cooldown they are tried in this order: a limit ends soon and its 429 allows
- * a fallback, and a 403 may have been caused by another request.
+ * Statuses for a key at its limit (429), without permission (403) or revoked (401). While all keys
+ * are in cooldown they are tried in this order: a limit ends soon and its 429 allows a fallback,
+ * and another request may have caused a 403.
  */
 const KEY_STATUSES = [429, 403, 401];
 /** The cooldown after a 403 or 401. */
@@ -21,7 +21,7 @@ const DEFAULT_LIMITED_SECONDS = 1;
 /** The longest cooldown after a 429, because a provider may send any `Retry-After`. */
 const MAX_LIMITED_SECONDS = 3600;
 
-/** Returns true if a request that got this status may succeed with another key. */
+/** Returns true if a request with this status may succeed with another key. */
 export const isKeyStatus = (status: number) => KEY_STATUSES.includes(status);
 
 /** A time during which a key is not used. It may be over. */
@@ -39,27 +39,25 @@ interface Keys {
 }
 
 /**
- * Chooses the key for each attempt. A key is named by its index in the settings, from 0, and in the
+ * Chooses the key for each attempt. The code names a key by its index in the settings, from 0, the
  * log by its position, from 1.
  */
 export class KeyPool {
-  /** The latest cooldown of each key, by its index; undefined if a success has ended it early. */
+  /** Each key's latest cooldown, by its index; undefined if a success has ended it early. */
   readonly #cooldowns: (Cooldown | undefined)[];
-  /**
-   * The status of each key that was refused (403 or 401) and has not worked since, by its index.
-   */
+  /** The statuses (403 or 401) of refused keys that have not worked since, by index. */
   readonly #refused = new Map<number, number>();
   readonly #onRefused: (keys: string | undefined) => void;
   readonly #provider: string;
-  /** The digests of the keys with `key_affinity`, else undefined: then keys are used in turn. */
+  /** The keys' digests with `key_affinity`, else undefined: then keys are used in turn. */
   readonly #digests: readonly string[] | undefined;
   readonly #logger: Logger;
   /** The key that the next request tries first, unless it is in cooldown. */
   #next = 0;
 
   /**
-   * `onRefused` is called when the refused keys change, with a text that lists them, or with
-   * undefined when all keys work again.
+   * `onRefused` is called when the refused keys change, with their list as text, or with undefined
+   * when all keys work again.
    */
   constructor(
     { id, apiKeys, keyAffinity }: Keys,
@@ -73,22 +71,21 @@ export class KeyPool {
     this.#onRefused = onRefused;
   }
 
-  /** The number of keys in cooldown. */
+  /** How many keys are in cooldown. */
   get inCooldown(): number {
     return this.#cooldowns.filter((cooldown) => !isOver(cooldown)).length;
   }
 
-  /** The number of keys that were not refused since they last worked. A 429 is no refusal. */
+  /** How many keys have not been refused since they last worked. A 429 is no refusal. */
   get accepted(): number {
     return this.#cooldowns.length - this.#refused.size;
   }
 
   /**
    * Yields the keys to try, each once; the caller stops at the first key that is not refused.
-   * Available keys come first, in turn or in the order of the caller's session. Then comes the key
-   * whose cooldown for a 429 ends first, and the key whose cooldown for a 403 ends first, unless
-   * this request already got the same status. A key in cooldown for a 401 is yielded only if there
-   * is no other.
+   * Available keys come first, in turn or as ranked for the caller's session. Then comes the key
+   * with the shortest cooldown left after a 429, then the same after a 403, unless this request
+   * already got the same status. A key in cooldown for a 401 is yielded only if there is no other.
    */
   *keysToTry(caller?: Caller): Generator<number, undefined, undefined> {
     const count = this.#cooldowns.length;
@@ -115,7 +112,7 @@ export class KeyPool {
     }
   }
 
-  /** Returns the latest cooldown of a key. Before an attempt, keep it for `recordSuccess`. */
+  /** Returns a key's latest cooldown. Before an attempt, keep it for `recordSuccess`. */
   cooldownOf(key: number): Cooldown | undefined {
     return this.#cooldowns[key];
   }
@@ -127,8 +124,8 @@ export class KeyPool {
   recordSuccess(key: number, before: Cooldown | undefined): void {
     this.#accept(key);
     if (isOver(before) || this.cooldownOf(key) !== before) return;
-    // A success after a 403 shows that the provider had refused the request and not the key, so the
-    // cooldowns for a 403 end for all keys.
+    // A success after a 403 shows that the provider refused the request and not the key, so all
+    // cooldowns for a 403 end.
     for (const [other, cooldown] of this.#cooldowns.entries()) {
       const isAlike = before?.status === 403 && cooldown?.status === 403;
       if (other === key || isAlike) this.#cooldowns[other] = undefined;
@@ -153,8 +150,8 @@ export class KeyPool {
   }
 
   /**
-   * Removes a key that has worked from the refused keys. If it was refused with 403, removes all
-   * keys that were refused with 403.
+   * Removes a working key from the refused keys. If it was refused with 403, removes all keys
+   * refused with 403.
    */
   #accept(key: number): void {
     const status = this.#refused.get(key);
@@ -173,10 +170,10 @@ export class KeyPool {
 
   #begin(key: number, cooldown: Cooldown): void {
     const before = this.cooldownOf(key);
-    // Answers arrive out of order, so a cooldown that ends earlier must not replace a longer one.
+    // Answers arrive out of order, so a shorter cooldown must not replace a longer cooldown.
     if (before && !isOver(before) && before.untilMs >= cooldown.untilMs) return;
     this.#cooldowns[key] = cooldown;
-    // Logs one line for each cooldown, even if several requests are refused at the same time.
+    // Logs a single line for each cooldown, even if several requests are refused at the same time.
     if (!isOver(before)) return;
     const { ms: cooldown_ms, status } = cooldown;
     const fields = { provider: this.#provider, key: key + 1, status, cooldown_ms };
@@ -184,11 +181,11 @@ export class KeyPool {
   }
 }
 
-/** The key of one attempt. */
+/** An attempt's key. */
 export class TakenKey {
   readonly index: number;
   readonly #pool: KeyPool;
-  /** The cooldown of the key when the attempt started. */
+  /** The key's cooldown when the attempt started. */
   readonly #cooldown: Cooldown | undefined;
 
   constructor(pool: KeyPool, index: number) {

@@ -1,4 +1,4 @@
-/** The limits on a request: slots for requests in flight, and token buckets. */
+/** Limits requests: slots for requests in flight, and token buckets. */
 
 import { GatewayError, type Limit } from '../lib/errors.ts';
 import type { TokenUsage } from '../openai/usage.ts';
@@ -8,14 +8,14 @@ import type { TokenBucket } from './token-bucket.ts';
 export interface StoredBucket {
   /** Identifies the limit in all gateways, such as `clients.alice`. */
   readonly name: string;
-  /** Tokens that are refilled in each period. */
+  /** Tokens refilled per period. */
   readonly rate: number;
   readonly periodSeconds: number;
   readonly capacity: number;
-  /** Tokens that a request takes. If 0, the bucket only has to be above zero. */
+  /** Tokens per request. If 0, the bucket only has to be above zero. */
   readonly perRequest: number;
   /**
-   * Called with the tokens that the bucket lacks in the store. Absent if the period is one second.
+   * Called with how many tokens the bucket lacks in the store. Absent if the period is a second.
    */
   readonly onLack?: (tokens: number) => void;
 }
@@ -25,8 +25,8 @@ export type Taken = 'taken' | { readonly refusedBy: StoredBucket; readonly waitM
 /** Buckets that several gateways share. The methods never throw or reject. */
 export interface RateLimitStore {
   /**
-   * Takes the tokens of a request from each bucket, or from none if a bucket refuses it. Resolves
-   * with undefined if the store does not answer in time.
+   * Takes a request's tokens from each bucket, or from none if a bucket refuses it. Resolves with
+   * undefined if the store does not answer in time.
    */
   take(buckets: readonly StoredBucket[]): Promise<Taken | undefined>;
   /**
@@ -51,7 +51,7 @@ export type ConcurrencyLimit = {
   used: { inFlight: number };
 };
 
-/** A bucket of a limiter. `local` is its counterpart in the memory of this process. */
+/** A limiter's bucket. `local` is its counterpart in this process's memory. */
 export type Bucket = StoredBucket & {
   limit: Limit;
   local: TokenBucket;
@@ -59,7 +59,7 @@ export type Bucket = StoredBucket & {
 };
 
 const PERIOD_NAMES = { 1: 'second', 60: 'minute', 86_400: 'day' } as const;
-/** The level that counts as above zero, for a bucket from which a request takes no tokens. */
+/** The level that counts as above zero, for a bucket without tokens per request. */
 const LEAST_TOKENS = 1e-6;
 /**
  * The most tokens charged for an answer: a provider's larger count is wrong, and would lock the
@@ -69,19 +69,19 @@ const MAX_ANSWER_TOKENS = 1e9;
 
 /** The limits on a request. A refusal is the error `rateLimit`. */
 export class Limiter {
-  /** True if a bucket counts the tokens of answers, so that `takeTokens` is needed. */
+  /** True if a bucket counts answers' tokens, so that `takeTokens` is needed. */
   readonly countsUsage: boolean;
   readonly #slots: readonly ConcurrencyLimit[];
   readonly #buckets: readonly Bucket[];
-  /** The buckets that count requests. */
+  /** Buckets that count requests. */
   readonly #ofRequests: readonly Bucket[];
-  /** The buckets that count the tokens of answers. */
+  /** Buckets that count answers' tokens. */
   readonly #ofTokens: readonly Bucket[];
   readonly #store: RateLimitStore | undefined;
 
   /**
-   * The last of `slots` is the slot of the client or the provider. Without `store`, buckets count
-   * the requests of this process alone.
+   * The last slot belongs to the client or the provider. Without `store`, buckets count only this
+   * process's requests.
    */
   constructor(
     slots: readonly ConcurrencyLimit[],
@@ -96,18 +96,18 @@ export class Limiter {
     this.countsUsage = this.#ofTokens.length > 0;
   }
 
-  /** The requests in flight of this client or to this provider. */
+  /** Requests in flight from this client or to this provider. */
   get inFlight(): number {
     return this.#slots.at(-1)!.used.inFlight;
   }
 
-  /** Takes a slot that is held until `releaseSlot`, or returns the refusal. */
+  /** Takes a slot until `releaseSlot`, or returns the refusal. */
   acquireSlot(): GatewayError | undefined {
     const full = this.#slots.find(({ max, used }) => used.inFlight >= max);
     if (full) {
       const { limit, max, name, used } = full;
       const limitState = `${name}.max_concurrent_requests: ${used.inFlight} of ${max}`;
-      // The time at which a slot is released is unknown, so `Retry-After` is the least possible.
+      // Nobody knows when a slot is released, so `Retry-After` is the least possible.
       const details = { retryAfterSeconds: 1, limit, limitState };
       return new GatewayError('rateLimit', 'Too many requests at the same time', details);
     }
@@ -115,31 +115,31 @@ export class Limiter {
     return undefined;
   }
 
-  /** Releases the slot of `acquireSlot`. Throws `internal` if no request is in flight. */
+  /** Releases the slot from `acquireSlot`. Throws `internal` if no request is in flight. */
   releaseSlot(): void {
     if (this.inFlight <= 0) throw GatewayError.from(new Error('a slot is released twice'));
     for (const { used } of this.#slots) used.inFlight -= 1;
   }
 
-  /** Takes the tokens of a request from each bucket, or returns the refusal and takes none. */
+  /** Takes a request's tokens from each bucket, or returns the refusal and takes none. */
   takeRequest(): Promise<GatewayError | undefined> | GatewayError | undefined {
     if (this.#buckets.length === 0) return undefined;
     return this.#store ? this.#takeStored(this.#store) : this.#takeLocally();
   }
 
-  /** Puts back the tokens of `takeRequest`, for a request that was not sent. */
+  /** Puts back the tokens from `takeRequest`, for an unsent request. */
   refundRequest(): void {
     this.#charge(-1, this.#ofRequests);
   }
 
-  /** Takes the tokens that an answer has used from the buckets that count them. */
+  /** Takes an answer's tokens from the buckets that count them. */
   takeTokens(usage: TokenUsage | undefined): void {
     const { prompt_tokens = 0, completion_tokens = 0, total_tokens } = usage ?? {};
     const total = total_tokens ?? prompt_tokens + completion_tokens;
     if (total > 0) this.#charge(Math.min(total, MAX_ANSWER_TOKENS), this.#ofTokens);
   }
 
-  /** Returns the used tokens of each bucket whose period is a minute or a day. */
+  /** Returns the used tokens of each bucket per minute and per day. */
   usedOfBuckets() {
     const nowMs = performance.now();
     const longer = this.#buckets.filter(({ periodSeconds }) => periodSeconds > 1);
@@ -153,7 +153,7 @@ export class Limiter {
     const waits = this.#buckets.map(({ local, perRequest }) =>
       local.waitMs(Math.max(perRequest, LEAST_TOKENS), nowMs),
     );
-    // The longest wait counts, because a request that comes earlier would be refused again.
+    // The longest wait counts, because an earlier request would be refused again.
     const longestMs = Math.max(...waits);
     if (longestMs > 0) return refuse(this.#buckets[waits.indexOf(longestMs)]!, longestMs);
     for (const { local, perRequest } of this.#buckets) local.take(perRequest);
@@ -170,7 +170,7 @@ export class Limiter {
 
   #charge(tokens: number, charged: readonly Bucket[]): void {
     if (charged.length === 0) return;
-    // If the store went away or came back since the tokens were taken, a refund reaches the wrong
+    // If the store went away or came back after the tokens were taken, a refund reaches the wrong
     // bucket.
     if (!this.#store?.charge(tokens, charged)) for (const { local } of charged) local.take(tokens);
   }
@@ -178,8 +178,8 @@ export class Limiter {
 
 function refuse(bucket: Bucket, waitMs: number): GatewayError {
   const { name, limit, rate, periodSeconds, capacity } = bucket;
-  const refill = `${rate} come each ${PERIOD_NAMES[periodSeconds]}`;
-  const limitState = `${name}: no token left of ${capacity}, ${refill}`;
+  const refill = `refilled at ${rate} per ${PERIOD_NAMES[periodSeconds]}`;
+  const limitState = `${name}: 0 of ${capacity} tokens left, ${refill}`;
   const retryAfterSeconds = Math.max(1, Math.ceil(waitMs / 1000));
   const details = { retryAfterSeconds, limit, limitState };
   const which = periodSeconds > 1 ? `: ${name}` : '';

@@ -7,16 +7,16 @@ import { TokenBucket } from './token-bucket.ts';
 
 export type Limiters = ReturnType<typeof createLimiters>;
 
-/** The state of limiters, by name. The limiters of the next settings take it over. */
+/** The limiters' state, by name. After a reload the next limiters take it over. */
 interface LimitState {
   readonly used: Map<string, { inFlight: number }>;
   readonly buckets: Map<string, TokenBucket>;
 }
 
 /**
- * Creates the limiters of the settings. `former` is the state before a reload: counts of requests
- * in flight go on, and buckets with the same settings keep their tokens. While `store` answers, its
- * buckets are used instead of those in memory.
+ * Creates all limiters. `former` is the state before a reload: requests in flight still count, and
+ * buckets with the same settings keep their tokens. While `store` answers, its buckets are used
+ * instead of the buckets in memory.
  */
 export function createLimiters(
   { server, clients, providers, rateLimit }: Omit<Config, 'secrets'>,
@@ -32,7 +32,7 @@ export function createLimiters(
   ofTenants.set(undefined, new Limiter([inServer], ofAll, store));
   for (const { name, limit, maxConcurrentRequests } of clients) {
     const slot = made.slots(`clients.${name}`, 'client_concurrency', maxConcurrentRequests);
-    // The buckets of a client apply even if `rate_limit.enabled` is false.
+    // A client's buckets apply even if `rate_limit.enabled` is false.
     const bySeconds = made.bySecond(`clients.${name}`, 'client', limit);
     const buckets = [...bySeconds, ...made.ofTenant(name, limit), ...ofAll];
     ofTenants.set(name, new Limiter([inServer, slot], buckets, store));
@@ -53,26 +53,26 @@ export function createLimiters(
  * the settings, are the same.
  */
 class LimitFactory {
-  /** The slots and buckets that were made, for the limiters of the next settings. */
+  /** The slots and buckets made, for the limiters after the next reload. */
   readonly state: LimitState;
   readonly #former: LimitState | undefined;
 
   constructor(former: LimitState | undefined) {
-    // Kept although no setting may need it now: a later reload may bring the limit back while its
+    // Kept even if no setting needs it now: a later reload may bring the limit back while its
     // requests are still in flight.
     const inUse = [...(former?.used ?? [])].filter(([, { inFlight }]) => inFlight > 0);
     this.state = { used: new Map(inUse), buckets: new Map() };
     this.#former = former;
   }
 
-  /** Returns the slots of a limit. A `max` of 0 means no limit. */
+  /** Returns a limit's slots. A `max` of 0 means no limit. */
   slots(name: string, limit: Limit, max: number): ConcurrencyLimit {
     const used = this.#former?.used.get(name) ?? { inFlight: 0 };
     this.state.used.set(name, used);
     return { name, limit, max: max || Infinity, used };
   }
 
-  /** Returns the bucket of a limit per second, or no bucket if the limit is not set. */
+  /** Returns the bucket for a limit per second, or no bucket if the limit is not set. */
   bySecond(name: string, limit: Limit, settings?: BucketSettings): readonly Bucket[] {
     const { requestsPerSecond: rate = 0, burstCapacity: capacity = 1 } = settings ?? {};
     return this.#bucket({ name, limit, rate, periodSeconds: 1, capacity, perRequest: 1 });
@@ -92,20 +92,20 @@ class LimitFactory {
   }
 
   /**
-   * Returns the bucket, or no bucket if its rate is 0. The name of a bucket is the name of its
-   * section in the settings, or of its setting.
+   * Returns the bucket, or no bucket if its rate is 0. A bucket is named after its section in the
+   * settings, or after its setting.
    */
   #bucket(settings: Omit<Bucket, 'local'>): readonly Bucket[] {
     const { name, rate, periodSeconds, capacity } = settings;
     if (rate === 0) return [];
-    // The key contains the period, because a client may be named `alice.requests_per_minute`: its
-    // limit per second has the same name as alice's limit per minute.
+    // The key contains the period, because the limit per second of a client named
+    // `alice.requests_per_minute` has the same name as alice's limit per minute.
     const key = `${name} ${rate}/${capacity}/${periodSeconds}`;
     const kept = this.#former?.buckets.get(key);
     const local = kept ?? new TokenBucket(rate / periodSeconds, capacity);
     this.state.buckets.set(key, local);
-    // Sets the local bucket to the level in the store, because it takes over while the store is
-    // away, and the page shows it.
+    // Sets the local bucket to the store's level, because the local bucket takes over while the
+    // store is away, and the page shows it.
     const onLack = (lack: number) => local.take(local.level(performance.now()) - (capacity - lack));
     return [{ ...settings, local, ...(periodSeconds > 1 && { onLack }) }];
   }

@@ -17,7 +17,7 @@ export class TokenBucket {
   }
 
   /**
-   * Returns the tokens in the bucket, below zero if more were taken. `nowMs` must never go back.
+   * Returns how many tokens are left, below zero if more were taken. `nowMs` must never go back.
    */
   level(nowMs: number): number {
     const refilled = this.#tokens + (nowMs - this.#refilledAtMs) * this.#tokensPerMs;

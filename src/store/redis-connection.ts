@@ -1,4 +1,4 @@
-/** A connection to Redis 5 or later, or to Valkey, which runs the script of the rate limits. */
+/** A connection to Redis 5 or later, or to Valkey, where the rate limits' script runs. */
 
 import { createConnection, type Socket } from 'node:net';
 import { connect as createTlsConnection } from 'node:tls';
@@ -8,15 +8,12 @@ import { serverNameOf } from '../lib/loopback.ts';
 import { lookup } from '../lib/name-lookup.ts';
 import type { StoredBucket, Taken } from '../policy/limiter.ts';
 
-/** Time limit for a reply. */
+/** The time limit for a reply. */
 export const ANSWER_MS = 50;
-/** Time limit for the name lookup, TCP and TLS together. */
+/** The time limit for the name lookup, TCP and TLS together. */
 const CONNECT_MS = 10_000;
 const KEEP_ALIVE_PROBE_MS = 30_000;
-/**
- * Maximum number of commands that wait for a reply, each of some 1.5 kB. Further commands are not
- * sent.
- */
+/** The most commands without a reply, some 1.5 kB each. Further commands are not sent. */
 const MAX_PENDING = 2048;
 /** The longest replies are error messages. */
 const MAX_REPLY_CHARACTERS = 4096;
@@ -27,15 +24,15 @@ const ERROR_CODE = /^-[A-Z]+\b/;
  * Takes tokens from several buckets: with `ask` only if every bucket has enough, with `take` in any
  * case.
  *
- * A bucket is stored as the amount that it lacks and the time when it lacked it. With the rate, the
- * two are GCRA's theoretical arrival time. Lua has only doubles, so a token is divided into as many
- * units as its period has microseconds, and `rate` units come back in each microsecond. So all
- * numbers are integers, and below 2^53 if the period is a second.
+ * The store holds a bucket's lack of tokens, and since when. With the rate, the two are GCRA's
+ * theoretical arrival time. Lua has only doubles, so a token has as many units as its period has
+ * microseconds, and `rate` units come back each microsecond. So all numbers are integers, and below
+ * 2^53 if the period is a second.
  *
- * A bucket from which a request takes no token must still be above zero. A key expires when its
- * bucket is full; the added millisecond is for rounding. A refusal writes too, so that the refill
- * goes on after the server's clock was set back. The reply has the lack of each bucket whose period
- * is longer than a second.
+ * A bucket without tokens per request must still be above zero. A key expires when its bucket is
+ * full; the added millisecond is for rounding. A refusal writes too, so that the refill goes on
+ * after the server's clock was set back. For each bucket with a period above a second, the reply
+ * has its lack.
  */
 const SCRIPT = `
 local time = redis.call('TIME')
@@ -61,13 +58,11 @@ for i, key in ipairs(KEYS) do
   if period ~= '1' then answer = answer .. string.format(' %.0f', lack / period / 1e6) end
 end
 return redis.status_reply(answer)`;
-/**
- * `OK`, or the position of the bucket that refuses and its wait in microseconds; then the lacks.
- */
+/** `OK`, or the refusing bucket's position and its wait in microseconds; then the lacks. */
 const ANSWER = /^(?:OK|(\d{1,9}) (\d{1,25}))((?: \d{1,25})*)$/;
 
 /**
- * Buckets for a trial run of the script. The run fails on a full or read-only store, because it
+ * Buckets for the script's trial run. The run fails on a full or read-only store, because it
  * writes, and on a cluster, because it takes several keys.
  */
 const PROBES = ['probe', 'probe-2'].map((name) => {
@@ -87,10 +82,11 @@ export interface RedisConnectionOptions {
    * Called once, when the connection ends.
    *
    * @param cause - never holds the password
-   * @param wasIdle - the server has closed the connection while no command waited for a reply
+   * @param wasIdle - true if the server has closed the connection while no command waited for a
+   * reply
    */
   readonly onEnd: (cause: string, wasIdle: boolean) => void;
-  /** Limit for each reply, in milliseconds. */
+  /** The limit for each reply, in milliseconds. */
   readonly answerMs?: number;
 }
 
@@ -100,9 +96,9 @@ export class RedisConnection {
   readonly #options: Required<RedisConnectionOptions>;
   readonly #socket: Socket;
   readonly #connectTimer: NodeJS.Timeout;
-  /** The beginning of an unfinished reply. */
+  /** An unfinished reply. */
   #unread = '';
-  /** Commands without a reply, the oldest first: replies come in the order of the commands. */
+  /** Commands without a reply, the oldest first, because replies come in order. */
   #pending: Command[] = [];
   #isEnded = false;
 
@@ -122,7 +118,7 @@ export class RedisConnection {
     this.#socket
       .once(isTls ? 'secureConnect' : 'connect', () => void this.#prepare())
       .on('data', (chunk: Buffer) => this.#read(chunk))
-      // An AggregateError, as for a host with several addresses, has no message.
+      // For a host with several addresses, an AggregateError has no message.
       .on('error', (error: NodeJS.ErrnoException) => this.end(error.message || String(error.code)))
       .on('close', () => this.end('the connection was closed', this.#pending.length === 0));
   }
@@ -130,8 +126,8 @@ export class RedisConnection {
   /**
    * Runs the script. Resolves with undefined if the connection ends first.
    *
-   * @param tokens - the number to take in any case; if undefined, the tokens of a request are taken
-   *    or refused
+   * @param tokens - how many to take in any case; if undefined, a request's tokens are taken or
+   * refused
    */
   async run(buckets: readonly StoredBucket[], tokens?: number): Promise<Taken | undefined> {
     const args = scriptArguments(buckets, this.#settings.prefix, tokens);
@@ -140,7 +136,7 @@ export class RedisConnection {
     const [isAnswer, position, waitUs, lacks = ''] = ANSWER.exec(answer) ?? [];
     const refusedBy = buckets[Number(position) - 1];
     if (isAnswer === undefined || (position && !refusedBy)) {
-      this.end('the script gives a wrong answer');
+      this.end('unexpected reply from the script');
       return undefined;
     }
     const reported = lacks.split(' ').slice(1);
@@ -149,7 +145,7 @@ export class RedisConnection {
     return refusedBy ? { refusedBy, waitMs: Number(waitUs) / 1000 } : 'taken';
   }
 
-  /** Closes the connection. All commands that wait for a reply resolve with undefined. */
+  /** Closes the connection. All waiting commands resolve with undefined. */
   end(cause: string, wasIdle = false): void {
     if (this.#isEnded) return;
     this.#isEnded = true;
@@ -172,7 +168,7 @@ export class RedisConnection {
     if (database !== 0) await this.#call('SELECT', String(database));
     const taken = await this.run(PROBES);
     if (taken === 'taken') this.#options.onReady();
-    else this.end('the script gives a wrong answer');
+    else this.end('unexpected reply from the script');
   }
 
   #call(name: string, ...args: readonly string[]): Promise<string | undefined> {
@@ -182,8 +178,8 @@ export class RedisConnection {
       const check = () => {
         if (this.#pending[0] === command) this.end(`no answer in ${answerMs} ms`);
       };
-      // The event loop reads sockets between timers and immediates, so a reply that came while the
-      // loop was busy is still in time.
+      // The event loop reads sockets between timers and immediates, so a reply that arrived while
+      // the loop was busy is still in time.
       const timer = setTimeout(() => setImmediate(check), answerMs).unref();
       const command: Command = { name, timer, resolve };
       this.#pending.push(command);
@@ -192,8 +188,8 @@ export class RedisConnection {
   }
 
   /**
-   * Splits replies, each of which is a line because the script returns status replies. The bytes
-   * are decoded as latin1, because a chunk may end inside a character of UTF-8.
+   * Splits replies. Each is a line, because the script returns status replies. The bytes are
+   * decoded as latin1, because a chunk may end inside a UTF-8 character.
    */
   #read(chunk: Buffer): void {
     const lines = (this.#unread + chunk.toString('latin1')).split('\r\n');
@@ -205,9 +201,9 @@ export class RedisConnection {
   /** Hands a reply to the oldest command, because replies come in order. */
   #settle(line: string): void {
     const command = this.#pending[0];
-    if (!command) return this.end('a reply without a command');
+    if (!command) return this.end('unexpected reply without a command');
     if (line.startsWith('-')) {
-      // An error reply to AUTH may quote the password, or a part of it.
+      // An error reply to AUTH may quote the password, whole or in part.
       const shown = command.name === 'AUTH' ? (ERROR_CODE.exec(line)?.[0] ?? '-error') : line;
       return this.end(`${command.name}: ${shown.slice(1)}`);
     }
@@ -219,10 +215,10 @@ export class RedisConnection {
 }
 
 /**
- * Returns the arguments of `EVAL`.
+ * Returns the arguments for `EVAL`.
  *
- * @param tokens - the number to take in any case; if undefined, the script asks for the tokens of a
- *    request
+ * @param tokens - how many to take in any case; if undefined, the script asks for a request's
+ * tokens
  */
 export function scriptArguments(buckets: readonly StoredBucket[], prefix: string, tokens?: number) {
   // The settings are in the key, because a bucket with other settings is another bucket.
@@ -230,8 +226,8 @@ export function scriptArguments(buckets: readonly StoredBucket[], prefix: string
     const period = periodSeconds === 1 ? '' : `/${periodSeconds}`;
     return `${prefix}:${name}:${rate}/${capacity}${period}`;
   });
-  // Each bucket has a single argument, because Redis closes a connection that sends more than ten
-  // arguments before it has logged in.
+  // Each bucket has a single argument, because before the login Redis closes a connection with more
+  // than ten arguments.
   const limits = buckets.map(({ rate, capacity, periodSeconds, perRequest }) =>
     [rate, capacity, periodSeconds, tokens ?? perRequest].join(' '),
   );

@@ -1,28 +1,28 @@
-/** Keeps the rate limits of several gateways in a Redis or Valkey that they share. */
+/** Keeps several gateways' rate limits in a shared Redis or Valkey. */
 
 import type { RateLimitStore } from '../policy/limiter.ts';
 import type { RedisConnection, RedisConnectionOptions } from './redis-connection.ts';
 
 const MIN_PAUSE_MS = 100;
 const MAX_PAUSE_MS = 5000;
-/** Time limit for the wait at the start. The connection may still succeed later. */
+/** The longest wait at the start. The connection may still succeed later. */
 const START_WAIT_MS = 2000;
 
-/** The part of a connection that the store uses. */
+/** The store's view of a connection. */
 export type StoreConnection = Pick<RedisConnection, 'run'>;
 
 /**
  * Creates the store. Nothing connects before `connect` is called.
  *
- * @param onState - called with the cause when a connection has failed, and with undefined when a
- *    connection is ready
+ * @param onState - called with the cause after a failed connection, and with undefined once a
+ * connection is ready
  * @param open - opens a connection
  */
 export function createRedisStore(
   onState: (cause: string | undefined) => void,
   open: (events: RedisConnectionOptions) => StoreConnection,
 ) {
-  /** `fallbacks` counts the calls of `take` that have returned undefined since the start. */
+  /** `fallbacks` counts how often `take` has returned undefined since the start. */
   const state = { isAway: false, fallbacks: 0 };
   /** Undefined while no connection is ready, so that `take` returns undefined at once. */
   let ready: StoreConnection | undefined;
@@ -37,14 +37,13 @@ export function createRedisStore(
       onSettled();
     };
     const onEnd = (cause: string, wasIdle: boolean) => {
-      // A server may close an idle connection, so the store is away only if the next connection
-      // fails too.
+      // Servers close idle connections, so the store is away only if the next connection fails too.
       const isFailure = !ready || !wasIdle;
       ready = undefined;
       onSettled();
       state.isAway ||= isFailure;
       if (isFailure) onState(cause);
-      // A short connection does not reset the pause, because a connection that fails with its first
+      // A short connection does not reset the pause, because a connection that fails at its first
       // request would be opened again and again.
       if (performance.now() - openedAtMs > MAX_PAUSE_MS) pauseMs = MIN_PAUSE_MS;
       const jitter = 1 - Math.random() / 2;

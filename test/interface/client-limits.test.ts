@@ -126,7 +126,10 @@ test('tokens_per_minute lets requests pass while its bucket is above zero, and a
   await refuse(13);
   const { reason, limit } = gateway.accessLines().at(-1)!;
   assert.equal(reason, 'client_tokens_per_minute');
-  assert.equal(limit, 'clients.a.tokens_per_minute: no token left of 1000, 1000 come each minute');
+  assert.equal(
+    limit,
+    'clients.a.tokens_per_minute: 0 of 1000 tokens left, refilled at 1000 per minute',
+  );
   nowMs += 12_000;
   await refuse(1, true);
   assert.deepEqual(

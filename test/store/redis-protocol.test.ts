@@ -48,9 +48,9 @@ const FAILURES: readonly [title: string, answer: string, cause: RegExp][] = [
   ['an integer', ':1\r\n', /^the reply is not RESP$/],
   ['a bulk string', '$2\r\nOK\r\n', /^the reply is not RESP$/],
   ['an endless reply', `+${'x'.repeat(100_000)}`, /^the reply is too long$/],
-  ['another answer of the script', status('2 500'), /^the script gives a wrong answer$/],
-  ['no answer of the script', status(''), /^the script gives a wrong answer$/],
-  ['two replies for one command', status('OK').repeat(2), /^a reply without a command$/],
+  ['another answer of the script', status('2 500'), /^unexpected reply from the script$/],
+  ['no answer of the script', status(''), /^unexpected reply from the script$/],
+  ['two replies for one command', status('OK').repeat(2), /^unexpected reply without a command$/],
   ['LOADING', '-LOADING Redis is loading\r\n', /^EVAL: LOADING Redis is loading$/],
   ['OOM', '-OOM command not allowed\r\n', /^EVAL: OOM command not allowed$/],
 ];
