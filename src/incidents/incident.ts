@@ -1,6 +1,5 @@
 /**
- * An incident, and the faults of which it consists. Times in `Ms` are of `Date.now()`, read when
- * the event happens.
+ * An incident and its faults. Times in `Ms` come from `Date.now()`, read when the event happens.
  */
 
 import { AffectedRequests } from '../request/affected-requests.ts';
@@ -8,7 +7,7 @@ import type { IncidentKind } from '../request/incident-kind.ts';
 import { MAX_NAME_CHARACTERS } from '../request/history.ts';
 
 const MAX_LISTED_MODELS = 10;
-/** The faults that an incident keeps. Beyond this number, faults that have ended are dropped. */
+/** How many faults an incident keeps. Beyond this number, ended faults are dropped. */
 const MAX_FAULTS = 300;
 /** Matches the first code in `ECONNREFUSED: connect ECONNREFUSED 10.0.4.21:8000`. */
 const CODE_TWICE = /^(\w+): \w+ (?=\1)/;
@@ -17,15 +16,15 @@ const timeOf = (ms: number | undefined) => (ms === undefined ? ms : new Date(ms)
 
 interface Cause {
   readonly text: string;
-  /** The position of the provider's key, from 1. */
+  /** The key's position, from 1. */
   readonly key?: number | undefined;
-  /** The end of the provider's `Retry-After`. */
+  /** When the provider's `Retry-After` ends. */
   readonly untilMs?: number | undefined;
 }
 
-/** The failures of a model, or a bad state of a provider or of the gateway. */
+/** A model's failures, or a provider's or the gateway's bad state. */
 export class Fault {
-  /** The model that fails; undefined for a state. */
+  /** The failing model; undefined for a state. */
   readonly model: string | undefined;
   readonly sinceMs: number;
   /** When the latest failure happened. */
@@ -80,11 +79,11 @@ export class Incident {
   readonly requests = new AffectedRequests();
   /** The faults by their model or kind, including ended faults. */
   readonly #faults = new Map<string, Fault>();
-  /** The kinds that the metrics have counted. */
+  /** Kinds counted by the metrics. */
   readonly counted = new Set<IncidentKind>();
-  /** The kinds for which the log has a line. */
+  /** Kinds with a line in the log. */
   readonly logged = new Set<IncidentKind>();
-  /** Each model that was asked in the last minute is failing. */
+  /** True if every model asked in the last minute is failing. */
   hasAllModels = true;
   #sinceMs = Infinity;
 
@@ -97,7 +96,7 @@ export class Incident {
     return this.#faults.size > 0;
   }
 
-  /** When the last fault ended; undefined while one lasts. */
+  /** When the last fault ended; undefined while any fault lasts. */
   get endedMs(): number | undefined {
     const ends = [...this.#faults.values()].map(({ endedMs = Infinity }) => endedMs);
     const lastMs = Math.max(...ends);
@@ -118,7 +117,7 @@ export class Incident {
     this.#sinceMs = Math.min(this.#sinceMs, fault.sinceMs);
   }
 
-  /** Returns the fields of the log, which the page shows too. */
+  /** Returns the fields for the log and the page. */
   toFacts() {
     const all = [...this.#faults.values()].map((fault) => fault.toFacts());
     const lasting = all.filter(({ ended }) => ended === undefined);

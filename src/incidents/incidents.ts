@@ -1,7 +1,6 @@
 /**
- * The incidents of the providers and the gateway. Other parts report failures and states, and
- * `advance` decides once a second which incidents begin and end. The rules are in
- * docs/incidents.md.
+ * The providers' and the gateway's incidents. Other parts report failures and states, and `advance`
+ * decides once a second which incidents begin and end. The rules are in docs/incidents.md.
  */
 
 import type { GatewayError, Outcome } from '../lib/errors.ts';
@@ -13,40 +12,39 @@ import type { RequestHistory, Attempt } from '../request/history.ts';
 import { Fault, Incident } from './incident.ts';
 import { Tries } from './tries.ts';
 
-/** The store counts as away after this time without an answer, because it may be late. */
+/** The store counts as away after this time without an answer, because an answer may be late. */
 const STORE_AWAY_MS = 1000;
-/** Kinds of repeated events. Such a fault ends after `QUIET_MS` without an event. */
+/** Kinds with repeated events. Such a fault ends after `QUIET_MS` without an event. */
 const HAPPENINGS: ReadonlySet<IncidentKind> = new Set(['descriptors', 'memory', 'log_lines']);
 const QUIET_MS = 15_000;
 /** A failing model without an attempt for this time is forgotten. */
 const FORGOTTEN_MS = 900_000;
 /**
- * Clients choose the names of models, so models beyond these limits are counted together as
- * `OTHER_MODELS`.
+ * Clients choose model names, so models beyond these limits are counted together as `OTHER_MODELS`.
  */
 const MAX_MODELS = 200;
 const MAX_MODEL_CHARACTERS = 256;
 const OTHER_MODELS = '(other models)';
-/** The least time between two lines `incident` of the same provider and kind. */
+/** The least time between two lines `incident` for the same provider and kind. */
 const LOGGED_EVERY_MS = 60_000;
 const MAX_ENDED = 50;
 const ENDED_SHOWN_MS = 3_600_000;
 
 type Circuit = Pick<CircuitReport, 'provider' | 'model' | 'state'>;
-/** A provider, and the digest of its settings. With other settings it is another provider. */
+/** A provider, with its settings' digest. With other settings it is another provider. */
 interface Watched {
   readonly id: string;
   readonly digest: string;
 }
 
-/** A provider, or the gateway for one kind of incident. */
+/** A provider, or the gateway for a single kind of incident. */
 class Subject {
   readonly digest: string | undefined;
   readonly tries = new Tries();
   readonly models = new Map<string, Tries>();
   readonly states = new Map<IncidentKind, Fault>();
   incident: Incident | undefined;
-  /** When the log last had a line `incident` of each kind, on the clock of `performance.now()`. */
+  /** When the log last had a line `incident` for each kind, on the clock of `performance.now()`. */
   readonly loggedAtMs = new Map<IncidentKind, number>();
 
   constructor(digest?: string) {
@@ -73,11 +71,11 @@ export class Incidents {
   readonly #options;
   readonly #providers = new Map<string, Subject>();
   readonly #gateway = new Map<IncidentKind, Subject>();
-  /** The number of incidents that have begun since the start, by kind. */
+  /** Incidents begun since the start, by kind. */
   readonly counts = new Map<IncidentKind, number>();
-  /** Incidents that have ended, the latest first. */
+  /** Ended incidents, the latest first. */
   #ended: Incident[] = [];
-  /** An incident lasts or may begin, so finished requests may be affected. */
+  /** True while an incident lasts or may begin, so that finished requests may be affected. */
   isTroubled = false;
 
   /**
@@ -118,7 +116,7 @@ export class Incidents {
     subject.triesOf(model, nowMs).addGood(nowMs, decidedAtMs);
   }
 
-  /** Counts a failed attempt. A stream that breaks was counted as a success when it began. */
+  /** Counts a failed attempt. A broken stream was counted as a success when it began. */
   recordFailure(attempt: Attempt, failure: GatewayError): void {
     const { provider: id, digest, hasAnswer, key } = attempt;
     const text = causeOf(failure);
@@ -140,7 +138,7 @@ export class Incidents {
     this.#startTrouble();
   }
 
-  /** Counts a finished request for each incident that has affected it. */
+  /** Counts a finished request for each incident that affects it. */
   recordRequest(history: RequestHistory, outcome: Outcome): void {
     const kind = history.failure && gatewayKindOf(history.failure);
     if (kind === 'memory') this.set('memory', 'max_buffered_bytes');
@@ -154,7 +152,7 @@ export class Incidents {
   }
 
   /**
-   * Reports a bad state or an event of the gateway or a provider. Without a `cause` the state is
+   * Reports the gateway's or a provider's bad state, or an event. Without a `cause` the state is
    * good again. The report is late by `lateMs`.
    */
   set(
@@ -198,7 +196,7 @@ export class Incidents {
     return this.isTroubled;
   }
 
-  /** Returns the lasting incidents, and the incidents that have ended in the last hour. */
+  /** Returns the lasting incidents, and the incidents ended in the last hour. */
   report(): { readonly lasting: readonly Incident[]; readonly ended: readonly Incident[] } {
     const fromMs = Date.now() - ENDED_SHOWN_MS;
     const subjects = [...this.#providers.values(), ...this.#gateway.values()];

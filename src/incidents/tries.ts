@@ -1,4 +1,4 @@
-/** Counts the attempts of the last minute, and has the rules by which a model is failing. */
+/** Counts the last minute's attempts, and decides whether a model is failing. */
 
 import { StepCounts } from '../lib/step-counts.ts';
 import type { Fault } from './incident.ts';
@@ -9,28 +9,25 @@ const STEPS = 12;
 /** The newest 15 s, and the current step. */
 const NEWEST_STEPS = 4;
 const MIN_TRIES = 5;
-/**
- * Failures in a row that suffice without a success in the last minute, for a gateway with few
- * requests.
- */
+/** Enough failures in a row if the last minute had no success, for a gateway with few requests. */
 const MIN_ROW_WITHOUT_GOOD = 3;
-/** Places of the counts in a step. */
+/** The counts' places in a step. */
 const GOOD = 0;
 const FAILED = 1;
 
 const stepOf = (ms: number) => Math.floor(ms / STEP_MS);
 
-/** The tries of a model or a provider. Times are on the clock of `performance.now()`. */
+/** A model's or a provider's tries. Times are on the clock of `performance.now()`. */
 export class Tries {
   readonly model: string | undefined;
   readonly #counts = new StepCounts(STEPS, 2);
-  /** The failures of a model since it last recovered. */
+  /** A model's failures since it last recovered. */
   fault: Fault | undefined;
-  /** The number of failures in a row. */
+  /** Failures in a row. */
   #row = 0;
-  /** `#row` before the latest success, needed if that success is a stream that breaks. */
+  /** `#row` before the latest success, needed if that success is a stream and breaks. */
   #formerRow = 0;
-  /** When the answer of the latest success began. */
+  /** When the latest success's answer began. */
   #goodAtMs: number | undefined;
 
   constructor(model?: string) {
@@ -45,7 +42,7 @@ export class Tries {
     if (this.fault) this.fault.goodSinceMs ??= Date.now();
   }
 
-  /** `brokenMs`: when the answer began, if a stream breaks that was counted as a success. */
+  /** `brokenMs`: when the answer began, if a stream breaks after it was counted as a success. */
   addFailure(nowMs: number, brokenMs: number | undefined): void {
     this.#counts.add(stepOf(nowMs), FAILED);
     if (brokenMs !== undefined) this.#counts.add(stepOf(brokenMs), GOOD, -1);
@@ -67,8 +64,8 @@ export class Tries {
   }
 
   /**
-   * Returns whether a model is failing: by its own attempts, or because its latest attempt and the
-   * latest attempts of its provider have failed.
+   * Returns whether a model is failing: by its own attempts, or because its latest attempt and its
+   * provider's latest attempts have failed.
    */
   isFailing(provider: Tries, nowMs: number): boolean {
     const isProviderFailing = this.#row > 0 && this.isAsked(nowMs) && provider.hasRow(nowMs);

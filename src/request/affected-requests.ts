@@ -1,40 +1,40 @@
-/** The requests that an incident affects, and their clients. */
+/** Counts the requests affected by an incident, and their clients. */
 
 import type { Outcome } from '../lib/errors.ts';
 import type { RequestHistory, Attempt } from './history.ts';
 
-/** Maximum number of models in an incident, and of clients for each model. */
+/** The most models in an incident, and the most clients per model. */
 const MAX_COUNTED = 100;
-/** Maximum number of models, and of clients for each model, in a list. */
+/** The most models, and clients per model, in a list. */
 const MAX_LISTED = 10;
 /** Stands for the model if a request was refused before its body was read. */
 const UNREAD = '(body not read)';
 const FAILED: ReadonlySet<Outcome> = new Set(['upstream_error', 'timeout', 'rate_limited']);
 
-/** The affected requests for a model. */
+/** A model's affected requests. */
 interface Requests {
   failed: number;
-  /** Requests that the failing provider has answered since the first affected request. */
+  /** Answered by the failing provider, since the first affected request. */
   good: number;
-  /** Requests that another provider has answered. */
+  /** Answered by another provider. */
   answered: number;
-  /** The provider of the latest request in `answered`. */
+  /** The provider that answered the latest request in `answered`. */
   by: string | undefined;
   readonly clients: Set<string>;
 }
 
-/** Counts for each model the requests that an incident affects. */
+/** Counts an incident's affected requests by model. */
 export class AffectedRequests {
-  /** Keys are model names as clients send them. */
+  /** By the model name in the client's request. */
   readonly #byName = new Map<string, Requests>();
-  /** The first affected client that has a name. */
+  /** The first affected client with a name. */
   firstClient: string | undefined;
 
   /**
-   * Counts a finished request; requests that the incident does not affect are ignored.
+   * Counts a finished request if the incident affects it.
    *
-   * @param isAbout - whether an attempt was at a failing model; undefined for an incident of the
-   *    gateway, which affects every request
+   * @param isAbout - whether an attempt was at a failing model; undefined for a gateway incident,
+   * which affects every request
    */
   add(
     { attempt, attempts, client, model: name = UNREAD }: RequestHistory,
@@ -68,7 +68,7 @@ export class AffectedRequests {
    * Returns the models with the most failures, and how many more models there are.
    *
    * @param hasGood - whether to include `good`; false once the incident has ended, because an
-   *    incident ends only after its fault is over, so the count would mislead
+   * incident outlasts its fault, so the count would mislead
    */
   toFacts(hasGood: boolean) {
     const sorted = [...this.#byName].toSorted(

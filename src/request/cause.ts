@@ -1,14 +1,14 @@
-/** The cause of a failure, as the log shows it. */
+/** A failure's cause, as the log shows it. */
 
 import type { GatewayError } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 
-/** Maximum length of outside text in a log line. */
+/** The longest text from outside in a log line. */
 export const MAX_LOGGED_CHARACTERS = 200;
 
 /**
- * Returns the cause of a failure for the operator: the network's error, the provider's own text, or
- * else the failure's message. Control characters are escaped, and a long text is cut.
+ * Returns a failure's cause for the operator: the network's error, the provider's own text, or else
+ * the failure's message. Control characters are escaped, and a long text is cut.
  */
 export function causeOf(failure: GatewayError): string {
   const text = describeCause(failure.details.cause) ?? failure.message;
@@ -21,7 +21,7 @@ export function causeOf(failure: GatewayError): string {
  */
 export function describeCause(cause: unknown): string | undefined {
   if (typeof cause === 'string') return cause;
-  // An AggregateError has no message, but an error for each address that was tried.
+  // An AggregateError has no message, but an error for each address tried.
   const error: unknown = cause instanceof AggregateError ? cause.errors[0] : cause;
   if (!(error instanceof Error)) return undefined;
   const { code } = error as NodeJS.ErrnoException;

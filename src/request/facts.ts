@@ -1,7 +1,6 @@
 /**
- * The attributes of a finished request, which the access line, the metrics and the admin page show.
- * The line and the page hide keys, because a client or a provider may have written a key into a
- * field.
+ * A finished request's attributes for the access line, the metrics and the admin page. The line and
+ * the page hide keys, because a client or a provider may have written a key into a field.
  */
 
 import type { TryFacts } from './history.ts';
@@ -9,15 +8,15 @@ import type { TokenUsage } from '../openai/usage.ts';
 import type { Outcome, Refusal } from '../lib/errors.ts';
 
 /**
- * The fields of an access line, by their names in the log. Text from outside is bounded and has no
- * control characters. This is a type, because TypeScript does not assign an interface to the index
- * signature of `LogFacts`.
+ * An access line's fields, by their names in the log. Text from outside is bounded and has no
+ * control characters. A type, because TypeScript does not assign an interface to `LogFacts`'s index
+ * signature.
  */
 export type RequestFacts = Partial<Omit<TokenUsage, 'total_tokens'>> & {
   readonly request_id: string;
   /**
-   * The trace id of the client's `traceparent` (W3C Trace Context), or else a new id. Undefined
-   * unless the body of a chat completion was read.
+   * The trace id from the client's `traceparent` (W3C Trace Context), or else a new id. Undefined
+   * unless a chat completion's body was read.
    */
   readonly trace_id?: string | undefined;
   readonly method: string;
@@ -36,20 +35,20 @@ export type RequestFacts = Partial<Omit<TokenUsage, 'total_tokens'>> & {
   readonly bytes: number;
   readonly outcome: Outcome;
   /**
-   * The limit or the check that refused the request, or else the message of the error. If the
-   * client left, the phase in which it left.
+   * The limit or the check that refused the request, or else the error message. If the client left,
+   * the phase at that time.
    */
   readonly reason?: string | undefined;
-  /** For a 429 by the gateway itself: the limit, and how full it is. */
+  /** For the gateway's own 429: the limit, and how full it is. */
   readonly limit?: string | undefined;
   readonly cause?: string | undefined;
   readonly finish_reason?: string | undefined;
-  /** The gateway has asked for the `usage` of the stream. */
+  /** True if the gateway has asked for the stream's `usage`. */
   readonly usage_added?: boolean | undefined;
   readonly tries?: readonly TryFacts[] | undefined;
 };
 
-/** A finished request: its facts, and values that the log rounds or leaves out. */
+/** A finished request: its facts, and values rounded or left out in the log. */
 export interface FinishedRequest {
   readonly facts: RequestFacts;
   /** On the clock of `Date.now()`. */
@@ -60,7 +59,7 @@ export interface FinishedRequest {
   readonly gatewayMs?: number | undefined;
   /** The model named in the answer, untrusted. */
   readonly responseModel?: string | undefined;
-  /** The limit or the check that refused the request; `upstream` for a provider's limit. */
+  /** The refusing limit or check; `upstream` for a provider's limit. */
   readonly refusal?: Refusal | undefined;
 }
 

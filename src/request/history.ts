@@ -1,27 +1,27 @@
-/** The history of a request: its attempts and its answer, for the log and the metrics. */
+/** Records a request's attempts and answer, for the log and the metrics. */
 
 import { causeOf } from './cause.ts';
 import { readUsage, type TokenUsage } from '../openai/usage.ts';
 import { type ClientGone, GatewayError, type Outcome } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 
-/** Maximum length of a name from outside, such as a model's. */
+/** The longest name from outside, such as a model's. */
 export const MAX_NAME_CHARACTERS = 128;
 /** A longer `usage` text is parsed at once, instead of held until the stream ends. */
 const MAX_HELD_USAGE_CHARACTERS = 1024;
 /** Printable ASCII without backslashes, and so without escape sequences. */
 const MODEL = /^[ -[\]-~]{1,64}$/;
 /**
- * The first word of a `finish_reason`, because Gemini writes `content_filter: OTHER`. Some
- * providers write the text `null` if there is no reason.
+ * A `finish_reason`'s first word, because Gemini writes `content_filter: OTHER`. Some providers
+ * write the text `null` if there is no reason.
  */
 const FINISH_REASON = /^(?!null$)[\w.-]{1,32}(?![\w.-])/;
 
-/** The history of a request. Times are on the clock of `performance.now()`. */
+/** A request's history. Times are on the clock of `performance.now()`. */
 export class RequestHistory {
-  /** The name of the client whose key was sent; undefined for a key of `[server.auth]`. */
+  /** The name of the client with this key; undefined for a key from `[server.auth]`. */
   client: string | undefined;
-  /** The provider of `attempt`; before the first attempt, that of the first candidate. */
+  /** The provider of `attempt`, or of the first candidate before any attempt. */
   provider: string | undefined;
   model: string | undefined;
   stream: boolean | undefined;
@@ -30,31 +30,33 @@ export class RequestHistory {
   traceId: string | undefined;
   /** All attempts in order, including skipped providers. */
   attempts: readonly Attempt[] = [];
-  /** The latest attempt; at the end, the attempt whose answer or error the client gets. */
+  /** The latest attempt. At the end, the client has got its answer or error. */
   attempt: Attempt | undefined;
   bodyReadAtMs: number | undefined;
-  /** The gateway has sent the request again, perhaps with another key, or has asked a fallback. */
+  /**
+   * True if the gateway has sent the request again, perhaps with another key, or has asked a
+   * fallback.
+   */
   hasRetried = false;
-  /** The failure that the client got instead of an answer, or that ended its stream. */
+  /** The failure in place of an answer, or at the end of a broken stream. */
   failure: GatewayError | undefined;
 
   /** Appends an attempt, and returns it. */
   addAttempt(attempt: Attempt): Attempt {
-    // Nearly every request has a single attempt, and an array that `push` has grown takes 130 bytes
-    // more.
+    // Nearly every request has a single attempt, and an array grown by `push` takes 130 bytes more.
     this.attempts = this.attempts.length === 0 ? [attempt] : [...this.attempts, attempt];
     return attempt;
   }
 
-  /** The attempts at providers that were not skipped. */
+  /** The attempts whose provider was not skipped. */
   get asked(): readonly Attempt[] {
     return this.attempts.filter((attempt) => attempt.wasAsked);
   }
 
   /**
    * Returns how long a chat completion took until its answer's head, in milliseconds; undefined if
-   * its body was never read. `upstreamMs` spans the time from the first attempt to the end of the
-   * last attempt. `gatewayMs` is the rest of the time after the client's upload.
+   * its body was never read. `upstreamMs` spans all attempts, from the first to the end of the
+   * last. `gatewayMs` is the rest of the time after the client's upload.
    *
    * @param headAtMs - when the head was sent, on the clock of `performance.now()`
    */
@@ -72,49 +74,47 @@ export class RequestHistory {
 }
 
 /**
- * One attempt at a provider, called a try in the log and the metrics. A class gives all attempts
- * the same shape, because V8 would copy an object that grows member by member.
+ * An attempt at a provider, called a try in the log and the metrics. A class gives all attempts the
+ * same shape, because V8 would copy an object that grows member by member.
  */
 export class Attempt {
   readonly provider: string;
-  /**
-   * Digest of the provider's settings, because a reload may have changed the settings meanwhile.
-   */
+  /** The provider's settings as a digest, because a reload may have changed them meanwhile. */
   readonly digest: string;
-  /** The model that the provider is asked for. */
+  /** The model requested from the provider. */
   readonly model: string;
-  /** Index of the provider's key; undefined if the provider has a single key. */
+  /** The key's index; undefined if the provider has a single key. */
   readonly key: number | undefined;
   /** The URL without its query, which may hold a key. */
   readonly url: string;
   readonly beganAtMs = performance.now();
-  /** When the answer began, or the attempt failed before. Not the end of a stream. */
+  /** When the answer began, or when the attempt failed before. Not a stream's end. */
   decidedAtMs: number | undefined;
   /** `circuit_open` and `limit` if the provider was skipped; undefined while the attempt runs. */
   outcome: Outcome | 'circuit_open' | 'limit' | undefined;
-  /** The client gets this attempt's answer, so no other provider is asked if it fails later. */
+  /**
+   * True if the client gets this attempt's answer, so that no other provider is asked if it fails
+   * later.
+   */
   hasAnswer = false;
   failure: GatewayError | undefined;
-  /** Status of the provider's reply. */
+  /** The provider's status. */
   status: number | undefined;
-  /** The headers of the provider's reply. */
+  /** The provider's response headers. */
   headers: ReadonlyMap<string, string> | undefined;
   upstreamRequestId: string | undefined;
-  /** Undefined if the request was not written to a connection, or if the transport is fetch. */
+  /** Undefined before the request is written to a connection, and always over fetch. */
   connection: 'new' | 'reused' | undefined;
   /** When the request was written to its connection. */
   sentAtMs: number | undefined;
   /** How long the name lookup for a new connection took, in milliseconds. */
   lookupMs: number | undefined;
-  /**
-   * The model named in the answer, untrusted; undefined unless it is a short text of printable
-   * ASCII.
-   */
+  /** The model named in the answer, untrusted; undefined unless it is short, printable ASCII. */
   responseModel: string | undefined;
   /** Why the answer ended: at most 32 letters, digits, `_`, `.` and `-`. */
   finishReason: string | undefined;
   #usage: string | TokenUsage | undefined;
-  /** The gateway has asked for the `usage`, and removes it from the stream. */
+  /** True if the gateway has asked for the `usage`, and removes it from the stream. */
   usageAdded = false;
 
   /** Begins an attempt now. `key` is the index of the provider's key. */
@@ -130,9 +130,7 @@ export class Attempt {
     this.url = chatUrl;
   }
 
-  /**
-   * False if the provider was skipped. True also if no connection to the provider could be made.
-   */
+  /** False if the provider was skipped. True even if no connection could be made. */
   get wasAsked(): boolean {
     return this.outcome !== 'limit' && this.outcome !== 'circuit_open';
   }
@@ -142,7 +140,7 @@ export class Attempt {
     return typeof this.#usage === 'string' ? readUsage(this.#usage) : this.#usage;
   }
 
-  /** Notes the answer's `model`, if it is a text that may be shown. */
+  /** Notes the answer's `model`, if it may be shown. */
   noteModel(model: unknown): void {
     this.responseModel = typeof model === 'string' && MODEL.test(model) ? model : undefined;
   }
@@ -153,24 +151,24 @@ export class Attempt {
   }
 
   /**
-   * Notes a `usage`, either parsed or as the text that `readUsage` takes; the last call counts. A
-   * short text is parsed when the counts are read, because some providers send a `usage` with each
-   * event. A long text is parsed at once, because an open stream would hold it.
+   * Notes a `usage`, either parsed or as text for `readUsage`; the last call counts. A short text
+   * is parsed only when the counts are read, because some providers send a `usage` with each event.
+   * A long text is parsed at once, because an open stream would hold it.
    */
   noteUsage(usage: unknown): void {
     const isShort = typeof usage === 'string' && usage.length <= MAX_HELD_USAGE_CHARACTERS;
     this.#usage = isShort ? usage : readUsage(usage);
   }
 
-  /** Marks that the client's answer has begun. */
+  /** Marks the beginning of the client's answer. */
   beginAnswer(): void {
     this.hasAnswer = true;
     this.decidedAtMs = performance.now();
   }
 
-  /** Records how the attempt has ended, with its failure if it has failed. */
+  /** Records the attempt's end, with its failure if it has failed. */
   recordEnd(failure?: GatewayError | ClientGone): void {
-    // An answer that has begun keeps its time.
+    // A begun answer keeps its time.
     this.decidedAtMs ??= performance.now();
     // The gateway's own failure, such as full memory, must not count against the provider.
     const isGatewayFailure = failure instanceof GatewayError && failure.scope === 'gateway';
@@ -178,7 +176,7 @@ export class Attempt {
     if (failure instanceof GatewayError) this.failure = failure;
   }
 
-  /** Returns the fields of a try in the log. */
+  /** Returns a try's fields for the log. */
   toFacts() {
     const { beganAtMs, decidedAtMs, failure, wasAsked, key, outcome, upstreamRequestId } = this;
     const { connection, lookupMs, sentAtMs } = this;
@@ -200,5 +198,5 @@ export class Attempt {
 }
 
 type Recorded = ReturnType<Attempt['toFacts']>;
-/** A try as JSON, which has no undefined fields. */
+/** A try as JSON, without undefined fields. */
 export type TryFacts = Pick<Recorded, 'provider' | 'model' | 'outcome'> & Partial<Recorded>;

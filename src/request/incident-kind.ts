@@ -1,20 +1,20 @@
-/** The kinds of incidents, and the kind of a failed try. */
+/** The kinds of incidents, and the kind for a failed try. */
 
 import type { GatewayError } from '../lib/errors.ts';
 
-/** The kinds of failed tries, then the states of a provider, then those of the gateway. */
+/** Kinds for failed tries, then for a provider's states, then for the gateway's. */
 export const INCIDENT_KINDS = [
   ...(['unreachable', 'key_refused', 'rate_limited', 'errors', 'timeout'] as const),
   ...(['stall', 'cut', 'nonsense', 'slow', 'model_list'] as const),
   ...(['descriptors', 'memory', 'log_lines', 'store', 'reload'] as const),
 ];
-/** One of `INCIDENT_KINDS`. */
+/** A kind in `INCIDENT_KINDS`. */
 export type IncidentKind = (typeof INCIDENT_KINDS)[number];
 
 /**
- * Returns the kind of a provider's failure; undefined if the client or the gateway is at fault.
+ * Returns the kind for a provider's failure; undefined if the client or the gateway is at fault.
  *
- * @param hasBegun - whether the failure broke off a stream that had begun
+ * @param hasBegun - whether the failure broke off a running stream
  */
 export function providerKindOf(
   { details: { problem, upstreamStatus: status }, kind, scope }: GatewayError,
@@ -28,7 +28,7 @@ export function providerKindOf(
   return problem === 'cut' ? 'cut' : 'nonsense';
 }
 
-/** Returns the kind of the gateway's own failure; undefined for other failures. */
+/** Returns the kind for the gateway's own failure; undefined for other failures. */
 export function gatewayKindOf({ details }: GatewayError): IncidentKind | undefined {
   if (details.limit === 'memory') return 'memory';
   return details.problem === 'descriptors' ? 'descriptors' : undefined;
