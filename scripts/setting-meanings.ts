@@ -1,95 +1,95 @@
-/** The texts of docs/configuration.md and gateway.schema.json on each setting, in one sentence or less. */
+/** Describes each setting for docs/configuration.md and gateway.schema.json, in a sentence or less. */
 
-/** By the name of the setting; of settings that several sections have by their key alone. */
+/** By the setting's name, or by its key alone if several sections have it. */
 export const MEANINGS: Readonly<Record<string, string>> = {
   'server.port': 'listen port; 0 lets the system choose',
   'server.host': 'bind address; 127.0.0.1 for local only',
   'server.reuse_port':
-    'several processes may listen at the port (SO_REUSEPORT); each has an admin port of its own; needs Linux and Node 22.12 or newer',
+    'several processes may listen at the port (SO_REUSEPORT), each with its own admin port; needs Linux and Node 22.12 or newer',
   'server.timeout':
-    "one attempt at one provider: to the complete answer, or to a stream's first token",
+    "limit for each attempt at a provider: to the complete answer, or to a stream's first token",
   'server.first_token_timeout':
-    "a shorter limit for a stream's first token, so that a fallback is asked sooner; the role alone is none",
+    "a shorter limit for a stream's first token, so that a fallback is asked sooner; a role alone is not a token",
   'server.stream_idle_timeout':
-    'silence inside a running stream; comments do not count as data; 0 is off',
+    'longest silence inside a running stream; comments do not count as data; 0 is off',
   'server.stream_keepalive':
-    'silence after which a stream gets a comment, so that no proxy closes it; before its first token it begins with 200 then, and a later failure is an error event; 0 is off',
+    'sends a comment after this silence, so that no proxy closes the stream; before the first token it begins the stream with 200, and a later failure is an error event; 0 is off',
   'server.empty_answers':
-    '`fail`: an answer without any content, reasoning, refusal, tool call or audio that ends with `stop`, or without a reason, is a 502, which is retried and answered by a fallback',
+    '`fail`: an answer without content, reasoning, refusal, tool call or audio that ends with `stop`, or without a reason, is a 502, so that it is retried and a fallback is asked',
   'server.shutdown_timeout':
-    'time after SIGTERM for requests in flight; those that remain then end with an error, and get 2 s to send it',
+    'time after SIGTERM for requests in flight; the rest then end with an error, and get 2 s to send it',
   'server.drain_delay':
-    'time after SIGTERM in which the port stays open and `/health` answers 503 `draining`',
-  'server.retries': 'further attempts at the same provider after a failure that may pass',
+    'how long after SIGTERM the port stays open and `/health` answers 503 `draining`',
+  'server.retries': 'further attempts at the same provider after a transient failure',
   'server.max_body_bytes': 'larger requests are refused with 413',
   'server.max_buffered_bytes':
-    'bodies, complete answers and unfinished events of all clients together; what does not fit is refused with 429, or 413 if it never can',
+    'memory for all clients together: bodies, complete answers and unfinished events; more is refused with 429, or with 413 if it can never fit',
   'server.cors': 'answer browsers on other origins',
   'server.upstream':
-    "`fetch` sends requests to providers over Node's fetch instead of the agent under it",
+    "`fetch` sends requests with Node's fetch, not directly with the agent under it",
   'server.trusted_proxies':
-    "addresses and CIDR ranges of proxies; the log's `remote` is then the rightmost address of `X-Forwarded-For` that is none of them",
-  'server.auth.enabled': 'false: no token is asked for',
+    'addresses and CIDR ranges of proxies; `remote` in the log is then the rightmost `X-Forwarded-For` address outside them',
+  'server.auth.enabled': 'false: requests need no token',
   'server.auth.keys':
-    'accepted tokens, of visible ASCII characters without spaces; without any and without clients: any text after `Bearer `',
-  'clients.<name>.key': 'its token; this or `keys` is required',
+    'accepted tokens, in visible ASCII without spaces; without tokens and clients, any text after `Bearer ` is accepted',
+  'clients.<name>.key': "the client's token; this or `keys` is required",
   'clients.<name>.keys':
-    'more tokens of the same client, all accepted: both keys while one replaces the other',
+    'more accepted tokens for the same client, such as an old and a new key during a change',
   'clients.<name>.models':
-    'the aliases and models (`<id>/<model>`) that it may use; `*` at the end of one matches any text',
-  'clients.<name>.requests_per_minute': 'requests in a minute; 0 is unlimited',
+    'allowed aliases and models (`<id>/<model>`); a final `*` matches any text',
+  'clients.<name>.requests_per_minute': 'requests per minute; 0 is unlimited',
   'clients.<name>.tokens_per_minute':
-    '`usage.total_tokens` of the answers in a minute, taken when an answer has ended; 0 is unlimited',
+    '`usage.total_tokens` per minute, counted when an answer has ended; 0 is unlimited',
   'clients.<name>.tokens_per_day':
-    'the same in a day; only with `[rate_limit] store` it survives a restart; 0 is unlimited',
-  'admin.port': 'port of the admin listener; without it there is none; 0 lets the system choose',
-  'admin.host': 'its bind address; beyond loopback, keys are required',
-  'admin.keys': 'accepted tokens; without any, every client that can connect is served',
-  'logging.level': 'the least severe level that is logged',
-  'logging.format': 'auto is text if standard output is a terminal',
+    'the same per day; survives a restart only with `[rate_limit] store`; 0 is unlimited',
+  'admin.port': "admin listener's port; without it there is no listener; 0 lets the system choose",
+  'admin.host': "admin listener's bind address; beyond loopback, keys are required",
+  'admin.keys': 'accepted tokens; without tokens, any client that can connect is served',
+  'logging.level': 'the least severe level to log',
+  'logging.format': '`auto` is text if standard output is a terminal',
   'logging.verbose': 'adds `request_bytes` and `user_agent` to each access line',
   'logging.provider_messages':
-    'false: what providers say of their errors, which may quote prompts, stays out of the log and the page',
+    'false: error texts from providers, which may quote prompts, stay out of the log and the page',
   'providers.primary': 'the provider for model names without a provider',
   'providers.fallback':
-    'providers to ask, in order, when the requested one fails, each for its `default_model`, or for the requested name without one',
+    'providers to ask, in order, when the requested provider fails, each for its `default_model`, or without it for the requested name',
   'providers.fallback_on':
-    'statuses from 400 to 499 that let the next one answer, besides 408 and 429; never a refusal by content policy',
+    'further 4xx statuses after which a fallback is asked, besides 408 and 429; never a refusal by content policy',
   'providers.<id>.enabled': 'false: the provider is not used, even if it has a key',
   'providers.<id>.api_key': 'a provider without a key is not used',
   'providers.<id>.api_keys':
-    'keys in addition to `api_key`, used in turn; a key that is refused or limited is in cooldown',
+    'keys in addition to `api_key`, used in turn; a refused or limited key is left out for a while',
   'providers.<id>.base_url':
     'required if the provider is not built in; the gateway appends `/chat/completions`',
   'providers.<id>.headers': 'sent with each request to this provider',
-  'providers.<id>.forward_headers':
-    "headers of clients' requests that this provider gets, at most 32",
-  'providers.<id>.return_headers': 'headers of its replies that clients get, at most 32',
+  'providers.<id>.forward_headers': 'client headers to pass on to this provider, at most 32',
+  'providers.<id>.return_headers': 'response headers to pass on to clients, at most 32',
   'providers.<id>.default_model': 'for `<id>` alone, and as a fallback',
-  'providers.<id>.models': 'lists the models by hand instead of asking the provider',
+  'providers.<id>.models': 'its model list by hand, instead of asking the provider',
   'providers.<id>.model_details':
-    'limits of models by their names, in tokens, for `/v1/models` and over what the provider says: `[providers.<id>.model_details."<model>"]` with `context_length`, `max_output_tokens` and the like',
+    'model limits in tokens for `/v1/models`, over the provider\'s own: `[providers.<id>.model_details."<model>"]` with `context_length`, `max_output_tokens` and the like',
   'providers.<id>.key_affinity':
-    "the requests of a session (`x-session-id`, `x-session-affinity`, the body's `prompt_cache_key`, else the client or its key) begin with the same one of `api_keys`",
+    "a session's requests (`x-session-id`, `x-session-affinity`, the body's `prompt_cache_key`, else the client or its key) begin with the same key",
   'providers.<id>.stream_usage':
-    'asks for the tokens of each stream whose client does not (`stream_options.include_usage`), and takes the chunk that has `usage` and no choices out of the answer; a `"usage":null` in the other chunks passes',
+    'asks for the usage of each stream (`stream_options.include_usage`) if the client does not, and removes the chunk with `usage` and no choices from the answer; `"usage":null` in other chunks passes',
   'providers.<id>.timeout': 'replaces `[server] timeout` for this provider',
   'providers.<id>.retries': 'replaces `[server] retries` for this provider',
   'aliases.<alias>':
-    '`<id>/<model>`, or a list of them: the next is asked if one fails; with `balance = "least_busy"` the one with the fewest requests in flight first, with `balance = "weighted"` one by its share of `weights`',
-  'rate_limit.enabled': 'false switches off the limits of this section and of those below it',
+    '`<id>/<model>`, or a list, asked in order until a provider answers; `balance = "least_busy"` puts the target with the fewest requests in flight first, `balance = "weighted"` draws the first target by `weights`',
+  'rate_limit.enabled':
+    'false switches off the limits in this section and in the sections below it',
   'rate_limit.store':
-    'a Redis or Valkey that keeps the buckets of several gateways, as `redis://[user:password@]host[:port][/database]`, or `rediss://` for TLS',
+    'a Redis or Valkey for buckets that several gateways share: `redis://[user:password@]host[:port][/database]`, or `rediss://` for TLS',
   'rate_limit.prefix':
-    'what the names of its keys begin with; gateways with the same store and prefix share their limits',
+    "begins the store's key names; gateways with the same store and prefix share their limits",
   max_concurrent_requests:
-    'requests in flight at the same time, streams until their end; 0 is unlimited',
+    'requests in flight at the same time; a stream counts until its end; 0 is unlimited',
   requests_per_second:
-    'requests of clients, however often each is tried, that the bucket is refilled with; 0 is unlimited',
-  burst_capacity: 'requests that the bucket holds',
+    'refill rate of the bucket, in client requests, however often each is tried; 0 is unlimited',
+  burst_capacity: 'size of the bucket, in requests',
 };
 
-/** Defaults that depend on something. */
+/** Defaults that depend on the machine or on other settings. */
 export const DEFAULT_TEXTS: Readonly<Record<string, string>> = {
   'server.host': '0.0.0.0; 127.0.0.1 with `--demo`',
   'server.max_buffered_bytes': 'a quarter of the memory, at least 64 MiB',

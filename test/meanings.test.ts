@@ -78,8 +78,8 @@ test('docs/log.md: the outcome of a try is that of the whole stream, and its lin
 });
 
 test('gateway.toml.example and docs/configuration.md: the limits of a stream last until its first token, and the role is none', async (t) => {
-  assertSays('gateway.toml.example', 'when streaming, to the first token');
-  assertSays('gateway.toml.example', 'A shorter limit for the first token of a stream');
+  assertSays('gateway.toml.example', "to a stream's first token");
+  assertSays('gateway.toml.example', "A shorter limit for a stream's first token");
   assertSays('docs/configuration.md', "a stream's first token, so that a fallback is asked sooner");
   const role: Script = (_, response) => {
     response.writeHead(200, { 'content-type': 'text/event-stream' }).write(ROLE);

@@ -13,15 +13,15 @@ Usage: node dist/server.js [options]
 
       --config FILE   settings file (else GATEWAY_CONFIG, else the text in GATEWAY_CONFIG_TOML,
                       else ./gateway.toml if it exists)
-  -p, --port PORT     listen port, over GATEWAY_PORT and the file (default 8080)
-      --host HOST     bind address, over GATEWAY_HOST and the file (default 0.0.0.0)
-      --check         check all settings, print them, ask each provider for its model list, and try
-                      the store of rate limits; --check=offline asks nobody. Exit 0, 3 or 78
-      --json          with --check: print one JSON document
-      --demo          serve "demo/echo", which needs no key and contacts no other host; the default
-                      bind address is 127.0.0.1, and no settings file is read
-      --healthcheck   ask the running gateway's /health; if the settings are wrong meanwhile, at the
-                      port of --port or GATEWAY_PORT. Exit 0 or 1
+  -p, --port PORT     listen port; overrides GATEWAY_PORT and the file (default 8080)
+      --host HOST     bind address; overrides GATEWAY_HOST and the file (default 0.0.0.0)
+      --check         check and print all settings, ask each provider for its model list, and test
+                      the rate limit store; --check=offline contacts nobody. Exit 0, 3 or 78
+      --json          with --check: print a single JSON document
+      --demo          serve "demo/echo" without keys, settings file and other hosts; the default
+                      bind address is 127.0.0.1
+      --healthcheck   ask the running gateway's /health; if the settings are invalid by now, use
+                      the port from --port or GATEWAY_PORT. Exit 0 or 1
   -v, --version       print the version
   -h, --help          print this text
 
