@@ -1,7 +1,5 @@
 /** The command line: options, `--help`, usage errors. */
 
-// Imported as a whole: on an old Node a named import of `parseArgs` fails before
-// `assertNodeVersion` can name the version it needs.
 import util, { type parseArgs } from 'node:util';
 
 import { VERSION } from '../lib/version.ts';
@@ -69,6 +67,8 @@ export function parseCommandLine(args: readonly string[]): CommandLine {
   let values: CommandLine;
   try {
     const known = args.map((arg) => (arg === CHECK_OFFLINE ? '--check' : arg));
+    // No named import: on an old Node it would fail before `assertNodeVersion` can name the
+    // version it needs.
     values = util.parseArgs({ args: known, options: OPTIONS }).values;
   } catch (error) {
     // parseArgs appends advice to a first line such as "Option '--port <value>' argument missing".

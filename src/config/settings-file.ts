@@ -1,7 +1,5 @@
 /** Reads gateway.toml and files with values, and parses TOML. No message shows a key. */
 
-// Imported as a whole: on an old Node a named import of `isUtf8` fails before `assertNodeVersion`
-// can name the version it needs.
 import nodeBuffer from 'node:buffer';
 import {
   closeSync,
@@ -37,6 +35,8 @@ export function readSettingsFile(path: string, isOptional: boolean, wasFound: bo
       throw new ConfigError([`${path}: is not a regular file, and cannot be read again`]);
     }
     const bytes = readFileSync(path);
+    // No named import: on an old Node it would fail before `assertNodeVersion` can name the
+    // version it needs.
     if (!nodeBuffer.isUtf8(bytes)) throw new ConfigError([`${path}: is not UTF-8 text`]);
     return bytes.toString();
   } catch (error) {

@@ -13,7 +13,7 @@ const KEY_SHAPES = [
 ];
 /** A word's start, also behind a percent-encoded character. */
 const WORD_START = '(?:\\b|(?<=%[\\da-f]{2}))';
-/** The same shapes in percent-encoding: `Bearer%20…`, `%26key%3D…`. */
+/** The same shapes in percent-encoding: `Bearer%20...`, `%26key%3D...`. */
 const ENCODED_SHAPES = [
   `${WORD_START}sk-[\\w*.-]{6,}`,
   `${WORD_START}Bearer(?:\\s|%20)+[\\w*.~+/=%-]+`,

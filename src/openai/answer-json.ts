@@ -27,9 +27,9 @@ export function beginsJson(firstByte: number | undefined): boolean {
 }
 
 /**
- * Returns whether the JSON is an error: `{error: …}`, `{errors: […]}` (Cloudflare), `[{error: …}]`
- * (Gemini), `{object: "error", …}` (vLLM), `{type: "error", …}`. An empty `error` does not count,
- * because some providers write `"error": {}` into every answer.
+ * Returns whether the JSON is an error: `{error: ...}`, `{errors: [...]}` (Cloudflare),
+ * `[{error: ...}]` (Gemini), `{object: "error", ...}` (vLLM), `{type: "error", ...}`. An empty
+ * `error` does not count, because some providers write `"error": {}` into every answer.
  */
 export function reportsError(json: unknown): boolean {
   const body = firstItem(json);

@@ -3,8 +3,6 @@
  * the request for usage.
  */
 
-// Imported whole, because on an old Node an import by name fails before any code can report the
-// needed version.
 import buffer from 'node:buffer';
 
 import { joinParts, replaceText, sliceText } from '../lib/chunk-buffer.ts';
@@ -109,6 +107,8 @@ export class ChatRequestParser {
    */
   finish(body: { readonly parts: readonly Buffer[] }): ChatRequest {
     const { parts } = body;
+    // No named import: on an old Node it would fail before any code can report the version that is
+    // needed.
     if (!buffer.isUtf8(joinParts(parts))) throw invalidRequest('request body is not valid UTF-8');
     const jsonFault = this.#json.finish();
     if (jsonFault) throw jsonFault;

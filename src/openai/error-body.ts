@@ -38,8 +38,8 @@ export type UpstreamFault = ReturnType<typeof readFault>;
 
 /**
  * Returns whether the JSON of a 200, or of an event before an answer, is an error. `error` may be
- * absent: `{"code":500,"msg":…}` (z.ai), `{"detail":…}` (FastAPI),
- * `{"base_resp":{"status_code":1004,"status_msg":…}}` (MiniMax). An object with `choices` is an
+ * absent: `{"code":500,"msg":...}` (z.ai), `{"detail":...}` (FastAPI),
+ * `{"base_resp":{"status_code":1004,"status_msg":...}}` (MiniMax). An object with `choices` is an
  * answer.
  */
 export function reportsFailure(json: unknown): boolean {

@@ -33,8 +33,8 @@ const MAX_JSON_CHARACTERS = 2048;
 const MAX_LEVELS = 3;
 
 /**
- * Reads `{data: […]}` (OpenAI), an array (Together) or `{models: […]}`; strips `models/` from names
- * (Gemini). A null list is empty, because servers in Go write empty lists so.
+ * Reads `{data: [...]}` (OpenAI), an array (Together) or `{models: [...]}`; strips `models/` from
+ * names (Gemini). A null list is empty, because servers in Go write empty lists so.
  *
  * @throws an Error if the JSON is no such list
  */

@@ -2,8 +2,6 @@
  * Authenticates clients (`Authorization: Bearer <token>`), and checks which models they may name.
  */
 
-// Imported as a whole: on an old Node a named import of `hash` fails before `assertNodeVersion` can
-// name the version it needs.
 import crypto, { timingSafeEqual } from 'node:crypto';
 
 import type { Tenant, Config } from '../config/config.ts';
@@ -45,6 +43,8 @@ export function createAuthenticator(auth: Config['server']['auth'], clients: rea
 }
 
 function sha256(text: string): Buffer {
+  // No named import: on an old Node it would fail before `assertNodeVersion` can name the
+  // version it needs.
   return crypto.hash('sha256', text, 'buffer');
 }
 

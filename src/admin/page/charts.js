@@ -25,7 +25,7 @@ let cursor;
 /** @type {any} */
 let latest;
 
-/** Returns the smallest of 1, 1.5, 2, 3, 5, 10, 15, … that is no less than the value. */
+/** Returns the smallest of 1, 1.5, 2, 3, 5, 10, 15, ... that is no less than the value. */
 export function roundTop(value) {
   const power = 10 ** Math.floor(Math.log10(value));
   return power * ([1, 1.5, 2, 3, 5].find((one) => one * power >= value) ?? 10);
