@@ -1,5 +1,5 @@
 /**
- * Prints what dist/server.js is made of as CycloneDX 1.5 JSON: the packages that esbuild has put into it, as
+ * Prints what dist/server.js is made of as CycloneDX 1.5 JSON: the packages whose files are in it, as
  * package-lock.json pins them. Without a time and a serial number: the same file gives the same text.
  */
 
@@ -25,7 +25,7 @@ function describe(type: string, name: string, { version, license }: Omit<Package
 const program = read('dist/server.js');
 const own = readJson('package.json') as Package & { readonly name: string };
 const { packages } = readJson('package-lock.json') as { packages: Record<string, Package> };
-// esbuild names the file that each part comes from.
+// scripts/build.mjs names the file that each part comes from.
 const files = program.matchAll(/^\/\/ (?:.*\/)?node_modules\/((?:@[^/]+\/)?[^/]+)\//gm);
 const components = [...new Set([...files].map(([, name]) => name!))].map((name) => {
   const locked = packages[`node_modules/${name}`]!;

@@ -1,10 +1,18 @@
 import assert from 'node:assert/strict';
 import { execFileSync, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { chmodSync, copyFileSync, existsSync, readFileSync, realpathSync } from 'node:fs';
+import {
+  chmodSync,
+  copyFileSync,
+  cpSync,
+  existsSync,
+  readFileSync,
+  realpathSync,
+  symlinkSync,
+} from 'node:fs';
 import { createServer } from 'node:http';
 import { connect } from 'node:net';
-import { homedir } from 'node:os';
+import { homedir, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { before, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -92,8 +100,8 @@ describe('the command line', { concurrency: 4 }, () => {
   }
 
   test('the built file imports nothing by a name that Node 16 or 18 lacks: it could not say so', () => {
-    const imports = readFileSync(SERVER, 'utf8').match(/^import \{.*\} from "node:.*$/gm) ?? [];
-    assert.ok(imports.length > 20);
+    const imports = readFileSync(SERVER, 'utf8').match(/^import [^;]* from 'node:.*$/gm) ?? [];
+    assert.ok(imports.length > 12);
     assert.doesNotMatch(
       imports.join('\n'),
       /\b(?:availableParallelism|getBuiltinModule|hash|isUtf8|parseArgs|registerHooks|styleText)\b/,
@@ -488,16 +496,14 @@ gone = "xai/m"
 
 describe('the built file', () => {
   test('is the same, byte for byte, wherever it is built', (t) => {
-    const { scripts } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
-      scripts: { build: string };
-    };
     const folder = emptyFolder(t);
-    const outfile = join(folder, 'other.js');
-    const command = scripts.build.replace('dist/server.js', outfile);
-    assert.ok(command.includes(`--outfile=${outfile}`));
-    const PATH = `${join(ROOT, 'node_modules/.bin')}:${process.env['PATH']}`;
-    execFileSync('sh', ['-c', command], { cwd: ROOT, env: { ...process.env, PATH } });
-    assert.ok(readFileSync(outfile).equals(readFileSync(SERVER)));
+    for (const path of ['package.json', '.oxfmtrc.json', 'scripts', 'src']) {
+      cpSync(join(ROOT, path), join(folder, path), { recursive: true });
+    }
+    symlinkSync(join(ROOT, 'node_modules'), join(folder, 'node_modules'));
+    const command = ['--conditions=bundle', join(folder, 'scripts/build.mjs')];
+    execFileSync(process.execPath, command, { cwd: tmpdir() });
+    assert.ok(readFileSync(join(folder, 'dist/server.js')).equals(readFileSync(SERVER)));
   });
 
   const [major = 0, minor = 0] = process.versions.node.split('.').map(Number);

@@ -66,10 +66,12 @@ export interface Finished {
   readonly stderr: string;
 }
 
-/** Builds dist/server.js if it is missing or older than the sources. */
+/** Builds dist/server.js if it is missing or older than the sources and the build script. */
 export async function buildOnce(): Promise<void> {
   const sources = readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf8' });
-  const changedAtMs = sources.map((name) => statSync(join(ROOT, 'src', name)).mtimeMs);
+  const changedAtMs = [...sources.map((name) => join('src', name)), 'scripts/build.mjs'].map(
+    (name) => statSync(join(ROOT, name)).mtimeMs,
+  );
   const builtAtMs = existsSync(SERVER) ? statSync(SERVER).mtimeMs : 0;
   if (builtAtMs > Math.max(...changedAtMs)) return;
   const [code] = (await once(

@@ -1,6 +1,6 @@
 /**
- * The text of the page's files, which esbuild puts into the bundle (condition `bundle` in
- * package.json).
+ * The text of the page's files, which scripts/build.mjs puts into dist/server.js (condition
+ * `bundle` in package.json).
  */
 
 /* oxlint-disable import/default -- the attribute makes the file's text the default export */

@@ -1,0 +1,71 @@
+/** dist/server.js, as somebody reads it: each file of src with its comments. */
+
+import assert from 'node:assert/strict';
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { before, test } from 'node:test';
+
+import { buildOnce, ROOT, SERVER } from './support/process.ts';
+
+before(buildOnce);
+
+const sources = readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf8' })
+  .filter((name) => name.endsWith('.ts') && name !== 'admin/page/source-files.ts')
+  .map((name) => ({ name, text: readFileSync(join(ROOT, 'src', name), 'utf8') }));
+
+/** The lines of the built file below the name of each source file, without their indentation. */
+function readSections(): Map<string, string[]> {
+  const sections = new Map<string, string[]>();
+  let lines: string[] = [];
+  for (const line of readFileSync(SERVER, 'utf8').split('\n')) {
+    const [, name] = /^\/\/ ((?:src|\S*node_modules)\/\S+)$/.exec(line) ?? [];
+    if (name === undefined) lines.push(line.trim());
+    else sections.set(name, (lines = []));
+  }
+  return sections;
+}
+
+test('the built file has each file of src that is more than types, begun by its name', () => {
+  const sections = readSections();
+  const missing = sources.filter(({ name }) => !sections.has(`src/${name}`));
+  for (const { name, text } of missing) {
+    assert.doesNotMatch(text, /^(?:export )?(?:async|class|const|function|let) /m, name);
+  }
+  assert.ok(missing.length < 10 && sections.size > 100);
+  assert.equal([...sections.keys()].at(-1), 'src/server.ts');
+});
+
+test('each comment of src is in the built file, apart from those of types', () => {
+  const sections = readSections();
+  for (const { name, text } of sources) {
+    const lines = sections.get(`src/${name}`);
+    if (!lines) continue;
+    // Types lie between a line that begins with `type` or `interface` and the next empty line.
+    const withoutTypes = text.replace(
+      /^(?:\/\*\*(?:(?!\*\/)[^])*\*\/\n)?(?:export )?(?:interface|type) [^]*?\n(?=\n|$)/gm,
+      '',
+    );
+    // A doc comment that is indented further stands in the type of a parameter.
+    const isComment = (line: string) => /^ *\/\/ |^(?: {2})?(?:\/\*\*| \*) /.test(line);
+    const comments = withoutTypes.split('\n').filter(isComment);
+    assert.ok(comments.length > 0, name);
+    assert.deepEqual(
+      comments.filter((line) => !lines.includes(line.trim())),
+      [],
+      name,
+    );
+  }
+});
+
+test('no comment of an erased type is left in the built file', () => {
+  for (const [name, lines] of readSections()) {
+    if (!name.endsWith('.ts')) continue;
+    // The first comment is the file's own.
+    const body = lines.join('\n').replace(/^\/\*\*[^]*?\*\/\n/, '');
+    assert.doesNotMatch(body, /\*\/\n\n/, name);
+  }
+});
+
+test('the built file is ASCII, so that V8 keeps its text with one byte a character', () => {
+  assert.match(readFileSync(SERVER, 'utf8'), /^[\0-\x7f]+$/);
+});
