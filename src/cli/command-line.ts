@@ -2,6 +2,7 @@
 
 import util, { type parseArgs } from 'node:util';
 
+import { REMOVED_HINT } from '../config/read-values.ts';
 import { VERSION } from '../lib/version.ts';
 
 export const HELP = `inference-gateway ${VERSION}
@@ -72,7 +73,9 @@ export function parseCommandLine(args: readonly string[]): CommandLine {
     values = util.parseArgs({ args: known, options: OPTIONS }).values;
   } catch (error) {
     // parseArgs appends advice to a first line such as "Option '--port <value>' argument missing".
-    throw new UsageError((error as Error).message.split('\n')[0]);
+    const [message] = (error as Error).message.split('\n');
+    const isRemoved = args.some((arg) => /^--workers(?:=|$)/.test(arg));
+    throw new UsageError(isRemoved ? `--workers ${REMOVED_HINT}` : message);
   }
   if (values.json && !values.check) throw new UsageError('--json needs --check');
   return args.includes(CHECK_OFFLINE) ? { ...values, offline: true } : values;

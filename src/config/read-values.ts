@@ -70,7 +70,8 @@ const PROXY_VARIABLES = ['HTTPS_PROXY', 'https_proxy', 'HTTP_PROXY', 'http_proxy
 const PROXY_NODE = { major: 22, minor: 21 };
 
 const REMOVED = new Set(['server.workers', 'GATEWAY_WORKERS']);
-const REMOVED_HINT =
+/** Follows the name of a removed setting. */
+export const REMOVED_HINT =
   'was removed; use several processes at one port, ' +
   'with [server] reuse_port = true (docs/deployment.md)';
 
