@@ -57,7 +57,7 @@ export class Service {
   readonly redact: Parts['redact'];
   readonly budget: Parts['budget'];
   readonly transport: Parts['transport'];
-  /** The rate limits' store, if they are shared with other gateways. */
+  /** The rate limit store, if limits are shared with other gateways. */
   readonly store: Parts['store'];
   /** The public port's listener. */
   readonly server: ReturnType<typeof createHttpServer>;
@@ -246,7 +246,7 @@ function createParts(config: Config, runtime: Runtime, outside: typeof OUTSIDE) 
     incidents,
     budget: new ByteBudget(config.server),
     warned: new Set<string>(),
-    /** The rate limits' store, if they are shared with other gateways. */
+    /** The rate limit store, if limits are shared with other gateways. */
     store: store && createRedisStore(onStoreState, (events) => outside.openStore(store, events)),
   };
 }

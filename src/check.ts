@@ -1,4 +1,4 @@
-/** `--check`: tests the settings, each provider's keys, and the rate limits' store. */
+/** `--check`: tests the settings, each provider's keys, and the rate limit store. */
 
 import { STATUS_CODES } from 'node:http';
 
@@ -259,7 +259,7 @@ function countModels(count: number): string {
   return count === 1 ? '1 model' : `${count} models`;
 }
 
-/** Connects to the store and runs the rate limits' script, as the gateway does. */
+/** Connects to the store and runs the rate limit script, as the gateway does. */
 function checkStore(settings: StoreSettings): Promise<Result> {
   return new Promise((resolve) => {
     const connection = new RedisConnection(settings, {

@@ -18,7 +18,7 @@ import { GatewayError } from './lib/errors.ts';
 import { assertNodeVersion, VERSION } from './lib/version.ts';
 
 /**
- * How long a provider's or the store's address may take to accept a connection before the next
+ * How long an address of a provider or the store may take to accept a connection before the next
  * address is tried. Node's own 250 ms (500 ms in Node 26) are too short, because a lost SYN is sent
  * again after a second.
  */

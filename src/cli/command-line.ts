@@ -17,7 +17,7 @@ Usage: node dist/server.js [options]
       --check         check and print all settings, ask each provider for its model list, and test
                       the rate limit store; --check=offline contacts nobody. Exit 0, 3 or 78
       --json          with --check: print a single JSON document
-      --demo          serve "demo/echo" without keys, settings file and other hosts; the default
+      --demo          serve "demo/echo" without keys, a settings file or other hosts; the default
                       bind address is 127.0.0.1
       --healthcheck   ask the running gateway's /health; if the settings are invalid by now, use
                       the port from --port or GATEWAY_PORT. Exit 0 or 1

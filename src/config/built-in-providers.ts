@@ -39,7 +39,7 @@ export const BUILT_IN_PROVIDERS: ReadonlyMap<string, BuiltInProvider> = new Map(
     cerebras: { baseUrl: 'https://api.cerebras.ai/v1' },
     nvidia: { baseUrl: 'https://integrate.api.nvidia.com/v1' },
     moonshot: { baseUrl: 'https://api.moonshot.ai/v1' },
-    // The same vendor's two plans, with the same key. Their paths have no /v1.
+    // Two plans from the same vendor, with the same key. Their paths have no /v1.
     zed: { baseUrl: 'https://api.z.ai/api/paas/v4' },
     zed_coding: { baseUrl: 'https://api.z.ai/api/coding/paas/v4', keyVariable: 'ZED_API_KEY' },
     ollama: { baseUrl: 'http://localhost:11434/v1' },

@@ -1,4 +1,4 @@
-/** Reads callers' keys, `[clients.<name>]` and `[admin]`. */
+/** Reads `[clients.<name>]`, `[admin]` and the keys of callers. */
 
 import { isLoopback, withoutBrackets } from '../lib/loopback.ts';
 import { Secret } from '../lib/secret.ts';
@@ -37,8 +37,8 @@ export function checkKey(values: SettingValues, name: string, key: string): void
 }
 
 /**
- * Checks callers' keys. An unreplaced reference is refused, because whoever guesses its text would
- * be let in.
+ * Checks the keys of callers. An unreplaced reference is refused, because whoever guesses its text
+ * would be let in.
  */
 export function checkCallerKeys(values: SettingValues): void {
   for (const [name, { value, row }] of values.plain()) {
@@ -139,10 +139,7 @@ function checkModels(
   }
 }
 
-/**
- * Returns true if the pattern is this name, or if the name begins with the pattern's text before
- * `*`.
- */
+/** Returns true if the pattern is this name, or ends with `*` and begins this name before it. */
 function matches(pattern: string, name: string): boolean {
   return pattern.endsWith('*') ? name.startsWith(pattern.slice(0, -1)) : name === pattern;
 }

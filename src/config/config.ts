@@ -118,7 +118,7 @@ export interface AliasSettings {
   readonly weights: ReadonlyMap<string, number> | undefined;
 }
 
-/** Returns the aliases. `known` has all providers' ids, registered or not. */
+/** Returns the aliases. `known` has the ids of all providers, registered or not. */
 function readAliases(
   values: SettingValues,
   registered: readonly ProviderSettings[],

@@ -15,7 +15,7 @@ interface NamedModel {
 
 type Settings = Pick<Config, 'aliases' | 'providers'>;
 
-/** Returns all aliases' targets, and each registered provider's `default_model`. */
+/** Returns the targets of all aliases, and each registered provider's `default_model`. */
 function namedModels({ aliases, providers }: Settings): NamedModel[] {
   const targets = [...aliases].flatMap(([alias, settings]) =>
     settings.targets.map((target) => {

@@ -26,7 +26,7 @@ const EXPECTED_URL =
   'expected redis:// or rediss://, then [user:password@]host[:port][/database], ' +
   'with user and password percent-encoded: "@" is %40, "/" is %2F';
 
-/** Returns the limits and the store. `known` has all providers' ids. */
+/** Returns the limits and the store. `known` has the ids of all providers. */
 export function readRateLimit(values: SettingValues, known: readonly string[]) {
   const { enabled, store: url, prefix, ...global } = values.section('rate_limit');
   const providers = new Map<string, BucketSettings>();

@@ -117,8 +117,7 @@ class ValueReader {
     if (!isTable(found)) {
       const header = placeholder && !rows[placeholder] ? nameOf(path, placeholder) : path;
       this.values.problem(path, `found ${typeOf(found)}, expected a table: [${header}]`);
-      // Reading on would only report this provider's or client's missing settings as further
-      // problems.
+      // Reading on would only report missing settings of this provider or client.
       if (pattern.endsWith('>')) return;
     }
     const builtIn = pattern === 'providers' ? [...BUILT_IN_PROVIDERS.keys()] : [];
@@ -213,7 +212,7 @@ class ValueReader {
     return expanded === written ? expanded : parseText(row, expanded);
   }
 
-  /** Replaces the references in a text, or in an array's or table's texts. */
+  /** Replaces the references in a text, or in all texts of an array or table. */
   #expand(name: string, value: unknown, row: Setting): unknown {
     if (Array.isArray(value)) return value.map((item) => this.#expand(name, item, row));
     if (isTable(value)) {
@@ -232,8 +231,8 @@ class ValueReader {
    */
   #expandText(name: string, text: string, { key }: Setting): string {
     const { values } = this;
-    // Unreplaced references are problems in callers' keys, because a caller could guess the text
-    // (see `checkCallerKeys`), and in the store's URL, because they are not valid there.
+    // An unreplaced reference is a problem in the key of a caller, who could guess the text (see
+    // `checkCallerKeys`), and in the store's URL, where it is not valid.
     const mayStay = key === undefined || key === 'of a provider';
     // Finds texts such as `${NAME:-default}` or `${file:/path`.
     if (mayStay && text.replace(REFERENCE, ' ').includes('${')) {
@@ -291,7 +290,7 @@ class ValueReader {
   }
 
   /**
-   * Warns about a proxy in the environment. Unlike curl and other languages' SDKs, Node uses it
+   * Warns about a proxy in the environment. Unlike curl and SDKs for other languages, Node uses it
    * only if NODE_USE_ENV_PROXY is set.
    */
   #warnOfUnusedProxy(): void {

@@ -36,8 +36,8 @@ export interface Setting<T = unknown> {
   /** The command line option, above the variable and the file. */
   readonly flag?: 'port' | 'host';
   /**
-   * Marks a key, which is never printed. In callers' keys and the store's, a reference to an unset
-   * variable is a problem.
+   * Marks a key, which is never printed. In the keys of callers and of the store, a reference to an
+   * unset variable is a problem.
    */
   readonly key?: 'of callers' | 'of a provider' | 'of the store';
   /** A change takes effect only after a restart. */

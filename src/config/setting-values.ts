@@ -85,9 +85,9 @@ export class SettingValues {
   }
 
   /**
-   * Returns eight characters, equal for equal settings, keys included. The listeners' addresses and
-   * ports are left out, because replicas on the same machine differ in them. Eight characters are
-   * too few to confirm a guessed key.
+   * Returns eight characters, equal for equal settings, keys included. Addresses and ports of the
+   * listeners are left out, because replicas on the same machine differ in them. Eight characters
+   * are too few to confirm a guessed key.
    */
   digest(): string {
     const entries = [...this.#values].filter(([name]) => !LISTENER.test(name));

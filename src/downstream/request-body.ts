@@ -23,7 +23,7 @@ export interface BodyReader {
 /**
  * Reads the whole body into `body`, and resolves with it. `reader` receives each chunk too. Rejects
  * with the error from `body.push`, with a 400 if the chunks are too small, and with the
- * cancellation's reason. A refused body's rest is discarded with its answer.
+ * cancellation's reason. The rest of a refused body is discarded with its answer.
  */
 export function readRequestBody(
   request: IncomingMessage,

@@ -22,7 +22,7 @@ interface Cause {
   readonly untilMs?: number | undefined;
 }
 
-/** A model's failures, or a provider's or the gateway's bad state. */
+/** The failures of a model, or a bad state of a provider or the gateway. */
 export class Fault {
   /** The failing model; undefined for a state. */
   readonly model: string | undefined;

@@ -1,6 +1,7 @@
 /**
- * The providers' and the gateway's incidents. Other parts report failures and states, and `advance`
- * decides once a second which incidents begin and end. The rules are in docs/incidents.md.
+ * Tracks the incidents of providers and the gateway. Other parts report failures and states, and
+ * `advance` decides once a second which incidents begin and end. The rules are in
+ * docs/incidents.md.
  */
 
 import type { GatewayError, Outcome } from '../lib/errors.ts';
@@ -31,7 +32,7 @@ const MAX_ENDED = 50;
 const ENDED_SHOWN_MS = 3_600_000;
 
 type Circuit = Pick<CircuitReport, 'provider' | 'model' | 'state'>;
-/** A provider, with its settings' digest. With other settings it is another provider. */
+/** A provider, with a digest of its settings. With other settings it is another provider. */
 interface Watched {
   readonly id: string;
   readonly digest: string;
@@ -152,7 +153,7 @@ export class Incidents {
   }
 
   /**
-   * Reports the gateway's or a provider's bad state, or an event. Without a `cause` the state is
+   * Reports a bad state of the gateway or a provider, or an event. Without a `cause` the state is
    * good again. The report is late by `lateMs`.
    */
   set(

@@ -1,4 +1,4 @@
-/** Counts the last minute's attempts, and decides whether a model is failing. */
+/** Counts the attempts of the last minute, and decides whether a model is failing. */
 
 import { StepCounts } from '../lib/step-counts.ts';
 import type { Fault } from './incident.ts';
@@ -11,13 +11,13 @@ const NEWEST_STEPS = 4;
 const MIN_TRIES = 5;
 /** Enough failures in a row if the last minute had no success, for a gateway with few requests. */
 const MIN_ROW_WITHOUT_GOOD = 3;
-/** The counts' places in a step. */
+/** Places in a step. */
 const GOOD = 0;
 const FAILED = 1;
 
 const stepOf = (ms: number) => Math.floor(ms / STEP_MS);
 
-/** A model's or a provider's tries. Times are on the clock of `performance.now()`. */
+/** The tries of a model or a provider. Times are on the clock of `performance.now()`. */
 export class Tries {
   readonly model: string | undefined;
   readonly #counts = new StepCounts(STEPS, 2);

@@ -91,7 +91,7 @@ export function joinParts(parts: readonly Buffer[]): Buffer {
   return parts.length === 1 ? parts[0]! : Buffer.concat(parts);
 }
 
-/** Returns the parts' total length. */
+/** Returns the total length of the parts. */
 export function lengthOf(parts: readonly Buffer[]): number {
   let sum = 0;
   for (const { length } of parts) sum += length;

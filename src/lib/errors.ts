@@ -88,7 +88,7 @@ const ERROR_TABLE = {
   authentication: [401, 'authentication_error', undefined, '', 'client'],
   rateLimit: [429, 'rate_limit_error', 'RATE_LIMIT_ERROR', '', 'gateway'],
   invalidRequest: [400, 'invalid_request_error', 'INVALID_REQUEST', 'Invalid request: ', 'client'],
-  // The documented message lacks the other 400s' prefix.
+  // The documented message lacks the prefix of other 400s.
   unknownProvider: [
     400,
     'invalid_request_error',

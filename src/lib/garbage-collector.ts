@@ -1,6 +1,6 @@
 /**
  * Starts V8's garbage collector, which a flag exposes. V8 itself would wait too long, because
- * Buffers lie outside its heap: a single burst's Buffers may fill a container's memory.
+ * Buffers lie outside its heap: the Buffers of a single burst may fill a container's memory.
  */
 
 import { setFlagsFromString } from 'node:v8';

@@ -299,7 +299,9 @@ export function parseUntrustedJson(text: string, maxCharacters = MAX_PARSED_CHAR
   }
 }
 
-/** Returns a parsed value's member; `undefined` if the value is no object or lacks the member. */
+/**
+ * Returns a member of a parsed value; `undefined` if the value is no object or lacks the member.
+ */
 export function memberOf(value: unknown, name: string): unknown {
   if (typeof value !== 'object' || value === null || !Object.hasOwn(value, name)) return undefined;
   return (value as Record<string, unknown>)[name];

@@ -15,7 +15,7 @@ const LINE_FEED = 10;
 type Write = (text: string, onEnd: (lost: string, error?: Error) => void) => void;
 
 interface Events {
-  /** Called with the lost lines' count, once lines are written again. */
+  /** Called with the number of lost lines, once lines are written again. */
   readonly onDropped: (lines: number) => void;
   /** Called with the cause whenever lines are lost. */
   readonly onLost: (cause: string) => void;

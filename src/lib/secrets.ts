@@ -32,17 +32,18 @@ export interface Redactor {
   (text: string): string;
   /**
    * Returns false only if nothing in the text would be replaced. Cheaper than a call, because it
-   * looks only for secrets' beginnings.
+   * looks only for the beginnings of secrets.
    */
   mayChange(text: string): boolean;
 }
 
-/** Bounds a search's time, because each secret makes it longer. */
+/** Bounds the search time, because each secret makes it longer. */
 const MAX_FORMER_SECRETS = 100;
 
 /**
- * Returns the function that hides `secrets`. At a text's end it also hides a key's beginning,
- * because the rest may have been cut off. A secret with `isKey` false is hidden only as a whole.
+ * Returns the function that hides `secrets`. At the end of a text it also hides the beginning of a
+ * key, because the rest may have been cut off. A secret with `isKey` false is hidden only as a
+ * whole.
  *
  * Its `add` hides further secrets. Up to 100 former secrets stay hidden, because running requests
  * may have begun with them.
@@ -82,13 +83,15 @@ export function createRedactor(secrets: readonly Secret[]) {
   return Object.assign(redact, { mayChange, add });
 }
 
-/** A text's last word after a key's beginning, because the key's rest may have been cut off. */
+/**
+ * The last word of a text after a key's beginning, because the key's rest may have been cut off.
+ */
 const LAST_WORD = '\\S*$';
 /** A key's rest, with a vendor's mask in place of its middle. */
 const MASKED = '[\\w-]{0,16}(?:\\*{2,}|\\.{3}|…)\\S*';
 
 /**
- * Returns two patterns: all secrets' beginnings, and whole secrets.
+ * Returns two patterns: the beginnings of all secrets, and whole secrets.
  *
  * @param secrets - the texts, and whether each is a key
  * @param isEncoded - also matches percent-encoded characters

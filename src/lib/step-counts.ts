@@ -5,7 +5,7 @@
  * `places` places.
  */
 export class StepCounts {
-  /** For each step its number, then its places' counts. */
+  /** For each step its number, then its counts by place. */
   readonly #counts: Int32Array;
   readonly #steps: number;
   readonly #places: number;
@@ -18,7 +18,10 @@ export class StepCounts {
     this.#places = places;
   }
 
-  /** Adds `amount` to a step's place. A step that the ring no longer holds is ignored. */
+  /**
+   * Adds `amount` to the count at `place` in a step. A step that the ring no longer holds is
+   * ignored.
+   */
   add(step: number, place: number, amount = 1): void {
     const first = (step % this.#steps) * (1 + this.#places);
     if (this.#counts[first]! > step) return;

@@ -5,7 +5,7 @@
 
 import { collectGarbage } from './garbage-collector.ts';
 
-/** A body's bytes per turn. */
+/** Bytes per body and turn. */
 const BYTES_PER_TURN = 65_536;
 /**
  * A chunk's cost beside its bytes: without it, 64 KiB in single-byte chunks would take a quarter

@@ -232,7 +232,7 @@ export class CircuitBreaker {
     this.#logger.log('info', 'breaker closed', { ...shown(circuit), ...(reason && { reason }) });
   }
 
-  /** Returns the provider's and the model's circuits that are open or half-open. */
+  /** Returns the open and half-open circuits of the provider and the model. */
   #tripped(digest: string, model: string | undefined): Circuit[] {
     const circuits = [this.#circuits.get(digest), this.#circuits.get(nameOf(digest, model))];
     return circuits.filter((circuit) => circuit !== undefined).filter(isTripped);

@@ -49,7 +49,7 @@ export class KeyPool {
   readonly #refused = new Map<number, number>();
   readonly #onRefused: (keys: string | undefined) => void;
   readonly #provider: string;
-  /** The keys' digests with `key_affinity`, else undefined: then keys are used in turn. */
+  /** Digests of the keys with `key_affinity`, else undefined: then keys are used in turn. */
   readonly #digests: readonly string[] | undefined;
   readonly #logger: Logger;
   /** The key that the next request tries first, unless it is in cooldown. */

@@ -69,13 +69,13 @@ const MAX_ANSWER_TOKENS = 1e9;
 
 /** The limits on a request. A refusal is the error `rateLimit`. */
 export class Limiter {
-  /** True if a bucket counts answers' tokens, so that `takeTokens` is needed. */
+  /** True if a bucket counts the tokens of answers, so that `takeTokens` is needed. */
   readonly countsUsage: boolean;
   readonly #slots: readonly ConcurrencyLimit[];
   readonly #buckets: readonly Bucket[];
   /** Buckets that count requests. */
   readonly #ofRequests: readonly Bucket[];
-  /** Buckets that count answers' tokens. */
+  /** Buckets that count the tokens of answers. */
   readonly #ofTokens: readonly Bucket[];
   readonly #store: RateLimitStore | undefined;
 

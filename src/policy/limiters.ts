@@ -7,7 +7,7 @@ import { TokenBucket } from './token-bucket.ts';
 
 export type Limiters = ReturnType<typeof createLimiters>;
 
-/** The limiters' state, by name. After a reload the next limiters take it over. */
+/** The state of all limiters, by name. After a reload the next limiters take it over. */
 interface LimitState {
   readonly used: Map<string, { inFlight: number }>;
   readonly buckets: Map<string, TokenBucket>;

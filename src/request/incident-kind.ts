@@ -2,7 +2,7 @@
 
 import type { GatewayError } from '../lib/errors.ts';
 
-/** Kinds for failed tries, then for a provider's states, then for the gateway's. */
+/** Kinds for failed tries, then for states of a provider, then for states of the gateway. */
 export const INCIDENT_KINDS = [
   ...(['unreachable', 'key_refused', 'rate_limited', 'errors', 'timeout'] as const),
   ...(['stall', 'cut', 'nonsense', 'slow', 'model_list'] as const),

@@ -1,4 +1,4 @@
-/** A connection to Redis 5 or later, or to Valkey, where the rate limits' script runs. */
+/** A connection to Redis 5 or later, or to Valkey, where the rate limit script runs. */
 
 import { createConnection, type Socket } from 'node:net';
 import { connect as createTlsConnection } from 'node:tls';
@@ -24,10 +24,10 @@ const ERROR_CODE = /^-[A-Z]+\b/;
  * Takes tokens from several buckets: with `ask` only if every bucket has enough, with `take` in any
  * case.
  *
- * The store holds a bucket's lack of tokens, and since when. With the rate, the two are GCRA's
- * theoretical arrival time. Lua has only doubles, so a token has as many units as its period has
- * microseconds, and `rate` units come back each microsecond. So all numbers are integers, and below
- * 2^53 if the period is a second.
+ * A bucket is stored as its lack of tokens and the time of that lack. With the rate, the two are
+ * GCRA's theoretical arrival time. Lua has only doubles, so a token has as many units as its period
+ * has microseconds, and `rate` units come back each microsecond. So all numbers are integers, and
+ * below 2^53 if the period is a second.
  *
  * A bucket without tokens per request must still be above zero. A key expires when its bucket is
  * full; the added millisecond is for rounding. A refusal writes too, so that the refill goes on

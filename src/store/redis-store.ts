@@ -1,4 +1,4 @@
-/** Keeps several gateways' rate limits in a shared Redis or Valkey. */
+/** Keeps the rate limits of several gateways in a shared Redis or Valkey. */
 
 import type { RateLimitStore } from '../policy/limiter.ts';
 import type { RedisConnection, RedisConnectionOptions } from './redis-connection.ts';
