@@ -1,4 +1,4 @@
-/** What must hold for each response, whatever its caller does. */
+/** The invariants of each response, whatever its caller does. */
 
 import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
@@ -7,7 +7,7 @@ import type { Call } from '../../src/downstream/call.ts';
 import { startHttpServer } from '../support/http-server.ts';
 import { sendRaw } from '../support/raw.ts';
 
-/** What `answer` throws for one call, and what the client gets. */
+/** Returns the error that `answer` throws for a call, and the client's answer. */
 async function tryToAnswer(t: TestContext, answer: (call: Call) => void) {
   let thrown: unknown;
   const port = await startHttpServer(t, async (call) => {
@@ -32,7 +32,7 @@ test('a second head is refused, and the first answer is whole', async (t) => {
   assert.match(text, /^HTTP\/1.1 200 OK\r\n[^]*\r\n\r\none$/);
 });
 
-test('nothing is written behind the end of a stream', async (t) => {
+test('nothing is written after the end of a stream', async (t) => {
   const { thrown, text } = await tryToAnswer(t, ({ reply }) => {
     reply.beginStream(200, {});
     reply.write(Buffer.from('data: [DONE]\n\n'));

@@ -8,7 +8,10 @@ import { sendRaw } from '../support/raw.ts';
 import { startHttpServer } from '../support/http-server.ts';
 import { eventually } from '../support/streams.ts';
 
-/** Starts a server that answers with the address of its client. Returns a function that sends a request to it. */
+/**
+ * Starts a server that answers with its client's address. Returns a function that sends a request
+ * to it.
+ */
 async function start(t: TestContext, trustedProxies: readonly string[], host = '127.0.0.1') {
   const remoteAddress = createRemoteAddress(trustedProxies);
   const handle = async (call: Call) => {
@@ -23,7 +26,7 @@ async function start(t: TestContext, trustedProxies: readonly string[], host = '
   };
 }
 
-test("the address is the connection's, whatever X-Forwarded-For says, if its client is no trusted proxy", async (t) => {
+test("without a trusted proxy the address is the connection's", async (t) => {
   for (const proxies of [[], ['10.0.0.0/8', '::1']]) {
     const ask = await start(t, proxies);
     assert.equal(await ask(), '127.0.0.1');
@@ -31,7 +34,7 @@ test("the address is the connection's, whatever X-Forwarded-For says, if its cli
   }
 });
 
-test('behind trusted proxies the address is the rightmost one that is none of theirs', async (t) => {
+test("behind trusted proxies the address is the rightmost that is no proxy's", async (t) => {
   const ask = await start(t, ['127.0.0.0/8', '10.0.0.0/8', '2001:db8:1::/48']);
   const cases: [address: string, ...forwarded: string[]][] = [
     ['192.0.2.1', '192.0.2.1'],
@@ -40,13 +43,13 @@ test('behind trusted proxies the address is the rightmost one that is none of th
     ['192.0.2.1', '192.0.2.1,2001:db8:1:ffff::1'],
     ['2001:db8:2::1', '10.0.0.1, 2001:db8:2::1, 10.0.0.2'],
     ['11.0.0.1', '11.0.0.1'],
-    // The lines of a repeated header are one list.
+    // The lines of a repeated header form a single list.
     ['192.0.2.1', '198.51.100.7', '192.0.2.1', '10.1.2.3'],
     ['192.0.2.1', '192.0.2.1:4711, 10.0.0.1:80'],
     ['2001:db8::7', '[2001:db8::7]:4711'],
     ['2001:db8::7', '[2001:db8::7], [2001:db8:1::1]'],
     ['192.0.2.1', '::ffff:192.0.2.1, ::ffff:10.0.0.1'],
-    // If all are proxies, the first of them is the client.
+    // If all addresses are proxies, the first is the client.
     ['10.0.0.7', '10.0.0.7, 10.0.0.8'],
     ['127.0.0.1'],
     // A text that is no address ends the search at the address to its right.
@@ -63,7 +66,7 @@ test('behind trusted proxies the address is the rightmost one that is none of th
   }
 });
 
-test('of X-Forwarded-For no more than 50 proxies are passed', async (t) => {
+test('at most 50 proxies of X-Forwarded-For are passed', async (t) => {
   const ask = await start(t, ['127.0.0.1', '10.0.0.0/8']);
   const proxies = (count: number) => `192.0.2.1${',10.0.0.1'.repeat(count)}`;
   assert.equal(await ask(proxies(49)), '192.0.2.1');
@@ -71,7 +74,7 @@ test('of X-Forwarded-For no more than 50 proxies are passed', async (t) => {
   assert.equal(await ask(proxies(1700)), '10.0.0.1');
 });
 
-test('an IPv4 client of a socket of both families has an IPv4 address, and is found in IPv4 ranges', async (t) => {
+test('an IPv4 client of a dual-stack socket has an IPv4 address', async (t) => {
   const plain = await start(t, [], '::').catch(() => undefined);
   if (!plain) return t.skip('no IPv6 here');
   assert.equal(await plain(), '127.0.0.1');
@@ -86,7 +89,7 @@ test('the address of a client that has left is still known', async (t) => {
   const client = new Socket();
   let address: string | undefined;
   const port = await startHttpServer(t, async (call) => {
-    // A connection that is only half closed may have a client that still reads.
+    // A reset, because the client of a half-closed connection may still read.
     client.resetAndDestroy();
     await new Promise<void>((left) => call.cancellation.onCancel(left));
     address = remoteAddress(call);

@@ -1,4 +1,7 @@
-/** `max_buffered_bytes`: what does not fit is refused, what is held is given back. */
+/**
+ * `max_buffered_bytes`: bodies and answers that do not fit are refused, and all memory is given
+ * back.
+ */
 
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
@@ -52,7 +55,7 @@ const TOO_MUCH_ANSWERED: ExpectedError = {
   headers: { ...TOO_MUCH.headers, 'x-gateway-provider': 'p' },
 };
 
-/** Of what has more than the budget of 2 MiB. */
+/** The error of an answer or event above the budget of 2 MiB. */
 const neverFits = (what: 'answer' | 'event'): ExpectedError => ({
   httpStatus: 502,
   type: 'provider_error',
@@ -68,7 +71,7 @@ const budget = (mebibytes: number) => `max_buffered_bytes = ${mebibytes * MIB}\n
 const nothingIsReserved = async (gateway: TestGateway) =>
   eventually(() => gateway.reservedBytes() === 0, 'everything is freed');
 
-/** Another client announces a body of so many bytes, and sends its first. Returns what ends it. */
+/** Announces a body of this size from another client. Returns a function that ends it. */
 async function takeBudget(t: TestContext, gateway: TestGateway, bytes: number) {
   const { socket } = openRaw(t, gateway.port);
   const before = gateway.reservedBytes();
@@ -77,11 +80,11 @@ async function takeBudget(t: TestContext, gateway: TestGateway, bytes: number) {
   return () => socket.destroy();
 }
 
-/** A gateway that may hold 2 MiB, provider `p` and its fallback `q`. */
+/** Starts a gateway with a budget of 2 MiB, provider `p` and its fallback `q`. */
 const start = async (t: TestContext, script: Script = answerWell, server = '') =>
   scenario(t, { server: budget(2) + server, providers: { p: script, q: {} }, fallback: ['q'] });
 
-/** The head of a chat request with its last line, which says how long the body is, replaced. */
+/** Returns the head of a chat request with this framing in place of its Content-Length. */
 function headWith(framing: string, more: readonly string[] = []): string {
   const [head = ''] = rawChat({}, more).split('\r\n\r\n');
   return `${head.replace('content-length: 2', framing)}\r\n\r\n`;
@@ -89,7 +92,7 @@ function headWith(framing: string, more: readonly string[] = []): string {
 
 const inChunk = (body: string) => `${body.length.toString(16)}\r\n${body}\r\n0\r\n\r\n`;
 
-/** Sends these events, and the rest when the gate is opened. */
+/** Returns a script that sends `before`, and `after` when the gate is opened. */
 function gatedStream(before: string, after: string, isEnded = true) {
   const gate = createGate();
   const script: Script = async (request, response) => {
@@ -102,7 +105,7 @@ function gatedStream(before: string, after: string, isEnded = true) {
 }
 
 for (const how of ['that grows', 'whose Content-Length is', 'that waits for 100 Continue and is']) {
-  test(`a body ${how} beyond what is left is refused with 429, and its connection closes`, async (t) => {
+  test(`a body ${how} beyond the rest is a 429 that closes the connection`, async (t) => {
     const { gateway, asked } = await start(t);
     await takeBudget(t, gateway, MIB);
     const body = bodyOf(1.5 * MIB);
@@ -114,7 +117,7 @@ for (const how of ['that grows', 'whose Content-Length is', 'that waits for 100 
     const next = request ? rawChat(chatBody()) : '';
     const bytes = (request ?? expecting) + next;
     const { socket, text, closed } = openRaw(t, gateway.port);
-    // A body that is whole before the answer goes out is discarded, and its connection is kept.
+    // Hold the end back, because the gateway keeps the connection of a body that is whole in time.
     const heldBack = request ? next.length + 1 : 0;
     socket.write(bytes.slice(0, bytes.length - heldBack), 'latin1');
     await eventually(() => readReply(text()).status > 0, 'the answer');
@@ -128,7 +131,7 @@ for (const how of ['that grows', 'whose Content-Length is', 'that waits for 100 
   });
 }
 
-test('a body that can never fit is refused with 413, as one beyond max_body_bytes is', async (t) => {
+test('a body that can never fit is refused with 413, as above max_body_bytes', async (t) => {
   const { gateway, asked } = await start(t);
   const expected = refusal(new RegExp(`request body exceeds ${2 * MIB} bytes$`), 413);
   assertError(await gateway.chat(bodyOf(3 * MIB)), expected);
@@ -136,7 +139,7 @@ test('a body that can never fit is refused with 413, as one beyond max_body_byte
   await nothingIsReserved(gateway);
 });
 
-test('when memory is short, what holds more than 64 KiB is refused, and small requests go on', async (t) => {
+test('when memory is short, only requests above 64 KiB are refused', async (t) => {
   const { gateway, p } = await scenario(t, {
     server: budget(64),
     // Less than any Node process takes.
@@ -149,7 +152,7 @@ test('when memory is short, what holds more than 64 KiB is refused, and small re
   assert.equal(p.requests.length, 3);
 });
 
-test('a body that is accepted reserves its Content-Length, and does not suffer from later ones', async (t) => {
+test('an accepted body reserves its Content-Length, whatever bodies follow', async (t) => {
   const { gateway, p } = await start(t);
   const first = bodyOf(1.5 * MIB);
   const socket = connect(gateway.port, '127.0.0.1');
@@ -167,7 +170,7 @@ test('a body that is accepted reserves its Content-Length, and does not suffer f
   await nothingIsReserved(gateway);
 });
 
-test('a request is held for the attempts, and given back when a stream begins', async (t) => {
+test('a request is held for its attempts, and given back when a stream begins', async (t) => {
   const { gate, script } = gatedStream(': wait\n\n', CHUNK, false);
   const { gateway, p } = await start(t, script);
   const body = chatBody({ stream: true, x: 'x'.repeat(MIB) });
@@ -181,7 +184,7 @@ test('a request is held for the attempts, and given back when a stream begins', 
 });
 
 test('a complete answer is held until it is delivered, without its request', async (t) => {
-  // More than the kernel takes of it at once.
+  // More than the kernel takes at once.
   const answer = JSON.stringify(completion('x'.repeat(24 * MIB)));
   const p: Script = (_, response) =>
     response.writeHead(200, { 'content-type': 'application/json' }).end(answer);
@@ -194,7 +197,7 @@ test('a complete answer is held until it is delivered, without its request', asy
   await nothingIsReserved(gateway);
 });
 
-/** Begins to answer with this head, and sends more than the budget. */
+/** Begins an answer with this head, and sends more than the budget. */
 const beginAnswer =
   (type: string, beginning: string, length?: number): Script =>
   (_, response) => {
@@ -215,7 +218,7 @@ for (const [what, script, expected] of [
   ],
   ['a first event that is longer than', beginAnswer(EVENTS, 'data: {"x":'), neverFits('event')],
 ] as const) {
-  test(`${what} max_buffered_bytes is a final error; no other provider is asked, and none is blamed`, async (t) => {
+  test(`${what} max_buffered_bytes is a final error that blames no provider`, async (t) => {
     const { gateway, p, asked } = await start(t, script, 'retries = 1\n');
     const stream = what.includes('event');
     for (let count = 0; count < 4; count += 1) {
@@ -241,7 +244,7 @@ test('an unfinished event beyond the budget becomes an error event in a stream',
   await nothingIsReserved(gateway);
 });
 
-test('what a failed attempt held is free while the next one is made', async (t) => {
+test('the memory of a failed attempt is free during the next', async (t) => {
   const { gateway, q } = await start(t, (_, response) => {
     response.setHeader('content-type', 'application/json');
     response.end('x'.repeat(1.5 * MIB));
@@ -258,7 +261,7 @@ test('what a failed attempt held is free while the next one is made', async (t) 
   await nothingIsReserved(gateway);
 });
 
-test('an event that fits passes whole, however large, and short ones need no budget', async (t) => {
+test('an event that fits passes whole, and short events need no budget', async (t) => {
   const large = `data: {"x":"${'x'.repeat(MIB)}"}\n\n`;
   const { gateway } = await start(t, ({ body }, response) => {
     const isLarge = body.includes('large');
@@ -268,7 +271,7 @@ test('an event that fits passes whole, however large, and short ones need no bud
   assert.equal(reply.text, large + completionEvents());
   await nothingIsReserved(gateway);
 
-  // Of the budget, only as much as the request of such a stream takes is left.
+  // Leave only as much of the budget as the request of such a stream takes.
   await takeBudget(t, gateway, 2 * MIB - JSON.stringify(STREAM).length);
   for (let count = 0; count < 3; count += 1) {
     const { text } = await gateway.chat(STREAM);
@@ -276,7 +279,7 @@ test('an event that fits passes whole, however large, and short ones need no bud
   }
 });
 
-test('a stream in flight waits while others have taken the budget, and then goes on, byte for byte', async (t) => {
+test('a stream in flight waits for the budget, and then goes on, byte for byte', async (t) => {
   const rest = `data: {"x":"${'x'.repeat(MIB)}"}\n\n${completionEvents()}`;
   const { gate, script } = gatedStream(CHUNK, rest);
   const { gateway } = await start(t, script);
@@ -292,7 +295,7 @@ test('a stream in flight waits while others have taken the budget, and then goes
   await nothingIsReserved(gateway);
 });
 
-test('a stream in flight ends well although the memory that it waits for is never free', async (t) => {
+test('a stream in flight ends well even if its memory never becomes free', async (t) => {
   const rest = `data: {"x":"${'x'.repeat(MIB)}"}\n\n${completionEvents()}`;
   const { gate, script } = gatedStream(CHUNK, rest);
   const { gateway } = await start(t, script);
@@ -304,7 +307,7 @@ test('a stream in flight ends well although the memory that it waits for is neve
   assert.ok(text === CHUNK + rest, text.slice(-300));
 });
 
-test('a last event without its blank line is passed on though other clients wait for memory', async (t) => {
+test('a last event without its blank line passes while other clients wait', async (t) => {
   const last = `data: {"choices":[{"index":0,"finish_reason":"stop"}],"x":"${'x'.repeat(MIB)}"}\n`;
   const { gate, script } = gatedStream(CHUNK + last, '');
   const { gateway } = await start(t, script);
@@ -313,13 +316,13 @@ test('a last event without its blank line is passed on though other clients wait
   await takeBudget(t, gateway, 2 * MIB - gateway.reservedBytes());
   gate.open();
   const text = await stream.ended;
-  // Not compared at once: the difference of a megabyte would be printed.
+  // In parts, because a failed comparison would print a megabyte.
   assert.equal(text.slice(-100), `${last}\ndata: [DONE]\n\n`.slice(-100));
   assert.ok(text.startsWith(CHUNK + last));
 });
 
 for (const mebibytes of [0.9, 1.9]) {
-  test(`six streams with events of ${mebibytes} MiB in a budget of 2 MiB all end well`, async (t) => {
+  test(`six streams with events of ${mebibytes} MiB in a budget of 2 MiB end well`, async (t) => {
     const event = `data: {"x":"${'x'.repeat(mebibytes * MIB)}"}\n\n`;
     // In the pieces that a socket reads.
     const events = CHUNK + event.repeat(3) + completionEvents();
@@ -327,14 +330,14 @@ for (const mebibytes of [0.9, 1.9]) {
     const streams = Array.from({ length: 6 }, () => openChat(gateway.port));
     for (const { ended } of streams) {
       const text = await ended;
-      // Not compared by assert: the difference of megabytes would be printed.
+      // Without assert.equal, because a failure would print megabytes.
       assert.ok(text === events, text.slice(-300));
     }
     await nothingIsReserved(gateway);
   });
 }
 
-test('an event that the client has read is no longer held, though the provider is silent after it', async (t) => {
+test('an event that the client has read is released before the next comes', async (t) => {
   const { gateway } = await start(t, beginStream(CHUNK + LARGE));
   const stream = openChat(gateway.port);
   await eventually(() => stream.text() === CHUNK + LARGE, 'the event');
@@ -342,7 +345,7 @@ test('an event that the client has read is no longer held, though the provider i
   stream.leave();
 });
 
-test('streams that wait for memory take turns: no stream of large events keeps the others waiting', async (t) => {
+test('streams that wait for memory take turns', async (t) => {
   const state = { isEnough: false };
   const scripts: Record<string, Script> = {
     part: beginStream(CHUNK + LARGE.slice(0, -2)),
@@ -360,7 +363,7 @@ test('streams that wait for memory take turns: no stream of large events keeps t
   const { gateway } = await start(t, byModel(scripts));
   const open = (model: string) =>
     openChat(gateway.port, chatBody({ model: `p/${model}`, stream: true }));
-  // No room is left beside this one but what is kept.
+  // Beside this stream, only the reserved part of the budget is left.
   const part = open('part');
   await eventually(() => gateway.reservedBytes() > 0.89 * MIB, 'a part of an event is held');
   const many = open('many');
@@ -373,7 +376,7 @@ test('streams that wait for memory take turns: no stream of large events keeps t
   await nothingIsReserved(gateway);
 });
 
-/** A stream that has begun, whose provider and client are the test. */
+/** Begins a stream between a provider and a client that the test plays. */
 async function openRelay(whole: ByteBudget) {
   const reply = new RecordedReply();
   const context = newReplyContext(reply);
@@ -398,7 +401,7 @@ async function openRelay(whole: ByteBudget) {
   return { provider: provider!, reply, resumed: () => resumed, ended };
 }
 
-test('the part of the next event that comes with the end of one is not counted before more comes', async () => {
+test('the start of the next event is counted only when more of it comes', async () => {
   const whole = newBudget(MIB);
   const { provider, reply } = await openRelay(whole);
   const event = Buffer.from(`data: ${'x'.repeat(200_000)}\n\ndata: ${'x'.repeat(100_000)}`);
@@ -412,7 +415,7 @@ test('the part of the next event that comes with the end of one is not counted b
   assert.equal(whole.reservedBytes, event.length - 200_008 + 50_000);
 });
 
-test('a stream that waits for memory does not go on when its client has taken a comment', async (t) => {
+test('a stream that waits for memory does not resume after a comment', async (t) => {
   const whole = newBudget(MIB);
   const other = new Reservation(whole);
   t.after(() => other.close());
@@ -425,12 +428,12 @@ test('a stream that waits for memory does not go on when its client has taken a 
   await eventually(() => resumed() === 1, 'there is room');
 });
 
-test('a stream that has failed, or given its memory back, is no longer the first that waits', async () => {
+test('a failed or closed stream no longer waits in front of other streams', async () => {
   const ways: ((whole: ByteBudget) => Promise<() => unknown>)[] = [
     async (whole) => {
       const { provider } = await openRelay(whole);
       assert.ok(!provider.write(Buffer.from(`data: ${'x'.repeat(200_000)}`)));
-      // Its client does not read the error.
+      // The client does not read the error.
       return () => provider.end(new Error('broken'));
     },
     async (whole) => {
@@ -476,8 +479,8 @@ test('an event is held until its client has taken all of it', async (t) => {
   await nothingIsReserved(gateway);
 });
 
-test('what a client has not taken of a stream that has failed is held until it has', async (t) => {
-  // More than the kernel takes of it at once.
+test('the rest of a failed stream is held until its client has taken it', async (t) => {
+  // More than the kernel takes at once.
   const event = `data: {"x":"${'x'.repeat(15 * MIB)}"}\n\n`;
   const script = beginStream(`${event}data: {"error":{"message":"no"}}\n\n`);
   const { gateway, p } = await scenario(t, { server: budget(40), providers: { p: script } });
@@ -493,7 +496,7 @@ test('what a client has not taken of a stream that has failed is held until it h
   await nothingIsReserved(gateway);
 });
 
-test('the idle limit of a stream that waits for memory is no timeout of the provider', async (t) => {
+test('the idle limit of a stream that waits for memory blames no provider', async (t) => {
   const { gate, script } = gatedStream(CHUNK, `data: {"x":"${'x'.repeat(MIB)}"}\n\n`, false);
   const { gateway } = await start(t, script, 'stream_idle_timeout = 1\n');
   const stream = openChat(gateway.port);
@@ -507,7 +510,7 @@ for (const [until, isFreed] of [
   ['until', false],
   ['for a part of', true],
 ] as const) {
-  test(`a stream whose first event waits for memory ${until} first_token_timeout is a 429, and no other provider is asked`, async (t) => {
+  test(`a stream that waits for memory ${until} first_token_timeout is a 429`, async (t) => {
     const { gate, script } = gatedStream('', `data: {"x":"${'x'.repeat(MIB)}`, false);
     const { gateway, p, asked } = await start(t, script, 'first_token_timeout = 1\n');
     const answer = gateway.chat(chatBody({ stream: true }));
@@ -521,7 +524,7 @@ for (const [until, isFreed] of [
   });
 }
 
-/** A stream that has begun and is stuck with a part of an event, which it passes on. */
+/** Begins a stream that is stuck with a part of an event, which it passes on. */
 async function openStuckRelay(part: string) {
   const whole = newBudget(MIB);
   const other = new EventRoom(whole);
@@ -538,7 +541,7 @@ async function openStuckRelay(part: string) {
   return relay;
 }
 
-test('a stream that is stuck passes on what it holds of an event, and ends as other streams do', async () => {
+test('a stuck stream passes its part of an event on, and ends as other streams do', async () => {
   const content = `"delta":{"content":"${'x'.repeat(100_000)}`;
   const part = `data: {"choices":[{"index":0,${content}`;
   const finished = `data: {"choices":[{"index":0,"finish_reason":"stop",${content}`;
@@ -560,7 +563,7 @@ test('a stream that is stuck passes on what it holds of an event, and ends as ot
   }
 });
 
-test('the error of a stream that has passed a part of an event begins on a fresh line', async () => {
+test('the error of a stream that has passed part of an event begins a new line', async () => {
   const part = `data: ${'x'.repeat(100_000)}`;
   const { provider, reply, ended } = await openStuckRelay(part);
   provider.end(new Error('broken'));
@@ -568,7 +571,7 @@ test('the error of a stream that has passed a part of an event begins on a fresh
   assert.ok(reply.text === `${CHUNK}${part}\n\n`, reply.text.slice(-100));
 });
 
-test('of each long body at most 512 KiB are read or written in one turn of the event loop', async (t) => {
+test('at most 512 KiB of a long body are read or written in one turn', async (t) => {
   const received = { upstream: 0, client: 0 };
   const long = Buffer.alloc(8 * MIB, 'x');
   const provider = createServer((request, response) => {

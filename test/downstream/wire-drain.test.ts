@@ -26,16 +26,18 @@ import {
 import { scenario } from '../support/scenario.ts';
 
 const levelsOf = (gateway: TestGateway) => gateway.accessLines().map(({ level }) => level);
-/** What the server drains with. */
+/** The reason for the drain. */
 const SHUTDOWN = new GatewayError('internal', 'The gateway is shutting down');
 const HEALTH = 'GET /health HTTP/1.1\r\nhost: a\r\n\r\n';
 
-/** A gateway whose provider begins streams at once and finishes everything when `finish` is called. */
+/**
+ * Starts a gateway whose provider begins streams at once, and finishes everything after `finish`.
+ */
 async function start(t: TestContext) {
   const { upstream, finish } = await startHeldUpstream(t);
   const gateway = await startGateway(t, { toml: providerToml(upstream) });
   const untilRefused = () => eventually(() => isRefused(gateway.port), 'the port is closed');
-  /** A stream and a complete answer that have begun. */
+  /** Begins a stream and a complete answer. */
   const begin = async () => {
     const stream = openChat(gateway.port);
     const complete = openChat(gateway.port, chatBody());
@@ -43,7 +45,7 @@ async function start(t: TestContext) {
     await eventually(isBegun, 'both begun');
     return { stream, complete };
   };
-  /** A connection with an answer to `/health`, or a stream that has begun. */
+  /** Opens a connection, and waits for the answer to `/health` or the beginning of a stream. */
   const open = async (request = HEALTH) => {
     const client = openRaw(t, gateway.port);
     client.socket.write(request);
@@ -57,7 +59,7 @@ async function start(t: TestContext) {
 const END = completionEvents();
 const RAW_STREAM = rawChat(chatBody({ stream: true }));
 
-test('a drain finishes requests and streams in flight, refuses new connections, and says that the old ones close', async (t) => {
+test('a drain finishes requests in flight, and refuses new connections', async (t) => {
   const { gateway, finish, untilRefused, begin } = await start(t);
   const { stream, complete } = await begin();
   let isDrained = false;
@@ -79,12 +81,12 @@ test('a drain closes an idle connection a second after the port is closed', asyn
   const client = await open();
   let isOpen = true;
   const closed = client.closed.then(() => (isOpen = false));
-  // Neither the deadline nor the limit on idle connections passes in the time of a test.
+  // Neither the deadline nor the limit on idle connections passes during a test.
   const drained = gateway.drain(60_000_000);
   t.after(() => gateway.cut());
   await untilRefused();
   clock.nowMs += 999;
-  // Several checks for idle connections.
+  // Enough for several checks of idle connections.
   await idle(400);
   assert.ok(isOpen);
   clock.nowMs += 1;
@@ -97,14 +99,14 @@ test(
   `a drain serves ${CROWD} clients that have just connected`,
   { skip: process.platform !== 'linux' && 'the kernel may hold fewer connections' },
   async (t) => {
-    // On a busy machine a client may take longer to write its request than the grace of idle connections.
+    // A slow client's connection must not be taken for idle.
     stopClock(t);
     const { gateway } = await start(t);
     const clients = Array.from({ length: CROWD }, () => openRaw(t, gateway.port));
     let refused = 0;
     for (const { socket } of clients) {
       socket.on('connect', () => socket.write(HEALTH));
-      // The kernel had not connected it yet when the port was closed.
+      // The kernel had not connected the socket when the port was closed.
       socket.on('error', ({ code }: NodeJS.ErrnoException) => {
         if (code === 'ECONNREFUSED') refused += 1;
       });
@@ -126,7 +128,7 @@ for (const [which, request] of [
   test(`a connection ${which} still takes a request after the port is closed`, async (t) => {
     const clock = stopClock(t);
     const { gateway, finish, untilRefused, open } = await start(t);
-    // Its head has come before the drain, and says nothing of a close.
+    // The head came before the drain, without Connection: close.
     const client = await open(request);
     if (request === HEALTH) clock.nowMs += 10_000;
     const drained = gateway.drain(60_000);
@@ -136,7 +138,7 @@ for (const [which, request] of [
       finish();
       await eventually(() => client.text().endsWith('0\r\n\r\n'), 'the end of the stream');
     }
-    // Several checks for idle connections.
+    // Enough for several checks of idle connections.
     await idle(400);
     client.socket.write(HEALTH);
     await eventually(() => client.text().includes('draining'), 'the second answer');
@@ -145,11 +147,10 @@ for (const [which, request] of [
   });
 }
 
-test('connections whose answers began before a drain do not delay it until its deadline', async (t) => {
+test('connections with answers from before a drain do not delay it to its deadline', async (t) => {
   const elapsedMs = startStopwatch(t);
-  // Whether a connection has been unused for long enough is a matter of fractions of milliseconds.
+  // Many drains, because the idle time of a connection is a matter of fractions of milliseconds.
   const drains = Array.from({ length: 30 }, async (_, index) => {
-    // The threads of thirty gateways take longer to start than what is measured.
     const { gateway, finish, open } = await start(t);
     const client = await open(RAW_STREAM);
     const drained = gateway.drain(60_000);
@@ -161,7 +162,7 @@ test('connections whose answers began before a drain do not delay it until its d
   assert.ok(elapsedMs() < 4000, `${elapsedMs()} ms`);
 });
 
-test('at the deadline of a drain streams end in the error event, the others get an error, and neither is logged as an error of the gateway', async (t) => {
+test('the deadline of a drain ends every request with an error', async (t) => {
   const { gateway, upstream, begin } = await start(t);
   const { stream, complete } = await begin();
   await gateway.drain(50, SHUTDOWN);
@@ -173,14 +174,14 @@ test('at the deadline of a drain streams end in the error event, the others get 
   assert.deepEqual(levelsOf(gateway), ['warn', 'warn']);
 });
 
-test('a client is not told the text of an error that is not the gateway\u2019s own', async (t) => {
+test("a client does not see the text of an error that is not the gateway's own", async (t) => {
   const { gateway, begin } = await start(t);
   const { stream, complete } = await begin();
   await gateway.drain(50, new Error('canary'));
   assert.doesNotMatch((await stream.ended) + (await complete.ended), /canary/);
 });
 
-/** Clients that send these and read nothing of answers that have no end. */
+/** Starts clients that send these bodies, and do not read their endless answers. */
 async function startStuckClients(t: TestContext, bodies: readonly object[]) {
   const answer = completion('x'.repeat(40_000_000));
   const { script: stream } = flood(`data: {"x":"${'y'.repeat(65_000)}"}\n\n`, Infinity);
@@ -197,7 +198,7 @@ async function startStuckClients(t: TestContext, bodies: readonly object[]) {
   return gateway;
 }
 
-test('a drain that is cut short after its deadline counts what was cut once', async (t) => {
+test('a drain that is cut after its deadline counts each request once', async (t) => {
   const gateway = await startStuckClients(t, [chatBody()]);
   const drained = gateway.drain(0, SHUTDOWN);
   await idle(50);
@@ -205,7 +206,7 @@ test('a drain that is cut short after its deadline counts what was cut once', as
   assert.deepEqual(await drained, { finished: 0, cut: 1 });
 });
 
-test('a second signal inside drain_delay cancels what is in flight', async (t) => {
+test('a second signal during drain_delay cancels requests in flight', async (t) => {
   const { gateway, begin } = await start(t);
   const { stream, complete } = await begin();
   const drained = gateway.drain(60_000_000, SHUTDOWN, 60_000_000);
@@ -218,7 +219,7 @@ test('a second signal inside drain_delay cancels what is in flight', async (t) =
   assert.deepEqual(await drained, { finished: 0, cut: 2 });
 });
 
-test('what a drain cuts while its client reads nothing is on its access line before the drain is over', async (t) => {
+test('a request that a drain cuts has its access line before the drain is over', async (t) => {
   const gateway = await startStuckClients(t, [chatBody(), chatBody({ stream: true })]);
   await gateway.drain(0, SHUTDOWN);
   assert.deepEqual(levelsOf(gateway), ['warn', 'warn']);
@@ -226,8 +227,8 @@ test('what a drain cuts while its client reads nothing is on its access line bef
   assert.deepEqual(outcomes, ['internal_error', 'internal_error']);
 });
 
-test('a request that comes after the deadline of a drain is told so, and no provider is asked', async (t) => {
-  // A connection is left without a request for a second, which a slow machine may take for the rest of this.
+test('a request after the deadline of a drain is refused, and reaches no provider', async (t) => {
+  // On a slow machine, the second after which an idle connection is closed could pass.
   stopClock(t);
   const { gateway, upstream } = await start(t);
   const stream = openChat(gateway.port);

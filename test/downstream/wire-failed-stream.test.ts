@@ -1,4 +1,6 @@
-/** The end of a stream that has failed: its error event, and later the connection, without the last chunk. */
+/**
+ * The end of a failed stream: its error event, and later its connection, without the last chunk.
+ */
 
 import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
@@ -23,7 +25,7 @@ const cut: Script = (request, response) => {
 const failInEvent: Script = (_, response) =>
   sendEvents(response, `${CHUNK}data: {"error":{"message":"m","code":"overloaded"}}\n\n`);
 
-/** A client of a stream that has failed; the timer of its end is set off by hand. */
+/** Starts a client with a failed stream. The test fires the timer of its end. */
 async function startFailed(t: TestContext, script = endEarly, request = REQUEST) {
   const timers = useManualTimers(t);
   const { gateway } = await scenario(t, {
@@ -40,7 +42,7 @@ async function startFailed(t: TestContext, script = endEarly, request = REQUEST)
   return { gateway, client, timers, isTimed, hasEnded: () => hasEnded };
 }
 
-/** Checks that all that came is one stream with its error event, and that it has no last chunk. */
+/** Checks that the text is one stream with its error event, and without the last chunk. */
 function assertCut(text: string): void {
   const [{ status, body, isWhole }, ...others] = parseReplies(text) as [
     ReturnType<typeof parseReplies>[number],
@@ -50,7 +52,7 @@ function assertCut(text: string): void {
   assert.ok(text.endsWith('\n\n\r\n'), 'the chunk of the error event is whole');
 }
 
-/** Sends what a connection that is closed on both sides would be reset for. A later part finds the reset. */
+/** Writes until a connection that is closed on both sides would be reset. */
 async function writeOn({ socket }: ReturnType<typeof openRaw>): Promise<void> {
   for (let part = 0; part < 3; part += 1) {
     socket.write(HEALTH);
@@ -59,11 +61,11 @@ async function writeOn({ socket }: ReturnType<typeof openRaw>): Promise<void> {
 }
 
 for (const [what, script] of Object.entries({ endEarly, cut, failInEvent })) {
-  test(`two seconds behind the error event of a stream its connection is half-closed, without the last chunk (${what})`, async (t) => {
+  test(`a failed stream is half-closed two seconds after its error event (${what})`, async (t) => {
     assert.equal(failedStreamMs, 2000);
     const { gateway, client, timers, isTimed, hasEnded } = await startFailed(t, script);
     await eventually(isTimed, 'the wait');
-    // Its request is over with its error event.
+    // The request is over with its error event.
     await linesOf(gateway);
     assert.equal((await gateway.chat(chatBody({ model: 'other/m' }))).status, 400);
     timers.advance(failedStreamMs - 1);
@@ -80,7 +82,7 @@ for (const [what, script] of Object.entries({ endEarly, cut, failInEvent })) {
 }
 
 for (const how of ['closes its connection', 'resets its connection'] as const) {
-  test(`a client that ${how} behind the error event ends the wait, and its request is what it was`, async (t) => {
+  test(`a client that ${how} after the error event ends the wait`, async (t) => {
     const { gateway, client, isTimed } = await startFailed(t);
     await eventually(isTimed, 'the wait');
     if (how === 'closes its connection') client.socket.end();
@@ -92,7 +94,7 @@ for (const how of ['closes its connection', 'resets its connection'] as const) {
   });
 }
 
-test('the wait behind the error event begins when its client has taken it', async (t) => {
+test('the wait after the error event begins when its client has taken it', async (t) => {
   const timers = useManualTimers(t);
   const gate = createGate();
   // More than both kernels hold.
@@ -102,7 +104,7 @@ test('the wait behind the error event begins when its client has taken it', asyn
     providers: {
       p: (request, response) => {
         script(request, response);
-        // Its `[DONE]` never comes.
+        // Break off in place of `[DONE]`.
         Object.assign(response, { end: () => response.destroy() });
       },
     },
@@ -138,7 +140,7 @@ const BEHIND = {
 };
 for (const [what, bytes] of Object.entries(BEHIND)) {
   for (const when of ['before', 'behind'] as const) {
-    test(`${what} that came ${when} the error event of a stream has no answer, and resets nothing`, async (t) => {
+    test(`${what} ${when} the error event of a stream has no answer`, async (t) => {
       const gate = createGate();
       const script: Script = (request, response) => {
         beginStream(CHUNK)(request, response);
@@ -177,7 +179,7 @@ test('a failed stream in HTTP/1.0 ends with its connection at once', async (t) =
   errorAfter(client.text().split('\r\n\r\n')[1]!, CHUNK);
 });
 
-/** The same in real time, with a wait that no test sees the end of. */
+/** As `startFailed`, in real time, with a wait that lasts longer than any test. */
 async function startWaiting(t: TestContext) {
   const { gateway } = await scenario(t, {
     providers: { p: endEarly },
@@ -191,7 +193,7 @@ async function startWaiting(t: TestContext) {
   return { gateway, client, ended };
 }
 
-test('a drain half-closes the connection behind an error event as soon as one that is idle', async (t) => {
+test('a drain half-closes a failed connection as soon as an idle connection', async (t) => {
   const clock = stopClock(t);
   const { gateway, client, ended } = await startWaiting(t);
   let hasEnded = false;
@@ -200,7 +202,7 @@ test('a drain half-closes the connection behind an error event as soon as one th
   t.after(() => gateway.cut());
   await eventually(() => isRefused(gateway.port), 'the port is closed');
   clock.nowMs += 999;
-  // Several checks for idle connections.
+  // Enough for several checks of idle connections.
   await idle(400);
   assert.equal(hasEnded, false);
   clock.nowMs += 1;
@@ -208,14 +210,14 @@ test('a drain half-closes the connection behind an error event as soon as one th
   await writeOn(client);
   assert.equal(client.socket.destroyed, false);
   assertCut(client.text());
-  // A client that does not close is not waited for.
+  // The drain does not wait for a client that does not close.
   clock.nowMs += 1000;
   await drained;
   client.socket.end();
   await client.closed;
 });
 
-test('a second signal ends the wait behind an error event', async (t) => {
+test('a second signal ends the wait after an error event', async (t) => {
   stopClock(t);
   const { gateway, client, ended } = await startWaiting(t);
   const drained = gateway.drain(60_000_000);

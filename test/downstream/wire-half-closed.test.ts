@@ -1,4 +1,7 @@
-/** Clients that close their sending side behind their requests: `printf … | nc -N`, and those that have left. */
+/**
+ * Clients that close their sending side after their requests, such as `printf … | nc -N`, and
+ * clients that have left.
+ */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -32,7 +35,7 @@ for (const [what, text, statuses] of [
     [200, 200, 400],
   ],
 ] as const) {
-  test(`${what} is answered although its client closes its sending side at once, ${TIMES} times of ${TIMES}`, async (t) => {
+  test(`${what} is answered although its client half-closes at once, ${TIMES} times`, async (t) => {
     const { gateway } = await scenario(t);
     const replies = await Promise.all(
       Array.from({ length: TIMES }, async () => {
@@ -52,7 +55,7 @@ for (const [what, more] of [
   ['', ''],
   [' behind half of a next request', 'GET /health HT'],
 ] as const) {
-  test(`a client that closes its sending side${what} while a provider works on its answer has left`, async (t) => {
+  test(`a client that half-closes${what} while a provider works has left`, async (t) => {
     const { opened, open } = createGate();
     t.after(open);
     const { gateway, p } = await scenario(t, { providers: { p: () => opened } });
@@ -68,7 +71,7 @@ for (const [what, more] of [
   });
 }
 
-test('no provider is asked for a chat whose client has closed its sending side before its turn', async (t) => {
+test('a chat whose client has half-closed before its turn reaches no provider', async (t) => {
   const { opened, open } = createGate();
   t.after(open);
   const { gateway, p } = await scenario(t, {
@@ -96,7 +99,7 @@ test('no provider is asked for a chat whose client has closed its sending side b
   );
 });
 
-test('an upload that is refused before its end is answered although its client closes its sending side', async (t) => {
+test('an upload refused before its end is answered although its client half-closes', async (t) => {
   const { gateway } = await scenario(t, { clientTimeLimits: { lingerCheckMs: 10_000 } });
   for (let time = 0; time < TIMES; time += 1) {
     const { socket, closed, text } = openRaw(t, gateway.port, { allowHalfOpen: true });

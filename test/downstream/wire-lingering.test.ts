@@ -10,11 +10,12 @@ import { scenario } from '../support/scenario.ts';
 import { createGate, eventually } from '../support/streams.ts';
 
 const UPLOAD_BYTES = 100;
-const HEAD = `POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: ${UPLOAD_BYTES}\r\n\r\n`;
+const FRAMING = `content-length: ${UPLOAD_BYTES}`;
+const HEAD = `POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\n${FRAMING}\r\n\r\n`;
 const HEALTH = 'GET /health HTTP/1.1\r\nhost: a\r\n\r\n';
 const CHECK_MS = CLIENT_TIME_LIMITS.lingerCheckMs;
 
-/** A gateway on which time passes when the test says so, and an upload that it has refused after the head. */
+/** Starts a gateway on manual timers, and an upload that it has refused after the head. */
 async function start(
   t: TestContext,
   { head = HEAD, allowHalfOpen = false, timers = useManualTimers(t) } = {},
@@ -33,7 +34,7 @@ async function start(
     timers,
     own,
     isOpen: () => !ownSocket.destroyed,
-    /** Resolves when the gateway has read it. */
+    /** Sends bytes, and resolves when the gateway has read them. */
     send: async (bytes: string) => {
       const { socket } = client;
       socket.write(bytes);
@@ -42,7 +43,7 @@ async function start(
   };
 }
 
-test('an upload that was answered before its end is read as long as some of it comes every 5 s, and then closed', async (t) => {
+test('a refused upload is read to its end if some of it comes every 5 s', async (t) => {
   const { timers, isOpen, send, closed, text } = await start(t);
   assert.match(text(), /^HTTP\/1\.1 401 [^]*\r\nconnection: close\r\n/i);
   for (let second = 0; second < 25; second += 5) {
@@ -59,7 +60,7 @@ test('an upload that was answered before its end is read as long as some of it c
   assert.ok(!timers.repeating().includes(CHECK_MS), 'there are no more checks');
 });
 
-test('one of which nothing comes is closed after 5 s, and one of which some comes all the time after 30 s', async (t) => {
+test('a refused upload is closed after 5 s without bytes, or 30 s in all', async (t) => {
   const { timers, isOpen, send } = await start(t);
   await send('x');
   timers.advance(6 * CHECK_MS - 1);
@@ -75,7 +76,7 @@ test('one of which nothing comes is closed after 5 s, and one of which some come
   assert.ok(!other.isOpen());
 });
 
-test('a client that keeps its connection open behind an upload that was refused is closed after 5 s', async (t) => {
+test('a connection that stays open behind a refused upload is closed after 5 s', async (t) => {
   const { socket, timers, isOpen } = await start(t, { allowHalfOpen: true });
   assert.equal(socket.readableEnded, false);
   socket.write('x'.repeat(UPLOAD_BYTES));
@@ -85,7 +86,7 @@ test('a client that keeps its connection open behind an upload that was refused 
   assert.ok(!isOpen());
 });
 
-test('requests and garbage behind an upload that was refused get no answer and no log line, and no provider is asked', async (t) => {
+test('bytes behind a refused upload get no answer and no log line', async (t) => {
   for (const behind of [rawChat(chatBody()) + HEALTH, 'canary\r\n\r\n']) {
     const { socket, closed, gateway, text, upstream } = await start(t);
     socket.write('x'.repeat(UPLOAD_BYTES) + behind);
@@ -99,7 +100,7 @@ test('requests and garbage behind an upload that was refused get no answer and n
 
 for (const isOver of [true, false]) {
   const when = isOver ? 'is over' : 'goes on';
-  test(`a request behind an upload that was refused does not begin, when the call that refused it ${when}`, async (t) => {
+  test(`a request behind a refused upload does not begin when its call ${when}`, async (t) => {
     const gate = createGate();
     if (isOver) gate.open();
     let calls = 0;
@@ -109,7 +110,7 @@ for (const isOver of [true, false]) {
       await call.reply.closed;
       await gate.opened;
     });
-    // The connection stays open behind the end that the gateway sends.
+    // Half-open, so that the connection outlives the end that the gateway sends.
     const { socket, closed, text } = openRaw(t, port, { allowHalfOpen: true });
     const own = watchServerSide(t, socket);
     socket.write(HEAD);
@@ -124,7 +125,7 @@ for (const isOver of [true, false]) {
   });
 }
 
-test('of 100,000 requests behind an upload that was refused the gateway takes one read, and closes after 5 s', async (t) => {
+test('the gateway takes one read of 100,000 requests behind a refused upload', async (t) => {
   const { socket, timers, isOpen, own } = await start(t);
   socket.write('x'.repeat(UPLOAD_BYTES) + HEALTH.repeat(100_000));
   await eventually(() => own.requests > 1, 'the first of them');
@@ -134,7 +135,7 @@ test('of 100,000 requests behind an upload that was refused the gateway takes on
   assert.ok(!isOpen());
 });
 
-test('an upload in chunks of one byte that was refused is not read to its end, and closed after 5 s', async (t) => {
+test('a refused upload in chunks of one byte is closed after 5 s', async (t) => {
   const head = HEAD.replace(/content-length: \d+/, 'transfer-encoding: chunked');
   const { socket, timers, isOpen, own } = await start(t, { head });
   socket.write('1\r\nx\r\n'.repeat(200_000));
@@ -146,7 +147,7 @@ test('an upload in chunks of one byte that was refused is not read to its end, a
   assert.ok(bytesRead < 300_000, `${bytesRead} bytes`);
 });
 
-test('a body that is sent although its client had to wait for 100 Continue, and was refused, does not reset the connection', async (t) => {
+test('a body sent in spite of a refused Expect: 100-continue resets nothing', async (t) => {
   const { gateway } = await scenario(t);
   const size = 8_000_000;
   const { socket, closed, text } = openRaw(t, gateway.port, { allowHalfOpen: true });

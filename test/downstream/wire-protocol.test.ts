@@ -17,7 +17,7 @@ const JSON_TYPE = 'Content-Type: application/json';
 const CLOSE = 'Connection: close';
 const EXPECT = 'Expect: 100-continue';
 
-/** A request from its lines; the body comes after the blank one. */
+/** Joins the lines of a head. The body comes after its blank line. */
 function request(...lines: string[]): string {
   return `${lines.join('\r\n')}\r\n\r\n`;
 }
@@ -26,7 +26,7 @@ function chat(...more: string[]): string {
   return request(CHAT, 'Host: x', AUTHORIZATION, JSON_TYPE, ...more);
 }
 
-/** A health check that ends its connection, so that nobody has to wait for silence. */
+/** A health check that ends its connection, so that no test waits for silence. */
 function get(...headers: string[]): string {
   return request('GET /health HTTP/1.1', CLOSE, ...headers);
 }
@@ -41,7 +41,7 @@ const CHUNKED = 'Transfer-Encoding: chunked';
 const coded = (coding: string, ...more: string[]) =>
   chat(CLOSE, `Transfer-Encoding: ${coding}`, ...more) + chunked(BODY);
 
-// Everything that is refused before authorization, with the status it is refused with.
+// Requests refused before authentication, by their status.
 const REFUSED: Readonly<Record<number, readonly string[]>> = {
   400: [
     chat('Content-Length: 4', CHUNKED) + chunked(BODY) + smuggled,
@@ -84,7 +84,7 @@ const REFUSED: Readonly<Record<number, readonly string[]>> = {
   ],
 };
 for (const [status, rows] of Object.entries(REFUSED)) {
-  test(`what is no request that the gateway can serve is refused once, with ${status}, the error object and a log line`, async (t) => {
+  test(`a request that cannot be served is a single ${status} with a log line`, async (t) => {
     const { gateway, p } = await scenario(t, { more: '[logging]\nlevel = "debug"\n' });
     for (const bytes of rows) {
       const what = bytes.slice(0, 300);
@@ -105,7 +105,7 @@ for (const [status, rows] of Object.entries(REFUSED)) {
   });
 }
 
-test('a refusal is read by a client that still sends, whose connection is closed and not reset', async (t) => {
+test('a client that still sends can read its refusal, because nothing is reset', async (t) => {
   const { gateway } = await scenario(t, { clientTimeLimits: { lingerCheckMs: 3000 } });
   for (const bytes of [
     `GET /health HTTP/1.1\r\nHost: x\r\na: ${'b'.repeat(3_000_000)}`,
@@ -122,7 +122,7 @@ test('a refusal is read by a client that still sends, whose connection is closed
   assert.equal(await closed, undefined);
 });
 
-test('a refused connection on which the client goes on sending is closed after the time for lingering, with one answer and one log line', async (t) => {
+test('a refused connection on which the client goes on sending is closed in time', async (t) => {
   const { gateway } = await scenario(t, { clientTimeLimits: { lingerCheckMs: 10 } });
   const { closed, socket, text } = openRaw(t, gateway.port, { allowHalfOpen: true });
   const sending = setInterval(() => socket.write('x\r\n\r\n'), 10);
@@ -132,7 +132,7 @@ test('a refused connection on which the client goes on sending is closed after t
   assert.equal(gateway.lines().length, 1);
 });
 
-test('what is unusual and correct is answered with 200, and an idle connection kept for longer than the 60 s of load balancers', async (t) => {
+test('an unusual but correct request is answered with 200', async (t) => {
   const { gateway } = await scenario(t);
   for (const bytes of [
     request('GET /health HTTP/1.0'),
@@ -156,7 +156,7 @@ test('what is unusual and correct is answered with 200, and an idle connection k
   assert.equal(headers['keep-alive'], 'timeout=75');
 });
 
-test('with Expect: 100-continue a body that would be refused is not asked for', async (t) => {
+test('a body that would be refused gets no 100 Continue', async (t) => {
   const { gateway } = await scenario(t);
   for (const [bytes, expected] of [
     [request(CHAT, 'Host: x', JSON_TYPE, 'Content-Length: 9', EXPECT), NOT_AUTHENTICATED],
@@ -166,13 +166,13 @@ test('with Expect: 100-continue a body that would be refused is not asked for', 
     const reply = await sendRaw(gateway.port, bytes);
     assertError(parseRaw(reply), expected);
     assert.deepEqual(statusesOf(reply.text), [expected.httpStatus]);
-    // What comes next on this connection may be that body, or another request.
+    // The next bytes on this connection may be the body, or another request.
     assert.equal(parseRaw(reply).headers['connection'], 'close');
-    assert.ok(reply.isClosed, 'and the client does not wait for that');
+    assert.ok(reply.isClosed, 'the gateway closes first');
   }
 });
 
-/** Asks for a stream that goes on until `finish`, and waits for its first event. */
+/** Asks for a stream that lasts until `finish`, and waits for its first event. */
 async function openStream(t: TestContext) {
   let finish = () => {};
   const { gateway } = await scenario(t, {
@@ -200,7 +200,7 @@ for (const [what, packets, statuses] of [
   ['garbage in many packets', Array<string>(30).fill(`\0${GARBAGE}`), [200, 400]],
   ['CONNECT', [CONNECT], [200, 400]],
 ] as const) {
-  test(`the refusal of ${what} never gets into a stream, and follows it`, async (t) => {
+  test(`the refusal of ${what} follows a stream, and never gets into it`, async (t) => {
     const { gateway, socket, text, finish, closed } = await openStream(t);
     const warnings: Error[] = [];
     const onWarning = (warning: Error) => void warnings.push(warning);
@@ -211,7 +211,7 @@ for (const [what, packets, statuses] of [
       socket.write(packet);
       await sleep(2);
     }
-    // Long enough for it to be read.
+    // Enough time for the gateway to read the bytes.
     await idle(60);
     assert.deepEqual(statusesOf(text()), [200], text());
     finish();
@@ -225,7 +225,7 @@ for (const [what, packets, statuses] of [
   });
 }
 
-test('CONNECT is logged as a request that is not HTTP is', async (t) => {
+test('CONNECT is logged like a request that is not HTTP', async (t) => {
   const { gateway } = await scenario(t);
   await sendRaw(gateway.port, CONNECT);
   await sendRaw(gateway.port, 'canary\r\n\r\n');
@@ -234,12 +234,12 @@ test('CONNECT is logged as a request that is not HTTP is', async (t) => {
   assert.deepEqual(first, second);
 });
 
-test('a request that was answered before its body broke gets no second answer', async (t) => {
+test('a request answered before its body broke gets no second answer', async (t) => {
   const { gateway } = await scenario(t);
   const { socket, text, closed } = openRaw(t, gateway.port);
   socket.write(`${request(CHAT, 'Host: x', 'Transfer-Encoding: chunked')}5\r\nhello\r\n`);
   await eventually(() => text().includes('}}'), 'the answer');
-  // Long enough for the answer to be over on the other side too.
+  // Enough time for the answer to be over on the other side too.
   await idle(60);
   socket.write('zz\r\n');
   await closed;

@@ -58,7 +58,7 @@ async function sendUndici(
   return sendByUndici(request, new Cancellation(), connections, {});
 }
 
-test('bodies that wait for their next turn go on in order, a few in each, and again if they have to wait again at once', async () => {
+test('waiting bodies have their turns in order, a few in each', async () => {
   const { counts, add } = countPerTurn();
   const order: number[] = [];
   const wait = async (body: number) => {
@@ -74,7 +74,7 @@ test('bodies that wait for their next turn go on in order, a few in each, and ag
 });
 
 for (const transport of ['auto', 'fetch']) {
-  test(`a redirect is not followed, GATEWAY_UPSTREAM=${transport}: nothing reaches the host that it names`, async (t) => {
+  test(`a redirect is not followed, GATEWAY_UPSTREAM=${transport}`, async (t) => {
     const elsewhere = await startUpstream(t);
     const { gateway, p } = await scenario(t, { env: { GATEWAY_UPSTREAM: transport } });
     for (const status of [301, 302, 303, 307, 308]) {
@@ -95,7 +95,7 @@ for (const transport of TRANSPORTS) {
   describe(`request bodies, GATEWAY_UPSTREAM=${transport}`, () => {
     const env = { GATEWAY_UPSTREAM: transport };
 
-    test('a body of any length arrives whole, with its Content-Length and in no chunks, once, whatever the status', async (t) => {
+    test('a body of any length arrives once and whole, with its Content-Length', async (t) => {
       const { gateway, p } = await scenario(t, { env });
       for (const bytes of [1, 64 * KIB - 1, 64 * KIB, 64 * KIB + 1, 200_000, 4 * MIB]) {
         const body = JSON.stringify(chatBody({ pad: 'x'.repeat(bytes), tail: 'ü' }));
@@ -110,7 +110,7 @@ for (const transport of TRANSPORTS) {
         p.requests.length = 0;
         p.script = failWith(status, { headers: { location: '/elsewhere' } });
         const reply = await gateway.chat(chatBody({ pad: 'x'.repeat(MIB) }));
-        // Over fetch a provider's 407 looks like that of a proxy.
+        // Over fetch, a provider's 407 looks like a proxy's.
         const isUnexpected = status === 307 || (status === 407 && transport === 'fetch');
         assert.equal(reply.status, isUnexpected ? 502 : status);
         const unexpected = `Provider error: unexpected status ${status}`;
@@ -122,7 +122,8 @@ for (const transport of TRANSPORTS) {
     for (const [bytes, count] of [
       [8 * MIB, 5],
       [60_000, 40],
-      // Below the 4 KiB up to which other bodies are sent whole. On Node 26 some 330 bytes of each reply stay.
+      // Below 4 KiB, the limit for bodies that are sent whole. On Node 26, 330 bytes of each reply
+      // stay.
       [3900, 400],
     ] as const) {
       test(
@@ -149,15 +150,16 @@ for (const transport of TRANSPORTS) {
       );
     }
 
-    test('an open stream keeps no text of its request, of a failed try or of its events on the heap', async (t) => {
-      // Of the gateway, its client and its provider together; with the text of its request a stream takes 58 KB more.
+    test('an open stream keeps no text of its request, failed tries or events', async (t) => {
+      // For gateway, client and provider together. A stream that kept its request would take 58 KB
+      // more.
       const maxStreamBytes = env.GATEWAY_UPSTREAM === 'fetch' ? 90_000 : 70_000;
       const heldBytes = createMemoryProbe('heap');
       const long = 'x'.repeat(60_000);
       const choices = [{ index: 0, delta: { content: 'a' } }];
       const eventOf = (members: object) => `data: ${JSON.stringify({ choices, ...members })}\n\n`;
       const usage = { total_tokens: 1 };
-      /** By the first letter of the prompt. */
+      /** Events by the first letter of the prompt. */
       const events: Readonly<Record<string, string>> = {
         l: eventOf({ usage: { ...usage, x: long.slice(0, 15_000) } }),
         b: eventOf({ usage }) + eventOf({ x: long }),
@@ -176,7 +178,9 @@ for (const transport of TRANSPORTS) {
         },
         fallback: ['q'],
       });
-      /** Opens some with this prompt, and returns what reads by how many bytes the heap has grown for each. */
+      /**
+       * Opens streams with this prompt. Returns a function that reads the heap's growth for each.
+       */
       const open = async (content: string) => {
         const chat = {
           model: 'p/a-model-whose-name-is-long',
@@ -194,7 +198,7 @@ for (const transport of TRANSPORTS) {
         }
         return () => (heldBytes() - before) / 100;
       };
-      // The first ones compile the code.
+      // The first streams compile the code.
       await open(`l${long}`);
       for (const prompt of [`long usage ${long}`, `behind usage ${long}`]) {
         const growth = await open(prompt);
@@ -203,8 +207,8 @@ for (const transport of TRANSPORTS) {
       }
     });
 
-    test('what clients that left had sent is dropped although the connection to the provider still hangs', async (t) => {
-      // No TLS is spoken there.
+    test('bodies of clients that left are dropped while the connection still hangs', async (t) => {
+      // A server without TLS, so that the handshake never completes.
       const upstream = await listen(t, createServer());
       const baseUrl = upstream.baseUrl.replace('http:', 'https:');
       const gateway = await startGateway(t, { env, toml: providerToml({ baseUrl }) });
@@ -216,13 +220,13 @@ for (const transport of TRANSPORTS) {
       assert.ok(gateway.reservedBytes() > 30 * 60_000);
       for (const client of clients) client.leave();
       await eventually(() => gateway.reservedBytes() === 0, 'nothing is reserved');
-      // Another thread frees Buffers; undici itself would drop the requests only after 10 s.
+      // Another thread frees Buffers. undici itself drops the requests only after 10 s.
       const isDropped = () => held() - before < 30 * 20_000;
       for (let turns = 0; turns < 160 && !isDropped(); turns += 1) await sleep(50);
       assert.ok(isDropped());
     });
 
-    test('a body of which the stream begins early is held, and counted, until all of it is sent', async (t) => {
+    test('a body whose stream begins early is held until all of it is sent', async (t) => {
       const gate = createGate();
       const whole = createHash('sha256');
       let receivedBytes = 0;
@@ -267,7 +271,10 @@ for (const transport of TRANSPORTS) {
   });
 }
 
-/** A provider that drops what it reads and answers each whole request with a stream of one event, left open. */
+/**
+ * Starts a provider that drops the bodies, and answers each whole request with a stream of one
+ * event, left open.
+ */
 async function startCountingUpstream(t: TestContext) {
   let count = 0;
   const answer =
@@ -296,7 +303,7 @@ async function startCountingUpstream(t: TestContext) {
 }
 
 describe('connecting, over undici', () => {
-  test('a connection that is there when the event loop stops being busy is not too late', async (t) => {
+  test('a connection made while the event loop was busy is not too late', async (t) => {
     const upstream = await startUpstream(t);
     const reply = sendUndici(t, new URL(upstream.baseUrl).origin, [Buffer.from('{}')], 200);
     const busyUntil = performance.now() + 400;
@@ -304,10 +311,10 @@ describe('connecting, over undici', () => {
     assert.equal((await reply).status, 200);
   });
 
-  test('a cancelled upload to a provider that does not answer the connection is released', async (t) => {
+  test('a cancelled upload to a provider that does not accept is released', async (t) => {
     const { port } = await startBlackHole(t);
     const collect = createMemoryProbe();
-    // So that the end of the connection attempt is not what releases it.
+    // A long limit, so that its end does not release the body.
     const connections = createPool(3_600_000)!;
     t.after(() => connections.close());
     const cancellation = new Cancellation();
@@ -338,11 +345,11 @@ test('fetch fails with the reason of the cancellation, and with the network erro
   await assert.rejects(sendByFetch(request, cancellation), /^Error: left$/);
 });
 
-/** `count` chunks of a chunked body, without its end. */
+/** Returns `count` chunks of a chunked body, without its end. */
 const inChunks = (count: number, bytes: number) =>
   `${bytes.toString(16)}\r\n${'x'.repeat(bytes)}\r\n`.repeat(count);
 
-/** Counts chunks, and how many came at most in one turn of the event loop. */
+/** Counts chunks, and the most in one turn of the event loop. */
 function countPerTurn() {
   const counts = { all: 0, most: 0 };
   let ofTurn = 0;
@@ -355,7 +362,7 @@ function countPerTurn() {
   return { counts, add };
 }
 
-test('a body in tiny chunks is answered, unless more than a thousand are smaller than 16 B', async (t) => {
+test('a body in tiny chunks is refused if more than a thousand are below 16 B', async (t) => {
   const { gateway } = await scenario(t);
   const [head = ''] = rawChat({}, ['connection: close']).split('\r\n\r\n');
   const [begin = '', end = ''] = JSON.stringify(chatBody({ pad: '|' })).split('|');
@@ -377,7 +384,7 @@ test('a body in tiny chunks is answered, unless more than a thousand are smaller
   }
 });
 
-test('a connection whose body in tiny chunks was refused whole goes on with its next request', async (t) => {
+test('a connection whose body in tiny chunks was refused takes the next request', async (t) => {
   const { gateway } = await scenario(t);
   const [head = ''] = rawChat({}).split('\r\n\r\n');
   const { socket, text } = openRaw(t, gateway.port);
@@ -386,10 +393,10 @@ test('a connection whose body in tiny chunks was refused whole goes on with its 
   await eventually(() => text().includes('too small chunks'), 'it is refused');
   assert.match(text(), /^connection: keep-alive\r$/im);
   socket.write(rawChat(chatBody()));
-  await eventually(() => text().includes('HTTP/1.1 200'), 'the next one is answered');
+  await eventually(() => text().includes('HTTP/1.1 200'), 'the next request is answered');
 });
 
-/** Sends the start of a chunked upload to a server of node:http that reads it as the gateway does. */
+/** Begins a chunked upload to a server of node:http that reads it as the gateway does. */
 async function uploadInTurns(t: TestContext, body: string): Promise<IncomingMessage> {
   const server = createHttpServer({ highWaterMark: 64 * KIB });
   const { port } = await listen(t, server);
@@ -402,7 +409,7 @@ async function uploadInTurns(t: TestContext, body: string): Promise<IncomingMess
   return request;
 }
 
-test('of an upload in tiny chunks a turn takes a thousand, and no more is read until they are all taken', async (t) => {
+test('a turn takes a thousand tiny chunks of an upload, and reads no more before', async (t) => {
   const request = await uploadInTurns(t, `${inChunks(20_000, 17)}0\r\n\r\n`);
   const { counts, add } = countPerTurn();
   let mostBytes = 0;
@@ -417,18 +424,18 @@ test('of an upload in tiny chunks a turn takes a thousand, and no more is read u
   assert.ok(mostBytes <= 2850 * 17, `${mostBytes} bytes`);
 });
 
-test('an upload in chunks of one byte is not read to its end, also if it is discarded', async (t) => {
+test('an upload in chunks of one byte is not read to its end, even if discarded', async (t) => {
   const request = await uploadInTurns(t, `${inChunks(100_000, 1)}0\r\n\r\n`);
   const { counts, add } = countPerTurn();
   request.on('data', add);
   await eventually(() => counts.all > 1000, 'more chunks than may be that small');
   await idle(200);
-  // One read of 64 KiB has 10,922 such chunks; a second one may be under way.
+  // One read of 64 KiB has 10,922 such chunks, and a second may be under way.
   assert.ok(counts.all < 22_000, `${counts.all} chunks`);
   assert.equal(request.readableLength, 0);
 });
 
-test('of an answer in chunks of one byte a turn takes a thousand', async (t) => {
+test('a turn takes a thousand chunks of one byte of an answer', async (t) => {
   const upstream = await startRawUpstream(t, ({ socket }) =>
     socket.write(
       `HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n${inChunks(20_000, 1)}0\r\n\r\n`,
@@ -447,7 +454,7 @@ test('of an answer in chunks of one byte a turn takes a thousand', async (t) => 
 const MANY = 40;
 const LONG_TEXT = 'x'.repeat(512 * KIB);
 
-/** Counts how many of many bodies have a chunk in one turn, once each has had its first turns. */
+/** Counts how many bodies get a chunk in the same turn, once each has had its first turns. */
 function countBodiesPerTurn() {
   const bytes = new Map<unknown, number>();
   const begun = new Set<unknown>();
@@ -463,7 +470,7 @@ function countBodiesPerTurn() {
   return { counts, add };
 }
 
-/** Reads them all, each chunk told to the callback. */
+/** Reads all bodies, and checks how many get a chunk in the same turn. */
 async function assertFewPerTurn<T>(
   bodies: readonly T[],
   read: (body: T, onChunk: (chunk: Buffer) => void) => Promise<unknown>,
@@ -473,7 +480,7 @@ async function assertFewPerTurn<T>(
   assert.ok(counts.most > 0 && counts.most < MANY / 2, `${counts.most} bodies in one turn`);
 }
 
-test('of many answers at once a turn takes a few, once all have begun', async (t) => {
+test('a turn takes chunks of a few answers when many have begun', async (t) => {
   const upstream = await startRawUpstream(t, ({ socket }) => socket.write(rawResponse(LONG_TEXT)));
   const { origin } = new URL(upstream.baseUrl);
   const replies = await Promise.all(Array.from({ length: MANY }, () => sendUndici(t, origin, [])));
@@ -485,14 +492,14 @@ test('of many answers at once a turn takes a few, once all have begun', async (t
   );
 });
 
-test('of many uploads at once a turn takes a few, once all have begun', async (t) => {
+test('a turn takes chunks of a few uploads when many have begun', async (t) => {
   const requests = await Promise.all(
     Array.from({ length: MANY }, () => uploadInTurns(t, `80000\r\n${LONG_TEXT}\r\n0\r\n\r\n`)),
   );
   await assertFewPerTurn(requests, (request, onChunk) => once(request.on('data', onChunk), 'end'));
 });
 
-test('readAll gives up on a body that is longer than allowed', async () => {
+test('readAll rejects a body that is longer than allowed', async () => {
   const body = {
     start(sink: ByteSink) {
       if (sink.write(Buffer.from('abc')) && sink.write(Buffer.from('def'))) sink.end();

@@ -12,7 +12,7 @@ function systemError(code: string, address?: string): Error {
   return Object.assign(new Error(`connect ${code}`), { code, address });
 }
 
-/** As node:net reports several addresses: with the code of the first. */
+/** Combines errors as node:net does for several addresses: with the first error's code. */
 function ofAll(...errors: NodeJS.ErrnoException[]): Error {
   return Object.assign(new AggregateError(errors), { code: errors[0]!.code });
 }
@@ -24,7 +24,7 @@ function failureOf(cause: Error): GatewayError {
   return failure;
 }
 
-test('connections that this machine cannot open are not the fault of the provider', () => {
+test("connections that this machine cannot open are not the provider's fault", () => {
   const refused = systemError('ECONNREFUSED', IPV4);
   const noRoute = systemError('ENETUNREACH', IPV6);
   const causes: readonly [string, Error][] = [
@@ -45,7 +45,7 @@ test('connections that this machine cannot open are not the fault of the provide
   }
 });
 
-test('other failures to connect are the fault of the provider, also those of a machine without IPv6', () => {
+test("other failed connections are the provider's fault, also without IPv6", () => {
   const noIPv6 = systemError('EADDRNOTAVAIL', IPV6);
   const refused = systemError('ECONNREFUSED', IPV4);
   for (const cause of [refused, noIPv6, ofAll(noIPv6, refused)]) {
@@ -54,7 +54,7 @@ test('other failures to connect are the fault of the provider, also those of a m
   }
 });
 
-test('the cause of a failure at several addresses is that of the first', () => {
+test('a failure at several addresses has the cause of the first', () => {
   const cause = ofAll(systemError('ECONNREFUSED', IPV6), systemError('ETIMEDOUT', IPV4));
   assert.equal(causeOf(failureOf(cause)), 'ECONNREFUSED: connect ECONNREFUSED');
 });

@@ -19,17 +19,17 @@ import { OVER_FETCH } from '../support/transport.ts';
 import { completion, failWith, startUpstream, beginStream, CHUNK } from '../support/upstream.ts';
 import { scenario } from '../support/scenario.ts';
 
-/** More than the listeners that Node lets pass without a warning. */
+/** More listeners than Node allows without a warning. */
 const CLIENTS = 12;
 
-/** Provider `p` is by TLS and never completes a handshake; or `q` is, its fallback. */
+/** The settings in which provider `p`, or its fallback `q`, never completes a TLS handshake. */
 const PHASES: Record<string, (tls: string, p: string) => string> = {
   'while a connection is being made': (tls) => tls,
   'while a connection to the fallback is being made': (tls, p) =>
     `[providers]\nfallback = ["q"]\n${p}${tls.replace('.p]', '.q]')}`,
 };
 
-/** A provider that accepts connections and never completes a TLS handshake. */
+/** Starts a provider that accepts connections and never completes a TLS handshake. */
 async function startSilentTls(t: TestContext) {
   const { baseUrl, sockets } = await listen(
     t,
@@ -41,7 +41,7 @@ async function startSilentTls(t: TestContext) {
 
 const clientSockets = new WeakSet<Socket>();
 
-/** Every socket that the gateway opens from now on, in this thread. */
+/** Counts the sockets that the gateway opens from now on, in this thread. */
 function watchOutgoing(t: TestContext) {
   const sockets: Socket[] = [];
   const onSocket = (message: unknown) => sockets.push((message as { socket: Socket }).socket);
@@ -75,7 +75,7 @@ function resources(): string {
 
 function assertQuiet({ log }: TestGateway, warnings: readonly string[]): void {
   assert.deepEqual(
-    // The providers that fail before the fallback is asked are not about the clients.
+    // Lines about providers that fail before the fallback is asked are expected.
     log.filter((line) =>
       /"level":"(?:error|warn)","message":"(?!breaker opened|incident)/.test(line),
     ),
@@ -93,7 +93,7 @@ for (const [when, toToml] of Object.entries(PHASES)) {
       async (t) => {
         const warnings = watchWarnings(t);
         const silentTls = await startSilentTls(t);
-        // It leaves no connection behind that is merely kept for the next request.
+        // Connection: close, so that no idle connection is kept for the next request.
         const p = await startUpstream(t, failWith(503, { headers: { connection: 'close' } }));
         const gateway = await startGateway(t, {
           toml: toToml(providerToml(silentTls), providerToml(p)),
@@ -115,16 +115,16 @@ for (const [when, toToml] of Object.entries(PHASES)) {
           silentTls.release();
           await eventually(() => outgoing.open() === 0, 'every connection upstream closed');
         };
-        // What the first use of fetch leaves for good is not the request's.
+        // The first use of fetch leaves resources for good, which are not the request's.
         await comeAndGo(1);
-        // Nothing of a test that came before is still on its way out.
+        // Wait until the tests before this one have released their resources.
         let before = '';
         while (before !== resources()) {
           before = resources();
           await sleep(50);
         }
         await comeAndGo(CLIENTS);
-        // A connection that is opened anew for nobody would come a moment later.
+        // A replacement connection for a client that is gone would come a moment later.
         await sleep(50);
         await eventually(() => resources() === before, `as before: ${before}`);
         assert.equal(outgoing.open(), 0);
@@ -140,7 +140,7 @@ for (const [which, isThereBefore] of [
   ['that still waits for its own connection', true],
   ['that comes when it has left', false],
 ] as const) {
-  test(`a client that leaves while its connection is being made does not disturb one ${which}`, async (t) => {
+  test(`a client that leaves early does not disturb another client ${which}`, async (t) => {
     const warnings = watchWarnings(t);
     const hole = await startBlackHole(t, rawResponse(JSON.stringify(completion())));
     const gateway = await startGateway(t, { toml: providerToml(hole) });
@@ -162,7 +162,7 @@ for (const [which, isThereBefore] of [
 }
 
 test(
-  'of two clients in the middle of a stream the one that leaves leaves one connection upstream',
+  'of two clients in a stream, the client that leaves closes only its own connection',
   { skip: OVER_FETCH },
   async (t) => {
     const { gateway } = await scenario(t, { providers: { p: beginStream(CHUNK) } });
@@ -175,7 +175,7 @@ test(
     clients[0]!.destroy();
     await linesOf(gateway);
     await eventually(() => outgoing.open() === 1, 'one connection');
-    // A connection that is opened anew for nobody would come a moment later.
+    // A replacement connection for the client that is gone would come a moment later.
     await sleep(50);
     assert.equal(outgoing.open(), 1);
     clients[1]!.destroy();
@@ -183,11 +183,11 @@ test(
   },
 );
 
-test('a stream whose head cannot be sent ends its request upstream, and the client gets an error', async (t) => {
+test('a stream whose head cannot be sent ends its request upstream', async (t) => {
   const { p: upstream, gateway } = await scenario(t, {
     server: 'timeout = 3600',
     providers: { p: beginStream(CHUNK) },
-    // A provider id that is no header value: settings refuse it, and an upstream cannot send one either.
+    // A provider id that is no valid header value. Settings refuse it.
     adjust: (config) => ({
       ...config,
       providers: {

@@ -1,4 +1,4 @@
-/** Ways of leaving on real sockets; worlds leave in every phase of a request (`leaving`, `sums`, `afterwards`). */
+/** Ways of leaving on real sockets. In the worlds, clients leave in every phase of a request. */
 
 import assert from 'node:assert/strict';
 import type { Socket } from 'node:net';
@@ -17,7 +17,7 @@ const WAYS: Record<string, (client: Socket) => unknown> = {
 };
 
 for (const [how, leave] of Object.entries(WAYS)) {
-  test(`a client that leaves in the middle of an event by ${how} cancels everything quietly`, async (t) => {
+  test(`a client that leaves inside an event by ${how} cancels everything quietly`, async (t) => {
     const script = beginStream(CHUNK + CHUNK.slice(0, 20));
     const { gateway, p } = await scenario(t, { providers: { p: script } });
     const { socket, text } = openRaw(t, gateway.port);
@@ -32,7 +32,7 @@ for (const [how, leave] of Object.entries(WAYS)) {
   });
 }
 
-test('a client that resets its connection inside its body has left, and nobody is asked', async (t) => {
+test('a client that resets its connection inside its body has left', async (t) => {
   const { gateway, p } = await scenario(t);
   const { socket } = openRaw(t, gateway.port);
   socket.write(rawChat(chatBody()).slice(0, -10));

@@ -25,7 +25,7 @@ import { startHttpServer } from '../support/http-server.ts';
 
 const MIB = 1_048_576;
 
-/** A gateway whose provider answers when `release` has been called, and a client that writes its requests itself. */
+/** Starts a gateway whose provider answers after `release`, and a client on a raw connection. */
 async function start(t: TestContext, server = '') {
   const { opened, open: release } = createGate();
   t.after(release);
@@ -57,17 +57,17 @@ const chats = (count: number) =>
   Array.from({ length: count }, (_, index) => rawChat(chatBody({ model: `p/m${index}` })));
 const HEALTH = 'GET /health HTTP/1.1\r\nhost: a\r\n\r\n';
 
-/** Long enough for the gateway to do what it must not. */
+/** Enough time for a wrong gateway to show its defect. */
 const A_WHILE_MS = 100;
 
 describe('a client that pipelines', { concurrency: 4 }, () => {
-  test('more than 100 requests in one read has its connection closed, and the rest of the read is not parsed', async (t) => {
+  test('more than 100 requests in one read has its connection closed', async (t) => {
     const { gateway, p } = await scenario(t);
     const { socket, closed, text } = openRaw(t, gateway.port);
     const own = watchServerSide(t, socket);
     socket.write('GET / HTTP/1.1\r\n\r\n'.repeat(3640));
     await closed;
-    // The one that is answered, 100 that may wait, and the one that is too many.
+    // The answered request, 100 that may wait, and the first beyond the limit.
     assert.deepEqual([own.requests, text(), p.requests.length], [102, '', 0]);
     const [line, ...others] = gateway.lines('broken request');
     assert.equal(line?.['reason'], 'Invalid request: more than 100 pipelined requests wait');
@@ -76,7 +76,7 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
     assert.equal((await gateway.send('/health')).status, 200);
   });
 
-  test('more than 100 requests behind a chat ends the chat with a refusal, and its provider is left', async (t) => {
+  test('more than 100 requests behind a chat ends the chat with a refusal', async (t) => {
     const { gateway, upstream, socket, firstAsked, closed } = await start(t);
     socket.write(rawChat(chatBody()));
     await firstAsked();
@@ -98,7 +98,7 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
     await eventually(() => statusesOf(text()).length === 101, 'every answer');
   });
 
-  test('300 chats of 1 KB gets an answer to each, and the gateway reads on when fewer than eight wait', async (t) => {
+  test('300 chats of 1 KB gets an answer to each, but few are read at once', async (t) => {
     const { socket, release, firstAsked, text } = await start(t);
     const own = watchServerSide(t, socket);
     socket.write(rawChat(chatBody({ padding: 'x'.repeat(900) })).repeat(300));
@@ -109,7 +109,7 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
     await eventually(() => statusesOf(text()).length === 300, 'every answer');
   });
 
-  test('a body of 16 MiB waits on its own side until the answer before it is written', async (t) => {
+  test('a body of 16 MiB keeps it until the answer before it is written', async (t) => {
     const { socket, release, text, firstAsked } = await start(t);
     const large = rawChat(chatBody({ model: 'p/large', padding: 'x'.repeat(16 * MIB) }));
     socket.write(rawChat(chatBody()) + large);
@@ -121,7 +121,7 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
     assert.equal(parseReplies(text()).length, 2);
   });
 
-  test('a broken body behind a chat gets the answer of the chat, and then a 400 and a line in the log', async (t) => {
+  test('a broken body behind a chat gets both answers, and one log line', async (t) => {
     const { gateway, socket, release, firstAsked, text, closed } = await start(t);
     const head = rawChat({}, ['transfer-encoding: chunked'])
       .replace(/content-length: \d+\r\n/, '')
@@ -136,7 +136,7 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
     assert.equal(gateway.lines('broken request').length, 1);
   });
 
-  test('what is not HTTP behind a chat is refused in a drain too', async (t) => {
+  test('bytes that are not HTTP behind a chat is refused in a drain too', async (t) => {
     const { gateway, socket, release, firstAsked, text, closed } = await start(t);
     const own = watchServerSide(t, socket);
     const bytes = `${rawChat(chatBody())}hello\r\n\r\n`;
@@ -152,7 +152,7 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
     assert.deepEqual(connections, ['keep-alive', 'close']);
   });
 
-  test('gets an answer to each of its requests in a drain, an error after its deadline, and Connection: close on the last', async (t) => {
+  test('gets all its answers in a drain, with Connection: close on the last', async (t) => {
     for (const status of [200, 500]) {
       const { gateway, upstream, socket, release, firstAsked, text, closed } = await start(t);
       socket.write(chats(20).join(''));
@@ -174,10 +174,10 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
 
 const SMALL_BUDGET = `max_buffered_bytes = ${MIB}\n`;
 const LENGTH_HEADER = /content-length: \d+\r\n/;
-/** One read of a socket has all of it. */
+/** A chat that fits into one read of a socket. */
 const LONG_CHAT = rawChat(chatBody({ padding: 'x'.repeat(60_000) }));
 
-test('bodies of waiting requests that do not fit into max_buffered_bytes are dropped, and refused when their turn comes', async (t) => {
+test('bodies of waiting requests are dropped if they do not fit into memory', async (t) => {
   const { gateway, upstream, release } = await start(t, SMALL_BUDGET);
   const clients = Array.from({ length: 20 }, () => openRaw(t, gateway.port));
   const sides = clients.map(({ socket }) => watchServerSide(t, socket));
@@ -186,7 +186,7 @@ test('bodies of waiting requests that do not fit into max_buffered_bytes are dro
   const held = createMemoryProbe('buffers');
   const before = held();
   for (const { socket } of clients) socket.write(LONG_CHAT.repeat(8));
-  // Node 20 reads no further than the first body that waits.
+  // Node 20 reads no further than the first waiting body.
   await eventually(() => sides.every(({ requests }) => requests >= 2), 'a second request of each');
   await eventually(() => held() - before < 2 * MIB, `${held() - before} bytes are held`);
   assert.ok(gateway.reservedBytes() > 15 * 60_000, `${gateway.reservedBytes()} are reserved`);
@@ -216,7 +216,7 @@ test('short chunked bodies of waiting requests are counted with their length', a
   assert.deepEqual(new Set(statusesOf(text())), new Set([200]));
 });
 
-test('a client that leaves behind a body that waits is seen at once, and nothing stays reserved', async (t) => {
+test('a client that leaves behind a waiting body is noticed at once', async (t) => {
   for (const padding of [1000, 60_000]) {
     for (const end of ['end', 'resetAndDestroy'] as const) {
       const { gateway, upstream, socket, firstAsked } = await start(t, SMALL_BUDGET);
@@ -232,7 +232,7 @@ test('a client that leaves behind a body that waits is seen at once, and nothing
   }
 });
 
-test('a client that leaves behind a body for which there is no room is seen at once', async (t) => {
+test('a client that leaves behind a body without room is noticed at once', async (t) => {
   const { gateway, upstream, socket, firstAsked } = await start(t, SMALL_BUDGET);
   const { socket: other } = openRaw(t, gateway.port);
   socket.write(rawChat(chatBody()));
@@ -249,7 +249,7 @@ test('a client that leaves behind a body for which there is no room is seen at o
   await eventually(() => gateway.reservedBytes() === 0, 'nothing is reserved');
 });
 
-test('a client that waits for 100 Continue is not asked for a body for which there was no room', async (t) => {
+test('a client that waits for 100 Continue gets none if its body had no room', async (t) => {
   const { gateway, socket, firstAsked, release, text } = await start(t, SMALL_BUDGET);
   const { socket: other } = openRaw(t, gateway.port);
   socket.write(rawChat(chatBody()));
@@ -268,7 +268,7 @@ test('a client that waits for 100 Continue is not asked for a body for which the
   assert.deepEqual(statusesOf(text()), [200, 429]);
 });
 
-test('a drain counts the answers behind a cut request as finished if they need no provider', async (t) => {
+test('a drain counts the answers that need no provider as finished', async (t) => {
   const { gateway, socket, firstAsked, text, closed } = await start(t);
   socket.write(`${rawChat(chatBody())}${HEALTH}${HEALTH}${rawChat(chatBody())}`);
   await firstAsked();
@@ -299,7 +299,7 @@ test('a response that has closed refers to its call no more', async (t) => {
   assert.deepEqual(counts, [1, 0, 1, 0]);
 });
 
-test('a request behind an answer that said Connection: close does not begin', async (t) => {
+test('a request behind an answer with Connection: close does not begin', async (t) => {
   const { opened, open } = createGate();
   let calls = 0;
   const port = await startHttpServer(t, async ({ reply }) => {
@@ -321,7 +321,7 @@ test('a request behind an answer that said Connection: close does not begin', as
   assert.equal(calls, 1);
 });
 
-test('a stream whose client has left before its comments begin starts no timer', async (t) => {
+test('a stream whose client left before its comments begin starts no timer', async (t) => {
   const timers = () => process.getActiveResourcesInfo().filter((name) => name === 'Timeout').length;
   const started = await new Promise<number>((resolve) => {
     void startHttpServer(t, async ({ reply }) => {
@@ -339,7 +339,7 @@ test('a stream whose client has left before its comments begin starts no timer',
   assert.equal(started, 0);
 });
 
-test('a pipelined request that waits takes less than 1 KB more than node:http takes for it', async (t) => {
+test('a waiting pipelined request takes less than 1 KB more than in node:http', async (t) => {
   const { gateway, release } = await start(t);
   const server = createServer(() => {}).listen(0, '127.0.0.1');
   await once(server, 'listening');
@@ -359,23 +359,23 @@ test('a pipelined request that waits takes less than 1 KB more than node:http ta
     const before = held();
     await write(HEALTH.repeat(90), 91);
     const bytes = held() - before;
-    // None of those that wait begins.
+    // Reset, so that no waiting request begins.
     for (const client of clients) client.resetAndDestroy();
     return bytes;
   };
-  // The first of two compiles code, and collections end when they like.
+  // The least of two, because the first compiles code, and collections come at any time.
   const leastOf = async (to: number, first: string) =>
     Math.min(await bytesOf(to, first), await bytesOf(to, first));
   const plainBytes = await leastOf(port, HEALTH);
   const ownBytes = await leastOf(gateway.port, rawChat(chatBody()));
-  // What the gateway makes for a request that has begun takes 4 KB.
+  // A request that has begun would take 4 KB more.
   assert.ok(ownBytes < plainBytes + 1800 * 1000, `${ownBytes} bytes, plain ${plainBytes}`);
-  // While so many wait, the gateway sees only with its next answer that a client has left.
+  // While so many requests wait, the gateway notices at its next answer that a client has left.
   release();
   await linesOf(gateway, 40);
 });
 
-/** A server that refuses each request at once, as the gateway refuses a client without a key. */
+/** A server that refuses each request at once, as the gateway does without a key. */
 const PLAIN_SERVER = `
 const server = require('node:http').createServer({ requireHostHeader: false }, (_, response) => {
   response.writeHead(401, { 'content-type': 'application/json' }).end('{"error":{}}');
@@ -384,7 +384,7 @@ server.listen(0, '127.0.0.1', () => console.error('listening http://a:' + server
 `;
 
 test(
-  'a client without a key that pipelines 3,640 requests on each of 30 connections makes the process take no more than node:http',
+  '30 clients with 3,640 pipelined requests each cost no more memory than in node:http',
   { skip: process.platform !== 'linux' && 'reads /proc' },
   async (t) => {
     await buildOnce();

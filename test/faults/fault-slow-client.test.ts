@@ -20,9 +20,9 @@ import { completion, type Script, sendJson } from '../support/upstream.ts';
 
 const MIB = 1_048_576;
 const LIMITS = { headersMs: 300, requestMs: 600, lingerCheckMs: 80 };
-/** The limits of the gateway's own, and time to read an answer. */
+/** The gateway's own limits, with more time to read an answer. */
 const AMPLE = { lingerCheckMs: 10_000 };
-/** Nothing here takes longer than this many times its limit, as far as the process gets to run. */
+/** How many times its limit an answer may take on a busy machine, in the process's own time. */
 const GENEROUS = 12;
 
 const AUTHORIZATION = `Authorization: Bearer ${CLIENT_TOKEN}`;
@@ -35,7 +35,7 @@ function chat(...more: string[]): string {
   return `${[...lines, ...more].join('\r\n')}\r\n\r\n`;
 }
 
-/** The first answer in what came, in the form that `assertError` takes. */
+/** Returns the first answer in the text, for `assertError`. */
 function firstAnswer(text: string): ReturnType<typeof parseRaw> {
   return parseRaw(readReply(text));
 }
@@ -45,7 +45,7 @@ async function start(t: TestContext, server = '', clientTimeLimits: object = LIM
   return { gateway, upstream };
 }
 
-/** Nothing of a client is left, and others are served. */
+/** Checks that nothing of a client is left, and that other clients are served. */
 async function assertServing(gateway: TestGateway, requests: number): Promise<void> {
   await linesOf(gateway, requests);
   assertNoErrors(gateway);
@@ -54,12 +54,12 @@ async function assertServing(gateway: TestGateway, requests: number): Promise<vo
 }
 
 describe('a client that takes its time', { concurrency: 4 }, () => {
-  /** Requests that became calls have their access line each. */
+  /** The bytes sent, their limit, the number of access lines, and the bytes that follow. */
   type Slow = readonly [sent: string, limitMs: number, calls: number, drip?: string];
   const { headersMs, requestMs } = LIMITS;
   const half = BODY.slice(0, 20);
   const chunked = chat('Transfer-Encoding: chunked');
-  /** What is dripped comes byte by byte, one each tenth of the limit, for as long as the connection lasts. */
+  /** `drip` is sent byte by byte, each after a tenth of the limit, while the connection lasts. */
   const slow: Record<string, Slow> = {
     'nothing at all': ['', headersMs, 0],
     'half a request line': ['GET /hea', headersMs, 0],
@@ -92,13 +92,13 @@ describe('a client that takes its time', { concurrency: 4 }, () => {
       assert.equal(upstream.requests.length, 0);
       await assertServing(gateway, calls);
     };
-    test(`and sends ${what} is told so with 408 and cut off`, ALL_SCALES, async (t) => {
-      // A busy machine may be too slow for the limit of the headers, which is the shorter one.
+    test(`and sends ${what} gets a 408 and is cut off`, ALL_SCALES, async (t) => {
+      // A busy machine may be too slow for the limit of the headers, the shorter of the two.
       await atSomeScale(async (scale) => check(t, scale));
     });
   }
 
-  test('between requests is left its connection', async (t) => {
+  test('between requests keeps its connection', async (t) => {
     const { gateway } = await start(t);
     const { socket, text } = openRaw(t, gateway.port);
     for (let round = 1; round <= 3; round += 1) {
@@ -109,7 +109,7 @@ describe('a client that takes its time', { concurrency: 4 }, () => {
     }
   });
 
-  test('and whose body goes on for several times the limit is answered', ALL_SCALES, async (t) => {
+  test('with a body that goes on for several limits is answered', ALL_SCALES, async (t) => {
     await atSomeScale(async (scale) => {
       const limits = { headersMs: scale * headersMs, requestMs: scale * requestMs };
       const { gateway } = await start(t, '', limits);
@@ -126,7 +126,7 @@ describe('a client that takes its time', { concurrency: 4 }, () => {
     });
   });
 
-  test('with a pipelined body, or half a head, behind an answer that takes longer than the limits is answered', async (t) => {
+  test('with a pipelined body or head behind a slow answer is answered', async (t) => {
     const { opened, open } = createGate();
     const p: Script = async ({ body }, response) => {
       if (body.includes('first')) await opened;
@@ -191,7 +191,7 @@ describe('a client that closes its sending side', { concurrency: 4 }, () => {
   }
 });
 
-/** Sends a body of this size without looking at what comes back, as clients do that read afterwards. */
+/** Sends a body of this size before it reads any answer, as some clients do. */
 async function upload(socket: Socket, size: number, isChunked: boolean): Promise<void> {
   const part = Buffer.alloc(65_536, 'x');
   socket.pause();
@@ -207,14 +207,17 @@ async function upload(socket: Socket, size: number, isChunked: boolean): Promise
 
 describe('an upload that is refused', { concurrency: 3 }, () => {
   const SIZE = 12 * MIB;
-  /** Ample for all of it, on a busy machine too. */
+  /** A size that a busy machine can send within the limits. */
   const settings = `max_body_bytes = ${MIB}`;
   const framings = {
     'with a Content-Length': [`Content-Length: ${SIZE}`, false],
     'in chunks': ['Transfer-Encoding: chunked', true],
   } as const;
   const WITHOUT_TOKEN = [AUTHORIZATION, NOT_AUTHENTICATED] as const;
-  /** Where it is refused, and the line of its head without which it is; for its size if there is none. */
+  /**
+   * Where a body is refused, the head's line without which it is, and the error. Without a line,
+   * its size is refused.
+   */
   const reasons: readonly (readonly [string, line?: string, expected?: ExpectedError])[] = [
     ['for its size'],
     ['for its token', ...WITHOUT_TOKEN],
@@ -225,7 +228,7 @@ describe('an upload that is refused', { concurrency: 3 }, () => {
   ];
   for (const [where, line = '', expected = refusal(/exceeds/, 413)] of reasons) {
     for (const [framing, [length, isChunked]] of Object.entries(framings)) {
-      test(`${where}, ${framing}, is read to its end, and so is the answer, which says that the connection closes`, async (t) => {
+      test(`${where}, ${framing}, is read to its end, and so is the answer`, async (t) => {
         const { gateway, upstream } = await start(t, settings, AMPLE);
         const { socket, text, closed } = openRaw(t, gateway.port);
         const more = where.includes('close') ? ['Connection: close'] : [];
@@ -246,7 +249,7 @@ describe('an upload that is refused', { concurrency: 3 }, () => {
     }
   }
 
-  test('in a drain, is read although it takes longer than idle connections live', async (t) => {
+  test('in a drain, is read even beyond the life of idle connections', async (t) => {
     const { gateway } = await start(t, settings, AMPLE);
     const { socket, text, closed } = openRaw(t, gateway.port);
     const head = chat('Content-Length: 25').replace(AUTHORIZATION, 'x: y');
@@ -265,8 +268,8 @@ describe('an upload that is refused', { concurrency: 3 }, () => {
   });
 });
 
-test('requests behind one that was refused are answered in order, and its body is never taken for one', async (t) => {
-  // Each body is a request in itself.
+test('requests behind a refused body are answered, and the body is never a request', async (t) => {
+  // Each body is itself a request.
   const smuggled = `${HEALTH}x-smuggled: yes\r\n\r\n`;
   const sized = chat(`Content-Length: ${smuggled.length}`) + smuggled;
   const inChunks = `${smuggled.length.toString(16)}\r\n${smuggled}\r\n0\r\n\r\n`;

@@ -25,7 +25,7 @@ import { LEFT_TO_SWEEPS } from '../support/sweep.ts';
 const MIB = 1_048_576;
 const SLOW_BYTES = 18 * MIB;
 const STUCK_MS = 800;
-/** For those that are cut off: a clock may start anew while the network still takes a little. */
+/** The limit in tests that reach it. A busy network may restart the clock once. */
 const CUT_MS = 400;
 
 const PART = Buffer.from(`data: {"x":"${'y'.repeat(65_500)}"}\n\n`);
@@ -36,7 +36,7 @@ const answerOf =
   (_, response) =>
     sendJson(response, completion('y'.repeat(bytes)));
 
-/** A client that reads nothing until told to. */
+/** Opens a client that does not read until the test resumes it. */
 function openReader(t: TestContext, port: number, requests: string): Socket {
   const socket = connect(port, '127.0.0.1').on('error', () => {});
   t.after(() => socket.destroy());
@@ -48,7 +48,7 @@ function openReader(t: TestContext, port: number, requests: string): Socket {
 const start = (t: TestContext, script: Script, sendTimeoutMs = 60_000) =>
   scenario(t, { providers: { p: script }, clientTimeLimits: { sendTimeoutMs } });
 
-test('6 streams of 100 MiB each to clients that do not read hold the provider back, take less than 1 MiB each and leave nothing running', async (t) => {
+test('streams of 100 MiB without a reader hold the provider back, and little memory', async (t) => {
   const { p: upstream, gateway } = await start(t, flood(PART, 100 * MIB).script);
   const held = createMemoryProbe();
   assert.equal((await gateway.send('/health')).status, 200);
@@ -71,7 +71,7 @@ test('6 streams of 100 MiB each to clients that do not read hold the provider ba
   assertNoErrors(gateway);
 });
 
-/** What comes of these requests on one connection, the first of which is answered by a stream that takes its time. */
+/** Sends a stream that takes its time, and a second request behind it. Returns all answers. */
 async function pipeline(t: TestContext, clientTimeLimits: object, second: string): Promise<string> {
   const { opened, open: finish } = createGate();
   const p: Script = async ({ body }, response) => {
@@ -91,19 +91,21 @@ async function pipeline(t: TestContext, clientTimeLimits: object, second: string
 }
 
 for (const more of ['', 'connection: close\r\n']) {
-  test(`an upload refused behind a running answer never cuts that off, ${more ? 'with' : 'without'} Connection: close`, async (t) => {
-    const refused = `POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\n${more}content-length: 9\r\n\r\nx`;
+  const how = more ? 'with' : 'without';
+  test(`an upload refused ${how} Connection: close cuts no running answer`, async (t) => {
+    const head = `POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\n${more}content-length: 9\r\n`;
+    const refused = `${head}\r\nx`;
     const text = await pipeline(t, { lingerCheckMs: 40 }, refused);
     assert.deepEqual(statusesOf(text), [200, 401]);
     assert.ok(text.includes('[DONE]'), text);
   });
 }
 
-test('an answer that a reset finds half written is not called delivered', async (t) => {
+test('an answer that a reset finds half written does not count as delivered', async (t) => {
   const { gateway } = await start(t, answerOf(60_000));
-  // So small that each is written in one go, and together more than the network holds.
+  // Each answer fits into one write, but all of them do not fit into the network.
   const count = 1000;
-  // So long that one read brings less than 100 of them.
+  // Long requests, so that one read brings fewer than 100.
   const request = rawChat(chatBody({ padding: 'x'.repeat(700) }));
   const reader = openReader(t, gateway.port, request.repeat(count));
   const delivered = () => gateway.accessLines().filter(({ outcome }) => outcome === 'ok').length;
@@ -123,35 +125,34 @@ describe('a client that stops reading', { concurrency: 4 }, () => {
     'a stream': [flood(PART, 100 * MIB).script, STREAM],
     'one event of 12 MiB': [beginStream(eventOf(12 * MIB)), STREAM],
     'a complete answer of 16 MiB': [answerOf(16 * MIB), COMPLETE],
-    // Together more than the network holds, each so small that it is written in one go.
+    // Each answer fits into one write, but all of them do not fit into the network.
     'many answers of 200 KiB on one connection': [answerOf(200_000), COMPLETE.repeat(100)],
   };
   for (const [what, [script, requests]] of Object.entries(stuck)) {
     const skip = /event|many/.test(what) && LEFT_TO_SWEEPS;
-    test(
-      `of ${what} is cut off although it keeps sending line breaks, and nothing goes on for it`,
-      { skip },
-      async (t) => {
-        const { p: upstream, gateway } = await start(t, script, CUT_MS);
-        const startedAt = performance.now();
-        const reader = openReader(t, gateway.port, requests);
-        // Line breaks that it keeps sending are no sign that it reads.
-        const sending = setInterval(() => reader.writable && reader.write('\r\n'), CUT_MS / 10);
-        t.after(() => clearInterval(sending));
-        const outcomes = () => gateway.accessLines().map(({ outcome }) => outcome);
-        await eventually(() => outcomes().includes('client_closed'), 'the client is cut off');
-        const tookMs = performance.now() - startedAt;
-        assert.ok(tookMs >= CUT_MS * 0.9, `${tookMs} ms`);
-        const areOver = () => outcomes().length === upstream.requests.length;
-        await eventually(areOver, 'every request is over');
-        await Promise.all(upstream.requests.map(async ({ closed }) => closed));
-        assertNoErrors(gateway);
-        assert.equal((await gateway.send('/health')).status, 200);
-      },
-    );
+    test(`of ${what} is cut off although it keeps sending line breaks`, { skip }, async (t) => {
+      const { p: upstream, gateway } = await start(t, script, CUT_MS);
+      const startedAt = performance.now();
+      const reader = openReader(t, gateway.port, requests);
+      // A client that sends line breaks need not read.
+      const sending = setInterval(() => reader.writable && reader.write('\r\n'), CUT_MS / 10);
+      t.after(() => clearInterval(sending));
+      const outcomes = () => gateway.accessLines().map(({ outcome }) => outcome);
+      await eventually(() => outcomes().includes('client_closed'), 'the client is cut off');
+      const tookMs = performance.now() - startedAt;
+      assert.ok(tookMs >= CUT_MS * 0.9, `${tookMs} ms`);
+      const areOver = () => outcomes().length === upstream.requests.length;
+      await eventually(areOver, 'every request is over');
+      await Promise.all(upstream.requests.map(async ({ closed }) => closed));
+      assertNoErrors(gateway);
+      assert.equal((await gateway.send('/health')).status, 200);
+    });
   }
 
-  /** A client that takes a stream at an even pace, in three times the limit, and a complete answer with pauses of half of it, gets the whole. */
+  /**
+   * Checks that a slow reader gets everything: a stream at an even pace over three limits, or a
+   * complete answer with pauses of half the limit.
+   */
   async function checkSlowReader(
     t: TestContext,
     script: Script,
@@ -160,7 +161,7 @@ describe('a client that stops reading', { concurrency: 4 }, () => {
   ) {
     const { p: upstream, gateway } = await start(t, script, stuckMs);
     const socket = openReader(t, gateway.port, isStream ? STREAM : COMPLETE);
-    // Much slower than the gateway, and much faster than the network's buffers take to hide that.
+    // Much slower than the gateway, but too fast for the network's buffers to hide the pauses.
     const bytesPerMs = SLOW_BYTES / (3 * stuckMs);
     let received = 0;
     const startedAt = performance.now();

@@ -1,4 +1,7 @@
-/** Each way in which a provider can fail on the wire, what the client is told, and that nothing of it is left. */
+/**
+ * Every way in which a provider can fail on the wire, the client's answer, and a check that nothing
+ * is left.
+ */
 
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
@@ -31,25 +34,25 @@ import {
   startUpstream,
 } from '../support/upstream.ts';
 
-/** Rows at work at the same time. */
+/** Rows that run at the same time. */
 const AT_ONCE = 8;
-/** For rows about waiting; the others have a limit that they never come near. */
+/** The limit for rows about waiting. All other rows have a limit that they never reach. */
 const LIMIT_SECONDS = 1;
 const AMPLE_SECONDS = 110;
 
-// What a client is told: status, type, code. In a stream that had begun, those of the error event.
+// The client's answer: status, type, code. In a stream that had begun, those of its error event.
 const WHOLE = '200';
 const FAILED = '502 provider_error PROVIDER_ERROR';
 const TIMED_OUT = '504 timeout_error TIMEOUT';
 const NOT_JSON = '500 internal_error SERIALIZATION_ERROR';
-/** After the first event the status is sent; the rest is told in the stream. */
+/** After the first event, the status is 200 and the error is an event. */
 const inStream = (told: string) => told.replace(/^\d+/, '200');
 
-/** One answer of an upstream, as bytes. */
+/** An upstream's answer in bytes. */
 interface Wire {
   readonly bytes: Buffer;
   readonly headEnd: number;
-  /** Inside the body: of a stream, inside its second event. */
+  /** A place inside the body; for a stream, inside its second event. */
   readonly middle: number;
 }
 
@@ -64,9 +67,11 @@ interface WireOptions {
 const bodyOf = (stream: boolean, word = 'Hello') =>
   stream ? completionEvents([word, ' there']) : JSON.stringify(completion(word));
 
-/** Stands for the upstream's host and port, which no client may see; an address is never longer. */
+/**
+ * Replaced by the upstream's host and port, which no client may see. An address is never longer.
+ */
 const ADDRESS = 'UPSTREAM_ADDRESS';
-/** Stands for that of the fallback, which works. */
+/** Replaced by the address of the fallback, which works. */
 const FALLBACK_ADDRESS = 'FALLBACK_ADDRESS';
 const TELLTALE = `server: ${ADDRESS}\r\nvia: 1.1 ${ADDRESS}\r\nset-cookie: a=b\r\n`;
 
@@ -93,24 +98,24 @@ function wire(body: string | Buffer, options: WireOptions = {}): Wire {
 interface Row {
   readonly fault: string;
   readonly told: string;
-  /** What the client of a stream is told, where that is something else. */
+  /** The answer to the client of a stream, if it differs. */
   readonly stream?: string;
   readonly isAboutTime?: boolean;
-  /** The base URL of something else than the proxy, which stays broken. */
+  /** Starts a broken address, and returns its base URL. */
   readonly address?: (t: TestContext) => Promise<string>;
-  /** The upstream's bytes; a whole completion where absent. */
+  /** The upstream's bytes; a whole completion by default. */
   readonly answer?: (stream: boolean) => Wire;
-  /** The upstream closes the connection after them. */
+  /** Whether the upstream then closes the connection. */
   readonly closes?: boolean;
-  /** What the proxy makes of them. */
+  /** The fault that the proxy applies. */
   readonly inflict?: (answer: Wire) => Fault;
-  /** The answer is whole by HTTP's rules, so that its connection may be kept. */
+  /** Whether the answer is whole by HTTP's rules, so that its connection may be kept. */
   readonly isKept?: boolean;
-  /** The connections that fetch has open ahead of the next request are broken too. */
+  /** Whether connections that fetch opens ahead are broken too. */
   readonly isForGood?: boolean;
 }
 
-/** A whole answer, sent in this way. */
+/** Returns a whole answer with this framing. */
 const sent = (options: WireOptions) => (stream: boolean) => wire(bodyOf(stream), options);
 const whole = sent({});
 const literal = (bytes: string) => () => ({ bytes: Buffer.from(bytes), headEnd: 0, middle: 0 });
@@ -119,7 +124,7 @@ const cut = (at: 'headEnd' | 'middle' | number, by: 'close' | 'reset' | 'stall')
     cutAfter: { bytes: typeof at === 'number' ? at : answer[at], by },
   }),
 });
-/** Ends as this error, or as the error event once the stream has begun. */
+/** The error as a status, or as an error event once the stream has begun. */
 const midway = (told: string) => ({ told, stream: inStream(told) });
 const stalls = { told: TIMED_OUT, isAboutTime: true };
 const isChunked = { answer: sent({ framing: 'chunked' }) };
@@ -197,7 +202,7 @@ const ROWS: Row[] = [
     told: FAILED,
     answer: sent({ headers: `x-long: ${'y'.repeat(20_000)}\r\n` }),
   },
-  // A stream is whole all the same once its `[DONE]` is there.
+  // A stream with its `[DONE]` is whole, whatever its length.
   {
     fault: 'Content-Length too long',
     told: FAILED,
@@ -230,7 +235,8 @@ const ROWS: Row[] = [
     told: FAILED,
     answer: literal('HTTP/1.1 101 Switching\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n'),
   },
-  // To another provider, which would answer; fetch asks it with the prompt after a 307, and without after a 303.
+  // To the fallback, which would answer. fetch would send it the prompt after a 307, but not after
+  // a 303.
   ...['303 See Other', '307 Temporary Redirect'].map((status) => {
     const location = `location: http://${FALLBACK_ADDRESS}/v1/chat/completions\r\n`;
     return {
@@ -242,7 +248,7 @@ const ROWS: Row[] = [
   }),
   { fault: '204', told: FAILED, answer: literal('HTTP/1.1 204 None\r\n\r\n'), isKept: true },
   { fault: 'gzip unasked', told: FAILED, answer: encoded(gzipSync, 'gzip'), isKept: true },
-  // Some versions of Node could read it and some could not.
+  // Only some versions of Node could decode it.
   { fault: 'zstd unasked', told: FAILED, answer: encoded(zstd, 'zstd'), isKept: true },
   {
     fault: 'latin1 bytes in headers',
@@ -252,12 +258,12 @@ const ROWS: Row[] = [
   },
 ];
 
-/** A zstd frame (RFC 8878) with its content in one raw block; Node 20 cannot make one. */
+/** Encodes a zstd frame (RFC 8878) as one raw block, because Node 20 has no zstd. */
 function zstd(text: string): Buffer {
   const bytes = Buffer.from(text);
   const head = Buffer.from([0x28, 0xb5, 0x2f, 0xfd, 0xa0, 0, 0, 0, 0, 0, 0, 0]);
   head.writeUInt32LE(bytes.length, 5);
-  // The last block, raw.
+  // The header of the last block, with its raw type.
   head.writeUIntLE((bytes.length << 3) | 1, 9, 3);
   return Buffer.concat([head, bytes]);
 }
@@ -276,7 +282,7 @@ interface Cell {
   readonly hasFallback: boolean;
 }
 
-/** Everything of a cell: the upstream behind its proxy, the fallback and the gateway. */
+/** Starts an upstream behind its proxy, the fallback and the gateway. */
 async function startCell(
   t: TestContext,
   { row, stream, hasFallback }: Cell,
@@ -306,7 +312,7 @@ fallback = [${hasFallback ? '"q"' : ''}]
 ${providerToml({ baseUrl }, 'p', `timeout = ${limitSeconds}`)}
 ${providerToml(q, 'q')}`,
   });
-  /** Ends the fault: from now on the upstream answers with this word. */
+  /** Ends the fault. From now on the upstream answers with this word. */
   const answerFrom = (word: string) => {
     answer = wire(bodyOf(false, word)).bytes;
     closes = false;
@@ -315,7 +321,7 @@ ${providerToml(q, 'q')}`,
   return { gateway, proxy, q, host: new URL(baseUrl).host, answerFrom };
 }
 
-/** What a reply comes to, and that its body has nothing else in it. */
+/** Returns a reply's outcome, and checks that its body contains nothing else. */
 function outcomeOf({ status, text }: Reply, stream: boolean, word: string): string {
   const last = status === 200 && stream ? dataOf(text).at(-1)! : text;
   const isWhole = stream ? last === '[DONE]' : status === 200;
@@ -349,13 +355,13 @@ async function checkCell(t: TestContext, cell: Cell, limitSeconds?: number): Pro
   if (limitSeconds) assert.ok(seconds < 5 * limitSeconds, `took ${seconds} s`);
 
   await linesOf(gateway);
-  // fetch may open a connection ahead of a request that never comes: that one is idle.
+  // fetch may open a connection ahead and leave it idle.
   const used = () => [...proxy.sockets].filter(({ bytesRead }) => bytesRead > 0).length;
   await eventually(() => used() <= (row.isKept ? 1 : 0), 'no connection in use');
   assert.equal((await gateway.send('/health')).status, 200);
   const received = [JSON.stringify(reply.headers) + reply.text];
   if (!row.address && !row.isForGood) {
-    // The fault is over: the provider answers, and this request gets its own answer.
+    // The fault is over, so the provider must answer this request with its own answer.
     const word = `word ${Math.random()}`;
     answerFrom(word);
     const next = await gateway.chat(chatBody());
@@ -373,7 +379,7 @@ async function checkCell(t: TestContext, cell: Cell, limitSeconds?: number): Pro
     assert.doesNotMatch(bytes, /"level":"error"/);
   }
   assert.equal(gateway.reservedBytes(), 0);
-  // Waits for requests in flight, so that one that leaked would keep it from ending.
+  // A drain waits for requests in flight, so it would not end if one had leaked.
   await gateway.drain();
   if (OVER_FETCH) return;
   const isClosed = () => proxy.sockets.size === 0 && q.sockets.size === 0;
@@ -384,7 +390,8 @@ const warnings: string[] = [];
 const onWarning = ({ name, message }: Error) => warnings.push(`${name}: ${message}`);
 before(async () => {
   process.on('warning', onWarning);
-  // undici on Node 20 never fails its first request if the connection is closed before its parser has been compiled.
+  // On Node 20, undici's first request hangs if its connection closes before its parser is
+  // compiled.
   const server = createHttpServer((_, response) => response.end()).listen(0, '127.0.0.1');
   await once(server, 'listening');
   await fetch(`http://127.0.0.1:${(server.address() as AddressInfo).port}`);
@@ -395,7 +402,7 @@ after(() => {
   assert.deepEqual(warnings, []);
 });
 
-/** A complete answer and a stream without a fallback, and a stream with one. */
+/** Checks a complete answer and a stream without a fallback, and a stream with it. */
 async function checkRow(t: TestContext, row: Row, limitSeconds?: number): Promise<void> {
   const kinds = [
     [false, false],
@@ -418,7 +425,7 @@ describe('the fault table', { concurrency: AT_ONCE }, () => {
 
   for (const stream of [false, true]) {
     const kind = stream ? 'a streamed' : 'a complete';
-    test(`an answer that the provider pushes on an idle connection reaches no client, after ${kind} answer`, async (t) => {
+    test(`bytes pushed on an idle connection reach no client, after ${kind} answer`, async (t) => {
       const row: Row = { fault: 'pushed', told: WHOLE };
       const cell = { row, stream, hasFallback: false };
       const { gateway, proxy, answerFrom } = await startCell(t, cell);
@@ -428,7 +435,7 @@ describe('the fault table', { concurrency: AT_ONCE }, () => {
       assert.equal(idle.length, 1, 'the connection was kept');
       answerFrom('mine');
       proxy.push(wire(bodyOf(stream, 'of another tenant')).bytes.toString());
-      // Both while the pushed bytes are on their way and when they are there.
+      // One request while the pushed bytes are on their way, and another when they are there.
       const next = [gateway.chat(chatBody())];
       await eventually(() => idle[0]!.destroyed, 'the poisoned connection closed');
       next.push(gateway.chat(chatBody()));

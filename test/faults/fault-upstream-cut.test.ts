@@ -9,7 +9,7 @@ import { dataOf, eventually, assertNoErrors } from '../support/streams.ts';
 import { sweep } from '../support/sweep.ts';
 
 const AT_ONCE = 25;
-/** Every so many bytes a stream is cut. */
+/** A stream is cut after each multiple of this number of bytes. */
 const STEP = sweep(1, 3);
 const EVENTS = [
   ': hello\n\n',
@@ -33,7 +33,9 @@ const RECORDINGS: Record<string, string> = {
   'ended by the connection': `${HEAD}connection: close\r\n\r\n${BODY.toString()}`,
 };
 
-/** An HTTP error, the whole answer, or a beginning of it and the error event. */
+/**
+ * Checks that the answer is an HTTP error, the whole stream, or its beginning with an error event.
+ */
 function checkAnswer(status: number, text: string, where: string): void {
   if (status !== 200) {
     assert.equal(status, 502, where);
@@ -47,7 +49,7 @@ function checkAnswer(status: number, text: string, where: string): void {
   assert.deepEqual(received, original.slice(0, received.length), where);
   assert.match(text, /(?:\n\n|data: \[DONE\]\n?)$/, where);
   if (last === '[DONE]') {
-    // The provider's own, or ours: either way the finish_reason is there.
+    // Sent by the provider or the gateway, but only after the finish reason.
     assert.deepEqual(received, original.slice(0, -1), where);
     return;
   }
@@ -58,12 +60,12 @@ function checkAnswer(status: number, text: string, where: string): void {
 }
 
 for (const [name, text] of Object.entries(RECORDINGS)) {
-  test(`a stream ${name} and cut after any byte is passed on as far as it came and ends in the error event`, async (t) => {
+  test(`a stream ${name} and cut after any byte passes up to there, and then fails`, async (t) => {
     const recording = Buffer.from(text);
     const upstream = await startRawUpstream(t, ({ text: request, socket }: RawRequest) => {
       const end = Number(/x-request-id: cut-(\d+)/.exec(request)?.[1]);
       socket.write(recording.subarray(0, end));
-      // Mostly an orderly end; a reset may overtake what was sent.
+      // Few resets, because a reset may overtake the sent bytes.
       if (end % 5 === 0) socket.resetAndDestroy();
       else socket.end();
     });
@@ -83,7 +85,7 @@ for (const [name, text] of Object.entries(RECORDINGS)) {
     }
     assert.ok(complete > 0);
     assert.equal(upstream.requests.length, asked.length);
-    // fetch may open a connection ahead of a request that never comes: that one is idle.
+    // fetch may open a connection ahead and leave it idle.
     const isBusy = ({ bytesRead }: Socket) => bytesRead > 0;
     await eventually(() => ![...upstream.sockets].some(isBusy), 'every used connection closed');
     assert.equal(gateway.accessLines().length, asked.length);
@@ -96,7 +98,7 @@ test('an upload that is answered before it was read blocks no other request', as
   const server = createServer((socket) => {
     connections += 1;
     socket.once('data', (chunk: Buffer) => {
-      // Reads no further.
+      // The rest of the upload is not read.
       if (/content-length: \d{7}/i.test(chunk.toString()))
         socket.pause().write(rawResponse('{}', { status: '413 No' }));
       else socket.write(rawResponse('{"choices":[]}'));
@@ -109,7 +111,7 @@ test('an upload that is answered before it was read blocks no other request', as
   assert.equal(connections, 2);
 });
 
-test('an answer with malformed headers is told as one that is not valid HTTP, and not asked for again', async (t) => {
+test('an answer with malformed headers is not valid HTTP, and is not retried', async (t) => {
   const lines = ['canary', 'x-a: b\r\n c', 'x-a: \0'];
   const lengths = ['content-length: 3', 'content-length: 14', 'transfer-encoding: chunked'];
   let head = '';
@@ -121,7 +123,7 @@ test('an answer with malformed headers is told as one that is not valid HTTP, an
   for (const line of [...lines, ...lengths]) {
     for (head of [`${others}${line}\r\n`, `${line}\r\n${others}`]) {
       const { status, text } = await gateway.chat(chatBody());
-      // The parser of Node 20 and 22 unfolds headers.
+      // The parsers of Node 20 and 22 unfold headers.
       if (status === 200 && line.includes('\n')) continue;
       assert.equal(status, 502, line);
       assert.match(text, /"Provider error: the answer was not valid HTTP"/);

@@ -1,4 +1,7 @@
-/** Incidents as log, page and metrics tell of them, alike: what begins, its sentence, what it affects, and when it ends. */
+/**
+ * Incidents in the log, on the page and in the metrics: the beginning, the sentence, the affected
+ * requests and the end of each.
+ */
 
 import assert from 'node:assert/strict';
 import { connect } from 'node:net';
@@ -33,7 +36,7 @@ interface Shown {
   readonly affected?: readonly { readonly name: string; readonly clients?: string }[];
 }
 
-// A module of the page, whose types nobody needs here.
+// A module of the page, without its types.
 const { causesOf, affectedText, subjectOf, wordsOf } = (await import(
   join(ROOT, 'src/admin/page/incidents.js')
 )) as {
@@ -43,7 +46,7 @@ const { causesOf, affectedText, subjectOf, wordsOf } = (await import(
   wordsOf: (incident: Shown, now: string) => string;
 };
 
-/** The texts of an incident on the page, as one. */
+/** Joins the page's texts about an incident. */
 function textOf(incident: Shown, now: string): string {
   const causes = causesOf(incident).map((cause) => ` (${cause})`);
   const names = (incident.affected ?? []).map((one) => {
@@ -56,9 +59,9 @@ function textOf(incident: Shown, now: string): string {
 const TIME = String.raw`(?:\d\d-\d\d )?\d\d:\d\d:\d\d`;
 const TWO = '[clients.agents]\nkey = "agents-key-canary"\n[clients.web]\nkey = "web-key-canary"\n';
 
-/** Their lists are not fetched, and their names are labels. */
+/** Models from the settings: no list is fetched, and the names are labels. */
 const MODELS = 'models = ["m", "small", "big"]';
-/** Seconds at which a wait of a provider's ends. */
+/** A limit short enough to wait for. */
 const SHORT = 'timeout = 1';
 const streams =
   (end: (response: Parameters<Script>[1]) => void): Script =>
@@ -72,7 +75,7 @@ const failWith =
   (status: number, message: string): Script =>
   (_, response) =>
     sendJson(response, { error: { message } }, { status });
-/** Only chats: the list of models is no part of these. */
+/** Applies the script to chats only, and answers a request for models with an empty list. */
 const chats =
   (script: Script): Script =>
   (request, response) =>
@@ -91,13 +94,13 @@ interface Incident {
   readonly server?: string;
   readonly fallback?: readonly string[];
   readonly url?: string;
-  /** Makes it happen; asks six times if it is left out. */
+  /** Causes the incident; six requests by default. */
   readonly happen?: (world: World) => Promise<unknown>;
   readonly kind: string;
   readonly model?: string;
-  /** The model that is asked until it is over. */
+  /** The model to ask for until the incident is over. */
   readonly asked?: string;
-  /** All its sentences; `TIME` is any time of day. */
+  /** All sentences. `TIME` matches any time of day. */
   readonly sentence: string;
 }
 
@@ -114,7 +117,8 @@ const INCIDENTS: readonly Incident[] = [
     fallback: ['q'],
     kind: 'unreachable',
     sentence:
-      'p: no connection, other providers answer (ECONNREFUSED 127.0.0.2:2). p/m: 6 of 6 answered by q (agents).',
+      'p: no connection, other providers answer (ECONNREFUSED 127.0.0.2:2). ' +
+      'p/m: 6 of 6 answered by q (agents).',
   },
   {
     title: 'one model is down',
@@ -219,7 +223,7 @@ async function metricOf(gateway: TestGateway, { kind, provider }: Shown) {
   return parseMetrics((await gateway.admin('/metrics')).text).sum('gateway_incident', labels);
 }
 
-/** The one that lasts: log, page and metrics tell the same. */
+/** Returns the only lasting incident. Log, page and metrics must agree on it. */
 async function theOne(t: TestContext, gateway: TestGateway, sentence: string) {
   const { incidents, now } = await viewOf(t, gateway);
   assert.equal(incidents.length, 1, JSON.stringify(incidents));
@@ -251,9 +255,9 @@ async function assertOver(t: TestContext, gateway: TestGateway, incident: Shown)
   assert.equal(await metricOf(gateway, incident), 0);
 }
 
-describe('log, page and metrics tell alike that', () => {
+describe('log, page and metrics show alike that', () => {
   for (const { title, happen, kind, model, sentence, url, ...incident } of INCIDENTS) {
-    test(`${title}, and when it is over`, async (t) => {
+    test(`${title}, until it is over`, async (t) => {
       const clock = stopClock(t, 1_000_000);
       const { provider = {}, asked = model ?? 'm' } = incident;
       const given = typeof provider === 'function' ? { script: provider } : provider;
@@ -293,7 +297,7 @@ describe('log, page and metrics tell alike that', () => {
     });
   }
 
-  test('a reload failed, and why, until the next one', async (t) => {
+  test('a reload failed, until the next reload', async (t) => {
     const clock = stopClock(t, 1_000_000);
     const { gateway, toml } = await scenario(t, { more: '[admin]\nport = 0' });
     await gateway.reload(toml.replace('[server]', '[server]\nport = "x"\ntimeout = "y"'));
@@ -322,7 +326,7 @@ describe('log, page and metrics tell alike that', () => {
     const feed = await openFeed(t, gateway.adminPort);
     const [row] = (await feed.next('state')).providers;
     assert.equal(row.failed, undefined, 'of no provider');
-    // Another page would be shown the view of this second.
+    // Close the feed, because a second feed would get this second's view again.
     feed.close();
     clock.nowMs += 15_000;
     await assertOver(t, gateway, told);
@@ -338,7 +342,7 @@ describe('log, page and metrics tell alike that', () => {
     const told = await theOne(t, gateway, 'p: no list of models (status 500).');
     p.script = (_, response) => sendJson(response, { data: [] });
     clock.nowMs += 11_000;
-    // It is asked for again by itself.
+    // The gateway asks for the list again by itself.
     while ((await viewOf(t, gateway)).incidents[0]!.ended === undefined) await idle(20);
     await assertOver(t, gateway, told);
   });
@@ -348,7 +352,9 @@ describe('log, page and metrics tell alike that', () => {
     let isBroken = false;
     const redis = await startFakeRedis(t, (_, socket) => isBroken && socket.write(':1\r\n'));
     const { gateway } = await scenario(t, {
-      more: `[rate_limit]\nenabled = true\nrequests_per_second = 1000\nstore = "redis://127.0.0.1:${redis.port}"\n[admin]\nport = 0`,
+      more:
+        `[rate_limit]\nenabled = true\nrequests_per_second = 1000\n` +
+        `store = "redis://127.0.0.1:${redis.port}"\n[admin]\nport = 0`,
     });
     const count = async (isOver: boolean) => {
       const { incidents } = await viewOf(t, gateway);
@@ -358,7 +364,8 @@ describe('log, page and metrics tell alike that', () => {
     await gateway.chat(chatBody());
     clock.nowMs += 1000;
     await eventually(async () => (await count(false)) === 1, 'it is away');
-    const sentence = `gateway: store of rate limits away (127.0.0.1:${redis.port}: the reply is not RESP).`;
+    const cause = `127.0.0.1:${redis.port}: the reply is not RESP`;
+    const sentence = `gateway: store of rate limits away (${cause}).`;
     const told = await theOne(t, gateway, sentence);
     isBroken = false;
     await eventually(async () => (await count(true)) === 1, 'it is back');
@@ -366,12 +373,13 @@ describe('log, page and metrics tell alike that', () => {
   });
 });
 
-/** Its second is ten of the program's clock. */
+/** Preload: the program's clock runs ten times as fast. */
 const FAST =
-  '--import=data:text/javascript,const%20now=performance.now.bind(performance);performance.now=()=>10*now()';
+  '--import=data:text/javascript,' +
+  'const%20now=performance.now.bind(performance);performance.now=()=>10*now()';
 
 const skip = LEFT_TO_SWEEPS;
-test('lines of the log are lost while its pipe is not read, until it is', { skip }, async (t) => {
+test('log lines are lost while standard output is not read', { skip }, async (t) => {
   await buildOnce();
   const toml = '[server]\nport = 0\nhost = "127.0.0.1"\n[admin]\nport = 0\n';
   const cwd = emptyFolder(t, { 'gateway.toml': toml });
@@ -391,10 +399,10 @@ test('lines of the log are lost while its pipe is not read, until it is', { skip
   child.stdout!.pause();
   // 4 MiB of lines wait until they are read, and the path is escaped in each.
   const request = `GET /${'"'.repeat(199)} HTTP/1.1\r\nhost: localhost\r\n\r\n`;
-  // A connection on which more than 100 requests wait is closed.
+  // Several connections, because one with more than 100 waiting requests is closed.
   for (let at = 0; at < 110; at += 1) {
     const client = connect(port, '127.0.0.1').resume();
-    // The program ends first.
+    // The program ends before the client.
     client.on('error', () => {});
     client.write(request.repeat(90));
   }

@@ -1,4 +1,4 @@
-/** Incidents that an operator must be able to read from the log alone, at its default level. */
+/** Incidents that an operator must recognise from the log alone, at its default level. */
 
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
@@ -22,7 +22,7 @@ import {
   type Script,
 } from '../support/upstream.ts';
 
-/** A gateway with the providers `p`, and `q`, which is its fallback if there is a script for it. */
+/** Starts a gateway with the provider `p`, and with its fallback `q` if that has a script. */
 async function start(
   t: TestContext,
   {
@@ -35,13 +35,13 @@ async function start(
   return scenario(t, { ...settings, providers, fallback: fallback ? ['q'] : [] });
 }
 
-/** The last access line, and the tries in it, once there are `count` lines. */
+/** Waits for `count` access lines. Returns the last with its tries. */
 async function lastLine(gateway: TestGateway, count = 1) {
   const line = (await linesOf(gateway, count)).at(-1)!;
   return { line, tries: (line['tries'] ?? []) as LogLine[] };
 }
 
-/** Whether `actual` has these members; a regular expression matches text. */
+/** Checks that `actual` has these members. A regular expression matches text. */
 function assertHas(actual: LogLine | undefined, expected: Record<string, unknown>): void {
   for (const [name, value] of Object.entries(expected)) {
     const found = actual?.[name];
@@ -56,7 +56,7 @@ const status =
     sendJson(response, { error: { message } }, { status: code, headers });
 const warn = { level: 'warn', message: 'request', remote: '127.0.0.1' };
 
-describe('the log tells', { concurrency: true }, () => {
+describe('the log shows', { concurrency: true }, () => {
   test('that a provider rejects its key, in its own words without the key', async (t) => {
     const script = status(401, `Incorrect API key provided: ${PROVIDER_KEY}`, {
       'x-request-id': 'up-7',
@@ -124,7 +124,7 @@ describe('the log tells', { concurrency: true }, () => {
     assertHas(unfinished.tries[0], { outcome: 'upstream_error', cause });
   });
 
-  test('which URL a 404, a page of HTML or a redirect came from', async (t) => {
+  test('the URL behind a 404, an HTML page or a redirect', async (t) => {
     const { gateway, p } = await start(t, {});
     const page = (code: number): Script => {
       const head = { 'content-type': 'text/html', location: 'https://p.example/x?key=canary' };

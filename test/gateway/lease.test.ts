@@ -1,4 +1,4 @@
-/** What an answer holds is given back once, and its outcome is recorded once, however it ends. */
+/** An answer's slot and memory are given back once, and its outcome is recorded once. */
 
 import assert from 'node:assert/strict';
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
@@ -12,7 +12,7 @@ import { scenario } from '../support/scenario.ts';
 import { eventually } from '../support/streams.ts';
 import { answerWell, CHUNK, failWith, startUpstream, type Script } from '../support/upstream.ts';
 
-/** The latest response that a server in this process has begun. */
+/** Returns a function for the latest response that a server in this process has begun. */
 function watchResponses(t: TestContext): () => ServerResponse | undefined {
   let latest: ServerResponse | undefined;
   const onStart = (message: unknown) => {
@@ -39,7 +39,7 @@ function afterFirstChunk(body: ByteSource, onFirst: () => void): ByteSource {
   };
 }
 
-test('a client that leaves between the first token and its delivery is not on the account of the provider, whose slot is free again', async (t) => {
+test('a client that leaves before the delivery frees the slot, and is no failure', async (t) => {
   const latestResponse = watchResponses(t);
   let leaves = true;
   const replaceSend =
@@ -51,7 +51,7 @@ test('a client that leaves between the first token and its delivery is not on th
         if (!leaves) return;
         leaves = false;
         client.destroy();
-        // The event comes later by itself: by then the answer would be delivered.
+        // Node emits `close` later, when the answer would already be delivered.
         client.emit('close');
       };
       const { status, headers } = reply;
@@ -100,7 +100,7 @@ for (const body of [chatBody(), STREAM]) {
     assert.deepEqual(await ask('bad', 4), Array(4).fill(503));
     assert.deepEqual(await ask('refused', 1), [500]);
     assert.deepEqual(gateway.lines('incident'), []);
-    // Half of the tries have not failed: a fifth failure in a row alone is the reason.
+    // Fewer than half of the tries have failed, so only the fifth failure in a row is the reason.
     assert.deepEqual(await ask('bad', 1), [503]);
     await eventually(() => gateway.lines('incident').length === 1, 'the incident');
   });

@@ -1,4 +1,4 @@
-/** `balance = "least_busy"` and `"weighted"` of an alias, and `key_affinity` of a provider. */
+/** `balance` of an alias, and `key_affinity` of a provider. */
 
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
@@ -11,7 +11,7 @@ const ALIAS = '[aliases]\nlocal = { targets = ["p/m", "q/m", "r/m"], balance = "
 const LOCAL = chatBody({ model: 'local' });
 
 describe('an alias with balance = "least_busy"', { concurrency: true }, () => {
-  test('does not ask the next one for what a client has done wrong', async (t) => {
+  test("does not ask the next target after a client's mistake", async (t) => {
     const refuse: Script = (_, response) =>
       sendJson(response, { error: { message: 'no', code: 'content_policy' } }, { status: 403 });
     for (const script of [failWith(400), refuse]) {
@@ -24,7 +24,7 @@ describe('an alias with balance = "least_busy"', { concurrency: true }, () => {
     }
   });
 
-  test('leaves a target alone that refuses its key, or lacks the model', async (t) => {
+  test('rests a target that refuses its key or lacks the model', async (t) => {
     for (const p of [failWith(401), failWith(404, { code: 'model_not_found' })]) {
       const { asked, gateway } = await scenario(t, { providers: { p, q: {}, r: {} }, more: ALIAS });
       for (let i = 0; i < 12; i += 1) assert.equal((await gateway.chat(LOCAL)).status, 200);
@@ -32,7 +32,7 @@ describe('an alias with balance = "least_busy"', { concurrency: true }, () => {
     }
   });
 
-  test('goes on asking a target that refuses prompts by its content policy, which is no incident', async (t) => {
+  test('keeps asking a target whose content policy refuses prompts', async (t) => {
     const p = failWith(403, { code: 'content_policy_violation' });
     const { asked, gateway } = await scenario(t, { providers: { p, q: {}, r: {} }, more: ALIAS });
     for (let i = 0; i < 12; i += 1) await gateway.chat(LOCAL);
@@ -40,7 +40,7 @@ describe('an alias with balance = "least_busy"', { concurrency: true }, () => {
     assert.deepEqual(gateway.lines('breaker opened', 'incident'), []);
   });
 
-  test('does not blame a target for an answer that the gateway has no room for', async (t) => {
+  test('does not blame a target for an answer without room in memory', async (t) => {
     const long = `data: {"x":"${'y'.repeat(1_100_000)}"}\n\n`;
     for (const events of [long, CHUNK + long]) {
       const p: Script = (_, response) => sendEvents(response, events);
@@ -57,16 +57,16 @@ describe('an alias with balance = "least_busy"', { concurrency: true }, () => {
   });
 });
 
-test('a weighted alias asks its targets first in the proportion of their weights, exactly and spread evenly', async (t) => {
+test('a weighted alias spreads its first targets exactly by their weights', async (t) => {
   const more = ALIAS.replace('"least_busy"', '"weighted", weights = [5, 1, 1]');
   const { gateway } = await scenario(t, { providers: { p: {}, q: {}, r: {} }, more });
   for (let i = 0; i < 14; i += 1) assert.equal((await gateway.chat(LOCAL)).status, 200);
-  // The example of nginx's own commit: { 5, 1, 1 } becomes a a b a c a a.
+  // From the commit of nginx that introduced the method: { 5, 1, 1 } becomes a a b a c a a.
   const round = ['p', 'p', 'q', 'p', 'r', 'p', 'p'].map((id) => `${id}:200`);
   assert.deepEqual(gateway.accessLines().map(triesOf), [...round, ...round]);
 });
 
-test('a target that is named twice in a weighted alias has the sum of its weights, and is asked once', async (t) => {
+test('a target named twice in a weighted alias has both weights, and one try', async (t) => {
   const targets =
     '[aliases]\nlocal = { targets = ["p/x", "q/y", "p/x"], balance = "weighted", weights = [1, 1, 2] }\n';
   const providers = { p: { script: failWith(503) }, q: {} };
@@ -80,9 +80,9 @@ const KEYS = ['key-of-org-one', 'key-of-org-two', 'key-of-org-three'];
 const affinity = (keys: readonly string[]) =>
   `api_keys = ${JSON.stringify(keys)}\nkey_affinity = true`;
 
-test('a provider with key_affinity is asked with one key for each session, and with all keys for many; a reload moves only the sessions of a key that is gone', async (t) => {
+test('key_affinity keeps one key for each session, also over a reload', async (t) => {
   const { gateway, p, toml } = await scenario(t, { providers: { p: { lines: affinity(KEYS) } } });
-  // The single key of `scenario` is one of several here.
+  // `scenario` sets a single key, which is one of several here.
   const all = toml.replace(/^api_key = .*\n/m, '');
   await gateway.reload(all);
   const sessions = Array.from({ length: 40 }, (_, i) => `session ${i}`);

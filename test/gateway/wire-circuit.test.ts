@@ -1,4 +1,4 @@
-/** Circuits: what opens them, whom they keep away, and their probes. */
+/** Circuits: their failures, the requests that they keep away, and their probes. */
 
 import assert from 'node:assert/strict';
 import type { ServerResponse } from 'node:http';
@@ -28,23 +28,23 @@ import {
 } from '../support/upstream.ts';
 
 const REST_MS = 10_000;
-/** The tries of a request that is kept away. */
+/** The tries of a request that the circuit keeps away. */
 const AWAY = 'p:circuit_open q:200';
 
 interface Settings extends Omit<ScenarioSettings<'p'>, 'providers'> {
-  /** Lines of the provider `p`. */
+  /** Further lines of the provider `p`. */
   readonly p?: string;
 }
 
-/** Provider `p`, which does as `script` says, and its fallback `q`, which answers, on a clock that stands still. */
+/** Starts provider `p` with this script and its fallback `q`, which answers, on a stopped clock. */
 async function start(t: TestContext, script: Script, { p: lines, ...more }: Settings = {}) {
   const clock = stopClock(t);
-  // Each backoff is its shortest.
+  // Makes each backoff as short as it may be.
   replaceRandom(t, () => 0);
   const providers = { p: { script, lines }, q: {} };
   const started = await scenario(t, { fallback: ['q'], ...more, providers });
   const { gateway, p } = started;
-  /** The tries of one more request. */
+  /** Sends a request, and returns its tries. */
   const next = async (body: object = chatBody()) => {
     await gateway.chat(body);
     return triesOf(gateway.accessLines().at(-1));
@@ -62,7 +62,7 @@ async function start(t: TestContext, script: Script, { p: lines, ...more }: Sett
   return { ...started, clock, next, failThrice, begin };
 }
 
-/** The same with a circuit that is half-open: `p` does as `script` says from now on. */
+/** As `start`, with a half-open circuit. From then on, `p` runs the script. */
 async function startHalfOpen(t: TestContext, script: Script, settings: Settings = {}) {
   const started = await start(t, script, settings);
   await started.failThrice();
@@ -71,7 +71,7 @@ async function startHalfOpen(t: TestContext, script: Script, settings: Settings 
   return started;
 }
 
-/** Begins each stream and keeps it open. */
+/** A script that begins each stream and keeps it open. */
 function holdStreams() {
   const streams: ServerResponse[] = [];
   const script: Script = (request, response) => {
@@ -81,7 +81,7 @@ function holdStreams() {
   return { streams, script };
 }
 
-test('after three failures in a row a provider rests; then one request probes it, with one try whatever its retries, and each probe that fails doubles the rest', async (t) => {
+test('a provider rests after three failures, and each failed probe doubles the rest', async (t) => {
   const more = '[logging]\nlevel = "debug"';
   const { clock, gateway, next, p } = await start(t, failWith(503), { p: 'retries = 1', more });
   for (let round = 0; round < 3; round += 1) assert.equal(await next(), 'p:503 p:503 q:200');
@@ -173,7 +173,7 @@ test('only the model that failed rests, unless no connection can be made', async
 });
 
 test(
-  'all models of a provider rest to which no connection is made within its timeout',
+  'a provider without a connection within its timeout rests with all models',
   { skip: OVER_FETCH },
   async (t) => {
     const more = providerToml(await startBlackHole(t), 's', 'timeout = 1');
@@ -186,7 +186,7 @@ test(
   },
 );
 
-test('a request that is kept away takes no token of the provider', async (t) => {
+test("a request that is kept away takes none of the provider's tokens", async (t) => {
   const limit = 'requests_per_second = 1\nburst_capacity = 3';
   const more = `[rate_limit]\nenabled = true\n[rate_limit.providers.p]\n${limit}`;
   const { clock, failThrice, next } = await start(t, busy, { more, adjust: withoutRefill });
@@ -211,7 +211,7 @@ describe('the table of circuits', () => {
     return { breaker, clock: stopClock(t), fail, lines, state };
   }
 
-  test('has the 1,000 models that failed last, and no name over 256 characters; who is left out is told as closed', (t) => {
+  test('keeps the 1,000 models that failed last, with names of up to 256 characters', (t) => {
     const { fail, lines, state } = startBreaker(t);
     fail(3, 'first');
     fail(3, 'kept');
@@ -225,7 +225,7 @@ describe('the table of circuits', () => {
     assert.deepEqual([state('x'.repeat(256)), state('x'.repeat(257))], ['open', 'closed']);
   });
 
-  test('has a provider that cannot be connected to, until one of its models answers or fails', (t) => {
+  test('opens for a provider without connections, until a model answers or fails', (t) => {
     const { breaker, clock, fail, lines, state } = startBreaker(t);
     const provider = { provider: 'p', model: undefined };
     for (const type of ['failure', 'success'] as const) {
@@ -248,7 +248,7 @@ describe('the table of circuits', () => {
     assert.equal(state('m'), 'half-open');
   });
 
-  test('rests for 10, 20, 40 and then 60 s, and for 10 s again after a success; only a probe that fails makes a rest longer', (t) => {
+  test('rests for 10, 20, 40 and then 60 s if probes fail, and for 10 s after a success', (t) => {
     const { breaker, clock, fail, state } = startBreaker(t);
     const lastsFor = (ms: number) => {
       clock.nowMs += ms - 1;
@@ -274,7 +274,7 @@ describe('the table of circuits', () => {
     probe();
     breaker.record('success', P, 'm');
     fail(3, 'm');
-    // These requests were sent before the rest began.
+    // Requests sent before the rest began do not make it longer.
     fail(2, 'm');
     lastsFor(REST_MS);
     probe().end();
@@ -282,7 +282,7 @@ describe('the table of circuits', () => {
     lastsFor(REST_MS);
   });
 
-  test('is reported with the cause and the end of the rest, without what is closed', (t) => {
+  test('is reported with the cause and the end of its rest, unless it is closed', (t) => {
     const { breaker, clock, fail } = startBreaker(t);
     const cause = 'ECONNREFUSED';
     const rest = { cause, cooldownMs: REST_MS, isProbed: false };
@@ -309,7 +309,7 @@ describe('the table of circuits', () => {
   });
 });
 
-test('a probe that streams has succeeded when data comes ten seconds after its first, once', async (t) => {
+test('a streaming probe succeeds once, when data comes ten seconds after its first', async (t) => {
   const { streams, script } = holdStreams();
   const { begin, clock, failThrice, next, p } = await startHalfOpen(t, script);
   const probe = await begin();
@@ -323,16 +323,16 @@ test('a probe that streams has succeeded when data comes ten seconds after its f
   assert.equal(await next(), AWAY);
   clock.nowMs += 1;
   await send(CHUNK);
-  // A probe of its own would keep the next one away.
+  // If this were another probe, it would keep the next request away.
   await begin();
   p.script = answerWell;
   assert.equal(await next(), 'p:200');
   await failThrice();
   await send(CHUNK);
-  assert.equal(await next(), AWAY, 'what fails later counts, although the stream goes on');
+  assert.equal(await next(), AWAY, 'a later failure counts, although the stream goes on');
 });
 
-test('a probe whose stream is silent, or has comments alone, has no result: one more may probe each ten seconds', async (t) => {
+test('a probe that is a silent stream has no result, so others follow each 10 s', async (t) => {
   const { streams, script } = holdStreams();
   const { asked, begin, clock, gateway, next } = await startHalfOpen(t, script);
   const first = await begin();
@@ -345,7 +345,7 @@ test('a probe whose stream is silent, or has comments alone, has no result: one 
     assert.deepEqual([await next(), await next()], [AWAY, AWAY]);
   }
   assert.deepEqual(asked(), [3 + 4, 3 + 6]);
-  // The latest one still has the probe.
+  // The latest request still is the probe.
   first.leave();
   await linesOf(gateway, 3 + 6 + 1);
   assert.equal(await next(), AWAY);
@@ -372,7 +372,7 @@ const noResult: Readonly<Record<string, NoResult>> = {
   'that is answered with a plain 500': { script: failWith(500), body: chatBody() },
 };
 for (const [which, { script, body }] of Object.entries(noResult)) {
-  test(`a probe ${which} has no result: the next request probes at once`, async (t) => {
+  test(`a probe ${which} has no result, so the next request probes at once`, async (t) => {
     const server = 'max_buffered_bytes = 1048576';
     const { gateway, next, p } = await startHalfOpen(t, script, { server });
     await gateway.chat(body).catch(() => {});
@@ -382,8 +382,8 @@ for (const [which, { script, body }] of Object.entries(noResult)) {
   });
 }
 
-test('of two requests for which a store is asked at the same time one is the probe, and the other takes no token and no slot', async (t) => {
-  // The store is waited for, however long the machine takes.
+test('of two requests that wait for the store, only one becomes the probe', async (t) => {
+  // The store's limit must not pass on a slow machine.
   useManualTimers(t);
   const held: Socket[] = [];
   let holds = false;
@@ -416,7 +416,7 @@ requests_per_second = 100`,
   assert.equal(tokens() - before, 1);
   chats.forEach((chat) => chat.leave());
   await linesOf(gateway, 5);
-  // Both slots are free.
+  // Both of the provider's slots are free.
   p.script = beginStream(CHUNK);
   const probe = openChat(gateway.port);
   await eventually(() => probe.text() === CHUNK, 'the first event');

@@ -1,4 +1,7 @@
-/** Which pages may ask, and what a broken request tells them; `headers` and `truth` of the worlds hold all else of CORS. */
+/**
+ * Pages that may send requests, and CORS of broken requests. The worlds check all else of CORS
+ * (`headers`, `truth`).
+ */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -15,7 +18,8 @@ const BROKEN = {
   },
 };
 for (const cors of [true, false]) {
-  test(`with cors = ${cors} the refusal of ${Object.keys(BROKEN).join(', or ')} has ${cors ? 'the' : 'no'} CORS headers`, async (t) => {
+  const how = cors ? 'with' : 'without';
+  test(`with cors = ${cors} a broken request is refused ${how} CORS headers`, async (t) => {
     const gateway = await startGateway(t, { toml: `[server]\ncors = ${cors}\n` });
     for (const { bytes, status } of Object.values(BROKEN)) {
       const reply = parseRaw(await sendRaw(gateway.port, bytes));
@@ -35,7 +39,7 @@ const OPEN_TO_PAGES = [
   `${LOCAL}[server.auth]\nkeys = ["${CLIENT_TOKEN}"]\n`,
 ];
 
-test('a page on another host is served with cors = true and with keys, and refused with keys that are switched off or behind a trusted proxy', async (t) => {
+test("another host's page is served with cors or keys, but not with keys turned off", async (t) => {
   const headers = { origin: 'https://evil.example' };
   for (const toml of OPEN_TO_PAGES) {
     const gateway = await startGateway(t, { toml });

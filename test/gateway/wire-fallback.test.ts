@@ -1,4 +1,4 @@
-/** Retries, the waits between them, fallbacks, and connections that were kept alive; circuits are in wire-circuit.test.ts. */
+/** Retries, backoff, fallbacks and stale connections. For circuits, see wire-circuit.test.ts. */
 
 import assert from 'node:assert/strict';
 import type { Socket } from 'node:net';
@@ -25,18 +25,21 @@ const firstEvent =
     sendEvents(response, `data: ${JSON.stringify({ error })}\n\n`);
 
 interface Settings extends Omit<ScenarioSettings<'p'>, 'providers'> {
-  /** Lines of the provider `p`. */
+  /** Further lines of the provider `p`. */
   readonly p?: string;
 }
 
-/** Provider `p`, which does as it is told, its fallback `q`, and `r`, which answer. */
+/** Starts provider `p` with this script, its fallback `q`, and `r`. Both `q` and `r` answer. */
 async function start(t: TestContext, script: Script, { p: lines, ...settings }: Settings = {}) {
   const providers = { p: { script, lines }, q: {}, r: {} };
   const started = await scenario(t, { fallback: ['q'], ...settings, providers });
   return { ...started, ask: async (body?: object) => tell(started.gateway, body) };
 }
 
-/** Asks, and returns the status and who answered it, with `!` if a repeat is said not to help, and the tries. */
+/**
+ * Sends a request. Returns its status, its provider, `!` if `x-should-retry` is false, and its
+ * tries.
+ */
 async function tell(gateway: TestGateway, body: object = chatBody()): Promise<string> {
   const { status, headers } = await gateway.chat(body);
   const id = headers['x-request-id'];
@@ -45,13 +48,13 @@ async function tell(gateway: TestGateway, body: object = chatBody()): Promise<st
   return `${status} ${String(headers['x-gateway-provider'])}${repeat} (${triesOf(line)})`;
 }
 
-/** Scripts that fail, each under the model `a <status>`. */
+/** Returns failing scripts, each for the model `a <status>`. */
 const failing = (statuses: readonly number[]) =>
   Object.fromEntries(statuses.map((status) => [`a ${status}`, fail(status)]));
 
 const ALONE = { fallback: [] };
 
-test('an account without money and a first event that is an error are asked once', async (t) => {
+test('an account without money or a first error event is not retried', async (t) => {
   const scripts = {
     'no money': fail(429, { code: 'insufficient_quota' }),
     event: firstEvent({ message: 'overloaded', code: 503 }),
@@ -61,7 +64,7 @@ test('an account without money and a first event that is an error are asked once
   assert.equal(await ask({ ...STREAM, model: 'p/event' }), '503 p (p:200)');
 });
 
-test('a Retry-After of 30 s is waited for, and one of more is left to the client', async (t) => {
+test('a Retry-After of 30 s is waited for, and a longer wait is left to the client', async (t) => {
   const timers = useManualTimers(t);
   replaceRandom(t, () => 0);
   const script = fail(503, { headers: { 'retry-after': '30' } });
@@ -78,7 +81,7 @@ test('a Retry-After of 30 s is waited for, and one of more is left to the client
 });
 
 const STEPS_MS = [500, 1000, 2000, 4000, 8000, 8000];
-test('the step of the backoff doubles from 500 ms to 8 s', async (t) => {
+test('the backoff doubles from 500 ms to 8 s', async (t) => {
   const timers = useManualTimers(t);
   replaceRandom(t, () => 1 - Number.EPSILON);
   const server = `retries = ${STEPS_MS.length}`;
@@ -99,7 +102,7 @@ const refusals: Record<string, readonly [status: number, error: object]> = {
   'event policy': [400, { message: 'no', type: 'content_policy_violation' }],
   'event key': [401, { message: 'no', code: 401 }],
 };
-test('a first event that refuses the request, its model, its content or the key is the answer, and no fallback is tried', async (t) => {
+test('a first event that refuses the request is the answer, without a fallback', async (t) => {
   const scripts = Object.entries(refusals).map(([model, [, error]]) => [model, firstEvent(error)]);
   const { ask, asked } = await start(t, byModel(Object.fromEntries(scripts)));
   for (const [model, [status]] of Object.entries(refusals))
@@ -107,7 +110,7 @@ test('a first event that refuses the request, its model, its content or the key 
   assert.deepEqual(asked(), [4, 0, 0]);
 });
 
-test('fallback_on names further statuses after which the next provider answers, also if a stream begins with one', async (t) => {
+test('fallback_on adds statuses after which the next provider is asked', async (t) => {
   const scripts = {
     ...failing([401, 403, 404, 422]),
     'an event': firstEvent({ message: 'no', code: 'model_not_found' }),
@@ -128,12 +131,12 @@ const CLOSES: Record<string, (socket: Socket) => unknown> = {
   closed: (socket) => socket.destroy(),
   reset: (socket) => socket.resetAndDestroy(),
 };
-/** What a provider does with a request by its place, `<connection>.<request on it>`. */
+/** Chooses what a provider does with a request at a place, `<connection>.<request on it>`. */
 type Act = (place: string) => 'answer' | 'fail' | 'close' | 'close late' | 'close inside';
 
-/** A provider that does so, where a clock that stands still is moved by what is late. */
+/** Starts a provider that follows `act`, on a stopped clock that only `close late` moves. */
 async function startStale(t: TestContext, act: Act, close: (socket: Socket) => unknown) {
-  // A slow machine would take longer than a second, after which a connection is not a stale one.
+  // A slow machine could take more than a second, after which a lost connection is not stale.
   const clock = stopClock(t);
   const places: string[] = [];
   const upstream = await startRawUpstream(t, ({ socket, connection, onConnection }) => {
@@ -157,17 +160,17 @@ const stale: Record<string, [Act, told: readonly string[], places: string, isOfA
   'is replaced without the client noticing': [
     (place) => (isFirst(place) ? 'answer' : 'close'),
     [WELL, REPLACED, WELL],
-    // The second connection is not kept: the next request has a connection of its own.
+    // The second connection is not kept, so the next request opens another.
     '1.1 1.2 2.1 3.1',
     true,
   ],
-  'is replaced for free: the client may repeat a 429 after it': [
+  'is replaced, and the client may repeat a 429 that follows': [
     (place) => (place === '2.1' ? 'fail' : isFirst(place) ? 'answer' : 'close'),
     [WELL, '429 p (p:upstream_error p:429)'],
     '1.1 1.2 2.1',
     true,
   ],
-  'is replaced once: if the new one is too, that is a 502': [
+  'is replaced once, and a second stale connection is a 502': [
     (place) => (place === '1.1' ? 'answer' : 'close'),
     [WELL, '502 p (p:upstream_error p:upstream_error)'],
     '1.1 1.2 2.1',

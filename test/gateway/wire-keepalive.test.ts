@@ -23,7 +23,7 @@ const SILENCE_MS = 15_000;
 /** The default of `stream_idle_timeout`. */
 const IDLE_MS = 300_000;
 
-/** Does what the script says once the test opens the gate. */
+/** Wraps a script so that it waits until the test calls `open`. */
 function held(script: Script) {
   const { opened, open } = createGate();
   const waiting: Script = async (...exchange) => {
@@ -33,18 +33,18 @@ function held(script: Script) {
   return { script: waiting, open };
 }
 
-/** A gateway with time that passes when the test says so, and `stream_keepalive = 15`. */
+/** Starts a gateway on manual timers, with `stream_keepalive = 15`. */
 async function start<Id extends string = 'p'>(t: TestContext, settings: ScenarioSettings<Id>) {
   const timers = useManualTimers(t);
   const server = `stream_keepalive = 15\n${settings.server ?? ''}`;
   const started = await scenario(t, { ...settings, server });
   const { gateway, asked } = started;
   const line = async () => lineOf(gateway);
-  /** A chat that a provider was asked for. */
+  /** Opens a chat, and waits until a provider is asked. */
   const ask = async () => {
     const chat = openChat(gateway.port);
     await eventually(() => asked().some((count) => count > 0), 'the provider is asked');
-    /** Waits until the client has this. */
+    /** Waits until the client has exactly this text. */
     const has = async (text: string) => {
       await eventually(() => chat.text() === text, `${JSON.stringify(text)} is there`);
     };
@@ -53,7 +53,7 @@ async function start<Id extends string = 'p'>(t: TestContext, settings: Scenario
   return { ...started, timers, line, ask };
 }
 
-/** As `start`, with a chat that has begun with one comment. */
+/** As `start`, with a chat that a comment has begun. */
 async function startEarly<Id extends string = 'p'>(t: TestContext, settings: ScenarioSettings<Id>) {
   const started = await start(t, settings);
   const chat = await started.ask();
@@ -62,7 +62,7 @@ async function startEarly<Id extends string = 'p'>(t: TestContext, settings: Sce
   return { ...started, chat };
 }
 
-test('a stream without an event begins with 200 and a comment, and has one after each silence', async (t) => {
+test('a stream begins with 200 and a comment after a silence, and repeats it', async (t) => {
   const { script, open } = held(answerWell);
   const { timers, line, ask } = await start(t, { providers: { p: script } });
   const chat = await ask();
@@ -92,7 +92,7 @@ test('a stream without an event begins with 200 and a comment, and has one after
   );
 });
 
-test('a running stream has a comment after each silence, between its events only', async (t) => {
+test('a running stream gets a comment after each silence, only between events', async (t) => {
   let response: ServerResponse | undefined;
   const script: Script = (request, opened) => {
     response = opened;
@@ -118,7 +118,7 @@ test('a running stream has a comment after each silence, between its events only
   assert.equal(await chat.ended, CHUNK.repeat(2) + KEEP_ALIVE.repeat(2) + LAST + DONE);
 });
 
-test("a provider's comments are passed on once the stream has begun, and count as no silence", async (t) => {
+test("a provider's comments pass once the stream has begun, and end a silence", async (t) => {
   let response: ServerResponse | undefined;
   const script: Script = (request, opened) => {
     response = opened;
@@ -133,7 +133,7 @@ test("a provider's comments are passed on once the stream has begun, and count a
   response!.write(': two\n\n');
   await chat.has(`${KEEP_ALIVE}: one\n\n: two\n\n`);
   timers.advance(SILENCE_MS - 1);
-  // A part of a line, which is not passed on.
+  // Part of a line does not pass.
   response!.write(': th');
   await idle(100);
   response!.write('ree\n');
@@ -142,14 +142,14 @@ test("a provider's comments are passed on once the stream has begun, and count a
   assert.equal(await chat.ended, `${KEEP_ALIVE}: one\n\n: two\n\n: three\n${completionEvents()}`);
 });
 
-test('a byte order mark behind a comment is left out', async (t) => {
+test('a byte order mark after a comment is left out', async (t) => {
   const { script, open } = held(begin(`\ufeff${completionEvents()}`));
   const { chat } = await startEarly(t, { providers: { p: script } });
   open();
   assert.equal(await chat.ended, KEEP_ALIVE + completionEvents());
 });
 
-test('a chunk of usage from a provider that then fails does not reach a stream that has begun', async (t) => {
+test("a failed provider's chunk of usage does not reach a stream that has begun", async (t) => {
   let response: ServerResponse | undefined;
   const p: Script = (_, opened) => {
     response = opened;
@@ -163,7 +163,7 @@ test('a chunk of usage from a provider that then fails does not reach a stream t
   assert.equal(await chat.ended, KEEP_ALIVE + completionEvents());
 });
 
-test('a failure after the stream has begun is the error event, without [DONE]', async (t) => {
+test('a failure after the stream has begun is an error event, without [DONE]', async (t) => {
   const p = held(failWith(503));
   const settings = { providers: { p: p.script }, more: '[admin]\nport = 0' };
   const { gateway, chat, line } = await startEarly(t, settings);
@@ -173,7 +173,7 @@ test('a failure after the stream has begun is the error event, without [DONE]', 
   assert.deepEqual([type, code, status], ['provider_error', 'API_ERROR', 503]);
   const logged = await line();
   const { outcome, provider, level, reason, bytes } = logged;
-  // Neither a comment nor the error event is a token.
+  // Neither a comment nor the error event counts as a token.
   assert.equal(logged['first_byte_ms'], undefined);
   assert.deepEqual(
     [logged['status'], outcome, provider, level, reason, bytes, triesOf(logged)],
@@ -197,7 +197,7 @@ test('the first token is counted when it comes, although the stream began before
   assert.match(text, /^gen_ai_server_time_to_first_token_seconds_count.* 1$/m);
 });
 
-/** A gateway that sends comments every 5 ms to a client that does not read yet. */
+/** Starts a gateway that sends comments every 5 ms, and a client that does not read yet. */
 async function startSlow(t: TestContext, script: Script, sendTimeoutMs = 60_000) {
   const started = await scenario(t, {
     providers: { p: script },
@@ -213,7 +213,7 @@ async function startSlow(t: TestContext, script: Script, sendTimeoutMs = 60_000)
 const PART = `data: {"x":"${'y'.repeat(65_500)}"}\n\n`;
 const MUCH = CHUNK + PART.repeat(256);
 
-test('a client that reads nothing gets no comments meanwhile, and the next ones when it has read', async (t) => {
+test('a client that does not read gets no comments until it reads again', async (t) => {
   const { p, client } = await startSlow(t, begin(MUCH));
   await eventually(() => p.requests.length === 1, 'the provider is asked');
   await idle(1000);
@@ -226,7 +226,7 @@ test('a client that reads nothing gets no comments meanwhile, and the next ones 
   assert.ok(!whole.includes(end.repeat(20)));
 });
 
-test('no comment comes behind the end of a stream that the client has not read yet', async (t) => {
+test('no comment follows the end of a stream that the client has not read yet', async (t) => {
   const gate = createGate();
   const { gateway } = await scenario(t, {
     providers: {
@@ -234,7 +234,7 @@ test('no comment comes behind the end of a stream that the client has not read y
         response.writeHead(200, { 'content-type': 'text/event-stream' });
         const event = `data: {"x":"${'y'.repeat(12_000)}"}\n\n`;
         const passed = side.socket!;
-        // Until the network is full, and the gateway would still take more.
+        // Fill the network, but stop while the gateway would still take more.
         for (let bytes = 0; passed.writableLength === 0;) {
           response.write(event);
           bytes += event.length;
@@ -266,12 +266,12 @@ test("a provider's comments that a client does not read are bounded", async (t) 
   await eventually(() => p.requests.length === 1, 'the provider is asked');
   await p.requests[0]!.closed;
   client.socket.destroy();
-  // Not the time limit of the attempt.
+  // The limit on comments ended it, and not the time limit of the attempt.
   const [tried] = (await lineOf(gateway))['tries'] as LogLine[];
   assert.equal(tried!['outcome'], 'upstream_error');
 });
 
-test('a client that reads nothing is cut off as without comments', async (t) => {
+test('a client that does not read is cut off, comments or not', async (t) => {
   const { gateway } = await startSlow(t, begin(MUCH), 400);
   assert.equal((await lineOf(gateway))['outcome'], 'client_closed');
 });

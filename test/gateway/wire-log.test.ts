@@ -29,7 +29,7 @@ import {
   type Script,
 } from '../support/upstream.ts';
 
-/** Provider `p`, which does as it is told, and these further sections. */
+/** Starts a gateway with this script for provider `p`, and these further sections. */
 const start = async (
   t: TestContext,
   script: Script = answerWell,
@@ -37,7 +37,7 @@ const start = async (
   settings: ScenarioSettings<'p'> = {},
 ) => scenario(t, { ...settings, providers: { p: script }, more });
 
-/** Whether each is a whole number of this size or more. */
+/** Checks that these fields are whole numbers from `least` up. */
 function assertCounts(line: LogLine, names: readonly string[], least = 0): void {
   for (const name of names) {
     assert.ok(
@@ -47,7 +47,7 @@ function assertCounts(line: LogLine, names: readonly string[], least = 0): void 
   }
 }
 
-/** Provider `p` with this key. */
+/** Returns the section of provider `p` with this key. */
 async function providerWith(t: TestContext, key: string): Promise<string> {
   return `[providers.p]\nbase_url = "${(await startUpstream(t)).baseUrl}"\napi_key = '${key}'\n`;
 }
@@ -88,7 +88,7 @@ describe('an access line', { concurrency: true }, () => {
       remote: '127.0.0.1',
     });
     assert.match(trace_id as string, /^[\da-f]{32}$/);
-    // Over fetch, what belongs to its connections is not known.
+    // Over fetch, the fields of the connection are missing.
     const [{ duration_ms: tryMs, connect_ms: connectMs = 0, ...tried }, ...more] = tries as [
       LogLine,
     ];
@@ -101,7 +101,7 @@ describe('an access line', { concurrency: true }, () => {
   });
 
   for (const name of ['x-forwarded-for', 'forwarded']) {
-    test(`and once for a gateway without keys a warning, if requests have ${name}`, async (t) => {
+    test(`comes with one warning if a gateway without keys gets ${name}`, async (t) => {
       const { gateway } = await start(t);
       const headers = { [name]: 'for=192.0.2.1' };
       const warnings = () => gateway.log.filter((line) => line.includes('"a proxy sends requests'));
@@ -117,7 +117,7 @@ describe('an access line', { concurrency: true }, () => {
     });
   }
 
-  test('has the outcome client_closed when the client leaves: before the answer, in the middle of a stream and of its body', async (t) => {
+  test('has the outcome client_closed, whenever the client leaves', async (t) => {
     const { gateway, p } = await start(t, () => {});
     const left = async (index: number) => {
       const line = (await linesOf(gateway, index)).at(-1)!;
@@ -133,7 +133,7 @@ describe('an access line', { concurrency: true }, () => {
       `GET /v1/models HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer ${CLIENT_TOKEN}\r\n\r\n`,
     );
     await eventually(() => p.requests.length === 2, 'the list is asked for');
-    // A client that only closes its sending side gets the list.
+    // A reset, because a client that only closes its sending side gets the list.
     list.socket.resetAndDestroy();
     assert.deepEqual(await left(2), ['client_closed', undefined, undefined, 0, before]);
     p.script = beginStream(CHUNK);
@@ -144,14 +144,14 @@ describe('an access line', { concurrency: true }, () => {
     assert.deepEqual(await left(3), during);
     const socket = connect(gateway.port, '127.0.0.1');
     socket.write(rawChat({}, ['expect: 100-continue']).slice(0, -'{}'.length));
-    // The gateway says so when it begins to read the body.
+    // The gateway sends 100 when it begins to read the body.
     assert.match(String(await once(socket, 'data')), /^HTTP\/1\.1 100 /);
     socket.end('{');
     const upload = ['client_closed', undefined, undefined, 0, 'client left during its upload'];
     assert.deepEqual(await left(4), upload);
   });
 
-  test('has the status and the id of the refusal where a body turns out not to be HTTP', async (t) => {
+  test("has the refusal's status and id if a body turns out not to be HTTP", async (t) => {
     const { gateway } = await start(t);
     const [head = ''] = rawChat({}, ['x-request-id: i']).split('\r\n\r\n');
     const chunked = head.replace('content-length: 2', 'transfer-encoding: chunked');
@@ -162,7 +162,7 @@ describe('an access line', { concurrency: true }, () => {
     assert.equal(gateway.log.length, 1);
   });
 
-  test('of a request that is not HTTP has the id that the client was given', async (t) => {
+  test('of a request that is not HTTP has the id from its answer', async (t) => {
     const { gateway } = await start(t);
     const { text } = await sendRaw(gateway.port, 'canary\r\n\r\n');
     const [, id] = /\r\nx-request-id: (\S+)\r\n/.exec(text) ?? [];
@@ -180,7 +180,7 @@ describe('an access line', { concurrency: true }, () => {
   });
 });
 
-describe('the text of a provider that quotes the request', () => {
+describe("a provider's text that quotes the request", () => {
   const QUOTE = 'canary-of-a-prompt';
   const error = {
     message: `Input should be a list; input: ${QUOTE}`,
@@ -203,12 +203,12 @@ describe('the text of a provider that quotes the request', () => {
   const bodyFor = (what: string) =>
     chatBody({ model: `p/${what}`, stream: what.includes('event') });
 
-  test('stands once in an access line at most', async (t) => {
+  test('is in an access line once at most', async (t) => {
     const { gateway } = await start(t, byModel(scripts));
     for (const [index, what] of Object.keys(scripts).entries()) {
       await gateway.chat(bodyFor(what));
       await linesOf(gateway, index + 1);
-      // An incident may have a line between them.
+      // An incident's line may come between the access lines.
       const lines = gateway.log.filter((line) => line.includes('"message":"request"'));
       const count = lines[index]!.split(QUOTE).length - 1;
       assert.equal(count, isTold(what) ? 1 : 0, what);
@@ -221,10 +221,10 @@ describe('the text of a provider that quotes the request', () => {
     const { gateway, p } = await start(t, byModel(scripts), more, { fallback: ['q'] });
     const whats = Object.keys(scripts);
     for (const [index, what] of whats.entries()) {
-      // The third failure in a row opens a circuit, whose cause is logged and shown.
+      // The third failure in a row opens a circuit, so its cause is logged and shown.
       for (let round = 0; round < 3; round += 1) await gateway.chat(bodyFor(what));
       const { text } = await gateway.chat(bodyFor(what));
-      assert.equal(text.includes(QUOTE), isTold(what), 'the client is told');
+      assert.equal(text.includes(QUOTE), isTold(what), "the client's answer");
       const line = (await linesOf(gateway, 4 * (index + 1))).at(-4)!;
       const [first] = line['tries'] as LogLine[];
       const isPlain = what.includes('plain');
@@ -243,7 +243,7 @@ describe('the text of a provider that quotes the request', () => {
 });
 
 describe('logging', { concurrency: true }, () => {
-  test('at level error a failure of the gateway itself is logged, with its cause', async (t) => {
+  test("has the cause of the gateway's own failure at level error", async (t) => {
     const gateway = await startGateway(t, {
       toml: '[logging]\nlevel = "error"\n',
       adjust: (config) => {
@@ -260,7 +260,7 @@ describe('logging', { concurrency: true }, () => {
     assert.match(String(cause), /broken on purpose/);
   });
 
-  test('a client whose base_url lacks /v1, or has it twice, is told once what to set', async (t) => {
+  test('warns once of a base_url without /v1 or with two, and names the right one', async (t) => {
     const { gateway } = await scenario(t);
     const wrong = ['/chat/completions', '/v1/v1/chat/completions', '/v1//chat/completions'];
     for (const path of [...wrong, ...wrong, '/v2/chat/completions', '/chat/completions/']) {
@@ -276,7 +276,7 @@ describe('logging', { concurrency: true }, () => {
     );
   });
 
-  test('a client that uses an endpoint which is not served is warned of once, after its token was accepted', async (t) => {
+  test('warns once of an endpoint that is not served, after the token was accepted', async (t) => {
     const { gateway } = await start(t, answerWell, '[logging]\nlevel = "warn"\n');
     const paths = ['/v1/responses', '/v1/embeddings', '/v1/completions', '/v1/other'];
     for (const path of paths) {
@@ -297,7 +297,7 @@ describe('logging', { concurrency: true }, () => {
     );
   });
 
-  test('stays JSON whatever keys, quotes and backslashes are in it', async (t) => {
+  test('stays JSON, whatever keys, quotes and backslashes it contains', async (t) => {
     const key = 'canary-that-ends-in-\\';
     const gateway = await startGateway(t, { toml: LOUD + (await providerWith(t, key)) });
     const shapes = [`${key}"`, 'key=x"', 'key=x\\"', 'key=x","z":"', 'sk-123456\\"'];
@@ -314,9 +314,9 @@ describe('logging', { concurrency: true }, () => {
     assert.doesNotMatch(gateway.log.join(''), /canary/);
   });
 
-  test('has no content of a message, whatever is turned on', async (t) => {
+  test('shows no content of messages, whatever is turned on', async (t) => {
     const words = { asked: 'the-question-asked', answered: 'the-answer-given' };
-    // A provider's own text is logged: without it nobody could tell what to mend.
+    // A provider's own error text is logged, because an operator needs it.
     const error = { error: { message: 'the-fault-told', code: 'x' } };
     const event = `data: ${JSON.stringify(error)}\n\n`;
     const { gateway, p } = await start(t, answerWell, LOUD, { server: 'retries = 1' });
@@ -343,7 +343,7 @@ describe('logging', { concurrency: true }, () => {
   });
 
   for (const key of ['quo"te-0123456789', 'back\\slash-0123456789', '$&-(x)+[y]*0123456789']) {
-    test(`hides also a key like ${key}`, async (t) => {
+    test(`hides a key like ${key}`, async (t) => {
       const sections = [LOUD, await providerWith(t, key), `[server.auth]\nkeys = ['${key}']\n`];
       const gateway = await startGateway(t, { toml: sections.join('') });
       const headers = { authorization: `Bearer ${key}`, 'user-agent': `me ${key}` };
@@ -356,7 +356,7 @@ describe('logging', { concurrency: true }, () => {
   }
 });
 
-describe('what a client sends', { concurrency: true }, () => {
+describe('a value from the client', { concurrency: true }, () => {
   const forged = '{"level":"info","message":"request","path":"/forged"}';
   const attacks = [
     `a\n${forged}`,
@@ -370,7 +370,7 @@ describe('what a client sends', { concurrency: true }, () => {
     'a"\\\u202eb\'',
     'm'.repeat(1e6),
   ];
-  test('stays within one line of the log in the model, whatever it is', async (t) => {
+  test('stays on one line of the log as the model, whatever it is', async (t) => {
     const { gateway } = await start(t, answerWell, LOUD);
     for (const text of attacks) {
       for (const model of [text, `p/${text}`, `${text}/m`]) {
@@ -381,9 +381,9 @@ describe('what a client sends', { concurrency: true }, () => {
     assertHarmless(gateway);
   });
 
-  test('stays within one line of the log in path, user agent and request id', async (t) => {
+  test('stays on one line of the log as path, user agent and request id', async (t) => {
     const { gateway } = await start(t, answerWell, LOUD);
-    // Bytes as they go over the wire; the parser itself refuses some of them.
+    // Raw bytes. The HTTP parser refuses some of them.
     const bytes = ['\u2028', '\u2029', '\u0085', '\u009b2J'].map((text) =>
       Buffer.from(`a${text}b`).toString('latin1'),
     );

@@ -19,7 +19,7 @@ interface Entry {
   readonly owned_by: string;
 }
 
-/** Asks for the list, checks the form of the answer and of every entry, and returns the entries. */
+/** Returns the entries of the list, after checks of the answer's form and of each entry. */
 async function entriesOf(gateway: TestGateway, { hasDetails = false } = {}): Promise<Entry[]> {
   const reply = await gateway.send('/v1/models');
   assert.equal(reply.status, 200, reply.text);
@@ -36,7 +36,7 @@ async function entriesOf(gateway: TestGateway, { hasDetails = false } = {}): Pro
   return data;
 }
 
-/** What the list says of each model behind the four members that all have. */
+/** Returns each model's details: the members after the first four, which every model has. */
 async function detailsOf(gateway: TestGateway): Promise<Record<string, unknown>> {
   const entries = await entriesOf(gateway, { hasDetails: true });
   return Object.fromEntries(
@@ -48,7 +48,7 @@ async function idsOf(gateway: TestGateway): Promise<string[]> {
   return (await entriesOf(gateway)).map(({ id }) => id);
 }
 
-/** Provider `p`, which does this, with these lines in its section. */
+/** Starts a gateway with this script for provider `p`, and these lines in its section. */
 async function start(
   t: TestContext,
   script: Script,
@@ -61,12 +61,12 @@ async function start(
   return { gateway, upstream: p };
 }
 
-/** Providers `p0`, `p1` and so on, which do these, with these lines in their sections. */
+/** Returns providers `p0`, `p1` and so on with these scripts, and these lines in each section. */
 function numbered(scripts: readonly Script[], lines = ''): Record<string, ProviderSettings> {
   return Object.fromEntries(scripts.map((script, index) => [`p${index}`, { script, lines }]));
 }
 
-/** A list that is not answered before the test says so. */
+/** Starts a provider that sends its list after `open`. */
 async function startGated(t: TestContext, models: readonly unknown[] = [{ id: 'a' }]) {
   const gate = createGate();
   const p: Script = async (_, response) => {
@@ -92,7 +92,7 @@ describe('the list of a provider', { concurrency: true }, () => {
     [{ data: [{ id: 'acc/fire/m' }] }, ['acc/fire/m']],
     [[{ id: 'a' }, { id: 'a' }], ['a']],
     [{ data: [] }, []],
-    // The `id` is what a client sends; a `name` beside it is for people (OpenRouter).
+    // Clients send the `id`. OpenRouter's `name` beside it is a display name.
     [{ data: [{ id: 'a', name: 'Model A' }] }, ['a']],
     [{ models: [{ name: 'Model A', id: 'a' }] }, ['a']],
     [{ data: [{ id: null, name: 'a' }] }, ['a']],
@@ -103,20 +103,20 @@ describe('the list of a provider', { concurrency: true }, () => {
       [{ id: '__proto__' }, { id: 'constructor' }],
       ['__proto__', 'constructor'],
     ],
-    // Names with a key in them.
+    // Names that contain a key.
     [
       ['a', `leak-${PROVIDER_KEY}`, 'Bearer abc', 'b'],
       ['a', 'b'],
     ],
   ];
-  test('is read from {data}, a bare array and {models}, without what is no name and names with a key in them', async (t) => {
+  test('is read from {data}, an array or {models}, without entries that name a key', async (t) => {
     const providers = numbered(shapes.map(([body]) => list(body)));
     const { gateway } = await scenario(t, { providers });
     const expected = shapes.flatMap(([, names], index) => names.map((name) => `p${index}/${name}`));
     assert.deepEqual((await idsOf(gateway)).toSorted(), expected.toSorted());
   });
 
-  test('that is null is an empty list, unless a message beside it says what failed', async (t) => {
+  test('that is null is empty, unless a message beside it reports a failure', async (t) => {
     const bodies: readonly (readonly [body: object | null, cause?: string])[] = [
       [{ object: 'list', data: null }],
       [{ models: null }],
@@ -145,7 +145,7 @@ describe('the list of a provider', { concurrency: true }, () => {
     assert.deepEqual(await idsOf(gateway), ['p0/a']);
   });
 
-  test('of anthropic is asked for with the headers and the page size it wants', async (t) => {
+  test('of anthropic is requested with its headers and page size', async (t) => {
     const anthropic = list({ data: [{ type: 'model', id: 'claude' }] });
     const { gateway, anthropic: upstream } = await scenario(t, { providers: { anthropic } });
     assert.deepEqual(await idsOf(gateway), ['anthropic/claude']);
@@ -160,20 +160,20 @@ describe('the list of a provider', { concurrency: true }, () => {
     assert.ok(!('x-api-key' in chat));
   });
 
-  test('written by hand is not asked for, and has the default model too', async (t) => {
+  test('in the settings replaces the request, and includes the default model', async (t) => {
     const lines = 'models = ["x", "y/z"]\ndefault_model = "d"';
     const { gateway, upstream } = await start(t, list([{ id: 'a' }]), { lines });
     assert.deepEqual((await idsOf(gateway)).toSorted(), ['p/d', 'p/x', 'p/y/z']);
     assert.equal(upstream.requests.length, 0);
   });
 
-  test('keeps the whole number that says when a model was created; the owner is the provider; aliases follow, but not those of providers that are not registered', async (t) => {
+  test("keeps `created`, has the provider as owner, and adds providers' aliases", async (t) => {
     const more = `[aliases]\nnick = "p/a"\n"x/y" = "p/z"\ngone = "openai/a"\nnobody = "no/a"\n`;
     const data = [
       { id: 'a', created: 1_700_000_000, owned_by: 'someone' },
       { id: 'b', created: '1700000000' },
       { id: 'c', created: 1.5 },
-      // It is named once although it is the default model.
+      // The default model is listed once.
       { id: 'd', created: 1_600_000_000 },
     ];
     const { gateway } = await start(t, list({ data }), { lines: 'default_model = "d"', more });
@@ -192,7 +192,7 @@ describe('the list of a provider', { concurrency: true }, () => {
   });
 });
 
-/** One of each, as OpenRouter, vLLM, Groq, Anthropic and llama.cpp write them. */
+/** All details, as OpenRouter, vLLM, Groq, Anthropic and llama.cpp name them. */
 const DETAILS = {
   context_length: 131_072,
   max_model_len: 32_768,
@@ -208,8 +208,8 @@ const DETAILS = {
   meta: { n_ctx: 4096 },
 };
 
-describe('what a provider says of a model', { concurrency: true }, () => {
-  test('names an alias once that is named as a listed model, with its first target; to a target that is named so the model leads', async (t) => {
+describe("a provider's details of a model", { concurrency: true }, () => {
+  test('come from the first target of an alias that replaces a listed model', async (t) => {
     const more = '[aliases]\n"p/a" = "q/b"\n"p/gone" = "openai/x"\nnick = "p/a"\n';
     const p = { script: list([{ id: 'a', created: 1 }, { id: 'gone' }, { id: 'c' }]) };
     const q = { script: list([{ id: 'b', created: 2 }]) };
@@ -226,7 +226,7 @@ describe('what a provider says of a model', { concurrency: true }, () => {
     );
   });
 
-  test('passes as it is, for its first registered target for an alias: limits, modalities, prices and parameters, and nothing else', async (t) => {
+  test('pass unchanged: limits, modalities, prices and parameters, and nothing else', async (t) => {
     const { meta } = DETAILS;
     const others = { n_ctx: 1, description: 'x', root: '/srv', permission: [{}], status: 'ok' };
     const entry = { id: 'a', ...DETAILS, ...others, meta: { ...meta, n_params: 7 } };
@@ -250,7 +250,7 @@ describe('what a provider says of a model', { concurrency: true }, () => {
     assert.deepEqual(await detailsOf(gateway), {
       'p/a': DETAILS,
       'p/b': {},
-      // There is a key in it.
+      // The details contain a key.
       'p/leak': {},
       'q/b': small,
       first: DETAILS,
@@ -259,7 +259,7 @@ describe('what a provider says of a model', { concurrency: true }, () => {
     });
   });
 
-  test('is left out if it has more than 2,048 characters of JSON or three levels', async (t) => {
+  test('are left out above 2,048 characters of JSON or three levels', async (t) => {
     const text = (characters: number) => 'x'.repeat(characters - 2);
     const pricing = { a: [{ b: 1 }] };
     const { gateway } = await scenario(t, {
@@ -284,11 +284,11 @@ describe('what a provider says of a model', { concurrency: true }, () => {
   });
 });
 
-describe('what the settings say of a model', { concurrency: true }, () => {
+describe("the settings' details of a model", { concurrency: true }, () => {
   const details = (id: string, model: string, lines: string) =>
     `[providers.${id}.model_details."${model}"]\n${lines}\n`;
 
-  test('is added to what its provider says, and wins over it, for its aliases too', async (t) => {
+  test("are added to the provider's details, and override them, for aliases too", async (t) => {
     const more = [
       details('p', 'a', 'context_length = 131072\nmax_output_tokens = 8192'),
       details('p', 'org/m-1.5', 'context_window = 1'),
@@ -315,7 +315,7 @@ describe('what the settings say of a model', { concurrency: true }, () => {
     });
   });
 
-  test('stays with its model and changes with a reload, one while the list is on its way, and follows an alias', async (t) => {
+  test('change with a reload, even while the list is on its way', async (t) => {
     const { gateway, wasSent, open, toml } = await startGated(t, [
       { id: 'a', context_length: 9 },
       'b',
@@ -357,7 +357,7 @@ describe('a provider without a usable list', { concurrency: true }, () => {
     list({ data: { id: 'a' } }),
     list({ data: [[['a']], { id: { id: 'a' } }] }),
     (request, response) => response.writeHead(302, { location: `${request.url}?again` }).end(),
-    // Never finishes, and drips.
+    // Never ends, and drips.
     (_, response) => response.writeHead(200).write('[{"id":"a"}'),
     (_, response) => {
       response.writeHead(200);
@@ -365,7 +365,7 @@ describe('a provider without a usable list', { concurrency: true }, () => {
       response.once('close', () => clearInterval(timer));
     },
   ];
-  test('contributes its default model and its aliases, keeps no other list back, and is given up if it is too slow', async (t) => {
+  test('contributes its default model and aliases, and delays no other list', async (t) => {
     const providers = numbered(failures, 'default_model = "d"');
     const others = { good: list([{ id: 'a' }]), none: failWith(500) };
     const { gateway, p0: slow } = await scenario<string>(t, {
@@ -377,7 +377,7 @@ describe('a provider without a usable list', { concurrency: true }, () => {
     await slow!.requests[0]!.closed;
   });
 
-  test('is not read further once it is of no use, and its connection is closed', async (t) => {
+  test('is not read on after it has failed, and its connection is closed', async (t) => {
     const providers = numbered([
       (_, response) => response.writeHead(500).write('x'),
       (_, response) => response.writeHead(200).write('x'.repeat(4_194_305)),
@@ -390,14 +390,14 @@ describe('a provider without a usable list', { concurrency: true }, () => {
 });
 
 describe('the answer', { concurrency: true }, () => {
-  test('is fetched once for requests that come together, and outlives the client that caused it', async (t) => {
+  test('is fetched once for concurrent requests, and outlives the first client', async (t) => {
     const { gateway, p, wasSent, open } = await startGated(t);
     const leaving = new AbortController();
     const left = assert.rejects(gateway.send('/v1/models', { signal: leaving.signal }));
-    // Whoever comes while it is under way waits for it.
+    // Requests that come during the fetch wait for it.
     await wasSent();
     const all = Array.from({ length: 20 }, async () => idsOf(gateway));
-    // They came before this one.
+    // The requests above came before this one.
     await gateway.send('/health');
     leaving.abort();
     await left;
@@ -419,7 +419,7 @@ describe('the answer', { concurrency: true }, () => {
     assert.deepEqual(await idsOf(gateway), ['p/a', 'q/a']);
   });
 
-  test('names what a client can send back as the model', async (t) => {
+  test('has names that a client can send back as the model', async (t) => {
     const { gateway, upstream } = await start(t, list([{ id: 'a/b' }, { id: 'models/c' }]), {
       lines: 'default_model = "d"',
       more: '[aliases]\nnick = "p/e"\n',
@@ -435,8 +435,8 @@ describe('the answer', { concurrency: true }, () => {
   });
 });
 
-// Alone: they stop the clock of the process.
-test('a list that could not be fetched is tried again after ten seconds, and one that could after five minutes, and kept if that fails', async (t) => {
+// Not concurrent, because it stops the clock of the process.
+test('a list is fetched again after five minutes, or ten seconds after a failure', async (t) => {
   const clock = stopClock(t);
   const { gateway, upstream } = await start(t, list({ error: { message: 'x' } }));
   const askedAfter = async (ms: number) => {

@@ -1,4 +1,4 @@
-/** Models that settings name and that their provider does not have any more. */
+/** Models that the settings name and their provider no longer has. */
 
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
@@ -20,7 +20,7 @@ interface Row {
   readonly model: string;
   readonly script?: Script;
   readonly isStream?: boolean;
-  /** Of the last try. */
+  /** The outcome of the last try. */
   readonly outcome: 'upstream_error' | 'rejected';
   /** The tries of the fourth request. */
   readonly fourth: string;
@@ -46,7 +46,8 @@ const rows: Record<string, Row> = {
 describe('a 404 about a model', () => {
   for (const [what, { model, script = gone, isStream, outcome, fourth }] of Object.entries(rows)) {
     const isTold = outcome === 'upstream_error';
-    test(`that was asked for by ${what} is ${outcome}, and ${isTold ? 'is an incident and opens the circuit' : 'counts for nothing'}`, async (t) => {
+    const effect = isTold ? 'opens the circuit' : 'counts for nothing';
+    test(`asked for by ${what} is ${outcome}, and ${effect}`, async (t) => {
       const { gateway } = await scenario(t, {
         providers: {
           p: {
@@ -76,7 +77,7 @@ describe('a 404 about a model', () => {
     });
   }
 
-  test('of a fallback is upstream_error if the settings have chosen the model, by its default_model or by the alias before it', async (t) => {
+  test('of a fallback is upstream_error if the settings chose the model', async (t) => {
     for (const [lines, model, outcome] of [
       ['default_model = "d"', 'p/x', 'upstream_error'],
       ['', 'fast', 'upstream_error'],
@@ -94,7 +95,7 @@ describe('a 404 about a model', () => {
     }
   });
 
-  test('that came as a page is upstream_error, and opens no circuit: base_url is wrong', async (t) => {
+  test('reported as a web page is upstream_error, and opens no circuit', async (t) => {
     const { gateway } = await scenario(t, {
       providers: { p: noPage, q: {} },
       fallback: ['q'],
@@ -107,7 +108,7 @@ describe('a 404 about a model', () => {
   });
 });
 
-test('a model that settings name and a fetched list lacks is warned of, once for all lists in a row that lack it', async (t) => {
+test('a model of the settings that a fetched list lacks is warned of once', async (t) => {
   const clock = stopClock(t);
   let names = ['here', 'other'];
   const list: Script = (_, response) => sendJson(response, { data: names.map((id) => ({ id })) });
@@ -115,7 +116,7 @@ test('a model that settings name and a fetched list lacks is warned of, once for
     providers: { p: { script: list, lines: 'default_model = "lost"' } },
     more: '[aliases]\nfast = ["p/gone", "p/here", "absent/x"]',
   });
-  /** The warnings after another fetch. */
+  /** Fetches the list, and returns all warnings so far. */
   const fetchList = async (...next: string[]) => {
     names = next;
     clock.nowMs += 300_000;
@@ -129,6 +130,6 @@ test('a model that settings name and a fetched list lacks is warned of, once for
   assert.deepEqual(await fetchList('here'), [aliased, lost]);
   assert.deepEqual(await fetchList('here'), [aliased, lost], 'the same list');
   assert.deepEqual(await fetchList('here', 'gone', 'lost'), [aliased, lost], 'nothing is missing');
-  assert.deepEqual(await fetchList(), [aliased, lost], 'a list without models says nothing');
+  assert.deepEqual(await fetchList(), [aliased, lost], 'an empty list proves nothing');
   assert.deepEqual(await fetchList('here', 'lost'), [aliased, lost, aliased]);
 });

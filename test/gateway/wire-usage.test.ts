@@ -21,14 +21,14 @@ const COUNTS = '"usage":{"prompt_tokens":7,"completion_tokens":5,"total_tokens":
 const USAGE = `data: {"choices":[],${COUNTS}}\n\n`;
 const ON = 'stream_usage = true';
 
-/** A gateway that asks `p` for the tokens of streams. */
+/** Starts a gateway that asks `p` for the usage of streams. */
 async function start(t: TestContext, script: Script | string = answerWell) {
   const events: Script = (_, response) => sendEvents(response, script as string);
   const p = { script: typeof script === 'string' ? events : script, lines: ON };
   return scenario(t, { providers: { p } });
 }
 
-/** Writes these bytes in pieces, each in a chunk of its own. */
+/** Writes the bytes in pieces, each as its own chunk. */
 async function writeCut(response: ServerResponse, bytes: Buffer, places: readonly number[]) {
   for (const [index, from] of [0, ...places].entries()) {
     await new Promise((done) => response.write(bytes.subarray(from, places[index]), done));
@@ -82,7 +82,7 @@ for (const [what, events, seen] of [
     return [own, CHUNK + LAST + chunk + DONE, CHUNK + LAST + DONE] as const;
   }),
 ] as const) {
-  test(`only the chunk of usage is taken out, in one piece and in nine: ${what}`, async (t) => {
+  test(`only the chunk of usage is removed, from one piece and from nine: ${what}`, async (t) => {
     const bytes = Buffer.from(events);
     const { gateway, p } = await start(t);
     for (const pieces of [1, 9]) {
@@ -98,10 +98,12 @@ for (const [what, events, seen] of [
   });
 }
 
-const AZURE = `data: {"choices":[],"created":1,"id":"","latency_checkpoint":{"a_ms":5},"object":"chat.completion.chunk",${COUNTS}}\n\n`;
+const AZURE =
+  'data: {"choices":[],"created":1,"id":"","latency_checkpoint":{"a_ms":5},' +
+  `"object":"chat.completion.chunk",${COUNTS}}\n\n`;
 
 test('the chunk of usage goes with its own line end, wherever the stream is cut', async (t) => {
-  // A slow machine drops no line feed.
+  // A slow machine must not give up the wait for a late line feed.
   useManualTimers(t);
   const { gateway, p } = await start(t);
   for (const lineEnd of ['\n', '\r', '\r\n']) {
@@ -120,7 +122,7 @@ test('the chunk of usage goes with its own line end, wherever the stream is cut'
         response.end();
       };
       const chat = openChat(gateway.port);
-      // What comes before the client reads would be joined.
+      // Wait, because pieces that come before the client reads are joined.
       await eventually(() => chat.text() === before, 'the first events');
       see();
       assert.equal(await chat.ended, before + withEnds(`: bye\n${DONE}`), `cut at ${cut.join()}`);
@@ -128,7 +130,7 @@ test('the chunk of usage goes with its own line end, wherever the stream is cut'
   }
 });
 
-test('a chunk of usage alone is no answer, with and without stream_usage', async (t) => {
+test('a chunk of usage alone is no answer, with or without stream_usage', async (t) => {
   const error = 'data: {"error":{"message":"busy","code":503}}\n\n';
   for (const lines of [ON, '']) {
     const { gateway, p } = await scenario(t, { providers: { p: { lines } } });

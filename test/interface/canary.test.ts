@@ -17,10 +17,10 @@ import { errorAfter } from '../support/streams.ts';
 import { sweep } from '../support/sweep.ts';
 import { CHUNK, completion, sendEvents, sendJson, type Script } from '../support/upstream.ts';
 
-/** Everything turned on that could print a key. */
+/** Settings that print as much as possible. */
 const LOUD = '[logging]\nlevel = "trace"\nverbose = true\n';
 const OTHER_KEYS = ['sk-proj-AbC123_dEf456', 'sk-ant-api03-****abcd', 'Bearer eyJhbGciOi.J9-x_y=='];
-/** Those of them that providers quote. */
+/** The keys that the fake providers quote. */
 const QUOTED_KEYS = sweep(OTHER_KEYS, OTHER_KEYS.slice(0, 1));
 const STATUSES = sweep(
   [
@@ -30,7 +30,7 @@ const STATUSES = sweep(
   [302, 400, 401, 429, 500, 503],
 );
 
-/** How upstreams quote the key they did not like. */
+/** The ways in which upstreams quote a key. */
 const ECHOES: Record<string, (key: string) => unknown> = {
   'error.message': (key) => ({ error: { message: `Incorrect API key provided: ${key}. Sorry.` } }),
   'error string': (key) => ({ error: `bad ${key}` }),
@@ -51,7 +51,7 @@ function bytesOf({ status, headers, text }: Reply): string {
   return `${status} ${JSON.stringify(headers)} ${text}`;
 }
 
-/** No key, no host and no port of a provider. */
+/** Checks that the bytes contain no key, and no host or port of the provider. */
 function assertSilent(
   bytes: string,
   { baseUrl }: { readonly baseUrl: string },
@@ -70,7 +70,7 @@ function assertLogSilent(log: readonly string[]): void {
   assert.ok(!text.includes(PROVIDER_KEY) && !text.includes(CLIENT_TOKEN), text);
 }
 
-describe('the provider\u2019s key', () => {
+describe("the provider's key", () => {
   for (const [shape, echo] of Object.entries(ECHOES)) {
     test(`reaches no client when any error quotes it as ${shape}`, async (t) => {
       const { p: upstream, gateway } = await scenario(t, { more: LOUD });
@@ -81,7 +81,7 @@ describe('the provider\u2019s key', () => {
           upstream.script = (_, response) => sendJson(response, echo(key), { status, headers });
           for (const body of key === PROVIDER_KEY ? [chatBody(), STREAM] : [chatBody()]) {
             const reply = await gateway.chat(body);
-            // A 200 that is no fault in its dialect is an answer, and passes as it is.
+            // A 200 without an error in its dialect is an answer, and passes unchanged.
             if (status === 200 && reply.status === 200) continue;
             assert.ok(reply.status >= 400, `${status} -> ${reply.status}`);
             assertSilent(bytesOf(reply), upstream, `${status} ${key}`);
@@ -102,7 +102,7 @@ describe('the provider\u2019s key', () => {
     });
   }
 
-  test('reaches no client in a header that is passed on', async (t) => {
+  test('reaches no client in a header that passes', async (t) => {
     const names = ['x-request-id', 'x-ratelimit-limit-requests', 'x-should-retry'];
     const headers = Object.fromEntries(
       [...names, 'www-authenticate'].map((name) => [name, `r-${PROVIDER_KEY}`]),
@@ -147,7 +147,7 @@ describe('the provider\u2019s key', () => {
     assertLogSilent(gateway.log);
   });
 
-  test('is in no answer of the gateway\u2019s own', async (t) => {
+  test("is in no answer of the gateway's own", async (t) => {
     const script: Script = (_, response) =>
       sendJson(response, { error: { message: PROVIDER_KEY } }, { status: 500 });
     const { p: upstream, gateway } = await scenario(t, {
@@ -167,7 +167,7 @@ describe('the provider\u2019s key', () => {
     assertLogSilent(gateway.log);
   });
 
-  test('is in nothing that the admin port shows, and no token or content either', async (t) => {
+  test('is nowhere on the admin port, and neither are tokens or content', async (t) => {
     let answer: Script = () => {};
     const shapes = Object.entries(ECHOES);
     for (const [shape, echo] of sweep(shapes, shapes.slice(0, 4))) {
@@ -184,7 +184,7 @@ describe('the provider\u2019s key', () => {
         answer = (_, response) => sendEvents(response, CHUNK + event);
         await gateway.chat(chatBody({ messages, stream: true }));
         answer = (_, response) => sendJson(response, echo(key), { status: 503 });
-        // Opens the circuits, whose causes are shown.
+        // Opens the circuits, so that the page shows their causes.
         for (let at = 0; at < 3; at += 1) await gateway.chat(chatBody({ messages }));
         const feed = await openFeed(t, gateway.adminPort);
         const { providers } = await feed.next('state');
@@ -203,7 +203,7 @@ describe('the provider\u2019s key', () => {
     }
   });
 
-  test('is in no circuit and no incident that the feed shows, neither as a model nor in a redirect', async (t) => {
+  test('is in no circuit and no incident of the feed', async (t) => {
     let location = '';
     const redirect: Script = (_, response) =>
       sendJson(response, {}, { status: 302, headers: { location } });
@@ -228,8 +228,8 @@ describe('the provider\u2019s key', () => {
   });
 });
 
-describe('the client\u2019s token', () => {
-  test('reaches no provider, in whatever header it comes', async (t) => {
+describe("the client's token", () => {
+  test('reaches no provider, whatever header carries it', async (t) => {
     const upstream = await startRawUpstream(t, ({ socket }) =>
       socket.write(rawResponse('{"choices":[]}')),
     );

@@ -1,4 +1,4 @@
-/** `[clients.<name>]`: whose keys open the gateway, and where the client's name is shown. */
+/** `[clients.<name>]`: the keys that are accepted, and the places that show a client's name. */
 
 import assert from 'node:assert/strict';
 import crypto, { createHash } from 'node:crypto';
@@ -19,7 +19,7 @@ const NEW = 'hjf-BvNqws-2876';
 const OTHER = 'pbt-XdKjmz-4418';
 const KEYS = [SHARED, OLD, NEW, OTHER];
 
-/** A client with two keys, one with one from the environment, and a key without a client. */
+/** A client with two keys, another with a key from the environment, and a key without a client. */
 const WHO = `[server.auth]
 keys = ["${SHARED}"]
 [clients.alice]
@@ -31,7 +31,7 @@ const ENV = { BOB_KEY: OTHER };
 const ALICE = { alice: `key = "${OLD}"` };
 const ADMIN = '[admin]\nport = 0\n';
 
-/** The `Authorization` values that are served, and the name on the access line. */
+/** The accepted `Authorization` values, with the name on the access line. */
 const SERVED: Readonly<Record<string, string>> = {
   [`Bearer ${OLD}`]: 'alice',
   [`Bearer ${NEW}`]: 'alice',
@@ -48,7 +48,7 @@ const REFUSED: readonly (string | undefined)[] = [
   [`Bearer ${createHash('sha256').update(OLD).digest('hex')}`],
 ].flat();
 
-test('exactly the keys of clients and of [server.auth] are served, and the line has the client\u2019s name', async (t) => {
+test("only clients' keys and [server.auth] keys are accepted, and name the client", async (t) => {
   const { p: upstream, gateway } = await scenario(t, { more: WHO, env: ENV });
   let lines = 0;
   for (const authorization of [...Object.keys(SERVED), ...REFUSED]) {
@@ -83,7 +83,7 @@ test('exactly the keys of clients and of [server.auth] are served, and the line 
   );
 });
 
-test('a token is compared with every key, whichever it is: the time tells nobody which key comes first', async (t) => {
+test('a token is compared with every key, so that timing reveals none', async (t) => {
   const { gateway } = await scenario(t, { more: WHO, env: ENV });
   const { mock } = t.mock.method(crypto, 'timingSafeEqual');
   syncBuiltinESMExports();
@@ -98,7 +98,7 @@ test('a token is compared with every key, whichever it is: the time tells nobody
   }
 });
 
-describe('the name of a client', () => {
+describe("a client's name", () => {
   test('is a label of gateway_requests_total, and a row of the page', async (t) => {
     const { gateway } = await scenario(t, { more: `${WHO}${ADMIN}`, env: ENV });
     for (const key of [OLD, NEW, OTHER, SHARED, 'wrong']) {
@@ -127,7 +127,7 @@ describe('the name of a client', () => {
     ]);
   });
 
-  test('is shown for 500 clients; those that come later are one row', () => {
+  test('is shown for 500 clients, and later clients share a row', () => {
     const traffic = new Traffic(() => 0);
     const facts = { request_id: 'x', method: 'GET', path: '/', duration_ms: 1, bytes: 1 };
     for (let at = 0; at < 1000; at += 1) {
@@ -145,7 +145,7 @@ describe('the name of a client', () => {
     );
   });
 
-  test('and the models that it may name are labels, other names are not', async (t) => {
+  test('is a label, as are the models that it may name, and no others', async (t) => {
     const alice = `${ALICE.alice}\nmodels = ["p/own", "p/family-*"]`;
     const { gateway } = await scenario(t, { clients: { alice }, more: ADMIN });
     for (const model of ['p/own', 'p/family-1', 'p/family-*']) {

@@ -1,4 +1,4 @@
-/** The rate limits of named clients, beside the global one and those of providers. */
+/** Rate limits of named clients, beside the global limit and the providers' limits. */
 
 import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
@@ -20,13 +20,13 @@ import {
   type Script,
 } from '../support/upstream.ts';
 
-// The gateway's clock stands still unless a test moves it: how fast a machine is decides nothing.
+// The gateway's clock stands still unless a test moves it, so the machine's speed does not matter.
 let nowMs = 1000;
 
 const bucket = (burst: number, rps = 1) =>
   `requests_per_second = ${rps}\nburst_capacity = ${burst}\n`;
 
-/** Answers with what the model says in JSON as `usage`, at the end of a stream; the model `n` is that in all. */
+/** Sends the `usage` that the model's name gives as JSON, or a total if it is a number. */
 const answerCounted: Script = (request, response) => {
   const model = request.method === 'POST' ? modelOf(request) : '';
   if (!/^[\d{]/.test(model)) return answerWell(request, response);
@@ -38,7 +38,10 @@ const answerCounted: Script = (request, response) => {
   return sendEvents(response, completionEvents().replace(DONE, last));
 };
 
-/** Clients `a` (keys `a` and `a2`) and `b` with these lines, a key `shared` without a client, providers `p` and `q`. */
+/**
+ * Starts clients `a` (keys `a` and `a2`) and `b` with these lines, a key `shared` without a client,
+ * and providers `p` and `q`.
+ */
 async function start(
   t: TestContext,
   { a = '', b = '', more = '' }: { a?: string; b?: string; more?: string },
@@ -55,7 +58,9 @@ async function start(
   return {
     ...started,
     as,
-    /** Statuses of chat completions, one after the other, each as `<key> <model>`. */
+    /**
+     * Sends chat completions in sequence, each given as `<key> <model>`. Returns their statuses.
+     */
     statuses: async (...requests: readonly string[]) => {
       const found: number[] = [];
       for (const request of requests) {
@@ -64,7 +69,7 @@ async function start(
       }
       return found;
     },
-    /** The `reason` of each 429 so far. */
+    /** Waits for `lines` access lines. Returns the `reason` of each 429. */
     reasons: async (lines: number) => {
       await linesOf(gateway, lines);
       const limited = gateway.accessLines().filter(({ status }) => status === 429);
@@ -79,7 +84,7 @@ const RATE_LIMITS = {
   'with [rate_limit] enabled = true': '[rate_limit]\nenabled = true\n',
 };
 for (const [what, more] of Object.entries(RATE_LIMITS)) {
-  test(`a client\u2019s limit holds for all of its keys and for nobody else, ${what}`, async (t) => {
+  test(`a client's limit holds for all its keys and for no other client, ${what}`, async (t) => {
     const { gateway, asked, as, statuses } = await start(t, { a: bucket(2), more });
     assert.deepEqual(await statuses('a', 'a2', 'a', 'a2'), [200, 200, 429, 429]);
     assertLimited(await gateway.chat(chatBody(), as('a')));
@@ -93,7 +98,7 @@ for (const [what, more] of Object.entries(RATE_LIMITS)) {
   });
 }
 
-test('what clients\u2019 limits refuse is counted apart', async (t) => {
+test("requests refused by clients' limits are counted apart", async (t) => {
   const { gateway, statuses } = await start(t, { a: bucket(1), more: '[admin]\nport = 0\n' });
   assert.deepEqual(await statuses('a', 'a', 'a'), [200, 429, 429]);
   await linesOf(gateway, 3);
@@ -102,7 +107,7 @@ test('what clients\u2019 limits refuse is counted apart', async (t) => {
   assert.equal(sum('gateway_requests_total', { client: 'a', outcome: 'rate_limited' }), 2);
 });
 
-/** The refusal by a limit of `[clients.a]`. */
+/** Returns the refusal by a limit of `[clients.a]`. */
 const limitedBy = (limit: string, seconds: number) => ({
   httpStatus: 429,
   type: 'rate_limit_error',
@@ -115,14 +120,14 @@ const limitedBy = (limit: string, seconds: number) => ({
   },
 });
 
-test('tokens_per_minute lets requests pass while its bucket is above zero, and answers take their tokens', async (t) => {
+test('tokens_per_minute lets requests pass while its bucket is above zero', async (t) => {
   const { gateway, as, asked, statuses } = await start(t, { a: 'tokens_per_minute = 1000' });
   assert.deepEqual(await statuses('a p/400', 'a2 p/400', 'a p/400'), [200, 200, 200]);
   const refuse = async (seconds: number, stream = false) => {
     const reply = await gateway.chat(chatBody({ model: 'p/1', stream }), as('a2'));
     assertError(reply, limitedBy('tokens_per_minute', seconds));
   };
-  // It lacks 200 of its tokens, of which 1000 come in 60 s, to be at zero.
+  // The bucket is at -200 tokens, and gets 1000 in 60 s.
   await refuse(13);
   const { reason, limit } = gateway.accessLines().at(-1)!;
   assert.equal(reason, 'client_tokens_per_minute');
@@ -141,7 +146,7 @@ test('tokens_per_minute lets requests pass while its bucket is above zero, and a
   assert.deepEqual(asked(), [8, 0]);
 });
 
-test('the tokens of a stream count when it has ended, and what has no usage takes none', async (t) => {
+test('the tokens of a stream count at its end, if the answer reports them', async (t) => {
   const { gateway, as } = await start(t, { a: 'tokens_per_minute = 60' });
   const ask = async (usage: unknown, stream: boolean) => {
     const model = `p/${JSON.stringify(usage)}`;
@@ -174,14 +179,14 @@ test('a usage before the first token of an answer that never begins takes none',
   assert.equal((await gateway.chat(STREAM, as('a'))).status, 502);
 });
 
-test('of several limits that refuse, the answer names the one that lasts longest, and its Retry-After holds', async (t) => {
+test('if several limits refuse, the answer names the limit with the longest wait', async (t) => {
   const a = 'requests_per_minute = 1\ntokens_per_minute = 60\ntokens_per_day = 864';
   const { gateway, as, statuses } = await start(t, {
     a,
     more: `[rate_limit]\nenabled = true\n${bucket(2)}`,
   });
   assert.deepEqual(await statuses('a p/1000'), [200]);
-  // 1000 of 864 were taken, and one comes each 100 s.
+  // The answer took 1000 tokens from a bucket of 864, which gets one each 100 s.
   assertError(await gateway.chat(chatBody(), as('a')), limitedBy('tokens_per_day', 13_601));
   nowMs += 13_600_000;
   assertError(await gateway.chat(chatBody(), as('a')), limitedBy('tokens_per_day', 1));
@@ -194,18 +199,18 @@ test('of several limits that refuse, the answer names the one that lasts longest
   assert.deepEqual(await statuses('a'), [200]);
 });
 
-test('a client whose name is that of another client and its limit has a bucket of its own, over reloads too', async (t) => {
+test("a client named like another client's limit has its own bucket", async (t) => {
   const { gateway, toml, as, statuses } = await start(t, { a: 'requests_per_minute = 2' });
   const other = `${toml}[clients."a.requests_per_minute"]\nkey = "other"\n${bucket(2, 2)}`;
   await gateway.reload(other);
   await gateway.reload(`${other}# again\n`);
   assert.deepEqual(await statuses('a', 'a', 'a', 'other', 'other'), [200, 200, 429, 200, 200]);
   nowMs += 1000;
-  assert.equal((await gateway.chat(chatBody(), as('a'))).status, 429, 'one comes each 30 s');
+  assert.equal((await gateway.chat(chatBody(), as('a'))).status, 429, 'one token each 30 s');
   assert.equal((await gateway.chat(chatBody(), as('other'))).status, 200);
 });
 
-test('what a provider\u2019s limit refuses takes nothing of requests_per_minute, and gives no tokens back', async (t) => {
+test("a request that a provider's limit refuses leaves requests_per_minute alone", async (t) => {
   const more = `[rate_limit]\nenabled = true\n[rate_limit.providers.p]\n${bucket(1)}`;
   const counted = await start(t, { a: 'requests_per_minute = 2', more });
   const requests = ['a p/8', 'a', 'a', 'a q/m', 'a q/m'] as const;
@@ -218,7 +223,7 @@ test('what a provider\u2019s limit refuses takes nothing of requests_per_minute,
   assert.deepEqual(await billed.reasons(5), ['provider', 'client_tokens_per_minute']);
 });
 
-test('the metrics and the page show how full the limits of clients are', async (t) => {
+test("the metrics and the page show how full the clients' limits are", async (t) => {
   const a = 'requests_per_minute = 60\ntokens_per_day = 86400';
   const { gateway, statuses } = await start(t, { a, more: '[admin]\nport = 0\n' });
   assert.deepEqual(await statuses('a p/100000', 'a'), [200, 429]);

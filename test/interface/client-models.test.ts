@@ -1,4 +1,7 @@
-/** Which models a named client may ask for: client x model x path, with the answer and what reached the providers. */
+/**
+ * The models that a named client may ask for: each client, model and path, with the answer and the
+ * request to the provider.
+ */
 
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
@@ -8,7 +11,7 @@ import { chatBody, type TestGateway } from '../support/gateway.ts';
 import { answerWell, type Script } from '../support/upstream.ts';
 import { modelOf, scenario } from '../support/scenario.ts';
 
-/** The `models` of each client; absent: all. Its key is `<name>-key`. */
+/** The `models` of each client; undefined allows all. A client's key is `<name>-key`. */
 const CLIENTS: Readonly<Record<string, readonly string[] | undefined>> = {
   everything: undefined,
   nothing: [],
@@ -31,11 +34,16 @@ gone = "nobody/m"
 
 interface Started {
   readonly gateway: TestGateway;
-  /** Each chat completion that has reached a provider since the last call, as `<provider> <model>`. */
+  /**
+   * Returns the chat completions that reached a provider since the last call, as `<provider>
+   * <model>`.
+   */
   readonly received: () => string[];
 }
 
-/** Providers `openai` (the primary one, with a default model) and `groq`, each at an upstream of its own. */
+/**
+ * Starts providers `openai` (the primary, with a default model) and `groq`, each with its upstream.
+ */
 async function start(t: TestContext): Promise<Started> {
   const seen: string[] = [];
   const provider = (id: string, lines: string) => {
@@ -76,7 +84,10 @@ const NO_DEFAULT: ExpectedError = {
   message: 'Invalid request: provider groq has no default_model; name a model',
 };
 
-/** Of each client what reaches a provider, or the error, and the models that it asks for, with JSON's escapes. */
+/**
+ * Each row: the client, the request to a provider or the error, and the requested models with
+ * JSON's escapes.
+ */
 const ROWS = String.raw`
 everything | openai gpt-5-mini | fast openai openai/
 everything | openai anything | openai/anything
@@ -124,7 +135,7 @@ stranger | unknown nobody | nobody/m gone
 stranger | not found | nobody openai/gpt-5 somebody/m
 `;
 
-/** The error of a row, if it is one. */
+/** Returns the error of a row, if it has one. */
 function errorOf(expected: string): ExpectedError | undefined {
   const [, id] = /^unknown (.*)/.exec(expected) ?? [];
   if (id !== undefined) return unknownProvider(id);
@@ -150,7 +161,7 @@ test('a client may name the models of its list, and gets 404 for others', async 
   }
 });
 
-test('the 404 is the same for a model that is there and for one that is not, headers included', async (t) => {
+test('the 404 is the same for existing and missing models, headers included', async (t) => {
   const { gateway } = await start(t);
   const answerFor = async (model: string) => {
     const { status, text, headers } = await gateway.chat(chatBody({ model }), keyOf('exact'));
@@ -164,7 +175,7 @@ test('the 404 is the same for a model that is there and for one that is not, hea
   }
 });
 
-test('no other member names a model: "MODEL" is refused to everybody, "models" to clients with a list', async (t) => {
+test('no other member may name a model', async (t) => {
   const { gateway, received } = await start(t);
   const post = async (member: string, key: string) => {
     const messages = '"messages": [{"role": "user", "content": "x"}]';
@@ -207,7 +218,7 @@ describe('GET /v1/models', () => {
     stranger: [],
   };
 
-  test('lists to each client exactly what it is served, whoever has asked before', async (t) => {
+  test('lists exactly the models that the client may ask for', async (t) => {
     const { gateway, received } = await start(t);
     for (const round of [1, 2]) {
       for (const [client, expected] of Object.entries(LISTS)) {

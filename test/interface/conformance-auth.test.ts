@@ -11,7 +11,7 @@ const OTHER_KEY = 'gateway-key-two';
 const withKeys = `auth.keys = ["${KEY}", "\${OTHER}"]`;
 const env = { OTHER: OTHER_KEY };
 
-/** Each Authorization header and whether it opens the gateway. */
+/** `Authorization` headers that are accepted (`open`) or refused (`shut`). */
 type Opens = Readonly<Record<'open' | 'shut', readonly (string | undefined)[]>>;
 
 const anyToken: Opens = {
@@ -42,7 +42,7 @@ const auths: [what: string, server: string, opens: Opens][] = [
   ['keys alone', withKeys, onlyKeys],
 ];
 for (const [what, server, opens] of auths) {
-  test(`${what} opens the gateway to exactly the requests it should`, async (t) => {
+  test(`${what} accepts exactly the right requests`, async (t) => {
     const { p, gateway } = await scenario(t, { server, env });
     for (const authorization of [...opens.open, ...opens.shut]) {
       const isOpen = opens.open.includes(authorization);
@@ -69,7 +69,7 @@ test('a key in the environment registers a built-in provider without a section',
   const unregistered = await gateway.chat(chatBody({ model: 'openai/m' }));
   assertError(unregistered, unknownProvider('openai'));
   for (const id of ['zed', 'zed_coding']) {
-    // Without a default_model this is refused before any provider is asked.
+    // Without a default_model, the request is refused before any provider is asked.
     const reply = await gateway.chat(chatBody({ model: `${id}/` }));
     assert.equal(reply.status, 400);
     assert.doesNotMatch(reply.text, /Unknown provider/);
@@ -78,7 +78,7 @@ test('a key in the environment registers a built-in provider without a section',
 
 const NEW_TRACEPARENT = /^00-(?!0+-)[\da-f]{32}-(?!0+-)[\da-f]{16}-01$/;
 
-test('a request without trace headers gets a traceparent of its own, and a request id of the gateway', async (t) => {
+test('a request without trace headers gets a traceparent and a request id', async (t) => {
   const { p: upstream, gateway } = await scenario(t);
   const reply = await gateway.chat(chatBody());
   const { headers } = onlyRequest(upstream);

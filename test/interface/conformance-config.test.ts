@@ -1,4 +1,4 @@
-/** What each setting of the file does in a running gateway, and does anew after a reload. */
+/** The effect of each setting in a running gateway, and its new effect after a reload. */
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -39,14 +39,14 @@ import {
   type Script,
 } from '../support/upstream.ts';
 
-/** Settings under their whole names, and what provider `p` does. */
+/** Settings by their full names, and the script of provider `p`. */
 interface Given {
   readonly script?: Script;
   readonly env?: Record<string, string>;
   readonly [name: string]: unknown;
 }
 
-/** TOML's lines for these settings, a line for each under its whole name. */
+/** Returns TOML lines for these settings, each with its full name. */
 function linesOf(path: string, settings: object): string[] {
   return Object.entries(settings).flatMap(([key, value]: [string, unknown]) => {
     const name = path === '' ? key : `${path}.${key}`;
@@ -55,7 +55,10 @@ function linesOf(path: string, settings: object): string[] {
   });
 }
 
-/** Provider `p`, which does as it is told, provider `q`, which answers, and these settings. */
+/**
+ * Starts provider `p` with this script, provider `q`, which answers, and a gateway with these
+ * settings.
+ */
 async function start(t: TestContext, { script = answerWell, env = {}, ...settings }: Given) {
   const q = await startUpstream(t, (request, response) =>
     request.body.includes('"stream":true')
@@ -74,7 +77,7 @@ async function start(t: TestContext, { script = answerWell, env = {}, ...setting
     return Object.values({ ...providers, ...linesByName(own) }).join('');
   };
   const gateway = await startGateway(t, { toml: tomlOf(settings), env });
-  /** Other settings; with the environment and the script of the start. */
+  /** Loads other settings, with the environment and the script of the start. */
   const reload = async ({ script: _script, env: _env, ...others }: Given) => {
     await gateway.reload(tomlOf(others));
     assert.doesNotMatch(gateway.log.join(''), /reload failed/);
@@ -91,8 +94,8 @@ type Started = Awaited<ReturnType<typeof start>>;
 type Effect = (t: TestContext, name: string) => Promise<void>;
 
 /**
- * A gateway with the first value of the setting, which is reloaded with each of the others: expects what is seen of
- * each. A setting that needs a restart has a gateway for each.
+ * Starts a gateway with a setting's first value, and reloads it with each further value. Compares
+ * the observation after each. A setting that needs a restart starts a gateway for each value.
  */
 function acts<Value>(
   given: Given,
@@ -116,14 +119,14 @@ const all =
     for (const effect of effects) await effect(t, name);
   };
 
-/** What became of a request: the status, and the code of the error. */
+/** Sends a request. Returns the status and the error's code. */
 async function outcomeOf(gateway: TestGateway, body: object = chatBody()): Promise<string> {
   const { status, text } = await gateway.chat(body);
   const { error } = status === 200 ? {} : (JSON.parse(text) as { error?: { code?: string } });
   return [status, ...(error ? [error.code] : [])].join(' ');
 }
 
-/** Those of a complete answer and of a stream. */
+/** The outcomes of a complete answer and a stream. */
 const outcomes = async ({ gateway }: Started) =>
   (await Promise.all([chatBody(), STREAM].map((body) => outcomeOf(gateway, body)))).join(', ');
 
@@ -131,7 +134,7 @@ async function statusOf(gateway: TestGateway, body: object = chatBody()): Promis
   return (await gateway.chat(body)).status;
 }
 
-/** The statuses of so many requests, one after the other. */
+/** The statuses of `count` requests in sequence. */
 const statuses =
   (count: number, body?: object) =>
   async ({ gateway }: Started) => {
@@ -144,13 +147,13 @@ const statuses =
 const tries = async ({ gateway, p }: Started) =>
   `${await statusOf(gateway)}, ${p.requests.length} times`;
 
-/** The status, who answered, and the words of `q`. */
+/** The status, the provider's name, and `from q` if `q` wrote the answer. */
 const answeredBy = async ({ gateway }: Started) => {
   const { status, headers, text } = await gateway.chat(chatBody());
   return `${status} ${String(headers['x-gateway-provider'])} ${/from q/.exec(text)?.[0] ?? ''}`;
 };
 
-/** What `p` and `q` are asked for when the client asks for each of these models. */
+/** The requests to `p` and `q` for each of these models. */
 const asked =
   (...models: readonly string[]) =>
   async ({ gateway, p, q }: Started) => {
@@ -163,7 +166,7 @@ const asked =
     return found.join(', ');
   };
 
-/** Fields of the access line of a request. */
+/** Fields of a request's access line. */
 const fields =
   (names: readonly string[], headers: Record<string, string>) =>
   async ({ gateway }: Started) => {
@@ -172,7 +175,7 @@ const fields =
     return names.map((name) => gateway.accessLines()[0]![name]).join(' ');
   };
 
-/** The first line of the log, after one request. */
+/** The first log line of a request. */
 const firstLine = async ({ gateway }: Started) => {
   await gateway.chat(chatBody());
   await eventually(() => gateway.log.length > 0, 'the log');
@@ -189,10 +192,10 @@ const listed = async ({ gateway, p }: Started) => {
   return data;
 };
 
-/** A model that is listed by hand. */
+/** An entry for a model listed in the settings. */
 const listedModel = (id: string) => ({ id: `p/${id}`, object: 'model', created: 0, owned_by: 'p' });
 
-/** Of requests at the same time, the second is answered and the third is refused. */
+/** Checks that two concurrent requests are answered, and a third is refused. */
 const limitsConcurrency =
   (given: Given = {}): Effect =>
   async (t, name) => {
@@ -215,16 +218,16 @@ const limitsConcurrency =
     assert.deepEqual([...beside, await statusOf(gateway)], [200, 429, 200]);
   };
 
-/** The built program with these lines of `[server]` and those of other sections. */
+/** The folder of the built program, with these lines of `[server]` and other sections. */
 const programWith = (t: TestContext, lines: string) => {
   const [host] = lines.startsWith('host') ? [''] : ['host = "127.0.0.1"\n'];
   return { cwd: emptyFolder(t, { 'gateway.toml': `[server]\n${host}${lines}` }) };
 };
 
-/** Reserved for documentation (RFC 5737): no machine has it. */
+/** An address that no machine has, because RFC 5737 reserves it for documentation. */
 const NOWHERE = '192.0.2.1';
 
-/** The program cannot listen there, and says so. */
+/** Checks that the program fails to listen at this address, and names it. */
 const listensNowhere =
   (lines: string): Effect =>
   async (t) => {
@@ -233,23 +236,26 @@ const listensNowhere =
     assert.match(stderr, /192\.0\.2\.1/);
   };
 
-/** Refuses everything for a quarter of an hour. */
+/** A stored bucket that refuses everything for a quarter of an hour. */
 const EMPTY_BUCKET = `903000000 ${Date.now()}000`;
 
-/** Settings of a limit of three requests, one per second, and whether a bucket of the store refuses with them. */
+/** Whether a stored bucket refuses under these settings, with a limit of three requests. */
 async function isRefusedByStore(t: TestContext, store: object): Promise<boolean> {
   const { gateway } = await start(t, {
     rate_limit: { enabled: true, requests_per_second: 1, burst_capacity: 3, ...store },
   });
   for (let i = 0; i < 3; i += 1) {
     const { status, headers } = await gateway.chat(chatBody());
-    // A bucket of the gateway's own has a token again after a second.
+    // The gateway's own bucket has a token again after a second.
     if (status === 429) return Number(headers['retry-after']) > 100;
   }
   return false;
 }
 
-/** A store in which the bucket of this prefix is empty: these settings find it, and the others do not. */
+/**
+ * Empties the bucket with this prefix, and checks that the settings `found` use it, and the
+ * settings `other` do not.
+ */
 const refusesByStore =
   (prefix: string, found: (url: string) => object, other: (url: string) => object): Effect =>
   async (t) => {
@@ -257,7 +263,7 @@ const refusesByStore =
     const redis = await startRedis(t);
     await redis.command('SET', `${prefix}:rate_limit:1/3`, EMPTY_BUCKET);
     const url = `redis://127.0.0.1:${redis.port}`;
-    // A busy machine may be too slow for the store's limit of 50 ms.
+    // A busy machine may exceed the store's limit of 50 ms.
     await eventually(() => isRefusedByStore(t, found(url)), 'a refusal of the store');
     assert.equal(await isRefusedByStore(t, other(url)), false);
   };
@@ -266,7 +272,7 @@ const ALICE = { 'clients.alice.key': CLIENT_TOKEN };
 const LIMITED = { 'rate_limit.enabled': true, 'rate_limit.burst_capacity': 1 };
 const hang: Script = () => {};
 const fail = failWith(503);
-/** Longer than one second, the shortest time that can be set. */
+/** Answers after more than one second, the shortest timeout that can be set. */
 const slow: Script = async (request, response) => {
   await sleep(1300);
   await answerWell(request, response);
@@ -321,7 +327,7 @@ const EFFECTS: Record<string, Effect> = {
         sendEvents(response, completionEvents());
       },
     },
-    // A busy machine may take so long that there is more than one.
+    // A busy machine may take long enough for several comments.
     async ({ gateway }) => (await gateway.chat(STREAM)).text.replace(/^(?:: keep-alive\n\n)+/, '+'),
     [1, `+${completionEvents()}`],
     [0, completionEvents()],
@@ -359,11 +365,11 @@ const EFFECTS: Record<string, Effect> = {
   ),
 
   'server.upstream': acts(
-    // An empty variable counts as unset, even if the tests themselves run over one transport.
+    // An empty variable counts as unset, even if the tests run over a chosen transport.
     { env: { GATEWAY_UPSTREAM: '' } },
     async ({ gateway, p }) => {
       await gateway.chat(chatBody());
-      // fetch sends headers of its own.
+      // Only fetch adds this header.
       return 'sec-fetch-mode' in p.requests[0]!.headers;
     },
     ['auto', false],
@@ -414,7 +420,7 @@ const EFFECTS: Record<string, Effect> = {
   ...Object.fromEntries(
     ['tokens_per_minute', 'tokens_per_day'].map((key) => [
       `clients.z.${key}`,
-      // An answer has two tokens, and no more than three a minute come back.
+      // An answer has two tokens, and at most three a minute come back.
       acts(ALICE, statuses(4), [3, '200 200 429 429'], [0, '200 200 200 200']),
     ]),
   ),
@@ -642,7 +648,7 @@ const EFFECTS: Record<string, Effect> = {
     [3, '200 200 200 429'],
   ),
 
-  // Another database of it is another store.
+  // Another database of the same server is another store.
   'rate_limit.store': refusesByStore(
     'inference-gateway',
     (store) => ({ store }),
@@ -670,7 +676,7 @@ const EFFECTS: Record<string, Effect> = {
   ),
 };
 
-/** The settings that other files watch, in processes and over a drain. */
+/** Settings that other files test, in processes and during a drain. */
 const ELSEWHERE: Readonly<Record<string, string>> = {
   'server.reuse_port': 'port-sharing',
   'server.shutdown_timeout': 'process',
@@ -684,11 +690,14 @@ const rows = Object.entries<Rows>(SETTINGS).flatMap(([section, keys]) =>
 );
 const OWN_NAMES = { '<id>': 'p', '<name>': 'alice', '<alias>': 'fast' };
 
-/** These wait, for a second or for a process. For the others a millisecond passes whenever the clock is read, however long they take. */
+/**
+ * Whether a setting's test waits for a second or a process. In all other tests, a millisecond
+ * passes at each reading of the clock, however long they take.
+ */
 const isWaiting = (name: string) =>
   /timeout|port|host|retries|keepalive|drain|reuse|store|prefix/.test(name);
 for (const waiting of [true, false]) {
-  const what = `in a running gateway, ${waiting ? 'at the same time' : 'one after the other'}`;
+  const what = `in a running gateway, ${waiting ? 'in parallel' : 'in sequence'}`;
   describe(what, { concurrency: waiting }, () => {
     if (!waiting) {
       let nowMs = 0;

@@ -100,7 +100,7 @@ const text = (content: string, contentType: string, status = 200, headers = {}):
 const events: Script = (_, response) => sendEvents(response, 'data: {"choices":[]}\n\n');
 const html = '<!DOCTYPE html><html><head><title>504</title></head><body>nginx/1.2</body></html>';
 
-/** `stream` stands where the row is about one kind of request only. */
+/** `stream` is set if the row is about one kind of request. */
 type Row = readonly [upstream: string, Script, ExpectedError, stream?: boolean];
 
 const okRows: Row[] = [
@@ -167,7 +167,7 @@ const okRows: Row[] = [
   ],
 ];
 
-/** Of a 429 the headers, the error, and what the client is told. */
+/** A row for a 429: its headers, its error, and the answer's `Retry-After`. */
 const limited = (sent: object, error: object, seconds: number, more: object = {}): Row => [
   `429 with the headers ${JSON.stringify(sent)} and the error ${JSON.stringify(error)}`,
   answers({ error }, 429, sent),
@@ -207,7 +207,7 @@ const limitRows: Row[] = [
   ],
 ];
 
-/** The body of a 400, and what the client reads of it. */
+/** Bodies of a 400, each with the message to the client. */
 const SHAPES = String.raw`
 {"error":"own words"} => own words
 {"message":"own words"} => own words
@@ -249,7 +249,7 @@ null => Bad Request
 {"message":"${'x'.repeat(10_000)}"} => ${'x'.repeat(500)}
 {"message":"${'x'.repeat(500)}<html>"} => ${'x'.repeat(500)}
 `;
-/** `metadata.raw` behind a message that says nothing. */
+/** Values of `metadata.raw`, which counts if the message is generic. */
 const RAW = String.raw`
 "own words" => Provider returned error: DeepInfra: own words
 {"detail":"own words"} => Provider returned error: DeepInfra: own words
@@ -311,7 +311,7 @@ const errorRows: Row[] = [
     text(body, type, 503),
     apiError(503, expected),
   ]),
-  // A server that had prepared a stream.
+  // Errors from a server that had prepared a stream.
   ...[
     `data: ${OVERLOADED}\n\n`,
     `event: error\ndata: ${OVERLOADED}`,
@@ -327,7 +327,7 @@ const errorRows: Row[] = [
       { ...rateLimited(1, final(1).headers), message: /: own words \(insufficient_quota\)$/ },
     ]),
   ),
-  // fetch hides the headers of each 407: it may be that of a proxy.
+  // fetch hides the headers of a 407, because it may be a proxy's.
   [
     '407 of its own',
     answers({ message: 'own words' }, 407),
@@ -347,11 +347,11 @@ const errorRows: Row[] = [
   }),
 ];
 
-/** Has no shape that tells it is a key. */
+/** A key without the shape of a key. */
 const KEY = 'canary+of/no.shape';
 
 describe('an answer', () => {
-  // One for all rows: a gateway for each would take half of this file's time.
+  // One gateway for all rows, because a gateway for each would take half of this file's time.
   const scope = createScope();
   after(async () => scope.close());
   let upstream: FakeUpstream;
@@ -373,13 +373,13 @@ describe('an answer', () => {
         assertError(reply, expected);
         assert.equal(upstream.requests.length - already, 1);
         assert.doesNotMatch(reply.text, new RegExp(`${PROVIDER_KEY}|<html`, 'i'));
-        // Without it a browser might take markup in a message for HTML.
+        // Otherwise a browser might take markup in a message for HTML.
         assert.equal(reply.headers['x-content-type-options'], 'nosniff');
       }
     });
   }
 
-  test('with a Retry-After date is told as the whole seconds until then', async () => {
+  test('with a Retry-After date has the whole seconds until then', async () => {
     const date = new Date(Date.now() + 40_000).toUTCString();
     const reply = await ask(answers({}, 429, { 'retry-after': date }));
     const seconds = Number(reply.headers['retry-after']);
@@ -387,7 +387,7 @@ describe('an answer', () => {
     assertError(reply, rateLimited(seconds));
   });
 
-  test('with several Retry-After headers counts with the first', async () => {
+  test('with several Retry-After headers uses the first', async () => {
     const date = new Date(Date.now() + 40_000).toUTCString();
     for (const [first, second] of [
       ['30', '30'],
@@ -402,7 +402,7 @@ describe('an answer', () => {
     }
   });
 
-  test("has the client's request id, or a new one if that is no word of 128 characters", async () => {
+  test("has the client's request id if it is a word of 128 characters, else a new id", async () => {
     const idFor = async (sent: string, path: string) =>
       (await gateway.send(path, { headers: { 'x-request-id': sent } })).headers['x-request-id'];
     for (const path of ['/health', '/nothing']) {
@@ -434,7 +434,7 @@ describe('an answer', () => {
   ];
   for (const [what, body, expected] of longAnswers) {
     const result = expected ? `answered as ${expected.code}` : 'passed on';
-    test(`of 200 and more than 256 KiB is ${result} if it is ${what}`, async () => {
+    test(`of more than 256 KiB with status 200 is ${result} if it is ${what}`, async () => {
       const reply = await ask(text(body, 'application/json'));
       if (expected) assertError(reply, expected);
       else assert.ok(reply.status === 200 && reply.text === body, reply.text.slice(0, 300));
@@ -442,7 +442,7 @@ describe('an answer', () => {
   }
 });
 
-test("an exception amid a provider's answer is a fixed 500", async (t) => {
+test("an exception during a provider's answer is a fixed 500", async (t) => {
   const adjust = (config: Config): Config => ({
     ...config,
     server: Object.defineProperty({ ...config.server }, 'streamIdleTimeoutMs', {
@@ -453,7 +453,7 @@ test("an exception amid a provider's answer is a fixed 500", async (t) => {
   assertError(await gateway.chat(chatBody({ stream: true })), INTERNAL);
 });
 
-test('where one key begins with another, nothing of the longer one is left', async (t) => {
+test('a key that begins with another key is hidden whole', async (t) => {
   const [short, long] = ['canary-key-1', 'canary-key-1-and-more'];
   const upstream = await startUpstream(t, answers({ message: `key ${long} is wrong` }, 403));
   const toml = [short, long].map((key, index) =>
@@ -464,7 +464,7 @@ test('where one key begins with another, nothing of the longer one is left', asy
   assertError(reply, apiError(403, 'key [secret] is wrong'));
 });
 
-test('a key that the cut at 500 characters divides does not reach the client in part', async (t) => {
+test('a key that the cut at 500 characters divides is hidden whole', async (t) => {
   const upstream = await startUpstream(t);
   const toml = providerToml(upstream).replace(PROVIDER_KEY, KEY);
   const gateway = await startGateway(t, { toml });
@@ -478,7 +478,7 @@ test('a key that the cut at 500 characters divides does not reach the client in 
   }
 });
 
-test('a secret header of a provider that the cut at 500 characters divides does not reach the client in part', async (t) => {
+test('a secret header that the cut at 500 characters divides is hidden whole', async (t) => {
   const secret = 'Zq8-tenant-header-0123456789abcdef';
   const upstream = await startUpstream(t);
   const more = `[providers.p.headers]\n"x-tenant" = "${secret}"\n`;
@@ -514,7 +514,7 @@ test('an answer whose Content-Length is beyond 64 MiB is a 502 at once', async (
 });
 
 test(
-  'an answer in chunks may have 64 MiB, and a longer one is a 502',
+  'a chunked answer may have 64 MiB, and a longer answer is a 502',
   { skip: LEFT_TO_SWEEPS },
   async (t) => {
     const { gateway } = await scenario(t, {

@@ -41,7 +41,7 @@ test('the three endpoints answer as documented', async (t) => {
   assert.equal(chat.headers['x-gateway-provider'], 'p');
 });
 
-// Each with a Bearer header: the methods that a 404 allows, or the status.
+// Requests with a Bearer header, by the `Allow` of their 404, or by their status.
 const targets: Record<string, string> = {
   '200': `GET /health, GET /health?, GET /health?a=/v1/models, GET /v1/models,
     GET /v1/models?limit=1&x=%2F, GET http://other.example/v1/models,
@@ -55,7 +55,7 @@ const targets: Record<string, string> = {
     POST /v1/embeddings, GET /metrics, GET /constructor, OPTIONS *, GET http://health,
     GET http://other.example//health, GET http://other.example?/health`,
 };
-test('each method and target is answered by its endpoint, or with 404 and the methods it has', async (t) => {
+test('each method and target gets its endpoint, or a 404 with the allowed methods', async (t) => {
   const gateway = await startGateway(t, {});
   for (const [result, lines] of Object.entries(targets)) {
     for (const line of lines.split(/,\s+/)) {
@@ -86,7 +86,7 @@ interface Wrong {
   readonly body?: string;
   readonly expected: ExpectedError;
 }
-// Every request is wrong in more than one way; the first check that finds something answers.
+// Each request fails several checks, and the first of them must answer.
 const orders: readonly Wrong[] = [
   { headers: { ...noToken, expect: 'magic' }, expected: refusal(/Expect/, 417) },
   { path: '/nothing', headers: noToken, expected: NOT_AUTHENTICATED },
@@ -99,7 +99,7 @@ const orders: readonly Wrong[] = [
   { body: '{"stream":1,', expected: refusal(/JSON/) },
   { body: '{"model":"q/m","messages":[]}', expected: refusal(/messages/) },
 ];
-test('the checks come in their order, and nothing refused reaches upstream', async (t) => {
+test('the checks run in their order, and no refused request reaches upstream', async (t) => {
   const { p, gateway } = await scenario(t, { server: 'max_body_bytes = 1000' });
   for (const { path = CHAT, headers, body = '{}', expected } of orders) {
     const reply = await gateway.send(path, {
@@ -114,7 +114,10 @@ test('the checks come in their order, and nothing refused reaches upstream', asy
 
 const mib = 'x'.repeat(1_048_576);
 
-/** Models as requested, with JSON's escapes: the provider and model that are asked, or the refusal. */
+/**
+ * Requested models with JSON's escapes, by the provider and model that are asked, or by the
+ * refusal.
+ */
 const models: Record<string, string> = {
   'p m': 'p/m',
   'p org/m:free@1': 'p/org/m:free@1',
@@ -140,14 +143,14 @@ const models: Record<string, string> = {
   'unknown a\\u0000b\\u001b[31m\\u000a\\u2028': 'a\\u0000b\\u001b[31m\\n\\u2028/m',
 };
 
-/** The error that a row expects. */
+/** Returns the error that a row expects. */
 function errorOf(row: string): ExpectedError | undefined {
   const [, kind, what = ''] = /^(unknown|no) (.*)$/.exec(row) ?? [];
   if (kind === 'no') return refusal(new RegExp(what));
   return kind === 'unknown' ? unknownProvider(what) : undefined;
 }
 
-test('a model is asked of the provider and under the name that it says, or refused', async (t) => {
+test('a model is asked of the provider it names, or refused', async (t) => {
   const { p, q, gateway } = await scenario(t, {
     providers: {
       p: { lines: 'default_model = "standard"' },
@@ -178,7 +181,7 @@ test('a model is asked of the provider and under the name that it says, or refus
 });
 
 const hello = { role: 'user', content: 'hello' };
-// Values that a field must not have; `undefined` is its absence.
+// Wrong values of a field. `undefined` means that it is absent.
 const wrongValues: [field: RegExp, wrap: (value: unknown) => object, values: unknown[]][] = [
   [/model/, (model) => ({ model }), [undefined, null, '', 1, true, [], {}, ['p/m']]],
   [/messages/, (messages) => ({ messages }), [undefined, null, '', 'hi', 1, true, [], {}]],
@@ -208,7 +211,7 @@ test('a value of the wrong type is refused by name', async (t) => {
   assert.equal(p.requests.length, 0);
 });
 
-test('the content of a message of each role but `user` may be null, as agents send it', async (t) => {
+test('the content of a message may be null, unless its role is user', async (t) => {
   const { p, gateway } = await scenario(t);
   for (const role of ['tool', 'system', 'developer', 'assistant', 'function', 'x']) {
     const body = JSON.stringify(chatBody({ messages: [hello, { role, content: null }] }));
@@ -218,7 +221,7 @@ test('the content of a message of each role but `user` may be null, as agents se
   }
 });
 
-test('the last of two members of a message counts, whatever the first one is', async (t) => {
+test('the last of two equal members of a message counts', async (t) => {
   const { p: upstream, gateway } = await scenario(t);
   const ask = async (members: string) =>
     gateway.chat(`{"model":"p/m","messages":[{"content":"x",${members}}]}`);
@@ -230,13 +233,13 @@ test('the last of two members of a message counts, whatever the first one is', a
 });
 
 const valid = JSON.stringify(chatBody());
-test('a body that is JSON and no object is refused', async (t) => {
+test('a JSON body that is no object is refused', async (t) => {
   const gateway = await startGateway(t, {});
   for (const body of ['null', 'true', '1', '"canary"', '[]', `[${valid}]`])
     await assertUnquoted(gateway, body, refusal(/object/));
 });
 
-/** Sends the body, and finds the expected error with nothing of the body in it. */
+/** Sends the body, and checks that the error quotes nothing of it. */
 async function assertUnquoted(
   gateway: TestGateway,
   body: string,
@@ -247,7 +250,7 @@ async function assertUnquoted(
   assert.ok(!reply.text.includes('canary'), body);
 }
 
-// Two spaces part the bodies. The bytes before the `¦` are JSON so far; the first wrong byte comes after it.
+// Two spaces separate the bodies. `¦` marks the first wrong byte, which comes after it.
 const malformed =
   String.raw`¦canary  ¦<canary/>  {¦canary:1}  {¦'canary':1}  {"canary"¦}  {"canary"¦,1}  {"canary":¦}
     {"canary":¦  {"canary":1,¦}  {"canary":[1,¦]}  {"canary":[1¦}  {"canary":1 ¦"b":2}  {"canary":1¦
@@ -255,7 +258,7 @@ const malformed =
     {"canary" ¦1}  ["\¦x"]  ["\u12¦g4"]  [¦01]  [¦1.]  [¦+1]  [¦.5]  [¦1e]  [1¦x]  [¦NaN]  [¦Infinity]
     [¦True]  [¦nul]  [¦trux]  [¦${'0'.repeat(100)}]`.split(/\s{2,}/);
 malformed.push('¦', '  \n¦', '["a¦\tb"]', '["a¦\nb"]', '1¦\u0000', '1 ¦\u0000');
-test('a malformed body is refused with the position of its first wrong byte and no quote', async (t) => {
+test("a malformed body is refused with its first wrong byte's position and no quote", async (t) => {
   const gateway = await startGateway(t, {});
   for (const body of malformed) {
     const position = Buffer.byteLength(body.slice(0, body.indexOf('¦')));
@@ -275,7 +278,7 @@ const encodings: [what: string, body: Buffer][] = [
   ['half a character', bytesIn(0xe2, 0x82)],
   ['a lone continuation byte', bytesIn(0x80)],
 ];
-test('a body that is not UTF-8, or has a byte order mark, is refused', async (t) => {
+test('a body that is not UTF-8 or has a byte order mark is refused', async (t) => {
   const { p, gateway } = await scenario(t);
   for (const [what, body] of encodings) {
     const reply = await gateway.chat(body);
@@ -302,7 +305,7 @@ const duplicates: [members: string, name: string | undefined][] = [
   ['"x":{"model":1,"model":2,"stream":1,"stream":2}', undefined],
   ['"x":1,"x":2', undefined],
 ];
-test('a second model or stream is refused by name, and other members may be there twice', async (t) => {
+test('only a second model or stream is refused, by name', async (t) => {
   const { p, gateway } = await scenario(t);
   for (const [members, name] of duplicates) {
     const reply = await gateway.chat(valid.replace(/\}$/, `,${members}}`));
@@ -318,7 +321,7 @@ const sized = (size: number) =>
     const rest = size - JSON.stringify(chatBody({ x: '' })).length;
     return `"${'y'.repeat(rest)}${empty[0]}`;
   });
-test('max_body_bytes holds for a body with Content-Length and for one in chunks', async (t) => {
+test('max_body_bytes limits bodies with Content-Length and in chunks', async (t) => {
   const { p, gateway } = await scenario(t, { server: `max_body_bytes = ${LIMIT}` });
   for (const headers of [{}, { 'transfer-encoding': 'chunked' }]) {
     assert.equal((await gateway.chat(sized(LIMIT), { headers })).status, 200);
@@ -329,7 +332,7 @@ test('max_body_bytes holds for a body with Content-Length and for one in chunks'
   }
 });
 
-test('a Content-Length over max_body_bytes is refused before a byte of the body came', async (t) => {
+test('a Content-Length over max_body_bytes is refused before the body comes', async (t) => {
   const gateway = await startGateway(t, {});
   const head = [
     `POST ${CHAT} HTTP/1.1`,
@@ -355,7 +358,7 @@ const measures: [what: string, body: string, refusedFor: RegExp | undefined][] =
   ['a number of 1,024 bytes', within('1'.repeat(1024)), undefined],
   ['a number of 1,025 bytes', within('1'.repeat(1025)), /longer than 1024 bytes/],
 ];
-test('a body of more than 256 levels or 500,000 elements, or with a number of more than 1,024 bytes, is refused', async (t) => {
+test('a body with too many levels or elements, or too long a number, is refused', async (t) => {
   const { p, gateway } = await scenario(t);
   for (const [what, body, refusedFor] of measures) {
     const reply = await gateway.chat(body);
@@ -383,7 +386,7 @@ const refusedHeaders = [
   'content-encoding: br',
   'content-encoding: identity, gzip',
 ];
-test('a body is JSON in UTF-8, not encoded, and its headers say so', async (t) => {
+test('the headers of a body must announce JSON in UTF-8 without a coding', async (t) => {
   const { p, gateway } = await scenario(t);
   const headersOf = (line: string) => Object.fromEntries([line.split(': ')]) as object;
   for (const line of acceptedHeaders)

@@ -35,13 +35,16 @@ interface Facts {
 
 function toFacts({ attempt }: AttemptContext): Facts {
   const { responseModel: model, finishReason } = attempt;
-  // No field of the line: the limits of clients take it.
+  // The clients' limits use total_tokens, but the line has no such field.
   const { total_tokens: _, ...usage } = attempt.usage ?? {};
   const counts = Object.entries(usage).filter(([, count]) => count !== undefined);
   return { model, finishReason, usage: counts.length > 0 ? Object.fromEntries(counts) : undefined };
 }
 
-/** What is read from a stream that arrives in these pieces, and what the client gets. */
+/**
+ * Relays a stream that arrives in these pieces. Returns the facts read from it, and the client's
+ * text.
+ */
 async function relay(pieces: readonly Buffer[]): Promise<Facts & { text: string }> {
   const reply = new RecordedReply();
   const context = newReplyContext(reply);
@@ -54,10 +57,12 @@ async function relay(pieces: readonly Buffer[]): Promise<Facts & { text: string 
   return { text: Buffer.concat(reply.parts).toString(), ...toFacts(context) };
 }
 
-/** Longer answers are scanned, and not parsed. */
+/** Makes an answer so long that it is scanned instead of parsed. */
 const LONG_WHITE_SPACE = Buffer.alloc(262_144, ' ');
 
-/** What is read from a complete answer that arrives in these pieces: the same if it is long. */
+/**
+ * Reads a complete answer that arrives in these pieces. Its facts must not change if it is long.
+ */
 async function read(...pieces: readonly Buffer[]): Promise<Facts> {
   const facts = await readOnce(...pieces);
   assert.deepEqual(await readOnce(...pieces, LONG_WHITE_SPACE), facts, 'short and long answer');
@@ -82,7 +87,7 @@ function choice(reason: string, delta: object = { content: 'a' }): string {
 const TOKEN = event('"usage":null', choice('null'));
 const FINISH = event('"usage":null', choice('"stop"'));
 
-/** The usage of a stream that has it in an event of its own, after the one with the `finish_reason`. */
+/** Returns the usage of a stream with a usage event after its `finish_reason`. */
 async function usageOf(written: string): Promise<object | undefined> {
   const whole = `{"choices":[{"message":{"content":"a"}}],"usage":${written}}`;
   const { usage } = await read(Buffer.from(whole));
@@ -103,7 +108,7 @@ const READ = { ...COUNTS, cached_tokens: 8, reasoning_tokens: 30 };
 const LINE = { ...READ, finish_reason: 'stop', outcome: 'ok' };
 const PARTIAL = event({ usage: COUNTS }, choice('null'));
 const WHOLE_STREAM = TOKEN + FINISH + event({ usage: OPENAI }) + DONE;
-/** What the provider does, what the access line says, and after which text the client leaves. */
+/** The provider's script, the access line, and the text after which the client leaves. */
 const LINES: Record<string, [script: Script, line: object, leavesAfter?: string]> = {
   'of a complete answer': [
     (_, response) => sendJson(response, { ...completion(), usage: OPENAI }),
@@ -124,7 +129,7 @@ const LINES: Record<string, [script: Script, line: object, leavesAfter?: string]
   ],
 };
 for (const [when, [script, line, leavesAfter]] of Object.entries(LINES)) {
-  test(`the access line has the token counts and the finish_reason that were known ${when}`, async (t) => {
+  test(`the access line has the known usage and finish_reason ${when}`, async (t) => {
     const { gateway } = await scenario(t, { providers: { p: script } });
     const stream = !when.includes('complete');
     const client = openChat(gateway.port, chatBody({ stream }));
@@ -137,7 +142,7 @@ for (const [when, [script, line, leavesAfter]] of Object.entries(LINES)) {
   });
 }
 
-test('the model, the finish_reason and the usage are read from a complete answer, whatever their order', async () => {
+test('model, finish_reason and usage of a complete answer are read in any order', async () => {
   const members = [
     '"model":"gpt-4o"',
     '"choices":[{"finish_reason":"length","message":{"content":"\\"usage\\":{\\"prompt_tokens\\":9}"}}]',
@@ -157,14 +162,14 @@ test('the usage of a complete answer is read however the answer is cut up', () =
   withRandom(async (random) => {
     const bytes = Buffer.from(JSON.stringify({ ...completion(), usage: OPENAI }, null, 1));
     for (let round = 0; round < 200; round += 1) {
-      // A long answer takes a hundred times as long.
+      // Rarely, because a long answer takes a hundred times as long.
       const readSo = round % 10 === 0 ? read : readOnce;
       const facts = await readSo(...cutUp(random, bytes));
       assert.deepEqual(facts, { model: 'm', finishReason: 'stop', usage: READ });
     }
   }));
 
-test('a usage is what it says of tokens in whole numbers from 0 to 2^53 - 1, as each provider writes them', async () => {
+test('a usage is read in the spelling of each provider, as whole numbers', async () => {
   const rest = { completion_tokens: 0 };
   const most = Number.MAX_SAFE_INTEGER;
   const cached = { ...COUNTS, cached_tokens: 8 };
@@ -194,7 +199,7 @@ test('a usage is what it says of tokens in whole numbers from 0 to 2^53 - 1, as 
   }
 });
 
-test('a usage of up to 16 KiB is read, a longer one of a stream or of a long answer is none', async () => {
+test('a usage of up to 16 KiB is read', async () => {
   const padded = (bytes: number) => {
     const usage = { ...COUNTS, padding: '' };
     usage.padding = 'x'.repeat(bytes - JSON.stringify(usage).length);
@@ -208,7 +213,7 @@ test('a usage of up to 16 KiB is read, a longer one of a stream or of a long ans
   assert.equal(await usageOf(padded(1_048_576)), undefined);
 });
 
-test('a usage that is never closed, or not within its line, is none', async () => {
+test('a usage that is not closed within its line is ignored', async () => {
   const [brackets, closed] = ['['.repeat(9000), ']'.repeat(9000)];
   const whole = `{"choices":[],"usage":{"prompt_tokens":5,"x":${brackets}${closed}}}`;
   assert.deepEqual((await readOnce(Buffer.from(whole))).usage, { prompt_tokens: 5 });
@@ -226,7 +231,7 @@ test('a usage that is never closed, or not within its line, is none', async () =
   }
 });
 
-test('the last usage of a stream that is an object counts, also within another member', async () => {
+test('the last usage object of a stream counts, also within another member', async () => {
   const first = event('"usage":{"prompt_tokens":1}', choice('null'));
   const last = event('"usage" :\t{"prompt_tokens":2}', choice('"stop"'));
   const nested = event('"x_groq":{"id":"r","usage":{"prompt_tokens":3}}');
@@ -242,7 +247,7 @@ test('the last usage of a stream that is an object counts, also within another m
   }
 });
 
-test('what a message or the arguments of a tool say is never taken for the answer', async () => {
+test('the words of a message or of a tool call are never taken for facts', async () => {
   const said = `"usage":{"prompt_tokens":666},"finish_reason":"no","model":"no"`;
   const deltas = [
     { content: `{${said}}` },
@@ -259,7 +264,7 @@ test('what a message or the arguments of a tool say is never taken for the answe
   }
 });
 
-test('the same is read from a stream however it is cut up, with each kind of line end', () =>
+test('a stream is read alike with each line end, however it is cut up', () =>
   withRandom(async (random) => {
     const events = [
       [': hello\n\n', TOKEN, event('"usage":{"prompt_tokens":1}', choice('null'))],
@@ -275,7 +280,7 @@ test('the same is read from a stream however it is cut up, with each kind of lin
     }
   }));
 
-test('the same is read from an event of more than 256 KiB however it is cut up, with each kind of line end', () =>
+test('an event above 256 KiB is read alike with each line end, however it is cut up', () =>
   withRandom(async (random) => {
     const usage = JSON.stringify(OPENAI).replaceAll(',', ',\ndata: ');
     const members = ['"model":"m-1"', `"x":"${'x'.repeat(262_144)}"`, `"usage":${usage}`];
@@ -292,7 +297,7 @@ test('the same is read from an event of more than 256 KiB however it is cut up, 
     }
   }));
 
-test('an event that is not passed on says nothing', async () => {
+test('an event that does not pass gives no facts', async () => {
   const error = event('"error":{"message":"no"},"usage":{"prompt_tokens":9}', choice('"error"'));
   for (const pieces of [[TOKEN + error], [TOKEN, error]]) {
     const { text, ...facts } = await relay(pieces.map((piece) => Buffer.from(piece)));
@@ -301,7 +306,7 @@ test('an event that is not passed on says nothing', async () => {
   }
 });
 
-test('a finish_reason is a first word of at most 32 letters, digits, `_`, `.` and `-`, and the last one counts', async () => {
+test('a finish_reason is a first word of at most 32 characters, and the last counts', async () => {
   const long = 'x'.repeat(33);
   const table: [reasons: string[], expected?: string][] = [
     [['"tool_calls"'], 'tool_calls'],
@@ -328,7 +333,7 @@ test('a finish_reason is a first word of at most 32 letters, digits, `_`, `.` an
   }
 });
 
-test('the model is the first that is no empty text, if it is one of at most 64 printable characters', async () => {
+test('the model is the first text, if it has at most 64 printable characters', async () => {
   const table: [models: string[], expected: string | undefined][] = [
     [['meta-llama/Llama-3.3-70B (fp8)'], 'meta-llama/Llama-3.3-70B (fp8)'],
     [['', 'gpt-4o', 'gpt-4'], 'gpt-4o'],
@@ -350,7 +355,7 @@ test('the model is the first that is no empty text, if it is one of at most 64 p
   }
 });
 
-test('facts are read only from their own members, and the first finish_reason of a complete answer', async () => {
+test('facts are read from their own members only', async () => {
   const events = [
     'data: {"choices":[],"usages":{"prompt_tokens":1},"usag":{"prompt_tokens":1}}\n\n',
     'data: {"choices":["usage",{"prompt_tokens":1},"model","a",{"model":1,"finish_reason":{"usage":7}}]}\n\n',
@@ -362,7 +367,7 @@ test('facts are read only from their own members, and the first finish_reason of
   assert.equal((await read(Buffer.from(answer))).finishReason, 'a');
 });
 
-test('a run of events that ends within a member is scanned to its end, and 100,000 members once', () => {
+test('a run of events that ends within a member is scanned once to its end', () => {
   for (const name of ['"usage"', '"finish_reason"', '"model"', '"error"', 'event:']) {
     for (let end = 1; end <= name.length; end += 1) {
       scanEvents(Buffer.from(`\n${name.slice(0, end)}`), true);

@@ -1,4 +1,4 @@
-/** How far the failures of the network reach, and whether their requests may be repeated. */
+/** The scope of network failures, and whether their requests may be repeated. */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -10,7 +10,7 @@ import {
   upstreamFailure,
 } from '../../src/upstream/network-error.ts';
 
-/** Returns the kind, the scope, the retry and the problem of the failure. */
+/** Returns a failure's kind, scope, retry and problem. */
 function failureOf(code: string, connectionFailure?: ConnectionFailure) {
   const cause = Object.assign(new Error(code), { code });
   const failure = upstreamFailure(new TransportError(cause, connectionFailure), 'p');
@@ -19,17 +19,17 @@ function failureOf(code: string, connectionFailure?: ConnectionFailure) {
   return [kind, scope, retry, details.problem].filter(Boolean);
 }
 
-test('no connection is a failure of the whole provider, and may be retried', () => {
+test('a failed connection is a failure of the whole provider, and may be retried', () => {
   assert.deepEqual(failureOf('ECONNREFUSED', 'unconnected'), ['provider', 'provider', 'later']);
   assert.deepEqual(failureOf('ECONNRESET', 'unconnected'), ['provider', 'provider', 'at once']);
 });
 
-test('no connection in time is a failure of the whole provider, and is not retried', () => {
+test('a connection that times out fails the whole provider, and is not retried', () => {
   assert.deepEqual(failureOf('ETIMEDOUT', 'unconnected'), ['timeout', 'provider', 'no']);
   assert.deepEqual(failureOf('UND_ERR_CONNECT_TIMEOUT'), ['timeout', 'provider', 'no']);
 });
 
-test('a connection that was made and times out is a failure of the model', () => {
+test('a timeout on a connection that was made is a failure of the model', () => {
   for (const at of ['stale', 'inHead', 'inBody', undefined] as const) {
     assert.deepEqual(failureOf('ETIMEDOUT', at), ['timeout', 'model', 'no']);
   }

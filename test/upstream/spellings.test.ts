@@ -1,6 +1,6 @@
 /**
- * Providers spell the same word in many ways: the properties here hold for each row of the tables by which errors, media
- * types and headers are read.
+ * Providers spell the same word in many ways. These properties hold for each row of the tables for
+ * errors, media types and headers.
  */
 
 import assert from 'node:assert/strict';
@@ -13,14 +13,16 @@ import { answerWell, completion, completionEvents, sendJson } from '../support/u
 
 const newRandom = () => createRandom(Number(process.env['TEST_SEED'] ?? 4711));
 
-/** The same text with some of its letters in the other case. */
+/** Returns the text with some letters in the other case. */
 function inSomeCase(text: string, random: Random): string {
   return text.replace(/[a-z]/gi, (letter) =>
     random.oneIn(2) ? letter.toUpperCase() : letter.toLowerCase(),
   );
 }
 
-/** The words of docs/errors.md, and the status that an error with such a code or type has. */
+/**
+ * The words of docs/errors.md, with the status of an error that has the word as its code or type.
+ */
 const STATUS_WORDS: Record<string, number> = {
   invalid_request_error: 400,
   tool_use_failed: 400,
@@ -38,7 +40,7 @@ const STATUS_WORDS: Record<string, number> = {
   overloaded: 503,
 };
 
-/** The spellings of a word: letter case, separators, and what stands before and behind it. */
+/** Returns spellings of a word: letter case, separators, and text around it. */
 function spellingsOf(word: string, random: Random): string[] {
   const parts = word.split('_');
   const capital = (part: string) => part.slice(0, 1).toUpperCase() + part.slice(1);
@@ -52,7 +54,7 @@ function spellingsOf(word: string, random: Random): string[] {
   ];
 }
 
-test('each word that names a status does so in any letter case, with any separators, and inside a longer code', async (t) => {
+test('a word names its status in any spelling, and inside a longer code', async (t) => {
   const { gateway, p } = await scenario(t);
   const random = newRandom();
   for (const [word, status] of Object.entries(STATUS_WORDS)) {
@@ -67,7 +69,7 @@ test('each word that names a status does so in any letter case, with any separat
   }
 });
 
-test('each code that decides on a fallback or a repeat does so however it is spelled', async (t) => {
+test('a code decides on a fallback or a repeat in any spelling', async (t) => {
   const { gateway, p, q } = await scenario(t, {
     providers: { p: answerWell, q: answerWell },
     fallback: ['q'],
@@ -89,7 +91,7 @@ test('each code that decides on a fallback or a repeat does so however it is spe
   }
 });
 
-test('each code of an account without money says that a repeat cannot help', async (t) => {
+test('a code of an account without money makes the error final', async (t) => {
   const { gateway, p } = await scenario(t);
   const random = newRandom();
   const words = ['insufficient_quota', 'insufficient_user_quota', 'insufficient_balance'];
@@ -107,10 +109,10 @@ test('each code of an account without money says that a repeat cannot help', asy
   }
 });
 
-/** White space, parameters, and the same header twice. */
+/** White space, parameters, and repeated headers around a media type. */
 const AROUND_TYPES = ['X', 'X ; charset=utf-8', 'X;charset="UTF-8"', 'X;', 'X,X', 'X, text/x'];
 
-test('each media type is known in any letter case, with parameters, and if its header is repeated', async (t) => {
+test('a media type is known in any letter case, with parameters, and if repeated', async (t) => {
   const { gateway, p } = await scenario(t);
   const random = newRandom();
   const ask = async (type: string, body: string, { status = 200, stream = false } = {}) => {
@@ -138,7 +140,7 @@ test('each media type is known in any letter case, with parameters, and if its h
   }
 });
 
-test('each content coding is refused, and what is none is not, in any letter case and in a list', async (t) => {
+test('a content coding is refused in any letter case and in a list, but not "none"', async (t) => {
   const { gateway, p } = await scenario(t);
   const random = newRandom();
   const ask = async (coding: string | string[], stream: boolean) => {
@@ -165,7 +167,7 @@ test('each content coding is refused, and what is none is not, in any letter cas
   }
 });
 
-test('each name of a status is read as a number and as text', async (t) => {
+test('a status is read as a number and as text, by each of its names', async (t) => {
   const { gateway, p } = await scenario(t);
   for (const name of ['status_code', 'status', 'code']) {
     for (const value of [418, '418']) {
@@ -180,7 +182,7 @@ test('each name of a status is read as a number and as text', async (t) => {
   }
 });
 
-test('each beginning of a page is found in any letter case', async (t) => {
+test('the beginning of a page is found in any letter case', async (t) => {
   const { gateway, p } = await scenario(t);
   const random = newRandom();
   for (const begin of ['<!doctype', '<html', '<head', '<body', '<script']) {
@@ -192,7 +194,7 @@ test('each beginning of a page is found in any letter case', async (t) => {
   }
 });
 
-test('each spelling of JSON in UTF-8 is accepted of a client, and no other charset', async (t) => {
+test('a client may send JSON in UTF-8 in any spelling, and no other charset', async (t) => {
   const { gateway } = await scenario(t);
   const random = newRandom();
   const ask = async (type: string) =>
@@ -211,7 +213,7 @@ test('each spelling of JSON in UTF-8 is accepted of a client, and no other chars
   }
 });
 
-test('a byte order mark before JSON hides nothing of it: an answer, an error, a list of models', async (t) => {
+test('a byte order mark before JSON hides nothing', async (t) => {
   const { gateway, p } = await scenario(t);
   const sends = (json: object, status = 200) => {
     p.script = (_, response) => response.writeHead(status).end(`\ufeff${JSON.stringify(json)}`);

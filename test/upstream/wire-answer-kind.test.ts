@@ -1,4 +1,7 @@
-/** What an answer is, a completion, a stream or an error, is decided by its bytes and not by its content type. */
+/**
+ * An answer's bytes, and not its content type, decide whether it is a completion, a stream or an
+ * error.
+ */
 
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
@@ -27,7 +30,7 @@ const TYPES = [
   undefined,
 ];
 
-/** Sends these bytes under this type, in pieces of so many bytes or whole. */
+/** Sends these bytes with this type, whole or in pieces. */
 const sends = (body: string | Buffer, type?: string, pieceBytes?: number): Script => {
   const bytes = Buffer.from(body);
   return async (_, response) => {
@@ -58,7 +61,7 @@ const FAILED: ExpectedError = {
 };
 const EVENTS = completionEvents();
 const COMPLETION = JSON.stringify(completion());
-/** Streams as they begin: some with bytes that are not those of an event. */
+/** Streams with different beginnings, some of them before the first event. */
 const STREAMS = [
   EVENTS,
   `\ufeff${EVENTS}`,
@@ -82,7 +85,7 @@ for (const transport of ['auto', 'fetch']) {
   describe(`over GATEWAY_UPSTREAM=${transport}`, () => {
     const env = { GATEWAY_UPSTREAM: transport };
 
-    test('a stream is passed on whatever its content type says, wherever its chunks are split', async (t) => {
+    test('a stream passes whatever its content type, however it is split', async (t) => {
       const { gateway, p } = await scenario(t, { env });
       for (const stream of STREAMS) {
         for (const type of TYPES) {
@@ -99,7 +102,7 @@ for (const transport of ['auto', 'fetch']) {
       }
     });
 
-    test('a completion in the place of a stream is a 501 whatever its content type says', async (t) => {
+    test('a completion in place of a stream is a 501, whatever its content type', async (t) => {
       const { gateway, p } = await scenario(t, { env });
       for (const [index, body] of [...COMPLETIONS, LONG].entries()) {
         for (const type of TYPES) {
@@ -109,13 +112,13 @@ for (const transport of ['auto', 'fetch']) {
       }
     });
 
-    test('a completion is passed on whatever its content type says, and a stream in its place is a 502', async (t) => {
+    test('a completion passes whatever its content type, and a stream is a 502', async (t) => {
       const { gateway, p } = await scenario(t, { env });
       for (const type of TYPES) {
         for (const body of [...COMPLETIONS, LONG]) {
           p.script = sends(body, type);
           const reply = await gateway.chat(chatBody());
-          // A mark stays where it is.
+          // A byte order mark is left where it is.
           assert.ok(reply.status === 200 && reply.text.endsWith(body.slice(1)), reply.text);
           assert.match(reply.headers['content-type']!, /^application\/json/i);
         }
@@ -130,7 +133,7 @@ for (const transport of ['auto', 'fetch']) {
   });
 }
 
-test('a stream that never ends in the place of a completion is refused when its first byte comes', async (t) => {
+test('an endless stream in place of a completion is refused at its first byte', async (t) => {
   const { gateway, p } = await scenario(t);
   p.script = (_, response) => {
     response.writeHead(200, { 'content-type': 'text/event-stream' }).write(`\n\n${CHUNK}`);
@@ -138,7 +141,7 @@ test('a stream that never ends in the place of a completion is refused when its 
   assertError(await gateway.chat(chatBody()), FAILED);
 });
 
-test('an empty answer to a request for a stream is a 502, whatever its content type says', async (t) => {
+test('an empty answer in place of a stream is a 502, whatever its content type', async (t) => {
   const { gateway, p } = await scenario(t);
   for (const body of ['', ' \n', '\ufeff', ': comment\n\n']) {
     for (const type of TYPES) {
@@ -149,7 +152,7 @@ test('an empty answer to a request for a stream is a 502, whatever its content t
   }
 });
 
-test('an error in a 200 without `error` falls back, to a request for a stream too', async (t) => {
+test('an error in a 200 without `error` falls back, also in place of a stream', async (t) => {
   const bodies = [
     '{"code":500,"msg":"404 NOT_FOUND","success":false}',
     '{"base_resp":{"status_code":1004,"status_msg":"login fail"}}',
@@ -170,7 +173,7 @@ test('an error in a 200 without `error` falls back, to a request for a stream to
   }
 });
 
-test('an error event with an empty `error` or a message alone is none behind the first token', async (t) => {
+test('an empty `error`, or a message alone, is no error after the first token', async (t) => {
   const { gateway, p } = await scenario(t);
   const begin = `${CHUNK}data: {"message":"hello"}\n\n`;
   for (const empty of ['{}', '[]', 'null', 'false', '""', '[{}]']) {
@@ -185,7 +188,7 @@ test('an error event with an empty `error` or a message alone is none behind the
   errorAfter((await gateway.chat(chatBody({ stream: true }))).text, CHUNK);
 });
 
-test('content behind a finish_reason opens its choice again, also in a chunk of its own', async (t) => {
+test('content after a finish_reason opens its choice again', async (t) => {
   const { gateway, p } = await scenario(t);
   for (const [steps, end] of [
     [[CHUNK, LAST, CHUNK], undefined],
@@ -214,7 +217,7 @@ test('content behind a finish_reason opens its choice again, also in a chunk of 
   }
 });
 
-test('a completion in the place of a stream is refused after 1 MiB, also if it never ends', async (t) => {
+test('a completion in place of a stream is refused after 1 MiB, even if endless', async (t) => {
   const { gateway, p } = await scenario(t);
   p.script = (_, response) => {
     response.writeHead(200, { 'content-type': 'text/event-stream' });
@@ -223,7 +226,7 @@ test('a completion in the place of a stream is refused after 1 MiB, also if it n
   assertError(await gateway.chat(chatBody({ stream: true })), NO_STREAMING);
 });
 
-test('a page with 200 is nonsense to both kinds of request, and not a cut stream', async (t) => {
+test('a page with status 200 is no cut stream', async (t) => {
   for (const page of ['<html><p>busy</p></html>', '<html>\n\n<p>busy</p>\n\n', 'Service down']) {
     for (const stream of [false, true]) {
       const { gateway } = await scenario(t, { providers: { p: sends(page, 'text/html') } });
@@ -234,7 +237,7 @@ test('a page with 200 is nonsense to both kinds of request, and not a cut stream
   }
 });
 
-test('the lines of a page are never passed on as comments', async (t) => {
+test('the lines of a page never pass as comments', async (t) => {
   const { gateway } = await scenario(t, {
     server: 'stream_keepalive = 1',
     providers: {
@@ -250,7 +253,7 @@ test('the lines of a page are never passed on as comments', async (t) => {
   assert.equal((await lineOf(gateway))['outcome'], 'upstream_error');
 });
 
-test('white space in the place of a stream is a 502 after a megabyte, and before a stream it is passed over', async (t) => {
+test('white space before a stream passes up to a megabyte', async (t) => {
   const script: Script = ({ body }, response) => {
     const blankBytes = body.includes('much') ? 2_097_152 : 500_000;
     response.writeHead(200, { 'content-type': 'text/event-stream' });

@@ -1,4 +1,7 @@
-/** How the program reaches its providers: name lookups, several addresses, and ends of connections that are being made. */
+/**
+ * Connecting to providers: name lookups, several addresses, and connections that end while they are
+ * made.
+ */
 
 import assert from 'node:assert/strict';
 import { createServer as createTlsServer } from 'node:https';
@@ -19,11 +22,11 @@ import { answerWell, completion, sendJson, startUpstream } from '../support/upst
 
 before(buildOnce);
 
-/** How long a lookup that succeeds takes. */
+/** The duration of a successful lookup. */
 const LOOKUP_MS = 50;
 /**
- * Runs in the program before it: `dns.lookup` works on two names at a time, as libuv does. `good.test` is 127.0.0.1,
- * `once.test` is so for the first lookup alone. Every other lookup fails after 4 s.
+ * Preload: `dns.lookup` runs two lookups at a time, as libuv does. `good.test` is 127.0.0.1, and so
+ * is `once.test` at its first lookup. All other lookups fail after 4 s.
  */
 const NAME_SERVER = `
   import dns from 'node:dns';
@@ -50,8 +53,8 @@ const NAME_SERVER = `
   };`;
 
 /**
- * Runs in the program before it: `both.test` has an address that may be silent, and one that refuses; so has `full.test.`,
- * where the first one answers.
+ * Preload: `both.test` has an address that may be silent and another that refuses. `full.test.` has
+ * the same addresses, and the first answers.
  */
 const TWO_ADDRESSES = `
   import dns from 'node:dns';
@@ -59,7 +62,10 @@ const TWO_ADDRESSES = `
   const both = [1, 2].map((last) => ({ address: '127.0.0.' + last, family: 4 }));
   dns.lookup = (name, options, callback) =>
     /^(?:both\\.test|full\\.test\\.)$/.test(name) ? callback(null, both) : system(name, options, callback);`;
-/** Longer than Node gives an address by default, and less than the second after which Linux sends a SYN again. */
+/**
+ * Longer than Node's default for an address, and shorter than the second before Linux repeats a
+ * SYN.
+ */
 const SILENT_MS = 700;
 
 const preload = (code: string) => ({
@@ -80,7 +86,7 @@ for (const transport of ['auto', 'fetch']) {
       return startServing(t, [], { cwd, env: { GATEWAY_UPSTREAM: transport, ...preload(code) } });
     }
 
-    test('a name that is not resolved keeps no request from the next provider', async (t) => {
+    test('an unresolved name does not keep a request from the next provider', async (t) => {
       const upstream = await startUpstream(t, answerWell);
       const at = (host: string) => ({ baseUrl: upstream.baseUrl.replace('127.0.0.1', host) });
       const dead = providerToml(at('dead.test'), 'dead', 'timeout = 1');
@@ -92,7 +98,7 @@ for (const transport of ['auto', 'fetch']) {
       assert.equal(upstream.requests.length, 10);
     });
 
-    test('while a lookup takes long, the last addresses of the name are used', async (t) => {
+    test('during a long lookup, the last addresses of the name are used', async (t) => {
       const upstream = await startUpstream(t, (request, response) => {
         response.setHeader('connection', 'close');
         return answerWell(request, response);
@@ -106,7 +112,7 @@ for (const transport of ['auto', 'fetch']) {
       assert.equal(upstream.requests.length, 3);
     });
 
-    test('an address of several that accepts a connection only after a second is used', async (t) => {
+    test('an address that accepts only after most of a second is used', async (t) => {
       const hole = await startBlackHole(t, rawResponse(JSON.stringify(completion())));
       const provider = providerToml({ baseUrl: hole.baseUrl.replace('127.0.0.1', 'both.test') });
       const { port } = await start(t, provider, TWO_ADDRESSES);
@@ -120,8 +126,8 @@ for (const transport of ['auto', 'fetch']) {
 }
 
 /**
- * A provider behind TLS, and in front of it a listener that passes no connection on before `pass` is called with it. The
- * listener's connections are in `waiting`, in order.
+ * Starts a provider behind TLS, with a listener in front that holds its connections until `pass`.
+ * They are in `waiting`, in order.
  */
 async function startBehindTls(t: TestContext) {
   const certificate = createCertificate(t, ['DNS:localhost', 'IP:127.0.0.1']);
@@ -165,7 +171,7 @@ describe('an end in the middle of a TLS handshake', { skip: NO_OPENSSL }, () => 
       passAll();
       pass(waiting[0]!);
       assert.equal((await ask(port, 'p/m')).status, 200);
-      // Whatever connection it had: it came later.
+      // The connection may be any, but the prompt of the client that left was not sent.
       assert.deepEqual(
         upstream.requests.map(({ body }) => body.includes('gone')),
         [false],
@@ -199,7 +205,7 @@ describe('an end in the middle of a TLS handshake', { skip: NO_OPENSSL }, () => 
 });
 
 test(
-  'the dot at the end of a full name is not sent in SNI',
+  'SNI has the full name without its final dot',
   { skip: OVER_FETCH || NO_OPENSSL },
   async (t) => {
     const { path, ...certificate } = createCertificate(t, ['DNS:full.test']);
@@ -226,14 +232,15 @@ test(
 
 const skip = OVER_FETCH;
 test(
-  'the line of a try tells its connection and the time of the name lookup',
+  'the line of a try has its connection and the time of the name lookup',
   { skip },
   async (t) => {
     const upstream = await startUpstream(t, answerWell);
     const at = (host: string) => ({ baseUrl: upstream.baseUrl.replace('127.0.0.1', host) });
     const dead = providerToml(at('dead.test'), 'dead', 'timeout = 1');
+    const settings = `[server]\nhost = "127.0.0.1"\nport = 0\n[logging]\nlevel = "debug"\n`;
     const cwd = emptyFolder(t, {
-      'gateway.toml': `[server]\nhost = "127.0.0.1"\nport = 0\n[logging]\nlevel = "debug"\n${providerToml(at('good.test'))}${dead}`,
+      'gateway.toml': `${settings}${providerToml(at('good.test'))}${dead}`,
     });
     const { lines, port } = await startServing(t, [], { cwd, env: preload(NAME_SERVER) });
     const tell = async (model: string) => {
@@ -264,7 +271,7 @@ test(
   },
 );
 
-test('an address of the store that accepts a connection only after a second is used', async (t) => {
+test('an address of the store that accepts only after most of a second is used', async (t) => {
   const hole = await startBlackHole(t, '+OK\r\n');
   const store = `redis://both.test:${hole.port}`;
   const cwd = emptyFolder(t, { 'gateway.toml': `[rate_limit]\nstore = "${store}"\n` });
@@ -273,6 +280,6 @@ test('an address of the store that accepts a connection only after a second is u
   await sleep(SILENT_MS);
   hole.open();
   await program.exit;
-  // On a busy machine the reply, which has 50 ms, may be late; the connection was made all the same.
+  // On a busy machine the reply may exceed its 50 ms, but the connection was made.
   assert.match(program.stdout(), /^rate_limit\.store +(?:answers|no answer in 50 ms)$/m);
 });

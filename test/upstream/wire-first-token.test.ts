@@ -45,11 +45,11 @@ const BEGINNINGS = {
   'text that is no JSON': 'data: hello\n\n',
 };
 
-/** Provider `p` and its fallback `q`, which answers well. */
+/** Starts provider `p` and its fallback `q`, which answers well. */
 const start = (t: TestContext, script: Script, more: Partial<ScenarioSettings<'p' | 'q'>> = {}) =>
   scenario(t, { fallback: ['q'], ...more, providers: { p: script, q: answerWell } });
 
-/** Begins a stream with these events and breaks off. */
+/** Begins a stream with these events, and breaks off. */
 const breakAfter =
   (events: string): Script =>
   async (request, response) => {
@@ -58,7 +58,7 @@ const breakAfter =
   };
 
 describe('an answer begins with its first token', { concurrency: true }, () => {
-  test('a preamble begins none: a provider that fails behind it is replaced', async (t) => {
+  test('and not with a preamble, after which a failed provider is replaced', async (t) => {
     for (const [what, preamble] of Object.entries(PREAMBLES)) {
       const { gateway, asked } = await start(t, breakAfter(preamble));
       const { status, text } = await gateway.chat(STREAM);
@@ -66,7 +66,7 @@ describe('an answer begins with its first token', { concurrency: true }, () => {
     }
   });
 
-  test('every other event begins one: nobody else is asked', async (t) => {
+  test('or any other event, after which no other provider is asked', async (t) => {
     for (const [what, beginning] of Object.entries(BEGINNINGS)) {
       const { gateway, asked } = await start(t, breakAfter(ROLE + beginning));
       const { text } = await gateway.chat(STREAM);
@@ -75,7 +75,7 @@ describe('an answer begins with its first token', { concurrency: true }, () => {
     }
   });
 
-  test('what came before passes with the first token, byte for byte and in one chunk', async (t) => {
+  test('which passes in one chunk with everything before it, byte for byte', async (t) => {
     const before = `: queued\n\n${ROLE}`;
     const gate = createGate();
     let isSent = false;
@@ -91,7 +91,7 @@ describe('an answer begins with its first token', { concurrency: true }, () => {
     assert.equal(await chat.ended, before + CHUNK + LAST + DONE);
   });
 
-  test('an error event behind the role is an HTTP error, and a megabyte of preambles or comments is a 502', async (t) => {
+  test('so an error event after the role is an HTTP error', async (t) => {
     const { gateway, p } = await scenario(t);
     const error = event({ error: { message: 'no', code: 'overloaded' } });
     p.script = (_, response) => sendEvents(response, ROLE + error);
@@ -137,7 +137,7 @@ const ANSWERS: Record<string, [answer: object, status: number]> = {
 const FAIL = 'empty_answers = "fail"\nretries = 1';
 
 describe('an answer without any content', { concurrency: true }, () => {
-  test('as a stream passes, unless empty_answers is "fail": then it is retried and answered by the fallback', async (t) => {
+  test('as a stream passes, or with empty_answers = "fail" falls back', async (t) => {
     for (const [what, events] of Object.entries(EMPTY_STREAMS)) {
       const { gateway, asked, toml } = await start(t, (_, response) =>
         sendEvents(response, events),
@@ -151,7 +151,7 @@ describe('an answer without any content', { concurrency: true }, () => {
     }
   });
 
-  test('as a complete answer is a 502 with "fail", and passes without', async (t) => {
+  test('as a complete answer passes, or with empty_answers = "fail" is a 502', async (t) => {
     const { gateway, p, toml } = await scenario(t, { server: 'empty_answers = "fail"' });
     for (const [what, [answer, expected]] of Object.entries(ANSWERS)) {
       p.script = (_, response) => sendJson(response, answer);
@@ -166,7 +166,7 @@ describe('an answer without any content', { concurrency: true }, () => {
 });
 
 describe('x-gateway-fallback: off', { concurrency: true }, () => {
-  test('is answered by the provider that was named, or fails, in any case and if it was sent twice', async (t) => {
+  test('asks only the named provider, in any case of the value', async (t) => {
     const { gateway, asked } = await start(t, failWith(503));
     for (const value of ['off', 'OFF', 'off, off']) {
       const off = { 'x-gateway-fallback': value };

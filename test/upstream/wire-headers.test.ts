@@ -1,4 +1,7 @@
-/** `forward_headers`: what a provider needs of a client. Worlds hold it too, and `return_headers` (`headers`). */
+/**
+ * `forward_headers`: the client's headers for a provider. The worlds check it too, and
+ * `return_headers` (`headers`).
+ */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -9,7 +12,7 @@ import { answerWell } from '../support/upstream.ts';
 
 const BOTH = 'forward_headers = ["X-Session-Id", "openai-beta"]';
 const LONGEST = 'x'.repeat(4096);
-/** Values that are never passed on, of a gateway with these two keys: keys, their shape, too long, beyond ASCII. */
+/** Values that never pass: the gateway's two keys, the shape of a key, too long, beyond ASCII. */
 const NEVER = [
   `x ${CLIENT_TOKEN}`,
   `x${PROVIDER_KEY}y`,
@@ -19,7 +22,7 @@ const NEVER = [
 ];
 const AUTH = `[server.auth]\nkeys = ["${CLIENT_TOKEN}"]`;
 
-test('forward_headers passes the headers that it names, in any case, and no others, and none to the list of models', async (t) => {
+test('forward_headers passes exactly the named headers, and none for the models', async (t) => {
   const providers = { p: { lines: BOTH } };
   const { gateway, p } = await scenario(t, { providers, more: AUTH });
   const rows: readonly (readonly [sent: Record<string, string | string[]>, ...string[]])[] = [
@@ -42,7 +45,7 @@ test('forward_headers passes the headers that it names, in any case, and no othe
   assert.equal(p.requests.at(-1)!.headers['x-session-id'], undefined);
 });
 
-test('a header that Connection names passes in neither direction, whichever list has it', async (t) => {
+test('a header that Connection names passes in neither direction', async (t) => {
   const returned = {
     'x-returned': 'r',
     'x-kept': 'k',
@@ -52,7 +55,7 @@ test('a header that Connection names passes in neither direction, whichever list
   };
   const lines = `${BOTH}\nreturn_headers = ["x-returned", "x-kept"]`;
   const { gateway, p } = await scenario(t, { providers: { p: { lines } } });
-  // In any case and with any white space; repeated headers are one list.
+  // Any letter case and white space. Repeated headers form a single list.
   const spellings = [
     ['x-returned, x-ratelimit-limit-requests, X-Request-Id, x-session-id'],
     ['close', 'X-RETURNED ,\tX-RateLimit-Limit-Requests,x-request-id, X-Session-ID'],

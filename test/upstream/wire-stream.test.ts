@@ -25,7 +25,7 @@ import {
 
 const MIB = 1_048_576;
 
-/** A gateway whose provider does what the test says, or sends and ends these events. */
+/** Starts a gateway with functions that set the provider's script, or the events that it sends. */
 async function start(t: TestContext, settings: ScenarioSettings<'p'> = {}) {
   const { gateway, p } = await scenario(t, settings);
   const provide = (script: Script | string) => {
@@ -38,7 +38,10 @@ async function start(t: TestContext, settings: ScenarioSettings<'p'> = {}) {
   return { gateway, p, provide, stream };
 }
 
-/** A gateway for running streams: of each the client has seen the beginning, and gets the next part as often as the test says. */
+/**
+ * Starts a gateway for running streams. The client has seen the beginning of each, and the test
+ * sends each next part.
+ */
 async function startManySteps(t: TestContext, { server = '' } = {}) {
   const { gateway, p } = await start(t, { server });
   const beginSteps = async (beginning = CHUNK) => {
@@ -62,7 +65,7 @@ async function startManySteps(t: TestContext, { server = '' } = {}) {
   return { gateway, p, begin: beginSteps };
 }
 
-/** The same with one stream. */
+/** As `startManySteps`, with a single stream. */
 async function startSteps(t: TestContext, beginning = CHUNK, settings = {}) {
   const { gateway, p, begin: beginSteps } = await startManySteps(t, settings);
   return { gateway, p, ...(await beginSteps(beginning)) };
@@ -73,7 +76,7 @@ for (const { version, framing, frame, end } of [
   { version: '1.1', framing: 'in chunks', frame: inChunk, end: '0\r\n\r\n' },
   { version: '1.0', framing: 'as it is', frame: String, end: '' },
 ]) {
-  test(`a client of HTTP/${version} gets a stream ${framing}, an event or a comment at a time`, async (t) => {
+  test(`a client of HTTP/${version} gets a stream ${framing}, one event at a time`, async (t) => {
     const events = [CHUNK, ': keep-alive\n', CHUNK.repeat(20), LAST + DONE];
     const gates = events.map(() => createGate());
     const { gateway, provide } = await start(t);
@@ -99,7 +102,7 @@ for (const { version, framing, frame, end } of [
   });
 }
 
-test('the end of a stream that comes in one packet with a long event follows it', async (t) => {
+test('the end of a stream follows a long event in the same packet', async (t) => {
   const choices = [{ delta: { content: 'x'.repeat(300_000) } }];
   const events = `${CHUNK}data: ${JSON.stringify({ error: {}, choices })}\n\n${LAST}${DONE}`;
   const { stream } = await start(t);
@@ -117,7 +120,8 @@ const ERROR_EVENTS: readonly string[] = [
   'event:error\ndata: {"error":{"message":"boom"}}\n\n',
   'event: error\ndata: boom\n\n',
   // Beside choices.
-  'data: {"id":"1","choices":[{"index":0,"delta":{},"finish_reason":"error"}],"error":{"code":502,"message":"boom"}}\n\n',
+  'data: {"id":"1","choices":[{"index":0,"delta":{},"finish_reason":"error"}],' +
+    '"error":{"code":502,"message":"boom"}}\n\n',
   // An SSE field `error`.
   'error: {"code":502,"message":"boom","type":"x"}\n\n',
   'error:{"error":{"message":"boom"}}\n\n',
@@ -143,7 +147,7 @@ const BOOM = {
   status: 502,
 };
 
-test('an error, in each form that providers have, is an HTTP error as the first event, and one error event and the end in a running stream', async (t) => {
+test('an error event in any form is an HTTP error, or one error event after a token', async (t) => {
   const { p, stream } = await start(t);
   const again = 'data: {"error":{"message":"again"}}\n\n';
   for (const event of ERROR_EVENTS) {
@@ -152,7 +156,7 @@ test('an error, in each form that providers have, is an HTTP error as the first 
       const { 'content-type': type } = reply.headers;
       assert.deepEqual([reply.status, type], [502, 'application/json'], before + event);
       assert.deepEqual(reply.json(), { error: BOOM }, before + event);
-      // The upstream never ended it.
+      // The provider left its answer open.
       await p.requests.at(-1)?.closed;
     }
     for (const after of sweep(['', CHUNK + LAST + DONE, DONE, again], ['', again])) {
@@ -166,7 +170,7 @@ test('an error, in each form that providers have, is an HTTP error as the first 
   }
 });
 
-test('an error that comes alone and in two packets becomes the same', async (t) => {
+test('an error in one packet and in two becomes the same', async (t) => {
   const { begin: beginSteps } = await startManySteps(t);
   for (const event of ERROR_EVENTS) {
     for (const cut of [5, event.length - 2, event.length - 1]) {
@@ -179,7 +183,7 @@ test('an error that comes alone and in two packets becomes the same', async (t) 
   }
 });
 
-test('an error event of more than 256 KiB becomes the documented error event, without its message', async (t) => {
+test('an error event above 256 KiB passes without its message', async (t) => {
   const error = { message: `sk-secretsecretsecret ${'x'.repeat(300_000)}` };
   const { stream } = await start(t);
   for (const event of [`data: ${JSON.stringify({ error })}`, `error: ${JSON.stringify(error)}`]) {
@@ -188,7 +192,7 @@ test('an error event of more than 256 KiB becomes the documented error event, wi
   }
 });
 
-/** By status: errors, each with what stands beside it, if anything does. */
+/** Errors by their status, each with other members of its body, if any. */
 const NAMED_STATUSES: Record<number, [error: object, beside?: object][]> = {
   400: [
     [{ status_code: 400, code: 'tool_use_failed' }],
@@ -225,7 +229,7 @@ const NAMED_STATUSES: Record<number, [error: object, beside?: object][]> = {
   503: [[{ code: 503 }], [{ status: 503, code: 500 }], [{ type: 'overloaded_error' }]],
 };
 
-test('the status of an error is what it names or its code or type stands for, in events and in a complete 200', async (t) => {
+test('an error has the status that it names, or that its code or type stands for', async (t) => {
   const { gateway, provide, stream } = await start(t);
   const rows = Object.entries(NAMED_STATUSES).flatMap(([status, errors]) =>
     errors.map(([error, beside]) => [Number(status), error, beside] as const),
@@ -244,7 +248,7 @@ test('the status of an error is what it names or its code or type stands for, in
   }
 });
 
-test('words that look like errors inside an answer are left alone', async (t) => {
+test('words that look like errors inside an answer pass unchanged', async (t) => {
   const { stream } = await start(t);
   const innocent = [
     'data: {"choices":[{"delta":{"content":"{\\"error\\":{\\"message\\":\\"x\\"}}"}}]}\n\n',
@@ -264,7 +268,7 @@ const PREAMBLE = CHUNK.replace('"content":"a"', '"role":"assistant","content":""
 const ofSecondIndex = (event: string) => event.replace('"index":0', '"index":1');
 const SECOND_CHOICE = LAST.replace('"index":0', '"index":1');
 const ofSecond = (choice: string) => `${CHUNK}data: {"choices":[${choice}]}\n\n${LAST}`;
-/** Streams that are not finished, and what of each is passed on before the error event. */
+/** Unfinished streams, and the part of each that passes before the error event. */
 const UNFINISHED: readonly [what: string, sent: string, passed?: string][] = [
   ['without a finish_reason', CHUNK],
   ['without any choice', 'data: {"type":"response.created"}\n\n'],
@@ -285,7 +289,7 @@ const UNFINISHED: readonly [what: string, sent: string, passed?: string][] = [
   ['an event that nobody would hold', `${CHUNK}data: ${'y'.repeat(68_000_000)}\n\n`, CHUNK],
 ];
 
-test('a stream that is closed or cut before it is finished ends in the error event, without [DONE]', async (t) => {
+test('an unfinished stream that ends has an error event, and no [DONE]', async (t) => {
   const { stream } = await start(t);
   const cut =
     (sent: string): Script =>
@@ -303,11 +307,11 @@ test('a stream that is closed or cut before it is finished ends in the error eve
   for (const [what, script, passed] of rows) {
     const { text } = await stream(script);
     assert.equal(errorAfter(text, passed).code, 'PROVIDER_ERROR', what);
-    assert.ok(text.slice(passed.length).startsWith('data: '), `${what}: on a line of its own`);
+    assert.ok(text.slice(passed.length).startsWith('data: '), `${what}: on its own line`);
   }
 });
 
-test('a stream is a 504 when no event comes in time, and ends in the error event when it falls silent', async (t) => {
+test('a stream without an event in time is a 504, and later silence an error event', async (t) => {
   for (const limit of ['timeout', 'first_token_timeout']) {
     const server = `${limit} = 1\nstream_idle_timeout = 1`;
     const { p, stream } = await start(t, { server });
@@ -328,7 +332,7 @@ for (const what of [
   'pieces of one event',
   'nothing for longer than an answer may take',
 ]) {
-  test(`a stream that has begun is not silent while ${what} comes within the idle limit`, async (t) => {
+  test(`a stream is not silent if ${what} comes within the idle limit`, async (t) => {
     const timers = useManualTimers(t);
     const server = 'timeout = 1\nfirst_token_timeout = 1\nstream_idle_timeout = 2';
     const { chat, write, end } = await startSteps(t, CHUNK, { server });
@@ -348,9 +352,9 @@ for (const what of [
 
 const LONG = 'y'.repeat(65_500);
 
-/** The first of `script` has come through; its client reads nothing more for a minute. */
+/** Passes the beginning of `script` on to a client that then does not read for a minute. */
 async function startSlowClient(t: TestContext, part: string, silentMs = 0) {
-  // A busy machine takes longer to pass so much than the limit is.
+  // Stopped, because a busy machine could take longer than the limit to pass so much.
   const clock = stopClock(t);
   const timers = useManualTimers(t);
   // More than the network holds.
@@ -380,7 +384,7 @@ for (const [what, part] of [
 ] as const) {
   const skip = what === 'comments' && LEFT_TO_SWEEPS;
   test(
-    `the idle limit does not run while the client is slow to take the ${what} that came`,
+    `the idle limit does not run while the client is slow to take ${what}`,
     { skip },
     async (t) => {
       const { size, text } = await startSlowClient(t, part);
@@ -393,13 +397,13 @@ for (const [silentMs, outcome] of [
   [899, 'ok'],
   [900, 'timeout'],
 ] as const) {
-  test(`of a long wait for the client a tenth of the idle limit counts: ${outcome} after ${silentMs} of 1,000 ms`, async (t) => {
+  test(`a tenth of the idle limit counts for a slow client (${silentMs} ms: ${outcome})`, async (t) => {
     const { gateway, text } = await startSlowClient(t, `: ${LONG}\n\n`, silentMs);
     assert.equal((await lineOf(gateway))['outcome'], outcome, text.slice(-300));
   });
 }
 
-test('after [DONE] the provider is given 5 s to end, and no longer, and none if it has ended', async (t) => {
+test('after [DONE] the provider has 5 s to end its answer', async (t) => {
   const timers = useManualTimers(t);
   const { gateway, p, chat } = await startSteps(t, CHUNK + LAST + DONE);
   const [request] = p.requests;
@@ -412,7 +416,7 @@ test('after [DONE] the provider is given 5 s to end, and no longer, and none if 
   assert.equal(await chat.ended, CHUNK + LAST + DONE);
   await request!.closed;
   assert.equal(gateway.accessLines()[0]?.['outcome'], 'ok');
-  // Its last byte is that of `[DONE]`, so that the provider has ended it when the client has it.
+  // With a Content-Length, the provider has ended its answer when the client has `[DONE]`.
   for (const events of [CHUNK + LAST + DONE, CHUNK + LAST]) {
     const headers = { 'content-type': 'text/event-stream', 'content-length': events.length };
     p.script = (_, response) => response.writeHead(200, headers).end(events);
@@ -421,7 +425,7 @@ test('after [DONE] the provider is given 5 s to end, and no longer, and none if 
   }
 });
 
-test('a client that is slow to take comments gets no longer idle limit by them', async (t) => {
+test('a client that is slow to take comments does not extend the idle limit', async (t) => {
   const clock = stopClock(t);
   const timers = useManualTimers(t);
   const { chat, send } = await startSteps(t, CHUNK, IDLE_1);
@@ -429,12 +433,12 @@ test('a client that is slow to take comments gets no longer idle limit by them',
     clock.nowMs += ms;
     timers.advance(ms);
   };
-  // More than one write takes: the gateway waits for its client.
+  // More than a write takes, so that the gateway waits for its client.
   const comments = Array<string>(3).fill(`: ${'y'.repeat(240_000)}\n\n`);
   for (const comment of comments) {
     advance(333);
     await send(comment);
-    // It comes through when the client has been waited for: the limit goes on.
+    // It passes when the gateway no longer waits, so the limit runs again.
     await send(': small\n\n');
   }
   advance(1);
@@ -443,11 +447,11 @@ test('a client that is slow to take comments gets no longer idle limit by them',
   assert.equal(code, 'TIMEOUT');
 });
 
-test('a stream whose idle limit has passed while the process was busy still has a limit', async (t) => {
+test('a stream whose idle limit passed while the process was busy still ends', async (t) => {
   const clock = stopClock(t);
   useManualTimers(t);
   const { chat, write } = await startSteps(t, CHUNK, IDLE_1);
-  // The time is over before the timer gets to run, and the gateway waits for its client.
+  // The limit passes before its timer fires, and the gateway then waits for its client.
   clock.nowMs += 2000;
   const comment = `: ${'y'.repeat(240_000)}\n\n`;
   write(comment);
@@ -455,7 +459,7 @@ test('a stream whose idle limit has passed while the process was busy still has 
   assert.equal(code, 'TIMEOUT');
 });
 
-test('with stream_idle_timeout = 0 a client that is slow to take comments is not cut off', async (t) => {
+test('with stream_idle_timeout = 0 a client that is slow to take comments goes on', async (t) => {
   const timers = useManualTimers(t);
   const { chat, send, end } = await startSteps(t, CHUNK, { server: 'stream_idle_timeout = 0' });
   const comment = `: ${'y'.repeat(240_000)}\n\n`;
@@ -467,7 +471,7 @@ test('with stream_idle_timeout = 0 a client that is slow to take comments is not
   assert.equal(await chat.ended, CHUNK + comment + LAST + DONE);
 });
 
-test('a finished stream without [DONE] gets one', async (t) => {
+test('a finished stream without [DONE] gets it', async (t) => {
   const { stream } = await start(t);
   const manyChoices = Array.from({ length: 1001 }, (_, index) => ({
     index,
@@ -478,16 +482,16 @@ test('a finished stream without [DONE] gets one', async (t) => {
     LAST.replaceAll('\n', '\r\n'),
     LAST.replace('"stop"', ' "length"'),
     `${LAST}: bye\n`,
-    // A choice that goes on after its end and ends again, and indices that are not those of choices.
+    // A choice that goes on after its end and ends again, and indices that are no choice's.
     `${LAST}${CHUNK}${LAST}data: {"choices":[],"usage":{"index":7}}\n\n`,
-    // Nothing of a choice that has ended: no content.
+    // A preamble, which is no content of the choice that has ended.
     `${LAST}${PREAMBLE}`,
     `data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":1}]}}]}\n\n${LAST}`,
     // Two choices.
     SECOND_CHOICE + LAST,
     `${SECOND_CHOICE}data: {"choices":[]}\n\n${LAST}`,
     'data: {"choices":[{"index":1,"finish_reason":"stop"},{"index":0,"finish_reason":"stop"}]}\n\n',
-    // No more than 1,000 are counted.
+    // Only 1,000 choices are counted.
     `data: ${JSON.stringify({ choices: manyChoices })}\n\n`,
     // In an event of 1 MiB.
     `data: {"choices":[{"finish_reason":"stop","delta":{"content":"${'x'.repeat(MIB)}"}}]}\n\n`,
@@ -497,14 +501,14 @@ test('a finished stream without [DONE] gets one', async (t) => {
   }
 });
 
-test('a last event without its blank line is passed on, and the stream is finished properly', async (t) => {
+test('a last event without its blank line passes, and the stream is finished', async (t) => {
   const { stream } = await start(t);
   for (const end of ['', '\n', '\r\n']) {
     const missing = end === '' ? '\n\n' : '\n';
     const { text } = await stream(CHUNK + LAST.trimEnd() + end);
     assert.equal(text, CHUNK + LAST.trimEnd() + end + missing + DONE);
 
-    // An event without its blank line is none to the client (WHATWG HTML, 9.2.6).
+    // Clients ignore an event without its blank line (WHATWG HTML, 9.2.6).
     const whole = CHUNK + LAST + DONE.trimEnd() + end;
     assert.equal((await stream(whole)).text, whole + missing);
 
@@ -518,14 +522,14 @@ test('a last event without its blank line is passed on, and the stream is finish
   }
 });
 
-test('what comes after [DONE] does not reach the client, in the same packet or later, be it a broken connection', async (t) => {
+test('bytes after [DONE] do not reach the client, nor does a broken connection', async (t) => {
   const { gateway, stream } = await start(t);
   const late = 'data: {"error":{"message":"late"}}\n\n';
   const end = CHUNK + LAST + DONE;
   for (const rest of [late, late.trimEnd(), ': bye\n', 'data: {"usa', DONE, '\n']) {
     assert.equal((await stream(end + rest)).text, end, rest);
   }
-  assert.equal((await stream(begin(end))).text, end, 'the provider never ends it');
+  assert.equal((await stream(begin(end))).text, end, 'the provider leaves it open');
   const breaking: Script = async (request, response) => {
     await begin(end)(request, response);
     setTimeout(() => response.destroy(), 20);
@@ -560,7 +564,7 @@ for (const [what, next, passed] of [
   });
 }
 
-test('a line feed that does not come is waited for half a second, and what is whole for nothing', async (t) => {
+test('a missing line feed is waited for half a second', async (t) => {
   const timers = useManualTimers(t);
   const { p, chat, end } = await startSteps(t, HALF_ENDED);
   let hasEnded = false;
@@ -587,7 +591,7 @@ test('a line feed that does not come is waited for half a second, and what is wh
   }
 });
 
-test('after the last line feed nothing more is written to a connection that is kept', async (t) => {
+test('nothing is written after the last line feed to a connection that is kept', async (t) => {
   useManualTimers(t);
   const { gateway, p, provide } = await start(t);
   let response: ServerResponse | undefined;
@@ -611,7 +615,7 @@ for (const [when, events] of [
   ['at [DONE]', completionEvents()],
   ['while the last line feed is awaited', HALF_ENDED],
 ] as const) {
-  test(`a stream whose client closes ${when} is logged as ok, and its upstream connection is used again`, async (t) => {
+  test(`a stream whose client closes ${when} is ok and keeps its connection`, async (t) => {
     const { gateway, p, chat, end } = await startSteps(t, events);
     const [connection] = p.sockets;
     chat.leave();
@@ -625,7 +629,7 @@ for (const [when, events] of [
   });
 }
 
-test('a byte order mark at the start is passed on, and hides nothing', async (t) => {
+test('a byte order mark at the start passes, and hides nothing', async (t) => {
   const { stream } = await start(t);
   const mark = '\u{feff}';
   const error = 'data: {"error":"boom"}';
@@ -635,14 +639,14 @@ test('a byte order mark at the start is passed on, and hides nothing', async (t)
     assert.equal(reply.status, 502);
     assert.deepEqual(reply.json(), { error: BOOM });
   }
-  // One, and only there.
+  // A second mark, or a mark elsewhere, hides the error.
   for (const before of [mark, ': comment\n\n']) {
     const { status } = await stream(`${before}${mark}${error}\n\n${completionEvents()}`);
     assert.equal(status, 200);
   }
 });
 
-test('an answer that names no coding, in whatever way, is passed on, and one that is compressed unasked is refused', async (t) => {
+test('an answer without a coding passes, and a compressed answer is refused', async (t) => {
   const { gateway, p, provide } = await start(t);
   const ask = async (coding: string, body: string | Buffer) => {
     const headers = { 'content-type': 'text/event-stream', 'content-encoding': coding };

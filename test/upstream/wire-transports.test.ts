@@ -1,4 +1,6 @@
-/** The two transports to the providers: which one is used, and what both do behind a proxy and over TLS. */
+/**
+ * The two transports to the providers: which of them is used, and both behind a proxy and over TLS.
+ */
 
 import assert from 'node:assert/strict';
 import { createServer } from 'node:net';
@@ -41,22 +43,22 @@ import { listen } from '../support/listen.ts';
 
 before(buildOnce);
 
-/** The texts of the startup line. */
+/** The transport's name in the startup line. */
 const UNDICI = `undici ${process.versions['undici']} (the agent under fetch)`;
 const FETCH = 'fetch (as configured)';
 
 type TransportName = 'auto' | 'fetch';
 
 interface Settings {
-  /** Of the provider `p`. */
+  /** The address of the provider `p`. */
   readonly baseUrl?: string;
-  /** Of others, by id. */
+  /** The addresses of other providers, by id. */
   readonly others?: Readonly<Record<string, string>>;
   readonly server?: string;
   readonly env?: Readonly<Record<string, string>>;
 }
 
-/** The program with these providers. */
+/** Starts the program with these providers. */
 async function start(t: TestContext, { baseUrl, others = {}, server = '', env = {} }: Settings) {
   const providers = Object.entries({ ...(baseUrl && { p: baseUrl }), ...others });
   const sections = providers.map(([id, url]) => providerToml({ baseUrl: url }, id));
@@ -77,7 +79,7 @@ async function ask(port: number, stream = false, provider = 'p') {
 
 const breakOff: Script = (_, response) => response.socket?.destroy();
 
-/** A complete answer and a stream arrive whole. */
+/** Checks that a complete answer and a stream arrive whole. */
 async function assertAnswers(port: number, provider = 'p'): Promise<void> {
   const complete = await ask(port, false, provider);
   assert.equal(complete.status, 200, complete.text);
@@ -91,7 +93,10 @@ type Running = Awaited<ReturnType<typeof start>>;
 
 const UNREACHABLE = 'Provider error: the provider is unreachable';
 
-/** The client learns that its provider is not usable and no more; the log says `cause`. */
+/**
+ * Checks that the client learns only that the provider is not usable, and that the log has the
+ * cause.
+ */
 async function assertUnusable(
   { port, lines }: Running,
   cause: RegExp,
@@ -120,8 +125,8 @@ async function assertUnusable(
 }
 
 /**
- * A request is repeated if its connection was reused, and not if it was the first on it. fetch does not
- * tell the two apart: with it, no request is repeated.
+ * Checks that a request is repeated if its connection was reused, but not if it was the
+ * connection's first. fetch does not show the difference, so with fetch no request is repeated.
  */
 async function assertRepeatsOnlyReused(
   port: number,
@@ -135,7 +140,7 @@ async function assertRepeatsOnlyReused(
   }
   upstream.script = answerWell;
   assert.equal((await ask(port)).status, 200);
-  // The connection is there now, and good for one request.
+  // A kept connection that breaks at its next request.
   upstream.script = (_, response) => {
     upstream.script = answerWell;
     response.socket?.destroy();
@@ -144,13 +149,13 @@ async function assertRepeatsOnlyReused(
   assert.equal(upstream.requests.length, transport === 'auto' ? 5 : 4);
 }
 
-/** The environment that runs this code before the program's own first line. */
+/** The environment that runs this code before the program. */
 const preload = (code: string) => ({
   NODE_OPTIONS: `--import=data:text/javascript,${encodeURIComponent(code)}`,
 });
 
 const unset = { GATEWAY_UPSTREAM: '' };
-/** How a Node could differ from those that CI runs. */
+/** Makes Node look unlike the versions in CI. */
 const withUndici = (version: string) =>
   preload(`Object.defineProperty(process.versions, 'undici', { value: '${version}' });`);
 const WITHOUT_SYMBOL = `
@@ -180,7 +185,7 @@ const STARTS: readonly [what: string, settings: Settings, transport: string][] =
 
 describe('the start', { concurrency: 2 }, () => {
   for (const [what, settings, transport] of STARTS) {
-    test(`with ${what} says that upstream is "${transport}", logs nothing else, and answers`, async (t) => {
+    test(`with ${what} reports only upstream "${transport}", and answers`, async (t) => {
       const upstream = await startUpstream(t, answerWell);
       const program = await start(t, { baseUrl: upstream.baseUrl, ...settings });
       assert.equal(program.transport, transport);
@@ -194,7 +199,7 @@ describe('the start', { concurrency: 2 }, () => {
       assert.equal(limitations, isFetch ? 2 : 0);
       await assertAnswers(program.port);
       assert.equal('sec-fetch-mode' in upstream.requests.at(-1)!.headers, isFetch);
-      // It has asked itself nothing.
+      // The gateway must not have sent requests to itself.
       await eventually(() => program.lines('request').length >= 2, 'the lines');
       assert.equal(program.lines('request').length, 2);
     });
@@ -210,7 +215,7 @@ test(
     const gateway = await startGateway(t, { toml });
     let isAnswered = false;
     const reply = gateway.chat(chatBody()).finally(() => (isAnswered = true));
-    // One of its ten ticks: the attempt has a limit before that.
+    // The ten seconds are ten ticks of a second each.
     await eventually(() => timers.running().includes(1000), 'the connection is being made');
     timers.advance(9999);
     await idle(100);
@@ -222,7 +227,10 @@ test(
   },
 );
 
-/** Sends requests over a transport of the test's own, and says which connection each had. */
+/**
+ * Returns a function that sends a request over its own transport, and returns its kind of
+ * connection.
+ */
 async function startTransport(
   t: TestContext,
   name: TransportName,
@@ -245,7 +253,7 @@ async function startTransport(
 }
 
 describe('the figures of connections to providers', { skip: OVER_FETCH }, () => {
-  test('count those that are open, those that were made, and their reuse', async (t) => {
+  test('count open connections, new connections, and their reuse', async (t) => {
     const upstream = await startUpstream(t);
     const { send, figures } = await startTransport(t, 'auto', upstream);
     assert.deepEqual(figures(), { open: 0, made: 0, reused: 0 });
@@ -261,7 +269,7 @@ describe('the figures of connections to providers', { skip: OVER_FETCH }, () => 
     assert.deepEqual([await overFetch.send(), overFetch.figures()], [undefined, undefined]);
   });
 
-  test('tell that a crowd of 200 makes a connection each, and the next crowd none', async (t) => {
+  test('show that a crowd of 200 makes a connection each, and the next crowd none', async (t) => {
     let gate = createGate();
     const upstream = await startUpstream(t, async (_, response) => {
       await gate.opened;
@@ -278,23 +286,23 @@ describe('the figures of connections to providers', { skip: OVER_FETCH }, () => 
     }
     assert.deepEqual(figures(), { open: 200, made: 200, reused: 200 });
     gate.open();
-    // Those of the first agent are taken first: the others may end of disuse.
+    // The oldest connections are taken first, so that the newest may end of disuse.
     const [first] = upstream.sockets;
     const readBefore = first!.bytesRead;
     assert.equal(await send(), 'reused');
     assert.ok(first!.bytesRead > readBefore, 'the connection that was made first');
   });
 
-  test('tell that a fresh connection is none of the idle ones, and is not kept', async (t) => {
+  test('show that a fresh connection is not an idle one, and is not kept', async (t) => {
     const { send, figures } = await startTransport(t, 'auto', await startUpstream(t));
     const used = [await send(), await send(true), await send(true), await send()];
     assert.deepEqual(used, ['new', 'new', 'new', 'reused']);
     await eventually(() => figures()?.open === 1, 'only the first is kept');
   });
 
-  test('tell that an idle connection is kept for 90 s', async (t) => {
+  test('show that an idle connection is kept for 90 s', async (t) => {
     const timers = useManualTimers(t);
-    // Without `Keep-Alive`, by which a provider may shorten it.
+    // Without `Keep-Alive`, with which a provider could shorten the time.
     const upstream = await startRawUpstream(t, ({ socket }) => socket.write(rawResponse('{}')));
     const { send } = await startTransport(t, 'auto', upstream);
     assert.equal(await send(), 'new');
@@ -307,7 +315,7 @@ describe('the figures of connections to providers', { skip: OVER_FETCH }, () => 
 
 const SOMEWHERE = 'http://provider.invalid/v1';
 
-test('a connection that a proxy has closed before it was made is not made again and again', async (t) => {
+test('a connection that a proxy has closed is not attempted again and again', async (t) => {
   const transport = createTransport('fetch');
   t.after(() => transport.close());
   void globalThis.Headers;
@@ -343,7 +351,7 @@ const TRANSPORTS = [
   ['fetch', FETCH],
 ] as const;
 for (const [transport, text] of TRANSPORTS.slice(0, sweep(2, 1))) {
-  /** The program behind a proxy, with the provider `p` on the other side of it, and `tls` by TLS. */
+  /** Starts the program behind a proxy, with the providers `p` and `tls` on its other side. */
   const startBehind = async (t: TestContext, settings: Settings = {}) => {
     const upstream = await startUpstream(t, answerWell);
     const proxy = await startHttpProxy(t, upstream);
@@ -362,7 +370,7 @@ for (const [transport, text] of TRANSPORTS.slice(0, sweep(2, 1))) {
 
   const options = { concurrency: 2, skip: noProxies };
   describe(`behind a proxy, GATEWAY_UPSTREAM=${transport}`, options, () => {
-    test('answers come through it, but those of a host in NO_PROXY; neither --healthcheck nor the check at startup ask it', async (t) => {
+    test('answers come through it, unless their host is in NO_PROXY', async (t) => {
       const { upstream, proxy, program, env } = await startBehind(t);
       assert.equal(program.transport, text);
       await assertAnswers(program.port, 'near');
@@ -386,7 +394,7 @@ for (const [transport, text] of TRANSPORTS.slice(0, sweep(2, 1))) {
       assert.ok(!JSON.stringify(headers).includes(CLIENT_TOKEN));
     });
 
-    const what = 'so they do from a provider with TLS, whose requests it cannot read';
+    const what = 'answers of a provider with TLS come through it, and it cannot read the requests';
     test(what, { skip: NO_OPENSSL }, async (t) => {
       const certificate = createCertificate(t, ['DNS:provider.invalid']);
       const upstream = await startUpstream(t, answerWell, certificate);
@@ -397,14 +405,14 @@ for (const [transport, text] of TRANSPORTS.slice(0, sweep(2, 1))) {
       assert.deepEqual(proxy.asked, ['CONNECT provider.invalid:443']);
     });
 
-    test('where nothing listens it is 502, and the log says that it was refused', async (t) => {
+    test('a refused connection to it is a 502, and the log has the cause', async (t) => {
       const env = { HTTP_PROXY: NOBODY_LISTENS, HTTPS_PROXY: NOBODY_LISTENS };
       const { program } = await startBehind(t, { env });
       for (const provider of ['p', 'tls'])
         await assertUnusable(program, /ECONNREFUSED/, { provider });
     });
 
-    test('where it refuses or closes it is 502, the log says with which status, and it is not asked without end', async (t) => {
+    test('its refusal is a 502 with a logged status, and is not repeated for ever', async (t) => {
       const { upstream, proxy, program } = await startBehind(t);
       proxy.refusal = 407;
       for (const provider of ['p', 'tls']) {
@@ -424,12 +432,12 @@ for (const [transport, text] of TRANSPORTS.slice(0, sweep(2, 1))) {
       assert.equal(upstream.requests.length, 0);
     });
 
-    test('a request whose connection breaks is repeated only where that was reused', async (t) => {
+    test('a request whose connection breaks is repeated only if it was reused', async (t) => {
       const { upstream, program } = await startBehind(t);
       await assertRepeatsOnlyReused(program.port, upstream, transport);
     });
 
-    test('where it never answers, the request is 504 and SIGTERM still ends the gateway', async (t) => {
+    test('its silence is a 504, and SIGTERM still ends the gateway', async (t) => {
       const silent = await listen(
         t,
         createServer((socket) => socket.resume()),
@@ -444,7 +452,10 @@ for (const [transport, text] of TRANSPORTS.slice(0, sweep(2, 1))) {
   });
 
   describe(`over TLS, GATEWAY_UPSTREAM=${transport}`, { concurrency: 2, skip: NO_OPENSSL }, () => {
-    /** Two providers by TLS: one of this machine's names, and one that has a certificate of other names; both are trusted. */
+    /**
+     * Starts trusted providers with TLS, one with this machine's names and another with wrong
+     * names, and an untrusted provider.
+     */
     const startTls = async (t: TestContext, script: Script = answerWell) => {
       const certificate = createCertificate(t, ['DNS:localhost', 'IP:127.0.0.1']);
       const misnamed = createCertificate(t, ['DNS:other.invalid', 'IP:127.0.0.9']);
@@ -467,7 +478,7 @@ for (const [transport, text] of TRANSPORTS.slice(0, sweep(2, 1))) {
       return { p, wrong, self, settings: { baseUrl: p.baseUrl, others, env } };
     };
 
-    test('a certificate that nobody vouches for, or of another host, is 502, and nothing is sent', async (t) => {
+    test('an untrusted or misnamed certificate is a 502, and nothing is sent', async (t) => {
       const { wrong, self, settings } = await startTls(t);
       const program = await start(t, settings);
       await assertUnusable(program, /SELF_SIGNED_CERT/, { provider: 'self' });
@@ -475,7 +486,7 @@ for (const [transport, text] of TRANSPORTS.slice(0, sweep(2, 1))) {
       assert.deepEqual([wrong.requests.length, self.requests.length], [0, 0]);
     });
 
-    test('an address, and a name, with NODE_EXTRA_CA_CERTS are asked on one connection each; a body of 1 MiB arrives whole', async (t) => {
+    test('an address and a name have a connection each, and a body of 1 MiB arrives', async (t) => {
       const { p, settings } = await startTls(t);
       const { port } = await start(t, settings);
       for (const [index, provider] of ['p', 'named'].entries()) {
@@ -495,7 +506,7 @@ for (const [transport, text] of TRANSPORTS.slice(0, sweep(2, 1))) {
 
     const notOurs = transport === 'fetch' && 'fetch keeps sessions as it likes';
     test(
-      'a second connection resumes the session of the first, but not after a handshake that failed',
+      'a second connection resumes the TLS session, unless the handshake failed',
       { skip: notOurs },
       async (t) => {
         const resumed: boolean[] = [];
@@ -530,12 +541,12 @@ for (const [transport, text] of TRANSPORTS.slice(0, sweep(2, 1))) {
       await eventually(() => p.requests.length === 101, 'all are there at a time');
       gate.open();
       for (const { status } of await Promise.all(crowd)) assert.equal(status, 200);
-      // The first of them has the connection that is there.
+      // The first request uses the open connection.
       assert.deepEqual(resumed, [false, false, ...Array<boolean>(99).fill(true)]);
       assert.equal(p.sockets.size, 100);
     });
 
-    test('a request whose connection breaks is repeated only where that was reused', async (t) => {
+    test('a request whose connection breaks is repeated only if it was reused', async (t) => {
       const { p, settings } = await startTls(t);
       const { port } = await start(t, settings);
       await assertRepeatsOnlyReused(port, p, transport);
@@ -560,7 +571,7 @@ for (const [transport] of TRANSPORTS.slice(0, sweep(2, 1))) {
       await assertAnswers(port);
     });
 
-    test('an address that is silent beside one that refuses is 502, not a timeout', async (t) => {
+    test('a silent address beside an address that refuses is a 502, not a timeout', async (t) => {
       const { port: silentPort } = await startBlackHole(t);
       const code = `
         import dns from 'node:dns';
