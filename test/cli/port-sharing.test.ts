@@ -29,7 +29,7 @@ const OPTIONS = {
   skip: !CAN_SHARE && 'processes share a port on Linux, with Node 22.12 or newer',
   timeout: 300_000,
 };
-// Without it the kernel resets what arrives between the last `accept` and the close.
+// Without it, the kernel resets connections that arrive between the last `accept` and the close.
 const ROLLING = {
   ...OPTIONS,
   skip: OPTIONS.skip || (!IS_MIGRATED && `${MIGRATION} is not 1, as npm run test:ports sets it`),
@@ -38,7 +38,7 @@ const ROLLING = {
 const HELD = chatBody({ model: 'p/held', stream: true });
 const RESTARTS = Number(process.env['ROLLING_RESTARTS'] ?? 6);
 
-/** Processes at one port, in front of one provider, which holds the streams of one model until `finish`. */
+/** Starts processes at one port. Their provider holds the streams of one model until `finish`. */
 async function startAtOnePort(t: TestContext, count: number, more = '', script = SERVER) {
   const gate = createGate();
   const upstream = await startUpstream(t, async (request, response) => {
@@ -57,7 +57,7 @@ async function startAtOnePort(t: TestContext, count: number, more = '', script =
   return { port, cwd, processes, start, finish: gate.open };
 }
 
-/** Asks on a connection of its own; returns the status, or why there is none. */
+/** Asks on its own connection. Returns the status, or the error's code. */
 async function ask(port: number): Promise<number | string> {
   const chat = openChat(port, chatBody({ model: 'p/m' }));
   try {
@@ -78,33 +78,29 @@ async function askMany(port: number, count: number) {
 const served = ({ lines }: Serving) => lines('request').length;
 
 describe('processes at one port', { concurrency: false }, () => {
-  test(
-    'both answer, and one that is killed costs its own connections alone',
-    OPTIONS,
-    async (t) => {
-      const { port, processes, finish } = await startAtOnePort(t, 2);
-      const [one, other] = processes as [Serving, Serving];
-      assert.deepEqual(new Set(await askMany(port, 60)), new Set([200]));
-      await eventually(() => served(one) + served(other) === 60, 'a line for each request');
-      assert.ok(served(one) > 0 && served(other) > 0, `${served(one)} and ${served(other)}`);
+  test('both answer, and a killed process costs only its own connections', OPTIONS, async (t) => {
+    const { port, processes, finish } = await startAtOnePort(t, 2);
+    const [one, other] = processes as [Serving, Serving];
+    assert.deepEqual(new Set(await askMany(port, 60)), new Set([200]));
+    await eventually(() => served(one) + served(other) === 60, 'a line for each request');
+    assert.ok(served(one) > 0 && served(other) > 0, `${served(one)} and ${served(other)}`);
 
-      const streams = Array.from({ length: 20 }, () => openChat(port, HELD));
-      await eventually(() => streams.every(({ text }) => text() === CHUNK), 'all have begun');
-      one.child.kill('SIGKILL');
-      await one.exit;
-      assert.deepEqual(new Set(await askMany(port, 60)), new Set([200]));
-      finish();
-      const ends = await Promise.allSettled(streams.map(({ ended }) => ended));
-      const whole = ends.filter(({ status }) => status === 'fulfilled').length;
-      assert.ok(whole > 0 && whole < 20, `${whole} of 20`);
-      await assertStops(other);
-      const own = other.lines('request').filter(({ stream }) => stream === true);
-      assert.deepEqual(
-        [own.length, new Set(own.map(({ outcome }) => outcome))],
-        [whole, new Set(['ok'])],
-      );
-    },
-  );
+    const streams = Array.from({ length: 20 }, () => openChat(port, HELD));
+    await eventually(() => streams.every(({ text }) => text() === CHUNK), 'all have begun');
+    one.child.kill('SIGKILL');
+    await one.exit;
+    assert.deepEqual(new Set(await askMany(port, 60)), new Set([200]));
+    finish();
+    const ends = await Promise.allSettled(streams.map(({ ended }) => ended));
+    const whole = ends.filter(({ status }) => status === 'fulfilled').length;
+    assert.ok(whole > 0 && whole < 20, `${whole} of 20`);
+    await assertStops(other);
+    const own = other.lines('request').filter(({ stream }) => stream === true);
+    assert.deepEqual(
+      [own.length, new Set(own.map(({ outcome }) => outcome))],
+      [whole, new Set(['ok'])],
+    );
+  });
 
   test('rolling restarts under load lose no request and no stream', ROLLING, async (t) => {
     const { port, processes, start, finish } = await startAtOnePort(t, 2);
@@ -151,7 +147,7 @@ describe('processes at one port', { concurrency: false }, () => {
     const redis = await startRedis(t);
     const limit = 'enabled = true\nrequests_per_second = 1\nburst_capacity = 40\n';
     const store = `store = "redis://127.0.0.1:${redis.port}/0"\n`;
-    // A busy machine does not make the store late.
+    // A long limit for the store, because a busy machine delays it.
     const program = await programWaiting(t, PATIENT_MS);
     const toml = `[rate_limit]\n${limit}${store}`;
     const { port, processes } = await startAtOnePort(t, 2, toml, program);

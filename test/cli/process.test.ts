@@ -50,14 +50,17 @@ import {
 
 before(buildOnce);
 
-/** Runs a command that becomes, or starts, a gateway, and waits until it listens. */
+/** Runs a command that becomes or starts a gateway, and waits until it listens. */
 async function start(t: TestContext, command: readonly string[], options: ProgramOptions = {}) {
   const serving = await untilServing(startCommand(t, command, options));
   const kill = (signal: NodeJS.Signals) => serving.child.kill(signal);
   return { ...serving, pid: serving.child.pid!, kill };
 }
 
-/** A folder with the settings of a provider `p`, or of none, which would have lines of its own; and the arguments to use it. */
+/**
+ * Creates a folder with settings, with provider `p` if there is an upstream. Returns the arguments
+ * that use them.
+ */
 function settingsFor(t: TestContext, upstream: FakeUpstream | undefined, more = '') {
   const provider = upstream ? providerToml(upstream) : '';
   const toml = `[server]\nhost = "127.0.0.1"\nport = 0\n${more}${provider}`;
@@ -66,7 +69,7 @@ function settingsFor(t: TestContext, upstream: FakeUpstream | undefined, more = 
   return { folder, config, args: [SERVER, '--config', config] };
 }
 
-/** Of the metrics. */
+/** Reads the number of dropped lines from the metrics. */
 async function droppedLines(adminUrl: unknown): Promise<number> {
   const metrics = await (await fetch(new URL('/metrics', String(adminUrl)))).text();
   return Number(/^gateway_log_lines_dropped_total (\d+)$/m.exec(metrics)?.[1]);
@@ -74,13 +77,17 @@ async function droppedLines(adminUrl: unknown): Promise<number> {
 
 const UNREAD = 1000;
 
-/** Starts a gateway whose log nobody reads, and has it log this many requests: more than the system keeps for a reader. */
+/**
+ * Starts a gateway whose log is not read, and fills the pipe with more requests than the system
+ * buffers.
+ */
 async function startUnread(t: TestContext, [script, ...args]: readonly string[]) {
   const program = await startServing(t, args, { script: script! });
   await eventually(() => program.lines('started').length === 1, 'the start');
   program.child.stdout!.pause();
   const socket = connect(program.port, '127.0.0.1');
-  const one = `GET /${'x'.repeat(600)} HTTP/1.1\r\nhost: a\r\nx-request-id: ${'x'.repeat(128)}\r\n\r\n`;
+  const x = 'x'.repeat(128);
+  const one = `GET /${'x'.repeat(600)} HTTP/1.1\r\nhost: a\r\nx-request-id: ${x}\r\n\r\n`;
   socket.write(one.repeat(UNREAD - 1) + one.replace('host: a', 'host: a\r\nconnection: close'));
   await once(socket.resume(), 'end');
   return program;
@@ -88,7 +95,7 @@ async function startUnread(t: TestContext, [script, ...args]: readonly string[])
 
 const quote = (words: readonly string[]) => words.map((word) => `'${word}'`).join(' ');
 
-/** A request that is over before the drain. */
+/** Sends a request that is refused at once, and so is over before a drain. */
 async function assertRefused(port: number): Promise<void> {
   const { response, ended } = openChat(port, {});
   assert.equal((await response).statusCode, 400);
@@ -122,12 +129,13 @@ describe('the process', { concurrency: 4 }, () => {
   const hasPrlimit = spawnSync('prlimit', ['--version']).status === 0;
   const skipFull = !hasPrlimit && 'prlimit is not there';
   test(
-    'counts the log lines that a full disk loses, and tells of them when there is room',
+    'counts the log lines that a full disk loses, and reports them when there is room',
     { skip: skipFull },
     async (t) => {
       const { args, folder } = settingsFor(t, undefined, '[admin]\nport = 0\n');
       const log = join(folder, 'log');
-      // A file that cannot grow beyond 8 KiB: the last line is written in part, those after it not at all.
+      // The file cannot grow beyond 8 KiB, so a line is written in part, and later lines not at
+      // all.
       const command = `ulimit -S -f 16; exec ${quote([process.execPath, ...args])} >> '${log}'`;
       const { pid, port } = await start(t, ['sh', '-c', command]);
       const text = () => readFileSync(log, 'utf8');
@@ -144,17 +152,17 @@ describe('the process', { concurrency: 4 }, () => {
       const { length } = text();
       assert.equal(spawnSync('prlimit', [`--pid=${pid}`, '--fsize=unlimited:']).status, 0);
       await assertRefused(port);
-      // The line that was written in part ends, and the next ones are whole.
+      // The partial line ends, and the next lines are whole.
       const more = () => text().slice(length + 1);
       const dropped = () => parseLog(more(), 'log lines were dropped');
-      await eventually(() => dropped().length > 0, 'the line that says so');
+      await eventually(() => dropped().length > 0, 'the report');
       assert.equal(text()[length], '\n');
       assert.deepEqual([dropped().length, dropped()[0]!['lines']], [1, 1 + count - complete]);
       assert.equal(parseLog(more(), 'request').length, 1);
     },
   );
 
-  test('loses no line to /dev/full that it does not count', async (t) => {
+  test('counts every line that it loses to /dev/full', async (t) => {
     const { args } = settingsFor(t, undefined, '[admin]\nport = 0\n');
     const command = `exec ${quote([process.execPath, ...args])} > /dev/full`;
     const { port, exit, kill, stderr } = await start(t, ['sh', '-c', command]);
@@ -179,7 +187,7 @@ describe('the process', { concurrency: 4 }, () => {
     assert.doesNotMatch(stderr(), /lost/);
   });
 
-  test('ends after a while if nobody reads the log, and says how many lines are lost', async (t) => {
+  test('ends in spite of an unread log, and reports how many lines are lost', async (t) => {
     const upstream = await startUpstream(t);
     const { args } = settingsFor(t, upstream);
     const { child, exit, stdout, stderr } = await startUnread(t, args);
@@ -191,16 +199,16 @@ describe('the process', { concurrency: 4 }, () => {
     const lost = Number(/^inference-gateway: (\d+) log lines were lost$/m.exec(stderr())?.[1]);
     const written = stdout().split('\n').length - 1;
     assert.ok(written < UNREAD, `${written}`);
-    // Those that were written together, and read in part, are among the lost.
+    // Lines that were written together count as lost even if some of them were read.
     assert.ok(lost + written >= UNREAD + 3, `${lost} lost, ${written} written`);
   });
 
-  test('an exhausted limit of open files is not the fault of providers, and is over when clients leave', async (t) => {
+  test('without file descriptors blames no provider, and recovers later', async (t) => {
     const [upstream, other] = [await startUpstream(t), await startUpstream(t)];
     const folder = emptyFolder(t, {
       'settings.toml': [
         '[server]\nhost = "127.0.0.1"\nport = 0\n[admin]\nport = 0\n[providers]\nfallback = ["q"]',
-        // No list is fetched, which would leave an idle connection to use.
+        // No list is fetched, because its idle connection could be used.
         providerToml(upstream, 'p', 'models = ["m"]\nretries = 0'),
         providerToml(other, 'q', 'models = ["m"]\nretries = 0\ndefault_model = "m"'),
       ].join('\n'),
@@ -213,7 +221,7 @@ describe('the process', { concurrency: 4 }, () => {
     const [{ admin_url: adminUrl } = {}] = lines('started');
     const adminPort = Number(new URL(String(adminUrl)).port);
     const feed = await openFeed(t, adminPort);
-    // Connected before no descriptor is left for another connection.
+    // Connected now, while there are descriptors.
     const scraper = openRaw(t, adminPort);
     const scrape = (path: string) =>
       scraper.socket.write(`GET ${path} HTTP/1.1\r\nhost: localhost\r\n\r\n`);
@@ -274,7 +282,7 @@ describe('the process', { concurrency: 4 }, () => {
     assert.deepEqual(told, [['warn', 'descriptors']]);
 
     for (const socket of idle) socket.destroy();
-    // Until it has noticed, it still turns clients away.
+    // The gateway turns clients away until it has noticed.
     await eventually(() => openFiles() <= usual, 'they are closed');
     await assertServes(port);
     assert.equal(upstream.requests.length, 1);
@@ -357,7 +365,7 @@ describe('the process', { concurrency: 4 }, () => {
     ]);
   });
 
-  test('says that an address cannot be had, and exits 1', async (t) => {
+  test('names an address that it cannot have, and exits 1', async (t) => {
     const { port } = new URL((await startUpstream(t)).baseUrl);
     const nowhere = 'host = "no-such-host.invalid"';
     const admin = '[admin]\nkeys = ["key-of-the-operator"]\n';
@@ -369,7 +377,8 @@ describe('the process', { concurrency: 4 }, () => {
       [
         `[admin]\nport = ${port}`,
         new RegExp(
-          `^inference-gateway: \\[admin\\] port: .*address already in use \\S+:${port}; choose another port with GATEWAY_ADMIN_PORT\n$`,
+          `^inference-gateway: \\[admin\\] port: .*address already in use \\S+:${port}; ` +
+            'choose another port with GATEWAY_ADMIN_PORT\n$',
         ),
       ],
       [nowhere, unresolved('server')],
@@ -384,7 +393,7 @@ describe('the process', { concurrency: 4 }, () => {
     }
   });
 
-  test('needs no home, no temporary folder and nothing it could write to', async (t) => {
+  test('needs no home, no temporary folder and nothing that it can write to', async (t) => {
     const upstream = await startUpstream(t);
     const { args } = settingsFor(t, upstream);
     const env = {
@@ -392,7 +401,7 @@ describe('the process', { concurrency: 4 }, () => {
       TMPDIR: '/nonexistent',
       XDG_CONFIG_HOME: '/nonexistent',
     };
-    // /proc refuses writes to root too, whom no permission bits would stop.
+    // /proc refuses writes even to root, whom no permission bits stop.
     const running = await start(t, program(args), { cwd: '/proc/self', env });
     await assertServes(running.port);
     await assertStops(running);
@@ -414,45 +423,41 @@ describe('the process', { concurrency: 4 }, () => {
       const running = await start(t, command);
       await assertServes(running.port);
       const stream = openChat(running.port, chatBody({ stream: true }));
-      // The provider answers streams with a completion here: what matters is that an answer comes.
+      // A completion in place of the stream is enough, because only an answer is needed.
       assert.equal((await stream.response).statusCode, 501);
       await assertStops(running);
       assert.doesNotMatch(running.stderr(), /ERR_ACCESS_DENIED|\n\s+at /);
     },
   );
 
-  test(
-    'with no permission to read ./gateway.toml does not start, whether there is one or not',
-    { skip },
-    async (t) => {
-      const folder = realpathSync(emptyFolder(t));
-      const path = join(folder, 'gateway.toml');
-      const run = (more: readonly string[], args: readonly string[] = []) =>
-        spawnSync(
-          process.execPath,
-          [...permitOnly([SERVER], false), ...more, SERVER, '--check=offline', ...args],
-          { cwd: folder, encoding: 'utf8' },
-        );
-      const allow = `--allow-fs-read=${path}`;
-      // An allowed file that does not exist is one that was looked for and not found.
-      const absent = run([allow]);
-      assert.equal(absent.status, 0, absent.stderr);
-      assert.ok(absent.stdout.startsWith(`settings   no ${path}; `), absent.stdout);
-      for (const args of [[], ['--config', 'gateway.toml']]) {
-        const { status, stdout, stderr } = run([], args);
-        assert.deepEqual([status, stdout], [78, '']);
-        assert.ok(stderr.includes(`inference-gateway: ${path}: `), stderr);
-        assert.ok(stderr.includes(allow), stderr);
-        assert.doesNotMatch(stderr, /\n\s+at /);
-        writeFileSync(path, '[server]\nhost = "127.0.0.1"\n');
-      }
-      assert.match(run([allow]).stdout, /^server\.host = "127\.0\.0\.1"$/m);
-    },
-  );
+  test('without permission to read ./gateway.toml does not start', { skip }, async (t) => {
+    const folder = realpathSync(emptyFolder(t));
+    const path = join(folder, 'gateway.toml');
+    const run = (more: readonly string[], args: readonly string[] = []) =>
+      spawnSync(
+        process.execPath,
+        [...permitOnly([SERVER], false), ...more, SERVER, '--check=offline', ...args],
+        { cwd: folder, encoding: 'utf8' },
+      );
+    const allow = `--allow-fs-read=${path}`;
+    // An allowed file that does not exist counts as not found.
+    const absent = run([allow]);
+    assert.equal(absent.status, 0, absent.stderr);
+    assert.ok(absent.stdout.startsWith(`settings   no ${path}; `), absent.stdout);
+    for (const args of [[], ['--config', 'gateway.toml']]) {
+      const { status, stdout, stderr } = run([], args);
+      assert.deepEqual([status, stdout], [78, '']);
+      assert.ok(stderr.includes(`inference-gateway: ${path}: `), stderr);
+      assert.ok(stderr.includes(allow), stderr);
+      assert.doesNotMatch(stderr, /\n\s+at /);
+      writeFileSync(path, '[server]\nhost = "127.0.0.1"\n');
+    }
+    assert.match(run([allow]).stdout, /^server\.host = "127\.0\.0\.1"$/m);
+  });
 
   const hasNoNet = skip || (!CAN_DENY_NET && 'this Node cannot deny the network');
   test(
-    'with no permission to use the network says so in one line and exits 1',
+    'without permission to use the network prints one line and exits 1',
     { skip: hasNoNet },
     async (t) => {
       const folder = realpathSync(emptyFolder(t));
@@ -471,7 +476,7 @@ describe('the process', { concurrency: 4 }, () => {
   const mayUnshare = spawnSync(namespaces[0]!, [...namespaces.slice(1), 'true']).status === 0;
   const skipPid = !mayUnshare && 'unshare is not there or not permitted';
   test(
-    'as process 1 heeds SIGTERM and finishes what is in flight',
+    'as process 1 obeys SIGTERM and finishes requests in flight',
     { skip: skipPid },
     async (t) => {
       const { upstream, finish } = await startHeldUpstream(t);
@@ -495,7 +500,7 @@ describe('the process', { concurrency: 4 }, () => {
 
   for (const isDraining of [false, true]) {
     const when = isDraining ? ' in a drain' : '';
-    test(`logs an exception that nobody catches${when}, finishes what is in flight and exits 1`, async (t) => {
+    test(`logs an uncaught exception${when}, finishes its requests and exits 1`, async (t) => {
       const { upstream, finish } = await startHeldUpstream(t);
       const { args } = settingsFor(t, upstream);
       const preload = join(ROOT, 'test', 'support', 'uncaught.mjs');
@@ -519,7 +524,7 @@ describe('the process', { concurrency: 4 }, () => {
   }
 });
 
-/** A stream in flight: the client has its first event, and `finish` lets the provider send the rest. */
+/** Starts a gateway with a stream in flight. `finish` lets the provider send the rest. */
 async function startStream(
   t: TestContext,
   command: (args: readonly string[]) => readonly string[],
@@ -544,12 +549,12 @@ describe('a signal', { concurrency: 4 }, () => {
     npx: (args) => ['npx', '--offline', '-c', `exec ${quote(program(args))}`],
   };
   for (const [name, command] of Object.entries(commands)) {
-    // npm takes seconds to start.
+    // Only in the sweeps, because npm takes seconds to start.
     const skip = command !== program && LEFT_TO_SWEEPS;
     test(`Ctrl-C on ${name} lets a stream end whole, and exits 0`, { skip }, async (t) => {
       const { pid, stdout, stderr, exit, stream, finish } = await startStream(t, command);
-      // A terminal sends it to the whole group; npm sends it once more to what it has started.
-      // Pauses, because the kernel merges signals that are pending at the same time.
+      // A terminal signals the whole group, and npm signals its child once more. With pauses,
+      // because the kernel merges pending signals.
       for (let count = 0; count < 5; count += 1) {
         process.kill(-pid, 'SIGINT');
         await sleep(10);
@@ -567,7 +572,7 @@ describe('a signal', { concurrency: 4 }, () => {
     [['SIGTERM', 'SIGTERM'], 1100],
   ];
   for (const [[first, next], pauseMs] of second) {
-    test(`${next} ${pauseMs} ms after ${first} ends the process at once, and the log says what was cut`, async (t) => {
+    test(`${next} ${pauseMs} ms after ${first} ends the process and logs the cut`, async (t) => {
       const { kill, stdout, lines, exit, stream } = await startStream(t, program);
       kill(first!);
       await eventually(() => drains(stdout()) > 0, 'the drain');
@@ -584,13 +589,13 @@ describe('a signal', { concurrency: 4 }, () => {
   }
 });
 
-test('an exception in a handler is the documented 500, and the next request is served', async (t) => {
+test('an exception in a handler is a 500, and the next request is served', async (t) => {
   const upstream = await startUpstream(t);
   let hits = 0;
   const gateway = await startGateway(t, {
     toml: providerToml(upstream),
     adjust: (config) => {
-      // What no code of the gateway expects: a setting that throws when it is read.
+      // A setting that throws when it is read, which no code expects.
       const aliases = new Map(config.aliases);
       aliases.get = () => {
         hits += 1;

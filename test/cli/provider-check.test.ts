@@ -20,7 +20,7 @@ function assertNoKey(text: string): void {
   for (const key of KEYS) assert.ok(!text.includes(key), key);
 }
 
-/** The program with this file. */
+/** Runs the program with this file. */
 async function checkInProgram(t: TestContext, toml: string, args = ['--check']): Promise<Checked> {
   const cwd = emptyFolder(t, { 'gateway.toml': toml });
   const { code, stdout, stderr } = await runProgram(t, args, { cwd });
@@ -29,7 +29,7 @@ async function checkInProgram(t: TestContext, toml: string, args = ['--check']):
   return { code: Number(code), stdout };
 }
 
-/** The same without a process of its own. */
+/** Runs the check in this process. */
 async function check(t: TestContext, toml: string, args = ['--check']): Promise<Checked> {
   const path = join(emptyFolder(t, { 'gateway.toml': toml }), 'gateway.toml');
   const checked = await checkHere([...args, '--config', path]);
@@ -37,7 +37,7 @@ async function check(t: TestContext, toml: string, args = ['--check']): Promise<
   return checked;
 }
 
-/** The lines of the table: what follows the last empty line. */
+/** Returns the lines of the table, after the last empty line. */
 function tableIn({ stdout }: Checked): string[] {
   return stdout.slice(stdout.lastIndexOf('\n\n') + 2, -1).split('\n');
 }
@@ -47,7 +47,7 @@ const publicList =
   (_, response) =>
     sendJson(response, { data: Array.from({ length: count }, (_item, id) => ({ id: `m${id}` })) });
 
-/** Only for requests with a key. */
+/** Answers only requests with a key. */
 const list =
   (count: number): Script =>
   (request, response) =>
@@ -61,7 +61,7 @@ const refuse =
 const html: Script = (_, response) =>
   response.writeHead(200, { 'content-type': 'text/html' }).end('<!doctype html><title>x</title>');
 
-/** The line of the table after the provider's name, and the path that replaces that of its `base_url`. */
+/** A provider's script, the exit code, and the table's line after the provider's name. */
 type Answer = readonly [what: string, Script, exitCode: 0 | 3, result: string, More?];
 interface More {
   readonly path?: string;
@@ -108,7 +108,7 @@ describe('--check asks a provider for its model list, and if it', { concurrency:
       const [{ method, url, headers } = assert.fail(), withoutKey, ...more] = upstream.requests;
       assert.deepEqual([method, url, more.length], ['GET', `${path}/models`, 0]);
       assert.equal(headers.authorization, `Bearer ${PROVIDER_KEY}`);
-      // Only of a list it has to be known who gets it.
+      // A list is requested again without a key, to find out whether it is public.
       const isAskedTwice = /^200 {2}\d/.test(result);
       assert.equal(withoutKey !== undefined, isAskedTwice);
       if (withoutKey) assert.doesNotMatch(JSON.stringify(withoutKey.headers), /authorization/);
@@ -126,7 +126,7 @@ describe('--check asks a provider for its model list, and if it', { concurrency:
 });
 
 describe('--check', { concurrency: 4 }, () => {
-  test('asks all providers at the same time, and prints a table in the order of the settings', async (t) => {
+  test('asks all providers at once, and prints a table in the order of the settings', async (t) => {
     const both = createGate();
     let waiting = 0;
     const script: Script = async (request, response) => {
@@ -147,7 +147,7 @@ describe('--check', { concurrency: 4 }, () => {
     assert.match(finished.stdout, /^registered b$/m);
   });
 
-  test('tries each key of a provider, and names a refused one by its position', async (t) => {
+  test('tries each key of a provider, and names a refused key by its position', async (t) => {
     const upstream = await startUpstream(t, async (request, response) => {
       const isRefused = request.headers.authorization === `Bearer ${OTHER_KEY}`;
       await (isRefused ? refuse(401) : list(3))(request, response);
@@ -171,7 +171,7 @@ api_keys = ["${PROVIDER_KEY}", "${OTHER_KEY}"]
     ]);
   });
 
-  test('warns of each model that settings name and that none of the lists has, and exits 0', async (t) => {
+  test("warns of models in the settings that no provider's list has, and exits 0", async (t) => {
     const lists: Script = (request, response) => {
       if (!request.headers.authorization) return refuse(401)(request, response);
       const isOther = request.headers.authorization === `Bearer ${OTHER_KEY}`;
@@ -212,7 +212,7 @@ ${providerToml(byHand, 'by-hand', 'models = ["y"]')}`;
     });
   });
 
-  test('hides keys value by value: one that is a word or syntax of the output changes nothing else', async (t) => {
+  test('hides keys value by value, even if a key is a word of the output', async (t) => {
     const keys = ['settings', 'provider', '": [200, "', '"checks":'];
     for (const key of keys) {
       const { baseUrl } = await startUpstream(t, list(1));
@@ -244,7 +244,7 @@ context_length = 1
     }
   });
 
-  test('without a registered provider says so and exits 3', async (t) => {
+  test('without a registered provider prints a message and exits 3', async (t) => {
     const toml = '[providers.groq]\nenabled = false\n';
     const finished = await check(t, toml);
     const result = 'providers  none: set a key, for example OPENAI_API_KEY';
@@ -302,7 +302,7 @@ ${providerToml(upstream, 'mine')}`;
     assert.match(file, /^\/.*\/gateway\.toml$/);
   });
 
-  test('--json has null for the file if there is none, or GATEWAY_CONFIG_TOML is in its place', async (t) => {
+  test('--json has null for the file without a file, or with GATEWAY_CONFIG_TOML', async (t) => {
     const environments: Record<string, string>[] = [{}, { GATEWAY_CONFIG_TOML: 'server.port = 1' }];
     for (const env of environments) {
       const { stdout } = await runProgram(t, ['--check=offline', '--json'], { env });

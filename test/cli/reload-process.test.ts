@@ -1,4 +1,4 @@
-/** SIGHUP and the other signals, sent to the program. */
+/** SIGHUP and other signals, sent to the program. */
 
 import assert from 'node:assert/strict';
 import { spawn, spawnSync } from 'node:child_process';
@@ -28,18 +28,18 @@ before(buildOnce);
 
 const SERVER_TOML = '[server]\nhost = "127.0.0.1"\nport = 0\n';
 
-/** Starts the program with a settings file of this text, which may name other files beside it. */
+/** Starts the program with these settings, and other files in the same folder. */
 async function start(t: TestContext, toml: string, files: Readonly<Record<string, string>> = {}) {
   const path = join(emptyFolder(t, { ...files, 'settings.toml': toml }), 'settings.toml');
   return { ...(await startWith(t, ['--config', path])), path };
 }
 
 async function startWith(t: TestContext, args: readonly string[], options: ProgramOptions = {}) {
-  // If SIGUSR1 opened a debugger, its port would be free.
+  // On a free port, in case SIGUSR1 opens a debugger.
   const env = { NODE_OPTIONS: '--inspect-port=0', ...options.env };
   const program = await startServing(t, args, { ...options, env });
   await eventually(() => program.lines('started').length === 1, 'the start');
-  /** Sends SIGHUP and returns the first line about it. */
+  /** Sends SIGHUP, and returns the first line about it. */
   const hangUp = async (): Promise<Line> => {
     const { length } = program.stdout();
     const outcomes = () => parseLog(program.stdout().slice(length), 'reloaded', 'reload failed');
@@ -50,7 +50,7 @@ async function startWith(t: TestContext, args: readonly string[], options: Progr
   return { ...program, hangUp };
 }
 
-/** Returns the status of a chat completion, whose body it reads to the end. */
+/** Sends a chat completion, reads its answer, and returns the status. */
 async function statusOf(port: number, token: string): Promise<number> {
   const response = await fetch(`http://127.0.0.1:${port}/v1/chat/completions`, {
     method: 'POST',
@@ -62,7 +62,7 @@ async function statusOf(port: number, token: string): Promise<number> {
 }
 
 describe('SIGHUP', { concurrency: 4 }, () => {
-  test('names what has changed and what needs a restart, and fails if the file is gone or is none any more', async (t) => {
+  test('names changes and needed restarts, and fails if the file is gone', async (t) => {
     const upstream = await startUpstream(t);
     const { port, path, lines, hangUp } = await start(t, SERVER_TOML + providerToml(upstream));
     const more = 'cors = true\n[admin]\nport = 0\n';
@@ -73,7 +73,7 @@ describe('SIGHUP', { concurrency: 4 }, () => {
     assert.deepEqual(names.toSorted(), ['admin.port', 'server.host']);
     assert.equal(await statusOf(port, 'any'), 200);
 
-    // Without the file, or with none in its place, the settings stay.
+    // Without the file, or with a folder in its place, the settings stay.
     rmSync(path);
     assert.equal((await hangUp())['cause'], `${path}: no such file`);
     mkdirSync(path);
@@ -88,7 +88,7 @@ describe('SIGHUP', { concurrency: 4 }, () => {
     assert.equal(await statusOf(port, 'any'), 400);
   });
 
-  test('reads the files that the settings name again: a key that rotates, and one that is gone', async (t) => {
+  test('reads the files named in the settings again', async (t) => {
     const upstream = await startUpstream(t);
     const toml = `${SERVER_TOML}[server.auth]\nkeys = ["\${file:team}"]\n${providerToml(upstream)}`;
     const { port, path, hangUp } = await start(t, toml, { team: 'key-one\n' });
@@ -103,7 +103,7 @@ describe('SIGHUP', { concurrency: 4 }, () => {
     assert.deepEqual(await statuses(), [401, 200]);
   });
 
-  test('fails if ./gateway.toml was found at start and is gone; uses it if it comes later', async (t) => {
+  test('fails if ./gateway.toml is gone, and uses it if it comes later', async (t) => {
     const upstream = await startUpstream(t);
     const cwd = emptyFolder(t);
     const env = { GATEWAY_PORT: '0', GATEWAY_HOST: '127.0.0.1' };
@@ -130,7 +130,7 @@ describe('SIGHUP', { concurrency: 4 }, () => {
     assert.equal(await statusOf(port, 'any'), 200);
   });
 
-  test('several at once are one reload after the other', async (t) => {
+  test('sent several times makes reloads in sequence', async (t) => {
     const { child, lines, exit } = await start(t, SERVER_TOML);
     for (let count = 0; count < 50; count += 1) child.kill('SIGHUP');
     await eventually(() => lines('reloaded').length > 0, 'a reload');
@@ -139,7 +139,7 @@ describe('SIGHUP', { concurrency: 4 }, () => {
     assert.deepEqual(lines('reload failed', 'uncaught exception'), []);
   });
 
-  test('works when nobody reads standard output and standard error any more', async (t) => {
+  test('works when standard output and standard error are no longer read', async (t) => {
     const upstream = await startUpstream(t);
     const toml = (key: string) =>
       `${SERVER_TOML}[server.auth]\nkeys = ["${key}"]\n${providerToml(upstream)}`;
@@ -159,7 +159,7 @@ describe('SIGHUP', { concurrency: 4 }, () => {
 
 const HARMLESS = ['SIGHUP', 'SIGUSR1', 'SIGUSR2', 'SIGPIPE'] as const;
 
-/** Returns a process that runs, in which SIGUSR1 opens the port of a debugger: any that is free. */
+/** Starts a process in which SIGUSR1 opens a debugger's port. */
 async function startWithoutHandler(t: TestContext) {
   const script = 'setInterval(() => {}, 60_000); console.log("runs")';
   const child = spawn(process.execPath, ['--inspect-port=0', '-e', script], {
@@ -184,7 +184,7 @@ describe('SIGHUP, SIGUSR1, SIGUSR2 and SIGPIPE do no harm', { concurrency: 4 }, 
     assert.equal(tcpSocketsOf(child.pid!).listening, 1);
     const other = await startWithoutHandler(t);
     for (const signal of [...HARMLESS, ...HARMLESS]) child.kill(signal);
-    // Sent later: once its debugger listens, that of the gateway would listen too.
+    // Sent later: when its debugger listens, a debugger of the gateway would listen too.
     other.kill('SIGUSR1');
     await eventually(
       () => tcpSocketsOf(other.pid!).listening === 1,
@@ -231,7 +231,7 @@ describe('SIGHUP, SIGUSR1, SIGUSR2 and SIGPIPE do no harm', { concurrency: 4 }, 
     assert.equal(stderr(), 'about to listen\n');
   });
 
-  test('in a drain: what is in flight is finished, and nothing is reloaded', async (t) => {
+  test('in a drain: requests are finished, and nothing is reloaded', async (t) => {
     const { upstream, finish } = await startHeldUpstream(t);
     const { port, child, lines, exit } = await start(t, SERVER_TOML + providerToml(upstream));
     const chat = openChat(port, chatBody());
@@ -248,7 +248,7 @@ describe('SIGHUP, SIGUSR1, SIGUSR2 and SIGPIPE do no harm', { concurrency: 4 }, 
 });
 
 describe('drain_delay', { concurrency: 4 }, () => {
-  test('the port serves on, /health and /ready say 503, answers close their connections; a further signal ends it', async (t) => {
+  test('keeps the port open while /health and /ready answer 503', async (t) => {
     const upstream = await startUpstream(t);
     const toml = `${SERVER_TOML}drain_delay = 3600\n[admin]\nport = 0\n${providerToml(upstream)}`;
     const { port, child, lines, exit } = await start(t, toml);
@@ -272,10 +272,10 @@ describe('drain_delay', { concurrency: 4 }, () => {
     assert.equal(lines('stopped')[0]?.['cut'], 0);
   });
 
-  test('when it is over the port closes, and the process ends; a reload can set it', async (t) => {
+  test('ends with the port closed and the process over, and a reload can set it', async (t) => {
     const admin = '[admin]\nport = 0\n';
     const { path, port, child, lines, exit, hangUp } = await start(t, SERVER_TOML + admin);
-    // Neither an idle connection nor a page that is open holds it up.
+    // Neither an idle connection nor an open page may delay the end.
     const feed = await fetch(`${String(lines('started')[0]!['admin_url'])}events`);
     const idle = connect(port, '127.0.0.1');
     await once(idle, 'connect');

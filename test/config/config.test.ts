@@ -1,4 +1,6 @@
-/** Settings: what is accepted, refused and warned of, wherever it comes from. The rows of settings.txt come first. */
+/**
+ * Accepted, refused and doubtful settings, from any source. The rows of settings.txt come first.
+ */
 
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
@@ -25,7 +27,7 @@ const load = (toml: string, env: Env = {}, more: More = {}) => loadConfig({ toml
 const problemsOf = (toml: string, env?: Env, more?: More) =>
   problemsIn(() => load(toml, env, more));
 
-/** Checks that there is one text for each pattern, in order; `…` stands for any part of it. */
+/** Checks that each text matches its pattern, in order. `…` matches any part of a text. */
 function assertTexts(actual: readonly string[], expected: readonly string[]): void {
   assert.equal(actual.length, expected.length, actual.join('\n'));
   for (const [index, pattern] of expected.entries()) {
@@ -35,12 +37,12 @@ function assertTexts(actual: readonly string[], expected: readonly string[]): vo
 }
 
 const reveal = (secrets: readonly Secret[]) => secrets.map((secret) => secret.reveal());
-/** Each registered provider and its keys. */
+/** Returns each registered provider with its keys. */
 const keysOf = ({ providers }: Config) =>
   providers.registered.map(({ id, apiKeys }) => `${id}=${reveal(apiKeys).join()}`);
 const MINE = '[providers.mine]\nbase_url = "http://h/v1"\n';
 
-/** The parts of a store's URL. */
+/** Returns the parts of a store's URL. */
 function storeOf({ rateLimit: { store } }: Config): string {
   const { host, port, database, isTls, username = '-', password } = store!;
   const scheme = isTls ? 'rediss' : 'redis';
@@ -48,13 +50,13 @@ function storeOf({ rateLimit: { store } }: Config): string {
 }
 
 /**
- * Sections, each with a title and rows `SETTING; SETTING | VARIABLE=VALUE; … => what comes of it`. `«A¦B»` makes a row two:
- * one with A, one with B, each of which `«»` stands for in what comes of it, unless that has a `«C¦D»` of its own. `‹9›` is
- * nine times the letter x.
+ * Sections with a title and rows `SETTING; SETTING | VARIABLE=VALUE; … => outcome`. `«A¦B»` makes
+ * two rows of a row, with A and with B. `«»` in the outcome repeats the value, unless the outcome
+ * has its own `«C¦D»`. `‹9›` stands for nine letters x.
  */
 const SECTIONS = readFileSync(`${ROOT}/test/config/settings.txt`, 'utf8').split(/^# /m).slice(1);
 
-/** The rows that a row with `«A¦B»` stands for. */
+/** Returns the rows that a row with `«A¦B»` stands for. */
 function expandRow(row: string): string[] {
   const [, before = '', values, after = ''] = /^(.*?)«(.*?)»(.*)$/.exec(row) ?? [];
   const [, own] = /«(.+)»/.exec(after) ?? [];
@@ -67,7 +69,7 @@ function expandRow(row: string): string[] {
   );
 }
 
-/** The settings of a row as TOML. A provider `z` in it has what every provider needs. */
+/** Returns a row's settings as TOML. A provider `z` gets the settings that every provider needs. */
 function tomlOf(settings: string): string {
   const lines = settings.split('; ');
   if (settings.includes('providers.z.')) {
@@ -122,7 +124,7 @@ const ROWS = Object.entries<Rows>(SETTINGS).flatMap(([section, rows]) =>
   })),
 );
 
-/** A file in which this setting has this value, and a provider and a client `z` are complete. */
+/** Returns a file with this setting, in which a provider and a client `z` are complete. */
 function setting(name: string, value: string): string {
   const needed = ['providers.z.base_url = "http://z"', 'providers.z.api_key = "k"'];
   if (name.startsWith('clients.z.') && !name.includes('.key')) needed.push('clients.z.key = "k"');
@@ -131,7 +133,7 @@ function setting(name: string, value: string): string {
   );
 }
 
-/** The expected value as a message has it, and values that are refused. */
+/** Returns the expected value in the words of the message, and values that are refused. */
 function refusedFor({ type, min = 0, max = 0, choices, default: fallback, expected }: Setting) {
   const others = ['true', '["x"]', '{}', '1979-05-27'];
   if (choices) return [`one of ${choices.join(', ')}`, '"x"', '"INFO"', '""', '1', ...others];
@@ -147,7 +149,7 @@ function refusedFor({ type, min = 0, max = 0, choices, default: fallback, expect
   return [`an integer from ${min} to ${max}`, ...numbers, '"1"', '{}', 'true', '[1]', '1979-05-27'];
 }
 
-/** Values of a setting, of which a variable may have the second. */
+/** Returns two values of a setting. A variable may have the second. */
 function twoValues({ type, min = 0, max = 0, choices }: Setting): readonly [unknown, unknown] {
   if (choices) return [choices[0], choices[1]];
   if (type === 'boolean') return [false, true];
@@ -170,7 +172,7 @@ describe('the table of settings:', () => {
     });
   }
 
-  test('an integer may be the least and the most of its row', () => {
+  test('an integer may have the least and the greatest value of its row', () => {
     for (const { name, row } of ROWS) {
       if (row.type !== 'integer' && row.type !== 'seconds') continue;
       for (const value of [row.min, row.max]) {
@@ -179,7 +181,7 @@ describe('the table of settings:', () => {
     }
   });
 
-  test('without file and environment every setting has its default', () => {
+  test('without a file and an environment every setting has its default', () => {
     const { resolved, warnings, ...config } = load('');
     for (const { name, row } of ROWS) {
       if (name.includes('.z') || row.default === undefined) continue;
@@ -193,7 +195,7 @@ describe('the table of settings:', () => {
     assert.deepEqual([config.aliases.size, config.rateLimit.providers.size], [0, 0]);
   });
 
-  test('a variable wins over the file, and an empty one counts as unset', (t) => {
+  test('a variable overrides the file, and an empty variable counts as unset', (t) => {
     runOn(t, '24.0.0', 'linux');
     const env = { Z_API_KEY: 'k', OPENAI_API_KEY: 'k' };
     for (const { name, row } of ROWS) {
@@ -212,7 +214,7 @@ describe('the table of settings:', () => {
     assert.deepEqual(reveal(keys), ['a', 'b', 'c']);
   });
 
-  test('the variables of the interface are there', () => {
+  test('the documented variables are read', () => {
     const documented =
       'PORT HOST LOG_LEVEL CORS RATE_LIMIT_ENABLED RATE_LIMIT_RPS RATE_LIMIT_BURST';
     const more = 'TIMEOUT ADMIN_PORT UPSTREAM REUSE_PORT AUTH_KEYS PRIMARY FALLBACK';
@@ -242,7 +244,7 @@ test('settings cannot change the prototype of objects', () => {
   assert.ok(!('polluted' in {}) && !('baseUrl' in {}));
 });
 
-test('all problems of file, environment and command line come at once', () => {
+test('all problems of file, environment and command line are reported at once', () => {
   const toml = `nothing = 1
 [server]
 port = 99999
@@ -269,13 +271,13 @@ burst_capacity = 0
   assert.deepEqual(names.toSorted(), expected.join(' ').split(' ').toSorted());
 });
 
-test('the command line wins over the environment', () => {
+test('the command line overrides the environment', () => {
   const env = { GATEWAY_PORT: '2', GATEWAY_HOST: 'b' };
   const { port, host } = load('server.port = 1', env, { flags: { port: '3', host: 'c' } }).server;
   assert.deepEqual([port, host], [3, 'c']);
 });
 
-/** Has `process` tell that it is this Node on this system, until the test ends. */
+/** Makes `process` look like this Node on this system, until the test ends. */
 function runOn(t: TestContext, version: string, platform: string): void {
   const values = { platform, versions: { ...process.versions, node: version } };
   for (const [name, value] of Object.entries(values)) {
@@ -285,11 +287,12 @@ function runOn(t: TestContext, version: string, platform: string): void {
   }
 }
 
-test('a proxy in the environment that Node does not use is warned of, with what to set', (t) => {
+test('a proxy in the environment that Node ignores is warned of', (t) => {
   const ignored = 'providers are reached without this proxy; ';
   const toSet = `${ignored}set NODE_USE_ENV_PROXY=1 to use it`;
   const tooOld = (version: string) =>
-    `${ignored}Node 22.21 or newer with NODE_USE_ENV_PROXY=1 would use it, but this is Node ${version}`;
+    `${ignored}Node 22.21 or newer with NODE_USE_ENV_PROXY=1 would use it, ` +
+    `but this is Node ${version}`;
   const asked = { NODE_USE_ENV_PROXY: '1' };
   const url = 'http://user:hunter2@proxy:3128';
   for (const [version, env, expected] of [
@@ -309,14 +312,14 @@ test('a proxy in the environment that Node does not use is warned of, with what 
   }
 });
 
-test('brackets around an IPv6 address of a listener are left out', () => {
+test("brackets around a listener's IPv6 address are left out", () => {
   const toml = '[server]\nhost = "[::]"\n[admin]\nport = 0\nhost = "[::1]"';
   const { server, admin } = load(toml);
   assert.deepEqual([server.host, admin!.host], ['::', '::1']);
   assert.equal(load('', { GATEWAY_HOST: '[::1]' }).server.host, '::1');
 });
 
-test('reuse_port is refused below Node 22.12 and elsewhere than on Linux, with the reason', (t) => {
+test('reuse_port is refused below Node 22.12, and on systems other than Linux', (t) => {
   for (const [version, platform, isRefused] of [
     ['22.12.0', 'linux', false],
     ['24.0.0', 'linux', false],
@@ -324,7 +327,8 @@ test('reuse_port is refused below Node 22.12 and elsewhere than on Linux, with t
     ['20.19.0', 'linux', true],
     ['24.0.0', 'darwin', true],
   ] as const) {
-    const expected = `server.reuse_port: needs Linux and Node 22.12 or newer; this is Node ${version} on ${platform}`;
+    const found = `Node ${version} on ${platform}`;
+    const expected = `server.reuse_port: needs Linux and Node 22.12 or newer; this is ${found}`;
     runOn(t, version, platform);
     assert.deepEqual(problemsOf('[server]\nreuse_port = true'), isRefused ? [expected] : []);
     assert.deepEqual(problemsOf(''), []);
@@ -342,7 +346,7 @@ describe('a syntax error', () => {
     ['[providers.x]\nbase_url = "hunter2-hunter2', 2, 12, 'base_url = ....'],
   ];
   for (const [toml, line, column, shown] of broken) {
-    test(`in ${JSON.stringify(toml)} is told with line ${line}, column ${column} and the line`, () => {
+    test(`in ${JSON.stringify(toml)} is reported at line ${line}, column ${column}`, () => {
       const [problem = ''] = problemsOf(toml);
       const lines = problem.split('\n');
       assert.match(lines[0]!, new RegExp(`^line ${line}, column ${column}: \\w`));
@@ -379,7 +383,7 @@ describe('a syntax error', () => {
     ['server.host = "x" y', ''],
     ['api_key sk-abc', ''],
   ];
-  test('that is a frequent mistake says what was probably meant', () => {
+  test('that is a frequent mistake gets a hint at the right spelling', () => {
     for (const [toml, hint] of hints) {
       const [problem = ''] = problemsOf(toml);
       const told = /;.*/.exec(problem.split('\n')[0]!)?.[0] ?? '';
@@ -413,7 +417,7 @@ describe('a syntax error', () => {
 
 const PIECES = '$|${|${A|${file:|${file:a|${file:${A}|[|{|"|\'|\\|=|a.| |\t|${A}';
 for (const piece of PIECES.split('|')) {
-  test(`100,000 times ${JSON.stringify(piece)} takes no longer than its length`, () => {
+  test(`100,000 times ${JSON.stringify(piece)} takes linear time`, () => {
     const time = (length: number) => {
       const text = piece.repeat(length);
       const start = process.cpuUsage();
@@ -424,7 +428,7 @@ for (const piece of PIECES.split('|')) {
     time(1000);
     const short = time(10_000);
     const long = time(100_000);
-    // Ten times the length; a hundred times the time would be a quadratic pattern.
+    // Ten times the length. A quadratic pattern would take a hundred times as long.
     assert.ok(long < 60 * Math.max(short, 5), `${short} ms, ${long} ms`);
   });
 }
@@ -449,7 +453,7 @@ test('a built-in provider is registered by <ID>_API_KEY, and by nothing else', (
   }
 });
 
-test('a file with a byte order mark, or CRLF, reads like one without', () => {
+test('a file with a byte order mark or CRLF reads like any other', () => {
   const lines = ['[server]', 'port = 1', '', '# a remark', '[logging]', 'level = "warn"', ''];
   for (const toml of [`\uFEFF${lines.join('\n')}`, lines.join('\r\n')])
     assert.deepEqual(load(toml), load(lines.join('\n')));
@@ -466,7 +470,7 @@ describe('${file:PATH}', () => {
     return load(toml, {}, more).providers.registered[0]!.defaultModel!;
   };
 
-  test('becomes the text of the file without its last line end, relative to the settings file', (t) => {
+  test('becomes the text of the file without its last line end', (t) => {
     const files = {
       one: 'k-1\n',
       crlf: 'k-2\r\n',
@@ -480,19 +484,19 @@ describe('${file:PATH}', () => {
       ['./crlf', 'k-2'],
       ['none', 'k-3'],
       [join(directory, 'one'), 'k-1'],
-      // It is not expanded again.
+      // The file's text is not expanded again.
       ['raw', '${K}${file:raw}'],
     ]) {
       assert.equal(keyOf(withKey(path!), { K: 'k' }, { directory }), key);
     }
     assert.equal(modelOf('model', { directory }), 'a\n');
-    // As for systemd's credentials.
+    // The way to use systemd's credentials.
     const env = { CREDENTIALS_DIRECTORY: directory, NAME: 'one' };
     for (const path of ['${CREDENTIALS_DIRECTORY}/one', '${CREDENTIALS_DIRECTORY}/${NAME}'])
       assert.equal(keyOf(withKey(path), env), 'k-1');
   });
 
-  test('stands in any text, beside other text, and for numbers and booleans', (t) => {
+  test('may be part of any text, and the value of numbers and booleans', (t) => {
     const directory = emptyFolder(t, { port: '8081\n', cors: 'true\n', host: 'h', org: 'org-1\n' });
     const toml = `[server]
 port = "\${file:port}"
@@ -513,7 +517,7 @@ headers = { X-Org = "\${file:org}", "x-two" = "b c" }
       assert.equal(resolved.get(`providers.mine.${key}`), '[secret]');
   });
 
-  test('stops the start if the file is missing, empty, too large, not a file or not text', (t) => {
+  test('stops the start if the file is missing, empty, too large or not text', (t) => {
     const folder = emptyFolder(t, { empty: '', blank: ' \n\n', full: 'x'.repeat(65_536) });
     writeFileSync(join(folder, 'large'), 'x'.repeat(65_537));
     writeFileSync(join(folder, 'binary'), Buffer.from([0xff, 0xfe]));
@@ -541,7 +545,7 @@ headers = { X-Org = "\${file:org}", "x-two" = "b c" }
 
   // fstat() reports 0 bytes for both. The first has several hundred KiB.
   const [endless, short] = ['/proc/self/smaps', '/proc/self/comm'];
-  test('is read in full, or found too large, if the size of the file is reported as 0', (t) => {
+  test('is read in full, or found too large, if the file reports 0 bytes', (t) => {
     if (!existsSync(endless)) return t.skip('needs Linux');
     const problem = `providers.mine.api_key: ${endless}: is larger than 64 KiB`;
     assert.deepEqual(problemsOf(withKey(endless)), [problem]);
@@ -572,11 +576,11 @@ describe('without keys', () => {
     ['host = "127.0.0.1"\ntrusted_proxies = ["10.0.0.1"]', [proxied]],
     ['host = "0.0.0.0"\ntrusted_proxies = ["10.0.0.1"]', [reached, proxied]],
   ];
-  test('the start warns of those who are served; with keys of nobody', () => {
+  test('the start warns of the clients that are served, and of keys without effect', () => {
     for (const [server, expected] of rows) {
       const warn = (toml: string) => startWarningsOf(load(toml));
       assertTexts(warn(`[server]\n${server}`), expected);
-      // Without authentication nobody needs one of the keys.
+      // Without authentication, keys have no effect.
       const withKeys = expected.includes(open) ? expected : [];
       const keys = 'auth.keys = ["key-of-the-server"]';
       assertTexts(warn(`[server]\n${keys}\n${server}`), withKeys);
@@ -600,7 +604,7 @@ describe('readSettings', () => {
     assert.equal(readSettings({ config: path }, {}).config.server.port, 1);
   });
 
-  test('reads the file of --config, else the text or the file that a variable names, anew each time', (t) => {
+  test('reads the file of --config, else the text or the file of a variable, each time', (t) => {
     const files = { port: '1002\n', 'two.toml': '[server]\nport = "${file:port}"' };
     const folder = emptyFolder(t, { ...files, 'one.toml': '[server]\nport = 1001' });
     const [one, two] = [join(folder, 'one.toml'), join(folder, 'two.toml')];
@@ -615,7 +619,7 @@ describe('readSettings', () => {
     assert.equal(portOf(two, {}), 1004);
   });
 
-  test('blames GATEWAY_CONFIG_TOML for what is wrong in it', () => {
+  test('names GATEWAY_CONFIG_TOML in its problems', () => {
     const read = (toml: string) => readSettings({}, { GATEWAY_CONFIG_TOML: toml });
     const refused: [toml: string, problem: string][] = [
       ['[server]\nprot = 1', 'GATEWAY_CONFIG_TOML: server.prot: unknown key…'],
@@ -662,23 +666,23 @@ describe('a key', () => {
     for (const text of [...shown, ...problems]) assert.ok(!text.includes(key), text);
   });
 
-  test('is hidden in texts, a provider\u2019s id in its place is not', () => {
+  test("is hidden in texts, but a provider's id in its place is not", () => {
     const toml = `${MINE}api_key = "A-Long-Key"\n[providers.lmstudio]\napi_key = "LMStudio"`;
     assert.deepEqual(reveal(load(toml).secrets), ['A-Long-Key']);
   });
 
-  test('whose variable is not set is hidden nowhere: warnings name the variable', () => {
+  test('whose variable is not set is hidden nowhere, so warnings name the variable', () => {
     const toml = `${MINE}api_keys = ["\${ACME_API_KEY}", "$ACME_API_KEY", "a-\${ACME_API_KEY}"]`;
     const { secrets, warnings } = load(toml);
     assert.deepEqual(reveal(secrets), ['$ACME_API_KEY', 'a-${ACME_API_KEY}']);
     assert.equal(createRedactor(secrets)(warnings.join('\n')), warnings.join('\n'));
   });
 
-  test('of a store is hidden in texts, and so is the URL as it is written', () => {
+  test('of a store is hidden in texts, and so is its whole URL', () => {
     const url = `redis://u:${key.replace('-', '%2D')}@h:1/2`;
     const redact = createRedactor(load(`rate_limit.store = "${url}"`).secrets);
     assert.equal(redact(`x ${key} y ${url} z`), 'x [secret] y [secret] z');
-    // Another URL that begins alike is no secret.
+    // Another URL with the same beginning is no secret.
     assert.equal(redact('redis://other'), 'redis://other');
   });
 });

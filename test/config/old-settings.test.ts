@@ -1,6 +1,6 @@
 /**
- * Settings of released versions: today's program accepts each, or says what replaces it. `old/` has
- * gateway.toml.example of each version as it was released.
+ * Settings of released versions: each is still accepted, or the problem names its replacement.
+ * `old/` has each version's gateway.toml.example.
  */
 
 import assert from 'node:assert/strict';
@@ -17,24 +17,24 @@ import { ROOT } from '../support/process.ts';
 const FOLDER = join(ROOT, 'test/config/old');
 const versions = readdirSync(FOLDER).map((name) => {
   const text = readFileSync(join(FOLDER, name), 'utf8');
-  // Every setting is turned on.
+  // Turns every setting on.
   return { version: name.replace('.toml', ''), toml: text.replace(/^#(?=[\w["])/gm, '') };
 });
 
-/** Settings, variables and options that no longer exist, and the version in which they last did. */
+/** Removed settings, variables and options, with the last version that had each. */
 const REMOVED: Readonly<Record<string, string>> = {
   'server.workers': '0.3.0',
   GATEWAY_WORKERS: '0.3.0',
   '--workers': '0.3.0',
 };
 
-/** Returns the values of the variables that the text names between `${` and `}`. */
+/** Returns a value for each `${variable}` in the text. */
 function referencesIn(toml: string): Record<string, string> {
   const names = [...toml.matchAll(/\$\{(\w+)\}/g)].map(([, name = '']) => name);
   return Object.fromEntries(names.map((name) => [name, `value-of-${name}`]));
 }
 
-/** Returns the values of the settings whose remark names a variable or an option, by that name. */
+/** Returns the variables or options named in remarks, with the values of their settings. */
 function named(toml: string, pattern: RegExp): [name: string, value: string][] {
   return [...toml.matchAll(/^\w+ = (.*?) # (.*)$/gm)].flatMap(([, value = '', remark = '']) =>
     [...remark.matchAll(pattern)].map(([name]): [string, string] => [
@@ -44,7 +44,7 @@ function named(toml: string, pattern: RegExp): [name: string, value: string][] {
   );
 }
 
-/** The problem says that the setting was removed, and what takes its place. */
+/** Checks that the problem names a removed setting and its replacement. */
 function assertReplaced(problem: string, version: string): void {
   const [name = ''] = problem.split(' was removed; use ')[0]!.split(':');
   assert.ok(problem.includes(' was removed; use '), `${version}: ${problem}`);
@@ -95,14 +95,14 @@ for (const { version, toml } of versions) {
   });
 }
 
-test('each removed setting is in the file of the version that had it last', () => {
+test("each removed setting is in its last version's file", () => {
   for (const [name, version] of Object.entries(REMOVED)) {
     const { toml } = versions.find((one) => one.version === version) ?? assert.fail(version);
     assert.match(toml, new RegExp(`(?:^|\\b|#.*)${name.replace(/.*\./, '')}\\b`, 'm'));
   }
 });
 
-test('the folder has the settings of each version of the changelog', () => {
+test('the folder has the settings of each version in the changelog', () => {
   const changelog = readFileSync(join(ROOT, 'CHANGELOG.md'), 'utf8');
   const released = [...changelog.matchAll(/^## (\d+\.\d+\.0)/gm)].map(([, name = '']) => name);
   assert.deepEqual(versions.map(({ version }) => version).toSorted(), released.toSorted());

@@ -1,4 +1,7 @@
-/** Settings that change while the gateway runs: what takes effect, what is kept, and what is refused. */
+/**
+ * Settings that change while the gateway runs: their effects, the state that is kept, and refused
+ * settings.
+ */
 
 import assert from 'node:assert/strict';
 import { rmSync, symlinkSync, writeFileSync } from 'node:fs';
@@ -42,7 +45,7 @@ import { newBudget } from '../support/shared.ts';
 
 const ADMIN = '[admin]\nport = 0\n';
 
-/** The log's lines with one of these messages, without their times. */
+/** Returns the log lines with one of these messages, without their times. */
 const linesOf = (gateway: TestGateway, ...messages: string[]): LogLine[] =>
   gateway.lines(...messages).map(({ time: _time, ...line }) => line);
 
@@ -57,19 +60,19 @@ const withToken = (token: string) => ({ headers: { authorization: `Bearer ${toke
 const statusWith = async (gateway: TestGateway, token: string) =>
   (await gateway.chat(chatBody(), withToken(token))).status;
 
-/** One after the other. */
+/** Sends a request with each token, in sequence. Returns the statuses. */
 async function statusesWith(gateway: TestGateway, ...tokens: string[]): Promise<number[]> {
   const statuses: number[] = [];
   for (const token of tokens) statuses.push(await statusWith(gateway, token));
   return statuses;
 }
 
-/** Which provider answers. */
+/** Returns the provider that answers. */
 async function answererOf(gateway: TestGateway, model = 'p/m') {
   return (await gateway.chat(chatBody({ model }))).headers['x-gateway-provider'];
 }
 
-/** Which providers answer so many requests, one after the other. */
+/** Returns the providers that answer `count` requests, in sequence. */
 async function answerersOf(gateway: TestGateway, count: number): Promise<string> {
   const ids = [];
   for (let round = 0; round < count; round += 1) ids.push(await answererOf(gateway));
@@ -77,7 +80,7 @@ async function answerersOf(gateway: TestGateway, count: number): Promise<string>
 }
 
 describe('after a reload', () => {
-  test('a provider that was added is asked, one that was removed is unknown, one that has moved is asked at its new place', async (t) => {
+  test('added, removed and moved providers take effect', async (t) => {
     const [old, moved] = [await startUpstream(t), await startUpstream(t)];
     const gateway = await startGateway(t, { toml: providerToml(old) + providerToml(old, 'gone') });
     assert.equal(await answererOf(gateway), 'p');
@@ -93,7 +96,7 @@ describe('after a reload', () => {
     assert.ok(!names.includes('providers.p.api_key'), String(names));
   });
 
-  test('the key of a provider is the new one, and is hidden', async (t) => {
+  test("a provider's new key is used and hidden", async (t) => {
     const key = 'new.canary.0123456789';
     const upstream = await startUpstream(t, ({ headers }, response) => {
       const message = `wrong key ${headers.authorization?.split(' ')[1]}`;
@@ -116,15 +119,17 @@ describe('after a reload', () => {
     assert.match(await answer(), /access-control-allow-origin: \*/i);
   });
 
-  test('connections to providers are used again, whatever else has changed', async (t) => {
+  test('connections to providers are reused, whatever else has changed', async (t) => {
     const [upstream, other] = [await startUpstream(t), await startUpstream(t)];
     const seen = new Set<unknown>();
     upstream.script = (_, response) => {
       for (const socket of upstream.sockets) seen.add(socket);
       sendJson(response, completion());
     };
-    const toml = (round: number) =>
-      `[server]\nretries = ${round}\n${providerToml(upstream)}${providerToml(other, `other${round}`)}`;
+    const toml = (round: number) => {
+      const others = providerToml(other, `other${round}`);
+      return `[server]\nretries = ${round}\n${providerToml(upstream)}${others}`;
+    };
     const gateway = await startGateway(t, { toml: toml(0) });
     for (let round = 1; round < 7; round += 1) {
       assert.equal(await answererOf(gateway), 'p');
@@ -133,7 +138,7 @@ describe('after a reload', () => {
     assert.equal(seen.size, 1);
   });
 
-  test('the list of models is asked for again only if the settings of the provider differ', async (t) => {
+  test('the list of models is fetched again only if its provider has changed', async (t) => {
     const upstream = await startUpstream(t, (_, response) =>
       sendJson(response, { data: [{ id: 'listed' }] }),
     );
@@ -151,15 +156,16 @@ describe('after a reload', () => {
     assert.equal(upstream.requests.length, 2);
   });
 
-  test('a key in cooldown stays in it, unless the settings of its provider differ', async (t) => {
+  test('a key stays in its cooldown, unless its provider has changed', async (t) => {
     replaceNow(t, () => 1000);
     const upstream = await startUpstream(t, ({ headers }, response) => {
       if (headers.authorization === 'Bearer revoked-canary')
         sendJson(response, {}, { status: 401 });
       else sendJson(response, completion());
     });
+    const keys = 'api_keys = ["revoked-canary", "good-canary"]';
     const toml = (more: string, own = '') =>
-      `${more}\n[providers.p]\nbase_url = "${upstream.baseUrl}"\napi_keys = ["revoked-canary", "good-canary"]\n${own}`;
+      `${more}\n[providers.p]\nbase_url = "${upstream.baseUrl}"\n${keys}\n${own}`;
     const gateway = await startGateway(t, { toml: toml('') });
     const cooldowns = () => linesOf(gateway, 'key in cooldown').length;
     assert.equal(await answerersOf(gateway, 4), 'pppp');
@@ -172,7 +178,7 @@ describe('after a reload', () => {
     assert.deepEqual([upstream.requests.length, cooldowns()], [14, 2]);
   });
 
-  test('what requests in flight tell of a former provider does not count for the one that has its id now', () => {
+  test('requests to a former provider do not count for its successor with the same id', () => {
     const breaker = new CircuitBreaker({ log() {}, isEnabled: () => false });
     const [former, current] = ['1', '2'].map((digest) => ({ id: 'p', digest })) as [One, One];
     type One = { id: string; digest: string };
@@ -197,7 +203,7 @@ describe('after a reload', () => {
 });
 
 describe('a request in flight over a reload', () => {
-  /** A provider that sends what it is told, or begins a stream and sends that behind it, once it is let. */
+  /** Starts a provider that answers after `open`. A stream begins at once. */
   async function startWaiting(t: TestContext, rest: (response: ServerResponse) => void) {
     const { opened, open } = createGate();
     const upstream = await startUpstream(t, async ({ body, method }, response) => {
@@ -227,7 +233,7 @@ describe('a request in flight over a reload', () => {
     assert.equal(latter.requests.length, 1);
   });
 
-  test('ends well as a stream of a provider that is removed, and counts as an open stream', async (t) => {
+  test('ends well as a stream of a removed provider, and counts as open', async (t) => {
     const { upstream, open: finish } = await startWaiting(t, (response) =>
       response.end(completionEvents()),
     );
@@ -243,7 +249,7 @@ describe('a request in flight over a reload', () => {
     await eventually(async () => (await openStreams()) === 0, 'it is over');
   });
 
-  test('has the key of its provider hidden in answer and log, also after others have come', async (t) => {
+  test("has its provider's key hidden, even after further reloads", async (t) => {
     const { upstream, open: fail } = await startWaiting(t, (response) =>
       response.end(`data: {"error":{"message":"key ${FORMER_KEY} was revoked"}}\n\n`),
     );
@@ -262,11 +268,11 @@ describe('a request in flight over a reload', () => {
 });
 
 const EVENTS = { 'content-type': 'text/event-stream' };
-/** Without the shape of any vendor's keys. */
+/** A key without the shape of any vendor's keys. */
 const FORMER_KEY = 'former.canary.0123456789';
 
-test('a redactor hides all keys in use, and of the former ones the latest 100', () => {
-  // The first eight characters of each differ: after them, the end of a text may have cut a key off.
+test('a redactor hides all keys in use and the latest 100 former keys', () => {
+  // Different in their first eight characters, because a key that is cut after them is hidden too.
   const keyOf = (name: string, at: number) => `${name}${String(at).padStart(4, '0')}-canary.`;
   const secrets = (name: string, count: number) =>
     Array.from({ length: count }, (_, at) => new Secret(keyOf(name, at)));
@@ -283,7 +289,7 @@ test('a redactor hides all keys in use, and of the former ones the latest 100', 
   assert.ok(!isHidden('bbbb', 49) && !isHidden('aaaa', 0), 'older');
 });
 
-test('a text that was a key and is now the value of a header stays hidden like a key', () => {
+test('a former key that became the value of a header stays hidden like a key', () => {
   const text = 'https://canary.example';
   const redact = createRedactor([new Secret(text)]);
   redact.add([new Secret(text, { isKey: false })]);
@@ -292,7 +298,7 @@ test('a text that was a key and is now the value of a header stays hidden like a
   assert.equal(redact('at https://can'), 'at [secret]');
 });
 
-test('a lower max_buffered_bytes lets nothing in until enough is freed, and all of it can be freed', () => {
+test('a lower max_buffered_bytes lets nothing in until enough is freed', () => {
   const budget = newBudget(100);
   const held = new Reservation(budget);
   held.resize(80);
@@ -309,7 +315,7 @@ test('a lower max_buffered_bytes lets nothing in until enough is freed, and all 
 });
 
 describe('a reload with wrong settings', () => {
-  test('changes nothing, and the log has each problem as --check prints it', async (t) => {
+  test('changes nothing, and logs each problem as --check prints it', async (t) => {
     const upstream = await startUpstream(t);
     const toml = `[server.auth]\nkeys = ["key-one"]\n${providerToml(upstream)}`;
     const gateway = await startGateway(t, { toml });
@@ -332,7 +338,7 @@ describe('a reload with wrong settings', () => {
     assert.deepEqual(linesOf(gateway, 'reloaded'), [{ level: 'info', message: 'reloaded' }]);
   });
 
-  test('that would leave callers without keys changes nothing, unless authentication is switched off', async (t) => {
+  test('that would leave callers without keys changes nothing', async (t) => {
     const upstream = await startUpstream(t);
     const provider = providerToml(upstream);
     const named = '[clients.alice]\nkey = "alice-key"\n';
@@ -365,7 +371,7 @@ describe('a reload with wrong settings', () => {
     }
   });
 
-  test('of a file that is empty, or cannot be looked up, fails', (t) => {
+  test('of a file that is empty, or cannot be found, fails', (t) => {
     const path = join(emptyFolder(t), 'gateway.toml');
     const read = () => readSettings({ config: path }, {}, { wasFound: true });
     for (const text of ['', ' \n']) {
@@ -381,7 +387,7 @@ describe('a reload with wrong settings', () => {
     assert.equal(read().config.server.retries, 2);
   });
 
-  test('is a figure of /metrics until one succeeds', async (t) => {
+  test('is a figure of /metrics until a reload succeeds', async (t) => {
     const gateway = await startGateway(t, { toml: ADMIN });
     const figures = async () => {
       const { sum } = parseMetrics((await gateway.admin('/metrics')).text);
@@ -397,7 +403,7 @@ describe('a reload with wrong settings', () => {
     assert.ok(reloadedAt > startedAt);
   });
 
-  test('as if by a bug is logged with the stack, and the gateway goes on', async (t) => {
+  test('because of a bug is logged with the stack, and the gateway goes on', async (t) => {
     const upstream = await startUpstream(t);
     let isBroken = false;
     const gateway = await startGateway(t, {
@@ -420,13 +426,15 @@ describe('what needs a restart', () => {
   const running = load(`${server}admin.port = 9000\n`);
   const cases: Record<string, string> = {
     'server.port': `${server.replace('8081', '8082')}admin.port = 9000\n`,
-    'server.host,server.upstream': `${server.replace('0.1', '0.2')}server.upstream = "fetch"\nadmin.port = 9000\n`,
+    'server.host,server.upstream':
+      server.replace('0.1', '0.2') + 'server.upstream = "fetch"\nadmin.port = 9000\n',
     'admin.port,admin.keys': `${server}admin = { port = 9001, keys = ["key-of-admin"] }\n`,
     'admin.port': server,
-    'rate_limit.store,rate_limit.prefix': `${server}admin.port = 9000\nrate_limit = { store = "redis://h", prefix = "p" }\n`,
+    'rate_limit.store,rate_limit.prefix':
+      server + 'admin.port = 9000\nrate_limit = { store = "redis://h", prefix = "p" }\n',
   };
   for (const [names, toml] of Object.entries(cases)) {
-    test(`${names}: it is named, and the value in use stays`, () => {
+    test(`${names} is named, and keeps its value`, () => {
       const next = load(`${toml}logging.level = "debug"\n`);
       const named = names.split(',');
       const { config, changed, needRestart } = compareSettings(running, next);
@@ -446,7 +454,7 @@ describe('what needs a restart', () => {
   }
 });
 
-test('new warnings are logged, and only those', async (t) => {
+test('only new warnings are logged', async (t) => {
   const gateway = await startGateway(t, { toml: '[aliases]\na = "none/m"\n' });
   await gateway.reload('[aliases]\na = "none/m"\nb = "none/m"\n');
   assert.deepEqual(linesOf(gateway, 'settings warning'), [
@@ -458,7 +466,7 @@ test('new warnings are logged, and only those', async (t) => {
   ]);
 });
 
-test('a warning from reading the file is logged by the reload that brings it, not by the next one, and again when it comes back', async (t) => {
+test('a warning is logged by the reload that brings it, whenever it comes back', async (t) => {
   const toml = (key: string) =>
     `[providers.p]\nbase_url = "http://127.0.0.2:2"\napi_key = "${key}"`;
   const gateway = await startGateway(t, { toml: toml(PROVIDER_KEY) });
@@ -470,14 +478,14 @@ test('a warning from reading the file is logged by the reload that brings it, no
   const known = count();
   await gateway.reload(unset);
   await gateway.reload(`${unset}\ntimeout = 7`);
-  assert.equal(count(), known, 'the warning of the reloads before');
+  assert.equal(count(), known, 'the warning is known');
   await gateway.reload(toml(PROVIDER_KEY));
   assert.equal(count(), known);
   await gateway.reload(unset);
-  assert.equal(count(), 2 * known, 'it is new again');
+  assert.equal(count(), 2 * known, 'the warning is new again');
 });
 
-test('one request in flight counts in the limit of its client that one reload takes away and the next brings back', async (t) => {
+test("a request in flight counts in its client's limit after reloads without it", async (t) => {
   const { opened, open } = createGate();
   const upstream = await startUpstream(t, async (_, response) => {
     await opened;
@@ -499,7 +507,7 @@ test('one request in flight counts in the limit of its client that one reload ta
 });
 
 describe('the operator sees', () => {
-  test('the new settings on a page that is open, and no request twice', async (t) => {
+  test('the new settings on an open page, and each request once', async (t) => {
     const upstream = await startUpstream(t, (_, response) => sendJson(response, completion()));
     const gateway = await startGateway(t, { toml: ADMIN + providerToml(upstream) });
     const feed = await openFeed(t, gateway.adminPort);
@@ -557,14 +565,15 @@ test(
     const upstream = await startUpstream(t, (_, response) =>
       sendEvents(response, completionEvents()),
     );
-    /** About 200 kB of settings, and other values each time. */
+    /** About 200 kB of settings with other values in each round. */
     const toml = (round: number) => {
       const aliases = Array.from(
         { length: 50 },
         (_, at) => `a${at} = "p/m-${'x'.repeat(4000)}${round}"`,
       );
       return [
-        `[server]\nretries = ${round % 10}\n[server.auth]\nkeys = ["${CLIENT_TOKEN}", "key-${round}-canary"]`,
+        `[server]\nretries = ${round % 10}`,
+        `[server.auth]\nkeys = ["${CLIENT_TOKEN}", "key-${round}-canary"]`,
         `[rate_limit]\nenabled = true\nrequests_per_second = ${1000 + round}`,
         `[aliases]\n${aliases.join('\n')}`,
         providerToml(upstream, 'p', `default_model = "m${round}"`),
@@ -572,7 +581,7 @@ test(
     };
     const gateway = await startGateway(t, { toml: toml(0) });
     const collect = createMemoryProbe();
-    // V8's cache of compiled regular expressions and code ages with each collection.
+    // Collects often, because V8's caches of code and regular expressions age at each collection.
     const measure = () => Math.min(...Array.from({ length: 12 }, collect));
     const reload = async (round: number) => {
       await gateway.reload(toml(round));
@@ -584,7 +593,7 @@ test(
     for (let round = 21; round <= 20 + RELOADS; round += 1) await reload(round);
     const growth = measure() - before;
     t.diagnostic(`${Math.round(growth / 1000)} kB in ${RELOADS} reloads`);
-    // Each would keep 200 kB and more.
+    // A reload that leaked would keep 200 kB.
     assert.ok(growth < 8_000_000, `${growth} bytes`);
   },
 );

@@ -1,4 +1,4 @@
-/** The digest by which replicas with other settings are found. */
+/** The digest that shows replicas with different settings. */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -10,7 +10,7 @@ const digestOf = (toml: string, env: Record<string, string> = {}) =>
 const PROVIDER = (key: string) =>
   `[providers.p]\nbase_url = "http://127.0.0.1:9"\napi_key = "${key}"\n`;
 
-test('the digest is the same for equal settings, wherever they stand and wherever the listeners are', () => {
+test('equal settings have the same digest, whatever their order and listeners', () => {
   const digest = digestOf(`${PROVIDER('sk-canary-1')}[server]\ntimeout = 70\n`);
   assert.match(digest, /^[0-9a-f]{8}$/);
   assert.equal(digestOf(`[server]\ntimeout = 70\n${PROVIDER('sk-canary-1')}`), digest);
@@ -21,7 +21,7 @@ test('the digest is the same for equal settings, wherever they stand and whereve
   assert.equal(digestOf(elsewhere + PROVIDER('sk-canary-1')), digest);
 });
 
-test('the digest is another one if a key or any other setting differs', () => {
+test('the digest differs if a key or any other setting differs', () => {
   const digests = [
     digestOf(PROVIDER('sk-canary-1')),
     digestOf(PROVIDER('sk-canary-2')),

@@ -1,4 +1,4 @@
-/** The table of settings, gateway.schema.json, docs/configuration.md, gateway.toml.example and the reader agree. */
+/** The table of settings, the reader, and the files and documents made from it agree. */
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -17,7 +17,7 @@ const example = read('gateway.toml.example');
 const complete = example.replace(/^#(?=[\w["])/gm, '');
 const sections = Object.entries<Rows>(SETTINGS);
 
-/** The keys that a section may have, as the reader itself lists them. */
+/** Returns the keys that the reader accepts in a section. */
 function keysOf(section: string): string[] {
   const lines = section === '' ? '' : `[${section.replace(/<\w+>/, 'openai')}]\n`;
   const toml = `${lines}${'x'.repeat(40)} = 1`;
@@ -27,17 +27,17 @@ function keysOf(section: string): string[] {
 }
 
 for (const [name, generate] of Object.entries(GENERATED)) {
-  test(`${name} is what \`npm run generate\` writes`, () => {
+  test(`${name} is the output of \`npm run generate\``, () => {
     assert.equal(read(name), generate(read(name)));
   });
 }
 
-test('the reader reads each key of the table, and no other', () => {
+test('the reader reads exactly the keys of the table', () => {
   for (const [section, rows] of sections) {
     if (section === 'aliases') continue;
     const isSection = (key: string) =>
       sections.some(([name]) => name.startsWith(`${section}.${key}`));
-    // Behind them are the built-in providers.
+    // The built-in providers follow.
     const most = section === 'providers' ? 3 : Infinity;
     const keys = keysOf(section).slice(0, most);
     const own = keys.filter((key) => !isSection(key));
@@ -55,14 +55,14 @@ test('every default of the table is allowed by its own row', () => {
   }
 });
 
-test('gateway.toml.example has every key and every variable, and the line by which editors find the schema', () => {
+test('gateway.toml.example has every key and variable, and names its schema', () => {
   assert.ok(example.startsWith('#:schema ./gateway.schema.json\n'));
   for (const [section, rows] of sections) {
     const name = section.replaceAll('.', '\\.').replace(/<\w+>/, '\\w+');
     const parts = complete.split(/^(?=\[)/m).filter((part) => part.match(`^\\[${name}\\]`));
     for (const [key, { env }] of Object.entries(rows)) {
       const named = key.replace(/<\w+>/, '\\w+');
-      // A remark behind a key may name the other way to write it.
+      // The remark behind a key may name its other spelling.
       assert.match(parts.join('\n'), new RegExp(`^${named} = |# or ${named} = `, 'm'));
       assert.ok(!env || example.includes(env), `${env}`);
     }
@@ -70,7 +70,7 @@ test('gateway.toml.example has every key and every variable, and the line by whi
   assert.ok(example.includes('GATEWAY_CONFIG_TOML'));
 });
 
-test('gateway.toml.example says the defaults as it stands, and loads without a warning when all in it is turned on', () => {
+test('gateway.toml.example has the defaults, and loads with every setting turned on', () => {
   const load = (toml: string, env = {}) => loadConfig({ toml, env });
   assert.deepEqual(load(example), load(''));
   const names = [...example.matchAll(/\$\{(\w+)\}/g)].map(([, name = '']) => name);

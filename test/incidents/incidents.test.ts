@@ -1,4 +1,4 @@
-/** The rules of docs/incidents.md, on a clock of the test's. */
+/** The rules of docs/incidents.md, on the test's clock. */
 
 import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
@@ -23,10 +23,13 @@ type Details = ErrorDetails & {
   readonly text?: string;
 };
 
-/** Incidents of the providers `p` and `q`. The clock of `performance.now()` begins at `first`. */
+/**
+ * Starts incidents of the providers `p` and `q`. The clock of `performance.now()` begins at
+ * `first`.
+ */
 function start(t: TestContext, first = 1_000_000) {
   let now = first;
-  /** The system's clock is ahead of that by so much. */
+  /** How far the system's clock is ahead of it. */
   let ahead = 1_800_000_000_000;
   replaceNow(t, () => now);
   replaceDate(t, () => now + ahead);
@@ -59,7 +62,10 @@ function start(t: TestContext, first = 1_000_000) {
     reported,
     failures,
     timeOf: (seconds: number) => new Date(origin + 1000 * seconds).toISOString(),
-    /** What lasts after a second's decision: kind and provider, with its failing models unless they are all. */
+    /**
+     * Advances, and returns the lasting incidents: kind, provider, and failing models unless they
+     * are all.
+     */
     lasting: () =>
       facts().map(({ kind, provider, models = [], all_models: all }) =>
         [kind, provider, ...(all ? [] : models.map(({ model }) => model))]
@@ -81,22 +87,22 @@ function start(t: TestContext, first = 1_000_000) {
     open: (...names: [provider: string, model?: string][]) => {
       circuits = names.map(([provider, model]) => ({ provider, model, state: 'open' }));
     },
-    /** The open circuits ten seconds later. */
+    /** Turns the open circuits half-open. */
     halfOpen: () => {
       circuits = circuits.map((one) => ({ ...one, state: 'half-open' }));
     },
-    /** Sets the system's clock so many seconds ahead. */
+    /** Sets the system's clock ahead. */
     setClock: (seconds: number) => {
       ahead += 1000 * seconds;
     },
-    /** Lets time pass second by second. */
+    /** Lets time pass in steps of a second. */
     pass: (seconds: number) => {
       for (let count = 0; count < seconds; count += 1) {
         now += 1000;
         incidents.advance();
       }
     },
-    /** Ends a try, and a request of it alone. */
+    /** Ends tries, each with its own request. */
     ask: (
       model: string,
       details?: Details,
@@ -134,7 +140,7 @@ function start(t: TestContext, first = 1_000_000) {
   };
 }
 
-test('a provider that is down is an incident with the third try, since the first one', (t) => {
+test('a provider that is down is an incident after three tries, since the first', (t) => {
   const { ask, facts, lasting, logged, pass, timeOf, troubles } = start(t);
   ask('small', DOWN, { count: 2 });
   pass(2);
@@ -160,7 +166,7 @@ test('a provider that is down is an incident with the third try, since the first
   assert.deepEqual(logged(), ['warn incident unreachable p small']);
 });
 
-test('half of five tries in a minute are an incident, fewer are none', (t) => {
+test('half of five tries in a minute are an incident, and fewer are not', (t) => {
   for (const [good, isOne] of [
     [3, true],
     [4, false],
@@ -173,7 +179,7 @@ test('half of five tries in a minute are an incident, fewer are none', (t) => {
     ask('m');
     pass(61);
     ask('m', BROKEN);
-    assert.deepEqual(lasting(), [], 'it is alone in its minute');
+    assert.deepEqual(lasting(), [], 'a single failure in its minute');
   }
 });
 
@@ -185,7 +191,7 @@ test('half of four tries are too few', (t) => {
   assert.deepEqual(lasting(), []);
 });
 
-test('the last five in a row are an incident, however many were good before', (t) => {
+test('five failures in a row are an incident, however many tries were good before', (t) => {
   const { ask, lasting } = start(t);
   ask('m', undefined, { count: 500 });
   ask('m', BROKEN, { count: 4 });
@@ -194,7 +200,7 @@ test('the last five in a row are an incident, however many were good before', (t
   assert.deepEqual(lasting(), ['errors p']);
 });
 
-test('three failures in a row are an incident once nothing has succeeded for a minute', (t) => {
+test('three failures in a row are an incident after a minute without a success', (t) => {
   const { ask, facts, lasting, pass, timeOf } = start(t);
   ask('m');
   ask('m', BROKEN, { count: 2 });
@@ -213,7 +219,7 @@ for (const [what, begun] of [
   ['requests', false],
   ['streams, which break', true],
 ] as const) {
-  test(`a quiet gateway whose every request fails, one in six minutes, tells with the third and goes on telling: ${what}`, (t) => {
+  test(`three failures in a row, six minutes apart, are a lasting incident: ${what}`, (t) => {
     const { ask, ended, lasting, lines, pass } = start(t);
     const failure = { problem: 'cut' } as const;
     for (let round = 1; round <= 6; round += 1) {
@@ -228,7 +234,7 @@ for (const [what, begun] of [
   });
 }
 
-test('a gateway that is quieter than an incident is remembered tells with each failure after the third', (t) => {
+test('a forgotten incident begins again with the next failure', (t) => {
   const { ask, lasting, pass } = start(t);
   for (let round = 1; round <= 5; round += 1) {
     ask('m', BROKEN);
@@ -238,7 +244,7 @@ test('a gateway that is quieter than an incident is remembered tells with each f
   }
 });
 
-test('a quiet gateway asked for another model each time tells with the third failure in a row', (t) => {
+test('three failures in a row of different models are an incident', (t) => {
   const { ask, facts, lasting, pass } = start(t);
   ask('a', BROKEN);
   pass(120);
@@ -248,10 +254,10 @@ test('a quiet gateway asked for another model each time tells with the third fai
   ask('c', BROKEN);
   assert.deepEqual(lasting(), ['errors p']);
   const names = facts()[0]!.models!.map(({ model }) => model);
-  assert.deepEqual(names, ['b', 'c'], 'those of the last minute');
+  assert.deepEqual(names, ['b', 'c'], 'the models of the last minute');
 });
 
-test('a failure of a model beside another one that fails five times in a row is that model\u2019s too', (t) => {
+test('five failures in a row make two failing models', (t) => {
   const { ask, lasting } = start(t);
   ask('a', undefined, { count: 20 });
   ask('b', undefined, { count: 20 });
@@ -261,7 +267,7 @@ test('a failure of a model beside another one that fails five times in a row is 
   assert.deepEqual(lasting(), ['errors p']);
 });
 
-test('a model whose latest try was good does not fail because others do', (t) => {
+test('a model whose latest try was good does not fail with its provider', (t) => {
   const { ask, lasting } = start(t);
   ask('b', BROKEN);
   ask('b');
@@ -269,7 +275,7 @@ test('a model whose latest try was good does not fail because others do', (t) =>
   assert.deepEqual(lasting(), ['errors p a']);
 });
 
-test('a stream that breaks does not go on with the row before it if another try was good meanwhile', (t) => {
+test('a stream that breaks does not extend a row that a good try has ended', (t) => {
   const { ask, failures, incidents, lasting, pass } = start(t);
   const failure = failures({ problem: 'cut' });
   const begin = (endedAtMs: number) => {
@@ -303,7 +309,7 @@ test('an open circuit is an incident until it is closed', (t) => {
   assert.deepEqual(lasting(), []);
 });
 
-test('the circuit of a provider is open for each of its models that has failed, that of a model for it alone', (t) => {
+test("a provider's circuit is open for all its failed models, a model's for itself", (t) => {
   const { ask, lasting, open } = start(t);
   for (const model of ['a', 'b', 'c']) ask(model);
   for (const model of ['a', 'b']) ask(model, BROKEN);
@@ -339,11 +345,11 @@ test('the first minute of a process is judged like any other', (t) => {
   assert.deepEqual(lasting(), []);
 });
 
-test('it ends when the newest 15 s have a good try and hardly a failure, since the first good one', (t) => {
+test('an incident ends when the newest 15 s have a good try and hardly a failure', (t) => {
   const { ask, ended, lasting, logged, pass, timeOf, incidents } = start(t);
   ask('m', DOWN, { count: 10 });
   pass(30);
-  assert.deepEqual(lasting(), ['unreachable p'], 'nobody has asked since');
+  assert.deepEqual(lasting(), ['unreachable p'], 'no request since');
   ask('m', DOWN);
   pass(1);
   ask('m');
@@ -366,7 +372,7 @@ test('it ends when the newest 15 s have a good try and hardly a failure, since t
   assert.deepEqual(ended(), []);
 });
 
-test('it ends with a tenth of failures less one, and not with a tenth', (t) => {
+test('an incident ends with less than a tenth of failures', (t) => {
   for (const [good, isOver] of [
     [9, false],
     [10, true],
@@ -381,7 +387,7 @@ test('it ends with a tenth of failures less one, and not with a tenth', (t) => {
   }
 });
 
-test('it does not end while the latest try has failed, however many were good before', (t) => {
+test('an incident does not end while the latest try has failed', (t) => {
   const { ask, lasting, pass } = start(t);
   ask('m', DOWN, { count: 10 });
   lasting();
@@ -393,7 +399,7 @@ test('it does not end while the latest try has failed, however many were good be
   assert.deepEqual(lasting(), []);
 });
 
-test('a single failure after an outage is no other incident, although half of the minute has failed', (t) => {
+test('a single failure after an outage is no new incident', (t) => {
   const { ask, ended, lasting, pass } = start(t);
   ask('m', DOWN, { count: 40 });
   lasting();
@@ -406,7 +412,7 @@ test('a single failure after an outage is no other incident, although half of th
   assert.deepEqual([lasting(), ended().length], [[], 1]);
 });
 
-test('the end is the first good try after the failures, unless they go on', (t) => {
+test('an incident ended at the first good try after its failures', (t) => {
   const { ask, ended, lasting, pass, timeOf } = start(t);
   ask('m', DOWN, { count: 5 });
   lasting();
@@ -424,7 +430,7 @@ test('the end is the first good try after the failures, unless they go on', (t) 
   );
 });
 
-test('what nobody asks for any more is forgotten after a quarter of an hour', (t) => {
+test('an incident without requests is forgotten after a quarter of an hour', (t) => {
   const { ask, ended, lasting, pass, timeOf } = start(t);
   ask('m', DOWN, { count: 5 });
   pass(900);
@@ -433,7 +439,7 @@ test('what nobody asks for any more is forgotten after a quarter of an hour', (t
   assert.deepEqual([lasting(), ended()[0]!.ended], [[], timeOf(0)]);
 });
 
-test('a provider has one incident, which lists its failing models and names it if they are all', (t) => {
+test('a provider has one incident, which lists its failing models', (t) => {
   const { ask, facts, lasting, logged, pass, timeOf } = start(t);
   ask('big', undefined, { count: 10 });
   ask('small', BROKEN, { count: 5 });
@@ -448,7 +454,7 @@ test('a provider has one incident, which lists its failing models and names it i
   ]);
   pass(21);
   ask('big');
-  assert.deepEqual(lasting(), ['errors p small'], 'the other one is well again');
+  assert.deepEqual(lasting(), ['errors p small'], 'the other model is well again');
   ask('small');
   assert.deepEqual(lasting(), []);
   assert.deepEqual(logged(), [
@@ -458,7 +464,7 @@ test('a provider has one incident, which lists its failing models and names it i
   ]);
 });
 
-test('models that were not asked for a minute do not count against the whole provider', (t) => {
+test('models without requests for a minute do not count for the whole provider', (t) => {
   const { ask, lasting, pass } = start(t);
   ask('big', undefined, { count: 10 });
   pass(50);
@@ -467,10 +473,10 @@ test('models that were not asked for a minute do not count against the whole pro
   pass(15);
   assert.deepEqual(lasting(), ['errors p']);
   pass(60);
-  assert.deepEqual(lasting(), ['errors p'], 'nobody asks');
+  assert.deepEqual(lasting(), ['errors p'], 'no requests');
 });
 
-test('an incident keeps its models while nobody asks', (t) => {
+test('an incident keeps its models while there are no requests', (t) => {
   const { ask, lasting, pass } = start(t);
   ask('big', undefined, { count: 10 });
   ask('small', BROKEN, { count: 5 });
@@ -479,7 +485,7 @@ test('an incident keeps its models while nobody asks', (t) => {
   assert.deepEqual(lasting(), ['errors p small']);
 });
 
-test('after an outage of two models the one that answers again leaves the incident to the other one within 20 s', (t) => {
+test('a model that answers again leaves the incident within 20 s', (t) => {
   const { ask, lasting, pass } = start(t);
   for (let second = 0; second < 60; second += 1) {
     ask('a', BROKEN);
@@ -520,7 +526,7 @@ test('the ten models with the most failures are listed, and how many more there 
   assert.equal(failures, 14 * 5 + (13 * 14) / 2);
 });
 
-test('kinds, by what most failures say', (t) => {
+test('most failures decide the kind', (t) => {
   const { ask, facts, pass } = start(t);
   const cases: [kind: string, details: Details, begun?: boolean][] = [
     ['unreachable', DOWN],
@@ -550,7 +556,7 @@ test('kinds, by what most failures say', (t) => {
   assert.equal(Date.parse(until!) - Date.parse(since), 7000);
 });
 
-test('each kind that an incident has is counted and logged once', (t) => {
+test('each kind of an incident is counted and logged once', (t) => {
   const { ask, incidents, lasting, logged } = start(t);
   ask('m', BROKEN, { count: 5 });
   for (let round = 0; round < 3; round += 1) {
@@ -581,7 +587,7 @@ test('the log has at most one pair of lines in a minute', (t) => {
   assert.deepEqual(logged(), [...pair, ...pair, ...pair]);
 });
 
-test('a stream that breaks is one try, which has failed', (t) => {
+test('a stream that breaks is a single, failed try', (t) => {
   const { ask, lasting } = start(t);
   ask('m', undefined, { count: 2 });
   ask('m', { problem: 'cut' }, { count: 5, begun: true });
@@ -597,7 +603,7 @@ test('streams that break beside as many that do not are half of all tries', (t) 
   assert.deepEqual(lasting(), ['cut p']);
 });
 
-test('the mistakes of clients and the failures of the gateway count for no provider', (t) => {
+test("clients' mistakes and the gateway's own failures count for no provider", (t) => {
   const { ask, incidents, lasting, pass } = start(t);
   ask('m', { upstreamStatus: 400, scope: 'client' }, { count: 20 });
   assert.equal(incidents.advance(), false);
@@ -608,7 +614,7 @@ test('the mistakes of clients and the failures of the gateway count for no provi
   assert.deepEqual(lasting(), []);
 });
 
-test('nothing begins, ends or is counted because it is looked at', (t) => {
+test('a look at incidents begins, ends and counts nothing', (t) => {
   const { ask, incidents, lines, pass, reported } = start(t);
   ask('m', DOWN, { count: 5 });
   assert.deepEqual([reported(), lines], [[], []]);
@@ -621,7 +627,7 @@ test('nothing begins, ends or is counted because it is looked at', (t) => {
   assert.deepEqual([reported(), lines.length], [[], 2]);
 });
 
-test('who is affected: names and clients, the ten with the most, and how many more', (t) => {
+test('the ten most affected names and their clients are listed', (t) => {
   const { ask, facts, incidents, lasting } = start(t);
   ask('m', DOWN, { count: 5 });
   for (let at = 0; at < 120; at += 1) {
@@ -642,14 +648,14 @@ test('requests to models that work are not affected', (t) => {
   ask('big', undefined, { count: 5 });
   ask('small');
   ask('small', BROKEN, { provider: 'q' });
-  // A limit of the gateway, for example.
+  // For example, a limit of the gateway.
   ask('big', { scope: 'gateway' });
   lasting();
   const names = facts()[0]!.affected.map(({ name, failed, good }) => [name, failed, good]);
   assert.deepEqual(names, [['small', 5, 1]]);
 });
 
-test('an incident has begun with the first failure of all its models', (t) => {
+test('an incident began with the first failure of all its models', (t) => {
   const { ask, facts, lasting, pass, timeOf } = start(t);
   ask('b', undefined, { count: 2 });
   ask('b', BROKEN);
@@ -660,7 +666,7 @@ test('an incident has begun with the first failure of all its models', (t) => {
   assert.deepEqual([models!.map(({ model }) => model), since], [['a', 'b'], timeOf(0)]);
 });
 
-test('a model with a long name is told with all others of that kind', (t) => {
+test('a model with a long name is counted with all others like it', (t) => {
   const { ask, lasting } = start(t);
   ask('m', undefined, { count: 20 });
   ask('x'.repeat(257), BROKEN, { count: 5 });
@@ -669,7 +675,7 @@ test('a model with a long name is told with all others of that kind', (t) => {
   assert.match(lasting()[0]!, /^errors p x{128} /);
 });
 
-test('an incident that lasts for days keeps no more than 300 of its models', (t) => {
+test('an incident that lasts for days keeps at most 300 of its models', (t) => {
   const { ask, ended, facts, pass } = start(t);
   ask('dead', BROKEN, { count: 5 });
   for (let round = 0; round < 10; round += 1) {
@@ -695,11 +701,11 @@ test('a model that fails is not forgotten for names that clients make up', (t) =
   assert.deepEqual([lasting(), ended().length], [[], 1]);
 });
 
-test('names of models that clients make up take no more memory than 200 of them', (t) => {
+test('names that clients make up take no more memory than 200 of them', (t) => {
   const { ask, facts, lasting, pass } = start(t);
   for (let at = 0; at < 1000; at += 1) ask(`made-up-${at}`);
   ask('x'.repeat(300), BROKEN, { count: 5 });
-  assert.deepEqual(lasting(), ['errors p (other models)'], 'a long name is not told');
+  assert.deepEqual(lasting(), ['errors p (other models)'], 'a long name is not shown');
   pass(61);
   ask('late', BROKEN, { count: 5 });
   ask('other');
@@ -712,7 +718,7 @@ test('names of models that clients make up take no more memory than 200 of them'
   assert.deepEqual([models![0]!.model, models![0]!.failures], ['(other models)', 500]);
 });
 
-test('states last until they are right again, and what happens until it is quiet', (t) => {
+test('states last until they are right again, and events until it is quiet', (t) => {
   const { ended, facts, incidents, lasting, logged, pass, timeOf } = start(t);
   incidents.set('reload', 'port: found "x", and 1 more');
   incidents.set('model_list', 'status 500', P);
@@ -752,7 +758,7 @@ test('the store is away after a second without an answer', (t) => {
     incidents.set('store', undefined);
     pass(1);
   }
-  assert.deepEqual([lasting(), lines], [[], []], 'on a busy machine it is late now and then');
+  assert.deepEqual([lasting(), lines], [[], []], 'a busy machine makes it late now and then');
   fail();
   pass(1);
   assert.deepEqual(lasting(), ['store']);
@@ -760,7 +766,7 @@ test('the store is away after a second without an answer', (t) => {
   assert.deepEqual(lasting(), []);
 });
 
-test('times of day are those of the clock when they were noted, whatever is set later', (t) => {
+test('times of day come from the clock at that time, whatever is set later', (t) => {
   const { ask, ended, facts, pass, setClock, timeOf } = start(t);
   ask('m', { upstreamStatus: 429, retryAfterSeconds: 7 }, { count: 3 });
   setClock(3600);
@@ -775,7 +781,7 @@ test('times of day are those of the clock when they were noted, whatever is set 
   assert.equal(facts()[0]!.since, timeOf(3600 + 30));
 });
 
-test('a state that is found late began and ended so much earlier', (t) => {
+test('a state that is found late began and ended earlier', (t) => {
   const { ended, facts, incidents, pass, timeOf } = start(t);
   incidents.set('slow', 'first token after 900 ms, 200 ms before', { id: 'p' }, 30_000);
   assert.equal(facts()[0]!.since, timeOf(-30));
@@ -784,7 +790,7 @@ test('a state that is found late began and ended so much earlier', (t) => {
   assert.equal(ended()[0]!.ended, timeOf(90));
 });
 
-test('what is good is told while an incident lasts: it ends later than it is over', (t) => {
+test('good requests are counted while an incident lasts, until its end is known', (t) => {
   const { ask, ended, facts, pass } = start(t);
   ask('m', DOWN, { count: 5 });
   ask('m', undefined, { count: 2 });
@@ -797,7 +803,7 @@ test('what is good is told while an incident lasts: it ends later than it is ove
   assert.deepEqual([failures, affected[0]!.failed, affected[0]!.good], [5, 5, undefined]);
 });
 
-test('requests that the gateway had no memory or descriptor for are told by name and client', (t) => {
+test('requests without memory or descriptors are listed by name and client', (t) => {
   for (const [kind, details] of [
     ['memory', { limit: 'memory' }],
     ['descriptors', { provider: 'p', problem: 'descriptors' }],
@@ -818,7 +824,7 @@ test('requests that the gateway had no memory or descriptor for are told by name
   }
 });
 
-test('requests that had no memory for their body are told by their client', (t) => {
+test('requests without memory for their body are listed by client', (t) => {
   const { facts, incidents } = start(t);
   const history = new RequestHistory();
   history.client = 'agents';
@@ -828,7 +834,7 @@ test('requests that had no memory for their body are told by their client', (t) 
   assert.deepEqual([name, failed, clients], ['(body not read)', 1, 'agents']);
 });
 
-test('a state of a provider is part of its incident, and what fails requests comes first', (t) => {
+test("a provider's state is part of its incident, behind failing requests", (t) => {
   const { ask, facts, incidents, lasting, logged, pass } = start(t);
   incidents.set('model_list', 'ECONNREFUSED', P);
   assert.deepEqual(lasting(), ['model_list p']);
@@ -852,7 +858,7 @@ test('a state of a provider is part of its incident, and what fails requests com
   ]);
 });
 
-test('all keys of a provider refused are one incident, counted once', (t) => {
+test('a provider whose keys are all refused is one incident, counted once', (t) => {
   const { ask, incidents, lasting, logged, pass } = start(t);
   const refused = { upstreamStatus: 401 };
   for (let round = 0; round < 4; round += 1) {
@@ -872,7 +878,7 @@ test('all keys of a provider refused are one incident, counted once', (t) => {
   ]);
 });
 
-test('a provider whose settings have changed is another one: its incident ends, and what was begun before tells nothing', (t) => {
+test('a provider with changed settings is another: its incident ends', (t) => {
   const { ask, ended, incidents, lasting } = start(t);
   ask('m', DOWN, { count: 5 });
   ask('m', DOWN, { count: 5, provider: 'q' });
@@ -891,7 +897,7 @@ test('a provider whose settings have changed is another one: its incident ends, 
   assert.deepEqual(lasting().toSorted(), ['unreachable p', 'unreachable q']);
 });
 
-test('a provider that leaves the settings takes its incident with it, and others go on', (t) => {
+test('a provider that leaves the settings takes its incident with it', (t) => {
   const { ask, ended, incidents, lasting } = start(t);
   incidents.set('model_list', 'status 500', Q);
   ask('m', DOWN, { count: 5, provider: 'q' });
@@ -904,7 +910,7 @@ test('a provider that leaves the settings takes its incident with it, and others
   assert.deepEqual(lasting(), ['unreachable p']);
 });
 
-test('failures that are too few when an incident ends may become the next one', (t) => {
+test('failures that are too few when an incident ends may become the next', (t) => {
   const { ask, ended, facts, lasting, pass, timeOf } = start(t);
   ask('a', BROKEN, { count: 5 });
   lasting();

@@ -1,4 +1,4 @@
-/** Incidents of a whole gateway: what begins and ends them, over reloads too. */
+/** Incidents of a whole gateway: their beginnings and ends, also over reloads. */
 
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
@@ -20,7 +20,7 @@ import {
 
 const ADMIN = '[admin]\nport = 0';
 
-/** Decides what begins and ends, and returns the samples of /metrics whose names begin with `prefix`. */
+/** Decides which incidents begin and end, and returns the samples of /metrics with this prefix. */
 async function samplesOf(gateway: TestGateway, prefix: string): Promise<string[]> {
   gateway.judge();
   const { text } = await gateway.admin('/metrics');
@@ -31,12 +31,13 @@ const lasting = async (gateway: TestGateway) =>
     line.replace(/^gateway_incident\{kind="(\w+)",?|"?\} 1$/g, '$1 '),
   );
 
-describe('one refused key of two is an incident', () => {
+describe('a refused key of two is an incident', () => {
   const settings = (baseUrl: string, keys: readonly string[], more = ADMIN) =>
-    `${more}\n[providers.p]\nmodels = ["m"]\nbase_url = "${baseUrl}"\napi_keys = ${JSON.stringify(keys)}`;
+    `${more}\n[providers.p]\nmodels = ["m"]\nbase_url = "${baseUrl}"\n` +
+    `api_keys = ${JSON.stringify(keys)}`;
   const [A, B] = ['sk-key-a-canary-01', 'sk-key-b-canary-02'] as const;
 
-  /** Provider `p`, which refuses the first key as long as `isRefused`. */
+  /** Starts provider `p`, which refuses the first key while `isRefused`. */
   async function start(t: Parameters<typeof scenario>[0], more?: string) {
     const clock = stopClock(t);
     const state = { isRefused: true };
@@ -49,7 +50,7 @@ describe('one refused key of two is an incident', () => {
     return { clock, gateway, state, toml };
   }
 
-  test('from its first refusal to its first success, however often it is looked at', async (t) => {
+  test('from its first refusal to its first success, however often metrics are read', async (t) => {
     const { clock, gateway, state } = await start(t);
     const look = async () => [
       ...(await samplesOf(gateway, 'gateway_incident{')),
@@ -68,7 +69,7 @@ describe('one refused key of two is an incident', () => {
       if (scrape % 2 === 0) await gateway.chat(chatBody());
     }
     state.isRefused = false;
-    // Its cooldown is over, and it is its turn again.
+    // After its cooldown, it is the key's turn again.
     clock.nowMs += 60_000;
     for (let round = 0; round < 2; round += 1) await gateway.chat(chatBody());
     assert.deepEqual(await look(), [
@@ -77,7 +78,7 @@ describe('one refused key of two is an incident', () => {
     ]);
   });
 
-  test('also without an admin listener: the log has both of its lines', async (t) => {
+  test('also without an admin listener, and both its lines are logged', async (t) => {
     const { clock, gateway, state } = await start(t, '');
     await gateway.chat(chatBody());
     await eventually(() => gateway.lines('incident').length === 1, 'the line of the incident');
@@ -99,14 +100,15 @@ describe('one refused key of two is an incident', () => {
   });
 });
 
-test('a key that was answered 403 is not refused any more when another key works that was answered 403 too', async (t) => {
+test('a key refused with 403 is accepted again when another such key works', async (t) => {
   const clock = stopClock(t);
   let forbids = true;
   const upstream = await startUpstream(t, (request, response) =>
     (forbids ? failWith(403) : answerWell)(request, response),
   );
   const keys = '["sk-key-a-canary-01", "sk-key-b-canary-02"]';
-  const toml = `${ADMIN}\n[providers.p]\nmodels = ["m"]\nbase_url = "${upstream.baseUrl}"\napi_keys = ${keys}`;
+  const provider = `[providers.p]\nmodels = ["m"]\nbase_url = "${upstream.baseUrl}"`;
+  const toml = `${ADMIN}\n${provider}\napi_keys = ${keys}`;
   const gateway = await startGateway(t, { toml });
   await gateway.chat(chatBody());
   assert.deepEqual(await samplesOf(gateway, 'gateway_keys_accepted'), [
@@ -125,7 +127,7 @@ describe('over reloads', () => {
   const noList: Script = (request, response) =>
     (isOfList(request) ? failWith(500) : answerWell)(request, response);
 
-  test('no list of models is an incident until the settings list the models', async (t) => {
+  test('a failed list of models is an incident until the settings list the models', async (t) => {
     const { gateway, toml } = await scenario(t, { providers: { p: noList }, more: ADMIN });
     await gateway.send('/v1/models');
     assert.deepEqual(await lasting(gateway), ['model_list provider="p ']);
@@ -134,7 +136,7 @@ describe('over reloads', () => {
     assert.equal((await samplesOf(gateway, 'gateway_incident{')).length, 0);
   });
 
-  test('a list that was asked for before a reload, and fails after it, is no incident of the new settings, nor after the provider was taken away', async (t) => {
+  test('a list requested before a reload is no incident of the new settings', async (t) => {
     const gate = createGate();
     let asked = 0;
     const late: Script = async (request, response) => {
@@ -157,7 +159,7 @@ describe('over reloads', () => {
     assert.deepEqual(await lasting(gateway), []);
   });
 
-  test('tries that were begun before a reload, and fail after it, are no incident of the new settings', async (t) => {
+  test('tries begun before a reload are no incident of the new settings', async (t) => {
     const gate = createGate();
     let asked = 0;
     const late: Script = async (request, response) => {
@@ -180,7 +182,7 @@ describe('over reloads', () => {
     assert.deepEqual(await lasting(gateway), ['errors provider="p ']);
   });
 
-  test('a provider whose settings a reload has not changed keeps its incident', async (t) => {
+  test('a provider that a reload has not changed keeps its incident', async (t) => {
     const { gateway, toml } = await scenario(t, {
       providers: { p: { script: failWith(503), lines: 'models = ["m"]' } },
       more: ADMIN,
@@ -232,7 +234,7 @@ test('a client whose body finds no memory is named', async (t) => {
   await first;
 });
 
-describe('three answers that are not usable are an incident', () => {
+describe('three unusable answers are an incident', () => {
   const streams: readonly [kind: string, what: string, events: string][] = [
     ['cut', 'streams that end before their first token', ': wait\n\n'],
     ['cut', 'streams of [DONE] alone', DONE],

@@ -8,7 +8,7 @@ import { newBudget } from '../support/shared.ts';
 
 const MIB = 1_048_576;
 
-test('a reservation frees what it has reserved, once, and reserves nothing after its end', () => {
+test('a reservation frees its bytes once, and takes none after its end', () => {
   const whole = newBudget(100);
   const [a, b] = [new Reservation(whole), new Reservation(whole)];
   a.resize(60);
@@ -28,7 +28,7 @@ test('a reservation frees what it has reserved, once, and reserves nothing after
   assert.equal(whole.reservedBytes, 0);
 });
 
-test('a reservation of less than nothing, or of no number, is a bug and changes no count', () => {
+test('a reservation of a negative number or of NaN is a bug and changes no count', () => {
   const whole = newBudget(100);
   const [a, b] = [new Reservation(whole), new Reservation(whole)];
   a.resize(60);
@@ -38,7 +38,7 @@ test('a reservation of less than nothing, or of no number, is a bug and changes 
   }
 });
 
-test('while a stream waits for memory, no new request takes it away, but one that has begun goes on', () => {
+test('while a stream waits for memory, new requests get none', () => {
   const whole = newBudget(MIB);
   const [request, begun] = [new Reservation(whole), new Reservation(whole)];
   const stream = new EventRoom(whole);

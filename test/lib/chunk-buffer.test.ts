@@ -11,7 +11,7 @@ import { withRandom, type Random } from '../support/random.ts';
 const someBytes = (random: Random, length: number) =>
   Buffer.from(Array.from({ length }, () => random.integer(0, 255)));
 
-test('what was pushed is taken as one, again and again, and a range of it without a copy', async () =>
+test('pushed chunks are taken as a whole, and sliced without a copy', async () =>
   withRandom((random) => {
     const chunks = new ChunkBuffer();
     for (let round = 0; round < 200; round += 1) {
@@ -32,7 +32,7 @@ test('what was pushed is taken as one, again and again, and a range of it withou
     }
   }));
 
-test('a chunk of one byte takes less than 20 bytes, also between long ones, which are not copied', () => {
+test('a chunk of one byte takes less than 20 bytes, and long chunks are not copied', () => {
   const held = createMemoryProbe();
   const count = 300_000;
   const bytes = Buffer.alloc(count, 'x');
@@ -50,12 +50,12 @@ test('a chunk of one byte takes less than 20 bytes, also between long ones, whic
   }
 });
 
-test('what was read and passed on is collected after 8 MiB, before V8 itself would look for it', async () => {
+test('freed chunks are collected after 8 MiB', async () => {
   const before = createMemoryProbe('buffers')();
   const turn = new TurnLimit();
   for (let chunks = 0; chunks < 100; chunks += 1) Buffer.allocUnsafeSlow(65_536);
   for (let chunks = 0; chunks < 128; chunks += 1) turn.spend(65_536);
-  // Another thread frees them. Few turns: the garbage of many would have V8 collect by itself.
+  // Another thread frees them. More turns would make enough garbage for V8 to collect by itself.
   const isFreed = () => process.memoryUsage().arrayBuffers < before + 1_000_000;
   for (let turns = 0; turns < 30 && !isFreed(); turns += 1) await sleep(30);
   assert.ok(isFreed());

@@ -16,7 +16,7 @@ function start(t: TestContext) {
   return { clock, timers, deadline };
 }
 
-test('of each suspension so much counts at most: many short ones end the limit, a long one does not', (t) => {
+test('many short suspensions end the limit, but a long one does not', (t) => {
   const { clock, deadline } = start(t);
   for (const ms of [60_000, ...Array<number>(90).fill(10)]) {
     assert.equal(deadline.reason, undefined);
@@ -27,7 +27,7 @@ test('of each suspension so much counts at most: many short ones end the limit, 
   assert.equal(deadline.reason, REASON);
 });
 
-test('a limit whose timer ran out during a suspension goes on with another', (t) => {
+test('a limit whose timer fired during a suspension goes on with another', (t) => {
   const { clock, timers, deadline } = start(t);
   deadline.suspend();
   // A timer may be early by a millisecond.
@@ -39,7 +39,7 @@ test('a limit whose timer ran out during a suspension goes on with another', (t)
   assert.equal(deadline.reason, REASON);
 });
 
-test('a limit that is armed anew is no longer suspended', (t) => {
+test('a limit that is armed again is no longer suspended', (t) => {
   const { timers, deadline } = start(t);
   deadline.suspend();
   deadline.arm(1000, () => REASON);
@@ -47,7 +47,7 @@ test('a limit that is armed anew is no longer suspended', (t) => {
   assert.equal(deadline.reason, REASON);
 });
 
-test('a limit beyond what setTimeout can wait for, which would pass at once, ends after 25 days', (t) => {
+test('a limit beyond the range of setTimeout ends after 25 days, and not at once', (t) => {
   const { timers, deadline } = start(t);
   deadline.arm(2 ** 31, () => REASON);
   assert.ok(timers.running(Infinity).includes(2 ** 31 - 1));

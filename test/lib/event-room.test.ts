@@ -8,7 +8,7 @@ import { newBudget } from '../support/shared.ts';
 
 const MIB = 1_048_576;
 
-test('a stream that got its room and takes its time keeps no stream that waits behind it from being stuck', (t) => {
+test('a slow stream that has its room does not keep a waiting stream from being stuck', (t) => {
   const clock = stopClock(t);
   const whole = newBudget(2 * MIB);
   const [slow, waiting] = [new EventRoom(whole), new EventRoom(whole)];
@@ -20,16 +20,16 @@ test('a stream that got its room and takes its time keeps no stream that waits b
   assert.ok(!waiting.tryGrow(1.5 * MIB));
   assert.ok(!waiting.isStuck);
   clock.nowMs += 2000;
-  // Its wait does not begin anew.
+  // The wait goes on, and does not begin again.
   assert.ok(!waiting.tryGrow(1.5 * MIB));
   assert.ok(waiting.isStuck);
 });
 
-test('a stream is stuck if it has waited longest and all that is reserved belongs to streams that wait', () => {
+test('the longest waiting stream is stuck if waiting streams hold all memory', () => {
   const whole = newBudget(2 * MIB);
   const [first, second] = [new EventRoom(whole), new EventRoom(whole)];
   const request = new Reservation(whole);
-  /** As when the stream tries again. */
+  /** Whether the stream is stuck when it tries again. */
   const isStuck = (stream: EventRoom) => {
     stream.endWait();
     const { isStuck: is } = stream;
@@ -48,7 +48,7 @@ test('a stream is stuck if it has waited longest and all that is reserved belong
   assert.ok(!isStuck(first));
   request.close();
   first.close();
-  // A room that is closed during its wait does not wait any more.
+  // A room that is closed during its wait no longer waits.
   second.close();
   assert.deepEqual([whole.waitingBytes, whole.queue.size], [0, 0]);
   second.endWait();

@@ -8,7 +8,7 @@ import { cutUp } from '../support/mutate.ts';
 import { withRandom } from '../support/random.ts';
 import { newBudget } from '../support/shared.ts';
 
-test('a body is what was pushed, and nobody has the bytes of a long one any more once it is freed', async () =>
+test('a body has the pushed bytes, and a long body is freed at its end', async () =>
   withRandom((random) => {
     const budget = newBudget();
     for (const bytes of [0, 1, 65_535, 65_536, 65_537, 1_048_577, 3_000_000]) {
@@ -24,11 +24,11 @@ test('a body is what was pushed, and nobody has the bytes of a long one any more
       assert.equal(budget.bodyBytes, 0);
       const lengths = parts.map(({ length }) => length);
       if (bytes > 65_536) assert.deepEqual(lengths, [0]);
-      assert.ok(Buffer.concat(sent).equals(whole), 'what was handed to a socket stays');
+      assert.ok(Buffer.concat(sent).equals(whole), 'the bytes of a socket stay');
     }
   }));
 
-test('a body that is dropped is freed with its last reader, and takes nothing more', () => {
+test('a dropped body is freed with its last reader, and takes nothing more', () => {
   const budget = newBudget();
   const body = new HeldBody(new Reservation(budget));
   body.begin(3, 3, () => new Error('too large'));

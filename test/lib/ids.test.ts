@@ -1,4 +1,4 @@
-/** Identifiers: each is another one, and has the form that it should have. */
+/** Identifiers are unique and have the right form. */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -12,7 +12,7 @@ test('ten thousand UUIDs are of version 4, and no two are the same', () => {
   assert.equal(new Set(ids).size, ids.length);
 });
 
-test('each digit occurs as often as the others, and what is no x stays', () => {
+test('each digit of an id occurs equally often, and only each x is replaced', () => {
   const create = createIds('00-xx');
   const counts = new Map<string, number>();
   for (let count = 0; count < 16_000; count += 1) {

@@ -45,7 +45,7 @@ function generate(random: Random, depth: number): string {
 
 const TOKENS = ['//', '\u00a0', '\ufeff', ...'{}[]",:\\ \n0-+.eEtnu/x\u0001'.split('')];
 
-/** One small accident: a byte lost, doubled, replaced, put in, or the rest cut off. */
+/** Applies one accident: loses, doubles, replaces or inserts a byte, or cuts the rest off. */
 function mutate(random: Random, text: string): string {
   const at = random.integer(0, text.length - 1);
   const [before, after] = [text.slice(0, at), text.slice(at)];
@@ -63,7 +63,10 @@ function isParsed(text: string): boolean {
   }
 }
 
-/** The offset of the first byte with which no JSON text can go on, or of the number or literal it is in; the length if more is missing. */
+/**
+ * Returns the offset of the first byte that no JSON text can have, or of the number or literal
+ * around it. Returns the length if bytes are missing.
+ */
 function firstWrongByte(bytes: Buffer): number {
   const text = bytes.toString('latin1');
   const stringBody = /(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*/y; // oxlint-disable-line no-control-regex
@@ -81,7 +84,7 @@ function firstWrongByte(bytes: Buffer): number {
   const string = () => {
     need(/"/y);
     take(stringBody);
-    // Inside a broken escape the wrong byte is later than its backslash.
+    // In a broken escape, the wrong byte comes after the backslash.
     if (text[at] === '\\') {
       take(/\\(?:u[0-9a-fA-F]{0,3})?/y);
       throw new Error('wrong here');
@@ -126,7 +129,7 @@ function firstWrongByte(bytes: Buffer): number {
     space();
     need(/$/y);
   } catch {
-    // `at` is where it stopped.
+    // `at` is the place of the wrong byte.
   }
   return at;
 }
@@ -138,10 +141,13 @@ function scan(text: string): void {
   if (fault) throw fault;
 }
 
-/** Builds what `JSON.parse` does from the values that are reported: each comes after those inside it. */
+/**
+ * Builds the value of `JSON.parse` from reported values. Each value comes after the values inside
+ * it.
+ */
 class Builder {
   readonly #bytes: Buffer;
-  /** By depth: the values that no container has taken yet. */
+  /** By depth, the values that no container has taken yet. */
   readonly #values: [name: string, value: unknown][][] = [];
 
   constructor(bytes: Buffer) {
@@ -162,7 +168,7 @@ class Builder {
     const value: unknown = JSON.parse(this.#bytes.toString('utf8', start, end));
     if (kind === 'string' && depth < 4) assert.equal(text, end - start <= 66 ? value : '');
     else assert.equal(text, '');
-    // Deeper values are not reported, and on the last level have no name.
+    // Deeper values are not reported, and the deepest reported values have no name.
     if (depth === 4 || (depth === 3 && kind === 'object')) return value;
     if (kind === 'array') {
       assert.ok(inside.every(([name]) => name === ''));
@@ -172,7 +178,7 @@ class Builder {
   }
 }
 
-/** Why it is refused; empty if it is not. */
+/** Returns the message of a refusal; empty without one. */
 function refusalOf(run: () => unknown): string {
   try {
     run();
@@ -185,7 +191,7 @@ function refusalOf(run: () => unknown): string {
 const refusalOfChat = (...chunks: Buffer[]) => refusalOf(() => parseChatRequest(...chunks));
 const refusalOfText = (text: string) => refusalOfChat(Buffer.from(text));
 
-test('a body is called invalid JSON exactly where JSON.parse refuses it, in whatever chunks it arrives', () =>
+test('a body is refused exactly where JSON.parse refuses it, in any chunks', () =>
   withRandom((random) => {
     let [valid, broken] = [0, 0];
     while (valid < 2000 || broken < 2000) {
@@ -208,7 +214,7 @@ test('a body is called invalid JSON exactly where JSON.parse refuses it, in what
     }
   }));
 
-test('every value down to the fourth level is reported, with its name, place and text, in whatever chunks it arrives', () =>
+test('values down to the fourth level are reported with name, place and text', () =>
   withRandom((random) => {
     for (let count = 0; count < 2000; count += 1) {
       const text = generate(random, 6);
@@ -221,7 +227,7 @@ test('every value down to the fourth level is reported, with its name, place and
     }
   }));
 
-test('a character that is split between chunks is one character, and half of one is none', () => {
+test('a character may be split between chunks, but half a character is refused', () => {
   const NOT_UTF8 = 'Invalid request: request body is not valid UTF-8';
   const before = Buffer.from('{"model":"m","messages":[{"role":"user","content":"x');
   const after = Buffer.from('"}]}');
@@ -243,8 +249,8 @@ test('a character that is split between chunks is one character, and half of one
 
 const MESSAGES = '"messages":[{"role":"user","content":"x"}]';
 
-test('the model value is found wherever it is, and however its name is written', () => {
-  // The value is in place of `?`.
+test('the model value is found wherever it is, and however its name is spelled', () => {
+  // `?` stands for the value.
   const table: [text: string, written?: string, model?: string][] = [
     [`{"model":?,${MESSAGES}}`],
     [`{ "mod\\u0065l" :\n? , ${MESSAGES}}`, '"p\\/m"', 'p/m'],
@@ -261,7 +267,7 @@ test('the model value is found wherever it is, and however its name is written',
   }
 });
 
-test('names are recognised also with every letter escaped', () => {
+test('names are recognised even with every letter escaped', () => {
   const escaped = (text: string) =>
     text.replace(/[a-z]/g, (letter) => `\\u00${letter.charCodeAt(0).toString(16)}`);
   const names = escaped('{"model":"m","stream":!,"messages":[{"role":"assistant","content":?}]}');
@@ -270,7 +276,7 @@ test('names are recognised also with every letter escaped', () => {
   assert.deepEqual({ model, stream }, { model: 'm', stream: true });
 });
 
-test('a model or stream at the top in other than lower case is refused, deeper down it is not', () => {
+test('a top-level model or stream must be written in lower case', () => {
   const others = ['MODEL', 'Model', 'modeL', 'm\\u004fdel', 'STREAM', 'sTream'];
   const longS = ['\u017ftream', '\\u017ftream', '\\u017FTREAM', '\u017f\\u0074ream'];
   const REFUSED = /"model" and "stream" must be written in lower case$/;
@@ -284,7 +290,7 @@ test('a model or stream at the top in other than lower case is refused, deeper d
   }
 });
 
-test('a request is checked by its own members alone, and its first fault is named', () => {
+test('only its own members decide on a request, and its first fault is named', () => {
   const user = '{"role":"user","content":"x"}';
   const model = (bytes: number) => `"model":"${'m'.repeat(bytes - 2)}",${MESSAGES}`;
   const table: [members: string, fault?: RegExp][] = [
@@ -309,9 +315,9 @@ test('a request is checked by its own members alone, and its first fault is name
   }
 });
 
-test('elements and numbers are accepted to their bounds and refused beyond them', () => {
+test('elements and numbers are accepted up to their bounds', () => {
   const refusal = (text: string) => refusalOf(() => scan(text));
-  // Each list holds as many elements as it is given, itself included.
+  // Each list has the given number of elements, itself included.
   const lists: Record<string, (elements: number) => string> = {
     'plain items': (elements) => `[${'1,'.repeat(elements - 2)}1]`,
     'empty objects': (elements) => `[${'{},'.repeat(elements - 2)}{}]`,
@@ -332,7 +338,7 @@ test('elements and numbers are accepted to their bounds and refused beyond them'
   assert.match(String(json.fault), LONG);
 });
 
-test('the bounds are found before what comes after them is read', () => {
+test('an exceeded bound ends the scan at once', () => {
   const deep = `${'['.repeat(MAX_JSON_DEPTH + 1)} this is not JSON`;
   assert.match(
     refusalOf(() => scan(deep)),
@@ -345,7 +351,7 @@ test('the bounds are found before what comes after them is read', () => {
   assert.equal(json.fault, fault, 'nothing is read after a fault');
 });
 
-test('the text of a provider is not parsed if it is too long', () => {
+test("a provider's text is not parsed if it is too long", () => {
   const long = (characters: number) => `"${'x'.repeat(characters - 2)}"`;
   assert.deepEqual(parseUntrustedJson('{"a":1}'), { a: 1 });
   assert.equal(parseUntrustedJson('{"a":1'), undefined);

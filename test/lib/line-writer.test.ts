@@ -1,4 +1,4 @@
-/** Log lines that are not written. */
+/** Log lines that cannot be written. */
 
 import assert from 'node:assert/strict';
 import { Writable } from 'node:stream';
@@ -7,7 +7,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 
 import { LineWriter } from '../../src/lib/line-writer.ts';
 
-test('each line that is dropped while nobody reads is counted, and told of when somebody does', async () => {
+test('lines dropped while nobody reads are counted, and reported later', async () => {
   let read = () => {};
   let text = '';
   const stalled = new Writable({
@@ -34,10 +34,10 @@ test('each line that is dropped while nobody reads is counted, and told of when 
   assert.doesNotMatch(text, /one|four/);
 });
 
-test('lines that the stream refuses are counted, and told of until a line that says so is written', async () => {
+test('lines that the stream refuses are counted until their report is written', async () => {
   let refusals = 2;
   let text = '';
-  // As standard output does, it takes further lines after an error.
+  // Like standard output, the stream takes further lines after an error.
   const stream = Object.assign(new Writable(), {
     write(chunk: string, done: (error?: Error) => void) {
       refusals -= 1;
@@ -50,7 +50,7 @@ test('lines that the stream refuses are counted, and told of until a line that s
   const causes: string[] = [];
   const onDropped = (lines: number) => {
     told.push(lines);
-    // The first such line is lost too.
+    // The first report is lost too.
     refusals = told.length === 1 ? 1 : 0;
     writer.write(`lost ${lines}\n`);
   };

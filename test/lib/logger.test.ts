@@ -54,7 +54,7 @@ const TRIES = [
 ];
 
 describe('the logger', () => {
-  test('writes an array of facts as JSON, without what is not known', () => {
+  test('writes an array of facts as JSON, without unknown facts', () => {
     assert.deepEqual(JSON.parse(lineOf('request', { tries: TRIES, after: true })), {
       time: '2026-01-02T03:04:05.006Z',
       level: 'info',
@@ -69,7 +69,7 @@ describe('the logger', () => {
     assert.match(lineOf('request', { none: undefined, tries: [] }), /"request","tries":\[\]\}\n$/);
   });
 
-  test('writes an array of facts as text, and quotes what could be taken for another entry', () => {
+  test('writes an array of facts as text, and quotes ambiguous values', () => {
     const tries = [...TRIES, { provider: 'c', cause: 'a], model=x' }, { model: 'x,y' }];
     assert.equal(
       lineOf('try', { tries, after: true }, { format: 'text' }),
@@ -79,7 +79,7 @@ describe('the logger', () => {
     );
   });
 
-  test('keeps an array on one line, escapes control characters and cuts what is too long', () => {
+  test('keeps an array on one line, escapes control characters and cuts long values', () => {
     const evils = ['a\nb\r\u001b[2J\u2028c\u2029\u0085\u009bd\0', 'a\u2028b', 'a\u2029b'];
     for (const format of ['json', 'text'] as const) {
       for (const evil of evils) {
@@ -99,7 +99,7 @@ describe('the logger', () => {
     }
   });
 
-  test('quotes a text value that could be taken for another field', () => {
+  test('quotes a text value that looks like another field', () => {
     const forged = 'p/m outcome=ok status=200';
     const values = { model: forged, quoted: 'a"b', path: 'C:\\x', none: '', plain: 'p/m-1:free,x' };
     const line = lineOf('try', values, { format: 'text' });
@@ -156,7 +156,7 @@ describe('the logger', () => {
     );
   });
 
-  test('takes the time of each line, and writes those of its level and above', (t) => {
+  test('writes the lines of its level and above, each with its own time', (t) => {
     const times = [1_000, 1_001, 1_999, 2_000, 1_500, 61_010];
     const written: string[] = [];
     const logger = createLogger({
@@ -182,7 +182,7 @@ describe('the logger', () => {
 
 describe('redaction of a log line', () => {
   const redact = createRedactor(KEYS.map((key) => new Secret(key)));
-  /** Never lets a line pass untested: each value is redacted by itself. */
+  /** Redacts each value by itself, because no line passes unchecked. */
   const thorough = Object.assign((text: string) => redact(text), { mayChange: () => true });
   const assertSame = (message: string, facts: LogFacts) => {
     const line = lineOf(message, facts, { redact });
@@ -194,7 +194,7 @@ describe('redaction of a log line', () => {
   const hostile: readonly LogFacts[] = [
     { cause: `before ${KEYS[0]} after` },
     { tries: [{ cause: 'none' }, { cause: `x${KEYS[1]}` }] },
-    // A key that another one begins.
+    // A key that begins with another key.
     { cause: KEYS[2] },
     { cause: KEYS[1]!.toUpperCase() },
     { cause: KEYS[4]!.toLowerCase() },
@@ -203,7 +203,7 @@ describe('redaction of a log line', () => {
     // The beginning of a key at the end of a value.
     { cause: KEYS[1]!.slice(0, 11), more: 'x' },
     { tries: [{ cause: KEYS[1]!.slice(0, 8) }, { more: 'x' }] },
-    // What has the shape of a key.
+    // Texts with the shape of a key.
     { cause: 'Incorrect API key: sk-abcdef123', more: 'x' },
     { cause: 'sk-abcdef123' },
     { cause: 'a\nsk-abcdef123' },
@@ -211,7 +211,7 @@ describe('redaction of a log line', () => {
     { cause: 'a\tbearer\tabc' },
     { cause: `\u2028${KEYS[1]}\u2029` },
   ];
-  test('hides a key and what looks like one, in any place and spelling', () => {
+  test('hides keys and texts shaped like keys, in any place and spelling', () => {
     for (const facts of hostile) {
       const line = assertSame('a message', facts);
       assert.match(line, /\[secret\]/);
@@ -221,7 +221,7 @@ describe('redaction of a log line', () => {
     }
   });
 
-  test('is the same as redaction of each value, also of keys in pieces', async () => {
+  test('equals the redaction of each value, also for keys in pieces', async () => {
     await withRandom((random) => {
       const words = [
         'sk-',
@@ -254,7 +254,7 @@ describe('redaction of a log line', () => {
     });
   });
 
-  test('leaves a line alone whose values only together would be a key', () => {
+  test('does not join two values into a key', () => {
     const key = KEYS[1]!;
     const facts = { a: key.slice(0, 5), b: key.slice(5), c: 'sk-', d: 'abcdef' };
     assert.doesNotMatch(assertSame('a message', facts), /secret/);
@@ -268,27 +268,27 @@ describe('the value of a fixed header', () => {
     new Secret('short', { isKey: false }),
   ]);
 
-  test('is hidden where the whole value stands', () => {
+  test('is hidden where the whole value occurs', () => {
     assert.equal(redact(`from ${VALUE}, again ${VALUE}`), 'from [secret], again [secret]');
     assert.ok(redact.mayChange(VALUE));
     const quoted = createRedactor([new Secret('canary "4711"', { isKey: false })]);
     assert.equal(quoted(JSON.stringify({ value: 'canary "4711"' })), '{"value":"[secret]"}');
   });
 
-  test('is not hidden in part: what begins like it at the end of a text stays', () => {
+  test('is not hidden if only its beginning occurs', () => {
     for (const text of ['see https://example.com/docs', 'see https://my.ap', 'a short text']) {
       assert.equal(redact(text), text);
     }
   });
 
-  test('with 4096 characters, and so many keys, is no problem for the pattern', () => {
+  test('may have 4096 characters', () => {
     const secrets = ['a', 'b', 'c'].map((one) => new Secret(one.repeat(4096)));
     const long = new Secret('"'.repeat(4096), { isKey: false });
     assert.equal(createRedactor([...secrets, long])(long.reveal()), '[secret]');
   });
 });
 
-test('a fixed header and a key of [admin] are hidden in answers and the log of a gateway, another URL is not', async (t) => {
+test('a fixed header and a key of [admin] are hidden in answers and the log', async (t) => {
   const [value, key] = ['https://my.app', 'admin-canary-4711'];
   const message = `${value} and ${key} are not known; see https://docs.example/errors`;
   const script: Script = (_, response) =>
@@ -305,7 +305,7 @@ test('a fixed header and a key of [admin] are hidden in answers and the log of a
   assert.doesNotMatch(gateway.log.join(''), /canary-4711|my\.app/);
 });
 
-test('characters that turn the direction of text are written as escape sequences', () => {
+test('characters that change the direction of text are escaped', () => {
   const text = 'a\u202eb\u2066c\u200fd';
   assert.equal(escapeControlCharacters(text, 100), 'a\\u202eb\\u2066c\\u200fd');
   assert.equal(escapeControlCharacters('\u05d0 \u200d', 100), '\u05d0 \u200d');

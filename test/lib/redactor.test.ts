@@ -1,4 +1,4 @@
-/** The filter that keeps keys out of logs and messages, against one regular expression that says what it has to do. */
+/** The filter that hides keys in logs and messages, checked against one regular expression. */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -30,7 +30,7 @@ function createReference(): (text: string) => string {
   return (text) => text.replace(all, '[secret]');
 }
 
-test('a redactor replaces what one expression of all secrets and shapes would replace', () => {
+test('a redactor replaces the same texts as one expression of all secrets and shapes', () => {
   const redact = createRedactor([
     ...KEYS.map((text) => new Secret(text)),
     ...WHOLE_ONLY.map((text) => new Secret(text, { isKey: false })),
@@ -61,7 +61,7 @@ test('a redactor replaces what one expression of all secrets and shapes would re
   assert.ok(replaced > 10_000, `${replaced} texts with a secret`);
 });
 
-test('a key whose middle is masked is hidden, and a word that only begins like it is not', () => {
+test('a key with a masked middle is hidden, but not a word with the same beginning', () => {
   const redact = createRedactor([new Secret('gsk_abcdefghijklmnopqrstuvwxyz')]);
   for (const masked of ['gsk_abcd****wxyz', 'gsk_abcdef**', 'gsk_abcd...wxyz', 'gsk_abcd…wxyz']) {
     assert.equal(redact(`wrong key ${masked} here`), 'wrong key [secret] here');
@@ -69,7 +69,7 @@ test('a key whose middle is masked is hidden, and a word that only begins like i
   assert.equal(redact('gsk_abcd-other here'), 'gsk_abcd-other here');
 });
 
-test('a thousand keys with the same beginning are told apart', () => {
+test('a thousand keys with the same beginning are recognised', () => {
   const keys = Array.from({ length: 1000 }, (_, at) => `sk_team_${at}_${'x'.repeat(at % 7)}`);
   const redact = createRedactor(keys.map((key) => new Secret(key)));
   for (const key of keys) assert.equal(redact(`a ${key} b`), 'a [secret] b');
@@ -77,7 +77,7 @@ test('a thousand keys with the same beginning are told apart', () => {
   assert.equal(redact('a sk_team_cut-off'), 'a [secret]');
 });
 
-test('a key is hidden with each of its characters as it is or in percent-encoding, in either case', () => {
+test('a key is hidden with any of its characters in percent-encoding', () => {
   const keys = [
     'team/key+of=us:1',
     'plain-key_0001',
@@ -100,7 +100,7 @@ test('a key is hidden with each of its characters as it is or in percent-encodin
       assert.equal(redact(`/v1?k=1%26a=${spelling}&b`), '/v1?k=1%26a=[secret]&b', spelling);
       assert.equal(redact.mayChange(`${spelling} 100%`), true, spelling);
     }
-    // Its end was cut off.
+    // A key whose end was cut off.
     assert.equal(redact(`100% ${encode(key, String).slice(0, -4)}`), '100% [secret]', key);
   }
   const added = 'one/more+word/01';

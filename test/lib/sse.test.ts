@@ -7,7 +7,7 @@ import { withRandom } from '../support/random.ts';
 
 const EMOJI = '\u{1F600}';
 
-/** Where events, and comments before events, end: read line by line from text that is all there. */
+/** Returns the end of the last event, or of the last comment before an event, line by line. */
 function lastBoundary(text: string): number {
   let boundary = 0;
   let start = 0;
@@ -22,7 +22,7 @@ function lastBoundary(text: string): number {
   return boundary;
 }
 
-/** Pushes the pieces and checks after each that exactly the whole events are out. */
+/** Pushes the pieces, and checks after each that exactly the whole events came out. */
 function checkSplit(pieces: readonly Buffer[]): void {
   const splitter = new EventSplitter();
   let received = Buffer.alloc(0);
@@ -82,7 +82,7 @@ test('a stream is taken up to the end of each event, however it is cut', () =>
           const end = splitter.pushToEnd(rest);
           if (end === 0) break;
           const taken = splitter.unfinished.take().toString();
-          // No end stands before the last byte, but that of `\r\n`.
+          // Only the end of `\r\n` may precede the last byte.
           assert.ok([0, taken.length - 1].includes(lastBoundary(taken.slice(0, -1))), taken);
           passed += taken;
           rest = rest.subarray(end);
@@ -92,7 +92,7 @@ test('a stream is taken up to the end of each event, however it is cut', () =>
     }
   }));
 
-test('a chunk counts as progress if it has a part of an event, and not for comments and blank lines', () => {
+test('a chunk counts as progress only if it has part of an event', () => {
   const isProgress = (chunk: string) => {
     const splitter = new EventSplitter();
     splitter.push(Buffer.from(chunk));
@@ -102,7 +102,7 @@ test('a chunk counts as progress if it has a part of an event, and not for comme
   assert.deepEqual(chunks.filter(isProgress), ['data: a\n\n', 'data: a\n', 'd']);
 });
 
-test('events are read as browsers read them, and each says where its bytes begin', () => {
+test('events are read as browsers read them, each with the place of its first byte', () => {
   const table: [text: string, ...events: [start: number, data: string, name?: string][]][] = [
     ['data: a\n\n', [0, 'a']],
     ['data:a\n\n', [0, 'a']],

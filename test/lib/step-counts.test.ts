@@ -5,7 +5,7 @@ import { test } from 'node:test';
 
 import { StepCounts } from '../../src/lib/step-counts.ts';
 
-test('counts of a step that is no longer one of the latest are gone, and come no more', () => {
+test('the counts of a step are gone when it is no longer among the latest', () => {
   const counts = new StepCounts(3, 2);
   const sums = (step: number, steps?: number) => [...counts.sums(step, steps)];
   for (const step of [0, 5, 5, 6]) counts.add(step, 1);

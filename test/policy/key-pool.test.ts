@@ -1,4 +1,4 @@
-/** What the keys of one provider record of each other; wire-keys.test.ts has what a request sees of it. */
+/** The records of a provider's keys. For their effects on requests, see wire-keys.test.ts. */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -7,7 +7,7 @@ import { GatewayError } from '../../src/lib/errors.ts';
 import { Secret } from '../../src/lib/secret.ts';
 import { KeyPool } from '../../src/policy/key-pool.ts';
 
-test('a success that was asked for before a longer cooldown began does not end that one', () => {
+test('a success asked for before a longer cooldown began does not end it', () => {
   const apiKeys = ['a', 'b'].map((text) => new Secret(text));
   const provider = { id: 'p', digest: 'd', apiKeys, keyAffinity: false };
   const pool = new KeyPool(provider, { log() {}, isEnabled: () => false });

@@ -10,10 +10,10 @@ function slotOf(name: string, max: number): ConcurrencyLimit {
   return { name, limit: 'client_concurrency', max, used: { inFlight: 0 } };
 }
 
-test('a slot that is released again throws, and changes no count', () => {
+test('a slot that is released twice throws, and changes no count', () => {
   const server = slotOf('server', 2);
   const limiter = new Limiter([server, slotOf('clients.alice', 1)], [], undefined);
-  // Another client has a request in flight: only the count of alice is at 0.
+  // Another client's request is in flight, so that only alice's count is at 0.
   server.used.inFlight = 1;
   assert.equal(limiter.acquireSlot(), undefined);
   limiter.releaseSlot();

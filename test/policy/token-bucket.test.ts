@@ -6,17 +6,17 @@ import { withRandom, type Random } from '../support/random.ts';
 
 const DAY_MS = 86_400_000;
 
-/** Far below a token, and above what floating point loses. */
+/** Far below a token, and above the loss of floating point. */
 const SLACK = 1e-5;
 
-/** Takes a token and returns 0; or takes none, and returns the milliseconds until the next one. */
+/** Takes a token and returns 0, or returns the milliseconds until the next token. */
 function takeOne(bucket: TokenBucket, nowMs: number): number {
   const waitMs = bucket.waitMs(1, nowMs);
   if (waitMs === 0) bucket.take(1);
   return waitMs;
 }
 
-/** The same promises in the plainest form: one number and one clock. */
+/** The simplest bucket with the same promises: one number and one clock. */
 class Model {
   tokens: number;
   #latestMs: number;
@@ -42,7 +42,7 @@ function step(random: Random, perSecond: number): number {
   return random.oneIn(40) ? DAY_MS : random.pick(steps);
 }
 
-test('a bucket does what its model does', async () => {
+test('a bucket behaves like its model', async () => {
   await withRandom((random) => {
     for (let run = 0; run < 300; run += 1) {
       const perSecond = random.pick([1, 2, 3, 7, 60, 1000, random.integer(1, 500)]);
@@ -61,7 +61,7 @@ test('a bucket does what its model does', async () => {
         const about = `run ${run}, step ${i}: ${perSecond}/s, ${capacity}, ${model.tokens} tokens`;
         const waitMs = takeOne(bucket, nowMs);
         assert.ok(Number.isFinite(waitMs) && waitMs >= 0, about);
-        // Where the fraction decides, either is right.
+        // If the fraction decides, both results are right.
         const isClear = Math.abs(model.tokens - 1) > SLACK;
         if (isClear) assert.equal(waitMs === 0, model.tokens >= 1, about);
         if (waitMs === 0) {
@@ -75,7 +75,7 @@ test('a bucket does what its model does', async () => {
   });
 });
 
-test('a bucket of which more is taken than it holds is below zero until that has come back', () => {
+test('a bucket may fall below zero, and must refill first', () => {
   const bucket = new TokenBucket(10, 100);
   bucket.level(0);
   bucket.take(150);
@@ -86,7 +86,7 @@ test('a bucket of which more is taken than it holds is below zero until that has
   assert.equal(bucket.level(DAY_MS), 100);
 });
 
-test('100,000 takes at the rate of the refill are all admitted, and of twice as many half', () => {
+test('all of 100,000 takes at the rate of the refill pass, and half of twice as many', () => {
   const admit = (perSecond: number, everyMs: number) => {
     const bucket = new TokenBucket(perSecond, 2);
     let admitted = 0;

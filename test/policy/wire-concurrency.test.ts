@@ -1,4 +1,7 @@
-/** `max_concurrent_requests` beside rate limits. Worlds hold the limits themselves (`limits`), over reloads too. */
+/**
+ * `max_concurrent_requests` beside rate limits. The worlds check the limits themselves (`limits`),
+ * also over reloads.
+ */
 
 import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
@@ -16,11 +19,11 @@ const assertLimited = (reply: Reply) => {
 };
 
 interface Settings extends Omit<ScenarioSettings<'p'>, 'providers'> {
-  /** Lines of the provider `p`. */
+  /** Further lines of the provider `p`. */
   readonly p?: string;
 }
 
-/** Provider `p`, which answers after `open`. */
+/** Starts a gateway whose provider `p` answers after `open`. */
 async function startHeld(t: TestContext, { p: lines, ...settings }: Settings) {
   const { opened, open } = createGate();
   const script: Script = async (_, response) => {
@@ -44,12 +47,12 @@ const REFUSALS: Readonly<Record<string, Settings>> = {
   },
 };
 for (const [limit, settings] of Object.entries(REFUSALS)) {
-  test(`what is refused as ${limit} takes nothing of the rate limits`, async (t) => {
+  test(`a request refused as ${limit} takes nothing of the rate limits`, async (t) => {
     replaceNow(t, () => 1000);
     const { gateway, p, open, chat } = await startHeld(t, settings);
-    // Of two tokens, one is in use while five requests are refused: the other is still there, and no third.
+    // The first request takes one of two tokens. Five refused requests must leave the other.
     const first = chat();
-    await eventually(() => p.requests.length === 1, 'the first one');
+    await eventually(() => p.requests.length === 1, 'the first request');
     for (let count = 0; count < 5; count += 1) assertLimited(await chat());
     assert.equal(limitsOf(gateway).at(-1), limit);
     open();

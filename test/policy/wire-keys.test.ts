@@ -1,4 +1,4 @@
-/** A provider with several keys, and the fixed headers of a provider. */
+/** A provider with several keys, and a provider's fixed headers. */
 
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
@@ -15,20 +15,20 @@ const fail = (status: number, headers: Record<string, string> = {}, code = 'x') 
   failWith(status, { headers, code });
 
 interface Settings {
-  /** Lines of the provider `p`. */
+  /** Further lines of the provider `p`. */
   readonly p?: string;
-  /** The other sections. */
+  /** Further sections. */
   readonly more?: string;
 }
 
-/** Provider `p`, which has one key for each of these scripts, and does for a key what its script says. */
+/** Starts provider `p` with a key for each script. A request with the key runs its script. */
 async function start(
   t: TestContext,
   scripts: Partial<Record<Key, Script>>,
   { p = '', more = '' }: Settings = {},
 ) {
   const clock = stopClock(t);
-  // Each backoff is its shortest.
+  // Makes each backoff as short as it may be.
   replaceRandom(t, () => 0);
   const names = Object.keys(scripts) as Key[];
   const nameOf = (authorization: string | undefined) =>
@@ -43,20 +43,23 @@ async function start(
     more,
   ];
   const gateway = await startGateway(t, { toml: toml.join('\n') });
-  /** The keys that reached the upstream since the last call, in order. */
+  /** Returns the keys that reached the upstream since the last call, in order. */
   const asked = () =>
     upstream.requests
       .splice(0)
       .map(({ headers }) => nameOf(headers.authorization))
       .join('');
-  /** The cooldowns that the log tells. */
+  /** Returns the cooldowns in the log. */
   const rests = () =>
     gateway
       .lines('key in cooldown')
       .map(({ level, provider, key, status, cooldown_ms }) =>
         [level, provider, key, status, cooldown_ms].join(' '),
       );
-  /** The status, with `!` if a repeat is said not to help, and the keys that were tried. */
+  /**
+   * Sends a request. Returns its status, `!` if `x-should-retry` is false, and the keys that were
+   * tried.
+   */
   const ask = async (members: object = {}) => {
     const { status, headers } = await gateway.chat(chatBody(members));
     return `${status}${headers['x-should-retry'] === 'false' ? '!' : ''} ${asked()}`;
@@ -64,7 +67,7 @@ async function start(
   return { gateway, upstream, scripts, clock, asked, ask, rests };
 }
 
-/** Answers 403 to requests for one model, and well to others. */
+/** Answers 403 to requests for one model, and any other request well. */
 const forbidden: Script = (request, response) =>
   (request.body.includes('"m-secret"') ? fail(403) : answerWell)(request, response);
 
@@ -78,7 +81,8 @@ describe('a pool of keys', () => {
     [429, '7200', 3_600_000],
   ];
   for (const [status, retryAfter, cooldownMs] of cooldowns) {
-    test(`lets a key that is answered ${status}, Retry-After: ${retryAfter ?? 'none'}, rest for ${cooldownMs} ms`, async (t) => {
+    const wait = retryAfter ?? 'none';
+    test(`rests a key for ${cooldownMs} ms after ${status}, Retry-After: ${wait}`, async (t) => {
       const headers = retryAfter === undefined ? undefined : { 'retry-after': retryAfter };
       const { ask, clock, rests } = await start(t, { a: fail(status, headers), b: answerWell });
       assert.equal(await ask(), '200 ab');
@@ -91,28 +95,28 @@ describe('a pool of keys', () => {
     });
   }
 
-  test('that is in cooldown as a whole gives the last answer; then the key whose cooldown ends first is tried', async (t) => {
+  test('in cooldown as a whole tries the key whose cooldown ends first', async (t) => {
     const { ask, clock, gateway, rests } = await start(t, {
       a: fail(401),
       b: fail(429, { 'retry-after': '9' }),
       c: fail(429, { 'retry-after': '5' }),
     });
     assert.equal(await ask(), '429! abc', 'a repeat would try all keys again');
-    assert.equal(await ask(), '429 c', 'it was tried once');
+    assert.equal(await ask(), '429 c', 'only one key was tried');
     clock.nowMs += 1000;
     assert.equal(await ask(), '429 c');
-    assert.equal(rests().length, 3, 'a rest that is extended is not told again');
+    assert.equal(rests().length, 3, 'a longer rest is not logged again');
     assert.equal((await gateway.chat(chatBody())).headers['retry-after'], '5');
   });
 
-  test('of which some are revoked and the others limited for an hour falls back, also after the cooldowns for 401', async (t) => {
+  test('of revoked and limited keys falls back, also after the cooldowns for 401', async (t) => {
     const q = await startUpstream(t, answerWell);
     const { ask, clock } = await start(
       t,
       { a: fail(401), b: fail(429, { 'retry-after': '3600' }), c: fail(401) },
       { more: `[providers]\nfallback = ["q"]\n${providerToml(q, 'q')}` },
     );
-    // Those that do not rest, in turn, and then the limited one.
+    // The keys that do not rest, in turn, and then the limited key.
     for (const expected of ['abc', 'b', 'b', 'cab', 'b']) {
       if (expected === 'cab') clock.nowMs += 60_000;
       assert.match(await ask(), new RegExp(`^200!? ${expected}$`));
@@ -127,7 +131,7 @@ describe('a pool of keys', () => {
     assert.equal(gateway.accessLines()[0]!['upstream_request_id'], 'limited');
   });
 
-  test('serves again once a key works that is in cooldown for a 403: that was about a request', async (t) => {
+  test('serves again when a key works that was in cooldown for a 403', async (t) => {
     const limited = fail(429, { 'retry-after': '3600' });
     const { ask } = await start(t, { a: limited, b: forbidden });
     assert.equal(await ask({ model: 'p/m-secret' }), '429! ab');
@@ -138,7 +142,7 @@ describe('a pool of keys', () => {
     for (const key of 'ababa') assert.equal(await other.ask(), `200 ${key}`);
   });
 
-  test('does not try another key after a failure that is none of the key, or a refusal by content policy, and none is in cooldown', async (t) => {
+  test('tries no other key after a failure that is not about the key', async (t) => {
     const { ask, scripts, rests } = await start(t, { a: answerWell, b: answerWell });
     for (const status of [400, 402, 403, 404, 422, 500, 503]) {
       scripts.a = fail(status, {}, status === 403 ? 'content_policy_violation' : 'x');
@@ -151,7 +155,7 @@ describe('a pool of keys', () => {
     ['has worked', answerWell],
     ['is answered with a shorter wait', fail(429)],
   ] as const) {
-    test(`lets a key rest although a request that was sent before ${what}`, async (t) => {
+    test(`rests a key although an earlier request ${what}`, async (t) => {
       let answerFirst = () => {};
       const { ask, gateway, scripts, clock, asked } = await start(t, {
         a: (request, response) => {
@@ -184,7 +188,7 @@ describe('the model list of a provider with several keys', () => {
       [{ a: fail(401), b: fail(403) }, 'ab', 'status 403'],
       [{ a: fail(500), b: list }, 'a', 'status 500'],
     ];
-  test('is asked for with the next key if one is refused, which does not rest for that; it fails if all are refused, or one gets another error', async (t) => {
+  test('is requested with the next key if a key is refused', async (t) => {
     for (const [scripts, expected, cause] of rows) {
       const { gateway, asked, rests } = await start(t, scripts);
       const { data } = (await gateway.send('/v1/models')).json();
@@ -196,7 +200,7 @@ describe('the model list of a provider with several keys', () => {
     }
   });
 
-  test('is not asked for with a key in cooldown', async (t) => {
+  test('is not requested with a key in cooldown', async (t) => {
     const works: Script = (request, response) =>
       (request.method === 'GET' ? list : answerWell)(request, response);
     const { gateway, ask, asked } = await start(t, { a: fail(401), b: works });
@@ -206,7 +210,7 @@ describe('the model list of a provider with several keys', () => {
   });
 });
 
-test('fixed headers of a provider are sent with completions and model lists, over every key', async (t) => {
+test("a provider's fixed headers go with completions and lists, for every key", async (t) => {
   const { gateway, upstream } = await start(
     t,
     { a: answerWell, b: answerWell },

@@ -28,7 +28,7 @@ const ONE = [bucket('one', 1)];
 const isProbe = (command: readonly string[]) => command.some((word) => word.includes(':probe:'));
 const isTake = (command: readonly string[]) => command[0] === 'EVAL' && !isProbe(command);
 
-/** A store that is connected; each take and refund is answered with these bytes. */
+/** Starts a connected store whose server gives this answer to each take and refund. */
 async function startAnswering(
   t: TestContext,
   answer: string | ((socket: { write(text: string): unknown; destroy(): unknown }) => unknown),
@@ -65,7 +65,7 @@ for (const [title, answer, cause] of FAILURES) {
     assert.equal(lines[0]!.message, AWAY);
     assert.match(lines[0]!.facts!['cause'] as string, cause);
     await until(() => !redis.sockets.has(first!));
-    // It comes back, because the next connection works.
+    // The store comes back, because the next connection works.
     await until(() => !store.isAway);
     assert.deepEqual(
       lines.map(({ message }) => message),
@@ -74,7 +74,7 @@ for (const [title, answer, cause] of FAILURES) {
   });
 }
 
-test('a connection that closes in the middle of a reply is a store that is away', async (t) => {
+test('a connection that closes inside a reply makes the store away', async (t) => {
   let commands = 0;
   const { store, lines, fallbacks } = await startAnswering(t, (socket) => {
     commands += 1;
@@ -86,7 +86,7 @@ test('a connection that closes in the middle of a reply is a store that is away'
   assert.match(lines[0]!.facts!['cause'] as string, /^the connection was closed$|ECONNRESET/);
 });
 
-test('replies in many pieces and several in one piece belong to the commands in their order', async (t) => {
+test('replies belong to commands in their order, in any pieces', async (t) => {
   let held = '';
   let count = 0;
   const { store } = await startAnswering(t, async (socket) => {
@@ -106,7 +106,7 @@ test('replies in many pieces and several in one piece belong to the commands in 
   );
 });
 
-test('every reply is waited for 50 ms, all takes fall back together, and nothing is waited for if all have theirs', async (t) => {
+test('every reply is waited for 50 ms, and all takes fall back together', async (t) => {
   const timers = useManualTimers(t);
   const redis = await startFakeRedis(t, () => true);
   const { store } = createStore(t, { port: redis.port }, { answerMs: ANSWER_MS });
@@ -122,9 +122,9 @@ test('every reply is waited for 50 ms, all takes fall back together, and nothing
   assert.deepEqual(other.lines, []);
 });
 
-test('the oldest command decides, also while others are answered', async (t) => {
+test('the oldest command decides, even if others are answered', async (t) => {
   let commands = 0;
-  // Answers all but the last one, so that there is always something to wait for.
+  // The last command is never answered, so that the store always waits.
   const { store, lines } = await startAnswering(
     t,
     (socket) => {
@@ -135,7 +135,7 @@ test('the oldest command decides, also while others are answered', async (t) => 
   );
   assert.equal(await countTaken(store, ONE, 5), 5);
   const silent = store.take(ONE);
-  // Younger ones do not put it off.
+  // Younger commands do not extend the wait.
   const younger = setInterval(() => void store.take(ONE), 50);
   assert.equal(await silent, undefined);
   clearInterval(younger);
@@ -146,7 +146,7 @@ for (const [what, answer, expected] of [
   ['takes', 'OK 3 8', 'taken'],
   ['refuses', '1 500000 3 8', 500],
 ] as const) {
-  test(`a store that ${what} tells each bucket of a longer period what it lacks, and no other`, async (t) => {
+  test(`a store that ${what} reports the lack of each bucket with a longer period`, async (t) => {
     const { store } = await startAnswering(t, status(answer));
     const lacks: string[] = [];
     const periodic = (name: string, periodSeconds: number) => ({
@@ -161,12 +161,12 @@ for (const [what, answer, expected] of [
   });
 }
 
-test('a store that cannot be reached is asked again after growing pauses, and logged once', async (t) => {
+test('a store that cannot be reached is retried after growing pauses', async (t) => {
   const timers = useManualTimers(t);
   const port = await freePort();
   const { store, lines, isAway } = createStore(t, { port });
   for (const pauseMs of [100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000]) {
-    // While it connects, the limit on that runs: 10 s.
+    // During an attempt to connect, its limit of 10 s runs.
     await until(() => timers.running(10_000).length === 1 && timers.running(5000).length === 1);
     const [delayMs] = timers.running(5000);
     assert.ok(delayMs! >= pauseMs / 2 && delayMs! <= pauseMs, `${delayMs} for ${pauseMs}`);
@@ -178,7 +178,7 @@ test('a store that cannot be reached is asked again after growing pauses, and lo
   assert.match(lines[0]!.facts!['cause'] as string, /ECONNREFUSED/);
 });
 
-test('a store that fails with each request is asked after growing pauses, and soon if it was there for five seconds or closed an idle connection', async (t) => {
+test('a store that fails with each request is retried after growing pauses', async (t) => {
   const timers = useManualTimers(t);
   const clock = stopClock(t);
   const { store, redis } = await startAnswering(t, '-WRONGTYPE no\r\n');
@@ -227,13 +227,13 @@ test('takes over many outages leave nothing in memory', { skip }, async (t) => {
     return measure();
   };
   const held = [await heldAfterTen(), await heldAfterTen(), await heldAfterTen()] as const;
-  // Once, V8 may keep or free some megabytes; what takes leave behind grows each time.
+  // V8 may keep or free some megabytes once, but a leak grows each time.
   const grown = Math.min(held[1] - held[0], held[2] - held[1]);
   // 30 bytes for each of 30,000 takes.
   assert.ok(grown < 900_000, `grown by ${grown} bytes, ${held.join(' ')}`);
 });
 
-test('a server that never finishes the handshake of TLS delays a start by 2 s, and is given up after 10 s', async (t) => {
+test('a TLS handshake that never ends delays a start by 2 s, and ends after 10 s', async (t) => {
   const timers = useManualTimers(t);
   const redis = await startFakeRedis(t, () => true);
   const { lines, started } = createStore(t, { port: redis.port, isTls: true });
@@ -247,7 +247,7 @@ test('a server that never finishes the handshake of TLS delays a start by 2 s, a
   await until(() => redis.sockets.size === 0);
 });
 
-/** A host, the name in its certificate, and what a process says that trusts the certificate. */
+/** A host, the name in its certificate, and the output of a process that trusts the certificate. */
 const CERTIFICATES: readonly [host: string, name: string, result: RegExp][] = [
   ['localhost', 'DNS:localhost', /^taken$/],
   ['127.0.0.1', 'IP:127.0.0.1', /^taken$/],
@@ -255,7 +255,7 @@ const CERTIFICATES: readonly [host: string, name: string, result: RegExp][] = [
   ['127.0.0.1', 'DNS:localhost', /^Hostname\/IP does not match/],
 ];
 
-test('TLS is used to a host that its certificate names, if NODE_EXTRA_CA_CERTS vouches for that', async (t) => {
+test("TLS requires a trusted certificate with the host's name", async (t) => {
   if (NO_OPENSSL) return t.skip(NO_OPENSSL);
   const certificates = CERTIFICATES.map(([, name]) => createCertificate(t, [name]));
   const ports = await Promise.all(certificates.map((one) => startTlsRedis(t, one)));
@@ -278,7 +278,7 @@ test('TLS is used to a host that its certificate names, if NODE_EXTRA_CA_CERTS v
   }
 });
 
-test('the log shows neither the password nor a part of it if the server repeats it in its answer to AUTH', async (t) => {
+test('the log shows no part of the password if the server repeats it', async (t) => {
   for (const text of ['unknown command `AUTH`, with args: `p4s`', 'wrong: p4sswo']) {
     const redis = await startFakeRedis(
       t,
@@ -292,7 +292,7 @@ test('the log shows neither the password nor a part of it if the server repeats 
   }
 });
 
-test('2,048 commands wait for replies at most; further takes fall back at once', async (t) => {
+test('at most 2,048 commands wait for replies, and further takes fall back at once', async (t) => {
   const { store, redis, lines } = await startAnswering(t, () => {});
   for (let i = 0; i < 2048; i += 1) void store.take(ONE);
   assert.ok(await refusesAtOnce(store));

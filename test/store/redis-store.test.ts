@@ -35,7 +35,7 @@ interface Started extends TestStore {
   readonly port: number;
 }
 
-/** With each server that is installed, and a store that is connected to it. */
+/** Defines a test for each installed server, with a connected store. */
 function testEach(title: string, body: (started: Started) => Promise<void>): void {
   if (REDIS_SERVERS.length === 0) void test(title, (t) => void isRedisMissing(t));
   for (const program of REDIS_SERVERS) {
@@ -70,7 +70,7 @@ testEach('a full bucket of n lets exactly n pass over several connections', asyn
 testEach('a token is taken of each bucket, or of none', async ({ store }) => {
   const [client, global] = [bucket('clients.a', 1000), bucket('rate_limit', 2)];
   const own = bucket('clients.b', 1);
-  // At the same time, so that nothing is refilled in between.
+  // All at once, so that nothing is refilled between them.
   const buckets = [[client, global], [own, global], [client, global], [own, global], [own]];
   const taken = await Promise.all(buckets.map((some) => store.take(some)));
   const refusals = taken.map((one) => (typeof one === 'object' ? one.refusedBy.name : one));
@@ -84,20 +84,17 @@ testEach('a token is taken of each bucket, or of none', async ({ store }) => {
   assert.ok(left >= 999 - more, `${left} and ${more}`);
 });
 
-testEach(
-  'a refund puts one token back into each bucket, never above the burst',
-  async ({ store }) => {
-    const buckets = [bucket('a', 2), bucket('b', 3)];
-    for (let i = 0; i < 5; i += 1) store.charge(-1, buckets);
-    assert.equal(await countTaken(store, buckets, 2), 2);
-    assert.equal(typeof (await store.take(buckets)), 'object');
-    store.charge(-1, buckets);
-    assert.equal(await store.take(buckets), 'taken');
-  },
-);
+testEach('a refund puts a token back into each bucket, up to its capacity', async ({ store }) => {
+  const buckets = [bucket('a', 2), bucket('b', 3)];
+  for (let i = 0; i < 5; i += 1) store.charge(-1, buckets);
+  assert.equal(await countTaken(store, buckets, 2), 2);
+  assert.equal(typeof (await store.take(buckets)), 'object');
+  store.charge(-1, buckets);
+  assert.equal(await store.take(buckets), 'taken');
+});
 
 testEach(
-  'a bucket that lacks more than comes back in an age goes on to refuse, with its true wait',
+  'a bucket that lacks more than an age can refill keeps refusing, with its true wait',
   async ({ store, lines }) => {
     const day = { ...bucket('day', 1), periodSeconds: 86_400, perRequest: 0 };
     for (let i = 0; i < 200; i += 1) store.charge(1e9, [day]);
@@ -111,7 +108,7 @@ testEach(
 );
 
 testEach(
-  'keys have the prefix, the name and the limits, and expire when the bucket is full',
+  'a key has the prefix, name and limits, and expires when its bucket is full',
   async ({ t, redis }) => {
     const { store } = createStore(t, { port: redis.port, prefix: 'pre:fix', database: 3 });
     await until(() => !store.isAway);
@@ -123,7 +120,7 @@ testEach(
     assert.ok(ttlMs > 0 && ttlMs <= 90_001, `${ttlMs}`);
     await store.take([quick]);
     while ((await select('DBSIZE')) !== ':1\r\n');
-    // Other limits: another bucket.
+    // Other limits make another bucket.
     assert.equal(await countTaken(store, [bucket('clients.é', 90)], 90), 90);
     assert.equal(await redis.command('DBSIZE'), ':0\r\n');
   },
@@ -159,9 +156,9 @@ testEach(
 );
 
 testEach(
-  'a connection that the server closes while it is idle is replaced, and the log says nothing',
+  'an idle connection that the server closes is replaced without a log line',
   async ({ redis, store, lines }) => {
-    // What its setting `timeout` does to connections that are not used.
+    // As the server's setting `timeout` does to unused connections.
     const closed = await redis.command('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
     assert.equal(closed, ':1\r\n');
     await until(() => store.isAway);
@@ -173,7 +170,7 @@ testEach(
 
 for (const how of ['killed and restarted', 'frozen'] as const) {
   testEach(
-    `${how}: takes fall back together, later ones at once, and the log says so twice`,
+    `${how}: takes fall back together, later takes at once, and the log has two lines`,
     async ({ t, redis, port }) => {
       const answerMs = how === 'frozen' ? 1000 : undefined;
       const { store, lines, fallbacks, isAway } = createStore(
@@ -185,7 +182,7 @@ for (const how of ['killed and restarted', 'frozen'] as const) {
       for (let outage = 0; outage < 2; outage += 1) {
         const [earlier, before] = [lines.length, fallbacks()];
         assert.equal(await store.take([bucket(`a${outage}`, 1)]), 'taken');
-        // The server does not answer these before it dies.
+        // The server does not answer these commands before it dies.
         redis.freeze();
         const pending = [1, 2, 3].map(() => store.take([bucket('a', 1)]));
         store.charge(-1, [bucket('a', 1)]);
@@ -214,7 +211,7 @@ testEach('full: the store is away until it can write again', async ({ t, redis, 
   assert.equal(await store.take([bucket('a', 1)]), undefined);
   assert.ok(await refusesAtOnce(store));
   assert.match(causeOf(lines), /OOM/);
-  // A new connection is not enough.
+  // A new connection alone does not end the outage.
   const { store: other, lines: otherLines } = createStore(t, { port: redis.port });
   await until(() => otherLines.length > 0);
   assert.equal(other.isAway, true);
@@ -228,7 +225,7 @@ testEach('a reply that came while the event loop was busy is in time', async ({ 
   await atSomeScale(async (scale) => {
     const { store } = createStore(t, { port }, { answerMs: 50 * scale });
     await until(() => !store.isAway);
-    // Behind an immediate, timers come before sockets are read.
+    // After an immediate, timers run before sockets are read.
     await nextTurn();
     const taken = store.take([bucket(`busy-${scale}`, 1)]);
     Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 200 * scale);
@@ -236,7 +233,10 @@ testEach('a reply that came while the event loop was busy is in time', async ({ 
   });
 });
 
-/** The script with a clock of the test's, in its last two arguments. It appends the expiry of each key to its answer. */
+/**
+ * The script with the test's clock in its last two arguments. Its answer also has each key's
+ * expiry.
+ */
 const CLOCKED = [
   ["redis.call('TIME')", '{ARGV[#ARGV - 1], ARGV[#ARGV]}'],
   ["'PX', expiryMs)", "'PX', expiryMs + 1e9) lacks[i] = string.format('%.0f', expiryMs)"],
@@ -246,14 +246,17 @@ const CLOCKED = [
   return script.replace(text, () => other);
 }, scriptArguments([], '')[0]!);
 
-/** The same promises in the plainest form, and exact: a token is as many parts as its period has microseconds. */
+/**
+ * The simplest exact bucket with the same promises. A token has as many parts as its period has
+ * microseconds.
+ */
 class Model {
   readonly bucket: StoredBucket;
   parts: bigint;
   readonly capacity: bigint;
   readonly rate: bigint;
   readonly token: bigint;
-  /** That must be there before a request: a millionth of a token if it takes none. */
+  /** The parts that a request needs: a millionth of a token if it takes none. */
   readonly needed: bigint;
   #nowUs = 0n;
 
@@ -266,7 +269,7 @@ class Model {
     this.parts = this.capacity;
   }
 
-  /** Time that goes backwards is time that stands still. */
+  /** Advances the time. A step backwards counts as no time. */
   advance(nowUs: bigint): void {
     const passedUs = nowUs > this.#nowUs ? nowUs - this.#nowUs : 0n;
     this.add(passedUs * this.rate);
@@ -278,14 +281,14 @@ class Model {
     this.parts = sum < this.capacity ? sum : this.capacity;
   };
 
-  /** Microseconds until it has so many, rounded up; 0 if it has. */
+  /** Returns the microseconds until the bucket has these parts, rounded up. */
   waitUs(parts: bigint): bigint {
     const lacking = parts - this.parts;
     return lacking > 0n ? (lacking + this.rate - 1n) / this.rate : 0n;
   }
 }
 
-/** Returns a function that sends a command and has its reply, without the first character. */
+/** Returns a function that sends a command, and returns its reply without the first character. */
 function openClient(t: TestContext, port: number) {
   const socket = connect(port, '127.0.0.1').setNoDelay(true);
   t.after(() => socket.destroy());
@@ -312,59 +315,54 @@ function randomBucket(random: Random, name: string): StoredBucket {
   return { ...small, periodSeconds: random.pick([60, 86_400]), perRequest: random.integer(0, 1) };
 }
 
-testEach(
-  'the script does what an exact model does, whatever the clock does',
-  async ({ t, port }) => {
-    const send = openClient(t, port);
-    await withRandom(async (random) => {
-      for (let run = 0; run < 60; run += 1) {
-        const models = ['a', 'b', 'c']
-          .slice(random.integer(0, 2))
-          .map((name) => new Model(randomBucket(random, name)));
-        let nowUs =
-          BigInt(random.integer(1, 4e9)) * 1_000_000n + BigInt(random.integer(0, 999_999));
-        for (let i = 0; i < 100; i += 1) {
-          const { rate } = random.pick(models);
-          const steps = [0n, 0n, 1n, 1_000_000n / rate, -7n, -3_600_000_000n];
-          nowUs += random.pick([...steps, BigInt(random.integer(0, 3e6))]);
-          if (random.oneIn(50)) nowUs += BigInt(random.integer(0, 1e12));
-          for (const model of models) model.advance(nowUs);
-          /** Taken in any case, or put back. */
-          const tokens = random.oneIn(6) ? random.pick([-1, -1, 1, 7, 999]) : undefined;
-          const time = [String(nowUs / 1_000_000n), String(nowUs % 1_000_000n)];
-          const buckets = models.map((model) => model.bucket);
-          const [, ...args] = scriptArguments(buckets, `run-${run}`, tokens);
-          const about = `run ${run}, step ${i}, ${tokens}: ${JSON.stringify(buckets)}`;
+testEach('the script behaves like an exact model, whatever the clock does', async ({ t, port }) => {
+  const send = openClient(t, port);
+  await withRandom(async (random) => {
+    for (let run = 0; run < 60; run += 1) {
+      const models = ['a', 'b', 'c']
+        .slice(random.integer(0, 2))
+        .map((name) => new Model(randomBucket(random, name)));
+      let nowUs = BigInt(random.integer(1, 4e9)) * 1_000_000n + BigInt(random.integer(0, 999_999));
+      for (let i = 0; i < 100; i += 1) {
+        const { rate } = random.pick(models);
+        const steps = [0n, 0n, 1n, 1_000_000n / rate, -7n, -3_600_000_000n];
+        nowUs += random.pick([...steps, BigInt(random.integer(0, 3e6))]);
+        if (random.oneIn(50)) nowUs += BigInt(random.integer(0, 1e12));
+        for (const model of models) model.advance(nowUs);
+        /** Tokens taken in any case, or put back. */
+        const tokens = random.oneIn(6) ? random.pick([-1, -1, 1, 7, 999]) : undefined;
+        const time = [String(nowUs / 1_000_000n), String(nowUs % 1_000_000n)];
+        const buckets = models.map((model) => model.bucket);
+        const [, ...args] = scriptArguments(buckets, `run-${run}`, tokens);
+        const about = `run ${run}, step ${i}, ${tokens}: ${JSON.stringify(buckets)}`;
 
-          const waits = models.map((model) => model.waitUs(model.needed));
-          const longest = waits.reduce((most, wait) => (wait > most ? wait : most), 0n);
-          const isRefused = tokens === undefined && longest > 0n;
-          for (const { add, bucket: one, token } of isRefused ? [] : models) {
-            add(BigInt(tokens ?? one.perRequest) * -token);
-          }
-          const [answer = '', expiries = ''] = (
-            await send('EVAL', CLOCKED, ...args, ...time)
-          ).split(';');
-          const lacks = models
-            .filter(({ bucket: { periodSeconds } }) => periodSeconds > 1)
-            .map(({ capacity, parts, token }) => Number(capacity - parts) / Number(token));
-          const told = answer
-            .split(' ')
-            .slice(isRefused ? 2 : 1)
-            .map(Number);
-          assert.equal(told.length, lacks.length, about);
-          for (const [at, lack] of lacks.entries()) assert.ok(Math.abs(told[at]! - lack) <= 0.5);
-          const position = waits.indexOf(longest) + 1;
-          const expected = isRefused ? `${position} ${longest}` : 'OK';
-          assert.equal(answer.split(' ', isRefused ? 2 : 1).join(' '), expected, about);
-          // Not before the bucket is full, and not much later.
-          for (const [index, expiryMs] of expiries.split(' ').entries()) {
-            const lateUs =
-              BigInt(expiryMs) * 1000n - models[index]!.waitUs(models[index]!.capacity);
-            assert.ok(lateUs >= 1000n && lateUs <= 2000n, `${about}: expires ${lateUs} us late`);
-          }
+        const waits = models.map((model) => model.waitUs(model.needed));
+        const longest = waits.reduce((most, wait) => (wait > most ? wait : most), 0n);
+        const isRefused = tokens === undefined && longest > 0n;
+        for (const { add, bucket: one, token } of isRefused ? [] : models) {
+          add(BigInt(tokens ?? one.perRequest) * -token);
+        }
+        const [answer = '', expiries = ''] = (await send('EVAL', CLOCKED, ...args, ...time)).split(
+          ';',
+        );
+        const lacks = models
+          .filter(({ bucket: { periodSeconds } }) => periodSeconds > 1)
+          .map(({ capacity, parts, token }) => Number(capacity - parts) / Number(token));
+        const told = answer
+          .split(' ')
+          .slice(isRefused ? 2 : 1)
+          .map(Number);
+        assert.equal(told.length, lacks.length, about);
+        for (const [at, lack] of lacks.entries()) assert.ok(Math.abs(told[at]! - lack) <= 0.5);
+        const position = waits.indexOf(longest) + 1;
+        const expected = isRefused ? `${position} ${longest}` : 'OK';
+        assert.equal(answer.split(' ', isRefused ? 2 : 1).join(' '), expected, about);
+        // The key must outlive its bucket's refill, but not by long.
+        for (const [index, expiryMs] of expiries.split(' ').entries()) {
+          const lateUs = BigInt(expiryMs) * 1000n - models[index]!.waitUs(models[index]!.capacity);
+          assert.ok(lateUs >= 1000n && lateUs <= 2000n, `${about}: expires ${lateUs} us late`);
         }
       }
-    });
-  },
-);
+    }
+  });
+});

@@ -34,23 +34,23 @@ import {
 
 before(buildOnce);
 
-/** Until a reply is late: no machine is too slow. */
+/** A limit for replies that no machine exceeds. */
 const ENDLESS_MS = 60_000;
 const PREFIX = 'inference-gateway';
 const ALICE = 'alice-key-0123456789';
 const CAROL = 'carol-key-0123456789';
 const DAVE = 'dave-key-0123456789';
 const PER_TOKEN = 1_000_000n;
-/** Longer than a test may take. */
+/** Longer than any test. */
 const LONG_SECONDS = 900;
 
-/** The store's clock in microseconds. */
+/** Returns the store's clock in microseconds. */
 async function readClock(redis: RedisServer): Promise<bigint> {
   const [, , seconds, , microseconds] = (await redis.command('TIME')).split('\r\n');
   return BigInt(seconds!) * 1_000_000n + BigInt(microseconds!);
 }
 
-/** Makes a bucket of one token per second that lacks so many, and returns when; of another period with `perToken`. */
+/** Creates a bucket that lacks this many tokens. Returns the time. */
 async function seed(
   redis: RedisServer,
   key: string,
@@ -70,12 +70,15 @@ async function readBucket(redis: RedisServer, key: string) {
 
 const LACKING = 50;
 
-/** A bucket that lacks 50 tokens at first, so that it is never full and forgets no time, and what passed of it. */
+/**
+ * Creates a bucket that lacks 50 tokens, so that it is never full and loses no time, and returns
+ * its check.
+ */
 async function startBucket(redis: RedisServer, name: string, burst: number) {
   const key = `${PREFIX}:${name}:1/${burst}`;
   const startedAt = await seed(redis, key, LACKING);
   return {
-    /** Each token that was there at the start, or came since, was taken by one request that passed. */
+    /** Checks that each token of the start and of the refill was taken by a request that passed. */
     async assertEmptiedBy(passed: number) {
       const { lack, since } = await readBucket(redis, key);
       const refilled = since - startedAt;
@@ -90,11 +93,12 @@ async function startBucket(redis: RedisServer, name: string, burst: number) {
 const sum = (numbers: readonly number[]) => numbers.reduce((all, one) => all + one, 0);
 
 testWithRedis(
-  'of 4,000 requests to two gateways with one store exactly as many pass as its buckets hold',
+  'two gateways with one store let exactly as many of 4,000 requests pass as fit',
   async (t, redis) => {
     const upstream = await startUpstream(t, answerChat);
     const toml = [
-      `[rate_limit]\nenabled = true\nrequests_per_second = 1\nburst_capacity = 550\n${storeUrl(redis)}`,
+      `[rate_limit]\nenabled = true\nrequests_per_second = 1\nburst_capacity = 550`,
+      storeUrl(redis),
       '[rate_limit.providers.q]\nrequests_per_second = 1\nburst_capacity = 150',
       `[clients.alice]\nkey = "${ALICE}"\nrequests_per_second = 1\nburst_capacity = 150`,
       `[clients.carol]\nkey = "${CAROL}"`,
@@ -117,7 +121,7 @@ testWithRedis(
         streams.map((stream) => ({ ...options, stream })),
       );
       assert.ok(!passed.includes(0), `passed by gateway: ${passed.join()}`);
-      // The last one is refused: it finds no token that is left.
+      // Ends with a refusal, so that no token is left.
       let more = 0;
       while ((await chat(ports[more % 2]!, options)).status === 200) more += 1;
       return sum(passed) + more;
@@ -130,7 +134,7 @@ testWithRedis(
     await ofQ.assertEmptiedBy(q);
     const others = await passedOf({ token: CAROL }, 2000);
     await ofAll.assertEmptiedBy(alice + q + others);
-    // The lists of models are asked for too.
+    // Requests for the lists of models are not counted.
     const asked = upstream.requests.filter(({ method }) => method === 'POST');
     assert.equal(asked.length, alice + q + others);
     for (const { metrics } of gateways) {
@@ -139,7 +143,7 @@ testWithRedis(
   },
 );
 
-/** Answers with as many tokens as the model says. */
+/** Answers with the usage that the model's name gives. */
 const answerCounted: Script = (request, response) => {
   if (request.method !== 'POST') return sendJson(response, { data: [] });
   const usage = { total_tokens: Number(modelOf(request)) };
@@ -149,7 +153,10 @@ const answerCounted: Script = (request, response) => {
   return sendEvents(response, completionEvents().replace(DONE, last));
 };
 
-/** Three clients, each with a limit of another kind, in the order of the keys; `lacking` is what its bucket lacks at first, so that it is never full. */
+/**
+ * Three clients with limits of different kinds, in the order of the keys. `lacking` tokens are
+ * missing at first, so that no bucket is ever full.
+ */
 const COUNTED = [
   { limit: 'clients.alice.tokens_per_minute', rate: 60_000, seconds: 60, lacking: 30_000 },
   { limit: 'clients.carol.tokens_per_day', rate: 1_000_000, seconds: 86_400, lacking: 9000 },
@@ -162,14 +169,17 @@ const countedToml = (upstream: { readonly baseUrl: string }) =>
     return `[clients.${name}]\nkey = "${key}"\n${setting} = ${rate}\n`;
   }).join('') + providerToml(upstream, 'p', 'stream_usage = true');
 
-/** Makes Carol's bucket lack so many tokens of her day. */
+/** Makes Carol's bucket of the day lack this many tokens. */
 const seedDay = (redis: RedisServer, lacking: number) =>
   seed(redis, `${PREFIX}:${COUNTED[1]!.limit}:1000000/1000000/86400`, lacking, 86_400n * PER_TOKEN);
 
-/** Sends so many requests one after the other, and more until one is refused. Returns how many passed, and the refusal. */
+/**
+ * Sends `count` requests in sequence, and more until one is refused. Returns how many passed, and
+ * the refusal.
+ */
 async function sendCounted(ports: readonly number[], token: string, count: number) {
   for (let sent = 1, passed = 0; ; sent += 1) {
-    // From one gateway to the other now and then.
+    // Change the gateway now and then.
     const port = ports[Math.floor(sent / 50) % ports.length]!;
     const stream = sent % 9 === 0;
     const reply = await chat(port, { model: `p/${ANSWER_TOKENS}`, token, stream });
@@ -180,7 +190,7 @@ async function sendCounted(ports: readonly number[], token: string, count: numbe
 }
 
 testWithRedis(
-  'of 5,000 requests of three clients to two gateways as many pass as their limits in requests and tokens hold, within one answer',
+  'two gateways let as many of 5,000 requests pass as three clients may send',
   async (t, redis) => {
     const upstream = await startUpstream(t, answerCounted);
     const toml = `[rate_limit]\n${storeUrl(redis)}\n${countedToml(upstream)}`;
@@ -196,14 +206,14 @@ testWithRedis(
       const used = limit.includes('requests') ? passed : passed * ANSWER_TOKENS;
       const refilled = (since - startedAt) * BigInt(rate);
       const taken = lack - BigInt(lacking) * perToken + refilled;
-      // A double of 17 digits stands for a day's tokens.
+      // The tokens of a day are a double of 17 digits.
       const about = `${limit}: ${passed} passed, ${lack / perToken} lack`;
       assert.ok(Math.abs(Number(BigInt(used) * perToken - taken)) < 0.01 * Number(perToken), about);
       assert.ok(lack > BigInt(rate - 1) * perToken, about);
       assert.ok(lack <= BigInt(rate + ANSWER_TOKENS) * perToken, about);
       const after = JSON.parse(reply.text) as { error: { message: string; retry_after: number } };
       assert.equal(after.error.message, `Rate limit exceeded: ${limit}`);
-      // Its time passes in the store.
+      // The test moves the store's time, not its own.
       const [port = 0] = ports;
       const ask = async (passedSeconds: number) => {
         const then = (await readClock(redis)) - BigInt(passedSeconds) * 1_000_000n;
@@ -219,10 +229,10 @@ testWithRedis(
     for (const { metrics } of gateways) {
       const { sum: figure } = await metrics();
       assert.equal(figure('gateway_rate_limit_store_fallbacks_total'), 0);
-      // Some of it comes back while a busy machine is at the others.
+      // Some tokens come back while a busy machine runs other clients.
       assert.ok(figure('gateway_limit_used', { limit: 'client_tokens_per_day' }) >= 990_000);
     }
-    // A day survives a restart of all gateways.
+    // The day's tokens outlive a restart of all gateways.
     await seedDay(redis, 1_000_100);
     for (const gateway of gateways) assert.equal(await signalled(gateway), 0);
     const { port } = await startReplica(t, toml, script);
@@ -232,7 +242,7 @@ testWithRedis(
 );
 
 testWithRedis(
-  'while the store is away, limits by the minute and the day go on from what it said last',
+  'while the store is away, limits by minute and day go on from its last answer',
   async (t, redis) => {
     const upstream = await startUpstream(t, answerCounted);
     const toml = `[rate_limit]\n${storeUrl(redis)}\n${countedToml(upstream)}`;
@@ -249,25 +259,28 @@ testWithRedis(
   },
 );
 
-/** The settings of a gateway with a bucket for all requests, one token per second, and a store. */
+/**
+ * The settings of a gateway with a store and a bucket for all requests, which gets one token per
+ * second.
+ */
 function limitToml(redis: RedisServer, burst: number, prefix = PREFIX): string {
   const limit = `[rate_limit]\nenabled = true\nrequests_per_second = 1\nburst_capacity = ${burst}`;
   return `${limit}\nprefix = "${prefix}"\n${storeUrl(redis)}\n`;
 }
 
-/** The bucket lacks so many tokens that it refuses everything for a quarter of an hour. */
+/** Makes a bucket lack so many tokens that it refuses for a quarter of an hour. */
 async function empty(redis: RedisServer, bucket: string, burst: number): Promise<void> {
   await seed(redis, `${bucket}:1/${burst}`, LONG_SECONDS + burst);
 }
 
-/** Whether that bucket of the store has refused: a local one would not for so long. */
+/** Whether the store's bucket has refused. A local bucket would not ask for so long a wait. */
 async function isRefusedForLong(port: number, options: Chat = {}): Promise<boolean> {
   const { status, headers } = await chat(port, options);
   return status === 429 && Number(headers['retry-after']) > LONG_SECONDS / 2;
 }
 
 testWithRedis(
-  'gateways share a bucket if store, prefix and limits are the same, and nothing else is needed',
+  'gateways share a bucket if store, prefix and limits are the same',
   async (t, redis) => {
     const script = await programWaiting(t, ENDLESS_MS);
     const upstream = await startUpstream(t, answerChat);
@@ -292,7 +305,7 @@ testWithRedis(
 );
 
 testWithRedis(
-  "what a provider's limit refuses takes nothing of the client's, in the store and without it",
+  "a request that a provider's limit refuses takes none of the client's, with or without store",
   async (t, redis) => {
     const script = await programWaiting(t, ENDLESS_MS);
     const upstream = await startUpstream(t, answerChat);
@@ -311,7 +324,7 @@ testWithRedis(
 
     await redis.kill();
     await eventually(() => lines('incident').length === 1, 'the outage');
-    // Whenever this bucket has a token again, the client's has another one too.
+    // Whenever this bucket has a token again, so has the client's bucket.
     const statuses = new Set<number>();
     for (let i = 0; i < 20; i += 1) statuses.add((await chat(port, { token: ALICE })).status);
     assert.deepEqual([...statuses], [200, 429]);
@@ -325,7 +338,7 @@ const signalled = async ({ child, exit }: Replica) => {
 };
 
 testWithRedis(
-  'a reload changes limits in the store; another store or prefix needs a restart',
+  'a reload changes limits in the store, but another store needs a restart',
   async (t, redis) => {
     const other = await startRedis(t, { password: 'other-canary-5647382910' });
     const script = await programWaiting(t, ENDLESS_MS);

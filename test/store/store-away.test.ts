@@ -1,4 +1,4 @@
-/** A gateway whose store of rate limits, a real Redis or Valkey, fails: under load, at its start and in its drain. */
+/** A gateway whose store, a real Redis or Valkey, fails under load, at the start and in a drain. */
 
 import assert from 'node:assert/strict';
 import { before, describe } from 'node:test';
@@ -35,7 +35,7 @@ interface Outage {
   readonly begin: (redis: RedisServer) => unknown;
   readonly end: (redis: RedisServer) => unknown;
   readonly cause: RegExp;
-  /** That of the store, if it is not the one of the settings. */
+  /** The store's password, if it differs from the settings. */
   readonly password?: string;
 }
 
@@ -76,7 +76,7 @@ const AT_START: Readonly<Record<string, Outage>> = {
 const messagesOf = (replica: Replica) =>
   replica.lines(AWAY, BACK).map(({ message }) => message as string);
 
-/** Ends the outage: from then on nothing is limited without the store. */
+/** Ends the outage, and checks that all limits use the store again. */
 async function assertBack(
   { end }: Outage,
   redis: RedisServer,
@@ -96,12 +96,12 @@ async function assertBack(
 describe('an outage', { concurrency: 2 }, () => {
   for (const [name, outage] of Object.entries(OUTAGES)) {
     testWithRedis(
-      `under load, twice, of a store that is ${name}: no request fails, the metrics tell of each, and the log of one in a minute`,
+      `under load of a store that is ${name} fails no request, and is logged once a minute`,
       async (t, redis) => {
         const replica = await startWithStore(t, redis, await programWaiting(t, PATIENT_MS));
         const load = startLoad(t, replica.port);
         await load.rounds();
-        // Scripts that are flushed are no outage.
+        // The loss of all scripts is no outage.
         await redis.command('SCRIPT', 'FLUSH');
         await load.rounds();
         assert.deepEqual(await readStore(replica), { up: 1, fallbacks: 0 });
@@ -122,7 +122,7 @@ describe('an outage', { concurrency: 2 }, () => {
         await load.stop();
         assert.deepEqual(load.faults, []);
         assert.equal((await replica.metrics()).sum('gateway_requests_in_flight'), 0);
-        // The one that asks is the last.
+        // The command itself has the other connection.
         const clients = async () => (await redis.command('CLIENT', 'LIST')).match(/\bid=/g)!.length;
         await eventually(async () => (await clients()) === 2, 'no other connection');
         await assertSecretKept(t, replica);
@@ -134,7 +134,7 @@ describe('an outage', { concurrency: 2 }, () => {
 
   for (const [name, outage] of Object.entries(AT_START)) {
     testWithRedis(
-      `at the start, of a store that ${name}: the gateway serves, and uses it when it can`,
+      `at the start, of a store that ${name}, does not keep the gateway from serving`,
       async (t, redis) => {
         await outage.begin(redis);
         const replica = await startWithStore(t, redis, await programWaiting(t, PATIENT_MS));
@@ -154,27 +154,24 @@ describe('an outage', { concurrency: 2 }, () => {
   }
 
   for (const state of ['there', 'frozen', 'gone']) {
-    testWithRedis(
-      `in a drain does not keep it from its end: a store is ${state}`,
-      async (t, redis) => {
-        const { child, exit, port, lines, stderr } = await startWithStore(t, redis);
-        assert.equal((await chat(port)).status, 200);
-        if (state === 'frozen') redis.freeze();
-        if (state === 'gone') await redis.kill();
-        assert.equal((await chat(port)).status, 200);
-        if (state === 'frozen') {
-          await eventually(() => lines(AWAY).length > 0, 'the incident');
-          assert.match(String(lines(AWAY).at(-1)!['cause']), /: no answer in 50 ms$/);
-        }
-        child.kill('SIGTERM');
-        assert.equal(await exit, 0, stderr());
-      },
-    );
+    testWithRedis(`in a drain does not delay its end: a store is ${state}`, async (t, redis) => {
+      const { child, exit, port, lines, stderr } = await startWithStore(t, redis);
+      assert.equal((await chat(port)).status, 200);
+      if (state === 'frozen') redis.freeze();
+      if (state === 'gone') await redis.kill();
+      assert.equal((await chat(port)).status, 200);
+      if (state === 'frozen') {
+        await eventually(() => lines(AWAY).length > 0, 'the incident');
+        assert.match(String(lines(AWAY).at(-1)!['cause']), /: no answer in 50 ms$/);
+      }
+      child.kill('SIGTERM');
+      assert.equal(await exit, 0, stderr());
+    });
   }
 });
 
 testWithRedis(
-  'while the store is away no request waits for it, and the buckets of the process limit',
+  'while the store is away no request waits for it, and local buckets limit',
   async (t, redis) => {
     const upstream = await startUpstream(t, answerChat);
     const script = await programWaiting(t, PATIENT_MS);
@@ -198,7 +195,7 @@ testWithRedis(
     let differenceMs = 0;
     const REQUESTS = 30;
     for (let i = 0; i < REQUESTS; i += 1) {
-      // Some while it tries to connect, and some between.
+      // Some requests come during an attempt to connect, and some between attempts.
       await sleep(200);
       differenceMs += (await timeOf(limited)) - (await timeOf(without));
     }
@@ -212,7 +209,7 @@ testWithRedis(
   },
 );
 
-testWithRedis('a start that fails ends the process, with a store as without', async (t, redis) => {
+testWithRedis('a failed start ends the process, with or without a store', async (t, redis) => {
   const { port } = await startWithStore(t, redis);
   const toml = wideToml(storeUrl(redis), await startUpstream(t));
   const cwd = emptyFolder(t, { 'gateway.toml': toml });

@@ -1,4 +1,6 @@
-/** What `--check` says about the store of rate limits: a real Redis or Valkey, and servers that answer wrongly. */
+/**
+ * The line of `--check` about the store: a real Redis or Valkey, and servers that answer wrongly.
+ */
 
 import assert from 'node:assert/strict';
 import type { Socket } from 'node:net';
@@ -19,7 +21,7 @@ interface CheckOptions {
   readonly env?: Record<string, string>;
 }
 
-/** Runs the program with this URL as the store, and a provider that works. */
+/** Runs the program with this store, and a provider that works. */
 async function check(
   t: TestContext,
   url: string,
@@ -34,7 +36,7 @@ async function check(
   return finished;
 }
 
-/** What the line of the store says. */
+/** Returns the result in the store's line. */
 function resultIn({ stdout }: Finished): string {
   const [, result = assert.fail(stdout)] = /^rate_limit\.store {2}(.+)$/m.exec(stdout) ?? [];
   return result;
@@ -43,7 +45,9 @@ function resultIn({ stdout }: Finished): string {
 const ANSWERS = /^answers$/;
 const listOne: Script = (_, response) => sendJson(response, { data: [{ id: 'm' }] });
 
-/** A Redis, how it is entered into its state, and what the check prints of it; it exits with 0 if that is that it answers, else with 3. */
+/**
+ * A Redis, its state, and the expected line. The exit code is 0 if the store answers, or else 3.
+ */
 interface State {
   readonly args?: readonly string[];
   readonly enter?: (redis: RedisServer) => unknown;
@@ -71,7 +75,7 @@ const STATES: readonly (readonly [name: string, result: RegExp, State])[] = [
   ['that is frozen', /^no answer in \d+ ms$/, { enter: (redis) => redis.freeze() }],
 ];
 
-/** What a server answers to scripts; undefined: as a working store does. */
+/** A server's answer to scripts. Undefined means the answer of a working store. */
 const WRONG: readonly (readonly [
   title: string,
   answer: (keys: string | undefined, socket: Socket) => unknown,
@@ -96,7 +100,7 @@ describe('--check asks a Redis', { concurrency: 4 }, () => {
   for (const [name, result, state] of STATES) {
     const { args = [], enter, userinfo = `:${PASSWORD}@`, database = 0 } = state;
     const exitCode = result === ANSWERS ? 0 : 3;
-    test(`${name}, prints a line that matches ${result} and exits ${exitCode}`, async (t) => {
+    test(`${name}, prints ${result} and exits ${exitCode}`, async (t) => {
       if (isRedisMissing(t)) return;
       const script = await programWaiting(t, PATIENT_MS);
       const redis = await startRedis(t, { password: PASSWORD, args });
@@ -110,7 +114,7 @@ describe('--check asks a Redis', { concurrency: 4 }, () => {
 });
 
 describe('--check of a store', { concurrency: 4 }, () => {
-  test('prints its line below those of the providers, --json has its result in the document, and =offline none', async (t) => {
+  test('prints its line after the providers, or as JSON, and nothing with =offline', async (t) => {
     const { port, connections } = await startFakeRedis(t, () => false);
     const script = await programWaiting(t, PATIENT_MS);
     const url = `redis://127.0.0.1:${port}`;
