@@ -100,7 +100,7 @@ export function text<D extends Maybe<string>>(fallback?: D) {
   return kind('text', expected, accepts, fallback as Or<string, D>);
 }
 
-/** A host name: labels with letters, digits, hyphens and underscores, as resolvers accept it. */
+/** A host name: labels with letters, digits, hyphens and underscores, as resolvers accept them. */
 const HOST_NAME = /^(?=.{1,253}$)[\w-]+(?:\.[\w-]+)*\.?$/;
 
 /** A listener's address or name. An IPv6 address may be in brackets. */

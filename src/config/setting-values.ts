@@ -48,10 +48,7 @@ export type Section<P extends keyof Table> = {
 const LISTENER = /^(?:server|admin)\.(?:host|port)$/;
 const DIGEST_CHARACTERS = 8;
 
-/**
- * Values with their problems and warnings. Printing it as text or JSON, or inspecting it, shows no
- * keys.
- */
+/** Setting values with their problems and warnings. Text, JSON and `inspect` show no keys. */
 export class SettingValues {
   readonly problems: string[] = [];
   readonly warnings: string[] = [];

@@ -71,7 +71,7 @@ interface Circuit {
   readonly cooldownMs: number;
   /** The end of the cooldown, or of the probe's time, on the clock of `performance.now()`. */
   openUntilMs: number;
-  /** A probe is under way, so the next failure doubles the cooldown. */
+  /** True while a probe is under way: the next failure doubles the cooldown. */
   isProbed: boolean;
 }
 

@@ -118,7 +118,7 @@ export class RedisConnection {
     this.#socket
       .once(isTls ? 'secureConnect' : 'connect', () => void this.#prepare())
       .on('data', (chunk: Buffer) => this.#read(chunk))
-      // For a host with several addresses, an AggregateError has no message.
+      // The AggregateError for a host with several addresses has no message.
       .on('error', (error: NodeJS.ErrnoException) => this.end(error.message || String(error.code)))
       .on('close', () => this.end('the connection was closed', this.#pending.length === 0));
   }
