@@ -134,6 +134,7 @@ export class Incident {
       provider: this.provider,
       since: timeOf(this.#sinceMs)!,
       ended: timeOf(this.endedMs),
+      quiet_since: isLasting ? timeOf(this.requests.quietSinceMs) : undefined,
       failures: models.reduce((sum, { failures }) => sum + failures, 0) || faults[0]!.failures,
       all_models: (models.length > 0 && this.hasAllModels) || undefined,
       models: models.length > 0 ? models.slice(0, MAX_LISTED_MODELS) : undefined,

@@ -7,6 +7,11 @@ import type { RequestHistory, Attempt } from './history.ts';
 const MAX_COUNTED = 100;
 /** The most models, and clients per model, in a list. */
 const MAX_LISTED = 10;
+/**
+ * Requests count as failing for this time after the latest failed request. The page's minute is 50
+ * to 60 s long, so the failure is still in its figures.
+ */
+const FAILING_MS = 50_000;
 /** Stands for the model if a request was refused before its body was read. */
 const UNREAD = '(body not read)';
 const FAILED: ReadonlySet<Outcome> = new Set(['upstream_error', 'timeout', 'rate_limited']);
@@ -29,6 +34,15 @@ export class AffectedRequests {
   readonly #byName = new Map<string, Requests>();
   /** The first affected client with a name. */
   firstClient: string | undefined;
+  /** When the latest request failed. */
+  #failedMs: number | undefined;
+  /** When the latest request failed, on the clock of `performance.now()`. */
+  #failedAt = 0;
+
+  /** When the latest request failed, unless it counts as failing now. */
+  get quietSinceMs(): number | undefined {
+    return performance.now() - this.#failedAt > FAILING_MS ? this.#failedMs : undefined;
+  }
 
   /**
    * Counts a finished request if the incident affects it.
@@ -55,8 +69,11 @@ export class AffectedRequests {
       requests.good += 1;
       return;
     }
-    if (isFailed) requests.failed += 1;
-    else {
+    if (isFailed) {
+      requests.failed += 1;
+      this.#failedMs = Date.now();
+      this.#failedAt = performance.now();
+    } else {
       requests.answered += 1;
       requests.by = attempt!.provider;
     }

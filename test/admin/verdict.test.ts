@@ -86,6 +86,14 @@ test('the verdict is red, amber, grey or green, and below an incident it is figu
       'warn | Other providers answer | 120 requests in the last minute, none failed. | 2 incidents.',
     ],
     [
+      view(good, { incidents: [{ ...incident([{ failed: 4 }]), quiet_since: LAST }] }),
+      'warn | 1 incident | 120 requests in the last minute, none failed.',
+    ],
+    [
+      view({}, { incidents: [{ ...incident([{ failed: 4 }]), quiet_since: LAST }] }),
+      'warn | 1 incident | No request in the last minute.',
+    ],
+    [
       view(good, { incidents: [incident()] }),
       'warn | 1 incident | 120 requests in the last minute, none failed.',
     ],

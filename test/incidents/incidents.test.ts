@@ -158,7 +158,13 @@ test('a provider that is down is an incident after three tries, since the first'
     until: undefined,
     failures: 6,
   };
-  const more = { all_models: true, more_models: undefined, states: undefined, more: undefined };
+  const more = {
+    quiet_since: undefined,
+    all_models: true,
+    more_models: undefined,
+    states: undefined,
+    more: undefined,
+  };
   assert.deepEqual(fact, { ...common, model: undefined, provider: 'p', ...more });
   assert.deepEqual(models, [{ ...common, model: 'small' }]);
   const small = { name: 'small', failed: 5, good: 0, answered: 1, by: 'q' };
@@ -483,6 +489,31 @@ test('an incident keeps its models while there are no requests', (t) => {
   assert.deepEqual(lasting(), ['errors p small']);
   pass(120);
   assert.deepEqual(lasting(), ['errors p small']);
+});
+
+test('an incident says since when no request has failed', (t) => {
+  const { ask, ended, facts, pass, setClock, timeOf } = start(t);
+  const quietSince = () => facts()[0]!.quiet_since;
+  ask('m', BROKEN, { count: 4 });
+  assert.equal(quietSince(), undefined);
+  pass(50);
+  assert.equal(quietSince(), undefined, 'still in the figures of the minute');
+  pass(1);
+  assert.equal(quietSince(), timeOf(0));
+  // Neither a request that another provider answers nor the clock changes that.
+  ask('m', BROKEN, { by: 'q' });
+  setClock(-3600);
+  assert.equal(quietSince(), timeOf(0));
+  ask('m', BROKEN);
+  assert.equal(quietSince(), undefined);
+  pass(60);
+  assert.equal(quietSince(), timeOf(51 - 3600));
+  ask('m');
+  pass(1);
+  assert.deepEqual(
+    ended().map(({ quiet_since: since }) => since),
+    [undefined],
+  );
 });
 
 test('a model that answers again leaves the incident within 20 s', (t) => {

@@ -52,21 +52,24 @@ export function subjectOf(incident) {
 const sumOf = ({ affected = [] }, name) => affected.reduce((sum, one) => sum + one[name], 0);
 
 /** Returns true if another provider answers the requests, and none fails. */
-const isAnswered = (incident) => sumOf(incident, 'failed') === 0 && sumOf(incident, 'answered') > 0;
+export const isAnswered = (incident) =>
+  sumOf(incident, 'failed') === 0 && sumOf(incident, 'answered') > 0;
 
 /** Returns the words of the kind and its consequence: `errors, other providers answer`. */
 export function wordsOf(incident, now) {
-  const { ended, until } = incident;
+  const { ended, quiet_since: quietSince, until } = incident;
   const wait = !ended && until > now && 'until ' + formatDay(until, now);
   const others = !ended && isAnswered(incident) && 'other providers answer';
-  return [kindOf(incident), wait, others].filter(Boolean).join(', ');
+  const quiet = quietSince && 'no failure since ' + formatDay(quietSince, now);
+  return [kindOf(incident), wait, others, quiet].filter(Boolean).join(', ');
 }
 
-/** Requests fail, or nothing can be asked: a provider whose work others do is a warning only. */
+/** Red is for requests that fail now. A provider whose requests others answer is a warning. */
 export function iconOf(incident) {
-  if (incident.ended) return 'off';
-  const isBad = ['descriptors', 'memory'].includes(incident.kind) || sumOf(incident, 'failed') > 0;
-  return isBad ? 'bad' : 'warn';
+  const { ended, kind, quiet_since: quietSince } = incident;
+  if (ended) return 'off';
+  const isFailing = sumOf(incident, 'failed') > 0 && !quietSince;
+  return isFailing || ['descriptors', 'memory'].includes(kind) ? 'bad' : 'warn';
 }
 
 /** Returns the causes, each once. A model's begins with its name, a state's with its words. */

@@ -12,7 +12,7 @@ import {
   h,
   plural,
 } from './dom.js';
-import { iconOf, lastingOf, overLimitOf } from './incidents.js';
+import { iconOf, isAnswered, lastingOf, overLimitOf } from './incidents.js';
 import { showRequests } from './requests.js';
 
 /** All is well below this share of failed requests. */
@@ -71,6 +71,7 @@ function quietSince({ now, requests }) {
 /** Returns the sentence of the last minute: `397 requests in the last minute, none failed.` */
 function minuteText({ failed = 0, ...minute }) {
   const served = servedOf(minute);
+  if (served === 0) return 'No request in the last minute.';
   if (failed === 0) return plural(served, 'request') + ' in the last minute, none failed.';
   const share = formatNumber(failed) + ' of ' + formatNumber(served);
   return share + ' in the last minute, ' + formatShare(failed, served) + '.';
@@ -104,11 +105,9 @@ export function verdictOf(state) {
     return ['warn', figuresOf(judged, 'requests'), share, tooFew, more];
   }
   if (lasting.length > 0) {
-    const isAnswered = lasting.some(({ affected = [] }) =>
-      affected.some(({ answered }) => answered > 0),
-    );
-    const title = isAnswered ? 'Other providers answer' : plural(lasting.length, 'incident');
-    return ['warn', title, ofMinute, isAnswered || limited > 0 ? more : ''];
+    const hasOthers = lasting.some(isAnswered);
+    const title = hasOthers ? 'Other providers answer' : plural(lasting.length, 'incident');
+    return ['warn', title, ofMinute, hasOthers || limited > 0 ? more : ''];
   }
   if (judged.kind === 'off') {
     const former = { count: all.failed, total: servedOf(all), end: 'failed' };
