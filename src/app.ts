@@ -13,6 +13,7 @@ import type { AliasSettings, Config, StoreSettings } from './config/config.ts';
 import type { CLIENT_TIME_LIMITS } from './downstream/call.ts';
 import type { DrainOptions } from './downstream/drain.ts';
 import { createHttpServer } from './downstream/http-server.ts';
+import { findMemoryHolder, type MemoryHolder } from './downstream/memory-holder.ts';
 import type { Services } from './gateway/services.ts';
 import { Gateway } from './gateway/gateway.ts';
 import { ModelList, type ModelListCache } from './gateway/model-list.ts';
@@ -74,7 +75,7 @@ export class Service {
     const onModels: AdminView['onModels'] = (...models) => this.#admin?.view.onModels(...models);
     this.#runtime = runtime;
     this.#parts = {
-      ...createParts(initial, runtime, outside),
+      ...createParts(initial, runtime, outside, () => this.#findMemoryHolder()),
       observe: admin && observe,
       onModels: admin && onModels,
     };
@@ -184,6 +185,11 @@ export class Service {
     for (const cause of causes) this.logger.log('error', 'reload failed', { cause });
   }
 
+  #findMemoryHolder(): MemoryHolder | undefined {
+    const { maxBufferedBytes, trustedProxies } = this.config.server;
+    return findMemoryHolder(this.server.calls(), trustedProxies, maxBufferedBytes);
+  }
+
   #createFigures(): Figures {
     const { breaker, budget, incidents, modelLists, redact, store, transport } = this.#parts;
     const { server } = this;
@@ -217,7 +223,12 @@ interface Parts extends ReturnType<typeof createParts> {
 }
 
 /** Creates the parts that outlive every reload. */
-function createParts(config: Config, runtime: Runtime, outside: typeof OUTSIDE) {
+function createParts(
+  config: Config,
+  runtime: Runtime,
+  outside: typeof OUTSIDE,
+  findHolder: () => MemoryHolder | undefined,
+) {
   const { store } = config.rateLimit;
   const redact = createRedactor(config.secrets);
   const output = { toText: formatText, write: runtime.writeLog, redact };
@@ -228,6 +239,7 @@ function createParts(config: Config, runtime: Runtime, outside: typeof OUTSIDE) 
   const incidents = new Incidents({
     logger,
     circuits: () => breaker.report(redact),
+    findMemoryHolder: findHolder,
     onTrouble() {
       // `judge` may have ended the former trouble while its timer still runs.
       clearInterval(timer);

@@ -122,8 +122,8 @@ export class AdminView {
       const { kind, models = [], provider } = incident.toFacts();
       const labels = NO_LABELS.with('kind', kind).with('provider', provider);
       const ofModels = models.map(({ model }) => labels.with('model', this.#models.nameOf(model)));
-      const { firstClient } = incident.requests;
-      const ofClients = firstClient === undefined ? [] : [labels.with('client', firstClient)];
+      const { client } = incident;
+      const ofClients = client === undefined ? [] : [labels.with('client', client)];
       return { labels, ofModels, ofClients };
     });
     const ones = (all: LabelSet[]) => [...new Set(all)].map((labels) => [labels, 1] as const);
@@ -140,7 +140,7 @@ export class AdminView {
       [
         'gateway_incident_client',
         ones(lasting.flatMap(({ ofClients }) => ofClients)),
-        'Always 1: the first client that it affects.',
+        'Always 1: the holder of memory, or the first client that it affects.',
       ],
       ['gateway_incidents_total', begun, 'Incidents that have begun.'],
     ];

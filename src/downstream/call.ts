@@ -2,7 +2,7 @@
 
 import type { IncomingMessage, ServerResponse } from 'node:http';
 
-import { type ByteBudget, Reservation } from '../lib/byte-budget.ts';
+import { type ByteBudget, Reservation, type ReservedMemory } from '../lib/byte-budget.ts';
 import { Cancellation } from '../lib/cancellation.ts';
 import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
 import { HeldBody } from '../lib/held-body.ts';
@@ -64,7 +64,7 @@ export class Call {
   readonly cancellation = new Cancellation();
   readonly requestBody: HeldBody;
   /** The answer's memory until it is delivered. Set by the attempt that reads the answer. */
-  answerMemory: { close(): void } | undefined;
+  answerMemory: ReservedMemory | undefined;
   readonly connection: Connection;
   readonly request: IncomingMessage;
   readonly response: ServerResponse;
@@ -96,6 +96,12 @@ export class Call {
 
   get budget(): ByteBudget {
     return this.connection.listener.budget;
+  }
+
+  /** The memory of the request, its answer, and the requests that wait behind it. */
+  get reservedBytes(): number {
+    const answerBytes = this.answerMemory?.reservedBytes ?? 0;
+    return this.requestBody.reservedBytes + answerBytes + this.connection.waitingBytes;
   }
 
   get isDraining(): boolean {

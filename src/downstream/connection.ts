@@ -156,6 +156,11 @@ export class Connection {
     return !this.call && !isWaiting && !isUploading;
   }
 
+  /** The memory of the waiting requests' bodies. */
+  get waitingBytes(): number {
+    return this.#waiting.reduce((sum, { reservation }) => sum + (reservation?.bytes ?? 0), 0);
+  }
+
   /** Takes a request in. It begins at once, or after the responses to the requests before it. */
   receive(request: IncomingMessage, response: ServerResponse, awaitsContinue: boolean): void {
     // Without these listeners, a broken connection would end the process.

@@ -83,6 +83,8 @@ export class Incident {
   readonly counted = new Set<IncidentKind>();
   /** Kinds with a line in the log. */
   readonly logged = new Set<IncidentKind>();
+  /** For want of memory: the named client that held most of it at the latest refusal. */
+  holder: string | undefined;
   /** True if every model asked in the last minute is failing. */
   hasAllModels = true;
   #sinceMs = Infinity;
@@ -101,6 +103,11 @@ export class Incident {
     const ends = [...this.#faults.values()].map(({ endedMs = Infinity }) => endedMs);
     const lastMs = Math.max(...ends);
     return lastMs === Infinity ? undefined : lastMs;
+  }
+
+  /** The client that the metrics name: the holder of the memory, or the first affected client. */
+  get client(): string | undefined {
+    return this.holder ?? this.requests.firstClient;
   }
 
   has(fault: Fault | undefined): boolean {

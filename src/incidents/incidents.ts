@@ -15,6 +15,8 @@ import { Tries } from './tries.ts';
 
 /** The store counts as away after this time without an answer, because an answer may be late. */
 const STORE_AWAY_MS = 1000;
+/** The least time between two searches for the client that holds most memory. */
+const HOLDER_FOUND_EVERY_MS = 1000;
 /** Kinds with repeated events. Such a fault ends after `QUIET_MS` without an event. */
 const HAPPENINGS: ReadonlySet<IncidentKind> = new Set(['descriptors', 'memory', 'log_lines']);
 const QUIET_MS = 15_000;
@@ -31,6 +33,8 @@ const LOGGED_EVERY_MS = 60_000;
 const MAX_ENDED = 50;
 const ENDED_SHOWN_MS = 3_600_000;
 
+/** The client that holds most memory: its name if it has one, and a text for the log. */
+type Holder = { readonly client: string | undefined; readonly text: string };
 type Circuit = Pick<CircuitReport, 'provider' | 'model' | 'state'>;
 /** A provider, with a digest of its settings. With other settings it is another provider. */
 interface Watched {
@@ -78,14 +82,18 @@ export class Incidents {
   #ended: Incident[] = [];
   /** True while an incident lasts or may begin, so that finished requests may be affected. */
   isTroubled = false;
+  #holder: Holder | undefined;
+  #holderFoundAtMs = -Infinity;
 
   /**
-   * @param options - `onTrouble` is called when a failure or a state may begin an incident. From
+   * @param options - `findMemoryHolder` is called while requests are refused for want of memory,
+   * once a second at most. `onTrouble` is called when a failure or a state may begin an incident. From
    * then on `advance` must be called each second until it returns false.
    */
   constructor(options: {
     readonly logger: Logger;
     readonly circuits: () => readonly Circuit[];
+    readonly findMemoryHolder: () => Holder | undefined;
     readonly onTrouble: () => void;
   }) {
     this.#options = options;
@@ -142,7 +150,7 @@ export class Incidents {
   /** Counts a finished request for each incident that affects it. */
   recordRequest(history: RequestHistory, outcome: Outcome): void {
     const kind = history.failure && gatewayKindOf(history.failure);
-    if (kind === 'memory') this.set('memory', 'max_buffered_bytes');
+    if (kind === 'memory') this.#recordNoMemory();
     if (!this.isTroubled) return;
     if (kind) this.#gateway.get(kind)?.incident?.requests.add(history, outcome);
     for (const [id, { incident, models }] of this.#providers) {
@@ -150,6 +158,18 @@ export class Incidents {
         return provider === id && models.get(model)?.fault !== undefined;
       });
     }
+  }
+
+  /** Reports a refusal for want of memory, and names the client that holds most of it. */
+  #recordNoMemory(): void {
+    const nowMs = performance.now();
+    if (nowMs - this.#holderFoundAtMs >= HOLDER_FOUND_EVERY_MS) {
+      this.#holder = this.#options.findMemoryHolder();
+      this.#holderFoundAtMs = nowMs;
+    }
+    const { client, text } = this.#holder ?? {};
+    this.set('memory', text === undefined ? 'max_buffered_bytes' : `max_buffered_bytes: ${text}`);
+    this.#gateway.get('memory')!.incident!.holder = client;
   }
 
   /**

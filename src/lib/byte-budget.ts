@@ -133,6 +133,13 @@ export class Reservation {
   }
 }
 
+/** Memory that is reserved until it is closed. */
+export interface ReservedMemory {
+  /** The reserved bytes. */
+  readonly reservedBytes: number;
+  close(): void;
+}
+
 /** Creates the 429 for bytes that do not fit into the budget. */
 export function noRoom(): GatewayError {
   const text = 'Rate limit exceeded: too many bytes in flight';

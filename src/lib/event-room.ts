@@ -1,6 +1,6 @@
 /** A stream's memory for an event, and its turn among the streams waiting for memory. */
 
-import { type ByteBudget, Reservation } from './byte-budget.ts';
+import { type ByteBudget, Reservation, type ReservedMemory } from './byte-budget.ts';
 
 /** The budget's share for the longest waiting stream. */
 const KEPT_PART = 1 / 8;
@@ -17,12 +17,16 @@ const MAX_WAIT_MS = 2000;
  * is true, the stream passes on its part of the event. If `isStuck` is false, it calls `wait`, and
  * `endWait` before it tries again. It calls `leaveQueue` once its bytes are passed on or given up.
  */
-export class EventRoom {
+export class EventRoom implements ReservedMemory {
   readonly #reservation: Reservation;
   #waitingBytes = 0;
 
   constructor(budget: ByteBudget) {
     this.#reservation = new Reservation(budget);
+  }
+
+  get reservedBytes(): number {
+    return this.#reservation.bytes;
   }
 
   /** This stream's share in the budget's `waitingBytes`; 0 if it does not wait. */

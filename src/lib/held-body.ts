@@ -1,6 +1,6 @@
 /** Keeps the bodies of requests and complete answers in reserved memory. */
 
-import { type Reservation, SMALL_BYTES } from './byte-budget.ts';
+import { type Reservation, type ReservedMemory, SMALL_BYTES } from './byte-budget.ts';
 import { ChunkBuffer } from './chunk-buffer.ts';
 
 /** A long body grows in steps of this size. */
@@ -10,7 +10,7 @@ const GROWTH_BYTES = 1_048_576;
  * A body in reserved memory, kept until its last reader has released it. Its creator calls `close`,
  * so that no memory stays reserved.
  */
-export class HeldBody {
+export class HeldBody implements ReservedMemory {
   readonly #reservation: Reservation;
   #maxBytes = 0;
   #tooLarge!: () => Error;
@@ -79,6 +79,10 @@ export class HeldBody {
   /** The bytes so far. A long body has to pass `copyIfResizable` before it is sent. */
   get parts(): readonly Buffer[] {
     return this.#long ? [Buffer.from(this.#long, 0, this.size)] : (this.#short?.parts ?? []);
+  }
+
+  get reservedBytes(): number {
+    return this.#reservation.bytes;
   }
 
   /** Adds a reader. */

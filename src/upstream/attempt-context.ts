@@ -2,7 +2,7 @@
 
 import type { Config, ProviderSettings } from '../config/config.ts';
 import type { Attempt } from '../request/history.ts';
-import type { ByteBudget } from '../lib/byte-budget.ts';
+import type { ByteBudget, ReservedMemory } from '../lib/byte-budget.ts';
 import type { Cancellation, Deadline } from '../lib/cancellation.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import type { Transport } from './transport.ts';
@@ -72,7 +72,7 @@ export interface AttemptContext {
     readonly cancellation: Cancellation;
     readonly budget: ByteBudget;
     /** The memory reserved for the answer until the answer is delivered. */
-    answerMemory: { close(): void } | undefined;
+    answerMemory: ReservedMemory | undefined;
     readonly reply: CommentSink;
   };
   readonly services: AttemptServices;

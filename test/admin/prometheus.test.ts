@@ -254,7 +254,8 @@ const INCIDENTS: Readonly<Record<string, readonly (readonly [...Firing, kinds: s
     ],
   ],
   GatewayOutOfResources: [
-    ['page', {}, 'a refuses requests: KIND, first client alice', 'descriptors memory'],
+    ['page', {}, 'a refuses requests: KIND, first client alice', 'descriptors'],
+    ['page', {}, 'a refuses requests: KIND, most is held by alice', 'memory'],
   ],
   GatewayOwnIncident: [['ticket', {}, 'a has a fault of its own: KIND', 'log_lines store reload']],
 };

@@ -42,6 +42,7 @@ function start(t: TestContext, first = 1_000_000) {
       isEnabled: () => true,
     },
     circuits: () => circuits,
+    findMemoryHolder: () => undefined,
     onTrouble: () => (troubles += 1),
   });
   incidents.watch([P, Q]);

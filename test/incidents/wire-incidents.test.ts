@@ -207,7 +207,7 @@ test('four requests with a wrong key are an incident', async (t) => {
   assert.deepEqual(ofClients, [], 'no client has a name');
 });
 
-test('a client whose body finds no memory is named', async (t) => {
+test('for want of memory the client that holds it is named first, and whom it keeps out', async (t) => {
   const big = chatBody({ x: 'y'.repeat(700_000) });
   const gate = createGate();
   const slow: Script = async (_, response) => {
@@ -217,21 +217,31 @@ test('a client whose body finds no memory is named', async (t) => {
   const { gateway, p } = await scenario(t, {
     providers: { p: { script: slow, lines: 'models = ["m"]' } },
     server: 'max_buffered_bytes = 1048576',
-    clients: { agents: 'key = "agents-key-0123456789"' },
+    clients: {
+      agents: 'key = "agents-key-0123456789"',
+      web: 'key = "web-key-0123456789"',
+    },
     more: ADMIN,
   });
-  const headers = { authorization: 'Bearer agents-key-0123456789' };
-  const first = gateway.chat(big, { headers });
+  const ask = async (body: ReturnType<typeof chatBody>, key: string) =>
+    gateway.chat(body, { headers: { authorization: `Bearer ${key}-0123456789` } });
+  const first = ask(big, 'agents-key');
   await eventually(() => p.requests.length === 1, 'the first request');
-  assert.equal((await gateway.chat(big, { headers })).status, 429);
+  const small = ask(chatBody({ x: 'y'.repeat(20_000) }), 'web-key');
+  await eventually(() => p.requests.length === 2, 'the second request');
+  assert.equal((await ask(big, 'web-key')).status, 429);
   await lasting(gateway);
   const [line] = gateway.lines('incident');
   assert.equal(line!['kind'], 'memory');
+  assert.equal(line!['cause'], 'max_buffered_bytes: agents holds 0.7 of 1.0 MiB');
+  assert.deepEqual(await samplesOf(gateway, 'gateway_incident_client'), [
+    'gateway_incident_client{kind="memory",client="agents"} 1',
+  ]);
   assert.deepEqual(line!['affected'], [
-    { name: '(body not read)', failed: 1, answered: 0, clients: 'agents' },
+    { name: '(body not read)', failed: 1, answered: 0, clients: 'web' },
   ]);
   gate.open();
-  await first;
+  await Promise.all([first, small]);
 });
 
 describe('three unusable answers are an incident', () => {
