@@ -86,7 +86,9 @@ export class Incident {
   /** For want of memory: the named client that held most of it at the latest refusal. */
   holder: string | undefined;
   /** True if every model asked in the last minute is failing. */
-  hasAllModels = true;
+  #hasAllModels = true;
+  /** The most models that were failing at once, and whether they were all. */
+  #worst = { models: 0, hadAll: true };
   #sinceMs = Infinity;
 
   constructor(provider?: string) {
@@ -124,6 +126,16 @@ export class Incident {
     this.#sinceMs = Math.min(this.#sinceMs, fault.sinceMs);
   }
 
+  /** Sets whether every model asked in the last minute is failing. */
+  setHasAllModels(hasAll: boolean): void {
+    this.#hasAllModels = hasAll;
+    const lasting = [...this.#faults.values()].filter(({ endedMs }) => endedMs === undefined);
+    const models = lasting.filter(({ model }) => model !== undefined).length;
+    if (models < this.#worst.models) return;
+    const hadAll = hasAll || (models === this.#worst.models && this.#worst.hadAll);
+    this.#worst = { models, hadAll };
+  }
+
   /** Returns the fields for the log and the page. */
   toFacts() {
     const all = [...this.#faults.values()].map((fault) => fault.toFacts());
@@ -134,6 +146,7 @@ export class Incident {
     const faults = (isLasting ? lasting : all).toSorted((a, b) => rank(b) - rank(a));
     const models = faults.filter(({ model }) => model !== undefined);
     const states = faults.slice(1).filter(({ model }) => model === undefined);
+    const hasAll = isLasting ? this.#hasAllModels : this.#worst.hadAll;
     const { listed, more } = this.requests.toFacts(isLasting && this.provider !== undefined);
     return {
       ...faults[0]!,
@@ -143,7 +156,7 @@ export class Incident {
       ended: timeOf(this.endedMs),
       quiet_since: isLasting ? timeOf(this.requests.quietSinceMs) : undefined,
       failures: models.reduce((sum, { failures }) => sum + failures, 0) || faults[0]!.failures,
-      all_models: (models.length > 0 && this.hasAllModels) || undefined,
+      all_models: (models.length > 0 && hasAll) || undefined,
       models: models.length > 0 ? models.slice(0, MAX_LISTED_MODELS) : undefined,
       more_models: Math.max(0, models.length - MAX_LISTED_MODELS) || undefined,
       states: states.length > 0 ? states : undefined,

@@ -257,7 +257,7 @@ export class Incidents {
     }
     const asked = [...models.values()].filter((model) => model.isAsked(nowMs));
     if (incident?.isConfirmed && asked.length > 0)
-      incident.hasAllModels = asked.every(({ fault }) => incident.has(fault));
+      incident.setHasAllModels(asked.every(({ fault }) => incident.has(fault)));
   }
 
   #judgeStates({ incident, states }: Subject): void {

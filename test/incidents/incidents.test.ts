@@ -471,6 +471,28 @@ test('a provider has one incident, which lists its failing models', (t) => {
   ]);
 });
 
+test('an incident that has ended says all models if they were all at its worst', (t) => {
+  const cases: [what: string, models: Record<string, string>, all: true | undefined][] = [
+    // A character for every ten seconds: x fails, o is good.
+    ['one after the other recovers', { a: 'xxxoooooooooo', b: 'xxxxxxxxxoooo' }, true],
+    ['the last one, beside others', { a: 'xxxxxxooooooo', b: '      ooooooo' }, true],
+    ['one of two', { a: 'xxxxxxooooooo', b: 'ooooooooooooo' }, undefined],
+    ['more models later', { a: 'xxxxxxooooooo', b: '  xxxxooooooo', c: '   ooooooooo' }, undefined],
+  ];
+  for (const [what, models, all] of cases) {
+    const { ask, ended, pass } = start(t);
+    for (let step = 0; step < 13; step += 1) {
+      for (const [model, steps] of Object.entries(models)) {
+        if (steps[step] === 'x') ask(model, BROKEN, { count: 5 });
+        if (steps[step] === 'o') ask(model, undefined, { count: 5 });
+      }
+      pass(10);
+    }
+    const shown = ended().map(({ all_models: isAll }) => isAll);
+    assert.deepEqual(shown, [all], what);
+  }
+});
+
 test('models without requests for a minute do not count for the whole provider', (t) => {
   const { ask, lasting, pass } = start(t);
   ask('big', undefined, { count: 10 });
