@@ -118,6 +118,7 @@ export class Service {
     const providers = [...this.#snapshot.providers.keys()];
     if (providers.some((id) => this.figures.isModelListUp(id) === false)) this.learnModels();
     this.#admin?.view.judgeSlowness();
+    this.#parts.incidents.checkClock();
     this.#parts.incidents.advance();
   }
 

@@ -17,8 +17,15 @@ import { Tries } from './tries.ts';
 const STORE_AWAY_MS = 1000;
 /** The least time between two searches for the client that holds most memory. */
 const HOLDER_FOUND_EVERY_MS = 1000;
+/** The system's clock counts as set if it jumps by more against `performance.now()`. */
+const CLOCK_STEP_MS = 60_000;
 /** Kinds with repeated events. Such a fault ends after `QUIET_MS` without an event. */
-const HAPPENINGS: ReadonlySet<IncidentKind> = new Set(['descriptors', 'memory', 'log_lines']);
+const HAPPENINGS: ReadonlySet<IncidentKind> = new Set([
+  'descriptors',
+  'memory',
+  'log_lines',
+  'clock',
+]);
 const QUIET_MS = 15_000;
 /** A failing model without an attempt for this time is forgotten. */
 const FORGOTTEN_MS = 900_000;
@@ -41,6 +48,8 @@ interface Watched {
   readonly id: string;
   readonly digest: string;
 }
+
+const clockZeroMs = () => Date.now() - performance.now();
 
 /** A provider, or the gateway for a single kind of incident. */
 class Subject {
@@ -82,6 +91,8 @@ export class Incidents {
   #ended: Incident[] = [];
   /** True while an incident lasts or may begin, so that finished requests may be affected. */
   isTroubled = false;
+  /** The time of day at 0 of `performance.now()`, when the clock was last checked. */
+  #clockZeroMs = clockZeroMs();
   #holder: Holder | undefined;
   #holderFoundAtMs = -Infinity;
 
@@ -195,6 +206,16 @@ export class Incidents {
     states.set(kind, fault);
     subject.incident ??= new Incident(provider?.id);
     this.#startTrouble();
+  }
+
+  /** Reports a jump of the system's clock since the last call. */
+  checkClock(): void {
+    const zeroMs = clockZeroMs();
+    const stepMs = zeroMs - this.#clockZeroMs;
+    this.#clockZeroMs = zeroMs;
+    if (Math.abs(stepMs) <= CLOCK_STEP_MS) return;
+    const seconds = Math.round(Math.abs(stepMs) / 1000);
+    this.set('clock', `set ${seconds} s ${stepMs > 0 ? 'ahead' : 'back'}`);
   }
 
   /**

@@ -6,7 +6,7 @@ import type { GatewayError } from '../lib/errors.ts';
 export const INCIDENT_KINDS = [
   ...(['unreachable', 'key_refused', 'rate_limited', 'errors', 'timeout'] as const),
   ...(['stall', 'cut', 'nonsense', 'slow', 'model_list'] as const),
-  ...(['descriptors', 'memory', 'log_lines', 'store', 'reload'] as const),
+  ...(['descriptors', 'memory', 'log_lines', 'store', 'reload', 'clock'] as const),
 ];
 /** A kind in `INCIDENT_KINDS`. */
 export type IncidentKind = (typeof INCIDENT_KINDS)[number];

@@ -257,7 +257,9 @@ const INCIDENTS: Readonly<Record<string, readonly (readonly [...Firing, kinds: s
     ['page', {}, 'a refuses requests: KIND, first client alice', 'descriptors'],
     ['page', {}, 'a refuses requests: KIND, most is held by alice', 'memory'],
   ],
-  GatewayOwnIncident: [['ticket', {}, 'a has a fault of its own: KIND', 'log_lines store reload']],
+  GatewayOwnIncident: [
+    ['ticket', {}, 'a has a fault of its own: KIND', 'log_lines store reload clock'],
+  ],
 };
 
 /** What else is alerted: the series, as promtool writes them, and who fires at which time. */

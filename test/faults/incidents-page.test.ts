@@ -8,7 +8,7 @@ import { connect } from 'node:net';
 import { join } from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 
-import { idle, stopClock } from '../support/clock.ts';
+import { idle, replaceDate, stopClock } from '../support/clock.ts';
 import { parseMetrics } from '../support/exposition.ts';
 import { startFakeRedis } from '../support/fake-redis.ts';
 import { openFeed } from '../support/feed.ts';
@@ -308,6 +308,17 @@ describe('log, page and metrics show alike that', () => {
     await assertOver(t, gateway, told);
   });
 
+  test('the clock was set, until it has stood for a while', async (t) => {
+    const clock = stopClock(t, 1_000_000);
+    const { gateway } = await scenario(t, { more: '[admin]\nport = 0' });
+    const zeroMs = Date.now() - clock.nowMs;
+    replaceDate(t, () => zeroMs + clock.nowMs + 3_600_000);
+    const sentence = 'gateway: clock set, times before are of the old clock (set 3600 s ahead).';
+    const told = await theOne(t, gateway, sentence);
+    clock.nowMs += 15_000;
+    await assertOver(t, gateway, told);
+  });
+
   test('memory is short, until no request is refused for it', async (t) => {
     const clock = stopClock(t, 1_000_000);
     const { gateway } = await scenario(t, {
@@ -376,7 +387,8 @@ describe('log, page and metrics show alike that', () => {
 /** Preload: the program's clock runs ten times as fast. */
 const FAST =
   '--import=data:text/javascript,' +
-  'const%20now=performance.now.bind(performance);performance.now=()=>10*now()';
+  'const%20now=performance.now.bind(performance);performance.now=()=>10*now();' +
+  'const%20zero=Date.now();Date.now=()=>zero+performance.now()';
 
 const skip = LEFT_TO_SWEEPS;
 test('log lines are lost while standard output is not read', { skip }, async (t) => {

@@ -477,7 +477,11 @@ test('an incident that has ended says all models if they were all at its worst',
     ['one after the other recovers', { a: 'xxxoooooooooo', b: 'xxxxxxxxxoooo' }, true],
     ['the last one, beside others', { a: 'xxxxxxooooooo', b: '      ooooooo' }, true],
     ['one of two', { a: 'xxxxxxooooooo', b: 'ooooooooooooo' }, undefined],
-    ['more models later', { a: 'xxxxxxooooooo', b: '  xxxxooooooo', c: '   ooooooooo' }, undefined],
+    [
+      'more models later',
+      { a: 'xxxxxxooooooo', b: '  xxxxooooooo', c: '  ooooooooooo' },
+      undefined,
+    ],
   ];
   for (const [what, models, all] of cases) {
     const { ask, ended, pass } = start(t);
@@ -833,6 +837,30 @@ test('times of day come from the clock at that time, whatever is set later', (t)
   assert.deepEqual(ended()[0]!.ended, timeOf(3600 + 10));
   ask('n', BROKEN, { count: 3 });
   assert.equal(facts()[0]!.since, timeOf(3600 + 30));
+});
+
+test('a clock that is set by more than a minute is an incident, until it has stood for a while', (t) => {
+  const { ended, incidents, lasting, lines, pass, setClock } = start(t);
+  const check = (seconds: number) => {
+    pass(5);
+    setClock(seconds);
+    incidents.checkClock();
+    return lasting();
+  };
+  for (const seconds of [0, 59, -59, 60]) assert.deepEqual(check(seconds), []);
+  assert.deepEqual(check(3600), ['clock']);
+  assert.deepEqual(check(0), ['clock']);
+  pass(15);
+  assert.deepEqual(lasting(), []);
+  assert.equal(ended()[0]!.cause, 'set 3600 s ahead');
+  pass(60);
+  assert.deepEqual(check(-86_400), ['clock']);
+  const causes = lines.map(([line, { cause }]) => `${line}: ${cause as string}`);
+  assert.deepEqual(causes, [
+    'warn incident: set 3600 s ahead',
+    'info incident ended: set 3600 s ahead',
+    'warn incident: set 86400 s back',
+  ]);
 });
 
 test('a state that is found late began and ended earlier', (t) => {

@@ -91,10 +91,13 @@ export function replaceNow(t: TestContext, now: () => number): void {
 
 /**
  * Replaces `performance.now` by `nowMs`, which only the test changes, so that no wait ends early.
+ * `Date.now` passes with it.
  */
 export function stopClock(t: TestContext, nowMs = 1000): { nowMs: number } {
   const clock = { nowMs };
+  const zeroMs = Date.now() - nowMs;
   replaceNow(t, () => clock.nowMs);
+  replaceDate(t, () => zeroMs + clock.nowMs);
   return clock;
 }
 

@@ -29,6 +29,7 @@ const WORDS = {
   log_lines: 'log lines lost',
   store: 'store of rate limits away',
   reload: 'new settings refused, former ones in use',
+  clock: 'clock set, times before are of the old clock',
 };
 /** On a phone, more incidents are folded to their titles. */
 const MAX_UNFOLDED = 3;
