@@ -15,6 +15,8 @@ const STEPS = 90;
 const MINUTE_STEPS = 6;
 /** A median of fewer says nothing of the provider. */
 const MIN_FIRST_TOKENS = 10;
+/** As long as an incident that has ended is shown. */
+const REFUSALS_SHOWN_MS = 3_600_000;
 /** Clients that come later are `other`. */
 const MAX_CLIENTS = 500;
 /** The names of the first places of a row. The buckets of each of its times follow. */
@@ -32,6 +34,15 @@ function countOf(outcome: TryFacts['outcome']): Count | undefined {
   if (isFailed(outcome)) return 'failed';
   if (outcome === 'client_closed') return outcome;
   return outcome === 'ok' ? undefined : 'rejected';
+}
+
+/** Refusals of a client by its own limits. Times are those of `Date.now()`. */
+interface Refusals {
+  /** The limit of the latest refusal, and how full it was. */
+  readonly limit: string;
+  readonly since: string;
+  readonly refused: number;
+  readonly lastMs: number;
 }
 
 class Row extends StepCounts {
@@ -87,8 +98,8 @@ export class Traffic {
   readonly #providers = new Map<string, Row>();
   readonly #models = new Map<string, Row>();
   readonly #clients = new Map<string, Row>();
-  /** The limit that refused a client last, how full it was, and when the first refusal was. */
-  readonly #overLimit = new Map<string, { limit: string; readonly since: string }>();
+  /** Of each client that its own limits have refused, the refusals without a minute between. */
+  readonly #refusals = new Map<string, Refusals>();
   readonly #nowMs: () => number;
 
   /** `nowMs` returns milliseconds since the epoch, and never less than before. */
@@ -108,7 +119,7 @@ export class Traffic {
     const firstTokenMs = firstTokenMsOf(request);
     const client = rowOf(this.#clients, name);
     const isLimited = isOverOwnLimit(request);
-    if (isLimited) this.#addRefusal(name, client.minute(step), request.facts.limit!);
+    if (isLimited) this.#addRefusal(name, client.minute(step).limited, request.facts.limit!);
     const count = isLimited ? 'limited' : countOf(outcome);
     for (const row of [this.#all, client, model && rowOf(this.#models, model.name)]) {
       row?.addEnd(step, count);
@@ -137,23 +148,34 @@ export class Traffic {
     return 1000 * Math.round((Date.now() - this.#nowMs() + step * STEP_MS) / 1000);
   }
 
-  /**
-   * Takes the counts of the client's last minute: after a minute without a refusal the refusals
-   * begin anew.
-   */
-  #addRefusal(client: string, { limited }: { readonly limited?: number }, limit: string): void {
-    const known = limited ? this.#overLimit.get(client) : undefined;
-    if (known) known.limit = limit;
-    else this.#overLimit.set(client, { limit, since: new Date(Date.now()).toISOString() });
+  /** `inMinute`: the client's refusals of the last minute. Without one they begin anew. */
+  #addRefusal(client: string, inMinute: number | undefined, limit: string): void {
+    const known = inMinute ? this.#refusals.get(client) : undefined;
+    const nowMs = Date.now();
+    const since = known?.since ?? new Date(nowMs).toISOString();
+    const refused = (known?.refused ?? 0) + 1;
+    this.#refusals.set(client, { limit, since, refused, lastMs: nowMs });
   }
 
-  /** Returns the clients' rows; a client that was refused in the last minute has its limit, too. */
+  /**
+   * Returns the clients' rows. A client that its own limits have refused in the last hour has
+   * `overLimit`, which has `ended` if there was no refusal in the last minute.
+   */
   #reportClients(step: number) {
     return Array.from(this.#clients, ([name, row]) => {
-      const { limited, requests } = row.minute(step);
-      const overLimit = limited ? { ...this.#overLimit.get(name)!, limited, requests } : undefined;
+      const overLimit = this.#reportRefusals(this.#refusals.get(name), row.minute(step));
       return [name, { ...row.report(step), overLimit }] as const;
     });
+  }
+
+  #reportRefusals(
+    refusals: Refusals | undefined,
+    { limited, requests }: { readonly limited?: number; readonly requests?: number },
+  ) {
+    if (!refusals || Date.now() - refusals.lastMs >= REFUSALS_SHOWN_MS) return undefined;
+    const { lastMs, ...shown } = refusals;
+    const ended = limited ? undefined : new Date(lastMs).toISOString();
+    return { ...shown, ended, limited, requests };
   }
 
   /**

@@ -15,6 +15,9 @@ import { answerWell, sendJson } from '../support/upstream.ts';
 type Counts = Readonly<Record<string, number>>;
 
 // A module of the page, whose types nobody needs here.
+const { endedOf } = (await import(join(ROOT, 'src/admin/page/incidents.js'))) as {
+  endedOf: (view: object) => Record<'subject' | 'words' | 'count' | 'cause' | 'ended', string>[];
+};
 const { verdictOf, judge } = (await import(join(ROOT, 'src/admin/page/verdict.js'))) as {
   verdictOf: (view: object) => (string | false)[];
   judge: (counts: Counts) => { kind: string; count: number; total: number; end: string };
@@ -172,6 +175,7 @@ test('a client refused by its own limit is shown with the limit and how full it 
   assert.deepEqual(overLimit, {
     limit: 'clients.agents.requests_per_minute: 0 of 3 tokens left, refilled at 3 per minute',
     limited: 7,
+    refused: 7,
     requests: 10,
   });
   assert.deepEqual([clients.agents.failed, clients.agents.limited], [undefined, 7]);
@@ -199,9 +203,32 @@ test('refusals by a client\u2019s own limit have begun with the first one after 
   const first = since('clients.a.max_concurrent_requests: 2 of 2');
   now += 50_000;
   assert.equal(since('clients.a.max_concurrent_requests: 3 of 3'), first);
+  const ended = new Date(now).toISOString();
   now += 70_000;
-  assert.equal(traffic.report().clients['a']!.overLimit, undefined);
+  // What has ended stays for an hour, as an incident does.
+  const { clients } = traffic.report();
+  assert.deepEqual(
+    [clients['a']!.overLimit!.ended, clients['a']!.overLimit!.limited],
+    [ended, undefined],
+  );
+  const endedAt = (ms: number, kind: string) => {
+    const time = new Date(ms).toISOString();
+    return { kind, since: time, ended: time };
+  };
+  const incidents = [endedAt(now, 'reload'), endedAt(now - 900_000, 'store')];
+  const lines = endedOf({ clients, incidents });
+  assert.deepEqual(
+    lines.map(({ subject, words, count, cause }) => [subject, words, count, cause]),
+    [
+      ['gateway', 'new settings refused, former ones in use', false, undefined],
+      ['a', 'at its own limit', '2 refused', 'clients.a.max_concurrent_requests: 3 of 3'],
+      ['gateway', 'store of rate limits away', false, undefined],
+    ],
+  );
+  assert.equal(told(view({ requests: 9 }, { clients })).includes('at its limit'), false);
   assert.ok(since('clients.a.max_concurrent_requests: 2 of 2') > first);
+  now += 3_600_000;
+  assert.equal(traffic.report().clients['a']!.overLimit, undefined);
 });
 
 test('requests that a limit of the whole gateway refuses have failed', async (t) => {

@@ -182,43 +182,60 @@ function overLimitItem([name, { overLimit }], now, isFolded) {
   return item({ key: name, kind: 'warn', ...title, causes: [limit], rows, isFolded });
 }
 
-/** Describes an incident that has ended, in one line. */
-function endedItem(one, now) {
-  const { since, ended } = one;
+/** Returns the fields of an ended line: of an incident, and of a client at its limit. */
+function endedIncident(one) {
   const failed = sumOf(one, 'failed');
+  const count = failed > 0 && formatNumber(failed) + ' failed';
+  return { ...one, subject: subjectOf(one), words: wordsOf(one), count, cause: causesOf(one)[0] };
+}
+
+function endedRefusals([name, { overLimit }]) {
+  const { limit: cause, refused } = overLimit;
+  const count = formatNumber(refused) + ' refused';
+  return { ...overLimit, subject: clip(name), words: 'at its own limit', count, cause };
+}
+
+/** Describes an incident that has ended, in one line. */
+function endedItem({ since, ended, subject, words, count, cause = '' }, now) {
   // As long as the times that are shown are apart.
   const secondOf = (time) => Math.floor(Date.parse(time) / 1000);
   const lasted = formatDuration(1000 * (secondOf(ended) - secondOf(since)));
   const times = formatDay(since, now) + ' – ' + formatDay(ended, now) + ' · ';
   return h(
     'li.ended',
-    { key: [since, ended, one.provider, one.model].join(' ') },
-    h('span.icon.off', 'Ended: ', h('strong', subjectOf(one)), ': ' + wordsOf(one)),
-    h(
-      'span',
-      h('span.wide', times),
-      lasted,
-      failed > 0 && h('span.wide', ' · ' + formatNumber(failed) + ' failed'),
-    ),
-    h('span.cause.wide', clip(causesOf(one)[0] ?? '')),
+    { key: [since, ended, subject].join(' ') },
+    h('span.icon.off', 'Ended: ', h('strong', subject), ': ' + words),
+    h('span', h('span.wide', times), lasted, count && h('span.wide', ' · ' + count)),
+    h('span.cause.wide', clip(cause)),
   );
 }
 
+const refusedOf = ({ clients }) => Object.entries(clients).filter(([, one]) => one.overLimit);
+
 /** Returns the clients, by their names, that their own limits have refused in the last minute. */
-export const overLimitOf = ({ clients }) =>
-  Object.entries(clients)
-    .filter(([, { overLimit }]) => overLimit)
+export const overLimitOf = (state) =>
+  refusedOf(state)
+    .filter(([, { overLimit }]) => !overLimit.ended)
     .toSorted(([, a], [, b]) => b.overLimit.limited - a.overLimit.limited);
+
+/** Returns the lines of incidents and refusals that have ended, the latest first. */
+export function endedOf(state) {
+  const refused = refusedOf(state).filter(([, { overLimit }]) => overLimit.ended);
+  const ended = state.incidents.filter((one) => one.ended);
+  return [...ended.map(endedIncident), ...refused.map(endedRefusals)].toSorted((a, b) =>
+    b.ended.localeCompare(a.ended),
+  );
+}
 
 /** Draws the incidents that last, the clients at their own limits, and what has ended. */
 export function drawIncidents(state) {
-  const { now, incidents } = state;
+  const { now } = state;
   const [lasting, limited] = [lastingOf(state), overLimitOf(state)];
   const isFolded = isNarrow() && lasting.length + limited.length > MAX_UNFOLDED;
   fill(
     'incidents',
     lasting.map((one) => incidentItem(one, now, isFolded)),
     limited.map((one) => overLimitItem(one, now, isFolded)),
-    incidents.filter(({ ended }) => ended).map((one) => endedItem(one, now)),
+    endedOf(state).map((one) => endedItem(one, now)),
   );
 }

@@ -74,7 +74,8 @@ function failedCell(row) {
 const limitsCell = ({ limits = [], overLimit }) =>
   limits.map(({ limit, used, capacity }) => {
     const name = limit.replace('client_', '');
-    const kind = overLimit?.limit.includes(name) || used >= capacity ? 'warn' : 'bar';
+    const isRefused = overLimit?.limited > 0 && overLimit.limit.includes(name);
+    const kind = isRefused || used >= capacity ? 'warn' : 'bar';
     return h(
       'span.limit',
       LIMITS[name] ?? name,
