@@ -97,9 +97,9 @@ export class Incidents {
   #holderFoundAtMs = -Infinity;
 
   /**
-   * @param options - `findMemoryHolder` is called while requests are refused for want of memory,
-   * once a second at most. `onTrouble` is called when a failure or a state may begin an incident. From
-   * then on `advance` must be called each second until it returns false.
+   * @param options - `onTrouble` is called when a failure or a state may begin an incident. From
+   * then on `advance` must be called each second until it returns false. `findMemoryHolder` is
+   * called while requests are refused for want of memory, once a second at most.
    */
   constructor(options: {
     readonly logger: Logger;
