@@ -109,7 +109,7 @@ export async function askProvider(
     throw lease.fail(thrown);
   }
   const attempt = plan.chosen!;
-  breaker?.recordOutcome(candidate, attempt.failure);
+  breaker?.recordOutcome(candidate, attempt.failure, probe);
   lease.close();
   return attempt;
 }

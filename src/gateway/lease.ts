@@ -104,11 +104,11 @@ export class Lease {
     { attempt }: AttemptContext,
     failure: GatewayError | ClientGone | undefined,
   ): void {
-    const { breaker, call, candidate, services } = this.#options;
+    const { breaker, call, candidate, probe, services } = this.#options;
     recordAttemptEnd(attempt, failure, call, services);
     if (!endsRequest(failure)) {
-      this.#key?.recordSuccess();
-      breaker?.recordOutcome(candidate, attempt.failure);
+      this.#key?.recordEnd(attempt.failure);
+      breaker?.recordOutcome(candidate, attempt.failure, probe);
     }
   }
 }

@@ -100,6 +100,11 @@ export class Deadline extends Cancellation {
     this.#timerMs = ms;
   }
 
+  /** How long the time limit has been suspended, in milliseconds; 0 if it is not suspended. */
+  get suspendedMs(): number {
+    return this.#suspendedAtMs === undefined ? 0 : performance.now() - this.#suspendedAtMs;
+  }
+
   /** Suspends the time limit until `resume` or `arm` is called. */
   suspend(): void {
     this.#suspendedAtMs = performance.now();

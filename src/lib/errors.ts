@@ -40,7 +40,7 @@ export type Refusal = Limit | Check;
 /**
  * How far a failure reaches. Incidents count `model` and `provider`.
  *
- * - `client`: only this request, because the request is wrong.
+ * - `client`: only this request, because it is wrong or its client did not read.
  * - `model`: the requested model, because its provider was reached.
  * - `provider`: all the provider's models, because no connection was made.
  * - `gateway`: this process or its machine. No other provider is asked, unless a retry may help.
@@ -181,7 +181,7 @@ export class GatewayError extends Error {
     if (status === 429) return 'rate_limited';
     if (status === 504) return 'timeout';
     if (status < 500) return 'refused';
-    return this.kind === 'internal' ? 'internal_error' : 'upstream_error';
+    return this.scope === 'gateway' ? 'internal_error' : 'upstream_error';
   }
 
   /** Returns the error object (docs/errors.md) as JSON. */

@@ -70,7 +70,10 @@ export function readFault(json: unknown) {
   const message = firstText(json) ?? firstText(state);
   // Text that is not JSON comes from a proxy or a wrong base_url, so it is not about the model.
   const isAboutModel = typeof json === 'object' && /model/i.test(`${message} ${code} ${type}`);
-  return { message, code, type, status, isAboutModel };
+  // OpenRouter's moderation has no code but its status, and quotes the input that it flags.
+  const metadata = memberOf(memberOf(body, 'error'), 'metadata');
+  const isFlagged = memberOf(metadata, 'flagged_input') !== undefined;
+  return { message, code, type, status, isAboutModel, isFlagged };
 }
 
 /** Returns the first text under one of `MESSAGE_NAMES`, also in arrays and objects inside them. */

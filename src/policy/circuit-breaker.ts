@@ -158,29 +158,37 @@ export class CircuitBreaker {
     // The model answered or failed, so its provider was reached.
     if (model !== undefined) this.#close(provider.digest);
     if (type === 'success') this.#close(nameOf(provider.digest, model));
-    else this.#fail(provider, model, cause);
+    else this.#fail(provider, model, cause, false);
   }
 
-  /** Records a request's outcome: its failure, or a success if `failure` is undefined. */
-  recordOutcome(candidate: Target, failure: GatewayError | undefined): void {
+  /**
+   * Records the outcome of a request: its failure, or a success if `failure` is undefined. `probe`
+   * is set if the request was the probe.
+   */
+  recordOutcome(candidate: Target, failure: GatewayError | undefined, probe?: Probe): void {
     const { provider, model, isBalanced } = candidate;
     if (failure === undefined) return this.record('success', provider, model);
     const { details, scope, status } = failure;
-    // A refused prompt is not the target's fault, else a single client could keep others away.
+    const isProbe = probe !== undefined;
     const isPolicy = details.problem === 'policy';
-    const isFaultOfTarget = isBalanced && TARGET_STATUSES.has(status) && !isPolicy;
+    // Only these scopes show that the provider was reached.
+    if (scope === 'client' || scope === 'model') this.#close(provider.digest);
+    // The request may be at fault, so its failure neither counts nor ends a row of failures: one
+    // client could keep all others away from a model, or keep its circuit closed. A plain 500 is
+    // such a failure, because some providers answer a wrong parameter with it.
+    if (scope === 'client' || isPolicy || status === 500) return;
+    const isFaultOfTarget = isBalanced && TARGET_STATUSES.has(status);
     const isModelGone = details.problem === 'model gone';
-    const isOutage = OUTAGE_STATUSES.has(status) || isFaultOfTarget || isModelGone;
+    const cause = causeOf(failure);
     if (scope === 'provider') {
-      this.record('failure', provider, undefined, causeOf(failure));
-      // The request may have been the model's probe. Without a result for the model, the next
+      this.#fail(provider, undefined, cause, isProbe);
+      // The request may have been the probe of the model. Without a result for the model, the next
       // request would probe it at once.
       const circuit = this.#circuits.get(nameOf(provider.digest, model));
-      if (circuit && isTripped(circuit)) this.#fail(provider, model, causeOf(failure));
-    } else if (isOutage) this.record('failure', provider, model, causeOf(failure));
-    // Any other refusal shows a working model, except a 500: this request's parameters may have
-    // caused it.
-    else if (status !== 500) this.record('success', provider, model);
+      if (circuit && isTripped(circuit)) this.#fail(provider, model, cause, isProbe);
+    } else if (OUTAGE_STATUSES.has(status) || isFaultOfTarget || isModelGone) {
+      this.#fail(provider, model, cause, isProbe);
+    } else this.record('success', provider, model);
   }
 
   /**
@@ -196,11 +204,18 @@ export class CircuitBreaker {
     }));
   }
 
-  #fail({ id, digest }: Guarded, model: string | undefined, cause: string | undefined): void {
+  #fail(
+    { id, digest }: Guarded,
+    model: string | undefined,
+    cause: string | undefined,
+    isProbe: boolean,
+  ): void {
     if (!this.#digests.has(digest)) return;
     if (model && model.length > MAX_MODEL_CHARACTERS) return;
     const name = nameOf(digest, model);
     const before = this.#circuits.get(name);
+    // A request that was sent before the circuit opened may fail late. The probe decides.
+    if (before?.isProbed && !isProbe) return;
     const failures = (before?.failures ?? 0) + 1;
     // Deletes the circuit first, because `Map.set` moves only a new key to the end.
     this.#circuits.delete(name);

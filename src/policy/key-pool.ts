@@ -194,8 +194,12 @@ export class TakenKey {
     this.#cooldown = pool.cooldownOf(index);
   }
 
-  /** Records that the provider answered a request with this key. */
-  recordSuccess(): void {
+  /**
+   * Records how an answer to this key has ended. The key has worked, unless an error event in the
+   * stream refuses it: `failure` is that error, or any other failure of the stream.
+   */
+  recordEnd(failure: GatewayError | undefined): void {
+    if (failure && this.#pool.recordFailure(this.index, failure)) return;
     this.#pool.recordSuccess(this.index, this.#cooldown);
   }
 }

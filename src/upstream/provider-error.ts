@@ -71,7 +71,7 @@ export function toProviderError(
   const isAboutModel = status === 404 && fault.isAboutModel;
   const isModelGone = isAboutModel && isNamed(config, provider, model);
   const isRejected = REJECTED_STATUSES.has(status) || (isAboutModel && !isModelGone);
-  const problem = problemOf(reason, status) ?? (isModelGone ? 'model gone' : undefined);
+  const problem = problemOf(fault, reason) ?? (isModelGone ? 'model gone' : undefined);
   const details: ErrorDetails = {
     provider,
     cause: providerMessages ? loggedCause(fault, text, context.attempt) : namesOf(fault, redact),
@@ -96,10 +96,10 @@ export function toProviderError(
 }
 
 /**
- * Returns the problem with the request that the provider's code names; undefined for other codes.
+ * Returns the problem with the request that the provider's error names; undefined if it names none.
  */
-function problemOf(reason: string, status: number): ErrorDetails['problem'] {
-  if (REFUSED_BY_POLICY.test(reason)) return 'policy';
+function problemOf({ isFlagged, status }: UpstreamFault, reason: string): ErrorDetails['problem'] {
+  if (isFlagged || REFUSED_BY_POLICY.test(reason)) return 'policy';
   return status === 400 && TOO_LONG.test(reason) ? 'length' : undefined;
 }
 

@@ -58,6 +58,12 @@ export function openStream(
   return new StreamRelay(upstream, headers, context).open();
 }
 
+/**
+ * A provider may give up a stream that was not read for this long, so a cut within this time after
+ * the pause does not count against the provider.
+ */
+const LONG_PAUSE_MS = 10_000;
+
 /** Settles the promise of `open`, or from the delivery on the promise of `deliver`. */
 interface Settle {
   readonly resolve: () => void;
@@ -85,6 +91,8 @@ class StreamRelay implements ByteSink, Answer {
    */
   #reply!: AnswerSink;
   #onData: (() => void) | undefined;
+  /** When the latest long pause of the client ended, on the clock of `performance.now()`. */
+  #longPauseEndedAtMs = -Infinity;
   /** The first byte of the answer that is not white space. */
   #firstByte: number | undefined;
   /** Nothing more is passed on. */
@@ -169,10 +177,7 @@ class StreamRelay implements ByteSink, Answer {
     this.#endClient?.();
     if (this.#isOver) return this.#context.deadline.abandon();
     try {
-      // The provider is not to blame for a time limit that passed while the gateway waited for
-      // memory and did not read.
-      const isTimeout = error instanceof GatewayError && error.kind === 'timeout';
-      if (error) throw this.#hasWaited && isTimeout ? noRoom() : error;
+      if (error) throw error;
       this.#throwIfCompletion();
       this.#take(this.#inspector.finish());
     } catch (thrown) {
@@ -292,7 +297,9 @@ class StreamRelay implements ByteSink, Answer {
   #resume(): void {
     if (this.#isOver || this.#isWaiting) return;
     this.#updateRoom(0);
-    this.#context.deadline.resume(this.#idleMs * COUNTED_PART);
+    const { deadline } = this.#context;
+    if (deadline.suspendedMs >= LONG_PAUSE_MS) this.#longPauseEndedAtMs = performance.now();
+    deadline.resume(this.#idleMs * COUNTED_PART);
     this.#upstream.body.resume();
   }
 
@@ -318,7 +325,21 @@ class StreamRelay implements ByteSink, Answer {
     // The blank line ends an event that was passed in part, so that the error event stands alone.
     if (this.#inspector.isEventPassed) this.#context.call.reply.write(EVENT_END);
     this.#room.leaveQueue();
-    this.#settle.reject(thrown);
+    this.#settle.reject(thrown instanceof GatewayError ? this.#withCulprit(thrown) : thrown);
+  }
+
+  /**
+   * Returns the failure of a stream as the gateway's or the client's if it is a consequence of not
+   * reading from the provider: the gateway waited for memory, or the client did not read.
+   */
+  #withCulprit(failure: GatewayError): GatewayError {
+    const isCut = failure.details.problem === 'cut';
+    if (this.#hasWaited && (isCut || failure.kind === 'timeout')) return noRoom();
+    const { deadline } = this.#context;
+    const isAfterPause = performance.now() - this.#longPauseEndedAtMs < LONG_PAUSE_MS;
+    if (!isCut || (deadline.suspendedMs < LONG_PAUSE_MS && !isAfterPause)) return failure;
+    const cause = 'the client did not read, and the provider gave up';
+    return this.#error('the answer was cut off', { problem: 'cut', scope: 'client', cause });
   }
 
   /**

@@ -15,6 +15,7 @@ import type { ByteSink } from '../../src/lib/byte-source.ts';
 import { EventRoom } from '../../src/lib/event-room.ts';
 import { openStream } from '../../src/upstream/stream-relay.ts';
 import { assertError, parseRaw, refusal, type ExpectedError } from '../support/errors.ts';
+import { GatewayError } from '../../src/lib/errors.ts';
 import {
   chatBody,
   providerToml,
@@ -24,7 +25,7 @@ import {
   type TestGateway,
 } from '../support/gateway.ts';
 import { openRaw, readReply, statusesOf, watchServerSide } from '../support/raw.ts';
-import { idle, untilSteady } from '../support/clock.ts';
+import { idle, stopClock, untilSteady } from '../support/clock.ts';
 import { newReplyContext, RecordedReply, replyWith } from '../support/reply-context.ts';
 import { byModel, scenario } from '../support/scenario.ts';
 import { createGate, errorAfter, eventually, openChat } from '../support/streams.ts';
@@ -228,7 +229,7 @@ for (const [what, script, expected] of [
     }
     assert.deepEqual(asked(), [4, 0]);
     const [line] = gateway.accessLines();
-    assert.equal(line!['reason'], 'memory');
+    assert.deepEqual([line!['reason'], line!['outcome']], ['memory', 'internal_error']);
     assert.equal((line!['tries'] as { outcome: string }[])[0]!.outcome, 'internal_error');
     await Promise.all(p.requests.map(async ({ closed }) => closed));
     await nothingIsReserved(gateway);
@@ -562,6 +563,42 @@ test('a stuck stream passes its part of an event on, and ends as other streams d
     assert.equal(reply.text.slice((CHUNK + beginning).length), expected, rest);
   }
 });
+
+test('a cut while the gateway waits for memory is the failure of the gateway', async (t) => {
+  const whole = newBudget(MIB);
+  const other = new Reservation(whole);
+  t.after(() => other.close());
+  other.resize(MIB);
+  const { provider, ended } = await openRelay(whole);
+  assert.equal(provider.write(Buffer.from(`data: ${'x'.repeat(100_000)}`)), false);
+  provider.end(new GatewayError('provider', 'cut', { problem: 'cut' }));
+  await assert.rejects(ended, { kind: 'rateLimit', scope: 'gateway' });
+});
+
+const PAUSES: [readMs: number, cutMs: number, scope: string][] = [
+  // The client has not read when the cut comes.
+  [Infinity, 9999, 'model'],
+  [Infinity, 10_000, 'client'],
+  // The client has read again, and the cut comes later.
+  [9999, 9999, 'model'],
+  [10_000, 19_999, 'client'],
+  [10_000, 20_000, 'model'],
+];
+for (const [readMs, cutMs, scope] of PAUSES) {
+  test(`a cut after ${cutMs} ms has the scope ${scope} if the client reads after ${readMs} ms`, async (t) => {
+    const clock = stopClock(t, 0);
+    const { provider, reply, ended } = await openRelay(newBudget(MIB));
+    assert.equal(provider.write(Buffer.from(`data: ${'x'.repeat(65_536)}\n\n`)), false);
+    if (readMs < Infinity) {
+      clock.nowMs = readMs;
+      reply.onRoom();
+      provider.write(Buffer.from(CHUNK));
+    }
+    clock.nowMs = cutMs;
+    provider.end(new GatewayError('provider', 'cut', { problem: 'cut' }));
+    await assert.rejects(ended, { kind: 'provider', scope });
+  });
+}
 
 test('the error of a stream that has passed part of an event begins a new line', async () => {
   const part = `data: ${'x'.repeat(100_000)}`;

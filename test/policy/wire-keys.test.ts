@@ -6,7 +6,15 @@ import { describe, test, type TestContext } from 'node:test';
 import { replaceRandom, stopClock } from '../support/clock.ts';
 import { chatBody, providerToml, startGateway } from '../support/gateway.ts';
 import { eventually } from '../support/streams.ts';
-import { answerWell, failWith, sendJson, startUpstream, type Script } from '../support/upstream.ts';
+import {
+  answerWell,
+  CHUNK,
+  failWith,
+  sendEvents,
+  sendJson,
+  startUpstream,
+  type Script,
+} from '../support/upstream.ts';
 
 const KEYS = { a: 'sk-key-a-canary-01', b: 'sk-key-b-canary-02', c: 'sk-key-c-canary-03' };
 type Key = keyof typeof KEYS;
@@ -94,6 +102,19 @@ describe('a pool of keys', () => {
       assert.deepEqual(rests(), [line, line]);
     });
   }
+
+  test('lets a key rest that an event refuses in a stream which has begun', async (t) => {
+    const { ask, clock, rests, scripts } = await start(t, { a: answerWell, b: answerWell });
+    for (const status of [401, 403, 429]) {
+      const refusal = `data: ${JSON.stringify({ error: { message: 'no', status } })}\n\n`;
+      scripts.a = (_, response) => sendEvents(response, CHUNK + refusal);
+      assert.equal(await ask({ stream: true }), '200 a');
+      assert.deepEqual([await ask(), await ask()], ['200 b', '200 b']);
+      const ms = status === 429 ? 1000 : 60_000;
+      assert.deepEqual(rests().at(-1), `warn p 1 ${status} ${ms}`);
+      clock.nowMs += ms;
+    }
+  });
 
   test('in cooldown as a whole tries the key whose cooldown ends first', async (t) => {
     const { ask, clock, gateway, rests } = await start(t, {

@@ -89,6 +89,13 @@ test('a code decides on a fallback or a repeat in any spelling', async (t) => {
   for (const word of ['content_policy', 'content_filter', 'moderation', 'safety']) {
     for (const code of spellingsOf(word, random)) assert.equal(await ask(403, code), false, code);
   }
+  // OpenRouter's moderation.
+  const metadata = { reasons: ['violence'], flagged_input: 'x', provider_name: 'y' };
+  const error = { message: 'flagged', code: 403, metadata };
+  p.script = (_, response) => sendJson(response, { error }, { status: 403 });
+  const before = q.requests.length;
+  assert.equal((await gateway.chat(chatBody())).status, 403);
+  assert.equal(q.requests.length, before);
 });
 
 test('a code of an account without money makes the error final', async (t) => {

@@ -41,8 +41,14 @@ export class Circuit {
     this.#states = states;
   }
 
-  failure(atMs: number): void {
-    this.#change((state) => failed(state, atMs));
+  failure(atMs: number, request: unknown): void {
+    this.#change((state) => this.#failed(state, atMs, request));
+  }
+
+  /** While a probe is under way, the late failure of an older request changes nothing. */
+  #failed(state: State, atMs: number, request: unknown): State[] {
+    if (state.probe !== undefined && !this.#probes.has(request)) return [state];
+    return failed(state, atMs);
   }
 
   success(): void {
@@ -50,10 +56,10 @@ export class Circuit {
   }
 
   /** A result that may or may not count as a failure or a success. */
-  maybe(atMs: number, what: readonly ('failure' | 'success')[]): void {
+  maybe(atMs: number, what: readonly ('failure' | 'success')[], request?: unknown): void {
     this.#change((state) => [
       state,
-      ...(what.includes('failure') ? failed(state, atMs) : []),
+      ...(what.includes('failure') ? this.#failed(state, atMs, request) : []),
       ...(what.includes('success') ? [REACHABLE] : []),
     ]);
   }

@@ -3,7 +3,7 @@
  * each second, by counts of the last seconds, so close to such a moment both decisions are right.
  */
 
-import { drainMsOf, type Course, type Report } from './course.ts';
+import { drainMsOf, keyRefusalOf, type Course, type Report } from './course.ts';
 import { wallClockMs } from './clock.ts';
 import type { History, Line } from './history.ts';
 import type { Failure } from './oracle.ts';
@@ -154,15 +154,15 @@ function checkKeyState(
   const tries = visits
     .filter(({ candidate }) => candidate.provider === line['provider'])
     .flatMap((visit) => visit.tries);
-  const isRefusal = ({ reading, resultAtMs }: (typeof tries)[number]) => {
-    const status = reading?.kind === 'failure' ? reading.failure.status : 0;
-    return (status === 401 || status === 403) && resultAtMs <= atMs + CLOSE_MS;
+  const isRefusal = (one: (typeof tries)[number]) => {
+    const refusal = keyRefusalOf(one);
+    return refusal && refusal.failure.status !== 429 && refusal.atMs <= atMs + CLOSE_MS;
   };
   if (!tries.some(isRefusal)) wrong('no key was refused');
-  const hasWorked = tries.some(
-    ({ endsAtMs, reading }) =>
-      Math.abs(atMs - endsAtMs) < TICK_MS && reading !== undefined && reading.kind !== 'failure',
-  );
+  const hasWorked = tries.some((one) => {
+    const isDelivered = one.reading !== undefined && one.reading.kind !== 'failure';
+    return isDelivered && !keyRefusalOf(one) && Math.abs(atMs - one.endsAtMs) < TICK_MS;
+  });
   if (line.message === 'incident ended' && !hasWorked) wrong('no key works again');
 }
 

@@ -1,6 +1,6 @@
 /** `log`: the log lines about keys and circuits (docs/log.md). */
 
-import { drainMsOf, keyOf, providerOf, type Course, type Report } from './course.ts';
+import { drainMsOf, keyOf, keyRefusalOf, providerOf, type Course, type Report } from './course.ts';
 import type { History, Line } from './history.ts';
 
 const CLOSE_MS = 0.01;
@@ -39,19 +39,21 @@ function checkKey({ atMs, line }: Seen, courses: readonly Course[], report: Repo
   const { cooldown_ms, key, provider, status } = line;
   const tries = courses.flatMap((course) =>
     course.visits.flatMap(({ tries: all }) =>
-      all.filter(({ resultAtMs, try: made }) => {
+      all.filter((one) => {
+        const { resultAtMs, try: made } = one;
         const own = made.provider === provider && providerOf(course, made.provider).api_keys;
-        const isNow = Math.abs(resultAtMs - atMs) < CLOSE_MS;
+        const isNow = Math.abs((keyRefusalOf(one)?.atMs ?? resultAtMs) - atMs) < CLOSE_MS;
         return own && isNow && own.indexOf(keyOf(made)) + 1 === key;
       }),
     ),
   );
-  const isDue = tries.some(({ reading }) => {
-    if (reading?.kind !== 'failure') return reading === undefined;
-    const { retryAfter = 1 } = reading.failure;
+  const isDue = tries.some((one) => {
+    const refusal = keyRefusalOf(one);
+    if (!refusal) return one.reading === undefined;
+    const { retryAfter = 1, status: refusedWith } = refusal.failure;
     const limitedMs = Math.min(MAX_LIMITED_SECONDS, retryAfter) * 1000;
-    const ms = reading.failure.status === 429 ? limitedMs : REJECTED_MS;
-    return reading.failure.status === status && ms === cooldown_ms;
+    const ms = refusedWith === 429 ? limitedMs : REJECTED_MS;
+    return refusedWith === status && ms === cooldown_ms;
   });
   if (!isDue) report('log', `nothing has happened of which it says ${JSON.stringify(line)}`);
 }

@@ -157,14 +157,18 @@ function apiError(
   const isBilling = status === 429 && word.includes('insufficientquota');
   const isTooLong = status === 400 && word.includes('contextlengthexceeded');
   const isTemporary = status >= 500 || status === 408 || status === 429;
+  const isPolicy = /content(?:policy|filter)/.test(word);
+  const isRejected = REJECTED.has(status) || (isOfModel && !isNamed);
+  const isOutage = OUTAGES.has(status) || isGone;
+  const isOfRequest = isRejected || isPolicy || status === 500;
   const failure = {
     status,
     isRetried: isEvent || isBilling ? undefined : RETRIED.has(status) && (seconds ?? 0) <= 30,
     // The documents: "A first event that is an error", whatever its status.
     fallsBack: isTemporary || isTooLong ? true : isEvent ? undefined : false,
-    circuit: OUTAGES.has(status) || isGone ? 'failure' : status === 500 ? 'none' : 'maybe',
-    isPolicy: /content(?:policy|filter)/.test(word),
-    isRejected: REJECTED.has(status) || (isOfModel && !isNamed),
+    circuit: isOfRequest ? 'none' : isOutage ? 'failure' : 'maybe',
+    isPolicy,
+    isRejected,
     isFinal: isBilling || (seconds ?? 0) > 60,
     isReported: true,
     retryAfter: seconds,

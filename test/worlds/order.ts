@@ -4,6 +4,7 @@ import { Circuit } from './circuit.ts';
 import {
   isTimeKnown,
   keyOf,
+  keyRefusalOf,
   providerOf,
   tryEndsOf,
   type Course,
@@ -402,17 +403,19 @@ class Circuits {
     const [own, model] = this.#both(candidate);
     const isOpen = failure?.circuit === 'maybe' || (!isFinal && failure?.circuit !== 'none');
     if (isOpen) {
-      for (const circuit of [own, model]) circuit.maybe(atMs, ['failure', 'success']);
+      for (const circuit of [own, model]) circuit.maybe(atMs, ['failure', 'success'], probe);
     } else if (!failure) {
       own.success();
       model.success();
     } else if (failure.circuit === 'provider') {
-      own.failure(atMs);
-      model.maybe(atMs, ['failure']);
+      own.failure(atMs, probe);
+      model.maybe(atMs, ['failure'], probe);
     } else if (failure.circuit === 'failure') {
       own.maybe(atMs, ['success']);
-      model.failure(atMs);
+      model.failure(atMs, probe);
     } else {
+      // The gateway may itself have failed, so the provider may not have been reached.
+      own.maybe(atMs, ['success']);
       for (const circuit of [own, model]) circuit.unknown(probe, atMs);
     }
   }
@@ -558,15 +561,15 @@ function useOf(made: Try) {
 }
 
 function usesOf(visit: Visit, course: Course): (KeyUse & { provider: string })[] {
-  return visit.tries.map(({ endsAtMs, reading, resultAtMs, try: made }) => {
-    const failure = reading?.kind === 'failure' ? reading.failure : undefined;
-    const isRefused = failure !== undefined && KEY_STATUSES.has(failure.status);
-    const ms = failure?.status === 429 ? (failure.retryAfter ?? 1) * 1000 : REFUSED_MS;
-    const status = failure?.status ?? 0;
-    const until = { fromMs: resultAtMs, untilMs: resultAtMs + ms, status };
-    const hasWorked =
-      reading !== undefined && reading.kind !== 'failure' && endsAtMs < course.brokenAtMs;
+  return visit.tries.map((one) => {
+    const { endsAtMs, reading, try: made } = one;
+    const refusal = keyRefusalOf(one);
+    const { retryAfter = 1, status = 0 } = refusal?.failure ?? {};
+    const ms = status === 429 ? retryAfter * 1000 : REFUSED_MS;
+    const cooldown = refusal && { fromMs: refusal.atMs, untilMs: refusal.atMs + ms, status };
+    const isDelivered = reading !== undefined && reading.kind !== 'failure';
+    const hasWorked = isDelivered && !refusal && endsAtMs < course.brokenAtMs;
     const workedAtMs = hasWorked ? endsAtMs : undefined;
-    return { ...useOf(made), course, visit, cooldown: isRefused ? until : undefined, workedAtMs };
+    return { ...useOf(made), course, visit, cooldown, workedAtMs };
   });
 }
