@@ -94,9 +94,11 @@ test('each file that a document names between backticks exists', () => {
   );
 });
 
-test('each npm script that a document names exists', () => {
+test('each npm script that a document or a workflow names exists', () => {
   const { scripts } = JSON.parse(read('package.json')) as { scripts: Record<string, string> };
-  const named = documents
+  const workflows = files.filter((path) => path.startsWith('.github/workflows/'));
+  assert.ok(workflows.length >= 3);
+  const named = [...documents, ...workflows]
     .filter((path) => path !== 'CHANGELOG.md')
     .flatMap((path) =>
       [...read(path).matchAll(/npm run (?:-s )?([a-z][\w:-]*)/g)].map(([, script = '']) => ({
