@@ -1,4 +1,7 @@
-/** The image of deploy/Dockerfile without an engine: what is in it, and that it serves, reloads and drains. */
+/**
+ * The image of deploy/Dockerfile without an engine: its files, and that it serves, reloads and
+ * drains.
+ */
 
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
@@ -34,7 +37,7 @@ function theImage(): Image {
 const sha256 = (path: string) => createHash('sha256').update(readFileSync(path)).digest('hex');
 
 test(
-  'the root has Node, its libraries and the same server.js as `npm run build`',
+  'the root has Node, its libraries and the server.js of `npm run build`',
   OPTIONS,
   async (t) => {
     await buildOnce();
@@ -49,7 +52,7 @@ test(
   },
 );
 
-/** Put in place of the old file at once, as editors and Kubernetes do. */
+/** Replaces the file atomically, as editors and Kubernetes do. */
 function writeSettings({ root }: Image, text: string): void {
   const path = join(root, SETTINGS);
   writeFileSync(`${path}.new`, text);
@@ -71,18 +74,18 @@ function assertContained({ pid, execute }: Container, { uid, gid }: Image): void
   assert.match(status, /^CapEff:\s0+$/m);
   assert.match(status, /^NoNewPrivs:\s1$/m);
   const write = 'try { fs.writeFileSync("/app/x", "") } catch ({ code }) { console.log(code) }';
-  // Root may write everywhere but to what is mounted read-only.
+  // Root may write everywhere except to read-only mounts.
   assert.equal(execute(['/nodejs/bin/node', '-e', write], 0).output, 'EROFS\n');
 }
 
 test(
-  'as user 65532, process 1 and on a read-only root it answers, streams, reloads, stays healthy with wrong settings, and drains',
+  'as user 65532 on a read-only root it answers, streams, reloads, stays healthy and drains',
   OPTIONS,
   async (t) => {
     const upstream = await startUpstream(t);
     const port = await freePort();
     assert.deepEqual(theImage().env, { GATEWAY_PORT: '8080', UV_THREADPOOL_SIZE: '16' });
-    // As `docker run --env` does: the port of the image may be in use here.
+    // As `docker run --env` does, because the image's port may be in use here.
     const image = { ...theImage(), env: { GATEWAY_PORT: String(port) } };
     const server = `[server]\nhost = "127.0.0.1"\n${providerToml(upstream)}`;
     writeSettings(image, server);

@@ -1,4 +1,7 @@
-/** A root folder run as an engine would: process 1 of its own namespace, not root, nothing writable. */
+/**
+ * Runs a root folder as an engine would: process 1 of its own namespace, not root, nothing
+ * writable.
+ */
 
 import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
@@ -9,7 +12,10 @@ import type { TestContext } from 'node:test';
 import { eventually } from '../support/streams.ts';
 import type { Image } from './image.ts';
 
-/** Mounts are made in a namespace of its own, which ends with its last process. $1 is the root, $2 to $4 are the workdir, gid and uid. */
+/**
+ * Mounts in a namespace that ends with its last process. $1 is the root, and $2 to $4 are workdir,
+ * gid and uid.
+ */
 const ENTER = `
 set -e
 root=$1 workdir=$2 gid=$3 uid=$4
@@ -34,13 +40,13 @@ export const CANNOT_UNSHARE =
   ]).status !== 0 && 'unshare is not permitted here: this needs Linux and root';
 
 export interface Container {
-  /** Process 1 of the container, by the number that it has outside. */
+  /** The pid, outside the container, of its process 1. */
   readonly pid: number;
   readonly stdout: () => string;
   readonly stderr: () => string;
-  /** The exit code, or the name of the signal that ended it. */
+  /** The exit code, or the name of the signal that ended the process. */
   readonly exit: Promise<number | string>;
-  /** Runs a command inside, as this user. Returns its exit code and what it printed. */
+  /** Runs a command inside as this user. Returns its exit code and output. */
   readonly execute: (
     command: readonly string[],
     uid: number,
@@ -49,7 +55,7 @@ export interface Container {
 
 export async function startContainer(t: TestContext, image: Image): Promise<Container> {
   const { root, workdir, gid, uid, entrypoint, env } = image;
-  // Where proc is mounted.
+  // The mount point of proc.
   mkdirSync(join(root, 'proc'), { recursive: true });
   const into = ['sh', '-c', ENTER, 'sh', root, workdir, String(gid), String(uid)];
   const child = spawn('unshare', ['--mount', '--uts', '--ipc', ...into, ...entrypoint], {
@@ -61,7 +67,7 @@ export async function startContainer(t: TestContext, image: Image): Promise<Cont
   child.stderr.setEncoding('utf8').on('data', (text: string) => (stderr += text));
   const exit = once(child, 'close').then(([code, signal]) => (code ?? signal) as number | string);
   t.after(async () => {
-    // The namespace, and all that is mounted in it, ends with its process 1.
+    // The namespace and its mounts end with its process 1.
     for (const pid of childrenOf(child)) process.kill(pid, 'SIGKILL');
     child.kill('SIGKILL');
     await exit;

@@ -1,4 +1,7 @@
-/** deploy/Dockerfile, carried out without an engine: its build stage in a folder, its last stage as a root folder. */
+/**
+ * Carries out deploy/Dockerfile without an engine: the build stage in a folder, the last stage as a
+ * root.
+ */
 
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
@@ -7,7 +10,7 @@ import { basename, dirname, join } from 'node:path';
 
 import { ROOT } from '../support/process.ts';
 
-/** Of the base image: where it has Node. */
+/** The path of Node in the base image. */
 const NODE_PATH = '/nodejs/bin/node';
 const BUILD_MS = 240_000;
 
@@ -26,7 +29,7 @@ interface Instruction {
   readonly value: string;
 }
 
-/** The instructions of each stage, without those before the first FROM. */
+/** Returns each stage's instructions, without those before the first FROM. */
 function readStages(): Instruction[][] {
   const text = readFileSync(join(ROOT, 'deploy/Dockerfile'), 'utf8');
   const lines = text
@@ -43,7 +46,7 @@ function readStages(): Instruction[][] {
   return stages;
 }
 
-/** Copies what .dockerignore lets through: it is a list of exceptions from "*". */
+/** Copies the files that .dockerignore lets through. It has only exceptions from "*". */
 function copyContext(folder: string): void {
   const [all, ...names] = readFileSync(join(ROOT, '.dockerignore'), 'utf8')
     .split('\n')
@@ -55,7 +58,7 @@ function copyContext(folder: string): void {
   }
 }
 
-/** Copies as COPY does: a source that is a folder gives its content. */
+/** Copies as COPY does: from a folder, its content. */
 function copyInto(sources: readonly string[], target: string, isFolder: boolean): void {
   for (const source of sources) {
     const isFile = statSync(source).isFile();
@@ -65,7 +68,7 @@ function copyInto(sources: readonly string[], target: string, isFolder: boolean)
   }
 }
 
-/** Carries out the instructions that make files. `stageRoot` stands for "/", `buildRoot` for that of the build stage. */
+/** Carries out the instructions that create files. `stageRoot` stands for "/". */
 function carryOut(stage: readonly Instruction[], stageRoot: string, sources: Sources): string {
   let workdir = '/';
   for (const { name, value } of stage) {
@@ -96,14 +99,14 @@ interface Sources {
   readonly build: string;
 }
 
-/** Node and the libraries that it names, at the paths where it looks for them. */
+/** Copies Node and its libraries to the paths where Node looks for them. */
 function copyNode(node: string, root: string): void {
   copyInto([realpathSync(node)], join(root, NODE_PATH), false);
   const libraries = execFileSync('ldd', [node], { encoding: 'utf8' }).match(/\/\S+/g) ?? [];
   for (const path of libraries) copyInto([realpathSync(path)], join(root, path), false);
 }
 
-/** Makes the image's root below `folder`, with this Node in place of the base image's. */
+/** Creates the image's root below `folder`, with this Node in place of the base image's. */
 export function assembleImage(folder: string, node: string): Image {
   const [context, build, root] = ['context', 'build', 'root'].map((name) => join(folder, name));
   for (const path of [context!, build!, root!]) mkdirSync(path);
@@ -131,7 +134,7 @@ export function assembleImage(folder: string, node: string): Image {
   };
 }
 
-/** Every file of the root with its bytes, in order of the names. */
+/** Returns every file of the root with its size, in the order of names. */
 export function filesOf(root: string): [string, number][] {
   return readdirSync(root, { recursive: true, encoding: 'utf8' })
     .filter((name) => statSync(join(root, name)).isFile())

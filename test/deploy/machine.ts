@@ -1,4 +1,7 @@
-/** A machine that runs systemd as process 1 on a copy of this one's files, with whatever is written to them thrown away. */
+/**
+ * A machine with systemd as process 1, on a copy of this machine's files. Its changes are
+ * discarded.
+ */
 
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
@@ -20,8 +23,8 @@ const SYSTEMD = '/lib/systemd/systemd';
 const COMMAND_MS = 60_000;
 
 /**
- * $1 is a folder that is to be found as /run/project. No unit of this machine is started: neither what its targets
- * want nor what its generators make.
+ * Boots with the folder $1 as /run/project. No unit of this machine is started: neither its
+ * targets' units nor its generators'.
  */
 const BOOT = `
 set -e
@@ -60,7 +63,7 @@ export interface Machine {
   readonly run: (command: string, input?: string) => Done;
 }
 
-/** Why there can be no such machine here; `false` if there can. */
+/** Why no such machine can run here; `false` if it can. */
 export const NO_MACHINE =
   !existsSync(SYSTEMD) || findCgroup() === undefined
     ? 'there is no systemd or no cgroup2'
@@ -79,7 +82,7 @@ function findCgroup(): string | undefined {
   return /^\S+ (\S+) cgroup2 /m.exec(readFileSync('/proc/mounts', 'utf8'))?.[1];
 }
 
-/** Boots it with these files in /run/project. */
+/** Boots a machine with these files in /run/project. */
 export async function bootMachine(
   t: TestContext,
   files: Readonly<Record<string, string>>,
@@ -101,7 +104,7 @@ export async function bootMachine(
   const pidOf = () =>
     Number(readFileSync(`/proc/${child.pid}/task/${child.pid}/children`, 'utf8').split(' ')[0]);
   t.after(async () => {
-    // Every process of the group and of those below it.
+    // Kills every process in the group and its subgroups.
     writeFileSync(join(cgroup, 'cgroup.kill'), '1');
     await ended;
     await eventually(() => removeCgroup(cgroup), 'every process has ended');
@@ -129,7 +132,7 @@ export async function bootMachine(
   return { run };
 }
 
-/** Removes the group and those below it. Returns whether it could: not while a process is left. */
+/** Removes the group and its subgroups. Returns false while a process is left in them. */
 function removeCgroup(path: string): boolean {
   const groups = readdirSync(path, { withFileTypes: true }).filter((entry) => entry.isDirectory());
   if (!groups.every(({ name }) => removeCgroup(join(path, name)))) return false;

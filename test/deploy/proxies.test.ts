@@ -1,4 +1,6 @@
-/** The files for nginx, Caddy and HAProxy, and the snippet for the page, in front of the built gateway. */
+/**
+ * The files for nginx, Caddy and HAProxy, and the page's snippet, in front of the built gateway.
+ */
 
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
@@ -28,7 +30,7 @@ import { getTool, runServer, runTool, type Tool } from './tools.ts';
 
 const LIMITS = { timeout: 300_000 };
 const ADMIN_KEY = 'admin-key-canary-1234567890';
-/** Long before the limits of the proxies, and of the gateway. */
+/** Far below the limits of the proxies and of the gateway. */
 const SILENCE_MS = 15_000;
 const LARGE_BYTES = 20 * 1024 * 1024;
 const [ROLE = '', TOKEN = '', ...LATER_EVENTS] = completionEvents().split(/(?<=\n\n)/);
@@ -50,7 +52,7 @@ async function startFront(t: TestContext, proxy: Proxy, tool: Tool): Promise<Fro
   const port = await freePort();
   const folder = emptyFolder(t);
   const { check, run } = proxy.configure({ folder, port, gatewayPort: gateway.port, certificate });
-  // Caddy keeps its state there.
+  // Caddy keeps its state in these folders.
   const contained = {
     ...tool,
     env: { ...tool.env, XDG_CONFIG_HOME: folder, XDG_DATA_HOME: folder },
@@ -98,7 +100,7 @@ async function ask(port: number, { cert }: Certificate, { path, body, token }: Q
 }
 
 for (const proxy of PROXIES) {
-  const title = `${proxy.name}: its check accepts the file, the settings in it ask for a key, events pass one by one, a body of 20 MiB passes whole, and a client that leaves is noticed`;
+  const title = `${proxy.name}: its file handles keys, events, large bodies and leaving clients`;
   test(title, { ...LIMITS, skip: NO_OPENSSL }, async (t) => {
     const tool = getTool(t, proxy.name, proxy.source);
     if (!tool) return;
@@ -115,7 +117,9 @@ for (const proxy of PROXIES) {
 const chat = async ({ ask: send }: Front, more: object) =>
   send('/v1/chat/completions', JSON.stringify(chatBody(more)));
 
-/** The provider sends the rest of the stream only when the client has the first event. */
+/**
+ * Checks that events pass one by one: the provider sends the rest when the client has the first.
+ */
 async function passesEvents(front: Front): Promise<void> {
   const gate = createGate();
   front.upstream.script = async (_, response) => {
@@ -144,7 +148,7 @@ async function passesLargeBody(front: Front): Promise<void> {
   assert.ok(received.equals(Buffer.from(JSON.stringify({ ...body, model: 'm' }))));
 }
 
-/** With the gateway's error object, not with a page of the proxy's. */
+/** Checks that the answer is the gateway's error object, and not a page of the proxy. */
 async function answersTooLarge(front: Front): Promise<void> {
   const content = 'x'.repeat(32 * 1024 * 1024);
   const body = chatBody({ messages: [{ role: 'user', content }] });

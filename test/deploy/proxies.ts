@@ -1,4 +1,4 @@
-/** nginx, Caddy and HAProxy with the files of deploy/, changed in ports and certificates alone. */
+/** nginx, Caddy and HAProxy with the files of deploy/. Only ports and certificates are changed. */
 
 import assert from 'node:assert/strict';
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
@@ -9,7 +9,7 @@ import { ROOT } from '../support/process.ts';
 import { debian, type Source } from './tools.ts';
 
 export interface Place {
-  /** A folder of the test, for everything that the proxy writes. */
+  /** The test's folder, to which the proxy writes. */
   readonly folder: string;
   readonly port: number;
   readonly gatewayPort: number;
@@ -18,14 +18,17 @@ export interface Place {
 
 export interface Proxy {
   readonly name: string;
-  /** Its file in the project. */
+  /** The path of its file in the project. */
   readonly file: string;
   readonly source: Source;
-  /** Sends a request on once it is whole. The others abort it if the gateway refuses it early. */
+  /**
+   * Whether it sends a request on when it is whole. Other proxies abort it if the gateway refuses
+   * early.
+   */
   readonly buffersRequests: boolean;
-  /** Its file names a user. */
+  /** Whether its file names a user. */
   readonly dropsRoot: boolean;
-  /** Writes the configuration. Returns the arguments that check it, and those that run it. */
+  /** Writes the configuration. Returns the arguments for its check and for the run. */
   readonly configure: (place: Place) => { check: readonly string[]; run: readonly string[] };
 }
 
@@ -33,7 +36,7 @@ export const IS_ROOT = process.getuid?.() === 0;
 const GATEWAY = '127.0.0.1:8080';
 const SITE = 'gateway.example.com';
 
-/** A file of the project with these texts replaced; each has to be there. */
+/** Returns a file of the project with these texts replaced. Fails if a text is missing. */
 export function rewrite(path: string, changes: Readonly<Record<string, string>>): string {
   return applyChanges(readFileSync(join(ROOT, path), 'utf8'), changes);
 }
@@ -45,20 +48,22 @@ export function applyChanges(text: string, changes: Readonly<Record<string, stri
   }, text);
 }
 
-/** What an nginx.conf has around the servers: one process, nothing written outside the folder. */
+/**
+ * Returns an nginx.conf around these servers: a single process that writes only below the folder.
+ */
 export function aroundServers(folder: string, servers: string): string {
   const temporary = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi'].map(
     (name) => `${name}_temp_path ${join(folder, name)};`,
   );
   return [
     `daemon off; master_process off; pid ${join(folder, 'nginx.pid')}; error_log stderr;`,
-    // Each request in flight takes two.
+    // Each request in flight takes two connections.
     'events { worker_connections 4096; }',
     `http {\naccess_log off; ${temporary.join(' ')}\n${servers}\n}\n`,
   ].join('\n');
 }
 
-/** The lines of gateway.toml that the comment at the top of a proxy's file asks for. */
+/** Returns the lines of gateway.toml in the comment at the top of a proxy's file. */
 export function settingsOf(file: string): string {
   const text = readFileSync(join(ROOT, file), 'utf8');
   const [, lines = ''] = /^# In gateway\.toml.*:\n#\n((?:# {3}.*\n)+)/m.exec(text) ?? [];
@@ -103,7 +108,7 @@ export const PROXIES: readonly Proxy[] = [
         [`${SITE} {`]: `https://127.0.0.1:${port} {\n\ttls ${certificate.path} ${keyPath}`,
         [GATEWAY]: `127.0.0.1:${gatewayPort}`,
       });
-      // No certificate for an address can be had, and ports 80 and 2019 may be taken.
+      // An address cannot get a certificate, and ports 80 and 2019 may be in use.
       const own = '{\n\tadmin off\n\tauto_https off\n}\n';
       writeFileSync(keyPath, certificate.key);
       writeFileSync(join(folder, 'Caddyfile'), own + site);
@@ -130,7 +135,7 @@ export const PROXIES: readonly Proxy[] = [
         'bind :443': `bind 127.0.0.1:${port}`,
         '/etc/haproxy/tls/gateway.pem': pem,
         [GATEWAY]: `127.0.0.1:${gatewayPort}`,
-        // The package creates these. Without root there is nothing to drop.
+        // The package creates these. Without root, there is nothing to drop.
         '  user haproxy\n': IS_ROOT ? '  user nobody\n' : '',
         '  group haproxy\n': IS_ROOT ? '  group nogroup\n' : '',
         '  chroot /var/lib/haproxy\n': IS_ROOT ? `  chroot ${jail}\n` : '',

@@ -1,4 +1,7 @@
-/** The Dockerfile, the compose file and the Kubernetes manifest, read by the programs that know their formats. */
+/**
+ * The Dockerfile, the compose file and the Kubernetes manifest, checked by tools that know the
+ * formats.
+ */
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -10,7 +13,7 @@ import { applyChanges } from './proxies.ts';
 import { getTool, runTool, type Source } from './tools.ts';
 
 const LIMITS = { timeout: 300_000 };
-/** What the gateway itself takes to stop, with its default settings: `shutdown_timeout`, then 2 s. */
+/** The gateway's time to stop with its default settings: `shutdown_timeout`, then 2 s. */
 const STOP_SECONDS = 25 + 2;
 const KEYS_FOLDER = '/run/secrets/inference-gateway';
 
@@ -19,7 +22,7 @@ const DOCKERFILE_UTILS: Source = {
   program: 'node_modules/.bin/dockerfile-utils',
   commands: [['npm', 'install', '--ignore-scripts', '--prefix', '.', 'dockerfile-utils@0.16.3']],
 };
-/** The library inside `docker compose`, with the command that prints what it has read. */
+/** The library inside `docker compose`, with a command that prints the parsed file. */
 const COMPOSE: Source = {
   folder: 'compose-go@v2.16.2',
   program: 'bin/cmd',
@@ -27,7 +30,7 @@ const COMPOSE: Source = {
     ['sh', '-c', 'GOBIN="$PWD/bin" go install github.com/compose-spec/compose-go/v2/cmd@v2.16.2'],
   ],
 };
-/** Has the JSON schemas of Kubernetes in its package. */
+/** A package with the JSON schemas of Kubernetes. */
 const KUBERNETES: Source = {
   folder: 'kubernetes-validate@1.37.0',
   program: 'bin/python3',
@@ -49,7 +52,7 @@ interface ComposeModel {
 }
 
 test(
-  'compose-go accepts the compose file, which mounts keys as secrets and leaves time for a drain',
+  'compose-go accepts the compose file, which mounts keys as secrets and allows a drain',
   LIMITS,
   (t) => {
     const tool = getTool(t, 'compose-go', COMPOSE);
@@ -93,12 +96,12 @@ interface PodSpec {
   }[];
 }
 
-/** Python has no YAML reader of its own, but this environment has one. */
+/** Converts YAML to JSON. Python has no YAML reader of its own, but this environment has. */
 const TO_JSON =
   'import json, sys, yaml; print(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))';
 
 test(
-  'kubernetes-validate accepts the manifest, which leaves time for a drain and sets no GATEWAY_ variable',
+  'kubernetes-validate accepts the manifest, which allows a drain and sets no GATEWAY_ variable',
   LIMITS,
   async (t) => {
     const python = getTool(t, 'kubernetes-validate', KUBERNETES);
@@ -121,7 +124,7 @@ test(
   },
 );
 
-/** The settings of the ConfigMap, with the files of the Secret. */
+/** Checks the ConfigMap's settings, with the Secret's files. */
 async function checkSettings(t: TestContext, toml: string): Promise<void> {
   await buildOnce();
   const keys = emptyFolder(t, {

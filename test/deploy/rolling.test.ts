@@ -1,6 +1,6 @@
 /**
- * Two replicas of the built gateway behind nginx with deploy/nginx.conf, restarted in turn under load.
- * The full run is ROLLING_RESTARTS=20.
+ * Two replicas of the built gateway behind nginx with deploy/nginx.conf, restarted in turn under
+ * load. The full run is ROLLING_RESTARTS=20.
  */
 
 import assert from 'node:assert/strict';
@@ -32,14 +32,14 @@ import { getTool, runServer, type RunningServer, type Tool } from './tools.ts';
 
 const IN_FLIGHT = 1000;
 const RESTARTS = Number(process.env['ROLLING_RESTARTS'] ?? 8);
-/** How long an answer takes, on a machine that has time for it. */
+/** The time for an answer, if the machine is fast enough. */
 const ANSWER_MS = { min: 800, max: 1200 };
 const COMPLETION = JSON.stringify(completion());
 const EVENTS = completionEvents();
-// The role, and the first token.
+// The role's event, and the first token's.
 const FIRST_EVENTS = `${EVENTS.split('\n\n', 2).join('\n\n')}\n\n`;
 
-/** A provider that answers each request after a while, and sends the first event of a stream at once. */
+/** Starts a provider that answers after a while. A stream's first event is sent at once. */
 async function startSlowUpstream(t: TestContext): Promise<FakeUpstream> {
   const { min, max } = ANSWER_MS;
   return startUpstream(t, async ({ body }, response) => {
@@ -72,7 +72,7 @@ async function startNginx(
   return runServer(t, tool, nginxArguments(folder), port);
 }
 
-/** Keeps so many requests in flight, half of them streams, until `stop` is called. */
+/** Keeps requests in flight, half of them streams, until `stop` is called. */
 function startLoad(port: number) {
   const tally = { complete: 0, streamed: 0, lost: [] as string[] };
   let begun = 0;
@@ -105,7 +105,7 @@ function startLoad(port: number) {
   return { answered: () => tally.complete + tally.streamed + tally.lost.length, stop };
 }
 
-/** Ends a replica with SIGTERM and starts the next on its port. Returns it once it is healthy. */
+/** Ends a replica with SIGTERM and starts the next on its port. Returns it when it is healthy. */
 async function restart(
   { child, exit, stdout }: Program,
   start: () => Promise<Program & { readonly port: number }>,
@@ -124,14 +124,15 @@ async function restart(
 }
 
 test(
-  'nginx: rolling restarts of two replicas lose none of 1,000 requests in flight, and the provider gets each once',
+  'nginx: rolling restarts of two replicas lose none of 1,000 requests in flight',
   { timeout: 300_000 },
   async (t) => {
     const tool = getTool(t, 'nginx', NGINX);
     if (!tool) return;
     await buildOnce();
     const upstream = await startSlowUpstream(t);
-    const settings = `[server]\nhost = "127.0.0.1"\ntrusted_proxies = ["127.0.0.1"]\n${providerToml(upstream)}`;
+    const server = `[server]\nhost = "127.0.0.1"\ntrusted_proxies = ["127.0.0.1"]\n`;
+    const settings = `${server}${providerToml(upstream)}`;
     const cwd = emptyFolder(t, { 'gateway.toml': settings });
     const ports = [await freePort(), await freePort()] as const;
     const start = async (port: number) => startServing(t, ['--port', String(port)], { cwd });
@@ -139,7 +140,7 @@ test(
     const port = await freePort();
     const nginx = await startNginx(t, tool, port, ports);
     const load = startLoad(port);
-    // The burst of the beginning is over: it may take as long as the machine needs.
+    // Wait for the first burst, which may take as long as the machine needs.
     while (load.answered() < IN_FLIGHT) await sleep(20);
     let finishedInDrains = 0;
     const startedAt = performance.now();

@@ -1,4 +1,4 @@
-/** The unit, installed by the commands at its top and run by systemd itself. */
+/** The unit, installed by the commands at its top and run by systemd. */
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -19,14 +19,14 @@ const UNIT = 'inference-gateway';
 const UNIT_PATH = `deploy/${UNIT}.service`;
 const SETTINGS = '/etc/inference-gateway/gateway.toml';
 const LOG = '/run/gateway.log';
-/** In systemd's words: 0 is not exposed at all, 10 fully. */
+/** In systemd's scale, from 0 (not exposed) to 10. */
 const MAX_EXPOSURE = 2;
 
 const unit = readFileSync(join(ROOT, UNIT_PATH), 'utf8');
 const template = readFileSync(join(ROOT, `deploy/${UNIT}@.service`), 'utf8');
-/** Units of the template have one folder of additions. */
+/** Units of the template share one folder of drop-ins. */
 const TEMPLATE = `${UNIT}@`;
-/** The commands at its top. */
+/** The commands at the top of the unit. */
 const install = [...unit.matchAll(/^# {3}((?:install|systemctl) .*)$/gm)].map(([, one]) => one!);
 
 async function boot(t: TestContext, settings: string, name = UNIT): Promise<Machine> {
@@ -41,7 +41,7 @@ async function boot(t: TestContext, settings: string, name = UNIT): Promise<Mach
   machine.run(
     `mkdir dist deploy; mv server.js dist; mv ${UNIT}.service ${TEMPLATE}.service deploy`,
   );
-  // A machine without a journal; and Node may be elsewhere than in /usr/bin.
+  // The machine has no journal, and Node may not be in /usr/bin.
   const log = `[Service]\\nStandardOutput=append:${LOG}\\nStandardError=inherit\\n`;
   machine.run(`mkdir -p /etc/systemd/system/${name}.service.d`);
   machine.run(`printf '${log}' > /etc/systemd/system/${name}.service.d/log.conf`);
@@ -51,10 +51,11 @@ async function boot(t: TestContext, settings: string, name = UNIT): Promise<Mach
 
 function settingsFor({ baseUrl }: FakeUpstream, port: number): string {
   const key = '${file:${CREDENTIALS_DIRECTORY}/openai}';
-  return `[server]\nhost = "127.0.0.1"\nport = ${port}\n[providers.openai]\nbase_url = "${baseUrl}"\napi_key = "${key}"\n`;
+  const server = `[server]\nhost = "127.0.0.1"\nport = ${port}\n`;
+  return `${server}[providers.openai]\nbase_url = "${baseUrl}"\napi_key = "${key}"\n`;
 }
 
-/** Of a whole answer; the code of the error if there is none. */
+/** Returns the status of a whole answer, or the error's code. */
 async function statusOf(port: number, model: string): Promise<number | string | undefined> {
   const { ended, response } = openChat(port, chatBody({ model }));
   return ended.then(
@@ -74,7 +75,7 @@ test('systemd-analyze accepts the unit, and finds it little exposed', OPTIONS, a
 });
 
 test(
-  'under systemd it starts with its credential, restarts and reloads ten times, refuses wrong settings, stays down after 78 and drains',
+  'under systemd it starts, restarts, reloads, stays down after 78 and drains',
   OPTIONS,
   async (t) => {
     const upstream = await startUpstream(t);
@@ -101,7 +102,7 @@ test(
     await logged('"message":"reloaded"');
     assert.equal(await ask('fast'), 200);
 
-    // systemd's own pace is one start in two seconds: these are the operator's.
+    // By hand, because systemd itself starts the unit only once in two seconds.
     for (let round = 0; round < 10; round += 1) {
       const { code, output } = run(`systemctl restart ${UNIT} && systemctl reload ${UNIT}`);
       assert.deepEqual([code, output], [0, ''], `round ${round}`);
@@ -130,9 +131,9 @@ test(
     assert.equal(show('NRestarts'), '1');
     await eventually(() => show('ActiveState') === 'active', 'it has started again');
 
-    // Before Node has a handler.
+    // Before Node has a handler for the signal.
     run(`systemctl restart --no-block ${UNIT}; systemctl kill --signal=HUP ${UNIT}`);
-    await eventually(() => show('ActiveState') === 'active', 'it is there all the same');
+    await eventually(() => show('ActiveState') === 'active', 'it is active all the same');
     assert.equal(await ask('openai/m'), 200);
 
     const stream = await openHeldStream(port, upstream, 'openai/m');
@@ -150,12 +151,12 @@ const NO_SHARING =
   'processes share a port with Node 22.12 or newer';
 
 test(
-  'units 1 and 10 of the template serve one port, are reloaded together and restarted one after the other without a lost request',
+  'units 1 and 10 of the template serve one port, and restart without a lost request',
   { skip: NO_MACHINE || NO_SHARING, timeout: 120_000 },
   async (t) => {
     const upstream = await startUpstream(t);
     const port = await freePort();
-    // Nothing listens at 127.0.0.1.
+    // The admin listeners have an address of their own.
     const settings = `${settingsFor(upstream, port)}[admin]\nhost = "127.0.0.2"\n`;
     const { run } = await boot(t, settings, TEMPLATE);
     const path = `deploy/${TEMPLATE}.service`;
@@ -175,7 +176,8 @@ test(
       while (!state.isOver) {
         const status = await statusOf(port, 'openai/m');
         state.count += 1;
-        // The kernel resets what arrives between the last `accept` and the close, without tcp_migrate_req.
+        // Without tcp_migrate_req, the kernel resets connections between the last `accept` and the
+        // close.
         if (status !== 200 && status !== 'ECONNRESET') state.failed.push(status);
       }
     });
@@ -185,7 +187,7 @@ test(
       const show = (property: string) =>
         run(`systemctl show --value --property=${property} ${name}`).output.trim();
       const formerPid = show('MainPID');
-      // A command that blocks would keep this process, with its clients and its provider, from their work.
+      // Without blocking, because this process has the clients and the provider.
       assert.equal(run(`systemctl restart --no-block ${name}`).code, 0);
       await eventually(
         () => show('MainPID') !== formerPid && show('ActiveState') === 'active',

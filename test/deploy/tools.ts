@@ -1,6 +1,6 @@
 /**
- * The programs that read the files of deploy/: the machine's own, or else unpacked into a folder outside the
- * project, so that nothing is installed on the machine. Remove the folder to get them anew.
+ * The tools that read the files of deploy/: the machine's own, or unpacked into a folder outside
+ * the project, so that nothing is installed. Remove the folder to download them again.
  */
 
 import assert from 'node:assert/strict';
@@ -17,7 +17,7 @@ const CACHE = join(process.env['XDG_CACHE_HOME'] || join(homedir(), '.cache'), '
 const SYSTEM_PATH = [...(process.env['PATH'] ?? '').split(delimiter), '/usr/sbin', '/sbin'];
 const FETCH_MS = 120_000;
 
-/** A network that has not answered in time is not asked again. */
+/** Whether the network was too slow once. It is not tried again. */
 let isTooSlow = false;
 
 export interface Tool {
@@ -31,13 +31,13 @@ export interface Run {
   readonly output: string;
 }
 
-/** Where a program comes from if the machine does not have it. */
+/** Where to get a program that the machine does not have. */
 export interface Source {
-  /** The name of its folder in the cache; with its version, so that a new one is fetched. */
+  /** The name of its folder in the cache, with the version, so that a new version is downloaded. */
   readonly folder: string;
   /** The program's path below that folder. */
   readonly program: string;
-  /** Commands that fill the folder, in which they run. */
+  /** Commands that fill the folder. They run in it. */
   readonly commands: readonly (readonly string[])[];
   readonly env?: Readonly<Record<string, string>>;
 }
@@ -58,11 +58,11 @@ export function runTool(
 
 export interface RunningServer {
   readonly pid: number;
-  /** What it has written to standard error. */
+  /** The text on standard error so far. */
   readonly stderr: () => string;
 }
 
-/** Runs a server until the test ends. Waits until something listens on the port. */
+/** Runs a server until the test ends. Waits until its port is open. */
 export async function runServer(
   t: TestContext,
   tool: Tool,
@@ -110,7 +110,7 @@ export function debian(program: string, packages: readonly string[]): Source {
   };
 }
 
-/** The tool, or undefined if it cannot be had; then the test is skipped, with the reason. */
+/** Returns the tool, or skips the test with the reason and returns undefined. */
 export function getTool(t: TestContext, name: string, source?: Source): Tool | undefined {
   const tool = findTool(name, source, { cache: 'deploy', timeout: FETCH_MS });
   if (typeof tool !== 'string') return tool;
@@ -118,13 +118,16 @@ export function getTool(t: TestContext, name: string, source?: Source): Tool | u
   return undefined;
 }
 
-/** The machine's own program, or the one in that folder of the cache, fetched if need be; or why there is none. */
+/**
+ * Returns the machine's own program or the program in the cache, which is downloaded if necessary,
+ * or the reason for neither.
+ */
 export function findTool(
   name: string,
   source: Source | undefined,
   { cache, timeout }: { readonly cache: string; readonly timeout: number },
 ): Tool | string {
-  // The machine's own only if any version will do.
+  // The machine's own program serves only if any version will do.
   const path = source?.folder.includes('@') ? undefined : findProgram(name);
   if (path) return { path, env: {} };
   if (!source) return `there is no ${name}`;
@@ -136,7 +139,7 @@ export function findTool(
     : `there is no ${name}, and it cannot be fetched: ${failure}`;
 }
 
-/** Returns why it failed. The folder has its name only once it is complete. */
+/** Fills the folder, which gets its name when it is complete. Returns why it failed. */
 function fetchTool(
   folder: string,
   { commands, env = {}, program }: Source,

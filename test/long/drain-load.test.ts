@@ -1,6 +1,6 @@
 /**
- * SIGTERM at a random moment, under load. DRAIN_ROUNDS and DRAIN_CONNECTIONS (of each kind) make it
- * more: the full run is DRAIN_ROUNDS=50 DRAIN_CONNECTIONS=200.
+ * SIGTERM at a random moment, under load. The full run is DRAIN_ROUNDS=50 DRAIN_CONNECTIONS=200,
+ * which is the number of connections of each kind.
  */
 
 import assert from 'node:assert/strict';
@@ -18,23 +18,23 @@ import { completion, completionEvents, sendJson, startUpstream } from '../suppor
 const ROUNDS = Number(process.env['DRAIN_ROUNDS'] ?? 5);
 const CONNECTIONS = Number(process.env['DRAIN_CONNECTIONS'] ?? 20);
 const LOAD_MS = 400;
-/** A shutdown_timeout that some streams will not keep to. */
+/** A shutdown_timeout that some streams exceed. */
 const SHORT_SECONDS = CONNECTIONS > 50 ? 5 : 1;
 const COMPLETION = JSON.stringify(completion());
 
 before(buildOnce);
 
-/** What came of the requests of all connections. */
+/** The results of the requests on all connections. */
 interface Tally {
   answered: number;
   streamed: number;
-  /** Streams that ended in the error event, and requests after the deadline. */
+  /** Streams that ended with the error event, and requests after the deadline. */
   ended: number;
-  /** Also those that were made after the signal and closed without a word. */
+  /** Includes connections that were made after the signal and closed without a byte. */
   refusedConnections: number;
-  /** The gateway closed an idle connection while the client was using it again. */
+  /** The gateway closed an idle connection as the client used it again. */
   closedWhileIdle: number;
-  /** Everything that must not be. */
+  /** Everything that must not happen. */
   broken: string[];
 }
 
@@ -43,13 +43,13 @@ interface Client {
   readonly port: number;
   readonly stream: boolean;
   readonly tally: Tally;
-  /** Ids of the requests that the gateway has passed on. */
+  /** The ids of requests that the gateway has passed on. */
   readonly seen: ReadonlySet<string>;
   /** Whether the signal has been sent. */
   readonly isDraining: () => boolean;
 }
 
-/** Sends one request after the other on one connection, and checks how each ended, until it is closed. */
+/** Sends requests in sequence on one connection until it is closed, and checks each answer. */
 async function sendUntilClosed({ name, port, stream, tally, seen, isDraining }: Client) {
   return new Promise<void>((resolve) => {
     const socket = connect(port, '127.0.0.1');
@@ -80,7 +80,7 @@ async function sendUntilClosed({ name, port, stream, tally, seen, isDraining }: 
       const id = `${name}-${requests}`;
       if (!isDraining()) tally.broken.push(`${id}: closed before the signal`);
       const [cut] = parseReplies(text);
-      // A stream that fails has no last chunk.
+      // A failed stream has no last chunk.
       if (cut && endsInError(cut.body)) tally.ended += 1;
       else if (cut) tally.broken.push(`${id}: cut: ${text}`);
       else if (checked.has(id)) return resolve();
@@ -93,7 +93,7 @@ async function sendUntilClosed({ name, port, stream, tally, seen, isDraining }: 
     const checked = new Set<string>();
     const checkAnswer = (status: number, body: string) => {
       checked.add(`${name}-${requests}`);
-      // A request that comes after the deadline of the drain is told so.
+      // The answer to a request after the deadline of the drain.
       if (status === 500 && body.includes('shutting down')) tally.ended += 1;
       else if (status !== 200) tally.broken.push(`${name}: ${status} ${body}`);
       else if (!stream && body === COMPLETION) tally.answered += 1;
@@ -122,12 +122,15 @@ async function startUnderLoad(t: TestContext, random: Random, shutdownSeconds: n
     response.writeHead(200, { 'content-type': 'text/event-stream' });
     for (const event of completionEvents().split(/(?<=\n\n)/)) {
       response.write(event);
-      // Some are too long for any drain.
+      // Some streams are too long for any drain.
       await sleep(random.oneIn(50) && isShort ? 3000 * SHORT_SECONDS : random.integer(0, 60));
     }
     response.end();
   });
-  const toml = `[server]\nshutdown_timeout = ${shutdownSeconds}\n[logging]\nlevel = "error"\n[providers.p]\nbase_url = "${upstream.baseUrl}"\napi_key = "none"\n`;
+  const toml = [
+    `[server]\nshutdown_timeout = ${shutdownSeconds}\n[logging]\nlevel = "error"`,
+    `[providers.p]\nbase_url = "${upstream.baseUrl}"\napi_key = "none"\n`,
+  ].join('\n');
   const cwd = emptyFolder(t, { 'gateway.toml': toml });
   const program = await startServing(t, ['--host', '127.0.0.1', '--port', '0'], { cwd });
   const tally: Tally = {
@@ -154,7 +157,7 @@ async function startUnderLoad(t: TestContext, random: Random, shutdownSeconds: n
 }
 
 test(
-  'SIGTERM at any moment breaks no answer, and every stream tells how it ended',
+  'SIGTERM at any moment breaks no answer, and every stream shows how it ended',
   { timeout: 170_000 },
   async (t) => {
     const sum = { answered: 0, streamed: 0, ended: 0, refusedConnections: 0, closedWhileIdle: 0 };
@@ -165,7 +168,7 @@ test(
         const { tally, clients, begin, stop, exit, stderr } = loaded;
         for (let i = 0; i < CONNECTIONS; i += 1) for (const stream of [true, false]) begin(stream);
         await sleep(random.integer(0, LOAD_MS));
-        // Some connect around the signal: they are served, or refused.
+        // Clients that connect around the signal are served or refused.
         const late = setInterval(() => begin(clients.length % 2 === 0), 2);
         await sleep(random.integer(0, 20));
         stop();

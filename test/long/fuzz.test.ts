@@ -1,7 +1,7 @@
 /**
- * Properties of whatever takes bytes from outside, tried with bytes that something happened to.
- * Each case has a seed of its own, named when it fails: FUZZ_SEED=<seed> makes it the first one.
- * FUZZ_CASES is how many there are in all; `npm run test:fuzz` makes a million.
+ * Properties of everything that takes bytes from outside, tried with damaged bytes. A failure names
+ * its case's seed, and FUZZ_SEED=<seed> begins with that case. FUZZ_CASES is the number of all
+ * cases. `npm run test:fuzz` runs a million.
  */
 
 import assert from 'node:assert/strict';
@@ -38,13 +38,13 @@ import { newReplyContext, RecordedReply, relayStream } from '../support/reply-co
 import { sweep } from '../support/sweep.ts';
 
 const CASES = Number(process.env['FUZZ_CASES'] ?? sweep(10_000, 2000));
-/** The first seed. `npm run test:fuzz` has another one each time; a suite has the same on every day. */
+/** The first seed: another at each `npm run test:fuzz`, but the same in a suite on every day. */
 const SEED = Number(
   process.env['FUZZ_SEED'] ?? (process.env['FUZZ_CASES'] ? Date.now() % 2 ** 31 : FIXED_SEED),
 );
-/** For a test of thousands of cases; each case has a limit of its own. */
+/** The options of a test with thousands of cases. Each case has a limit of its own. */
 const MANY_CASES = { timeout: Math.max(170_000, CASES * 2) };
-/** A case that takes longer hangs. Where the whole suite runs beside it, other tests may be in the way. */
+/** A case that takes longer than this hangs. In a whole suite, other tests run beside it. */
 const HANG_MS = CASES > 10_000 ? 10_000 : 60_000;
 /** How many cases over sockets run at once. */
 const WORKERS = 32;
@@ -52,11 +52,11 @@ const WORKERS = 32;
 interface FuzzCase {
   readonly seed: number;
   readonly random: Random;
-  /** What the case is about, for the report of its failure. */
+  /** The case's description, for a failure. */
   about: string;
 }
 
-/** Runs `share` of all cases and names the first one that fails or hangs. */
+/** Runs `share` of all cases. Fails with the first case that fails or hangs. */
 async function forEachCase(
   share: number,
   check: (fuzzCase: FuzzCase) => unknown,
@@ -69,7 +69,7 @@ async function forEachCase(
       const seed = SEED + next;
       next += 1;
       let failure = await failureOf(check, seed);
-      // The machine may have been busy with something else; what hangs will hang again.
+      // Try a hang again, because the machine may have been busy.
       if (failure?.isHang) failure = await failureOf(check, seed);
       if (failure === undefined) continue;
       next = count;
@@ -101,7 +101,7 @@ async function failureOf(check: (fuzzCase: FuzzCase) => unknown, seed: number) {
   return reason === '' ? undefined : { reason, about, isHang };
 }
 
-/** Counts what came of the cases: a property of answers that never come shows nothing. */
+/** Counts the outcomes, because a property proves nothing if its outcome never occurs. */
 class Tally {
   readonly counts = new Map<string, number>();
 
@@ -110,7 +110,7 @@ class Tally {
   }
 
   assertSome(...outcomes: string[]): void {
-    // With fewer, one that is rare may not have come.
+    // In fewer cases, a rare outcome may be missing.
     if (CASES < 10_000) return;
     for (const outcome of outcomes)
       assert.ok(this.counts.has(outcome), `no ${outcome}: ${this.toString()}`);
@@ -121,7 +121,7 @@ class Tally {
   }
 }
 
-/** The tokens of these texts, which stand between tildes. */
+/** Returns the tokens of these texts, which tildes separate. */
 const tokens = (...texts: string[]) => texts.flatMap((text) => text.split('~'));
 
 const BODY_TOKENS = [
@@ -154,7 +154,7 @@ function parsed(bytes: Buffer): unknown {
   }
 }
 
-/** What `parseChatRequest` takes, in terms of what `JSON.parse` finds. */
+/** Whether `parseChatRequest` must accept the result of `JSON.parse`. */
 function isChatRequest(json: unknown): boolean {
   const isObject = (value: unknown): value is Record<string, unknown> =>
     typeof value === 'object' && value !== null && !Array.isArray(value);
@@ -181,7 +181,7 @@ test('a request body is accepted whole, or refused with a 4xx', MANY_CASES, asyn
     const bytes = mutate(fuzzCase.random, fuzzCase.random.pick(BODIES), BODY_TOKENS);
     fuzzCase.about = bytes.toString('latin1');
     const chunks = cutUp(fuzzCase.random, bytes);
-    // Two of them are all checked, and JSON.parse shows only the last.
+    // The gateway checks both of two equal members, but JSON.parse returns only the last.
     const isPlain = bytes.toString('latin1').split('messages').length <= 2;
     try {
       const forwarded = Buffer.concat(parseChatRequest(...chunks).bodyWith('other', false));
@@ -218,7 +218,7 @@ const TOML_TOKENS = [
 ];
 const ENV = { OPENAI_API_KEY: 'key-of-openai', MY_SERVER_API_KEY: 'key-of-mine', HOME: '/nowhere' };
 
-/** The example with some of its settings switched on. */
+/** Returns the example with some of its settings turned on. */
 function exampleConfig(random: Random): string {
   return EXAMPLE.replace(/^#(?=[\w[])/gm, (mark) => (random.oneIn(2) ? '' : mark));
 }
@@ -266,7 +266,8 @@ const STREAM_TOKENS = [
     'data: {"error":{"message":"no","code":429}}\n\n~data: {"error":"no"}\n\n~"error":',
     'data: {"object":"error","message":"no"}\n\n~id: 1\n~\xef\xbb\xbf~\xff\xfe~"choices":',
     '"usage":{"prompt_tokens":1},~"usage":{~"usage":null,~"model":"b",~"model":""',
-    'error: {"message":"no"}\n\n~error: no\n~{"error":"no"}\n~{"error":~[{"error":\n"no"}\n]~"index":1,~"index":0,',
+    'error: {"message":"no"}\n\n~error: no\n~{"error":"no"}\n~{"error":~[{"error":\n"no"}\n]',
+    '"index":1,~"index":0,',
     '"finish_reason":"stop"~"finish_reason":null~event: error\ndata: no\n\n~retry: 1\n\n',
   ),
 ];
@@ -285,7 +286,7 @@ const STREAMS = [
   `${completionEvents().slice(0, 320)}data: {"error":{"message":"overloaded","code":503}}\n\n`,
 ].map((text) => Buffer.from(text));
 
-/** What the client gets of these pieces, and why it ended as it did. */
+/** Relays these pieces. Returns the client's text, and why the stream ended. */
 async function relay(pieces: readonly Buffer[], isCut: boolean, usageAdded: boolean) {
   const reply = new RecordedReply();
   const context = newReplyContext(reply);
@@ -314,7 +315,7 @@ async function relay(pieces: readonly Buffer[], isCut: boolean, usageAdded: bool
 }
 
 test(
-  'a stream reads the same however it is cut up, and says how it ended',
+  'a stream reads the same however it is cut up, and shows how it ended',
   MANY_CASES,
   async () => {
     const tally = new Tally();
@@ -323,14 +324,16 @@ test(
       const bytes = mutate(random, random.pick(STREAMS), STREAM_TOKENS);
       const isCut = random.oneIn(3);
       const usageAdded = random.oneIn(3);
-      fuzzCase.about = `${isCut ? 'cut' : ''}${usageAdded ? ' usage' : ''}: ${bytes.toString('latin1')}`;
+      const how = `${isCut ? 'cut' : ''}${usageAdded ? ' usage' : ''}`;
+      fuzzCase.about = `${how}: ${bytes.toString('latin1')}`;
       const whole = await relay(bytes.length === 0 ? [] : [bytes], isCut, usageAdded);
       assert.deepEqual(await relay(cutUp(random, bytes), isCut, usageAdded), whole);
       if (!whole.hasBegun) return tally.add('refused');
       const code = assertStreamEnd(whole.text);
       assert.equal(code === 'ok', whole.failure === '' || dataOf(whole.text).some(isDoneMark));
       tally.add(code);
-      // What is the gateway's own is at the end; everything before it is the provider's, or the blank line that it omitted.
+      // The gateway's own part is at the end. The provider's bytes precede it, or its missing blank
+      // line.
       const own = /\n*data: (?:\[DONE\]|\{"error":.*\})\n\n$/.exec(whole.text)?.[0] ?? '';
       const kept = whole.text.slice(0, whole.text.length - own.length);
       assert.ok(usageAdded || `${bytes.toString('latin1')}\n\n`.startsWith(kept));
@@ -339,7 +342,7 @@ test(
   },
 );
 
-/** Headers that a provider is sent, and what fetch adds by itself. */
+/** The headers for a provider, and the headers that fetch adds. */
 const UPSTREAM_HEADERS = new Set(
   `host connection content-type content-length accept authorization accept-encoding user-agent
   x-request-id traceparent tracestate accept-language sec-fetch-mode`.split(/\s+/),
@@ -375,7 +378,7 @@ const HEAD_TOKENS = [
   'a: b\r\n'.repeat(1200),
 ];
 
-/** A request of the common kinds, before anything happened to it. */
+/** Returns an undamaged request of a common kind. */
 function request(random: Random): Buffer {
   const body = random.oneIn(3)
     ? mutate(random, random.pick(BODIES), BODY_TOKENS)
@@ -397,7 +400,7 @@ function request(random: Random): Buffer {
   return Buffer.concat([Buffer.from(`${head.join('\r\n')}\r\n\r\n`), ...chunks]);
 }
 
-/** Sends the bytes and returns what comes until there is a whole answer or the connection ends. */
+/** Sends the bytes. Returns the answer, whole or up to the connection's end. */
 async function exchange(port: number, pieces: readonly Buffer[], isHead: boolean): Promise<string> {
   return new Promise((resolve) => {
     const socket = connect(port, '127.0.0.1');
@@ -424,7 +427,7 @@ test(
     });
     const gateway = await startGateway(t, {
       toml: providerToml(upstream, 'p', 'models = ["m"]'),
-      // What never ends is answered soon.
+      // Short limits, so that a request without an end is answered soon.
       clientTimeLimits: { headersMs: 120, requestMs: 120, lingerCheckMs: 200 },
     });
     const tally = new Tally();
@@ -451,11 +454,11 @@ test(
       await checkReplies(random.oneIn(8) ? cutUp(random, bytes) : [bytes], isHead);
     };
     await forEachCase(0.1, check, { workers: WORKERS });
-    // Of a thousand damaged requests none may have so long a head.
+    // A request of its own, because a thousand damaged requests may have no head this long.
     const longHead = `GET /health HTTP/1.1\r\nHost: gateway\r\nX: ${'a'.repeat(20_000)}\r\n\r\n`;
     await checkReplies([Buffer.from(longHead)]);
     tally.assertSome('200', '400', '401', '404', '408', '431');
-    // On a busy machine 120 ms may pass before its headers are read.
+    // Repeated, because on a busy machine the 120 ms may pass before the headers are read.
     const isServing = async () => (await gateway.send('/health')).status === 200;
     await eventually(isServing, 'the gateway still answers');
     assert.ok(upstream.requests.length > 0);
@@ -479,7 +482,7 @@ const ANSWER_TOKENS = [
   ...STREAM_TOKENS,
 ];
 
-/** An answer of the common kinds, before anything happened to it. */
+/** Returns an undamaged answer of a common kind. */
 function answer(random: Random, isStream: boolean): Buffer {
   const events = random.pick(STREAMS).toString();
   const fault = JSON.stringify({ error: { message: 'no', code: 'x' } });
@@ -500,12 +503,12 @@ function answer(random: Random, isStream: boolean): Buffer {
   return Buffer.from(random.pick(framed));
 }
 
-test('a damaged answer becomes a documented one', MANY_CASES, async (t) => {
+test('a damaged answer becomes a documented answer', MANY_CASES, async (t) => {
   const answers = new Map<string, { pieces: readonly Buffer[]; staysOpen: boolean }>();
   const upstream = await startRawUpstream(t, async ({ text, socket }) => {
     const id = /\r\nx-request-id: (\d+)\r\n/.exec(text)?.[1] ?? assert.fail(text);
     const planned = answers.get(id);
-    // On a busy machine the gateway may have given the request up before it came.
+    // On a busy machine, the gateway may have given the request up already.
     const { pieces, staysOpen } = planned ?? { pieces: [], staysOpen: false };
     socket.setNoDelay(true);
     for (const piece of pieces) {
@@ -516,7 +519,7 @@ test('a damaged answer becomes a documented one', MANY_CASES, async (t) => {
   });
   const gateway = await startGateway(t, {
     toml: providerToml(upstream),
-    // Less than a file may ask for: what never ends is given up soon.
+    // Shorter than settings allow, so that an answer without an end is given up soon.
     adjust: (config) => {
       const registered = config.providers.registered.map((one) => ({ ...one, timeoutMs: 150 }));
       const server = { ...config.server, streamIdleTimeoutMs: 150 };
@@ -557,7 +560,7 @@ test('a damaged answer becomes a documented one', MANY_CASES, async (t) => {
   tally.assertSome('PROVIDER_ERROR', 'SERIALIZATION_ERROR', 'TIMEOUT');
   const outcomes = gateway.accessLines().map(({ outcome }) => outcome);
   assert.ok(!outcomes.includes('internal_error'));
-  // Whatever state the answers left the pool in, the next request is served.
+  // Whatever the answers did to the pool, the next request is served.
   await sleep(0);
   assert.equal((await gateway.send('/health')).status, 200);
 });

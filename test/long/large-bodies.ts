@@ -1,13 +1,14 @@
 /**
- * Large bodies, many at once, through the built gateway: whether it lives through them in little memory, how long the
- * event loop stalls, how soon small requests are answered, how much memory is taken and given back, and whether every
- * byte arrives.
+ * Many large bodies at once through the built gateway. Checks that it survives in little memory and
+ * gives memory back, that every byte arrives, how long the event loop stalls, and how soon small
+ * requests are answered.
  *
- *   npm run test:large -- [--nodes 20,24] [--limits 256,512] [--kinds chunked] [--rounds 5]
- *   npm run test:large -- --stalls
+ * npm run test:large -- [--nodes 20,24] [--limits 256,512] [--kinds chunked] [--rounds 5]
+ * npm run test:large -- --stalls
  *
- * The stalls take half a minute. The table takes an hour, on Linux as root with the memory controller of cgroups: in each
- * of its cells the gateway has a cgroup of so many MiB, and 300 bodies of 30 MB come at once, so many rounds.
+ * The stalls take half a minute. The table takes an hour, on Linux as root with the memory controller
+ * of cgroups: in each cell, a gateway in a cgroup of the limit gets 300 bodies of 30 MB at once in
+ * each round.
  */
 
 import assert from 'node:assert/strict';
@@ -32,15 +33,15 @@ import { openChat } from '../support/streams.ts';
 import { TRANSPORT_ENV } from '../support/transport.ts';
 
 const MIB = 1_048_576;
-/** At the end no more than this is in use, in V8's heap and outside of it. */
+/** The most that may be in use at the end, in V8's heap and outside of it. */
 const MAX_LIVE_BYTES = 32 * MIB;
-/** Memory is given back if, a minute after the load at the latest, no more of it than this is resident. */
+/** The most that may be resident a minute after the load. */
 const LEFT_BYTES = 96 * MIB;
 const REST_MS = 60_000;
 const SMALL = chatBody({ user: 'small' });
 const MEGABYTE = chatBody({ user: 'small', metadata: { pad: 'x'.repeat(MIB) } });
 
-/** By name: what the clients send or ask for, and whether its length is known from its head. */
+/** By name, whether clients send or ask for the bodies, and whether the head has their length. */
 const KINDS: Readonly<Record<string, readonly ['uploads' | 'answers', 'announced' | 'chunked']>> = {
   chunked: ['uploads', 'chunked'],
   announced: ['uploads', 'announced'],
@@ -52,13 +53,13 @@ interface Cell {
   readonly kind: string;
   readonly count: number;
   readonly rounds: number;
-  /** The path of the Node that runs the gateway. */
+  /** The path of the gateway's Node. */
   readonly node: string;
-  /** Of the gateway's cgroup; without it there is none. */
+  /** The limit of the gateway's cgroup; undefined without a cgroup. */
   readonly limitMiB?: number;
 }
 
-/** Makes a cgroup for so much memory; throws if that is not possible here. */
+/** Creates a cgroup with this limit. Throws if the machine does not allow it. */
 function createGroup(limitMiB: number): string {
   const isV2 = existsSync('/sys/fs/cgroup/cgroup.controllers');
   const folder = `/sys/fs/cgroup/${isV2 ? '' : 'memory/'}gateway-large-${process.pid}`;
@@ -72,7 +73,7 @@ function removeGroup(folder: string | undefined): void {
   if (folder) rmdirSync(folder);
 }
 
-/** Resident memory in bytes; 0 if the process has ended. */
+/** Returns the resident memory in bytes; 0 after the process's end. */
 function residentBytes(pid: number): number {
   try {
     const [, kilobytes] =
@@ -95,7 +96,7 @@ async function failureOf(port: number, body: object): Promise<string | undefined
   );
 }
 
-/** Waits until the memory is given back, for a minute at most. Returns what is left. */
+/** Waits up to a minute until memory is given back. Returns the resident bytes. */
 async function awaitRelease(pid: number, toBytes: number): Promise<number> {
   for (let restedMs = 0; restedMs < REST_MS; restedMs += 1000) {
     if (residentBytes(pid) < toBytes) break;
@@ -106,7 +107,7 @@ async function awaitRelease(pid: number, toBytes: number): Promise<number> {
 
 const inMiB = (bytes: number) => Math.round(bytes / MIB);
 
-/** Runs one cell, prints its row, and throws if something is wrong. */
+/** Runs a cell and prints its row. Throws if a check fails. */
 async function run(cell: Cell): Promise<Delay> {
   const { kind, count, rounds, node, limitMiB } = cell;
   const group = limitMiB === undefined ? undefined : createGroup(limitMiB);
@@ -138,15 +139,19 @@ async function run(cell: Cell): Promise<Delay> {
     const { busy, liveBytes } = readMeasured();
     const p99 = healthMs[Math.floor(healthMs.length * 0.99)]!;
     console.log(
-      `| ${row} | ${JSON.stringify(counts)} | ${inMiB(before)} MiB, peak ${inMiB(peakBytes)}, then ${inMiB(after)}, in use ${inMiB(liveBytes)} ` +
-        `| /health p99 ${Math.round(p99)} ms, max ${Math.round(healthMs.at(-1)!)} of ${healthMs.length}, ` +
+      [
+        `| ${row} | ${JSON.stringify(counts)} `,
+        `| ${inMiB(before)} MiB, peak ${inMiB(peakBytes)}, then ${inMiB(after)}, `,
+        `in use ${inMiB(liveBytes)} | /health p99 ${Math.round(p99)} ms, `,
+        `max ${Math.round(healthMs.at(-1)!)} of ${healthMs.length}, `,
         `busy max ${Math.round(busy.max)} ms |`,
+      ].join(''),
     );
     assert.equal(failureAfter, undefined, 'a megabyte is refused after the load');
     assert.ok(liveBytes < MAX_LIVE_BYTES, 'memory is kept');
     assert.ok(after < maxAfter, 'the memory is not given back');
     assert.ok((counts['200'] ?? 0) > 0, 'nothing was answered');
-    // A small one waits for no memory either: the last bytes of `max_buffered_bytes` may be taken when it comes.
+    // A small request may be refused too, if the last bytes of `max_buffered_bytes` are taken.
     const isRefused = (failure: string) => failure.startsWith('429');
     assert.deepEqual(
       failedSmall.filter((failure) => !isRefused(failure)),

@@ -1,8 +1,8 @@
 /**
- * What takes minutes to see: silences longer than fetch's own limit, idle connections that are closed
- * just when they are needed, and idle connections that are still good after a minute.
+ * Tests that take minutes: silences beyond fetch's own limit, idle connections that close as they
+ * are needed, and idle connections that are good after a minute.
  *
- *   npm run test:long            about five and a half minutes
+ * npm run test:long about five and a half minutes
  */
 
 import assert from 'node:assert/strict';
@@ -37,7 +37,9 @@ const { t } = scope;
 const startedAt = performance.now();
 const elapsed = () => `${((performance.now() - startedAt) / 1000).toFixed(1)} s`;
 
-/** An answer of a provider below HTTP, a stream where one was asked for. It leaves the connection open. */
+/**
+ * Returns a provider's raw answer, a stream if the request asks for it. The connection stays open.
+ */
 function rawAnswer({ text }: RawRequest): string {
   return text.includes('"stream":true')
     ? rawResponse(completionEvents(), { type: 'text/event-stream' })
@@ -69,7 +71,8 @@ async function survivesSilenceBehindProxy(): Promise<string> {
     sendJson(response, completion());
   });
   const proxy = await startHttpProxy(t, upstream);
-  const settings = `[server]\nhost = "127.0.0.1"\nport = 0\ntimeout = 400\n${providerToml(upstream)}`;
+  const server = `[server]\nhost = "127.0.0.1"\nport = 0\ntimeout = 400\n`;
+  const settings = `${server}${providerToml(upstream)}`;
   const cwd = emptyFolder(t, { 'gateway.toml': settings });
   const env = { NODE_USE_ENV_PROXY: '1', HTTP_PROXY: proxy.url };
   await buildOnce();
@@ -94,16 +97,18 @@ async function survivesClosing(): Promise<string> {
   for (let round = 0; round < REUSED_REQUESTS; round += 1) {
     const { status, text } = await gateway.chat(chatBody({ stream: round % 2 === 1 }));
     if (status !== 200 || !/\[DONE\]|"finish_reason":"stop"/.test(text)) failures += 1;
-    // Around the moment of closing, not always on the same side of it.
+    // Around the moment of closing, on both sides of it.
     await sleep(UPSTREAM_IDLE_MS - random.integer(0, 4));
   }
   const repeated = gateway
     .accessLines()
     .filter((line) => ((line['tries'] as unknown[] | undefined) ?? []).length > 1).length;
   const connections = upstream.requests.at(-1)!.connection;
-  const figures = `${REUSED_REQUESTS} requests, ${failures} failed, ${repeated} needed a new attempt, ${connections} connections`;
+  const figures =
+    `${REUSED_REQUESTS} requests, ${failures} failed, ${repeated} needed a new attempt, ` +
+    `${connections} connections`;
   assert.equal(failures, 0, figures);
-  // Otherwise nothing was reused and nothing was shown.
+  // Without reuse, the test would prove nothing.
   assert.ok(connections < REUSED_REQUESTS, figures);
   return figures;
 }

@@ -1,9 +1,9 @@
 /**
- * Mixed load for as long as wanted: streams and complete answers, three in ten clients leave at some
- * point, one in ten requests meets a faulty provider. Everything that arrives is compared by hash.
+ * Mixed load: streams and complete answers. Three in ten clients leave at some point, and one in
+ * ten requests meets a faulty provider. All answers are compared by their hash.
  *
- *   npm run test:soak -- [MINUTES]      20 where nothing is said
- *   ... --processes 2                   at one port; both reload every 5 s, and one of them is killed every 20 s
+ * npm run test:soak -- [MINUTES] 20 by default ... --processes 2 at one port: both reload every 5
+ * s, one is killed every 20 s
  */
 
 import assert from 'node:assert/strict';
@@ -31,18 +31,18 @@ const PROCESSES = Number(options.processes);
 const SEED = Number(process.env['FUZZ_SEED'] ?? Date.now() % 2 ** 31);
 const CLIENTS = 40;
 const SAMPLE_EVERY_MS = 5000;
-/** Both sides are told that a connection is closed. */
+/** The time in which both sides notice that a connection is closed. */
 const CLOSING_MS = 500;
-/** Far beyond every limit of this gateway: what has no answer by then is lost. */
+/** Far beyond every limit of this gateway. An answer that takes longer is lost. */
 const LOST_MS = 20_000;
 const RELOAD_EVERY_MS = 5000;
 const RELOADS_PER_KILL = 4;
-/** Below this many minutes the slope is noise. */
+/** Below this many minutes, the slope is noise. */
 const SLOPE_MINUTES = 10;
 const MAX_SLOPE_PERCENT_PER_HOUR = 2;
-/** Caches grow at first. */
+/** The share of the time in which caches still grow. */
 const WARM_UP_SHARE = 0.25;
-/** Twice the standard error: 95 % of the time the slope is below. */
+/** Twice the standard error, so that the slope is below with 95 % confidence. */
 const CONFIDENCE = 2;
 
 const children: ChildProcess[] = [];
@@ -66,7 +66,7 @@ async function startChild(
   return { child, port };
 }
 
-/** The next message that has this. */
+/** Returns the next message with this member. */
 async function receive<T>(child: ChildProcess, key: keyof T & string): Promise<T> {
   for await (const [message] of on(child, 'message')) {
     if (key in (message as object)) return message as T;
@@ -77,16 +77,20 @@ async function receive<T>(child: ChildProcess, key: keyof T & string): Promise<T
 const upstream = await startChild('soak-upstream.ts');
 const provider = (id: string) =>
   `[providers.${id}]\nbase_url = "http://127.0.0.1:${upstream.port}/${id}/v1"\napi_key = "none"\n`;
-// Without optimised code: V8 adds to it for tens of minutes, some 60 KiB in twenty, and that is no leak.
+// Without optimised code, because V8 adds some 60 KiB of it in twenty minutes, which is no leak.
 const flags = ['--expose-gc', '--no-opt', '--no-maglev', '--no-sparkplug'];
 const isShared = PROCESSES > 1;
-/** A process that starts takes the cores of the others for a while. */
+/** Longer for several processes, because each start takes the cores of the others for a while. */
 const TIMEOUT_SECONDS = isShared ? 3 : 1;
-const SOAK_TOML = `[server]\nreuse_port = ${isShared}\ntimeout = ${TIMEOUT_SECONDS}\nstream_idle_timeout = ${TIMEOUT_SECONDS}\n[providers]\nfallback = ["q"]\n${provider('p')}retries = 1\n${provider('q')}`;
-/** Who has accepted the latest connection from each port of ours, and when that was heard of. */
+const SOAK_TOML = [
+  `[server]\nreuse_port = ${isShared}`,
+  `timeout = ${TIMEOUT_SECONDS}\nstream_idle_timeout = ${TIMEOUT_SECONDS}`,
+  `[providers]\nfallback = ["q"]\n${provider('p')}retries = 1\n${provider('q')}`,
+].join('\n');
+/** By our port, the process that accepted its latest connection, and when it reported that. */
 const owners = new Map<number, { readonly child: ChildProcess; readonly atMs: number }>();
 
-/** The oldest first. */
+/** The gateways, the oldest first. */
 const gateways: ChildProcess[] = [];
 
 async function startGateway(atPort = 0): Promise<number> {
@@ -104,7 +108,7 @@ while (gateways.length < PROCESSES) await startGateway(gatewayPort);
 
 const agent = new Agent({ keepAlive: true, maxSockets: CLIENTS });
 
-/** How the gateways fare while nothing is in flight and no connection is open: those are no leak. */
+/** Reads the gateways' vitals while no request is in flight and no connection is open. */
 async function ask(): Promise<Vitals[]> {
   agent.destroy();
   upstream.child.send('close');
@@ -118,7 +122,7 @@ async function ask(): Promise<Vitals[]> {
   );
 }
 
-/** When each connection was begun, and from which port of ours. */
+/** When each connection began, and its port on our side. */
 const origins = new WeakMap<Socket, { readonly begunAtMs: number; port: number }>();
 
 function noteOrigin(socket: Socket): void {
@@ -128,7 +132,7 @@ function noteOrigin(socket: Socket): void {
   socket.once('connect', () => (origin.port = socket.localPort!));
 }
 
-/** A connection broke: with the process that had accepted it, or for no reason. */
+/** Returns why a connection broke: cut with the process that had accepted it, or lost. */
 function causeOf(socket: Socket | null): 'cut' | 'lost' {
   const origin = socket && origins.get(socket);
   const owner = origin && owners.get(origin.port);
@@ -138,7 +142,10 @@ function causeOf(socket: Socket | null): 'cut' | 'lost' {
 const totals = {
   requests: 0,
   aborted: 0,
-  /** By the end of the process that had accepted them; with `tcp_migrate_req` (test/network.sh) others are handed on. */
+  /**
+   * Connections cut by their process's end. With `tcp_migrate_req` (test/network.sh), others are
+   * handed on.
+   */
   cut: 0,
   killed: 0,
   faulty: 0,
@@ -155,7 +162,9 @@ interface Outcome {
 
 type Ending = Outcome | 'aborted' | 'cut' | 'lost';
 
-/** What came of a request: an answer, `aborted` where the client left as planned, `cut` or `lost`. */
+/**
+ * Sends a request. Returns its answer, `aborted` if the client left as planned, `cut` or `lost`.
+ */
 async function send(soak: SoakRequest, random: Random): Promise<Ending> {
   const leaves = random.next() < 1 / 12 ? 'late' : random.next() < 3 / 11 ? 'early' : 'no';
   const body = {
@@ -214,7 +223,9 @@ async function send(soak: SoakRequest, random: Random): Promise<Ending> {
   });
 }
 
-/** A whole answer, or, where the provider was faulty, the documented error. Throws for anything else. */
+/**
+ * Checks that an answer is whole, or a documented error if the provider was faulty. Throws if not.
+ */
 function check(soak: SoakRequest, { status, text }: Outcome): 'whole' | 'refused' {
   const expected = answerTo(soak).join('');
   if (status === 200 && sha256(text) === sha256(expected)) return 'whole';
@@ -277,7 +288,10 @@ function count(soak: SoakRequest, outcome: Ending): void {
   }
 }
 
-/** Bytes of heap over hours, by least squares: the mean, and the slope with its standard error. */
+/**
+ * Fits bytes of heap over hours by least squares. Returns the mean, the slope and its standard
+ * error.
+ */
 function fit(samples: readonly { hours: number; heapBytes: number }[]) {
   const mean = (values: number[]) => values.reduce((sum, value) => sum + value, 0) / values.length;
   const x = mean(samples.map(({ hours }) => hours));
@@ -296,7 +310,8 @@ const endsAt = startedAt + MINUTES * 60_000;
 const clients = Array.from({ length: CLIENTS }, async (_, client) => runClient(client));
 const samples: { hours: number; heapBytes: number }[] = [];
 let starting = Promise.resolve(gatewayPort);
-// Without samples: while one is taken, there are no requests that a reload or an end could meet.
+// Without samples, because while one is taken, there are no requests for a reload or a kill to
+// meet.
 for (let reloads = 1; performance.now() < endsAt; reloads += 1) {
   if (!isShared) break;
   await sleep(RELOAD_EVERY_MS);
@@ -338,7 +353,8 @@ function isSteady(): boolean {
   const percent = (bytesPerHour: number) => (bytesPerHour / meanBytes) * 100;
   const upperBound = percent(slope + CONFIDENCE * error);
   console.log(
-    `heap ${(meanBytes / 2 ** 20).toFixed(2)} MiB steady, slope ${percent(slope).toFixed(2)} % per hour, at most ${upperBound.toFixed(2)} %`,
+    `heap ${(meanBytes / 2 ** 20).toFixed(2)} MiB steady, ` +
+      `slope ${percent(slope).toFixed(2)} % per hour, at most ${upperBound.toFixed(2)} %`,
   );
   return MINUTES < SLOPE_MINUTES || upperBound < MAX_SLOPE_PERCENT_PER_HOUR;
 }

@@ -1,8 +1,8 @@
 /**
- * Bodies in tiny chunks: how long /health waits, asked by another process, while uploads or a provider's stream of
- * 1.5 MB come through the built gateway, and through a bare Node server.
+ * Bodies in tiny chunks: how long /health waits while uploads or a provider's stream of 1.5 MB pass
+ * through the built gateway, and through a bare Node server. Another process asks for /health.
  *
- *   npm run test:chunks           two minutes
+ * npm run test:chunks two minutes
  */
 
 import type { ChildProcess } from 'node:child_process';
@@ -21,7 +21,7 @@ import { buildOnce } from '../support/process.ts';
 import { TRANSPORT_ENV } from '../support/transport.ts';
 
 const PEER = 'tiny-chunk-peer';
-/** How much longer than a bare Node, which reads the same bytes, the gateway may be busy without a turn. */
+/** How much longer than bare Node, with the same bytes, the gateway may block the event loop. */
 const MAX_STALL_MS = 100;
 const GIVE_UP_MS = 20_000;
 
@@ -52,14 +52,14 @@ async function startBare(providerPort: number): Promise<Probed> {
   return { child, port: await messageOf<number>(child), end: () => child.disconnect() };
 }
 
-/** Runs one scenario. Returns the longest waits, in milliseconds, and how the requests were answered. */
+/** Runs a scenario. Returns the longest waits in milliseconds, and the requests' answers. */
 async function run(
   { kind, count, chunkBytes }: Scenario,
   start: (providerPort: number) => Promise<Probed>,
 ) {
   const provider = kind === 'stream' ? startPeer(PEER, ['provider']) : undefined;
   const server = await start(provider ? await messageOf<number>(provider) : 0);
-  // Of the start, and of code that is not compiled yet, nothing is measured.
+  // Not measured: the start, and code that is not compiled yet.
   await probeHealth(server.port, sleep(1000));
   const client = startPeer(PEER, ['client', server.port, count, chunkBytes, kind]);
   const done = messageOf<string[]>(client);
