@@ -1,4 +1,4 @@
-/** Rules of the source that a reader relies on, held by reading it. */
+/** Rules of the source that a reader relies on. */
 
 import assert from 'node:assert/strict';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
@@ -14,7 +14,10 @@ const packageJson = JSON.parse(read('package.json')) as {
   scripts: Record<string, string>;
 };
 
-/** What each folder may import from, besides itself. Files directly in src/ may import everything. */
+/**
+ * The folders that each folder may import from, besides itself. Files directly in src/ may import
+ * everything.
+ */
 const IMPORTS: Readonly<Record<string, readonly string[]>> = {
   lib: [],
   openai: ['lib'],
@@ -59,7 +62,7 @@ test('a folder of src imports only from the folders that it may, types included'
   }
 });
 
-/** Names in braces, without `type` and the names that they are given where they are imported. */
+/** Returns the names in braces, without `type` and without new names after `as`. */
 function namesIn(list: string): string[] {
   const names = list.split(',').map((item) => item.trim().replace(/^type /, ''));
   return names.filter((name) => name !== '').map((name) => name.split(/ as |: /)[0]!);
@@ -77,7 +80,10 @@ function exportsOf(text: string): string[] {
   ];
 }
 
-/** Returns what a file imports from others of the repository, each as `path name`. Tests import scripts of the page with `import()`. */
+/**
+ * Returns a file's imports from the repository, each as `path name`. Tests import the page's
+ * scripts with `import()`.
+ */
 function importedNames(name: string, text: string): string[] {
   const statements = text.matchAll(/^(?:im|ex)port (?:type )?\{([^}]*)\} from '(\.[^']+)'/gm);
   const calls = text.matchAll(/\{([^}]*)\} = \(?await import\(\s*join\(ROOT, '([^']+)'\)/g);
@@ -88,7 +94,7 @@ function importedNames(name: string, text: string): string[] {
   return found.flatMap(([list = '', path = '']) => namesIn(list).map((one) => `${path} ${one}`));
 }
 
-test('each export of src is imported, by a test at least', () => {
+test('each export of src is imported, at least by a test', () => {
   const importers = ['src', 'test', 'scripts', 'bench'].flatMap((folder) =>
     readdirSync(join(ROOT, folder), { recursive: true, encoding: 'utf8' })
       .filter((path) => /\.(?:[jt]s|mjs)$/.test(path) && !path.includes('node_modules'))
@@ -112,13 +118,13 @@ test('only src/app.ts imports the admin listener', () => {
   assert.deepEqual(importers, ['app.ts']);
 });
 
-/** The files that ARCHITECTURE.md names for what is done only there. */
+/** Returns the files in this row of ARCHITECTURE.md. */
 function auditedFiles(what: string): string[] {
   const [, row = ''] = new RegExp(`^\\| ${what} \\|(.*)$`, 'm').exec(read('ARCHITECTURE.md')) ?? [];
   return [...row.matchAll(/`([a-z/-]+\.ts)`/g)].map(([, name = '']) => name);
 }
 
-test('each of these things is done in one place', () => {
+test('each of these actions has a single place', () => {
   const places: [string, RegExp, string[]][] = [
     ['sends heads', /\.writeHead\(/, ['downstream/client-reply.ts']],
     [
@@ -157,7 +163,7 @@ test('each of these things is done in one place', () => {
   }
 });
 
-test('smol-toml is the only package that is imported, and none is needed at run time', () => {
+test('smol-toml is the only imported package, and none is needed at run time', () => {
   assert.equal(packageJson.dependencies, undefined);
   const imported = sources.flatMap(({ text }) =>
     [...text.matchAll(/from '([^'.#][^']*)'/g)].map(([, name = '']) => name),
@@ -166,7 +172,7 @@ test('smol-toml is the only package that is imported, and none is needed at run 
   assert.deepEqual([...foreign], ['smol-toml']);
 });
 
-test('each anchor of docs/behaviour.md that is cited is there, and nothing outside of the repository is cited', () => {
+test('each cited anchor of docs/behaviour.md exists, and no outside document is cited', () => {
   const anchors = new Set(
     [...read('docs/behaviour.md').matchAll(/<a id="([a-z-]+)">/g)].map(([, id = '']) => id),
   );
@@ -200,7 +206,7 @@ test('no line of src is wider than 100 columns, in code or comments', () => {
   assert.deepEqual(wide, []);
 });
 
-test('the README says how many words there are to read, to two in a hundred', () => {
+test('the README states the number of words in src, within two in a hundred', () => {
   const files = readdirSync(join(ROOT, 'src'), { recursive: true, withFileTypes: true });
   const words = files
     .filter((entry) => entry.isFile())
@@ -214,7 +220,7 @@ test('package.json and the source name the same version', () => {
   assert.match(read('src/lib/version.ts'), new RegExp(`VERSION = '${packageJson.version}'`));
 });
 
-test('the README names every folder of src, and names only files and scripts that exist', () => {
+test('the README names every folder of src, and only files and scripts that exist', () => {
   const readme = read('README.md');
   for (const folder of Object.keys(IMPORTS)) {
     assert.ok(readme.includes(`\`${folder.split('/')[0]}/\``), `README does not name ${folder}/`);
@@ -227,7 +233,7 @@ test('the README names every folder of src, and names only files and scripts tha
   }
 });
 
-test('test/README.md names each file of test/support, and no other', () => {
+test('test/README.md names exactly the files of test/support', () => {
   const [, table = ''] = read('test/README.md').split('## Support files');
   const cells = [...table.matchAll(/^\| (`.+?) \|/gm)].map(([, cell = '']) => cell);
   const named = cells.flatMap((cell) => cell.replaceAll('`', '').split(', '));

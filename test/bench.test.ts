@@ -1,4 +1,4 @@
-/** `npm run bench` has figures only of a machine that it had to itself. */
+/** `npm run bench` reports figures only from a machine without other load. */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -7,10 +7,10 @@ import { disturbance, DisturbedError, measureAlone, MS_PER_TICK } from '../bench
 import { ROOT, runProgram, startProgram } from './support/process.ts';
 import { LEFT_TO_SWEEPS } from './support/sweep.ts';
 
-/** Of a second. */
+/** The ticks of a second. */
 const TICKS = 1000 / MS_PER_TICK;
 
-/** What two cores did in so many seconds, in seconds of one core each. */
+/** The use of two cores over this time, each in seconds of a single core. */
 interface Usage {
   readonly seconds?: number;
   readonly own?: number;
@@ -22,7 +22,7 @@ interface Usage {
 
 function lookAfter(usage: Usage) {
   const { seconds = 0, own = 0, others = 0, irq = 0, softirq = 0, stolen = 0 } = usage;
-  // Without `irq`, interrupts are in the time of the processes.
+  // Without `irq`, the kernel counts interrupts as time of the processes.
   const apart = irq > 0 ? irq + softirq : 0;
   const idle = 1000 + 2 * seconds - own - others - stolen - apart;
   const fields = [own + others, 0, 0, idle * 0.75, idle * 0.25, irq, softirq, stolen, 0, 0];
@@ -39,24 +39,24 @@ const start = lookAfter({});
 const quiet = lookAfter({ seconds: 10, own: 14, others: 0.3 });
 const busy = lookAfter({ seconds: 10, own: 14, others: 3 });
 
-test('the time of the bench and of what it has started is not that of others', () => {
+test('the time of the bench and its children is not other load', () => {
   assert.equal(disturbance(start, quiet), undefined);
   assert.equal(disturbance(start, busy), 'others used 0.30 cores, the host took 0.00');
 });
 
-test('what the host takes from the cores disturbs as well', () => {
+test('time that the host takes from the cores is other load', () => {
   const stolen = lookAfter({ seconds: 10, own: 14, stolen: 1 });
   assert.equal(disturbance(start, stolen), 'others used 0.00 cores, the host took 0.10');
 });
 
-test('interrupts are no others, whether or not the kernel counts them apart from processes', () => {
+test('interrupts are no other load, however the kernel counts them', () => {
   const apart = lookAfter({ seconds: 10, own: 14, irq: 0.5, softirq: 2 });
   assert.equal(disturbance(lookAfter({ irq: 0.01 }), apart), undefined);
   const within = lookAfter({ seconds: 10, own: 14, others: 3, softirq: 2 });
   assert.match(disturbance(start, within) ?? '', /^others used 0\.30 cores/);
 });
 
-test('a measurement that others disturbed is taken once more, and its numbers are dropped', async () => {
+test('a disturbed measurement is repeated, and its numbers are dropped', async () => {
   const looks = [start, busy, start, quiet];
   const numbers = [71, 48];
   const measured = await measureAlone(
@@ -66,7 +66,7 @@ test('a measurement that others disturbed is taken once more, and its numbers ar
   assert.equal(measured, 48);
 });
 
-test('a measurement that others disturbed twice has no numbers, and no failure of its own', async () => {
+test('a measurement that is disturbed twice has no numbers and no failure', async () => {
   const looks = [start, busy, start, busy];
   let count = 0;
   const measured = measureAlone(
@@ -97,7 +97,7 @@ test(
   'beside another busy process, `npm run bench` fails and prints no figure',
   { skip },
   async (t) => {
-    // A third of a core, to spare the tests that run beside this one.
+    // A third of a core, to spare the tests that run at the same time.
     const spin =
       'setInterval(() => { for (const end = Date.now() + 30; Date.now() < end; ); }, 90)';
     startProgram(t, [spin], { script: '-e' });

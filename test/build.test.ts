@@ -1,4 +1,4 @@
-/** dist/server.js, as somebody reads it: each file of src with its comments. */
+/** dist/server.js is readable: it has each file of src with its comments. */
 
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
@@ -13,7 +13,7 @@ const sources = readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf
   .filter((name) => name.endsWith('.ts') && name !== 'admin/page/source-files.ts')
   .map((name) => ({ name, text: readFileSync(join(ROOT, 'src', name), 'utf8') }));
 
-/** The lines of the built file below the name of each source file, without their indentation. */
+/** Returns the lines of the built file below each source file's name, without indentation. */
 function readSections(): Map<string, string[]> {
   const sections = new Map<string, string[]>();
   let lines: string[] = [];
@@ -25,7 +25,7 @@ function readSections(): Map<string, string[]> {
   return sections;
 }
 
-test('the built file has each file of src that is more than types, begun by its name', () => {
+test('the built file has each file of src with code, after its name', () => {
   const sections = readSections();
   const missing = sources.filter(({ name }) => !sections.has(`src/${name}`));
   for (const { name, text } of missing) {
@@ -35,17 +35,17 @@ test('the built file has each file of src that is more than types, begun by its 
   assert.equal([...sections.keys()].at(-1), 'src/server.ts');
 });
 
-test('each comment of src is in the built file, apart from those of types', () => {
+test('each comment of src is in the built file, except comments of types', () => {
   const sections = readSections();
   for (const { name, text } of sources) {
     const lines = sections.get(`src/${name}`);
     if (!lines) continue;
-    // Types lie between a line that begins with `type` or `interface` and the next empty line.
+    // A type extends from a line that begins with `type` or `interface` to the next empty line.
     const withoutTypes = text.replace(
       /^(?:\/\*\*(?:(?!\*\/)[^])*\*\/\n)?(?:export )?(?:interface|type) [^]*?\n(?=\n|$)/gm,
       '',
     );
-    // A doc comment that is indented further stands in the type of a parameter.
+    // A doc comment with more indentation belongs to the type of a parameter.
     const isComment = (line: string) => /^ *\/\/ |^(?: {2})?(?:\/\*\*| \*) /.test(line);
     const comments = withoutTypes.split('\n').filter(isComment);
     assert.ok(comments.length > 0, name);

@@ -1,4 +1,4 @@
-/** What a request costs, in counts that do not depend on how busy the machine is. */
+/** The cost of a request, in counts that do not depend on other load. */
 
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';

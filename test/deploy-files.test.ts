@@ -1,4 +1,7 @@
-/** The files of deploy/, as far as they can be held without the programs that they are for (those: `npm run test:deploy`). */
+/**
+ * The files of deploy/, as far as they can be checked without their programs. For those, see `npm
+ * run test:deploy`.
+ */
 
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
@@ -15,7 +18,7 @@ const names = readdirSync(join(ROOT, 'deploy'), { withFileTypes: true })
   .filter((entry) => entry.isFile())
   .map(({ name }) => name);
 
-test('README.md and docs/deployment.md link to every file of deploy/, and to no other', () => {
+test('README.md and docs/deployment.md link to exactly the files of deploy/', () => {
   for (const [path, prefix] of [
     ['README.md', 'deploy/'],
     ['docs/deployment.md', '../deploy/'],
@@ -29,20 +32,20 @@ test('README.md and docs/deployment.md link to every file of deploy/, and to no 
 });
 
 test('every file of deploy/ begins with a comment that has the command to use it', () => {
-  // JSON has no comments: docs/metrics.md says how to import the dashboard.
+  // JSON has no comments. docs/metrics.md describes how to import the dashboard.
   for (const name of names.filter((one) => !one.endsWith('.json'))) {
     const [comment = ''] = /^(?:#.*\n)+/.exec(read(`deploy/${name}`)) ?? [];
     assert.match(comment, /^# {3}[a-z]+ .*deploy\//m, name);
   }
 });
 
-test('no file of deploy/ has a key or a digest that nobody has checked', () => {
+test('no file of deploy/ contains a key or an image digest', () => {
   for (const name of names) {
     assert.doesNotMatch(read(`deploy/${name}`), /sk-\w|BEGIN|sha256:[0-9a-f]/, name);
   }
 });
 
-test('git ignores the folders with settings and keys that compose.yaml expects beside it', () => {
+test('git ignores the folders with settings and keys that compose.yaml expects', () => {
   const folders = new Set(
     [...read('deploy/compose.yaml').matchAll(/ \.\/(\w+)/g)].map(([, name]) => `deploy/${name}/`),
   );
@@ -51,7 +54,7 @@ test('git ignores the folders with settings and keys that compose.yaml expects b
   for (const folder of folders) assert.ok(ignored.includes(folder), folder);
 });
 
-test('the image and the units leave room for more name lookups than two', () => {
+test('the image and the units allow more name lookups than two at a time', () => {
   const recipes = names.filter((name) => /^Dockerfile$|\.service$/.test(name));
   assert.equal(recipes.length, 3);
   for (const name of recipes) {
@@ -59,7 +62,7 @@ test('the image and the units leave room for more name lookups than two', () => 
   }
 });
 
-test('the settings that each proxy asks for load without a warning, and have a key', () => {
+test('the settings for each proxy load without a warning, and have a key', () => {
   for (const { file } of PROXIES) {
     const config = loadConfig({ toml: settingsOf(file), env: { GATEWAY_TOKEN: 'key-0123456789' } });
     assert.deepEqual(warningsOf(config), [], file);
@@ -67,7 +70,7 @@ test('the settings that each proxy asks for load without a warning, and have a k
   }
 });
 
-test('the command of each proxy checks the file before it copies it', () => {
+test('the command for each proxy checks the file before it copies it', () => {
   for (const [name, check] of [
     ['nginx.conf', 'nginx -t -c'],
     ['Caddyfile', 'caddy validate --config deploy/Caddyfile &&'],

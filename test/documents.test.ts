@@ -9,7 +9,7 @@ import { ROOT } from './support/process.ts';
 
 const read = (path: string) => readFileSync(join(ROOT, path), 'utf8');
 
-/** Returns the files of the repository, by path. */
+/** Returns the paths of the repository's files. */
 function filesIn(folder: string): string[] {
   return readdirSync(join(ROOT, folder), { withFileTypes: true }).flatMap((entry) => {
     const path = join(folder, entry.name);
@@ -21,7 +21,7 @@ function filesIn(folder: string): string[] {
 const files = filesIn('.');
 const documents = files.filter((path) => path.endsWith('.md'));
 
-/** Files that documents name and that are made by a command, or belong to other programs. */
+/** Named files that a command creates, or that belong to other programs. */
 const ELSEWHERE = [
   'dist/server.js',
   'gateway.toml',
@@ -34,10 +34,10 @@ const ELSEWHERE = [
   'config.yaml',
 ];
 
-/** Returns a document without its blocks of code. */
+/** Returns a document without its code blocks. */
 const proseOf = (path: string) => read(path).replaceAll(/^( *)```[^]*?^\1```$/gm, '');
 
-/** Returns the anchors of a document: GitHub's for its headings, and those written as `<a id>`. */
+/** Returns a document's anchors: GitHub's for its headings, and each `<a id>`. */
 function anchorsOf(path: string): Set<string> {
   const headings = [...proseOf(path).matchAll(/^#+ (.+)$/gm)].map(([, heading = '']) =>
     heading
@@ -68,7 +68,7 @@ test('each relative link of a document leads to a file, and its anchor to a head
 });
 
 test('each file that a document names between backticks exists', () => {
-  // The changelog names files of its time.
+  // The changelog names files of earlier versions.
   const named = documents
     .filter((path) => path !== 'CHANGELOG.md')
     .flatMap((path) =>

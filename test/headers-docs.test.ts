@@ -1,4 +1,4 @@
-/** docs/headers.md says what becomes of each header that it names, both ways. */
+/** docs/headers.md is right about each header that it names, both ways. */
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -14,7 +14,7 @@ const [, toProvider = '', toClient = ''] = readFileSync(
   'utf8',
 ).split('\n## ');
 
-/** The names in the rows of a table whose second column matches. */
+/** Returns the names in those rows of a table whose second column matches. */
 function namesOf(text: string, fate: RegExp): string[] {
   return text
     .split('\n')
@@ -23,7 +23,7 @@ function namesOf(text: string, fate: RegExp): string[] {
     .flatMap(([names = '']) => [...names.matchAll(/`([^`]+)`/g)].map(([, name]) => name!));
 }
 
-test('docs/headers.md says which headers are passed and which are dropped', async (t) => {
+test('docs/headers.md names the headers that pass and the headers that are dropped', async (t) => {
   const withValue = (names: readonly string[]) =>
     Object.fromEntries(names.map((name) => [name, 'sent-canary']));
   const dropped = namesOf(toProvider, /^dropped/);
@@ -34,7 +34,7 @@ test('docs/headers.md says which headers are passed and which are dropped', asyn
     sendJson(response, completion(), { headers: withValue([...back.passed, ...back.dropped]) }),
   );
   const gateway = await startGateway(t, { toml: providerToml(upstream) });
-  // A page of another host would be refused.
+  // A page of this machine, because pages of other hosts are refused.
   const headers = { ...withValue(dropped), origin: 'http://localhost' };
   const reply = await gateway.chat(chatBody(), { headers });
   assert.equal(reply.status, 200, reply.text);

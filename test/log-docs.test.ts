@@ -1,4 +1,4 @@
-/** docs/log.md names every field, outcome and message of the log, and no others. */
+/** docs/log.md names exactly the fields, outcomes and messages of the log. */
 
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
@@ -15,7 +15,7 @@ const sources = readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf
   .map((name) => readFileSync(join(ROOT, 'src', name), 'utf8'))
   .join('\n');
 
-/** The names in the first column of the table under this header. */
+/** Returns the names in the first column of the table under this header. */
 function documented(header: string): string[] {
   const [, table = ''] = docs.split(`| ${header} |`);
   const rows = table.split('\n\n')[0]!.split('\n').slice(2);
@@ -27,7 +27,7 @@ function documented(header: string): string[] {
 const attempt = new Attempt({ id: 'provider', digest: '', chatUrl: '' }, 'model');
 attempt.noteUsage({});
 
-/** The members that RequestFacts has besides those of the usage. */
+/** Returns the members of RequestFacts, without the usage. */
 function requestMembers(): string[] {
   const [, text = ''] = sources.split(/export type RequestFacts = .*& \{/);
   return [...text.split('\n};')[0]!.matchAll(/^ {2}readonly (\w+)/gm)].map(([, name]) => name!);
@@ -38,7 +38,7 @@ function unionOf(type: string): string[] {
   return [...text.split(';')[0]!.matchAll(/'(\w+)'/g)].map(([, name]) => name!);
 }
 
-test('docs/log.md has every field of an access line, and no other', () => {
+test('docs/log.md has exactly the fields of an access line', () => {
   const { total_tokens: _, ...usage } = attempt.usage!;
   const fields = ['time', 'level', ...requestMembers(), ...Object.keys(usage)];
   const verbose = ['request_bytes', 'user_agent'];
@@ -47,7 +47,7 @@ test('docs/log.md has every field of an access line, and no other', () => {
   assert.deepEqual(named.toSorted(), [...fields, ...verbose].toSorted());
 });
 
-test('docs/log.md has every field of a try, and no other', () => {
+test('docs/log.md has exactly the fields of a try', () => {
   assert.deepEqual(
     documented('field of a try | type').toSorted(),
     Object.keys(attempt.toFacts()).toSorted(),

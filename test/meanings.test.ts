@@ -1,6 +1,6 @@
 /**
- * Sentences of the documents, held against what the gateway does. A test quotes the words that it checks: who changes the
- * words has to look at the test.
+ * Sentences of the documents, checked against the gateway. A test quotes the sentence that it
+ * checks, so a change of the words must change the test.
  */
 
 import assert from 'node:assert/strict';
@@ -26,13 +26,13 @@ const ADMIN = '[admin]\nport = 0\n';
 const ROLE = 'data: {"choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\n';
 const read = (path: string) => readFileSync(join(ROOT, path), 'utf8');
 
-/** The document has these words, whatever its line breaks. */
+/** Checks that the document has these words, whatever its line breaks. */
 function assertSays(path: string, words: string): void {
   const text = read(path).replaceAll(/\s+(?:# )?/g, ' ');
   assert.ok(text.includes(words), `${path} does not say: ${words}`);
 }
 
-/** Begins a stream, and goes on as `end` says once the client has the first token. */
+/** Begins a stream, and then calls `end`. */
 const streamThen =
   (end: (response: Parameters<Script>[1]) => void): Script =>
   (_, response) => {
@@ -41,7 +41,10 @@ const streamThen =
     end(response);
   };
 
-/** Sends one request, lets its client leave after the first token if it shall, and returns the log. */
+/**
+ * Sends a request and returns its log lines. With `leaves`, the client leaves after the first
+ * token.
+ */
 async function logOf(t: TestContext, script: Script, { leaves = false, stream = true } = {}) {
   const { gateway } = await scenario(t, {
     providers: { p: { script, lines: 'models = ["m"]' } },
@@ -50,14 +53,14 @@ async function logOf(t: TestContext, script: Script, { leaves = false, stream = 
   const chat = openChat(gateway.port, chatBody({ stream }));
   if (leaves) {
     await eventually(() => chat.text() !== '', 'the first token');
-    assert.deepEqual(gateway.lines('try'), [], 'no line while the stream lasts');
+    assert.deepEqual(gateway.lines('try'), [], 'no line during the stream');
     chat.leave();
   } else await chat.ended.catch(() => {});
   const { tries } = (await lineOf(gateway)) as { tries: LogLine[] };
   return { tries, lines: gateway.lines('try') };
 }
 
-test('docs/log.md: the outcome of a try is that of the whole stream, and its line is written once, at the end', async (t) => {
+test('docs/log.md: the line of a try is written once, at the end of a stream', async (t) => {
   assertSays('docs/log.md', '`ok` is a complete answer or a stream that has ended well');
   assertSays('docs/log.md', '`client_closed` a try whose client left before that');
   const once = 'once for each attempt, when it has ended, and of a stream when the stream has';
@@ -77,7 +80,7 @@ test('docs/log.md: the outcome of a try is that of the whole stream, and its lin
   }
 });
 
-test('gateway.toml.example and docs/configuration.md: the limits of a stream last until its first token, and the role is none', async (t) => {
+test('gateway.toml.example: the limits of a stream last until its first token', async (t) => {
   assertSays('gateway.toml.example', "to a stream's first token");
   assertSays('gateway.toml.example', "A shorter limit for a stream's first token");
   assertSays('docs/configuration.md', "a stream's first token, so that a fallback is asked sooner");
@@ -93,7 +96,7 @@ test('gateway.toml.example and docs/configuration.md: the limits of a stream las
   }
 });
 
-test('the time to the first token, as metric and on the page, ends at the token and not at the role before it', async (t) => {
+test('the time to the first token ends at the token, and not at the role', async (t) => {
   const name = 'gen_ai_server_time_to_first_token_seconds';
   assertSays(
     'docs/metrics.md',
@@ -128,7 +131,7 @@ test('the time to the first token, as metric and on the page, ends at the token 
   assert.ok(parseMetrics(text).sum(`${name}_sum`) >= 0.05);
 });
 
-test('a stream that ends with its role alone is said to have ended before its first token', async (t) => {
+test('a stream that ends with its role alone has ended before its first token', async (t) => {
   const { gateway } = await scenario(t, {
     providers: { p: (_, response) => sendEvents(response, ROLE) },
   });
@@ -138,7 +141,7 @@ test('a stream that ends with its role alone is said to have ended before its fi
   assert.equal(reply.json().error.message, message);
 });
 
-test('docs/page.md: with keys the admin listener serves every Host, and without keys its own alone', async (t) => {
+test('docs/page.md: without keys the admin listener serves only its own Host', async (t) => {
   assertSays('docs/page.md', 'With `keys` the gateway serves every `Host`');
   assertSays('docs/page.md', 'Without `keys` requests for other hosts are refused');
   const keyed = await scenario(t, { more: `${ADMIN}keys = ["admin-key-canary"]\n` });
@@ -148,7 +151,7 @@ test('docs/page.md: with keys the admin listener serves every Host, and without 
   assert.equal((await gateway.admin('/', { headers })).status, 400);
 });
 
-test('docs/log.md: what a client is refused by a limit has `limit`, and by the memory of the gateway has none', async (t) => {
+test('docs/log.md: a refusal by a limit has `limit`, unless the limit is memory', async (t) => {
   assertSays(
     'docs/log.md',
     'of a 429 of the gateway\u2019s own, but that of `memory`'.replace('\u2019', "'"),
@@ -175,7 +178,7 @@ test('docs/log.md: what a client is refused by a limit has `limit`, and by the m
   ]);
 });
 
-test('each metric is named where its subject is documented, and not in the list of metrics alone', () => {
+test('each metric is named where its subject is documented', () => {
   const documented = [...read('docs/metrics.md').matchAll(/^\| `(\w+)` \|/gm)].map(
     ([, name]) => name!,
   );

@@ -1,4 +1,4 @@
-/** The package as somebody gets it: what is in it, and that it runs with nothing else installed. */
+/** The published package: its files, and that it runs with nothing else installed. */
 
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
@@ -29,7 +29,7 @@ before(buildOnce);
 
 const read = (path: string) => readFileSync(join(ROOT, path), 'utf8');
 
-/** No package can be fetched, and none was before. */
+/** An environment in which npm has no package in its cache and cannot download any. */
 function npmEnv(t: TestContext): Record<string, string> {
   const home = emptyFolder(t);
   return {
@@ -57,7 +57,7 @@ function pack(t: TestContext): { path: string; files: Packed['files'] } {
   return { path: join(folder, filename), files };
 }
 
-test('the package holds the built program, executable, its documents and deploy/, and no source', (t) => {
+test('the package holds the built program, its documents and deploy/, and no source', (t) => {
   const { files } = pack(t);
   const packed = files.map(({ path }) => path);
   const isFile = (name: string) => statSync(join(ROOT, 'deploy', name)).isFile();
@@ -84,7 +84,7 @@ test('the package holds the built program, executable, its documents and deploy/
   assert.equal((files.find(({ path }) => path === 'dist/server.js')?.mode ?? 0) & 0o111, 0o111);
 });
 
-test('every file of the project that a packed document links to is packed', (t) => {
+test('every file that a packed document links to is packed', (t) => {
   const { files } = pack(t);
   const paths = files.map(({ path }) => path);
   const isPacked = (path: string) => paths.some((one) => `${one}/`.startsWith(`${path}/`));
@@ -101,7 +101,7 @@ test('every file of the project that a packed document links to is packed', (t) 
   );
 });
 
-test('no key beside the files of deploy/ is packed', (t) => {
+test('a key beside the files of deploy/ is not packed', (t) => {
   const folder = emptyFolder(t);
   for (const name of ['package.json', 'README.md', 'deploy']) {
     cpSync(join(ROOT, name), join(folder, name), { recursive: true });
@@ -116,7 +116,7 @@ test('no key beside the files of deploy/ is packed', (t) => {
   assert.doesNotMatch(packed.stdout, /openai/);
 });
 
-test('the bill of materials has one component: smol-toml, as package-lock.json pins it, with its licence', () => {
+test('the bill of materials has one component: smol-toml as package-lock.json pins it', () => {
   const readJson = (path: string) => JSON.parse(read(path)) as unknown;
   const lock = readJson('package-lock.json') as { packages: Record<string, { integrity: string }> };
   const installed = readJson('node_modules/smol-toml/package.json') as Record<string, string>;
@@ -151,7 +151,7 @@ test('the bill of materials has one component: smol-toml, as package-lock.json p
   assert.deepEqual(metadata.component.hashes, [{ alg: 'SHA-256', content }]);
 });
 
-test('the package needs no other package, and the program contains the licence of the one that is built in', () => {
+test('the package needs no other, and the program contains the licence of smol-toml', () => {
   const { dependencies, bundleDependencies, optionalDependencies, peerDependencies } = JSON.parse(
     read('package.json'),
   ) as Record<string, unknown>;
@@ -180,7 +180,7 @@ test('the documents name the version of package.json', () => {
   );
 });
 
-test('npm pack alone fails and names the script that packs, as it would leave the program out', (t) => {
+test('npm pack alone fails and names the right script, because it leaves the program out', (t) => {
   const folder = emptyFolder(t);
   for (const name of ['package.json', '.npmrc', 'README.md']) {
     copyFileSync(join(ROOT, name), join(folder, name));
@@ -191,7 +191,7 @@ test('npm pack alone fails and names the script that packs, as it would leave th
   assert.ok(readdirSync(folder).every((name) => !name.endsWith('.tgz')));
 });
 
-test('npx runs the package from an empty folder, with an empty cache and without a registry', async (t) => {
+test('npx runs the package from an empty folder, without a cache and a registry', async (t) => {
   const { path } = pack(t);
   const cwd = emptyFolder(t);
   copyFileSync(path, join(cwd, 'gateway.tgz'));

@@ -1,4 +1,4 @@
-/** What runs the tests: a run that tests nothing is no success. */
+/** The runner of the tests fails if it has run none. */
 
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
@@ -7,7 +7,7 @@ import { describe, test } from 'node:test';
 import { ROOT } from './support/process.ts';
 
 function runTests(...args: readonly string[]) {
-  // Without NODE_TEST_CONTEXT, by which a test runner within a test runs nothing.
+  // Without NODE_TEST_CONTEXT, because a test runner within a test would run nothing.
   const env = { PATH: process.env['PATH'] };
   const command = ['--import', 'tsx', 'test/run.ts', ...args];
   return spawnSync(process.execPath, command, { cwd: ROOT, env, encoding: 'utf8' });

@@ -1,4 +1,7 @@
-/** Runs the test files given by name, or all of them, and fails when none passed. `--title=TEXT` runs only tests so named. */
+/**
+ * Runs all test files, or those whose names contain an argument. Fails if no test passed.
+ * `--title=TEXT` runs only tests with TEXT in their titles.
+ */
 
 import { readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
@@ -17,11 +20,14 @@ const { positionals: wanted, values } = parseArgs({
   options: { title: { type: 'string' } },
 });
 
-/** Whole gateways under load, for half a minute of CPU together: `npm test` leaves them out. */
+/**
+ * Files that `npm test` leaves out: whole gateways under load, which take half a minute of CPU
+ * together.
+ */
 const LEFT_OUT =
   /^(?:drain-load|package|prometheus|replicas|run|store-away|store-check)\.test\.ts$/;
 
-/** Folders that a script of their own runs, because they need more than Node. */
+/** Folders with their own script, because they need more than Node. */
 const OWN_SCRIPT = /^(?:browser|clients|container|deploy|taplo)$/;
 const FOLDERS = readdirSync(import.meta.dirname, { withFileTypes: true })
   .filter((entry) => entry.isDirectory() && !OWN_SCRIPT.test(entry.name))
@@ -45,7 +51,10 @@ function escapePattern(text: string): RegExp {
   return new RegExp(text.replace(/[\\^$.*+?()[\]{}|/]/g, '\\$&'));
 }
 
-/** Gives each test file its own copy of the wrapper: Node reports a failed test at the place of that call. */
+/**
+ * Gives each test file its own copy of the wrapper, because Node reports a failed test at the
+ * wrapper's call.
+ */
 const limitTests: Plugin = {
   name: 'limit-tests',
   setup(bundler) {
@@ -56,8 +65,8 @@ const limitTests: Plugin = {
   },
 };
 
-// Once for all files: each would take half a second of CPU to compile its own. Below node_modules,
-// so that packages are found from there; one folder per run, as two may run at once.
+// All files at once, because each would take half a second of CPU to compile its own copies. Below
+// node_modules, so that packages are found from there. A folder for each run, because two may run.
 const outdir = `node_modules/.tests-${process.pid}`;
 process.on('exit', () => rmSync(outdir, { recursive: true, force: true }));
 await build({
@@ -76,20 +85,20 @@ await build({
   logLevel: 'warning',
 });
 /**
- * State that belongs to the process: memory, handles, and what is set up for a whole file.
- * The others share processes, so that few of them load and compile the gateway.
+ * Matches files with state of the whole process: memory, handles, and setup for a whole file. All
+ * other files share processes, so that few of them load and compile the gateway.
  */
 const ALONE =
   /\b(?:createMemoryProbe|getActiveResourcesInfo|cpuUsage|residentBytes)\b|^(?:before|after)\((?!buildOnce\))/m;
 const PROCESSES = 6;
 
-/** Deals the files out, and returns one file for each process that imports them one after the other. */
+/** Distributes the files. Returns a file for each process, which imports its share in sequence. */
 function shareProcesses(built: readonly string[]): string[] {
   const shares: string[][] = Array.from({ length: PROCESSES }, () => []);
   built.forEach((name, i) => shares[i % PROCESSES]!.push(`./${name}`));
   return shares.map((share, i) => {
     const file = join(outdir, `share-${i}.test.js`);
-    // A file that cannot be loaded is a failed test, and hides no other.
+    // A file that cannot be loaded counts as a failed test, and hides no other file.
     const text = `import { test } from 'node:test';
 for (const file of ${JSON.stringify(share)})
   await import(file).catch((error) => test(file, () => { throw error; }));\n`;
@@ -99,12 +108,12 @@ for (const file of ${JSON.stringify(share)})
 }
 
 function isAlone(name: string): boolean {
-  // Named files are few.
+  // Few files are named, so none needs to share.
   if (wanted.length > 0 || values.title !== undefined) return true;
   return ALONE.test(readFileSync(join(import.meta.dirname, name), 'utf8'));
 }
 
-// The longest first, as far as their size tells: the last to start should not be the last to end.
+// The largest first, because they probably take longest and should not start last.
 const toJs = (name: string) => name.replace(/ts$/, 'js');
 const bySize = (list: readonly string[]) =>
   list
@@ -113,21 +122,21 @@ const bySize = (list: readonly string[]) =>
 const shared = bySize(names.filter((name) => !isAlone(name)));
 const alone = bySize(names.filter(isAlone)).map((name) => join(outdir, name));
 const files = shared.length > 0 ? [...shareProcesses(shared), ...alone] : alone;
-// What every file is started with, in place of tsx. Reading the maps takes time that a whole run saves.
+// Replaces the flags of tsx. A whole run goes without source maps, which take time.
 process.execArgv = wanted.length > 0 ? ['--enable-source-maps'] : [];
 
 let passed = 0;
-// More than there are cores, because some of them mostly wait.
+// More than there are cores, because some files mostly wait.
 const concurrency = availableParallelism() + 2;
 const events = run({
   files,
   concurrency,
-  // Of one file, against hangs: each test has a limit of its own.
+  // For each file, against hangs only. Each test has its own limit.
   timeout: 900_000,
   ...(values.title === undefined ? {} : { testNamePatterns: [escapePattern(values.title)] }),
 });
 events.on('test:pass', ({ details, name, skip }) => {
-  // A file without tests passes as one test that bears the file's name; a skipped test passes too.
+  // A file without tests passes as a test with the file's name, and a skipped test passes too.
   if (details.type !== 'suite' && !name.endsWith('.test.js') && skip === undefined) passed += 1;
 });
 events.on('test:fail', () => {

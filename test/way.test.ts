@@ -1,4 +1,4 @@
-/** `npm run way`, and ARCHITECTURE.md, which leads along all files that a request runs. */
+/** `npm run way` agrees with the steps of ARCHITECTURE.md. */
 
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
@@ -14,7 +14,7 @@ const way = promisify(execFile)(process.execPath, ['--import', 'tsx', 'scripts/w
   timeout: 120_000,
 });
 
-test('the ten steps of ARCHITECTURE.md name the files that a streamed request runs, and no others', async () => {
+test('the steps of ARCHITECTURE.md name exactly the files of a streamed request', async () => {
   const [, steps = ''] = readFileSync(join(ROOT, 'ARCHITECTURE.md'), 'utf8').split(
     /^1\. |^Not on this way/m,
   );

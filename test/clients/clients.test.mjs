@@ -1,6 +1,6 @@
 /**
- * The SDKs that people use, unchanged, against the built gateway as they would run it. What counts
- * is what an application sees: the text, and an error it can tell from another.
+ * Unchanged SDKs against the built gateway. The tests check what an application sees: the text, and
+ * errors that it can distinguish.
  */
 
 import assert from 'node:assert/strict';
@@ -34,12 +34,12 @@ import {
   usageEvent,
 } from './support.mjs';
 
-// A test that hangs is a failure to end a response, the worst of them.
+// A test that hangs means a response that does not end, the worst failure.
 const LIMIT = { timeout: 20_000 };
 
-/** What the provider answers next: `(response, body) => void`. */
+/** The provider's next answer: `(response, body) => void`. */
 let answer;
-/** The bodies of the chats the provider was sent. */
+/** The bodies of the chats that the provider has received. */
 let chats = [];
 let baseURL;
 let gateway;
@@ -74,7 +74,7 @@ describe('the openai SDK', LIMIT, () => {
     assert.deepEqual(chats, [chat({ model: 'm', stream: true })]);
   });
 
-  test('gets the list of models under the names it can send back', async () => {
+  test('gets the list of models under names that it can send back', async () => {
     const models = [];
     for await (const { id } of openai().models.list()) models.push(id);
     assert.deepEqual(models.toSorted(), ['friendly', 'p/m', 'p/vendor/n', 'slow/m']);
@@ -86,7 +86,7 @@ describe('the openai SDK', LIMIT, () => {
     (...error) =>
     (response) =>
       sendError(response, ...error);
-  /** What was wrong; the class, the message and members of the error; the request, and what the provider answers. */
+  /** The cause; the error's class and message; its members; the request; the provider's answer. */
   const failures = [
     [
       'a provider that is not registered',
@@ -180,7 +180,7 @@ describe('the openai SDK', LIMIT, () => {
     });
   }
 
-  test('does not ask again where that cannot help', async () => {
+  test('does not repeat a request that must fail again', async () => {
     answer = (response) => sendJson(response, completion());
     const error = await failure({ stream: true }, openai({ maxRetries: 2 }));
     assert.equal(error.status, 501);
@@ -189,7 +189,7 @@ describe('the openai SDK', LIMIT, () => {
     assert.equal(chats.length, 1);
   });
 
-  test('asks again where that may help', async () => {
+  test('repeats a request that may succeed', async () => {
     answer = (response) => {
       answer = sendText;
       sendError(response, 503, 'overloaded');
@@ -199,7 +199,7 @@ describe('the openai SDK', LIMIT, () => {
     assert.equal(chats.length, 2);
   });
 
-  test('that leaves a stream ends it at the provider', async () => {
+  test('ends the stream at the provider when it leaves', async () => {
     let closed;
     answer = (response) => {
       closed = once(response, 'close');
@@ -221,7 +221,9 @@ const runAgent = (options, model = 'p/m') => {
 };
 const callOf = (model) => ({ model, prompt: 'hello', maxRetries: 0 });
 
-/** With each: the text of a completion of this model, and the words of a stream, which throw what it ends with. */
+/**
+ * For each SDK, the text of a completion, and the words of a stream. They throw the stream's error.
+ */
 const aiSdk = (createModel) => ({
   complete: async (id) => (await generateText(callOf(createModel(id)))).text,
   async *words() {
@@ -230,7 +232,7 @@ const aiSdk = (createModel) => ({
     try {
       yield* streamText({ ...callOf(createModel()), onError }).textStream;
     } catch (broken) {
-      // Of a failed stream the error event comes first, and the end of its connection two seconds later.
+      // After the error event, the connection of a failed stream ends two seconds later.
       errors.push(broken);
     }
     for (const error of errors) throw error;
@@ -254,7 +256,7 @@ const sdks = {
 };
 for (const [name, { complete, words }] of Object.entries(sdks)) {
   describe(name, LIMIT, () => {
-    /** What came, and what the stream ended with. */
+    /** Reads a stream. Returns its text, and its error if it failed. */
     const readAll = async () => {
       let text = '';
       try {
@@ -269,21 +271,21 @@ for (const [name, { complete, words }] of Object.entries(sdks)) {
 
     test('gets a stream', async () => assert.deepEqual(await readAll(), { text: 'Hello there' }));
 
-    test('is told of a provider that is not registered', async () => {
+    test('reports a provider that is not registered', async () => {
       const error = await complete('nobody/m').catch((thrown) => thrown);
       assert.equal(error.statusCode ?? error.status, 400);
       assert.match(error.message, /Unknown provider: nobody/);
       assert.ok(!error.isRetryable);
     });
 
-    test('is told of an error in mid-stream', async () => {
+    test('reports an error in mid-stream', async () => {
       answer = (response) => startEvents(response).end(errorEvent('out of memory', 500));
       const { text, error } = await readAll();
       assert.equal(text, 'Hello there');
       assert.match(error, /API error: 500 - out of memory/);
     });
 
-    test('is told of a stream that breaks off', async () => {
+    test('reports a stream that breaks off', async () => {
       answer = (response) => startEvents(response).write(': so far\n\n', () => response.destroy());
       const { text, error } = await readAll();
       assert.equal(text, 'Hello there');
@@ -303,13 +305,13 @@ for (const createModel of [compatible, viaOpenAI]) {
   });
 }
 
-test('the wish of LangChain for the usage of a stream reaches the provider', LIMIT, async () => {
+test("LangChain's request for the usage of a stream reaches the provider", LIMIT, async () => {
   for await (const { content } of await langChain().stream('hello')) assert.ok(content !== null);
   assert.deepEqual(chats[0].stream_options, { include_usage: true });
 });
 
 test(
-  'opencode takes the context and the modalities of a model from the list, of an alias too',
+  'opencode reads the context and modalities of models and aliases from the list',
   { ...LIMIT, skip: NO_OPENCODE },
   async () => {
     const models = await opencodeModels(baseURL);
@@ -321,7 +323,7 @@ test(
     assert.equal(models.get('p/vendor/n').limit.context, 0);
   },
 );
-/** The words of a stream through each of the SDKs. */
+/** The words of a stream through each SDK. */
 const streams = {
   'the openai SDK': async function* words() {
     for await (const { choices } of await stream()) yield choices[0].delta.content ?? '';
@@ -329,7 +331,7 @@ const streams = {
   ...Object.fromEntries(Object.entries(sdks).map(([name, { words }]) => [name, words])),
 };
 
-/** What a stream came to with each SDK, all at the same time. */
+/** Reads a stream with each SDK, all at once. Returns the texts. */
 async function streamAll() {
   const results = Object.entries(streams).map(async ([name, words]) => {
     let text = '';
@@ -348,7 +350,7 @@ describe(
   LIMIT,
   () => {
     for (const [name, words] of Object.entries(streams)) {
-      test(`${name} has the token when it comes, and before anything follows`, async (t) => {
+      test(`${name} has a token as soon as it comes`, async (t) => {
         const { promise: isSeen, resolve: noteSeen } = Promise.withResolvers();
         let sentAtMs = 0;
         answer = async (response) => {
@@ -374,8 +376,8 @@ describe(
   },
 );
 
-describe('a gateway that asks for the tokens of streams', LIMIT, () => {
-  test('knows them, and no SDK sees a chunk that it did not ask for', async () => {
+describe('a gateway that asks for the usage of streams', LIMIT, () => {
+  test('gets it, and no SDK sees a chunk that it did not ask for', async () => {
     const before = baseURL;
     const lines = { provider: 'stream_usage = true' };
     const counting = await startGateway(await startUpstream(sendCounted), lines);
@@ -389,13 +391,13 @@ describe('a gateway that asks for the tokens of streams', LIMIT, () => {
     await untilLogged(counting, all.length);
     const logged = counting.accessLines();
     for (const { completion_tokens } of logged) assert.equal(completion_tokens, 5);
-    // The others ask themselves.
+    // The other SDKs ask for the usage themselves.
     assert.ok(logged.filter(({ usage_added }) => usage_added).length >= 2);
   });
 });
 
 describe('behind nginx that waits for 2 s, with a provider that thinks for 6 s', () => {
-  /** Through a gateway with these lines in its `[server]`; undefined if there is no nginx. */
+  /** Streams through a gateway with these lines in `[server]`; undefined without nginx. */
   const streamThrough = async (server, think) => {
     const before = baseURL;
     const upstream = await startUpstream((response, body) => {
@@ -431,8 +433,8 @@ describe('behind nginx that waits for 2 s, with a provider that thinks for 6 s',
 });
 
 describe('the gateway, with connections of all these clients open', LIMIT, () => {
-  test('ends as soon as it is told to', async () => {
-    // undici opens one ahead after a request was given up; nothing has been asked on it.
+  test('ends at SIGTERM', async () => {
+    // undici opens a connection ahead after a request was given up, and leaves it unused.
     const unused = connect(Number(new URL(baseURL).port), '127.0.0.1').on('error', () => {});
     await once(unused, 'connect');
     const exit = once(gateway, 'exit', { signal: AbortSignal.timeout(5000) });
@@ -441,7 +443,7 @@ describe('the gateway, with connections of all these clients open', LIMIT, () =>
   });
 });
 
-/** Without retries of its own, so that a test sees the first answer. */
+/** A client without its own retries, so that a test sees the first answer. */
 function openai(options = {}) {
   return new OpenAI({ ...target(), maxRetries: 0, ...options });
 }
@@ -474,7 +476,7 @@ async function readStream(chunks, onText = () => {}) {
   return text;
 }
 
-/** Members may be those of the error object that the gateway has sent. */
+/** Checks an error. The members may be in the gateway's error object. */
 function assertApiError(error, [Expected, message], members) {
   assert.ok(error instanceof Expected, String(error));
   if (typeof message === 'string') assert.equal(error.message, message);
@@ -484,7 +486,7 @@ function assertApiError(error, [Expected, message], members) {
   }
 }
 
-/** The AI SDK hands on the error object of an event as it is. */
+/** Describes an error. The AI SDK passes the error object of an event on unchanged. */
 function describeError(error) {
   return error instanceof Error ? error.message : JSON.stringify(error);
 }

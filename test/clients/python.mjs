@@ -1,11 +1,11 @@
 /**
- * Python clients, unchanged, each in a virtual environment of its own, against the built gateway. Their
- * versions stand in python/clients.txt; what they need is taken as it was on PyPI on a fixed day.
+ * Unchanged Python clients against the built gateway, each in its own virtual environment. Their
+ * versions are in python/clients.txt. Their dependencies are those on PyPI on a fixed day.
  *
- *   npm run test:clients:python -- [CLIENT...]   all of them, or those
+ * npm run test:clients:python -- [CLIENT...] all clients, or these
  *
- * PYTHON names the interpreter. The environments are kept outside the project; remove the folder to
- * get new ones.
+ * PYTHON names the interpreter. The environments are kept outside the project. Remove the folder to
+ * create them again.
  */
 
 import { execFile } from 'node:child_process';
@@ -36,14 +36,14 @@ const CACHE = join(
   process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'),
   'inference-gateway/python',
 );
-/** The pip of the interpreter may not have `--uploaded-prior-to`. */
+/** A pip with `--uploaded-prior-to`, which the interpreter's pip may lack. */
 const PIP = 'pip==26.3';
 const UPLOADED_PRIOR_TO = '2026-11-22T00:00:00Z';
 const INSTALL_MS = 900_000;
 const RUN_MS = 180_000;
 const run = promisify(execFile);
 
-/** What pip installs for each client, by the name of its file. */
+/** The requirement of each client, by the name of its file. */
 const requirements = new Map(
   readFileSync(join(FOLDER, 'clients.txt'), 'utf8')
     .trim()
@@ -52,7 +52,10 @@ const requirements = new Map(
 );
 const wanted = process.argv.length > 2 ? process.argv.slice(2) : [...requirements.keys()];
 
-/** These are also tried with a gateway that asks for the tokens of streams, and the one that is strict behind nginx. */
+/**
+ * Clients that are also tried with `stream_usage`, and the strict client that is tried behind
+ * nginx.
+ */
 const COUNTED = ['openai', 'langchain-openai', 'openai-agents'];
 const PATIENT = ['openai'];
 const THINKS_MS = 6000;
@@ -105,12 +108,12 @@ async function isFine(client, baseURL) {
     const python = await install(client);
     const { stdout } = await run(
       python,
-      // Isolated: the folder of the scripts, with names of packages, is not searched for modules.
+      // Isolated, because the scripts are named like packages and must not be imported.
       ['-I', '-B', join(FOLDER, 'try_client.py'), client],
       {
         cwd: home,
         env: {
-          // Command line clients are found there.
+          // For clients with a command line.
           PATH: `${join(python, '..')}:${process.env.PATH}`,
           HOME: home,
           BASE_URL: baseURL,
@@ -137,14 +140,16 @@ function lastLine(text = '') {
   return text.trim().split('\n').at(-1);
 }
 
-/** The interpreter of the client's virtual environment, which is made if it is not there. */
+/**
+ * Returns the interpreter of the client's virtual environment, which is created if it is missing.
+ */
 async function install(client) {
   const requirement = requirements.get(client);
   const pinned = [PIP, UPLOADED_PRIOR_TO, requirement].join(' ');
   const version = createHash('sha256').update(pinned).digest('hex').slice(0, 12);
   const folder = join(CACHE, `${client}-${version}`);
   const python = join(folder, 'bin/python');
-  // Written last, so that a half-installed environment is not taken for a whole one.
+  // Written last, so that an incomplete environment is not used.
   const mark = join(folder, 'complete');
   if (existsSync(mark)) return python;
   await run(process.env.PYTHON ?? 'python3', ['-m', 'venv', '--clear', folder]);
@@ -156,7 +161,10 @@ async function install(client) {
   return python;
 }
 
-/** Says what the prompt has between <say> and </say>, as text, or as the arguments of the first tool. */
+/**
+ * Answers with the prompt's text between <say> and </say>, or with it as the arguments of the first
+ * tool.
+ */
 async function onChat(response, body) {
   const said = findWish(body.messages);
   if (said === undefined) {
@@ -182,7 +190,7 @@ async function onChat(response, body) {
   );
 }
 
-/** The last one, since agents put messages of their own around it. */
+/** Returns the last text in <say>, because agents put messages of their own around it. */
 function findWish(messages) {
   return messages
     .map(({ content }) =>
@@ -192,7 +200,7 @@ function findWish(messages) {
     .findLast((wish) => wish !== undefined);
 }
 
-/** All of a call, or a part of one in a stream. */
+/** Returns a tool call, or a part of one in a stream. */
 function callTool(tool, argumentText) {
   const { name } = tool.function;
   const call = { index: 0, id: 'call_1', type: 'function' };

@@ -1,4 +1,7 @@
-/** A provider that does as it is told, and the built gateway in front of it. Node runs the helpers as they are from 22.18 on. */
+/**
+ * A scripted provider, and the built gateway in front of it. Node 22.18 or newer runs the helpers
+ * directly.
+ */
 
 import { execFile } from 'node:child_process';
 import { existsSync, writeFileSync } from 'node:fs';
@@ -19,10 +22,13 @@ export const CLIENT_KEY = 'client-key';
 const { t, close } = createScope();
 export const stopAll = close;
 
-/** The members by which OpenRouter says what a model takes. */
+/** The members in which OpenRouter lists a model's limits. */
 const LIMITS = { context_length: 54_321, input_modalities: ['text', 'image'] };
 
-/** A provider that has two models, of one with its limits, and leaves every chat to `onChat(response, body)`. */
+/**
+ * Starts a provider with two models, one with its limits. It leaves every chat to `onChat(response,
+ * body)`.
+ */
 export async function startUpstream(onChat) {
   return upstreams.startUpstream(t, ({ url, body }, response) => {
     if (url !== '/v1/models') return onChat(response, JSON.parse(body.toString()));
@@ -35,8 +41,8 @@ export async function startUpstream(onChat) {
 }
 
 /**
- * The built gateway in front of it, as a process, its base URL and the access lines so far. `server` are further lines of its
- * section, `provider` those of the provider `p`.
+ * Starts the built gateway in front of it. Returns the process, its base URL and the access lines
+ * so far. `server` and `provider` are further lines of the sections `[server]` and `[providers.p]`.
  */
 export async function startGateway(upstream, { server = '', provider = '' } = {}) {
   const toml = [
@@ -54,7 +60,10 @@ export async function startGateway(upstream, { server = '', provider = '' } = {}
   return { gateway: child, baseURL, accessLines: () => lines('request') };
 }
 
-/** nginx in front of a gateway, which it closes after 2 s of silence, and its base URL; undefined if there is no nginx. */
+/**
+ * Starts nginx in front of a gateway. It closes after 2 s of silence. Returns its base URL;
+ * undefined without nginx.
+ */
 export async function startNginx(gatewayURL) {
   const path = findProgram('nginx');
   if (!path) return undefined;
@@ -73,8 +82,8 @@ const OPENCODE = join(import.meta.dirname, 'node_modules/opencode-linux-x64/bin/
 export const NO_OPENCODE = existsSync(OPENCODE) ? false : 'opencode is installed on Linux x64 only';
 
 /**
- * The models that opencode finds at the gateway, by their names. It asks for the list of its provider `modal` alone, so
- * the gateway stands in that one's place, in opencode's own file of providers.
+ * Returns the models that opencode finds at the gateway, by name. It only asks its provider `modal`
+ * for a list, so its file of providers gives `modal` the gateway's address.
  */
 export async function opencodeModels(baseURL) {
   const model = { id: 'x', name: 'x', limit: { context: 1, output: 1 } };
@@ -92,7 +101,7 @@ export async function opencodeModels(baseURL) {
       OPENCODE_DISABLE_AUTOUPDATE: '1',
     },
   });
-  // A line with the name, and then the model as JSON.
+  // Each model is a line with its name, and then JSON.
   const models = stdout.split(/^modal\/.*$/m).slice(1);
   return new Map(models.map((json) => JSON.parse(json)).map((found) => [found.id, found]));
 }
@@ -108,7 +117,7 @@ export function chunkEvent(delta, finish_reason = null) {
   return `data: ${JSON.stringify(chunk)}\n\n`;
 }
 
-/** The chunk that has nothing but the tokens, if the request asks for it. */
+/** Returns the chunk of usage, if the request asks for it. */
 export function usageEvent({ stream_options }) {
   if (!stream_options?.include_usage) return '';
   const usage = { prompt_tokens: 7, completion_tokens: 5, total_tokens: 12 };
@@ -124,7 +133,7 @@ export function sendError(response, status, message, headers) {
   sendJson(response, { error: { message } }, { status, headers });
 }
 
-/** A stream that has said its text and is not over. */
+/** Begins a stream with its text, and leaves it open. */
 export function startEvents(response, words = ['Hello', ' there']) {
   response.writeHead(200, { 'content-type': 'text/event-stream' });
   response.flushHeaders();

@@ -1,13 +1,12 @@
 /**
- * Changes one line of the source at a time, in a copy, and expects a test of the named file to
- * fail.
+ * Changes one place of the source at a time, in a copy, and expects the named test file to fail.
  *
- *   npm run test:mutations [-- TEXT]        the rows in which TEXT occurs
- *   ... --worlds=COUNT                      so many worlds stand for the named file
- *   ... --shard=1/8                         the first of eight parts of the rows
+ *   npm run test:mutations [-- TEXT]   the rows of list.txt that contain TEXT
+ *   ... --worlds=COUNT                 runs this many worlds instead of the named file
+ *   ... --shard=1/8                    runs the first eighth of the rows
  *
- * Each row of list.txt has four columns between tabs: the file, the text that stands there exactly
- * once, what takes its place, and the name of the test file. \u23ce is a line end.
+ * Tabs separate the columns of list.txt: the file, a text that occurs in it exactly once, the text
+ * that replaces it, and the name of the test file. \u23ce is a line end.
  */
 
 import { spawn } from 'node:child_process';
@@ -38,7 +37,10 @@ const {
 const [part = 0, parts = 0] = shard.split('/').map(Number);
 if (!(part >= 1 && part <= parts)) throw new Error(`no shard: ${shard}`);
 
-/** A copy of the project; its packages are linked, one by one, because test/run.ts puts a folder beside them. */
+/**
+ * Copies the project. Its packages are linked one by one, because test/run.ts puts a folder beside
+ * them.
+ */
 function copyProject(): string {
   const folder = mkdtempSync(join(tmpdir(), 'mutations-'));
   const isCopied = (path: string) => !/^(?:\.git|dist|node_modules)$/.test(path);
@@ -71,9 +73,9 @@ function parseRow(row: string): Mutation {
   return { row, file, now, mutated, tests };
 }
 
-/** Returns why the tests did not notice the change; undefined if one has failed. */
+/** Returns why the tests did not notice the change; undefined if a test has failed. */
 async function runTests(cwd: string, tests: string): Promise<string | undefined> {
-  // A group of its own, so that what it has started ends with it.
+  // A process group, so that its children end with it.
   const env = { ...process.env, TEST_SWEEPS: 'all', ...(worlds && { WORLDS: worlds }) };
   const args = ['--import', 'tsx', 'test/run.ts', worlds ? 'worlds' : tests];
   const child = spawn(process.execPath, args, { cwd, detached: true, env });
@@ -88,7 +90,7 @@ async function runTests(cwd: string, tests: string): Promise<string | undefined>
   return haveRun ? 'it survives' : `no test ran\n${output}`;
 }
 
-/** Returns what is wrong with a row; undefined if a test notices the change. */
+/** Returns the problem of a row; undefined if a test notices the change. */
 async function check({ file: name, now, mutated, tests }: Mutation, cwd: string) {
   const file = join(cwd, name);
   const source = readFileSync(file, 'utf8');

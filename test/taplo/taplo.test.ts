@@ -1,4 +1,6 @@
-/** taplo, which editors use for TOML, accepts and refuses settings by gateway.schema.json as the gateway does. */
+/**
+ * taplo, a TOML tool of editors, accepts the same settings as the gateway, by gateway.schema.json.
+ */
 
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
@@ -16,7 +18,7 @@ after(() => rmSync(folder, { recursive: true }));
 copyFileSync(join(ROOT, 'gateway.schema.json'), join(folder, 'gateway.schema.json'));
 const example = readFileSync(join(ROOT, 'gateway.toml.example'), 'utf8');
 
-/** What taplo reports; undefined if it accepts the file. */
+/** Returns taplo's report; undefined if it accepts the file. */
 function refusalOf(toml: string): string | undefined {
   const path = join(folder, 'gateway.toml');
   writeFileSync(path, toml);
@@ -30,11 +32,11 @@ function refusalOf(toml: string): string | undefined {
   return status === 0 ? undefined : stderr;
 }
 
-test('taplo accepts the example as it stands', () => {
+test('taplo accepts the example', () => {
   assert.equal(refusalOf(example), undefined);
 });
 
-test('taplo accepts the example with every setting in it turned on', () => {
+test('taplo accepts the example with every setting turned on', () => {
   const complete = example.replace(/^#(?=[\w["])/gm, '');
   assert.ok(complete.startsWith(SCHEMA_LINE));
   assert.ok(complete.split('\n').filter((line) => /^[a-z_]+ = /.test(line)).length > 40);
