@@ -1,4 +1,4 @@
-/** What large requests cost, and for how long they keep everyone else waiting. */
+/** The cost of large requests, and for how long they block everything else. */
 
 import { inCell } from './cell.ts';
 import { RELAYS } from './contenders.ts';
@@ -11,7 +11,7 @@ const CONNECTIONS = 4;
 const SIZES = { '1 KB': 1e3, '100 KB': 1e5, '1 MB': 1e6, '10 MB': 1e7 };
 const texts = Object.values(SIZES).map((bytes) => requestBody(bytes, false));
 
-/** Each text in a process of its own. */
+/** Parses each text in its own process. */
 async function parseAlone(): Promise<number[]> {
   const values: number[] = [];
   for (const body of texts) {
@@ -24,7 +24,9 @@ async function parseAlone(): Promise<number[]> {
 
 export const bodies: Measure = {
   title: 'bodies',
-  about: `CPU milliseconds per MB of request on ${CONNECTIONS} connections, and the longest time the event loop stood still.`,
+  about:
+    `CPU milliseconds per MB of request on ${CONNECTIONS} connections, and the longest time ` +
+    `the event loop stood still.`,
   columns: Object.keys(SIZES).flatMap((name) => [`${name}: CPU ms per MB`, 'stall ms']),
   contenders: ['parse', ...RELAYS],
   async run(id) {

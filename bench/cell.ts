@@ -1,4 +1,4 @@
-/** One contender alone with an upstream and a generator, from start to kill. */
+/** A contender alone with an upstream and a generator, from start to kill. */
 
 import type { ChildProcess } from 'node:child_process';
 
@@ -12,7 +12,7 @@ import { hasWrk, runWrk } from './wrk.ts';
 const PATH = '/v1/chat/completions';
 
 export interface Plan {
-  /** Of a stream, where one is asked for. */
+  /** The number of events, for a stream. */
   readonly events?: number;
   readonly everyMs?: number;
   readonly nodeArgs?: readonly string[];
@@ -28,9 +28,9 @@ interface Vitals {
 
 interface Parts extends Required<Plan> {
   readonly contender: Contender;
-  /** The upstream where that is asked directly. */
+  /** The contender, or the upstream if it is measured directly. */
   readonly child: ChildProcess;
-  /** That one, and others at its port. */
+  /** The contender, and other processes at its port. */
   readonly children: readonly ChildProcess[];
   readonly port: number;
   readonly startMs: number;
@@ -61,7 +61,7 @@ export class Cell {
     this.#stream = Buffer.concat(streamOf(parts.events));
   }
 
-  /** Of the contender, in milliseconds so far. */
+  /** The contender's CPU time so far. */
   cpuMs(): number {
     if (!this.#parts.contender.command) return NaN;
     return this.children.reduce((sum, child) => sum + processes.cpuMs(child), 0);
@@ -71,7 +71,7 @@ export class Cell {
     return processes.cpuMs(this.#parts.upstream) + processes.cpuMs(this.#parts.load);
   }
 
-  /** Has the generator do something; the body tells what is expected. */
+  /** Gives the generator a job. The body decides which answer is expected. */
   async load<K extends keyof Options>(kind: K, body: Buffer, options: Options[K]) {
     const target = this.#targetOf(body);
     return processes.ask<Results[K]>(this.#parts.load, { kind, target, options });
@@ -87,21 +87,24 @@ export class Cell {
     return { port: this.#parts.port, request, expected, isRewritten };
   }
 
-  /** Closed loop, as fast as it goes: how many requests, and how many in a second. */
+  /** Sends as many requests as possible in a closed loop. Returns their number, and their rate. */
   async saturate(connections: number, ms: number) {
     const body = requestBody(1000, false);
     if (!hasWrk) {
       const { requests, seconds } = await this.load('closed', body, { connections, ms });
       return { requests, perSecond: requests / seconds };
     }
-    // Compared byte by byte; wrk's answers have to be as long as this one.
+    // Compared byte by byte. The answers to wrk must be as long as this answer.
     const sample = await this.load('closed', body, { connections: 1, ms: 0 });
     const url = `http://127.0.0.1:${this.#parts.port}${PATH}`;
     const answerBytes = sample.bytes;
     return runWrk({ url, headers: this.#headers, body, connections, ms, answerBytes });
   }
 
-  /** Since it was last called: the event loop's delays in milliseconds, and the bytes allocated on the heap; and those held on and off the heap. */
+  /**
+   * Returns, since its last call, the event loop's delays in milliseconds and the bytes allocated
+   * on the heap, and the bytes held now on and off the heap.
+   */
   async delay(): Promise<Vitals> {
     if (!this.#parts.isProbed || !this.#parts.contender.isNode) {
       return { p99: NaN, max: NaN, heldBytes: NaN, allocatedBytes: NaN };
@@ -115,7 +118,7 @@ export class Cell {
   }
 }
 
-/** Starts everything, lets it be used, and kills everything. */
+/** Starts everything, runs `use`, and kills everything. */
 export async function inCell<T>(
   id: ContenderId,
   { events = 2, everyMs = 10, nodeArgs = [], isProbed = false }: Plan,

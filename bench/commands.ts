@@ -1,4 +1,4 @@
-/** How the contenders are started, each with its settings. */
+/** The commands that start the contenders, with their settings. */
 
 import { writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
@@ -11,24 +11,26 @@ export interface Launch {
   readonly port: number;
   readonly upstreamPort: number;
   readonly nodeArgs: readonly string[];
-  /** The path of its tool, if it has one. */
+  /** The path of the contender's tool, if it has one. */
   readonly program: string;
 }
 
 const SERVER = join(import.meta.dirname, '..', 'dist', 'server.js');
 const PORTKEY = join(import.meta.dirname, 'node_modules/@portkey-ai/gateway/build/start-server.js');
 const EMPTY = (port: number) =>
-  `require('node:http').createServer((_, response) => response.end('ok')).listen(${port}, '127.0.0.1')`;
+  `require('node:http').createServer((_, response) => response.end('ok'))` +
+  `.listen(${port}, '127.0.0.1')`;
 
 export function gatewayCommand({ port, upstreamPort, nodeArgs }: Launch, more = ''): string[] {
   const config = join(folder, 'gateway.toml');
   const server = `[server]\nport = ${port}\nhost = "127.0.0.1"\n`;
-  const provider = `[providers.p]\nbase_url = "http://127.0.0.1:${upstreamPort}/v1"\napi_key = "none"\n`;
+  const baseUrl = `http://127.0.0.1:${upstreamPort}/v1`;
+  const provider = `[providers.p]\nbase_url = "${baseUrl}"\napi_key = "none"\n`;
   writeFileSync(config, server + provider + more);
   return [NODE, ...nodeArgs, SERVER, '--config', config];
 }
 
-/** The file is JSON, which is YAML too. */
+/** Writes settings as JSON, which is also YAML. */
 function writeSettings(name: string, settings: object): string {
   const path = join(folder, name);
   writeFileSync(path, JSON.stringify(settings));
@@ -49,12 +51,13 @@ export function litellmCommand({ program: litellm, port, upstreamPort }: Launch)
     model_list: [
       { model_name: MODEL, litellm_params: { model: 'openai/gpt-5-mini', ...provider } },
     ],
-    // As with the others, clients need no key.
+    // Clients need no key, as with the other contenders.
     general_settings: { dangerously_permit_weak_or_unset_master_key: true },
     litellm_settings: { telemetry: false },
   });
-  const options = `--config ${path} --host 127.0.0.1 --port ${port} --num_workers 1 --telemetry False`;
-  // Not the script itself: it has the path of the folder in which it was installed.
+  const address = `--host 127.0.0.1 --port ${port}`;
+  const options = `--config ${path} ${address} --num_workers 1 --telemetry False`;
+  // Not the script itself, because it has the path of the folder in which it was installed.
   return [join(dirname(litellm), 'python'), litellm, ...options.split(' ')];
 }
 

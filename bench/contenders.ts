@@ -1,4 +1,4 @@
-/** Who is measured, and how each is spoken to. */
+/** The contenders, and how to speak to each. */
 
 import {
   emptyCommand,
@@ -16,20 +16,20 @@ import { VERSIONS, type ToolName } from './tools.ts';
 export interface Contender {
   readonly label: string;
   readonly isNode?: boolean;
-  /** What has to be fetched for it. */
+  /** The tool that must be downloaded for it. */
   readonly tool?: ToolName;
-  /** Without one it is no process of its own. */
+  /** Undefined if it is no process of its own. */
   readonly command?: (launch: Launch) => string[];
   readonly env?: Readonly<Record<string, string>>;
-  /** So many at one port, which may use all cores. */
+  /** The number of processes at its port, which may use all cores. */
   readonly processes?: number;
-  /** It builds answers and events anew: their bytes cannot be compared, events are only counted. */
+  /** Whether it builds answers and events anew, so that events are counted instead of compared. */
   readonly isRewriting?: boolean;
-  /** What it can carry on one core, if that is less than the others are given. */
+  /** The most it can carry on one core, if that is less than the load of the other contenders. */
   readonly eventsPerSecond?: number;
-  /** Besides those of every request. */
+  /** Headers besides those of every request. */
   readonly headers?: (upstreamPort: number) => Record<string, string>;
-  /** A GET for it is answered as soon as the contender is up. */
+  /** A path that is answered as soon as the contender is up. */
   readonly health: string;
 }
 
@@ -118,7 +118,7 @@ export const CONTENDERS = {
     isRewriting: true,
     eventsPerSecond: 500,
     command: litellmCommand,
-    // The prices of models come with the package; it would fetch newer ones.
+    // Uses the prices in the package, because LiteLLM would download newer prices.
     env: { HOME: folder, LITELLM_LOCAL_MODEL_COST_MAP: 'True', LITELLM_LOG: 'ERROR' },
   },
   direct: { label: 'upstream directly', health: '/' },
@@ -132,7 +132,7 @@ export const CONTENDERS = {
 } satisfies Record<string, Contender>;
 
 export type ContenderId = keyof typeof CONTENDERS;
-/** Those to choose from; the others are what these are compared with. */
+/** The contenders to choose from. All others are for comparison. */
 export const RELAYS: readonly ContenderId[] = [
   'gateway',
   'access-log-off',

@@ -1,4 +1,4 @@
-/** What a request and an event cost, and whether that depends on connections or on time. */
+/** The cost of a request and of an event, and whether it depends on connections or on time. */
 
 import { setTimeout as sleep } from 'node:timers/promises';
 
@@ -10,7 +10,7 @@ import { EVENT_BYTES, requestBody } from './payloads.ts';
 import { figure } from './table.ts';
 
 const CONNECTIONS = 32;
-/** V8 is done with compiling after some 20,000 requests. */
+/** V8 has compiled everything after some 20,000 requests. */
 const WARM_UP_SECONDS = 8;
 const STREAMS = 200;
 const EVENT_EVERY_MS = 10;
@@ -20,7 +20,7 @@ const streamsOf = (id: ContenderId) => {
   return Math.min(STREAMS, Math.floor(eventsPerSecond / STREAM_RATE));
 };
 const END_WITHIN_MS = 30_000;
-/** Generator and upstream are to be this much faster than what they measure. */
+/** How much faster generator and upstream must be than the contender. */
 const ENOUGH = 1.5;
 
 const comparisons = (what: string) => [
@@ -39,10 +39,12 @@ const comparisons = (what: string) => [
 const tooFast = (v: Value) =>
   RELAYS.filter((id) => v('direct', 1) < ENOUGH * v(id, 1)).map(
     (id) =>
-      `${CONTENDERS[id].label}: generator and upstream alone reach only ${figure(v('direct', 1) / v(id, 1))} times its rate and limit it; its CPU time counts, its rate does not`,
+      `${CONTENDERS[id].label}: generator and upstream alone reach only ` +
+      `${figure(v('direct', 1) / v(id, 1))} times its rate and limit it; ` +
+      'its CPU time counts, its rate does not',
   );
 
-/** CPU microseconds per request, and requests per second. */
+/** Returns the CPU microseconds per request, and the requests per second. */
 async function costOfRequests(cell: Cell, connections: number, seconds: number) {
   const before = cell.cpuMs();
   const { requests, perSecond } = await cell.saturate(connections, milliseconds(seconds));
@@ -51,7 +53,7 @@ async function costOfRequests(cell: Cell, connections: number, seconds: number) 
 
 export const requests: Measure = {
   title: 'requests',
-  about: `Complete answers of 0.8 KB to requests of 1 KB on ${CONNECTIONS} connections, at saturation.`,
+  about: `1 KB requests with 0.8 KB complete answers, ${CONNECTIONS} connections, at saturation.`,
   columns: ['CPU µs per request', 'requests per second'],
   contenders: ['direct', ...RELAYS],
   run: async (id) =>
@@ -65,7 +67,9 @@ export const requests: Measure = {
 
 export const allocations: Measure = {
   title: 'allocations',
-  about: `KB allocated on the heap per request of 1 KB on ${CONNECTIONS} connections, at saturation: all that is to be collected.`,
+  about:
+    `KB allocated on the heap per request of 1 KB on ${CONNECTIONS} connections, at saturation: ` +
+    'all that is to be collected.',
   columns: ['KB per request'],
   contenders: NODE_RELAYS,
   run: async (id) =>
@@ -81,7 +85,7 @@ export const allocations: Measure = {
   })),
 };
 
-/** What has happened so far. */
+/** Returns the state so far. */
 async function look(cell: Cell) {
   const { bytes, running } = await cell.load('progress', Buffer.alloc(0), {});
   const [cpuMs, benchCpuMs] = [cell.cpuMs(), cell.benchCpuMs()];
@@ -98,7 +102,10 @@ async function untilStreamsEnd(cell: Cell): Promise<void> {
 
 export const events: Measure = {
   title: 'events',
-  about: `${STREAMS} streams with an event of ${EVENT_BYTES} bytes each ${EVENT_EVERY_MS} ms, all bytes compared. The rate of the upstream asked directly is what it and the generator could reach, reckoned from their CPU time.`,
+  about:
+    `${STREAMS} streams with an event of ${EVENT_BYTES} bytes each ${EVENT_EVERY_MS} ms, ` +
+    'all bytes compared. The rate of the upstream asked directly is what it and the generator ' +
+    'could reach, reckoned from their CPU time.',
   columns: ['CPU µs per event', 'events per second'],
   contenders: ['direct', ...RELAYS],
   async run(id) {
@@ -122,11 +129,13 @@ export const events: Measure = {
     ...tooFast(v),
     ...RELAYS.filter((id) => v(id, 1) > 0 && streamsOf(id) < STREAMS).map(
       (id) =>
-        `${CONTENDERS[id].label} was given only ${streamsOf(id)} streams; its events were counted, not compared`,
+        `${CONTENDERS[id].label} was given only ${streamsOf(id)} streams; ` +
+        'its events were counted, not compared',
     ),
     ...RELAYS.filter((id) => Math.abs(v(id, 1) / (streamsOf(id) * STREAM_RATE) - 1) > 0.02).map(
       (id) =>
-        `${CONTENDERS[id].label} did not keep up with ${streamsOf(id) * STREAM_RATE} events per second; events that come several at once cost less, so its CPU time does not compare`,
+        `${CONTENDERS[id].label} did not keep up with ${streamsOf(id) * STREAM_RATE} events ` +
+        'per second; events that come several at once cost less, so its CPU time does not compare',
     ),
   ],
 };
@@ -136,7 +145,8 @@ const NUMBERS = [1, 10, 100, 1000];
 export const connections: Measure = {
   title: 'connections',
   about:
-    'CPU µs per request at saturation, by the number of connections; each has a request in flight at the provider.',
+    'CPU µs per request at saturation, by the number of connections; ' +
+    'each has a request in flight at the provider.',
   columns: NUMBERS.map(String),
   contenders: ['gateway', 'fetch-transport'],
   run: async (id) =>

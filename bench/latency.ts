@@ -1,4 +1,4 @@
-/** What a contender adds to the time an answer takes. */
+/** The time that a contender adds to an answer. */
 
 import { setTimeout as sleep } from 'node:timers/promises';
 
@@ -11,7 +11,7 @@ import { requestBody } from './payloads.ts';
 const PER_SECOND = 50;
 const STREAM = { events: 6, everyMs: 10 };
 
-/** p50 and p99 of the first event, of the whole stream, and of a complete answer. */
+/** Returns p50 and p99 of the first event, of the whole stream, and of a complete answer. */
 async function times(cell: Cell): Promise<number[]> {
   const measure = async (isStream: boolean) => {
     const body = requestBody(1000, isStream);
@@ -24,12 +24,15 @@ async function times(cell: Cell): Promise<number[]> {
   return [firstMs, totalMs, completeMs].flatMap(({ p50, p99 }) => [p50, p99]);
 }
 
-/** The upstream's own times of this round. */
+/** The upstream's own times in this round. */
 let direct: number[] = [];
 
 export const latency: Measure = {
   title: 'latency',
-  about: `Milliseconds added at ${PER_SECOND} requests per second, whatever becomes of them; streams of ${STREAM.events} events, the first at once, then one each ${STREAM.everyMs} ms. For the upstream asked directly: its own time.`,
+  about:
+    `Milliseconds added at ${PER_SECOND} requests per second, whatever becomes of them; ` +
+    `streams of ${STREAM.events} events, the first at once, then one each ${STREAM.everyMs} ms. ` +
+    'For the upstream asked directly: its own time.',
   columns: ['first event', 'stream', 'complete answer'].flatMap((what) => [
     `${what} p50`,
     `${what} p99`,
@@ -47,6 +50,7 @@ export const latency: Measure = {
   notes: (v) =>
     RELAYS.filter((id) => v(id, 1) <= 0).map(
       (id) =>
-        `${CONTENDERS[id].label}: the upstream's own p99 varies by more than is added; its p99 does not compare`,
+        `${CONTENDERS[id].label}: the upstream's own p99 varies by more than is added; ` +
+        'its p99 does not compare',
     ),
 };

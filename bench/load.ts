@@ -1,4 +1,4 @@
-/** The generator, on raw sockets: does one job after another, and says what came of each. */
+/** The generator on raw sockets. It does one job after another, and reports the result of each. */
 
 import { connect, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -9,20 +9,20 @@ import { Reader } from './reader.ts';
 export interface Target {
   readonly port: number;
   readonly request: Buffer;
-  /** The body of the answer. */
+  /** The expected body of the answer. */
   readonly expected: Buffer;
-  /** The contender does not pass bytes on as they came. */
+  /** Whether the contender rebuilds the bytes. */
   readonly isRewritten: boolean;
 }
 
 export interface Options {
-  /** Connections that ask again as soon as they are answered; without time, once. */
+  /** Connections that send a request after each answer; without time, only once. */
   readonly closed: { readonly connections: number; readonly ms: number };
-  /** A request every so many milliseconds, whatever becomes of those before. */
+  /** A request at each interval, whatever becomes of earlier requests. */
   readonly open: { readonly everyMs: number; readonly ms: number };
-  /** More streams, one every millisecond where that is not too fast; done when each has had an event. */
+  /** More streams, at most one each millisecond. The job ends when each has an event. */
   readonly streams: { readonly count: number };
-  /** What has come of the streams. */
+  /** The state of the streams. */
   readonly progress: object;
 }
 
@@ -31,11 +31,11 @@ export interface Quantiles {
   readonly p99: number;
 }
 export interface Results {
-  /** `bytes`: with the heads. */
+  /** `bytes` includes the heads. */
   readonly closed: { readonly requests: number; readonly bytes: number; readonly seconds: number };
   readonly open: { readonly firstMs: Quantiles; readonly totalMs: Quantiles };
   readonly streams: null;
-  /** `least`: of the stream that has got least. `running`: those that have not ended. */
+  /** `least`: the bytes of the slowest stream. `running`: the streams that have not ended. */
   readonly progress: { readonly bytes: number; readonly least: number; readonly running: number };
 }
 
@@ -74,7 +74,7 @@ class Connection {
     }
   }
 
-  /** Times count from the write: what this process was late with is no one else's. */
+  /** Times count from the write, because a delay of this process is not the contender's. */
   async exchange(): Promise<Times> {
     return new Promise((resolve, reject) => {
       this.#settle = { resolve, reject };
@@ -121,7 +121,7 @@ async function open(target: Target, { everyMs, ms }: Options['open']) {
   let sent = 0;
   for (; sent * everyMs < ms; await sleep(1)) {
     for (; sent * everyMs < performance.now() - startedAt; sent += 1) {
-      // The one idle for longest: so none is idle until it is closed.
+      // The connection that was idle for longest, so that none is idle until it is closed.
       exchange(idle.shift() ?? new Connection(target)).catch((error) => failures.push(error));
     }
   }
@@ -134,7 +134,7 @@ async function open(target: Target, { everyMs, ms }: Options['open']) {
   };
 }
 
-/** Streams without an event yet: more would only fill the queue of connections not yet accepted. */
+/** The most streams without an event, because more would only fill the accept queue. */
 const MAX_WAITING = 100;
 const opened: Connection[] = [];
 const ended = { count: 0, failure: undefined as unknown };

@@ -1,4 +1,4 @@
-/** Whether the machine is ours alone: what others use of it is in every number. */
+/** Whether the machine has other load, which would be part of every figure. */
 
 import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
@@ -7,12 +7,12 @@ export const MS_PER_TICK =
   1000 / Number(execFileSync('getconf', ['CLK_TCK'], { encoding: 'utf8' }));
 const ALLOWED_CORES = 0.06;
 
-/** A look at the machine, while nothing runs that the bench has started. */
+/** A look at the machine, while the bench has nothing running. */
 export interface Look {
   readonly atMs: number;
-  /** /proc/stat. */
+  /** The text of /proc/stat. */
   readonly machine: string;
-  /** /proc/self/stat: the bench, and all that it has started and that has ended. */
+  /** The text of /proc/self/stat: the bench, and all its children that have ended. */
   readonly self: string;
 }
 
@@ -22,11 +22,13 @@ const look = (): Look => ({
   self: readFileSync('/proc/self/stat', 'utf8'),
 });
 
-/** In milliseconds so far: all cores without work, what interrupts took, what the host gave to others, and what was ours. */
+/**
+ * Returns milliseconds so far: idle cores, interrupts, time that the host took, and our own time.
+ */
 function times({ machine, self }: Look) {
   const fields = /^cpu +(.*)/.exec(machine)![1]!.split(' ').map(Number);
   const [, , , idle = 0, wait = 0, irq = 0, softirq = 0, steal = 0] = fields;
-  // A kernel that counts interrupts as time of the process that they interrupt has no `irq`.
+  // Without `irq`, the kernel counts interrupts as time of the process that they interrupt.
   const interrupts = irq > 0 ? irq + softirq : 0;
   const own = self.split(') ').at(-1)!.split(' ').slice(11, 15).map(Number);
   const ticks = { idle: idle + wait, interrupts, steal, own: own.reduce((sum, one) => sum + one) };
@@ -34,7 +36,7 @@ function times({ machine, self }: Look) {
   return Object.fromEntries(inMs) as typeof ticks;
 }
 
-/** Returns what others used of the machine between two looks; undefined where that is too little to matter. */
+/** Returns the other load between two looks; undefined if it is too small to matter. */
 export function disturbance(before: Look, after: Look): string | undefined {
   const [a, b] = [times(before), times(after)];
   const elapsedMs = after.atMs - before.atMs;
@@ -48,7 +50,10 @@ export function disturbance(before: Look, after: Look): string | undefined {
 
 export class DisturbedError extends Error {}
 
-/** Measures; once more if others used the machine meanwhile. What was measured beside them is dropped, a failure too. */
+/**
+ * Measures, and repeats it once if there was other load. A disturbed result is dropped, and so is a
+ * failure.
+ */
 export async function measureAlone<T>(measure: () => Promise<T>, lookNow = look): Promise<T> {
   for (let isRepeated = false; ; isRepeated = true) {
     const before = lookNow();

@@ -1,23 +1,26 @@
 /**
- * Measures the gateway beside others, each alone on a core, and prints Markdown at the end; progress goes to stderr.
+ * Measures the gateway beside others, each alone on a core. Prints progress to stderr, and Markdown
+ * at the end.
  *
- *   npm run bench -- [--node MAJOR] [--rounds N] [--only NAME,...] [--contenders NAME,...] [--quick]
+ *   npm run bench -- [--node MAJOR] [--rounds N] [--only NAME,...]
+ *                    [--contenders NAME,...] [--quick]
  *   npm run bench -- --profile [--contenders NAME,...]
  *
- * --node        24: everything that is Node runs on that one; without it, on the Node that runs this
+ * --node        24: runs everything on this Node; by default, on the Node that runs the bench
  * --rounds      5; contenders alternate within a round, the tables have median (least–greatest)
- * --only        of requests, allocations, events, latency, memory, prompts, start, bodies, connections (all these where nothing is
- *               said); only when named: minutes (--minutes 10 is how many), and processes (Node 22.12 or newer);
- *               `flat` is connections and minutes
- * --contenders  of gateway, access-log-off, admin, fetch-transport, lean-relay, bare-relay, bare-fetch, onwards, nginx, portkey,
- *               litellm; onwards (by cargo), nginx (from Debian's packages) and LiteLLM (by pip) are fetched once into
- *               ~/.cache/inference-gateway, and named as absent if that fails
- * --quick       a round, and a sixth of the time: shows that it works, its numbers are worth little
- * --profile     instead of measuring: where the time of gateway, access-log-off, fetch-transport, bare-relay, lean-relay or
- *               bare-fetch goes
+ * --only        requests, allocations, events, latency, memory, prompts, start, bodies, connections
+ *               (by default all of these); also minutes (--minutes 10) and processes (Node 22.12 or
+ *               newer); `flat` is connections and minutes
+ * --contenders  gateway, access-log-off, admin, fetch-transport, lean-relay, bare-relay,
+ *               bare-fetch, onwards, nginx, portkey, litellm; onwards (by cargo), nginx (from
+ *               Debian's packages) and LiteLLM (by pip) are downloaded once into
+ *               ~/.cache/inference-gateway, and named as absent if the download fails
+ * --quick       a round in a sixth of the time, to show that it works; its figures are worth little
+ * --profile     prints where the time of gateway, access-log-off, fetch-transport, bare-relay,
+ *               lean-relay or bare-fetch goes, and measures nothing
  *
- * On a machine of its own: two cores at least, and nothing else running. What others disturb is measured once more; if they
- * disturb that too, the exit code is 1 and nothing is printed but the reason.
+ * Use a machine with two cores or more and nothing else running. A disturbed measurement is
+ * repeated once. If it is disturbed again, only the reason is printed, and the exit code is 1.
  */
 
 import { execFileSync } from 'node:child_process';
@@ -55,7 +58,7 @@ const MEASURES = {
   processes,
 };
 const FLAT = ['connections', 'minutes'];
-/** These end on SIGTERM as --cpu-prof needs it. */
+/** Contenders that end on SIGTERM, as --cpu-prof needs. */
 const PROFILED = [
   'gateway',
   'access-log-off',
@@ -84,14 +87,14 @@ const byDefault = Object.keys(MEASURES).filter((name) => !['minutes', 'processes
 const only = options.only === undefined ? byDefault : namesIn(options.only, Object.keys(all));
 const isWanted = (name: string) =>
   only.includes(name) || (FLAT.includes(name) && only.includes('flat'));
-/** No figures at all: those beside a warning have been taken for results. */
+/** Prints no figures at all, because figures beside a warning have been taken for results. */
 function refuse(error: Error): never {
   if (!(error instanceof DisturbedError)) throw error;
   console.error('NOT a quiet machine: no figures. Nothing else may run meanwhile.');
   process.exit(1);
 }
 
-/** Why it cannot be measured. */
+/** Returns why a contender cannot be measured. */
 function absenceOf(id: ContenderId): string | undefined {
   const { tool }: Contender = CONTENDERS[id];
   const found = tool && toolOf(tool);

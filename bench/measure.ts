@@ -1,10 +1,10 @@
-/** What a measure is, and how one is taken: round by round, contender by contender. */
+/** A measure, and the way to take it: round by round, contender by contender. */
 
 import { CONTENDERS, RELAYS, type ContenderId } from './contenders.ts';
 import { DisturbedError, measureAlone } from './machine.ts';
 import { markdown, median, spread } from './table.ts';
 
-/** A contender's number. */
+/** Returns a contender's number. */
 export type Value = (id: ContenderId, column: number) => number;
 
 export interface Ratio {
@@ -14,16 +14,16 @@ export interface Ratio {
 
 export interface Measure {
   readonly title: string;
-  /** What the numbers are. */
+  /** The meaning of the numbers. */
   readonly about: string;
   readonly columns: readonly string[];
-  /** In this order in each round. */
+  /** The contenders, in their order in each round. */
   readonly contenders: readonly ContenderId[];
-  /** A number for each column; NaN where there is none. */
+  /** Returns a number for each column; NaN if there is none. */
   run(id: ContenderId): Promise<number[]>;
-  /** Of the medians that the table shows; their spread is that of the rounds. */
+  /** Ratios of the medians in the table. Their spread is the rounds'. */
   readonly ratios: readonly Ratio[];
-  /** What a reader of the numbers has to know; from medians. */
+  /** Notes that a reader of the numbers needs, made from the medians. */
   readonly notes?: (value: Value) => string[];
 }
 
@@ -32,7 +32,7 @@ interface Taken {
   failure?: string;
 }
 
-/** How many times what the other needs, or takes; of differences that noise has made negative there is none. */
+/** How many times the other contender's value. NaN if noise has made a difference negative. */
 export const ratio = (
   [a, b]: readonly [ContenderId, ContenderId],
   column: number,
@@ -44,13 +44,13 @@ export const ratio = (
 });
 
 export interface Report {
-  /** Markdown. */
+  /** The report in Markdown. */
   readonly text: string;
-  /** Medians. */
+  /** Returns the medians. */
   readonly value: Value;
 }
 
-/** Takes it with these contenders, and reports on it. Rejects with DisturbedError where the machine was not quiet. */
+/** Takes a measure of these contenders. Rejects with DisturbedError if there was other load. */
 export async function take(
   measure: Measure,
   wanted: readonly string[],
@@ -102,6 +102,7 @@ function describe(measure: Measure, taken: ReadonlyMap<ContenderId, Taken>): Rep
   const remarks = notes(medianOf);
   const lines = [...failures, ...compared, ...remarks].filter((line) => line !== '');
   const table = markdown([['', ...columns], ...rows]);
-  const text = `### ${title}\n\n${about}\n\n${table}\n\n${lines.map((line) => `- ${line}\n`).join('')}`;
+  const list = lines.map((line) => `- ${line}\n`).join('');
+  const text = `### ${title}\n\n${about}\n\n${table}\n\n${list}`;
   return { text, value: medianOf };
 }

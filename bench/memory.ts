@@ -1,4 +1,4 @@
-/** What open streams take, and whether the event loop stays free meanwhile. */
+/** The memory of open streams, and whether they delay the event loop. */
 
 import { readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -12,12 +12,12 @@ import { rssKiB } from './processes.ts';
 
 const NUMBERS = [1000, 5000];
 const EVENT_EVERY_MS = 1000;
-/** More than come in the time. */
+/** More events than come in the time. */
 const EVENTS = 1000;
 const SPARE_FILES = 100;
 const limits = readFileSync('/proc/self/limits', 'utf8');
 const OPEN_FILES = Number(/^Max open files\s+(\d+)/m.exec(limits)![1]);
-/** Each stream takes two files of the contender's. */
+/** The number of streams. Each takes two of the contender's files. */
 const MANY = Math.min(10_000, Math.floor((OPEN_FILES - SPARE_FILES) / 2));
 
 function mostStreams(id: ContenderId): number {
@@ -25,7 +25,7 @@ function mostStreams(id: ContenderId): number {
   return Math.floor((eventsPerSecond * EVENT_EVERY_MS) / 1000);
 }
 
-/** Opens more streams, and holds all; throws where one gets wrong bytes, or none. */
+/** Opens more streams, and holds all. Throws if a stream gets wrong bytes, or none. */
 async function hold(cell: Cell, more: number): Promise<number> {
   const body = requestBody(1000, true);
   await cell.load('streams', body, { count: more });
@@ -54,7 +54,9 @@ const PROMPT_BYTES = 8_388_608;
 
 export const prompts: Measure = {
   title: 'prompts',
-  about: `Held per open stream whose prompt has ${PROMPT_BYTES / 1_048_576} MiB, on and off the heap after a collection; ${PROMPT_STREAMS} streams.`,
+  about:
+    `Held per open stream whose prompt has ${PROMPT_BYTES / 1_048_576} MiB, on and off the heap ` +
+    `after a collection; ${PROMPT_STREAMS} streams.`,
   columns: ['KiB held per stream'],
   contenders: NODE_RELAYS,
   async run(id) {
@@ -81,7 +83,9 @@ export const prompts: Measure = {
 
 export const memory: Measure = {
   title: 'memory',
-  about: `Resident memory, idle and per open stream with an event each second, all bytes compared; the event loop's p99 delay meanwhile.`,
+  about:
+    'Resident memory, idle and per open stream with an event each second, all bytes compared; ' +
+    "the event loop's p99 delay meanwhile.",
   columns: [
     'idle MiB',
     ...NUMBERS.flatMap((number) => [`KiB per stream of ${number}`, `loop delay ms`]),

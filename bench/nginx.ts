@@ -1,4 +1,4 @@
-/** nginx as a forwarder: one worker, no log, no buffering, connections to the upstream kept. */
+/** nginx as a forwarder: one worker, no log, no buffering, and kept connections to the upstream. */
 
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';

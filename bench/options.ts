@@ -1,4 +1,4 @@
-/** What the command line asks for. */
+/** The options of the command line. */
 
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
@@ -27,7 +27,7 @@ function parse() {
   }
 }
 
-/** The names of a list, of those there are. */
+/** Splits a list into names, and refuses unknown names. */
 export function namesIn(list: string, known: readonly string[]): string[] {
   const names = list.split(',');
   const unknown = names.filter((name) => !known.includes(name));
@@ -49,7 +49,7 @@ for (const [name, value] of Object.entries({ rounds: options.rounds, minutes: op
   if (!Number.isInteger(value) || value < 1) refuse(`--${name}: a whole number above 0 is wanted`);
 }
 
-/** The binary that contenders, upstream and generator run on. */
+/** The Node of contenders, upstream and generator. */
 export const NODE =
   values.node === undefined
     ? process.execPath
@@ -61,6 +61,6 @@ export const NODE =
         },
       ).trim();
 
-/** How long a part of a measure takes; a sixth of it in a quick run. */
+/** Returns the time for a part of a measure: a sixth in a quick run. */
 export const milliseconds = (seconds: number) =>
   Math.round((seconds * 1000) / (values.quick ? 6 : 1));

@@ -1,7 +1,9 @@
-/** The bytes that travel: requests, complete answers, streams. The same in every process. */
+/** Requests, complete answers and streams, the same in every process. */
 
 const ANSWER_TEXT =
-  'Back-pressure is what keeps a fast producer from drowning a slow consumer: the consumer says how much it can take, and the producer waits. In a relay it has to cross from one connection to the other.';
+  'Back-pressure is what keeps a fast producer from drowning a slow consumer: the consumer says ' +
+  'how much it can take, and the producer waits. In a relay it has to cross from one connection ' +
+  'to the other.';
 
 export const JSON_ANSWER = Buffer.from(
   JSON.stringify({
@@ -39,7 +41,9 @@ function eventText(delta: object, finishReason: string | null): string {
   })}\n\n`;
 }
 
-/** A stream's events, each unlike the others and all of one length; the last has the end of the stream with it. */
+/**
+ * Returns a stream's events, all different and equally long. The last includes the stream's end.
+ */
 export function streamOf(events: number): Buffer[] {
   return Array.from({ length: events }, (_, index) => {
     const text = eventText({ content: ` w${String(index).padStart(6, '0')}` }, null);
@@ -54,13 +58,14 @@ const SENTENCES = [
   'Could you look at the handler below and tell me why the second request hangs? ',
   'It works on my machine — but in the container the log only says "socket hang up".\n',
   'Sure. The response body is never read, so the connection does not go back to the pool.\n\n',
-  '```js\nconst answer = await fetch(url, { method: "POST", body });\nif (!answer.ok) throw new Error(`status ${answer.status}`);\n```\n',
+  '```js\nconst answer = await fetch(url, { method: "POST", body });\n' +
+    'if (!answer.ok) throw new Error(`status ${answer.status}`);\n```\n',
   'That makes sense; what would you do about the time-out, though? ',
 ];
 
 export const MODEL = 'p/gpt-5-mini';
 
-/** A chat of about this many bytes: messages of 200 to 1,000 characters. */
+/** Returns a chat of about this size, in messages of 200 to 1,000 characters. */
 export function requestBody(bytes: number, stream: boolean): Buffer {
   const messages = [{ role: 'system', content: 'You are a helpful assistant.' }];
   let size = 120;

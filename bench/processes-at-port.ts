@@ -1,17 +1,19 @@
-/** What a second process at the port brings. Contender, upstream and generator share all cores: each takes what it needs. */
+/** The gain of a second process at the port. Contender, upstream and generator share all cores. */
 
 import { inCell } from './cell.ts';
 import { ratio, type Measure } from './measure.ts';
 import { milliseconds } from './options.ts';
 import { rssKiB, withAllCores } from './processes.ts';
 
-/** The kernel spreads connections over processes by their ports: of many each has about as many. */
+/** Many connections, because the kernel spreads them over processes by their ports. */
 const CONNECTIONS = 128;
 const WARM_UP_SECONDS = 8;
 
 export const processes: Measure = {
   title: 'processes',
-  about: `Complete answers of 0.8 KB to requests of 1 KB on ${CONNECTIONS} connections, at saturation; nobody is alone on a core.`,
+  about:
+    `Complete answers of 0.8 KB to requests of 1 KB on ${CONNECTIONS} connections, ` +
+    'at saturation; nobody is alone on a core.',
   columns: ['requests per second', 'CPU µs per request', 'resident MiB'],
   contenders: ['one-process', 'two-processes'],
   run: async (id) =>
@@ -29,7 +31,8 @@ export const processes: Measure = {
   notes: (value) => {
     const carried = (2 * value('one-process', 1)) / value('two-processes', 1);
     return [
-      `By CPU time, two cores without load and upstream carry ${carried.toFixed(2)} times as much as one.`,
+      `By CPU time, two cores without load and upstream carry ${carried.toFixed(2)} times ` +
+        'as much as one.',
     ];
   },
 };

@@ -1,4 +1,4 @@
-/** Processes: pinned to a core, measured through /proc, asked over IPC, and never left behind. */
+/** Processes: pinned to a core, measured through /proc, asked over IPC, and always ended. */
 
 import { fork, spawn, spawnSync, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
@@ -16,11 +16,11 @@ import { NODE } from './options.ts';
 const ANSWER_WITHIN_MS = 120_000;
 const START_WITHIN_MS = 120_000;
 const STOP_WITHIN_MS = 30_000;
-/** Below the range from which the system takes ports for outgoing connections. */
+/** Below the range of ports for outgoing connections. */
 const PORTS = { first: 12_000, count: 20_000 };
 
 export const folder = mkdtempSync(join(tmpdir(), 'bench-'));
-/** Every process there has been, with what rejects when it ends. */
+/** Every process so far, with a promise that rejects when it ends. */
 const endings = new Map<ChildProcess, Promise<never>>();
 process.on('exit', () => {
   for (const child of endings.keys()) child.kill('SIGKILL');
@@ -36,15 +36,15 @@ const cores = availableParallelism();
 const ALL_CORES = `0-${cores - 1}`;
 const moveTo = (list: string) =>
   spawnSync('taskset', ['-a', '-c', '-p', list, `${process.pid}`]).status === 0;
-/** The bench moves to core 1, with all it will start, but for what it starts on core 0. */
+/** Moves the bench to core 1, with all its children except those that it starts on core 0. */
 export const isPinned = cores >= 2 && moveTo('1');
 const ON_CONTENDER_CORE = isPinned ? ['taskset', '-c', '0'] : [];
-/** A command that may use all cores. */
+/** Returns a command that may use all cores. */
 export const onAllCores = (command: readonly string[]) => [
   ...(isPinned ? ['taskset', '-c', ALL_CORES] : []),
   ...command,
 ];
-/** What is started meanwhile may use all cores. */
+/** Lets processes that are started meanwhile use all cores. */
 export async function withAllCores<T>(run: () => Promise<T>): Promise<T> {
   if (isPinned) moveTo(ALL_CORES);
   try {
@@ -54,7 +54,7 @@ export async function withAllCores<T>(run: () => Promise<T>): Promise<T> {
   }
 }
 
-// The programs run as plain JavaScript: tsx would count in their memory and their start.
+// Plain JavaScript, because tsx would count in the programs' memory and start.
 buildSync({
   entryPoints: ['upstream', 'load', 'relay', 'parse', 'probe'].map((name) =>
     join(import.meta.dirname, `${name}.ts`),
@@ -79,7 +79,7 @@ function track(child: ChildProcess, stderr?: string): ChildProcess {
 
 const ENV = { PATH: process.env['PATH'] };
 
-/** Starts a contender on its core, or on all of them. Descriptor 3 is the probe's. */
+/** Starts a contender on its core, or on all cores. Descriptor 3 is the probe's. */
 export function startContender(
   command: readonly string[],
   env: Readonly<Record<string, string>>,
@@ -94,20 +94,23 @@ export function startContender(
   return track(child, path);
 }
 
-/** Starts what is no program of ours beside the bench, for so long at most. */
+/** Starts another program beside the bench, for a limited time. */
 export function startBeside(file: string, args: readonly string[], timeout: number): ChildProcess {
   const stdio = ['ignore', 'pipe', 'ignore'] as const;
   return track(spawn(file, args, { stdio: [...stdio], timeout, killSignal: 'SIGKILL' }));
 }
 
-/** Starts a program of ours, for `ask`: beside the bench, or on the contender's core. */
+/** Starts a program of the bench for `ask`: beside the bench, or on the contender's core. */
 export function startProgram(name: string, args: readonly string[], isContender = false) {
   const [execPath, ...execArgv] = isContender ? [...ON_CONTENDER_CORE, NODE] : [NODE];
   const options = { execPath, execArgv, env: ENV, serialization: 'advanced' } as const;
   return track(fork(program(name), args, options));
 }
 
-/** What a process says next, there or over IPC; rejects when it ends instead, or takes too long. */
+/**
+ * Returns the next data of a source, or the next IPC message. Rejects if the process ends or takes
+ * too long.
+ */
 export async function next<T>(child: ChildProcess, source?: NodeJS.ReadableStream): Promise<T> {
   const said = source ? once(source, 'data') : once(child, 'message');
   let timer: NodeJS.Timeout | undefined;
@@ -122,7 +125,7 @@ export async function next<T>(child: ChildProcess, source?: NodeJS.ReadableStrea
   }
 }
 
-/** What one of our programs answers. */
+/** Asks a program of the bench, and returns its answer. */
 export async function ask<T>(child: ChildProcess, question: object): Promise<T> {
   const reply = next<{ error?: string; result: T }>(child);
   child.send(question);
@@ -138,7 +141,7 @@ export async function stop(child: ChildProcess, signal: NodeJS.Signals = 'SIGKIL
   clearTimeout(killer);
 }
 
-/** A port that is free and that no outgoing connection will take. */
+/** Returns a free port that no outgoing connection will take. */
 export async function freePort(): Promise<number> {
   for (;;) {
     const port = PORTS.first + Math.floor(Math.random() * PORTS.count);
@@ -152,7 +155,7 @@ export async function freePort(): Promise<number> {
   }
 }
 
-/** Waits until so many sockets listen at the port. */
+/** Waits until `count` sockets listen at the port. */
 export async function untilListening(child: ChildProcess, port: number, count: number) {
   const listener = new RegExp(`:${port.toString(16).toUpperCase().padStart(4, '0')} \\S+ 0A `, 'g');
   const giveUpAt = performance.now() + START_WITHIN_MS;
@@ -162,7 +165,7 @@ export async function untilListening(child: ChildProcess, port: number, count: n
   }
 }
 
-/** The first bytes of an answer; nothing where there is none. */
+/** Returns the first bytes of an answer; empty without an answer. */
 async function get(port: number, path: string): Promise<string> {
   return new Promise((resolve) => {
     const socket = connect(port, '127.0.0.1').setTimeout(1000, () => socket.destroy());
@@ -176,7 +179,7 @@ async function get(port: number, path: string): Promise<string> {
   });
 }
 
-/** Asks without pause until there is an answer of status 200. */
+/** Asks without pause until an answer has status 200. */
 export async function untilAnswered(child: ChildProcess, port: number, path: string) {
   const giveUpAt = performance.now() + START_WITHIN_MS;
   while (!(await get(port, path)).startsWith('HTTP/1.1 200')) {
@@ -185,7 +188,7 @@ export async function untilAnswered(child: ChildProcess, port: number, path: str
   }
 }
 
-/** Time of all its threads, user and system. */
+/** Returns the CPU time of all threads, user and system. */
 export function cpuMs({ pid }: ChildProcess): number {
   const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ').at(-1)!.split(' ');
   return (Number(fields[11]) + Number(fields[12])) * MS_PER_TICK;

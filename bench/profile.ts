@@ -1,4 +1,4 @@
-/** Where a contender's time goes, by V8's own sampling. */
+/** A contender's time by function, from V8's sampling. */
 
 import { mkdtempSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -22,7 +22,7 @@ interface CpuProfile {
   readonly timeDeltas: readonly number[];
 }
 
-/** Microseconds of each function's own, by name and place. */
+/** Returns each function's own microseconds, by name and place. */
 function selfTimes({ nodes, samples, timeDeltas }: CpuProfile): Map<string, number> {
   const names = new Map(
     nodes.map(({ id, callFrame: { functionName, url, lineNumber } }) => {
@@ -49,10 +49,11 @@ function describe(title: string, times: ReadonlyMap<string, number>): string {
     /^\((program|garbage collector)\)/.test(name);
   const shown = [...rows.filter(isEngine), ...rows.filter((row) => !isEngine(row)).slice(0, TOP)];
   const share = ((idle / total) * 100).toFixed(1);
-  return `### ${title}\n\n${markdown([['function', '% of busy time'], ...shown])}\n\nidle ${share} % of the time\n`;
+  const table = markdown([['function', '% of busy time'], ...shown]);
+  return `### ${title}\n\n${table}\n\nidle ${share} % of the time\n`;
 }
 
-/** Under the load of the measures `requests` and `events`. */
+/** Profiles a contender under the load of the measures `requests` and `events`. */
 export async function profile(id: ContenderId): Promise<string> {
   const loadMs = milliseconds(12);
   const loads = {
@@ -66,7 +67,7 @@ export async function profile(id: ContenderId): Promise<string> {
   for (const [name, load] of Object.entries(loads)) {
     const path = mkdtempSync(join(folder, 'profile-'));
     const nodeArgs = ['--cpu-prof', `--cpu-prof-dir=${path}`];
-    // Streams that end before the process does: it waits for those that have not.
+    // Short streams, because the process waits at its end for streams that are open.
     await inCell(id, { events: loadMs / 10, nodeArgs }, async (cell) => {
       await load(cell);
       await sleep(1000);
@@ -74,7 +75,8 @@ export async function profile(id: ContenderId): Promise<string> {
     });
     const [file = ''] = readdirSync(path);
     const measured = JSON.parse(readFileSync(join(path, file), 'utf8')) as CpuProfile;
-    text += `${describe(`profile of ${CONTENDERS[id].label} under ${name}`, selfTimes(measured))}\n`;
+    const title = `profile of ${CONTENDERS[id].label} under ${name}`;
+    text += `${describe(title, selfTimes(measured))}\n`;
   }
   return text;
 }

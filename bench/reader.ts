@@ -1,15 +1,20 @@
-/** Reads responses off one connection and holds every byte of them against what was expected. */
+/** Reads responses from a connection and compares every byte with the expected bytes. */
 
 import { EVENT_BYTES } from './payloads.ts';
 
-/** How a head ends, and a chunk's size (hyper writes capitals), which has the end of the chunk before it in front. */
+/**
+ * The ends of a head and of a chunk's size (hyper writes capitals). The size follows the end of the
+ * last chunk.
+ */
 const ENDS = { head: /\r\n\r\n/, size: /(?<=[\da-f])\r\n/i };
 const LINE_END = 10;
-/** So much is looked through for it at once. */
+/** How many bytes are searched for the end at once. */
 const LOOK_AT_BYTES = { head: 1024, size: 16 };
 
 export class Reader {
-  /** Bytes of this response's body so far, all of them right. An event that was built anew counts as the original. */
+  /**
+   * Bytes of this response's body so far, all correct. A rebuilt event counts like the original.
+   */
   received = 0;
   readonly #expected: Buffer;
   readonly #isRewritten: boolean;
@@ -18,7 +23,7 @@ export class Reader {
   #state: 'head' | 'size' | 'body' | 'end' = 'head';
   #isChunked = false;
   #text = '';
-  /** Bytes until this part of the body, or the end of the last chunk, is over. */
+  /** Bytes left in this part of the body, or in the end of the last chunk. */
   #left = 0;
 
   constructor(expected: Buffer, isRewritten: boolean) {
@@ -26,7 +31,7 @@ export class Reader {
     this.#isRewritten = isRewritten;
   }
 
-  /** Takes what has come; true when that ends the response. Throws when it is not as expected. */
+  /** Takes bytes. Returns whether they end the response. Throws if they are not as expected. */
   feed(data: Buffer): boolean {
     let isWhole = false;
     for (let at = 0; at < data.length;) {
@@ -73,7 +78,9 @@ export class Reader {
     this.#state = this.#isChunked ? 'size' : 'body';
   }
 
-  /** All bytes; of a rewritten response about as many, or as many events. */
+  /**
+   * Returns the least bytes of a response: all of them, or of a rebuilt response its whole events.
+   */
   #least(): number {
     const all = this.#expected.length;
     return this.#isRewritten ? all - (all % EVENT_BYTES) : all;
@@ -85,7 +92,7 @@ export class Reader {
     else this.received += end - at;
   }
 
-  /** An empty line ends an event. */
+  /** Counts events, which end with an empty line. */
   #countEvents(data: Buffer, at: number, end: number): void {
     for (let index = at; index < end; index += 1) {
       if (data[index] === LINE_END && this.#last === LINE_END) this.received += EVENT_BYTES;

@@ -1,7 +1,7 @@
 /**
- * The least code that forwards a POST: over the agent under fetch, with all headers as text (`agent`) or only those that
- * are passed on (`lean`), or over fetch itself.
- * Arguments: its port (0 for a free one, which it prints), the upstream's, and `agent`, `lean` or `fetch`.
+ * The shortest code that forwards a POST: over the agent under fetch with all headers as text
+ * (`agent`) or only the forwarded headers (`lean`), or over fetch itself (`fetch`). Arguments: its
+ * port (0 for a free port, which it prints), the upstream's port, and the way.
  */
 
 import { once } from 'node:events';
@@ -17,7 +17,7 @@ interface Controller {
 }
 type Headers = Readonly<Record<string, string | undefined>>;
 
-// fetch's module fills the slot when it is first touched.
+// fetch's module fills the slot at the first use.
 void globalThis.Headers;
 const slots = globalThis as unknown as Record<symbol, object>;
 const slot =
@@ -41,7 +41,7 @@ function writeHead(response: ServerResponse, status: number, headers: Headers): 
   response.writeHead(status);
 }
 
-/** Has the callbacks of undici 6, and those of 7 and later. */
+/** Creates a handler with the callbacks of undici 6, and of undici 7 and later. */
 function createHandler(response: ServerResponse) {
   return {
     onConnect() {},
@@ -71,7 +71,10 @@ function createHandler(response: ServerResponse) {
   };
 }
 
-/** Decodes only the headers that are passed on, and gives undici 7 the handler that it does not have to wrap. */
+/**
+ * Creates a handler that decodes only the forwarded headers, in the form that undici 7 need not
+ * wrap.
+ */
 function createLeanHandler(response: ServerResponse) {
   const passed: string[] = [];
   const begin = (status: number, raw: readonly Buffer[]) => {
@@ -147,5 +150,5 @@ server.on('listening', () => {
   console.error(`listening http://127.0.0.1:${(server.address() as AddressInfo).port}/`);
 });
 
-// --cpu-prof writes at an exit, not at a kill.
+// --cpu-prof writes at an exit, but not at a kill.
 process.on('SIGTERM', () => process.exit());

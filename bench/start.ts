@@ -1,4 +1,4 @@
-/** How soon a contender answers, and what it takes before it has anything to do. */
+/** The time to a contender's first answer, and the memory that it takes before any load. */
 
 import { setTimeout as sleep } from 'node:timers/promises';
 

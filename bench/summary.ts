@@ -1,10 +1,10 @@
-/** The medians of several measures in one table, as README.md has it. */
+/** The medians of several measures in one table, as in README.md. */
 
 import { CONTENDERS, type ContenderId } from './contenders.ts';
 import type { Value } from './measure.ts';
 import { markdown, spread } from './table.ts';
 
-/** The measure, its columns, and how they are headed. */
+/** A measure, its columns, and their title. */
 const COLUMNS = [
   ['requests', [0], 'CPU µs per request'],
   ['events', [0], 'µs per event'],
@@ -14,7 +14,7 @@ const COLUMNS = [
   ['allocations', [0], 'KB allocated per request'],
 ] as const;
 
-/** Of the measures that were taken. */
+/** Summarizes the measures that were taken. */
 export function summarize(ids: readonly ContenderId[], medians: ReadonlyMap<string, Value>) {
   const taken = COLUMNS.filter(([measure]) => medians.has(measure));
   if (taken.length === 0) return '';

@@ -1,4 +1,4 @@
-/** Numbers of several rounds as Markdown. */
+/** Formats numbers of several rounds as Markdown. */
 
 export function median(values: readonly number[]): number {
   const sorted = values.toSorted((a, b) => a - b);
@@ -13,7 +13,9 @@ export function figure(value: number): string {
   return value.toLocaleString('en-US', options);
 }
 
-/** The median, or `middle`, with the least and the greatest of several. NaN is "not measured". */
+/**
+ * Returns the median, or `middle`, with the least and the greatest value. NaN means "not measured".
+ */
 export function spread(values: readonly number[], middle = NaN): string {
   const known = values.filter((value) => !Number.isNaN(value));
   if (known.length === 0) return '–';

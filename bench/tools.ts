@@ -1,9 +1,12 @@
-/** The contenders that do not come from npm: fetched from their registries, once, into the cache of test/deploy/tools.ts. */
+/**
+ * Contenders outside npm, downloaded once from their registries into the cache of
+ * test/deploy/tools.ts.
+ */
 
 import { debian, findTool, type Source, type Tool } from '../test/deploy/tools.ts';
 import { onAllCores } from './processes.ts';
 
-/** Compiling takes most of it, and a slow network. */
+/** A limit for downloads, most of it for compiling and for a slow network. */
 const FETCH_MS = 1_800_000;
 
 export const VERSIONS = { onwards: '1.2.0', litellm: '1.106.2' };
@@ -20,7 +23,7 @@ const SOURCES = {
       onAllCores(['cargo', 'install', '--quiet', '--locked', '--root=.', pinned('onwards', '@')]),
     ],
   },
-  // No package's own code runs while they are installed.
+  // Installed from wheels only, so that no package's own code runs.
   litellm: {
     folder: pinned('litellm', '@'),
     program: 'bin/litellm',
@@ -39,7 +42,7 @@ export type ToolName = keyof typeof SOURCES;
 
 const found = new Map<ToolName, Tool | string>();
 
-/** The program, fetched if it is not there yet; or why there is none. */
+/** Returns the program, downloaded if it is missing, or the reason why there is none. */
 export function toolOf(name: ToolName): Tool | string {
   const known = found.get(name);
   if (known !== undefined) return known;

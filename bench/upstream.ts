@@ -1,6 +1,6 @@
 /**
- * The provider, on raw sockets: a stream to those who ask for one, the JSON answer to all others.
- * Its arguments are a stream's number of events and the milliseconds between them.
+ * The provider on raw sockets. It answers a request for a stream with a stream, and any other with
+ * the JSON answer. Arguments: a stream's number of events, and the milliseconds between them.
  */
 
 import { createServer, type AddressInfo, type Socket } from 'node:net';
@@ -8,7 +8,7 @@ import { createServer, type AddressInfo, type Socket } from 'node:net';
 import { JSON_ANSWER, streamOf } from './payloads.ts';
 
 const [events = 2, everyMs = 10] = process.argv.slice(2).map(Number);
-/** Head and beginning of the body, which says whether a stream is wanted. */
+/** Long enough for the head and the body's beginning, which shows whether a stream is wanted. */
 const LOOK_INTO_BYTES = 4096;
 
 const head = (type: string, framing: string) =>
@@ -26,7 +26,7 @@ interface Stream {
   readonly socket: Socket;
   next: number;
 }
-/** The streams by the millisecond of the interval in which they began, and are due again. */
+/** The streams, by the millisecond of the interval in which they began and are next due. */
 const slots = Array.from({ length: everyMs }, () => new Set<Stream>());
 let served = Math.floor(performance.now());
 

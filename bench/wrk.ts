@@ -1,4 +1,4 @@
-/** wrk, where there is one: it asks faster than any generator on Node. */
+/** wrk, if it is installed, because it is faster than any generator on Node. */
 
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -7,7 +7,7 @@ import { text } from 'node:stream/consumers';
 import { folder, has, startBeside } from './processes.ts';
 
 export const hasWrk = has('wrk');
-/** Head lines may differ by some bytes, and an answer may be under way at the end. */
+/** Heads may differ by some bytes, and an answer may be under way at the end. */
 const LENGTH_TOLERANCE = 0.02;
 const GRACE_MS = 30_000;
 
@@ -17,11 +17,11 @@ export interface WrkJob {
   readonly body: Buffer;
   readonly connections: number;
   readonly ms: number;
-  /** How long an answer is, its head included. */
+  /** The length of an answer with its head. */
   readonly answerBytes: number;
 }
 
-/** Asks as often as answers come. Throws where an answer was not what it should be. */
+/** Sends requests as fast as answers come. Throws if an answer is wrong. */
 export async function runWrk({ url, headers, body, connections, ms, answerBytes }: WrkJob) {
   const [script, bodyFile] = [join(folder, 'wrk.lua'), join(folder, 'wrk.body')];
   const lines = Object.entries(headers).map(([name, value]) => `["${name}"] = "${value}"`);

@@ -1,7 +1,7 @@
 /**
- * Writes dist/server.js (`npm run build`): all files of src, and smol-toml, in one file with their
- * comments. swc, the eraser of types that Node has too, replaces types by spaces. Rollup orders and
- * joins the files. oxfmt takes the spaces out.
+ * Writes dist/server.js (`npm run build`): all files of src, and smol-toml, in a single file with
+ * their comments. swc, which Node has too, replaces types by spaces. Rollup orders and joins the
+ * files. oxfmt removes the spaces.
  *
  * Needs `node --conditions=bundle`, because Node's own resolver finds packages and `#page-files`.
  */
@@ -16,7 +16,9 @@ import { rollup } from 'rollup';
 
 const ROOT = join(import.meta.dirname, '..');
 const SERVER = join(ROOT, 'dist/server.js');
-/** The comment of a type, which would seem to belong to the declaration after the erased type. */
+/**
+ * Matches a type's comment, which would seem to belong to the declaration after the erased type.
+ */
 const TYPE_COMMENT =
   /^ *(?:\/\*\*(?:(?!\*\/)[^])*\*\/\n|(?:\/\/.*\n *)+)(?= *(?:export )?(?:interface|type) )/gm;
 
@@ -43,10 +45,10 @@ const bundle = await rollup({
   input: join(ROOT, 'src/server.ts'),
   external: /^node:/,
   plugins: [sources],
-  // Whole files, so that a reader can lay each beside its source.
+  // Whole files, so that a reader can compare each with its source.
   treeshake: false,
   onLog(_, { code, ids, message }) {
-    // A cycle within smol-toml is no fault of this project.
+    // A cycle inside smol-toml is no fault of this project.
     if (code !== 'CIRCULAR_DEPENDENCY' || !ids.every((id) => id.includes('node_modules'))) {
       throw new Error(message);
     }

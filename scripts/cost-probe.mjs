@@ -1,6 +1,6 @@
 /**
- * Preloaded into a process whose requests are counted (scripts/cost.ts): each message begins a count of this kind, or ends
- * the one that was begun and answers with it.
+ * Preload for processes that scripts/cost.ts measures. A message begins a count of its kind, and
+ * the next ends it and gets the result.
  */
 
 import { Session } from 'node:inspector/promises';
@@ -10,16 +10,16 @@ const session = new Session();
 session.connect();
 
 const SAMPLED_BYTES = 8192;
-/** What a young collection promotes comes to lie there. */
+/** The spaces to which a young collection promotes. */
 const OLD_SPACES = new Set(['old_space', 'large_object_space', 'trusted_space']);
 
 const used = ({ heapStatistics }) => heapStatistics.usedHeapSize;
 const usedOld = ({ heapSpaceStatistics: spaces }) =>
   spaces.reduce((sum, one) => sum + (OLD_SPACES.has(one.spaceName) ? one.spaceUsedSize : 0), 0);
 
-/** By its name what begins a count and returns what ends it. */
+/** By name, functions that begin a count and return its end. */
 const COUNTS = {
-  /** Bytes of the heap: all that were allocated, and those that young collections have kept. */
+  /** Bytes of the heap: all allocated bytes, and those kept by young collections. */
   bytes() {
     globalThis.gc();
     const collections = new GCProfiler();
@@ -35,7 +35,7 @@ const COUNTS = {
       return { allocated, kept };
     };
   },
-  /** Bytes that each function has allocated, by sampling. */
+  /** The bytes that each function has allocated, by sampling. */
   async functions() {
     await session.post('HeapProfiler.startSampling', {
       samplingInterval: SAMPLED_BYTES,
@@ -55,7 +55,7 @@ const COUNTS = {
       return bytes;
     };
   },
-  /** Blocks of code that were run, those of Node and its libraries too. */
+  /** Executed blocks of code, also in Node and its libraries. */
   async steps() {
     await session.post('Profiler.takePreciseCoverage');
     return async () => {
@@ -64,20 +64,20 @@ const COUNTS = {
       return ranges.reduce((sum, { count }) => sum + count, 0);
     };
   },
-  /** Bytes of the heap that are in use. */
+  /** Bytes of the heap in use. */
   heap() {
-    // What the first one finalizes, the second one frees.
+    // The second collection frees the objects that the first has finalized.
     globalThis.gc();
     globalThis.gc();
     return () => process.memoryUsage().heapUsed;
   },
-  /** The most memory that the process has taken so far, in bytes. */
+  /** The process's peak memory so far, in bytes. */
   peak: () => () => 1024 * process.resourceUsage().maxRSS,
 };
 
 if (process.env['COUNTS_STEPS']) {
   await session.post('Profiler.enable');
-  // Before anything else is compiled: only then V8 counts the turns of loops.
+  // Before anything else is compiled, because V8 counts the turns of loops only then.
   await session.post('Profiler.startPreciseCoverage', { callCount: true, detailed: true });
 }
 

@@ -1,10 +1,11 @@
 /**
- * What a request costs (`npm run cost`), in counts that are the same on a busy machine as on a quiet one: bytes allocated on
- * the heap, bytes that young collections keep, and steps. The built gateway is a process of its own; this one is its
- * provider and its clients, which take turns: an event is sent when the one before has arrived, so that none are written together.
- * Beside it stands a bare relay (bench/relay.ts).
+ * Counts the cost of a request (`npm run cost`) in figures that other load does not change: bytes
+ * allocated on the heap, bytes that young collections keep, and steps. The built gateway is a
+ * process of its own, beside a bare relay (bench/relay.ts). This process is its provider and its
+ * clients, which take turns: an event is sent when the last has arrived, so that no two are written
+ * together.
  *
- *   npm run cost [-- --top N]   the N functions that allocate most for a JSON request, too
+ * npm run cost [-- --top N] also the N functions that allocate most for a JSON request
  */
 
 import { fork } from 'node:child_process';
@@ -23,44 +24,46 @@ const ROOT = join(import.meta.dirname, '..');
 const PROBE = join(import.meta.dirname, 'cost-probe.mjs');
 const REQUEST_BYTES = 400;
 const EVENT_BYTES = 225;
-/** V8 has compiled what is run so often, and the memory of the process no longer grows. */
+/** After so many requests V8 has compiled their code, and the process's memory no longer grows. */
 const WARM_UP_REQUESTS = 3000;
 const REQUESTS = 2400;
 const CONNECTIONS = 32;
 const STREAMS = 40;
 const STREAMING_CONNECTIONS = 4;
-/** Of the short streams and the long ones: the difference is what events cost. */
+/** The events of short and long streams. The difference is the cost of events. */
 const [FEW_EVENTS, MANY_EVENTS] = [20, 120];
 const CROWD = 1000;
 const STEPPED_REQUESTS = 50;
 
-/** Bytes of the heap. `kept`: a young collection has found them in use. */
+/** Bytes of the heap. `kept` are those that a young collection has found in use. */
 interface Bytes {
   readonly allocated: number;
   readonly kept: number;
 }
 
 interface Cost {
-  /** Of a complete answer, and of a stream of 20 events. */
+  /** The cost of a complete answer, and of a stream of 20 events. */
   readonly json: Bytes;
   readonly stream: Bytes;
-  /** Of each further event. */
+  /** The cost of each further event. */
   readonly event: Bytes;
-  /** The most memory of the process, at 32 connections. */
+  /** The process's peak memory, at 32 connections. */
   readonly peakBytes: number;
 }
 
 export interface Costs {
   readonly gateway: Cost;
   readonly relay: Cost;
-  /** Bytes of the heap that a connection holds between two requests, and with a stream that is open. */
+  /** Bytes of the heap for each idle connection, and for each open stream. */
   readonly idleBytes: number;
   readonly streamBytes: number;
-  /** Bytes of a complete answer with `[admin]`, to those without. */
+  /** The bytes of a complete answer with `[admin]`, divided by those without. */
   readonly adminRatio: number;
-  /** Steps of a complete answer beside 1,000 open streams of the provider, to those beside none. */
+  /**
+   * The steps of a complete answer beside 1,000 open streams, divided by the steps without them.
+   */
   readonly stepsRatio: number;
-  /** The functions of the gateway that allocate most for a complete answer, with their bytes. */
+  /** The gateway's functions that allocate most for a complete answer, with their bytes. */
   readonly top: readonly (readonly [name: string, bytes: number])[];
 }
 
@@ -81,7 +84,8 @@ const EVENT = padded(EVENT_BYTES, (pad) => {
   return `data: ${JSON.stringify({ ...head, model: 'm', choices: [choice] })}\n\n`;
 });
 const LAST_EVENTS =
-  'data: {"id":"chatcmpl-1","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n';
+  'data: {"id":"chatcmpl-1","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n' +
+  'data: [DONE]\n\n';
 
 function padded(bytes: number, build: (pad: string) => string): string {
   return build('x'.repeat(bytes - build('').length));
@@ -100,7 +104,7 @@ function requestOf(members: object): string {
 const JSON_REQUEST = requestOf({});
 const HEALTH_REQUEST = 'GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n';
 
-/** A provider whose streams send an event each time that they are told to. */
+/** Starts a provider whose streams send an event at each call of `sendEvent`. */
 async function startProvider() {
   const open = new Map<string, ServerResponse>();
   const answer = async (request: IncomingMessage, response: ServerResponse) => {
@@ -131,13 +135,13 @@ async function startProvider() {
   };
 }
 
-/** One client connection, on which a request follows the answer to the one before. */
+/** Opens a client connection, on which requests follow each other's answers. */
 async function openClient(port: number) {
   const socket = connect({ port, host: '127.0.0.1', noDelay: true });
   await once(socket, 'connect');
   let received = '';
   let check = () => {};
-  /** Sends the request, if there is one, and waits until what has come since ends so. */
+  /** Sends the request, if there is one, and waits until the bytes since then end with `ending`. */
   const ask = (request: string, ending: string) =>
     new Promise<void>((resolve, reject) => {
       received = '';
@@ -158,7 +162,7 @@ async function openClient(port: number) {
 type Ask = Awaited<ReturnType<typeof openClient>>['ask'];
 type Provider = Awaited<ReturnType<typeof startProvider>>;
 
-/** Uses so many connections side by side, and closes them. */
+/** Uses `count` connections at the same time, and closes them. */
 async function withClients(
   port: number,
   count: number,
@@ -174,7 +178,7 @@ const sendRequests = (port: number, connections: number, count: number) =>
     for (let left = count / connections; left > 0; left -= 1) await ask(JSON_REQUEST, ANSWER);
   });
 
-/** An event of a chunked response, as it ends. */
+/** The end of an event in a chunked response. */
 const EVENT_END = `${EVENT}\r\n`;
 const beginStream = (ask: Ask, user: string) => ask(requestOf({ stream: true, user }), EVENT_END);
 
@@ -195,7 +199,7 @@ function sendStreams(port: number, provider: Provider, events: number): Promise<
   });
 }
 
-/** Starts a program with the probe in it. It prints its address. */
+/** Starts a program with the probe, and waits until it prints its address. */
 async function start(
   file: string,
   args: readonly string[],
@@ -212,7 +216,7 @@ async function start(
     const [result] = (await answer) as unknown[];
     return result;
   };
-  /** Returns what the probe has counted of this kind while `act` ran. */
+  /** Returns the probe's count of this kind while `act` ran. */
   const count = async <T>(kind: string, act: () => Promise<unknown>) => {
     await post(kind);
     await act();
@@ -229,7 +233,9 @@ async function start(
 
 type Started = Awaited<ReturnType<typeof start>>;
 
-/** Starts the built gateway with its default settings, this provider, whose list of models is not fetched, and `more`. */
+/**
+ * Starts the built gateway with default settings, this provider without a fetched list, and `more`.
+ */
 function startGateway(providerPort: number, more = '', env = {}): Promise<Started> {
   const server = '[server]\nport = 0\nhost = "127.0.0.1"\n';
   const provider = `api_key = "k-0123456789"\nbase_url = "http://127.0.0.1:${providerPort}/v1"`;
@@ -237,7 +243,7 @@ function startGateway(providerPort: number, more = '', env = {}): Promise<Starte
   return start(join(ROOT, 'dist/server.js'), [], { GATEWAY_CONFIG_TOML: toml, ...env });
 }
 
-/** Starts the relay, without its types, which Node 20 does not know. */
+/** Starts the relay without its types, because Node 20 cannot remove them. */
 async function startRelay(providerPort: number): Promise<Started> {
   const source = readFileSync(join(ROOT, 'bench/relay.ts'), 'utf8');
   const { code } = await transform(source, { loader: 'ts' });
@@ -267,7 +273,7 @@ async function costOf({ port, count }: Started, provider: Provider): Promise<Cos
   return { json, stream, event, peakBytes };
 }
 
-/** Has `begin` done on each of 1,000 connections, and counts while they are open. */
+/** Runs `begin` on each of 1,000 connections, and counts while they are open. */
 async function countBeside<T>(
   port: number,
   begin: (ask: Ask, index: number) => Promise<void>,
@@ -287,7 +293,10 @@ async function countBeside<T>(
 
 const beginCrowdStream = (ask: Ask, index: number) => beginStream(ask, `crowd-${index}`);
 
-/** Returns the fewest bytes of a complete answer in turns of both, one of which is warm: what V8 has not compiled yet allocates more. */
+/**
+ * Returns the fewest bytes of a complete answer for both gateways in turn, because code that V8 has
+ * not compiled yet allocates more. `warm` has run before.
+ */
 async function fewestBytesOf(warm: Started, other: Started): Promise<number[]> {
   await sendRequests(other.port, CONNECTIONS, 2 * WARM_UP_REQUESTS);
   const both = [warm, other];
@@ -304,13 +313,13 @@ async function fewestBytesOf(warm: Started, other: Started): Promise<number[]> {
 
 async function stepsRatioOf({ port, count }: Started): Promise<number> {
   const steps = () => count<number>('steps', () => sendRequests(port, 1, STEPPED_REQUESTS));
-  // What only the first ones run.
+  // The first requests run code that later requests do not.
   await steps();
   const alone = await steps();
   return (await countBeside(port, beginCrowdStream, steps)) / alone;
 }
 
-/** Bytes of the heap that each connection of a crowd holds, from before it came. */
+/** Returns the bytes of the heap that each connection of a crowd adds. */
 async function heldBytesOf(
   { port, count }: Started,
   begin: (ask: Ask, index: number) => Promise<void>,
@@ -320,7 +329,7 @@ async function heldBytesOf(
   return ((await countBeside(port, begin, heap)) - before) / CROWD;
 }
 
-/** The functions that allocate most for a complete answer. */
+/** Returns the functions that allocate most for a complete answer. */
 async function topOf({ port, count }: Started, topCount: number): Promise<Costs['top']> {
   const bytes = await count<Record<string, number>>('functions', () =>
     sendRequests(port, CONNECTIONS, REQUESTS),
@@ -332,8 +341,8 @@ async function topOf({ port, count }: Started, topCount: number): Promise<Costs[
 }
 
 /**
- * Counts what a request costs on the Node that runs this; `topCount` functions are named, and ten where a figure is above its
- * budget.
+ * Counts the cost of a request on this Node. Names the `topCount` functions, or ten if a figure is
+ * above its budget.
  */
 export async function countCosts(topCount = 0): Promise<Costs> {
   const provider = await startProvider();
@@ -353,7 +362,7 @@ export async function countCosts(topCount = 0): Promise<Costs> {
       ...both,
       top: [],
       adminRatio: admin / plain,
-      // No connection to the provider is made for it.
+      // A request that needs no connection to the provider.
       idleBytes: await heldBytesOf(gateway, (ask) => ask(HEALTH_REQUEST, '"}')),
       streamBytes: await heldBytesOf(crowded, beginCrowdStream),
       stepsRatio: await stepsRatioOf(stepped),
@@ -366,7 +375,7 @@ export async function countCosts(topCount = 0): Promise<Costs> {
   }
 }
 
-/** Returns each figure, that of the relay and the budget, both undefined where there is none. */
+/** Returns each figure with the relay's figure and the budget, which may be undefined. */
 export function rowsOf(costs: Costs) {
   const { gateway, relay, adminRatio, idleBytes, streamBytes, stepsRatio } = costs;
   const mebibytes = (bytes: number) => bytes / 2 ** 20;
@@ -375,7 +384,7 @@ export function rowsOf(costs: Costs) {
   const rows: [name: string, gateway: number, relay: number | undefined, budget?: number][] = [
     ['JSON request, bytes allocated', gateway.json.allocated, relay.json.allocated],
     ['JSON request, to that of the relay', json, undefined, 2.3],
-    // 1.02 or 1.03: when V8 compiles what differs from run to run.
+    // 1.02 or 1.03, because V8 compiles at different times in each run.
     ['JSON request with [admin], to without', adminRatio, undefined, 1.03],
     ['JSON request, bytes kept', gateway.json.kept, relay.json.kept, 300],
     ['stream of 20 events, bytes allocated', gateway.stream.allocated, relay.stream.allocated],

@@ -1,6 +1,7 @@
 /**
- * Prints what dist/server.js is made of as CycloneDX 1.5 JSON: the packages whose files are in it, as
- * package-lock.json pins them. Without a time and a serial number: the same file gives the same text.
+ * Prints the components of dist/server.js as CycloneDX 1.5 JSON: the packages with files in it, as
+ * package-lock.json pins them. Without a time and a serial number, so that the same file gives the
+ * same text.
  */
 
 import { createHash } from 'node:crypto';
@@ -9,7 +10,7 @@ import { readFileSync } from 'node:fs';
 interface Package {
   readonly version: string;
   readonly license: string;
-  /** `sha512-`, then the checksum of the package as base64. */
+  /** `sha512-`, followed by the package's checksum in base64. */
   readonly integrity: string;
 }
 
@@ -25,7 +26,7 @@ function describe(type: string, name: string, { version, license }: Omit<Package
 const program = read('dist/server.js');
 const own = readJson('package.json') as Package & { readonly name: string };
 const { packages } = readJson('package-lock.json') as { packages: Record<string, Package> };
-// scripts/build.mjs names the file that each part comes from.
+// scripts/build.mjs names the file of each part.
 const files = program.matchAll(/^\/\/ (?:.*\/)?node_modules\/((?:@[^/]+\/)?[^/]+)\//gm);
 const components = [...new Set([...files].map(([, name]) => name!))].map((name) => {
   const locked = packages[`node_modules/${name}`]!;

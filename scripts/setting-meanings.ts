@@ -1,4 +1,4 @@
-/** Describes each setting for docs/configuration.md and gateway.schema.json, in a sentence or less. */
+/** Describes each setting in a sentence, for docs/configuration.md and gateway.schema.json. */
 
 /** By the setting's name, or by its key alone if several sections have it. */
 export const MEANINGS: Readonly<Record<string, string>> = {

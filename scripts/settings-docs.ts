@@ -1,4 +1,7 @@
-/** What is generated from the table of settings: gateway.schema.json and the table of keys in docs/configuration.md. */
+/**
+ * Generates gateway.schema.json and the table of keys in docs/configuration.md from the table of
+ * settings.
+ */
 
 import {
   BALANCES,
@@ -13,14 +16,14 @@ import { DEFAULT_TEXTS, MEANINGS } from './setting-meanings.ts';
 
 const SECTIONS = Object.entries<Rows>(SETTINGS);
 
-/** Files that are generated, whole or in part: the text of the file becomes the text that it should have. */
+/** Generated files. Each function converts a file's text to the text that it should have. */
 export const GENERATED: Readonly<Record<string, (text: string) => string>> = {
   'gateway.schema.json': () => `${JSON.stringify(createSchema(), null, 2)}\n`,
   'docs/configuration.md': (text) =>
     text.replace(/^\| key \| type \|.*\n(?:\|.*\n)*/m, createTable()),
 };
 
-/** A Markdown table with a row for each setting. */
+/** Returns a Markdown table with a row for each setting. */
 function createTable(): string {
   const rows = SECTIONS.flatMap(([section, settings]) =>
     Object.entries(settings).map(([key, setting]) => {
@@ -34,10 +37,8 @@ function createTable(): string {
         table: 'tables',
       };
       const type = types[setting.type] ?? setting.type;
-      return `| ${name} | ${type.replace('text', 'string')} | ${defaultOf(path, setting)} | ${sources} | ${meaningOf(path, setting)} |`.replace(
-        '|  |',
-        '| |',
-      );
+      const cells = [name, type.replace('text', 'string'), defaultOf(path, setting), sources];
+      return `| ${[...cells, meaningOf(path, setting)].join(' | ')} |`.replace('|  |', '| |');
     }),
   );
   const header = ['| key | type | default | variable, flag | meaning |', '|---|---|---|---|---|'];
@@ -49,7 +50,7 @@ function defaultOf(path: string, { default: fallback }: Setting): string {
   return DEFAULT_TEXTS[path] ?? text;
 }
 
-/** The meaning, and the choices if there are any. A change that needs a restart is marked. */
+/** Returns a setting's choices and meaning. A setting that needs a restart is marked. */
 function meaningOf(path: string, { choices, needsRestart }: Setting): string {
   const meaning = MEANINGS[path] ?? MEANINGS[path.slice(path.lastIndexOf('.') + 1)];
   if (!meaning) throw new Error(`setting-meanings.ts has nothing about ${path}`);
@@ -59,7 +60,7 @@ function meaningOf(path: string, { choices, needsRestart }: Setting): string {
 
 type Schema = Readonly<Record<string, unknown>>;
 
-/** JSON Schema, draft 4: newer ones are not known to taplo. */
+/** Creates a JSON Schema of draft 4, the newest draft that taplo knows. */
 function createSchema(): Schema {
   return {
     $schema: 'http://json-schema.org/draft-04/schema#',
@@ -68,7 +69,7 @@ function createSchema(): Schema {
   };
 }
 
-/** The schema of a section with all sections below it. `<...>` in a name stands for any name. */
+/** Returns the schema of a section with its subsections. `<...>` in a name stands for any name. */
 function tableSchema(path: string): Schema {
   const named = new Map<string, Schema>();
   for (const [key, setting] of Object.entries(
@@ -90,7 +91,7 @@ function tableSchema(path: string): Schema {
   };
 }
 
-/** What is replaced when the file is read may stand for a value of any type. */
+/** A reference, which may stand for a value of any type. */
 const REFERENCE = { type: 'string', pattern: String.raw`\$\{` };
 
 function integersSchema({ min, max }: Pick<Setting, 'min' | 'max'>): Schema {
@@ -138,7 +139,7 @@ function settingSchema(path: string, setting: Setting): Schema {
   const variable = env ?? providerEnv;
   const unit = type === 'seconds' ? ' (seconds)' : '';
   return {
-    description: `${meaningOf(path, setting)}${unit}${variable === undefined ? '' : `; ${variable}`}`,
+    description: [`${meaningOf(path, setting)}${unit}`, variable].filter(Boolean).join('; '),
     ...(fallback === undefined || DEFAULT_TEXTS[path] ? {} : { default: fallback }),
     ...schemas[type],
   };

@@ -1,8 +1,9 @@
 /**
- * The way of a request (`npm run way`): the functions of `src` that one plain streamed completion
- * runs, after three others, with default settings and one provider. Prints them by file, and then
- * in the order of their first run. V8's coverage lists the functions, and a breakpoint in each gives
- * the order. The initializers of fields, which V8 counts beside their constructors, are left out.
+ * Prints the way of a request (`npm run way`): the functions of `src` that a plain streamed
+ * completion runs, after three others, with default settings and one provider. It lists them by
+ * file, and then in the order of their first run. V8's coverage gives the functions, and a
+ * breakpoint in each gives the order. Field initializers, which V8 counts beside their
+ * constructors, are left out.
  */
 
 import { fork } from 'node:child_process';
@@ -17,16 +18,16 @@ import { fileURLToPath } from 'node:url';
 
 const ROOT = join(import.meta.dirname, '..');
 const WARM_UPS = 3;
-/** esbuild's, and V8's. */
+/** Functions made by esbuild and V8. */
 const MADE_BY_TOOLS = /^(?:__name|<(?:instance_members|static)_initializer>)$/;
 
 interface RunFunction {
-  /** Below `src`. */
+  /** The path below `src`. */
   readonly file: string;
   readonly name: string;
 }
 
-/** The functions in the order of their first run, and how many ran according to the coverage. */
+/** The functions in the order of their first run, and the number of functions in the coverage. */
 interface Taken {
   readonly order: readonly RunFunction[];
   readonly covered: number;
@@ -38,7 +39,7 @@ function isOnTheWay({ url }: Profiler.ScriptCoverage): boolean {
   );
 }
 
-/** Returns the functions of `src` by script, with how often each was called since the last time. */
+/** Returns the functions of `src` by script, with their calls since the last time. */
 async function takeCoverage(session: Session): Promise<Profiler.ScriptCoverage[]> {
   const { result } = await session.post('Profiler.takePreciseCoverage');
   return result.filter(isOnTheWay).map((script) => ({
@@ -68,9 +69,9 @@ async function breakAtFunctions(session: Session): Promise<Map<string, RunFuncti
 }
 
 /**
- * In the gateway's process: sets the breakpoints at the first message, and answers the second with
- * the functions that have run since. At a breakpoint V8 calls the listener and does not pause,
- * because a session of the same thread could never resume it.
+ * Runs in the gateway's process. The first message sets the breakpoints, and the second is answered
+ * with the functions that have run since. At a breakpoint V8 calls the listener without a pause,
+ * because a session of the same thread could not resume it.
  */
 async function trace(): Promise<void> {
   const session = new Session();
@@ -93,7 +94,7 @@ async function trace(): Promise<void> {
   process.send!({ order, covered: covered.length });
 }
 
-/** Runs the gateway, and returns the functions that one streamed request runs, in order. */
+/** Runs the gateway, and returns the functions of a streamed request in order. */
 async function walk(): Promise<readonly RunFunction[]> {
   const provider = createServer((request, response) => {
     request.resume().on('end', () => {
@@ -106,7 +107,9 @@ async function walk(): Promise<readonly RunFunction[]> {
   }).listen(0, '127.0.0.1');
   await once(provider, 'listening');
   const { port } = provider.address() as AddressInfo;
-  const toml = `[server]\nport = 0\nhost = "127.0.0.1"\n[providers.p]\napi_key = "k-0123456789"\nbase_url = "http://127.0.0.1:${port}/v1"\n`;
+  const server = '[server]\nport = 0\nhost = "127.0.0.1"\n';
+  const section = `api_key = "k-0123456789"\nbase_url = "http://127.0.0.1:${port}/v1"\n`;
+  const toml = `${server}[providers.p]\n${section}`;
   const gateway = fork(join(ROOT, 'src/server.ts'), {
     // V8 misses some breakpoints in code that Sparkplug has compiled.
     execArgv: ['--no-sparkplug', '--import', 'tsx', '--import', import.meta.url],
@@ -132,7 +135,7 @@ async function walk(): Promise<readonly RunFunction[]> {
       return taken;
     };
     for (let request = 0; request <= WARM_UPS; request += 1) {
-      // What the request before has left to do.
+      // Wait for the rest of the last request.
       await sleep(300);
       if (request === WARM_UPS) await take();
       await (await fetch(url, { method: 'POST', headers, body })).text();
@@ -149,7 +152,7 @@ async function walk(): Promise<readonly RunFunction[]> {
   }
 }
 
-/** Splits the order where it leaves a file. */
+/** Splits the order at each change of the file. */
 function toStays(order: readonly RunFunction[]): RunFunction[][] {
   const stays: RunFunction[][] = [];
   for (const each of order) {
