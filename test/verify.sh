@@ -1,12 +1,12 @@
 #!/bin/sh
-# `npm run verify` says yes to what this commit builds and packs, and no to one changed byte (npm run test:verify).
-# Needs a folder without uncommitted changes.
+# Checks that `npm run verify` accepts this commit's build and package, and refuses both after a
+# change of one byte (npm run test:verify). Needs a folder without uncommitted changes.
 set -eu
 cd "$(dirname "$0")/.."
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-# Exit code $1, and text $2 in the answer, for the arguments after them.
+# Runs verify with the arguments from $3 on. Expects exit code $1, and text $2 in the output.
 expect() {
   expected=$1
   text=$2
@@ -21,19 +21,19 @@ expect() {
 }
 
 if [ -n "$(git status --porcelain)" ]; then
-  echo 'test:verify: commit these first' >&2
+  echo 'test:verify: uncommitted changes:' >&2
   git status --short >&2
   exit 1
 fi
 npm run -s package -- --silent --pack-destination "$folder"
 grep -q "$(sha256sum dist/server.js | cut -c 1-64)" inference-gateway.cdx.json || {
-  echo 'the bill of materials is not of dist/server.js' >&2
+  echo 'inference-gateway.cdx.json has another checksum for dist/server.js' >&2
   exit 1
 }
 mkdir "$folder/changed"
 tar -xzf "$folder"/*.tgz -C "$folder/changed"
 cp dist/server.js "$folder/server.js"
-# One byte, which changes nothing in what the program does.
+# One byte each, which changes nothing in the program's behaviour.
 printf '\n' >>"$folder/changed/package/README.md"
 tar -czf "$folder/changed.tgz" -C "$folder/changed" package
 printf ' ' | dd of="$folder/server.js" bs=1 seek=20 conv=notrunc 2>/dev/null

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Checks .github/workflows with actionlint and zizmor (npm run test:workflows). Both are installed into a folder outside
-# the project; what cannot be installed is left out, and says so.
+# Checks .github/workflows with actionlint and zizmor (npm run test:workflows). Installs both into a
+# folder outside the project. If a tool cannot be installed, prints SKIPPED and leaves it out.
 set -eu
 cd "$(dirname "$0")/.."
 actionlint_version=v1.7.12
@@ -14,10 +14,11 @@ install_actionlint() {
 }
 
 install_zizmor() {
-  python3 -m venv "$1" && timeout 120 "$1/bin/pip" install --quiet --disable-pip-version-check "zizmor==$zizmor_version"
+  python3 -m venv "$1" && timeout 120 "$1/bin/pip" install --quiet --disable-pip-version-check \
+    "zizmor==$zizmor_version"
 }
 
-# Whether $2 is there, or can be had by install_$1 in the folder $3.
+# Tests for the program $2. If it is missing, install_$1 installs it into the folder $3.
 is_installed() {
   [ -x "$2" ] || "install_$1" "$3" >"$log" 2>&1 && [ -x "$2" ] && return
   echo "SKIPPED: $1 cannot be installed: $(tail -n 1 "$log")" >&2

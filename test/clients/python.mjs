@@ -2,7 +2,7 @@
  * Unchanged Python clients against the built gateway, each in its own virtual environment. Their
  * versions are in python/clients.txt. Their dependencies are those on PyPI on a fixed day.
  *
- * npm run test:clients:python -- [CLIENT...] all clients, or these
+ *   npm run test:clients:python -- [CLIENT...]   all clients, or these
  *
  * PYTHON names the interpreter. The environments are kept outside the project. Remove the folder to
  * create them again.

@@ -3,8 +3,8 @@
  * gives memory back, that every byte arrives, how long the event loop stalls, and how soon small
  * requests are answered.
  *
- * npm run test:large -- [--nodes 20,24] [--limits 256,512] [--kinds chunked] [--rounds 5]
- * npm run test:large -- --stalls
+ *   npm run test:large -- [--nodes 20,24] [--limits 256,512] [--kinds chunked] [--rounds 5]
+ *   npm run test:large -- --stalls
  *
  * The stalls take half a minute. The table takes an hour, on Linux as root with the memory controller
  * of cgroups: in each cell, a gateway in a cgroup of the limit gets 300 bodies of 30 MB at once in

@@ -2,7 +2,7 @@
  * Tests that take minutes: silences beyond fetch's own limit, idle connections that close as they
  * are needed, and idle connections that are good after a minute.
  *
- * npm run test:long about five and a half minutes
+ *   npm run test:long   about five and a half minutes
  */
 
 import assert from 'node:assert/strict';

@@ -2,8 +2,8 @@
  * Mixed load: streams and complete answers. Three in ten clients leave at some point, and one in
  * ten requests meets a faulty provider. All answers are compared by their hash.
  *
- * npm run test:soak -- [MINUTES] 20 by default ... --processes 2 at one port: both reload every 5
- * s, one is killed every 20 s
+ *   npm run test:soak -- [MINUTES]   20 by default
+ *   ... --processes 2                at one port; both reload every 5 s, one is killed every 20 s
  */
 
 import assert from 'node:assert/strict';

@@ -2,7 +2,7 @@
  * Bodies in tiny chunks: how long /health waits while uploads or a provider's stream of 1.5 MB pass
  * through the built gateway, and through a bare Node server. Another process asks for /health.
  *
- * npm run test:chunks two minutes
+ *   npm run test:chunks   two minutes
  */
 
 import type { ChildProcess } from 'node:child_process';

@@ -14,7 +14,7 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 
 class Refusal(Exception):
-    """It printed an error and left the file as it was."""
+    """aider printed an error and left the file unchanged."""
 
 
 def answer(text):
@@ -22,11 +22,11 @@ def answer(text):
 
 
 def complete(model, prompt):
-    """What the file says that it was told to change. It reads the answer as a stream."""
+    """Returns the text that aider wrote into the file. aider reads the answer as a stream."""
     FILE.write_text("old\n")
     command = ["aider", "--model", f"openai/{model}", *OPTIONS, "--message", prompt, str(FILE)]
     output = subprocess.check_output(command, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT)
-    # Its exit code is 0 either way.
+    # aider exits with 0 after an error, too.
     if FILE.read_text() == "old\n":
         raise Refusal(output.decode())
     return FILE.read_text().removesuffix("\n")

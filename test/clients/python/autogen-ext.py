@@ -6,7 +6,7 @@ from openai import BadRequestError as Refusal
 
 
 def create(model):
-    # Without it the client knows only the models of OpenAI.
+    # Without model_info, the client knows only OpenAI's models.
     info = ModelInfo(
         vision=False,
         function_calling=True,
@@ -32,6 +32,6 @@ async def complete(model, prompt):
 
 async def stream(model, prompt):
     async for piece in create(model).create_stream(messages(prompt)):
-        # The last one is the whole result.
+        # The last piece is the whole result.
         if isinstance(piece, str):
             yield piece

@@ -1,6 +1,6 @@
 import os
 
-# It would report to its makers.
+# crewai sends telemetry by default.
 os.environ["CREWAI_DISABLE_TELEMETRY"] = "true"
 os.environ["CREWAI_TRACING_ENABLED"] = "false"
 

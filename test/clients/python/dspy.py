@@ -1,6 +1,6 @@
 import os
 
-# dspy asks through litellm, which would load its list of models from GitHub.
+# dspy uses litellm, which by default loads its list of models from GitHub.
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 import dspy
@@ -34,6 +34,6 @@ def stream(model, prompt):
     configure(model)
     listener = StreamListener(signature_field_name="answer")
     for item in streamify(predict, stream_listeners=[listener], async_streaming=False)(question=prompt):
-        # The last one is the prediction.
+        # The last item is the prediction.
         if not isinstance(item, dspy.Prediction):
             yield item.chunk

@@ -22,6 +22,6 @@ def complete(model, prompt):
 
 def stream(model, prompt):
     pieces = []
-    # It calls back while it runs; the pieces are looked at afterwards.
+    # The callback runs during the call, so the pieces are checked after it.
     run(model, prompt, streaming_callback=lambda chunk: pieces.append(chunk.content))
     yield from pieces

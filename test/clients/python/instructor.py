@@ -30,7 +30,7 @@ def complete(model, prompt):
 
 def stream(model, prompt):
     so_far = ""
-    # Each one has all the text until then.
+    # Each reply has all the text so far.
     for reply in create(model).create_partial(response_model=Reply, messages=messages(prompt)):
         text = reply.text or ""
         yield text.removeprefix(so_far)

@@ -14,5 +14,5 @@ def complete(model, prompt):
 
 def stream(model, prompt):
     for chunk in create(model).stream(prompt):
-        assert chunk.usage_metadata is None, "tokens that it did not ask for"
+        assert chunk.usage_metadata is None, "usage without include_usage in the request"
         yield chunk.content

@@ -1,6 +1,6 @@
 import os
 
-# The list of prices and model names that comes with it, not the one on GitHub.
+# Uses the packaged list of prices and models. By default, litellm loads it from GitHub.
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 import litellm

@@ -8,7 +8,7 @@ os.environ["LLM_USER_PATH"] = str(USER_PATH)
 
 
 class Refusal(Exception):
-    """It ended with an exit code."""
+    """llm ended with an exit code other than 0."""
 
 
 def complete(model, prompt):
@@ -17,7 +17,7 @@ def complete(model, prompt):
 
 def stream(model, prompt):
     held = ""
-    # All but the newline after the answer.
+    # llm prints a newline after the answer.
     for piece in run(model, prompt):
         yield held
         held = piece
@@ -32,7 +32,7 @@ def run(model, prompt, *options):
         "api_base": os.environ["BASE_URL"],
         "api_key_name": "gateway",
     }
-    # JSON is YAML too.
+    # JSON is valid YAML.
     (USER_PATH / "extra-openai-models.yaml").write_text(json.dumps([entry]))
     (USER_PATH / "keys.json").write_text(json.dumps({"gateway": os.environ["API_KEY"]}))
     command = ["llm", "-m", "gateway", *options, prompt]

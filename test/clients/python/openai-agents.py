@@ -13,7 +13,7 @@ from openai.types.responses import ResponseTextDeltaEvent
 client = AsyncOpenAI(base_url=os.environ["BASE_URL"], api_key=os.environ["API_KEY"])
 set_default_openai_client(client, use_for_tracing=False)
 set_default_openai_api("chat_completions")
-# Traces would go to api.openai.com.
+# Otherwise traces go to api.openai.com.
 set_tracing_disabled(True)
 
 
@@ -32,4 +32,4 @@ async def stream(model, prompt):
         if isinstance(data, ResponseTextDeltaEvent):
             yield data.delta
     tokens = result.context_wrapper.usage.total_tokens
-    assert tokens == 0, f"{tokens} tokens that it did not ask for"
+    assert tokens == 0, f"usage without include_usage in the request: {tokens} tokens"

@@ -4,7 +4,7 @@ from pydantic_ai import Agent, ModelHTTPError as Refusal
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-# For the models that are named by a string.
+# For models given as a string, such as in complete().
 os.environ["OPENAI_BASE_URL"] = os.environ["BASE_URL"]
 os.environ["OPENAI_API_KEY"] = os.environ["API_KEY"]
 

@@ -1,8 +1,8 @@
 """Tries one client: a completion, a stream, a stream that breaks, and a refusal.
 
-A client is a file with `complete(model, prompt)`, `stream(model, prompt)` if it has streams (both may
-be asynchronous), and `Refusal`, the exception by which an application knows that its request was wrong. It may have
-`answer(text)`, for a client that wants the model to speak in some form.
+A client is a file with `complete(model, prompt)`, `stream(model, prompt)` if the client has streams
+(both may be asynchronous), and `Refusal`, its exception for a refused request. An `answer(text)`
+wraps the text in the form that the client expects from the model.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ def complete(model):
 
 
 def stream(model, said):
-    """Adds to `said` what comes, as it comes."""
+    """Appends each piece to `said` as it arrives."""
     pieces = client.stream(model, ask(TEXT))
     if hasattr(pieces, "__aiter__"):
         loop.run(take(pieces, said))
@@ -78,19 +78,19 @@ def try_refusal():
 
 
 def everything(error):
-    """The words of the exception and of those it was made from."""
+    """Returns the messages of the exception and its causes."""
     words = []
-    # crewai raises exceptions from themselves.
+    # crewai raises exceptions from themselves, which makes a loop.
     while error and str(error) not in words:
         words.append(str(error))
         error = error.__cause__ or error.__context__
     return "; ".join(words)
 
 
-# One for all: some clients keep connections, which belong to a loop.
+# One event loop for all attempts, because some clients keep connections, which belong to a loop.
 loop = asyncio.Runner()
 name = sys.argv[1]
-# Whatever answers this has read the prompt.
+# An answer with the nonce proves that the provider has read this prompt.
 TEXT = f"Hello there, {os.environ['NONCE']}"
 client = load(name)
 tried = [try_completion, try_refusal]
