@@ -1,11 +1,9 @@
-/** Judges whether a provider is slow, by its median time to the first token. */
+/** Judges whether a provider is slow, by its median first token and its median connect time. */
 
-/**
- * A provider becomes slow at this multiple of its usual median, and stays slow down to half of it.
- */
+/** A time is slow from this multiple of its usual median, and stays slow down to half of it. */
 const SLOW = 4;
 
-/** Medians in milliseconds; undefined if too few streams have begun. */
+/** Medians in milliseconds; undefined if there are too few times. */
 interface Medians {
   /** The median of the last minute. */
   readonly newestMs: number | undefined;
@@ -13,17 +11,35 @@ interface Medians {
   readonly formerMs: number | undefined;
 }
 
+export const TIMES = [
+  { name: 'first_token', words: 'first token', leastUsualMs: 1, assumedMs: Infinity },
+  // A slow name server is found at the start too. A few milliseconds more are no fault.
+  { name: 'connect', words: 'connect', leastUsualMs: 25, assumedMs: 250 },
+] as const;
+type Time = (typeof TIMES)[number];
+
 export class Slowness {
-  /** The usual median of each slow provider, taken when it became slow. */
+  /** The usual medians of times that are slow, taken when they became slow. */
   readonly #usualMs = new Map<string, number>();
 
   /** Returns why the provider is slow now; undefined if it is not. */
-  causeOf(provider: string, { newestMs = 0, formerMs }: Medians): string | undefined {
-    const known = this.#usualMs.get(provider);
-    const usualMs = Math.max(1, known ?? formerMs ?? Infinity);
+  causeOf(provider: string, mediansOf: (time: Time['name']) => Medians): string | undefined {
+    const causes = TIMES.flatMap((time) => {
+      return this.#judge(`${provider} ${time.name}`, time, mediansOf(time.name)) ?? [];
+    });
+    return causes.length > 0 ? causes.join(', ') : undefined;
+  }
+
+  #judge(
+    key: string,
+    { words, leastUsualMs, assumedMs }: Time,
+    { newestMs = 0, formerMs }: Medians,
+  ): string | undefined {
+    const known = this.#usualMs.get(key);
+    const usualMs = Math.max(leastUsualMs, known ?? formerMs ?? assumedMs);
     const isSlow = newestMs >= usualMs * (known ? SLOW / 2 : SLOW);
-    if (isSlow) this.#usualMs.set(provider, usualMs);
-    else this.#usualMs.delete(provider);
-    return isSlow ? `first token after ${newestMs} ms, ${usualMs} ms before` : undefined;
+    if (isSlow) this.#usualMs.set(key, usualMs);
+    else this.#usualMs.delete(key);
+    return isSlow ? `${words} after ${newestMs} ms, ${usualMs} ms is usual` : undefined;
   }
 }

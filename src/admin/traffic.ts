@@ -13,8 +13,8 @@ import { bucketOf, quantile } from './series.ts';
 const STEP_MS = 10_000;
 const STEPS = 90;
 const MINUTE_STEPS = 6;
-/** A median of fewer says nothing of the provider. */
-const MIN_FIRST_TOKENS = 10;
+/** A median of fewer times says nothing of the provider. New connections are few. */
+const MIN_TIMES = { first_token: 10, connect: 3 };
 /** As long as an incident that has ended is shown. */
 const REFUSALS_SHOWN_MS = 3_600_000;
 /** Clients that come later are `other`. */
@@ -178,16 +178,15 @@ export class Traffic {
     return { ...shown, ended, limited, requests };
   }
 
-  /**
-   * Returns a provider's median times to the first token: of the last minute, and of the time
-   * before.
-   */
-  firstTokens(id: string) {
+  /** Returns a provider's medians of a time: of the last minute, and of the time before. */
+  medians(id: string, time: keyof typeof MIN_TIMES) {
     const step = this.#step();
     const row = this.#providers.get(id);
+    const name = time === 'first_token' ? 'p50' : time;
+    const least = MIN_TIMES[time];
     return {
-      newestMs: row?.report(step, MINUTE_STEPS, MIN_FIRST_TOKENS).p50,
-      formerMs: row?.report(step - MINUTE_STEPS, STEPS - MINUTE_STEPS, MIN_FIRST_TOKENS).p50,
+      newestMs: row?.report(step, MINUTE_STEPS, least)[name],
+      formerMs: row?.report(step - MINUTE_STEPS, STEPS - MINUTE_STEPS, least)[name],
     };
   }
 

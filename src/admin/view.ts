@@ -111,7 +111,7 @@ export class AdminView {
   /** Judges whether providers have become slow. To be called every few seconds. */
   judgeSlowness(): void {
     for (const { id } of this.#config().providers.registered) {
-      const cause = this.#slowness.causeOf(id, this.#traffic.firstTokens(id));
+      const cause = this.#slowness.causeOf(id, (time) => this.#traffic.medians(id, time));
       this.#figures.incidents().set('slow', cause, { id }, MEDIAN_LATE_MS);
     }
   }

@@ -15,8 +15,9 @@ import { answerWell, sendJson } from '../support/upstream.ts';
 type Counts = Readonly<Record<string, number>>;
 
 // A module of the page, whose types nobody needs here.
-const { endedOf } = (await import(join(ROOT, 'src/admin/page/incidents.js'))) as {
+const { endedOf, statesOf } = (await import(join(ROOT, 'src/admin/page/incidents.js'))) as {
   endedOf: (view: object) => Record<'subject' | 'words' | 'count' | 'cause' | 'ended', string>[];
+  statesOf: (id: string, view: object) => (string | false)[][];
 };
 const { verdictOf, judge } = (await import(join(ROOT, 'src/admin/page/verdict.js'))) as {
   verdictOf: (view: object) => (string | false)[];
@@ -126,6 +127,15 @@ test('the verdict is red, amber, grey or green, and below an incident it is figu
     if (typeof expected === 'string') assert.equal(told(given), expected);
     else assert.match(told(given), expected);
   }
+});
+
+test('a provider whose connections are slow is amber, with its times, in verdict and table', () => {
+  const cause = 'connect after 4000 ms, 12 ms is usual';
+  const slow = view({ requests: 9 }, { incidents: [{ ...incident(), kind: 'slow', cause }] });
+  assert.equal(told(slow), 'warn | 1 incident | 9 requests in the last minute, none failed.');
+  assert.deepEqual(statesOf('p', slow), [['warn', 'slow', cause]]);
+  const [[, , other] = []] = statesOf('p', view({}, { incidents: [incident()] }));
+  assert.equal(other, false, 'other causes are in the list of incidents');
 });
 
 async function viewOf(t: TestContext, { adminPort }: TestGateway) {

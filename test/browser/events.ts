@@ -218,7 +218,7 @@ export function failingView(): object {
       incident('store', 20, { cause: '10.0.0.9:6379: connect ECONNREFUSED 10.0.0.9:6379' }),
       incident('slow', 200, {
         provider: 'mistral',
-        cause: 'first token after 4000 ms, 400 ms before',
+        cause: 'first token after 4000 ms, 400 ms is usual',
       }),
       incident('model_list', 200, { provider: 'mistral', cause: 'status 500' }),
     ] as unknown as object,

@@ -204,7 +204,7 @@ const INCIDENTS: readonly Incident[] = [
       await ask('p/m', 12, { stream: true });
     },
     kind: 'slow',
-    sentence: 'p: slow (first token after \\d+ ms, \\d+ ms before).',
+    sentence: 'p: slow (first token after \\d+ ms, \\d+ ms is usual).',
   },
 ];
 

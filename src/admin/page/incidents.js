@@ -112,13 +112,14 @@ export function iconOfAffected(state, model, client) {
   return worst && iconOf(worst);
 }
 
-/** Returns the icons and the words of the incidents that last at a provider. */
+/** Returns the icon and the words of each incident that lasts at a provider, and what is slow. */
 export const statesOf = (id, state) =>
   lastingOf(state)
     .filter(({ provider }) => provider === id)
     .map((one) => [
       iconOf(one),
       clip([modelsOf(one).join(', '), kindOf(one)].filter(Boolean).join(': ')),
+      one.kind === 'slow' && one.cause,
     ]);
 
 /** Returns a title for each incident that lasts: a screen reader is told when they change. */
