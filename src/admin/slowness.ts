@@ -11,7 +11,7 @@ interface Medians {
   readonly formerMs: number | undefined;
 }
 
-export const TIMES = [
+const TIMES = [
   { name: 'first_token', words: 'first token', leastUsualMs: 1, assumedMs: Infinity },
   // A slow name server is found at the start too. A few milliseconds more are no fault.
   { name: 'connect', words: 'connect', leastUsualMs: 25, assumedMs: 250 },
