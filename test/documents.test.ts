@@ -125,3 +125,21 @@ test('docs/compatibility.md names the versions of Node on which the tests run', 
   const [, majors = ''] = /^majors='(.*)'$/m.exec(read('test/nodes.sh')) ?? [];
   assert.deepEqual(named, majors.split(' '));
 });
+
+test('SECURITY.md names the code and the test that meet each threat', () => {
+  const [, section = ''] = read('SECURITY.md').split('## Threats, and where they are met');
+  const rows = section
+    .split('\n## ')[0]!
+    .split('\n')
+    .filter((line) => line.startsWith('| '));
+  const cells = rows.slice(1).map((row) => row.split(' | '));
+  assert.ok(cells.length > 15, `${cells.length}`);
+  for (const [threat = '', , ...places] of cells) {
+    assert.equal(places.length, 2, threat);
+    for (const place of places) {
+      const paths = [...place.matchAll(/`([^`]+)`/g)].map(([, path = '']) => path);
+      assert.ok(paths.length > 0, threat);
+      for (const path of paths) assert.ok(existsSync(join(ROOT, path)), `${threat}: ${path}`);
+    }
+  }
+});
