@@ -142,7 +142,7 @@ export class ClientReply {
   #openStream(status: number, headers: ResponseHeaders): void {
     if (!this.#writeHead(status, headers)) return;
     this.isStream = true;
-    this.#call.connection.listener.counts.openStreams += 1;
+    this.#call.connection.countStream();
   }
 
   /**

@@ -345,6 +345,11 @@ export class Connection {
     process.nextTick(() => handler.handle(call).then(() => this.#finish(call)));
   }
 
+  /** Counts the stream that answers the call now, until the call has ended. */
+  countStream(): void {
+    this.listener.counts.openStreams += 1;
+  }
+
   #finish(call: Call): void {
     const { counts } = this.listener;
     counts.inFlight -= 1;

@@ -131,7 +131,7 @@ function beginAttempt(
 function send(
   { provider, model }: Candidate,
   { key, reconnect }: RetryPlan,
-  { call, chat, tracing: headers }: Asking,
+  { call, chat, tracing }: Asking,
   context: AttemptContext,
 ): Promise<UpstreamResponse> {
   const { attempt, isStream } = context;
@@ -140,7 +140,7 @@ function send(
     body: chat.bodyWith(model, attempt.usageAdded),
     heldBody: call.requestBody,
     isStream,
-    headers,
+    tracing,
     key: key?.index,
     reconnect,
   });

@@ -27,11 +27,11 @@ import { ERROR_WITHOUT_TEXT, errorOf } from './provider-error.ts';
 export const NO_BYTES = Buffer.alloc(0);
 /**
  * The bytes to pass on: all bytes, or those before an error, or those up to `[DONE]`. Chunks that
- * `stream_usage` has added are left out. `long` has the parts of a long event, which pass before
+ * `stream_usage` has added are left out. `before` has the parts of a long event, which pass before
  * `toPass` and are not joined, because that would copy them.
  */
 export type Inspection = {
-  readonly long?: readonly Buffer[];
+  readonly before?: readonly Buffer[];
   readonly toPass: Buffer;
   readonly error?: GatewayError;
 };
@@ -110,8 +110,8 @@ export class EventInspector {
     this.hasBegun = true;
     this.#isAtStart = false;
     this.#passedBytes += unfinished.size;
-    const long = [...(found.long ?? []), found.toPass, ...unfinished.takeParts()];
-    return { long, toPass: NO_BYTES };
+    const before = [...(found.before ?? []), found.toPass, ...unfinished.takeParts()];
+    return { before, toPass: NO_BYTES };
   }
 
   /**
@@ -140,7 +140,7 @@ export class EventInspector {
     if (found.error || this.isDone || end === chunk.length) return found;
     const rest = this.push(chunk.subarray(end));
     this.splitter.sawData = true;
-    if (found.long) return { ...rest, long: found.long };
+    if (found.before) return { ...rest, before: found.before };
     return { ...rest, toPass: Buffer.concat([found.toPass, rest.toPass]) };
   }
 
@@ -151,12 +151,12 @@ export class EventInspector {
     if (!this.isEventPassed && (isShort || long.isUnusual)) return this.#inspect(joinParts(parts));
     const isJson = scan.json.finish() === undefined;
     if (!this.isEventPassed && (long.isNamedError || (isJson && scan.isError))) {
-      return { toPass: NO_BYTES, error: errorOf(ERROR_WITHOUT_TEXT, this.#context, true) };
+      return { toPass: NO_BYTES, error: this.#toError(ERROR_WITHOUT_TEXT) };
     }
     this.hasBegun = true;
     this.#isAtStart = false;
     if (isJson) this.#noteLong(long, parts);
-    return { long: parts, toPass: NO_BYTES };
+    return { before: parts, toPass: NO_BYTES };
   }
 
   #noteLong({ scan }: LongEvent, parts: readonly Buffer[]): void {
@@ -312,26 +312,30 @@ export class EventInspector {
    * @param json - the event's data, parsed; undefined if it is not JSON or too long
    */
   #errorIn({ name, data, bareJson }: ServerSentEvent, json: unknown): GatewayError | undefined {
-    const { hasBegun } = this;
-    const mayBeFailure = !hasBegun && !Array.isArray(memberOf(json, 'choices'));
-    const errorIn = (reported: unknown) =>
-      reportsError(reported) || (mayBeFailure && reportsFailure(reported))
-        ? errorOf(reported, this.#context, true)
-        : undefined;
-    // Ollama and Gemini write an error as bare JSON among the events, Gemini even over several
-    // lines. Bare JSON with `choices` is a completion.
-    const bare = bareJson === '' ? undefined : parseUntrustedJson(bareJson);
-    const isBareError =
-      bare !== undefined && (hasBegun ? reportsError(bare) : reportsFailure(bare));
-    const bareError = isBareError ? errorOf(bare, this.#context, true) : undefined;
+    const bareError = bareJson === '' ? undefined : this.#bareErrorIn(bareJson);
     if (bareError || data === '' || DONE_MARK.test(data)) return bareError;
-    if (data.length > MAX_PARSED_CHARACTERS) {
-      return name === 'error' || isLongError(data) ? errorIn(ERROR_WITHOUT_TEXT) : undefined;
-    }
     const isNamedError = name === 'error';
-    return (
-      errorIn(json) ??
-      (isNamedError ? errorOf({ error: json ?? data }, this.#context, true) : undefined)
-    );
+    if (data.length > MAX_PARSED_CHARACTERS) {
+      return isNamedError || isLongError(data) ? this.#toError(ERROR_WITHOUT_TEXT) : undefined;
+    }
+    // Before the answer, JSON without choices may be an error that has no member `error`.
+    const mayBeFailure = !this.hasBegun && !Array.isArray(memberOf(json, 'choices'));
+    if (reportsError(json) || (mayBeFailure && reportsFailure(json))) return this.#toError(json);
+    return isNamedError ? this.#toError({ error: json ?? data }) : undefined;
+  }
+
+  /**
+   * Returns the error in bare JSON among the events. Ollama and Gemini write such errors, Gemini
+   * also over several lines. Bare JSON with `choices` is a completion.
+   */
+  #bareErrorIn(bareJson: string): GatewayError | undefined {
+    const json = parseUntrustedJson(bareJson);
+    if (json === undefined) return undefined;
+    const isError = this.hasBegun ? reportsError(json) : reportsFailure(json);
+    return isError ? this.#toError(json) : undefined;
+  }
+
+  #toError(json: unknown): GatewayError {
+    return errorOf(json, this.#context, true);
   }
 }

@@ -57,8 +57,13 @@ export interface ConnectionUse {
 /** The headers of a reply. Keys are names in lower case. */
 export type UpstreamHeaders = ReadonlyMap<string, string>;
 
-type ChatOptions = Required<Pick<UpstreamRequest, 'body' | 'heldBody' | 'isStream' | 'headers'>> &
-  Pick<UpstreamRequest, 'reconnect'> & { readonly key: number | undefined };
+interface ChatOptions
+  extends
+    Required<Pick<UpstreamRequest, 'body' | 'heldBody' | 'isStream'>>,
+    Pick<UpstreamRequest, 'reconnect'> {
+  readonly key: number | undefined;
+  readonly tracing: readonly string[];
+}
 
 /** A registered provider. */
 export type Provider = ReturnType<typeof createOpenAIProvider>;
@@ -91,13 +96,13 @@ export function createOpenAIProvider(settings: ProviderSettings) {
      * Builds a chat completion.
      *
      * @param key - index of the key to send
-     * @param headers - further headers, names and values in turn
+     * @param tracing - the headers that continue the client's trace, names and values in turn
      */
-    chatRequest: ({ key = 0, headers: added, ...chat }: ChatOptions): UpstreamRequest => ({
+    chatRequest: ({ key = 0, tracing, ...chat }: ChatOptions): UpstreamRequest => ({
       method: 'POST',
       origin,
       path: chatPath,
-      headers: (chat.isStream ? streamHeaders : completionHeaders)[key]!.concat(added),
+      headers: (chat.isStream ? streamHeaders : completionHeaders)[key]!.concat(tracing),
       ...chat,
     }),
 

@@ -135,18 +135,18 @@ class StreamRelay implements ByteSink, Answer {
    */
   deliver(reply: AnswerSink, onData?: () => void): Promise<void> {
     const seen = this.#seen!;
-    const { long, error } = this.#first!;
+    const { before, error } = this.#first!;
     this.#seen = this.#first = undefined;
     this.#reply = reply;
     this.#onData = onData;
-    const parts = long ? seen.takeParts() : [seen.take()];
+    const parts = before ? seen.takeParts() : [seen.take()];
     const toPass = reply.headersSent ? withoutMark(parts) : parts;
     reply.beginStream(this.#upstream.status, this.#headers);
     reply.onRoom = () => this.#resume();
     return new Promise((resolve, reject) => {
       this.#settle = { resolve, reject };
       try {
-        const isRoomLeft = this.#pass({ long: toPass, toPass: NO_BYTES, error });
+        const isRoomLeft = this.#pass({ before: toPass, toPass: NO_BYTES, error });
         if (isRoomLeft) this.#upstream.body.resume();
       } catch (thrown) {
         this.#fail(thrown);
@@ -212,12 +212,16 @@ class StreamRelay implements ByteSink, Answer {
   #take(found: Inspection): boolean {
     const seen = this.#seen;
     if (!seen) return this.#pass(found);
-    if (found.long) for (const part of found.long) seen.push(part);
+    if (found.before) for (const part of found.before) seen.push(part);
     if (found.toPass.length > 0) seen.push(found.toPass);
     this.#updateRoom(seen.size);
-    if (!this.#inspector.hasBegun && !this.#mayBeginEmpty(found, seen.size)) {
-      this.#passComments(seen);
-      return true;
+    if (!this.#inspector.hasBegun) {
+      if (found.error) throw found.error;
+      this.#limitPreamble(seen.size);
+      if (!this.#mayBeginEmpty()) {
+        this.#passComments(seen);
+        return true;
+      }
     }
     this.#first = found;
     this.#settle.resolve();
@@ -225,26 +229,28 @@ class StreamRelay implements ByteSink, Answer {
   }
 
   /**
-   * Returns whether a complete answer without content may begin, because `empty_answers` allows it.
-   * Throws if the answer can no longer begin.
+   * Returns whether a stream that has ended without content is a complete, empty answer and may
+   * begin. Throws if `empty_answers` forbids it, or if the stream has ended without an answer.
    */
-  #mayBeginEmpty({ error }: Inspection, seenBytes: number): boolean {
+  #mayBeginEmpty(): boolean {
     const { attempt, services } = this.#context;
-    const { hasChoice, hasOtherLines, isDone, isFinished, splitter } = this.#inspector;
-    if (error) throw error;
-    if (seenBytes + splitter.unfinished.size > MAX_PREAMBLE_BYTES) this.#throwIfNoStream();
-    if (seenBytes > MAX_PREAMBLE_BYTES) throw this.#error('too much before the first token');
-    if (hasChoice && (isDone || (this.#hasUpstreamEnded && isFinished))) {
+    const { hasChoice, hasOtherLines, isDone, isFinished } = this.#inspector;
+    if (!isDone && !this.#hasUpstreamEnded) return false;
+    if (hasChoice && (isDone || isFinished)) {
       if (services.config.server.emptyAnswers === 'pass') return true;
       throw emptyAnswerError(attempt.provider);
     }
-    if (isDone || this.#hasUpstreamEnded) {
-      const cause = `content-type: ${this.#upstream.headers.get('content-type') ?? 'none'}`;
-      const isStream = isDone || !hasOtherLines;
-      if (!isStream) throw this.#error('the answer was no stream of events', { cause });
-      throw this.#error('the stream ended before its first token', { cause, problem: 'cut' });
-    }
-    return false;
+    const cause = `content-type: ${this.#upstream.headers.get('content-type') ?? 'none'}`;
+    const isStream = isDone || !hasOtherLines;
+    if (!isStream) throw this.#error('the answer was no stream of events', { cause });
+    throw this.#error('the stream ended before its first token', { cause, problem: 'cut' });
+  }
+
+  /** Throws if the bytes before the first token are more than may be held. */
+  #limitPreamble(seenBytes: number): void {
+    const heldBytes = seenBytes + this.#inspector.splitter.unfinished.size;
+    if (heldBytes > MAX_PREAMBLE_BYTES) this.#throwIfNoStream();
+    if (seenBytes > MAX_PREAMBLE_BYTES) throw this.#error('too much before the first token');
   }
 
   /**
@@ -260,12 +266,12 @@ class StreamRelay implements ByteSink, Answer {
   }
 
   /** Writes inspected bytes to the client. Returns false if the client has no room for more. */
-  #pass({ long, toPass, error }: Inspection): boolean {
+  #pass({ before, toPass, error }: Inspection): boolean {
     const { deadline } = this.#context;
     const { isDone, splitter } = this.#inspector;
-    const longBytes = long ? this.#writeParts(long) : 0;
+    const bytesBefore = before ? this.#writeParts(before) : 0;
     const hasRoom = this.#reply.write(toPass);
-    const bytes = longBytes + toPass.length;
+    const bytes = bytesBefore + toPass.length;
     if (bytes > 0) this.#room.leaveQueue();
     this.#updateRoom(bytes);
     if (error) throw error;
