@@ -14,7 +14,7 @@ export interface Certificate {
   readonly path: string;
 }
 
-/** Why a test that needs a certificate is skipped; `false` if `openssl` is there. */
+/** The reason for skipping tests with certificates; `false` if `openssl` is there. */
 export const NO_OPENSSL =
   spawnSync('openssl', ['version']).status !== 0 && 'there is no openssl command';
 

@@ -1,6 +1,6 @@
 /**
- * Runs `--check` and `--healthcheck` in the test's process, because a process of their own takes a
- * hundred times as long.
+ * Runs `--check` and `--healthcheck` in the test's process, because a child process takes a hundred
+ * times as long.
  */
 
 import { runCheck } from '../../src/check.ts';
@@ -11,9 +11,7 @@ import { TRANSPORT_ENV } from './transport.ts';
 
 type Env = Readonly<Record<string, string>>;
 
-/**
- * Runs `--check`. Returns its exit code and its output. Settings that do not load make it throw.
- */
+/** Runs `--check`. Returns its exit code and its output. Throws if the settings do not load. */
 export async function checkHere(
   args: readonly string[],
   env: Env = {},

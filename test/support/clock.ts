@@ -1,10 +1,10 @@
-/** Clocks for tests that must hold on a machine of any speed, and timers that a test fires. */
+/** Clocks for tests on machines of any speed, and timers fired by the test. */
 
 import type { TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 const TICK_MS = 20;
-// The real timers, also in a test that calls `useManualTimers`.
+// The real timers, also in tests with `useManualTimers`.
 const { setInterval, clearInterval } = globalThis;
 
 /**
@@ -19,7 +19,7 @@ export function startStopwatch(t: TestContext): () => number {
 }
 
 /**
- * Calls `callback` after `ms` of the stopwatch's time. The returned function cancels the call. With
+ * Calls `callback` after `ms` on the stopwatch. The returned function cancels the call. With
  * `keepsAlive: false`, the process may end before.
  */
 export function setPatientTimeout(
@@ -38,14 +38,14 @@ export function setPatientTimeout(
   return () => clearInterval(timer);
 }
 
-/** Waits for `ms` of the stopwatch's time. */
+/** Waits for `ms` on the stopwatch. */
 export async function idle(ms: number): Promise<void> {
   await new Promise<void>((resolve) => {
     setPatientTimeout(resolve, ms);
   });
 }
 
-/** Waits until a value has not changed for `ms` of the process's own time, and returns it. */
+/** Waits until a value has not changed for `ms` in which the process runs, and returns it. */
 export async function untilSteady<T>(read: () => T, ms = 300): Promise<T> {
   let last = read();
   for (let steadyMs = 0; steadyMs < ms; steadyMs += TICK_MS) {
@@ -57,13 +57,13 @@ export async function untilSteady<T>(read: () => T, ms = 300): Promise<T> {
   return last;
 }
 
-/** The options of a test that calls `atSomeScale`, which may need all its scales. */
+/** The options of tests with `atSomeScale`, which may need all scales. */
 export const ALL_SCALES = { timeout: 600_000 };
 
 /**
  * Calls `check` with the scales 1, 3 and 9 until it passes. `check` multiplies the time limits
- * under test, and the times that must stay below them. A real defect fails at each scale, but the
- * delays of a busy machine do not grow with it.
+ * under test, and all times compared with them. A real defect fails at each scale, but the delays
+ * of a busy machine do not grow with it.
  */
 export async function atSomeScale(check: (scale: number) => Promise<void>): Promise<void> {
   let failure: unknown;
@@ -81,16 +81,16 @@ export async function atSomeScale(check: (scale: number) => Promise<void>): Prom
 const stacks = new Map<object, (() => number)[]>();
 
 /**
- * Replaces `performance.now` until the test ends. A test may replace it twice, and so may tests
- * that run at the same time. Node's own mocks are undone in the order of their making, which would
- * leave the first replacement in place.
+ * Replaces `performance.now` until the test ends. A test may replace it twice, and so may
+ * simultaneous tests. Node's own mocks are undone in creation order, which would leave the first
+ * replacement in place.
  */
 export function replaceNow(t: TestContext, now: () => number): void {
   replace(t, performance, 'now', now);
 }
 
 /**
- * Replaces `performance.now` by `nowMs`, which only the test changes, so that no wait ends early.
+ * Replaces `performance.now` by `nowMs`, which only the test changes, so no wait ends early.
  * `Date.now` passes with it.
  */
 export function stopClock(t: TestContext, nowMs = 1000): { nowMs: number } {
@@ -144,34 +144,34 @@ interface ManualTimer {
 }
 
 export interface ManualTimers {
-  /** Lets `ms` pass, and calls the timers that are due by then, in their order. */
+  /** Lets `ms` pass, and calls the due timers in order. */
   advance(ms: number): void;
   /**
-   * The delays of running timers that do not repeat. Delays above `maxMs` are left out: they are
-   * the limits of whole attempts, and undici's own.
+   * The delays of running timeouts. Delays above `maxMs` are left out: they belong to whole
+   * attempts, or to undici.
    */
   running(maxMs?: number): number[];
-  /** The delays of running timers that repeat. */
+  /** The delays of running intervals. */
   repeating(): number[];
   /** How often a timer of `ms` was started or refreshed. */
   started(ms: number): number;
 }
 
-/** The timers of each test that called `useManualTimers`. */
+/** The timers of each test with `useManualTimers`. */
 export const manualTimers = new WeakMap<TestContext, ManualTimers>();
 
 /**
- * The delay in tests from a failed stream's error event to the end of its connection. No other
- * timer has this delay. `useManualTimers` leaves it to the real clock, so that the connection of a
- * failed stream ends without `advance`.
+ * In tests, the delay from a failed stream's error event to its connection's end. No other timer
+ * has this delay. `useManualTimers` leaves it to the real clock, so failed streams end without
+ * `advance`.
  */
 export const FAILED_STREAM_MS = 1.5;
 
 /**
- * Makes `setTimeout` and `setInterval` wait for `advance` until the test ends. Call it before
- * anything is started that stops when the test ends. Other test files share the process, so a test
- * looks for the timer it expects, and never compares all timers that run. The timers of sockets and
- * of `node:timers/promises` keep the real time. The mock timers of node:test ignore `refresh`.
+ * Makes `setTimeout` and `setInterval` wait for `advance` until the test ends. Call it first: what
+ * starts before it stops after it. Other test files share the process, so a test looks for the
+ * expected timer, and never compares all timers. Socket timers and `node:timers/promises` keep the
+ * real time. (The mock timers of node:test ignore `refresh`.)
  */
 export function useManualTimers(t: TestContext): ManualTimers {
   let nowMs = 0;

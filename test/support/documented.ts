@@ -1,4 +1,4 @@
-/** Whether an answer is documented, for tests that cannot know which answer they will get. */
+/** Checks that an answer is documented, for tests without an expected answer. */
 
 import assert from 'node:assert/strict';
 
@@ -53,8 +53,8 @@ export function assertErrorObject(text: string, httpStatus?: number): string {
 export const isDoneMark = (data: string) => /^[ \t]*\[DONE\][ \t]*$/.test(data);
 
 /**
- * Checks the end of a stream that has begun: `[DONE]`, or an error object in the last event.
- * Returns the error's code, or `ok`.
+ * Checks a stream's end: `[DONE]`, or an error object in the last event. Returns the error's code,
+ * or `ok`.
  */
 export function assertStreamEnd(text: string): string {
   const data = dataOf(text);

@@ -13,11 +13,11 @@ export interface ExpectedError {
   readonly retry_after?: number;
   readonly provider?: string;
   readonly status?: number;
-  /** The headers of `SPECIAL_HEADERS` that the answer must carry. */
+  /** The headers of `SPECIAL_HEADERS` in the answer. */
   readonly headers?: Readonly<Record<string, string>>;
 }
 
-/** Headers that belong to some errors only, and must be absent from all others. */
+/** Headers of some errors. They must be absent from all others. */
 const SPECIAL_HEADERS = [
   'retry-after',
   'www-authenticate',
@@ -49,7 +49,7 @@ export function assertError(
   else assert.match(sent, message);
 }
 
-/** A refused request: 400, or the status that HTTP has for a special case. */
+/** A refused request: 400, or the status defined by HTTP for a special case. */
 export function refusal(about: RegExp = /./, httpStatus = 400): ExpectedError {
   return {
     httpStatus,
@@ -87,7 +87,7 @@ export function parseRaw({ text, status, body }: Omit<RawReply, 'isClosed'>): An
   return { status, headers: parseReplies(text)[0]?.headers ?? {}, text: body };
 }
 
-/** Checks that this is a 429 of the gateway's own limits. A provider's header must name `p`. */
+/** Checks for a 429 from the gateway's own limits. A provider's header must name `p`. */
 export function assertLimited(reply: AnyReply, message = 'Rate limit exceeded'): void {
   const seconds = String(reply.headers['retry-after']);
   assert.match(seconds, /^[1-9]\d*$/);

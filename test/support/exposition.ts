@@ -9,7 +9,7 @@ export interface Metrics {
   readonly labels: ReadonlyMap<string, ReadonlySet<string>>;
   /** The number of series. A histogram's buckets and sum are not counted. */
   readonly series: number;
-  /** The sum of this metric's samples that have all these labels. */
+  /** The sum of this metric's samples with all these labels. */
   readonly sum: (name: string, labels?: Readonly<Record<string, string>>) => number;
 }
 

@@ -1,4 +1,4 @@
-/** Network faults: a TCP proxy that breaks connections, and addresses that never answer. */
+/** Network faults: a TCP proxy to break connections, and addresses without an answer. */
 
 import { once } from 'node:events';
 import { connect, createServer, type Socket } from 'node:net';
@@ -102,7 +102,7 @@ function passOn(near: Socket, upstreamPort: number, proxy: { readonly fault: Fau
  */
 export async function startBlackHole(t: TestContext, answer = '') {
   const gate = new Int32Array(new SharedArrayBuffer(4));
-  // In a thread: on this thread, the listener would accept at the next turn of the event loop.
+  // In a thread: on this thread, the listener would accept at the event loop's next turn.
   const code = `
     const { createServer } = require('node:net');
     const { parentPort, workerData } = require('node:worker_threads');

@@ -1,4 +1,4 @@
-/** A client of the admin feed that applies the merge patches and returns the view's parts. */
+/** An admin feed client. It applies the merge patches, and returns the view's parts. */
 
 import { once } from 'node:events';
 import { request as httpRequest, type IncomingMessage } from 'node:http';
@@ -52,9 +52,7 @@ export async function openFeed(t: TestContext, port: number) {
     events: events as readonly FeedEvent[],
     /** The length of each event in characters. */
     sizes: sizes as readonly number[],
-    /**
-     * Resolves with the data of the next untaken event that has this name and meets `condition`.
-     */
+    /** Resolves with the data of the next untaken event with this name, if it meets `condition`. */
     async next(
       name: string,
       condition: (data: FeedEvent['data']) => boolean = () => true,

@@ -16,14 +16,16 @@ import { TRANSPORT_ENV } from './transport.ts';
 export const PROVIDER_KEY = 'sk-provider-canary-0123456789';
 export const CLIENT_TOKEN = 'client-token-canary-9876543210';
 
-/** The memory that the gateway sees: a small machine's, whatever machine runs the tests. */
+/**
+ * The machine's memory for the gateway: that of a small machine, whatever machine runs the tests.
+ */
 const MEMORY_BYTES = 8_589_934_592;
 
 export type LogLine = Record<string, unknown>;
 
 export interface TestGateway {
   readonly port: number;
-  /** The port of `[admin]`; 0 if there is none. */
+  /** The `[admin]` port; 0 without `[admin]`. */
   readonly adminPort: number;
   /** The log lines so far, as text. */
   readonly log: string[];
@@ -33,15 +35,15 @@ export interface TestGateway {
   accessLines(): LogLine[];
   /** Sends a request with the client's token. A header whose value is undefined is left out. */
   send(path: string, options?: SendOptions): Promise<Reply>;
-  /** Posts a chat completion. A body that is neither text nor bytes is sent as JSON. */
+  /** Posts a chat completion. Other bodies than text and bytes are sent as JSON. */
   chat(body: unknown, options?: SendOptions): Promise<Reply>;
-  /** Sends a request to the port of `[admin]`, without default headers. */
+  /** Sends a request to the `[admin]` port, without default headers. */
   admin(path: string, options?: SendOptions): Promise<Reply>;
-  /** The bytes that the memory budget has reserved for clients. */
+  /** The memory budget's reserved bytes. */
   reservedBytes(): number;
   /** Begins and ends incidents now. While something fails, the gateway does so once a second. */
   judge(): void;
-  /** Bytes of streams that wait for room in the budget; above 0 while a stream waits. */
+  /** The bytes of streams waiting for room in the budget. */
   waitingBytes(): number;
   /** Drains as SIGTERM does. */
   drain(
@@ -51,7 +53,7 @@ export interface TestGateway {
   ): Promise<{ finished: number; cut: number }>;
   /** Ends the drain at once. */
   cut(): void;
-  /** Loads these settings as SIGHUP does, with the environment of the start. */
+  /** Loads these settings as SIGHUP does, with the environment from the start. */
   reload(toml: string): Promise<void>;
 }
 
@@ -213,10 +215,10 @@ export function chatBody(more: object = {}): Record<string, unknown> {
   return { model: 'p/m', messages: [{ role: 'user', content: 'hello' }], ...more };
 }
 
-/** A chat request that asks for a stream. */
+/** A chat request for a stream. */
 export const STREAM = chatBody({ stream: true });
 
-/** The bytes of a chat request, for a test that writes to a socket. `headers` are further lines. */
+/** A chat request's bytes, to be written to a socket. `headers` are further lines. */
 export function rawChat(body: object, headers: readonly string[] = []): string {
   const json = JSON.stringify(body);
   const head = [

@@ -1,4 +1,4 @@
-/** The bodies of test/long/large-bodies.ts: 30 MB of a prompt's text, with quotes and accents. */
+/** The bodies of test/long/large-bodies.ts: 30 MB prompts with quotes and accents. */
 
 import { createHash } from 'node:crypto';
 
@@ -7,7 +7,7 @@ const TEXT =
 const LONG = Buffer.from(TEXT.repeat(Math.ceil(30_000_000 / Buffer.byteLength(TEXT))));
 const START = '"messages":[{"role":"user","content":"';
 
-/** Returns a request of 30 MB that differs from the others, and the hash of the forwarded body. */
+/** Returns a unique 30 MB request, and the hash of its forwarded body. */
 export function createLargeRequest(number: number): { parts: Buffer[]; forwardedHash: string } {
   const end = Buffer.from(`"}],"user":"${number}"}`);
   const hash = createHash('sha1').update(`{"model":"m",${START}`).update(LONG).update(end);
@@ -15,7 +15,7 @@ export function createLargeRequest(number: number): { parts: Buffer[]; forwarded
   return { parts, forwardedHash: hash.digest('hex') };
 }
 
-/** Returns a completion of 30 MB. */
+/** Returns a 30 MB completion. */
 export function createLargeAnswer(): Buffer {
   const start = Buffer.from('{"choices":[{"index":0,"message":{"role":"assistant","content":"');
   return Buffer.concat([start, LONG, Buffer.from('"},"finish_reason":"stop"}]}')]);

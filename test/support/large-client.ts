@@ -1,7 +1,7 @@
 /**
- * The clients of test/long/large-bodies.ts, in a process of their own. Arguments: the gateway's
- * port, `uploads` or `answers`, whether the length is `announced`, how many requests at once, and
- * how many rounds. Sends back how often each result occurred.
+ * The clients of test/long/large-bodies.ts, as a child process. Arguments: the gateway's port,
+ * `uploads` or `answers`, whether the length is `announced`, how many requests at once, and how
+ * many rounds. Sends back how often each result occurred.
  */
 
 import { createHash } from 'node:crypto';
@@ -58,7 +58,7 @@ async function send(parts: readonly Buffer[]): Promise<Result> {
   });
 }
 
-/** Returns one request's result: its status, or a text about its defect. */
+/** Returns the request's result: its status, or a text about its defect. */
 async function tryOne(number: number): Promise<string> {
   const upload = kind === 'uploads' ? createLargeRequest(number) : undefined;
   const small = Buffer.from(JSON.stringify(chatBody({ user: framing })));

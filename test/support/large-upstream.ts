@@ -1,5 +1,5 @@
 /**
- * The provider of test/long/large-bodies.ts, in a process of its own. It answers an upload with its
+ * The provider of test/long/large-bodies.ts, as a child process. It answers an upload with its
  * hash, and a short request with 30 MB: with a Content-Length if `user` is `announced`, but with
  * the hash if `user` is `small`.
  */

@@ -1,6 +1,6 @@
 /**
- * Fails a test whose gateway keeps something. `test/run.ts` runs these checks after the body of
- * each test that has started a gateway.
+ * Fails a test whose gateway keeps something. `test/run.ts` runs these checks after each test with
+ * a gateway.
  */
 
 import assert from 'node:assert/strict';
@@ -18,7 +18,7 @@ import { heldBy } from './held.ts';
 import { parseLog } from './process.ts';
 
 const ROUND_MS = 10;
-/** Together more than 5 s, the time for which a provider's stream is read on after its end. */
+/** More than 5 s together: a provider's stream is read for 5 s after its last event. */
 const ROUNDS = 800;
 const RESPONSE_FINISH = 'http.server.response.finish';
 
@@ -34,7 +34,7 @@ interface Watched {
 
 /** A fake provider. */
 interface WatchedUpstream {
-  /** The number of requests that the provider has neither answered nor lost. */
+  /** Counts the requests neither answered nor lost by the provider. */
   readonly open: () => number;
 }
 
@@ -44,7 +44,7 @@ interface OfTest {
 }
 
 const tests = new WeakMap<TestContext, OfTest>();
-/** How many gateways run. Tests that run at the same time start timers too. */
+/** The number of gateways. Simultaneous tests start timers, too. */
 let running = 0;
 
 /** The members of Node's timers, the same in each supported version. */
@@ -54,7 +54,7 @@ type Timer = NodeJS.Timeout & {
   readonly _repeat: number | null;
 };
 
-/** The timers started while a gateway ran, each with the source line that started it. */
+/** The timers started while a gateway ran, each with its source line. */
 const timers = new Map<Timer, string>();
 for (const name of ['setTimeout', 'setInterval'] as const) {
   const start = globalThis[name] as (...args: unknown[]) => Timer;
@@ -70,7 +70,7 @@ for (const name of ['setTimeout', 'setInterval'] as const) {
   Object.assign(globalThis, { [name]: Object.assign(watched, start) });
 }
 
-/** Returns the stack line that called `callee`. */
+/** Returns the caller's stack line. */
 function callerOf(callee: (...args: never[]) => unknown): string {
   const { stackTraceLimit } = Error;
   Error.stackTraceLimit = 1;
@@ -81,8 +81,8 @@ function callerOf(callee: (...args: never[]) => unknown): string {
 }
 
 /**
- * The timers that keep the process alive. The lingering check is left out: its interval ends at the
- * check that finds no connection.
+ * The timers keeping the process alive, without the lingering check, whose interval ends when it
+ * finds no connection.
  */
 function runningTimers(lingerCheckMs: number): string[] {
   return [...timers].flatMap(([timer, caller]) => {
@@ -102,9 +102,7 @@ export function watchUpstream(t: TestContext, open: () => number): void {
   ofTest(t).upstreams.push({ open });
 }
 
-/**
- * Registers a gateway that listens, to be checked when the test ends. The caller adds log lines.
- */
+/** Registers a listening gateway for a check at the test's end. The caller adds log lines. */
 export function watchGateway(t: TestContext, service: Service, lingerCheckMs: number): Watched {
   const answers: string[] = [];
   const { port } = service.server;
@@ -147,7 +145,7 @@ export async function checkLeftovers(t: TestContext): Promise<void> {
     const open = upstreams.reduce((sum, upstream) => sum + upstream.open(), 0);
     return open > calls().length ? [`${open} requests to providers for ${calls().length}`] : [];
   });
-  // Runs after everything that the test has registered to close.
+  // Runs after everything registered by the test.
   t.after(async () => {
     await isNothing(() => gateways.flatMap(leftoversOf));
     if (running === 0) {

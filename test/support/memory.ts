@@ -2,8 +2,8 @@ import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 
 /**
- * Returns a function that collects garbage and returns the bytes that the process holds: all of
- * them, on the heap only, or in Buffers only.
+ * Returns a function. It collects garbage, and returns the process's bytes in use: all bytes, on
+ * the heap only, or in Buffers only.
  */
 export function createMemoryProbe(what: 'all' | 'heap' | 'buffers' = 'all'): () => number {
   setFlagsFromString('--expose-gc');

@@ -2,7 +2,7 @@
 
 import type { Random } from './random.ts';
 
-/** Applies one to four accidents. `tokens` are bytes that are likely to matter to the reader. */
+/** Applies one to four accidents. `tokens` are bytes likely to matter to the reader. */
 export function mutate(random: Random, bytes: Buffer, tokens: readonly string[]): Buffer {
   let result = bytes;
   for (let count = random.integer(1, 4); count > 0; count -= 1) {
@@ -35,9 +35,7 @@ function mutateOnce(random: Random, bytes: Buffer, tokens: readonly string[]): B
   return Buffer.concat(random.pick(accidents)());
 }
 
-/**
- * Cuts bytes into at most 60 pieces, none of them empty. More pieces take long and find nothing.
- */
+/** Cuts bytes into at most 60 pieces, none empty. More pieces take long and find nothing. */
 export function cutUp(random: Random, bytes: Buffer): Buffer[] {
   const pieces: Buffer[] = [];
   const longest = random.pick([1, 3, 20, 200, 2000]);

@@ -13,11 +13,11 @@ export { after, before, describe, mock } from 'node:test';
 
 type Body = (t: TestContext) => void | Promise<void>;
 
-/** Against hangs only. A test that needs longer sets `timeout`. */
+/** Against hangs only. A longer test sets `timeout`. */
 const TEST_LIMIT_MS = 120_000;
 
 /**
- * `test` of `node:test`, but it fails after `timeout`. The limit counts the time for which the
+ * `test` of `node:test`, but it fails after `timeout`. The limit counts only time in which the
  * process runs, because a busy machine takes many times as long as an idle machine.
  */
 export async function test(name: string, ...rest: [Body] | [TestOptions, Body]): Promise<void> {

@@ -1,4 +1,4 @@
-/** The built gateway with loop-delay.mjs, and the requests of its tests, for scripts. */
+/** The built gateway with loop-delay.mjs, and its requests, for scripts. */
 
 import { fork, spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
@@ -27,7 +27,7 @@ interface Measured {
   readonly liveBytes: number;
 }
 
-/** Returns the measurements of the process that ended last. */
+/** Returns the measurements of the last ended process. */
 export function readMeasured(): Measured {
   return JSON.parse(readFileSync(LOOP_DELAY_FILE, 'utf8')) as Measured;
 }

@@ -1,4 +1,4 @@
-/** The built program as a process, with an environment of its own, until the test ends. */
+/** The built program as a processwith its own environment, until the test ends. */
 
 import assert from 'node:assert/strict';
 import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
@@ -26,9 +26,9 @@ export const ROOT = process.cwd();
 export const SERVER = join(ROOT, 'dist', 'server.js');
 
 export interface ProgramOptions {
-  /** The program gets this environment, PATH and the transport, and nothing else of the tests'. */
+  /** The program's environment, beside PATH and the transport. */
   readonly env?: Readonly<Record<string, string>>;
-  /** The working folder; a new empty folder if not given, so that no gateway.toml is found. */
+  /** The working folder; by default a new empty folder, without a gateway.toml. */
   readonly cwd?: string;
   readonly script?: string;
   /** Runs the program as this user, if the tests run as root and this user may run Node. */
@@ -42,7 +42,7 @@ export const NO_PERMISSION_MODEL =
 /** Whether Node's permission model can deny the network. */
 export const CAN_DENY_NET = NODE_FLAGS.includes('--allow-net');
 
-/** Returns Node's options that permit reading these files, and the network if `allowsNet`. */
+/** Returns Node's options to permit reading these files, and the network if `allowsNet`. */
 export function permitOnly(files: readonly string[], allowsNet = true): string[] {
   const net = allowsNet && CAN_DENY_NET ? ['--allow-net'] : [];
   return [PERMISSION!, ...files.map((file) => `--allow-fs-read=${file}`), ...net];
@@ -56,7 +56,7 @@ export interface Program {
   /** The parsed whole log lines with one of these messages; all lines without an argument. */
   readonly lines: (...messages: readonly string[]) => Line[];
   readonly stderr: () => string;
-  /** The exit code, or the name of the signal that ended the process. */
+  /** The exit code, or the name of the ending signal. */
   readonly exit: Promise<number | string>;
 }
 
@@ -92,7 +92,7 @@ export function emptyFolder(t: TestContext, files: Readonly<Record<string, strin
   return folder;
 }
 
-/** Parses a log's whole lines that have one of these messages; all lines if none is given. */
+/** Parses a log's whole lines with these messages; all lines if none is given. */
 export function parseLog(text: string, ...messages: readonly string[]): Line[] {
   const lines = text.split('\n').slice(0, -1);
   return lines
@@ -101,7 +101,7 @@ export function parseLog(text: string, ...messages: readonly string[]): Line[] {
     .filter(({ message }) => messages.length === 0 || messages.includes(String(message)));
 }
 
-/** Starts a command, which may start others, and does not wait for it. */
+/** Starts a command without waiting for it. The command may start others. */
 export function startCommand(
   t: TestContext,
   command: readonly string[],
@@ -112,7 +112,7 @@ export function startCommand(
     cwd,
     env: { PATH: process.env['PATH'], ...TRANSPORT_ENV, ...env },
     stdio: ['ignore', 'pipe', 'pipe'],
-    // A process group, so that the test can kill whatever the command has started.
+    // A process group, so the test can kill all processes started by the command.
     detached: true,
     ...userOptions(uid),
   });
@@ -159,7 +159,7 @@ export async function runProgram(
   return { code, stdout: stdout(), stderr: stderr() };
 }
 
-/** Sends SIGTERM, and checks that the program drains and ends with exit code 0. */
+/** Sends SIGTERM, and checks for a drain and exit code 0. */
 export async function assertStops({ child, exit, stderr }: Program): Promise<void> {
   child.kill('SIGTERM');
   assert.equal(await exit, 0, stderr());
@@ -189,12 +189,12 @@ export async function untilServing(program: Program): Promise<Serving> {
   const ended = program.exit.then((code) => {
     throw new Error(`it ended with ${code}: ${program.stdout()} ${program.stderr()}`);
   });
-  // A program that works ends long after the race, when nobody waits for this promise.
+  // A working program ends long after the race, when nobody waits for this promise.
   ended.catch(() => {});
   return { ...program, port: await Promise.race([listening, ended]) };
 }
 
-/** Counts a process's IPv4 sockets of TCP. */
+/** Counts a process's TCP sockets over IPv4. */
 export function tcpSocketsOf(pid: number): { readonly listening: number; readonly others: number } {
   const states = new Map(
     readFileSync(`/proc/${pid}/net/tcp`, 'utf8')
@@ -214,9 +214,7 @@ export function tcpSocketsOf(pid: number): { readonly listening: number; readonl
   return { listening, others: found.length - listening };
 }
 
-/**
- * Returns a port that was free a moment ago, outside the range of ports for outgoing connections.
- */
+/** Returns a port free until now, outside the range for outgoing connections. */
 export async function freePort(): Promise<number> {
   const port = 10_000 + Math.floor(Math.random() * 6000);
   const server = createServer().listen(port, '127.0.0.1');

@@ -1,4 +1,4 @@
-/** Debian's Prometheus as a process that scrapes one target until the test ends. */
+/** Debian's Prometheus as a process. It scrapes one target until the test ends. */
 
 import { spawn, spawnSync } from 'node:child_process';
 import { get } from 'node:http';

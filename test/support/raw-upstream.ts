@@ -1,4 +1,4 @@
-/** A provider that answers with the bytes of the test, below HTTP. */
+/** A provider below HTTP, whose answers are bytes given by the test. */
 
 import { createServer, type Socket } from 'node:net';
 import type { TestContext } from 'node:test';

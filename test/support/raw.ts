@@ -1,4 +1,4 @@
-/** A TCP client for requests that no HTTP client sends. */
+/** A TCP client, for requests impossible with an HTTP client. */
 
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { connect, type Socket } from 'node:net';
@@ -80,8 +80,8 @@ export function statusesOf(text: string): number[] {
 }
 
 /**
- * Sends bytes (strings as latin1), and collects the answer until the server closes or `waitMs` of
- * the process's own time have passed.
+ * Sends bytes (strings as latin1), and collects the answer until the server closes or the process
+ * has run for `waitMs`.
  */
 export async function sendRaw(
   port: number,
@@ -108,8 +108,8 @@ export async function sendRaw(
 }
 
 /**
- * Opens a connection that a test writes to, until the test ends. `text` returns the received bytes
- * as latin1. `closed` resolves at the connection's end, with the message of the error if it broke.
+ * Opens a connection for a test's own bytes, until the test ends. `text` returns the received bytes
+ * as latin1. `closed` resolves at the connection's end, with the error's message if it broke.
  */
 export function openRaw(t: TestContext, port: number, { allowHalfOpen = false } = {}) {
   const socket = connect({ port, host: '127.0.0.1', allowHalfOpen });
@@ -125,8 +125,8 @@ export function openRaw(t: TestContext, port: number, { allowHalfOpen = false } 
 }
 
 /**
- * Watches the server's end of a client's connection, in this process, until the test ends: the
- * number of requests whose heads were parsed, and the socket from the first request on.
+ * Watches the server's end of a client's connectionuntil the test ends: the number of parsed
+ * request heads, and the socket from the first request on.
  */
 export function watchServerSide(t: TestContext, client: Socket) {
   const side = { requests: 0, socket: undefined as Socket | undefined };

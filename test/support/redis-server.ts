@@ -1,4 +1,4 @@
-/** A real Redis or Valkey without a disk that a test can kill, freeze, restart and fill. */
+/** A real Redis or Valkey without a disk. Tests can kill, freeze, restart and fill it. */
 
 import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
@@ -8,7 +8,7 @@ import type { TestContext } from 'node:test';
 import { encodeCommand } from '../../src/store/redis-connection.ts';
 import { emptyFolder, freePort } from './process.ts';
 
-/** The servers that are installed here. */
+/** The servers installed here. */
 export const REDIS_SERVERS = ['redis-server', 'valkey-server'].filter(
   (name) => spawnSync(name, ['--version']).status === 0,
 );
@@ -32,15 +32,15 @@ export interface RedisServer {
   /** Stops the process: it keeps its connections, but neither reads nor writes. */
   freeze(): void;
   thaw(): void;
-  /** Makes every command that needs memory fail with OOM. */
+  /** Makes commands fail with OOM if they need memory. */
   fill(): Promise<void>;
-  /** Removes the limit that `fill` has set. */
+  /** Removes the limit set by `fill`. */
   unfill(): Promise<void>;
 }
 
 interface RedisOptions {
   readonly program?: string;
-  /** Further arguments of the program. */
+  /** Further arguments. */
   readonly args?: readonly string[];
   readonly password?: string;
 }

@@ -1,6 +1,6 @@
 /**
- * A process with rate limit stores over TLS at its arguments, `host:port` each. Prints the result
- * of a first take, or why the store cannot be reached.
+ * A process with rate limit stores over TLS at its arguments, `host:port` each. Prints the first
+ * take's result, or why the store cannot be reached.
  */
 
 import { bucket, createStore, until } from './redis-store.ts';

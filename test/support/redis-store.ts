@@ -22,7 +22,7 @@ export interface LogLine {
 
 interface StoreOptions {
   readonly answerMs?: number;
-  /** Gets a line at each change of state. */
+  /** Receives a line for each change of state. */
   readonly lines?: LogLine[];
 }
 
@@ -64,7 +64,7 @@ export function createStore(
   });
   const observed = {
     ...store,
-    /** Whether the store has no connection that is ready. */
+    /** Whether the store has no ready connection. */
     get isAway() {
       return isAway;
     },
@@ -105,7 +105,7 @@ export function bucket(name: string, capacity: number, rate = 1): StoredBucket {
   return { name, rate, periodSeconds: 1, capacity, perRequest: 1 };
 }
 
-/** Waits until `isTrue` returns true, or fails after fifteen seconds of the process's own time. */
+/** Waits until `isTrue` returns true, or fails once the process has run for fifteen seconds. */
 export async function until(isTrue: () => boolean): Promise<void> {
   for (let waits = 0; !isTrue(); waits += 1) {
     if (waits === 3000) throw new Error(`waited in vain for ${isTrue.toString()}`);
@@ -123,7 +123,7 @@ export async function countTaken(
   return results.filter((result) => result === 'taken').length;
 }
 
-/** Whether `take` returns undefined in the same turn of the event loop. */
+/** Whether `take` returns undefined in the same event loop turn. */
 export async function refusesAtOnce(store: RateLimitStore): Promise<boolean> {
   const later = new Promise<string>((resolve) => {
     setImmediate(() => resolve('later'));

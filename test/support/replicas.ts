@@ -1,4 +1,4 @@
-/** Gateways as processes that share a store of rate limits, and clients that keep them busy. */
+/** Gateways as processes with a shared rate limit store, and clients to keep them busy. */
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -25,14 +25,14 @@ export const BACK = 'incident ended';
 
 export const PASSWORD = 'store-password-canary-192837465';
 
-/** Returns the line of `[rate_limit]` that sets the store. */
+/** Returns the store's line in `[rate_limit]`. */
 export function storeUrl({ port }: Pick<RedisServer, 'port'>, password = PASSWORD): string {
   return `store = "redis://:${password}@127.0.0.1:${port}/0"`;
 }
 
 /**
- * Writes a copy of the built program that waits `answerMs` for the store, because a busy machine
- * delays replies.
+ * Copies the built program with `answerMs` as its limit for the store's replies, because a busy
+ * machine delays them.
  */
 export async function programWaiting(t: TestContext, answerMs: number): Promise<string> {
   await buildOnce();
@@ -50,7 +50,7 @@ export interface Replica extends Serving {
   readonly settingsFile: string;
 }
 
-/** Defines a test with a Redis that needs the password. It is skipped if none is installed. */
+/** Defines a test with a password-protected Redis. It is skipped if none is installed. */
 export function testWithRedis(
   title: string,
   body: (t: TestContext, redis: RedisServer) => Promise<void>,
@@ -79,7 +79,7 @@ export async function startReplica(
   const admin = async (path: string) => (await fetch(new URL(path, adminUrl))).text();
   return {
     ...program,
-    // Incidents of other kinds are left out.
+    // Leaves out other incidents than the store's.
     lines: (...messages) => lines(...messages).filter(({ kind = 'store' }) => kind === 'store'),
     admin,
     adminPort: Number(new URL(adminUrl).port),
@@ -122,7 +122,7 @@ export async function chat(port: number, options: Chat = {}): Promise<Reply> {
   return send(port, '/v1/chat/completions', { method: 'POST', headers, body, ...more });
 }
 
-/** Returns an answer that is no whole completion as a text; else undefined. */
+/** Returns undefined for a whole completion, and any other answer as a text. */
 function faultOf({ status, text }: Reply, stream: boolean): string | undefined {
   if (status === 200 && text === (stream ? STREAMED : COMPLETE)) return undefined;
   return `${status} ${text}`;
@@ -168,9 +168,9 @@ export async function countPassed(
 }
 
 export interface Load {
-  /** All answers that were no whole completions. */
+  /** All answers except whole completions. */
   readonly faults: readonly string[];
-  /** Resolves when each connection has the answer to a request that began after this call. */
+  /** Resolves when each connection has finished a request begun after this call. */
   rounds(): Promise<void>;
   stop(): Promise<void>;
 }
@@ -202,7 +202,7 @@ export function startLoad(t: TestContext, port: number): Load {
     faults,
     async rounds() {
       const before = [...answered];
-      // The request that is in flight now began before this call.
+      // The request in flight began before this call.
       const isDone = () => answered.every((count, index) => count >= before[index]! + 2);
       await eventually(isDone, 'two answers on each connection');
     },
@@ -213,10 +213,10 @@ export function startLoad(t: TestContext, port: number): Load {
   };
 }
 
-/** Limits that nothing reaches, so each request asks the store twice. */
+/** Limits beyond reach, so each request asks the store twice. */
 const WIDE = 'requests_per_second = 1000000\nburst_capacity = 1000000\n';
 
-/** The settings of a gateway with a provider, wide limits and a store. */
+/** The settings for a provider, wide limits and a store. */
 export function wideToml(store: string, { baseUrl }: { readonly baseUrl: string }): string {
   const limits = `[rate_limit]\nenabled = true\n${WIDE}${store}\n[rate_limit.providers.p]\n${WIDE}`;
   return `[server]\nshutdown_timeout = 600\n${limits}${providerToml({ baseUrl })}`;

@@ -1,4 +1,4 @@
-/** The objects needed to read a provider's reply, for tests of a single module. */
+/** The objects needed to read a provider's reply, for unit tests. */
 
 import { loadConfig } from '../../src/config/config.ts';
 import { Attempt } from '../../src/request/history.ts';
@@ -12,7 +12,7 @@ import { newBudget } from './shared.ts';
 const CONFIG = loadConfig({ toml: '[server]\nstream_idle_timeout = 0', env: {} });
 const TRANSPORT = createTransport('fetch');
 
-/** A client that takes everything. With `hasRoom` false, the next part waits for `onRoom`. */
+/** A client with room for everything. With `hasRoom` false, the next part waits for `onRoom`. */
 export class RecordedReply implements AnswerSink {
   headersSent = false;
   hasRoom = true;

@@ -5,17 +5,15 @@ import type { TestContext } from 'node:test';
 import { providerToml, startGateway, type GatewayOptions, type TestGateway } from './gateway.ts';
 import { answerWell, startUpstream, type FakeUpstream, type Script } from './upstream.ts';
 
-/**
- * A provider's script, or its script with further lines of its section. The default answers well.
- */
+/** A provider's script, alone or with further lines for its section. The default answers well. */
 export type ProviderSettings = Script | { readonly script?: Script; readonly lines?: string };
 
 export interface ScenarioSettings<Id extends string> extends Omit<GatewayOptions, 'toml'> {
   /** The providers by id, in the file's order; by default `p`, which answers well. */
   readonly providers?: Readonly<Record<Id, ProviderSettings>>;
-  /** The lines of `[server]`. */
+  /** The lines in `[server]`. */
   readonly server?: string;
-  /** The lines of each `[clients.NAME]`, by name. */
+  /** The lines in each `[clients.NAME]`, by name. */
   readonly clients?: Readonly<Record<string, string>>;
   readonly fallback?: readonly string[];
   readonly fallbackOn?: readonly number[];

@@ -1,8 +1,8 @@
 import type { TestContext } from 'node:test';
 
 /**
- * Returns a stand-in for a test's context, for scripts that are no tests. `close` runs the endings
- * that helpers have registered, the latest first.
+ * Returns a substitute for a test's context, for scripts. `close` runs the endings registered by
+ * helpers, the latest first.
  */
 export function createScope() {
   const endings: (() => unknown)[] = [];

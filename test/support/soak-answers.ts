@@ -1,8 +1,8 @@
-/** Shared by both ends of the soak: each request's answer, and the faults that may happen to it. */
+/** Shared by both ends of the soak: each request's answer, and its possible faults. */
 
 import { createHash } from 'node:crypto';
 
-/** The faults of a provider. */
+/** A provider's faults. */
 export const FAULTS = [
   'no answer',
   'stall',
@@ -42,7 +42,7 @@ export interface SoakRequest {
   readonly everywhere: boolean;
 }
 
-/** Returns the events, or the one body, that answer this request and no other. */
+/** Returns the events, or the single body, for this request only. */
 export function answerTo({ nonce, stream, pieces }: SoakRequest): string[] {
   const texts = Array.from({ length: pieces }, (_, index) => sha256(`${nonce} ${index}`));
   const choice = (more: object) => ({ id: nonce, model: 'm', choices: [{ index: 0, ...more }] });

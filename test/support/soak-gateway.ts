@@ -1,4 +1,4 @@
-/** A gateway as a process that reports its state over IPC. Run it with --expose-gc. */
+/** A gateway as a process, which reports its state over IPC. Run it with --expose-gc. */
 
 import { subscribe } from 'node:diagnostics_channel';
 import type { Socket } from 'node:net';
@@ -16,7 +16,7 @@ export interface Vitals {
   readonly rssBytes: number;
   /** Requests in flight. */
   readonly live: number;
-  /** Open connections of both sides. */
+  /** Open connections on both sides. */
   readonly sockets: number;
   readonly internalErrors: number;
 }

@@ -72,7 +72,7 @@ function answerTwice(response: ServerResponse, type: string, text: string): void
   response.req.socket.write(answers.join(''));
 }
 
-/** Applies a fault that leaves nothing of the answer. Returns whether it did. */
+/** Applies a fault without any answer. Returns whether there was such a fault. */
 async function answerAtOnce(
   fault: Fault,
   response: ServerResponse,

@@ -1,4 +1,4 @@
-/** Helpers for tests of streams: a client that reads while the stream runs, and an event parser. */
+/** Helpers for stream tests: a client for running streams, and an event parser. */
 
 import assert from 'node:assert/strict';
 import { request as httpRequest, type ClientRequest, type IncomingMessage } from 'node:http';
@@ -10,7 +10,7 @@ import { CLIENT_TOKEN, STREAM, type LogLine, type TestGateway } from './gateway.
 
 export interface OpenStream {
   readonly request: ClientRequest;
-  /** Resolves when the head of the response has come. */
+  /** Resolves with the response head. */
   readonly response: Promise<IncomingMessage>;
   /** The text received so far. */
   readonly text: () => string;
@@ -47,8 +47,8 @@ export function openChat(port: number, body: object = STREAM): OpenStream {
 }
 
 /**
- * A limit in the process's own time: far beyond any wait of the gateway, but below a test's own
- * limit, so that the failure names the condition.
+ * Far beyond any wait in the gateway, but below a test's own limit, so the failure names the
+ * condition. Counts only time in which the process runs.
  */
 const EVENTUALLY_MS = 110_000;
 
@@ -75,7 +75,7 @@ export async function lineOf(gateway: TestGateway): Promise<LogLine> {
   return (await linesOf(gateway))[0]!;
 }
 
-/** Checks that the gateway has logged no error. */
+/** Checks the gateway's log for errors. */
 export function assertNoErrors(gateway: TestGateway): void {
   const errors = gateway.lines().filter(({ level }) => level === 'error');
   assert.deepEqual(errors, []);
@@ -99,7 +99,7 @@ export interface DocumentedError {
   readonly status?: number;
 }
 
-/** Checks that the stream is `before` and then exactly one error event. Returns the error. */
+/** Checks for a stream of `before` and then exactly one error event. Returns the error. */
 export function errorAfter(stream: string, before: string): DocumentedError {
   assert.equal(stream.slice(0, before.length), before);
   const rest = stream.slice(before.length).replace(/^\n+/, '');
@@ -111,7 +111,7 @@ export function errorAfter(stream: string, before: string): DocumentedError {
   return error;
 }
 
-/** Creates a promise that a test waits for, and the function that resolves it. */
+/** Creates a promise, and the function to resolve it. */
 export function createGate(): { readonly opened: Promise<void>; readonly open: () => void } {
   let open = () => {};
   const opened = new Promise<void>((resolve) => {

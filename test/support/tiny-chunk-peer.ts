@@ -1,8 +1,8 @@
 /**
  * The other processes of test/long/tiny-chunks.ts. The first argument is the role. `bare` is a Node
- * server that reads bodies while their chunks are not tiny, and relays the provider's stream.
- * `provider` sends it. `client` takes the port, the number of connections, the size of a chunk, and
- * the kind of request.
+ * server: it reads bodies until their chunks are tiny, and relays the provider's stream. `provider`
+ * sends it. `client` takes the port, the number of connections, the chunk size, and the kind of
+ * request.
  */
 
 import { createServer, request as httpRequest } from 'node:http';
@@ -30,7 +30,7 @@ function startBare(): void {
     let chunks = 0;
     let bytes = 0;
     request.on('error', () => {});
-    // From here on, the server only pays for the chunks that node:http has read already.
+    // From here on, the server only pays for chunks already read by node:http.
     request.on('data', ({ length }: Buffer) => {
       bytes += length;
       chunks += 1;
@@ -51,7 +51,7 @@ function startBare(): void {
   server.listen(0, '127.0.0.1', () => process.send?.((server.address() as AddressInfo).port));
 }
 
-/** Answers each connection's first packet with a stream in chunks of one byte. */
+/** Answers each connection's first packet with a stream in one-byte chunks. */
 function startProvider(): void {
   const stream = inChunks(EVENT.repeat(BODY_BYTES / EVENT.length + 1), 1);
   const head =

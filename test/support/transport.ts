@@ -2,10 +2,10 @@
 
 const setting = process.env['GATEWAY_UPSTREAM'];
 
-/** The environment of a gateway over this transport. */
+/** A gateway's environment for this transport. */
 export const TRANSPORT_ENV: Readonly<Record<string, string>> = setting
   ? { GATEWAY_UPSTREAM: setting }
   : {};
 
-/** The `skip` of tests that need control of the connections, which fetch does not give. */
+/** The `skip` option for tests with control over connections, which fetch does not give. */
 export const OVER_FETCH = setting === 'fetch' && 'fetch does not give control of its connections';

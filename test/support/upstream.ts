@@ -1,4 +1,4 @@
-/** A provider that runs the test's script over real loopback HTTP, and records its requests. */
+/** A provider over real loopback HTTP. It runs the test's script, and records its requests. */
 
 import {
   createServer,
@@ -14,7 +14,7 @@ import type { Certificate } from './certificate.ts';
 import { watchUpstream } from './leftovers.ts';
 import { listen } from './listen.ts';
 
-/** An origin that refuses connections. A port closed just now might belong to another test. */
+/** An origin without a listener. A port closed just now might belong to another test. */
 export const NOBODY_LISTENS = 'http://127.0.0.2:2';
 
 export interface ReceivedRequest {
@@ -26,11 +26,11 @@ export interface ReceivedRequest {
   readonly closed: Promise<void>;
 }
 
-/** An event in the middle of a stream. */
+/** An event in mid-stream. */
 export const CHUNK =
   'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n';
 
-/** The event that finishes a completion. */
+/** A completion's final event. */
 export const LAST = 'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n';
 export const DONE = 'data: [DONE]\n\n';
 
@@ -91,7 +91,7 @@ export async function startUpstream(
         listener as unknown as Parameters<typeof createSecureServer>[1],
       )
     : createServer(listener);
-  // Longer than any test, so that a closed connection is never the provider's doing.
+  // Longer than any test, so the provider never closes a connection by itself.
   if ('keepAliveTimeout' in server) server.keepAliveTimeout = 600_000;
   const { baseUrl, sockets } = await listen(t, server);
   upstream.sockets = sockets;
@@ -99,7 +99,7 @@ export async function startUpstream(
   return upstream;
 }
 
-/** A complete chat completion of OpenAI's protocol. */
+/** A complete chat completion in OpenAI's protocol. */
 export function completion(content = 'hi'): object {
   return {
     id: 'chatcmpl-1',
