@@ -22,11 +22,11 @@ import { checkModels } from './models.ts';
 import { checkOrder } from './order.ts';
 import type { Ask, Plan } from './plan.ts';
 
-/** The largest difference of two equal times. */
+/** The largest difference between two equal times. */
 const CLOSE_MS = 0.01;
 const LEAVING_MS = 1000;
 const AFTER_DONE_MS = 5000;
-/** The time limit of the drain that ends each world. */
+/** The time limit for the drain at each world's end. */
 const LAST_DRAIN_MS = 1000;
 
 /** Returns a world's problems; each begins with its check's name. */
@@ -234,7 +234,7 @@ function stateOf({ headers }: Ask): string | undefined {
   return /^[ -~]{1,512}$/.test(state) ? state : undefined;
 }
 
-/** `order`: the candidates, the number of their tries, and the waits before them. */
+/** `order`: the candidates, how often each was asked, and the waits before them. */
 function checkVisits(course: Course, report: Report): void {
   const { candidates, exchange, visits } = course;
   const wrong = (text: string) => report('order', text, exchange);

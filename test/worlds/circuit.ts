@@ -1,7 +1,7 @@
 /**
- * A model of a provider's circuit (docs/behaviour.md#circuits): the set of states that fit
- * everything seen so far. Where the documents leave a choice, the set has several states, and later
- * events rule some out.
+ * A model of a provider's circuit (docs/behaviour.md#circuits): the possible states, by everything
+ * seen so far. Where the documents leave a choice, several states are possible, and later events
+ * rule some out.
  */
 
 const FAILURES_TO_REST = 3;
@@ -15,7 +15,7 @@ interface State {
   readonly failures: number;
   readonly restMs: number;
   readonly untilMs: number;
-  /** The request that probes the provider. */
+  /** The request probing the provider. */
   readonly probe: unknown;
 }
 
@@ -23,7 +23,7 @@ const REACHABLE: State = { failures: 0, restMs: REST_MS, untilMs: 0, probe: unde
 
 export class Circuit {
   #states: readonly State[] = [REACHABLE];
-  /** All requests that have been a probe. */
+  /** All requests that were ever a probe. */
   readonly #probes = new Set<unknown>();
 
   #change(next: (state: State) => readonly State[]): void {
@@ -45,7 +45,7 @@ export class Circuit {
     this.#change((state) => this.#failed(state, atMs, request));
   }
 
-  /** While a probe is under way, the late failure of an older request changes nothing. */
+  /** While a probe is under way, an older request's late failure changes nothing. */
   #failed(state: State, atMs: number, request: unknown): State[] {
     if (state.probe !== undefined && !this.#probes.has(request)) return [state];
     return failed(state, atMs);
@@ -55,7 +55,7 @@ export class Circuit {
     this.#change(() => [REACHABLE]);
   }
 
-  /** A result that may or may not count as a failure or a success. */
+  /** A result that may count as a failure or a success, or not. */
   maybe(atMs: number, what: readonly ('failure' | 'success')[], request?: unknown): void {
     this.#change((state) => [
       state,
@@ -78,7 +78,7 @@ export class Circuit {
     this.#change((state) => (state.probe === probe ? [{ ...state, ...over }] : [state]));
   }
 
-  /** A plain 500: neither failure nor success, and possibly no result of the probe. */
+  /** A plain 500: neither failure nor success, and possibly not the probe's result. */
   unknown(probe: unknown, atMs: number): void {
     this.#change((state) =>
       state.probe === probe ? [state, { ...state, untilMs: atMs, probe: undefined }] : [state],

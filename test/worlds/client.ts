@@ -1,5 +1,5 @@
 /**
- * A client that sends the planned requests on one connection after another, and reads the answers.
+ * A client. It sends the planned requests on one connection after another, and reads the answers.
  */
 
 import type { Server } from 'node:http';
@@ -17,7 +17,7 @@ const CLOSE_MS = 0.4;
  * next write (docs/limits.md).
  */
 const MAX_NOTICED = 8;
-/** Behind a longer body that waits for its turn, the gateway stops reading too. */
+/** The gateway also stops reading behind a longer body when the body waits for its turn. */
 const MAX_UNREAD = 16_384;
 
 export interface ClientWorld {
@@ -32,7 +32,7 @@ export class Client {
   readonly #history: History;
   readonly #waiting: Exchange[];
   readonly #onDone: () => void;
-  /** Requests that have begun and are not over, in the order of their answers. */
+  /** Open requests, in the order of their answers. */
   #open: Exchange[] = [];
   #socket: MemorySocket | undefined;
   #reader: AnswerReader | undefined;
@@ -148,7 +148,7 @@ export class Client {
   #onSent(exchange: Exchange): void {
     exchange.sentAtMs = this.#clock.nowMs;
     this.#history.events.push({ atMs: this.#clock.nowMs, kind: 'sent', exchange });
-    // The gateway closes the connection at once after bytes that are not HTTP.
+    // The gateway closes the connection at once after bytes other than HTTP.
     if (this.#socket && this.#waiting[0]?.ask.isPipelined) this.#sendNext();
   }
 

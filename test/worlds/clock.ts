@@ -15,7 +15,7 @@ const EPOCH_MS = Date.UTC(2026, 0, 1);
 /** Returns the wall clock's time, in whole milliseconds. */
 export const wallClockMs = (worldMs: number) => EPOCH_MS + Math.floor(worldMs);
 const MAX_TIMER_MS = 2 ** 31 - 1;
-/** A world that is not over after so many steps never ends. */
+/** After this many steps, a world counts as endless. */
 const MAX_STEPS = 400_000;
 
 /** Runs the callbacks of process.nextTick and promises, as Node does after each callback. */

@@ -1,5 +1,5 @@
 /**
- * `connections`: when the gateway closes a connection, and how it answers bytes that are not HTTP
+ * `connections`: when the gateway closes a connection, and how it answers bytes other than HTTP
  * (docs/behaviour.md#uploads, #failed-streams, #shutdown).
  */
 
@@ -88,7 +88,7 @@ function checkFailedStream(exchange: Exchange, { closesMs, cutMs }: Drain, repor
 }
 
 /**
- * Bytes that are not HTTP get an answer and an access line, unless a request before them is still
+ * Bytes other than HTTP get an answer and an access line, unless a request before them is still
  * open, or a failed stream before them ends the connection.
  */
 function checkBroken(exchange: Exchange, lines: readonly Line[], report: Report): void {

@@ -30,7 +30,7 @@ export type TryLine = Readonly<{
   status?: number;
 }>;
 
-/** The tries of one candidate, until another candidate is asked. */
+/** One candidate's tries, until another candidate is asked. */
 export interface Visit {
   readonly candidate: Candidate;
   readonly skipped: 'circuit_open' | 'limit' | undefined;
@@ -57,7 +57,7 @@ export interface Course {
   readonly endOrder: number;
   readonly endAtMs: number;
   readonly early: Early;
-  /** Undefined unless the request is a completion that passed the first checks. */
+  /** Undefined unless the request is a completion and passed the first checks. */
   readonly candidates: Candidates | Failure | undefined;
   readonly tryLines: readonly TryLine[];
   readonly visits: readonly Visit[];

@@ -1,9 +1,9 @@
-/** The spellings of providers and clients: documented shapes, each with its meaning. */
+/** How providers and clients spell: documented shapes, each with its meaning. */
 
 import type { Random } from '../support/random.ts';
 import type { ChatPlan, ErrorPlan } from './plan.ts';
 
-/** An error's bytes, and the error that they mean. */
+/** An error's bytes, and their meaning. */
 export interface Spelled {
   readonly text: string;
   readonly type: string;
@@ -15,7 +15,7 @@ const JSON_TYPES = [
   'application/json; charset=utf-8',
   'application/problem+json',
 ];
-/** Messages of various lengths and characters, and the part that is shown. */
+/** Messages of various lengths and characters, and the shown part. */
 const MESSAGES: readonly ((
   random: Random,
 ) => Pick<ErrorPlan, 'message' | 'says'> & { text: string })[] = [
@@ -36,11 +36,11 @@ function plain(text: string) {
   return { text, message: text };
 }
 
-/** A code that is no word is not shown, but is recognised. */
+/** A code is shown only if it is a word, but recognised anyway. */
 const CODES = ['some_code', '1210', 'not a word', 'x.y-z'];
 const isWord = (code: string) => /^\w[\w.-]*$/.test(code);
 
-/** Returns the body of an HTTP error. */
+/** Returns an HTTP error's body. */
 export function spellStatus(status: number, random: Random): Spelled {
   const known = status === 400 ? ['context_length_exceeded', 'content_policy_violation'] : [];
   if (status === 429) known.push('insufficient_quota', 'rate_limit_exceeded');
@@ -112,7 +112,7 @@ export function spellStatus(status: number, random: Random): Spelled {
           () => ({ text: m, type: 'text/plain; charset=utf-8', error: silent }),
         ]
       : []),
-    // A code that equals the status is not shown.
+    // A code equal to the status is not shown.
     ...(status === 429 ? [] : [() => json({ error: { message: m, code: `${status}` } }, silent)]),
     ...(told ? [() => json({ error: nothing }, told)] : []),
   );
@@ -248,7 +248,7 @@ export function spellDone(random: Random): string {
     : 'data: [DONE]';
 }
 
-/** Deltas that do not begin an answer. */
+/** Deltas before an answer begins. */
 export const EMPTY_DELTAS: readonly object[] = [
   { role: 'assistant', content: '' },
   { role: 'assistant', content: null },
@@ -267,7 +267,7 @@ export const otherDeltas = (text: string): readonly object[] => [
   { refusal: text },
 ];
 
-/** Values that a rebuilt body would change. */
+/** Values a rebuilt body would change. */
 const VALUES = String.raw`
 9007199254740993
 -0
@@ -368,7 +368,7 @@ const MESSAGE = '{"role":"user","content":"x"}';
 const around = (members: string) => `{"model":"a/m0",${members}}`;
 const ofMessages = (...messages: string[]) => around(`"messages":[${messages.join()}]`);
 
-/** Bytes that are not HTTP, with the status of their refusal. */
+/** Bytes other than HTTP, with the status of their refusal. */
 export const BROKEN_HEADS: readonly { readonly text: string; readonly status: number }[] = [
   { text: 'GARBAGE\r\n\r\n', status: 400 },
   { text: '\u0016\u0003\u0001 TLS', status: 400 },
@@ -377,7 +377,7 @@ export const BROKEN_HEADS: readonly { readonly text: string; readonly status: nu
   { text: `GET / HTTP/1.1\r\nhost: a\r\nx: ${'y'.repeat(17_000)}\r\n\r\n`, status: 431 },
 ];
 
-/** Bodies that are refused with 400. */
+/** Bodies refused with 400. */
 export const WRONG_BODIES: readonly string[] = [
   '{"model":"a/m0"',
   '[]',

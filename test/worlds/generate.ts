@@ -28,19 +28,19 @@ import {
 } from './replies.ts';
 
 /**
- * Scenes in which a rare combination is the rule. In `stalls`, one provider begins each stream and
- * does not end it for long. In `sessions`, a balanced alias has only providers with affinity, busy
- * with slow streams.
+ * Scenes, each with a rare combination as the rule. In `stalls`, one provider begins each stream
+ * and ends it late. In `sessions`, a balanced alias has only providers with affinity, busy with
+ * slow streams.
  */
 type Scene = 'any' | 'stalls' | 'sessions';
 
-/** The character of a whole world. */
+/** A whole world's character. */
 interface Mood {
   readonly scene: Scene;
   /** One of so many tries fails. */
   readonly failsOneIn: number;
   readonly isSlow: boolean;
-  /** The time between two requests of a client. */
+  /** The time between a client's requests. */
   readonly paceMs: number;
   readonly leavesOneIn: number;
   /** Whether half of all tries are refused: for the key, the model or the limit. */
@@ -102,7 +102,7 @@ export function generate(seed: number): Plan {
   });
 }
 
-/** Adds limits by minute and day, and details of models. */
+/** Adds limits by minute and day, and model details. */
 function withFurther(settings: Settings, random: Random): Settings {
   const clients = settings.clients.map((client) => ({
     ...client,
@@ -171,7 +171,7 @@ function withRare(settings: Settings, random: Random | undefined): Settings {
   return { ...settings, server, aliases, fallbackOn };
 }
 
-/** An outage in which the first provider begins each answer and then sends nothing. */
+/** An outage: the first provider begins each answer and then sends nothing. */
 function aStall(lengthMs: number, random: Random): Outage {
   const asked = { id: 'stall', chat: { model: '', isStream: true, asksForUsage: false } };
   const whole = answerWell(asked);
@@ -180,7 +180,7 @@ function aStall(lengthMs: number, random: Random): Outage {
   return { provider: 'a', fromMs, toMs: fromMs + Math.max(lengthMs, 40_000), reply };
 }
 
-/** An outage in which no connection can be opened. */
+/** An outage without new connections. */
 function withoutDescriptors(lengthMs: number, random: Random): Outage {
   const reply = { ...anAnswer({ id: 'none', chat: undefined }, random, false), connectMs: 0.11 };
   const fromMs = 1000 + random.next() * lengthMs;
@@ -270,7 +270,7 @@ function aProvider(id: string, random: Random): ProviderSettings {
   const keys = random.pick([1, 1, 2, 3]);
   return {
     id,
-    // `a` is always enabled, because replies of other providers contain its keys.
+    // `a` is always enabled, because other providers' replies contain its keys.
     enabled: id === 'a' || !random.oneIn(20),
     api_keys: list(keys, (index) => `key-of-${id}-${index + 1}`),
     default_model: random.oneIn(4) ? undefined : random.pick(MODELS),
@@ -487,7 +487,7 @@ function aTarget(id: string, isStream: boolean, settings: Settings, random: Rand
   };
 }
 
-/** Returns the values of the `Authorization` headers. */
+/** Returns values for the `Authorization` header. */
 function someTokens({ authKeys, clients }: Settings, random: Random): string[] {
   const keys = [...authKeys, ...clients.flatMap((one) => one.keys)];
   const key = keys.length > 0 ? random.pick(keys) : 'any key';
@@ -535,7 +535,7 @@ function aBody(id: string, isStream: boolean, settings: Settings, random: Random
     ...options,
   };
   const text = JSON.stringify({ seed: 1, ...members, messages, temperature: 1 });
-  // Numbers that a rebuilt body would change.
+  // Numbers a rebuilt body would change.
   const plain = text.replace('"seed":1', '"seed":9007199254740993').replace(':1}', ':1.0 }');
   const asked = { model, isStream, asksForUsage };
   const spelled = random.oneIn(4) ? spellRequest(plain, asked, random) : { body: plain, chat: {} };

@@ -64,7 +64,7 @@ export function checkHeaders(course: Course, report: Report): void {
 const mayPass = (name: string, { visits }: Course) =>
   visits.length > 0 && (RATE_LIMIT.test(name) || name === 'x-returned');
 
-/** The provider's headers that pass, by name; undefined if the documents leave them open. */
+/** The passed headers from the provider, by name; undefined if the documents leave them open. */
 function expectedFrom(course: Course): ReadonlyMap<string, string | undefined> | undefined {
   const { endAtMs, brokenAtMs, exchange, settings } = course;
   const { failure, last, told } = answeredBy(course) ?? {};
@@ -120,9 +120,7 @@ function checkCors(
   }
 }
 
-/**
- * The gateway's own part of the time is 0 here, because virtual time stands still while it works.
- */
+/** The gateway's own share is 0 here, because virtual time stands still while it works. */
 function checkTiming(course: Course, answer: Answer, wrong: (text: string) => void): void {
   const { settings, visits } = course;
   const timing = answer.headers.get('server-timing');

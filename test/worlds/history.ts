@@ -20,7 +20,7 @@ export interface Exchange {
   readonly ask: Ask;
   /** When its last byte was handed to the connection; undefined if the client left before. */
   sentAtMs?: number;
-  /** When its head was handed over, and at which place of the history. */
+  /** When its head was handed over, and at which place in the history. */
   headSentAtMs?: number;
   headOrder: number;
   /** Whether its client did not read for a while. */
@@ -52,7 +52,7 @@ export interface Try {
   body?: string;
   readonly atMs: number;
   readonly reply: Reply;
-  /** The place in the history at which it began. */
+  /** Its beginning's place in the history. */
   readonly order: number;
   headAtMs?: number;
   /** The bytes handed to the gateway. */
@@ -81,7 +81,7 @@ export type Event = { readonly atMs: number } & (
   | { readonly kind: 'store asked'; readonly ask: StoreAsk }
 );
 
-/** A question to the store of rate limits: a request's tokens, or this number of tokens. */
+/** A question to the rate limit store: a request's tokens, or this number of tokens. */
 export interface StoreAsk {
   readonly buckets: readonly StoredBucket[];
   readonly tokens: number | undefined;
@@ -96,7 +96,7 @@ export interface StoreAsk {
 export interface History {
   readonly events: Event[];
   readonly exchanges: Exchange[];
-  /** The gateway's own requests for lists of models. */
+  /** The gateway's own requests for model lists. */
   readonly lists: Try[];
   readonly leftovers: string[];
   metrics: string;

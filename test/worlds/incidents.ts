@@ -1,6 +1,6 @@
 /**
  * `incidents`: the rules of docs/incidents.md, applied to the history's tries. The gateway decides
- * each second, by counts of the last seconds, so close to such a moment both decisions are right.
+ * each second, by counts over the last seconds, so both decisions are right close to such a moment.
  */
 
 import { drainMsOf, keyRefusalOf, type Course, type Report } from './course.ts';
@@ -34,7 +34,7 @@ interface Tried {
   readonly model: string;
   /** The kind of failure. */
   readonly kind?: string;
-  /** When a stream failed that had counted as good. */
+  /** When a stream failed after it had counted as good. */
   readonly brokeAtMs?: number;
   /** Whether the client has left, so that the answer may have begun or not. */
   readonly isOpen?: boolean;
@@ -123,7 +123,7 @@ function checkModel(
   // Failures at the same moment may be counted or not.
   const before = failed.filter((one) => one.atMs < atMs - CLOSE_MS);
   const isOver = line.message === 'incident ended';
-  // A model that recovers in a lasting incident no longer counts.
+  // A model no longer counts once it recovers in a lasting incident.
   const most = isOver ? Math.min(failures, before.length) : before.length;
   if (failures < most || failures > failed.length)
     wrong(`${model} has failed ${failed.length} times`);
@@ -166,7 +166,7 @@ function checkKeyState(
   if (line.message === 'incident ended' && !hasWorked) wrong('no key works again');
 }
 
-/** Returns the tries that count: not a client's mistakes, and not the gateway's own failures. */
+/** Returns the tries except a client's mistakes and the gateway's own failures. */
 function triesOf({ tryLines, visits }: Course): Tried[] {
   const lines = tryLines.filter(({ outcome }) => !/^(?:circuit_open|limit)$/.test(outcome));
   const all = visits.flatMap(({ candidate, tries }) => tries.map((one) => ({ ...one, candidate })));
@@ -235,7 +235,7 @@ class View {
     return this.#tries.filter(isOf);
   }
 
-  /** Returns the counts for every possible length of the window that ends now. */
+  /** Returns the counts for every possible length of the current window. */
   #countsAt(subject: Subject, atMs: number, [least, most]: readonly [number, number]): Counts[] {
     const seen = this.of(subject).filter((one) => one.atMs <= atMs && one.atMs > atMs - most - 1);
     const known = seen.filter(({ brokeAtMs = Infinity }) => brokeAtMs > atMs);
@@ -275,7 +275,7 @@ class View {
     return { may, must: counts.every(isHalf) || mustBeRow };
   }
 
-  /** Returns the tries that may count as good or failed at this time, without broken streams. */
+  /** Returns the tries possibly counted as good or failed at this time, without broken streams. */
   #possible(subject: Subject, atMs: number): Tried[] {
     return this.of(subject).filter(
       ({ atMs: ms, brokeAtMs = Infinity, isOpen }) => ms <= atMs && brokeAtMs > atMs && !isOpen,

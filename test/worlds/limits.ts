@@ -20,19 +20,17 @@ const CLOSE_MS = 0.01;
 /** After this time without an answer from the store, the buckets in memory are used. */
 const STORE_MS = 50;
 
-/** A token bucket of the settings. */
+/** A token bucket from the settings. */
 interface Limit {
   readonly name: string;
   readonly rate: number;
   readonly periodSeconds: number;
   readonly capacity: number;
-  /** The tokens that a request takes. With 0, the bucket must only be above zero. */
+  /** The tokens per request. With 0, the bucket must only be above zero. */
   readonly perRequest: number;
 }
 
-/**
- * A token bucket that fills in proportion to time, with the least and the most that may be in it.
- */
+/** A token bucket, filling in proportion to time, with its least and greatest possible level. */
 class Level {
   readonly limit: Limit;
   #least: number;
@@ -96,8 +94,8 @@ class Levels {
   }
 
   /**
-   * Whether these are the current settings. A request keeps the settings with which it began, so
-   * its limits may be gone.
+   * Whether these are the current settings. A request keeps its first settings, so its limits may
+   * be gone.
    */
   areOf(settings: Settings): boolean {
     return settings === this.#settings;
@@ -189,7 +187,7 @@ export function checkLimits(history: History, courses: readonly Course[], report
   checkMemory(courses, report);
 }
 
-/** The bytes that a request takes beside its body. */
+/** A request's bytes beside its body. */
 const OTHER_BYTES = 16_384;
 
 /** When a request gives its body's memory back. An open stream holds none. */
@@ -198,10 +196,7 @@ function heldUntilMs({ endAtMs, visits }: Course): number {
   return last?.reading?.kind === 'stream' ? last.try.atMs + last.reading.atMs : endAtMs;
 }
 
-/**
- * Checks that a body is refused only if it may not fit, and that the bodies of waiting requests
- * fit.
- */
+/** Checks that a body is refused only if it may not fit, and that waiting requests' bodies fit. */
 function checkMemory(courses: readonly Course[], report: Report): void {
   const bytesOf = ({ exchange }: Course) => Buffer.byteLength(exchange.ask.body ?? '');
   for (const course of courses) {
@@ -248,7 +243,7 @@ function requestSteps(
   const isRefused = isLimited(course) && line['reason'] !== 'memory';
   const wrong = (text: string) => report('limits', text, exchange);
   const told = exchange.answer && Number(exchange.answer.headers.get('retry-after'));
-  // Pipelined requests may begin in the same moment, in an order that the history does not show.
+  // Pipelined requests may begin in the same moment, in an order unknown to the history.
   const hasRival = courses.some(
     (one) =>
       one !== course &&
@@ -317,7 +312,7 @@ function requestSteps(
   ];
 }
 
-/** The tokens that the answer reported, at least and at most. */
+/** The answer's reported tokens, at least and at most. */
 function tokensOf({ brokenAtMs, endAtMs, visits }: Course): readonly [least: number, most: number] {
   const last = visits.at(-1)?.tries.at(-1);
   if (!last) return [0, 0];
@@ -483,7 +478,7 @@ class StoreView {
       if (early.kind !== 'counted') continue;
       const limits = limitsOfClient(early.client, settings);
       const isRefused = isLimited(course);
-      // A client that left may have taken tokens or not.
+      // If the client left, the tokens may be taken or not.
       isOpen ||= course.endAtMs >= course.brokenAtMs;
       const wereSkipped = visits.length > 0 && visits.every(({ skipped }) => skipped);
       const [from, to] = tokensOf(course);

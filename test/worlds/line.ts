@@ -1,4 +1,4 @@
-/** `line`: an access line agrees with the history of its request (docs/log.md). */
+/** `line`: an access line agrees with its request's history (docs/log.md). */
 
 import { answeredBy, providerOf, type Course, type ReadTry, type Report } from './course.ts';
 import { upstreamIdOf } from './headers.ts';
@@ -60,7 +60,7 @@ export function checkLine(course: Course, report: Report): void {
       wrong(`${name} is ${String(line[name])}, and not ${dueMs}`);
   };
   if (!exchange.behind && !exchange.isDelayed) {
-    // The connection of a failed stream ends some time after its last byte.
+    // A failed stream's connection ends some time after its last byte.
     const endAtMs = answer.end === 'cut' ? answer.pieces.at(-1)!.atMs : answer.endAtMs;
     near('duration_ms', endAtMs - course.begunAtMs);
     if (!chat?.isStream) near('first_byte_ms', answer.headAtMs - course.begunAtMs);
@@ -155,8 +155,8 @@ function checkTry(
 }
 
 /**
- * Whether the cause names the passed limit, the provider's own text, or up to 200 characters of the
- * reply.
+ * Whether the cause names the passed limit, the provider's own text, or the reply's first 200
+ * characters or fewer.
  */
 function hasCause(cause: string, { code, exactly, isReported }: Failure, reply: Reply): boolean {
   if (code === 'TIMEOUT') return /\d ms(?:: no connection was made)?$/.test(cause);
@@ -192,7 +192,7 @@ function refusalOf({ candidates, early, exchange }: Course): string | undefined 
   return isModel ? 'model not allowed for this client' : undefined;
 }
 
-/** Returns the client's address: behind a trusted proxy, the last address that is not a proxy's. */
+/** Returns the client's address: behind a trusted proxy, the last address other than a proxy's. */
 function remoteOf({ exchange, settings }: Course): string {
   const named = exchange.ask.headers.find(([name]) => name === 'x-forwarded-for')?.[1];
   if (!settings.server.trusted_proxies || named === undefined) return PEER;

@@ -10,7 +10,7 @@ import type { ProviderSettings } from './plan.ts';
 
 const LIMIT_MS = 3000;
 const FRESH_MS = 300_000;
-/** After this time, a list that could not be read is asked for again (docs/incidents.md). */
+/** After this time, an unreadable list is asked for again (docs/incidents.md). */
 const FAILED_MS = 10_000;
 const KEY_STATUSES = new Set([401, 403, 429]);
 const CLOSE_MS = 0.01;
@@ -34,7 +34,7 @@ export function checkModels(history: History, courses: readonly Course[], report
   const [settings] = courses.map((course) => course.settings);
   for (const provider of settings?.providers ?? []) {
     const fetches = fetchesFrom(history.lists.filter((one) => one.provider === provider.id));
-    // A list that comes in the limit's last millisecond may be read or not.
+    // A list in the limit's last millisecond may be read or not.
     if (fetches.some(isAtLimit)) return;
     checkFetches(fetches, provider, courses, report);
   }
@@ -77,8 +77,8 @@ function isAtLimit({ atMs, endAtMs, tries }: Fetch): boolean {
 }
 
 /**
- * Checks a provider's fetches: one at a time, with keys that are not refused, and none while the
- * list is fresh. Without a fresh list, there must be a fetch.
+ * Checks a provider's fetches: one at a time, with unrefused keys, and none while the list is
+ * fresh. Without a fresh list, there must be a fetch.
  */
 function checkFetches(
   fetches: readonly Fetch[],
@@ -164,7 +164,7 @@ function checkList(course: Course, lists: readonly Try[], report: Report): void 
   if (got !== due) wrong(`the list has ${got}\nand not ${due}`);
 }
 
-/** Returns the entry as JSON, with its members in the order of their names. */
+/** Returns the entry as JSON, with its members sorted by name. */
 function spell(entry: object): string {
   return JSON.stringify(Object.entries(entry).toSorted(([a], [b]) => (a < b ? -1 : 1)));
 }

@@ -1,6 +1,6 @@
 /**
- * The expected answers, by docs/behaviour.md and docs/errors.md. It shares no code with the
- * gateway, and leaves open what the documents leave open.
+ * The expected answers, by docs/behaviour.md and docs/errors.md. This file shares no code with the
+ * gateway, and decides nothing beyond the documents.
  */
 
 import type { Ask, ErrorPlan, Item, ProviderSettings, Reply, Settings } from './plan.ts';
@@ -16,11 +16,11 @@ export interface Failure {
   readonly code: string | undefined;
   /** The message in the access line, if it differs. */
   readonly reason?: string | undefined;
-  /** Text that the message must contain. `exactly` is the whole message. */
+  /** Text within the message. `exactly` is the whole message. */
   readonly says?: string | undefined;
   readonly exactly?: string | undefined;
   readonly retryAfter?: number | undefined;
-  /** The wait that the provider asks for, in seconds. */
+  /** The provider's requested wait, in seconds. */
   readonly asksFor?: number | undefined;
   readonly isOfProvider?: boolean;
   /** Whether the same provider may be tried again, if `retries` allows. */
@@ -51,7 +51,7 @@ export type Reading =
   | {
       readonly kind: 'stream';
       readonly atMs: number;
-      /** Bytes, and the latest time at which the client has them. */
+      /** Bytes, and the latest time for their arrival at the client. */
       readonly passes: readonly { readonly atMs: number; readonly text: string }[];
       readonly endMs: number;
       readonly failure: Failure | undefined;
@@ -79,7 +79,7 @@ interface Choice {
   readonly finish_reason?: string | null;
 }
 
-/** The members of a completion or a chunk that the gateway reads. */
+/** The members the gateway reads in a completion or a chunk. */
 interface Completion {
   readonly choices?: readonly Choice[] | null;
   readonly usage?: Usage | null;
@@ -220,7 +220,7 @@ function isEmptyCompletion({ choices }: Completion): boolean {
   );
 }
 
-/** Whether a chunk is a preamble, which does not begin the answer. */
+/** Whether a chunk is a preamble, before the answer begins. */
 function isPreamble(json: Completion | undefined, refusesEmpty: boolean): boolean {
   if (!Array.isArray(json?.choices)) return false;
   return (json.choices as readonly Choice[]).every(
@@ -242,12 +242,11 @@ function dataOf(text: string): Completion | undefined {
 }
 
 export interface Limits {
-  /** The limit of a try, up to the answer or its beginning. */
+  /** The limit for a try, up to the answer or its beginning. */
   readonly limitMs: number;
   readonly idleMs: number;
   /**
-   * When the idle limit passes, however early data comes: the time in which the client does not
-   * read counts only in part.
+   * When the idle limit passes, however early data comes: the client's pauses count only in part.
    */
   readonly idlesAtMs?: number;
   /** When the try began. */
@@ -389,7 +388,7 @@ function piecesOf({ items, endMs, rest }: Reply, beganMs: number): Piece[] {
   return [...pieces, { atMs, item: 'end', isLast: true }];
 }
 
-/** Reads an event stream (WHATWG HTML), with the changes of docs/behaviour.md#bytes. */
+/** Reads an event stream (WHATWG HTML), with the changes in docs/behaviour.md#bytes. */
 function readStream(reply: Reply, pieces: readonly Piece[], limits: Limits): Reading {
   const { idlesAtMs, idleMs, limitMs, refusesEmpty, takesUsageOut } = limits;
   const passes: { atMs: number; text: string }[] = [];
@@ -472,7 +471,7 @@ export interface Candidates {
   readonly balanced: number;
   /** Whether a target without key, model or token is left for another target. */
   readonly isBalanced: boolean;
-  /** The weight of each balanced candidate of a weighted alias. */
+  /** The weight of each balanced candidate in a weighted alias. */
   readonly weights: readonly number[] | undefined;
   /** How many candidates may be asked. */
   readonly atMost: number;
@@ -535,7 +534,7 @@ export function candidatesFor(
   return { list, balanced, isBalanced, weights, atMost: list.length };
 }
 
-/** Whether the settings name this model of a provider (docs/behaviour.md#outcomes). */
+/** Whether the settings name this model for the provider (docs/behaviour.md#outcomes). */
 export function namesModel(provider: ProviderSettings, model: string, settings: Settings): boolean {
   const enabled = settings.providers.filter((one) => one.enabled);
   const targets = settings.aliases.flatMap((alias) => alias.targets);
@@ -543,7 +542,7 @@ export function namesModel(provider: ProviderSettings, model: string, settings: 
     ...targets.filter((target) => enabled.some(({ id }) => target.startsWith(`${id}/`))),
     ...enabled.map(({ default_model, id }) => `${id}/${default_model ?? ''}`),
   ];
-  // A fallback without a model of its own is asked for the models of other providers.
+  // A fallback without its own model is asked for other providers' models.
   const takesOthers = settings.fallback.includes(provider.id) && !provider.default_model;
   return named.some((name) =>
     takesOthers ? name.slice(name.indexOf('/') + 1) === model : name === `${provider.id}/${model}`,
@@ -566,7 +565,7 @@ export type Early =
       readonly to: Failure | 'models' | 'chat';
     };
 
-/** Returns the result of the checks before any provider is asked (docs/behaviour.md#order). */
+/** Returns the checks' result, before any provider is asked (docs/behaviour.md#order). */
 export function checkHead(ask: Ask, settings: Settings): Early {
   const { method, headers } = ask;
   const path = pathOf(ask);
@@ -594,7 +593,7 @@ export function checkHead(ask: Ask, settings: Settings): Early {
 /** Returns the path: the raw target before `?`, without `scheme://authority`. */
 export const pathOf = ({ path }: Ask) => path.replace(/^http:\/\/[^/]*/, '').replace(/\?.*/, '');
 
-/** Returns the `Allow` header of a 404. */
+/** Returns a 404's `Allow` header. */
 export const allowOf = (ask: Ask) => PATHS[pathOf(ask)];
 
 /**

@@ -1,4 +1,4 @@
-/** `circuits`, `keys`, `balance`: the checks of state that is shared by requests. */
+/** `circuits`, `keys`, `balance`: the checks of state shared by requests. */
 
 import { Circuit } from './circuit.ts';
 import {
@@ -149,7 +149,7 @@ function visitSteps(
 
 /**
  * Whether a store is asked for a token of this provider. Meanwhile other requests begin and end, so
- * the moment of a decision is not known.
+ * a decision's moment is not known.
  */
 function asksStore(id: string, courses: readonly Course[]): boolean {
   return courses.some(({ settings: { rateLimit } }) => {
@@ -166,7 +166,7 @@ interface Of {
   readonly probe: Exchange;
 }
 
-/** The places in the history between which a visit counts as a request in flight. */
+/** The places in the history where a visit begins and ceases to count as in flight. */
 interface Interval {
   readonly provider: string;
   readonly from: number;
@@ -179,7 +179,7 @@ function intervalOf({ candidate, tries }: Visit, course: Course, tryEnd?: number
   const last = tries.at(-1)!;
   const isLast = course.visits.at(-1)!.tries.at(-1) === last;
   const isBroken = isLast && course.endAtMs >= course.brokenAtMs;
-  // A complete answer that has come holds no slot while its client does not read it.
+  // An arrived complete answer holds no slot while its client does not read it.
   const isLong = last.reading?.kind === 'stream' || (isBroken && last.reading?.kind !== 'answer');
   const isStream = isLast && last.reading?.kind === 'stream';
   const end = isStream && tryEnd !== undefined ? tryEnd : course.endOrder;
@@ -225,7 +225,7 @@ function effectiveOf(id: string, { providers, server }: Settings): string {
   const timeout = own?.timeout ?? server.timeout;
   const retries = own?.retries ?? server.retries;
   const all = Object.entries({ ...own, timeout, retries });
-  // A member that a change has removed is there, with the value undefined.
+  // A member removed by a change is there, with the value undefined.
   const rows = all.filter(([, value]) => value !== undefined);
   return JSON.stringify(rows.toSorted(([a], [b]) => (a < b ? -1 : 1)));
 }
@@ -259,7 +259,7 @@ class Circuits {
   readonly #circuits = new Map<string, Circuit>();
   /**
    * When each target of a balanced alias was first in turn. Keyed by settings, because a request
-   * that began before a reload counts with the settings of its time.
+   * begun before a reload counts with its own settings.
    */
   readonly #lastAskedMs = new Map<Settings, Map<string, number>>();
   /** When a reload changed each provider. */
@@ -295,7 +295,7 @@ class Circuits {
   }
 
   /**
-   * Whether the request began with other settings of the provider, which then counts as another
+   * Whether the request began with other settings for the provider. It then counts as another
    * provider.
    */
   #isOther({ provider }: Visit['candidate'], begunAtMs: number): boolean {
@@ -328,7 +328,7 @@ class Circuits {
     const { begunAtMs, candidates, exchange, visits } = course;
     if (this.#isOther(candidate, begunAtMs)) return;
     if (visit === visits[0] && candidates && 'list' in candidates && !candidates.weights) {
-      // Only providers that do not rest are balanced by their requests in flight.
+      // Resting providers are not balanced by their requests in flight.
       const list = candidates.isBalanced ? candidates.list.slice(0, candidates.balanced) : [];
       const other = list.find((one) => !this.#both(one).some((circuit) => circuit.mayRest(atMs)));
       if (other)
@@ -453,7 +453,7 @@ interface KeyUse {
   readonly workedAtMs?: number | undefined;
 }
 
-/** The time in which a refused key is not used. */
+/** The time without use of a refused key. */
 interface Cooldown {
   readonly fromMs: number;
   readonly untilMs: number;
@@ -504,7 +504,7 @@ function checkKeysOf(
       if (own !== key) report('keys', `its session had ${own}, and has ${key}`, course.exchange);
     }
     const last = uses[index - 1];
-    // A fetch of the list of models tries one key after another, and does not count as a turn.
+    // A model list's fetch tries one key after another, and does not count as a turn.
     if (last?.course && isFirst && !key_affinity) {
       const next = api_keys.indexOf(last.key) + 1;
       const inTurn = [...api_keys.slice(next), ...api_keys.slice(0, next)];

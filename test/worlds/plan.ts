@@ -1,6 +1,6 @@
 /**
- * A world's plan, chosen by its seed before it begins: plain data, so that a failing plan can be
- * made smaller.
+ * A world's plan, chosen by its seed before it begins: plain data, so a failing plan can be made
+ * smaller.
  */
 
 export interface Settings {
@@ -18,7 +18,7 @@ export interface Settings {
     readonly empty_answers?: 'pass' | 'fail' | undefined;
     readonly cors: boolean;
   };
-  /** The keys of `[server.auth]`. */
+  /** The keys in `[server.auth]`. */
   readonly authKeys: readonly string[];
   readonly clients: readonly Tenant[];
   readonly primary?: string | undefined;
@@ -77,9 +77,9 @@ export interface AliasSettings {
 
 /** A request as its client sends it. */
 export interface Ask {
-  /** The `x-request-id`, which is also in the trace id and the body. */
+  /** The `x-request-id`, also in the trace id and the body. */
   readonly id: string;
-  /** The beginning of the trace id. */
+  /** The trace id's beginning. */
   readonly number: number;
   /**
    * The wait after the request before it on the connection was sent, if this one is pipelined, or
@@ -93,16 +93,16 @@ export interface Ask {
   readonly headers: readonly (readonly [name: string, value: string])[];
   readonly body?: string | undefined;
   readonly isChunked: boolean;
-  /** Bytes that are not HTTP, sent in place of a request. */
+  /** Bytes other than HTTP, sent instead of a request. */
   readonly broken?: { readonly text: string; readonly status: number } | undefined;
-  /** Where the bytes of head and body are cut, and how long the client waits there. */
+  /** Where head and body are cut, and how long the client waits there. */
   readonly cuts: readonly { readonly at: number; readonly waitMs: number }[];
   readonly leaves?: Leave | undefined;
-  /** A time for which the client does not read, after this many bytes of the answer. */
+  /** The client's pause in reading, after this many bytes of the answer. */
   readonly pause?: { readonly afterBytes: number; readonly forMs: number } | undefined;
-  /** The meaning of the body; undefined if it is no chat completion. */
+  /** The body's meaning; undefined if it is no chat completion. */
   readonly chat?: ChatPlan | undefined;
-  /** The replies of each provider, in the order of its tries. An unlisted try is answered well. */
+  /** Each provider's replies, in the order of its tries. An unlisted try is answered well. */
   readonly replies: Readonly<Record<string, readonly Reply[]>>;
 }
 
@@ -118,9 +118,9 @@ export interface ChatPlan {
    * Whether `stream_usage` adds nothing, because the request asks for usage or has no place for it.
    */
   readonly asksForUsage: boolean;
-  /** The change that `stream_usage` makes to the request's `stream_options`. */
+  /** The change by `stream_usage` to the request's `stream_options`. */
   readonly usage?: readonly [now: string, asking: string] | undefined;
-  /** The status of the refusal. */
+  /** The refusal's status. */
   readonly refusedWith?: number | undefined;
 }
 
@@ -144,28 +144,28 @@ export interface Item {
   readonly cut?: { readonly at: number; readonly waitMs: number } | undefined;
   /** The meaning of an error or an error event. */
   readonly error?: ErrorPlan | undefined;
-  /** The entries of a list of models. */
+  /** The entries of a model list. */
   readonly models?: readonly ListedModel[] | undefined;
 }
 
 export interface ListedModel {
   readonly id: string;
   readonly created?: number;
-  /** The details that `/v1/models` shows. */
+  /** The details in `/v1/models`. */
   readonly shown: object;
 }
 
 export interface ErrorPlan {
   readonly status: number;
   /**
-   * The shown text: `message` is all of it, `says` a part of it. With neither, nothing may be
+   * The shown text: the whole as `message`, or a part as `says`. With neither, nothing may be
    * shown.
    */
   readonly message?: string | undefined;
   readonly says?: string | undefined;
   readonly code?: string | undefined;
   readonly type?: string | undefined;
-  /** Whether it is JSON about the model, so that a 404 is the client's own mistake. */
+  /** Whether it is JSON about the model, so a 404 is the client's own mistake. */
   readonly isAboutModel?: boolean | undefined;
 }
 
@@ -189,7 +189,7 @@ export interface Reply {
   readonly status: number;
   readonly headers: readonly (readonly [name: string, value: string])[];
   readonly items: readonly Item[];
-  /** Whether items of the same moment come in one piece. */
+  /** Whether simultaneous items come in one piece. */
   readonly isJoined?: boolean | undefined;
   readonly end: 'end' | 'cut' | 'hang';
   readonly endMs: number;
@@ -208,7 +208,7 @@ export type Incident =
     }
   | { readonly atMs: number; readonly kind: 'store'; readonly isUp: boolean };
 
-/** A time in which a provider gives every request the same reply. */
+/** A time with the same reply from a provider to every request. */
 export interface Outage {
   /** Undefined for all providers. */
   readonly provider: string | undefined;

@@ -1,7 +1,6 @@
 /**
- * The providers of a world, which replace `src/upstream/transport.ts`. Each request gets its
- * planned reply as undici's agent would hand it over. No other file of the worlds knows the
- * interface of a transport.
+ * A world's providers, which replace `src/upstream/transport.ts`. Each request gets its planned
+ * reply as undici's agent would hand it over. No other file here knows a transport's interface.
  */
 
 import type { ByteSink, ByteSource } from '../../src/lib/byte-source.ts';
@@ -105,7 +104,7 @@ async function readBody(request: UpstreamRequest, made: Try): Promise<void> {
   }
   const slices: Buffer[] = [];
   for await (const slice of body) slices.push(slice);
-  // A try that was given up does not read its body to the end.
+  // An abandoned try does not read its body to the end.
   if (made.end === 'open') made.body = Buffer.concat(slices).toString();
 }
 
@@ -117,8 +116,8 @@ interface Settle {
 }
 
 /**
- * A request at a provider and its reply, with the real transport's back-pressure: bytes that are
- * not taken are held.
+ * A request at a provider and its reply, with the real transport's back-pressure: untaken bytes are
+ * held.
  */
 class ProviderReply implements UpstreamResponse, ByteSource {
   readonly status: number;
@@ -262,7 +261,7 @@ function piecesOf({ isJoined, items }: Reply): Piece[] {
   return pieces;
 }
 
-/** Converts alternating names and values to a map. Values of a repeated name are joined. */
+/** Converts alternating names and values to a map. A repeated name's values are joined. */
 function toMap(pairs: readonly string[]): Map<string, string> {
   const map = new Map<string, string>();
   for (let at = 0; at < pairs.length; at += 2) {

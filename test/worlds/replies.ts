@@ -1,4 +1,4 @@
-/** Providers' replies: completions, streams of recorded shapes, and every kind of failure. */
+/** Providers' replies: completions, streams in recorded shapes, and every kind of failure. */
 
 import { STATUS_CODES } from 'node:http';
 
@@ -130,8 +130,8 @@ export function answerWell({ id, chat }: AskedFor): Reply {
 }
 
 /**
- * A provider's details of a model, and the details that are shown: up to 2,048 characters of JSON,
- * in three levels.
+ * A provider's model details, and the shown details: up to 2,048 characters as JSON, in three
+ * levels.
  */
 const SAID: readonly (readonly [said: object, shown: object])[] = [
   [{}, {}],
@@ -164,13 +164,13 @@ export function listModels(random?: Random): Reply {
   const named = models.map(({ model: { id }, sent }) => ({ name: `models/${id}`, ...sent }));
   const pad = random?.oneIn(20) ? LONG_PAD : undefined;
   const text = JSON.stringify([{ data, pad }, data, { models: named }][random?.integer(0, 2) ?? 0]);
-  // A name that contains a key is not shown.
+  // A name is not shown if it contains a key.
   const shown = models.map(({ model }) => model).filter(({ id }) => !id.startsWith('key'));
   const item: Item = { kind: 'json', text, waitMs: 0.3, models: shown };
   return { ...PLAIN, headers: [JSON_TYPE], items: [item] };
 }
 
-/** Returns a reply to a request for models that may fail: late, cut off, or refused. */
+/** Returns a reply to a request for models, sometimes late, cut off, or refused. */
 export function aList(random: Random, statuses?: readonly number[]): Reply {
   const headMs = time(random, 0.2, 4000);
   if (statuses && random.oneIn(2)) return anErrorStatus(random, statuses);
@@ -185,7 +185,7 @@ export function aList(random: Random, statuses?: readonly number[]): Reply {
   ])();
 }
 
-/** Returns a time with a fraction, so that two events hardly ever happen at the same moment. */
+/** Returns a time with a fraction, so two events hardly ever happen at the same moment. */
 export function time(random: Random, minMs: number, maxMs: number): number {
   return Math.round((minMs + random.next() ** 3 * (maxMs - minMs)) * 1000) / 1000 + 0.0007;
 }
@@ -338,7 +338,7 @@ function cutUp(item: Item, random: Random): Item {
   return { ...item, cut: { at, waitMs: random.oneIn(3) ? 0 : time(random, 0, 40) } };
 }
 
-/** Returns a reply that fails in some way, at any point. */
+/** Returns a reply with some failure, at any point. */
 export function aFailure(ask: AskedFor, random: Random): Reply {
   const isStream = ask.chat?.isStream === true;
   const kind = random.integer(0, isStream ? 11 : 8);
@@ -370,7 +370,7 @@ export function aFailure(ask: AskedFor, random: Random): Reply {
 const anyType = (random: Random) => random.pick([JSON_TYPE, STREAM_TYPE, NO_TYPE]);
 const A_STREAM = { model: 'm', isStream: true, asksForUsage: false };
 
-/** Returns an answer that does not fit the request. */
+/** Returns an answer unfit for the request. */
 function strange(common: Reply, isStream: boolean, random: Random): Reply {
   const html: Item = { kind: 'json', text: '<html><body>busy</body></html>', waitMs: 0.2 };
   const replies: (() => Reply)[] = [
@@ -423,7 +423,7 @@ const RETRY_AFTER = [
   'Thu, 01 Jan 2026 00:05:00 GMT, Thu, 01 Jan 2026 00:00:01 GMT',
 ];
 
-/** Returns an HTTP error from a provider that is reachable. */
+/** Returns an HTTP error from a reachable provider. */
 export function anErrorStatus(random: Random, statuses: readonly number[] = STATUSES): Reply {
   const status = random.pick(statuses);
   const { error, text, type } = spellStatus(status, random);
@@ -450,5 +450,5 @@ export function anErrorStatus(random: Random, statuses: readonly number[] = STAT
   };
 }
 
-/** The reason phrase of a status. */
+/** A status's reason phrase. */
 export const phraseOf = (status: number) => STATUS_CODES[status] ?? 'Unknown error';

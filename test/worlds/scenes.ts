@@ -1,4 +1,4 @@
-/** Rare scenes, applied to a finished plan, so that all other worlds keep their plans. */
+/** Rare scenes, applied to a finished plan, so all other worlds keep their plans. */
 
 import { createRandom, type Random } from '../support/random.ts';
 import { BROKEN_HEADS } from './dialects.ts';
@@ -12,7 +12,7 @@ export function withScene(plan: Plan): Plan {
   return random.oneIn(2) ? random.pick(SCENES)(plan, random) : plan;
 }
 
-/** Returns values that are made at their first use, because few providers are asked. */
+/** Makes each value at its first use, because few providers are asked. */
 export function lazily<T>(
   names: readonly string[],
   random: Random,
@@ -93,7 +93,7 @@ const drain: Scene = (plan, random) => {
   return { ...plan, incidents: [...others, one].toSorted((a, b) => a.atMs - b.atMs) };
 };
 
-/** Some clients send bytes that are not HTTP. */
+/** Some clients send bytes other than HTTP. */
 const broken: Scene = (plan, random) =>
   withAsks(plan, (ask) => {
     if (!random.oneIn(5)) return ask;
@@ -102,9 +102,7 @@ const broken: Scene = (plan, random) =>
     return { ...ask, path: '/broken', method: 'GET', ...plain, broken: text };
   });
 
-/**
- * Clients send a body slowly, or stop in it. Some of the bodies are refused before they have come.
- */
+/** Clients send a body slowly, or stop in it. Some bodies are refused before they have come. */
 const uploads: Scene = (plan, random) =>
   withAsks(plan, (ask) => {
     if (ask.body === undefined || !random.oneIn(3)) return ask;

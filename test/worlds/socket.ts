@@ -1,13 +1,13 @@
 // oxlint-disable no-underscore-dangle -- the names are Node's
 /**
- * A connection to the gateway without a network: the members of `net.Socket` that node:http needs,
- * and a client's end.
+ * A connection to the gateway without a network: the members of `net.Socket` used by node:http, and
+ * a client's end.
  */
 
 import type { Server } from 'node:http';
 import { Duplex } from 'node:stream';
 
-/** The bytes that both kernels hold while the client does not read. */
+/** The bytes held by both kernels while the client does not read. */
 const KERNEL_BYTES = 65_536;
 
 /** The client's side. */
@@ -24,7 +24,7 @@ export function isListening(server: Server): boolean {
 
 type Done = (error?: Error | null) => void;
 
-/** The members of net.Server that its connections change. */
+/** The members of net.Server changed by its connections. */
 type Counted = Server & { _connections: number; _emitCloseIfDrained: () => void };
 
 export const connectionsOf = (server: Server) => (server as Counted)._connections;
@@ -81,7 +81,7 @@ export class MemorySocket extends Duplex {
     if (this.#ending) this.#client.onEnd(this.#ending);
   }
 
-  /** As in net.Socket, includes the bytes that wait to be written. */
+  /** As in net.Socket, includes bytes waiting to be written. */
   get bytesWritten(): number {
     return this.#takenBytes + this.writableLength;
   }

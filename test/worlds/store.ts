@@ -1,6 +1,6 @@
 /**
- * A world's store of rate limits, which replaces `src/store/redis-connection.ts`. It comes and
- * goes, and is sometimes late.
+ * A world's rate limit store, which replaces `src/store/redis-connection.ts`. It comes and goes,
+ * and is sometimes late.
  */
 
 import type { StoredBucket, Taken } from '../../src/policy/limiter.ts';
@@ -12,7 +12,7 @@ import type { History, StoreAsk } from './history.ts';
 /** The real connection's limit for a reply. */
 const ANSWER_MS = 50;
 const CONNECT_MS = 1.3;
-/** The least level of a bucket from which a request takes nothing. */
+/** At less than this level, a bucket counts as empty. */
 const LEAST_TOKENS = 1e-6;
 
 interface Level {
@@ -56,7 +56,7 @@ export class Store {
   }
 
   /**
-   * Takes a request's tokens from all buckets, or from none. With `tokens`, takes that number from
+   * Takes a request's tokens from all buckets, or from none. With `tokens`, takes this number from
    * each bucket in any case, or puts it back.
    */
   run(buckets: readonly StoredBucket[], tokens?: number): StoreAsk {

@@ -20,11 +20,11 @@ import { connectionsOf, MemorySocket } from './socket.ts';
 import { Store } from './store.ts';
 
 /**
- * The time after the last answer: uploads are still read and dropped, and clients that left without
- * reading are noticed after 60 s.
+ * The time after the last answer: uploads are still read and dropped, and departed clients with
+ * unread answers are noticed after 60 s.
  */
 const REST_MS = 80_000;
-/** The time after a request in which everything that it began must end. */
+/** The time after a request for everything begun by it to end. */
 const QUIET_MS = 700;
 const realImmediate = setImmediate;
 
@@ -98,13 +98,13 @@ function run(plan: Plan): History {
           const { settings } = incident;
           const before = service.config;
           service.reload(() => load(settings));
-          // Settings that are refused change nothing.
+          // Refused settings change nothing.
           if (service.config !== before)
             events.push({ atMs: clock.nowMs, kind: 'settings', settings });
         }
       });
     }
-    // The timers that run as long as the gateway does.
+    // Timers running as long as the gateway does.
     clock.run(() => true);
     const atRest = new Set(clock.running());
     left = () => (service.store || !isQuiet(history) ? [] : timersOf(clock, atRest, history));
@@ -160,7 +160,7 @@ const isEnded = ({ end }: Try) => end !== 'open';
  * its client waits for the end.
  */
 function timersOf(clock: Clock, atRest: ReadonlySet<string>, { exchanges }: History): string[] {
-  // A client that does not read may have nothing of its answer yet.
+  // While a client does not read, it may have nothing of its answer yet.
   const isWaiting = ({ answer, leftAtMs, lines }: Exchange) =>
     lines.length > 0 && (answer?.end ?? 'open') === 'open' && leftAtMs === undefined;
   let cut = exchanges.filter(isWaiting).length;
@@ -171,10 +171,10 @@ function timersOf(clock: Clock, atRest: ReadonlySet<string>, { exchanges }: Hist
   return left.map((text) => `a timer while nobody asks: ${text}`);
 }
 
-/** The timer of a request for a list of models. */
+/** The timer for a request for models. */
 const LIST_TIMEOUT = 'in 3000 ms';
 
-/** Returns everything that the gateway still holds when all requests are over. */
+/** Returns everything still held by the gateway when all requests are over. */
 function leftoversOf(
   service: Service,
   connections: number,
@@ -182,11 +182,11 @@ function leftoversOf(
   atRest: ReadonlySet<string>,
 ): string[] {
   const counts = { ...heldBy(service), connections };
-  // A store that is away is asked again and again.
+  // An absent store is asked again and again.
   const timers = clock
     .running()
     .filter((text) => !atRest.has(text) && !service.store?.state.isAway);
-  // The admin listener asks again for a list that could not be read.
+  // The admin listener asks again for an unreadable list.
   const fetching = timers.indexOf(LIST_TIMEOUT);
   if (service.admin && fetching !== -1) timers.splice(fetching, 1);
   // An incident lasts, and is watched, until a provider has answered.
@@ -195,7 +195,7 @@ function leftoversOf(
   return [...timers, ...left.map(([name, count]) => `${name}: ${count}`)];
 }
 
-/** Prepares a server that listens on no port: clients hand their sockets to it. */
+/** Prepares a server without a port: clients hand their sockets to it. */
 function prepare(server: Server): Server {
   // Node's own check of its connections would run on real time for ever.
   server.removeAllListeners('listening');

@@ -1,4 +1,4 @@
-/** Whole gateways on a virtual clock. `npm run test:worlds -- COUNT` runs more of them. */
+/** Whole gateways on a virtual clock. `npm run test:worlds -- COUNT` runs more worlds. */
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
