@@ -1,4 +1,4 @@
-/** The invariants of each response, whatever its caller does. */
+/** Invariants for every response, whatever its caller does. */
 
 import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
@@ -7,7 +7,7 @@ import type { Call } from '../../src/downstream/call.ts';
 import { startHttpServer } from '../support/http-server.ts';
 import { sendRaw } from '../support/raw.ts';
 
-/** Returns the error that `answer` throws for a call, and the client's answer. */
+/** Returns the error thrown by `answer` for a call, and the client's answer. */
 async function tryToAnswer(t: TestContext, answer: (call: Call) => void) {
   let thrown: unknown;
   const port = await startHttpServer(t, async (call) => {

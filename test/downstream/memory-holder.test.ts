@@ -1,4 +1,4 @@
-/** Which client holds most of the memory. */
+/** The client with the most memory. */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -8,7 +8,7 @@ import { findMemoryHolder } from '../../src/downstream/memory-holder.ts';
 
 const MEBIBYTE = 1_048_576;
 
-/** A call of this client or address that holds so many MiB. */
+/** A call from this client or address, holding this many MiB. */
 function call(client: string | undefined, peerAddress: string | undefined, mebibytes: number) {
   const fields = { history: { client }, peerAddress, rawHeaders: ['X-Forwarded-For', '192.0.2.7'] };
   return { ...fields, reservedBytes: mebibytes * MEBIBYTE } as unknown as Call;

@@ -9,8 +9,7 @@ import { startHttpServer } from '../support/http-server.ts';
 import { eventually } from '../support/streams.ts';
 
 /**
- * Starts a server that answers with its client's address. Returns a function that sends a request
- * to it.
+ * Starts a server. It answers with its client's address. Returns a function to send it a request.
  */
 async function start(t: TestContext, trustedProxies: readonly string[], host = '127.0.0.1') {
   const remoteAddress = createRemoteAddress(trustedProxies);
@@ -43,7 +42,7 @@ test("behind trusted proxies the address is the rightmost that is no proxy's", a
     ['192.0.2.1', '192.0.2.1,2001:db8:1:ffff::1'],
     ['2001:db8:2::1', '10.0.0.1, 2001:db8:2::1, 10.0.0.2'],
     ['11.0.0.1', '11.0.0.1'],
-    // The lines of a repeated header form a single list.
+    // A repeated header's lines form a single list.
     ['192.0.2.1', '198.51.100.7', '192.0.2.1', '10.1.2.3'],
     ['192.0.2.1', '192.0.2.1:4711, 10.0.0.1:80'],
     ['2001:db8::7', '[2001:db8::7]:4711'],
@@ -52,7 +51,7 @@ test("behind trusted proxies the address is the rightmost that is no proxy's", a
     // If all addresses are proxies, the first is the client.
     ['10.0.0.7', '10.0.0.7, 10.0.0.8'],
     ['127.0.0.1'],
-    // A text that is no address ends the search at the address to its right.
+    // A text other than an address ends the search at the address to its right.
     ['10.0.0.9', '192.0.2.1, unknown, 10.0.0.9'],
     ['10.0.0.9', '192.0.2.1,,10.0.0.9'],
     [`fe80::1%${'z'.repeat(56)}`, `fe80::1%${'z'.repeat(56)}`],
@@ -89,7 +88,7 @@ test('the address of a client that has left is still known', async (t) => {
   const client = new Socket();
   let address: string | undefined;
   const port = await startHttpServer(t, async (call) => {
-    // A reset, because the client of a half-closed connection may still read.
+    // A reset, because a half-closed connection's client may still read.
     client.resetAndDestroy();
     await new Promise<void>((left) => call.cancellation.onCancel(left));
     address = remoteAddress(call);

@@ -1,7 +1,4 @@
-/**
- * `max_buffered_bytes`: bodies and answers that do not fit are refused, and all memory is given
- * back.
- */
+/** `max_buffered_bytes`: bodies and answers beyond it are refused, and all memory is given back. */
 
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
@@ -56,7 +53,7 @@ const TOO_MUCH_ANSWERED: ExpectedError = {
   headers: { ...TOO_MUCH.headers, 'x-gateway-provider': 'p' },
 };
 
-/** The error of an answer or event above the budget of 2 MiB. */
+/** The error for an answer or event above the 2 MiB budget. */
 const neverFits = (what: 'answer' | 'event'): ExpectedError => ({
   httpStatus: 502,
   type: 'provider_error',
@@ -72,7 +69,7 @@ const budget = (mebibytes: number) => `max_buffered_bytes = ${mebibytes * MIB}\n
 const nothingIsReserved = async (gateway: TestGateway) =>
   eventually(() => gateway.reservedBytes() === 0, 'everything is freed');
 
-/** Announces a body of this size from another client. Returns a function that ends it. */
+/** Announces a body of this size from another client. Returns a function to end it. */
 async function takeBudget(t: TestContext, gateway: TestGateway, bytes: number) {
   const { socket } = openRaw(t, gateway.port);
   const before = gateway.reservedBytes();
@@ -81,11 +78,11 @@ async function takeBudget(t: TestContext, gateway: TestGateway, bytes: number) {
   return () => socket.destroy();
 }
 
-/** Starts a gateway with a budget of 2 MiB, provider `p` and its fallback `q`. */
+/** Starts a gateway with a 2 MiB budget, provider `p` and its fallback `q`. */
 const start = async (t: TestContext, script: Script = answerWell, server = '') =>
   scenario(t, { server: budget(2) + server, providers: { p: script, q: {} }, fallback: ['q'] });
 
-/** Returns the head of a chat request with this framing in place of its Content-Length. */
+/** Returns the head of a chat request with this framing instead of Content-Length. */
 function headWith(framing: string, more: readonly string[] = []): string {
   const [head = ''] = rawChat({}, more).split('\r\n\r\n');
   return `${head.replace('content-length: 2', framing)}\r\n\r\n`;
@@ -93,7 +90,7 @@ function headWith(framing: string, more: readonly string[] = []): string {
 
 const inChunk = (body: string) => `${body.length.toString(16)}\r\n${body}\r\n0\r\n\r\n`;
 
-/** Returns a script that sends `before`, and `after` when the gate is opened. */
+/** Returns a script. It sends `before`, and `after` when the gate is opened. */
 function gatedStream(before: string, after: string, isEnded = true) {
   const gate = createGate();
   const script: Script = async (request, response) => {
@@ -118,7 +115,8 @@ for (const how of ['that grows', 'whose Content-Length is', 'that waits for 100 
     const next = request ? rawChat(chatBody()) : '';
     const bytes = (request ?? expecting) + next;
     const { socket, text, closed } = openRaw(t, gateway.port);
-    // Hold the end back, because the gateway keeps the connection of a body that is whole in time.
+    // Hold the end back, because the gateway keeps a body's connection if the body is whole in
+    // time.
     const heldBack = request ? next.length + 1 : 0;
     socket.write(bytes.slice(0, bytes.length - heldBack), 'latin1');
     await eventually(() => readReply(text()).status > 0, 'the answer');
@@ -272,7 +270,7 @@ test('an event that fits passes whole, and short events need no budget', async (
   assert.equal(reply.text, large + completionEvents());
   await nothingIsReserved(gateway);
 
-  // Leave only as much of the budget as the request of such a stream takes.
+  // Leave only enough budget for a stream's request.
   await takeBudget(t, gateway, 2 * MIB - JSON.stringify(STREAM).length);
   for (let count = 0; count < 3; count += 1) {
     const { text } = await gateway.chat(STREAM);
@@ -325,7 +323,7 @@ test('a last event without its blank line passes while other clients wait', asyn
 for (const mebibytes of [0.9, 1.9]) {
   test(`six streams with events of ${mebibytes} MiB in a budget of 2 MiB end well`, async (t) => {
     const event = `data: {"x":"${'x'.repeat(mebibytes * MIB)}"}\n\n`;
-    // In the pieces that a socket reads.
+    // In pieces as read from a socket.
     const events = CHUNK + event.repeat(3) + completionEvents();
     const { gateway } = await start(t, (_, response) => sendEvents(response, events));
     const streams = Array.from({ length: 6 }, () => openChat(gateway.port));
@@ -364,7 +362,7 @@ test('streams that wait for memory take turns', async (t) => {
   const { gateway } = await start(t, byModel(scripts));
   const open = (model: string) =>
     openChat(gateway.port, chatBody({ model: `p/${model}`, stream: true }));
-  // Beside this stream, only the reserved part of the budget is left.
+  // Beside this stream, only the budget's reserved part is left.
   const part = open('part');
   await eventually(() => gateway.reservedBytes() > 0.89 * MIB, 'a part of an event is held');
   const many = open('many');
@@ -377,7 +375,7 @@ test('streams that wait for memory take turns', async (t) => {
   await nothingIsReserved(gateway);
 });
 
-/** Begins a stream between a provider and a client that the test plays. */
+/** Begins a stream. The test plays its provider and its client. */
 async function openRelay(whole: ByteBudget) {
   const reply = new RecordedReply();
   const context = newReplyContext(reply);
@@ -525,7 +523,7 @@ for (const [until, isFreed] of [
   });
 }
 
-/** Begins a stream that is stuck with a part of an event, which it passes on. */
+/** Begins a stuck stream. It has passed on a part of an event. */
 async function openStuckRelay(part: string) {
   const whole = newBudget(MIB);
   const other = new EventRoom(whole);
@@ -585,7 +583,8 @@ const PAUSES: [readMs: number, cutMs: number, scope: string][] = [
   [10_000, 20_000, 'model'],
 ];
 for (const [readMs, cutMs, scope] of PAUSES) {
-  test(`a cut after ${cutMs} ms has the scope ${scope} if the client reads after ${readMs} ms`, async (t) => {
+  const title = `the scope of a cut after ${cutMs} ms, read after ${readMs} ms, is ${scope}`;
+  test(title, async (t) => {
     const clock = stopClock(t, 0);
     const { provider, reply, ended } = await openRelay(newBudget(MIB));
     assert.equal(provider.write(Buffer.from(`data: ${'x'.repeat(65_536)}\n\n`)), false);

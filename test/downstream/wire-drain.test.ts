@@ -45,7 +45,7 @@ async function start(t: TestContext) {
     await eventually(isBegun, 'both begun');
     return { stream, complete };
   };
-  /** Opens a connection, and waits for the answer to `/health` or the beginning of a stream. */
+  /** Opens a connection, and waits for the answer to `/health` or a stream's first event. */
   const open = async (request = HEALTH) => {
     const client = openRaw(t, gateway.port);
     client.socket.write(request);
@@ -111,7 +111,7 @@ test(
         if (code === 'ECONNREFUSED') refused += 1;
       });
     }
-    // The sockets connect before the gateway accepts any of them.
+    // All sockets connect before the gateway accepts any.
     await new Promise((resolve) => process.nextTick(resolve));
     await gateway.drain(10_000);
     await Promise.all(clients.map(({ closed }) => closed));
@@ -149,7 +149,7 @@ for (const [which, request] of [
 
 test('connections with answers from before a drain do not delay it to its deadline', async (t) => {
   const elapsedMs = startStopwatch(t);
-  // Many drains, because the idle time of a connection is a matter of fractions of milliseconds.
+  // Many drains, because a connection's idle time is a matter of microseconds.
   const drains = Array.from({ length: 30 }, async (_, index) => {
     const { gateway, finish, open } = await start(t);
     const client = await open(RAW_STREAM);
@@ -181,7 +181,7 @@ test("a client does not see the text of an error that is not the gateway's own",
   assert.doesNotMatch((await stream.ended) + (await complete.ended), /canary/);
 });
 
-/** Starts clients that send these bodies, and do not read their endless answers. */
+/** Starts clients. They send these bodies, and do not read their endless answers. */
 async function startStuckClients(t: TestContext, bodies: readonly object[]) {
   const answer = completion('x'.repeat(40_000_000));
   const { script: stream } = flood(`data: {"x":"${'y'.repeat(65_000)}"}\n\n`, Infinity);
@@ -228,7 +228,7 @@ test('a request that a drain cuts has its access line before the drain is over',
 });
 
 test('a request after the deadline of a drain is refused, and reaches no provider', async (t) => {
-  // On a slow machine, the second after which an idle connection is closed could pass.
+  // On a slow machine, the second until an idle connection is closed could pass.
   stopClock(t);
   const { gateway, upstream } = await start(t);
   const stream = openChat(gateway.port);

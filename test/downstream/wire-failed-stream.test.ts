@@ -1,6 +1,4 @@
-/**
- * The end of a failed stream: its error event, and later its connection, without the last chunk.
- */
+/** A failed stream's end: its error event, and later its connection, without the last chunk. */
 
 import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
@@ -25,7 +23,7 @@ const cut: Script = (request, response) => {
 const failInEvent: Script = (_, response) =>
   sendEvents(response, `${CHUNK}data: {"error":{"message":"m","code":"overloaded"}}\n\n`);
 
-/** Starts a client with a failed stream. The test fires the timer of its end. */
+/** Starts a client with a failed stream. The test fires the timer for its end. */
 async function startFailed(t: TestContext, script = endEarly, request = REQUEST) {
   const timers = useManualTimers(t);
   const { gateway } = await scenario(t, {
@@ -42,7 +40,7 @@ async function startFailed(t: TestContext, script = endEarly, request = REQUEST)
   return { gateway, client, timers, isTimed, hasEnded: () => hasEnded };
 }
 
-/** Checks that the text is one stream with its error event, and without the last chunk. */
+/** Checks for one stream with its error event, and without the last chunk. */
 function assertCut(text: string): void {
   const [{ status, body, isWhole }, ...others] = parseReplies(text) as [
     ReturnType<typeof parseReplies>[number],
@@ -52,7 +50,7 @@ function assertCut(text: string): void {
   assert.ok(text.endsWith('\n\n\r\n'), 'the chunk of the error event is whole');
 }
 
-/** Writes until a connection that is closed on both sides would be reset. */
+/** Writes until a connection closed on both sides would be reset. */
 async function writeOn({ socket }: ReturnType<typeof openRaw>): Promise<void> {
   for (let part = 0; part < 3; part += 1) {
     socket.write(HEALTH);
@@ -104,7 +102,7 @@ test('the wait after the error event begins when its client has taken it', async
     providers: {
       p: (request, response) => {
         script(request, response);
-        // Break off in place of `[DONE]`.
+        // Break off instead of `[DONE]`.
         Object.assign(response, { end: () => response.destroy() });
       },
     },
@@ -179,7 +177,7 @@ test('a failed stream in HTTP/1.0 ends with its connection at once', async (t) =
   errorAfter(client.text().split('\r\n\r\n')[1]!, CHUNK);
 });
 
-/** As `startFailed`, in real time, with a wait that lasts longer than any test. */
+/** As `startFailed`, in real time, with a wait longer than any test. */
 async function startWaiting(t: TestContext) {
   const { gateway } = await scenario(t, {
     providers: { p: endEarly },
@@ -210,7 +208,7 @@ test('a drain half-closes a failed connection as soon as an idle connection', as
   await writeOn(client);
   assert.equal(client.socket.destroyed, false);
   assertCut(client.text());
-  // The drain does not wait for a client that does not close.
+  // The drain does not wait for a client without a close.
   clock.nowMs += 1000;
   await drained;
   client.socket.end();

@@ -1,7 +1,4 @@
-/**
- * Clients that close their sending side after their requests, such as `printf … | nc -N`, and
- * clients that have left.
- */
+/** Clients with a closed sending side, such as `printf … | nc -N`, and departed clients. */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';

@@ -15,7 +15,7 @@ const HEAD = `POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\n${FRAMING}\r\n\r\
 const HEALTH = 'GET /health HTTP/1.1\r\nhost: a\r\n\r\n';
 const CHECK_MS = CLIENT_TIME_LIMITS.lingerCheckMs;
 
-/** Starts a gateway on manual timers, and an upload that it has refused after the head. */
+/** Starts a gateway on manual timers, and an upload refused after the head. */
 async function start(
   t: TestContext,
   { head = HEAD, allowHalfOpen = false, timers = useManualTimers(t) } = {},
@@ -110,7 +110,7 @@ for (const isOver of [true, false]) {
       await call.reply.closed;
       await gate.opened;
     });
-    // Half-open, so that the connection outlives the end that the gateway sends.
+    // Half-open, so the connection outlives the gateway's end.
     const { socket, closed, text } = openRaw(t, port, { allowHalfOpen: true });
     const own = watchServerSide(t, socket);
     socket.write(HEAD);

@@ -26,7 +26,7 @@ function chat(...more: string[]): string {
   return request(CHAT, 'Host: x', AUTHORIZATION, JSON_TYPE, ...more);
 }
 
-/** A health check that ends its connection, so that no test waits for silence. */
+/** A health check with `connection: close`, so no test waits for silence. */
 function get(...headers: string[]): string {
   return request('GET /health HTTP/1.1', CLOSE, ...headers);
 }
@@ -172,7 +172,7 @@ test('a body that would be refused gets no 100 Continue', async (t) => {
   }
 });
 
-/** Asks for a stream that lasts until `finish`, and waits for its first event. */
+/** Asks for a stream until `finish`, and waits for its first event. */
 async function openStream(t: TestContext) {
   let finish = () => {};
   const { gateway } = await scenario(t, {

@@ -122,8 +122,7 @@ for (const transport of TRANSPORTS) {
     for (const [bytes, count] of [
       [8 * MIB, 5],
       [60_000, 40],
-      // Below 4 KiB, the limit for bodies that are sent whole. On Node 26, 330 bytes of each reply
-      // stay.
+      // Below 4 KiB, the limit for bodies sent whole. On Node 26, 330 bytes of each reply stay.
       [3900, 400],
     ] as const) {
       test(
@@ -151,15 +150,15 @@ for (const transport of TRANSPORTS) {
     }
 
     test('an open stream keeps no text of its request, failed tries or events', async (t) => {
-      // For gateway, client and provider together. A stream that kept its request would take 58 KB
-      // more.
+      // For gateway, client and provider together. If a stream kept its request, it would take 58
+      // KB more.
       const maxStreamBytes = env.GATEWAY_UPSTREAM === 'fetch' ? 90_000 : 70_000;
       const heldBytes = createMemoryProbe('heap');
       const long = 'x'.repeat(60_000);
       const choices = [{ index: 0, delta: { content: 'a' } }];
       const eventOf = (members: object) => `data: ${JSON.stringify({ choices, ...members })}\n\n`;
       const usage = { total_tokens: 1 };
-      /** Events by the first letter of the prompt. */
+      /** Events by the prompt's first letter. */
       const events: Readonly<Record<string, string>> = {
         l: eventOf({ usage: { ...usage, x: long.slice(0, 15_000) } }),
         b: eventOf({ usage }) + eventOf({ x: long }),
@@ -178,9 +177,7 @@ for (const transport of TRANSPORTS) {
         },
         fallback: ['q'],
       });
-      /**
-       * Opens streams with this prompt. Returns a function that reads the heap's growth for each.
-       */
+      /** Opens streams with this prompt. Returns a function to read the heap's growth for each. */
       const open = async (content: string) => {
         const chat = {
           model: 'p/a-model-whose-name-is-long',
@@ -208,7 +205,7 @@ for (const transport of TRANSPORTS) {
     });
 
     test('bodies of clients that left are dropped while the connection still hangs', async (t) => {
-      // A server without TLS, so that the handshake never completes.
+      // A server without TLS, so the handshake never completes.
       const upstream = await listen(t, createServer());
       const baseUrl = upstream.baseUrl.replace('http:', 'https:');
       const gateway = await startGateway(t, { env, toml: providerToml({ baseUrl }) });
@@ -272,8 +269,8 @@ for (const transport of TRANSPORTS) {
 }
 
 /**
- * Starts a provider that drops the bodies, and answers each whole request with a stream of one
- * event, left open.
+ * Starts a provider that drops the bodies, and answers each whole request with an event of a
+ * stream, left open.
  */
 async function startCountingUpstream(t: TestContext) {
   let count = 0;
@@ -314,7 +311,7 @@ describe('connecting, over undici', () => {
   test('a cancelled upload to a provider that does not accept is released', async (t) => {
     const { port } = await startBlackHole(t);
     const collect = createMemoryProbe();
-    // A long limit, so that its end does not release the body.
+    // A long limit, so its end does not release the body.
     const connections = createPool(3_600_000)!;
     t.after(() => connections.close());
     const cancellation = new Cancellation();
@@ -349,7 +346,7 @@ test('fetch fails with the reason of the cancellation, and with the network erro
 const inChunks = (count: number, bytes: number) =>
   `${bytes.toString(16)}\r\n${'x'.repeat(bytes)}\r\n`.repeat(count);
 
-/** Counts chunks, and the most in one turn of the event loop. */
+/** Counts chunks, and the most in one event loop turn. */
 function countPerTurn() {
   const counts = { all: 0, most: 0 };
   let ofTurn = 0;
@@ -396,7 +393,7 @@ test('a connection whose body in tiny chunks was refused takes the next request'
   await eventually(() => text().includes('HTTP/1.1 200'), 'the next request is answered');
 });
 
-/** Begins a chunked upload to a server of node:http that reads it as the gateway does. */
+/** Begins a chunked upload to a node:http server, which reads it as the gateway does. */
 async function uploadInTurns(t: TestContext, body: string): Promise<IncomingMessage> {
   const server = createHttpServer({ highWaterMark: 64 * KIB });
   const { port } = await listen(t, server);

@@ -22,14 +22,14 @@ import { scenario } from '../support/scenario.ts';
 /** More listeners than Node allows without a warning. */
 const CLIENTS = 12;
 
-/** The settings in which provider `p`, or its fallback `q`, never completes a TLS handshake. */
+/** Settings for a provider `p`, or its fallback `q`, without a completed TLS handshake. */
 const PHASES: Record<string, (tls: string, p: string) => string> = {
   'while a connection is being made': (tls) => tls,
   'while a connection to the fallback is being made': (tls, p) =>
     `[providers]\nfallback = ["q"]\n${p}${tls.replace('.p]', '.q]')}`,
 };
 
-/** Starts a provider that accepts connections and never completes a TLS handshake. */
+/** Starts a provider. It accepts connections, and never completes a TLS handshake. */
 async function startSilentTls(t: TestContext) {
   const { baseUrl, sockets } = await listen(
     t,
@@ -41,7 +41,7 @@ async function startSilentTls(t: TestContext) {
 
 const clientSockets = new WeakSet<Socket>();
 
-/** Counts the sockets that the gateway opens from now on, in this thread. */
+/** Counts the gateway's new sockets from now on, in this thread. */
 function watchOutgoing(t: TestContext) {
   const sockets: Socket[] = [];
   const onSocket = (message: unknown) => sockets.push((message as { socket: Socket }).socket);
@@ -75,7 +75,7 @@ function resources(): string {
 
 function assertQuiet({ log }: TestGateway, warnings: readonly string[]): void {
   assert.deepEqual(
-    // Lines about providers that fail before the fallback is asked are expected.
+    // Lines about a provider's failure before the fallback are expected.
     log.filter((line) =>
       /"level":"(?:error|warn)","message":"(?!breaker opened|incident)/.test(line),
     ),
@@ -93,7 +93,7 @@ for (const [when, toToml] of Object.entries(PHASES)) {
       async (t) => {
         const warnings = watchWarnings(t);
         const silentTls = await startSilentTls(t);
-        // Connection: close, so that no idle connection is kept for the next request.
+        // Connection: close, so no idle connection is kept for the next request.
         const p = await startUpstream(t, failWith(503, { headers: { connection: 'close' } }));
         const gateway = await startGateway(t, {
           toml: toToml(providerToml(silentTls), providerToml(p)),
@@ -115,16 +115,16 @@ for (const [when, toToml] of Object.entries(PHASES)) {
           silentTls.release();
           await eventually(() => outgoing.open() === 0, 'every connection upstream closed');
         };
-        // The first use of fetch leaves resources for good, which are not the request's.
+        // The first use of fetch leaves resources for good. They are not the request's.
         await comeAndGo(1);
-        // Wait until the tests before this one have released their resources.
+        // Wait until earlier tests have released their resources.
         let before = '';
         while (before !== resources()) {
           before = resources();
           await sleep(50);
         }
         await comeAndGo(CLIENTS);
-        // A replacement connection for a client that is gone would come a moment later.
+        // A replacement connection for a departed client would come a moment later.
         await sleep(50);
         await eventually(() => resources() === before, `as before: ${before}`);
         assert.equal(outgoing.open(), 0);
@@ -175,7 +175,7 @@ test(
     clients[0]!.destroy();
     await linesOf(gateway);
     await eventually(() => outgoing.open() === 1, 'one connection');
-    // A replacement connection for the client that is gone would come a moment later.
+    // A replacement connection for the departed client would come a moment later.
     await sleep(50);
     assert.equal(outgoing.open(), 1);
     clients[1]!.destroy();
@@ -187,7 +187,7 @@ test('a stream whose head cannot be sent ends its request upstream', async (t) =
   const { p: upstream, gateway } = await scenario(t, {
     server: 'timeout = 3600',
     providers: { p: beginStream(CHUNK) },
-    // A provider id that is no valid header value. Settings refuse it.
+    // An invalid header value as a provider id. Settings refuse it.
     adjust: (config) => ({
       ...config,
       providers: {

@@ -67,7 +67,7 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
     const own = watchServerSide(t, socket);
     socket.write('GET / HTTP/1.1\r\n\r\n'.repeat(3640));
     await closed;
-    // The answered request, 100 that may wait, and the first beyond the limit.
+    // The answered request, 100 waiting requests, and the first beyond the limit.
     assert.deepEqual([own.requests, text(), p.requests.length], [102, '', 0]);
     const [line, ...others] = gateway.lines('broken request');
     assert.equal(line?.['reason'], 'Invalid request: more than 100 pipelined requests wait');
@@ -174,7 +174,7 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
 
 const SMALL_BUDGET = `max_buffered_bytes = ${MIB}\n`;
 const LENGTH_HEADER = /content-length: \d+\r\n/;
-/** A chat that fits into one read of a socket. */
+/** A chat small enough for one read from a socket. */
 const LONG_CHAT = rawChat(chatBody({ padding: 'x'.repeat(60_000) }));
 
 test('bodies of waiting requests are dropped if they do not fit into memory', async (t) => {
@@ -359,23 +359,23 @@ test('a waiting pipelined request takes less than 1 KB more than in node:http', 
     const before = held();
     await write(HEALTH.repeat(90), 91);
     const bytes = held() - before;
-    // Reset, so that no waiting request begins.
+    // Reset, so no waiting request begins.
     for (const client of clients) client.resetAndDestroy();
     return bytes;
   };
-  // The least of two, because the first compiles code, and collections come at any time.
+  // The lesser value, because the first compiles code, and collections come at any time.
   const leastOf = async (to: number, first: string) =>
     Math.min(await bytesOf(to, first), await bytesOf(to, first));
   const plainBytes = await leastOf(port, HEALTH);
   const ownBytes = await leastOf(gateway.port, rawChat(chatBody()));
   // A request that has begun would take 4 KB more.
   assert.ok(ownBytes < plainBytes + 1800 * 1000, `${ownBytes} bytes, plain ${plainBytes}`);
-  // While so many requests wait, the gateway notices at its next answer that a client has left.
+  // While so many requests wait, the gateway notices a departed client at its next answer.
   release();
   await linesOf(gateway, 40);
 });
 
-/** A server that refuses each request at once, as the gateway does without a key. */
+/** A server refusing each request at once, as the gateway does without a key. */
 const PLAIN_SERVER = `
 const server = require('node:http').createServer({ requireHostHeader: false }, (_, response) => {
   response.writeHead(401, { 'content-type': 'application/json' }).end('{"error":{}}');

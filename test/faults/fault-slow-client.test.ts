@@ -45,7 +45,7 @@ async function start(t: TestContext, server = '', clientTimeLimits: object = LIM
   return { gateway, upstream };
 }
 
-/** Checks that nothing of a client is left, and that other clients are served. */
+/** Checks that nothing is left from a client, and other clients are served. */
 async function assertServing(gateway: TestGateway, requests: number): Promise<void> {
   await linesOf(gateway, requests);
   assertNoErrors(gateway);
@@ -54,12 +54,12 @@ async function assertServing(gateway: TestGateway, requests: number): Promise<vo
 }
 
 describe('a client that takes its time', { concurrency: 4 }, () => {
-  /** The bytes sent, their limit, the number of access lines, and the bytes that follow. */
+  /** The bytes sent, their limit, the number of access lines, and the following bytes. */
   type Slow = readonly [sent: string, limitMs: number, calls: number, drip?: string];
   const { headersMs, requestMs } = LIMITS;
   const half = BODY.slice(0, 20);
   const chunked = chat('Transfer-Encoding: chunked');
-  /** `drip` is sent byte by byte, each after a tenth of the limit, while the connection lasts. */
+  /** `drip` is sent byte by byte, every tenth of the limit, while the connection lasts. */
   const slow: Record<string, Slow> = {
     'nothing at all': ['', headersMs, 0],
     'half a request line': ['GET /hea', headersMs, 0],
@@ -93,7 +93,7 @@ describe('a client that takes its time', { concurrency: 4 }, () => {
       await assertServing(gateway, calls);
     };
     test(`and sends ${what} gets a 408 and is cut off`, ALL_SCALES, async (t) => {
-      // A busy machine may be too slow for the limit of the headers, the shorter of the two.
+      // A busy machine may be too slow for the headers' limit, the shorter limit.
       await atSomeScale(async (scale) => check(t, scale));
     });
   }
@@ -207,7 +207,7 @@ async function upload(socket: Socket, size: number, isChunked: boolean): Promise
 
 describe('an upload that is refused', { concurrency: 3 }, () => {
   const SIZE = 12 * MIB;
-  /** A size that a busy machine can send within the limits. */
+  /** A size possible within the limits on a busy machine. */
   const settings = `max_body_bytes = ${MIB}`;
   const framings = {
     'with a Content-Length': [`Content-Length: ${SIZE}`, false],
@@ -215,8 +215,8 @@ describe('an upload that is refused', { concurrency: 3 }, () => {
   } as const;
   const WITHOUT_TOKEN = [AUTHORIZATION, NOT_AUTHENTICATED] as const;
   /**
-   * Where a body is refused, the head's line without which it is, and the error. Without a line,
-   * its size is refused.
+   * When a body is refused, the head's line replaced to cause the refusal, and the error. Without a
+   * line, the body is too large.
    */
   const reasons: readonly (readonly [string, line?: string, expected?: ExpectedError])[] = [
     ['for its size'],

@@ -25,7 +25,7 @@ import { LEFT_TO_SWEEPS } from '../support/sweep.ts';
 const MIB = 1_048_576;
 const SLOW_BYTES = 18 * MIB;
 const STUCK_MS = 800;
-/** The limit in tests that reach it. A busy network may restart the clock once. */
+/** The limit in tests about its end. A busy network may restart the clock once. */
 const CUT_MS = 400;
 
 const PART = Buffer.from(`data: {"x":"${'y'.repeat(65_500)}"}\n\n`);
@@ -36,7 +36,7 @@ const answerOf =
   (_, response) =>
     sendJson(response, completion('y'.repeat(bytes)));
 
-/** Opens a client that does not read until the test resumes it. */
+/** Opens a client. It does not read until the test resumes it. */
 function openReader(t: TestContext, port: number, requests: string): Socket {
   const socket = connect(port, '127.0.0.1').on('error', () => {});
   t.after(() => socket.destroy());
@@ -71,7 +71,7 @@ test('streams of 100 MiB without a reader hold the provider back, and little mem
   assertNoErrors(gateway);
 });
 
-/** Sends a stream that takes its time, and a second request behind it. Returns all answers. */
+/** Sends a slow stream, and a second request behind it. Returns all answers. */
 async function pipeline(t: TestContext, clientTimeLimits: object, second: string): Promise<string> {
   const { opened, open: finish } = createGate();
   const p: Script = async ({ body }, response) => {
@@ -103,9 +103,9 @@ for (const more of ['', 'connection: close\r\n']) {
 
 test('an answer that a reset finds half written does not count as delivered', async (t) => {
   const { gateway } = await start(t, answerOf(60_000));
-  // Each answer fits into one write, but all of them do not fit into the network.
+  // Each answer fits into one write, but the network does not hold all answers.
   const count = 1000;
-  // Long requests, so that one read brings fewer than 100.
+  // Long requests, so one read brings fewer than 100.
   const request = rawChat(chatBody({ padding: 'x'.repeat(700) }));
   const reader = openReader(t, gateway.port, request.repeat(count));
   const delivered = () => gateway.accessLines().filter(({ outcome }) => outcome === 'ok').length;
@@ -125,7 +125,7 @@ describe('a client that stops reading', { concurrency: 4 }, () => {
     'a stream': [flood(PART, 100 * MIB).script, STREAM],
     'one event of 12 MiB': [beginStream(eventOf(12 * MIB)), STREAM],
     'a complete answer of 16 MiB': [answerOf(16 * MIB), COMPLETE],
-    // Each answer fits into one write, but all of them do not fit into the network.
+    // Each answer fits into one write, but the network does not hold all answers.
     'many answers of 200 KiB on one connection': [answerOf(200_000), COMPLETE.repeat(100)],
   };
   for (const [what, [script, requests]] of Object.entries(stuck)) {
@@ -134,7 +134,7 @@ describe('a client that stops reading', { concurrency: 4 }, () => {
       const { p: upstream, gateway } = await start(t, script, CUT_MS);
       const startedAt = performance.now();
       const reader = openReader(t, gateway.port, requests);
-      // A client that sends line breaks need not read.
+      // A client sending line breaks need not read.
       const sending = setInterval(() => reader.writable && reader.write('\r\n'), CUT_MS / 10);
       t.after(() => clearInterval(sending));
       const outcomes = () => gateway.accessLines().map(({ outcome }) => outcome);
@@ -151,7 +151,7 @@ describe('a client that stops reading', { concurrency: 4 }, () => {
 
   /**
    * Checks that a slow reader gets everything: a stream at an even pace over three limits, or a
-   * complete answer with pauses of half the limit.
+   * complete answer with pauses for half the limit.
    */
   async function checkSlowReader(
     t: TestContext,

@@ -1,6 +1,5 @@
 /**
- * Every way in which a provider can fail on the wire, the client's answer, and a check that nothing
- * is left.
+ * A provider's failures on the wire, the client's answer to each, and a check that nothing is left.
  */
 
 import assert from 'node:assert/strict';
@@ -34,13 +33,13 @@ import {
   startUpstream,
 } from '../support/upstream.ts';
 
-/** Rows that run at the same time. */
+/** Concurrent rows. */
 const AT_ONCE = 8;
-/** The limit for rows about waiting. All other rows have a limit that they never reach. */
+/** The limit for rows about waiting. All other rows have a limit out of reach. */
 const LIMIT_SECONDS = 1;
 const AMPLE_SECONDS = 110;
 
-// The client's answer: status, type, code. In a stream that had begun, those of its error event.
+// The client's answer: status, type, code. After a stream's beginning, its error event's.
 const WHOLE = '200';
 const FAILED = '502 provider_error PROVIDER_ERROR';
 const TIMED_OUT = '504 timeout_error TIMEOUT';
@@ -67,11 +66,9 @@ interface WireOptions {
 const bodyOf = (stream: boolean, word = 'Hello') =>
   stream ? completionEvents([word, ' there']) : JSON.stringify(completion(word));
 
-/**
- * Replaced by the upstream's host and port, which no client may see. An address is never longer.
- */
+/** Replaced by the upstream's host and port, secret from clients. An address is never longer. */
 const ADDRESS = 'UPSTREAM_ADDRESS';
-/** Replaced by the address of the fallback, which works. */
+/** Replaced by the working fallback's address. */
 const FALLBACK_ADDRESS = 'FALLBACK_ADDRESS';
 const TELLTALE = `server: ${ADDRESS}\r\nvia: 1.1 ${ADDRESS}\r\nset-cookie: a=b\r\n`;
 
@@ -98,7 +95,7 @@ function wire(body: string | Buffer, options: WireOptions = {}): Wire {
 interface Row {
   readonly fault: string;
   readonly told: string;
-  /** The answer to the client of a stream, if it differs. */
+  /** The answer to a streaming client, if it differs. */
   readonly stream?: string;
   readonly isAboutTime?: boolean;
   /** Starts a broken address, and returns its base URL. */
@@ -107,11 +104,11 @@ interface Row {
   readonly answer?: (stream: boolean) => Wire;
   /** Whether the upstream then closes the connection. */
   readonly closes?: boolean;
-  /** The fault that the proxy applies. */
+  /** The proxy's fault. */
   readonly inflict?: (answer: Wire) => Fault;
-  /** Whether the answer is whole by HTTP's rules, so that its connection may be kept. */
+  /** Whether the answer is whole by HTTP's rules, so its connection may be kept. */
   readonly isKept?: boolean;
-  /** Whether connections that fetch opens ahead are broken too. */
+  /** Whether connections opened ahead by fetch are broken, too. */
   readonly isForGood?: boolean;
 }
 
@@ -235,8 +232,8 @@ const ROWS: Row[] = [
     told: FAILED,
     answer: literal('HTTP/1.1 101 Switching\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n'),
   },
-  // To the fallback, which would answer. fetch would send it the prompt after a 307, but not after
-  // a 303.
+  // To the fallback, where an answer waits. fetch would send it the prompt after a 307, but not
+  // after a 303.
   ...['303 See Other', '307 Temporary Redirect'].map((status) => {
     const location = `location: http://${FALLBACK_ADDRESS}/v1/chat/completions\r\n`;
     return {
@@ -248,7 +245,7 @@ const ROWS: Row[] = [
   }),
   { fault: '204', told: FAILED, answer: literal('HTTP/1.1 204 None\r\n\r\n'), isKept: true },
   { fault: 'gzip unasked', told: FAILED, answer: encoded(gzipSync, 'gzip'), isKept: true },
-  // Only some versions of Node could decode it.
+  // Only some Node versions could decode it.
   { fault: 'zstd unasked', told: FAILED, answer: encoded(zstd, 'zstd'), isKept: true },
   {
     fault: 'latin1 bytes in headers',
@@ -263,7 +260,7 @@ function zstd(text: string): Buffer {
   const bytes = Buffer.from(text);
   const head = Buffer.from([0x28, 0xb5, 0x2f, 0xfd, 0xa0, 0, 0, 0, 0, 0, 0, 0]);
   head.writeUInt32LE(bytes.length, 5);
-  // The header of the last block, with its raw type.
+  // The last block's header, with its raw type.
   head.writeUIntLE((bytes.length << 3) | 1, 9, 3);
   return Buffer.concat([head, bytes]);
 }
@@ -379,7 +376,7 @@ async function checkCell(t: TestContext, cell: Cell, limitSeconds?: number): Pro
     assert.doesNotMatch(bytes, /"level":"error"/);
   }
   assert.equal(gateway.reservedBytes(), 0);
-  // A drain waits for requests in flight, so it would not end if one had leaked.
+  // A drain waits for requests in flight, so it would not end after a leak.
   await gateway.drain();
   if (OVER_FETCH) return;
   const isClosed = () => proxy.sockets.size === 0 && q.sockets.size === 0;
@@ -435,7 +432,7 @@ describe('the fault table', { concurrency: AT_ONCE }, () => {
       assert.equal(idle.length, 1, 'the connection was kept');
       answerFrom('mine');
       proxy.push(wire(bodyOf(stream, 'of another tenant')).bytes.toString());
-      // One request while the pushed bytes are on their way, and another when they are there.
+      // One request before the pushed bytes have arrived, and another after.
       const next = [gateway.chat(chatBody())];
       await eventually(() => idle[0]!.destroyed, 'the poisoned connection closed');
       next.push(gateway.chat(chatBody()));

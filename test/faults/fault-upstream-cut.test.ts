@@ -9,7 +9,7 @@ import { dataOf, eventually, assertNoErrors } from '../support/streams.ts';
 import { sweep } from '../support/sweep.ts';
 
 const AT_ONCE = 25;
-/** A stream is cut after each multiple of this number of bytes. */
+/** A stream is cut at each multiple of this number. */
 const STEP = sweep(1, 3);
 const EVENTS = [
   ': hello\n\n',
@@ -33,9 +33,7 @@ const RECORDINGS: Record<string, string> = {
   'ended by the connection': `${HEAD}connection: close\r\n\r\n${BODY.toString()}`,
 };
 
-/**
- * Checks that the answer is an HTTP error, the whole stream, or its beginning with an error event.
- */
+/** Checks for an HTTP error, the whole stream, or its beginning with an error event. */
 function checkAnswer(status: number, text: string, where: string): void {
   if (status !== 200) {
     assert.equal(status, 502, where);
@@ -98,7 +96,7 @@ test('an upload that is answered before it was read blocks no other request', as
   const server = createServer((socket) => {
     connections += 1;
     socket.once('data', (chunk: Buffer) => {
-      // The rest of the upload is not read.
+      // The upload's rest is not read.
       if (/content-length: \d{7}/i.test(chunk.toString()))
         socket.pause().write(rawResponse('{}', { status: '413 No' }));
       else socket.write(rawResponse('{"choices":[]}'));

@@ -1,6 +1,6 @@
 /**
- * Incidents in the log, on the page and in the metrics: the beginning, the sentence, the affected
- * requests and the end of each.
+ * Incidents in the log, on the page and in the metrics: beginning, sentence, affected
+ * requests and end.
  */
 
 import assert from 'node:assert/strict';
@@ -36,7 +36,7 @@ interface Shown {
   readonly affected?: readonly { readonly name: string; readonly clients?: string }[];
 }
 
-// A module of the page, without its types.
+// The page's module, without types.
 const { causesOf, affectedText, subjectOf, wordsOf } = (await import(
   join(ROOT, 'src/admin/page/incidents.js')
 )) as {
@@ -100,7 +100,7 @@ interface Incident {
   readonly model?: string;
   /** The model to ask for until the incident is over. */
   readonly asked?: string;
-  /** All sentences. `TIME` matches any time of day. */
+  /** All sentences. `TIME` matches any time. */
   readonly sentence: string;
 }
 
@@ -409,9 +409,9 @@ test('log lines are lost while standard output is not read', { skip }, async (t)
     return textOf(incidents[0]!, now);
   };
   child.stdout!.pause();
-  // 4 MiB of lines wait until they are read, and the path is escaped in each.
+  // 4 MiB in lines wait until they are read, and the path is escaped in each.
   const request = `GET /${'"'.repeat(199)} HTTP/1.1\r\nhost: localhost\r\n\r\n`;
-  // Several connections, because one with more than 100 waiting requests is closed.
+  // Several connections, because a connection with more than 100 waiting requests is closed.
   for (let at = 0; at < 110; at += 1) {
     const client = connect(port, '127.0.0.1').resume();
     // The program ends before the client.

@@ -1,4 +1,4 @@
-/** Incidents that an operator must recognise from the log alone, at its default level. */
+/** Incidents an operator must recognise from the log alone, at its default level. */
 
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
@@ -22,7 +22,7 @@ import {
   type Script,
 } from '../support/upstream.ts';
 
-/** Starts a gateway with the provider `p`, and with its fallback `q` if that has a script. */
+/** Starts a gateway with the provider `p`, and with its fallback `q` if a script is given. */
 async function start(
   t: TestContext,
   {
@@ -41,7 +41,7 @@ async function lastLine(gateway: TestGateway, count = 1) {
   return { line, tries: (line['tries'] ?? []) as LogLine[] };
 }
 
-/** Checks that `actual` has these members. A regular expression matches text. */
+/** Checks for these members in `actual`. A regular expression matches text. */
 function assertHas(actual: LogLine | undefined, expected: Record<string, unknown>): void {
   for (const [name, value] of Object.entries(expected)) {
     const found = actual?.[name];

@@ -12,7 +12,7 @@ import { scenario } from '../support/scenario.ts';
 import { eventually } from '../support/streams.ts';
 import { answerWell, CHUNK, failWith, startUpstream, type Script } from '../support/upstream.ts';
 
-/** Returns a function for the latest response that a server in this process has begun. */
+/** Returns a function for the latest response begun by a server in this process. */
 function watchResponses(t: TestContext): () => ServerResponse | undefined {
   let latest: ServerResponse | undefined;
   const onStart = (message: unknown) => {
@@ -23,7 +23,7 @@ function watchResponses(t: TestContext): () => ServerResponse | undefined {
   return () => latest;
 }
 
-/** Calls `onFirst` as soon as the reader of this body has taken the first chunk. */
+/** Calls `onFirst` as soon as the body's reader has taken the first chunk. */
 function afterFirstChunk(body: ByteSource, onFirst: () => void): ByteSource {
   return {
     start: (sink) =>
@@ -100,7 +100,7 @@ for (const body of [chatBody(), STREAM]) {
     assert.deepEqual(await ask('bad', 4), Array(4).fill(503));
     assert.deepEqual(await ask('refused', 1), [500]);
     assert.deepEqual(gateway.lines('incident'), []);
-    // Fewer than half of the tries have failed, so only the fifth failure in a row is the reason.
+    // Fewer than half the tries have failed, so only the fifth failure in a row is the reason.
     assert.deepEqual(await ask('bad', 1), [503]);
     await eventually(() => gateway.lines('incident').length === 1, 'the incident');
   });

@@ -61,7 +61,7 @@ test('a weighted alias spreads its first targets exactly by their weights', asyn
   const more = ALIAS.replace('"least_busy"', '"weighted", weights = [5, 1, 1]');
   const { gateway } = await scenario(t, { providers: { p: {}, q: {}, r: {} }, more });
   for (let i = 0; i < 14; i += 1) assert.equal((await gateway.chat(LOCAL)).status, 200);
-  // From the commit of nginx that introduced the method: { 5, 1, 1 } becomes a a b a c a a.
+  // From nginx's commit for this method: { 5, 1, 1 } becomes a a b a c a a.
   const round = ['p', 'p', 'q', 'p', 'r', 'p', 'p'].map((id) => `${id}:200`);
   assert.deepEqual(gateway.accessLines().map(triesOf), [...round, ...round]);
 });
@@ -82,7 +82,7 @@ const affinity = (keys: readonly string[]) =>
 
 test('key_affinity keeps one key for each session, also over a reload', async (t) => {
   const { gateway, p, toml } = await scenario(t, { providers: { p: { lines: affinity(KEYS) } } });
-  // `scenario` sets a single key, which is one of several here.
+  // `scenario` sets a single key. Here it is in a list of keys.
   const all = toml.replace(/^api_key = .*\n/m, '');
   await gateway.reload(all);
   const sessions = Array.from({ length: 40 }, (_, i) => `session ${i}`);

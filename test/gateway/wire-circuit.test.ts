@@ -1,4 +1,4 @@
-/** Circuits: their failures, the requests that they keep away, and their probes. */
+/** Circuits: their failures, the requests kept away, and their probes. */
 
 import assert from 'node:assert/strict';
 import type { ServerResponse } from 'node:http';
@@ -28,11 +28,11 @@ import {
 } from '../support/upstream.ts';
 
 const REST_MS = 10_000;
-/** The tries of a request that the circuit keeps away. */
+/** The tries of a request kept away by the circuit. */
 const AWAY = 'p:circuit_open q:200';
 
 interface Settings extends Omit<ScenarioSettings<'p'>, 'providers'> {
-  /** Further lines of the provider `p`. */
+  /** Further lines for provider `p`. */
   readonly p?: string;
 }
 
@@ -71,7 +71,7 @@ async function startHalfOpen(t: TestContext, script: Script, settings: Settings 
   return started;
 }
 
-/** A script that begins each stream and keeps it open. */
+/** A script: it begins each stream and keeps it open. */
 function holdStreams() {
   const streams: ServerResponse[] = [];
   const script: Script = (request, response) => {
@@ -276,7 +276,7 @@ describe('the table of circuits', () => {
     lastsFor(REST_MS);
     for (const seconds of [20, 40, 60, 60]) {
       const begun = probe();
-      // A request that was sent before the circuit opened fails late.
+      // A request from before the circuit opened fails late.
       fail(1, 'm');
       breaker.recordOutcome({ provider: P, model: 'm' }, failure, begun);
       begun.end();
@@ -431,7 +431,7 @@ requests_per_second = 100`,
   assert.equal(tokens() - before, 1);
   chats.forEach((chat) => chat.leave());
   await linesOf(gateway, 5);
-  // Both of the provider's slots are free.
+  // Both provider slots are free.
   p.script = beginStream(CHUNK);
   const probe = openChat(gateway.port);
   await eventually(() => probe.text() === CHUNK, 'the first event');

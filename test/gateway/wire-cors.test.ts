@@ -1,6 +1,6 @@
 /**
- * Pages that may send requests, and CORS of broken requests. The worlds check all else of CORS
- * (`headers`, `truth`).
+ * Pages that may send requests, and CORS for broken requests. The worlds check the rest (`headers`,
+ * `truth`).
  */
 
 import assert from 'node:assert/strict';

@@ -25,7 +25,7 @@ const firstEvent =
     sendEvents(response, `data: ${JSON.stringify({ error })}\n\n`);
 
 interface Settings extends Omit<ScenarioSettings<'p'>, 'providers'> {
-  /** Further lines of the provider `p`. */
+  /** Further lines for provider `p`. */
   readonly p?: string;
 }
 
@@ -134,9 +134,9 @@ const CLOSES: Record<string, (socket: Socket) => unknown> = {
 /** Chooses what a provider does with a request at a place, `<connection>.<request on it>`. */
 type Act = (place: string) => 'answer' | 'fail' | 'close' | 'close late' | 'close inside';
 
-/** Starts a provider that follows `act`, on a stopped clock that only `close late` moves. */
+/** Starts a provider. It follows `act`, on a stopped clock, moved only by `close late`. */
 async function startStale(t: TestContext, act: Act, close: (socket: Socket) => unknown) {
-  // A slow machine could take more than a second, after which a lost connection is not stale.
+  // A slow machine could take more than a second. After a second, a lost connection is not stale.
   const clock = stopClock(t);
   const places: string[] = [];
   const upstream = await startRawUpstream(t, ({ socket, connection, onConnection }) => {

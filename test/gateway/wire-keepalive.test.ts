@@ -20,10 +20,10 @@ import {
 
 const KEEP_ALIVE = ': keep-alive\n\n';
 const SILENCE_MS = 15_000;
-/** The default of `stream_idle_timeout`. */
+/** `stream_idle_timeout` by default. */
 const IDLE_MS = 300_000;
 
-/** Wraps a script so that it waits until the test calls `open`. */
+/** Wraps a script. It waits until the test calls `open`. */
 function held(script: Script) {
   const { opened, open } = createGate();
   const waiting: Script = async (...exchange) => {
@@ -53,7 +53,7 @@ async function start<Id extends string = 'p'>(t: TestContext, settings: Scenario
   return { ...started, timers, line, ask };
 }
 
-/** As `start`, with a chat that a comment has begun. */
+/** Like `start`, with a chat begun by a comment. */
 async function startEarly<Id extends string = 'p'>(t: TestContext, settings: ScenarioSettings<Id>) {
   const started = await start(t, settings);
   const chat = await started.ask();
@@ -133,7 +133,7 @@ test("a provider's comments pass once the stream has begun, and end a silence", 
   response!.write(': two\n\n');
   await chat.has(`${KEEP_ALIVE}: one\n\n: two\n\n`);
   timers.advance(SILENCE_MS - 1);
-  // Part of a line does not pass.
+  // A partial line does not pass.
   response!.write(': th');
   await idle(100);
   response!.write('ree\n');
@@ -197,7 +197,7 @@ test('the first token is counted when it comes, although the stream began before
   assert.match(text, /^gen_ai_server_time_to_first_token_seconds_count.* 1$/m);
 });
 
-/** Starts a gateway that sends comments every 5 ms, and a client that does not read yet. */
+/** Starts a gateway with comments every 5 ms, and a client that does not read yet. */
 async function startSlow(t: TestContext, script: Script, sendTimeoutMs = 60_000) {
   const started = await scenario(t, {
     providers: { p: script },
@@ -266,7 +266,7 @@ test("a provider's comments that a client does not read are bounded", async (t) 
   await eventually(() => p.requests.length === 1, 'the provider is asked');
   await p.requests[0]!.closed;
   client.socket.destroy();
-  // The limit on comments ended it, and not the time limit of the attempt.
+  // The limit on comments ended the stream, and not the attempt's time limit.
   const [tried] = (await lineOf(gateway))['tries'] as LogLine[];
   assert.equal(tried!['outcome'], 'upstream_error');
 });

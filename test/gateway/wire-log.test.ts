@@ -47,7 +47,7 @@ function assertCounts(line: LogLine, names: readonly string[], least = 0): void 
   }
 }
 
-/** Returns the section of provider `p` with this key. */
+/** Returns provider `p`'s section with this key. */
 async function providerWith(t: TestContext, key: string): Promise<string> {
   return `[providers.p]\nbase_url = "${(await startUpstream(t)).baseUrl}"\napi_key = '${key}'\n`;
 }
@@ -88,7 +88,7 @@ describe('an access line', { concurrency: true }, () => {
       remote: '127.0.0.1',
     });
     assert.match(trace_id as string, /^[\da-f]{32}$/);
-    // Over fetch, the fields of the connection are missing.
+    // Over fetch, the connection's fields are missing.
     const [{ duration_ms: tryMs, connect_ms: connectMs = 0, ...tried }, ...more] = tries as [
       LogLine,
     ];
@@ -133,7 +133,7 @@ describe('an access line', { concurrency: true }, () => {
       `GET /v1/models HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer ${CLIENT_TOKEN}\r\n\r\n`,
     );
     await eventually(() => p.requests.length === 2, 'the list is asked for');
-    // A reset, because a client that only closes its sending side gets the list.
+    // A reset, because after a close of only its sending side, a client gets the list.
     list.socket.resetAndDestroy();
     assert.deepEqual(await left(2), ['client_closed', undefined, undefined, 0, before]);
     p.script = beginStream(CHUNK);
@@ -383,7 +383,7 @@ describe('a value from the client', { concurrency: true }, () => {
 
   test('stays on one line of the log as path, user agent and request id', async (t) => {
     const { gateway } = await start(t, answerWell, LOUD);
-    // Raw bytes. The HTTP parser refuses some of them.
+    // Raw bytes. The HTTP parser refuses some.
     const bytes = ['\u2028', '\u2029', '\u0085', '\u009b2J'].map((text) =>
       Buffer.from(`a${text}b`).toString('latin1'),
     );

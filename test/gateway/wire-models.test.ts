@@ -19,7 +19,7 @@ interface Entry {
   readonly owned_by: string;
 }
 
-/** Returns the entries of the list, after checks of the answer's form and of each entry. */
+/** Returns the list's entries, after checks on the answer's form and each entry. */
 async function entriesOf(gateway: TestGateway, { hasDetails = false } = {}): Promise<Entry[]> {
   const reply = await gateway.send('/v1/models');
   assert.equal(reply.status, 200, reply.text);
@@ -36,7 +36,7 @@ async function entriesOf(gateway: TestGateway, { hasDetails = false } = {}): Pro
   return data;
 }
 
-/** Returns each model's details: the members after the first four, which every model has. */
+/** Returns each model's details: the members after the first four, common to all models. */
 async function detailsOf(gateway: TestGateway): Promise<Record<string, unknown>> {
   const entries = await entriesOf(gateway, { hasDetails: true });
   return Object.fromEntries(
@@ -66,7 +66,7 @@ function numbered(scripts: readonly Script[], lines = ''): Record<string, Provid
   return Object.fromEntries(scripts.map((script, index) => [`p${index}`, { script, lines }]));
 }
 
-/** Starts a provider that sends its list after `open`. */
+/** Starts a provider. It sends its list after `open`. */
 async function startGated(t: TestContext, models: readonly unknown[] = [{ id: 'a' }]) {
   const gate = createGate();
   const p: Script = async (_, response) => {
@@ -103,7 +103,7 @@ describe('the list of a provider', { concurrency: true }, () => {
       [{ id: '__proto__' }, { id: 'constructor' }],
       ['__proto__', 'constructor'],
     ],
-    // Names that contain a key.
+    // Names with a key.
     [
       ['a', `leak-${PROVIDER_KEY}`, 'Bearer abc', 'b'],
       ['a', 'b'],
@@ -394,10 +394,10 @@ describe('the answer', { concurrency: true }, () => {
     const { gateway, p, wasSent, open } = await startGated(t);
     const leaving = new AbortController();
     const left = assert.rejects(gateway.send('/v1/models', { signal: leaving.signal }));
-    // Requests that come during the fetch wait for it.
+    // Requests during the fetch wait for it.
     await wasSent();
     const all = Array.from({ length: 20 }, async () => idsOf(gateway));
-    // The requests above came before this one.
+    // The requests above came before this request.
     await gateway.send('/health');
     leaving.abort();
     await left;
@@ -435,7 +435,7 @@ describe('the answer', { concurrency: true }, () => {
   });
 });
 
-// Not concurrent, because it stops the clock of the process.
+// Not concurrent, because it stops the process's clock.
 test('a list is fetched again after five minutes, or ten seconds after a failure', async (t) => {
   const clock = stopClock(t);
   const { gateway, upstream } = await start(t, list({ error: { message: 'x' } }));

@@ -1,4 +1,4 @@
-/** Models that the settings name and their provider no longer has. */
+/** Models named by the settings, but no longer at their provider. */
 
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
@@ -20,9 +20,9 @@ interface Row {
   readonly model: string;
   readonly script?: Script;
   readonly isStream?: boolean;
-  /** The outcome of the last try. */
+  /** The last try's outcome. */
   readonly outcome: 'upstream_error' | 'rejected';
-  /** The tries of the fourth request. */
+  /** The fourth request's tries. */
   readonly fourth: string;
 }
 

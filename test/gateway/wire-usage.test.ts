@@ -21,7 +21,7 @@ const COUNTS = '"usage":{"prompt_tokens":7,"completion_tokens":5,"total_tokens":
 const USAGE = `data: {"choices":[],${COUNTS}}\n\n`;
 const ON = 'stream_usage = true';
 
-/** Starts a gateway that asks `p` for the usage of streams. */
+/** Starts a gateway. It asks `p` for the usage of streams. */
 async function start(t: TestContext, script: Script | string = answerWell) {
   const events: Script = (_, response) => sendEvents(response, script as string);
   const p = { script: typeof script === 'string' ? events : script, lines: ON };
@@ -122,7 +122,7 @@ test('the chunk of usage goes with its own line end, wherever the stream is cut'
         response.end();
       };
       const chat = openChat(gateway.port);
-      // Wait, because pieces that come before the client reads are joined.
+      // Wait, because pieces are joined until the client reads.
       await eventually(() => chat.text() === before, 'the first events');
       see();
       assert.equal(await chat.ended, before + withEnds(`: bye\n${DONE}`), `cut at ${cut.join()}`);

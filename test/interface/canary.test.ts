@@ -17,10 +17,10 @@ import { errorAfter } from '../support/streams.ts';
 import { sweep } from '../support/sweep.ts';
 import { CHUNK, completion, sendEvents, sendJson, type Script } from '../support/upstream.ts';
 
-/** Settings that print as much as possible. */
+/** Settings for the longest output. */
 const LOUD = '[logging]\nlevel = "trace"\nverbose = true\n';
 const OTHER_KEYS = ['sk-proj-AbC123_dEf456', 'sk-ant-api03-****abcd', 'Bearer eyJhbGciOi.J9-x_y=='];
-/** The keys that the fake providers quote. */
+/** The keys quoted by the fake providers. */
 const QUOTED_KEYS = sweep(OTHER_KEYS, OTHER_KEYS.slice(0, 1));
 const STATUSES = sweep(
   [
@@ -30,7 +30,7 @@ const STATUSES = sweep(
   [302, 400, 401, 429, 500, 503],
 );
 
-/** The ways in which upstreams quote a key. */
+/** How upstreams quote a key. */
 const ECHOES: Record<string, (key: string) => unknown> = {
   'error.message': (key) => ({ error: { message: `Incorrect API key provided: ${key}. Sorry.` } }),
   'error string': (key) => ({ error: `bad ${key}` }),
@@ -51,7 +51,7 @@ function bytesOf({ status, headers, text }: Reply): string {
   return `${status} ${JSON.stringify(headers)} ${text}`;
 }
 
-/** Checks that the bytes contain no key, and no host or port of the provider. */
+/** Checks the bytes for keys, and for the provider's host and port. */
 function assertSilent(
   bytes: string,
   { baseUrl }: { readonly baseUrl: string },
@@ -184,7 +184,7 @@ describe("the provider's key", () => {
         answer = (_, response) => sendEvents(response, CHUNK + event);
         await gateway.chat(chatBody({ messages, stream: true }));
         answer = (_, response) => sendJson(response, echo(key), { status: 503 });
-        // Opens the circuits, so that the page shows their causes.
+        // Opens the circuits, so the page shows their causes.
         for (let at = 0; at < 3; at += 1) await gateway.chat(chatBody({ messages }));
         const feed = await openFeed(t, gateway.adminPort);
         const { providers } = await feed.next('state');

@@ -1,4 +1,4 @@
-/** `[clients.<name>]`: the keys that are accepted, and the places that show a client's name. */
+/** `[clients.<name>]`: accepted keys, and places with a client's name. */
 
 import assert from 'node:assert/strict';
 import crypto, { createHash } from 'node:crypto';

@@ -26,7 +26,7 @@ let nowMs = 1000;
 const bucket = (burst: number, rps = 1) =>
   `requests_per_second = ${rps}\nburst_capacity = ${burst}\n`;
 
-/** Sends the `usage` that the model's name gives as JSON, or a total if it is a number. */
+/** Sends the JSON in the model's name as `usage`, or as the total if it is a number. */
 const answerCounted: Script = (request, response) => {
   const model = request.method === 'POST' ? modelOf(request) : '';
   if (!/^[\d{]/.test(model)) return answerWell(request, response);
@@ -107,7 +107,7 @@ test("requests refused by clients' limits are counted apart", async (t) => {
   assert.equal(sum('gateway_requests_total', { client: 'a', outcome: 'rate_limited' }), 2);
 });
 
-/** Returns the refusal by a limit of `[clients.a]`. */
+/** Returns the refusal by a limit in `[clients.a]`. */
 const limitedBy = (limit: string, seconds: number) => ({
   httpStatus: 429,
   type: 'rate_limit_error',
@@ -186,7 +186,7 @@ test('if several limits refuse, the answer names the limit with the longest wait
     more: `[rate_limit]\nenabled = true\n${bucket(2)}`,
   });
   assert.deepEqual(await statuses('a p/1000'), [200]);
-  // The answer took 1000 tokens from a bucket of 864, which gets one each 100 s.
+  // The answer took 1000 tokens from an 864 token bucket, which gets a token each 100 s.
   assertError(await gateway.chat(chatBody(), as('a')), limitedBy('tokens_per_day', 13_601));
   nowMs += 13_600_000;
   assertError(await gateway.chat(chatBody(), as('a')), limitedBy('tokens_per_day', 1));

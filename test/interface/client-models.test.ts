@@ -1,5 +1,5 @@
 /**
- * The models that a named client may ask for: each client, model and path, with the answer and the
+ * The models allowed to a named client: each client, model and path, with the answer and the
  * request to the provider.
  */
 
@@ -11,7 +11,7 @@ import { chatBody, type TestGateway } from '../support/gateway.ts';
 import { answerWell, type Script } from '../support/upstream.ts';
 import { modelOf, scenario } from '../support/scenario.ts';
 
-/** The `models` of each client; undefined allows all. A client's key is `<name>-key`. */
+/** Each client's `models`; undefined allows all. A client's key is `<name>-key`. */
 const CLIENTS: Readonly<Record<string, readonly string[] | undefined>> = {
   everything: undefined,
   nothing: [],
@@ -34,10 +34,7 @@ gone = "nobody/m"
 
 interface Started {
   readonly gateway: TestGateway;
-  /**
-   * Returns the chat completions that reached a provider since the last call, as `<provider>
-   * <model>`.
-   */
+  /** Returns the chat completions at the providers since the last call, as `<provider> <model>`. */
   readonly received: () => string[];
 }
 
@@ -135,7 +132,7 @@ stranger | unknown nobody | nobody/m gone
 stranger | not found | nobody openai/gpt-5 somebody/m
 `;
 
-/** Returns the error of a row, if it has one. */
+/** Returns a row's error, if it has one. */
 function errorOf(expected: string): ExpectedError | undefined {
   const [, id] = /^unknown (.*)/.exec(expected) ?? [];
   if (id !== undefined) return unknownProvider(id);

@@ -11,7 +11,7 @@ const OTHER_KEY = 'gateway-key-two';
 const withKeys = `auth.keys = ["${KEY}", "\${OTHER}"]`;
 const env = { OTHER: OTHER_KEY };
 
-/** `Authorization` headers that are accepted (`open`) or refused (`shut`). */
+/** Accepted (`open`) and refused (`shut`) `Authorization` headers. */
 type Opens = Readonly<Record<'open' | 'shut', readonly (string | undefined)[]>>;
 
 const anyToken: Opens = {

@@ -1,4 +1,4 @@
-/** The effect of each setting in a running gateway, and its new effect after a reload. */
+/** Each setting's effect in a running gateway, and its new effect after a reload. */
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -39,7 +39,7 @@ import {
   type Script,
 } from '../support/upstream.ts';
 
-/** Settings by their full names, and the script of provider `p`. */
+/** Settings by their full names, and provider `p`'s script. */
 interface Given {
   readonly script?: Script;
   readonly env?: Record<string, string>;
@@ -56,7 +56,7 @@ function linesOf(path: string, settings: object): string[] {
 }
 
 /**
- * Starts provider `p` with this script, provider `q`, which answers, and a gateway with these
+ * Starts provider `p` with this script, an answering provider `q`, and a gateway with these
  * settings.
  */
 async function start(t: TestContext, { script = answerWell, env = {}, ...settings }: Given) {
@@ -77,7 +77,7 @@ async function start(t: TestContext, { script = answerWell, env = {}, ...setting
     return Object.values({ ...providers, ...linesByName(own) }).join('');
   };
   const gateway = await startGateway(t, { toml: tomlOf(settings), env });
-  /** Loads other settings, with the environment and the script of the start. */
+  /** Loads other settings, with the first environment and script. */
   const reload = async ({ script: _script, env: _env, ...others }: Given) => {
     await gateway.reload(tomlOf(others));
     assert.doesNotMatch(gateway.log.join(''), /reload failed/);
@@ -95,7 +95,7 @@ type Effect = (t: TestContext, name: string) => Promise<void>;
 
 /**
  * Starts a gateway with a setting's first value, and reloads it with each further value. Compares
- * the observation after each. A setting that needs a restart starts a gateway for each value.
+ * the observation after each. If a setting needs a restart, starts a gateway for each value.
  */
 function acts<Value>(
   given: Given,
@@ -126,7 +126,7 @@ async function outcomeOf(gateway: TestGateway, body: object = chatBody()): Promi
   return [status, ...(error ? [error.code] : [])].join(' ');
 }
 
-/** The outcomes of a complete answer and a stream. */
+/** Outcomes for a complete answer and a stream. */
 const outcomes = async ({ gateway }: Started) =>
   (await Promise.all([chatBody(), STREAM].map((body) => outcomeOf(gateway, body)))).join(', ');
 
@@ -134,7 +134,7 @@ async function statusOf(gateway: TestGateway, body: object = chatBody()): Promis
   return (await gateway.chat(body)).status;
 }
 
-/** The statuses of `count` requests in sequence. */
+/** The statuses for `count` requests in sequence. */
 const statuses =
   (count: number, body?: object) =>
   async ({ gateway }: Started) => {
@@ -166,7 +166,7 @@ const asked =
     return found.join(', ');
   };
 
-/** Fields of a request's access line. */
+/** Fields in a request's access line. */
 const fields =
   (names: readonly string[], headers: Record<string, string>) =>
   async ({ gateway }: Started) => {
@@ -175,7 +175,7 @@ const fields =
     return names.map((name) => gateway.accessLines()[0]![name]).join(' ');
   };
 
-/** The first log line of a request. */
+/** A request's first log line. */
 const firstLine = async ({ gateway }: Started) => {
   await gateway.chat(chatBody());
   await eventually(() => gateway.log.length > 0, 'the log');
@@ -185,7 +185,7 @@ const firstLine = async ({ gateway }: Started) => {
 const keyShown = async ({ gateway, p }: Started) =>
   `${await outcomeOf(gateway)} ${p.requests[0]?.headers.authorization}`;
 
-/** The entries of the list of models. */
+/** The model list's entries. */
 const listed = async ({ gateway, p }: Started) => {
   const { data } = (await gateway.send('/v1/models')).json() as { data: object[] };
   assert.equal(p.requests.length, 0);
@@ -195,7 +195,7 @@ const listed = async ({ gateway, p }: Started) => {
 /** An entry for a model listed in the settings. */
 const listedModel = (id: string) => ({ id: `p/${id}`, object: 'model', created: 0, owned_by: 'p' });
 
-/** Checks that two concurrent requests are answered, and a third is refused. */
+/** Checks that only two of three concurrent requests are answered. */
 const limitsConcurrency =
   (given: Given = {}): Effect =>
   async (t, name) => {
@@ -218,16 +218,16 @@ const limitsConcurrency =
     assert.deepEqual([...beside, await statusOf(gateway)], [200, 429, 200]);
   };
 
-/** The folder of the built program, with these lines of `[server]` and other sections. */
+/** The built program's folder, with these lines in `[server]` and other sections. */
 const programWith = (t: TestContext, lines: string) => {
   const [host] = lines.startsWith('host') ? [''] : ['host = "127.0.0.1"\n'];
   return { cwd: emptyFolder(t, { 'gateway.toml': `[server]\n${host}${lines}` }) };
 };
 
-/** An address that no machine has, because RFC 5737 reserves it for documentation. */
+/** An address without a machine, because RFC 5737 reserves it for documentation. */
 const NOWHERE = '192.0.2.1';
 
-/** Checks that the program fails to listen at this address, and names it. */
+/** Checks for a failure to listen at this address, with the address in the message. */
 const listensNowhere =
   (lines: string): Effect =>
   async (t) => {
@@ -236,10 +236,10 @@ const listensNowhere =
     assert.match(stderr, /192\.0\.2\.1/);
   };
 
-/** A stored bucket that refuses everything for a quarter of an hour. */
+/** A stored bucket, empty for the next quarter of an hour. */
 const EMPTY_BUCKET = `903000000 ${Date.now()}000`;
 
-/** Whether a stored bucket refuses under these settings, with a limit of three requests. */
+/** Whether a stored bucket refuses under these settings, with a three request limit. */
 async function isRefusedByStore(t: TestContext, store: object): Promise<boolean> {
   const { gateway } = await start(t, {
     rate_limit: { enabled: true, requests_per_second: 1, burst_capacity: 3, ...store },
@@ -252,10 +252,7 @@ async function isRefusedByStore(t: TestContext, store: object): Promise<boolean>
   return false;
 }
 
-/**
- * Empties the bucket with this prefix, and checks that the settings `found` use it, and the
- * settings `other` do not.
- */
+/** Empties the bucket with this prefix, and checks that `found` uses it, and `other` does not. */
 const refusesByStore =
   (prefix: string, found: (url: string) => object, other: (url: string) => object): Effect =>
   async (t) => {
@@ -263,7 +260,7 @@ const refusesByStore =
     const redis = await startRedis(t);
     await redis.command('SET', `${prefix}:rate_limit:1/3`, EMPTY_BUCKET);
     const url = `redis://127.0.0.1:${redis.port}`;
-    // A busy machine may exceed the store's limit of 50 ms.
+    // A busy machine may exceed the store's 50 ms limit.
     await eventually(() => isRefusedByStore(t, found(url)), 'a refusal of the store');
     assert.equal(await isRefusedByStore(t, other(url)), false);
   };
@@ -272,7 +269,7 @@ const ALICE = { 'clients.alice.key': CLIENT_TOKEN };
 const LIMITED = { 'rate_limit.enabled': true, 'rate_limit.burst_capacity': 1 };
 const hang: Script = () => {};
 const fail = failWith(503);
-/** Answers after more than one second, the shortest timeout that can be set. */
+/** Answers after more than a second, the shortest possible timeout. */
 const slow: Script = async (request, response) => {
   await sleep(1300);
   await answerWell(request, response);
@@ -648,7 +645,7 @@ const EFFECTS: Record<string, Effect> = {
     [3, '200 200 200 429'],
   ),
 
-  // Another database of the same server is another store.
+  // Another database at the same server is another store.
   'rate_limit.store': refusesByStore(
     'inference-gateway',
     (store) => ({ store }),
@@ -676,7 +673,7 @@ const EFFECTS: Record<string, Effect> = {
   ),
 };
 
-/** Settings that other files test, in processes and during a drain. */
+/** Settings tested by other files, in processes and during a drain. */
 const ELSEWHERE: Readonly<Record<string, string>> = {
   'server.reuse_port': 'port-sharing',
   'server.shutdown_timeout': 'process',
@@ -692,7 +689,7 @@ const OWN_NAMES = { '<id>': 'p', '<name>': 'alice', '<alias>': 'fast' };
 
 /**
  * Whether a setting's test waits for a second or a process. In all other tests, a millisecond
- * passes at each reading of the clock, however long they take.
+ * passes at each clock reading, however long they take.
  */
 const isWaiting = (name: string) =>
   /timeout|port|host|retries|keepalive|drain|reuse|store|prefix/.test(name);

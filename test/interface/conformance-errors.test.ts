@@ -100,7 +100,7 @@ const text = (content: string, contentType: string, status = 200, headers = {}):
 const events: Script = (_, response) => sendEvents(response, 'data: {"choices":[]}\n\n');
 const html = '<!DOCTYPE html><html><head><title>504</title></head><body>nginx/1.2</body></html>';
 
-/** `stream` is set if the row is about one kind of request. */
+/** `stream` is set if the row is about streams only, or complete answers only. */
 type Row = readonly [upstream: string, Script, ExpectedError, stream?: boolean];
 
 const okRows: Row[] = [
@@ -207,7 +207,7 @@ const limitRows: Row[] = [
   ],
 ];
 
-/** Bodies of a 400, each with the message to the client. */
+/** Bodies for a 400, each with the message to the client. */
 const SHAPES = String.raw`
 {"error":"own words"} => own words
 {"message":"own words"} => own words
@@ -249,7 +249,7 @@ null => Bad Request
 {"message":"${'x'.repeat(10_000)}"} => ${'x'.repeat(500)}
 {"message":"${'x'.repeat(500)}<html>"} => ${'x'.repeat(500)}
 `;
-/** Values of `metadata.raw`, which counts if the message is generic. */
+/** `metadata.raw` values, used if the message is generic. */
 const RAW = String.raw`
 "own words" => Provider returned error: DeepInfra: own words
 {"detail":"own words"} => Provider returned error: DeepInfra: own words
@@ -311,7 +311,7 @@ const errorRows: Row[] = [
     text(body, type, 503),
     apiError(503, expected),
   ]),
-  // Errors from a server that had prepared a stream.
+  // Errors from a server prepared for a stream.
   ...[
     `data: ${OVERLOADED}\n\n`,
     `event: error\ndata: ${OVERLOADED}`,
@@ -327,7 +327,7 @@ const errorRows: Row[] = [
       { ...rateLimited(1, final(1).headers), message: /: own words \(insufficient_quota\)$/ },
     ]),
   ),
-  // fetch hides the headers of a 407, because it may be a proxy's.
+  // fetch hides a 407's headers, because it may be a proxy's.
   [
     '407 of its own',
     answers({ message: 'own words' }, 407),
@@ -351,7 +351,7 @@ const errorRows: Row[] = [
 const KEY = 'canary+of/no.shape';
 
 describe('an answer', () => {
-  // One gateway for all rows, because a gateway for each would take half of this file's time.
+  // One gateway for all rows, because a gateway for each would take half this file's time.
   const scope = createScope();
   after(async () => scope.close());
   let upstream: FakeUpstream;

@@ -41,7 +41,7 @@ test('the three endpoints answer as documented', async (t) => {
   assert.equal(chat.headers['x-gateway-provider'], 'p');
 });
 
-// Requests with a Bearer header, by the `Allow` of their 404, or by their status.
+// Requests with a Bearer header, by their 404's `Allow`, or by their status.
 const targets: Record<string, string> = {
   '200': `GET /health, GET /health?, GET /health?a=/v1/models, GET /v1/models,
     GET /v1/models?limit=1&x=%2F, GET http://other.example/v1/models,
@@ -86,7 +86,7 @@ interface Wrong {
   readonly body?: string;
   readonly expected: ExpectedError;
 }
-// Each request fails several checks, and the first of them must answer.
+// Each request fails several checks. The first check must answer.
 const orders: readonly Wrong[] = [
   { headers: { ...noToken, expect: 'magic' }, expected: refusal(/Expect/, 417) },
   { path: '/nothing', headers: noToken, expected: NOT_AUTHENTICATED },
@@ -114,10 +114,7 @@ test('the checks run in their order, and no refused request reaches upstream', a
 
 const mib = 'x'.repeat(1_048_576);
 
-/**
- * Requested models with JSON's escapes, by the provider and model that are asked, or by the
- * refusal.
- */
+/** Requested models with JSON's escapes, by the asked provider and model, or by the refusal. */
 const models: Record<string, string> = {
   'p m': 'p/m',
   'p org/m:free@1': 'p/org/m:free@1',
@@ -143,7 +140,7 @@ const models: Record<string, string> = {
   'unknown a\\u0000b\\u001b[31m\\u000a\\u2028': 'a\\u0000b\\u001b[31m\\n\\u2028/m',
 };
 
-/** Returns the error that a row expects. */
+/** Returns a row's expected error. */
 function errorOf(row: string): ExpectedError | undefined {
   const [, kind, what = ''] = /^(unknown|no) (.*)$/.exec(row) ?? [];
   if (kind === 'no') return refusal(new RegExp(what));
@@ -181,7 +178,7 @@ test('a model is asked of the provider it names, or refused', async (t) => {
 });
 
 const hello = { role: 'user', content: 'hello' };
-// Wrong values of a field. `undefined` means that it is absent.
+// Wrong values for a field. `undefined` stands for an absent field.
 const wrongValues: [field: RegExp, wrap: (value: unknown) => object, values: unknown[]][] = [
   [/model/, (model) => ({ model }), [undefined, null, '', 1, true, [], {}, ['p/m']]],
   [/messages/, (messages) => ({ messages }), [undefined, null, '', 'hi', 1, true, [], {}]],
@@ -239,7 +236,7 @@ test('a JSON body that is no object is refused', async (t) => {
     await assertUnquoted(gateway, body, refusal(/object/));
 });
 
-/** Sends the body, and checks that the error quotes nothing of it. */
+/** Sends the body, and checks that the error does not quote it. */
 async function assertUnquoted(
   gateway: TestGateway,
   body: string,

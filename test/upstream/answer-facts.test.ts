@@ -41,10 +41,7 @@ function toFacts({ attempt }: AttemptContext): Facts {
   return { model, finishReason, usage: counts.length > 0 ? Object.fromEntries(counts) : undefined };
 }
 
-/**
- * Relays a stream that arrives in these pieces. Returns the facts read from it, and the client's
- * text.
- */
+/** Relays a stream in these pieces. Returns its facts, and the client's text. */
 async function relay(pieces: readonly Buffer[]): Promise<Facts & { text: string }> {
   const reply = new RecordedReply();
   const context = newReplyContext(reply);
@@ -57,12 +54,10 @@ async function relay(pieces: readonly Buffer[]): Promise<Facts & { text: string 
   return { text: Buffer.concat(reply.parts).toString(), ...toFacts(context) };
 }
 
-/** Makes an answer so long that it is scanned instead of parsed. */
+/** Makes an answer too long for the parser, so it is scanned. */
 const LONG_WHITE_SPACE = Buffer.alloc(262_144, ' ');
 
-/**
- * Reads a complete answer that arrives in these pieces. Its facts must not change if it is long.
- */
+/** Reads a complete answer in these pieces. Its facts must not change if it is long. */
 async function read(...pieces: readonly Buffer[]): Promise<Facts> {
   const facts = await readOnce(...pieces);
   assert.deepEqual(await readOnce(...pieces, LONG_WHITE_SPACE), facts, 'short and long answer');
@@ -87,7 +82,7 @@ function choice(reason: string, delta: object = { content: 'a' }): string {
 const TOKEN = event('"usage":null', choice('null'));
 const FINISH = event('"usage":null', choice('"stop"'));
 
-/** Returns the usage of a stream with a usage event after its `finish_reason`. */
+/** Returns the usage from a stream with a usage event after its `finish_reason`. */
 async function usageOf(written: string): Promise<object | undefined> {
   const whole = `{"choices":[{"message":{"content":"a"}}],"usage":${written}}`;
   const { usage } = await read(Buffer.from(whole));

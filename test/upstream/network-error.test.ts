@@ -1,4 +1,4 @@
-/** The scope of network failures, and whether their requests may be repeated. */
+/** A network failure's scope, and whether their requests may be repeated. */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';

@@ -1,5 +1,5 @@
 /**
- * Providers spell the same word in many ways. These properties hold for each row of the tables for
+ * Providers spell the same word in many ways. These properties hold for each row in the tables for
  * errors, media types and headers.
  */
 
@@ -20,9 +20,7 @@ function inSomeCase(text: string, random: Random): string {
   );
 }
 
-/**
- * The words of docs/errors.md, with the status of an error that has the word as its code or type.
- */
+/** The words in docs/errors.md, each with the status for an error with this code or type. */
 const STATUS_WORDS: Record<string, number> = {
   invalid_request_error: 400,
   tool_use_failed: 400,

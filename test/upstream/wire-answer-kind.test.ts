@@ -61,7 +61,7 @@ const FAILED: ExpectedError = {
 };
 const EVENTS = completionEvents();
 const COMPLETION = JSON.stringify(completion());
-/** Streams with different beginnings, some of them before the first event. */
+/** Streams with different beginnings, some before the first event. */
 const STREAMS = [
   EVENTS,
   `\ufeff${EVENTS}`,
@@ -192,7 +192,7 @@ test('content after a finish_reason opens its choice again', async (t) => {
   const { gateway, p } = await scenario(t);
   for (const [steps, end] of [
     [[CHUNK, LAST, CHUNK], undefined],
-    // A second choice that has begun and not ended.
+    // A second choice has begun and not ended.
     [[CHUNK, CHUNK.replace('"index":0', '"index":1'), LAST], undefined],
     [[CHUNK, LAST, CHUNK, LAST], DONE],
   ] as const) {

@@ -1,6 +1,5 @@
 /**
- * Connecting to providers: name lookups, several addresses, and connections that end while they are
- * made.
+ * Connecting to providers: name lookups, several addresses, and connections lost while being made.
  */
 
 import assert from 'node:assert/strict';
@@ -53,8 +52,8 @@ const NAME_SERVER = `
   };`;
 
 /**
- * Preload: `both.test` has an address that may be silent and another that refuses. `full.test.` has
- * the same addresses, and the first answers.
+ * Preload: `both.test` has two addresses: the first may be silent, the second refuses. `full.test.`
+ * has the same addresses, and the first answers.
  */
 const TWO_ADDRESSES = `
   import dns from 'node:dns';
@@ -126,8 +125,8 @@ for (const transport of ['auto', 'fetch']) {
 }
 
 /**
- * Starts a provider behind TLS, with a listener in front that holds its connections until `pass`.
- * They are in `waiting`, in order.
+ * Starts a provider behind TLS, with a listener in front. Until `pass`, the listener holds
+ * connections in `waiting`, in order.
  */
 async function startBehindTls(t: TestContext) {
   const certificate = createCertificate(t, ['DNS:localhost', 'IP:127.0.0.1']);
@@ -171,7 +170,7 @@ describe('an end in the middle of a TLS handshake', { skip: NO_OPENSSL }, () => 
       passAll();
       pass(waiting[0]!);
       assert.equal((await ask(port, 'p/m')).status, 200);
-      // The connection may be any, but the prompt of the client that left was not sent.
+      // Any connection may be used, but the departed client's prompt was not sent.
       assert.deepEqual(
         upstream.requests.map(({ body }) => body.includes('gone')),
         [false],

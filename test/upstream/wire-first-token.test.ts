@@ -45,7 +45,7 @@ const BEGINNINGS = {
   'text that is no JSON': 'data: hello\n\n',
 };
 
-/** Starts provider `p` and its fallback `q`, which answers well. */
+/** Starts provider `p` and its answering fallback `q`. */
 const start = (t: TestContext, script: Script, more: Partial<ScenarioSettings<'p' | 'q'>> = {}) =>
   scenario(t, { fallback: ['q'], ...more, providers: { p: script, q: answerWell } });
 

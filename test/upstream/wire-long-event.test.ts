@@ -1,4 +1,4 @@
-/** Events above 256 KiB: image models send pictures of 20 MB and more in a single event. */
+/** Events above 256 KiB: image models send pictures of 20 MB and more in one event. */
 
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
@@ -91,7 +91,7 @@ const data = (json: object) => `data: ${JSON.stringify(json)}\n\n`;
 const choice = (more: object, index = 0) => ({ index, delta: { content: 'a' }, ...more });
 const stop = { finish_reason: 'stop' };
 
-/** Streams with an event that contains `x`, which is empty or long. */
+/** Streams with `x` in an event, which is empty or long. */
 const STREAMS: Readonly<Record<string, (x: string) => string>> = {
   'content, and the end behind it': (x) => data({ choices: [choice({ x })] }) + LAST + DONE,
   'a model, a finish_reason and a usage': (x) =>
@@ -139,7 +139,7 @@ test('an event above 256 KiB is judged like a short event, with each line end', 
     const told = text
       .replaceAll(LONG, '')
       .replaceAll(' '.repeat(LONG.length), '')
-      // The error of a long event has no text.
+      // A long event's error has no text.
       .replaceAll(/API error: 502 - (?:boom|\{\\"x\\":\\"\\"\}|Bad Gateway)/g, 'API error');
     return { status, told, outcome, finish_reason, prompt_tokens, response_model };
   };

@@ -25,7 +25,7 @@ import {
 
 const MIB = 1_048_576;
 
-/** Starts a gateway with functions that set the provider's script, or the events that it sends. */
+/** Starts a gateway with functions to set the provider's script or its events. */
 async function start(t: TestContext, settings: ScenarioSettings<'p'> = {}) {
   const { gateway, p } = await scenario(t, settings);
   const provide = (script: Script | string) => {
@@ -39,8 +39,8 @@ async function start(t: TestContext, settings: ScenarioSettings<'p'> = {}) {
 }
 
 /**
- * Starts a gateway for running streams. The client has seen the beginning of each, and the test
- * sends each next part.
+ * Starts a gateway for running streams. The client has seen each beginning, and the test sends each
+ * next part.
  */
 async function startManySteps(t: TestContext, { server = '' } = {}) {
   const { gateway, p } = await start(t, { server });
@@ -126,7 +126,7 @@ const ERROR_EVENTS: readonly string[] = [
   'error: {"code":502,"message":"boom","type":"x"}\n\n',
   'error:{"error":{"message":"boom"}}\n\n',
   'error: boom\n\n',
-  // A bare line of JSON, also before `[DONE]` and before data.
+  // A bare JSON line, also before `[DONE]` and before data.
   '{"error":{"code":502,"message":"boom"}}\n\n',
   '{"error":"boom"}\ndata: [DONE]\n\n',
   '{"error":"boom"}\ndata: {"choices":[]}\n\n',
@@ -192,7 +192,7 @@ test('an error event above 256 KiB passes without its message', async (t) => {
   }
 });
 
-/** Errors by their status, each with other members of its body, if any. */
+/** Errors by their status, each with other members in its body, if any. */
 const NAMED_STATUSES: Record<number, [error: object, beside?: object][]> = {
   400: [
     [{ status_code: 400, code: 'tool_use_failed' }],
@@ -268,7 +268,7 @@ const PREAMBLE = CHUNK.replace('"content":"a"', '"role":"assistant","content":""
 const ofSecondIndex = (event: string) => event.replace('"index":0', '"index":1');
 const SECOND_CHOICE = LAST.replace('"index":0', '"index":1');
 const ofSecond = (choice: string) => `${CHUNK}data: {"choices":[${choice}]}\n\n${LAST}`;
-/** Unfinished streams, and the part of each that passes before the error event. */
+/** Unfinished streams, each with the passed part before the error event. */
 const UNFINISHED: readonly [what: string, sent: string, passed?: string][] = [
   ['without a finish_reason', CHUNK],
   ['without any choice', 'data: {"type":"response.created"}\n\n'],
@@ -352,7 +352,7 @@ for (const what of [
 
 const LONG = 'y'.repeat(65_500);
 
-/** Passes the beginning of `script` on to a client that then does not read for a minute. */
+/** Passes the beginning of `script` to a client. Then the client does not read for a minute. */
 async function startSlowClient(t: TestContext, part: string, silentMs = 0) {
   // Stopped, because a busy machine could take longer than the limit to pass so much.
   const clock = stopClock(t);
@@ -397,7 +397,7 @@ for (const [silentMs, outcome] of [
   [899, 'ok'],
   [900, 'timeout'],
 ] as const) {
-  test(`a tenth of the idle limit counts for a slow client (${silentMs} ms: ${outcome})`, async (t) => {
+  test(`a tenth of the limit counts for a slow client (${silentMs} ms: ${outcome})`, async (t) => {
     const { gateway, text } = await startSlowClient(t, `: ${LONG}\n\n`, silentMs);
     assert.equal((await lineOf(gateway))['outcome'], outcome, text.slice(-300));
   });
@@ -433,7 +433,7 @@ test('a client that is slow to take comments does not extend the idle limit', as
     clock.nowMs += ms;
     timers.advance(ms);
   };
-  // More than a write takes, so that the gateway waits for its client.
+  // More than a write takes, so the gateway waits for its client.
   const comments = Array<string>(3).fill(`: ${'y'.repeat(240_000)}\n\n`);
   for (const comment of comments) {
     advance(333);
@@ -482,9 +482,9 @@ test('a finished stream without [DONE] gets it', async (t) => {
     LAST.replaceAll('\n', '\r\n'),
     LAST.replace('"stop"', ' "length"'),
     `${LAST}: bye\n`,
-    // A choice that goes on after its end and ends again, and indices that are no choice's.
+    // A choice goes on after its end and ends again, and an index belongs to no choice.
     `${LAST}${CHUNK}${LAST}data: {"choices":[],"usage":{"index":7}}\n\n`,
-    // A preamble, which is no content of the choice that has ended.
+    // A preamble is no content for the ended choice.
     `${LAST}${PREAMBLE}`,
     `data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":1}]}}]}\n\n${LAST}`,
     // Two choices.

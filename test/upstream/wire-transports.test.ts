@@ -1,5 +1,6 @@
 /**
- * The two transports to the providers: which of them is used, and both behind a proxy and over TLS.
+ * The two transports to the providers: the choice between them, and both behind a proxy and over
+ * TLS.
  */
 
 import assert from 'node:assert/strict';
@@ -50,9 +51,9 @@ const FETCH = 'fetch (as configured)';
 type TransportName = 'auto' | 'fetch';
 
 interface Settings {
-  /** The address of the provider `p`. */
+  /** Provider `p`'s address. */
   readonly baseUrl?: string;
-  /** The addresses of other providers, by id. */
+  /** Other providers' addresses, by id. */
   readonly others?: Readonly<Record<string, string>>;
   readonly server?: string;
   readonly env?: Readonly<Record<string, string>>;
@@ -79,7 +80,7 @@ async function ask(port: number, stream = false, provider = 'p') {
 
 const breakOff: Script = (_, response) => response.socket?.destroy();
 
-/** Checks that a complete answer and a stream arrive whole. */
+/** Checks for a whole complete answer and a whole stream. */
 async function assertAnswers(port: number, provider = 'p'): Promise<void> {
   const complete = await ask(port, false, provider);
   assert.equal(complete.status, 200, complete.text);
@@ -93,10 +94,7 @@ type Running = Awaited<ReturnType<typeof start>>;
 
 const UNREACHABLE = 'Provider error: the provider is unreachable';
 
-/**
- * Checks that the client learns only that the provider is not usable, and that the log has the
- * cause.
- */
+/** Checks that the client only learns of an unusable provider, and that the log has the cause. */
 async function assertUnusable(
   { port, lines }: Running,
   cause: RegExp,
@@ -126,7 +124,7 @@ async function assertUnusable(
 
 /**
  * Checks that a request is repeated if its connection was reused, but not if it was the
- * connection's first. fetch does not show the difference, so with fetch no request is repeated.
+ * connection's first. fetch does not show the difference, so no request is repeated over fetch.
  */
 async function assertRepeatsOnlyReused(
   port: number,
@@ -140,7 +138,7 @@ async function assertRepeatsOnlyReused(
   }
   upstream.script = answerWell;
   assert.equal((await ask(port)).status, 200);
-  // A kept connection that breaks at its next request.
+  // A kept connection breaks at its next request.
   upstream.script = (_, response) => {
     upstream.script = answerWell;
     response.socket?.destroy();
@@ -149,7 +147,7 @@ async function assertRepeatsOnlyReused(
   assert.equal(upstream.requests.length, transport === 'auto' ? 5 : 4);
 }
 
-/** The environment that runs this code before the program. */
+/** An environment to run this code before the program. */
 const preload = (code: string) => ({
   NODE_OPTIONS: `--import=data:text/javascript,${encodeURIComponent(code)}`,
 });
@@ -215,7 +213,7 @@ test(
     const gateway = await startGateway(t, { toml });
     let isAnswered = false;
     const reply = gateway.chat(chatBody()).finally(() => (isAnswered = true));
-    // The ten seconds are ten ticks of a second each.
+    // The ten seconds are ten ticks, one each second.
     await eventually(() => timers.running().includes(1000), 'the connection is being made');
     timers.advance(9999);
     await idle(100);
@@ -228,7 +226,7 @@ test(
 );
 
 /**
- * Returns a function that sends a request over its own transport, and returns its kind of
+ * Returns a function. It sends a request over its own transport, and returns its kind of
  * connection.
  */
 async function startTransport(
@@ -286,7 +284,7 @@ describe('the figures of connections to providers', { skip: OVER_FETCH }, () => 
     }
     assert.deepEqual(figures(), { open: 200, made: 200, reused: 200 });
     gate.open();
-    // The oldest connections are taken first, so that the newest may end of disuse.
+    // The oldest connections are taken first, so the newest may end from disuse.
     const [first] = upstream.sockets;
     const readBefore = first!.bytesRead;
     assert.equal(await send(), 'reused');
@@ -302,7 +300,7 @@ describe('the figures of connections to providers', { skip: OVER_FETCH }, () => 
 
   test('show that an idle connection is kept for 90 s', async (t) => {
     const timers = useManualTimers(t);
-    // Without `Keep-Alive`, with which a provider could shorten the time.
+    // Without `Keep-Alive`, which could shorten the time.
     const upstream = await startRawUpstream(t, ({ socket }) => socket.write(rawResponse('{}')));
     const { send } = await startTransport(t, 'auto', upstream);
     assert.equal(await send(), 'new');
