@@ -92,14 +92,51 @@ test('a stream is taken up to the end of each event, however it is cut', () =>
     }
   }));
 
-test('a chunk counts as progress only if it has part of an event', () => {
-  const isProgress = (chunk: string) => {
+test('an event is taken with its last line end, and without the line feed behind it', () => {
+  const table: [text: string, end: number][] = [
+    ['data: a\n\ndata: b\n\n', 9],
+    ['data: a\n\n\n', 9],
+    ['data: a\r\rdata: b\r\r', 9],
+    ['data: a\r\r\ndata: b\n\n', 10],
+    ['data: a\r\n\r\n\r\n', 11],
+    ['data: a\n', 0],
+  ];
+  for (const [text, end] of table) {
+    assert.equal(new EventSplitter().pushToEnd(Buffer.from(text)), end, JSON.stringify(text));
+  }
+});
+
+test('a line end is open after the carriage return of an event, and not after that of a line', () => {
+  const isOpenAfter = (text: string) => {
     const splitter = new EventSplitter();
-    splitter.push(Buffer.from(chunk));
+    splitter.push(Buffer.from(text));
+    return splitter.isLineEndOpen;
+  };
+  const texts = ['data: a\r\r', ': c\r', 'data: a\r', 'data: a\n\n', 'data: a\r\r\n', ''];
+  assert.deepEqual(texts.filter(isOpenAfter), ['data: a\r\r', ': c\r']);
+});
+
+test('a chunk of whole events is passed on without a copy', () => {
+  const chunk = Buffer.from('data: a\n\ndata: b\n\n');
+  assert.equal(new EventSplitter().push(chunk), chunk);
+});
+
+test('a chunk counts as progress only if it has part of an event', () => {
+  const isProgress = (chunks: readonly string[]) => {
+    const splitter = new EventSplitter();
+    for (const chunk of chunks) splitter.push(Buffer.from(chunk));
     return splitter.sawData;
   };
-  const chunks = ['data: a\n\n', 'data: a\n', 'd', ': c\n\n', ': c', '\n', ''];
-  assert.deepEqual(chunks.filter(isProgress), ['data: a\n\n', 'data: a\n', 'd']);
+  const progress = [
+    ['data: a\n\n'],
+    ['data: a\n'],
+    ['d'],
+    ['d', 'a'],
+    ['d', '\n'],
+    ['data: a\n', '\n'],
+  ];
+  const none = [[': c\n\n'], [': c'], [': c', 'd'], ['\n'], [''], ['d', ''], ['data: a\n\n', '\n']];
+  assert.deepEqual([...progress, ...none].filter(isProgress), progress);
 });
 
 test('events are read as browsers read them, each with the place of its first byte', () => {
@@ -113,6 +150,7 @@ test('events are read as browsers read them, each with the place of its first by
     ['event: a\n\ndata: b\n\n', [0, '', 'a'], [10, 'b']],
     [`: c\ndata: ${EMOJI}\n\n: d\r\ndata: b\r\n\r\n`, [4, EMOJI], [21, 'b']],
     [encodeEvent(`{"a":"${EMOJI}"}`).toString(), [0, `{"a":"${EMOJI}"}`]],
+    ['\n: c\n\n'],
     ['data: a'],
   ];
   for (const [text, ...expected] of table) {
@@ -120,5 +158,55 @@ test('events are read as browsers read them, each with the place of its first by
       name === '' ? [start, data] : [start, data, name],
     );
     assert.deepEqual(events, expected, text);
+  }
+});
+
+test('a byte order mark is skipped at the start of a stream alone', () => {
+  const bytes = Buffer.from('\ufeffdata: a\n\n');
+  const dataOf = (isAtStart?: boolean) =>
+    [...parseEvents(bytes, isAtStart)].map(({ start, data }) => [start, data]);
+  assert.deepEqual(dataOf(true), [[3, 'a']]);
+  assert.deepEqual(dataOf(false), [[0, '']]);
+  assert.deepEqual(dataOf(), [[0, '']]);
+  const endsWithMark = Buffer.from('data: a\n\n\ufeff');
+  assert.deepEqual(
+    [...parseEvents(endsWithMark, true)].map(({ start }) => start),
+    [0],
+  );
+});
+
+test('the lines of a field `error` become the data of an event `error`', () => {
+  const table: [text: string, name: string, data: string][] = [
+    ['error: {"a":1}\n\n', 'error', '{"a":1}'],
+    ['event: b\ndata: c\nerror: d\nerror:e\n\n', 'error', 'd\ne'],
+    ['errors: a\n\n', '', ''],
+    ['data: error:\n\n', '', 'error:'],
+  ];
+  for (const [text, name, data] of table) {
+    const [event, next] = parseEvents(Buffer.from(`${text}data: z\n\n`));
+    assert.deepEqual([event?.name, event?.data], [name, data], text);
+    assert.deepEqual([next?.name, next?.data], ['', 'z'], text);
+  }
+});
+
+test('lines that are JSON instead of fields are kept: the last object, or an array with its lines', () => {
+  const table: [text: string, bareJson: string][] = [
+    ['data: a', ''],
+    ['{"a":1}', '{"a":1}'],
+    ['{"a":1}\n{"b":2}', '{"b":2}'],
+    ['{\n  "a": 1\n}', '{\n  "a": 1\n}'],
+    ['[{"a":1}]', '[{"a":1}]'],
+    ['[\n{"a":1},\n{"b":2}\n]', '[\n{"a":1},\n{"b":2}\n]'],
+    ['{"a":1}\n[2]', '[2]'],
+    ['[1\n,2]', '[1\n,2]'],
+    ['{"a":\ndata: b', '{"a":'],
+    ['{"a":\nb: }', '{"a":'],
+    ['  }', ''],
+    ['}\n"a"', ''],
+  ];
+  for (const [text, bareJson] of table) {
+    const [event, next] = parseEvents(Buffer.from(`${text}\n\ndata: z\n\n`));
+    assert.equal(event?.bareJson, bareJson, text);
+    assert.equal(next?.bareJson, '', text);
   }
 });
