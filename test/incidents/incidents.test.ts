@@ -175,6 +175,7 @@ test('a provider that is down is an incident after three tries, since the first'
 
 test('half of five tries in a minute are an incident, and fewer are not', (t) => {
   for (const [good, isOne] of [
+    [2, true],
     [3, true],
     [4, false],
   ] as const) {
@@ -907,13 +908,19 @@ test('requests without memory or descriptors are listed by name and client', (t)
 });
 
 test('requests without memory for their body are listed by client', (t) => {
-  const { facts, incidents } = start(t);
+  const { facts, incidents, lasting, pass } = start(t);
   const history = new RequestHistory();
   history.client = 'agents';
   history.failure = new GatewayError('rateLimit', 'x', { limit: 'memory' });
   incidents.recordRequest(history, history.failure.outcome);
-  const { name, failed, clients } = facts()[0]!.affected[0]!;
+  const [{ cause, affected } = assert.fail()] = facts();
+  const { name, failed, clients } = affected[0]!;
   assert.deepEqual([name, failed, clients], ['(body not read)', 1, 'agents']);
+  assert.equal(cause, 'max_buffered_bytes');
+  pass(14);
+  assert.deepEqual(lasting(), ['memory']);
+  pass(1);
+  assert.deepEqual(lasting(), []);
 });
 
 test("a provider's state is part of its incident, behind failing requests", (t) => {
@@ -938,6 +945,43 @@ test("a provider's state is part of its incident, behind failing requests", (t) 
     'warn incident key_refused p',
     'info incident ended unreachable p m',
   ]);
+});
+
+test('the states of an incident are listed without its models and its first state', (t) => {
+  const { ask, facts, incidents } = start(t);
+  const kinds = () =>
+    facts().map(({ kind, states, all_models: all }) => [kind, states?.map((one) => one.kind), all]);
+  incidents.set('model_list', 'ECONNREFUSED', P);
+  assert.deepEqual(kinds(), [['model_list', undefined, undefined]]);
+  incidents.set('key_refused', 'key 2: 401', P);
+  assert.deepEqual(kinds(), [['model_list', ['key_refused'], undefined]]);
+  for (const model of ['a', 'b']) ask(model, DOWN, { count: 5 });
+  assert.deepEqual(kinds(), [['unreachable', ['model_list', 'key_refused'], true]]);
+});
+
+test('the key of the latest failure is given by its place among the keys, from 1', (t) => {
+  const { facts, failures, incidents } = start(t);
+  for (const key of [0, 0, 1]) {
+    const attempt = new Attempt({ ...P, chatUrl: '' }, 'm', key);
+    incidents.recordFailure(attempt, failures({ upstreamStatus: 401 }));
+  }
+  assert.deepEqual(
+    facts().map(({ kind, key }) => [kind, key]),
+    [['key_refused', 2]],
+  );
+});
+
+test('the latest 50 incidents that have ended are kept', (t) => {
+  const { ended, incidents, timeOf, pass } = start(t);
+  assert.deepEqual(ended(), []);
+  for (let round = 0; round < 60; round += 1) {
+    incidents.set('model_list', 'status 500', P);
+    pass(1);
+    incidents.set('model_list', undefined, P);
+    pass(1);
+  }
+  const times = ended().map((one) => one.ended);
+  assert.deepEqual([times.length, times[0], times[49]], [50, timeOf(119), timeOf(21)]);
 });
 
 test('a provider whose keys are all refused is one incident, counted once', (t) => {
