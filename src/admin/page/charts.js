@@ -7,10 +7,10 @@ import { judge, servedOf } from './verdict.js';
 export const STEPS = 90;
 const STEP_MS = 10_000;
 const LABELLED_MS = 300_000;
-/** The height of a row, and of the plot in it. */
+/** The heights of a chart's row and of the plot in it. */
 const ROW = 76;
 const PLOT = 54;
-/** The lanes that are drawn, because more would push the charts away. */
+/** More lanes would push the charts away. */
 const MAX_LANES = 6;
 
 const HATCH = {
@@ -20,20 +20,20 @@ const HATCH = {
   patternTransform: 'rotate(45)',
 };
 
-/** The step under the pointer, or that the keyboard has chosen. @type {number | undefined} */
+/** The step chosen by pointer or keyboard. @type {number | undefined} */
 let cursor;
 /** @type {any} */
 let latest;
 
-/** Returns the smallest of 1, 1.5, 2, 3, 5, 10, 15, ... that is no less than the value. */
+/** Rounds a value up to one of 1, 1.5, 2, 3, 5, 10, 15, ... */
 export function roundTop(value) {
   const power = 10 ** Math.floor(Math.log10(value));
   return power * ([1, 1.5, 2, 3, 5].find((one) => one * power >= value) ?? 10);
 }
 
 /**
- * Returns when each step of the axis began. A step with requests has the time that was noted with
- * the first one, so that a clock that is set since changes no time of what is past.
+ * Returns when each step of the axis began. A step with requests keeps the time noted with its
+ * first request, so that setting the clock does not move the past.
  */
 export function timesOf({ now, step, steps }, first) {
   const times = Array.from({ length: STEPS }, () => 0);
@@ -45,7 +45,7 @@ export function timesOf({ now, step, steps }, first) {
   return times;
 }
 
-/** Returns the place of a time on the axis, from 0 to 1. */
+/** Returns a time's place on the axis, from 0 to 1. */
 export function placeOf(time, times) {
   const ms = Date.parse(time);
   const at = times.findLastIndex((begin) => begin <= ms && ms < begin + STEP_MS);
@@ -55,7 +55,7 @@ export function placeOf(time, times) {
 
 const percent = (share) => (100 * share).toFixed(2) + '%';
 
-/** Returns the steps of the axis, two of them as one where there is little room. */
+/** Returns the axis's points: one for each step, or for two steps on a narrow page. */
 function pointsOf({ steps }, first) {
   const size = isNarrow() ? 2 : 1;
   return Array.from({ length: STEPS / size }, (_, at) => {
@@ -68,7 +68,7 @@ function pointsOf({ steps }, first) {
   });
 }
 
-/** The paths of a chart lie in a box of its points that is stretched: the gaps scale with it. */
+/** Describes a chart in a box that is stretched to the width, so that its gaps scale too. */
 const stretched = (y, count, paths) => {
   const box = { y, width: '100%', height: PLOT, viewBox: '0 0 ' + count + ' 100' };
   return h('svg', { ...box, preserveAspectRatio: 'none' }, paths);
@@ -82,7 +82,7 @@ function bars(name, values, top) {
   return h('path.bars.' + name, { id: 'chart-' + name, d: d.filter(Boolean).join('') });
 }
 
-/** A gap stays a gap, and a point alone is a dot. */
+/** Describes a line. Missing values leave a gap, and a single point is a dot. */
 function line(name, values, top) {
   const d = values.map((value, x) => {
     if (value === undefined) return '';
@@ -92,7 +92,7 @@ function line(name, values, top) {
   return h('path.line.' + name, { id: 'chart-' + name, d: d.join('') });
 }
 
-/** Returns the incidents within the axis, those that last first; they end where the data do. */
+/** Returns the incidents within the axis, lasting incidents first. They end with the data. */
 function lanesOf(state, times, known) {
   const isSeen = ({ ended }) => ended && Date.parse(ended) > times[0];
   return [...lastingOf(state), ...state.incidents.filter(isSeen)].slice(0, MAX_LANES).map((one) => {
@@ -102,7 +102,7 @@ function lanesOf(state, times, known) {
   });
 }
 
-/** Returns the three figures: of the last minute, or of the step of the cursor. */
+/** Returns the three figures of the last minute, or of the cursor's step. */
 function readoutsOf(state, time) {
   const { minute, figures, asOf } = state;
   const isMinute = time === undefined;
@@ -155,7 +155,7 @@ const readout = ({ id, title, value, unit, note, kind = '' }) =>
     h('dd.note', { id: 'tile-' + id + '-note' }, note),
   );
 
-/** Moves the cursor to a step, or takes it away. */
+/** Moves the cursor to a step. Undefined removes it. */
 function moveTo(step) {
   cursor = step;
   drawCharts(latest);
@@ -183,7 +183,7 @@ function cursorEvents(first, last) {
   };
 }
 
-/** Returns the paths of the three charts, and the label of each top. */
+/** Returns each chart's paths and the label of its top. */
 function chartsOf(points) {
   const of = (name) => points.map((one) => one[name]);
   const topOf = (least, name) => roundTop(Math.max(least, ...of(name).map((value) => value ?? 0)));
@@ -198,7 +198,7 @@ function chartsOf(points) {
 
 const vertical = (name, x, height) => h('line.' + name, { x1: x, x2: x, y2: height });
 
-/** Describes the bands and strips of the incidents. */
+/** Describes the incidents' bands behind the charts and their strips above. */
 function describeLanes(lanes, height, laneHeight) {
   const bands = lanes.map(({ kind, from, to }) =>
     h('rect.band.' + kind, { x: percent(from), width: percent(to - from), height }),
@@ -210,7 +210,7 @@ function describeLanes(lanes, height, laneHeight) {
   return [bands, strips];
 }
 
-/** Describes a line and a label for every five minutes. */
+/** Describes a line and a label for each five minutes. */
 function describeHours(times, height) {
   const labelled = [...times.keys()].filter((at) => at > 0 && times[at] % LABELLED_MS < STEP_MS);
   return labelled.map((at) => {
@@ -220,7 +220,7 @@ function describeHours(times, height) {
   });
 }
 
-/** Describes the hatched part of the axis, after the connection was lost. */
+/** Describes the hatched part of the axis since the connection was lost. */
 function describeGap(known, height) {
   if (known === 1) return [];
   const lines = h('pattern', { id: 'hatch', ...HATCH }, h('line', { y2: 6 }));
@@ -228,7 +228,7 @@ function describeGap(known, height) {
   return [lines, h('rect', place), vertical('end', percent(known), height)];
 }
 
-/** Describes the line of the cursor through all charts, and its time. */
+/** Describes the cursor's line through all charts, and its time. */
 function describeCursor(at, time, height) {
   const x = percent((at + 0.5) / STEPS);
   const box = h('rect', { x: -31, width: 62, height: 18, rx: 3 });
@@ -236,12 +236,12 @@ function describeCursor(at, time, height) {
   return [vertical('cursor', x, height), tip];
 }
 
-/** Draws the figures, and the charts of the last 15 minutes. */
+/** Draws the figures and the charts of the last 15 minutes. */
 export function drawCharts(state) {
   latest = state;
   const silentSteps = Math.min(STEPS, Math.floor((state.silentMs ?? 0) / STEP_MS));
   const end = state.step + silentSteps;
-  // Pairs of steps stay the same pairs when a step is over.
+  // On a narrow page the axis ends with a pair of steps, so that pairs stay the same.
   const [first, last] = [(isNarrow() ? end | 1 : end) - STEPS + 1, state.step];
   if (cursor !== undefined) cursor = Math.min(last, Math.max(first, cursor));
   const times = timesOf(state, first);

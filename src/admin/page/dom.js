@@ -1,12 +1,13 @@
 /**
- * Texts, elements and tables. Elements are descriptions, of which only changes reach the document.
+ * Texts, elements and tables. Elements are drawn from descriptions, and only changes reach the
+ * document.
  */
 
 const MAX_CELL_CHARACTERS = 240;
-/** Rows of a table until more are wanted. */
+/** A folded table shows at most this many rows. */
 const FEW = 10;
 
-/** Characters that change the direction of text or break lines are shown by their codes. */
+/** Returns the text with codes for characters that change its direction or break lines. */
 export const visible = (text) =>
   String(text).replace(
     /[\p{Cc}\p{Zl}\p{Zp}\p{Bidi_Control}]/gu,
@@ -18,27 +19,27 @@ export function clip(text) {
   return shown.length > MAX_CELL_CHARACTERS ? shown.slice(0, MAX_CELL_CHARACTERS) + '…' : shown;
 }
 
-/** The same in every locale. */
+/** Returns a number as text, in every locale the same. */
 export const formatNumber = (value) =>
   value === undefined ? '–' : value.toLocaleString('en', { maximumFractionDigits: 1 });
 
-/** Returns a number as text, millions by their letter: `4.1 M`. */
+/** Returns a number as text, and a million or more as `4.1 M`. */
 export const formatShort = (value) =>
   value < 1e6 ? formatNumber(value) : formatNumber(value / 1e6) + ' M';
 
-/** In the browser's time zone: 2026-11-22 10:15:30, as Swedes write it. */
+/** Returns a time in the browser's time zone, in Swedish form: 2026-11-22 10:15:30. */
 const localTime = (time) => new Date(time).toLocaleString('sv');
 
 /** Returns the time of day. */
 export const formatTime = (time) => localTime(time).slice(11);
 
-/** Returns the time of day, with the date unless it is that of `now`. */
+/** Returns the time of day, behind its date if `now` is another day. */
 export const formatDay = (time, now) =>
   localTime(time).slice(0, 10) === localTime(now).slice(0, 10)
     ? formatTime(time)
     : localTime(time).slice(5);
 
-/** `isRough`: minutes without their seconds. */
+/** Returns a duration as text. `isRough` leaves out seconds from a minute on. */
 export function formatDuration(ms, isRough = false) {
   const seconds = Math.max(0, Math.ceil(ms / 1000));
   const minutes = Math.floor(seconds / 60);
@@ -49,28 +50,28 @@ export function formatDuration(ms, isRough = false) {
   return Math.floor(hours / 24) + ' d ' + (hours % 24) + ' h';
 }
 
-/** Describes a short text with the time of day that a pointer on it shows. */
+/** Describes a text with a tooltip that shows a time. */
 export const timeText = (time, text) => h('time', { datetime: time, title: localTime(time) }, text);
 
-/** Returns a share as text, always with one decimal: `9.0 %`. */
+/** Returns a share in per cent with one decimal: `9.0 %`. */
 export const formatShare = (part, total) => ((100 * part) / total).toFixed(1) + ' %';
 
 /** Returns a number and its noun: `1 incident`, `2 incidents`. */
 export const plural = (count, noun) => formatNumber(count) + ' ' + noun + (count === 1 ? '' : 's');
 
-/** Below this width the page has one column. A test without a browser has no width. */
+/** Returns whether the page has a single column. Outside a browser there is no width. */
 export const isNarrow = () => globalThis.matchMedia?.('(max-width: 760px)').matches ?? false;
 
-/** A setting's or a fact's value as text. */
+/** Returns the value of a setting or a field as text. */
 export const valueText = (value) => (typeof value === 'string' ? value : JSON.stringify(value));
 
 /** @returns {any} */
 export const byId = (id) => document.getElementById(id);
 
 /**
- * Describes an element: `h('td.wrap', { id }, ...)`. A child is a description, a text, nothing
- * (undefined, false, ''), or a list of them. An attribute without a value is left out, a function
- * is a property, and `key` tells siblings apart.
+ * Describes an element: `h('td.wrap', { id }, ...)`. A child is a description, a text, a list of
+ * children, or nothing (undefined, false or ''). An undefined attribute is left out, a function is
+ * set as a property, and `key` identifies an element among its siblings.
  * @param {string} selector
  * @param {...any} rest
  */
@@ -81,7 +82,7 @@ export function h(selector, ...rest) {
   return { tag, attributes, children: rest.flat(Infinity) };
 }
 
-/** The key and the description of each node. */
+/** The key and the description of each node that the page has drawn. */
 const drawn = new WeakMap();
 
 function create(parent, { tag }) {
@@ -102,9 +103,9 @@ function update(node, before, { attributes, children }) {
 }
 
 /**
- * Makes the children of an element these, and touches only what differs: focus, selection and
- * scroll position stay. Texts become text nodes: nothing from the feed is parsed as markup. Nodes
- * of extensions and translators stay where they are. Returns whether there is any child.
+ * Gives an element these children. Only differences touch the document, so focus, selection and
+ * scroll position stay. Texts become text nodes, so text from the feed is never parsed as markup.
+ * Nodes of extensions and translators stay in place. Returns whether there is any child.
  */
 function patch(parent, children) {
   const own = Array.from(parent.childNodes).filter((node) => drawn.has(node));
@@ -122,7 +123,7 @@ function patch(parent, children) {
     if (child.tag) update(node, before?.attributes ?? {}, child);
     else node.data = visible(child);
   }
-  // A node that is moved loses the focus: those that go make room first.
+  // Removed first, because a node that moves loses the focus.
   for (const node of own) if (!nodes.has(node)) node.remove();
   const ownFrom = (node) => {
     while (node && !drawn.has(node)) node = node.nextSibling;
@@ -136,19 +137,19 @@ function patch(parent, children) {
   return nodes.size > 0;
 }
 
-/** Fills a place of the document, and hides it if there is nothing in it. */
+/** Draws the children of the element with this id, and hides it without children. */
 export function fill(id, ...children) {
   const isFilled = patch(byId(id), children.flat(Infinity));
   byId(id).toggleAttribute('hidden', !isFilled);
 }
 
-/** Icon and colour, of the kinds `good`, `warn`, `bad` and `off`, repeat the words. */
+/** Describes a text with the icon and colour of `good`, `warn`, `bad` or `off`. */
 export const withIcon = (kind, text) => h('span.icon.' + kind, text);
 
-/** Describes a number of milliseconds; nothing without one. */
+/** Describes a number of milliseconds, or nothing for undefined. */
 export const msText = (ms) => ms !== undefined && [formatNumber(ms), h('small', ' ms')];
 
-/** Describes a bar of parts, each a class and its share of the whole from 0 to 1. */
+/** Describes a bar. Each part is a class and a share from 0 to 1. */
 export function shareBar(...parts) {
   let x = 0;
   const rects = parts.map(([name, share]) => {
@@ -170,7 +171,7 @@ const isEmpty = (value) =>
   value === false ||
   (Array.isArray(value) && value.every(isEmpty));
 
-/** Shows a value: a number, a text, a description, nothing, or a list of these. */
+/** Describes a cell's value: a number, a text, a description, a list of these, or nothing. */
 function cellContents(value) {
   if (isEmpty(value)) return h('span.off', '–');
   if (Array.isArray(value)) return value.map((one) => (typeof one === 'string' ? clip(one) : one));
@@ -185,8 +186,8 @@ const valueIn = ([, , valueOf], item) =>
   typeof valueOf === 'string' ? item[valueOf] : valueOf(item);
 
 /**
- * Describes a row. A column is the text of its head, the class of its cells, and the value of its
- * cell: the name of a field of the row's item, or a function of the item.
+ * Describes a row. A column has the text of its head, the class of its cells, and their value: the
+ * name of the item's field, or a function of the item.
  */
 export function tableRow(columns, item, attributes = { key: item.id }) {
   const cells = columns.map((column, index) => {
@@ -205,13 +206,13 @@ export function tableRow(columns, item, attributes = { key: item.id }) {
   return h('tr', attributes, cells);
 }
 
-/** The ids of the tables with all their rows. */
+/** The ids of unfolded tables. */
 const unfolded = new Set();
 
 /**
- * Draws a table with a row for each item, and a button for those after the first `few`. A column
- * that no item has a value for is left out, and without items the table is hidden. `rowOf`
- * describes a row, given the columns that are drawn.
+ * Draws a table with a row for each item. A button unfolds the rows after the first `few`. Empty
+ * columns are left out, and a table without items is hidden. `rowOf` describes a row for the
+ * columns that are left.
  * @param {{ id, title, note?, columns, few?, rowOf?: (columns: any, item: any) => any }} named
  */
 export function drawTable({ id, title, note, columns, rowOf = tableRow, few = FEW }, items) {

@@ -1,4 +1,4 @@
-/** The feed and its reconnects. */
+/** Receives the feed, connects again, and draws the page. */
 
 import {
   byId,
@@ -19,15 +19,16 @@ import { drawVerdict } from './verdict.js';
 
 const RETRY_MS = 2000;
 const MAX_SILENCE_MS = 15_000;
-/** The colour of the tab's icon, as it stands in its address: live, and without a connection. */
+/** Matches the colour in the address of the tab's icon. */
 const ICON_COLOUR = /%23\w{6}/;
+/** The colours of the tab's icon with and without a connection. */
 const ICON_COLOURS = ['%234a7dff', '%23868e9c'];
 
 /** @type {EventSource} */
 let source;
-/** The gateway's view: its merge patches so far, applied. @type {any} */
+/** The gateway's view, made of all merge patches so far. @type {any} */
 let state = null;
-/** Undefined before the first. @type {boolean | undefined} */
+/** Undefined before the first connection. @type {boolean | undefined} */
 let isConnected;
 /** When the latest event came, on the clock of `performance.now()`. */
 let receivedAtMs = 0;
@@ -35,8 +36,7 @@ let isScheduled = false;
 let timer = 0;
 
 /**
- * Draws once for all that happens until the next frame. A hidden page has no frames, but its tab is
- * seen.
+ * Draws the page with the next frame, and the tab at once, because a hidden page has no frames.
  */
 function schedule() {
   drawTab();
@@ -46,7 +46,7 @@ function schedule() {
 
 const hostName = () => (state === null ? 'inference-gateway' : state.settings.host);
 
-/** Draws the tab's title and icon, and takes the colour from the page without a connection. */
+/** Draws the tab's title and icon. Without a connection the page loses its colours. */
 function drawTab() {
   const isLost = isConnected === false;
   document.documentElement.classList.toggle('lost', isLost);
@@ -71,7 +71,7 @@ function draw() {
   const memory = bytes && formatNumber(Math.round(bytes / 1e6)) + ' MB';
   const more = ['Node ' + node, up, load, memory].filter(Boolean).map((text) => ' · ' + text);
   fill('about', 'inference-gateway ' + version, h('span.wide', more.join('')));
-  // Without a connection each state says of when it is, and ages stand still.
+  // Without a connection, states are shown with their time, and ages stand still.
   const silentMs = isConnected ? 0 : performance.now() - receivedAtMs;
   const shown = isConnected ? state : { ...state, asOf: formatTime(state.now), silentMs };
   drawVerdict(shown);
@@ -89,7 +89,7 @@ function describeConnection() {
   return state.draining ? withIcon('warn', 'Draining, before it stops') : withIcon('good', 'Live');
 }
 
-/** Tells screen readers which incidents have begun and ended, never figures. */
+/** Announces begun and ended incidents to screen readers, but no figures. */
 function announce(next) {
   const [former, latest] = [state ?? next, next].map(phrasesOf);
   const begun = latest.filter((text) => !former.includes(text));
@@ -99,8 +99,7 @@ function announce(next) {
 }
 
 /**
- * Returns the use of the CPU between two states, of which 100 is one core; undefined without a
- * first.
+ * Returns the CPU use between two states, where 100 is a whole core; undefined without `before`.
  */
 function cpuPercentOf(before, { now, figures }) {
   const passedMs = before ? Date.parse(now) - Date.parse(before.now) : 0;
@@ -110,7 +109,7 @@ function cpuPercentOf(before, { now, figures }) {
 
 const isObject = (value) => typeof value === 'object' && value !== null && !Array.isArray(value);
 
-/** Applies a JSON merge patch (RFC 7396). What it does not change stays the same object. */
+/** Applies a JSON merge patch (RFC 7396). Unchanged parts stay the same objects. */
 function merge(before, patch) {
   if (!isObject(patch)) return patch;
   const old = isObject(before) ? before : {};
@@ -120,7 +119,7 @@ function merge(before, patch) {
   return Object.fromEntries(entries.filter(([, value]) => value !== null));
 }
 
-/** The first patch of a connection is the whole view. */
+/** Takes a patch. A connection's first patch is the whole view. */
 function take(patch) {
   const next = merge(isConnected ? state : {}, patch);
   if (state !== null && state.settings.startedAt !== next.settings.startedAt) {
@@ -134,14 +133,14 @@ function take(patch) {
   receivedAtMs = performance.now();
 }
 
-/** Does this after so long, and not what was to be done before. */
+/** Calls `act` after a delay. Replaces the former call that is still due. */
 function after(ms, act) {
   clearTimeout(timer);
   timer = setTimeout(() => act(), ms);
 }
 
 function connect() {
-  // Relative to the page, which may be below a path of a proxy.
+  // A relative URL, because a proxy may serve the page below a path.
   source = new EventSource('events');
   source.addEventListener('message', ({ data }) => {
     after(MAX_SILENCE_MS, reconnect);
@@ -149,11 +148,11 @@ function connect() {
     schedule();
   });
   source.addEventListener('error', reconnect);
-  // A connection can break unnoticed, as during the sleep of a computer.
+  // A connection can break unnoticed, for example while a computer sleeps.
   after(MAX_SILENCE_MS, reconnect);
 }
 
-/** After an HTTP error the browser itself does not connect again. */
+/** Connects again after a delay, because browsers give up after an HTTP error. */
 function reconnect() {
   source.close();
   isConnected = false;
@@ -161,7 +160,7 @@ function reconnect() {
   after(RETRY_MS, connect);
 }
 
-// After the listeners of the elements: what they change is drawn.
+// These listeners run after those of the elements, so that their changes are drawn.
 for (const name of ['click', 'input']) document.addEventListener(name, schedule);
 schedule();
 connect();

@@ -1,4 +1,4 @@
-/** Draws the lasting incidents with the requests that they affect, and the ended ones. */
+/** The list of incidents, and of clients at their own limits. */
 
 import {
   clip,
@@ -31,18 +31,18 @@ const WORDS = {
   reload: 'new settings refused, former ones in use',
   clock: 'clock set, times before are of the old clock',
 };
-/** On a phone, more incidents are folded to their titles. */
+/** A phone shows more incidents only by their titles. */
 const MAX_UNFOLDED = 3;
 
 const kindOf = ({ kind }) => (Object.hasOwn(WORDS, kind) ? WORDS[kind] : kind);
-/** The models that fail, unless all fail that their provider is asked for. */
+/** Returns the failing models; none if all models of the provider fail. */
 function modelsOf({ model, models = [], all_models: isAll, more_models: more = 0 }) {
   if (isAll) return [];
   const names = model === undefined ? models.map((one) => one.model) : [model];
   return more > 0 ? [...names, formatNumber(more) + ' more'] : names;
 }
 
-/** Returns the subject: `acme`, `acme/small`, `acme (small, big)` or `gateway`. */
+/** Returns an incident's subject: `acme`, `acme/small`, `acme (small, big)` or `gateway`. */
 export function subjectOf(incident) {
   const { provider = 'gateway' } = incident;
   const models = modelsOf(incident);
@@ -52,11 +52,11 @@ export function subjectOf(incident) {
 
 const sumOf = ({ affected = [] }, name) => affected.reduce((sum, one) => sum + one[name], 0);
 
-/** Returns true if another provider answers the requests, and none fails. */
+/** Returns whether other providers answer, and no request has failed. */
 export const isAnswered = (incident) =>
   sumOf(incident, 'failed') === 0 && sumOf(incident, 'answered') > 0;
 
-/** Returns the words of the kind and its consequence: `errors, other providers answer`. */
+/** Returns the kind and its effect in words: `errors, other providers answer`. */
 export function wordsOf(incident, now) {
   const { ended, quiet_since: quietSince, until } = incident;
   const wait = !ended && until > now && 'until ' + formatDay(until, now);
@@ -65,7 +65,7 @@ export function wordsOf(incident, now) {
   return [kindOf(incident), wait, others, quiet].filter(Boolean).join(', ');
 }
 
-/** Red is for requests that fail now. A provider whose requests others answer is a warning. */
+/** Returns an incident's icon: `bad` while requests fail, `warn` while others answer them. */
 export function iconOf(incident) {
   const { ended, kind, quiet_since: quietSince } = incident;
   if (ended) return 'off';
@@ -73,7 +73,7 @@ export function iconOf(incident) {
   return isFailing || ['descriptors', 'memory'].includes(kind) ? 'bad' : 'warn';
 }
 
-/** Returns the causes, each once. A model's begins with its name, a state's with its words. */
+/** Returns the causes, each once. A model's name or a state's words stand before its cause. */
 export function causesOf({ key, cause, models = [], states = [] }) {
   const parts = [
     [key && 'key ' + key, cause],
@@ -83,7 +83,7 @@ export function causesOf({ key, cause, models = [], states = [] }) {
   return parts.map((part) => part.filter(Boolean).join(': ')).filter(Boolean);
 }
 
-/** Returns what has become of the requests by one name. `good` is absent of what has ended. */
+/** Returns how the requests for a model ended, in words. An ended incident has no `good`. */
 export function affectedText({ failed, good, answered, by }) {
   const total = good === undefined ? '' : ' of ' + formatNumber(failed + good + answered);
   const others = answered > 0 && 'answered by ' + clip(by);
@@ -92,7 +92,7 @@ export function affectedText({ failed, good, answered, by }) {
   return [formatNumber(failed) + total + ' failed', rest];
 }
 
-/** Returns the incidents that last, the worst first. */
+/** Returns the lasting incidents, the worst first. */
 export const lastingOf = ({ incidents }) =>
   incidents
     .filter(({ ended }) => !ended)
@@ -102,7 +102,7 @@ export const lastingOf = ({ incidents }) =>
         sumOf(b, 'failed') + sumOf(b, 'answered') - sumOf(a, 'failed') - sumOf(a, 'answered'),
     );
 
-/** Returns the icon of the worst incident that affects this model, or requests of this client. */
+/** Returns the icon of the worst incident that affects a model or a client. */
 export function iconOfAffected(state, model, client) {
   const isAffected = ({ affected = [] }) =>
     affected.some(
@@ -112,7 +112,7 @@ export function iconOfAffected(state, model, client) {
   return worst && iconOf(worst);
 }
 
-/** Returns the icon and the words of each incident that lasts at a provider, and what is slow. */
+/** Returns icon and words for each of a provider's lasting incidents, and the cause of `slow`. */
 export const statesOf = (id, state) =>
   lastingOf(state)
     .filter(({ provider }) => provider === id)
@@ -122,11 +122,11 @@ export const statesOf = (id, state) =>
       one.kind === 'slow' && one.cause,
     ]);
 
-/** Returns a title for each incident that lasts: a screen reader is told when they change. */
+/** Returns the title of each lasting incident. Screen readers read out changes. */
 export const phrasesOf = (state) =>
   lastingOf(state).map((one) => subjectOf(one) + ': ' + kindOf(one));
 
-/** Describes the requests by one name: a bar, their number, and a button that lists them. */
+/** Describes a row of affected requests: a bar, their number, and a button that lists them. */
 function affectedRow({ name, bar, text, clients, words }) {
   const onclick = () => showRequests('All', words);
   const named = { type: 'button', onclick, 'aria-label': 'requests of ' + clip(words) };
@@ -143,7 +143,7 @@ function affectedName(affected, { provider = '' }) {
   const { name, failed, good = 0, answered, clients } = affected;
   const all = failed + good + answered;
   const bar = shareBar(['bad', failed / all], ['warn', answered / all]);
-  // A body that was not read has no model.
+  // Without a body that was read, the model is unknown.
   const words = [name.startsWith('(') ? 'failed' : name, provider].join(' ').trim();
   return affectedRow({ name, bar, text: affectedText(affected), clients, words });
 }
@@ -171,7 +171,7 @@ function incidentItem(one, now, isFolded) {
   return item({ key, kind: iconOf(one), ...title, causes: causesOf(one), rows, isFolded });
 }
 
-/** Describes a client that its own limit has refused in the last minute: it is no incident. */
+/** Describes a client with refusals by its own limit in the last minute, which is no incident. */
 function overLimitItem([name, { overLimit }], now, isFolded) {
   const { limit, limited, requests, since } = overLimit;
   const share = formatNumber(limited) + ' of ' + formatNumber(requests) + ' refused';
@@ -183,22 +183,23 @@ function overLimitItem([name, { overLimit }], now, isFolded) {
   return item({ key: name, kind: 'warn', ...title, causes: [limit], rows, isFolded });
 }
 
-/** Returns the fields of an ended line: of an incident, and of a client at its limit. */
+/** Returns the fields of an ended incident's line. */
 function endedIncident(one) {
   const failed = sumOf(one, 'failed');
   const count = failed > 0 && formatNumber(failed) + ' failed';
   return { ...one, subject: subjectOf(one), words: wordsOf(one), count, cause: causesOf(one)[0] };
 }
 
+/** Returns the fields of the line for a client's former refusals. */
 function endedRefusals([name, { overLimit }]) {
   const { limit: cause, refused } = overLimit;
   const count = formatNumber(refused) + ' refused';
   return { ...overLimit, subject: clip(name), words: 'at its own limit', count, cause };
 }
 
-/** Describes an incident that has ended, in one line. */
+/** Describes an ended incident or a client's former refusals in one line. */
 function endedItem({ since, ended, subject, words, count, cause = '' }, now) {
-  // As long as the times that are shown are apart.
+  // In whole seconds, because the two times are shown in whole seconds.
   const secondOf = (time) => Math.floor(Date.parse(time) / 1000);
   const lasted = formatDuration(1000 * (secondOf(ended) - secondOf(since)));
   const times = formatDay(since, now) + ' – ' + formatDay(ended, now) + ' · ';
@@ -213,13 +214,13 @@ function endedItem({ since, ended, subject, words, count, cause = '' }, now) {
 
 const refusedOf = ({ clients }) => Object.entries(clients).filter(([, one]) => one.overLimit);
 
-/** Returns the clients, by their names, that their own limits have refused in the last minute. */
+/** Returns the clients with refusals by their own limits in the last minute, with their names. */
 export const overLimitOf = (state) =>
   refusedOf(state)
     .filter(([, { overLimit }]) => !overLimit.ended)
     .toSorted(([, a], [, b]) => b.overLimit.limited - a.overLimit.limited);
 
-/** Returns the lines of incidents and refusals that have ended, the latest first. */
+/** Returns the lines of ended incidents and former refusals, the latest first. */
 export function endedOf(state) {
   const refused = refusedOf(state).filter(([, { overLimit }]) => overLimit.ended);
   const ended = state.incidents.filter((one) => one.ended);
@@ -228,7 +229,7 @@ export function endedOf(state) {
   );
 }
 
-/** Draws the incidents that last, the clients at their own limits, and what has ended. */
+/** Draws lasting incidents, clients at their own limits, and ended incidents. */
 export function drawIncidents(state) {
   const { now } = state;
   const [lasting, limited] = [lastingOf(state), overLimitOf(state)];

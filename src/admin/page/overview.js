@@ -20,7 +20,7 @@ import { STEPS, timesOf } from './charts.js';
 import { iconOfAffected, statesOf } from './incidents.js';
 import { FAILED_SHARE, figuresOf, judge, servedOf } from './verdict.js';
 
-/** The oldest request is of interest once it is old. */
+/** The age of the oldest request is shown from here on. */
 const OLD_SECONDS = 5;
 const LIMITS = {
   requests_per_second: 'req/s',
@@ -29,7 +29,7 @@ const LIMITS = {
   tokens_per_day: 'tokens/day',
 };
 
-/** Returns the icon and the words of a provider now: its incidents, or its last minute. */
+/** Returns the icon and the words of a provider's state: its incidents, or its last minute. */
 function stateOf({ skipped, states, requests, minute = {}, since }) {
   if (skipped !== undefined) return [['off', 'Skipped', skipped]];
   if (states.length > 0) return states;
@@ -39,7 +39,7 @@ function stateOf({ skipped, states, requests, minute = {}, since }) {
   return [['off', 'Not asked', requests > 0 && since && 'since ' + since]];
 }
 
-/** The state now, until when requests are kept away, and of a good one the latest incident. */
+/** Describes a state, with open circuits, or for a good state with its latest incident. */
 function stateCell({ asOf, told, keptAway = [], ended }) {
   const away = keptAway.map(({ model, until }) =>
     [model && clip(model), 'kept away until ' + formatTime(until)].filter(Boolean).join(' '),
@@ -63,7 +63,7 @@ const inFlightCell = ({ inFlight, oldestSeconds: seconds }) =>
     ? [formatNumber(inFlight), h('small', ' oldest ' + formatDuration(1000 * seconds))]
     : inFlight;
 
-/** Colour is for what fails now. */
+/** Describes failures. Only a row that fails now is coloured. */
 function failedCell(row) {
   const { failed, kind } = row;
   if (!failed) return undefined;
@@ -85,7 +85,7 @@ const limitsCell = ({ limits = [], overLimit }) =>
     );
   });
 
-/** Connect, first token and p95 on the scale of the slowest provider. */
+/** Describes connect time, first token and p95 as a bar on the slowest provider's scale. */
 function timesCell({ connect = 0, p50, p95, slowest }) {
   if (p50 === undefined) return undefined;
   const at = (ms) => ((100 * Math.min(ms, slowest)) / slowest).toFixed(1) + '%';
@@ -100,7 +100,7 @@ function timesCell({ connect = 0, p50, p95, slowest }) {
   );
 }
 
-/** A model that the settings name and its provider does not know is the operator's to mend. */
+/** Describes a model, marked if the settings name it and its provider does not know it. */
 const modelCell = ({ id, unknownTo }) =>
   unknownTo === undefined
     ? clip(id)
@@ -110,13 +110,12 @@ const timeColumns = [
   ['First token', 'number time p50', ({ p50 }) => msText(p50)],
   ['p95', 'number time p95', ({ p95 }) => msText(p95)],
 ];
-/** The end of a request; together with those that were answered they are all. */
+/** How requests ended without an answer. */
 const endColumns = [
   ['Failed', 'number', failedCell],
   ['Rejected', 'number', 'rejected'],
   ['Client left', 'number', 'client_closed'],
 ];
-/** By the names of the tables. */
 const TABLES = {
   Providers: {
     note: 'the last 15 minutes',
@@ -156,7 +155,9 @@ const SETTING_COLUMNS = [
   ['Value', 'wrap', ([, value]) => valueText(value)],
 ];
 
-/** Returns the models whose 404 was on the operator's account, by the name that clients use. */
+/**
+ * Returns the providers that do not know a model of the settings, by the model's name for clients.
+ */
 function unknownModels({ requests }) {
   const unknown = new Map();
   for (const { model, tries = [] } of Object.values(requests)) {
@@ -167,7 +168,7 @@ function unknownModels({ requests }) {
   return unknown;
 }
 
-/** Returns what a provider's row shows besides its figures. */
+/** Returns the parts of a provider's row beside its figures. */
 function providerRow(id, row, state, times) {
   const states = statesOf(id, state);
   const since = times[row.latest - state.step + STEPS - 1];
@@ -179,7 +180,7 @@ function providerRow(id, row, state, times) {
   return { told, ended, kind, asOf: state.asOf };
 }
 
-/** Ranks a row: failing rows first, then all others, then skipped providers. */
+/** Returns a row's rank: failing rows first, skipped providers last. */
 const rankOf = ({ kind, skipped, isMuch, unknownTo }) => {
   if (skipped !== undefined) return 2;
   return kind || isMuch || unknownTo ? 0 : 1;

@@ -1,4 +1,4 @@
-/** The last requests, their filter and details. */
+/** The list of the last requests, with a filter and details. */
 
 import {
   byId,
@@ -16,18 +16,18 @@ import {
 const OUTCOME_ICONS = { ok: 'good', client_closed: 'off', refused: 'warn', rejected: 'warn' };
 const SKIPPED = ['circuit_open', 'limit'];
 
-/** Newest first: while a row is open, the requests of that moment. */
+/** The listed requests, newest first. They stand still while a row is open. */
 let listed = [];
-/** The numbers of the requests whose details are open. */
+/** The numbers of the requests with open details. */
 const open = new Set();
 let kind = 'All';
 
-/** A request that a limit of its own client refused has not failed. */
+/** A refusal by the client's own limit is no failure. */
 const isOverOwnLimit = ({ limit, reason = '' }) =>
   limit !== undefined && reason.startsWith('client');
 const iconOfEnd = (request) =>
   isOverOwnLimit(request) ? 'warn' : (OUTCOME_ICONS[request.outcome] ?? 'bad');
-/** The cause of a failure stands in the last try that has one, if not on the line. */
+/** Returns a failure's cause: the request's, or else that of its latest try with a cause. */
 const causeOf = ({ cause, limit, outcome, reason, tries = [] }) =>
   cause ??
   tries.findLast((one) => one.cause)?.cause ??
@@ -61,7 +61,7 @@ function outcomeCell(request) {
   return [withIcon(iconOfEnd(request), clip(request.outcome)), status];
 }
 
-/** The providers in the order in which they were tried; icons only where more than one try says. */
+/** Describes the providers in the order of the tries. A single good try needs no icon. */
 function triedCell({ outcome, tries = [] }) {
   if (tries.length === 0) return withIcon('off', 'not sent');
   if (tries.length === 1 && outcome === 'ok') return clip(tries[0].provider);
@@ -76,7 +76,7 @@ function triedCell({ outcome, tries = [] }) {
 const listColumns = [
   ['Time', '', timeButton],
   ['Outcome', 'outcome', outcomeCell],
-  // A request for what is not served has no model.
+  // A request for an unknown path has no model.
   ['Model', 'model', ({ model, method, path }) => model ?? method + ' ' + path],
   ['Tried', 'tried', triedCell],
   ['Client', 'client', 'client'],
@@ -90,7 +90,7 @@ const listColumns = [
   ['Cause', 'fill cause', causeOf],
 ];
 
-/** Describes a try: how it ended, its times apart, and why. */
+/** Describes a try: its outcome, its times and its cause. */
 function tryItem(one, at) {
   const { key, model, outcome, provider, status, cause, url } = one;
   const times = [
@@ -109,12 +109,12 @@ function tryItem(one, at) {
   );
 }
 
-/** Describes a request's row, and below it, if it is open, its tries and its fields. */
+/** Describes a request's row, and below an open row its tries and fields. */
 function requestRows(columns, request) {
   const { number, tries = [], ...fields } = request;
   const row = tableRow(columns, request, {
     key: number,
-    // A click that ends a selection of text selects, and does not open.
+    // A click that ends a selection of text must not open the row.
     onclick({ target }) {
       if (!target.closest('button') && String(getSelection()) !== '') return;
       if (!open.delete(number)) open.add(number);
@@ -132,7 +132,7 @@ function requestRows(columns, request) {
   ];
 }
 
-/** Returns true if the request has each of the words: `failed ci` are the failures of a client. */
+/** Returns whether a request has all words: `failed ci` finds the failures of the client `ci`. */
 function hasWords(request, words) {
   const { client, model, outcome, request_id, trace_id, provider, tries = [] } = request;
   const failed = iconOfEnd(request) === 'bad' && 'failed';
@@ -141,7 +141,7 @@ function hasWords(request, words) {
   return words.every((word) => text.includes(word));
 }
 
-/** Shows the requests of a kind with these words, and moves the focus to them. */
+/** Lists the requests of a kind that have these words, and moves the focus to the list. */
 export function showRequests(name, words) {
   kind = name;
   byId('filter').value = words;
@@ -154,7 +154,7 @@ export function drawRequests({ requests }) {
   const latest = Object.values(requests).toReversed();
   const words = byId('filter').value.toLowerCase().split(/\s+/);
   const isWanted = (request) => KINDS[kind](request) && hasWords(request, words);
-  // A row that the filter hides is closed: it would hold the list unseen.
+  // A hidden row is closed, because it would hold the list unseen.
   for (const request of listed) if (!isWanted(request)) open.delete(request.number);
   if (open.size === 0) listed = latest;
   const newer = open.size > 0 && latest[0].number - listed[0].number;
@@ -173,7 +173,7 @@ export function drawRequests({ requests }) {
   );
 }
 
-/** Another process counts requests from 1 again. */
+/** Forgets all requests, because another process counts its requests from 1 again. */
 export function forgetRequests() {
   listed = [];
   open.clear();

@@ -1,5 +1,5 @@
 /**
- * Judges the last minute. Failed requests without an incident get figures and no verdict.
+ * Judges the last minute. Too many failed requests without an incident get figures, not a verdict.
  */
 
 import {
@@ -15,18 +15,18 @@ import {
 import { iconOf, isAnswered, lastingOf, overLimitOf } from './incidents.js';
 import { showRequests } from './requests.js';
 
-/** All is well below this share of failed requests. */
+/** "All well" needs a share of failed requests below this. */
 export const FAILED_SHARE = 0.01;
 const MAX_NAMED = 5;
 
-/** Returns the requests that no limit of their own clients has refused. */
+/** Returns the number of requests, without refusals by a client's own limits. */
 export const servedOf = ({ requests = 0, limited = 0 }) => requests - limited;
 
 const verdict = (kind, count = 0, total = 0, end = '') => ({ kind, count, total, end });
 
 /**
- * Judges the counts of a minute: `off` without requests, `good` if under a hundredth has failed and
- * something was answered, else `warn` with the figures that say why.
+ * Judges a minute's counts: `off` without requests, `good` if under a hundredth failed and some
+ * requests were answered, else `warn` with the figures.
  */
 export function judge(counts) {
   const { requests = 0, failed = 0, rejected = 0, limited = 0, client_closed: left = 0 } = counts;
@@ -45,7 +45,7 @@ export function judge(counts) {
 export const figuresOf = ({ count, total, end }, noun = '') =>
   [formatNumber(count), 'of', formatNumber(total), noun, end].filter(Boolean).join(' ');
 
-/** Returns the providers whose tries failed in the last minute, with their number. */
+/** Returns each provider with tries that failed in the last minute, and their number. */
 function failingOf({ providers }) {
   const failing = Object.entries(providers)
     .map(([id, { minute }]) => ({ id, failed: minute?.failed ?? 0 }))
@@ -55,11 +55,11 @@ function failingOf({ providers }) {
   return failing.slice(0, MAX_NAMED).join(', ');
 }
 
-/** Returns whether a provider was asked in the last minute, and each try failed. */
+/** Returns whether a provider had tries in the last minute, and all failed. */
 const hasOnlyFailed = ({ minute: { requests = 0, failed = 0 } = {} }) =>
   requests > 0 && failed === requests;
 
-/** Returns since when no request has ended, as far as the list of requests knows. */
+/** Returns a sentence about the latest request. */
 function quietSince({ now, requests }) {
   const times = Object.values(requests).map(({ time }) => time);
   if (times.length === 0) return 'None has come since the start.';
@@ -68,7 +68,7 @@ function quietSince({ now, requests }) {
   return 'The last one ended at ' + formatTime(last) + ', ' + ago + ' ago.';
 }
 
-/** Returns the sentence of the last minute: `397 requests in the last minute, none failed.` */
+/** Returns the last minute's sentence: `397 requests in the last minute, none failed.` */
 function minuteText({ failed = 0, ...minute }) {
   const served = servedOf(minute);
   if (served === 0) return 'No request in the last minute.';
@@ -78,7 +78,7 @@ function minuteText({ failed = 0, ...minute }) {
 }
 
 /**
- * Returns the icon, the title and the sentences behind it, some of which may be absent.
+ * Returns the icon, the title and the sentences behind it. Absent sentences are false or empty.
  * @returns {any[]}
  */
 export function verdictOf(state) {
@@ -121,13 +121,13 @@ export function verdictOf(state) {
   return ['good', 'All well', ofMinute, more];
 }
 
-/** The number that a sentence begins with stands out. */
+/** Describes a sentence. A number at its begin stands out. */
 function sentence(text) {
   const [strong = ''] = /^[\d,]+ (?:of [\d,]+|requests?)/.exec(text) ?? [];
   return h('span', strong && h('strong', strong), text.slice(strong.length));
 }
 
-/** Draws the verdict. Figures alone have a ring in the place of a disc, and list their requests. */
+/** Draws the verdict. Figures have a ring instead of a disc, and a button that lists requests. */
 export function drawVerdict(state) {
   const [kind, title, ...sentences] = verdictOf(state);
   const isFigures = kind === 'warn' && / of /.test(title);
