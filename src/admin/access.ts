@@ -1,4 +1,4 @@
-/** The checks of access to the admin listener. */
+/** Access checks of the admin listener. */
 
 import type { AdminSettings, Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
@@ -9,15 +9,15 @@ import type { Logger } from '../lib/log.ts';
 import { isOwnHost } from '../lib/loopback.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
 
-/** A client that guesses keys must not fill the log. */
+/** The least time between two lines about wrong keys, because a guesser must not fill the log. */
 const FAILURES_LOGGED_EVERY_MS = 60_000;
 const BASIC = /^basic +([\w+/-]+={0,2})$/i;
 
 export const READY_PATH = '/ready';
 
 /**
- * Returns a function that throws the error for a call that may not be served: `authentication` for
- * one without a key, if there are any. Wrong keys are logged, once in a minute at most.
+ * Returns a function that throws if a call may not be served: `authentication` if the admin
+ * listener has keys and the call has none of them. Logs wrong keys once a minute at most.
  */
 export function createAccessCheck(
   config: () => Config,
@@ -29,20 +29,20 @@ export function createAccessCheck(
   let failures = 0;
   let loggedAtMs = -Infinity;
   return (call) => {
-    // A page of another host could read everything by DNS rebinding, but it has no key. Scrapers
-    // use names of services.
+    // By DNS rebinding a web page could read everything. With keys any host is allowed, because
+    // scrapers use service names.
     const isOwn = isOwnHost(call.headers.host, host);
     if (!isOwn && keys.length === 0) {
       throw invalidRequest('Host must be an address, localhost or the host of [admin]');
     }
     checkOrigin(call);
-    // Probes cannot read secrets: as /health on the public port, it says nothing else.
+    // Probes cannot read secrets, and readiness is no secret, as /health on the public port.
     if (call.path === READY_PATH && isOwn) return;
     const sent = soleHeader(call, 'authorization');
     try {
       authenticate(sent && toBearer(sent));
     } catch (error) {
-      // Browsers send nothing before they are asked for it.
+      // A browser's first request has no key, because the answer asks for it.
       if (call.headers.authorization !== undefined) failures += 1;
       if (failures > 0 && performance.now() - loggedAtMs >= FAILURES_LOGGED_EVERY_MS) {
         const remote = createRemoteAddress(config().server.trustedProxies)(call);
@@ -56,11 +56,11 @@ export function createAccessCheck(
 }
 
 /**
- * Throws `invalidRequest` for a request that a page of another origin makes: it could not read the
- * answer, but take all feeds. Links to the page are followed, but not into a frame, and not to
- * other paths. An address that the user types is no exception: speculation rules of another
- * origin's page ask with `Sec-Fetch-Site: none` too. Older browsers send no `sec-fetch-` headers,
- * but `Origin`, and none with a GET to the page's own server.
+ * Throws `invalidRequest` for requests by pages of other origins. Such a page cannot read answers,
+ * but could take all feeds. Links to the page work, but not into a frame and not to other paths.
+ * Typed addresses are no exception, because speculation rules of other pages send
+ * `Sec-Fetch-Site: none` too. Older browsers have no `sec-fetch-` headers, but send `Origin` except
+ * with a GET to their own server.
  */
 function checkOrigin({ headers, path }: Call): void {
   const { host, origin, 'sec-fetch-site': site, 'sec-fetch-dest': destination } = headers;
@@ -75,7 +75,7 @@ function checkOrigin({ headers, path }: Call): void {
   throw invalidRequest('the request is a prefetch, or comes from a page of another origin');
 }
 
-/** Browsers ask for a name and a password (RFC 7617): any name, and the key as the password. */
+/** Converts Basic authentication (RFC 7617), whose password is the key. Any name is allowed. */
 function toBearer(authorization: string): string {
   const encoded = BASIC.exec(authorization)?.[1];
   if (encoded === undefined) return authorization;

@@ -1,4 +1,4 @@
-/** The listener of `[admin]`: metrics, readiness, the page and its feed, all from memory. */
+/** The listener of `[admin]`, with metrics, readiness, the page and its feed. */
 
 import type { AdminSettings, Config } from '../config/config.ts';
 import type { Call, CLIENT_TIME_LIMITS } from '../downstream/call.ts';
@@ -16,7 +16,7 @@ import { createPage } from './page/page.ts';
 import { inChunks } from './series.ts';
 import { AdminView } from './view.ts';
 
-/** Request bodies are not read, and answers are made as they are sent. */
+/** Small, because request bodies are not read, and answers are made while they are sent. */
 const LIMITS = { maxBufferedBytes: 1_048_576, memoryBytes: Infinity };
 const JSON_TYPE = 'application/json';
 const METRICS_TYPE = 'text/plain; version=0.0.4; charset=utf-8';
@@ -25,8 +25,9 @@ type Route = (call: Call) => Promise<void> | undefined;
 export type Admin = ReturnType<typeof createAdmin>;
 
 /**
- * Creates the listener. Nothing listens yet, but the event loop is watched. `config` returns the
- * settings in use, which a reload replaces.
+ * Creates the listener, which does not listen yet, and begins to measure the event loop.
+ *
+ * @param config - returns the settings in use, which a reload replaces
  */
 export function createAdmin(
   config: () => Config,
@@ -90,23 +91,23 @@ export function createAdmin(
 function toErrorAnswer(failure: GatewayError) {
   const { status } = failure;
   const headers = failure.toHeaders();
-  // Browsers ask the user for a key then, and send it with the feed's request too.
+  // With this header browsers ask for a key, and send it with the feed's request too.
   if (status === 401) headers['www-authenticate'] = 'Basic realm="inference-gateway"';
   return { status, headers: headersOf(JSON_TYPE, headers), body: failure.toBody() };
 }
 
-/** Sends the chunks as fast as the client takes them, until it leaves. */
+/** Sends chunks as fast as the client takes them, until the client leaves. */
 async function stream(
   { cancellation, method, reply }: Call,
   type: string,
   read: () => AsyncIterable<Buffer>,
 ): Promise<void> {
-  // A ninth feed is refused here, before the head.
+  // Called before the head is sent, because `read` throws for a ninth feed.
   const chunks = method === 'HEAD' ? undefined : read();
   reply.beginStream(200, headersOf(type));
-  // The answer to GET has no `Content-Length` either.
+  // Without `Content-Length`, as the answer to GET.
   if (!chunks) return reply.end();
-  // Once: a feed is open for days.
+  // Registered once instead of for each wait, because a feed is open for days.
   cancellation.onCancel(() => reply.onRoom());
   for await (const chunk of chunks) {
     if (cancellation.reason) return;

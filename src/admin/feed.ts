@@ -1,6 +1,6 @@
 /**
- * `GET /events`: server-sent events for the page. Each event is a JSON merge patch (RFC 7396) of
- * the view; the first event of a feed is the whole view.
+ * Server-sent events of `GET /events`. Each event is a JSON merge patch (RFC 7396) of the view. A
+ * feed's first event is the whole view.
  */
 
 import type { Call } from '../downstream/call.ts';
@@ -13,45 +13,39 @@ type View = Readonly<Record<string, unknown>>;
 
 const NOTHING: View = {};
 
-/** The events of all feeds that are open. */
+/** Makes the events of all open feeds. */
 export class Feed {
   readonly #view: () => View;
   #openFeeds = 0;
   #timer: NodeJS.Timeout | undefined;
   #latest: View | undefined;
-  /** Resumes each feed that waits for the next view. */
+  /** Functions that resume the feeds waiting for the next view. */
   readonly #waiting = new Set<() => void>();
-  /** The latest event: feeds that keep up with the views all send the same event. */
+  /** The latest event, because all feeds that keep up send the same event. */
   #made: { readonly from: View; readonly to: View; readonly event: Buffer } | undefined;
 
-  /** `view` is called when a feed opens, and once in `INTERVAL_MS` for all feeds together. */
+  /** @param view - called when a feed opens, and once in `INTERVAL_MS` for all feeds together */
   constructor(view: () => View) {
     this.#view = view;
   }
 
-  /**
-   * Returns the events for a call; they must be read. Throws `rateLimit` if too many feeds are
-   * open.
-   */
+  /** Returns a call's events, which must be read. Throws `rateLimit` if too many feeds are open. */
   open(call: Call): AsyncIterable<Buffer> {
     if (this.#openFeeds >= MAX_FEEDS) {
       throw new GatewayError('rateLimit', `Rate limit exceeded: ${MAX_FEEDS} feeds are open`);
     }
     this.#openFeeds += 1;
-    // A feed begins with the present.
+    // A feed begins with a new view.
     this.#latest = undefined;
     this.#timer ??= setInterval(() => this.#resumeAll(), INTERVAL_MS);
-    // The sender of an answer always ends its body.
     return this.#events(call);
   }
 
-  /**
-   * The next event is made when the client has taken the one before: a slow client misses views.
-   */
+  /** Makes each event once the client has taken its former event, so a slow client misses views. */
   async *#events(call: Call): AsyncGenerator<Buffer> {
     const { cancellation } = call;
     let resume = () => {};
-    // Once: a feed is open for days.
+    // Registered once instead of for each wait, because a feed is open for days.
     cancellation.onCancel(() => resume());
     try {
       let sent = NOTHING;
@@ -75,7 +69,7 @@ export class Feed {
     this.#timer = this.#made = undefined;
   }
 
-  /** The first feed that resumes calls `view`: if it throws, the feed fails and not the process. */
+  /** Resumes all feeds. The first feed calls `view`, so an error of `view` fails only the feed. */
   #resumeAll(): void {
     this.#latest = undefined;
     for (const resume of this.#waiting) resume();
@@ -96,8 +90,8 @@ const isObject = (value: unknown): value is View =>
   typeof value === 'object' && value !== null && !Array.isArray(value);
 
 /**
- * Returns what makes `before` to `after`; undefined if they are the same. Absent and undefined are
- * the same, null is never a value.
+ * Returns the merge patch from `before` to `after`; undefined if they are equal. An undefined
+ * member is an absent member. Null is never a value.
  */
 export function patchOf(before: unknown, after: unknown): unknown {
   if (before === after) return undefined;

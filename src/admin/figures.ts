@@ -1,4 +1,4 @@
-/** Figures that are read when somebody asks: those of the running parts, and of the process. */
+/** Figures of the gateway's parts and the process, read for each scrape and each view. */
 
 import { readdirSync, readFileSync } from 'node:fs';
 import { monitorEventLoopDelay } from 'node:perf_hooks';
@@ -12,17 +12,17 @@ import type { KeyPool } from '../policy/key-pool.ts';
 import { NO_LABELS, type LabelSet } from './labels.ts';
 import { renderHead, renderSample } from './series.ts';
 
-/** The event loop is looked at so often. */
+/** The resolution of the event loop's delays. */
 const RESOLUTION_MS = 20;
 
-/** Figures of the running parts. Each is cheap to read. */
+/** Figures of the gateway's parts. Each is cheap to read. */
 export interface Figures {
   isDraining(): boolean;
   isListening(): boolean;
   inFlight(): number;
   /** Requests in flight of `clients.<name>` or `providers.<id>`. */
   inFlightOf(section: string): number;
-  /** What is used up of the buckets of a client that are refilled by the minute or the day. */
+  /** The used part of a client's buckets that are refilled by the minute or the day. */
   usedOf(client: string): readonly { limit: string; capacity: number; used: number }[];
   /** The age of the oldest request in flight at each provider that has one. */
   oldestAgesMs(): ReadonlyMap<string, number>;
@@ -30,22 +30,20 @@ export interface Figures {
   bufferedBytes(): number;
   droppedLogLines(): number;
   incidents(): Incidents;
-  /** Of the settings in use. */
+  /** Warnings about the settings in use. */
   warnings(): readonly string[];
   /**
-   * To providers: `made`, and requests on a `reused` one, since the start. Undefined if the
-   * transport does not know them.
+   * Connections to providers: now `open`, and since the start `made` and `reused` for a request.
+   * Undefined if the transport does not know them.
    */
   connections(): Readonly<Record<'open' | 'made' | 'reused', number>> | undefined;
-  /** The store of rate limits, if there is one; `fallbacks` are decisions made without it. */
+  /** The store of the rate limits, if there is one. `fallbacks` counts decisions without it. */
   store(): { readonly isAway: boolean; readonly fallbacks: number } | undefined;
-  /** The circuits that are not closed. */
+  /** Circuits that are not closed. */
   circuits(): readonly CircuitReport[];
-  /** The keys of each provider that has several, by its id. */
+  /** Keys of providers with several keys, by the provider's id. */
   keyPools(): ReadonlyMap<string, Pick<KeyPool, 'inCooldown' | 'accepted'>>;
-  /**
-   * Whether the latest fetch of a provider's list of models succeeded; undefined before the first.
-   */
+  /** Whether the latest fetch of a provider's model list succeeded; undefined before the first. */
   isModelListUp(provider: string): boolean | undefined;
   /**
    * Whether the latest reload succeeded, and when the settings in use were read, in milliseconds
@@ -56,32 +54,30 @@ export interface Figures {
 
 type Value = number | boolean | undefined;
 type Samples = readonly (readonly [labels: LabelSet, value: Value])[];
-/** A figure without labels is its value. What is undefined is left out. */
+/** A figure is a value, or values with labels. Undefined values are left out. */
 export type FigureRow = readonly [name: string, figure: Value | Samples, help: string];
 
-/** CPU time of the process in seconds, user and system. */
+/** Returns the process's CPU time in seconds, user and system. */
 function cpuSeconds(): number {
   const { user, system } = process.cpuUsage();
   return (user + system) / 1e6;
 }
 
-/** Resident memory in bytes. */
+/** Returns the resident memory in bytes. */
 const residentBytes = () => orUndefined(() => process.memoryUsage.rss());
 
-/**
- * Returns the figures that the page shows. None of them lists descriptors: pages ask each second.
- */
+/** Returns the page's figures. Listing descriptors would take too long for each second. */
 export function readPageFigures(figures: Figures) {
   return {
     gateway_requests_in_flight: figures.inFlight(),
     process_cpu_seconds_total: cpuSeconds(),
     process_resident_memory_bytes: residentBytes(),
-    // Not from times of day: the system's clock may have been set since the start.
+    // Not from the time of day, because the system's clock may be set.
     process_up_seconds: Math.floor(performance.now() / 1000),
   };
 }
 
-/** Returns all figures for /metrics, by their names in the exposition format. */
+/** Returns all figures of /metrics with their names in the exposition format. */
 export function readFigures(config: Config, figures: Figures): FigureRow[] {
   const build = NO_LABELS.with('version', VERSION).with('node', process.versions.node);
   const connections = figures.connections();
@@ -120,9 +116,7 @@ export function readFigures(config: Config, figures: Figures): FigureRow[] {
   ];
 }
 
-/**
- * Returns the figures of each client and provider of the settings: alerts need those that are 0.
- */
+/** Returns figures of all clients and providers of the settings, because alerts need zeros too. */
 function readParts(config: Config, figures: Figures): FigureRow[] {
   const clientsOf = (read: (name: string) => Value): Samples =>
     config.clients.map(({ name }) => [NO_LABELS.with('client', name), read(name)]);
@@ -167,7 +161,7 @@ function readParts(config: Config, figures: Figures): FigureRow[] {
   ];
 }
 
-/** Returns the limits that are set, by the `reason` of a refusal. */
+/** Returns the limits of the settings, by the `reason` of their refusals. */
 function limitsOf({ clients, providers, rateLimit, server }: Config): Samples {
   const of = (limit: string, value: number, label = '', name?: string) =>
     value > 0 && value < Infinity
@@ -189,17 +183,17 @@ function limitsOf({ clients, providers, rateLimit, server }: Config): Samples {
   ];
 }
 
-/** Returns the figure in the exposition format. */
+/** Returns a figure in the exposition format. */
 export function renderFigure([name, figure, help]: FigureRow): string {
   if (figure === undefined) return '';
   const samples = typeof figure === 'object' ? figure : ([[NO_LABELS, figure]] as const);
-  // Prometheus' convention for names of counters.
+  // By Prometheus' convention the names of counters end with `_total`.
   const head = renderHead(name, name.endsWith('_total') ? 'counter' : 'gauge', help);
   const known = samples.filter(([, value]) => value !== undefined);
   return head + known.map(([{ text }, value]) => renderSample(name, text, Number(value))).join('');
 }
 
-/** Returns the age of the oldest request at each provider, from its first try there. */
+/** Returns the age of each provider's oldest request, since its first try there. */
 export function oldestAgesMs(calls: Iterable<{ readonly history: RequestHistory }>) {
   const ages = new Map<string, number>();
   const nowMs = performance.now();
@@ -213,8 +207,8 @@ export function oldestAgesMs(calls: Iterable<{ readonly history: RequestHistory 
 }
 
 /**
- * Reads what Linux has in files: undefined on other systems, and while no descriptor is left to
- * read it with.
+ * Returns a value that Linux has in a file; undefined on other systems, and while no descriptor is
+ * left for reading.
  */
 function orUndefined<T>(read: () => T): T | undefined {
   try {
@@ -230,21 +224,20 @@ const MAX_DESCRIPTORS = orUndefined(() => {
 });
 
 /**
- * Returns the open descriptors. Reading their list takes one itself: if there is none, all are
- * open.
+ * Returns the number of open descriptors. Listing them takes a descriptor itself, so if that fails,
+ * all are open.
  */
 function countDescriptors(): number | undefined {
   return orUndefined(() => readdirSync('/proc/self/fd').length - 1) ?? MAX_DESCRIPTORS;
 }
 
 /**
- * Watches the event loop from now on. Returns a function that reads how late it was since the last
- * time.
+ * Begins to measure the event loop. Returns a function that returns its delays since the last call.
  */
 export function createLagFigures(): () => FigureRow[] {
   const delays = monitorEventLoopDelay({ resolution: RESOLUTION_MS });
   delays.enable();
-  // It measures the time between two ticks in nanoseconds, and NaN before the first.
+  // Node measures the time between two ticks in nanoseconds. Before the first it is NaN.
   const secondsOf = (nanoseconds: number) =>
     Math.max(0, nanoseconds / 1e6 - RESOLUTION_MS) / 1000 || 0;
   return () => {
@@ -258,10 +251,7 @@ export function createLagFigures(): () => FigureRow[] {
   };
 }
 
-/**
- * Returns `ready` if the public port takes requests and some provider may get them, else what is
- * missing.
- */
+/** Returns `ready` if the public port takes requests for any provider, else the reason why not. */
 export function readinessOf({ providers }: Config, figures: Figures): string {
   if (figures.isDraining()) return 'draining';
   if (!figures.isListening()) return 'not listening';

@@ -1,29 +1,22 @@
-/** Label sets of the exposition format, and which names of models may be labels. */
+/** Label sets of the exposition format, and the model names allowed as labels. */
 
 import type { Config } from '../config/config.ts';
 import type { FinishedRequest } from '../request/facts.ts';
 
-/**
- * Names that are neither configured nor listed by a provider: clients could make up any number of
- * them.
- */
+/** Stands for names neither configured nor listed by a provider, because clients choose them. */
 export const OTHER = 'other';
-/** A model that was never known, as Envoy AI Gateway calls it. */
+/** Stands for a missing model name, as in Envoy AI Gateway. */
 const UNKNOWN = 'unknown';
 const MAX_KNOWN_NAMES = 8000;
 const MAX_NAME_CHARACTERS = 200;
-/**
- * Label sets of a provider with the three names of its model. Beyond them the models of new sets
- * are `other`.
- */
+/** The most sets of a provider and three model names. In further sets the models are `other`. */
 const MAX_MODEL_SETS = 400;
 
 /**
- * A set of labels. The same names and values give the same object: a lookup allocates nothing after
- * the first.
+ * A set of labels. Equal sets are the same object, so that only a set's first lookup allocates.
  */
 export class LabelSet {
-  /** In the exposition format, without the braces. */
+  /** The labels in the exposition format, without braces. */
   readonly text: string;
   readonly #children = new Map<string, Map<string, LabelSet>>();
 
@@ -31,7 +24,7 @@ export class LabelSet {
     this.text = text;
   }
 
-  /** Returns this set and one more label. Without a value it returns this set. */
+  /** Returns the set with a further label, or this set if the value is undefined. */
   with(name: string, value: string | undefined): LabelSet {
     if (value === undefined) return this;
     let children = this.#children.get(name);
@@ -45,7 +38,7 @@ export class LabelSet {
     return child;
   }
 
-  /** Returns the set that `with` returns, if it exists. */
+  /** Returns the set that `with` has made before, if any. */
   find(name: string, value: string): LabelSet | undefined {
     return this.#children.get(name)?.get(value);
   }
@@ -53,12 +46,12 @@ export class LabelSet {
 
 export const NO_LABELS = new LabelSet();
 const COMPLETION = NO_LABELS.with('gen_ai_operation_name', 'chat');
-/** The names of the labels with the three names of a model. */
+/** The labels for the three names of a model. */
 const ORIGINAL = 'gen_ai_original_model';
 const REQUEST = 'gen_ai_request_model';
 const RESPONSE = 'gen_ai_response_model';
 
-/** Returns each of the sets with each of the values: all labels that the settings make known. */
+/** Returns all combinations of the sets and the label's values. */
 export function combine(
   sets: readonly LabelSet[],
   name: string,
@@ -71,37 +64,36 @@ function escapeValue(value: string): string {
   return value.replace(/[\\"\n]/g, (character) => (character === '\n' ? '\\n' : `\\${character}`));
 }
 
-/** The labels of completions by a model. */
+/** A label set of completions by a model. */
 export interface ModelSet {
   readonly labels: LabelSet;
-  /** The name that clients use. */
+  /** The model's name for clients. */
   readonly name: string;
 }
 
-/** The labels that name models. Bounded whatever clients and providers send. */
+/** Label sets that name models, bounded whatever clients and providers send. */
 export class ModelLabels {
   readonly #known = new Map<string, string>();
   readonly #sets = new Map<LabelSet, ModelSet>();
 
-  /** Allows names as labels. Those that are too long, or do not fit any more, stay `other`. */
+  /** Allows names as labels. Names that are too long or too many stay `other`. */
   learn(names: Iterable<string>): void {
     for (const name of names) {
       if (name.length > MAX_NAME_CHARACTERS || this.#known.has(name)) continue;
       if (this.#known.size >= MAX_KNOWN_NAMES) return;
-      // A copy: V8's slice of a string keeps the whole string in memory, here the settings file's
-      // text.
+      // A copy, because V8's slice of a string would keep the settings file's text in memory.
       const copy = Buffer.from(name).toString();
       this.#known.set(copy, copy);
     }
   }
 
-  /** Returns the labels of a completion: its provider, and the three names of its model. */
+  /** Returns a completion's label set: its provider and the three names of its model. */
   setOf(provider: string, { facts, responseModel }: FinishedRequest): ModelSet {
     const ofProvider = COMPLETION.with('gen_ai_provider_name', provider);
     let original = this.nameOf(facts.model);
     let request = this.nameOf(facts.upstream_model);
     let response = this.nameOf(responseModel);
-    // A key of text for each request would cost more than all else here.
+    // No text serves as a key, because making it would take longer than the rest.
     const found = ofProvider.find(ORIGINAL, original)?.find(REQUEST, request);
     const known = this.#sets.get(found?.find(RESPONSE, response) ?? NO_LABELS);
     if (known) return known;
@@ -114,13 +106,13 @@ export class ModelLabels {
     return set;
   }
 
-  /** Returns the name if it is known; for none `unknown`. */
+  /** Returns an allowed name, `other` for another name, and `unknown` for undefined. */
   nameOf(name: string | undefined): string {
     return name === undefined ? UNKNOWN : (this.#known.get(name) ?? OTHER);
   }
 }
 
-/** Returns the names by which clients or the gateway may call a model of the settings. */
+/** Returns all names of the settings' models, for clients and for providers. */
 export function configuredModels({ aliases, providers, clients }: Config): string[] {
   const targets = [...aliases.values()].flatMap((alias) => alias.targets);
   return [
@@ -131,13 +123,13 @@ export function configuredModels({ aliases, providers, clients }: Config): strin
     ...providers.registered.flatMap(({ id, defaultModel, modelDetails = {}, models = [] }) => {
       const names = listedModels(id, [...Object.keys(modelDetails), ...models]);
       if (defaultModel === undefined) return names;
-      // A provider's id alone stands for its default model.
+      // A provider's id stands for its default model.
       return [id, `${id}/`, ...listedModels(id, [defaultModel]), ...names];
     }),
   ];
 }
 
-/** Returns a provider's names of its models, and those that clients use. */
+/** Returns the names of a provider's models, for the provider and for clients. */
 export function listedModels(provider: string, names: readonly string[]): string[] {
   return names.flatMap((name) => [name, `${provider}/${name}`]);
 }

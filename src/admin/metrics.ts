@@ -1,6 +1,4 @@
-/**
- * The metrics of finished requests. Names and labels of `gen_ai_*` are those of Envoy AI Gateway.
- */
+/** Metrics of finished requests. `gen_ai_*` have the names and labels of Envoy AI Gateway. */
 
 import type { Config } from '../config/config.ts';
 import type { TryFacts } from '../request/history.ts';
@@ -34,49 +32,46 @@ const TOKENS = [
   ['output', 'completion_tokens'],
   ['reasoning', 'reasoning_tokens'],
 ] as const;
-/** The limits of one provider. */
+/** Limits of a single provider. */
 const PROVIDER_LIMITS = ['provider', 'provider_concurrency', 'upstream'];
 const OTHER_LIMITS = ['global', 'client', 'server_concurrency', 'client_concurrency', 'memory'];
 const INVALID = 'invalid_request';
 const REFUSALS = [...Object.keys(CHECKS), INVALID, ...OTHER_LIMITS];
 const FALLBACK_REASONS = ['rate_limited', 'upstream_error', 'timeout', 'circuit_open', 'limit'];
-/** The results of tries that have no status to be expected, and the statuses of the others. */
+/** Results of tries without a provider's status. */
 const NO_STATUS = ['upstream_error', 'timeout', 'client_closed', 'circuit_open', 'limit'];
 const ERROR_STATUSES = [200, 401, 403, 404, 500, 502, 503, 504, 529];
 
 /**
- * Returns the check that refused a request, or whose limit did; undefined if a provider was asked
- * and had another reason.
+ * Returns the check or the limit that refused a request; undefined if the request was not refused.
  */
 function refusalOf({ facts: { outcome, status }, refusal }: FinishedRequest): string | undefined {
-  // A stream that has begun with 200 can end with the provider's rate limit too.
+  // A stream that has begun with 200 can end with a provider's rate limit too.
   if (outcome === 'rate_limited') return status === 429 ? (refusal ?? OTHER) : undefined;
   return outcome === 'refused' ? (refusal ?? INVALID) : undefined;
 }
 
-/**
- * Returns true if the gateway or a provider failed: neither the client's mistake nor its leaving.
- */
+/** Returns whether the gateway or a provider failed, as opposed to the client. */
 export function isFailed(outcome: TryFacts['outcome']): boolean {
   return (FAILED as readonly string[]).includes(outcome);
 }
 
-/** Returns true for a request that a limit of its own client refused: no provider was asked. */
+/** Returns whether the client's own limit refused the request, so that no provider was asked. */
 export function isOverOwnLimit({ facts: { outcome }, refusal }: FinishedRequest): boolean {
   return outcome === 'rate_limited' && refusal?.startsWith('client') === true;
 }
 
-/** Returns false for a provider that got no request, because of its open circuit or its limit. */
+/** Returns whether the try was sent, and not skipped for an open circuit or a limit. */
 export function isSent(outcome: TryFacts['outcome']): boolean {
   return outcome !== 'circuit_open' && outcome !== 'limit';
 }
 
-/** Milliseconds to the first token; undefined if the answer was no stream, or none began. */
+/** Returns the milliseconds to a stream's first token; undefined without a stream or a token. */
 export function firstTokenMsOf({ facts, firstByteMs }: FinishedRequest): number | undefined {
   return facts.stream && facts.status === 200 ? firstByteMs : undefined;
 }
 
-/** The series of all finished requests, for /metrics and for the page. */
+/** Metrics of all finished requests. */
 export class RequestMetrics {
   readonly duration = new Metric(
     'gen_ai_server_request_duration_seconds',
@@ -110,12 +105,12 @@ export class RequestMetrics {
   );
   readonly #models: ModelLabels;
 
-  /** `models` decides which names of models are labels. */
+  /** @param models - decides which model names are labels */
   constructor(models: ModelLabels) {
     this.#models = models;
   }
 
-  /** Counts it, and returns the labels of its model if a provider was asked. */
+  /** Counts a request, and returns the labels of its model if a provider was asked. */
   add(request: FinishedRequest): ModelSet | undefined {
     const { facts, gatewayMs = NaN } = request;
     const { client, outcome, provider, tries = [] } = facts;
@@ -141,8 +136,8 @@ export class RequestMetrics {
   }
 
   /**
-   * Creates the series that the settings make known, at 0: Prometheus' `increase` does not see the
-   * first event of a new one.
+   * Creates the series that the settings imply, at 0, because Prometheus' `increase` ignores the
+   * first event of a new series.
    */
   learn({ clients, providers }: Config): void {
     const names = clients.map(({ name }) => name);
@@ -168,7 +163,7 @@ export class RequestMetrics {
     }
   }
 
-  /** Yields all of them in the exposition format, in parts. */
+  /** Yields all metrics in the exposition format, in parts. */
   *render(): Generator<string> {
     for (const metric of Object.values(this)) yield* (metric as Metric).render();
   }

@@ -1,4 +1,4 @@
-/** The last requests, and the last failures before them. */
+/** The last requests, and the last failures before those. */
 
 import { redactFacts } from '../lib/log.ts';
 import type { FinishedRequest, RequestFacts } from '../request/facts.ts';
@@ -10,11 +10,11 @@ const MAX_REQUESTS = 200;
 interface Entry {
   readonly number: number;
   readonly request: FinishedRequest;
-  /** Made when somebody looks: most requests are gone before. */
+  /** Made at the first look, because most requests are gone before. */
   shown?: RequestFacts;
 }
 
-/** Numbered from 1, without what only the metrics need. */
+/** Keeps the last requests, numbered from 1. */
 export class RecentRequests {
   readonly #requests: Entry[] = [];
   /** Failed requests that have left `#requests`. */
@@ -36,7 +36,7 @@ export class RecentRequests {
     if (this.#failures.length > MAX_REQUESTS) this.#failures.shift();
   }
 
-  /** Returns them by their numbers, redacted. One that was returned before is the same object. */
+  /** Returns redacted requests by their numbers. A request is the same object each time. */
   report(): Readonly<Record<number, RequestFacts>> {
     const entries = [...this.#failures, ...this.#requests];
     for (const entry of entries) entry.shown ??= this.#show(entry);

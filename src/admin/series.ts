@@ -1,26 +1,26 @@
 /**
- * Counters and histograms, one series for each label set that was used, and their text.
- * `ModelLabels` bounds the sets.
+ * Counters and histograms, with a series for each label set, and their text. `ModelLabels` bounds
+ * the number of sets.
  */
 
 import type { LabelSet } from './labels.ts';
 
 /** A counter, or a histogram if it has bounds. */
 export class Metric {
-  /** The number of values in each bucket alone; the last one has no upper bound. */
+  /** Each bucket has its own count, not a cumulative count. The last bucket has no upper bound. */
   readonly series = new Map<LabelSet, { sum: number; readonly buckets: Float64Array }>();
   readonly #name: string;
   readonly #help: string;
   readonly #bounds: readonly number[];
 
-  /** `bounds`: upper bounds of the buckets, in ascending order, without infinity. */
+  /** @param bounds - upper bounds of the buckets, in ascending order, without infinity */
   constructor(name: string, help: string, bounds: readonly number[] = []) {
     this.#name = name;
     this.#help = help;
     this.#bounds = bounds;
   }
 
-  /** Ignores what is not a number from 0: token counts come from providers. */
+  /** Adds a value. Ignores a negative or infinite value, because providers send token counts. */
   add(labels: LabelSet, value = 1): void {
     if (!(value >= 0 && value < Infinity)) return;
     const series = this.#seriesOf(labels);
@@ -42,7 +42,7 @@ export class Metric {
     return series;
   }
 
-  /** Yields the text in the exposition format, in parts: the head, then each series. */
+  /** Yields the text in the exposition format: the head, then each series. */
   *render(): Generator<string> {
     const name = this.#name;
     const isCounter = this.#bounds.length === 0;
@@ -67,7 +67,7 @@ export class Metric {
   }
 }
 
-/** Returns the index of the bucket of a value. */
+/** Returns the index of a value's bucket. */
 export function bucketOf(value: number, bounds: readonly number[]): number {
   let index = 0;
   while (index < bounds.length && value > bounds[index]!) index += 1;
@@ -75,15 +75,15 @@ export function bucketOf(value: number, bounds: readonly number[]): number {
 }
 
 /**
- * Returns the value below which the `share` (0 to 1) of all values lies, as `histogram_quantile`
- * does; 0 without values.
+ * Returns the value that a `share` (0 to 1) of all values is below, as `histogram_quantile` does; 0
+ * without values.
  */
 export function quantile(share: number, bounds: readonly number[], buckets: Int32Array): number {
   let left = share * buckets.reduce((sum, count) => sum + count, 0);
   if (left === 0) return 0;
   let index = 0;
   while (index < bounds.length && left > buckets[index]!) left -= buckets[index++]!;
-  // The last bucket has no width: nothing is known of values above the last bound.
+  // Values above the last bound count as the last bound, because they are not known.
   const [low, high] = [bounds[index - 1] ?? 0, bounds[index] ?? bounds.at(-1)!];
   return low + (left / buckets[index]!) * (high - low);
 }
@@ -96,10 +96,10 @@ export function renderSample(name: string, labels: string, value: number): strin
   return `${name}${labels === '' ? '' : `{${labels}}`} ${value}\n`;
 }
 
-/** Other connections are served after each chunk: the text can take megabytes. */
+/** The text can take megabytes, so other connections are served after each chunk. */
 const CHUNK_CHARACTERS = 65_536;
 
-/** Yields the text of the parts in chunks. Each is made when the one before was taken. */
+/** Yields the parts' text in chunks. A chunk is made once its predecessor was taken. */
 export async function* inChunks(parts: Iterable<string>): AsyncGenerator<Buffer> {
   let text = '';
   for (const part of parts) {

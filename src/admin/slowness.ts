@@ -7,7 +7,7 @@ const SLOW = 4;
 interface Medians {
   /** The median of the last minute. */
   readonly newestMs: number | undefined;
-  /** The median of the 15 minutes before the last minute. */
+  /** The median of the 14 minutes before. */
   readonly formerMs: number | undefined;
 }
 

@@ -1,5 +1,5 @@
 /**
- * Counts of the last 15 minutes, for the page: of all requests, and of each provider, model and
+ * Counts and times of the last 15 minutes, for all requests and for each provider, model and
  * client.
  */
 
@@ -15,30 +15,28 @@ const STEPS = 90;
 const MINUTE_STEPS = 6;
 /** A median of fewer times says nothing of the provider. New connections are few. */
 const MIN_TIMES = { first_token: 10, connect: 3 };
-/** As long as an incident that has ended is shown. */
+/** Refusals are shown for as long as an ended incident. */
 const REFUSALS_SHOWN_MS = 3_600_000;
 /** Clients that come later are `other`. */
 const MAX_CLIENTS = 500;
-/** The names of the first places of a row. The buckets of each of its times follow. */
+/** The counts of a row, in its first places. The buckets of each time follow. */
 const COUNTS = ['requests', 'failed', 'rejected', 'limited', 'client_closed'] as const;
 type Count = (typeof COUNTS)[number];
-/** First token, new connection with its lookup, and the gateway's own part of a request. */
+/** First token, new connection with its name lookup, and the gateway's part of a request. */
 const TIMES = ['first_token', 'connect', 'gateway'] as const;
 type Time = (typeof TIMES)[number];
 const BUCKETS = FIRST_TOKEN_BOUNDS.length + 1;
 
-/**
- * Returns the count, besides `requests`, of what ended with this outcome; undefined for an answer.
- */
+/** Returns an outcome's count besides `requests`; undefined for a good answer. */
 function countOf(outcome: TryFacts['outcome']): Count | undefined {
   if (isFailed(outcome)) return 'failed';
   if (outcome === 'client_closed') return outcome;
   return outcome === 'ok' ? undefined : 'rejected';
 }
 
-/** Refusals of a client by its own limits. Times are those of `Date.now()`. */
+/** A client's refusals by its own limits. Times are on the clock of `Date.now()`. */
 interface Refusals {
-  /** The limit of the latest refusal, and how full it was. */
+  /** The latest refusal's limit, and how full it was. */
   readonly limit: string;
   readonly since: string;
   readonly refused: number;
@@ -48,7 +46,7 @@ interface Refusals {
 class Row extends StepCounts {
   readonly #times: number;
 
-  /** `times`: how many of `TIMES` the row has, from the first one. */
+  /** @param times - the number of times in the row, from the first of `TIMES` */
   constructor(times: number) {
     super(STEPS, COUNTS.length + times * BUCKETS);
     this.#times = times;
@@ -59,7 +57,7 @@ class Row extends StepCounts {
     if (count !== undefined) this.add(step, COUNTS.indexOf(count));
   }
 
-  /** Ignores a time that the row does not have. */
+  /** Adds a time, unless the row has no such time. */
   addTime(step: number, time: Time, ms: number | undefined): void {
     const at = TIMES.indexOf(time);
     if (ms === undefined || at >= this.#times) return;
@@ -67,8 +65,8 @@ class Row extends StepCounts {
   }
 
   /**
-   * Returns the sums that are not 0, and in milliseconds the percentiles of first tokens, of
-   * `minTimes` or more, and the medians of the other times.
+   * Returns sums above 0 and times in milliseconds: two percentiles of first tokens, and medians of
+   * the other times. A time needs at least `minTimes` values.
    */
   report(step: number, steps?: number, minTimes = 1) {
     const sums = this.sums(step, steps);
@@ -85,7 +83,7 @@ class Row extends StepCounts {
     return report;
   }
 
-  /** Returns the counts of the last minute that are not 0. */
+  /** Returns the last minute's counts above 0. */
   minute(step: number) {
     return this.report(step, MINUTE_STEPS, Infinity);
   }
@@ -93,21 +91,21 @@ class Row extends StepCounts {
 
 export class Traffic {
   readonly #all = new Row(TIMES.length);
-  /** When a step began, by the system's clock at its first request; at its number in `STEPS`. */
+  /** When each step began, by the system's clock at its first request, in a ring of `STEPS`. */
   readonly #beganAtMs = new Float64Array(STEPS);
   readonly #providers = new Map<string, Row>();
   readonly #models = new Map<string, Row>();
   readonly #clients = new Map<string, Row>();
-  /** Of each client that its own limits have refused, the refusals without a minute between. */
+  /** The latest refusals of each client by its own limits, with less than a minute between. */
   readonly #refusals = new Map<string, Refusals>();
   readonly #nowMs: () => number;
 
-  /** `nowMs` returns milliseconds since the epoch, and never less than before. */
+  /** @param nowMs - returns milliseconds since the epoch, and never less than before */
   constructor(nowMs: () => number) {
     this.#nowMs = nowMs;
   }
 
-  /** Counts a finished request of a model. */
+  /** Counts a finished request. `model` is undefined if no provider was asked. */
   add(request: FinishedRequest, model: ModelSet | undefined): void {
     const step = this.#step();
     if (this.#all.latest !== step) this.#beganAtMs[step % STEPS] = this.#wallClock(step);
@@ -126,11 +124,11 @@ export class Traffic {
       row?.addTime(step, 'first_token', firstTokenMs);
     }
     this.#all.addTime(step, 'gateway', request.gatewayMs);
-    // Neither the tries before nor the gateway are on this provider's account.
+    // The time since the last try began, because earlier tries are not this provider's fault.
     const ownMs = firstTokenMs && (tries.at(-1)?.duration_ms ?? firstTokenMs);
     if (provider !== undefined) this.#providerRow(provider).addTime(step, 'first_token', ownMs);
     for (const one of tries) {
-      // What the gateway itself could not do is on no provider's account.
+      // A failure of the gateway itself is not the provider's.
       if (!isSent(one.outcome) || one.outcome === 'internal_error') continue;
       const row = this.#providerRow(one.provider);
       row.addEnd(step, countOf(one.outcome));
@@ -143,12 +141,12 @@ export class Traffic {
     return rowOf(this.#providers, id, 2);
   }
 
-  /** Returns when a step began, by the system's clock now, in whole seconds. */
+  /** Returns when a step began by the system's present clock, in whole seconds. */
   #wallClock(step: number): number {
     return 1000 * Math.round((Date.now() - this.#nowMs() + step * STEP_MS) / 1000);
   }
 
-  /** `inMinute`: the client's refusals of the last minute. Without one they begin anew. */
+  /** Counts a refusal. Without refusals in the last minute (`inMinute`) the count begins anew. */
   #addRefusal(client: string, inMinute: number | undefined, limit: string): void {
     const known = inMinute ? this.#refusals.get(client) : undefined;
     const nowMs = Date.now();
@@ -158,8 +156,8 @@ export class Traffic {
   }
 
   /**
-   * Returns the clients' rows. A client that its own limits have refused in the last hour has
-   * `overLimit`, which has `ended` if there was no refusal in the last minute.
+   * Returns the clients' rows. A client with refusals by its own limits in the last hour has
+   * `overLimit`. It has `ended` without a refusal in the last minute.
    */
   #reportClients(step: number) {
     return Array.from(this.#clients, ([name, row]) => {
@@ -178,7 +176,7 @@ export class Traffic {
     return { ...shown, ended, limited, requests };
   }
 
-  /** Returns a provider's medians of a time: of the last minute, and of the time before. */
+  /** Returns a provider's median times of the last minute and of the 14 minutes before. */
   medians(id: string, time: keyof typeof MIN_TIMES) {
     const step = this.#step();
     const row = this.#providers.get(id);
@@ -191,9 +189,8 @@ export class Traffic {
   }
 
   /**
-   * Returns the sums of each row, of all requests in the last minute, and of each step that has
-   * some, by its number and with its `time`. A provider's row has the counts of its last minute
-   * and its latest step.
+   * Returns the sums of each row, of the last minute, and of each step with requests by its number.
+   * A provider's row also has the counts of its last minute and the number of its latest step.
    */
   report() {
     const step = this.#step();

@@ -1,4 +1,4 @@
-/** The memory of the admin listener, as /metrics and the page show it. */
+/** The memory of the admin listener, for /metrics and the page. */
 
 import { hostname } from 'node:os';
 
@@ -22,10 +22,10 @@ import { RecentRequests } from './recent-requests.ts';
 import { Slowness } from './slowness.ts';
 import { Traffic } from './traffic.ts';
 
-/** The median of a minute is late by half of it. */
+/** A minute's median shows a change half a minute late. */
 const MEDIAN_LATE_MS = 30_000;
 
-/** Finished requests and figures. The event loop is watched from its creation on. */
+/** Finished requests and figures. Its creation begins to measure the event loop. */
 export class AdminView {
   readonly #config: () => Config;
   readonly #figures: Figures;
@@ -37,7 +37,7 @@ export class AdminView {
   readonly #readLag = createLagFigures();
   readonly #slowness = new Slowness();
 
-  /** `config` returns the settings in use, which a reload replaces. */
+  /** @param config - returns the settings in use, which a reload replaces */
   constructor(config: () => Config, figures: Figures, redact: Redactor) {
     this.#config = config;
     this.#figures = figures;
@@ -51,13 +51,13 @@ export class AdminView {
     this.#recent.add(request);
   }
 
-  /** Takes new settings: their names of models become labels. */
+  /** Takes new settings, whose model names become labels. */
   onConfig(next: Config): void {
     this.#learn(configuredModels(next));
     this.#metrics.learn(next);
   }
 
-  /** Takes the models that a provider lists: their names become labels. */
+  /** Takes a provider's model list, whose names become labels. */
   onModels(provider: string, names: readonly string[]): void {
     this.#learn(listedModels(provider, names));
   }
@@ -70,10 +70,7 @@ export class AdminView {
     yield* rows.map(renderFigure);
   }
 
-  /**
-   * Returns all that the page shows, keys masked. What has not changed since the last time may be
-   * the same object.
-   */
+  /** Returns the page's view, with masked keys. Unchanged parts may be the same objects. */
   present() {
     const figures = this.#figures;
     const config = this.#config();
@@ -103,12 +100,12 @@ export class AdminView {
     };
   }
 
-  /** A name that looks like a key must not be seen. */
+  /** Allows model names as labels, unless a name looks like a key. */
   #learn(names: readonly string[]): void {
     this.#models.learn(names.filter((name) => this.#redact(name) === name));
   }
 
-  /** Judges whether providers have become slow. To be called every few seconds. */
+  /** Judges whether providers are slow. Must be called every few seconds. */
   judgeSlowness(): void {
     for (const { id } of this.#config().providers.registered) {
       const cause = this.#slowness.causeOf(id, (time) => this.#traffic.medians(id, time));
@@ -147,10 +144,7 @@ export class AdminView {
   }
 }
 
-/**
- * Returns the rows of the page by their ids: registered providers, and those of the settings
- * without a key.
- */
+/** Returns the rows of registered providers, and of configured providers without a key. */
 function describeProviders(
   { providers: { registered, skipped } }: Config,
   figures: Figures,
@@ -166,13 +160,15 @@ function describeProviders(
     const oldestSeconds = Math.floor((agesMs.get(id) ?? 0) / 1000);
     return [id, { ...sums[id], keptAway, inFlight, oldestSeconds }];
   });
-  // Built-in providers without a key are of interest only if the settings name them.
+  // Built-in providers without a key are shown only if the settings name them.
   const named = skipped.filter(({ isConfigured }) => isConfigured);
   const rest = named.map(({ id, reason }) => [id, { skipped: reason }]);
   return Object.fromEntries([...asked, ...rest]) as Record<string, object>;
 }
 
-/** Takes a time on the clock of `performance.now()`; whole seconds, so that it stays the same. */
+/**
+ * Returns a time of `performance.now()` as a time of day in whole seconds, so that it stays equal.
+ */
 function wallClock(ms: number): string {
   const atMs = Date.now() + ms - performance.now();
   return new Date(Math.round(atMs / 1000) * 1000).toISOString();

@@ -1,15 +1,13 @@
-/**
- * The operator's page: one HTML document without anything to load, and its Content-Security-Policy.
- */
+/** The operator's page: an HTML document that loads nothing, and its Content-Security-Policy. */
 
 import { createHash } from 'node:crypto';
 
 import { html as template, scripts, style } from '#page-files';
 
-/** The scripts are modules for editors and linters; in the page they share one scope. */
+/** The scripts are modules for editors and linters. In the page they share a scope. */
 const IMPORT_OR_EXPORT = /^import [^;]*;\n+|^export /gm;
 
-/** Returns the document, and the policy that allows its script and its style sheet alone. */
+/** Returns the document, and a policy that allows only its script and style sheet. */
 export function createPage() {
   const script = scripts.join('\n').replace(IMPORT_OR_EXPORT, '');
   const html = template
