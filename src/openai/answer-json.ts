@@ -1,27 +1,23 @@
 /**
- * Classifies the JSON of an answer or an event: an error, usage alone, a beginning without content,
- * or empty.
+ * Classifies the JSON of an answer or event: an error, usage only, a beginning without content, or
+ * empty.
  */
 
 import { memberOf, OPEN_BRACE, OPEN_BRACKET } from '../lib/json.ts';
 
-/** Bytes that may precede an answer: white space and a byte order mark. */
+/** Bytes allowed before an answer: white space and a byte order mark. */
 const BLANK_BYTES = new Set([0x20, 0x09, 0x0a, 0x0d, 0xef, 0xbb, 0xbf]);
 
 /**
- * Returns the first byte that is neither white space nor part of a byte order mark; undefined if
- * there is none. Each chunk of an answer is searched once, because a provider may send megabytes of
- * white space.
+ * Returns the first byte after white space and a byte order mark, or undefined. Each chunk is
+ * searched only once, because a provider may send megabytes of white space.
  */
 export function firstByteOf(chunk: Buffer): number | undefined {
   for (const byte of chunk) if (!BLANK_BYTES.has(byte)) return byte;
   return undefined;
 }
 
-/**
- * Returns whether an answer with this first byte begins as JSON, which makes it a completion and
- * not a stream.
- */
+/** Returns whether an answer with this first byte is JSON, and so a completion and not a stream. */
 export function beginsJson(firstByte: number | undefined): boolean {
   return firstByte === OPEN_BRACE || firstByte === OPEN_BRACKET;
 }
@@ -38,15 +34,14 @@ export function reportsError(json: unknown): boolean {
 }
 
 /**
- * Returns whether a value, or the first item of an array, is present and neither false, zero nor
- * empty.
+ * Returns whether a value, or an array's first item, is present and neither false, zero nor empty.
  */
 function isSet(value: unknown): boolean {
   const item = firstItem(value);
   return Boolean(item) && !isBlank(item);
 }
 
-/** Returns the first item of an array, and any other value unchanged. */
+/** Returns an array's first item, and any other value unchanged. */
 export function firstItem(value: unknown): unknown {
   return Array.isArray(value) ? value[0] : value;
 }
@@ -54,10 +49,10 @@ export function firstItem(value: unknown): unknown {
 /**
  * Returns whether an event is a chat chunk before the answer: its choices, if any, have deltas with
  * only a `role` and empty values, and no `finish_reason`. vLLM, OpenAI and others send the role as
- * soon as a request is queued; Azure sends its `prompt_filter_results`. Events of another shape are
- * no preamble.
+ * soon as a request is queued. Azure sends its `prompt_filter_results`. Events with another shape
+ * are no preamble.
  *
- * @param isStopEmpty - a `finish_reason` of `stop` counts as none
+ * @param isStopEmpty - whether the `finish_reason` `stop` counts as none
  */
 export function isPreamble(json: unknown, isStopEmpty: boolean): boolean {
   const choices = memberOf(json, 'choices');
@@ -95,7 +90,7 @@ export function isEmptyCompletion(json: unknown): boolean {
   );
 }
 
-/** Returns whether the delta of a choice has more than a role and empty values. */
+/** Returns whether a choice's delta has more than a role and empty values. */
 export function hasContent(choice: unknown): boolean {
   const delta = memberOf(choice, 'delta');
   return typeof delta === 'object' && delta !== null && !isEmpty(delta);

@@ -4,8 +4,8 @@ import { JsonScanner, type JsonValue } from '../lib/json.ts';
 import { BARE_MESSAGE_NAMES } from './error-body.ts';
 
 /**
- * Returns whether the data of an event is an error, for JSON that is too long to be parsed. The
- * message of such an error is not passed on.
+ * Returns whether an event's data is an error, for JSON that is too long to parse. The message of
+ * such an error is not passed on.
  */
 export function isLongError(data: string): boolean {
   const scan = new AnswerScan();
@@ -19,15 +19,15 @@ type ScannedChoice = { readonly index: number; readonly finishReason: string };
 const NO_CHOICE: ScannedChoice = { index: 0, finishReason: '' };
 
 /**
- * Finds the members that distinguish long answers and long events, while their bytes arrive. They
- * are not parsed, because the log probabilities of an answer may have a million elements.
+ * Finds the members that distinguish long answers and long events, while their bytes arrive. It
+ * does not parse them, because an answer's log probabilities may have a million elements.
  */
 export class AnswerScan {
   readonly json = new JsonScanner((value) => this.#note(value), Infinity);
   #hasError = false;
   #hasMessage = false;
   #hasChoices = false;
-  /** The current member has at least one item. */
+  /** True if the current member has an item. */
   #hasItem = false;
   /** The first `model`, or ''. */
   model = '';
@@ -41,7 +41,7 @@ export class AnswerScan {
   #items: ScannedChoice[] = [];
   /** The items of `choices`. */
   choices: readonly ScannedChoice[] = [];
-  /** The offset of the last `usage` that is not null; 0 if there is none. */
+  /** The offset of the last non-null `usage`; 0 without any. */
   usageStart = 0;
 
   /** True if the answer has an error and no choices. */
@@ -49,7 +49,7 @@ export class AnswerScan {
     return this.#hasError && !this.#hasChoices;
   }
 
-  /** Ends the scan after the last byte. Returns the kind of the answer, as its members show it. */
+  /** Ends the scan after the last byte. Returns the answer's kind, as its members show it. */
   finish(): 'not JSON' | 'error' | 'completion' | 'other' {
     if (this.json.finish()) return 'not JSON';
     const isBareMessage = this.#hasMessage && !this.#hasChoices;

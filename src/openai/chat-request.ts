@@ -1,6 +1,6 @@
 /**
- * The chat completion request: validated as it arrives, and forwarded unchanged but for `model` and
- * the request for usage.
+ * Validates a chat completion request as it arrives. It is forwarded unchanged except for `model`
+ * and the request for usage.
  */
 
 import buffer from 'node:buffer';
@@ -10,56 +10,56 @@ import { invalidRequest } from '../lib/errors.ts';
 import { JsonScanner, type JsonValue } from '../lib/json.ts';
 
 /**
- * The longest `model`. It is decoded, and encoded again for each attempt: 30 MB of escapes would
- * take a second.
+ * The longest `model`, because it is decoded, and encoded again for each attempt: 30 MB of escapes
+ * would take a second.
  */
 const MAX_MODEL_BYTES = 2_097_152;
-/** The longest `model` of a stream, because an open stream keeps it until its end. */
+/** The longest `model` for a stream, because an open stream keeps it until its end. */
 const MAX_STREAM_MODEL_BYTES = 4096;
 /**
  * Names that Go's JSON decoder takes for `model` or `stream`. It ignores case and uses the last
- * match, and so do Ollama and LocalAI.
+ * match, and with it Ollama and LocalAI.
  */
 const OTHER_CASE = /^(?:model|stream)$/iu;
-/** Names that the same decoders take for `models`. */
+/** Names that it takes for `models`. */
 const MODELS = /^models$/iu;
-/** Depths of the values that are noted. */
+/** Depths of noted values. */
 const [BODY, MEMBER, MESSAGE, MESSAGE_MEMBER, CONTENT_PART] = [0, 1, 2, 3, 4];
 const NO_VALUE = { kind: 'null', start: 0, end: 0, text: '' };
 const NO_MESSAGES = '"messages" must be a non-empty array';
 
-/** The checked members of a message. The last of two members with the same name counts. */
+/** A message's checked members. If two have the same name, the last counts. */
 interface Message {
   role?: JsonValue;
   content?: JsonValue;
   name?: JsonValue;
-  /** Some part of the content is not an object. */
+  /** True if some part of the content is not an object. */
   hasPlainPart?: boolean;
 }
 
-/** The members of a chat completion request that the gateway reads. */
+/** The request members that the gateway reads. */
 export interface ChatRequest {
   /** As the client wrote it: `<provider_id>/<model_name>` or an alias. */
   readonly model: string;
   readonly stream: boolean;
   /**
-   * Whether the gateway may ask for usage: the request is a stream, leaves `include_usage` unset,
-   * and has no `stream_options` but an object or null.
+   * True if the gateway may ask for usage: the request is a stream, leaves `include_usage` unset,
+   * and has no `stream_options` other than an object or null.
    */
   readonly mayAskForUsage: boolean;
-  /** The text by which the request names its session; 64 bytes at most. */
+  /** The request's own name for its session, at most 64 bytes. */
   readonly promptCacheKey: string | undefined;
   /**
-   * Returns the client's bytes in parts. Only the value of `model` is replaced, and with
-   * `asksForUsage` the usage is asked for. Long parts are not copied.
+   * Returns the client's bytes in parts. Only `model` is replaced, and with `asksForUsage` the
+   * request for usage is added. Long parts are not copied.
    */
   bodyWith(model: string, asksForUsage: boolean): readonly Buffer[];
 }
 
 /**
  * Parses the body of `POST /v1/chat/completions` (docs/behaviour.md#validation) while it arrives.
- * The scanner reports a value after the values inside it, so the parser collects members of
- * messages inside every member of the body, and drops them if that member is not `messages`.
+ * The scanner reports a value after the values inside it. So the parser collects message members
+ * inside every body member, and drops them if the body member is not `messages`.
  */
 export class ChatRequestParser {
   readonly #json = new JsonScanner((value) => this.#note(value));
@@ -67,33 +67,30 @@ export class ChatRequestParser {
   #isObject = false;
   readonly #target: { model?: JsonValue; stream?: JsonValue } = {};
   #hasMessages = false;
-  /** The first fault of the members, except for the values of `model` and `stream`. */
+  /** The first fault in the members, except in the values of `model` and `stream`. */
   #fault: string | undefined;
-  /** The number of items of the current member. */
+  /** Items in the current member so far. */
   #items = 0;
-  /** The first fault of these items as messages. */
+  /** The first fault in these items as messages. */
   #itemFault: string | undefined;
   #message: Message = {};
   #hasPlainPart = false;
   #bodyStart = 0;
   #streamOptions: JsonValue | undefined;
-  /** `include_usage` of the current member. */
+  /** `include_usage` in the current member. */
   #innerUsage: JsonValue | undefined;
-  /** `include_usage` of `stream_options`. */
+  /** `include_usage` in `stream_options`. */
   #includeUsage: JsonValue | undefined;
   #promptCacheKey: string | undefined;
 
-  /**
-   * @param mayListModels - accepts `models`, from which OpenRouter may choose another model than
-   * `model`
-   */
+  /** @param mayListModels - accepts `models`, because OpenRouter may choose any model in it */
   constructor(mayListModels = true) {
     this.#mayListModels = mayListModels;
   }
 
   /**
-   * Scans the next chunk. Never throws: its fault waits for `finish`, because a body that turns out
-   * too large is refused for its size first.
+   * Scans the next chunk. Never throws: a fault waits for `finish`, because an oversized body is
+   * refused for its size first.
    */
   push(chunk: Buffer): void {
     this.#json.push(chunk);
@@ -107,8 +104,8 @@ export class ChatRequestParser {
    */
   finish(body: { readonly parts: readonly Buffer[] }): ChatRequest {
     const { parts } = body;
-    // No named import: on an old Node it would fail before any code can report the version that is
-    // needed.
+    // No named import: on an old Node it would fail before `assertNodeVersion` can name the version
+    // it needs.
     if (!buffer.isUtf8(joinParts(parts))) throw invalidRequest('request body is not valid UTF-8');
     const jsonFault = this.#json.finish();
     if (jsonFault) throw jsonFault;
@@ -121,7 +118,7 @@ export class ChatRequestParser {
     const isLong = kind === 'string' && text === '';
     const model = isLong ? String(JSON.parse(sliceText(parts, start, end))) : text;
     if (model === '') throw invalidRequest('"model" must be a non-empty string');
-    // Some clients send `null` for an argument that was not given.
+    // Some clients send `null` for an absent argument.
     const stream = this.#target.stream?.kind ?? 'null';
     if (stream !== 'true' && stream !== 'false' && stream !== 'null') {
       throw invalidRequest('"stream" must be a boolean');
@@ -138,7 +135,7 @@ export class ChatRequestParser {
       bodyWith(name: string, asksForUsage: boolean) {
         const edit = { text: JSON.stringify(name), start, end };
         if (!asksForUsage) return replaceText(body.parts, edit);
-        // The last edit is made first, so that the offsets of the first edit stay valid.
+        // The last edit is made first, so that the first edit's offsets stay valid.
         const [first, last] = [edit, usageEdit!].toSorted((a, b) => a.start - b.start);
         return replaceText(replaceText(body.parts, last!), first!);
       },
@@ -146,8 +143,8 @@ export class ChatRequestParser {
   }
 
   /**
-   * Returns the edit that makes a stream report its usage; undefined if the request sets
-   * `include_usage` itself, or has an unusable `stream_options`.
+   * Returns the edit that asks for a stream's usage; undefined if the request sets `include_usage`
+   * itself, or has an unusable `stream_options`.
    */
   #usageEdit(body: readonly Buffer[]) {
     const [options, asked] = [this.#streamOptions, this.#includeUsage];
@@ -190,7 +187,7 @@ export class ChatRequestParser {
     }
   }
 
-  /** Notes a member of the body, or an item if the body is an array. Returns its fault. */
+  /** Notes a body member, or an item if the body is an array. Returns its fault. */
   #noteMember(value: JsonValue): string | undefined {
     const { kind, name } = value;
     if (name === 'model' || name === 'stream') {
@@ -208,7 +205,7 @@ export class ChatRequestParser {
       this.#streamOptions = value;
       this.#includeUsage = this.#innerUsage;
     }
-    // The text is '' if it is too long to be decoded.
+    // The text is '' if it is too long to decode.
     if (name === 'prompt_cache_key') this.#promptCacheKey = value.text || undefined;
     if (OTHER_CASE.test(name)) return '"model" and "stream" must be written in lower case';
     const isListRefused = !this.#mayListModels && MODELS.test(name);
@@ -216,7 +213,7 @@ export class ChatRequestParser {
   }
 }
 
-/** Returns the fault of a message, worded to follow its place in the list. */
+/** Returns a message's fault, worded to follow its place in the list. */
 function faultOf({ role, content, name, hasPlainPart }: Message): string | undefined {
   if (role?.kind !== 'string') return '.role" must be a string';
   const contentKind = content?.kind;

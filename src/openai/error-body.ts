@@ -5,19 +5,19 @@ import { firstItem, reportsError } from './answer-json.ts';
 
 const MAX_CODE_CHARACTERS = 200;
 /**
- * Matches the code of a request that exceeds the context. The code is compared as `toWord` returns
- * it, because providers write `InvalidParameter` and `invalid-parameter`.
+ * Matches the code for a request that exceeds the context. Codes are compared as `toWord` returns
+ * them, because providers write `InvalidParameter` and `invalid-parameter`.
  */
 export const TOO_LONG = /contextlengthexceeded/;
-/** Members that hold the message, in the order of the search. */
+/** Members that may hold the message, in search order. */
 const MESSAGE_NAMES = (
   'message msg detail error errors Message error_description ' +
   // `error_msg` is Baidu's; `status_msg` is MiniMax's, inside `base_resp`.
   'error_msg status_msg'
 ).split(' ');
-/** Members that hold the message of an error without `error`. */
+/** Members that may hold the message if there is no `error`. */
 export const BARE_MESSAGE_NAMES = ['message', 'msg', 'detail', 'error_msg'];
-/** Bounds the arrays and objects that are searched, and so the depth of the search. */
+/** The most arrays and objects to search, which also bounds the depth. */
 const MAX_SEARCHED = 100;
 const STATUS_NAMES = ['status_code', 'status', 'code'];
 const STATUSES_BY_WORD: readonly (readonly [words: RegExp, status: number])[] = [
@@ -33,11 +33,11 @@ const STATUSES_BY_WORD: readonly (readonly [words: RegExp, status: number])[] = 
 /** OpenRouter writes this in place of its provider's message. */
 const GENERIC_MESSAGE = /^provider returned error\.?$/i;
 
-/** An error as the upstream reports it. All its members are untrusted. */
+/** An upstream's error. All its members are untrusted. */
 export type UpstreamFault = ReturnType<typeof readFault>;
 
 /**
- * Returns whether the JSON of a 200, or of an event before an answer, is an error. `error` may be
+ * Returns whether the JSON in a 200, or in an event before an answer, is an error. `error` may be
  * absent: `{"code":500,"msg":...}` (z.ai), `{"detail":...}` (FastAPI),
  * `{"base_resp":{"status_code":1004,"status_msg":...}}` (MiniMax). An object with `choices` is an
  * answer.
@@ -53,9 +53,8 @@ export function reportsFailure(json: unknown): boolean {
 /**
  * Reads an error.
  *
- * @param json - the parsed JSON, or the text of an error that is not JSON
- * @returns the texts of the error, and the `status` that a member, the code or the type gives, else
- * 502
+ * @param json - the parsed JSON, or the error's text if it is not JSON
+ * @returns the error's texts, and the `status` from a member, the code or the type, else 502
  */
 export function readFault(json: unknown) {
   const body = firstItem(json);
@@ -76,7 +75,7 @@ export function readFault(json: unknown) {
   return { message, code, type, status, isAboutModel, isFlagged };
 }
 
-/** Returns the first text under one of `MESSAGE_NAMES`, also in arrays and objects inside them. */
+/** Returns the first text under a name in `MESSAGE_NAMES`, also in nested arrays and objects. */
 function firstText(value: unknown, search = { left: MAX_SEARCHED }): string | undefined {
   if (isText(value)) return value;
   if (typeof value !== 'object' || value === null || search.left === 0) return undefined;
@@ -86,7 +85,7 @@ function firstText(value: unknown, search = { left: MAX_SEARCHED }): string | un
   let text: string | undefined;
   for (const part of parts) text ??= firstText(part, search);
   if (text === undefined || !GENERIC_MESSAGE.test(text)) return text;
-  // OpenRouter names its provider and quotes its error in `metadata`.
+  // OpenRouter names its provider and quotes the provider's error in `metadata`.
   const metadata = memberOf(value, 'metadata');
   const raw = memberOf(metadata, 'raw');
   const inner = firstText(typeof raw === 'string' ? parseUntrustedJson(raw) : raw, search) ?? raw;

@@ -1,4 +1,4 @@
-/** Scans the events of a streamed completion without a parse. */
+/** Scans a streamed completion's events without parsing them. */
 
 import { JsonScanner, OPEN_BRACE, QUOTE } from '../lib/json.ts';
 import { MAX_USAGE_BYTES } from './usage.ts';
@@ -7,9 +7,9 @@ import { MAX_USAGE_BYTES } from './usage.ts';
 const MAX_WORD_CHARACTERS = 64;
 const DIGIT_0 = 0x30;
 /**
- * Matches members up to their values, signs of an error or of the end, and whole comments, so that
- * the scan steps over them. A byte order mark may precede a comment. A word in quotes is a whole
- * name or a whole value, because JSON escapes quotes inside strings.
+ * Matches members up to their values, signs of an error or the end, and whole comments, so that the
+ * scan steps over comments. A byte order mark may precede a comment. A quoted word is a whole name
+ * or a whole value, because JSON escapes quotes inside strings.
  */
 const SIGNS = new RegExp(
   [
@@ -21,12 +21,12 @@ const SIGNS = new RegExp(
     .join('|'),
   'gm',
 );
-/** The mark of the end, which some providers write with spaces around it. */
+/** The end mark. Some providers write spaces around it. */
 export const DONE_MARK = /^[ \t]*\[DONE\][ \t]*$/;
-/** The names of fields; `error` is llama.cpp's own. */
+/** Field names; `error` is llama.cpp's own. */
 const FIELDS = ['data', 'event', 'id', 'retry', 'error'];
 const LONGEST_FIELD = 'event'.length;
-/** The bytes between two values of `data`. */
+/** Bytes between two `data` values. */
 const NEXT_DATA = /(?:\r\n|\n|\r)data:/g;
 
 /**
@@ -38,7 +38,7 @@ const NEXT_DATA = /(?:\r\n|\n|\r)data:/g;
  * - `index`: `none` without a choice, `0` if all choices have the index 0, else `other`.
  * - `model`: the first model, or ''.
  * - `finishReason`: the last `finish_reason`, or ''.
- * - `usage`: the last `usage` and the rest of its data, or ''.
+ * - `usage`: the last `usage` and the data behind it, or ''.
  */
 export function scanEvents(events: Buffer, isModelWanted: boolean) {
   let isSuspicious = false;
@@ -66,10 +66,7 @@ export function scanEvents(events: Buffer, isModelWanted: boolean) {
   return { isSuspicious: isSuspicious || index === 'other', index, model, finishReason, usage };
 }
 
-/**
- * Returns whether the line at `start` is blank, a field of an event, or the cut-off start of a
- * field name.
- */
+/** Returns whether the line at `start` is blank, an event field, or a cut-off field name. */
 export function isField(events: Buffer, start: number): boolean {
   const end = start + LONGEST_FIELD + 1;
   const [line = ''] = events.toString('latin1', start, end).split(/[\r\n]/, 1);
@@ -77,7 +74,7 @@ export function isField(events: Buffer, start: number): boolean {
   return isNamed || line.trim() === '';
 }
 
-/** Returns whether the data of an event is complete: valid JSON, or the mark of the end. */
+/** Returns whether an event's data is complete: valid JSON, or the end mark. */
 export function isWholeData(data: string): boolean {
   if (DONE_MARK.test(data)) return true;
   const json = new JsonScanner(() => {}, Infinity);
@@ -86,8 +83,8 @@ export function isWholeData(data: string): boolean {
 }
 
 /**
- * Returns the bytes from `start` to the end of the last line of data, at most MAX_USAGE_BYTES. A
- * copy, because V8's slice would keep the whole scanned text in memory.
+ * Returns the bytes from `start` to the end of the last data line, at most MAX_USAGE_BYTES. A copy,
+ * because V8's slice would keep the whole scanned text in memory.
  */
 export function readData(bytes: Buffer, start: number): string {
   const text = bytes.toString('latin1', start, start + MAX_USAGE_BYTES);
@@ -101,7 +98,7 @@ export function readData(bytes: Buffer, start: number): string {
  */
 function readString(bytes: Buffer, start: number): string {
   if (bytes[start] !== QUOTE) return '';
-  // Reads a character more than may be noted, so that `RequestHistory` refuses a longer string.
+  // Reads a character too many, so that `RequestHistory` refuses a longer string.
   const end = start + 1 + MAX_WORD_CHARACTERS + 1;
   const [text = ''] = bytes.toString('latin1', start + 1, end).split('"', 1);
   // Some providers write `""` or `"null"` until the answer is finished.

@@ -1,4 +1,4 @@
-/** Scans an event that is too long to be parsed, while its bytes arrive. */
+/** Scans an event that is too long to parse, while its bytes arrive. */
 
 import { endOfLine } from '../lib/sse.ts';
 import { AnswerScan } from './answer-scan.ts';
@@ -9,28 +9,24 @@ import { AnswerScan } from './answer-scan.ts';
  */
 const MAX_HEAD_BYTES = 13;
 const DATA = /^data: ?/;
-/**
- * Lines that only a parse understands: JSON without a field, llama.cpp's field `error`, and the end
- * of the stream.
- */
+/** Lines that need a parse: JSON without a field, llama.cpp's field `error`, and the end mark. */
 const UNUSUAL = /^(?:[{[]|error:|data:[ \t]*\[D)/;
 
-/** Scans the JSON in the data of one event. Keeps none of its bytes. */
+/** Scans the JSON in an event's data. Keeps none of its bytes. */
 export class LongEvent {
   readonly scan = new AnswerScan();
-  /** The length of the data in bytes. */
+  /** Data bytes so far. */
   dataBytes = 0;
-  /** The last field `event` is `error`. */
+  /** True if the last field `event` is `error`. */
   isNamedError = false;
-  /** Some line is only understood by a parse. */
+  /** True if some line needs a parse. */
   isUnusual = false;
   /** The beginning of the current line as Latin-1, until its field is known. */
   #head = '';
   #line: 'head' | 'data' | 'other' = 'head';
 
   /**
-   * @param skippedBytes - the number of bytes before the event, which the offsets of the scan
-   * include
+   * @param skippedBytes - how many bytes precede the event, because the scan's offsets include them
    */
   constructor(skippedBytes: number) {
     this.scan.json.skip(skippedBytes);

@@ -1,9 +1,9 @@
-/** Reads a provider's list of models: their names, and the allow-listed members of each entry. */
+/** Reads a provider's model list: names, and allow-listed members. */
 
 import { memberOf } from '../lib/json.ts';
 import { reportsFailure } from './error-body.ts';
 
-/** Members that hold a model's limits, in tokens. */
+/** Members with a model's limits, in tokens. */
 export const MODEL_LIMITS = (
   'context_length max_model_len context_window max_input_tokens max_output_tokens ' +
   'max_completion_tokens'
@@ -14,13 +14,11 @@ export interface ListedModel {
   readonly name: string;
   /** Seconds since the epoch; 0 if the provider gives none. */
   readonly created: number;
-  /** Allow-listed members of the entry, as `JSON.parse` returns them. */
+  /** The entry's allow-listed members, as `JSON.parse` returns them. */
   readonly details: Readonly<Record<string, unknown>>;
 }
 
-/**
- * The allow-list: limits, modalities, prices and parameters, by which agents size their context.
- */
+/** The allow-list: limits, modalities, prices and parameters. Agents size their context by them. */
 const DETAILS = [
   ...MODEL_LIMITS,
   ...'architecture input_modalities output_modalities pricing supported_parameters'.split(' '),
@@ -57,7 +55,7 @@ export function readModelList(json: unknown): ListedModel[] {
 
 function readDetails(entry: unknown): ListedModel['details'] {
   const details = DETAILS.map((name): [string, unknown] => [name, memberOf(entry, name)]);
-  // llama.cpp writes its limit into `meta`, among facts of the model file.
+  // llama.cpp writes its limit into `meta`, among facts about the model file.
   const contextLength = memberOf(memberOf(entry, 'meta'), 'n_ctx');
   if (contextLength !== undefined) details.push(['meta', { n_ctx: contextLength }]);
   return Object.fromEntries(details.filter(([, value]) => value != null && isSmall(value)));
@@ -65,7 +63,7 @@ function readDetails(entry: unknown): ListedModel['details'] {
 
 /**
  * Returns whether a detail is within its limits. Levels are checked first, because a deep value
- * would overflow the stack of `JSON.stringify`.
+ * would overflow the stack in `JSON.stringify`.
  */
 function isSmall(value: unknown): boolean {
   return hasLevels(value, MAX_LEVELS) && JSON.stringify(value).length <= MAX_JSON_CHARACTERS;

@@ -1,15 +1,15 @@
-/** Reads the token counts of an answer as its provider reports them. They are untrusted. */
+/** Reads an answer's token counts as the provider reports them, untrusted. */
 
 import { JsonScanner, memberOf, parseUntrustedJson } from '../lib/json.ts';
 
-/** Bounds the text of a `usage`, which takes 300 bytes at OpenAI. */
+/** Bounds a `usage` text. OpenAI's takes 300 bytes. */
 export const MAX_USAGE_BYTES = 16_384;
 
 /**
- * Returns the token counts of a `usage`; undefined for each count that is absent or invalid.
+ * Returns the token counts in a `usage`; an absent or invalid count is undefined.
  *
- * @param value - the parsed `usage`; or the JSON of the `usage` with the text behind it, cut off
- * after MAX_USAGE_BYTES
+ * @param value - the parsed `usage`; or its JSON with the text behind it, cut off after
+ * MAX_USAGE_BYTES
  */
 export function readUsage(value: unknown) {
   const usage = typeof value === 'string' ? parseUntrustedJson(firstObject(value)) : value;
