@@ -24,10 +24,10 @@ import type { UpstreamResponse } from './provider.ts';
 export const EVENT_STREAM_TYPE = /^\s*text\/event-stream\s*(?:[;,]|$)/i;
 
 /**
- * Reads a complete answer. Returns without a promise if the whole body has come.
+ * Reads a complete answer. Returns without a promise if the whole body has arrived.
  *
- * Throws or rejects with `provider` if the answer is too large or a stream of events, `rateLimit`
- * if it does not fit the memory budget now, `serialization` if it is not JSON, and the provider's
+ * Throws or rejects with `provider` if the answer is too large or an event stream, `rateLimit` if
+ * it does not fit the memory budget now, `serialization` if it is not JSON, and the provider's
  * error if it reports an error.
  *
  * @param answerHeaders - sent to the client with the answer
@@ -52,7 +52,7 @@ export function openCompletion(
     held.push(chunk);
     if (isLabelledStream) {
       firstByte ??= firstByteOf(chunk);
-      // A stream of events may never end, so it is refused at its first byte.
+      // An event stream may never end, so it is refused at its first byte.
       if (firstByte !== undefined && !beginsJson(firstByte)) throw streamAnswered(provider);
     }
     // A shorter answer is parsed at its end, because `JSON.parse` takes a quarter of the scan's
@@ -84,8 +84,8 @@ export function openCompletion(
 }
 
 /**
- * Returns the failure of a provider that has sent a completion where the client asked for a stream:
- * the error in the completion, or else `unsupported`. Returns undefined if the bytes are not JSON.
+ * Returns the failure if a provider has sent a completion in place of a stream: the error in the
+ * completion, or else `unsupported`. Returns undefined if the bytes are not JSON.
  */
 export function failureOfCompletion(
   parts: readonly Buffer[],
@@ -98,7 +98,7 @@ export function failureOfCompletion(
   return fault ?? noStreaming(context.attempt.provider);
 }
 
-/** Returns the error for a provider that answers with a completion where a stream was asked for. */
+/** Returns the error for a provider that sends a completion in place of a stream. */
 export function noStreaming(provider: string): GatewayError {
   const text = `Provider ${provider} does not support streaming`;
   return new GatewayError('unsupported', text, { provider });
@@ -108,21 +108,18 @@ function streamAnswered(provider: string): GatewayError {
   return providerError(provider, 'a stream was answered to a request for a complete answer');
 }
 
-/** Returns whether an answer begins with a comment or a field of an event. */
+/** Returns whether an answer begins with a comment or an event field. */
 function beginsEvents(parts: readonly Buffer[]): boolean {
   return /^\ufeff?\s*(?:data|event|id|retry|error)?:/.test(sliceText(parts, 0, 1024));
 }
 
 /**
- * The fault of an answer; undefined for a good answer. An answer with `choices` is a completion,
- * whatever other members it has.
+ * An answer's fault; undefined for a good answer. An answer with `choices` is a completion,
+ * whatever its other members.
  */
 type AnswerFault = GatewayError | 'not JSON' | undefined;
 
-/**
- * Notes the model, the finish reason and the usage of a completion. Returns the fault of the
- * answer, if it has a fault.
- */
+/** Notes a completion's model, finish reason and usage. Returns its fault, if any. */
 function readShort(parts: readonly Buffer[], context: AttemptContext): AnswerFault {
   const bytes = joinParts(parts);
   const json = parseUntrustedJson(bytes.toString('utf8'));
@@ -145,10 +142,10 @@ function readShort(parts: readonly Buffer[], context: AttemptContext): AnswerFau
 }
 
 /**
- * Does the same as `readShort` for an answer that was scanned. The text of an error is not read,
- * because a long answer is not parsed.
+ * Does the same as `readShort` for a scanned answer. An error's text is not read, because a long
+ * answer is not parsed.
  *
- * @param parts - the bytes of the answer, from which its usage is read
+ * @param parts - the answer's bytes, to read its usage
  */
 function readLong(
   scan: AnswerScan,

@@ -1,4 +1,4 @@
-/** Makes connections to providers: the Agent class under fetch, and the sockets for it. */
+/** Connects to providers: finds the Agent class under fetch, and creates its sockets. */
 
 import { connect as connectTcp, isIP, type Socket } from 'node:net';
 import { connect as connectTls } from 'node:tls';
@@ -6,30 +6,30 @@ import { connect as connectTls } from 'node:tls';
 import { serverNameOf } from '../lib/loopback.ts';
 import { lookup } from '../lib/name-lookup.ts';
 
-/** The time limit of a connection elapses in this many parts. */
+/** A connection's time limit elapses in this many parts. */
 const CONNECT_TICKS = 10;
 /**
- * Shorter than the pool's `IDLE_CONNECTION_MS`, so that the pool notices if the other end of an
- * idle connection dies.
+ * Shorter than the pool's `IDLE_CONNECTION_MS`, so that the pool notices a dead peer of an idle
+ * connection.
  */
 const KEEP_ALIVE_PROBE_MS = 30_000;
-/** A paused socket holds one read instead of two. */
+/** Makes a paused socket hold one read instead of two. */
 const READ_AHEAD = { highWaterMark: 16_384 };
 
-/** The members of undici's `Dispatcher` that the gateway uses. */
+/** The gateway's view of undici's `Dispatcher`. */
 export interface Dispatcher {
-  /** Sends a request, and calls the methods of `handler` with its progress and its failure. */
+  /** Sends a request, and calls `handler`'s methods with its progress and its failure. */
   dispatch(options: object, handler: object): boolean;
   destroy(): Promise<void>;
 }
 
 /**
- * Returns the class of fetch's own agent, which Node does not export: `Agent`, or
+ * Returns the class of fetch's own agent, because Node does not export it: `Agent`, or
  * `EnvHttpProxyAgent` with `NODE_USE_ENV_PROXY`. undici stores an instance under a global symbol.
- * Returns undefined if there is no such instance.
+ * Returns undefined without such an instance.
  */
 export function findAgentClass(): (new (options: object) => Dispatcher) | undefined {
-  // The first use of a class of fetch makes undici store the instance.
+  // The first use of a fetch class makes undici store the instance.
   void globalThis.Headers;
   const slots = globalThis as unknown as Record<symbol, object | undefined>;
   // Node 26 keeps a wrapper for undici 6 and 7 in slot 1.
@@ -43,21 +43,20 @@ export function findAgentClass(): (new (options: object) => Dispatcher) | undefi
 const lookupTimes = new WeakMap<Socket, number>();
 
 /**
- * Returns how long a connection's name lookup took, in milliseconds; undefined if the connection
- * needed no lookup.
+ * Returns how long a connection's name lookup took, in milliseconds; undefined without a lookup.
  */
 export function lookupMsOf(socket: Socket): number | undefined {
   return lookupTimes.get(socket);
 }
 
 /**
- * Returns undici's `connect` option, a function that takes members of the origin's URL.
+ * Returns undici's `connect` option, a function of the origin's URL.
  *
  * @param timeoutMs - time limit for the name lookup, TCP and the TLS handshake together
  */
 export function createConnector(timeoutMs: number) {
   /**
-   * The latest TLS session of each origin. Resuming a session saves most of the handshake's cost.
+   * The latest TLS session for each origin. Resuming a session saves most of the handshake's cost.
    */
   const sessions = new Map<string, Buffer>();
 
@@ -97,15 +96,14 @@ export function createConnector(timeoutMs: number) {
       if (error) sessions.delete(host);
       callback(error, socket);
     };
-    // On a busy event loop a single timer would fire before a 'connect' event that is already
-    // waiting behind it.
+    // On a busy event loop a single timer would fire before a pending 'connect' event behind it.
     let ticksLeft = CONNECT_TICKS;
     const timer = setTimeout(() => {
       ticksLeft -= 1;
       if (ticksLeft > 0) timer.refresh();
       else socket.destroy(Object.assign(new Error(`${doing} timed out`), { code: 'ETIMEDOUT' }));
     }, timeoutMs / CONNECT_TICKS);
-    // A session is emitted only after the certificate was verified; a resumed session is not
+    // A session is emitted only after the certificate was verified. A resumed session is not
     // verified again.
     socket.on('session', (session: Buffer) => sessions.set(host, session));
     // The listener stays after the connect, because an 'error' event without a listener ends the

@@ -1,6 +1,6 @@
 /**
- * Inspects a streamed completion as it arrives: finds errors and the end of the stream, and notes
- * the model, the finish reason and the usage.
+ * Inspects a streamed completion as it arrives: finds errors and the stream's end, and notes the
+ * model, the finish reason and the usage.
  */
 
 import { MAX_USAGE_BYTES } from '../openai/usage.ts';
@@ -26,9 +26,9 @@ import { ERROR_WITHOUT_TEXT, errorOf } from './provider-error.ts';
 
 export const NO_BYTES = Buffer.alloc(0);
 /**
- * The bytes to pass on: all bytes, or those before an error, or those up to `[DONE]`. Chunks that
- * `stream_usage` has added are left out. `before` has the parts of a long event, which pass before
- * `toPass` and are not joined, because that would copy them.
+ * The bytes to pass on: all bytes, or only the bytes before an error or up to `[DONE]`. Chunks
+ * added by `stream_usage` are left out. `before` has a long event's parts. They pass before
+ * `toPass`, and are not joined, because joining would copy them.
  */
 export type Inspection = {
   readonly before?: readonly Buffer[];
@@ -37,36 +37,36 @@ export type Inspection = {
 };
 
 /**
- * Takes the bytes of a stream, and returns the bytes to pass on. Its methods throw `provider` if
- * the stream is not usable.
+ * Takes a stream's bytes, and returns the bytes to pass on. Its methods throw `provider` if the
+ * stream is not usable.
  */
 export class EventInspector {
   readonly splitter = new EventSplitter();
-  /** Nothing was passed on yet, so a byte order mark may come. */
+  /** True until bytes are passed on, because a byte order mark may come first. */
   #isAtStart = true;
-  /** An event has come that is neither a preamble nor `[DONE]`. */
+  /** True after an event that is neither a preamble nor `[DONE]`. */
   hasBegun = false;
-  /** A preamble has come. */
+  /** True after a preamble. */
   hasPreamble = false;
-  /** An event with a choice has come, so the stream has an answer, even if it is empty. */
+  /** True after an event with a choice: the stream has an answer, even if it is empty. */
   hasChoice = false;
-  /** Lines without a field have come, as in a page or in JSON. */
+  /** True after a line without a field, as in a page or in JSON. */
   hasOtherLines = false;
-  /** `[DONE]` has come, so the stream is over. */
+  /** True after `[DONE]`, which ends the stream. */
   isDone = false;
-  /** The line feed that completes the line end after `[DONE]` may still come. */
+  /** True while the line feed that completes the line end after `[DONE]` may still arrive. */
   isEndOpen = false;
   /**
    * The scan of the unfinished event; undefined unless the event is long or was partly passed on.
    */
   #long: LongEvent | undefined;
-  /** Number of bytes of the unfinished event that were passed on. */
+  /** How many bytes of the unfinished event were passed on. */
   #passedBytes = 0;
-  /** A line feed that comes next is dropped, because it belongs to an event that was taken out. */
+  /** True if a line feed that comes next is dropped, because it belongs to a removed event. */
   #dropsLineFeed = false;
-  /** The state of each choice that has begun, by its index. */
+  /** The state of each choice so far, by its index. */
   readonly #choices = new Map<number, 'open' | 'finished' | 'reopened'>();
-  /** At least one choice has a `finish_reason`. */
+  /** True after any `finish_reason`. */
   #hasFinish = false;
   readonly #context: AttemptContext;
   #isModelWanted = true;
@@ -75,7 +75,7 @@ export class EventInspector {
     this.#context = context;
   }
 
-  /** The answer is complete, because every choice that has begun has its `finish_reason`. */
+  /** True if the answer is complete: every choice so far has its `finish_reason`. */
   get isFinished(): boolean {
     return (
       this.#choices.size > 0 && [...this.#choices.values()].every((state) => state === 'finished')
@@ -93,13 +93,13 @@ export class EventInspector {
     return this.#inspect(events[0] === LINE_FEED ? events.subarray(1) : events);
   }
 
-  /** Part of the unfinished event was passed on. */
+  /** True if part of the unfinished event was passed on. */
   get isEventPassed(): boolean {
     return this.#passedBytes > 0;
   }
 
   /**
-   * Takes a chunk, and returns the unfinished event too, as far as it has come. The unfinished
+   * Takes a chunk, and returns the unfinished event too, as far as it has arrived. The unfinished
    * event begins the answer, and is not searched for an error.
    */
   pushUnfinished(chunk: Buffer): Inspection {
@@ -114,10 +114,7 @@ export class EventInspector {
     return { before, toPass: NO_BYTES };
   }
 
-  /**
-   * Scans the bytes that are held of the unfinished event. Later chunks of the event are scanned as
-   * they come.
-   */
+  /** Scans the unfinished event's bytes so far. Its later chunks are scanned as they arrive. */
   #beginLong(): LongEvent {
     const { parts, size } = this.splitter.unfinished;
     const scanned = this.#isAtStart ? withoutMark(parts) : parts;
@@ -126,9 +123,7 @@ export class EventInspector {
     return long;
   }
 
-  /**
-   * Takes a chunk that continues a long event, and inspects the events after it in the same chunk.
-   */
+  /** Takes a long event's next chunk, and inspects the events behind it in the same chunk. */
   #pushLong(chunk: Buffer, long: LongEvent): Inspection {
     const end = this.splitter.pushToEnd(chunk);
     long.push(end === 0 ? chunk : chunk.subarray(0, end));
@@ -174,8 +169,8 @@ export class EventInspector {
   }
 
   /**
-   * Inspects the bytes after the last blank line at the end of the stream. Some providers omit the
-   * blank line after their last event. A whole event is passed on with a blank line added, because
+   * Inspects the bytes after the last blank line at the stream's end. Some providers omit the blank
+   * line after their last event. A whole event is passed on with a blank line added, because
    * clients drop an event without it. Part of an event is dropped, because the stream was cut off.
    */
   finish(): Inspection {
@@ -201,8 +196,8 @@ export class EventInspector {
   }
 
   /**
-   * Inspects whole events. Parses only the beginning of the answer, its end and suspicious events,
-   * because the scan of other events is enough.
+   * Inspects whole events. Parses only the answer's beginning, its end and suspicious events,
+   * because a scan is enough for the rest.
    */
   #inspect(events: Buffer): Inspection {
     const { attempt } = this.#context;
@@ -226,14 +221,14 @@ export class EventInspector {
     return found;
   }
 
-  /** Notes the first model that is not empty. */
+  /** Notes the first non-empty model. */
   #noteModel(model: string): void {
     if (!this.#isModelWanted || model === '') return;
     this.#isModelWanted = false;
     this.#context.attempt.noteModel(model);
   }
 
-  /** Removes the chunks of usage, each with its line end. */
+  /** Removes usage chunks, each with its line end. */
   #withoutUsage(events: Buffer): Buffer {
     const kept: Buffer[] = [];
     let keptFrom = 0;
@@ -246,7 +241,7 @@ export class EventInspector {
     return Buffer.concat([...kept, events.subarray(keptFrom)]);
   }
 
-  /** Parses events for errors, `[DONE]`, the beginning of the answer and the choices. */
+  /** Parses events for errors, `[DONE]`, the answer's beginning and the choices. */
   #parse(events: Buffer): Inspection {
     for (const event of parseEvents(events, this.#isAtStart)) {
       const { data, start, end } = event;
@@ -270,7 +265,7 @@ export class EventInspector {
     return { toPass: events };
   }
 
-  /** Notes the choices of an event. An event that is too long to be parsed is scanned instead. */
+  /** Notes an event's choices. If the event is too long to parse, it is scanned instead. */
   #noteChoices(event: Buffer, json: unknown): void {
     const choices = memberOf(json, 'choices');
     if (Array.isArray(choices)) {
@@ -285,7 +280,7 @@ export class EventInspector {
     this.#noteScanned(event);
   }
 
-  /** Notes choice 0 as found by the scan of an event, or of a part of an event. */
+  /** Notes choice 0 as found by a scan of the event, whole or in part. */
   #noteScanned(event: Buffer): void {
     const { index, finishReason } = scanEvents(event, false);
     const isFinished = finishReason !== '';
@@ -293,9 +288,8 @@ export class EventInspector {
   }
 
   /**
-   * Notes the state of a choice. Content after a `finish_reason` reopens the choice, and from then
-   * on only an event without content finishes it, because some providers write `stop` into every
-   * chunk.
+   * Notes a choice's state. Content after a `finish_reason` reopens the choice. From then on only
+   * an event without content finishes it, because some providers write `stop` into every chunk.
    */
   #noteChoice(index: number, isFinished: boolean, isContent: boolean): void {
     const before = this.#choices.get(index);
@@ -307,7 +301,7 @@ export class EventInspector {
   }
 
   /**
-   * Returns the error that an event reports, if it reports an error.
+   * Returns the error in an event, if any.
    *
    * @param json - the event's data, parsed; undefined if it is not JSON or too long
    */
@@ -318,7 +312,7 @@ export class EventInspector {
     if (data.length > MAX_PARSED_CHARACTERS) {
       return isNamedError || isLongError(data) ? this.#toError(ERROR_WITHOUT_TEXT) : undefined;
     }
-    // Before the answer, JSON without choices may be an error that has no member `error`.
+    // Before the answer, JSON without choices may be an error without a member `error`.
     const mayBeFailure = !this.hasBegun && !Array.isArray(memberOf(json, 'choices'));
     if (reportsError(json) || (mayBeFailure && reportsFailure(json))) return this.#toError(json);
     return isNamedError ? this.#toError({ error: json ?? data }) : undefined;
@@ -326,7 +320,7 @@ export class EventInspector {
 
   /**
    * Returns the error in bare JSON among the events. Ollama and Gemini write such errors, Gemini
-   * also over several lines. Bare JSON with `choices` is a completion.
+   * even over several lines. Bare JSON with `choices` is a completion.
    */
   #bareErrorIn(bareJson: string): GatewayError | undefined {
     const json = parseUntrustedJson(bareJson);

@@ -1,6 +1,6 @@
 /**
- * Sends requests to providers through Node's fetch and its own connections, without anything that
- * Node does not document.
+ * Sends requests to providers through Node's fetch and its own connections. Uses nothing
+ * undocumented.
  */
 
 import type { ByteSink, ByteSource } from '../lib/byte-source.ts';
@@ -10,8 +10,8 @@ import { type ConnectionFailure, TransportError } from './network-error.ts';
 import { SlicedBody, toBody, type UpstreamResponse, type UpstreamRequest } from './provider.ts';
 
 /**
- * Sends a request once. Rejects, and fails the body, with a `TransportError` or the reason of the
- * cancellation.
+ * Sends a request once. Rejects, and fails the body, with a `TransportError` or the cancellation's
+ * reason.
  */
 export async function sendByFetch(
   request: UpstreamRequest,
@@ -26,7 +26,7 @@ export async function sendByFetch(
   }
   if (body instanceof SlicedBody) {
     headers.append('content-length', `${body.length}`);
-    // Up to Node 22, a cancelled fetch leaves the body alone while its connection is being made.
+    // Up to Node 22, a cancelled fetch does not touch the body while its connection is being made.
     cancellation.onCancel(() => body.release());
   }
   try {
@@ -35,7 +35,7 @@ export async function sendByFetch(
       headers,
       body: body instanceof SlicedBody ? toStream(body) : (body ?? null),
       duplex: 'half',
-      // A redirect that is followed would carry the prompt and custom key headers to another host.
+      // Following a redirect would carry the prompt and custom key headers to another host.
       redirect: 'manual',
       signal: controller.signal,
     });
@@ -46,7 +46,7 @@ export async function sendByFetch(
     cancellation.throwIfCancelled();
     const { cause } = thrown as { cause?: unknown };
     // fetch turns a 407, even a provider's own, into an error without a text or a code. Every other
-    // error of fetch has a text or a code.
+    // fetch error has a text or a code.
     if (cause instanceof Error && cause.message === '' && !('code' in cause)) {
       return { status: 407, headers: new Map(), body: readBody(null, cancellation) };
     }
@@ -57,8 +57,8 @@ export async function sendByFetch(
 function toStream(body: SlicedBody): ReadableStream<Uint8Array> {
   // `ReadableStream.from` takes nothing from the body before fetch reads.
   const stream = ReadableStream.from(body);
-  // Up to Node 24, fetch tees the body of a request that it might repeat and never reads the first
-  // branch, which would keep the whole body until the response ends.
+  // Up to Node 24, fetch tees a body that it might send again and never reads the first branch,
+  // which would keep the whole body until the response ends.
   stream.tee = () => [new ReadableStream(), stream];
   return stream;
 }
@@ -71,9 +71,9 @@ function readBody(body: ReadableStream<Uint8Array> | null, cancellation: Cancell
   const reader = body?.getReader();
   let resume = () => {};
   cancellation.onCancel(() => {
-    // On Node 20 and 22 a read never settles if an abort meets data that was not read.
+    // On Node 20 and 22 a read never settles if an abort meets unread data.
     void reader?.cancel().catch(() => {});
-    // A sink that has paused may never resume.
+    // A paused sink may never resume.
     resume();
   });
   const handOver = async (sink: ByteSink) => {
@@ -101,12 +101,12 @@ function readBody(body: ReadableStream<Uint8Array> | null, cancellation: Cancell
   };
 }
 
-/** Wraps the cause of an error of fetch; other errors are returned unchanged. */
+/** Wraps a fetch error's cause; other errors are returned unchanged. */
 function toTransportError(thrown: unknown, failure?: ConnectionFailure): unknown {
   const outer = thrown instanceof TypeError ? thrown.cause : undefined;
   if (!(outer instanceof Error)) return thrown;
-  // fetch wraps the refusal of a tunnel in an abort, and Node 26 wraps several failed addresses in
-  // a timeout.
+  // fetch wraps a refused tunnel in an abort, and Node 26 wraps several failed addresses in a
+  // timeout.
   const isWrapped = outer instanceof DOMException || outer.cause instanceof AggregateError;
   const cause = isWrapped && outer.cause instanceof Error ? outer.cause : outer;
   return new TransportError(cause, failure);

@@ -1,4 +1,4 @@
-/** The allow-lists of headers: from clients to providers, and from providers to clients. */
+/** Decides which headers pass: from clients to providers, and from providers to clients. */
 
 import type { IncomingHttpHeaders } from 'node:http';
 
@@ -9,21 +9,19 @@ import type { UpstreamHeaders, UpstreamRequest } from './provider.ts';
 
 /** Headers that pass from every provider to the client. */
 const PASSED_HEADERS = /^(?:(?:x-|anthropic-)?ratelimit[a-z0-9-]*|x-should-retry)$/;
-/** The value of a header that the settings name: visible ASCII, spaces and tabs. */
+/** A configured header's value: visible ASCII, spaces and tabs. */
 const NAMED_VALUE = /^[\t\x20-\x7e]{1,4096}$/;
 /**
  * A single value. Node joins repeated headers with `, `, and W3C Trace Context 3.2 does not allow
- * repetition. Version ff and ids of zeros are invalid.
+ * repetition. Version ff and all-zero ids are invalid.
  */
 const TRACEPARENT = /^(?!ff)[\da-f]{2}-(?!0{32})[\da-f]{32}-(?!0{16})[\da-f]{16}-[\da-f]{2}$/;
-/**
- * A list of values (W3C Trace Context 3.3), so that a repeated header, joined by Node, is valid.
- */
+/** A list of values (W3C Trace Context 3.3), so a repeated header, joined by Node, is valid. */
 const TRACESTATE = /^[\x20-\x7e]{1,512}$/;
 
 /**
- * Returns the headers of a reply that pass to the client: the allow-list, and the headers named by
- * `return_headers` of the provider. Keys are removed from the values.
+ * Returns the response headers for the client: the allow-list, and the provider's `return_headers`.
+ * Keys are removed from the values.
  */
 export function returnedHeaders(headers: UpstreamHeaders, context: AttemptContext) {
   const { returnHeaders } = context.settings;
@@ -38,7 +36,7 @@ export function returnedHeaders(headers: UpstreamHeaders, context: AttemptContex
 }
 
 /**
- * Returns whether a header is meant for the next hop alone, because `Connection` names it (RFC 9110
+ * Returns whether a header is only for the next hop, because `Connection` names it (RFC 9110
  * 7.6.1).
  */
 function isHopByHop(name: string, connection: string | undefined): boolean {
@@ -52,7 +50,7 @@ const REQUEST_ID_HEADERS = (
   'apim-request-id x-amzn-requestid cf-ray'
 ).split(' ');
 
-/** Returns the provider's own id of a request, untrusted; undefined if the reply has none. */
+/** Returns the provider's own request id, untrusted; undefined if the response has none. */
 export function upstreamRequestId(headers: UpstreamHeaders): string | undefined {
   const connection = headers.get('connection');
   const name = REQUEST_ID_HEADERS.find((id) => headers.get(id) && !isHopByHop(id, connection));
@@ -60,9 +58,9 @@ export function upstreamRequestId(headers: UpstreamHeaders): string | undefined 
 }
 
 /**
- * Returns the id of the request's trace (W3C Trace Context 3.2.2.3), and the headers that every
- * completion carries, names and values in turn. No other header of the client goes to a provider,
- * unless `forward_headers` of the provider names it.
+ * Returns the request's trace id (W3C Trace Context 3.2.2.3), and the tracing headers for the
+ * provider, names and values in turn. Other client headers go to a provider only if its
+ * `forward_headers` names them.
  */
 export function tracingOf(requestId: string, { traceparent, tracestate }: IncomingHttpHeaders) {
   const isValid = typeof traceparent === 'string' && TRACEPARENT.test(traceparent);
@@ -75,9 +73,7 @@ export function tracingOf(requestId: string, { traceparent, tracestate }: Incomi
   return { traceId, headers: hasState ? [...headers, 'tracestate', tracestate] : headers };
 }
 
-/**
- * Returns the request with the client's headers added that `forward_headers` of the provider names.
- */
+/** Adds the client's headers named in the provider's `forward_headers`. */
 export function addClientHeaders(
   request: UpstreamRequest,
   { call, settings: { forwardHeaders }, services: { redact } }: AttemptContext,
@@ -101,7 +97,7 @@ function mayPass(value: unknown, redact: Redactor): value is string {
 }
 
 /**
- * Creates a `traceparent`. Its flag is `sampled`, so that a provider records the request if it
- * samples as its caller does.
+ * Creates a `traceparent` with the flag `sampled`, so that a provider that samples as its caller
+ * does records the request.
  */
 const createTraceparent = createIds(`00-${'x'.repeat(32)}-${'x'.repeat(16)}-01`);

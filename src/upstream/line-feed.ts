@@ -1,18 +1,15 @@
-/** Ends a stream whose last line feed may come in a packet of its own, or never. */
+/** Ends a stream whose last line feed may arrive in a separate packet, or never. */
 
 import type { ByteSink } from '../lib/byte-source.ts';
 import { LINE_FEED } from '../lib/sse.ts';
 
-/**
- * Long enough for a lost packet to be repeated, and shorter than any interval of
- * `stream_keepalive`.
- */
+/** Long enough to repeat a lost packet, and shorter than any `stream_keepalive`. */
 const LINE_FEED_MS = 500;
 
 /**
- * Returns a function that ends the client's stream; if `next` begins with a line feed, the line
- * feed is written first. Only its first call has an effect. If it is not called within 500 ms, the
- * stream ends without the line feed.
+ * Returns a function that ends the client's stream. If `next` begins with a line feed, the line
+ * feed is written first. Only the function's first call has an effect. Without a call within 500
+ * ms, the stream ends without the line feed.
  */
 export function endAtLineFeed(client: ByteSink): (next?: Buffer) => void {
   let hasEnded = false;

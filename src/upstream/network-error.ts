@@ -1,4 +1,4 @@
-/** Translates the failures of a transport into gateway errors. */
+/** Translates a transport's failures into gateway errors. */
 
 import { isIPv4 } from 'node:net';
 
@@ -6,29 +6,29 @@ import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
 import { isLookupRunning } from '../lib/name-lookup.ts';
 import { causeOf } from '../request/cause.ts';
 
-/** The state of a connection when it broke, which decides whether its request may be repeated. */
+/** When a connection broke, because this decides whether its request may be repeated. */
 export type ConnectionFailure =
   /** The connection was never made, so nothing was sent. */
   | 'unconnected'
   /**
-   * The connection was idle and broke as soon as the request was written, because the provider had
-   * already closed it.
+   * The connection broke as soon as the request was written, because the provider had already
+   * closed it while idle.
    */
   | 'stale'
-  /** Part of the answer's head had come. */
+  /** Part of the answer's head had arrived. */
   | 'inHead'
-  /** The whole head of the answer had come. */
+  /** The answer's whole head had arrived. */
   | 'inBody';
 
 /**
- * The failure of a request because of the network or the provider. `Transport.send` rejects with
- * it, and the body of a reply fails with it.
+ * A request's failure because of the network or the provider. `Transport.send` rejects with it, and
+ * a response's body fails with it.
  */
 export class TransportError extends Error {
   override readonly cause: Error;
   readonly connectionFailure: ConnectionFailure | undefined;
 
-  /** Wraps an error of undici, node:net or node:tls. */
+  /** Wraps an error from undici, node:net or node:tls. */
   constructor(cause: Error, connectionFailure?: ConnectionFailure) {
     super('the upstream request failed', { cause });
     this.cause = cause;
@@ -36,14 +36,14 @@ export class TransportError extends Error {
   }
 }
 
-/** Codes of a connection that was closed. */
+/** Codes for a closed connection. */
 const CLOSED = new Set(['ECONNRESET', 'EPIPE', 'UND_ERR_SOCKET']);
 /** fetch's code; the gateway's own connections fail with ETIMEDOUT. */
 const CONNECT_TIMEOUT = 'UND_ERR_CONNECT_TIMEOUT';
 const TIMED_OUT = /^(?:ETIMEDOUT|UND_ERR_(?:CONNECT|HEADERS|BODY)_TIMEOUT)$/;
 /**
- * The codes of undici's parser and of its limits. Exceptions inside undici have no code, whereas
- * every failure to connect has a code.
+ * Codes from undici's parser and its limits. Exceptions inside undici have no code, but every
+ * failure to connect has a code.
  */
 const NOT_HTTP = /^(?:$|HPE_|UND_ERR_HEADERS_OVERFLOW$)/;
 /**
@@ -57,13 +57,13 @@ export function timeoutError(provider: string, details?: ErrorDetails): GatewayE
 }
 
 /**
- * Marks a time limit that passed before a connection to `origin` was made, because then no model of
- * the provider can be reached. Returns other reasons unchanged.
+ * Marks a time limit that passed without a connection to `origin`, because then none of the
+ * provider's models can be reached. Returns other reasons unchanged.
  */
 export function unconnectedFailure(reason: unknown, origin: string): unknown {
   if (!(reason instanceof GatewayError) || reason.kind !== 'timeout') return reason;
   const isUnresolved = isLookupRunning(new URL(origin).hostname);
-  const phase = isUnresolved ? 'the name lookup is not over' : 'no connection was made';
+  const phase = isUnresolved ? 'the name lookup has not finished' : 'no connection was made';
   const cause = `${causeOf(reason)}: ${phase}`;
   return new GatewayError('timeout', reason.message, {
     ...reason.details,
@@ -72,7 +72,7 @@ export function unconnectedFailure(reason: unknown, origin: string): unknown {
   });
 }
 
-/** Returns the error for an answer that is not usable. */
+/** Returns the error for an unusable answer. */
 export function providerError(
   provider: string,
   text: string,
@@ -84,17 +84,17 @@ export function providerError(
 /** SDKs repeat every 502, and the provider would charge for each repeated answer. */
 const FINAL = { 'x-should-retry': 'false' };
 /**
- * Maximum length of an answer, because no completion is longer. An event of a stream may be as
- * long, because image models send a picture in a single event.
+ * The longest answer, because no completion is longer. A stream's event may be as long, because
+ * image models send a picture in a single event.
  */
 export const MAX_ANSWER_BYTES = 67_108_864;
 
 /**
- * Returns the error for a complete answer, or for an event, that can never fit because it has more
- * than `MAX_ANSWER_BYTES` or than `max_buffered_bytes`. The limit `max_buffered_bytes` is the
- * gateway's own, so it does not count against the provider, and no provider is asked again.
+ * Returns the error for a complete answer or an event that can never fit, because it exceeds
+ * `MAX_ANSWER_BYTES` or `max_buffered_bytes`. `max_buffered_bytes` is the gateway's own limit, so
+ * it does not count against the provider, and no provider is asked again.
  *
- * @param maxBufferedBytes - the limit of the memory for all requests and answers
+ * @param maxBufferedBytes - the memory limit for all requests and answers
  */
 export function tooLargeError(
   part: 'answer' | 'event',
@@ -118,8 +118,8 @@ export function emptyAnswerError(provider: string): GatewayError {
 }
 
 /**
- * Translates a `TransportError`; other errors are returned unchanged. Hosts, ports and the texts of
- * libraries stay in `cause`, which only the log shows.
+ * Translates a `TransportError`; other errors are returned unchanged. Hosts, ports and library
+ * texts stay in `cause`, for the log only.
  */
 export function upstreamFailure(thrown: unknown, provider: string): unknown {
   if (!(thrown instanceof TransportError)) return thrown;
@@ -127,8 +127,8 @@ export function upstreamFailure(thrown: unknown, provider: string): unknown {
   const { code = '' } = cause as NodeJS.ErrnoException;
   const exhaustion = exhaustionOf(cause);
   if (exhaustion) {
-    // The gateway is at fault, and not the provider. The cause is a text, because the stack of the
-    // error would add nothing.
+    // The gateway is at fault, not the provider. The cause is a text, because the error's stack
+    // would add nothing.
     return new GatewayError('internal', 'Internal server error', {
       provider,
       cause: `${exhaustion.code}: ${LOCAL_LIMITS[exhaustion.code]}`,
@@ -137,7 +137,7 @@ export function upstreamFailure(thrown: unknown, provider: string): unknown {
     });
   }
   const isUnconnected = connectionFailure === 'unconnected' || code === CONNECT_TIMEOUT;
-  // An AggregateError only has the code of the first address that was tried.
+  // An AggregateError only has the first address's code.
   if (TIMED_OUT.test(code) && !(cause instanceof AggregateError)) {
     return timeoutError(provider, { cause, scope: isUnconnected ? 'provider' : 'model' });
   }
@@ -162,7 +162,7 @@ export function upstreamFailure(thrown: unknown, provider: string): unknown {
   return fail('the provider is unreachable', { scope: 'provider', retry });
 }
 
-/** The resource of this machine that is exhausted, by the code of the error. */
+/** This machine's exhausted resource, by error code. */
 const LOCAL_LIMITS: Record<string, string> = {
   EMFILE: 'open files of the process (ulimit -n)',
   ENFILE: 'open files of the system (fs.file-max)',
@@ -172,14 +172,14 @@ const LOCAL_LIMITS: Record<string, string> = {
 type SystemError = Error & { readonly code: string; readonly address?: string };
 
 /**
- * Returns the error of an exhausted resource: `error` itself, or the error for an address that was
- * tried. Returns undefined if no resource is exhausted.
+ * Returns the error for an exhausted resource: `error` itself, or the error for an address tried.
+ * Returns undefined if no resource is exhausted.
  */
 function exhaustionOf(error: unknown): SystemError | undefined {
   const errors: unknown[] = error instanceof AggregateError ? error.errors : [error];
   return errors.find((tried): tried is SystemError => {
     const { code = '', address = '' } = (tried ?? {}) as Partial<SystemError>;
-    // For an IPv6 address, EADDRNOTAVAIL only means that this machine has no IPv6 address.
+    // For an IPv6 address, EADDRNOTAVAIL only means that this machine has no IPv6.
     return code === 'EADDRNOTAVAIL' ? isIPv4(address) : Object.hasOwn(LOCAL_LIMITS, code);
   });
 }

@@ -1,4 +1,4 @@
-/** An attempt at a provider: sends the request, and opens the answer in the reply. */
+/** Sends an attempt's request, and opens the answer in the response. */
 
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import { readAll } from '../lib/byte-source.ts';
@@ -15,7 +15,8 @@ import { openStream } from './stream-relay.ts';
 
 const MAX_ERROR_BYTES = 65_536;
 /**
- * Time limit for reading an error body. It is short, because the status is enough to answer with.
+ * The time limit for reading an error body. It is short, because the status is enough for an
+ * answer.
  */
 const ERROR_BODY_MS = 1000;
 
@@ -30,16 +31,16 @@ const HTML_TYPE = /^\s*(?:text\/html|application\/xhtml\+xml)\s*(?:[;,]|$)/i;
  */
 const MARKUP = /<[/!?]/;
 /**
- * The content codings of IANA's registry. Other values, such as the `UTF-8` or `none` of some
- * servers, are not codings.
+ * The content codings in IANA's registry. Other values, such as some servers' `UTF-8` or `none`,
+ * are not codings.
  */
 const COMPRESSED = /\b(?:aes128gcm|br|compress|dcb|dcz|deflate|exi|gzip|zstd)\b/i;
-/** Statuses of success without a body (RFC 9110 15.3.5, 15.3.6). */
+/** Success without a body (RFC 9110 15.3.5, 15.3.6). */
 const NO_ANSWER_STATUSES = new Set([204, 205]);
 
 /**
- * Sends the request once, and starts its time limit, which ends with a complete answer or the first
- * token of a stream. Rejects as `Transport.send` does.
+ * Sends the request once, and starts its time limit, to a complete answer or to a stream's first
+ * token. Rejects as `Transport.send` does.
  */
 export function sendAttempt(
   request: UpstreamRequest,
@@ -52,14 +53,14 @@ export function sendAttempt(
     const cause = `no ${isStream ? 'first token' : 'complete answer'} in ${limitMs} ms`;
     return timeoutError(attempt.provider, { cause });
   });
-  // The transport notes the connection in the attempt, which has the members of `ConnectionUse`.
+  // The transport notes the connection in the attempt, because it has `ConnectionUse`'s members.
   return services.transport.send(addClientHeaders(request, context), deadline, attempt);
 }
 
 /**
- * Opens the answer in a reply: a complete answer once all of it has come, a stream at its first
- * token. Returns without a promise if the answer has already come. Nothing of the answer is sent to
- * the client here. Throws, or rejects, with an error for `endFailed`.
+ * Opens the answer in a response: a complete answer once it has fully arrived, a stream at its
+ * first token. Returns without a promise if the answer is already there. Nothing is sent to the
+ * client here. Throws, or rejects, with an error for `endFailed`.
  */
 export function openAnswer(
   response: UpstreamResponse,
@@ -78,7 +79,7 @@ export function openAnswer(
   const headers = returnedHeaders(response.headers, context);
   const contentType = services.redact(response.headers.get('content-type') ?? '');
   const isJson = JSON_TYPE.test(contentType);
-  // The first bytes decide what the answer is, because its content type is often wrong.
+  // The first bytes decide about the answer, because its content type is often wrong.
   if (isStream) {
     const isEventStream = EVENT_STREAM_TYPE.test(contentType);
     Object.assign(
@@ -102,13 +103,15 @@ export function endFailed(
   thrown: unknown,
   { attempt, deadline }: AttemptContext,
 ): GatewayError | ClientGone {
-  // Unlike `stop`, `abandon` also ends a reply that was not read to its end.
+  // Unlike `stop`, `abandon` also ends an unread response.
   deadline.abandon();
   const failure = upstreamFailure(thrown, attempt.provider);
   return failure instanceof ClientGone ? failure : GatewayError.from(failure);
 }
 
-/** Throws the error for a reply without an answer. The body is read if the status is an error. */
+/**
+ * Throws the error for a response without an answer. The body is read if the status is an error.
+ */
 async function readStatusError(
   { status, headers, body }: UpstreamResponse,
   context: AttemptContext,
@@ -124,7 +127,7 @@ async function readStatusError(
     throw providerError(provider, `unexpected status ${status}`, { cause });
   }
   const timer = setTimeout(() => deadline.cancel(timeoutError(provider)), ERROR_BODY_MS);
-  // If the error body is truncated or slow, answer with the status alone.
+  // If the error body is truncated or slow, only the status is used.
   const bytes = await readAll(body, MAX_ERROR_BYTES).catch(() => undefined);
   clearTimeout(timer);
   call.cancellation.throwIfCancelled();
@@ -133,7 +136,7 @@ async function readStatusError(
 }
 
 /**
- * Returns the JSON of an error body, or of an event in it, because servers that have prepared a
+ * Returns an error body's JSON, or the JSON in its first event, because servers prepared for a
  * stream also write their errors as events. Otherwise returns the text if it is a message and not a
  * page, or else undefined.
  */
@@ -144,7 +147,7 @@ function readErrorBody(bytes: Buffer, contentType: string): unknown {
   return parseUntrustedJson(text) ?? readEvent(bytes) ?? (isMessage ? text : undefined);
 }
 
-/** Returns the first object or array in the data of events; undefined if there is none. */
+/** Returns the first object or array in the events' data, or undefined. */
 function readEvent(bytes: Buffer): unknown {
   const closed = Buffer.concat([bytes, Buffer.from('\n\n')]);
   for (const { data, bareJson } of parseEvents(closed, true)) {

@@ -1,6 +1,6 @@
 /**
- * Keeps the connections to providers, in agents of the class under fetch with a limit on the
- * requests of each agent.
+ * Keeps the connections to providers, in agents of the class under fetch. Each agent has a limit on
+ * its requests.
  */
 
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
@@ -8,30 +8,30 @@ import type { Socket } from 'node:net';
 
 import { createConnector, type Dispatcher, findAgentClass, lookupMsOf } from './connections.ts';
 
-/** Time limit for the name lookup, TCP and the TLS handshake together. */
+/** The time limit for the name lookup, TCP and the TLS handshake together. */
 const CONNECT_TIMEOUT_MS = 10_000;
 /**
- * Time for which an idle connection is kept. With fetch's own 4 s, a quiet gateway would pay for a
- * TLS handshake on nearly every request.
+ * How long an idle connection is kept. With fetch's own 4 s, a quiet gateway would pay for a TLS
+ * handshake on nearly every request.
  */
 const IDLE_CONNECTION_MS = 90_000;
 /**
- * Maximum number of running requests in an agent. For each request undici walks past the busy
- * connections of its agent, and with thousands of connections that costs more than the request.
+ * The most running requests per agent. For each request undici walks past its agent's busy
+ * connections, and with thousands of them the walk costs more than the request.
  */
 const MAX_RUNNING_REQUESTS = 64;
 
 const SEND_HEADERS = 'undici:client:sendHeaders';
 
-/** An agent, and the number of its requests that are not over. */
+/** An agent, and how many of its requests are running. */
 export interface CountedAgent {
   readonly dispatcher: Dispatcher;
   running: number;
 }
 
 /**
- * Receives the connection of a request. `lookupMs` is the time that the name lookup took, if a new
- * connection needed a lookup.
+ * Receives a request's connection. `lookupMs` is how long the name lookup took, if a new connection
+ * needed a lookup.
  */
 type UseListener = (socket: Socket, connection: 'new' | 'reused', lookupMs?: number) => void;
 
@@ -40,7 +40,8 @@ const isFree = ({ running }: CountedAgent) => running < MAX_RUNNING_REQUESTS;
 type AgentClass = NonNullable<ReturnType<typeof findAgentClass>>;
 
 /**
- * Creates a pool; returns undefined if this Node does not have undici's Agent at its usual place.
+ * Creates a pool, or returns undefined if this Node does not have undici's Agent at its usual
+ * place.
  *
  * @param connectTimeoutMs - time limit for the name lookup, TCP and the TLS handshake together
  */
@@ -49,26 +50,23 @@ export function createPool(connectTimeoutMs = CONNECT_TIMEOUT_MS): Pool | undefi
   return agentClass && new Pool(agentClass, connectTimeoutMs);
 }
 
-/** The agents of each origin, and the figures of their connections. */
+/** Each origin's agents, and figures about their connections. */
 export class Pool {
-  /** The agent for requests with `reset`, which leave no idle connections behind. */
+  /** The agent for requests with `reset`. They leave no idle connections behind. */
   readonly reconnectAgent: CountedAgent;
   readonly #agentClass: AgentClass;
-  /**
-   * The same object for all agents, because its connector holds the TLS sessions that all agents
-   * resume.
-   */
+  /** Shared by all agents, because its connector holds the TLS sessions to resume. */
   readonly #options: object;
   /**
-   * The agents by origin, because a busy origin must not lead the requests to another origin away
-   * from its idle connections.
+   * The agents by origin, because a busy origin must not keep requests to another origin from its
+   * idle connections.
    */
   readonly #agents = new Map<string, CountedAgent[]>();
   readonly #used = new WeakSet<Socket>();
   readonly #figures = { open: 0, made: 0, reused: 0 };
   #listenerOfNextUse: UseListener | undefined;
 
-  /** Creates the first agent, and listens for the use of connections until `close`. */
+  /** Creates the first agent, and observes connections until `close`. */
   constructor(agentClass: AgentClass, connectTimeoutMs: number) {
     this.#agentClass = agentClass;
     this.#options = {
@@ -77,19 +75,19 @@ export class Pool {
       connect: createConnector(connectTimeoutMs),
     };
     this.reconnectAgent = this.#createAgent();
-    // undici publishes this message when it writes a request to a socket, directly after
-    // `onConnect` of the handler.
+    // undici publishes this message when it writes a request to a socket, directly after the
+    // handler's `onConnect`.
     subscribe(SEND_HEADERS, this.#onSendHeaders);
   }
 
-  /** Number of open connections, of connections made, and of requests that reused a connection. */
+  /** Counts open connections, connections made, and requests on a reused connection. */
   get figures(): Readonly<Record<'open' | 'made' | 'reused', number>> {
     return this.#figures;
   }
 
   /**
-   * Returns the first agent of the origin that has room. The caller counts its request in `running`
-   * until the request is over.
+   * Returns the origin's first agent with room. The caller counts its request in `running` until
+   * the request is over.
    */
   agentFor(origin: string): CountedAgent {
     const ofOrigin = this.#agents.get(origin) ?? [];
@@ -102,7 +100,7 @@ export class Pool {
     return found;
   }
 
-  /** Calls `listener` with the connection of the request that undici is about to write. */
+  /** Calls `listener` with the connection for the request that undici is about to write. */
   onNextUse(listener: UseListener): void {
     this.#listenerOfNextUse = listener;
   }
@@ -119,7 +117,7 @@ export class Pool {
   }
 
   /**
-   * Counts sockets here and not in the connector, because undici makes the sockets behind a proxy
+   * Counts sockets here and not in the connector, because undici creates sockets behind a proxy
    * without the connector.
    */
   readonly #onSendHeaders = (message: unknown): void => {

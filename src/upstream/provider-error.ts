@@ -1,4 +1,4 @@
-/** Maps a provider's error to the error that the client gets. */
+/** Maps a provider's error to the client's error. */
 
 import { STATUS_CODES } from 'node:http';
 
@@ -13,47 +13,41 @@ import type { UpstreamHeaders } from './provider.ts';
 
 const MAX_RETRY_AFTER_SECONDS = 86_400;
 const MAX_ERROR_TEXT_CHARACTERS = 500;
-/**
- * Maximum length of a secret that is recognized although the end of the text is cut off inside it.
- */
+/** The longest secret recognized even if the text is cut off inside it. */
 const MAX_CUT_SECRET_CHARACTERS = 4096;
 const RETRYABLE_STATUSES = new Set([408, 429, 500, 502, 503, 504, 529]);
 /**
- * Statuses for mistakes of the client. A 404 about a model is a mistake too, unless the settings
- * name the model.
+ * Statuses for the client's mistakes. A 404 about a model is such a mistake too, unless the
+ * settings name the model.
  */
 const REJECTED_STATUSES = new Set([400, 413, 422, 451]);
 /**
- * Codes of a refusal by a content policy. Codes are matched in lower case without separators,
+ * Codes for a refusal by a content policy. Codes are matched in lower case without separators,
  * because providers write both `InvalidParameter` and `invalid-parameter`.
  */
 const REFUSED_BY_POLICY = /contentpolicy|contentfilter|moderation|safety/;
-/** Codes of an account without money. Another attempt cannot help. */
+/** Codes for an account without money. Another attempt cannot help. */
 const BILLING = /insufficient[a-z]*(?:quota|balance|funds|credit)|billing/;
 /** A word, or a number written as text, by which clients classify errors; not a sentence. */
 const CODE_WORD = /^\w[\w.-]{0,63}$/;
 /**
- * The beginning of a page. Other tags do not count, because messages quote `<class 'int'>`,
- * `<image>` and `<400>`.
+ * A page's beginning. Other tags do not count, because messages quote `<class 'int'>`, `<image>`
+ * and `<400>`.
  */
 const PAGE = /<(?:!doctype|html|head|body|script)/i;
 
-/** Stands for the JSON of an error that is too long to be parsed. */
+/** Stands for an error whose JSON is too long to parse. */
 export const ERROR_WITHOUT_TEXT = { error: true };
 
-/**
- * Returns the client's error for JSON that reports an error in an answer with status 200 or in an
- * event.
- */
+/** Returns the client's error for an error reported in a 200 or in an event. */
 export function errorOf(json: unknown, context: AttemptContext, isEvent = false): GatewayError {
   return toProviderError(readFault(json), context, isEvent);
 }
 
 /**
- * Maps a fault to the error that the client gets.
+ * Maps a fault to the client's error.
  *
- * @param isEvent - whether the fault came in an event of a stream, after which the request is not
- *    retried
+ * @param isEvent - whether the fault came in a stream's event, so that the request is not retried
  */
 export function toProviderError(
   fault: UpstreamFault,
@@ -95,20 +89,19 @@ export function toProviderError(
   return new GatewayError('api', `${head} - ${text}`, { ...details, reason: head });
 }
 
-/**
- * Returns the problem with the request that the provider's error names; undefined if it names none.
- */
+/** Returns the request's problem named in the provider's error; undefined without any. */
 function problemOf({ isFlagged, status }: UpstreamFault, reason: string): ErrorDetails['problem'] {
   if (isFlagged || REFUSED_BY_POLICY.test(reason)) return 'policy';
   return status === 400 && TOO_LONG.test(reason) ? 'length' : undefined;
 }
 
 /**
- * Returns the provider's message on one line, without keys and not as a page; without a message,
- * the reason phrase of the status. The provider's code follows in brackets if the message lacks it.
+ * Returns the provider's message on a single line without keys. Without a message, or if it is a
+ * page, returns the status's reason phrase. The provider's code follows in brackets if the message
+ * lacks it.
  */
 function errorText({ message = '', code = '', status }: UpstreamFault, redact: Redactor): string {
-  // The message is cut first, because the time of all further steps grows with its length.
+  // The message is cut first, because all further steps take longer for a longer text.
   const beginning = cutText(message, MAX_ERROR_TEXT_CHARACTERS + MAX_CUT_SECRET_CHARACTERS);
   const line = withoutControlCharacters(beginning).trim();
   const shown = cutText(redact(line), MAX_ERROR_TEXT_CHARACTERS).trimEnd();
@@ -128,8 +121,8 @@ function loggedCause({ message, status }: UpstreamFault, text: string, attempt: 
 }
 
 /**
- * Returns the type and the code of the error, or the reason phrase of the status, for a log that
- * must not show the provider's message.
+ * Returns the error's type and code, or the status's reason phrase, for a log that must not show
+ * the provider's message.
  */
 function namesOf({ code = '', type = '', status }: UpstreamFault, redact: Redactor): string {
   const names = [...new Set([type, code])].filter((name) => CODE_WORD.test(name));
@@ -137,16 +130,16 @@ function namesOf({ code = '', type = '', status }: UpstreamFault, redact: Redact
 }
 
 /**
- * Returns the `Retry-After` of a reply, seconds or a date (RFC 9110 10.2.3), as whole seconds from
- * now, at least 1. Without it, OpenAI's `retry-after-ms` is read. That header does not pass to the
+ * Returns a response's `Retry-After`, seconds or a date (RFC 9110 10.2.3), as whole seconds from
+ * now, at least 1. Without it, OpenAI's `retry-after-ms` is read, which does not pass to the
  * client, because the rounded values would contradict each other.
  */
 function readRetryAfter(headers: UpstreamHeaders | undefined): number | undefined {
   const inMs = headers?.get('retry-after-ms');
   const header = headers?.get('retry-after') || (inMs && `${Number(inMs) / 1000}`);
   if (!header) return undefined;
-  // Node joins repeated headers with commas, so the first value ends at a comma. A date contains a
-  // comma of its own.
+  // Node joins repeated headers with commas, so the first value ends at a comma. A date also
+  // contains a comma.
   const [value] = /^(?:[a-z]+,)?[^,]*/i.exec(header)!;
   const isNumber = /^\d+(?:\.\d+)?$/.test(value);
   const seconds = isNumber ? Number(value) : (Date.parse(value) - Date.now()) / 1000;

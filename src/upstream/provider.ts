@@ -1,6 +1,6 @@
 /**
- * Builds the requests to a provider. All providers speak OpenAI's protocol, so they differ in paths
- * and headers only. Long bodies are sent in slices.
+ * Builds the requests to a provider. All providers speak OpenAI's protocol, so they differ only in
+ * paths and headers. Long bodies are sent in slices.
  */
 
 import { BUILT_IN_PROVIDERS } from '../config/built-in-providers.ts';
@@ -22,39 +22,41 @@ export interface UpstreamRequest {
   /** Names and values in turn. */
   readonly headers: readonly string[];
   readonly body?: readonly Buffer[];
-  /** Keeps the bytes of the body until they are sent. */
+  /** Keeps the body's bytes until they are sent. */
   readonly heldBody?: HeldBody;
-  /** The answer is a stream, so the body must be freed long before the answer ends. */
+  /** True if the answer is a stream: the body must be freed long before the answer ends. */
   readonly isStream?: boolean;
-  /** The request needs a new connection; over fetch it may still get a reused connection. */
+  /**
+   * True if the request needs a new connection. Over fetch it may still get a reused connection.
+   */
   readonly reconnect?: boolean | undefined;
 }
 
-/** A reply of a provider whose headers have come. */
+/** A provider's response, once its headers have arrived. */
 export interface UpstreamResponse {
   readonly status: number;
-  /** Keys are names in lower case, as in `Headers`. */
+  /** By name in lower case, as in `Headers`. */
   readonly headers: UpstreamHeaders;
   readonly body: ByteSource;
 }
 
 /**
- * The connection that carries a request. The fields are set when the request is written, so that a
- * request that fails later has them too. Over fetch they stay undefined.
+ * A request's connection. The fields are set when the request is written, so that a request has
+ * them even if it fails later. Over fetch they stay undefined.
  */
 export interface ConnectionUse {
-  /** `reused` if the connection had carried a request before. */
+  /** `reused` if the connection has carried an earlier request. */
   connection?: 'new' | 'reused' | undefined;
   /** When the request was written to the connection, on the clock of `performance.now()`. */
   sentAtMs?: number | undefined;
   /**
-   * Duration of the name lookup in milliseconds; undefined for a reused connection, an address or a
-   * proxy.
+   * How long the name lookup took, in milliseconds; undefined for a reused connection, an address
+   * or a proxy.
    */
   lookupMs?: number | undefined;
 }
 
-/** The headers of a reply. Keys are names in lower case. */
+/** Response headers, by name in lower case. */
 export type UpstreamHeaders = ReadonlyMap<string, string>;
 
 interface ChatOptions
@@ -68,9 +70,7 @@ interface ChatOptions
 /** A registered provider. */
 export type Provider = ReturnType<typeof createOpenAIProvider>;
 
-/**
- * Creates a provider that takes OpenAI's requests at `settings.baseUrl` and gives OpenAI's answers.
- */
+/** Creates a provider that serves OpenAI's protocol at `settings.baseUrl`. */
 export function createOpenAIProvider(settings: ProviderSettings) {
   const { id, baseUrl, apiKeys } = settings;
   const { origin, pathname } = new URL(baseUrl);
@@ -87,16 +87,16 @@ export function createOpenAIProvider(settings: ProviderSettings) {
 
   return {
     ...settings,
-    /** Digest of the settings, by which a reload that has changed them is noticed. */
+    /** Changes if a reload changes the settings. */
     digest: digestOf(settings),
-    /** The URL of chat completions for the log, without its query, which may hold a key. */
+    /** The chat completions URL for the log, without its query, because that may hold a key. */
     chatUrl: origin + chatPath,
 
     /**
-     * Builds a chat completion.
+     * Builds a chat completion request.
      *
      * @param key - index of the key to send
-     * @param tracing - the headers that continue the client's trace, names and values in turn
+     * @param tracing - headers to continue the client's trace, names and values in turn
      */
     chatRequest: ({ key = 0, tracing, ...chat }: ChatOptions): UpstreamRequest => ({
       method: 'POST',
@@ -107,9 +107,9 @@ export function createOpenAIProvider(settings: ProviderSettings) {
     }),
 
     /**
-     * Builds the request for the list of models.
+     * Builds a model list request.
      *
-     * @param key - index of the key to send; with undefined, nothing is sent that may be a key
+     * @param key - index of the key to send; with undefined, the request contains no key
      */
     modelListRequest: (key: number | undefined): UpstreamRequest => {
       const keyHeader = key !== undefined && modelList?.keyHeader;
@@ -129,13 +129,12 @@ export function createOpenAIProvider(settings: ProviderSettings) {
   };
 }
 
-/** Returns the headers that every request carries, by the index of its key. */
+/** Returns the headers for every request, by the key's index. */
 function headersByKey({ apiKeys, headers }: ProviderSettings) {
   const fixed: Record<string, string> = Object.fromEntries(
     Object.entries(headers).map(([name, value]) => [name, value.reveal()]),
   );
-  // `fixed` has no `authorization`, because the settings may not name it
-  // (config/providers-section.ts).
+  // `fixed` has no `authorization`, because settings may not name it (config/providers-section.ts).
   return apiKeys.map((apiKey) => ({
     'user-agent': USER_AGENT,
     ...fixed,
@@ -146,15 +145,15 @@ function headersByKey({ apiKeys, headers }: ProviderSettings) {
 }
 
 /**
- * Maximum length of a body that is sent whole. A longer body, and any body for a stream, is sent in
- * slices, so that no buffer of it outlives its sending.
+ * The longest body to send whole. A longer body, and any body for a stream, is sent in slices, so
+ * that no buffer outlives its sending.
  */
 const MAX_WHOLE_BYTES = 4096;
 const SLICE_BYTES = 65_536;
 
 /**
- * Returns a short body as a buffer, and a long body as a `SlicedBody`, whose `content-length` the
- * caller has to send.
+ * Returns a short body as a buffer, and a long body as a `SlicedBody`. The caller has to send a
+ * `SlicedBody`'s `content-length`.
  */
 export function toBody({ body, heldBody, isStream }: UpstreamRequest) {
   if (!body) return undefined;
@@ -164,7 +163,7 @@ export function toBody({ body, heldBody, isStream }: UpstreamRequest) {
 
 /**
  * Copies a body out in slices, and releases the body with the last slice, because undici and fetch
- * keep a body until the response ends, which for a stream is minutes later.
+ * keep a body until the response ends: for a stream, minutes later.
  */
 export class SlicedBody {
   readonly length: number;
@@ -194,7 +193,7 @@ export class SlicedBody {
     }
   }
 
-  /** Drops the bytes that were not sent. */
+  /** Drops the unsent bytes. */
   release(): void {
     this.#parts = [];
     this.#heldBody?.release();

@@ -2,11 +2,11 @@
  * Relays a streamed completion.
  *
  * The answer begins with the first event that is not a preamble. Until then the client gets
- * nothing, except that comments pass if a comment of the gateway has already begun the stream. From
- * the beginning of the answer to its delivery the provider is paused.
+ * nothing, except that comments pass if the gateway's own comment has already begun the stream.
+ * From the answer's beginning to its delivery the provider is paused.
  *
- * Every event passes byte for byte, except chunks of usage that the gateway itself has asked for. A
- * finished stream that lacks its last blank line or `[DONE]` gets them added.
+ * Every event passes byte for byte, except usage chunks requested by the gateway itself. A finished
+ * stream gets its last blank line and `[DONE]` added if they are missing.
  */
 
 import { noRoom } from '../lib/byte-budget.ts';
@@ -29,24 +29,24 @@ import {
 } from './network-error.ts';
 import type { UpstreamResponse } from './provider.ts';
 
-/** A stream may hold this many bytes, the size of a socket's read, without reserving memory. */
+/** A stream may hold this many bytes without reserving memory: the size of a socket's read. */
 const MAX_CHUNK_BYTES = 65_536;
-/** Maximum length of the preambles and comments before the first token. */
+/** The most bytes of preambles and comments before the first token. */
 const MAX_PREAMBLE_BYTES = 1_048_576;
 const EVENT_END = Buffer.from('\n\n');
-/** Interval at which a stream that waits for memory tries again. */
+/** How often a stream waiting for memory tries again. */
 const WAIT_MS = 10;
-/** Maximum part of the idle limit that a single wait for the client uses up. */
+/** How much of the idle limit a single wait for the client may use up. */
 const COUNTED_PART = 0.1;
 /**
- * Time limit for the provider to end its reply after `[DONE]`, so that its connection can be
+ * How long the provider has after `[DONE]` to end its response, so that its connection can be
  * reused.
  */
 const AFTER_DONE_MS = 5000;
 
 /**
- * Reads a stream up to its first token, and resolves with the answer. Rejects with an error event,
- * a cut, a time limit or the client's leaving.
+ * Reads a stream up to its first token, and resolves with the answer. Rejects after an error event,
+ * a cut, a time limit or the client's disconnect.
  *
  * @param headers - sent to the client with the answer
  */
@@ -59,18 +59,18 @@ export function openStream(
 }
 
 /**
- * A provider may give up a stream that was not read for this long, so a cut within this time after
- * the pause does not count against the provider.
+ * A provider may give up a stream that was not read for this long. A cut within this time after the
+ * pause does not count against the provider.
  */
 const LONG_PAUSE_MS = 10_000;
 
-/** Settles the promise of `open`, or from the delivery on the promise of `deliver`. */
+/** Settles `open`'s promise, or from the delivery on `deliver`'s. */
 interface Settle {
   readonly resolve: () => void;
   readonly reject: (failure: unknown) => void;
 }
 
-/** Takes the bytes of the provider, and writes them to the client from the delivery on. */
+/** Takes the provider's bytes, and writes them to the client from the delivery on. */
 class StreamRelay implements ByteSink, Answer {
   readonly #upstream: UpstreamResponse;
   readonly #headers: Record<string, string>;
@@ -79,30 +79,31 @@ class StreamRelay implements ByteSink, Answer {
   readonly #room: EventRoom;
   readonly #inspector: EventInspector;
   readonly #idleMs: number;
-  /** Bytes that have come before the delivery; undefined from then on. */
+  /** Bytes received before the delivery; undefined from then on. */
   #seen: ChunkBuffer | undefined = new ChunkBuffer();
   /**
-   * The inspection at the first token; undefined before it and from the delivery on. Its bytes are
-   * in `#seen` too.
+   * The inspection at the first token; undefined before the token and from the delivery on. Its
+   * bytes are in `#seen` too.
    */
   #first: Inspection | undefined;
   /**
-   * The client's response, set by the delivery: `context.call.reply`, which may begin a stream now.
+   * The client's response, set by the delivery: `context.call.reply`, now allowed to begin a
+   * stream.
    */
   #reply!: AnswerSink;
   #onData: (() => void) | undefined;
-  /** When the latest long pause of the client ended, on the clock of `performance.now()`. */
+  /** When the client's latest long pause ended, on the clock of `performance.now()`. */
   #longPauseEndedAtMs = -Infinity;
-  /** The first byte of the answer that is not white space. */
+  /** The answer's first byte after white space. */
   #firstByte: number | undefined;
-  /** Nothing more is passed on. */
+  /** True once nothing more is passed on. */
   #isOver = false;
   #hasUpstreamEnded = false;
-  /** A chunk waits for room in the memory budget, and the provider is paused. */
+  /** True while a chunk waits for room in the memory budget. The provider is paused then. */
   #isWaiting = false;
-  /** A chunk has waited for room since the time limit was armed. */
+  /** True if a chunk has waited for room since the time limit was armed. */
   #hasWaited = false;
-  /** Ends the client's stream; set if `[DONE]` has come and its last line feed may still come. */
+  /** Ends the client's stream. Set after `[DONE]` while its last line feed may still arrive. */
   #endClient: ((next?: Buffer) => void) | undefined;
 
   readonly #createTimeout = () =>
@@ -130,9 +131,7 @@ class StreamRelay implements ByteSink, Answer {
     });
   }
 
-  /**
-   * Sends the head and the bytes that have come, and reads on. Resolves at the end of the stream.
-   */
+  /** Sends the head and the bytes so far, and reads on. Resolves at the stream's end. */
   deliver(reply: AnswerSink, onData?: () => void): Promise<void> {
     const seen = this.#seen!;
     const { before, error } = this.#first!;
@@ -155,8 +154,8 @@ class StreamRelay implements ByteSink, Answer {
   }
 
   /**
-   * Takes a chunk from the provider, and returns false if the provider is to pause. Bytes after the
-   * line of `[DONE]` are dropped.
+   * Takes a chunk from the provider, and returns false if the provider should pause. Bytes after
+   * the `[DONE]` line are dropped.
    */
   write(chunk: Buffer): boolean {
     this.#endClient?.(chunk);
@@ -171,7 +170,7 @@ class StreamRelay implements ByteSink, Answer {
     }
   }
 
-  /** Takes the end of the provider's reply, with an error if the reply broke off. */
+  /** Takes the end of the provider's response, with an error if it broke off. */
   end(error?: unknown): void {
     this.#hasUpstreamEnded = true;
     this.#endClient?.();
@@ -186,8 +185,8 @@ class StreamRelay implements ByteSink, Answer {
   }
 
   /**
-   * Throws the failure of a provider that has sent a completion, or the JSON of an error, in place
-   * of a stream. The content type is ignored.
+   * Throws if the provider has sent a completion, or an error as JSON, in place of a stream. The
+   * content type is ignored.
    */
   #throwIfCompletion(): void {
     if (!this.#seen || !beginsJson(this.#firstByte)) return;
@@ -197,8 +196,8 @@ class StreamRelay implements ByteSink, Answer {
   }
 
   /**
-   * Throws for a reply that is too long to be held and is not a stream: `unsupported` if it begins
-   * as JSON, `provider` if it is white space alone.
+   * Throws for a response that is too long to hold and is not a stream: `unsupported` if it begins
+   * as JSON, `provider` if it is only white space.
    */
   #throwIfNoStream(): void {
     if (beginsJson(this.#firstByte)) throw noStreaming(this.#context.attempt.provider);
@@ -207,7 +206,7 @@ class StreamRelay implements ByteSink, Answer {
 
   /**
    * Holds inspected bytes up to the first token, or passes them on after the delivery. Returns
-   * false if the provider is to pause.
+   * false if the provider should pause.
    */
   #take(found: Inspection): boolean {
     const seen = this.#seen;
@@ -229,8 +228,8 @@ class StreamRelay implements ByteSink, Answer {
   }
 
   /**
-   * Returns whether a stream that has ended without content is a complete, empty answer and may
-   * begin. Throws if `empty_answers` forbids it, or if the stream has ended without an answer.
+   * Returns whether a stream without content has ended as a complete, empty answer and may begin.
+   * Throws if `empty_answers` forbids it, or if the stream has ended without an answer.
    */
   #mayBeginEmpty(): boolean {
     const { attempt, services } = this.#context;
@@ -246,7 +245,7 @@ class StreamRelay implements ByteSink, Answer {
     throw this.#error('the stream ended before its first token', { cause, problem: 'cut' });
   }
 
-  /** Throws if the bytes before the first token are more than may be held. */
+  /** Throws if there are too many bytes before the first token. */
   #limitPreamble(seenBytes: number): void {
     const heldBytes = seenBytes + this.#inspector.splitter.unfinished.size;
     if (heldBytes > MAX_PREAMBLE_BYTES) this.#throwIfNoStream();
@@ -254,7 +253,7 @@ class StreamRelay implements ByteSink, Answer {
   }
 
   /**
-   * Passes comments on if a comment of the gateway has already begun the client's stream. A
+   * Passes comments on if the gateway's own comment has already begun the client's stream. A
    * preamble is held back, because another provider may still be asked.
    */
   #passComments(seen: ChunkBuffer): void {
@@ -288,7 +287,7 @@ class StreamRelay implements ByteSink, Answer {
       deadline.arm(this.#idleMs, this.#createTimeout);
       this.#hasWaited = false;
     }
-    // While the client does not read, the time counts only in part (see `#resume`).
+    // While the client does not read, time counts only in part (see `#resume`).
     if (!hasRoom) deadline.suspend();
     return hasRoom;
   }
@@ -299,7 +298,7 @@ class StreamRelay implements ByteSink, Answer {
     return lengthOf(parts);
   }
 
-  /** Reads on after the client has taken the bytes written to it. */
+  /** Reads on after the client has taken the written bytes. */
   #resume(): void {
     if (this.#isOver || this.#isWaiting) return;
     this.#updateRoom(0);
@@ -309,7 +308,7 @@ class StreamRelay implements ByteSink, Answer {
     this.#upstream.body.resume();
   }
 
-  /** Ends the client's stream, and leaves the provider some time to end its reply. */
+  /** Ends the client's stream, and leaves the provider some time to end its response. */
   #finish(): void {
     const reply = this.#reply;
     const { deadline } = this.#context;
@@ -328,15 +327,15 @@ class StreamRelay implements ByteSink, Answer {
   /** Ends the relay with a failure. */
   #fail(thrown: unknown): void {
     this.#isOver = true;
-    // The blank line ends an event that was passed in part, so that the error event stands alone.
+    // The blank line ends a partly passed event, so that the error event stands alone.
     if (this.#inspector.isEventPassed) this.#context.call.reply.write(EVENT_END);
     this.#room.leaveQueue();
     this.#settle.reject(thrown instanceof GatewayError ? this.#withCulprit(thrown) : thrown);
   }
 
   /**
-   * Returns the failure of a stream as the gateway's or the client's if it is a consequence of not
-   * reading from the provider: the gateway waited for memory, or the client did not read.
+   * Returns the stream's failure, or blames the gateway or the client if the provider was not read:
+   * the gateway waited for memory, or the client did not read.
    */
   #withCulprit(failure: GatewayError): GatewayError {
     const isCut = failure.details.problem === 'cut';
@@ -349,15 +348,15 @@ class StreamRelay implements ByteSink, Answer {
   }
 
   /**
-   * Reserves memory for the bytes held once the chunk was taken. Returns false if there is no room
-   * now. Throws `provider` for an event that can never fit.
+   * Reserves memory for all held bytes with this chunk. Returns false if there is no room now.
+   * Throws `provider` for an event that can never fit.
    */
   #reserveFor(chunk: Buffer): boolean {
     const seenBytes = this.#seen?.size ?? 0;
     const heldBytes = seenBytes + this.#inspector.splitter.unfinished.size + chunk.length;
     if (heldBytes <= MAX_CHUNK_BYTES) return true;
     const { maxBufferedBytes } = this.#context.call.budget.limits;
-    // The chunk may also have the beginning of the next event.
+    // The chunk may also contain the next event's beginning.
     if (heldBytes > Math.min(MAX_ANSWER_BYTES + MAX_CHUNK_BYTES, maxBufferedBytes)) {
       throw tooLargeError('event', this.#context.attempt.provider, maxBufferedBytes);
     }
@@ -366,8 +365,8 @@ class StreamRelay implements ByteSink, Answer {
 
   /**
    * Pauses the provider, and tries again every 10 ms until the idle limit passes or the client
-   * leaves. If no other request will free memory, the held part of the event is passed on, because
-   * the stream would fail otherwise.
+   * leaves. If no other request will free memory, passes the held part of the event on, because the
+   * stream would fail otherwise.
    */
   #waitForRoom(chunk: Buffer): boolean {
     if (this.#room.isStuck) {
@@ -385,9 +384,9 @@ class StreamRelay implements ByteSink, Answer {
   }
 
   /**
-   * Reserves memory for the bytes still held, and frees the rest. Up to two reads of a socket are
-   * not counted. Otherwise all waiting streams would fill the room kept for a whole event with the
-   * beginnings of their next events. A blank line that was added needs no room.
+   * Reserves memory for the bytes still held, and frees the rest. Up to two socket reads are not
+   * counted. Otherwise waiting streams would fill the room kept for a whole event with the
+   * beginnings of their next events. An added blank line needs no room.
    */
   #updateRoom(bytes: number): void {
     const heldBytes = bytes + this.#inspector.splitter.unfinished.size;

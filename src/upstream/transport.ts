@@ -10,26 +10,26 @@ import type { ConnectionUse, UpstreamResponse, UpstreamRequest } from './provide
 import { sendByUndici } from './undici-transport.ts';
 
 /**
- * The major versions of undici in the Node versions that CI runs, because the gateway relies on
- * undocumented behaviour of the agent.
+ * undici's major versions in CI's Node versions, because the gateway relies on undocumented
+ * behaviour of the agent.
  */
 const TESTED_MAJORS = new Set(['6', '7', '8']);
 
 const FETCH_LIMITATIONS = [
-  'fetch ends a request to a provider that is silent for 300 s, even if timeout is longer',
-  'fetch does not report whether a connection was reused: ' +
-    'a request on a connection that the provider had closed is not repeated',
+  'fetch gives up a provider after 300 s of silence, even if timeout is longer',
+  'fetch does not report whether a connection was reused, ' +
+    'so a request on a stale connection is not repeated',
 ];
 
-/** Sends requests over the connections that it owns. */
+/** Sends requests over its own connections. */
 export type Transport = ReturnType<typeof createTransport>;
 
 const CONNECT_ERROR = 'undici:client:connectError';
 
 /**
- * Fails the requests that wait for a proxy that closes on CONNECT. undici 6 and 7 take the close
- * for the end of a connection in use, and connect again at once without end, even over fetch. With
- * the error code of undici 8 they fail the requests instead.
+ * Fails the requests waiting for a proxy that closes on CONNECT. undici 6 and 7 mistake it for a
+ * used connection's close, and reconnect at once without end, even over fetch. With undici 8's
+ * error code they fail the requests instead.
  */
 function failWaiting(message: unknown): void {
   const { error } = message as { error: NodeJS.ErrnoException };
@@ -39,7 +39,7 @@ function failWaiting(message: unknown): void {
 /**
  * Creates the transport with its own connections.
  *
- * @param setting - the value of `server.upstream`
+ * @param setting - the setting `server.upstream`
  */
 export function createTransport(setting: 'auto' | 'fetch') {
   subscribe(CONNECT_ERROR, failWaiting);
@@ -52,16 +52,16 @@ export function createTransport(setting: 'auto' | 'fetch') {
   return {
     /** The HTTP client in use, with the reason if it is fetch, for the operator. */
     description: pool ? `undici ${version} (the agent under fetch)` : `fetch (${reason})`,
-    /** A sentence for each limitation of the client in use, for the operator. */
+    /** The HTTP client's limitations, a sentence each, for the operator. */
     limitations: pool ? [] : FETCH_LIMITATIONS,
-    /** Undefined over fetch, which does not report its connections. */
+    /** Undefined over fetch, because fetch does not report its connections. */
     get connectionFigures() {
       return pool?.figures;
     },
     /**
      * Sends a request once, without redirects, retries or decoding. Rejects, and fails the body,
-     * with a `TransportError` or the reason of the cancellation. Not async, because each promise on
-     * the way of a request costs as much as a header.
+     * with a `TransportError` or the cancellation's reason. Not async, because each promise on a
+     * request's way costs as much as a header.
      *
      * @param use - receives the connection that carries the request
      */
@@ -71,7 +71,7 @@ export function createTransport(setting: 'auto' | 'fetch') {
       use: ConnectionUse = {},
     ): Promise<UpstreamResponse> =>
       pool ? sendByUndici(request, cancellation, pool, use) : sendByFetch(request, cancellation),
-    /** Closes all connections of undici's agents. fetch's connections end with the process. */
+    /** Closes all connections in undici's agents. fetch's connections end with the process. */
     async close() {
       unsubscribe(CONNECT_ERROR, failWaiting);
       await pool?.close();

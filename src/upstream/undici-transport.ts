@@ -1,6 +1,6 @@
 /**
- * Sends requests to providers through undici's Agent directly, because the layer of fetch on top
- * costs more than the rest of the request.
+ * Sends requests to providers through undici's Agent directly, because the fetch layer on top costs
+ * more than the rest of the request.
  */
 
 import type { Socket } from 'node:net';
@@ -20,30 +20,31 @@ import {
 } from './provider.ts';
 
 /**
- * About a round trip. A provider that closes the connection later may have worked on the request.
+ * About a round trip. If the provider closes the connection later, it may have worked on the
+ * request.
  */
 const STALE_WITHIN_MS = 1000;
 /**
- * A single error for all requests, because a socket reads the stack of its error, which takes
- * memory for each place where an error is made.
+ * A single error for all requests, because a socket reads its error's stack, and each place that
+ * creates an error takes memory.
  */
 const CANCELLED = new Error('the request was cancelled');
 /**
- * Number of unread bytes at which the connection is paused. Bytes that undici has already read from
- * the socket still come.
+ * The connection pauses at this many unread bytes. Bytes that undici has already read from the
+ * socket still arrive.
  */
 const MAX_UNREAD_BYTES = 65_536;
 /**
- * undici 7 takes the handlers of undici 6 and of 8, but wraps handlers of 8 and decodes all headers
+ * undici 7 takes the handlers of undici 6 and of 8, but wraps the latter and decodes all headers
  * for them.
  */
 const IS_UNDICI_8 = Number.parseInt(process.versions['undici'] ?? '') >= 8;
 
 /**
- * Sends a request once. Rejects, and fails the body, with a `TransportError` or the reason of the
- * cancellation.
+ * Sends a request once. Rejects, and fails the body, with a `TransportError` or the cancellation's
+ * reason.
  *
- * @param use - receives the connection that carries the request
+ * @param use - receives the request's connection
  */
 export function sendByUndici(
   request: UpstreamRequest,
@@ -53,7 +54,7 @@ export function sendByUndici(
 ): Promise<UpstreamResponse> {
   const { method, origin, path, reconnect = false } = request;
   return new Promise((resolve, reject) => {
-    // This check comes before the exchange holds the body, because only the exchange releases it.
+    // Checked before the exchange holds the body, because only the exchange releases it.
     cancellation.throwIfCancelled();
     const body = toBody(request);
     const sliced = body instanceof SlicedBody ? body : undefined;
@@ -72,8 +73,8 @@ export function sendByUndici(
         headers,
         body,
         reset: reconnect,
-        // The time limits are set here, because Node 26 loses them as options of the Agent if a
-        // proxy forwards the request.
+        // The time limits are set here, because Node 26 loses the Agent's options if a proxy
+        // forwards the request.
         headersTimeout: 0,
         bodyTimeout: 0,
       },
@@ -94,8 +95,8 @@ interface UndiciExchangeOptions {
 }
 
 /**
- * A request with its response, which is complete up to its body once the headers have come, and the
- * source of that body. undici 6 and 7 call the methods from `onConnect` to `onError`.
+ * A request, its response once the headers have arrived, and the source of the response's body.
+ * undici 6 and 7 call the methods from `onConnect` to `onError`.
  */
 class UndiciExchange implements UpstreamResponse, ByteSource {
   status = 0;
@@ -104,17 +105,17 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
   readonly #options: UndiciExchangeOptions;
   readonly #unread = new ChunkBuffer();
   readonly #turn = new TurnLimit();
-  /** Reading goes on in the next turn, even if the sink wants more now. */
+  /** True until the next turn, even if the sink wants more now. */
   #isTurnOver = false;
   #socket: Socket | undefined;
   #bytesReadBefore = 0;
   #isOver = false;
-  /** The reason why the request is over; undefined if it has ended well. */
+  /** Why the request failed; undefined if it has ended well. */
   #error: unknown;
-  /** Reads the body; undefined before `start` and after the end of the body. */
+  /** Reads the body; undefined before `start` and after the body's end. */
   #sink: ByteSink | undefined;
   #isPaused = true;
-  /** undici's function that reads on; set with the head of the reply. */
+  /** undici's function to read on, set with the response's head. */
   #resumeUndici = () => {};
 
   readonly #onCancel = () => this.#giveUp(this.#options.cancellation.reason);
@@ -141,8 +142,8 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
   }
 
   onConnect(abort: (reason: Error) => void): void {
-    // The request was cancelled while it waited for a connection, when undici had no way to abort
-    // it.
+    // The request was cancelled while it waited for a connection. undici had no way to abort it
+    // then.
     if (this.#isOver) return abort(this.#options.cancellation.reason!);
     this.#options.pool.onNextUse((socket, connection, lookupMs) => {
       const { use } = this.#options;
@@ -155,11 +156,11 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
   }
 
   /**
-   * Takes the head of the response, names and values in turn. As in `Headers`, names become lower
-   * case, values are trimmed and repeated headers are joined.
+   * Takes the response's head, names and values in turn. As in `Headers`, names become lower case,
+   * values are trimmed and repeated headers are joined.
    */
   onHeaders(status: number, raw: readonly Buffer[], resume: () => void): boolean {
-    // After a 1xx the final response is still to come.
+    // A 1xx is not the final response.
     if (status < 200) return true;
     this.status = status;
     for (let at = 0; at < raw.length; at += 2) {
@@ -174,8 +175,8 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
   }
 
   /**
-   * Takes a chunk of the body. Returns false if no more may come before `resume` is called, so that
-   * undici stops parsing the bytes that it has read.
+   * Takes a body chunk. Returns false if no more may come before `resume` is called, so that undici
+   * stops parsing the bytes it has read.
    */
   onData(chunk: Buffer): boolean {
     // undici 6 reports an empty chunk when it resumes, so a pause at an empty chunk would never
@@ -203,7 +204,7 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
   }
 
   /**
-   * The state of the connection if it breaks now; undefined if the provider may have worked on the
+   * How the connection fails if it breaks now; undefined if the provider may have worked on the
    * request.
    */
   get #connectionFailure(): ConnectionFailure | undefined {
@@ -215,10 +216,7 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
     return connection === 'reused' && isSoon ? 'stale' : undefined;
   }
 
-  /**
-   * Ends the request because it was cancelled. The sink ends at once, because a sink that has
-   * paused may never resume.
-   */
+  /** Ends a cancelled request. The sink ends at once, because a paused sink may never resume. */
   #giveUp(reason: unknown): void {
     this.#unread.take();
     this.#isPaused = false;
@@ -227,8 +225,8 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
       return this.#endSink();
     }
     this.#end(this.#socket ? reason : unconnectedFailure(reason, this.#options.origin));
-    // undici's abort would open another connection that no request waits for, so the socket is
-    // destroyed.
+    // Destroys the socket, because undici's abort would open another connection without a waiting
+    // request.
     this.#socket?.destroy(CANCELLED);
   }
 
@@ -259,7 +257,7 @@ type Controller = {
   resume(): void;
 };
 
-/** The same exchange with the methods that undici 8 calls. */
+/** The same exchange with undici 8's methods. */
 class Undici8Exchange extends UndiciExchange {
   onRequestStart(controller: Controller): void {
     this.onConnect((reason) => controller.abort(reason));

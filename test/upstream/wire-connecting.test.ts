@@ -266,7 +266,7 @@ test(
     assert.deepEqual([lost, stale!['connection'], fresh!['connection']], [502, 'reused', 'new']);
     const [unresolved, last] = await tell('dead/m');
     assert.deepEqual([unresolved, last!['connection']], [504, undefined]);
-    assert.equal(last!['cause'], 'no complete answer in 1000 ms: the name lookup is not over');
+    assert.equal(last!['cause'], 'no complete answer in 1000 ms: the name lookup has not finished');
   },
 );
 
