@@ -139,7 +139,7 @@ function checkModels(
   }
 }
 
-/** Returns true if the pattern is this name, or ends with `*` and begins this name before it. */
+/** Returns true if the pattern equals the name, or is a prefix of it followed by `*`. */
 function matches(pattern: string, name: string): boolean {
   return pattern.endsWith('*') ? name.startsWith(pattern.slice(0, -1)) : name === pattern;
 }

@@ -345,7 +345,7 @@ export class Connection {
     process.nextTick(() => handler.handle(call).then(() => this.#finish(call)));
   }
 
-  /** Counts the stream that answers the call now, until the call has ended. */
+  /** Counts the call's stream from now until the call has ended. */
   countStream(): void {
     this.listener.counts.openStreams += 1;
   }

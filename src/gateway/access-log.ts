@@ -1,4 +1,4 @@
-/** The access log: one line per request. An observer gets the same facts. */
+/** The access log: a line per request. An observer gets the same facts. */
 
 import type { Call } from '../downstream/call.ts';
 import { toAddress } from '../downstream/request-head.ts';
@@ -21,25 +21,24 @@ const LEVELS: Readonly<Record<Outcome, LogLevel>> = {
   internal_error: 'error',
 };
 
-/** The properties of a route that its access line depends on. */
+/** The route's properties for its access line. */
 interface LoggedRoute {
   readonly isProbe?: true;
   readonly readsBody?: true;
 }
 
-/** The end of a request. */
+/** A request's end. */
 interface Ending {
   readonly outcome: Outcome;
   /** On the clock of `performance.now()`. */
   readonly endedAtMs: number;
-  /** The phase in which the client left; undefined if it has stayed. */
+  /** The phase when the client left; undefined if it has stayed. */
   readonly phase: string | undefined;
   readonly remote: string | undefined;
 }
 
 /**
- * Returns the functions that log requests and pass their facts to the observer, which gets them
- * without redaction.
+ * Returns the functions that log requests and pass their facts, without redaction, to the observer.
  */
 export function createAccessLog({
   config: { logging, server },
@@ -60,7 +59,7 @@ export function createAccessLog({
       const isOfInterest = incidents.isTroubled || call.history.failure !== undefined;
       if (isOfInterest) incidents.recordRequest(call.history, outcome);
       const isGoodProbe = isProbe === true && outcome === 'ok';
-      // A shutdown is `internal` too, but it is also the reason of the call's cancellation.
+      // A shutdown is `internal` too, but it is also the call's cancellation reason.
       const isShutdown =
         outcome === 'internal_error' && call.history.failure === call.cancellation.reason;
       const level = isGoodProbe ? 'debug' : isShutdown ? 'warn' : LEVELS[outcome];
@@ -148,23 +147,20 @@ function finalOutcomeOf({ cancellation: { reason }, history }: Call): Outcome {
   return reason instanceof ClientGone ? reason.outcome : (history.failure?.outcome ?? 'ok');
 }
 
-/** Returns the phase in which the client left. */
+/** Returns the phase when the client left. */
 function phaseOf({ history, reply }: Call, readsBody: true | undefined): string {
   if (reply.firstByteAtMs !== undefined) return 'client left during the answer';
   const isUploading = readsBody === true && history.bodyReadAtMs === undefined;
   return isUploading ? 'client left during its upload' : 'client left before the answer';
 }
 
-/**
- * Returns the limit or the check that has refused the request; else the message, without a
- * provider's own text.
- */
+/** Returns the refusing limit or check, else the message without the provider's own text. */
 function reasonOf({ details: { check, limit, reason }, message }: GatewayError): string {
   const text = limit ?? (check && CHECKS[check]) ?? reason ?? message;
   return escapeControlCharacters(text, MAX_LOGGED_CHARACTERS);
 }
 
-/** Returns the text of the network or the provider, or the stack of a bug. */
+/** Returns the text from the network or the provider, or a bug's stack. */
 function lineCauseOf({ details, kind }: GatewayError): string | undefined {
   if (kind === 'internal' && details.cause instanceof Error) return details.cause.stack;
   const text = describeCause(details.cause);

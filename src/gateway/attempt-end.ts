@@ -1,4 +1,4 @@
-/** The end of an attempt: its line in the log, and its count for the incidents. */
+/** Ends an attempt: writes its log line, and counts it for the incidents. */
 
 import type { Call } from '../downstream/call.ts';
 import { ClientGone, type GatewayError } from '../lib/errors.ts';
@@ -6,10 +6,7 @@ import type { Logger } from '../lib/log.ts';
 import type { Attempt } from '../request/history.ts';
 import type { Services } from './services.ts';
 
-/**
- * Records how an attempt has ended. A good attempt needs no count here, because it was counted when
- * its answer was sent.
- */
+/** Records an attempt's end. A good attempt was already counted when its answer was sent. */
 export function recordAttemptEnd(
   attempt: Attempt,
   failure: GatewayError | ClientGone | undefined,
@@ -18,7 +15,7 @@ export function recordAttemptEnd(
 ): void {
   attempt.recordEnd(failure);
   logAttempt('try', attempt, call, logger);
-  // `recordFailure` ignores failures that say nothing of the provider.
+  // `recordFailure` ignores failures that are not about the provider.
   if (attempt.failure) incidents.recordFailure(attempt, attempt.failure);
 }
 
@@ -31,9 +28,8 @@ export function logAttempt(message: string, attempt: Attempt, { id }: Call, logg
 }
 
 /**
- * Returns whether the failure of an attempt ends its request, because the client has left or the
- * gateway itself has failed: no other provider can help, and the failure says nothing of this
- * provider.
+ * Returns whether an attempt's failure ends its request, because the client has left or the gateway
+ * itself has failed. No other provider can help then, and this provider is not at fault.
  */
 export function endsRequest(failure: GatewayError | ClientGone | undefined): boolean {
   if (failure instanceof ClientGone) return true;

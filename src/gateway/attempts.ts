@@ -1,4 +1,4 @@
-/** Asks one provider until its answer begins, and decides on keys, retries and waits. */
+/** Asks a provider until its answer begins, and decides on keys, retries and waits. */
 
 import type { Call } from '../downstream/call.ts';
 import { Deadline, pause } from '../lib/cancellation.ts';
@@ -15,7 +15,7 @@ import { Lease } from './lease.ts';
 import { endsRequest, logAttempt, recordAttemptEnd } from './attempt-end.ts';
 import type { Services } from './services.ts';
 
-/** The gateway does not retry if `Retry-After` is longer, so that the client can decide. */
+/** If `Retry-After` is longer, the gateway does not retry, so that the client can decide. */
 const MAX_AWAITED_SECONDS = 30;
 const FIRST_BACKOFF_MS = 500;
 const MAX_BACKOFF_MS = 8000;
@@ -26,17 +26,17 @@ interface Asking {
   readonly chat: ChatRequest;
   /** The first of the candidates. */
   readonly first: Candidate;
-  /** The headers that continue its trace at the provider, names and values in turn. */
+  /** Headers that continue its trace at the provider, names and values in turn. */
   readonly tracing: readonly string[];
   /**
-   * Undefined if there is a single candidate: without another provider to ask, an open circuit
-   * would only refuse the request.
+   * Undefined for a single candidate: without another provider, an open circuit would only refuse
+   * the request.
    */
   readonly breaker: CircuitBreaker | undefined;
   readonly services: Services;
 }
 
-/** Records that a provider is skipped, because its circuit is open or one of its limits is full. */
+/** Records a skipped provider: its circuit is open or a limit is full. */
 function skip(
   { provider, model }: Candidate,
   why: 'open' | GatewayError,
@@ -50,12 +50,11 @@ function skip(
 }
 
 /**
- * Asks one provider until its answer begins, unless the provider is to be skipped. A provider whose
- * circuit was closed is retried, and its keys are tried in turn until one is accepted. Resolves
- * with the lease of the answer, of which the client has nothing yet; else with the attempt whose
- * failure should be reported. Rejects with `ClientGone`, and with the gateway's own failures, after
- * which no other provider is asked. `isPostponed`: the provider is asked last, although its circuit
- * is open.
+ * Asks a provider until its answer begins, unless the provider has to be skipped. If its circuit
+ * was closed, the provider is retried, and its keys are tried in turn until it accepts a key.
+ * Resolves with the answer's lease, before the client gets any of it; else with the attempt whose
+ * failure is reported. Rejects with `ClientGone`, and with the gateway's own failures, after which
+ * no other provider is asked. `isPostponed`: the provider is asked last, even with an open circuit.
  */
 export async function askProvider(
   candidate: Candidate,
@@ -71,14 +70,14 @@ export async function askProvider(
   // Only a limit that is kept in a store has to be waited for.
   const refusal = taking instanceof Promise ? await taking : taking;
   if (refusal) return skip(candidate, refusal, asking);
-  // Another request may have become the probe while the store was asked.
+  // Another request may have become the probe while the store answered.
   const why = isCircuitOpen() ? 'open' : limiter.acquireSlot();
   if (why) {
     limiter.refundRequest();
     return skip(candidate, why, asking);
   }
   call.history.hasRetried ||= candidate !== asking.first;
-  // Not earlier, because a request that is not sent must not become the probe.
+  // Not earlier, because an unsent request must not become the probe.
   const circuit = breaker?.recordAttempt(provider, model) ?? 'closed';
   const probe = typeof circuit === 'object' ? circuit : undefined;
   const lease = new Lease({ candidate, call, services, breaker, probe, limiter });
@@ -127,7 +126,7 @@ function beginAttempt(
   return { attempt, settings: provider, call, services, isStream: chat.stream, deadline };
 }
 
-/** Not async, because the frame of an async function would hold the request until the reply. */
+/** Not async, because an async function's frame would hold the request until the response. */
 function send(
   { provider, model }: Candidate,
   { key, reconnect }: RetryPlan,
@@ -147,13 +146,13 @@ function send(
   return sendAttempt(request, context);
 }
 
-/** Decides after each failed attempt whether there is another attempt, and how it differs. */
+/** Decides after each failed attempt whether another follows, and how it differs. */
 class RetryPlan {
-  /** The key to send; undefined if the provider has only one. */
+  /** The key to send; undefined if the provider has only a single key. */
   key: TakenKey | undefined;
-  /** The next attempts need a new connection. */
+  /** True if the next attempts need a new connection. */
   reconnect = false;
-  /** The attempt whose failure should be reported. */
+  /** The attempt whose failure is reported. */
   chosen: Attempt | undefined;
   readonly #keyPool: KeyPool | undefined;
   readonly #call: Call;
@@ -161,16 +160,14 @@ class RetryPlan {
   readonly #maxRetries: number;
   #retries = 0;
 
-  /** `keyPool` is absent if the provider has one key. */
+  /** `keyPool` is absent if the provider has a single key. */
   constructor(maxRetries: number, keyPool: KeyPool | undefined, call: Call) {
     this.#maxRetries = maxRetries;
     this.#keyPool = keyPool;
     this.#call = call;
   }
 
-  /**
-   * To be called before each attempt: a key that was chosen before a wait may be refused meanwhile.
-   */
+  /** To be called before each attempt, because a key chosen before a wait may be refused by now. */
   begin(): void {
     if (!this.#keyPool || this.#keys) return;
     this.#keys = this.#keyPool.keysToTry(this.#call);
@@ -178,8 +175,8 @@ class RetryPlan {
   }
 
   /**
-   * Takes an attempt that has failed. Returns the milliseconds to wait before the next one;
-   * undefined if there is none.
+   * Takes a failed attempt. Returns the milliseconds to wait before the next attempt; undefined if
+   * none follows.
    */
   next(attempt: Attempt): number | undefined {
     const failure = attempt.failure!;
@@ -198,7 +195,7 @@ class RetryPlan {
 
   #retry({ details, retry }: GatewayError): number | undefined {
     const { retryAfterSeconds = 0 } = details;
-    // A stale connection says nothing about the provider, so another attempt is not a retry.
+    // A stale connection is not the provider's fault, so another attempt is not a retry.
     if (retry === 'at once' && !this.reconnect) {
       this.reconnect = true;
       this.#beginAgain();
@@ -206,7 +203,7 @@ class RetryPlan {
     }
     const isLast = this.#retries === this.#maxRetries;
     if (retry === 'no' || isLast || retryAfterSeconds > MAX_AWAITED_SECONDS) return undefined;
-    // Exponential with equal jitter: half of the step and a random part of the other half.
+    // Exponential with equal jitter: half the step, and a random part of the other half.
     const stepMs = Math.min(MAX_BACKOFF_MS, FIRST_BACKOFF_MS * 2 ** this.#retries);
     const backoffMs = (stepMs / 2) * (1 + Math.random());
     this.#retries += 1;

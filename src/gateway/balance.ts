@@ -1,4 +1,4 @@
-/** The order in which the targets of a balanced alias are asked. */
+/** Orders the targets of a balanced alias. */
 
 import type { AliasSettings } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
@@ -7,8 +7,8 @@ import type { Candidate } from './candidates.ts';
 import type { Services } from './services.ts';
 
 /**
- * Returns the candidates of a balanced alias in the order in which they are asked. If all of their
- * providers have `key_affinity`, the session of the request decides.
+ * Returns a balanced alias's candidates in the order to ask them. If all their providers have
+ * `key_affinity`, the request's session decides.
  */
 export function balanced(
   candidates: readonly Candidate[],
@@ -28,9 +28,9 @@ export function balanced(
 }
 
 /**
- * Returns the index of the name whose turn it is, by smooth weighted round robin as in nginx: each
- * name gains its weight, and the name with the highest credit pays the sum of all weights. A name
- * with the weight 0 never has the highest credit.
+ * Returns the next name's index by smooth weighted round robin, as in nginx: each name gains its
+ * weight, and the name with the highest credit pays the sum of all weights. A name with weight 0
+ * never has the highest credit.
  */
 function draw(
   names: readonly string[],
@@ -47,8 +47,8 @@ function draw(
 }
 
 /**
- * Returns the indices of the candidates, sorted by the requests in flight at their providers, or in
- * the `order` of a session. Candidates with an open circuit come last.
+ * Returns the candidates' indices, sorted by requests in flight at their providers, or in a
+ * session's `order`. Candidates with an open circuit come last.
  */
 function leastBusyFirst(
   candidates: readonly Candidate[],

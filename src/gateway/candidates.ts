@@ -1,4 +1,4 @@
-/** Which providers may answer a `model` value, and in which order. */
+/** Decides which providers may answer a `model` value, and in which order. */
 
 import type { Tenant } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
@@ -10,31 +10,30 @@ import type { Provider } from '../upstream/provider.ts';
 import { balanced } from './balance.ts';
 import type { Services } from './services.ts';
 
-/** A provider, and the model that it is asked for. */
+/** A provider, and the model to request from it. */
 export interface Candidate {
   readonly provider: Provider;
   readonly model: string;
-  /** The gateway has chosen this candidate among the alike targets of a balanced alias. */
+  /** True if the gateway has chosen this candidate among a balanced alias's targets. */
   readonly isBalanced: boolean;
 }
 
-/** Matches the header also if it was sent twice. */
+/** Matches the header even if it was sent twice. */
 const OFF = /\boff\b/i;
 
 /**
- * Returns the candidates for this `model`, in the order in which they are asked:
- * - for an alias, its targets whose providers are registered: in order, balanced or weighted;
+ * Returns the candidates for this `model`, in the order to ask them:
+ * - for an alias, its targets with registered providers: in order, balanced or weighted;
  * - for `<provider_id>/<model_name>`, split at the first slash, that provider;
  * - for a provider's id, that provider with its default model;
  * - for any other name, the primary provider.
  *
- * Each fallback that is not among them follows, with its own default model, or with the model of
- * the first candidate if it has none. With `x-gateway-fallback: off` only the first candidate is
- * asked.
+ * The other fallbacks follow, each with its own default model, or without it with the first
+ * candidate's model. With `x-gateway-fallback: off` only the first candidate is asked.
  *
- * A tenant with `models` may name a model of that list: as it was sent, or, unless it is an alias,
- * as `<provider_id>/<model_name>`. Fallbacks are exempt. Any other name is refused with `notFound`,
- * as a name that does not exist, so that the tenant does not learn the settings. Throws
+ * A tenant with `models` may name a model in this list, as sent or, unless it is an alias, as
+ * `<provider_id>/<model_name>`. Fallbacks are exempt. Any other name is refused with `notFound`,
+ * like a name that does not exist, so that the tenant does not learn the settings. Throws
  * `unknownProvider` or `invalidRequest`.
  */
 export function candidatesFor(
@@ -50,14 +49,14 @@ export function candidatesFor(
   const candidates = alias ? targetsOf(alias.targets, services) : [toCandidate(name, services)];
   const isInOrder = !alias || alias.balance === 'order';
   const ordered = isInOrder ? candidates : balanced(candidates, alias, call, services);
-  // The client wants an answer of the model that it has named, or none.
+  // The client wants an answer from the named model, or none.
   if (OFF.test(String(call.headers['x-gateway-fallback']))) return ordered.slice(0, 1);
   return withFallbacks(ordered, services.fallbacks);
 }
 
 /**
- * Returns `<provider_id>/<model_name>` for a name that is no alias; the name itself if it stands
- * for no provider.
+ * Returns `<provider_id>/<model_name>` for a name that is no alias; the name itself without a
+ * provider.
  */
 function fullNameOf(name: string, services: Services): string {
   try {
@@ -68,17 +67,14 @@ function fullNameOf(name: string, services: Services): string {
   }
 }
 
-/**
- * Returns the candidates of the targets that are registered. Without any, throws the fault of the
- * first target.
- */
+/** Returns the candidates for registered targets. Without any, throws the first target's fault. */
 function targetsOf(targets: readonly string[], services: Services): Candidate[] {
   const registered = targets.filter((target) => services.providers.has(providerIdOf(target)));
   const names = registered.length > 0 ? registered : targets.slice(0, 1);
   return names.map((one) => toCandidate(one, services));
 }
 
-/** Appends each fallback that is not among the candidates. */
+/** Appends the fallbacks that are not yet candidates. */
 function withFallbacks(candidates: Candidate[], fallbacks: readonly Provider[]): Candidate[] {
   const { model } = candidates[0]!;
   for (const provider of fallbacks) {
@@ -88,7 +84,7 @@ function withFallbacks(candidates: Candidate[], fallbacks: readonly Provider[]):
   return candidates;
 }
 
-/** Returns the provider's id in the target of an alias, which always has a slash. */
+/** Returns the provider's id in an alias's target, which always has a slash. */
 export function providerIdOf(target: string): string {
   return target.slice(0, target.indexOf('/'));
 }

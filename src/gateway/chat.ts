@@ -18,10 +18,10 @@ import { Lease } from './lease.ts';
 import type { Services } from './services.ts';
 
 /**
- * Reads a request for a chat completion, and resolves with the lease of the first answer that
- * begins. The candidates are asked in order; the first candidate is asked last if its circuit is
- * open. Rejects with `GatewayError` or `ClientGone`: if all candidates fail, with the failure of
- * the first. `tenant` is undefined if the key belongs to no client of the settings.
+ * Reads a chat completion request, and resolves with the first begun answer's lease. The candidates
+ * are asked in order; the first candidate is asked last if its circuit is open. Rejects with
+ * `GatewayError` or `ClientGone`, and with the first candidate's failure if all candidates fail.
+ * `tenant` is undefined if the key belongs to no client in the settings.
  */
 export async function firstAnswer(
   call: Call,
@@ -55,7 +55,7 @@ export async function firstAnswer(
       asked = await askProvider(first, asking, true);
       if (asked instanceof Lease) return asked;
     }
-    // A request for which all providers were skipped takes nothing of the tenant's limit.
+    // If all providers were skipped, the request does not count for the tenant's limit.
     if (history.asked.length === 0) services.limiters.ofTenants.get(tenant?.name)!.refundRequest();
     history.provider = first.provider.id;
     history.attempt = asked;
@@ -66,8 +66,8 @@ export async function firstAnswer(
 }
 
 /**
- * Reads the request, and notes its members for the log. Rejects with `invalidRequest`. A function
- * of its own, so that the frame of `firstAnswer` keeps no parser.
+ * Reads the request, and notes its members for the log. Rejects with `invalidRequest`. A separate
+ * function, so that `firstAnswer`'s frame keeps no parser.
  */
 function readChat(call: Call, tenant: Tenant | undefined, maxBytes: number): Promise<ChatRequest> {
   const { history } = call;
@@ -87,8 +87,8 @@ const JSON_TYPE = /^\s*application\/(?:[\w.-]+\+)?json\s*(?:;|$)/i;
 const OTHER_CHARSET = /charset\s*=(?!\s*"?utf-?8"?\s*(?:;|$))/i;
 
 /**
- * Throws unless the content type is JSON. A page in a browser may send `text/plain` to localhost
- * without a preflight, but not JSON.
+ * Throws unless the content type is JSON. A web page may send `text/plain` to localhost without a
+ * preflight, but not JSON.
  */
 function checkContentHeaders(call: Call): void {
   const encoding = call.headers['content-encoding'];
@@ -101,17 +101,17 @@ function checkContentHeaders(call: Call): void {
   }
 }
 
-/** Returns whether another candidate may be asked after the first one. */
+/** Returns whether other candidates may be asked after the first candidate's failure. */
 function isReasonToFallBack(
   { details: { limit, problem }, status }: GatewayError,
   { isBalanced }: Candidate,
   { providers: { fallbackOn } }: Config,
 ): boolean {
   if (problem === 'policy') return false;
-  // The targets of a balanced alias are alike, so a missing key, model or token is the fault of one
-  // target.
+  // A balanced alias's targets are alike, so a missing key, model or token is a single target's
+  // fault.
   if (isBalanced && TARGET_STATUSES.has(status)) return true;
-  // A provider's concurrency limit is a reason to ask another provider, its rate limit is not.
+  // A provider's concurrency limit is a reason to ask another provider. Its rate limit is not.
   if (limit === 'provider') return false;
   const isTransient = status >= 500 || status === 408 || status === 429;
   return problem === 'length' || isTransient || fallbackOn.includes(status);

@@ -1,11 +1,9 @@
-/** Answers for pages of other origins, with `[server] cors` (WHATWG Fetch, 3.3). */
+/** Lets pages from other origins read answers, with `[server] cors` (WHATWG Fetch, 3.3). */
 
 import type { Call } from '../downstream/call.ts';
 import type { ResponseHeaders } from '../downstream/client-reply.ts';
 
-/**
- * Lets pages of any origin read an answer, errors included. Cookies are not allowed.
- */
+/** Lets pages from any origin read an answer, errors included. Cookies are not allowed. */
 export function addCorsHeaders(status: number, headers: ResponseHeaders): void {
   const names = ['x-request-id', ...Object.keys(headers)];
   headers['access-control-allow-origin'] = '*';
@@ -16,7 +14,7 @@ export function isPreflight(headers: Call['headers']): boolean {
   return headers['access-control-request-method'] !== undefined;
 }
 
-/** Returns the headers that allow the request which the preflight announces. */
+/** Returns the headers that allow the announced request. */
 export function preflightHeaders(headers: Call['headers']): ResponseHeaders {
   const requested = headers['access-control-request-headers'];
   return {

@@ -1,5 +1,5 @@
 /**
- * One request from its head to its access line: the order of checks, the routes, and where every
+ * A request from its head to its access line: the order of checks, the routes, and where every
  * failure becomes an answer.
  */
 
@@ -23,15 +23,15 @@ import type { Services } from './services.ts';
 interface Route {
   readonly path: string;
   readonly methods: readonly string[];
-  /** The request is not authenticated, and takes nothing of any limit. */
+  /** True if the request is not authenticated and counts for no limit. */
   readonly isPublic: boolean;
-  /** The request is for monitoring: a good answer is logged at level debug alone. */
+  /** Set for monitoring: a good answer is logged only at level debug. */
   readonly isProbe?: true;
-  /** The body is read, so a client may leave during its upload. */
+  /** Set if the body is read, so that a client may leave during its upload. */
   readonly readsBody?: true;
   /**
-   * Answers the call, or resolves with the lease of an answer to deliver. `tenant` is undefined if
-   * `isPublic`, or if the key belongs to no client of the settings.
+   * Answers the call, or resolves with an answer's lease to deliver. `tenant` is undefined if
+   * `isPublic`, or if the key belongs to no client in the settings.
    */
   readonly handle: (
     call: Call,
@@ -40,7 +40,7 @@ interface Route {
   ) => Promise<Lease | void> | undefined;
 }
 
-/** The endpoints. Another endpoint is another row. */
+/** The endpoints, a row each. */
 const ROUTES: readonly Route[] = [
   {
     path: '/v1/chat/completions',
@@ -57,11 +57,11 @@ const PREFLIGHT: Route = { path: '*', methods: ['OPTIONS'], isPublic: true, hand
 /** Every other request. It needs a key, so that a client without a key does not learn the paths. */
 const NOT_FOUND: Route = { path: '*', methods: [], isPublic: false, handle: refuseUnknown };
 const SERVED = ROUTES.map(({ path, methods }) => `${methods[0]} ${path}`).join(', ');
-/** Endpoints of OpenAI's API that clients often ask for by default. */
+/** OpenAI endpoints that clients often use by default. */
 const UNSERVED_PATHS = ['/v1/responses', '/v1/completions', '/v1/embeddings'];
 /**
- * The paths of clients whose `base_url` lacks `/v1`, has it twice, ends in `/` or has the endpoint
- * in it.
+ * Paths from clients whose `base_url` lacks `/v1`, has it twice, ends in `/` or contains the
+ * endpoint.
  */
 const WRONG_BASE_PATHS = ['', '/v1/v1', '/v1/', '/v1/chat/completions'].flatMap((base) => [
   `${base}/chat/completions`,
@@ -71,12 +71,12 @@ const WRONG_BASE_PATHS = ['', '/v1/v1', '/v1/', '/v1/chat/completions'].flatMap(
 const WEB_ORIGIN = /^https?:/i;
 const WEB_ORIGIN_HOST = /^https?:\/\/(.*?)(?::\d+)?$/i;
 
-/** Answers and logs the calls of the public port. */
+/** Answers and logs the public port's calls. */
 export class Gateway {
   readonly #services: Services;
   readonly #accessLog: ReturnType<typeof createAccessLog>;
   readonly #authenticate: ReturnType<typeof createAuthenticator>;
-  /** Tokens are compared with configured keys. Without keys any token is accepted. */
+  /** True if tokens are compared with configured keys. Without keys any token is accepted. */
   readonly #hasKeys: boolean;
   readonly #hasCors: boolean;
   readonly #checkOrigin: ((call: Call) => void) | undefined;
@@ -94,8 +94,8 @@ export class Gateway {
   }
 
   /**
-   * Answers a call and logs it. The checks stand in the order in which a client without a key
-   * learns nothing and consumes nothing. Never rejects.
+   * Answers a call and logs it. The checks are ordered so that a client without a key learns
+   * nothing and consumes nothing. Never rejects.
    */
   async handle(call: Call): Promise<void> {
     const { reply } = call;
@@ -109,13 +109,14 @@ export class Gateway {
       this.#checkOrigin?.(call);
       if (!route.isPublic) {
         tenant = this.#identify(call);
-        // A tenant's limiter includes the global limits. A key without a tenant has those alone.
+        // A tenant's limiter includes the global limits. A key without a tenant has only the global
+        // limits.
         const ofTenant = this.#services.limiters.ofTenants.get(tenant?.name)!;
         let refusal = ofTenant.acquireSlot();
         if (refusal) throw refusal;
         limiter = ofTenant;
         const taking = limiter.takeRequest();
-        // Only a limit that is kept in a store has to be waited for.
+        // Only limits in a store need a wait.
         refusal = taking instanceof Promise ? await taking : taking;
         if (refusal) throw refusal;
       }
@@ -129,17 +130,17 @@ export class Gateway {
     } finally {
       limiter?.releaseSlot();
       const { attempt } = call.history;
-      // Tokens that a preamble reports are not charged if no answer has begun.
+      // A preamble's tokens are not charged if no answer has begun.
       if (limiter?.countsUsage && attempt?.hasAnswer) limiter.takeTokens(attempt.usage);
       call.release();
       this.#accessLog.logFinished(call, route);
     }
   }
 
-  /** Adds the provider that answered, and CORS headers with `[server] cors`. */
+  /** Adds the answering provider, and CORS headers with `[server] cors`. */
   readonly onHead: OnHead = (status, headers, call) => {
     const { attempt, failure } = call?.history ?? {};
-    // A stream that a comment of `stream_keepalive` has begun has no provider yet.
+    // A stream begun by a `stream_keepalive` comment has no provider yet.
     if (call && (failure || attempt?.hasAnswer)) {
       addOwnHeaders(headers, call, this.#services.redact);
     }
@@ -152,7 +153,7 @@ export class Gateway {
     return { status: refusal.status, headers: refusal.toHeaders(), body: refusal.toBody() };
   }
 
-  /** Returns the route of the call; `NOT_FOUND` also for a method that its path does not have. */
+  /** Returns the call's route; `NOT_FOUND` also for a path with other methods. */
   #routeOf({ headers, method, path }: Call): Route {
     for (const route of ROUTES) {
       if (route.path === path && route.methods.includes(method)) return route;
@@ -162,16 +163,16 @@ export class Gateway {
   }
 
   /**
-   * Returns the tenant whose key was sent; undefined if the key has none. Throws `authentication`.
+   * Returns the tenant with this key; undefined if the key has no tenant. Throws `authentication`.
    */
   #identify(call: Call): Tenant | undefined {
     const { headers } = call;
     const tenant = this.#authenticate(soleHeader(call, 'authorization'));
     call.history.client = tenant?.name;
     const isProxied = headers['x-forwarded-for'] !== undefined || headers.forwarded !== undefined;
-    // Without keys, a gateway is open to everybody whom a proxy lets through, on loopback too.
+    // Without keys, a gateway is open to everybody behind the proxy, even on loopback.
     if (isProxied && !this.#hasKeys) {
-      const text = 'a proxy sends requests, and no key is needed; set [server.auth] keys';
+      const text = 'requests come through a proxy, and no key is required; set [server.auth] keys';
       warnOnce(this.#services, text);
     }
     return tenant;
@@ -179,7 +180,7 @@ export class Gateway {
 }
 
 /**
- * The one place where a failure becomes an answer. Resolves when the client has the answer or is
+ * The only place where a failure becomes an answer. Resolves when the client has the answer or is
  * gone. Never rejects.
  */
 async function fail(call: Call, thrown: unknown): Promise<void> {
@@ -187,12 +188,12 @@ async function fail(call: Call, thrown: unknown): Promise<void> {
   // A request may report that its client has left before its response does.
   if (thrown instanceof ClientGone) return cancellation.cancel(thrown);
   history.failure = GatewayError.from(thrown);
-  // After retries or a fallback: a client's own retries would multiply the gateway's.
+  // After retries or a fallback, a client's own retries would multiply the gateway's.
   const headers = history.hasRetried ? { 'x-should-retry': 'false' } : undefined;
   try {
     await reply.fail(history.failure, headers);
   } catch (unsendable) {
-    // node:http refuses a header, so the error is sent without the headers that the gateway adds.
+    // node:http refuses a header, so the error is sent without the gateway's additional headers.
     call.onHead = undefined;
     history.failure = GatewayError.from(unsendable);
     await reply.fail(history.failure);
@@ -200,7 +201,7 @@ async function fail(call: Call, thrown: unknown): Promise<void> {
   await reply.closed;
 }
 
-/** Adds the provider that answered, its id of the request, and the times of both sides. */
+/** Adds the answering provider, its request id, and both sides' times. */
 function addOwnHeaders(headers: ResponseHeaders, { history }: Call, redact: Redactor): void {
   if (history.provider) headers['x-gateway-provider'] = history.provider;
   const asked = history.asked.length;
@@ -238,7 +239,7 @@ function sendPreflight({ headers, reply }: Call): Promise<void> | undefined {
 
 /** Throws `notFound`; with `Allow` if the path has other methods. */
 function refuseUnknown({ path }: Call, services: Services): never {
-  // A client with a wrong setting asks again and again, so each warning is logged once.
+  // A misconfigured client asks again and again, so each warning is logged once.
   if (UNSERVED_PATHS.includes(path)) {
     warnOnce(services, `${path} is not served; this gateway serves ${SERVED}`);
   }
@@ -260,11 +261,11 @@ function warnOnce({ logger, warned }: Services, text: string): void {
 }
 
 /**
- * Returns a function that throws `invalidRequest` for a page of another host. Without keys, DNS
+ * Returns a function that throws `invalidRequest` for a page from another host. Without keys, DNS
  * rebinding would make such a page same-origin, and the page would spend the operator's provider
  * keys. Editors (`vscode-webview:`), extensions and opaque origins (`null`) pass, because no host
- * name can be rebound to them. A GET of a same-origin page has no `Origin`, so its `Host` is
- * checked if no proxy sets that header and the gateway has no other name.
+ * name can be rebound to them. A same-origin GET has no `Origin`, so its `Host` is checked if no
+ * proxy sets `Host` and the gateway has no other name.
  */
 function createOriginCheck({ host, trustedProxies }: Config['server']): (call: Call) => void {
   const isLocal = isLoopback(host) && trustedProxies.length === 0;

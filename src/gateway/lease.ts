@@ -1,4 +1,4 @@
-/** The provider's slot and the probe of its circuit, for as long as an answer is delivered. */
+/** Holds the provider's slot and its circuit's probe until an answer is delivered. */
 
 import type { Call } from '../downstream/call.ts';
 import type { ClientGone, GatewayError } from '../lib/errors.ts';
@@ -11,7 +11,7 @@ import type { Candidate } from './candidates.ts';
 import { endsRequest, recordAttemptEnd } from './attempt-end.ts';
 import type { Services } from './services.ts';
 
-/** The parts of a request that outlive the attempts at one provider. */
+/** The parts of a request that outlive the attempts at a provider. */
 interface LeaseOptions {
   readonly candidate: Candidate;
   readonly call: Call;
@@ -19,19 +19,19 @@ interface LeaseOptions {
   /** Absent if the circuit has no effect. */
   readonly breaker: CircuitBreaker | undefined;
   readonly probe: Probe | undefined;
-  /** The limiter of the provider, whose slot was acquired. */
+  /** The provider's limiter, with an acquired slot. */
   readonly limiter: Limiter;
 }
 
 /**
- * Holds a provider's slot and the probe of its circuit from the first attempt until the answer was
- * delivered or all attempts have failed. Whoever has a lease calls `close` or `fail` at the end.
+ * Holds a provider's slot and its circuit's probe from the first attempt until the answer was
+ * delivered or all attempts have failed. The lease's holder calls `close` or `fail` at the end.
  */
 export class Lease {
   readonly #options: LeaseOptions;
-  /** The attempt whose answer has begun; undefined until one has. */
+  /** The attempt whose answer has begun, if any. */
   #context: AttemptContext | undefined;
-  /** The key of that attempt; undefined if the provider has only one. */
+  /** Its key; undefined if the provider has only a single key. */
   #key: TakenKey | undefined;
   #answer: Answer | undefined;
   #isClosed = false;
@@ -40,9 +40,7 @@ export class Lease {
     this.#options = options;
   }
 
-  /**
-   * Takes the answer of an attempt. Nothing is retried from then on. Throws for a second answer.
-   */
+  /** Takes an attempt's answer. Nothing is retried from then on. Throws for a second answer. */
   begin(answer: Answer, context: AttemptContext, key: TakenKey | undefined): this {
     if (this.#context) throw new Error('a second answer to one request');
     context.attempt.beginAnswer();
@@ -53,35 +51,32 @@ export class Lease {
   }
 
   /**
-   * Sends the answer to the client; without a promise if that is done at once. Throws or rejects
-   * with the reason, for `fail`.
+   * Sends the answer to the client. Returns no promise if the answer is sent at once. Throws or
+   * rejects with a reason for `fail`.
    */
   deliver(): Promise<void> | undefined {
     const { call, probe, services } = this.#options;
     const { attempt, deadline } = this.#context!;
     const answer = this.#answer!;
-    // The lease lasts as long as the client reads: it must not keep the bytes of the answer.
+    // The lease lasts as long as the client reads, so it must not keep the answer's bytes.
     this.#answer = undefined;
     // The client may have left between the first token and this call.
     deadline.throwIfCancelled();
     const delivery = answer.deliver(call.reply, probe?.onData);
-    // Counted after `deliver`, because node:http may refuse the head of the answer.
+    // Counted after `deliver`, because node:http may refuse the answer's head.
     services.incidents.addGood(attempt);
     return delivery;
   }
 
   /**
-   * Gives the slot and the probe back, and records that an answer which has begun was delivered.
-   * Only the first call of `close` or `fail` has an effect.
+   * Gives the slot and the probe back, and records a begun answer as delivered. Only the first call
+   * of `close` or `fail` has an effect.
    */
   close(): void {
     this.#end();
   }
 
-  /**
-   * As `close`, after a failure: `thrown` is its reason. Returns the failure to answer the client
-   * with.
-   */
+  /** As `close`, after a failure with the reason `thrown`. Returns the failure for the client. */
   fail(thrown: unknown): unknown {
     const failure = this.#context && !this.#isClosed ? endFailed(thrown, this.#context) : undefined;
     this.#end(failure);

@@ -1,6 +1,4 @@
-/**
- * `GET /v1/models`: the models of all providers, and the aliases, by the names that clients send.
- */
+/** `GET /v1/models`: all providers' models, and the aliases, by their names for clients. */
 
 import type { Tenant } from '../config/config.ts';
 import { missingModels } from '../config/named-models.ts';
@@ -18,14 +16,14 @@ import type { Services } from './services.ts';
 
 const FETCH_TIMEOUT_MS = 3000;
 const FRESH_MS = 300_000;
-/** Until then a provider that has failed is not asked again, so that a burst asks it once. */
+/** How long a failed provider is not asked again, so that a burst of requests asks it once. */
 const FRESH_AFTER_FAILURE_MS = 10_000;
 const MAX_LIST_BYTES = 4_194_304;
 
 interface ModelListServices extends Omit<Services, 'listModels'> {
-  /** Called with the names of a provider's models when its list was fetched. */
+  /** Called with a provider's model names when its list was fetched. */
   readonly onModels?: ((provider: string, names: readonly string[]) => void) | undefined;
-  /** The lists of the providers. Those of unchanged providers outlive a reload. */
+  /** The providers' lists. An unchanged provider's list outlives a reload. */
   readonly modelLists: ModelListCache;
 }
 
@@ -33,25 +31,25 @@ export type ModelListCache = WeakMap<Provider, CachedList>;
 
 interface CachedList {
   models: readonly ListedModel[];
-  /** The models that the settings name and the latest list lacks. Each was logged as a warning. */
+  /** Models named in the settings but missing in the latest list. Each was logged as a warning. */
   missing?: ReturnType<typeof missingModels>;
   /** When the list is fetched again, on the clock of `performance.now()`. */
   freshUntilMs: number;
-  /** The last fetch has succeeded; undefined before the first fetch. */
+  /** Whether the last fetch succeeded; undefined before the first fetch. */
   isUp?: boolean;
-  /** The fetch that is under way. Other requests wait for it too. */
+  /** The fetch under way. Other requests wait for it too. */
   fetching?: Promise<void> | undefined;
 }
 
 /**
- * The list of `GET /v1/models`. A provider whose list cannot be fetched contributes its last list
- * and its `default_model`.
+ * Serves `GET /v1/models`. If a provider's list cannot be fetched, its last list and its
+ * `default_model` are used.
  */
 export class ModelList {
   readonly #services: ModelListServices;
   /**
-   * The bodies, by the `models` of a tenant as JSON; the body with all models by undefined. Clients
-   * share them, so that a client which does not read holds no copy.
+   * The bodies, by a tenant's `models` as JSON; undefined is the key for all models. Clients share
+   * them, so that a client that does not read holds no copy.
    */
   readonly #bodies = new Map<string | undefined, Buffer>();
 
@@ -60,8 +58,8 @@ export class ModelList {
   }
 
   /**
-   * Returns the body of `GET /v1/models` with the models that the tenant may name, or with all
-   * models. Never rejects.
+   * Returns the body for `GET /v1/models` with the tenant's models, or with all models. Never
+   * rejects.
    */
   async bodyFor(tenant?: Tenant): Promise<Buffer> {
     const { providers } = this.#services;
@@ -116,15 +114,15 @@ export class ModelList {
     cached.fetching = undefined;
   }
 
-  /** Returns false for a value with a key in it, which clients must not see. */
+  /** Returns false for a value with a key in it. Clients must not see it. */
   #isShown(value: unknown): boolean {
     const text = JSON.stringify(value);
     return this.#services.redact(text) === text;
   }
 
   /**
-   * Logs a warning for each model that a setting names and the list of its provider lacks, unless
-   * the former list lacked it too.
+   * Logs a warning for each model named in a setting but missing in its provider's list, unless the
+   * former list lacked it too.
    */
   #warnOfMissing(id: string, names: readonly string[], cached: CachedList): void {
     const { config, logger } = this.#services;
@@ -139,9 +137,8 @@ export class ModelList {
 }
 
 /**
- * Returns the entries of the known models of each provider, and then of the aliases with a
- * registered target. A model whose id is also an alias is left out, because the name leads to the
- * targets of the alias.
+ * Returns entries for each provider's known models, then for aliases with a registered target. A
+ * model whose id is also an alias is left out, because the name leads to the alias's targets.
  */
 function listEntries({ providers, config, modelLists }: ModelListServices) {
   const modelEntries = [...providers.values()].flatMap((provider) => {
@@ -163,8 +160,8 @@ function listEntries({ providers, config, modelLists }: ModelListServices) {
 }
 
 /**
- * Returns an entry of the list, whose first members stand in OpenAI's order. The details of the
- * settings win over the details of the provider.
+ * Returns an entry with its first members in OpenAI's order. Details from the settings win over the
+ * provider's details.
  */
 function toEntry({ id, modelDetails }: Provider, name: string, model?: ListedModel) {
   return {
@@ -177,14 +174,14 @@ function toEntry({ id, modelDetails }: Provider, name: string, model?: ListedMod
   };
 }
 
-/** The error of `fetchModelList` when its time has passed. */
+/** `fetchModelList`'s error when its time has passed. */
 export const NO_LIST_IN_TIME = new Error('no answer in time');
 
 /**
- * Fetches the list of a provider, with its keys in turn until one is accepted. A refused key begins
- * no cooldown, because the key may be valid for completions alone. No key is sent for an undefined
- * key. Returns the list, or the status of the last reply. Throws a `TransportError`,
- * `NO_LIST_IN_TIME`, or as `readModelList`. `limitMs` bounds all of it.
+ * Fetches a provider's list, with its keys in turn until the provider accepts a key. A refused key
+ * begins no cooldown, because the key may be valid only for completions. For an undefined key no
+ * key is sent. Returns the list, or the last response's status. Throws a `TransportError`,
+ * `NO_LIST_IN_TIME`, or as `readModelList`. `limitMs` bounds the whole call.
  */
 export async function fetchModelList(
   provider: Provider,
@@ -207,7 +204,7 @@ export async function fetchModelList(
           return readModelList(json);
         }
       } finally {
-        // Also ends a reply that was not read to its end.
+        // Also ends an unread response.
         deadline.abandon();
       }
       if (!isKeyStatus(status)) break;

@@ -1,6 +1,6 @@
 /**
- * The settings, and the objects that outlive a request. A reload makes a new `Services`, in which
- * unchanged parts go on.
+ * The settings, and the objects that outlive a request. A reload creates a new `Services` and keeps
+ * unchanged parts.
  */
 
 import type { AliasSettings, Tenant, Config } from '../config/config.ts';
@@ -23,20 +23,18 @@ export interface Services extends AttemptServices {
   readonly limiters: Limiters;
   readonly breaker: CircuitBreaker;
   readonly incidents: Incidents;
-  /**
-   * When each target of a balanced alias was last asked first, on the clock of `performance.now()`.
-   */
+  /** When each target of a balanced alias last came first, on the clock of `performance.now()`. */
   readonly lastAsked: Map<string, number>;
-  /** The credits of the targets of each weighted alias; see `balance.ts`. */
+  /** The targets' credits by weighted alias; see `balance.ts`. */
   readonly credits: Map<AliasSettings, readonly number[]>;
   /**
-   * Returns the body of `GET /v1/models` with the models that the tenant may name, or with all
-   * models. Never rejects.
+   * Returns the body for `GET /v1/models` with the tenant's models, or with all models. Never
+   * rejects.
    */
   readonly listModels: (tenant?: Tenant) => Promise<Buffer>;
   readonly logger: Logger;
-  /** Called with each finished request, except good answers to probes. */
+  /** Called with each finished request, except probes with a good answer. */
   readonly observe?: RequestObserver | undefined;
-  /** The warnings that were logged already, because each is logged once. */
+  /** Warnings already logged, because each is logged only once. */
   readonly warned: Set<string>;
 }

@@ -83,11 +83,11 @@ export class Incident {
   readonly counted = new Set<IncidentKind>();
   /** Kinds with a line in the log. */
   readonly logged = new Set<IncidentKind>();
-  /** For want of memory: the named client that held most of it at the latest refusal. */
+  /** If memory is short, the named client with the most of it at the latest refusal. */
   holder: string | undefined;
   /** True if every model asked in the last minute is failing. */
   #hasAllModels = true;
-  /** The most models that were failing at once, and whether they were all. */
+  /** The most models failing at once, and whether they were all. */
   #worst = { models: 0, hadAll: true };
   #sinceMs = Infinity;
 
@@ -107,7 +107,7 @@ export class Incident {
     return lastMs === Infinity ? undefined : lastMs;
   }
 
-  /** The client that the metrics name: the holder of the memory, or the first affected client. */
+  /** The client for the metrics: the holder of the memory, or the first affected client. */
   get client(): string | undefined {
     return this.holder ?? this.requests.firstClient;
   }

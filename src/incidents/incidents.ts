@@ -15,7 +15,7 @@ import { Tries } from './tries.ts';
 
 /** The store counts as away after this time without an answer, because an answer may be late. */
 const STORE_AWAY_MS = 1000;
-/** The least time between two searches for the client that holds most memory. */
+/** The least time between two searches for the client with the most memory. */
 const HOLDER_FOUND_EVERY_MS = 1000;
 /** The system's clock counts as set if it jumps by more against `performance.now()`. */
 const CLOCK_STEP_MS = 60_000;
@@ -40,7 +40,7 @@ const LOGGED_EVERY_MS = 60_000;
 const MAX_ENDED = 50;
 const ENDED_SHOWN_MS = 3_600_000;
 
-/** The client that holds most memory: its name if it has one, and a text for the log. */
+/** The client with the most memory: its name, if any, and a text for the log. */
 type Holder = { readonly client: string | undefined; readonly text: string };
 type Circuit = Pick<CircuitReport, 'provider' | 'model' | 'state'>;
 /** A provider, with a digest of its settings. With other settings it is another provider. */
@@ -99,7 +99,7 @@ export class Incidents {
   /**
    * @param options - `onTrouble` is called when a failure or a state may begin an incident. From
    * then on `advance` must be called each second until it returns false. `findMemoryHolder` is
-   * called while requests are refused for want of memory, once a second at most.
+   * called while memory is too short for requests, once a second at most.
    */
   constructor(options: {
     readonly logger: Logger;
@@ -171,7 +171,7 @@ export class Incidents {
     }
   }
 
-  /** Reports a refusal for want of memory, and names the client that holds most of it. */
+  /** Reports a refusal because memory is short, and names the client with the most of it. */
   #recordNoMemory(): void {
     const nowMs = performance.now();
     if (nowMs - this.#holderFoundAtMs >= HOLDER_FOUND_EVERY_MS) {

@@ -162,8 +162,8 @@ export class CircuitBreaker {
   }
 
   /**
-   * Records the outcome of a request: its failure, or a success if `failure` is undefined. `probe`
-   * is set if the request was the probe.
+   * Records a request's outcome: its failure, or a success if `failure` is undefined. `probe` is
+   * set if the request was the probe.
    */
   recordOutcome(candidate: Target, failure: GatewayError | undefined, probe?: Probe): void {
     const { provider, model, isBalanced } = candidate;
@@ -173,16 +173,17 @@ export class CircuitBreaker {
     const isPolicy = details.problem === 'policy';
     // Only these scopes show that the provider was reached.
     if (scope === 'client' || scope === 'model') this.#close(provider.digest);
-    // The request may be at fault, so its failure neither counts nor ends a row of failures: one
-    // client could keep all others away from a model, or keep its circuit closed. A plain 500 is
-    // such a failure, because some providers answer a wrong parameter with it.
+    // The request may be at fault, so its failure neither counts nor ends a row of failures.
+    // Otherwise a single client could keep all others away from a model, or keep its circuit
+    // closed. A plain 500 is such a failure, because some providers answer a wrong parameter with
+    // it.
     if (scope === 'client' || isPolicy || status === 500) return;
     const isFaultOfTarget = isBalanced && TARGET_STATUSES.has(status);
     const isModelGone = details.problem === 'model gone';
     const cause = causeOf(failure);
     if (scope === 'provider') {
       this.#fail(provider, undefined, cause, isProbe);
-      // The request may have been the probe of the model. Without a result for the model, the next
+      // The request may have been the model's probe. Without a result for the model, the next
       // request would probe it at once.
       const circuit = this.#circuits.get(nameOf(provider.digest, model));
       if (circuit && isTripped(circuit)) this.#fail(provider, model, cause, isProbe);
@@ -214,7 +215,7 @@ export class CircuitBreaker {
     if (model && model.length > MAX_MODEL_CHARACTERS) return;
     const name = nameOf(digest, model);
     const before = this.#circuits.get(name);
-    // A request that was sent before the circuit opened may fail late. The probe decides.
+    // A request from before the circuit opened may fail late. The probe decides.
     if (before?.isProbed && !isProbe) return;
     const failures = (before?.failures ?? 0) + 1;
     // Deletes the circuit first, because `Map.set` moves only a new key to the end.

@@ -195,8 +195,8 @@ export class TakenKey {
   }
 
   /**
-   * Records how an answer to this key has ended. The key has worked, unless an error event in the
-   * stream refuses it: `failure` is that error, or any other failure of the stream.
+   * Records the end of an answer with this key. The key has worked, unless an error event in the
+   * stream refuses it: `failure` is this error, or any other failure of the stream.
    */
   recordEnd(failure: GatewayError | undefined): void {
     if (failure && this.#pool.recordFailure(this.index, failure)) return;

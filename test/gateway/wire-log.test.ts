@@ -104,7 +104,8 @@ describe('an access line', { concurrency: true }, () => {
     test(`comes with one warning if a gateway without keys gets ${name}`, async (t) => {
       const { gateway } = await start(t);
       const headers = { [name]: 'for=192.0.2.1' };
-      const warnings = () => gateway.log.filter((line) => line.includes('"a proxy sends requests'));
+      const warnings = () =>
+        gateway.log.filter((line) => line.includes('"requests come through a proxy'));
       await gateway.send('/v1/models');
       assert.equal(warnings().length, 0);
       for (let i = 0; i < 3; i += 1) await gateway.send('/v1/models', { headers });
