@@ -1,4 +1,4 @@
-/** The cost of large requests, and for how long they block everything else. */
+/** What large requests cost, and how long they block everything else. */
 
 import { inCell } from './cell.ts';
 import { RELAYS } from './contenders.ts';

@@ -71,7 +71,7 @@ export class Cell {
     return processes.cpuMs(this.#parts.upstream) + processes.cpuMs(this.#parts.load);
   }
 
-  /** Gives the generator a job. The body decides which answer is expected. */
+  /** Gives the generator a job. The expected answer depends on the body. */
   async load<K extends keyof Options>(kind: K, body: Buffer, options: Options[K]) {
     const target = this.#targetOf(body);
     return processes.ask<Results[K]>(this.#parts.load, { kind, target, options });

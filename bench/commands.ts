@@ -1,4 +1,4 @@
-/** The commands that start the contenders, with their settings. */
+/** The contenders' commands and settings. */
 
 import { writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
@@ -57,7 +57,7 @@ export function litellmCommand({ program: litellm, port, upstreamPort }: Launch)
   });
   const address = `--host 127.0.0.1 --port ${port}`;
   const options = `--config ${path} ${address} --num_workers 1 --telemetry False`;
-  // Not the script itself, because it has the path of the folder in which it was installed.
+  // Not the script itself, because it contains the path of its first folder.
   return [join(dirname(litellm), 'python'), litellm, ...options.split(' ')];
 }
 

@@ -16,7 +16,7 @@ import { VERSIONS, type ToolName } from './tools.ts';
 export interface Contender {
   readonly label: string;
   readonly isNode?: boolean;
-  /** The tool that must be downloaded for it. */
+  /** The tool to download for it. */
   readonly tool?: ToolName;
   /** Undefined if it is no process of its own. */
   readonly command?: (launch: Launch) => string[];
@@ -25,11 +25,11 @@ export interface Contender {
   readonly processes?: number;
   /** Whether it builds answers and events anew, so that events are counted instead of compared. */
   readonly isRewriting?: boolean;
-  /** The most it can carry on one core, if that is less than the load of the other contenders. */
+  /** The most it can carry on one core, if less than the other contenders' load. */
   readonly eventsPerSecond?: number;
-  /** Headers besides those of every request. */
+  /** Headers added to every request's own. */
   readonly headers?: (upstreamPort: number) => Record<string, string>;
-  /** A path that is answered as soon as the contender is up. */
+  /** A path answered as soon as the contender is up. */
   readonly health: string;
 }
 

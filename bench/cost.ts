@@ -1,4 +1,4 @@
-/** The cost of a request and of an event, and whether it depends on connections or on time. */
+/** The cost per request and per event, and whether it depends on connections or on time. */
 
 import { setTimeout as sleep } from 'node:timers/promises';
 

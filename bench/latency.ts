@@ -1,4 +1,4 @@
-/** The time that a contender adds to an answer. */
+/** The time a contender adds to an answer. */
 
 import { setTimeout as sleep } from 'node:timers/promises';
 

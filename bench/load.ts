@@ -1,4 +1,4 @@
-/** The generator on raw sockets. It does one job after another, and reports the result of each. */
+/** The generator on raw sockets. It does one job after another, and reports each result. */
 
 import { connect, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -22,7 +22,7 @@ export interface Options {
   readonly open: { readonly everyMs: number; readonly ms: number };
   /** More streams, at most one each millisecond. The job ends when each has an event. */
   readonly streams: { readonly count: number };
-  /** The state of the streams. */
+  /** The streams' state. */
   readonly progress: object;
 }
 
@@ -35,7 +35,7 @@ export interface Results {
   readonly closed: { readonly requests: number; readonly bytes: number; readonly seconds: number };
   readonly open: { readonly firstMs: Quantiles; readonly totalMs: Quantiles };
   readonly streams: null;
-  /** `least`: the bytes of the slowest stream. `running`: the streams that have not ended. */
+  /** `least`: the slowest stream's bytes. `running`: the number of unfinished streams. */
   readonly progress: { readonly bytes: number; readonly least: number; readonly running: number };
 }
 
@@ -121,7 +121,7 @@ async function open(target: Target, { everyMs, ms }: Options['open']) {
   let sent = 0;
   for (; sent * everyMs < ms; await sleep(1)) {
     for (; sent * everyMs < performance.now() - startedAt; sent += 1) {
-      // The connection that was idle for longest, so that none is idle until it is closed.
+      // The longest idle connection, so none is idle until it is closed.
       exchange(idle.shift() ?? new Connection(target)).catch((error) => failures.push(error));
     }
   }

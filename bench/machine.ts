@@ -10,9 +10,9 @@ const ALLOWED_CORES = 0.06;
 /** A look at the machine, while the bench has nothing running. */
 export interface Look {
   readonly atMs: number;
-  /** The text of /proc/stat. */
+  /** The text in /proc/stat. */
   readonly machine: string;
-  /** The text of /proc/self/stat: the bench, and all its children that have ended. */
+  /** The text in /proc/self/stat: the bench, and all its ended children. */
   readonly self: string;
 }
 
@@ -23,12 +23,12 @@ const look = (): Look => ({
 });
 
 /**
- * Returns milliseconds so far: idle cores, interrupts, time that the host took, and our own time.
+ * Returns milliseconds so far: idle cores, interrupts, time taken by the host, and our own time.
  */
 function times({ machine, self }: Look) {
   const fields = /^cpu +(.*)/.exec(machine)![1]!.split(' ').map(Number);
   const [, , , idle = 0, wait = 0, irq = 0, softirq = 0, steal = 0] = fields;
-  // Without `irq`, the kernel counts interrupts as time of the process that they interrupt.
+  // Without `irq`, the kernel counts interrupts as time of the interrupted process.
   const interrupts = irq > 0 ? irq + softirq : 0;
   const own = self.split(') ').at(-1)!.split(' ').slice(11, 15).map(Number);
   const ticks = { idle: idle + wait, interrupts, steal, own: own.reduce((sum, one) => sum + one) };

@@ -14,16 +14,16 @@ export interface Ratio {
 
 export interface Measure {
   readonly title: string;
-  /** The meaning of the numbers. */
+  /** What the numbers are. */
   readonly about: string;
   readonly columns: readonly string[];
   /** The contenders, in their order in each round. */
   readonly contenders: readonly ContenderId[];
   /** Returns a number for each column; NaN if there is none. */
   run(id: ContenderId): Promise<number[]>;
-  /** Ratios of the medians in the table. Their spread is the rounds'. */
+  /** Ratios between medians in the table. The spread is over the rounds. */
   readonly ratios: readonly Ratio[];
-  /** Notes that a reader of the numbers needs, made from the medians. */
+  /** Notes for a reader of the numbers, made from the medians. */
   readonly notes?: (value: Value) => string[];
 }
 

@@ -1,4 +1,4 @@
-/** The memory of open streams, and whether they delay the event loop. */
+/** Memory per open stream, and whether open streams delay the event loop. */
 
 import { readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -17,7 +17,7 @@ const EVENTS = 1000;
 const SPARE_FILES = 100;
 const limits = readFileSync('/proc/self/limits', 'utf8');
 const OPEN_FILES = Number(/^Max open files\s+(\d+)/m.exec(limits)![1]);
-/** The number of streams. Each takes two of the contender's files. */
+/** The number of streams. Each takes two files in the contender. */
 const MANY = Math.min(10_000, Math.floor((OPEN_FILES - SPARE_FILES) / 2));
 
 function mostStreams(id: ContenderId): number {

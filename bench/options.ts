@@ -1,4 +1,4 @@
-/** The options of the command line. */
+/** The command line options. */
 
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
@@ -61,6 +61,6 @@ export const NODE =
         },
       ).trim();
 
-/** Returns the time for a part of a measure: a sixth in a quick run. */
+/** Returns a part's time in milliseconds: a sixth in a quick run. */
 export const milliseconds = (seconds: number) =>
   Math.round((seconds * 1000) / (values.quick ? 6 : 1));

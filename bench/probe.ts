@@ -1,6 +1,6 @@
 /**
  * Preload for a contender. At each SIGUSR2 it writes the event loop's delays and the bytes
- * allocated on the heap since the last, and with --expose-gc the bytes that it holds.
+ * allocated on the heap since the last, and with --expose-gc the bytes in use.
  */
 
 import { writeSync } from 'node:fs';
@@ -13,7 +13,7 @@ let isOn = false;
 let collections = new GCProfiler();
 let usedBefore = 0;
 
-/** Returns the growth of the heap plus the bytes that collections have freed. */
+/** Returns the heap's growth plus the bytes freed by collections. */
 function countAllocated(): number {
   let bytes = process.memoryUsage().heapUsed - usedBefore;
   for (const { beforeGC, afterGC } of collections.stop()?.statistics ?? []) {
@@ -23,7 +23,7 @@ function countAllocated(): number {
 }
 
 process.on('SIGUSR2', () => {
-  // The histogram has the intervals between the turns of its own timer.
+  // The histogram has the intervals of its own timer.
   const delayMs = (nanoseconds: number) => Math.max(0, nanoseconds / 1e6 - RESOLUTION_MS);
   const p99 = isOn ? delayMs(histogram.percentile(99)) : null;
   const max = isOn ? delayMs(histogram.max) : null;

@@ -1,4 +1,6 @@
-/** The gain of a second process at the port. Contender, upstream and generator share all cores. */
+/**
+ * The gain from a second process at the port. Contender, upstream and generator share all cores.
+ */
 
 import { inCell } from './cell.ts';
 import { ratio, type Measure } from './measure.ts';

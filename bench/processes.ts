@@ -16,7 +16,7 @@ import { NODE } from './options.ts';
 const ANSWER_WITHIN_MS = 120_000;
 const START_WITHIN_MS = 120_000;
 const STOP_WITHIN_MS = 30_000;
-/** Below the range of ports for outgoing connections. */
+/** Below the port range for outgoing connections. */
 const PORTS = { first: 12_000, count: 20_000 };
 
 export const folder = mkdtempSync(join(tmpdir(), 'bench-'));
@@ -36,15 +36,15 @@ const cores = availableParallelism();
 const ALL_CORES = `0-${cores - 1}`;
 const moveTo = (list: string) =>
   spawnSync('taskset', ['-a', '-c', '-p', list, `${process.pid}`]).status === 0;
-/** Moves the bench to core 1, with all its children except those that it starts on core 0. */
+/** Moves the bench to core 1, with all its children except the processes started on core 0. */
 export const isPinned = cores >= 2 && moveTo('1');
 const ON_CONTENDER_CORE = isPinned ? ['taskset', '-c', '0'] : [];
-/** Returns a command that may use all cores. */
+/** Returns the command with permission to use all cores. */
 export const onAllCores = (command: readonly string[]) => [
   ...(isPinned ? ['taskset', '-c', ALL_CORES] : []),
   ...command,
 ];
-/** Lets processes that are started meanwhile use all cores. */
+/** Lets processes started meanwhile use all cores. */
 export async function withAllCores<T>(run: () => Promise<T>): Promise<T> {
   if (isPinned) moveTo(ALL_CORES);
   try {
@@ -100,7 +100,7 @@ export function startBeside(file: string, args: readonly string[], timeout: numb
   return track(spawn(file, args, { stdio: [...stdio], timeout, killSignal: 'SIGKILL' }));
 }
 
-/** Starts a program of the bench for `ask`: beside the bench, or on the contender's core. */
+/** Starts one of the bench's programs for `ask`: beside the bench, or on the contender's core. */
 export function startProgram(name: string, args: readonly string[], isContender = false) {
   const [execPath, ...execArgv] = isContender ? [...ON_CONTENDER_CORE, NODE] : [NODE];
   const options = { execPath, execArgv, env: ENV, serialization: 'advanced' } as const;
@@ -108,8 +108,8 @@ export function startProgram(name: string, args: readonly string[], isContender 
 }
 
 /**
- * Returns the next data of a source, or the next IPC message. Rejects if the process ends or takes
- * too long.
+ * Returns the next data from a source, or the next IPC message. Rejects if the process ends or
+ * takes too long.
  */
 export async function next<T>(child: ChildProcess, source?: NodeJS.ReadableStream): Promise<T> {
   const said = source ? once(source, 'data') : once(child, 'message');
@@ -125,7 +125,7 @@ export async function next<T>(child: ChildProcess, source?: NodeJS.ReadableStrea
   }
 }
 
-/** Asks a program of the bench, and returns its answer. */
+/** Asks one of the bench's programs, and returns its answer. */
 export async function ask<T>(child: ChildProcess, question: object): Promise<T> {
   const reply = next<{ error?: string; result: T }>(child);
   child.send(question);
@@ -141,7 +141,7 @@ export async function stop(child: ChildProcess, signal: NodeJS.Signals = 'SIGKIL
   clearTimeout(killer);
 }
 
-/** Returns a free port that no outgoing connection will take. */
+/** Returns a free port outside the range for outgoing connections. */
 export async function freePort(): Promise<number> {
   for (;;) {
     const port = PORTS.first + Math.floor(Math.random() * PORTS.count);
@@ -165,7 +165,7 @@ export async function untilListening(child: ChildProcess, port: number, count: n
   }
 }
 
-/** Returns the first bytes of an answer; empty without an answer. */
+/** Returns an answer's first bytes; empty without an answer. */
 async function get(port: number, path: string): Promise<string> {
   return new Promise((resolve) => {
     const socket = connect(port, '127.0.0.1').setTimeout(1000, () => socket.destroy());

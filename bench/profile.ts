@@ -53,7 +53,7 @@ function describe(title: string, times: ReadonlyMap<string, number>): string {
   return `### ${title}\n\n${table}\n\nidle ${share} % of the time\n`;
 }
 
-/** Profiles a contender under the load of the measures `requests` and `events`. */
+/** Profiles a contender under the load from the measures `requests` and `events`. */
 export async function profile(id: ContenderId): Promise<string> {
   const loadMs = milliseconds(12);
   const loads = {
@@ -67,7 +67,7 @@ export async function profile(id: ContenderId): Promise<string> {
   for (const [name, load] of Object.entries(loads)) {
     const path = mkdtempSync(join(folder, 'profile-'));
     const nodeArgs = ['--cpu-prof', `--cpu-prof-dir=${path}`];
-    // Short streams, because the process waits at its end for streams that are open.
+    // Short streams, because the process waits at its end for open streams.
     await inCell(id, { events: loadMs / 10, nodeArgs }, async (cell) => {
       await load(cell);
       await sleep(1000);

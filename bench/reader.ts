@@ -3,8 +3,7 @@
 import { EVENT_BYTES } from './payloads.ts';
 
 /**
- * The ends of a head and of a chunk's size (hyper writes capitals). The size follows the end of the
- * last chunk.
+ * How a head and a chunk's size end (hyper writes capitals). The size follows the last chunk's end.
  */
 const ENDS = { head: /\r\n\r\n/, size: /(?<=[\da-f])\r\n/i };
 const LINE_END = 10;
@@ -23,7 +22,7 @@ export class Reader {
   #state: 'head' | 'size' | 'body' | 'end' = 'head';
   #isChunked = false;
   #text = '';
-  /** Bytes left in this part of the body, or in the end of the last chunk. */
+  /** Bytes left in this part of the body, or in the last chunk's end. */
   #left = 0;
 
   constructor(expected: Buffer, isRewritten: boolean) {
@@ -78,9 +77,7 @@ export class Reader {
     this.#state = this.#isChunked ? 'size' : 'body';
   }
 
-  /**
-   * Returns the least bytes of a response: all of them, or of a rebuilt response its whole events.
-   */
+  /** Returns a response's least bytes: all bytes, or the whole events in a rebuilt response. */
   #least(): number {
     const all = this.#expected.length;
     return this.#isRewritten ? all - (all % EVENT_BYTES) : all;

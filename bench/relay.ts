@@ -1,5 +1,5 @@
 /**
- * The shortest code that forwards a POST: over the agent under fetch with all headers as text
+ * The shortest code to forward a POST: over the agent under fetch with all headers as text
  * (`agent`) or only the forwarded headers (`lean`), or over fetch itself (`fetch`). Arguments: its
  * port (0 for a free port, which it prints), the upstream's port, and the way.
  */
@@ -71,10 +71,7 @@ function createHandler(response: ServerResponse) {
   };
 }
 
-/**
- * Creates a handler that decodes only the forwarded headers, in the form that undici 7 need not
- * wrap.
- */
+/** Creates a handler. It decodes only the forwarded headers, and undici 7 need not wrap it. */
 function createLeanHandler(response: ServerResponse) {
   const passed: string[] = [];
   const begin = (status: number, raw: readonly Buffer[]) => {

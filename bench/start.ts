@@ -1,4 +1,4 @@
-/** The time to a contender's first answer, and the memory that it takes before any load. */
+/** The time to a contender's first answer, and its memory before any load. */
 
 import { setTimeout as sleep } from 'node:timers/promises';
 

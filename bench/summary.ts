@@ -1,4 +1,4 @@
-/** The medians of several measures in one table, as in README.md. */
+/** Medians from several measures in one table, as in README.md. */
 
 import { CONTENDERS, type ContenderId } from './contenders.ts';
 import type { Value } from './measure.ts';
@@ -14,7 +14,7 @@ const COLUMNS = [
   ['allocations', [0], 'KB allocated per request'],
 ] as const;
 
-/** Summarizes the measures that were taken. */
+/** Summarizes the finished measures. */
 export function summarize(ids: readonly ContenderId[], medians: ReadonlyMap<string, Value>) {
   const taken = COLUMNS.filter(([measure]) => medians.has(measure));
   if (taken.length === 0) return '';

@@ -1,4 +1,4 @@
-/** Formats numbers of several rounds as Markdown. */
+/** Formats the numbers from several rounds as Markdown. */
 
 export function median(values: readonly number[]): number {
   const sorted = values.toSorted((a, b) => a - b);

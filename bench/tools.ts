@@ -6,7 +6,7 @@
 import { debian, findTool, type Source, type Tool } from '../test/deploy/tools.ts';
 import { onAllCores } from './processes.ts';
 
-/** A limit for downloads, most of it for compiling and for a slow network. */
+/** A limit for downloads, mostly for compiling and for a slow network. */
 const FETCH_MS = 1_800_000;
 
 export const VERSIONS = { onwards: '1.2.0', litellm: '1.106.2' };
@@ -23,7 +23,7 @@ const SOURCES = {
       onAllCores(['cargo', 'install', '--quiet', '--locked', '--root=.', pinned('onwards', '@')]),
     ],
   },
-  // Installed from wheels only, so that no package's own code runs.
+  // Installed from wheels only, so no package's own code runs.
   litellm: {
     folder: pinned('litellm', '@'),
     program: 'bin/litellm',

@@ -8,7 +8,7 @@ import { createServer, type AddressInfo, type Socket } from 'node:net';
 import { JSON_ANSWER, streamOf } from './payloads.ts';
 
 const [events = 2, everyMs = 10] = process.argv.slice(2).map(Number);
-/** Long enough for the head and the body's beginning, which shows whether a stream is wanted. */
+/** Long enough for the head and the body's beginning with `"stream":true`. */
 const LOOK_INTO_BYTES = 4096;
 
 const head = (type: string, framing: string) =>
@@ -26,7 +26,7 @@ interface Stream {
   readonly socket: Socket;
   next: number;
 }
-/** The streams, by the millisecond of the interval in which they began and are next due. */
+/** The streams, by their millisecond within the interval. */
 const slots = Array.from({ length: everyMs }, () => new Set<Stream>());
 let served = Math.floor(performance.now());
 

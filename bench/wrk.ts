@@ -17,7 +17,7 @@ export interface WrkJob {
   readonly body: Buffer;
   readonly connections: number;
   readonly ms: number;
-  /** The length of an answer with its head. */
+  /** An answer's length with its head. */
   readonly answerBytes: number;
 }
 

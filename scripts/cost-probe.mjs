@@ -1,6 +1,6 @@
 /**
- * Preload for processes that scripts/cost.ts measures. A message begins a count of its kind, and
- * the next ends it and gets the result.
+ * Preload for processes measured by scripts/cost.ts. A message begins the named count, and the next
+ * message ends it and gets the result.
  */
 
 import { Session } from 'node:inspector/promises';
@@ -10,16 +10,16 @@ const session = new Session();
 session.connect();
 
 const SAMPLED_BYTES = 8192;
-/** The spaces to which a young collection promotes. */
+/** The heap spaces for objects promoted by a young collection. */
 const OLD_SPACES = new Set(['old_space', 'large_object_space', 'trusted_space']);
 
 const used = ({ heapStatistics }) => heapStatistics.usedHeapSize;
 const usedOld = ({ heapSpaceStatistics: spaces }) =>
   spaces.reduce((sum, one) => sum + (OLD_SPACES.has(one.spaceName) ? one.spaceUsedSize : 0), 0);
 
-/** By name, functions that begin a count and return its end. */
+/** By name, functions to begin a count. Each returns a function to end it. */
 const COUNTS = {
-  /** Bytes of the heap: all allocated bytes, and those kept by young collections. */
+  /** Heap bytes: all allocated bytes, and the bytes kept by young collections. */
   bytes() {
     globalThis.gc();
     const collections = new GCProfiler();
@@ -35,7 +35,7 @@ const COUNTS = {
       return { allocated, kept };
     };
   },
-  /** The bytes that each function has allocated, by sampling. */
+  /** The bytes allocated by each function, by sampling. */
   async functions() {
     await session.post('HeapProfiler.startSampling', {
       samplingInterval: SAMPLED_BYTES,
@@ -55,7 +55,7 @@ const COUNTS = {
       return bytes;
     };
   },
-  /** Executed blocks of code, also in Node and its libraries. */
+  /** Executed code blocks, also in Node and its libraries. */
   async steps() {
     await session.post('Profiler.takePreciseCoverage');
     return async () => {
@@ -64,9 +64,9 @@ const COUNTS = {
       return ranges.reduce((sum, { count }) => sum + count, 0);
     };
   },
-  /** Bytes of the heap in use. */
+  /** Heap bytes in use. */
   heap() {
-    // The second collection frees the objects that the first has finalized.
+    // The second collection frees the objects finalized by the first.
     globalThis.gc();
     globalThis.gc();
     return () => process.memoryUsage().heapUsed;
@@ -77,7 +77,7 @@ const COUNTS = {
 
 if (process.env['COUNTS_STEPS']) {
   await session.post('Profiler.enable');
-  // Before anything else is compiled, because V8 counts the turns of loops only then.
+  // Before anything else is compiled, because otherwise V8 does not count loop turns.
   await session.post('Profiler.startPreciseCoverage', { callCount: true, detailed: true });
 }
 

@@ -1,9 +1,8 @@
 /**
- * Counts the cost of a request (`npm run cost`) in figures that other load does not change: bytes
- * allocated on the heap, bytes that young collections keep, and steps. The built gateway is a
- * process of its own, beside a bare relay (bench/relay.ts). This process is its provider and its
- * clients, which take turns: an event is sent when the last has arrived, so that no two are written
- * together.
+ * Counts a request's cost (`npm run cost`) in figures independent of other load: bytes allocated on
+ * the heap, bytes kept by young collections, and steps. The built gateway is a child process,
+ * beside a bare relay (bench/relay.ts). This process is its provider and its clients, which take
+ * turns: an event is sent when the last has arrived, so no two are written together.
  *
  *   npm run cost [-- --top N]   also the N functions that allocate most for a JSON request
  */
@@ -30,19 +29,19 @@ const REQUESTS = 2400;
 const CONNECTIONS = 32;
 const STREAMS = 40;
 const STREAMING_CONNECTIONS = 4;
-/** The events of short and long streams. The difference is the cost of events. */
+/** The events in short and long streams. The difference between both is the cost of events. */
 const [FEW_EVENTS, MANY_EVENTS] = [20, 120];
 const CROWD = 1000;
 const STEPPED_REQUESTS = 50;
 
-/** Bytes of the heap. `kept` are those that a young collection has found in use. */
+/** Heap bytes. `kept` are the bytes found in use by a young collection. */
 interface Bytes {
   readonly allocated: number;
   readonly kept: number;
 }
 
 interface Cost {
-  /** The cost of a complete answer, and of a stream of 20 events. */
+  /** The cost of a complete answer, and of a stream with 20 events. */
   readonly json: Bytes;
   readonly stream: Bytes;
   /** The cost of each further event. */
@@ -54,16 +53,14 @@ interface Cost {
 export interface Costs {
   readonly gateway: Cost;
   readonly relay: Cost;
-  /** Bytes of the heap for each idle connection, and for each open stream. */
+  /** Heap bytes for each idle connection, and for each open stream. */
   readonly idleBytes: number;
   readonly streamBytes: number;
-  /** The bytes of a complete answer with `[admin]`, divided by those without. */
+  /** A complete answer's bytes with `[admin]`, divided by its bytes without. */
   readonly adminRatio: number;
-  /**
-   * The steps of a complete answer beside 1,000 open streams, divided by the steps without them.
-   */
+  /** A complete answer's steps beside 1,000 open streams, divided by its steps without streams. */
   readonly stepsRatio: number;
-  /** The gateway's functions that allocate most for a complete answer, with their bytes. */
+  /** The functions with the most allocated bytes for a complete answer. */
   readonly top: readonly (readonly [name: string, bytes: number])[];
 }
 
@@ -104,7 +101,7 @@ function requestOf(members: object): string {
 const JSON_REQUEST = requestOf({});
 const HEALTH_REQUEST = 'GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n';
 
-/** Starts a provider whose streams send an event at each call of `sendEvent`. */
+/** Starts a provider. Its streams send an event at each call of `sendEvent`. */
 async function startProvider() {
   const open = new Map<string, ServerResponse>();
   const answer = async (request: IncomingMessage, response: ServerResponse) => {
@@ -135,7 +132,7 @@ async function startProvider() {
   };
 }
 
-/** Opens a client connection, on which requests follow each other's answers. */
+/** Opens a client connection. Each request on it waits for the answer before it. */
 async function openClient(port: number) {
   const socket = connect({ port, host: '127.0.0.1', noDelay: true });
   await once(socket, 'connect');
@@ -216,7 +213,7 @@ async function start(
     const [result] = (await answer) as unknown[];
     return result;
   };
-  /** Returns the probe's count of this kind while `act` ran. */
+  /** Returns the probe's count while `act` ran. */
   const count = async <T>(kind: string, act: () => Promise<unknown>) => {
     await post(kind);
     await act();
@@ -294,8 +291,8 @@ async function countBeside<T>(
 const beginCrowdStream = (ask: Ask, index: number) => beginStream(ask, `crowd-${index}`);
 
 /**
- * Returns the fewest bytes of a complete answer for both gateways in turn, because code that V8 has
- * not compiled yet allocates more. `warm` has run before.
+ * Returns the fewest bytes of a complete answer for both gateways in turn, because uncompiled code
+ * allocates more. `warm` has run before.
  */
 async function fewestBytesOf(warm: Started, other: Started): Promise<number[]> {
   await sendRequests(other.port, CONNECTIONS, 2 * WARM_UP_REQUESTS);
@@ -313,13 +310,13 @@ async function fewestBytesOf(warm: Started, other: Started): Promise<number[]> {
 
 async function stepsRatioOf({ port, count }: Started): Promise<number> {
   const steps = () => count<number>('steps', () => sendRequests(port, 1, STEPPED_REQUESTS));
-  // The first requests run code that later requests do not.
+  // The first requests run code not needed by later requests.
   await steps();
   const alone = await steps();
   return (await countBeside(port, beginCrowdStream, steps)) / alone;
 }
 
-/** Returns the bytes of the heap that each connection of a crowd adds. */
+/** Returns the heap bytes for each connection in a crowd. */
 async function heldBytesOf(
   { port, count }: Started,
   begin: (ask: Ask, index: number) => Promise<void>,
@@ -329,7 +326,7 @@ async function heldBytesOf(
   return ((await countBeside(port, begin, heap)) - before) / CROWD;
 }
 
-/** Returns the functions that allocate most for a complete answer. */
+/** Returns the functions with the most allocated bytes for a complete answer. */
 async function topOf({ port, count }: Started, topCount: number): Promise<Costs['top']> {
   const bytes = await count<Record<string, number>>('functions', () =>
     sendRequests(port, CONNECTIONS, REQUESTS),
@@ -341,8 +338,8 @@ async function topOf({ port, count }: Started, topCount: number): Promise<Costs[
 }
 
 /**
- * Counts the cost of a request on this Node. Names the `topCount` functions, or ten if a figure is
- * above its budget.
+ * Counts a request's cost on this Node. Names the `topCount` functions, or ten if a figure is above
+ * its budget.
  */
 export async function countCosts(topCount = 0): Promise<Costs> {
   const provider = await startProvider();
@@ -362,7 +359,7 @@ export async function countCosts(topCount = 0): Promise<Costs> {
       ...both,
       top: [],
       adminRatio: admin / plain,
-      // A request that needs no connection to the provider.
+      // A request without a connection to the provider.
       idleBytes: await heldBytesOf(gateway, (ask) => ask(HEALTH_REQUEST, '"}')),
       streamBytes: await heldBytesOf(crowded, beginCrowdStream),
       stepsRatio: await stepsRatioOf(stepped),

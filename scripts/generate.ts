@@ -1,4 +1,4 @@
-/** Writes the files generated from the table of settings (`npm run generate`). */
+/** Writes the files generated from the settings table (`npm run generate`). */
 
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

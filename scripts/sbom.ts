@@ -1,7 +1,7 @@
 /**
  * Prints the components of dist/server.js as CycloneDX 1.5 JSON: the packages with files in it, as
- * package-lock.json pins them. Without a time and a serial number, so that the same file gives the
- * same text.
+ * package-lock.json pins them. Without a time and a serial number, so the same file gives the same
+ * text.
  */
 
 import { createHash } from 'node:crypto';

@@ -89,7 +89,7 @@ export const MEANINGS: Readonly<Record<string, string>> = {
   burst_capacity: 'size of the bucket, in requests',
 };
 
-/** Defaults that depend on the machine or on other settings. */
+/** Defaults depending on the machine or on other settings. */
 export const DEFAULT_TEXTS: Readonly<Record<string, string>> = {
   'server.host': '0.0.0.0; 127.0.0.1 with `--demo`',
   'server.max_buffered_bytes': 'a quarter of the memory, at least 64 MiB',

@@ -1,6 +1,6 @@
 /**
- * Generates gateway.schema.json and the table of keys in docs/configuration.md from the table of
- * settings.
+ * Generates gateway.schema.json and the table of keys in docs/configuration.md from the settings
+ * table.
  */
 
 import {
@@ -16,7 +16,7 @@ import { DEFAULT_TEXTS, MEANINGS } from './setting-meanings.ts';
 
 const SECTIONS = Object.entries<Rows>(SETTINGS);
 
-/** Generated files. Each function converts a file's text to the text that it should have. */
+/** Generated files. Each function converts a file's text to its new text. */
 export const GENERATED: Readonly<Record<string, (text: string) => string>> = {
   'gateway.schema.json': () => `${JSON.stringify(createSchema(), null, 2)}\n`,
   'docs/configuration.md': (text) =>
@@ -50,7 +50,7 @@ function defaultOf(path: string, { default: fallback }: Setting): string {
   return DEFAULT_TEXTS[path] ?? text;
 }
 
-/** Returns a setting's choices and meaning. A setting that needs a restart is marked. */
+/** Returns a setting's choices and meaning. Marks settings that need a restart. */
 function meaningOf(path: string, { choices, needsRestart }: Setting): string {
   const meaning = MEANINGS[path] ?? MEANINGS[path.slice(path.lastIndexOf('.') + 1)];
   if (!meaning) throw new Error(`setting-meanings.ts has nothing about ${path}`);
@@ -60,7 +60,7 @@ function meaningOf(path: string, { choices, needsRestart }: Setting): string {
 
 type Schema = Readonly<Record<string, unknown>>;
 
-/** Creates a JSON Schema of draft 4, the newest draft that taplo knows. */
+/** Creates a JSON Schema, draft 4, the newest draft known to taplo. */
 function createSchema(): Schema {
   return {
     $schema: 'http://json-schema.org/draft-04/schema#',
@@ -69,7 +69,7 @@ function createSchema(): Schema {
   };
 }
 
-/** Returns the schema of a section with its subsections. `<...>` in a name stands for any name. */
+/** Returns a section's schema with its subsections. `<...>` in a name stands for any name. */
 function tableSchema(path: string): Schema {
   const named = new Map<string, Schema>();
   for (const [key, setting] of Object.entries(
@@ -91,7 +91,7 @@ function tableSchema(path: string): Schema {
   };
 }
 
-/** A reference, which may stand for a value of any type. */
+/** A reference, allowed for a value of any type. */
 const REFERENCE = { type: 'string', pattern: String.raw`\$\{` };
 
 function integersSchema({ min, max }: Pick<Setting, 'min' | 'max'>): Schema {

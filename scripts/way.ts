@@ -1,9 +1,8 @@
 /**
- * Prints the way of a request (`npm run way`): the functions of `src` that a plain streamed
- * completion runs, after three others, with default settings and one provider. It lists them by
- * file, and then in the order of their first run. V8's coverage gives the functions, and a
- * breakpoint in each gives the order. Field initializers, which V8 counts beside their
- * constructors, are left out.
+ * Prints a request's way (`npm run way`): the functions in `src` run by a plain streamed
+ * completion, after three others, with default settings and one provider. It lists them by file,
+ * and then by their first run. V8's coverage gives the functions, and a breakpoint in each gives
+ * the order. Field initializers, which V8 counts beside their constructors, are left out.
  */
 
 import { fork } from 'node:child_process';
@@ -27,7 +26,7 @@ interface RunFunction {
   readonly name: string;
 }
 
-/** The functions in the order of their first run, and the number of functions in the coverage. */
+/** The functions in order, and the number of functions in the coverage. */
 interface Taken {
   readonly order: readonly RunFunction[];
   readonly covered: number;
@@ -39,7 +38,7 @@ function isOnTheWay({ url }: Profiler.ScriptCoverage): boolean {
   );
 }
 
-/** Returns the functions of `src` by script, with their calls since the last time. */
+/** Returns the functions in `src` by script, with their calls since the last time. */
 async function takeCoverage(session: Session): Promise<Profiler.ScriptCoverage[]> {
   const { result } = await session.post('Profiler.takePreciseCoverage');
   return result.filter(isOnTheWay).map((script) => ({
@@ -70,8 +69,8 @@ async function breakAtFunctions(session: Session): Promise<Map<string, RunFuncti
 
 /**
  * Runs in the gateway's process. The first message sets the breakpoints, and the second is answered
- * with the functions that have run since. At a breakpoint V8 calls the listener without a pause,
- * because a session of the same thread could not resume it.
+ * with the functions run since then. At a breakpoint V8 calls the listener without a pause, because
+ * a session in the same thread could not resume it.
  */
 async function trace(): Promise<void> {
   const session = new Session();
@@ -94,7 +93,7 @@ async function trace(): Promise<void> {
   process.send!({ order, covered: covered.length });
 }
 
-/** Runs the gateway, and returns the functions of a streamed request in order. */
+/** Runs the gateway, and returns a streamed request's functions in order. */
 async function walk(): Promise<readonly RunFunction[]> {
   const provider = createServer((request, response) => {
     request.resume().on('end', () => {
@@ -111,7 +110,7 @@ async function walk(): Promise<readonly RunFunction[]> {
   const section = `api_key = "k-0123456789"\nbase_url = "http://127.0.0.1:${port}/v1"\n`;
   const toml = `${server}[providers.p]\n${section}`;
   const gateway = fork(join(ROOT, 'src/server.ts'), {
-    // V8 misses some breakpoints in code that Sparkplug has compiled.
+    // V8 misses some breakpoints in code compiled by Sparkplug.
     execArgv: ['--no-sparkplug', '--import', 'tsx', '--import', import.meta.url],
     env: { PATH: process.env['PATH'], GATEWAY_CONFIG_TOML: toml },
     stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
@@ -135,7 +134,7 @@ async function walk(): Promise<readonly RunFunction[]> {
       return taken;
     };
     for (let request = 0; request <= WARM_UPS; request += 1) {
-      // Wait for the rest of the last request.
+      // Wait for the last request's rest.
       await sleep(300);
       if (request === WARM_UPS) await take();
       await (await fetch(url, { method: 'POST', headers, body })).text();

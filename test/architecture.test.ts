@@ -1,4 +1,4 @@
-/** Rules of the source that a reader relies on. */
+/** Rules for the source, on which a reader relies. */
 
 import assert from 'node:assert/strict';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
@@ -15,7 +15,7 @@ const packageJson = JSON.parse(read('package.json')) as {
 };
 
 /**
- * The folders that each folder may import from, besides itself. Files directly in src/ may import
+ * Each folder's allowed imports, by folder, besides itself. Files directly in src/ may import
  * everything.
  */
 const IMPORTS: Readonly<Record<string, readonly string[]>> = {
@@ -68,7 +68,7 @@ function namesIn(list: string): string[] {
   return names.filter((name) => name !== '').map((name) => name.split(/ as |: /)[0]!);
 }
 
-/** Returns the names that a file exports. */
+/** Returns a file's exported names. */
 function exportsOf(text: string): string[] {
   const declared = text.matchAll(
     /^export (?:async )?(?:function\*?|class|const|let|type|interface|enum) (\w+)/gm,

@@ -7,10 +7,10 @@ import { disturbance, DisturbedError, measureAlone, MS_PER_TICK } from '../bench
 import { ROOT, runProgram, startProgram } from './support/process.ts';
 import { LEFT_TO_SWEEPS } from './support/sweep.ts';
 
-/** The ticks of a second. */
+/** Ticks per second. */
 const TICKS = 1000 / MS_PER_TICK;
 
-/** The use of two cores over this time, each in seconds of a single core. */
+/** The use of two cores over this time, each in a single core's seconds. */
 interface Usage {
   readonly seconds?: number;
   readonly own?: number;
@@ -22,7 +22,7 @@ interface Usage {
 
 function lookAfter(usage: Usage) {
   const { seconds = 0, own = 0, others = 0, irq = 0, softirq = 0, stolen = 0 } = usage;
-  // Without `irq`, the kernel counts interrupts as time of the processes.
+  // Without `irq`, the kernel counts interrupts as the processes' time.
   const apart = irq > 0 ? irq + softirq : 0;
   const idle = 1000 + 2 * seconds - own - others - stolen - apart;
   const fields = [own + others, 0, 0, idle * 0.75, idle * 0.25, irq, softirq, stolen, 0, 0];
@@ -97,7 +97,7 @@ test(
   'beside another busy process, `npm run bench` fails and prints no figure',
   { skip },
   async (t) => {
-    // A third of a core, to spare the tests that run at the same time.
+    // A third of a core, to spare simultaneous tests.
     const spin =
       'setInterval(() => { for (const end = Date.now() + 30; Date.now() < end; ); }, 90)';
     startProgram(t, [spin], { script: '-e' });

@@ -1,4 +1,4 @@
-/** dist/server.js is readable: it has each file of src with its comments. */
+/** dist/server.js is readable: it has each file in src with its comments. */
 
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
@@ -40,12 +40,13 @@ test('each comment of src is in the built file, except comments of types', () =>
   for (const { name, text } of sources) {
     const lines = sections.get(`src/${name}`);
     if (!lines) continue;
-    // A type extends from a line that begins with `type` or `interface` to the next empty line.
+    // A type extends from a line with `type` or `interface` at its beginning to the next empty
+    // line.
     const withoutTypes = text.replace(
       /^(?:\/\*\*(?:(?!\*\/)[^])*\*\/\n)?(?:export )?(?:interface|type) [^]*?\n(?=\n|$)/gm,
       '',
     );
-    // A doc comment with more indentation belongs to the type of a parameter.
+    // A doc comment with more indentation belongs to a parameter's type.
     const isComment = (line: string) => /^ *\/\/ |^(?: {2})?(?:\/\*\*| \*) /.test(line);
     const comments = withoutTypes.split('\n').filter(isComment);
     assert.ok(comments.length > 0, name);

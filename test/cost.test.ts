@@ -1,4 +1,4 @@
-/** The cost of a request, in counts that do not depend on other load. */
+/** A request's cost, in counts independent of other load. */
 
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';

@@ -1,4 +1,4 @@
-/** docs/headers.md is right about each header that it names, both ways. */
+/** docs/headers.md is right about each header in it, both ways. */
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -34,7 +34,7 @@ test('docs/headers.md names the headers that pass and the headers that are dropp
     sendJson(response, completion(), { headers: withValue([...back.passed, ...back.dropped]) }),
   );
   const gateway = await startGateway(t, { toml: providerToml(upstream) });
-  // A page of this machine, because pages of other hosts are refused.
+  // A page of this machine, because other hosts' pages are refused.
   const headers = { ...withValue(dropped), origin: 'http://localhost' };
   const reply = await gateway.chat(chatBody(), { headers });
   assert.equal(reply.status, 200, reply.text);

@@ -1,4 +1,4 @@
-/** docs/log.md names exactly the fields, outcomes and messages of the log. */
+/** docs/log.md names exactly the log's fields, outcomes and messages. */
 
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
@@ -27,7 +27,7 @@ function documented(header: string): string[] {
 const attempt = new Attempt({ id: 'provider', digest: '', chatUrl: '' }, 'model');
 attempt.noteUsage({});
 
-/** Returns the members of RequestFacts, without the usage. */
+/** Returns RequestFacts' members, without the usage. */
 function requestMembers(): string[] {
   const [, text = ''] = sources.split(/export type RequestFacts = .*& \{/);
   return [...text.split('\n};')[0]!.matchAll(/^ {2}readonly (\w+)/gm)].map(([, name]) => name!);

@@ -1,6 +1,6 @@
 /**
- * Sentences of the documents, checked against the gateway. A test quotes the sentence that it
- * checks, so a change of the words must change the test.
+ * Sentences from the documents, checked against the gateway. Each test quotes its sentence, so a
+ * change of the words must change the test.
  */
 
 import assert from 'node:assert/strict';
@@ -26,7 +26,7 @@ const ADMIN = '[admin]\nport = 0\n';
 const ROLE = 'data: {"choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\n';
 const read = (path: string) => readFileSync(join(ROOT, path), 'utf8');
 
-/** Checks that the document has these words, whatever its line breaks. */
+/** Looks for these words in the document, whatever its line breaks. */
 function assertSays(path: string, words: string): void {
   const text = read(path).replaceAll(/\s+(?:# )?/g, ' ');
   assert.ok(text.includes(words), `${path} does not say: ${words}`);

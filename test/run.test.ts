@@ -1,4 +1,4 @@
-/** The runner of the tests fails if it has run none. */
+/** The test runner fails if it has run no test. */
 
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';

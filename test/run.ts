@@ -21,7 +21,7 @@ const { positionals: wanted, values } = parseArgs({
 });
 
 /**
- * Files that `npm test` leaves out: whole gateways under load, which take half a minute of CPU
+ * Files left out by `npm test`: whole gateways under load, which take half a minute of CPU
  * together.
  */
 const LEFT_OUT =
@@ -66,7 +66,7 @@ const limitTests: Plugin = {
 };
 
 // All files at once, because each would take half a second of CPU to compile its own copies. Below
-// node_modules, so that packages are found from there. A folder for each run, because two may run.
+// node_modules, so packages are found from there. A folder for each run, because two may run.
 const outdir = `node_modules/.tests-${process.pid}`;
 process.on('exit', () => rmSync(outdir, { recursive: true, force: true }));
 await build({
@@ -86,7 +86,7 @@ await build({
 });
 /**
  * Matches files with state of the whole process: memory, handles, and setup for a whole file. All
- * other files share processes, so that few of them load and compile the gateway.
+ * other files share processes, so only a few processes load and compile the gateway.
  */
 const ALONE =
   /\b(?:createMemoryProbe|getActiveResourcesInfo|cpuUsage|residentBytes)\b|^(?:before|after)\((?!buildOnce\))/m;
@@ -98,7 +98,7 @@ function shareProcesses(built: readonly string[]): string[] {
   built.forEach((name, i) => shares[i % PROCESSES]!.push(`./${name}`));
   return shares.map((share, i) => {
     const file = join(outdir, `share-${i}.test.js`);
-    // A file that cannot be loaded counts as a failed test, and hides no other file.
+    // A file with a load error counts as a failed test, and hides no other file.
     const text = `import { test } from 'node:test';
 for (const file of ${JSON.stringify(share)})
   await import(file).catch((error) => test(file, () => { throw error; }));\n`;
@@ -122,7 +122,7 @@ const bySize = (list: readonly string[]) =>
 const shared = bySize(names.filter((name) => !isAlone(name)));
 const alone = bySize(names.filter(isAlone)).map((name) => join(outdir, name));
 const files = shared.length > 0 ? [...shareProcesses(shared), ...alone] : alone;
-// Replaces the flags of tsx. A whole run goes without source maps, which take time.
+// Replaces tsx's flags. A whole run goes without source maps, which take time.
 process.execArgv = wanted.length > 0 ? ['--enable-source-maps'] : [];
 
 let passed = 0;

@@ -1,4 +1,4 @@
-/** `npm run way` agrees with the steps of ARCHITECTURE.md. */
+/** `npm run way` agrees with the steps in ARCHITECTURE.md. */
 
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';

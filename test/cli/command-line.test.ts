@@ -45,10 +45,7 @@ const NOTHING_OF_A_STACK = /\n\s+at |node:|file:|Error:/;
 
 before(buildOnce);
 
-/**
- * Checks that the program failed with this exit code and a message for a person, and printed
- * nothing else.
- */
+/** Checks for this exit code and a message for a person, and for no further output. */
 function assertRefused({ code, stdout, stderr }: Finished, expected: number, words: RegExp): void {
   assert.equal(code, expected, stderr);
   assert.equal(stdout, '');
@@ -111,7 +108,7 @@ describe('the command line', { concurrency: 4 }, () => {
     );
   });
 
-  /** Arguments separated by a space, and the words of the refusal. */
+  /** Arguments separated by a space, and the refusal's words. */
   const wrong: Record<string, RegExp> = {
     '--prot 1': /Unknown option '--prot'/,
     '--prot=1': /Unknown option '--prot'/,
@@ -382,7 +379,7 @@ gone = "xai/m"
   test('--healthcheck asks also at a port that browsers refuse', async (t) => {
     const server = createServer((_, response) => void response.end('healthy'));
     t.after(() => server.close());
-    // The first of these ports that is free.
+    // The first free port in this list.
     for (const port of [6667, 10_080, 6697, 6669]) {
       const listening = once(server.listen(port, '127.0.0.1'), 'listening');
       if (!(await listening.catch(() => undefined))) continue;
@@ -474,7 +471,7 @@ gone = "xai/m"
 
   test('the curl lines that --demo prints work as they are', async (t) => {
     const { port } = await startGateway(t, { toml: await startDemo() });
-    // Parsed as a shell would, so that curl is not needed.
+    // Parsed as a shell would, so curl is not needed.
     const printed = demoInstructions('127.0.0.1', port);
     const lines = [...printed.matchAll(/^ +curl .*? (http\S+) (.*)$/gm)];
     assert.equal(lines.length, 2);

@@ -1,4 +1,4 @@
-/** Several processes of the built gateway at one port (SO_REUSEPORT). */
+/** Several built gateways at one port (SO_REUSEPORT). */
 
 import assert from 'node:assert/strict';
 import { existsSync, readFileSync } from 'node:fs';
@@ -29,7 +29,7 @@ const OPTIONS = {
   skip: !CAN_SHARE && 'processes share a port on Linux, with Node 22.12 or newer',
   timeout: 300_000,
 };
-// Without it, the kernel resets connections that arrive between the last `accept` and the close.
+// Without it, the kernel resets connections arriving between the last `accept` and the close.
 const ROLLING = {
   ...OPTIONS,
   skip: OPTIONS.skip || (!IS_MIGRATED && `${MIGRATION} is not 1, as npm run test:ports sets it`),

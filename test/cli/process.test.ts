@@ -50,7 +50,7 @@ import {
 
 before(buildOnce);
 
-/** Runs a command that becomes or starts a gateway, and waits until it listens. */
+/** Runs a gateway's command, and waits until it listens. */
 async function start(t: TestContext, command: readonly string[], options: ProgramOptions = {}) {
   const serving = await untilServing(startCommand(t, command, options));
   const kill = (signal: NodeJS.Signals) => serving.child.kill(signal);
@@ -59,7 +59,7 @@ async function start(t: TestContext, command: readonly string[], options: Progra
 
 /**
  * Creates a folder with settings, with provider `p` if there is an upstream. Returns the arguments
- * that use them.
+ * to use them.
  */
 function settingsFor(t: TestContext, upstream: FakeUpstream | undefined, more = '') {
   const provider = upstream ? providerToml(upstream) : '';
@@ -95,7 +95,7 @@ async function startUnread(t: TestContext, [script, ...args]: readonly string[])
 
 const quote = (words: readonly string[]) => words.map((word) => `'${word}'`).join(' ');
 
-/** Sends a request that is refused at once, and so is over before a drain. */
+/** Sends a request refused at once, which is over before a drain. */
 async function assertRefused(port: number): Promise<void> {
   const { response, ended } = openChat(port, {});
   assert.equal((await response).statusCode, 400);
@@ -199,7 +199,7 @@ describe('the process', { concurrency: 4 }, () => {
     const lost = Number(/^inference-gateway: (\d+) log lines were lost$/m.exec(stderr())?.[1]);
     const written = stdout().split('\n').length - 1;
     assert.ok(written < UNREAD, `${written}`);
-    // Lines that were written together count as lost even if some of them were read.
+    // Lines written together count as lost even if some were read.
     assert.ok(lost + written >= UNREAD + 3, `${lost} lost, ${written} written`);
   });
 
@@ -423,7 +423,7 @@ describe('the process', { concurrency: 4 }, () => {
       const running = await start(t, command);
       await assertServes(running.port);
       const stream = openChat(running.port, chatBody({ stream: true }));
-      // A completion in place of the stream is enough, because only an answer is needed.
+      // A completion instead of the stream is enough, because only an answer is needed.
       assert.equal((await stream.response).statusCode, 501);
       await assertStops(running);
       assert.doesNotMatch(running.stderr(), /ERR_ACCESS_DENIED|\n\s+at /);
@@ -440,7 +440,7 @@ describe('the process', { concurrency: 4 }, () => {
         { cwd: folder, encoding: 'utf8' },
       );
     const allow = `--allow-fs-read=${path}`;
-    // An allowed file that does not exist counts as not found.
+    // An allowed file without existence counts as not found.
     const absent = run([allow]);
     assert.equal(absent.status, 0, absent.stderr);
     assert.ok(absent.stdout.startsWith(`settings   no ${path}; `), absent.stdout);
@@ -595,7 +595,7 @@ test('an exception in a handler is a 500, and the next request is served', async
   const gateway = await startGateway(t, {
     toml: providerToml(upstream),
     adjust: (config) => {
-      // A setting that throws when it is read, which no code expects.
+      // A setting throws when it is read, which no code expects.
       const aliases = new Map(config.aliases);
       aliases.get = () => {
         hits += 1;

@@ -184,7 +184,7 @@ describe('SIGHUP, SIGUSR1, SIGUSR2 and SIGPIPE do no harm', { concurrency: 4 }, 
     assert.equal(tcpSocketsOf(child.pid!).listening, 1);
     const other = await startWithoutHandler(t);
     for (const signal of [...HARMLESS, ...HARMLESS]) child.kill(signal);
-    // Sent later: when its debugger listens, a debugger of the gateway would listen too.
+    // Sent later: when its debugger listens, the gateway's debugger would listen, too.
     other.kill('SIGUSR1');
     await eventually(
       () => tcpSocketsOf(other.pid!).listening === 1,

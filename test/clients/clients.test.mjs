@@ -1,6 +1,6 @@
 /**
  * Unchanged SDKs against the built gateway. The tests check what an application sees: the text, and
- * errors that it can distinguish.
+ * distinguishable errors.
  */
 
 import assert from 'node:assert/strict';
@@ -34,12 +34,12 @@ import {
   usageEvent,
 } from './support.mjs';
 
-// A test that hangs means a response that does not end, the worst failure.
+// A hanging test means a response without an end, the worst failure.
 const LIMIT = { timeout: 20_000 };
 
 /** The provider's next answer: `(response, body) => void`. */
 let answer;
-/** The bodies of the chats that the provider has received. */
+/** The chat bodies received by the provider. */
 let chats = [];
 let baseURL;
 let gateway;
@@ -221,9 +221,7 @@ const runAgent = (options, model = 'p/m') => {
 };
 const callOf = (model) => ({ model, prompt: 'hello', maxRetries: 0 });
 
-/**
- * For each SDK, the text of a completion, and the words of a stream. They throw the stream's error.
- */
+/** For each SDK, a completion's text, and a stream's words. They throw the stream's error. */
 const aiSdk = (createModel) => ({
   complete: async (id) => (await generateText(callOf(createModel(id)))).text,
   async *words() {
@@ -232,7 +230,7 @@ const aiSdk = (createModel) => ({
     try {
       yield* streamText({ ...callOf(createModel()), onError }).textStream;
     } catch (broken) {
-      // After the error event, the connection of a failed stream ends two seconds later.
+      // After the error event, the failed stream's connection ends two seconds later.
       errors.push(broken);
     }
     for (const error of errors) throw error;
@@ -323,7 +321,7 @@ test(
     assert.equal(models.get('p/vendor/n').limit.context, 0);
   },
 );
-/** The words of a stream through each SDK. */
+/** A stream's words through each SDK. */
 const streams = {
   'the openai SDK': async function* words() {
     for await (const { choices } of await stream()) yield choices[0].delta.content ?? '';
@@ -443,7 +441,7 @@ describe('the gateway, with connections of all these clients open', LIMIT, () =>
   });
 });
 
-/** A client without its own retries, so that a test sees the first answer. */
+/** A client without its own retries, so a test sees the first answer. */
 function openai(options = {}) {
   return new OpenAI({ ...target(), maxRetries: 0, ...options });
 }
@@ -486,7 +484,7 @@ function assertApiError(error, [Expected, message], members) {
   }
 }
 
-/** Describes an error. The AI SDK passes the error object of an event on unchanged. */
+/** Describes an error. The AI SDK passes an event's error object on unchanged. */
 function describeError(error) {
   return error instanceof Error ? error.message : JSON.stringify(error);
 }

@@ -1,6 +1,6 @@
 /**
  * Unchanged Python clients against the built gateway, each in its own virtual environment. Their
- * versions are in python/clients.txt. Their dependencies are those on PyPI on a fixed day.
+ * versions are in python/clients.txt. Their dependencies are fixed by a day on PyPI.
  *
  *   npm run test:clients:python -- [CLIENT...]   all clients, or these
  *
@@ -43,7 +43,7 @@ const INSTALL_MS = 900_000;
 const RUN_MS = 180_000;
 const run = promisify(execFile);
 
-/** The requirement of each client, by the name of its file. */
+/** Each client's requirement, by its file name. */
 const requirements = new Map(
   readFileSync(join(FOLDER, 'clients.txt'), 'utf8')
     .trim()
@@ -52,10 +52,7 @@ const requirements = new Map(
 );
 const wanted = process.argv.length > 2 ? process.argv.slice(2) : [...requirements.keys()];
 
-/**
- * Clients that are also tried with `stream_usage`, and the strict client that is tried behind
- * nginx.
- */
+/** Clients also tried with `stream_usage`, and the strict client tried behind nginx. */
 const COUNTED = ['openai', 'langchain-openai', 'openai-agents'];
 const PATIENT = ['openai'];
 const THINKS_MS = 6000;
@@ -140,16 +137,14 @@ function lastLine(text = '') {
   return text.trim().split('\n').at(-1);
 }
 
-/**
- * Returns the interpreter of the client's virtual environment, which is created if it is missing.
- */
+/** Returns the interpreter in the client's virtual environment, created if missing. */
 async function install(client) {
   const requirement = requirements.get(client);
   const pinned = [PIP, UPLOADED_PRIOR_TO, requirement].join(' ');
   const version = createHash('sha256').update(pinned).digest('hex').slice(0, 12);
   const folder = join(CACHE, `${client}-${version}`);
   const python = join(folder, 'bin/python');
-  // Written last, so that an incomplete environment is not used.
+  // Written last, so an incomplete environment is not used.
   const mark = join(folder, 'complete');
   if (existsSync(mark)) return python;
   await run(process.env.PYTHON ?? 'python3', ['-m', 'venv', '--clear', folder]);
@@ -162,8 +157,8 @@ async function install(client) {
 }
 
 /**
- * Answers with the prompt's text between <say> and </say>, or with it as the arguments of the first
- * tool.
+ * Answers with the prompt's text between <say> and </say>, or with it as the first tool's
+ * arguments.
  */
 async function onChat(response, body) {
   const said = findWish(body.messages);
@@ -190,7 +185,7 @@ async function onChat(response, body) {
   );
 }
 
-/** Returns the last text in <say>, because agents put messages of their own around it. */
+/** Returns the last text in <say>, because agents put their own messages around it. */
 function findWish(messages) {
   return messages
     .map(({ content }) =>
@@ -200,7 +195,7 @@ function findWish(messages) {
     .findLast((wish) => wish !== undefined);
 }
 
-/** Returns a tool call, or a part of one in a stream. */
+/** Returns a tool call, or its part in a stream. */
 function callTool(tool, argumentText) {
   const { name } = tool.function;
   const call = { index: 0, id: 'call_1', type: 'function' };

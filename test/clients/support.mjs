@@ -22,7 +22,7 @@ export const CLIENT_KEY = 'client-key';
 const { t, close } = createScope();
 export const stopAll = close;
 
-/** The members in which OpenRouter lists a model's limits. */
+/** A model's limits, as members in OpenRouter's list. */
 const LIMITS = { context_length: 54_321, input_modalities: ['text', 'image'] };
 
 /**
@@ -42,7 +42,7 @@ export async function startUpstream(onChat) {
 
 /**
  * Starts the built gateway in front of it. Returns the process, its base URL and the access lines
- * so far. `server` and `provider` are further lines of the sections `[server]` and `[providers.p]`.
+ * so far. `server` and `provider` are further lines in `[server]` and `[providers.p]`.
  */
 export async function startGateway(upstream, { server = '', provider = '' } = {}) {
   const toml = [
@@ -78,12 +78,12 @@ export async function startNginx(gatewayURL) {
 }
 
 const OPENCODE = join(import.meta.dirname, 'node_modules/opencode-linux-x64/bin/opencode');
-/** Why tests of opencode are skipped; false if they are not. */
+/** The reason for skipping opencode's tests; false if they run. */
 export const NO_OPENCODE = existsSync(OPENCODE) ? false : 'opencode is installed on Linux x64 only';
 
 /**
- * Returns the models that opencode finds at the gateway, by name. It only asks its provider `modal`
- * for a list, so its file of providers gives `modal` the gateway's address.
+ * Returns opencode's models from the gateway, by name. opencode only asks its provider `modal` for
+ * a list, so its providers' file gives `modal` the gateway's address.
  */
 export async function opencodeModels(baseURL) {
   const model = { id: 'x', name: 'x', limit: { context: 1, output: 1 } };
@@ -117,7 +117,7 @@ export function chunkEvent(delta, finish_reason = null) {
   return `data: ${JSON.stringify(chunk)}\n\n`;
 }
 
-/** Returns the chunk of usage, if the request asks for it. */
+/** Returns the usage chunk, if requested. */
 export function usageEvent({ stream_options }) {
   if (!stream_options?.include_usage) return '';
   const usage = { prompt_tokens: 7, completion_tokens: 5, total_tokens: 12 };

@@ -42,7 +42,7 @@ const keysOf = ({ providers }: Config) =>
   providers.registered.map(({ id, apiKeys }) => `${id}=${reveal(apiKeys).join()}`);
 const MINE = '[providers.mine]\nbase_url = "http://h/v1"\n';
 
-/** Returns the parts of a store's URL. */
+/** Returns a store's URL in parts. */
 function storeOf({ rateLimit: { store } }: Config): string {
   const { host, port, database, isTls, username = '-', password } = store!;
   const scheme = isTls ? 'rediss' : 'redis';
@@ -51,12 +51,12 @@ function storeOf({ rateLimit: { store } }: Config): string {
 
 /**
  * Sections with a title and rows `SETTING; SETTING | VARIABLE=VALUE; … => outcome`. `«A¦B»` makes
- * two rows of a row, with A and with B. `«»` in the outcome repeats the value, unless the outcome
- * has its own `«C¦D»`. `‹9›` stands for nine letters x.
+ * two rows, with A and with B. `«»` in the outcome repeats the value, unless the outcome has its
+ * own `«C¦D»`. `‹9›` stands for nine letters x.
  */
 const SECTIONS = readFileSync(`${ROOT}/test/config/settings.txt`, 'utf8').split(/^# /m).slice(1);
 
-/** Returns the rows that a row with `«A¦B»` stands for. */
+/** Replaces a row with `«A¦B»` by its rows. */
 function expandRow(row: string): string[] {
   const [, before = '', values, after = ''] = /^(.*?)«(.*?)»(.*)$/.exec(row) ?? [];
   const [, own] = /«(.+)»/.exec(after) ?? [];
@@ -69,7 +69,7 @@ function expandRow(row: string): string[] {
   );
 }
 
-/** Returns a row's settings as TOML. A provider `z` gets the settings that every provider needs. */
+/** Returns a row's settings as TOML. A provider `z` gets every provider's necessary settings. */
 function tomlOf(settings: string): string {
   const lines = settings.split('; ');
   if (settings.includes('providers.z.')) {
@@ -124,7 +124,7 @@ const ROWS = Object.entries<Rows>(SETTINGS).flatMap(([section, rows]) =>
   })),
 );
 
-/** Returns a file with this setting, in which a provider and a client `z` are complete. */
+/** Returns a file with this setting, and a complete provider and client `z`. */
 function setting(name: string, value: string): string {
   const needed = ['providers.z.base_url = "http://z"', 'providers.z.api_key = "k"'];
   if (name.startsWith('clients.z.') && !name.includes('.key')) needed.push('clients.z.key = "k"');
@@ -133,7 +133,7 @@ function setting(name: string, value: string): string {
   );
 }
 
-/** Returns the expected value in the words of the message, and values that are refused. */
+/** Returns the expected value in the message's words, and refused values. */
 function refusedFor({ type, min = 0, max = 0, choices, default: fallback, expected }: Setting) {
   const others = ['true', '["x"]', '{}', '1979-05-27'];
   if (choices) return [`one of ${choices.join(', ')}`, '"x"', '"INFO"', '""', '1', ...others];

@@ -1,7 +1,4 @@
-/**
- * Settings that change while the gateway runs: their effects, the state that is kept, and refused
- * settings.
- */
+/** Settings changed while the gateway runs: their effects, the kept state, and refused settings. */
 
 import assert from 'node:assert/strict';
 import { rmSync, symlinkSync, writeFileSync } from 'node:fs';
@@ -272,7 +269,7 @@ const EVENTS = { 'content-type': 'text/event-stream' };
 const FORMER_KEY = 'former.canary.0123456789';
 
 test('a redactor hides all keys in use and the latest 100 former keys', () => {
-  // Different in their first eight characters, because a key that is cut after them is hidden too.
+  // Different in their first eight characters, because a key cut after them is hidden, too.
   const keyOf = (name: string, at: number) => `${name}${String(at).padStart(4, '0')}-canary.`;
   const secrets = (name: string, count: number) =>
     Array.from({ length: count }, (_, at) => new Secret(keyOf(name, at)));
@@ -565,7 +562,7 @@ test(
     const upstream = await startUpstream(t, (_, response) =>
       sendEvents(response, completionEvents()),
     );
-    /** About 200 kB of settings with other values in each round. */
+    /** About 200 kB settings with other values in each round. */
     const toml = (round: number) => {
       const aliases = Array.from(
         { length: 50 },
@@ -593,7 +590,7 @@ test(
     for (let round = 21; round <= 20 + RELOADS; round += 1) await reload(round);
     const growth = measure() - before;
     t.diagnostic(`${Math.round(growth / 1000)} kB in ${RELOADS} reloads`);
-    // A reload that leaked would keep 200 kB.
+    // A leaking reload would keep 200 kB.
     assert.ok(growth < 8_000_000, `${growth} bytes`);
   },
 );

@@ -1,4 +1,4 @@
-/** The digest that shows replicas with different settings. */
+/** The digest, which shows replicas with different settings. */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';

@@ -1,4 +1,4 @@
-/** The table of settings, the reader, and the files and documents made from it agree. */
+/** The settings table, the reader, and the files and documents made from it agree. */
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -17,7 +17,7 @@ const example = read('gateway.toml.example');
 const complete = example.replace(/^#(?=[\w["])/gm, '');
 const sections = Object.entries<Rows>(SETTINGS);
 
-/** Returns the keys that the reader accepts in a section. */
+/** Returns a section's keys accepted by the reader. */
 function keysOf(section: string): string[] {
   const lines = section === '' ? '' : `[${section.replace(/<\w+>/, 'openai')}]\n`;
   const toml = `${lines}${'x'.repeat(40)} = 1`;

@@ -13,8 +13,8 @@ import { eventually } from '../support/streams.ts';
 import type { Image } from './image.ts';
 
 /**
- * Mounts in a namespace that ends with its last process. $1 is the root, and $2 to $4 are workdir,
- * gid and uid.
+ * Mounts in a namespace, which ends with its last process. $1 is the root, and $2 to $4 are
+ * workdir, gid and uid.
  */
 const ENTER = `
 set -e
@@ -40,11 +40,11 @@ export const CANNOT_UNSHARE =
   ]).status !== 0 && 'unshare is not permitted here: this needs Linux and root';
 
 export interface Container {
-  /** The pid, outside the container, of its process 1. */
+  /** Process 1's pid outside the container. */
   readonly pid: number;
   readonly stdout: () => string;
   readonly stderr: () => string;
-  /** The exit code, or the name of the signal that ended the process. */
+  /** The exit code, or the name of the ending signal. */
   readonly exit: Promise<number | string>;
   /** Runs a command inside as this user. Returns its exit code and output. */
   readonly execute: (

@@ -46,7 +46,7 @@ function readStages(): Instruction[][] {
   return stages;
 }
 
-/** Copies the files that .dockerignore lets through. It has only exceptions from "*". */
+/** Copies the files let through by .dockerignore. It has only exceptions from "*". */
 function copyContext(folder: string): void {
   const [all, ...names] = readFileSync(join(ROOT, '.dockerignore'), 'utf8')
     .split('\n')
@@ -68,7 +68,7 @@ function copyInto(sources: readonly string[], target: string, isFolder: boolean)
   }
 }
 
-/** Carries out the instructions that create files. `stageRoot` stands for "/". */
+/** Carries out instructions to create files. `stageRoot` stands for "/". */
 function carryOut(stage: readonly Instruction[], stageRoot: string, sources: Sources): string {
   let workdir = '/';
   for (const { name, value } of stage) {
@@ -106,7 +106,7 @@ function copyNode(node: string, root: string): void {
   for (const path of libraries) copyInto([realpathSync(path)], join(root, path), false);
 }
 
-/** Creates the image's root below `folder`, with this Node in place of the base image's. */
+/** Creates the image's root below `folder`, with this Node instead of the base image's. */
 export function assembleImage(folder: string, node: string): Image {
   const [context, build, root] = ['context', 'build', 'root'].map((name) => join(folder, name));
   for (const path of [context!, build!, root!]) mkdirSync(path);
@@ -134,7 +134,7 @@ export function assembleImage(folder: string, node: string): Image {
   };
 }
 
-/** Returns every file of the root with its size, in the order of names. */
+/** Returns every file in the root with its size, sorted by name. */
 export function filesOf(root: string): [string, number][] {
   return readdirSync(root, { recursive: true, encoding: 'utf8' })
     .filter((name) => statSync(join(root, name)).isFile())

@@ -30,7 +30,7 @@ import { getTool, runServer, runTool, type Tool } from './tools.ts';
 
 const LIMITS = { timeout: 300_000 };
 const ADMIN_KEY = 'admin-key-canary-1234567890';
-/** Far below the limits of the proxies and of the gateway. */
+/** Far below the proxies' and the gateway's limits. */
 const SILENCE_MS = 15_000;
 const LARGE_BYTES = 20 * 1024 * 1024;
 const [ROLE = '', TOKEN = '', ...LATER_EVENTS] = completionEvents().split(/(?<=\n\n)/);
@@ -148,7 +148,7 @@ async function passesLargeBody(front: Front): Promise<void> {
   assert.ok(received.equals(Buffer.from(JSON.stringify({ ...body, model: 'm' }))));
 }
 
-/** Checks that the answer is the gateway's error object, and not a page of the proxy. */
+/** Checks that the answer is the gateway's error object, and not the proxy's page. */
 async function answersTooLarge(front: Front): Promise<void> {
   const content = 'x'.repeat(32 * 1024 * 1024);
   const body = chatBody({ messages: [{ role: 'user', content }] });

@@ -63,7 +63,7 @@ export function aroundServers(folder: string, servers: string): string {
   ].join('\n');
 }
 
-/** Returns the lines of gateway.toml in the comment at the top of a proxy's file. */
+/** Returns the gateway.toml lines from the comment at a proxy file's top. */
 export function settingsOf(file: string): string {
   const text = readFileSync(join(ROOT, file), 'utf8');
   const [, lines = ''] = /^# In gateway\.toml.*:\n#\n((?:# {3}.*\n)+)/m.exec(text) ?? [];

@@ -1,6 +1,5 @@
 /**
- * The Dockerfile, the compose file and the Kubernetes manifest, checked by tools that know the
- * formats.
+ * The Dockerfile, the compose file and the Kubernetes manifest, checked by tools for these formats.
  */
 
 import assert from 'node:assert/strict';
@@ -22,7 +21,7 @@ const DOCKERFILE_UTILS: Source = {
   program: 'node_modules/.bin/dockerfile-utils',
   commands: [['npm', 'install', '--ignore-scripts', '--prefix', '.', 'dockerfile-utils@0.16.3']],
 };
-/** The library inside `docker compose`, with a command that prints the parsed file. */
+/** The library inside `docker compose`, with a command to print the parsed file. */
 const COMPOSE: Source = {
   folder: 'compose-go@v2.16.2',
   program: 'bin/cmd',
@@ -30,7 +29,7 @@ const COMPOSE: Source = {
     ['sh', '-c', 'GOBIN="$PWD/bin" go install github.com/compose-spec/compose-go/v2/cmd@v2.16.2'],
   ],
 };
-/** A package with the JSON schemas of Kubernetes. */
+/** A package with Kubernetes' JSON schemas. */
 const KUBERNETES: Source = {
   folder: 'kubernetes-validate@1.37.0',
   program: 'bin/python3',

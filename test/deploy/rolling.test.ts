@@ -39,7 +39,7 @@ const EVENTS = completionEvents();
 // The role's event, and the first token's.
 const FIRST_EVENTS = `${EVENTS.split('\n\n', 2).join('\n\n')}\n\n`;
 
-/** Starts a provider that answers after a while. A stream's first event is sent at once. */
+/** Starts a slow provider. A stream's first event is sent at once. */
 async function startSlowUpstream(t: TestContext): Promise<FakeUpstream> {
   const { min, max } = ANSWER_MS;
   return startUpstream(t, async ({ body }, response) => {
@@ -53,7 +53,7 @@ async function startSlowUpstream(t: TestContext): Promise<FakeUpstream> {
   });
 }
 
-/** Runs nginx with the file of deploy/, without TLS. */
+/** Runs nginx with deploy/nginx.conf, without TLS. */
 async function startNginx(
   t: TestContext,
   tool: Tool,

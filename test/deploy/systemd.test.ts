@@ -24,9 +24,9 @@ const MAX_EXPOSURE = 2;
 
 const unit = readFileSync(join(ROOT, UNIT_PATH), 'utf8');
 const template = readFileSync(join(ROOT, `deploy/${UNIT}@.service`), 'utf8');
-/** Units of the template share one folder of drop-ins. */
+/** The template's units share one folder for drop-ins. */
 const TEMPLATE = `${UNIT}@`;
-/** The commands at the top of the unit. */
+/** The commands at the unit's top. */
 const install = [...unit.matchAll(/^# {3}((?:install|systemctl) .*)$/gm)].map(([, one]) => one!);
 
 async function boot(t: TestContext, settings: string, name = UNIT): Promise<Machine> {
@@ -55,7 +55,7 @@ function settingsFor({ baseUrl }: FakeUpstream, port: number): string {
   return `${server}[providers.openai]\nbase_url = "${baseUrl}"\napi_key = "${key}"\n`;
 }
 
-/** Returns the status of a whole answer, or the error's code. */
+/** Returns a whole answer's status, or the error's code. */
 async function statusOf(port: number, model: string): Promise<number | string | undefined> {
   const { ended, response } = openChat(port, chatBody({ model }));
   return ended.then(
@@ -156,7 +156,7 @@ test(
   async (t) => {
     const upstream = await startUpstream(t);
     const port = await freePort();
-    // The admin listeners have an address of their own.
+    // The admin listeners have their own address.
     const settings = `${settingsFor(upstream, port)}[admin]\nhost = "127.0.0.2"\n`;
     const { run } = await boot(t, settings, TEMPLATE);
     const path = `deploy/${TEMPLATE}.service`;

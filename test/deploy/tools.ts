@@ -1,6 +1,6 @@
 /**
- * The tools that read the files of deploy/: the machine's own, or unpacked into a folder outside
- * the project, so that nothing is installed. Remove the folder to download them again.
+ * The tools for the files of deploy/: the machine's own, or unpacked into a folder outside the
+ * project, so nothing is installed. Remove the folder to download them again.
  */
 
 import assert from 'node:assert/strict';
@@ -31,13 +31,13 @@ export interface Run {
   readonly output: string;
 }
 
-/** Where to get a program that the machine does not have. */
+/** Where to get a missing program. */
 export interface Source {
-  /** The name of its folder in the cache, with the version, so that a new version is downloaded. */
+  /** The name of its folder in the cache, with the version, so a new version is downloaded. */
   readonly folder: string;
   /** The program's path below that folder. */
   readonly program: string;
-  /** Commands that fill the folder. They run in it. */
+  /** Commands to fill the folder. They run in it. */
   readonly commands: readonly (readonly string[])[];
   readonly env?: Readonly<Record<string, string>>;
 }
@@ -97,7 +97,7 @@ export function findProgram(name: string): string | undefined {
   return SYSTEM_PATH.map((folder) => join(folder, name)).find((path) => existsSync(path));
 }
 
-/** Packages of Debian, unpacked and not installed. */
+/** Debian packages, unpacked and not installed. */
 export function debian(program: string, packages: readonly string[]): Source {
   const unpack = 'for one in *.deb; do dpkg-deb --extract "$one" . || exit 1; done';
   return {
@@ -119,8 +119,8 @@ export function getTool(t: TestContext, name: string, source?: Source): Tool | u
 }
 
 /**
- * Returns the machine's own program or the program in the cache, which is downloaded if necessary,
- * or the reason for neither.
+ * Returns the machine's own program, or the program in the cache (downloaded if necessary), or the
+ * reason for neither.
  */
 export function findTool(
   name: string,

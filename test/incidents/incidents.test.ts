@@ -24,7 +24,7 @@ type Details = ErrorDetails & {
 };
 
 /**
- * Starts incidents of the providers `p` and `q`. The clock of `performance.now()` begins at
+ * Starts incidents for the providers `p` and `q`. The clock of `performance.now()` begins at
  * `first`.
  */
 function start(t: TestContext, first = 1_000_000) {
@@ -96,7 +96,7 @@ function start(t: TestContext, first = 1_000_000) {
     setClock: (seconds: number) => {
       ahead += 1000 * seconds;
     },
-    /** Lets time pass in steps of a second. */
+    /** Lets time pass in one second steps. */
     pass: (seconds: number) => {
       for (let count = 0; count < seconds; count += 1) {
         now += 1000;
@@ -707,7 +707,7 @@ test('requests to models that work are not affected', (t) => {
   ask('big', undefined, { count: 5 });
   ask('small');
   ask('small', BROKEN, { provider: 'q' });
-  // For example, a limit of the gateway.
+  // For example, the gateway's own limit.
   ask('big', { scope: 'gateway' });
   lasting();
   const names = facts()[0]!.affected.map(({ name, failed, good }) => [name, failed, good]);

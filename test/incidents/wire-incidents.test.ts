@@ -1,4 +1,4 @@
-/** Incidents of a whole gateway: their beginnings and ends, also over reloads. */
+/** Incidents in a whole gateway: their beginnings and ends, also over reloads. */
 
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
@@ -20,7 +20,7 @@ import {
 
 const ADMIN = '[admin]\nport = 0';
 
-/** Decides which incidents begin and end, and returns the samples of /metrics with this prefix. */
+/** Lets incidents begin and end, and returns the /metrics samples with this prefix. */
 async function samplesOf(gateway: TestGateway, prefix: string): Promise<string[]> {
   gateway.judge();
   const { text } = await gateway.admin('/metrics');

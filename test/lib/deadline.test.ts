@@ -1,4 +1,4 @@
-/** The time limit of an upstream request while it waits for the client. */
+/** An upstream request's time limit while it waits for the client. */
 
 import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';

@@ -48,7 +48,7 @@ test('the longest waiting stream is stuck if waiting streams hold all memory', (
   assert.ok(!isStuck(first));
   request.close();
   first.close();
-  // A room that is closed during its wait no longer waits.
+  // A room closed during its wait no longer waits.
   second.close();
   assert.deepEqual([whole.waitingBytes, whole.queue.size], [0, 0]);
   second.endWait();

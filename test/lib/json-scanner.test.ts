@@ -64,7 +64,7 @@ function isParsed(text: string): boolean {
 }
 
 /**
- * Returns the offset of the first byte that no JSON text can have, or of the number or literal
+ * Returns the offset of the first byte impossible in a JSON text, or of the number or literal
  * around it. Returns the length if bytes are missing.
  */
 function firstWrongByte(bytes: Buffer): number {
@@ -129,7 +129,7 @@ function firstWrongByte(bytes: Buffer): number {
     space();
     need(/$/y);
   } catch {
-    // `at` is the place of the wrong byte.
+    // `at` is the wrong byte's place.
   }
   return at;
 }
@@ -147,7 +147,7 @@ function scan(text: string): void {
  */
 class Builder {
   readonly #bytes: Buffer;
-  /** By depth, the values that no container has taken yet. */
+  /** By depth, the values not yet taken by a container. */
   readonly #values: [name: string, value: unknown][][] = [];
 
   constructor(bytes: Buffer) {
@@ -178,7 +178,7 @@ class Builder {
   }
 }
 
-/** Returns the message of a refusal; empty without one. */
+/** Returns a refusal's message; empty without a refusal. */
 function refusalOf(run: () => unknown): string {
   try {
     run();
@@ -317,7 +317,7 @@ test('only its own members decide on a request, and its first fault is named', (
 
 test('elements and numbers are accepted up to their bounds', () => {
   const refusal = (text: string) => refusalOf(() => scan(text));
-  // Each list has the given number of elements, itself included.
+  // Each list has this many elements, itself included.
   const lists: Record<string, (elements: number) => string> = {
     'plain items': (elements) => `[${'1,'.repeat(elements - 2)}1]`,
     'empty objects': (elements) => `[${'{},'.repeat(elements - 2)}{}]`,

@@ -1,4 +1,4 @@
-/** Log lines that cannot be written. */
+/** Unwritable log lines. */
 
 import assert from 'node:assert/strict';
 import { Writable } from 'node:stream';

@@ -194,16 +194,16 @@ describe('redaction of a log line', () => {
   const hostile: readonly LogFacts[] = [
     { cause: `before ${KEYS[0]} after` },
     { tries: [{ cause: 'none' }, { cause: `x${KEYS[1]}` }] },
-    // A key that begins with another key.
+    // A key beginning with another key.
     { cause: KEYS[2] },
     { cause: KEYS[1]!.toUpperCase() },
     { cause: KEYS[4]!.toLowerCase() },
     { cause: KEYS[3] },
     { cause: JSON.stringify(KEYS[3]) },
-    // The beginning of a key at the end of a value.
+    // A key's beginning at a value's end.
     { cause: KEYS[1]!.slice(0, 11), more: 'x' },
     { tries: [{ cause: KEYS[1]!.slice(0, 8) }, { more: 'x' }] },
-    // Texts with the shape of a key.
+    // Key-like texts.
     { cause: 'Incorrect API key: sk-abcdef123', more: 'x' },
     { cause: 'sk-abcdef123' },
     { cause: 'a\nsk-abcdef123' },

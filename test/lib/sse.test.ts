@@ -7,7 +7,7 @@ import { withRandom } from '../support/random.ts';
 
 const EMOJI = '\u{1F600}';
 
-/** Returns the end of the last event, or of the last comment before an event, line by line. */
+/** Returns where the last event, or the last comment before an event, ends, line by line. */
 function lastBoundary(text: string): number {
   let boundary = 0;
   let start = 0;
@@ -22,7 +22,7 @@ function lastBoundary(text: string): number {
   return boundary;
 }
 
-/** Pushes the pieces, and checks after each that exactly the whole events came out. */
+/** Pushes the pieces, and after each expects exactly the whole events. */
 function checkSplit(pieces: readonly Buffer[]): void {
   const splitter = new EventSplitter();
   let received = Buffer.alloc(0);
@@ -82,7 +82,7 @@ test('a stream is taken up to the end of each event, however it is cut', () =>
           const end = splitter.pushToEnd(rest);
           if (end === 0) break;
           const taken = splitter.unfinished.take().toString();
-          // Only the end of `\r\n` may precede the last byte.
+          // Only `\r\n` may end before the last byte.
           assert.ok([0, taken.length - 1].includes(lastBoundary(taken.slice(0, -1))), taken);
           passed += taken;
           rest = rest.subarray(end);

@@ -1,4 +1,4 @@
-/** Counts of the latest steps of time. */
+/** Counts for the latest time steps. */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';

@@ -1,6 +1,6 @@
 /**
- * SIGTERM at a random moment, under load. The full run is DRAIN_ROUNDS=50 DRAIN_CONNECTIONS=200,
- * which is the number of connections of each kind.
+ * SIGTERM at a random moment, under load. The full run is DRAIN_ROUNDS=50
+ * DRAIN_CONNECTIONS=200connections of each kind.
  */
 
 import assert from 'node:assert/strict';
@@ -18,19 +18,19 @@ import { completion, completionEvents, sendJson, startUpstream } from '../suppor
 const ROUNDS = Number(process.env['DRAIN_ROUNDS'] ?? 5);
 const CONNECTIONS = Number(process.env['DRAIN_CONNECTIONS'] ?? 20);
 const LOAD_MS = 400;
-/** A shutdown_timeout that some streams exceed. */
+/** A shutdown_timeout exceeded by some streams. */
 const SHORT_SECONDS = CONNECTIONS > 50 ? 5 : 1;
 const COMPLETION = JSON.stringify(completion());
 
 before(buildOnce);
 
-/** The results of the requests on all connections. */
+/** The results on all connections. */
 interface Tally {
   answered: number;
   streamed: number;
-  /** Streams that ended with the error event, and requests after the deadline. */
+  /** Streams ended by the error event, and requests after the deadline. */
   ended: number;
-  /** Includes connections that were made after the signal and closed without a byte. */
+  /** Includes connections made after the signal and closed without a byte. */
   refusedConnections: number;
   /** The gateway closed an idle connection as the client used it again. */
   closedWhileIdle: number;
@@ -43,7 +43,7 @@ interface Client {
   readonly port: number;
   readonly stream: boolean;
   readonly tally: Tally;
-  /** The ids of requests that the gateway has passed on. */
+  /** The ids of passed requests. */
   readonly seen: ReadonlySet<string>;
   /** Whether the signal has been sent. */
   readonly isDraining: () => boolean;
@@ -93,7 +93,7 @@ async function sendUntilClosed({ name, port, stream, tally, seen, isDraining }: 
     const checked = new Set<string>();
     const checkAnswer = (status: number, body: string) => {
       checked.add(`${name}-${requests}`);
-      // The answer to a request after the deadline of the drain.
+      // The answer to a request after the drain's deadline.
       if (status === 500 && body.includes('shutting down')) tally.ended += 1;
       else if (status !== 200) tally.broken.push(`${name}: ${status} ${body}`);
       else if (!stream && body === COMPLETION) tally.answered += 1;
@@ -168,7 +168,7 @@ test(
         const { tally, clients, begin, stop, exit, stderr } = loaded;
         for (let i = 0; i < CONNECTIONS; i += 1) for (const stream of [true, false]) begin(stream);
         await sleep(random.integer(0, LOAD_MS));
-        // Clients that connect around the signal are served or refused.
+        // Clients connecting around the signal are served or refused.
         const late = setInterval(() => begin(clients.length % 2 === 0), 2);
         await sleep(random.integer(0, 20));
         stop();

@@ -1,7 +1,7 @@
 /**
- * Properties of everything that takes bytes from outside, tried with damaged bytes. A failure names
- * its case's seed, and FUZZ_SEED=<seed> begins with that case. FUZZ_CASES is the number of all
- * cases. `npm run test:fuzz` runs a million.
+ * Properties of all readers of outside bytes, tried with damaged bytes. A failure names its case's
+ * seed, and FUZZ_SEED=<seed> begins with that case. FUZZ_CASES is the number of all cases. `npm run
+ * test:fuzz` runs a million.
  */
 
 import assert from 'node:assert/strict';
@@ -42,9 +42,9 @@ const CASES = Number(process.env['FUZZ_CASES'] ?? sweep(10_000, 2000));
 const SEED = Number(
   process.env['FUZZ_SEED'] ?? (process.env['FUZZ_CASES'] ? Date.now() % 2 ** 31 : FIXED_SEED),
 );
-/** The options of a test with thousands of cases. Each case has a limit of its own. */
+/** The options for thousands of cases. Each case has its own limit. */
 const MANY_CASES = { timeout: Math.max(170_000, CASES * 2) };
-/** A case that takes longer than this hangs. In a whole suite, other tests run beside it. */
+/** After this time, a case counts as hanging. In a whole suite, other tests run beside it. */
 const HANG_MS = CASES > 10_000 ? 10_000 : 60_000;
 /** How many cases over sockets run at once. */
 const WORKERS = 32;
@@ -56,7 +56,7 @@ interface FuzzCase {
   about: string;
 }
 
-/** Runs `share` of all cases. Fails with the first case that fails or hangs. */
+/** Runs `share` of all cases. Stops at the first failing or hanging case. */
 async function forEachCase(
   share: number,
   check: (fuzzCase: FuzzCase) => unknown,
@@ -121,7 +121,7 @@ class Tally {
   }
 }
 
-/** Returns the tokens of these texts, which tildes separate. */
+/** Returns tokens from these texts, separated by tildes. */
 const tokens = (...texts: string[]) => texts.flatMap((text) => text.split('~'));
 
 const BODY_TOKENS = [
@@ -154,7 +154,7 @@ function parsed(bytes: Buffer): unknown {
   }
 }
 
-/** Whether `parseChatRequest` must accept the result of `JSON.parse`. */
+/** Whether `parseChatRequest` must accept this value from `JSON.parse`. */
 function isChatRequest(json: unknown): boolean {
   const isObject = (value: unknown): value is Record<string, unknown> =>
     typeof value === 'object' && value !== null && !Array.isArray(value);
@@ -181,7 +181,7 @@ test('a request body is accepted whole, or refused with a 4xx', MANY_CASES, asyn
     const bytes = mutate(fuzzCase.random, fuzzCase.random.pick(BODIES), BODY_TOKENS);
     fuzzCase.about = bytes.toString('latin1');
     const chunks = cutUp(fuzzCase.random, bytes);
-    // The gateway checks both of two equal members, but JSON.parse returns only the last.
+    // The gateway checks both equal members, but JSON.parse returns only the last.
     const isPlain = bytes.toString('latin1').split('messages').length <= 2;
     try {
       const forwarded = Buffer.concat(parseChatRequest(...chunks).bodyWith('other', false));
@@ -218,7 +218,7 @@ const TOML_TOKENS = [
 ];
 const ENV = { OPENAI_API_KEY: 'key-of-openai', MY_SERVER_API_KEY: 'key-of-mine', HOME: '/nowhere' };
 
-/** Returns the example with some of its settings turned on. */
+/** Returns the example with some settings turned on. */
 function exampleConfig(random: Random): string {
   return EXAMPLE.replace(/^#(?=[\w[])/gm, (mark) => (random.oneIn(2) ? '' : mark));
 }
@@ -342,7 +342,7 @@ test(
   },
 );
 
-/** The headers for a provider, and the headers that fetch adds. */
+/** The headers for a provider, and fetch's own headers. */
 const UPSTREAM_HEADERS = new Set(
   `host connection content-type content-length accept authorization accept-encoding user-agent
   x-request-id traceparent tracestate accept-language sec-fetch-mode`.split(/\s+/),
@@ -427,7 +427,7 @@ test(
     });
     const gateway = await startGateway(t, {
       toml: providerToml(upstream, 'p', 'models = ["m"]'),
-      // Short limits, so that a request without an end is answered soon.
+      // Short limits, so a request without an end is answered soon.
       clientTimeLimits: { headersMs: 120, requestMs: 120, lingerCheckMs: 200 },
     });
     const tally = new Tally();
@@ -454,7 +454,7 @@ test(
       await checkReplies(random.oneIn(8) ? cutUp(random, bytes) : [bytes], isHead);
     };
     await forEachCase(0.1, check, { workers: WORKERS });
-    // A request of its own, because a thousand damaged requests may have no head this long.
+    // A separate request, because a thousand damaged requests may have no head this long.
     const longHead = `GET /health HTTP/1.1\r\nHost: gateway\r\nX: ${'a'.repeat(20_000)}\r\n\r\n`;
     await checkReplies([Buffer.from(longHead)]);
     tally.assertSome('200', '400', '401', '404', '408', '431');
@@ -519,7 +519,7 @@ test('a damaged answer becomes a documented answer', MANY_CASES, async (t) => {
   });
   const gateway = await startGateway(t, {
     toml: providerToml(upstream),
-    // Shorter than settings allow, so that an answer without an end is given up soon.
+    // Shorter than settings allow, so an answer without an end is given up soon.
     adjust: (config) => {
       const registered = config.providers.registered.map((one) => ({ ...one, timeoutMs: 150 }));
       const server = { ...config.server, streamIdleTimeoutMs: 150 };
@@ -534,7 +534,7 @@ test('a damaged answer becomes a documented answer', MANY_CASES, async (t) => {
     fuzzCase.about = `${isStream ? 'stream: ' : ''}${bytes.toString('latin1')}`;
     const id = String(seed);
     const pieces = random.oneIn(4) ? cutUp(random, bytes) : [bytes];
-    // After [DONE] the gateway waits five seconds for a provider that does not close.
+    // After [DONE] the gateway waits five seconds for the provider to close.
     const staysOpen = random.oneIn(6) && !bytes.includes('[DONE]');
     answers.set(id, { pieces, staysOpen });
     const reply = await gateway.chat(chatBody(isStream ? { stream: true } : {}), {

@@ -1,14 +1,14 @@
 /**
  * Many large bodies at once through the built gateway. Checks that it survives in little memory and
- * gives memory back, that every byte arrives, how long the event loop stalls, and how soon small
- * requests are answered.
+ * gives memory back, and that every byte arrives. Measures how long the event loop stalls, and how
+ * soon small requests are answered.
  *
  *   npm run test:large -- [--nodes 20,24] [--limits 256,512] [--kinds chunked] [--rounds 5]
  *   npm run test:large -- --stalls
  *
- * The stalls take half a minute. The table takes an hour, on Linux as root with the memory controller
- * of cgroups: in each cell, a gateway in a cgroup of the limit gets 300 bodies of 30 MB at once in
- * each round.
+ * The stalls take half a minute. The table takes an hour, on Linux as root with cgroups' memory
+ * controller: in each cell, a gateway in a cgroup with the limit gets 300 bodies of 30 MB at once
+ * in each round.
  */
 
 import assert from 'node:assert/strict';
@@ -33,7 +33,7 @@ import { openChat } from '../support/streams.ts';
 import { TRANSPORT_ENV } from '../support/transport.ts';
 
 const MIB = 1_048_576;
-/** The most that may be in use at the end, in V8's heap and outside of it. */
+/** The most that may be in use at the end, in V8's heap and outside it. */
 const MAX_LIVE_BYTES = 32 * MIB;
 /** The most that may be resident a minute after the load. */
 const LEFT_BYTES = 96 * MIB;
@@ -55,7 +55,7 @@ interface Cell {
   readonly rounds: number;
   /** The path of the gateway's Node. */
   readonly node: string;
-  /** The limit of the gateway's cgroup; undefined without a cgroup. */
+  /** The gateway's cgroup limit; undefined without a cgroup. */
   readonly limitMiB?: number;
 }
 
@@ -151,7 +151,7 @@ async function run(cell: Cell): Promise<Delay> {
     assert.ok(liveBytes < MAX_LIVE_BYTES, 'memory is kept');
     assert.ok(after < maxAfter, 'the memory is not given back');
     assert.ok((counts['200'] ?? 0) > 0, 'nothing was answered');
-    // A small request may be refused too, if the last bytes of `max_buffered_bytes` are taken.
+    // A small request may be refused, too, if `max_buffered_bytes` is full.
     const isRefused = (failure: string) => failure.startsWith('429');
     assert.deepEqual(
       failedSmall.filter((failure) => !isRefused(failure)),
@@ -214,7 +214,7 @@ function cells(): Cell[] {
 for (const kind of values.kinds.split(',')) assert.ok(kind in KINDS, `no kind ${kind}`);
 await buildOnce();
 console.log(TRANSPORT_ENV['GATEWAY_UPSTREAM'] ?? 'auto');
-// The other cells are of use too if one has failed.
+// After a failed cell, other cells are still useful.
 if (values.stalls) await checkStalls();
 else {
   removeGroup(createGroup(256));

@@ -1,6 +1,6 @@
 /**
- * Tests that take minutes: silences beyond fetch's own limit, idle connections that close as they
- * are needed, and idle connections that are good after a minute.
+ * Tests that take minutes: silences beyond fetch's own limit, idle connections closing as they are
+ * needed, and idle connections after a minute.
  *
  *   npm run test:long   about five and a half minutes
  */
@@ -97,7 +97,7 @@ async function survivesClosing(): Promise<string> {
   for (let round = 0; round < REUSED_REQUESTS; round += 1) {
     const { status, text } = await gateway.chat(chatBody({ stream: round % 2 === 1 }));
     if (status !== 200 || !/\[DONE\]|"finish_reason":"stop"/.test(text)) failures += 1;
-    // Around the moment of closing, on both sides of it.
+    // Just before and after the moment of closing.
     await sleep(UPSTREAM_IDLE_MS - random.integer(0, 4));
   }
   const repeated = gateway

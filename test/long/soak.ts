@@ -31,18 +31,18 @@ const PROCESSES = Number(options.processes);
 const SEED = Number(process.env['FUZZ_SEED'] ?? Date.now() % 2 ** 31);
 const CLIENTS = 40;
 const SAMPLE_EVERY_MS = 5000;
-/** The time in which both sides notice that a connection is closed. */
+/** The time for both sides to notice a closed connection. */
 const CLOSING_MS = 500;
-/** Far beyond every limit of this gateway. An answer that takes longer is lost. */
+/** Far beyond every limit of this gateway. A later answer counts as lost. */
 const LOST_MS = 20_000;
 const RELOAD_EVERY_MS = 5000;
 const RELOADS_PER_KILL = 4;
 /** Below this many minutes, the slope is noise. */
 const SLOPE_MINUTES = 10;
 const MAX_SLOPE_PERCENT_PER_HOUR = 2;
-/** The share of the time in which caches still grow. */
+/** The share of the time for growing caches. */
 const WARM_UP_SHARE = 0.25;
-/** Twice the standard error, so that the slope is below with 95 % confidence. */
+/** Twice the standard error, so the slope is below with 95 % confidence. */
 const CONFIDENCE = 2;
 
 const children: ChildProcess[] = [];
@@ -77,17 +77,17 @@ async function receive<T>(child: ChildProcess, key: keyof T & string): Promise<T
 const upstream = await startChild('soak-upstream.ts');
 const provider = (id: string) =>
   `[providers.${id}]\nbase_url = "http://127.0.0.1:${upstream.port}/${id}/v1"\napi_key = "none"\n`;
-// Without optimised code, because V8 adds some 60 KiB of it in twenty minutes, which is no leak.
+// Without optimised code, because V8 adds some 60 KiB for it in twenty minutes, which is no leak.
 const flags = ['--expose-gc', '--no-opt', '--no-maglev', '--no-sparkplug'];
 const isShared = PROCESSES > 1;
-/** Longer for several processes, because each start takes the cores of the others for a while. */
+/** Longer for several processes, because each start takes the cores from the others for a while. */
 const TIMEOUT_SECONDS = isShared ? 3 : 1;
 const SOAK_TOML = [
   `[server]\nreuse_port = ${isShared}`,
   `timeout = ${TIMEOUT_SECONDS}\nstream_idle_timeout = ${TIMEOUT_SECONDS}`,
   `[providers]\nfallback = ["q"]\n${provider('p')}retries = 1\n${provider('q')}`,
 ].join('\n');
-/** By our port, the process that accepted its latest connection, and when it reported that. */
+/** By our port, the process that accepted its latest connection, and when it reported so. */
 const owners = new Map<number, { readonly child: ChildProcess; readonly atMs: number }>();
 
 /** The gateways, the oldest first. */
@@ -132,7 +132,7 @@ function noteOrigin(socket: Socket): void {
   socket.once('connect', () => (origin.port = socket.localPort!));
 }
 
-/** Returns why a connection broke: cut with the process that had accepted it, or lost. */
+/** Returns why a connection broke: cut with its process, or lost. */
 function causeOf(socket: Socket | null): 'cut' | 'lost' {
   const origin = socket && origins.get(socket);
   const owner = origin && owners.get(origin.port);
@@ -310,8 +310,7 @@ const endsAt = startedAt + MINUTES * 60_000;
 const clients = Array.from({ length: CLIENTS }, async (_, client) => runClient(client));
 const samples: { hours: number; heapBytes: number }[] = [];
 let starting = Promise.resolve(gatewayPort);
-// Without samples, because while one is taken, there are no requests for a reload or a kill to
-// meet.
+// Without samples, because during a sample there are no requests for a reload or a kill to meet.
 for (let reloads = 1; performance.now() < endsAt; reloads += 1) {
   if (!isShared) break;
   await sleep(RELOAD_EVERY_MS);

@@ -59,7 +59,7 @@ async function run(
 ) {
   const provider = kind === 'stream' ? startPeer(PEER, ['provider']) : undefined;
   const server = await start(provider ? await messageOf<number>(provider) : 0);
-  // Not measured: the start, and code that is not compiled yet.
+  // Do not measure the start, or uncompiled code.
   await probeHealth(server.port, sleep(1000));
   const client = startPeer(PEER, ['client', server.port, count, chunkBytes, kind]);
   const done = messageOf<string[]>(client);

@@ -1,7 +1,7 @@
 /**
  * Changes one place of the source at a time, in a copy, and expects the named test file to fail.
  *
- *   npm run test:mutations [-- TEXT]   the rows of list.txt that contain TEXT
+ *   npm run test:mutations [-- TEXT]   the rows with TEXT in list.txt
  *   ... --worlds=COUNT                 runs this many worlds instead of the named file
  *   ... --shard=1/8                    runs the first eighth of the rows
  *
@@ -75,7 +75,7 @@ function parseRow(row: string): Mutation {
 
 /** Returns why the tests did not notice the change; undefined if a test has failed. */
 async function runTests(cwd: string, tests: string): Promise<string | undefined> {
-  // A process group, so that its children end with it.
+  // A process group, so its children end with it.
   const env = { ...process.env, TEST_SWEEPS: 'all', ...(worlds && { WORLDS: worlds }) };
   const args = ['--import', 'tsx', 'test/run.ts', worlds ? 'worlds' : tests];
   const child = spawn(process.execPath, args, { cwd, detached: true, env });
@@ -90,7 +90,7 @@ async function runTests(cwd: string, tests: string): Promise<string | undefined>
   return haveRun ? 'it survives' : `no test ran\n${output}`;
 }
 
-/** Returns the problem of a row; undefined if a test notices the change. */
+/** Returns a row's problem; undefined if a test notices the change. */
 async function check({ file: name, now, mutated, tests }: Mutation, cwd: string) {
   const file = join(cwd, name);
   const source = readFileSync(file, 'utf8');
@@ -111,7 +111,7 @@ const chosen = readFileSync(join(import.meta.dirname, 'list.txt'), 'utf8')
   .trimEnd()
   .split('\n')
   .filter((row) => row.includes(filter))
-  // Neighbours often need the same slow file, so each shard gets some of them.
+  // Neighbours often need the same slow file, so each shard gets some.
   .filter((_, index) => index % parts === part - 1)
   .map(parseRow);
 let passed = 0;

@@ -1,4 +1,4 @@
-/** The slots of a limiter. */
+/** A limiter's slots. */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -13,7 +13,7 @@ function slotOf(name: string, max: number): ConcurrencyLimit {
 test('a slot that is released twice throws, and changes no count', () => {
   const server = slotOf('server', 2);
   const limiter = new Limiter([server, slotOf('clients.alice', 1)], [], undefined);
-  // Another client's request is in flight, so that only alice's count is at 0.
+  // Another client's request is in flight, so only alice's count is at 0.
   server.used.inFlight = 1;
   assert.equal(limiter.acquireSlot(), undefined);
   limiter.releaseSlot();

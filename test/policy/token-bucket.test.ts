@@ -6,7 +6,7 @@ import { withRandom, type Random } from '../support/random.ts';
 
 const DAY_MS = 86_400_000;
 
-/** Far below a token, and above the loss of floating point. */
+/** Far below a token, and above floating point loss. */
 const SLACK = 1e-5;
 
 /** Takes a token and returns 0, or returns the milliseconds until the next token. */
@@ -16,7 +16,7 @@ function takeOne(bucket: TokenBucket, nowMs: number): number {
   return waitMs;
 }
 
-/** The simplest bucket with the same promises: one number and one clock. */
+/** The simplest bucket with the same promises: a number and a clock. */
 class Model {
   tokens: number;
   #latestMs: number;

@@ -19,7 +19,7 @@ const assertLimited = (reply: Reply) => {
 };
 
 interface Settings extends Omit<ScenarioSettings<'p'>, 'providers'> {
-  /** Further lines of the provider `p`. */
+  /** Further lines for provider `p`. */
   readonly p?: string;
 }
 
@@ -50,7 +50,7 @@ for (const [limit, settings] of Object.entries(REFUSALS)) {
   test(`a request refused as ${limit} takes nothing of the rate limits`, async (t) => {
     replaceNow(t, () => 1000);
     const { gateway, p, open, chat } = await startHeld(t, settings);
-    // The first request takes one of two tokens. Five refused requests must leave the other.
+    // The first request takes the first token. Five refused requests must leave the second.
     const first = chat();
     await eventually(() => p.requests.length === 1, 'the first request');
     for (let count = 0; count < 5; count += 1) assertLimited(await chat());

@@ -23,7 +23,7 @@ const fail = (status: number, headers: Record<string, string> = {}, code = 'x') 
   failWith(status, { headers, code });
 
 interface Settings {
-  /** Further lines of the provider `p`. */
+  /** Further lines for provider `p`. */
   readonly p?: string;
   /** Further sections. */
   readonly more?: string;
@@ -51,7 +51,7 @@ async function start(
     more,
   ];
   const gateway = await startGateway(t, { toml: toml.join('\n') });
-  /** Returns the keys that reached the upstream since the last call, in order. */
+  /** Returns the keys received by the upstream since the last call, in order. */
   const asked = () =>
     upstream.requests
       .splice(0)
@@ -64,10 +64,7 @@ async function start(
       .map(({ level, provider, key, status, cooldown_ms }) =>
         [level, provider, key, status, cooldown_ms].join(' '),
       );
-  /**
-   * Sends a request. Returns its status, `!` if `x-should-retry` is false, and the keys that were
-   * tried.
-   */
+  /** Sends a request. Returns its status, `!` if `x-should-retry` is false, and the tried keys. */
   const ask = async (members: object = {}) => {
     const { status, headers } = await gateway.chat(chatBody(members));
     return `${status}${headers['x-should-retry'] === 'false' ? '!' : ''} ${asked()}`;
@@ -75,7 +72,7 @@ async function start(
   return { gateway, upstream, scripts, clock, asked, ask, rests };
 }
 
-/** Answers 403 to requests for one model, and any other request well. */
+/** Answers 403 to requests for the model `forbidden`, and any other request well. */
 const forbidden: Script = (request, response) =>
   (request.body.includes('"m-secret"') ? fail(403) : answerWell)(request, response);
 
@@ -137,7 +134,7 @@ describe('a pool of keys', () => {
       { a: fail(401), b: fail(429, { 'retry-after': '3600' }), c: fail(401) },
       { more: `[providers]\nfallback = ["q"]\n${providerToml(q, 'q')}` },
     );
-    // The keys that do not rest, in turn, and then the limited key.
+    // First the other keys, in turn, and then the limited key.
     for (const expected of ['abc', 'b', 'b', 'cab', 'b']) {
       if (expected === 'cab') clock.nowMs += 60_000;
       assert.match(await ask(), new RegExp(`^200!? ${expected}$`));

@@ -1,4 +1,4 @@
-/** The store of rate limits against servers that answer slowly, wrongly or not at all. */
+/** The rate limit store against servers with slow, wrong and missing answers. */
 
 import assert from 'node:assert/strict';
 import { join } from 'node:path';
@@ -124,7 +124,7 @@ test('every reply is waited for 50 ms, and all takes fall back together', async 
 
 test('the oldest command decides, even if others are answered', async (t) => {
   let commands = 0;
-  // The last command is never answered, so that the store always waits.
+  // The last command is never answered, so the store always waits.
   const { store, lines } = await startAnswering(
     t,
     (socket) => {
@@ -229,7 +229,7 @@ test('takes over many outages leave nothing in memory', { skip }, async (t) => {
   const held = [await heldAfterTen(), await heldAfterTen(), await heldAfterTen()] as const;
   // V8 may keep or free some megabytes once, but a leak grows each time.
   const grown = Math.min(held[1] - held[0], held[2] - held[1]);
-  // 30 bytes for each of 30,000 takes.
+  // 30 bytes each for 30,000 takes.
   assert.ok(grown < 900_000, `grown by ${grown} bytes, ${held.join(' ')}`);
 });
 
@@ -247,7 +247,7 @@ test('a TLS handshake that never ends delays a start by 2 s, and ends after 10 s
   await until(() => redis.sockets.size === 0);
 });
 
-/** A host, the name in its certificate, and the output of a process that trusts the certificate. */
+/** A host, the name in its certificate, and a process's output if it trusts the certificate. */
 const CERTIFICATES: readonly [host: string, name: string, result: RegExp][] = [
   ['localhost', 'DNS:localhost', /^taken$/],
   ['127.0.0.1', 'IP:127.0.0.1', /^taken$/],

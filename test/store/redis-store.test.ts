@@ -70,7 +70,7 @@ testEach('a full bucket of n lets exactly n pass over several connections', asyn
 testEach('a token is taken of each bucket, or of none', async ({ store }) => {
   const [client, global] = [bucket('clients.a', 1000), bucket('rate_limit', 2)];
   const own = bucket('clients.b', 1);
-  // All at once, so that nothing is refilled between them.
+  // All at once, so nothing is refilled in between.
   const buckets = [[client, global], [own, global], [client, global], [own, global], [own]];
   const taken = await Promise.all(buckets.map((some) => store.take(some)));
   const refusals = taken.map((one) => (typeof one === 'object' ? one.refusedBy.name : one));
@@ -256,7 +256,7 @@ class Model {
   readonly capacity: bigint;
   readonly rate: bigint;
   readonly token: bigint;
-  /** The parts that a request needs: a millionth of a token if it takes none. */
+  /** A request's needed parts: a millionth token if it takes none. */
   readonly needed: bigint;
   #nowUs = 0n;
 
@@ -288,7 +288,7 @@ class Model {
   }
 }
 
-/** Returns a function that sends a command, and returns its reply without the first character. */
+/** Returns a function. It sends a command, and returns its reply without the first character. */
 function openClient(t: TestContext, port: number) {
   const socket = connect(port, '127.0.0.1').setNoDelay(true);
   t.after(() => socket.destroy());

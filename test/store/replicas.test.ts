@@ -1,4 +1,4 @@
-/** Gateways that share their rate limits in a real Redis or Valkey. */
+/** Gateways with shared rate limits in a real Redis or Valkey. */
 
 import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
@@ -34,7 +34,7 @@ import {
 
 before(buildOnce);
 
-/** A limit for replies that no machine exceeds. */
+/** A limit for replies beyond any machine's delays. */
 const ENDLESS_MS = 60_000;
 const PREFIX = 'inference-gateway';
 const ALICE = 'alice-key-0123456789';
@@ -50,7 +50,7 @@ async function readClock(redis: RedisServer): Promise<bigint> {
   return BigInt(seconds!) * 1_000_000n + BigInt(microseconds!);
 }
 
-/** Creates a bucket that lacks this many tokens. Returns the time. */
+/** Creates a bucket with this many tokens missing. Returns the time. */
 async function seed(
   redis: RedisServer,
   key: string,
@@ -71,14 +71,14 @@ async function readBucket(redis: RedisServer, key: string) {
 const LACKING = 50;
 
 /**
- * Creates a bucket that lacks 50 tokens, so that it is never full and loses no time, and returns
- * its check.
+ * Creates a bucket with 50 tokens missing, so it is never full and loses no time. Returns its
+ * check.
  */
 async function startBucket(redis: RedisServer, name: string, burst: number) {
   const key = `${PREFIX}:${name}:1/${burst}`;
   const startedAt = await seed(redis, key, LACKING);
   return {
-    /** Checks that each token of the start and of the refill was taken by a request that passed. */
+    /** Checks that accepted requests took each token, from the start and from the refill. */
     async assertEmptiedBy(passed: number) {
       const { lack, since } = await readBucket(redis, key);
       const refilled = since - startedAt;
@@ -121,7 +121,7 @@ testWithRedis(
         streams.map((stream) => ({ ...options, stream })),
       );
       assert.ok(!passed.includes(0), `passed by gateway: ${passed.join()}`);
-      // Ends with a refusal, so that no token is left.
+      // Ends with a refusal, so no token is left.
       let more = 0;
       while ((await chat(ports[more % 2]!, options)).status === 200) more += 1;
       return sum(passed) + more;
@@ -134,7 +134,7 @@ testWithRedis(
     await ofQ.assertEmptiedBy(q);
     const others = await passedOf({ token: CAROL }, 2000);
     await ofAll.assertEmptiedBy(alice + q + others);
-    // Requests for the lists of models are not counted.
+    // Requests for model lists are not counted.
     const asked = upstream.requests.filter(({ method }) => method === 'POST');
     assert.equal(asked.length, alice + q + others);
     for (const { metrics } of gateways) {
@@ -143,7 +143,7 @@ testWithRedis(
   },
 );
 
-/** Answers with the usage that the model's name gives. */
+/** Answers with the usage in the model's name. */
 const answerCounted: Script = (request, response) => {
   if (request.method !== 'POST') return sendJson(response, { data: [] });
   const usage = { total_tokens: Number(modelOf(request)) };
@@ -155,7 +155,7 @@ const answerCounted: Script = (request, response) => {
 
 /**
  * Three clients with limits of different kinds, in the order of the keys. `lacking` tokens are
- * missing at first, so that no bucket is ever full.
+ * missing at first, so no bucket is ever full.
  */
 const COUNTED = [
   { limit: 'clients.alice.tokens_per_minute', rate: 60_000, seconds: 60, lacking: 30_000 },
@@ -169,7 +169,7 @@ const countedToml = (upstream: { readonly baseUrl: string }) =>
     return `[clients.${name}]\nkey = "${key}"\n${setting} = ${rate}\n`;
   }).join('') + providerToml(upstream, 'p', 'stream_usage = true');
 
-/** Makes Carol's bucket of the day lack this many tokens. */
+/** Removes this many tokens from Carol's bucket for the day. */
 const seedDay = (redis: RedisServer, lacking: number) =>
   seed(redis, `${PREFIX}:${COUNTED[1]!.limit}:1000000/1000000/86400`, lacking, 86_400n * PER_TOKEN);
 
@@ -206,7 +206,7 @@ testWithRedis(
       const used = limit.includes('requests') ? passed : passed * ANSWER_TOKENS;
       const refilled = (since - startedAt) * BigInt(rate);
       const taken = lack - BigInt(lacking) * perToken + refilled;
-      // The tokens of a day are a double of 17 digits.
+      // A day's tokens are a double with 17 digits.
       const about = `${limit}: ${passed} passed, ${lack / perToken} lack`;
       assert.ok(Math.abs(Number(BigInt(used) * perToken - taken)) < 0.01 * Number(perToken), about);
       assert.ok(lack > BigInt(rate - 1) * perToken, about);
@@ -259,16 +259,13 @@ testWithRedis(
   },
 );
 
-/**
- * The settings of a gateway with a store and a bucket for all requests, which gets one token per
- * second.
- */
+/** The settings for a store and a global bucket with one token per second. */
 function limitToml(redis: RedisServer, burst: number, prefix = PREFIX): string {
   const limit = `[rate_limit]\nenabled = true\nrequests_per_second = 1\nburst_capacity = ${burst}`;
   return `${limit}\nprefix = "${prefix}"\n${storeUrl(redis)}\n`;
 }
 
-/** Makes a bucket lack so many tokens that it refuses for a quarter of an hour. */
+/** Empties a bucket for a quarter of an hour. */
 async function empty(redis: RedisServer, bucket: string, burst: number): Promise<void> {
   await seed(redis, `${bucket}:1/${burst}`, LONG_SECONDS + burst);
 }

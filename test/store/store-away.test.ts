@@ -101,7 +101,7 @@ describe('an outage', { concurrency: 2 }, () => {
         const replica = await startWithStore(t, redis, await programWaiting(t, PATIENT_MS));
         const load = startLoad(t, replica.port);
         await load.rounds();
-        // The loss of all scripts is no outage.
+        // Losing all scripts is no outage.
         await redis.command('SCRIPT', 'FLUSH');
         await load.rounds();
         assert.deepEqual(await readStore(replica), { up: 1, fallbacks: 0 });

@@ -1,5 +1,5 @@
 /**
- * The line of `--check` about the store: a real Redis or Valkey, and servers that answer wrongly.
+ * The line about the store in `--check`: a real Redis or Valkey, and servers with wrong answers.
  */
 
 import assert from 'node:assert/strict';
@@ -21,7 +21,7 @@ interface CheckOptions {
   readonly env?: Record<string, string>;
 }
 
-/** Runs the program with this store, and a provider that works. */
+/** Runs the program with this store, and a working provider. */
 async function check(
   t: TestContext,
   url: string,
@@ -75,7 +75,7 @@ const STATES: readonly (readonly [name: string, result: RegExp, State])[] = [
   ['that is frozen', /^no answer in \d+ ms$/, { enter: (redis) => redis.freeze() }],
 ];
 
-/** A server's answer to scripts. Undefined means the answer of a working store. */
+/** A server's answer to scripts. Undefined means a working store's answer. */
 const WRONG: readonly (readonly [
   title: string,
   answer: (keys: string | undefined, socket: Socket) => unknown,

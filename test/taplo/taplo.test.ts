@@ -1,5 +1,5 @@
 /**
- * taplo, a TOML tool of editors, accepts the same settings as the gateway, by gateway.schema.json.
+ * taplo, a TOML tool for editors, accepts the same settings as the gateway, by gateway.schema.json.
  */
 
 import assert from 'node:assert/strict';
