@@ -56,7 +56,7 @@ test('docs/log.md has exactly the fields of a try', () => {
 
 test('docs/log.md has every outcome, every level and every limit', () => {
   assert.deepEqual(documented('`outcome` | level').toSorted(), unionOf('Outcome').toSorted());
-  assert.deepEqual(documented('level | what it holds'), [...LOG_LEVELS]);
+  assert.deepEqual(documented('level | lines'), [...LOG_LEVELS]);
   for (const limit of unionOf('Limit'))
     assert.match(docs, new RegExp(`\\| \`reason\` .*\`${limit}\``));
 });

@@ -63,7 +63,8 @@ async function logOf(t: TestContext, script: Script, { leaves = false, stream = 
 test('docs/log.md: the line of a try is written once, at the end of a stream', async (t) => {
   assertSays('docs/log.md', '`ok` is a complete answer or a stream that has ended well');
   assertSays('docs/log.md', '`client_closed` a try whose client left before that');
-  const once = 'once for each attempt, when it has ended, and of a stream when the stream has';
+  const once =
+    'once for each attempt, when it has ended, or for a stream when the stream has ended';
   assertSays('docs/log.md', once);
   const cases: [Script, outcome: string, more?: { leaves?: boolean; stream?: boolean }][] = [
     [answerWell, 'ok', { stream: false }],
@@ -152,10 +153,7 @@ test('docs/page.md: without keys the admin listener serves only its own Host', a
 });
 
 test('docs/log.md: a refusal by a limit has `limit`, unless the limit is memory', async (t) => {
-  assertSays(
-    'docs/log.md',
-    'of a 429 of the gateway\u2019s own, but that of `memory`'.replace('\u2019', "'"),
-  );
+  assertSays('docs/log.md', "of a 429 of the gateway's own, except `memory`");
   const { gateway } = await scenario(t, {
     server: 'max_buffered_bytes = 1048576',
     providers: {
