@@ -65,7 +65,7 @@ test('the package holds the built program, its documents and deploy/, and no sou
   const inDeploy = packed.filter((path) => path.startsWith('deploy/'));
   assert.deepEqual(inDeploy.toSorted(), deployed.map((name) => `deploy/${name}`).toSorted());
   const paths = packed.filter((path) => !inDeploy.includes(path));
-  const documents = paths.filter((path) => /^docs\/(?:\w+\.md|page\.png)$/.test(path));
+  const documents = paths.filter((path) => /^docs\/(?:[\w-]+\.md|page\.png)$/.test(path));
   const examples = paths.filter((path) => /^gateway\.(?:schema\.json|toml\.example)$/.test(path));
   assert.deepEqual(
     paths.filter((path) => !documents.includes(path) && !examples.includes(path)).toSorted(),
