@@ -72,7 +72,7 @@ async function start(
   return { gateway, upstream, scripts, clock, asked, ask, rests };
 }
 
-/** Answers 403 to requests for the model `forbidden`, and any other request well. */
+/** Answers 403 to requests for the model `m-secret`, and any other request well. */
 const forbidden: Script = (request, response) =>
   (request.body.includes('"m-secret"') ? fail(403) : answerWell)(request, response);
 
