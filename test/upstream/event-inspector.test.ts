@@ -1,3 +1,5 @@
+/** The facts of an answer: model, finish_reason and usage, from events and complete answers. */
+
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 

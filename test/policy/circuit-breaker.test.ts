@@ -1,0 +1,131 @@
+/** The table of circuits. For their effects on requests, see wire-circuit.test.ts. */
+
+import assert from 'node:assert/strict';
+import { test, type TestContext } from 'node:test';
+
+import { GatewayError } from '../../src/lib/errors.ts';
+import { CircuitBreaker } from '../../src/policy/circuit-breaker.ts';
+import { stopClock } from '../support/clock.ts';
+
+const REST_MS = 10_000;
+const P = { id: 'p', digest: 'p1' };
+const Q = { id: 'q', digest: 'q1' };
+function startBreaker(t: TestContext) {
+  const lines: unknown[][] = [];
+  const log = (...line: unknown[]) => lines.push(line);
+  const breaker = new CircuitBreaker({ log, isEnabled: () => true });
+  breaker.guard([P, Q]);
+  const fail = (count: number, model?: string, provider = P) => {
+    for (; count > 0; count -= 1) breaker.record('failure', provider, model, 'ECONNREFUSED');
+  };
+  const state = (model: string) => breaker.stateOf(P, model);
+  return { breaker, clock: stopClock(t), fail, lines, state };
+}
+
+test('a breaker keeps the 1,000 models that failed last, with names of up to 256 characters', (t) => {
+  const { fail, lines, state } = startBreaker(t);
+  fail(3, 'first');
+  fail(3, 'kept');
+  for (let index = 0; index < 998; index += 1) fail(1, `${index}`);
+  assert.deepEqual([state('first'), state('kept')], ['open', 'open']);
+  fail(1, 'one more');
+  assert.deepEqual([state('first'), state('kept')], ['closed', 'open']);
+  assert.deepEqual(lines.at(-1), ['info', 'breaker closed', { provider: 'p', model: 'first' }]);
+  fail(3, 'x'.repeat(256));
+  fail(1000, 'x'.repeat(257));
+  assert.deepEqual([state('x'.repeat(256)), state('x'.repeat(257))], ['open', 'closed']);
+});
+
+test('a circuit opens for a provider without connections, until a model answers or fails', (t) => {
+  const { breaker, clock, fail, lines, state } = startBreaker(t);
+  const provider = { provider: 'p', model: undefined };
+  for (const type of ['failure', 'success'] as const) {
+    fail(3);
+    assert.deepEqual([state('m'), breaker.stateOf(Q, 'm')], ['open', 'closed']);
+    breaker.record(type, P, 'm');
+    assert.equal(state('m'), 'closed');
+    assert.deepEqual(lines.at(-1), ['info', 'breaker closed', provider]);
+  }
+  for (const kind of ['provider', 'invalidRequest'] as const) {
+    fail(3);
+    breaker.recordOutcome({ provider: P, model: 'm' }, new GatewayError(kind, 'refused'));
+    assert.equal(state('m'), 'closed');
+  }
+  assert.equal(lines.length, 8, 'a model that failed once has had no circuit to close');
+  fail(3, 'm');
+  clock.nowMs += REST_MS;
+  const probe = breaker.recordAttempt(P, 'm');
+  const failure = new GatewayError('provider', 'refused', { provider: 'p', scope: 'provider' });
+  assert.ok(typeof probe === 'object');
+  breaker.recordOutcome({ provider: P, model: 'm' }, failure, probe);
+  probe.end();
+  clock.nowMs += 2 * REST_MS - 1;
+  assert.equal(state('m'), 'open', 'its probe has failed too');
+  clock.nowMs += 1;
+  assert.equal(state('m'), 'half-open');
+});
+
+test('a circuit rests for 10, 20, 40 and then 60 s if probes fail, and for 10 s after a success', (t) => {
+  const { breaker, clock, fail, state } = startBreaker(t);
+  const lastsFor = (ms: number) => {
+    clock.nowMs += ms - 1;
+    assert.equal(state('m'), 'open', `until ${ms} ms have passed`);
+    clock.nowMs += 1;
+    assert.equal(state('m'), 'half-open', `after ${ms} ms`);
+  };
+  const probe = () => {
+    const begun = breaker.recordAttempt(P, 'm');
+    assert.ok(typeof begun === 'object');
+    return begun;
+  };
+  const failure = new GatewayError('provider', 'cut', { provider: 'p' });
+  fail(3, 'm');
+  lastsFor(REST_MS);
+  for (const seconds of [20, 40, 60, 60]) {
+    const begun = probe();
+    // A request from before the circuit opened fails late.
+    fail(1, 'm');
+    breaker.recordOutcome({ provider: P, model: 'm' }, failure, begun);
+    begun.end();
+    lastsFor(1000 * seconds);
+  }
+  const undecided = probe();
+  fail(1, 'm');
+  undecided.end();
+  assert.equal(state('m'), 'half-open', 'the late failure of an older request has no effect');
+  probe();
+  breaker.record('success', P, 'm');
+  fail(3, 'm');
+  // Requests sent before the rest began do not make it longer.
+  fail(2, 'm');
+  lastsFor(REST_MS);
+  probe().end();
+  fail(1, 'm');
+  lastsFor(REST_MS);
+});
+
+test('a circuit is reported with the cause and the end of its rest, unless it is closed', (t) => {
+  const { breaker, clock, fail } = startBreaker(t);
+  const cause = 'ECONNREFUSED';
+  const rest = { cause, cooldownMs: REST_MS, isProbed: false };
+  const a = { provider: 'p', digest: 'p1', model: 'a', failures: 3, ...rest };
+  const q = { provider: 'q', digest: 'q1', model: undefined, failures: 4, ...rest };
+  const report = () => breaker.report(String);
+  const short = () => report().map((one) => [one.model, one.state, one.openUntilMs]);
+  fail(3, 'a');
+  fail(1, 'failed once');
+  clock.nowMs += 6000;
+  fail(4, undefined, Q);
+  const untilMs = clock.nowMs + REST_MS;
+  assert.deepEqual(report(), [
+    { state: 'open', ...a, openUntilMs: untilMs - 6000 },
+    { state: 'open', ...q, openUntilMs: untilMs },
+  ]);
+  clock.nowMs += 4000;
+  const ofQ = [undefined, 'open', untilMs];
+  assert.deepEqual(short(), [['a', 'half-open', untilMs - 6000], ofQ]);
+  breaker.recordAttempt(P, 'a');
+  assert.deepEqual(short(), [['a', 'open', clock.nowMs + REST_MS], ofQ]);
+  breaker.record('success', Q, 'any');
+  assert.equal(report().length, 1);
+});
