@@ -151,7 +151,7 @@ function warnOfBaseUrl(name: string, baseUrl: string, values: SettingValues): vo
   if (!URL.canParse(baseUrl)) return;
   const { protocol, hostname, port } = new URL(baseUrl);
   if (protocol === 'http:' && !isPrivate(hostname)) {
-    values.warning(name, 'the key travels in clear text beyond a private network; use https://');
+    values.warning(name, 'the key is sent in clear text beyond a private network; use https://');
   }
   const server = values.section('server');
   const isHere = isLoopback(hostname) || hostname === server.host;
@@ -173,7 +173,7 @@ function readHeaders(
     if (!HEADER_NAME.test(name)) {
       values.problem(setting, `${shown} is not a valid header name`);
     } else if (REFUSED.has(name)) {
-      values.problem(setting, `${shown} is set by the gateway itself`);
+      values.problem(setting, `${shown} cannot be set: the gateway sets it itself`);
     } else if (checked.has(name)) {
       values.problem(setting, `${shown} appears twice; header names ignore case`);
     } else if (!/^[\t\x20-\x7e]*$/.test(value)) {

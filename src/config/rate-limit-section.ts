@@ -48,7 +48,7 @@ export function readRateLimit(values: SettingValues, known: readonly string[]) {
  */
 function readStore(url: string | undefined, prefix: string, values: SettingValues) {
   if (!/^[\x21-\x7e]{1,64}$/.test(prefix) || /[{}]/.test(prefix)) {
-    const expected = '1 to 64 visible ASCII characters without spaces and braces';
+    const expected = '1 to 64 visible ASCII characters without spaces or braces';
     values.problem('rate_limit.prefix', `expected ${expected}`);
   }
   // An unreplaced reference in the URL was already reported.
@@ -65,7 +65,7 @@ function readStore(url: string | undefined, prefix: string, values: SettingValue
     return refuse(`expected a port from 1 to ${MAX_PORT}`);
   }
   if (scheme === 'redis' && password !== undefined && !isPrivate(address ?? name)) {
-    const text = 'the password travels in clear text beyond a private network; use rediss://';
+    const text = 'the password is sent in clear text beyond a private network; use rediss://';
     values.warning('rate_limit.store', text);
   }
   try {
