@@ -1,6 +1,6 @@
 /**
  * Makes the `Config` from the values read, and compares two of them for a reload. Other folders
- * import the settings' types from here.
+ * import the types of settings from here.
  */
 
 import { isIP } from 'node:net';
@@ -109,7 +109,7 @@ function checkProxies(proxies: readonly string[], values: SettingValues): void {
   }
 }
 
-/** An alias's targets, and their order. */
+/** The targets of an alias, and their order. */
 export interface AliasSettings {
   /** Each is `<provider_id>/<model_name>`; there is at least one. */
   readonly targets: readonly string[];
@@ -184,7 +184,7 @@ function weightsOf(targets: readonly string[], weights: readonly number[]) {
  * in without a key, unless `[server.auth] enabled` is false.
  */
 export function compareSettings(running: Config, next: Config) {
-  // A file cut off at a line's end is still valid TOML, but may have lost its keys.
+  // A file cut off at the end of a line is still valid TOML, but may have lost its keys.
   if (needsKey(running) && !needsKey(next) && next.server.auth.enabled) {
     const text = 'no key is left, so anyone could call; if you intend this, set enabled = false';
     throw new ConfigError([`server.auth: ${text}, or restart`]);

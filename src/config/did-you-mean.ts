@@ -16,7 +16,8 @@ export function similarTo(name: string, known: readonly string[]): string {
 }
 
 /**
- * Returns the Levenshtein distance between `b` and `a`'s first 64 characters, computed row by row.
+ * Returns the Levenshtein distance between `b` and the first 64 characters of `a`, computed row by
+ * row.
  */
 function editDistance(a: string, b: string): number {
   let row = Array.from({ length: b.length + 1 }, (_, column) => column);

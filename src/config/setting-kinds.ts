@@ -124,8 +124,8 @@ export const BALANCES = ['order', 'least_busy', 'weighted'] as const;
 export const WEIGHTS = integers(0, 10_000);
 
 /**
- * An alias's targets. Depending on `balance` they are asked in this order, or the target with the
- * fewest requests comes first, or a target drawn by weight.
+ * The targets of an alias. Depending on `balance` they are asked in this order, or the target with
+ * the fewest requests comes first, or a target drawn by weight.
  */
 export interface BalancedTargets {
   readonly targets: readonly string[];

@@ -100,7 +100,7 @@ function toConfigError(error: unknown, path: string, permissionHint = ''): Confi
 
 /** Ends a hint for settings in another format. */
 const SETTINGS_ARE_TOML = 'but the settings are TOML: a line [server], then a line port = 8080';
-/** Matches JSON's beginning. No TOML text begins like this. */
+/** Matches the beginning of JSON. No TOML text begins like this. */
 const JSON_TEXT = /^\s*(?:\{|\[\s*\{)/;
 const YAML_LINE = /^\s*(?:---\s*$|- |[\w."'-]+:(?:\s|$))/;
 /** Ends a number, a boolean or an unquoted text. */
@@ -128,7 +128,7 @@ export function parseToml(text: string, prefix: string): Table {
 function hintFor(text: string, line: string, at: number): string {
   if (JSON_TEXT.test(text)) return `; this looks like JSON, ${SETTINGS_ARE_TOML}`;
   if (YAML_LINE.test(line)) return `; this looks like YAML, ${SETTINGS_ARE_TOML}`;
-  // The parser stops at a word's beginning, or inside the word if it begins like a number.
+  // The parser stops at the beginning of a word, or inside the word if it begins like a number.
   const [before = ''] = line.slice(0, at).split(WORD_LIMIT).slice(-1);
   const [behind = ''] = line.slice(at).split(WORD_LIMIT, 1);
   const word = before + behind;

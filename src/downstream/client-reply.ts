@@ -146,8 +146,8 @@ export class ClientReply {
   }
 
   /**
-   * Writes a stream's part. Returns false if no more should come until `onRoom` is called. Throws
-   * behind the end, because such bytes would land in the connection's next response.
+   * Writes a part of a stream. Returns false if no more should come until `onRoom` is called.
+   * Throws behind the end, because such bytes would land in the connection's next response.
    */
   write(chunk: Buffer): boolean {
     if (this.#hasEnded) throw new Error('bytes behind the end of a response');

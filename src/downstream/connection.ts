@@ -224,7 +224,7 @@ export class Connection {
     const { headersMs } = this.listener.timeLimits;
     const mayBeUnread = call !== undefined || performance.now() - this.idleSinceMs < headersMs;
     if (code === TIMED_OUT && mayBeUnread) {
-      // The head's rest may have arrived, because the socket is not read while requests wait.
+      // The rest of the head may have arrived, because the socket is not read while requests wait.
       this.#lateHead = setTimeout(() => this.refuse(code), headersMs).unref();
       return;
     }

@@ -9,8 +9,8 @@ import { onNextTurn, TurnLimit } from '../lib/turns.ts';
 
 /**
  * How many chunks of any size a body may have: parsing a chunk costs as much as hundreds of bytes,
- * and a single read can have 10,000 chunks of one byte. Below `TurnLimit`'s limit, so that a body
- * is refused in the same turn as it arrives.
+ * and a single read can have 10,000 chunks of one byte. Below the limit of `TurnLimit`, so that a
+ * body is refused in the same turn as it arrives.
  */
 const FREE_CHUNKS = 1000;
 const MIN_MEAN_CHUNK_BYTES = 16;

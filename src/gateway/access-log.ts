@@ -21,13 +21,13 @@ const LEVELS: Readonly<Record<Outcome, LogLevel>> = {
   internal_error: 'error',
 };
 
-/** The route's properties for its access line. */
+/** The properties of a route that its access line needs. */
 interface LoggedRoute {
   readonly isProbe?: true;
   readonly readsBody?: true;
 }
 
-/** A request's end. */
+/** How a request ended. */
 interface Ending {
   readonly outcome: Outcome;
   /** On the clock of `performance.now()`. */

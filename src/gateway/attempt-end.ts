@@ -6,7 +6,7 @@ import type { Logger } from '../lib/log.ts';
 import type { Attempt } from '../request/history.ts';
 import type { Services } from './services.ts';
 
-/** Records an attempt's end. A good attempt was already counted when its answer was sent. */
+/** Records how an attempt ended. A good attempt was already counted when its answer was sent. */
 export function recordAttemptEnd(
   attempt: Attempt,
   failure: GatewayError | ClientGone | undefined,
@@ -28,8 +28,8 @@ export function logAttempt(message: string, attempt: Attempt, { id }: Call, logg
 }
 
 /**
- * Returns whether an attempt's failure ends its request, because the client has left or the gateway
- * itself has failed. No other provider can help then, and this provider is not at fault.
+ * Returns whether the failure of an attempt ends its request, because the client has left or the
+ * gateway itself has failed. No other provider can help then, and this provider is not at fault.
  */
 export function endsRequest(failure: GatewayError | ClientGone | undefined): boolean {
   if (failure instanceof ClientGone) return true;

@@ -52,9 +52,10 @@ function skip(
 /**
  * Asks a provider until its answer begins, unless the provider has to be skipped. If its circuit
  * was closed, the provider is retried, and its keys are tried in turn until it accepts a key.
- * Resolves with the answer's lease, before the client gets any of it; else with the attempt whose
- * failure is reported. Rejects with `ClientGone`, and with the gateway's own failures, after which
- * no other provider is asked. `isPostponed`: the provider is asked last, even with an open circuit.
+ * Resolves with the lease of the answer, before the client gets any of it; else with the attempt
+ * whose failure is reported. Rejects with `ClientGone`, and with the gateway's own failures, after
+ * which no other provider is asked. `isPostponed`: the provider is asked last, even with an open
+ * circuit.
  */
 export async function askProvider(
   candidate: Candidate,
@@ -67,7 +68,7 @@ export async function askProvider(
   if (isCircuitOpen()) return skip(candidate, 'open', asking);
   const limiter = services.limiters.ofProviders.get(provider.id)!;
   const taking = limiter.takeRequest();
-  // Only a limit that is kept in a store has to be waited for.
+  // Only a limit in a store needs a wait.
   const refusal = taking instanceof Promise ? await taking : taking;
   if (refusal) return skip(candidate, refusal, asking);
   // Another request may have become the probe while the store answered.
@@ -126,7 +127,7 @@ function beginAttempt(
   return { attempt, settings: provider, call, services, isStream: chat.stream, deadline };
 }
 
-/** Not async, because an async function's frame would hold the request until the response. */
+/** Not async, because the frame of an async function would hold the request until the response. */
 function send(
   { provider, model }: Candidate,
   { key, reconnect }: RetryPlan,

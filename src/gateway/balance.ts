@@ -7,8 +7,8 @@ import type { Candidate } from './candidates.ts';
 import type { Services } from './services.ts';
 
 /**
- * Returns a balanced alias's candidates in the order to ask them. If all their providers have
- * `key_affinity`, the request's session decides.
+ * Returns the candidates of a balanced alias in the order to ask them. If all their providers have
+ * `key_affinity`, the session of the request decides.
  */
 export function balanced(
   candidates: readonly Candidate[],
@@ -28,9 +28,9 @@ export function balanced(
 }
 
 /**
- * Returns the next name's index by smooth weighted round robin, as in nginx: each name gains its
- * weight, and the name with the highest credit pays the sum of all weights. A name with weight 0
- * never has the highest credit.
+ * Returns the index of the next name by smooth weighted round robin, as in nginx: each name gains
+ * its weight, and the name with the highest credit pays the sum of all weights. A name with weight
+ * 0 never has the highest credit.
  */
 function draw(
   names: readonly string[],
@@ -47,8 +47,8 @@ function draw(
 }
 
 /**
- * Returns the candidates' indices, sorted by requests in flight at their providers, or in a
- * session's `order`. Candidates with an open circuit come last.
+ * Returns the indices of the candidates, sorted by requests in flight at their providers, or in the
+ * `order` of a session. Candidates with an open circuit come last.
  */
 function leastBusyFirst(
   candidates: readonly Candidate[],

@@ -14,7 +14,7 @@ import type { Services } from './services.ts';
 export interface Candidate {
   readonly provider: Provider;
   readonly model: string;
-  /** True if the gateway has chosen this candidate among a balanced alias's targets. */
+  /** True if the gateway has chosen this candidate among the targets of a balanced alias. */
   readonly isBalanced: boolean;
 }
 
@@ -67,7 +67,9 @@ function fullNameOf(name: string, services: Services): string {
   }
 }
 
-/** Returns the candidates for registered targets. Without any, throws the first target's fault. */
+/**
+ * Returns the candidates for registered targets. Without any, throws the fault of the first target.
+ */
 function targetsOf(targets: readonly string[], services: Services): Candidate[] {
   const registered = targets.filter((target) => services.providers.has(providerIdOf(target)));
   const names = registered.length > 0 ? registered : targets.slice(0, 1);
@@ -84,7 +86,7 @@ function withFallbacks(candidates: Candidate[], fallbacks: readonly Provider[]):
   return candidates;
 }
 
-/** Returns the provider's id in an alias's target, which always has a slash. */
+/** Returns the provider's id in the target of an alias, which always has a slash. */
 export function providerIdOf(target: string): string {
   return target.slice(0, target.indexOf('/'));
 }

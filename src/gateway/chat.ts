@@ -18,10 +18,10 @@ import { Lease } from './lease.ts';
 import type { Services } from './services.ts';
 
 /**
- * Reads a chat completion request, and resolves with the first begun answer's lease. The candidates
- * are asked in order; the first candidate is asked last if its circuit is open. Rejects with
- * `GatewayError` or `ClientGone`, and with the first candidate's failure if all candidates fail.
- * `tenant` is undefined if the key belongs to no client in the settings.
+ * Reads a chat completion request, and resolves with the lease of the first answer that begins. The
+ * candidates are asked in order; the first candidate is asked last if its circuit is open. Rejects
+ * with `GatewayError` or `ClientGone`. If all candidates fail, the failure of the first is
+ * reported. `tenant` is undefined if the key belongs to no client in the settings.
  */
 export async function firstAnswer(
   call: Call,
@@ -67,7 +67,7 @@ export async function firstAnswer(
 
 /**
  * Reads the request, and notes its members for the log. Rejects with `invalidRequest`. A separate
- * function, so that `firstAnswer`'s frame keeps no parser.
+ * function, so that the frame of `firstAnswer` keeps no parser.
  */
 function readChat(call: Call, tenant: Tenant | undefined, maxBytes: number): Promise<ChatRequest> {
   const { history } = call;
@@ -108,8 +108,8 @@ function isReasonToFallBack(
   { providers: { fallbackOn } }: Config,
 ): boolean {
   if (problem === 'policy') return false;
-  // A balanced alias's targets are alike, so a missing key, model or token is a single target's
-  // fault.
+  // The targets of a balanced alias are alike, so a missing key, model or token is the fault of a
+  // single target.
   if (isBalanced && TARGET_STATUSES.has(status)) return true;
   // A provider's concurrency limit is a reason to ask another provider. Its rate limit is not.
   if (limit === 'provider') return false;

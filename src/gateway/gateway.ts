@@ -30,7 +30,7 @@ interface Route {
   /** Set if the body is read, so that a client may leave during its upload. */
   readonly readsBody?: true;
   /**
-   * Answers the call, or resolves with an answer's lease to deliver. `tenant` is undefined if
+   * Answers the call, or resolves with the lease of an answer to deliver. `tenant` is undefined if
    * `isPublic`, or if the key belongs to no client in the settings.
    */
   readonly handle: (
@@ -71,7 +71,7 @@ const WRONG_BASE_PATHS = ['', '/v1/v1', '/v1/', '/v1/chat/completions'].flatMap(
 const WEB_ORIGIN = /^https?:/i;
 const WEB_ORIGIN_HOST = /^https?:\/\/(.*?)(?::\d+)?$/i;
 
-/** Answers and logs the public port's calls. */
+/** Answers and logs the calls to the public port. */
 export class Gateway {
   readonly #services: Services;
   readonly #accessLog: ReturnType<typeof createAccessLog>;
@@ -116,7 +116,7 @@ export class Gateway {
         if (refusal) throw refusal;
         limiter = ofTenant;
         const taking = limiter.takeRequest();
-        // Only limits in a store need a wait.
+        // Only a limit in a store needs a wait.
         refusal = taking instanceof Promise ? await taking : taking;
         if (refusal) throw refusal;
       }
@@ -201,7 +201,7 @@ async function fail(call: Call, thrown: unknown): Promise<void> {
   await reply.closed;
 }
 
-/** Adds the answering provider, its request id, and both sides' times. */
+/** Adds the answering provider, its request id, and the times of both sides. */
 function addOwnHeaders(headers: ResponseHeaders, { history }: Call, redact: Redactor): void {
   if (history.provider) headers['x-gateway-provider'] = history.provider;
   const asked = history.asked.length;

@@ -1,4 +1,4 @@
-/** Holds the provider's slot and its circuit's probe until an answer is delivered. */
+/** Holds the provider's slot and the probe of its circuit until an answer is delivered. */
 
 import type { Call } from '../downstream/call.ts';
 import type { ClientGone, GatewayError } from '../lib/errors.ts';
@@ -24,8 +24,9 @@ interface LeaseOptions {
 }
 
 /**
- * Holds a provider's slot and its circuit's probe from the first attempt until the answer was
- * delivered or all attempts have failed. The lease's holder calls `close` or `fail` at the end.
+ * Holds a provider's slot and the probe of its circuit from the first attempt until the answer was
+ * delivered or all attempts have failed. The holder of the lease calls `close` or `fail` at the
+ * end.
  */
 export class Lease {
   readonly #options: LeaseOptions;

@@ -1,4 +1,4 @@
-/** `GET /v1/models`: all providers' models, and the aliases, by their names for clients. */
+/** `GET /v1/models`: the models of all providers, and the aliases, by their names for clients. */
 
 import type { Tenant } from '../config/config.ts';
 import { missingModels } from '../config/named-models.ts';
@@ -23,7 +23,7 @@ const MAX_LIST_BYTES = 4_194_304;
 interface ModelListServices extends Omit<Services, 'listModels'> {
   /** Called with a provider's model names when its list was fetched. */
   readonly onModels?: ((provider: string, names: readonly string[]) => void) | undefined;
-  /** The providers' lists. An unchanged provider's list outlives a reload. */
+  /** The lists by provider. The list of an unchanged provider outlives a reload. */
   readonly modelLists: ModelListCache;
 }
 
@@ -42,7 +42,7 @@ interface CachedList {
 }
 
 /**
- * Serves `GET /v1/models`. If a provider's list cannot be fetched, its last list and its
+ * Serves `GET /v1/models`. If the list of a provider cannot be fetched, its last list and its
  * `default_model` are used.
  */
 export class ModelList {
@@ -174,7 +174,7 @@ function toEntry({ id, modelDetails }: Provider, name: string, model?: ListedMod
   };
 }
 
-/** `fetchModelList`'s error when its time has passed. */
+/** The error of `fetchModelList` when its time has passed. */
 export const NO_LIST_IN_TIME = new Error('no answer in time');
 
 /**

@@ -25,7 +25,7 @@ export interface Services extends AttemptServices {
   readonly incidents: Incidents;
   /** When each target of a balanced alias last came first, on the clock of `performance.now()`. */
   readonly lastAsked: Map<string, number>;
-  /** The targets' credits by weighted alias; see `balance.ts`. */
+  /** The credits of targets, by weighted alias; see `balance.ts`. */
   readonly credits: Map<AliasSettings, readonly number[]>;
   /**
    * Returns the body for `GET /v1/models` with the tenant's models, or with all models. Never

@@ -114,8 +114,8 @@ export class LineWriter {
 }
 
 /**
- * Returns a function that writes to a file. A full disk may take only a text's first part, so the
- * next text begins on a new line.
+ * Returns a function that writes to a file. A full disk may take only the first part of a text, so
+ * the next text begins on a new line.
  */
 function createFileWrite(descriptor: number): Write {
   let isLineOpen = false;

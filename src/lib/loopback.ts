@@ -40,8 +40,8 @@ export function withoutBrackets(host: string): string {
 }
 
 /**
- * Returns the host name for SNI (RFC 6066, 3): empty for an address, and without a full name's last
- * dot.
+ * Returns the host name for SNI (RFC 6066, 3): empty for an address, and without the last dot of a
+ * full name.
  */
 export function serverNameOf(host: string): string {
   return isIP(host) ? '' : host.replace(/\.$/, '');

@@ -11,7 +11,7 @@ const KEY_SHAPES = [
   '\\bBearer\\s+[\\w*.~+/=-]+',
   '\\b(?:api_?)?key=[^\\s&"]+',
 ];
-/** A word's start, also behind a percent-encoded character. */
+/** The start of a word, also behind a percent-encoded character. */
 const WORD_START = '(?:\\b|(?<=%[\\da-f]{2}))';
 /** The same shapes in percent-encoding: `Bearer%20...`, `%26key%3D...`. */
 const ENCODED_SHAPES = [

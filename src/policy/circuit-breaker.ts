@@ -23,7 +23,8 @@ const PROBED_STREAM_MS = 10_000;
  */
 const OUTAGE_STATUSES = new Set([502, 503, 504, 529]);
 /**
- * Statuses for a wrong key, a missing model or a limit: an alias's other target may still answer.
+ * Statuses for a wrong key, a missing model or a limit: another target of an alias may still
+ * answer.
  */
 export const TARGET_STATUSES = new Set([401, 403, 404, 429]);
 /**

@@ -9,8 +9,8 @@ import type { Outcome, Refusal } from '../lib/errors.ts';
 
 /**
  * An access line's fields, by their names in the log. Text from outside is bounded and has no
- * control characters. A type, because TypeScript does not assign an interface to `LogFacts`'s index
- * signature.
+ * control characters. A type, because TypeScript does not assign an interface to the index
+ * signature of `LogFacts`.
  */
 export type RequestFacts = Partial<Omit<TokenUsage, 'total_tokens'>> & {
   readonly request_id: string;

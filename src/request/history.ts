@@ -12,8 +12,8 @@ const MAX_HELD_USAGE_CHARACTERS = 1024;
 /** Printable ASCII without backslashes, and so without escape sequences. */
 const MODEL = /^[ -[\]-~]{1,64}$/;
 /**
- * A `finish_reason`'s first word, because Gemini writes `content_filter: OTHER`. Some providers
- * write the text `null` if there is no reason.
+ * The first word of a `finish_reason`, because Gemini writes `content_filter: OTHER`. Some
+ * providers write the text `null` if there is no reason.
  */
 const FINISH_REASON = /^(?!null$)[\w.-]{1,32}(?![\w.-])/;
 

@@ -9,8 +9,8 @@ import { lookup } from '../lib/name-lookup.ts';
 /** A connection's time limit elapses in this many parts. */
 const CONNECT_TICKS = 10;
 /**
- * Shorter than the pool's `IDLE_CONNECTION_MS`, so that the pool notices a dead peer of an idle
- * connection.
+ * Shorter than the pool's `IDLE_CONNECTION_MS`, so that the pool notices if the peer of an idle
+ * connection dies.
  */
 const KEEP_ALIVE_PROBE_MS = 30_000;
 /** Makes a paused socket hold one read instead of two. */
@@ -18,7 +18,7 @@ const READ_AHEAD = { highWaterMark: 16_384 };
 
 /** The gateway's view of undici's `Dispatcher`. */
 export interface Dispatcher {
-  /** Sends a request, and calls `handler`'s methods with its progress and its failure. */
+  /** Sends a request, and calls the methods of `handler` with its progress and its failure. */
   dispatch(options: object, handler: object): boolean;
   destroy(): Promise<void>;
 }

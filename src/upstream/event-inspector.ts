@@ -62,7 +62,7 @@ export class EventInspector {
   #long: LongEvent | undefined;
   /** How many bytes of the unfinished event were passed on. */
   #passedBytes = 0;
-  /** True if a line feed that comes next is dropped, because it belongs to a removed event. */
+  /** True if the next line feed is dropped, because it belongs to a removed event. */
   #dropsLineFeed = false;
   /** The state of each choice so far, by its index. */
   readonly #choices = new Map<number, 'open' | 'finished' | 'reopened'>();

@@ -53,7 +53,8 @@ export function sendAttempt(
     const cause = `no ${isStream ? 'first token' : 'complete answer'} in ${limitMs} ms`;
     return timeoutError(attempt.provider, { cause });
   });
-  // The transport notes the connection in the attempt, because it has `ConnectionUse`'s members.
+  // The transport notes the connection in the attempt, because it has the members of
+  // `ConnectionUse`.
   return services.transport.send(addClientHeaders(request, context), deadline, attempt);
 }
 
@@ -147,7 +148,7 @@ function readErrorBody(bytes: Buffer, contentType: string): unknown {
   return parseUntrustedJson(text) ?? readEvent(bytes) ?? (isMessage ? text : undefined);
 }
 
-/** Returns the first object or array in the events' data, or undefined. */
+/** Returns the first object or array in the data of events, or undefined. */
 function readEvent(bytes: Buffer): unknown {
   const closed = Buffer.concat([bytes, Buffer.from('\n\n')]);
   for (const { data, bareJson } of parseEvents(closed, true)) {

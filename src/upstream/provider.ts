@@ -89,7 +89,9 @@ export function createOpenAIProvider(settings: ProviderSettings) {
     ...settings,
     /** Changes if a reload changes the settings. */
     digest: digestOf(settings),
-    /** The chat completions URL for the log, without its query, because that may hold a key. */
+    /**
+     * The chat completions URL for the log, without its query, because the query may hold a key.
+     */
     chatUrl: origin + chatPath,
 
     /**
@@ -152,8 +154,8 @@ const MAX_WHOLE_BYTES = 4096;
 const SLICE_BYTES = 65_536;
 
 /**
- * Returns a short body as a buffer, and a long body as a `SlicedBody`. The caller has to send a
- * `SlicedBody`'s `content-length`.
+ * Returns a short body as a buffer, and a long body as a `SlicedBody`. The caller has to send the
+ * `content-length` of a `SlicedBody`.
  */
 export function toBody({ body, heldBody, isStream }: UpstreamRequest) {
   if (!body) return undefined;

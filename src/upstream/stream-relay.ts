@@ -64,7 +64,7 @@ export function openStream(
  */
 const LONG_PAUSE_MS = 10_000;
 
-/** Settles `open`'s promise, or from the delivery on `deliver`'s. */
+/** Settles the promise of `open`, or from the delivery on the promise of `deliver`. */
 interface Settle {
   readonly resolve: () => void;
   readonly reject: (failure: unknown) => void;

@@ -27,9 +27,9 @@ export type Transport = ReturnType<typeof createTransport>;
 const CONNECT_ERROR = 'undici:client:connectError';
 
 /**
- * Fails the requests waiting for a proxy that closes on CONNECT. undici 6 and 7 mistake it for a
- * used connection's close, and reconnect at once without end, even over fetch. With undici 8's
- * error code they fail the requests instead.
+ * Fails the requests waiting for a proxy that closes on CONNECT. undici 6 and 7 mistake this close
+ * for the end of a connection in use, and reconnect at once without end, even over fetch. With
+ * undici 8's error code they fail the requests instead.
  */
 function failWaiting(message: unknown): void {
   const { error } = message as { error: NodeJS.ErrnoException };

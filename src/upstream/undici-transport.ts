@@ -105,7 +105,7 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
   readonly #options: UndiciExchangeOptions;
   readonly #unread = new ChunkBuffer();
   readonly #turn = new TurnLimit();
-  /** True until the next turn, even if the sink wants more now. */
+  /** True while reading waits for the next turn, even if the sink wants more now. */
   #isTurnOver = false;
   #socket: Socket | undefined;
   #bytesReadBefore = 0;
