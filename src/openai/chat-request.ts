@@ -83,7 +83,10 @@ export class ChatRequestParser {
   #includeUsage: JsonValue | undefined;
   #promptCacheKey: string | undefined;
 
-  /** @param mayListModels - accepts `models`, because OpenRouter may choose any model in it */
+  /**
+   * @param mayListModels - false refuses `models`, because OpenRouter may choose another model from
+   * it
+   */
   constructor(mayListModels = true) {
     this.#mayListModels = mayListModels;
   }

@@ -80,7 +80,7 @@ export function openAnswer(
   const headers = returnedHeaders(response.headers, context);
   const contentType = services.redact(response.headers.get('content-type') ?? '');
   const isJson = JSON_TYPE.test(contentType);
-  // The first bytes decide about the answer, because its content type is often wrong.
+  // The first bytes decide the kind of answer, because its content type is often wrong.
   if (isStream) {
     const isEventStream = EVENT_STREAM_TYPE.test(contentType);
     Object.assign(

@@ -89,7 +89,7 @@ export function toProviderError(
   return new GatewayError('api', `${head} - ${text}`, { ...details, reason: head });
 }
 
-/** Returns the request's problem named in the provider's error; undefined without any. */
+/** Returns the problem with the request, by the provider's error; undefined for other errors. */
 function problemOf({ isFlagged, status }: UpstreamFault, reason: string): ErrorDetails['problem'] {
   if (isFlagged || REFUSED_BY_POLICY.test(reason)) return 'policy';
   return status === 400 && TOO_LONG.test(reason) ? 'length' : undefined;
