@@ -171,7 +171,7 @@ test('docs/log.md: a refusal by a limit has `limit`, unless the limit is memory'
     ['memory', undefined],
     [
       'client_requests_per_minute',
-      'clients.a.requests_per_minute: 0 of 1 tokens left, refilled at 1 per minute',
+      'clients.a.requests_per_minute: 1 of 1 requests used, refilled at 1 per minute',
     ],
   ]);
 });

@@ -118,12 +118,13 @@ export class KeyPool {
   }
 
   /**
-   * Records that a key has worked. `before` is its cooldown when the attempt started; the cooldown
-   * ends unless a later one has replaced it.
+   * Records that a key has worked. `before` is its cooldown when the attempt started. If a later
+   * cooldown has replaced it, the key was refused meanwhile, and the success changes nothing.
    */
   recordSuccess(key: number, before: Cooldown | undefined): void {
+    if (this.cooldownOf(key) !== before) return;
     this.#accept(key);
-    if (isOver(before) || this.cooldownOf(key) !== before) return;
+    if (isOver(before)) return;
     // A success after a 403 shows that the provider refused the request and not the key, so all
     // cooldowns for a 403 end.
     for (const [other, cooldown] of this.#cooldowns.entries()) {

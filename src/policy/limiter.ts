@@ -177,9 +177,10 @@ export class Limiter {
 }
 
 function refuse(bucket: Bucket, waitMs: number): GatewayError {
-  const { name, limit, rate, periodSeconds, capacity } = bucket;
+  const { name, limit, rate, periodSeconds, capacity, perRequest } = bucket;
   const refill = `refilled at ${rate} per ${PERIOD_NAMES[periodSeconds]}`;
-  const limitState = `${name}: 0 of ${capacity} tokens left, ${refill}`;
+  const unit = perRequest > 0 ? 'requests' : 'tokens';
+  const limitState = `${name}: ${capacity} of ${capacity} ${unit} used, ${refill}`;
   const retryAfterSeconds = Math.max(1, Math.ceil(waitMs / 1000));
   const details = { retryAfterSeconds, limit, limitState };
   const which = periodSeconds > 1 ? `: ${name}` : '';

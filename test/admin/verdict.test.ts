@@ -183,7 +183,7 @@ test('a client refused by its own limit is shown with the limit and how full it 
   const { since, ...overLimit } = clients.agents.overLimit;
   assert.ok(Date.parse(since) > 0);
   assert.deepEqual(overLimit, {
-    limit: 'clients.agents.requests_per_minute: 0 of 3 tokens left, refilled at 3 per minute',
+    limit: 'clients.agents.requests_per_minute: 3 of 3 requests used, refilled at 3 per minute',
     limited: 7,
     refused: 7,
     requests: 10,

@@ -133,7 +133,7 @@ test('tokens_per_minute lets requests pass while its bucket is above zero', asyn
   assert.equal(reason, 'client_tokens_per_minute');
   assert.equal(
     limit,
-    'clients.a.tokens_per_minute: 0 of 1000 tokens left, refilled at 1000 per minute',
+    'clients.a.tokens_per_minute: 1000 of 1000 tokens used, refilled at 1000 per minute',
   );
   nowMs += 12_000;
   await refuse(1, true);

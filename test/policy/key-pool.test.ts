@@ -35,6 +35,8 @@ test('the refused keys are named when they change, until each has worked again',
   for (const key of [0, 1]) {
     pool.recordFailure(key, new GatewayError('api', '', { upstreamStatus: 401 }));
   }
+  // This stream was asked for before the key was revoked.
+  pool.recordSuccess(1, undefined);
   pool.recordSuccess(1, pool.cooldownOf(1));
   pool.recordSuccess(0, pool.cooldownOf(0));
   assert.deepEqual(told, [['key 1: 401'], ['key 1: 401, key 2: 401'], ['key 1: 401'], [undefined]]);
