@@ -1,0 +1,119 @@
+/** The providers that a `model` names, and their order. For the balance, see wire-balance. */
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { loadConfig, type Tenant } from '../../src/config/config.ts';
+import type { Call } from '../../src/downstream/call.ts';
+import { candidatesFor, providerIdOf } from '../../src/gateway/candidates.ts';
+import type { Services } from '../../src/gateway/services.ts';
+import type { GatewayError } from '../../src/lib/errors.ts';
+import type { Provider } from '../../src/upstream/provider.ts';
+
+/** Providers `p` and `q` have a default model, `r` has none. */
+const SECTIONS = ['p', 'q', 'r'].map((id) => {
+  const model = id === 'r' ? '' : `default_model = "${id}-default"\n`;
+  return `[providers.${id}]\nbase_url = "http://127.0.0.1:1/v1"\napi_key = "none"\n${model}`;
+});
+
+interface Given {
+  /** Lines of `[providers]`, such as the fallback. */
+  readonly lines?: string;
+  readonly aliases?: string;
+  readonly tenant?: Pick<Tenant, 'models'>;
+  /** The header `x-gateway-fallback`. */
+  readonly header?: string;
+}
+
+/** Returns the candidates as `<provider> <model>`, or the refusal's status and text. */
+function candidates(name: string, { lines = '', aliases = '', tenant, header }: Given = {}) {
+  const toml = `[providers]\n${lines}\n${SECTIONS.join('')}[aliases]\n${aliases}`;
+  const config = loadConfig({ toml, env: {} });
+  const providers = new Map(
+    config.providers.registered.map(({ id, defaultModel }) => [
+      id,
+      { id, defaultModel } as unknown as Provider,
+    ]),
+  );
+  const fallbacks = config.providers.fallback.map((id) => providers.get(id)!);
+  const services = { config, providers, fallbacks } as unknown as Services;
+  const headers = header === undefined ? {} : { 'x-gateway-fallback': header };
+  try {
+    const list = candidatesFor(name, { headers } as Call, services, tenant as Tenant | undefined);
+    return list.map(({ provider, model }) => `${provider.id} ${model}`).join(', ');
+  } catch (error) {
+    const { status, message } = error as GatewayError;
+    return `${status} ${message}`;
+  }
+}
+
+test('a name is a provider and a model, a provider, or a model of the primary', () => {
+  const names: Record<string, string> = {
+    'p/m': 'p m',
+    'p/a/b': 'p a/b',
+    p: 'p p-default',
+    'p/': 'p p-default',
+    'r/m': 'r m',
+    r: '400 Invalid request: provider r has no default_model; name a model',
+    'x/m': '400 Unknown provider: x',
+    '/m': '400 Invalid request: "model" must have the form "<provider_id>/<model_name>"',
+    'P/m': '400 Unknown provider: P',
+    m: '400 Invalid request: "model" must have the form "<provider_id>/<model_name>"',
+    '\u0007/m': String.raw`400 Unknown provider: \u0007`,
+  };
+  for (const [name, expected] of Object.entries(names)) {
+    assert.equal(candidates(name), expected, name);
+  }
+  const lines = 'primary = "q"';
+  assert.equal(candidates('m', { lines }), 'q m');
+  assert.equal(candidates('p', { lines }), 'p p-default');
+  assert.equal(candidates('x/m', { lines }), '400 Unknown provider: x');
+});
+
+test('each fallback follows once, with its default model or the first model', () => {
+  const lines = 'fallback = ["q", "r"]';
+  assert.equal(candidates('p/m', { lines }), 'p m, q q-default, r m');
+  assert.equal(candidates('q/m', { lines }), 'q m, r m');
+  const aliases = 'a = ["r/x", "p/y"]';
+  assert.equal(candidates('a', { lines, aliases }), 'r x, p y, q q-default');
+  for (const header of ['off', 'OFF', 'on, off']) {
+    assert.equal(candidates('p/m', { lines, header }), 'p m', header);
+    assert.equal(candidates('a', { lines, aliases, header }), 'r x', header);
+  }
+  for (const header of ['on', 'offline', '']) {
+    assert.equal(candidates('q/m', { lines, header }), 'q m, r m', header);
+  }
+});
+
+test('an alias wins over a provider of its name, in the order of its targets', () => {
+  assert.equal(candidates('a', { aliases: 'a = "p/m"' }), 'p m');
+  assert.equal(candidates('a/b', { aliases: '"a/b" = ["q/m", "p/m"]' }), 'q m, p m');
+});
+
+test('a client with models may name an alias in them, or a full name, in any spelling', () => {
+  const lines = 'primary = "p"\nfallback = ["q"]';
+  const aliases = 'a = "r/m"';
+  const refused = '404 Resource not found';
+  const rows: readonly (readonly [models: string[], name: string, expected: string])[] = [
+    [['p/m'], 'p/m', 'p m, q q-default'],
+    [['p/m'], 'm', 'p m, q q-default'],
+    [['p/*'], 'p', 'p p-default, q q-default'],
+    [['p/m'], 'p/n', refused],
+    [['p/m'], 'q/m', refused],
+    [['p/m'], 'x/m', refused],
+    [['*'], 'x/m', '400 Unknown provider: x'],
+    [['a'], 'a', 'r m, q q-default'],
+    [['r/m'], 'a', refused],
+    [['r/m'], 'r/m', 'r m, q q-default'],
+    [[], 'p/m', refused],
+  ];
+  for (const [models, name, expected] of rows) {
+    const given = { lines, aliases, tenant: { models } };
+    assert.equal(candidates(name, given), expected, `${models.join()}: ${name}`);
+  }
+  assert.equal(candidates('p/m', { tenant: { models: undefined } }), 'p m');
+});
+
+test("a target's provider is the text before its first slash", () => {
+  assert.equal(providerIdOf('p/a/b'), 'p');
+});

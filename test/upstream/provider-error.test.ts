@@ -1,0 +1,168 @@
+/** The client's error for each provider's error. For the words of providers, see wire-spellings. */
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { loadConfig } from '../../src/config/config.ts';
+import { readFault } from '../../src/openai/error-body.ts';
+import { errorOf, toProviderError } from '../../src/upstream/provider-error.ts';
+import { newReplyContext } from '../support/reply-context.ts';
+
+interface Given {
+  readonly status?: number;
+  readonly headers?: Readonly<Record<string, string>>;
+  readonly isEvent?: boolean;
+  /** Settings besides the provider `p`. */
+  readonly toml?: string;
+  readonly redact?: (text: string) => string;
+}
+
+const PROVIDER = '[providers.p]\nbase_url = "http://127.0.0.1:1/v1"\napi_key = "none"\n';
+
+/** Maps a provider's error body, as parsed JSON or text. */
+function mapped(json: unknown, given: Given = {}) {
+  const { status, headers = {}, isEvent, toml = '', redact = (text: string) => text } = given;
+  const context = newReplyContext();
+  const config = loadConfig({ toml: `${PROVIDER}${toml}`, env: {} });
+  const services = {
+    ...context.services,
+    config,
+    redact: Object.assign(redact, { mayChange: () => true }),
+  };
+  context.attempt.status = status;
+  context.attempt.headers = new Map(Object.entries(headers));
+  const fault = readFault(json);
+  const withStatus = status === undefined ? fault : { ...fault, status };
+  return toProviderError(withStatus, { ...context, services }, isEvent);
+}
+
+test('the status decides on the scope, the retry and the message', () => {
+  const rows: readonly (readonly [number, scope: string, retry: string, message: string])[] = [
+    [400, 'client', 'no', 'API error: 400 - boom'],
+    [401, 'model', 'no', 'Authentication failed'],
+    [403, 'model', 'no', 'API error: 403 - boom'],
+    [404, 'model', 'no', 'API error: 404 - boom'],
+    [408, 'model', 'later', 'API error: 408 - boom'],
+    [413, 'client', 'no', 'API error: 413 - boom'],
+    [422, 'client', 'no', 'API error: 422 - boom'],
+    [429, 'model', 'later', 'Rate limit exceeded at p: boom'],
+    [451, 'client', 'no', 'API error: 451 - boom'],
+    [500, 'model', 'later', 'API error: 500 - boom'],
+    [501, 'model', 'no', 'API error: 501 - boom'],
+    [503, 'model', 'later', 'API error: 503 - boom'],
+    [529, 'model', 'later', 'API error: 529 - boom'],
+  ];
+  for (const [status, scope, retry, message] of rows) {
+    const error = mapped({ error: 'boom' }, { status });
+    assert.deepEqual([error.status, error.scope, error.retry], [status, scope, retry], message);
+    assert.equal(error.message, message);
+    assert.equal(mapped({ error: 'boom' }, { status, isEvent: true }).retry, 'no');
+  }
+  assert.equal(errorOf({ error: { code: 503, message: 'a' } }, newReplyContext()).retry, 'later');
+});
+
+test("a 404 about a model is the client's, unless the settings name the model", () => {
+  const gone = { error: { message: 'the model is gone' } };
+  const problemOf = (json: unknown, toml = '') => {
+    const { scope, details } = mapped(json, { status: 404, toml });
+    return [scope, details.problem];
+  };
+  assert.deepEqual(problemOf(gone), ['client', undefined]);
+  assert.deepEqual(problemOf({ error: 'no such page' }), ['model', undefined]);
+  assert.deepEqual(problemOf('no such model'), ['model', undefined]);
+  assert.deepEqual(problemOf(gone, '[aliases]\na = "p/m"\n'), ['model', 'model gone']);
+  assert.deepEqual(problemOf(gone, '[aliases]\na = "p/other"\n'), ['client', undefined]);
+});
+
+test('a policy and a context length are problems of the request', () => {
+  const problemOf = (error: object, status = 400) => mapped({ error }, { status }).details.problem;
+  assert.equal(problemOf({ code: 'content_policy_violation' }), 'policy');
+  assert.equal(problemOf({ type: 'Content-Filter' }, 500), 'policy');
+  assert.equal(problemOf({ metadata: { flagged_input: 'x' } }, 403), 'policy');
+  assert.equal(problemOf({ code: 'context_length_exceeded' }), 'length');
+  assert.equal(problemOf({ code: 'context_length_exceeded' }, 500), undefined);
+  assert.equal(problemOf({ message: 'content policy' }), undefined);
+});
+
+test('an account without money is final: the client is told not to repeat', () => {
+  const error = (code: string, status = 429) => mapped({ error: { code } }, { status });
+  for (const code of ['insufficient_quota', 'InsufficientBalance', 'billing_hard_limit']) {
+    assert.equal(error(code).retry, 'no', code);
+    assert.equal(error(code).toHeaders()['x-should-retry'], 'false', code);
+  }
+  assert.equal(error('rate_limit').retry, 'later');
+  assert.equal(error('insufficient_quota', 503).retry, 'later');
+});
+
+test('Retry-After is read as seconds, a date or milliseconds, within 1 s to a day', () => {
+  const secondsOf = (headers: Record<string, string>) =>
+    mapped({ error: 'boom' }, { status: 503, headers }).details.retryAfterSeconds;
+  const now = Date.now();
+  const date = (seconds: number) => new Date(now + seconds * 1000).toUTCString();
+  const rows: readonly (readonly [headers: Record<string, string>, number | undefined])[] = [
+    [{ 'retry-after': '7' }, 7],
+    [{ 'retry-after': '0' }, 1],
+    [{ 'retry-after': '1.2' }, 2],
+    [{ 'retry-after': '7, 9' }, 7],
+    [{ 'retry-after': '100000' }, 86_400],
+    [{ 'retry-after': date(-60) }, 1],
+    [{ 'retry-after': date(200_000) }, 86_400],
+    [{ 'retry-after': `${date(200_000)}, 7` }, 86_400],
+    [{ 'retry-after': 'soon' }, undefined],
+    [{ 'retry-after-ms': '2500' }, 3],
+    [{ 'retry-after': '7', 'retry-after-ms': '2500' }, 7],
+    [{ 'retry-after-ms': 'x' }, undefined],
+    [{}, undefined],
+  ];
+  for (const [headers, seconds] of rows) {
+    assert.equal(secondsOf(headers), seconds, JSON.stringify(headers));
+  }
+});
+
+test('the text is a line of 500 characters without keys, or the reason phrase', () => {
+  const textOf = (json: unknown, given?: Given) =>
+    mapped(json, { status: 502, ...given }).message.replace('API error: 502 - ', '');
+  assert.equal(textOf({ error: ' a\nb\u0000c ' }), 'a b c');
+  assert.equal(textOf({ error: 'x'.repeat(600) }).length, 500);
+  assert.equal(textOf({ error: `${'x'.repeat(499)}😀` }), `${'x'.repeat(499)}\ufffd`);
+  for (const page of ['<!DOCTYPE html>', '<HTML>', 'Oops: <body>', '<head >', '<script>']) {
+    assert.equal(textOf(page), 'Bad Gateway', page);
+  }
+  for (const text of ["got <class 'int'>", '<image>', '<400> boom']) {
+    assert.equal(textOf(text), text);
+  }
+  assert.equal(textOf({}), 'Bad Gateway');
+  assert.equal(mapped({}, { status: 499 }).message, 'API error: 499 - Unknown error');
+  const redact = (text: string) => text.replaceAll('secret', '***');
+  assert.equal(
+    textOf({ error: { message: 'a secret', code: 'secret' } }, { redact }),
+    'a *** (***)',
+  );
+  // A secret that the cut at 500 characters divides is recognised, because it is replaced before.
+  const divided = `${'x'.repeat(497)}secret`;
+  assert.equal(textOf({ error: divided }, { redact }), `${'x'.repeat(497)}***`);
+});
+
+test('a code follows in brackets if it is a word that the message lacks', () => {
+  const textOf = (message: string, code: string) =>
+    mapped({ error: { message, code } }, { status: 502 }).message.replace('API error: 502 - ', '');
+  assert.equal(textOf('boom', 'some_code'), 'boom (some_code)');
+  assert.equal(textOf('boom: some_code', 'some_code'), 'boom: some_code');
+  for (const code of ['502', 'not a word', '-x', 'x'.repeat(65), ' ']) {
+    assert.equal(textOf('boom', code), 'boom', code);
+  }
+});
+
+test('the log has the text, or the type and code alone without provider messages', () => {
+  const causeOf = (json: unknown, given?: Given) =>
+    mapped(json, { status: 502, ...given }).details.cause;
+  const quiet = { toml: '[logging]\nprovider_messages = false\n' };
+  const error = { message: 'boom', type: 'bad_type', code: 'bad_code' };
+  assert.equal(causeOf({ error }), 'boom (bad_code)');
+  assert.equal(causeOf({ error }, quiet), 'bad_type bad_code');
+  assert.equal(causeOf({ error: { ...error, code: 'bad_type' } }, quiet), 'bad_type');
+  assert.equal(causeOf({ error: { message: 'boom', type: 'not a word' } }, quiet), 'Bad Gateway');
+  const html = { headers: { 'content-type': 'text/html; charset=utf-8' } };
+  assert.equal(causeOf({}, html), '502, text/html, "Bad Gateway"');
+  assert.equal(causeOf({}), '502, no content-type, "Bad Gateway"');
+});
