@@ -166,7 +166,7 @@ browserTest(
     await shows(page, '#incidents', 'p: errors');
     // Since the failures of the newest 15 s are gone.
     const asking = setInterval(() => void chat(), 500);
-    await shows(page, '#incidents', /Ended: p\/m: errors.* – .* · \d+ s/);
+    await shows(page, '#incidents', /Ended: p: errors.* – .* · \d+ s/);
     clearInterval(asking);
   },
 );
