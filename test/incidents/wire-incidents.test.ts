@@ -13,7 +13,6 @@ import {
   DONE,
   failWith,
   sendEvents,
-  sendJson,
   startUpstream,
   type Script,
 } from '../support/upstream.ts';
@@ -207,41 +206,56 @@ test('four requests with a wrong key are an incident', async (t) => {
   assert.deepEqual(ofClients, [], 'no client has a name');
 });
 
-test('for want of memory the client that holds it is named first, and whom it keeps out', async (t) => {
-  const big = chatBody({ x: 'y'.repeat(700_000) });
-  const gate = createGate();
-  const slow: Script = async (_, response) => {
-    await gate.opened;
-    return sendJson(response, {});
-  };
-  const { gateway, p } = await scenario(t, {
-    providers: { p: { script: slow, lines: 'models = ["m"]' } },
-    server: 'max_buffered_bytes = 1048576',
-    clients: {
-      agents: 'key = "agents-key-0123456789"',
-      web: 'key = "web-key-0123456789"',
-    },
-    more: ADMIN,
-  });
-  const ask = async (body: ReturnType<typeof chatBody>, key: string) =>
-    gateway.chat(body, { headers: { authorization: `Bearer ${key}-0123456789` } });
-  const first = ask(big, 'agents-key');
-  await eventually(() => p.requests.length === 1, 'the first request');
-  const small = ask(chatBody({ x: 'y'.repeat(20_000) }), 'web-key');
-  await eventually(() => p.requests.length === 2, 'the second request');
-  assert.equal((await ask(big, 'web-key')).status, 429);
-  await lasting(gateway);
-  const [line] = gateway.lines('incident');
-  assert.equal(line!['kind'], 'memory');
-  assert.equal(line!['cause'], 'max_buffered_bytes: agents holds 0.7 of 1.0 MiB');
-  assert.deepEqual(await samplesOf(gateway, 'gateway_incident_client'), [
-    'gateway_incident_client{kind="memory",client="agents"} 1',
-  ]);
-  assert.deepEqual(line!['affected'], [
-    { name: '(body not read)', failed: 1, answered: 0, clients: 'web' },
-  ]);
-  gate.open();
-  await Promise.all([first, small]);
+describe('the incident of short memory names the holder, and the refused client', () => {
+  const LARGE = 700_000;
+  for (const [what, bodyBytes, answerBytes] of [
+    ['a request', LARGE, 0],
+    ['an answer', 0, LARGE],
+  ] as const) {
+    test(`which holds ${what}`, async (t) => {
+      const body = (bytes: number) => chatBody({ x: 'y'.repeat(bytes) });
+      const gate = createGate();
+      const slow: Script = async (_, response) => {
+        const answer = JSON.stringify({ choices: [], x: 'y'.repeat(answerBytes) });
+        const length = { 'content-length': answer.length };
+        response.writeHead(200, { 'content-type': 'application/json', ...length }).flushHeaders();
+        await gate.opened;
+        response.end(answer);
+      };
+      const { gateway } = await scenario(t, {
+        providers: { p: { script: slow, lines: 'models = ["m"]' } },
+        server: 'max_buffered_bytes = 1048576',
+        clients: {
+          agents: 'key = "agents-key-0123456789"',
+          web: 'key = "web-key-0123456789"',
+        },
+        more: ADMIN,
+      });
+      const ask = async (bytes: number, client: string) => {
+        const headers = { authorization: `Bearer ${client}-key-0123456789` };
+        return gateway.chat(body(bytes), { headers });
+      };
+      const isHeld = async () => {
+        const [line = ''] = await samplesOf(gateway, 'gateway_buffered_bytes');
+        return Number(line.split(' ')[1]) >= LARGE;
+      };
+      const held = ask(bodyBytes, 'agents');
+      await eventually(isHeld, 'the held bytes');
+      assert.equal((await ask(LARGE, 'web')).status, 429);
+      await lasting(gateway);
+      const [line] = gateway.lines('incident');
+      assert.equal(line!['kind'], 'memory');
+      assert.equal(line!['cause'], 'max_buffered_bytes: agents holds 0.7 of 1.0 MiB');
+      assert.deepEqual(await samplesOf(gateway, 'gateway_incident_client'), [
+        'gateway_incident_client{kind="memory",client="agents"} 1',
+      ]);
+      assert.deepEqual(line!['affected'], [
+        { name: '(body not read)', failed: 1, answered: 0, clients: 'web' },
+      ]);
+      gate.open();
+      assert.equal((await held).status, 200);
+    });
+  }
 });
 
 describe('three unusable answers are an incident', () => {
