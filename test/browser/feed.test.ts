@@ -392,15 +392,36 @@ browserTest('no width makes the page or a card scroll sideways', async (t, open)
 
 browserTest('the labels of the charts are whole on a phone', async (t, open) => {
   const feed = await startFeed(t);
-  feed.view = idleView({
-    steps: steps([{ requests: 20_000, failed: 20_000, p50: 100, p95: 499 }]),
-  });
+  const most = { requests: 20_000, failed: 20_000, p50: 100, p95: 499 };
+  const { step } = idleView() as { step: number };
   const page = await open(feed.url, { width: 390 });
-  await shows(page, '.labels', '500 ms');
-  const left = await page.locator('#charts').evaluate((box) => box.getBoundingClientRect().left);
-  for (const label of await page.locator('.labels text').all()) {
-    const { x } = (await label.boundingBox())!;
-    assert.ok(x >= left + 2, `${await label.textContent()} begins at ${x} px`);
+  // The first hour of the axis is near its left edge, then near its right edge.
+  for (const [seconds, hours] of [
+    [-60, '10:00,10:05,10:10'],
+    [-20, '10:05,10:10'],
+  ] as const) {
+    const view = {
+      now: at(seconds),
+      step: step + seconds / 10,
+      steps: steps([most, {}, {}, {}, {}, {}, {}]),
+    };
+    feed.view = idleView(view);
+    feed.send(view);
+    await shows(page, '.labels', '500 ms');
+    const cut = await page.evaluate<string[]>(`[...document.querySelectorAll('.charts text')]
+      .filter((label) => {
+        const box = document.querySelector('#charts').getBoundingClientRect();
+        const svg = label.closest('svg');
+        const { left, right } = label.getBoundingClientRect();
+        const own = svg.getBoundingClientRect();
+        const isClipped = getComputedStyle(svg).overflow !== 'visible' &&
+          (left < own.left || right > own.right);
+        return isClipped || left < box.left + 2 || right > box.right - 2;
+      })
+      .map((label) => label.textContent)`);
+    assert.deepEqual(cut, []);
+    const shown = await page.locator('.hour').allTextContents();
+    assert.equal(String(shown), hours);
   }
 });
 

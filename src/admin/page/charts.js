@@ -212,7 +212,10 @@ function describeLanes(lanes, height, laneHeight) {
 
 /** Describes a line and a label for each five minutes. */
 function describeHours(times, height) {
-  const labelled = [...times.keys()].filter((at) => at > 0 && times[at] % LABELLED_MS < STEP_MS);
+  // A label at the right edge would be cut off.
+  const labelled = [...times.keys()].filter(
+    (at) => at > 0 && at < STEPS - 2 && times[at] % LABELLED_MS < STEP_MS,
+  );
   return labelled.map((at) => {
     const x = percent(at / STEPS);
     const text = h('text.hour', { x, y: height + 14 }, formatTime(times[at]).slice(0, 5));
