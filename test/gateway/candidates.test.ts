@@ -42,8 +42,8 @@ function candidates(name: string, { lines = '', aliases = '', tenant, header }: 
     const list = candidatesFor(name, { headers } as Call, services, tenant as Tenant | undefined);
     return list.map(({ provider, model }) => `${provider.id} ${model}`).join(', ');
   } catch (error) {
-    const { status, message } = error as GatewayError;
-    return `${status} ${message}`;
+    const { status, message, details } = error as GatewayError;
+    return `${status} ${message}${details.check ? ` (${details.check})` : ''}`;
   }
 }
 
@@ -76,6 +76,7 @@ test('each fallback follows once, with its default model or the first model', ()
   assert.equal(candidates('q/m', { lines }), 'q m, r m');
   const aliases = 'a = ["r/x", "p/y"]';
   assert.equal(candidates('a', { lines, aliases }), 'r x, p y, q q-default');
+  assert.equal(candidates('a', { lines, aliases: 'a = ["r/x", "q/y"]' }), 'r x, q y');
   for (const header of ['off', 'OFF', 'on, off']) {
     assert.equal(candidates('p/m', { lines, header }), 'p m', header);
     assert.equal(candidates('a', { lines, aliases, header }), 'r x', header);
@@ -85,7 +86,14 @@ test('each fallback follows once, with its default model or the first model', ()
   }
 });
 
-test('an alias wins over a provider of its name, in the order of its targets', () => {
+test('an alias has the targets with a registered provider, in order', () => {
+  // Without a key, `openai` and `groq` are not registered.
+  assert.equal(
+    candidates('a', { aliases: 'a = ["openai/x", "q/y", "groq/z", "p/z"]' }),
+    'q y, p z',
+  );
+  const none = 'a = ["openai/x", "groq/y"]';
+  assert.equal(candidates('a', { aliases: none }), '400 Unknown provider: openai');
   assert.equal(candidates('a', { aliases: 'a = "p/m"' }), 'p m');
   assert.equal(candidates('a/b', { aliases: '"a/b" = ["q/m", "p/m"]' }), 'q m, p m');
 });
@@ -93,7 +101,7 @@ test('an alias wins over a provider of its name, in the order of its targets', (
 test('a client with models may name an alias in them, or a full name, in any spelling', () => {
   const lines = 'primary = "p"\nfallback = ["q"]';
   const aliases = 'a = "r/m"';
-  const refused = '404 Resource not found';
+  const refused = '404 Resource not found (model_not_allowed)';
   const rows: readonly (readonly [models: string[], name: string, expected: string])[] = [
     [['p/m'], 'p/m', 'p m, q q-default'],
     [['p/m'], 'm', 'p m, q q-default'],
@@ -104,6 +112,7 @@ test('a client with models may name an alias in them, or a full name, in any spe
     [['*'], 'x/m', '400 Unknown provider: x'],
     [['a'], 'a', 'r m, q q-default'],
     [['r/m'], 'a', refused],
+    [['p/a'], 'a', refused],
     [['r/m'], 'r/m', 'r m, q q-default'],
     [[], 'p/m', refused],
   ];

@@ -99,6 +99,8 @@ test('the first fault in the order of the checks is the refusal', () => {
     [`{"model":"m","model":"n",${MESSAGES}}`]: 'duplicate member "model"',
     [`{"stream":true,"model":"m",${MESSAGES},"stream":true}`]: 'duplicate member "stream"',
     [`{"model":"m","MODEL":"n",${MESSAGES}}`]: '"model" and "stream" must be written in lower case',
+    [`{"model":"m",${MESSAGES},"ſtream":true}`]:
+      '"model" and "stream" must be written in lower case',
     [`{"model":"m",${MESSAGES},"\\u0053tream":true}`]:
       '"model" and "stream" must be written in lower case',
   };
@@ -109,6 +111,10 @@ test('the first fault in the order of the checks is the refusal', () => {
       body,
     );
   }
+  assert.match(
+    refusalOf(() => parse(`{"model":"m",${MESSAGES}} 1`)),
+    /not valid JSON/,
+  );
   const broken = Buffer.from([0x7b, 0xff]);
   assert.equal(
     refusalOf(() => parseChatRequest(broken)),
@@ -155,11 +161,25 @@ test('the first wrong message is named by its place', () => {
       message,
     );
   }
-  // The items of other members are no messages.
+});
+
+test('the items of other members are no messages and no options', () => {
   assert.equal(
     refusalOf(() => parse(`{"model":"m","stop":["a",1],${MESSAGES},"x":[2]}`)),
     '',
   );
+  const empty = '{"model":"m","stop":["a"],"messages":[]}';
+  assert.equal(
+    refusalOf(() => parse(empty)),
+    '"messages" must be a non-empty array',
+  );
+  const wrong = '{"model":"m","stop":["a","b"],"messages":[7]}';
+  assert.equal(
+    refusalOf(() => parse(wrong)),
+    '"messages[0]" must be an object',
+  );
+  const options = '"metadata":{"include_usage":true},"stream":true,"stream_options":{}';
+  assert.equal(parse(`{"model":"m",${MESSAGES},${options}}`).mayAskForUsage, true);
 });
 
 test('a model may have 2 MiB, but 4 KiB for a stream, escapes included', () => {

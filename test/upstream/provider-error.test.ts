@@ -56,9 +56,13 @@ test('the status decides on the scope, the retry and the message', () => {
     const error = mapped({ error: 'boom' }, { status });
     assert.deepEqual([error.status, error.scope, error.retry], [status, scope, retry], message);
     assert.equal(error.message, message);
-    assert.equal(mapped({ error: 'boom' }, { status, isEvent: true }).retry, 'no');
+    const inEvent = mapped({ error: 'boom' }, { status, isEvent: true });
+    assert.deepEqual([inEvent.retry, inEvent.details.problem], ['no', undefined]);
+    const hidden = status === 401 || status === 429 ? undefined : `API error: ${status}`;
+    assert.equal(error.details.reason, hidden, 'the message without the text of the provider');
   }
-  assert.equal(errorOf({ error: { code: 503, message: 'a' } }, newReplyContext()).retry, 'later');
+  const named = errorOf({ error: { code: 429, message: 'a' } }, newReplyContext());
+  assert.deepEqual([named.status, named.retry], [429, 'later']);
 });
 
 test("a 404 about a model is the client's, unless the settings name the model", () => {
@@ -86,7 +90,7 @@ test('a policy and a context length are problems of the request', () => {
 
 test('an account without money is final: the client is told not to repeat', () => {
   const error = (code: string, status = 429) => mapped({ error: { code } }, { status });
-  for (const code of ['insufficient_quota', 'InsufficientBalance', 'billing_hard_limit']) {
+  for (const code of ['insufficient_quota', 'InsufficientAccountBalance', 'billing_hard_limit']) {
     assert.equal(error(code).retry, 'no', code);
     assert.equal(error(code).toHeaders()['x-should-retry'], 'false', code);
   }
@@ -147,6 +151,7 @@ test('a code follows in brackets if it is a word that the message lacks', () => 
   const textOf = (message: string, code: string) =>
     mapped({ error: { message, code } }, { status: 502 }).message.replace('API error: 502 - ', '');
   assert.equal(textOf('boom', 'some_code'), 'boom (some_code)');
+  assert.equal(textOf('boom', '1210'), 'boom (1210)');
   assert.equal(textOf('boom: some_code', 'some_code'), 'boom: some_code');
   for (const code of ['502', 'not a word', '-x', 'x'.repeat(65), ' ']) {
     assert.equal(textOf('boom', code), 'boom', code);
