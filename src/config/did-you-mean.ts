@@ -6,22 +6,21 @@ export function didYouMean(name: string, known: readonly string[]): string {
 
 /** Returns `; did you mean "port"?` if a known name is similar, else an empty text. */
 export function similarTo(name: string, known: readonly string[]): string {
-  const [nearest] = known.toSorted((a, b) => editDistance(name, a) - editDistance(name, b));
+  // Cut, because a long name would take long to compare.
+  const given = name.slice(0, 64);
+  const [nearest] = known.toSorted((a, b) => editDistance(given, a) - editDistance(given, b));
   // If more than half the letters differ, it is another name and not a typing error.
-  const limit = Math.min(Math.max(2, name.length / 3), name.length / 2);
-  if (nearest !== undefined && editDistance(name, nearest) <= limit) {
+  const limit = Math.min(Math.max(2, given.length / 3), given.length / 2);
+  if (nearest !== undefined && editDistance(given, nearest) <= limit) {
     return `; did you mean "${nearest}"?`;
   }
   return '';
 }
 
-/**
- * Returns the Levenshtein distance between `b` and the first 64 characters of `a`, computed row by
- * row.
- */
+/** Returns the Levenshtein distance, computed row by row. */
 function editDistance(a: string, b: string): number {
   let row = Array.from({ length: b.length + 1 }, (_, column) => column);
-  for (const [i, character] of Array.from(a.slice(0, 64)).entries()) {
+  for (const [i, character] of Array.from(a).entries()) {
     const next = [i + 1];
     for (let column = 1; column <= b.length; column += 1) {
       const substitution = row[column - 1]! + (b[column - 1] === character ? 0 : 1);
