@@ -840,7 +840,7 @@ test('times of day come from the clock at that time, whatever is set later', (t)
   assert.equal(facts()[0]!.since, timeOf(3600 + 30));
 });
 
-test('a clock that is set by more than a minute is an incident, until it has stood for a while', (t) => {
+test('a clock set by more than a minute is an incident until it has stood for a while', (t) => {
   const { ended, incidents, lasting, lines, pass, setClock } = start(t);
   const check = (seconds: number) => {
     pass(5);

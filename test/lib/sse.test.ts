@@ -106,7 +106,7 @@ test('an event is taken with its last line end, and without the line feed behind
   }
 });
 
-test('a line end is open after the carriage return of an event, and not after that of a line', () => {
+test('a line end is open after the carriage return of an event, but not of a line', () => {
   const isOpenAfter = (text: string) => {
     const splitter = new EventSplitter();
     splitter.push(Buffer.from(text));
@@ -189,7 +189,7 @@ test('the lines of a field `error` become the data of an event `error`', () => {
   }
 });
 
-test('lines that are JSON instead of fields are kept: the last object, or an array with its lines', () => {
+test('JSON lines without fields are kept: the last object, or an array with its lines', () => {
   const table: [text: string, bareJson: string][] = [
     ['data: a', ''],
     ['{"a":1}', '{"a":1}'],

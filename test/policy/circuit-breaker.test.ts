@@ -22,7 +22,7 @@ function startBreaker(t: TestContext) {
   return { breaker, clock: stopClock(t), fail, lines, state };
 }
 
-test('a breaker keeps the 1,000 models that failed last, with names of up to 256 characters', (t) => {
+test('the 1,000 models that failed last are kept, with names of up to 256 characters', (t) => {
   const { fail, lines, state } = startBreaker(t);
   fail(3, 'first');
   fail(3, 'kept');
@@ -65,7 +65,7 @@ test('a circuit opens for a provider without connections, until a model answers 
   assert.equal(state('m'), 'half-open');
 });
 
-test('a circuit rests for 10, 20, 40 and then 60 s if probes fail, and for 10 s after a success', (t) => {
+test('a rest takes 10, 20, 40 and then 60 s if probes fail, and 10 s after a success', (t) => {
   const { breaker, clock, fail, state } = startBreaker(t);
   const lastsFor = (ms: number) => {
     clock.nowMs += ms - 1;
