@@ -8,6 +8,7 @@ import { encodeEvent } from '../../src/lib/sse.ts';
 import { openCompletion } from '../../src/upstream/completion.ts';
 import { scanEvents } from '../../src/openai/event-scan.ts';
 import type { AttemptContext } from '../../src/upstream/attempt-context.ts';
+import { EventInspector, type Inspection } from '../../src/upstream/event-inspector.ts';
 import { bodyOf } from '../support/byte-source.ts';
 import { chatBody } from '../support/gateway.ts';
 import { cutUp } from '../support/mutate.ts';
@@ -378,4 +379,250 @@ test('a run of events that ends within a member is scanned once to its end', () 
     const bytes = Buffer.from(`data: ${piece.repeat(100_000)}\n\n`);
     assert.equal(scanEvents(bytes, true).usage.length, piece === '"usage":{' ? 1 : 0);
   }
+});
+
+interface InspectorOptions {
+  /** The gateway has asked for the usage, and removes it. */
+  readonly usageAdded?: boolean;
+  readonly emptyAnswers?: 'pass' | 'fail';
+}
+
+/** Pushes the pieces. Returns what passes for each, and the error's message. */
+function inspect(
+  pieces: readonly string[],
+  { usageAdded = false, emptyAnswers = 'pass' }: InspectorOptions = {},
+) {
+  const context = newReplyContext();
+  context.attempt.usageAdded = usageAdded;
+  const { services } = context;
+  const server = { ...services.config.server, emptyAnswers };
+  const config = { ...services.config, server };
+  const inspector = new EventInspector({ ...context, services: { ...services, config } });
+  const found: Inspection[] = [];
+  const take = (inspection: Inspection) => {
+    found.push(inspection);
+    return inspection;
+  };
+  const passed = () =>
+    found.map(({ before = [], toPass }) => Buffer.concat([...before, toPass]).toString());
+  const push = (text: string) => take(inspector.push(Buffer.from(text)));
+  const finish = () => take(inspector.finish());
+  for (const piece of pieces) push(piece);
+  const error = () => found.find((one) => one.error)?.error;
+  return { inspector, push, finish, passed, error };
+}
+
+const BEGUN = event('"a":1', choice('null'));
+const errorText = (text: string) => `data: {"error":{"message":"${text}"}}\n\n`;
+
+test('events pass up to an error, or to [DONE] and its line end', () => {
+  const { passed, error } = inspect([BEGUN + BEGUN + errorText('boom') + BEGUN]);
+  assert.deepEqual(passed(), [BEGUN + BEGUN]);
+  assert.match(error()!.message, /boom$/);
+  const rows: readonly (readonly [text: string, passed: string, isEndOpen: boolean])[] = [
+    [`${BEGUN}${DONE}`, `${BEGUN}${DONE}`, false],
+    [`${DONE}${BEGUN}`, DONE, false],
+    ['data: [DONE]\r\r', 'data: [DONE]\r\r', true],
+    ['data: [DONE]\r\rdata: x\r\r', 'data: [DONE]\r\r', false],
+    ['data: [DONE]\r\n\r\n', 'data: [DONE]\r\n\r\n', false],
+  ];
+  for (const [text, expected, isEndOpen] of rows) {
+    const { inspector, passed: texts } = inspect([text]);
+    assert.deepEqual(texts(), [expected]);
+    assert.deepEqual([inspector.isDone, inspector.isEndOpen], [true, isEndOpen], text);
+  }
+});
+
+test('an error is found by its JSON or name, and before the answer by its message', () => {
+  const long = `"x":"${'x'.repeat(262_144)}"`;
+  const always = [
+    'data: {"error":"boom"}',
+    'data: {"object":"error","message":"boom"}',
+    'event: error\ndata: boom',
+    'event: error\ndata: {"a":1}',
+    `event: error\ndata: {${long}}`,
+    `data: {"error":"boom",${long}}`,
+    '{"error":"boom"}',
+    '{\n"error":\n"boom"}',
+    'error: {"message":"boom"}',
+    '{"error":"boom"}\ndata: [DONE]',
+    '{"error":"boom"}\ndata: {"choices":[]}',
+  ];
+  const early = ['data: {"detail":"boom"}', 'data: {"code":500,"msg":"boom"}', '{"msg":"boom"}'];
+  const never = [
+    'data: {"error":null,"choices":[]}',
+    'data: {"error":{}}',
+    `data: {${long},"choices":[]}`,
+    'data: {"choices":[],"message":"boom"}',
+    '{"choices":[{}],"msg":"boom"}',
+    '{"error":"boom"',
+    'event: error',
+    ': {"error":"boom"}',
+  ];
+  for (const text of [...always, ...early, ...never]) {
+    const isFirst = inspect([`${text}\n\n`]).error() !== undefined;
+    const isLater = inspect([BEGUN, `${text}\n\n`]).error() !== undefined;
+    const expected = [!never.includes(text), always.includes(text)];
+    assert.deepEqual([isFirst, isLater], expected, text.slice(0, 60));
+  }
+});
+
+test('the answer begins with the first event that is neither a preamble nor [DONE]', () => {
+  const stateOf = (text: string, options?: InspectorOptions) => {
+    const { hasBegun, hasPreamble, hasChoice, hasOtherLines } = inspect([text], options).inspector;
+    return Object.entries({ hasBegun, hasPreamble, hasChoice, hasOtherLines })
+      .filter(([, isTrue]) => isTrue)
+      .map(([name]) => name)
+      .join(' ');
+  };
+  const role = event('"a":1', choice('null', { role: 'assistant' }));
+  const stopped = event('"a":1', choice('"stop"', {}));
+  assert.equal(stateOf(BEGUN), 'hasBegun hasChoice');
+  assert.equal(stateOf(role), 'hasPreamble hasChoice');
+  assert.equal(stateOf(role + BEGUN), 'hasBegun hasPreamble hasChoice');
+  assert.equal(stateOf(event('"a":1')), 'hasPreamble');
+  assert.equal(stateOf('data: x\n\n'), 'hasBegun');
+  assert.equal(stateOf(stopped), 'hasBegun hasChoice');
+  assert.equal(stateOf(stopped, { emptyAnswers: 'fail' }), 'hasPreamble hasChoice');
+  assert.equal(stateOf(DONE), '');
+  assert.equal(stateOf(': comment\n\n'), '');
+  assert.equal(stateOf('<html>\n\n'), 'hasOtherLines');
+});
+
+test('an answer is finished when each of its choices is', () => {
+  const indexed = (index: unknown, reason?: string, content?: string) =>
+    ({ index, delta: content ? { content } : {}, finish_reason: reason }) as const;
+  type Choice = ReturnType<typeof indexed>;
+  const isFinished = (...events: readonly (readonly Choice[])[]) => {
+    const texts = events.map((choices) => event('"a":1', JSON.stringify(choices)));
+    return inspect(texts).inspector.isFinished;
+  };
+  const token = indexed(0, undefined, 'a');
+  const end = indexed(0, 'stop');
+  assert.equal(isFinished(), false);
+  assert.equal(isFinished([]), false);
+  assert.equal(isFinished([token]), false);
+  assert.equal(isFinished([token], [end]), true);
+  assert.equal(isFinished([indexed(0, 'stop', 'a')]), true);
+  assert.equal(isFinished([token], [indexed(undefined, 'length')]), true);
+  // A second choice is open, and is then finished.
+  assert.equal(isFinished([token, indexed(1)], [end]), false);
+  assert.equal(isFinished([token, indexed(1)], [end], [indexed(1, 'stop')]), true);
+  assert.equal(isFinished([end], [indexed(1)]), false);
+  // Only an event without content finishes a choice again.
+  assert.equal(isFinished([end], [end]), true);
+  assert.equal(isFinished([end], [token]), false);
+  assert.equal(isFinished([end], [token], [token], [end]), true);
+  assert.equal(isFinished([end], [indexed(0, 'stop', 'a')]), false);
+  assert.equal(isFinished([end], [indexed(0, 'stop', 'a')], [end]), true);
+  assert.equal(isFinished([end], [token], [indexed(0, 'stop', 'a')]), false);
+  assert.equal(isFinished([token], [end], [indexed(0)]), true);
+  // Choices after the first thousand are not noted.
+  const ended = Array.from({ length: 1000 }, (_, index) => indexed(index, 'stop'));
+  assert.equal(isFinished([...ended, indexed(1000)]), true);
+  assert.equal(isFinished([...ended.slice(1), indexed(1000)]), false);
+});
+
+test('a usage chunk that the gateway asked for is removed with its line end', () => {
+  const usage = (end: string) => `data: {"choices":[],"usage":{"total_tokens":1}}${end}`;
+  const token = (end: string) => `data: {"choices":[{"delta":{"content":"a"}}]}${end}`;
+  const rows: readonly (readonly [pieces: string[], passed: string[]])[] = [
+    [[token('\n\n') + usage('\n\n') + token('\n\n')], [token('\n\n') + token('\n\n')]],
+    [[usage('\n\n')], ['']],
+    [[`${usage('\n\n')}${token('\n\n')}`.repeat(2)], [token('\n\n').repeat(2)]],
+    [
+      [usage('\r\r'), `\n${token('\r\r')}`],
+      ['', token('\r\r')],
+    ],
+    [
+      [usage('\r\r'), token('\r\r')],
+      ['', token('\r\r')],
+    ],
+    [
+      [usage('\r\r'), '', `\n${token('\r\r')}`],
+      ['', '', token('\r\r')],
+    ],
+    [
+      [usage('\r\r') + token('\r\r'), `\n${token('\r\r')}`],
+      [token('\r\r'), `\n${token('\r\r')}`],
+    ],
+    [
+      [usage('\n\n'), `\n${token('\n\n')}`],
+      ['', `\n${token('\n\n')}`],
+    ],
+    [
+      [usage('\r\r'), `\n${token('\n\n')}`, `\n${token('\n\n')}`],
+      ['', token('\n\n'), `\n${token('\n\n')}`],
+    ],
+  ];
+  for (const [pieces, expected] of rows) {
+    const added = inspect([token('\n\n'), ...pieces], { usageAdded: true });
+    assert.deepEqual(added.passed().slice(1), expected, JSON.stringify(pieces));
+    const kept = inspect([token('\n\n'), ...pieces]);
+    assert.equal(kept.passed().slice(1).join(''), pieces.join(''));
+  }
+});
+
+test('at the end, a whole event gets its blank line, and part of an event is a cut', () => {
+  const rows: readonly (readonly [text: string, passed: string, problem?: string])[] = [
+    ['data: [DONE]', 'data: [DONE]\n\n'],
+    ['data: [DONE]\n', 'data: [DONE]\n\n'],
+    ['data: {"choices":[]}', 'data: {"choices":[]}\n\n'],
+    ['data: {"choices":[]}\n', 'data: {"choices":[]}\n\n'],
+    ['event: a\ndata: {"choices":[]}\r', 'event: a\ndata: {"choices":[]}\r\n\n'],
+    ['data: {"choices":[', '', 'cut'],
+    ['data: {"choices":[]}\ndata: {', '', 'cut'],
+    ['{"choices":[', '', 'cut'],
+    ['', ''],
+    [': comment', ''],
+    ['data:', ''],
+    ['<html>', ''],
+  ];
+  for (const [text, expected, problem] of rows) {
+    const { finish, passed, error, inspector } = inspect([BEGUN, text]);
+    finish();
+    assert.equal(passed().at(-1), expected, text);
+    assert.equal(error()?.details.problem, problem, text);
+    assert.equal(inspector.hasOtherLines, /^[<{]/.test(text), text);
+  }
+  const failed = inspect([BEGUN, '{"error":"boom"}']);
+  failed.finish();
+  assert.match(failed.error()!.message, /boom$/);
+});
+
+test('a long event passes in its parts, and the events behind it are inspected', () => {
+  const long = `data: {"choices":[],"x":"${'x'.repeat(200_000)}`;
+  const rest = `${'x'.repeat(100_000)}"`;
+  const { passed, push, inspector } = inspect([long]);
+  const first = push(`${rest},"usage":{"total_tokens":7}}\n\n${BEGUN}data: {`);
+  assert.equal(first.before?.length, 2);
+  assert.equal(passed().join(''), `${long}${rest},"usage":{"total_tokens":7}}\n\n${BEGUN}`);
+  assert.deepEqual([inspector.hasBegun, inspector.isEventPassed], [true, false]);
+  push('"choices":[]}\n\n');
+  assert.equal(passed().at(-1), 'data: {"choices":[]}\n\n');
+  const behind = inspect([long, `${rest}}\n\n${errorText('boom')}`]);
+  assert.equal(behind.passed().join(''), `${long}${rest}}\n\n`);
+  assert.match(behind.error()!.message, /boom$/);
+  // With short data, the event is parsed although another field makes it long.
+  const id = `id: ${rest}${rest}${rest}\n`;
+  const short = inspect([id, BEGUN + BEGUN]);
+  assert.equal(short.passed().join(''), id + BEGUN + BEGUN);
+  assert.match(inspect([id, errorText('boom')]).error()!.message, /boom$/);
+});
+
+test('an unfinished event that has passed on is no error, and neither is the next by it', () => {
+  const { inspector, push, passed, error } = inspect([]);
+  const part = 'data: {"error":"a';
+  const { before = [] } = inspector.pushUnfinished(Buffer.from(BEGUN + part));
+  assert.equal(Buffer.concat(before).toString(), BEGUN + part);
+  assert.equal(inspector.isEventPassed, true);
+  push(`"}\n\n${BEGUN}`);
+  assert.equal(passed().join(''), `"}\n\n${BEGUN}`);
+  assert.deepEqual([error(), inspector.isEventPassed], [undefined, false]);
+  push(errorText('boom'));
+  assert.match(error()!.message, /boom$/);
+  const ended = inspect([]);
+  ended.inspector.pushUnfinished(Buffer.from(part));
+  ended.finish();
+  assert.deepEqual([ended.passed(), ended.error()], [['\n\n'], undefined]);
 });
