@@ -15,6 +15,7 @@ import { ConfigError } from './config/config.ts';
 import { readSettings, type Settings } from './config/read-settings.ts';
 import { CLIENT_TIME_LIMITS } from './downstream/call.ts';
 import { GatewayError } from './lib/errors.ts';
+import { limitYoungGeneration } from './lib/garbage-collector.ts';
 import { assertNodeVersion, VERSION } from './lib/version.ts';
 
 /**
@@ -67,6 +68,7 @@ async function main(): Promise<void> {
 
 /** Starts the gateway. Resolves when the gateway has started, or when it is drained before. */
 async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promise<void> {
+  limitYoungGeneration();
   const { config, source } = read();
   // The exit code if nothing keeps the process alive until it listens.
   process.exitCode = EXIT.failed;
