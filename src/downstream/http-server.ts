@@ -83,8 +83,9 @@ function createNodeServer(timeLimits: ListenerState['timeLimits']): Server {
   // Without a limit, because Node 20 silently drops headers beyond the limit. `checkProtocol`
   // counts them.
   server.maxHeadersCount = 0;
-  // node:http would end the connection before the answers waiting for their turn. `Connection` ends
-  // it.
+  // Otherwise node:http would end the connection as soon as its client half-closes, before the
+  // answers that wait for their turn. Now it does so behind the last answer. `Connection` ends the
+  // connection earlier if the client may have left.
   (server as Server & { httpAllowHalfOpen: boolean }).httpAllowHalfOpen = true;
   return server;
 }

@@ -7,8 +7,9 @@ import { ChunkBuffer } from './chunk-buffer.ts';
 const GROWTH_BYTES = 1_048_576;
 
 /**
- * A body in reserved memory, kept until its last reader has released it. Its creator calls `close`,
- * so that no memory stays reserved.
+ * A body in reserved memory. `close` frees it at once, even while it is read. `drop` frees it as
+ * soon as nobody reads it: a reader calls `retain`, and `release` when it has finished. The creator
+ * calls `close` at the end in any case.
  */
 export class HeldBody implements ReservedMemory {
   readonly #reservation: Reservation;
@@ -90,7 +91,7 @@ export class HeldBody implements ReservedMemory {
     this.#readers += 1;
   }
 
-  /** Removes a reader. A dropped body is closed with its last reader. */
+  /** Removes a reader. The last reader of a dropped body closes it. */
   release(): void {
     this.#readers -= 1;
     if (this.#readers === 0 && this.#isDropped) this.close();

@@ -98,7 +98,7 @@ export function readData(bytes: Buffer, start: number): string {
  */
 function readString(bytes: Buffer, start: number): string {
   if (bytes[start] !== QUOTE) return '';
-  // Reads a character too many, so that `RequestHistory` refuses a longer string.
+  // Reads a character too many, so that `noteModel` of `Attempt` refuses a longer model.
   const end = start + 1 + MAX_WORD_CHARACTERS + 1;
   const [text = ''] = bytes.toString('latin1', start + 1, end).split('"', 1);
   // Some providers write `""` or `"null"` until the answer is finished.

@@ -30,7 +30,7 @@ export class RequestHistory {
   traceId: string | undefined;
   /** All attempts in order, including skipped providers. */
   attempts: readonly Attempt[] = [];
-  /** The latest attempt. At the end, the client has got its answer or error. */
+  /** The latest attempt; at the request's end the attempt whose answer or error the client got. */
   attempt: Attempt | undefined;
   bodyReadAtMs: number | undefined;
   /**
@@ -85,7 +85,7 @@ export class Attempt {
   readonly model: string;
   /** The key's index; undefined if the provider has a single key. */
   readonly key: number | undefined;
-  /** The URL without its query, which may hold a key. */
+  /** The URL of the request. It has no query, which might hold a key. */
   readonly url: string;
   readonly beganAtMs = performance.now();
   /** When the answer began, or when the attempt failed before. Not a stream's end. */

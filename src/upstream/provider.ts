@@ -17,7 +17,7 @@ export interface UpstreamRequest {
   readonly method: 'GET' | 'POST';
   /** Scheme, host and port. */
   readonly origin: string;
-  /** The path with its query. */
+  /** The path, for a model list with its query. */
   readonly path: string;
   /** Names and values in turn. */
   readonly headers: readonly string[];
@@ -89,9 +89,7 @@ export function createOpenAIProvider(settings: ProviderSettings) {
     ...settings,
     /** Changes if a reload changes the settings. */
     digest: digestOf(settings),
-    /**
-     * The chat completions URL for the log, without its query, because the query may hold a key.
-     */
+    /** The URL of chat completions, for the log. It has no query, because `base_url` may have none. */
     chatUrl: origin + chatPath,
 
     /**

@@ -204,8 +204,9 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
   }
 
   /**
-   * How the connection fails if it breaks now; undefined if the provider may have worked on the
-   * request.
+   * When the connection broke, for a connection that breaks now. Undefined if the request was
+   * written, nothing of an answer has arrived, and the connection was not stale. The provider may
+   * have worked on the request then.
    */
   get #connectionFailure(): ConnectionFailure | undefined {
     if (!this.#socket) return 'unconnected';
