@@ -132,8 +132,9 @@ export class Connection {
   }
 
   /**
-   * Closes an idle connection. Behind a failed stream the connection is half-closed first, and its
-   * idle time begins anew.
+   * Closes an idle connection during a drain. Behind a failed stream the connection is half-closed
+   * first. Its idle time then begins anew, so that the drain leaves the client another second to
+   * read the error event.
    */
   closeIdle(): void {
     if (!this.#cutTimer || !this.socket.writable) this.socket.destroy();
@@ -222,9 +223,10 @@ export class Connection {
     }
     if (this.#cutTimer) return;
     const { headersMs } = this.listener.timeLimits;
-    const mayBeUnread = call !== undefined || performance.now() - this.idleSinceMs < headersMs;
-    if (code === TIMED_OUT && mayBeUnread) {
-      // The rest of the head may have arrived, because the socket is not read while requests wait.
+    // The socket is not read while requests wait. If a request was answered while the head's time
+    // ran, the rest of the head may have arrived unread, so it gets the time again.
+    const wasBusy = call !== undefined || performance.now() - this.idleSinceMs < headersMs;
+    if (code === TIMED_OUT && wasBusy) {
       this.#lateHead = setTimeout(() => this.refuse(code), headersMs).unref();
       return;
     }
@@ -232,10 +234,11 @@ export class Connection {
     if (!latest) return this.#answerBroken(refusal);
     this.#refusal ??= refusal;
     if (latest.complete) return;
-    // The parser has failed inside the latest request's body.
+    // The parser has failed inside the latest request's body. With `ENDED_EARLY`, the client has
+    // left during its upload, and there is nobody to answer. If the upload was answered already,
+    // `closeAfterUpload` closes the connection.
     if (latest !== call?.request) this.#waiting.pop()!.reservation?.close();
     else if (code !== ENDED_EARLY) call.cancellation.cancel(refusal);
-    // The client has left during its upload, unless the upload was answered already.
     else if (!call.reply.isAnswered) socket.destroy();
   }
 
@@ -262,7 +265,7 @@ export class Connection {
   async closeAfterUpload(answered: Promise<void>): Promise<void> {
     const { request, awaitsContinue } = this.call!;
     this.#closesAfterUpload = true;
-    // node:http closes with it, as soon as the answer is written.
+    // node:http calls `destroySoon` as soon as the answer is written, although the upload goes on.
     this.socket.destroySoon = ignore;
     const uploaded = new Promise((resolve) => request.once('close', resolve));
     discardBody(request);

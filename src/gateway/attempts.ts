@@ -78,11 +78,12 @@ export async function askProvider(
     return skip(candidate, why, asking);
   }
   call.history.hasRetried ||= candidate !== asking.first;
-  // Not earlier, because an unsent request must not become the probe.
-  const circuit = breaker?.recordAttempt(provider, model) ?? 'closed';
-  const probe = typeof circuit === 'object' ? circuit : undefined;
+  // The circuit's state before this attempt; the probe if it was half-open. Not asked earlier,
+  // because an unsent request must not become the probe.
+  const stateOrProbe = breaker?.recordAttempt(provider, model) ?? 'closed';
+  const probe = typeof stateOrProbe === 'object' ? stateOrProbe : undefined;
   const lease = new Lease({ candidate, call, services, breaker, probe, limiter });
-  const maxRetries = circuit === 'closed' ? provider.retries : 0;
+  const maxRetries = stateOrProbe === 'closed' ? provider.retries : 0;
   const plan = new RetryPlan(maxRetries, services.keyPools.get(provider.id), call);
   try {
     let waitMs: number | undefined = 0;
@@ -183,7 +184,8 @@ class RetryPlan {
     const failure = attempt.failure!;
     const isKeyRefused =
       this.key !== undefined && this.#keyPool!.recordFailure(this.key.index, failure);
-    // Among refused keys a 429 is reported, because its limit ends and lets the request fall back.
+    // If several keys were refused, a 429 is reported rather than a 401 or a 403, because the limit
+    // behind it ends, and because it lets the request fall back (`isReasonToFallBack`).
     const keepsFormer429 =
       isKeyRefused && failure.status !== 429 && this.chosen?.failure?.status === 429;
     if (!keepsFormer429) this.chosen = attempt;

@@ -28,11 +28,12 @@ const OFF = /\boff\b/i;
  * - for a provider's id, that provider with its default model;
  * - for any other name, the primary provider.
  *
- * The other fallbacks follow, each with its own default model, or without it with the first
- * candidate's model. With `x-gateway-fallback: off` only the first candidate is asked.
+ * Then come the fallbacks that are not yet candidates. Each is asked for its `default_model`, or for
+ * the first candidate's model if it has none. With `x-gateway-fallback: off` only the first
+ * candidate is asked.
  *
- * A tenant with `models` may name a model in this list, as sent or, unless it is an alias, as
- * `<provider_id>/<model_name>`. Fallbacks are exempt. Any other name is refused with `notFound`,
+ * A tenant with `models` may only name an alias in this list, and a model that is in it as sent or
+ * as `<provider_id>/<model_name>`. Fallbacks are exempt. Any other name is refused with `notFound`,
  * like a name that does not exist, so that the tenant does not learn the settings. Throws
  * `unknownProvider` or `invalidRequest`.
  */
@@ -43,7 +44,8 @@ export function candidatesFor(
   tenant: Tenant | undefined,
 ): Candidate[] {
   const alias = services.config.aliases.get(name);
-  if (!mayName(tenant, name) && (alias || !mayName(tenant, fullNameOf(name, services)))) {
+  const mayAsk = mayName(tenant, name) || (!alias && mayName(tenant, fullNameOf(name, services)));
+  if (!mayAsk) {
     throw new GatewayError('notFound', 'Resource not found', { check: 'model_not_allowed' });
   }
   const candidates = alias ? targetsOf(alias.targets, services) : [toCandidate(name, services)];
@@ -91,21 +93,26 @@ export function providerIdOf(target: string): string {
   return target.slice(0, target.indexOf('/'));
 }
 
-function toCandidate(target: string, { config, providers }: Services): Candidate {
-  const { primary } = config.providers;
-  const slash = target.indexOf('/');
-  const isForPrimary = slash < 0 && !providers.has(target);
-  if (slash === 0 || (isForPrimary && primary === undefined)) {
-    throw invalidRequest('"model" must have the form "<provider_id>/<model_name>"');
-  }
-  const providerId = isForPrimary ? primary! : slash < 0 ? target : target.slice(0, slash);
-  const provider = providers.get(providerId);
+function toCandidate(target: string, services: Services): Candidate {
+  const [providerId, named] = splitTarget(target, services);
+  const provider = services.providers.get(providerId);
   if (provider === undefined) {
     const shown = escapeControlCharacters(providerId, MAX_NAME_CHARACTERS);
     throw new GatewayError('unknownProvider', shown);
   }
-  const named = isForPrimary ? target : slash < 0 ? '' : target.slice(slash + 1);
   const model = named || provider.defaultModel;
   if (!model) throw invalidRequest(`provider ${providerId} has no default_model; name a model`);
   return { provider, model, isBalanced: false };
+}
+
+/** Returns the provider's id and the model, which is '' if the target is only a provider's id. */
+function splitTarget(target: string, { config, providers }: Services): [string, string] {
+  const slash = target.indexOf('/');
+  if (slash > 0) return [target.slice(0, slash), target.slice(slash + 1)];
+  if (slash < 0 && providers.has(target)) return [target, ''];
+  const { primary } = config.providers;
+  if (slash === 0 || primary === undefined) {
+    throw invalidRequest('"model" must have the form "<provider_id>/<model_name>"');
+  }
+  return [primary, target];
 }

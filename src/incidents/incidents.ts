@@ -17,7 +17,7 @@ import { Tries } from './tries.ts';
 const STORE_AWAY_MS = 1000;
 /** The least time between two searches for the client with the most memory. */
 const HOLDER_FOUND_EVERY_MS = 1000;
-/** The system's clock counts as set if it jumps by more against `performance.now()`. */
+/** If `Date.now()` jumps by more than this against `performance.now()`, its clock was set. */
 const CLOCK_STEP_MS = 60_000;
 /** Kinds with repeated events. Such a fault ends after `QUIET_MS` without an event. */
 const HAPPENINGS: ReadonlySet<IncidentKind> = new Set([
@@ -91,7 +91,7 @@ export class Incidents {
   #ended: Incident[] = [];
   /** True while an incident lasts or may begin, so that finished requests may be affected. */
   isTroubled = false;
-  /** The time of day at 0 of `performance.now()`, when the clock was last checked. */
+  /** `Date.now()` minus `performance.now()` at the last check. It jumps if the clock is set. */
   #clockZeroMs = clockZeroMs();
   #holder: Holder | undefined;
   #holderFoundAtMs = -Infinity;
@@ -145,10 +145,10 @@ export class Incidents {
     const subject = this.#find(id, digest);
     if (!kind || !subject) return;
     const nowMs = performance.now();
-    const brokenMs = hasAnswer ? attempt.decidedAtMs : undefined;
+    const beganMs = hasAnswer ? attempt.decidedAtMs : undefined;
     const tries = subject.triesOf(attempt.model, nowMs);
-    subject.tries.addFailure(nowMs, brokenMs);
-    tries.addFailure(nowMs, brokenMs);
+    subject.tries.addFailure(nowMs, beganMs);
+    tries.addFailure(nowMs, beganMs);
     const fault = (tries.fault ??= new Fault(tries.model));
     if (!tries.isRecovered(nowMs)) fault.goodSinceMs = undefined;
     const { retryAfterSeconds: seconds } = failure.details;
@@ -264,17 +264,22 @@ export class Incidents {
     this.#options.onTrouble();
   }
 
+  /**
+   * Ends the faults of models that work again, and adds the other models' faults to the incident. A
+   * fault's members in `At` are on the clock of `performance.now()`, those in `Ms` times of day.
+   */
   #judgeModels({ incident, models, tries }: Subject, open: readonly Circuit[]): void {
     const nowMs = performance.now();
     for (const [name, model] of models) {
       const { fault } = model;
       if (!fault) continue;
-      const isKeptAway = open.some((one) => (one.model ?? name) === name);
-      const isRecovered = model.isRecovered(nowMs) && !isKeptAway;
+      // A circuit without a model is the provider's own.
+      const isCircuitOpen = open.some((circuit) => (circuit.model ?? name) === name);
+      const isRecovered = model.isRecovered(nowMs) && !isCircuitOpen;
       if (isRecovered || nowMs - fault.lastAt > FORGOTTEN_MS) {
         fault.endedMs = fault.goodSinceMs ?? fault.lastMs;
         model.fault = undefined;
-      } else if (isKeptAway || model.isFailing(tries, nowMs)) incident!.add(fault);
+      } else if (isCircuitOpen || model.isFailing(tries, nowMs)) incident!.add(fault);
     }
     const asked = [...models.values()].filter((model) => model.isAsked(nowMs));
     if (incident?.isConfirmed && asked.length > 0)
@@ -291,7 +296,10 @@ export class Incidents {
     }
   }
 
-  /** Counts and logs an incident once for each of its kinds. Ends it with its last fault. */
+  /**
+   * Counts and logs an incident once for each of its kinds. The incident ends with its last fault. A
+   * fault with too few failures to belong to it may begin a new incident.
+   */
   #settle(subject: Subject): void {
     const { incident, models, states } = subject;
     if (!incident) return;

@@ -42,12 +42,17 @@ export class Tries {
     if (this.fault) this.fault.goodSinceMs ??= Date.now();
   }
 
-  /** `brokenMs`: when the answer began, if a stream breaks after it was counted as a success. */
-  addFailure(nowMs: number, brokenMs: number | undefined): void {
+  /**
+   * Counts a failure.
+   *
+   * @param beganMs - when the answer began, if it was a stream that was counted as a success then;
+   * else undefined
+   */
+  addFailure(nowMs: number, beganMs: number | undefined): void {
     this.#counts.add(stepOf(nowMs), FAILED);
-    if (brokenMs !== undefined) this.#counts.add(stepOf(brokenMs), GOOD, -1);
+    if (beganMs !== undefined) this.#counts.add(stepOf(beganMs), GOOD, -1);
     // The row before the stream goes on, unless another try has succeeded since.
-    const isLatest = brokenMs !== undefined && brokenMs === this.#goodAtMs;
+    const isLatest = beganMs !== undefined && beganMs === this.#goodAtMs;
     this.#row += isLatest ? 1 + this.#formerRow : 1;
     if (isLatest) this.#formerRow = 0;
   }

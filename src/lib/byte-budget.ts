@@ -34,15 +34,16 @@ export class ByteBudget {
   /** Body bytes that have arrived. */
   bodyBytes = 0;
   /**
-   * Bytes held by waiting streams, at least 1 for each stream. While it is above 0, no body may
-   * grow beyond `SMALL_BYTES`.
+   * Bytes held by the streams that wait now, at least 1 for each stream. While it is above 0, no
+   * body may grow beyond `SMALL_BYTES`.
    */
   waitingBytes = 0;
   /**
-   * Rooms that had to wait, with the time of their first wait (`performance.now()`), oldest first.
-   * A room leaves once its stream has passed its bytes on or given them up.
+   * Streams that had to wait for memory, each as its `EventRoom` (event-room.ts), with the time of
+   * its first wait (`performance.now()`), oldest first. A stream leaves once it has passed its bytes
+   * on or given them up.
    */
-  readonly queue = new Map<{ readonly waitingBytes: number }, number>();
+  readonly waitingStreams = new Map<{ readonly waitingBytes: number }, number>();
   /** Resident memory without bodies, at the last reading. */
   #otherBytes = 0;
   #readAtMs = -Infinity;
@@ -96,8 +97,8 @@ export class Reservation {
    * @param max - the bound on all of the budget's reservations together
    * @returns false, without a change, if the bound would be exceeded or memory is short
    * @throws `ClientGone` if the reservation is closed
-   * @throws `internal` if `bytes` is no count, because the budget would stay wrong until the
-   * process ends
+   * @throws `internal` if `bytes` is negative or not a number, because the budget would stay wrong
+   * until the process ends
    */
   tryResize(bytes: number, max = this.budget.limits.maxBufferedBytes): boolean {
     if (bytes === this.#bytes) return true;

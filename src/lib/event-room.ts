@@ -43,9 +43,9 @@ export class EventRoom implements ReservedMemory {
    */
   tryGrow(bytes: number): boolean {
     const reservation = this.#reservation;
-    const { limits, queue } = reservation.budget;
+    const { limits, waitingStreams } = reservation.budget;
     if (reservation.tryResize(bytes, limits.maxBufferedBytes * (1 - KEPT_PART))) return true;
-    if (!queue.has(this)) queue.set(this, performance.now());
+    if (!waitingStreams.has(this)) waitingStreams.set(this, performance.now());
     return this.#isFirst && reservation.tryResize(bytes);
   }
 
@@ -59,7 +59,7 @@ export class EventRoom implements ReservedMemory {
    * it may be slow to use it.
    */
   get #isFirst(): boolean {
-    for (const other of this.#reservation.budget.queue.keys()) {
+    for (const other of this.#reservation.budget.waitingStreams.keys()) {
       if (other === this) return true;
       if (other.waitingBytes > 0) return false;
     }
@@ -70,7 +70,7 @@ export class EventRoom implements ReservedMemory {
    * Lets the next stream go first, because this stream has passed its bytes on or given them up.
    */
   leaveQueue(): void {
-    this.#reservation.budget.queue.delete(this);
+    this.#reservation.budget.waitingStreams.delete(this);
   }
 
   /**
@@ -79,10 +79,10 @@ export class EventRoom implements ReservedMemory {
    */
   get isStuck(): boolean {
     const { budget, bytes } = this.#reservation;
-    const { queue, reservedBytes, waitingBytes } = budget;
+    const { reservedBytes, waitingBytes, waitingStreams } = budget;
     if (!this.#isFirst) return false;
     if (waitingBytes + bytes >= reservedBytes) return true;
-    return performance.now() - queue.get(this)! >= MAX_WAIT_MS;
+    return performance.now() - waitingStreams.get(this)! >= MAX_WAIT_MS;
   }
 
   /** Begins to wait for room, until `endWait` or `close` is called. */

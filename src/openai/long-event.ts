@@ -10,7 +10,7 @@ import { AnswerScan } from './answer-scan.ts';
 const MAX_HEAD_BYTES = 13;
 const DATA = /^data: ?/;
 /** Lines that need a parse: JSON without a field, llama.cpp's field `error`, and the end mark. */
-const UNUSUAL = /^(?:[{[]|error:|data:[ \t]*\[D)/;
+const NEEDS_PARSE = /^(?:[{[]|error:|data:[ \t]*\[D)/;
 
 /** Scans the JSON in an event's data. Keeps none of its bytes. */
 export class LongEvent {
@@ -20,7 +20,7 @@ export class LongEvent {
   /** True if the last field `event` is `error`. */
   isNamedError = false;
   /** True if some line needs a parse. */
-  isUnusual = false;
+  needsParse = false;
   /** The beginning of the current line as Latin-1, until its field is known. */
   #head = '';
   #line: 'head' | 'data' | 'other' = 'head';
@@ -58,7 +58,7 @@ export class LongEvent {
     this.#head = '';
     const [prefix] = DATA.exec(head) ?? [];
     this.#line = prefix === undefined ? 'other' : 'data';
-    this.isUnusual ||= UNUSUAL.test(head);
+    this.needsParse ||= NEEDS_PARSE.test(head);
     if (head.startsWith('event:')) this.isNamedError = /^event: ?error$/.test(head);
     this.scan.json.skip(prefix?.length ?? head.length);
     if (prefix !== undefined) this.#scan(Buffer.from(head.slice(prefix.length), 'latin1'));

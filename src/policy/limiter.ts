@@ -1,4 +1,4 @@
-/** Limits requests: slots for requests in flight, and token buckets. */
+/** Limits requests: the requests in flight by a count, the requests over time by token buckets. */
 
 import { GatewayError, type Limit } from '../lib/errors.ts';
 import type { TokenUsage } from '../openai/usage.ts';
@@ -71,7 +71,7 @@ const MAX_ANSWER_TOKENS = 1e9;
 export class Limiter {
   /** True if a bucket counts the tokens of answers, so that `takeTokens` is needed. */
   readonly countsUsage: boolean;
-  readonly #slots: readonly ConcurrencyLimit[];
+  readonly #concurrencyLimits: readonly ConcurrencyLimit[];
   readonly #buckets: readonly Bucket[];
   /** Buckets that count requests. */
   readonly #ofRequests: readonly Bucket[];
@@ -80,15 +80,15 @@ export class Limiter {
   readonly #store: RateLimitStore | undefined;
 
   /**
-   * The last slot belongs to the client or the provider. Without `store`, buckets count only this
-   * process's requests.
+   * The last of the `concurrencyLimits` is the client's or the provider's, or the server's for a key
+   * without a client. Without `store`, buckets count only this process's requests.
    */
   constructor(
-    slots: readonly ConcurrencyLimit[],
+    concurrencyLimits: readonly ConcurrencyLimit[],
     buckets: readonly Bucket[],
     store: RateLimitStore | undefined,
   ) {
-    this.#slots = slots;
+    this.#concurrencyLimits = concurrencyLimits;
     this.#buckets = buckets;
     this.#ofRequests = buckets.filter(({ perRequest }) => perRequest > 0);
     this.#ofTokens = buckets.filter(({ perRequest }) => perRequest === 0);
@@ -96,14 +96,14 @@ export class Limiter {
     this.countsUsage = this.#ofTokens.length > 0;
   }
 
-  /** Requests in flight from this client or to this provider. */
+  /** Requests in flight under the last concurrency limit: from this client, or to this provider. */
   get inFlight(): number {
-    return this.#slots.at(-1)!.used.inFlight;
+    return this.#concurrencyLimits.at(-1)!.used.inFlight;
   }
 
-  /** Takes a slot until `releaseSlot`, or returns the refusal. */
+  /** Takes a slot under each concurrency limit until `releaseSlot`, or returns the refusal. */
   acquireSlot(): GatewayError | undefined {
-    const full = this.#slots.find(({ max, used }) => used.inFlight >= max);
+    const full = this.#concurrencyLimits.find(({ max, used }) => used.inFlight >= max);
     if (full) {
       const { limit, max, name, used } = full;
       const limitState = `${name}.max_concurrent_requests: ${used.inFlight} of ${max}`;
@@ -111,14 +111,14 @@ export class Limiter {
       const details = { retryAfterSeconds: 1, limit, limitState };
       return new GatewayError('rateLimit', 'Too many requests at the same time', details);
     }
-    for (const { used } of this.#slots) used.inFlight += 1;
+    for (const { used } of this.#concurrencyLimits) used.inFlight += 1;
     return undefined;
   }
 
   /** Releases the slot from `acquireSlot`. Throws `internal` if no request is in flight. */
   releaseSlot(): void {
     if (this.inFlight <= 0) throw GatewayError.from(new Error('a slot is released twice'));
-    for (const { used } of this.#slots) used.inFlight -= 1;
+    for (const { used } of this.#concurrencyLimits) used.inFlight -= 1;
   }
 
   /** Takes a request's tokens from each bucket, or returns the refusal and takes none. */

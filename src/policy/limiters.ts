@@ -25,48 +25,56 @@ export function createLimiters(
 ) {
   const { enabled, global } = rateLimit;
   const made = new LimitFactory(former);
-  const inServer = made.slots('server', 'server_concurrency', server.maxConcurrentRequests);
+  const inServer = made.concurrency('server', 'server_concurrency', server.maxConcurrentRequests);
   const ofAll = made.bySecond('rate_limit', 'global', enabled ? global : undefined);
   /** Limiters by the client's name; undefined is the name for requests without a client. */
   const ofTenants = new Map<string | undefined, Limiter>();
   ofTenants.set(undefined, new Limiter([inServer], ofAll, store));
   for (const { name, limit, maxConcurrentRequests } of clients) {
-    const slot = made.slots(`clients.${name}`, 'client_concurrency', maxConcurrentRequests);
+    const inClient = made.concurrency(
+      `clients.${name}`,
+      'client_concurrency',
+      maxConcurrentRequests,
+    );
     // A client's buckets apply even if `rate_limit.enabled` is false.
     const bySeconds = made.bySecond(`clients.${name}`, 'client', limit);
     const buckets = [...bySeconds, ...made.ofTenant(name, limit), ...ofAll];
-    ofTenants.set(name, new Limiter([inServer, slot], buckets, store));
+    ofTenants.set(name, new Limiter([inServer, inClient], buckets, store));
   }
   /** Limiters by the provider's id. */
   const ofProviders = new Map<string, Limiter>();
   for (const { id, maxConcurrentRequests } of providers.registered) {
-    const slot = made.slots(`providers.${id}`, 'provider_concurrency', maxConcurrentRequests);
+    const inProvider = made.concurrency(
+      `providers.${id}`,
+      'provider_concurrency',
+      maxConcurrentRequests,
+    );
     const limit = enabled ? rateLimit.providers.get(id) : undefined;
     const buckets = made.bySecond(`rate_limit.providers.${id}`, 'provider', limit);
-    ofProviders.set(id, new Limiter([slot], buckets, store));
+    ofProviders.set(id, new Limiter([inProvider], buckets, store));
   }
   return { ofTenants, ofProviders, state: made.state as Readonly<LimitState> };
 }
 
 /**
- * Makes slots and buckets. Each takes over its count from `former` if the name, and for a bucket
- * the settings, are the same.
+ * Makes concurrency limits and buckets. Each takes over its count from `former` if the name, and for
+ * a bucket the settings, are the same.
  */
 class LimitFactory {
-  /** The slots and buckets made, for the limiters after the next reload. */
+  /** The counts and buckets made, for the limiters after the next reload. */
   readonly state: LimitState;
   readonly #former: LimitState | undefined;
 
   constructor(former: LimitState | undefined) {
-    // Kept even if no setting needs it now: a later reload may bring the limit back while its
-    // requests are still in flight.
+    // The count of a limit with requests in flight is kept even if the settings have no such limit
+    // now: a later reload may bring the limit back before these requests end.
     const inUse = [...(former?.used ?? [])].filter(([, { inFlight }]) => inFlight > 0);
     this.state = { used: new Map(inUse), buckets: new Map() };
     this.#former = former;
   }
 
-  /** Returns a limit's slots. A `max` of 0 means no limit. */
-  slots(name: string, limit: Limit, max: number): ConcurrencyLimit {
+  /** Returns a limit on requests in flight. A `max` of 0 means no limit. */
+  concurrency(name: string, limit: Limit, max: number): ConcurrencyLimit {
     const used = this.#former?.used.get(name) ?? { inFlight: 0 };
     this.state.used.set(name, used);
     return { name, limit, max: max || Infinity, used };

@@ -143,7 +143,7 @@ export class EventInspector {
   #inspectLong(long: LongEvent, parts: readonly Buffer[]): Inspection {
     const { scan } = long;
     const isShort = long.dataBytes <= MAX_PARSED_CHARACTERS;
-    if (!this.isEventPassed && (isShort || long.isUnusual)) return this.#inspect(joinParts(parts));
+    if (!this.isEventPassed && (isShort || long.needsParse)) return this.#inspect(joinParts(parts));
     const isJson = scan.json.finish() === undefined;
     if (!this.isEventPassed && (long.isNamedError || (isJson && scan.isError))) {
       return { toPass: NO_BYTES, error: this.#toError(ERROR_WITHOUT_TEXT) };
@@ -180,7 +180,7 @@ export class EventInspector {
     if (long && (this.isEventPassed || long.scan.json.finish() === undefined)) {
       return this.#pushLong(blankLine, long);
     }
-    if (long && !long.isUnusual && long.dataBytes > MAX_PARSED_CHARACTERS) return this.#cut();
+    if (long && !long.needsParse && long.dataBytes > MAX_PARSED_CHARACTERS) return this.#cut();
     const closed = Buffer.concat([...unfinished.takeParts(), blankLine]);
     const parsed = [...parseEvents(closed, this.#isAtStart)];
     const text = parsed.map((event) => event.data || event.bareJson).find((data) => data !== '');

@@ -50,7 +50,7 @@ test('the longest waiting stream is stuck if waiting streams hold all memory', (
   first.close();
   // A room closed during its wait no longer waits.
   second.close();
-  assert.deepEqual([whole.waitingBytes, whole.queue.size], [0, 0]);
+  assert.deepEqual([whole.waitingBytes, whole.waitingStreams.size], [0, 0]);
   second.endWait();
   assert.equal(whole.waitingBytes, 0);
 });

@@ -11,7 +11,7 @@ export function heldBy({ budget, config, figures, server }: Service): Record<str
     'reserved bytes': budget.reservedBytes,
     'bytes of bodies': budget.bodyBytes,
     'waiting bytes': budget.waitingBytes,
-    'waiting streams': budget.queue.size,
+    'waiting streams': budget.waitingStreams.size,
     'requests in flight': server.counts.inFlight,
     'open streams': server.counts.openStreams,
     ...Object.fromEntries(sections.map((name) => [`slots of ${name}`, figures.inFlightOf(name)])),
