@@ -9,8 +9,8 @@ import { onNextTurn, TurnLimit } from '../lib/turns.ts';
 
 /**
  * How many chunks of any size a body may have: parsing a chunk costs as much as hundreds of bytes,
- * and a single read can have 10,000 chunks of one byte. Below the limit of `TurnLimit`, so that a
- * body is refused in the same turn as it arrives.
+ * and a single read can have 10,000 chunks of one byte. A turn of `TurnLimit` ends after 1009 such
+ * chunks, so a body of them is refused in the turn in which it arrives.
  */
 const FREE_CHUNKS = 1000;
 const MIN_MEAN_CHUNK_BYTES = 16;
@@ -23,7 +23,7 @@ export interface BodyReader {
 /**
  * Reads the whole body into `body`, and resolves with it. `reader` receives each chunk too. Rejects
  * with the error from `body.push`, with a 400 if the chunks are too small, and with the
- * cancellation's reason. The rest of a refused body is discarded with its answer.
+ * cancellation's reason. When a refused body is answered, `closeAfterUpload` discards its rest.
  */
 export function readRequestBody(
   request: IncomingMessage,
@@ -107,7 +107,7 @@ class UploadPace {
  */
 function stopReading(request: IncomingMessage): () => void {
   const { socket } = request;
-  // A body that arrived whole in a single read keeps its connection.
+  // A body that has arrived whole needs no pause: the next request on the connection may come.
   const pause = () => {
     if (!request.complete) socket.pause();
     else socket.off('resume', pause);

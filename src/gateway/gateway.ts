@@ -27,7 +27,7 @@ interface Route {
   readonly isPublic: boolean;
   /** Set for monitoring: a good answer is logged only at level debug. */
   readonly isProbe?: true;
-  /** Set if the body is read, so that a client may leave during its upload. */
+  /** Set if the body is read: the access line distinguishes a client that left during its upload. */
   readonly readsBody?: true;
   /**
    * Answers the call, or resolves with the lease of an answer to deliver. `tenant` is undefined if
@@ -185,7 +185,8 @@ export class Gateway {
  */
 async function fail(call: Call, thrown: unknown): Promise<void> {
   const { cancellation, history, reply } = call;
-  // A request may report that its client has left before its response does.
+  // `beginAsking` or the memory may find that the client has left, before the response's 'close'
+  // has cancelled the call.
   if (thrown instanceof ClientGone) return cancellation.cancel(thrown);
   history.failure = GatewayError.from(thrown);
   // After retries or a fallback, a client's own retries would multiply the gateway's.
@@ -264,8 +265,11 @@ function warnOnce({ logger, warned }: Services, text: string): void {
  * Returns a function that throws `invalidRequest` for a page from another host. Without keys, DNS
  * rebinding would make such a page same-origin, and the page would spend the operator's provider
  * keys. Editors (`vscode-webview:`), extensions and opaque origins (`null`) pass, because no host
- * name can be rebound to them. A same-origin GET has no `Origin`, so its `Host` is checked if no
- * proxy sets `Host` and the gateway has no other name.
+ * name can be rebound to them.
+ *
+ * A same-origin GET has no `Origin`, so `Host` is checked too. It is not checked with
+ * `trusted_proxies`, because a proxy may set its own `Host`, nor if the gateway listens beyond
+ * loopback, where it may have any name.
  */
 function createOriginCheck({ host, trustedProxies }: Config['server']): (call: Call) => void {
   const isLocal = isLoopback(host) && trustedProxies.length === 0;

@@ -25,8 +25,11 @@ interface LeaseOptions {
 
 /**
  * Holds a provider's slot and the probe of its circuit from the first attempt until the answer was
- * delivered or all attempts have failed. The holder of the lease calls `close` or `fail` at the
- * end.
+ * delivered or all attempts have failed.
+ *
+ * `askProvider` creates the lease, and ends it if all attempts fail. `Gateway.handle` calls
+ * `deliver` if an answer has begun, then `close`, or `fail` if the delivery has failed. It does so
+ * before the response has closed: the slot is free while the client reads the end of the answer.
  */
 export class Lease {
   readonly #options: LeaseOptions;
@@ -52,14 +55,15 @@ export class Lease {
   }
 
   /**
-   * Sends the answer to the client. Returns no promise if the answer is sent at once. Throws or
-   * rejects with a reason for `fail`.
+   * Sends the answer to the client. Returns no promise if the answer is sent at once, else a promise
+   * that resolves when the last bytes were handed to `ClientReply`. Throws or rejects with a reason
+   * for `fail`.
    */
   deliver(): Promise<void> | undefined {
     const { call, probe, services } = this.#options;
     const { attempt, deadline } = this.#context!;
     const answer = this.#answer!;
-    // The lease lasts as long as the client reads, so it must not keep the answer's bytes.
+    // `Gateway.handle` keeps this object while the client reads, so it must not keep the bytes.
     this.#answer = undefined;
     // The client may have left between the first token and this call.
     deadline.throwIfCancelled();

@@ -23,7 +23,9 @@ export interface Services extends AttemptServices {
   readonly limiters: Limiters;
   readonly breaker: CircuitBreaker;
   readonly incidents: Incidents;
-  /** When each target of a balanced alias last came first, on the clock of `performance.now()`. */
+  /**
+   * When each target of a balanced alias was last put first, on the clock of `performance.now()`.
+   */
   readonly lastAsked: Map<string, number>;
   /** The credits of targets, by weighted alias; see `balance.ts`. */
   readonly credits: Map<AliasSettings, readonly number[]>;

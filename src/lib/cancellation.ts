@@ -105,15 +105,17 @@ export class Deadline extends Cancellation {
     return this.#suspendedAtMs === undefined ? 0 : performance.now() - this.#suspendedAtMs;
   }
 
-  /** Suspends the time limit until `resume` or `arm` is called. */
+  /** Suspends the time limit until `resume` or `arm` is called, while a client does not read. */
   suspend(): void {
     this.#suspendedAtMs = performance.now();
   }
 
   /**
-   * Continues the time limit after `suspend`, and cancels at once if no time is left.
+   * Continues the time limit after `suspend`, and cancels at once if no time is left. Part of the
+   * suspension counts: without it, a provider that sends only comments would never reach the limit
+   * if its client often pauses.
    *
-   * @param maxCountedMs - how many milliseconds of suspension count at most
+   * @param maxCountedMs - how many milliseconds of the suspension count at most
    */
   resume(maxCountedMs: number): void {
     if (this.#suspendedAtMs === undefined) return;

@@ -99,8 +99,9 @@ export function lengthOf(parts: readonly Buffer[]): number {
 }
 
 /**
- * Returns the parts without a byte order mark at their start. Behind a comment the mark would
- * become part of a field name.
+ * Returns the parts without a byte order mark at their start. JSON may not begin with the mark. In
+ * a stream that begins with the gateway's keep-alive comment, the mark would come behind the
+ * comment and become part of a field name.
  */
 export function withoutMark(parts: readonly Buffer[]): readonly Buffer[] {
   return sliceText(parts, 0, 3) === '\ufeff' ? sliceParts(parts, 3) : parts;

@@ -11,7 +11,11 @@ export type Outcome =
   | 'timeout'
   | 'internal_error';
 
-/** The exceeded limit behind a 429: the gateway's own, or the provider's (`upstream`). */
+/**
+ * The exceeded limit behind a 429. All but `upstream` are the gateway's own limits: `global`,
+ * `client` and `provider` are the limits per second of `[rate_limit]`, `[clients]` and
+ * `[rate_limit.providers]`. `upstream` is the limit of a provider that has answered 429.
+ */
 export type Limit =
   | 'global'
   | 'client'
@@ -43,7 +47,8 @@ export type Refusal = Limit | Check;
  * - `client`: only this request, because it is wrong or its client did not read.
  * - `model`: the requested model, because its provider was reached.
  * - `provider`: all the provider's models, because no connection was made.
- * - `gateway`: this process or its machine. No other provider is asked, unless a retry may help.
+ * - `gateway`: this process or its machine. It ends the request, because no other provider can
+ *   help. Only `descriptors` may pass, so retries and fallbacks follow it.
  */
 type Scope = 'client' | 'model' | 'provider' | 'gateway';
 
@@ -138,7 +143,7 @@ export interface ErrorDetails {
   readonly cause?: unknown;
   /** The failed check, for the log and the metrics only, because the message must not name it. */
   readonly check?: Check;
-  /** Replaces a message that quotes the provider in the log. */
+  /** The log's text in place of a message that quotes the provider. */
   readonly reason?: string;
 }
 
@@ -211,7 +216,7 @@ export class GatewayError extends Error {
     // RFC 9110, 11.6.1: a 401 names the scheme. A provider's 401 is about another key.
     if (this.kind === 'authentication') headers['www-authenticate'] = 'Bearer';
     // SDKs repeat every 5xx and 429. A repetition cannot help here, and the provider charges for
-    // each timeout. A provider's own 501 or 504 has another kind, and may pass.
+    // each timeout. A provider's own 501 or 504 has the kind `api`: a repetition may help.
     const isFinal = this.kind === 'unsupported' || this.kind === 'timeout';
     if (isFinal || retryAfterSeconds > MAX_USEFUL_RETRY_AFTER_SECONDS) {
       headers['x-should-retry'] = 'false';

@@ -135,8 +135,8 @@ export class JsonScanner {
   }
 
   /**
-   * Counts foreign bytes between two lines, so that offsets include them. No token may span two
-   * lines.
+   * Counts bytes outside the text, so that offsets include them: in an event whose data has several
+   * lines, the field names between two parts of the JSON. No token may span such bytes.
    */
   skip(bytes: number): void {
     this.#readBytes += bytes;
@@ -182,6 +182,11 @@ export class JsonScanner {
     return at + 1;
   }
 
+  /**
+   * Reads a string from its first quote, or goes on inside a string that is too long to decode. A
+   * short string is read once it is whole, because it is decoded: before, `start` is returned, and
+   * `push` keeps the bytes. The bytes of a longer string are passed over as they arrive.
+   */
   #readString(bytes: Buffer, start: number): number {
     const isRest = this.#isInString;
     let at = isRest ? start : start + 1;

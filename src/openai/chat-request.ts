@@ -17,11 +17,11 @@ const MAX_MODEL_BYTES = 2_097_152;
 /** The longest `model` for a stream, because an open stream keeps it until its end. */
 const MAX_STREAM_MODEL_BYTES = 4096;
 /**
- * Names that Go's JSON decoder takes for `model` or `stream`. It ignores case and uses the last
- * match, and with it Ollama and LocalAI.
+ * Names that Go's JSON decoder takes for `model` or `stream`, because it ignores case. It uses the
+ * last match. Ollama and LocalAI use this decoder.
  */
 const OTHER_CASE = /^(?:model|stream)$/iu;
-/** Names that it takes for `models`. */
+/** Names that Go's JSON decoder takes for `models`. */
 const MODELS = /^models$/iu;
 /** Depths of noted values. */
 const [BODY, MEMBER, MESSAGE, MESSAGE_MEMBER, CONTENT_PART] = [0, 1, 2, 3, 4];
@@ -71,7 +71,7 @@ export class ChatRequestParser {
   #fault: string | undefined;
   /** Items in the current member so far. */
   #items = 0;
-  /** The first fault in these items as messages. */
+  /** The first fault in these items. It counts only if the current member is `messages`. */
   #itemFault: string | undefined;
   #message: Message = {};
   #hasPlainPart = false;
@@ -216,7 +216,10 @@ export class ChatRequestParser {
   }
 }
 
-/** Returns a message's fault, worded to follow its place in the list. */
+/**
+ * Returns a message's fault, as the text that follows `"messages[0]`. It begins with the member,
+ * whose closing quote it contains: `.role" must be a string`.
+ */
 function faultOf({ role, content, name, hasPlainPart }: Message): string | undefined {
   if (role?.kind !== 'string') return '.role" must be a string';
   const contentKind = content?.kind;

@@ -138,6 +138,7 @@ class StreamRelay implements ByteSink, Answer {
     this.#seen = this.#first = undefined;
     this.#reply = reply;
     this.#onData = onData;
+    // `before` has the parts of a long event, which are not joined, because joining copies them.
     const parts = before ? seen.takeParts() : [seen.take()];
     const toPass = reply.headersSent ? withoutMark(parts) : parts;
     reply.beginStream(this.#upstream.status, this.#headers);
