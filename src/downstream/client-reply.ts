@@ -17,8 +17,8 @@ import type { Call } from './call.ts';
 /** An answer up to this length is sent as text, in a single write with its head. */
 const SHORT_BODY_BYTES = 8192;
 /**
- * Bytes written at once: the slowest client takes them within `sendTimeoutMs`. A longer body's
- * memory may be freed while the body is sent.
+ * Bytes written at once: the slowest client takes them within `sendTimeoutMs`. A longer body is
+ * copied part by part, because its memory may be freed before the client has taken it.
  */
 const WRITE_PART_BYTES = 65_536;
 /** Proxies close silent connections after a minute or so. */
@@ -27,6 +27,21 @@ const KEEP_ALIVE = Buffer.from(': keep-alive\n\n');
 export type ResponseHeaders = Record<string, string>;
 
 const ignore = () => {};
+
+/**
+ * The complete answers from this turn of the event loop. `writeEndings` writes them all before any
+ * 'finish' is emitted, so that a client's process is woken once. This saves a tenth of a request's CPU time
+ * (`npm run bench`, 32 connections).
+ */
+const endings: { readonly response: ServerResponse; readonly body: Buffer }[] = [];
+
+function writeEndings(): void {
+  for (const { response, body } of endings.splice(0)) {
+    // Head and body in a single write save another tenth of the CPU.
+    if (body.length > SHORT_BODY_BYTES) response.end(body);
+    else response.end(body.toString('latin1'), 'latin1');
+  }
+}
 
 export class ClientReply {
   /** The status, once the head was sent. */
@@ -47,10 +62,10 @@ export class ClientReply {
    * True once only the answer's end is missing. A client that leaves after all parts are written is
    * no disconnect.
    */
-  mayBeLeft = false;
+  mayClientLeave = false;
   /**
-   * True if the stream has failed, so that its connection closes without the last chunk. See
-   * `#closeCut` in `Connection`.
+   * True if the stream has failed. The response then stays without its last chunk, and `#closeCut`
+   * of `Connection` closes the connection 2 s later.
    */
   isCut = false;
   /** True once the whole answer was passed to `send`, `end` or `fail`. */
@@ -85,8 +100,9 @@ export class ClientReply {
         clearInterval(this.#keepAlive);
         // On Node 20, writableFinished is also true if the socket died with data still buffered.
         const isWhole = response.writableFinished && !response.req.socket.destroyed;
-        const mayBeLeft = this.mayBeLeft && this.#waiting.length === 0;
-        if (!isWhole && !mayBeLeft) call.onDisconnect();
+        const mayLeave = this.mayClientLeave && this.#waiting.length === 0;
+        // Cancels the call with `ClientGone`.
+        if (!isWhole && !mayLeave) call.onDisconnect();
         resolve();
       });
     });
@@ -108,8 +124,8 @@ export class ClientReply {
   ): Promise<void> | undefined {
     const parts = typeof body === 'string' ? [Buffer.from(body)] : body;
     this.isAnswered = true;
-    // A request body that arrived with its head is whole by the next turn. The connection can stay
-    // then.
+    // An answer during the upload closes the connection (`closeAfterUpload` of `Connection`). A body
+    // that arrived together with its head is whole by the next turn, so that the connection stays.
     if (!this.#response.req.complete) {
       return immediate().then(() => this.#send(status, headers, parts));
     }
@@ -129,7 +145,7 @@ export class ClientReply {
       return this.end();
     }
     this.sentBytes = response.req.method === 'HEAD' ? 0 : length;
-    if (endings.length === 0) setImmediate(endAll);
+    if (endings.length === 0) setImmediate(writeEndings);
     endings.push({ response, body: copyIfResizable(joinParts(body)) });
   }
 
@@ -142,6 +158,7 @@ export class ClientReply {
   #openStream(status: number, headers: ResponseHeaders): void {
     if (!this.#writeHead(status, headers)) return;
     this.isStream = true;
+    // `Connection` counts it until the call has ended.
     this.#call.connection.countStream();
   }
 
@@ -231,6 +248,7 @@ export class ClientReply {
     if (isUploading || connection.isClosing) headers['connection'] = 'close';
     response.writeHead(status, headers);
     this.status = status;
+    // Discards the rest of the upload, and closes the connection after both.
     if (isUploading) void connection.closeAfterUpload(this.closed);
     return true;
   }
@@ -249,9 +267,10 @@ export class ClientReply {
     const isTurnOver = this.#turn.spend(part.length);
     this.hasRoom = isTaken && !isTurnOver;
     if (this.hasRoom) return;
-    const goOn = () => (isTurnOver ? onNextTurn(() => this.#goOn()) : this.#goOn());
-    if (isTaken) goOn();
-    else socket.once('drain', goOn);
+    const writeOn = () => this.#writeOn();
+    const onTaken = isTurnOver ? () => onNextTurn(writeOn) : writeOn;
+    if (isTaken) onTaken();
+    else socket.once('drain', onTaken);
   }
 
   /**
@@ -277,7 +296,8 @@ export class ClientReply {
     while (this.hasRoom && this.#waiting.length > 0) this.#writePart(this.#waiting.shift()!);
   }
 
-  #goOn(): void {
+  /** Writes the waiting parts once the client has taken the parts before them. */
+  #writeOn(): void {
     if (this.#response.destroyed) return;
     this.hasRoom = true;
     this.#writeWaiting();
@@ -285,20 +305,5 @@ export class ClientReply {
     // answer.
     if (this.#hasEnded) this.end();
     else if (this.hasRoom) this.onRoom();
-  }
-}
-
-/**
- * The complete answers from this turn of the event loop. They are all written before any 'finish'
- * is emitted, so that a client's process is woken once. This saves a tenth of a request's CPU time
- * (`npm run bench`, 32 connections).
- */
-const endings: { readonly response: ServerResponse; readonly body: Buffer }[] = [];
-
-function endAll(): void {
-  for (const { response, body } of endings.splice(0)) {
-    // Head and body in a single write save another tenth of the CPU.
-    if (body.length > SHORT_BODY_BYTES) response.end(body);
-    else response.end(body.toString('latin1'), 'latin1');
   }
 }

@@ -22,16 +22,16 @@ interface CommentSink {
   /** True if `write` has room for a chunk. */
   readonly hasRoom: boolean;
   /**
-   * Takes a chunk. Returns false if the caller should wait for `onRoom`. Only a stream's end is
-   * written without waiting.
+   * Takes a chunk. Returns false if the client has no room for more: then the caller waits for
+   * `onRoom` of `AnswerSink` before the next chunk, unless that chunk ends the stream.
    */
   write(chunk: Buffer): boolean;
 }
 
 /** The client's response, to which an answer is delivered. */
 export interface AnswerSink extends CommentSink {
-  /** True once only the answer's end is missing. Then a client's leaving is no disconnect. */
-  mayBeLeft: boolean;
+  /** True once only the answer's end is missing. A client that leaves then is no disconnect. */
+  mayClientLeave: boolean;
   send(
     status: number,
     headers: Record<string, string>,

@@ -36,7 +36,10 @@ const MAX_PREAMBLE_BYTES = 1_048_576;
 const EVENT_END = Buffer.from('\n\n');
 /** How often a stream waiting for memory tries again. */
 const WAIT_MS = 10;
-/** How much of the idle limit a single wait for the client may use up. */
+/**
+ * How much of the idle limit a single wait for the client may use up. A wait counts at all because
+ * a provider that sends only comments must reach the limit, even if its client often pauses.
+ */
 const COUNTED_PART = 0.1;
 /**
  * How long the provider has after `[DONE]` to end its response, so that its connection can be
@@ -87,8 +90,8 @@ class StreamRelay implements ByteSink, Answer {
    */
   #first: Inspection | undefined;
   /**
-   * The client's response, set by the delivery: `context.call.reply`, now allowed to begin a
-   * stream.
+   * The client's response, set by the delivery. It is the same object as `context.call.reply`, which
+   * takes only comments before the delivery.
    */
   #reply!: AnswerSink;
   #onData: (() => void) | undefined;
@@ -288,7 +291,8 @@ class StreamRelay implements ByteSink, Answer {
       deadline.arm(this.#idleMs, this.#createTimeout);
       this.#hasWaited = false;
     }
-    // While the client does not read, time counts only in part (see `#resume`).
+    // While the client does not read, the provider's silence counts only in part: `#resume` passes
+    // the part that counts to `Deadline.resume`.
     if (!hasRoom) deadline.suspend();
     return hasRoom;
   }
@@ -319,7 +323,7 @@ class StreamRelay implements ByteSink, Answer {
     if (this.#hasUpstreamEnded) deadline.stop();
     else deadline.arm(AFTER_DONE_MS, this.#createTimeout);
     if (isEndOpen) {
-      reply.mayBeLeft = true;
+      reply.mayClientLeave = true;
       this.#endClient = endAtLineFeed(reply);
     } else reply.end();
     this.#settle.resolve();
@@ -385,9 +389,10 @@ class StreamRelay implements ByteSink, Answer {
   }
 
   /**
-   * Reserves memory for the bytes still held, and frees the rest. Up to two socket reads are not
-   * counted. Otherwise waiting streams would fill the room kept for a whole event with the
-   * beginnings of their next events. An added blank line needs no room.
+   * Changes the room to the bytes still held: `bytes` and the unfinished event. Up to two socket
+   * reads need no room. Otherwise the streams' next events, which have only begun, would fill the
+   * eighth of the budget that is kept for one whole event. Bytes without room, such as the blank
+   * line that `EventInspector.finish` adds, are held in any case.
    */
   #updateRoom(bytes: number): void {
     const heldBytes = bytes + this.#inspector.splitter.unfinished.size;

@@ -16,7 +16,7 @@ const TRANSPORT = createTransport('fetch');
 export class RecordedReply implements AnswerSink {
   headersSent = false;
   hasRoom = true;
-  mayBeLeft = false;
+  mayClientLeave = false;
   hasEnded = false;
   readonly parts: Buffer[] = [];
   onRoom = () => {};
