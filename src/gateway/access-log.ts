@@ -23,7 +23,9 @@ const LEVELS: Readonly<Record<Outcome, LogLevel>> = {
 
 /** The properties of a route that its access line needs. */
 interface LoggedRoute {
+  /** Set for `/health`: a good answer is logged only at level debug. */
   readonly isProbe?: true;
+  /** Set for chat completions: the client may leave during its upload. */
   readonly readsBody?: true;
 }
 

@@ -126,7 +126,7 @@ export interface ErrorDetails {
   readonly provider?: string;
   /** The table's scope if absent. */
   readonly scope?: Scope;
-  /** The provider's own HTTP status (API_ERROR). */
+  /** The provider's own HTTP status. It is in the error object if the code is API_ERROR. */
   readonly upstreamStatus?: number;
   readonly retryAfterSeconds?: number;
   /** The failure's response headers: `allow`, or allow-listed headers from the upstream. */

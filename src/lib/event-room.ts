@@ -29,7 +29,7 @@ export class EventRoom implements ReservedMemory {
     return this.#reservation.bytes;
   }
 
-  /** This stream's share in the budget's `waitingBytes`; 0 if it does not wait. */
+  /** This stream's share in the budget's `waitingBytes`; 0 if it does not wait now. */
   get waitingBytes(): number {
     return this.#waitingBytes;
   }

@@ -32,9 +32,12 @@ export class LineWriter {
   #lines = '';
   readonly #unwritten: string[] = [];
   #droppedLines = 0;
-  /** How many dropped lines `onDropped` was called with. */
+  /**
+   * How many of the dropped lines `onDropped` has reported. It reports them in a log line, which may
+   * be dropped in turn.
+   */
   #reportedLines = 0;
-  /** How many dropped lines the written log reports. */
+  /** How many of the dropped lines were reported in a log line that was written. */
   #confirmedLines = 0;
 
   constructor(stream: Writable & { readonly fd?: number }, events: Events) {
@@ -101,6 +104,7 @@ export class LineWriter {
     this.#unwritten.shift();
     if (lost !== '') {
       this.#droppedLines += countLines(lost);
+      // The lost text may have contained a report, so its lines are reported again.
       this.#reportedLines = this.#confirmedLines;
       this.#events.onLost(error?.message ?? 'standard output takes no more');
       return;

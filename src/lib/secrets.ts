@@ -84,7 +84,8 @@ export function createRedactor(secrets: readonly Secret[]) {
 }
 
 /**
- * The last word of a text after a key's beginning, because the key's rest may have been cut off.
+ * Matches, behind a key's first 8 characters, a text's end without a space: the rest of the key may
+ * have been cut off there.
  */
 const LAST_WORD = '\\S*$';
 /** A key's rest, with a vendor's mask in place of its middle. */

@@ -99,6 +99,10 @@ export class EventSplitter {
   /**
    * Returns the offset behind the last event in `chunk`, or 0. With `isFirst`, it returns the
    * offset behind the first event and reads no further.
+   *
+   * Only a line's first byte and its end are looked at. An event ends behind an empty line, and a
+   * comment before an event's first field behind its own line. A carriage return ends a line at
+   * once; a line feed that follows, even in the next chunk, belongs to the same line end.
    */
   #findBoundary(chunk: Buffer, isFirst = false): number {
     let boundary = 0;
@@ -110,6 +114,7 @@ export class EventSplitter {
     let sawData = !lineIsEmpty && !lineIsComment && chunk.length > 0;
     for (let at = 0; at < chunk.length; at += 1) {
       const byte = chunk[at]!;
+      // The line feed of a CR LF that ends the first event is still read.
       if (isFirst && boundary > 0 && (byte !== LINE_FEED || afterCarriageReturn === 'no')) break;
       if (byte !== LINE_FEED && byte !== CARRIAGE_RETURN) {
         if (lineIsEmpty) {

@@ -7,9 +7,12 @@ import { MAX_USAGE_BYTES } from './usage.ts';
 const MAX_WORD_CHARACTERS = 64;
 const DIGIT_0 = 0x30;
 /**
- * Matches members up to their values, signs of an error or the end, and whole comments, so that the
- * scan steps over comments. A byte order mark may precede a comment. A quoted word is a whole name
- * or a whole value, because JSON escapes quotes inside strings.
+ * Matches, on its three lines:
+ *
+ * - the names of members: `error` and `errors`, and the members that are read, up to their values.
+ *   Text inside a longer string never matches, because JSON escapes the quotes in it.
+ * - the beginning of `[DONE]`, and the fields `event` and `error`.
+ * - whole comments, so that the scan steps over them. A byte order mark may precede a comment.
  */
 const SIGNS = new RegExp(
   [

@@ -117,7 +117,8 @@ export class CircuitBreaker {
   }
 
   /**
-   * Records an attempt's start and returns the state before it. If the state was half-open, the
+   * Records an attempt's start and returns the state before it. The state is `open` only for a
+   * postponed provider, which is asked last in spite of its circuit. If the state was half-open, the
    * attempt becomes the probe, which is returned instead. The circuit is then open for other
    * requests until the probe has a result or ends, for ten seconds at most.
    */
@@ -140,7 +141,7 @@ export class CircuitBreaker {
         succeedsAtMs = Infinity;
         this.record('success', provider, model);
       },
-      // A result or a later probe has replaced these circuits in `#circuits`; then this changes
+      // If a result or a later probe has replaced these circuits in `#circuits`, this changes
       // nothing.
       end: () => {
         const over = { openUntilMs: performance.now(), isProbed: false };
@@ -190,7 +191,10 @@ export class CircuitBreaker {
       if (circuit && isTripped(circuit)) this.#fail(provider, model, cause, isProbe);
     } else if (OUTAGE_STATUSES.has(status) || isFaultOfTarget || isModelGone) {
       this.#fail(provider, model, cause, isProbe);
-    } else this.record('success', provider, model);
+    } else {
+      // Any other failure, such as a 401 or a 429, is an answer, and a circuit only counts outages.
+      this.record('success', provider, model);
+    }
   }
 
   /**

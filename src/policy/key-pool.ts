@@ -10,8 +10,9 @@ import { type Caller, rankedFor, sessionOf } from './affinity.ts';
 
 /**
  * Statuses for a key at its limit (429), without permission (403) or revoked (401). While all keys
- * are in cooldown they are tried in this order: a limit ends soon and its 429 allows a fallback,
- * and another request may have caused a 403.
+ * are in cooldown, they are tried in this order. A key after a 429 comes first, because its limit
+ * ends soon, and because another 429 lets the request fall back. A key after a 403 comes second,
+ * because the provider may have refused another request and not the key.
  */
 const KEY_STATUSES = [429, 403, 401];
 /** The cooldown after a 403 or 401. */
@@ -82,10 +83,12 @@ export class KeyPool {
   }
 
   /**
-   * Yields the keys to try, each once; the caller stops at the first key that is not refused.
+   * Yields the keys to try, each once. `RetryPlan` in attempts.ts takes keys until the provider
+   * accepts a key, and calls this again for each retry.
+   *
    * Available keys come first, in turn or as ranked for the caller's session. Then comes the key
-   * with the shortest cooldown left after a 429, then the same after a 403, unless this request
-   * already got the same status. A key in cooldown for a 401 is yielded only if there is no other.
+   * whose cooldown after a 429 ends first, unless a key has already got a 429 from this request. The
+   * same holds for a 403. A key in cooldown for a 401 is yielded only if no other key was.
    */
   *keysToTry(caller?: Caller): Generator<number, undefined, undefined> {
     const count = this.#cooldowns.length;
@@ -135,7 +138,8 @@ export class KeyPool {
 
   /**
    * Records a failed attempt. Returns true, and begins a cooldown, if the provider refused the key
-   * and not the request.
+   * and not the request. Called before an answer by `RetryPlan`, and behind a stream with an error
+   * event by `TakenKey`.
    */
   recordFailure(key: number, { details }: GatewayError): boolean {
     const { retryAfterSeconds = DEFAULT_LIMITED_SECONDS, upstreamStatus: status = 0 } = details;

@@ -27,10 +27,13 @@ import { ERROR_WITHOUT_TEXT, errorOf } from './provider-error.ts';
 export const NO_BYTES = Buffer.alloc(0);
 /**
  * The bytes to pass on: all bytes, or only the bytes before an error or up to `[DONE]`. Chunks
- * added by `stream_usage` are left out. `before` has a long event's parts. They pass before
- * `toPass`, and are not joined, because joining would copy them.
+ * added by `stream_usage` are left out.
  */
 export type Inspection = {
+  /**
+   * The parts of a long event, which `StreamRelay` passes on before `toPass`, one after the other,
+   * because joining would copy them.
+   */
   readonly before?: readonly Buffer[];
   readonly toPass: Buffer;
   readonly error?: GatewayError;
@@ -280,7 +283,7 @@ export class EventInspector {
     this.#noteScanned(event);
   }
 
-  /** Notes choice 0 as found by a scan of the event, whole or in part. */
+  /** Notes choice 0 as a scan finds it, in an event that was not parsed or has no choices. */
   #noteScanned(event: Buffer): void {
     const { index, finishReason } = scanEvents(event, false);
     const isFinished = finishReason !== '';

@@ -148,7 +148,7 @@ export function upstreamFailure(thrown: unknown, provider: string): unknown {
   if (code === WRONG_LENGTH && !isInBody) {
     return fail('the answer was not valid HTTP', { cause: 'malformed headers' });
   }
-  // The request must not be repeated, because the provider has worked on it.
+  // `retry` is `no` then, because the provider has worked on the request.
   if (isInBody || connectionFailure === 'inHead') {
     return fail('the answer was cut off', { problem: 'cut' });
   }
@@ -157,7 +157,8 @@ export function upstreamFailure(thrown: unknown, provider: string): unknown {
     const retry = connectionFailure === 'stale' ? 'at once' : 'later';
     return fail('the connection was closed without an answer', { retry, problem: 'cut' });
   }
-  // The request may not have been written, because an idle connection may have broken before.
+  // The connection was never made, or it was idle and broke before the request was written. A broken
+  // idle connection is replaced at once, which does not count as a retry.
   const retry = isClosed ? 'at once' : 'later';
   return fail('the provider is unreachable', { scope: 'provider', retry });
 }

@@ -39,8 +39,8 @@ const COMPRESSED = /\b(?:aes128gcm|br|compress|dcb|dcz|deflate|exi|gzip|zstd)\b/
 const NO_ANSWER_STATUSES = new Set([204, 205]);
 
 /**
- * Sends the request once, and starts its time limit, to a complete answer or to a stream's first
- * token. Rejects as `Transport.send` does.
+ * Sends the request once, and starts the time limit within which the complete answer, or a stream's
+ * first token, must arrive. Rejects as `Transport.send` does.
  */
 export function sendAttempt(
   request: UpstreamRequest,

@@ -13,7 +13,10 @@ import type { UpstreamHeaders } from './provider.ts';
 
 const MAX_RETRY_AFTER_SECONDS = 86_400;
 const MAX_ERROR_TEXT_CHARACTERS = 500;
-/** The longest secret recognized even if the text is cut off inside it. */
+/**
+ * How much more of a long text is searched for keys before it is cut. A key that begins in the
+ * shown text is hidden if it is no longer than this.
+ */
 const MAX_CUT_SECRET_CHARACTERS = 4096;
 const RETRYABLE_STATUSES = new Set([408, 429, 500, 502, 503, 504, 529]);
 /**
@@ -71,7 +74,9 @@ export function toProviderError(
     cause: providerMessages ? loggedCause(fault, text, context.attempt) : namesOf(fault, redact),
     ...(status === 429 && { limit: 'upstream' }),
     status,
+    // Shown in the error object.
     upstreamStatus: status,
+    // A 401 or a 429 has `model` too: the request is good, and another provider may answer it.
     scope: isRejected ? 'client' : 'model',
     headers: {
       ...(headers && returnedHeaders(headers, context)),
@@ -86,6 +91,7 @@ export function toProviderError(
     return new GatewayError('rateLimit', `Rate limit exceeded at ${provider}: ${text}`, details);
   }
   const head = `API error: ${status}`;
+  // The log shows `reason` in place of the message, because the provider's text is in `cause`.
   return new GatewayError('api', `${head} - ${text}`, { ...details, reason: head });
 }
 

@@ -170,7 +170,10 @@ export class SlicedBody {
   #parts: Buffer[];
   #heldBody: HeldBody | undefined;
 
-  /** Retains `heldBody` until the body was sent or released. */
+  /**
+   * Retains `heldBody` until the body was sent or released. `firstAnswer` drops `heldBody` once an
+   * answer has begun, so it is freed with its last reader.
+   */
   constructor(parts: readonly Buffer[], heldBody: HeldBody | undefined) {
     this.length = lengthOf(parts);
     this.#parts = [...parts];

@@ -25,8 +25,8 @@ import {
  */
 const STALE_WITHIN_MS = 1000;
 /**
- * A single error for all requests, because a socket reads its error's stack, and each place that
- * creates an error takes memory.
+ * Destroys the socket of a cancelled request. A single error for all requests, because the socket
+ * reads the error's `stack`, which takes memory for each error.
  */
 const CANCELLED = new Error('the request was cancelled');
 /**
