@@ -30,8 +30,8 @@ const ignore = () => {};
 
 /**
  * The complete answers from this turn of the event loop. `writeEndings` writes them all before any
- * 'finish' is emitted, so that a client's process is woken once. This saves a tenth of a request's CPU time
- * (`npm run bench`, 32 connections).
+ * 'finish' is emitted, so that a client's process is woken once. This saves a tenth of a request's
+ * CPU time (`npm run bench`, 32 connections).
  */
 const endings: { readonly response: ServerResponse; readonly body: Buffer }[] = [];
 
@@ -124,8 +124,9 @@ export class ClientReply {
   ): Promise<void> | undefined {
     const parts = typeof body === 'string' ? [Buffer.from(body)] : body;
     this.isAnswered = true;
-    // An answer during the upload closes the connection (`closeAfterUpload` of `Connection`). A body
-    // that arrived together with its head is whole by the next turn, so that the connection stays.
+    // An answer during the upload closes the connection (`closeAfterUpload` of `Connection`). A
+    // body that arrived together with its head is whole by the next turn, so that the connection
+    // stays.
     if (!this.#response.req.complete) {
       return immediate().then(() => this.#send(status, headers, parts));
     }

@@ -28,14 +28,14 @@ const OFF = /\boff\b/i;
  * - for a provider's id, that provider with its default model;
  * - for any other name, the primary provider.
  *
- * Then come the fallbacks that are not yet candidates. Each is asked for its `default_model`, or for
- * the first candidate's model if it has none. With `x-gateway-fallback: off` only the first
+ * Then come the fallbacks that are not yet candidates. Each is asked for its `default_model`, or
+ * for the first candidate's model if it has none. With `x-gateway-fallback: off` only the first
  * candidate is asked.
  *
- * A tenant with `models` may only name an alias in this list, and a model that is in it as sent or
- * as `<provider_id>/<model_name>`. Fallbacks are exempt. Any other name is refused with `notFound`,
- * like a name that does not exist, so that the tenant does not learn the settings. Throws
- * `unknownProvider` or `invalidRequest`.
+ * A tenant with `models` may name an alias if the list has it, and a model if the list has it as
+ * sent or as `<provider_id>/<model_name>`. Fallbacks are exempt. Any other name is refused with
+ * `notFound`, like a name that does not exist, so that the tenant does not learn the settings.
+ * Throws `unknownProvider` or `invalidRequest`.
  */
 export function candidatesFor(
   name: string,

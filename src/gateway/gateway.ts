@@ -27,7 +27,9 @@ interface Route {
   readonly isPublic: boolean;
   /** Set for monitoring: a good answer is logged only at level debug. */
   readonly isProbe?: true;
-  /** Set if the body is read: the access line distinguishes a client that left during its upload. */
+  /**
+   * Set if the body is read: the access line distinguishes a client that left during its upload.
+   */
   readonly readsBody?: true;
   /**
    * Answers the call, or resolves with the lease of an answer to deliver. `tenant` is undefined if

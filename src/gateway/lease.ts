@@ -55,9 +55,9 @@ export class Lease {
   }
 
   /**
-   * Sends the answer to the client. Returns no promise if the answer is sent at once, else a promise
-   * that resolves when the last bytes were handed to `ClientReply`. Throws or rejects with a reason
-   * for `fail`.
+   * Sends the answer to the client. Returns no promise if the answer is sent at once, else a
+   * promise that resolves when the last bytes were handed to `ClientReply`. Throws or rejects with
+   * a reason for `fail`.
    */
   deliver(): Promise<void> | undefined {
     const { call, probe, services } = this.#options;

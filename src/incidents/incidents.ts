@@ -297,8 +297,8 @@ export class Incidents {
   }
 
   /**
-   * Counts and logs an incident once for each of its kinds. The incident ends with its last fault. A
-   * fault with too few failures to belong to it may begin a new incident.
+   * Counts and logs an incident once for each of its kinds. The incident ends with its last fault.
+   * A fault with too few failures to belong to it may begin a new incident.
    */
   #settle(subject: Subject): void {
     const { incident, models, states } = subject;

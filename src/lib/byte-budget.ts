@@ -40,8 +40,8 @@ export class ByteBudget {
   waitingBytes = 0;
   /**
    * Streams that had to wait for memory, each as its `EventRoom` (event-room.ts), with the time of
-   * its first wait (`performance.now()`), oldest first. A stream leaves once it has passed its bytes
-   * on or given them up.
+   * its first wait (`performance.now()`), oldest first. A stream leaves once it has passed its
+   * bytes on or given them up.
    */
   readonly waitingStreams = new Map<{ readonly waitingBytes: number }, number>();
   /** Resident memory without bodies, at the last reading. */

@@ -33,8 +33,8 @@ export class LineWriter {
   readonly #unwritten: string[] = [];
   #droppedLines = 0;
   /**
-   * How many of the dropped lines `onDropped` has reported. It reports them in a log line, which may
-   * be dropped in turn.
+   * How many of the dropped lines `onDropped` has reported. It reports them in a log line, which
+   * may be dropped in turn.
    */
   #reportedLines = 0;
   /** How many of the dropped lines were reported in a log line that was written. */

@@ -118,8 +118,8 @@ export class CircuitBreaker {
 
   /**
    * Records an attempt's start and returns the state before it. The state is `open` only for a
-   * postponed provider, which is asked last in spite of its circuit. If the state was half-open, the
-   * attempt becomes the probe, which is returned instead. The circuit is then open for other
+   * postponed provider, which is asked last in spite of its circuit. If the state was half-open,
+   * the attempt becomes the probe, which is returned instead. The circuit is then open for other
    * requests until the probe has a result or ends, for ten seconds at most.
    */
   recordAttempt(provider: Guarded, model: string): 'closed' | 'open' | Probe {

@@ -87,8 +87,8 @@ export class KeyPool {
    * accepts a key, and calls this again for each retry.
    *
    * Available keys come first, in turn or as ranked for the caller's session. Then comes the key
-   * whose cooldown after a 429 ends first, unless a key has already got a 429 from this request. The
-   * same holds for a 403. A key in cooldown for a 401 is yielded only if no other key was.
+   * whose cooldown after a 429 ends first, unless a key has already got a 429 from this request.
+   * The same holds for a 403. A key in cooldown for a 401 is yielded only if no other key was.
    */
   *keysToTry(caller?: Caller): Generator<number, undefined, undefined> {
     const count = this.#cooldowns.length;

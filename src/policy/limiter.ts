@@ -80,8 +80,8 @@ export class Limiter {
   readonly #store: RateLimitStore | undefined;
 
   /**
-   * The last of the `concurrencyLimits` is the client's or the provider's, or the server's for a key
-   * without a client. Without `store`, buckets count only this process's requests.
+   * The last of the `concurrencyLimits` is the client's or the provider's, or the server's for a
+   * key without a client. Without `store`, buckets count only this process's requests.
    */
   constructor(
     concurrencyLimits: readonly ConcurrencyLimit[],

@@ -57,8 +57,8 @@ export function createLimiters(
 }
 
 /**
- * Makes concurrency limits and buckets. Each takes over its count from `former` if the name, and for
- * a bucket the settings, are the same.
+ * Makes concurrency limits and buckets. Each takes over its count from `former` if the name, and
+ * for a bucket the settings, are the same.
  */
 class LimitFactory {
   /** The counts and buckets made, for the limiters after the next reload. */

@@ -157,8 +157,8 @@ export function upstreamFailure(thrown: unknown, provider: string): unknown {
     const retry = connectionFailure === 'stale' ? 'at once' : 'later';
     return fail('the connection was closed without an answer', { retry, problem: 'cut' });
   }
-  // The connection was never made, or it was idle and broke before the request was written. A broken
-  // idle connection is replaced at once, which does not count as a retry.
+  // The connection was never made, or it was idle and broke before the request was written. A
+  // broken idle connection is replaced at once, which does not count as a retry.
   const retry = isClosed ? 'at once' : 'later';
   return fail('the provider is unreachable', { scope: 'provider', retry });
 }

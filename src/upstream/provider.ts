@@ -89,7 +89,9 @@ export function createOpenAIProvider(settings: ProviderSettings) {
     ...settings,
     /** Changes if a reload changes the settings. */
     digest: digestOf(settings),
-    /** The URL of chat completions, for the log. It has no query, because `base_url` may have none. */
+    /**
+     * The URL of chat completions, for the log. It has no query, because `base_url` may have none.
+     */
     chatUrl: origin + chatPath,
 
     /**

@@ -90,8 +90,8 @@ class StreamRelay implements ByteSink, Answer {
    */
   #first: Inspection | undefined;
   /**
-   * The client's response, set by the delivery. It is the same object as `context.call.reply`, which
-   * takes only comments before the delivery.
+   * The client's response, set by the delivery. It is the same object as `context.call.reply`,
+   * which takes only comments before the delivery.
    */
   #reply!: AnswerSink;
   #onData: (() => void) | undefined;
