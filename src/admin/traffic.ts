@@ -13,8 +13,14 @@ import { bucketOf, quantile } from './series.ts';
 const STEP_MS = 10_000;
 const STEPS = 90;
 const MINUTE_STEPS = 6;
-/** A median of fewer times says nothing of the provider. New connections are few. */
-const MIN_TIMES = { first_token: 10, connect: 3 };
+/**
+ * The share of a provider's times that is below its typical time, and the fewest times for one. A
+ * slow name server delays only some connections, because lookups are shared.
+ */
+const TYPICAL = {
+  first_token: { share: 0.5, least: 10 },
+  connect: { share: 0.75, least: 4 },
+};
 /** Refusals are shown for as long as an ended incident. */
 const REFUSALS_SHOWN_MS = 3_600_000;
 /** Clients that come later are `other`. */
@@ -66,28 +72,43 @@ class Row extends StepCounts {
 
   /**
    * Returns sums above 0 and times in milliseconds: two percentiles of first tokens, and medians of
-   * the other times. A time needs at least `minTimes` values.
+   * the other times.
    */
-  report(step: number, steps?: number, minTimes = 1) {
+  report(step: number, steps?: number) {
     const sums = this.sums(step, steps);
     const report: Partial<Record<Count | 'p50' | 'p95' | 'connect' | 'gateway', number>> = {};
     for (const [place, name] of COUNTS.entries()) report[name] = sums[place] || undefined;
-    for (const [at, name] of TIMES.slice(0, this.#times).entries()) {
-      const first = COUNTS.length + at * BUCKETS;
-      const times = sums.subarray(first, first + BUCKETS);
-      if (times.reduce((sum, inBucket) => sum + inBucket) < minTimes) continue;
-      const msOf = (share: number) => Math.round(1000 * quantile(share, FIRST_TOKEN_BOUNDS, times));
-      if (name === 'first_token') report.p95 = msOf(0.95);
-      report[name === 'first_token' ? 'p50' : name] = msOf(0.5);
+    for (const name of TIMES.slice(0, this.#times)) {
+      const times = timesIn(sums, name);
+      if (times.every((count) => count === 0)) continue;
+      if (name === 'first_token') report.p95 = msOf(0.95, times);
+      report[name === 'first_token' ? 'p50' : name] = msOf(0.5, times);
     }
     return report;
   }
 
+  /** Returns the typical time in milliseconds; undefined if there are too few times. */
+  typicalMs(name: keyof typeof TYPICAL, step: number, steps: number): number | undefined {
+    const { share, least } = TYPICAL[name];
+    const times = timesIn(this.sums(step, steps), name);
+    return times.reduce((sum, count) => sum + count) < least ? undefined : msOf(share, times);
+  }
+
   /** Returns the last minute's counts above 0. */
-  minute(step: number) {
-    return this.report(step, MINUTE_STEPS, Infinity);
+  minute(step: number): Partial<Record<Count, number>> {
+    const sums = this.sums(step, MINUTE_STEPS);
+    return Object.fromEntries(COUNTS.map((name, place) => [name, sums[place] || undefined]));
   }
 }
+
+/** Returns a time's buckets among the sums of a row. */
+function timesIn(sums: Int32Array, name: Time): Int32Array {
+  const first = COUNTS.length + TIMES.indexOf(name) * BUCKETS;
+  return sums.subarray(first, first + BUCKETS);
+}
+
+const msOf = (share: number, times: Int32Array) =>
+  Math.round(1000 * quantile(share, FIRST_TOKEN_BOUNDS, times));
 
 export class Traffic {
   readonly #all = new Row(TIMES.length);
@@ -176,15 +197,13 @@ export class Traffic {
     return { ...shown, ended, limited, requests };
   }
 
-  /** Returns a provider's median times of the last minute and of the 14 minutes before. */
-  medians(id: string, time: keyof typeof MIN_TIMES) {
+  /** Returns a provider's typical times of the last minute and of the 14 minutes before. */
+  typicalTimes(id: string, time: keyof typeof TYPICAL) {
     const step = this.#step();
     const row = this.#providers.get(id);
-    const name = time === 'first_token' ? 'p50' : time;
-    const least = MIN_TIMES[time];
     return {
-      newestMs: row?.report(step, MINUTE_STEPS, least)[name],
-      formerMs: row?.report(step - MINUTE_STEPS, STEPS - MINUTE_STEPS, least)[name],
+      newestMs: row?.typicalMs(time, step, MINUTE_STEPS),
+      formerMs: row?.typicalMs(time, step - MINUTE_STEPS, STEPS - MINUTE_STEPS),
     };
   }
 

@@ -108,7 +108,7 @@ export class AdminView {
   /** Judges whether providers are slow. Must be called every few seconds. */
   judgeSlowness(): void {
     for (const { id } of this.#config().providers.registered) {
-      const cause = this.#slowness.causeOf(id, (time) => this.#traffic.medians(id, time));
+      const cause = this.#slowness.causeOf(id, (time) => this.#traffic.typicalTimes(id, time));
       this.#figures.incidents().set('slow', cause, { id }, MEDIAN_LATE_MS);
     }
   }

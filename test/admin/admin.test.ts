@@ -723,7 +723,7 @@ test('a provider\u2019s median of first tokens is that of ten or more, in the la
     const request = { facts: { ...facts, ...more }, endedAtMs: 1, durationMs: 1, firstByteMs };
     for (let at = 0; at < count; at += 1) traffic.add(request, undefined);
   };
-  const medians = (id = 'p') => traffic.medians(id, 'first_token');
+  const medians = (id = 'p') => traffic.typicalTimes(id, 'first_token');
   add(10, 100);
   assert.deepEqual(medians(), { newestMs: 90, formerMs: undefined });
   now += 60_000;
@@ -733,19 +733,21 @@ test('a provider\u2019s median of first tokens is that of ten or more, in the la
   assert.deepEqual(medians(), { newestMs: 875, formerMs: 90 });
   assert.deepEqual(medians('q'), { newestMs: undefined, formerMs: undefined });
   const nothing = { newestMs: undefined, formerMs: undefined };
-  assert.deepEqual(traffic.medians('p', 'connect'), nothing);
+  assert.deepEqual(traffic.typicalTimes('p', 'connect'), nothing);
 });
 
-test('three new connections in a minute are enough for a median', () => {
+type Finished = Parameters<Traffic['add']>[0];
+
+test('a connect time is typical if a quarter of four or more new connections take longer', () => {
   const traffic = new Traffic(() => 1_700_000_000_000);
   const facts = { request_id: 'x', method: 'GET', path: '/', duration_ms: 1, bytes: 1 };
-  const one = { provider: 'p', model: 'm', outcome: 'ok', connect_ms: 4000 } as const;
-  const request = { facts: { ...facts, outcome: 'ok', tries: [one] }, endedAtMs: 1, durationMs: 1 };
-  const newest = [1, 2, 3].map(() => {
-    traffic.add(request as Parameters<Traffic['add']>[0], undefined);
-    return traffic.medians('p', 'connect').newestMs;
+  const newest = [4000, 1, 1, 1, 4000, 4000].map((connect_ms) => {
+    const one = { provider: 'p', model: 'm', outcome: 'ok', connect_ms };
+    const request = { facts: { ...facts, outcome: 'ok', tries: [one] } };
+    traffic.add({ ...request, endedAtMs: 1, durationMs: 1 } as Finished, undefined);
+    return traffic.typicalTimes('p', 'connect').newestMs;
   });
-  assert.deepEqual(newest, [undefined, undefined, 4250]);
+  assert.deepEqual(newest, [undefined, undefined, undefined, 1, 4063, 4250]);
 });
 
 test('percentiles are read from the buckets of the histogram, as Prometheus does it', () => {

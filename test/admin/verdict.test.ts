@@ -130,7 +130,7 @@ test('the verdict is red, amber, grey or green, and below an incident it is figu
 });
 
 test('a provider whose connections are slow is amber, with its times, in verdict and table', () => {
-  const cause = 'connect after 4000 ms, 12 ms is usual';
+  const cause = 'every fourth connect takes at least 4000 ms, 12 ms is usual';
   const slow = view({ requests: 9 }, { incidents: [{ ...incident(), kind: 'slow', cause }] });
   assert.equal(told(slow), 'warn | 1 incident | 9 requests in the last minute, none failed.');
   assert.deepEqual(statesOf('p', slow), [['warn', 'slow', cause]]);
