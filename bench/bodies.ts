@@ -1,4 +1,4 @@
-/** What large requests cost, and how long they block everything else. */
+/** The cost of large requests, and how long they block everything else. */
 
 import { inCell } from './cell.ts';
 import { RELAYS } from './contenders.ts';

@@ -14,7 +14,7 @@ export interface Ratio {
 
 export interface Measure {
   readonly title: string;
-  /** What the numbers are. */
+  /** The meaning of the numbers. */
   readonly about: string;
   readonly columns: readonly string[];
   /** The contenders, in their order in each round. */

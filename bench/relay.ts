@@ -71,7 +71,7 @@ function createHandler(response: ServerResponse) {
   };
 }
 
-/** Creates a handler. It decodes only the forwarded headers, and undici 7 need not wrap it. */
+/** Creates a handler that decodes only the forwarded headers, and that undici 7 need not wrap. */
 function createLeanHandler(response: ServerResponse) {
   const passed: string[] = [];
   const begin = (status: number, raw: readonly Buffer[]) => {

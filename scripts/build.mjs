@@ -1,7 +1,7 @@
 /**
  * Writes dist/server.js (`npm run build`): all files of src, and smol-toml, in a single file with
- * their comments. swc, the compiler within Node, replaces types by spaces. Rollup orders and joins
- * the files. oxfmt removes the spaces.
+ * their comments. swc, which Node has too, replaces types by spaces. Rollup orders and joins the
+ * files. oxfmt removes the spaces.
  *
  * Needs `node --conditions=bundle`, because Node's own resolver finds packages and `#page-files`.
  */

@@ -60,7 +60,7 @@ export interface Costs {
   readonly adminRatio: number;
   /** A complete answer's steps beside 1,000 open streams, divided by its steps without streams. */
   readonly stepsRatio: number;
-  /** The functions with the most allocated bytes for a complete answer. */
+  /** The functions that allocate most for a complete answer, with their bytes. */
   readonly top: readonly (readonly [name: string, bytes: number])[];
 }
 
@@ -101,7 +101,7 @@ function requestOf(members: object): string {
 const JSON_REQUEST = requestOf({});
 const HEALTH_REQUEST = 'GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n';
 
-/** Starts a provider. Its streams send an event at each call of `sendEvent`. */
+/** Starts a provider whose streams send an event at each call of `sendEvent`. */
 async function startProvider() {
   const open = new Map<string, ServerResponse>();
   const answer = async (request: IncomingMessage, response: ServerResponse) => {
@@ -132,7 +132,7 @@ async function startProvider() {
   };
 }
 
-/** Opens a client connection. Each request on it waits for the answer before it. */
+/** Opens a client connection on which each request waits for the answer before it. */
 async function openClient(port: number) {
   const socket = connect({ port, host: '127.0.0.1', noDelay: true });
   await once(socket, 'connect');
@@ -326,7 +326,7 @@ async function heldBytesOf(
   return ((await countBeside(port, begin, heap)) - before) / CROWD;
 }
 
-/** Returns the functions with the most allocated bytes for a complete answer. */
+/** Returns the functions that allocate most for a complete answer. */
 async function topOf({ port, count }: Started, topCount: number): Promise<Costs['top']> {
   const bytes = await count<Record<string, number>>('functions', () =>
     sendRequests(port, CONNECTIONS, REQUESTS),

@@ -1,4 +1,4 @@
-/** Rules for the source, on which a reader relies. */
+/** Rules for the source that a reader relies on. */
 
 import assert from 'node:assert/strict';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
@@ -15,7 +15,7 @@ const packageJson = JSON.parse(read('package.json')) as {
 };
 
 /**
- * Each folder's allowed imports, by folder, besides itself. Files directly in src/ may import
+ * The folders that each folder may import from, besides itself. Files directly in src/ may import
  * everything.
  */
 const IMPORTS: Readonly<Record<string, readonly string[]>> = {

@@ -21,7 +21,7 @@ function filesIn(folder: string): string[] {
 const files = filesIn('.');
 const documents = files.filter((path) => path.endsWith('.md'));
 
-/** Named files created by a command, or of other programs. */
+/** Named files that a command creates, or that belong to other programs. */
 const ELSEWHERE = [
   'dist/server.js',
   'gateway.toml',

@@ -1,4 +1,4 @@
-/** The published package: its files, and a run with nothing else installed. */
+/** The published package: its files, and that it runs with nothing else installed. */
 
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
@@ -29,7 +29,7 @@ before(buildOnce);
 
 const read = (path: string) => readFileSync(join(ROOT, path), 'utf8');
 
-/** An environment for npm without cached packages and downloads. */
+/** An environment in which npm has no cached package and cannot download any. */
 function npmEnv(t: TestContext): Record<string, string> {
   const home = emptyFolder(t);
   return {

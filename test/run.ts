@@ -98,7 +98,7 @@ function shareProcesses(built: readonly string[]): string[] {
   built.forEach((name, i) => shares[i % PROCESSES]!.push(`./${name}`));
   return shares.map((share, i) => {
     const file = join(outdir, `share-${i}.test.js`);
-    // A file with a load error counts as a failed test, and hides no other file.
+    // A file that cannot be loaded counts as a failed test, and hides no other file.
     const text = `import { test } from 'node:test';
 for (const file of ${JSON.stringify(share)})
   await import(file).catch((error) => test(file, () => { throw error; }));\n`;

@@ -440,7 +440,7 @@ describe('the process', { concurrency: 4 }, () => {
         { cwd: folder, encoding: 'utf8' },
       );
     const allow = `--allow-fs-read=${path}`;
-    // An allowed file without existence counts as not found.
+    // An allowed file that does not exist counts as not found.
     const absent = run([allow]);
     assert.equal(absent.status, 0, absent.stderr);
     assert.ok(absent.stdout.startsWith(`settings   no ${path}; `), absent.stdout);

@@ -42,7 +42,7 @@ const keysOf = ({ providers }: Config) =>
   providers.registered.map(({ id, apiKeys }) => `${id}=${reveal(apiKeys).join()}`);
 const MINE = '[providers.mine]\nbase_url = "http://h/v1"\n';
 
-/** Returns a store's URL in parts. */
+/** Returns the parts of a store's URL. */
 function storeOf({ rateLimit: { store } }: Config): string {
   const { host, port, database, isTls, username = '-', password } = store!;
   const scheme = isTls ? 'rediss' : 'redis';

@@ -1,5 +1,5 @@
 /**
- * The image of deploy/Dockerfile without an engine: its files, and how it serves, reloads and
+ * The image of deploy/Dockerfile without an engine: its files, and that it serves, reloads and
  * drains.
  */
 

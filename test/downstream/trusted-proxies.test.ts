@@ -9,7 +9,7 @@ import { startHttpServer } from '../support/http-server.ts';
 import { eventually } from '../support/streams.ts';
 
 /**
- * Starts a server. It answers with its client's address. Returns a function to send it a request.
+ * Starts a server that answers with its client's address. Returns a function to send it a request.
  */
 async function start(t: TestContext, trustedProxies: readonly string[], host = '127.0.0.1') {
   const remoteAddress = createRemoteAddress(trustedProxies);
@@ -51,7 +51,7 @@ test("behind trusted proxies the address is the rightmost that is no proxy's", a
     // If all addresses are proxies, the first is the client.
     ['10.0.0.7', '10.0.0.7, 10.0.0.8'],
     ['127.0.0.1'],
-    // A text other than an address ends the search at the address to its right.
+    // A text that is no address ends the search at the address to its right.
     ['10.0.0.9', '192.0.2.1, unknown, 10.0.0.9'],
     ['10.0.0.9', '192.0.2.1,,10.0.0.9'],
     [`fe80::1%${'z'.repeat(56)}`, `fe80::1%${'z'.repeat(56)}`],

@@ -90,7 +90,7 @@ function headWith(framing: string, more: readonly string[] = []): string {
 
 const inChunk = (body: string) => `${body.length.toString(16)}\r\n${body}\r\n0\r\n\r\n`;
 
-/** Returns a script. It sends `before`, and `after` when the gate is opened. */
+/** Returns a script that sends `before`, and `after` when the gate is opened. */
 function gatedStream(before: string, after: string, isEnded = true) {
   const gate = createGate();
   const script: Script = async (request, response) => {
@@ -375,7 +375,7 @@ test('streams that wait for memory take turns', async (t) => {
   await nothingIsReserved(gateway);
 });
 
-/** Begins a stream. The test plays its provider and its client. */
+/** Begins a stream whose provider and client are played by the test. */
 async function openRelay(whole: ByteBudget) {
   const reply = new RecordedReply();
   const context = newReplyContext(reply);
@@ -523,7 +523,7 @@ for (const [until, isFreed] of [
   });
 }
 
-/** Begins a stuck stream. It has passed on a part of an event. */
+/** Begins a stream that is stuck after it has passed on a part of an event. */
 async function openStuckRelay(part: string) {
   const whole = newBudget(MIB);
   const other = new EventRoom(whole);

@@ -181,7 +181,7 @@ test("a client does not see the text of an error that is not the gateway's own",
   assert.doesNotMatch((await stream.ended) + (await complete.ended), /canary/);
 });
 
-/** Starts clients. They send these bodies, and do not read their endless answers. */
+/** Starts clients that send these bodies, but do not read their endless answers. */
 async function startStuckClients(t: TestContext, bodies: readonly object[]) {
   const answer = completion('x'.repeat(40_000_000));
   const { script: stream } = flood(`data: {"x":"${'y'.repeat(65_000)}"}\n\n`, Infinity);

@@ -208,7 +208,7 @@ test('a drain half-closes a failed connection as soon as an idle connection', as
   await writeOn(client);
   assert.equal(client.socket.destroyed, false);
   assertCut(client.text());
-  // The drain does not wait for a client without a close.
+  // The drain does not wait for a client that does not close.
   clock.nowMs += 1000;
   await drained;
   client.socket.end();

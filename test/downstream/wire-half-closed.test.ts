@@ -1,4 +1,6 @@
-/** Clients with a closed sending side, such as `printf … | nc -N`, and departed clients. */
+/**
+ * Clients that close their sending side, such as `printf … | nc -N`, and clients that have left.
+ */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';

@@ -269,8 +269,8 @@ for (const transport of TRANSPORTS) {
 }
 
 /**
- * Starts a provider that drops the bodies, and answers each whole request with an event of a
- * stream, left open.
+ * Starts a provider that drops the bodies, and answers each whole request with one event of a
+ * stream, which it leaves open.
  */
 async function startCountingUpstream(t: TestContext) {
   let count = 0;

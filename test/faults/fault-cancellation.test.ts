@@ -22,14 +22,14 @@ import { scenario } from '../support/scenario.ts';
 /** More listeners than Node allows without a warning. */
 const CLIENTS = 12;
 
-/** Settings for a provider `p`, or its fallback `q`, without a completed TLS handshake. */
+/** Settings with which provider `p`, or its fallback `q`, never completes a TLS handshake. */
 const PHASES: Record<string, (tls: string, p: string) => string> = {
   'while a connection is being made': (tls) => tls,
   'while a connection to the fallback is being made': (tls, p) =>
     `[providers]\nfallback = ["q"]\n${p}${tls.replace('.p]', '.q]')}`,
 };
 
-/** Starts a provider. It accepts connections, and never completes a TLS handshake. */
+/** Starts a provider that accepts connections, but never completes a TLS handshake. */
 async function startSilentTls(t: TestContext) {
   const { baseUrl, sockets } = await listen(
     t,

@@ -93,7 +93,7 @@ describe('a client that takes its time', { concurrency: 4 }, () => {
       await assertServing(gateway, calls);
     };
     test(`and sends ${what} gets a 408 and is cut off`, ALL_SCALES, async (t) => {
-      // A busy machine may be too slow for the headers' limit, the shorter limit.
+      // A busy machine may be too slow for the headers' limit, the shorter of the two.
       await atSomeScale(async (scale) => check(t, scale));
     });
   }
@@ -207,7 +207,7 @@ async function upload(socket: Socket, size: number, isChunked: boolean): Promise
 
 describe('an upload that is refused', { concurrency: 3 }, () => {
   const SIZE = 12 * MIB;
-  /** A size possible within the limits on a busy machine. */
+  /** A size that a busy machine can send within the limits. */
   const settings = `max_body_bytes = ${MIB}`;
   const framings = {
     'with a Content-Length': [`Content-Length: ${SIZE}`, false],

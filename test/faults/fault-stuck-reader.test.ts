@@ -36,7 +36,7 @@ const answerOf =
   (_, response) =>
     sendJson(response, completion('y'.repeat(bytes)));
 
-/** Opens a client. It does not read until the test resumes it. */
+/** Opens a client that does not read until the test resumes it. */
 function openReader(t: TestContext, port: number, requests: string): Socket {
   const socket = connect(port, '127.0.0.1').on('error', () => {});
   t.after(() => socket.destroy());

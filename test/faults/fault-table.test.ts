@@ -1,5 +1,6 @@
 /**
- * A provider's failures on the wire, the client's answer to each, and a check that nothing is left.
+ * Each way in which a provider can fail on the wire, the client's answer, and a check that nothing
+ * is left.
  */
 
 import assert from 'node:assert/strict';
@@ -66,7 +67,9 @@ interface WireOptions {
 const bodyOf = (stream: boolean, word = 'Hello') =>
   stream ? completionEvents([word, ' there']) : JSON.stringify(completion(word));
 
-/** Replaced by the upstream's host and port, secret from clients. An address is never longer. */
+/**
+ * Replaced by the upstream's host and port, which no client may see. An address is never longer.
+ */
 const ADDRESS = 'UPSTREAM_ADDRESS';
 /** Replaced by the working fallback's address. */
 const FALLBACK_ADDRESS = 'FALLBACK_ADDRESS';
@@ -232,8 +235,8 @@ const ROWS: Row[] = [
     told: FAILED,
     answer: literal('HTTP/1.1 101 Switching\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n'),
   },
-  // To the fallback, where an answer waits. fetch would send it the prompt after a 307, but not
-  // after a 303.
+  // To the fallback, which would answer. fetch would send it the prompt after a 307, but not after
+  // a 303.
   ...['303 See Other', '307 Temporary Redirect'].map((status) => {
     const location = `location: http://${FALLBACK_ADDRESS}/v1/chat/completions\r\n`;
     return {

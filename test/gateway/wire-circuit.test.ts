@@ -1,4 +1,4 @@
-/** Circuits: their failures, the requests kept away, and their probes. */
+/** Circuits: their failures, the requests that they keep away, and their probes. */
 
 import assert from 'node:assert/strict';
 import type { ServerResponse } from 'node:http';
@@ -69,7 +69,7 @@ async function startHalfOpen(t: TestContext, script: Script, settings: Settings 
   return started;
 }
 
-/** A script: it begins each stream and keeps it open. */
+/** A script that begins each stream and keeps it open. */
 function holdStreams() {
   const streams: ServerResponse[] = [];
   const script: Script = (request, response) => {

@@ -134,7 +134,7 @@ const CLOSES: Record<string, (socket: Socket) => unknown> = {
 /** Chooses what a provider does with a request at a place, `<connection>.<request on it>`. */
 type Act = (place: string) => 'answer' | 'fail' | 'close' | 'close late' | 'close inside';
 
-/** Starts a provider. It follows `act`, on a stopped clock, moved only by `close late`. */
+/** Starts a provider that follows `act`, on a stopped clock that only `close late` moves. */
 async function startStale(t: TestContext, act: Act, close: (socket: Socket) => unknown) {
   // A slow machine could take more than a second. After a second, a lost connection is not stale.
   const clock = stopClock(t);

@@ -23,7 +23,7 @@ const SILENCE_MS = 15_000;
 /** `stream_idle_timeout` by default. */
 const IDLE_MS = 300_000;
 
-/** Wraps a script. It waits until the test calls `open`. */
+/** Wraps a script so that it waits until the test calls `open`. */
 function held(script: Script) {
   const { opened, open } = createGate();
   const waiting: Script = async (...exchange) => {

@@ -134,7 +134,7 @@ describe('an access line', { concurrency: true }, () => {
       `GET /v1/models HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer ${CLIENT_TOKEN}\r\n\r\n`,
     );
     await eventually(() => p.requests.length === 2, 'the list is asked for');
-    // A reset, because after a close of only its sending side, a client gets the list.
+    // A reset, because a client that closes only its sending side gets the list.
     list.socket.resetAndDestroy();
     assert.deepEqual(await left(2), ['client_closed', undefined, undefined, 0, before]);
     p.script = beginStream(CHUNK);

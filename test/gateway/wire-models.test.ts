@@ -66,7 +66,7 @@ function numbered(scripts: readonly Script[], lines = ''): Record<string, Provid
   return Object.fromEntries(scripts.map((script, index) => [`p${index}`, { script, lines }]));
 }
 
-/** Starts a provider. It sends its list after `open`. */
+/** Starts a provider that sends its list after `open`. */
 async function startGated(t: TestContext, models: readonly unknown[] = [{ id: 'a' }]) {
   const gate = createGate();
   const p: Script = async (_, response) => {
@@ -103,7 +103,7 @@ describe('the list of a provider', { concurrency: true }, () => {
       [{ id: '__proto__' }, { id: 'constructor' }],
       ['__proto__', 'constructor'],
     ],
-    // Names with a key.
+    // Names that contain a key.
     [
       ['a', `leak-${PROVIDER_KEY}`, 'Bearer abc', 'b'],
       ['a', 'b'],

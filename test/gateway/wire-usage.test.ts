@@ -21,7 +21,7 @@ const COUNTS = '"usage":{"prompt_tokens":7,"completion_tokens":5,"total_tokens":
 const USAGE = `data: {"choices":[],${COUNTS}}\n\n`;
 const ON = 'stream_usage = true';
 
-/** Starts a gateway. It asks `p` for the usage of streams. */
+/** Starts a gateway that asks `p` for the usage of streams. */
 async function start(t: TestContext, script: Script | string = answerWell) {
   const events: Script = (_, response) => sendEvents(response, script as string);
   const p = { script: typeof script === 'string' ? events : script, lines: ON };

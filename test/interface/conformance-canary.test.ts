@@ -17,7 +17,7 @@ import { errorAfter } from '../support/streams.ts';
 import { sweep } from '../support/sweep.ts';
 import { CHUNK, completion, sendEvents, sendJson, type Script } from '../support/upstream.ts';
 
-/** Settings for the longest output. */
+/** Settings that print as much as possible. */
 const LOUD = '[logging]\nlevel = "trace"\nverbose = true\n';
 const OTHER_KEYS = ['sk-proj-AbC123_dEf456', 'sk-ant-api03-****abcd', 'Bearer eyJhbGciOi.J9-x_y=='];
 /** The keys quoted by the fake providers. */
@@ -30,7 +30,7 @@ const STATUSES = sweep(
   [302, 400, 401, 429, 500, 503],
 );
 
-/** How upstreams quote a key. */
+/** The ways in which upstreams quote a key. */
 const ECHOES: Record<string, (key: string) => unknown> = {
   'error.message': (key) => ({ error: { message: `Incorrect API key provided: ${key}. Sorry.` } }),
   'error string': (key) => ({ error: `bad ${key}` }),

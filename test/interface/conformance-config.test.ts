@@ -224,7 +224,7 @@ const programWith = (t: TestContext, lines: string) => {
   return { cwd: emptyFolder(t, { 'gateway.toml': `[server]\n${host}${lines}` }) };
 };
 
-/** An address without a machine, because RFC 5737 reserves it for documentation. */
+/** An address that no machine has, because RFC 5737 reserves it for documentation. */
 const NOWHERE = '192.0.2.1';
 
 /** Checks for a failure to listen at this address, with the address in the message. */

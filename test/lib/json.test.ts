@@ -64,7 +64,7 @@ function isParsed(text: string): boolean {
 }
 
 /**
- * Returns the offset of the first byte impossible in a JSON text, or of the number or literal
+ * Returns the offset of the first byte that no JSON text can have, or of the number or literal
  * around it. Returns the length if bytes are missing.
  */
 function firstWrongByte(bytes: Buffer): number {

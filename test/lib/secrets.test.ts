@@ -1,4 +1,4 @@
-/** The filter for keys in logs and messages, checked against one regular expression. */
+/** The filter that hides keys in logs and messages, checked against one regular expression. */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';

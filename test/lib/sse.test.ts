@@ -7,7 +7,7 @@ import { withRandom } from '../support/random.ts';
 
 const EMOJI = '\u{1F600}';
 
-/** Returns where the last event, or the last comment before an event, ends, line by line. */
+/** Returns the end of the last event, or of the last comment before an event, line by line. */
 function lastBoundary(text: string): number {
   let boundary = 0;
   let start = 0;

@@ -1,7 +1,7 @@
 /**
- * Properties of all readers of outside bytes, tried with damaged bytes. A failure names its case's
- * seed, and FUZZ_SEED=<seed> begins with that case. FUZZ_CASES is the number of all cases. `npm run
- * test:fuzz` runs a million.
+ * Properties of everything that reads bytes from outside, tried with damaged bytes. A failure names
+ * its case's seed, and FUZZ_SEED=<seed> begins with that case. FUZZ_CASES is the number of all
+ * cases. `npm run test:fuzz` runs a million.
  */
 
 import assert from 'node:assert/strict';

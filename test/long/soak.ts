@@ -40,7 +40,7 @@ const RELOADS_PER_KILL = 4;
 /** Below this many minutes, the slope is noise. */
 const SLOPE_MINUTES = 10;
 const MAX_SLOPE_PERCENT_PER_HOUR = 2;
-/** The share of the time for growing caches. */
+/** The share of the time in which caches still grow. */
 const WARM_UP_SHARE = 0.25;
 /** Twice the standard error, so the slope is below with 95 % confidence. */
 const CONFIDENCE = 2;
@@ -87,7 +87,7 @@ const SOAK_TOML = [
   `timeout = ${TIMEOUT_SECONDS}\nstream_idle_timeout = ${TIMEOUT_SECONDS}`,
   `[providers]\nfallback = ["q"]\n${provider('p')}retries = 1\n${provider('q')}`,
 ].join('\n');
-/** By our port, the process that accepted its latest connection, and when it reported so. */
+/** By our port, the process that accepted its latest connection, and when it reported that. */
 const owners = new Map<number, { readonly child: ChildProcess; readonly atMs: number }>();
 
 /** The gateways, the oldest first. */

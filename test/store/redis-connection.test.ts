@@ -1,4 +1,4 @@
-/** The rate limit store against servers with slow, wrong and missing answers. */
+/** The rate limit store against servers that answer slowly, wrongly or not at all. */
 
 import assert from 'node:assert/strict';
 import { join } from 'node:path';

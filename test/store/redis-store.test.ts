@@ -288,7 +288,7 @@ class Model {
   }
 }
 
-/** Returns a function. It sends a command, and returns its reply without the first character. */
+/** Returns a function that sends a command and returns its reply without the first character. */
 function openClient(t: TestContext, port: number) {
   const socket = connect(port, '127.0.0.1').setNoDelay(true);
   t.after(() => socket.destroy());

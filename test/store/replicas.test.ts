@@ -1,4 +1,4 @@
-/** Gateways with shared rate limits in a real Redis or Valkey. */
+/** Gateways that share their rate limits in a real Redis or Valkey. */
 
 import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';

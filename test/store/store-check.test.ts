@@ -1,5 +1,5 @@
 /**
- * The line about the store in `--check`: a real Redis or Valkey, and servers with wrong answers.
+ * The line about the store in `--check`: a real Redis or Valkey, and servers that answer wrongly.
  */
 
 import assert from 'node:assert/strict';

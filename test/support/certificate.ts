@@ -14,7 +14,7 @@ export interface Certificate {
   readonly path: string;
 }
 
-/** The reason for skipping tests with certificates; `false` if `openssl` is there. */
+/** The reason to skip tests with certificates; `false` if `openssl` is there. */
 export const NO_OPENSSL =
   spawnSync('openssl', ['version']).status !== 0 && 'there is no openssl command';
 

@@ -1,4 +1,4 @@
-/** Clocks for tests on machines of any speed, and timers fired by the test. */
+/** Clocks for tests on machines of any speed, and timers that the test fires. */
 
 import type { TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -45,7 +45,7 @@ export async function idle(ms: number): Promise<void> {
   });
 }
 
-/** Waits until a value has not changed for `ms` in which the process runs, and returns it. */
+/** Waits until a value has not changed while the process ran for `ms`, and returns it. */
 export async function untilSteady<T>(read: () => T, ms = 300): Promise<T> {
   let last = read();
   for (let steadyMs = 0; steadyMs < ms; steadyMs += TICK_MS) {
@@ -168,10 +168,10 @@ export const manualTimers = new WeakMap<TestContext, ManualTimers>();
 export const FAILED_STREAM_MS = 1.5;
 
 /**
- * Makes `setTimeout` and `setInterval` wait for `advance` until the test ends. Call it first: what
- * starts before it stops after it. Other test files share the process, so a test looks for the
- * expected timer, and never compares all timers. Socket timers and `node:timers/promises` keep the
- * real time. (The mock timers of node:test ignore `refresh`.)
+ * Makes `setTimeout` and `setInterval` wait for `advance` until the test ends. Call it before
+ * anything is started that stops when the test ends. Other test files share the process, so a test
+ * looks for the expected timer, and never compares all timers. Socket timers and
+ * `node:timers/promises` keep the real time. (The mock timers of node:test ignore `refresh`.)
  */
 export function useManualTimers(t: TestContext): ManualTimers {
   let nowMs = 0;

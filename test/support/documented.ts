@@ -1,4 +1,4 @@
-/** Checks that an answer is documented, for tests without an expected answer. */
+/** Checks that an answer is documented, for tests that cannot know which answer they get. */
 
 import assert from 'node:assert/strict';
 

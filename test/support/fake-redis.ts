@@ -1,4 +1,4 @@
-/** A fake Redis whose answers are bytes given by the test. */
+/** A fake Redis that answers each command with the test's bytes. */
 
 import { connect, createServer, type Socket } from 'node:net';
 import { pipeline } from 'node:stream';

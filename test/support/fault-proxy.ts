@@ -1,4 +1,4 @@
-/** Network faults: a TCP proxy to break connections, and addresses without an answer. */
+/** Network faults: a TCP proxy that breaks connections, and addresses that never answer. */
 
 import { once } from 'node:events';
 import { connect, createServer, type Socket } from 'node:net';

@@ -1,4 +1,4 @@
-/** An admin feed client. It applies the merge patches, and returns the view's parts. */
+/** An admin feed client that applies the merge patches and returns the view's parts. */
 
 import { once } from 'node:events';
 import { request as httpRequest, type IncomingMessage } from 'node:http';

@@ -40,7 +40,7 @@ export async function openHeldStream(port: number, upstream: FakeUpstream, model
   return { finish };
 }
 
-/** Starts an upstream. It begins streams at once, and sends everything else after `finish`. */
+/** Starts an upstream that begins streams at once, and sends everything else after `finish`. */
 export async function startHeldUpstream(t: TestContext) {
   const { opened, open: finish } = createGate();
   const upstream = await startUpstream(t, async ({ body }, response) => {

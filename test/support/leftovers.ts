@@ -102,7 +102,7 @@ export function watchUpstream(t: TestContext, open: () => number): void {
   ofTest(t).upstreams.push({ open });
 }
 
-/** Registers a listening gateway for a check at the test's end. The caller adds log lines. */
+/** Registers a listening gateway for the check at the test's end. The caller adds log lines. */
 export function watchGateway(t: TestContext, service: Service, lingerCheckMs: number): Watched {
   const answers: string[] = [];
   const { port } = service.server;

@@ -2,7 +2,7 @@ import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 
 /**
- * Returns a function. It collects garbage, and returns the process's bytes in use: all bytes, on
+ * Returns a function that collects garbage and returns the process's bytes in use: all bytes, on
  * the heap only, or in Buffers only.
  */
 export function createMemoryProbe(what: 'all' | 'heap' | 'buffers' = 'all'): () => number {

@@ -3,7 +3,7 @@ import { inspect } from 'node:util';
 
 import { ConfigError } from '../../src/config/config.ts';
 
-/** Returns the problems of `read` with its settings; an empty list if they load. */
+/** Returns the problems that `read` finds in its settings; an empty list if they load. */
 export function problemsIn(read: () => unknown): readonly string[] {
   try {
     read();

@@ -1,4 +1,4 @@
-/** A provider below HTTP, whose answers are bytes given by the test. */
+/** A provider that answers with the test's bytes, below HTTP. */
 
 import { createServer, type Socket } from 'node:net';
 import type { TestContext } from 'node:test';

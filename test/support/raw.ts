@@ -1,4 +1,4 @@
-/** A TCP client, for requests impossible with an HTTP client. */
+/** A TCP client for requests that no HTTP client sends. */
 
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { connect, type Socket } from 'node:net';
@@ -108,7 +108,7 @@ export async function sendRaw(
 }
 
 /**
- * Opens a connection for a test's own bytes, until the test ends. `text` returns the received bytes
+ * Opens a connection that a test writes to, until the test ends. `text` returns the received bytes
  * as latin1. `closed` resolves at the connection's end, with the error's message if it broke.
  */
 export function openRaw(t: TestContext, port: number, { allowHalfOpen = false } = {}) {

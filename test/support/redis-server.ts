@@ -1,4 +1,4 @@
-/** A real Redis or Valkey without a disk. Tests can kill, freeze, restart and fill it. */
+/** A real Redis or Valkey without a disk, which tests can kill, freeze, restart and fill. */
 
 import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';

@@ -22,7 +22,7 @@ export interface LogLine {
 
 interface StoreOptions {
   readonly answerMs?: number;
-  /** Receives a line for each change of state. */
+  /** Gets a line for each change of state. */
   readonly lines?: LogLine[];
 }
 

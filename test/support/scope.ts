@@ -1,7 +1,7 @@
 import type { TestContext } from 'node:test';
 
 /**
- * Returns a substitute for a test's context, for scripts. `close` runs the endings registered by
+ * Returns a stand-in for a test's context, for scripts. `close` runs the endings registered by
  * helpers, the latest first.
  */
 export function createScope() {

@@ -1,4 +1,4 @@
-/** Helpers for stream tests: a client for running streams, and an event parser. */
+/** Helpers for stream tests: a client that reads while the stream runs, and an event parser. */
 
 import assert from 'node:assert/strict';
 import { request as httpRequest, type ClientRequest, type IncomingMessage } from 'node:http';

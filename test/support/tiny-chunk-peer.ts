@@ -1,8 +1,8 @@
 /**
  * The other processes of test/long/tiny-chunks.ts. The first argument is the role. `bare` is a Node
- * server: it reads bodies until their chunks are tiny, and relays the provider's stream. `provider`
- * sends it. `client` takes the port, the number of connections, the chunk size, and the kind of
- * request.
+ * server that reads bodies until their chunks are tiny, and relays the provider's stream.
+ * `provider` sends it. `client` takes the port, the number of connections, the chunk size, and the
+ * kind of request.
  */
 
 import { createServer, request as httpRequest } from 'node:http';

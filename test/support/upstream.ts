@@ -1,4 +1,4 @@
-/** A provider over real loopback HTTP. It runs the test's script, and records its requests. */
+/** A provider over real loopback HTTP, which runs the test's script and records its requests. */
 
 import {
   createServer,

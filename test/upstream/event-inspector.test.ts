@@ -57,7 +57,7 @@ async function relay(pieces: readonly Buffer[]): Promise<Facts & { text: string 
   return { text: Buffer.concat(reply.parts).toString(), ...toFacts(context) };
 }
 
-/** Makes an answer too long for the parser, so it is scanned. */
+/** Makes an answer so long that it is scanned instead of parsed. */
 const LONG_WHITE_SPACE = Buffer.alloc(262_144, ' ');
 
 /** Reads a complete answer in these pieces. Its facts must not change if it is long. */

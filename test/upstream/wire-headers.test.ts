@@ -12,7 +12,7 @@ import { answerWell } from '../support/upstream.ts';
 
 const BOTH = 'forward_headers = ["X-Session-Id", "openai-beta"]';
 const LONGEST = 'x'.repeat(4096);
-/** Values never passed on: the gateway's two keys, key-like, too long, beyond ASCII. */
+/** Values that never pass: the gateway's two keys, key-like, too long, beyond ASCII. */
 const NEVER = [
   `x ${CLIENT_TOKEN}`,
   `x${PROVIDER_KEY}y`,

@@ -226,7 +226,7 @@ test(
 );
 
 /**
- * Returns a function. It sends a request over its own transport, and returns its kind of
+ * Returns a function that sends a request over its own transport, and returns its kind of
  * connection.
  */
 async function startTransport(

@@ -15,7 +15,7 @@ interface State {
   readonly failures: number;
   readonly restMs: number;
   readonly untilMs: number;
-  /** The request probing the provider. */
+  /** The request that probes the provider. */
   readonly probe: unknown;
 }
 

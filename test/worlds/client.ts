@@ -1,5 +1,5 @@
 /**
- * A client. It sends the planned requests on one connection after another, and reads the answers.
+ * A client that sends the planned requests on one connection after another, and reads the answers.
  */
 
 import type { Server } from 'node:http';

@@ -28,9 +28,9 @@ import {
 } from './replies.ts';
 
 /**
- * Scenes, each with a rare combination as the rule. In `stalls`, one provider begins each stream
- * and ends it late. In `sessions`, a balanced alias has only providers with affinity, busy with
- * slow streams.
+ * Scenes in which a rare combination is the rule. In `stalls`, one provider begins each stream but
+ * ends it late. In `sessions`, a balanced alias has only providers with affinity, busy with slow
+ * streams.
  */
 type Scene = 'any' | 'stalls' | 'sessions';
 
@@ -171,7 +171,7 @@ function withRare(settings: Settings, random: Random | undefined): Settings {
   return { ...settings, server, aliases, fallbackOn };
 }
 
-/** An outage: the first provider begins each answer and then sends nothing. */
+/** An outage in which the first provider begins each answer and then sends nothing. */
 function aStall(lengthMs: number, random: Random): Outage {
   const asked = { id: 'stall', chat: { model: '', isStream: true, asksForUsage: false } };
   const whole = answerWell(asked);
@@ -180,7 +180,7 @@ function aStall(lengthMs: number, random: Random): Outage {
   return { provider: 'a', fromMs, toMs: fromMs + Math.max(lengthMs, 40_000), reply };
 }
 
-/** An outage without new connections. */
+/** An outage in which no connection can be opened. */
 function withoutDescriptors(lengthMs: number, random: Random): Outage {
   const reply = { ...anAnswer({ id: 'none', chat: undefined }, random, false), connectMs: 0.11 };
   const fromMs = 1000 + random.next() * lengthMs;

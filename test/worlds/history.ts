@@ -52,7 +52,7 @@ export interface Try {
   body?: string;
   readonly atMs: number;
   readonly reply: Reply;
-  /** Its beginning's place in the history. */
+  /** The place in the history where it began. */
   readonly order: number;
   headAtMs?: number;
   /** The bytes handed to the gateway. */

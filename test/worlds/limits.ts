@@ -30,7 +30,7 @@ interface Limit {
   readonly perRequest: number;
 }
 
-/** A token bucket, filling in proportion to time, with its least and greatest possible level. */
+/** A token bucket that fills in proportion to time, with its least and greatest possible level. */
 class Level {
   readonly limit: Limit;
   #least: number;
@@ -243,7 +243,7 @@ function requestSteps(
   const isRefused = isLimited(course) && line['reason'] !== 'memory';
   const wrong = (text: string) => report('limits', text, exchange);
   const told = exchange.answer && Number(exchange.answer.headers.get('retry-after'));
-  // Pipelined requests may begin in the same moment, in an order unknown to the history.
+  // Pipelined requests may begin in the same moment, in an order that the history does not show.
   const hasRival = courses.some(
     (one) =>
       one !== course &&

@@ -51,7 +51,7 @@ export type Reading =
   | {
       readonly kind: 'stream';
       readonly atMs: number;
-      /** Bytes, and the latest time for their arrival at the client. */
+      /** Bytes, and the latest time at which the client has them. */
       readonly passes: readonly { readonly atMs: number; readonly text: string }[];
       readonly endMs: number;
       readonly failure: Failure | undefined;

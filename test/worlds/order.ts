@@ -259,7 +259,7 @@ class Circuits {
   readonly #circuits = new Map<string, Circuit>();
   /**
    * When each target of a balanced alias was first in turn. Keyed by settings, because a request
-   * begun before a reload counts with its own settings.
+   * that began before a reload counts with its own settings.
    */
   readonly #lastAskedMs = new Map<Settings, Map<string, number>>();
   /** When a reload changed each provider. */
@@ -453,7 +453,7 @@ interface KeyUse {
   readonly workedAtMs?: number | undefined;
 }
 
-/** The time without use of a refused key. */
+/** The time in which a refused key is not used. */
 interface Cooldown {
   readonly fromMs: number;
   readonly untilMs: number;

@@ -98,7 +98,7 @@ export interface Ask {
   /** Where head and body are cut, and how long the client waits there. */
   readonly cuts: readonly { readonly at: number; readonly waitMs: number }[];
   readonly leaves?: Leave | undefined;
-  /** The client's pause in reading, after this many bytes of the answer. */
+  /** A pause in which the client does not read, after this many bytes of the answer. */
   readonly pause?: { readonly afterBytes: number; readonly forMs: number } | undefined;
   /** The body's meaning; undefined if it is no chat completion. */
   readonly chat?: ChatPlan | undefined;
@@ -208,7 +208,7 @@ export type Incident =
     }
   | { readonly atMs: number; readonly kind: 'store'; readonly isUp: boolean };
 
-/** A time with the same reply from a provider to every request. */
+/** A time in which a provider gives every request the same reply. */
 export interface Outage {
   /** Undefined for all providers. */
   readonly provider: string | undefined;

@@ -370,7 +370,7 @@ export function aFailure(ask: AskedFor, random: Random): Reply {
 const anyType = (random: Random) => random.pick([JSON_TYPE, STREAM_TYPE, NO_TYPE]);
 const A_STREAM = { model: 'm', isStream: true, asksForUsage: false };
 
-/** Returns an answer unfit for the request. */
+/** Returns an answer that does not fit the request. */
 function strange(common: Reply, isStream: boolean, random: Random): Reply {
   const html: Item = { kind: 'json', text: '<html><body>busy</body></html>', waitMs: 0.2 };
   const replies: (() => Reply)[] = [

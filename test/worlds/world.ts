@@ -20,11 +20,11 @@ import { connectionsOf, MemorySocket } from './socket.ts';
 import { Store } from './store.ts';
 
 /**
- * The time after the last answer: uploads are still read and dropped, and departed clients with
- * unread answers are noticed after 60 s.
+ * The time after the last answer: uploads are still read and dropped, and clients that left without
+ * reading are noticed after 60 s.
  */
 const REST_MS = 80_000;
-/** The time after a request for everything begun by it to end. */
+/** The time after a request in which everything that it began must end. */
 const QUIET_MS = 700;
 const realImmediate = setImmediate;
 
