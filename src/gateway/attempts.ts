@@ -26,8 +26,8 @@ interface Asking {
   readonly chat: ChatRequest;
   /** The first of the candidates. */
   readonly first: Candidate;
-  /** Headers that continue its trace at the provider, names and values in turn. */
-  readonly tracing: readonly string[];
+  /** The headers from `forwardedHeaders`, names and values in turn. */
+  readonly forwarded: readonly string[];
   /**
    * Undefined for a single candidate: without another provider, an open circuit would only refuse
    * the request.
@@ -132,7 +132,7 @@ function beginAttempt(
 function send(
   { provider, model }: Candidate,
   { key, reconnect }: RetryPlan,
-  { call, chat, tracing }: Asking,
+  { call, chat, forwarded }: Asking,
   context: AttemptContext,
 ): Promise<UpstreamResponse> {
   const { attempt, isStream } = context;
@@ -141,7 +141,7 @@ function send(
     body: chat.bodyWith(model, attempt.usageAdded),
     heldBody: call.requestBody,
     isStream,
-    tracing,
+    forwarded,
     key: key?.index,
     reconnect,
   });

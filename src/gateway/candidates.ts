@@ -94,7 +94,7 @@ export function providerIdOf(target: string): string {
 }
 
 function toCandidate(target: string, services: Services): Candidate {
-  const [providerId, named] = splitTarget(target, services);
+  const { providerId, named } = splitTarget(target, services);
   const provider = services.providers.get(providerId);
   if (provider === undefined) {
     const shown = escapeControlCharacters(providerId, MAX_NAME_CHARACTERS);
@@ -105,14 +105,17 @@ function toCandidate(target: string, services: Services): Candidate {
   return { provider, model, isBalanced: false };
 }
 
-/** Returns the provider's id and the model, which is '' if the target is only a provider's id. */
-function splitTarget(target: string, { config, providers }: Services): [string, string] {
+/**
+ * Returns the provider's id, and the named model, which is '' if the target is only a provider's
+ * id.
+ */
+function splitTarget(target: string, { config, providers }: Services) {
   const slash = target.indexOf('/');
-  if (slash > 0) return [target.slice(0, slash), target.slice(slash + 1)];
-  if (slash < 0 && providers.has(target)) return [target, ''];
+  if (slash > 0) return { providerId: target.slice(0, slash), named: target.slice(slash + 1) };
+  if (slash < 0 && providers.has(target)) return { providerId: target, named: '' };
   const { primary } = config.providers;
   if (slash === 0 || primary === undefined) {
     throw invalidRequest('"model" must have the form "<provider_id>/<model_name>"');
   }
-  return [primary, target];
+  return { providerId: primary, named: target };
 }

@@ -11,7 +11,7 @@ import { type GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 import { TARGET_STATUSES } from '../policy/circuit-breaker.ts';
 import { MAX_NAME_CHARACTERS } from '../request/history.ts';
-import { tracingOf } from '../upstream/headers.ts';
+import { forwardedHeaders } from '../upstream/headers.ts';
 import { askProvider } from './attempts.ts';
 import { type Candidate, candidatesFor } from './candidates.ts';
 import { Lease } from './lease.ts';
@@ -31,8 +31,8 @@ export async function firstAnswer(
   const { history } = call;
   const { maxBodyBytes, streamKeepaliveMs } = services.config.server;
   checkContentHeaders(call);
-  const tracing = tracingOf(call.id, call.headers);
-  history.traceId = tracing.traceId;
+  const { traceId, headers: forwarded } = forwardedHeaders(call.id, call.headers);
+  history.traceId = traceId;
   try {
     const chat = await readChat(call, tenant, maxBodyBytes);
     const candidates = candidatesFor(chat.model, call, services, tenant);
@@ -41,7 +41,7 @@ export async function firstAnswer(
     call.beginAsking();
     if (chat.stream && streamKeepaliveMs > 0) call.reply.keepAlive(streamKeepaliveMs);
     const breaker = candidates.length > 1 ? services.breaker : undefined;
-    const asking = { call, chat, first, tracing: tracing.headers, breaker, services };
+    const asking = { call, chat, first, forwarded, breaker, services };
     let asked = await askProvider(first, asking);
     if (asked instanceof Lease) return asked;
     const isPostponed = asked.outcome === 'circuit_open';

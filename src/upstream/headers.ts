@@ -58,11 +58,14 @@ export function upstreamRequestId(headers: UpstreamHeaders): string | undefined 
 }
 
 /**
- * Returns the request's trace id (W3C Trace Context 3.2.2.3), and the tracing headers for the
- * provider, names and values in turn. Other client headers go to a provider only if its
- * `forward_headers` names them.
+ * Returns the headers that always pass from a client to the provider, names and values in turn, and
+ * the request's trace id (W3C Trace Context 3.2.2.3). `addClientHeaders` adds the headers that the
+ * provider's `forward_headers` names.
  */
-export function tracingOf(requestId: string, { traceparent, tracestate }: IncomingHttpHeaders) {
+export function forwardedHeaders(
+  requestId: string,
+  { traceparent, tracestate }: IncomingHttpHeaders,
+) {
   const isValid = typeof traceparent === 'string' && TRACEPARENT.test(traceparent);
   const parent = isValid ? traceparent : createTraceparent();
   const traceId = parent.slice(3, 35);

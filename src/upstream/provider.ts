@@ -64,7 +64,7 @@ interface ChatOptions
     Required<Pick<UpstreamRequest, 'body' | 'heldBody' | 'isStream'>>,
     Pick<UpstreamRequest, 'reconnect'> {
   readonly key: number | undefined;
-  readonly tracing: readonly string[];
+  readonly forwarded: readonly string[];
 }
 
 /** A registered provider. */
@@ -98,13 +98,13 @@ export function createOpenAIProvider(settings: ProviderSettings) {
      * Builds a chat completion request.
      *
      * @param key - index of the key to send
-     * @param tracing - headers to continue the client's trace, names and values in turn
+     * @param forwarded - headers that always pass from the client, names and values in turn
      */
-    chatRequest: ({ key = 0, tracing, ...chat }: ChatOptions): UpstreamRequest => ({
+    chatRequest: ({ key = 0, forwarded, ...chat }: ChatOptions): UpstreamRequest => ({
       method: 'POST',
       origin,
       path: chatPath,
-      headers: (chat.isStream ? streamHeaders : completionHeaders)[key]!.concat(tracing),
+      headers: (chat.isStream ? streamHeaders : completionHeaders)[key]!.concat(forwarded),
       ...chat,
     }),
 

@@ -6,7 +6,7 @@ import { test } from 'node:test';
 import {
   addClientHeaders,
   returnedHeaders,
-  tracingOf,
+  forwardedHeaders,
   upstreamRequestId,
 } from '../../src/upstream/headers.ts';
 import { newReplyContext } from '../support/reply-context.ts';
@@ -95,12 +95,12 @@ test('a valid traceparent is kept with its tracestate, any other is replaced', (
   const trace = '0af7651916cd43dd8448eb211c80319c';
   const parent = `00-${trace}-b7ad6b7169203331-00`;
   const tracestate = 'a=1,b=2';
-  assert.deepEqual(tracingOf('r', { traceparent: parent, tracestate }), {
+  assert.deepEqual(forwardedHeaders('r', { traceparent: parent, tracestate }), {
     traceId: trace,
     headers: ['x-request-id', 'r', 'traceparent', parent, 'tracestate', tracestate],
   });
   for (const state of ['', 'x'.repeat(513), '\u00e9']) {
-    const { headers } = tracingOf('r', { traceparent: parent, tracestate: state });
+    const { headers } = forwardedHeaders('r', { traceparent: parent, tracestate: state });
     assert.deepEqual(headers, ['x-request-id', 'r', 'traceparent', parent], state);
   }
   const wrong = [
@@ -113,7 +113,7 @@ test('a valid traceparent is kept with its tracestate, any other is replaced', (
     `00-${trace}-${'0'.repeat(16)}-00`,
   ];
   for (const traceparent of wrong) {
-    const { traceId, headers } = tracingOf('r', {
+    const { traceId, headers } = forwardedHeaders('r', {
       traceparent,
       tracestate,
     });
