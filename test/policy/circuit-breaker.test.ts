@@ -3,13 +3,14 @@
 import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
 
-import { GatewayError } from '../../src/lib/errors.ts';
+import { type ErrorDetails, GatewayError } from '../../src/lib/errors.ts';
 import { CircuitBreaker } from '../../src/policy/circuit-breaker.ts';
 import { stopClock } from '../support/clock.ts';
 
 const REST_MS = 10_000;
 const P = { id: 'p', digest: 'p1' };
 const Q = { id: 'q', digest: 'q1' };
+
 function startBreaker(t: TestContext) {
   const lines: unknown[][] = [];
   const log = (...line: unknown[]) => lines.push(line);
@@ -128,4 +129,91 @@ test('a circuit is reported with the cause and the end of its rest, unless it is
   assert.deepEqual(short(), [['a', 'open', clock.nowMs + REST_MS], ofQ]);
   breaker.record('success', Q, 'any');
   assert.equal(report().length, 1);
+});
+
+test('an outage counts, another failure is an answer, and a doubtful one is neither', (t) => {
+  const failure = (details: ErrorDetails) => new GatewayError('api', 'boom', details);
+  const target = { provider: P, model: 'm' };
+  /** Records the failure after two outages. */
+  const effectOf = (error: GatewayError, isBalanced: boolean) => {
+    const { breaker, fail, state } = startBreaker(t);
+    fail(2, 'm');
+    breaker.recordOutcome({ ...target, isBalanced }, error);
+    if (state('m') === 'open') return 'failure';
+    fail(1, 'm');
+    return state('m') === 'open' ? 'neither' : 'answer';
+  };
+  const outages = [502, 503, 504, 529].map((status) => failure({ status }));
+  const answers = [501, 401, 403, 404, 429].map((status) => failure({ status }));
+  for (const error of outages) assert.equal(effectOf(error, false), 'failure');
+  for (const error of answers) assert.equal(effectOf(error, false), 'answer');
+  // The gateway chose the target of a balanced alias, and another target may have the right key.
+  for (const error of answers.slice(1)) assert.equal(effectOf(error, true), 'failure');
+  assert.equal(effectOf(failure({ status: 404, problem: 'model gone' }), false), 'failure');
+  const doubtful = [
+    failure({ status: 500 }),
+    failure({ status: 403, problem: 'policy' }),
+    failure({ status: 503, problem: 'policy' }),
+    failure({ status: 429, scope: 'client' }),
+    failure({ status: 503, scope: 'client' }),
+  ];
+  for (const error of doubtful) {
+    assert.equal(effectOf(error, false), 'neither', `${error.status}`);
+    assert.equal(effectOf(error, true), 'neither', `${error.status}, balanced`);
+  }
+});
+
+test('failed connections open the circuit of the provider for all models', (t) => {
+  const { breaker, fail, state } = startBreaker(t);
+  const failure = new GatewayError('provider', 'refused', { scope: 'provider' });
+  for (let round = 0; round < 3; round += 1) {
+    assert.equal(state('other'), 'closed');
+    breaker.recordOutcome({ provider: P, model: 'm' }, failure);
+  }
+  assert.deepEqual([state('m'), state('other')], ['open', 'open']);
+  fail(1, 'other');
+  assert.deepEqual([state('m'), state('other')], ['closed', 'closed']);
+});
+
+test('a probing stream succeeds once, with data ten seconds after its first', (t) => {
+  const { breaker, clock, fail, state } = startBreaker(t);
+  fail(3, 'm');
+  clock.nowMs += REST_MS;
+  const probe = breaker.recordAttempt(P, 'm');
+  assert.ok(typeof probe === 'object');
+  probe.onData();
+  clock.nowMs += 9999;
+  probe.onData();
+  assert.equal(state('m'), 'open');
+  clock.nowMs += 1;
+  probe.onData();
+  assert.equal(state('m'), 'closed');
+  fail(3, 'm');
+  probe.onData();
+  assert.equal(state('m'), 'open', 'it failed after its success');
+});
+
+test('a reload closes the circuits of changed providers, and ignores their late failures', (t) => {
+  const { breaker, fail, lines, state } = startBreaker(t);
+  fail(3, 'm');
+  fail(3, 'm', Q);
+  breaker.guard([{ ...P, digest: 'p2' }, Q]);
+  const fields = { provider: 'p', model: 'm', reason: 'reload' };
+  assert.deepEqual(lines.at(-1), ['info', 'breaker closed', fields]);
+  assert.deepEqual([state('m'), breaker.stateOf(Q, 'm')], ['closed', 'open']);
+  fail(3, 'm');
+  assert.equal(state('m'), 'closed');
+  breaker.record('success', Q, 'm');
+  const closed = { provider: 'q', model: 'm' };
+  assert.deepEqual(lines.at(-1), ['info', 'breaker closed', closed], 'without a reason');
+});
+
+test('an opened circuit is logged once as a warning, and its report is redacted', (t) => {
+  const { breaker, fail, lines } = startBreaker(t);
+  fail(4, 'a secret\n');
+  const messages = lines.map(([level, message]) => `${String(level)} ${String(message)}`);
+  assert.deepEqual(messages, ['warn breaker opened', 'debug breaker stays open']);
+  const redact = (text: string) => text.replace('secret', '***').replace('REFUSED', '***');
+  const [{ model, cause } = assert.fail()] = breaker.report(redact);
+  assert.deepEqual([model, cause], [String.raw`a ***\u000a`, 'ECONN***']);
 });
