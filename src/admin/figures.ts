@@ -1,4 +1,4 @@
-/** Figures of the gateway's parts and the process, read for each scrape and each view. */
+/** The gateway's and the process's figures, read for each scrape and each view. */
 
 import { readdirSync, readFileSync } from 'node:fs';
 import { monitorEventLoopDelay } from 'node:perf_hooks';
@@ -15,16 +15,16 @@ import { renderHead, renderSample } from './series.ts';
 /** The resolution of the event loop's delays. */
 const RESOLUTION_MS = 20;
 
-/** Figures of the gateway's parts. Each is cheap to read. */
+/** The gateway's figures. Each is cheap to read. */
 export interface Figures {
   isDraining(): boolean;
   isListening(): boolean;
   inFlight(): number;
   /** Requests in flight of `clients.<name>` or `providers.<id>`. */
   inFlightOf(section: string): number;
-  /** The used part of a client's buckets that are refilled by the minute or the day. */
+  /** How much is used in a client's buckets that are refilled by the minute or the day. */
   usedOf(client: string): readonly { limit: string; capacity: number; used: number }[];
-  /** The age of the oldest request in flight at each provider that has one. */
+  /** How old each provider's oldest request in flight is, in milliseconds. */
   oldestAgesMs(): ReadonlyMap<string, number>;
   openStreams(): number;
   bufferedBytes(): number;
@@ -37,7 +37,7 @@ export interface Figures {
    * Undefined if the transport does not know them.
    */
   connections(): Readonly<Record<'open' | 'made' | 'reused', number>> | undefined;
-  /** The store of the rate limits, if there is one. `fallbacks` counts decisions without it. */
+  /** The rate limits' store, if there is one. `fallbacks` counts decisions without it. */
   store(): { readonly isAway: boolean; readonly fallbacks: number } | undefined;
   /** Circuits that are not closed. */
   circuits(): readonly CircuitReport[];
@@ -107,7 +107,7 @@ export function readFigures(config: Config, figures: Figures): FigureRow[] {
     ['gateway_rate_limit_store_up', store && !store.isAway, '1 if the store answers.'],
     ['gateway_rate_limit_store_fallbacks_total', store?.fallbacks, 'Decisions without a store.'],
     ...readParts(config, figures),
-    // The names of Prometheus' client libraries.
+    // Prometheus' client libraries use these names.
     ['process_cpu_seconds_total', cpuSeconds(), 'CPU time of the process.'],
     ['process_resident_memory_bytes', residentBytes(), 'Resident memory of the process.'],
     ['process_open_fds', countDescriptors(), 'Open file descriptors.'],
@@ -116,7 +116,7 @@ export function readFigures(config: Config, figures: Figures): FigureRow[] {
   ];
 }
 
-/** Returns figures of all clients and providers of the settings, because alerts need zeros too. */
+/** Returns figures for all clients and providers in the settings, because alerts need zeros. */
 function readParts(config: Config, figures: Figures): FigureRow[] {
   const clientsOf = (read: (name: string) => Value): Samples =>
     config.clients.map(({ name }) => [NO_LABELS.with('client', name), read(name)]);
@@ -161,7 +161,7 @@ function readParts(config: Config, figures: Figures): FigureRow[] {
   ];
 }
 
-/** Returns the limits of the settings, by the `reason` of their refusals. */
+/** Returns the limits in the settings, named by the `reason` for their refusals. */
 function limitsOf({ clients, providers, rateLimit, server }: Config): Samples {
   const of = (limit: string, value: number, label = '', name?: string) =>
     value > 0 && value < Infinity
@@ -193,7 +193,7 @@ export function renderFigure([name, figure, help]: FigureRow): string {
   return head + known.map(([{ text }, value]) => renderSample(name, text, Number(value))).join('');
 }
 
-/** Returns the age of each provider's oldest request, since its first try there. */
+/** Returns how old each provider's oldest request is, since its first try there. */
 export function oldestAgesMs(calls: Iterable<{ readonly history: RequestHistory }>) {
   const ages = new Map<string, number>();
   const nowMs = performance.now();

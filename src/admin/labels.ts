@@ -1,4 +1,4 @@
-/** Label sets of the exposition format, and the model names allowed as labels. */
+/** The exposition format's label sets, and the model names allowed as labels. */
 
 import type { Config } from '../config/config.ts';
 import type { FinishedRequest } from '../request/facts.ts';
@@ -9,7 +9,7 @@ export const OTHER = 'other';
 const UNKNOWN = 'unknown';
 const MAX_KNOWN_NAMES = 8000;
 const MAX_NAME_CHARACTERS = 200;
-/** The most sets of a provider and three model names. In further sets the models are `other`. */
+/** The most sets with a provider and three model names. Further sets have `other` models. */
 const MAX_MODEL_SETS = 400;
 
 /**
@@ -46,7 +46,7 @@ export class LabelSet {
 
 export const NO_LABELS = new LabelSet();
 const COMPLETION = NO_LABELS.with('gen_ai_operation_name', 'chat');
-/** The labels for the three names of a model. */
+/** The labels for a model's three names. */
 const ORIGINAL = 'gen_ai_original_model';
 const REQUEST = 'gen_ai_request_model';
 const RESPONSE = 'gen_ai_response_model';
@@ -64,7 +64,7 @@ function escapeValue(value: string): string {
   return value.replace(/[\\"\n]/g, (character) => (character === '\n' ? '\\n' : `\\${character}`));
 }
 
-/** A label set of completions by a model. */
+/** A label set for a model's completions. */
 export interface ModelSet {
   readonly labels: LabelSet;
   /** The model's name for clients. */
@@ -112,7 +112,7 @@ export class ModelLabels {
   }
 }
 
-/** Returns all names of the settings' models, for clients and for providers. */
+/** Returns all model names in the settings, for clients and for providers. */
 export function configuredModels({ aliases, providers, clients }: Config): string[] {
   const targets = [...aliases.values()].flatMap((alias) => alias.targets);
   return [
@@ -129,7 +129,7 @@ export function configuredModels({ aliases, providers, clients }: Config): strin
   ];
 }
 
-/** Returns the names of a provider's models, for the provider and for clients. */
+/** Returns a provider's model names, for the provider and for clients. */
 export function listedModels(provider: string, names: readonly string[]): string[] {
   return names.flatMap((name) => [name, `${provider}/${name}`]);
 }

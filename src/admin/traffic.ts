@@ -14,7 +14,7 @@ const STEP_MS = 10_000;
 const STEPS = 90;
 const MINUTE_STEPS = 6;
 /**
- * The share of a provider's times that is below its typical time, and the fewest times for one. A
+ * A provider's typical time has this share of all times below it, if there are at least so many. A
  * slow name server delays only some connections, because lookups are shared.
  */
 const TYPICAL = {
@@ -25,7 +25,7 @@ const TYPICAL = {
 const REFUSALS_SHOWN_MS = 3_600_000;
 /** Clients that come later are `other`. */
 const MAX_CLIENTS = 500;
-/** The counts of a row, in its first places. The buckets of each time follow. */
+/** A row's counts, in its first places. Each time's buckets follow. */
 const COUNTS = ['requests', 'failed', 'rejected', 'limited', 'client_closed'] as const;
 type Count = (typeof COUNTS)[number];
 /** First token, new connection with its name lookup, and the gateway's part of a request. */
@@ -52,7 +52,7 @@ interface Refusals {
 class Row extends StepCounts {
   readonly #times: number;
 
-  /** @param times - the number of times in the row, from the first of `TIMES` */
+  /** @param times - how many times the row has, from the first in `TIMES` */
   constructor(times: number) {
     super(STEPS, COUNTS.length + times * BUCKETS);
     this.#times = times;
@@ -101,7 +101,7 @@ class Row extends StepCounts {
   }
 }
 
-/** Returns a time's buckets among the sums of a row. */
+/** Returns a time's buckets in a row's sums. */
 function timesIn(sums: Int32Array, name: Time): Int32Array {
   const first = COUNTS.length + TIMES.indexOf(name) * BUCKETS;
   return sums.subarray(first, first + BUCKETS);
@@ -117,7 +117,7 @@ export class Traffic {
   readonly #providers = new Map<string, Row>();
   readonly #models = new Map<string, Row>();
   readonly #clients = new Map<string, Row>();
-  /** The latest refusals of each client by its own limits, with less than a minute between. */
+  /** Each client's latest refusals by its own limits, with less than a minute between. */
   readonly #refusals = new Map<string, Refusals>();
   readonly #nowMs: () => number;
 
@@ -149,7 +149,7 @@ export class Traffic {
     const ownMs = firstTokenMs && (tries.at(-1)?.duration_ms ?? firstTokenMs);
     if (provider !== undefined) this.#providerRow(provider).addTime(step, 'first_token', ownMs);
     for (const one of tries) {
-      // A failure of the gateway itself is not the provider's.
+      // The gateway's own failure is not the provider's.
       if (!isSent(one.outcome) || one.outcome === 'internal_error') continue;
       const row = this.#providerRow(one.provider);
       row.addEnd(step, countOf(one.outcome));
@@ -197,7 +197,7 @@ export class Traffic {
     return { ...shown, ended, limited, requests };
   }
 
-  /** Returns a provider's typical times of the last minute and of the 14 minutes before. */
+  /** Returns a provider's typical times in the last minute and in the 14 minutes before. */
   typicalTimes(id: string, time: keyof typeof TYPICAL) {
     const step = this.#step();
     const row = this.#providers.get(id);
@@ -208,8 +208,8 @@ export class Traffic {
   }
 
   /**
-   * Returns the sums of each row, of the last minute, and of each step with requests by its number.
-   * A provider's row also has the counts of its last minute and the number of its latest step.
+   * Returns each row's sums, the last minute's sums, and the sums of steps with requests by the
+   * step's number. A provider's row also has its last minute's counts and its latest step.
    */
   report() {
     const step = this.#step();

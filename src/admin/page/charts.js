@@ -1,4 +1,4 @@
-/** Three charts on one axis of time: requests, failures, and the first token of streams. */
+/** Three charts on a common time axis: requests, failures, and first tokens. */
 
 import { clip, fill, formatNumber, formatShare, formatTime, h, isNarrow } from './dom.js';
 import { iconOf, lastingOf, subjectOf } from './incidents.js';
@@ -7,7 +7,7 @@ import { judge, servedOf } from './verdict.js';
 export const STEPS = 90;
 const STEP_MS = 10_000;
 const LABELLED_MS = 300_000;
-/** The heights of a chart's row and of the plot in it. */
+/** The heights of a chart's row and its plot. */
 const ROW = 76;
 const PLOT = 54;
 /** More lanes would push the charts away. */
@@ -102,7 +102,7 @@ function lanesOf(state, times, known) {
   });
 }
 
-/** Returns the three figures of the last minute, or of the cursor's step. */
+/** Returns the three figures for the last minute, or for the cursor's step. */
 function readoutsOf(state, time) {
   const { minute, figures, asOf } = state;
   const isMinute = time === undefined;
@@ -183,7 +183,7 @@ function cursorEvents(first, last) {
   };
 }
 
-/** Returns each chart's paths and the label of its top. */
+/** Returns each chart's paths and top label. */
 function chartsOf(points) {
   const of = (name) => points.map((one) => one[name]);
   const topOf = (least, name) => roundTop(Math.max(least, ...of(name).map((value) => value ?? 0)));
@@ -223,7 +223,7 @@ function describeHours(times, height) {
   });
 }
 
-/** Describes the hatched part of the axis since the connection was lost. */
+/** Describes the hatched gap since the connection was lost. */
 function describeGap(known, height) {
   if (known === 1) return [];
   const lines = h('pattern', { id: 'hatch', ...HATCH }, h('line', { y2: 6 }));
@@ -239,12 +239,12 @@ function describeCursor(at, time, height) {
   return [vertical('cursor', x, height), tip];
 }
 
-/** Draws the figures and the charts of the last 15 minutes. */
+/** Draws the figures and charts for the last 15 minutes. */
 export function drawCharts(state) {
   latest = state;
   const silentSteps = Math.min(STEPS, Math.floor((state.silentMs ?? 0) / STEP_MS));
   const end = state.step + silentSteps;
-  // On a narrow page the axis ends with a pair of steps, so that pairs stay the same.
+  // A narrow page draws two steps as a point, so its axis ends with such a pair.
   const [first, last] = [(isNarrow() ? end | 1 : end) - STEPS + 1, state.step];
   if (cursor !== undefined) cursor = Math.min(last, Math.max(first, cursor));
   const times = timesOf(state, first);

@@ -62,7 +62,7 @@ export const plural = (count, noun) => formatNumber(count) + ' ' + noun + (count
 /** Returns whether the page has a single column. Outside a browser there is no width. */
 export const isNarrow = () => globalThis.matchMedia?.('(max-width: 760px)').matches ?? false;
 
-/** Returns the value of a setting or a field as text. */
+/** Returns a setting's or a field's value as text. */
 export const valueText = (value) => (typeof value === 'string' ? value : JSON.stringify(value));
 
 /** @returns {any} */
@@ -82,7 +82,7 @@ export function h(selector, ...rest) {
   return { tag, attributes, children: rest.flat(Infinity) };
 }
 
-/** The key and the description of each node that the page has drawn. */
+/** Each drawn node's key and description. */
 const drawn = new WeakMap();
 
 function create(parent, { tag }) {
@@ -105,7 +105,7 @@ function update(node, before, { attributes, children }) {
 /**
  * Gives an element these children. Only differences touch the document, so focus, selection and
  * scroll position stay. Texts become text nodes, so text from the feed is never parsed as markup.
- * Nodes of extensions and translators stay in place. Returns whether there is any child.
+ * Nodes from extensions and translators stay in place. Returns whether there is any child.
  */
 function patch(parent, children) {
   const own = Array.from(parent.childNodes).filter((node) => drawn.has(node));
@@ -137,7 +137,7 @@ function patch(parent, children) {
   return nodes.size > 0;
 }
 
-/** Draws the children of the element with this id, and hides it without children. */
+/** Draws an element's children, and hides the element without children. */
 export function fill(id, ...children) {
   const isFilled = patch(byId(id), children.flat(Infinity));
   byId(id).toggleAttribute('hidden', !isFilled);
@@ -146,7 +146,7 @@ export function fill(id, ...children) {
 /** Describes a text with the icon and colour of `good`, `warn`, `bad` or `off`. */
 export const withIcon = (kind, text) => h('span.icon.' + kind, text);
 
-/** Describes a number of milliseconds, or nothing for undefined. */
+/** Describes milliseconds, or nothing for undefined. */
 export const msText = (ms) => ms !== undefined && [formatNumber(ms), h('small', ' ms')];
 
 /** Describes a bar. Each part is a class and a share from 0 to 1. */
@@ -175,38 +175,31 @@ const isEmpty = (value) =>
 function cellContents(value) {
   if (isEmpty(value)) return h('span.off', '–');
   if (Array.isArray(value)) return value.map((one) => (typeof one === 'string' ? clip(one) : one));
-  return typeof value === 'number'
-    ? formatNumber(value)
-    : typeof value === 'string'
-      ? clip(value)
-      : value;
+  if (typeof value === 'number') return formatNumber(value);
+  return typeof value === 'string' ? clip(value) : value;
 }
 
 const valueIn = ([, , valueOf], item) =>
   typeof valueOf === 'string' ? item[valueOf] : valueOf(item);
 
 /**
- * Describes a row. A column has the text of its head, the class of its cells, and their value: the
- * name of the item's field, or a function of the item.
+ * Describes a row. A column has its head's text, and its cells' class and value: the name of the
+ * item's field, or a function that takes the item.
  */
 export function tableRow(columns, item, attributes = { key: item.id }) {
   const cells = columns.map((column, index) => {
-    const [title, className] = column;
+    const [title, name] = column;
     const value = valueIn(column, item);
-    const head = index === 0 && { scope: 'row' };
     const isAbsent = isEmpty(value);
-    const named = {
-      class: className + (isAbsent ? ' absent' : ''),
-      'data-title': title,
-      ...head,
-    };
-    const isBlank = isAbsent && className.startsWith('fill');
-    return h(head ? 'th' : 'td', named, isBlank ? '' : cellContents(value));
+    const scope = index === 0 ? 'row' : undefined;
+    const named = { class: name + (isAbsent ? ' absent' : ''), 'data-title': title, scope };
+    const isBlank = isAbsent && name.startsWith('fill');
+    return h(scope ? 'th' : 'td', named, isBlank ? '' : cellContents(value));
   });
   return h('tr', attributes, cells);
 }
 
-/** The ids of unfolded tables. */
+/** The unfolded tables' ids. */
 const unfolded = new Set();
 
 /**

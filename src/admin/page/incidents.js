@@ -1,4 +1,4 @@
-/** The list of incidents, and of clients at their own limits. */
+/** The list with incidents and clients at their own limits. */
 
 import {
   clip,
@@ -35,7 +35,7 @@ const WORDS = {
 const MAX_UNFOLDED = 3;
 
 const kindOf = ({ kind }) => (Object.hasOwn(WORDS, kind) ? WORDS[kind] : kind);
-/** Returns the failing models; none if all models of the provider fail. */
+/** Returns the failing models; none if all the provider's models fail. */
 function modelsOf({ model, models = [], all_models: isAll, more_models: more = 0 }) {
   if (isAll) return [];
   const names = model === undefined ? models.map((one) => one.model) : [model];
@@ -102,7 +102,7 @@ export const lastingOf = ({ incidents }) =>
         sumOf(b, 'failed') + sumOf(b, 'answered') - sumOf(a, 'failed') - sumOf(a, 'answered'),
     );
 
-/** Returns the icon of the worst incident that affects a model or a client. */
+/** Returns the worst incident's icon, among those that affect a model or a client. */
 export function iconOfAffected(state, model, client) {
   const isAffected = ({ affected = [] }) =>
     affected.some(
@@ -122,7 +122,7 @@ export const statesOf = (id, state) =>
       one.kind === 'slow' && one.cause,
     ]);
 
-/** Returns the title of each lasting incident. Screen readers read out changes. */
+/** Returns each lasting incident's title. Screen readers read out changes. */
 export const phrasesOf = (state) =>
   lastingOf(state).map((one) => subjectOf(one) + ': ' + kindOf(one));
 
@@ -183,14 +183,14 @@ function overLimitItem([name, { overLimit }], now, isFolded) {
   return item({ key: name, kind: 'warn', ...title, causes: [limit], rows, isFolded });
 }
 
-/** Returns the fields of an ended incident's line. */
+/** Returns the fields for an ended incident's line. */
 function endedIncident(one) {
   const failed = sumOf(one, 'failed');
   const count = failed > 0 && formatNumber(failed) + ' failed';
   return { ...one, subject: subjectOf(one), words: wordsOf(one), count, cause: causesOf(one)[0] };
 }
 
-/** Returns the fields of the line for a client's former refusals. */
+/** Returns the fields for a line about a client's former refusals. */
 function endedRefusals([name, { overLimit }]) {
   const { limit: cause, refused } = overLimit;
   const count = formatNumber(refused) + ' refused';
@@ -220,7 +220,7 @@ export const overLimitOf = (state) =>
     .filter(([, { overLimit }]) => !overLimit.ended)
     .toSorted(([, a], [, b]) => b.overLimit.limited - a.overLimit.limited);
 
-/** Returns the lines of ended incidents and former refusals, the latest first. */
+/** Returns the lines for ended incidents and former refusals, the latest first. */
 export function endedOf(state) {
   const refused = refusedOf(state).filter(([, { overLimit }]) => overLimit.ended);
   const ended = state.incidents.filter((one) => one.ended);

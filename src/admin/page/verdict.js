@@ -94,8 +94,8 @@ export function verdictOf(state) {
   const counts = [
     lasting.length > 0 && plural(lasting.length, 'incident'),
     limited > 0 && plural(limited, 'client') + ' at its limit',
-  ];
-  const more = counts.some(Boolean) && counts.filter(Boolean).join(', ') + '.';
+  ].filter(Boolean);
+  const more = counts.length > 0 && counts.join(', ') + '.';
   const ofMinute = minuteText(minute);
   if (lasting.some((one) => iconOf(one) === 'bad')) return ['bad', 'Requests fail', ofMinute, more];
   const names = failingOf(state);
