@@ -6,7 +6,6 @@ import { test } from 'node:test';
 import type { GatewayError } from '../../src/lib/errors.ts';
 import { encodeEvent } from '../../src/lib/sse.ts';
 import { openCompletion } from '../../src/upstream/completion.ts';
-import { scanEvents } from '../../src/openai/event-scan.ts';
 import type { AttemptContext } from '../../src/upstream/attempt-context.ts';
 import { EventInspector, type Inspection } from '../../src/upstream/event-inspector.ts';
 import { bodyOf } from '../support/byte-source.ts';
@@ -363,22 +362,6 @@ test('facts are read from their own members only', async () => {
   assert.deepEqual(facts, { model: undefined, finishReason: undefined, usage: undefined });
   const answer = '{"choices":[{"finish_reason":null},{"finish_reason":"a"},{"finish_reason":"b"}]}';
   assert.equal((await read(Buffer.from(answer))).finishReason, 'a');
-});
-
-test('a run of events that ends within a member is scanned once to its end', () => {
-  for (const name of ['"usage"', '"finish_reason"', '"model"', '"error"', 'event:']) {
-    for (let end = 1; end <= name.length; end += 1) {
-      scanEvents(Buffer.from(`\n${name.slice(0, end)}`), true);
-    }
-    for (const rest of [' ', ':', ': ', ':"', ': {']) {
-      const found = scanEvents(Buffer.from(name + rest), true);
-      assert.ok(found.usage.length <= 1 && found.model === '' && found.finishReason === '');
-    }
-  }
-  for (const piece of ['"usage":{', '"usage"  ', '"finish_reason":"', '"model":"']) {
-    const bytes = Buffer.from(`data: ${piece.repeat(100_000)}\n\n`);
-    assert.equal(scanEvents(bytes, true).usage.length, piece === '"usage":{' ? 1 : 0);
-  }
 });
 
 interface InspectorOptions {
