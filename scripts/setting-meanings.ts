@@ -5,32 +5,43 @@ export const MEANINGS: Readonly<Record<string, string>> = {
   'server.port': 'listen port; 0 lets the system choose',
   'server.host': 'bind address; 127.0.0.1 serves this machine only',
   'server.reuse_port':
-    'lets several processes listen at the port (SO_REUSEPORT), each with its own admin port; needs Linux and Node 22.12 or newer',
+    'lets several processes listen at the port (SO_REUSEPORT), each with its own admin port; ' +
+    'needs Linux and Node 22.12 or newer',
   'server.timeout':
     "limit for each attempt at a provider: to the complete answer, or to a stream's first token",
   'server.first_token_timeout':
-    "a shorter limit for a stream's first token, so that a fallback is asked sooner; a chunk with the role alone is no token",
+    "a shorter limit for a stream's first token, so that a fallback is asked sooner; a chunk " +
+    'with the role alone is no token',
   'server.stream_idle_timeout':
-    "longest silence inside a running stream; the provider's comments do not count as data; 0 is off",
+    "longest silence inside a running stream; the provider's comments do not count as data; 0 " +
+    'is off',
   'server.stream_keepalive':
-    'sends a comment after this silence, so that no proxy closes the stream; before the first token the comment begins the stream with 200, and a later failure is an error event; 0 is off',
+    'sends a comment after this silence, so that no proxy closes the stream; before the first ' +
+    'token the comment begins the stream with 200, and a later failure is an error event; 0 ' +
+    'is off',
   'server.empty_answers':
-    '`fail` turns an answer without content, reasoning, refusal, tool call or audio into a 502 if it ends with `stop` or without a reason, so that it is retried and a fallback is asked',
+    '`fail` turns an answer without content, reasoning, refusal, tool call or audio into a ' +
+    '502 if it ends with `stop` or without a reason, so that it is retried and a fallback is ' +
+    'asked',
   'server.shutdown_timeout':
-    'time after SIGTERM for requests in flight; the remaining requests then get an error, and 2 s to receive it',
+    'time after SIGTERM for requests in flight; the remaining requests then get an error, and ' +
+    '2 s to receive it',
   'server.drain_delay':
     'how long after SIGTERM the port stays open while `/health` answers 503 `draining`',
   'server.retries': 'further attempts at the same provider after a transient failure',
   'server.max_body_bytes': 'a larger request body is refused with 413',
   'server.max_buffered_bytes':
-    'memory for the request bodies, complete answers and unfinished events of all clients; a request without room is refused with 429, or with 413 if it can never fit',
+    'memory for the request bodies, complete answers and unfinished events of all clients; a ' +
+    'request without room is refused with 429, or with 413 if it can never fit',
   'server.cors': 'answers web pages from other origins',
   'server.upstream': "`fetch` sends requests with Node's fetch and not with the agent under it",
   'server.trusted_proxies':
-    'addresses and CIDR ranges of proxies; `remote` in the log is then the rightmost address in `X-Forwarded-For` outside them',
+    'addresses and CIDR ranges of proxies; `remote` in the log is then the rightmost address ' +
+    'in `X-Forwarded-For` outside them',
   'server.auth.enabled': 'false: requests need no token',
   'server.auth.keys':
-    'accepted tokens, in visible ASCII without spaces; without tokens and clients, every text after `Bearer ` is accepted',
+    'accepted tokens, in visible ASCII without spaces; without tokens and clients, every text ' +
+    'after `Bearer ` is accepted',
   'clients.<name>.key': "the client's token; a client needs `key` or `keys`",
   'clients.<name>.keys':
     'further tokens of the same client, such as the old and the new key during a change',
@@ -40,7 +51,8 @@ export const MEANINGS: Readonly<Record<string, string>> = {
   'clients.<name>.tokens_per_minute':
     '`usage.total_tokens` per minute, counted when an answer has ended; 0 is unlimited',
   'clients.<name>.tokens_per_day':
-    '`usage.total_tokens` per day; the count survives a restart only with `[rate_limit] store`; 0 is unlimited',
+    '`usage.total_tokens` per day; the count survives a restart only with `[rate_limit] ' +
+    'store`; 0 is unlimited',
   'admin.port':
     "admin listener's port; without a port there is no listener; 0 lets the system choose",
   'admin.host': "admin listener's bind address; beyond loopback, `keys` is required",
@@ -52,9 +64,11 @@ export const MEANINGS: Readonly<Record<string, string>> = {
     'false keeps error texts from providers, which may quote prompts, out of the log and the page',
   'providers.primary': 'the provider for model names without a provider',
   'providers.fallback':
-    'providers to ask, in order, when the requested provider fails; each is asked for its `default_model`, or without a `default_model` for the requested name',
+    'providers to ask, in order, when the requested provider fails; each is asked for its ' +
+    '`default_model`, or without a `default_model` for the requested name',
   'providers.fallback_on':
-    'further 4xx statuses after which a fallback is asked, besides 408 and 429; a refusal by content policy is never a reason',
+    'further 4xx statuses after which a fallback is asked, besides 408 and 429; a refusal by ' +
+    'content policy is never a reason',
   'providers.<id>.enabled': 'false: the provider is not used, even if it has a key',
   'providers.<id>.api_key': 'a provider without a key is not used',
   'providers.<id>.api_keys':
@@ -67,22 +81,31 @@ export const MEANINGS: Readonly<Record<string, string>> = {
   'providers.<id>.return_headers':
     "names of the provider's response headers that clients get, at most 32",
   'providers.<id>.default_model':
-    'the model for requests that name `<id>` alone, and for requests that fall back to this provider',
+    'the model for requests that name `<id>` alone, and for requests that fall back to this ' +
+    'provider',
   'providers.<id>.models': "the provider's model list; without it the provider is asked",
   'providers.<id>.model_details':
-    'model limits in tokens for `/v1/models`, which override the provider\'s own: `[providers.<id>.model_details."<model>"]` with `context_length`, `max_output_tokens` and the like',
+    "model limits in tokens for `/v1/models`, which override the provider's own: " +
+    '`[providers.<id>.model_details."<model>"]` with `context_length`, `max_output_tokens` ' +
+    'and the like',
   'providers.<id>.key_affinity':
-    "a session's requests (`x-session-id`, `x-session-affinity`, the body's `prompt_cache_key`, else the client or its key) begin with the same key",
+    "a session's requests (`x-session-id`, `x-session-affinity`, the body's " +
+    '`prompt_cache_key`, else the client or its key) begin with the same key',
   'providers.<id>.stream_usage':
-    'asks for the usage of each stream (`stream_options.include_usage`) if the client does not, and removes the chunk with `usage` and no choices; `"usage":null` in other chunks passes',
+    'asks for the usage of each stream (`stream_options.include_usage`) if the client does ' +
+    'not, and removes the chunk with `usage` and no choices; `"usage":null` in other chunks ' +
+    'passes',
   'providers.<id>.timeout': 'replaces `[server] timeout` for this provider',
   'providers.<id>.retries': 'replaces `[server] retries` for this provider',
   'aliases.<alias>':
-    '`<id>/<model>`, or a list, asked in order until a provider answers; `balance = "least_busy"` asks the target with the fewest requests in flight first, `balance = "weighted"` draws the first target by `weights`',
+    '`<id>/<model>`, or a list, asked in order until a provider answers; `balance = ' +
+    '"least_busy"` asks the target with the fewest requests in flight first, `balance = ' +
+    '"weighted"` draws the first target by `weights`',
   'rate_limit.enabled':
     'false switches off the limits in this section and in `[rate_limit.providers.<id>]`',
   'rate_limit.store':
-    'a Redis or Valkey for buckets that several gateways share: `redis://[user:password@]host[:port][/database]`, or `rediss://` for TLS',
+    'a Redis or Valkey for buckets that several gateways share: ' +
+    '`redis://[user:password@]host[:port][/database]`, or `rediss://` for TLS',
   'rate_limit.prefix':
     "begins the store's key names; gateways with the same store and prefix share their limits",
   max_concurrent_requests:

@@ -1,4 +1,4 @@
-/** What the JSON of an answer or an event is. */
+/** The classification of JSON in answers and events. */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';

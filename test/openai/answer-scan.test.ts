@@ -1,4 +1,4 @@
-/** The scan of long answers, which must agree with a parse. */
+/** The scan of long answers, compared with a parse. */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';

@@ -1,4 +1,4 @@
-/** Errors in the shapes that providers write. */
+/** Providers' errors in their various shapes. */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';

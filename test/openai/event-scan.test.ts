@@ -1,4 +1,4 @@
-/** The scan of events without a parse. */
+/** The scan of events, without a parse. */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';

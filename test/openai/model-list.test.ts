@@ -1,4 +1,4 @@
-/** Model lists in the shapes that providers write. */
+/** Model lists in each provider's shape. */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';

@@ -1,4 +1,4 @@
-/** A network failure's scope, and whether their requests may be repeated. */
+/** A network failure's scope, and whether its request may be repeated. */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
