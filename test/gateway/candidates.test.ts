@@ -1,4 +1,4 @@
-/** The providers that a `model` names, and their order. For the balance, see wire-balance. */
+/** The providers that a `model` names, and their order. For the balance, see balance.test.ts. */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';

@@ -1,0 +1,103 @@
+/** The order of a balanced alias's targets. For whole requests, see wire-balance.test.ts. */
+
+import assert from 'node:assert/strict';
+import { test, type TestContext } from 'node:test';
+
+import type { AliasSettings } from '../../src/config/config.ts';
+import type { Call } from '../../src/downstream/call.ts';
+import { balanced } from '../../src/gateway/balance.ts';
+import type { Services } from '../../src/gateway/services.ts';
+import { rankedFor } from '../../src/policy/affinity.ts';
+import { stopClock } from '../support/clock.ts';
+
+interface Given {
+  /** Requests in flight by provider. */
+  readonly inFlight?: Readonly<Record<string, number>>;
+  /** Providers whose circuit is open. */
+  readonly open?: readonly string[];
+  /** Providers with `key_affinity`. */
+  readonly affinity?: readonly string[];
+  readonly weights?: Readonly<Record<string, number>>;
+}
+
+/** Returns a function for the order of the providers `a`, `b` and `c` at a request. */
+function balancer(t: TestContext, given: Given) {
+  const { inFlight = {}, open = [], affinity = [], weights } = given;
+  const clock = stopClock(t);
+  const ids = ['a', 'b', 'c'];
+  const candidates = ids.map((id) => ({
+    provider: { id, keyAffinity: affinity.includes(id) },
+    model: 'm',
+    isBalanced: false,
+  })) as unknown as Parameters<typeof balanced>[0];
+  const services = {
+    credits: new Map(),
+    lastAsked: new Map(),
+    breaker: { stateOf: ({ id }: { id: string }) => (open.includes(id) ? 'open' : 'closed') },
+    limiters: { ofProviders: new Map(ids.map((id) => [id, { inFlight: inFlight[id] ?? 0 }])) },
+  } as unknown as Services;
+  const shares = weights && Object.entries(weights).map(([id, share]) => [`${id}/m`, share]);
+  const alias = { weights: shares && new Map(shares as [string, number][]) } as AliasSettings;
+  return (session?: string) => {
+    clock.nowMs += 1;
+    const call = { headers: session ? { 'x-session-id': session } : {}, history: {} } as Call;
+    const list = balanced(candidates, alias, call, services);
+    assert.ok(list.every(({ isBalanced }) => isBalanced));
+    return list.map(({ provider }) => provider.id).join('');
+  };
+}
+
+test('the provider with the fewest requests in flight comes first', (t) => {
+  const next = balancer(t, { inFlight: { a: 2, b: 1, c: 0 } });
+  assert.deepEqual([next(), next()], ['cba', 'cba']);
+});
+
+test('equally busy providers come first in turn', (t) => {
+  const next = balancer(t, {});
+  assert.deepEqual([next(), next(), next(), next()], ['abc', 'bca', 'cab', 'abc']);
+  const busy = balancer(t, { inFlight: { b: 1 } });
+  assert.deepEqual([busy(), busy(), busy()], ['acb', 'cab', 'acb']);
+});
+
+test('providers with an open circuit come last', (t) => {
+  const next = balancer(t, { inFlight: { b: 3, c: 4 }, open: ['a'] });
+  assert.equal(next(), 'bca');
+});
+
+test('weights draw the first provider smoothly, and the others follow in order', (t) => {
+  const next = balancer(t, { weights: { a: 5, b: 1, c: 1 }, inFlight: { a: 9 } });
+  const firsts = Array.from({ length: 14 }, () => next());
+  const round = ['abc', 'abc', 'bac', 'abc', 'cab', 'abc', 'abc'];
+  assert.deepEqual(firsts, [...round, ...round]);
+  const without = balancer(t, { weights: { a: 0, b: 1, c: 0 } });
+  assert.deepEqual([without(), without()], ['bac', 'bac']);
+});
+
+test('a session stays with its provider if all providers have affinity', (t) => {
+  const names = ['a/m', 'b/m', 'c/m'];
+  const orderOf = (session: string, shares?: ReadonlyMap<string, number>) =>
+    rankedFor(session, names, shares)
+      .map((index) => 'abc'[index])
+      .join('');
+  const affinity = ['a', 'b', 'c'];
+  const next = balancer(t, { affinity, inFlight: { a: 3, b: 1 } });
+  const weighted = balancer(t, { affinity, weights: { a: 1, b: 5, c: 1 } });
+  const shares = new Map([
+    ['a/m', 1],
+    ['b/m', 5],
+    ['c/m', 1],
+  ]);
+  for (let index = 0; index < 30; index += 1) {
+    const session = `session ${index}`;
+    assert.equal(next(session), orderOf(session));
+    assert.equal(weighted(session)[0], orderOf(session, shares)[0]);
+  }
+  const away = balancer(t, { affinity, open: ['b'] });
+  for (const session of ['1', '2', '3', '4', '5', '6']) {
+    assert.equal(away(session), `${orderOf(session).replace('b', '')}b`);
+  }
+  // Without a session, or if a provider lacks affinity, the order is by requests in flight.
+  assert.equal(next(), 'cba');
+  const partly = balancer(t, { affinity: ['a', 'b'], inFlight: { a: 2, b: 1 } });
+  for (const session of ['1', '2', '3']) assert.equal(partly(session), 'cba');
+});
