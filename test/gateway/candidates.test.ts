@@ -67,6 +67,7 @@ test('a name is a provider and a model, a provider, or a model of the primary', 
   const lines = 'primary = "q"';
   assert.equal(candidates('m', { lines }), 'q m');
   assert.equal(candidates('p', { lines }), 'p p-default');
+  assert.equal(candidates('/m', { lines }), names['/m']);
   assert.equal(candidates('x/m', { lines }), '400 Unknown provider: x');
 });
 
