@@ -266,7 +266,8 @@ export class Incidents {
 
   /**
    * Ends the faults of models that work again, and adds the other models' faults to the incident. A
-   * fault's members in `At` are on the clock of `performance.now()`, those in `Ms` times of day.
+   * fault's members in `At` are on the clock of `performance.now()`, its members in `Ms` are
+   * times of day.
    */
   #judgeModels({ incident, models, tries }: Subject, open: readonly Circuit[]): void {
     const nowMs = performance.now();

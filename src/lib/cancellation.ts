@@ -105,7 +105,7 @@ export class Deadline extends Cancellation {
     return this.#suspendedAtMs === undefined ? 0 : performance.now() - this.#suspendedAtMs;
   }
 
-  /** Suspends the time limit until `resume` or `arm` is called, while a client does not read. */
+  /** Suspends the time limit, while a client does not read, until `resume` or `arm` is called. */
   suspend(): void {
     this.#suspendedAtMs = performance.now();
   }

@@ -8,7 +8,7 @@ import { causeOf } from '../request/cause.ts';
 
 /** When a connection broke, because this decides whether its request may be repeated. */
 export type ConnectionFailure =
-  /** The connection was never made, so nothing was sent. */
+  /** The request was not written: no connection was made, or an idle connection broke first. */
   | 'unconnected'
   /**
    * The connection broke as soon as the request was written, because the provider had already
@@ -154,11 +154,13 @@ export function upstreamFailure(thrown: unknown, provider: string): unknown {
   }
   const isClosed = CLOSED.has(code);
   if (isClosed && !isUnconnected) {
+    // A stale connection is replaced at once. Without one, the provider may have worked on the
+    // request, so a repetition counts as a retry.
     const retry = connectionFailure === 'stale' ? 'at once' : 'later';
     return fail('the connection was closed without an answer', { retry, problem: 'cut' });
   }
-  // The connection was never made, or it was idle and broke before the request was written. A
-  // broken idle connection is replaced at once, which does not count as a retry.
+  // The request was not written. A closed connection may have been idle before, so it is replaced
+  // at once, which does not count as a retry.
   const retry = isClosed ? 'at once' : 'later';
   return fail('the provider is unreachable', { scope: 'provider', retry });
 }
