@@ -109,6 +109,8 @@ class StreamRelay implements ByteSink, Answer {
   /** Ends the client's stream. Set after `[DONE]` while its last line feed may still arrive. */
   #endClient: ((next?: Buffer) => void) | undefined;
 
+  /** A field, because a closure of `deliver` would keep the first bytes until the stream's end. */
+  readonly #onRoom = () => this.#resume();
   readonly #createTimeout = () =>
     timeoutError(this.#context.attempt.provider, { cause: `no event in ${this.#idleMs} ms` });
 
@@ -145,7 +147,7 @@ class StreamRelay implements ByteSink, Answer {
     const parts = before ? seen.takeParts() : [seen.take()];
     const toPass = reply.headersSent ? withoutMark(parts) : parts;
     reply.beginStream(this.#upstream.status, this.#headers);
-    reply.onRoom = () => this.#resume();
+    reply.onRoom = this.#onRoom;
     return new Promise((resolve, reject) => {
       this.#settle = { resolve, reject };
       try {

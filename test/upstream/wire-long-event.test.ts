@@ -8,11 +8,21 @@ import { request as httpRequest, type IncomingMessage } from 'node:http';
 import { join } from 'node:path';
 import { before, test } from 'node:test';
 
+import { idle } from '../support/clock.ts';
 import { chatBody, providerToml, STREAM } from '../support/gateway.ts';
 import { assertStops, buildOnce, emptyFolder, ROOT, startServing } from '../support/process.ts';
+import { createMemoryProbe } from '../support/memory.ts';
 import { scenario } from '../support/scenario.ts';
-import { linesOf } from '../support/streams.ts';
-import { CHUNK, DONE, LAST, sendEvents, startUpstream, type Script } from '../support/upstream.ts';
+import { eventually, linesOf } from '../support/streams.ts';
+import {
+  beginStream,
+  CHUNK,
+  DONE,
+  LAST,
+  sendEvents,
+  startUpstream,
+  type Script,
+} from '../support/upstream.ts';
 
 before(buildOnce);
 
@@ -37,8 +47,8 @@ function inPieces(events: Buffer, pieceBytes: number): Script {
   };
 }
 
-/** Asks for a stream. Returns the answer's length and hash. */
-async function digestOf(port: number): Promise<{ bytes: number; hash: string }> {
+/** Asks for a stream. Resolves with the response's head. */
+async function openStream(port: number): Promise<IncomingMessage> {
   const headers = { authorization: 'Bearer x', 'content-type': 'application/json' };
   const options = {
     host: '127.0.0.1',
@@ -49,6 +59,12 @@ async function digestOf(port: number): Promise<{ bytes: number; hash: string }> 
   };
   const request = httpRequest(options).end(JSON.stringify(STREAM));
   const [response] = (await once(request, 'response')) as [IncomingMessage];
+  return response;
+}
+
+/** Asks for a stream. Returns the answer's length and hash. */
+async function digestOf(port: number): Promise<{ bytes: number; hash: string }> {
+  const response = await openStream(port);
   const hash = createHash('sha256');
   let bytes = 0;
   for await (const chunk of response as AsyncIterable<Buffer>) {
@@ -85,6 +101,20 @@ for (const [mib, pieceBytes] of [
     assert.ok(maxBytesInTurn! < MIB, counted);
   });
 }
+
+test('an open stream keeps no byte of its first event', async (t) => {
+  const event = pictureEvent(8 * MIB);
+  const { gateway } = await scenario(t, { providers: { p: beginStream(event) } });
+  const held = createMemoryProbe('buffers');
+  const before = held();
+  const response = await openStream(gateway.port);
+  t.after(() => response.destroy());
+  let bytes = 0;
+  response.on('data', (chunk: Buffer) => (bytes += chunk.length)).on('error', () => {});
+  await eventually(() => bytes === event.length, 'the client has the event');
+  await idle(200);
+  assert.ok(held() - before < MIB, 'the event is kept');
+});
 
 const usage = { prompt_tokens: 3, completion_tokens: 4 };
 const data = (json: object) => `data: ${JSON.stringify(json)}\n\n`;
