@@ -69,7 +69,8 @@ function parseRow(row: string): Mutation {
   const [file, now, mutated, tests] = row
     .split('\t')
     .map((cell) => cell.replaceAll('\u23ce', '\n'));
-  if (!file || !now || mutated === undefined || !tests) throw new Error(`no mutation: ${row}`);
+  if (!file || !now || mutated === undefined || !tests)
+    throw new Error(`not four columns with tabs between them: ${row}`);
   return { row, file, now, mutated, tests };
 }
 
