@@ -106,14 +106,14 @@ test('an open stream keeps no byte of its first event', async (t) => {
   const event = pictureEvent(8 * MIB);
   const { gateway } = await scenario(t, { providers: { p: beginStream(event) } });
   const held = createMemoryProbe('buffers');
-  const before = held();
+  const heldBefore = held();
   const response = await openStream(gateway.port);
   t.after(() => response.destroy());
   let bytes = 0;
   response.on('data', (chunk: Buffer) => (bytes += chunk.length)).on('error', () => {});
   await eventually(() => bytes === event.length, 'the client has the event');
   await idle(200);
-  assert.ok(held() - before < MIB, 'the event is kept');
+  assert.ok(held() - heldBefore < MIB, 'the event is kept');
 });
 
 const usage = { prompt_tokens: 3, completion_tokens: 4 };
