@@ -1,6 +1,6 @@
 /**
- * SIGTERM at a random moment, under load. The full run is DRAIN_ROUNDS=50
- * DRAIN_CONNECTIONS=200connections of each kind.
+ * SIGTERM at a random moment, under load. The full run is DRAIN_ROUNDS=50 DRAIN_CONNECTIONS=200;
+ * the latter counts the connections of each kind.
  */
 
 import assert from 'node:assert/strict';

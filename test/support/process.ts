@@ -1,4 +1,4 @@
-/** The built program as a processwith its own environment, until the test ends. */
+/** The built program as a process with its own environment, until the test ends. */
 
 import assert from 'node:assert/strict';
 import { spawn, spawnSync, type ChildProcess } from 'node:child_process';

@@ -125,7 +125,7 @@ export function openRaw(t: TestContext, port: number, { allowHalfOpen = false } 
 }
 
 /**
- * Watches the server's end of a client's connectionuntil the test ends: the number of parsed
+ * Watches the server's end of a client's connection until the test ends: the number of parsed
  * request heads, and the socket from the first request on.
  */
 export function watchServerSide(t: TestContext, client: Socket) {

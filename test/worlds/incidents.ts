@@ -17,7 +17,7 @@ const QUIET_MS = 15_000;
 const REST_MS = 10_000;
 const CLOSE_MS = 0.01;
 const MIN_TRIES = 5;
-/** So many failures in a row begin an incident if nothing has succeeded for a minute. */
+/** This many failures in a row begin an incident if nothing has succeeded for a minute. */
 const MIN_ROW = 3;
 const STATES = new Set(['model_list', 'slow', 'store', 'reload']);
 /**

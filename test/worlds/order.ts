@@ -166,7 +166,7 @@ interface Of {
   readonly probe: Exchange;
 }
 
-/** The places in the history where a visit begins and ceases to count as in flight. */
+/** The places in the history where a visit begins and stops counting as a request in flight. */
 interface Interval {
   readonly provider: string;
   readonly from: number;
