@@ -707,8 +707,8 @@ test('requests to models that work are not affected', (t) => {
   ask('big', undefined, { count: 5 });
   ask('small');
   ask('small', BROKEN, { provider: 'q' });
-  // For example, the gateway's own limit.
-  ask('big', { scope: 'gateway' });
+  // For example, the gateway's own time limit.
+  ask('big', { kind: 'timeout', scope: 'gateway' });
   lasting();
   const names = facts()[0]!.affected.map(({ name, failed, good }) => [name, failed, good]);
   assert.deepEqual(names, [['small', 5, 1]]);
