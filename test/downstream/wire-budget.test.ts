@@ -562,6 +562,16 @@ test('a stuck stream passes its part of an event on, and ends as other streams d
   }
 });
 
+test('bytes behind the end of a stream are dropped', async () => {
+  const { provider, reply, ended } = await openRelay(newBudget(MIB));
+  provider.write(Buffer.from(completionEvents()));
+  await ended;
+  let writes = 0;
+  reply.write = () => (writes += 1) > 0;
+  assert.ok(provider.write(Buffer.from(CHUNK)));
+  assert.equal(writes, 0);
+});
+
 test('a cut while the gateway waits for memory is the failure of the gateway', async (t) => {
   const whole = newBudget(MIB);
   const other = new Reservation(whole);
