@@ -248,8 +248,11 @@ function createParts(
       timer.unref();
     },
   });
-  const onStoreState = (cause: string | undefined) =>
-    incidents.set('store', cause && `${store!.host}:${store!.port}: ${cause}`);
+  const onStoreState = (cause: string | undefined) => {
+    const address = `${store!.host}:${store!.port}`;
+    // The system's errors name the address too.
+    incidents.set('store', cause?.includes(address) ? cause : cause && `${address}: ${cause}`);
+  };
   return {
     redact,
     logger,

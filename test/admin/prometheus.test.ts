@@ -258,7 +258,10 @@ const INCIDENTS: Readonly<Record<string, readonly (readonly [...Firing, kinds: s
     ['page', {}, 'a refuses requests: KIND, most is held by alice', 'memory'],
   ],
   GatewayOwnIncident: [
-    ['ticket', {}, 'a has a fault of its own: KIND', 'log_lines store reload clock'],
+    ['ticket', {}, 'a: log lines lost', 'log_lines'],
+    ['ticket', {}, 'a: store of rate limits away, each gateway limits by itself', 'store'],
+    ['ticket', {}, 'a: new settings refused, former ones in use', 'reload'],
+    ['ticket', {}, 'a: clock set, times before are of the old clock', 'clock'],
   ],
 };
 

@@ -376,11 +376,27 @@ describe('log, page and metrics show alike that', () => {
     clock.nowMs += 1000;
     await eventually(async () => (await count(false)) === 1, 'it is away');
     const cause = `127.0.0.1:${redis.port}: the reply is not RESP`;
-    const sentence = `gateway: store of rate limits away (${cause}).`;
+    const sentence = `gateway: store of rate limits away, each gateway limits by itself (${cause}).`;
     const told = await theOne(t, gateway, sentence);
     isBroken = false;
     await eventually(async () => (await count(true)) === 1, 'it is back');
     await assertOver(t, gateway, told);
+  });
+
+  test('the store cannot be reached, and its address is given once', async (t) => {
+    const clock = stopClock(t, 1_000_000);
+    const { host } = new URL(NOBODY_LISTENS);
+    const { gateway } = await scenario(t, {
+      more:
+        `[rate_limit]\nenabled = true\nrequests_per_second = 1000\n` +
+        `store = "redis://${host}"\n[admin]\nport = 0`,
+    });
+    const has = async () => (await viewOf(t, gateway)).incidents.length === 1;
+    await gateway.chat(chatBody());
+    clock.nowMs += 1000;
+    await eventually(has, 'it is away');
+    const words = 'gateway: store of rate limits away, each gateway limits by itself';
+    await theOne(t, gateway, `${words} (connect ECONNREFUSED ${host}).`);
   });
 });
 

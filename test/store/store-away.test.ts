@@ -48,7 +48,8 @@ const OUTAGES: Readonly<Record<string, Outage>> = {
   'killed, and started again empty': {
     begin: (redis) => redis.kill(),
     end: (redis) => redis.restart(),
-    cause: /: (?:the connection was closed|This socket has been ended.*|.*(?:ECONN|EPIPE).*)$/,
+    cause:
+      /(?:^|: )(?:the connection was closed|This socket has been ended.*|.*(?:ECONN|EPIPE).*)$/,
   },
   frozen: FROZEN,
   full: {

@@ -58,11 +58,12 @@ export const isAnswered = (incident) =>
 
 /** Returns the kind and its effect in words: `errors, other providers answer`. */
 export function wordsOf(incident, now) {
-  const { ended, quiet_since: quietSince, until } = incident;
+  const { ended, kind, quiet_since: quietSince, until } = incident;
+  const effect = !ended && kind === 'store' && 'each gateway limits by itself';
   const wait = !ended && until > now && 'until ' + formatDay(until, now);
   const others = !ended && isAnswered(incident) && 'other providers answer';
   const quiet = quietSince && 'no failure since ' + formatDay(quietSince, now);
-  return [kindOf(incident), wait, others, quiet].filter(Boolean).join(', ');
+  return [kindOf(incident), effect, wait, others, quiet].filter(Boolean).join(', ');
 }
 
 /** Returns an incident's icon: `bad` while requests fail, `warn` while others answer them. */
