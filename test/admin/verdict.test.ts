@@ -15,8 +15,9 @@ import { answerWell, sendJson } from '../support/upstream.ts';
 type Counts = Readonly<Record<string, number>>;
 
 // A module of the page, whose types nobody needs here.
-const { endedOf, statesOf } = (await import(join(ROOT, 'src/admin/page/incidents.js'))) as {
+const { endedOf, goesOn, statesOf } = (await import(join(ROOT, 'src/admin/page/incidents.js'))) as {
   endedOf: (view: object) => Record<'subject' | 'words' | 'count' | 'cause' | 'ended', string>[];
+  goesOn: (incident: object, next: readonly object[]) => boolean;
   statesOf: (id: string, view: object) => (string | false)[][];
 };
 const { verdictOf, judge } = (await import(join(ROOT, 'src/admin/page/verdict.js'))) as {
@@ -239,6 +240,18 @@ test('refusals by a client\u2019s own limit have begun with the first one after 
   assert.ok(since('clients.a.max_concurrent_requests: 2 of 2') > first);
   now += 3_600_000;
   assert.equal(traffic.report().clients['a']!.overLimit, undefined);
+});
+
+test('a provider has one incident, whatever its kind, and the gateway one for each kind', () => {
+  const [reload, store] = [{ kind: 'reload' }, { kind: 'store' }];
+  const cases: [former: object, next: object[], goes: boolean][] = [
+    [incident(), [{ ...incident(), kind: 'cut', models: [{ model: 'a' }] }], true],
+    [incident(), [{ ...incident(), provider: 'q' }, reload], false],
+    [reload, [store, incident()], false],
+    [reload, [store, reload], true],
+    [reload, [{ ...incident(), kind: 'reload' }], false],
+  ];
+  for (const [former, next, goes] of cases) assert.equal(goesOn(former, next), goes);
 });
 
 test('requests that a limit of the whole gateway refuses have failed', async (t) => {

@@ -356,6 +356,22 @@ browserTest('more than three incidents are folded to their titles on a phone', a
   assert.ok(bottom < 900, `${bottom} px to the figures`);
 });
 
+browserTest('on a phone a cause has three lines before it is cut', async (t, open) => {
+  const feed = await startFeed(t);
+  const cause = 'The model `swift-2` does not exist or you do not have access to it. '.repeat(9);
+  feed.view = idleView({
+    providers: { openai: provider() },
+    incidents: [incident('errors', 40, { provider: 'openai', cause })],
+  });
+  const page = await open(feed.url, { width: 390 });
+  await shows(page, '#incidents .cause', 'swift-2');
+  const lines = await page.evaluate(`{
+    const box = document.querySelector('#incidents .cause');
+    box.clientHeight / parseFloat(getComputedStyle(box).lineHeight);
+  }`);
+  assert.equal(lines, 3);
+});
+
 browserTest(
   'on a narrow screen each row is a card with its state and what is in flight in sight',
   async (t, open) => {
@@ -536,15 +552,19 @@ browserTest('a live region tells what changes, and nothing each second', async (
   const down = incident('unreachable', 0, { provider: 'openai' });
   for (const second of [1, 2, 3]) feed.send({ now: at(second), incidents: [down] });
   await shows(page, '#providers', 'no connection');
-  for (const second of [4, 5]) {
-    feed.send({ now: at(second), incidents: [{ ...down, ended: at(4) }] });
+  const failing = { ...down, kind: 'errors' };
+  feed.send({ now: at(4), incidents: [failing] });
+  await shows(page, '#providers', 'errors');
+  for (const second of [5, 6]) {
+    feed.send({ now: at(second), incidents: [{ ...failing, ended: at(5) }] });
   }
-  await shows(page, '#incidents', 'Ended: openai: no connection');
+  await shows(page, '#incidents', 'Ended: openai: errors');
   feed.send({ now: at(36), draining: true });
   await shows(page, '#connection[role=status]', 'Draining, before it stops');
   assert.deepEqual(await page.evaluate('announced'), [
     'openai: no connection',
-    'Over: openai: no connection',
+    'openai: errors',
+    'Over: openai: errors',
   ]);
 });
 

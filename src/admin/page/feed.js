@@ -11,7 +11,7 @@ import {
   visible,
   withIcon,
 } from './dom.js';
-import { drawIncidents, lastingOf, phrasesOf } from './incidents.js';
+import { drawIncidents, goesOn, lastingOf, phraseOf } from './incidents.js';
 import { drawCharts } from './charts.js';
 import { drawTables } from './overview.js';
 import { drawRequests, forgetRequests } from './requests.js';
@@ -91,9 +91,11 @@ function describeConnection() {
 
 /** Announces begun and ended incidents to screen readers, but no figures. */
 function announce(next) {
-  const [former, latest] = [state ?? next, next].map(phrasesOf);
-  const begun = latest.filter((text) => !former.includes(text));
-  const over = former.filter((text) => !latest.includes(text)).map((text) => 'Over: ' + text);
+  const [former, latest] = [state ?? next, next].map(lastingOf);
+  const known = former.map(phraseOf);
+  const begun = latest.map(phraseOf).filter((text) => !known.includes(text));
+  const ended = former.filter((one) => !goesOn(one, latest));
+  const over = ended.map((one) => 'Over: ' + phraseOf(one));
   const said = [...begun, ...over].join('. ');
   if (said) byId('announcement').textContent = visible(said);
 }

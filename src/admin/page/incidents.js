@@ -123,9 +123,12 @@ export const statesOf = (id, state) =>
       one.kind === 'slow' && one.cause,
     ]);
 
-/** Returns each lasting incident's title. Screen readers read out changes. */
-export const phrasesOf = (state) =>
-  lastingOf(state).map((one) => subjectOf(one) + ': ' + kindOf(one));
+/** Returns a lasting incident's title. Screen readers read out changes. */
+export const phraseOf = (one) => subjectOf(one) + ': ' + kindOf(one);
+
+/** Returns whether the incident goes on in `next`, perhaps with another kind or other models. */
+export const goesOn = ({ provider, kind }, next) =>
+  next.some((one) => one.provider === provider && (provider || one.kind === kind));
 
 /** Describes a row of affected requests: a bar, their number, and a button that lists them. */
 function affectedRow({ name, bar, text, clients, words }) {
