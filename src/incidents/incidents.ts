@@ -149,7 +149,9 @@ export class Incidents {
     const tries = subject.triesOf(attempt.model, nowMs);
     subject.tries.addFailure(nowMs, beganMs);
     tries.addFailure(nowMs, beganMs);
-    const fault = (tries.fault ??= new Fault(tries.model));
+    // A provider that does not answer was silent long before a time limit passes.
+    const lateMs = hasAnswer ? 0 : nowMs - attempt.beganAtMs;
+    const fault = (tries.fault ??= new Fault(tries.model, lateMs));
     if (!tries.isRecovered(nowMs)) fault.goodSinceMs = undefined;
     const { retryAfterSeconds: seconds } = failure.details;
     const untilMs = seconds === undefined ? undefined : Date.now() + 1000 * seconds;

@@ -113,15 +113,26 @@ function start(t: TestContext, first = 1_000_000) {
         provider?: string;
         by?: string;
         begun?: boolean;
+        /** How many seconds ago the tries began. */
+        ago?: number;
       } = {},
     ) => {
-      const { count = 1, client = 'agents', provider = 'p', by = provider, begun = false } = more;
+      const {
+        count = 1,
+        client = 'agents',
+        provider = 'p',
+        by = provider,
+        begun = false,
+        ago = 0,
+      } = more;
       for (let at = 0; at < count; at += 1) {
         const history = new RequestHistory();
         history.client = client;
         history.model = model;
         const ask = (id: string, failure?: GatewayError) => {
+          now -= 1000 * ago;
           const attempt = new Attempt({ id, digest: `of ${id}`, chatUrl: '' }, model);
+          now += 1000 * ago;
           attempt.decidedAtMs = now;
           if (begun || !failure) attempt.hasAnswer = true;
           if (begun) incidents.addGood(attempt);
@@ -723,6 +734,23 @@ test('an incident began with the first failure of all its models', (t) => {
   lasting();
   const [{ models, since } = assert.fail()] = facts();
   assert.deepEqual([models!.map(({ model }) => model), since], [['a', 'b'], timeOf(0)]);
+});
+
+test('an incident began with its first failing try, or when a stream broke', (t) => {
+  const { ask, facts, lasting, pass, timeOf } = start(t);
+  pass(60);
+  ask('a', BROKEN, { count: 5, ago: 20 });
+  ask('b', BROKEN, { count: 20, ago: 20, begun: true });
+  lasting();
+  const [{ models, since } = assert.fail()] = facts();
+  assert.deepEqual(
+    models!.map((one) => [one.model, one.since]),
+    [
+      ['b', timeOf(60)],
+      ['a', timeOf(40)],
+    ],
+  );
+  assert.equal(since, timeOf(40));
 });
 
 test('a model with a long name is counted with all others like it', (t) => {

@@ -30,6 +30,8 @@ const isState = (line: Line) => STATES.has(String(line['kind'])) || isOfKeys(lin
 
 interface Tried {
   readonly atMs: number;
+  /** When the try began. */
+  readonly beganAtMs: number;
   readonly provider: string;
   readonly model: string;
   /** The kind of failure. */
@@ -105,6 +107,13 @@ export function checkIncidents(history: History, courses: readonly Course[], rep
 }
 
 /**
+ * Returns whether a time of day is that of a moment. It may be a millisecond early, because the
+ * gateway takes a duration from a time of day in whole milliseconds.
+ */
+const isAt = (atMs: number, timeMs: number) =>
+  wallClockMs(atMs - CLOSE_MS) <= timeMs + 1 && wallClockMs(atMs + CLOSE_MS) >= timeMs;
+
+/**
  * A listed model fails, or has failed and recovered, as often as the line counts, and for its
  * reason.
  */
@@ -116,9 +125,11 @@ function checkModel(
 ): void {
   const subject = { provider, model };
   const sinceMs = Date.parse(since);
-  const seen = view
-    .of(subject)
-    .filter((one) => wallClockMs(one.atMs + CLOSE_MS) >= sinceMs && one.atMs <= atMs);
+  const known = view.of(subject).filter((one) => one.atMs <= atMs);
+  // A try that began earlier may have failed later.
+  const first = known.find((one) => one.kind && isAt(one.beganAtMs, sinceMs));
+  if (!first) return wrong(`${model} has no failing try that began at ${since}`);
+  const seen = known.filter((one) => one.atMs > first.atMs - CLOSE_MS);
   const failed = seen.filter((one) => one.kind);
   // Failures at the same moment may be counted or not.
   const before = failed.filter((one) => one.atMs < atMs - CLOSE_MS);
@@ -170,8 +181,8 @@ function checkKeyState(
 function triesOf({ tryLines, visits }: Course): Tried[] {
   const lines = tryLines.filter(({ outcome }) => !/^(?:circuit_open|limit)$/.test(outcome));
   const all = visits.flatMap(({ candidate, tries }) => tries.map((one) => ({ ...one, candidate })));
-  return all.flatMap(({ candidate, endsAtMs, reading, resultAtMs }, index): Tried[] => {
-    const good = { ...candidate, atMs: resultAtMs };
+  return all.flatMap(({ candidate, endsAtMs, reading, resultAtMs, try: made }, index): Tried[] => {
+    const good = { ...candidate, atMs: resultAtMs, beganAtMs: made.atMs };
     if (!reading) return [{ ...good, isOpen: true }];
     const failure = reading.kind === 'answer' ? undefined : reading.failure;
     const isCut = /^(?:client_closed|internal_error)$/.test(lines[index]?.outcome ?? '');
@@ -181,7 +192,7 @@ function triesOf({ tryLines, visits }: Course): Tried[] {
     if (!kind) return [good];
     return [
       { ...good, brokeAtMs: endsAtMs },
-      { ...good, atMs: endsAtMs, kind },
+      { ...good, atMs: endsAtMs, beganAtMs: endsAtMs, kind },
     ];
   });
 }
