@@ -31,16 +31,21 @@ function namedModels({ aliases, providers }: Settings): NamedModel[] {
 }
 
 /**
- * Returns true if a setting names this provider's model. For a fallback without `default_model`, a
- * model named for any provider counts, because the fallback is asked for the requested model.
+ * Returns the first setting that names this provider's model, if any. For a fallback without
+ * `default_model`, a model named for any provider counts, because the fallback is asked for the
+ * requested model.
  */
-export function isNamed(settings: Settings, provider: string, model: string): boolean {
+export function namingSetting(
+  settings: Settings,
+  provider: string,
+  model: string,
+): string | undefined {
   const { fallback, registered } = settings.providers;
   const section = registered.find(({ id }) => id === provider);
   const takesOthers = fallback.includes(provider) && !section?.defaultModel;
-  return namedModels(settings).some(
-    (named) => named.model === model && (takesOthers || named.provider === provider),
-  );
+  const isNaming = (named: NamedModel) =>
+    named.model === model && (takesOthers || named.provider === provider);
+  return namedModels(settings).find(isNaming)?.setting;
 }
 
 /** Returns this provider's named models that are not `listed`, or none if `listed` is empty. */

@@ -2,7 +2,7 @@
 
 import { STATUS_CODES } from 'node:http';
 
-import { isNamed } from '../config/named-models.ts';
+import { namingSetting } from '../config/named-models.ts';
 import type { Attempt } from '../request/history.ts';
 import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
 import { cutText, type Redactor, withoutControlCharacters } from '../lib/secrets.ts';
@@ -66,12 +66,15 @@ export function toProviderError(
   const text = errorText(fault, redact);
   const { providerMessages } = config.logging;
   const isAboutModel = status === 404 && fault.isAboutModel;
-  const isModelGone = isAboutModel && isNamed(config, provider, model);
-  const isRejected = REJECTED_STATUSES.has(status) || (isAboutModel && !isModelGone);
-  const problem = problemOf(fault, reason) ?? (isModelGone ? 'model gone' : undefined);
+  const setting = isAboutModel ? namingSetting(config, provider, model) : undefined;
+  const isRejected = REJECTED_STATUSES.has(status) || (isAboutModel && !setting);
+  const problem = problemOf(fault, reason) ?? (setting ? 'model gone' : undefined);
+  const logged = providerMessages
+    ? loggedCause(fault, text, context.attempt)
+    : namesOf(fault, redact);
   const details: ErrorDetails = {
     provider,
-    cause: providerMessages ? loggedCause(fault, text, context.attempt) : namesOf(fault, redact),
+    cause: setting ? `${setting}: ${logged}` : logged,
     ...(status === 429 && { limit: 'upstream' }),
     status,
     // Shown in the error object.

@@ -78,10 +78,10 @@ describe('a 404 about a model', () => {
   }
 
   test('of a fallback is upstream_error if the settings chose the model', async (t) => {
-    for (const [lines, model, outcome] of [
-      ['default_model = "d"', 'p/x', 'upstream_error'],
-      ['', 'fast', 'upstream_error'],
-      ['', 'p/x', 'rejected'],
+    for (const [lines, model, outcome, setting] of [
+      ['default_model = "d"', 'p/x', 'upstream_error', 'providers.q.default_model: '],
+      ['', 'fast', 'upstream_error', 'aliases.fast: '],
+      ['', 'p/x', 'rejected', ''],
     ] as const) {
       const { gateway } = await scenario(t, {
         providers: { p: failWith(503), q: { script: gone, lines } },
@@ -90,8 +90,9 @@ describe('a 404 about a model', () => {
       });
       await gateway.chat(chatBody({ model }));
       const [line] = await linesOf(gateway, 1);
-      const tries = line!['tries'] as { outcome: string }[];
-      assert.equal(tries[1]!.outcome, outcome, `${lines} ${model}`);
+      const [, last] = line!['tries'] as { outcome: string; cause: string }[];
+      assert.equal(last!.outcome, outcome, `${lines} ${model}`);
+      assert.equal(last!.cause, `${setting}p failed (model_not_found)`);
     }
   });
 

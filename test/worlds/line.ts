@@ -154,17 +154,24 @@ function checkTry(
     wrong(`a try takes ${String(line['duration_ms'])} ms, and not ${dueMs}`);
 }
 
+/** The setting that names a missing model, before the provider's text. */
+const SETTING = /^(?:aliases\.[^:]+|providers\.\w+\.default_model): /;
+
 /**
  * Whether the cause names the passed limit, the provider's own text, or the reply's first 200
  * characters or fewer.
  */
-function hasCause(cause: string, { code, exactly, isReported }: Failure, reply: Reply): boolean {
+function hasCause(whole: string, failure: Failure, reply: Reply): boolean {
+  const { code, exactly, isGone, isReported } = failure;
+  const [setting = ''] = SETTING.exec(whole) ?? [];
+  if (isReported && (setting !== '') !== Boolean(isGone)) return false;
+  const cause = whole.slice(setting.length);
   if (code === 'TIMEOUT') return /\d ms(?:: no connection was made)?$/.test(cause);
   const [, text] = /^API error: \d+ - ([^]{1,190})/.exec(exactly ?? '') ?? [];
   if (!isReported || text === undefined) return true;
   const type = new Map(reply.headers).get('content-type')?.split(';', 1)[0];
   const instead = `${reply.status}, ${type}, "${text}"`;
-  return (type !== 'text/html' && cause.startsWith(text)) || cause === instead;
+  return (type !== 'text/html' && cause.startsWith(text.slice(0, 150))) || cause === instead;
 }
 
 /** Returns a failure's outcome in the log. */

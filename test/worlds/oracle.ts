@@ -32,6 +32,8 @@ export interface Failure {
   readonly isPolicy?: boolean;
   /** Whether the provider reported it. */
   readonly isReported?: boolean;
+  /** Whether the provider lacks a model that a setting names. */
+  readonly isGone?: boolean;
   /** Whether it is the client's own mistake. */
   readonly isRejected?: boolean;
   readonly isRepeatedAtOnce?: boolean;
@@ -168,6 +170,7 @@ function apiError(
     fallsBack: isTemporary || isTooLong ? true : isEvent ? undefined : false,
     circuit: isOfRequest ? 'none' : isOutage ? 'failure' : 'maybe',
     isPolicy,
+    isGone,
     isRejected,
     isFinal: isBilling || (seconds ?? 0) > 60,
     isReported: true,
