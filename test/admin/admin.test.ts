@@ -72,7 +72,7 @@ async function readState(t: TestContext, { adminPort }: TestGateway) {
 const basic = (userAndPassword: string) =>
   `Basic ${Buffer.from(userAndPassword).toString('base64')}`;
 
-test('without [admin] nothing of it runs: no second server, no watch of the event loop', async (t) => {
+test('without [admin] there is no second server, and no watch of the event loop', async (t) => {
   const servers = t.mock.method(http, 'createServer');
   const watches = t.mock.method(perfHooks, 'monitorEventLoopDelay');
   syncBuiltinESMExports();
@@ -126,7 +126,7 @@ test('bytes that are not HTTP get the documented error on the admin port too', a
   assert.match(reply.body, /invalid_request_error/);
 });
 
-test('a Host that is no address, not localhost and not the configured host is refused without a key', async (t) => {
+test('a foreign name in Host is refused without a key', async (t) => {
   const keyed = await startGateway(t, {
     toml: `[admin]\nport = 0\nhost = "Metrics.internal"\nkeys = ["${ADMIN_KEY}"]\n`,
   });
@@ -157,7 +157,7 @@ test('a Host that is no address, not localhost and not the configured host is re
   assert.equal(reply.json().error.type, 'invalid_request_error');
 });
 
-test('with keys, all but /ready needs one of them: as Bearer token or as Basic password', async (t) => {
+test('with keys, all but /ready needs a key, as Bearer token or Basic password', async (t) => {
   const gateway = await startAdmin(t, '');
   const guarded = await startGateway(t, { toml: `${ADMIN}keys = ["other-key", "${ADMIN_KEY}"]\n` });
   const statusOf = async (authorization: string | string[] | undefined, path = '/metrics') =>
@@ -244,7 +244,7 @@ test('a page of another origin can open no feed, and links to the page are follo
   }
 });
 
-test('wrong keys are logged with their number and the last address, once in a minute at most', async (t) => {
+test('wrong keys are logged once a minute, with their number and last address', async (t) => {
   const gateway = await startGateway(t, { toml: `${ADMIN}keys = ["${ADMIN_KEY}"]\n` });
   const lines = () =>
     gateway
@@ -340,7 +340,7 @@ test('while the gateway drains, GET /ready is 503 and the feed says so', async (
   await feed.ended;
 });
 
-test('the feed begins with the settings, keys masked, the last requests and the state', async (t) => {
+test('the feed begins with masked settings, the last requests and the state', async (t) => {
   const upstream = await startUpstream(t);
   const toml = `${providerToml(upstream)}[server.auth]\nkeys = ["${CLIENT_TOKEN}"]\n[providers.groq]\nenabled = false\n`;
   const gateway = await startAdmin(t, toml);
@@ -385,7 +385,7 @@ test('the feed begins with the settings, keys masked, the last requests and the 
   );
 });
 
-test('a key in a model name or in an answer is neither in the feed nor in the metrics', async (t) => {
+test('a key in a model name or an answer is not in the feed or the metrics', async (t) => {
   const key = 'sk-proj-AbC123_dEf456';
   const upstream = await startUpstream(t);
   upstream.script = (_, response) => {
@@ -456,7 +456,7 @@ test('requests that hang are told with the age of the oldest one at their provid
   assert.deepEqual(await told(), nothing);
 });
 
-test('the page is told of refused keys, of a list of models and of a reload that failed, until they are over', async (t) => {
+test('the feed has refused keys, failed lists and failed reloads until they end', async (t) => {
   const clock = stopClock(t);
   const upstream = await startUpstream(t, ({ headers, method }, response) => {
     const works = headers.authorization === 'Bearer key-canary-3' && method === 'POST';
@@ -499,7 +499,7 @@ test('the page warns of a gateway that serves everybody beyond this machine', as
   assert.match(warnings[0], /^any client that can reach 0\.0\.0\.0 is served/);
 });
 
-test('the feed sends what has changed: less than 10 kB a second with 30 providers and 300 models', async (t) => {
+test('the feed sends under 10 kB a second with 30 providers and 300 models', async (t) => {
   const upstream = await startUpstream(t);
   const models = (id: number) => Array.from({ length: 10 }, (_, at) => `m-${id}-${at}`);
   const ids = Array.from({ length: 30 }, (_, id) => id);
@@ -617,7 +617,7 @@ test('eight feeds share one view a second, which lists no descriptors', async (t
   );
 });
 
-test('a feed begins with the present, and not with the view that another feed has sent', async (t) => {
+test('a feed begins with the present state, not with another feed\u2019s last view', async (t) => {
   useManualTimers(t);
   const gateway = await startAdmin(t);
   const upstream = await startUpstream(t);
@@ -627,7 +627,7 @@ test('a feed begins with the present, and not with the view that another feed ha
   assert.equal((await readState(t, gateway)).providers.length, 1);
 });
 
-test('a client that does not read its feed misses states, and nothing is queued for it', async (t) => {
+test('a client that does not read its feed misses states, and none are queued', async (t) => {
   const timers = useManualTimers(t);
   const toml = (number: number) =>
     `[aliases]\n"${number}${'x'.repeat(1_000_000)}" = "p/m"\n${ADMIN}`;
@@ -695,7 +695,7 @@ test('the history has the last 15 minutes in steps of ten seconds, without a tim
   assert.deepEqual(counts(traffic.report().all), { requests: 1 });
 });
 
-test('connect, first token and the gateway are told apart: of a provider only what is its own', () => {
+test('connect, first token and gateway times are apart, each for its provider', () => {
   const traffic = new Traffic(() => 1_700_000_000_000);
   const facts = { request_id: 'x', method: 'GET', path: '/', duration_ms: 1, bytes: 1 };
   const tries = [
@@ -714,7 +714,7 @@ test('connect, first token and the gateway are told apart: of a provider only wh
   assert.deepEqual(all, minute);
 });
 
-test('a provider\u2019s median of first tokens is that of ten or more, in the last minute and before', () => {
+test('a median of first tokens needs ten, in the last minute and before', () => {
   let now = 1_700_000_000_000;
   const traffic = new Traffic(() => now);
   const facts = { request_id: 'x', method: 'GET', path: '/', duration_ms: 1, bytes: 1 };

@@ -294,7 +294,7 @@ test('no fallback is counted if all other providers are passed over', () => {
   assert.deepEqual([a!.requests, b], [2, undefined]);
 });
 
-test('the delays of the event loop are those since the last scrape, whoever has the page open', async (t) => {
+test('an open page takes no event loop delays from the next scrape', async (t) => {
   const gateway = await startGateway(t, { toml: ADMIN });
   const feed = await openFeed(t, gateway.adminPort);
   const scrapeMax = async () =>
@@ -361,7 +361,7 @@ test('models are labels only if the settings or a list of models name them', asy
   assert.equal(await original('p/listed'), 1);
 });
 
-test('a name with a key in it, or with half of a character, is no label although a list has it', async (t) => {
+test('a listed name with a key or half a character is no label', async (t) => {
   const names = [`m-${PROVIDER_KEY}`, '\ud800', '\ud801', 'plain'];
   const upstream = await startUpstream(t, ({ method }, response) => {
     if (method === 'GET') sendJson(response, { data: names.map((id) => ({ id })) });
@@ -376,7 +376,7 @@ test('a name with a key in it, or with half of a character, is no label although
   assert.ok(!text.includes(PROVIDER_KEY));
 });
 
-test('with [admin], the lists of models are read at the start, without a client that asks', async (t) => {
+test('with [admin], the lists of models are read at the start', async (t) => {
   const upstream = await startUpstream(t, (request, response) => {
     sendJson(response, request.method === 'GET' ? { data: [{ id: 'listed' }] } : { choices: [] });
   });
@@ -440,7 +440,7 @@ test('10,000 random names of models leave the number of series bounded', async (
   assert.equal(Object.keys(models).length, 401);
 });
 
-test('a model is counted by the name that the answer gives: known, unknown without one, else other', () => {
+test('an answer\u2019s model is counted by its name if known, else as unknown or other', () => {
   const metrics = createMetrics(['m', 'small', 'large']);
   for (const responseModel of ['small', 'large', undefined, 'never-heard-of']) {
     metrics.add(finished({ model: 'm', upstream_model: 'm' }, { responseModel }));

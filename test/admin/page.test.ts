@@ -38,7 +38,7 @@ test('the script writes text and attributes only: no markup, no code from text',
   );
 });
 
-test('the files of the script are one script: nothing is imported, exported or declared twice', () => {
+test('the bundled script has no import, no export and no name declared twice', () => {
   const [script = ''] = contentsOf('script');
   assert.doesNotThrow(() => new Script(script));
   assert.doesNotMatch(script, /^(?:import|export)\b/m);

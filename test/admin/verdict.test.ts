@@ -148,7 +148,7 @@ async function viewOf(t: TestContext, { adminPort }: TestGateway) {
   return { ...state, providers: byId(state.providers), clients: byId(state.clients) };
 }
 
-test('four requests with a wrong key of the provider are figures: neither "All well" nor "Good"', async (t) => {
+test('two failures of a wrong key are neither "All well" nor "Good"', async (t) => {
   const { gateway } = await scenario(t, {
     providers: {
       p: (_, response) => sendJson(response, { error: { message: 'wrong key' } }, { status: 401 }),
@@ -170,7 +170,7 @@ test('four requests with a wrong key of the provider are figures: neither "All w
   );
 });
 
-test('a client refused by its own limit is shown with the limit and how full it is, and is no failure of the gateway', async (t) => {
+test('a client refused by its own limit is shown with the limit, and is no failure', async (t) => {
   const limit = 'requests_per_minute = 3\n';
   const { gateway } = await scenario(t, {
     more: `${TWO.replace('[clients.web]', `${limit}[clients.web]`)}[admin]\nport = 0`,
@@ -197,7 +197,7 @@ test('a client refused by its own limit is shown with the limit and how full it 
   );
 });
 
-test('refusals by a client\u2019s own limit have begun with the first one after a minute without one', (t) => {
+test('refusals by a client\u2019s own limit begin anew after a minute without refusals', (t) => {
   let now = 1_700_000_000_000;
   replaceDate(t, () => now);
   const traffic = new Traffic(() => now);
