@@ -1,6 +1,6 @@
 /**
- * The response to a request. Only this file knows whether the head was sent, and so whether a
- * failure becomes an HTTP error or an error event.
+ * The response to a request. Only this file decides whether a failure becomes an HTTP error, or an
+ * error event because the head was sent.
  */
 
 import type { ServerResponse } from 'node:http';

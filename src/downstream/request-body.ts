@@ -9,8 +9,8 @@ import { onNextTurn, TurnLimit } from '../lib/turns.ts';
 
 /**
  * How many chunks of any size a body may have: parsing a chunk costs as much as hundreds of bytes,
- * and a single read can have 10,000 chunks of one byte. A turn of `TurnLimit` ends after 1009 such
- * chunks, so a body of them is refused in the turn in which it arrives.
+ * and a single read can have 10,000 chunks of one byte. The number is below the 1009 such chunks
+ * after which `TurnLimit` ends a turn, so a body of such chunks is refused in its first turn.
  */
 const FREE_CHUNKS = 1000;
 const MIN_MEAN_CHUNK_BYTES = 16;

@@ -50,8 +50,8 @@ function skip(
 }
 
 /**
- * Asks a provider until its answer begins, unless the provider has to be skipped. If its circuit
- * was closed, the provider is retried, and its keys are tried in turn until it accepts a key.
+ * Asks a provider until its answer begins, unless the provider has to be skipped. Its keys are
+ * tried in turn until it accepts a key. If its circuit was closed, failed attempts are retried.
  * Resolves with the lease of the answer, before the client gets any of it; else with the attempt
  * whose failure is reported. Rejects with `ClientGone`, and with the gateway's own failures, after
  * which no other provider is asked. `isPostponed`: the provider is asked last, even with an open

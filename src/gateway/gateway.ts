@@ -132,7 +132,7 @@ export class Gateway {
     } finally {
       limiter?.releaseSlot();
       const { attempt } = call.history;
-      // A preamble's tokens are not charged if no answer has begun.
+      // Events before the answer may have a usage too. It is not charged if no answer has begun.
       if (limiter?.countsUsage && attempt?.hasAnswer) limiter.takeTokens(attempt.usage);
       call.release();
       this.#accessLog.logFinished(call, route);

@@ -301,7 +301,7 @@ export class Incidents {
 
   /**
    * Counts and logs an incident once for each of its kinds. The incident ends with its last fault.
-   * A fault with too few failures to belong to it may begin a new incident.
+   * A model with too few failures for a fault of this incident may begin a new incident.
    */
   #settle(subject: Subject): void {
     const { incident, models, states } = subject;

@@ -112,8 +112,8 @@ export class Deadline extends Cancellation {
 
   /**
    * Continues the time limit after `suspend`, and cancels at once if no time is left. Part of the
-   * suspension counts: without it, a provider that sends only comments would never reach the limit
-   * if its client often pauses.
+   * suspension counts, because a provider that sends only comments would otherwise never reach the
+   * limit if its client often pauses.
    *
    * @param maxCountedMs - how many milliseconds of the suspension count at most
    */

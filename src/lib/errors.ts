@@ -48,7 +48,7 @@ export type Refusal = Limit | Check;
  * - `model`: the requested model, because its provider was reached.
  * - `provider`: all the provider's models, because no connection was made.
  * - `gateway`: this process or its machine. It ends the request, because no other provider can
- *   help. Only `descriptors` may pass, so retries and fallbacks follow it.
+ *   help. Retries and fallbacks follow only the problem `descriptors`, which may be over by then.
  */
 type Scope = 'client' | 'model' | 'provider' | 'gateway';
 

@@ -140,8 +140,8 @@ function namesOf({ code = '', type = '', status }: UpstreamFault, redact: Redact
 
 /**
  * Returns a response's `Retry-After`, seconds or a date (RFC 9110 10.2.3), as whole seconds from
- * now, at least 1. Without it, OpenAI's `retry-after-ms` is read, which does not pass to the
- * client, because the rounded values would contradict each other.
+ * now, at least 1. Without it, OpenAI's `retry-after-ms` is read and rounded up. That header does
+ * not pass to the client, because it would contradict the rounded `Retry-After`.
  */
 function readRetryAfter(headers: UpstreamHeaders | undefined): number | undefined {
   const inMs = headers?.get('retry-after-ms');

@@ -67,7 +67,7 @@ export function openStream(
  */
 const LONG_PAUSE_MS = 10_000;
 
-/** Settles the promise of `open`, or from the delivery on the promise of `deliver`. */
+/** Settles the promise of `open`. From the delivery on it settles the promise of `deliver`. */
 interface Settle {
   readonly resolve: () => void;
   readonly reject: (failure: unknown) => void;
@@ -145,13 +145,13 @@ class StreamRelay implements ByteSink, Answer {
     this.#onData = onData;
     // `before` has the parts of a long event, which are not joined, because joining copies them.
     const parts = before ? seen.takeParts() : [seen.take()];
-    const toPass = reply.headersSent ? withoutMark(parts) : parts;
+    const first = reply.headersSent ? withoutMark(parts) : parts;
     reply.beginStream(this.#upstream.status, this.#headers);
     reply.onRoom = this.#onRoom;
     return new Promise((resolve, reject) => {
       this.#settle = { resolve, reject };
       try {
-        const isRoomLeft = this.#pass({ before: toPass, toPass: NO_BYTES, error });
+        const isRoomLeft = this.#pass({ before: first, toPass: NO_BYTES, error });
         if (isRoomLeft) this.#upstream.body.resume();
       } catch (thrown) {
         this.#fail(thrown);
@@ -391,10 +391,9 @@ class StreamRelay implements ByteSink, Answer {
   }
 
   /**
-   * Changes the room to the bytes still held: `bytes` and the unfinished event. Up to two socket
-   * reads need no room. Otherwise the streams' next events, which have only begun, would fill the
-   * eighth of the budget that is kept for one whole event. Bytes without room, such as the blank
-   * line that `EventInspector.finish` adds, are held in any case.
+   * Sets the reserved memory to the bytes still held: `bytes` and the unfinished event. Up to two
+   * socket reads are held without a reservation. Otherwise the beginnings of many streams' next
+   * events would fill the memory that `EventRoom` keeps for one whole event.
    */
   #updateRoom(bytes: number): void {
     const heldBytes = bytes + this.#inspector.splitter.unfinished.size;

@@ -204,9 +204,9 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
   }
 
   /**
-   * When the connection broke, for a connection that breaks now. Undefined if the request was
-   * written, nothing of an answer has arrived, and the connection was not stale. The provider may
-   * have worked on the request then.
+   * The phase in which the connection breaks now. Undefined if the request was written, nothing of
+   * an answer has arrived, and the connection was not stale: the provider may have worked on the
+   * request then.
    */
   get #connectionFailure(): ConnectionFailure | undefined {
     if (!this.#socket) return 'unconnected';
