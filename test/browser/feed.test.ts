@@ -354,6 +354,8 @@ browserTest('more than three incidents are folded to their titles on a phone', a
     .locator('.figures')
     .evaluate((one) => one.getBoundingClientRect().bottom);
   assert.ok(bottom < 900, `${bottom} px to the figures`);
+  const ended = page.locator('#incidents .ended');
+  assert.match(await ended.innerText(), /09:42:10 – 09:50:30 · 8 min 20 s[^]*no answer in 50 ms/);
 });
 
 browserTest('on a phone a cause has three lines before it is cut', async (t, open) => {

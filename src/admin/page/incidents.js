@@ -205,14 +205,23 @@ function endedRefusals([name, { overLimit }]) {
 function endedItem({ since, ended, subject, words, count, cause = '' }, now) {
   // In whole seconds, because the two times are shown in whole seconds.
   const secondOf = (time) => Math.floor(Date.parse(time) / 1000);
-  const lasted = formatDuration(1000 * (secondOf(ended) - secondOf(since)));
-  const times = formatDay(since, now) + ' – ' + formatDay(ended, now) + ' · ';
+  const seconds = secondOf(ended) - secondOf(since);
+  const times =
+    seconds === 0
+      ? formatDay(since, now)
+      : [
+          formatDay(since, now),
+          '–',
+          formatDay(ended, now),
+          '·',
+          formatDuration(1000 * seconds),
+        ].join(' ');
   return h(
     'li.ended',
     { key: [since, ended, subject].join(' ') },
     h('span.icon.off', 'Ended: ', h('strong', subject), ': ' + words),
-    h('span', h('span.wide', times), lasted, count && h('span.wide', ' · ' + count)),
-    h('span.cause.wide', clip(cause)),
+    h('span', times + (count ? ' · ' + count : '')),
+    h('span.cause', clip(cause)),
   );
 }
 
