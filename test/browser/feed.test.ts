@@ -363,15 +363,17 @@ browserTest('on a phone a cause has three lines before it is cut', async (t, ope
   const cause = 'The model `swift-2` does not exist or you do not have access to it. '.repeat(9);
   feed.view = idleView({
     providers: { openai: provider() },
-    incidents: [incident('errors', 40, { provider: 'openai', cause })],
+    incidents: [
+      incident('errors', 40, { provider: 'openai', cause }),
+      incident('errors', 90, { provider: 'p', cause, ended: at(-20) }),
+    ],
   });
   const page = await open(feed.url, { width: 390 });
   await shows(page, '#incidents .cause', 'swift-2');
-  const lines = await page.evaluate(`{
-    const box = document.querySelector('#incidents .cause');
-    box.clientHeight / parseFloat(getComputedStyle(box).lineHeight);
-  }`);
-  assert.equal(lines, 3);
+  const lines =
+    await page.evaluate(`[...document.querySelectorAll('#incidents .cause')].map((box) =>
+    box.clientHeight / parseFloat(getComputedStyle(box).lineHeight))`);
+  assert.deepEqual(lines, [3, 3]);
 });
 
 browserTest(
