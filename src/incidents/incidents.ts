@@ -152,7 +152,7 @@ export class Incidents {
     // A provider that does not answer was silent long before a time limit passes.
     const lateMs = hasAnswer ? 0 : nowMs - attempt.beganAtMs;
     const fault = (tries.fault ??= new Fault(tries.model, lateMs));
-    if (!tries.isRecovered(nowMs)) fault.goodSinceMs = undefined;
+    fault.goodSinceMs = undefined;
     const { retryAfterSeconds: seconds } = failure.details;
     const untilMs = seconds === undefined ? undefined : Date.now() + 1000 * seconds;
     fault.add(kind, { text, key: key === undefined ? undefined : key + 1, untilMs });
