@@ -26,6 +26,7 @@ import {
   providerError,
   timeoutError,
   tooLargeError,
+  upstreamFailure,
 } from './network-error.ts';
 import type { UpstreamResponse } from './provider.ts';
 
@@ -182,7 +183,7 @@ class StreamRelay implements ByteSink, Answer {
     this.#endClient?.();
     if (this.#isOver) return this.#context.deadline.abandon();
     try {
-      if (error) throw error;
+      if (error) throw upstreamFailure(error, this.#context.attempt.provider);
       this.#throwIfCompletion();
       this.#take(this.#inspector.finish());
     } catch (thrown) {

@@ -12,7 +12,7 @@ import type { ByteSink } from '../../src/lib/byte-source.ts';
 import { EventRoom } from '../../src/lib/event-room.ts';
 import { openStream } from '../../src/upstream/stream-relay.ts';
 import { assertError, parseRaw, refusal, type ExpectedError } from '../support/errors.ts';
-import { GatewayError } from '../../src/lib/errors.ts';
+import { TransportError } from '../../src/upstream/network-error.ts';
 import {
   chatBody,
   providerToml,
@@ -572,6 +572,10 @@ test('bytes behind the end of a stream are dropped', async () => {
   assert.equal(writes, 0);
 });
 
+/** Returns the error of a transport whose connection breaks in an answer. */
+const cutOff = () =>
+  new TransportError(Object.assign(new Error('closed'), { code: 'UND_ERR_SOCKET' }), 'inBody');
+
 test('a cut while the gateway waits for memory is the failure of the gateway', async (t) => {
   const whole = newBudget(MIB);
   const other = new Reservation(whole);
@@ -579,7 +583,7 @@ test('a cut while the gateway waits for memory is the failure of the gateway', a
   other.resize(MIB);
   const { provider, ended } = await openRelay(whole);
   assert.equal(provider.write(Buffer.from(`data: ${'x'.repeat(100_000)}`)), false);
-  provider.end(new GatewayError('provider', 'cut', { problem: 'cut' }));
+  provider.end(cutOff());
   await assert.rejects(ended, { kind: 'rateLimit', scope: 'gateway' });
 });
 
@@ -604,7 +608,7 @@ for (const [readMs, cutMs, scope] of PAUSES) {
       provider.write(Buffer.from(CHUNK));
     }
     clock.nowMs = cutMs;
-    provider.end(new GatewayError('provider', 'cut', { problem: 'cut' }));
+    provider.end(cutOff());
     await assert.rejects(ended, { kind: 'provider', scope });
   });
 }

@@ -112,7 +112,8 @@ test('an open stream keeps no byte of its first event', async (t) => {
   let bytes = 0;
   response.on('data', (chunk: Buffer) => (bytes += chunk.length)).on('error', () => {});
   await eventually(() => bytes === event.length, 'the client has the event');
-  await idle(200);
+  // Other tests' garbage and the sockets' buffers take some collections.
+  for (let round = 0; round < 20 && held() - heldBefore >= MIB; round += 1) await idle(100);
   assert.ok(held() - heldBefore < MIB, 'the event is kept');
 });
 
