@@ -110,14 +110,35 @@ test('the verdict is red, amber, grey or green, and below an incident it is figu
       view(good, { incidents: [{ ...incident([{ failed: 3 }]), ended: 'x' }] }),
       'good | All well | 120 requests in the last minute, none failed.',
     ],
-    [view({}), 'off | No traffic | No request in the last minute. None has come since the start.'],
+    [
+      view(
+        { ...good, client_closed: 3 },
+        { providers: { p: { minute: { requests: 4, failed: 1, client_closed: 3 } } } },
+      ),
+      'warn | 3 of 120 requests left by clients',
+    ],
+    [
+      view(
+        { ...good, client_closed: 3 },
+        { providers: { p: { minute: { requests: 4, client_closed: 3 } } } },
+      ),
+      'good | All well | 120 requests in the last minute, none failed.',
+    ],
+    [
+      view(
+        { ...good, client_closed: 2 },
+        { providers: { p: { minute: { requests: 2, client_closed: 2 } } } },
+      ),
+      'good | All well | 120 requests in the last minute, none failed.',
+    ],
+    [view({}), 'off | No traffic | No request in the last minute. None has ended since the start.'],
     [
       view({}, { requests: { 8: { time: '2026-11-22T10:09:52.000Z' }, 9: { time: LAST } } }),
       /^off \| No traffic \| No request in the last minute\. The last one ended at \d\d:09:54, 5 min ago\.$/,
     ],
     [
       view({}, { all: { requests: 3, failed: 3 } }),
-      'off | No traffic | No request in the last minute. None has come since the start. | Of the last 15 minutes 3 of 3 failed.',
+      'off | No traffic | No request in the last minute. None has ended since the start. | Of the last 15 minutes 3 of 3 failed.',
     ],
     [
       view(good, { asOf: '10:14:44', silentMs: 46_000 }),

@@ -18,6 +18,8 @@ import { showRequests } from './requests.js';
 /** "All well" needs a share of failed requests below this. */
 export const FAILED_SHARE = 0.01;
 const MAX_NAMED = 5;
+/** From this number on, tries that clients gave up say more than a user who stops an answer. */
+const MIN_GIVEN_UP = 3;
 
 /** Returns the number of requests, without refusals by a client's own limits. */
 export const servedOf = ({ requests = 0, limited = 0 }) => requests - limited;
@@ -59,10 +61,14 @@ function failingOf({ providers }) {
 const hasOnlyFailed = ({ minute: { requests = 0, failed = 0 } = {} }) =>
   requests > 0 && failed === requests;
 
+/** Returns whether clients gave up so many tries at a provider, and it answered none. */
+const isGivenUp = ({ minute: { requests = 0, failed = 0, client_closed: left = 0 } = {} }) =>
+  left >= MIN_GIVEN_UP && failed + left === requests;
+
 /** Returns a sentence about the latest request. */
 function quietSince({ now, requests }) {
   const times = Object.values(requests).map(({ time }) => time);
-  if (times.length === 0) return 'None has come since the start.';
+  if (times.length === 0) return 'None has ended since the start.';
   const last = times.reduce((latest, time) => (time > latest ? time : latest));
   const ago = formatDuration(Date.parse(now) - Date.parse(last), true);
   return 'The last one ended at ' + formatTime(last) + ', ' + ago + ' ago.';
@@ -117,6 +123,10 @@ export function verdictOf(state) {
   if (minute.failed > 0 && Object.values(state.providers).some(hasOnlyFailed)) {
     const failed = { count: minute.failed, total: servedOf(minute), end: 'failed' };
     return ['warn', figuresOf(failed, 'requests'), tooFew, more];
+  }
+  if (Object.values(state.providers).some(isGivenUp)) {
+    const left = { count: minute.client_closed, total: servedOf(minute), end: 'left by clients' };
+    return ['warn', figuresOf(left, 'requests'), more];
   }
   return ['good', 'All well', ofMinute, more];
 }
