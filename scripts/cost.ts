@@ -378,12 +378,13 @@ export function rowsOf(costs: Costs) {
   const mebibytes = (bytes: number) => bytes / 2 ** 20;
   const event = gateway.event.allocated / relay.event.allocated;
   const json = gateway.json.allocated / relay.json.allocated;
+  // On Node 26 the relay takes less, and the gateway more.
+  const isNode26 = process.version.startsWith('v26.');
   const rows: [name: string, gateway: number, relay: number | undefined, budget?: number][] = [
     ['JSON request, bytes allocated', gateway.json.allocated, relay.json.allocated],
-    // 2.18 on Node 24, and up to 2.31 on Node 26, whose relay takes less.
-    ['JSON request, to that of the relay', json, undefined, 2.35],
-    // 0.99 to 1.00 on Node 24, and 1.04 on Node 26.
-    ['JSON request with [admin], to without', adminRatio, undefined, 1.05],
+    ['JSON request, to that of the relay', json, undefined, isNode26 ? 2.35 : 2.3],
+    // 1.02 or 1.03, because V8 compiles at different times in each run.
+    ['JSON request with [admin], to without', adminRatio, undefined, isNode26 ? 1.05 : 1.03],
     ['JSON request, bytes kept', gateway.json.kept, relay.json.kept, 300],
     ['stream of 20 events, bytes allocated', gateway.stream.allocated, relay.stream.allocated],
     ['event, bytes allocated', gateway.event.allocated, relay.event.allocated],
