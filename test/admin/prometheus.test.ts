@@ -1,4 +1,7 @@
-/** The metrics as the real Prometheus sees them: 1,000 mixed requests, and the figures that they must give. */
+/**
+ * The metrics as the real Prometheus sees them: 1,000 mixed requests, and the figures that they
+ * must give.
+ */
 
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
@@ -115,7 +118,10 @@ async function leave(gateway: TestGateway, upstream: FakeUpstream): Promise<void
   await closed;
 }
 
-/** The script. Returns how many of the 20 limited requests were refused: that depends on the machine. */
+/**
+ * The script. Returns how many of the 20 limited requests were refused: that depends on the
+ * machine.
+ */
 async function sendThousand(gateway: TestGateway, upstream: FakeUpstream): Promise<number> {
   const chat = async (model: string, more: object = {}) =>
     gateway.chat(chatBody({ model, ...more }));
@@ -235,7 +241,10 @@ type Labels = Readonly<Record<string, string>>;
 /** An alert that fires: its severity, what else labels it, and its summary. */
 type Firing = readonly ['page' | 'ticket', Labels, string];
 
-/** The alerts of incidents: the severity and labels, the summary, in which KIND stands for the kind, and the kinds. */
+/**
+ * The alerts of incidents: the severity and labels, the summary, in which KIND stands for the kind,
+ * and the kinds.
+ */
 const INCIDENTS: Readonly<Record<string, readonly (readonly [...Firing, kinds: string])[]>> = {
   GatewayProviderFailing: [
     [
@@ -411,7 +420,7 @@ const OTHERS: readonly [alert: string, series: Labels, fires: Record<string, rea
         '9m': [],
         '10m': [
           ['gateway', 'c'],
-          // One fault is one alert, whichever of the two is wrong.
+          // Both replicas differ, but only a single alert fires.
           ['pair', 'd e'],
         ].map(([job = '', instances]): Firing => [
           'ticket',

@@ -237,7 +237,7 @@ test('refusals by a client\u2019s own limit begin anew after a minute without re
   assert.equal(since('clients.a.max_concurrent_requests: 3 of 3'), first);
   const ended = new Date(now).toISOString();
   now += 70_000;
-  // What has ended stays for an hour, as an incident does.
+  // Refusals that have ended stay for an hour, as an incident does.
   const { clients } = traffic.report();
   assert.deepEqual(
     [clients['a']!.overLimit!.ended, clients['a']!.overLimit!.limited],

@@ -1,4 +1,7 @@
-/** Debian's Chromium, driven by playwright-core, and what every test holds against each page it opens. */
+/**
+ * Debian's Chromium, driven by playwright-core, and what every test holds against each page it
+ * opens.
+ */
 
 import assert from 'node:assert/strict';
 import { existsSync, mkdirSync } from 'node:fs';
@@ -33,7 +36,8 @@ interface OpenOptions {
 type Open = (url: string, options?: OpenOptions) => Promise<Page>;
 
 /**
- * A test that opens pages with `open`. It fails if a page has asked for anything but itself and its feed, or if the
+ * A test that opens pages with `open`. It fails if a page has asked for anything but itself and its
+ * feed, or if the
  * console showed an error, as it does for everything that the Content-Security-Policy forbids.
  */
 export function browserTest(
@@ -94,7 +98,10 @@ async function openPage(
   return { page, problems, foreign };
 }
 
-/** Waits until the element contains the text, which no test expects sooner than a busy machine can draw it. */
+/**
+ * Waits until the element contains the text, which no test expects sooner than a busy machine can
+ * draw it.
+ */
 export async function shows(page: Page, selector: string, text: string | RegExp): Promise<void> {
   const found = page.locator(selector).filter({ hasText: text }).first();
   await found.waitFor({ state: 'attached' }).catch(async () => {

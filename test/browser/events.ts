@@ -192,7 +192,9 @@ export function busyView(more: Record<string, object> = {}): object {
   });
 }
 
-/** Of a gateway whose providers all fail, each in its own way, and that fails itself in each way. */
+/**
+ * Of a gateway whose providers all fail, each in its own way, and that fails itself in each way.
+ */
 export function failingView(): object {
   const failed = (count: number, more: object = {}) =>
     provider({ ...sums(count, { failed: count }), ...more });

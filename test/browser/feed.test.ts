@@ -604,7 +604,10 @@ browserTest(
   },
 );
 
-/** Returns whether the verdict has no colour of its own, the colour of the tab's icon, and its title. */
+/**
+ * Returns whether the verdict has no colour of its own, the colour of the tab's icon, and its
+ * title.
+ */
 async function coloursOf(page: Page): Promise<unknown> {
   return page.evaluate(`(() => {
     const [r, g, b] = getComputedStyle(document.querySelector('#verdict strong')).color.match(/\\d+/g);

@@ -1,4 +1,7 @@
-/** A feed that a test writes itself, served with the page as the gateway serves it, for what no real gateway can be made to say at once. */
+/**
+ * A feed that a test writes itself, served with the page as the gateway serves it, for what no real
+ * gateway can be made to say at once.
+ */
 
 import { createServer, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';

@@ -1,4 +1,7 @@
-/** The page of the built gateway, with real providers, during failures, fallbacks, open circuits and streams. */
+/**
+ * The page of the built gateway, with real providers, during failures, fallbacks, open circuits and
+ * streams.
+ */
 
 import assert from 'node:assert/strict';
 import type { TestContext } from 'node:test';

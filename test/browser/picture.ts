@@ -1,5 +1,6 @@
 /**
- * Pictures of the page of the built gateway, with real providers and clients, whose clock runs ten times as fast so that
+ * Pictures of the page of the built gateway, with real providers and clients, whose clock runs ten
+ * times as fast so that
  * a quarter of an hour takes 90 s: docs/page.png is `trouble-1280-light`.
  * `SCREENSHOTS=FOLDER node --import tsx --test test/browser/picture.ts [--test-name-pattern=NAME]`
  */

@@ -1,5 +1,6 @@
 /**
- * Screenshots of twelve incidents of real gateways, 60 s after their begin and 60 s after their end: what does the page say at a
+ * Screenshots of twelve incidents of real gateways, 60 s after their begin and 60 s after their
+ * end: what does the page say at a
  * glance? `SCREENSHOTS=FOLDER node --import tsx --test test/browser/ten-seconds.ts`
  */
 

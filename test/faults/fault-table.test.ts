@@ -435,7 +435,7 @@ describe('the fault table', { concurrency: AT_ONCE }, () => {
       assert.equal(idle.length, 1, 'the connection was kept');
       answerFrom('mine');
       proxy.push(wire(bodyOf(stream, 'of another tenant')).bytes.toString());
-      // One request before the pushed bytes have arrived, and another after.
+      // The first request precedes the pushed bytes, and the second follows them.
       const next = [gateway.chat(chatBody())];
       await eventually(() => idle[0]!.destroyed, 'the poisoned connection closed');
       next.push(gateway.chat(chatBody()));

@@ -351,7 +351,7 @@ const errorRows: Row[] = [
 const KEY = 'canary+of/no.shape';
 
 describe('an answer', () => {
-  // One gateway for all rows, because a gateway for each would take half this file's time.
+  // All rows share a gateway, because starting a gateway for each row takes half of the time.
   const scope = createScope();
   after(async () => scope.close());
   let upstream: FakeUpstream;

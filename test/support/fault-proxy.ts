@@ -9,7 +9,7 @@ import { Worker } from 'node:worker_threads';
 import { listen, type Listening } from './listen.ts';
 import { idle } from './clock.ts';
 
-/** What the proxy does to new connections and answers; `{}` does nothing. */
+/** The faults that the proxy adds to new connections and answers; `{}` adds none. */
 export interface Fault {
   /** Applies to a new connection, which is not connected to the upstream. */
   readonly onConnect?: 'close' | 'reset' | 'ignore';

@@ -30,7 +30,7 @@ export type TryLine = Readonly<{
   status?: number;
 }>;
 
-/** One candidate's tries, until another candidate is asked. */
+/** The tries at a candidate, until another candidate is asked. */
 export interface Visit {
   readonly candidate: Candidate;
   readonly skipped: 'circuit_open' | 'limit' | undefined;

@@ -37,7 +37,7 @@ type Scene = 'any' | 'stalls' | 'sessions';
 /** A whole world's character. */
 interface Mood {
   readonly scene: Scene;
-  /** One of so many tries fails. */
+  /** A try in so many fails. */
   readonly failsOneIn: number;
   readonly isSlow: boolean;
   /** The time between a client's requests. */
