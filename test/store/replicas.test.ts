@@ -115,16 +115,17 @@ testWithRedis(
     ];
 
     const passedOf = async (options: Chat, count: number) => {
+      // Each gateway passes one first: on a busy machine, one gateway alone may take all the rest.
+      for (const port of ports) assert.equal((await chat(port, options)).status, 200);
       const streams = Array.from({ length: count - 50 }, (_, at) => at % 9 === 0);
       const passed = await countPassed(
         ports,
         streams.map((stream) => ({ ...options, stream })),
       );
-      assert.ok(!passed.includes(0), `passed by gateway: ${passed.join()}`);
       // Ends with a refusal, so no token is left.
       let more = 0;
       while ((await chat(ports[more % 2]!, options)).status === 200) more += 1;
-      return sum(passed) + more;
+      return ports.length + sum(passed) + more;
     };
     const [alice, q] = await Promise.all([
       passedOf({ token: ALICE }, 1000),
