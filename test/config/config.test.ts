@@ -4,7 +4,14 @@
 
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { existsSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
+import {
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { inspect } from 'node:util';
@@ -685,4 +692,26 @@ describe('a key', () => {
     // Another URL with the same beginning is no secret.
     assert.equal(redact('redis://other'), 'redis://other');
   });
+});
+
+test('each TOML block of the documents is accepted', () => {
+  const documents = ['README.md', ...readdirSync(`${ROOT}/docs`).map((name) => `docs/${name}`)];
+  const blocks = documents
+    .filter((path) => path.endsWith('.md'))
+    .flatMap((path) =>
+      [...readFileSync(`${ROOT}/${path}`, 'utf8').matchAll(/^```toml\n([^]*?)^```$/gm)].map(
+        ([, toml = '']) => ({ path, toml }),
+      ),
+    );
+  assert.ok(blocks.length > 10, `${blocks.length}`);
+  for (const { path, toml } of blocks) {
+    let variables = 0;
+    // A variable or a file gets a value of its own, because two keys cannot be the same.
+    const filled = toml.replaceAll(/\$\{[^}]+\}/g, () => `value-${(variables += 1)}-0123456789`);
+    assert.deepEqual(
+      problemsIn(() => load(filled)),
+      [],
+      `${path}:\n${toml}`,
+    );
+  }
 });
