@@ -20,7 +20,7 @@ export const MEANINGS: Readonly<Record<string, string>> = {
     'token the comment begins the stream with 200, and a later failure is an error event; 0 ' +
     'is off',
   'server.empty_answers':
-    '`fail` turns an answer without content, reasoning, refusal, tool call or audio into a ' +
+    '`fail` turns a chat completion without content, reasoning, refusal, tool call or audio into a ' +
     '502 if it ends with `stop` or without a reason, so that it is retried and a fallback is ' +
     'asked',
   'server.shutdown_timeout':
@@ -38,6 +38,9 @@ export const MEANINGS: Readonly<Record<string, string>> = {
   'server.trusted_proxies':
     'addresses and CIDR ranges of proxies; `remote` in the log is then the rightmost address ' +
     'in `X-Forwarded-For` outside them',
+  'server.endpoints':
+    'serves these endpoints too, as it serves chat completions (docs/behaviour.md); without it ' +
+    'they are 404 as any other path',
   'server.auth.enabled': 'false: requests need no token',
   'server.auth.keys':
     'accepted tokens, in visible ASCII without spaces; without tokens and clients, every text ' +

@@ -116,7 +116,7 @@ function settingSchema(path: string, setting: Setting): Schema {
     integers: integersSchema(setting),
     boolean: { anyOf: [{ type: 'boolean' }, REFERENCE] },
     text: choices ? { anyOf: [{ enum: choices }, REFERENCE] } : text,
-    texts,
+    texts: choices ? { type: 'array', items: { anyOf: [{ enum: choices }, REFERENCE] } } : texts,
     targets: {
       anyOf: [
         text,

@@ -24,7 +24,7 @@ function documented(header: string): string[] {
   );
 }
 
-const attempt = new Attempt({ id: 'provider', digest: '', chatUrl: '' }, 'model');
+const attempt = new Attempt({ id: 'provider', digest: '' }, 'model', '');
 attempt.noteUsage({});
 
 /** Returns RequestFacts' members, without the usage. */

@@ -45,7 +45,6 @@ export class LabelSet {
 }
 
 export const NO_LABELS = new LabelSet();
-const COMPLETION = NO_LABELS.with('gen_ai_operation_name', 'chat');
 /** The labels for a model's three names. */
 const ORIGINAL = 'gen_ai_original_model';
 const REQUEST = 'gen_ai_request_model';
@@ -64,7 +63,7 @@ function escapeValue(value: string): string {
   return value.replace(/[\\"\n]/g, (character) => (character === '\n' ? '\\n' : `\\${character}`));
 }
 
-/** A label set for a model's completions. */
+/** A label set for a model's requests. */
 export interface ModelSet {
   readonly labels: LabelSet;
   /** The model's name for clients. */
@@ -87,9 +86,10 @@ export class ModelLabels {
     }
   }
 
-  /** Returns a completion's label set: its provider and the three names of its model. */
-  setOf(provider: string, { facts, responseModel }: FinishedRequest): ModelSet {
-    const ofProvider = COMPLETION.with('gen_ai_provider_name', provider);
+  /** Returns a request's label set: its operation, provider and the three names of its model. */
+  setOf(provider: string, { facts, operation = 'chat', responseModel }: FinishedRequest): ModelSet {
+    const ofOperation = NO_LABELS.with('gen_ai_operation_name', operation);
+    const ofProvider = ofOperation.with('gen_ai_provider_name', provider);
     let original = this.nameOf(facts.model);
     let request = this.nameOf(facts.upstream_model);
     let response = this.nameOf(responseModel);

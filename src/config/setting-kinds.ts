@@ -116,6 +116,13 @@ export function host(fallback: string) {
 const noTexts = undefined as Maybe<readonly string[]>;
 export const TEXTS = kind('texts', 'an array of strings', areTexts, noTexts);
 
+/** An array of texts from `choices`. */
+export function textsOf(choices: readonly string[]) {
+  const accepts: Accepts = (value) =>
+    Array.isArray(value) && value.every((item) => choices.includes(item));
+  return { ...kind('texts', `an array of ${choices.join(', ')}`, accepts, noTexts), choices };
+}
+
 const areHeaders: Accepts = (value) => isTable(value) && areTexts(Object.values(value));
 const noHeaders = undefined as Maybe<Readonly<Record<string, string>>>;
 export const HEADERS = kind('headers', 'a table of strings', areHeaders, noHeaders);
@@ -164,9 +171,10 @@ export function problemsOf(
   value: unknown,
   written = value,
 ): [path: string, problem: string][] {
-  const { rows, type, key: isKey } = row;
+  const { choices, rows, type, key: isKey } = row;
   if (!rows || !isTable(value)) {
-    const found = isKey ? typeOf(value) : describe(written);
+    const wrong = choices && Array.isArray(value) && value.find((item) => !choices.includes(item));
+    const found = isKey ? typeOf(value) : describe(wrong || written);
     return row.accepts(value) ? [] : [['', `found ${found}, expected ${row.expected}`]];
   }
   const needed = type === 'targets' ? ['targets'] : [];

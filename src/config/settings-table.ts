@@ -16,6 +16,7 @@ import {
   text,
   TARGETS,
   TEXTS,
+  textsOf,
   type Rows,
 } from './setting-kinds.ts';
 
@@ -51,6 +52,7 @@ export const SETTINGS = {
     cors: { ...boolean(false), env: 'GATEWAY_CORS' },
     upstream: { ...oneOf(['auto', 'fetch'], 'auto'), env: 'GATEWAY_UPSTREAM', needsRestart: true },
     trusted_proxies: TEXTS,
+    endpoints: textsOf(['/v1/embeddings', '/v1/completions', '/v1/responses']),
   },
   'server.auth': {
     enabled: boolean(true),

@@ -81,6 +81,7 @@ export function createAccessLog({
         // A stream that began with a comment may have no first event.
         firstByteMs: answer && firstByteAtMs - receivedAtMs,
         gatewayMs: history.timeSpent(firstByteAtMs)?.gatewayMs,
+        operation: history.endpoint.operation,
         responseModel: answer?.responseModel,
         refusal: history.failure?.details.limit ?? history.failure?.details.check,
       });

@@ -42,7 +42,9 @@ function skip(
   why: 'open' | GatewayError,
   { call, services }: Asking,
 ): Attempt {
-  const attempt = call.history.addAttempt(new Attempt(provider, model));
+  const attempt = call.history.addAttempt(
+    new Attempt(provider, model, provider.urls[call.history.endpoint.path]),
+  );
   attempt.outcome = why === 'open' ? 'circuit_open' : 'limit';
   attempt.failure = why === 'open' ? undefined : why;
   logAttempt('provider skipped', attempt, call, services.logger);
@@ -121,7 +123,8 @@ function beginAttempt(
   { call, chat, services }: Asking,
 ): AttemptContext {
   const { history } = call;
-  const attempt = history.addAttempt(new Attempt(provider, model, key?.index));
+  const url = provider.urls[history.endpoint.path];
+  const attempt = history.addAttempt(new Attempt(provider, model, url, key?.index));
   history.attempt = attempt;
   history.provider = provider.id;
   const deadline = new Deadline(call.cancellation);
@@ -137,7 +140,8 @@ function send(
 ): Promise<UpstreamResponse> {
   const { attempt, isStream } = context;
   attempt.usageAdded = provider.streamUsage && chat.mayAskForUsage;
-  const request = provider.chatRequest({
+  const request = provider.request({
+    endpoint: call.history.endpoint.path,
     body: chat.bodyWith(model, attempt.usageAdded),
     heldBody: call.requestBody,
     isStream,

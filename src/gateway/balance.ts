@@ -2,13 +2,13 @@
 
 import type { AliasSettings } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
-import { rankedFor, sessionOf } from '../policy/affinity.ts';
+import { choosingSession, rankedFor } from '../policy/affinity.ts';
 import type { Candidate } from './candidates.ts';
 import type { Services } from './services.ts';
 
 /**
- * Returns the candidates of a balanced alias in the order to ask them. If all their providers have
- * `key_affinity`, the session of the request decides.
+ * Returns the candidates of a balanced alias in the order to ask them. The session of the request
+ * decides if all their providers have `key_affinity`, or if the request itself has an affinity.
  */
 export function balanced(
   candidates: readonly Candidate[],
@@ -18,12 +18,15 @@ export function balanced(
 ): Candidate[] {
   const { weights } = alias;
   const hasAffinity = candidates.every(({ provider }) => provider.keyAffinity);
-  const session = hasAffinity ? sessionOf(call) : undefined;
+  const session = choosingSession(call, hasAffinity);
   const names = candidates.map(({ provider, model }) => `${provider.id}/${model}`);
   const order = session === undefined ? undefined : rankedFor(session, names, weights);
-  const indices = weights
-    ? [order?.[0] ?? draw(names, weights, alias, services), ...names.keys()]
-    : leastBusyFirst(candidates, names, order, services);
+  let indices: number[];
+  // An open circuit must not lead the request to another organisation.
+  if (order && call.history.affinity === 'organisation') indices = order;
+  else if (weights)
+    indices = [order?.[0] ?? draw(names, weights, alias, services), ...names.keys()];
+  else indices = leastBusyFirst(candidates, names, order, services);
   return [...new Set(indices)].map((index) => ({ ...candidates[index]!, isBalanced: true }));
 }
 

@@ -30,7 +30,7 @@ const OFF = /\boff\b/i;
  *
  * Then come the fallbacks that are not yet candidates. Each is asked for its `default_model`, or
  * for the first candidate's model if it has none. With `x-gateway-fallback: off` only the first
- * candidate is asked.
+ * candidate is asked, as for a request that belongs to one organisation.
  *
  * A tenant with `models` may name an alias if the list has it, and a model if the list has it as
  * sent or as `<provider_id>/<model_name>`. Fallbacks are exempt. Any other name is refused with
@@ -51,8 +51,10 @@ export function candidatesFor(
   const candidates = alias ? targetsOf(alias.targets, services) : [toCandidate(name, services)];
   const isInOrder = !alias || alias.balance === 'order';
   const ordered = isInOrder ? candidates : balanced(candidates, alias, call, services);
-  // The client wants an answer from the named model, or none.
-  if (OFF.test(String(call.headers['x-gateway-fallback']))) return ordered.slice(0, 1);
+  // The client wants an answer from the named model, or none; or no other organisation has what the
+  // request refers to.
+  const isOff = OFF.test(String(call.headers['x-gateway-fallback']));
+  if (isOff || call.history.affinity === 'organisation') return ordered.slice(0, 1);
   return withFallbacks(ordered, services.fallbacks);
 }
 

@@ -1,11 +1,11 @@
 /**
- * `POST /v1/chat/completions`: reads the request, and asks the candidates in turn until an answer
- * begins.
+ * `POST /v1/chat/completions`, and the other endpoints whose requests name a model: reads the
+ * request, and asks the candidates in turn until an answer begins.
  */
 
 import type { Tenant, Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
-import { type ChatRequest, ChatRequestParser } from '../openai/chat-request.ts';
+import type { ChatRequest } from '../openai/chat-request.ts';
 import { soleHeader } from '../downstream/request-head.ts';
 import { type GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
@@ -18,7 +18,7 @@ import { Lease } from './lease.ts';
 import type { Services } from './services.ts';
 
 /**
- * Reads a chat completion request, and resolves with the lease of the first answer that begins. The
+ * Reads the request, and resolves with the lease of the first answer that begins. The
  * candidates are asked in order; the first candidate is asked last if its circuit is open. Rejects
  * with `GatewayError` or `ClientGone`. If all candidates fail, the failure of the first is
  * reported. `tenant` is undefined if the key belongs to no client in the settings.
@@ -71,7 +71,7 @@ export async function firstAnswer(
  */
 function readChat(call: Call, tenant: Tenant | undefined, maxBytes: number): Promise<ChatRequest> {
   const { history } = call;
-  const parser = new ChatRequestParser(tenant?.models === undefined);
+  const parser = new history.endpoint.Parser(tenant?.models === undefined);
   return call.readBody(maxBytes, parser).then((body) => {
     history.requestBytes = body.size;
     history.bodyReadAtMs = performance.now();
@@ -79,6 +79,7 @@ function readChat(call: Call, tenant: Tenant | undefined, maxBytes: number): Pro
     history.model = escapeControlCharacters(chat.model, MAX_NAME_CHARACTERS);
     history.stream = chat.stream;
     history.promptCacheKey = chat.promptCacheKey;
+    history.affinity = chat.affinity;
     return chat;
   });
 }

@@ -11,6 +11,9 @@ import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
 import { isLoopback, isOwnHost } from '../lib/loopback.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import { VERSION } from '../lib/version.ts';
+import { COMPLETIONS } from '../openai/completions.ts';
+import { EMBEDDINGS } from '../openai/embeddings.ts';
+import { RESPONSES } from '../openai/responses.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
 import type { Limiter } from '../policy/limiter.ts';
 import { createAccessLog } from './access-log.ts';
@@ -42,7 +45,7 @@ interface Route {
   ) => Promise<Lease | void> | undefined;
 }
 
-/** The endpoints, a row each. */
+/** The routes of every gateway, a row each. */
 const ROUTES: readonly Route[] = [
   {
     path: '/v1/chat/completions',
@@ -54,13 +57,21 @@ const ROUTES: readonly Route[] = [
   { path: '/v1/models', methods: ['GET'], isPublic: false, handle: sendModels },
   { path: '/health', methods: ['GET', 'HEAD'], isPublic: true, isProbe: true, handle: sendHealth },
 ];
+/** The routes that `[server] endpoints` adds, a row each. */
+const MORE_ROUTES: readonly Route[] = [EMBEDDINGS, COMPLETIONS, RESPONSES].map((endpoint) => ({
+  path: `/v1${endpoint.path}`,
+  methods: ['POST'],
+  isPublic: false,
+  readsBody: true,
+  handle(call, services, tenant) {
+    call.history.endpoint = endpoint;
+    return firstAnswer(call, services, tenant);
+  },
+}));
 /** A preflight has no `Authorization`. Only with `[server] cors`; its path may be unknown. */
 const PREFLIGHT: Route = { path: '*', methods: ['OPTIONS'], isPublic: true, handle: sendPreflight };
 /** Every other request. It needs a key, so that a client without a key does not learn the paths. */
 const NOT_FOUND: Route = { path: '*', methods: [], isPublic: false, handle: refuseUnknown };
-const SERVED = ROUTES.map(({ path, methods }) => `${methods[0]} ${path}`).join(', ');
-/** OpenAI endpoints that clients often use by default. */
-const UNSERVED_PATHS = ['/v1/responses', '/v1/completions', '/v1/embeddings'];
 /**
  * Paths from clients whose `base_url` lacks `/v1`, has it twice, ends in `/` or contains the
  * endpoint.
@@ -76,6 +87,7 @@ const WEB_ORIGIN_HOST = /^https?:\/\/(.*?)(?::\d+)?$/i;
 /** Answers and logs the calls to the public port. */
 export class Gateway {
   readonly #services: Services;
+  readonly #routes: readonly Route[];
   readonly #accessLog: ReturnType<typeof createAccessLog>;
   readonly #authenticate: ReturnType<typeof createAuthenticator>;
   /** True if tokens are compared with configured keys. Without keys any token is accepted. */
@@ -87,6 +99,7 @@ export class Gateway {
     const { config } = services;
     const { server, clients } = config;
     this.#services = services;
+    this.#routes = routesOf(config);
     this.#accessLog = createAccessLog(services);
     this.#authenticate = createAuthenticator(server.auth, clients);
     this.#hasKeys = needsKey(config);
@@ -157,7 +170,7 @@ export class Gateway {
 
   /** Returns the call's route; `NOT_FOUND` also for a path with other methods. */
   #routeOf({ headers, method, path }: Call): Route {
-    for (const route of ROUTES) {
+    for (const route of this.#routes) {
       if (route.path === path && route.methods.includes(method)) return route;
     }
     const isAllowed = this.#hasCors && PREFLIGHT.methods.includes(method);
@@ -240,11 +253,17 @@ function sendPreflight({ headers, reply }: Call): Promise<void> | undefined {
   return reply.send(204, preflightHeaders(headers), '');
 }
 
+/** Returns the routes of a gateway with these settings. */
+function routesOf({ server: { endpoints = [] } }: Config): readonly Route[] {
+  return ROUTES.concat(MORE_ROUTES.filter(({ path }) => endpoints.includes(path)));
+}
+
 /** Throws `notFound`; with `Allow` if the path has other methods. */
 function refuseUnknown({ path }: Call, services: Services): never {
+  const route = routesOf(services.config).find((one) => one.path === path);
   // A misconfigured client asks again and again, so each warning is logged once.
-  if (UNSERVED_PATHS.includes(path)) {
-    warnOnce(services, `${path} is not served; this gateway serves ${SERVED}`);
+  if (!route && MORE_ROUTES.some((one) => one.path === path)) {
+    warnOnce(services, `${path} is not served; [server] endpoints would serve it`);
   }
   if (WRONG_BASE_PATHS.includes(path)) {
     warnOnce(
@@ -252,8 +271,7 @@ function refuseUnknown({ path }: Call, services: Services): never {
       `${path} is not served; set the client's base_url to this gateway's URL and /v1`,
     );
   }
-  const methods = ROUTES.find((route) => route.path === path)?.methods;
-  const allow = methods && { headers: { allow: methods.join(', ') } };
+  const allow = route && { headers: { allow: route.methods.join(', ') } };
   throw new GatewayError('notFound', 'Resource not found', allow);
 }
 

@@ -109,7 +109,8 @@ function isEmpty(message: unknown): boolean {
   return Object.entries(message).every(([name, value]) => name === 'role' || isBlank(value));
 }
 
-function isBlank(value: unknown): boolean {
+/** Returns whether a value is null, '', `[]` or `{}`. */
+export function isBlank(value: unknown): boolean {
   if (value === null || value === '') return true;
   return typeof value === 'object' && Object.keys(value).length === 0;
 }

@@ -31,6 +31,8 @@ export class AnswerScan {
   #hasItem = false;
   /** The first `model`, or ''. */
   model = '';
+  /** The first `type`, which an event of `/v1/responses` has, or ''. */
+  eventType = '';
   /** The first `finish_reason` in the current member. */
   #innerReason = '';
   /** The first `finish_reason` in `choices`. */
@@ -41,8 +43,10 @@ export class AnswerScan {
   #items: ScannedChoice[] = [];
   /** The items of `choices`. */
   choices: readonly ScannedChoice[] = [];
-  /** The offset of the last non-null `usage`; 0 without any. */
+  /** The offset of the last non-null `usage`, or of the `usage` in `response`; 0 without any. */
   usageStart = 0;
+  /** The offset of the first `usage` in the current member; 0 without any. */
+  #innerUsageStart = 0;
 
   /** True if the answer has an error and no choices. */
   get isError(): boolean {
@@ -66,7 +70,10 @@ export class AnswerScan {
     if (depth === 3 && name === 'index' && kind === 'number') {
       this.#item = { ...this.#item, index: Number(this.json.number) };
     }
-    if (depth === 2) this.#endItem(kind);
+    if (depth === 2) {
+      if (name === 'usage') this.#innerUsageStart = start;
+      this.#endItem(kind);
+    }
     if (depth !== 1) return;
     if (kind !== 'null') {
       const isEmpty = kind === 'string' ? end - start === 2 : kind === 'false';
@@ -74,7 +81,9 @@ export class AnswerScan {
       if (isSet && (name === 'error' || name === 'errors')) this.#hasError = true;
       if (isSet && kind === 'string' && BARE_MESSAGE_NAMES.includes(name)) this.#hasMessage = true;
       if (name === 'model') this.model ||= text;
+      if (name === 'type') this.eventType ||= text;
       if (name === 'usage') this.usageStart = start;
+      if (name === 'response') this.usageStart = this.#innerUsageStart;
       if (name === 'choices') {
         this.#hasChoices = true;
         this.choices = this.#items;
@@ -82,6 +91,7 @@ export class AnswerScan {
       }
     }
     this.#innerReason = '';
+    this.#innerUsageStart = 0;
     this.#hasItem = false;
     this.#items = [];
   }

@@ -37,6 +37,12 @@ interface Message {
   hasPlainPart?: boolean;
 }
 
+/**
+ * How a request is tied to the key that its session chooses. `session`: the session's later
+ * requests need the same key. `organisation`: no other key or provider can answer the request.
+ */
+export type Affinity = 'session' | 'organisation';
+
 /** The request members that the gateway reads. */
 export interface ChatRequest {
   /** As the client wrote it: `<provider_id>/<model_name>` or an alias. */
@@ -49,6 +55,8 @@ export interface ChatRequest {
   readonly mayAskForUsage: boolean;
   /** The request's own name for its session, at most 64 bytes. */
   readonly promptCacheKey: string | undefined;
+  /** Set if the session of the request chooses its key, whatever the provider's settings say. */
+  readonly affinity?: Affinity;
   /**
    * Returns the client's bytes in parts. Only `model` is replaced, and with `asksForUsage` the
    * request for usage is added. Long parts are not copied.
@@ -58,15 +66,18 @@ export interface ChatRequest {
 
 /**
  * Parses the body of `POST /v1/chat/completions` (docs/behaviour.md#validation) while it arrives.
+ * The parsers of other endpoints extend it, and name the member that they require.
+ *
  * The scanner reports a value after the values inside it. So the parser collects message members
  * inside every body member, and drops them if the body member is not `messages`.
  */
 export class ChatRequestParser {
-  readonly #json = new JsonScanner((value) => this.#note(value));
+  readonly #json = new JsonScanner((value) => this.note(value));
   readonly #mayListModels: boolean;
+  readonly #required: 'messages' | 'input' | 'prompt';
   #isObject = false;
   readonly #target: { model?: JsonValue; stream?: JsonValue } = {};
-  #hasMessages = false;
+  #hasRequired = false;
   /** The first fault in the members, except in the values of `model` and `stream`. */
   #fault: string | undefined;
   /** Items in the current member so far. */
@@ -86,9 +97,11 @@ export class ChatRequestParser {
   /**
    * @param mayListModels - false refuses `models`, because OpenRouter may choose another model from
    * it
+   * @param required - the member that the request must have beside `model`
    */
-  constructor(mayListModels = true) {
+  constructor(mayListModels = true, required: 'messages' | 'input' | 'prompt' = 'messages') {
     this.#mayListModels = mayListModels;
+    this.#required = required;
   }
 
   /**
@@ -126,7 +139,7 @@ export class ChatRequestParser {
     if (stream !== 'true' && stream !== 'false' && stream !== 'null') {
       throw invalidRequest('"stream" must be a boolean');
     }
-    if (!this.#hasMessages) throw invalidRequest(NO_MESSAGES);
+    if (!this.#hasRequired) throw invalidRequest(faultOfRequired(this.#required));
     if (this.#fault) throw invalidRequest(this.#fault);
 
     const usageEdit = isStream ? this.#usageEdit(parts) : undefined;
@@ -161,7 +174,8 @@ export class ChatRequestParser {
     return asked.kind === 'null' ? { ...asked, text: 'true' } : undefined;
   }
 
-  #note(value: JsonValue): void {
+  /** Notes a value in the body, after the values inside it. */
+  protected note(value: JsonValue): void {
     const { kind, depth, name } = value;
     if (depth === CONTENT_PART) {
       if (kind !== 'object') this.#hasPlainPart = true;
@@ -200,9 +214,12 @@ export class ChatRequestParser {
       // member.
       return isDuplicate ? `duplicate member "${name}"` : undefined;
     }
-    if (name === 'messages') {
-      this.#hasMessages = true;
-      return kind === 'array' && this.#items > 0 ? this.#itemFault : NO_MESSAGES;
+    if (name === this.#required) {
+      this.#hasRequired = true;
+      if (name === 'messages') {
+        return kind === 'array' && this.#items > 0 ? this.#itemFault : NO_MESSAGES;
+      }
+      return kind === 'string' || kind === 'array' ? undefined : faultOfRequired(name);
     }
     if (name === 'stream_options') {
       this.#streamOptions = value;
@@ -214,6 +231,10 @@ export class ChatRequestParser {
     const isListRefused = !this.#mayListModels && MODELS.test(name);
     return isListRefused ? 'a client whose models are limited may not send "models"' : undefined;
   }
+}
+
+function faultOfRequired(name: string): string {
+  return name === 'messages' ? NO_MESSAGES : `"${name}" must be a string or an array`;
 }
 
 /**

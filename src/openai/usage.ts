@@ -13,18 +13,21 @@ export const MAX_USAGE_BYTES = 16_384;
  */
 export function readUsage(value: unknown) {
   const usage = typeof value === 'string' ? parseUntrustedJson(firstObject(value)) : value;
-  const promptDetails = memberOf(usage, 'prompt_tokens_details');
-  const completionDetails = memberOf(usage, 'completion_tokens_details');
+  // `/v1/responses` has the second names.
+  const inputDetails =
+    memberOf(usage, 'prompt_tokens_details') ?? memberOf(usage, 'input_tokens_details');
+  const outputDetails =
+    memberOf(usage, 'completion_tokens_details') ?? memberOf(usage, 'output_tokens_details');
   return {
-    prompt_tokens: count(usage, 'prompt_tokens'),
-    completion_tokens: count(usage, 'completion_tokens'),
+    prompt_tokens: count(usage, 'prompt_tokens') ?? count(usage, 'input_tokens'),
+    completion_tokens: count(usage, 'completion_tokens') ?? count(usage, 'output_tokens'),
     total_tokens: count(usage, 'total_tokens'),
     cached_tokens:
-      count(promptDetails, 'cached_tokens') ??
+      count(inputDetails, 'cached_tokens') ??
       // DeepSeek's name, then Moonshot's.
       count(usage, 'prompt_cache_hit_tokens') ??
       count(usage, 'cached_tokens'),
-    reasoning_tokens: count(completionDetails, 'reasoning_tokens'),
+    reasoning_tokens: count(outputDetails, 'reasoning_tokens'),
   };
 }
 

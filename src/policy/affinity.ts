@@ -11,7 +11,8 @@ import type { RequestHistory } from '../request/history.ts';
 /** The parts of a request that identify its session. */
 export interface Caller {
   readonly headers: IncomingHttpHeaders;
-  readonly history: Pick<RequestHistory, 'client' | 'promptCacheKey'>;
+  readonly history: Pick<RequestHistory, 'client' | 'promptCacheKey'> &
+    Partial<Pick<RequestHistory, 'affinity'>>;
 }
 
 /**
@@ -23,6 +24,15 @@ export function sessionOf({ headers, history }: Caller): string | undefined {
   const named = headers['x-session-id'] || headers['x-session-affinity'];
   if (named) return String(named);
   return history.promptCacheKey ?? history.client ?? headers.authorization;
+}
+
+/**
+ * Returns the session that chooses a request's key, or its target in a balanced alias. Undefined if
+ * none does: the settings have no affinity, and the request neither.
+ */
+export function choosingSession(caller: Caller, hasAffinity: boolean): string | undefined {
+  if (caller.history.affinity) return sessionOf(caller) ?? '';
+  return hasAffinity ? sessionOf(caller) : undefined;
 }
 
 /**

@@ -6,7 +6,7 @@
 import { digestOf, type Secret } from '../lib/secret.ts';
 import type { GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
-import { type Caller, rankedFor, sessionOf } from './affinity.ts';
+import { type Caller, choosingSession, rankedFor } from './affinity.ts';
 
 /**
  * Statuses for a key at its limit (429), without permission (403) or revoked (401). While all keys
@@ -50,8 +50,9 @@ export class KeyPool {
   readonly #refused = new Map<number, number>();
   readonly #onRefused: (keys: string | undefined) => void;
   readonly #provider: string;
-  /** Digests of the keys with `key_affinity`, else undefined: then keys are used in turn. */
-  readonly #digests: readonly string[] | undefined;
+  readonly #digests: readonly string[];
+  /** True if the session of each request chooses the key. Else keys are used in turn. */
+  readonly #hasAffinity: boolean;
   readonly #logger: Logger;
   /** The key that the next request tries first, unless it is in cooldown. */
   #next = 0;
@@ -67,7 +68,8 @@ export class KeyPool {
   ) {
     this.#cooldowns = apiKeys.map(() => undefined);
     this.#provider = id;
-    this.#digests = keyAffinity ? apiKeys.map((apiKey) => digestOf([apiKey])) : undefined;
+    this.#digests = apiKeys.map((apiKey) => digestOf([apiKey]));
+    this.#hasAffinity = keyAffinity;
     this.#logger = logger;
     this.#onRefused = onRefused;
   }
@@ -89,12 +91,18 @@ export class KeyPool {
    * Available keys come first, in turn or as ranked for the caller's session. Then comes the key
    * whose cooldown after a 429 ends first, unless a key has already got a 429 from this request.
    * The same holds for a 403. A key in cooldown for a 401 is yielded only if no other key was.
+   *
+   * A request that belongs to one organisation gets the first of its session's keys, and no other.
    */
   *keysToTry(caller?: Caller): Generator<number, undefined, undefined> {
     const count = this.#cooldowns.length;
-    const session = this.#digests && caller && sessionOf(caller);
+    const session = caller && choosingSession(caller, this.#hasAffinity);
     const inTurn = Array.from({ length: count }, (_, step) => (this.#next + step) % count);
-    const keys = session === undefined ? inTurn : rankedFor(session, this.#digests!);
+    const keys = session === undefined ? inTurn : rankedFor(session, this.#digests);
+    if (caller?.history.affinity === 'organisation') {
+      yield keys[0]!;
+      return;
+    }
     const tried: number[] = [];
     const take = (key: number) => {
       this.#next = key + 1;

@@ -57,6 +57,8 @@ export interface FinishedRequest {
   readonly firstByteMs?: number | undefined;
   /** Time until the answer's head, without the client's upload and the waits for providers. */
   readonly gatewayMs?: number | undefined;
+  /** `gen_ai_operation_name` of the metrics; `chat` if absent. */
+  readonly operation?: string | undefined;
   /** The model named in the answer, untrusted. */
   readonly responseModel?: string | undefined;
   /** The refusing limit or check; `upstream` for a provider's limit. */

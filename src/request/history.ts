@@ -1,6 +1,8 @@
 /** Records a request's attempts and answer, for the log and the metrics. */
 
 import { causeOf } from './cause.ts';
+import type { Affinity } from '../openai/chat-request.ts';
+import { CHAT, type Endpoint } from '../openai/endpoint.ts';
 import { readUsage, type TokenUsage } from '../openai/usage.ts';
 import { type ClientGone, GatewayError, type Outcome } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
@@ -26,6 +28,9 @@ export class RequestHistory {
   model: string | undefined;
   stream: boolean | undefined;
   promptCacheKey: string | undefined;
+  affinity: Affinity | undefined;
+  /** The endpoint whose rules apply to the request and its answer. */
+  endpoint: Endpoint = CHAT;
   requestBytes: number | undefined;
   traceId: string | undefined;
   /** All attempts in order, including skipped providers. */
@@ -119,15 +124,16 @@ export class Attempt {
 
   /** Begins an attempt now. `key` is the index of the provider's key. */
   constructor(
-    { id, digest, chatUrl }: Readonly<Record<'id' | 'digest' | 'chatUrl', string>>,
+    { id, digest }: Readonly<Record<'id' | 'digest', string>>,
     model: string,
+    url: string,
     key?: number,
   ) {
     this.provider = id;
     this.digest = digest;
     this.model = model;
     this.key = key;
-    this.url = chatUrl;
+    this.url = url;
   }
 
   /** False if the provider was skipped. True even if no connection could be made. */

@@ -1,7 +1,7 @@
 /** An attempt's context, shared by the files that send its request and read its response. */
 
 import type { Config, ProviderSettings } from '../config/config.ts';
-import type { Attempt } from '../request/history.ts';
+import type { Attempt, RequestHistory } from '../request/history.ts';
 import type { ByteBudget, ReservedMemory } from '../lib/byte-budget.ts';
 import type { Cancellation, Deadline } from '../lib/cancellation.ts';
 import type { Redactor } from '../lib/secrets.ts';
@@ -74,6 +74,7 @@ export interface AttemptContext {
     /** The answer's memory until the answer is delivered. */
     answerMemory: ReservedMemory | undefined;
     readonly reply: CommentSink;
+    readonly history: Pick<RequestHistory, 'endpoint'>;
   };
   readonly services: AttemptServices;
   readonly isStream: boolean;

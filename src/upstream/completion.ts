@@ -7,7 +7,7 @@ import { joinParts, lengthOf, sliceText, withoutMark } from '../lib/chunk-buffer
 import { GatewayError } from '../lib/errors.ts';
 import { HeldBody } from '../lib/held-body.ts';
 import { MAX_PARSED_CHARACTERS, memberOf, parseUntrustedJson } from '../lib/json.ts';
-import { beginsJson, firstByteOf, isEmptyCompletion } from '../openai/answer-json.ts';
+import { beginsJson, firstByteOf } from '../openai/answer-json.ts';
 import { AnswerScan } from '../openai/answer-scan.ts';
 import { reportsFailure } from '../openai/error-body.ts';
 import type { Answer, AttemptContext } from './attempt-context.ts';
@@ -125,17 +125,17 @@ function readShort(parts: readonly Buffer[], context: AttemptContext): AnswerFau
   const json = parseUntrustedJson(bytes.toString('utf8'));
   if (json === undefined) return 'not JSON';
   if (reportsFailure(json)) return errorOf(json, context);
-  const choices = memberOf(json, 'choices') ?? undefined;
   const { emptyAnswers } = context.services.config.server;
-  if (emptyAnswers === 'fail' && isEmptyCompletion(json)) {
+  if (emptyAnswers === 'fail' && context.call.history.endpoint.isEmpty?.(json)) {
     return emptyAnswerError(context.attempt.provider);
   }
-  if (choices === undefined) return undefined;
+  const choices = memberOf(json, 'choices');
   const list: unknown[] = Array.isArray(choices) ? choices : [];
   const reasons = list.map((choice) => memberOf(choice, 'finish_reason'));
   context.attempt.noteModel(memberOf(json, 'model'));
   context.attempt.noteFinishReason(
-    reasons.find((reason) => typeof reason === 'string' && reason !== ''),
+    reasons.find((reason) => typeof reason === 'string' && reason !== '') ??
+      context.call.history.endpoint.typedEvents?.finishReasonOf(json),
   );
   context.attempt.noteUsage(memberOf(json, 'usage'));
   return undefined;
@@ -155,7 +155,6 @@ function readLong(
   const kind = scan.finish();
   if (kind === 'not JSON') return kind;
   if (kind === 'error') return errorOf(ERROR_WITHOUT_TEXT, context);
-  if (kind === 'other') return undefined;
   context.attempt.noteModel(scan.model);
   context.attempt.noteFinishReason(scan.finishReason);
   const start = scan.usageStart;

@@ -46,7 +46,7 @@ export type Inspection = {
 export class EventInspector {
   readonly splitter = new EventSplitter();
   /** True until bytes are passed on, because a byte order mark may come first. */
-  #isAtStart = true;
+  protected isAtStart = true;
   /** True after an event that is neither a preamble nor `[DONE]`. */
   hasBegun = false;
   /** True after a preamble. */
@@ -71,11 +71,11 @@ export class EventInspector {
   readonly #choices = new Map<number, 'open' | 'finished' | 'reopened'>();
   /** True after any `finish_reason`. */
   #hasFinish = false;
-  readonly #context: AttemptContext;
+  protected readonly context: AttemptContext;
   #isModelWanted = true;
 
   constructor(context: AttemptContext) {
-    this.#context = context;
+    this.context = context;
   }
 
   /** True if the answer is complete: every choice so far has its `finish_reason`. */
@@ -91,9 +91,9 @@ export class EventInspector {
     if (size > 0 && size + chunk.length > MAX_PARSED_CHARACTERS) this.#long ??= this.#beginLong();
     if (this.#long) return this.#pushLong(chunk, this.#long);
     const events = this.splitter.push(chunk);
-    if (!this.#dropsLineFeed || events.length === 0) return this.#inspect(events);
+    if (!this.#dropsLineFeed || events.length === 0) return this.inspect(events);
     this.#dropsLineFeed = false;
-    return this.#inspect(events[0] === LINE_FEED ? events.subarray(1) : events);
+    return this.inspect(events[0] === LINE_FEED ? events.subarray(1) : events);
   }
 
   /** True if part of the unfinished event was passed on. */
@@ -111,7 +111,7 @@ export class EventInspector {
     if (found.error || this.isDone || unfinished.size === 0) return found;
     this.#long ??= this.#beginLong();
     this.hasBegun = true;
-    this.#isAtStart = false;
+    this.isAtStart = false;
     this.#passedBytes += unfinished.size;
     const before = [...(found.before ?? []), found.toPass, ...unfinished.takeParts()];
     return { before, toPass: NO_BYTES };
@@ -120,7 +120,7 @@ export class EventInspector {
   /** Scans the unfinished event's bytes so far. Its later chunks are scanned as they arrive. */
   #beginLong(): LongEvent {
     const { parts, size } = this.splitter.unfinished;
-    const scanned = this.#isAtStart ? withoutMark(parts) : parts;
+    const scanned = this.isAtStart ? withoutMark(parts) : parts;
     const long = new LongEvent(size - lengthOf(scanned));
     for (const part of scanned) long.push(part);
     return long;
@@ -146,20 +146,21 @@ export class EventInspector {
   #inspectLong(long: LongEvent, parts: readonly Buffer[]): Inspection {
     const { scan } = long;
     const isShort = long.dataBytes <= MAX_PARSED_CHARACTERS;
-    if (!this.isEventPassed && (isShort || long.needsParse)) return this.#inspect(joinParts(parts));
+    if (!this.isEventPassed && (isShort || long.needsParse)) return this.inspect(joinParts(parts));
     const isJson = scan.json.finish() === undefined;
     if (!this.isEventPassed && (long.isNamedError || (isJson && scan.isError))) {
-      return { toPass: NO_BYTES, error: this.#toError(ERROR_WITHOUT_TEXT) };
+      return { toPass: NO_BYTES, error: this.toError(ERROR_WITHOUT_TEXT) };
     }
     this.hasBegun = true;
-    this.#isAtStart = false;
-    if (isJson) this.#noteLong(long, parts);
-    return { before: parts, toPass: NO_BYTES };
+    this.isAtStart = false;
+    const error = isJson ? this.noteLong(long, parts) : undefined;
+    return { before: parts, toPass: NO_BYTES, ...(error && { error }) };
   }
 
-  #noteLong({ scan }: LongEvent, parts: readonly Buffer[]): void {
-    const { attempt } = this.#context;
-    this.#noteModel(scan.model);
+  /** Notes the facts in a long event. Returns the error if the event ends a failed answer. */
+  protected noteLong({ scan }: LongEvent, parts: readonly Buffer[]): GatewayError | undefined {
+    const { attempt } = this.context;
+    this.noteModel(scan.model);
     for (const { index, finishReason } of scan.choices) {
       const isFinished = !isUnfinished({ finish_reason: finishReason }, false);
       if (isFinished) attempt.noteFinishReason(finishReason);
@@ -169,6 +170,7 @@ export class EventInspector {
     const isHeld = scan.usageStart > 0 && start >= 0;
     const usage = joinParts(isHeld ? sliceParts(parts, start, start + MAX_USAGE_BYTES) : []);
     if (usage[0] === OPEN_BRACE) attempt.noteUsage(readData(usage, 0));
+    return undefined;
   }
 
   /**
@@ -183,17 +185,17 @@ export class EventInspector {
     if (long && (this.isEventPassed || long.scan.json.finish() === undefined)) {
       return this.#pushLong(blankLine, long);
     }
-    if (long && !long.needsParse && long.dataBytes > MAX_PARSED_CHARACTERS) return this.#cut();
+    if (long && !long.needsParse && long.dataBytes > MAX_PARSED_CHARACTERS) return this.cut();
     const closed = Buffer.concat([...unfinished.takeParts(), blankLine]);
-    const parsed = [...parseEvents(closed, this.#isAtStart)];
+    const parsed = [...parseEvents(closed, this.isAtStart)];
     const text = parsed.map((event) => event.data || event.bareJson).find((data) => data !== '');
-    if (text !== undefined && isWholeData(text)) return this.#inspect(closed);
+    if (text !== undefined && isWholeData(text)) return this.inspect(closed);
     for (const { start } of parsed) this.hasOtherLines ||= !isField(closed, start);
-    return text === undefined ? { toPass: NO_BYTES } : this.#cut();
+    return text === undefined ? { toPass: NO_BYTES } : this.cut();
   }
 
-  #cut(): Inspection {
-    const { provider } = this.#context.attempt;
+  protected cut(): Inspection {
+    const { provider } = this.context.attempt;
     const error = providerError(provider, 'the stream was cut off', { problem: 'cut' });
     return { toPass: NO_BYTES, error };
   }
@@ -202,8 +204,8 @@ export class EventInspector {
    * Inspects whole events. Parses only the answer's beginning, its end and suspicious events,
    * because a scan is enough for the rest.
    */
-  #inspect(events: Buffer): Inspection {
-    const { attempt } = this.#context;
+  protected inspect(events: Buffer): Inspection {
+    const { attempt } = this.context;
     let scan = scanEvents(events, this.#isModelWanted);
     let found: Inspection = { toPass: events };
     const mayFinish = this.#hasFinish || scan.finishReason !== '';
@@ -217,25 +219,25 @@ export class EventInspector {
     if (attempt.usageAdded && scan.usage !== '') {
       found = { ...found, toPass: this.#withoutUsage(found.toPass) };
     }
-    if (found.toPass.length > 0) this.#isAtStart = false;
-    if (scan.model !== '') this.#noteModel(scan.model);
+    if (found.toPass.length > 0) this.isAtStart = false;
+    if (scan.model !== '') this.noteModel(scan.model);
     if (scan.finishReason !== '') attempt.noteFinishReason(scan.finishReason);
     if (scan.usage !== '') attempt.noteUsage(scan.usage);
     return found;
   }
 
   /** Notes the first non-empty model. */
-  #noteModel(model: string): void {
+  protected noteModel(model: string): void {
     if (!this.#isModelWanted || model === '') return;
     this.#isModelWanted = false;
-    this.#context.attempt.noteModel(model);
+    this.context.attempt.noteModel(model);
   }
 
   /** Removes usage chunks, each with its line end. */
   #withoutUsage(events: Buffer): Buffer {
     const kept: Buffer[] = [];
     let keptFrom = 0;
-    for (const { data, start, end } of parseEvents(events, this.#isAtStart)) {
+    for (const { data, start, end } of parseEvents(events, this.isAtStart)) {
       if (!isUsageChunk(parseUntrustedJson(data))) continue;
       kept.push(events.subarray(keptFrom, start));
       keptFrom = end;
@@ -246,10 +248,10 @@ export class EventInspector {
 
   /** Parses events for errors, `[DONE]`, the answer's beginning and the choices. */
   #parse(events: Buffer): Inspection {
-    for (const event of parseEvents(events, this.#isAtStart)) {
+    for (const event of parseEvents(events, this.isAtStart)) {
       const { data, start, end } = event;
       const json = parseUntrustedJson(data);
-      const error = this.#errorIn(event, json);
+      const error = this.errorIn(event, json);
       if (error) return { toPass: events.subarray(0, start), error };
       if (DONE_MARK.test(data)) {
         this.isDone = true;
@@ -258,7 +260,7 @@ export class EventInspector {
       }
       if (data === '') this.hasOtherLines ||= !isField(events, start);
       else if (!this.hasBegun) {
-        const { emptyAnswers } = this.#context.services.config.server;
+        const { emptyAnswers } = this.context.services.config.server;
         if (isPreamble(json, emptyAnswers === 'fail')) this.hasPreamble = true;
         else this.hasBegun = true;
         this.hasChoice ||= !hasNoChoice(json);
@@ -308,17 +310,20 @@ export class EventInspector {
    *
    * @param json - the event's data, parsed; undefined if it is not JSON or too long
    */
-  #errorIn({ name, data, bareJson }: ServerSentEvent, json: unknown): GatewayError | undefined {
+  protected errorIn(
+    { name, data, bareJson }: ServerSentEvent,
+    json: unknown,
+  ): GatewayError | undefined {
     const bareError = bareJson === '' ? undefined : this.#bareErrorIn(bareJson);
     if (bareError || data === '' || DONE_MARK.test(data)) return bareError;
     const isNamedError = name === 'error';
     if (data.length > MAX_PARSED_CHARACTERS) {
-      return isNamedError || isLongError(data) ? this.#toError(ERROR_WITHOUT_TEXT) : undefined;
+      return isNamedError || isLongError(data) ? this.toError(ERROR_WITHOUT_TEXT) : undefined;
     }
     // Before the answer, JSON without choices may be an error without a member `error`.
     const mayBeFailure = !this.hasBegun && !Array.isArray(memberOf(json, 'choices'));
-    if (reportsError(json) || (mayBeFailure && reportsFailure(json))) return this.#toError(json);
-    return isNamedError ? this.#toError({ error: json ?? data }) : undefined;
+    if (reportsError(json) || (mayBeFailure && reportsFailure(json))) return this.toError(json);
+    return isNamedError ? this.toError({ error: json ?? data }) : undefined;
   }
 
   /**
@@ -329,10 +334,10 @@ export class EventInspector {
     const json = parseUntrustedJson(bareJson);
     if (json === undefined) return undefined;
     const isError = this.hasBegun ? reportsError(json) : reportsFailure(json);
-    return isError ? this.#toError(json) : undefined;
+    return isError ? this.toError(json) : undefined;
   }
 
-  #toError(json: unknown): GatewayError {
-    return errorOf(json, this.#context, true);
+  protected toError(json: unknown): GatewayError {
+    return errorOf(json, this.context, true);
   }
 }

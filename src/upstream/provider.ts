@@ -10,6 +10,7 @@ import { nextTurn, TurnLimit } from '../lib/turns.ts';
 import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
 import { copyIfResizable, type HeldBody } from '../lib/held-body.ts';
 import { digestOf } from '../lib/secret.ts';
+import type { EndpointPath } from '../openai/endpoint.ts';
 import { USER_AGENT } from '../lib/version.ts';
 
 /** A request to a provider. */
@@ -59,10 +60,11 @@ export interface ConnectionUse {
 /** Response headers, by name in lower case. */
 export type UpstreamHeaders = ReadonlyMap<string, string>;
 
-interface ChatOptions
+interface RequestOptions
   extends
     Required<Pick<UpstreamRequest, 'body' | 'heldBody' | 'isStream'>>,
     Pick<UpstreamRequest, 'reconnect'> {
+  readonly endpoint: EndpointPath;
   readonly key: number | undefined;
   readonly forwarded: readonly string[];
 }
@@ -75,37 +77,36 @@ export function createOpenAIProvider(settings: ProviderSettings) {
   const { id, baseUrl, apiKeys } = settings;
   const { origin, pathname } = new URL(baseUrl);
   const basePath = pathname.replace(/\/$/, '');
-  const chatPath = `${basePath}/chat/completions`;
   const modelList = BUILT_IN_PROVIDERS.get(id)?.modelList;
   const headers = headersByKey(settings);
-  const chatHeaders = (accept: string) =>
+  const paths = byEndpoint(basePath);
+  const jsonHeaders = (accept: string) =>
     headers.map((keyHeaders) =>
       Object.entries({ ...keyHeaders, 'content-type': 'application/json', accept }).flat(),
     );
-  const completionHeaders = chatHeaders('application/json');
-  const streamHeaders = chatHeaders('text/event-stream');
+  const completionHeaders = jsonHeaders('application/json');
+  const streamHeaders = jsonHeaders('text/event-stream');
 
   return {
     ...settings,
     /** Changes if a reload changes the settings. */
     digest: digestOf(settings),
-    /**
-     * The URL of chat completions, for the log. It has no query, because `base_url` may have none.
-     */
-    chatUrl: origin + chatPath,
+    /** The URLs of the endpoints, for the log. They have no query: `base_url` may have none. */
+    urls: byEndpoint(origin + basePath),
 
     /**
-     * Builds a chat completion request.
+     * Builds a request that names a model.
      *
+     * @param endpoint - the path below `base_url`
      * @param key - index of the key to send
      * @param forwarded - headers that always pass from the client, names and values in turn
      */
-    chatRequest: ({ key = 0, forwarded, ...chat }: ChatOptions): UpstreamRequest => ({
+    request: ({ endpoint, key = 0, forwarded, ...more }: RequestOptions): UpstreamRequest => ({
       method: 'POST',
       origin,
-      path: chatPath,
-      headers: (chat.isStream ? streamHeaders : completionHeaders)[key]!.concat(forwarded),
-      ...chat,
+      path: paths[endpoint],
+      headers: (more.isStream ? streamHeaders : completionHeaders)[key]!.concat(forwarded),
+      ...more,
     }),
 
     /**
@@ -128,6 +129,16 @@ export function createOpenAIProvider(settings: ProviderSettings) {
         }).flat(),
       };
     },
+  };
+}
+
+/** Returns each endpoint's path behind `base`. */
+function byEndpoint(base: string): Readonly<Record<EndpointPath, string>> {
+  return {
+    '/chat/completions': `${base}/chat/completions`,
+    '/completions': `${base}/completions`,
+    '/embeddings': `${base}/embeddings`,
+    '/responses': `${base}/responses`,
   };
 }
 

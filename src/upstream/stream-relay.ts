@@ -20,6 +20,7 @@ import type { Answer, AnswerSink, AttemptContext } from './attempt-context.ts';
 import { failureOfCompletion, noStreaming } from './completion.ts';
 import { EventInspector, type Inspection, NO_BYTES } from './event-inspector.ts';
 import { endAtLineFeed } from './line-feed.ts';
+import { TypedEventInspector } from './typed-event-inspector.ts';
 import {
   emptyAnswerError,
   MAX_ANSWER_BYTES,
@@ -125,7 +126,10 @@ class StreamRelay implements ByteSink, Answer {
     this.#context = context;
     this.#room = new EventRoom(context.call.budget);
     context.call.answerMemory = this.#room;
-    this.#inspector = new EventInspector(context);
+    const { typedEvents } = context.call.history.endpoint;
+    this.#inspector = typedEvents
+      ? new TypedEventInspector(context, typedEvents)
+      : new EventInspector(context);
     this.#idleMs = context.services.config.server.streamIdleTimeoutMs;
   }
 
@@ -280,12 +284,12 @@ class StreamRelay implements ByteSink, Answer {
     const bytes = bytesBefore + toPass.length;
     if (bytes > 0) this.#room.leaveQueue();
     this.#updateRoom(bytes);
-    if (error) throw error;
+    if (error && !isDone) throw error;
     if (isDone || this.#hasUpstreamEnded) {
       if (!isDone && !this.#inspector.isFinished) {
         throw this.#error('the stream ended before the answer was finished', { problem: 'cut' });
       }
-      this.#finish();
+      this.#finish(error);
       return true;
     }
     if (splitter.sawData) {
@@ -316,8 +320,11 @@ class StreamRelay implements ByteSink, Answer {
     this.#upstream.body.resume();
   }
 
-  /** Ends the client's stream, and leaves the provider some time to end its response. */
-  #finish(): void {
+  /**
+   * Ends the client's stream, and leaves the provider some time to end its response. With `failure`
+   * the stream's own last event has told the client of it.
+   */
+  #finish(failure: GatewayError | undefined): void {
     const reply = this.#reply;
     const { deadline } = this.#context;
     const { isDone, isEndOpen } = this.#inspector;
@@ -325,11 +332,12 @@ class StreamRelay implements ByteSink, Answer {
     if (!isDone) reply.write(encodeEvent('[DONE]'));
     if (this.#hasUpstreamEnded) deadline.stop();
     else deadline.arm(AFTER_DONE_MS, this.#createTimeout);
-    if (isEndOpen) {
+    if (isEndOpen && !failure) {
       reply.mayClientLeave = true;
       this.#endClient = endAtLineFeed(reply);
     } else reply.end();
-    this.#settle.resolve();
+    if (failure) this.#settle.reject(failure);
+    else this.#settle.resolve();
   }
 
   /** Ends the relay with a failure. */

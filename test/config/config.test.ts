@@ -143,6 +143,7 @@ function setting(name: string, value: string): string {
 /** Returns the expected value in the message's words, and refused values. */
 function refusedFor({ type, min = 0, max = 0, choices, default: fallback, expected }: Setting) {
   const others = ['true', '["x"]', '{}', '1979-05-27'];
+  if (type === 'texts' && choices) return [expected, '"x"', '1', '[1]', ...others];
   if (choices) return [`one of ${choices.join(', ')}`, '"x"', '"INFO"', '""', '1', ...others];
   if (type === 'boolean') return ['true or false', '0.5', '1', '"true"', '[]', '{}', '1979-05-27'];
   if (type === 'text') {
@@ -158,10 +159,10 @@ function refusedFor({ type, min = 0, max = 0, choices, default: fallback, expect
 
 /** Returns two values of a setting. A variable may have the second. */
 function twoValues({ type, min = 0, max = 0, choices }: Setting): readonly [unknown, unknown] {
-  if (choices) return [choices[0], choices[1]];
+  const [one, two] = choices ?? ['z', 'openai'];
   if (type === 'boolean') return [false, true];
-  if (type === 'texts') return [['z'], ['z', 'openai']];
-  return type === 'text' ? ['z', 'openai'] : [min, max];
+  if (type === 'texts') return [[one], [one, two]];
+  return type === 'text' ? [one, two] : [min, max];
 }
 
 describe('the table of settings:', () => {

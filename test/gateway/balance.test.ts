@@ -7,6 +7,7 @@ import type { AliasSettings } from '../../src/config/config.ts';
 import type { Call } from '../../src/downstream/call.ts';
 import { balanced } from '../../src/gateway/balance.ts';
 import type { Services } from '../../src/gateway/services.ts';
+import type { Affinity } from '../../src/openai/chat-request.ts';
 import { rankedFor } from '../../src/policy/affinity.ts';
 import { stopClock } from '../support/clock.ts';
 
@@ -38,9 +39,10 @@ function balancer(t: TestContext, given: Given) {
   } as unknown as Services;
   const shares = weights && Object.entries(weights).map(([id, share]) => [`${id}/m`, share]);
   const alias = { weights: shares && new Map(shares as [string, number][]) } as AliasSettings;
-  return (session?: string) => {
+  return (session?: string, own?: Affinity) => {
     clock.nowMs += 1;
-    const call = { headers: session ? { 'x-session-id': session } : {}, history: {} } as Call;
+    const headers = session ? { 'x-session-id': session } : {};
+    const call = { headers, history: { affinity: own } } as Call;
     const list = balanced(candidates, alias, call, services);
     assert.ok(list.every(({ isBalanced }) => isBalanced));
     return list.map(({ provider }) => provider.id).join('');
@@ -71,6 +73,22 @@ test('weights draw the first provider smoothly, and the others follow in order',
   assert.deepEqual(firsts, [...round, ...round]);
   const without = balancer(t, { weights: { a: 0, b: 1, c: 0 } });
   assert.deepEqual([without(), without()], ['bac', 'bac']);
+});
+
+test('a request with an affinity goes where its session goes, whatever the settings say', (t) => {
+  const sessions = ['one', 'two', 'three', 'four', 'five', 'six', undefined];
+  const settings = [{}, { inFlight: { a: 1, b: 2 } }, { weights: { a: 1, b: 1, c: 1 } }];
+  for (const given of settings) {
+    const next = balancer(t, given);
+    for (const session of sessions) {
+      const [first] = next(session, 'session');
+      assert.equal(next(session, 'session')[0], first);
+      assert.equal(next(session, 'organisation')[0], first);
+      // Another organisation cannot answer while the circuit is open.
+      const rests = balancer(t, { ...given, open: [first!] });
+      assert.equal(rests(session, 'organisation')[0], first);
+    }
+  }
 });
 
 test('a session stays with its provider if all providers have affinity', (t) => {

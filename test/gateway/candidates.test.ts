@@ -1,5 +1,6 @@
 /** The providers that a `model` names, and their order. For the balance, see balance.test.ts. */
 
+import type { Affinity } from '../../src/openai/chat-request.ts';
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
@@ -23,10 +24,14 @@ interface Given {
   readonly tenant?: Pick<Tenant, 'models'>;
   /** The header `x-gateway-fallback`. */
   readonly header?: string;
+  readonly affinity?: Affinity;
 }
 
 /** Returns the candidates as `<provider> <model>`, or the refusal's status and text. */
-function candidates(name: string, { lines = '', aliases = '', tenant, header }: Given = {}) {
+function candidates(
+  name: string,
+  { lines = '', aliases = '', tenant, header, affinity }: Given = {},
+) {
   const toml = `[providers]\n${lines}\n${SECTIONS.join('')}[aliases]\n${aliases}`;
   const config = loadConfig({ toml, env: {} });
   const providers = new Map(
@@ -39,7 +44,8 @@ function candidates(name: string, { lines = '', aliases = '', tenant, header }: 
   const services = { config, providers, fallbacks } as unknown as Services;
   const headers = header === undefined ? {} : { 'x-gateway-fallback': header };
   try {
-    const list = candidatesFor(name, { headers } as Call, services, tenant as Tenant | undefined);
+    const call = { headers, history: { affinity } } as Call;
+    const list = candidatesFor(name, call, services, tenant as Tenant | undefined);
     return list.map(({ provider, model }) => `${provider.id} ${model}`).join(', ');
   } catch (error) {
     const { status, message, details } = error as GatewayError;
@@ -82,6 +88,8 @@ test('each fallback follows once, with its default model or the first model', ()
     assert.equal(candidates('p/m', { lines, header }), 'p m', header);
     assert.equal(candidates('a', { lines, aliases, header }), 'r x', header);
   }
+  assert.equal(candidates('a', { lines, aliases, affinity: 'organisation' }), 'r x');
+  assert.equal(candidates('q/m', { lines, affinity: 'session' }), 'q m, r m');
   for (const header of ['on', 'offline', '']) {
     assert.equal(candidates('q/m', { lines, header }), 'q m, r m', header);
   }

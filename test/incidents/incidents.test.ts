@@ -131,7 +131,7 @@ function start(t: TestContext, first = 1_000_000) {
         history.model = model;
         const ask = (id: string, failure?: GatewayError) => {
           now -= 1000 * ago;
-          const attempt = new Attempt({ id, digest: `of ${id}`, chatUrl: '' }, model);
+          const attempt = new Attempt({ id, digest: `of ${id}` }, model, '');
           now += 1000 * ago;
           attempt.decidedAtMs = now;
           if (begun || !failure) attempt.hasAnswer = true;
@@ -298,7 +298,7 @@ test('a stream that breaks does not extend a row that a good try has ended', (t)
   const { ask, failures, incidents, lasting, pass } = start(t);
   const failure = failures({ problem: 'cut' });
   const begin = (endedAtMs: number) => {
-    const attempt = new Attempt({ ...P, chatUrl: '' }, 'm');
+    const attempt = new Attempt({ ...P }, 'm', '');
     Object.assign(attempt, { decidedAtMs: endedAtMs, hasAnswer: true });
     incidents.addGood(attempt);
     return attempt;
@@ -923,7 +923,7 @@ test('requests without memory or descriptors are listed by name and client', (t)
     const history = new RequestHistory();
     Object.assign(history, { client: 'agents', model: 'fast' });
     history.failure = new GatewayError(kind === 'memory' ? 'rateLimit' : 'internal', 'x', details);
-    incidents.recordFailure(new Attempt({ ...P, chatUrl: '' }, 'm'), history.failure);
+    incidents.recordFailure(new Attempt({ ...P }, 'm', ''), history.failure);
     for (let at = 0; at < 2; at += 1) incidents.recordRequest(history, history.failure.outcome);
     const [{ kind: found, affected, provider } = facts()[0]!] = facts();
     assert.deepEqual([found, provider], [kind, undefined]);
@@ -990,7 +990,7 @@ test('the states of an incident are listed without its models and its first stat
 test('the key of the latest failure is given by its place among the keys, from 1', (t) => {
   const { facts, failures, incidents } = start(t);
   for (const key of [0, 0, 1]) {
-    const attempt = new Attempt({ ...P, chatUrl: '' }, 'm', key);
+    const attempt = new Attempt({ ...P }, 'm', '', key);
     incidents.recordFailure(attempt, failures({ upstreamStatus: 401 }));
   }
   assert.deepEqual(

@@ -380,6 +380,19 @@ const EFFECTS: Record<string, Effect> = {
     [['10.0.0.0/8'], '127.0.0.1'],
   ),
 
+  'server.endpoints': acts(
+    {},
+    async ({ gateway }) => {
+      const names = ['embeddings', 'completions', 'responses', 'chat/completions'];
+      const replies = names.map((name) => gateway.send(`/v1/${name}`, { method: 'POST' }));
+      return (await Promise.all(replies)).map(({ status }) => status).join(' ');
+    },
+    // A request without a body is refused by an endpoint that is there.
+    [[], '404 404 404 400'],
+    [['/v1/embeddings', '/v1/responses'], '400 404 400 400'],
+    [['/v1/completions'], '404 400 404 400'],
+  ),
+
   'server.auth.enabled': acts(
     { 'server.auth.keys': ['another'] },
     async ({ gateway }) => {

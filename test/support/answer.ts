@@ -2,7 +2,8 @@
 
 import type { IncomingMessage } from 'node:http';
 
-const ERROR_EVENT = /(?:^|[\r\n])data: \{"error":\{"type".*\}\}\n\n$/;
+/** The documented error, which the event `error` of `/v1/responses` has too. */
+const ERROR_EVENT = /(?:^|[\r\n])data: \{(?:"type":"error",.*,)?"error":\{"type".*\}\}\n\n$/;
 
 /**
  * Reads the body, and hands each chunk to `onChunk`. Rejects if the connection breaks. A stream

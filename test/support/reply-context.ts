@@ -1,6 +1,7 @@
 /** The objects needed to read a provider's reply, for unit tests. */
 
 import { loadConfig } from '../../src/config/config.ts';
+import { CHAT } from '../../src/openai/endpoint.ts';
 import { Attempt } from '../../src/request/history.ts';
 import { Cancellation, Deadline } from '../../src/lib/cancellation.ts';
 import type { AnswerSink, AttemptContext } from '../../src/upstream/attempt-context.ts';
@@ -46,7 +47,7 @@ export class RecordedReply implements AnswerSink {
 
 export function newReplyContext(reply = new RecordedReply()): AttemptContext {
   return {
-    attempt: new Attempt({ id: 'p', digest: '', chatUrl: '' }, 'm'),
+    attempt: new Attempt({ id: 'p', digest: '' }, 'm', ''),
     settings: { forwardHeaders: undefined, returnHeaders: undefined, timeoutMs: 0 },
     call: {
       headers: {},
@@ -54,6 +55,7 @@ export function newReplyContext(reply = new RecordedReply()): AttemptContext {
       budget: newBudget(),
       answerMemory: undefined,
       reply,
+      history: { endpoint: CHAT },
     },
     services: {
       config: CONFIG,

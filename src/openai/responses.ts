@@ -1,0 +1,83 @@
+/** `POST /v1/responses`: its streams consist of events with a `type`, and have no `[DONE]`. */
+
+import type { GatewayError } from '../lib/errors.ts';
+import { type JsonValue, memberOf } from '../lib/json.ts';
+import { isBlank } from './answer-json.ts';
+import { ChatRequestParser } from './chat-request.ts';
+import type { Endpoint, EventKind } from './endpoint.ts';
+
+/** Members that refer to what only the organisation of one key can read. */
+const BINDING = ['previous_response_id', 'conversation', 'background'];
+/** The depths of the body's members, and of members of its `input` items. */
+const [MEMBER, ITEM_MEMBER] = [1, 3];
+
+/** By the `type` of an event. */
+const KINDS: ReadonlyMap<unknown, EventKind> = new Map([
+  ['response.created', 'preamble'],
+  ['response.queued', 'preamble'],
+  ['response.in_progress', 'preamble'],
+  ['response.completed', 'end'],
+  ['response.incomplete', 'end'],
+  ['response.failed', 'failure'],
+]);
+/** Members of an item or a part that are no content. A tool call has other members too. */
+const LABELS = ['id', 'type', 'status', 'role', 'phase', 'encrypted_content'];
+
+class ResponsesParser extends ChatRequestParser {
+  #isBound = false;
+
+  constructor(mayListModels: boolean) {
+    super(mayListModels, 'input');
+  }
+
+  protected override note(value: JsonValue): void {
+    super.note(value);
+    const { depth, kind, name } = value;
+    const isSet = kind !== 'null' && kind !== 'false';
+    if (depth === MEMBER && isSet && BINDING.includes(name)) this.#isBound = true;
+    // Reasoning and compaction items, which only their own organisation can decrypt.
+    if (depth === ITEM_MEMBER && kind === 'string' && name === 'encrypted_content') {
+      this.#isBound = true;
+    }
+  }
+
+  override finish(body: { readonly parts: readonly Buffer[] }) {
+    // A later request may refer to the answer of any request, so the session chooses each key.
+    const affinity = this.#isBound ? ('organisation' as const) : ('session' as const);
+    return { ...super.finish(body), mayAskForUsage: false, affinity };
+  }
+}
+
+function kindOf(json: unknown): EventKind {
+  const isEmpty = isEmptyItem(memberOf(json, 'item')) || isEmptyItem(memberOf(json, 'part'));
+  return isEmpty ? 'preamble' : (KINDS.get(memberOf(json, 'type')) ?? 'part');
+}
+
+/** Returns whether an output item or its part has no content yet. */
+function isEmptyItem(item: unknown): boolean {
+  if (typeof item !== 'object' || item === null) return false;
+  return Object.entries(item).every(([name, value]) => LABELS.includes(name) || isBlank(value));
+}
+
+/** Returns `max_output_tokens`, `content_filter`, `completed` or `failed`. */
+function finishReasonOf(answer: unknown): unknown {
+  return memberOf(memberOf(answer, 'incomplete_details'), 'reason') ?? memberOf(answer, 'status');
+}
+
+/**
+ * Encodes OpenAI's event `error`, with the documented error object in addition: SDKs raise an error
+ * for its `error`, and show the event alone as one of many.
+ */
+function encodeError(failure: GatewayError): Buffer {
+  const { error } = JSON.parse(failure.toBody()) as { error: { code?: string; message: string } };
+  const { code = null, message } = error;
+  const data = { type: 'error', sequence_number: 0, code, message, param: null, error };
+  return Buffer.from(`event: error\ndata: ${JSON.stringify(data)}\n\n`);
+}
+
+export const RESPONSES: Endpoint = {
+  path: '/responses',
+  operation: 'responses',
+  Parser: ResponsesParser,
+  typedEvents: { kindOf, finishReasonOf, encodeError },
+};
