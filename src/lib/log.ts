@@ -44,6 +44,7 @@ export function createLogger(
   },
 ) {
   const { redact, toText, write } = options;
+  const timeText = createTimeText();
   let settings: LogSettings = options;
   const isEnabled = (level: LogLevel) =>
     LOG_LEVELS.indexOf(level) <= LOG_LEVELS.indexOf(settings.level);
@@ -54,10 +55,27 @@ export function createLogger(
     },
     log(level: LogLevel, message: string, facts: LogFacts = {}) {
       if (!isEnabled(level)) return;
-      const head = { time: new Date(Date.now()).toISOString(), level, message };
+      const head = { time: timeText(), level, message };
       if (settings.format === 'json') write(formatJson(head, facts, redact));
       else write(toText(redactFacts({ ...head, ...facts }, redact)));
     },
+  };
+}
+
+/**
+ * Returns a function for the current time in ISO 8601. It formats each millisecond once, because
+ * the format takes a fifth of a line's time.
+ */
+function createTimeText(): () => string {
+  let formattedMs = NaN;
+  let text = '';
+  return () => {
+    const nowMs = Date.now();
+    if (nowMs !== formattedMs) {
+      formattedMs = nowMs;
+      text = new Date(nowMs).toISOString();
+    }
+    return text;
   };
 }
 
