@@ -87,6 +87,9 @@ export const MEANINGS: Readonly<Record<string, string>> = {
     'the model for requests that name `<id>` alone, and for requests that fall back to this ' +
     'provider',
   'providers.<id>.models': "the provider's model list; without it the provider is asked",
+  'providers.<id>.hide_models':
+    'models of this provider that `/v1/models` leaves out; `*` matches any text; requests may ' +
+    'still name them',
   'providers.<id>.model_details':
     "model limits in tokens for `/v1/models`, which override the provider's own: " +
     '`[providers.<id>.model_details."<model>"]` with `context_length`, `max_output_tokens` ' +

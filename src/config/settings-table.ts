@@ -94,6 +94,7 @@ export const SETTINGS = {
     return_headers: TEXTS,
     default_model: { ...text(), providerEnv: '<ID>_DEFAULT_MODEL' },
     models: TEXTS,
+    hide_models: TEXTS,
     model_details: DETAILS,
     key_affinity: boolean(false),
     stream_usage: boolean(false),

@@ -6,6 +6,7 @@ import { describeCause } from '../request/cause.ts';
 import { Deadline } from '../lib/cancellation.ts';
 import { readAll } from '../lib/byte-source.ts';
 import { memberOf, parseUntrustedJson } from '../lib/json.ts';
+import { matchesPattern } from '../lib/pattern.ts';
 import { isKeyStatus } from '../policy/key-pool.ts';
 import { mayName } from '../policy/authentication.ts';
 import { type ListedModel, readModelList } from '../openai/model-list.ts';
@@ -138,7 +139,8 @@ export class ModelList {
 
 /**
  * Returns entries for each provider's known models, then for aliases with a registered target. A
- * model whose id is also an alias is left out, because the name leads to the alias's targets.
+ * model whose id is also an alias is left out, because the name leads to the alias's targets. A
+ * model in its provider's `hide_models` is left out too, but not an alias of it.
  */
 function listEntries({ providers, config, modelLists }: ModelListServices) {
   const modelEntries = [...providers.values()].flatMap((provider) => {
@@ -156,7 +158,12 @@ function listEntries({ providers, config, modelLists }: ModelListServices) {
     const entry = byId.get(target) ?? toEntry(provider, target.slice(provider.id.length + 1));
     return { ...entry, id: alias };
   });
-  return [...modelEntries.filter(({ id }) => !config.aliases.has(id)), ...aliasEntries];
+  const isHidden = ({ id, owned_by: owner }: (typeof modelEntries)[number]) =>
+    providers
+      .get(owner)!
+      .hideModels?.some((pattern) => matchesPattern(pattern, id.slice(owner.length + 1)));
+  const shown = modelEntries.filter((entry) => !config.aliases.has(entry.id) && !isHidden(entry));
+  return [...shown, ...aliasEntries];
 }
 
 /**

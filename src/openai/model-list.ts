@@ -18,10 +18,14 @@ export interface ListedModel {
   readonly details: Readonly<Record<string, unknown>>;
 }
 
-/** The allow-list: limits, modalities, prices and parameters. Agents size their context by them. */
+/**
+ * The allow-list: limits, modalities, prices, parameters and uses. Agents size their context by
+ * them, and clients sort models by their use.
+ */
 const DETAILS = [
   ...MODEL_LIMITS,
   ...'architecture input_modalities output_modalities pricing supported_parameters'.split(' '),
+  ...'type supported_endpoints supported_operations capabilities'.split(' '),
 ];
 /** Further models are left out. */
 const MAX_MODELS = 10_000;

@@ -148,7 +148,7 @@ describe('the list of a provider', { concurrency: true }, () => {
   test('of anthropic is requested with its headers and page size', async (t) => {
     const anthropic = list({ data: [{ type: 'model', id: 'claude' }] });
     const { gateway, anthropic: upstream } = await scenario(t, { providers: { anthropic } });
-    assert.deepEqual(await idsOf(gateway), ['anthropic/claude']);
+    assert.deepEqual(await detailsOf(gateway), { 'anthropic/claude': { type: 'model' } });
     const [{ url, headers } = assert.fail()] = upstream.requests;
     assert.equal(url, '/v1/models?limit=1000');
     assert.equal(headers['x-api-key'], PROVIDER_KEY);
@@ -205,6 +205,10 @@ const DETAILS = {
   architecture: { modality: 'text->text', input_modalities: ['text'] },
   pricing: { prompt: '0.00000025', tiers: [{ above: 200_000 }] },
   supported_parameters: ['tools', 'temperature'],
+  type: 'chat',
+  supported_endpoints: ['/chat/completions'],
+  supported_operations: ['generate'],
+  capabilities: { thinking: { types: { enabled: true } } },
   meta: { n_ctx: 4096 },
 };
 
@@ -226,7 +230,7 @@ describe("a provider's details of a model", { concurrency: true }, () => {
     );
   });
 
-  test('pass unchanged: limits, modalities, prices and parameters, and nothing else', async (t) => {
+  test('pass unchanged: limits, modalities, prices and uses, and nothing else', async (t) => {
     const { meta } = DETAILS;
     const others = { n_ctx: 1, description: 'x', root: '/srv', permission: [{}], status: 'ok' };
     const entry = { id: 'a', ...DETAILS, ...others, meta: { ...meta, n_params: 7 } };
@@ -333,6 +337,39 @@ describe("the settings' details of a model", { concurrency: true }, () => {
     await gateway.reload(settings(2, 'b'));
     const models = { 'p/a': { ...a, max_model_len: 2 }, 'p/b': {}, nick: {} };
     assert.deepEqual(await detailsOf(gateway), models);
+  });
+});
+
+describe('hidden models', { concurrency: true }, () => {
+  const models = ['chat', 'text-embed-3', 'embed', 'tts-1'].map((id) => ({ id, created: 1 }));
+
+  test('are left out of the list, but an alias of a hidden model is listed', async (t) => {
+    const lines = 'hide_models = ["*embed*", "tts-*"]\ndefault_model = "tts-2"';
+    const { gateway } = await scenario(t, {
+      providers: { p: { script: list(models), lines }, q: list(models.slice(1)) },
+      more: '[aliases]\nvectors = "p/embed"\n',
+    });
+    const entries = await entriesOf(gateway);
+    const ofQ = ['q/text-embed-3', 'q/embed', 'q/tts-1'];
+    assert.deepEqual(
+      entries.map(({ id }) => id),
+      ['p/chat', ...ofQ, 'vectors'],
+    );
+    assert.equal(entries.at(-1)!.created, 1, 'an alias has the details of its hidden target');
+  });
+
+  test('are left out of a list in the settings too', async (t) => {
+    const lines = 'models = ["a", "b"]\nhide_models = ["a"]';
+    const { gateway } = await scenario(t, { providers: { p: { lines } } });
+    assert.deepEqual(await idsOf(gateway), ['p/b']);
+  });
+
+  test('are served', async (t) => {
+    const { gateway, p } = await scenario(t, {
+      providers: { p: { lines: 'hide_models = ["*"]' } },
+    });
+    assert.equal((await gateway.chat(chatBody({ model: 'p/m' }))).status, 200);
+    assert.equal(modelOf(p.requests[0]!), 'm');
   });
 });
 

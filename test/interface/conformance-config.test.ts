@@ -612,6 +612,14 @@ const EFFECTS: Record<string, Effect> = {
     [['two'], [listedModel('two')]],
   ),
 
+  'providers.z.hide_models': acts(
+    { 'providers.q.models': [], 'providers.p.models': ['one', 'two'] },
+    listed,
+    [['t*'], [listedModel('one')]],
+    [['one'], [listedModel('two')]],
+    [[], [listedModel('one'), listedModel('two')]],
+  ),
+
   'providers.z.model_details': acts(
     { 'providers.q.models': [], 'providers.p.models': ['one'] },
     listed,

@@ -51,6 +51,7 @@ const ACCEPTED = [
   '[clients.any-name]\nkeys = ["a", "b"]\nmodels = ["x/*"]',
   '[providers.any-id]\nbase_url = "http://h"\nheaders = { "X-Any" = "b" }\napi_keys = ["a"]',
   '[rate_limit.providers.any-id]\nrequests_per_second = 1',
+  '[providers.openai]\nhide_models = ["*embed*"]',
   '[providers.vllm.model_details."a/b-1.5"]\ncontext_length = 131072',
 ];
 for (const toml of ACCEPTED) {

@@ -78,7 +78,8 @@ export function generate(seed: number): Plan {
   const mood = { ...any, ...MOODS[scene], ...(isTight ? TIGHT : {}), isRefused };
   const rare = ofScene.oneIn(3) ? ofScene : undefined;
   const usual = withRare(settingsOf(scene, someSettings(random), ofScene), rare);
-  const settings = withFurther(isTight ? tight(usual) : usual, further);
+  const all = withFurther(isTight ? tight(usual) : usual, further);
+  const settings = withHidden(all, createRandom(seed ^ 0x68e31da4));
   const connections = someConnections(settings, { mood, random, rare, further });
   const lastMs = connections.flatMap(({ asks }) => asks.map(({ afterMs }) => afterMs));
   const lengthMs = lastMs.reduce((sum, ms) => sum + ms, 0) / connections.length + 200;
@@ -120,6 +121,15 @@ function withFurther(settings: Settings, random: Random): Settings {
   const host = random.oneIn(8) ? '127.0.0.1' : undefined;
   const trusted_proxies = random.oneIn(6) ? ['192.0.2.0/24'] : undefined;
   return { ...settings, clients, providers, server: { ...settings.server, host, trusted_proxies } };
+}
+
+/** Hides models from the list. */
+function withHidden(settings: Settings, random: Random): Settings {
+  const providers = settings.providers.map((provider) => {
+    const patterns = ['m0', 'm*', '*t*d', '*'].filter(() => random.oneIn(4));
+    return { ...provider, hide_models: random.oneIn(4) ? patterns : undefined };
+  });
+  return { ...settings, providers };
 }
 
 /** Large bodies, many at the same time, with memory for few of them. */

@@ -156,7 +156,15 @@ function checkList(course: Course, lists: readonly Try[], report: Report): void 
     if (entries.has(target)) entries.set(name, { ...entries.get(target), id: name });
     else add(name, id, details);
   }
-  const expected = [...entries].filter(([id]) => mayName(id, settings, early.client));
+  const isHidden = (model: string) =>
+    registered.some(({ hide_models = [], id }) =>
+      hide_models.some((pattern) =>
+        new RegExp(`^${id}/${pattern.replaceAll('*', '.*')}$`).test(model),
+      ),
+    );
+  const expected = [...entries].filter(
+    ([id]) => mayName(id, settings, early.client) && !isHidden(id),
+  );
   const text = Buffer.concat(answer.pieces.map(({ bytes }) => bytes)).toString();
   const { data } = JSON.parse(text) as { data: object[] };
   const sorted = (all: readonly object[]) => all.map(spell).toSorted().join('\n');

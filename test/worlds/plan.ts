@@ -55,6 +55,7 @@ export interface ProviderSettings {
   readonly api_keys: readonly string[];
   readonly default_model?: string | undefined;
   readonly models?: readonly string[] | undefined;
+  readonly hide_models?: readonly string[] | undefined;
   readonly model_details?: Readonly<Record<string, ModelDetails>> | undefined;
   readonly key_affinity: boolean;
   readonly stream_usage: boolean;
