@@ -113,8 +113,10 @@ export class ModelLabels {
 }
 
 /** Returns all model names in the settings, for clients and for providers. */
-export function configuredModels({ aliases, providers, clients }: Config): string[] {
-  const targets = [...aliases.values()].flatMap((alias) => alias.targets);
+export function configuredModels({ aliases, clients, providers, wildcards }: Config): string[] {
+  const targets = [...aliases.values(), ...(wildcards ?? [])]
+    .flatMap((alias) => alias.targets)
+    .filter((target) => !target.includes('*'));
   return [
     ...aliases.keys(),
     ...clients.flatMap(({ models = [] }) => models.filter((name) => !name.endsWith('*'))),

@@ -3,6 +3,7 @@
 import { hostname } from 'node:os';
 
 import type { Config } from '../config/config.ts';
+import { wildcardNamesOf } from '../config/wildcards.ts';
 import { redactFacts } from '../lib/log.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import { VERSION } from '../lib/version.ts';
@@ -60,6 +61,7 @@ export class AdminView {
   /** Takes a provider's model list, whose names become labels. */
   onModels(provider: string, names: readonly string[]): void {
     this.#learn(listedModels(provider, names));
+    this.#learn(names.flatMap((name) => wildcardNamesOf(`${provider}/${name}`, this.#config())));
   }
 
   /** Yields all metrics in the exposition format, in parts. */

@@ -27,12 +27,13 @@ interface Started {
 /** Describes a gateway once it listens, for standard error. The caller redacts the text. */
 export function describeStartup(started: Started): string {
   const { config, source, transport } = started;
-  const { aliases, providers } = config;
+  const { providers } = config;
   const { node, url, host, admin_url: adminUrl, providers: ids } = startedLine(started);
   // Each alias has its own line, because its targets are a list.
-  const aliasLines = [...aliases].map(([alias, { targets, balance, weights }]) => {
+  const aliases = [...config.aliases.values(), ...(config.wildcards ?? [])];
+  const aliasLines = aliases.map(({ name, targets, balance, weights }) => {
     const how = [balance.replace('_', ' '), ...(weights?.values() ?? [])].join(' ');
-    return `aliases    ${alias} -> ${targets.join(', ')}${balance === 'order' ? '' : ` (${how})`}`;
+    return `aliases    ${name} -> ${targets.join(', ')}${balance === 'order' ? '' : ` (${how})`}`;
   });
   const configured = providers.skipped.filter(({ isConfigured }) => isConfigured);
   const skipped = configured.map(({ id, reason }) => `${id} (${reason})`);
@@ -45,7 +46,7 @@ export function describeStartup(started: Started): string {
     `settings   ${source.text}`,
     `providers  ${ids.join(', ') || NO_PROVIDERS}`,
     `skipped    ${skipped.join(', ') || 'none'}`,
-    ...(aliases.size > 0 ? aliasLines : ['aliases    none']),
+    ...(aliases.length > 0 ? aliasLines : ['aliases    none']),
     `upstream   ${transport.description}`,
     ...[...warningsOf(config), ...transport.limitations].map(describeWarning),
   ]);

@@ -4,6 +4,7 @@ import { isLoopback, withoutBrackets } from '../lib/loopback.ts';
 import { Secret } from '../lib/secret.ts';
 import { SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
 import type { Section, SettingValues } from './setting-values.ts';
+import { starOf } from './wildcards.ts';
 
 /** The longest key and the longest value in `headers`, because servers refuse longer headers. */
 export const MAX_KEY_CHARACTERS = 4096;
@@ -66,7 +67,7 @@ export function checkCallerKeys(values: SettingValues): void {
  */
 export function readClients(
   values: SettingValues,
-  aliases: ReadonlyMap<string, { readonly targets: readonly string[] }>,
+  aliases: readonly { readonly name: string; readonly targets: readonly string[] }[],
   registered: readonly { readonly id: string; readonly streamUsage: boolean }[],
 ) {
   const { enabled, keys: anonymous = [] } = values.section('server.auth');
@@ -76,13 +77,13 @@ export function readClients(
   const leadsTo = (pattern: string, id: string) =>
     matches(pattern, id) ||
     pattern.startsWith(`${id}/`) ||
-    (id === primary && !pattern.includes('/') && !aliases.has(pattern)) ||
-    [...aliases].some(
-      ([alias, { targets }]) =>
-        matches(pattern, alias) && targets.some((target) => target.startsWith(`${id}/`)),
+    (id === primary && !pattern.includes('/') && !aliases.some(({ name }) => name === pattern)) ||
+    aliases.some(
+      ({ name, targets }) =>
+        mayMean(pattern, name) && targets.some((target) => target.startsWith(`${id}/`)),
     );
   const leadsSomewhere = (pattern: string) =>
-    [...aliases.keys()].some((alias) => matches(pattern, alias)) ||
+    aliases.some(({ name }) => mayMean(pattern, name)) ||
     registered.some(({ id }) => leadsTo(pattern, id));
   const names = values.sectionsBelow('clients');
   if (names.length > 0 && !enabled) {
@@ -137,6 +138,15 @@ function checkModels(
       values.warning(setting, text);
     }
   }
+}
+
+/** Returns true if a name can match both a client's pattern and an alias, perhaps a wildcard. */
+function mayMean(pattern: string, alias: string): boolean {
+  const [before = '', ...after] = alias.split('*');
+  if (after.length === 0) return matches(pattern, alias);
+  if (!pattern.endsWith('*')) return starOf(alias, pattern) !== undefined;
+  const start = pattern.slice(0, -1);
+  return start.startsWith(before) || before.startsWith(start);
 }
 
 /** Returns true if the pattern equals the name, or is a prefix of it followed by `*`. */

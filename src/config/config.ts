@@ -6,7 +6,7 @@
 import { isIP } from 'node:net';
 import { isDeepStrictEqual } from 'node:util';
 
-import { similarTo } from './did-you-mean.ts';
+import { didYouMean, similarTo } from './did-you-mean.ts';
 import { withoutBrackets } from '../lib/loopback.ts';
 import { isNodeSince } from '../lib/version.ts';
 import { SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
@@ -52,8 +52,13 @@ function configOf(values: SettingValues, memoryBytes: number) {
   const providers = readProviders(values);
   const { registered, skipped } = providers;
   const known = [...registered, ...skipped].map(({ id }) => id);
-  const aliases = readAliases(values, registered, known);
-  const clients = readClients(values, aliases, registered);
+  const all = readAliases(values, registered, known);
+  const aliases = new Map(all.filter(isExact).map((alias) => [alias.name, alias]));
+  // The longest text beside the `*` first; equals in the order of the file.
+  const wildcards = all
+    .filter((alias) => !isExact(alias))
+    .toSorted((a, b) => b.name.length - a.name.length);
+  const clients = readClients(values, all, registered);
   const rateLimit = readRateLimit(values, known);
   if (values.problems.length > 0) throw new ConfigError(values.problems);
   const password = rateLimit.store?.password;
@@ -72,6 +77,8 @@ function configOf(values: SettingValues, memoryBytes: number) {
     logging: values.section('logging'),
     providers,
     aliases,
+    /** Aliases with a `*`, the most specific first; undefined without any. */
+    wildcards: wildcards.length > 0 ? wildcards : undefined,
     rateLimit,
     /** Printed for the operator at the start. */
     warnings: values.warnings as readonly string[],
@@ -109,8 +116,10 @@ function checkProxies(proxies: readonly string[], values: SettingValues): void {
   }
 }
 
-/** The targets of an alias, and their order. */
+/** An alias: its targets, and their order. */
 export interface AliasSettings {
+  /** The name for clients; in a wildcard alias with one `*`. */
+  readonly name: string;
   /** Each is `<provider_id>/<model_name>`; there is at least one. */
   readonly targets: readonly string[];
   readonly balance: NonNullable<BalancedTargets['balance']>;
@@ -118,13 +127,17 @@ export interface AliasSettings {
   readonly weights: ReadonlyMap<string, number> | undefined;
 }
 
-/** Returns the aliases. `known` has the ids of all providers, registered or not. */
+function isExact({ name }: AliasSettings): boolean {
+  return !name.includes('*');
+}
+
+/** Returns all aliases. `known` has the ids of all providers, registered or not. */
 function readAliases(
   values: SettingValues,
   registered: readonly ProviderSettings[],
   known: readonly string[],
 ) {
-  const aliases = new Map<string, AliasSettings>();
+  const aliases: AliasSettings[] = [];
   const keys = values.secrets().filter(({ isKey }) => isKey);
   for (const [name, { value }] of values.plain()) {
     if (!name.startsWith('aliases.')) continue;
@@ -143,10 +156,18 @@ function readAliases(
     const table: BalancedTargets = isTable ? written : { targets: [written].flat() };
     const { targets, balance = 'order', weights } = table;
     if (targets.length === 0) values.problem(name, 'expected at least one model');
+    const stars = starsIn(alias);
+    if (stars > 1) values.problem(name, 'the name of an alias can have only one "*"');
     for (const target of targets) {
       const [, id] = /^([^/]+)\/./s.exec(target) ?? [];
       if (id === undefined) {
         values.problem(name, 'expected "<provider_id>/<model_name>"');
+      } else if (starsIn(target) > Math.min(stars, 1)) {
+        const limit = stars > 0 ? 'can have only one "*"' : 'has a "*", but the name has none';
+        values.problem(name, `the target "${values.asWritten(target)}" ${limit}`);
+      } else if (stars > 0 && !known.includes(id)) {
+        const shown = values.asWritten(target, id);
+        values.problem(name, `no such provider "${shown}"${didYouMean(id, known)}`);
       } else if (!registered.some((provider) => provider.id === id)) {
         const hint = known.includes(id) ? '' : similarTo(id, known);
         const shown = values.asWritten(target, id);
@@ -161,13 +182,18 @@ function readAliases(
       values.problem(`${name}.weights`, 'weights need balance = "weighted"');
     }
     const byTarget = weights && weightsOf(targets, weights);
-    aliases.set(alias, {
+    aliases.push({
+      name: alias,
       targets: byTarget ? [...byTarget.keys()] : targets,
       balance,
       weights: byTarget,
     });
   }
   return aliases;
+}
+
+function starsIn(text: string): number {
+  return text.split('*').length - 1;
 }
 
 /** Returns each target's weight. A target listed several times gets the sum. */

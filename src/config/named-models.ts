@@ -13,16 +13,21 @@ interface NamedModel {
   readonly model: string;
 }
 
-type Settings = Pick<Config, 'aliases' | 'providers'>;
+type Settings = Pick<Config, 'aliases' | 'providers' | 'wildcards'>;
 
-/** Returns the targets of all aliases, and each registered provider's `default_model`. */
-function namedModels({ aliases, providers }: Settings): NamedModel[] {
-  const targets = [...aliases].flatMap(([alias, settings]) =>
-    settings.targets.map((target) => {
-      const slash = target.indexOf('/');
-      const [provider, model] = [target.slice(0, slash), target.slice(slash + 1)];
-      return { setting: `aliases.${alias}`, provider, model };
-    }),
+/**
+ * Returns the targets of all aliases, and each registered provider's `default_model`. A target with
+ * a `*` is left out, because the client names its model.
+ */
+function namedModels({ aliases, providers, wildcards = [] }: Settings): NamedModel[] {
+  const targets = [...aliases.values(), ...wildcards].flatMap(({ name, targets: all }) =>
+    all
+      .filter((target) => !target.includes('*'))
+      .map((target) => {
+        const slash = target.indexOf('/');
+        const [provider, model] = [target.slice(0, slash), target.slice(slash + 1)];
+        return { setting: `aliases.${name}`, provider, model };
+      }),
   );
   const defaults = providers.registered.flatMap(({ id, defaultModel: model }) =>
     model ? { setting: `providers.${id}.default_model`, provider: id, model } : [],

@@ -6,6 +6,19 @@ import { choosingSession, rankedFor } from '../policy/affinity.ts';
 import type { Candidate } from './candidates.ts';
 import type { Services } from './services.ts';
 
+/** Returns the alias's targets whose providers are registered. */
+export function registeredTargets(
+  { targets }: AliasSettings,
+  { providers }: Pick<Services, 'providers'>,
+): readonly string[] {
+  return targets.filter((target) => providers.has(providerIdOf(target)));
+}
+
+/** Returns the provider's id in the target of an alias, which always has a slash. */
+export function providerIdOf(target: string): string {
+  return target.slice(0, target.indexOf('/'));
+}
+
 /**
  * Returns the candidates of a balanced alias in the order to ask them. The session of the request
  * decides if all their providers have `key_affinity`, or if the request itself has an affinity.
@@ -19,7 +32,8 @@ export function balanced(
   const { weights } = alias;
   const hasAffinity = candidates.every(({ provider }) => provider.keyAffinity);
   const session = choosingSession(call, hasAffinity);
-  const names = candidates.map(({ provider, model }) => `${provider.id}/${model}`);
+  // The targets as in the settings, because a client chooses the text for a `*`.
+  const names = registeredTargets(alias, services);
   const order = session === undefined ? undefined : rankedFor(session, names, weights);
   let indices: number[];
   // An open circuit must not lead the request to another organisation.

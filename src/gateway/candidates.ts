@@ -1,13 +1,14 @@
 /** Decides which providers may answer a `model` value, and in which order. */
 
-import type { Tenant } from '../config/config.ts';
+import type { AliasSettings, Tenant } from '../config/config.ts';
+import { starOf, targetFor } from '../config/wildcards.ts';
 import type { Call } from '../downstream/call.ts';
 import { MAX_NAME_CHARACTERS } from '../request/history.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 import { mayName } from '../policy/authentication.ts';
 import type { Provider } from '../upstream/provider.ts';
-import { balanced } from './balance.ts';
+import { balanced, registeredTargets } from './balance.ts';
 import type { Services } from './services.ts';
 
 /** A provider, and the model to request from it. */
@@ -23,7 +24,8 @@ const OFF = /\boff\b/i;
 
 /**
  * Returns the candidates for this `model`, in the order to ask them:
- * - for an alias, its targets with registered providers: in order, balanced or weighted;
+ * - for an alias, else for a wildcard alias that matches, its targets with registered providers: in
+ *   order, balanced or weighted;
  * - for `<provider_id>/<model_name>`, split at the first slash, that provider;
  * - for a provider's id, that provider with its default model;
  * - for any other name, the primary provider.
@@ -43,12 +45,13 @@ export function candidatesFor(
   services: Services,
   tenant: Tenant | undefined,
 ): Candidate[] {
-  const alias = services.config.aliases.get(name);
+  const { aliases, wildcards } = services.config;
+  const alias = aliases.get(name) ?? wildcards?.find((one) => starOf(one.name, name) !== undefined);
   const mayAsk = mayName(tenant, name) || (!alias && mayName(tenant, fullNameOf(name, services)));
   if (!mayAsk) {
     throw new GatewayError('notFound', 'Resource not found', { check: 'model_not_allowed' });
   }
-  const candidates = alias ? targetsOf(alias.targets, services) : [toCandidate(name, services)];
+  const candidates = alias ? targetsOf(alias, name, services) : [toCandidate(name, services)];
   const isInOrder = !alias || alias.balance === 'order';
   const ordered = isInOrder ? candidates : balanced(candidates, alias, call, services);
   // The client wants an answer from the named model, or none; or no other organisation has what the
@@ -74,10 +77,12 @@ function fullNameOf(name: string, services: Services): string {
 /**
  * Returns the candidates for registered targets. Without any, throws the fault of the first target.
  */
-function targetsOf(targets: readonly string[], services: Services): Candidate[] {
-  const registered = targets.filter((target) => services.providers.has(providerIdOf(target)));
-  const names = registered.length > 0 ? registered : targets.slice(0, 1);
-  return names.map((one) => toCandidate(one, services));
+function targetsOf(alias: AliasSettings, name: string, services: Services): Candidate[] {
+  const registered = registeredTargets(alias, services);
+  const targets = registered.length > 0 ? registered : alias.targets.slice(0, 1);
+  return targets.map((target) =>
+    toCandidate(alias.name === name ? target : targetFor(target, alias, name), services),
+  );
 }
 
 /** Appends the fallbacks that are not yet candidates. */
@@ -88,11 +93,6 @@ function withFallbacks(candidates: Candidate[], fallbacks: readonly Provider[]):
     candidates.push({ provider, model: provider.defaultModel ?? model, isBalanced: false });
   }
   return candidates;
-}
-
-/** Returns the provider's id in the target of an alias, which always has a slash. */
-export function providerIdOf(target: string): string {
-  return target.slice(0, target.indexOf('/'));
 }
 
 function toCandidate(target: string, services: Services): Candidate {

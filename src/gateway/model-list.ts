@@ -2,6 +2,7 @@
 
 import type { Tenant } from '../config/config.ts';
 import { missingModels } from '../config/named-models.ts';
+import { starOf, wildcardNamesOf } from '../config/wildcards.ts';
 import { describeCause } from '../request/cause.ts';
 import { Deadline } from '../lib/cancellation.ts';
 import { readAll } from '../lib/byte-source.ts';
@@ -12,7 +13,7 @@ import { mayName } from '../policy/authentication.ts';
 import { type ListedModel, readModelList } from '../openai/model-list.ts';
 import type { Provider } from '../upstream/provider.ts';
 import type { Transport } from '../upstream/transport.ts';
-import { providerIdOf } from './candidates.ts';
+import { providerIdOf, registeredTargets } from './balance.ts';
 import type { Services } from './services.ts';
 
 const FETCH_TIMEOUT_MS = 3000;
@@ -138,9 +139,10 @@ export class ModelList {
 }
 
 /**
- * Returns entries for each provider's known models, then for aliases with a registered target. A
- * model whose id is also an alias is left out, because the name leads to the alias's targets. A
- * model in its provider's `hide_models` is left out too, but not an alias of it.
+ * Returns entries for each provider's known models, then for aliases with a registered target, then
+ * for the models that wildcard aliases lead to. A model whose id is also an alias is left out,
+ * because the name leads to the alias's targets. A model in its provider's `hide_models` is left
+ * out too, but not an exact alias of it.
  */
 function listEntries({ providers, config, modelLists }: ModelListServices) {
   const modelEntries = [...providers.values()].flatMap((provider) => {
@@ -151,19 +153,25 @@ function listEntries({ providers, config, modelLists }: ModelListServices) {
     return [...names].map((name) => toEntry(provider, name, listed.get(name)));
   });
   const byId = new Map(modelEntries.map((entry) => [entry.id, entry]));
-  const aliasEntries = [...config.aliases].flatMap(([alias, { targets }]) => {
-    const target = targets.find((one) => providers.has(providerIdOf(one)));
+  const aliasEntries = [...config.aliases.values()].flatMap((alias) => {
+    const [target] = registeredTargets(alias, { providers });
     if (target === undefined) return [];
     const provider = providers.get(providerIdOf(target))!;
     const entry = byId.get(target) ?? toEntry(provider, target.slice(provider.id.length + 1));
-    return { ...entry, id: alias };
+    return { ...entry, id: alias.name };
   });
   const isHidden = ({ id, owned_by: owner }: (typeof modelEntries)[number]) =>
     providers
       .get(owner)!
       .hideModels?.some((pattern) => matchesPattern(pattern, id.slice(owner.length + 1)));
-  const shown = modelEntries.filter((entry) => !config.aliases.has(entry.id) && !isHidden(entry));
-  return [...shown, ...aliasEntries];
+  const shown = modelEntries.filter((entry) => !isHidden(entry));
+  const wildcardEntries = shown.flatMap((entry) =>
+    wildcardNamesOf(entry.id, config).map((id) => ({ ...entry, id })),
+  );
+  const isAlias = (id: string) =>
+    config.aliases.has(id) ||
+    config.wildcards?.some(({ name }) => starOf(name, id) !== undefined) === true;
+  return [...shown.filter(({ id }) => !isAlias(id)), ...aliasEntries, ...wildcardEntries];
 }
 
 /**

@@ -343,7 +343,7 @@ test('models are labels only if the settings or a list of models name them', asy
   const upstream = await startUpstream(t);
   const toml =
     providerToml(upstream, 'p', 'default_model = "d"\nmodel_details.sized.context_length = 8') +
-    '[aliases]\nfast = "p/target"\n' +
+    '[aliases]\nfast = "p/target"\n"any-*" = "p/list*"\n' +
     ADMIN;
   const gateway = await startGateway(t, { toml });
   const original = async (model: string) => {
@@ -354,11 +354,13 @@ test('models are labels only if the settings or a list of models name them', asy
   for (const model of ['fast', 'p/target', 'p/d', 'p', 'p/', 'p/sized'])
     assert.equal(await original(model), 1);
   assert.equal(await original('p/listed'), 0);
+  assert.equal(await original('any-ed'), 0);
   const list = { data: [{ id: 'listed' }] };
   upstream.script = (request, response) =>
     sendJson(response, request.method === 'GET' ? list : { choices: [] });
   await gateway.send('/v1/models');
   assert.equal(await original('p/listed'), 1);
+  assert.equal(await original('any-ed'), 1);
 });
 
 test('a listed name with a key or half a character is no label', async (t) => {

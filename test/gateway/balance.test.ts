@@ -32,13 +32,17 @@ function balancer(t: TestContext, given: Given) {
     isBalanced: false,
   })) as unknown as Parameters<typeof balanced>[0];
   const services = {
+    providers: new Map(ids.map((id) => [id, {}])),
     credits: new Map(),
     lastAsked: new Map(),
     breaker: { stateOf: ({ id }: { id: string }) => (open.includes(id) ? 'open' : 'closed') },
     limiters: { ofProviders: new Map(ids.map((id) => [id, { inFlight: inFlight[id] ?? 0 }])) },
   } as unknown as Services;
   const shares = weights && Object.entries(weights).map(([id, share]) => [`${id}/m`, share]);
-  const alias = { weights: shares && new Map(shares as [string, number][]) } as AliasSettings;
+  const alias = {
+    targets: ids.map((id) => `${id}/m`),
+    weights: shares && new Map(shares as [string, number][]),
+  } as unknown as AliasSettings;
   return (session?: string, own?: Affinity) => {
     clock.nowMs += 1;
     const headers = session ? { 'x-session-id': session } : {};

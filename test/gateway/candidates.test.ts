@@ -6,7 +6,8 @@ import { test } from 'node:test';
 
 import { loadConfig, type Tenant } from '../../src/config/config.ts';
 import type { Call } from '../../src/downstream/call.ts';
-import { candidatesFor, providerIdOf } from '../../src/gateway/candidates.ts';
+import { providerIdOf } from '../../src/gateway/balance.ts';
+import { candidatesFor } from '../../src/gateway/candidates.ts';
 import type { Services } from '../../src/gateway/services.ts';
 import type { GatewayError } from '../../src/lib/errors.ts';
 import type { Provider } from '../../src/upstream/provider.ts';
@@ -105,6 +106,53 @@ test('an alias has the targets with a registered provider, in order', () => {
   assert.equal(candidates('a', { aliases: none }), '400 Unknown provider: openai');
   assert.equal(candidates('a', { aliases: 'a = "p/m"' }), 'p m');
   assert.equal(candidates('a/b', { aliases: '"a/b" = ["q/m", "p/m"]' }), 'q m, p m');
+});
+
+test('a wildcard alias has the text of its * in the targets, and the most specific is first', () => {
+  const aliases = [
+    '"*" = "r/*"',
+    '"m-*" = "p/*"',
+    '"m-*-fast" = ["openai/*", "q/fast/m-*", "p/one"]',
+    '"m-exact" = "q/e"',
+    '"*-o" = "p/o-*"',
+    '"p/*" = "q/p-*"',
+    '"none-*" = ["openai/*", "groq/*"]',
+  ].join('\n');
+  const rows: Record<string, string> = {
+    'm-1': 'p 1',
+    'm-$&': 'p $&',
+    'm-a/b': 'p a/b',
+    'm-1-fast': 'q fast/m-1, p one',
+    'm-exact': 'q e',
+    // The `*` stands for one character at least.
+    'm-': 'r m-',
+    'm--fast': 'p -fast',
+    // Of equally specific names the first in the file wins.
+    'm-o': 'p o',
+    'a-o': 'p o-a',
+    'p/x': 'q p-x',
+    'q/x': 'r q/x',
+    p: 'r p',
+    'none-1': '400 Unknown provider: openai',
+  };
+  for (const [name, expected] of Object.entries(rows)) {
+    assert.equal(candidates(name, { aliases }), expected, name);
+  }
+  assert.equal(candidates('m-*', { aliases }), 'p *');
+  assert.equal(candidates('', { aliases: '"*" = "r/*"' }).slice(0, 3), '400');
+});
+
+test('a client with models may name a wildcard alias if they allow the name', () => {
+  const aliases = '"m-*" = "p/*"';
+  const refused = '404 Resource not found (model_not_allowed)';
+  for (const [models, expected] of [
+    [['m-*'], 'p 1'],
+    [['m-1'], 'p 1'],
+    [['m-2'], refused],
+    [['p/*'], refused],
+  ] as const) {
+    assert.equal(candidates('m-1', { aliases, tenant: { models } }), expected, models.join());
+  }
 });
 
 test('a client with models may name an alias in them, or a full name, in any spelling', () => {

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 
 import { chatBody, triesOf } from '../support/gateway.ts';
-import { scenario } from '../support/scenario.ts';
+import { modelOf, scenario } from '../support/scenario.ts';
 import { CHUNK, failWith, sendEvents, sendJson, type Script } from '../support/upstream.ts';
 
 const ALIAS = '[aliases]\nlocal = { targets = ["p/m", "q/m", "r/m"], balance = "least_busy" }\n';
@@ -64,6 +64,22 @@ test('a weighted alias spreads its first targets exactly by their weights', asyn
   // From nginx's commit for this method: { 5, 1, 1 } becomes a a b a c a a.
   const round = ['p', 'p', 'q', 'p', 'r', 'p', 'p'].map((id) => `${id}:200`);
   assert.deepEqual(gateway.accessLines().map(triesOf), [...round, ...round]);
+});
+
+test('a wildcard alias is balanced whatever names its clients send', async (t) => {
+  for (const [balance, order] of [
+    ['"weighted", weights = [5, 1, 1]', 'p p q p r p p'],
+    ['"least_busy"', 'p q r p q r p'],
+  ] as const) {
+    const targets = '["p/m-*", "q/m-*", "r/m"]';
+    const more = `[aliases]\n"local-*" = { targets = ${targets}, balance = ${balance} }\n`;
+    const { gateway, p } = await scenario(t, { providers: { p: {}, q: {}, r: {} }, more });
+    for (let i = 0; i < 7; i += 1) {
+      assert.equal((await gateway.chat(chatBody({ model: `local-${i}` }))).status, 200);
+    }
+    assert.equal(gateway.accessLines().map(triesOf).join(' '), order.replace(/\w/g, '$&:200'));
+    assert.equal(modelOf(p.requests[0]!), 'm-0');
+  }
 });
 
 test('a target named twice in a weighted alias has both weights, and one try', async (t) => {

@@ -135,16 +135,6 @@ describe('the list of a provider', { concurrency: true }, () => {
       assert.equal(causes.get(`p${index}`), cause, JSON.stringify(body));
   });
 
-  test('may have 4 MiB', async (t) => {
-    const head = '{"data":["a"],"more":"';
-    const scripts = [4_194_304, 4_194_305].map((bytes): Script => {
-      const body = `${head}${'x'.repeat(bytes - head.length - 2)}"}`;
-      return (_, response) => response.end(body);
-    });
-    const { gateway } = await scenario(t, { providers: numbered(scripts) });
-    assert.deepEqual(await idsOf(gateway), ['p0/a']);
-  });
-
   test('of anthropic is requested with its headers and page size', async (t) => {
     const anthropic = list({ data: [{ type: 'model', id: 'claude' }] });
     const { gateway, anthropic: upstream } = await scenario(t, { providers: { anthropic } });
@@ -190,6 +180,17 @@ describe('the list of a provider', { concurrency: true }, () => {
     );
     assert.deepEqual(await idsOf(await startGateway(t, {})), []);
   });
+});
+
+// Not beside other tests, because a list has three seconds.
+test('a list may have 4 MiB', async (t) => {
+  const head = '{"data":["a"],"more":"';
+  const scripts = [4_194_304, 4_194_305].map((bytes): Script => {
+    const body = `${head}${'x'.repeat(bytes - head.length - 2)}"}`;
+    return (_, response) => response.end(body);
+  });
+  const { gateway } = await scenario(t, { providers: numbered(scripts) });
+  assert.deepEqual(await idsOf(gateway), ['p0/a']);
 });
 
 /** All details, as OpenRouter, vLLM, Groq, Anthropic and llama.cpp name them. */
@@ -337,6 +338,67 @@ describe("the settings' details of a model", { concurrency: true }, () => {
     await gateway.reload(settings(2, 'b'));
     const models = { 'p/a': { ...a, max_model_len: 2 }, 'p/b': {}, nick: {} };
     assert.deepEqual(await detailsOf(gateway), models);
+  });
+});
+
+describe('a wildcard alias', { concurrency: true }, () => {
+  const models = ['m-1', 'm-2', 'n-1', 'm-3-x'].map((id) => ({ id, created: 1 }));
+
+  test('lists the models that its names lead to, and never its pattern', async (t) => {
+    const { gateway } = await scenario(t, {
+      providers: {
+        p: {
+          script: list(models),
+          lines: 'hide_models = ["m-2"]\nmodel_details."m-1".context_window = 5',
+        },
+        q: { script: list(models.slice(0, 1)) },
+      },
+      more: [
+        '[aliases]',
+        '"best-*" = ["openai/*", "p/m-*", "q/*"]',
+        '"best-3-*" = "q/n-*"',
+        '"sole-*" = "p/n-1"',
+        '"*-1" = "q/*-1"',
+        '"q/m-*" = "p/m-*"',
+        'best-1 = "q/other"',
+        'n-1 = "p/m-1"',
+      ].join('\n'),
+    });
+    const details = await detailsOf(gateway);
+    assert.deepEqual(details, {
+      'p/m-3-x': {},
+      'best-1': {},
+      'n-1': { context_window: 5 },
+      'q/m-1': { context_window: 5 },
+      'q/m-3-x': {},
+      'm-1': {},
+    });
+  });
+
+  test('shows each client the names that it may send', async (t) => {
+    const { gateway } = await scenario(t, {
+      clients: { alice: 'key = "key-of-alice"\nmodels = ["best-2"]' },
+      providers: { p: list(models) },
+      more: '[aliases]\n"best-*" = "p/m-*"\n',
+    });
+    const headers = { authorization: 'Bearer key-of-alice' };
+    const { data } = (await gateway.send('/v1/models', { headers })).json() as { data: Entry[] };
+    assert.deepEqual(
+      data.map(({ id }) => id),
+      ['best-2'],
+    );
+  });
+
+  test('warns of no missing model unless a target has a whole name', async (t) => {
+    const { gateway } = await scenario(t, {
+      providers: { p: list(models) },
+      more: '[aliases]\n"a-*" = "p/gone-*"\n"b-*" = "p/gone"\n',
+    });
+    await idsOf(gateway);
+    assert.deepEqual(
+      gateway.lines('model is not listed').map(({ setting, model }) => [setting, model]),
+      [['aliases.b-*', 'gone']],
+    );
   });
 });
 

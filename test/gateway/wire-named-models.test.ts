@@ -40,6 +40,8 @@ const rows: Record<string, Row> = {
   },
   'the id of the provider': { model: 'p', outcome: 'upstream_error', fourth: skipped },
   'its full name': { model: 'p/gone', outcome: 'upstream_error', fourth: skipped },
+  'a wildcard alias with its model': { model: 'any-1', outcome: 'upstream_error', fourth: skipped },
+  'a wildcard alias without its model': { model: 'my-made-up', outcome: 'rejected', fourth: asked },
   'a name that the client chose': { model: 'p/made-up', outcome: 'rejected', fourth: asked },
 };
 
@@ -57,7 +59,7 @@ describe('a 404 about a model', () => {
           q: { lines: 'default_model = "q"' },
         },
         fallback: ['q'],
-        more: '[admin]\nport = 0\n[aliases]\nfast = "p/gone"',
+        more: '[admin]\nport = 0\n[aliases]\nfast = "p/gone"\n"any-*" = "p/gone"\n"my-*" = "p/*"',
       });
       const ask = () => gateway.chat(chatBody({ model, stream: isStream ?? false }));
       for (let round = 0; round < 3; round += 1) assert.equal((await ask()).status, 404);

@@ -79,7 +79,7 @@ export function generate(seed: number): Plan {
   const rare = ofScene.oneIn(3) ? ofScene : undefined;
   const usual = withRare(settingsOf(scene, someSettings(random), ofScene), rare);
   const all = withFurther(isTight ? tight(usual) : usual, further);
-  const settings = withHidden(all, createRandom(seed ^ 0x68e31da4));
+  const settings = withNames(all, createRandom(seed ^ 0x68e31da4));
   const connections = someConnections(settings, { mood, random, rare, further });
   const lastMs = connections.flatMap(({ asks }) => asks.map(({ afterMs }) => afterMs));
   const lengthMs = lastMs.reduce((sum, ms) => sum + ms, 0) / connections.length + 200;
@@ -123,13 +123,18 @@ function withFurther(settings: Settings, random: Random): Settings {
   return { ...settings, clients, providers, server: { ...settings.server, host, trusted_proxies } };
 }
 
-/** Hides models from the list. */
-function withHidden(settings: Settings, random: Random): Settings {
+/** Hides models from the list, and replaces the first alias by a wildcard alias. */
+function withNames(settings: Settings, random: Random): Settings {
   const providers = settings.providers.map((provider) => {
     const patterns = ['m0', 'm*', '*t*d', '*'].filter(() => random.oneIn(4));
     return { ...provider, hide_models: random.oneIn(4) ? patterns : undefined };
   });
-  return { ...settings, providers };
+  const [first, ...others] = settings.aliases;
+  // An unknown provider would be refused.
+  const isKnown = first?.targets.every((target) => !target.startsWith('gone/'));
+  if (!first || !isKnown || !random.oneIn(3)) return { ...settings, providers };
+  const targets = first.targets.map((target) => target.replace('/m0', '/m*'));
+  return { ...settings, providers, aliases: [{ ...first, name: 'alias*', targets }, ...others] };
 }
 
 /** Large bodies, many at the same time, with memory for few of them. */
@@ -528,7 +533,7 @@ function aBody(id: string, isStream: boolean, settings: Settings, random: Random
     return { body, chat };
   }
   const ids = settings.providers.map((one) => one.id);
-  const names = settings.aliases.map(({ name }) => name);
+  const names = settings.aliases.map(({ name }) => name.replace('*', '0'));
   const direct = () => `${random.pick(ids)}/${random.pick(MODELS)}`;
   const model = random.oneIn(8)
     ? random.pick(['a', 'a/', 'm0', 'gone/m0', 'b', '/m0', 'a/deep/m0', 'a/"\u{1F600}"'])

@@ -148,7 +148,7 @@ function checkList(course: Course, lists: readonly Try[], report: Report): void 
   }
   for (const { name, targets } of settings.aliases) {
     const target = targets.find((one) => registered.some(({ id }) => one.startsWith(`${id}/`)));
-    if (target === undefined) continue;
+    if (target === undefined || name.includes('*')) continue;
     const id = target.split('/', 1)[0]!;
     const details = registered.find((one) => one.id === id)!.model_details?.[
       target.slice(id.length + 1)
@@ -162,9 +162,18 @@ function checkList(course: Course, lists: readonly Try[], report: Report): void 
         new RegExp(`^${id}/${pattern.replaceAll('*', '.*')}$`).test(model),
       ),
     );
-  const expected = [...entries].filter(
-    ([id]) => mayName(id, settings, early.client) && !isHidden(id),
+  for (const model of [...entries.keys()].filter(isHidden)) entries.delete(model);
+  const wildcard = settings.aliases.find(({ name }) => name.includes('*'));
+  const first = wildcard?.targets.find((one) =>
+    registered.some(({ id }) => one.startsWith(`${id}/`)),
   );
+  const start = first?.includes('*') ? first.slice(0, -1) : undefined;
+  for (const [model, entry] of entries) {
+    if (start === undefined || !model.startsWith(start) || model === start) continue;
+    const id = `alias${model.slice(start.length)}`;
+    if (!entries.has(id)) entries.set(id, { ...entry, id });
+  }
+  const expected = [...entries].filter(([id]) => mayName(id, settings, early.client));
   const text = Buffer.concat(answer.pieces.map(({ bytes }) => bytes)).toString();
   const { data } = JSON.parse(text) as { data: object[] };
   const sorted = (all: readonly object[]) => all.map(spell).toSorted().join('\n');

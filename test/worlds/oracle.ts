@@ -3,7 +3,15 @@
  * gateway, and decides nothing beyond the documents.
  */
 
-import type { Ask, ErrorPlan, Item, ProviderSettings, Reply, Settings } from './plan.ts';
+import type {
+  AliasSettings,
+  Ask,
+  ErrorPlan,
+  Item,
+  ProviderSettings,
+  Reply,
+  Settings,
+} from './plan.ts';
 import { wallClockMs } from './clock.ts';
 import { phraseOf } from './replies.ts';
 
@@ -488,6 +496,16 @@ export function mayName(name: string, { clients }: Settings, client: string | un
   return allowed?.some(allows) ?? true;
 }
 
+/** Returns the alias with this name, with the name's text in place of `*`. */
+function aliasFor(model: string, { aliases }: Settings): AliasSettings | undefined {
+  const exact = aliases.find(({ name }) => name === model);
+  // The worlds have one wildcard alias at most.
+  const star = /^alias(.+)$/s.exec(model)?.[1];
+  const wildcard = aliases.find(({ name }) => name === 'alias*');
+  if (exact || !wildcard || star === undefined) return exact;
+  return { ...wildcard, targets: wildcard.targets.map((one) => one.replace('*', () => star)) };
+}
+
 /**
  * Returns the candidates in order (docs/behaviour.md#models, #fallbacks, #balance), or the refusal.
  */
@@ -499,7 +517,7 @@ export function candidatesFor(
   const registered = new Map(
     settings.providers.filter(({ enabled }) => enabled).map((one) => [one.id, one]),
   );
-  const alias = settings.aliases.find(({ name }) => name === model);
+  const alias = aliasFor(model, settings);
   const may = (name: string) => mayName(name, settings, client);
   const resolve = (name: string): Candidate | Failure => {
     const slash = name.indexOf('/');
@@ -540,7 +558,9 @@ export function candidatesFor(
 /** Whether the settings name this model for the provider (docs/behaviour.md#outcomes). */
 export function namesModel(provider: ProviderSettings, model: string, settings: Settings): boolean {
   const enabled = settings.providers.filter((one) => one.enabled);
-  const targets = settings.aliases.flatMap((alias) => alias.targets);
+  const targets = settings.aliases
+    .flatMap((alias) => alias.targets)
+    .filter((target) => !target.includes('*'));
   const named = [
     ...targets.filter((target) => enabled.some(({ id }) => target.startsWith(`${id}/`))),
     ...enabled.map(({ default_model, id }) => `${id}/${default_model ?? ''}`),

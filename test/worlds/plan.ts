@@ -264,11 +264,12 @@ export function toToml(settings: Settings): string {
     '[aliases]',
     ...aliases.map(({ name, targets, isBalanced, weights }) => {
       const list = JSON.stringify(targets);
+      const key = JSON.stringify(name);
       if (weights) {
         const listed = JSON.stringify(weights);
-        return `${name} = { targets = ${list}, balance = "weighted", weights = ${listed} }`;
+        return `${key} = { targets = ${list}, balance = "weighted", weights = ${listed} }`;
       }
-      return `${name} = ${isBalanced ? `{ targets = ${list}, balance = "least_busy" }` : list}`;
+      return `${key} = ${isBalanced ? `{ targets = ${list}, balance = "least_busy" }` : list}`;
     }),
   ];
   return lines.join('\n');
