@@ -20,14 +20,19 @@ import {
   CLIENT_KEY,
   chunkEvent,
   completion,
+  embeddings,
   errorEvent,
+  response,
   sendError,
   sendJson,
   startEvents,
   startGateway,
   startNginx,
+  startTypedEvents,
   startUpstream,
   stopAll,
+  typedEnd,
+  typedEvent,
   usageEvent,
 } from './support.mjs';
 
@@ -42,6 +47,7 @@ const UPLOADED_PRIOR_TO = '2026-11-22T00:00:00Z';
 const INSTALL_MS = 900_000;
 const RUN_MS = 180_000;
 const run = promisify(execFile);
+const ENDPOINTS = 'endpoints = ["/v1/embeddings", "/v1/responses"]';
 
 /** Each client's requirement, by its file name. */
 const requirements = new Map(
@@ -62,23 +68,25 @@ let passed = 0;
 let tried = 0;
 try {
   const upstream = await startUpstream(onChat);
-  const { baseURL } = await startGateway(upstream);
+  const { baseURL } = await startGateway(upstream, { server: ENDPOINTS });
   await tryAll(wanted, baseURL);
-  const counting = await startGateway(upstream, { provider: 'stream_usage = true' });
+  const lines = { server: ENDPOINTS, provider: 'stream_usage = true' };
+  const counting = await startGateway(upstream, lines);
   await tryAll(
     wanted.filter((name) => COUNTED.includes(name)),
     counting.baseURL,
   );
-  for (const { stream, outcome, usage_added, completion_tokens } of counting.accessLines()) {
-    if (!stream || outcome !== 'ok') continue;
+  for (const { path, stream, outcome, ...counted } of counting.accessLines()) {
+    const { usage_added, completion_tokens } = counted;
+    if (path !== '/v1/chat/completions' || !stream || outcome !== 'ok') continue;
     tried += 1;
     if (usage_added && completion_tokens === 5) passed += 1;
     else console.log(`FAILED  tokens of a stream: ${usage_added} ${completion_tokens}`);
   }
-  const thinker = await startUpstream((response, body) => {
-    setTimeout(() => onChat(response, body), body.stream ? THINKS_MS : 0);
+  const thinker = await startUpstream((...request) => {
+    setTimeout(() => onChat(...request), request[1].stream ? THINKS_MS : 0);
   });
-  const patient = await startGateway(thinker, { server: 'stream_keepalive = 1' });
+  const patient = await startGateway(thinker, { server: `${ENDPOINTS}\nstream_keepalive = 1` });
   const nginx = await startNginx(patient.baseURL);
   if (nginx)
     await tryAll(
@@ -160,34 +168,50 @@ async function install(client) {
  * Answers with the prompt's text between <say> and </say>, or with it as the first tool's
  * arguments.
  */
-async function onChat(response, body) {
-  const said = findWish(body.messages);
-  if (said === undefined) {
-    sendError(response, 400, 'the prompt has no <say>');
+async function onChat(upstream, body, url) {
+  if (url === '/v1/embeddings') {
+    sendJson(upstream, embeddings(body.encoding_format));
     return;
+  }
+  const said = findWish(body.messages ?? body.input);
+  if (said === undefined) {
+    sendError(upstream, 400, 'the prompt has no <say>');
+    return;
+  }
+  const breaks = body.model === 'breaks';
+  if (url === '/v1/responses') {
+    if (!body.stream) return void sendJson(upstream, response(said));
+    startTypedEvents(upstream, said.split(/(?= )/));
+    await sleep(FIRST_TOKEN_MS);
+    const error = { code: 'server_error', message: 'out of memory', param: null };
+    return void upstream.end(breaks ? typedEvent('error', error) : typedEnd(said));
   }
   const isCall = body.tools && said.startsWith('{');
   const delta = (text) => (isCall ? callTool(body.tools[0], text) : { content: text });
   const reason = isCall ? 'tool_calls' : 'stop';
   if (!body.stream) {
-    sendJson(response, completion(delta(said), reason));
+    sendJson(upstream, completion(delta(said), reason));
     return;
   }
   // As most servers do: the role when the request is queued, and the first token later.
-  startEvents(response, []).write(chunkEvent({ role: 'assistant', content: '' }));
+  startEvents(upstream, []).write(chunkEvent({ role: 'assistant', content: '' }));
   await sleep(FIRST_TOKEN_MS);
-  for (const word of said.split(/(?= )/)) response.write(chunkEvent(delta(word)));
-  const breaks = body.model === 'breaks';
-  response.end(
+  for (const word of said.split(/(?= )/)) upstream.write(chunkEvent(delta(word)));
+  upstream.end(
     breaks
       ? errorEvent('out of memory', 500)
       : `${chunkEvent({}, reason)}${usageEvent(body)}data: [DONE]\n\n`,
   );
 }
 
-/** Returns the last text in <say>, because agents put their own messages around it. */
+/**
+ * Returns the last text in <say>, because agents put their own messages around it. `input` of
+ * `/v1/responses` may be a text.
+ */
 function findWish(messages) {
-  return messages
+  return [messages]
+    .flat()
+    .map((message) => (typeof message === 'string' ? { content: message } : message))
     .map(({ content }) =>
       Array.isArray(content) ? content.map(({ text }) => text).join('') : content,
     )

@@ -26,12 +26,12 @@ export const stopAll = close;
 const LIMITS = { context_length: 54_321, input_modalities: ['text', 'image'] };
 
 /**
- * Starts a provider with two models, one with its limits. It leaves every chat to `onChat(response,
- * body)`.
+ * Starts a provider with two models, one with its limits. It leaves every other request to
+ * `onChat(response, body, url)`.
  */
 export async function startUpstream(onChat) {
   return upstreams.startUpstream(t, ({ url, body }, response) => {
-    if (url !== '/v1/models') return onChat(response, JSON.parse(body.toString()));
+    if (url !== '/v1/models') return onChat(response, JSON.parse(body.toString()), url);
     const data = [
       { id: 'm', ...LIMITS },
       { id: 'vendor/n', context_length: null },
@@ -139,4 +139,133 @@ export function startEvents(response, words = ['Hello', ' there']) {
   response.flushHeaders();
   for (const content of words) response.write(chunkEvent({ role: 'assistant', content }));
   return response;
+}
+
+/** A complete answer of `/v1/responses`. */
+export const response = (text = 'Hello there') => ({
+  id: 'resp_1',
+  object: 'response',
+  created_at: 1,
+  status: 'completed',
+  error: null,
+  incomplete_details: null,
+  instructions: null,
+  metadata: {},
+  model: 'm',
+  output: [messageItem([textPart(text)], 'completed')],
+  parallel_tool_calls: true,
+  temperature: 1,
+  tool_choice: 'auto',
+  tools: [],
+  top_p: 1,
+  usage: {
+    input_tokens: 3,
+    input_tokens_details: { cached_tokens: 0 },
+    output_tokens: 5,
+    output_tokens_details: { reasoning_tokens: 0 },
+    total_tokens: 8,
+  },
+});
+
+export function embeddings(encoding) {
+  const numbers = Float32Array.of(0.25, -0.5);
+  const isBase64 = encoding === 'base64';
+  const embedding = isBase64 ? Buffer.from(numbers.buffer).toString('base64') : [...numbers];
+  return {
+    object: 'list',
+    data: [{ object: 'embedding', index: 0, embedding }],
+    model: 'm',
+    usage: { prompt_tokens: 3, total_tokens: 3 },
+  };
+}
+
+export const textCompletion = (text = 'Hello there', finish_reason = 'stop') => ({
+  id: 'cmpl-1',
+  object: 'text_completion',
+  created: 1,
+  model: 'm',
+  choices: [{ index: 0, text, logprobs: null, finish_reason }],
+  usage: { prompt_tokens: 3, completion_tokens: 5, total_tokens: 8 },
+});
+
+const messageItem = (content, status) => {
+  return { id: 'msg_1', type: 'message', status, role: 'assistant', content };
+};
+const textPart = (text) => ({ type: 'output_text', text, annotations: [], logprobs: [] });
+
+let sequence = 0;
+/** An event of a stream of `/v1/responses`. */
+export function typedEvent(type, members) {
+  const data = JSON.stringify({ type, sequence_number: (sequence += 1), ...members });
+  return `event: ${type}\ndata: ${data}\n\n`;
+}
+
+/** Begins a stream of `/v1/responses` with its text, and leaves it open. */
+export function startTypedEvents(upstream, words = ['Hello', ' there']) {
+  const place = { item_id: 'msg_1', output_index: 0, content_index: 0 };
+  const started = { ...response(), status: 'in_progress', output: [], usage: null };
+  upstream.writeHead(200, { 'content-type': 'text/event-stream' });
+  upstream.write(typedEvent('response.created', { response: started }));
+  upstream.write(typedEvent('response.in_progress', { response: started }));
+  const item = messageItem([], 'in_progress');
+  upstream.write(typedEvent('response.output_item.added', { output_index: 0, item }));
+  upstream.write(typedEvent('response.content_part.added', { ...place, part: textPart('') }));
+  for (const delta of words) {
+    upstream.write(typedEvent('response.output_text.delta', { ...place, delta, logprobs: [] }));
+  }
+  return upstream;
+}
+
+/** The last events of a stream of `/v1/responses`. */
+export function typedEnd(text = 'Hello there') {
+  const place = { item_id: 'msg_1', output_index: 0, content_index: 0 };
+  const whole = response(text);
+  return [
+    typedEvent('response.output_text.done', { ...place, text, logprobs: [] }),
+    typedEvent('response.content_part.done', { ...place, part: textPart(text) }),
+    typedEvent('response.output_item.done', { output_index: 0, item: whole.output[0] }),
+    typedEvent('response.completed', { response: whole }),
+  ].join('');
+}
+
+/** The last event of a stream of `/v1/responses` that has failed. */
+export function typedFailure(message) {
+  const error = { code: 'server_error', message };
+  return typedEvent('response.failed', {
+    response: { ...response(), status: 'failed', output: [], error },
+  });
+}
+
+/** Not among the packages of these tests, because it takes 420 MB. */
+const CODEX = process.env.CODEX ?? '';
+/** The reason for skipping Codex's tests; false if they run. */
+export const NO_CODEX = existsSync(CODEX) ? false : 'CODEX does not name the program';
+
+/** Asks Codex for an answer. Returns its exit code and output. */
+export async function askCodex(baseURL, model) {
+  const folder = emptyFolder(t);
+  const provider = {
+    name: 'gateway',
+    base_url: baseURL,
+    env_key: 'GATEWAY_KEY',
+    wire_api: 'responses',
+    request_max_retries: 0,
+    stream_max_retries: 0,
+  };
+  const settings = Object.entries(provider).flatMap(([key, value]) => {
+    return ['-c', `model_providers.gateway.${key}=${JSON.stringify(value)}`];
+  });
+  const args = ['exec', '--skip-git-repo-check', '--ephemeral', '-m', model];
+  const chosen = ['-c', 'model_provider="gateway"', ...settings, 'hello'];
+  const asking = promisify(execFile)(CODEX, [...args, ...chosen], {
+    cwd: folder,
+    env: { PATH: process.env.PATH, HOME: folder, CODEX_HOME: folder, GATEWAY_KEY: CLIENT_KEY },
+    timeout: 60_000,
+  });
+  // Codex reads its input until its end.
+  asking.child.stdin.end();
+  return asking.then(
+    (done) => ({ code: 0, ...done }),
+    (error) => error,
+  );
 }

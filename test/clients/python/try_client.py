@@ -2,7 +2,8 @@
 
 A client is a file with `complete(model, prompt)`, `stream(model, prompt)` if the client has streams
 (both may be asynchronous), and `Refusal`, its exception for a refused request. An `answer(text)`
-wraps the text in the form that the client expects from the model.
+wraps the text in the form that the client expects from the model. A second file of the client,
+`NAME-responses`, does the same at `/v1/responses`, and may have `embed(model, text)`.
 """
 
 import asyncio
@@ -68,6 +69,11 @@ def try_broken_stream():
         raise AssertionError(f"a broken stream ended as if it were whole: {said!r}")
 
 
+def try_embedding():
+    numbers = client.embed("p/m", "hello")
+    assert numbers == [0.25, -0.5], f"an embedding: {numbers!r}"
+
+
 def try_refusal():
     try:
         said = complete("nobody/m")
@@ -92,10 +98,17 @@ loop = asyncio.Runner()
 name = sys.argv[1]
 # An answer with the nonce proves that the provider has read this prompt.
 TEXT = f"Hello there, {os.environ['NONCE']}"
-client = load(name)
-tried = [try_completion, try_refusal]
-if hasattr(client, "stream"):
-    tried += [try_stream, try_broken_stream]
-for attempt in tried:
-    attempt()
-print(f"{name} {version(name)}:", ", ".join(attempt.__name__[4:] for attempt in tried))
+done = []
+for file in [name, f"{name}-responses"]:
+    if not (Path(__file__).parent / f"{file}.py").exists():
+        continue
+    client = load(file)
+    tried = [try_completion, try_refusal]
+    if hasattr(client, "stream"):
+        tried += [try_stream, try_broken_stream]
+    if hasattr(client, "embed"):
+        tried.append(try_embedding)
+    for attempt in tried:
+        attempt()
+    done += [attempt.__name__[4:] for attempt in tried]
+print(f"{name} {version(name)}:", ", ".join(done))
