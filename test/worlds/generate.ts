@@ -79,8 +79,17 @@ export function generate(seed: number): Plan {
   const rare = ofScene.oneIn(3) ? ofScene : undefined;
   const usual = withRare(settingsOf(scene, someSettings(random), ofScene), rare);
   const all = withFurther(isTight ? tight(usual) : usual, further);
-  const settings = withNames(all, createRandom(seed ^ 0x68e31da4));
-  const connections = someConnections(settings, { mood, random, rare, further });
+  const named = withNames(all, createRandom(seed ^ 0x68e31da4));
+  const ofEndpoint = createRandom(seed ^ 0x7feb352d);
+  // `empty_answers` is about chat alone.
+  const hasCompletions = named.server.empty_answers !== 'fail' && ofEndpoint.oneIn(4);
+  const endpoints = hasCompletions ? [COMPLETIONS] : undefined;
+  const settings = { ...named, server: { ...named.server, endpoints } };
+  const chats = someConnections(settings, { mood, random, rare, further });
+  const connections = chats.map(({ asks, ...connection }) => ({
+    ...connection,
+    asks: asks.map((ask) => (hasCompletions && ofEndpoint.oneIn(2) ? toCompletion(ask) : ask)),
+  }));
   const lastMs = connections.flatMap(({ asks }) => asks.map(({ afterMs }) => afterMs));
   const lengthMs = lastMs.reduce((sum, ms) => sum + ms, 0) / connections.length + 200;
   return withScene({
@@ -135,6 +144,25 @@ function withNames(settings: Settings, random: Random): Settings {
   if (!first || !isKnown || !random.oneIn(3)) return { ...settings, providers };
   const targets = first.targets.map((target) => target.replace('/m0', '/m*'));
   return { ...settings, providers, aliases: [{ ...first, name: 'alias*', targets }, ...others] };
+}
+
+const COMPLETIONS = '/v1/completions';
+const MESSAGE = /"messages":\[\{"role":"user","content":("(?:[^"\\]|\\.)*")\}\]/;
+
+/**
+ * Turns a chat completion into a text completion, if its body is spelled plainly. Head and body keep
+ * their lengths, because both are cut at offsets. Replies and their rules are those of chat.
+ */
+function toCompletion(ask: Ask): Ask {
+  const { body = '', chat, path } = ask;
+  const [message, text] = MESSAGE.exec(body) ?? [];
+  if (message === undefined || !chat || chat.refusedWith) return ask;
+  const prompt = `"prompt":[${text}]`.padEnd(message.length);
+  return {
+    ...ask,
+    body: body.replace(message, () => prompt),
+    path: `${COMPLETIONS}?`.padEnd(path.length, 'a'),
+  };
 }
 
 /** Large bodies, many at the same time, with memory for few of them. */

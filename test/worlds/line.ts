@@ -138,7 +138,7 @@ function checkTry(
       ? {}
       : { outcome: outcomeOf(reading.kind === 'failure' ? reading.failure : undefined) }),
     ...(reading.kind === 'failure'
-      ? { url: `https://${made.provider}.test/v1/chat/completions` }
+      ? { url: `https://${made.provider}.test${pathOf(course.exchange.ask)}` }
       : {}),
   };
   for (const [name, value] of Object.entries(expected)) {

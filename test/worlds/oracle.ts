@@ -607,10 +607,15 @@ export function checkHead(ask: Ask, settings: Settings): Early {
   const to =
     path === '/v1/models' && method === 'GET'
       ? 'models'
-      : path === '/v1/chat/completions' && method === 'POST'
+      : isChat(path, settings) && method === 'POST'
         ? 'chat'
         : NOT_FOUND;
   return { kind: 'counted', client: client?.name, to };
+}
+
+/** Whether the path is a completion's; the rules of text completions are those of chat. */
+function isChat(path: string, { server: { endpoints = [] } }: Settings): boolean {
+  return path === '/v1/chat/completions' || endpoints.includes(path);
 }
 
 /** Returns the path: the raw target before `?`, without `scheme://authority`. */

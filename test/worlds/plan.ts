@@ -7,6 +7,7 @@ export interface Settings {
   readonly server: {
     readonly host?: string | undefined;
     readonly trusted_proxies?: readonly string[] | undefined;
+    readonly endpoints?: readonly string[] | undefined;
     readonly timeout: number;
     readonly first_token_timeout?: number | undefined;
     readonly stream_idle_timeout: number;
