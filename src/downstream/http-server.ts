@@ -99,7 +99,7 @@ function acceptConnections(server: Server, state: ListenerState): ReadonlyMap<Du
   server.on('connection', (socket) => {
     const connection = new Connection(socket, state);
     connections.set(socket, connection);
-    socket.once('close', () => {
+    socket.on('close', () => {
       connection.dropWaiting();
       connections.delete(socket);
     });

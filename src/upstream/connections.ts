@@ -40,6 +40,8 @@ export function findAgentClass(): (new (options: object) => Dispatcher) | undefi
   return shared!.constructor as new (options: object) => Dispatcher;
 }
 
+const ignore = () => {};
+
 const lookupTimes = new WeakMap<Socket, number>();
 
 /**
@@ -87,11 +89,11 @@ export function createConnector(timeoutMs: number) {
       });
     }
 
-    let isSettled = false;
     const settle = (error: Error | null) => {
-      if (isSettled) return;
-      isSettled = true;
       clearTimeout(timer);
+      // The socket lives longer than this call, and its listener would keep the timer and the
+      // callback. Another listener stays, because an 'error' event without one ends the process.
+      socket.off('error', settle).on('error', ignore);
       // The provider may have failed on the resumed session.
       if (error) sessions.delete(host);
       callback(error, socket);
@@ -103,12 +105,16 @@ export function createConnector(timeoutMs: number) {
       if (ticksLeft > 0) timer.refresh();
       else socket.destroy(Object.assign(new Error(`${doing} timed out`), { code: 'ETIMEDOUT' }));
     }, timeoutMs / CONNECT_TICKS);
-    // A session is emitted only after the certificate was verified. A resumed session is not
-    // verified again.
-    socket.on('session', (session: Buffer) => sessions.set(host, session));
-    // The listener stays after the connect, because an 'error' event without a listener ends the
-    // process.
+    if (isTls) keepSessions(socket, host, sessions);
     socket.on('error', settle);
     socket.once(isTls ? 'secureConnect' : 'connect', () => settle(null));
   };
+}
+
+/**
+ * Stores each TLS session of the socket as the latest session for `host`. A session is emitted only
+ * after the certificate was verified. A resumed session is not verified again.
+ */
+function keepSessions(socket: Socket, host: string, sessions: Map<string, Buffer>): void {
+  socket.on('session', (session: Buffer) => sessions.set(host, session));
 }

@@ -133,11 +133,13 @@ export class Pool {
     else this.#countNew(socket);
   };
 
+  readonly #onClose = () => (this.#figures.open -= 1);
+
   #countNew(socket: Socket): void {
     const figures = this.#figures;
     this.#used.add(socket);
     figures.made += 1;
     figures.open += 1;
-    socket.once('close', () => (figures.open -= 1));
+    socket.on('close', this.#onClose);
   }
 }
