@@ -105,7 +105,7 @@ export class Attempt {
   failure: GatewayError | undefined;
   /** The provider's status. */
   status: number | undefined;
-  /** The provider's response headers. */
+  /** The provider's response headers, until the answer begins. */
   headers: ReadonlyMap<string, string> | undefined;
   upstreamRequestId: string | undefined;
   /** Undefined before the request is written to a connection, and always over fetch. */
@@ -170,6 +170,8 @@ export class Attempt {
   beginAnswer(): void {
     this.hasAnswer = true;
     this.decidedAtMs = performance.now();
+    // An open stream would keep them, often 2 KB.
+    this.headers = undefined;
   }
 
   /** Records the attempt's end, with its failure if it has failed. */

@@ -88,7 +88,7 @@ export function openAnswer(
       EVENT_STREAM_HEADERS,
       isEventStream && { 'content-type': soleValue(contentType) },
     );
-    return openStream(response, headers, context);
+    return openStream(response.body, headers, context);
   }
   headers['content-type'] = isJson ? soleValue(contentType) : 'application/json';
   return openCompletion(response, headers, context);

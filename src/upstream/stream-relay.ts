@@ -10,7 +10,7 @@
  */
 
 import { noRoom } from '../lib/byte-budget.ts';
-import type { ByteSink } from '../lib/byte-source.ts';
+import type { ByteSink, ByteSource } from '../lib/byte-source.ts';
 import { ChunkBuffer, lengthOf, withoutMark } from '../lib/chunk-buffer.ts';
 import { type ErrorDetails, GatewayError } from '../lib/errors.ts';
 import { EventRoom } from '../lib/event-room.ts';
@@ -29,7 +29,6 @@ import {
   tooLargeError,
   upstreamFailure,
 } from './network-error.ts';
-import type { UpstreamResponse } from './provider.ts';
 
 /** A stream may hold this many bytes without reserving memory: the size of a socket's read. */
 const MAX_CHUNK_BYTES = 65_536;
@@ -56,11 +55,11 @@ const AFTER_DONE_MS = 5000;
  * @param headers - sent to the client with the answer
  */
 export function openStream(
-  upstream: UpstreamResponse,
+  body: ByteSource,
   headers: Record<string, string>,
   context: AttemptContext,
 ): Promise<Answer> {
-  return new StreamRelay(upstream, headers, context).open();
+  return new StreamRelay(body, headers, context).open();
 }
 
 /**
@@ -77,8 +76,9 @@ interface Settle {
 
 /** Takes the provider's bytes, and writes them to the client from the delivery on. */
 class StreamRelay implements ByteSink, Answer {
-  readonly #upstream: UpstreamResponse;
-  readonly #headers: Record<string, string>;
+  readonly #body: ByteSource;
+  /** Headers for the client; undefined from the delivery on. */
+  #headers: Record<string, string> | undefined;
   readonly #context: AttemptContext;
   #settle!: Settle;
   readonly #room: EventRoom;
@@ -116,12 +116,8 @@ class StreamRelay implements ByteSink, Answer {
   readonly #createTimeout = () =>
     timeoutError(this.#context.attempt.provider, { cause: `no event in ${this.#idleMs} ms` });
 
-  constructor(
-    upstream: UpstreamResponse,
-    headers: Record<string, string>,
-    context: AttemptContext,
-  ) {
-    this.#upstream = upstream;
+  constructor(body: ByteSource, headers: Record<string, string>, context: AttemptContext) {
+    this.#body = body;
     this.#headers = headers;
     this.#context = context;
     this.#room = new EventRoom(context.call.budget);
@@ -137,27 +133,28 @@ class StreamRelay implements ByteSink, Answer {
   open(): Promise<Answer> {
     return new Promise((resolve, reject) => {
       this.#settle = { resolve: () => resolve(this), reject };
-      this.#upstream.body.start(this);
+      this.#body.start(this);
     });
   }
 
   /** Sends the head and the bytes so far, and reads on. Resolves at the stream's end. */
   deliver(reply: AnswerSink, onData?: () => void): Promise<void> {
     const seen = this.#seen!;
+    const headers = this.#headers!;
     const { before, error } = this.#first!;
-    this.#seen = this.#first = undefined;
+    this.#seen = this.#headers = this.#first = undefined;
     this.#reply = reply;
     this.#onData = onData;
     // `before` has the parts of a long event, which are not joined, because joining copies them.
     const parts = before ? seen.takeParts() : [seen.take()];
     const first = reply.headersSent ? withoutMark(parts) : parts;
-    reply.beginStream(this.#upstream.status, this.#headers);
+    reply.beginStream(this.#context.attempt.status!, headers);
     reply.onRoom = this.#onRoom;
     return new Promise((resolve, reject) => {
       this.#settle = { resolve, reject };
       try {
         const isRoomLeft = this.#pass({ before: first, toPass: NO_BYTES, error });
-        if (isRoomLeft) this.#upstream.body.resume();
+        if (isRoomLeft) this.#body.resume();
       } catch (thrown) {
         this.#fail(thrown);
       }
@@ -250,7 +247,7 @@ class StreamRelay implements ByteSink, Answer {
       if (services.config.server.emptyAnswers === 'pass') return true;
       throw emptyAnswerError(attempt.provider);
     }
-    const cause = `content-type: ${this.#upstream.headers.get('content-type') ?? 'none'}`;
+    const cause = `content-type: ${attempt.headers?.get('content-type') ?? 'none'}`;
     const isStream = isDone || !hasOtherLines;
     if (!isStream) throw this.#error('the answer was no stream of events', { cause });
     throw this.#error('the stream ended before its first token', { cause, problem: 'cut' });
@@ -317,7 +314,7 @@ class StreamRelay implements ByteSink, Answer {
     const { deadline } = this.#context;
     if (deadline.suspendedMs >= LONG_PAUSE_MS) this.#longPauseEndedAtMs = performance.now();
     deadline.resume(this.#idleMs * COUNTED_PART);
-    this.#upstream.body.resume();
+    this.#body.resume();
   }
 
   /**
@@ -394,7 +391,7 @@ class StreamRelay implements ByteSink, Answer {
     setTimeout(() => {
       this.#isWaiting = false;
       this.#room.endWait();
-      if (this.write(chunk)) this.#upstream.body.resume();
+      if (this.write(chunk)) this.#body.resume();
     }, WAIT_MS);
     return false;
   }

@@ -63,8 +63,8 @@ export function sendByUndici(
       : request.headers;
     const Handler = IS_UNDICI_8 ? Undici8Exchange : UndiciExchange;
     const agent = reconnect ? pool.reconnectAgent : pool.agentFor(origin);
-    const options = { cancellation, pool, agent, origin, use, body: sliced, resolve, reject };
-    const exchange = new Handler(options);
+    const options = { cancellation, pool, agent, origin, use, body: sliced };
+    const exchange = new Handler(options, { resolve, reject });
     agent.dispatcher.dispatch(
       {
         method,
@@ -90,19 +90,22 @@ interface UndiciExchangeOptions {
   readonly origin: string;
   readonly use: ConnectionUse;
   readonly body: SlicedBody | undefined;
-  readonly resolve: (reply: UpstreamResponse) => void;
+}
+
+/** Settles the promise of `sendByUndici`. */
+interface Settle {
+  readonly resolve: (response: UpstreamResponse) => void;
   readonly reject: (error: unknown) => void;
 }
 
 /**
- * A request, its response once the headers have arrived, and the source of the response's body.
- * undici 6 and 7 call the methods from `onConnect` to `onError`.
+ * A request, and the source of its response's body. undici 6 and 7 call the methods from
+ * `onConnect` to `onError`.
  */
-class UndiciExchange implements UpstreamResponse, ByteSource {
-  status = 0;
-  readonly headers = new Map<string, string>();
-  readonly body = this;
+class UndiciExchange implements ByteSource {
   readonly #options: UndiciExchangeOptions;
+  /** Undefined once settled, because a settled promise would be kept until the stream's end. */
+  #settle: Settle | undefined;
   readonly #unread = new ChunkBuffer();
   readonly #turn = new TurnLimit();
   /** True while reading waits for the next turn, even if the sink wants more now. */
@@ -120,8 +123,9 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
 
   readonly #onCancel = () => this.#giveUp(this.#options.cancellation.reason);
 
-  constructor(options: UndiciExchangeOptions) {
+  constructor(options: UndiciExchangeOptions, settle: Settle) {
     this.#options = options;
+    this.#settle = settle;
     options.agent.running += 1;
     options.cancellation.onCancel(this.#onCancel);
   }
@@ -162,15 +166,16 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
   onHeaders(status: number, raw: readonly Buffer[], resume: () => void): boolean {
     // A 1xx is not the final response.
     if (status < 200) return true;
-    this.status = status;
+    const headers = new Map<string, string>();
     for (let at = 0; at < raw.length; at += 2) {
       const name = raw[at]!.toString('latin1').toLowerCase();
       const value = raw[at + 1]!.toString('latin1').trim();
-      const before = this.headers.get(name);
-      this.headers.set(name, before === undefined ? value : `${before}, ${value}`);
+      const before = headers.get(name);
+      headers.set(name, before === undefined ? value : `${before}, ${value}`);
     }
     this.#resumeUndici = resume;
-    this.#options.resolve(this);
+    this.#settle?.resolve({ status, headers, body: this });
+    this.#settle = undefined;
     return true;
   }
 
@@ -210,7 +215,7 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
    */
   get #connectionFailure(): ConnectionFailure | undefined {
     if (!this.#socket) return 'unconnected';
-    if (this.status > 0) return 'inBody';
+    if (!this.#settle) return 'inBody';
     if (this.#socket.bytesRead > this.#bytesReadBefore) return 'inHead';
     const { connection, sentAtMs } = this.#options.use;
     const isSoon = performance.now() - sentAtMs! < STALE_WITHIN_MS;
@@ -238,7 +243,8 @@ class UndiciExchange implements UpstreamResponse, ByteSource {
     this.#options.agent.running -= 1;
     this.#options.body?.release();
     this.#resumeUndici = () => {};
-    if (error) this.#options.reject(error);
+    this.#settle?.reject(error);
+    this.#settle = undefined;
     if (!this.#isPaused) this.#endSink();
   }
 

@@ -23,7 +23,7 @@ import {
 } from '../support/gateway.ts';
 import { openRaw, readReply, statusesOf, watchServerSide } from '../support/raw.ts';
 import { idle, stopClock, untilSteady } from '../support/clock.ts';
-import { newReplyContext, RecordedReply, replyWith } from '../support/reply-context.ts';
+import { newReplyContext, RecordedReply } from '../support/reply-context.ts';
 import { byModel, scenario } from '../support/scenario.ts';
 import { createGate, errorAfter, eventually, openChat } from '../support/streams.ts';
 import {
@@ -383,14 +383,8 @@ async function openRelay(whole: ByteBudget) {
   let resumed = 0;
   const resume = () => (resumed += 1);
   const body = { start: (sink: ByteSink) => void (provider = sink), resume };
-  const opening = openStream(
-    replyWith(body),
-    {},
-    {
-      ...context,
-      call: { ...context.call, budget: whole },
-    },
-  );
+  const call = { ...context.call, budget: whole };
+  const opening = openStream(body, {}, { ...context, call });
   provider!.write(Buffer.from(CHUNK));
   const answer = await opening;
   const ended = Promise.resolve(answer.deliver(reply));

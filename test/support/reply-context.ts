@@ -77,6 +77,6 @@ export async function relayStream(
   context: AttemptContext,
   reply: AnswerSink,
 ): Promise<void> {
-  const answer = await openStream(replyWith(body), {}, context);
+  const answer = await openStream(body, {}, context);
   await answer.deliver(reply);
 }
