@@ -171,7 +171,9 @@ function checkList(course: Course, lists: readonly Try[], report: Report): void 
   for (const [model, entry] of entries) {
     if (start === undefined || !model.startsWith(start) || model === start) continue;
     const id = `alias${model.slice(start.length)}`;
-    if (!entries.has(id)) entries.set(id, { ...entry, id });
+    // An exact alias wins, even if none of its providers is registered.
+    const isAlias = settings.aliases.some(({ name }) => name === id);
+    if (!isAlias && !entries.has(id)) entries.set(id, { ...entry, id });
   }
   const expected = [...entries].filter(([id]) => mayName(id, settings, early.client));
   const text = Buffer.concat(answer.pieces.map(({ bytes }) => bytes)).toString();
