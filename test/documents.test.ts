@@ -27,6 +27,7 @@ const ELSEWHERE = [
   'gateway.toml',
   'inference-gateway.cdx.json',
   'build.cdx.json',
+  'truth.json',
   'server.js',
   'opencode.json',
   'extra-openai-models.yaml',

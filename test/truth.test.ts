@@ -1,0 +1,222 @@
+/** The truth table: this gateway passes every case, and a gateway that lies does not. */
+
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import { join } from 'node:path';
+import { before, test, type TestContext } from 'node:test';
+
+import { TRUTH_TABLES } from '../scripts/truth-docs.ts';
+import { parseCase, readCases, type Case } from '../truth/case.ts';
+import type { Gateway } from '../truth/client.ts';
+import { startOwnGateway } from '../truth/own-gateway.ts';
+import { playCases } from '../truth/play.ts';
+import { Provider } from '../truth/provider.ts';
+import { insertTable, readResults, type ResultFile } from '../truth/table.ts';
+import { listen } from './support/listen.ts';
+import { buildOnce, emptyFolder, freePort, ROOT, startCommand } from './support/process.ts';
+
+before(buildOnce);
+
+const cases = readCases(join(ROOT, 'truth', 'cases'));
+const read = (name: string) => readFileSync(join(ROOT, name), 'utf8');
+
+async function startProvider(t: TestContext) {
+  const provider = new Provider();
+  const providerPort = await provider.listen(0);
+  t.after(() => provider.close());
+  return { provider, providerPort };
+}
+
+const gatewayAt = (port: string | number): Gateway => ({
+  url: new URL(`http://127.0.0.1:${port}/v1`),
+  model: 'm',
+  key: 'truth-client-key',
+  headers: [],
+});
+
+/** Checks that each of these cases fails, and that the runner says why. */
+async function assertFails(
+  setup: Parameters<typeof playCases>[1],
+  reasons: Readonly<Record<string, RegExp>>,
+): Promise<void> {
+  const chosen = cases.filter(({ id }) => id in reasons);
+  assert.equal(chosen.length, Object.keys(reasons).length);
+  const results = await playCases(chosen, setup, { atOnce: 8 });
+  for (const [id, reason] of Object.entries(reasons)) {
+    const { result, seen } = results.get(id)!;
+    assert.equal(result, 'fail', `${id}: ${seen}`);
+    assert.match(seen, reason, id);
+  }
+}
+
+for (const [name, generate] of Object.entries(TRUTH_TABLES)) {
+  test(`the tables of ${name} are the output of \`npm run generate\``, () => {
+    assert.equal(read(name), generate(read(name)));
+  });
+}
+
+test('this gateway passes every case', async (t) => {
+  const { provider, providerPort } = await startProvider(t);
+  const { gateway, atOnce, stop } = await startOwnGateway(ROOT, providerPort);
+  t.after(stop);
+  const results = await playCases(cases, { gateway, provider, providerPort }, { atOnce });
+  assert.ok(results.size > 90, `${results.size} cases`);
+  const failed = [...results].filter(([, { result }]) => result !== 'pass');
+  assert.deepEqual(failed, []);
+});
+
+test('the written results of this gateway have every case', () => {
+  const [own] = readResults(join(ROOT, 'truth', 'results'));
+  const ids = cases.map(({ id }) => id);
+  assert.deepEqual(Object.keys(own!.cases).toSorted(), ids.toSorted());
+});
+
+test('the bare relay passes bytes, and fails where it would have to know more', async (t) => {
+  const { provider, providerPort } = await startProvider(t);
+  const command = [process.execPath, '--import', 'tsx', 'bench/relay.ts', '0', `${providerPort}`];
+  const relay = startCommand(t, [...command, 'lean'], { cwd: ROOT });
+  const port = await new Promise<string>((resolve) => {
+    relay.child.stderr!.on('data', () => {
+      const found = /^listening .*:(\d+)\//m.exec(relay.stderr())?.[1];
+      if (found !== undefined) resolve(found);
+    });
+  });
+  const setup = { gateway: gatewayAt(port), provider, providerPort };
+  await assertFails(setup, {
+    'client-key': /the provider gets \$\{client-key\}/,
+    'error-event-object': /^no failure \(200 "Hello" whole; provider: 1 request\)$/,
+    'error-in-200': /^no failure but JSON without choices/,
+    'leaves-in-stream': /the provider's connection stays open/,
+    'retry-after': /^retry-after: missing \(429;/,
+    'bad-json': /^status 200 and not 4xx; the provider got 1 requests/,
+  });
+  const passed = cases.filter(({ id }) =>
+    /^(?:good-|byte-by-byte|cut-between|length-too|end-without|tool-call|large-integer)/.test(id),
+  );
+  const results = await playCases(passed, setup, { atOnce: 8 });
+  assert.deepEqual(
+    [...results].filter(([, { result }]) => result !== 'pass'),
+    [],
+  );
+});
+
+/**
+ * Forwards a request as a careless gateway would: it rewrites the JSON, holds streams back, hides
+ * cuts behind `[DONE]`, blames the client for a provider that is down, and quotes errors.
+ */
+async function lie(request: IncomingMessage, response: ServerResponse, port: number) {
+  const chunks: Buffer[] = [];
+  for await (const chunk of request) chunks.push(chunk as Buffer);
+  const body: unknown = JSON.parse(Buffer.concat(chunks).toString());
+  const isStream = (body as { stream?: boolean }).stream ?? false;
+  const headers = { 'content-type': 'application/json', authorization: 'Bearer liars-key' };
+  const url = `http://127.0.0.1:${port}/v1/chat/completions`;
+  const sent = { method: 'POST', headers, body: JSON.stringify(body) };
+  const reply = await fetch(url, sent).catch(() => undefined);
+  if (!reply) {
+    response.writeHead(400).end('{"error":{"message":"no provider"}}');
+    return;
+  }
+  let text = '';
+  try {
+    const decoder = new TextDecoder();
+    for await (const bytes of reply.body!) text += decoder.decode(bytes, { stream: true });
+  } catch {
+    // The end of the answer is not missed.
+  }
+  response.writeHead(reply.status, { 'content-type': reply.headers.get('content-type') ?? '' });
+  response.end(isStream && !text.includes('[DONE]') ? `${text}\n\ndata: [DONE]\n\n` : text);
+}
+
+async function startLiar(t: TestContext, providerPort: number): Promise<Gateway> {
+  const server = createServer((request, response) => {
+    lie(request, response, providerPort).catch(() => response.destroy());
+  });
+  return gatewayAt((await listen(t, server)).port);
+}
+
+test('a gateway that lies fails, and the runner says why', async (t) => {
+  const { provider, providerPort } = await startProvider(t);
+  const gateway = await startLiar(t, providerPort);
+  await assertFails(
+    { gateway, provider, providerPort },
+    {
+      'cut-between-events': /^no failure \(200 "Hello" \[DONE\]; provider: 1 request\)$/,
+      'cut-inside-json': /^no failure but no JSON/,
+      'end-without-finish': /^no failure \/ it has \[DONE\] /,
+      'events-at-once': /^the first text came after \d+ ms/,
+      'large-integer-asked': /^the provider does not get "seed":9007199254740993 but /,
+      'key-echo': /the client gets the gateway's key/,
+      'leaves-before-head': /the provider's connection stays open/,
+      down: /^status 400 and not 5xx/,
+    },
+  );
+});
+
+test('a gateway that does not answer fails at the limit of the case', async (t) => {
+  const { provider, providerPort } = await startProvider(t);
+  let requests = 0;
+  const silent = createServer((_, response) => {
+    requests += 1;
+    if (requests === 1) response.end('{}');
+  });
+  const gateway = gatewayAt((await listen(t, silent)).port);
+  const one: Case = { ...cases.find(({ id }) => id === 'good-completion')!, limit_seconds: 0.2 };
+  const setup = { gateway, provider, providerPort };
+  const results = await playCases([one], setup, { atOnce: 1 });
+  assert.match(results.get(one.id)!.seen, /^no whole answer in time; /);
+});
+
+test('a case after which the gateway refuses good requests makes the next one not tried', async (t) => {
+  const { provider, providerPort } = await startProvider(t);
+  const refusing = createServer((_, response) => response.writeHead(503).end('{}'));
+  const gateway = gatewayAt((await listen(t, refusing)).port);
+  const setup = { gateway, provider, providerPort, recoverySeconds: 0.6 };
+  const results = await playCases(cases.slice(0, 1), setup, { atOnce: 1 });
+  assert.equal(results.get(cases[0]!.id)!.result, 'not tried');
+});
+
+test('a rule or a step that the runner does not know is refused', () => {
+  const good = read('truth/cases/good-stream.json');
+  assert.equal(parseCase('good-stream', good).id, 'good-stream');
+  const changes: [string, string, RegExp][] = [
+    ['"finish": "stop"', '"finished": "stop"', /unknown in a step: finished/],
+    ['"whole": true', '"hole": true', /unknown in a rules: hole/],
+    ['"why"', '"because"', /unknown in a case: because/],
+    ['"group": "', '"group": "No ', /unknown group/],
+  ];
+  for (const [now, changed, problem] of changes)
+    assert.throws(() => parseCase('good-stream', good.replace(now, changed)), problem);
+});
+
+test('a table is inserted between its two comments alone', () => {
+  const text = 'a\n<!-- x -->\nold\n<!-- end of x -->\nb';
+  assert.equal(insertTable(text, 'x', 'new'), 'a\n<!-- x -->\nnew\n<!-- end of x -->\nb');
+  assert.throws(() => insertTable(text, 'y', 'new'), /there is no <!-- y -->/);
+});
+
+test('`npm run truth` writes its results, and exits with 1 if a case fails', async (t) => {
+  const providerPort = await freePort();
+  const { url } = await startLiar(t, providerPort);
+  const out = join(emptyFolder(t), 'truth.json');
+  const main = [process.execPath, '--import', 'tsx', 'truth/main.ts', '--out', out];
+  const run = async (...args: string[]) => {
+    const { exit, stdout } = startCommand(t, [...main, ...args], { cwd: ROOT });
+    const code = await exit;
+    return { code, stdout: stdout(), file: JSON.parse(readFileSync(out, 'utf8')) as ResultFile };
+  };
+  const own = await run('--only', 'good-completion');
+  assert.equal(own.code, 0, own.stdout);
+  assert.equal(own.file.gateway, 'inference-gateway');
+  const port = ['--provider-port', `${providerPort}`];
+  const options = ['--name', 'Liar', '--gateway-version', '1.2', '--only', 'cut-between-events'];
+  const liar = await run('--url', url.href, ...port, ...options);
+  assert.equal(liar.code, 1, liar.stdout);
+  assert.match(liar.stdout, /fail {6}cut-between-events: .*\n +no failure \(200 "Hello" \[DONE\]/);
+  const { gateway, version, cases: results } = liar.file;
+  assert.deepEqual(
+    [gateway, version, Object.keys(results)],
+    ['Liar', '1.2', ['cut-between-events']],
+  );
+});

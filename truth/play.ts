@@ -1,0 +1,141 @@
+/** Plays cases against a gateway. */
+
+import { randomBytes } from 'node:crypto';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { type Case, type Step } from './case.ts';
+import { sendRequests, type Gateway } from './client.ts';
+import type { Provider, ProviderRequest, Role } from './provider.ts';
+import { judge } from './rules.ts';
+
+const LIMIT_SECONDS = 10;
+/** What a gateway may still send to the provider after its answer. */
+const SETTLE_MS = 200;
+const GONE_WITHIN_MS = 4000;
+const RECOVERY_SECONDS = 60;
+const RECOVERY_PAUSE_MS = 500;
+
+export interface Result {
+  readonly result: 'pass' | 'fail' | 'not tried';
+  /** What was seen, in a line. */
+  readonly seen: string;
+}
+
+interface Setup {
+  readonly gateway: Gateway;
+  readonly provider: Provider;
+  readonly providerPort: number;
+  /** How long the gateway may refuse good requests before a case is given up; 60 by default. */
+  readonly recoverySeconds?: number;
+}
+
+export interface PlayOptions {
+  /** How many cases run at the same time. */
+  readonly atOnce: number;
+  /** Told of each result as it comes. */
+  readonly onResult?: (one: Case, result: Result) => void;
+}
+
+/**
+ * Plays cases. Those that close the provider's port are played one by one, after all others.
+ * Returns the results by the cases' ids.
+ */
+export async function playCases(
+  cases: readonly Case[],
+  setup: Setup,
+  { atOnce, onResult }: PlayOptions,
+): Promise<Map<string, Result>> {
+  const results = new Map<string, Result>();
+  const play = async (one: Case) => {
+    const result = await playCase(one, setup);
+    results.set(one.id, result);
+    onResult?.(one, result);
+  };
+  const alone = cases.filter(({ provider }) => provider === 'down');
+  const queue = cases.filter((one) => !alone.includes(one));
+  const runNext = async () => {
+    for (let one = queue.shift(); one; one = queue.shift()) await play(one);
+  };
+  await Promise.all(Array.from({ length: atOnce }, runNext));
+  for (const one of alone) await play(one);
+  return new Map(cases.map(({ id }) => [id, results.get(id)!]));
+}
+
+/** Plays a case on connections of its own, once the gateway answers a good request. */
+async function playCase(one: Case, setup: Setup): Promise<Result> {
+  const { recoverySeconds = RECOVERY_SECONDS } = setup;
+  if (!(await recovers(setup.gateway, recoverySeconds)))
+    return { result: 'not tried', seen: `good requests failed for ${recoverySeconds} s before` };
+  const { gateway, provider, providerPort } = setup;
+  const token = createToken();
+  const stage = createRole(one);
+  const stop = provider.play(token, stage.role);
+  if (one.provider === 'down') await provider.close();
+  const deadlineAtMs = performance.now() + (one.limit_seconds ?? LIMIT_SECONDS) * 1000;
+  const { providerWaits } = stage;
+  const exchanges = await sendRequests(gateway, one.client, { token, deadlineAtMs, providerWaits });
+  if (one.client.leaves) await stage.providerIsLeft(GONE_WITHIN_MS);
+  else if (one.provider_sees) await sleep(SETTLE_MS);
+  stop();
+  if (one.provider === 'down') await provider.listen(providerPort);
+  const { role } = stage;
+  const seen = { exchanges, role, clientKey: gateway.key, token, providerPort };
+  const { isPassed, seen: line } = judge(one, seen);
+  return { result: isPassed ? 'pass' : 'fail', seen: line };
+}
+
+const createToken = () => `truth-token-${randomBytes(6).toString('hex')}`;
+
+/** Creates the provider's role in a case, with waits for what happens there. */
+function createRole({ provider }: Case) {
+  const requests: ProviderRequest[] = [];
+  const listeners = new Set<() => void>();
+  const until = (condition: () => boolean, limitMs: number) =>
+    new Promise<void>((resolve) => {
+      const check = () => {
+        if (!condition()) return;
+        finish();
+      };
+      const finish = () => {
+        clearTimeout(timer);
+        listeners.delete(check);
+        resolve();
+      };
+      const timer = setTimeout(finish, limitMs);
+      listeners.add(check);
+      check();
+    });
+  const lists = provider === 'down' ? [] : provider;
+  const isList = (steps: (typeof lists)[number]): steps is readonly Step[] => Array.isArray(steps);
+  const stepsOf = (place: number): readonly Step[] => {
+    const steps = lists[Math.min(place, lists.length - 1)];
+    return steps !== undefined && isList(steps) ? steps : (lists as readonly Step[]);
+  };
+  const role: Role = {
+    stepsOf,
+    requests,
+    elsewhere: [],
+    onChange: () => listeners.forEach((listener) => listener()),
+  };
+  return {
+    role,
+    providerWaits: () =>
+      until(() => requests.some(({ waitsSinceMs }) => waitsSinceMs !== undefined), 5000),
+    providerIsLeft: (limitMs: number) =>
+      until(() => requests.every(({ goneAtMs }) => goneAtMs !== undefined), limitMs),
+  };
+}
+
+/** Sends good requests until one is answered well. Returns false if none is, for too long. */
+async function recovers(gateway: Gateway, seconds: number): Promise<boolean> {
+  const endsAtMs = performance.now() + seconds * 1000;
+  for (;;) {
+    const deadlineAtMs = Math.min(endsAtMs, performance.now() + LIMIT_SECONDS * 1000);
+    const stage = { token: 'good', deadlineAtMs, providerWaits: async () => {} };
+    const [exchange] = await sendRequests(gateway, {}, stage);
+    const message = exchange?.messages[0];
+    if (message?.isWhole && message.status === 200) return true;
+    if (performance.now() > endsAtMs) return false;
+    await sleep(RECOVERY_PAUSE_MS);
+  }
+}
