@@ -1,7 +1,7 @@
 /** The truth table: this gateway passes every case, and a gateway that lies does not. */
 
 import assert from 'node:assert/strict';
-import { readFileSync } from 'node:fs';
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import { join } from 'node:path';
 import { before, test, type TestContext } from 'node:test';
@@ -12,7 +12,13 @@ import type { Gateway } from '../truth/client.ts';
 import { startOwnGateway } from '../truth/own-gateway.ts';
 import { playCases } from '../truth/play.ts';
 import { Provider } from '../truth/provider.ts';
-import { insertTable, readResults, type ResultFile } from '../truth/table.ts';
+import {
+  createDetails,
+  createSummary,
+  insertTable,
+  readResults,
+  type ResultFile,
+} from '../truth/table.ts';
 import { listen } from './support/listen.ts';
 import { buildOnce, emptyFolder, freePort, ROOT, startCommand } from './support/process.ts';
 
@@ -194,6 +200,26 @@ test('a table is inserted between its two comments alone', () => {
   const text = 'a\n<!-- x -->\nold\n<!-- end of x -->\nb';
   assert.equal(insertTable(text, 'x', 'new'), 'a\n<!-- x -->\nnew\n<!-- end of x -->\nb');
   assert.throws(() => insertTable(text, 'y', 'new'), /there is no <!-- y -->/);
+});
+
+test('a case that was not tried counts neither way in the tables', (t) => {
+  const folder = emptyFolder(t);
+  for (const name of ['cases', 'results']) mkdirSync(join(folder, name));
+  for (const id of ['good-stream', 'good-completion'])
+    writeFileSync(join(folder, `cases/${id}.json`), read(`truth/cases/${id}.json`));
+  const file = (gateway: string, ...results: string[]) => {
+    const [stream, completion] = results.map((result) => ({ result, seen: '' }));
+    const all = { 'good-stream': stream, 'good-completion': completion };
+    return JSON.stringify({ gateway, version: '1', date: '2026-11-28', cases: all });
+  };
+  const write = (name: string, text: string) => writeFileSync(join(folder, 'results', name), text);
+  write('inference-gateway.json', file('Own', 'pass', 'pass'));
+  write('other.json', file('Other', 'not tried', 'fail'));
+  write('bare-relay.json', file('Relay', 'fail', 'pass'));
+  const summary = createSummary(folder);
+  assert.match(summary, /^\| \| Own 1 \| Other 1 \| Relay 1 \|$/m);
+  assert.match(summary, /^\| Streams [^|]* \| 2 of 2 \| \*\*0 of 1\*\* \| \*\*1 of 2\*\* \|$/m);
+  assert.match(createDetails(folder), /^\| \[A plain stream\][^|]* \| yes \| – \| \*\*no\*\* \|$/m);
 });
 
 test('`npm run truth` writes its results, and exits with 1 if a case fails', async (t) => {
