@@ -32,9 +32,10 @@ level = "error"
 base_url = "http://127.0.0.1:${providerPort}/v1"
 api_key = "truth-provider-key"
 `;
+  const { PATH, GATEWAY_UPSTREAM } = process.env;
   const child = spawn(process.execPath, [join(project, 'dist', 'server.js')], {
     cwd: tmpdir(),
-    env: { PATH: process.env['PATH'], GATEWAY_CONFIG_TOML: settings },
+    env: { PATH, GATEWAY_UPSTREAM, GATEWAY_CONFIG_TOML: settings },
     stdio: ['ignore', 'ignore', 'pipe'],
   });
   let output = '';

@@ -8,7 +8,7 @@ import { sendRequests, type Gateway } from './client.ts';
 import type { Provider, ProviderRequest, Role } from './provider.ts';
 import { judge } from './rules.ts';
 
-const LIMIT_SECONDS = 10;
+const LIMIT_SECONDS = 15;
 /** What a gateway may still send to the provider after its answer. */
 const SETTLE_MS = 200;
 const GONE_WITHIN_MS = 4000;

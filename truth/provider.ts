@@ -62,13 +62,13 @@ export class Provider {
   readonly #sockets = new Set<Socket>();
   #server?: Server;
 
-  /** Listens at a port (0 for any), and returns it. */
+  /** Listens on loopback at a port (0 for any), and returns the port. */
   async listen(port: number): Promise<number> {
     const server = createServer({ allowHalfOpen: true, noDelay: true }, (socket) =>
       this.#serve(socket),
     );
     this.#server = server;
-    server.listen(port);
+    server.listen(port, '127.0.0.1');
     await once(server, 'listening');
     return (server.address() as { port: number }).port;
   }
