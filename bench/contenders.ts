@@ -11,7 +11,7 @@ import {
 } from './commands.ts';
 import { nginxCommand } from './nginx.ts';
 import { folder } from './processes.ts';
-import { VERSIONS, type ToolName } from './tools.ts';
+import { VERSIONS, type ToolName } from './sources.ts';
 
 export interface Contender {
   readonly label: string;
