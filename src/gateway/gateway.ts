@@ -20,6 +20,7 @@ import { createAccessLog } from './access-log.ts';
 import { firstAnswer } from './chat.ts';
 import { addCorsHeaders, isPreflight, preflightHeaders } from './cors.ts';
 import type { Lease } from './lease.ts';
+import { addLimitHeaders } from './limit-headers.ts';
 import type { Services } from './services.ts';
 
 /** An endpoint, or another kind of request: the checks before it, and its answer. */
@@ -152,13 +153,18 @@ export class Gateway {
     }
   }
 
-  /** Adds the answering provider, and CORS headers with `[server] cors`. */
+  /**
+   * Adds the answering provider, the limits of a client that has limits, and CORS headers with
+   * `[server] cors`.
+   */
   readonly onHead: OnHead = (status, headers, call) => {
     const { attempt, failure } = call?.history ?? {};
     // A stream begun by a `stream_keepalive` comment has no provider yet.
     if (call && (failure || attempt?.hasAnswer)) {
       addOwnHeaders(headers, call, this.#services.redact);
     }
+    const client = call?.history.client;
+    if (client) addLimitHeaders(headers, this.#services.limiters.ofTenants.get(client)!);
     if (this.#hasCors) addCorsHeaders(status, headers);
   };
 

@@ -15,7 +15,8 @@ export interface StoredBucket {
   /** Tokens per request. If 0, the bucket only has to be above zero. */
   readonly perRequest: number;
   /**
-   * Called with how many tokens the bucket lacks in the store. Absent if the period is a second.
+   * Called with how many tokens the bucket lacks in the store, rounded up. Only clients' buckets
+   * have it.
    */
   readonly onLack?: (tokens: number) => void;
 }
@@ -58,6 +59,17 @@ export type Bucket = StoredBucket & {
   periodSeconds: keyof typeof PERIOD_NAMES;
 };
 
+/** What is left of a limit. */
+interface LimitLevel {
+  readonly unit: 'requests' | 'tokens';
+  /** The bucket's capacity. */
+  readonly limit: number;
+  /** Whole requests or tokens left, at least 0. */
+  readonly remaining: number;
+  /** Milliseconds until the bucket is full. */
+  readonly resetMs: number;
+}
+
 const PERIOD_NAMES = { 1: 'second', 60: 'minute', 86_400: 'day' } as const;
 /** The level that counts as above zero, for a bucket without tokens per request. */
 const LEAST_TOKENS = 1e-6;
@@ -73,6 +85,8 @@ export class Limiter {
   readonly countsUsage: boolean;
   readonly #concurrencyLimits: readonly ConcurrencyLimit[];
   readonly #buckets: readonly Bucket[];
+  /** The client's buckets, without the global bucket. */
+  readonly #ofTenant: readonly Bucket[];
   /** Buckets that count requests. */
   readonly #ofRequests: readonly Bucket[];
   /** Buckets that count the tokens of answers. */
@@ -90,6 +104,7 @@ export class Limiter {
   ) {
     this.#concurrencyLimits = concurrencyLimits;
     this.#buckets = buckets;
+    this.#ofTenant = buckets.filter(({ limit }) => limit !== 'global');
     this.#ofRequests = buckets.filter(({ perRequest }) => perRequest > 0);
     this.#ofTokens = buckets.filter(({ perRequest }) => perRequest === 0);
     this.#store = store;
@@ -148,6 +163,21 @@ export class Limiter {
     });
   }
 
+  /**
+   * Returns the client's own limits without the global one, the one with the least left first, and
+   * of two that are used up the one that is full later. With a store, the levels are those of its
+   * latest reply.
+   */
+  levelsOfTenant(): LimitLevel[] {
+    const nowMs = performance.now();
+    const levels = this.#ofTenant.map((bucket) => {
+      const { capacity: limit, local } = bucket;
+      const remaining = Math.max(0, Math.floor(local.level(nowMs)));
+      return { unit: unitOf(bucket), limit, remaining, resetMs: local.waitMs(limit, nowMs) };
+    });
+    return levels.toSorted((a, b) => a.remaining - b.remaining || b.resetMs - a.resetMs);
+  }
+
   #takeLocally(): GatewayError | undefined {
     const nowMs = performance.now();
     const waits = this.#buckets.map(({ local, perRequest }) =>
@@ -176,11 +206,15 @@ export class Limiter {
   }
 }
 
+function unitOf({ perRequest }: Bucket): LimitLevel['unit'] {
+  return perRequest > 0 ? 'requests' : 'tokens';
+}
+
 function refuse(bucket: Bucket, waitMs: number): GatewayError {
-  const { name, limit, rate, periodSeconds, capacity, perRequest } = bucket;
+  const { name, limit, rate, periodSeconds, capacity } = bucket;
   const refill = `refilled at ${rate} per ${PERIOD_NAMES[periodSeconds]}`;
-  const unit = perRequest > 0 ? 'requests' : 'tokens';
-  const limitState = `${name}: ${capacity} of ${capacity} ${unit} used, ${refill}`;
+  const used = `${capacity} of ${capacity} ${unitOf(bucket)} used`;
+  const limitState = `${name}: ${used}, ${refill}`;
   const retryAfterSeconds = Math.max(1, Math.ceil(waitMs / 1000));
   const details = { retryAfterSeconds, limit, limitState };
   const which = periodSeconds > 1 ? `: ${name}` : '';

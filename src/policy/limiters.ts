@@ -104,7 +104,7 @@ class LimitFactory {
    * settings, or after its setting.
    */
   #bucket(settings: Omit<Bucket, 'local'>): readonly Bucket[] {
-    const { name, rate, periodSeconds, capacity } = settings;
+    const { name, limit, rate, periodSeconds, capacity } = settings;
     if (rate === 0) return [];
     // The key contains the period, because the limit per second of a client named
     // `alice.requests_per_minute` has the same name as alice's limit per minute.
@@ -112,9 +112,10 @@ class LimitFactory {
     const kept = this.#former?.buckets.get(key);
     const local = kept ?? new TokenBucket(rate / periodSeconds, capacity);
     this.state.buckets.set(key, local);
-    // Sets the local bucket to the store's level, because the local bucket takes over while the
-    // store is away, and the page shows it.
+    // Sets a client's local bucket to the store's level, because the local bucket takes over while
+    // the store is away, and the client and the page are shown its level.
     const onLack = (lack: number) => local.take(local.level(performance.now()) - (capacity - lack));
-    return [{ ...settings, local, ...(periodSeconds > 1 && { onLack }) }];
+    const isOfTenant = limit !== 'global' && limit !== 'provider';
+    return [{ ...settings, local, ...(isOfTenant && { onLack }) }];
   }
 }

@@ -31,8 +31,8 @@ const ERROR_CODE = /^-[A-Z]+\b/;
  *
  * A bucket without tokens per request must still be above zero. A key expires when its bucket is
  * full; the added millisecond is for rounding. A refusal writes too, so that the refill goes on
- * after the server's clock was set back. For each bucket with a period above a second, the reply
- * has its lack.
+ * after the server's clock was set back. The reply has each bucket's lack of tokens, rounded up so
+ * that no client is shown a token that is not there yet.
  */
 const SCRIPT = `
 local time = redis.call('TIME')
@@ -55,7 +55,7 @@ for i, key in ipairs(KEYS) do
   local lack = math.max(0, lacks[i] + (isTaken and tokens * period * 1e6 or 0))
   local expiryMs = math.min(1e15, math.ceil(lack / rate / 1000) + 1)
   redis.call('SET', key, string.format('%.0f %.0f', lack, now), 'PX', expiryMs)
-  if period ~= '1' then answer = answer .. string.format(' %.0f', lack / period / 1e6) end
+  answer = answer .. string.format(' %.0f', math.ceil(lack / period / 1e6))
 end
 return redis.status_reply(answer)`;
 /** `OK`, or the refusing bucket's position and its wait in microseconds; then the lacks. */
@@ -140,8 +140,7 @@ export class RedisConnection {
       return undefined;
     }
     const reported = lacks.split(' ').slice(1);
-    const periodic = buckets.filter(({ periodSeconds }) => periodSeconds > 1);
-    for (const [index, lack] of reported.entries()) periodic[index]?.onLack?.(Number(lack));
+    for (const [index, lack] of reported.entries()) buckets[index]?.onLack?.(Number(lack));
     return refusedBy ? { refusedBy, waitMs: Number(waitUs) / 1000 } : 'taken';
   }
 

@@ -1,6 +1,7 @@
 /** Rate limits of named clients, beside the global limit and the providers' limits. */
 
 import assert from 'node:assert/strict';
+import type { IncomingHttpHeaders } from 'node:http';
 import { test, type TestContext } from 'node:test';
 
 import { replaceNow } from '../support/clock.ts';
@@ -243,4 +244,69 @@ test("the metrics and the page show how full the clients' limits are", async (t)
     { limit: 'client_requests_per_minute', capacity: 60, used: 0 },
     { limit: 'client_tokens_per_day', capacity: 86_400, used: 99_999 },
   ]);
+});
+
+const LIMIT_HEADERS = ['requests', 'tokens'].flatMap((unit) =>
+  ['limit', 'remaining', 'reset'].map((name) => `x-ratelimit-${name}-${unit}`),
+);
+/** Returns the values of the six headers in their order, and `-` for a header that is absent. */
+const limitsIn = ({ headers }: { readonly headers: IncomingHttpHeaders }) =>
+  LIMIT_HEADERS.map((name) => String(headers[name] ?? '-')).join(' ');
+
+test('an answer, a stream and a 429 show what is left of the limit on requests', async (t) => {
+  const lines = 'requests_per_minute = 4';
+  const { gateway, as } = await start(t, { a: lines, more: '[admin]\nport = 0\n' });
+  assert.equal(limitsIn(await gateway.chat(chatBody(), as('a'))), '4 3 15s - - -');
+  assert.equal(limitsIn(await gateway.chat(STREAM, as('a2'))), '4 2 30s - - -');
+  assert.equal(limitsIn(await gateway.send('/v1/models', as('a'))), '4 1 45s - - -');
+  assert.equal(limitsIn(await gateway.send('/v1/unknown', as('a'))), '4 0 1m0s - - -');
+  const refused = await gateway.chat(chatBody(), as('a'));
+  assert.equal(refused.status, 429);
+  assert.equal(limitsIn(refused), '4 0 1m0s - - -');
+  nowMs += 29_980;
+  assert.equal(limitsIn(await gateway.chat(chatBody(), as('a'))), '4 0 46s - - -');
+  // A key without a client, another client and a wrong key have no limits.
+  for (const key of ['shared', 'b', 'wrong']) {
+    assert.equal(limitsIn(await gateway.chat(chatBody(), as(key))), '- - - - - -');
+  }
+  assert.equal(limitsIn(await gateway.send('/health')), '- - - - - -');
+});
+
+test('headers show the limit with the least left, for requests and for tokens', async (t) => {
+  const lines = 'requests_per_minute = 600\ntokens_per_minute = 1000\ntokens_per_day = 86400';
+  const { gateway, as } = await start(t, { a: `${bucket(5, 20)}${lines}` });
+  const say = async (model: string) => limitsIn(await gateway.chat(chatBody({ model }), as('a')));
+  // Tokens are taken when an answer has ended, so the next answer shows them.
+  assert.equal(await say('p/400'), '5 4 50ms 1000 1000 0s');
+  assert.equal(await say('p/1000'), '5 3 100ms 1000 600 24s');
+  nowMs += 1000;
+  // The minute is at -384 tokens. It is full before the day, which lacks 1399.
+  assert.equal((await gateway.chat(chatBody(), as('a'))).status, 429);
+  assert.equal(await say('p/m'), '5 5 0s 1000 0 1m23s');
+  nowMs += 600_000;
+  assert.equal(await say('p/85000'), '5 4 50ms 1000 1000 0s');
+  nowMs += 6_000_000;
+  // 6,000 of the day's tokens are back, and the minute is full.
+  assert.equal(await say('p/6000'), '5 4 50ms 1000 1000 0s');
+  nowMs += 360_000;
+  assert.equal(await say('p/m'), '5 4 50ms 86400 961 23h43m59s');
+});
+
+test("a client's own limits replace the provider's headers of the same names", async (t) => {
+  const theirs = Object.fromEntries(LIMIT_HEADERS.map((name) => [name, '9']));
+  const { gateway } = await scenario(t, {
+    server: 'cors = true',
+    clients: { limited: 'key = "a"\nrequests_per_minute = 5', other: 'key = "b"' },
+    providers: {
+      p: (_, response) =>
+        sendJson(response, completion(), { headers: { ...theirs, 'x-ratelimit-reset': '7' } }),
+    },
+  });
+  const ask = (key: string) =>
+    gateway.chat(chatBody(), { headers: { authorization: `Bearer ${key}` } });
+  const limited = await ask('a');
+  assert.match(limitsIn(limited), /^5 4 1\ds - - -$/);
+  assert.equal(limited.headers['x-ratelimit-reset'], '7');
+  assert.match(limited.headers['access-control-expose-headers']!, /x-ratelimit-reset-requests/);
+  assert.equal(limitsIn(await ask('b')), '9 9 9 9 9 9');
 });

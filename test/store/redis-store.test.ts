@@ -345,15 +345,15 @@ testEach('the script behaves like an exact model, whatever the clock does', asyn
         const [answer = '', expiries = ''] = (await send('EVAL', CLOCKED, ...args, ...time)).split(
           ';',
         );
-        const lacks = models
-          .filter(({ bucket: { periodSeconds } }) => periodSeconds > 1)
-          .map(({ capacity, parts, token }) => Number(capacity - parts) / Number(token));
+        const lacks = models.map(
+          ({ capacity, parts, token }) => Number(capacity - parts) / Number(token),
+        );
         const told = answer
           .split(' ')
           .slice(isRefused ? 2 : 1)
           .map(Number);
         assert.equal(told.length, lacks.length, about);
-        for (const [at, lack] of lacks.entries()) assert.ok(Math.abs(told[at]! - lack) <= 0.5);
+        for (const [at, lack] of lacks.entries()) assert.equal(told[at], Math.ceil(lack), about);
         const position = waits.indexOf(longest) + 1;
         const expected = isRefused ? `${position} ${longest}` : 'OK';
         assert.equal(answer.split(' ', isRefused ? 2 : 1).join(' '), expected, about);

@@ -243,6 +243,35 @@ testWithRedis(
 );
 
 testWithRedis(
+  'a client sees what two gateways have left of its limit, and while the store is away too',
+  async (t, redis) => {
+    const upstream = await startUpstream(t, answerChat);
+    const lines = 'requests_per_second = 1\nburst_capacity = 1000\nrequests_per_minute = 5000';
+    const client = `[clients.alice]\nkey = "${ALICE}"\n${lines}\n`;
+    const toml = `[rate_limit]\n${storeUrl(redis)}\n${client}${providerToml(upstream)}`;
+    const script = await programWaiting(t, ENDLESS_MS);
+    const [first, second] = await Promise.all([1, 2].map(() => startReplica(t, toml, script)));
+    const left = async ({ port }: Replica) => {
+      const { headers } = await chat(port, { token: ALICE });
+      assert.equal(headers['x-ratelimit-limit-requests'], '1000');
+      return Number(headers['x-ratelimit-remaining-requests']);
+    };
+    const lacking = 600;
+    await seed(redis, `${PREFIX}:clients.alice:1/1000`, lacking);
+    const levels = [];
+    for (const gateway of [first!, second!, second!, first!]) levels.push(await left(gateway));
+    // Each request takes one, and one comes back each second.
+    for (const [sent, level] of levels.entries()) {
+      assert.ok(level >= 399 - sent && level < 450, String(levels));
+    }
+    await redis.kill();
+    await eventually(() => first!.lines(AWAY).length === 1, 'the outage');
+    const level = await left(first!);
+    assert.ok(level > 390 && level < 500, String(level));
+  },
+);
+
+testWithRedis(
   'while the store is away, limits by minute and day go on from its last answer',
   async (t, redis) => {
     const upstream = await startUpstream(t, answerCounted);
@@ -310,7 +339,7 @@ testWithRedis(
     const toml = [
       `[rate_limit]\nenabled = true\n${storeUrl(redis)}`,
       '[rate_limit.providers.p]\nrequests_per_second = 1\nburst_capacity = 1',
-      `[clients.alice]\nkey = "${ALICE}"\nrequests_per_second = 1\nburst_capacity = 5`,
+      `[clients.alice]\nkey = "${ALICE}"\nrequests_per_second = 1\nburst_capacity = 10`,
       providerToml(upstream),
       providerToml(upstream, 'q'),
     ].join('\n');

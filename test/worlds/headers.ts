@@ -14,6 +14,7 @@ const OF_STREAMS = ['cache-control', 'x-accel-buffering'];
 const OF_ERRORS = ['x-should-retry', 'retry-after', 'www-authenticate', 'allow'];
 const REQUEST_IDS =
   'x-request-id request-id mistral-correlation-id x-ds-trace-id x-generation-id apim-request-id x-amzn-requestid cf-ray';
+const OF_LIMITS = /^x-ratelimit-(?:limit|remaining|reset)-(?:requests|tokens)$/;
 const RATE_LIMIT = /^(?:(?:x|anthropic)-)?ratelimit/;
 const CLOSE_MS = 0.11;
 
@@ -39,6 +40,7 @@ export function checkHeaders(course: Course, report: Report): void {
   if (!answer) return;
   const wrong = (text: string) => report('headers', text, exchange);
   const expected = expectedFrom(course);
+  const limits = limitsOf(course);
   const own = [...FRAMING, ...OWN, ...OF_ERRORS];
   if (exchange.ask.chat) own.push(...OF_CHATS, 'x-upstream-request-id');
   if (/^text\/event-stream/i.test(answer.headers.get('content-type') ?? '')) {
@@ -47,18 +49,60 @@ export function checkHeaders(course: Course, report: Report): void {
     if (answer.headers.get('cache-control') !== 'no-cache, no-transform')
       wrong('a stream may be rewritten');
   }
+  if (limits) checkLimitHeaders(limits, course, answer, wrong);
   for (const [name, value] of answer.headers) {
+    if (limits && OF_LIMITS.test(name)) continue;
     const isCors = name.startsWith('access-control-') || name === 'vary';
     const isPassed = expected?.get(name) !== undefined || (!expected && mayPass(name, course));
     if (!own.includes(name) && !isCors && !isPassed) wrong(`${name}: ${value} passes`);
   }
   for (const [name, value] of expected ?? []) {
     const got = answer.headers.get(name);
-    const isOverruled = name === 'x-should-retry' && got === 'false';
+    const isOverruled =
+      (name === 'x-should-retry' && got === 'false') || (limits && OF_LIMITS.test(name));
     if (got !== value && !isOverruled) wrong(`${name} is ${got}, and not ${value}`);
   }
   checkCors(course, answer, wrong);
   checkTiming(course, answer, wrong);
+}
+
+/** The client's own limits by unit; undefined if it has none. */
+function limitsOf({ early, settings }: Course) {
+  const name = early.kind === 'counted' ? early.client : undefined;
+  const client = settings.clients.find((one) => one.name === name);
+  if (!client) return undefined;
+  const burst = client.requests_per_second > 0 ? client.burst_capacity : 0;
+  const { requests_per_minute = 0, tokens_per_day = 0, tokens_per_minute = 0 } = client;
+  const limits = {
+    requests: [burst, requests_per_minute].filter(Boolean),
+    tokens: [tokens_per_minute, tokens_per_day].filter(Boolean),
+  };
+  return limits.requests.length + limits.tokens.length > 0 ? limits : undefined;
+}
+
+/** A client with limits sees a limit of each unit, and 0 for the limit that has refused it. */
+function checkLimitHeaders(
+  limits: NonNullable<ReturnType<typeof limitsOf>>,
+  { exchange }: Course,
+  { headers, status }: Answer,
+  wrong: (text: string) => void,
+): void {
+  const reason = status === 429 ? String(exchange.lines[0]?.line['reason']) : '';
+  for (const unit of ['requests', 'tokens'] as const) {
+    const value = (name: string) => headers.get(`x-ratelimit-${name}-${unit}`);
+    const [limit, remaining, reset] = ['limit', 'remaining', 'reset'].map(value);
+    const shown = `${unit}: ${limit} ${remaining} ${reset}`;
+    if (limits[unit].length === 0) {
+      if (limit ?? remaining ?? reset) wrong(`${shown} without a limit`);
+      continue;
+    }
+    const isPart = limits[unit].includes(Number(limit)) && Number(remaining) <= Number(limit);
+    const isTime = /^(?:0s|[1-9]\d{0,2}ms|(?:(?:\d+h)?\d{1,2}m)?\d{1,2}s)$/.test(reset ?? '');
+    if (!isPart || !/^\d+$/.test(remaining!) || !isTime) wrong(shown);
+    if ((remaining === limit) !== (reset === '0s')) wrong(`${shown}: is it full?`);
+    const isRefusing = unit === 'tokens' ? /^client_tokens/ : /^client(?:_requests.*)?$/;
+    if (isRefusing.test(reason) && remaining !== '0') wrong(`${shown} after a refusal`);
+  }
 }
 
 const mayPass = (name: string, { visits }: Course) =>

@@ -79,6 +79,11 @@ export class Store {
     return ask;
   }
 
+  /** Returns how many tokens each bucket lacks, rounded up. */
+  lacksOf(buckets: readonly StoredBucket[]): number[] {
+    return buckets.map((bucket) => Math.ceil(bucket.capacity - this.#level(bucket).tokens));
+  }
+
   record(event: { kind: 'store asked'; ask: StoreAsk } | { kind: 'store'; isUp: boolean }): void {
     this.#events.push({ atMs: this.#clock.nowMs, ...event });
   }
@@ -114,6 +119,7 @@ class StoreConnection {
       const { latencyMs } = this.#store;
       this.#pending.add(resolve);
       const ask = this.#store.run(buckets, tokens);
+      const lacks = this.#store.lacksOf(buckets);
       const { refusedBy, refusedForMs } = ask;
       const taken: Taken =
         refusedForMs === undefined ? 'taken' : { refusedBy, waitMs: refusedForMs };
@@ -121,6 +127,7 @@ class StoreConnection {
         if (!this.#pending.delete(resolve)) return;
         if (latencyMs <= ANSWER_MS) {
           ask.toldAtMs = this.#clock.nowMs;
+          for (const [index, lack] of lacks.entries()) buckets[index]!.onLack?.(lack);
           return resolve(taken);
         }
         resolve(undefined);
