@@ -98,7 +98,9 @@ test('the bare relay passes bytes, and fails where it would have to know more', 
     'bad-json': /^status 200 and not 4xx; the provider got 1 requests/,
   });
   const passed = cases.filter(({ id }) =>
-    /^(?:good-|byte-by-byte|cut-between|length-too|end-without|tool-call|large-integer)/.test(id),
+    /^(?:good-|byte-by-byte|cut-between|length-too|end-without|error-event-openai|tool-call|large-integer)/.test(
+      id,
+    ),
   );
   const results = await playCases(passed, setup, { atOnce: 8 });
   assert.deepEqual(
@@ -181,6 +183,18 @@ test('a case after which the gateway refuses good requests makes the next one no
   const setup = { gateway, provider, providerPort, recoverySeconds: 0.6 };
   const results = await playCases(cases.slice(0, 1), setup, { atOnce: 1 });
   assert.equal(results.get(cases[0]!.id)!.result, 'not tried');
+});
+
+test('a case about the key of a gateway is not tried if the gateway holds none', async (t) => {
+  const { provider, providerPort } = await startProvider(t);
+  const gateway = { ...(await startLiar(t, providerPort)), isKeyless: true };
+  const chosen = cases.filter(({ id }) => /^(?:client-key|key-echo|redirect)/.test(id));
+  const results = await playCases(chosen, { gateway, provider, providerPort }, { atOnce: 8 });
+  const tried = [...results].filter(([, { result }]) => result !== 'not tried');
+  assert.deepEqual(
+    tried.map(([id]) => id),
+    ['redirect'],
+  );
 });
 
 test('a rule or a step that the runner does not know is refused', () => {

@@ -116,6 +116,8 @@ export interface Case {
   /** Texts that are nowhere in what the client gets. */
   readonly client_never_gets?: readonly string[];
   readonly provider_sees?: ProviderSees;
+  /** Not tried if clients send the provider's key themselves, because then nobody can lose it. */
+  readonly needs_own_key?: true;
   /** The longest time for the whole case. */
   readonly limit_seconds?: number;
 }
@@ -147,7 +149,7 @@ export function readCases(folder: string): Case[] {
 
 const MEMBERS = {
   case: `name group why otherwise client provider client_may_get client_never_gets provider_sees
-    limit_seconds`,
+    needs_own_key limit_seconds`,
   client: `stream members body headers long_header_bytes http framing expect_continue requests
     pipelined pause_between_ms half_closes leaves`,
   step: `answer head completion delta finish data chunk send last_chunk long_delta_bytes pause_ms

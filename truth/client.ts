@@ -14,6 +14,8 @@ export interface Gateway {
   readonly model: string;
   /** The client's key for the gateway. */
   readonly key: string;
+  /** Whether this key is the provider's, because the gateway holds none. */
+  readonly isKeyless?: boolean;
   /** Header lines of each request. */
   readonly headers: readonly string[];
 }

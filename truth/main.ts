@@ -19,6 +19,7 @@ const { values } = parseArgs({
     'provider-port': { type: 'string', default: '9100' },
     model: { type: 'string', default: 'm' },
     key: { type: 'string', default: 'truth-client-key' },
+    keyless: { type: 'boolean', default: false },
     header: { type: 'string', multiple: true, default: [] },
     name: { type: 'string', default: 'a gateway' },
     'gateway-version': { type: 'string', default: 'unknown' },
@@ -41,6 +42,7 @@ const gateway = own?.gateway ?? {
   url: new URL(values.url!),
   model: values.model,
   key: values.key,
+  isKeyless: values.keyless,
   headers: values.header,
 };
 const results = await playCases(

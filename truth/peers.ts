@@ -30,8 +30,10 @@ interface Peer {
   readonly env?: Readonly<Record<string, string>>;
   /** The name by which clients ask for the model; `m` by default. */
   readonly model?: string;
-  /** Set if clients send the provider's key themselves. */
+  /** The client's key; by default the runner's own. */
   readonly key?: string;
+  /** Whether clients send the provider's key themselves. */
+  readonly isKeyless?: boolean;
   /** Lines of each request. */
   readonly headers?: readonly string[];
 }
@@ -106,8 +108,8 @@ const PEERS: Readonly<Record<string, Peer>> = {
       const start = 'bench/node_modules/@portkey-ai/gateway/build/start-server.js';
       return [process.execPath, join(ROOT, start), `--port=${PORT}`, '--headless'];
     },
-    // It holds no keys: clients send the provider's.
     key: PROVIDER_KEY,
+    isKeyless: true,
     headers: ['x-portkey-provider: openai', `x-portkey-custom-host: ${PROVIDER_URL}`],
   },
 };
@@ -163,7 +165,7 @@ async function tryPeer(id: string, peer: Peer): Promise<void> {
       stream.on('data', (chunk) => (output = (output + String(chunk)).slice(-10_000)));
     }
     await waitUntilReady(child, () => output);
-    const { name, version, model = 'm', key = 'truth-client-key', headers = [] } = peer;
+    const { name, version, model = 'm', key = 'truth-client-key', headers = [], isKeyless } = peer;
     const options = {
       url: `http://127.0.0.1:${PORT}/v1`,
       'provider-port': `${PROVIDER_PORT}`,
@@ -175,6 +177,7 @@ async function tryPeer(id: string, peer: Peer): Promise<void> {
     };
     const args = [
       ...Object.entries(options).map(([option, value]) => `--${option}=${value}`),
+      ...(isKeyless ? ['--keyless'] : []),
       ...headers.map((line) => `--header=${line}`),
     ];
     const runner = spawn(
