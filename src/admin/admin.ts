@@ -78,8 +78,7 @@ export function createAdmin(
       if (reply.headersSent) await reply.fail(failure);
       else await reply.send(answer.status, answer.headers, answer.body);
     }
-    await reply.closed;
-    call.release();
+    reply.onClosed(() => call.end());
   }
   const handler = { handle, answerBroken: toErrorAnswer };
   return {

@@ -136,11 +136,11 @@ export class Call {
 
   /**
    * Reads the whole body, after `100 Continue` if the client waits for it. `reader` takes each
-   * chunk as it arrives. Throws a 413 if the body is larger than `maxBodyBytes`, a 429 if there is
+   * chunk as it arrives, and resolves the promise at the end. Throws a 413 if the body is larger than `maxBodyBytes`, a 429 if there is
    * no memory for it, and the cancellation's reason if the call is already cancelled. Rejects as
    * `readRequestBody` does.
    */
-  readBody(maxBodyBytes: number, reader: BodyReader): Promise<HeldBody> {
+  readBody<Request>(maxBodyBytes: number, reader: BodyReader<Request>): Promise<Request> {
     const { cancellation, request, requestBody, response } = this;
     cancellation.throwIfCancelled();
     // A body that can never fit is refused with 413, because clients would repeat the request after
@@ -155,9 +155,13 @@ export class Call {
     return readRequestBody(request, requestBody, cancellation, reader);
   }
 
-  /** Frees the memory for the request and its answer. The call can reserve nothing afterwards. */
-  release(): void {
+  /**
+   * To be called once the response has closed. Frees the memory for the request and its answer, and
+   * lets the connection begin its next request. The call can reserve nothing afterwards.
+   */
+  end(): void {
     this.requestBody.close();
     this.answerMemory?.close();
+    this.connection.finish(this);
   }
 }

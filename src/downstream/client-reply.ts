@@ -27,6 +27,7 @@ const KEEP_ALIVE = Buffer.from(': keep-alive\n\n');
 export type ResponseHeaders = Record<string, string>;
 
 const ignore = () => {};
+const NO_LISTENERS: readonly (() => void)[] = [];
 
 /**
  * The complete answers from this turn of the event loop. `writeEndings` writes them all before any
@@ -70,8 +71,6 @@ export class ClientReply {
   isCut = false;
   /** True once the whole answer was passed to `send`, `end` or `fail`. */
   isAnswered = false;
-  /** Resolves when the whole response is written or the client is gone. */
-  readonly closed: Promise<void>;
   /**
    * Called when there is room after `write` has returned false. Never called once the client is
    * gone.
@@ -84,28 +83,43 @@ export class ClientReply {
   /** Parts waiting for room. */
   readonly #waiting: Buffer[] = [];
   #hasEnded = false;
-  #resolveClosed = ignore;
+  /** True once the whole response is written or the client is gone. */
+  #isClosed = false;
+  #closedListeners = NO_LISTENERS;
   #keepAlive: NodeJS.Timeout | undefined;
 
   constructor(response: ServerResponse, call: Call) {
     this.#response = response;
     this.#call = call;
     // IncomingMessage emits 'close' once its body is consumed, so only the response's 'close' can
-    // mean a disconnect.
-    this.closed = new Promise((resolve) => {
-      this.#resolveClosed = resolve;
-      // Not `on`, because V8 considers a response old after a wait, and would keep its listener's
-      // objects until the next full collection.
-      response.once('close', () => {
-        clearInterval(this.#keepAlive);
-        // On Node 20, writableFinished is also true if the socket died with data still buffered.
-        const isWhole = response.writableFinished && !response.req.socket.destroyed;
-        const mayLeave = this.mayClientLeave && this.#waiting.length === 0;
-        // Cancels the call with `ClientGone`.
-        if (!isWhole && !mayLeave) call.onDisconnect();
-        resolve();
-      });
+    // mean a disconnect. Not `on`, because V8 considers a response old after a wait, and would keep
+    // its listener's objects until the next full collection.
+    response.once('close', () => {
+      clearInterval(this.#keepAlive);
+      // On Node 20, writableFinished is also true if the socket died with data still buffered.
+      const isWhole = response.writableFinished && !response.req.socket.destroyed;
+      const mayLeave = this.mayClientLeave && this.#waiting.length === 0;
+      // Cancels the call with `ClientGone`.
+      if (!isWhole && !mayLeave) call.onDisconnect();
+      this.close();
     });
+  }
+
+  /**
+   * Calls `listener` once the whole response is written or the client is gone; at once if it is so
+   * already. No promise, because each promise on a request's way costs as much as a header.
+   */
+  onClosed(listener: () => void): void {
+    if (this.#isClosed) listener();
+    else this.#closedListeners = [...this.#closedListeners, listener];
+  }
+
+  /** Calls the listeners of `onClosed`. To be called if the client is found to be gone. */
+  close(): void {
+    this.#isClosed = true;
+    const listeners = this.#closedListeners;
+    this.#closedListeners = NO_LISTENERS;
+    for (const listener of listeners) listener();
   }
 
   /** True once the head was sent: a failure can no longer become an HTTP error. */
@@ -193,13 +207,13 @@ export class ClientReply {
   }
 
   /**
-   * Resolves `closed` once everything is written. A response without its last chunk emits 'close'
+   * Calls `close` once everything is written. A response without its last chunk emits 'close'
    * only with its connection.
    */
   #leaveOpen(): void {
     this.#response.socket!.write('', (error) => {
       // An error means that the client is gone, and 'close' follows.
-      if (!error) this.#resolveClosed();
+      if (!error) this.close();
     });
   }
 
@@ -251,7 +265,7 @@ export class ClientReply {
     response.writeHead(status, headers);
     this.status = status;
     // Discards the rest of the upload, and closes the connection after both.
-    if (isUploading) void connection.closeAfterUpload(this.closed);
+    if (isUploading) connection.closeAfterUpload(this);
     return true;
   }
 

@@ -10,6 +10,7 @@ import { type ByteBudget, Reservation } from '../lib/byte-budget.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import { createUuid } from '../lib/ids.ts';
 import { type AnswerBroken, refusalOf, serialize, TIMED_OUT } from './broken-request.ts';
+import type { ClientReply } from './client-reply.ts';
 import { Call, type CLIENT_TIME_LIMITS, type OnHead } from './call.ts';
 import { limitLingering } from './lingering.ts';
 import { discardBody } from './request-body.ts';
@@ -53,8 +54,8 @@ export interface ListenerState {
   readonly budget: ByteBudget;
   handler: {
     /**
-     * Answers a call. Resolves once its response has closed, or its client is gone: then `#finish`
-     * destroys the socket. Never rejects.
+     * Answers a call, and calls `call.end()` once its response has closed, or its client is gone:
+     * then `finish` destroys the socket. Never rejects.
      */
     readonly handle: (call: Call) => Promise<void>;
     readonly answerBroken: AnswerBroken;
@@ -262,18 +263,18 @@ export class Connection {
    * To be called when a request is answered during its upload. Discards the rest of the upload, and
    * closes the connection once both are over.
    */
-  async closeAfterUpload(answered: Promise<void>): Promise<void> {
+  closeAfterUpload(reply: ClientReply): void {
     const { request, awaitsContinue } = this.call!;
     this.#closesAfterUpload = true;
     // node:http calls `destroySoon` as soon as the answer is written, although the upload goes on.
     this.socket.destroySoon = ignore;
-    const uploaded = new Promise((resolve) => request.once('close', resolve));
     discardBody(request);
-    await answered;
-    limitLingering(this.socket, this.listener.timeLimits.lingerCheckMs);
-    // A client that waits for `100 Continue` sends nothing more.
-    if (!awaitsContinue) await uploaded;
-    this.#close();
+    reply.onClosed(() => {
+      limitLingering(this.socket, this.listener.timeLimits.lingerCheckMs);
+      // A client that waits for `100 Continue` sends nothing more.
+      if (awaitsContinue || request.closed) this.#close();
+      else request.once('close', () => this.#close());
+    });
   }
 
   /** Half-closes the connection, and reads on for a while. */
@@ -345,7 +346,7 @@ export class Connection {
     const reason = listener.cancelReason ?? next.refusal;
     if (reason) call.cancellation.cancel(reason);
     // node:http announces a request before it knows whether the request is complete.
-    process.nextTick(() => handler.handle(call).then(() => this.#finish(call)));
+    process.nextTick(() => void handler.handle(call));
   }
 
   /** Counts the call's stream from now until the call has ended. */
@@ -353,7 +354,8 @@ export class Connection {
     this.listener.counts.openStreams += 1;
   }
 
-  #finish(call: Call): void {
+  /** Ends a call, and begins the next request. */
+  finish(call: Call): void {
     const { counts } = this.listener;
     counts.inFlight -= 1;
     if (call.reply.isStream) counts.openStreams -= 1;

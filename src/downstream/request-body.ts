@@ -16,30 +16,34 @@ const FREE_CHUNKS = 1000;
 const MIN_MEAN_CHUNK_BYTES = 16;
 
 /** Receives each chunk as it arrives. */
-export interface BodyReader {
+export interface BodyReader<Request> {
   push(chunk: Buffer): void;
+  /** Returns the request in the whole body. */
+  finish(body: HeldBody): Request;
 }
 
 /**
- * Reads the whole body into `body`, and resolves with it. `reader` receives each chunk too. Rejects
- * with the error from `body.push`, with a 400 if the chunks are too small, and with the
+ * Reads the whole body into `body` and `reader`, and resolves with the result of `reader.finish`.
+ * Rejects with the error from `body.push` or `reader.finish`, with a 400 if the chunks are too small, and with the
  * cancellation's reason. When a refused body is answered, `closeAfterUpload` discards its rest.
  */
-export function readRequestBody(
+export function readRequestBody<Request>(
   request: IncomingMessage,
   body: HeldBody,
   cancellation: Cancellation,
-  reader: BodyReader,
-): Promise<HeldBody> {
+  reader: BodyReader<Request>,
+): Promise<Request> {
   const pace = new UploadPace();
   // Not `for await`, because leaving the loop early would destroy the socket before the answer is
   // written.
   return new Promise((resolve, reject) => {
-    const end = (failure?: unknown) => {
+    const stop = () => {
       request.off('data', onData);
-      request.off('end', end);
+      request.off('end', onEnd);
       cancellation.offCancel(onCancel);
-      if (failure === undefined) return resolve(body);
+    };
+    const fail = (failure: unknown) => {
+      stop();
       body.close();
       reject(failure);
     };
@@ -50,12 +54,20 @@ export function readRequestBody(
         if (!pace.take(chunk, request))
           throw invalidRequest('the request body comes in too small chunks');
       } catch (error) {
-        end(error);
+        fail(error);
       }
     };
-    const onCancel = () => end(cancellation.reason);
+    const onEnd = () => {
+      stop();
+      try {
+        resolve(reader.finish(body));
+      } catch (error) {
+        reject(error);
+      }
+    };
+    const onCancel = () => fail(cancellation.reason);
     request.on('data', onData);
-    request.on('end', end);
+    request.on('end', onEnd);
     cancellation.onCancel(onCancel);
   });
 }

@@ -72,15 +72,18 @@ export async function firstAnswer(
 function readChat(call: Call, tenant: Tenant | undefined, maxBytes: number): Promise<ChatRequest> {
   const { history } = call;
   const parser = new history.endpoint.Parser(tenant?.models === undefined);
-  return call.readBody(maxBytes, parser).then((body) => {
-    history.requestBytes = body.size;
-    history.bodyReadAtMs = performance.now();
-    const chat = parser.finish(body);
-    history.model = escapeControlCharacters(chat.model, MAX_NAME_CHARACTERS);
-    history.stream = chat.stream;
-    history.promptCacheKey = chat.promptCacheKey;
-    history.affinity = chat.affinity;
-    return chat;
+  return call.readBody(maxBytes, {
+    push: (chunk) => parser.push(chunk),
+    finish(body) {
+      history.requestBytes = body.size;
+      history.bodyReadAtMs = performance.now();
+      const chat = parser.finish(body);
+      history.model = escapeControlCharacters(chat.model, MAX_NAME_CHARACTERS);
+      history.stream = chat.stream;
+      history.promptCacheKey = chat.promptCacheKey;
+      history.affinity = chat.affinity;
+      return chat;
+    },
   });
 }
 

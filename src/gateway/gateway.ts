@@ -110,14 +110,13 @@ export class Gateway {
   }
 
   /**
-   * Answers a call and logs it. The checks are ordered so that a client without a key learns
-   * nothing and consumes nothing. Never rejects.
+   * Answers a call, and logs it once its response has closed. The checks are ordered so that a
+   * client without a key learns nothing and consumes nothing. Never rejects.
    */
   async handle(call: Call): Promise<void> {
-    const { reply } = call;
     const route = this.#routeOf(call);
     let tenant: Tenant | undefined;
-    /** Set once its slot is held, because `finally` gives the slot back. */
+    /** Set once its slot is held, because the slot is given back when the response has closed. */
     let limiter: Limiter | undefined;
     let lease: Lease | undefined;
     try {
@@ -140,17 +139,17 @@ export class Gateway {
       const delivery = lease?.deliver();
       if (delivery) await delivery;
       lease?.close();
-      await reply.closed;
     } catch (thrown) {
       await fail(call, lease ? lease.fail(thrown) : thrown);
-    } finally {
+    }
+    call.reply.onClosed(() => {
       limiter?.releaseSlot();
       const { attempt } = call.history;
       // Events before the answer may have a usage too. It is not charged if no answer has begun.
       if (limiter?.countsUsage && attempt?.hasAnswer) limiter.takeTokens(attempt.usage);
-      call.release();
       this.#accessLog.logFinished(call, route);
-    }
+      call.end();
+    });
   }
 
   /**
@@ -200,15 +199,15 @@ export class Gateway {
   }
 }
 
-/**
- * The only place where a failure becomes an answer. Resolves when the client has the answer or is
- * gone. Never rejects.
- */
+/** The only place where a failure becomes an answer. Never rejects. */
 async function fail(call: Call, thrown: unknown): Promise<void> {
   const { cancellation, history, reply } = call;
   // `beginAsking` or the memory may find that the client has left, before the response's 'close'
   // has cancelled the call.
-  if (thrown instanceof ClientGone) return cancellation.cancel(thrown);
+  if (thrown instanceof ClientGone) {
+    cancellation.cancel(thrown);
+    return reply.close();
+  }
   history.failure = GatewayError.from(thrown);
   // After retries or a fallback, a client's own retries would multiply the gateway's.
   const headers = history.hasRetried ? { 'x-should-retry': 'false' } : undefined;
@@ -220,7 +219,6 @@ async function fail(call: Call, thrown: unknown): Promise<void> {
     history.failure = GatewayError.from(unsendable);
     await reply.fail(history.failure);
   }
-  await reply.closed;
 }
 
 /** Adds the answering provider, its request id, and the times of both sides. */

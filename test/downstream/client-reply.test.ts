@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
 
 import type { Call } from '../../src/downstream/call.ts';
-import { startHttpServer } from '../support/http-server.ts';
+import { responseClosed, startHttpServer } from '../support/http-server.ts';
 import { sendRaw } from '../support/raw.ts';
 
 /** Returns the error thrown by `answer` for a call, and the client's answer. */
@@ -16,8 +16,7 @@ async function tryToAnswer(t: TestContext, answer: (call: Call) => void) {
     } catch (error) {
       thrown = error;
     }
-    call.release();
-    await call.reply.closed;
+    await responseClosed(call);
   });
   const { text } = await sendRaw(port, 'GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n');
   return { thrown, text };

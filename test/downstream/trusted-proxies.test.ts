@@ -5,7 +5,7 @@ import { test, type TestContext } from 'node:test';
 import type { Call } from '../../src/downstream/call.ts';
 import { createRemoteAddress } from '../../src/downstream/trusted-proxies.ts';
 import { sendRaw } from '../support/raw.ts';
-import { startHttpServer } from '../support/http-server.ts';
+import { responseClosed, startHttpServer } from '../support/http-server.ts';
 import { eventually } from '../support/streams.ts';
 
 /**
@@ -15,7 +15,7 @@ async function start(t: TestContext, trustedProxies: readonly string[], host = '
   const remoteAddress = createRemoteAddress(trustedProxies);
   const handle = async (call: Call) => {
     await call.reply.send(200, {}, remoteAddress(call) ?? 'not known');
-    await call.reply.closed;
+    await responseClosed(call);
   };
   const port = await startHttpServer(t, handle, host);
   return async (...forwarded: readonly string[]) => {

@@ -4,7 +4,7 @@ import { test, type TestContext } from 'node:test';
 import { CLIENT_TIME_LIMITS } from '../../src/downstream/call.ts';
 import { idle, useManualTimers } from '../support/clock.ts';
 import { chatBody, rawChat } from '../support/gateway.ts';
-import { startHttpServer } from '../support/http-server.ts';
+import { responseClosed, startHttpServer } from '../support/http-server.ts';
 import { openRaw, statusesOf, watchServerSide } from '../support/raw.ts';
 import { scenario } from '../support/scenario.ts';
 import { createGate, eventually } from '../support/streams.ts';
@@ -107,7 +107,7 @@ for (const isOver of [true, false]) {
     const port = await startHttpServer(t, async (call) => {
       calls += 1;
       await call.reply.send(401, {}, '{}');
-      await call.reply.closed;
+      await responseClosed(call);
       await gate.opened;
     });
     // Half-open, so the connection outlives the gateway's end.

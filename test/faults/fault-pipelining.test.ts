@@ -21,7 +21,7 @@ import { scenario } from '../support/scenario.ts';
 import { openRaw, sendRaw, statusesOf, watchServerSide, parseReplies } from '../support/raw.ts';
 import { createGate, eventually, lineOf, linesOf } from '../support/streams.ts';
 import { completion, sendJson } from '../support/upstream.ts';
-import { startHttpServer } from '../support/http-server.ts';
+import { responseClosed, startHttpServer } from '../support/http-server.ts';
 
 const MIB = 1_048_576;
 
@@ -289,7 +289,7 @@ test('a response that has closed refers to its call no more', async (t) => {
   const port = await startHttpServer(t, async ({ reply, response }) => {
     counts.push(response.listenerCount('close'));
     await reply.send(200, {}, 'x');
-    await reply.closed;
+    await responseClosed({ reply });
     counts.push(response.listenerCount('close'));
   });
   const { socket, text } = openRaw(t, port);
@@ -308,7 +308,7 @@ test('a request behind an answer with Connection: close does not begin', async (
     reply.write(Buffer.from('first'));
     await opened;
     reply.end();
-    await reply.closed;
+    await responseClosed({ reply });
   });
   const { socket, text, closed } = openRaw(t, port);
   const own = watchServerSide(t, socket);
@@ -325,7 +325,7 @@ test('a stream whose client left before its comments begin starts no timer', asy
   const timers = () => process.getActiveResourcesInfo().filter((name) => name === 'Timeout').length;
   const started = await new Promise<number>((resolve) => {
     void startHttpServer(t, async ({ reply }) => {
-      await reply.closed;
+      await responseClosed({ reply });
       const before = timers();
       reply.keepAlive(60_000);
       resolve(timers() - before);

@@ -4,18 +4,27 @@ import { CLIENT_TIME_LIMITS, type Call } from '../../src/downstream/call.ts';
 import { createHttpServer } from '../../src/downstream/http-server.ts';
 import { newBudget } from './shared.ts';
 
-/** Starts the gateway's HTTP server, without a gateway, until the test ends. Returns its port. */
+/**
+ * Starts the gateway's HTTP server, without a gateway, until the test ends. A call ends as soon as
+ * `handle` resolves. Returns the port.
+ */
 export async function startHttpServer(
   t: TestContext,
   handle: (call: Call) => Promise<void>,
   host = '127.0.0.1',
 ): Promise<number> {
+  const handleAndEnd = (call: Call) => handle(call).then(() => call.end());
   const server = createHttpServer({
-    handler: { handle, answerBroken: () => ({ status: 400, headers: {}, body: '' }) },
+    handler: { handle: handleAndEnd, answerBroken: () => ({ status: 400, headers: {}, body: '' }) },
     timeLimits: CLIENT_TIME_LIMITS,
     budget: newBudget(),
   });
   const { port } = await server.listen(0, host);
   t.after(() => server.drain({ delayMs: 0, timeoutMs: 0, reason: new Error('test is over') }));
   return port;
+}
+
+/** Resolves when the whole response is written or the client is gone. */
+export function responseClosed({ reply }: Pick<Call, 'reply'>): Promise<void> {
+  return new Promise((resolve) => reply.onClosed(resolve));
 }
