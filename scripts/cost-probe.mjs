@@ -4,7 +4,7 @@
  */
 
 import { Session } from 'node:inspector/promises';
-import { GCProfiler } from 'node:v8';
+import { GCProfiler, promiseHooks } from 'node:v8';
 
 const session = new Session();
 session.connect();
@@ -62,6 +62,15 @@ const COUNTS = {
       const { result } = await session.post('Profiler.takePreciseCoverage');
       const ranges = result.flatMap(({ functions }) => functions.flatMap(({ ranges: all }) => all));
       return ranges.reduce((sum, { count }) => sum + count, 0);
+    };
+  },
+  /** Created promises, with those that V8 creates for an `await` only while a hook is set. */
+  promises() {
+    let created = 0;
+    const stop = promiseHooks.onInit(() => (created += 1));
+    return () => {
+      stop();
+      return created;
     };
   },
   /** Heap bytes in use. */

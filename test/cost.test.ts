@@ -20,6 +20,6 @@ test(
     const child = spawn(process.execPath, args, { cwd: ROOT, stdio: [...stdio] });
     const [printed, [code]] = await Promise.all([text(child.stdout), once(child, 'close')]);
     assert.equal(code, 0, printed);
-    assert.equal(printed.match(/^.+ [\d.,]+ .*$/gm)?.length, 11, printed);
+    assert.equal(printed.match(/^.+ [\d.,]+ .*$/gm)?.length, 12, printed);
   },
 );

@@ -92,9 +92,11 @@ export class ClientReply {
     this.#response = response;
     this.#call = call;
     // IncomingMessage emits 'close' once its body is consumed, so only the response's 'close' can
-    // mean a disconnect. Not `on`, because V8 considers a response old after a wait, and would keep
-    // its listener's objects until the next full collection.
-    response.once('close', () => {
+    // mean a disconnect. The listener is removed, because V8 considers a response old after a wait,
+    // and would keep its listener's objects until the next full collection. `once` would take 500
+    // bytes more.
+    const onClose = () => {
+      response.off('close', onClose);
       clearInterval(this.#keepAlive);
       // On Node 20, writableFinished is also true if the socket died with data still buffered.
       const isWhole = response.writableFinished && !response.req.socket.destroyed;
@@ -102,7 +104,8 @@ export class ClientReply {
       // Cancels the call with `ClientGone`.
       if (!isWhole && !mayLeave) call.onDisconnect();
       this.close();
-    });
+    };
+    response.on('close', onClose);
   }
 
   /**

@@ -297,20 +297,26 @@ function warnOnce({ logger, warned }: Services, text: string): void {
  */
 function createOriginCheck({ host, trustedProxies }: Config['server']): (call: Call) => void {
   const isLocal = isLoopback(host) && trustedProxies.length === 0;
-  return ({ headers }) => {
-    const { origin = '' } = headers;
-    const originHost = WEB_ORIGIN_HOST.exec(origin)?.[1] ?? '';
-    if (WEB_ORIGIN.test(origin) && !isLoopback(originHost)) {
+  /** The last `Host` that has passed, because programs send the same again and again. */
+  let passedHost: string | undefined;
+  return ({ headers: { origin, host: sentHost } }) => {
+    if (origin !== undefined && WEB_ORIGIN.test(origin) && !isLoopback(hostOf(origin))) {
       throw invalidRequest(
         'Origin must be a page on this machine, ' +
           'unless [server.auth] keys, [clients] or [server] cors is set',
       );
     }
-    if (isLocal && !isOwnHost(headers.host, host)) {
+    if (!isLocal || sentHost === passedHost) return;
+    if (!isOwnHost(sentHost, host)) {
       throw invalidRequest(
         'Host must be an address, localhost or [server] host, ' +
           'unless [server.auth] keys, [clients] or [server] trusted_proxies is set',
       );
     }
+    passedHost = sentHost;
   };
+}
+
+function hostOf(origin: string): string {
+  return WEB_ORIGIN_HOST.exec(origin)?.[1] ?? '';
 }

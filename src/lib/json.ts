@@ -33,13 +33,14 @@ export const MAX_PARSED_CHARACTERS = 262_144;
 const IS_BLANK = byteSet(/[ \t\r\n]/);
 /** String bytes without a special meaning. */
 const IS_PLAIN = byteSet(/[ !#-[\]-\xff]/);
+/** ASCII bytes that stand for themselves in a string. */
+const IS_TEXT = byteSet(/[ !#-[\]-~]/);
 const IS_ESCAPED = byteSet(/["\\/bfnrt]/);
 const IS_HEX_DIGIT = byteSet(/[\da-fA-F]/);
 const IS_WORD = byteSet(/[-+.\dEaeflnrstu]/);
 const WORD = /^(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)$/;
 /** White space ends a number, and changes no other complete value. */
 const END = Buffer.from(' ');
-const PLAIN_TEXT = /^[ -[\]-~]*$/;
 
 function byteSet(characters: RegExp): Uint8Array {
   return Uint8Array.from({ length: 256 }, (_, byte) =>
@@ -201,8 +202,7 @@ export class JsonScanner {
     this.#isInString = !isWhole && !isShort;
     if (!isWhole) return isShort ? start : at;
     const isWanted = isShort && this.#depth < MAX_REPORTED_DEPTH;
-    let text = isWanted ? this.#readText(bytes, start + 1, at) : '';
-    if (!PLAIN_TEXT.test(text)) text = String(JSON.parse(bytes.toString('utf8', start, at + 1)));
+    const text = isWanted ? this.#readText(bytes, start, at) : '';
     if (this.#state === 'value') return this.#endValue('string', at + 1, text);
     this.#frame.name = text;
     this.#state = 'colon';
@@ -210,12 +210,16 @@ export class JsonScanner {
   }
 
   /**
-   * Returns the text without keeping the chunk in memory, because an open stream keeps the names of
-   * its model and session.
+   * Decodes the string between the quotes at `open` and `close`. The text does not keep the chunk in
+   * memory, because an open stream keeps the names of its model and session.
    */
-  #readText(bytes: Buffer, start: number, end: number): string {
-    if (end - start >= MIN_SLICE_CHARACTERS) return bytes.toString('latin1', start, end);
-    return (this.#text ??= bytes.toString('latin1')).slice(start, end);
+  #readText(bytes: Buffer, open: number, close: number): string {
+    const start = open + 1;
+    if (skip(IS_TEXT, bytes, start) < close) {
+      return String(JSON.parse(bytes.toString('utf8', open, close + 1)));
+    }
+    if (close - start >= MIN_SLICE_CHARACTERS) return bytes.toString('latin1', start, close);
+    return (this.#text ??= bytes.toString('latin1')).slice(start, close);
   }
 
   /** Returns the escape sequence's length; 0 if it is incomplete or if the string ends here. */

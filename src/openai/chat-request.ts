@@ -76,7 +76,8 @@ export class ChatRequestParser {
   readonly #mayListModels: boolean;
   readonly #required: 'messages' | 'input' | 'prompt';
   #isObject = false;
-  readonly #target: { model?: JsonValue; stream?: JsonValue } = {};
+  #model: JsonValue | undefined;
+  #stream: JsonValue | undefined;
   #hasRequired = false;
   /** The first fault in the members, except in the values of `model` and `stream`. */
   #fault: string | undefined;
@@ -126,8 +127,8 @@ export class ChatRequestParser {
     const jsonFault = this.#json.finish();
     if (jsonFault) throw jsonFault;
     if (!this.#isObject) throw invalidRequest('request body must be a JSON object');
-    const { kind, start, end, text } = this.#target.model ?? NO_VALUE;
-    const isStream = this.#target.stream?.kind === 'true';
+    const { kind, start, end, text } = this.#model ?? NO_VALUE;
+    const isStream = this.#stream?.kind === 'true';
     const maxModelBytes = isStream ? MAX_STREAM_MODEL_BYTES : MAX_MODEL_BYTES;
     if (end - start > maxModelBytes) throw invalidRequest('"model" is too long');
     // The scanner does not decode a long text.
@@ -135,7 +136,7 @@ export class ChatRequestParser {
     const model = isLong ? String(JSON.parse(sliceText(parts, start, end))) : text;
     if (model === '') throw invalidRequest('"model" must be a non-empty string');
     // Some clients send `null` for an absent argument.
-    const stream = this.#target.stream?.kind ?? 'null';
+    const stream = this.#stream?.kind ?? 'null';
     if (stream !== 'true' && stream !== 'false' && stream !== 'null') {
       throw invalidRequest('"stream" must be a boolean');
     }
@@ -180,8 +181,9 @@ export class ChatRequestParser {
     if (depth === CONTENT_PART) {
       if (kind !== 'object') this.#hasPlainPart = true;
     } else if (depth === MESSAGE_MEMBER) {
-      if (name === 'role' || name === 'name') this.#message[name] = value;
-      if (name === 'content') {
+      if (name === 'role') this.#message.role = value;
+      else if (name === 'name') this.#message.name = value;
+      else if (name === 'content') {
         this.#message.content = value;
         this.#message.hasPlainPart = this.#hasPlainPart;
       }
@@ -208,11 +210,12 @@ export class ChatRequestParser {
   #noteMember(value: JsonValue): string | undefined {
     const { kind, name } = value;
     if (name === 'model' || name === 'stream') {
-      const isDuplicate = this.#target[name] !== undefined;
-      this.#target[name] = value;
+      const before = name === 'model' ? this.#model : this.#stream;
+      if (name === 'model') this.#model = value;
+      else this.#stream = value;
       // A duplicate is refused, because its bytes are forwarded and an upstream may read the other
       // member.
-      return isDuplicate ? `duplicate member "${name}"` : undefined;
+      return before ? `duplicate member "${name}"` : undefined;
     }
     if (name === this.#required) {
       this.#hasRequired = true;

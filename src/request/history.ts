@@ -19,6 +19,8 @@ const MODEL = /^[ -[\]-~]{1,64}$/;
  */
 const FINISH_REASON = /^(?!null$)[\w.-]{1,32}(?![\w.-])/;
 
+const isAsked = (attempt: Attempt) => attempt.wasAsked;
+
 /** A request's history. Times are on the clock of `performance.now()`. */
 export class RequestHistory {
   /** The name of the client with this key; undefined for a key from `[server.auth]`. */
@@ -55,7 +57,9 @@ export class RequestHistory {
 
   /** The attempts whose provider was not skipped. */
   get asked(): readonly Attempt[] {
-    return this.attempts.filter((attempt) => attempt.wasAsked);
+    const { attempts } = this;
+    // Usually no provider was skipped. Then no new array is needed.
+    return attempts.every(isAsked) ? attempts : attempts.filter(isAsked);
   }
 
   /**

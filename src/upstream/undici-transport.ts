@@ -83,6 +83,8 @@ export function sendByUndici(
   });
 }
 
+const ignore = () => {};
+
 interface UndiciExchangeOptions {
   readonly cancellation: Cancellation;
   readonly pool: Pool;
@@ -119,7 +121,7 @@ class UndiciExchange implements ByteSource {
   #sink: ByteSink | undefined;
   #isPaused = true;
   /** undici's function to read on, set with the response's head. */
-  #resumeUndici = () => {};
+  #resumeUndici = ignore;
 
   readonly #onCancel = () => this.#giveUp(this.#options.cancellation.reason);
 
@@ -242,7 +244,7 @@ class UndiciExchange implements ByteSource {
     this.#error = error;
     this.#options.agent.running -= 1;
     this.#options.body?.release();
-    this.#resumeUndici = () => {};
+    this.#resumeUndici = ignore;
     this.#settle?.reject(error);
     this.#settle = undefined;
     if (!this.#isPaused) this.#endSink();
