@@ -136,9 +136,9 @@ export class Call {
 
   /**
    * Reads the whole body, after `100 Continue` if the client waits for it. `reader` takes each
-   * chunk as it arrives, and resolves the promise at the end. Throws a 413 if the body is larger than `maxBodyBytes`, a 429 if there is
-   * no memory for it, and the cancellation's reason if the call is already cancelled. Rejects as
-   * `readRequestBody` does.
+   * chunk as it arrives, and makes the result at the end. Throws a 413 if the body is larger than
+   * `maxBodyBytes`, a 429 if there is no memory for it, and the cancellation's reason if the call
+   * is already cancelled. Rejects as `readRequestBody` does.
    */
   readBody<Request>(maxBodyBytes: number, reader: BodyReader<Request>): Promise<Request> {
     const { cancellation, request, requestBody, response } = this;

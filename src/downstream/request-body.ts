@@ -24,8 +24,9 @@ export interface BodyReader<Request> {
 
 /**
  * Reads the whole body into `body` and `reader`, and resolves with the result of `reader.finish`.
- * Rejects with the error from `body.push` or `reader.finish`, with a 400 if the chunks are too small, and with the
- * cancellation's reason. When a refused body is answered, `closeAfterUpload` discards its rest.
+ * Rejects with the error from `body.push` or `reader.finish`, with a 400 if the chunks are too
+ * small, and with the cancellation's reason. When a refused body is answered, `closeAfterUpload`
+ * discards its rest.
  */
 export function readRequestBody<Request>(
   request: IncomingMessage,

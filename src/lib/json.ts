@@ -210,8 +210,8 @@ export class JsonScanner {
   }
 
   /**
-   * Decodes the string between the quotes at `open` and `close`. The text does not keep the chunk in
-   * memory, because an open stream keeps the names of its model and session.
+   * Decodes the string between the quotes at `open` and `close`. The text does not keep the chunk
+   * in memory, because an open stream keeps the names of its model and session.
    */
   #readText(bytes: Buffer, open: number, close: number): string {
     const start = open + 1;
