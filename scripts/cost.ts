@@ -393,8 +393,8 @@ export function rowsOf(costs: Costs) {
     ['JSON request, to that of the relay', json, undefined, isNode26 ? 2.3 : 2.25],
     // 1.02 or 1.03, because V8 compiles at different times in each run.
     ['JSON request with [admin], to without', adminRatio, undefined, isNode26 ? 1.05 : 1.03],
-    // 9.001, because the probe itself creates a few.
-    ['JSON request, promises', promises, undefined, 9.1],
+    // Up to 9.1, because new connections and the probe create a few. A tenth promise is too many.
+    ['JSON request, promises', promises, undefined, 9.5],
     ['JSON request, bytes kept', gateway.json.kept, relay.json.kept, 300],
     ['stream of 20 events, bytes allocated', gateway.stream.allocated, relay.stream.allocated],
     ['event, bytes allocated', gateway.event.allocated, relay.event.allocated],
