@@ -93,7 +93,7 @@ export class ClientReply {
     this.#call = call;
     // IncomingMessage emits 'close' once its body is consumed, so only the response's 'close' can
     // mean a disconnect. The listener is removed, because V8 considers a response old after a wait,
-    // and would keep its listener's objects until the next full collection. `once` would take 500
+    // and would keep its listener's objects until the next full collection. `once` would take 400
     // bytes more.
     const onClose = () => {
       response.off('close', onClose);
