@@ -478,6 +478,8 @@ export interface Candidate {
 
 export interface Candidates {
   readonly list: readonly Candidate[];
+  /** The alias's targets as in the settings, in the order of the list's first candidates. */
+  readonly targets: readonly string[];
   /** How many candidates at the front may be asked in any order. */
   readonly balanced: number;
   /** Whether a target without key, model or token is left for another target. */
@@ -552,7 +554,9 @@ export function candidatesFor(
     // The documents: "The requested model name". A balanced alias may mean any of its models.
     list.push({ provider: id, model: provider.default_model ?? models.join(' or ') });
   }
-  return { list, balanced, isBalanced, weights, atMost: list.length };
+  const written = settings.aliases.find(({ name }) => name === alias?.name)?.targets ?? [];
+  const targetsOf = written.filter(isRegistered);
+  return { list, targets: targetsOf, balanced, isBalanced, weights, atMost: list.length };
 }
 
 /** Whether the settings name this model for the provider (docs/behaviour.md#outcomes). */

@@ -12,7 +12,7 @@ import {
   type Visit,
 } from './course.ts';
 import type { Exchange, History, Try } from './history.ts';
-import type { Failure } from './oracle.ts';
+import type { Candidates, Failure } from './oracle.ts';
 import type { ProviderSettings, Settings } from './plan.ts';
 
 /** The order of steps at the same moment. */
@@ -188,6 +188,12 @@ function intervalOf({ candidate, tries }: Visit, course: Course, tryEnd?: number
 }
 
 const nameOf = ({ provider, model }: Visit['candidate']) => `${provider}/${model}`;
+
+/** Returns the target as in the settings, because all names of a wildcard alias share its turns. */
+function targetOf(candidate: Visit['candidate'], { list, targets }: Candidates): string {
+  const index = list.findIndex((one) => nameOf(one) === nameOf(candidate));
+  return targets[index] ?? nameOf(candidate);
+}
 
 /**
  * Checks that a weighted alias asks each target first as often as its weight requires, give or take
@@ -377,7 +383,7 @@ class Circuits {
       this.report('balance', `${own} is asked, and ${nameOf(better)} is less busy`, exchange);
     // The documents: "Those with equally many are asked in turn."
     const turns = this.#lastAskedMs.get(course.settings);
-    const lastMs = (one: Visit['candidate']) => turns?.get(nameOf(one)) ?? -Infinity;
+    const lastMs = (one: Visit['candidate']) => turns?.get(targetOf(one, candidates)) ?? -Infinity;
     const waits = restless.find(
       (one) => inFlight(one.provider) === count && lastMs(one) < lastMs(chosen!.candidate) - 0.01,
     );
@@ -390,7 +396,7 @@ class Circuits {
     if (!candidates || !('list' in candidates)) return;
     if (!candidates.isBalanced || candidates.weights) return;
     const turns = this.#lastAskedMs.get(settings) ?? new Map<string, number>();
-    this.#lastAskedMs.set(settings, turns.set(nameOf(candidate), atMs));
+    this.#lastAskedMs.set(settings, turns.set(targetOf(candidate, candidates), atMs));
   }
 
   result(
