@@ -186,7 +186,7 @@ export class Limiter {
     // The longest wait counts, because an earlier request would be refused again.
     const longestMs = Math.max(...waits);
     if (longestMs > 0) return refuse(this.#buckets[waits.indexOf(longestMs)]!, longestMs);
-    for (const { local, perRequest } of this.#buckets) local.take(perRequest);
+    for (const { local, perRequest } of this.#buckets) local.take(perRequest, nowMs);
     return undefined;
   }
 
@@ -202,7 +202,9 @@ export class Limiter {
     if (charged.length === 0) return;
     // If the store went away or came back after the tokens were taken, a refund reaches the wrong
     // bucket.
-    if (!this.#store?.charge(tokens, charged)) for (const { local } of charged) local.take(tokens);
+    if (this.#store?.charge(tokens, charged)) return;
+    const nowMs = performance.now();
+    for (const { local } of charged) local.take(tokens, nowMs);
   }
 }
 

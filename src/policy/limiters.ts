@@ -114,7 +114,10 @@ class LimitFactory {
     this.state.buckets.set(key, local);
     // Sets a client's local bucket to the store's level, because the local bucket takes over while
     // the store is away, and the client and the page are shown its level.
-    const onLack = (lack: number) => local.take(local.level(performance.now()) - (capacity - lack));
+    const onLack = (lack: number) => {
+      const nowMs = performance.now();
+      local.take(local.level(nowMs) - (capacity - lack), nowMs);
+    };
     const isOfTenant = limit !== 'global' && limit !== 'provider';
     return [{ ...settings, local, ...(isOfTenant && { onLack }) }];
   }

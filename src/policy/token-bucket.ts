@@ -1,4 +1,4 @@
-/** A token bucket without a timer: reading its level refills it. */
+/** A token bucket without a timer: its level is calculated from the time. */
 
 /**
  * Holds up to `capacity` tokens and regains `tokensPerSecond`; both must be above zero. Full at
@@ -7,8 +7,9 @@
 export class TokenBucket {
   readonly #tokensPerMs: number;
   readonly #capacity: number;
+  /** The tokens at `#takenAtMs`. */
   #tokens: number;
-  #refilledAtMs = -Infinity;
+  #takenAtMs = -Infinity;
 
   constructor(tokensPerSecond: number, capacity: number) {
     this.#tokensPerMs = tokensPerSecond / 1000;
@@ -16,14 +17,10 @@ export class TokenBucket {
     this.#tokens = capacity;
   }
 
-  /**
-   * Returns how many tokens are left, below zero if more were taken. `nowMs` must never go back.
-   */
+  /** Returns how many tokens are left, below zero if more were taken. */
   level(nowMs: number): number {
-    const refilled = this.#tokens + (nowMs - this.#refilledAtMs) * this.#tokensPerMs;
-    this.#tokens = Math.min(this.#capacity, refilled);
-    this.#refilledAtMs = nowMs;
-    return this.#tokens;
+    const refilled = this.#tokens + (nowMs - this.#takenAtMs) * this.#tokensPerMs;
+    return Math.min(this.#capacity, refilled);
   }
 
   /** Returns the milliseconds until the bucket holds `tokens`, or 0 if it does now. */
@@ -31,8 +28,12 @@ export class TokenBucket {
     return Math.max(0, tokens - this.level(nowMs)) / this.#tokensPerMs;
   }
 
-  /** Takes tokens, whatever the level; a negative number puts tokens back. */
-  take(tokens: number): void {
-    this.#tokens -= tokens;
+  /**
+   * Takes tokens, whatever the level; a negative number puts tokens back, up to the capacity.
+   * `nowMs` must never go back.
+   */
+  take(tokens: number, nowMs: number): void {
+    this.#tokens = this.level(nowMs) - tokens;
+    this.#takenAtMs = nowMs;
   }
 }

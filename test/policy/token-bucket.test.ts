@@ -12,7 +12,7 @@ const SLACK = 1e-5;
 /** Takes a token and returns 0, or returns the milliseconds until the next token. */
 function takeOne(bucket: TokenBucket, nowMs: number): number {
   const waitMs = bucket.waitMs(1, nowMs);
-  if (waitMs === 0) bucket.take(1);
+  if (waitMs === 0) bucket.take(1, nowMs);
   return waitMs;
 }
 
@@ -52,12 +52,12 @@ test('a bucket behaves like its model', async () => {
       const model = new Model(perSecond, capacity, nowMs);
       for (let i = 0; i < 200; i += 1) {
         nowMs += step(random, perSecond);
+        model.advance(nowMs);
         if (random.oneIn(10)) {
-          bucket.take(-1);
+          bucket.take(-1, nowMs);
           model.tokens = Math.min(capacity, model.tokens + 1);
           continue;
         }
-        model.advance(nowMs);
         const about = `run ${run}, step ${i}: ${perSecond}/s, ${capacity}, ${model.tokens} tokens`;
         const waitMs = takeOne(bucket, nowMs);
         assert.ok(Number.isFinite(waitMs) && waitMs >= 0, about);
@@ -77,13 +77,20 @@ test('a bucket behaves like its model', async () => {
 
 test('a bucket may fall below zero, and must refill first', () => {
   const bucket = new TokenBucket(10, 100);
-  bucket.level(0);
-  bucket.take(150);
+  bucket.take(150, 0);
   assert.equal(bucket.level(0), -50);
   assert.equal(bucket.waitMs(1, 0), 5100);
   assert.equal(bucket.level(4000), -10);
   assert.equal(bucket.waitMs(1, 5100), 0);
   assert.equal(bucket.level(DAY_MS), 100);
+});
+
+test('tokens are taken from the level at that time, however long nobody has read it', () => {
+  const bucket = new TokenBucket(10, 100);
+  bucket.take(50, 0);
+  bucket.take(80, DAY_MS);
+  assert.equal(bucket.level(DAY_MS), 20);
+  assert.equal(bucket.level(DAY_MS + 1000), 30);
 });
 
 test('all of 100,000 takes at the rate of the refill pass, and half of twice as many', () => {

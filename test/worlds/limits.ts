@@ -295,6 +295,7 @@ function requestSteps(
     for (const [name] of slots) add(name, -1);
     const [least, most] = tokensOf(course);
     for (const level of levels.of(limits)) {
+      level.at(endAtMs);
       if (level.limit.perRequest === 0) level.take(least, most);
       // If the client left, the next provider might still have been asked, and the token may be
       // lost.
@@ -340,7 +341,12 @@ function lostSteps(
   const wasVisited = visits.some(({ candidate }) => candidate.provider === provider);
   if (line['outcome'] !== 'client_closed' || typeof provider !== 'string' || wasVisited) return [];
   const limits = limitsOfProvider(provider, settings);
-  const run = () => levels.of(limits).forEach((level) => level.take(0, 1));
+  const run = () => {
+    for (const level of levels.of(limits)) {
+      level.at(endAtMs);
+      level.take(0, 1);
+    }
+  };
   return [{ atMs: endAtMs, order: endOrder, run }];
 }
 
