@@ -292,6 +292,13 @@ test('headers show the limit with the least left, for requests and for tokens', 
   assert.equal(await say('p/m'), '5 4 50ms 86400 961 23h43m59s');
 });
 
+test('of two limits with as much left, headers show the one that is full later', async (t) => {
+  const { gateway, as } = await start(t, { a: `${bucket(2)}requests_per_minute = 2` });
+  for (const expected of ['2 1 30s - - -', '2 0 1m0s - - -']) {
+    assert.equal(limitsIn(await gateway.chat(chatBody(), as('a'))), expected);
+  }
+});
+
 test("a client's own limits replace the provider's headers of the same names", async (t) => {
   const theirs = Object.fromEntries(LIMIT_HEADERS.map((name) => [name, '9']));
   const { gateway } = await scenario(t, {
