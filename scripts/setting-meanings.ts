@@ -78,6 +78,11 @@ export const MEANINGS: Readonly<Record<string, string>> = {
     'keys in addition to `api_key`, used in turn; a refused or limited key is left out for a while',
   'providers.<id>.base_url':
     'required unless the provider is built in; the gateway appends `/chat/completions`',
+  'providers.<id>.ca_file':
+    "a file with certificates in PEM: the authorities trusted for this provider, in place of Node's",
+  'providers.<id>.client_cert':
+    'a file with the certificate in PEM, and its chain, that this provider is shown (mTLS)',
+  'providers.<id>.client_key': "a file with the certificate's private key in PEM",
   'providers.<id>.headers': 'sent with each request to this provider',
   'providers.<id>.forward_headers':
     "names of the client's headers that this provider gets, at most 32",

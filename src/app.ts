@@ -276,11 +276,16 @@ interface Former extends Pick<Services, 'providers' | 'keyPools'> {
  * unchanged settings are taken over from `former`.
  */
 function createSnapshot(config: Config, parts: Parts, former?: Former) {
-  const { breaker, incidents, logger, store } = parts;
+  const { breaker, incidents, logger, store, transport } = parts;
   const providers = new Map<string, Provider>();
   const keyPools = new Map<string, KeyPool>();
   for (const settings of config.providers.registered) {
-    const { id } = settings;
+    const { id, tls } = settings;
+    if (tls && !transport.takesCertificates) {
+      throw new ConfigError([
+        `providers.${id}: fetch takes no certificates: ${transport.description}`,
+      ]);
+    }
     const created = createOpenAIProvider(settings);
     const before = former?.providers.get(id);
     const isSame = before?.digest === created.digest;
@@ -304,6 +309,7 @@ function createSnapshot(config: Config, parts: Parts, former?: Former) {
   const modelList = new ModelList(services);
   const listModels: Services['listModels'] = (tenant) => modelList.bodyFor(tenant);
   const gateway = new Gateway({ ...services, listModels });
+  transport.keepOnly(new Set([...providers.values()].flatMap(({ tls }) => tls?.digest ?? [])));
   breaker.guard(providers.values());
   incidents.watch(providers.values());
   return { ...services, listModels, gateway };

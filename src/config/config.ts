@@ -20,6 +20,7 @@ import { ConfigError, SettingValues } from './setting-values.ts';
 export type { AdminSettings, BucketSettings, Tenant } from './callers-section.ts';
 export type { ProviderSettings };
 export type { StoreSettings } from './rate-limit-section.ts';
+export type { TlsSettings } from './tls-files.ts';
 export type { Env, Flags } from './read-values.ts';
 export { ConfigError } from './setting-values.ts';
 

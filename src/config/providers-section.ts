@@ -8,6 +8,7 @@ import { Secret } from '../lib/secret.ts';
 import { BUILT_IN_PROVIDERS, keyVariableOf } from './built-in-providers.ts';
 import { checkKey, MAX_KEY_CHARACTERS, toSecrets } from './callers-section.ts';
 import type { SettingValues } from './setting-values.ts';
+import { readTls } from './tls-files.ts';
 
 /** A header's name in lower case (RFC 9110 5.6.2). */
 const HEADER_NAME = /^[!#$%&'*+\-.^_`|~0-9a-z]+$/;
@@ -90,16 +91,20 @@ function readProvider(id: string, values: SettingValues) {
   if (!/^[A-Za-z0-9._-]{1,64}$/.test(id)) {
     values.problem(path, 'a provider id has 1 to 64 letters, digits, ".", "_" or "-"');
   }
-  const { enabled, apiKey = '', ...section } = values.section('providers.<id>', path);
+  const all = values.section('providers.<id>', path);
+  const { enabled, apiKey = '', caFile, clientCert, clientKey, ...section } = all;
   const listed = (section.apiKeys ?? []).map((text) => text.trim()).filter((text) => text !== '');
   // An environment variable's key is used only if the file has none.
   const isOfVariable = values.plain().get(`${path}.api_key`)?.origin !== undefined;
   const soleKey = isOfVariable && listed.length > 0 ? '' : apiKey.trim();
   const keys = new Set(soleKey === '' ? listed : [soleKey, ...listed]);
+  const baseUrl = readBaseUrl(id, section.baseUrl, values);
   const settings = {
     ...section,
     id,
-    baseUrl: readBaseUrl(id, section.baseUrl, values),
+    baseUrl,
+    /** Undefined without files for TLS. */
+    tls: readTls(path, { caFile, clientCert, clientKey }, baseUrl, values),
     /** At least one key; they are used in turn. */
     apiKeys: toSecrets(keys),
     /** Headers for each request, with names in lower case. */

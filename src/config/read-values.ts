@@ -10,6 +10,7 @@ import {
   parseText,
   problemsOf,
   typeOf,
+  type NamedFile,
   type Rows,
   type Setting,
 } from './setting-kinds.ts';
@@ -53,6 +54,9 @@ const REFERENCE = new RegExp(
  */
 const WITHOUT_BRACES = /^\$([A-Z][A-Z0-9_]*)$/;
 const AS_WRITTEN = 'the text is used as written';
+
+/** The largest file that a setting names: several times a system's list of authorities. */
+const MAX_FILE_BYTES = 1_048_576;
 
 const HOUR_SECONDS = 3600;
 
@@ -176,7 +180,9 @@ class ValueReader {
       // setting's key.
       const problems = problemsOf(row, value, origin === undefined ? written : value);
       for (const [below, text] of problems) this.values.problem(name + below, text, origin);
-      if (problems.length === 0) result = { value, row, origin, isGiven: true };
+      if (problems.length > 0) continue;
+      const read = row.isFile ? this.#readFile(name, value as string) : value;
+      result = { value: read, row, origin, isGiven: true };
     }
     if (result.value !== undefined) this.values.set(name, result);
     if (result.isGiven && row.type === 'seconds') this.#warnOfMilliseconds(name, result.value);
@@ -252,6 +258,17 @@ class ValueReader {
         return reference;
       }
     });
+  }
+
+  /** Reads a file that a setting names. Reports a file that cannot be read. */
+  #readFile(name: string, path: string): NamedFile | undefined {
+    const actual = resolve(this.#sources.directory ?? '', path);
+    try {
+      return { path, text: readValueFile(actual, actual, MAX_FILE_BYTES) };
+    } catch (error) {
+      if (!(error instanceof ConfigError)) throw error;
+      return this.values.problem(name, error.message);
+    }
   }
 
   #valueOf(name: string): string {

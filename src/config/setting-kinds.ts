@@ -40,6 +40,8 @@ export interface Setting<T = unknown> {
    * unset variable is a problem.
    */
   readonly key?: 'of callers' | 'of a provider' | 'of the store';
+  /** The text is the path of a file. The value has the file's text too. */
+  readonly isFile?: true;
   /** A change takes effect only after a restart. */
   readonly needsRestart?: true;
 }
@@ -113,6 +115,24 @@ export function host(fallback: string) {
   return kind('text', 'an address or a host name, without a port', accepts, fallback);
 }
 
+/** A file named in the settings. */
+export interface NamedFile {
+  /** As in the settings. */
+  readonly path: string;
+  readonly text: string;
+}
+
+/** The path of a file. A text with line ends is refused, because it may be a key by mistake. */
+export const FILE = {
+  ...kind(
+    'text',
+    'the path of a file',
+    (value) => isText(value) && !/[\0\r\n]/.test(value),
+    undefined as Maybe<NamedFile>,
+  ),
+  isFile: true,
+} as const;
+
 const noTexts = undefined as Maybe<readonly string[]>;
 export const TEXTS = kind('texts', 'an array of strings', areTexts, noTexts);
 
@@ -171,10 +191,10 @@ export function problemsOf(
   value: unknown,
   written = value,
 ): [path: string, problem: string][] {
-  const { choices, rows, type, key: isKey } = row;
+  const { choices, rows, type, key: isKey, isFile } = row;
   if (!rows || !isTable(value)) {
     const wrong = choices && Array.isArray(value) && value.find((item) => !choices.includes(item));
-    const found = isKey ? typeOf(value) : describe(wrong || written);
+    const found = isKey || isFile ? typeOf(value) : describe(wrong || written);
     return row.accepts(value) ? [] : [['', `found ${found}, expected ${row.expected}`]];
   }
   const needed = type === 'targets' ? ['targets'] : [];

@@ -1,7 +1,7 @@
 /** The values of settings by their names in gateway.toml, such as `server.port`. */
 
 import { digestOf, Secret } from '../lib/secret.ts';
-import type { Setting } from './setting-kinds.ts';
+import type { NamedFile, Setting } from './setting-kinds.ts';
 import { SETTINGS } from './settings-table.ts';
 
 /**
@@ -74,11 +74,13 @@ export class SettingValues {
     return this.#values;
   }
 
-  /** Returns the values for output, with `[secret]` for each key. */
+  /** Returns the values for output, with `[secret]` for each key and the path for each file. */
   masked(): ReadonlyMap<string, unknown> {
-    return new Map(
-      [...this.#values].map(([name, { value, row }]) => [name, row.key ? '[secret]' : value]),
-    );
+    const mask = ({ value, row }: SettingValue) => {
+      if (row.isFile) return (value as NamedFile).path;
+      return row.key ? '[secret]' : value;
+    };
+    return new Map([...this.#values].map(([name, value]) => [name, mask(value)]));
   }
 
   /**

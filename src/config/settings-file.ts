@@ -51,7 +51,7 @@ export function readSettingsFile(path: string, isOptional: boolean, wasFound: bo
  * Returns the text of a file with a single value, without the line end after it. Throws
  * `ConfigError` with `shown` as the path.
  */
-export function readValueFile(path: string, shown: string): string {
+export function readValueFile(path: string, shown: string, maxBytes = MAX_VALUE_BYTES): string {
   const fail = (reason: string) => new ConfigError([`${shown}: ${reason}`]);
   let bytes: Buffer;
   try {
@@ -59,14 +59,14 @@ export function readValueFile(path: string, shown: string): string {
     const descriptor = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK);
     try {
       if (!fstatSync(descriptor).isFile()) throw fail('is not a file');
-      bytes = readAtMost(descriptor, MAX_VALUE_BYTES + 1);
+      bytes = readAtMost(descriptor, maxBytes + 1);
     } finally {
       closeSync(descriptor);
     }
   } catch (error) {
     throw toConfigError(error, shown);
   }
-  if (bytes.length > MAX_VALUE_BYTES) throw fail('is larger than 64 KiB');
+  if (bytes.length > maxBytes) throw fail(`is larger than ${maxBytes / 1024} KiB`);
   if (!nodeBuffer.isUtf8(bytes)) throw fail('is not UTF-8 text');
   const text = bytes.toString().replace(/\r?\n$/, '');
   if (text.trim() === '') throw fail('is empty');

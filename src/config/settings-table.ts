@@ -7,6 +7,7 @@ import { LOG_LEVELS } from '../lib/log.ts';
 import {
   boolean,
   DETAILS,
+  FILE,
   HEADERS,
   host,
   integer,
@@ -89,6 +90,9 @@ export const SETTINGS = {
     api_key: { ...text(), key: 'of a provider', providerEnv: '<ID>_API_KEY' },
     api_keys: { ...TEXTS, key: 'of a provider' },
     base_url: { ...text(), providerEnv: '<ID>_BASE_URL' },
+    ca_file: FILE,
+    client_cert: FILE,
+    client_key: FILE,
     headers: { ...HEADERS, key: 'of a provider' },
     forward_headers: TEXTS,
     return_headers: TEXTS,

@@ -1,7 +1,7 @@
 /** Connects to providers: finds the Agent class under fetch, and creates its sockets. */
 
 import { connect as connectTcp, isIP, type Socket } from 'node:net';
-import { connect as connectTls } from 'node:tls';
+import { connect as connectTls, type SecureContext } from 'node:tls';
 
 import { serverNameOf } from '../lib/loopback.ts';
 import { lookup } from '../lib/name-lookup.ts';
@@ -20,6 +20,8 @@ const READ_AHEAD = { highWaterMark: 16_384 };
 export interface Dispatcher {
   /** Sends a request, and calls the methods of `handler` with its progress and its failure. */
   dispatch(options: object, handler: object): boolean;
+  /** Closes the connections when their requests are over. */
+  close(): Promise<void>;
   destroy(): Promise<void>;
 }
 
@@ -55,8 +57,9 @@ export function lookupMsOf(socket: Socket): number | undefined {
  * Returns undici's `connect` option, a function of the origin's URL.
  *
  * @param timeoutMs - time limit for the name lookup, TCP and the TLS handshake together
+ * @param secureContext - the certificates for TLS; by default those that Node trusts
  */
-export function createConnector(timeoutMs: number) {
+export function createConnector(timeoutMs: number, secureContext?: SecureContext) {
   /**
    * The latest TLS session for each origin. Resuming a session saves most of the handshake's cost.
    */
@@ -76,6 +79,7 @@ export function createConnector(timeoutMs: number) {
           servername: serverNameOf(hostname),
           ALPNProtocols: ['http/1.1'],
           session: sessions.get(host),
+          secureContext,
         })
       : connectTcp({ ...target, port: Number(port || 80) });
     socket.setNoDelay(true);

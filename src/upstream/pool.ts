@@ -6,6 +6,8 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import type { Socket } from 'node:net';
 
+import type { UpstreamRequest } from './provider.ts';
+import type { TlsSettings } from '../config/config.ts';
 import { createConnector, type Dispatcher, findAgentClass, lookupMsOf } from './connections.ts';
 
 /** The time limit for the name lookup, TCP and the TLS handshake together. */
@@ -20,6 +22,9 @@ const IDLE_CONNECTION_MS = 90_000;
  * connections, and with thousands of them the walk costs more than the request.
  */
 const MAX_RUNNING_REQUESTS = 64;
+
+/** In place of an origin. */
+const RECONNECT = 'reconnect';
 
 const SEND_HEADERS = 'undici:client:sendHeaders';
 
@@ -52,29 +57,27 @@ export function createPool(connectTimeoutMs = CONNECT_TIMEOUT_MS): Pool | undefi
 
 /** Each origin's agents, and figures about their connections. */
 export class Pool {
-  /** The agent for requests with `reset`. They leave no idle connections behind. */
-  readonly reconnectAgent: CountedAgent;
   readonly #agentClass: AgentClass;
-  /** Shared by all agents, because its connector holds the TLS sessions to resume. */
-  readonly #options: object;
+  readonly #connectTimeoutMs: number;
+  /**
+   * The options of agents, by the digest of their `TlsSettings`. Agents share them, because the
+   * connector holds the TLS sessions to resume.
+   */
+  readonly #options = new Map<string | undefined, object>();
   /**
    * The agents by origin, because a busy origin must not keep requests to another origin from its
-   * idle connections.
+   * idle connections. The digest of `TlsSettings` precedes an origin, because a connection shows
+   * its certificate only once.
    */
   readonly #agents = new Map<string, CountedAgent[]>();
   readonly #used = new WeakSet<Socket>();
   readonly #figures = { open: 0, made: 0, reused: 0 };
   #listenerOfNextUse: UseListener | undefined;
 
-  /** Creates the first agent, and observes connections until `close`. */
+  /** Observes connections until `close`. */
   constructor(agentClass: AgentClass, connectTimeoutMs: number) {
     this.#agentClass = agentClass;
-    this.#options = {
-      keepAliveTimeout: IDLE_CONNECTION_MS,
-      allowH2: false,
-      connect: createConnector(connectTimeoutMs),
-    };
-    this.reconnectAgent = this.#createAgent();
+    this.#connectTimeoutMs = connectTimeoutMs;
     // undici publishes this message when it writes a request to a socket, directly after the
     // handler's `onConnect`.
     subscribe(SEND_HEADERS, this.#onSendHeaders);
@@ -86,18 +89,34 @@ export class Pool {
   }
 
   /**
-   * Returns the origin's first agent with room. The caller counts its request in `running` until
-   * the request is over.
+   * Returns the first agent with room for the request. The caller counts the request in `running`
+   * until it is over. Requests with `reconnect` have agents of their own, and leave no idle
+   * connections behind.
    */
-  agentFor(origin: string): CountedAgent {
-    const ofOrigin = this.#agents.get(origin) ?? [];
-    this.#agents.set(origin, ofOrigin);
-    let found = ofOrigin.find(isFree);
+  agentFor({ origin, reconnect, tls }: UpstreamRequest): CountedAgent {
+    const place = reconnect ? RECONNECT : origin;
+    const key = tls ? `${tls.digest} ${place}` : place;
+    const alike = this.#agents.get(key) ?? [];
+    this.#agents.set(key, alike);
+    let found = alike.find(isFree);
     if (!found) {
-      found = this.#createAgent();
-      ofOrigin.push(found);
+      found = { dispatcher: new this.#agentClass(this.#optionsFor(tls)), running: 0 };
+      alike.push(found);
     }
     return found;
+  }
+
+  /** Closes the connections with other `TlsSettings`, once their requests are over. */
+  keepOnly(digests: ReadonlySet<string>): void {
+    for (const digest of this.#options.keys()) {
+      if (digest === undefined || digests.has(digest)) continue;
+      this.#options.delete(digest);
+      for (const [key, agents] of this.#agents) {
+        if (!key.startsWith(`${digest} `)) continue;
+        this.#agents.delete(key);
+        for (const { dispatcher } of agents) void dispatcher.close();
+      }
+    }
   }
 
   /** Calls `listener` with the connection for the request that undici is about to write. */
@@ -108,12 +127,23 @@ export class Pool {
   /** Closes all connections at once, because a proxy may never complete an orderly close. */
   async close(): Promise<void> {
     unsubscribe(SEND_HEADERS, this.#onSendHeaders);
-    const agents = [...this.#agents.values()].flat().concat(this.reconnectAgent);
+    const agents = [...this.#agents.values()].flat();
     await Promise.all(agents.map(({ dispatcher }) => dispatcher.destroy()));
   }
 
-  #createAgent(): CountedAgent {
-    return { dispatcher: new this.#agentClass(this.#options), running: 0 };
+  #optionsFor(tls: TlsSettings | undefined): object {
+    let options = this.#options.get(tls?.digest);
+    if (!options) {
+      options = {
+        keepAliveTimeout: IDLE_CONNECTION_MS,
+        allowH2: false,
+        connect: createConnector(this.#connectTimeoutMs, tls?.context),
+        // Behind a proxy undici connects by itself.
+        requestTls: tls && { secureContext: tls.context },
+      };
+      this.#options.set(tls?.digest, options);
+    }
+    return options;
   }
 
   /**

@@ -4,7 +4,7 @@
  */
 
 import { BUILT_IN_PROVIDERS } from '../config/built-in-providers.ts';
-import type { ProviderSettings } from '../config/config.ts';
+import type { ProviderSettings, TlsSettings } from '../config/config.ts';
 import type { ByteSource } from '../lib/byte-source.ts';
 import { nextTurn, TurnLimit } from '../lib/turns.ts';
 import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
@@ -18,6 +18,8 @@ export interface UpstreamRequest {
   readonly method: 'GET' | 'POST';
   /** Scheme, host and port. */
   readonly origin: string;
+  /** The provider's own certificates, if any. */
+  readonly tls?: TlsSettings | undefined;
   /** The path, for a model list with its query. */
   readonly path: string;
   /** Names and values in turn. */
@@ -74,7 +76,7 @@ export type Provider = ReturnType<typeof createOpenAIProvider>;
 
 /** Creates a provider that serves OpenAI's protocol at `settings.baseUrl`. */
 export function createOpenAIProvider(settings: ProviderSettings) {
-  const { id, baseUrl, apiKeys } = settings;
+  const { id, baseUrl, apiKeys, tls } = settings;
   const { origin, pathname } = new URL(baseUrl);
   const basePath = pathname.replace(/\/$/, '');
   const modelList = BUILT_IN_PROVIDERS.get(id)?.modelList;
@@ -104,6 +106,7 @@ export function createOpenAIProvider(settings: ProviderSettings) {
     request: ({ endpoint, key = 0, forwarded, ...more }: RequestOptions): UpstreamRequest => ({
       method: 'POST',
       origin,
+      tls,
       path: paths[endpoint],
       headers: (more.isStream ? streamHeaders : completionHeaders)[key]!.concat(forwarded),
       ...more,
@@ -120,6 +123,7 @@ export function createOpenAIProvider(settings: ProviderSettings) {
       return {
         method: 'GET',
         origin,
+        tls,
         path: `${basePath}/models${modelList?.query ?? ''}`,
         headers: Object.entries({
           ...modelList?.headers,

@@ -71,6 +71,10 @@ export function createTransport(setting: 'auto' | 'fetch') {
       use: ConnectionUse = {},
     ): Promise<UpstreamResponse> =>
       pool ? sendByUndici(request, cancellation, pool, use) : sendByFetch(request, cancellation),
+    /** Whether a provider can have `TlsSettings`. fetch takes none. */
+    takesCertificates: pool !== undefined,
+    /** Closes the connections with other `TlsSettings`, once their requests are over. */
+    keepOnly: (digests: ReadonlySet<string>) => pool?.keepOnly(digests),
     /** Closes all connections in undici's agents. fetch's connections end with the process. */
     async close() {
       unsubscribe(CONNECT_ERROR, failWaiting);

@@ -62,7 +62,7 @@ export function sendByUndici(
       ? [...request.headers, 'content-length', `${sliced.length}`]
       : request.headers;
     const Handler = IS_UNDICI_8 ? Undici8Exchange : UndiciExchange;
-    const agent = reconnect ? pool.reconnectAgent : pool.agentFor(origin);
+    const agent = pool.agentFor(request);
     const options = { cancellation, pool, agent, origin, use, body: sliced };
     const exchange = new Handler(options, { resolve, reject });
     agent.dispatcher.dispatch(

@@ -24,6 +24,7 @@ import type { Rows, Setting } from '../../src/config/setting-kinds.ts';
 import { SETTINGS } from '../../src/config/settings-table.ts';
 import { Secret } from '../../src/lib/secret.ts';
 import { createRedactor } from '../../src/lib/secrets.ts';
+import { withExampleFiles } from '../support/certificate.ts';
 import { problemsIn } from '../support/problems.ts';
 import { emptyFolder, ROOT } from '../support/process.ts';
 
@@ -147,7 +148,7 @@ function refusedFor({ type, min = 0, max = 0, choices, default: fallback, expect
   if (choices) return [`one of ${choices.join(', ')}`, '"x"', '"INFO"', '""', '1', ...others];
   if (type === 'boolean') return ['true or false', '0.5', '1', '"true"', '[]', '{}', '1979-05-27'];
   if (type === 'text') {
-    if (fallback === undefined) return ['a string', '1', 'nan', ...others];
+    if (fallback === undefined) return [expected, '1', 'nan', ...others];
     return [expected, '""', '" "', '1', 'nan', ...others];
   }
   if (type === 'texts')
@@ -695,7 +696,7 @@ describe('a key', () => {
   });
 });
 
-test('each TOML block of the documents is accepted', () => {
+test('each TOML block of the documents is accepted', (t) => {
   const documents = ['README.md', ...readdirSync(`${ROOT}/docs`).map((name) => `docs/${name}`)];
   const blocks = documents
     .filter((path) => path.endsWith('.md'))
@@ -710,7 +711,7 @@ test('each TOML block of the documents is accepted', () => {
     // A variable or a file gets a value of its own, because two keys cannot be the same.
     const filled = toml.replaceAll(/\$\{[^}]+\}/g, () => `value-${(variables += 1)}-0123456789`);
     assert.deepEqual(
-      problemsIn(() => load(filled)),
+      problemsIn(() => loadConfig({ ...withExampleFiles(t, filled), env: {} })),
       [],
       `${path}:\n${toml}`,
     );

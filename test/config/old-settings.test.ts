@@ -11,6 +11,7 @@ import { test } from 'node:test';
 import { parseCommandLine } from '../../src/cli/command-line.ts';
 import { readSettings } from '../../src/config/read-settings.ts';
 import { loadConfig } from '../../src/config/config.ts';
+import { withExampleFiles } from '../support/certificate.ts';
 import { problemsIn } from '../support/problems.ts';
 import { ROOT } from '../support/process.ts';
 
@@ -52,13 +53,13 @@ function assertReplaced(problem: string, version: string): void {
 }
 
 for (const { version, toml } of versions) {
-  test(`each setting of ${version} is accepted, or its replacement is named`, () => {
+  test(`each setting of ${version} is accepted, or its replacement is named`, (t) => {
     const env = { ...referencesIn(toml), ANTHROPIC_API_KEY: 'k' };
-    const problems = problemsIn(() => loadConfig({ toml, env }));
+    const problems = problemsIn(() => loadConfig({ ...withExampleFiles(t, toml), env }));
     for (const problem of problems) assertReplaced(problem, version);
     const removed = problems.map((problem) => problem.split(':')[0]!.split('.').at(-1)!);
     const without = toml.replace(new RegExp(`^(?:${removed.join('|') || '(?!)'}) = .*$`, 'gm'), '');
-    const { providers, aliases } = loadConfig({ toml: without, env });
+    const { providers, aliases } = loadConfig({ ...withExampleFiles(t, without), env });
     assert.equal(providers.registered.length, 6);
     assert.ok(aliases.size >= 2);
   });

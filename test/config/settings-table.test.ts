@@ -8,6 +8,7 @@ import { test } from 'node:test';
 import { loadConfig } from '../../src/config/config.ts';
 import type { Rows } from '../../src/config/setting-kinds.ts';
 import { SETTINGS } from '../../src/config/settings-table.ts';
+import { withExampleFiles } from '../support/certificate.ts';
 import { problemsIn } from '../support/problems.ts';
 import { ROOT } from '../support/process.ts';
 import { GENERATED } from '../../scripts/settings-docs.ts';
@@ -70,8 +71,8 @@ test('gateway.toml.example has every key and variable, and names its schema', ()
   assert.ok(example.includes('GATEWAY_CONFIG_TOML'));
 });
 
-test('gateway.toml.example has the defaults, and loads with every setting turned on', () => {
-  const load = (toml: string, env = {}) => loadConfig({ toml, env });
+test('gateway.toml.example has the defaults, and loads with every setting turned on', (t) => {
+  const load = (toml: string, env = {}) => loadConfig({ ...withExampleFiles(t, toml), env });
   assert.deepEqual(load(example), load(''));
   const names = [...example.matchAll(/\$\{(\w+)\}/g)].map(([, name = '']) => name);
   assert.ok(names.length > 2);

@@ -696,9 +696,12 @@ const EFFECTS: Record<string, Effect> = {
 
 /** Settings tested by other files, in processes and during a drain. */
 const ELSEWHERE: Readonly<Record<string, string>> = {
-  'server.reuse_port': 'port-sharing',
-  'server.shutdown_timeout': 'process',
-  'server.drain_delay': 'reload-process',
+  'server.reuse_port': 'cli/port-sharing',
+  'server.shutdown_timeout': 'cli/process',
+  'server.drain_delay': 'cli/reload-process',
+  'providers.<id>.ca_file': 'upstream/wire-tls',
+  'providers.<id>.client_cert': 'upstream/wire-tls',
+  'providers.<id>.client_key': 'upstream/wire-tls',
 };
 
 before(buildOnce);
@@ -725,8 +728,8 @@ for (const waiting of [true, false]) {
     for (const row of rows.filter((name) => isWaiting(name) === waiting)) {
       test(`${row} acts`, async (t) => {
         if (ELSEWHERE[row]) {
-          const other = readFileSync(`${ROOT}/test/cli/${ELSEWHERE[row]}.test.ts`, 'utf8');
-          return assert.match(other, new RegExp(`${row.replace('server.', '')} = `));
+          const other = readFileSync(`${ROOT}/test/${ELSEWHERE[row]}.test.ts`, 'utf8');
+          return assert.match(other, new RegExp(`${row.replace(/.*\./, '')}(?: =|:) `));
         }
         const name = row.replace(/<\w+>/, (own) => OWN_NAMES[own as keyof typeof OWN_NAMES]);
         return EFFECTS[row.replace(/<\w+>/, 'z')]!(t, name);

@@ -39,3 +39,15 @@ export function createCertificate(t: TestContext, names: readonly string[]): Cer
   made.set(names.join(), certificate);
   return { ...certificate, path };
 }
+
+/**
+ * Returns settings that name the certificates of the documents, and a directory with these files.
+ * Without `openssl` the settings name no files.
+ */
+export function withExampleFiles(t: TestContext, toml: string) {
+  if (NO_OPENSSL) return { toml: toml.replace(/^(?:ca_file|client_(?:cert|key)) = .*$/gm, '') };
+  const certificate = createCertificate(t, ['DNS:gateway']);
+  const [cert, key] = [certificate.cert.toString(), certificate.key.toString()];
+  const files = { 'internal-ca.pem': cert, 'gateway.pem': cert, 'gateway.key': key };
+  return { toml, directory: emptyFolder(t, files) };
+}

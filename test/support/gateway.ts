@@ -84,6 +84,8 @@ export interface GatewayOptions {
   readonly clientTimeLimits?: Partial<typeof CLIENT_TIME_LIMITS>;
   /** Wraps the function that sends a request to a provider. */
   readonly replaceSend?: (send: Transport['send']) => Transport['send'];
+  /** Replaces the transport of the settings. */
+  readonly createTransport?: typeof createTransport;
 }
 
 /** Starts a gateway with these settings. */
@@ -95,6 +97,7 @@ export async function startGateway(
     adjust,
     clientTimeLimits = {},
     replaceSend = (real) => real,
+    createTransport: create = createTransport,
   }: GatewayOptions,
 ): Promise<TestGateway> {
   const log: string[] = [];
@@ -118,7 +121,7 @@ export async function startGateway(
   const service = new Service(config, runtime, {
     ...OUTSIDE,
     createTransport(setting) {
-      const transport = createTransport(setting);
+      const transport = create(setting);
       return Object.assign(transport, { send: replaceSend(transport.send) });
     },
   });

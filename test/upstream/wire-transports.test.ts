@@ -56,13 +56,18 @@ interface Settings {
   /** Other providers' addresses, by id. */
   readonly others?: Readonly<Record<string, string>>;
   readonly server?: string;
+  /** Lines in the section of provider `tls`. */
+  readonly tls?: string;
   readonly env?: Readonly<Record<string, string>>;
 }
 
 /** Starts the program with these providers. */
-async function start(t: TestContext, { baseUrl, others = {}, server = '', env = {} }: Settings) {
+async function start(t: TestContext, settings: Settings) {
+  const { baseUrl, others = {}, server = '', env = {}, tls = '' } = settings;
   const providers = Object.entries({ ...(baseUrl && { p: baseUrl }), ...others });
-  const sections = providers.map(([id, url]) => providerToml({ baseUrl: url }, id));
+  const sections = providers.map(([id, url]) =>
+    providerToml({ baseUrl: url }, id, id === 'tls' ? tls : ''),
+  );
   const cwd = emptyFolder(t, {
     'gateway.toml': `[server]\nhost = "127.0.0.1"\nport = 0\n${server}\n${sections.join('')}`,
   });
@@ -401,6 +406,21 @@ for (const [transport, text] of TRANSPORTS.slice(0, sweep(2, 1))) {
       const { program } = await startBehind(t, { env: ca });
       await assertAnswers(program.port, 'tls');
       assert.deepEqual(proxy.asked, ['CONNECT provider.invalid:443']);
+    });
+
+    const notOurs = transport === 'fetch' && 'fetch takes no certificates';
+    test('a provider is asked through it with its certificates', { skip: notOurs }, async (t) => {
+      if (NO_OPENSSL) return t.skip(NO_OPENSSL);
+      const certificate = createCertificate(t, ['DNS:provider.invalid']);
+      const { cert, path, key } = certificate;
+      const folder = emptyFolder(t, { 'key.pem': key.toString() });
+      const mutual = { ...certificate, requestCert: true, ca: [cert] };
+      const upstream = await startUpstream(t, answerWell, mutual);
+      const proxy = await startHttpProxy(t, upstream);
+      const env = { HTTPS_PROXY: proxy.url };
+      const tls = `ca_file = "${path}"\nclient_cert = "${path}"\nclient_key = "${folder}/key.pem"\n`;
+      const { program } = await startBehind(t, { env, tls });
+      await assertAnswers(program.port, 'tls');
     });
 
     test('a refused connection to it is a 502, and the log has the cause', async (t) => {

@@ -45,6 +45,8 @@ export function createProviders(clock: Clock, plan: Plan, history: History): Tra
     description: 'a world',
     limitations: [],
     connectionFigures: undefined,
+    takesCertificates: false,
+    keepOnly() {},
     send(request: UpstreamRequest, cancellation: Cancellation, use: ConnectionUse = {}) {
       const [, provider = ''] = /^https:\/\/([^.]+)/.exec(request.origin) ?? [];
       const headers = toMap(request.headers);
