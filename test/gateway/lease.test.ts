@@ -102,7 +102,7 @@ for (const body of [chatBody(), STREAM]) {
     assert.deepEqual(gateway.lines('incident'), []);
     // Fewer than half the tries have failed, so only the fifth failure in a row is the reason.
     assert.deepEqual(await ask('bad', 1), [503]);
-    await eventually(() => gateway.lines('incident').length === 1, 'the incident');
+    await eventually(() => gateway.lines('incident').length > 0, 'the incident');
   });
 }
 
