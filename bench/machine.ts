@@ -6,6 +6,8 @@ import { readFileSync } from 'node:fs';
 export const MS_PER_TICK =
   1000 / Number(execFileSync('getconf', ['CLK_TCK'], { encoding: 'utf8' }));
 const ALLOWED_CORES = 0.06;
+/** How often one measurement is taken at most, because a host's own work comes and goes. */
+const MAX_TRIES = 5;
 
 /** A look at the machine, while the bench has nothing running. */
 export interface Look {
@@ -51,11 +53,11 @@ export function disturbance(before: Look, after: Look): string | undefined {
 export class DisturbedError extends Error {}
 
 /**
- * Measures, and repeats it once if there was other load. A disturbed result is dropped, and so is a
- * failure.
+ * Measures, and repeats the measurement if there was other load. A disturbed result is dropped, and
+ * so is a failure. Rejects with `DisturbedError` if every try was disturbed.
  */
 export async function measureAlone<T>(measure: () => Promise<T>, lookNow = look): Promise<T> {
-  for (let isRepeated = false; ; isRepeated = true) {
+  for (let tries = 1; ; tries += 1) {
     const before = lookNow();
     const [outcome] = await Promise.allSettled([measure()]);
     const reason = disturbance(before, lookNow());
@@ -63,7 +65,7 @@ export async function measureAlone<T>(measure: () => Promise<T>, lookNow = look)
       if (outcome.status === 'rejected') throw outcome.reason;
       return outcome.value;
     }
-    if (isRepeated) throw new DisturbedError(reason);
+    if (tries === MAX_TRIES) throw new DisturbedError(reason);
     process.stderr.write(`${reason}; again: `);
   }
 }

@@ -20,7 +20,8 @@
  *               lean-relay or bare-fetch goes, and measures nothing
  *
  * Use a machine with two cores or more and nothing else running. A disturbed measurement is
- * repeated once. If it is disturbed again, only the reason is printed, and the exit code is 1.
+ * repeated up to four times. If every try is disturbed, the measure's table is left out, and the
+ * exit code is 1.
  */
 
 import { execFileSync } from 'node:child_process';
@@ -87,11 +88,13 @@ const byDefault = Object.keys(MEASURES).filter((name) => !['minutes', 'processes
 const only = options.only === undefined ? byDefault : namesIn(options.only, Object.keys(all));
 const isWanted = (name: string) =>
   only.includes(name) || (FLAT.includes(name) && only.includes('flat'));
-/** Prints no figures at all, because figures beside a warning have been taken for results. */
-function refuse(error: Error): never {
+/**
+ * Leaves a disturbed measure out, because figures beside a warning have been taken for results.
+ */
+function leaveOut(error: Error): undefined {
   if (!(error instanceof DisturbedError)) throw error;
   console.error('NOT a quiet machine: no figures. Nothing else may run meanwhile.');
-  process.exit(1);
+  process.exitCode = 1;
 }
 
 /** Returns why a contender cannot be measured. */
@@ -118,10 +121,11 @@ if (options.isProfile) {
   for (const [name, measure] of Object.entries<Measure>(MEASURES)) {
     const rounds = name === 'minutes' ? 1 : options.rounds;
     if (!isWanted(name)) continue;
-    const { text, value } = await take(measure, contenders, rounds).catch(refuse);
-    report.push(text);
-    medians.set(name, value);
+    const taken = await take(measure, contenders, rounds).catch(leaveOut);
+    if (taken === undefined) continue;
+    report.push(taken.text);
+    medians.set(name, taken.value);
   }
-  console.log([...report, summarize(contenders, medians)].join('\n'));
+  if (medians.size > 0) console.log([...report, summarize(contenders, medians)].join('\n'));
 }
-process.exit(0);
+process.exit();
