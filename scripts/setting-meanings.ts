@@ -45,9 +45,11 @@ export const MEANINGS: Readonly<Record<string, string>> = {
   'server.auth.keys':
     'accepted tokens, in visible ASCII without spaces; without tokens and clients, every text ' +
     'after `Bearer ` is accepted',
-  'clients.<name>.key': "the client's token; a client needs `key` or `keys`",
+  'clients.<name>.key': "the client's token; a client needs `key`, `keys` or `key_sha256`",
   'clients.<name>.keys':
     'further tokens of the same client, such as the old and the new key during a change',
+  'clients.<name>.key_sha256':
+    'the SHA-256 digest of a token, in 64 hexadecimal digits, so that the settings hold no secret',
   'clients.<name>.models':
     'aliases and models (`<id>/<model>`) that the client may name; a final `*` matches any text',
   'clients.<name>.requests_per_minute': 'requests per minute; 0 is unlimited',

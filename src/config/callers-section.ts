@@ -1,5 +1,7 @@
 /** Reads `[clients.<name>]`, `[admin]` and the keys of callers. */
 
+import { createHash } from 'node:crypto';
+
 import { isLoopback, withoutBrackets } from '../lib/loopback.ts';
 import { Secret } from '../lib/secret.ts';
 import { SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
@@ -37,6 +39,19 @@ export function checkKey(values: SettingValues, name: string, key: string): void
   }
 }
 
+/** Reports a text that is not the digest of a key. */
+function checkDigest(values: SettingValues, name: string, digest: string): void {
+  // The reference to an unset variable is reported already.
+  if (values.wrong.has(name)) return;
+  const command = 'printf %s "$KEY" | sha256sum';
+  if (!/^[\da-f]{64}$/i.test(digest)) {
+    const text = `expected the 64 hexadecimal digits that ${command} prints before "-"`;
+    values.problem(name, text);
+  } else if (digest.toLowerCase() === sha256('')) {
+    values.problem(name, 'this is the digest of an empty text, as of a variable that is not set');
+  }
+}
+
 /**
  * Checks the keys of callers. An unreplaced reference is refused, because whoever guesses its text
  * would be let in.
@@ -44,6 +59,10 @@ export function checkKey(values: SettingValues, name: string, key: string): void
 export function checkCallerKeys(values: SettingValues): void {
   for (const [name, { value, row }] of values.plain()) {
     if (row.key !== 'of callers') continue;
+    if (name.endsWith('.key_sha256')) {
+      checkDigest(values, name, value as string);
+      continue;
+    }
     for (const key of new Set([value as string | string[]].flat())) {
       checkKey(values, name, key);
       if (key.includes('${') && !values.wrong.has(name)) {
@@ -72,7 +91,7 @@ export function readClients(
 ) {
   const { enabled, keys: anonymous = [] } = values.section('server.auth');
   const { primary, fallback = [] } = values.section('providers');
-  const taken = new Set(anonymous);
+  const taken = new Set(anonymous.map(sha256));
   /** Returns true if a request for a matching name may reach this provider. */
   const leadsTo = (pattern: string, id: string) =>
     matches(pattern, id) ||
@@ -95,14 +114,8 @@ export function readClients(
       values.problem(path, 'a client name has 1 to 64 letters, digits, ".", "_", "@" or "-"');
     }
     const section = values.section('clients.<name>', path);
-    const { key, keys = [], models, maxConcurrentRequests, ...limit } = section;
-    const all = [key ?? [], keys].flat();
-    if (all.length === 0) values.problem(`${path}.key`, 'key or keys is required');
-    for (const text of new Set(all)) {
-      const setting = `${path}.${text === key ? 'key' : 'keys'}`;
-      if (taken.has(text)) values.problem(setting, 'another client or [server.auth] has this key');
-      taken.add(text);
-    }
+    const { key, keys, keySha256, models, maxConcurrentRequests, ...limit } = section;
+    const keyDigests = readKeysOf(values, path, { key, keys, keySha256 }, taken);
     checkModels(values, `${path}.models`, models ?? [], leadsSomewhere);
     const uncounted = registered
       .filter(({ streamUsage }) => !streamUsage)
@@ -115,8 +128,30 @@ export function readClients(
       const remedy = 'set stream_usage = true for these providers';
       values.warning(path, `token limits count ${streams}; ${remedy}`);
     }
-    return { name, keys: toSecrets(all), models, limit, maxConcurrentRequests };
+    return { name, keyDigests, models, limit, maxConcurrentRequests };
   });
+}
+
+/**
+ * Returns the SHA-256 digests of a client's keys in small hexadecimal digits, each once. Reports a
+ * client without a key, and a key whose digest is in `taken`. Adds the digests to `taken`.
+ */
+function readKeysOf(
+  values: SettingValues,
+  path: string,
+  { key, keys = [], keySha256 }: Pick<Section<'clients.<name>'>, 'key' | 'keys' | 'keySha256'>,
+  taken: Set<string>,
+): readonly Secret[] {
+  const settings = new Map(keys.map((text) => [sha256(text), 'keys']));
+  if (key !== undefined) settings.set(sha256(key), 'key');
+  if (keySha256 !== undefined) settings.set(keySha256.toLowerCase(), 'key_sha256');
+  if (settings.size === 0) values.problem(`${path}.key`, 'key, keys or key_sha256 is required');
+  for (const [digest, setting] of settings) {
+    const text = 'another client or [server.auth] has this key';
+    if (taken.has(digest)) values.problem(`${path}.${setting}`, text);
+    taken.add(digest);
+  }
+  return toSecrets(settings.keys());
 }
 
 /**
@@ -152,6 +187,11 @@ function mayMean(pattern: string, alias: string): boolean {
 /** Returns true if the pattern equals the name, or is a prefix of it followed by `*`. */
 function matches(pattern: string, name: string): boolean {
   return pattern.endsWith('*') ? name.startsWith(pattern.slice(0, -1)) : name === pattern;
+}
+
+/** Returns the SHA-256 digest of the text's UTF-8 bytes in small hexadecimal digits. */
+function sha256(text: string): string {
+  return createHash('sha256').update(text).digest('hex');
 }
 
 export function toSecrets(keys: Iterable<string> = []): readonly Secret[] {

@@ -62,6 +62,7 @@ export const SETTINGS = {
   'clients.<name>': {
     key: { ...text(), key: 'of callers' },
     keys: { ...TEXTS, key: 'of callers' },
+    key_sha256: { ...text(), key: 'of callers' },
     models: TEXTS,
     ...CONCURRENCY,
     ...BUCKET,

@@ -6,7 +6,6 @@ import crypto, { timingSafeEqual } from 'node:crypto';
 
 import type { Tenant, Config } from '../config/config.ts';
 import { GatewayError } from '../lib/errors.ts';
-import type { Secret } from '../lib/secret.ts';
 
 /**
  * The scheme in any case, then spaces (RFC 9110 11.4), then the token. A token may contain spaces,
@@ -23,11 +22,11 @@ const BEARER = /^bearer +([^ ].*)$/i;
  * message for both.
  */
 export function createAuthenticator(auth: Config['server']['auth'], clients: readonly Tenant[]) {
-  const digests = (keys: readonly Secret[], tenant?: Tenant) =>
-    keys.map((key) => ({ digest: sha256(key.reveal()), tenant }));
   const known = [
-    ...digests(auth.keys),
-    ...clients.flatMap((client) => digests(client.keys, client)),
+    ...auth.keys.map((key) => ({ digest: sha256(key.reveal()), tenant: undefined })),
+    ...clients.flatMap((tenant) =>
+      tenant.keyDigests.map((digits) => ({ digest: Buffer.from(digits.reveal(), 'hex'), tenant })),
+    ),
   ];
   return (authorization: string | undefined): Tenant | undefined => {
     if (!auth.enabled) return undefined;

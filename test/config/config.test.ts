@@ -660,7 +660,9 @@ describe('a key', () => {
 
   test('is in no part of the settings that could be printed, nor in any problem', () => {
     const env = { OPENAI_API_KEY: key, K: key };
-    const own = '[server.auth]\nkeys = ["${K}"]\n[admin]\nport = 9090\nkeys = ["${K}"]\n';
+    const digest = 'c0'.repeat(32);
+    const client = `[clients.a]\nkey_sha256 = "${digest}"\n`;
+    const own = `[server.auth]\nkeys = ["\${K}"]\n[admin]\nport = 9090\nkeys = ["\${K}"]\n${client}`;
     const store = `[rate_limit]\nstore = "redis://u:${key}@h:1/2"\n`;
     const toml = `${own}${store}[providers.z]\nbase_url = "http://z"\n`;
     const config = load(`${toml}api_key = "${key}"`, env);
@@ -672,7 +674,9 @@ describe('a key', () => {
     const more = `[providers.z]\nbase_url = "http://z"\napi_key = ["${key}"]\napi_kye = "${key}"\n`;
     const problems = problemsOf(`${wrong}${more}[providers.y]\napi_key = "${key}"`, env);
     assert.ok(problems.length >= 6, problems.join('\n'));
-    for (const text of [...shown, ...problems]) assert.ok(!text.includes(key), text);
+    for (const text of [...shown, ...problems]) {
+      assert.ok(!text.includes(key) && !text.includes(digest), text);
+    }
   });
 
   test("is hidden in texts, but a provider's id in its place is not", () => {

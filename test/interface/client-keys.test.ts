@@ -83,6 +83,39 @@ test("only clients' keys and [server.auth] keys are accepted, and name the clien
   );
 });
 
+test("a client's key may be given by its digest alone, in digits of either case", async (t) => {
+  const digestOf = (text: string) => createHash('sha256').update(text).digest('hex');
+  const [digest, newDigest] = [digestOf(OTHER), digestOf(NEW)];
+  const clients = {
+    alice: `key = "${OLD}"\nkey_sha256 = "\${NEW_DIGEST}"`,
+    bob: `key_sha256 = "${digest.toUpperCase()}"`,
+    echo: `key_sha256 = "${digestOf(`${SHARED}\n`)}"`,
+  };
+  const more = `[logging]\nlevel = "trace"\n${ADMIN}`;
+  const { p, gateway } = await scenario(t, { clients, more, env: { NEW_DIGEST: newDigest } });
+  const accepted = new Map([
+    [OLD, 'alice'],
+    [NEW, 'alice'],
+    [OTHER, 'bob'],
+  ]);
+  const refused = [digest, digest.toUpperCase(), newDigest, `${NEW}x`, SHARED];
+  let lines = 0;
+  for (const token of [...accepted.keys(), ...refused]) {
+    const reply = await gateway.chat(chatBody(), { headers: { authorization: `Bearer ${token}` } });
+    const client = accepted.get(token);
+    if (client === undefined) assertError(reply, NOT_AUTHENTICATED);
+    else assert.equal(reply.status, 200, token);
+    lines += 1;
+    assert.equal((await linesOf(gateway, lines)).at(-1)!['client'], client, token);
+  }
+  assert.equal(p.requests.filter(({ method }) => method === 'POST').length, accepted.size);
+  const feed = await openFeed(t, gateway.adminPort);
+  const { settings } = await feed.next('settings');
+  assert.equal(new Map<string, unknown>(settings).get('clients.bob.key_sha256'), '[secret]');
+  const shown = [...gateway.log, JSON.stringify(feed.events)].join('').toLowerCase();
+  for (const hidden of [digest, newDigest]) assert.ok(!shown.includes(hidden.slice(0, 8)));
+});
+
 test('a token is compared with every key, so that timing reveals none', async (t) => {
   const { gateway } = await scenario(t, { more: WHO, env: ENV });
   const { mock } = t.mock.method(crypto, 'timingSafeEqual');

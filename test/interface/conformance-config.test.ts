@@ -1,6 +1,7 @@
 /** Each setting's effect in a running gateway, and its new effect after a reload. */
 
 import assert from 'node:assert/strict';
+import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { after, before, describe, mock, test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -265,6 +266,7 @@ const refusesByStore =
     assert.equal(await isRefusedByStore(t, other(url)), false);
   };
 
+const sha256 = (text: string) => createHash('sha256').update(text).digest('hex');
 const ALICE = { 'clients.alice.key': CLIENT_TOKEN };
 const LIMITED = { 'rate_limit.enabled': true, 'rate_limit.burst_capacity': 1 };
 const hang: Script = () => {};
@@ -413,6 +415,12 @@ const EFFECTS: Record<string, Effect> = {
 
   'clients.z.key': acts({}, statuses(1), [CLIENT_TOKEN, '200'], ['another', '401']),
   'clients.z.keys': acts({}, statuses(1), [['another', CLIENT_TOKEN], '200'], [['another'], '401']),
+  'clients.z.key_sha256': acts(
+    {},
+    statuses(1),
+    [sha256(CLIENT_TOKEN), '200'],
+    [sha256('another'), '401'],
+  ),
   'clients.z.models': acts(ALICE, asked('p/abc', 'p/b'), [['p/a*'], '200 abc|, 404 |']),
 
   'clients.z.requests_per_second': acts(

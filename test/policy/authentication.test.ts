@@ -1,6 +1,7 @@
 /** Authentication by token, and the models that a client may name. */
 
 import assert from 'node:assert/strict';
+import { createHash } from 'node:crypto';
 import { test } from 'node:test';
 
 import type { Tenant } from '../../src/config/config.ts';
@@ -9,8 +10,12 @@ import { Secret } from '../../src/lib/secret.ts';
 import { createAuthenticator, mayName } from '../../src/policy/authentication.ts';
 
 const secrets = (...keys: string[]) => keys.map((key) => new Secret(key));
-const ALICE = { name: 'alice', keys: secrets('alice-1', 'alice-2') } as unknown as Tenant;
-const BOB = { name: 'bob', keys: secrets('bob-1') } as unknown as Tenant;
+const tenant = (name: string, ...keys: string[]) => {
+  const digests = keys.map((key) => createHash('sha256').update(key).digest('hex'));
+  return { name, keyDigests: secrets(...digests) } as unknown as Tenant;
+};
+const ALICE = tenant('alice', 'alice-1', 'alice-2');
+const BOB = tenant('bob', 'bob-1');
 
 interface Given {
   readonly enabled?: boolean;
