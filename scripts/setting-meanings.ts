@@ -65,6 +65,8 @@ export const MEANINGS: Readonly<Record<string, string>> = {
   'logging.level': 'the least severe level to log',
   'logging.format': '`auto` is text if standard output is a terminal',
   'logging.verbose': 'adds `request_bytes` and `user_agent` to each access line',
+  'logging.headers':
+    "names of the client's headers that each access line has, at most 16; credentials are refused",
   'logging.provider_messages':
     'false keeps error texts from providers, which may quote prompts, out of the log and the page',
   'providers.primary': 'the provider for model names without a provider',

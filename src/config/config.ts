@@ -11,6 +11,7 @@ import { withoutBrackets } from '../lib/loopback.ts';
 import { isNodeSince } from '../lib/version.ts';
 import { SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
 import { checkCallerKeys, readAdmin, readClients, toSecrets } from './callers-section.ts';
+import { readLogging } from './logging-section.ts';
 import { readProviders, type ProviderSettings } from './providers-section.ts';
 import { readRateLimit } from './rate-limit-section.ts';
 import { readValues, type ValueSources } from './read-values.ts';
@@ -61,6 +62,7 @@ function configOf(values: SettingValues, memoryBytes: number) {
     .toSorted((a, b) => b.name.length - a.name.length);
   const clients = readClients(values, all, registered);
   const rateLimit = readRateLimit(values, known);
+  const logging = readLogging(values);
   if (values.problems.length > 0) throw new ConfigError(values.problems);
   const password = rateLimit.store?.password;
   return {
@@ -75,7 +77,7 @@ function configOf(values: SettingValues, memoryBytes: number) {
     },
     clients,
     admin,
-    logging: values.section('logging'),
+    logging,
     providers,
     aliases,
     /** Aliases with a `*`, the most specific first; undefined without any. */

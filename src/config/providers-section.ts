@@ -14,7 +14,7 @@ import { readTls } from './tls-files.ts';
 const HEADER_NAME = /^[!#$%&'*+\-.^_`|~0-9a-z]+$/;
 /** The most names in `forward_headers` or `return_headers`. */
 const MAX_NAMES = 32;
-const MAX_NAME_CHARACTERS = 64;
+export const MAX_NAME_CHARACTERS = 64;
 
 /**
  * Headers refused in settings: hop-by-hop headers (RFC 9110 7.6.1), message framing, and headers
@@ -192,6 +192,11 @@ function readHeaders(
   return Object.fromEntries(checked);
 }
 
+/** Returns whether a text in lower case is the name of a header, of at most 64 characters. */
+export function isHeaderName(text: string): boolean {
+  return HEADER_NAME.test(text) && text.length <= MAX_NAME_CHARACTERS;
+}
+
 /**
  * Checks the names of headers to pass on, and returns them in lower case, or undefined without any.
  */
@@ -199,7 +204,7 @@ function readNames(setting: string, texts: readonly string[] = [], values: Setti
   for (const text of texts) {
     const name = text.toLowerCase();
     const shown = JSON.stringify(values.asWritten(text));
-    if (!HEADER_NAME.test(name) || name.length > MAX_NAME_CHARACTERS) {
+    if (!isHeaderName(name)) {
       values.problem(
         setting,
         `${shown} is not a valid header name of at most ${MAX_NAME_CHARACTERS} characters`,

@@ -79,6 +79,7 @@ export const SETTINGS = {
     level: { ...oneOf(LOG_LEVELS, 'info'), env: 'GATEWAY_LOG_LEVEL' },
     format: oneOf(['auto', 'json', 'text'], 'auto'),
     verbose: boolean(false),
+    headers: TEXTS,
     provider_messages: boolean(true),
   },
   providers: {

@@ -1,5 +1,6 @@
 /** The access log: a line per request. An observer gets the same facts. */
 
+import type { Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { toAddress } from '../downstream/request-head.ts';
 import { createRemoteAddress } from '../downstream/trusted-proxies.ts';
@@ -49,6 +50,7 @@ export function createAccessLog({
   observe,
 }: Services) {
   const { trustedProxies } = server;
+  const hasDetails = logging.verbose || logging.headers !== undefined;
   const remoteAddressOf =
     trustedProxies.length > 0
       ? createRemoteAddress(trustedProxies)
@@ -69,7 +71,7 @@ export function createAccessLog({
       if (!isObserved && !logger.isEnabled(level)) return;
       const phase = outcome === 'client_closed' ? phaseOf(call, readsBody) : undefined;
       const facts = factsOf(call, { outcome, endedAtMs, phase, remote: remoteAddressOf(call) });
-      logger.log(level, 'request', logging.verbose ? { ...facts, ...detailsOf(call) } : facts);
+      logger.log(level, 'request', hasDetails ? { ...facts, ...detailsOf(call, logging) } : facts);
       if (!isObserved) return;
       const { receivedAtMs, history, reply } = call;
       const { firstByteAtMs = endedAtMs } = reply;
@@ -141,9 +143,23 @@ function factsOf(call: Call, { outcome, endedAtMs, phase, remote }: Ending): Req
   };
 }
 
-function detailsOf({ headers: { 'user-agent': agent }, history: { requestBytes } }: Call) {
-  const user_agent = agent && escapeControlCharacters(agent, MAX_LOGGED_CHARACTERS);
-  return { request_bytes: requestBytes, user_agent };
+/** Returns the fields that `[logging]` adds to the line, and only to the line. */
+function detailsOf(
+  { headers, history }: Call,
+  { headers: names = [], verbose }: Config['logging'],
+) {
+  const shown = (name: string) =>
+    escapeControlCharacters(headers[name] as string, MAX_LOGGED_CHARACTERS);
+  // A header may be named as a member of each object, such as `constructor`.
+  const sent = names.filter((name) => Object.hasOwn(headers, name));
+  const named = Object.fromEntries(sent.map((name) => [name, shown(name)]));
+  return {
+    ...(verbose && {
+      request_bytes: history.requestBytes,
+      user_agent: headers['user-agent'] && shown('user-agent'),
+    }),
+    headers: sent.length > 0 ? named : undefined,
+  };
 }
 
 function finalOutcomeOf({ cancellation: { reason }, history }: Call): Outcome {

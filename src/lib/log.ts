@@ -13,7 +13,7 @@ export type FlatFacts = Readonly<Record<string, LogValue>>;
  * text quotes them.
  */
 export type LogFacts = Readonly<
-  Record<string, LogValue | readonly FlatFacts[] | readonly string[]>
+  Record<string, LogValue | FlatFacts | readonly FlatFacts[] | readonly string[]>
 >;
 
 export type LogEntry = LogFacts & { time: string; level: LogLevel; message: string };

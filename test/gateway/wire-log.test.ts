@@ -6,6 +6,7 @@ import { describe, test, type TestContext } from 'node:test';
 import {
   chatBody,
   CLIENT_TOKEN,
+  PROVIDER_KEY,
   providerToml,
   startGateway,
   type TestGateway,
@@ -240,6 +241,73 @@ describe("a provider's text that quotes the request", () => {
     feed.close();
     assert.ok(p.requests.length >= 3 * whats.length);
     assert.ok(!shown.includes(QUOTE), shown.slice(shown.indexOf(QUOTE) - 500).slice(0, 700));
+  });
+});
+
+describe('a header that [logging] headers names', { concurrency: true }, () => {
+  const naming = (...names: string[]) => `[logging]\nheaders = ${JSON.stringify(names)}\n`;
+
+  test('is in the line of an answer, a stream and a refusal, in the order of the setting', async (t) => {
+    const names = naming('X-Session-Id', 'constructor', 'x-not-sent', 'user-agent');
+    const { gateway, toml } = await start(t, answerWell, names);
+    const headers = { 'user-agent': 'tester/1', 'x-session-id': 'chat-42', 'x-other': 'x' };
+    const requests = [
+      async () => gateway.chat(chatBody(), { headers }),
+      async () => gateway.chat(chatBody({ stream: true }), { headers }),
+      async () => gateway.send('/nothing', { headers }),
+      async () => gateway.send('/v1/models', { headers: { ...headers, authorization: undefined } }),
+    ];
+    for (const [index, request] of requests.entries()) {
+      await request();
+      const { headers: logged } = (await linesOf(gateway, index + 1)).at(-1)!;
+      const expected = '{"x-session-id":"chat-42","user-agent":"tester/1"}';
+      assert.equal(JSON.stringify(logged), expected, String(index));
+    }
+    await gateway.chat(chatBody());
+    await linesOf(gateway, requests.length + 1);
+    await gateway.reload(toml.replace(names, naming('x-other')));
+    await gateway.chat(chatBody(), { headers });
+    await linesOf(gateway, requests.length + 2);
+    await gateway.reload(toml.replace(names, ''));
+    await gateway.chat(chatBody(), { headers });
+    const logged = (await linesOf(gateway, requests.length + 3)).map((line) => line['headers']);
+    assert.deepEqual(logged.slice(requests.length), [undefined, { 'x-other': 'x' }, undefined]);
+  });
+
+  test('is in the line of a client that leaves a running stream', async (t) => {
+    const { gateway } = await start(t, beginStream(CHUNK), naming('x-session-id'));
+    const socket = connect(gateway.port, '127.0.0.1');
+    socket.write(rawChat(chatBody({ stream: true }), ['x-session-id: chat-42']));
+    await once(socket, 'data');
+    socket.destroy();
+    const { headers, outcome } = await lineOf(gateway);
+    assert.deepEqual([outcome, headers], ['client_closed', { 'x-session-id': 'chat-42' }]);
+  });
+
+  test('is cut, without control characters and keys, and joined if sent twice', async (t) => {
+    const more = `${naming('x-a', 'user-agent')}verbose = true\n`;
+    const { gateway } = await start(t, answerWell, more);
+    const values: [sent: string | string[], logged: string][] = [
+      ['x'.repeat(15_000), 'x'.repeat(200)],
+      [`"${PROVIDER_KEY}"`, '"[secret]"'],
+      [`${'x'.repeat(190)}${PROVIDER_KEY}`, `${'x'.repeat(190)}[secret]`],
+      [`a ${CLIENT_TOKEN} Bearer abcdef`, `a ${CLIENT_TOKEN} [secret]`],
+      [['a', 'b'], 'a, b'],
+      ['', ''],
+    ];
+    for (const [index, [sent, logged]] of values.entries()) {
+      await gateway.chat(chatBody(), { headers: { 'x-a': sent, 'user-agent': 'tester/1' } });
+      const line = (await linesOf(gateway, index + 1)).at(-1)!;
+      assert.deepEqual(line['headers'], { 'x-a': logged, 'user-agent': 'tester/1' });
+      assert.equal(line['user_agent'], 'tester/1');
+    }
+    const raw = ['connection: close', 'x-a: a\tb\x85\x9b2J', 'X-A: c'];
+    await sendRaw(gateway.port, rawChat(chatBody(), raw));
+    const { headers } = (await linesOf(gateway, values.length + 1)).at(-1)!;
+    assert.deepEqual(headers, { 'x-a': String.raw`a\u0009b\u0085\u009b2J, c` });
+    const { text } = await sendRaw(gateway.port, rawChat({}, [`x-a: ${'x'.repeat(100_000)}`]));
+    assert.match(text, /^HTTP\/1\.1 431 /);
+    assert.ok(Math.max(...gateway.log.map((line) => line.length)) < 2000);
   });
 });
 

@@ -495,6 +495,18 @@ const EFFECTS: Record<string, Effect> = {
     [false, ' '],
   ),
 
+  'logging.headers': acts(
+    {},
+    async ({ gateway }) => {
+      await gateway.chat(chatBody(), { headers: { 'x-a': '1', 'x-b': '2' } });
+      await eventually(() => gateway.log.length > 0, 'the log');
+      return gateway.accessLines()[0]!['headers'];
+    },
+    [['x-b', 'x-a'], { 'x-b': '2', 'x-a': '1' }],
+    [['x-b'], { 'x-b': '2' }],
+    [[], undefined],
+  ),
+
   'logging.provider_messages': acts(
     { script: failWith(400) },
     async (started) => (await firstLine(started)).includes('p failed'),

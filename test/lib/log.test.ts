@@ -139,6 +139,11 @@ describe('the logger', () => {
       lineOf('request', { ...health, status: 200, outcome: 'ok' }, { format: 'text' }),
       '03:04:05.006 ok             200  GET /v1/models  3 ms\n',
     );
+    const headers = { 'x-session-id': 'chat-42', 'x-a': 'b x-c=d' };
+    assert.equal(
+      lineOf('request', { ...health, status: 200, outcome: 'ok', headers }, { format: 'text' }),
+      '03:04:05.006 ok             200  GET /v1/models  3 ms  x-session-id=chat-42  x-a="b x-c=d"\n',
+    );
   });
 
   test('writes a failed request on a terminal with a line for each attempt, and its ids', () => {
