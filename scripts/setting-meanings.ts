@@ -34,6 +34,8 @@ export const MEANINGS: Readonly<Record<string, string>> = {
     'memory for the request bodies, complete answers and unfinished events of all clients; a ' +
     'request without room is refused with 429, or with 413 if it can never fit',
   'server.cors': 'answers web pages from other origins',
+  'server.watch':
+    'reloads as on SIGHUP when gateway.toml, a file in `${file:PATH}` or a certificate has changed',
   'server.upstream': "`fetch` sends requests with Node's fetch and not with the agent under it",
   'server.trusted_proxies':
     'addresses and CIDR ranges of proxies; `remote` in the log is then the rightmost address ' +

@@ -13,6 +13,7 @@ import { LineWriter } from './lib/line-writer.ts';
 import { demoInstructions, describeStartup, startedLine } from './cli/startup-report.ts';
 import { ConfigError } from './config/config.ts';
 import { readSettings, type Settings } from './config/read-settings.ts';
+import { SettingsFiles } from './config/watch.ts';
 import { CLIENT_TIME_LIMITS } from './downstream/call.ts';
 import { GatewayError } from './lib/errors.ts';
 import { limitYoungGeneration } from './lib/garbage-collector.ts';
@@ -45,11 +46,13 @@ async function main(): Promise<void> {
 
   const demo = commandLine.demo ? await startDemo() : undefined;
   let wasFound = false;
-  const read = () => {
-    const settings = readSettings(commandLine, process.env, { demo, wasFound });
-    wasFound = settings.source.isFound;
-    return settings;
-  };
+  const files = new SettingsFiles();
+  const read = () =>
+    files.read((onFile) => {
+      const settings = readSettings(commandLine, process.env, { demo, wasFound, onFile });
+      wasFound = settings.source.isFound;
+      return settings;
+    });
   if (commandLine.check) {
     const exitCode = await runCheck(commandLine, read, print);
     // Exits explicitly, because abandoned connections and name lookups would keep the process
@@ -63,11 +66,15 @@ async function main(): Promise<void> {
     process.exitCode = isHealthy ? 0 : EXIT.failed;
     return print(text);
   }
-  await serve(read, commandLine);
+  await serve(read, files, commandLine);
 }
 
 /** Starts the gateway. Resolves when the gateway has started, or when it is drained before. */
-async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promise<void> {
+async function serve(
+  read: () => Settings,
+  files: SettingsFiles,
+  { demo: isDemo }: CommandLine,
+): Promise<void> {
   limitYoungGeneration();
   const { config, source } = read();
   // The exit code if nothing keeps the process alive until it listens.
@@ -84,7 +91,15 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
   });
   const { logger, server, store, transport } = service;
   stopOnSignals(service, writer);
-  process.on('SIGHUP', () => service.reload(() => read().config));
+  const reload = () => {
+    service.reload(() => read().config);
+    watchIfWanted();
+  };
+  const watchIfWanted = () => {
+    if (service.config.server.watch && !server.isDraining) files.watch(reload);
+    else files.stop();
+  };
+  process.on('SIGHUP', reload);
   const { host, reusePort } = config.server;
   await store?.connect();
   const listening = server.listen(config.server.port, host, reusePort);
@@ -104,6 +119,7 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
     stop(service, writer, 'uncaught exception');
   });
   service.learnModels();
+  watchIfWanted();
   const started = { config: service.config, source, port, adminPort, transport };
   logger.log('info', 'started', startedLine(started));
   print(service.redact(describeStartup(started)), process.stderr);

@@ -28,6 +28,8 @@ interface Reading {
   readonly demo?: string | undefined;
   /** True if the file was found before, so this is a reload. */
   readonly wasFound?: boolean;
+  /** Called with the path of each file, just before it is read. */
+  readonly onFile?: (path: string) => void;
 }
 
 /**
@@ -37,11 +39,11 @@ interface Reading {
 export function readSettings(
   commandLine: Flags & { readonly config?: string | undefined },
   env: Env,
-  { demo, wasFound = false }: Reading = {},
+  { demo, wasFound = false, onFile }: Reading = {},
 ): Settings {
   // Node reports the cgroup's limit, or a huge number or 0 if there is none.
   const memoryBytes = Math.min(process.constrainedMemory() || Infinity, totalmem());
-  const shared = { flags: commandLine, memoryBytes };
+  const shared = { flags: commandLine, memoryBytes, onFile };
   if (demo !== undefined) {
     const gatewayVariables = Object.entries(env).filter(([name]) => name.startsWith('GATEWAY_'));
     const config = loadConfig({ ...shared, toml: demo, env: Object.fromEntries(gatewayVariables) });
@@ -58,6 +60,7 @@ export function readSettings(
     return { config, source: { text, isFound: true } };
   }
   const path = resolve(named ?? 'gateway.toml');
+  onFile?.(path);
   const toml = readSettingsFile(path, named === undefined, wasFound);
   // An empty file means all defaults, but editors empty a file before they write it.
   if (wasFound && !toml?.trim()) {

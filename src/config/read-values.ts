@@ -36,6 +36,8 @@ export interface ValueSources {
   readonly flags?: Flags;
   /** How much memory the process may use. */
   readonly memoryBytes?: number;
+  /** Called with the path of each further file, just before it is read. */
+  readonly onFile?: ((path: string) => void) | undefined;
 }
 
 /** A reference to an environment variable. */
@@ -263,6 +265,7 @@ class ValueReader {
   /** Reads a file that a setting names. Reports a file that cannot be read. */
   #readFile(name: string, path: string): NamedFile | undefined {
     const actual = resolve(this.#sources.directory ?? '', path);
+    this.#sources.onFile?.(actual);
     try {
       return { path, text: readValueFile(actual, actual, MAX_FILE_BYTES) };
     } catch (error) {
@@ -283,7 +286,9 @@ class ValueReader {
     const actual = path.replaceAll(variables, (_, name: string) => this.#valueOf(name));
     // Messages show the path as written, because a variable's value may be a key by mistake.
     const shown = actual === path ? resolve(directory, path) : path;
-    return readValueFile(resolve(directory, actual), shown);
+    const absolute = resolve(directory, actual);
+    this.#sources.onFile?.(absolute);
+    return readValueFile(absolute, shown);
   }
 
   /**

@@ -51,6 +51,7 @@ export const SETTINGS = {
     max_body_bytes: integer(1, 268_435_456, 33_554_432),
     max_buffered_bytes: integer(1_048_576, 2 ** 40, MIN_BUFFERED_BYTES),
     cors: { ...boolean(false), env: 'GATEWAY_CORS' },
+    watch: boolean(false),
     upstream: { ...oneOf(['auto', 'fetch'], 'auto'), env: 'GATEWAY_UPSTREAM', needsRestart: true },
     trusted_proxies: TEXTS,
     endpoints: textsOf(['/v1/embeddings', '/v1/completions', '/v1/responses']),

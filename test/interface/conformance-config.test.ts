@@ -719,6 +719,7 @@ const ELSEWHERE: Readonly<Record<string, string>> = {
   'server.reuse_port': 'cli/port-sharing',
   'server.shutdown_timeout': 'cli/process',
   'server.drain_delay': 'cli/reload-process',
+  'server.watch': 'cli/watch-process',
   'providers.<id>.ca_file': 'upstream/wire-tls',
   'providers.<id>.client_cert': 'upstream/wire-tls',
   'providers.<id>.client_key': 'upstream/wire-tls',
