@@ -52,6 +52,9 @@ export const MEANINGS: Readonly<Record<string, string>> = {
     'further tokens of the same client, such as the old and the new key during a change',
   'clients.<name>.key_sha256':
     'the SHA-256 digest of a token, in 64 hexadecimal digits, so that the settings hold no secret',
+  'clients.<name>.expires':
+    "when the client's keys expire: a date, to its end in UTC, or a date and time, in UTC unless it " +
+    'has an offset',
   'clients.<name>.models':
     'aliases and models (`<id>/<model>`) that the client may name; a final `*` matches any text',
   'clients.<name>.requests_per_minute': 'requests per minute; 0 is unlimited',

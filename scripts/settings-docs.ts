@@ -115,6 +115,7 @@ function settingSchema(path: string, setting: Setting): Schema {
     seconds: number,
     integers: integersSchema(setting),
     boolean: { anyOf: [{ type: 'boolean' }, REFERENCE] },
+    date: { type: 'string' },
     text: choices ? { anyOf: [{ enum: choices }, REFERENCE] } : text,
     texts: choices ? { type: 'array', items: { anyOf: [{ enum: choices }, REFERENCE] } } : texts,
     targets: {

@@ -34,6 +34,8 @@ import { createTransport } from './upstream/transport.ts';
 const JUDGED_EVERY_MS = 1000;
 /** How often incidents are judged with an admin listener, because it shows their figures. */
 const FIGURES_JUDGED_EVERY_MS = 5000;
+/** How often new warnings are looked for, because a key may be about to expire. */
+const WARNINGS_EVERY_MS = 3_600_000;
 
 /** Passed in by the program. */
 interface Runtime {
@@ -67,6 +69,8 @@ export class Service {
   readonly #parts: Parts;
   readonly #admin: Admin | undefined;
   #snapshot: Snapshot;
+  /** The latest warnings about the settings, which are printed at the start or logged. */
+  #warnings: readonly string[];
   #lastReload = { isGood: true, succeededAtMs: Date.now() };
 
   constructor(initial: Config, runtime: Runtime, outside = OUTSIDE) {
@@ -93,6 +97,8 @@ export class Service {
     this.#admin = admin && createAdmin(config, admin, this.figures, { logger, redact, timeLimits });
     this.#admin?.view.onConfig(initial);
     if (admin) setInterval(() => this.judge(), FIGURES_JUDGED_EVERY_MS).unref();
+    this.#warnings = warningsOf(initial);
+    setInterval(() => this.#logNewWarnings(), WARNINGS_EVERY_MS).unref();
   }
 
   /** The settings in use. */
@@ -146,7 +152,6 @@ export class Service {
   reload(read: () => Config): void {
     const { logger } = this;
     if (this.server.isDraining) return logger.log('warn', 'reload ignored', { cause: 'draining' });
-    const known = warningsOf(this.config);
     let changes: ReturnType<typeof compareSettings>;
     try {
       changes = compareSettings(this.config, read());
@@ -161,9 +166,15 @@ export class Service {
     const { changed, needRestart } = changes;
     logger.log('info', 'reloaded', changed.length > 0 ? { changed } : {});
     if (needRestart.length > 0) logger.log('warn', 'restart needed', { settings: needRestart });
-    for (const cause of warningsOf(changes.config)) {
-      if (!known.includes(cause)) logger.log('warn', 'settings warning', { cause });
+    this.#logNewWarnings();
+  }
+
+  #logNewWarnings(): void {
+    const latest = warningsOf(this.config);
+    for (const cause of latest) {
+      if (!this.#warnings.includes(cause)) this.logger.log('warn', 'settings warning', { cause });
     }
+    this.#warnings = latest;
   }
 
   /** Applies the settings to all new requests. If it throws, nothing has changed. */

@@ -1,6 +1,6 @@
 /** The gateway's report when it has started. */
 
-import { needsKey, type Config } from '../config/config.ts';
+import { needsKey, type Config, type Tenant } from '../config/config.ts';
 import type { SettingsSource } from '../config/read-settings.ts';
 import { isLoopback, withoutBrackets } from '../lib/loopback.ts';
 import { VERSION } from '../lib/version.ts';
@@ -10,6 +10,9 @@ const LOOPBACK_OF = new Map([
   ['0.0.0.0', '127.0.0.1'],
   ['::', '::1'],
 ]);
+
+/** How long before a client's key expires the warning begins. */
+const EXPIRES_SOON_MS = 7 * 86_400_000;
 
 /** Printed when no provider is registered. */
 export const NO_PROVIDERS = 'none: set a key, for example OPENAI_API_KEY';
@@ -89,12 +92,12 @@ export function describeWarning(text: string): string {
 }
 
 /**
- * Returns the warnings about the settings: mistakes that do not prevent the start, and access
- * without a key from other machines.
+ * Returns the warnings about the settings: mistakes that do not prevent the start, clients whose
+ * keys have expired or will within a week, and access without a key from other machines.
  */
 export function warningsOf(config: Config): string[] {
   const { host, auth, trustedProxies } = config.server;
-  const warnings = [...config.warnings];
+  const warnings = [...config.warnings, ...config.clients.flatMap(expiryOf)];
   if (needsKey(config)) return warnings;
   const served = `is served, with ${auth.enabled ? 'any' : 'no'} token; set [server.auth] keys`;
   if (!isLoopback(host)) {
@@ -104,6 +107,16 @@ export function warningsOf(config: Config): string[] {
     warnings.push(`any client behind trusted_proxies ${served}`);
   }
   return warnings;
+}
+
+/** Returns a warning if the client's keys have expired, or will within a week. */
+function expiryOf({ name, expiresAtMs = Infinity }: Tenant): string[] {
+  const leftMs = expiresAtMs - Date.now();
+  if (leftMs > EXPIRES_SOON_MS) return [];
+  const at = new Date(expiresAtMs).toISOString();
+  const text =
+    leftMs > 0 ? `the client's key expires at ${at}` : `the client's key expired at ${at}`;
+  return [`clients.${name}.expires: ${text}`];
 }
 
 /** Returns two curl commands to copy, which `--demo` prints. */

@@ -114,7 +114,8 @@ export function readClients(
       values.problem(path, 'a client name has 1 to 64 letters, digits, ".", "_", "@" or "-"');
     }
     const section = values.section('clients.<name>', path);
-    const { key, keys, keySha256, models, maxConcurrentRequests, ...limit } = section;
+    const { key, keys, keySha256, expires, models, maxConcurrentRequests, ...limit } = section;
+    const expiresAtMs = expires?.getTime();
     const keyDigests = readKeysOf(values, path, { key, keys, keySha256 }, taken);
     checkModels(values, `${path}.models`, models ?? [], leadsSomewhere);
     const uncounted = registered
@@ -128,7 +129,7 @@ export function readClients(
       const remedy = 'set stream_usage = true for these providers';
       values.warning(path, `token limits count ${streams}; ${remedy}`);
     }
-    return { name, keyDigests, models, limit, maxConcurrentRequests };
+    return { name, keyDigests, expiresAtMs, models, limit, maxConcurrentRequests };
   });
 }
 

@@ -7,6 +7,7 @@ import { isNodeSince } from '../lib/version.ts';
 import { BUILT_IN_PROVIDERS, keyVariableOf, variableOf } from './built-in-providers.ts';
 import {
   isTable,
+  momentOf,
   parseText,
   problemsOf,
   typeOf,
@@ -183,7 +184,8 @@ class ValueReader {
       const problems = problemsOf(row, value, origin === undefined ? written : value);
       for (const [below, text] of problems) this.values.problem(name + below, text, origin);
       if (problems.length > 0) continue;
-      const read = row.isFile ? this.#readFile(name, value as string) : value;
+      let read = row.type === 'date' ? momentOf(value) : value;
+      if (row.isFile) read = this.#readFile(name, value as string);
       result = { value: read, row, origin, isGiven: true };
     }
     if (result.value !== undefined) this.values.set(name, result);

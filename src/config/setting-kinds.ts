@@ -14,7 +14,7 @@ type Scalar = 'integer' | 'seconds' | 'boolean' | 'text';
 
 /** A row in `SETTINGS`. `T` is the value's type, with undefined if the setting has no default. */
 export interface Setting<T = unknown> {
-  readonly type: Scalar | 'integers' | 'texts' | 'headers' | 'targets' | 'table';
+  readonly type: Scalar | 'date' | 'integers' | 'texts' | 'headers' | 'targets' | 'table';
   readonly default: T;
   readonly accepts: (value: unknown) => boolean;
   /** Describes the accepted values in messages. */
@@ -114,6 +114,32 @@ export function host(fallback: string) {
   };
   return kind('text', 'an address or a host name, without a port', accepts, fallback);
 }
+
+/** A date, with or without a time, and this with or without an offset. */
+const DATE_TIME = /^(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d(?:\.\d+)?)?)(Z|[+-]\d\d:\d\d)?)?$/;
+const DAY_MS = 86_400_000;
+
+/**
+ * Returns the moment that a TOML date, or the same as text, stands for: of a date without a time
+ * the end of the day. Without an offset the time is in UTC. Undefined for any other value.
+ */
+export function momentOf(value: unknown): Date | undefined {
+  // The parser's dates become text with the parts that the file has.
+  const written = value instanceof Date ? value.toISOString() : value;
+  const found = typeof written === 'string' && DATE_TIME.exec(written.toUpperCase());
+  if (!found) return undefined;
+  const [, day = '', time, offset = 'Z'] = found;
+  const ms = time === undefined ? Date.parse(day) + DAY_MS : Date.parse(`${day}T${time}${offset}`);
+  return Number.isNaN(ms) ? undefined : new Date(ms);
+}
+
+/** A moment, as `momentOf` reads it. */
+export const DATE = kind(
+  'date',
+  'a date such as 2027-01-31, or with a time 2027-01-31T18:00:00Z',
+  (value) => momentOf(value) !== undefined,
+  undefined as Maybe<Date>,
+);
 
 /** A file named in the settings. */
 export interface NamedFile {
@@ -232,6 +258,6 @@ function describe(value: unknown): string {
 /** Names a value's type for messages, with an article. */
 export function typeOf(value: unknown): string {
   if (Array.isArray(value)) return 'an array';
-  if (value instanceof Date) return 'a date';
+  if (value instanceof Date) return value.toISOString().includes('-') ? 'a date' : 'a time';
   return typeof value === 'object' && value !== null ? 'a table' : `a ${typeof value}`;
 }

@@ -6,6 +6,7 @@
 import { LOG_LEVELS } from '../lib/log.ts';
 import {
   boolean,
+  DATE,
   DETAILS,
   FILE,
   HEADERS,
@@ -64,6 +65,7 @@ export const SETTINGS = {
     key: { ...text(), key: 'of callers' },
     keys: { ...TEXTS, key: 'of callers' },
     key_sha256: { ...text(), key: 'of callers' },
+    expires: DATE,
     models: TEXTS,
     ...CONCURRENCY,
     ...BUCKET,

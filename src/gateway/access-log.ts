@@ -118,7 +118,7 @@ function factsOf(call: Call, { outcome, endedAtMs, phase, remote }: Ending): Req
     method: call.method,
     path: escapeControlCharacters(call.path, MAX_LOGGED_CHARACTERS),
     remote,
-    client: history.client,
+    client: history.client ?? failure?.details.client,
     status,
     provider,
     model: history.model,

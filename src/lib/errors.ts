@@ -33,6 +33,7 @@ export type Limit =
 export const CHECKS = {
   no_token: 'no token',
   unknown_token: 'unknown token',
+  expired_token: 'expired token',
   model_not_allowed: 'model not allowed for this client',
 } as const;
 
@@ -143,6 +144,8 @@ export interface ErrorDetails {
   readonly cause?: unknown;
   /** The failed check, for the log and the metrics only, because the message must not name it. */
   readonly check?: Check;
+  /** The client whose key has expired, for the log, the metrics and the page only. */
+  readonly client?: string | undefined;
   /** The log's text in place of a message that quotes the provider. */
   readonly reason?: string;
 }

@@ -18,8 +18,8 @@ const BEARER = /^bearer +([^ ].*)$/i;
  * Returns a function that authenticates a request by its sole `Authorization` header, or accepts
  * every request if `auth` is disabled. The function returns the tenant with this key. It returns
  * undefined for a key from `[server.auth]`, and for any token if no keys are configured. It throws
- * `authentication` if the scheme is not Bearer or the token is not a configured key, with the same
- * message for both.
+ * `authentication` if the scheme is not Bearer, the token is not a configured key, or the key has
+ * expired, with the same message for all.
  */
 export function createAuthenticator(auth: Config['server']['auth'], clients: readonly Tenant[]) {
   const known = [
@@ -35,9 +35,12 @@ export function createAuthenticator(auth: Config['server']['auth'], clients: rea
     const digest = token === undefined ? undefined : sha256(token);
     // Takes constant time: all digests have the same length, and none is skipped after a match.
     const [match] = known.filter((key) => digest && timingSafeEqual(key.digest, digest));
-    if (match) return match.tenant;
-    const check = token === undefined ? 'no_token' : 'unknown_token';
-    throw new GatewayError('authentication', 'Invalid authentication', { check });
+    const { expiresAtMs, name: client } = match?.tenant ?? {};
+    const isExpired = expiresAtMs !== undefined && Date.now() >= expiresAtMs;
+    if (match && !isExpired) return match.tenant;
+    const other = token === undefined ? 'no_token' : 'unknown_token';
+    const check = isExpired ? 'expired_token' : other;
+    throw new GatewayError('authentication', 'Invalid authentication', { check, client });
   };
 }
 

@@ -153,6 +153,7 @@ function refusedFor({ type, min = 0, max = 0, choices, default: fallback, expect
   }
   if (type === 'texts')
     return ['an array of strings', '"x"', '1', '[1]', '["x", 1]', '{}', '[["x"]]'];
+  if (type === 'date') return [expected, '1', 'nan', '"x"', 'true', '["x"]', '{}', '07:32:00'];
   if (type !== 'integer' && type !== 'seconds') return undefined;
   const numbers = [min - 1, max + 1, -1e9, '1e400', '1.5', 'nan', 'inf', '-inf'].map(String);
   return [`an integer from ${min} to ${max}`, ...numbers, '"1"', '{}', 'true', '[1]', '1979-05-27'];
@@ -245,6 +246,21 @@ describe('the table of settings:', () => {
       }
     }
   });
+});
+
+test('a key that has expired, or will within a week, is warned of', () => {
+  const toml = [-24, 1, 167, 169, 9999].map((hours) => {
+    const expires = new Date(Date.now() + hours * 3_600_000).toISOString();
+    return `[clients.in-${hours}-hours]\nkey = "key-${hours}-canary"\nexpires = ${expires}\n`;
+  });
+  const config = load(`${toml.join('')}[clients.always]\nkey = "key-always-canary"\n`);
+  const moments = config.clients.map(({ expiresAtMs = 0 }) => new Date(expiresAtMs).toISOString());
+  assert.deepEqual(config.warnings, []);
+  assert.deepEqual(startWarningsOf(config), [
+    `clients.in--24-hours.expires: the client's key expired at ${moments[0]}`,
+    `clients.in-1-hours.expires: the client's key expires at ${moments[1]}`,
+    `clients.in-167-hours.expires: the client's key expires at ${moments[2]}`,
+  ]);
 });
 
 test('settings cannot change the prototype of objects', () => {

@@ -6,6 +6,8 @@ import { syncBuiltinESMExports } from 'node:module';
 import { describe, test } from 'node:test';
 
 import { Traffic } from '../../src/admin/traffic.ts';
+import { checkHere } from '../support/check.ts';
+import { stopClock, useManualTimers } from '../support/clock.ts';
 import { assertError, NOT_AUTHENTICATED } from '../support/errors.ts';
 import { parseMetrics } from '../support/exposition.ts';
 import { openFeed } from '../support/feed.ts';
@@ -114,6 +116,74 @@ test("a client's key may be given by its digest alone, in digits of either case"
   assert.equal(new Map<string, unknown>(settings).get('clients.bob.key_sha256'), '[secret]');
   const shown = [...gateway.log, JSON.stringify(feed.events)].join('').toLowerCase();
   for (const hidden of [digest, newDigest]) assert.ok(!shown.includes(hidden.slice(0, 8)));
+});
+
+test('an expired key is answered as a wrong key, from the moment when it expires', async (t) => {
+  const clock = stopClock(t);
+  const expiresAfter = (ms: number) => new Date(Date.now() + ms).toISOString();
+  const alice = (expires: string) =>
+    `key = "${OLD}"\nexpires = ${expires}\nrequests_per_minute = 9`;
+  const clients = { alice: alice(expiresAfter(2000)), bob: `key = "${OTHER}"` };
+  const { gateway, toml } = await scenario(t, { clients, more: ADMIN });
+  const ask = (key: string) =>
+    gateway.chat(chatBody(), { headers: { authorization: `Bearer ${key}` } });
+  clock.nowMs += 1999;
+  assert.equal((await ask(OLD)).status, 200);
+  clock.nowMs += 1;
+  const expired = await ask(OLD);
+  const wrong = await ask(`${OLD}x`);
+  assertError(expired, NOT_AUTHENTICATED);
+  assert.equal(expired.text, wrong.text);
+  const headersOf = ({ headers }: typeof wrong) => {
+    return { ...headers, date: '', 'x-request-id': '' };
+  };
+  assert.deepEqual(headersOf(expired), headersOf(wrong));
+  assert.equal((await ask(OTHER)).status, 200);
+  await gateway.reload(toml.replace(/expires = .*/, `expires = ${expiresAfter(1000)}`));
+  assert.equal((await ask(OLD)).status, 200);
+  await gateway.reload(toml);
+  assert.equal((await ask(OLD)).status, 401);
+  const lines = await linesOf(gateway, 6);
+  assert.deepEqual(
+    lines.map(({ client, reason }) => [client, reason]),
+    [
+      ['alice', undefined],
+      ['alice', 'expired token'],
+      [undefined, 'unknown token'],
+      ['bob', undefined],
+      ['alice', undefined],
+      ['alice', 'expired token'],
+    ],
+  );
+  const { sum } = parseMetrics((await gateway.admin('/metrics')).text);
+  assert.equal(sum('gateway_refusals_total', { reason: 'expired_token', client: 'alice' }), 2);
+  assert.equal(sum('gateway_requests_total', { client: 'alice', outcome: 'refused' }), 2);
+});
+
+test('a key about to expire is warned of by log and page, once an hour has passed', async (t) => {
+  const timers = useManualTimers(t);
+  const clock = stopClock(t);
+  const [hour, day] = [3_600_000, 86_400_000];
+  const expires = new Date(Date.now() + 7 * day + 1.5 * hour).toISOString();
+  const clients = { alice: `key = "${OLD}"\nexpires = ${expires}` };
+  const { gateway, toml } = await scenario(t, { clients, more: ADMIN });
+  const pass = (ms: number) => {
+    clock.nowMs += ms;
+    timers.advance(ms);
+    return gateway.lines('settings warning').map(({ cause }) => cause);
+  };
+  const [soon, over] = ['expires', 'expired'].map(
+    (word) => `clients.alice.expires: the client's key ${word} at ${expires}`,
+  );
+  assert.deepEqual(pass(hour), []);
+  assert.deepEqual(pass(hour), [soon]);
+  const feed = await openFeed(t, gateway.adminPort);
+  assert.deepEqual((await feed.next('settings')).warnings, [soon]);
+  assert.deepEqual(pass(hour), [soon], 'the warning is known');
+  clock.nowMs += 7 * day;
+  assert.deepEqual(pass(hour), [soon, over]);
+  const { stdout } = await checkHere(['--check=offline'], { GATEWAY_CONFIG_TOML: toml });
+  assert.ok(stdout.includes(`\nwarning    ${over}\n`), stdout);
 });
 
 test('a token is compared with every key, so that timing reveals none', async (t) => {

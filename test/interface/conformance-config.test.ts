@@ -421,6 +421,7 @@ const EFFECTS: Record<string, Effect> = {
     [sha256(CLIENT_TOKEN), '200'],
     [sha256('another'), '401'],
   ),
+  'clients.z.expires': acts(ALICE, statuses(1), ['2999-01-31', '200'], ['2001-01-31', '401']),
   'clients.z.models': acts(ALICE, asked('p/abc', 'p/b'), [['p/a*'], '200 abc|, 404 |']),
 
   'clients.z.requests_per_second': acts(

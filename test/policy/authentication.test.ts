@@ -8,6 +8,7 @@ import type { Tenant } from '../../src/config/config.ts';
 import type { GatewayError } from '../../src/lib/errors.ts';
 import { Secret } from '../../src/lib/secret.ts';
 import { createAuthenticator, mayName } from '../../src/policy/authentication.ts';
+import { stopClock } from '../support/clock.ts';
 
 const secrets = (...keys: string[]) => keys.map((key) => new Secret(key));
 const tenant = (name: string, ...keys: string[]) => {
@@ -56,6 +57,20 @@ test('each key of the server and of a client is accepted, and any other token re
   const ofClients = authenticator({ clients: [BOB] });
   assert.equal(ofClients('Bearer bob-1'), 'bob');
   assert.equal(ofClients('Bearer x'), 'unknown_token');
+});
+
+test("a client's key is refused from the moment when it expires", (t) => {
+  const clock = stopClock(t);
+  const expiresAtMs = Date.now() + 1000;
+  const check = authenticator({ clients: [{ ...ALICE, expiresAtMs }, BOB] });
+  clock.nowMs += 999;
+  assert.deepEqual([check('Bearer alice-1'), check('Bearer bob-1')], ['alice', 'bob']);
+  clock.nowMs += 1;
+  const tokens = ['Bearer alice-1', 'Bearer alice-2', 'Bearer alice-3', 'Bearer bob-1'];
+  assert.deepEqual(
+    tokens.map((token) => check(token)),
+    ['expired_token', 'expired_token', 'unknown_token', 'bob'],
+  );
 });
 
 test('the scheme is Bearer in any letter case, then spaces, and a token with or without', () => {

@@ -76,7 +76,7 @@ export function coursesOf(history: History, brokenAtMs: number): Course[] {
     const begunOrder = Math.max(exchange.headOrder, (before?.order ?? -1) + 0.5);
     const begunAtMs = Math.max(exchange.headSentAtMs, before?.atMs ?? 0);
     const used = settings.findLast(({ order }) => order < begunOrder)!.settings;
-    const early = checkHead(exchange.ask, used);
+    const early = checkHead(exchange.ask, used, begunAtMs);
     const { chat } = exchange.ask;
     const isChat = early.kind === 'counted' && early.to === 'chat';
     const client = early.kind === 'counted' ? early.client : undefined;

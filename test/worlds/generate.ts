@@ -79,7 +79,8 @@ export function generate(seed: number): Plan {
   const rare = ofScene.oneIn(3) ? ofScene : undefined;
   const usual = withRare(settingsOf(scene, someSettings(random), ofScene), rare);
   const all = withFurther(isTight ? tight(usual) : usual, further);
-  const named = withNames(all, createRandom(seed ^ 0x68e31da4));
+  const withKeys = withKeyForms(all, createRandom(seed ^ 0x3c6ef372));
+  const named = withNames(withKeys, createRandom(seed ^ 0x68e31da4));
   const ofEndpoint = createRandom(seed ^ 0x7feb352d);
   // `empty_answers` is about chat alone.
   const hasCompletions = named.server.empty_answers !== 'fail' && ofEndpoint.oneIn(4);
@@ -130,6 +131,16 @@ function withFurther(settings: Settings, random: Random): Settings {
   const host = random.oneIn(8) ? '127.0.0.1' : undefined;
   const trusted_proxies = random.oneIn(6) ? ['192.0.2.0/24'] : undefined;
   return { ...settings, clients, providers, server: { ...settings.server, host, trusted_proxies } };
+}
+
+/** Gives clients keys by their digests, and keys that expire. */
+function withKeyForms(settings: Settings, random: Random): Settings {
+  const clients = settings.clients.map((client) => ({
+    ...client,
+    isHashed: random.oneIn(3),
+    expiresAtMs: random.oneIn(4) ? 1000 + Math.ceil(time(random, 0, 30_000)) : undefined,
+  }));
+  return { ...settings, clients };
 }
 
 /** Hides models from the list, and replaces the first alias by a wildcard alias. */

@@ -43,7 +43,7 @@ export function checkLine(course: Course, report: Report): void {
     method: ask.method,
     path: pathOf(ask),
     remote: remoteOf(course),
-    client: early.kind === 'counted' ? early.client : undefined,
+    client: 'client' in early ? early.client : undefined,
     ...(isRead ? { model: chat!.model, stream: chat!.isStream } : {}),
     ...(isRead && hasTrace(course) ? { trace_id: traceOf(course) } : {}),
   });
@@ -191,6 +191,7 @@ function reasonOf(failure: Failure, told: string | undefined): string | undefine
 
 function refusalOf({ candidates, early, exchange }: Course): string | undefined {
   if (early.kind === 'refused' && early.failure.status === 401) {
+    if (early.client) return 'expired token';
     const sent = exchange.ask.headers.filter(([name]) => name === 'authorization');
     const isToken = sent.length === 1 && /^bearer +[^ ]/i.test(sent[0]![1].trim());
     return isToken ? 'unknown token' : 'no token';

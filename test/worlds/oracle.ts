@@ -584,7 +584,8 @@ const PATHS: Readonly<Record<string, string>> = {
 
 export type Early =
   | { readonly kind: 'health' | 'preflight' }
-  | { readonly kind: 'refused'; readonly failure: Failure }
+  /** `client` is set if its key has expired. */
+  | { readonly kind: 'refused'; readonly failure: Failure; readonly client?: string }
   /** It takes a slot and a token, and is then refused, or asks for models or a completion. */
   | {
       readonly kind: 'counted';
@@ -593,7 +594,7 @@ export type Early =
     };
 
 /** Returns the checks' result, before any provider is asked (docs/behaviour.md#order). */
-export function checkHead(ask: Ask, settings: Settings): Early {
+export function checkHead(ask: Ask, settings: Settings, atMs: number): Early {
   const { method, headers } = ask;
   const path = pathOf(ask);
   if (!mayComeFrom(ask, settings)) return { kind: 'refused', failure: refusal(400) };
@@ -607,6 +608,9 @@ export function checkHead(ask: Ask, settings: Settings): Early {
   const needsKey = authKeys.length > 0 || clients.length > 0;
   if (!token || (needsKey && !client && !authKeys.includes(token[1]!))) {
     return { kind: 'refused', failure: UNAUTHORIZED };
+  }
+  if (client && atMs >= (client.expiresAtMs ?? Infinity)) {
+    return { kind: 'refused', failure: UNAUTHORIZED, client: client.name };
   }
   const to =
     path === '/v1/models' && method === 'GET'

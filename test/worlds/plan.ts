@@ -3,6 +3,10 @@
  * smaller.
  */
 
+import { createHash } from 'node:crypto';
+
+import { wallClockMs } from './clock.ts';
+
 export interface Settings {
   readonly server: {
     readonly host?: string | undefined;
@@ -43,6 +47,10 @@ export interface Bucket {
 export interface Tenant extends Bucket {
   readonly name: string;
   readonly keys: readonly string[];
+  /** Whether the settings have only the digest of the last key. */
+  readonly isHashed?: boolean | undefined;
+  /** When the keys expire, in whole milliseconds of the world's time. */
+  readonly expiresAtMs?: number | undefined;
   readonly models?: readonly string[] | undefined;
   readonly max_concurrent_requests: number;
   readonly requests_per_minute?: number | undefined;
@@ -249,7 +257,7 @@ export function toToml(settings: Settings): string {
   const lines = [
     section('server', settings.server),
     authKeys.length > 0 ? section('server.auth', { keys: authKeys }) : '',
-    ...clients.map(({ name, ...rest }) => section(`clients.${name}`, rest)),
+    ...clients.map(clientSection),
     section('providers', { primary, fallback, fallback_on: fallbackOn }),
     ...providers.map(({ id, ...rest }) =>
       section(`providers.${id}`, { base_url: `https://${id}.test/v1`, ...rest }),
@@ -276,6 +284,16 @@ export function toToml(settings: Settings): string {
   return lines.join('\n');
 }
 
+function clientSection({ name, keys, isHashed, expiresAtMs, ...rest }: Tenant): string {
+  const hashed = isHashed ? keys.at(-1) : undefined;
+  return section(`clients.${name}`, {
+    keys: isHashed ? keys.slice(0, -1) : keys,
+    key_sha256: hashed && createHash('sha256').update(hashed).digest('hex'),
+    expires: expiresAtMs && new Date(wallClockMs(expiresAtMs)),
+    ...rest,
+  });
+}
+
 function section(name: string, values: object): string {
   const rows = Object.entries(values)
     .filter(([, value]) => value !== undefined)
@@ -284,6 +302,7 @@ function section(name: string, values: object): string {
 }
 
 function toValue(value: unknown): string {
+  if (value instanceof Date) return value.toISOString();
   if (typeof value !== 'object' || Array.isArray(value)) return JSON.stringify(value);
   const rows = Object.entries(value!).map(([key, one]) => `${key} = ${toValue(one)}`);
   return `{ ${rows.join(', ')} }`;
