@@ -105,9 +105,10 @@ export const MEANINGS: Readonly<Record<string, string>> = {
     'models of this provider that `/v1/models` leaves out; `*` matches any text; requests may ' +
     'still name them',
   'providers.<id>.model_details':
-    "model limits in tokens for `/v1/models`, which override the provider's own: " +
-    '`[providers.<id>.model_details."<model>"]` with `context_length`, `max_output_tokens` ' +
-    'and the like',
+    "model limits in tokens for `/v1/models`, which override the provider's own, and prices for " +
+    'the log and the metrics: `[providers.<id>.model_details."<model>"]` with ' +
+    '`context_length`, `max_output_tokens` and the like, `input_price_per_million`, ' +
+    '`output_price_per_million`',
   'providers.<id>.key_affinity':
     "a session's requests (`x-session-id`, `x-session-affinity`, the body's " +
     '`prompt_cache_key`, else the client or its key) begin with the same key',

@@ -3,14 +3,7 @@
  * table.
  */
 
-import {
-  BALANCES,
-  MODEL_LIMIT,
-  WEIGHTS,
-  type Rows,
-  type Setting,
-} from '../src/config/setting-kinds.ts';
-import { MODEL_LIMITS } from '../src/openai/model-list.ts';
+import { BALANCES, WEIGHTS, type Rows, type Setting } from '../src/config/setting-kinds.ts';
 import { SETTINGS } from '../src/config/settings-table.ts';
 import { DEFAULT_TEXTS, MEANINGS } from './setting-meanings.ts';
 
@@ -98,21 +91,25 @@ function integersSchema({ min, max }: Pick<Setting, 'min' | 'max'>): Schema {
   return { type: 'array', items: { type: 'integer', minimum: min, maximum: max } };
 }
 
+/** Returns the schema of a table by model, whose members are integers and numbers. */
+function modelsSchema({ rows }: Setting): Schema {
+  const members = Object.entries(rows?.['<model>']?.rows ?? {}).map(
+    ([name, { type, min, max }]) => [name, { type, minimum: min, maximum: max }],
+  );
+  const properties = Object.fromEntries(members) as Schema;
+  const model = { type: 'object', properties, additionalProperties: false };
+  return { type: 'object', additionalProperties: model };
+}
+
 function settingSchema(path: string, setting: Setting): Schema {
   const { type, min, max, choices, default: fallback, env, providerEnv } = setting;
   const text = { type: 'string', ...(typeof fallback === 'string' ? { minLength: 1 } : {}) };
   const texts = { type: 'array', items: { type: 'string' } };
-  const number = { anyOf: [{ type: 'integer', minimum: min, maximum: max }, REFERENCE] };
-  const { min: least, max: most } = MODEL_LIMIT;
-  const limit = { type: 'integer', minimum: least, maximum: most };
-  const limits = {
-    type: 'object',
-    properties: Object.fromEntries(MODEL_LIMITS.map((name) => [name, limit])),
-    additionalProperties: false,
-  };
+  const integer = { anyOf: [{ type: 'integer', minimum: min, maximum: max }, REFERENCE] };
   const schemas: Record<Setting['type'], Schema> = {
-    integer: number,
-    seconds: number,
+    integer,
+    number: { type: 'number', minimum: min, maximum: max },
+    seconds: integer,
     integers: integersSchema(setting),
     boolean: { anyOf: [{ type: 'boolean' }, REFERENCE] },
     date: { type: 'string' },
@@ -135,7 +132,7 @@ function settingSchema(path: string, setting: Setting): Schema {
       ],
     },
     headers: { type: 'object', additionalProperties: { type: 'string' } },
-    table: { type: 'object', additionalProperties: limits },
+    table: modelsSchema(setting),
   };
   const variable = env ?? providerEnv;
   const unit = type === 'seconds' ? ' (seconds)' : '';

@@ -95,6 +95,10 @@ export class RequestMetrics {
   );
   readonly requests = new Metric('gateway_requests_total', 'Finished requests.');
   readonly clientTokens = new Metric('gateway_client_tokens_total', 'Tokens of the named clients.');
+  readonly cost = new Metric(
+    'gateway_cost_total',
+    'Cost of answers, in the currency of the prices in the settings.',
+  );
   readonly tries = new Metric('gateway_tries_total', 'Attempts at providers, and those skipped.');
   readonly fallbacks = new Metric('gateway_fallbacks_total', 'Requests sent to another provider.');
   readonly refusals = new Metric('gateway_refusals_total', 'Requests that were refused.');
@@ -113,7 +117,7 @@ export class RequestMetrics {
   /** Counts a request, and returns the labels of its model if a provider was asked. */
   add(request: FinishedRequest): ModelSet | undefined {
     const { facts, gatewayMs = NaN } = request;
-    const { client, outcome, provider, tries = [] } = facts;
+    const { client, cost, outcome, provider, tries = [] } = facts;
     const clientLabels = NO_LABELS.with('client', client);
     this.requests.add(clientLabels.with('outcome', outcome));
     const refusal = refusalOf(request);
@@ -126,6 +130,10 @@ export class RequestMetrics {
     this.processing.add(NO_LABELS, gatewayMs / 1000);
     const model = provider === undefined ? undefined : this.#models.setOf(provider, request);
     if (model) this.#observeTimes(request, model.labels);
+    if (provider !== undefined && cost !== undefined) {
+      const labels = this.#costLabels(provider, facts.upstream_model);
+      this.cost.add(labels.with('client', client), cost);
+    }
     for (const [type, field] of TOKENS) {
       const count = facts[field];
       if (count === undefined) continue;
@@ -147,7 +155,9 @@ export class RequestMetrics {
     this.requests.create(combine([NO_LABELS, ...named], 'outcome', OUTCOMES));
     this.refusals.create(combine(reasons, 'client', [undefined, ...names]));
     this.clientTokens.create(combine(named, 'type', types));
-    for (const { id } of providers.registered) {
+    for (const { id, modelPrices = {} } of providers.registered) {
+      const priced = Object.keys(modelPrices).map((model) => this.#costLabels(id, model));
+      this.cost.create(combine(priced, 'client', [undefined, ...names]));
       const provider = NO_LABELS.with('provider', id);
       const failed = provider.with('result', 'upstream_error');
       this.tries.create([
@@ -166,6 +176,10 @@ export class RequestMetrics {
   /** Yields all metrics in the exposition format, in parts. */
   *render(): Generator<string> {
     for (const metric of Object.values(this)) yield* (metric as Metric).render();
+  }
+
+  #costLabels(provider: string, model: string | undefined): LabelSet {
+    return NO_LABELS.with('provider', provider).with('model', this.#models.nameOf(model));
   }
 
   #countTries(tries: readonly TryFacts[]): void {

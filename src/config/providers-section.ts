@@ -92,7 +92,7 @@ function readProvider(id: string, values: SettingValues) {
     values.problem(path, 'a provider id has 1 to 64 letters, digits, ".", "_" or "-"');
   }
   const all = values.section('providers.<id>', path);
-  const { enabled, apiKey = '', caFile, clientCert, clientKey, ...section } = all;
+  const { enabled, apiKey = '', caFile, clientCert, clientKey, modelDetails, ...section } = all;
   const listed = (section.apiKeys ?? []).map((text) => text.trim()).filter((text) => text !== '');
   // An environment variable's key is used only if the file has none.
   const isOfVariable = values.plain().get(`${path}.api_key`)?.origin !== undefined;
@@ -114,6 +114,7 @@ function readProvider(id: string, values: SettingValues) {
     /** Names of answer headers to return, in lower case, or undefined without any. */
     returnHeaders: readNames(`${path}.return_headers`, section.returnHeaders, values),
     defaultModel: section.defaultModel || undefined,
+    ...readDetails(`${path}.model_details`, modelDetails, values),
   };
   const twice = settings.forwardHeaders?.find((name) => Object.hasOwn(settings.headers, name));
   if (twice)
@@ -128,6 +129,38 @@ function readProvider(id: string, values: SettingValues) {
     checkKey(values, `${path}.${text === soleKey ? 'api_key' : 'api_keys'}`, text);
   }
   return settings;
+}
+
+/**
+ * Returns the limits of models, and apart from them the prices, because clients would not know the
+ * unit of a price in `/v1/models`. Reports a price without the others that a cost needs.
+ */
+function readDetails(
+  setting: string,
+  details: Readonly<Record<string, Readonly<Record<string, number>>>> | undefined,
+  values: SettingValues,
+) {
+  const models = Object.entries(details ?? {}).map(([model, members]) => {
+    const {
+      input_price_per_million: input,
+      cached_input_price_per_million: cachedInput = input,
+      output_price_per_million: output,
+      ...limits
+    } = members;
+    const isPriced = input !== undefined && output !== undefined;
+    if (!isPriced && (cachedInput ?? output) !== undefined) {
+      const text = 'prices need input_price_per_million and output_price_per_million';
+      values.problem(`${setting}.${model}`, text);
+    }
+    return { model, limits, prices: isPriced && { input, cachedInput: cachedInput!, output } };
+  });
+  const priced = models.flatMap(({ model, prices }) => (prices ? [[model, prices] as const] : []));
+  return {
+    /** By the model's name. */
+    modelDetails: details && Object.fromEntries(models.map(({ model, limits }) => [model, limits])),
+    /** In currency units per million tokens, by the model's name; undefined without prices. */
+    modelPrices: priced.length > 0 ? Object.fromEntries(priced) : undefined,
+  };
 }
 
 /** Checks the URL and returns it without trailing slashes. */

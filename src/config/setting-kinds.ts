@@ -10,7 +10,7 @@ import { withoutBrackets } from '../lib/loopback.ts';
 /** A TOML table with unchecked values. smol-toml creates tables without a prototype. */
 export type Table = Record<string, unknown>;
 
-type Scalar = 'integer' | 'seconds' | 'boolean' | 'text';
+type Scalar = 'integer' | 'number' | 'seconds' | 'boolean' | 'text';
 
 /** A row in `SETTINGS`. `T` is the value's type, with undefined if the setting has no default. */
 export interface Setting<T = unknown> {
@@ -21,9 +21,9 @@ export interface Setting<T = unknown> {
   readonly expected: string;
   /** The setting whose value is this setting's default. */
   readonly inherits?: string;
-  /** The least value for integers and seconds; in an array, for each item. */
+  /** The least value for integers, numbers and seconds; in an array, for each item. */
   readonly min?: number;
-  /** The greatest value for integers and seconds; in an array, for each item. */
+  /** The greatest value for integers, numbers and seconds; in an array, for each item. */
   readonly max?: number;
   /** The only texts accepted. */
   readonly choices?: readonly string[];
@@ -67,6 +67,13 @@ export function integer<D extends Maybe<number>>(min: number, max: number, fallb
     Number.isInteger(value) && Number(value) >= min && Number(value) <= max;
   const expected = `an integer from ${min} to ${max}`;
   return { ...kind('integer', expected, accepts, fallback as Or<number, D>), min, max };
+}
+
+/** A number from `min` to `max`, which may have a fraction. Without a default. */
+function number(min: number, max: number) {
+  const accepts: Accepts = (value) => typeof value === 'number' && value >= min && value <= max;
+  const expected = `a number from ${min} to ${max}`;
+  return { ...kind('number', expected, accepts, undefined as Maybe<number>), min, max };
 }
 
 /** Whole seconds, as long as a timer can run. The code gets milliseconds. */
@@ -201,12 +208,23 @@ function table<T>(rows: Rows, fallback: T) {
   return { ...kind('table', expected, () => false, fallback), rows };
 }
 
-export const MODEL_LIMIT = integer(1, 1_000_000_000);
-type Limits = Readonly<Record<string, number>>;
-const LIMITS = table(Object.fromEntries(MODEL_LIMITS.map((name) => [name, MODEL_LIMIT])), {});
+const MAX_DETAIL = 1_000_000_000;
+const MODEL_LIMIT = integer(1, MAX_DETAIL);
+/** In units of any currency per million tokens. */
+const PRICE = number(0, MAX_DETAIL);
+type Details = Readonly<Record<string, number>>;
+const MODEL_DETAILS = table(
+  {
+    ...Object.fromEntries(MODEL_LIMITS.map((name) => [name, MODEL_LIMIT])),
+    input_price_per_million: PRICE,
+    cached_input_price_per_million: PRICE,
+    output_price_per_million: PRICE,
+  },
+  {},
+);
 
-const noDetails = undefined as Maybe<Readonly<Record<string, Limits>>>;
-export const DETAILS = table({ '<model>': LIMITS }, noDetails);
+const noDetails = undefined as Maybe<Readonly<Record<string, Details>>>;
+export const DETAILS = table({ '<model>': MODEL_DETAILS }, noDetails);
 
 /**
  * Returns a value's problems, each with its path below the setting. Messages show `written`, the

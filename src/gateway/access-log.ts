@@ -9,6 +9,7 @@ import { CHECKS, ClientGone, type GatewayError, type Outcome } from '../lib/erro
 import type { LogLevel } from '../lib/log.ts';
 import type { RequestFacts } from '../request/facts.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
+import { createCostOf } from './cost.ts';
 import type { Services } from './services.ts';
 
 const LEVELS: Readonly<Record<Outcome, LogLevel>> = {
@@ -48,8 +49,10 @@ export function createAccessLog({
   incidents,
   logger,
   observe,
+  providers,
 }: Services) {
   const { trustedProxies } = server;
+  const costOf = createCostOf(providers);
   const hasDetails = logging.verbose || logging.headers !== undefined;
   const remoteAddressOf =
     trustedProxies.length > 0
@@ -63,14 +66,12 @@ export function createAccessLog({
       const isOfInterest = incidents.isTroubled || call.history.failure !== undefined;
       if (isOfInterest) incidents.recordRequest(call.history, outcome);
       const isGoodProbe = isProbe === true && outcome === 'ok';
-      // A shutdown is `internal` too, but it is also the call's cancellation reason.
-      const isShutdown =
-        outcome === 'internal_error' && call.history.failure === call.cancellation.reason;
-      const level = isGoodProbe ? 'debug' : isShutdown ? 'warn' : LEVELS[outcome];
+      const level = isGoodProbe ? 'debug' : levelOf(call, outcome);
       const isObserved = observe !== undefined && !isGoodProbe;
       if (!isObserved && !logger.isEnabled(level)) return;
       const phase = outcome === 'client_closed' ? phaseOf(call, readsBody) : undefined;
-      const facts = factsOf(call, { outcome, endedAtMs, phase, remote: remoteAddressOf(call) });
+      const remote = remoteAddressOf(call);
+      const facts = factsOf(call, { outcome, endedAtMs, phase, remote }, costOf);
       logger.log(level, 'request', hasDetails ? { ...facts, ...detailsOf(call, logging) } : facts);
       if (!isObserved) return;
       const { receivedAtMs, history, reply } = call;
@@ -102,7 +103,11 @@ export function createAccessLog({
   };
 }
 
-function factsOf(call: Call, { outcome, endedAtMs, phase, remote }: Ending): RequestFacts {
+function factsOf(
+  call: Call,
+  { outcome, endedAtMs, phase, remote }: Ending,
+  costOf: ReturnType<typeof createCostOf>,
+): RequestFacts {
   const { history, receivedAtMs } = call;
   const { firstByteAtMs, sentBytes, status } = call.reply;
   const { attempt, failure, provider } = history;
@@ -138,6 +143,7 @@ function factsOf(call: Call, { outcome, endedAtMs, phase, remote }: Ending): Req
     completion_tokens: usage?.completion_tokens,
     cached_tokens: usage?.cached_tokens,
     reasoning_tokens: usage?.reasoning_tokens,
+    cost: answer && costOf?.(answer, usage),
     usage_added: attempt?.usageAdded || undefined,
     tries: tries.length > 0 ? tries : undefined,
   };
@@ -164,6 +170,13 @@ function detailsOf(
 
 function finalOutcomeOf({ cancellation: { reason }, history }: Call): Outcome {
   return reason instanceof ClientGone ? reason.outcome : (history.failure?.outcome ?? 'ok');
+}
+
+/** Returns the level of a line, unless it is a probe's. */
+function levelOf({ cancellation, history }: Call, outcome: Outcome): LogLevel {
+  // A shutdown is `internal` too, but it is also the call's cancellation reason.
+  const isShutdown = outcome === 'internal_error' && history.failure === cancellation.reason;
+  return isShutdown ? 'warn' : LEVELS[outcome];
 }
 
 /** Returns the phase when the client left. */

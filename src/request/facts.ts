@@ -43,6 +43,8 @@ export type RequestFacts = Partial<Omit<TokenUsage, 'total_tokens'>> & {
   readonly limit?: string | undefined;
   readonly cause?: string | undefined;
   readonly finish_reason?: string | undefined;
+  /** In the currency of the prices in the settings. */
+  readonly cost?: number | undefined;
   /** True if the gateway has asked for the stream's `usage`. */
   readonly usage_added?: boolean | undefined;
   readonly tries?: readonly TryFacts[] | undefined;

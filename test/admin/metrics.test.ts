@@ -39,6 +39,7 @@ import {
 } from '../support/upstream.ts';
 
 const ADMIN = '[admin]\nport = 0\n';
+const PRICES = 'model_details.m = { input_price_per_million = 1, output_price_per_million = 2 }';
 function finished(facts: Partial<RequestFacts> = {}, more: Partial<FinishedRequest> = {}) {
   const request: FinishedRequest = {
     facts: {
@@ -103,6 +104,20 @@ test('a completion is counted under the labels of Envoy AI Gateway', () => {
   assert.equal(sum('gen_ai_server_time_to_first_token_seconds_count'), 0);
   assert.equal(sum('gateway_client_tokens_total'), 21);
   assert.equal(sum('gateway_client_tokens_total', { client: 'team', type: 'output' }), 5);
+});
+
+test('the cost of answers is added up by provider, model and client, of known models', () => {
+  const metrics = createMetrics(['m']);
+  metrics.add(finished({ cost: 0.25 }));
+  for (const upstream_model of ['m', 'm', 'not-known']) {
+    metrics.add(finished({ client: 'team', cost: 0.5, upstream_model }));
+  }
+  metrics.add(finished({ client: 'team' }));
+  assert.deepEqual(metrics.text().match(/^gateway_cost_total.*$/gm), [
+    'gateway_cost_total{provider="p",model="m"} 0.25',
+    'gateway_cost_total{provider="p",model="m",client="team"} 1',
+    'gateway_cost_total{provider="p",model="other",client="team"} 0.5',
+  ]);
 });
 
 test('error_type is the outcome of what failed, and absent for a client that left', () => {
@@ -184,7 +199,7 @@ test('tries, fallbacks and refusals are counted', () => {
 });
 
 test('every counter that the settings make known is there from the start, at 0', async (t) => {
-  const toml = `${providerToml({ baseUrl: NOBODY_LISTENS }, 'p')}${providerToml({ baseUrl: NOBODY_LISTENS }, 'q')}[providers]
+  const toml = `${providerToml({ baseUrl: NOBODY_LISTENS }, 'p', PRICES)}${providerToml({ baseUrl: NOBODY_LISTENS }, 'q')}[providers]
 fallback = ["q"]\n[clients.team]\nkey = "team-canary-1"\n${ADMIN}`;
   const gateway = await startGateway(t, { toml });
   const { text } = await gateway.admin('/metrics');
@@ -197,6 +212,8 @@ fallback = ["q"]\n[clients.team]\nkey = "team-canary-1"\n${ADMIN}`;
     'gateway_refusals_total{reason="client",client="team"}',
     'gateway_refusals_total{reason="unknown_token"}',
     'gateway_client_tokens_total{client="team",type="output"}',
+    'gateway_cost_total{provider="p",model="m"}',
+    'gateway_cost_total{provider="p",model="m",client="team"}',
   ]) {
     assert.ok(text.includes(`\n${series} 0\n`), series);
   }
@@ -548,7 +565,7 @@ test('docs/metrics.md has every metric with its type and labels, and no other', 
     completion_tokens_details: { reasoning_tokens: 1 },
   };
   const toml =
-    providerToml(upstream) +
+    providerToml(upstream, 'p', PRICES) +
     providerToml(upstream, 'q') +
     '[providers]\nfallback = ["q"]\n' +
     '[rate_limit]\nstore = "redis://127.0.0.1:9"\n' +

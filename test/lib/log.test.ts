@@ -139,6 +139,10 @@ describe('the logger', () => {
       lineOf('request', { ...health, status: 200, outcome: 'ok' }, { format: 'text' }),
       '03:04:05.006 ok             200  GET /v1/models  3 ms\n',
     );
+    assert.match(
+      lineOf('request', { ...requestFacts, cost: 0.0042 }, { format: 'text' }),
+      / {2}12\+345 tokens {2}cost=0\.0042\n$/,
+    );
     const headers = { 'x-session-id': 'chat-42', 'x-a': 'b x-c=d' };
     assert.equal(
       lineOf('request', { ...health, status: 200, outcome: 'ok', headers }, { format: 'text' }),

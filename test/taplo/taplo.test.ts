@@ -55,6 +55,7 @@ const ACCEPTED = [
   '[rate_limit.providers.any-id]\nrequests_per_second = 1',
   '[providers.openai]\nhide_models = ["*embed*"]',
   '[providers.vllm.model_details."a/b-1.5"]\ncontext_length = 131072',
+  '[providers.a.model_details.b]\ninput_price_per_million = 2.5\noutput_price_per_million = 10',
 ];
 for (const toml of ACCEPTED) {
   test(`taplo accepts ${JSON.stringify(toml)}`, () => {
@@ -82,6 +83,10 @@ const REFUSED: [toml: string, report: RegExp][] = [
   ['[logging]\nformat = "xml"', /"xml" is not valid under any of/],
   ['[aliases]\na = []', /\[\] is not valid under any of/],
   ['[providers.openai.model_details.a]\nmax_tokens = 1', /'max_tokens' was unexpected/],
+  [
+    '[providers.openai.model_details.a]\ninput_price_per_million = -1',
+    /-1 is less than the minimum of 0/,
+  ],
   ['[providers.openai]\nheaders = { a = 1 }', /1 is not of type "string"/],
 ];
 for (const [toml, report] of REFUSED) {
