@@ -136,7 +136,10 @@ export function momentOf(value: unknown): Date | undefined {
   const found = typeof written === 'string' && DATE_TIME.exec(written.toUpperCase());
   if (!found) return undefined;
   const [, day = '', time, offset = 'Z'] = found;
-  const ms = time === undefined ? Date.parse(day) + DAY_MS : Date.parse(`${day}T${time}${offset}`);
+  const dayMs = Date.parse(day);
+  // V8 takes 30 February for 2 March.
+  if (Number.isNaN(dayMs) || !new Date(dayMs).toISOString().startsWith(day)) return undefined;
+  const ms = time === undefined ? dayMs + DAY_MS : Date.parse(`${day}T${time}${offset}`);
   return Number.isNaN(ms) ? undefined : new Date(ms);
 }
 
