@@ -23,6 +23,7 @@ import type { RequestObserver } from './request/facts.ts';
 import { createRedactor } from './lib/secrets.ts';
 import { CircuitBreaker } from './policy/circuit-breaker.ts';
 import { Incidents } from './incidents/incidents.ts';
+import { FirstTokenTimes } from './policy/first-token-times.ts';
 import { KeyPool } from './policy/key-pool.ts';
 import { createLimiters, type Limiters } from './policy/limiters.ts';
 import { RedisConnection, type RedisConnectionOptions } from './store/redis-connection.ts';
@@ -314,6 +315,8 @@ function createSnapshot(config: Config, parts: Parts, former?: Former) {
     limiters: createLimiters(config, store, former?.limiters.state),
     lastAsked: new Map<string, number>(),
     credits: new Map<AliasSettings, readonly number[]>(),
+    firstTokenTimes: new Map<string, FirstTokenTimes>(),
+    turns: new Map<AliasSettings, number>(),
     // A fallback without a key is not registered.
     fallbacks: config.providers.fallback.flatMap((id) => providers.get(id) ?? []),
   };

@@ -183,12 +183,12 @@ const areHeaders: Accepts = (value) => isTable(value) && areTexts(Object.values(
 const noHeaders = undefined as Maybe<Readonly<Record<string, string>>>;
 export const HEADERS = kind('headers', 'a table of strings', areHeaders, noHeaders);
 
-export const BALANCES = ['order', 'least_busy', 'weighted'] as const;
+export const BALANCES = ['order', 'least_busy', 'weighted', 'fastest'] as const;
 export const WEIGHTS = integers(0, 10_000);
 
 /**
  * The targets of an alias. Depending on `balance` they are asked in this order, or the target with
- * the fewest requests comes first, or a target drawn by weight.
+ * the fewest requests comes first, or a target drawn by weight, or the fastest target.
  */
 export interface BalancedTargets {
   readonly targets: readonly string[];

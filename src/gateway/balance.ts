@@ -3,8 +3,12 @@
 import type { AliasSettings } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { choosingSession, rankedFor } from '../policy/affinity.ts';
+import { FirstTokenTimes } from '../policy/first-token-times.ts';
 import type { Candidate } from './candidates.ts';
 import type { Services } from './services.ts';
+
+/** With `fastest`, a request in so many asks another target first, so that its time is known. */
+const TRY_OTHERS_EVERY = 20;
 
 /** Returns the alias's targets whose providers are registered. */
 export function registeredTargets(
@@ -40,8 +44,44 @@ export function balanced(
   if (order && call.history.affinity === 'organisation') indices = order;
   else if (weights)
     indices = [order?.[0] ?? draw(names, weights, alias, services), ...names.keys()];
+  else if (alias.balance === 'fastest')
+    indices = fastestFirst(candidates, names, order, alias, services);
   else indices = leastBusyFirst(candidates, names, order, services);
-  return [...new Set(indices)].map((index) => ({ ...candidates[index]!, isBalanced: true }));
+  return [...new Set(indices)].map((index) => ({
+    ...candidates[index]!,
+    isBalanced: true,
+    times: services.firstTokenTimes.get(names[index]!),
+  }));
+}
+
+/**
+ * Returns the indices of the candidates, sorted by their usual time to the first token, or in the
+ * `order` of a session. Busy candidates come behind, and those with an open circuit last. Without a
+ * session, each twentieth request asks one of the other candidates first, in turn.
+ */
+function fastestFirst(
+  candidates: readonly Candidate[],
+  names: readonly string[],
+  order: readonly number[] | undefined,
+  alias: AliasSettings,
+  { breaker, firstTokenTimes, turns }: Services,
+): number[] {
+  const states = candidates.map(({ provider, model }, index) => {
+    const name = names[index]!;
+    if (!firstTokenTimes.has(name)) firstTokenTimes.set(name, new FirstTokenTimes());
+    const { isBusy, usualMs } = firstTokenTimes.get(name)!.state;
+    const rank = breaker.stateOf(provider, model) === 'open' ? 2 : Number(isBusy);
+    return { index, rank, place: order ? order.indexOf(index) : usualMs };
+  });
+  states.sort((a, b) => a.rank - b.rank || (a.place === b.place ? 0 : a.place - b.place));
+  const indices = states.map(({ index }) => index);
+  if (order) return indices;
+  const turn = (turns.get(alias) ?? 0) + 1;
+  turns.set(alias, turn);
+  if (turn % TRY_OTHERS_EVERY > 0) return indices;
+  const others = [...names.keys()].filter((index) => index !== indices[0]);
+  const other = others[(turn / TRY_OTHERS_EVERY - 1) % others.length];
+  return other === undefined ? indices : [other, ...indices];
 }
 
 /**

@@ -7,6 +7,7 @@ import { MAX_NAME_CHARACTERS } from '../request/history.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 import { mayName } from '../policy/authentication.ts';
+import type { FirstTokenTimes } from '../policy/first-token-times.ts';
 import type { Provider } from '../upstream/provider.ts';
 import { balanced, registeredTargets } from './balance.ts';
 import type { Services } from './services.ts';
@@ -17,6 +18,8 @@ export interface Candidate {
   readonly model: string;
   /** True if the gateway has chosen this candidate among the targets of a balanced alias. */
   readonly isBalanced: boolean;
+  /** Takes the time of each stream's first token, in an alias with `balance = "fastest"`. */
+  readonly times?: FirstTokenTimes | undefined;
 }
 
 /** Matches the header even if it was sent twice. */

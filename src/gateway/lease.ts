@@ -47,7 +47,11 @@ export class Lease {
   /** Takes an attempt's answer. Nothing is retried from then on. Throws for a second answer. */
   begin(answer: Answer, context: AttemptContext, key: TakenKey | undefined): this {
     if (this.#context) throw new Error('a second answer to one request');
-    context.attempt.beginAnswer();
+    const { attempt } = context;
+    attempt.beginAnswer();
+    // A complete answer has no first token.
+    const { times } = this.#options.candidate;
+    if (context.isStream) times?.add(attempt.decidedAtMs! - attempt.beganAtMs);
     this.#answer = answer;
     this.#context = context;
     this.#key = key;

@@ -7,6 +7,7 @@ import type { AliasSettings, Tenant, Config } from '../config/config.ts';
 import type { Logger } from '../lib/log.ts';
 import type { CircuitBreaker } from '../policy/circuit-breaker.ts';
 import type { Incidents } from '../incidents/incidents.ts';
+import type { FirstTokenTimes } from '../policy/first-token-times.ts';
 import type { KeyPool } from '../policy/key-pool.ts';
 import type { Limiters } from '../policy/limiters.ts';
 import type { RequestObserver } from '../request/facts.ts';
@@ -29,6 +30,10 @@ export interface Services extends AttemptServices {
   readonly lastAsked: Map<string, number>;
   /** The credits of targets, by weighted alias; see `balance.ts`. */
   readonly credits: Map<AliasSettings, readonly number[]>;
+  /** By the target of an alias with `balance = "fastest"`, as in the settings. */
+  readonly firstTokenTimes: Map<string, FirstTokenTimes>;
+  /** How many requests have named each alias with `balance = "fastest"`. */
+  readonly turns: Map<AliasSettings, number>;
   /**
    * Returns the body for `GET /v1/models` with the tenant's models, or with all models. Never
    * rejects.

@@ -8,6 +8,7 @@ import type { Call } from '../../src/downstream/call.ts';
 import { balanced } from '../../src/gateway/balance.ts';
 import type { Services } from '../../src/gateway/services.ts';
 import type { Affinity } from '../../src/openai/chat-request.ts';
+import { FirstTokenTimes } from '../../src/policy/first-token-times.ts';
 import { rankedFor } from '../../src/policy/affinity.ts';
 import { stopClock } from '../support/clock.ts';
 
@@ -19,12 +20,22 @@ interface Given {
   /** Providers with `key_affinity`. */
   readonly affinity?: readonly string[];
   readonly weights?: Readonly<Record<string, number>>;
+  readonly balance?: AliasSettings['balance'];
+  /** Times of first tokens by provider. */
+  readonly times?: Readonly<Record<string, readonly number[]>>;
 }
 
 /** Returns a function for the order of the providers `a`, `b` and `c` at a request. */
 function balancer(t: TestContext, given: Given) {
   const { inFlight = {}, open = [], affinity = [], weights } = given;
   const clock = stopClock(t);
+  const times = new Map(
+    Object.entries(given.times ?? {}).map(([id, all]) => {
+      const own = new FirstTokenTimes();
+      for (const tookMs of all) own.add(tookMs);
+      return [`${id}/m`, own];
+    }),
+  );
   const ids = ['a', 'b', 'c'];
   const candidates = ids.map((id) => ({
     provider: { id, keyAffinity: affinity.includes(id) },
@@ -35,11 +46,14 @@ function balancer(t: TestContext, given: Given) {
     providers: new Map(ids.map((id) => [id, {}])),
     credits: new Map(),
     lastAsked: new Map(),
+    firstTokenTimes: times,
+    turns: new Map(),
     breaker: { stateOf: ({ id }: { id: string }) => (open.includes(id) ? 'open' : 'closed') },
     limiters: { ofProviders: new Map(ids.map((id) => [id, { inFlight: inFlight[id] ?? 0 }])) },
   } as unknown as Services;
   const shares = weights && Object.entries(weights).map(([id, share]) => [`${id}/m`, share]);
   const alias = {
+    balance: given.balance,
     targets: ids.map((id) => `${id}/m`),
     weights: shares && new Map(shares as [string, number][]),
   } as unknown as AliasSettings;
@@ -122,4 +136,37 @@ test('a session stays with its provider if all providers have affinity', (t) => 
   assert.equal(next(), 'cba');
   const partly = balancer(t, { affinity: ['a', 'b'], inFlight: { a: 2, b: 1 } });
   for (const session of ['1', '2', '3']) assert.equal(partly(session), 'cba');
+});
+
+const FAST = { balance: 'fastest' } as const;
+const take = (next: () => string, count: number) => Array.from({ length: count }, () => next());
+
+test('the fastest target comes first, and one request in twenty asks another first', (t) => {
+  const next = balancer(t, { ...FAST, times: { a: [30], b: [10], c: [20] } });
+  const orders = take(next, 60);
+  assert.deepEqual(new Set(orders.filter((_, index) => (index + 1) % 20 > 0)), new Set(['bca']));
+  assert.deepEqual([orders[19], orders[39], orders[59]], ['abc', 'cba', 'abc']);
+});
+
+test('targets without a time come behind, in the order of the list', (t) => {
+  assert.equal(balancer(t, { ...FAST, times: { c: [20] } })(), 'cab');
+  assert.equal(balancer(t, FAST)(), 'abc');
+});
+
+test('a busy target comes behind the others, and an open circuit last', (t) => {
+  const slow = [1, 1, 1, 1, 100, 100, 100];
+  assert.equal(balancer(t, { ...FAST, times: { a: slow, b: [50] } })(), 'bca');
+  assert.equal(balancer(t, { ...FAST, times: { a: slow, b: [50] }, open: ['b'] })(), 'cab');
+});
+
+test('a session has its target, unless the target is busy', (t) => {
+  const affinity = ['a', 'b', 'c'];
+  const names = affinity.map((id) => `${id}/m`);
+  const expected = rankedFor('s', names).map((index) => affinity[index]!);
+  const [first = '', ...others] = expected;
+  const given = { ...FAST, affinity, times: { a: [1], b: [2], c: [3] } };
+  const next = balancer(t, given);
+  assert.deepEqual(new Set(take(() => next('s'), 40)), new Set([expected.join('')]));
+  const times = { [first]: [1, 1, 1, 1, 100, 100, 100] };
+  assert.equal(balancer(t, { ...given, times })('s'), [...others, first].join(''));
 });

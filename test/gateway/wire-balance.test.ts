@@ -2,10 +2,18 @@
 
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
 
 import { chatBody, triesOf } from '../support/gateway.ts';
 import { modelOf, scenario } from '../support/scenario.ts';
-import { CHUNK, failWith, sendEvents, sendJson, type Script } from '../support/upstream.ts';
+import {
+  CHUNK,
+  completionEvents,
+  failWith,
+  sendEvents,
+  sendJson,
+  type Script,
+} from '../support/upstream.ts';
 
 const ALIAS = '[aliases]\nlocal = { targets = ["p/m", "q/m", "r/m"], balance = "least_busy" }\n';
 const LOCAL = chatBody({ model: 'local' });
@@ -64,6 +72,30 @@ test('a weighted alias spreads its first targets exactly by their weights', asyn
   // From nginx's commit for this method: { 5, 1, 1 } becomes a a b a c a a.
   const round = ['p', 'p', 'q', 'p', 'r', 'p', 'p'].map((id) => `${id}:200`);
   assert.deepEqual(gateway.accessLines().map(triesOf), [...round, ...round]);
+});
+
+test('balance = "fastest" asks the target whose streams begin first', async (t) => {
+  const after =
+    (ms: number): Script =>
+    async (_, response) => {
+      await sleep(ms);
+      sendEvents(response, completionEvents());
+    };
+  const more = ALIAS.replace('least_busy', 'fastest');
+  const providers = { p: after(200), q: after(1), r: after(100) };
+  const { asked, gateway } = await scenario(t, { providers, more });
+  // Until their first request in twenty, the others have no time.
+  for (let i = 0; i < 30; i += 1) {
+    assert.equal((await gateway.chat({ ...LOCAL, stream: true })).status, 200);
+  }
+  assert.deepEqual(asked(), [19, 11, 0]);
+});
+
+test('a complete answer has no time of a first token', async (t) => {
+  const more = ALIAS.replace('least_busy', 'fastest');
+  const { asked, gateway } = await scenario(t, { providers: { p: {}, q: {}, r: {} }, more });
+  for (let i = 0; i < 30; i += 1) assert.equal((await gateway.chat(LOCAL)).status, 200);
+  assert.deepEqual(asked(), [29, 1, 0]);
 });
 
 test('a wildcard alias is balanced whatever names its clients send', async (t) => {

@@ -1,0 +1,42 @@
+/** The times of the targets of `balance = "fastest"`. */
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { FirstTokenTimes } from '../../src/policy/first-token-times.ts';
+import { stopClock } from '../support/clock.ts';
+
+test('the usual time is the median of the last five minutes', (t) => {
+  const clock = stopClock(t);
+  const times = new FirstTokenTimes();
+  assert.deepEqual(times.state, { usualMs: Infinity, isBusy: false });
+  for (const tookMs of [30, 10, 50]) times.add(tookMs);
+  assert.equal(times.state.usualMs, 30);
+  times.add(20);
+  assert.equal(times.state.usualMs, 20);
+  clock.nowMs += 300_000;
+  assert.equal(times.state.usualMs, 20);
+  times.add(70);
+  clock.nowMs += 1;
+  assert.equal(times.state.usualMs, 70);
+});
+
+test('a target is busy while two of its three newest times are ten times its usual time', (t) => {
+  stopClock(t);
+  const times = new FirstTokenTimes();
+  for (let i = 0; i < 5; i += 1) times.add(10);
+  const isBusyAfter = (tookMs: number) => {
+    times.add(tookMs);
+    return times.state.isBusy;
+  };
+  assert.deepEqual([100, 99, 100].map(isBusyAfter), [false, false, true]);
+  assert.deepEqual([10, 10].map(isBusyAfter), [false, false]);
+});
+
+test('the 64 newest times count', (t) => {
+  stopClock(t);
+  const times = new FirstTokenTimes();
+  for (let i = 0; i < 64; i += 1) times.add(1000);
+  for (let i = 0; i < 32; i += 1) times.add(10);
+  assert.equal(times.state.usualMs, 10);
+});
