@@ -121,6 +121,7 @@ export const MEANINGS: Readonly<Record<string, string>> = {
   'aliases.<alias>':
     '`<id>/<model>`, or a list, asked in order until a provider answers; `balance = ' +
     '"least_busy"` asks the target with the fewest requests in flight first, `balance = ' +
+    '"fastest"` the target whose streams begin soonest, `balance = ' +
     '"weighted"` draws the first target by `weights`; a `*` in the name is any text, and in a ' +
     'target the same text',
   'rate_limit.enabled':

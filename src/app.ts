@@ -14,6 +14,7 @@ import type { CLIENT_TIME_LIMITS } from './downstream/call.ts';
 import type { DrainOptions } from './downstream/drain.ts';
 import { createHttpServer } from './downstream/http-server.ts';
 import { findMemoryHolder, type MemoryHolder } from './downstream/memory-holder.ts';
+import { providerIdOf } from './gateway/balance.ts';
 import type { Services } from './gateway/services.ts';
 import { Gateway } from './gateway/gateway.ts';
 import { ModelList, type ModelListCache } from './gateway/model-list.ts';
@@ -279,7 +280,7 @@ function createParts(
   };
 }
 
-interface Former extends Pick<Services, 'providers' | 'keyPools'> {
+interface Former extends Pick<Services, 'firstTokenTimes' | 'providers' | 'keyPools'> {
   readonly limiters: Limiters;
 }
 
@@ -315,7 +316,7 @@ function createSnapshot(config: Config, parts: Parts, former?: Former) {
     limiters: createLimiters(config, store, former?.limiters.state),
     lastAsked: new Map<string, number>(),
     credits: new Map<AliasSettings, readonly number[]>(),
-    firstTokenTimes: new Map<string, FirstTokenTimes>(),
+    firstTokenTimes: firstTokenTimesOf(config, providers, former),
     turns: new Map<AliasSettings, number>(),
     // A fallback without a key is not registered.
     fallbacks: config.providers.fallback.flatMap((id) => providers.get(id) ?? []),
@@ -327,6 +328,25 @@ function createSnapshot(config: Config, parts: Parts, former?: Former) {
   breaker.guard(providers.values());
   incidents.watch(providers.values());
   return { ...services, listModels, gateway };
+}
+
+/** Returns the times of the targets of `balance = "fastest"`. Unchanged providers keep theirs. */
+function firstTokenTimesOf(
+  { aliases, wildcards = [] }: Config,
+  providers: ReadonlyMap<string, Provider>,
+  former: Former | undefined,
+): ReadonlyMap<string, FirstTokenTimes> {
+  const all = new Map<string, FirstTokenTimes>();
+  for (const { balance, targets } of [...aliases.values(), ...wildcards]) {
+    if (balance !== 'fastest') continue;
+    for (const target of targets) {
+      const id = providerIdOf(target);
+      const isSame = former?.providers.get(id) === providers.get(id);
+      const kept = isSame ? former?.firstTokenTimes.get(target) : undefined;
+      all.set(target, kept ?? new FirstTokenTimes());
+    }
+  }
+  return all;
 }
 
 function logSettingsOf({ logging }: Config, { isTerminal }: Runtime): LogSettings {

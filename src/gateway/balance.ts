@@ -3,11 +3,10 @@
 import type { AliasSettings } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { choosingSession, rankedFor } from '../policy/affinity.ts';
-import { FirstTokenTimes } from '../policy/first-token-times.ts';
 import type { Candidate } from './candidates.ts';
 import type { Services } from './services.ts';
 
-/** With `fastest`, a request in so many asks another target first, so that its time is known. */
+/** With `fastest`, a stream in so many asks another target first, so that its time is known. */
 const TRY_OTHERS_EVERY = 20;
 
 /** Returns the alias's targets whose providers are registered. */
@@ -44,8 +43,8 @@ export function balanced(
   if (order && call.history.affinity === 'organisation') indices = order;
   else if (weights)
     indices = [order?.[0] ?? draw(names, weights, alias, services), ...names.keys()];
-  else if (alias.balance === 'fastest')
-    indices = fastestFirst(candidates, names, order, alias, services);
+  else if (alias.balance === 'fastest' && !order)
+    indices = fastestFirst(candidates, alias, call, services);
   else indices = leastBusyFirst(candidates, names, order, services);
   return [...new Set(indices)].map((index) => ({
     ...candidates[index]!,
@@ -55,33 +54,39 @@ export function balanced(
 }
 
 /**
- * Returns the indices of the candidates, sorted by their usual time to the first token, or in the
- * `order` of a session. Busy candidates come behind, and those with an open circuit last. Without a
- * session, each twentieth request asks one of the other candidates first, in turn.
+ * Returns the indices of the candidates, sorted by their usual time to the first token. Busy
+ * candidates come behind, and those with an open circuit last. A stream first asks a candidate
+ * without a time if its trial is due, else each twentieth stream asks another candidate first, in
+ * turn. Complete answers give no times, so they do neither.
  */
 function fastestFirst(
   candidates: readonly Candidate[],
-  names: readonly string[],
-  order: readonly number[] | undefined,
   alias: AliasSettings,
-  { breaker, firstTokenTimes, turns }: Services,
+  { history }: Call,
+  services: Services,
 ): number[] {
+  const { breaker, firstTokenTimes, turns } = services;
+  const names = registeredTargets(alias, services);
   const states = candidates.map(({ provider, model }, index) => {
-    const name = names[index]!;
-    if (!firstTokenTimes.has(name)) firstTokenTimes.set(name, new FirstTokenTimes());
-    const { isBusy, usualMs } = firstTokenTimes.get(name)!.state;
-    const rank = breaker.stateOf(provider, model) === 'open' ? 2 : Number(isBusy);
-    return { index, rank, place: order ? order.indexOf(index) : usualMs };
+    const times = firstTokenTimes.get(names[index]!)!;
+    const { isBusy, usualMs } = times.state;
+    const isOpen = breaker.stateOf(provider, model) === 'open';
+    return { index, times, usualMs, isOpen, rank: isOpen ? 2 : Number(isBusy) };
   });
-  states.sort((a, b) => a.rank - b.rank || (a.place === b.place ? 0 : a.place - b.place));
-  const indices = states.map(({ index }) => index);
-  if (order) return indices;
+  const sorted = states
+    .toSorted(
+      (a, b) => a.rank - b.rank || Number(a.usualMs > b.usualMs) - Number(a.usualMs < b.usualMs),
+    )
+    .map(({ index }) => index);
+  if (!history.stream) return sorted;
+  const closed = states.filter(({ isOpen }) => !isOpen);
+  const untried = closed.find(({ times, usualMs }) => usualMs === Infinity && times.beginTrial());
+  if (untried) return [untried.index, ...sorted];
   const turn = (turns.get(alias) ?? 0) + 1;
   turns.set(alias, turn);
-  if (turn % TRY_OTHERS_EVERY > 0) return indices;
-  const others = [...names.keys()].filter((index) => index !== indices[0]);
-  const other = others[(turn / TRY_OTHERS_EVERY - 1) % others.length];
-  return other === undefined ? indices : [other, ...indices];
+  const others = closed.filter(({ index }) => index !== sorted[0]);
+  if (turn % TRY_OTHERS_EVERY > 0 || others.length === 0) return sorted;
+  return [others[(turn / TRY_OTHERS_EVERY - 1) % others.length]!.index, ...sorted];
 }
 
 /**

@@ -18,7 +18,7 @@ export interface Candidate {
   readonly model: string;
   /** True if the gateway has chosen this candidate among the targets of a balanced alias. */
   readonly isBalanced: boolean;
-  /** Takes the time of each stream's first token, in an alias with `balance = "fastest"`. */
+  /** Takes the time of each stream's first token if `balance = "fastest"` has this target. */
   readonly times?: FirstTokenTimes | undefined;
 }
 

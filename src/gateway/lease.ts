@@ -49,9 +49,11 @@ export class Lease {
     if (this.#context) throw new Error('a second answer to one request');
     const { attempt } = context;
     attempt.beginAnswer();
-    // A complete answer has no first token.
+    // A complete answer has no first token. Most requests reuse a connection, so making one is left
+    // out.
     const { times } = this.#options.candidate;
-    if (context.isStream) times?.add(attempt.decidedAtMs! - attempt.beganAtMs);
+    if (times && context.isStream)
+      times.add(attempt.decidedAtMs! - (attempt.sentAtMs ?? attempt.beganAtMs));
     this.#answer = answer;
     this.#context = context;
     this.#key = key;

@@ -31,8 +31,8 @@ export interface Services extends AttemptServices {
   /** The credits of targets, by weighted alias; see `balance.ts`. */
   readonly credits: Map<AliasSettings, readonly number[]>;
   /** By the target of an alias with `balance = "fastest"`, as in the settings. */
-  readonly firstTokenTimes: Map<string, FirstTokenTimes>;
-  /** How many requests have named each alias with `balance = "fastest"`. */
+  readonly firstTokenTimes: ReadonlyMap<string, FirstTokenTimes>;
+  /** How many streams of each alias with `balance = "fastest"` were no trials. */
   readonly turns: Map<AliasSettings, number>;
   /**
    * Returns the body for `GET /v1/models` with the tenant's models, or with all models. Never

@@ -1,6 +1,6 @@
 /** How fast a target of `balance = "fastest"` begins its streams. */
 
-/** Older times are ignored. */
+/** Older times are ignored, and a target is tried again after so long without a time. */
 const WINDOW_MS = 300_000;
 /** Bounds the memory of a target, and the work to sort its times. */
 const MAX_TIMES = 64;
@@ -8,10 +8,13 @@ const MAX_TIMES = 64;
 const NEWEST_TIMES = 3;
 /** The newest times of a busy target are this multiple of its usual time. */
 const BUSY = 10;
+/** A shorter usual time counts as this, because a pause of the process is ten times as long. */
+const LEAST_USUAL_MS = 10;
 
-/** A target's times from a request to the first token of its stream. */
+/** A target's times from a sent request to the first token of its stream. */
 export class FirstTokenTimes {
   #times: readonly { readonly atMs: number; readonly tookMs: number }[] = [];
+  #triedAtMs = -Infinity;
 
   /** Adds the time of a stream that begins now. */
   add(tookMs: number): void {
@@ -20,14 +23,25 @@ export class FirstTokenTimes {
   }
 
   /**
+   * Returns whether a target without a time is to be asked now. Returns true once in five minutes,
+   * because all requests until the first time, and all after a failure, would ask the target.
+   */
+  beginTrial(): boolean {
+    const nowMs = performance.now();
+    if (nowMs - this.#triedAtMs < WINDOW_MS) return false;
+    this.#triedAtMs = nowMs;
+    return true;
+  }
+
+  /**
    * Returns the median of the last five minutes, in milliseconds; Infinity without a stream.
-   * `isBusy`: the median of the newest times is ten times as long.
+   * `isBusy`: the median of the three newest times is ten times as long.
    */
   get state(): { readonly usualMs: number; readonly isBusy: boolean } {
     const sinceMs = performance.now() - WINDOW_MS;
     const times = this.#times.filter(({ atMs }) => atMs >= sinceMs).map(({ tookMs }) => tookMs);
     const usualMs = medianOf(times);
-    const isSlow = medianOf(times.slice(-NEWEST_TIMES)) >= usualMs * BUSY;
+    const isSlow = medianOf(times.slice(-NEWEST_TIMES)) >= Math.max(usualMs, LEAST_USUAL_MS) * BUSY;
     return { usualMs, isBusy: isSlow && times.length > 0 };
   }
 }

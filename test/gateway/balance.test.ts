@@ -23,20 +23,21 @@ interface Given {
   readonly balance?: AliasSettings['balance'];
   /** Times of first tokens by provider. */
   readonly times?: Readonly<Record<string, readonly number[]>>;
+  readonly stream?: boolean;
 }
 
 /** Returns a function for the order of the providers `a`, `b` and `c` at a request. */
 function balancer(t: TestContext, given: Given) {
-  const { inFlight = {}, open = [], affinity = [], weights } = given;
+  const { inFlight = {}, open = [], affinity = [], weights, stream = true } = given;
   const clock = stopClock(t);
+  const ids = ['a', 'b', 'c'];
   const times = new Map(
-    Object.entries(given.times ?? {}).map(([id, all]) => {
+    ids.map((id) => {
       const own = new FirstTokenTimes();
-      for (const tookMs of all) own.add(tookMs);
+      for (const tookMs of given.times?.[id] ?? []) own.add(tookMs);
       return [`${id}/m`, own];
     }),
   );
-  const ids = ['a', 'b', 'c'];
   const candidates = ids.map((id) => ({
     provider: { id, keyAffinity: affinity.includes(id) },
     model: 'm',
@@ -60,7 +61,7 @@ function balancer(t: TestContext, given: Given) {
   return (session?: string, own?: Affinity) => {
     clock.nowMs += 1;
     const headers = session ? { 'x-session-id': session } : {};
-    const call = { headers, history: { affinity: own } } as Call;
+    const call = { headers, history: { affinity: own, stream } } as Call;
     const list = balanced(candidates, alias, call, services);
     assert.ok(list.every(({ isBalanced }) => isBalanced));
     return list.map(({ provider }) => provider.id).join('');
@@ -141,32 +142,43 @@ test('a session stays with its provider if all providers have affinity', (t) => 
 const FAST = { balance: 'fastest' } as const;
 const take = (next: () => string, count: number) => Array.from({ length: count }, () => next());
 
-test('the fastest target comes first, and one request in twenty asks another first', (t) => {
+test('the fastest target comes first, and one stream in twenty asks another first', (t) => {
   const next = balancer(t, { ...FAST, times: { a: [30], b: [10], c: [20] } });
   const orders = take(next, 60);
   assert.deepEqual(new Set(orders.filter((_, index) => (index + 1) % 20 > 0)), new Set(['bca']));
   assert.deepEqual([orders[19], orders[39], orders[59]], ['abc', 'cba', 'abc']);
+  const equal = balancer(t, { ...FAST, times: { a: [10], b: [10], c: [10] } });
+  assert.deepEqual(new Set(take(equal, 19)), new Set(['abc']));
 });
 
-test('targets without a time come behind, in the order of the list', (t) => {
-  assert.equal(balancer(t, { ...FAST, times: { c: [20] } })(), 'cab');
-  assert.equal(balancer(t, FAST)(), 'abc');
+test('a target without a time is asked first once, and then comes behind', (t) => {
+  const next = balancer(t, { ...FAST, times: { c: [20] } });
+  assert.deepEqual(take(next, 4), ['acb', 'bca', 'cab', 'cab']);
+  const open = balancer(t, { ...FAST, times: { c: [20] }, open: ['a'] });
+  assert.deepEqual(take(open, 2), ['bca', 'cba']);
+});
+
+test('a request for a complete answer tries no other target', (t) => {
+  const next = balancer(t, { ...FAST, stream: false, times: { c: [20] } });
+  assert.deepEqual(new Set(take(next, 40)), new Set(['cab']));
 });
 
 test('a busy target comes behind the others, and an open circuit last', (t) => {
   const slow = [1, 1, 1, 1, 100, 100, 100];
-  assert.equal(balancer(t, { ...FAST, times: { a: slow, b: [50] } })(), 'bca');
-  assert.equal(balancer(t, { ...FAST, times: { a: slow, b: [50] }, open: ['b'] })(), 'cab');
+  const times = { a: slow, b: [50], c: [60] };
+  assert.equal(balancer(t, { ...FAST, times })(), 'bca');
+  const open = balancer(t, { ...FAST, times, open: ['b'] });
+  const orders = take(open, 40);
+  assert.deepEqual([orders[0], orders[19], orders[39]], ['cab', 'acb', 'acb']);
+  const busy = balancer(t, { ...FAST, times: { a: slow, b: slow, c: slow } });
+  assert.equal(busy(), 'abc');
 });
 
-test('a session has its target, unless the target is busy', (t) => {
+test('a session has its target, whatever the times', (t) => {
   const affinity = ['a', 'b', 'c'];
   const names = affinity.map((id) => `${id}/m`);
   const expected = rankedFor('s', names).map((index) => affinity[index]!);
-  const [first = '', ...others] = expected;
-  const given = { ...FAST, affinity, times: { a: [1], b: [2], c: [3] } };
-  const next = balancer(t, given);
+  const times = { a: [1], b: [2], c: [3], [expected[0]!]: [1, 1, 1, 1, 100, 100, 100] };
+  const next = balancer(t, { ...FAST, affinity, times });
   assert.deepEqual(new Set(take(() => next('s'), 40)), new Set([expected.join('')]));
-  const times = { [first]: [1, 1, 1, 1, 100, 100, 100] };
-  assert.equal(balancer(t, { ...given, times })('s'), [...others, first].join(''));
 });

@@ -74,28 +74,42 @@ test('a weighted alias spreads its first targets exactly by their weights', asyn
   assert.deepEqual(gateway.accessLines().map(triesOf), [...round, ...round]);
 });
 
-test('balance = "fastest" asks the target whose streams begin first', async (t) => {
+describe('an alias with balance = "fastest"', { concurrency: true }, () => {
+  const more = ALIAS.replace('least_busy', 'fastest');
+  const STREAM = { ...LOCAL, stream: true };
   const after =
     (ms: number): Script =>
     async (_, response) => {
       await sleep(ms);
       sendEvents(response, completionEvents());
     };
-  const more = ALIAS.replace('least_busy', 'fastest');
-  const providers = { p: after(200), q: after(1), r: after(100) };
-  const { asked, gateway } = await scenario(t, { providers, more });
-  // Until their first request in twenty, the others have no time.
-  for (let i = 0; i < 30; i += 1) {
-    assert.equal((await gateway.chat({ ...LOCAL, stream: true })).status, 200);
-  }
-  assert.deepEqual(asked(), [19, 11, 0]);
-});
 
-test('a complete answer has no time of a first token', async (t) => {
-  const more = ALIAS.replace('least_busy', 'fastest');
-  const { asked, gateway } = await scenario(t, { providers: { p: {}, q: {}, r: {} }, more });
-  for (let i = 0; i < 30; i += 1) assert.equal((await gateway.chat(LOCAL)).status, 200);
-  assert.deepEqual(asked(), [29, 1, 0]);
+  test('asks the target whose streams begin first', async (t) => {
+    const providers = { p: after(200), q: after(1), r: after(300) };
+    const { asked, gateway } = await scenario(t, { providers, more });
+    for (let i = 0; i < 30; i += 1) assert.equal((await gateway.chat(STREAM)).status, 200);
+    assert.deepEqual(asked(), [2, 27, 1]);
+  });
+
+  test('takes no time from a failure or a complete answer', async (t) => {
+    const failing: Script = (request, response) => failWith(500)(request, response);
+    const providers = { p: failing, q: after(50), r: after(100) };
+    const { asked, gateway } = await scenario(t, { providers, more });
+    for (let i = 0; i < 10; i += 1) assert.equal((await gateway.chat(STREAM)).status, 200);
+    assert.deepEqual(asked(), [1, 9, 1]);
+    const plain = await scenario(t, { providers: { p: {}, q: {}, r: {} }, more });
+    for (let i = 0; i < 30; i += 1) assert.equal((await plain.gateway.chat(LOCAL)).status, 200);
+    assert.deepEqual(plain.asked(), [30, 0, 0]);
+  });
+
+  test('keeps the times of unchanged providers over a reload', async (t) => {
+    const providers = { p: after(200), q: after(1), r: after(300) };
+    const { asked, gateway, toml } = await scenario(t, { providers, more });
+    for (let i = 0; i < 4; i += 1) await gateway.chat(STREAM);
+    await gateway.reload(`${toml}"other-*" = "p/m"\n`);
+    for (let i = 0; i < 4; i += 1) await gateway.chat(STREAM);
+    assert.deepEqual(asked(), [1, 6, 1]);
+  });
 });
 
 test('a wildcard alias is balanced whatever names its clients send', async (t) => {

@@ -40,3 +40,20 @@ test('the 64 newest times count', (t) => {
   for (let i = 0; i < 32; i += 1) times.add(10);
   assert.equal(times.state.usualMs, 10);
 });
+
+test('a target is tried once in five minutes', (t) => {
+  const clock = stopClock(t);
+  const times = new FirstTokenTimes();
+  assert.deepEqual([times.beginTrial(), times.beginTrial()], [true, false]);
+  clock.nowMs += 299_999;
+  assert.equal(times.beginTrial(), false);
+  clock.nowMs += 1;
+  assert.equal(times.beginTrial(), true);
+});
+
+test('a target under 100 ms is not busy', (t) => {
+  stopClock(t);
+  const times = new FirstTokenTimes();
+  for (const tookMs of [0, 0, 0, 0, 99, 99, 99]) times.add(tookMs);
+  assert.equal(times.state.isBusy, false);
+});

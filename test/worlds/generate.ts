@@ -221,8 +221,17 @@ function withRare(settings: Settings, random: Random | undefined): Settings {
     const isWeighted = random.oneIn(2) && weights.some((weight) => weight > 0);
     return isWeighted ? { ...alias, isBalanced: true, weights } : alias;
   });
+  // Drawn last, so that former seeds keep their other settings.
+  const isFastest = random.oneIn(2);
   const server = { ...settings.server, empty_answers };
-  return { ...settings, server, aliases, fallbackOn };
+  return {
+    ...settings,
+    server,
+    aliases: aliases.map((alias) =>
+      isFastest && !('weights' in alias) ? { ...alias, isFastest } : alias,
+    ),
+    fallbackOn,
+  };
 }
 
 /** An outage in which the first provider begins each answer and then sends nothing. */

@@ -484,6 +484,7 @@ export interface Candidates {
   readonly balanced: number;
   /** Whether a target without key, model or token is left for another target. */
   readonly isBalanced: boolean;
+  readonly isFastest: boolean;
   /** The weight of each balanced candidate in a weighted alias. */
   readonly weights: readonly number[] | undefined;
   /** How many candidates may be asked. */
@@ -556,7 +557,9 @@ export function candidatesFor(
   }
   const written = settings.aliases.find(({ name }) => name === alias?.name)?.targets ?? [];
   const targetsOf = written.filter(isRegistered);
-  return { list, targets: targetsOf, balanced, isBalanced, weights, atMost: list.length };
+  const isFastest = isBalanced && alias?.isFastest === true;
+  const atMost = list.length;
+  return { list, targets: targetsOf, balanced, isBalanced, isFastest, weights, atMost };
 }
 
 /** Whether the settings name this model for the provider (docs/behaviour.md#outcomes). */

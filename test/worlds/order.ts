@@ -374,7 +374,7 @@ class Circuits {
       sessions.set(session, before ?? own);
       return;
     }
-    if (candidates.weights) return;
+    if (candidates.weights || candidates.isFastest) return;
     const inFlight = (id: string) =>
       busy.filter((one) => one.provider === id && one.from < order && order < one.to).length;
     const count = inFlight(chosen!.candidate.provider);
@@ -394,7 +394,7 @@ class Circuits {
   /** Records that a target was first in turn, whether or not it could be asked. */
   chosen({ candidate, atMs }: Visit, { candidates, settings }: Course): void {
     if (!candidates || !('list' in candidates)) return;
-    if (!candidates.isBalanced || candidates.weights) return;
+    if (!candidates.isBalanced || candidates.isFastest || candidates.weights) return;
     const turns = this.#lastAskedMs.get(settings) ?? new Map<string, number>();
     this.#lastAskedMs.set(settings, turns.set(targetOf(candidate, candidates), atMs));
   }

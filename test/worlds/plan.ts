@@ -81,6 +81,8 @@ export interface AliasSettings {
   readonly name: string;
   readonly targets: readonly string[];
   readonly isBalanced: boolean;
+  /** True for `balance = "fastest"`; only if `isBalanced`. */
+  readonly isFastest?: boolean;
   /** A weight for each target, by which the first is drawn. */
   readonly weights?: readonly number[] | undefined;
 }
@@ -271,14 +273,15 @@ export function toToml(settings: Settings): string {
     ...Object.entries(limits).map(([id, limit]) => section(`rate_limit.providers.${id}`, limit)),
     hasAdmin ? section('admin', { port: 0 }) : '',
     '[aliases]',
-    ...aliases.map(({ name, targets, isBalanced, weights }) => {
+    ...aliases.map(({ name, targets, isBalanced, isFastest, weights }) => {
       const list = JSON.stringify(targets);
       const key = JSON.stringify(name);
       if (weights) {
         const listed = JSON.stringify(weights);
         return `${key} = { targets = ${list}, balance = "weighted", weights = ${listed} }`;
       }
-      return `${key} = ${isBalanced ? `{ targets = ${list}, balance = "least_busy" }` : list}`;
+      const balance = isFastest ? 'fastest' : 'least_busy';
+      return `${key} = ${isBalanced ? `{ targets = ${list}, balance = "${balance}" }` : list}`;
     }),
   ];
   return lines.join('\n');
