@@ -7,6 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { chatBody, triesOf } from '../support/gateway.ts';
 import { modelOf, scenario } from '../support/scenario.ts';
 import {
+  answerWell,
   CHUNK,
   completionEvents,
   failWith,
@@ -97,9 +98,15 @@ describe('an alias with balance = "fastest"', { concurrency: true }, () => {
     const { asked, gateway } = await scenario(t, { providers, more });
     for (let i = 0; i < 10; i += 1) assert.equal((await gateway.chat(STREAM)).status, 200);
     assert.deepEqual(asked(), [1, 9, 1]);
-    const plain = await scenario(t, { providers: { p: {}, q: {}, r: {} }, more });
-    for (let i = 0; i < 30; i += 1) assert.equal((await plain.gateway.chat(LOCAL)).status, 200);
-    assert.deepEqual(plain.asked(), [30, 0, 0]);
+    const slowWhole: Script = async (request, response) => {
+      if (!request.body.includes('"stream":true')) await sleep(400);
+      return answerWell(request, response);
+    };
+    const mixed = { p: after(150), q: slowWhole, r: after(300) };
+    const both = await scenario(t, { providers: mixed, more });
+    const requests = [STREAM, STREAM, STREAM, LOCAL, LOCAL, LOCAL, STREAM];
+    for (const one of requests) assert.equal((await both.gateway.chat(one)).status, 200);
+    assert.deepEqual(both.asked(), [1, 5, 1]);
   });
 
   test('keeps the times of unchanged providers over a reload', async (t) => {

@@ -80,7 +80,8 @@ export function generate(seed: number): Plan {
   const usual = withRare(settingsOf(scene, someSettings(random), ofScene), rare);
   const all = withFurther(isTight ? tight(usual) : usual, further);
   const withKeys = withKeyForms(all, createRandom(seed ^ 0x3c6ef372));
-  const named = withNames(withKeys, createRandom(seed ^ 0x68e31da4));
+  const balanced = withFastest(withKeys, createRandom(seed ^ 0x1f83d9ab));
+  const named = withNames(balanced, createRandom(seed ^ 0x68e31da4));
   const ofEndpoint = createRandom(seed ^ 0x7feb352d);
   // `empty_answers` is about chat alone.
   const hasCompletions = named.server.empty_answers !== 'fail' && ofEndpoint.oneIn(4);
@@ -221,17 +222,16 @@ function withRare(settings: Settings, random: Random | undefined): Settings {
     const isWeighted = random.oneIn(2) && weights.some((weight) => weight > 0);
     return isWeighted ? { ...alias, isBalanced: true, weights } : alias;
   });
-  // Drawn last, so that former seeds keep their other settings.
-  const isFastest = random.oneIn(2);
   const server = { ...settings.server, empty_answers };
-  return {
-    ...settings,
-    server,
-    aliases: aliases.map((alias) =>
-      isFastest && !('weights' in alias) ? { ...alias, isFastest } : alias,
-    ),
-    fallbackOn,
-  };
+  return { ...settings, server, aliases, fallbackOn };
+}
+
+/** Balances some aliases by their first tokens. */
+function withFastest(settings: Settings, random: Random): Settings {
+  const aliases = settings.aliases.map((alias) =>
+    alias.isBalanced && !alias.weights && random.oneIn(2) ? { ...alias, isFastest: true } : alias,
+  );
+  return { ...settings, aliases };
 }
 
 /** An outage in which the first provider begins each answer and then sends nothing. */
