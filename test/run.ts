@@ -91,18 +91,11 @@ await build({
 const ALONE =
   /\b(?:createMemoryProbe|getActiveResourcesInfo|cpuUsage|residentBytes)\b|^(?:before|after)\((?!buildOnce\))/m;
 const PROCESSES = 6;
-/**
- * Gets a process of its own too: behind wire-lingering.test.ts its incidents never come. The cause
- * is not known.
- */
-const LONER = 'gateway/lease.test.js';
 
 /** Distributes the files. Returns a file for each process, which imports its share in sequence. */
 function shareProcesses(built: readonly string[]): string[] {
   const shares: string[][] = Array.from({ length: PROCESSES }, () => []);
-  built.forEach((name, i) => {
-    if (name !== LONER) shares[i % PROCESSES]!.push(`./${name}`);
-  });
+  built.forEach((name, i) => shares[i % PROCESSES]!.push(`./${name}`));
   return shares.map((share, i) => {
     const file = join(outdir, `share-${i}.test.js`);
     // A file that cannot be loaded counts as a failed test, and hides no other file.
@@ -128,7 +121,6 @@ const bySize = (list: readonly string[]) =>
     .toSorted((a, b) => statSync(join(outdir, b)).size - statSync(join(outdir, a)).size);
 const shared = bySize(names.filter((name) => !isAlone(name)));
 const alone = bySize(names.filter(isAlone)).map((name) => join(outdir, name));
-if (shared.includes(LONER)) alone.push(join(outdir, LONER));
 const files = shared.length > 0 ? [...shareProcesses(shared), ...alone] : alone;
 // Replaces tsx's flags. A whole run goes without source maps, which take time.
 process.execArgv = wanted.length > 0 ? ['--enable-source-maps'] : [];

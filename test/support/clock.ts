@@ -174,6 +174,10 @@ export const FAILED_STREAM_MS = 1.5;
  * `node:timers/promises` keep the real time. (The mock timers of node:test ignore `refresh`.)
  */
 export function useManualTimers(t: TestContext): ManualTimers {
+  // Mocks are undone in creation order, so a second mock would leave the first in place for the
+  // tests behind this test, whose timers would never fire.
+  const former = manualTimers.get(t);
+  if (former) return former;
   let nowMs = 0;
   const started = new Map<number, number>();
   const timers = new Set<ManualTimer>();
