@@ -112,9 +112,9 @@ function isReasonToFallBack(
   { providers: { fallbackOn } }: Config,
 ): boolean {
   if (problem === 'policy') return false;
-  // The targets of a balanced alias are alike, so a wrong key (401 or 403), a missing model (404)
-  // or a full limit (429) is the fault of a single target.
-  if (isBalanced && TARGET_STATUSES.has(status)) return true;
+  // The targets of a balanced alias are alike, so a wrong key (401 or 403), a missing model (404
+  // or 400) or a full limit (429) is the fault of a single target.
+  if (isBalanced && (TARGET_STATUSES.has(status) || problem === 'model gone')) return true;
   // A provider's concurrency limit is a reason to ask another provider. Its rate limit is not.
   if (limit === 'provider') return false;
   const isTransient = status >= 500 || status === 408 || status === 429;

@@ -68,7 +68,7 @@ type Problem =
   | 'policy'
   /** The request exceeds the model's context: another provider may have more room. */
   | 'length'
-  /** The provider lacks a configured model: its circuit counts this 404. */
+  /** The provider lacks a configured model: its circuit counts this 404 or 400. */
   | 'model gone'
   /** The answer ended early: the incident is `cut`, not `nonsense`. */
   | 'cut'

@@ -30,6 +30,20 @@ const STATUSES_BY_WORD: readonly (readonly [words: RegExp, status: number])[] = 
   [/ratelimit|insufficientquota/, 429],
   [/overloaded/, 503],
 ];
+/**
+ * Matches the message, code and type of a 404 about the model. Four of them lack the word: Azure's
+ * code for an unknown deployment, OpenRouter's message, Databricks' and NVIDIA's.
+ */
+const ABOUT_MODEL =
+  /model|deploymentnotfound|no endpoints found for|endpoint with name|function '[^']*': not found/i;
+/** Codes of a 400 for a model that the provider lacks. 1211 is z.ai's. */
+const LACKS_MODEL_CODE = /^(?:modelnotfound|modelnotavailable|unknownmodel|invalidmodel|1211)$/;
+/**
+ * Messages of a 400 for a model that the provider lacks. A message must begin with these words,
+ * because other messages quote the request, which could then open a circuit.
+ */
+const LACKS_MODEL_MESSAGE =
+  /^(?:model (?:not exist|does not exist|not found)|unknown model|\S+ is not a valid model id)\b/i;
 /** OpenRouter writes this in place of its provider's message. */
 const GENERIC_MESSAGE = /^provider returned error\.?$/i;
 
@@ -54,7 +68,8 @@ export function reportsFailure(json: unknown): boolean {
  * Reads an error.
  *
  * @param json - the parsed JSON, or the error's text if it is not JSON
- * @returns the error's texts, and the `status` from a member, the code or the type, else 502
+ * @returns the error's texts, and the `status` from a member, the code or the type, else 502.
+ *   `isAboutModel` holds if the answer is a 404, and `lacksModel` if it is a 400
  */
 export function readFault(json: unknown) {
   const body = firstItem(json);
@@ -68,11 +83,16 @@ export function readFault(json: unknown) {
   const status = Number(named ?? statusOf(code) ?? statusOf(type) ?? 502);
   const message = firstText(json) ?? firstText(state);
   // Text that is not JSON comes from a proxy or a wrong base_url, so it is not about the model.
-  const isAboutModel = typeof json === 'object' && /model/i.test(`${message} ${code} ${type}`);
+  const isJson = typeof json === 'object';
+  const isAboutModel = isJson && ABOUT_MODEL.test(`${message} ${toWord(code)} ${toWord(type)}`);
+  const lacksModel =
+    isJson &&
+    (LACKS_MODEL_MESSAGE.test(message ?? '') ||
+      [code, type].some((word) => LACKS_MODEL_CODE.test(toWord(word))));
   // OpenRouter's moderation has no code but its status, and quotes the input that it flags.
   const metadata = memberOf(memberOf(body, 'error'), 'metadata');
   const isFlagged = memberOf(metadata, 'flagged_input') !== undefined;
-  return { message, code, type, status, isAboutModel, isFlagged };
+  return { message, code, type, status, isAboutModel, lacksModel, isFlagged };
 }
 
 /** Returns the first text under a name in `MESSAGE_NAMES`, also in nested arrays and objects. */

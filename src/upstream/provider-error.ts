@@ -20,8 +20,8 @@ const MAX_ERROR_TEXT_CHARACTERS = 500;
 const MAX_CUT_SECRET_CHARACTERS = 4096;
 const RETRYABLE_STATUSES = new Set([408, 429, 500, 502, 503, 504, 529]);
 /**
- * Statuses for the client's mistakes. A 404 about a model is such a mistake too, unless the
- * settings name the model.
+ * Statuses for the client's mistakes. A 404 about a model is such a mistake too. A 404 or a 400 for
+ * a missing model is the operator's mistake if the settings name the model.
  */
 const REJECTED_STATUSES = new Set([400, 413, 422, 451]);
 /**
@@ -66,8 +66,9 @@ export function toProviderError(
   const text = errorText(fault, redact);
   const { providerMessages } = config.logging;
   const isAboutModel = status === 404 && fault.isAboutModel;
-  const setting = isAboutModel ? namingSetting(config, provider, model) : undefined;
-  const isRejected = REJECTED_STATUSES.has(status) || (isAboutModel && !setting);
+  const isMissing = isAboutModel || (status === 400 && fault.lacksModel);
+  const setting = isMissing ? namingSetting(config, provider, model) : undefined;
+  const isRejected = !setting && (isAboutModel || REJECTED_STATUSES.has(status));
   const problem = problemOf(fault, reason) ?? (setting ? 'model gone' : undefined);
   const logged = providerMessages
     ? loggedCause(fault, text, context.attempt)

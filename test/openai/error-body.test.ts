@@ -93,6 +93,11 @@ test('an error is about the model if a text of its JSON names it', () => {
     [{ error: { message: 'gone', type: 'bad_model' } }, { isAboutModel: true }],
     [{ error: { message: 'no such page' } }, { isAboutModel: false }],
     ['no such model', { isAboutModel: false }],
+    [{ error: { message: 'Model Not Exist' } }, { lacksModel: true }],
+    [{ error: { code: 'Model-Not-Found' } }, { lacksModel: true }],
+    [{ error: { message: "bad role 'Model Not Exist'" } }, { lacksModel: false }],
+    [{ error: { message: 'Model Not Existing' } }, { lacksModel: false }],
+    ['Model Not Exist', { lacksModel: false }],
     [{ error: { metadata: { flagged_input: 'x' } } }, { isFlagged: true }],
     [{ error: {}, metadata: { flagged_input: 'x' } }, { isFlagged: false }],
   ]);

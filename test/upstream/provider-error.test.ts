@@ -78,6 +78,18 @@ test("a 404 about a model is the client's, unless the settings name the model", 
   assert.deepEqual(problemOf(gone, '[aliases]\na = "p/other"\n'), ['client', undefined]);
 });
 
+test('a 400 for a missing model is the same, but no other 400 and no other status', () => {
+  const ALIAS = '[aliases]\na = "p/m"\n';
+  const problemOf = (message: string, toml = ALIAS, status = 400) => {
+    const { scope, details } = mapped({ error: { message } }, { status, toml });
+    return [scope, details.problem];
+  };
+  assert.deepEqual(problemOf('Model Not Exist'), ['model', 'model gone']);
+  assert.deepEqual(problemOf('Model Not Exist', ''), ['client', undefined]);
+  assert.deepEqual(problemOf('the model takes no images'), ['client', undefined]);
+  assert.deepEqual(problemOf('Model Not Exist', ALIAS, 422), ['client', undefined]);
+});
+
 test('a policy and a context length are problems of the request', () => {
   const problemOf = (error: object, status = 400) => mapped({ error }, { status }).details.problem;
   assert.equal(problemOf({ code: 'content_policy_violation' }), 'policy');
