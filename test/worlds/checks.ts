@@ -194,6 +194,8 @@ function checkUpstream(course: Course, report: Report): void {
       const expected = ask
         .body!.replace(written.join(''), () => written[0] + JSON.stringify(candidate.model))
         .replace(now, () => asking);
+      if (made.method !== 'POST' || made.path !== pathOf(ask))
+        wrong(`${made.provider} gets ${made.method} ${made.path}`);
       if (made.body !== expected) wrong(`${made.provider} gets ${made.body}, and not ${expected}`);
       const [parent = '', ...more] = ask.headers.flatMap(([name, value]) =>
         name === 'traceparent' ? value : [],
@@ -383,7 +385,7 @@ function checkAnswer(course: Course, report: Report): void {
   if (answer.status === 429 && course.visits.length === 0) return undefined;
   if (early.to === 'models') return checkStatus(answer, [200], wrong);
   if (early.to !== 'chat') {
-    if (answer.headers.get('allow') !== allowOf(ask)) wrong('another Allow');
+    if (answer.headers.get('allow') !== allowOf(ask, course.settings)) wrong('another Allow');
     return checkFailure(answer, early.to, { isHead }, wrong);
   }
   const { candidates } = course;

@@ -8,6 +8,7 @@ import {
   candidatesFor,
   checkHead,
   namesModel,
+  pathOf,
   readReply,
   refusal,
   type Candidate,
@@ -57,7 +58,7 @@ export interface Course {
   readonly endOrder: number;
   readonly endAtMs: number;
   readonly early: Early;
-  /** Undefined unless the request is a completion and passed the first checks. */
+  /** Undefined unless the request names a model and passed the first checks. */
   readonly candidates: Candidates | Failure | undefined;
   readonly tryLines: readonly TryLine[];
   readonly visits: readonly Visit[];
@@ -176,7 +177,9 @@ function modelOf({ body = '{}' }: Try): string {
 }
 
 function readTry(made: Try, course: Omit<Course, 'visits'>): ReadTry {
-  const { chat } = course.exchange.ask;
+  const { ask } = course.exchange;
+  const { chat } = ask;
+  const isOfChat = pathOf(ask) === '/v1/chat/completions';
   const { timeout, first_token_timeout, stream_idle_timeout } = course.settings.server;
   const provider = providerOf(course, made.provider);
   const isStream = chat?.isStream ?? false;
@@ -187,7 +190,7 @@ function readTry(made: Try, course: Omit<Course, 'visits'>): ReadTry {
     begunAtMs: made.atMs,
     isStream,
     isNamed: namesModel(provider, modelOf(made), course.settings),
-    refusesEmpty: course.settings.server.empty_answers === 'fail',
+    refusesEmpty: isOfChat && course.settings.server.empty_answers === 'fail',
     takesUsageOut: provider.stream_usage && isStream && !chat!.asksForUsage,
   };
   const reading = readDelayed(readReply(made.reply, limits), limits, made, course.exchange);

@@ -82,23 +82,21 @@ export function generate(seed: number): Plan {
   const withKeys = withKeyForms(all, createRandom(seed ^ 0x3c6ef372));
   const balanced = withFastest(withKeys, createRandom(seed ^ 0x1f83d9ab));
   const named = withNames(balanced, createRandom(seed ^ 0x68e31da4));
-  const ofEndpoint = createRandom(seed ^ 0x7feb352d);
-  // `empty_answers` is about chat alone.
-  const hasCompletions = named.server.empty_answers !== 'fail' && ofEndpoint.oneIn(4);
-  const endpoints = hasCompletions ? [COMPLETIONS] : undefined;
-  const settings = { ...named, server: { ...named.server, endpoints } };
-  const chats = someConnections(settings, { mood, random, rare, further });
-  const connections = chats.map(({ asks, ...connection }) => ({
-    ...connection,
-    asks: asks.map((ask) => (hasCompletions && ofEndpoint.oneIn(2) ? toCompletion(ask) : ask)),
-  }));
+  const ofEndpoint = createRandom(seed ^ 0x51ed270b);
+  const settings = withEndpoints(named, ofEndpoint);
+  const chooser = { mood, random, rare, further, ofEndpoint };
+  const connections = someConnections(settings, chooser);
   const lastMs = connections.flatMap(({ asks }) => asks.map(({ afterMs }) => afterMs));
   const lengthMs = lastMs.reduce((sum, ms) => sum + ms, 0) / connections.length + 200;
   return withScene({
     seed,
     settings,
     connections,
-    incidents: someIncidents(settings, lengthMs, random),
+    incidents: someIncidents(settings, lengthMs, random).map((incident) =>
+      incident.kind === 'reload'
+        ? { ...incident, settings: withEndpoints(incident.settings, ofEndpoint) }
+        : incident,
+    ),
     outages: [
       ...(further.oneIn(20) ? [withoutDescriptors(lengthMs, further)] : []),
       ...(scene === 'stalls' ? [aStall(lengthMs, ofScene)] : []),
@@ -158,23 +156,46 @@ function withNames(settings: Settings, random: Random): Settings {
   return { ...settings, providers, aliases: [{ ...first, name: 'alias*', targets }, ...others] };
 }
 
-const COMPLETIONS = '/v1/completions';
+/** The endpoints beside chat. `member` takes the place of `messages`. */
+const ENDPOINTS = [
+  { path: '/v1/completions', member: 'prompt', answersWith: 'text' },
+  { path: '/v1/embeddings', member: 'input', answersWith: 'embeddings' },
+  // No world serves it, because its streams have typed events.
+  { path: '/v1/responses', member: 'input', answersWith: undefined },
+] as const;
+const CHAT_PATH = '/v1/chat/completions';
 const MESSAGE = /"messages":\[\{"role":"user","content":("(?:[^"\\]|\\.)*")\}\]/;
 
+/** Serves other endpoints too. */
+function withEndpoints(settings: Settings, random: Random): Settings {
+  if (!random.oneIn(3)) return settings;
+  const served = ENDPOINTS.filter(({ answersWith }) => answersWith && random.oneIn(2));
+  if (served.length === 0) return settings;
+  const endpoints = served.map(({ path }) => path);
+  return { ...settings, server: { ...settings.server, endpoints } };
+}
+
 /**
- * Turns a chat completion into a text completion, if its body is spelled plainly. Head and body keep
- * their lengths, because both are cut at offsets. Replies and their rules are those of chat.
+ * Sends a request for a chat completion to another endpoint, served or not, if its body is spelled
+ * plainly.
  */
-function toCompletion(ask: Ask): Ask {
-  const { body = '', chat, path } = ask;
-  const [message, text] = MESSAGE.exec(body) ?? [];
-  if (message === undefined || !chat || chat.refusedWith) return ask;
-  const prompt = `"prompt":[${text}]`.padEnd(message.length);
-  return {
-    ...ask,
-    body: body.replace(message, () => prompt),
-    path: `${COMPLETIONS}?`.padEnd(path.length, 'a'),
-  };
+function atEndpoint(target: Target, { server }: Settings, random: Random): Target {
+  const { body = '', chat, path } = target;
+  if (path !== CHAT_PATH || !random.oneIn(server.endpoints ? 2 : 20)) return target;
+  const served = ENDPOINTS.filter((one) => server.endpoints?.includes(one.path));
+  const isServed = served.length > 0 && !random.oneIn(4);
+  const { answersWith, member, path: other } = random.pick(isServed ? served : ENDPOINTS);
+  const query = random.oneIn(3) ? '?a=/v1/chat/completions' : '';
+  const moved = { ...target, path: other + query };
+  const [messages, text] = MESSAGE.exec(body) ?? [];
+  if (!chat) return moved;
+  if (messages === undefined || chat.refusedWith !== undefined) return target;
+  const isStream = chat.isStream && answersWith !== 'embeddings';
+  const asked = { ...chat, answersWith, isStream };
+  // `messages` alone are refused.
+  if (random.oneIn(12)) return { ...moved, chat: { ...asked, refusedWith: 400 } };
+  const input = random.oneIn(2) ? text : `[${text}]`;
+  return { ...moved, body: body.replace(messages, () => `"${member}":${input}`), chat: asked };
 }
 
 /** Large bodies, many at the same time, with memory for few of them. */
@@ -312,7 +333,7 @@ function someSettings(random: Random): Settings {
       max_buffered_bytes: undefined,
       cors: random.oneIn(8),
     },
-    authKeys: hasKeys && random.oneIn(2) ? ['server-key'] : [],
+      authKeys: hasKeys && random.oneIn(2) ? ['server-key'] : [],
     clients: hasKeys ? list(random.integer(1, 2), (index) => aClient(index, aliases, random)) : [],
     primary: random.oneIn(3) ? random.pick(ids) : undefined,
     fallback: random.oneIn(2) ? ids.filter(() => !random.oneIn(3)) : [],
@@ -395,17 +416,18 @@ interface Chooser {
   /** Only in a world with rare settings. */
   readonly rare: Random | undefined;
   readonly further: Random;
+  readonly ofEndpoint: Random;
 }
 
 function anAsk(
   number: number,
   isPipelined: boolean,
   settings: Settings,
-  { further, mood, random, rare }: Chooser,
+  { further, mood, ofEndpoint, random, rare }: Chooser,
 ): Ask {
   const id = `r${number}`;
   const isStream = random.oneIn(2);
-  const usual = aTarget(id, isStream, settings, random);
+  const usual = atEndpoint(aTarget(id, isStream, settings, random), settings, ofEndpoint);
   const off = ['x-gateway-fallback', rare?.pick(['off', 'on']) ?? ''] as const;
   const marked = rare?.oneIn(4) ? { ...usual, headers: [...usual.headers, off] } : usual;
   const named = further.oneIn(4) ? inSession(marked, further) : marked;
@@ -541,7 +563,7 @@ function aTarget(id: string, isStream: boolean, settings: Settings, random: Rand
   const isOld = random.oneIn(25);
   return {
     method: 'POST',
-    path: '/v1/chat/completions',
+    path: CHAT_PATH,
     version: isOld ? '1.0' : '1.1',
     headers: isOld ? headers.filter(([name]) => name !== 'expect') : headers,
     body,

@@ -86,6 +86,8 @@ interface Choice {
   readonly index?: number;
   readonly delta?: object;
   readonly message?: object;
+  /** Of a text completion. */
+  readonly text?: string;
   readonly finish_reason?: string | null;
 }
 
@@ -235,8 +237,10 @@ function isEmptyCompletion({ choices }: Completion): boolean {
 function isPreamble(json: Completion | undefined, refusesEmpty: boolean): boolean {
   if (!Array.isArray(json?.choices)) return false;
   return (json.choices as readonly Choice[]).every(
-    ({ delta, finish_reason }) =>
-      isSilent(delta) && (!finish_reason || (refusesEmpty && finish_reason === 'stop')),
+    ({ delta, finish_reason, text }) =>
+      text === undefined &&
+      isSilent(delta) &&
+      (!finish_reason || (refusesEmpty && finish_reason === 'stop')),
   );
 }
 
@@ -266,7 +270,7 @@ export interface Limits {
   readonly takesUsageOut: boolean;
   /** Whether the settings name the model. */
   readonly isNamed: boolean;
-  /** Whether `empty_answers` is `fail`. */
+  /** Whether `empty_answers` is `fail`, and the request asks for a chat completion. */
   readonly refusesEmpty: boolean;
 }
 
@@ -344,7 +348,7 @@ export function readReply(reply: Reply, limits: Limits): Reading {
   const isLong = text.length > 262_144;
   if (limits.refusesEmpty && !isLong && isEmptyCompletion(json)) return fail(last.atMs, EMPTY);
   // The first choice's reason counts.
-  const facts = json.choices ? { ...factsOf(json), finishReason: reasonsOf(json)[0] } : {};
+  const facts = { ...factsOf(json), finishReason: reasonsOf(json)[0] };
   if (!isStream) return { kind: 'answer', atMs: last.atMs, text, facts };
   const unsupported = { status: 501, type: 'unsupported_feature', code: 'UNSUPPORTED_FEATURE' };
   const more = { isRetried: false, fallsBack: true, circuit: 'maybe', isFinal: true } as const;
@@ -580,7 +584,6 @@ export function namesModel(provider: ProviderSettings, model: string, settings: 
 }
 
 const PATHS: Readonly<Record<string, string>> = {
-  '/v1/chat/completions': 'POST',
   '/v1/models': 'GET',
   '/health': 'GET, HEAD',
 };
@@ -624,7 +627,7 @@ export function checkHead(ask: Ask, settings: Settings, atMs: number): Early {
   return { kind: 'counted', client: client?.name, to };
 }
 
-/** Whether the path is a completion's; the rules of text completions are those of chat. */
+/** Whether requests to this path name a model. All such endpoints share the rules of chat. */
 function isChat(path: string, { server: { endpoints = [] } }: Settings): boolean {
   return path === '/v1/chat/completions' || endpoints.includes(path);
 }
@@ -633,7 +636,10 @@ function isChat(path: string, { server: { endpoints = [] } }: Settings): boolean
 export const pathOf = ({ path }: Ask) => path.replace(/^http:\/\/[^/]*/, '').replace(/\?.*/, '');
 
 /** Returns a 404's `Allow` header. */
-export const allowOf = (ask: Ask) => PATHS[pathOf(ask)];
+export function allowOf(ask: Ask, settings: Settings): string | undefined {
+  const path = pathOf(ask);
+  return isChat(path, settings) ? 'POST' : PATHS[path];
+}
 
 /**
  * Whether a page may send the request. Without keys and CORS, pages of other hosts may not, and on

@@ -112,15 +112,18 @@ export interface Ask {
   readonly leaves?: Leave | undefined;
   /** A pause in which the client does not read, after this many bytes of the answer. */
   readonly pause?: { readonly afterBytes: number; readonly forMs: number } | undefined;
-  /** The body's meaning; undefined if it is no chat completion. */
+  /** The body's meaning; undefined if it names no model. */
   readonly chat?: ChatPlan | undefined;
   /** Each provider's replies, in the order of its tries. An unlisted try is answered well. */
   readonly replies: Readonly<Record<string, readonly Reply[]>>;
 }
 
+/** A request that names a model: for a chat completion, or at another endpoint. */
 export interface ChatPlan {
   readonly model: string;
   readonly isStream: boolean;
+  /** What the answer has in place of a chat completion's messages and deltas. */
+  readonly answersWith?: 'text' | 'embeddings' | undefined;
   readonly promptCacheKey?: string | undefined;
   /** The member `model`, if its spelling is unusual. */
   readonly written?: readonly [name: string, value: string] | undefined;

@@ -54,42 +54,62 @@ function usageOf(tokens: number, random?: Random) {
 
 const REASONS = ['stop', 'stop', 'stop', 'length', 'tool_calls'];
 
-function completion(
-  id: string,
-  content: string,
-  finish_reason = 'stop',
-  usage: unknown = usageOf(8),
-): Item {
-  const choice = { index: 0, message: { role: 'assistant', content }, finish_reason };
-  const whole = { id, object: 'chat.completion', model: 'm', choices: [choice], usage };
-  return { kind: 'json', text: JSON.stringify(whole), waitMs: 0.3 };
+interface Content {
+  readonly content: string;
+  readonly finish_reason?: string;
+  readonly usage?: unknown;
 }
 
+/** Returns the answer to a request at its endpoint, as JSON. */
+function completion(
+  { id, chat }: AskedFor,
+  { content, finish_reason = 'stop', usage = usageOf(8) }: Content,
+): Item {
+  const json = (whole: object): Item => {
+    return { kind: 'json', text: JSON.stringify(whole), waitMs: 0.3 };
+  };
+  if (chat?.answersWith === 'embeddings') {
+    const data = [{ object: 'embedding', index: 0, embedding: [0.25, -1e-7, content.length] }];
+    return json({ id, object: 'list', model: 'm', data, usage });
+  }
+  if (chat?.answersWith === 'text') {
+    const choice = { index: 0, text: content, finish_reason };
+    return json({ id, object: 'text_completion', model: 'm', choices: [choice], usage });
+  }
+  const choice = { index: 0, message: { role: 'assistant', content }, finish_reason };
+  return json({ id, object: 'chat.completion', model: 'm', choices: [choice], usage });
+}
+
+const A_COMPLETION = completion({ id: 'x', chat: undefined }, { content: 'y' });
+
 /** Returns a complete answer in some shape. */
-function someCompletion(id: string, random: Random): Item {
-  const usage = usageOf(tokensOf(random), random);
-  const item = completion(id, `c${random.integer(0, 99)} "é"`, random.pick(REASONS), usage);
+function someCompletion(ask: AskedFor, random: Random): Item {
+  const { id } = ask;
+  const isOfEmbeddings = ask.chat?.answersWith === 'embeddings';
+  const tokens = tokensOf(random);
+  const whole = usageOf(tokens, random);
+  const usage = isOfEmbeddings ? { prompt_tokens: tokens, total_tokens: tokens } : whole;
+  const content = `c${random.integer(0, 99)} "é"`;
+  const item = completion(ask, { content, finish_reason: random.pick(REASONS), usage });
   const json = JSON.parse(item.text) as Record<string, unknown>;
-  const choices = json['choices'] as object[];
+  const choices = (json['choices'] ?? []) as object[];
   const other = {
     index: 1,
     message: { role: 'assistant', content: null, tool_calls: [{}] },
     finish_reason: '',
   };
+  const more = [other, ...choices, { ...other, finish_reason: 'length' }];
   const shape = random.pick<object>([
     json,
     json,
     json,
     { ...json, error: null },
-    { error: { message: 'half' }, ...json },
+    // Without choices it would be an error.
+    isOfEmbeddings ? json : { error: { message: 'half' }, ...json },
     { ...json, error: {}, errors: {} },
     { id, object: 'other', error: {}, errors: [], base_resp: { status_code: 0, status_msg: 'ok' } },
     { ...json, usage: null, extra: { usage: 1, choices: [{ finish_reason: 'x' }] } },
-    {
-      ...json,
-      usage: undefined,
-      choices: [other, ...choices, { ...other, finish_reason: 'length' }],
-    },
+    { ...json, usage: undefined, ...(isOfEmbeddings ? {} : { choices: more }) },
     { id, object: 'other' },
   ]);
   const mark = random.oneIn(12) ? '\ufeff' : '';
@@ -108,22 +128,39 @@ function someCompletion(id: string, random: Random): Item {
   };
 }
 
-function chunk(
+interface ChunkFacts {
+  readonly finish_reason?: string | null;
+  readonly index?: number | undefined;
+  readonly usage?: unknown;
+}
+
+/** Returns a choice in a stream's chunk. A text completion has a text in place of the delta. */
+function choiceOf(
+  { chat }: AskedFor,
   delta: object,
-  finish_reason: string | null = null,
-  index: number | undefined = 0,
-  usage?: unknown,
-): string {
-  const choices = [{ index, delta, finish_reason }];
-  return JSON.stringify({ object: 'chat.completion.chunk', choices, usage });
+  { finish_reason = null, index = 0 }: ChunkFacts,
+) {
+  if (chat?.answersWith !== 'text') return { index, delta, finish_reason };
+  const { content } = delta as { readonly content?: string | null };
+  return { index, text: content ?? '', finish_reason };
+}
+
+function chunk(ask: AskedFor, delta: object, facts: ChunkFacts = {}): string {
+  const object = ask.chat?.answersWith === 'text' ? 'text_completion' : 'chat.completion.chunk';
+  const choices = [choiceOf(ask, delta, facts)];
+  return JSON.stringify({ object, choices, usage: facts.usage });
 }
 
 /** Returns the reply to a request without a planned reply. */
-export function answerWell({ id, chat }: AskedFor): Reply {
-  if (!chat?.isStream) return { ...PLAIN, headers: [JSON_TYPE], items: [completion(id, 'well')] };
+export function answerWell(ask: AskedFor): Reply {
+  if (!ask.chat?.isStream) {
+    return { ...PLAIN, headers: [JSON_TYPE], items: [completion(ask, { content: 'well' })] };
+  }
+  const begin = chunk(ask, { role: 'assistant', content: ask.id });
+  const end = chunk(ask, {}, { finish_reason: 'stop' });
   const items: Item[] = [
-    { kind: 'data', text: `data: ${chunk({ role: 'assistant', content: id })}\n\n`, waitMs: 0.3 },
-    { kind: 'data', text: `data: ${chunk({}, 'stop')}\n\n`, waitMs: 0.5 },
+    { kind: 'data', text: `data: ${begin}\n\n`, waitMs: 0.3 },
+    { kind: 'data', text: `data: ${end}\n\n`, waitMs: 0.5 },
     { kind: 'done', text: 'data: [DONE]\n\n', waitMs: 0.4 },
   ];
   return { ...PLAIN, headers: [STREAM_TYPE], items };
@@ -181,7 +218,7 @@ export function aList(random: Random, statuses?: readonly number[]): Reply {
     () => ({ ...list, end: random.pick(['cut', 'hang'] as const) }),
     () => ({ ...list, headMs: undefined }),
     () => ({ ...list, fault: random.pick(NETWORK_FAULTS) }),
-    () => ({ ...list, items: [completion('x', 'y')] }),
+    () => ({ ...list, items: [A_COMPLETION] }),
   ])();
 }
 
@@ -203,7 +240,7 @@ export function anAnswer(ask: AskedFor, random: Random, isSlow: boolean): Reply 
   const common = { ...PLAIN, ...timing(random, isSlow), headers: headersOf(random) };
   const isJoined = random.oneIn(2);
   if (ask.chat?.isStream) return { ...common, ...aStream(ask, random, isSlow), isJoined };
-  const json = someCompletion(ask.id, random);
+  const json = someCompletion(ask, random);
   const isCut = random.oneIn(4);
   const at = random.integer(1, json.text.length - 1);
   const cut = isCut ? { at, waitMs: time(random, 0, isSlow ? 3000 : 20) } : undefined;
@@ -218,7 +255,7 @@ export function anAnswer(ask: AskedFor, random: Random, isSlow: boolean): Reply 
 export function anEmptyAnswer(ask: AskedFor, random: Random): Reply {
   const whole = anAnswer(ask, random, false);
   if (!ask.chat?.isStream) {
-    const empty = completion(ask.id, '');
+    const empty = completion(ask, { content: '' });
     const text = random.oneIn(2)
       ? empty.text
       : random.pick(['{"choices":[]}', '{"choices":null}', '{}']);
@@ -228,8 +265,8 @@ export function anEmptyAnswer(ask: AskedFor, random: Random): Reply {
   const isDoneAlone = random.oneIn(3) && whole.items.some(({ kind }) => kind === 'done');
   const data = (json: string): Item => ({ kind: 'data', text: `data: ${json}\n\n`, waitMs: 0.3 });
   const items = [
-    data(chunk(random.pick(EMPTY_DELTAS))),
-    ...(isDoneAlone ? [] : [data(chunk({}, 'stop'))]),
+    data(chunk(ask, random.pick(EMPTY_DELTAS))),
+    ...(isDoneAlone ? [] : [data(chunk(ask, {}, { finish_reason: 'stop' }))]),
     ...whole.items.filter((item) => item.kind === 'done' || isUsage(item)),
   ];
   return { ...whole, items };
@@ -278,7 +315,7 @@ function aStream(ask: AskedFor, random: Random, isSlow: boolean): Pick<Reply, 'i
   const comment = (text: string) => add('comment', `${text}${eol}${eol}`);
   if (random.oneIn(5)) comment(': ping');
   if (random.oneIn(8)) data('{"choices":[],"prompt_filter_results":[{"prompt_index":0}]}');
-  if (random.oneIn(2)) data(chunk(random.pick(EMPTY_DELTAS)));
+  if (random.oneIn(2)) data(chunk(ask, random.pick(EMPTY_DELTAS)));
   if (random.oneIn(20))
     data(random.pick(['{"object":"nobody knows"}', 'hello', '[]', '{"choices":{}}']));
   const choices = random.oneIn(8) ? random.integer(2, 3) : 1;
@@ -294,13 +331,16 @@ function aStream(ask: AskedFor, random: Random, isSlow: boolean): Pick<Reply, 'i
     );
     const index = choices === 1 && random.oneIn(20) ? undefined : (n % choices) * step;
     const unfinished = isStopAlways ? 'stop' : random.oneIn(10) ? '' : null;
-    const text = chunk(random.pick(deltas), unfinished, index, usageOfChunk(6 + n));
+    const facts = { finish_reason: unfinished, index, usage: usageOfChunk(6 + n) };
+    const text = chunk(ask, random.pick(deltas), facts);
     data(hasNoError ? `{"error":{},${text.slice(1)}` : text);
   }
   const finished = Math.min(choices, count) - (random.oneIn(12) ? 1 : 0);
   for (let index = 0; index < finished; index += 1) {
     const delta = random.oneIn(4) ? { content: 'end' } : {};
-    data(chunk(delta, random.pick(REASONS), index * step, usageOfChunk(20 + index)));
+    const finish_reason = random.pick(REASONS);
+    const facts = { finish_reason, index: index * step, usage: usageOfChunk(20 + index) };
+    data(chunk(ask, delta, facts));
   }
   const asksForUsage = ask.chat?.asksForUsage === true;
   if (asksForUsage || random.oneIn(3)) {
@@ -315,7 +355,7 @@ function aStream(ask: AskedFor, random: Random, isSlow: boolean): Pick<Reply, 'i
     data(
       JSON.stringify(
         random.oneIn(6)
-          ? { choices: [{ index: 0, delta: {}, finish_reason: random.pick(REASONS) }], usage }
+          ? { choices: [choiceOf(ask, {}, { finish_reason: random.pick(REASONS) })], usage }
           : last,
       ),
     );
@@ -390,7 +430,7 @@ function strange(common: Reply, isStream: boolean, random: Random): Reply {
       };
     },
     isStream
-      ? () => ({ ...common, headers: [anyType(random)], items: [completion('x', 'y')] })
+      ? () => ({ ...common, headers: [anyType(random)], items: [A_COMPLETION] })
       : () => ({ ...answerWell({ id: 'x', chat: A_STREAM }), headers: [anyType(random)] }),
     isStream
       ? () => ({ ...common, items: [{ kind: 'done', text: 'data: [DONE]\n\n', waitMs: 0.2 }] })
