@@ -16,7 +16,7 @@ import type {
   Settings,
 } from './plan.ts';
 import { HOSTS, ORIGINS, spellRequest, tokensWith, WRONG_BODIES } from './dialects.ts';
-import { lazily, withScene } from './scenes.ts';
+import { lazily, toList, withScene } from './scenes.ts';
 import {
   aFailure,
   aList,
@@ -81,11 +81,17 @@ export function generate(seed: number): Plan {
   const all = withFurther(isTight ? tight(usual) : usual, further);
   const withKeys = withKeyForms(all, createRandom(seed ^ 0x3c6ef372));
   const balanced = withFastest(withKeys, createRandom(seed ^ 0x1f83d9ab));
-  const named = withNames(balanced, createRandom(seed ^ 0x68e31da4));
+  const ofNames = createRandom(seed ^ 0x68e31da4);
+  const named = withNames(balanced, ofNames);
   const ofEndpoint = createRandom(seed ^ 0x51ed270b);
   const settings = withEndpoints(named, ofEndpoint);
   const chooser = { mood, random, rare, further, ofEndpoint };
-  const connections = someConnections(settings, chooser);
+  const hasWildcard = settings.aliases.some(({ name }) => name.includes('*'));
+  const connections = someConnections(settings, chooser).map(({ asks, atMs }) => ({
+    atMs,
+    // The list shows to which models a wildcard alias leads.
+    asks: asks.map((ask) => (hasWildcard && ofNames.oneIn(6) ? toList(ask) : ask)),
+  }));
   const lastMs = connections.flatMap(({ asks }) => asks.map(({ afterMs }) => afterMs));
   const lengthMs = lastMs.reduce((sum, ms) => sum + ms, 0) / connections.length + 200;
   return withScene({
@@ -142,18 +148,28 @@ function withKeyForms(settings: Settings, random: Random): Settings {
   return { ...settings, clients };
 }
 
-/** Hides models from the list, and replaces the first alias by a wildcard alias. */
+/** Hides models from the list, and replaces the first alias by one or two wildcard aliases. */
 function withNames(settings: Settings, random: Random): Settings {
   const providers = settings.providers.map((provider) => {
     const patterns = ['m0', 'm*', '*t*d', '*'].filter(() => random.oneIn(4));
-    return { ...provider, hide_models: random.oneIn(4) ? patterns : undefined };
+    return { ...provider, hide_models: random.oneIn(2) ? patterns : undefined };
   });
   const [first, ...others] = settings.aliases;
   // An unknown provider would be refused.
   const isKnown = first?.targets.every((target) => !target.startsWith('gone/'));
   if (!first || !isKnown || !random.oneIn(3)) return { ...settings, providers };
   const targets = first.targets.map((target) => target.replace('/m0', '/m*'));
-  return { ...settings, providers, aliases: [{ ...first, name: 'alias*', targets }, ...others] };
+  const wildcard = { ...first, name: 'alias*', targets };
+  if (!random.oneIn(2)) return { ...settings, providers, aliases: [wildcard, ...others] };
+  const ids = new Set([random.pick(providers).id, random.pick(providers).id]);
+  // It comes before `alias*`, wherever it stands.
+  const specific = {
+    name: 'alias0*',
+    targets: [...ids].map((id) => `${id}/${random.pick(['m*', 'm1'])}`),
+    isBalanced: random.oneIn(2),
+  };
+  const wildcards = random.oneIn(2) ? [wildcard, specific] : [specific, wildcard];
+  return { ...settings, providers, aliases: [...wildcards, ...others] };
 }
 
 /** The endpoints beside chat. `member` takes the place of `messages`. */

@@ -5,7 +5,7 @@
 
 import { keyOf, type Course, type Report } from './course.ts';
 import type { History, Try } from './history.ts';
-import { mayName } from './oracle.ts';
+import { aliasFor, mayName, starOf } from './oracle.ts';
 import type { ProviderSettings } from './plan.ts';
 
 const LIMIT_MS = 3000;
@@ -163,17 +163,16 @@ function checkList(course: Course, lists: readonly Try[], report: Report): void 
       ),
     );
   for (const model of [...entries.keys()].filter(isHidden)) entries.delete(model);
-  const wildcard = settings.aliases.find(({ name }) => name.includes('*'));
-  const first = wildcard?.targets.find((one) =>
-    registered.some(({ id }) => one.startsWith(`${id}/`)),
-  );
-  const start = first?.includes('*') ? first.slice(0, -1) : undefined;
-  for (const [model, entry] of entries) {
-    if (start === undefined || !model.startsWith(start) || model === start) continue;
-    const id = `alias${model.slice(start.length)}`;
-    // An exact alias wins, even if none of its providers is registered.
-    const isAlias = settings.aliases.some(({ name }) => name === id);
-    if (!isAlias && !entries.has(id)) entries.set(id, { ...entry, id });
+  const shown = [...entries];
+  for (const { name, targets } of settings.aliases.filter((alias) => alias.name.includes('*'))) {
+    const first = targets.find((one) => registered.some(({ id }) => one.startsWith(`${id}/`)));
+    for (const [model, entry] of shown) {
+      const star = first && starOf(first, model);
+      const id = name.replace('*', star ?? '*');
+      // An exact alias wins, even if none of its providers is registered.
+      if (star !== undefined && aliasFor(id, settings)?.name === name)
+        entries.set(id, { ...entry, id });
+    }
   }
   const expected = [...entries].filter(([id]) => mayName(id, settings, early.client));
   const text = Buffer.concat(answer.pieces.map(({ bytes }) => bytes)).toString();

@@ -503,14 +503,25 @@ export function mayName(name: string, { clients }: Settings, client: string | un
   return allowed?.some(allows) ?? true;
 }
 
-/** Returns the alias with this name, with the name's text in place of `*`. */
-function aliasFor(model: string, { aliases }: Settings): AliasSettings | undefined {
+/**
+ * Returns the alias for this model: the alias with the name, else the wildcard alias that matches
+ * with the longest text beside its `*`, with the model's text in place of the `*` in its targets.
+ */
+export function aliasFor(model: string, { aliases }: Settings): AliasSettings | undefined {
   const exact = aliases.find(({ name }) => name === model);
-  // The worlds have one wildcard alias at most.
-  const star = /^alias(.+)$/s.exec(model)?.[1];
-  const wildcard = aliases.find(({ name }) => name === 'alias*');
-  if (exact || !wildcard || star === undefined) return exact;
+  const [wildcard] = aliases
+    .filter(({ name }) => starOf(name, model) !== undefined)
+    .toSorted((a, b) => b.name.length - a.name.length);
+  if (exact || !wildcard) return exact;
+  const star = starOf(wildcard.name, model)!;
   return { ...wildcard, targets: wildcard.targets.map((one) => one.replace('*', () => star)) };
+}
+
+/** Returns the text in the name at the place of the pattern's `*`, one character at least. */
+export function starOf(pattern: string, name: string): string | undefined {
+  if (!pattern.endsWith('*')) return undefined;
+  const start = pattern.slice(0, -1);
+  return name.startsWith(start) && name !== start ? name.slice(start.length) : undefined;
 }
 
 /**

@@ -40,17 +40,19 @@ function withReplies(plan: Plan, random: Random, change: (reply: Reply, own: Ran
   });
 }
 
+/** Returns a request for the list of models, from the same client at the same time. */
+export function toList(ask: Ask): Ask {
+  const names = ['content-type', 'expect', 'traceparent', 'tracestate'];
+  const headers = ask.headers.filter(([name]) => !names.includes(name));
+  const plain = { body: undefined, chat: undefined, isChunked: false, cuts: [], replies: {} };
+  return { ...ask, method: 'GET', path: '/v1/models', version: '1.1', headers, ...plain };
+}
+
 /** Many clients ask for the models, and keys are refused. */
 const lists: Scene = (plan, random) => {
   const { providers } = plan.settings;
   const ofProvider = () => Array.from({ length: 6 }, () => aList(random, [401, 403, 404, 429]));
-  const asking = withAsks(plan, (ask) => {
-    if (random.oneIn(2)) return ask;
-    const names = ['content-type', 'expect', 'traceparent', 'tracestate'];
-    const headers = ask.headers.filter(([name]) => !names.includes(name));
-    const plain = { body: undefined, chat: undefined, isChunked: false, cuts: [], replies: {} };
-    return { ...ask, method: 'GET', path: '/v1/models', version: '1.1', headers, ...plain };
-  });
+  const asking = withAsks(plan, (ask) => (random.oneIn(2) ? ask : toList(ask)));
   return { ...asking, lists: Object.fromEntries(providers.map(({ id }) => [id, ofProvider()])) };
 };
 
