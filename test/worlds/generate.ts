@@ -84,8 +84,10 @@ export function generate(seed: number): Plan {
   const ofNames = createRandom(seed ^ 0x68e31da4);
   const named = withNames(balanced, ofNames);
   const ofEndpoint = createRandom(seed ^ 0x51ed270b);
-  const settings = withEndpoints(named, ofEndpoint);
-  const chooser = { mood, random, rare, further, ofEndpoint };
+  const served = withEndpoints(named, ofEndpoint);
+  const ofHeaders = createRandom(seed ^ 0x2c1b3c6d);
+  const settings = withLoggedHeaders(served, ofHeaders);
+  const chooser = { mood, random, rare, further, ofEndpoint, ofHeaders };
   const hasWildcard = settings.aliases.some(({ name }) => name.includes('*'));
   const connections = someConnections(settings, chooser).map(({ asks, atMs }) => ({
     atMs,
@@ -214,6 +216,25 @@ function atEndpoint(target: Target, { server }: Settings, random: Random): Targe
   return { ...moved, body: body.replace(messages, () => `"${member}":${input}`), chat: asked };
 }
 
+/** Logs headers: with several spellings, with a key, and absent. */
+function withLoggedHeaders(settings: Settings, random: Random): Settings {
+  if (!random.oneIn(4)) return settings;
+  const names = ['x-team', 'X-Session-Id', 'tracestate', 'x-request-id', 'x-never-sent'];
+  const [first, ...others] = names;
+  const headers = [...others.filter(() => random.oneIn(2)), first!];
+  return { ...settings, logging: { headers } };
+}
+
+const TEAMS = ['core', 'of key-of-a-1, core', 'long '.repeat(60).trim(), 'with\ttab', '\u00e9'];
+
+/** Adds a header that only the access line may have, sometimes twice. */
+function ofTeam(target: Target, { logging }: Settings, random: Random): Target {
+  if (!logging.headers) return target;
+  const teams = TEAMS.filter(() => random.oneIn(6));
+  const headers = teams.map((team) => ['x-team', team] as const);
+  return { ...target, headers: [...target.headers, ...headers] };
+}
+
 /** Large bodies, many at the same time, with memory for few of them. */
 const TIGHT: Partial<Mood> = { failsOneIn: 1000, isSlow: true, paceMs: 3 };
 
@@ -308,6 +329,7 @@ export const PLAIN_SETTINGS: Settings = {
     max_concurrent_requests: 0,
     cors: false,
   },
+  logging: {},
   authKeys: [],
   clients: [],
   fallback: [],
@@ -349,7 +371,8 @@ function someSettings(random: Random): Settings {
       max_buffered_bytes: undefined,
       cors: random.oneIn(8),
     },
-      authKeys: hasKeys && random.oneIn(2) ? ['server-key'] : [],
+    logging: {},
+    authKeys: hasKeys && random.oneIn(2) ? ['server-key'] : [],
     clients: hasKeys ? list(random.integer(1, 2), (index) => aClient(index, aliases, random)) : [],
     primary: random.oneIn(3) ? random.pick(ids) : undefined,
     fallback: random.oneIn(2) ? ids.filter(() => !random.oneIn(3)) : [],
@@ -433,17 +456,19 @@ interface Chooser {
   readonly rare: Random | undefined;
   readonly further: Random;
   readonly ofEndpoint: Random;
+  readonly ofHeaders: Random;
 }
 
 function anAsk(
   number: number,
   isPipelined: boolean,
   settings: Settings,
-  { further, mood, ofEndpoint, random, rare }: Chooser,
+  { further, mood, ofEndpoint, ofHeaders, random, rare }: Chooser,
 ): Ask {
   const id = `r${number}`;
   const isStream = random.oneIn(2);
-  const usual = atEndpoint(aTarget(id, isStream, settings, random), settings, ofEndpoint);
+  const moved = atEndpoint(aTarget(id, isStream, settings, random), settings, ofEndpoint);
+  const usual = ofTeam(moved, settings, ofHeaders);
   const off = ['x-gateway-fallback', rare?.pick(['off', 'on']) ?? ''] as const;
   const marked = rare?.oneIn(4) ? { ...usual, headers: [...usual.headers, off] } : usual;
   const named = further.oneIn(4) ? inSession(marked, further) : marked;

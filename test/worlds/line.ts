@@ -15,7 +15,7 @@ const LEVELS: Readonly<Record<string, string>> = {
   internal_error: 'error',
 };
 const FIELDS =
-  'time level message request_id trace_id method path remote client status provider model upstream_model upstream_request_id stream duration_ms first_byte_ms bytes outcome reason limit cause finish_reason prompt_tokens completion_tokens cached_tokens reasoning_tokens usage_added tries';
+  'time level message request_id trace_id method path remote client status provider model upstream_model upstream_request_id stream duration_ms first_byte_ms bytes outcome reason limit cause finish_reason prompt_tokens completion_tokens cached_tokens reasoning_tokens usage_added tries headers';
 const LIMITS =
   /^(?:global|client(?:_(?:requests_per_minute|tokens_per_(?:minute|day)|concurrency))?|provider(?:_concurrency)?|server_concurrency|memory)$/;
 
@@ -35,6 +35,9 @@ export function checkLine(course: Course, report: Report): void {
   const isShutDown = line['reason'] === 'The gateway is shutting down';
   const isCut = outcome === 'internal_error' && atMs >= brokenAtMs && isShutDown;
   const level = isCut ? 'warn' : (LEVELS[outcome] ?? 'info');
+  const logged = JSON.stringify(headersOf(course));
+  if (JSON.stringify(line['headers']) !== logged)
+    wrong(`headers is ${JSON.stringify(line['headers'])}, and not ${logged}`);
   const { chat } = ask;
   const isRead =
     course.candidates !== undefined && 'list' in course.candidates && course.visits.length > 0;
@@ -206,6 +209,20 @@ function remoteOf({ exchange, settings }: Course): string {
   if (!settings.server.trusted_proxies || named === undefined) return PEER;
   const addresses = named.split(', ').map((one) => one.replace(/:\d+$/, ''));
   return addresses.findLast((one) => !one.startsWith('192.0.2.')) ?? PEER;
+}
+
+const SHOWN_CHARACTERS = 200;
+
+/** Returns the client's headers in the line, in the order of `[logging] headers`. */
+function headersOf({ exchange, settings }: Course): Record<string, string> | undefined {
+  const names = settings.logging.headers?.map((name) => name.toLowerCase()) ?? [];
+  const headers = names.flatMap((name) => {
+    const values = exchange.ask.headers.filter(([one]) => one === name).map(([, value]) => value);
+    const shown = values.join(', ').slice(0, SHOWN_CHARACTERS);
+    const text = shown.replace('key-of-a-1', '[secret]').replaceAll('\t', String.raw`\u0009`);
+    return values.length > 0 ? [[name, text] as const] : [];
+  });
+  return headers.length > 0 ? Object.fromEntries(headers) : undefined;
 }
 
 const traceOf = ({ exchange: { ask } }: Course) =>

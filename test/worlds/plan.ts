@@ -23,6 +23,9 @@ export interface Settings {
     readonly empty_answers?: 'pass' | 'fail' | undefined;
     readonly cors: boolean;
   };
+  readonly logging: {
+    readonly headers?: readonly string[] | undefined;
+  };
   /** The keys in `[server.auth]`. */
   readonly authKeys: readonly string[];
   readonly clients: readonly Tenant[];
@@ -267,7 +270,7 @@ export function toToml(settings: Settings): string {
     ...providers.map(({ id, ...rest }) =>
       section(`providers.${id}`, { base_url: `https://${id}.test/v1`, ...rest }),
     ),
-    section('logging', { level: 'debug', format: 'json' }),
+    section('logging', { level: 'debug', format: 'json', ...settings.logging }),
     section('rate_limit', {
       enabled,
       ...global,
