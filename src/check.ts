@@ -148,12 +148,10 @@ function warningsOfLists(
   config: Config,
   checks: Awaited<ReturnType<typeof checkProviders>>,
 ): string[] {
-  // A provider with `models` is left out, because `models` is set where the provider's own list is
-  // wrong or absent.
-  const asked = config.providers.registered.filter(({ models }) => !models);
-  return asked.flatMap(({ id }) => {
+  return config.providers.registered.flatMap(({ id, models }) => {
     const names = checks.flatMap((check) => (check.provider === id ? (check.names ?? []) : []));
-    return missingModels(config, id, names).map(
+    // `models` wins, because it is set where the provider's own list is wrong or absent.
+    return missingModels(config, id, models ?? names).map(
       ({ setting, model }) => `${setting}: ${id} does not list the model "${model}"`,
     );
   });

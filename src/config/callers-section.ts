@@ -45,7 +45,8 @@ function checkDigest(values: SettingValues, name: string, digest: string): void 
   if (values.wrong.has(name)) return;
   const command = 'printf %s "$KEY" | sha256sum';
   if (!/^[\da-f]{64}$/i.test(digest)) {
-    const text = `expected the 64 hexadecimal digits that ${command} prints before "-"`;
+    const found = `found ${digest.length} characters`;
+    const text = `${found}, expected the 64 hexadecimal digits that ${command} prints before "-"`;
     values.problem(name, text);
   } else if (digest.toLowerCase() === sha256('')) {
     values.problem(name, 'this is the digest of an empty text, as of a variable that is not set');
@@ -146,7 +147,11 @@ function readKeysOf(
   const settings = new Map(keys.map((text) => [sha256(text), 'keys']));
   if (key !== undefined) settings.set(sha256(key), 'key');
   if (keySha256 !== undefined) settings.set(keySha256.toLowerCase(), 'key_sha256');
-  if (settings.size === 0) values.problem(`${path}.key`, 'key, keys or key_sha256 is required');
+  // A wrong value is reported already.
+  const isWrong = ['key', 'keys', 'key_sha256'].some((name) => values.wrong.has(`${path}.${name}`));
+  if (settings.size === 0 && !isWrong) {
+    values.problem(`${path}.key`, 'key, keys or key_sha256 is required');
+  }
   for (const [digest, setting] of settings) {
     const text = 'another client or [server.auth] has this key';
     if (taken.has(digest)) values.problem(`${path}.${setting}`, text);

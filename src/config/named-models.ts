@@ -3,6 +3,7 @@
  * If only a client names a missing model, the client is wrong.
  */
 
+import { matchesPattern } from '../lib/pattern.ts';
 import type { Config } from './config.ts';
 
 /** A model named in a setting. */
@@ -53,7 +54,11 @@ export function namingSetting(
   return namedModels(settings).find(isNaming)?.setting;
 }
 
-/** Returns this provider's named models that are not `listed`, or none if `listed` is empty. */
+/**
+ * Returns this provider's named models that are not `listed`, or none if `listed` is empty. Among
+ * them are the names in `model_details`, and the patterns in `hide_models` that match no model,
+ * because both do nothing then.
+ */
 export function missingModels(
   settings: Settings,
   provider: string,
@@ -61,7 +66,18 @@ export function missingModels(
 ): NamedModel[] {
   if (listed.length === 0) return [];
   const names = new Set(listed);
-  return namedModels(settings).filter(
-    (named) => named.provider === provider && !names.has(named.model),
-  );
+  const section = settings.providers.registered.find(({ id }) => id === provider);
+  const { hideModels = [], modelDetails = {} } = section ?? {};
+  const named = (key: string, model: string) => ({
+    setting: `providers.${provider}.${key}`,
+    provider,
+    model,
+  });
+  return [
+    ...namedModels(settings).filter((each) => each.provider === provider),
+    ...Object.keys(modelDetails).map((model) => named('model_details', model)),
+    ...hideModels
+      .filter((pattern) => !listed.some((model) => matchesPattern(pattern, model)))
+      .map((pattern) => named('hide_models', pattern)),
+  ].filter(({ model }) => !names.has(model));
 }

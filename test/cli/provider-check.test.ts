@@ -181,15 +181,22 @@ api_keys = ["${PROVIDER_KEY}", "${OTHER_KEY}"]
     const toml = `[aliases]
 fast = ["mine/gone", "mine/here"]
 other = "mine/of-other"
-listed = "by-hand/x"
+listed = ["by-hand/x", "by-hand/y"]
 [providers.mine]
 base_url = "${mine.baseUrl}"
 api_keys = ["${PROVIDER_KEY}", "${OTHER_KEY}"]
 default_model = "lost"
+hide_models = ["mine/here", "he*", "of-other", "*gone"]
+model_details."mine/here".context_length = 7
+model_details.here.context_length = 7
 ${providerToml(byHand, 'by-hand', 'models = ["y"]')}`;
     const expected = [
       'aliases.fast: mine does not list the model "gone"',
       'providers.mine.default_model: mine does not list the model "lost"',
+      'providers.mine.model_details: mine does not list the model "mine/here"',
+      'providers.mine.hide_models: mine does not list the model "mine/here"',
+      'providers.mine.hide_models: mine does not list the model "*gone"',
+      'aliases.listed: by-hand does not list the model "x"',
     ];
     const finished = await check(t, toml);
     assert.deepEqual(
@@ -202,7 +209,7 @@ ${providerToml(byHand, 'by-hand', 'models = ["y"]')}`;
       warnings: string[];
       checks: object[];
     };
-    assert.deepEqual(warnings.slice(-2), expected);
+    assert.deepEqual(warnings.slice(-expected.length), expected);
     assert.deepEqual(checks[2], {
       provider: 'by-hand',
       ok: true,
