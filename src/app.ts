@@ -183,7 +183,7 @@ export class Service {
   #use(next: Config): void {
     this.#snapshot = createSnapshot(next, this.#parts, this.#snapshot);
     this.server.setHandler(this.#snapshot.gateway);
-    this.redact.add(next.secrets);
+    this.redact.add(next.secrets, next.resolved);
     this.logger.configure(logSettingsOf(next, this.#runtime));
     this.budget.limits = next.server;
   }
@@ -244,7 +244,7 @@ function createParts(
   findHolder: () => MemoryHolder | undefined,
 ) {
   const { store } = config.rateLimit;
-  const redact = createRedactor(config.secrets);
+  const redact = createRedactor(config.secrets, config.resolved);
   const output = { toText: formatText, write: runtime.writeLog, redact };
   const logger = createLogger({ ...logSettingsOf(config, runtime), ...output });
   const modelLists: ModelListCache = new WeakMap();

@@ -65,7 +65,7 @@ export async function runCheck(
   const { registered, skipped } = config.providers;
   // All output is redacted, because an operator may type a key as a model name, and servers repeat
   // the text they receive.
-  const redact = createRedactor(config.secrets);
+  const redact = createRedactor(config.secrets, config.resolved);
   const resolved = [...config.resolved].map(
     ([name, value]) => [redactName(name, redact), value] as const,
   );

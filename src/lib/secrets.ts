@@ -45,17 +45,38 @@ const MAX_FORMER_SECRETS = 100;
  * key, because the rest may have been cut off. A secret with `isKey` false is hidden only as a
  * whole.
  *
- * Its `add` hides further secrets. Up to 100 former secrets stay hidden, because running requests
- * may have begun with them.
+ * The beginning of a key stays where one of `settings` has the same text, because a name such as
+ * `engineering` is no secret when a key begins with it. `settings` are names with values, without
+ * keys.
+ *
+ * Its `add` hides further secrets, and takes the settings with them. Up to 100 former secrets stay
+ * hidden, because running requests may have begun with them.
  */
-export function createRedactor(secrets: readonly Secret[]) {
+export function createRedactor(secrets: readonly Secret[], settings: Iterable<unknown> = []) {
   const known = new Map<string, boolean>();
   let patterns = createPatterns(known);
   /**
    * Created once a text seems to have a secret in percent-encoding, because this pattern is slow.
    */
   let encodedSecrets: RegExp | undefined;
-  function add(added: readonly Secret[]): void {
+  const shown = new ShownBeginnings();
+  /** Replaces every match, but not the beginning of a key that a setting shows. */
+  function hide(text: string, pattern: RegExp): string {
+    let hidden = '';
+    let from = 0;
+    pattern.lastIndex = 0;
+    for (let found = pattern.exec(text); found; found = pattern.exec(text)) {
+      const [match, lastWord] = found;
+      if (lastWord !== undefined && shown.has(match)) {
+        pattern.lastIndex = found.index + 1;
+        continue;
+      }
+      hidden += `${text.slice(from, found.index)}[secret]`;
+      from = pattern.lastIndex;
+    }
+    return hidden + text.slice(from);
+  }
+  function add(added: readonly Secret[], latest: Iterable<unknown> = []): void {
     const texts = new Map<string, boolean>();
     for (const secret of added) {
       // A copy, because a key may be a slice of the settings file and V8 would keep the whole file
@@ -69,25 +90,66 @@ export function createRedactor(secrets: readonly Secret[]) {
     for (const text of [...known.keys()].slice(0, Math.max(0, excess))) known.delete(text);
     patterns = createPatterns(known);
     encodedSecrets = undefined;
+    shown.update(latest, known, patterns);
   }
-  add(secrets);
+  add(secrets, settings);
   const mayChange = (text: string) =>
     patterns.beginnings.test(text) ||
     (text.includes('%') && patterns.beginnings.test(decodePercent(text)));
   const redact = (text: string) => {
     if (!mayChange(text)) return text;
-    if (!text.includes('%')) return text.replace(patterns.secrets, '[secret]');
+    if (!text.includes('%')) return hide(text, patterns.secrets);
     encodedSecrets ??= createPatterns(known, true).secrets;
-    return text.replace(encodedSecrets, '[secret]');
+    return hide(text, encodedSecrets);
   };
   return Object.assign(redact, { mayChange, add });
 }
 
+/** The beginnings of keys that the settings show, such as a client's name. */
+class ShownBeginnings {
+  /** The settings that may have the beginning of a key, in lower case. */
+  #texts = '';
+  #latestTexts = '';
+  /** The keys whose beginning is in `#texts`, in lower case. */
+  #keys: readonly string[] = [];
+
+  /** Takes new settings. Keeps the former too, because the log names settings that are gone. */
+  update(
+    settings: Iterable<unknown>,
+    secrets: ReadonlyMap<string, boolean>,
+    patterns: ReturnType<typeof createPatterns>,
+  ): void {
+    const former = this.#latestTexts;
+    this.#latestTexts = Array.from(settings, (setting) => `${JSON.stringify(setting)}\n`)
+      .filter((text) => patterns.beginnings.test(text))
+      .join('');
+    // A whole key in a setting is a mistake, and shows nothing. The line feed ends the last word,
+    // so that no mere beginning is replaced.
+    const texts = (this.#latestTexts + former).replace(patterns.secrets, '[secret]');
+    this.#texts = texts.toLowerCase();
+    this.#keys = formsOf(secrets)
+      .filter(({ isKey }) => isKey)
+      .map(({ text }) => text.toLowerCase())
+      .filter((key) => this.#texts.includes(key.slice(0, SHORTEST_SECRET_CHARACTERS)));
+  }
+
+  /** Returns true if the settings show the longest beginning of a key that begins the text. */
+  has(text: string): boolean {
+    const lowerCase = text.toLowerCase();
+    let longest = '';
+    for (const key of this.#keys) {
+      const beginning = sharedBeginning(lowerCase, key);
+      if (beginning.length > longest.length) longest = beginning;
+    }
+    return longest.length >= SHORTEST_SECRET_CHARACTERS && this.#texts.includes(longest);
+  }
+}
+
 /**
  * Matches, behind a key's first 8 characters, a text's end without a space: the rest of the key may
- * have been cut off there.
+ * have been cut off there. It is the only capturing group of a pattern.
  */
-const LAST_WORD = '\\S*$';
+const LAST_WORD = '(\\S*$)';
 /** A key's rest, with a vendor's mask in place of its middle. */
 const MASKED = '[\\w-]{0,16}(?:\\*{2,}|\\.{3}|…)\\S*';
 
@@ -100,35 +162,62 @@ const MASKED = '[\\w-]{0,16}(?:\\*{2,}|\\.{3}|…)\\S*';
 function createPatterns(secrets: ReadonlyMap<string, boolean>, isEncoded = false) {
   const patternOf = isEncoded ? encodedPattern : escapePattern;
   const shapes = isEncoded ? ENCODED_SHAPES : KEY_SHAPES;
-  const forms = [...secrets].flatMap(([text, isKey]) =>
-    // JSON may escape some characters.
-    [...new Set([text, JSON.stringify(text).slice(1, -1)])].map((form) => ({ form, isKey })),
-  );
   // Secrets with the same beginning share an alternative: with an alternative for each secret, a
   // hostile text takes a minute to search.
   const rests = new Map<string, string[]>();
-  for (const { form, isKey } of forms.toSorted((a, b) => b.form.length - a.form.length)) {
-    if (form.length < SHORTEST_SECRET_CHARACTERS) continue;
-    const beginning = patternOf(form.slice(0, SHORTEST_SECRET_CHARACTERS).toLowerCase());
+  const keyBeginnings = new Set<string>();
+  for (const { text, isKey } of formsOf(secrets)) {
+    const beginning = patternOf(text.slice(0, SHORTEST_SECRET_CHARACTERS).toLowerCase());
     const sharing = rests.get(beginning) ?? [];
     rests.set(beginning, sharing);
-    sharing.push(patternOf(form.slice(SHORTEST_SECRET_CHARACTERS)));
-    if (isKey && !sharing.includes(LAST_WORD)) sharing.push(MASKED, LAST_WORD);
+    sharing.push(patternOf(text.slice(SHORTEST_SECRET_CHARACTERS)));
+    if (isKey && !keyBeginnings.has(beginning)) {
+      keyBeginnings.add(beginning);
+      sharing.push(MASKED);
+    }
   }
   const whole = [...rests].map(([beginning, sharing]) => `${beginning}(?:${sharing.join('|')})`);
+  const cut = keyBeginnings.size > 0 ? [`(?:${[...keyBeginnings].join('|')})${LAST_WORD}`] : [];
   return {
     beginnings: new RegExp([...rests.keys(), ...shapes].join('|'), 'i'),
-    secrets: new RegExp([...whole, ...shapes].join('|'), 'gi'),
+    secrets: new RegExp([...whole, ...cut, ...shapes].join('|'), 'gi'),
   };
+}
+
+/** Returns the texts that are long enough to hide, and their forms in JSON, longest first. */
+function formsOf(secrets: ReadonlyMap<string, boolean>) {
+  return [...secrets]
+    .flatMap(([secret, isKey]) =>
+      // JSON may escape some characters.
+      [...new Set([secret, JSON.stringify(secret).slice(1, -1)])].map((text) => ({ text, isKey })),
+    )
+    .filter(({ text }) => text.length >= SHORTEST_SECRET_CHARACTERS)
+    .toSorted((a, b) => b.text.length - a.text.length);
+}
+
+/** Returns the longest beginning of `secret` with which `text`, perhaps encoded, begins. */
+function sharedBeginning(text: string, secret: string): string {
+  let at = 0;
+  let length = 0;
+  for (const character of secret) {
+    const form = text.startsWith('%', at) ? encodePercent(character) : character;
+    if (!text.startsWith(form, at)) break;
+    at += form.length;
+    length += character.length;
+  }
+  return secret.slice(0, length);
 }
 
 /** Returns a pattern for the text with any characters in percent-encoding (RFC 3986, 2.1). */
 function encodedPattern(text: string): string {
   const forms = Array.from(text, (character) => {
-    const encoded = Buffer.from(character).toString('hex').replace(/../g, '%$&');
-    return `(?:${escapePattern(character)}|${encoded})`;
+    return `(?:${escapePattern(character)}|${encodePercent(character)})`;
   });
   return forms.join('');
+}
+
+function encodePercent(text: string): string {
+  return Buffer.from(text).toString('hex').replace(/../g, '%$&');
 }
 
 function decodePercent(text: string): string {

@@ -251,6 +251,26 @@ context_length = 1
     }
   });
 
+  test('shows names that begin as a key does, each client with its settings', async (t) => {
+    const upstream = await startUpstream(t, list(1));
+    const client = (name: string) => `[clients.${name}]\nkey = "${name}-1b2c3d4e5f60718293"\n`;
+    const toml = `${providerToml(upstream, 'internal')}api_keys = ["internal-key-000000"]
+${client('engineering')}${client('engineer')}`;
+    const { stdout } = await check(t, toml, ['--check', '--json']);
+    const { registered, settings } = JSON.parse(stdout) as {
+      registered: unknown;
+      settings: Record<string, unknown>;
+    };
+    assert.deepEqual(registered, ['internal']);
+    assert.equal(settings['clients.engineering.key'], '[secret]');
+    assert.equal(settings['clients.engineer.key'], '[secret]');
+    assert.equal(settings['providers.internal.base_url'], upstream.baseUrl);
+    const asText = await check(t, toml);
+    assert.match(asText.stdout, /^registered internal$/m);
+    assert.match(asText.stdout, /^clients\.engineering\.key = "\[secret\]"$/m);
+    assert.match(tableIn(asText).join('\n'), /^internal key 1 {2}200/);
+  });
+
   test('without a registered provider prints a message and exits 3', async (t) => {
     const toml = '[providers.groq]\nenabled = false\n';
     const finished = await check(t, toml);

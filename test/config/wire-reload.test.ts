@@ -108,6 +108,29 @@ describe('after a reload', () => {
     assert.equal(lastChange(gateway), 'providers.p.api_key');
   });
 
+  test('a name that begins as a key does is in each line, and the key in none', async (t) => {
+    const upstream = await startUpstream(t, ({ headers }, response) => {
+      const message = `${'x'.repeat(180)} ${headers.authorization?.split(' ')[1]}`;
+      sendJson(response, { error: { message } }, { status: 400 });
+    });
+    const providers = providerToml(upstream, 'internal')
+      .replace(PROVIDER_KEY, 'internal-key-000000')
+      .concat('[aliases]\n"frontier-large" = "internal/m"\n');
+    const client = (name: string) => `[clients.${name}]\nkey = "${name}-1b2c3d4e5f60718293"\n`;
+    const toml = providers + client('engineering') + client('frontier');
+    const gateway = await startGateway(t, { toml });
+    const body = chatBody({ model: 'frontier-large' });
+    await gateway.chat(body, withToken('engineering-1b2c3d4e5f60718293'));
+    await eventually(() => gateway.lines('request').length === 1, 'the access line');
+    const { client: name, model, provider, tries } = gateway.lines('request')[0]!;
+    assert.deepEqual([name, model, provider], ['engineering', 'frontier-large', 'internal']);
+    assert.match(JSON.stringify(tries), /"provider":"internal".*"cause":"x{180} \[secret\]"/);
+    await gateway.reload(providers + client('accounting'));
+    const changed = ['engineering', 'frontier', 'accounting'].map((one) => `clients.${one}.`);
+    for (const section of changed) assert.ok(lastChange(gateway).includes(section), section);
+    assert.doesNotMatch(gateway.log.join(''), /1b2c|internal-key/);
+  });
+
   test('bytes that are not HTTP are answered by the new settings too', async (t) => {
     const gateway = await startGateway(t, {});
     const answer = async () => (await sendRaw(gateway.port, 'nonsense\r\n\r\n')).text;

@@ -124,3 +124,50 @@ test('a text shaped like a key is hidden in percent-encoding too', () => {
     assert.equal(redact.mayChange(text), true, text);
   }
 });
+
+test('the beginning of a key stays where a setting shows it, but nothing beyond', () => {
+  const keys = [
+    'engineering-1b2c3d4e5f60',
+    'internal/key/000000',
+    'team-key-0001',
+    'q"uo\\ted"key',
+  ];
+  const settings = [
+    ['clients.engineering.models', ['internal/*']],
+    ['clients.team-key-0001-x.expires', undefined],
+    ['aliases.q"uo\\ted', 'internal/large'],
+  ];
+  const secrets = keys.map((key) => new Secret(key));
+  const redact = createRedactor(secrets, settings);
+  for (const shown of [
+    'engineering',
+    'ENGINEERING',
+    'clients.engineering.burst',
+    'internal/large',
+    'v1/internal%2Flarge',
+    'engineering/internal/large',
+    'q"uo\\ted/x',
+  ]) {
+    assert.equal(redact(shown), shown);
+  }
+  for (const [text, hidden] of [
+    ['engineering-', '[secret]'],
+    ['of engineering-1b2c"', 'of [secret]'],
+    ['engineering%2D1b', '[secret]'],
+    ['engineering/engineering-1b2c', 'engineering/[secret]'],
+    ['engineering-1b2c3d4e5f60 is engineering', '[secret] is engineering'],
+    ['engineer****f60', '[secret]'],
+    ['internal/k', '[secret]'],
+    ['q"uo\\ted"k', '[secret]'],
+    ['q\\"uo\\\\ted\\"k', '[secret]'],
+    // A setting with a whole key shows no part of the key.
+    ['team-key-00', '[secret]'],
+    ['team-key-0001-x', '[secret]-x'],
+  ] as const) {
+    assert.equal(redact(text), hidden, text);
+  }
+  redact.add(secrets);
+  assert.equal(redact('engineering'), 'engineering', 'settings that are gone are logged once');
+  redact.add(secrets);
+  assert.equal(redact('engineering'), '[secret]');
+});
