@@ -32,11 +32,14 @@ class ResponsesParser extends ChatRequestParser {
 
   protected override note(value: JsonValue): void {
     super.note(value);
-    const { depth, kind, name } = value;
+    const { depth, kind, name, text } = value;
     const isSet = kind !== 'null' && kind !== 'false';
     if (depth === MEMBER && isSet && BINDING.includes(name)) this.#isBound = true;
     // Reasoning and compaction items, which only their own organisation can decrypt.
     if (depth === ITEM_MEMBER && kind === 'string' && name === 'encrypted_content') {
+      this.#isBound = true;
+    }
+    if (depth === ITEM_MEMBER && name === 'type' && text === 'item_reference') {
       this.#isBound = true;
     }
   }

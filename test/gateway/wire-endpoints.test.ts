@@ -459,6 +459,7 @@ const BOUND = {
   previous_response_id: { previous_response_id: 'resp_1' },
   conversation: { conversation: { id: 'conv_1' } },
   background: { background: true },
+  'a reference to an item': { input: [{ type: 'item_reference', id: 'rs_1' }] },
   'encrypted reasoning': {
     input: [
       { role: 'user', content: 'a' },
