@@ -8,11 +8,12 @@ const MAX_NAMES = 16;
 
 /**
  * Headers with credentials: `authorization`, `set-cookie`, `x-api-key`, `x-amz-security-token`,
- * `cf-access-jwt-assertion`. `max-tokens` and `idempotency-key` are none.
+ * `cf-access-jwt-assertion`, `x-master-key`. `max-tokens` and `idempotency-key` are none.
  */
 const CREDENTIAL = new RegExp(
   'authori[sz]ation|authentication|cookie|token(?!s|i)|secret|passw|credential|assertion|jwt|' +
-    'oidc|saml|signature|(?:api|access|auth|functions|private|subscription)[-_]?key',
+    'oidc|saml|signature|(?:api|access|auth|functions|private|subscription)[-_]?key|' +
+    '(?<!idempotency[-_]?)key$|(?:^|[-_])(?:auth|pass|pat)$',
 );
 
 /** Returns the settings, with the names in `headers` in lower case, or undefined without any. */
