@@ -77,7 +77,7 @@ const LEAST_TOKENS = 1e-6;
  * The most tokens charged for an answer: a provider's larger count is wrong, and would lock the
  * client out for years.
  */
-const MAX_ANSWER_TOKENS = 1e9;
+export const MAX_ANSWER_TOKENS = 1e9;
 
 /** The limits on a request. A refusal is the error `rateLimit`. */
 export class Limiter {

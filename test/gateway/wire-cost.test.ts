@@ -64,6 +64,7 @@ test('a cost is that of the prompt, of its cached part, and of the completion', 
     [{ prompt_tokens: 0, completion_tokens: 0 }, 0],
     [{ prompt_tokens: 1, completion_tokens: 0 }, 0.0000025],
     [{ completion_tokens: 5 }, undefined],
+    [{ prompt_tokens: 9e15, completion_tokens: 9e15 }, undefined],
     [{ prompt_tokens: -1, completion_tokens: 5 }, undefined],
     [undefined, undefined],
   ];
