@@ -2,7 +2,7 @@
 
 import type { Call } from '../downstream/call.ts';
 import { Deadline, pause } from '../lib/cancellation.ts';
-import type { ClientGone, GatewayError } from '../lib/errors.ts';
+import { ClientGone, type GatewayError } from '../lib/errors.ts';
 import type { CircuitBreaker } from '../policy/circuit-breaker.ts';
 import { type KeyPool, TakenKey } from '../policy/key-pool.ts';
 import type { ChatRequest } from '../openai/chat-request.ts';
@@ -103,6 +103,9 @@ export async function askProvider(
       } catch (thrown) {
         failure = endFailed(thrown, context);
       }
+      if (candidate.times && isSilence(failure, context)) {
+        candidate.times.addSilence(performance.now() - (attempt.sentAtMs ?? attempt.beganAtMs));
+      }
       call.answerMemory?.close();
       recordAttemptEnd(attempt, failure, call, services);
       if (endsRequest(failure)) throw failure;
@@ -115,6 +118,14 @@ export async function askProvider(
   breaker?.recordOutcome(candidate, attempt.failure, probe);
   lease.close();
   return attempt;
+}
+
+/** Returns whether a stream had no first token until a time limit, or until the client left. */
+function isSilence(
+  failure: GatewayError | ClientGone | undefined,
+  { isStream }: AttemptContext,
+): boolean {
+  return isStream && (failure instanceof ClientGone || failure?.kind === 'timeout');
 }
 
 function beginAttempt(

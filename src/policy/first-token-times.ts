@@ -23,6 +23,14 @@ export class FirstTokenTimes {
   }
 
   /**
+   * Adds how long a stream has waited in vain, if that is longer than usual. Without such times a
+   * target that hangs would keep the median from before.
+   */
+  addSilence(waitedMs: number): void {
+    if (waitedMs > this.state.usualMs) this.add(waitedMs);
+  }
+
+  /**
    * Returns whether a target without a time is to be asked now. Returns true once in five minutes,
    * because all requests until the first time, and all after a failure, would ask the target.
    */

@@ -6,6 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import { chatBody, triesOf } from '../support/gateway.ts';
 import { modelOf, scenario } from '../support/scenario.ts';
+import { eventually, openChat } from '../support/streams.ts';
 import {
   answerWell,
   CHUNK,
@@ -107,6 +108,24 @@ describe('an alias with balance = "fastest"', { concurrency: true }, () => {
     const requests = [STREAM, STREAM, STREAM, LOCAL, LOCAL, LOCAL, STREAM];
     for (const one of requests) assert.equal((await both.gateway.chat(one)).status, 200);
     assert.deepEqual(both.asked(), [1, 5, 1]);
+  });
+
+  test('leaves a target that has begun to hang', async (t) => {
+    let hangs = false;
+    const hanging: Script = (request, response) => hangs || after(1)(request, response);
+    const providers = { p: hanging, q: after(30), r: after(30) };
+    const { asked, gateway } = await scenario(t, { providers, more });
+    for (let i = 0; i < 6; i += 1) await gateway.chat(STREAM);
+    hangs = true;
+    const [before = 0] = asked();
+    // The clients leave before the first token, so no time limit has passed.
+    for (let i = 0; i < 8; i += 1) {
+      const stream = openChat(gateway.port, STREAM);
+      await Promise.race([stream.response, sleep(200)]);
+      stream.leave();
+    }
+    await eventually(() => gateway.accessLines().length === 14, 'the access lines');
+    assert.ok(asked()[0]! - before <= 3, String(asked()));
   });
 
   test('keeps the times of unchanged providers over a reload', async (t) => {

@@ -33,6 +33,17 @@ test('a target is busy while two of its three newest times are ten times its usu
   assert.deepEqual([10, 10].map(isBusyAfter), [false, false]);
 });
 
+test('a wait in vain counts if it is longer than usual', (t) => {
+  stopClock(t);
+  const times = new FirstTokenTimes();
+  times.addSilence(500);
+  assert.equal(times.state.usualMs, Infinity);
+  for (let i = 0; i < 5; i += 1) times.add(10);
+  times.addSilence(10);
+  for (const waitedMs of [200, 200]) times.addSilence(waitedMs);
+  assert.deepEqual(times.state, { usualMs: 10, isBusy: true });
+});
+
 test('the 64 newest times count', (t) => {
   stopClock(t);
   const times = new FirstTokenTimes();
