@@ -1,15 +1,7 @@
 /** Reads gateway.toml and files with values, and parses TOML. No message shows a key. */
 
 import nodeBuffer from 'node:buffer';
-import {
-  closeSync,
-  constants,
-  fstatSync,
-  openSync,
-  readFileSync,
-  readSync,
-  statSync,
-} from 'node:fs';
+import { closeSync, constants, fstatSync, openSync, readSync, statSync } from 'node:fs';
 
 import { parse, TomlError } from 'smol-toml';
 
@@ -21,6 +13,7 @@ const READ_FAILURES: Readonly<Record<string, string>> = {
   EACCES: 'permission denied',
   EISDIR: 'is a directory, not a file',
 };
+const MAX_SETTINGS_BYTES = 1_048_576;
 /** The largest file with a single value. */
 const MAX_VALUE_BYTES = 65_536;
 
@@ -34,7 +27,16 @@ export function readSettingsFile(path: string, isOptional: boolean, wasFound: bo
     if (wasFound && !statSync(path).isFile()) {
       throw new ConfigError([`${path}: is not a regular file, and cannot be read again`]);
     }
-    const bytes = readFileSync(path);
+    const descriptor = openSync(path, constants.O_RDONLY);
+    let bytes: Buffer;
+    try {
+      bytes = readAtMost(descriptor, MAX_SETTINGS_BYTES + 1);
+    } finally {
+      closeSync(descriptor);
+    }
+    if (bytes.length > MAX_SETTINGS_BYTES) {
+      throw new ConfigError([`${path}: is larger than ${MAX_SETTINGS_BYTES / 1024} KiB`]);
+    }
     // No named import: on an old Node it would fail before `assertNodeVersion` can name the
     // version it needs.
     if (!nodeBuffer.isUtf8(bytes)) throw new ConfigError([`${path}: is not UTF-8 text`]);

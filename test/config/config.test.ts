@@ -629,6 +629,20 @@ describe('readSettings', () => {
     assert.equal(readSettings({ config: path }, {}).config.server.port, 1);
   });
 
+  test('refuses a file of more than 1 MiB', (t) => {
+    const path = join(emptyFolder(t), 'gateway.toml');
+    for (const [bytes, problems] of [
+      [1_048_576, []],
+      [1_048_577, [`${path}: is larger than 1024 KiB`]],
+    ] as const) {
+      writeFileSync(path, '#'.repeat(bytes));
+      assert.deepEqual(
+        problemsIn(() => readSettings({ config: path }, {})),
+        problems,
+      );
+    }
+  });
+
   test('reads the file of --config, else the text or the file of a variable, each time', (t) => {
     const files = { port: '1002\n', 'two.toml': '[server]\nport = "${file:port}"' };
     const folder = emptyFolder(t, { ...files, 'one.toml': '[server]\nport = 1001' });
