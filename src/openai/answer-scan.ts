@@ -83,7 +83,7 @@ export class AnswerScan {
       if (name === 'model') this.model ||= text;
       if (name === 'type') this.eventType ||= text;
       if (name === 'usage') this.usageStart = start;
-      if (name === 'response') this.usageStart = this.#innerUsageStart;
+      if (name === 'response') this.usageStart ||= this.#innerUsageStart;
       if (name === 'choices') {
         this.#hasChoices = true;
         this.choices = this.#items;

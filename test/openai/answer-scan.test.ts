@@ -74,7 +74,7 @@ test('model, reason, choices and usage are found however the answer is cut up', 
       '{"finish_reason":"stop","index":0},{"index":2}]';
     const text =
       `{"logs":[{"finish_reason":"no","index":9}],"usage":{"total_tokens":1},"model":"m-1",` +
-      `"choices":${choices},"model":"m-2","usage":null}`;
+      `"choices":${choices},"model":"m-2","usage":null,"response":"x"}`;
     for (let round = 0; round < 100; round += 1) {
       const { scan, kind } = scanned(...cutUp(random, Buffer.from(text)));
       assert.equal(kind, 'completion');
