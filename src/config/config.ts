@@ -9,7 +9,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { didYouMean, similarTo } from './did-you-mean.ts';
 import { withoutBrackets } from '../lib/loopback.ts';
 import { isNodeSince } from '../lib/version.ts';
-import { SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
+import { createRedactor, SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
 import { checkCallerKeys, readAdmin, readClients, toSecrets } from './callers-section.ts';
 import { readLogging } from './logging-section.ts';
 import { readProviders, type ProviderSettings } from './providers-section.ts';
@@ -63,7 +63,7 @@ function configOf(values: SettingValues, memoryBytes: number) {
   const clients = readClients(values, all, registered);
   const rateLimit = readRateLimit(values, known);
   const logging = readLogging(values);
-  if (values.problems.length > 0) throw new ConfigError(values.problems);
+  if (values.problems.length > 0) throw new ConfigError(hideKeys(values.problems, values));
   const password = rateLimit.store?.password;
   return {
     /** `memoryBytes` is how much the process may use: the machine's memory or its cgroup's. */
@@ -96,6 +96,15 @@ function configOf(values: SettingValues, memoryBytes: number) {
     secrets: [...values.secrets(), ...(password ? [password] : [])],
     values,
   };
+}
+
+/** Returns the problems without keys, because a key may also be the value of a wrong setting. */
+function hideKeys(problems: readonly string[], values: SettingValues): readonly string[] {
+  // Messages themselves contain `redis://`, which may be all that the store's URL has.
+  const { store = '' } = values.section('rate_limit');
+  const secrets = values.secrets().filter((secret) => !secret.is(store));
+  const redact = createRedactor(secrets, values.masked());
+  return problems.map((problem) => redact(problem));
 }
 
 function checkReusePort(isShared: boolean, values: SettingValues): void {

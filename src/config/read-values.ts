@@ -268,8 +268,10 @@ class ValueReader {
   #readFile(name: string, path: string): NamedFile | undefined {
     const actual = resolve(this.#sources.directory ?? '', path);
     this.#sources.onFile?.(actual);
+    // As in `#textOfFile`, a variable's value may be a key by mistake.
+    const shown = this.values.asWritten(path, actual);
     try {
-      return { path, text: readValueFile(actual, actual, MAX_FILE_BYTES) };
+      return { path, text: readValueFile(actual, shown, MAX_FILE_BYTES) };
     } catch (error) {
       if (!(error instanceof ConfigError)) throw error;
       return this.values.problem(name, error.message);

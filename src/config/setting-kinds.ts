@@ -229,6 +229,9 @@ const MODEL_DETAILS = table(
 const noDetails = undefined as Maybe<Readonly<Record<string, Details>>>;
 export const DETAILS = table({ '<model>': MODEL_DETAILS }, noDetails);
 
+/** The longest wrong text that a message shows. */
+const MAX_SHOWN_CHARACTERS = 60;
+
 /**
  * Returns a value's problems, each with its path below the setting. Messages show `written`, the
  * value as in the file, or only the type for a key.
@@ -270,10 +273,13 @@ export function isTable(value: unknown): value is Table {
   return typeOf(value) === 'a table';
 }
 
+/** Describes a value for messages. A long text is not cut, because it may be a key by mistake. */
 function describe(value: unknown): string {
   if (value === undefined) return 'nothing';
   if (typeof value === 'object') return typeOf(value);
-  return (typeof value === 'string' ? JSON.stringify(value) : `${value as number}`).slice(0, 60);
+  if (typeof value !== 'string') return `${value as number}`;
+  const { length } = value;
+  return length > MAX_SHOWN_CHARACTERS ? `a string of ${length} characters` : JSON.stringify(value);
 }
 
 /** Names a value's type for messages, with an article. */

@@ -29,6 +29,7 @@ describe("a provider's files for TLS", { skip: NO_OPENSSL }, () => {
       ['ca_file = "${NAME}.pem"', undefined],
       ['client_cert = "cert.pem"\nclient_key = "key.pem"', undefined],
       ['ca_file = "none.pem"', `ca_file: ${directory}/none.pem: no such file`],
+      ['ca_file = "${NAME}/none.pem"', 'ca_file: ${NAME}/none.pem: no such file'],
       ['ca_file = "."', `ca_file: ${directory}: is not a file`],
       ['ca_file = "empty.pem"', `ca_file: ${directory}/empty.pem: is empty`],
       ['ca_file = "large.pem"', `ca_file: ${directory}/large.pem: is larger than 1024 KiB`],
