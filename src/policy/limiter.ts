@@ -219,6 +219,7 @@ function refuse(bucket: Bucket, waitMs: number): GatewayError {
   const limitState = `${name}: ${used}, ${refill}`;
   const retryAfterSeconds = Math.max(1, Math.ceil(waitMs / 1000));
   const details = { retryAfterSeconds, limit, limitState };
-  const which = periodSeconds > 1 ? `: ${name}` : '';
-  return new GatewayError('rateLimit', `Rate limit exceeded${which}`, details);
+  // A bucket per second is named after its section, any other bucket after its setting.
+  const setting = periodSeconds > 1 ? name : `${name}.requests_per_second`;
+  return new GatewayError('rateLimit', `Rate limit exceeded: ${setting}`, details);
 }

@@ -88,7 +88,10 @@ for (const [what, more] of Object.entries(RATE_LIMITS)) {
   test(`a client's limit holds for all its keys and for no other client, ${what}`, async (t) => {
     const { gateway, asked, as, statuses } = await start(t, { a: bucket(2), more });
     assert.deepEqual(await statuses('a', 'a2', 'a', 'a2'), [200, 200, 429, 429]);
-    assertLimited(await gateway.chat(chatBody(), as('a')));
+    assertLimited(
+      await gateway.chat(chatBody(), as('a')),
+      'Rate limit exceeded: clients.a.requests_per_second',
+    );
     assert.equal((await gateway.send('/v1/models', as('a2'))).status, 429);
     assert.equal((await gateway.send('/health', as('a'))).status, 200);
     assert.deepEqual(await statuses('b', 'b', 'b'), [200, 200, 200]);

@@ -88,7 +88,7 @@ export function parseRaw({ text, status, body }: Omit<RawReply, 'isClosed'>): An
 }
 
 /** Checks for a 429 from the gateway's own limits. A provider's header must name `p`. */
-export function assertLimited(reply: AnyReply, message = 'Rate limit exceeded'): void {
+export function assertLimited(reply: AnyReply, message: string): void {
   const seconds = String(reply.headers['retry-after']);
   assert.match(seconds, /^[1-9]\d*$/);
   const provider = reply.headers['x-gateway-provider'];
