@@ -66,8 +66,8 @@ export function createRedactor(secrets: readonly Secret[], settings: Iterable<un
     let from = 0;
     pattern.lastIndex = 0;
     for (let found = pattern.exec(text); found; found = pattern.exec(text)) {
-      const [match, lastWord] = found;
-      if (lastWord !== undefined && shown.has(match)) {
+      const [match, ...lastWords] = found;
+      if (lastWords.some((word) => word !== undefined) && shown.has(match)) {
         pattern.lastIndex = found.index + 1;
         continue;
       }
@@ -120,7 +120,8 @@ class ShownBeginnings {
     patterns: ReturnType<typeof createPatterns>,
   ): void {
     const former = this.#latestTexts;
-    this.#latestTexts = Array.from(settings, (setting) => `${JSON.stringify(setting)}\n`)
+    this.#latestTexts = Array.from(settings, (setting) => JSON.stringify(setting))
+      .flatMap((text) => [`${text}\n`, `${text.replaceAll(/\\(["\\])/g, '$1')}\n`])
       .filter((text) => patterns.beginnings.test(text))
       .join('');
     // A whole key in a setting is a mistake, and shows nothing. The line feed ends the last word,
@@ -147,7 +148,7 @@ class ShownBeginnings {
 
 /**
  * Matches, behind a key's first 8 characters, a text's end without a space: the rest of the key may
- * have been cut off there. It is the only capturing group of a pattern.
+ * have been cut off there. A pattern has no other capturing groups.
  */
 const LAST_WORD = '(\\S*$)';
 /** A key's rest, with a vendor's mask in place of its middle. */
@@ -165,22 +166,17 @@ function createPatterns(secrets: ReadonlyMap<string, boolean>, isEncoded = false
   // Secrets with the same beginning share an alternative: with an alternative for each secret, a
   // hostile text takes a minute to search.
   const rests = new Map<string, string[]>();
-  const keyBeginnings = new Set<string>();
   for (const { text, isKey } of formsOf(secrets)) {
     const beginning = patternOf(text.slice(0, SHORTEST_SECRET_CHARACTERS).toLowerCase());
     const sharing = rests.get(beginning) ?? [];
     rests.set(beginning, sharing);
     sharing.push(patternOf(text.slice(SHORTEST_SECRET_CHARACTERS)));
-    if (isKey && !keyBeginnings.has(beginning)) {
-      keyBeginnings.add(beginning);
-      sharing.push(MASKED);
-    }
+    if (isKey && !sharing.includes(LAST_WORD)) sharing.push(MASKED, LAST_WORD);
   }
   const whole = [...rests].map(([beginning, sharing]) => `${beginning}(?:${sharing.join('|')})`);
-  const cut = keyBeginnings.size > 0 ? [`(?:${[...keyBeginnings].join('|')})${LAST_WORD}`] : [];
   return {
     beginnings: new RegExp([...rests.keys(), ...shapes].join('|'), 'i'),
-    secrets: new RegExp([...whole, ...cut, ...shapes].join('|'), 'gi'),
+    secrets: new RegExp([...whole, ...shapes].join('|'), 'gi'),
   };
 }
 
