@@ -13,6 +13,7 @@ const READ_FAILURES: Readonly<Record<string, string>> = {
   EACCES: 'permission denied',
   EISDIR: 'is a directory, not a file',
 };
+/** The largest settings file. */
 const MAX_SETTINGS_BYTES = 1_048_576;
 /** The largest file with a single value. */
 const MAX_VALUE_BYTES = 65_536;
@@ -27,13 +28,9 @@ export function readSettingsFile(path: string, isOptional: boolean, wasFound: bo
     if (wasFound && !statSync(path).isFile()) {
       throw new ConfigError([`${path}: is not a regular file, and cannot be read again`]);
     }
-    const descriptor = openSync(path, constants.O_RDONLY);
-    let bytes: Buffer;
-    try {
-      bytes = readAtMost(descriptor, MAX_SETTINGS_BYTES + 1);
-    } finally {
-      closeSync(descriptor);
-    }
+    const bytes = withOpenFile(path, constants.O_RDONLY, (descriptor) =>
+      readAtMost(descriptor, MAX_SETTINGS_BYTES + 1),
+    );
     if (bytes.length > MAX_SETTINGS_BYTES) {
       throw new ConfigError([`${path}: is larger than ${MAX_SETTINGS_BYTES / 1024} KiB`]);
     }
@@ -58,13 +55,10 @@ export function readValueFile(path: string, shown: string, maxBytes = MAX_VALUE_
   let bytes: Buffer;
   try {
     // Without O_NONBLOCK, opening a named pipe waits for a writer.
-    const descriptor = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK);
-    try {
+    bytes = withOpenFile(path, constants.O_RDONLY | constants.O_NONBLOCK, (descriptor) => {
       if (!fstatSync(descriptor).isFile()) throw fail('is not a file');
-      bytes = readAtMost(descriptor, maxBytes + 1);
-    } finally {
-      closeSync(descriptor);
-    }
+      return readAtMost(descriptor, maxBytes + 1);
+    });
   } catch (error) {
     throw toConfigError(error, shown);
   }
@@ -73,6 +67,16 @@ export function readValueFile(path: string, shown: string, maxBytes = MAX_VALUE_
   const text = bytes.toString().replace(/\r?\n$/, '');
   if (text.trim() === '') throw fail('is empty');
   return text;
+}
+
+/** Opens the file, calls `read`, and closes the file. */
+function withOpenFile(path: string, flags: number, read: (descriptor: number) => Buffer): Buffer {
+  const descriptor = openSync(path, flags);
+  try {
+    return read(descriptor);
+  } finally {
+    closeSync(descriptor);
+  }
 }
 
 /**
