@@ -38,19 +38,20 @@ export function balanced(
   // The targets as in the settings, because a client chooses the text for a `*`.
   const names = registeredTargets(alias, services);
   const order = session === undefined ? undefined : rankedFor(session, names, weights);
+  const balancing = candidates.map((candidate, index) => ({
+    ...candidate,
+    isBalanced: true,
+    times: services.firstTokenTimes.get(names[index]!),
+  }));
   let indices: number[];
   // An open circuit must not lead the request to another organisation.
   if (order && call.history.affinity === 'organisation') indices = order;
   else if (weights)
     indices = [order?.[0] ?? draw(names, weights, alias, services), ...names.keys()];
   else if (alias.balance === 'fastest' && !order)
-    indices = fastestFirst(candidates, alias, call, services);
+    indices = fastestFirst(balancing, alias, call, services);
   else indices = leastBusyFirst(candidates, names, order, services);
-  return [...new Set(indices)].map((index) => ({
-    ...candidates[index]!,
-    isBalanced: true,
-    times: services.firstTokenTimes.get(names[index]!),
-  }));
+  return [...new Set(indices)].map((index) => balancing[index]!);
 }
 
 /**
@@ -63,30 +64,28 @@ function fastestFirst(
   candidates: readonly Candidate[],
   alias: AliasSettings,
   { history }: Call,
-  services: Services,
+  { breaker, turns }: Services,
 ): number[] {
-  const { breaker, firstTokenTimes, turns } = services;
-  const names = registeredTargets(alias, services);
-  const states = candidates.map(({ provider, model }, index) => {
-    const times = firstTokenTimes.get(names[index]!)!;
-    const { isBusy, usualMs } = times.state;
+  const states = candidates.map(({ provider, model, times }, index) => {
+    const { isBusy, usualMs } = times!.state;
     const isOpen = breaker.stateOf(provider, model) === 'open';
-    return { index, times, usualMs, isOpen, rank: isOpen ? 2 : Number(isBusy) };
+    return { index, times: times!, usualMs, isOpen, rank: isOpen ? 2 : Number(isBusy) };
   });
   const sorted = states
-    .toSorted(
-      (a, b) => a.rank - b.rank || Number(a.usualMs > b.usualMs) - Number(a.usualMs < b.usualMs),
-    )
+    // Two times of Infinity have no difference.
+    .toSorted((a, b) => a.rank - b.rank || (a.usualMs === b.usualMs ? 0 : a.usualMs - b.usualMs))
     .map(({ index }) => index);
   if (!history.stream) return sorted;
   const closed = states.filter(({ isOpen }) => !isOpen);
-  const untried = closed.find(({ times, usualMs }) => usualMs === Infinity && times.beginTrial());
-  if (untried) return [untried.index, ...sorted];
+  for (const { index, times, usualMs } of closed) {
+    if (usualMs === Infinity && times.beginTrial()) return [index, ...sorted];
+  }
   const turn = (turns.get(alias) ?? 0) + 1;
   turns.set(alias, turn);
   const others = closed.filter(({ index }) => index !== sorted[0]);
   if (turn % TRY_OTHERS_EVERY > 0 || others.length === 0) return sorted;
-  return [others[(turn / TRY_OTHERS_EVERY - 1) % others.length]!.index, ...sorted];
+  const round = turn / TRY_OTHERS_EVERY - 1;
+  return [others[round % others.length]!.index, ...sorted];
 }
 
 /**
