@@ -17,7 +17,7 @@ export class SettingsFiles {
   #known: readonly string[] = [];
   /** The state of each watched file, from just before it was read. */
   #states: ReadonlyMap<string, string> = new Map();
-  /** The changed states in the last poll. */
+  /** The changed states that the last poll has found. */
   #unsettled: string | undefined;
   #unsettledPolls = 0;
   #timer: NodeJS.Timeout | undefined;
@@ -31,7 +31,7 @@ export class SettingsFiles {
     const onFile = (path: string) => {
       if (!states.has(path)) states.set(path, stateNow(path));
     };
-    // Before anything is read, because a wrong file keeps the rest from being read.
+    // The states are taken before `read`, because a wrong file keeps the rest from being read.
     const known = this.#known.map((path) => [path, stateNow(path)] as const);
     try {
       const result = read(onFile);
@@ -60,7 +60,7 @@ export class SettingsFiles {
   async #poll(onChange: () => void): Promise<void> {
     const timer = this.#timer;
     const isDue = await this.#isReloadDue();
-    // Stopped meanwhile.
+    // `stop` was called during the poll.
     if (this.#timer !== timer) return;
     this.#timer = undefined;
     this.watch(onChange);
@@ -71,14 +71,14 @@ export class SettingsFiles {
   async #isReloadDue(): Promise<boolean> {
     const states = this.#states;
     const changes: string[] = [];
-    // One after the other: a mount that hangs then takes a single thread of Node's pool, and leaves
-    // the others to name lookups.
+    // The files wait for each other, because a mount that hangs then takes a single thread of
+    // Node's pool, and name lookups need the pool too.
     for (const [path, before] of states) {
       const now = await stat(path, { bigint: true }).then(toState, toFailure);
       if (now !== before) changes.push(path, now);
     }
     const found = changes.join('\n');
-    // Without changes, or if a signal has had the files read meanwhile.
+    // No file has changed, or a signal has caused a reload during the poll.
     if (found === '' || states !== this.#states) {
       this.#forget();
       return false;

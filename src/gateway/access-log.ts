@@ -27,7 +27,7 @@ const LEVELS: Readonly<Record<Outcome, LogLevel>> = {
 interface LoggedRoute {
   /** Set for `/health`: a good answer is logged only at level debug. */
   readonly isProbe?: true;
-  /** Set for chat completions: the client may leave during its upload. */
+  /** Set for requests with a body: the client may leave during its upload. */
   readonly readsBody?: true;
 }
 

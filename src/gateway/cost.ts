@@ -1,4 +1,4 @@
-/** What an answer's tokens cost, by the prices in the settings. */
+/** The cost of an answer's tokens, by the prices in the settings. */
 
 import type { ProviderSettings } from '../config/config.ts';
 import { memberOf } from '../lib/json.ts';

@@ -49,11 +49,12 @@ export class Lease {
     if (this.#context) throw new Error('a second answer to one request');
     const { attempt } = context;
     attempt.beginAnswer();
-    // A complete answer has no first token. Most requests reuse a connection, so making one is left
-    // out.
     const { times } = this.#options.candidate;
-    if (times && context.isStream)
+    // A complete answer has no first token. The time to connect is left out, because most requests
+    // reuse a connection.
+    if (times && context.isStream) {
       times.add(attempt.decidedAtMs! - (attempt.sentAtMs ?? attempt.beganAtMs));
+    }
     this.#answer = answer;
     this.#context = context;
     this.#key = key;

@@ -120,6 +120,8 @@ class ShownBeginnings {
     patterns: ReturnType<typeof createPatterns>,
   ): void {
     const former = this.#latestTexts;
+    // Each setting is taken as JSON, and without JSON's backslashes, because redacted texts have
+    // either form.
     this.#latestTexts = Array.from(settings, (setting) => JSON.stringify(setting))
       .flatMap((text) => [`${text}\n`, `${text.replaceAll(/\\(["\\])/g, '$1')}\n`])
       .filter((text) => patterns.beginnings.test(text))

@@ -36,12 +36,10 @@ class ResponsesParser extends ChatRequestParser {
     const isSet = kind !== 'null' && kind !== 'false';
     if (depth === MEMBER && isSet && BINDING.includes(name)) this.#isBound = true;
     // Reasoning and compaction items, which only their own organisation can decrypt.
-    if (depth === ITEM_MEMBER && kind === 'string' && name === 'encrypted_content') {
-      this.#isBound = true;
-    }
-    if (depth === ITEM_MEMBER && name === 'type' && text === 'item_reference') {
-      this.#isBound = true;
-    }
+    const isEncrypted = kind === 'string' && name === 'encrypted_content';
+    // The item's id, like `previous_response_id`, is known to its own organisation only.
+    const isReference = name === 'type' && text === 'item_reference';
+    if (depth === ITEM_MEMBER && (isEncrypted || isReference)) this.#isBound = true;
   }
 
   override finish(body: { readonly parts: readonly Buffer[] }) {

@@ -6,9 +6,12 @@ const WINDOW_MS = 300_000;
 const MAX_TIMES = 64;
 /** The times that show whether the target is slow now. A single long prompt must not. */
 const NEWEST_TIMES = 3;
-/** The newest times of a busy target are this multiple of its usual time. */
-const BUSY = 10;
-/** A shorter usual time counts as this, because a pause of the process is ten times as long. */
+/** A target is busy if its newest times are this multiple of its usual time. */
+const BUSY_FACTOR = 10;
+/**
+ * A shorter usual time counts as this. Otherwise a local target with a usual time of 1 ms would be
+ * busy after each pause of this process of 10 ms.
+ */
 const LEAST_USUAL_MS = 10;
 
 /** A target's times from a sent request to the first token of its stream. */
@@ -49,7 +52,8 @@ export class FirstTokenTimes {
     const sinceMs = performance.now() - WINDOW_MS;
     const times = this.#times.filter(({ atMs }) => atMs >= sinceMs).map(({ tookMs }) => tookMs);
     const usualMs = medianOf(times);
-    const isSlow = medianOf(times.slice(-NEWEST_TIMES)) >= Math.max(usualMs, LEAST_USUAL_MS) * BUSY;
+    const busyMs = Math.max(usualMs, LEAST_USUAL_MS) * BUSY_FACTOR;
+    const isSlow = medianOf(times.slice(-NEWEST_TIMES)) >= busyMs;
     return { usualMs, isBusy: isSlow && times.length > 0 };
   }
 }

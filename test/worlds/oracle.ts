@@ -86,7 +86,7 @@ interface Choice {
   readonly index?: number;
   readonly delta?: object;
   readonly message?: object;
-  /** Of a text completion. */
+  /** The text of a choice of `/v1/completions`. */
   readonly text?: string;
   readonly finish_reason?: string | null;
 }

@@ -125,7 +125,7 @@ export interface Ask {
 export interface ChatPlan {
   readonly model: string;
   readonly isStream: boolean;
-  /** What the answer has in place of a chat completion's messages and deltas. */
+  /** The answer has texts or embeddings in place of a chat completion's messages and deltas. */
   readonly answersWith?: 'text' | 'embeddings' | undefined;
   readonly promptCacheKey?: string | undefined;
   /** The member `model`, if its spelling is unusual. */
