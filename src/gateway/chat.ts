@@ -9,7 +9,7 @@ import type { ChatRequest } from '../openai/chat-request.ts';
 import { soleHeader } from '../downstream/request-head.ts';
 import { type GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
-import { TARGET_STATUSES } from '../policy/circuit-breaker.ts';
+import { isOfTarget } from '../policy/circuit-breaker.ts';
 import { MAX_NAME_CHARACTERS } from '../request/history.ts';
 import { forwardedHeaders } from '../upstream/headers.ts';
 import { askProvider } from './attempts.ts';
@@ -107,16 +107,17 @@ function checkContentHeaders(call: Call): void {
 
 /** Returns whether other candidates may be asked after the first candidate's failure. */
 function isReasonToFallBack(
-  { details: { limit, problem }, status }: GatewayError,
+  failure: GatewayError,
   { isBalanced }: Candidate,
   { providers: { fallbackOn } }: Config,
 ): boolean {
+  const { details, scope, status } = failure;
+  const { limit, problem } = details;
   if (problem === 'policy') return false;
-  // The targets of a balanced alias are alike, so a wrong key (401 or 403), a missing model (404
-  // or 400) or a full limit (429) is the fault of a single target.
-  if (isBalanced && (TARGET_STATUSES.has(status) || problem === 'model gone')) return true;
+  // The targets of a balanced alias are alike, and the gateway has chosen this target.
+  if (isBalanced && isOfTarget(failure)) return true;
   // A provider's concurrency limit is a reason to ask another provider. Its rate limit is not.
   if (limit === 'provider') return false;
-  const isTransient = status >= 500 || status === 408 || status === 429;
+  const isTransient = scope !== 'client' && (status >= 500 || status === 408 || status === 429);
   return problem === 'length' || isTransient || fallbackOn.includes(status);
 }

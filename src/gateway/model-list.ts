@@ -8,9 +8,10 @@ import { Deadline } from '../lib/cancellation.ts';
 import { readAll } from '../lib/byte-source.ts';
 import { memberOf, parseUntrustedJson } from '../lib/json.ts';
 import { matchesPattern } from '../lib/pattern.ts';
-import { isKeyStatus } from '../policy/key-pool.ts';
 import { mayName } from '../policy/authentication.ts';
+import { readFault } from '../openai/error-body.ts';
 import { type ListedModel, readModelList } from '../openai/model-list.ts';
+import { readStatusFault } from '../upstream/open-answer.ts';
 import type { Provider } from '../upstream/provider.ts';
 import type { Transport } from '../upstream/transport.ts';
 import { providerIdOf, registeredTargets } from './balance.ts';
@@ -195,8 +196,9 @@ export const NO_LIST_IN_TIME = new Error('no answer in time');
 /**
  * Fetches a provider's list, with its keys in turn until the provider accepts a key. A refused key
  * begins no cooldown, because the key may be valid only for completions. For an undefined key no
- * key is sent. Returns the list, or the last response's status. Throws a `TransportError`,
- * `NO_LIST_IN_TIME`, or as `readModelList`. `limitMs` bounds the whole call.
+ * key is sent. Returns the list, or the last response's status; of an error that of `readFault`.
+ * Throws a `TransportError`, `NO_LIST_IN_TIME`, or as `readModelList`. `limitMs` bounds the whole
+ * call.
  */
 export async function fetchModelList(
   provider: Provider,
@@ -218,11 +220,17 @@ export async function fetchModelList(
           const json = bytes && parseUntrustedJson(bytes.toString('utf8'), MAX_LIST_BYTES);
           return readModelList(json);
         }
+        const isRead = status === 400;
+        // Of the other statuses none is about the key only by its words.
+        const fault = isRead
+          ? await readStatusFault(reply, deadline)
+          : readFault(undefined, status);
+        status = fault.status;
+        if (fault.blame !== 'key' && status !== 429) break;
       } finally {
         // Also ends an unread response.
         deadline.abandon();
       }
-      if (!isKeyStatus(status)) break;
     }
     return status;
   } finally {

@@ -43,15 +43,17 @@ type Check = keyof typeof CHECKS;
 export type Refusal = Limit | Check;
 
 /**
- * How far a failure reaches. Incidents count `model` and `provider`.
+ * Whose fault a failure is, and so how far it reaches. Incidents count `key`, `model` and
+ * `provider`.
  *
  * - `client`: only this request, because it is wrong or its client did not read.
+ * - `key`: the gateway's key at the provider. Another key may be accepted.
  * - `model`: the requested model, because its provider was reached.
  * - `provider`: all the provider's models, because no connection was made.
  * - `gateway`: this process or its machine. It ends the request, because no other provider can
  *   help. Retries and fallbacks follow only the problem `descriptors`, which may be over by then.
  */
-type Scope = 'client' | 'model' | 'provider' | 'gateway';
+type Scope = 'client' | 'key' | 'model' | 'provider' | 'gateway';
 
 /**
  * Whether a request may be sent to the same provider again.
@@ -184,7 +186,8 @@ export class GatewayError extends Error {
   /** The outcome if a request ends with this failure. */
   get outcome(): Outcome {
     // The provider answered, but the request was wrong.
-    if (this.kind === 'api' && this.scope === 'client') return 'rejected';
+    const isAnswered = this.details.upstreamStatus !== undefined;
+    if (isAnswered && this.scope === 'client') return 'rejected';
     const [status] = ERROR_TABLE[this.kind];
     if (status === 429) return 'rate_limited';
     if (status === 504) return 'timeout';

@@ -8,7 +8,26 @@ const MAX_CODE_CHARACTERS = 200;
  * Matches the code for a request that exceeds the context. Codes are compared as `toWord` returns
  * them, because providers write `InvalidParameter` and `invalid-parameter`.
  */
-export const TOO_LONG = /contextlengthexceeded/;
+const TOO_LONG = /contextlengthexceeded/;
+/** Codes for a refusal by a content policy. */
+const REFUSED_BY_POLICY = /contentpolicy|contentfilter|moderation|safety/;
+/**
+ * Statuses for the client's mistakes. A missing model is the operator's mistake if the settings
+ * name the model.
+ */
+const REJECTED_STATUSES = new Set([400, 413, 422, 451]);
+/** Statuses for a revoked key, and for a key without permission. */
+const KEY_STATUSES = new Set([401, 403]);
+/** Codes of a 400 for a refused key. */
+const REFUSES_KEY_CODE = /invalidapikey/;
+/**
+ * Messages of a 400 for a refused key, Gemini's and xAI's. A message must begin with these words,
+ * because other messages quote the request.
+ */
+const REFUSES_KEY_MESSAGE =
+  /^\s*(?:api key not valid|api key expired|api key not found|incorrect api key)\b/i;
+/** Google's reasons in `details` for a refused key, such as `API_KEY_INVALID`. */
+const REFUSES_KEY_REASON = /^API_KEY_/;
 /** Members that may hold the message, in search order. */
 const MESSAGE_NAMES = (
   'message msg detail error errors Message error_description ' +
@@ -47,8 +66,29 @@ const LACKS_MODEL_MESSAGE =
 /** OpenRouter writes this in place of its provider's message. */
 const GENERIC_MESSAGE = /^provider returned error\.?$/i;
 
-/** An upstream's error. All its members are untrusted. */
-export type UpstreamFault = ReturnType<typeof readFault>;
+/** Whose fault an error is, by its status and its words. */
+type Blame =
+  /** The request's, because a content policy refuses it. */
+  | 'policy'
+  /** The request's, because it exceeds the model's context. */
+  | 'length'
+  /** The request's in any other way. */
+  | 'request'
+  /** The gateway's key's. */
+  | 'key'
+  /** The fault of whoever has named the model, because the provider lacks it. */
+  | 'model'
+  | 'provider';
+
+/** An upstream's error. All its texts are untrusted. */
+export interface UpstreamFault {
+  readonly message: string | undefined;
+  readonly code: string | undefined;
+  readonly type: string | undefined;
+  /** From 400 to 599. */
+  readonly status: number;
+  readonly blame: Blame;
+}
 
 /**
  * Returns whether the JSON in a 200, or in an event before an answer, is an error. `error` may be
@@ -68,31 +108,65 @@ export function reportsFailure(json: unknown): boolean {
  * Reads an error.
  *
  * @param json - the parsed JSON, or the error's text if it is not JSON
- * @returns the error's texts, and the `status` from a member, the code or the type, else 502.
- *   `isAboutModel` holds if the answer is a 404, and `lacksModel` if it is a 400
+ * @param sentStatus - the HTTP status; undefined if the error is in a 200 or an event
+ * @returns the error's texts, whose fault it is, and its status: the HTTP status, else the `status`
+ *   from a member, the code or the type, else 502. A refused key has the status 401 in place of 400
  */
-export function readFault(json: unknown) {
+export function readFault(json: unknown, sentStatus?: number): UpstreamFault {
   const body = firstItem(json);
   const state = memberOf(body, 'base_resp');
   const sources = [memberOf(body, 'error'), firstItem(memberOf(body, 'errors')), body, state];
   const textOf = (name: string) => sources.map((source) => memberOf(source, name)).find(isText);
   const [code, type] = [textOf('code'), textOf('type')];
-  const named = sources
-    .flatMap((source) => STATUS_NAMES.map((name) => memberOf(source, name)))
-    .find(isErrorStatus);
-  const status = Number(named ?? statusOf(code) ?? statusOf(type) ?? 502);
   const message = firstText(json) ?? firstText(state);
-  // Text that is not JSON comes from a proxy or a wrong base_url, so it is not about the model.
-  const isJson = typeof json === 'object';
-  const isAboutModel = isJson && ABOUT_MODEL.test(`${message} ${toWord(code)} ${toWord(type)}`);
-  const lacksModel =
-    isJson &&
-    (LACKS_MODEL_MESSAGE.test(message ?? '') ||
-      [code, type].some((word) => LACKS_MODEL_CODE.test(toWord(word))));
+  const named =
+    sentStatus ??
+    sources
+      .flatMap((source) => STATUS_NAMES.map((name) => memberOf(source, name)))
+      .find(isErrorStatus);
+  const status = Number(named ?? statusOf(code) ?? statusOf(type) ?? 502);
+  const isOfKey =
+    (named === undefined || status === 400) &&
+    (REFUSES_KEY_MESSAGE.test(message ?? '') ||
+      [code, type].some((word) => REFUSES_KEY_CODE.test(toWord(word))) ||
+      detailsOf(sources).some((detail) => REFUSES_KEY_REASON.test(textIn(detail, 'reason'))));
+  const texts = { message, code, type };
+  if (isOfKey) return { ...texts, status: 401, blame: 'key' };
+  return { ...texts, status, blame: blameOf(json, { ...texts, status }) };
+}
+
+/** Returns whose fault an error is, unless its words are about the key. */
+function blameOf(
+  json: unknown,
+  { message: text = '', code, type, status }: Omit<UpstreamFault, 'blame'>,
+): Blame {
+  const reason = toWord(code ?? type);
   // OpenRouter's moderation has no code but its status, and quotes the input that it flags.
-  const metadata = memberOf(memberOf(body, 'error'), 'metadata');
+  const metadata = memberOf(memberOf(firstItem(json), 'error'), 'metadata');
   const isFlagged = memberOf(metadata, 'flagged_input') !== undefined;
-  return { message, code, type, status, isAboutModel, lacksModel, isFlagged };
+  if (isFlagged || REFUSED_BY_POLICY.test(reason)) return 'policy';
+  if (status === 400 && TOO_LONG.test(reason)) return 'length';
+  if (KEY_STATUSES.has(status)) return 'key';
+  // Text that is not JSON comes from a proxy or a wrong base_url, so it is not about the model.
+  if (typeof json === 'object') {
+    const [codeWord, typeWord] = [toWord(code), toWord(type)];
+    const isAboutModel = ABOUT_MODEL.test(`${text} ${codeWord} ${typeWord}`);
+    if (status === 404 && isAboutModel) return 'model';
+    const isNamed = [codeWord, typeWord].some((word) => LACKS_MODEL_CODE.test(word));
+    if (status === 400 && (isNamed || LACKS_MODEL_MESSAGE.test(text))) return 'model';
+  }
+  return REJECTED_STATUSES.has(status) ? 'request' : 'provider';
+}
+
+/** Returns the items of `details`, which Google's APIs write. */
+function detailsOf(sources: readonly unknown[]): readonly unknown[] {
+  const details = sources.map((source) => memberOf(source, 'details')).find(Array.isArray);
+  return (details ?? []).slice(0, MAX_SEARCHED);
+}
+
+function textIn(value: unknown, name: string): string {
+  const text = memberOf(value, name);
+  return typeof text === 'string' ? text : '';
 }
 
 /** Returns the first text under a name in `MESSAGE_NAMES`, also in nested arrays and objects. */

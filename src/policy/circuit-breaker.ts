@@ -22,11 +22,8 @@ const PROBED_STREAM_MS = 10_000;
  * failure, 504 after a time limit.
  */
 const OUTAGE_STATUSES = new Set([502, 503, 504, 529]);
-/**
- * Statuses for a wrong key, a missing model or a limit: another target of an alias may still
- * answer.
- */
-export const TARGET_STATUSES = new Set([401, 403, 404, 429]);
+/** Statuses for a missing model or a limit: another target of an alias may still answer. */
+const TARGET_STATUSES = new Set([404, 429]);
 /**
  * Bounds the circuits, because model names come from clients. The circuit that failed longest ago
  * is dropped first.
@@ -37,6 +34,14 @@ const MAX_MODEL_CHARACTERS = 256;
 
 /** `open`: the provider is skipped. `half-open`: one request may probe it. */
 type CircuitState = 'closed' | 'open' | 'half-open';
+
+/**
+ * Returns whether only the asked target of a balanced alias may be at fault, because its key, its
+ * model or its limit is its own.
+ */
+export function isOfTarget({ details, scope, status }: GatewayError): boolean {
+  return scope === 'key' || TARGET_STATUSES.has(status) || details.problem === 'model gone';
+}
 
 /** The request that tests a half-open circuit. */
 export interface Probe {
@@ -172,15 +177,14 @@ export class CircuitBreaker {
     if (failure === undefined) return this.record('success', provider, model);
     const { details, scope, status } = failure;
     const isProbe = probe !== undefined;
-    const isPolicy = details.problem === 'policy';
-    // Only these scopes show that the provider was reached.
-    if (scope === 'client' || scope === 'model') this.#close(provider.digest);
+    // The other scopes show that the provider was reached.
+    if (scope !== 'provider' && scope !== 'gateway') this.#close(provider.digest);
     // The request may be at fault, so its failure neither counts nor ends a row of failures.
     // Otherwise a single client could keep all others away from a model, or keep its circuit
     // closed. A plain 500 is such a failure, because some providers answer a wrong parameter with
     // it.
-    if (scope === 'client' || isPolicy || status === 500) return;
-    const isFaultOfTarget = isBalanced && TARGET_STATUSES.has(status);
+    if (scope === 'client' || status === 500) return;
+    const isFaultOfTarget = isBalanced && isOfTarget(failure);
     const isModelGone = details.problem === 'model gone';
     const cause = causeOf(failure);
     if (scope === 'provider') {

@@ -22,9 +22,6 @@ const DEFAULT_LIMITED_SECONDS = 1;
 /** The longest cooldown after a 429, because a provider may send any `Retry-After`. */
 const MAX_LIMITED_SECONDS = 3600;
 
-/** Returns true if a request with this status may succeed with another key. */
-export const isKeyStatus = (status: number) => KEY_STATUSES.includes(status);
-
 /** A time during which a key is not used. It may be over. */
 interface Cooldown {
   readonly ms: number;
@@ -149,9 +146,9 @@ export class KeyPool {
    * and not the request. Called before an answer by `RetryPlan`, and behind a stream with an error
    * event by `TakenKey`.
    */
-  recordFailure(key: number, { details }: GatewayError): boolean {
-    const { retryAfterSeconds = DEFAULT_LIMITED_SECONDS, upstreamStatus: status = 0 } = details;
-    if (!isKeyStatus(status) || details.problem === 'policy') return false;
+  recordFailure(key: number, { details, scope, status }: GatewayError): boolean {
+    const { limit, retryAfterSeconds = DEFAULT_LIMITED_SECONDS } = details;
+    if (scope !== 'key' && limit !== 'upstream') return false;
     const limitedMs = Math.min(MAX_LIMITED_SECONDS, retryAfterSeconds) * 1000;
     const ms = status === 429 ? limitedMs : REJECTED_MS;
     if (status !== 429) {

@@ -20,9 +20,9 @@ export function providerKindOf(
   { details: { problem, upstreamStatus: status }, kind, scope }: GatewayError,
   hasBegun: boolean,
 ): IncidentKind | undefined {
-  if (scope === 'client' || scope === 'gateway' || problem === 'policy') return undefined;
+  if (scope === 'client' || scope === 'gateway') return undefined;
   if (scope === 'provider') return 'unreachable';
-  if (status === 401 || status === 403) return 'key_refused';
+  if (scope === 'key') return 'key_refused';
   if (status !== undefined) return status === 429 ? 'rate_limited' : 'errors';
   if (kind === 'timeout') return hasBegun ? 'stall' : 'timeout';
   return problem === 'cut' ? 'cut' : 'nonsense';

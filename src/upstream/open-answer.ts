@@ -2,13 +2,14 @@
 
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import { readAll } from '../lib/byte-source.ts';
+import type { Cancellation } from '../lib/cancellation.ts';
 import { parseUntrustedJson } from '../lib/json.ts';
 import { EVENT_STREAM_HEADERS, parseEvents } from '../lib/sse.ts';
 import type { Answer, AttemptContext } from './attempt-context.ts';
 import { openCompletion, EVENT_STREAM_TYPE } from './completion.ts';
 import { returnedHeaders, upstreamRequestId, addClientHeaders } from './headers.ts';
 import { providerError, timeoutError, upstreamFailure } from './network-error.ts';
-import { readFault } from '../openai/error-body.ts';
+import { readFault, type UpstreamFault } from '../openai/error-body.ts';
 import { toProviderError } from './provider-error.ts';
 import type { UpstreamResponse, UpstreamRequest } from './provider.ts';
 import { openStream } from './stream-relay.ts';
@@ -19,6 +20,7 @@ const MAX_ERROR_BYTES = 65_536;
  * answer.
  */
 const ERROR_BODY_MS = 1000;
+const SLOW_ERROR_BODY = new Error('the error body is slow');
 
 // Media types with or without parameters; a comma follows if the header is repeated.
 
@@ -114,9 +116,10 @@ export function endFailed(
  * Throws the error for a response without an answer. The body is read if the status is an error.
  */
 async function readStatusError(
-  { status, headers, body }: UpstreamResponse,
+  response: UpstreamResponse,
   context: AttemptContext,
 ): Promise<never> {
+  const { headers, status } = response;
   const { call, deadline } = context;
   const { provider } = context.attempt;
   // A proxy on the way has to send this header with a 407 (RFC 9110 15.5.8). Over fetch a 407 has
@@ -127,13 +130,26 @@ async function readStatusError(
     const cause = location && `status ${status}, location ${location}`;
     throw providerError(provider, `unexpected status ${status}`, { cause });
   }
-  const timer = setTimeout(() => deadline.cancel(timeoutError(provider)), ERROR_BODY_MS);
-  // If the error body is truncated or slow, only the status is used.
+  const fault = await readStatusFault(response, deadline);
+  call.cancellation.throwIfCancelled();
+  throw toProviderError(fault, context);
+}
+
+/**
+ * Reads the error in a response whose status is one. If the body is truncated or slow, only the
+ * status is used.
+ *
+ * @param deadline - of the response; it is cancelled if the body is slow
+ */
+export async function readStatusFault(
+  { status, headers, body }: UpstreamResponse,
+  deadline: Cancellation,
+): Promise<UpstreamFault> {
+  const timer = setTimeout(() => deadline.cancel(SLOW_ERROR_BODY), ERROR_BODY_MS);
   const bytes = await readAll(body, MAX_ERROR_BYTES).catch(() => undefined);
   clearTimeout(timer);
-  call.cancellation.throwIfCancelled();
   const error = bytes && readErrorBody(bytes, headers.get('content-type') ?? '');
-  throw toProviderError({ ...readFault(error), status }, context);
+  return readFault(error, status);
 }
 
 /**

@@ -6,7 +6,7 @@ import { namingSetting } from '../config/named-models.ts';
 import type { Attempt } from '../request/history.ts';
 import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
 import { cutText, type Redactor, withoutControlCharacters } from '../lib/secrets.ts';
-import { readFault, TOO_LONG, toWord, type UpstreamFault } from '../openai/error-body.ts';
+import { readFault, toWord, type UpstreamFault } from '../openai/error-body.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { returnedHeaders } from './headers.ts';
 import type { UpstreamHeaders } from './provider.ts';
@@ -19,17 +19,7 @@ const MAX_ERROR_TEXT_CHARACTERS = 500;
  */
 const MAX_CUT_SECRET_CHARACTERS = 4096;
 const RETRYABLE_STATUSES = new Set([408, 429, 500, 502, 503, 504, 529]);
-/**
- * Statuses for the client's mistakes. A 404 about a model is such a mistake too. A 404 or a 400 for
- * a missing model is the operator's mistake if the settings name the model.
- */
-const REJECTED_STATUSES = new Set([400, 413, 422, 451]);
-/**
- * Codes for a refusal by a content policy. Codes are matched in lower case without separators,
- * because providers write both `InvalidParameter` and `invalid-parameter`.
- */
-const REFUSED_BY_POLICY = /contentpolicy|contentfilter|moderation|safety/;
-/** Codes for an account without money. Another attempt cannot help. */
+/** Codes for an account without money. */
 const BILLING = /insufficient[a-z]*(?:quota|balance|funds|credit)|billing/;
 /** A word, or a number written as text, by which clients classify errors; not a sentence. */
 const CODE_WORD = /^\w[\w.-]{0,63}$/;
@@ -38,6 +28,19 @@ const CODE_WORD = /^\w[\w.-]{0,63}$/;
  * and `<400>`.
  */
 const PAGE = /<(?:!doctype|html|head|body|script)/i;
+
+type Account = Pick<ErrorDetails, 'scope' | 'problem'>;
+/** The account of each fault. A 429 has `model` too, because another provider may answer. */
+const ACCOUNTS: Readonly<Record<UpstreamFault['blame'], Account>> = {
+  policy: { scope: 'client', problem: 'policy' },
+  length: { scope: 'client', problem: 'length' },
+  request: { scope: 'client' },
+  key: { scope: 'key' },
+  model: { scope: 'client' },
+  provider: { scope: 'model' },
+};
+/** The account of a missing model that the settings name. */
+const MODEL_GONE: Account = { scope: 'model', problem: 'model gone' };
 
 /** Stands for an error whose JSON is too long to parse. */
 export const ERROR_WITHOUT_TEXT = { error: true };
@@ -57,52 +60,44 @@ export function toProviderError(
   context: AttemptContext,
   isEvent = false,
 ): GatewayError {
-  const { status } = fault;
+  const { blame, status } = fault;
   const { headers, model, provider } = context.attempt;
   const { config, redact } = context.services;
-  const reason = toWord(fault.code ?? fault.type);
   const retryAfterSeconds = readRetryAfter(headers);
-  const isBilling = status === 429 && BILLING.test(reason);
   const text = errorText(fault, redact);
   const { providerMessages } = config.logging;
-  const isAboutModel = status === 404 && fault.isAboutModel;
-  const isMissing = isAboutModel || (status === 400 && fault.lacksModel);
-  const setting = isMissing ? namingSetting(config, provider, model) : undefined;
-  const isRejected = !setting && (isAboutModel || REJECTED_STATUSES.has(status));
-  const problem = problemOf(fault, reason) ?? (setting ? 'model gone' : undefined);
+  const setting = blame === 'model' ? namingSetting(config, provider, model) : undefined;
+  const { scope, problem } = setting ? MODEL_GONE : ACCOUNTS[blame];
+  const isRetryable = RETRYABLE_STATUSES.has(status);
+  // Another attempt cannot help.
+  const isFinal =
+    scope === 'client' || (status === 429 && BILLING.test(toWord(fault.code ?? fault.type)));
   const logged = providerMessages
     ? loggedCause(fault, text, context.attempt)
     : namesOf(fault, redact);
   const details: ErrorDetails = {
     provider,
     cause: setting ? `${setting}: ${logged}` : logged,
-    ...(status === 429 && { limit: 'upstream' }),
+    ...(status === 429 && scope !== 'client' && { limit: 'upstream' }),
     status,
     // Shown in the error object.
     upstreamStatus: status,
-    // A 401 or a 429 has `model` too: the request is good, and another provider may answer it.
-    scope: isRejected ? 'client' : 'model',
+    scope,
     headers: {
       ...(headers && returnedHeaders(headers, context)),
-      ...(isBilling && { 'x-should-retry': 'false' }),
+      ...(isFinal && isRetryable && { 'x-should-retry': 'false' }),
     },
-    retry: !isEvent && !isBilling && RETRYABLE_STATUSES.has(status) ? 'later' : 'no',
+    retry: !isEvent && !isFinal && isRetryable ? 'later' : 'no',
     ...(problem && { problem }),
     ...(retryAfterSeconds === undefined ? {} : { retryAfterSeconds }),
   };
-  if (status === 401) return new GatewayError('api', 'Authentication failed', details);
-  if (status === 429) {
-    return new GatewayError('rateLimit', `Rate limit exceeded at ${provider}: ${text}`, details);
-  }
-  const head = `API error: ${status}`;
+  if (scope === 'key' && status === 401)
+    return new GatewayError('api', 'Authentication failed', details);
   // The log shows `reason` in place of the message, because the provider's text is in `cause`.
-  return new GatewayError('api', `${head} - ${text}`, { ...details, reason: head });
-}
-
-/** Returns the problem with the request, by the provider's error; undefined for other errors. */
-function problemOf({ isFlagged, status }: UpstreamFault, reason: string): ErrorDetails['problem'] {
-  if (isFlagged || REFUSED_BY_POLICY.test(reason)) return 'policy';
-  return status === 400 && TOO_LONG.test(reason) ? 'length' : undefined;
+  const reason = status === 429 ? `Rate limit exceeded at ${provider}` : `API error: ${status}`;
+  if (status === 429)
+    return new GatewayError('rateLimit', `${reason}: ${text}`, { ...details, reason });
+  return new GatewayError('api', `${reason} - ${text}`, { ...details, reason });
 }
 
 /**

@@ -54,9 +54,9 @@ const list =
     (request.headers.authorization ? publicList(count) : refuse(401))(request, response);
 
 const refuse =
-  (status: number): Script =>
+  (status: number, words = 'no'): Script =>
   ({ headers }, response) =>
-    sendJson(response, { error: { message: `no: ${headers.authorization}` } }, { status });
+    sendJson(response, { error: { message: `${words}: ${headers.authorization}` } }, { status });
 
 const html: Script = (_, response) =>
   response.writeHead(200, { 'content-type': 'text/html' }).end('<!doctype html><title>x</title>');
@@ -84,6 +84,7 @@ const ANSWERS: readonly Answer[] = [
   ['answers 401', refuse(401), 3, '401  key refused'],
   ['answers 403', refuse(403), 3, '403  key refused'],
   ['answers 400', refuse(400), 3, '400  Bad Request; is the key right?'],
+  ['answers 400, and names the key', refuse(400, 'API key not valid'), 3, '401  key refused'],
   ['answers 404 without /v1', refuse(404), 3, '404  is /v1 missing in base_url?', { path: '' }],
   ['answers 404 at a base_url with /v1', refuse(404), 3, `404  ${NO_LIST_HINT}`],
   ['is HTML without /v1', html, 3, '200  not a model list; is /v1 missing in base_url?', UI],

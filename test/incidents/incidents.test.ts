@@ -600,8 +600,7 @@ test('most failures decide the kind', (t) => {
   const { ask, facts, pass } = start(t);
   const cases: [kind: string, details: Details, begun?: boolean][] = [
     ['unreachable', DOWN],
-    ['key_refused', { upstreamStatus: 401 }],
-    ['key_refused', { upstreamStatus: 403 }],
+    ['key_refused', { scope: 'key', upstreamStatus: 401 }],
     ['rate_limited', { upstreamStatus: 429, retryAfterSeconds: 7 }],
     ['errors', { upstreamStatus: 404 }],
     ['errors', { upstreamStatus: 500 }, true],
@@ -991,7 +990,7 @@ test('the key of the latest failure is given by its place among the keys, from 1
   const { facts, failures, incidents } = start(t);
   for (const key of [0, 0, 1]) {
     const attempt = new Attempt({ ...P }, 'm', '', key);
-    incidents.recordFailure(attempt, failures({ upstreamStatus: 401 }));
+    incidents.recordFailure(attempt, failures({ scope: 'key' }));
   }
   assert.deepEqual(
     facts().map(({ kind, key }) => [kind, key]),
@@ -1014,7 +1013,7 @@ test('the latest 50 incidents that have ended are kept', (t) => {
 
 test('a provider whose keys are all refused is one incident, counted once', (t) => {
   const { ask, incidents, lasting, logged, pass } = start(t);
-  const refused = { upstreamStatus: 401 };
+  const refused = { scope: 'key' as const };
   for (let round = 0; round < 4; round += 1) {
     ask('m', refused, { count: 2 });
     incidents.set('key_refused', 'key 1: 401, key 2: 401', P);

@@ -32,9 +32,12 @@ test('each kind has its status, type, code, outcome and scope', () => {
 });
 
 test('details replace the status, scope and retry of the table', () => {
-  const failure = new GatewayError('api', 'a', { status: 400, scope: 'client', retry: 'later' });
+  const details = { status: 400, upstreamStatus: 400, scope: 'client', retry: 'later' } as const;
+  const failure = new GatewayError('api', 'a', details);
   assert.deepEqual([failure.status, failure.scope, failure.retry], [400, 'client', 'later']);
   assert.equal(failure.outcome, 'rejected');
+  const limited = { upstreamStatus: 429, scope: 'client' } as const;
+  assert.equal(new GatewayError('rateLimit', 'a', limited).outcome, 'rejected');
   assert.equal(new GatewayError('api', 'a', { status: 504 }).outcome, 'upstream_error');
   assert.equal(new GatewayError('provider', 'a', { scope: 'gateway' }).outcome, 'internal_error');
   assert.equal(new GatewayError('timeout', 'a', { scope: 'client' }).outcome, 'timeout');

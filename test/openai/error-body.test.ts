@@ -3,13 +3,18 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { readFault, reportsFailure, toWord } from '../../src/openai/error-body.ts';
+import {
+  readFault,
+  reportsFailure,
+  toWord,
+  type UpstreamFault,
+} from '../../src/openai/error-body.ts';
 
-type Row = readonly [json: unknown, expected: Partial<ReturnType<typeof readFault>>];
+type Row = readonly [json: unknown, expected: Partial<UpstreamFault>, sentStatus?: number];
 
 function check(rows: readonly Row[]): void {
-  for (const [json, expected] of rows) {
-    const fault = readFault(json) as Record<string, unknown>;
+  for (const [json, expected, sentStatus] of rows) {
+    const fault: Readonly<Record<string, unknown>> = { ...readFault(json, sentStatus) };
     for (const [name, value] of Object.entries(expected)) {
       assert.equal(fault[name], value, `${name} of ${JSON.stringify(json)}`);
     }
@@ -86,20 +91,73 @@ test('the status is a member, else the meaning of the code or type, else 502', (
   ]);
 });
 
-test('an error is about the model if a text of its JSON names it', () => {
+test('an HTTP status comes before every status in the error', () => {
   check([
-    [{ error: { message: 'The Model x does not exist' } }, { isAboutModel: true }],
-    [{ error: { message: 'gone', code: 'model_not_found' } }, { isAboutModel: true }],
-    [{ error: { message: 'gone', type: 'bad_model' } }, { isAboutModel: true }],
-    [{ error: { message: 'no such page' } }, { isAboutModel: false }],
-    ['no such model', { isAboutModel: false }],
-    [{ error: { message: 'Model Not Exist' } }, { lacksModel: true }],
-    [{ error: { code: 'Model-Not-Found' } }, { lacksModel: true }],
-    [{ error: { message: "bad role 'Model Not Exist'" } }, { lacksModel: false }],
-    [{ error: { message: 'Model Not Existing' } }, { lacksModel: false }],
-    ['Model Not Exist', { lacksModel: false }],
-    [{ error: { metadata: { flagged_input: 'x' } } }, { isFlagged: true }],
-    [{ error: {}, metadata: { flagged_input: 'x' } }, { isFlagged: false }],
+    [{ error: { code: 401, status: 403 } }, { status: 418 }, 418],
+    [{ error: { code: 'invalid_api_key' } }, { status: 503, blame: 'provider' }, 503],
+  ]);
+});
+
+const aboutModel = (error: unknown, sentStatus: number, isBlamed = true): Row => {
+  const others = { 404: 'provider', 400: 'request', 422: 'request' } as const;
+  const other = others[sentStatus as keyof typeof others];
+  return [error, { status: sentStatus, blame: isBlamed ? 'model' : other }, sentStatus];
+};
+
+test('a 404 or a 400 is about the model if a text of its JSON says so', () => {
+  check([
+    aboutModel({ error: { message: 'The Model x does not exist' } }, 404),
+    aboutModel({ error: { message: 'gone', code: 'model_not_found' } }, 404),
+    aboutModel({ error: { message: 'gone', type: 'bad_model' } }, 404),
+    aboutModel({ error: { message: 'no such page' } }, 404, false),
+    aboutModel('no such model', 404, false),
+    aboutModel({ error: { message: 'Model Not Exist' } }, 400),
+    aboutModel({ error: { code: 'Model-Not-Found' } }, 400),
+    aboutModel({ error: { message: 'the model takes no images' } }, 400, false),
+    aboutModel({ error: { message: "bad role 'Model Not Exist'" } }, 400, false),
+    aboutModel({ error: { message: 'Model Not Existing' } }, 400, false),
+    aboutModel('Model Not Exist', 400, false),
+    aboutModel({ error: { message: 'Model Not Exist' } }, 422, false),
+  ]);
+});
+
+test('the request is to blame for its content, its length and its other mistakes', () => {
+  check([
+    [{ error: { code: 'content_policy_violation' } }, { blame: 'policy' }, 400],
+    [{ error: { type: 'Content-Filter' } }, { blame: 'policy' }, 500],
+    [{ error: { metadata: { flagged_input: 'x' } } }, { blame: 'policy' }, 403],
+    [{ error: {}, metadata: { flagged_input: 'x' } }, { blame: 'key' }, 403],
+    [{ error: { message: 'content policy' } }, { blame: 'request' }, 400],
+    [{ error: { code: 'context_length_exceeded' } }, { blame: 'length' }, 400],
+    [{ error: { code: 'context_length_exceeded' } }, { blame: 'length', status: 400 }],
+    [{ error: { code: 'context_length_exceeded' } }, { blame: 'request' }, 413],
+    [{}, { blame: 'request' }, 451],
+    [{}, { blame: 'provider' }, 429],
+    [{}, { blame: 'provider' }, 500],
+  ]);
+});
+
+const INVALID = { code: 400, status: 'INVALID_ARGUMENT' };
+const REASON = { '@type': 'type.googleapis.com/google.rpc.ErrorInfo', reason: 'API_KEY_INVALID' };
+
+test('the key is to blame for a 401, a 403, and a 400 that says so', () => {
+  const refused = { blame: 'key', status: 401 } as const;
+  const quoted = { error: { message: 'bad content: API key not valid' } };
+  check([
+    [{}, refused, 401],
+    [{}, { blame: 'key', status: 403 }, 403],
+    [[{ error: { ...INVALID, message: 'no', details: [{}, REASON] } }], refused, 400],
+    [[{ error: { ...INVALID, message: 'no', details: [REASON] } }], refused],
+    [{ error: { ...INVALID, details: REASON } }, { blame: 'request', status: 400 }, 400],
+    [{ error: { code: 'invalid_api_key', type: 'invalid_request_error' } }, refused, 400],
+    [{ error: { message: 'API key not valid. Please pass a valid API key.' } }, refused, 400],
+    [{ error: { message: 'API key expired. Please renew the API key.' } }, refused, 400],
+    [{ error: { message: 'API Key not found. Please pass a valid API key.' } }, refused, 400],
+    [{ code: 'x', error: 'Incorrect API key provided: xa***. You can obtain' }, refused, 400],
+    [{ code: 'x', error: 'Incorrect API key provided: xa***. You can obtain' }, refused],
+    [quoted, { blame: 'request', status: 400 }, 400],
+    [quoted, { blame: 'provider', status: 502 }],
+    [{ error: { message: 'API key expired', code: 429 } }, { blame: 'provider', status: 429 }],
   ]);
 });
 

@@ -144,7 +144,8 @@ test('an outage counts, another failure is an answer, and a doubtful one is neit
     return state('m') === 'open' ? 'neither' : 'answer';
   };
   const outages = [502, 503, 504, 529].map((status) => failure({ status }));
-  const answers = [501, 401, 403, 404, 429].map((status) => failure({ status }));
+  const answers = [501, 404, 429].map((status) => failure({ status }));
+  answers.push(failure({ status: 401, scope: 'key' }));
   for (const error of outages) assert.equal(effectOf(error, false), 'failure');
   for (const error of answers) assert.equal(effectOf(error, false), 'answer');
   // The gateway chose the target of a balanced alias, and another target may have the right key.
@@ -152,8 +153,6 @@ test('an outage counts, another failure is an answer, and a doubtful one is neit
   assert.equal(effectOf(failure({ status: 404, problem: 'model gone' }), false), 'failure');
   const doubtful = [
     failure({ status: 500 }),
-    failure({ status: 403, problem: 'policy' }),
-    failure({ status: 503, problem: 'policy' }),
     failure({ status: 429, scope: 'client' }),
     failure({ status: 503, scope: 'client' }),
   ];

@@ -14,7 +14,7 @@ test('a success asked for before a longer cooldown began does not end it', () =>
   const refuse = (retryAfterSeconds: number) =>
     pool.recordFailure(
       0,
-      new GatewayError('rateLimit', '', { retryAfterSeconds, upstreamStatus: 429 }),
+      new GatewayError('rateLimit', '', { retryAfterSeconds, limit: 'upstream' }),
     );
   refuse(60);
   const before = pool.cooldownOf(0);
@@ -33,7 +33,7 @@ test('the refused keys are named when they change, until each has worked again',
   const onRefused = (...refused: unknown[]) => told.push(refused);
   const pool = new KeyPool(provider, { log() {}, isEnabled: () => false }, onRefused);
   for (const key of [0, 1]) {
-    pool.recordFailure(key, new GatewayError('api', '', { upstreamStatus: 401 }));
+    pool.recordFailure(key, new GatewayError('api', '', { status: 401, scope: 'key' }));
   }
   // This stream was asked for before the key was revoked.
   pool.recordSuccess(1, undefined);

@@ -4,8 +4,10 @@ import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
 import { replaceRandom, stopClock } from '../support/clock.ts';
-import { chatBody, providerToml, startGateway } from '../support/gateway.ts';
-import { eventually } from '../support/streams.ts';
+import { assertError } from '../support/errors.ts';
+import { chatBody, providerToml, startGateway, triesOf } from '../support/gateway.ts';
+import { scenario } from '../support/scenario.ts';
+import { eventually, linesOf } from '../support/streams.ts';
 import {
   answerWell,
   CHUNK,
@@ -72,6 +74,39 @@ async function start(
   return { gateway, upstream, scripts, clock, asked, ask, rests };
 }
 
+/** Errors with the status 400 for a refused key. */
+const REFUSED_WITH_400: Readonly<Record<string, object>> = {
+  Gemini: [
+    {
+      error: {
+        code: 400,
+        message: 'API key not valid. Please pass a valid API key.',
+        status: 'INVALID_ARGUMENT',
+        details: [
+          { '@type': 'type.googleapis.com/google.rpc.ErrorInfo', reason: 'API_KEY_INVALID' },
+        ],
+      },
+    },
+  ],
+  xAI: {
+    code: 'Client specified an invalid argument',
+    error:
+      'Incorrect API key provided: xa***. You can obtain an API key from https://console.x.ai.',
+  },
+  'OpenAI on behalf of others': {
+    error: { message: 'no', type: 'invalid_request_error', code: 'invalid_api_key' },
+  },
+};
+/** The ways in which a provider sends an error. */
+const WAYS: Readonly<Record<string, (error: object) => Script>> = {
+  'as a status': (error) => (_, response) => sendJson(response, error, { status: 400 }),
+  'in a 200': (error) => (_, response) => sendJson(response, error),
+  'as the first event': (error) => (_, response) =>
+    sendEvents(response, `data: ${JSON.stringify(error)}\n\n`),
+  'as a later event': (error) => (_, response) =>
+    sendEvents(response, `${CHUNK}data: ${JSON.stringify(error)}\n\n`),
+};
+
 /** Answers 403 to requests for the model `m-secret`, and any other request well. */
 const forbidden: Script = (request, response) =>
   (request.body.includes('"m-secret"') ? fail(403) : answerWell)(request, response);
@@ -112,6 +147,22 @@ describe('a pool of keys', () => {
       clock.nowMs += ms;
     }
   });
+
+  for (const [way, toScript] of Object.entries(WAYS)) {
+    test(`rests a key that is refused with 400 ${way}, and tries the next key`, async (t) => {
+      const isLate = way === 'as a later event';
+      const stream = way.endsWith('event');
+      for (const [provider, error] of Object.entries(REFUSED_WITH_400)) {
+        const { ask, gateway, rests } = await start(t, { a: toScript(error), b: answerWell });
+        assert.equal(await ask({ stream }), isLate ? '200 a' : '200 ab', provider);
+        assert.deepEqual([await ask(), await ask()], ['200 b', '200 b']);
+        assert.deepEqual(rests(), ['warn p 1 401 60000']);
+        gateway.judge();
+        const [incident] = gateway.lines('incident');
+        assert.deepEqual([incident!['kind'], incident!['cause']], ['key_refused', 'key 1: 401']);
+      }
+    });
+  }
 
   test('in cooldown as a whole tries the key whose cooldown ends first', async (t) => {
     const { ask, clock, gateway, rests } = await start(t, {
@@ -195,6 +246,36 @@ describe('a pool of keys', () => {
   }
 });
 
+test('a single key refused with 400 is a 401, an incident and a reason of its own', async (t) => {
+  for (const error of Object.values(REFUSED_WITH_400)) {
+    const { asked, gateway } = await scenario(t, {
+      providers: { p: WAYS['as a status']!(error), q: {} },
+      fallback: ['q'],
+      fallbackOn: [401],
+      more: '[aliases]\nlocal = { targets = ["p/m", "q/m"], balance = "weighted", weights = [1, 0] }',
+    });
+    const own = { headers: { 'x-gateway-fallback': 'off' } };
+    for (let count = 0; count < 3; count += 1) {
+      assertError(await gateway.chat(chatBody(), own), {
+        httpStatus: 401,
+        type: 'provider_error',
+        code: 'API_ERROR',
+        message: 'Authentication failed',
+        provider: 'p',
+        status: 401,
+        headers: { 'x-gateway-provider': 'p' },
+      });
+    }
+    const [line] = await linesOf(gateway, 3);
+    assert.deepEqual([line!['outcome'], triesOf(line)], ['upstream_error', 'p:400']);
+    gateway.judge();
+    assert.equal(gateway.lines('incident')[0]!['kind'], 'key_refused');
+    assert.equal((await gateway.chat(chatBody())).status, 200, 'by fallback_on');
+    assert.equal((await gateway.chat(chatBody({ model: 'local' }))).status, 200);
+    assert.deepEqual(asked(), [5, 2]);
+  }
+});
+
 describe('the model list of a provider with several keys', () => {
   const list: Script = (_, response) => sendJson(response, { data: [{ id: 'm' }] });
   const both: Script = (request, response) =>
@@ -205,6 +286,8 @@ describe('the model list of a provider with several keys', () => {
       [{ a: both, b: list }, 'ab'],
       [{ a: fail(401), b: fail(403) }, 'ab', 'status 403'],
       [{ a: fail(500), b: list }, 'a', 'status 500'],
+      [{ a: fail(400), b: list }, 'a', 'status 400'],
+      [{ a: WAYS['as a status']!(REFUSED_WITH_400['Gemini']!), b: list }, 'ab'],
     ];
   test('is requested with the next key if a key is refused', async (t) => {
     for (const [scripts, expected, cause] of rows) {

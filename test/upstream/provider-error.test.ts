@@ -31,16 +31,14 @@ function mapped(json: unknown, given: Given = {}) {
   };
   context.attempt.status = status;
   context.attempt.headers = new Map(Object.entries(headers));
-  const fault = readFault(json);
-  const withStatus = status === undefined ? fault : { ...fault, status };
-  return toProviderError(withStatus, { ...context, services }, isEvent);
+  return toProviderError(readFault(json, status), { ...context, services }, isEvent);
 }
 
 test('the status decides on the scope, the retry and the message', () => {
   const rows: readonly (readonly [number, scope: string, retry: string, message: string])[] = [
     [400, 'client', 'no', 'API error: 400 - boom'],
-    [401, 'model', 'no', 'Authentication failed'],
-    [403, 'model', 'no', 'API error: 403 - boom'],
+    [401, 'key', 'no', 'Authentication failed'],
+    [403, 'key', 'no', 'API error: 403 - boom'],
     [404, 'model', 'no', 'API error: 404 - boom'],
     [408, 'model', 'later', 'API error: 408 - boom'],
     [413, 'client', 'no', 'API error: 413 - boom'],
@@ -57,9 +55,11 @@ test('the status decides on the scope, the retry and the message', () => {
     assert.deepEqual([error.status, error.scope, error.retry], [status, scope, retry], message);
     assert.equal(error.message, message);
     const inEvent = mapped({ error: 'boom' }, { status, isEvent: true });
-    assert.deepEqual([inEvent.retry, inEvent.details.problem], ['no', undefined]);
-    const hidden = status === 401 || status === 429 ? undefined : `API error: ${status}`;
-    assert.equal(error.details.reason, hidden, 'the message without the text of the provider');
+    assert.deepEqual([inEvent.retry, inEvent.scope], ['no', scope]);
+    assert.equal(inEvent.details.limit, status === 429 ? 'upstream' : undefined);
+    const [hidden] = message.split(/(?: -|:) boom/);
+    const expected = status === 401 ? undefined : hidden;
+    assert.equal(error.details.reason, expected, 'the message without the text of the provider');
   }
   const named = errorOf({ error: { code: 429, message: 'a' } }, newReplyContext());
   assert.deepEqual([named.status, named.retry], [429, 'later']);
@@ -91,13 +91,27 @@ test('a 400 for a missing model is the same, but no other 400 and no other statu
 });
 
 test('a policy and a context length are problems of the request', () => {
-  const problemOf = (error: object, status = 400) => mapped({ error }, { status }).details.problem;
-  assert.equal(problemOf({ code: 'content_policy_violation' }), 'policy');
-  assert.equal(problemOf({ type: 'Content-Filter' }, 500), 'policy');
-  assert.equal(problemOf({ metadata: { flagged_input: 'x' } }, 403), 'policy');
-  assert.equal(problemOf({ code: 'context_length_exceeded' }), 'length');
-  assert.equal(problemOf({ code: 'context_length_exceeded' }, 500), undefined);
-  assert.equal(problemOf({ message: 'content policy' }), undefined);
+  const accountOf = (error: object, status = 400) => {
+    const { scope, outcome, retry, details } = mapped({ error }, { status });
+    return [scope, outcome, retry, details.limit, details.problem];
+  };
+  const policy = ['client', 'rejected', 'no', undefined, 'policy'];
+  assert.deepEqual(accountOf({ code: 'content_policy_violation' }), policy);
+  assert.deepEqual(accountOf({ code: 'content_policy_violation' }, 403), policy);
+  assert.deepEqual(accountOf({ code: 'content_filter' }, 429), policy);
+  assert.deepEqual(accountOf({ type: 'Content-Filter' }, 500), policy);
+  const length = ['client', 'rejected', 'no', undefined, 'length'];
+  assert.deepEqual(accountOf({ code: 'context_length_exceeded' }), length);
+  const request = ['client', 'rejected', 'no', undefined, undefined];
+  assert.deepEqual(accountOf({ message: 'content policy' }), request);
+});
+
+test('a key refused with 400 is answered with 401, and has the account of a 401', () => {
+  const error = { message: 'API key not valid. Please pass a valid API key.' };
+  const { details, message, outcome, scope, status } = mapped({ error }, { status: 400 });
+  assert.deepEqual([status, details.upstreamStatus], [401, 401]);
+  assert.deepEqual([message, scope, outcome], ['Authentication failed', 'key', 'upstream_error']);
+  assert.equal(details.cause, error.message);
 });
 
 test('an account without money is final: the client is told not to repeat', () => {

@@ -9,6 +9,7 @@ import { aliasFor, mayName, starOf } from './oracle.ts';
 import type { ProviderSettings } from './plan.ts';
 
 const LIMIT_MS = 3000;
+const ERROR_BODY_MS = 1000;
 const FRESH_MS = 300_000;
 /** After this time, an unreadable list is asked for again (docs/incidents.md). */
 const FAILED_MS = 10_000;
@@ -26,7 +27,9 @@ export function checkModels(history: History, courses: readonly Course[], report
     if (end === 'open') report('leaving', `the question for models at ${provider} never ends`);
     if (endAtMs > atMs + LIMIT_MS + CLOSE_MS)
       report('leaving', `${provider} is asked for models for longer than three seconds`);
-    if (reply.status !== 200 && endAtMs > headAtMs + CLOSE_MS)
+    // Only the body of a 400 is read, because its words may be about the key.
+    const readMs = reply.status === 400 ? ERROR_BODY_MS : 0;
+    if (reply.status !== 200 && endAtMs > headAtMs + readMs + CLOSE_MS)
       report('leaving', `${provider} goes on with a list after its refusal`);
   }
   // With other settings it is another provider, whose models are not known.

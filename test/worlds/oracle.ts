@@ -170,9 +170,9 @@ function apiError(
   const isTooLong = status === 400 && word.includes('contextlengthexceeded');
   const isTemporary = status >= 500 || status === 408 || status === 429;
   const isPolicy = /content(?:policy|filter)/.test(word);
-  const isRejected = REJECTED.has(status) || (isOfModel && !isNamed);
+  const isRejected = REJECTED.has(status) || isPolicy || (isOfModel && !isNamed);
   const isOutage = OUTAGES.has(status) || isGone;
-  const isOfRequest = isRejected || isPolicy || status === 500;
+  const isOfRequest = isRejected || status === 500;
   const failure = {
     status,
     isRetried: isEvent || isBilling ? undefined : RETRIED.has(status) && (seconds ?? 0) <= 30,
