@@ -243,7 +243,8 @@ async function checkKey(
 /** Explains to the operator why a model list request failed with this status. */
 function whyNoList(baseUrl: string, status: number): string {
   if (status === 401 || status === 403) return 'key refused';
-  // Gemini and xAI answer 400 to a wrong key.
+  if (status === 402) return 'the key has no money';
+  // A provider may refuse a key with 400 in words that `readFault` does not know.
   if (status === 400) return 'Bad Request; is the key right?';
   const hint = /\/v\d/.test(baseUrl)
     ? 'is base_url right? A provider without a list needs models = ["…"]'

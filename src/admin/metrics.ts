@@ -40,7 +40,7 @@ const REFUSALS = [...Object.keys(CHECKS), INVALID, ...OTHER_LIMITS];
 const FALLBACK_REASONS = ['rate_limited', 'upstream_error', 'timeout', 'circuit_open', 'limit'];
 /** Results of tries without a provider's status. */
 const NO_STATUS = ['upstream_error', 'timeout', 'client_closed', 'circuit_open', 'limit'];
-const ERROR_STATUSES = [200, 401, 403, 404, 500, 502, 503, 504, 529];
+const ERROR_STATUSES = [200, 401, 402, 403, 404, 500, 502, 503, 504, 529];
 
 /**
  * Returns the check or the limit that refused a request; undefined if the request was not refused.

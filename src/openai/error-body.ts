@@ -16,8 +16,8 @@ const REFUSED_BY_POLICY = /contentpolicy|contentfilter|moderation|safety/;
  * name the model.
  */
 const REJECTED_STATUSES = new Set([400, 413, 422, 451]);
-/** Statuses for a revoked key, and for a key without permission. */
-const KEY_STATUSES = new Set([401, 403]);
+/** Statuses for a revoked key, and for a key without money or permission. */
+const KEY_STATUSES = new Set([401, 402, 403]);
 /** Codes of a 400 for a refused key. */
 const REFUSES_KEY_CODE = /invalidapikey/;
 /**

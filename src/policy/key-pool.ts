@@ -9,13 +9,17 @@ import type { Logger } from '../lib/log.ts';
 import { type Caller, choosingSession, rankedFor } from './affinity.ts';
 
 /**
- * Statuses for a key at its limit (429), without permission (403) or revoked (401). While all keys
- * are in cooldown, they are tried in this order. A key after a 429 comes first, because its limit
- * ends soon, and because another 429 lets the request fall back. A key after a 403 comes second,
- * because the provider may have refused another request and not the key.
+ * Statuses for a key without money (402) or permission (403). The provider may have refused the
+ * request and not the key: a credit may be too small for one request, and pay for a shorter one.
  */
-const KEY_STATUSES = [429, 403, 401];
-/** The cooldown after a 403 or 401. */
+const FORBIDDEN: readonly (number | undefined)[] = [402, 403];
+/**
+ * Statuses for a key at its limit (429), without money or permission, or revoked (401). While all
+ * keys are in cooldown, they are tried in this order. A key after a 429 comes first, because its
+ * limit ends soon, and because another 429 lets the request fall back.
+ */
+const KEY_STATUSES = [[429], FORBIDDEN, [401]];
+/** The cooldown after any status but 429. */
 const REJECTED_MS = 60_000;
 /** The cooldown after a 429 without `Retry-After`. */
 const DEFAULT_LIMITED_SECONDS = 1;
@@ -43,7 +47,7 @@ interface Keys {
 export class KeyPool {
   /** Each key's latest cooldown, by its index; undefined if a success has ended it early. */
   readonly #cooldowns: (Cooldown | undefined)[];
-  /** The statuses (403 or 401) of refused keys that have not worked since, by index. */
+  /** The statuses of refused keys that have not worked since, by index. */
   readonly #refused = new Map<number, number>();
   readonly #onRefused: (keys: string | undefined) => void;
   readonly #provider: string;
@@ -87,7 +91,8 @@ export class KeyPool {
    *
    * Available keys come first, in turn or as ranked for the caller's session. Then comes the key
    * whose cooldown after a 429 ends first, unless a key has already got a 429 from this request.
-   * The same holds for a 403. A key in cooldown for a 401 is yielded only if no other key was.
+   * The same holds for a 402 or 403. A key in cooldown for a 401 is yielded only if no other key
+   * was.
    *
    * A request that belongs to one organisation gets the first of its session's keys, and no other.
    */
@@ -110,12 +115,13 @@ export class KeyPool {
     const available = () =>
       keys.find((key) => !tried.includes(key) && isOver(this.cooldownOf(key)));
     for (let key = available(); key !== undefined; key = available()) yield take(key);
-    for (const status of KEY_STATUSES) {
-      const alike = keys.filter((key) => this.cooldownOf(key)?.status === status);
+    for (const statuses of KEY_STATUSES) {
+      const alike = keys.filter((key) => statuses.includes(this.cooldownOf(key)?.status));
       const wasTried = alike.some((key) => tried.includes(key));
       const untilMs = (key: number) => this.cooldownOf(key)!.untilMs;
       const [first] = alike.toSorted((a, b) => untilMs(a) - untilMs(b));
-      if (first === undefined || wasTried || (status === 401 && tried.length > 0)) continue;
+      const isLast = statuses.includes(401);
+      if (first === undefined || wasTried || (isLast && tried.length > 0)) continue;
       yield take(first);
     }
   }
@@ -133,10 +139,10 @@ export class KeyPool {
     if (this.cooldownOf(key) !== before) return;
     this.#accept(key);
     if (isOver(before)) return;
-    // A success after a 403 shows that the provider refused the request and not the key, so all
-    // cooldowns for a 403 end.
+    // A success after a 402 or 403 shows that the provider refused the request and not the key, so
+    // all cooldowns for these end.
     for (const [other, cooldown] of this.#cooldowns.entries()) {
-      const isAlike = before?.status === 403 && cooldown?.status === 403;
+      const isAlike = FORBIDDEN.includes(before?.status) && FORBIDDEN.includes(cooldown?.status);
       if (other === key || isAlike) this.#cooldowns[other] = undefined;
     }
   }
@@ -160,14 +166,15 @@ export class KeyPool {
   }
 
   /**
-   * Removes a working key from the refused keys. If it was refused with 403, removes all keys
-   * refused with 403.
+   * Removes a working key from the refused keys. If it was refused with 402 or 403, removes all
+   * keys refused with these.
    */
   #accept(key: number): void {
     const status = this.#refused.get(key);
     if (status === undefined) return;
     for (const [other, otherStatus] of this.#refused) {
-      if (other === key || (status === 403 && otherStatus === 403)) this.#refused.delete(other);
+      const isAlike = FORBIDDEN.includes(status) && FORBIDDEN.includes(otherStatus);
+      if (other === key || isAlike) this.#refused.delete(other);
     }
     this.#reportRefused();
   }

@@ -82,6 +82,7 @@ const ANSWERS: readonly Answer[] = [
   ['has 1 model', list(1), 0, '200  1 model'],
   ['has 2 models for everybody', publicList(2), 0, `200  2 models${NOT_TRIED}`],
   ['answers 401', refuse(401), 3, '401  key refused'],
+  ['answers 402', refuse(402), 3, '402  the key has no money'],
   ['answers 403', refuse(403), 3, '403  key refused'],
   ['answers 400', refuse(400), 3, '400  Bad Request; is the key right?'],
   ['answers 400, and names the key', refuse(400, 'API key not valid'), 3, '401  key refused'],

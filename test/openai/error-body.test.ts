@@ -140,12 +140,14 @@ test('the request is to blame for its content, its length and its other mistakes
 const INVALID = { code: 400, status: 'INVALID_ARGUMENT' };
 const REASON = { '@type': 'type.googleapis.com/google.rpc.ErrorInfo', reason: 'API_KEY_INVALID' };
 
-test('the key is to blame for a 401, a 403, and a 400 that says so', () => {
+test('the key is to blame for a 401, a 402, a 403, and a 400 that says so', () => {
   const refused = { blame: 'key', status: 401 } as const;
   const quoted = { error: { message: 'bad content: API key not valid' } };
   check([
     [{}, refused, 401],
     [{}, { blame: 'key', status: 403 }, 403],
+    [{ error: { message: 'Insufficient Balance' } }, { blame: 'key', status: 402 }, 402],
+    [{ error: { code: 402 } }, { blame: 'key', status: 402 }],
     [[{ error: { ...INVALID, message: 'no', details: [{}, REASON] } }], refused, 400],
     [[{ error: { ...INVALID, message: 'no', details: [REASON] } }], refused],
     [{ error: { ...INVALID, details: REASON } }, { blame: 'request', status: 400 }, 400],

@@ -107,14 +107,17 @@ const WAYS: Readonly<Record<string, (error: object) => Script>> = {
     sendEvents(response, `${CHUNK}data: ${JSON.stringify(error)}\n\n`),
 };
 
-/** Answers 403 to requests for the model `m-secret`, and any other request well. */
-const forbidden: Script = (request, response) =>
-  (request.body.includes('"m-secret"') ? fail(403) : answerWell)(request, response);
+/** Answers with this status to requests for the model `m-secret`, and any other request well. */
+const forbids =
+  (status: number): Script =>
+  (request, response) =>
+    (request.body.includes('"m-secret"') ? fail(status) : answerWell)(request, response);
 
 describe('a pool of keys', () => {
   const cooldowns: [status: number, retryAfter: string | undefined, cooldownMs: number][] = [
     [401, undefined, 60_000],
     [401, '5', 60_000],
+    [402, undefined, 60_000],
     [403, undefined, 60_000],
     [429, '7', 7000],
     [429, undefined, 1000],
@@ -137,7 +140,7 @@ describe('a pool of keys', () => {
 
   test('lets a key rest that an event refuses in a stream which has begun', async (t) => {
     const { ask, clock, rests, scripts } = await start(t, { a: answerWell, b: answerWell });
-    for (const status of [401, 403, 429]) {
+    for (const status of [401, 402, 403, 429]) {
       const refusal = `data: ${JSON.stringify({ error: { message: 'no', status } })}\n\n`;
       scripts.a = (_, response) => sendEvents(response, CHUNK + refusal);
       assert.equal(await ask({ stream: true }), '200 a');
@@ -200,12 +203,14 @@ describe('a pool of keys', () => {
     assert.equal(gateway.accessLines()[0]!['upstream_request_id'], 'limited');
   });
 
-  test('serves again when a key works that was in cooldown for a 403', async (t) => {
+  test('serves again when a key works that was in cooldown for a 402 or 403', async (t) => {
     const limited = fail(429, { 'retry-after': '3600' });
-    const { ask } = await start(t, { a: limited, b: forbidden });
-    assert.equal(await ask({ model: 'p/m-secret' }), '429! ab');
-    assert.deepEqual([await ask(), await ask()], ['200 ab', '200 b']);
-    const other = await start(t, { a: forbidden, b: forbidden, c: fail(401) });
+    for (const status of [402, 403]) {
+      const { ask } = await start(t, { a: limited, b: forbids(status) });
+      assert.equal(await ask({ model: 'p/m-secret' }), '429! ab');
+      assert.deepEqual([await ask(), await ask()], ['200 ab', '200 b']);
+    }
+    const other = await start(t, { a: forbids(402), b: forbids(403), c: fail(401) });
     assert.equal(await other.ask({ model: 'p/m-secret' }), '401! abc');
     // The rejected key is still in cooldown.
     for (const key of 'ababa') assert.equal(await other.ask(), `200 ${key}`);
@@ -213,7 +218,7 @@ describe('a pool of keys', () => {
 
   test('tries no other key after a failure that is not about the key', async (t) => {
     const { ask, scripts, rests } = await start(t, { a: answerWell, b: answerWell });
-    for (const status of [400, 402, 403, 404, 422, 500, 503]) {
+    for (const status of [400, 403, 404, 422, 500, 503]) {
       scripts.a = fail(status, {}, status === 403 ? 'content_policy_violation' : 'x');
       assert.deepEqual([await ask(), await ask()], [`${status} a`, '200 b']);
     }
@@ -246,33 +251,53 @@ describe('a pool of keys', () => {
   }
 });
 
-test('a single key refused with 400 is a 401, an incident and a reason of its own', async (t) => {
-  for (const error of Object.values(REFUSED_WITH_400)) {
+const REFUSALS: readonly (readonly [
+  error: object,
+  sent: number,
+  status: number,
+  message: string,
+])[] = [
+  ...Object.values(REFUSED_WITH_400).map(
+    (error) => [error, 400, 401, 'Authentication failed'] as const,
+  ),
+  [
+    { error: { message: 'Insufficient Balance' } },
+    402,
+    402,
+    'API error: 402 - Insufficient Balance',
+  ],
+];
+
+test('a single refused key is an incident, and a reason to ask others where a 4xx is', async (t) => {
+  for (const [error, sent, status, message] of REFUSALS) {
     const { asked, gateway } = await scenario(t, {
-      providers: { p: WAYS['as a status']!(error), q: {} },
+      providers: { p: (_, response) => sendJson(response, error, { status: sent }), q: {} },
       fallback: ['q'],
-      fallbackOn: [401],
+      fallbackOn: [status],
       more: '[aliases]\nlocal = { targets = ["p/m", "q/m"], balance = "weighted", weights = [1, 0] }',
     });
     const own = { headers: { 'x-gateway-fallback': 'off' } };
     for (let count = 0; count < 3; count += 1) {
       assertError(await gateway.chat(chatBody(), own), {
-        httpStatus: 401,
+        httpStatus: status,
         type: 'provider_error',
         code: 'API_ERROR',
-        message: 'Authentication failed',
+        message,
         provider: 'p',
-        status: 401,
+        status,
         headers: { 'x-gateway-provider': 'p' },
       });
     }
     const [line] = await linesOf(gateway, 3);
-    assert.deepEqual([line!['outcome'], triesOf(line)], ['upstream_error', 'p:400']);
+    assert.deepEqual([line!['outcome'], triesOf(line)], ['upstream_error', `p:${sent}`]);
     gateway.judge();
     assert.equal(gateway.lines('incident')[0]!['kind'], 'key_refused');
     assert.equal((await gateway.chat(chatBody())).status, 200, 'by fallback_on');
-    assert.equal((await gateway.chat(chatBody({ model: 'local' }))).status, 200);
-    assert.deepEqual(asked(), [5, 2]);
+    const local = chatBody({ model: 'local' });
+    for (let count = 0; count < 4; count += 1)
+      assert.equal((await gateway.chat(local)).status, 200);
+    // The circuit of the balanced target has opened.
+    assert.deepEqual(asked(), [7, 5]);
   }
 });
 
@@ -285,6 +310,7 @@ describe('the model list of a provider with several keys', () => {
     [
       [{ a: both, b: list }, 'ab'],
       [{ a: fail(401), b: fail(403) }, 'ab', 'status 403'],
+      [{ a: fail(402), b: list }, 'ab'],
       [{ a: fail(500), b: list }, 'a', 'status 500'],
       [{ a: fail(400), b: list }, 'a', 'status 400'],
       [{ a: WAYS['as a status']!(REFUSED_WITH_400['Gemini']!), b: list }, 'ab'],
