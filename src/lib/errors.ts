@@ -70,7 +70,10 @@ type Problem =
   | 'policy'
   /** The request exceeds the model's context: another provider may have more room. */
   | 'length'
-  /** The provider lacks a configured model: its circuit counts this 404 or 400. */
+  /**
+   * The provider lacks the model, or the key may not use it: another target may have it. With the
+   * scope `model` the settings name the model, so its circuit counts the failure.
+   */
   | 'model gone'
   /** The answer ended early: the incident is `cut`, not `nonsense`. */
   | 'cut'

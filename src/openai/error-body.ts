@@ -9,8 +9,24 @@ const MAX_CODE_CHARACTERS = 200;
  * them, because providers write `InvalidParameter` and `invalid-parameter`.
  */
 const TOO_LONG = /contextlengthexceeded/;
+/** Codes for a request that no key and no model would answer: OpenAI's for prompts and images. */
+const BLAMES_REQUEST = new RegExp(
+  'invalidprompt|abovemaxlength|imageparse|image(?:file)?(?:too|not)|' +
+    '(?:invalid|64|empty|unsupported|load)image',
+);
 /** Codes for a refusal by a content policy. */
 const REFUSED_BY_POLICY = /contentpolicy|contentfilter|moderation|safety/;
+/**
+ * Other such codes, `cyber_policy` for one. They are compared as written, because Azure's
+ * `RequestDisallowedByPolicy` is about a policy of the operator's.
+ */
+const POLICY_CODE = /[_-]policy(?:[_-]violation)?$/i;
+/**
+ * Messages of a 403 about the content of the request: xAI's, whose code a key without permission
+ * has too, and OpenRouter's.
+ */
+const FLAGS_CONTENT =
+  /\b(?:content|input|message|prompt|request)s? (?:\w+ ){0,2}(?:flagged|violat)/i;
 /**
  * Statuses for the client's mistakes. A missing model is the operator's mistake if the settings
  * name the model.
@@ -28,6 +44,10 @@ const REFUSES_KEY_MESSAGE =
   /^\s*(?:api key not valid|api key expired|api key not found|incorrect api key)\b/i;
 /** Google's reasons in `details` for a refused key, such as `API_KEY_INVALID`. */
 const REFUSES_KEY_REASON = /^API_KEY_/;
+/** Codes of a 403 for a model that the key may not use: OpenAI's and Groq's. */
+const DENIES_MODEL_CODE = /^model/;
+/** Messages of such a 403. A scope of a key, such as `model.request`, is no model. */
+const DENIES_MODEL_MESSAGE = /\baccess (?:to )?(?:the )?model\b(?!\.)/i;
 /** Members that may hold the message, in search order. */
 const MESSAGE_NAMES = (
   'message msg detail error errors Message error_description ' +
@@ -41,9 +61,7 @@ const MAX_SEARCHED = 100;
 const STATUS_NAMES = ['status_code', 'status', 'code'];
 const STATUSES_BY_WORD: readonly (readonly [words: RegExp, status: number])[] = [
   [/invalidrequesterror|toolusefailed|unsupportedvalue|invalidparameter/, 400],
-  [TOO_LONG, 400],
-  [/contentpolicy|contentfilter/, 400],
-  [/authenticationerror|invalidapikey/, 401],
+  [/authenticationerror/, 401],
   [/permission/, 403],
   [/notfound/, 404],
   [/ratelimit|insufficientquota/, 429],
@@ -76,7 +94,7 @@ type Blame =
   | 'request'
   /** The gateway's key's. */
   | 'key'
-  /** The fault of whoever has named the model, because the provider lacks it. */
+  /** The fault of whoever has named the model: the provider lacks it, or the key may not use it. */
   | 'model'
   | 'provider';
 
@@ -117,44 +135,64 @@ export function readFault(json: unknown, sentStatus?: number): UpstreamFault {
   const state = memberOf(body, 'base_resp');
   const sources = [memberOf(body, 'error'), firstItem(memberOf(body, 'errors')), body, state];
   const textOf = (name: string) => sources.map((source) => memberOf(source, name)).find(isText);
-  const [code, type] = [textOf('code'), textOf('type')];
   const message = firstText(json) ?? firstText(state);
+  const texts = { message, code: textOf('code'), type: textOf('type') };
   const named =
     sentStatus ??
     sources
       .flatMap((source) => STATUS_NAMES.map((name) => memberOf(source, name)))
       .find(isErrorStatus);
-  const status = Number(named ?? statusOf(code) ?? statusOf(type) ?? 502);
-  const isOfKey =
-    (named === undefined || status === 400) &&
-    (REFUSES_KEY_MESSAGE.test(message ?? '') ||
-      [code, type].some((word) => REFUSES_KEY_CODE.test(toWord(word))) ||
-      detailsOf(sources).some((detail) => REFUSES_KEY_REASON.test(textIn(detail, 'reason'))));
-  const texts = { message, code, type };
-  if (isOfKey) return { ...texts, status: 401, blame: 'key' };
-  return { ...texts, status, blame: blameOf(json, { ...texts, status }) };
+  const blame = blameOfWords(texts, sources);
+  const status = Number(named ?? statusOf(texts, blame));
+  if (blame === 'key' && status === 400) return { ...texts, status: 401, blame };
+  if (blame === undefined || blame === 'key') {
+    return { ...texts, status, blame: blameOfStatus(status, texts, typeof json === 'object') };
+  }
+  return { ...texts, status, blame: blame === 'length' && status !== 400 ? 'request' : blame };
 }
 
-/** Returns whose fault an error is, unless its words are about the key. */
-function blameOf(
-  json: unknown,
-  { message: text = '', code, type, status }: Omit<UpstreamFault, 'blame'>,
-): Blame {
-  const reason = toWord(code ?? type);
+type Texts = Pick<UpstreamFault, 'message' | 'code' | 'type'>;
+
+/**
+ * Returns whose fault an error is by its words; undefined if they do not say. The words blame the
+ * request whatever the status is, and the key only with a 400.
+ */
+function blameOfWords(
+  { message: text = '', code = '', type = '' }: Texts,
+  sources: readonly unknown[],
+): 'policy' | 'length' | 'request' | 'key' | undefined {
+  const words = `${toWord(code)} ${toWord(type)}`;
+  const [error] = sources;
   // OpenRouter's moderation has no code but its status, and quotes the input that it flags.
-  const metadata = memberOf(memberOf(firstItem(json), 'error'), 'metadata');
-  const isFlagged = memberOf(metadata, 'flagged_input') !== undefined;
-  if (isFlagged || REFUSED_BY_POLICY.test(reason)) return 'policy';
-  if (status === 400 && TOO_LONG.test(reason)) return 'length';
-  if (KEY_STATUSES.has(status)) return 'key';
+  const isFlagged = memberOf(memberOf(error, 'metadata'), 'flagged_input') !== undefined;
+  const isPolicy =
+    REFUSED_BY_POLICY.test(words) || POLICY_CODE.test(code) || POLICY_CODE.test(type);
+  if (isFlagged || isPolicy) return 'policy';
+  if (TOO_LONG.test(words)) return 'length';
+  if (BLAMES_REQUEST.test(words)) return 'request';
+  if (REFUSES_KEY_CODE.test(words) || REFUSES_KEY_MESSAGE.test(text)) return 'key';
+  const isReason = (detail: unknown) => REFUSES_KEY_REASON.test(textIn(detail, 'reason'));
+  return detailsOf(sources).some(isReason) ? 'key' : undefined;
+}
+
+/** Returns whose fault an error is by its status, unless its words have said it. */
+function blameOfStatus(
+  status: number,
+  { message: text = '', code, type }: Texts,
+  isJson: boolean,
+): Blame {
+  if (status === 403 && FLAGS_CONTENT.test(text)) return 'policy';
+  const words = [toWord(code), toWord(type)];
   // Text that is not JSON comes from a proxy or a wrong base_url, so it is not about the model.
-  if (typeof json === 'object') {
-    const [codeWord, typeWord] = [toWord(code), toWord(type)];
-    const isAboutModel = ABOUT_MODEL.test(`${text} ${codeWord} ${typeWord}`);
-    if (status === 404 && isAboutModel) return 'model';
-    const isNamed = [codeWord, typeWord].some((word) => LACKS_MODEL_CODE.test(word));
-    if (status === 400 && (isNamed || LACKS_MODEL_MESSAGE.test(text))) return 'model';
-  }
+  const isAboutModel =
+    isJson &&
+    {
+      400: LACKS_MODEL_MESSAGE.test(text) || words.some((word) => LACKS_MODEL_CODE.test(word)),
+      403: DENIES_MODEL_MESSAGE.test(text) || words.some((word) => DENIES_MODEL_CODE.test(word)),
+      404: ABOUT_MODEL.test([text, ...words].join(' ')),
+    }[status];
+  if (isAboutModel) return 'model';
+  if (KEY_STATUSES.has(status)) return 'key';
   return REJECTED_STATUSES.has(status) ? 'request' : 'provider';
 }
 
@@ -186,9 +224,13 @@ function firstText(value: unknown, search = { left: MAX_SEARCHED }): string | un
   return [text, memberOf(metadata, 'provider_name'), inner].filter(isText).join(': ');
 }
 
-function statusOf(code: string | undefined): number | undefined {
-  const word = toWord(code);
-  return STATUSES_BY_WORD.find(([words]) => words.test(word))?.[1];
+/** Returns the status of an error that names none. */
+function statusOf({ code, type }: Texts, blame: Blame | undefined): number {
+  if (blame !== undefined) return 400;
+  const found = [toWord(code), toWord(type)].map(
+    (word) => STATUSES_BY_WORD.find(([words]) => words.test(word))?.[1],
+  );
+  return found[0] ?? found[1] ?? 502;
 }
 
 /** Returns a code in lower case and without separators; '' if it is too long for a code. */

@@ -36,7 +36,7 @@ const ACCOUNTS: Readonly<Record<UpstreamFault['blame'], Account>> = {
   length: { scope: 'client', problem: 'length' },
   request: { scope: 'client' },
   key: { scope: 'key' },
-  model: { scope: 'client' },
+  model: { scope: 'client', problem: 'model gone' },
   provider: { scope: 'model' },
 };
 /** The account of a missing model that the settings name. */

@@ -22,9 +22,11 @@ const LOCAL = chatBody({ model: 'local' });
 
 describe('an alias with balance = "least_busy"', { concurrency: true }, () => {
   test("does not ask the next target after a client's mistake", async (t) => {
-    const refuse: Script = (_, response) =>
-      sendJson(response, { error: { message: 'no', code: 'content_policy' } }, { status: 403 });
-    for (const script of [failWith(400), refuse]) {
+    const flag: Script = (_, response) =>
+      sendJson(response, { error: 'Content violates usage guidelines.' }, { status: 403 });
+    const policy = failWith(403, { code: 'content_policy' });
+    const request = failWith(500, { code: 'invalid_prompt' });
+    for (const script of [failWith(400), policy, flag, request]) {
       const { asked, gateway } = await scenario(t, {
         providers: { p: script, q: script, r: script },
         more: ALIAS,
@@ -43,11 +45,17 @@ describe('an alias with balance = "least_busy"', { concurrency: true }, () => {
   });
 
   test('keeps asking a target whose content policy refuses prompts', async (t) => {
-    const p = failWith(403, { code: 'content_policy_violation' });
-    const { asked, gateway } = await scenario(t, { providers: { p, q: {}, r: {} }, more: ALIAS });
-    for (let i = 0; i < 12; i += 1) await gateway.chat(LOCAL);
-    assert.deepEqual(asked(), [4, 4, 4]);
-    assert.deepEqual(gateway.lines('breaker opened', 'incident'), []);
+    for (const [status, code] of [
+      [403, 'cyber_policy'],
+      [503, 'content_policy_violation'],
+    ] as const) {
+      const p = failWith(status, { code });
+      const { asked, gateway } = await scenario(t, { providers: { p, q: {}, r: {} }, more: ALIAS });
+      for (let i = 0; i < 12; i += 1) await gateway.chat(LOCAL);
+      assert.deepEqual(asked(), [4, 4, 4]);
+      gateway.judge();
+      assert.deepEqual(gateway.lines('breaker opened', 'incident'), []);
+    }
   });
 
   test('does not blame a target for an answer without room in memory', async (t) => {

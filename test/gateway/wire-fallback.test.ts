@@ -100,14 +100,17 @@ const refusals: Record<string, readonly [status: number, error: object]> = {
   'event request': [400, { message: 'no', type: 'invalid_request_error' }],
   'event model': [404, { message: 'no', code: 'model_not_found' }],
   'event policy': [400, { message: 'no', type: 'content_policy_violation' }],
+  'event prompt': [400, { message: 'no', code: 'invalid_prompt' }],
+  'event prompt with a status': [500, { message: 'no', code: 'invalid_prompt', status: 500 }],
+  'event moderation': [403, { message: 'Content violates usage guidelines.', status: 403 }],
   'event key': [401, { message: 'no', code: 401 }],
 };
 test('a first event that refuses the request is the answer, without a fallback', async (t) => {
   const scripts = Object.entries(refusals).map(([model, [, error]]) => [model, firstEvent(error)]);
   const { ask, asked } = await start(t, byModel(Object.fromEntries(scripts)));
   for (const [model, [status]] of Object.entries(refusals))
-    assert.equal(await ask({ ...STREAM, model: `p/${model}` }), `${status} p (p:200)`);
-  assert.deepEqual(asked(), [4, 0, 0]);
+    assert.match(await ask({ ...STREAM, model: `p/${model}` }), new RegExp(`^${status} p!? `));
+  assert.deepEqual(asked(), [7, 0, 0]);
 });
 
 test('fallback_on adds statuses after which the next provider is asked', async (t) => {
@@ -115,9 +118,14 @@ test('fallback_on adds statuses after which the next provider is asked', async (
     ...failing([401, 403, 404, 422]),
     'an event': firstEvent({ message: 'no', code: 'model_not_found' }),
     policy: fail(403, { code: 'content_policy_violation' }),
+    moderation: fail(403, { message: 'Content violates usage guidelines.' }),
   };
   const { ask, q } = await start(t, byModel(scripts), { fallbackOn: [401, 403, 404] });
-  const own: Record<string, RegExp> = { 'a 422': /^422 p /, policy: /^403 p / };
+  const own: Record<string, RegExp> = {
+    'a 422': /^422 p /,
+    policy: /^403 p /,
+    moderation: /^403 p /,
+  };
   for (const model of Object.keys(scripts)) {
     for (const body of model === 'an event' ? [STREAM] : [chatBody(), STREAM])
       assert.match(await ask({ ...body, model: `p/${model}` }), own[model] ?? /^200 q /, model);

@@ -16,6 +16,12 @@ const answer =
     sendJson(response, body, { status });
 
 const missing: Answers = {
+  'OpenAI, for a model that the project may not use': [
+    403,
+    {
+      error: { message: 'Project `p` does not have access to model `m`', code: 'model_not_found' },
+    },
+  ],
   OpenAI: [404, { error: { message: 'The model `m` does not exist', code: 'model_not_found' } }],
   Anthropic: [404, { type: 'error', error: { type: 'not_found_error', message: 'model: m' } }],
   Azure: [
@@ -47,6 +53,16 @@ const missing: Answers = {
   Gemini: [
     404,
     [{ error: { code: 404, message: 'models/m is not found for v1', status: 'NOT_FOUND' } }],
+  ],
+  Groq: [
+    403,
+    {
+      error: {
+        message: 'The model `m` is blocked at the organization level.',
+        type: 'permissions_error',
+        code: 'model_permission_blocked_org',
+      },
+    },
   ],
   'Hugging Face': [400, { error: { message: "'m' does not exist", code: 'model_not_found' } }],
   'llama.cpp': [404, { error: { code: 404, message: 'model not found' } }],
@@ -83,6 +99,10 @@ const other: Answers = {
   'a request that no endpoint of OpenRouter takes': [
     404,
     { error: { message: 'No endpoints found that support tool use.', code: 404 } },
+  ],
+  'a 403 of a key without the scope of requests': [
+    403,
+    { error: { message: 'Missing scopes: model.request. You have no access to model.request' } },
   ],
   'a 400 that quotes the words': [400, { error: { message: "bad role 'Model Not Exist'" } }],
   'a 422 with the words': [422, { error: { message: 'Model Not Exist' } }],
@@ -126,18 +146,22 @@ describe('an answer that says that the model is missing', () => {
   for (const [what, [status, body]] of Object.entries(other)) {
     test(`is not ${what}`, async (t) => {
       const { ask } = await gatewayOf(t, answer(status, body), LIST);
-      const outcome = status === 404 ? 'upstream_error' : 'rejected';
+      const outcome = status === 403 || status === 404 ? 'upstream_error' : 'rejected';
       assert.deepEqual(await ask('p/typo', 1), [outcome, `p:${status}`]);
       assert.deepEqual(await ask('fast', 4), [outcome, `p:${status}`]);
     });
   }
 
-  test('lets a balanced alias ask its next target, with a 400 too', async (t) => {
-    const targets = `{ targets = ${LIST}, balance = "weighted", weights = [1, 0] }`;
-    for (const row of [missing['DeepSeek'], missing['Azure']]) {
+  test('lets a balanced alias ask its next target, with a 400 or 403 too', async (t) => {
+    const list = `{ targets = ${LIST}, balance = "weighted", weights = [1, 0] }`;
+    const ofClient = `${list}\n"other-*" = ${list.replaceAll(/\/\w+/g, '/*')}`;
+    for (const row of [missing['DeepSeek'], missing['Azure'], missing['Groq']]) {
       const [status, body] = row!;
-      const { ask } = await gatewayOf(t, answer(status, body), targets);
-      assert.deepEqual(await ask('fast', 1), ['ok', `p:${status} q:200`]);
+      const { ask } = await gatewayOf(t, answer(status, body), ofClient);
+      for (const model of ['fast', 'other-name'])
+        assert.deepEqual(await ask(model, 1), ['ok', `p:${status} q:200`]);
+      assert.deepEqual(await ask('other-name', 4), ['ok', `p:${status} q:200`]);
+      assert.deepEqual(await ask('fast', 3), ['ok', 'p:circuit_open q:200']);
     }
   });
 });

@@ -82,6 +82,7 @@ test('the status is a member, else the meaning of the code or type, else 502', (
     [{ error: { code: 'InvalidParameter' } }, { status: 400 }],
     [{ error: { type: 'model_overloaded' } }, { status: 503 }],
     [{ error: { code: 'invalid_api_key', type: 'overloaded_error' } }, { status: 401 }],
+    [{ error: { code: 'not_found', type: 'overloaded_error' } }, { status: 404 }],
     [{ error: { code: 'model_not_found' } }, { status: 404 }],
     [{ error: { code: 'insufficient_quota' } }, { status: 429 }],
     [{ error: { code: 'odd', type: 'odd' } }, { status: 502 }],
@@ -128,12 +129,68 @@ test('the request is to blame for its content, its length and its other mistakes
     [{ error: { metadata: { flagged_input: 'x' } } }, { blame: 'policy' }, 403],
     [{ error: {}, metadata: { flagged_input: 'x' } }, { blame: 'key' }, 403],
     [{ error: { message: 'content policy' } }, { blame: 'request' }, 400],
+    [{ error: { code: 'moderation_blocked' } }, { blame: 'policy', status: 400 }],
+    [{ error: { code: 'x', type: 'content_filter' } }, { blame: 'policy' }, 503],
+    [{ error: { code: 'cyber_policy' } }, { blame: 'policy' }, 403],
+    [{ error: { type: 'usage-policy-violation' } }, { blame: 'policy', status: 400 }],
+    [{ error: { code: 'RequestDisallowedByPolicy' } }, { blame: 'key' }, 403],
     [{ error: { code: 'context_length_exceeded' } }, { blame: 'length' }, 400],
     [{ error: { code: 'context_length_exceeded' } }, { blame: 'length', status: 400 }],
     [{ error: { code: 'context_length_exceeded' } }, { blame: 'request' }, 413],
+    [{ error: { code: 'context_length_exceeded' } }, { blame: 'request' }, 500],
     [{}, { blame: 'request' }, 451],
     [{}, { blame: 'provider' }, 429],
     [{}, { blame: 'provider' }, 500],
+  ]);
+});
+
+test('a code about a prompt, an image or a length blames the request under any status', () => {
+  const codes =
+    'invalid_prompt invalid_image invalid_image_format invalid_base64_image invalid_image_url ' +
+    'image_too_large image_too_small image_parse_error invalid_image_mode image_file_too_large ' +
+    'unsupported_image_media_type empty_image_file failed_to_download_image image_file_not_found ' +
+    'string_above_max_length';
+  check(
+    codes.split(' ').flatMap((code): Row[] => [
+      [{ error: { code } }, { blame: 'request', status: 400 }],
+      [{ error: { code } }, { blame: 'request', status: 500 }, 500],
+      [{ error: { code, status: 403 } }, { blame: 'request', status: 403 }],
+    ]),
+  );
+  check([
+    [{ error: { code: 'image_generation_failed' } }, { blame: 'provider', status: 502 }],
+    [{ error: { code: 'server_error' } }, { blame: 'provider' }, 500],
+  ]);
+});
+
+test('a 403 blames the request or the model if its words do, else the key', () => {
+  const xai = 'Content violates usage guidelines. Team: t, API key ID: k, Model: grok-4';
+  const denied = 'Access to the chat endpoint is denied';
+  const scopes = 'You have insufficient permissions. Missing scopes: model.request.';
+  check([
+    [{ code: 'permission-denied', error: xai }, { blame: 'policy' }, 403],
+    [
+      { code: 'permission-denied', error: xai },
+      { blame: 'policy', status: 403 },
+    ],
+    [
+      { error: { message: 'This needs moderation. Your input was flagged for "x".' } },
+      { blame: 'policy' },
+      403,
+    ],
+    [{ error: { message: xai } }, { blame: 'provider' }, 500],
+    [{ code: 'permission-denied', error: denied }, { blame: 'key' }, 403],
+    [{ error: { message: 'Your account was flagged' } }, { blame: 'key' }, 403],
+    [
+      { error: { message: 'Project `p` does not have access to model `m`' } },
+      { blame: 'model' },
+      403,
+    ],
+    [{ message: "You don't have access to the model with the ID." }, { blame: 'model' }, 403],
+    [{ error: { message: 'no', code: 'model_permission_blocked_org' } }, { blame: 'model' }, 403],
+    ['No access to model: m', { blame: 'key' }, 403],
+    [{ error: { message: scopes } }, { blame: 'key' }, 403],
+    [{ error: { message: 'You have no access to model.request' } }, { blame: 'key' }, 403],
   ]);
 });
 

@@ -97,9 +97,30 @@ const REFUSED_WITH_400: Readonly<Record<string, object>> = {
     error: { message: 'no', type: 'invalid_request_error', code: 'invalid_api_key' },
   },
 };
+/** Errors of a 403 because of a prompt: xAI's, OpenAI's and OpenRouter's. */
+const FLAGGED: readonly object[] = [
+  { code: 'permission-denied', error: 'Content violates usage guidelines. Team: t, Model: m' },
+  { error: { code: 'cyber_policy', message: 'no', status: 403 } },
+  {
+    error: {
+      code: 403,
+      message: 'This model requires moderation. Your input was flagged for "violence".',
+    },
+  },
+];
+const DENIED_MODEL = {
+  error: {
+    code: 'model_not_found',
+    message: 'Project `p` has no access to model `m`',
+    status: 403,
+  },
+};
 /** The ways in which a provider sends an error. */
-const WAYS: Readonly<Record<string, (error: object) => Script>> = {
-  'as a status': (error) => (_, response) => sendJson(response, error, { status: 400 }),
+const WAYS: Readonly<Record<string, (error: object, status?: number) => Script>> = {
+  'as a status':
+    (error, status = 400) =>
+    (_, response) =>
+      sendJson(response, error, { status }),
   'in a 200': (error) => (_, response) => sendJson(response, error),
   'as the first event': (error) => (_, response) =>
     sendEvents(response, `data: ${JSON.stringify(error)}\n\n`),
@@ -218,12 +239,31 @@ describe('a pool of keys', () => {
 
   test('tries no other key after a failure that is not about the key', async (t) => {
     const { ask, scripts, rests } = await start(t, { a: answerWell, b: answerWell });
-    for (const status of [400, 403, 404, 422, 500, 503]) {
-      scripts.a = fail(status, {}, status === 403 ? 'content_policy_violation' : 'x');
+    for (const status of [400, 404, 422, 500, 503]) {
+      scripts.a = fail(status);
       assert.deepEqual([await ask(), await ask()], [`${status} a`, '200 b']);
     }
     assert.deepEqual(rests(), []);
   });
+
+  for (const [way, toScript] of Object.entries(WAYS)) {
+    test(`rests no key after a 403 about the request or the model ${way}`, async (t) => {
+      const { ask, gateway, rests, scripts } = await start(t, { a: answerWell, b: answerWell });
+      const stream = way.endsWith('event');
+      for (const [index, error] of [...FLAGGED, DENIED_MODEL].entries()) {
+        scripts.a = toScript(error, 403);
+        const status = way === 'as a later event' ? 200 : 403;
+        assert.equal(await ask({ stream }), `${status} a`, JSON.stringify(error));
+        assert.equal(await ask(), '200 b');
+        const { outcome, tries } = (await linesOf(gateway, 2 * index + 2)).at(-2)!;
+        const [{ outcome: ofTry } = assert.fail()] = tries as { outcome: string }[];
+        assert.deepEqual([outcome, ofTry], ['rejected', 'rejected']);
+      }
+      assert.deepEqual(rests(), []);
+      gateway.judge();
+      assert.deepEqual(gateway.lines('incident'), []);
+    });
+  }
 
   for (const [what, late] of [
     ['has worked', answerWell],

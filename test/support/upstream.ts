@@ -144,12 +144,18 @@ export const answerWell: Script = ({ body }, response) =>
     ? sendEvents(response, completionEvents())
     : sendJson(response, completion());
 
+interface Failing {
+  readonly code?: string;
+  readonly message?: string;
+  readonly headers?: Record<string, string>;
+}
+
 /** Answers with this status and an error object. */
 export function failWith(
   status: number,
-  { code = 'x', headers = {} }: { code?: string; headers?: Record<string, string> } = {},
+  { code = 'x', message = 'p failed', headers = {} }: Failing = {},
 ): Script {
-  const error = { message: 'p failed', code };
+  const error = { message, code };
   return (_, response) => sendJson(response, { error }, { status, headers });
 }
 

@@ -71,11 +71,11 @@ test("a 404 about a model is the client's, unless the settings name the model", 
     const { scope, details } = mapped(json, { status: 404, toml });
     return [scope, details.problem];
   };
-  assert.deepEqual(problemOf(gone), ['client', undefined]);
+  assert.deepEqual(problemOf(gone), ['client', 'model gone']);
   assert.deepEqual(problemOf({ error: 'no such page' }), ['model', undefined]);
   assert.deepEqual(problemOf('no such model'), ['model', undefined]);
   assert.deepEqual(problemOf(gone, '[aliases]\na = "p/m"\n'), ['model', 'model gone']);
-  assert.deepEqual(problemOf(gone, '[aliases]\na = "p/other"\n'), ['client', undefined]);
+  assert.deepEqual(problemOf(gone, '[aliases]\na = "p/other"\n'), ['client', 'model gone']);
 });
 
 test('a 400 for a missing model is the same, but no other 400 and no other status', () => {
@@ -85,7 +85,7 @@ test('a 400 for a missing model is the same, but no other 400 and no other statu
     return [scope, details.problem];
   };
   assert.deepEqual(problemOf('Model Not Exist'), ['model', 'model gone']);
-  assert.deepEqual(problemOf('Model Not Exist', ''), ['client', undefined]);
+  assert.deepEqual(problemOf('Model Not Exist', ''), ['client', 'model gone']);
   assert.deepEqual(problemOf('the model takes no images'), ['client', undefined]);
   assert.deepEqual(problemOf('Model Not Exist', ALIAS, 422), ['client', undefined]);
 });
