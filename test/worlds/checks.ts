@@ -294,8 +294,6 @@ function isNamed(expected = '', { provider, model }: Visit['candidate']): boolea
   return id === provider && (expected === `${id}/${model}` || models.includes(model));
 }
 
-const TARGETS = new Set([401, 403, 404, 429]);
-
 /** Whether a second candidate may be asked after this visit; undefined if both are right. */
 function mayGoOn(
   { skipped, tries }: Visit,
@@ -308,15 +306,13 @@ function mayGoOn(
   );
   const last = failures.at(-1);
   if (!last || tries.at(-1)!.reading?.kind !== 'failure') return undefined;
-  if (isBalanced && TARGETS.has(last.status)) return !last.isPolicy;
+  if (isBalanced && (last.isOfKey || last.status === 404 || last.status === 429)) return true;
   // With several keys, a 429 takes precedence over a 401 or 403.
   const goesOn = ({ fallsBack, isPolicy, status }: Failure) =>
     fallbackOn.includes(status) && !isPolicy ? true : fallsBack;
   const hasOther = failures.some((one) => goesOn(one) !== goesOn(last));
   return hasOther ? undefined : goesOn(last);
 }
-
-const KEY_STATUSES = new Set([401, 403, 429]);
 
 function checkTries(
   { candidate, tries }: Visit,
@@ -337,7 +333,7 @@ function checkTries(
       // At a drain's deadline, the failure and the deadline may come in either order.
       const isCut = before.reading === undefined && course.endAtMs >= course.brokenAtMs;
       if (!failed) return isCut ? undefined : wrong('a try is repeated without its failure');
-      const isKeys = api_keys.length > 1 && KEY_STATUSES.has(failed.status) && !keys.has(key);
+      const isKeys = api_keys.length > 1 && failed.restsKey === true && !keys.has(key);
       const isAtOnce = failed.isRepeatedAtOnce === true && !hasReconnected;
       if (waitMs < CLOSE_MS) {
         if (!isKeys && !isAtOnce) return wrong('a try is repeated at once');
@@ -351,7 +347,7 @@ function checkTries(
         const [leastMs, mostMs] = [Math.max(stepMs / 2, afterMs), Math.max(stepMs, afterMs)];
         retries += 1;
         keys = new Set();
-        const isOther = api_keys.length > 1 && KEY_STATUSES.has(failed.status);
+        const isOther = api_keys.length > 1 && failed.restsKey === true;
         if (failed.isRetried === false && !isOther) wrong('a try is repeated that must not be');
         if (retries > maxRetries) wrong(`there are ${retries} retries of ${maxRetries}`);
         const isInTime = waitMs > leastMs - CLOSE_MS && waitMs < mostMs + CLOSE_MS;

@@ -132,12 +132,10 @@ export function providerOf({ settings }: Pick<Course, 'settings'>, id: string): 
 export const keyOf = ({ headers }: Try) =>
   headers.get('authorization')?.replace('Bearer ', '') ?? '';
 
-const KEY_STATUSES = new Set([401, 403, 429]);
-
 /** When and how a try was refused because of its key: as an answer, or by an event in a stream. */
 export function keyRefusalOf({ endsAtMs, reading, resultAtMs }: ReadTry) {
   const failure = reading?.kind === 'answer' ? undefined : reading?.failure;
-  if (!failure || failure.isPolicy || !KEY_STATUSES.has(failure.status)) return undefined;
+  if (!failure?.restsKey) return undefined;
   return { failure, atMs: reading?.kind === 'stream' ? endsAtMs : resultAtMs };
 }
 

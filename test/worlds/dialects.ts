@@ -40,9 +40,29 @@ function plain(text: string) {
 const CODES = ['some_code', '1210', 'not a word', 'x.y-z'];
 const isWord = (code: string) => /^\w[\w.-]*$/.test(code);
 
+/** Errors of a 400 about the key. */
+const REFUSED_KEYS: readonly object[] = [
+  [{ error: { code: 400, message: 'no', details: [{ reason: 'API_KEY_INVALID' }] } }],
+  { error: { message: 'API key expired. Please renew the API key.' } },
+  { code: 'Some words', error: 'Incorrect API key provided: x***' },
+  { error: { message: 'no', code: 'invalid_api_key', type: 'invalid_request_error' } },
+];
+const FLAGGED = 'Content violates usage guidelines. Team: t, Model: m';
+
 /** Returns an HTTP error's body. */
 export function spellStatus(status: number, random: Random): Spelled {
-  const known = status === 400 ? ['context_length_exceeded', 'content_policy_violation'] : [];
+  const type = random.pick(JSON_TYPES);
+  if (status === 400 && random.oneIn(4)) {
+    const text = JSON.stringify(random.pick(REFUSED_KEYS));
+    return { text, type, error: { status, refusesKey: true } };
+  }
+  if (status === 403 && random.oneIn(4)) {
+    const text = JSON.stringify({ code: 'permission-denied', error: FLAGGED });
+    const error = { status, message: FLAGGED, code: 'permission-denied', isFlagged: true };
+    return { text, type, error };
+  }
+  const known =
+    status === 400 ? ['context_length_exceeded', 'content_policy_violation', 'invalid_prompt'] : [];
   if (status === 429) known.push('insufficient_quota', 'rate_limit_exceeded');
   if (status === 404) known.push('model_not_found');
   const codes = known.map((one) => respell(one, random));
@@ -51,7 +71,6 @@ export function spellStatus(status: number, random: Random): Spelled {
   const code = random.oneIn(2) ? random.pick([...codes, ...CODES]) : undefined;
   const shownCode = code !== undefined && isWord(code) ? code : undefined;
   const whole = { status, ...shown, code: shownCode };
-  const type = random.pick(JSON_TYPES);
   const json = (body: object, error: ErrorPlan): Spelled => {
     const text = JSON.stringify(body);
     const spelled = { type, error: { ...error, isAboutModel: /model/i.test(text) } };
@@ -140,6 +159,7 @@ const STATUS_WORDS: readonly (readonly [word: string, status: number])[] = [
   ['unsupported_value', 400],
   ['context_length_exceeded', 400],
   ['content_filter', 400],
+  ['invalid_prompt', 400],
   ['InvalidParameter', 400],
   ['authentication_error', 401],
   ['invalid_api_key', 401],

@@ -153,7 +153,7 @@ function checkModel(
 
 /**
  * The documents: "From the first refusal to the first success". The success is the key's own, or
- * after a 403 another refused key's.
+ * after a 402 or 403 another such key's.
  */
 function checkKeyState(
   line: Line,
@@ -215,9 +215,9 @@ function happeningsOf({ exchanges }: History, courses: readonly Course[]) {
  * apart.
  */
 function kindOf(failure: Failure, hasBegun: boolean): string {
-  const { circuit, code, isReported, status } = failure;
+  const { circuit, code, isOfKey, isReported, status } = failure;
   if (circuit === 'provider') return 'unreachable';
-  if (isReported && (status === 401 || status === 403)) return 'key_refused';
+  if (isOfKey) return 'key_refused';
   if (isReported) return status === 429 ? 'rate_limited' : 'errors';
   if (code === 'TIMEOUT') return hasBegun ? 'stall' : 'timeout';
   return 'cut';

@@ -37,7 +37,11 @@ export interface Failure {
   readonly fallsBack?: boolean | undefined;
   /** How a circuit counts it. `provider`: no connection was made. */
   readonly circuit: 'failure' | 'provider' | 'success' | 'maybe' | 'none';
-  readonly isPolicy?: boolean;
+  readonly isPolicy?: boolean | undefined;
+  /** Whether the provider refuses the gateway's key. */
+  readonly isOfKey?: boolean;
+  /** Whether the key has a cooldown, and another key is tried. */
+  readonly restsKey?: boolean;
   /** Whether the provider reported it. */
   readonly isReported?: boolean;
   /** Whether the provider lacks a model that a setting names. */
@@ -159,30 +163,36 @@ function apiError(
   seconds: number | undefined,
   { isEvent = false, isNamed }: { readonly isEvent?: boolean; readonly isNamed: boolean },
 ): Failure {
-  const { status, code, isAboutModel, message, says, type } = error;
+  const { code, isAboutModel, isFlagged, message, says, type } = error;
+  const status = error.refusesKey ? 401 : error.status;
   const text = message ?? says ?? phraseOf(status);
   const isCodeShown = code !== undefined && !text.includes(code);
   const whole = isCodeShown ? `${text} (${code})` : text;
   const isOfModel = status === 404 && isAboutModel === true;
   const isGone = isOfModel && isNamed;
-  const word = (code ?? type ?? '').toLowerCase().replaceAll(/[^a-z\d]/g, '');
+  const word = `${code} ${type}`.toLowerCase().replaceAll(/[^a-z\d ]/g, '');
   const isBilling = status === 429 && word.includes('insufficientquota');
   const isTooLong = status === 400 && word.includes('contextlengthexceeded');
   const isTemporary = status >= 500 || status === 408 || status === 429;
-  const isPolicy = /content(?:policy|filter)/.test(word);
-  const isRejected = REJECTED.has(status) || isPolicy || (isOfModel && !isNamed);
+  const isPolicy = isFlagged || /content(?:policy|filter)/.test(word);
+  const blamesRequest = isPolicy || /contextlengthexceeded|invalidprompt/.test(word);
+  const isRejected = REJECTED.has(status) || blamesRequest || (isOfModel && !isNamed);
+  const isOfKey = !blamesRequest && REFUSES_KEY.has(status);
   const isOutage = OUTAGES.has(status) || isGone;
   const isOfRequest = isRejected || status === 500;
+  const mayRepeat = RETRIED.has(status) && !isRejected;
   const failure = {
     status,
-    isRetried: isEvent || isBilling ? undefined : RETRIED.has(status) && (seconds ?? 0) <= 30,
+    isRetried: isEvent || isBilling ? undefined : mayRepeat && (seconds ?? 0) <= 30,
     // The documents: "A first event that is an error", whatever its status.
-    fallsBack: isTemporary || isTooLong ? true : isEvent ? undefined : false,
+    fallsBack: (isTemporary && !isRejected) || isTooLong ? true : isEvent ? undefined : false,
     circuit: isOfRequest ? 'none' : isOutage ? 'failure' : 'maybe',
     isPolicy,
+    isOfKey,
+    restsKey: isOfKey || (status === 429 && !isRejected),
     isGone,
     isRejected,
-    isFinal: isBilling || (seconds ?? 0) > 60,
+    isFinal: isBilling || (isRejected && RETRIED.has(status)) || (seconds ?? 0) > 60,
     isReported: true,
     retryAfter: seconds,
     asksFor: seconds,
@@ -193,11 +203,13 @@ function apiError(
   }
   const own = { ...failure, type: 'provider_error', code: 'API_ERROR', isOfProvider: true };
   const begin = `API error: ${status}`;
-  if (status === 401) return { ...own, exactly: 'Authentication failed' };
+  if (status === 401 && isOfKey) return { ...own, exactly: 'Authentication failed' };
   if (says !== undefined) return { ...own, reason: begin, says };
   return { ...own, reason: begin, exactly: `${begin} - ${whole}` };
 }
 
+/** Statuses of the gateway's keys (docs/errors.md, "Whose fault an error is"). */
+const REFUSES_KEY = new Set([401, 402, 403]);
 /** Statuses of the client's own mistakes (docs/behaviour.md#outcomes). */
 const REJECTED = new Set([400, 413, 422, 451]);
 

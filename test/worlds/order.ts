@@ -253,7 +253,7 @@ function checkRepeats(visit: Visit, course: Course, report: Report): void {
   const failures = tries.map(({ reading }) =>
     reading?.kind === 'failure' ? reading.failure : undefined,
   );
-  const isOfKeys = failures.some((one) => KEY_STATUSES.has(one?.status ?? 0));
+  const isOfKeys = failures.some((one) => one?.restsKey);
   if (course.endAtMs >= course.brokenAtMs - 0.01 || (api_keys.length > 1 && isOfKeys)) return;
   if (failures.at(-1)?.isRetried !== true) return;
   if (waitsOf(visit).length < retries)
@@ -445,7 +445,6 @@ function sessionOf({ early, exchange }: Course): string {
   return named ?? (body || (client ?? header('authorization') ?? ''));
 }
 
-const KEY_STATUSES = new Set([401, 403, 429]);
 const REFUSED_MS = 60_000;
 
 interface KeyUse {
@@ -528,7 +527,7 @@ const isClose = (oneMs: number, otherMs: number) => Math.abs(oneMs - otherMs) < 
 
 /**
  * Returns the cooldowns of keys. A cooldown ends at its time, when a later cooldown replaces it, or
- * when its key works. After a 403 it also ends when another refused key works.
+ * when its key works. After a 402 or 403 it also ends when another such key works.
  */
 function cooldownsOf(uses: readonly KeyUse[]) {
   const all: { key: string; status: number; fromMs: number; untilMs: number }[] = [];
@@ -545,7 +544,8 @@ function cooldownsOf(uses: readonly KeyUse[]) {
   const work = ({ key, atMs: sentAtMs }: KeyUse, atMs: number) => {
     const before = latestAt(key, sentAtMs + 0.01);
     if (!before || before !== latestAt(key, atMs)) return;
-    const alike = before.status === 403 ? all.filter(({ status }) => status === 403) : [before];
+    const isForbidden = ({ status }: Cooldown) => status === 402 || status === 403;
+    const alike = isForbidden(before) ? all.filter(isForbidden) : [before];
     if (before.untilMs <= atMs) return;
     for (const one of alike) one.untilMs = Math.min(one.untilMs, atMs);
   };

@@ -185,6 +185,10 @@ export interface ErrorPlan {
   readonly type?: string | undefined;
   /** Whether it is JSON about the model, so a 404 is the client's own mistake. */
   readonly isAboutModel?: boolean | undefined;
+  /** Whether the words of a 400 are about the key. */
+  readonly refusesKey?: boolean | undefined;
+  /** Whether the words of a 403 are about the content of the request. */
+  readonly isFlagged?: boolean | undefined;
 }
 
 export const NETWORK_FAULTS = [

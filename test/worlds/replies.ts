@@ -441,7 +441,8 @@ function strange(common: Reply, isStream: boolean, random: Random): Reply {
 }
 
 const STATUSES = [
-  400, 401, 403, 404, 407, 408, 409, 413, 422, 429, 429, 429, 500, 501, 502, 503, 504, 520, 529,
+  400, 401, 402, 403, 404, 407, 408, 409, 413, 422, 429, 429, 429, 500, 501, 502, 503, 504, 520,
+  529,
 ];
 /** Values of `Retry-After`. The dates lie in the past, within a world, or behind its end. */
 const RETRY_AFTER = [
