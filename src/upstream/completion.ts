@@ -11,12 +11,7 @@ import { beginsJson, firstByteOf } from '../openai/answer-json.ts';
 import { AnswerScan } from '../openai/answer-scan.ts';
 import { reportsFailure } from '../openai/error-body.ts';
 import type { Answer, AttemptContext } from './attempt-context.ts';
-import {
-  emptyAnswerError,
-  MAX_ANSWER_BYTES,
-  providerError,
-  tooLargeError,
-} from './network-error.ts';
+import { emptyAnswerError, MAX_BYTES, providerError, tooLargeError } from './network-error.ts';
 import { ERROR_WITHOUT_TEXT, errorOf } from './provider-error.ts';
 import type { UpstreamResponse } from './provider.ts';
 
@@ -44,8 +39,8 @@ export function openCompletion(
   const held = new HeldBody(new Reservation(call.budget));
   call.answerMemory = held;
   const announcedBytes = Number(headers.get('content-length') ?? 0) || 0;
-  const maxBytes = Math.min(MAX_ANSWER_BYTES, maxBufferedBytes);
-  held.begin(announcedBytes, maxBytes, () => tooLargeError('answer', provider, maxBufferedBytes));
+  const maxBytes = Math.min(MAX_BYTES.answer, maxBufferedBytes);
+  held.begin(announcedBytes, maxBytes, () => tooLargeError('answer', maxBufferedBytes));
   let firstByte: number | undefined;
   const isLabelledStream = EVENT_STREAM_TYPE.test(headers.get('content-type') ?? '');
   const reading = readEach(body, (chunk) => {

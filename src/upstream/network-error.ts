@@ -83,30 +83,28 @@ export function providerError(
 
 /** SDKs repeat every 502, and the provider would charge for each repeated answer. */
 const FINAL = { 'x-should-retry': 'false' };
-/**
- * The longest answer, because no completion is longer. A stream's event may be as long, because
- * image models send a picture in a single event.
- */
-export const MAX_ANSWER_BYTES = 67_108_864;
+/** The most bytes: 2,048 embeddings take 88 MB, and image models send a picture in one event. */
+export const MAX_BYTES = { answer: 268_435_456, event: 67_108_864 } as const;
 
 /**
  * Returns the error for a complete answer or an event that can never fit, because it exceeds
- * `MAX_ANSWER_BYTES` or `max_buffered_bytes`. `max_buffered_bytes` is the gateway's own limit, so
- * it does not count against the provider, and no provider is asked again.
+ * `MAX_BYTES` or `max_buffered_bytes`. Both limits are the gateway's own, so the error does not
+ * count against the provider, and no provider is asked again.
  *
  * @param maxBufferedBytes - the memory limit for all requests and answers
  */
 export function tooLargeError(
-  part: 'answer' | 'event',
-  provider: string,
+  part: keyof typeof MAX_BYTES,
   maxBufferedBytes: number,
 ): GatewayError {
-  if (maxBufferedBytes >= MAX_ANSWER_BYTES) {
-    const text = `the ${part} is larger than ${MAX_ANSWER_BYTES} bytes`;
-    return new GatewayError('provider', text, { provider, headers: FINAL });
-  }
-  const text = `the ${part} is larger than max_buffered_bytes, ${maxBufferedBytes} bytes`;
-  return new GatewayError('provider', text, { scope: 'gateway', limit: 'memory', headers: FINAL });
+  const maxBytes = MAX_BYTES[part];
+  const isOfBudget = maxBufferedBytes < maxBytes;
+  const limit = isOfBudget ? `max_buffered_bytes, ${maxBufferedBytes}` : String(maxBytes);
+  return new GatewayError('provider', `the ${part} is larger than ${limit} bytes`, {
+    scope: 'gateway',
+    headers: FINAL,
+    ...(isOfBudget && { limit: 'memory' }),
+  });
 }
 
 /**

@@ -23,7 +23,7 @@ import { endAtLineFeed } from './line-feed.ts';
 import { TypedEventInspector } from './typed-event-inspector.ts';
 import {
   emptyAnswerError,
-  MAX_ANSWER_BYTES,
+  MAX_BYTES,
   providerError,
   timeoutError,
   tooLargeError,
@@ -370,8 +370,8 @@ class StreamRelay implements ByteSink, Answer {
     if (heldBytes <= MAX_CHUNK_BYTES) return true;
     const { maxBufferedBytes } = this.#context.call.budget.limits;
     // The chunk may also contain the next event's beginning.
-    if (heldBytes > Math.min(MAX_ANSWER_BYTES + MAX_CHUNK_BYTES, maxBufferedBytes)) {
-      throw tooLargeError('event', this.#context.attempt.provider, maxBufferedBytes);
+    if (heldBytes > Math.min(MAX_BYTES.event + MAX_CHUNK_BYTES, maxBufferedBytes)) {
+      throw tooLargeError('event', maxBufferedBytes);
     }
     return this.#room.tryGrow(heldBytes);
   }

@@ -6,6 +6,7 @@ import { test } from 'node:test';
 import { GatewayError } from '../../src/lib/errors.ts';
 import {
   type ConnectionFailure,
+  tooLargeError,
   TransportError,
   upstreamFailure,
 } from '../../src/upstream/network-error.ts';
@@ -48,4 +49,22 @@ test('a request whose answer has begun is not repeated', () => {
 
 test('an answer that is not HTTP is not cut off, and is not repeated', () => {
   assert.deepEqual(failureOf('HPE_INVALID_CONSTANT', 'inHead'), ['provider', 'model', 'no']);
+});
+
+test('an answer or event that can never fit is a failure of the gateway', () => {
+  const shown = (part: 'answer' | 'event', maxBufferedBytes: number) => {
+    const { details, message, outcome, retry, scope } = tooLargeError(part, maxBufferedBytes);
+    assert.deepEqual([scope, outcome, retry], ['gateway', 'internal_error', 'no']);
+    assert.equal(details.provider, undefined);
+    return [
+      message.replace(/^Provider error: the (?:answer|event) is larger than /, ''),
+      details.limit,
+    ];
+  };
+  const mebibytes = (count: number) => count * 1_048_576;
+  assert.deepEqual(shown('answer', mebibytes(256)), ['268435456 bytes', undefined]);
+  assert.deepEqual(shown('event', mebibytes(64)), ['67108864 bytes', undefined]);
+  const bytes = mebibytes(64) - 1;
+  for (const part of ['answer', 'event'] as const)
+    assert.deepEqual(shown(part, bytes), [`max_buffered_bytes, ${bytes} bytes`, 'memory']);
 });
