@@ -44,6 +44,8 @@ const REFUSES_KEY_MESSAGE =
   /^\s*(?:api key not valid|api key expired|api key not found|incorrect api key)\b/i;
 /** Google's reasons in `details` for a refused key, such as `API_KEY_INVALID`. */
 const REFUSES_KEY_REASON = /^API_KEY_/;
+/** A duration as Google's APIs write it in JSON. */
+const RETRY_DELAY = /^(\d+(?:\.\d+)?)s$/;
 /** Codes of a 403 for a model that the key may not use: OpenAI's and Groq's. */
 const DENIES_MODEL_CODE = /^model/;
 /** Messages of such a 403. A scope of a key, such as `model.request`, is no model. */
@@ -106,6 +108,8 @@ export interface UpstreamFault {
   /** From 400 to 599. */
   readonly status: number;
   readonly blame: Blame;
+  /** The wait that Google's APIs ask for in the body. */
+  readonly retrySeconds: number | undefined;
 }
 
 /**
@@ -144,11 +148,12 @@ export function readFault(json: unknown, sentStatus?: number): UpstreamFault {
       .find(isErrorStatus);
   const blame = blameOfWords(texts, sources);
   const status = Number(named ?? statusOf(texts, blame));
-  if (blame === 'key' && status === 400) return { ...texts, status: 401, blame };
+  const fault = { ...texts, status, retrySeconds: retrySecondsIn(detailsOf(sources)) };
+  if (blame === 'key' && status === 400) return { ...fault, status: 401, blame };
   if (blame === undefined || blame === 'key') {
-    return { ...texts, status, blame: blameOfStatus(status, texts, typeof json === 'object') };
+    return { ...fault, blame: blameOfStatus(status, texts, typeof json === 'object') };
   }
-  return { ...texts, status, blame: blame === 'length' && status !== 400 ? 'request' : blame };
+  return { ...fault, blame: blame === 'length' && status !== 400 ? 'request' : blame };
 }
 
 type Texts = Pick<UpstreamFault, 'message' | 'code' | 'type'>;
@@ -194,6 +199,13 @@ function blameOfStatus(
   if (isAboutModel) return 'model';
   if (KEY_STATUSES.has(status)) return 'key';
   return REJECTED_STATUSES.has(status) ? 'request' : 'provider';
+}
+
+/** Returns the seconds in a `RetryInfo`, which is written as `"26.66s"`. */
+function retrySecondsIn(details: readonly unknown[]): number | undefined {
+  const delays = details.map((detail) => RETRY_DELAY.exec(textIn(detail, 'retryDelay'))?.[1]);
+  const delay = delays.find((one) => one !== undefined);
+  return delay === undefined ? undefined : Number(delay);
 }
 
 /** Returns the items of `details`, which Google's APIs write. */

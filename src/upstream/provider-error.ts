@@ -63,7 +63,7 @@ export function toProviderError(
   const { blame, status } = fault;
   const { headers, model, provider } = context.attempt;
   const { config, redact } = context.services;
-  const retryAfterSeconds = readRetryAfter(headers);
+  const retryAfterSeconds = wholeSeconds(readRetryAfter(headers) ?? fault.retrySeconds);
   const text = errorText(fault, redact);
   const { providerMessages } = config.logging;
   const setting = blame === 'model' ? namingSetting(config, provider, model) : undefined;
@@ -134,10 +134,16 @@ function namesOf({ code = '', type = '', status }: UpstreamFault, redact: Redact
   return redact(names.join(' ')) || (STATUS_CODES[status] ?? 'Unknown error');
 }
 
+/** Returns a wait in whole seconds, at least 1. */
+function wholeSeconds(seconds: number | undefined): number | undefined {
+  if (seconds === undefined) return undefined;
+  return Math.min(MAX_RETRY_AFTER_SECONDS, Math.max(1, Math.ceil(seconds)));
+}
+
 /**
- * Returns a response's `Retry-After`, seconds or a date (RFC 9110 10.2.3), as whole seconds from
- * now, at least 1. Without it, OpenAI's `retry-after-ms` is read and rounded up. That header does
- * not pass to the client, because it would contradict the rounded `Retry-After`.
+ * Returns a response's `Retry-After`, seconds or a date (RFC 9110 10.2.3), as seconds from now.
+ * Without it, OpenAI's `retry-after-ms` is read. That header does not pass to the client, because
+ * it would contradict the rounded `Retry-After`.
  */
 function readRetryAfter(headers: UpstreamHeaders | undefined): number | undefined {
   const inMs = headers?.get('retry-after-ms');
@@ -148,6 +154,5 @@ function readRetryAfter(headers: UpstreamHeaders | undefined): number | undefine
   const [value] = /^(?:[a-z]+,)?[^,]*/i.exec(header)!;
   const isNumber = /^\d+(?:\.\d+)?$/.test(value);
   const seconds = isNumber ? Number(value) : (Date.parse(value) - Date.now()) / 1000;
-  if (!Number.isFinite(seconds)) return undefined;
-  return Math.min(MAX_RETRY_AFTER_SECONDS, Math.max(1, Math.ceil(seconds)));
+  return Number.isFinite(seconds) ? seconds : undefined;
 }

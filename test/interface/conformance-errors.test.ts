@@ -195,6 +195,8 @@ const limitRows: Row[] = [
     ] as const
   ).map(([sent, seconds]) => limited(sent, { message: 'slow down' }, seconds)),
   limited({ 'retry-after': '61' }, {}, 61, final(61)),
+  limited({}, { message: 'slow down', details: [{ retryDelay: '26.66s' }] }, 27),
+  limited({ 'retry-after': '3' }, { message: 'slow down', details: [{ retryDelay: '9s' }] }, 3),
   limited({}, { message: 'slow down', code: 'tokens_per_minute' }, 1, {
     message: 'Rate limit exceeded at p: slow down (tokens_per_minute)',
   }),

@@ -220,6 +220,21 @@ test('the key is to blame for a 401, a 402, a 403, and a 400 that says so', () =
   ]);
 });
 
+test("the wait in Google's RetryInfo is read as decimal seconds", () => {
+  const limited = (retryDelay: unknown) => [
+    { error: { code: 429, details: [{ links: [] }, { '@type': 'RetryInfo', retryDelay }] } },
+  ];
+  check([
+    [limited('26.66s'), { retrySeconds: 26.66 }],
+    [limited('0s'), { retrySeconds: 0 }],
+    [limited('26s'), { retrySeconds: 26 }, 429],
+    [limited('26'), { retrySeconds: undefined }],
+    [limited('-1s'), { retrySeconds: undefined }],
+    [limited(26), { retrySeconds: undefined }],
+    [{ error: { details: { retryDelay: '26s' } } }, { retrySeconds: undefined }],
+  ]);
+});
+
 test('JSON without choices is a failure if it has an error, a message or a bad state', () => {
   const failures: unknown[] = [
     { error: 'boom' },

@@ -115,6 +115,20 @@ const DENIED_MODEL = {
     status: 403,
   },
 };
+/** Gemini's error for a limit. It has no header for its wait. */
+const LIMITED = [
+  {
+    error: {
+      code: 429,
+      message: 'You exceeded your current quota. Please retry in 26.66s.',
+      status: 'RESOURCE_EXHAUSTED',
+      details: [
+        { '@type': 'type.googleapis.com/google.rpc.Help', links: [] },
+        { '@type': 'type.googleapis.com/google.rpc.RetryInfo', retryDelay: '26.66s' },
+      ],
+    },
+  },
+];
 /** The ways in which a provider sends an error. */
 const WAYS: Readonly<Record<string, (error: object, status?: number) => Script>> = {
   'as a status':
@@ -173,6 +187,16 @@ describe('a pool of keys', () => {
   });
 
   for (const [way, toScript] of Object.entries(WAYS)) {
+    test(`rests a key for the wait that a 429 has in its body ${way}`, async (t) => {
+      const { ask, clock, rests } = await start(t, { a: toScript(LIMITED, 429), b: answerWell });
+      const isLate = way === 'as a later event';
+      const stream = way.endsWith('event');
+      assert.equal(await ask({ stream }), isLate ? '200 a' : '200 ab');
+      assert.deepEqual(rests(), ['warn p 1 429 27000']);
+      clock.nowMs += 26_999;
+      assert.deepEqual([await ask(), await ask()], ['200 b', '200 b']);
+    });
+
     test(`rests a key that is refused with 400 ${way}, and tries the next key`, async (t) => {
       const isLate = way === 'as a later event';
       const stream = way.endsWith('event');

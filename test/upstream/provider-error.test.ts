@@ -149,6 +149,19 @@ test('Retry-After is read as seconds, a date or milliseconds, within 1 s to a da
   }
 });
 
+test('the wait in the body is the Retry-After without a usable header', () => {
+  const error = { code: 429, details: [{ retryDelay: '26.66s' }] };
+  const secondsOf = (headers: Record<string, string>, delay = error.details[0]!.retryDelay) =>
+    mapped({ error: { ...error, details: [{ retryDelay: delay }] } }, { status: 429, headers })
+      .details.retryAfterSeconds;
+  assert.equal(secondsOf({}), 27);
+  assert.equal(secondsOf({ 'retry-after': 'soon' }), 27);
+  assert.equal(secondsOf({ 'retry-after': '5' }), 5);
+  assert.equal(secondsOf({ 'retry-after-ms': '1500' }), 2);
+  assert.equal(secondsOf({}, '0s'), 1);
+  assert.equal(secondsOf({}, '100000s'), 86_400);
+});
+
 test('the text is a line of 500 characters without keys, or the reason phrase', () => {
   const textOf = (json: unknown, given?: Given) =>
     mapped(json, { status: 502, ...given }).message.replace('API error: 502 - ', '');
