@@ -90,6 +90,30 @@ export function isEmptyCompletion(json: unknown): boolean {
   );
 }
 
+/** Reasons of answers that the provider itself calls failed: z.ai's, OpenRouter's, DeepSeek's. */
+const FAILED_REASONS = new Set<unknown>(['network_error', 'error', 'insufficient_system_resource']);
+
+/**
+ * Returns the `finish_reason` of an answer or an event without content that the provider itself
+ * calls failed; undefined for any other.
+ */
+export function failedReasonOf(json: unknown): string | undefined {
+  const choices = memberOf(json, 'choices');
+  if (!Array.isArray(choices)) return undefined;
+  const failed: unknown = choices.find((choice) =>
+    FAILED_REASONS.has(memberOf(choice, 'finish_reason')),
+  );
+  // The content is only looked at then, because nearly every answer has some.
+  if (failed === undefined || !choices.every(isSilent)) return undefined;
+  return String(memberOf(failed, 'finish_reason'));
+}
+
+/** Returns whether a choice of an answer or an event has no content. */
+function isSilent(choice: unknown): boolean {
+  const parts = [memberOf(choice, 'message') ?? {}, memberOf(choice, 'delta') ?? {}];
+  return parts.every(isEmpty) && isBlank(memberOf(choice, 'text') ?? '');
+}
+
 /** Returns whether a choice's delta has more than a role and empty values. */
 export function hasContent(choice: unknown): boolean {
   const delta = memberOf(choice, 'delta');

@@ -7,7 +7,7 @@ import { joinParts, lengthOf, sliceText, withoutMark } from '../lib/chunk-buffer
 import { GatewayError } from '../lib/errors.ts';
 import { HeldBody } from '../lib/held-body.ts';
 import { MAX_PARSED_CHARACTERS, memberOf, parseUntrustedJson } from '../lib/json.ts';
-import { beginsJson, firstByteOf } from '../openai/answer-json.ts';
+import { beginsJson, failedReasonOf, firstByteOf } from '../openai/answer-json.ts';
 import { AnswerScan } from '../openai/answer-scan.ts';
 import { reportsFailure } from '../openai/error-body.ts';
 import type { Answer, AttemptContext } from './attempt-context.ts';
@@ -120,6 +120,8 @@ function readShort(parts: readonly Buffer[], context: AttemptContext): AnswerFau
   const json = parseUntrustedJson(bytes.toString('utf8'));
   if (json === undefined) return 'not JSON';
   if (reportsFailure(json)) return errorOf(json, context);
+  const failedReason = failedReasonOf(json);
+  if (failedReason) return emptyAnswerError(context.attempt.provider, failedReason);
   const { emptyAnswers } = context.services.config.server;
   if (emptyAnswers === 'fail' && context.call.history.endpoint.isEmpty?.(json)) {
     return emptyAnswerError(context.attempt.provider);

@@ -9,6 +9,7 @@ import type { GatewayError } from '../lib/errors.ts';
 import { MAX_PARSED_CHARACTERS, memberOf, OPEN_BRACE, parseUntrustedJson } from '../lib/json.ts';
 import { EventSplitter, LINE_FEED, parseEvents, type ServerSentEvent } from '../lib/sse.ts';
 import {
+  failedReasonOf,
   hasContent,
   hasNoChoice,
   isPreamble,
@@ -21,7 +22,7 @@ import { reportsFailure } from '../openai/error-body.ts';
 import { DONE_MARK, isField, isWholeData, readData, scanEvents } from '../openai/event-scan.ts';
 import { LongEvent } from '../openai/long-event.ts';
 import type { AttemptContext } from './attempt-context.ts';
-import { providerError } from './network-error.ts';
+import { emptyAnswerError, providerError } from './network-error.ts';
 import { ERROR_WITHOUT_TEXT, errorOf } from './provider-error.ts';
 
 export const NO_BYTES = Buffer.alloc(0);
@@ -323,7 +324,11 @@ export class EventInspector {
     // Before the answer, JSON without choices may be an error without a member `error`.
     const mayBeFailure = !this.hasBegun && !Array.isArray(memberOf(json, 'choices'));
     if (reportsError(json) || (mayBeFailure && reportsFailure(json))) return this.toError(json);
-    return isNamedError ? this.toError({ error: json ?? data }) : undefined;
+    if (isNamedError) return this.toError({ error: json ?? data });
+    const reason = this.hasBegun ? undefined : failedReasonOf(json);
+    return reason === undefined
+      ? undefined
+      : emptyAnswerError(this.context.attempt.provider, reason);
   }
 
   /**

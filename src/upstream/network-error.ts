@@ -108,11 +108,13 @@ export function tooLargeError(
 }
 
 /**
- * Returns the error for an answer without content, with `[server] empty_answers = "fail"`. The
- * request is retried, because another answer may have content.
+ * Returns the error for an answer without content, if `[server] empty_answers = "fail"`, or if the
+ * provider gives a `reason` for its failure. The request is retried, because another answer may
+ * have content.
  */
-export function emptyAnswerError(provider: string): GatewayError {
-  return new GatewayError('provider', 'the answer is empty', { provider, retry: 'later' });
+export function emptyAnswerError(provider: string, reason?: string): GatewayError {
+  const cause = reason && { cause: `finish_reason: ${reason}` };
+  return providerError(provider, 'the answer is empty', { retry: 'later', ...cause });
 }
 
 /**

@@ -5,6 +5,7 @@ import { test } from 'node:test';
 
 import {
   beginsJson,
+  failedReasonOf,
   firstByteOf,
   hasContent,
   hasNoChoice,
@@ -59,6 +60,30 @@ test('an error is set, or named by the object or type', () => {
     'error',
   ];
   check(reportsError, errors, others);
+});
+
+test('an answer without content has failed if the provider gives a reason for it', () => {
+  const ends = (finish_reason: unknown, more: object = {}) => ({ finish_reason, ...more });
+  const failed: readonly (readonly [choices: unknown[], reason: string])[] = [
+    [[ends('network_error', { delta: { role: 'assistant', content: '' } })], 'network_error'],
+    [[ends('network_error', { message: { content: null } })], 'network_error'],
+    [[ends('error')], 'error'],
+    [[ends('insufficient_system_resource', { text: '' })], 'insufficient_system_resource'],
+    [[{ delta: {} }, ends('error', { delta: {} })], 'error'],
+  ];
+  for (const [choices, reason] of failed) assert.equal(failedReasonOf({ choices }), reason);
+  const others: unknown[] = [
+    [ends('network_error', { delta: { content: 'a' } })],
+    [ends('error', { message: { tool_calls: [{}] } })],
+    [ends('error', { text: 'a' })],
+    [{ delta: { content: 'a' } }, ends('error', { delta: {} })],
+    [ends('stop')],
+    [ends('network_error_2')],
+    [ends(['error'])],
+    [],
+    'error',
+  ];
+  for (const choices of others) assert.equal(failedReasonOf({ choices }), undefined);
 });
 
 test('a preamble has deltas with a role and empty values only, and no end', () => {

@@ -3,7 +3,7 @@ import { describe, test, type TestContext } from 'node:test';
 
 import { chatBody, STREAM } from '../support/gateway.ts';
 import { scenario, type ScenarioSettings } from '../support/scenario.ts';
-import { createGate, eventually, openChat } from '../support/streams.ts';
+import { createGate, eventually, linesOf, openChat } from '../support/streams.ts';
 import {
   answerWell,
   beginStream,
@@ -162,6 +162,47 @@ describe('an answer without any content', { concurrency: true }, () => {
     await gateway.reload(toml.replace('"fail"', '"pass"'));
     p.script = (_, response) => sendJson(response, message({}));
     assert.equal((await gateway.chat(chatBody())).status, 200);
+  });
+});
+
+const FAILED = 'network_error';
+
+describe('an answer that the provider itself calls failed', { concurrency: true }, () => {
+  const answers: Record<string, readonly [body: object, Script]> = {
+    'a complete answer': [
+      chatBody(),
+      (_, response) => sendJson(response, message({ content: '' }, FAILED)),
+    ],
+    'a stream': [STREAM, (_, response) => sendEvents(response, choice({}, FAILED) + DONE)],
+    'a stream with a role': [
+      STREAM,
+      (_, response) => sendEvents(response, ROLE + choice({ role: 'assistant' }, FAILED) + DONE),
+    ],
+  };
+  for (const [what, [body, script]] of Object.entries(answers)) {
+    test(`as ${what} without content is a 502, retried and a reason to fall back`, async (t) => {
+      const { gateway, asked } = await start(t, script);
+      const alone = await gateway.chat(body, { headers: { 'x-gateway-fallback': 'off' } });
+      assert.equal(alone.status, 502);
+      assert.match(alone.text, /"Provider error: the answer is empty"/);
+      const [line] = await linesOf(gateway, 1);
+      const [{ cause } = assert.fail()] = line!['tries'] as { cause: string }[];
+      assert.deepEqual(
+        [line!['outcome'], cause],
+        ['upstream_error', 'finish_reason: network_error'],
+      );
+      const { status, headers } = await gateway.chat(body);
+      assert.deepEqual([status, headers['x-gateway-provider'], asked()], [200, 'q', [2, 1]]);
+    });
+  }
+
+  test('passes with content', async (t) => {
+    const { gateway, asked } = await start(t, (_, response) =>
+      sendEvents(response, CHUNK + choice({}, FAILED) + DONE),
+    );
+    assert.equal((await gateway.chat(STREAM)).text, CHUNK + choice({}, FAILED) + DONE);
+    assert.deepEqual(asked(), [1, 0]);
+    assert.equal((await linesOf(gateway, 1))[0]!['finish_reason'], FAILED);
   });
 });
 

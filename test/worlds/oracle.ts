@@ -237,6 +237,15 @@ const isSilent = (message: object = {}) =>
 const reasonsOf = (json: Completion) =>
   (json.choices ?? []).flatMap((choice) => choice.finish_reason || []);
 
+/** Whether an answer or a chunk has no content, and the provider itself calls it failed. */
+function hasFailed(json: Completion | undefined): boolean {
+  const choices = Array.isArray(json?.choices) ? (json.choices as readonly Choice[]) : [];
+  const isEmpty = choices.every(
+    ({ delta, message, text }) => isSilent(delta) && isSilent(message) && !text,
+  );
+  return isEmpty && choices.some(({ finish_reason }) => finish_reason === 'network_error');
+}
+
 /** Whether a complete answer has no content and ends with `stop` or without a reason. */
 function isEmptyCompletion({ choices }: Completion): boolean {
   return (choices ?? []).every(
@@ -358,6 +367,7 @@ export function readReply(reply: Reply, limits: Limits): Reading {
   }
   // The content of a longer answer is not read.
   const isLong = text.length > 262_144;
+  if (!isLong && hasFailed(json)) return fail(last.atMs, EMPTY);
   if (limits.refusesEmpty && !isLong && isEmptyCompletion(json)) return fail(last.atMs, EMPTY);
   // The first choice's reason counts.
   const facts = { ...factsOf(json), finishReason: reasonsOf(json)[0] };
@@ -462,6 +472,7 @@ function readStream(reply: Reply, pieces: readonly Piece[], limits: Limits): Rea
     }
     if (item.kind === 'data') {
       const json = dataOf(item.text);
+      if (beganMs === undefined && hasFailed(json)) return end(atMs, EMPTY);
       const choices = Array.isArray(json?.choices) ? (json.choices as readonly Choice[]) : [];
       for (const { delta, finish_reason, index = 0 } of choices) {
         begun.add(index);

@@ -254,8 +254,9 @@ export function anAnswer(ask: AskedFor, random: Random, isSlow: boolean): Reply 
 /** Returns a complete answer without content, reasoning or tool call. */
 export function anEmptyAnswer(ask: AskedFor, random: Random): Reply {
   const whole = anAnswer(ask, random, false);
+  const finish_reason = random.oneIn(4) ? 'network_error' : 'stop';
   if (!ask.chat?.isStream) {
-    const empty = completion(ask, { content: '' });
+    const empty = completion(ask, { content: '', finish_reason });
     const text = random.oneIn(2)
       ? empty.text
       : random.pick(['{"choices":[]}', '{"choices":null}', '{}']);
@@ -266,7 +267,7 @@ export function anEmptyAnswer(ask: AskedFor, random: Random): Reply {
   const data = (json: string): Item => ({ kind: 'data', text: `data: ${json}\n\n`, waitMs: 0.3 });
   const items = [
     data(chunk(ask, random.pick(EMPTY_DELTAS))),
-    ...(isDoneAlone ? [] : [data(chunk(ask, {}, { finish_reason: 'stop' }))]),
+    ...(isDoneAlone ? [] : [data(chunk(ask, {}, { finish_reason }))]),
     ...whole.items.filter((item) => item.kind === 'done' || isUsage(item)),
   ];
   return { ...whole, items };
