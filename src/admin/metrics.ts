@@ -46,8 +46,10 @@ const ERROR_STATUSES = [200, 401, 402, 403, 404, 500, 502, 503, 504, 529];
  * Returns the check or the limit that refused a request; undefined if the request was not refused.
  */
 function refusalOf({ facts: { outcome, status }, refusal }: FinishedRequest): string | undefined {
-  // A stream that has begun with 200 can end with a provider's rate limit too.
-  if (outcome === 'rate_limited') return status === 429 ? (refusal ?? OTHER) : undefined;
+  // An answer that finds no memory is `internal_error`.
+  const isLimited = outcome === 'rate_limited' || refusal === 'memory';
+  // A stream that has begun with 200 can end with a limit too.
+  if (isLimited) return status === 429 ? (refusal ?? OTHER) : undefined;
   return outcome === 'refused' ? (refusal ?? INVALID) : undefined;
 }
 

@@ -169,7 +169,11 @@ function detailsOf(
 }
 
 function finalOutcomeOf({ cancellation: { reason }, history }: Call): Outcome {
-  return reason instanceof ClientGone ? reason.outcome : (history.failure?.outcome ?? 'ok');
+  if (reason instanceof ClientGone) return reason.outcome;
+  const { attempt, failure } = history;
+  // A want of memory is a refusal of an upload, but the gateway's own failure in an attempt.
+  const isOwn = failure && attempt?.outcome === 'internal_error';
+  return isOwn ? 'internal_error' : (failure?.outcome ?? 'ok');
 }
 
 /** Returns the level of a line, unless it is a probe's. */

@@ -141,8 +141,8 @@ export interface ReservedMemory {
   close(): void;
 }
 
-/** Creates the 429 for bytes that do not fit into the budget. */
+/** Creates the 429 for bytes that do not fit into the budget. No provider has sent it. */
 export function noRoom(): GatewayError {
-  const text = 'Rate limit exceeded: too many bytes in flight';
+  const text = 'The gateway is short of memory: too many bytes in flight';
   return new GatewayError('rateLimit', text, { retryAfterSeconds: 1, limit: 'memory' });
 }

@@ -46,12 +46,13 @@ export type Refusal = Limit | Check;
  * Whose fault a failure is, and so how far it reaches. Incidents count `key`, `model` and
  * `provider`.
  *
- * - `client`: only this request, because it is wrong or its client did not read.
+ * - `client`: only this request, because it is wrong.
  * - `key`: the gateway's key at the provider. Another key may be accepted.
  * - `model`: the requested model, because its provider was reached.
  * - `provider`: all the provider's models, because no connection was made.
- * - `gateway`: this process or its machine. It ends the request, because no other provider can
- *   help. Retries and fallbacks follow only the problem `descriptors`, which may be over by then.
+ * - `gateway`: this process, its machine or its limits, or a client that did not read. It ends the
+ *   request, because no other provider can help. Retries and fallbacks follow only the problem
+ *   `descriptors`, which may be over by then.
  */
 type Scope = 'client' | 'key' | 'model' | 'provider' | 'gateway';
 

@@ -347,8 +347,8 @@ class StreamRelay implements ByteSink, Answer {
   }
 
   /**
-   * Returns the stream's failure, or blames the gateway or the client if the provider was not read:
-   * the gateway waited for memory, or the client did not read.
+   * Returns the stream's failure, or the gateway's own if the provider was not read, because the
+   * gateway waited for memory or the client did not read.
    */
   #withCulprit(failure: GatewayError): GatewayError {
     const isCut = failure.details.problem === 'cut';
@@ -357,7 +357,7 @@ class StreamRelay implements ByteSink, Answer {
     const isAfterPause = performance.now() - this.#longPauseEndedAtMs < LONG_PAUSE_MS;
     if (!isCut || (deadline.suspendedMs < LONG_PAUSE_MS && !isAfterPause)) return failure;
     const cause = 'the client did not read, and the provider gave up';
-    return this.#error('the answer was cut off', { problem: 'cut', scope: 'client', cause });
+    return new GatewayError('provider', 'the answer was cut off', { scope: 'gateway', cause });
   }
 
   /**

@@ -182,6 +182,10 @@ test('tries, fallbacks and refusals are counted', () => {
   metrics.add(finished(refused));
   // A stream that had begun.
   metrics.add(finished({ ...refused, status: 200 }, { refusal: 'upstream' }));
+  const own = { outcome: 'internal_error', provider: 'b' } as const;
+  metrics.add(finished({ ...own, status: 429 }, { refusal: 'memory' }));
+  // An answer that can never fit is no refusal.
+  metrics.add(finished({ ...own, status: 502 }, { refusal: 'memory' }));
   const { sum } = metrics.read();
   assert.equal(sum('gateway_requests_total', { client: 'team', outcome: 'ok' }), 1);
   assert.equal(sum('gateway_tries_total'), 4);
@@ -190,10 +194,11 @@ test('tries, fallbacks and refusals are counted', () => {
   // No request was sent to c.
   assert.equal(sum('gateway_fallbacks_total'), 1);
   assert.equal(sum('gateway_fallbacks_total', { from: 'c', to: 'b', reason: 'circuit_open' }), 1);
-  assert.equal(sum('gateway_refusals_total'), 6);
+  assert.equal(sum('gateway_refusals_total'), 7);
   const upstream = { reason: 'upstream', client: 'team', provider: 'b' };
   assert.equal(sum('gateway_refusals_total', upstream), 1);
-  for (const reason of ['global', 'other', 'no_token', 'unknown_token', 'invalid_request']) {
+  const others = ['global', 'memory', 'other', 'no_token', 'unknown_token', 'invalid_request'];
+  for (const reason of others) {
     assert.equal(sum('gateway_refusals_total', { reason }), 1, reason);
   }
 });

@@ -322,7 +322,7 @@ const OTHERS: readonly [alert: string, series: Labels, fires: Record<string, rea
       { 'gateway_requests_total{instance="a",outcome="internal_error"}': '0x3 2x20' },
       {
         '45s': [],
-        '1m30s': [['page', { instance: 'a' }, 'a has answered 500 for a reason of its own']],
+        '1m30s': [['page', { instance: 'a' }, 'a has failed requests for a reason of its own']],
         '3m': [],
       },
     ],
@@ -357,6 +357,14 @@ const OTHERS: readonly [alert: string, series: Labels, fires: Record<string, rea
       {
         'gateway_requests_total{instance="a",outcome="internal_error"}': '0x3 2x20',
         'gateway_incident{instance="a",kind="descriptors"}': '1x20',
+      },
+      { '1m30s': [] },
+    ],
+    [
+      'GatewayInternalErrors',
+      {
+        'gateway_requests_total{instance="a",outcome="internal_error"}': '0x3 2x20',
+        'gateway_incident{instance="a",kind="memory"}': '1x20',
       },
       { '1m30s': [] },
     ],

@@ -20,6 +20,9 @@ const { endedOf, goesOn, statesOf } = (await import(join(ROOT, 'src/admin/page/i
   goesOn: (incident: object, next: readonly object[]) => boolean;
   statesOf: (id: string, view: object) => (string | false)[][];
 };
+const { iconOfTry } = (await import(join(ROOT, 'src/admin/page/requests.js'))) as {
+  iconOfTry: (one: { readonly outcome: string }, failed: string) => string;
+};
 const { verdictOf, judge } = (await import(join(ROOT, 'src/admin/page/verdict.js'))) as {
   verdictOf: (view: object) => (string | false)[];
   judge: (counts: Counts) => { kind: string; count: number; total: number; end: string };
@@ -189,6 +192,12 @@ test('two failures of a wrong key are neither "All well" nor "Good"', async (t) 
     [judge(state.providers.p.minute).kind, judge(state.providers.q.minute).kind],
     ['warn', 'good'],
   );
+});
+
+test("a try that the gateway itself has failed is not its provider's", () => {
+  const iconOf = (outcome: string) => iconOfTry({ outcome }, 'bad');
+  assert.deepEqual(['internal_error', 'circuit_open', 'limit'].map(iconOf), ['off', 'off', 'off']);
+  assert.deepEqual(['upstream_error', 'ok'].map(iconOf), ['bad', 'good']);
 });
 
 test('a client refused by its own limit is shown with the limit, and is no failure', async (t) => {

@@ -44,7 +44,7 @@ const TOO_MUCH: ExpectedError = {
   httpStatus: 429,
   type: 'rate_limit_error',
   code: 'RATE_LIMIT_ERROR',
-  message: 'Rate limit exceeded: too many bytes in flight',
+  message: 'The gateway is short of memory: too many bytes in flight',
   retry_after: 1,
   headers: { 'retry-after': '1' },
 };
@@ -86,6 +86,19 @@ const start = async (t: TestContext, script: Script = answerWell, server = '') =
 function headWith(framing: string, more: readonly string[] = []): string {
   const [head = ''] = rawChat({}, more).split('\r\n\r\n');
   return `${head.replace('content-length: 2', framing)}\r\n\r\n`;
+}
+
+/** Asserts that a request's failure is the gateway's own, in its line and in its try. */
+async function assertOwn(gateway: TestGateway): Promise<void> {
+  const failed = () => gateway.accessLines().find(({ tries }) => tries);
+  await eventually(() => failed() !== undefined, 'the access line');
+  const { level, outcome, reason, tries } = failed()!;
+  assert.deepEqual([level, outcome, reason], ['error', 'internal_error', 'memory']);
+  const [{ outcome: ofTry, cause } = assert.fail()] = tries as Record<string, string>[];
+  assert.deepEqual([ofTry, cause], ['internal_error', TOO_MUCH.message]);
+  gateway.judge();
+  const kinds = gateway.lines('incident').map(({ kind }) => kind);
+  assert.deepEqual([kinds, gateway.lines('breaker opened')], [['memory'], []]);
 }
 
 const inChunk = (body: string) => `${body.length.toString(16)}\r\n${body}\r\n0\r\n\r\n`;
@@ -497,6 +510,17 @@ test('the idle limit of a stream that waits for memory blames no provider', asyn
   await takeBudget(t, gateway, 1.5 * MIB);
   gate.open();
   assert.equal(errorAfter(await stream.ended, CHUNK).message, TOO_MUCH.message);
+  await assertOwn(gateway);
+});
+
+test('a complete answer without room is a 429 that blames no provider', async (t) => {
+  const large = completion('x'.repeat(MIB));
+  const { gateway, asked } = await start(t, (_, response) => sendJson(response, large));
+  await takeBudget(t, gateway, 1.5 * MIB);
+  for (let count = 0; count < 4; count += 1)
+    assertError(await gateway.chat(chatBody()), TOO_MUCH_ANSWERED);
+  assert.deepEqual(asked(), [4, 0]);
+  await assertOwn(gateway);
 });
 
 for (const [until, isFreed] of [
@@ -514,6 +538,7 @@ for (const [until, isFreed] of [
     if (isFreed) leave();
     assertError(await answer, TOO_MUCH_ANSWERED);
     assert.deepEqual(asked(), [1, 0]);
+    await assertOwn(gateway);
   });
 }
 
@@ -584,10 +609,10 @@ test('a cut while the gateway waits for memory is the failure of the gateway', a
 const PAUSES: [readMs: number, cutMs: number, scope: string][] = [
   // The client has not read when the cut comes.
   [Infinity, 9999, 'model'],
-  [Infinity, 10_000, 'client'],
+  [Infinity, 10_000, 'gateway'],
   // The client has read again, and the cut comes later.
   [9999, 9999, 'model'],
-  [10_000, 19_999, 'client'],
+  [10_000, 19_999, 'gateway'],
   [10_000, 20_000, 'model'],
 ];
 for (const [readMs, cutMs, scope] of PAUSES) {

@@ -15,6 +15,8 @@ import {
 
 const OUTCOME_ICONS = { ok: 'good', client_closed: 'off', refused: 'warn', rejected: 'warn' };
 const SKIPPED = ['circuit_open', 'limit'];
+/** Outcomes that say nothing about a provider: skipped, or failed by the gateway itself. */
+const NOT_OF_PROVIDER = [...SKIPPED, 'internal_error'];
 
 /** The listed requests, newest first. They stand still while a row is open. */
 let listed = [];
@@ -61,15 +63,17 @@ function outcomeCell(request) {
   return [withIcon(iconOfEnd(request), clip(request.outcome)), status];
 }
 
+/** Returns the icon beside the provider of a try; `failed` if the provider has failed. */
+export const iconOfTry = ({ outcome }, failed) =>
+  NOT_OF_PROVIDER.includes(outcome) ? 'off' : (OUTCOME_ICONS[outcome] ?? failed);
+
 /** Describes the providers in the order of the tries. A single good try needs no icon. */
 function triedCell({ outcome, tries = [] }) {
   if (tries.length === 0) return withIcon('off', 'not sent');
   if (tries.length === 1 && outcome === 'ok') return clip(tries[0].provider);
   const failed = outcome === 'ok' ? 'warn' : 'bad';
   return tries.map((one, at) => {
-    const isSkipped = SKIPPED.includes(one.outcome);
-    const icon = isSkipped ? 'off' : (OUTCOME_ICONS[one.outcome] ?? failed);
-    return [at > 0 && ' → ', withIcon(icon, clip(one.provider))];
+    return [at > 0 && ' → ', withIcon(iconOfTry(one, failed), clip(one.provider))];
   });
 }
 
