@@ -150,7 +150,8 @@ export class Limiter {
   /** Takes an answer's tokens from the buckets that count them. */
   takeTokens(usage: TokenUsage | undefined): void {
     const { prompt_tokens = 0, completion_tokens = 0, total_tokens } = usage ?? {};
-    const total = total_tokens ?? prompt_tokens + completion_tokens;
+    // Some servers write a total of 0 beside their counts.
+    const total = total_tokens || prompt_tokens + completion_tokens;
     if (total > 0) this.#charge(Math.min(total, MAX_ANSWER_TOKENS), this.#ofTokens);
   }
 

@@ -161,9 +161,12 @@ test('the tokens of a stream count at its end, if the answer reports them', asyn
     for (let i = 0; i < 3; i += 1) {
       for (const usage of nothing) assert.equal(await ask(usage, stream), 200);
     }
-    assert.equal(await ask({ prompt_tokens: 40, completion_tokens: 30 }, stream), 200);
-    assert.equal(await ask(1, stream), 429, 'their sum counts without a total');
-    nowMs += 11_000;
+    for (const total of [{}, { total_tokens: 0 }]) {
+      assert.equal(await ask({ prompt_tokens: 40, completion_tokens: 30, ...total }, stream), 200);
+      assert.equal(await ask(1, stream), 429, 'their sum counts without a total');
+      nowMs += 71_000;
+    }
+    assert.equal(await ask({ prompt_tokens: 59, total_tokens: 59 }, stream), 200);
     assert.equal(await ask({ prompt_tokens: 1, total_tokens: 1 + Number(stream) }, stream), 200);
     assert.equal(await ask(1, stream), 429);
     nowMs += 61_000;
