@@ -21,7 +21,8 @@ import type { Services } from './services.ts';
  * Reads the request, and resolves with the lease of the first answer that begins. The
  * candidates are asked in order; the first candidate is asked last if its circuit is open. Rejects
  * with `GatewayError` or `ClientGone`. If all candidates fail, the failure of the first is
- * reported. `tenant` is undefined if the key belongs to no client in the settings.
+ * reported. A refusal by a content policy is reported at once. `tenant` is undefined if the key
+ * belongs to no client in the settings.
  */
 export async function firstAnswer(
   call: Call,
@@ -49,15 +50,20 @@ export async function firstAnswer(
       for (const other of candidates.slice(1)) {
         const fallback = await askProvider(other, asking);
         if (fallback instanceof Lease) return fallback;
+        // Nobody else is sent what a content policy has refused.
+        if (fallback.failure?.details.problem === 'policy') {
+          asked = fallback;
+          break;
+        }
       }
     }
-    if (isPostponed) {
+    if (asked.outcome === 'circuit_open') {
       asked = await askProvider(first, asking, true);
       if (asked instanceof Lease) return asked;
     }
     // If all providers were skipped, the request does not count for the tenant's limit.
     if (history.asked.length === 0) services.limiters.ofTenants.get(tenant?.name)!.refundRequest();
-    history.provider = first.provider.id;
+    history.provider = asked.provider;
     history.attempt = asked;
     throw asked.failure!;
   } finally {

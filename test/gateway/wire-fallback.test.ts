@@ -134,6 +134,33 @@ test('fallback_on adds statuses after which the next provider is asked', async (
   assert.equal(await ask(chatBody({ model: 'p/a 404' })), '404 p! (p:404 q:500)');
 });
 
+test("a fallback's refusal by a content policy is the answer, and nobody else is asked", async (t) => {
+  const scripts = { a: fail(503) };
+  for (const [status, code] of [
+    [403, 'cyber_policy'],
+    [400, 'content_policy_violation'],
+  ] as const) {
+    const { ask, asked, gateway, q } = await start(t, byModel(scripts), { fallback: ['q', 'r'] });
+    q.script = fail(status, { code });
+    // The third failure opens the circuit of p, which is then asked last.
+    for (let count = 0; count < 4; count += 1) {
+      const tries = count < 3 ? `p:503 q:${status}` : `p:circuit_open q:${status}`;
+      assert.match(
+        await ask(chatBody({ model: 'p/a' })),
+        new RegExp(`^${status} q!? \\(${tries}\\)`),
+      );
+    }
+    assert.deepEqual(asked(), [3, 4, 0]);
+    assert.equal(gateway.accessLines()[0]!['outcome'], 'rejected');
+    q.script = fail(404);
+    assert.match(
+      await ask(chatBody({ model: 'p/a' })),
+      /^200 r /,
+      'another refusal is passed over',
+    );
+  }
+});
+
 const ANSWER = rawResponse('{"choices":[]}');
 const CLOSES: Record<string, (socket: Socket) => unknown> = {
   closed: (socket) => socket.destroy(),

@@ -3,6 +3,7 @@
 import {
   answeredBy,
   coursesOf,
+  isFlagged,
   noticedAtMs,
   providerOf,
   type Course,
@@ -271,6 +272,7 @@ function checkVisits(course: Course, report: Report): void {
       wrong('a provider is asked after the answer has begun');
     if (before && before.tries.at(-1)?.reading?.kind === 'answer')
       wrong('a provider is asked after the answer');
+    if (isFlagged(before)) wrong('a provider is asked after a refusal by a content policy');
     checkTries(visit, course, wrong);
   }
   const last = visits.at(-1);
@@ -281,10 +283,10 @@ function checkVisits(course: Course, report: Report): void {
   const isDue =
     visits.length === 1
       ? mayGoOn(last, isBalanced, fallbackOn) === true
-      : last.tries.at(-1)!.reading!.kind === 'failure';
+      : last.tries.at(-1)!.reading!.kind === 'failure' && !isFlagged(last);
   if (!isOver && isDue) wrong(`no provider is asked after ${name(last.candidate)}`);
   const isPostponed = first!.skipped === 'circuit_open' && visits.length === atMost;
-  if (isPostponed && last.tries.at(-1)!.reading!.kind === 'failure')
+  if (isPostponed && last.tries.at(-1)!.reading!.kind === 'failure' && !isFlagged(last))
     wrong('the first is not asked after all');
 }
 

@@ -229,6 +229,12 @@ const isAnswer = (reading: Reading | undefined) =>
 const isSame = ({ candidate: one }: Visit, { candidate: other }: Visit) =>
   one.provider === other.provider && one.model === other.model;
 
+/** Whether a content policy has refused the request, so that nobody else is asked. */
+export function isFlagged(visit: Visit | undefined): boolean {
+  const reading = visit?.tries.at(-1)?.reading;
+  return reading?.kind === 'failure' && reading.failure.isPolicy === true;
+}
+
 /**
  * Returns the visit whose answer or error the client gets, with its failure; undefined if no
  * provider was asked.
@@ -236,7 +242,8 @@ const isSame = ({ candidate: one }: Visit, { candidate: other }: Visit) =>
 export function answeredBy(course: Course) {
   const { exchange, visits } = course;
   const answering = visits.findLast(({ tries }) => isAnswer(tries.at(-1)?.reading));
-  const told = answering ?? visits.findLast((visit) => isSame(visit, visits[0]!));
+  const flagging = isFlagged(visits.at(-1)) ? visits.at(-1) : undefined;
+  const told = answering ?? flagging ?? visits.findLast((visit) => isSame(visit, visits[0]!));
   if (!told) return undefined;
   const last = told.tries.at(-1);
   const failures = told.tries.flatMap(({ reading }) =>
