@@ -189,4 +189,17 @@ export function parseCase(id: string, text: string): Case {
   return { id, ...one };
 }
 
+const TIMES = /_(?:ms|seconds)$/;
+
+/** Returns the case with all its times multiplied. */
+export function slowDown<T>(part: T, factor: number): T {
+  if (Array.isArray(part)) return part.map((one: unknown) => slowDown(one, factor)) as T;
+  if (typeof part !== 'object' || part === null) return part;
+  const members = Object.entries(part).map(([name, value]) => [
+    name,
+    TIMES.test(name) && typeof value === 'number' ? value * factor : slowDown(value, factor),
+  ]);
+  return Object.fromEntries(members) as T;
+}
+
 export const textOf = (text: Text): string => (typeof text === 'string' ? text : text.join(''));

@@ -37,6 +37,8 @@ export interface Exchange {
 export interface Stage {
   readonly token: string;
   readonly deadlineAtMs: number;
+  /** What the waits of the client are multiplied by. */
+  readonly slowness: number;
   readonly providerWaits: () => Promise<void>;
 }
 
@@ -187,13 +189,17 @@ class Connection {
     });
   }
 
+  #after(ms: number): number {
+    return performance.now() + ms * this.#stage.slowness;
+  }
+
   async #send(requests: readonly Request[]): Promise<void> {
     this.#sentAtMs = performance.now();
     const [{ head, body } = { head: Buffer.alloc(0), body: Buffer.alloc(0) }] = requests;
     if (this.#client.expect_continue) {
       this.#socket.write(head);
       const hasAnswer = () => this.#bytes.length > 0 || this.#isClosed;
-      await this.#until(hasAnswer, performance.now() + CONTINUE_WAIT_MS);
+      await this.#until(hasAnswer, this.#after(CONTINUE_WAIT_MS));
       this.#socket.write(body);
     } else if (this.#client.leaves?.when === 'half the request is sent') {
       this.#socket.write(Buffer.concat([head, body.subarray(0, body.length >> 1)]));
@@ -206,12 +212,9 @@ class Connection {
   async #leave({ when, by }: NonNullable<Client['leaves']>): Promise<void> {
     if (when !== 'half the request is sent') await this.#stage.providerWaits();
     if (when === 'the first text has come') {
-      const patienceEndsAtMs = performance.now() + PATIENCE_MS;
-      await this.#until(
-        () => this.#firstTextAtMs !== undefined || this.#isClosed,
-        patienceEndsAtMs,
-      );
-    } else await sleep(LEAVES_AFTER_MS);
+      const hasText = () => this.#firstTextAtMs !== undefined || this.#isClosed;
+      await this.#until(hasText, this.#after(PATIENCE_MS));
+    } else await sleep(LEAVES_AFTER_MS * this.#stage.slowness);
     this.#leftAtMs = performance.now();
     if (by === 'reset') this.#socket.resetAndDestroy();
     else this.#socket.destroy();

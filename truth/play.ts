@@ -3,7 +3,7 @@
 import { randomBytes } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { type Case, type Step } from './case.ts';
+import { slowDown, type Case, type Step } from './case.ts';
 import { sendRequests, type Gateway } from './client.ts';
 import type { Provider, ProviderRequest, Role } from './provider.ts';
 import { judge } from './rules.ts';
@@ -11,6 +11,8 @@ import { judge } from './rules.ts';
 const LIMIT_SECONDS = 15;
 /** What a gateway may still send to the provider after its answer. */
 const SETTLE_MS = 200;
+/** How long a client that leaves waits for the provider's turn. */
+const PROVIDER_WAITS_MS = 5000;
 const GONE_WITHIN_MS = 4000;
 const RECOVERY_SECONDS = 60;
 const RECOVERY_PAUSE_MS = 500;
@@ -27,6 +29,8 @@ interface Setup {
   readonly providerPort: number;
   /** How long the gateway may refuse good requests before a case is given up; 60 by default. */
   readonly recoverySeconds?: number;
+  /** What all times are multiplied by, because a busy machine needs more; 1 by default. */
+  readonly slowness?: number;
 }
 
 export interface PlayOptions {
@@ -47,7 +51,7 @@ export async function playCases(
 ): Promise<Map<string, Result>> {
   const results = new Map<string, Result>();
   const play = async (one: Case) => {
-    const result = await playCase(one, setup);
+    const result = await playCase(slowDown(one, setup.slowness ?? 1), setup);
     results.set(one.id, result);
     onResult?.(one, result);
   };
@@ -65,19 +69,25 @@ export async function playCases(
 async function playCase(one: Case, setup: Setup): Promise<Result> {
   if (one.needs_own_key && setup.gateway.isKeyless)
     return { result: 'not tried', seen: 'clients send the key of the provider' };
-  const { recoverySeconds = RECOVERY_SECONDS } = setup;
-  if (!(await recovers(setup.gateway, recoverySeconds)))
+  const { recoverySeconds = RECOVERY_SECONDS, slowness = 1 } = setup;
+  if (!(await recovers(setup.gateway, recoverySeconds, slowness)))
     return { result: 'not tried', seen: `good requests failed for ${recoverySeconds} s before` };
   const { gateway, provider, providerPort } = setup;
   const token = createToken();
-  const stage = createRole(one);
+  const stage = createRole(one, slowness);
   const stop = provider.play(token, stage.role);
   if (one.provider === 'down') await provider.close();
-  const deadlineAtMs = performance.now() + (one.limit_seconds ?? LIMIT_SECONDS) * 1000;
+  const limitSeconds = one.limit_seconds ?? LIMIT_SECONDS * slowness;
+  const deadlineAtMs = performance.now() + limitSeconds * 1000;
   const { providerWaits } = stage;
-  const exchanges = await sendRequests(gateway, one.client, { token, deadlineAtMs, providerWaits });
-  if (one.client.leaves) await stage.providerIsLeft(GONE_WITHIN_MS);
-  else if (one.provider_sees) await sleep(SETTLE_MS);
+  const exchanges = await sendRequests(gateway, one.client, {
+    token,
+    deadlineAtMs,
+    slowness,
+    providerWaits,
+  });
+  if (one.client.leaves) await stage.providerIsLeft(GONE_WITHIN_MS * slowness);
+  else if (one.provider_sees) await sleep(SETTLE_MS * slowness);
   stop();
   if (one.provider === 'down') await provider.listen(providerPort);
   const { role } = stage;
@@ -89,7 +99,7 @@ async function playCase(one: Case, setup: Setup): Promise<Result> {
 const createToken = () => `truth-token-${randomBytes(6).toString('hex')}`;
 
 /** Creates the provider's role in a case, with waits for what happens there. */
-function createRole({ provider }: Case) {
+function createRole({ provider }: Case, slowness: number) {
   const requests: ProviderRequest[] = [];
   const listeners = new Set<() => void>();
   const until = (condition: () => boolean, limitMs: number) =>
@@ -115,6 +125,7 @@ function createRole({ provider }: Case) {
   };
   const role: Role = {
     stepsOf,
+    slowness,
     requests,
     elsewhere: [],
     onChange: () => listeners.forEach((listener) => listener()),
@@ -122,18 +133,22 @@ function createRole({ provider }: Case) {
   return {
     role,
     providerWaits: () =>
-      until(() => requests.some(({ waitsSinceMs }) => waitsSinceMs !== undefined), 5000),
+      until(
+        () => requests.some(({ waitsSinceMs }) => waitsSinceMs !== undefined),
+        PROVIDER_WAITS_MS * slowness,
+      ),
     providerIsLeft: (limitMs: number) =>
       until(() => requests.every(({ goneAtMs }) => goneAtMs !== undefined), limitMs),
   };
 }
 
 /** Sends good requests until one is answered well. Returns false if none is, for too long. */
-async function recovers(gateway: Gateway, seconds: number): Promise<boolean> {
+async function recovers(gateway: Gateway, seconds: number, slowness: number): Promise<boolean> {
   const endsAtMs = performance.now() + seconds * 1000;
   for (;;) {
-    const deadlineAtMs = Math.min(endsAtMs, performance.now() + LIMIT_SECONDS * 1000);
-    const stage = { token: 'good', deadlineAtMs, providerWaits: async () => {} };
+    const limitMs = LIMIT_SECONDS * slowness * 1000;
+    const deadlineAtMs = Math.min(endsAtMs, performance.now() + limitMs);
+    const stage = { token: 'good', deadlineAtMs, slowness, providerWaits: async () => {} };
     const [exchange] = await sendRequests(gateway, {}, stage);
     const message = exchange?.messages[0];
     if (message?.isWhole && message.status === 200) return true;

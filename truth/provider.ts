@@ -35,6 +35,8 @@ interface Line {
 /** What the provider does for the requests that hold a token, and has seen of them. */
 export interface Role {
   readonly stepsOf: (place: number) => readonly Step[];
+  /** What the wait for the gateway's end of a connection is multiplied by. */
+  readonly slowness: number;
   readonly requests: ProviderRequest[];
   /** Requests for the address of a redirect. */
   readonly elsewhere: Message[];
@@ -160,7 +162,8 @@ export class Provider {
       onWait: async () => {
         request.waitsSinceMs = performance.now();
         role.onChange();
-        await Promise.race([gone, sleep(WAIT_FOR_GONE_MS, undefined, { ref: false })]);
+        const limitMs = WAIT_FOR_GONE_MS * role.slowness;
+        await Promise.race([gone, sleep(limitMs, undefined, { ref: false })]);
       },
     });
   }
