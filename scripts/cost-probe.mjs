@@ -95,4 +95,6 @@ process.on('message', async (name) => {
   const result = name in COUNTS ? ((end = await COUNTS[name]()), null) : await end();
   process.send(result);
 });
+// A killed parent leaves no process behind.
+process.once('disconnect', () => process.exit(1));
 process.channel.unref();

@@ -82,6 +82,8 @@ async function trace(): Promise<void> {
   await session.post('Debugger.enable');
   await session.post('Profiler.enable');
   await session.post('Profiler.startPreciseCoverage', { callCount: true, detailed: false });
+  // A gateway that drains would outlive a killed parent.
+  process.once('disconnect', () => process.exit(1));
   const reached = new Set<string>();
   session.on('Debugger.paused', ({ params }) => {
     for (const id of params.hitBreakpoints ?? []) reached.add(id);

@@ -1,32 +1,42 @@
 /** `npm run way` agrees with the steps in ARCHITECTURE.md. */
 
 import assert from 'node:assert/strict';
-import { execFile } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { test } from 'node:test';
-import { promisify } from 'node:util';
+import { test, type TestContext } from 'node:test';
 
-import { ROOT } from './support/process.ts';
+import { ROOT, startCommand } from './support/process.ts';
 
-const way = promisify(execFile)(process.execPath, ['--import', 'tsx', 'scripts/way.ts'], {
-  cwd: ROOT,
-  timeout: 120_000,
-});
+/** Without a limit, because the script has its own: it walks four times at most. */
+const OPTIONS = { timeout: Infinity };
 
-test('the steps of ARCHITECTURE.md name exactly the files of a streamed request', async () => {
-  const [, steps = ''] = readFileSync(join(ROOT, 'ARCHITECTURE.md'), 'utf8').split(
-    /^1\. |^Not on this way/m,
-  );
-  const run = steps.replaceAll(/^ {3}With it: .*(?:\n(?!\d|\n).*)*$/gm, '');
-  const named = new Set([...run.matchAll(/`([a-z/-]+\.ts)`/g)].map(([, name]) => name));
-  const { stdout } = await way;
-  const ran = [...stdout.matchAll(/^(\S+\.ts) \(/gm)].map(([, name]) => name);
-  assert.deepEqual(named, new Set(ran));
-});
+let way: Promise<string> | undefined;
 
-test('the order leads from the listener to the access line', async () => {
-  const { stdout } = await way;
+/** Runs the script, once for all tests. */
+async function runWay(t: TestContext): Promise<string> {
+  const command = [process.execPath, '--import', 'tsx', 'scripts/way.ts'];
+  const { exit, stdout, stderr } = startCommand(t, command, { cwd: ROOT });
+  assert.equal(await exit, 0, stderr());
+  return stdout();
+}
+
+test(
+  'the steps of ARCHITECTURE.md name exactly the files of a streamed request',
+  OPTIONS,
+  async (t) => {
+    const [, steps = ''] = readFileSync(join(ROOT, 'ARCHITECTURE.md'), 'utf8').split(
+      /^1\. |^Not on this way/m,
+    );
+    const run = steps.replaceAll(/^ {3}With it: .*(?:\n(?!\d|\n).*)*$/gm, '');
+    const named = new Set([...run.matchAll(/`([a-z/-]+\.ts)`/g)].map(([, name]) => name));
+    const stdout = await (way ??= runWay(t));
+    const ran = [...stdout.matchAll(/^(\S+\.ts) \(/gm)].map(([, name]) => name);
+    assert.deepEqual(named, new Set(ran));
+  },
+);
+
+test('the order leads from the listener to the access line', OPTIONS, async (t) => {
+  const stdout = await (way ??= runWay(t));
   const order = stdout.replace(/^[^]*^In the order/m, '');
   const landmarks = [
     'downstream/http-server.ts: (anonymous)',
@@ -45,8 +55,8 @@ test('the order leads from the listener to the access line', async () => {
   assert.ok(!places.includes(-1), order);
 });
 
-test('the order has a line for each stay in a file, and counts the returns', async () => {
-  const { stdout } = await way;
+test('the order has a line for each stay in a file, and counts the returns', OPTIONS, async (t) => {
+  const stdout = await (way ??= runWay(t));
   const stays = [...stdout.matchAll(/^(\S+\.ts): /gm)].map(([, file]) => file);
   assert.ok(stays.every((file, index) => file !== stays[index + 1]));
   const returns = /^(\d+) returns to a file that was left$/m.exec(stdout)?.[1];
