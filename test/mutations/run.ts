@@ -9,7 +9,7 @@
  * that replaces it, and the name of the test file. \u23ce is a line end.
  */
 
-import { spawn } from 'node:child_process';
+import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import {
   cpSync,
@@ -25,8 +25,13 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 
+import { endGroup } from '../support/process.ts';
+
 const AT_ONCE = 2;
-const RUN_LIMIT_MS = 180_000;
+/** The CPU time of each process of a run, on Linux. */
+const CPU_LIMIT_SECONDS = 180;
+const LIMITED =
+  spawnSync('prlimit', ['--version']).status === 0 ? ['prlimit', `--cpu=${CPU_LIMIT_SECONDS}`] : [];
 const {
   positionals: [filter = ''],
   values: { worlds, shard },
@@ -47,6 +52,8 @@ function copyProject(): string {
   for (const name of readdirSync('.').filter(isCopied)) {
     cpSync(name, join(folder, name), {
       recursive: true,
+      // A younger package-lock.json would make `npm run setup` install into the tests' own folder.
+      preserveTimestamps: true,
       filter: (path) => !path.endsWith('node_modules'),
     });
   }
@@ -74,18 +81,19 @@ function parseRow(row: string): Mutation {
   return { row, file, now, mutated, tests };
 }
 
-/** Returns why the tests did not notice the change; undefined if a test has failed. */
+/** Returns why the tests did not notice the change; undefined once a test has failed. */
 async function runTests(cwd: string, tests: string): Promise<string | undefined> {
   // A process group, so its children end with it.
-  const env = { ...process.env, TEST_SWEEPS: 'all', ...(worlds && { WORLDS: worlds }) };
+  const own = { TEST_SWEEPS: 'all', TEST_BAIL: 'yes', ...(worlds && { WORLDS: worlds }) };
+  const env = { ...process.env, ...own };
   const args = ['--import', 'tsx', 'test/run.ts', worlds ? 'worlds' : tests];
-  const child = spawn(process.execPath, args, { cwd, detached: true, env });
+  const [program, ...rest] = [...LIMITED, process.execPath, ...args];
+  const child = spawn(program!, rest, { cwd, detached: true, env });
   let output = '';
   child.stdout.on('data', (chunk: Buffer) => (output += chunk.toString()));
   child.stderr.on('data', (chunk: Buffer) => (output += chunk.toString()));
-  const limit = setTimeout(() => process.kill(-child.pid!, 'SIGKILL'), RUN_LIMIT_MS);
   await once(child, 'close');
-  clearTimeout(limit);
+  endGroup(child.pid!);
   if (/^ *\u2716 .* \([\d.]+ms\)$/m.test(output)) return undefined;
   const haveRun = /^\u2139 pass [1-9]/m.test(output) && /^\u2139 fail 0$/m.test(output);
   return haveRun ? 'it survives' : `no test ran\n${output}`;
