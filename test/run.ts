@@ -1,11 +1,21 @@
 /**
  * Runs all test files, or those whose names contain an argument. Fails if no test passed.
- * `--title=TEXT` runs only tests with TEXT in their titles.
+ * `--title=TEXT` runs only tests with TEXT in their titles. With `TEST_BAIL` set, the first failed
+ * test ends the run, because the others may all wait for their limits (Node 22 or newer).
  */
 
-import { readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { spawnSync } from 'node:child_process';
+import {
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+  writeSync,
+} from 'node:fs';
 import { availableParallelism } from 'node:os';
-import { basename, join } from 'node:path';
+import { basename, join, resolve } from 'node:path';
 import { finished } from 'node:stream/promises';
 import { run } from 'node:test';
 import { spec } from 'node:test/reporters';
@@ -13,6 +23,8 @@ import { parseArgs } from 'node:util';
 
 import { build, type Plugin } from 'esbuild';
 
+import { endGroup } from './support/process.ts';
+import { readProgress } from './support/progress.ts';
 import { SWEEPS } from './support/sweep.ts';
 
 const { positionals: wanted, values } = parseArgs({
@@ -65,10 +77,26 @@ const limitTests: Plugin = {
   },
 };
 
-// All files at once, because each would take half a second of CPU to compile its own copies. Below
-// node_modules, so packages are found from there. A folder for each run, because two may run.
+// Below node_modules, so packages are found from there. A folder for each run, because two may run.
 const outdir = `node_modules/.tests-${process.pid}`;
-process.on('exit', () => rmSync(outdir, { recursive: true, force: true }));
+mkdirSync(outdir);
+const progress = resolve(outdir, 'progress');
+writeFileSync(progress, '');
+process.env['TEST_PROGRESS'] = progress;
+process.on('exit', () => {
+  for (const id of readProgress(progress).groups) endGroup(id);
+  rmSync(outdir, { recursive: true, force: true });
+});
+for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, () => process.exit(1));
+
+/**
+ * The CPU time of each process, against loops that never end, which no timer of their process can
+ * end. Linux alone has it. Every other hang has a limit in `support/node-test.ts`.
+ */
+const CPU_LIMIT_SECONDS = 1800;
+spawnSync('prlimit', [`--pid=${process.pid}`, `--cpu=${CPU_LIMIT_SECONDS}:`]);
+
+// All files at once, because each would take half a second of CPU to compile its own copies.
 await build({
   entryPoints: names.map((name) => join(import.meta.dirname, name)),
   outdir,
@@ -131,8 +159,6 @@ const concurrency = availableParallelism() + 2;
 const events = run({
   files,
   concurrency,
-  // For each file, against hangs only. Each test has its own limit.
-  timeout: 900_000,
   ...(values.title === undefined ? {} : { testNamePatterns: [escapePattern(values.title)] }),
 });
 events.on('test:pass', ({ details, name, skip }) => {
@@ -142,9 +168,23 @@ events.on('test:pass', ({ details, name, skip }) => {
 events.on('test:fail', () => {
   process.exitCode = 1;
 });
+if (process.env['TEST_BAIL']) {
+  events.on('test:complete', ({ name, details }) => {
+    if (details.passed) return;
+    writeSync(1, `\u2716 ${name} (${details.duration_ms}ms)\n`);
+    process.exit(1);
+  });
+}
 const report = events.compose(spec);
 report.pipe(process.stdout);
 await finished(report);
+// With a title, the other tests of a file do not run.
+const { ended } = values.title === undefined ? readProgress(progress) : { ended: undefined };
+for (const name of names) {
+  if (!ended || ended.has(resolve(outdir, toJs(name)))) continue;
+  console.error(`not all tests of ${join('test', name)} have run`);
+  process.exitCode = 1;
+}
 if (passed === 0) {
   console.error('no test passed');
   process.exitCode = 1;

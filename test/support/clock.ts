@@ -1,5 +1,6 @@
 /** Clocks for tests on machines of any speed, and timers that the test fires. */
 
+import { availableParallelism, loadavg } from 'node:os';
 import type { TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
@@ -18,24 +19,34 @@ export function startStopwatch(t: TestContext): () => number {
   return () => ticks * TICK_MS;
 }
 
+/** Calls `callback` after `ms` on the stopwatch. The returned function cancels the call. */
+export function setPatientTimeout(callback: () => void, ms: number): () => void {
+  const timer = countTicks(callback, ms, () => TICK_MS);
+  return () => clearInterval(timer);
+}
+
 /**
- * Calls `callback` after `ms` on the stopwatch. The returned function cancels the call. With
- * `keepsAlive: false`, the process may end before.
+ * Calls `callback` after `ms`, as `setPatientTimeout` does, but counts less of a tick the more
+ * processes wait for a core: the awaited child process then gets as small a part of the time. The
+ * limit is against hangs only, and lets the process end before.
  */
-export function setPatientTimeout(
-  callback: () => void,
-  ms: number,
-  { keepsAlive = true } = {},
-): () => void {
+export function setHangLimit(callback: () => void, ms: number): () => void {
+  // In a run that ends with the first failed test, hangs are to be expected.
+  const cores = process.env['TEST_BAIL'] ? Infinity : availableParallelism();
+  const timer = countTicks(callback, ms, () => TICK_MS * Math.min(1, cores / loadavg()[0]!));
+  timer.unref();
+  return () => clearInterval(timer);
+}
+
+function countTicks(callback: () => void, ms: number, tickMs: () => number): NodeJS.Timeout {
   let leftMs = ms;
   const timer = setInterval(() => {
-    leftMs -= TICK_MS;
+    leftMs -= tickMs();
     if (leftMs > 0) return;
     clearInterval(timer);
     callback();
   }, TICK_MS);
-  if (!keepsAlive) timer.unref();
-  return () => clearInterval(timer);
+  return timer;
 }
 
 /** Waits for `ms` on the stopwatch. */

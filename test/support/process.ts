@@ -19,6 +19,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { TestContext } from 'node:test';
 
+import { countGroup } from './progress.ts';
 import { TRANSPORT_ENV } from './transport.ts';
 
 /** The project's folder, where npm runs its scripts. */
@@ -121,16 +122,23 @@ export function startCommand(
   child.stdout.setEncoding('utf8').on('data', (text: string) => (stdout += text));
   child.stderr.setEncoding('utf8').on('data', (text: string) => (stderr += text));
   const exit = once(child, 'close').then(([code, signal]) => (code ?? signal) as number | string);
+  countGroup(child.pid!, 1);
   t.after(async () => {
-    try {
-      process.kill(-child.pid!, 'SIGKILL');
-    } catch {
-      // The group has ended already.
-    }
+    endGroup(child.pid!);
     await exit;
+    countGroup(child.pid!, -1);
   });
   const lines = (...messages: readonly string[]) => parseLog(stdout, ...messages);
   return { child, stdout: () => stdout, lines, stderr: () => stderr, exit };
+}
+
+/** Kills the processes of a group, if there are any. */
+export function endGroup(id: number): void {
+  try {
+    process.kill(-id, 'SIGKILL');
+  } catch {
+    // The group has ended already.
+  }
 }
 
 /** Starts the program and does not wait for it. */

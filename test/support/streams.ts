@@ -5,7 +5,7 @@ import { request as httpRequest, type ClientRequest, type IncomingMessage } from
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { readAnswer } from './answer.ts';
-import { setPatientTimeout } from './clock.ts';
+import { setHangLimit } from './clock.ts';
 import { CLIENT_TOKEN, STREAM, type LogLine, type TestGateway } from './gateway.ts';
 
 export interface OpenStream {
@@ -48,14 +48,14 @@ export function openChat(port: number, body: object = STREAM): OpenStream {
 
 /**
  * Far beyond any wait in the gateway, but below a test's own limit, so the failure names the
- * condition. Counts only time in which the process runs.
+ * condition.
  */
 const EVENTUALLY_MS = 110_000;
 
 /** Waits until `condition` holds, or fails. */
 export async function eventually(condition: () => unknown, what: string): Promise<void> {
   let isOver = false;
-  const stop = setPatientTimeout(() => (isOver = true), EVENTUALLY_MS, { keepsAlive: false });
+  const stop = setHangLimit(() => (isOver = true), EVENTUALLY_MS);
   for (let waitMs = 1; !(await condition()); waitMs = Math.min(2 * waitMs, 16)) {
     assert.ok(!isOver, `never happened: ${what}`);
     await sleep(waitMs);
