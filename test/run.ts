@@ -15,7 +15,7 @@ import {
   writeSync,
 } from 'node:fs';
 import { availableParallelism } from 'node:os';
-import { basename, join, resolve } from 'node:path';
+import { basename, join, relative, resolve } from 'node:path';
 import { finished } from 'node:stream/promises';
 import { run } from 'node:test';
 import { spec } from 'node:test/reporters';
@@ -179,11 +179,15 @@ const report = events.compose(spec);
 report.pipe(process.stdout);
 await finished(report);
 // With a title, the other tests of a file do not run.
-const { ended } = values.title === undefined ? readProgress(progress) : { ended: undefined };
-for (const name of names) {
-  if (!ended || ended.has(resolve(outdir, toJs(name)))) continue;
-  console.error(`not all tests of ${join('test', name)} have run`);
-  process.exitCode = 1;
+if (values.title === undefined) {
+  const { counts } = readProgress(progress);
+  const built = names.map((name) => resolve(outdir, toJs(name)));
+  for (const name of new Set([...built, ...counts.keys()])) {
+    if (counts.get(name) === 0) continue;
+    const source = relative(resolve(outdir), name).replace(/js$/, 'ts');
+    console.error(`not all tests of ${join('test', source)} have run`);
+    process.exitCode = 1;
+  }
 }
 if (passed === 0) {
   console.error('no test passed');

@@ -20,6 +20,7 @@ const TEST_LIMIT_MS = 120_000;
 
 /** The test file, because `test/run.ts` joins a copy of this module to each. */
 const FILE = fileURLToPath(import.meta.url);
+countTests(FILE, 0);
 
 /** `test` of `node:test`, but it fails after `timeout`, which a busy machine extends. */
 export async function test(name: string, ...rest: [Body] | [TestOptions, Body]): Promise<void> {

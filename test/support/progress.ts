@@ -57,7 +57,7 @@ function watch(): void {
 
 watch();
 
-/** Returns the files whose tests have all ended, and the process groups that are left. */
+/** Returns the tests of each loaded file that have not ended, and the process groups that are left. */
 export function readProgress(path: string) {
   const counts = new Map<string, number>();
   const groups = new Set<number>();
@@ -67,6 +67,5 @@ export function readProgress(path: string) {
     else if (count === '1') groups.add(Number(name));
     else groups.delete(Number(name));
   }
-  const ended = [...counts].filter(([, count]) => count === 0).map(([name]) => name);
-  return { ended: new Set(ended), groups };
+  return { counts, groups };
 }
