@@ -8,16 +8,8 @@ import type { Secret } from './secret.ts';
  */
 const KEY_SHAPES = [
   '\\bsk-[\\w*.-]{6,}',
-  '\\bBearer\\s+[\\w*.~+/=-]+',
+  '\\bBearer\\s+[\\w*.~+/=%-]+',
   '\\b(?:api_?)?key=[^\\s&"]+',
-];
-/** The start of a word, also behind a percent-encoded character. */
-const WORD_START = '(?:\\b|(?<=%[\\da-f]{2}))';
-/** The same shapes in percent-encoding: `Bearer%20...`, `%26key%3D...`. */
-const ENCODED_SHAPES = [
-  `${WORD_START}sk-[\\w*.-]{6,}`,
-  `${WORD_START}Bearer(?:\\s|%20)+[\\w*.~+/=%-]+`,
-  `${WORD_START}(?:api_?)?key(?:=|%3d)[^\\s&"]+`,
 ];
 
 /**
@@ -25,10 +17,15 @@ const ENCODED_SHAPES = [
  * and ordinary words.
  */
 export const SHORTEST_SECRET_CHARACTERS = 8;
+/** A setting with so many characters of a key shows no part of it, as one with the whole key. */
+const MAX_SHOWN_CHARACTERS = 64;
 
 /** Hides secrets in texts. */
 export interface Redactor {
-  /** Replaces every secret, and every text shaped like a key, by `[secret]`. */
+  /**
+   * Replaces every secret, and every text shaped like a key, by `[secret]`. The time is linear in
+   * the text, and depends little on the number of secrets.
+   */
   (text: string): string;
   /**
    * Returns false only if nothing in the text would be replaced. Cheaper than a call, because it
@@ -41,9 +38,9 @@ export interface Redactor {
 const MAX_FORMER_SECRETS = 100;
 
 /**
- * Returns the function that hides `secrets`. At the end of a text it also hides the beginning of a
- * key, because the rest may have been cut off. A secret with `isKey` false is hidden only as a
- * whole.
+ * Returns the function that hides `secrets`, also in percent-encoding. At the end of a text it also
+ * hides the beginning of a key, because the rest may have been cut off. A secret with `isKey` false
+ * is hidden only as a whole.
  *
  * The beginning of a key stays where one of `settings` has the same text, because a name such as
  * `engineering` is no secret when a key begins with it. `settings` are names with values, without
@@ -54,28 +51,8 @@ const MAX_FORMER_SECRETS = 100;
  */
 export function createRedactor(secrets: readonly Secret[], settings: Iterable<unknown> = []) {
   const known = new Map<string, boolean>();
-  let patterns = createPatterns(known);
-  /**
-   * Created once a text seems to have a secret in percent-encoding, because this pattern is slow.
-   */
-  let encodedSecrets: RegExp | undefined;
-  const shown = new ShownBeginnings();
-  /** Replaces every match, but not the beginning of a key that a setting shows. */
-  function hide(text: string, pattern: RegExp): string {
-    let hidden = '';
-    let from = 0;
-    pattern.lastIndex = 0;
-    for (let found = pattern.exec(text); found; found = pattern.exec(text)) {
-      const [match, ...lastWords] = found;
-      if (lastWords.some((word) => word !== undefined) && shown.has(match)) {
-        pattern.lastIndex = found.index + 1;
-        continue;
-      }
-      hidden += `${text.slice(from, found.index)}[secret]`;
-      from = pattern.lastIndex;
-    }
-    return hidden + text.slice(from);
-  }
+  let shown: ReadonlySet<string> = new Set();
+  let search: SecretSearch;
   function add(added: readonly Secret[], latest: Iterable<unknown> = []): void {
     const texts = new Map<string, boolean>();
     for (const secret of added) {
@@ -88,140 +65,244 @@ export function createRedactor(secrets: readonly Secret[], settings: Iterable<un
     for (const [text, isKey] of texts) known.set(text, isKey);
     const excess = known.size - texts.size - MAX_FORMER_SECRETS;
     for (const text of [...known.keys()].slice(0, Math.max(0, excess))) known.delete(text);
-    patterns = createPatterns(known);
-    encodedSecrets = undefined;
-    shown.update(latest, known, patterns);
+    const forms = formsOf(known);
+    const former = shown;
+    shown = shownBeginnings(latest, forms);
+    // The former settings count too, because the log names settings that are gone.
+    search = new SecretSearch(forms, (beginning) => shown.has(beginning) || former.has(beginning));
   }
   add(secrets, settings);
   const mayChange = (text: string) =>
-    patterns.beginnings.test(text) ||
-    (text.includes('%') && patterns.beginnings.test(decodePercent(text)));
+    search.mayFind(text) || (text.includes('%') && search.mayFind(decodePercent(text)));
   const redact = (text: string) => {
     if (!mayChange(text)) return text;
-    if (!text.includes('%')) return hide(text, patterns.secrets);
-    encodedSecrets ??= createPatterns(known, true).secrets;
-    return hide(text, encodedSecrets);
+    if (!text.includes('%')) return hide(text, search.find(text));
+    const { decoded, places } = decodeWithPlaces(text);
+    const encoded = search.find(decoded).map(({ from, to }) => {
+      return { from: places[from]!, to: places[to]! };
+    });
+    // A text shaped like a key may be longer as it stands.
+    const whole = search.find(text, Infinity);
+    return hide(
+      text,
+      [...whole, ...encoded].toSorted((a, b) => a.from - b.from),
+    );
   };
   return Object.assign(redact, { mayChange, add });
 }
 
-/** The beginnings of keys that the settings show, such as a client's name. */
-class ShownBeginnings {
-  /** The settings that may have the beginning of a key, in lower case. */
-  #texts = '';
-  #latestTexts = '';
-  /** The keys whose beginning is in `#texts`, in lower case. */
-  #keys: readonly string[] = [];
-
-  /** Takes new settings. Keeps the former too, because the log names settings that are gone. */
-  update(
-    settings: Iterable<unknown>,
-    secrets: ReadonlyMap<string, boolean>,
-    patterns: ReturnType<typeof createPatterns>,
-  ): void {
-    const former = this.#latestTexts;
-    // Each setting is taken as JSON, and without JSON's backslashes, because redacted texts have
-    // either form.
-    this.#latestTexts = Array.from(settings, (setting) => JSON.stringify(setting))
-      .flatMap((text) => [`${text}\n`, `${text.replaceAll(/\\(["\\])/g, '$1')}\n`])
-      .filter((text) => patterns.beginnings.test(text))
-      .join('');
-    // A whole key in a setting is a mistake, and shows nothing. The line feed ends the last word,
-    // so that no mere beginning is replaced.
-    const texts = (this.#latestTexts + former).replace(patterns.secrets, '[secret]');
-    this.#texts = texts.toLowerCase();
-    this.#keys = formsOf(secrets)
-      .filter(({ isKey }) => isKey)
-      .map(({ text }) => text.toLowerCase())
-      .filter((key) => this.#texts.includes(key.slice(0, SHORTEST_SECRET_CHARACTERS)));
-  }
-
-  /** Returns true if the settings show the longest beginning of a key that begins the text. */
-  has(text: string): boolean {
-    const lowerCase = text.toLowerCase();
-    let longest = '';
-    for (const key of this.#keys) {
-      const beginning = sharedBeginning(lowerCase, key);
-      if (beginning.length > longest.length) longest = beginning;
-    }
-    return longest.length >= SHORTEST_SECRET_CHARACTERS && this.#texts.includes(longest);
-  }
+interface Range {
+  readonly from: number;
+  readonly to: number;
 }
 
-/**
- * Matches, behind a key's first 8 characters, a text's end without a space: the rest of the key may
- * have been cut off there. A pattern has no other capturing groups.
- */
-const LAST_WORD = '(\\S*$)';
-/** A key's rest, with a vendor's mask in place of its middle. */
-const MASKED = '[\\w-]{0,16}(?:\\*{2,}|\\.{3}|…)\\S*';
-
-/**
- * Returns two patterns: the beginnings of all secrets, and whole secrets.
- *
- * @param secrets - the texts, and whether each is a key
- * @param isEncoded - also matches percent-encoded characters
- */
-function createPatterns(secrets: ReadonlyMap<string, boolean>, isEncoded = false) {
-  const patternOf = isEncoded ? encodedPattern : escapePattern;
-  const shapes = isEncoded ? ENCODED_SHAPES : KEY_SHAPES;
-  // Secrets with the same beginning share an alternative: with an alternative for each secret, a
-  // hostile text takes a minute to search.
-  const rests = new Map<string, string[]>();
-  for (const { text, isKey } of formsOf(secrets)) {
-    const beginning = patternOf(text.slice(0, SHORTEST_SECRET_CHARACTERS).toLowerCase());
-    const sharing = rests.get(beginning) ?? [];
-    rests.set(beginning, sharing);
-    sharing.push(patternOf(text.slice(SHORTEST_SECRET_CHARACTERS)));
-    if (isKey && !sharing.includes(LAST_WORD)) sharing.push(MASKED, LAST_WORD);
-  }
-  const whole = [...rests].map(([beginning, sharing]) => `${beginning}(?:${sharing.join('|')})`);
-  return {
-    beginnings: new RegExp([...rests.keys(), ...shapes].join('|'), 'i'),
-    secrets: new RegExp([...whole, ...shapes].join('|'), 'gi'),
-  };
-}
-
-/** Returns the texts that are long enough to hide, and their forms in JSON, longest first. */
-function formsOf(secrets: ReadonlyMap<string, boolean>) {
-  return [...secrets]
-    .flatMap(([secret, isKey]) =>
-      // JSON may escape some characters.
-      [...new Set([secret, JSON.stringify(secret).slice(1, -1)])].map((text) => ({ text, isKey })),
-    )
-    .filter(({ text }) => text.length >= SHORTEST_SECRET_CHARACTERS)
-    .toSorted((a, b) => b.text.length - a.text.length);
-}
-
-/** Returns the longest beginning of `secret` with which `text`, perhaps encoded, begins. */
-function sharedBeginning(text: string, secret: string): string {
+/** Replaces each range, and ranges that overlap as one. `ranges` are in the order of `from`. */
+function hide(text: string, ranges: readonly Range[]): string {
+  let hidden = '';
   let at = 0;
-  let length = 0;
-  for (const character of secret) {
-    const form = text.startsWith('%', at) ? encodePercent(character) : character;
-    if (!text.startsWith(form, at)) break;
-    at += form.length;
-    length += character.length;
+  for (const { from, to } of ranges) {
+    if (from >= at) hidden += `${text.slice(at, from)}[secret]`;
+    at = Math.max(at, to);
   }
-  return secret.slice(0, length);
+  return hidden + text.slice(at);
 }
 
-/** Returns a pattern for the text with any characters in percent-encoding (RFC 3986, 2.1). */
-function encodedPattern(text: string): string {
-  const forms = Array.from(text, (character) => {
-    return `(?:${escapePattern(character)}|${encodePercent(character)})`;
-  });
-  return forms.join('');
+/** A key's rest, with a vendor's mask in place of its middle. */
+const MASKED = /[\w-]{0,16}(?:\*{2,}|\.{3}|…)\S*/y;
+
+/** Secrets in all forms, and whether each is a key. */
+type Forms = ReadonlyMap<string, boolean>;
+
+/**
+ * Finds secrets: an expression finds where one may begin, and sets decide. An expression of all
+ * secrets would try each of them at each character.
+ */
+class SecretSearch {
+  /** Matches a secret's first characters, or a whole text shaped like a key. */
+  readonly #beginnings: RegExp;
+  readonly #shapes = new RegExp(KEY_SHAPES.join('|'), 'iy');
+  readonly #secrets = new Set<string>();
+  /** The secrets that are the beginning of another. */
+  readonly #shorter: ReadonlySet<string>;
+  /** The lengths of the secrets with the same first characters, the longest first. */
+  readonly #lengths = new Map<string, Set<number>>();
+  /** The first characters of keys. */
+  readonly #keys = new Set<string>();
+  /** The beginnings of keys that are hidden in a text's last word. */
+  readonly #cutOff = new Set<string>();
+  #longestCutOff = 0;
+
+  /** `isShown` returns true if the settings show a key's folded beginning. */
+  constructor(forms: Forms, isShown: (beginning: string) => boolean) {
+    for (const [text, isKey] of forms) {
+      this.#secrets.add(fold(text));
+      let length = SHORTEST_SECRET_CHARACTERS;
+      const beginning = fold(text.slice(0, length));
+      const lengths = this.#lengths.get(beginning);
+      if (lengths) lengths.add(text.length);
+      else this.#lengths.set(beginning, new Set([text.length]));
+      if (!isKey) continue;
+      this.#keys.add(beginning);
+      while (length < text.length && isShown(fold(text.slice(0, length)))) length += 1;
+      this.#cutOff.add(fold(text.slice(0, length)));
+      this.#longestCutOff = Math.max(this.#longestCutOff, length);
+    }
+    const sorted = [...this.#secrets].toSorted();
+    this.#shorter = new Set(sorted.filter((text, at) => sorted[at + 1]?.startsWith(text)));
+    const beginnings = [...this.#lengths.keys()].map(escapePattern);
+    this.#beginnings = new RegExp([...beginnings, ...KEY_SHAPES].join('|'), 'gi');
+  }
+
+  mayFind(text: string): boolean {
+    this.#beginnings.lastIndex = 0;
+    return this.#beginnings.test(text);
+  }
+
+  /** Returns the secrets in the text, in order. Only behind `lastWordAt` keys may be cut off. */
+  find(text: string, lastWordAt = /^[^]*\s/.exec(text)?.[0].length ?? 0): Range[] {
+    const found: Range[] = [];
+    this.#beginnings.lastIndex = 0;
+    for (let match = this.#beginnings.exec(text); match; match = this.#beginnings.exec(text)) {
+      const from = match.index;
+      const to = this.#endOf(match, lastWordAt);
+      if (to > from) found.push({ from, to });
+      this.#beginnings.lastIndex = Math.max(to, from + 1);
+    }
+    return found;
+  }
+
+  /** Returns where the secret ends that may begin at the match; its beginning if there is none. */
+  #endOf({ 0: matched, index, input }: RegExpExecArray, lastWordAt: number): number {
+    const beginning = fold(matched);
+    const textOf = (length: number) => fold(input.slice(index, index + length));
+    const lengths = [...(this.#lengths.get(beginning) ?? [])];
+    const length = lengths.find((one) => this.#secrets.has(textOf(one)));
+    if (length !== undefined && !this.#shorter.has(textOf(length))) return index + length;
+    if (this.#keys.has(beginning)) {
+      const behind = index + beginning.length;
+      const masked = lengthAt(MASKED, input, behind);
+      if (masked > 0) return behind + masked;
+      if (behind >= lastWordAt && this.#isCutOff(textOf)) return input.length;
+    }
+    return index + (length ?? lengthAt(this.#shapes, input, index));
+  }
+
+  #isCutOff(textOf: (length: number) => string): boolean {
+    for (let length = SHORTEST_SECRET_CHARACTERS; length <= this.#longestCutOff; length += 1) {
+      if (this.#cutOff.has(textOf(length))) return true;
+    }
+    return false;
+  }
 }
 
-function encodePercent(text: string): string {
-  return Buffer.from(text).toString('hex').replace(/../g, '%$&');
+/** Returns the length of a sticky pattern's match at this place, or 0. */
+function lengthAt(pattern: RegExp, text: string, at: number): number {
+  pattern.lastIndex = at;
+  return pattern.test(text) ? pattern.lastIndex - at : 0;
 }
+
+/** Returns the text in lower case, unless that has another length. */
+function fold(text: string): string {
+  const lowerCase = text.toLowerCase();
+  return lowerCase.length === text.length ? lowerCase : text;
+}
+
+/** Returns the texts that are long enough to hide, in all their forms, the longest first. */
+function formsOf(secrets: ReadonlyMap<string, boolean>): Forms {
+  const forms = new Map<string, boolean>();
+  for (const [secret, isKey] of secrets) {
+    // JSON may escape some characters, and texts are searched without percent-encoding.
+    for (const form of [secret, JSON.stringify(secret).slice(1, -1), decodePercent(secret)]) {
+      if (form.length >= SHORTEST_SECRET_CHARACTERS) {
+        forms.set(form, isKey || forms.get(form) === true);
+      }
+    }
+  }
+  return new Map([...forms].toSorted(([a], [b]) => b.length - a.length));
+}
+
+/**
+ * Returns the beginnings of keys that the settings show, such as a client's name. A whole key in a
+ * setting is a mistake, and shows nothing.
+ */
+function shownBeginnings(settings: Iterable<unknown>, forms: Forms): Set<string> {
+  const beginnings = new Set<string>();
+  const whole = new Set<string>();
+  const hashes = new Uint8Array(HASHES);
+  for (const [text, isKey] of forms) {
+    if (!isKey) continue;
+    const key = fold(text.slice(0, MAX_SHOWN_CHARACTERS));
+    whole.add(key);
+    hashes[hashAt(key, 0)] = 1;
+    for (let length = SHORTEST_SECRET_CHARACTERS; length <= key.length; length += 1) {
+      beginnings.add(key.slice(0, length));
+    }
+  }
+  const shown = new Set<string>();
+  // Redacted texts may have JSON's backslashes or not.
+  const texts = Array.from(settings, (setting) => fold(JSON.stringify(setting)));
+  const plain = texts.map((json) => json.replaceAll(/\\(["\\])/g, '$1'));
+  const text = [...new Set([...texts, ...plain])].join('\n');
+  for (let at = 0; at <= text.length - SHORTEST_SECRET_CHARACTERS; at += 1) {
+    // Nearly all places need no slice.
+    if (hashes[hashAt(text, at)] === 0) continue;
+    const found = beginningsAt(text, at, beginnings);
+    if (found.some((beginning) => whole.has(beginning))) at += found.length;
+    else for (const beginning of found) shown.add(beginning);
+  }
+  return shown;
+}
+
+/** Returns all of `beginnings` that are in the text at this place, the shortest first. */
+function beginningsAt(text: string, at: number, beginnings: ReadonlySet<string>): string[] {
+  const found: string[] = [];
+  for (let end = at + SHORTEST_SECRET_CHARACTERS; end <= text.length; end += 1) {
+    const beginning = text.slice(at, end);
+    if (!beginnings.has(beginning)) break;
+    found.push(beginning);
+  }
+  return found;
+}
+
+const HASHES = 65_536;
+
+/** Returns a hash of the 8 characters at `at`. */
+function hashAt(text: string, at: number): number {
+  const rest = (text.charCodeAt(at + 3) << 5) ^ (text.charCodeAt(at + 7) << 10);
+  return (text.charCodeAt(at) ^ rest) % HASHES;
+}
+
+/** A character's UTF-8 bytes in percent-encoding (RFC 3986, 2.1). */
+const ENCODED_CHARACTER = new RegExp(
+  '%[0-7][\\da-f]|%[cd][\\da-f]%[89ab][\\da-f]|' +
+    '%e[\\da-f](?:%[89ab][\\da-f]){2}|%f[0-7](?:%[89ab][\\da-f]){3}',
+  'gi',
+);
 
 function decodePercent(text: string): string {
-  return text.replace(/(?:%[\da-f]{2})+/gi, (encoded) =>
-    Buffer.from(encoded.replaceAll('%', ''), 'hex').toString(),
-  );
+  return text.replace(ENCODED_CHARACTER, decodeCharacter);
+}
+
+function decodeCharacter(encoded: string): string {
+  return Buffer.from(encoded.replaceAll('%', ''), 'hex').toString();
+}
+
+/**
+ * Returns the text without percent-encoding, and for each of its characters, and for its end, the
+ * place in `text`.
+ */
+function decodeWithPlaces(text: string): { decoded: string; places: readonly number[] } {
+  const places: number[] = [];
+  let next = 0;
+  const decoded = text.replace(ENCODED_CHARACTER, (encoded, at: number) => {
+    const character = decodeCharacter(encoded);
+    for (; next < at; next += 1) places.push(next);
+    for (const _ of character.split('')) places.push(at);
+    next += encoded.length;
+    return character;
+  });
+  for (; next <= text.length; next += 1) places.push(next);
+  return { decoded, places };
 }
 
 function escapePattern(text: string): string {

@@ -20,13 +20,19 @@ function createReference(): (text: string) => string {
     [text, JSON.stringify(text).slice(1, -1)].map((form) => ({ form, isKey })),
   );
   const escape = (text: string) => text.replace(/[\\^$.*+?()[\]{}|/]/g, '\\$&');
-  const literals = forms
+  const begins = (form: string, other: string) =>
+    other !== form && other.toLowerCase().startsWith(form.toLowerCase());
+  const whole = forms
     .toSorted((a, b) => b.form.length - a.form.length)
-    .map(({ form, isKey }) => {
-      const [beginning, rest] = [escape(form.slice(0, 8)), escape(form.slice(8))];
-      return isKey ? `${beginning}(?:${rest}|\\S*$)` : beginning + rest;
+    .map(({ form }) => {
+      // The rest of a longer key may have been cut off.
+      const mayBeCutOff = forms.some((other) => other.isKey && begins(form, other.form));
+      return mayBeCutOff ? `${escape(form)}(?:\\S*$)?` : escape(form);
     });
-  const all = new RegExp([...literals, ...SHAPES].join('|'), 'gi');
+  const cutOff = forms
+    .filter(({ isKey }) => isKey)
+    .map(({ form }) => `${escape(form.slice(0, 8))}\\S*$`);
+  const all = new RegExp([...whole, ...cutOff, ...SHAPES].join('|'), 'gi');
   return (text) => text.replace(all, '[secret]');
 }
 
@@ -84,6 +90,7 @@ test('a key is hidden with any of its characters in percent-encoding', () => {
     'q"uo\\ted"key',
     'clé-secrète-01',
     'key of spaces',
+    'İstanbul-key-01',
   ];
   const redact = createRedactor([...keys, 'gsk_abcdefghijk'].map((key) => new Secret(key)));
   const random = createRandom(Number(process.env['TEST_SEED'] ?? 4711));
@@ -111,14 +118,23 @@ test('a key is hidden with any of its characters in percent-encoding', () => {
   assert.equal(redact(words), words);
 });
 
+test('a key that looks percent-encoded is hidden as it stands and encoded', () => {
+  const key = 'team%2Fkey%41-01';
+  const redact = createRedactor([new Secret(key)]);
+  for (const text of [key, encodeURIComponent(key), key.replace('-', '%2D'), 'team/keyA-01']) {
+    assert.equal(redact(`a ${text} b`), 'a [secret] b', text);
+  }
+});
+
 test('a text shaped like a key is hidden in percent-encoding too', () => {
   const redact = createRedactor([]);
   for (const [text, hidden] of [
     ['x%20sk-proj-0123%20y', 'x%20[secret]%20y'],
-    ['%22Bearer%20abc.def%3D%22', '%22[secret]'],
+    ['%22Bearer%20abc.def%3D%22', '%22[secret]%22'],
     ['Bearer abc%2F1 y', '[secret] y'],
     ['%26api_key%3Dabc y', '%26[secret] y'],
     ['%3Fkey=abc&z', '%3F[secret]&z'],
+    ['x?key=abc%20def&z', 'x?[secret]&z'],
   ] as const) {
     assert.equal(redact(text), hidden, text);
     assert.equal(redact.mayChange(text), true, text);
@@ -170,4 +186,94 @@ test('the beginning of a key stays where a setting shows it, but nothing beyond'
   assert.equal(redact('engineering'), 'engineering', 'settings that are gone are logged once');
   redact.add(secrets);
   assert.equal(redact('engineering'), '[secret]');
+});
+
+test('a key that begins another is hidden with what may be left of the other', () => {
+  const redact = createRedactor(['team-key', 'team-key-0001'].map((key) => new Secret(key)));
+  assert.equal(redact('a team-key-00'), 'a [secret]');
+  assert.equal(redact('a team-key-0001/b'), 'a [secret]/b');
+  assert.equal(redact('a team-key-0... b'), 'a [secret] b');
+  assert.equal(redact('a team-key, b'), 'a [secret], b');
+});
+
+test('a setting with 64 characters of a key shows none of them', () => {
+  const key = `engineering-${'x'.repeat(100)}`;
+  const named = (length: number) => [[`clients.${key.slice(0, length)}.key`, '[secret]']];
+  assert.equal(createRedactor([new Secret(key)], named(63))(key.slice(0, 63)), key.slice(0, 63));
+  assert.equal(createRedactor([new Secret(key)], named(64))(key.slice(0, 64)), '[secret]');
+});
+
+/** Returns the milliseconds of processor time, the least of several runs. */
+function cpuMs(run: () => unknown): number {
+  const times = Array.from({ length: 5 }, () => {
+    const start = process.cpuUsage();
+    run();
+    const { user, system } = process.cpuUsage(start);
+    return (user + system) / 1000;
+  });
+  return Math.min(...times);
+}
+
+/** Sixteen times as much may take 64 times as long; quadratic time is 256 times as long. */
+function assertLinear(timeOf: (count: number) => number, count: number, what: string): void {
+  timeOf(count);
+  const [less, more] = [timeOf(count), timeOf(16 * count)];
+  assert.ok(more < 64 * Math.max(less, 0.3), `${what}: ${less} ms, then ${more} ms`);
+}
+
+test('the time to hide keys is linear in the text, whatever it repeats', () => {
+  const key = 'gsk_abcd/efgh ijklmnop';
+  const same = 'a'.repeat(40);
+  const settings = [['clients.gsk_abcd.key', '[secret]']];
+  const redactors = [
+    createRedactor([key, same].map((text) => new Secret(text))),
+    createRedactor(
+      [key, same].map((text) => new Secret(text)),
+      settings,
+    ),
+  ];
+  const pieces = ['gsk_abcd', 'gsk_abcd/efgh', 'gsk_abcd ', 'a', 'gsk_abcd**', 'gsk%5Fabcd', '%C3'];
+  const shapes = ['sk-', 'Bearer ', 'Bearer', 'key=', 'api_key= ', 'sk-abcdef '];
+  for (const piece of [...pieces, ...shapes]) {
+    for (const end of ['', ' x', '%20x']) {
+      for (const redact of redactors) {
+        const timeOf = (length: number) => {
+          const text = piece.repeat(length / piece.length) + end;
+          return cpuMs(() => redact(text));
+        };
+        assertLinear(timeOf, 6000, `${piece}${end}`);
+      }
+    }
+  }
+});
+
+test('the time to hide keys depends little on their number', () => {
+  const text = `${'no key here, '.repeat(500)} sk-abcdefgh ${'gsk_0001 '.repeat(500)}%20 x`;
+  const timeOf = (count: number) => {
+    const keys = Array.from({ length: count }, (_, at) => {
+      return `gsk_${String(at).padStart(4, '0')}-${'x'.repeat(at % 500)}`;
+    });
+    const redact = createRedactor(keys.map((key) => new Secret(key)));
+    redact(text);
+    return cpuMs(() => redact(text));
+  };
+  const [few, many] = [timeOf(50), timeOf(1600)];
+  assert.ok(many < 8 * Math.max(few, 0.3), `50 keys: ${few} ms, 1600 keys: ${many} ms`);
+});
+
+test('a reload takes linear time for the clients in its settings', () => {
+  const names = [(at: number) => `team-${at}`, (at: number) => `customer-${at}`];
+  for (const nameOf of names) {
+    const timeOf = (count: number) => {
+      const clients = Array.from({ length: count }, (_, at) => nameOf(at));
+      const secrets = clients.map((name, at) => new Secret(`${(at + 1e6) * 7919}-${name}-0123`));
+      const same = clients.map((name) => new Secret(`${name}-0123456789abcdef`));
+      const settings = clients.flatMap((name) =>
+        ['key', 'models', 'burst'].map((key) => [`clients.${name}.${key}`, ['openai/*']]),
+      );
+      const redact = createRedactor([]);
+      return cpuMs(() => redact.add([...secrets, ...same], settings));
+    };
+    assertLinear(timeOf, 125, nameOf(0));
+  }
 });
