@@ -3,12 +3,14 @@
 import type { IncomingHttpHeaders } from 'node:http';
 
 import { createIds } from '../lib/ids.ts';
-import type { Redactor } from '../lib/secrets.ts';
+import { cutText, type Redactor } from '../lib/secrets.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import type { UpstreamHeaders, UpstreamRequest } from './provider.ts';
 
 /** Headers that pass from every provider to the client. */
 const PASSED_HEADERS = /^(?:(?:x-|anthropic-)?ratelimit[a-z0-9-]*|x-should-retry)$/;
+/** How much of a value passes to the client, unless settings name the header. */
+const MAX_PASSED_CHARACTERS = 1024;
 /** A configured header's value: visible ASCII, spaces and tabs. */
 const NAMED_VALUE = /^[\t\x20-\x7e]{1,4096}$/;
 /**
@@ -27,21 +29,32 @@ export function returnedHeaders(headers: UpstreamHeaders, context: AttemptContex
   const { returnHeaders } = context.settings;
   const { redact } = context.services;
   const passed: Record<string, string> = {};
+  let hopByHop: ReadonlySet<string> | undefined;
   for (const [name, value] of headers) {
     const isListed = PASSED_HEADERS.test(name);
     if (!isListed && !(returnHeaders?.includes(name) && mayPass(value, redact))) continue;
-    if (!isHopByHop(name, headers.get('connection'))) passed[name] = redact(value);
+    hopByHop ??= hopByHopNames(headers.get('connection'));
+    if (hopByHop.has(name)) continue;
+    passed[name] = isListed ? redact(passedValue(headers, name)!) : value;
   }
   return passed;
 }
 
-/**
- * Returns whether a header is only for the next hop, because `Connection` names it (RFC 9110
- * 7.6.1).
- */
-function isHopByHop(name: string, connection: string | undefined): boolean {
-  const names = connection?.toLowerCase().split(',') ?? [];
-  return names.some((listed) => listed.trim() === name);
+/** Returns as much of a header as passes to the client, untrusted; undefined without the header. */
+export function passedValue(headers: UpstreamHeaders, name: string): string | undefined {
+  const value = headers.get(name);
+  return value && cutText(value, MAX_PASSED_CHARACTERS);
+}
+
+/** What nearly every `Connection` says. It names no header. */
+const NO_NAMES = /^(?:keep-alive|close)$/i;
+const NONE: ReadonlySet<string> = new Set();
+
+/** Returns the names of headers that are only for the next hop (RFC 9110 7.6.1). */
+function hopByHopNames(connection: string | undefined): ReadonlySet<string> {
+  if (connection === undefined || NO_NAMES.test(connection)) return NONE;
+  const names = connection.toLowerCase().split(',');
+  return new Set(names.map((name) => name.trim()));
 }
 
 /** Names used by providers, then names used by the clouds in front of them. */
@@ -52,9 +65,9 @@ const REQUEST_ID_HEADERS = (
 
 /** Returns the provider's own request id, untrusted; undefined if the response has none. */
 export function upstreamRequestId(headers: UpstreamHeaders): string | undefined {
-  const connection = headers.get('connection');
-  const name = REQUEST_ID_HEADERS.find((id) => headers.get(id) && !isHopByHop(id, connection));
-  return name && headers.get(name)!;
+  const hopByHop = hopByHopNames(headers.get('connection'));
+  const name = REQUEST_ID_HEADERS.find((id) => headers.get(id) && !hopByHop.has(id));
+  return name && passedValue(headers, name);
 }
 
 /**
@@ -83,10 +96,10 @@ export function addClientHeaders(
 ): UpstreamRequest {
   if (!forwardHeaders) return request;
   const headers = [...request.headers];
+  const hopByHop = hopByHopNames(call.headers['connection'] as string | undefined);
   for (const name of forwardHeaders) {
     const value = call.headers[name];
-    const isForGateway = isHopByHop(name, call.headers['connection'] as string | undefined);
-    if (!isForGateway && mayPass(value, redact)) headers.push(name, value);
+    if (!hopByHop.has(name) && mayPass(value, redact)) headers.push(name, value);
   }
   return { ...request, headers };
 }

@@ -7,7 +7,7 @@ import { parseUntrustedJson } from '../lib/json.ts';
 import { EVENT_STREAM_HEADERS, parseEvents } from '../lib/sse.ts';
 import type { Answer, AttemptContext } from './attempt-context.ts';
 import { openCompletion, EVENT_STREAM_TYPE } from './completion.ts';
-import { returnedHeaders, upstreamRequestId, addClientHeaders } from './headers.ts';
+import { addClientHeaders, passedValue, returnedHeaders, upstreamRequestId } from './headers.ts';
 import { providerError, timeoutError, upstreamFailure } from './network-error.ts';
 import { readFault, type UpstreamFault } from '../openai/error-body.ts';
 import { toProviderError } from './provider-error.ts';
@@ -80,7 +80,7 @@ export function openAnswer(
     throw providerError(attempt.provider, 'the answer is compressed');
   }
   const headers = returnedHeaders(response.headers, context);
-  const contentType = services.redact(response.headers.get('content-type') ?? '');
+  const contentType = services.redact(passedValue(response.headers, 'content-type') ?? '');
   const isJson = JSON_TYPE.test(contentType);
   // The first bytes decide the kind of answer, because its content type is often wrong.
   if (isStream) {

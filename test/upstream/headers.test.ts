@@ -79,6 +79,47 @@ test('a header that Connection names passes in neither direction', () => {
   assert.deepEqual(addClientHeaders(request, { ...context, call }).headers, ['x-b', '2']);
 });
 
+test('a long value is cut before it is searched for keys, unless settings name it', () => {
+  const long = 'y'.repeat(15_000);
+  const searched: number[] = [];
+  const redact = Object.assign(
+    (text: string) => {
+      searched.push(text.length);
+      return text;
+    },
+    { mayChange: () => true },
+  );
+  const context = contextWith({ returnHeaders: ['x-a'] });
+  const services = { ...context.services, redact };
+  const names = ['x-ratelimit-limit-requests', 'x-should-retry', 'x-request-id', 'content-type'];
+  const headers = new Map(names.map((name) => [name, long]));
+  headers.set('x-a', LONGEST);
+  assert.deepEqual(returnedHeaders(headers, { ...context, services }), {
+    'x-ratelimit-limit-requests': long.slice(0, 1024),
+    'x-should-retry': long.slice(0, 1024),
+    'x-a': LONGEST,
+  });
+  assert.deepEqual(searched, [1024, 1024, LONGEST.length]);
+  assert.equal(upstreamRequestId(headers), long.slice(0, 1024));
+});
+
+test('Connection is read once for all headers of an answer', () => {
+  const asked: string[] = [];
+  const names = Array.from({ length: 100 }, (_, at): [string, string] => [`ratelimit-${at}`, '1']);
+  const headers = new Map([...names, ['connection', 'ratelimit-7']] as const);
+  const counted = Object.assign(new Map(headers), {
+    get(name: string) {
+      asked.push(name);
+      return headers.get(name);
+    },
+  });
+  assert.equal(Object.keys(returnedHeaders(counted, contextWith({}))).length, 99);
+  assert.deepEqual(
+    asked.filter((name) => name === 'connection'),
+    ['connection'],
+  );
+});
+
 test("the provider's own id is preferred to its cloud's, unless Connection names it", () => {
   const names = 'x-request-id request-id apim-request-id x-amzn-requestid cf-ray'.split(' ');
   const headers = new Map(names.map((name) => [name, `id of ${name}`]));

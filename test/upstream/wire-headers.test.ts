@@ -8,7 +8,7 @@ import { test } from 'node:test';
 
 import { chatBody, CLIENT_TOKEN, PROVIDER_KEY } from '../support/gateway.ts';
 import { scenario } from '../support/scenario.ts';
-import { answerWell } from '../support/upstream.ts';
+import { answerWell, completion, sendJson } from '../support/upstream.ts';
 
 const BOTH = 'forward_headers = ["X-Session-Id", "openai-beta"]';
 const LONGEST = 'x'.repeat(4096);
@@ -85,4 +85,13 @@ test('a header that Connection names passes in neither direction', async (t) => 
       assert.equal(got['openai-beta'], 'b');
     }
   }
+});
+
+test('a content type passes up to 1,024 characters', async (t) => {
+  const { gateway, p } = await scenario(t);
+  const type = `application/json; a=${'x'.repeat(5000)}`;
+  p.script = (_, response) =>
+    sendJson(response, completion(), { headers: { 'content-type': type } });
+  const { headers } = await gateway.chat(chatBody());
+  assert.equal(headers['content-type'], type.slice(0, 1024));
 });
