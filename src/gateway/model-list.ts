@@ -22,6 +22,8 @@ const FRESH_MS = 300_000;
 /** How long a failed provider is not asked again, so that a burst of requests asks it once. */
 const FRESH_AFTER_FAILURE_MS = 10_000;
 const MAX_LIST_BYTES = 4_194_304;
+/** A model with a longer name is left out. */
+const MAX_NAME_CHARACTERS = 512;
 
 interface ModelListServices extends Omit<Services, 'listModels'> {
   /** Called with a provider's model names when its list was fetched. */
@@ -36,6 +38,8 @@ interface CachedList {
   models: readonly ListedModel[];
   /** Models named in the settings but missing in the latest list. Each was logged as a warning. */
   missing?: ReturnType<typeof missingModels>;
+  /** How many models the latest list had with a name that is too long. */
+  leftOut?: number;
   /** When the list is fetched again, on the clock of `performance.now()`. */
   freshUntilMs: number;
   /** Whether the last fetch succeeded; undefined before the first fetch. */
@@ -95,7 +99,7 @@ export class ModelList {
       const keys = keyPools.get(id)?.keysToTry() ?? [0];
       const list = await fetchModelList(provider, keys, transport, FETCH_TIMEOUT_MS);
       if (typeof list === 'number') throw new Error(`status ${list}`);
-      cached.models = list
+      cached.models = this.#withoutLongNames(list, id, cached)
         .filter(({ name }) => this.#isShown(name))
         .map((model) => {
           const details = Object.entries(model.details).filter(([, value]) => this.#isShown(value));
@@ -115,6 +119,18 @@ export class ModelList {
     cached.isUp = cause === undefined;
     cached.freshUntilMs = performance.now() + (cached.isUp ? FRESH_MS : FRESH_AFTER_FAILURE_MS);
     cached.fetching = undefined;
+  }
+
+  /** Logs a warning about long names, unless the former list had any. */
+  #withoutLongNames(list: readonly ListedModel[], provider: string, cached: CachedList) {
+    const kept = list.filter(({ name }) => name.length <= MAX_NAME_CHARACTERS);
+    const models = list.length - kept.length;
+    if (models > 0 && !cached.leftOut) {
+      const cause = `names of more than ${MAX_NAME_CHARACTERS} characters`;
+      this.#services.logger.log('warn', 'models are left out', { provider, models, cause });
+    }
+    cached.leftOut = models;
+    return kept;
   }
 
   /** Returns false for a value with a key in it. Clients must not see it. */

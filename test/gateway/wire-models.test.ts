@@ -12,6 +12,9 @@ const list =
   (_, response) =>
     sendJson(response, body);
 
+/** How long a fetched list is used. */
+const FRESH_MS = 300_000;
+
 interface Entry {
   readonly id: string;
   readonly object: string;
@@ -550,4 +553,27 @@ test('a list is fetched again after five minutes, or ten seconds after a failure
   assert.deepEqual(await askedAfter(299_999), [1, 2]);
   assert.deepEqual(await askedAfter(1), [1, 3]);
   assert.deepEqual(await askedAfter(9999), [1, 3]);
+});
+
+// Not concurrent either.
+test('a model with a name of more than 512 characters is left out, and told once', async (t) => {
+  const clock = stopClock(t);
+  let longest = 513;
+  const script: Script = (_, response) =>
+    sendJson(response, [{ id: 'a' }, { id: 'b'.repeat(512) }, { id: 'c'.repeat(longest) }]);
+  const { gateway } = await start(t, script);
+  const told = () =>
+    gateway.lines('models are left out').map(({ models, cause }) => [models, cause]);
+  for (let fetched = 0; fetched < 2; fetched += 1) {
+    assert.deepEqual(await idsOf(gateway), ['p/a', `p/${'b'.repeat(512)}`]);
+    clock.nowMs += FRESH_MS;
+  }
+  const line = [1, 'names of more than 512 characters'];
+  assert.deepEqual(told(), [line]);
+  longest = 512;
+  assert.equal((await idsOf(gateway)).length, 3);
+  clock.nowMs += FRESH_MS;
+  longest = 100_000;
+  assert.equal((await idsOf(gateway)).length, 2);
+  assert.deepEqual(told(), [line, line], 'a list without such names lies between');
 });
