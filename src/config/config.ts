@@ -6,7 +6,6 @@
 import { isIP } from 'node:net';
 import { isDeepStrictEqual } from 'node:util';
 
-import { didYouMean, similarTo } from './did-you-mean.ts';
 import { withoutBrackets } from '../lib/loopback.ts';
 import { isNodeSince } from '../lib/version.ts';
 import { createRedactor, SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
@@ -178,10 +177,10 @@ function readAliases(
         const limit = stars > 0 ? 'can have only one "*"' : 'has a "*", but the name has none';
         values.problem(name, `the target "${values.asWritten(target)}" ${limit}`);
       } else if (stars > 0 && !known.includes(id)) {
-        const shown = values.asWritten(target, id);
-        values.problem(name, `no such provider "${shown}"${didYouMean(id, known)}`);
+        const hint = values.suggestions.didYouMean(id, known);
+        values.problem(name, `no such provider "${values.asWritten(target, id)}"${hint}`);
       } else if (!registered.some((provider) => provider.id === id)) {
-        const hint = known.includes(id) ? '' : similarTo(id, known);
+        const hint = known.includes(id) ? '' : values.suggestions.similarTo(id, known);
         const shown = values.asWritten(target, id);
         values.warning(name, `provider "${shown}" is not registered${hint}`);
       }

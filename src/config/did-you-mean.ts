@@ -1,11 +1,27 @@
-/** Returns `; did you mean "port"?` if a known name is similar, else all known names. */
-export function didYouMean(name: string, known: readonly string[]): string {
-  const list = known.length === 0 ? '' : `; known: ${known.join(', ')}`;
-  return similarTo(name, known) || list;
+/** Further names get no suggestion, because a file can have thousands of unknown names. */
+const MAX_SUGGESTIONS = 10;
+
+/** Suggestions for the unknown names in one reading of the settings. */
+export class Suggestions {
+  #left = MAX_SUGGESTIONS;
+
+  /**
+   * Returns `; did you mean "port"?` if a known name is similar, else all known names. Returns an
+   * empty text after ten suggestions.
+   */
+  didYouMean(name: string, known: readonly string[]): string {
+    const list = known.length === 0 || this.#left <= 0 ? '' : `; known: ${known.join(', ')}`;
+    return this.similarTo(name, known) || list;
+  }
+
+  /** Returns as `didYouMean`, but an empty text if no known name is similar. */
+  similarTo(name: string, known: readonly string[]): string {
+    this.#left -= 1;
+    return this.#left < 0 ? '' : similarTo(name, known);
+  }
 }
 
-/** Returns `; did you mean "port"?` if a known name is similar, else an empty text. */
-export function similarTo(name: string, known: readonly string[]): string {
+function similarTo(name: string, known: readonly string[]): string {
   // Cut, because a long name would take long to compare.
   const given = name.slice(0, 64);
   const [nearest] = known.toSorted((a, b) => editDistance(given, a) - editDistance(given, b));

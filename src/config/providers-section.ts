@@ -2,7 +2,6 @@
  * Reads `[providers]`: each registered provider's settings, and why any other provider is skipped.
  */
 
-import { didYouMean } from './did-you-mean.ts';
 import { isLoopback, isPrivate } from '../lib/loopback.ts';
 import { Secret } from '../lib/secret.ts';
 import { BUILT_IN_PROVIDERS, keyVariableOf } from './built-in-providers.ts';
@@ -68,7 +67,8 @@ export function readProviders(values: SettingValues) {
     const shown = values.asWritten(id);
     const provider = registered.find((candidate) => candidate.id === id);
     if (!known.includes(id)) {
-      values.problem(name, `no such provider "${shown}"${didYouMean(id, known)}`);
+      const hint = values.suggestions.didYouMean(id, known);
+      values.problem(name, `no such provider "${shown}"${hint}`);
     } else if (!provider) {
       values.warning(name, `provider "${shown}" is not registered`);
     } else if (name === 'providers.fallback' && !provider.defaultModel) {
@@ -167,7 +167,7 @@ function readDetails(
 function readBaseUrl(id: string, text: string | undefined, values: SettingValues): string {
   const name = `providers.${id}.base_url`;
   if (text === undefined) {
-    const hint = didYouMean(id, [...BUILT_IN_PROVIDERS.keys()]);
+    const hint = values.suggestions.didYouMean(id, [...BUILT_IN_PROVIDERS.keys()]);
     values.problem(name, `required: "${id}" is not a built-in provider${hint}`);
     return '';
   }

@@ -5,7 +5,6 @@
 
 import { isIP } from 'node:net';
 
-import { didYouMean } from './did-you-mean.ts';
 import { isPrivate } from '../lib/loopback.ts';
 import { Secret } from '../lib/secret.ts';
 import { MAX_KEY_CHARACTERS, type BucketSettings } from './callers-section.ts';
@@ -33,7 +32,8 @@ export function readRateLimit(values: SettingValues, known: readonly string[]) {
   for (const id of values.sectionsBelow('rate_limit.providers')) {
     const name = `rate_limit.providers.${id}`;
     providers.set(id, values.section('rate_limit.providers.<id>', name));
-    if (!known.includes(id)) values.problem(name, `no such provider${didYouMean(id, known)}`);
+    if (known.includes(id)) continue;
+    values.problem(name, `no such provider${values.suggestions.didYouMean(id, known)}`);
   }
   if (!enabled && [global, ...providers.values()].some((limit) => limit.requestsPerSecond > 0)) {
     const why = 'rate_limit.enabled (GATEWAY_RATE_LIMIT_ENABLED) is false';

@@ -2,7 +2,6 @@
 
 import { resolve } from 'node:path';
 
-import { didYouMean } from './did-you-mean.ts';
 import { isNodeSince } from '../lib/version.ts';
 import { BUILT_IN_PROVIDERS, keyVariableOf, variableOf } from './built-in-providers.ts';
 import {
@@ -127,6 +126,7 @@ class ValueReader {
       // Reading on would only report missing settings of this provider or client.
       if (pattern.endsWith('>')) return;
     }
+    const { suggestions } = this.values;
     const builtIn = pattern === 'providers' ? [...BUILT_IN_PROVIDERS.keys()] : [];
     const used = builtIn.filter((id) => this.#variable(keyVariableOf(id)));
     for (const key of new Set([...known, ...Object.keys(table), ...used])) {
@@ -139,7 +139,7 @@ class ValueReader {
       } else if (keyInTable && !isScalar) {
         this.#readSection(table[key] ?? {}, name, nameOf(pattern, keyInTable));
       } else {
-        const unknown = `unknown key${didYouMean(key, [...known, ...builtIn])}`;
+        const unknown = `unknown key${suggestions.didYouMean(key, [...known, ...builtIn])}`;
         this.values.problem(name, REMOVED.has(name) ? REMOVED_HINT : unknown);
       }
     }
@@ -181,7 +181,8 @@ class ValueReader {
       if (value === undefined) continue;
       // Shows the text as written in the file, because a replaced reference may hold another
       // setting's key.
-      const problems = problemsOf(row, value, origin === undefined ? written : value);
+      const shown = origin === undefined ? written : value;
+      const problems = problemsOf(row, value, shown, this.values.suggestions);
       for (const [below, text] of problems) this.values.problem(name + below, text, origin);
       if (problems.length > 0) continue;
       let read = row.type === 'date' ? momentOf(value) : value;
@@ -309,9 +310,9 @@ class ValueReader {
     for (const [name, value = ''] of Object.entries(this.#sources.env)) {
       const isOther = !name.startsWith(PREFIX) || known.includes(name);
       if (isOther || SERVICE_LINK_NAME.test(name) || SERVICE_LINK.test(value)) continue;
-      const unknown = `no setting reads this variable${didYouMean(name, known)}`;
+      const hint = this.values.suggestions.didYouMean(name, known);
       if (value && REMOVED.has(name)) this.values.problem(name, REMOVED_HINT);
-      else this.values.warning(name, unknown);
+      else this.values.warning(name, `no setting reads this variable${hint}`);
     }
   }
 

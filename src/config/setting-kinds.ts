@@ -4,7 +4,7 @@ import { isIP } from 'node:net';
 
 import { MAX_TIMER_MS } from '../lib/cancellation.ts';
 import { MODEL_LIMITS } from '../openai/model-list.ts';
-import { didYouMean } from './did-you-mean.ts';
+import type { Suggestions } from './did-you-mean.ts';
 import { withoutBrackets } from '../lib/loopback.ts';
 
 /** A TOML table with unchecked values. smol-toml creates tables without a prototype. */
@@ -239,7 +239,8 @@ const MAX_SHOWN_CHARACTERS = 60;
 export function problemsOf(
   row: Setting,
   value: unknown,
-  written = value,
+  written: unknown,
+  suggestions: Suggestions,
 ): [path: string, problem: string][] {
   const { choices, rows, type, key: isKey, isFile } = row;
   if (!rows || !isTable(value)) {
@@ -250,8 +251,10 @@ export function problemsOf(
   const needed = type === 'targets' ? ['targets'] : [];
   return [...new Set([...needed, ...Object.keys(value)])].flatMap((key) => {
     const memberRow = Object.hasOwn(rows, key) ? rows[key] : rows['<model>'];
-    if (!memberRow) return [[`.${key}`, `unknown key${didYouMean(key, Object.keys(rows))}`]];
-    const problems = problemsOf(memberRow, value[key], (written as Table)[key]);
+    if (!memberRow) {
+      return [[`.${key}`, `unknown key${suggestions.didYouMean(key, Object.keys(rows))}`]];
+    }
+    const problems = problemsOf(memberRow, value[key], (written as Table)[key], suggestions);
     return problems.map(([path, problem]) => [`.${key}${path}`, problem]);
   });
 }

@@ -1,6 +1,7 @@
 /** The values of settings by their names in gateway.toml, such as `server.port`. */
 
 import { digestOf, Secret } from '../lib/secret.ts';
+import { Suggestions } from './did-you-mean.ts';
 import type { NamedFile, Setting } from './setting-kinds.ts';
 import { SETTINGS } from './settings-table.ts';
 
@@ -54,6 +55,7 @@ export class SettingValues {
   readonly warnings: string[] = [];
   /** Messages about unset variables, by the setting that refers to them. */
   readonly #unset = new Map<string, string>();
+  readonly suggestions = new Suggestions();
   /** The names of settings with a problem. */
   readonly wrong = new Set<string>();
   readonly #filePrefix: string;

@@ -458,6 +458,13 @@ for (const piece of PIECES.split('|')) {
   });
 }
 
+test('of 30,000 unknown keys ten get a suggestion', () => {
+  const keys = Array.from({ length: 30_000 }, (_, at) => `prot_${at} = 1`);
+  const problems = problemsOf(`[server]\n${keys.join('\n')}`);
+  assert.equal(problems.length, 30_000);
+  assert.equal(problems.filter((text) => !text.endsWith(': unknown key')).length, 10);
+});
+
 test('a built-in provider is registered by <ID>_API_KEY, and by nothing else', () => {
   const ids = [...BUILT_IN_PROVIDERS.keys()];
   for (const id of ids) {

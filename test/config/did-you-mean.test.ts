@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { didYouMean, similarTo } from '../../src/config/did-you-mean.ts';
+import { Suggestions } from '../../src/config/did-you-mean.ts';
 
 const KNOWN = ['host', 'port', 'timeout', 'max_body_bytes'];
 
@@ -18,16 +18,36 @@ test('the nearest name is suggested if at most half its letters differ', () => {
     maxBodyBytes: 'max_body_bytes',
   };
   for (const [name, nearest] of Object.entries(suggestions)) {
-    assert.equal(similarTo(name, KNOWN), `; did you mean "${nearest}"?`, name);
+    assert.equal(new Suggestions().similarTo(name, KNOWN), `; did you mean "${nearest}"?`, name);
   }
   for (const name of ['p', 'ho', 'xy', 'retries', '', 'x'.repeat(10_000)]) {
-    assert.equal(similarTo(name, KNOWN), '', name.slice(0, 20));
+    assert.equal(new Suggestions().similarTo(name, KNOWN), '', name.slice(0, 20));
   }
-  assert.equal(similarTo('port', []), '');
+  assert.equal(new Suggestions().similarTo('port', []), '');
 });
 
 test('without a similar name, all known names are listed', () => {
-  assert.equal(didYouMean('prot', KNOWN), '; did you mean "port"?');
-  assert.equal(didYouMean('retries', ['host', 'port']), '; known: host, port');
-  assert.equal(didYouMean('retries', []), '');
+  assert.equal(new Suggestions().didYouMean('prot', KNOWN), '; did you mean "port"?');
+  assert.equal(new Suggestions().didYouMean('retries', ['host', 'port']), '; known: host, port');
+  assert.equal(new Suggestions().didYouMean('retries', []), '');
+});
+
+test('only the first ten names of a reading are compared with the known names', () => {
+  const suggestions = new Suggestions();
+  let compared = 0;
+  const known = new Proxy(KNOWN, {
+    get(names, key) {
+      if (key === 'toSorted') compared += 1;
+      return Reflect.get(names, key) as unknown;
+    },
+  });
+  const texts = Array.from({ length: 30 }, (_, at) =>
+    at % 2 === 0 ? suggestions.didYouMean('prot', known) : suggestions.similarTo('prot', known),
+  );
+  assert.equal(compared, 10);
+  assert.deepEqual(
+    texts.map((text) => text !== ''),
+    texts.map((_, at) => at < 10),
+  );
+  assert.equal(suggestions.didYouMean('retries', known), '');
 });
