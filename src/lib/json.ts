@@ -16,9 +16,10 @@ const CLOSE_BRACE = 0x7d;
 export const MAX_JSON_ELEMENTS = 500_000;
 export const MAX_JSON_DEPTH = 256;
 /**
- * Deeper values are checked, but not reported. The parts in a message's `content` are at depth 4.
+ * Deeper values are checked, but by default not reported. The parts in a message's `content` are at
+ * depth 4.
  */
-const MAX_REPORTED_DEPTH = 4;
+const REPORTED_DEPTH = 4;
 /**
  * The longest decoded string, in bytes as written: `assistant` with every letter escaped has 54.
  */
@@ -54,7 +55,7 @@ export interface JsonValue {
   /** How many objects and arrays enclose the value. */
   readonly depth: number;
   /**
-   * The member's name; '' in an array, at MAX_REPORTED_DEPTH, and if the name is longer than
+   * The member's name; '' in an array, at the reported depth, and if the name is longer than
    * MAX_TEXT_BYTES.
    */
   readonly name: string;
@@ -63,7 +64,7 @@ export interface JsonValue {
   /** The offset behind the last byte. */
   readonly end: number;
   /**
-   * The decoded string; '' at MAX_REPORTED_DEPTH, if the string is longer than MAX_TEXT_BYTES, and
+   * The decoded string; '' from REPORTED_DEPTH on, if the string is longer than MAX_TEXT_BYTES, and
    * for other kinds.
    */
   readonly text: string;
@@ -89,6 +90,7 @@ interface Frame {
 export class JsonScanner {
   readonly #report: (value: JsonValue) => void;
   readonly #maxElements: number;
+  readonly #reportedDepth: number;
   /** The first fault: invalid JSON, or an exceeded bound. */
   fault: Error | undefined;
   /** The last reported number as written; '' if it has MIN_SLICE_CHARACTERS or more. */
@@ -107,13 +109,19 @@ export class JsonScanner {
   #depth = 0;
 
   /**
-   * @param report - called with each value down to MAX_REPORTED_DEPTH when it ends, so a container
+   * @param report - called with each value down to the reported depth when it ends, so a container
    * comes after its items
    * @param maxElements - the most elements in the text
+   * @param reportedDepth - how many objects and arrays may enclose a reported value
    */
-  constructor(report: (value: JsonValue) => void, maxElements = MAX_JSON_ELEMENTS) {
+  constructor(
+    report: (value: JsonValue) => void,
+    maxElements = MAX_JSON_ELEMENTS,
+    reportedDepth = REPORTED_DEPTH,
+  ) {
     this.#report = report;
     this.#maxElements = maxElements;
+    this.#reportedDepth = reportedDepth;
   }
 
   /** Scans the next chunk of the UTF-8 text, up to the first fault. */
@@ -201,7 +209,8 @@ export class JsonScanner {
     const isWhole = at < bytes.length && bytes[at] === QUOTE;
     this.#isInString = !isWhole && !isShort;
     if (!isWhole) return isShort ? start : at;
-    const isWanted = isShort && this.#depth < MAX_REPORTED_DEPTH;
+    const isName = this.#state === 'name';
+    const isWanted = isShort && this.#depth < (isName ? this.#reportedDepth : REPORTED_DEPTH);
     const text = isWanted ? this.#readText(bytes, start, at) : '';
     if (this.#state === 'value') return this.#endValue('string', at + 1, text);
     this.#frame.name = text;
@@ -252,7 +261,7 @@ export class JsonScanner {
   /** Reports a value that ends before the offset `end`. Returns `end`. */
   #endValue(kind: JsonValue['kind'], end: number, text = ''): number {
     this.#state = 'comma';
-    if (this.#depth <= MAX_REPORTED_DEPTH) {
+    if (this.#depth <= this.#reportedDepth) {
       const { name, start } = this.#frame;
       this.#report({ kind, depth: this.#depth, name, start, end: this.#readBytes + end, text });
     }

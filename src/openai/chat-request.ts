@@ -7,7 +7,7 @@ import buffer from 'node:buffer';
 
 import { joinParts, replaceText, sliceText } from '../lib/chunk-buffer.ts';
 import { invalidRequest } from '../lib/errors.ts';
-import { JsonScanner, type JsonValue } from '../lib/json.ts';
+import { JsonScanner, type JsonValue, MAX_JSON_ELEMENTS } from '../lib/json.ts';
 
 /**
  * The longest `model`, because it is decoded, and encoded again for each attempt: 30 MB of escapes
@@ -72,7 +72,7 @@ export interface ChatRequest {
  * inside every body member, and drops them if the body member is not `messages`.
  */
 export class ChatRequestParser {
-  readonly #json = new JsonScanner((value) => this.note(value));
+  readonly #json: JsonScanner;
   readonly #mayListModels: boolean;
   readonly #required: 'messages' | 'input' | 'prompt';
   #isObject = false;
@@ -99,8 +99,14 @@ export class ChatRequestParser {
    * @param mayListModels - false refuses `models`, because OpenRouter may choose another model from
    * it
    * @param required - the member that the request must have beside `model`
+   * @param notedDepth - how many objects and arrays may enclose a value that `note` gets
    */
-  constructor(mayListModels = true, required: 'messages' | 'input' | 'prompt' = 'messages') {
+  constructor(
+    mayListModels = true,
+    required: 'messages' | 'input' | 'prompt' = 'messages',
+    notedDepth?: number,
+  ) {
+    this.#json = new JsonScanner((value) => this.note(value), MAX_JSON_ELEMENTS, notedDepth);
     this.#mayListModels = mayListModels;
     this.#required = required;
   }

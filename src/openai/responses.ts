@@ -1,15 +1,28 @@
 /** `POST /v1/responses`: its streams consist of events with a `type`, and have no `[DONE]`. */
 
 import type { GatewayError } from '../lib/errors.ts';
-import { type JsonValue, memberOf } from '../lib/json.ts';
+import { type JsonValue, MAX_JSON_DEPTH, memberOf } from '../lib/json.ts';
 import { isBlank } from './answer-json.ts';
 import { ChatRequestParser } from './chat-request.ts';
 import type { Endpoint, EventKind } from './endpoint.ts';
 
 /** Members that refer to what only the organisation of one key can read. */
-const BINDING = ['previous_response_id', 'conversation', 'background'];
-/** The depths of the body's members, and of members of its `input` items. */
-const [MEMBER, ITEM_MEMBER] = [1, 3];
+const BINDING = ['previous_response_id', 'conversation', 'background', 'prompt'];
+/**
+ * Members of items, parts and tools that do so, by the kind of their value. `container` may also be
+ * an object, for a new container.
+ */
+const BINDING_KINDS: ReadonlyMap<string, JsonValue['kind']> = new Map([
+  ['file_id', 'string'],
+  ['file_ids', 'array'],
+  ['vector_store_ids', 'array'],
+  ['container', 'string'],
+  ['container_id', 'string'],
+]);
+/** The length of an empty text, array or object, as SDKs write it. */
+const EMPTY_BYTES = 2;
+/** The depths of the body's members, of `input` items, and of their members. */
+const [MEMBER, ITEM, ITEM_MEMBER] = [1, 2, 3];
 
 /** By the `type` of an event. */
 const KINDS: ReadonlyMap<unknown, EventKind> = new Map([
@@ -25,21 +38,41 @@ const LABELS = ['id', 'type', 'status', 'role', 'phase', 'encrypted_content'];
 
 class ResponsesParser extends ChatRequestParser {
   #isBound = false;
+  #itemHasId = false;
+  #itemHasContent = false;
+  /** True if an item of the current member has an id and no content. */
+  #hasReference = false;
 
   constructor(mayListModels: boolean) {
-    super(mayListModels, 'input');
+    super(mayListModels, 'input', MAX_JSON_DEPTH);
   }
 
   protected override note(value: JsonValue): void {
     super.note(value);
     const { depth, kind, name, text } = value;
-    const isSet = kind !== 'null' && kind !== 'false';
-    if (depth === MEMBER && isSet && BINDING.includes(name)) this.#isBound = true;
-    // Reasoning and compaction items, which only their own organisation can decrypt.
-    const isEncrypted = kind === 'string' && name === 'encrypted_content';
-    // The item's id, like `previous_response_id`, is known to its own organisation only.
-    const isReference = name === 'type' && text === 'item_reference';
-    if (depth === ITEM_MEMBER && (isEncrypted || isReference)) this.#isBound = true;
+    const isEmpty = value.end - value.start === EMPTY_BYTES;
+    const isSet = kind !== 'null' && kind !== 'false' && !isEmpty;
+    if (depth === MEMBER) {
+      const isReference = name === 'input' && this.#hasReference;
+      if (isReference || (isSet && BINDING.includes(name))) this.#isBound = true;
+      this.#hasReference = false;
+    } else if (depth === ITEM) {
+      // The provider looks the content up by the id, whatever the type is. OpenAI's SDK may leave
+      // out the type of an `item_reference`.
+      if (this.#itemHasId && !this.#itemHasContent) this.#hasReference = true;
+      this.#itemHasId = false;
+      this.#itemHasContent = false;
+    } else if (depth === ITEM_MEMBER) {
+      if (isSet && name === 'id') this.#itemHasId = true;
+      // A reasoning item's summary is not its reasoning.
+      if (isSet && name !== 'summary' && !LABELS.includes(name)) this.#itemHasContent = true;
+      // Reasoning and compaction items, which only their own organisation can decrypt.
+      const isEncrypted = kind === 'string' && name === 'encrypted_content';
+      const isAnswer = name === 'type' && text === 'mcp_approval_response';
+      if (isEncrypted || isAnswer) this.#isBound = true;
+    }
+    // Members of the body's `metadata` are less deep, and may have any name.
+    if (depth >= ITEM_MEMBER && isSet && BINDING_KINDS.get(name) === kind) this.#isBound = true;
   }
 
   override finish(body: { readonly parts: readonly Buffer[] }) {

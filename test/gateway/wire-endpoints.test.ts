@@ -460,6 +460,31 @@ const BOUND = {
   conversation: { conversation: { id: 'conv_1' } },
   background: { background: true },
   'a reference to an item': { input: [{ type: 'item_reference', id: 'rs_1' }] },
+  'a reference without a type': { input: [{ role: 'user', content: 'a' }, { id: 'msg_1' }] },
+  'a reference whose type is null': { input: [{ id: 'msg_1', type: null, content: [] }] },
+  'a picture by its id': { input: [{ type: 'image_generation_call', id: 'ig_1' }] },
+  'reasoning by its id': {
+    input: [{ type: 'reasoning', id: 'rs_1', summary: [{ type: 'summary_text', text: 'a' }] }],
+  },
+  'an approval': {
+    input: [{ type: 'mcp_approval_response', approval_request_id: 'mcpr_1', approve: true }],
+  },
+  'a file in a message': {
+    input: [{ role: 'user', content: [{ type: 'input_file', file_id: 'file-1' }] }],
+  },
+  'a file in a mask': {
+    tools: [{ type: 'image_generation', input_image_mask: { file_id: 'file-1' } }],
+  },
+  'a file deep inside': { input: [{ role: 'user', content: [[[{ a: { file_id: 'file-1' } }]]] }] },
+  'a vector store': { tools: [{ type: 'file_search', vector_store_ids: ['vs_1'] }] },
+  'a container': { tools: [{ type: 'code_interpreter', container: 'cntr_1' }] },
+  'files for a container': {
+    tools: [{ type: 'code_interpreter', container: { type: 'auto', file_ids: ['file-1'] } }],
+  },
+  'a call in a container': {
+    input: [{ type: 'code_interpreter_call', id: 'ci_1', code: '1', container_id: 'cntr_1' }],
+  },
+  'a stored prompt': { prompt: { id: 'pmpt_1' } },
   'encrypted reasoning': {
     input: [
       { role: 'user', content: 'a' },
@@ -473,7 +498,35 @@ const FREE = {
     previous_response_id: null,
     conversation: null,
     background: false,
-    input: [{ type: 'reasoning', summary: [], encrypted_content: null }],
+    input: [
+      { type: 'reasoning', summary: [], encrypted_content: null },
+      { id: '', role: 'user', content: 'a' },
+    ],
+    prompt: null,
+    tools: [
+      { type: 'code_interpreter', container: { type: 'auto', file_ids: [] } },
+      { type: 'file_search', vector_store_ids: null },
+    ],
+  },
+  'items that have their content beside an id': {
+    input: [
+      { id: 'msg_1', type: 'message', role: 'assistant', content: [{ text: 'a' }] },
+      { id: 'msg_2', role: 'user', content: 'a' },
+      { id: 'rs_1', type: 'reasoning', summary: [], content: [{ text: 'a' }] },
+      { id: 'fc_1', type: 'function_call', call_id: 'c', name: 'f', arguments: '{}' },
+      { role: 'user', content: '' },
+    ],
+  },
+  'names of references that are no references': {
+    metadata: { file_id: 'a', container: 'b' },
+    tools: [
+      {
+        type: 'function',
+        name: 'f',
+        parameters: { type: 'object', properties: { file_id: { type: 'string' }, id: {} } },
+      },
+    ],
+    text: { format: { type: 'text' }, verbosity: { id: 'low' } },
   },
 };
 
@@ -493,6 +546,12 @@ for (const [what, more] of Object.entries(FREE)) {
     assert.equal(status, 200);
   });
 }
+
+test('a member with an id before "input" is no reference', async (t) => {
+  const { gateway } = await start(t, failWith(503), { fallback: ['q'] });
+  const body = { text: { format: { id: 'f' } }, ...BODIES.responses };
+  assert.equal((await post(gateway, 'responses', body)).status, 200);
+});
 
 test('the session chooses the key and the target of responses, not of other requests', async (t) => {
   const keys = ['sk-key-canary-000001', 'sk-key-canary-000002', 'sk-key-canary-000003'];
