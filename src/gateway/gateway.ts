@@ -262,9 +262,21 @@ function routesOf({ server: { endpoints = [] } }: Config): readonly Route[] {
   return ROUTES.concat(MORE_ROUTES.filter(({ path }) => endpoints.includes(path)));
 }
 
-/** Throws `notFound`; with `Allow` if the path has other methods. */
-function refuseUnknown({ path }: Call, services: Services): never {
+/**
+ * Throws `notFound`; with `Allow` if the path has other methods. Throws a 426 for a WebSocket at an
+ * endpoint that `[server] endpoints` adds, because Codex asks for one first, and turns to HTTP at
+ * once only after a 426.
+ */
+function refuseUnknown(call: Call, services: Services): never {
+  const { path } = call;
   const route = routesOf(services.config).find((one) => one.path === path);
+  if (route && MORE_ROUTES.includes(route) && asksForWebSocket(call)) {
+    // A 426 names the protocol to use (RFC 9110 15.5.22), and `Connection` names `Upgrade` (7.8).
+    const isLast = /\bclose\b/i.test(call.headers.connection ?? '');
+    const connection = isLast ? 'upgrade, close' : 'upgrade';
+    const headers = { upgrade: 'HTTP/1.1', connection, allow: route.methods.join(', ') };
+    throw invalidRequest('WebSocket is not supported; send a POST', { status: 426, headers });
+  }
   // A misconfigured client asks again and again, so each warning is logged once.
   if (!route && MORE_ROUTES.some((one) => one.path === path)) {
     warnOnce(services, `${path} is not served; [server] endpoints would serve it`);
@@ -277,6 +289,12 @@ function refuseUnknown({ path }: Call, services: Services): never {
   }
   const allow = route && { headers: { allow: route.methods.join(', ') } };
   throw new GatewayError('notFound', 'Resource not found', allow);
+}
+
+/** Returns whether this is a WebSocket's handshake (RFC 6455 4.1). HTTP/1.0 has no upgrades. */
+function asksForWebSocket({ headers: { upgrade }, method, request }: Call): boolean {
+  const isUpgrade = upgrade !== undefined && /\bwebsocket\b/i.test(upgrade);
+  return isUpgrade && method === 'GET' && request.httpVersion === '1.1';
 }
 
 function warnOnce({ logger, warned }: Services, text: string): void {

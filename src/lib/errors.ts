@@ -127,7 +127,7 @@ type ErrorKind = keyof typeof ERROR_TABLE;
  * `upstreamStatus`.
  */
 export interface ErrorDetails {
-  /** The HTTP status if the table's does not apply: the upstream's own, or 408, 413, 417, 431. */
+  /** The HTTP status if the table's does not apply: the upstream's own, or a 408, 413, 417, … */
   readonly status?: number;
   /** The provider that was asked. */
   readonly provider?: string;

@@ -3,8 +3,10 @@
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
+import { assertErrorObject } from '../support/documented.ts';
 import { parseMetrics } from '../support/exposition.ts';
 import { providerToml, startGateway, triesOf, type TestGateway } from '../support/gateway.ts';
+import { openRaw, parseReplies, sendRaw, statusesOf } from '../support/raw.ts';
 import { modelOf, scenario, type ScenarioSettings } from '../support/scenario.ts';
 import { type DocumentedError, errorAfter, eventually, lineOf } from '../support/streams.ts';
 import {
@@ -149,6 +151,40 @@ describe('an endpoint', () => {
     assert.equal((await post(gateway, 'embeddings')).status, 404);
     answer();
     assert.equal((await inFlight).status, 200);
+  });
+
+  test('asked for a WebSocket is 426 if it is served, and the connection stays', async (t) => {
+    const { gateway, asked } = await start(t);
+    const head = 'Host: x\r\nAuthorization: Bearer t\r\n';
+    const get = (target: string, connection: string, upgrade = 'WebSocket') =>
+      `GET ${target}\r\n${head}Connection: ${connection}, Upgrade\r\nUpgrade: ${upgrade}\r\n\r\n`;
+    const { socket, text } = openRaw(t, gateway.port);
+    socket.write(get('/v1/responses HTTP/1.1', 'keep-alive'));
+    await eventually(() => text().endsWith('}}'), 'the refusal');
+    socket.write(`GET /health HTTP/1.1\r\n${head}\r\n`);
+    await eventually(() => statusesOf(text()).length === 2, 'the next answer');
+    const [refusal, next] = parseReplies(text());
+    assert.deepEqual([refusal!.status, next!.status], [426, 200]);
+    const { upgrade, connection, allow } = refusal!.headers;
+    assert.deepEqual([upgrade, connection, allow], ['HTTP/1.1', 'upgrade', 'POST']);
+    assertErrorObject(refusal!.body, 426);
+    const { gateway: other } = await scenario(t);
+    const last = get('/v1/responses HTTP/1.1', 'close');
+    for (const [port, request, status] of [
+      [gateway.port, last, 426],
+      [gateway.port, get('/v1/embeddings HTTP/1.1', 'close'), 426],
+      [gateway.port, get('/v1/responses HTTP/1.1', 'close', 'h2c'), 404],
+      [gateway.port, get('/v1/responses/id HTTP/1.1', 'close'), 404],
+      [gateway.port, get('/v1/chat/completions HTTP/1.1', 'close'), 404],
+      [gateway.port, get('/v1/responses HTTP/1.0', 'close'), 404],
+      [gateway.port, last.replace('GET', 'PUT'), 404],
+      [gateway.port, last.replace('Authorization', 'X'), 401],
+      [other.port, last, 404],
+    ] as const) {
+      const reply = await sendRaw(port, request);
+      assert.deepEqual([reply.status, reply.isClosed], [status, true], request);
+    }
+    assert.deepEqual(asked(), [0, 0]);
   });
 
   for (const name of NAMES) {

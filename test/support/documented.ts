@@ -8,7 +8,9 @@ import { dataOf } from './streams.ts';
 const ERRORS = [
   'authentication_error - 401',
   'rate_limit_error RATE_LIMIT_ERROR 429',
-  ...[400, 408, 413, 417, 431].map((status) => `invalid_request_error INVALID_REQUEST ${status}`),
+  ...[400, 408, 413, 417, 426, 431].map(
+    (status) => `invalid_request_error INVALID_REQUEST ${status}`,
+  ),
   'not_found_error NOT_FOUND 404',
   'provider_error PROVIDER_ERROR 502',
   'timeout_error TIMEOUT 504',
