@@ -77,6 +77,11 @@ export function readProviders(values: SettingValues) {
     }
   };
   for (const id of fallback) check('providers.fallback', id);
+  const { endpoints } = values.section('server');
+  if (fallback.length > 0 && endpoints?.includes('/v1/embeddings')) {
+    const text = 'vectors of two models do not compare; an alias that names its targets does apply';
+    values.warning('providers.fallback', `does not apply to /v1/embeddings, because ${text}`);
+  }
   if (primary !== undefined) check('providers.primary', primary);
   return { registered, skipped, primary, fallback, fallbackOn };
 }

@@ -34,8 +34,9 @@ const OFF = /\boff\b/i;
  * - for any other name, the primary provider.
  *
  * Then come the fallbacks that are not yet candidates. Each is asked for its `default_model`, or
- * for the first candidate's model if it has none. With `x-gateway-fallback: off` only the first
- * candidate is asked, as for a request that belongs to one organisation.
+ * for the first candidate's model if it has none. Embeddings have no fallbacks. With
+ * `x-gateway-fallback: off` only the first candidate is asked, as for a request that belongs to one
+ * organisation.
  *
  * A tenant with `models` may name an alias if the list has it, and a model if the list has it as
  * sent or as `<provider_id>/<model_name>`. Fallbacks are exempt. Any other name is refused with
@@ -61,7 +62,7 @@ export function candidatesFor(
   // request refers to.
   const isOff = OFF.test(String(call.headers['x-gateway-fallback']));
   if (isOff || call.history.affinity === 'organisation') return ordered.slice(0, 1);
-  return withFallbacks(ordered, services.fallbacks);
+  return call.history.endpoint.keepsModel ? ordered : withFallbacks(ordered, services.fallbacks);
 }
 
 /**

@@ -36,6 +36,11 @@ export interface Endpoint {
   readonly Parser: new (mayListModels: boolean) => ChatRequestParser;
   /** Returns whether a complete answer is empty. Absent if an answer without content is usual. */
   readonly isEmpty?: (json: unknown) => boolean;
+  /**
+   * True if answers of two models cannot be compared, so that `[providers] fallback` does not
+   * apply. An alias that names its targets does.
+   */
+  readonly keepsModel?: true;
   /** Absent if a stream consists of chunks with `choices` and ends with `[DONE]`. */
   readonly typedEvents?: TypedEvents;
 }

@@ -1,6 +1,8 @@
 /** The providers that a `model` names, and their order. For the balance, see balance.test.ts. */
 
 import type { Affinity } from '../../src/openai/chat-request.ts';
+import { EMBEDDINGS } from '../../src/openai/embeddings.ts';
+import { CHAT, type Endpoint } from '../../src/openai/endpoint.ts';
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
@@ -26,12 +28,13 @@ interface Given {
   /** The header `x-gateway-fallback`. */
   readonly header?: string;
   readonly affinity?: Affinity;
+  readonly endpoint?: Endpoint;
 }
 
 /** Returns the candidates as `<provider> <model>`, or the refusal's status and text. */
 function candidates(
   name: string,
-  { lines = '', aliases = '', tenant, header, affinity }: Given = {},
+  { lines = '', aliases = '', tenant, header, affinity, endpoint = CHAT }: Given = {},
 ) {
   const toml = `[providers]\n${lines}\n${SECTIONS.join('')}[aliases]\n${aliases}`;
   const config = loadConfig({ toml, env: {} });
@@ -45,7 +48,7 @@ function candidates(
   const services = { config, providers, fallbacks } as unknown as Services;
   const headers = header === undefined ? {} : { 'x-gateway-fallback': header };
   try {
-    const call = { headers, history: { affinity } } as Call;
+    const call = { headers, history: { affinity, endpoint } } as Call;
     const list = candidatesFor(name, call, services, tenant as Tenant | undefined);
     return list.map(({ provider, model }) => `${provider.id} ${model}`).join(', ');
   } catch (error) {
@@ -76,6 +79,16 @@ test('a name is a provider and a model, a provider, or a model of the primary', 
   assert.equal(candidates('p', { lines }), 'p p-default');
   assert.equal(candidates('/m', { lines }), names['/m']);
   assert.equal(candidates('x/m', { lines }), '400 Unknown provider: x');
+});
+
+test('no fallback follows for embeddings, but the other targets of an alias do', () => {
+  const given = {
+    lines: 'fallback = ["q", "r"]',
+    aliases: 'a = ["p/x", "q/y"]',
+    endpoint: EMBEDDINGS,
+  };
+  assert.equal(candidates('p/m', given), 'p m');
+  assert.equal(candidates('a', given), 'p x, q y');
 });
 
 test('each fallback follows once, with its default model or the first model', () => {

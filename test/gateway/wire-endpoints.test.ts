@@ -226,13 +226,18 @@ describe('an endpoint', () => {
     });
 
     test(`/v1/${name} is retried, falls back, and tells of the first failure`, async (t) => {
-      const { gateway, q } = await start(t, failWith(503), { fallback: ['q'] });
-      const { status, text, headers } = await post(gateway, name);
+      // Embeddings have no other fallbacks than the targets of an alias.
+      const more = '[aliases]\nboth = ["p/m", "q/mq"]\n';
+      const isOfEmbeddings = name === 'embeddings';
+      const fallback = isOfEmbeddings ? [] : ['q'];
+      const { gateway, q } = await start(t, failWith(503), { fallback, more });
+      const body = { ...BODIES[name], model: isOfEmbeddings ? 'both' : 'p/m' };
+      const { status, text, headers } = await post(gateway, name, body);
       assert.deepEqual([status, headers['x-gateway-provider']], [200, 'q']);
       assert.equal(text, JSON.stringify(ANSWERS[name]));
       assert.equal(modelOf(q.requests[0]!), 'mq');
       q.script = failWith(400);
-      const refused = await post(gateway, name);
+      const refused = await post(gateway, name, body);
       assert.equal(refused.status, 503);
       assert.equal(refused.json().error.code, 'API_ERROR');
     });
@@ -242,6 +247,13 @@ describe('an endpoint', () => {
       assert.equal((await post(gateway, name)).status, 200);
     });
   }
+
+  test('/v1/embeddings never falls back to another model by itself', async (t) => {
+    const { gateway, asked } = await start(t, failWith(503), { fallback: ['q'] });
+    assert.equal((await post(gateway, 'embeddings')).status, 503);
+    assert.deepEqual(asked(), [1, 0]);
+    assert.equal((await post(gateway, 'completions')).status, 200);
+  });
 
   test('counts the tokens of its answers for the limits, the log and the metrics', async (t) => {
     const more = '[admin]\nport = 0';

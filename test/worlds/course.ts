@@ -83,11 +83,13 @@ export function coursesOf(history: History, brokenAtMs: number): Course[] {
     const client = early.kind === 'counted' ? early.client : undefined;
     const isLimited = used.clients.some(({ models, name }) => name === client && models);
     const refused = chat?.refusedWith ?? (chat?.namesOthers && isLimited ? 400 : undefined);
+    // The documents: fallbacks do not apply to embeddings.
+    const fallback = chat?.answersWith === 'embeddings' ? [] : used.fallback;
     const candidates =
       isChat && chat
         ? refused
           ? refusal(refused)
-          : askedOf(candidatesFor(chat.model, used, client), exchange)
+          : askedOf(candidatesFor(chat.model, { ...used, fallback }, client), exchange)
         : undefined;
     const tryLines = (end.line['tries'] ?? []) as TryLine[];
     const broken = Math.min(noticedAtMs(exchange), brokenAtMs);
