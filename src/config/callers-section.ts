@@ -2,6 +2,7 @@
 
 import { createHash } from 'node:crypto';
 
+import { foreignReference } from './foreign-references.ts';
 import { isLoopback, withoutBrackets } from '../lib/loopback.ts';
 import { Secret } from '../lib/secret.ts';
 import { SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
@@ -65,6 +66,10 @@ export function checkCallerKeys(values: SettingValues): void {
       continue;
     }
     for (const key of new Set([value as string | string[]].flat())) {
+      const foreign = foreignReference(key);
+      // A variable or a file may have the text. In the settings file it is reported already.
+      if (foreign && !values.wrong.has(name)) values.problem(name, foreign);
+      if (foreign) continue;
       checkKey(values, name, key);
       if (key.includes('${') && !values.wrong.has(name)) {
         const text =

@@ -2,6 +2,7 @@
 
 import { resolve } from 'node:path';
 
+import { foreignReference } from './foreign-references.ts';
 import { isNodeSince } from '../lib/version.ts';
 import { BUILT_IN_PROVIDERS, keyVariableOf, variableOf } from './built-in-providers.ts';
 import {
@@ -50,12 +51,6 @@ const REFERENCE = new RegExp(
   `\\$\\{file:((?:[^{}]|${VARIABLE.source})*)\\}|${VARIABLE.source}`,
   'g',
 );
-/**
- * A variable in shell syntax, without braces. Only capitals match, because a password may begin
- * with `$`.
- */
-const WITHOUT_BRACES = /^\$([A-Z][A-Z0-9_]*)$/;
-const AS_WRITTEN = 'the text is used as written';
 
 /** The largest file that a setting names: several times a system's list of authorities. */
 const MAX_FILE_BYTES = 1_048_576;
@@ -247,11 +242,11 @@ class ValueReader {
     const mayStay = key === undefined || key === 'of a provider';
     // Finds texts such as `${NAME:-default}` or `${file:/path`.
     if (mayStay && text.replace(REFERENCE, ' ').includes('${')) {
-      values.warning(name, `"\${" does not begin a reference here; ${AS_WRITTEN}`);
+      values.unreplaced(name, '"${" does not begin a reference here');
     }
-    const [, named] = WITHOUT_BRACES.exec(text) ?? [];
-    if (named)
-      values.warning(name, `a reference needs braces, as in "\${${named}}"; ${AS_WRITTEN}`);
+    const foreign = foreignReference(text, true);
+    if (foreign && key === 'of callers') values.problem(name, foreign);
+    else if (foreign) values.unreplaced(name, foreign);
     return text.replace(REFERENCE, (reference, path?: string, _?, variable = '') => {
       try {
         return path === undefined ? this.#valueOf(variable) : this.#textOfFile(path);
@@ -259,7 +254,7 @@ class ValueReader {
         if (!(error instanceof ConfigError)) throw error;
         const { message } = error;
         if (path !== undefined || !mayStay) values.problem(name, message);
-        else values.unset(name, message, AS_WRITTEN);
+        else values.unreplaced(name, message);
         return reference;
       }
     });

@@ -53,8 +53,8 @@ const DIGEST_CHARACTERS = 8;
 export class SettingValues {
   readonly problems: string[] = [];
   readonly warnings: string[] = [];
-  /** Messages about unset variables, by the setting that refers to them. */
-  readonly #unset = new Map<string, string>();
+  /** Messages about references that stay as written, by their setting. */
+  readonly #unreplaced = new Map<string, string>();
   readonly suggestions = new Suggestions();
   /** The names of settings with a problem. */
   readonly wrong = new Set<string>();
@@ -150,8 +150,8 @@ export class SettingValues {
   problem(name: string, text: string, origin = this.#values.get(name)?.origin): undefined {
     this.wrong.add(name);
     const place = origin ?? `${this.#filePrefix}${name}`;
-    const unset = origin === undefined ? this.#unset.get(name) : undefined;
-    this.problems.push(`${place}: ${text}${unset ? `; ${unset}` : ''}`);
+    const cause = origin === undefined ? this.#unreplaced.get(name) : undefined;
+    this.problems.push(`${place}: ${text}${cause ? `; ${cause}` : ''}`);
   }
 
   /** Records a warning about a setting, which does not prevent the start. */
@@ -160,12 +160,12 @@ export class SettingValues {
   }
 
   /**
-   * Warns about an unset variable. Later problems with the same setting repeat the message, because
-   * the unset variable may be their cause.
+   * Warns about a reference that stays as written. Later problems with the same setting repeat the
+   * message, because it may be their cause.
    */
-  unset(name: string, message: string, consequence: string): void {
-    this.#unset.set(name, message);
-    this.warning(name, `${message}; ${consequence}`);
+  unreplaced(name: string, message: string): void {
+    this.#unreplaced.set(name, message);
+    this.warning(name, `${message}; the text is used as written`);
   }
 
   /** Remembers `written`, the form in the file of a text with replaced references. */
