@@ -24,7 +24,8 @@ function documented(header: string): string[] {
   );
 }
 
-const attempt = new Attempt({ id: 'provider', digest: '' }, 'model', '');
+const provider = { id: 'provider', digest: '' };
+const attempt = new Attempt({ provider, model: 'model', isStream: false }, '');
 attempt.noteUsage({});
 
 /** Returns RequestFacts' members, without the usage. */

@@ -157,7 +157,9 @@ function describeProviders(
   const asked = registered.map(({ id }) => {
     const keptAway = circuits
       .filter(({ provider, state }) => provider === id && state === 'open')
-      .map(({ model, openUntilMs }) => ({ model, until: wallClock(openUntilMs) }));
+      .map(({ model, isStream: stream, openUntilMs }) => {
+        return { model, stream, until: wallClock(openUntilMs) };
+      });
     const inFlight = figures.inFlightOf(`providers.${id}`);
     const oldestSeconds = Math.floor((agesMs.get(id) ?? 0) / 1000);
     return [id, { ...sums[id], keptAway, inFlight, oldestSeconds }];

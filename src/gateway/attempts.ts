@@ -38,13 +38,12 @@ interface Asking {
 
 /** Records a skipped provider: its circuit is open or a limit is full. */
 function skip(
-  { provider, model }: Candidate,
+  candidate: Candidate,
   why: 'open' | GatewayError,
   { call, services }: Asking,
 ): Attempt {
-  const attempt = call.history.addAttempt(
-    new Attempt(provider, model, provider.urls[call.history.endpoint.path]),
-  );
+  const url = candidate.provider.urls[call.history.endpoint.path];
+  const attempt = call.history.addAttempt(new Attempt(candidate, url));
   attempt.outcome = why === 'open' ? 'circuit_open' : 'limit';
   attempt.failure = why === 'open' ? undefined : why;
   logAttempt('provider skipped', attempt, call, services.logger);
@@ -65,8 +64,8 @@ export async function askProvider(
   isPostponed = false,
 ): Promise<Lease | Attempt> {
   const { breaker, call, services } = asking;
-  const { provider, model } = candidate;
-  const isCircuitOpen = () => !isPostponed && breaker?.stateOf(provider, model) === 'open';
+  const { provider } = candidate;
+  const isCircuitOpen = () => !isPostponed && breaker?.stateOf(candidate) === 'open';
   if (isCircuitOpen()) return skip(candidate, 'open', asking);
   const limiter = services.limiters.ofProviders.get(provider.id)!;
   const taking = limiter.takeRequest();
@@ -82,7 +81,7 @@ export async function askProvider(
   call.history.hasRetried ||= candidate !== asking.first;
   // The circuit's state before this attempt; the probe if it was half-open. Not asked earlier,
   // because an unsent request must not become the probe.
-  const stateOrProbe = breaker?.recordAttempt(provider, model) ?? 'closed';
+  const stateOrProbe = breaker?.recordAttempt(candidate) ?? 'closed';
   const probe = typeof stateOrProbe === 'object' ? stateOrProbe : undefined;
   const lease = new Lease({ candidate, call, services, breaker, probe, limiter });
   const maxRetries = stateOrProbe === 'closed' ? provider.retries : 0;
@@ -129,17 +128,18 @@ function isSilence(
 }
 
 function beginAttempt(
-  { provider, model }: Candidate,
+  candidate: Candidate,
   { key }: RetryPlan,
-  { call, chat, services }: Asking,
+  { call, services }: Asking,
 ): AttemptContext {
   const { history } = call;
+  const { isStream, provider } = candidate;
   const url = provider.urls[history.endpoint.path];
-  const attempt = history.addAttempt(new Attempt(provider, model, url, key?.index));
+  const attempt = history.addAttempt(new Attempt(candidate, url, key?.index));
   history.attempt = attempt;
   history.provider = provider.id;
   const deadline = new Deadline(call.cancellation);
-  return { attempt, settings: provider, call, services, isStream: chat.stream, deadline };
+  return { attempt, settings: provider, call, services, isStream, deadline };
 }
 
 /** Not async, because the frame of an async function would hold the request until the response. */

@@ -66,9 +66,10 @@ function fastestFirst(
   { history }: Call,
   { breaker, turns }: Services,
 ): number[] {
-  const states = candidates.map(({ provider, model, times }, index) => {
+  const states = candidates.map((candidate, index) => {
+    const { times } = candidate;
     const { isBusy, usualMs } = times!.state;
-    const isOpen = breaker.stateOf(provider, model) === 'open';
+    const isOpen = breaker.stateOf(candidate) === 'open';
     return { index, times: times!, usualMs, isOpen, rank: isOpen ? 2 : Number(isBusy) };
   });
   const sorted = states
@@ -117,13 +118,13 @@ function leastBusyFirst(
   order: readonly number[] | undefined,
   { breaker, limiters, lastAsked }: Services,
 ): number[] {
-  const states = candidates.map(({ provider, model }, index) => {
+  const states = candidates.map((candidate, index) => {
     const name = names[index]!;
     return {
       index,
       name,
-      isCircuitOpen: Number(breaker.stateOf(provider, model) === 'open'),
-      inFlight: order ? 0 : limiters.ofProviders.get(provider.id)!.inFlight,
+      isCircuitOpen: Number(breaker.stateOf(candidate) === 'open'),
+      inFlight: order ? 0 : limiters.ofProviders.get(candidate.provider.id)!.inFlight,
       place: order ? order.indexOf(index) : (lastAsked.get(name) ?? 0),
     };
   });

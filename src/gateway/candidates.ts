@@ -16,6 +16,8 @@ import type { Services } from './services.ts';
 export interface Candidate {
   readonly provider: Provider;
   readonly model: string;
+  /** True if the request is for a stream. */
+  readonly isStream: boolean;
   /** True if the gateway has chosen this candidate among the targets of a balanced alias. */
   readonly isBalanced: boolean;
   /** Takes the time of each stream's first token if `balance = "fastest"` has this target. */
@@ -55,7 +57,10 @@ export function candidatesFor(
   if (!mayAsk) {
     throw new GatewayError('notFound', 'Resource not found', { check: 'model_not_allowed' });
   }
-  const candidates = alias ? targetsOf(alias, name, services) : [toCandidate(name, services)];
+  const isStream = call.history.stream === true;
+  const candidates = alias
+    ? targetsOf(alias, name, services, isStream)
+    : [toCandidate(name, services, isStream)];
   const isInOrder = !alias || alias.balance === 'order';
   const ordered = isInOrder ? candidates : balanced(candidates, alias, call, services);
   // The client wants an answer from the named model, or none; or no other organisation has what the
@@ -81,25 +86,31 @@ function fullNameOf(name: string, services: Services): string {
 /**
  * Returns the candidates for registered targets. Without any, throws the fault of the first target.
  */
-function targetsOf(alias: AliasSettings, name: string, services: Services): Candidate[] {
+function targetsOf(
+  alias: AliasSettings,
+  name: string,
+  services: Services,
+  isStream: boolean,
+): Candidate[] {
   const registered = registeredTargets(alias, services);
   const targets = registered.length > 0 ? registered : alias.targets.slice(0, 1);
   return targets.map((target) =>
-    toCandidate(alias.name === name ? target : targetFor(target, alias, name), services),
+    toCandidate(alias.name === name ? target : targetFor(target, alias, name), services, isStream),
   );
 }
 
 /** Appends the fallbacks that are not yet candidates. */
 function withFallbacks(candidates: Candidate[], fallbacks: readonly Provider[]): Candidate[] {
-  const { model } = candidates[0]!;
+  const { isStream, model: asked } = candidates[0]!;
   for (const provider of fallbacks) {
     if (candidates.some((one) => one.provider === provider)) continue;
-    candidates.push({ provider, model: provider.defaultModel ?? model, isBalanced: false });
+    const model = provider.defaultModel ?? asked;
+    candidates.push({ provider, model, isStream, isBalanced: false });
   }
   return candidates;
 }
 
-function toCandidate(target: string, services: Services): Candidate {
+function toCandidate(target: string, services: Services, isStream = false): Candidate {
   const { providerId, named } = splitTarget(target, services);
   const provider = services.providers.get(providerId);
   if (provider === undefined) {
@@ -108,7 +119,7 @@ function toCandidate(target: string, services: Services): Candidate {
   }
   const model = named || provider.defaultModel;
   if (!model) throw invalidRequest(`provider ${providerId} has no default_model; name a model`);
-  return { provider, model, isBalanced: false };
+  return { provider, model, isStream, isBalanced: false };
 }
 
 /**

@@ -22,10 +22,19 @@ interface Cause {
   readonly untilMs?: number | undefined;
 }
 
-/** The failures of a model, or a bad state of a provider or the gateway. */
+/** A model whose streams fail, or whose complete answers fail. */
+export interface FaultyModel {
+  readonly name: string;
+  readonly isStream: boolean;
+}
+
+/**
+ * The failures of a model's streams or of its complete answers, or a bad state of a provider or the
+ * gateway.
+ */
 export class Fault {
-  /** The failing model; undefined for a state. */
-  readonly model: string | undefined;
+  /** Undefined for a state. */
+  readonly model: FaultyModel | undefined;
   readonly sinceMs: number;
   /** When the latest failure happened. */
   lastMs = 0;
@@ -40,9 +49,15 @@ export class Fault {
   readonly #causes = new Map<IncidentKind, Cause & { count: number }>();
 
   /** `lateMs`: the fault began so long ago. */
-  constructor(model?: string, lateMs = 0) {
+  constructor(model?: FaultyModel, lateMs = 0) {
     this.model = model;
     this.sinceMs = Date.now() - lateMs;
+  }
+
+  /** Identifies the fault among all faults of its provider or of the gateway. */
+  get id(): string {
+    const { model } = this;
+    return model ? `${model.isStream ? 'stream' : 'complete'} ${model.name}` : this.kind;
   }
 
   /** The kind with the most failures. */
@@ -65,19 +80,39 @@ export class Fault {
   toFacts() {
     const { failures, kind } = this;
     const { text, key, untilMs } = this.#causes.get(kind)!;
-    const model = this.model?.slice(0, MAX_NAME_CHARACTERS);
+    const model = this.model?.name.slice(0, MAX_NAME_CHARACTERS);
+    const stream = this.model?.isStream;
     const times = { since: timeOf(this.sinceMs)!, ended: timeOf(this.endedMs) };
     const cause = text.replace(CODE_TWICE, '');
-    return { kind, model, ...times, cause, key, until: timeOf(untilMs), failures };
+    return { kind, model, stream, ...times, cause, key, until: timeOf(untilMs), failures };
   }
 }
 
 type FaultFacts = ReturnType<Fault['toFacts']>;
 
+/** Returns the facts of the faults, one entry for both faults of a model. */
+function factsOf(faults: readonly Fault[]): FaultFacts[] {
+  const groups = new Map<unknown, Fault[]>();
+  for (const fault of faults) {
+    const key = fault.model?.name ?? fault;
+    groups.set(key, [...(groups.get(key) ?? []), fault]);
+  }
+  return Array.from(groups.values(), (group) => {
+    const all = group.toSorted((a, b) => b.failures - a.failures).map((fault) => fault.toFacts());
+    const [most, other] = all as [FaultFacts, FaultFacts?];
+    if (!other) return most;
+    const since = most.since < other.since ? most.since : other.since;
+    const ended = most.ended! > other.ended! ? most.ended : other.ended;
+    const failures = most.failures + other.failures;
+    return { ...most, stream: undefined, since, ended, failures };
+  });
+}
+
 export class Incident {
   readonly provider: string | undefined;
-  readonly requests = new AffectedRequests();
-  /** The faults by their model or kind, including ended faults. */
+  /** Counts requests that met a fault of this incident, or a fault that may yet be added. */
+  readonly requests = new AffectedRequests((fault) => this.#faults.has(fault));
+  /** The faults by their ids, including ended faults. */
   readonly #faults = new Map<string, Fault>();
   /** Kinds counted by the metrics. */
   readonly counted = new Set<IncidentKind>();
@@ -87,7 +122,7 @@ export class Incident {
   holder: string | undefined;
   /** True if every model asked in the last minute is failing. */
   #hasAllModels = true;
-  /** The most models failing at once, and whether they were all. */
+  /** The most models' faults at once, and whether every model had one. */
   #worst = { models: 0, hadAll: true };
   #sinceMs = Infinity;
 
@@ -113,17 +148,22 @@ export class Incident {
   }
 
   has(fault: Fault | undefined): boolean {
-    return fault !== undefined && this.#faults.get(fault.model ?? fault.kind) === fault;
+    return fault !== undefined && this.#faults.get(fault.id) === fault;
   }
 
   add(fault: Fault): void {
     if (this.#faults.size >= MAX_FAULTS) {
-      for (const [name, { endedMs }] of this.#faults) {
-        if (endedMs !== undefined) this.#faults.delete(name);
+      for (const [id, { endedMs }] of this.#faults) {
+        if (endedMs !== undefined) this.#faults.delete(id);
       }
     }
-    this.#faults.set(fault.model ?? fault.kind, fault);
+    this.#faults.set(fault.id, fault);
     this.#sinceMs = Math.min(this.#sinceMs, fault.sinceMs);
+  }
+
+  /** Forgets the requests that met a fault which has ended before its failures were enough. */
+  end(fault: Fault): void {
+    if (!this.#faults.has(fault.id)) this.requests.forget(fault.id);
   }
 
   /** Sets whether every model asked in the last minute is failing. */
@@ -138,12 +178,12 @@ export class Incident {
 
   /** Returns the fields for the log and the page. */
   toFacts() {
-    const all = [...this.#faults.values()].map((fault) => fault.toFacts());
-    const lasting = all.filter(({ ended }) => ended === undefined);
+    const all = [...this.#faults.values()];
+    const lasting = all.filter(({ endedMs }) => endedMs === undefined);
     const isLasting = lasting.length > 0;
     // Failing models come before states, because they make requests fail.
     const rank = ({ failures, model }: FaultFacts) => (model === undefined ? 0 : failures);
-    const faults = (isLasting ? lasting : all).toSorted((a, b) => rank(b) - rank(a));
+    const faults = factsOf(isLasting ? lasting : all).toSorted((a, b) => rank(b) - rank(a));
     const models = faults.filter(({ model }) => model !== undefined);
     const states = faults.slice(1).filter(({ model }) => model === undefined);
     const hasAll = isLasting ? this.#hasAllModels : this.#worst.hadAll;
@@ -151,6 +191,7 @@ export class Incident {
     return {
       ...faults[0]!,
       model: undefined,
+      stream: undefined,
       provider: this.provider,
       since: timeOf(this.#sinceMs)!,
       ended: timeOf(this.endedMs),

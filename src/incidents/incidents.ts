@@ -42,7 +42,7 @@ const ENDED_SHOWN_MS = 3_600_000;
 
 /** The client with the most memory: its name, if any, and a text for the log. */
 type Holder = { readonly client: string | undefined; readonly text: string };
-type Circuit = Pick<CircuitReport, 'provider' | 'model' | 'state'>;
+type Circuit = Pick<CircuitReport, 'provider' | 'model' | 'isStream' | 'state'>;
 /** A provider, with a digest of its settings. With other settings it is another provider. */
 interface Watched {
   readonly id: string;
@@ -51,20 +51,22 @@ interface Watched {
 
 const clockZeroMs = () => Date.now() - performance.now();
 
-/** A provider, or the gateway for a single kind of incident. */
-class Subject {
-  readonly digest: string | undefined;
+/** The streams of a provider, or its complete answers. */
+class Part {
+  readonly isStream: boolean;
   readonly tries = new Tries();
   readonly models = new Map<string, Tries>();
-  readonly states = new Map<IncidentKind, Fault>();
-  incident: Incident | undefined;
-  /** When the log last had a line `incident` for each kind, on the clock of `performance.now()`. */
-  readonly loggedAtMs = new Map<IncidentKind, number>();
 
-  constructor(digest?: string) {
-    this.digest = digest;
+  constructor(isStream: boolean) {
+    this.isStream = isStream;
   }
 
+  /** Returns the tries that count the model; undefined before its first. */
+  find(model: string): Tries | undefined {
+    return this.models.get(model) ?? this.models.get(OTHER_MODELS);
+  }
+
+  /** As `find`, but begins to count the model. */
   triesOf(model: string, nowMs: number): Tries {
     const known = this.models.get(model);
     if (known) return known;
@@ -75,9 +77,38 @@ class Subject {
     }
     const isCounted = this.models.size < MAX_MODELS && model.length <= MAX_MODEL_CHARACTERS;
     const name = isCounted ? model : OTHER_MODELS;
-    const tries = this.models.get(name) ?? new Tries(name);
+    const tries = this.models.get(name) ?? new Tries({ name, isStream: this.isStream });
     this.models.set(name, tries);
     return tries;
+  }
+}
+
+/**
+ * A provider, or the gateway for a single kind of incident. A provider's streams and complete
+ * answers are counted apart, because a server can stall in streams and still complete answers.
+ */
+class Subject {
+  readonly digest: string | undefined;
+  /** All tries at the provider. */
+  readonly tries = new Tries();
+  readonly streams = new Part(true);
+  readonly completeAnswers = new Part(false);
+  readonly states = new Map<IncidentKind, Fault>();
+  incident: Incident | undefined;
+  /** When the log last had a line `incident` for each kind, on the clock of `performance.now()`. */
+  readonly loggedAtMs = new Map<IncidentKind, number>();
+
+  constructor(digest?: string) {
+    this.digest = digest;
+  }
+
+  partOf({ isStream }: Pick<Attempt, 'isStream'>): Part {
+    return isStream ? this.streams : this.completeAnswers;
+  }
+
+  /** The tries of all models. */
+  get models(): Tries[] {
+    return [...this.streams.models.values(), ...this.completeAnswers.models.values()];
   }
 }
 
@@ -121,19 +152,22 @@ export class Incidents {
       if (isSame) former.delete(id);
     }
     for (const subject of former.values()) {
-      for (const { fault } of subject.models.values()) fault?.end();
+      for (const { fault } of subject.models) fault?.end();
       for (const fault of subject.states.values()) fault.end();
       this.#settle(subject);
     }
   }
 
   /** Counts an attempt whose answer was sent, or whose stream has begun. */
-  addGood({ provider, digest, model, decidedAtMs }: Attempt): void {
-    const subject = this.#find(provider, digest);
+  addGood(attempt: Attempt): void {
+    const { decidedAtMs } = attempt;
+    const subject = this.#find(attempt.provider, attempt.digest);
     if (!subject) return;
     const nowMs = performance.now();
+    const part = subject.partOf(attempt);
     subject.tries.addGood(nowMs, decidedAtMs);
-    subject.triesOf(model, nowMs).addGood(nowMs, decidedAtMs);
+    part.tries.addGood(nowMs, decidedAtMs);
+    part.triesOf(attempt.model, nowMs).addGood(nowMs, decidedAtMs);
   }
 
   /** Counts a failed attempt. A broken stream was counted as a success when it began. */
@@ -146,9 +180,9 @@ export class Incidents {
     if (!kind || !subject) return;
     const nowMs = performance.now();
     const beganMs = hasAnswer ? attempt.decidedAtMs : undefined;
-    const tries = subject.triesOf(attempt.model, nowMs);
-    subject.tries.addFailure(nowMs, beganMs);
-    tries.addFailure(nowMs, beganMs);
+    const part = subject.partOf(attempt);
+    const tries = part.triesOf(attempt.model, nowMs);
+    for (const counted of [subject.tries, part.tries, tries]) counted.addFailure(nowMs, beganMs);
     // A provider that does not answer was silent long before a time limit passes.
     const lateMs = hasAnswer ? 0 : nowMs - attempt.beganAtMs;
     const fault = (tries.fault ??= new Fault(tries.model, lateMs));
@@ -166,10 +200,17 @@ export class Incidents {
     if (kind === 'memory') this.#recordNoMemory();
     if (!this.isTroubled) return;
     if (kind) this.#gateway.get(kind)?.incident?.requests.add(history, outcome);
-    for (const [id, { incident, models }] of this.#providers) {
-      incident?.requests.add(history, outcome, ({ provider, model }) => {
-        return provider === id && models.get(model)?.fault !== undefined;
-      });
+    for (const [id, subject] of this.#providers) {
+      const { incident } = subject;
+      if (!incident) continue;
+      const faultOf = (attempt: Attempt) =>
+        attempt.provider === id ? subject.partOf(attempt).find(attempt.model)?.fault : undefined;
+      const met = history.attempts.flatMap((attempt) => faultOf(attempt) ?? []);
+      if (met.length === 0) continue;
+      const sorted = met.toSorted((a, b) => Number(incident.has(b)) - Number(incident.has(a)));
+      const isByFaulty = history.attempt !== undefined && faultOf(history.attempt) !== undefined;
+      const faults = sorted.map((fault) => fault.id);
+      incident.requests.add(history, outcome, { faults, isByFaulty });
     }
   }
 
@@ -271,20 +312,31 @@ export class Incidents {
    * fault's members in `At` are on the clock of `performance.now()`, its members in `Ms` are
    * times of day.
    */
-  #judgeModels({ incident, models, tries }: Subject, open: readonly Circuit[]): void {
+  #judgeModels(
+    { incident, streams, completeAnswers, models, tries }: Subject,
+    open: readonly Circuit[],
+  ): void {
     const nowMs = performance.now();
-    for (const [name, model] of models) {
-      const { fault } = model;
-      if (!fault) continue;
-      // A circuit without a model is the provider's own.
-      const isCircuitOpen = open.some((circuit) => (circuit.model ?? name) === name);
-      const isRecovered = model.isRecovered(nowMs) && !isCircuitOpen;
-      if (isRecovered || nowMs - fault.lastAt > FORGOTTEN_MS) {
-        fault.endedMs = fault.goodSinceMs ?? fault.lastMs;
-        model.fault = undefined;
-      } else if (isCircuitOpen || model.isFailing(tries, nowMs)) incident!.add(fault);
+    for (const part of [streams, completeAnswers]) {
+      for (const [name, model] of part.models) {
+        const { fault } = model;
+        if (!fault) continue;
+        // A circuit without a model is the provider's own.
+        const isCircuitOpen = open.some(
+          (circuit) =>
+            (circuit.model ?? name) === name &&
+            (circuit.isStream ?? part.isStream) === part.isStream,
+        );
+        const isRecovered = model.isRecovered(nowMs) && !isCircuitOpen;
+        if (isRecovered || nowMs - fault.lastAt > FORGOTTEN_MS) {
+          fault.endedMs = fault.goodSinceMs ?? fault.lastMs;
+          model.fault = undefined;
+          incident!.end(fault);
+        } else if (isCircuitOpen || model.isFailing([tries, part.tries], nowMs))
+          incident!.add(fault);
+      }
     }
-    const asked = [...models.values()].filter((model) => model.isAsked(nowMs));
+    const asked = models.filter((model) => model.isAsked(nowMs));
     if (incident?.isConfirmed && asked.length > 0)
       incident.setHasAllModels(asked.every(({ fault }) => incident.has(fault)));
   }
@@ -306,7 +358,7 @@ export class Incidents {
   #settle(subject: Subject): void {
     const { incident, models, states } = subject;
     if (!incident) return;
-    const hasFault = states.size > 0 || [...models.values()].some(({ fault }) => fault);
+    const hasFault = states.size > 0 || models.some(({ fault }) => fault);
     const isOver = incident.isConfirmed && incident.endedMs !== undefined;
     if (!hasFault) subject.incident = undefined;
     else if (isOver) subject.incident = new Incident(incident.provider);

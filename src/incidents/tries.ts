@@ -1,7 +1,7 @@
 /** Counts the attempts of the last minute, and decides whether a model is failing. */
 
 import { StepCounts } from '../lib/step-counts.ts';
-import type { Fault } from './incident.ts';
+import type { Fault, FaultyModel } from './incident.ts';
 
 const STEP_MS = 5000;
 /** The last 60 s. */
@@ -17,9 +17,13 @@ const FAILED = 1;
 
 const stepOf = (ms: number) => Math.floor(ms / STEP_MS);
 
-/** The tries of a model or a provider. Times are on the clock of `performance.now()`. */
+/**
+ * The tries of a provider, of its streams or its complete answers, or of those of a model. Times
+ * are on the clock of `performance.now()`.
+ */
 export class Tries {
-  readonly model: string | undefined;
+  /** Undefined for the tries of a provider. */
+  readonly model: FaultyModel | undefined;
   readonly #counts = new StepCounts(STEPS, 2);
   /** A model's failures since it last recovered. */
   fault: Fault | undefined;
@@ -30,7 +34,7 @@ export class Tries {
   /** When the latest success's answer began. */
   #goodAtMs: number | undefined;
 
-  constructor(model?: string) {
+  constructor(model?: FaultyModel) {
     this.model = model;
   }
 
@@ -69,11 +73,12 @@ export class Tries {
   }
 
   /**
-   * Returns whether a model is failing: by its own attempts, or because its latest attempt and its
-   * provider's latest attempts have failed.
+   * Returns whether a model is failing: by its own attempts, or because its latest attempt and the
+   * latest attempts of any of `others` have failed.
    */
-  isFailing(provider: Tries, nowMs: number): boolean {
-    const isProviderFailing = this.#row > 0 && this.isAsked(nowMs) && provider.hasRow(nowMs);
+  isFailing(others: readonly Tries[], nowMs: number): boolean {
+    const isProviderFailing =
+      this.#row > 0 && this.isAsked(nowMs) && others.some((tries) => tries.hasRow(nowMs));
     if (isProviderFailing || this.hasRow(nowMs)) return true;
     const [good = 0, failed = 0] = this.#counts.sums(stepOf(nowMs));
     const isHalf = good + failed >= MIN_TRIES && failed >= good;

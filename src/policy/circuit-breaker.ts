@@ -56,10 +56,14 @@ export interface Probe {
 /** A provider with other settings has another `digest`, and counts as another provider. */
 type Guarded = { readonly id: string; readonly digest: string };
 
-/** A provider's model. `isBalanced`: the gateway chose it among several equivalent targets. */
+/**
+ * A provider's model, asked for a stream or a complete answer. `isBalanced`: the gateway chose it
+ * among several equivalent targets.
+ */
 interface Target {
   readonly provider: Guarded;
   readonly model: string;
+  readonly isStream: boolean;
   readonly isBalanced?: boolean;
 }
 
@@ -69,8 +73,10 @@ interface Circuit {
   readonly digest: string;
   /** Undefined for the provider's own circuit, which counts failed connections. */
   readonly model: string | undefined;
+  /** Whether the circuit counts the model's streams; undefined for the provider's own circuit. */
+  readonly isStream: boolean | undefined;
   /** The latest failure's cause. */
-  readonly cause: string | undefined;
+  readonly cause: string;
   /** Failures in a row. */
   readonly failures: number;
   /** How long the circuit stays open after the latest failure. */
@@ -85,9 +91,10 @@ interface Circuit {
 export type CircuitReport = Circuit & { readonly state: CircuitState };
 
 /**
- * Each of a provider's models has a circuit, and the provider itself has a circuit for failed
- * connections. A circuit opens after three failures in a row and is half-open ten seconds later.
- * Each failed probe doubles the cooldown, up to a minute.
+ * Each of a provider's models has a circuit for its streams and one for its complete answers,
+ * because a server can stall in streams and still complete answers. The provider itself has a
+ * circuit for failed connections. A circuit opens after three failures in a row and is half-open
+ * ten seconds later. Each failed probe doubles the cooldown, up to a minute.
  */
 export class CircuitBreaker {
   /** Circuits with failures, by `nameOf`, the latest failure last. */
@@ -112,12 +119,12 @@ export class CircuitBreaker {
   }
 
   /**
-   * Returns a model's state: `open` if its circuit or the provider's is open, `half-open` if
+   * Returns a target's state: `open` if its circuit or the provider's is open, `half-open` if
    * neither is open but either is half-open, else `closed`.
    */
-  stateOf({ digest }: Guarded, model: string): CircuitState {
+  stateOf(target: Target): CircuitState {
     if (this.#circuits.size === 0) return 'closed';
-    const states = this.#tripped(digest, model).map(stateOfCircuit);
+    const states = this.#tripped(target).map(stateOfCircuit);
     return states.find((state) => state === 'open') ?? states[0] ?? 'closed';
   }
 
@@ -127,13 +134,13 @@ export class CircuitBreaker {
    * the attempt becomes the probe, which is returned instead. The circuit is then open for other
    * requests until the probe has a result or ends, for ten seconds at most.
    */
-  recordAttempt(provider: Guarded, model: string): 'closed' | 'open' | Probe {
-    const state = this.stateOf(provider, model);
+  recordAttempt(target: Target): 'closed' | 'open' | Probe {
+    const state = this.stateOf(target);
     if (state !== 'half-open') return state;
     const openUntilMs = performance.now() + COOLDOWN_MS;
-    const circuits = this.#tripped(provider.digest, model).map((before) => {
+    const circuits = this.#tripped(target).map((before) => {
       const circuit = { ...before, openUntilMs, isProbed: true };
-      this.#circuits.set(nameOf(before.digest, before.model), circuit);
+      this.#circuits.set(nameOf(before), circuit);
       this.#logger.log('debug', 'breaker half-open', shown(before));
       return circuit;
     });
@@ -144,7 +151,7 @@ export class CircuitBreaker {
         if (performance.now() < succeedsAtMs) return;
         // Records the success only once, so that a failure later in the stream still counts.
         succeedsAtMs = Infinity;
-        this.record('success', provider, model);
+        this.#recordSuccess(target);
       },
       // If a result or a later probe has replaced these circuits in `#circuits`, this changes
       // nothing.
@@ -156,25 +163,12 @@ export class CircuitBreaker {
   }
 
   /**
-   * Records a result. `success`: the model answered, so the model and its provider work. `failure`:
-   * the model failed or, without `model`, no connection to the provider could be made. `cause` is
-   * shown in the log and the report, so its length must be bounded.
-   */
-  record(type: 'success' | 'failure', provider: Guarded, model?: string, cause?: string): void {
-    if (type === 'success' && this.#circuits.size === 0) return;
-    // The model answered or failed, so its provider was reached.
-    if (model !== undefined) this.#close(provider.digest);
-    if (type === 'success') this.#close(nameOf(provider.digest, model));
-    else this.#fail(provider, model, cause, false);
-  }
-
-  /**
    * Records a request's outcome: its failure, or a success if `failure` is undefined. `probe` is
    * set if the request was the probe.
    */
   recordOutcome(candidate: Target, failure: GatewayError | undefined, probe?: Probe): void {
-    const { provider, model, isBalanced } = candidate;
-    if (failure === undefined) return this.record('success', provider, model);
+    const { provider, isBalanced } = candidate;
+    if (failure === undefined) return this.#recordSuccess(candidate);
     const { details, scope, status } = failure;
     const isProbe = probe !== undefined;
     // The other scopes show that the provider was reached.
@@ -188,16 +182,16 @@ export class CircuitBreaker {
     const isModelGone = details.problem === 'model gone';
     const cause = causeOf(failure);
     if (scope === 'provider') {
-      this.#fail(provider, undefined, cause, isProbe);
+      this.#fail({ provider }, cause, isProbe);
       // The request may have been the model's probe. Without a result for the model, the next
       // request would probe it at once.
-      const circuit = this.#circuits.get(nameOf(provider.digest, model));
-      if (circuit && isTripped(circuit)) this.#fail(provider, model, cause, isProbe);
+      const circuit = this.#circuits.get(nameOfTarget(candidate));
+      if (circuit && isTripped(circuit)) this.#fail(candidate, cause, isProbe);
     } else if (OUTAGE_STATUSES.has(status) || isFaultOfTarget || isModelGone) {
-      this.#fail(provider, model, cause, isProbe);
+      this.#fail(candidate, cause, isProbe);
     } else {
       // Any other failure, such as a 401 or a 429, is an answer, and a circuit only counts outages.
-      this.record('success', provider, model);
+      this.#recordSuccess(candidate);
     }
   }
 
@@ -209,20 +203,27 @@ export class CircuitBreaker {
     return [...this.#circuits.values()].filter(isTripped).map((circuit) => ({
       ...circuit,
       model: circuit.model && redact(shown(circuit).model!),
-      cause: circuit.cause && redact(circuit.cause),
+      cause: redact(circuit.cause),
       state: stateOfCircuit(circuit),
     }));
   }
 
+  /** Closes the target's circuit, and its provider's, because the provider was reached. */
+  #recordSuccess(target: Target): void {
+    if (this.#circuits.size === 0) return;
+    this.#close(target.provider.digest);
+    this.#close(nameOfTarget(target));
+  }
+
+  /** Counts a failure of the target, or without a model of its provider's connections. */
   #fail(
-    { id, digest }: Guarded,
-    model: string | undefined,
-    cause: string | undefined,
+    { provider: { id, digest }, model, isStream }: Pick<Target, 'provider'> & Partial<Target>,
+    cause: string,
     isProbe: boolean,
   ): void {
     if (!this.#digests.has(digest)) return;
     if (model && model.length > MAX_MODEL_CHARACTERS) return;
-    const name = nameOf(digest, model);
+    const name = nameOf({ digest, model, isStream });
     const before = this.#circuits.get(name);
     // A request from before the circuit opened may fail late. The probe decides.
     if (before?.isProbed && !isProbe) return;
@@ -237,6 +238,7 @@ export class CircuitBreaker {
       provider: id,
       digest,
       model,
+      isStream,
       cause,
       failures,
       cooldownMs,
@@ -257,9 +259,10 @@ export class CircuitBreaker {
     this.#logger.log('info', 'breaker closed', { ...shown(circuit), ...(reason && { reason }) });
   }
 
-  /** Returns the open and half-open circuits of the provider and the model. */
-  #tripped(digest: string, model: string | undefined): Circuit[] {
-    const circuits = [this.#circuits.get(digest), this.#circuits.get(nameOf(digest, model))];
+  /** Returns the open and half-open circuits of the target and its provider. */
+  #tripped(target: Target): Circuit[] {
+    const names = [target.provider.digest, nameOfTarget(target)];
+    const circuits = names.map((name) => this.#circuits.get(name));
     return circuits.filter((circuit) => circuit !== undefined).filter(isTripped);
   }
 }
@@ -272,11 +275,16 @@ function stateOfCircuit({ openUntilMs }: Circuit): CircuitState {
   return performance.now() < openUntilMs ? 'open' : 'half-open';
 }
 
-/** Returns the provider's id and the model's name as the log and the page show them. */
-function shown({ provider, model }: Circuit) {
-  return { provider, model: model && escapeControlCharacters(model, MAX_MODEL_CHARACTERS) };
+/** Returns a circuit's fields as the log and the page show them. */
+function shown({ provider, model, isStream: stream }: Circuit) {
+  return { provider, model: model && escapeControlCharacters(model, MAX_MODEL_CHARACTERS), stream };
 }
 
-function nameOf(digest: string, model: string | undefined): string {
-  return model === undefined ? digest : `${digest}/${model}`;
+/** Returns the circuit's name: the provider's digest alone for the provider's own circuit. */
+function nameOf({ digest, model, isStream }: Pick<Circuit, 'digest' | 'model' | 'isStream'>) {
+  return model === undefined ? digest : `${digest} ${isStream ? 'stream' : 'complete'} ${model}`;
+}
+
+function nameOfTarget({ provider: { digest }, model, isStream }: Target): string {
+  return nameOf({ digest, model, isStream });
 }

@@ -1,9 +1,9 @@
 /** Counts the requests affected by an incident, and their clients. */
 
 import type { Outcome } from '../lib/errors.ts';
-import type { RequestHistory, Attempt } from './history.ts';
+import type { RequestHistory } from './history.ts';
 
-/** The most models in an incident, and the most clients per model. */
+/** The most models and faults in an incident, and the most clients for each. */
 const MAX_COUNTED = 100;
 /** The most models, and clients per model, in a list. */
 const MAX_LISTED = 10;
@@ -16,69 +16,98 @@ const FAILING_MS = 50_000;
 const UNREAD = '(body not read)';
 const FAILED: ReadonlySet<Outcome> = new Set(['upstream_error', 'timeout', 'rate_limited']);
 
-/** A model's affected requests. */
+/** The affected requests for a model that met the same fault. */
 interface Requests {
+  /** The model name in the client's request. */
+  readonly name: string;
+  /** Undefined for an incident of the gateway. */
+  readonly fault: string | undefined;
   failed: number;
-  /** Answered by the failing provider, since the first affected request. */
+  /** Answered by the failing model, since the first affected request. */
   good: number;
-  /** Answered by another provider. */
+  /** Answered by another model. */
   answered: number;
   /** The provider that answered the latest request in `answered`. */
   by: string | undefined;
   readonly clients: Set<string>;
+  /** When the first client with a name was affected, on the clock of `performance.now()`. */
+  clientAt: number;
+  /** When the latest request failed. */
+  failedMs: number | undefined;
+  /** When the latest request failed, on the clock of `performance.now()`. */
+  failedAt: number;
 }
 
-/** Counts an incident's affected requests by model. */
+/**
+ * Counts an incident's affected requests. Requests that met a fault are listed once the incident
+ * has the fault, because its failures may be too few for an incident.
+ */
 export class AffectedRequests {
-  /** By the model name in the client's request. */
-  readonly #byName = new Map<string, Requests>();
+  /** By the name and the fault. */
+  readonly #rows = new Map<string, Requests>();
+  readonly #hasFault: (fault: string) => boolean;
+
+  /** @param hasFault - whether the incident has the fault with this id */
+  constructor(hasFault: (fault: string) => boolean) {
+    this.#hasFault = hasFault;
+  }
+
   /** The first affected client with a name. */
-  firstClient: string | undefined;
-  /** When the latest request failed. */
-  #failedMs: number | undefined;
-  /** When the latest request failed, on the clock of `performance.now()`. */
-  #failedAt = 0;
+  get firstClient(): string | undefined {
+    const [first] = this.#listed().toSorted((a, b) => a.clientAt - b.clientAt);
+    return first && [...first.clients][0];
+  }
 
   /** When the latest request failed, unless it counts as failing now. */
   get quietSinceMs(): number | undefined {
-    return performance.now() - this.#failedAt > FAILING_MS ? this.#failedMs : undefined;
+    const [latest] = this.#listed().toSorted((a, b) => b.failedAt - a.failedAt);
+    const isQuiet = latest !== undefined && performance.now() - latest.failedAt > FAILING_MS;
+    return isQuiet ? latest.failedMs : undefined;
   }
 
   /**
-   * Counts a finished request if the incident affects it.
+   * Counts a finished request that the incident affects.
    *
-   * @param isAbout - whether an attempt was at a failing model; undefined for a gateway incident,
-   * which affects every request
+   * @param met - the ids of the faults that its attempts have met, those of the incident first, and
+   * whether a model with a fault has answered; undefined for an incident of the gateway, because
+   * it makes every request fail
    */
   add(
-    { attempt, attempts, client, model: name = UNREAD }: RequestHistory,
+    { attempt, client, model: name = UNREAD }: RequestHistory,
     outcome: Outcome,
-    isAbout?: (attempt: Attempt) => boolean,
+    met?: { readonly faults: readonly string[]; readonly isByFaulty: boolean },
   ): void {
-    if (isAbout && !attempts.some(isAbout)) return;
-    const isFailed = !isAbout || FAILED.has(outcome);
+    const isFailed = !met || FAILED.has(outcome);
     if (!isFailed && outcome !== 'ok') return;
-    const isGood = !isFailed && isAbout(attempt!);
-    let requests = this.#byName.get(name);
-    if (!requests) {
-      if (isGood || this.#byName.size === MAX_COUNTED) return;
-      requests = { failed: 0, good: 0, answered: 0, by: undefined, clients: new Set() };
-      this.#byName.set(name, requests);
-    }
+    const isGood = !isFailed && met.isByFaulty;
+    const faults = met?.faults ?? [undefined];
+    const rows = faults.map((fault) => this.#rows.get(keyOf(name, fault)));
     if (isGood) {
-      requests.good += 1;
+      const known = rows.find((row) => row !== undefined);
+      if (known) known.good += 1;
       return;
     }
+    const requests = rows[0] ?? begin(name, faults[0]);
+    if (!rows[0] && this.#rows.size === MAX_COUNTED) return;
+    this.#rows.set(keyOf(name, faults[0]), requests);
     if (isFailed) {
       requests.failed += 1;
-      this.#failedMs = Date.now();
-      this.#failedAt = performance.now();
+      requests.failedMs = Date.now();
+      requests.failedAt = performance.now();
     } else {
       requests.answered += 1;
       requests.by = attempt!.provider;
     }
-    this.firstClient ??= client;
-    if (client !== undefined && requests.clients.size < MAX_COUNTED) requests.clients.add(client);
+    if (client === undefined || requests.clients.size === MAX_COUNTED) return;
+    requests.clientAt = Math.min(requests.clientAt, performance.now());
+    requests.clients.add(client);
+  }
+
+  /** Forgets the requests that met the fault. */
+  forget(fault: string): void {
+    for (const [key, requests] of this.#rows) {
+      if (requests.fault === fault) this.#rows.delete(key);
+    }
   }
 
   /**
@@ -88,15 +117,42 @@ export class AffectedRequests {
    * incident outlasts its fault, so the count would mislead
    */
   toFacts(hasGood: boolean) {
-    const sorted = [...this.#byName].toSorted(
-      ([, a], [, b]) => b.failed - a.failed || b.answered - a.answered,
+    const byName = new Map<string, Requests>();
+    for (const requests of this.#listed()) {
+      const { name } = requests;
+      const sum = byName.get(name) ?? begin(name, undefined);
+      for (const count of ['failed', 'good', 'answered'] as const) sum[count] += requests[count];
+      sum.by = requests.by ?? sum.by;
+      for (const client of requests.clients) sum.clients.add(client);
+      byName.set(name, sum);
+    }
+    const sorted = [...byName.values()].toSorted(
+      (a, b) => b.failed - a.failed || b.answered - a.answered,
     );
-    const listed = sorted.slice(0, MAX_LISTED).map(([name, { clients, good, ...counts }]) => {
-      const shown = { good: hasGood ? good : undefined, clients: listOf([...clients]) };
-      return { name, ...counts, ...shown };
-    });
+    const listed = sorted
+      .slice(0, MAX_LISTED)
+      .map(({ name, failed, good, answered, by, clients }) => {
+        const shown = { good: hasGood ? good : undefined, clients: listOf([...clients]) };
+        return { name, failed, answered, by, ...shown };
+      });
     return { listed, more: Math.max(0, sorted.length - MAX_LISTED) || undefined };
   }
+
+  #listed(): Requests[] {
+    const rows = [...this.#rows.values()];
+    return rows.filter(({ fault }) => fault === undefined || this.#hasFault(fault));
+  }
+}
+
+function keyOf(name: string, fault: string | undefined): string {
+  // A name has no line feed.
+  return `${name}\n${fault}`;
+}
+
+function begin(name: string, fault: string | undefined): Requests {
+  const counts = { failed: 0, good: 0, answered: 0, by: undefined };
+  const times = { clientAt: Infinity, failedMs: undefined, failedAt: 0 };
+  return { name, fault, ...counts, clients: new Set(), ...times };
 }
 
 function listOf(names: readonly string[]): string | undefined {

@@ -82,6 +82,13 @@ export class RequestHistory {
   }
 }
 
+/** A provider's model, asked for a stream or for a complete answer. */
+interface Asked {
+  readonly provider: Readonly<Record<'id' | 'digest', string>>;
+  readonly model: string;
+  readonly isStream: boolean;
+}
+
 /**
  * An attempt at a provider, called a try in the log and the metrics. A class gives all attempts the
  * same shape, because V8 would copy an object that grows member by member.
@@ -92,6 +99,7 @@ export class Attempt {
   readonly digest: string;
   /** The model requested from the provider. */
   readonly model: string;
+  readonly isStream: boolean;
   /** The key's index; undefined if the provider has a single key. */
   readonly key: number | undefined;
   /** The URL of the request. It has no query, which might hold a key. */
@@ -127,15 +135,11 @@ export class Attempt {
   usageAdded = false;
 
   /** Begins an attempt now. `key` is the index of the provider's key. */
-  constructor(
-    { id, digest }: Readonly<Record<'id' | 'digest', string>>,
-    model: string,
-    url: string,
-    key?: number,
-  ) {
-    this.provider = id;
-    this.digest = digest;
+  constructor({ provider, model, isStream }: Asked, url: string, key?: number) {
+    this.provider = provider.id;
+    this.digest = provider.digest;
     this.model = model;
+    this.isStream = isStream;
     this.key = key;
     this.url = url;
   }

@@ -15,7 +15,10 @@ import { answerWell, sendJson } from '../support/upstream.ts';
 type Counts = Readonly<Record<string, number>>;
 
 // A module of the page, whose types nobody needs here.
-const { endedOf, goesOn, statesOf } = (await import(join(ROOT, 'src/admin/page/incidents.js'))) as {
+const { awayText, endedOf, goesOn, statesOf } = (await import(
+  join(ROOT, 'src/admin/page/incidents.js')
+)) as {
+  awayText: (circuit: object) => string;
   endedOf: (view: object) => Record<'subject' | 'words' | 'count' | 'cause' | 'ended', string>[];
   goesOn: (incident: object, next: readonly object[]) => boolean;
   statesOf: (id: string, view: object) => (string | false)[][];
@@ -161,6 +164,18 @@ test('a provider whose connections are slow is amber, with its times, in verdict
   assert.deepEqual(statesOf('p', slow), [['warn', 'slow', cause]]);
   const [[, , other] = []] = statesOf('p', view({}, { incidents: [incident()] }));
   assert.equal(other, false, 'other causes are in the list of incidents');
+});
+
+test('an open circuit is that of a model\u2019s streams or complete answers, or of a provider', () => {
+  const until = '2026-11-22T10:15:49.000Z';
+  const texts = [{ model: 'm', stream: true }, { model: 'm', stream: false }, {}].map((circuit) =>
+    awayText({ ...circuit, until }).replace(/\d\d:\d\d:\d\d$/, ''),
+  );
+  assert.deepEqual(texts, [
+    'streams of m kept away until ',
+    'complete answers of m kept away until ',
+    'kept away until ',
+  ]);
 });
 
 async function viewOf(t: TestContext, { adminPort }: TestGateway) {

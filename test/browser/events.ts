@@ -105,7 +105,7 @@ const BUSY_PROVIDERS = {
     ...sums(18_432, { p50: 412, failed: 14, rejected: 40, connect: 11 }),
     inFlight: 5,
     oldestSeconds: 14,
-    keptAway: [{ model: 'gpt-5', until: at(19) }],
+    keptAway: [{ model: 'gpt-5', stream: true, until: at(19) }],
   }),
   groq: provider({
     ...sums(2210, { p50: 96, failed: 66 }),

@@ -106,7 +106,7 @@ browserTest(
         return { state, inFlight, tries, failed, rejected, connect, p50, p95 };
       },
     );
-    assert.equal(openai!.state, 'gpt-5: errors · gpt-5 kept away until 10:15:49');
+    assert.equal(openai!.state, 'gpt-5: errors · streams of gpt-5 kept away until 10:15:49');
     assert.deepEqual([openai!.inFlight, ollama!.inFlight], ['5 oldest 14 s', '1']);
     assert.deepEqual([openai!.tries, openai!.failed], ['18,432', '14 0.1 %']);
     assert.deepEqual([openai!.rejected, openai!.connect], ['40', '11 ms']);

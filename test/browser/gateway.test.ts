@@ -141,7 +141,7 @@ browserTest(
     await page.locator(FIRST_ROW).click();
 
     for (let i = 0; i < 3; i += 1) assert.equal(await chat(), 200);
-    await showsProvider(page, 'p', /errors.*m kept away until/);
+    await showsProvider(page, 'p', /errors.*answers of m kept away until/);
     await shows(page, '#announcement', /^p: errors/);
     await shows(page, '#incidents', /^p: errors.*p\/m4 of 4 answered by spare/);
     for (let i = 0; i < 3; i += 1) assert.equal(await chat({ model: 'down/m' }), 200);

@@ -9,6 +9,7 @@ import { describe, test, type TestContext } from 'node:test';
 import { compareSettings, loadConfig } from '../../src/config/config.ts';
 import { readSettings } from '../../src/config/read-settings.ts';
 import { Reservation } from '../../src/lib/byte-budget.ts';
+import { type ErrorDetails, GatewayError } from '../../src/lib/errors.ts';
 import { Secret } from '../../src/lib/secret.ts';
 import { createRedactor } from '../../src/lib/secrets.ts';
 import { CircuitBreaker } from '../../src/policy/circuit-breaker.ts';
@@ -202,23 +203,27 @@ describe('after a reload', () => {
     const breaker = new CircuitBreaker({ log() {}, isEnabled: () => false });
     const [former, current] = ['1', '2'].map((digest) => ({ id: 'p', digest })) as [One, One];
     type One = { id: string; digest: string };
+    const target = (provider: One) => ({ provider, model: 'm', isStream: false });
+    const failures = ['model', 'provider'].map(
+      (scope) => new GatewayError('provider', 'x', { scope } as ErrorDetails),
+    );
     const fail3 = (provider: One) => {
-      for (const model of ['m', undefined, 'm', undefined, 'm', undefined])
-        breaker.record('failure', provider, model);
+      for (const failure of [...failures, ...failures, ...failures])
+        breaker.recordOutcome(target(provider), failure);
     };
     breaker.guard([former]);
     fail3(former);
-    assert.equal(breaker.stateOf(former, 'm'), 'open');
+    assert.equal(breaker.stateOf(target(former)), 'open');
     breaker.guard([current]);
     fail3(former);
-    assert.equal(breaker.stateOf(current, 'm'), 'closed');
+    assert.equal(breaker.stateOf(target(current)), 'closed');
     assert.deepEqual(breaker.report(String), []);
     fail3(current);
-    for (const outcome of ['success', 'failure'] as const) breaker.record(outcome, former, 'm');
-    assert.equal(breaker.stateOf(current, 'm'), 'open');
-    assert.equal(breaker.stateOf(former, 'm'), 'closed');
+    for (const outcome of [undefined, failures[0]]) breaker.recordOutcome(target(former), outcome);
+    assert.equal(breaker.stateOf(target(current)), 'open');
+    assert.equal(breaker.stateOf(target(former)), 'closed');
     breaker.guard([{ id: 'another', digest: '3' }, current]);
-    assert.equal(breaker.stateOf(current, 'm'), 'open');
+    assert.equal(breaker.stateOf(target(current)), 'open');
   });
 });
 

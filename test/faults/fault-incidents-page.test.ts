@@ -166,6 +166,20 @@ const INCIDENTS: readonly Incident[] = [
     sentence: 'p: streams fall silent (no event in 1000 ms). p/m: 6 of 6 failed (agents).',
   },
   {
+    title: 'streams stall beside complete answers that are good',
+    provider: (request, response) =>
+      (request.body.includes('"stream":true') ? streams(() => {}) : answerWell)(request, response),
+    server: 'stream_idle_timeout = 1',
+    happen: async ({ ask }) => {
+      await ask('p/m', 12);
+      await Promise.all(Array.from({ length: 6 }, () => ask('p/m', 1, { stream: true })));
+      await ask('p/m', 12);
+    },
+    kind: 'stall',
+    model: 'm',
+    sentence: 'p/m: streams fall silent (no event in 1000 ms). p/m: 6 of 6 failed (agents).',
+  },
+  {
     title: 'streams are cut',
     provider: streams((response) => setImmediate(() => response.destroy())),
     happen: async ({ ask }) => ask('p/m', 6, { stream: true }),
@@ -238,6 +252,9 @@ async function theOne(t: TestContext, gateway: TestGateway, sentence: string) {
     assert.equal(line![name], incident[name], name);
   }
   assert.equal(await metricOf(gateway, incident), 1);
+  const metrics = parseMetrics((await gateway.admin('/metrics')).text);
+  for (const { model } of incident.models ?? [])
+    assert.equal(metrics.sum('gateway_incident_model', { model }), 1, 'the alert names it too');
   return incident;
 }
 
@@ -289,7 +306,7 @@ describe('log, page and metrics show alike that', () => {
       if (url) await gateway.reload(toml);
       p!.script = answerWell;
       for (let second = 0; second < 80; second += 5) {
-        await ask(`p/${asked}`, 1, { stream: kind === 'slow' });
+        await ask(`p/${asked}`, 1, { stream: /slow|stall|cut/.test(kind) });
         clock.nowMs += 5000;
         gateway.judge();
       }

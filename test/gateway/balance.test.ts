@@ -41,6 +41,7 @@ function balancer(t: TestContext, given: Given) {
   const candidates = ids.map((id) => ({
     provider: { id, keyAffinity: affinity.includes(id) },
     model: 'm',
+    isStream: stream,
     isBalanced: false,
   })) as unknown as Parameters<typeof balanced>[0];
   const services = {
@@ -49,7 +50,10 @@ function balancer(t: TestContext, given: Given) {
     lastAsked: new Map(),
     firstTokenTimes: times,
     turns: new Map(),
-    breaker: { stateOf: ({ id }: { id: string }) => (open.includes(id) ? 'open' : 'closed') },
+    breaker: {
+      stateOf: ({ provider }: { provider: { id: string } }) =>
+        open.includes(provider.id) ? 'open' : 'closed',
+    },
     limiters: { ofProviders: new Map(ids.map((id) => [id, { inFlight: inFlight[id] ?? 0 }])) },
   } as unknown as Services;
   const shares = weights && Object.entries(weights).map(([id, share]) => [`${id}/m`, share]);

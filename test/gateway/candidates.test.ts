@@ -48,8 +48,12 @@ function candidates(
   const services = { config, providers, fallbacks } as unknown as Services;
   const headers = header === undefined ? {} : { 'x-gateway-fallback': header };
   try {
-    const call = { headers, history: { affinity, endpoint } } as Call;
-    const list = candidatesFor(name, call, services, tenant as Tenant | undefined);
+    const [list] = [true, false].map((stream) => {
+      const call = { headers, history: { affinity, endpoint, stream } } as Call;
+      const all = candidatesFor(name, call, services, tenant as Tenant | undefined);
+      assert.ok(all.every(({ isStream }) => isStream === stream));
+      return all;
+    }) as [ReturnType<typeof candidatesFor>];
     return list.map(({ provider, model }) => `${provider.id} ${model}`).join(', ');
   } catch (error) {
     const { status, message, details } = error as GatewayError;

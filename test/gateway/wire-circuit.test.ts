@@ -32,10 +32,16 @@ const AWAY = 'p:circuit_open q:200';
 interface Settings extends Omit<ScenarioSettings<'p'>, 'providers'> {
   /** Further lines for provider `p`. */
   readonly p?: string;
+  /** The body of each request without a body of its own. */
+  readonly body?: object;
 }
 
 /** Starts provider `p` with this script and its fallback `q`, which answers, on a stopped clock. */
-async function start(t: TestContext, script: Script, { p: lines, ...more }: Settings = {}) {
+async function start(
+  t: TestContext,
+  script: Script,
+  { p: lines, body: usual = chatBody(), ...more }: Settings = {},
+) {
   const clock = stopClock(t);
   // Makes each backoff as short as it may be.
   replaceRandom(t, () => 0);
@@ -43,7 +49,7 @@ async function start(t: TestContext, script: Script, { p: lines, ...more }: Sett
   const started = await scenario(t, { fallback: ['q'], ...more, providers });
   const { gateway, p } = started;
   /** Sends a request, and returns its tries. */
-  const next = async (body: object = chatBody()) => {
+  const next = async (body = usual) => {
     await gateway.chat(body);
     return triesOf(gateway.accessLines().at(-1));
   };
@@ -95,7 +101,7 @@ test('a provider rests after three failures, and each failed probe doubles the r
     assert.equal(await next(), probe);
   }
   assert.equal(await next(), 'p:200');
-  const m = { provider: 'p', model: 'm' };
+  const m = { provider: 'p', model: 'm', stream: false };
   const failed = { ...m, cause: 'p failed (x)', cooldown_ms: REST_MS };
   const changes = ['opened', 'half-open', 'stays open', 'closed'].map((what) => `breaker ${what}`);
   const [opened, halfOpen, staysOpen, closed] = changes as [string, string, string, string];
@@ -125,7 +131,6 @@ const [busy, broken] = [failWith(503), failWith(500)];
 interface Row extends Settings {
   readonly scripts: readonly Script[];
   readonly opens: boolean;
-  readonly body?: object;
 }
 const rows: Record<string, Row> = {
   'three cut streams': { scripts: thrice(cut), opens: true, body: STREAM },
@@ -151,17 +156,31 @@ for (const code of [200, 401, 404, 429]) {
   const scripts = [busy, busy, script, busy, busy];
   rows[`two failures, an answer ${code}, and two`] = { scripts, opens: false };
 }
-for (const [what, { scripts, opens, body, ...settings }] of Object.entries(rows)) {
+for (const [what, { scripts, opens, ...settings }] of Object.entries(rows)) {
   test(`${what} ${opens ? 'open' : 'do not open'} a circuit`, async (t) => {
     const { next, p } = await start(t, answerWell, settings);
     for (const script of scripts) {
       p.script = script;
-      assert.match((await next(body))!, /^p:(?!circuit_open)/);
+      assert.match((await next())!, /^p:(?!circuit_open)/);
     }
     p.script = answerWell;
     assert.equal(await next(), opens ? AWAY : 'p:200');
   });
 }
+
+test('streams that break beside good complete answers open a circuit of streams alone', async (t) => {
+  const script: Script = (request, response) =>
+    (request.body.includes('"stream":true') ? cut : answerWell)(request, response);
+  const { clock, next, p } = await start(t, script);
+  for (let round = 0; round < 3; round += 1) {
+    assert.deepEqual([await next(STREAM), await next()], ['p:200', 'p:200']);
+  }
+  assert.deepEqual([await next(STREAM), await next()], [AWAY, 'p:200']);
+  clock.nowMs += REST_MS;
+  assert.equal(await next(), 'p:200', 'no probe of the streams');
+  p.script = answerWell;
+  assert.deepEqual([await next(STREAM), await next(STREAM)], ['p:200', 'p:200']);
+});
 
 test('only the model that failed rests, unless no connection can be made', async (t) => {
   const more = providerToml({ baseUrl: NOBODY_LISTENS }, 'gone');
@@ -200,7 +219,8 @@ test("a request that is kept away takes none of the provider's tokens", async (t
 
 test('a streaming probe succeeds once, when data comes ten seconds after its first', async (t) => {
   const { streams, script } = holdStreams();
-  const { begin, clock, failThrice, next, p } = await startHalfOpen(t, script);
+  const settings = { body: STREAM };
+  const { begin, clock, failThrice, next, p } = await startHalfOpen(t, script, settings);
   const probe = await begin();
   const send = async (events: string) => {
     const before = probe.text().length;
@@ -223,7 +243,8 @@ test('a streaming probe succeeds once, when data comes ten seconds after its fir
 
 test('a probe that is a silent stream has no result, so others follow each 10 s', async (t) => {
   const { streams, script } = holdStreams();
-  const { asked, begin, clock, gateway, next } = await startHalfOpen(t, script);
+  const settings = { body: STREAM };
+  const { asked, begin, clock, gateway, next } = await startHalfOpen(t, script, settings);
   const first = await begin();
   for (let probes = 2; probes < 5; probes += 1) {
     clock.nowMs += REST_MS;
@@ -263,7 +284,7 @@ const noResult: Readonly<Record<string, NoResult>> = {
 for (const [which, { script, body }] of Object.entries(noResult)) {
   test(`a probe ${which} has no result, so the next request probes at once`, async (t) => {
     const server = 'max_buffered_bytes = 1048576';
-    const { gateway, next, p } = await startHalfOpen(t, script, { server });
+    const { gateway, next, p } = await startHalfOpen(t, script, { server, body });
     await gateway.chat(body).catch(() => {});
     await linesOf(gateway, 4);
     p.script = answerWell;
@@ -282,6 +303,7 @@ test('of two requests that wait for the store, only one becomes the probe', asyn
     return held.push(socket);
   });
   const { gateway, next, p } = await startHalfOpen(t, () => {}, {
+    body: STREAM,
     p: 'max_concurrent_requests = 2',
     more: `[rate_limit]
 enabled = true
@@ -295,7 +317,7 @@ requests_per_second = 100`,
       .reduce((sum, command) => sum + Number(command.at(-1)!.split(' ').at(-1)), 0);
   const before = tokens();
   holds = true;
-  const chats = [openChat(gateway.port, chatBody()), openChat(gateway.port, chatBody())];
+  const chats = [openChat(gateway.port), openChat(gateway.port)];
   await eventually(() => held.length === 2, 'both ask the store');
   holds = false;
   held[0]!.write(status('OK').repeat(2));

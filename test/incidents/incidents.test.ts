@@ -17,6 +17,7 @@ const BROKEN = { upstreamStatus: 503 };
 
 const P = { id: 'p', digest: 'of p' };
 const Q = { id: 'q', digest: 'of q' };
+const M = { provider: P, model: 'm', isStream: false };
 
 type Details = ErrorDetails & {
   readonly kind?: 'provider' | 'timeout' | 'internal';
@@ -34,7 +35,12 @@ function start(t: TestContext, first = 1_000_000) {
   replaceNow(t, () => now);
   replaceDate(t, () => now + ahead);
   const lines: [message: string, facts: LogFacts][] = [];
-  let circuits: { provider: string; model: string | undefined; state: 'open' | 'half-open' }[] = [];
+  let circuits: {
+    provider: string;
+    model: string | undefined;
+    isStream: boolean | undefined;
+    state: 'open' | 'half-open';
+  }[] = [];
   let troubles = 0;
   const incidents = new Incidents({
     logger: {
@@ -85,8 +91,15 @@ function start(t: TestContext, first = 1_000_000) {
         return [line, kind, provider, ...names].filter(Boolean).join(' ');
       }),
     troubles: () => troubles,
-    open: (...names: [provider: string, model?: string][]) => {
-      circuits = names.map(([provider, model]) => ({ provider, model, state: 'open' }));
+    open: (...names: [provider: string, model?: string, isStream?: boolean][]) => {
+      circuits = names.map(([provider, model, isStream = false]) => {
+        return {
+          provider,
+          model,
+          isStream: model === undefined ? undefined : isStream,
+          state: 'open',
+        };
+      });
     },
     /** Turns the open circuits half-open. */
     halfOpen: () => {
@@ -115,6 +128,7 @@ function start(t: TestContext, first = 1_000_000) {
         begun?: boolean;
         /** How many seconds ago the tries began. */
         ago?: number;
+        stream?: boolean;
       } = {},
     ) => {
       const {
@@ -124,6 +138,7 @@ function start(t: TestContext, first = 1_000_000) {
         by = provider,
         begun = false,
         ago = 0,
+        stream = false,
       } = more;
       for (let at = 0; at < count; at += 1) {
         const history = new RequestHistory();
@@ -131,7 +146,8 @@ function start(t: TestContext, first = 1_000_000) {
         history.model = model;
         const ask = (id: string, failure?: GatewayError) => {
           now -= 1000 * ago;
-          const attempt = new Attempt({ id, digest: `of ${id}` }, model, '');
+          const asked = { provider: { id, digest: `of ${id}` }, model, isStream: stream };
+          const attempt = new Attempt(asked, '');
           now += 1000 * ago;
           attempt.decidedAtMs = now;
           if (begun || !failure) attempt.hasAnswer = true;
@@ -177,8 +193,9 @@ test('a provider that is down is an incident after three tries, since the first'
     states: undefined,
     more: undefined,
   };
-  assert.deepEqual(fact, { ...common, model: undefined, provider: 'p', ...more });
-  assert.deepEqual(models, [{ ...common, model: 'small' }]);
+  const none = { model: undefined, stream: undefined };
+  assert.deepEqual(fact, { ...common, ...none, provider: 'p', ...more });
+  assert.deepEqual(models, [{ ...common, model: 'small', stream: false }]);
   const small = { name: 'small', failed: 5, good: 0, answered: 1, by: 'q' };
   assert.deepEqual(affected, [{ ...small, clients: 'agents, web' }]);
   assert.deepEqual(logged(), ['warn incident unreachable p small']);
@@ -298,7 +315,7 @@ test('a stream that breaks does not extend a row that a good try has ended', (t)
   const { ask, failures, incidents, lasting, pass } = start(t);
   const failure = failures({ problem: 'cut' });
   const begin = (endedAtMs: number) => {
-    const attempt = new Attempt({ ...P }, 'm', '');
+    const attempt = new Attempt(M, '');
     Object.assign(attempt, { decidedAtMs: endedAtMs, hasAnswer: true });
     incidents.addGood(attempt);
     return attempt;
@@ -922,7 +939,7 @@ test('requests without memory or descriptors are listed by name and client', (t)
     const history = new RequestHistory();
     Object.assign(history, { client: 'agents', model: 'fast' });
     history.failure = new GatewayError(kind === 'memory' ? 'rateLimit' : 'internal', 'x', details);
-    incidents.recordFailure(new Attempt({ ...P }, 'm', ''), history.failure);
+    incidents.recordFailure(new Attempt(M, ''), history.failure);
     for (let at = 0; at < 2; at += 1) incidents.recordRequest(history, history.failure.outcome);
     const [{ kind: found, affected, provider } = facts()[0]!] = facts();
     assert.deepEqual([found, provider], [kind, undefined]);
@@ -989,7 +1006,7 @@ test('the states of an incident are listed without its models and its first stat
 test('the key of the latest failure is given by its place among the keys, from 1', (t) => {
   const { facts, failures, incidents } = start(t);
   for (const key of [0, 0, 1]) {
-    const attempt = new Attempt({ ...P }, 'm', '', key);
+    const attempt = new Attempt(M, '', key);
     incidents.recordFailure(attempt, failures({ scope: 'key' }));
   }
   assert.deepEqual(
@@ -1077,4 +1094,231 @@ test('failures that are too few when an incident ends may become the next', (t) 
   const [{ since, failures, affected } = assert.fail()] = facts();
   assert.deepEqual([since, failures], [timeOf(21), 5]);
   assert.deepEqual([affected[0]!.failed, affected[0]!.clients], [4, 'web']);
+});
+
+const STALLED = { kind: 'timeout', cause: 'no event in 1000 ms' } as const;
+
+test('streams that stall are an incident beside complete answers that are good', (t) => {
+  const { ask, ended, facts, lasting, pass, timeOf } = start(t);
+  for (let second = 0; second < 30; second += 1) {
+    ask('m', undefined, { count: 4 });
+    ask('m', STALLED, { begun: true, stream: true });
+    pass(1);
+  }
+  assert.deepEqual(lasting(), ['stall p m']);
+  const [{ models, affected } = assert.fail()] = facts();
+  assert.deepEqual(
+    models!.map(({ model, stream, failures }) => [model, stream, failures]),
+    [['m', true, 30]],
+  );
+  const [{ failed, good } = assert.fail()] = affected;
+  assert.deepEqual([failed, good], [30, 0], 'the complete answers have not met the fault');
+  ask('m', undefined, { count: 100 });
+  assert.deepEqual(lasting(), ['stall p m'], 'not until a stream is good');
+  pass(20);
+  ask('m', undefined, { stream: true });
+  assert.deepEqual([lasting(), ended()[0]!.ended], [[], timeOf(50)]);
+});
+
+test('complete answers that fail are an incident beside streams that are good', (t) => {
+  const { ask, facts, lasting } = start(t);
+  ask('m', undefined, { count: 50, stream: true });
+  ask('m', BROKEN, { count: 5 });
+  assert.deepEqual(lasting(), ['errors p m']);
+  assert.deepEqual(facts()[0]!.models![0]!.stream, false);
+});
+
+test('a model whose streams and complete answers fail is listed once', (t) => {
+  const { ask, ended, facts, lasting, pass, timeOf } = start(t);
+  ask('m', BROKEN, { count: 5 });
+  lasting();
+  pass(2);
+  ask('m', STALLED, { count: 7, begun: true, stream: true, client: 'web' });
+  lasting();
+  const [{ kind, models, more_models: more, affected, failures } = assert.fail()] = facts();
+  assert.deepEqual([kind, failures, more], ['stall', 12, undefined]);
+  const [{ ...model } = assert.fail(), ...others] = models!;
+  assert.deepEqual(others, []);
+  assert.deepEqual(
+    [model.model, model.stream, model.kind, model.since, model.failures],
+    ['m', undefined, 'stall', timeOf(0), 12],
+  );
+  assert.deepEqual(
+    affected.map(({ name, failed, clients }) => [name, failed, clients]),
+    [['m', 12, 'agents, web']],
+  );
+  pass(21);
+  ask('m');
+  pass(1);
+  const [{ models: left } = assert.fail()] = facts();
+  assert.deepEqual([left!.length, left![0]!.stream, left![0]!.failures], [1, true, 7]);
+  ask('m', undefined, { stream: true });
+  const [{ models: gone } = assert.fail()] = ended();
+  assert.deepEqual(
+    gone!.map((one) => [one.model, one.failures, one.since, one.ended]),
+    [['m', 12, timeOf(0), timeOf(24)]],
+  );
+});
+
+test('five failed streams in a row make their models fail beside good complete answers', (t) => {
+  const { ask, facts, lasting } = start(t);
+  for (const model of ['a', 'b']) ask(model, undefined, { count: 20, stream: true });
+  for (let round = 0; round < 5; round += 1) {
+    assert.deepEqual(lasting(), [], `after ${round}`);
+    ask('a');
+    ask(round < 4 ? 'a' : 'b', BROKEN, { stream: true });
+  }
+  lasting();
+  const names = facts()[0]!.models!.map(({ model, stream }) => [model, stream]);
+  assert.deepEqual(names, [
+    ['a', true],
+    ['b', true],
+  ]);
+});
+
+test('three failures in a row are an incident, whether of streams or not', (t) => {
+  const { ask, lasting } = start(t);
+  ask('m', DOWN, { stream: true });
+  ask('m', DOWN);
+  assert.deepEqual(lasting(), []);
+  ask('m', DOWN, { stream: true });
+  assert.deepEqual(lasting(), ['unreachable p']);
+});
+
+test("the circuit of a model's streams does not keep its complete answers in an incident", (t) => {
+  const { ask, facts, lasting, open } = start(t);
+  ask('m', undefined, { count: 9, stream: true });
+  ask('m', undefined, { count: 9 });
+  ask('m', BROKEN, { stream: true });
+  ask('m', BROKEN);
+  open(['p', 'm', true]);
+  assert.deepEqual(lasting(), ['errors p m']);
+  assert.deepEqual(facts()[0]!.models![0]!.stream, true);
+  open(['p']);
+  lasting();
+  assert.equal(facts()[0]!.models![0]!.stream, undefined, "the provider's own is for both");
+});
+
+test('the names in an incident are those of requests to its models', (t) => {
+  const { ask, facts, incidents, lasting, pass } = start(t);
+  const names = () => facts()[0]!.affected.map(({ name, failed }) => [name, failed]);
+  ask('well', undefined, { count: 5 });
+  ask('well', BROKEN, { client: 'first' });
+  ask('well');
+  ask('dead', BROKEN, { count: 5, client: 'second' });
+  assert.deepEqual([lasting(), names()], [['errors p dead'], [['dead', 5]]]);
+  assert.equal(incidents.report().lasting[0]!.client, 'second');
+  // Its earlier failures count once the incident has it.
+  ask('well', BROKEN, { count: 5, client: 'first' });
+  lasting();
+  assert.deepEqual(names(), [
+    ['well', 6],
+    ['dead', 5],
+  ]);
+  assert.equal(incidents.report().lasting[0]!.client, 'first');
+  ask('other', undefined, { count: 5 });
+  ask('other', BROKEN);
+  ask('other');
+  lasting();
+  pass(30);
+  ask('other', undefined, { count: 5 });
+  lasting();
+  // The failure before it recovered is none of this incident's.
+  ask('other', BROKEN, { count: 5 });
+  lasting();
+  assert.deepEqual(
+    names().find(([name]) => name === 'other'),
+    ['other', 5],
+  );
+});
+
+test('an alias is counted once, for a model of the incident if a try has met one', (t) => {
+  const { failures, facts, incidents, lasting } = start(t);
+  const ask = (models: readonly string[], isGood = false) => {
+    const history = new RequestHistory();
+    history.model = 'alias';
+    for (const model of models) {
+      const attempt = new Attempt({ provider: P, model, isStream: false }, '');
+      history.addAttempt(attempt);
+      history.attempt = attempt;
+      if (isGood && model === models.at(-1)) incidents.addGood(attempt);
+      else incidents.recordFailure(attempt, failures(BROKEN));
+    }
+    incidents.recordRequest(history, isGood ? 'ok' : 'upstream_error');
+  };
+  const counts = () => {
+    const [{ failed, answered, good } = assert.fail()] = facts()[0]!.affected;
+    return [failed, answered, good];
+  };
+  for (let round = 0; round < 5; round += 1) ask(['a', 'b']);
+  lasting();
+  assert.deepEqual(counts(), [5, 0, 0], 'both fail');
+  ask(['a', 'c'], true);
+  assert.deepEqual(counts(), [5, 1, 0], 'another model has answered');
+  ask(['c', 'a']);
+  assert.deepEqual(counts(), [6, 1, 0], 'the second try has met the fault');
+  ask(['b', 'a'], true);
+  assert.deepEqual(counts(), [6, 1, 1], 'a model of the incident has answered');
+});
+
+test('a model that fails in both ways has failed since the first and until the last of them', (t) => {
+  const { ask, ended, lasting, pass, timeOf } = start(t);
+  ask('m', STALLED, { count: 5, begun: true, stream: true });
+  lasting();
+  pass(3);
+  ask('m', BROKEN, { count: 9 });
+  lasting();
+  pass(21);
+  ask('m');
+  pass(10);
+  ask('m', undefined, { stream: true });
+  const [{ models } = assert.fail()] = ended();
+  assert.deepEqual(
+    models!.map(({ kind, failures, since, ended: at }) => [kind, failures, since, at]),
+    [['errors', 14, timeOf(0), timeOf(34)]],
+  );
+});
+
+test('an incident has the requests to models that are counted together', (t) => {
+  const { ask, facts, lasting } = start(t);
+  ask('m', undefined, { count: 20 });
+  ask('x'.repeat(257), BROKEN, { count: 5 });
+  assert.deepEqual(lasting(), ['errors p (other models)']);
+  assert.deepEqual(
+    facts()[0]!.affected.map(({ failed }) => failed),
+    [5],
+  );
+});
+
+test('the line of one kind of incident does not hold back the line of another', (t) => {
+  const { ask, incidents, logged, pass } = start(t);
+  incidents.set('model_list', 'status 500', P);
+  pass(1);
+  incidents.set('model_list', undefined, P);
+  pass(1);
+  ask('m', BROKEN, { count: 3 });
+  pass(1);
+  assert.deepEqual(logged(), [
+    'warn incident model_list p',
+    'info incident ended model_list p',
+    'warn incident errors p m',
+  ]);
+});
+
+test('an incident in the log has a line for each further kind, however soon', (t) => {
+  const { ask, logged, pass } = start(t);
+  ask('m', BROKEN, { count: 5 });
+  pass(21);
+  ask('m');
+  pass(1);
+  ask('m', { kind: 'timeout' }, { count: 5 });
+  pass(1);
+  ask('m', BROKEN, { count: 9 });
+  pass(1);
+  assert.deepEqual(logged(), [
+    'warn incident errors p m',
+    'info incident ended errors p m',
+    'warn incident timeout p m',
+    'warn incident errors p m',
+  ]);
 });

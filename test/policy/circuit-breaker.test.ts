@@ -11,15 +11,23 @@ const REST_MS = 10_000;
 const P = { id: 'p', digest: 'p1' };
 const Q = { id: 'q', digest: 'q1' };
 
+/** A model asked for complete answers. */
+const target = (model: string, provider = P) => ({ provider, model, isStream: false });
+const BROKEN = new GatewayError('provider', 'broken');
+const UNREACHABLE = new GatewayError('provider', 'refused', { scope: 'provider' });
+
 function startBreaker(t: TestContext) {
   const lines: unknown[][] = [];
   const log = (...line: unknown[]) => lines.push(line);
   const breaker = new CircuitBreaker({ log, isEnabled: () => true });
   breaker.guard([P, Q]);
+  /** Records failures of a model, or of connections to the provider. */
   const fail = (count: number, model?: string, provider = P) => {
-    for (; count > 0; count -= 1) breaker.record('failure', provider, model, 'ECONNREFUSED');
+    const failure = model === undefined ? UNREACHABLE : BROKEN;
+    const asked = target(model ?? 'any', provider);
+    for (; count > 0; count -= 1) breaker.recordOutcome(asked, failure);
   };
-  const state = (model: string) => breaker.stateOf(P, model);
+  const state = (model: string) => breaker.stateOf(target(model));
   return { breaker, clock: stopClock(t), fail, lines, state };
 }
 
@@ -31,7 +39,8 @@ test('the 1,000 models that failed last are kept, with names of up to 256 charac
   assert.deepEqual([state('first'), state('kept')], ['open', 'open']);
   fail(1, 'one more');
   assert.deepEqual([state('first'), state('kept')], ['closed', 'open']);
-  assert.deepEqual(lines.at(-1), ['info', 'breaker closed', { provider: 'p', model: 'first' }]);
+  const closed = { provider: 'p', model: 'first', stream: false };
+  assert.deepEqual(lines.at(-1), ['info', 'breaker closed', closed]);
   fail(3, 'x'.repeat(256));
   fail(1000, 'x'.repeat(257));
   assert.deepEqual([state('x'.repeat(256)), state('x'.repeat(257))], ['open', 'closed']);
@@ -39,26 +48,21 @@ test('the 1,000 models that failed last are kept, with names of up to 256 charac
 
 test('a circuit opens for a provider without connections, until a model answers or fails', (t) => {
   const { breaker, clock, fail, lines, state } = startBreaker(t);
-  const provider = { provider: 'p', model: undefined };
-  for (const type of ['failure', 'success'] as const) {
+  const provider = { provider: 'p', model: undefined, stream: undefined };
+  const reached = [BROKEN, undefined, new GatewayError('invalidRequest', 'refused')];
+  for (const outcome of [...reached, BROKEN]) {
     fail(3);
-    assert.deepEqual([state('m'), breaker.stateOf(Q, 'm')], ['open', 'closed']);
-    breaker.record(type, P, 'm');
+    assert.deepEqual([state('m'), breaker.stateOf(target('m', Q))], ['open', 'closed']);
+    breaker.recordOutcome(target('m'), outcome);
     assert.equal(state('m'), 'closed');
     assert.deepEqual(lines.at(-1), ['info', 'breaker closed', provider]);
-  }
-  for (const kind of ['provider', 'invalidRequest'] as const) {
-    fail(3);
-    breaker.recordOutcome({ provider: P, model: 'm' }, new GatewayError(kind, 'refused'));
-    assert.equal(state('m'), 'closed');
   }
   assert.equal(lines.length, 8, 'a model that failed once has had no circuit to close');
   fail(3, 'm');
   clock.nowMs += REST_MS;
-  const probe = breaker.recordAttempt(P, 'm');
-  const failure = new GatewayError('provider', 'refused', { provider: 'p', scope: 'provider' });
+  const probe = breaker.recordAttempt(target('m'));
   assert.ok(typeof probe === 'object');
-  breaker.recordOutcome({ provider: P, model: 'm' }, failure, probe);
+  breaker.recordOutcome(target('m'), UNREACHABLE, probe);
   probe.end();
   clock.nowMs += 2 * REST_MS - 1;
   assert.equal(state('m'), 'open', 'its probe has failed too');
@@ -75,18 +79,17 @@ test('a rest takes 10, 20, 40 and then 60 s if probes fail, and 10 s after a suc
     assert.equal(state('m'), 'half-open', `after ${ms} ms`);
   };
   const probe = () => {
-    const begun = breaker.recordAttempt(P, 'm');
+    const begun = breaker.recordAttempt(target('m'));
     assert.ok(typeof begun === 'object');
     return begun;
   };
-  const failure = new GatewayError('provider', 'cut', { provider: 'p' });
   fail(3, 'm');
   lastsFor(REST_MS);
   for (const seconds of [20, 40, 60, 60]) {
     const begun = probe();
     // A request from before the circuit opened fails late.
     fail(1, 'm');
-    breaker.recordOutcome({ provider: P, model: 'm' }, failure, begun);
+    breaker.recordOutcome(target('m'), BROKEN, begun);
     begun.end();
     lastsFor(1000 * seconds);
   }
@@ -95,7 +98,7 @@ test('a rest takes 10, 20, 40 and then 60 s if probes fail, and 10 s after a suc
   undecided.end();
   assert.equal(state('m'), 'half-open', 'the late failure of an older request has no effect');
   probe();
-  breaker.record('success', P, 'm');
+  breaker.recordOutcome(target('m'), undefined);
   fail(3, 'm');
   // Requests sent before the rest began do not make it longer.
   fail(2, 'm');
@@ -107,10 +110,10 @@ test('a rest takes 10, 20, 40 and then 60 s if probes fail, and 10 s after a suc
 
 test('a circuit is reported with the cause and the end of its rest, unless it is closed', (t) => {
   const { breaker, clock, fail } = startBreaker(t);
-  const cause = 'ECONNREFUSED';
-  const rest = { cause, cooldownMs: REST_MS, isProbed: false };
-  const a = { provider: 'p', digest: 'p1', model: 'a', failures: 3, ...rest };
-  const q = { provider: 'q', digest: 'q1', model: undefined, failures: 4, ...rest };
+  const rest = { cooldownMs: REST_MS, isProbed: false };
+  const a = { provider: 'p', digest: 'p1', model: 'a', isStream: false, failures: 3, ...rest };
+  const none = { model: undefined, isStream: undefined };
+  const q = { provider: 'q', digest: 'q1', ...none, failures: 4, ...rest };
   const report = () => breaker.report(String);
   const short = () => report().map((one) => [one.model, one.state, one.openUntilMs]);
   fail(3, 'a');
@@ -119,26 +122,25 @@ test('a circuit is reported with the cause and the end of its rest, unless it is
   fail(4, undefined, Q);
   const untilMs = clock.nowMs + REST_MS;
   assert.deepEqual(report(), [
-    { state: 'open', ...a, openUntilMs: untilMs - 6000 },
-    { state: 'open', ...q, openUntilMs: untilMs },
+    { state: 'open', ...a, cause: BROKEN.message, openUntilMs: untilMs - 6000 },
+    { state: 'open', ...q, cause: UNREACHABLE.message, openUntilMs: untilMs },
   ]);
   clock.nowMs += 4000;
   const ofQ = [undefined, 'open', untilMs];
   assert.deepEqual(short(), [['a', 'half-open', untilMs - 6000], ofQ]);
-  breaker.recordAttempt(P, 'a');
+  breaker.recordAttempt(target('a'));
   assert.deepEqual(short(), [['a', 'open', clock.nowMs + REST_MS], ofQ]);
-  breaker.record('success', Q, 'any');
+  breaker.recordOutcome(target('any', Q), undefined);
   assert.equal(report().length, 1);
 });
 
 test('an outage counts, another failure is an answer, and a doubtful one is neither', (t) => {
   const failure = (details: ErrorDetails) => new GatewayError('api', 'boom', details);
-  const target = { provider: P, model: 'm' };
   /** Records the failure after two outages. */
   const effectOf = (error: GatewayError, isBalanced: boolean) => {
     const { breaker, fail, state } = startBreaker(t);
     fail(2, 'm');
-    breaker.recordOutcome({ ...target, isBalanced }, error);
+    breaker.recordOutcome({ ...target('m'), isBalanced }, error);
     if (state('m') === 'open') return 'failure';
     fail(1, 'm');
     return state('m') === 'open' ? 'neither' : 'answer';
@@ -164,10 +166,9 @@ test('an outage counts, another failure is an answer, and a doubtful one is neit
 
 test('failed connections open the circuit of the provider for all models', (t) => {
   const { breaker, fail, state } = startBreaker(t);
-  const failure = new GatewayError('provider', 'refused', { scope: 'provider' });
   for (let round = 0; round < 3; round += 1) {
     assert.equal(state('other'), 'closed');
-    breaker.recordOutcome({ provider: P, model: 'm' }, failure);
+    breaker.recordOutcome(target('m'), UNREACHABLE);
   }
   assert.deepEqual([state('m'), state('other')], ['open', 'open']);
   fail(1, 'other');
@@ -178,7 +179,7 @@ test('a probing stream succeeds once, with data ten seconds after its first', (t
   const { breaker, clock, fail, state } = startBreaker(t);
   fail(3, 'm');
   clock.nowMs += REST_MS;
-  const probe = breaker.recordAttempt(P, 'm');
+  const probe = breaker.recordAttempt(target('m'));
   assert.ok(typeof probe === 'object');
   probe.onData();
   clock.nowMs += 9999;
@@ -197,13 +198,13 @@ test('a reload closes the circuits of changed providers, and ignores their late 
   fail(3, 'm');
   fail(3, 'm', Q);
   breaker.guard([{ ...P, digest: 'p2' }, Q]);
-  const fields = { provider: 'p', model: 'm', reason: 'reload' };
+  const fields = { provider: 'p', model: 'm', stream: false, reason: 'reload' };
   assert.deepEqual(lines.at(-1), ['info', 'breaker closed', fields]);
-  assert.deepEqual([state('m'), breaker.stateOf(Q, 'm')], ['closed', 'open']);
+  assert.deepEqual([state('m'), breaker.stateOf(target('m', Q))], ['closed', 'open']);
   fail(3, 'm');
   assert.equal(state('m'), 'closed');
-  breaker.record('success', Q, 'm');
-  const closed = { provider: 'q', model: 'm' };
+  breaker.recordOutcome(target('m', Q), undefined);
+  const closed = { provider: 'q', model: 'm', stream: false };
   assert.deepEqual(lines.at(-1), ['info', 'breaker closed', closed], 'without a reason');
 });
 
@@ -212,7 +213,33 @@ test('an opened circuit is logged once as a warning, and its report is redacted'
   fail(4, 'a secret\n');
   const messages = lines.map(([level, message]) => `${String(level)} ${String(message)}`);
   assert.deepEqual(messages, ['warn breaker opened', 'debug breaker stays open']);
-  const redact = (text: string) => text.replace('secret', '***').replace('REFUSED', '***');
+  const redact = (text: string) => text.replace('secret', '***').replace('broken', '***');
   const [{ model, cause } = assert.fail()] = breaker.report(redact);
-  assert.deepEqual([model, cause], [String.raw`a ***\u000a`, 'ECONN***']);
+  assert.deepEqual([model, cause], [String.raw`a ***\u000a`, 'Provider error: ***']);
+});
+
+test("a model's streams and its complete answers have circuits of their own", (t) => {
+  const { breaker, clock, fail, lines, state } = startBreaker(t);
+  const stream = { ...target('m'), isStream: true };
+  const states = () => [breaker.stateOf(stream), state('m')];
+  for (let round = 0; round < 3; round += 1) {
+    breaker.recordOutcome(stream, BROKEN);
+    // Neither an answer nor a failure of the other kind ends or extends the row.
+    breaker.recordOutcome(target('m'), round === 1 ? BROKEN : undefined);
+  }
+  assert.deepEqual(states(), ['open', 'closed']);
+  const fields = { provider: 'p', model: 'm', stream: true, cause: BROKEN.message };
+  assert.deepEqual(lines, [
+    ['warn', 'breaker opened', { ...fields, failures: 3, cooldown_ms: REST_MS }],
+  ]);
+  clock.nowMs += REST_MS;
+  assert.deepEqual(states(), ['half-open', 'closed']);
+  assert.equal(breaker.recordAttempt(target('m')), 'closed', 'no probe of the streams');
+  fail(3, 'm');
+  const probe = breaker.recordAttempt(stream);
+  assert.ok(typeof probe === 'object');
+  breaker.recordOutcome(stream, undefined, probe);
+  assert.deepEqual(states(), ['closed', 'open']);
+  fail(3);
+  assert.deepEqual(states(), ['open', 'open'], 'without a connection');
 });

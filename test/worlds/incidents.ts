@@ -34,6 +34,7 @@ interface Tried {
   readonly beganAtMs: number;
   readonly provider: string;
   readonly model: string;
+  readonly stream: boolean;
   /** The kind of failure. */
   readonly kind?: string;
   /** When a stream failed after it had counted as good. */
@@ -42,12 +43,17 @@ interface Tried {
   readonly isOpen?: boolean;
 }
 
-/** A provider, or a provider's model. */
+/**
+ * A provider, a provider's streams or complete answers, a provider's model, or a model's streams or
+ * complete answers.
+ */
 type Subject = Readonly<Record<string, unknown>>;
 
 /** A failing model in an incident. */
 interface Failing {
   readonly model: string;
+  /** Absent if both its streams and its complete answers fail. */
+  readonly stream?: boolean;
   readonly kind: string;
   readonly since: string;
   readonly failures: number;
@@ -79,11 +85,15 @@ export function checkIncidents(history: History, courses: readonly Course[], rep
     if (models.length > 0 && models[0]!.kind !== kind) wrong('its kind is of another model');
     for (const one of models)
       checkModel(view, { provider: String(provider), line, atMs }, one, wrong);
-    const isKnown = models.some(({ model }) => view.isOver({ provider, model }, atMs));
+    const isKnown = models.some((one) =>
+      partsOf(one).some((part) => view.isOver({ provider, ...part }, atMs)),
+    );
     if (isOver && models.length > 0 && !line['states'] && !isKnown) wrong('no model is well now');
     if (line['all_models'] && !isOver && !line['more_models']) {
-      const named = new Set(models.map(({ model }) => model));
-      const others = view.of({ provider }).filter((one) => !one.isOpen && !named.has(one.model));
+      const named = models.flatMap(partsOf);
+      const isNamed = (one: Tried) =>
+        named.some(({ model, stream }) => model === one.model && stream === one.stream);
+      const others = view.of({ provider }).filter((one) => !one.isOpen && !isNamed(one));
       const isNew = others.some(
         (one) => one.atMs < atMs - TICK_MS && one.atMs > atMs - COUNTED_MS[0],
       );
@@ -94,10 +104,10 @@ export function checkIncidents(history: History, courses: readonly Course[], rep
     const lines = view.lines.filter(({ line }) => line['kind'] === kind);
     if (lines.length % 2 > 0) report('incidents', `${kind} never ends`);
   }
-  for (const { atMs: fromMs, kind, model, provider } of tries) {
+  for (const { atMs: fromMs, kind, model, provider, stream } of tries) {
     if (!kind) continue;
     const atMs = fromMs + TICK_MS;
-    const subject = { provider, model };
+    const subject = { provider, model, stream };
     const between = view.of({ provider }).filter((one) => one.atMs >= fromMs && one.atMs <= atMs);
     const times = [...between.map((other) => other.atMs), atMs];
     const isDue = times.every((ms) => view.fails(subject, ms).must && !view.isWell(subject, ms));
@@ -105,6 +115,10 @@ export function checkIncidents(history: History, courses: readonly Course[], rep
       report('incidents', `${provider}/${model} fails at ${atMs}, and nothing is told`);
   }
 }
+
+/** Returns the streams of a listed model, its complete answers, or both. */
+const partsOf = ({ model, stream }: Pick<Failing, 'model' | 'stream'>) =>
+  (stream === undefined ? [true, false] : [stream]).map((one) => ({ model, stream: one }));
 
 /**
  * Returns whether a time of day is that of a moment. It may be a millisecond early, because the
@@ -120,35 +134,51 @@ const isAt = (atMs: number, timeMs: number) =>
 function checkModel(
   view: View,
   { provider, line, atMs }: { provider: string; line: Line; atMs: number },
-  { model, kind, since, failures }: Failing,
+  { model, stream, kind, since, failures }: Failing,
   wrong: (text: string) => void,
 ): void {
-  const subject = { provider, model };
+  const subject = { provider, model, stream };
+  const parts = partsOf({ model, stream }).map((part) => ({ provider, ...part }));
   const sinceMs = Date.parse(since);
   const known = view.of(subject).filter((one) => one.atMs <= atMs);
   // A try that began earlier may have failed later.
   const first = known.find((one) => one.kind && isAt(one.beganAtMs, sinceMs));
   if (!first) return wrong(`${model} has no failing try that began at ${since}`);
-  const seen = known.filter((one) => one.atMs > first.atMs - CLOSE_MS);
+  // If streams and complete answers both fail, `since` is of one part, and the other part's first
+  // failure is not known.
+  const isOfBoth = stream === undefined;
+  const seen = known.filter((one) => isOfBoth || one.atMs > first.atMs - CLOSE_MS);
   const failed = seen.filter((one) => one.kind);
   // Failures at the same moment may be counted or not.
   const before = failed.filter((one) => one.atMs < atMs - CLOSE_MS);
   const isOver = line.message === 'incident ended';
   // A model no longer counts once it recovers in a lasting incident.
-  const most = isOver ? Math.min(failures, before.length) : before.length;
+  const isLess = isOver || isOfBoth;
+  const most = isLess ? Math.min(failures, before.length) : before.length;
   if (failures < most || failures > failed.length)
     wrong(`${model} has failed ${failed.length} times`);
   const shown = kind === 'nonsense' ? 'cut' : kind;
   const isOther = (all: readonly Tried[]) => {
     const count = (name = '') => all.filter((one) => one.kind === name).length;
     const isMore = all.some((one) => one.kind !== 'cut' && count(one.kind) > count(shown));
-    return (isMore && !isOver) || count(shown) === 0;
+    return (isMore && !isLess) || count(shown) === 0;
   };
-  if (isOther(before) && isOther(failed)) wrong(`${model} is something else`);
+  const isOfPart = parts.some((part) => {
+    const own = (all: readonly Tried[]) => all.filter((one) => one.stream === part.stream);
+    return !isOther(own(before)) || !isOther(own(failed));
+  });
+  if (!isOfPart) wrong(`${model} is something else`);
   const length = Math.max(1, (atMs - (seen[0]?.atMs ?? atMs)) / 1000 + 1);
   const ticks = Array.from({ length }, (_, n) => atMs - n * 1000);
-  if (!ticks.some((ms) => view.fails(subject, ms).may)) wrong(`${model} does not fail`);
-  if (isOver && !ticks.some((ms) => view.isOver(subject, ms))) wrong(`${model} is not well`);
+  for (const part of parts) {
+    if (!ticks.some((ms) => view.fails(part, ms).may)) wrong(`${model} does not fail`);
+    if (isOver && !ticks.some((ms) => view.isOver(part, ms))) wrong(`${model} is not well`);
+  }
+  const other = { ...subject, stream: !stream };
+  const isDue = [atMs - TICK_MS, atMs].every(
+    (ms) => view.fails(other, ms).must && !view.isWell(other, ms),
+  );
+  if (!isLess && isDue) wrong(`not only its ${stream ? '' : 'non-'}streams fail`);
 }
 
 /**
@@ -178,11 +208,12 @@ function checkKeyState(
 }
 
 /** Returns the tries except a client's mistakes and the gateway's own failures. */
-function triesOf({ tryLines, visits }: Course): Tried[] {
+function triesOf({ exchange, tryLines, visits }: Course): Tried[] {
+  const stream = exchange.ask.chat?.isStream ?? false;
   const lines = tryLines.filter(({ outcome }) => !/^(?:circuit_open|limit)$/.test(outcome));
   const all = visits.flatMap(({ candidate, tries }) => tries.map((one) => ({ ...one, candidate })));
   return all.flatMap(({ candidate, endsAtMs, reading, resultAtMs, try: made }, index): Tried[] => {
-    const good = { ...candidate, atMs: resultAtMs, beganAtMs: made.atMs };
+    const good = { ...candidate, stream, atMs: resultAtMs, beganAtMs: made.atMs };
     if (!reading) return [{ ...good, isOpen: true }];
     const failure = reading.kind === 'answer' ? undefined : reading.failure;
     const isCut = /^(?:client_closed|internal_error)$/.test(lines[index]?.outcome ?? '');
@@ -241,9 +272,13 @@ class View {
     this.#tries = tries;
   }
 
-  of({ provider, model }: Subject): Tried[] {
-    const isOf = (one: Tried) => one.provider === provider && (model ?? one.model) === one.model;
-    return this.#tries.filter(isOf);
+  of({ provider, model, stream }: Subject): Tried[] {
+    return this.#tries.filter(
+      (one) =>
+        one.provider === provider &&
+        (model ?? one.model) === one.model &&
+        (stream ?? one.stream) === one.stream,
+    );
   }
 
   /** Returns the counts for every possible length of the current window. */
@@ -273,8 +308,9 @@ class View {
       );
     const latest = this.#possible(subject, atMs).at(-1);
     const isNew = latest !== undefined && latest.atMs > atMs - COUNTED_MS[1] - CLOSE_MS;
-    const isOfProvider =
-      isNew && latest.kind !== undefined && mayBeRow({ provider: subject['provider'] });
+    const { provider, stream } = subject;
+    const isRowOfProvider = mayBeRow({ provider }) || mayBeRow({ provider, stream });
+    const isOfProvider = isNew && latest.kind !== undefined && isRowOfProvider;
     const may =
       counts.some(isHalf) ||
       mayBeRow(subject) ||
@@ -318,12 +354,15 @@ class View {
    * Whether a circuit is open. `maybe`: or may be open, for a probe, or was open in the last
    * second.
    */
-  isKeptAway({ model, provider }: Subject, atMs: number, maybe = false): boolean {
+  isKeptAway({ model, provider, stream }: Subject, atMs: number, maybe = false): boolean {
     const before = this.#breakers.filter((one) => one.atMs <= atMs + (maybe ? TICK_MS : -CLOSE_MS));
     return before.some(({ atMs: fromMs, line }, index) => {
       const isOf = ({ line: one }: (typeof before)[number]) =>
-        one['provider'] === provider && one['model'] === line['model'];
-      if (line['provider'] !== provider || (line['model'] ?? model) !== model) return false;
+        one['provider'] === provider &&
+        one['model'] === line['model'] &&
+        one['stream'] === line['stream'];
+      const isOwn = (line['model'] ?? model) === model && (line['stream'] ?? stream) === stream;
+      if (line['provider'] !== provider || !isOwn) return false;
       const isOpened = /opened|stays/.test(line.message) || (maybe && /half/.test(line.message));
       const next = before.slice(index + 1).find(isOf);
       const untilMs = Math.min(

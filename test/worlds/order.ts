@@ -286,8 +286,13 @@ class Circuits {
     return circuit;
   }
 
-  #both({ provider, model }: Visit['candidate']): [own: Circuit, model: Circuit] {
-    return [this.#get(provider), this.#get(`${provider}/${model}`)];
+  /** The provider's own circuit, and that of the model's streams or complete answers. */
+  #both(
+    { provider, model }: Visit['candidate'],
+    { ask }: Exchange,
+  ): [own: Circuit, model: Circuit] {
+    const kind = ask.chat?.isStream ? 'stream' : 'complete';
+    return [this.#get(provider), this.#get(`${provider}/${kind} ${model}`)];
   }
 
   reload(before: Settings, after: Settings, atMs: number): void {
@@ -312,7 +317,7 @@ class Circuits {
     const { begunAtMs, exchange } = course;
     const { candidate, atMs } = visit;
     if (this.#isOther(candidate, begunAtMs)) return;
-    const [own, model] = this.#both(candidate);
+    const [own, model] = this.#both(candidate, exchange);
     if (!own.mayProbe() && !model.mayProbe()) checkRepeats(visit, course, this.report);
     for (const circuit of [own, model]) {
       const isProbe = isGuarded && circuit.mustProbe() && !circuit.mayRest(atMs);
@@ -336,11 +341,13 @@ class Circuits {
     if (visit === visits[0] && candidates && 'list' in candidates && !candidates.weights) {
       // Resting providers are not balanced by their requests in flight.
       const list = candidates.isBalanced ? candidates.list.slice(0, candidates.balanced) : [];
-      const other = list.find((one) => !this.#both(one).some((circuit) => circuit.mayRest(atMs)));
+      const other = list.find(
+        (one) => !this.#both(one, exchange).some((circuit) => circuit.mayRest(atMs)),
+      );
       if (other)
         this.report('balance', `${nameOf(other)} does not rest, and is not the first`, exchange);
     }
-    const [own, model] = this.#both(candidate);
+    const [own, model] = this.#both(candidate, exchange);
     if (!own.mayRest(atMs) && !model.mayRest(atMs)) {
       const text = `${candidate.provider}/${candidate.model} is passed over, and does not rest`;
       this.report('circuits', text, exchange);
@@ -360,7 +367,7 @@ class Circuits {
     const [chosen] = visits;
     const { order } = chosen!.tries[0]!.try;
     const restless = list.filter(
-      (one) => !this.#both(one).some((circuit) => circuit.mayRest(chosen!.atMs)),
+      (one) => !this.#both(one, exchange).some((circuit) => circuit.mayRest(chosen!.atMs)),
     );
     const own = nameOf(chosen!.candidate);
     if (list.every(({ provider }) => providerOf(course, provider).key_affinity)) {
@@ -406,7 +413,7 @@ class Circuits {
     isFinal: boolean,
   ): void {
     if (this.#isOther(candidate, begunAtMs)) return;
-    const [own, model] = this.#both(candidate);
+    const [own, model] = this.#both(candidate, probe);
     const isOpen = failure?.circuit === 'maybe' || (!isFinal && failure?.circuit !== 'none');
     if (isOpen) {
       for (const circuit of [own, model]) circuit.maybe(atMs, ['failure', 'success'], probe);
@@ -427,11 +434,11 @@ class Circuits {
   }
 
   lasted({ candidate, probe }: Of, isSeen: boolean): void {
-    for (const circuit of this.#both(candidate)) circuit.lasted(probe, isSeen);
+    for (const circuit of this.#both(candidate, probe)) circuit.lasted(probe, isSeen);
   }
 
   gone({ candidate, probe }: Of, atMs: number): void {
-    for (const circuit of this.#both(candidate)) circuit.gone(probe, atMs);
+    for (const circuit of this.#both(candidate, probe)) circuit.gone(probe, atMs);
   }
 }
 

@@ -6,6 +6,7 @@ import {
   formatDay,
   formatDuration,
   formatNumber,
+  formatTime,
   h,
   isNarrow,
   shareBar,
@@ -122,6 +123,12 @@ export const statesOf = (id, state) =>
       clip([modelsOf(one).join(', '), kindOf(one)].filter(Boolean).join(': ')),
       one.kind === 'slow' && one.cause,
     ]);
+
+/** Returns an open circuit in words: `streams of small kept away until 10:15:49`. */
+export function awayText({ model, stream, until }) {
+  const kind = stream ? 'streams of ' : 'complete answers of ';
+  return (model ? kind + clip(model) + ' ' : '') + 'kept away until ' + formatTime(until);
+}
 
 /** Returns a lasting incident's title. Screen readers read out changes. */
 export const phraseOf = (one) => subjectOf(one) + ': ' + kindOf(one);

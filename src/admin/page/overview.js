@@ -17,7 +17,7 @@ import {
   withIcon,
 } from './dom.js';
 import { STEPS, timesOf } from './charts.js';
-import { iconOfAffected, statesOf } from './incidents.js';
+import { awayText, iconOfAffected, statesOf } from './incidents.js';
 import { FAILED_SHARE, figuresOf, judge, servedOf } from './verdict.js';
 
 /** The age of the oldest request is shown from here on. */
@@ -41,9 +41,7 @@ function stateOf({ skipped, states, requests, minute = {}, since }) {
 
 /** Describes a state, with open circuits, or for a good state with its latest incident. */
 function stateCell({ asOf, told, keptAway = [], ended }) {
-  const away = keptAway.map(({ model, until }) =>
-    [model && clip(model), 'kept away until ' + formatTime(until)].filter(Boolean).join(' '),
-  );
+  const away = keptAway.map(awayText);
   const details = told.map(([, , detail]) => detail);
   const isGood = told[0][0] === 'good';
   const former =
