@@ -1,7 +1,5 @@
 /** `--check`: tests the settings, each provider's keys, and the rate limit store. */
 
-import { STATUS_CODES } from 'node:http';
-
 import { EXIT, type CommandLine } from './cli/command-line.ts';
 import { describeWarning, NO_PROVIDERS, toLines, warningsOf } from './cli/startup-report.ts';
 import { ConfigError, type Config, type StoreSettings } from './config/config.ts';
@@ -16,6 +14,7 @@ import { RedisConnection } from './store/redis-connection.ts';
 import { upstreamFailure } from './upstream/network-error.ts';
 import { createOpenAIProvider } from './upstream/provider.ts';
 import { createTransport } from './upstream/transport.ts';
+import { http } from './lib/http.ts';
 
 /** The time limit for each model list. All lists are requested at the same time. */
 const CHECK_TIMEOUT_MS = 5000;
@@ -251,7 +250,7 @@ function whyNoList(baseUrl: string, status: number): string {
     : 'is /v1 missing in base_url?';
   if (status === 404) return hint;
   if (status === 200) return `not a model list; ${hint}`;
-  return STATUS_CODES[status] ?? 'unknown status';
+  return http.STATUS_CODES[status] ?? 'unknown status';
 }
 
 function countModels(count: number): string {

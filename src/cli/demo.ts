@@ -3,10 +3,11 @@
  */
 
 import { once } from 'node:events';
-import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { json } from 'node:stream/consumers';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { http } from '../lib/http.ts';
 
 const WORD_INTERVAL_MS = 20;
 /** The first members in a completion and in each of its chunks. */
@@ -23,7 +24,7 @@ type Content = string | readonly { readonly text?: string }[] | null;
  * Starts the demo upstream on a free loopback port. Returns settings with it as the only provider.
  */
 export async function startDemo(): Promise<string> {
-  const server = createServer((request, response) => {
+  const server = http.createServer((request, response) => {
     // Without a listener, a connection error would end the process.
     response.on('error', () => {});
     answer(request, response).catch(() => response.destroy());

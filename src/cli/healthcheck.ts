@@ -1,11 +1,12 @@
 /** `--healthcheck`: asks the gateway on this machine for its health. */
 
 import { once } from 'node:events';
-import { get, type IncomingMessage } from 'node:http';
+import type { IncomingMessage } from 'node:http';
 import { text as textOf } from 'node:stream/consumers';
 
 import { ConfigError, type Config, type Env, type Flags } from '../config/config.ts';
 import { localUrl } from './startup-report.ts';
+import { http } from '../lib/http.ts';
 
 const TIMEOUT_MS = 5000;
 
@@ -29,7 +30,10 @@ export async function checkHealth(flags: Flags, env: Env, readConfig: () => Conf
   try {
     // `get` and no agent, because fetch refuses some ports and the default agent may use the
     // environment's proxy.
-    const request = get(`${url}/health`, { signal: AbortSignal.timeout(TIMEOUT_MS), agent: false });
+    const request = http.get(`${url}/health`, {
+      signal: AbortSignal.timeout(TIMEOUT_MS),
+      agent: false,
+    });
     const [response] = (await once(request, 'response')) as [IncomingMessage];
     const text = await textOf(response);
     return { isHealthy: response.statusCode === 200, text: `${text}\n` };

@@ -1,9 +1,8 @@
 /** Refuses bytes that never become a request, because they are not HTTP or arrive too slowly. */
 
-import { STATUS_CODES } from 'node:http';
-
 import { invalidRequest, type GatewayError } from '../lib/errors.ts';
 import type { ResponseHeaders } from './client-reply.ts';
+import { http } from '../lib/http.ts';
 
 /** The parser's code for a head or a body that has not arrived in time. */
 export const TIMED_OUT = 'ERR_HTTP_REQUEST_TIMEOUT';
@@ -44,5 +43,5 @@ export function serialize({ status, headers, body }: TextAnswer, requestId: stri
     date: new Date().toUTCString(),
     'content-length': Buffer.byteLength(body),
   }).map(([name, value]) => `${name}: ${value}\r\n`);
-  return `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${lines.join('')}\r\n${body}`;
+  return `HTTP/1.1 ${status} ${http.STATUS_CODES[status]}\r\n${lines.join('')}\r\n${body}`;
 }

@@ -1,12 +1,13 @@
 /** The listener: Node's HTTP server, its connections, the limits on clients, and its drain. */
 
 import { once } from 'node:events';
-import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import type { IncomingMessage, Server, ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
 
 import { Connection, type ListenerState, PROGRESS_CHECKS } from './connection.ts';
 import { BACKLOG_CONNECTIONS, drain, type DrainOptions } from './drain.ts';
+import { http } from '../lib/http.ts';
 
 const MAX_HEADER_BYTES = 16_384;
 /** Load balancers keep idle connections for 60 s, and answer 502 if the server closes first. */
@@ -70,7 +71,7 @@ export function createHttpServer(
 
 /** Creates Node's server with the limits on heads. `Connection` limits bodies and answers. */
 function createNodeServer(timeLimits: ListenerState['timeLimits']): Server {
-  const server = createServer({
+  const server = http.createServer({
     maxHeaderSize: MAX_HEADER_BYTES,
     headersTimeout: timeLimits.headersMs,
     // `checkUpload` limits bodies, because node:http would count a pipelined request's wait.

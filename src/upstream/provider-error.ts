@@ -1,7 +1,5 @@
 /** Maps a provider's error to the client's error. */
 
-import { STATUS_CODES } from 'node:http';
-
 import { namingSetting } from '../config/named-models.ts';
 import type { Attempt } from '../request/history.ts';
 import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
@@ -10,6 +8,7 @@ import { readFault, toWord, type UpstreamFault } from '../openai/error-body.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { returnedHeaders } from './headers.ts';
 import type { UpstreamHeaders } from './provider.ts';
+import { http } from '../lib/http.ts';
 
 const MAX_RETRY_AFTER_SECONDS = 86_400;
 const MAX_ERROR_TEXT_CHARACTERS = 500;
@@ -110,7 +109,7 @@ function errorText({ message = '', code = '', status }: UpstreamFault, redact: R
   const beginning = cutText(message, MAX_ERROR_TEXT_CHARACTERS + MAX_CUT_SECRET_CHARACTERS);
   const line = withoutControlCharacters(beginning).trim();
   const shown = cutText(redact(line), MAX_ERROR_TEXT_CHARACTERS).trimEnd();
-  const text = (PAGE.test(shown) ? '' : shown) || (STATUS_CODES[status] ?? 'Unknown error');
+  const text = (PAGE.test(shown) ? '' : shown) || (http.STATUS_CODES[status] ?? 'Unknown error');
   const isKnown = text.includes(code) || code === String(status);
   return CODE_WORD.test(code) && !isKnown ? `${text} (${redact(code)})` : text;
 }
@@ -131,7 +130,7 @@ function loggedCause({ message, status }: UpstreamFault, text: string, attempt: 
  */
 function namesOf({ code = '', type = '', status }: UpstreamFault, redact: Redactor): string {
   const names = [...new Set([type, code])].filter((name) => CODE_WORD.test(name));
-  return redact(names.join(' ')) || (STATUS_CODES[status] ?? 'Unknown error');
+  return redact(names.join(' ')) || (http.STATUS_CODES[status] ?? 'Unknown error');
 }
 
 /** Returns a wait in whole seconds, at least 1. */
