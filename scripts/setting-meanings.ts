@@ -36,7 +36,8 @@ export const MEANINGS: Readonly<Record<string, string>> = {
   'server.cors': 'answers web pages from other origins',
   'server.watch':
     'reloads as on SIGHUP when gateway.toml, a file in `${file:PATH}` or a certificate has changed',
-  'server.upstream': "`fetch` sends requests with Node's fetch and not with the agent under it",
+  'server.upstream':
+    "`fetch` sends requests with Node's fetch and not over the gateway's own connections",
   'server.trusted_proxies':
     'addresses and CIDR ranges of proxies; `remote` in the log is then the rightmost address ' +
     'in `X-Forwarded-For` outside them',

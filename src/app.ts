@@ -270,7 +270,10 @@ function createParts(
     redact,
     logger,
     modelLists,
-    transport: outside.createTransport(config.server.upstream),
+    transport: outside.createTransport(
+      config.server.upstream,
+      config.values.plain().get('server.upstream')?.origin,
+    ),
     breaker,
     incidents,
     budget: new ByteBudget(config.server),

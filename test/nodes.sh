@@ -54,7 +54,7 @@ run_on() {
   # Node 20 cannot run TypeScript.
   [ "$1" -lt 22 ] || prints_version src/server.ts || failures=1
   # The empty value overrides a GATEWAY_UPSTREAM in the environment, and means the default.
-  run_over '' undici || failures=1
+  run_over '' 'own connections' || failures=1
   run_over fetch fetch || failures=1
   return $failures
 }

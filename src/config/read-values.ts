@@ -67,6 +67,7 @@ const SERVICE_LINK_NAME =
   /^GATEWAY_(?:\w+_)?(?:SERVICE_(?:HOST|PORT)|PORT_\d+_(?:TCP|UDP|SCTP))(?:_|$)/;
 
 const PROXY_VARIABLES = ['HTTPS_PROXY', 'https_proxy', 'HTTP_PROXY', 'http_proxy'];
+const USE_ENV_PROXY = 'NODE_USE_ENV_PROXY';
 /** The first Node version with NODE_USE_ENV_PROXY. */
 const PROXY_NODE = { major: 22, minor: 21 };
 
@@ -98,7 +99,7 @@ class ValueReader {
     this.values = new SettingValues([], filePrefix);
     this.#readSection(parseToml(sources.toml, filePrefix), '', '');
     this.#warnOfUnknownVariables();
-    this.#warnOfUnusedProxy();
+    this.#readProxy();
   }
 
   /**
@@ -312,24 +313,29 @@ class ValueReader {
   }
 
   /**
-   * Warns about a proxy in the environment. Unlike curl and SDKs for other languages, Node uses it
-   * only if NODE_USE_ENV_PROXY is set.
+   * Selects fetch if Node uses a proxy of the environment, because only fetch connects through it.
+   * Unlike curl and SDKs for other languages, Node uses it only if NODE_USE_ENV_PROXY is set: warns
+   * about a proxy that is not used.
    */
-  #warnOfUnusedProxy(): void {
+  #readProxy(): void {
     const { env } = this.#sources;
     const name = PROXY_VARIABLES.find((variable) => env[variable]);
     if (name === undefined) return;
     const { node } = process.versions;
     if (!isNodeSince(node, PROXY_NODE)) {
       const needed = `Node ${PROXY_NODE.major}.${PROXY_NODE.minor} or newer`;
-      const text = `${needed} with NODE_USE_ENV_PROXY=1 would use it, but this is Node ${node}`;
+      const text = `${needed} with ${USE_ENV_PROXY}=1 would use it, but this is Node ${node}`;
       return this.values.warning(name, `providers are reached without this proxy; ${text}`);
     }
-    const { NODE_OPTIONS = '', NODE_USE_ENV_PROXY } = env;
+    const { NODE_OPTIONS = '', [USE_ENV_PROXY]: isWanted } = env;
     const options = [NODE_OPTIONS, ...process.execArgv].join(' ');
-    if (NODE_USE_ENV_PROXY === '1' || options.includes('--use-env-proxy')) return;
-    const text = 'providers are reached without this proxy; set NODE_USE_ENV_PROXY=1 to use it';
-    this.values.warning(name, text);
+    if (isWanted === '1' || options.includes('--use-env-proxy')) {
+      const row = SETTINGS.server.upstream;
+      this.values.set('server.upstream', { value: 'fetch', row, origin: USE_ENV_PROXY });
+      return undefined;
+    }
+    const text = `providers are reached without this proxy; set ${USE_ENV_PROXY}=1 to use it`;
+    return this.values.warning(name, text);
   }
 }
 

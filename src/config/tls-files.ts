@@ -37,8 +37,9 @@ export function readTls(
   if (first === undefined) return undefined;
   const refuse = (key: string, text: string) => values.problem(`${path}.${key}`, text);
   if (!/^https:/i.test(baseUrl)) return refuse(first, 'needs a base_url with https://');
-  if (values.section('server').upstream === 'fetch') {
-    return refuse(first, 'needs [server] upstream = "auto": fetch takes no certificates');
+  const { origin = 'server.upstream', value: upstream } = values.plain().get('server.upstream')!;
+  if (upstream === 'fetch') {
+    return refuse(first, `${origin} selects fetch, which takes no certificates`);
   }
   if (!clientCert !== !clientKey) {
     const [missing, given] = clientKey ? ['cert', 'key'] : ['key', 'cert'];

@@ -19,11 +19,13 @@ export async function sendByFetch(
 ): Promise<UpstreamResponse> {
   const controller = new AbortController();
   cancellation.onCancel(() => controller.abort(cancellation.reason));
-  const body = toBody(request);
+  const { body: parts, heldBody, isStream, fixed } = request;
+  // fetch keeps a body until the response ends, for a stream minutes later. Of a sliced body it
+  // keeps nothing.
+  const body = isStream ? new SlicedBody(parts!, heldBody) : toBody(request);
+  const pairs = [...fixed.pairs, ...request.headers];
   const headers = new Headers();
-  for (let at = 0; at < request.headers.length; at += 2) {
-    headers.append(request.headers[at]!, request.headers[at + 1]!);
-  }
+  for (let at = 0; at < pairs.length; at += 2) headers.append(pairs[at]!, pairs[at + 1]!);
   if (body instanceof SlicedBody) {
     headers.append('content-length', `${body.length}`);
     // Up to Node 22, a cancelled fetch does not touch the body while its connection is being made.
@@ -56,11 +58,23 @@ export async function sendByFetch(
 
 function toStream(body: SlicedBody): ReadableStream<Uint8Array> {
   // `ReadableStream.from` takes nothing from the body before fetch reads.
-  const stream = ReadableStream.from(body);
+  const stream = ReadableStream.from(slicesOf(body));
   // Up to Node 24, fetch tees a body that it might send again and never reads the first branch,
   // which would keep the whole body until the response ends.
   stream.tee = () => [new ReadableStream(), stream];
   return stream;
+}
+
+async function* slicesOf(body: SlicedBody): AsyncGenerator<Buffer> {
+  const turn = new TurnLimit();
+  try {
+    for (let slice = body.next(); slice; slice = body.next()) {
+      if (turn.spend(slice.length)) await nextTurn();
+      yield slice;
+    }
+  } finally {
+    body.release();
+  }
 }
 
 /**

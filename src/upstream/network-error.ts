@@ -5,6 +5,7 @@ import { isIPv4 } from 'node:net';
 import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
 import { isLookupRunning } from '../lib/name-lookup.ts';
 import { causeOf } from '../request/cause.ts';
+import { CLOSED, MalformedResponse } from './http1-connection.ts';
 
 /** When a connection broke, because this decides whether its request may be repeated. */
 export type ConnectionFailure =
@@ -28,7 +29,7 @@ export class TransportError extends Error {
   override readonly cause: Error;
   readonly connectionFailure: ConnectionFailure | undefined;
 
-  /** Wraps an error from undici, node:net or node:tls. */
+  /** Wraps an error from a connection or from fetch. */
   constructor(cause: Error, connectionFailure?: ConnectionFailure) {
     super('the upstream request failed', { cause });
     this.cause = cause;
@@ -36,18 +37,18 @@ export class TransportError extends Error {
   }
 }
 
-/** Codes for a closed connection. */
-const CLOSED = new Set(['ECONNRESET', 'EPIPE', 'UND_ERR_SOCKET']);
+/** Codes for a closed connection; the last code is fetch's. */
+const CLOSED_CODES = new Set([CLOSED, 'ECONNRESET', 'EPIPE', 'UND_ERR_SOCKET']);
 /** fetch's code; the gateway's own connections fail with ETIMEDOUT. */
 const CONNECT_TIMEOUT = 'UND_ERR_CONNECT_TIMEOUT';
 const TIMED_OUT = /^(?:ETIMEDOUT|UND_ERR_(?:CONNECT|HEADERS|BODY)_TIMEOUT)$/;
 /**
- * Codes from undici's parser and its limits. Exceptions inside undici have no code, but every
- * failure to connect has a code.
+ * Codes from fetch's parser and its limits. Exceptions inside fetch have no code, but every failure
+ * to connect has a code.
  */
 const NOT_HTTP = /^(?:$|HPE_|UND_ERR_HEADERS_OVERFLOW$)/;
 /**
- * undici's code for a body that ends early, and for any fault in the head behind a Content-Length.
+ * fetch's code for a body that ends early, and for any fault in the head behind a Content-Length.
  */
 const WRONG_LENGTH = 'UND_ERR_RES_CONTENT_LENGTH_MISMATCH';
 
@@ -144,6 +145,9 @@ export function upstreamFailure(thrown: unknown, provider: string): unknown {
   const fail = (text: string, details?: ErrorDetails) =>
     providerError(provider, text, { cause, ...details });
   const isInBody = connectionFailure === 'inBody';
+  if (cause instanceof MalformedResponse) {
+    return fail('the answer was not valid HTTP', { cause: cause.message });
+  }
   if (NOT_HTTP.test(code)) return fail('the answer was not valid HTTP');
   if (code === WRONG_LENGTH && !isInBody) {
     return fail('the answer was not valid HTTP', { cause: 'malformed headers' });
@@ -152,7 +156,7 @@ export function upstreamFailure(thrown: unknown, provider: string): unknown {
   if (isInBody || connectionFailure === 'inHead') {
     return fail('the answer was cut off', { problem: 'cut' });
   }
-  const isClosed = CLOSED.has(code);
+  const isClosed = CLOSED_CODES.has(code);
   if (isClosed && !isUnconnected) {
     // A stale connection is replaced at once. Without one, the provider may have worked on the
     // request, so a repetition counts as a retry.

@@ -6,7 +6,6 @@
 import { BUILT_IN_PROVIDERS } from '../config/built-in-providers.ts';
 import type { ProviderSettings, TlsSettings } from '../config/config.ts';
 import type { ByteSource } from '../lib/byte-source.ts';
-import { nextTurn, TurnLimit } from '../lib/turns.ts';
 import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
 import { copyIfResizable, type HeldBody } from '../lib/held-body.ts';
 import { digestOf } from '../lib/secret.ts';
@@ -22,7 +21,9 @@ export interface UpstreamRequest {
   readonly tls?: TlsSettings | undefined;
   /** The path, for a model list with its query. */
   readonly path: string;
-  /** Names and values in turn. */
+  /** The headers of each request of this kind. */
+  readonly fixed: FixedHeaders;
+  /** Further headers, names and values in turn. */
   readonly headers: readonly string[];
   readonly body?: readonly Buffer[];
   /** Keeps the body's bytes until they are sent. */
@@ -33,6 +34,27 @@ export interface UpstreamRequest {
    * True if the request needs a new connection. Over fetch it may still get a reused connection.
    */
   readonly reconnect?: boolean | undefined;
+}
+
+/** Headers that are the same for many requests. */
+interface FixedHeaders {
+  /** Names and values in turn. */
+  readonly pairs: readonly string[];
+  /** The same headers as lines of HTTP/1, behind `host` and `connection`. */
+  readonly text: string;
+}
+
+/** Returns the fixed headers of requests to `origin`. */
+export function fixedHeaders(
+  origin: string,
+  headers: Readonly<Record<string, string>>,
+): FixedHeaders {
+  const host = origin.slice(origin.indexOf('//') + 2);
+  const lines = Object.entries({ host, connection: 'keep-alive', ...headers });
+  return {
+    pairs: Object.entries(headers).flat(),
+    text: lines.map(([name, value]) => `${name}: ${value}\r\n`).join(''),
+  };
 }
 
 /** A provider's response, once its headers have arrived. */
@@ -76,7 +98,7 @@ export type Provider = ReturnType<typeof createOpenAIProvider>;
 
 /** Creates a provider that serves OpenAI's protocol at `settings.baseUrl`. */
 export function createOpenAIProvider(settings: ProviderSettings) {
-  const { id, baseUrl, apiKeys, tls } = settings;
+  const { id, baseUrl, tls } = settings;
   const { origin, pathname } = new URL(baseUrl);
   const basePath = pathname.replace(/\/$/, '');
   const modelList = BUILT_IN_PROVIDERS.get(id)?.modelList;
@@ -84,7 +106,7 @@ export function createOpenAIProvider(settings: ProviderSettings) {
   const paths = byEndpoint(basePath);
   const jsonHeaders = (accept: string) =>
     headers.map((keyHeaders) =>
-      Object.entries({ ...keyHeaders, 'content-type': 'application/json', accept }).flat(),
+      fixedHeaders(origin, { ...keyHeaders, 'content-type': 'application/json', accept }),
     );
   const completionHeaders = jsonHeaders('application/json');
   const streamHeaders = jsonHeaders('text/event-stream');
@@ -103,13 +125,17 @@ export function createOpenAIProvider(settings: ProviderSettings) {
      * @param key - index of the key to send
      * @param forwarded - headers that always pass from the client, names and values in turn
      */
-    request: ({ endpoint, key = 0, forwarded, ...more }: RequestOptions): UpstreamRequest => ({
+    request: (options: RequestOptions): UpstreamRequest => ({
       method: 'POST',
       origin,
       tls,
-      path: paths[endpoint],
-      headers: (more.isStream ? streamHeaders : completionHeaders)[key]!.concat(forwarded),
-      ...more,
+      path: paths[options.endpoint],
+      fixed: (options.isStream ? streamHeaders : completionHeaders)[options.key ?? 0]!,
+      headers: options.forwarded,
+      body: options.body,
+      heldBody: options.heldBody,
+      isStream: options.isStream,
+      reconnect: options.reconnect,
     }),
 
     /**
@@ -117,22 +143,14 @@ export function createOpenAIProvider(settings: ProviderSettings) {
      *
      * @param key - index of the key to send; with undefined, the request contains no key
      */
-    modelListRequest: (key: number | undefined): UpstreamRequest => {
-      const keyHeader = key !== undefined && modelList?.keyHeader;
-      const keyHeaders = key === undefined ? { 'user-agent': USER_AGENT } : headers[key];
-      return {
-        method: 'GET',
-        origin,
-        tls,
-        path: `${basePath}/models${modelList?.query ?? ''}`,
-        headers: Object.entries({
-          ...modelList?.headers,
-          ...keyHeaders,
-          ...(keyHeader ? { [keyHeader]: apiKeys[key]!.reveal() } : {}),
-          accept: 'application/json',
-        }).flat(),
-      };
-    },
+    modelListRequest: (key: number | undefined): UpstreamRequest => ({
+      method: 'GET',
+      origin,
+      tls,
+      path: `${basePath}/models${modelList?.query ?? ''}`,
+      fixed: fixedHeaders(origin, modelListHeaders(settings, key, headers)),
+      headers: [],
+    }),
   };
 }
 
@@ -144,6 +162,18 @@ function byEndpoint(base: string): Readonly<Record<EndpointPath, string>> {
     '/embeddings': `${base}/embeddings`,
     '/responses': `${base}/responses`,
   };
+}
+
+/** Returns the headers of a model list request with this key, or without a key. */
+function modelListHeaders(
+  { id, apiKeys }: ProviderSettings,
+  key: number | undefined,
+  headers: ReturnType<typeof headersByKey>,
+): Record<string, string> {
+  const { keyHeader, headers: more } = BUILT_IN_PROVIDERS.get(id)?.modelList ?? {};
+  const accept = { ...more, accept: 'application/json' };
+  if (key === undefined) return { ...accept, 'user-agent': USER_AGENT };
+  return { ...accept, ...headers[key], ...(keyHeader && { [keyHeader]: apiKeys[key]!.reveal() }) };
 }
 
 /** Returns the headers for every request, by the key's index. */
@@ -161,27 +191,17 @@ function headersByKey({ apiKeys, headers }: ProviderSettings) {
   }));
 }
 
-/**
- * The longest body to send whole. A longer body, and any body for a stream, is sent in slices, so
- * that no buffer outlives its sending.
- */
+/** The longest body to send whole. A longer body is sent in slices. */
 const MAX_WHOLE_BYTES = 4096;
 const SLICE_BYTES = 65_536;
 
-/**
- * Returns a short body as a buffer, and a long body as a `SlicedBody`. The caller has to send the
- * `content-length` of a `SlicedBody`.
- */
-export function toBody({ body, heldBody, isStream }: UpstreamRequest) {
+/** Returns a short body as a buffer, and a long body as a `SlicedBody`. */
+export function toBody({ body, heldBody }: UpstreamRequest): Buffer | SlicedBody | undefined {
   if (!body) return undefined;
-  if (!isStream && lengthOf(body) <= MAX_WHOLE_BYTES) return joinParts(body);
-  return new SlicedBody(body, heldBody);
+  return lengthOf(body) > MAX_WHOLE_BYTES ? new SlicedBody(body, heldBody) : joinParts(body);
 }
 
-/**
- * Copies a body out in slices, and releases the body with the last slice, because undici and fetch
- * keep a body until the response ends: for a stream, minutes later.
- */
+/** Gives out a body in slices, and releases the body with the last slice. */
 export class SlicedBody {
   readonly length: number;
   #parts: Buffer[];
@@ -198,22 +218,17 @@ export class SlicedBody {
     heldBody?.retain();
   }
 
-  async *[Symbol.asyncIterator](): AsyncGenerator<Buffer> {
-    const turn = new TurnLimit();
-    try {
-      for (let part = this.#parts.shift(); part; part = this.#parts.shift()) {
-        const slice = copyIfResizable(part.subarray(0, SLICE_BYTES));
-        if (slice.length < part.length) this.#parts.unshift(part.subarray(SLICE_BYTES));
-        if (this.#parts.length === 0) this.release();
-        if (turn.spend(slice.length)) await nextTurn();
-        yield slice;
-      }
-    } finally {
-      this.release();
-    }
+  /** Returns the next slice, or undefined after the last slice or `release`. */
+  next(): Buffer | undefined {
+    const part = this.#parts.shift();
+    if (!part) return undefined;
+    const slice = copyIfResizable(part.subarray(0, SLICE_BYTES));
+    if (slice.length < part.length) this.#parts.unshift(part.subarray(SLICE_BYTES));
+    if (this.#parts.length === 0) this.release();
+    return slice;
   }
 
-  /** Drops the unsent bytes. */
+  /** Drops the slices that are left. */
   release(): void {
     this.#parts = [];
     this.#heldBody?.release();

@@ -330,7 +330,7 @@ describe('the process', { concurrency: 4 }, () => {
       providers: [],
       settings: join(folder, 'gateway.toml'),
       settings_found: false,
-      transport: 'fetch (as configured)',
+      transport: 'fetch (GATEWAY_UPSTREAM)',
     });
   });
 

@@ -312,7 +312,7 @@ function runOn(t: TestContext, version: string, platform: string): void {
   }
 }
 
-test('a proxy in the environment that Node ignores is warned of', (t) => {
+test('a proxy in the environment selects fetch, and is warned of if Node ignores it', (t) => {
   const ignored = 'providers are reached without this proxy; ';
   const toSet = `${ignored}set NODE_USE_ENV_PROXY=1 to use it`;
   const tooOld = (version: string) =>
@@ -331,8 +331,11 @@ test('a proxy in the environment that Node ignores is warned of', (t) => {
     runOn(t, version, 'linux');
     for (const name of ['HTTPS_PROXY', 'https_proxy', 'HTTP_PROXY', 'http_proxy']) {
       const warnings = expected === undefined ? [] : [`${name}: ${expected}`];
-      assert.deepEqual(load('', { ...env, [name]: url }).warnings, warnings, version);
-      assert.deepEqual(load('', { ...env, [name]: '' }).warnings, []);
+      const behind = load('', { ...env, [name]: url });
+      assert.deepEqual(behind.warnings, warnings, version);
+      assert.equal(behind.server.upstream, expected === undefined ? 'fetch' : 'auto');
+      const without = load('', { ...env, [name]: '' });
+      assert.deepEqual([without.warnings, without.server.upstream], [[], 'auto']);
     }
   }
 });

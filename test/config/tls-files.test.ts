@@ -71,7 +71,7 @@ describe("a provider's files for TLS", { skip: NO_OPENSSL }, () => {
       'providers.p.ca_file: needs a base_url with https://',
     ]);
     assert.deepEqual(load('https://h/v1', '[server]\nupstream = "fetch"\n'), [
-      'providers.p.ca_file: needs [server] upstream = "auto": fetch takes no certificates',
+      'providers.p.ca_file: server.upstream selects fetch, which takes no certificates',
     ]);
   });
 

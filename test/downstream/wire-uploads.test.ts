@@ -14,13 +14,12 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import { discardBody } from '../../src/downstream/request-body.ts';
 import { Cancellation } from '../../src/lib/cancellation.ts';
-import { createPool } from '../../src/upstream/pool.ts';
 import { sendByFetch } from '../../src/upstream/fetch-transport.ts';
 import { TransportError } from '../../src/upstream/network-error.ts';
-import type { UpstreamResponse } from '../../src/upstream/provider.ts';
+import { fixedHeaders, type UpstreamResponse } from '../../src/upstream/provider.ts';
 import { type ByteSink, readAll, readEach } from '../../src/lib/byte-source.ts';
 import { nextTurn as nextBodyTurn, onNextTurn } from '../../src/lib/turns.ts';
-import { sendByUndici } from '../../src/upstream/undici-transport.ts';
+import { Connections, sendByHttp1 } from '../../src/upstream/http1-transport.ts';
 import { idle } from '../support/clock.ts';
 import { startBlackHole } from '../support/fault-proxy.ts';
 import { chatBody, providerToml, rawChat, startGateway } from '../support/gateway.ts';
@@ -42,20 +41,21 @@ import {
 import { listen } from '../support/listen.ts';
 
 const KIB = 1024;
+const fixed = fixedHeaders('http://p', {});
 const MIB = 1_048_576;
 const TRANSPORTS = sweep<readonly ('auto' | 'fetch')[]>(['auto', 'fetch'], ['auto']);
 
-/** Sends a POST with this body over undici's agent, as the gateway does. */
-async function sendUndici(
+/** Sends a POST with this body over the gateway's own connections. */
+async function sendOwn(
   t: TestContext,
   origin: string,
   body: readonly Buffer[],
   connectTimeoutMs?: number,
 ): Promise<UpstreamResponse> {
-  const connections = createPool(connectTimeoutMs)!;
+  const connections = new Connections(connectTimeoutMs);
   t.after(() => connections.close());
-  const request = { method: 'POST', origin, path: '/', headers: [], body } as const;
-  return sendByUndici(request, new Cancellation(), connections, {});
+  const request = { method: 'POST', origin, path: '/', fixed, headers: [], body } as const;
+  return sendByHttp1(request, new Cancellation(), connections, {});
 }
 
 test('waiting bodies have their turns in order, a few in each', async () => {
@@ -300,10 +300,10 @@ async function startCountingUpstream(t: TestContext) {
   return { ...(await listen(t, server)), count: () => count };
 }
 
-describe('connecting, over undici', () => {
+describe('connecting, over own connections', () => {
   test('a connection made while the event loop was busy is not too late', async (t) => {
     const upstream = await startUpstream(t);
-    const reply = sendUndici(t, new URL(upstream.baseUrl).origin, [Buffer.from('{}')], 200);
+    const reply = sendOwn(t, new URL(upstream.baseUrl).origin, [Buffer.from('{}')], 200);
     const busyUntil = performance.now() + 400;
     while (performance.now() < busyUntil);
     assert.equal((await reply).status, 200);
@@ -313,14 +313,14 @@ describe('connecting, over undici', () => {
     const { port } = await startBlackHole(t);
     const collect = createMemoryProbe();
     // A long limit, so its end does not release the body.
-    const connections = createPool(3_600_000)!;
+    const connections = new Connections(3_600_000);
     t.after(() => connections.close());
     const cancellation = new Cancellation();
     const send = () => {
       const body = Buffer.alloc(32 * MIB);
-      const request = { method: 'POST', path: '/', headers: [], body: [body] } as const;
+      const request = { method: 'POST', path: '/', fixed, headers: [], body: [body] } as const;
       const origin = `http://127.0.0.1:${port}`;
-      const sent = sendByUndici({ ...request, origin }, cancellation, connections, {});
+      const sent = sendByHttp1({ ...request, origin }, cancellation, connections, {});
       return { sent, body: new WeakRef(body) };
     };
     const { sent, body } = send();
@@ -337,7 +337,13 @@ describe('connecting, over undici', () => {
 
 test('fetch fails with the reason of the cancellation, and with the network error', async () => {
   const cancellation = new Cancellation();
-  const request = { method: 'GET', origin: 'http://127.0.0.2:2', path: '/', headers: [] } as const;
+  const request = {
+    method: 'GET',
+    origin: 'http://127.0.0.2:2',
+    path: '/',
+    fixed,
+    headers: [],
+  } as const;
   await assert.rejects(sendByFetch(request, cancellation), TransportError);
   cancellation.cancel(new Error('left'));
   await assert.rejects(sendByFetch(request, cancellation), /^Error: left$/);
@@ -439,7 +445,7 @@ test('a turn takes a thousand chunks of one byte of an answer', async (t) => {
       `HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n${inChunks(20_000, 1)}0\r\n\r\n`,
     ),
   );
-  const reply = await sendUndici(t, new URL(upstream.baseUrl).origin, []);
+  const reply = await sendOwn(t, new URL(upstream.baseUrl).origin, []);
   const { counts, add } = countPerTurn();
   await readEach(reply.body, () => {
     add();
@@ -481,7 +487,7 @@ async function assertFewPerTurn<T>(
 test('a turn takes chunks of a few answers when many have begun', async (t) => {
   const upstream = await startRawUpstream(t, ({ socket }) => socket.write(rawResponse(LONG_TEXT)));
   const { origin } = new URL(upstream.baseUrl);
-  const replies = await Promise.all(Array.from({ length: MANY }, () => sendUndici(t, origin, [])));
+  const replies = await Promise.all(Array.from({ length: MANY }, () => sendOwn(t, origin, [])));
   await assertFewPerTurn(replies, async ({ body }, onChunk) =>
     readEach(body, (chunk) => {
       onChunk(chunk);

@@ -2,11 +2,13 @@ import assert from 'node:assert/strict';
 import { createServer, type Socket } from 'node:net';
 import { test } from 'node:test';
 
-import { chatBody, providerToml, startGateway, triesOf } from '../support/gateway.ts';
+import { chatBody, providerToml, rawChat, startGateway, triesOf } from '../support/gateway.ts';
 import { listen } from '../support/listen.ts';
+import { openRaw, parseReplies } from '../support/raw.ts';
 import { rawResponse, startRawUpstream, type RawRequest } from '../support/raw-upstream.ts';
 import { dataOf, eventually, assertNoErrors } from '../support/streams.ts';
 import { sweep } from '../support/sweep.ts';
+import { OVER_FETCH } from '../support/transport.ts';
 
 const AT_ONCE = 25;
 /** A stream is cut at each multiple of this number. */
@@ -121,13 +123,12 @@ test('an answer with malformed headers is not valid HTTP, and is not retried', a
   for (const line of [...lines, ...lengths]) {
     for (head of [`${others}${line}\r\n`, `${line}\r\n${others}`]) {
       const { status, text } = await gateway.chat(chatBody());
-      // The parsers of Node 20 and 22 unfold headers.
-      if (status === 200 && line.includes('\n')) continue;
       assert.equal(status, 502, line);
       assert.match(text, /"Provider error: the answer was not valid HTTP"/);
       const access = gateway.accessLines().at(-1)!;
       assert.match(triesOf(access)!, /^p:\S+$/);
-      const cause = /"cause":"(?:malformed headers|[^"]*HTTP\/1\.1 protocol)/;
+      const cause =
+        /"cause":"(?:malformed (?:head|Content-Length|Transfer-Encoding)|[^"]*HTTP\/1\.1 protocol)/;
       assert.match(JSON.stringify(access), cause);
     }
   }
@@ -160,3 +161,29 @@ for (const transport of ['auto', 'fetch']) {
     }
   });
 }
+
+const SLOW = 'a provider that closes behind its answer does no harm while clients read slowly';
+// docs/limits.md: over fetch, Node 22 and 24 may throw outside of the request.
+test(SLOW, { skip: OVER_FETCH }, async (t) => {
+  const event = `data: {"choices":[{"delta":{"content":"${'x'.repeat(1000)}"}}]}\n\n`;
+  const body = event.repeat(512) + EVENTS.slice(-2).join('');
+  const upstream = await startRawUpstream(t, ({ socket }) => {
+    socket.end(`${HEAD}connection: close\r\n\r\n${body}`);
+  });
+  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const read = async () => {
+    const { socket, text } = openRaw(t, gateway.port);
+    socket.write(rawChat(chatBody({ stream: true })));
+    socket.on('data', () => {
+      socket.pause();
+      setTimeout(() => socket.resume(), 1);
+    });
+    await eventually(() => text().endsWith('\r\n0\r\n\r\n'), 'the whole stream');
+    assert.equal(parseReplies(text())[0]!.body, body);
+  };
+  for (let round = 0; round < 2; round += 1) {
+    await Promise.all(Array.from({ length: 16 }, read));
+  }
+  await eventually(() => upstream.sockets.size === 0, 'every connection is closed');
+  assertNoErrors(gateway);
+});

@@ -194,9 +194,9 @@ const isFirst = (place: string) => place.endsWith('.1');
 const stale: Record<string, [Act, told: readonly string[], places: string, isOfAgent?: boolean]> = {
   'is replaced without the client noticing': [
     (place) => (isFirst(place) ? 'answer' : 'close'),
-    [WELL, REPLACED, WELL],
-    // The second connection is not kept, so the next request opens another.
-    '1.1 1.2 2.1 3.1',
+    // Twice, because the second connection is kept and closed too.
+    [WELL, REPLACED, REPLACED],
+    '1.1 1.2 2.1 2.2 3.1',
     true,
   ],
   'is replaced, and the client may repeat a 429 that follows': [

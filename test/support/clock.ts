@@ -122,6 +122,16 @@ export function replaceRandom(t: TestContext, random: () => number): void {
   replace(t, Math, 'random', random);
 }
 
+/** Returns a function that moves `performance.now()` on by some milliseconds, until the test ends. */
+export function moveStopwatch(t: TestContext): (ms: number) => void {
+  const now = performance.now.bind(performance);
+  let passedMs = 0;
+  t.mock.method(performance, 'now', () => now() + passedMs);
+  return (ms) => {
+    passedMs += ms;
+  };
+}
+
 /** Replaces one method of `object` until the test ends. */
 function replace<K extends 'now' | 'random'>(
   t: TestContext,

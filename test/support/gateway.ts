@@ -132,7 +132,7 @@ export async function startGateway(
   const drain = async (timeoutMs = 0, reason = new Error('test is over'), delayMs = 0) => {
     const result = await service.drain({ delayMs, timeoutMs, reason });
     await admin?.drain({ delayMs: 0, timeoutMs: 0, reason });
-    await transport.close();
+    transport.close();
     return result;
   };
   let isDrained = false;

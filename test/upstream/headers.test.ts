@@ -9,7 +9,10 @@ import {
   forwardedHeaders,
   upstreamRequestId,
 } from '../../src/upstream/headers.ts';
+import { fixedHeaders } from '../../src/upstream/provider.ts';
 import { newReplyContext } from '../support/reply-context.ts';
+
+const fixed = fixedHeaders('http://p', {});
 
 const LONGEST = 'x'.repeat(4096);
 
@@ -61,7 +64,13 @@ test('named headers pass if they are visible ASCII without keys, up to 4,096 byt
     ]);
     assert.deepEqual(returnedHeaders(headers, context), passes ? { 'x-a': value } : {}, value);
     const call = { ...context.call, headers: { 'x-a': value, 'x-b': value } };
-    const request = { method: 'POST', origin: '', path: '', headers: ['x-own', '1'] } as const;
+    const request = {
+      method: 'POST',
+      origin: '',
+      path: '',
+      fixed,
+      headers: ['x-own', '1'],
+    } as const;
     const forwarded = addClientHeaders(request, { ...context, call }).headers;
     assert.deepEqual(forwarded, passes ? ['x-own', '1', 'x-a', value] : ['x-own', '1'], value);
     const unset = addClientHeaders(request, { ...contextWith({}), call });
@@ -75,7 +84,7 @@ test('a header that Connection names passes in neither direction', () => {
   const headers = { connection, 'x-a': '1', 'x-b': '2', 'x-ratelimit-limit': '3' };
   assert.deepEqual(returnedHeaders(new Map(Object.entries(headers)), context), { 'x-b': '2' });
   const call = { ...context.call, headers };
-  const request = { method: 'POST', origin: '', path: '', headers: [] } as const;
+  const request = { method: 'POST', origin: '', path: '', fixed, headers: [] } as const;
   assert.deepEqual(addClientHeaders(request, { ...context, call }).headers, ['x-b', '2']);
 });
 

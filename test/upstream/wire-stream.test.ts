@@ -623,6 +623,8 @@ for (const [when, events] of [
     assert.deepEqual([outcome, status, bytes], ['ok', 200, events.length]);
     end('\n');
     await p.requests[0]?.closed;
+    // A connection is idle from the next turn on.
+    await gateway.send('/health');
     p.script = answerWell;
     assert.equal((await gateway.chat(STREAM)).text, completionEvents());
     assert.deepEqual([...p.sockets], [connection]);

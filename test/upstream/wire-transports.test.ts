@@ -11,10 +11,10 @@ import type { TLSSocket } from 'node:tls';
 
 import { Cancellation } from '../../src/lib/cancellation.ts';
 import { readAll } from '../../src/lib/byte-source.ts';
-import type { ConnectionUse } from '../../src/upstream/provider.ts';
+import { type ConnectionUse, fixedHeaders } from '../../src/upstream/provider.ts';
 import { createTransport } from '../../src/upstream/transport.ts';
 import { createCertificate, NO_OPENSSL } from '../support/certificate.ts';
-import { idle, useManualTimers } from '../support/clock.ts';
+import { idle, moveStopwatch, useManualTimers } from '../support/clock.ts';
 import { assertError } from '../support/errors.ts';
 import { startBlackHole, startFaultProxy } from '../support/fault-proxy.ts';
 import {
@@ -45,8 +45,9 @@ import { listen } from '../support/listen.ts';
 before(buildOnce);
 
 /** The transport's name in the startup line. */
-const UNDICI = `undici ${process.versions['undici']} (the agent under fetch)`;
+const OWN = 'own connections';
 const FETCH = 'fetch (as configured)';
+const fixed = fixedHeaders('http://p', {});
 
 type TransportName = 'auto' | 'fetch';
 
@@ -158,32 +159,12 @@ const preload = (code: string) => ({
 });
 
 const unset = { GATEWAY_UPSTREAM: '' };
-/** Makes Node look unlike the versions in CI. */
-const withUndici = (version: string) =>
-  preload(`Object.defineProperty(process.versions, 'undici', { value: '${version}' });`);
-const WITHOUT_SYMBOL = `
-  void globalThis.Headers;
-  const original = Symbol.for;
-  Symbol.for = (key) => (key.startsWith('undici.globalDispatcher') ? Symbol(key) : original(key));`;
 const AUTO = { GATEWAY_UPSTREAM: 'auto', GATEWAY_LOG_LEVEL: 'debug' };
 const STARTS: readonly [what: string, settings: Settings, transport: string][] = [
-  ['no setting', { env: unset }, UNDICI],
-  ['GATEWAY_UPSTREAM=auto', { env: AUTO }, UNDICI],
-  ['GATEWAY_UPSTREAM=fetch', { env: { GATEWAY_UPSTREAM: 'fetch' } }, FETCH],
+  ['no setting', { env: unset }, OWN],
+  ['GATEWAY_UPSTREAM=auto', { env: AUTO }, OWN],
+  ['GATEWAY_UPSTREAM=fetch', { env: { GATEWAY_UPSTREAM: 'fetch' } }, 'fetch (GATEWAY_UPSTREAM)'],
   ['upstream = "fetch" in the file', { server: 'upstream = "fetch"', env: unset }, FETCH],
-  [
-    "a Node without undici's symbol",
-    { env: { ...AUTO, ...preload(WITHOUT_SYMBOL) } },
-    "fetch (undici's agent was not found)",
-  ],
-  ...['5.29.0', '60.0.0'].map(
-    (version) =>
-      [
-        `a Node with undici ${version}`,
-        { env: { ...AUTO, ...withUndici(version) } },
-        `fetch (undici ${version} is not tested)`,
-      ] as [string, Settings, string],
-  ),
 ];
 
 describe('the start', { concurrency: 2 }, () => {
@@ -206,6 +187,22 @@ describe('the start', { concurrency: 2 }, () => {
       await eventually(() => program.lines('request').length >= 2, 'the lines');
       assert.equal(program.lines('request').length, 2);
     });
+  }
+});
+
+test("a gateway with own connections never loads fetch's client", async (t) => {
+  const code = `process.on('exit', () => {
+    const isLoaded = process.moduleLoadList.some((name) => name.endsWith('undici/undici'));
+    process.stderr.write('loaded: ' + isLoaded);
+  });`;
+  for (const upstream of ['auto', 'fetch']) {
+    const { baseUrl } = await startUpstream(t, answerWell);
+    const env = { ...preload(code), GATEWAY_UPSTREAM: upstream };
+    const program = await start(t, { baseUrl, env });
+    await assertAnswers(program.port);
+    program.child.kill('SIGTERM');
+    await program.exit;
+    assert.match(program.stderr(), new RegExp(`loaded: ${upstream === 'fetch'}$`));
   }
 });
 
@@ -243,11 +240,12 @@ async function startTransport(
   t.after(() => transport.close());
   const { origin } = new URL(baseUrl);
   const send = async (reconnect = false) => {
-    const request = { method: 'GET', origin, path: '/', headers: [], reconnect } as const;
+    const request = { method: 'GET', origin, path: '/', fixed, headers: [], reconnect } as const;
     const use: ConnectionUse = {};
     const { body } = await transport.send(request, new Cancellation(), use);
     await readAll(body, 100);
-    // undici returns a connection to its pool one turn after the answer.
+    // A connection is idle from the next turn on.
+    await nextTurn();
     await nextTurn();
     return use.connection;
   };
@@ -289,77 +287,58 @@ describe('the figures of connections to providers', { skip: OVER_FETCH }, () => 
     }
     assert.deepEqual(figures(), { open: 200, made: 200, reused: 200 });
     gate.open();
-    // The oldest connections are taken first, so the newest may end from disuse.
-    const [first] = upstream.sockets;
-    const readBefore = first!.bytesRead;
-    assert.equal(await send(), 'reused');
-    assert.ok(first!.bytesRead > readBefore, 'the connection that was made first');
+    // The latest connection is taken first, so that the others may end from disuse.
+    const idleBytes = [...upstream.sockets].map(({ bytesRead }) => bytesRead);
+    for (let round = 0; round < 3; round += 1) assert.equal(await send(), 'reused');
+    const used = [...upstream.sockets].filter(({ bytesRead }, at) => bytesRead > idleBytes[at]!);
+    assert.equal(used.length, 1);
   });
 
-  test('show that a fresh connection is not an idle one, and is not kept', async (t) => {
+  test('show that a fresh connection is not an idle one, and is kept afterwards', async (t) => {
     const { send, figures } = await startTransport(t, 'auto', await startUpstream(t));
-    const used = [await send(), await send(true), await send(true), await send()];
-    assert.deepEqual(used, ['new', 'new', 'new', 'reused']);
-    await eventually(() => figures()?.open === 1, 'only the first is kept');
+    const used = [await send(), await send(true), await send()];
+    assert.deepEqual(used, ['new', 'new', 'reused']);
+    assert.equal(figures()?.open, 2);
   });
 
   test('show that an idle connection is kept for 90 s', async (t) => {
     const timers = useManualTimers(t);
+    const moveOn = moveStopwatch(t);
+    const pass = (ms: number) => {
+      moveOn(ms);
+      timers.advance(ms);
+    };
     // Without `Keep-Alive`, which could shorten the time.
     const upstream = await startRawUpstream(t, ({ socket }) => socket.write(rawResponse('{}')));
-    const { send } = await startTransport(t, 'auto', upstream);
+    const { send, figures } = await startTransport(t, 'auto', upstream);
+    for (const round of [1, 2]) {
+      assert.equal(await send(), 'new');
+      pass(85_000);
+      assert.equal(await send(), 'reused');
+      pass(95_000);
+      await eventually(() => figures()?.open === 0, `it is closed, round ${round}`);
+    }
     assert.equal(await send(), 'new');
-    timers.advance(85_000);
-    assert.equal(await send(), 'reused');
-    timers.advance(95_000);
+    // The request comes before the examination of each second.
+    moveOn(95_000);
     assert.equal(await send(), 'new');
   });
 });
 
 const SOMEWHERE = 'http://provider.invalid/v1';
 
-test('a connection that a proxy has closed is not attempted again and again', async (t) => {
-  const transport = createTransport('fetch');
-  t.after(() => transport.close());
-  void globalThis.Headers;
-  const slots = globalThis as unknown as Record<symbol, object>;
-  const [shared] = ['2', '1'].flatMap(
-    (slot) => slots[Symbol.for(`undici.globalDispatcher.${slot}`)] ?? [],
-  );
-  const { constructor } = shared!;
-  const Agent = constructor as new (options: object) => { destroy(): Promise<void> };
-  let connects = 0;
-  const connect = (_: object, callback: (error: Error) => void) => {
-    connects += 1;
-    const error = Object.assign(new Error('other side closed'), { code: 'UND_ERR_SOCKET' });
-    setTimeout(callback, 1, error);
-  };
-  const dispatcher = new Agent({ connect });
-  t.after(() => dispatcher.destroy());
-  const asked = fetch(SOMEWHERE, { dispatcher } as RequestInit);
-  asked.catch(() => {});
-  await eventually(() => connects > 0, 'a connection');
-  await idle(100);
-  assert.equal(connects, 1);
-  await assert.rejects(asked);
-});
-
 const noProxies =
   !process.allowedNodeEnvironmentFlags.has('--use-env-proxy') &&
   `Node ${process.version} knows no NODE_USE_ENV_PROXY`;
 const SOMEWHERE_TLS = 'https://provider.invalid/v1';
 
-const TRANSPORTS = [
-  ['auto', UNDICI],
-  ['fetch', FETCH],
-] as const;
-for (const [transport, text] of TRANSPORTS.slice(0, sweep(2, 1))) {
+describe('behind a proxy', { concurrency: 2, skip: noProxies }, () => {
   /** Starts the program behind a proxy, with the providers `p` and `tls` on its other side. */
   const startBehind = async (t: TestContext, settings: Settings = {}) => {
     const upstream = await startUpstream(t, answerWell);
     const proxy = await startHttpProxy(t, upstream);
     const env = {
-      GATEWAY_UPSTREAM: transport,
+      GATEWAY_UPSTREAM: 'auto',
       NODE_USE_ENV_PROXY: '1',
       HTTP_PROXY: proxy.url,
       HTTPS_PROXY: proxy.url,
@@ -371,104 +350,84 @@ for (const [transport, text] of TRANSPORTS.slice(0, sweep(2, 1))) {
     return { upstream, proxy, program, env };
   };
 
-  const options = { concurrency: 2, skip: noProxies };
-  describe(`behind a proxy, GATEWAY_UPSTREAM=${transport}`, options, () => {
-    test('answers come through it, unless their host is in NO_PROXY', async (t) => {
-      const { upstream, proxy, program, env } = await startBehind(t);
-      assert.equal(program.transport, text);
-      await assertAnswers(program.port, 'near');
-      const itself = { GATEWAY_HOST: '127.0.0.1', GATEWAY_PORT: `${program.port}`, NO_PROXY: '' };
-      const health = await runProgram(t, ['--healthcheck'], { env: { ...env, ...itself } });
-      assert.equal(health.code, 0, health.stdout);
-      assert.match(health.stdout, /"healthy"/);
-      assert.deepEqual(proxy.asked, []);
-      upstream.requests.length = 0;
-      await assertAnswers(program.port);
-      for (const asked of proxy.asked) {
-        assert.match(
-          asked,
-          /^(?:CONNECT provider\.invalid:80|POST http:\/\/provider\.invalid\/v1\/chat\/completions)$/,
-        );
-      }
-      assert.ok(proxy.asked.length > 0);
-      const { url, headers } = upstream.requests[0]!;
-      assert.deepEqual([url, headers.host], ['/v1/chat/completions', 'provider.invalid']);
-      assert.equal(headers.authorization, `Bearer ${PROVIDER_KEY}`);
-      assert.ok(!JSON.stringify(headers).includes(CLIENT_TOKEN));
-    });
-
-    const what = 'answers of a provider with TLS come through it, and it cannot read the requests';
-    test(what, { skip: NO_OPENSSL }, async (t) => {
-      const certificate = createCertificate(t, ['DNS:provider.invalid']);
-      const upstream = await startUpstream(t, answerWell, certificate);
-      const proxy = await startHttpProxy(t, upstream);
-      const ca = { NODE_EXTRA_CA_CERTS: certificate.path, HTTPS_PROXY: proxy.url };
-      const { program } = await startBehind(t, { env: ca });
-      await assertAnswers(program.port, 'tls');
-      assert.deepEqual(proxy.asked, ['CONNECT provider.invalid:443']);
-    });
-
-    const notOurs = transport === 'fetch' && 'fetch takes no certificates';
-    test('a provider is asked through it with its certificates', { skip: notOurs }, async (t) => {
-      if (NO_OPENSSL) return t.skip(NO_OPENSSL);
-      const certificate = createCertificate(t, ['DNS:provider.invalid']);
-      const { cert, path, key } = certificate;
-      const folder = emptyFolder(t, { 'key.pem': key.toString() });
-      const mutual = { ...certificate, requestCert: true, ca: [cert] };
-      const upstream = await startUpstream(t, answerWell, mutual);
-      const proxy = await startHttpProxy(t, upstream);
-      const env = { HTTPS_PROXY: proxy.url };
-      const tls = `ca_file = "${path}"\nclient_cert = "${path}"\nclient_key = "${folder}/key.pem"\n`;
-      const { program } = await startBehind(t, { env, tls });
-      await assertAnswers(program.port, 'tls');
-    });
-
-    test('a refused connection to it is a 502, and the log has the cause', async (t) => {
-      const env = { HTTP_PROXY: NOBODY_LISTENS, HTTPS_PROXY: NOBODY_LISTENS };
-      const { program } = await startBehind(t, { env });
-      for (const provider of ['p', 'tls'])
-        await assertUnusable(program, /ECONNREFUSED/, { provider });
-    });
-
-    test('its refusal is a 502 with a logged status, and is not repeated for ever', async (t) => {
-      const { upstream, proxy, program } = await startBehind(t);
-      proxy.refusal = 407;
-      for (const provider of ['p', 'tls']) {
-        await assertUnusable(program, /\b407\b/, { provider, message: /^Provider error: / });
-      }
-      proxy.refusal = 403;
-      await assertUnusable(program, /\b403\b/, { provider: 'tls' });
-      assert.equal(proxy.asked.at(-1), 'CONNECT provider.invalid:443');
-      proxy.closes = true;
-      proxy.asked.length = 0;
-      const cause = /other side closed|Proxy Connection failed/;
-      await assertUnusable(program, cause, { provider: 'tls' });
-      const asked = proxy.asked.length;
-      await idle(100);
-      assert.equal(proxy.asked.length, asked);
-      assert.ok(asked <= 4, `${asked} times`);
-      assert.equal(upstream.requests.length, 0);
-    });
-
-    test('a request whose connection breaks is repeated only if it was reused', async (t) => {
-      const { upstream, program } = await startBehind(t);
-      await assertRepeatsOnlyReused(program.port, upstream, transport);
-    });
-
-    test('its silence is a 504, and SIGTERM still ends the gateway', async (t) => {
-      const silent = await listen(
-        t,
-        createServer((socket) => socket.resume()),
+  test('answers come through it, unless their host is in NO_PROXY', async (t) => {
+    const { upstream, proxy, program, env } = await startBehind(t);
+    assert.equal(program.transport, 'fetch (NODE_USE_ENV_PROXY)');
+    await assertAnswers(program.port, 'near');
+    const itself = { GATEWAY_HOST: '127.0.0.1', GATEWAY_PORT: `${program.port}`, NO_PROXY: '' };
+    const health = await runProgram(t, ['--healthcheck'], { env: { ...env, ...itself } });
+    assert.equal(health.code, 0, health.stdout);
+    assert.match(health.stdout, /"healthy"/);
+    assert.deepEqual(proxy.asked, []);
+    upstream.requests.length = 0;
+    await assertAnswers(program.port);
+    for (const asked of proxy.asked) {
+      assert.match(
+        asked,
+        /^(?:CONNECT provider\.invalid:80|POST http:\/\/provider\.invalid\/v1\/chat\/completions)$/,
       );
-      const env = { HTTPS_PROXY: `http://127.0.0.1:${silent.port}` };
-      const { program } = await startBehind(t, { server: 'timeout = 1', env });
-      assert.equal((await ask(program.port, false, 'tls')).status, 504);
-      program.child.kill('SIGTERM');
-      await eventually(() => program.child.exitCode !== null, 'it ends');
-      assert.equal(await program.exit, 0);
-    });
+    }
+    assert.ok(proxy.asked.length > 0);
+    const { url, headers } = upstream.requests[0]!;
+    assert.deepEqual([url, headers.host], ['/v1/chat/completions', 'provider.invalid']);
+    assert.equal(headers.authorization, `Bearer ${PROVIDER_KEY}`);
+    assert.ok(!JSON.stringify(headers).includes(CLIENT_TOKEN));
   });
 
+  const what = 'answers of a provider with TLS come through it, and it cannot read the requests';
+  test(what, { skip: NO_OPENSSL }, async (t) => {
+    const certificate = createCertificate(t, ['DNS:provider.invalid']);
+    const upstream = await startUpstream(t, answerWell, certificate);
+    const proxy = await startHttpProxy(t, upstream);
+    const ca = { NODE_EXTRA_CA_CERTS: certificate.path, HTTPS_PROXY: proxy.url };
+    const { program } = await startBehind(t, { env: ca });
+    await assertAnswers(program.port, 'tls');
+    assert.deepEqual(proxy.asked, ['CONNECT provider.invalid:443']);
+  });
+
+  test('a refused connection to it is a 502, and the log has the cause', async (t) => {
+    const env = { HTTP_PROXY: NOBODY_LISTENS, HTTPS_PROXY: NOBODY_LISTENS };
+    const { program } = await startBehind(t, { env });
+    for (const provider of ['p', 'tls'])
+      await assertUnusable(program, /ECONNREFUSED/, { provider });
+  });
+
+  test('its refusal is a 502 with a logged status, and is not repeated for ever', async (t) => {
+    const { upstream, proxy, program } = await startBehind(t);
+    proxy.refusal = 407;
+    for (const provider of ['p', 'tls']) {
+      await assertUnusable(program, /\b407\b/, { provider, message: /^Provider error: / });
+    }
+    proxy.refusal = 403;
+    await assertUnusable(program, /\b403\b/, { provider: 'tls' });
+    assert.equal(proxy.asked.at(-1), 'CONNECT provider.invalid:443');
+    proxy.closes = true;
+    proxy.asked.length = 0;
+    const cause = /other side closed|Proxy Connection failed/;
+    await assertUnusable(program, cause, { provider: 'tls' });
+    const asked = proxy.asked.length;
+    await idle(100);
+    assert.equal(proxy.asked.length, asked);
+    assert.ok(asked <= 4, `${asked} times`);
+    assert.equal(upstream.requests.length, 0);
+  });
+
+  test('its silence is a 504, and SIGTERM still ends the gateway', async (t) => {
+    const silent = await listen(
+      t,
+      createServer((socket) => socket.resume()),
+    );
+    const env = { HTTPS_PROXY: `http://127.0.0.1:${silent.port}` };
+    const { program } = await startBehind(t, { server: 'timeout = 1', env });
+    assert.equal((await ask(program.port, false, 'tls')).status, 504);
+    program.child.kill('SIGTERM');
+    await eventually(() => program.child.exitCode !== null, 'it ends');
+    assert.equal(await program.exit, 0);
+  });
+});
+
+const TRANSPORTS = ['auto', 'fetch'] as const;
+for (const transport of TRANSPORTS.slice(0, sweep(2, 1))) {
   describe(`over TLS, GATEWAY_UPSTREAM=${transport}`, { concurrency: 2, skip: NO_OPENSSL }, () => {
     /**
      * Starts trusted providers with TLS, one with this machine's names and another with wrong
@@ -572,7 +531,7 @@ for (const [transport, text] of TRANSPORTS.slice(0, sweep(2, 1))) {
   });
 }
 
-for (const [transport] of TRANSPORTS.slice(0, sweep(2, 1))) {
+for (const transport of TRANSPORTS.slice(0, sweep(2, 1))) {
   describe(`beside other code in the process (upstream = ${transport})`, { concurrency: 2 }, () => {
     const environment = (code: string) => ({ GATEWAY_UPSTREAM: transport, ...preload(code) });
 

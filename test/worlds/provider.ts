@@ -1,6 +1,6 @@
 /**
  * A world's providers, which replace `src/upstream/transport.ts`. Each request gets its planned
- * reply as undici's agent would hand it over. No other file here knows a transport's interface.
+ * reply as the gateway's own connections would hand it over. No other file here knows a transport's interface.
  */
 
 import type { ByteSink, ByteSource } from '../../src/lib/byte-source.ts';
@@ -23,16 +23,16 @@ import type { History, Try } from './history.ts';
 import type { Plan, Reply } from './plan.ts';
 import { answerWell, listModels } from './replies.ts';
 
-/** The errors as net, undici and llhttp report them. */
+/** The errors as net, the gateway's own connections and fetch report them. */
 const FAULTS: Readonly<
   Record<NonNullable<Reply['fault']>, readonly [code: string, failure?: ConnectionFailure]>
 > = {
   refused: ['ECONNREFUSED', 'unconnected'],
   unresolved: ['ENOTFOUND', 'unconnected'],
   descriptors: ['EMFILE', 'unconnected'],
-  stale: ['UND_ERR_SOCKET', 'stale'],
+  stale: ['CLOSED', 'stale'],
   reset: ['ECONNRESET'],
-  'cut in head': ['UND_ERR_SOCKET', 'inHead'],
+  'cut in head': ['CLOSED', 'inHead'],
   'not http': ['HPE_INVALID_CONSTANT'],
 };
 
@@ -49,7 +49,7 @@ export function createProviders(clock: Clock, plan: Plan, history: History): Tra
     keepOnly() {},
     send(request: UpstreamRequest, cancellation: Cancellation, use: ConnectionUse = {}) {
       const [, provider = ''] = /^https:\/\/([^.]+)/.exec(request.origin) ?? [];
-      const headers = toMap(request.headers);
+      const headers = toMap([...request.fixed.pairs, ...request.headers]);
       const id = headers.get('x-request-id');
       const exchange = history.exchanges.find(({ ask }) => ask.id === id);
       const { method, path } = request;
@@ -92,7 +92,7 @@ export function createProviders(clock: Clock, plan: Plan, history: History): Tra
         void readBody(request, made).finally(() => sent.begin());
       });
     },
-    close: () => Promise.resolve(),
+    close() {},
   };
 }
 
@@ -105,7 +105,7 @@ async function readBody(request: UpstreamRequest, made: Try): Promise<void> {
     return;
   }
   const slices: Buffer[] = [];
-  for await (const slice of body) slices.push(slice);
+  for (let slice = body.next(); slice; slice = body.next()) slices.push(slice);
   // An abandoned try does not read its body to the end.
   if (made.end === 'open') made.body = Buffer.concat(slices).toString();
 }
@@ -192,7 +192,7 @@ class ProviderReply implements UpstreamResponse, ByteSource {
     this.#after(endMs, () => {
       if (rest !== '') this.#push(Buffer.from(rest));
       if (end === 'end') this.#end(undefined);
-      if (end === 'cut') this.#end(networkError('UND_ERR_SOCKET', 'inBody'));
+      if (end === 'cut') this.#end(networkError('CLOSED', 'inBody'));
     });
   }
 

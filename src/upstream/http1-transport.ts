@@ -1,0 +1,391 @@
+/** Sends requests to providers over the gateway's own connections, and keeps the idle ones. */
+
+import type { Socket } from 'node:net';
+
+import type { ByteSink, ByteSource } from '../lib/byte-source.ts';
+import type { Cancellation } from '../lib/cancellation.ts';
+import { ChunkBuffer } from '../lib/chunk-buffer.ts';
+import { GatewayError } from '../lib/errors.ts';
+import { onNextTurn, TurnLimit } from '../lib/turns.ts';
+import { createConnector } from './connections.ts';
+import { Http1Connection, type ResponseReader } from './http1-connection.ts';
+import { type ConnectionFailure, TransportError, unconnectedFailure } from './network-error.ts';
+import {
+  type ConnectionUse,
+  SlicedBody,
+  toBody,
+  type UpstreamRequest,
+  type UpstreamResponse,
+} from './provider.ts';
+
+/** The time limit for the name lookup, TCP and the TLS handshake together. */
+const CONNECT_TIMEOUT_MS = 10_000;
+/** An idle connection is kept this long, so that a quiet gateway rarely repeats a TLS handshake. */
+const IDLE_CONNECTION_MS = 90_000;
+/** How often idle connections are examined. */
+const SWEEP_MS = 1000;
+/**
+ * About a round trip. If the provider closes the connection later, it may have worked on the
+ * request.
+ */
+const STALE_WITHIN_MS = 1000;
+/** The connection pauses at this many unread bytes. */
+const MAX_UNREAD_BYTES = 65_536;
+
+type Connector = ReturnType<typeof createConnector>;
+
+/** The connections to all providers. */
+export class Connections {
+  readonly #connectTimeoutMs: number;
+  /** Open connections, connections made, and requests on a reused connection. */
+  readonly figures = { open: 0, made: 0, reused: 0 };
+  /** Idle connections by target, the latest last. */
+  readonly #idle = new Map<string, Http1Connection[]>();
+  /** Connections that have become free in this turn. */
+  #resting: Http1Connection[] = [];
+  readonly #sockets = new Set<Socket>();
+  /** By digest of `TlsSettings`. A connector keeps the TLS sessions to resume. */
+  readonly #connectors = new Map<string | undefined, Connector>();
+  #sweeping: NodeJS.Timeout | undefined;
+
+  /** @param connectTimeoutMs - time limit for the name lookup, TCP and TLS together */
+  constructor(connectTimeoutMs = CONNECT_TIMEOUT_MS) {
+    this.#connectTimeoutMs = connectTimeoutMs;
+  }
+
+  /** Returns the idle connection that was used last, because the oldest may end from disuse. */
+  takeIdle({ origin, tls }: UpstreamRequest): Http1Connection | undefined {
+    const idle = this.#idle.get(keyOf({ origin, digest: tls?.digest }));
+    const nowMs = performance.now();
+    for (let last = idle?.pop(); last; last = idle!.pop()) {
+      if (isKept(last, nowMs)) {
+        this.figures.reused += 1;
+        return last;
+      }
+      last.destroy();
+    }
+    return undefined;
+  }
+
+  /**
+   * Makes a connection.
+   *
+   * @param done - called once, with the connection or the error
+   */
+  connect(
+    { origin, tls }: UpstreamRequest,
+    done: (made: Http1Connection | Error, lookupMs?: number) => void,
+  ): void {
+    const digest = tls?.digest;
+    let connector = this.#connectors.get(digest);
+    if (!connector) {
+      connector = createConnector(this.#connectTimeoutMs, tls?.context);
+      this.#connectors.set(digest, connector);
+    }
+    const socket = connector(origin, (error, lookupMs) => {
+      if (error) {
+        this.#sockets.delete(socket);
+        return done(error);
+      }
+      this.figures.made += 1;
+      this.figures.open += 1;
+      done(new Http1Connection(socket, { origin, digest }, this), lookupMs);
+    });
+    this.#sockets.add(socket);
+  }
+
+  /**
+   * Keeps a connection for another request, from the next turn on, because the end of a provider
+   * that closes behind its answer has arrived by then.
+   */
+  onFree(connection: Http1Connection): void {
+    if (this.#resting.push(connection) > 1) return;
+    setImmediate(() => {
+      const resting = this.#resting;
+      this.#resting = [];
+      // This callback still runs before the sockets are read again.
+      setImmediate(() => this.#keep(resting));
+    });
+  }
+
+  onClosed({ socket }: Http1Connection): void {
+    this.figures.open -= 1;
+    this.#sockets.delete(socket);
+  }
+
+  /** Closes the connections with other `TlsSettings`, once their requests are over. */
+  keepOnly(digests: ReadonlySet<string>): void {
+    for (const digest of this.#connectors.keys()) {
+      if (digest !== undefined && !digests.has(digest)) this.#connectors.delete(digest);
+    }
+    this.#sweep();
+  }
+
+  /** Closes all connections at once. */
+  close(): void {
+    clearInterval(this.#sweeping);
+    // With an error, because a socket that is connecting then ends its time limit.
+    for (const socket of this.#sockets) socket.destroy(new Error('the gateway has stopped'));
+  }
+
+  #keep(connections: readonly Http1Connection[]): void {
+    const nowMs = performance.now();
+    for (const connection of connections) {
+      if (!connection.isFree) continue;
+      connection.freeSinceMs = nowMs;
+      const key = keyOf(connection.target);
+      const idle = this.#idle.get(key);
+      if (idle) idle.push(connection);
+      else this.#idle.set(key, [connection]);
+    }
+    if (this.#idle.size > 0) this.#sweeping ??= setInterval(() => this.#sweep(), SWEEP_MS).unref();
+  }
+
+  /** Closes the idle connections that are too old, or whose certificates a reload has replaced. */
+  #sweep(): void {
+    const nowMs = performance.now();
+    for (const [key, idle] of this.#idle) {
+      const kept = idle.filter((connection) => {
+        const isWanted =
+          isKept(connection, nowMs) && this.#connectors.has(connection.target.digest);
+        if (!isWanted) connection.destroy();
+        return isWanted;
+      });
+      if (kept.length > 0) this.#idle.set(key, kept);
+      else this.#idle.delete(key);
+    }
+    if (this.#idle.size > 0) return;
+    clearInterval(this.#sweeping);
+    this.#sweeping = undefined;
+  }
+}
+
+/** The digest precedes the origin, because a connection shows its certificate only once. */
+function keyOf({ origin, digest }: Http1Connection['target']): string {
+  return digest === undefined ? origin : `${digest} ${origin}`;
+}
+
+function isKept(connection: Http1Connection, nowMs: number): boolean {
+  const limitMs = Math.min(IDLE_CONNECTION_MS, connection.keptMs);
+  return connection.isFree && nowMs - connection.freeSinceMs < limitMs;
+}
+
+/**
+ * Sends a request once. Rejects, and fails the body, with a `TransportError`, the cancellation's
+ * reason, or the `GatewayError` for a fault of the gateway.
+ *
+ * @param use - receives the request's connection
+ */
+export function sendByHttp1(
+  request: UpstreamRequest,
+  cancellation: Cancellation,
+  connections: Connections,
+  use: ConnectionUse,
+): Promise<UpstreamResponse> {
+  return new Promise((resolve, reject) => {
+    // Checked before the exchange holds the body, because only the exchange releases it.
+    cancellation.throwIfCancelled();
+    const exchange = new Http1Exchange(request, cancellation, use, { resolve, reject });
+    const idle = request.reconnect ? undefined : connections.takeIdle(request);
+    if (idle) return exchange.begin(idle);
+    connections.connect(request, (made, lookupMs) => {
+      if (made instanceof Error) exchange.onEnd(made);
+      else if (exchange.isOver) connections.onFree(made);
+      else exchange.begin(made, lookupMs);
+    });
+  });
+}
+
+/** Settles the promise of `sendByHttp1`. */
+interface Settle {
+  readonly resolve: (response: UpstreamResponse) => void;
+  readonly reject: (error: unknown) => void;
+}
+
+/** A request, and the source of its response's body. */
+class Http1Exchange implements ByteSource, ResponseReader {
+  readonly #origin: string;
+  readonly #cancellation: Cancellation;
+  readonly #use: ConnectionUse;
+  /** Undefined once it is written, because an open stream keeps nothing of its request. */
+  #request: UpstreamRequest | undefined;
+  /** Undefined once all of it is written. */
+  #body: Buffer | SlicedBody | undefined;
+  /** Undefined once settled, because a settled promise would be kept until the stream's end. */
+  #settle: Settle | undefined;
+  #connection: Http1Connection | undefined;
+  readonly #unread = new ChunkBuffer();
+  readonly #turn = new TurnLimit();
+  /** True while reading waits for the next turn, even if the sink wants more now. */
+  #isTurnOver = false;
+  /** True once the response has ended, or failed. */
+  isOver = false;
+  /** Why the request failed; undefined if it has ended well. */
+  #error: unknown;
+  /** Reads the body; undefined before `start` and after the body's end. */
+  #sink: ByteSink | undefined;
+  #isPaused = true;
+
+  readonly #onCancel = () => this.#giveUp(this.#cancellation.reason);
+
+  constructor(
+    request: UpstreamRequest,
+    cancellation: Cancellation,
+    use: ConnectionUse,
+    settle: Settle,
+  ) {
+    this.#origin = request.origin;
+    this.#request = request;
+    this.#cancellation = cancellation;
+    this.#use = use;
+    this.#settle = settle;
+    this.#body = toBody(request);
+    cancellation.onCancel(this.#onCancel);
+  }
+
+  /** Writes the request. */
+  begin(connection: Http1Connection, lookupMs?: number): void {
+    const body = this.#body;
+    const head = headOf(this.#request!, body?.length);
+    this.#request = undefined;
+    this.#connection = connection;
+    const use = this.#use;
+    use.connection = connection.isUsed ? 'reused' : 'new';
+    use.lookupMs = lookupMs;
+    use.sentAtMs = performance.now();
+    connection.begin(this);
+    const { socket } = connection;
+    if (!(body instanceof SlicedBody)) {
+      this.#body = undefined;
+      socket.write(body ? head + body.toString('latin1') : head, 'latin1');
+      return;
+    }
+    // The head leaves together with the first slice.
+    socket.cork();
+    socket.write(head, 'latin1');
+    this.#writeSlices();
+    socket.uncork();
+  }
+
+  /** Writes the body until the socket has no room, or until the turn is over. */
+  readonly #writeSlices = (): void => {
+    const { socket } = this.#connection!;
+    for (let slice = this.#sliced?.next(); slice; slice = this.#sliced?.next()) {
+      if (!socket.write(slice)) return void socket.once('drain', this.#writeSlices);
+      if (this.#turn.spend(slice.length)) return onNextTurn(this.#writeSlices);
+    }
+    this.#body = undefined;
+  };
+
+  start(sink: ByteSink): void {
+    this.#sink = sink;
+    this.resume();
+  }
+
+  resume(): void {
+    this.#isPaused = false;
+    if (this.#unread.size > 0) this.#pass(this.#unread.take());
+    if (this.#isPaused) return;
+    if (this.isOver) this.#endSink();
+    else if (!this.#isTurnOver) this.#connection!.resume();
+  }
+
+  onHead(status: number, headers: ReadonlyMap<string, string>): void {
+    this.#settle?.resolve({ status, headers, body: this });
+    this.#settle = undefined;
+  }
+
+  onData(chunk: Buffer): boolean {
+    if (this.#isPaused) this.#unread.push(chunk);
+    else this.#pass(chunk);
+    if (this.#unread.size >= MAX_UNREAD_BYTES) return false;
+    if (!this.#turn.spend(chunk.length)) return true;
+    this.#isTurnOver = true;
+    onNextTurn(() => {
+      this.#isTurnOver = false;
+      // Reads on even if the sink has paused, because up to MAX_UNREAD_BYTES are held.
+      if (!this.isOver) this.#connection!.resume();
+    });
+    return false;
+  }
+
+  #pass(chunk: Buffer): void {
+    try {
+      this.#isPaused = !this.#sink?.write(chunk);
+    } catch (thrown) {
+      // A fault of the gateway: it fails this request, and not the process.
+      this.#giveUp(GatewayError.from(thrown));
+    }
+  }
+
+  onEnd(error?: Error): void {
+    // The provider does not read the rest of the body, so no further request can follow it.
+    if (!error && this.#body) this.#connection!.destroy();
+    const isOwnFault = !error || error instanceof GatewayError;
+    this.#end(isOwnFault ? error : new TransportError(error, this.#connectionFailure));
+  }
+
+  /**
+   * The phase in which the connection breaks now. Undefined if the request was written, nothing of
+   * an answer has arrived, and the connection was not stale: the provider may have worked on the
+   * request then.
+   */
+  get #connectionFailure(): ConnectionFailure | undefined {
+    if (!this.#connection) return 'unconnected';
+    if (!this.#settle) return 'inBody';
+    if (this.#connection.isAnswered) return 'inHead';
+    const { connection, sentAtMs } = this.#use;
+    const isSoon = performance.now() - sentAtMs! < STALE_WITHIN_MS;
+    return connection === 'reused' && isSoon ? 'stale' : undefined;
+  }
+
+  /**
+   * Ends the request before its response has ended. The sink ends at once, because a paused sink
+   * may never resume.
+   */
+  #giveUp(reason: unknown): void {
+    this.#unread.take();
+    this.#isPaused = false;
+    if (this.isOver) {
+      this.#error ??= reason;
+      return this.#endSink();
+    }
+    this.#connection?.destroy();
+    this.#end(this.#connection ? reason : unconnectedFailure(reason, this.#origin));
+  }
+
+  #end(error: unknown): void {
+    if (this.isOver) return;
+    this.isOver = true;
+    this.#error = error;
+    this.#request = undefined;
+    this.#sliced?.release();
+    this.#body = undefined;
+    this.#settle?.reject(error);
+    this.#settle = undefined;
+    if (!this.#isPaused) this.#endSink();
+  }
+
+  #endSink(): void {
+    const sink = this.#sink;
+    if (!sink) return;
+    this.#sink = undefined;
+    this.#cancellation.offCancel(this.#onCancel);
+    sink.end(this.#error);
+  }
+
+  get #sliced(): SlicedBody | undefined {
+    return this.#body instanceof SlicedBody ? this.#body : undefined;
+  }
+}
+
+/** Returns a request's head. */
+function headOf(
+  { method, path, fixed, headers }: UpstreamRequest,
+  bodyBytes: number | undefined,
+): string {
+  let head = `${method} ${path} HTTP/1.1\r\n${fixed.text}`;
+  for (let at = 0; at < headers.length; at += 2) head += `${headers[at]}: ${headers[at + 1]}\r\n`;
+  if (bodyBytes !== undefined) head += `content-length: ${bodyBytes}\r\n`;
+  return `${head}\r\n`;
+}

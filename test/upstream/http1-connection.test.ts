@@ -1,0 +1,269 @@
+/** A connection's responses, on real sockets. test/long/responses-fuzz.test.ts has random ones. */
+
+import assert from 'node:assert/strict';
+import type { Socket } from 'node:net';
+import { test, type TestContext } from 'node:test';
+import { setImmediate as nextTurn } from 'node:timers/promises';
+
+import { type ByteSink, readAll } from '../../src/lib/byte-source.ts';
+import { Cancellation } from '../../src/lib/cancellation.ts';
+import { TransportError } from '../../src/upstream/network-error.ts';
+import { Connections, sendByHttp1 } from '../../src/upstream/http1-transport.ts';
+import { type ConnectionUse, fixedHeaders } from '../../src/upstream/provider.ts';
+import { moveStopwatch, useManualTimers } from '../support/clock.ts';
+import { rawResponse, startRawUpstream } from '../support/raw-upstream.ts';
+import { eventually } from '../support/streams.ts';
+
+const OK = 'HTTP/1.1 200 OK\r\n';
+const CHUNKED = `${OK}transfer-encoding: chunked\r\n\r\n`;
+const INTERIM = 'HTTP/1.1 102 Processing\r\n\r\n';
+
+type Answer = (socket: Socket, round: number) => unknown;
+
+/** Starts a provider, and returns a function that sends it a request. */
+async function start(t: TestContext, answer: Answer) {
+  let round = 0;
+  const upstream = await startRawUpstream(t, ({ socket }) => {
+    round += 1;
+    answer(socket, round);
+  });
+  const { origin } = new URL(upstream.baseUrl);
+  const connections = new Connections();
+  t.after(() => connections.close());
+  const open = (use: ConnectionUse = {}, cancellation = new Cancellation()) => {
+    const request = { method: 'GET', origin, path: '/', headers: [] } as const;
+    const fixed = fixedHeaders(origin, {});
+    return sendByHttp1({ ...request, fixed }, cancellation, connections, use);
+  };
+  /** Returns the status, the body and the kind of connection, or the error. */
+  const ask = async () => {
+    const use: ConnectionUse = {};
+    try {
+      const { status, body } = await open(use);
+      const text = String(await readAll(body, 1e6));
+      // A connection is idle from the next turn on.
+      for (let turn = 0; turn < 4; turn += 1) await nextTurn();
+      return [status, text, use.connection];
+    } catch (error) {
+      assert.ok(error instanceof TransportError, String(error));
+      return error.cause.message;
+    }
+  };
+  return { upstream, connections, open, ask };
+}
+
+/** Responses, and what a request gets: the status and the body, or an error. */
+const RESPONSES: readonly [what: string, bytes: string, status: number, body: string][] = [
+  ['a body with a length', `${OK}Content-Length: 2\r\n\r\n{}`, 200, '{}'],
+  ['an empty body', `${OK}content-length:0\r\n\r\n`, 200, ''],
+  ['a body in chunks', `${CHUNKED}1;a=b;c="d;\\" e"\r\n{\r\n01\r\n}\r\n0\r\n\r\n`, 200, '{}'],
+  ['trailers', `${CHUNKED}2\r\n{}\r\n0\r\nx-a: b\r\nx-c: d\r\n\r\n`, 200, '{}'],
+  ['a status without content', 'HTTP/1.1 304 Not Modified\r\ncontent-length: 2\r\n\r\n', 304, ''],
+  ['no reason phrase', 'HTTP/1.1 200\r\ncontent-length: 2\r\n\r\n{}', 200, '{}'],
+  ['eight interim responses', `${INTERIM.repeat(8)}${rawResponse('{}')}`, 200, '{}'],
+  ['200 fields', `${OK}${'x-a: b\r\n'.repeat(199)}content-length: 2\r\n\r\n{}`, 200, '{}'],
+];
+
+test('well-formed responses are read, each on the same connection', async (t) => {
+  const { ask, connections } = await start(t, (socket, round) =>
+    socket.write(RESPONSES[round - 1]![1], 'latin1'),
+  );
+  for (const [index, [what, , status, body]] of RESPONSES.entries()) {
+    assert.deepEqual(await ask(), [status, body, index === 0 ? 'new' : 'reused'], what);
+  }
+  assert.deepEqual(connections.figures, { open: 1, made: 1, reused: RESPONSES.length - 1 });
+});
+
+const MALFORMED: readonly [what: string, bytes: string, error: string][] = [
+  ['an upgrade', 'HTTP/1.1 101 Switching\r\n\r\n', 'an upgrade that nobody asked for'],
+  ['nine interim responses', INTERIM.repeat(9), 'too many interim responses'],
+  ['201 fields', `${OK}${'x-a: b\r\n'.repeat(201)}\r\n`, 'too many headers'],
+  ['an endless head', `${OK}x-a: ${'b'.repeat(20_000)}`, 'a line or head that is too long'],
+  ['a bare line feed', `${OK}x-a: b\ncontent-length: 2\r\n\r\n{}`, 'malformed head'],
+  ['a folded field', `${OK}x-a: b\r\n c\r\ncontent-length: 2\r\n\r\n{}`, 'malformed head'],
+  ['a space before the colon', `${OK}content-length : 2\r\n\r\n{}`, 'malformed head'],
+  ['NUL in a value', `${OK}x-a: \0\r\ncontent-length: 2\r\n\r\n{}`, 'malformed head'],
+  ['another protocol', 'HTTP/2 200\r\ncontent-length: 2\r\n\r\n{}', 'malformed head'],
+  ['two lengths', `${OK}${'content-length: 2\r\n'.repeat(2)}\r\n{}`, 'malformed Content-Length'],
+  ['a signed length', `${OK}content-length: +2\r\n\r\n{}`, 'malformed Content-Length'],
+  [
+    'a length and a coding',
+    `${OK}content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n`,
+    'malformed Transfer-Encoding',
+  ],
+  [
+    'another coding',
+    `${OK}transfer-encoding: gzip, chunked\r\n\r\n`,
+    'malformed Transfer-Encoding',
+  ],
+  [
+    'a coding in HTTP/1.0',
+    'HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n',
+    'malformed Transfer-Encoding',
+  ],
+  ['bytes that are not HTTP', '\0\xff'.repeat(500), 'malformed head'],
+  ['JSON in place of chunks', `${CHUNKED}{"choices":[]}`, 'malformed chunk'],
+  ['a chunk without a size', `${CHUNKED}\r\n`, 'malformed chunk'],
+  ['a space behind a size', `${CHUNKED}2 \r\n{}\r\n0\r\n\r\n`, 'malformed chunk'],
+  ['a chunk that is too long', `${CHUNKED}2\r\n{}}\r\n0\r\n\r\n`, 'malformed chunk'],
+  ['an endless size', `${CHUNKED}2;a=${'b'.repeat(2000)}`, 'a line or head that is too long'],
+  [
+    'an endless trailer',
+    `${CHUNKED}0\r\nx-a: ${'b'.repeat(20_000)}`,
+    'a line or head that is too long',
+  ],
+  ['framing in trailers', `${CHUNKED}0\r\nContent-Length: 2\r\n\r\n`, 'malformed trailers'],
+  ['trailers that are no fields', `${CHUNKED}0\r\nx\r\n\r\n`, 'malformed trailers'],
+];
+
+test('each malformed response fails, and its connection is closed', async (t) => {
+  const { ask, connections } = await start(t, (socket, round) =>
+    socket.write(MALFORMED[round - 1]![1], 'latin1'),
+  );
+  for (const [what, , error] of MALFORMED) assert.equal(await ask(), error, what);
+  await eventually(() => connections.figures.open === 0, 'all connections are closed');
+  assert.equal(connections.figures.made, MALFORMED.length);
+});
+
+test('a body without a length ends with the connection, also while its reader pauses', async (t) => {
+  const text = 'x'.repeat(256 * 1024);
+  const { open } = await start(t, (socket) => socket.end(`${OK}connection: close\r\n\r\n${text}`));
+  // Twice, because the second response must not find what the first has left.
+  for (let round = 0; round < 2; round += 1) {
+    const { body } = await open();
+    let bytes = 0;
+    const ended = new Promise((resolve, reject) => {
+      const sink: ByteSink = {
+        write(chunk) {
+          bytes += chunk.length;
+          setTimeout(() => body.resume(), 5);
+          return false;
+        },
+        end: (error) => (error ? reject(error) : resolve(undefined)),
+      };
+      body.start(sink);
+    });
+    await ended;
+    assert.equal(bytes, text.length);
+  }
+});
+
+test('a connection that ends within a response is a cut, with all bytes before it', async (t) => {
+  const cuts = [
+    OK,
+    `${OK}content-length: 3\r\n\r\n{}`,
+    `${CHUNKED}3\r\n{}`,
+    `${CHUNKED}2\r\n{}\r\n`,
+    `${CHUNKED}2\r\n{}\r\n0\r\n`,
+  ];
+  const { ask } = await start(t, (socket, round) => socket.end(cuts[round - 1]!));
+  for (const cut of cuts) assert.equal(await ask(), 'the provider closed the connection', cut);
+});
+
+test('bytes behind a response close its connection, and not the response', async (t) => {
+  const { ask, upstream } = await start(t, (socket, round) =>
+    socket.write(rawResponse('{}') + (round === 2 ? rawResponse('[]') : '')),
+  );
+  assert.deepEqual(await ask(), [200, '{}', 'new']);
+  assert.deepEqual(await ask(), [200, '{}', 'reused']);
+  assert.deepEqual(await ask(), [200, '{}', 'new']);
+  // Bytes that come later, such as the 408 of a server that waits for a request.
+  for (const socket of upstream.sockets) socket.write('HTTP/1.1 408 Request Timeout\r\n\r\n');
+  await eventually(() => upstream.sockets.size === 0, 'the idle connection is closed');
+  assert.deepEqual(await ask(), [200, '{}', 'new']);
+});
+
+test('a connection is kept unless HTTP/1.0 or Connection says otherwise', async (t) => {
+  const heads: readonly [head: string, isKept: boolean][] = [
+    ['HTTP/1.1 200 OK\r\n', true],
+    ['HTTP/1.1 200 OK\r\nconnection: keep-alive\r\n', true],
+    ['HTTP/1.1 200 OK\r\nconnection: x-close, y\r\n', true],
+    ['HTTP/1.1 200 OK\r\nConnection: x, Close\r\n', false],
+    ['HTTP/1.0 200 OK\r\nconnection: keep-alive\r\n', false],
+    ['HTTP/1.1 200 OK\r\nkeep-alive: timeout=1\r\n', false],
+  ];
+  let head = '';
+  const { ask } = await start(t, (socket) => socket.write(`${head}content-length: 2\r\n\r\n{}`));
+  let isKeptBefore = false;
+  for (const [next, isKept] of heads) {
+    head = next;
+    assert.deepEqual(await ask(), [200, '{}', isKeptBefore ? 'reused' : 'new'], next);
+    isKeptBefore = isKept;
+  }
+});
+
+test('an idle connection is used until a second before the end of its Keep-Alive', async (t) => {
+  useManualTimers(t);
+  const pass = moveStopwatch(t);
+  let kept = '';
+  const { ask } = await start(t, (socket) =>
+    socket.write(`${OK}keep-alive: ${kept}\r\ncontent-length: 2\r\n\r\n{}`),
+  );
+  for (const [value, seconds] of [
+    ['timeout=20', 19],
+    ['max=100, Timeout=30', 29],
+    ['timeout=x', 90],
+    ['timeout=600', 90],
+  ] as const) {
+    kept = value;
+    pass(600_000);
+    assert.deepEqual(await ask(), [200, '{}', 'new'], value);
+    pass(seconds * 1000 - 500);
+    assert.deepEqual(await ask(), [200, '{}', 'reused'], value);
+    pass(seconds * 1000 + 500);
+    assert.deepEqual(await ask(), [200, '{}', 'new'], value);
+  }
+});
+
+test('an exception of the reader fails its request alone', async (t) => {
+  const sockets: Socket[] = [];
+  const { open, ask } = await start(t, (socket, round) => {
+    sockets.push(socket);
+    socket.write(round === 2 ? `${CHUNKED}2\r\n{}\r\n` : rawResponse('{}'));
+  });
+  for (let round = 1; round <= 2; round += 1) {
+    const { body } = await open();
+    const failure = await new Promise((resolve) => {
+      body.start({
+        write() {
+          throw new TypeError('a fault of the gateway');
+        },
+        end: resolve,
+      });
+    });
+    assert.match(String(failure), /Internal server error/);
+  }
+  await eventually(() => sockets[1]!.destroyed, 'the connection of the unfinished response');
+  assert.deepEqual((await ask()).slice(0, 2), [200, '{}']);
+});
+
+test('a cancelled request leaves its new connection for the next request', async (t) => {
+  const { open, ask, connections } = await start(t, (socket) => socket.write(rawResponse('{}')));
+  const cancellation = new Cancellation();
+  const sent = open({}, cancellation);
+  cancellation.cancel(new Error('left'));
+  await assert.rejects(sent, /^Error: left$/);
+  await eventually(() => connections.figures.open === 1, 'the connection is made');
+  for (let turn = 0; turn < 4; turn += 1) await nextTurn();
+  assert.equal((await ask())[0], 200);
+  assert.deepEqual(connections.figures, { open: 1, made: 1, reused: 1 });
+});
+
+test('a response that is cancelled ends once, whatever delimits its body', async (t) => {
+  const bodies = [
+    `${OK}content-length: 9\r\n\r\n{}`,
+    `${CHUNKED}9\r\n{}`,
+    `${OK}connection: close\r\n\r\n{}`,
+    `${CHUNKED}2\r\n{}\r\n0\r\nx-a`,
+  ];
+  const { open, connections } = await start(t, (socket, round) => socket.write(bodies[round - 1]!));
+  for (const bytes of bodies) {
+    const cancellation = new Cancellation();
+    const { body } = await open({}, cancellation);
+    const ends: unknown[] = [];
+    body.start({ write: () => true, end: (error) => ends.push(error) });
+    cancellation.cancel(new Error('left'));
+    await eventually(() => connections.figures.open === 0, bytes);
+    assert.deepEqual(ends.map(String), ['Error: left'], bytes);
+  }
+});
