@@ -102,9 +102,7 @@ export async function askProvider(
       } catch (thrown) {
         failure = endFailed(thrown, context);
       }
-      if (candidate.times && isSilence(failure, context)) {
-        candidate.times.addSilence(performance.now() - (attempt.sentAtMs ?? attempt.beganAtMs));
-      }
+      if (candidate.isStream && failure instanceof ClientGone) candidate.times?.addSilence(attempt);
       call.answerMemory?.close();
       recordAttemptEnd(attempt, failure, call, services);
       if (endsRequest(failure)) throw failure;
@@ -115,16 +113,9 @@ export async function askProvider(
   }
   const attempt = plan.chosen!;
   breaker?.recordOutcome(candidate, attempt.failure, probe);
+  if (candidate.isStream) candidate.times?.recordEnd(attempt);
   lease.close();
   return attempt;
-}
-
-/** Returns whether a stream had no first token until a time limit, or until the client left. */
-function isSilence(
-  failure: GatewayError | ClientGone | undefined,
-  { isStream }: AttemptContext,
-): boolean {
-  return isStream && (failure instanceof ClientGone || failure?.kind === 'timeout');
 }
 
 function beginAttempt(

@@ -56,9 +56,10 @@ export function balanced(
 
 /**
  * Returns the indices of the candidates, sorted by their usual time to the first token. Busy
- * candidates come behind, and those with an open circuit last. A stream first asks a candidate
- * without a time if its trial is due, else each twentieth stream asks another candidate first, in
- * turn. Complete answers give no times, so they do neither.
+ * candidates come behind, and those with an open circuit last. Streams first ask the candidates in
+ * turn until each has three times, because the first may be that of a cold start. From then on each
+ * twentieth stream asks another candidate first, in turn. Complete answers give no times, so they
+ * do neither.
  */
 function fastestFirst(
   candidates: readonly Candidate[],
@@ -67,23 +68,21 @@ function fastestFirst(
   { breaker, turns }: Services,
 ): number[] {
   const states = candidates.map((candidate, index) => {
-    const { times } = candidate;
-    const { isBusy, usualMs } = times!.state;
+    const { isBusy, isKnown, usualMs } = candidate.times!.state;
     const isOpen = breaker.stateOf(candidate) === 'open';
-    return { index, times: times!, usualMs, isOpen, rank: isOpen ? 2 : Number(isBusy) };
+    return { index, usualMs, isKnown, isOpen, rank: isOpen ? 2 : Number(isBusy) };
   });
   const sorted = states
     // Two times of Infinity have no difference.
     .toSorted((a, b) => a.rank - b.rank || (a.usualMs === b.usualMs ? 0 : a.usualMs - b.usualMs))
     .map(({ index }) => index);
   if (!history.stream) return sorted;
-  const closed = states.filter(({ isOpen }) => !isOpen);
-  for (const { index, times, usualMs } of closed) {
-    if (usualMs === Infinity && times.beginTrial()) return [index, ...sorted];
-  }
   const turn = (turns.get(alias) ?? 0) + 1;
   turns.set(alias, turn);
-  const others = closed.filter(({ index }) => index !== sorted[0]);
+  const well = states.filter(({ rank }) => rank === 0);
+  if (well.some(({ isKnown }) => !isKnown))
+    return [well[(turn - 1) % well.length]!.index, ...sorted];
+  const others = states.filter(({ index, isOpen }) => !isOpen && index !== sorted[0]);
   if (turn % TRY_OTHERS_EVERY > 0 || others.length === 0) return sorted;
   const round = turn / TRY_OTHERS_EVERY - 1;
   return [others[round % others.length]!.index, ...sorted];

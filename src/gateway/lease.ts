@@ -49,12 +49,9 @@ export class Lease {
     if (this.#context) throw new Error('a second answer to one request');
     const { attempt } = context;
     attempt.beginAnswer();
-    const { times } = this.#options.candidate;
-    // A complete answer has no first token. The time to connect is left out, because most requests
-    // reuse a connection.
-    if (times && context.isStream) {
-      times.add(attempt.decidedAtMs! - (attempt.sentAtMs ?? attempt.beganAtMs));
-    }
+    const { isStream, times } = this.#options.candidate;
+    // A complete answer has no first token.
+    if (isStream) times?.add(attempt);
     this.#answer = answer;
     this.#context = context;
     this.#key = key;
@@ -116,6 +113,7 @@ export class Lease {
     if (!endsRequest(failure)) {
       this.#key?.recordEnd(attempt.failure);
       breaker?.recordOutcome(candidate, attempt.failure, probe);
+      if (candidate.isStream) candidate.times?.recordEnd(attempt);
     }
   }
 }

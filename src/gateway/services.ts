@@ -32,7 +32,7 @@ export interface Services extends AttemptServices {
   readonly credits: Map<AliasSettings, readonly number[]>;
   /** By the target of an alias with `balance = "fastest"`, as in the settings. */
   readonly firstTokenTimes: ReadonlyMap<string, FirstTokenTimes>;
-  /** How many streams of each alias with `balance = "fastest"` were no trials. */
+  /** How many streams each alias with `balance = "fastest"` has had. */
   readonly turns: Map<AliasSettings, number>;
   /**
    * Returns the body for `GET /v1/models` with the tenant's models, or with all models. Never

@@ -1,10 +1,16 @@
 /** How fast a target of `balance = "fastest"` begins its streams. */
 
-/** Older times are ignored, and a target is tried again after so long without a time. */
+import type { Attempt } from '../request/history.ts';
+import { providerKindOf } from '../request/incident-kind.ts';
+
+/** Older times are ignored. */
 const WINDOW_MS = 300_000;
 /** Bounds the memory of a target, and the work to sort its times. */
 const MAX_TIMES = 64;
-/** The times that show whether the target is slow now. A single long prompt must not. */
+/**
+ * The fewest times that show how fast a target is, and the times that show whether it is slow now.
+ * A single cold start or long prompt must not.
+ */
 const NEWEST_TIMES = 3;
 /** A target is busy if its newest times are this multiple of its usual time. */
 const BUSY_FACTOR = 10;
@@ -14,51 +20,77 @@ const BUSY_FACTOR = 10;
  */
 const LEAST_USUAL_MS = 10;
 
-/** A target's times from a sent request to the first token of its stream. */
+/** What is needed of a stream's attempt. */
+type Asked = Pick<Attempt, 'beganAtMs' | 'sentAtMs' | 'decidedAtMs' | 'hasAnswer' | 'failure'>;
+
+interface Entry {
+  /** When the stream began or failed, or its client left. */
+  readonly atMs: number;
+  /** Infinity for a failure; undefined if the client left too early to tell. */
+  readonly tookMs: number | undefined;
+}
+
+/**
+ * A target's times from a sent request to the first token of its stream. The time to connect is
+ * left out, because most requests reuse a connection. A failure counts as slower than every time:
+ * otherwise a target that fails at once would keep its short times, or would have none.
+ */
 export class FirstTokenTimes {
-  #times: readonly { readonly atMs: number; readonly tookMs: number }[] = [];
-  #triedAtMs = -Infinity;
+  #entries: readonly Entry[] = [];
 
-  /** Adds the time of a stream that begins now. */
-  add(tookMs: number): void {
+  /** Adds the time of a stream whose answer has begun. */
+  add({ beganAtMs, sentAtMs = beganAtMs, decidedAtMs }: Asked): void {
+    this.#push({ atMs: decidedAtMs!, tookMs: decidedAtMs! - sentAtMs });
+  }
+
+  /**
+   * Records how a stream has ended. A failure of the target counts, and replaces the time of a
+   * stream whose answer had begun.
+   */
+  recordEnd({ decidedAtMs, failure, hasAnswer }: Asked): void {
+    if (!failure || !providerKindOf(failure, hasAnswer)) return;
+    const at = hasAnswer ? this.#entries.findIndex(({ atMs }) => atMs === decidedAtMs) : -1;
+    this.#entries = this.#entries.filter((_, index) => index !== at);
+    this.#push({ atMs: performance.now(), tookMs: Infinity });
+  }
+
+  /**
+   * Adds how long a stream has waited until its client left, if that is longer than usual. Without
+   * such times a target that hangs would keep the median from before. A shorter wait shows nothing,
+   * and only counts as one of the first three: otherwise a target that hangs would never have them.
+   */
+  addSilence({ beganAtMs, sentAtMs = beganAtMs }: Asked): void {
+    const { isKnown, usualMs } = this.state;
     const atMs = performance.now();
-    this.#times = [...this.#times, { atMs, tookMs }].slice(-MAX_TIMES);
-  }
-
-  /**
-   * Adds how long a stream has waited in vain, if that is longer than usual. Without such times a
-   * target that hangs would keep the median from before.
-   */
-  addSilence(waitedMs: number): void {
-    if (waitedMs > this.state.usualMs) this.add(waitedMs);
-  }
-
-  /**
-   * Returns whether a target without a time is to be asked now. Returns true once in five minutes,
-   * because all requests until the first time, and all after a failure, would ask the target.
-   */
-  beginTrial(): boolean {
-    const nowMs = performance.now();
-    if (nowMs - this.#triedAtMs < WINDOW_MS) return false;
-    this.#triedAtMs = nowMs;
-    return true;
+    const waitedMs = atMs - sentAtMs;
+    if (waitedMs > usualMs) this.#push({ atMs, tookMs: waitedMs });
+    else if (!isKnown) this.#push({ atMs, tookMs: undefined });
   }
 
   /**
    * Returns the median of the last five minutes, in milliseconds; Infinity without a stream.
-   * `isBusy`: the median of the three newest times is ten times as long.
+   * `isKnown`: there were three streams. `isBusy`: the median of the three newest times is ten
+   * times as long.
    */
-  get state(): { readonly usualMs: number; readonly isBusy: boolean } {
+  get state(): { readonly usualMs: number; readonly isKnown: boolean; readonly isBusy: boolean } {
     const sinceMs = performance.now() - WINDOW_MS;
-    const times = this.#times.filter(({ atMs }) => atMs >= sinceMs).map(({ tookMs }) => tookMs);
+    const entries = this.#entries.filter(({ atMs }) => atMs >= sinceMs);
+    const times = entries.flatMap(({ tookMs }) => tookMs ?? []);
     const usualMs = medianOf(times);
     const busyMs = Math.max(usualMs, LEAST_USUAL_MS) * BUSY_FACTOR;
     const isSlow = medianOf(times.slice(-NEWEST_TIMES)) >= busyMs;
-    return { usualMs, isBusy: isSlow && times.length > 0 };
+    const isKnown = entries.length >= NEWEST_TIMES;
+    return { usualMs, isKnown, isBusy: isSlow && times.length >= NEWEST_TIMES };
+  }
+
+  #push(entry: Entry): void {
+    this.#entries = [...this.#entries, entry].slice(-MAX_TIMES);
   }
 }
 
 /** Returns the lower median; Infinity without values. */
 function medianOf(values: readonly number[]): number {
-  return values.toSorted((a, b) => a - b)[(values.length - 1) >> 1] ?? Infinity;
+  // Two times of Infinity have no difference.
+  const sorted = values.toSorted((a, b) => (a === b ? 0 : a - b));
+  return sorted[(values.length - 1) >> 1] ?? Infinity;
 }

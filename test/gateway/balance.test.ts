@@ -7,6 +7,7 @@ import type { AliasSettings } from '../../src/config/config.ts';
 import type { Call } from '../../src/downstream/call.ts';
 import { balanced } from '../../src/gateway/balance.ts';
 import type { Services } from '../../src/gateway/services.ts';
+import { GatewayError } from '../../src/lib/errors.ts';
 import type { Affinity } from '../../src/openai/chat-request.ts';
 import { FirstTokenTimes } from '../../src/policy/first-token-times.ts';
 import { rankedFor } from '../../src/policy/affinity.ts';
@@ -26,6 +27,16 @@ interface Given {
   readonly stream?: boolean;
 }
 
+/** Adds the time of a stream; Infinity is a failure. */
+function add(times: FirstTokenTimes, nowMs: number, tookMs: number): void {
+  const isFailure = tookMs === Infinity;
+  const failure = isFailure ? new GatewayError('provider', 'x') : undefined;
+  const asked = { beganAtMs: nowMs - (isFailure ? 0 : tookMs), sentAtMs: undefined };
+  const attempt = { ...asked, decidedAtMs: nowMs, hasAnswer: !isFailure, failure };
+  if (isFailure) times.recordEnd(attempt);
+  else times.add(attempt);
+}
+
 /** Returns a function for the order of the providers `a`, `b` and `c` at a request. */
 function balancer(t: TestContext, given: Given) {
   const { inFlight = {}, open = [], affinity = [], weights, stream = true } = given;
@@ -34,7 +45,7 @@ function balancer(t: TestContext, given: Given) {
   const times = new Map(
     ids.map((id) => {
       const own = new FirstTokenTimes();
-      for (const tookMs of given.times?.[id] ?? []) own.add(tookMs);
+      for (const tookMs of given.times?.[id] ?? []) add(own, clock.nowMs, tookMs);
       return [`${id}/m`, own];
     }),
   );
@@ -146,20 +157,45 @@ test('a session stays with its provider if all providers have affinity', (t) => 
 const FAST = { balance: 'fastest' } as const;
 const take = (next: () => string, count: number) => Array.from({ length: count }, () => next());
 
+/** The same time three times, which makes a target known. */
+const thrice = (tookMs: number) => [tookMs, tookMs, tookMs];
+const firsts = (orders: readonly string[]) => orders.map(([first]) => first).join('');
+
 test('the fastest target comes first, and one stream in twenty asks another first', (t) => {
-  const next = balancer(t, { ...FAST, times: { a: [30], b: [10], c: [20] } });
+  const next = balancer(t, { ...FAST, times: { a: thrice(30), b: thrice(10), c: thrice(20) } });
   const orders = take(next, 60);
   assert.deepEqual(new Set(orders.filter((_, index) => (index + 1) % 20 > 0)), new Set(['bca']));
   assert.deepEqual([orders[19], orders[39], orders[59]], ['abc', 'cba', 'abc']);
-  const equal = balancer(t, { ...FAST, times: { a: [10], b: [10], c: [10] } });
+  const equal = balancer(t, { ...FAST, times: { a: thrice(10), b: thrice(10), c: thrice(10) } });
   assert.deepEqual(new Set(take(equal, 19)), new Set(['abc']));
 });
 
-test('a target without a time is asked first once, and then comes behind', (t) => {
-  const next = balancer(t, { ...FAST, times: { c: [20] } });
-  assert.deepEqual(take(next, 4), ['acb', 'bca', 'cab', 'cab']);
-  const open = balancer(t, { ...FAST, times: { c: [20] }, open: ['a'] });
-  assert.deepEqual(take(open, 2), ['bca', 'cba']);
+test('targets take turns until each has three times', (t) => {
+  const cold = { a: [900, 10], b: thrice(20), c: thrice(30) };
+  const next = balancer(t, { ...FAST, times: cold });
+  assert.deepEqual(take(next, 4), ['abc', 'bac', 'cab', 'abc']);
+  const none = balancer(t, FAST);
+  assert.equal(firsts(take(none, 40)), 'abc'.repeat(14).slice(0, 40));
+  const open = balancer(t, { ...FAST, times: cold, open: ['b'] });
+  assert.deepEqual(take(open, 3), ['acb', 'cab', 'acb']);
+  const known = balancer(t, { ...FAST, times: cold, open: ['a'] });
+  assert.equal(firsts(take(known, 3)), 'bbb', 'an open circuit takes no turn');
+});
+
+test('a target that fails takes no turn once it has failed three times', (t) => {
+  const next = balancer(t, { ...FAST, times: { a: thrice(Infinity), b: [20], c: [30] } });
+  assert.deepEqual(take(next, 4), ['bca', 'cba', 'bca', 'cba']);
+  const begun = balancer(t, { ...FAST, times: { a: [Infinity, Infinity], b: [20], c: [30] } });
+  assert.equal(firsts(take(begun, 3)), 'abc');
+});
+
+test('a target that fails at once comes behind, whatever its times were', (t) => {
+  const fast = Array<number>(64).fill(1);
+  const times = { a: [...fast, Infinity, Infinity], b: thrice(50), c: thrice(60) };
+  const orders = take(balancer(t, { ...FAST, times }), 40);
+  assert.deepEqual(firsts(orders), `${'b'.repeat(19)}a${'b'.repeat(19)}c`);
+  const mostly = { a: [...fast.slice(0, 4), ...Array<number>(7).fill(Infinity), 1, 1] };
+  assert.equal(balancer(t, { ...FAST, times: { ...times, ...mostly } })(), 'bca');
 });
 
 test('a request for a complete answer tries no other target', (t) => {
@@ -169,7 +205,7 @@ test('a request for a complete answer tries no other target', (t) => {
 
 test('a busy target comes behind the others, and an open circuit last', (t) => {
   const slow = [1, 1, 1, 1, 100, 100, 100];
-  const times = { a: slow, b: [50], c: [60] };
+  const times = { a: slow, b: thrice(50), c: thrice(60) };
   assert.equal(balancer(t, { ...FAST, times })(), 'bca');
   const open = balancer(t, { ...FAST, times, open: ['b'] });
   const orders = take(open, 40);

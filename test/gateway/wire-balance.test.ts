@@ -1,9 +1,9 @@
 /** `balance` of an alias, and `key_affinity` of a provider. */
 
 import assert from 'node:assert/strict';
-import { describe, test } from 'node:test';
-import { setTimeout as sleep } from 'node:timers/promises';
+import { describe, test, type TestContext } from 'node:test';
 
+import { stopClock } from '../support/clock.ts';
 import { chatBody, triesOf } from '../support/gateway.ts';
 import { modelOf, scenario } from '../support/scenario.ts';
 import { eventually, openChat } from '../support/streams.ts';
@@ -84,65 +84,135 @@ test('a weighted alias spreads its first targets exactly by their weights', asyn
   assert.deepEqual(gateway.accessLines().map(triesOf), [...round, ...round]);
 });
 
-describe('an alias with balance = "fastest"', { concurrency: true }, () => {
+describe('an alias with balance = "fastest"', () => {
   const more = ALIAS.replace('least_busy', 'fastest');
   const STREAM = { ...LOCAL, stream: true };
-  const after =
-    (ms: number): Script =>
-    async (_, response) => {
-      await sleep(ms);
-      sendEvents(response, completionEvents());
-    };
+  const isStream = (request: { readonly body: Buffer }) => request.body.includes('"stream":true');
 
-  test('asks the target whose streams begin first', async (t) => {
-    const providers = { p: after(200), q: after(1), r: after(300) };
-    const { asked, gateway } = await scenario(t, { providers, more });
-    for (let i = 0; i < 30; i += 1) assert.equal((await gateway.chat(STREAM)).status, 200);
-    assert.deepEqual(asked(), [2, 27, 1]);
+  /** Starts the gateway on a clock that only `after` and the test move. */
+  async function start(t: TestContext, scripts: (after: After) => Record<'p' | 'q' | 'r', Script>) {
+    const clock = stopClock(t);
+    const after: After = (ms) => (request, response) => {
+      if (!isStream(request)) return answerWell(request, response);
+      clock.nowMs += ms;
+      return sendEvents(response, completionEvents());
+    };
+    const started = await scenario(t, { providers: scripts(after), more });
+    const ask = async (count: number, body: object = STREAM, expected = 200) => {
+      for (let i = 0; i < count; i += 1)
+        assert.equal((await started.gateway.chat(body)).status, expected);
+    };
+    return { ...started, after, ask, clock };
+  }
+  /** Returns a script that begins streams after so many milliseconds. */
+  type After = (ms: number) => Script;
+
+  test('asks the target whose streams begin first, when each has three times', async (t) => {
+    const scripts = (after: After) => ({ p: after(200), q: after(1), r: after(300) });
+    const { ask, asked } = await start(t, scripts);
+    await ask(9);
+    assert.deepEqual(asked(), [3, 3, 3]);
+    await ask(31);
+    assert.deepEqual(asked(), [4, 32, 4], 'one stream in twenty asks another target');
   });
 
-  test('takes no time from a failure or a complete answer', async (t) => {
-    const failing: Script = (request, response) => failWith(500)(request, response);
-    const providers = { p: failing, q: after(50), r: after(100) };
-    const { asked, gateway } = await scenario(t, { providers, more });
-    for (let i = 0; i < 10; i += 1) assert.equal((await gateway.chat(STREAM)).status, 200);
-    assert.deepEqual(asked(), [1, 9, 1]);
-    const slowWhole: Script = async (request, response) => {
-      if (!request.body.includes('"stream":true')) await sleep(400);
-      return answerWell(request, response);
+  test('is not decided by a cold start', async (t) => {
+    const { after, ask, asked, p } = await start(t, (begin) => {
+      return { p: begin(9000), q: begin(50), r: begin(60) };
+    });
+    await ask(1);
+    p.script = after(10);
+    await ask(9 + 8);
+    assert.deepEqual(asked(), [3 + 9, 3, 3]);
+  });
+
+  test('leaves a target that begins to fail at once', async (t) => {
+    const scripts = (after: After) => ({ p: after(1), q: after(50), r: after(60) });
+    const { ask, asked, gateway, p } = await start(t, scripts);
+    await ask(20);
+    const [before = 0] = asked();
+    p.script = failWith(500);
+    await ask(40);
+    assert.equal(asked()[0]! - before, 2 + 1, 'two failures show it, and one stream looks again');
+    assert.deepEqual(gateway.lines('breaker opened'), [], 'a plain 500 opens no circuit');
+  });
+
+  test('leaves a target whose streams begin at once and fail then', async (t) => {
+    const event = `data: ${JSON.stringify({ error: { message: 'x', status_code: 500 } })}\n\n`;
+    const breaking: Script = (_, response) => sendEvents(response, CHUNK + event);
+    const scripts = (after: After) => ({ p: breaking, q: after(50), r: after(60) });
+    const { ask, asked } = await start(t, scripts);
+    await ask(9);
+    const before = asked();
+    await ask(30);
+    assert.ok(asked()[0]! - before[0]! <= 2, String([before, asked()]));
+  });
+
+  test('takes a failure of the client for no time', async (t) => {
+    const refuse: Script = (request, response) =>
+      (isStream(request) ? failWith(400) : answerWell)(request, response);
+    const { ask, asked } = await start(t, () => ({ p: refuse, q: refuse, r: refuse }));
+    await ask(30, STREAM, 400);
+    assert.deepEqual(asked(), [10, 10, 10], 'in turn, without a time');
+  });
+
+  test('takes no time from a complete answer, good or not', async (t) => {
+    const scripts = (after: After) => ({ p: after(150), q: after(1), r: after(300) });
+    const { ask, asked, clock, q } = await start(t, scripts);
+    await ask(9);
+    const streams = q.script;
+    let answers = 0;
+    q.script = (request, response) => {
+      if (isStream(request)) return streams(request, response);
+      clock.nowMs += 4000;
+      answers += 1;
+      return (answers % 2 === 0 ? failWith(500) : answerWell)(request, response);
     };
-    const mixed = { p: after(150), q: slowWhole, r: after(300) };
-    const both = await scenario(t, { providers: mixed, more });
-    const requests = [STREAM, STREAM, STREAM, LOCAL, LOCAL, LOCAL, STREAM];
-    for (const one of requests) assert.equal((await both.gateway.chat(one)).status, 200);
-    assert.deepEqual(both.asked(), [1, 5, 1]);
+    await ask(8, LOCAL);
+    await ask(1);
+    assert.deepEqual([answers, asked()], [8, [3 + 4, 3 + 8 + 1, 3]]);
   });
 
   test('leaves a target that has begun to hang', async (t) => {
-    let hangs = false;
-    const hanging: Script = (request, response) => hangs || after(1)(request, response);
-    const providers = { p: hanging, q: after(30), r: after(30) };
-    const { asked, gateway } = await scenario(t, { providers, more });
-    for (let i = 0; i < 6; i += 1) await gateway.chat(STREAM);
-    hangs = true;
-    const [before = 0] = asked();
+    const scripts = (after: After) => ({ p: after(1), q: after(30), r: after(30) });
+    const { ask, asked, clock, gateway, p } = await start(t, scripts);
+    await ask(12);
+    const before = asked();
+    p.script = () => {};
     // The clients leave before the first token, so no time limit has passed.
-    for (let i = 0; i < 8; i += 1) {
+    for (let i = 0; i < 6; i += 1) {
+      const sum = () => asked().reduce((all, count) => all + count, 0);
+      const count = sum();
       const stream = openChat(gateway.port, STREAM);
-      await Promise.race([stream.response, sleep(200)]);
+      await eventually(() => sum() > count, 'the request');
+      clock.nowMs += 200;
       stream.leave();
+      await eventually(() => gateway.accessLines().length === 13 + i, 'the access line');
     }
-    await eventually(() => gateway.accessLines().length === 14, 'the access lines');
-    assert.ok(asked()[0]! - before <= 3, String(asked()));
+    assert.ok(asked()[0]! - before[0]! <= 3, String([before, asked()]));
+  });
+
+  test('does not wait for ever for the three times of a target that hangs', async (t) => {
+    const scripts = (after: After) => ({ p: () => {}, q: after(30), r: after(40) });
+    const { asked, clock, gateway } = await start(t, scripts);
+    for (let i = 0; i < 19; i += 1) {
+      const [before = 0] = asked();
+      const stream = openChat(gateway.port, STREAM);
+      await Promise.race([stream.response, eventually(() => asked()[0]! > before, 'p is asked')]);
+      clock.nowMs += 20;
+      if (asked()[0]! > before) stream.leave();
+      await eventually(() => gateway.accessLines().length === 1 + i, 'the access line');
+    }
+    assert.deepEqual(asked(), [3, 13, 3]);
   });
 
   test('keeps the times of unchanged providers over a reload', async (t) => {
-    const providers = { p: after(200), q: after(1), r: after(300) };
-    const { asked, gateway, toml } = await scenario(t, { providers, more });
-    for (let i = 0; i < 4; i += 1) await gateway.chat(STREAM);
+    const scripts = (after: After) => ({ p: after(200), q: after(1), r: after(300) });
+    const { ask, asked, gateway, toml } = await start(t, scripts);
+    await ask(9);
     await gateway.reload(`${toml}"other-*" = "p/m"\n`);
-    for (let i = 0; i < 4; i += 1) await gateway.chat(STREAM);
-    assert.deepEqual(asked(), [1, 6, 1]);
+    await ask(9);
+    assert.deepEqual(asked(), [3, 12, 3]);
   });
 });
 
