@@ -28,7 +28,7 @@ test(
       /^1\. |^Not on this way/m,
     );
     const run = steps.replaceAll(/^ {3}With it: .*(?:\n(?!\d|\n).*)*$/gm, '');
-    const named = new Set([...run.matchAll(/`([a-z/-]+\.ts)`/g)].map(([, name]) => name));
+    const named = new Set([...run.matchAll(/`([a-z\d/-]+\.ts)`/g)].map(([, name]) => name));
     const stdout = await (way ??= runWay(t));
     const ran = [...stdout.matchAll(/^(\S+\.ts) \(/gm)].map(([, name]) => name);
     assert.deepEqual(named, new Set(ran));
