@@ -117,6 +117,7 @@ test(
       'error-event-object': /^no failure \(200 "Hello" whole; provider: 1 request\)$/,
       'error-in-200': /^no failure but JSON without choices/,
       'leaves-in-stream': /the provider's connection stays open/,
+      'half-closed-refused': /^no answer /,
       'retry-after': /^retry-after: missing \(429;/,
       'bad-json': /^status 200 and not 4xx; the provider got 1 requests/,
     });
@@ -180,6 +181,19 @@ test('a gateway that lies fails, and the runner says why', ALL_SCALES, async (t)
       down: /^status 400 and not 5xx/,
     },
   );
+});
+
+test('an error event before a whole end fails', async (t) => {
+  const { provider, providerPort } = await startProvider(t);
+  const server = createServer((request, response) => {
+    request.resume();
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    response.write('data: {"error":{"message":"cut"}}\n\n');
+    setTimeout(() => response.end(), 50);
+  });
+  const gateway = gatewayAt((await listen(t, server)).port);
+  const setup = { gateway, provider, providerPort };
+  await assertFails(setup, { 'cut-then-end': /^whole by HTTP / });
 });
 
 test('a gateway that does not answer fails at the limit of the case', async (t) => {

@@ -61,6 +61,8 @@ export interface Client {
   readonly pipelined?: true;
   readonly pause_between_ms?: number;
   readonly half_closes?: true;
+  /** Reads on behind an error event, where an SDK closes the connection. */
+  readonly reads_on?: true;
   readonly leaves?: {
     readonly when: 'half the request is sent' | 'the provider waits' | 'the first text has come';
     readonly by: 'close' | 'reset';
@@ -72,6 +74,8 @@ export interface Rules {
   readonly failure?: true;
   readonly status?: number | string | readonly number[];
   readonly whole?: true;
+  /** The answer has no end, by its framing. */
+  readonly incomplete?: true;
   readonly text?: string;
   readonly texts?: readonly string[];
   readonly text_length?: number;
@@ -151,11 +155,11 @@ const MEMBERS = {
   case: `name group why otherwise client provider client_may_get client_never_gets provider_sees
     needs_own_key limit_seconds`,
   client: `stream members body headers long_header_bytes http framing expect_continue requests
-    pipelined pause_between_ms half_closes leaves`,
+    pipelined pause_between_ms half_closes reads_on leaves`,
   step: `answer head completion delta finish data chunk send last_chunk long_delta_bytes pause_ms
     wait then headers body members type gzip long_header_bytes extension choice without_last_bytes slice_bytes
     if_asked`,
-  rules: `failure status whole text texts text_length finish tool_arguments reasoning contains
+  rules: `failure status whole incomplete text texts text_length finish tool_arguments reasoning contains
     lacks headers lacks_headers no_event_without_choices first_text_within_ms closed answers`,
   provider: `requests body_contains message lacks lacks_headers elsewhere_lacks
     client_gone_within_ms`,

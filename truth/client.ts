@@ -230,9 +230,9 @@ class Connection {
     if (message && this.#client.stream && length < MAX_READ_WHILE_RUNNING) {
       const hasText = () => (readAnswer(message, true).choices.get(0)?.text ?? '') !== '';
       if (this.#firstTextAtMs === undefined && hasText()) this.#firstTextAtMs = performance.now();
+      const hasError = () => message.status === 200 && hasErrorEvent(bodyOf(message).toString());
       // An SDK raises here, and closes the connection.
-      if (message.status === 200 && hasErrorEvent(bodyOf(message).toString()))
-        this.#hasFailed = true;
+      if (!this.#client.reads_on && hasError()) this.#hasFailed = true;
     }
     this.#notify();
   }

@@ -116,6 +116,7 @@ function checkOutcome(rules: Rules, { status, failure, unusable, message }: Answ
     return `status ${status} and not ${JSON.stringify(rules.status).replaceAll('"', '')}`;
   if (rules.failure)
     return failure === undefined ? `no failure${unusable ? ` but ${unusable}` : ''}` : undefined;
+  if (rules.incomplete && message.isWhole) return 'whole by HTTP';
   if (rules.whole === undefined) return undefined;
   return failure ?? unusable ?? (message.isWhole ? undefined : 'incomplete');
 }
