@@ -7,7 +7,7 @@ import { describe, test, type TestContext } from 'node:test';
 
 import { GatewayError } from '../../src/lib/errors.ts';
 import { idle } from '../support/clock.ts';
-import { chatBody, rawChat } from '../support/gateway.ts';
+import { chatBody, rawChat, triesOf } from '../support/gateway.ts';
 import { createMemoryProbe } from '../support/memory.ts';
 import {
   buildOnce,
@@ -20,7 +20,7 @@ import {
 import { scenario } from '../support/scenario.ts';
 import { openRaw, sendRaw, statusesOf, watchServerSide, parseReplies } from '../support/raw.ts';
 import { createGate, eventually, lineOf, linesOf } from '../support/streams.ts';
-import { completion, sendJson } from '../support/upstream.ts';
+import { completion, sendJson, type Script } from '../support/upstream.ts';
 import { responseClosed, startHttpServer } from '../support/http-server.ts';
 
 const MIB = 1_048_576;
@@ -230,6 +230,25 @@ test('a client that leaves behind a waiting body is noticed at once', async (t) 
       await eventually(() => gateway.reservedBytes() === 0, 'nothing is reserved');
     }
   }
+});
+
+test('a client that leaves behind a long waiting body is noticed when its answer is due', async (t) => {
+  const hang: Script = () => {};
+  const providers = { p: hang, q: hang };
+  const { gateway, q } = await scenario(t, { server: 'timeout = 1\n', providers, fallback: ['q'] });
+  const gone = ['resetAndDestroy', 'end'] as const;
+  for (const end of gone) {
+    const { socket } = openRaw(t, gateway.port);
+    // More than node:http reads of a waiting body: the socket is not read, and its end is not seen.
+    socket.write(rawChat(chatBody()) + rawChat(chatBody({ padding: 'x'.repeat(MIB) })));
+    await eventually(() => gateway.reservedBytes() > 131_072, 'the waiting body is counted');
+    socket[end]();
+  }
+  await eventually(() => gateway.reservedBytes() === 0, 'nothing is reserved');
+  // Both tries have had their time limit.
+  const late = gateway.accessLines().filter((line) => triesOf(line) === 'p:timeout q:timeout');
+  assert.equal(late.length, gone.length);
+  assert.equal(q.requests.length, gone.length);
 });
 
 test('a client that leaves behind a body without room is noticed at once', async (t) => {
