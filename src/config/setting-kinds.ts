@@ -279,6 +279,7 @@ export function isTable(value: unknown): value is Table {
 /** Describes a value for messages. A long text is not cut, because it may be a key by mistake. */
 function describe(value: unknown): string {
   if (value === undefined) return 'nothing';
+  if (typeOf(value) === 'a date') return (value as Date).toISOString();
   if (typeof value === 'object') return typeOf(value);
   if (typeof value !== 'string') return `${value as number}`;
   const { length } = value;

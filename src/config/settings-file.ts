@@ -115,7 +115,9 @@ const WORD_LIMIT = /[\s=[\]{},"'#]/;
 /** Parses the settings file's text. Throws `ConfigError` with `prefix`, the line and the column. */
 export function parseToml(text: string, prefix: string): Table {
   try {
-    return parse(text);
+    const table = parse(text);
+    restoreDays(table, text);
+    return table;
   } catch (error) {
     if (!(error instanceof TomlError)) throw error;
     const line = text.split(/\r?\n/)[error.line - 1] ?? '';
@@ -125,6 +127,55 @@ export function parseToml(text: string, prefix: string): Table {
     const hint = hintFor(text, line, error.column - 1);
     throw new ConfigError([`${place}: ${reason}${hint}\n  ${hideSecrets(line)}\n  ${pointer}`]);
   }
+}
+
+/** A date with a day that some months lack. */
+const LATE_DATE = /(?<!\d)(\d{4}-\d\d)-(?:29|3[01])(?!\d)/g;
+const LAST_COMMON_DAY = 28;
+const DAY_MS = 86_400_000;
+
+/** A date as the file has it. The parser takes 30 February for 2 March. */
+class WrittenDate extends Date {
+  readonly #written: string;
+
+  constructor(date: Date, written: string) {
+    super(date);
+    this.#written = written;
+  }
+
+  override toISOString(): string {
+    return this.#written;
+  }
+}
+
+/**
+ * Replaces the table's dates with a late day by dates as written. The parser does not tell how a
+ * date was written, so it parses the text again with another day.
+ */
+function restoreDays(table: Table, text: string): void {
+  const changed = text.replace(LATE_DATE, `$1-${LAST_COMMON_DAY}`);
+  if (changed === text) return;
+  try {
+    replaceDates(table, parse(changed));
+  } catch {
+    // Two names that were dates have become equal.
+  }
+}
+
+function replaceDates(table: Table | unknown[], changed: Table | unknown[]): void {
+  const others = new Map(Object.entries(changed));
+  for (const [name, value] of Object.entries(table)) {
+    const other = others.get(name);
+    if (value instanceof Date && other instanceof Date) {
+      const day = LAST_COMMON_DAY + (value.getTime() - other.getTime()) / DAY_MS;
+      const written = other.toISOString().replace(/\d\d(?=T|$)/, String(day));
+      if (day > LAST_COMMON_DAY) Object.assign(table, { [name]: new WrittenDate(value, written) });
+    } else if (isNested(value) && isNested(other)) replaceDates(value, other);
+  }
+}
+
+function isNested(value: unknown): value is Table | unknown[] {
+  return typeof value === 'object' && value !== null && !(value instanceof Date);
 }
 
 /**
