@@ -61,6 +61,7 @@ const RESPONSES: readonly [what: string, bytes: string, status: number, body: st
   ['a status without content', 'HTTP/1.1 304 Not Modified\r\ncontent-length: 2\r\n\r\n', 304, ''],
   ['no reason phrase', 'HTTP/1.1 200\r\ncontent-length: 2\r\n\r\n{}', 200, '{}'],
   ['eight interim responses', `${INTERIM.repeat(8)}${rawResponse('{}')}`, 200, '{}'],
+  ['eight again', `${INTERIM.repeat(8)}${rawResponse('{}')}`, 200, '{}'],
   ['200 fields', `${OK}${'x-a: b\r\n'.repeat(199)}content-length: 2\r\n\r\n{}`, 200, '{}'],
 ];
 
