@@ -1,76 +1,113 @@
-/** A gateway as a process, which reports its state over IPC. Run it with --expose-gc. */
+/** The built gateway as a process of the soak. */
 
-import { subscribe } from 'node:diagnostics_channel';
-import type { Socket } from 'node:net';
+import { fork, type ChildProcess } from 'node:child_process';
+import { on, once } from 'node:events';
+import { openSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { loadConfig } from '../../src/config/config.ts';
-import { CLIENT_TIME_LIMITS } from '../../src/downstream/call.ts';
-import { Service } from '../../src/app.ts';
-import { tcpSocketsOf } from './process.ts';
+import { parseMetrics } from './exposition.ts';
+import { freePort, ROOT, SERVER, tcpSocketsOf } from './process.ts';
 import { TRANSPORT_ENV } from './transport.ts';
 
-/** The reply to any message. */
+// Without optimised code, because V8 adds some 60 KiB for it in twenty minutes, which is no leak.
+const FLAGS = ['--expose-gc', '--no-opt', '--no-maglev', '--no-sparkplug'];
+const PROBE = join(ROOT, 'test/support/soak-probe.mjs');
+
+/** What a gateway holds. All but the bytes of its memory are 0 or empty without requests. */
 export interface Vitals {
   readonly heapBytes: number;
   readonly rssBytes: number;
-  /** Requests in flight. */
-  readonly live: number;
+  readonly inFlight: number;
+  readonly bufferedBytes: number;
   /** Open connections on both sides. */
   readonly sockets: number;
-  readonly internalErrors: number;
+  /** Timers, sockets and other handles that were not there at the start. */
+  readonly resources: readonly string[];
+  /** The requests in flight. */
+  readonly requests: readonly string[];
 }
 
-let internalErrors = 0;
+export class SoakGateway {
+  readonly child: ChildProcess;
+  readonly logPath: string;
+  readonly #adminPort: number;
+  /** How many handles of each kind an idle gateway has. */
+  #idle: ReadonlyMap<string, number> = new Map();
 
-const load = (more = '') =>
-  loadConfig({
-    toml: process.env['SOAK_TOML']! + more,
-    env: TRANSPORT_ENV,
-  });
-const config = load();
-const service = new Service(config, {
-  writeLog(text) {
-    const errors = text.split('\n').filter((line) => line.includes('"level":"error"'));
-    internalErrors += errors.length;
-    if (errors.length > 0) process.stderr.write(errors.join('\n'));
-  },
-  isTerminal: false,
-  clientTimeLimits: CLIENT_TIME_LIMITS,
-});
-
-const { server } = service;
-let reloads = 0;
-process.on('message', (message) => {
-  if (message !== 'reload') {
-    void report();
-    return;
+  private constructor(child: ChildProcess, adminPort: number, logPath: string) {
+    this.child = child;
+    this.#adminPort = adminPort;
+    this.logPath = logPath;
   }
-  reloads += 1;
-  // Every second reload changes the provider, which then gets new connections and circuits.
-  service.reload(() => load(reloads % 2 === 0 ? '' : 'retries = 0\n'));
-});
-process.on('disconnect', () => process.exit());
-const { reusePort } = config.server;
-if (reusePort) {
-  subscribe('net.server.socket', (message) => {
-    process.send!({ acceptedFrom: (message as { socket: Socket }).socket.remotePort });
-  });
+
+  /** Starts the program with the settings of this file, and waits until it listens. */
+  static async start(config: string, port: number, logPath: string): Promise<SoakGateway> {
+    const log = openSync(logPath, 'a');
+    const adminPort = await freePort();
+    const child = fork(SERVER, ['--config', config, '--port', `${port}`], {
+      execArgv: [...FLAGS, '--import', PROBE],
+      env: {
+        PATH: process.env['PATH'],
+        SOAK_TELLS_ACCEPTS: process.env['SOAK_TELLS_ACCEPTS'],
+        GATEWAY_ADMIN_PORT: `${adminPort}`,
+        ...TRANSPORT_ENV,
+      },
+      stdio: ['ignore', log, log, 'ipc'],
+    });
+    const gateway = new SoakGateway(child, adminPort, logPath);
+    while (!(await gateway.#readMetrics().catch(() => undefined))) {
+      if (child.exitCode !== null) throw new Error(readFileSync(logPath, 'utf8'));
+      await sleep(20);
+    }
+    gateway.#idle = countEach((await gateway.#probe()).resources);
+    return gateway;
+  }
+
+  /** Sends SIGTERM. Returns the exit code, or the name of the signal that has ended the process. */
+  async terminate(): Promise<number | string> {
+    const exited = once(this.child, 'exit') as Promise<[number | null, string]>;
+    this.child.kill('SIGTERM');
+    const [code, signal] = await exited;
+    return code ?? signal;
+  }
+
+  async vitals(): Promise<Vitals> {
+    const sockets = tcpSocketsOf(this.child.pid!).others;
+    const metrics = await this.#readMetrics();
+    const { heapBytes, rssBytes, resources, requests } = await this.#probe();
+    const more = [...countEach(resources)].flatMap(([kind, count]) =>
+      Array<string>(Math.max(0, count - (this.#idle.get(kind) ?? 0))).fill(kind),
+    );
+    return {
+      heapBytes,
+      rssBytes,
+      inFlight: metrics.sum('gateway_requests_in_flight'),
+      bufferedBytes: metrics.sum('gateway_buffered_bytes'),
+      sockets,
+      resources: more,
+      requests,
+    };
+  }
+
+  async #readMetrics() {
+    const headers = { connection: 'close' };
+    const answer = await fetch(`http://127.0.0.1:${this.#adminPort}/metrics`, { headers });
+    return parseMetrics(await answer.text());
+  }
+
+  async #probe(): Promise<Pick<Vitals, 'heapBytes' | 'rssBytes' | 'resources' | 'requests'>> {
+    const messages = on(this.child, 'message');
+    this.child.send('vitals');
+    for await (const [message] of messages) {
+      if ('heapBytes' in (message as object)) return message as Vitals;
+    }
+    throw new Error('unreachable');
+  }
 }
-const atPort = Number(process.env['SOAK_PORT']);
-process.send!({ port: (await server.listen(atPort, '127.0.0.1', reusePort)).port });
 
-async function report(): Promise<void> {
-  for (let round = 0; round < 3; round += 1) {
-    globalThis.gc!();
-    await sleep(20);
-  }
-  const { heapUsed, rss } = process.memoryUsage();
-  process.send!({
-    heapBytes: heapUsed,
-    rssBytes: rss,
-    live: server.counts.inFlight,
-    sockets: tcpSocketsOf(process.pid).others,
-    internalErrors,
-  } satisfies Vitals);
+function countEach(values: readonly string[]): ReadonlyMap<string, number> {
+  const counts = new Map<string, number>();
+  for (const value of values) counts.set(value, (counts.get(value) ?? 0) + 1);
+  return counts;
 }

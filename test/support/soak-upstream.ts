@@ -17,6 +17,10 @@ const server = createServer((request, response) => {
   response.on('error', () => {});
   request.on('data', (chunk: Buffer) => chunks.push(chunk));
   request.on('end', () => {
+    if (request.method === 'GET') {
+      response.end('{"data":[{"id":"m"}]}');
+      return;
+    }
     const { soak } = JSON.parse(Buffer.concat(chunks).toString()) as { soak: SoakRequest };
     const isFaulty = soak.everywhere || request.url!.startsWith('/p/');
     void answer(request, response, isFaulty ? soak : { ...soak, fault: undefined });
