@@ -126,6 +126,7 @@ export class Service {
     const providers = [...this.#snapshot.providers.keys()];
     if (providers.some((id) => this.figures.isModelListUp(id) === false)) this.learnModels();
     this.#admin?.view.judgeSlowness();
+    this.#admin?.view.forgetFormerNames();
     this.#parts.incidents.checkClock();
     this.#parts.incidents.advance();
   }

@@ -9,7 +9,7 @@ import { VERSION } from '../lib/version.ts';
 import type { CircuitReport } from '../policy/circuit-breaker.ts';
 import type { Incidents } from '../incidents/incidents.ts';
 import type { KeyPool } from '../policy/key-pool.ts';
-import { NO_LABELS, type LabelSet } from './labels.ts';
+import { LabelSet } from './labels.ts';
 import { renderHead, renderSample } from './series.ts';
 
 /** The resolution of the event loop's delays. */
@@ -79,7 +79,9 @@ export function readPageFigures(figures: Figures) {
 
 /** Returns all figures of /metrics with their names in the exposition format. */
 export function readFigures(config: Config, figures: Figures): FigureRow[] {
-  const build = NO_LABELS.with('version', VERSION).with('node', process.versions.node);
+  // The sets of a scrape are garbage behind it, because names change with the settings.
+  const root = new LabelSet();
+  const build = root.with('version', VERSION).with('node', process.versions.node);
   const connections = figures.connections();
   const { isGood, succeededAtMs } = figures.lastReload();
   const store = figures.store();
@@ -88,7 +90,7 @@ export function readFigures(config: Config, figures: Figures): FigureRow[] {
     ['gateway_build_info', [[build, 1]], 'Always 1.'],
     [
       'gateway_settings_info',
-      [[NO_LABELS.with('digest', config.digest), 1]],
+      [[root.with('digest', config.digest), 1]],
       'Always 1: a digest of the settings in use.',
     ],
     ['gateway_requests_in_flight', figures.inFlight(), 'Requests begun and not over.'],
@@ -106,7 +108,7 @@ export function readFigures(config: Config, figures: Figures): FigureRow[] {
     ['gateway_upstream_connections_reused_total', connections?.reused, 'Connections used again.'],
     ['gateway_rate_limit_store_up', store && !store.isAway, '1 if the store answers.'],
     ['gateway_rate_limit_store_fallbacks_total', store?.fallbacks, 'Decisions without a store.'],
-    ...readParts(config, figures),
+    ...readParts(config, figures, root),
     // Prometheus' client libraries use these names.
     ['process_cpu_seconds_total', cpuSeconds(), 'CPU time of the process.'],
     ['process_resident_memory_bytes', residentBytes(), 'Resident memory of the process.'],
@@ -117,11 +119,11 @@ export function readFigures(config: Config, figures: Figures): FigureRow[] {
 }
 
 /** Returns figures for all clients and providers in the settings, because alerts need zeros. */
-function readParts(config: Config, figures: Figures): FigureRow[] {
+function readParts(config: Config, figures: Figures, root: LabelSet): FigureRow[] {
   const clientsOf = (read: (name: string) => Value): Samples =>
-    config.clients.map(({ name }) => [NO_LABELS.with('client', name), read(name)]);
+    config.clients.map(({ name }) => [root.with('client', name), read(name)]);
   const providersOf = (read: (id: string) => Value): Samples =>
-    config.providers.registered.map(({ id }) => [NO_LABELS.with('provider', id), read(id)]);
+    config.providers.registered.map(({ id }) => [root.with('provider', id), read(id)]);
   const pools = figures.keyPools();
   const inFlightOfClients = clientsOf((name) => figures.inFlightOf(`clients.${name}`));
   const ofProviders = providersOf((id) => figures.inFlightOf(`providers.${id}`));
@@ -134,12 +136,12 @@ function readParts(config: Config, figures: Figures): FigureRow[] {
   const circuits = (['open', 'half-open'] as const).flatMap((state) =>
     config.providers.registered.map(({ id }) => {
       const own = tripped.filter((one) => one.provider === id && one.state === state);
-      return [NO_LABELS.with('provider', id).with('state', state), own.length] as const;
+      return [root.with('provider', id).with('state', state), own.length] as const;
     }),
   );
   const buckets = config.clients.flatMap(({ name }) =>
     figures.usedOf(name).map((use) => {
-      return { ...use, labels: NO_LABELS.with('limit', use.limit).with('client', name) };
+      return { ...use, labels: root.with('limit', use.limit).with('client', name) };
     }),
   );
   const limits = buckets.map(({ labels, capacity }) => [labels, capacity] as const);
@@ -153,7 +155,11 @@ function readParts(config: Config, figures: Figures): FigureRow[] {
     ],
     ['gateway_provider_requests_in_flight', ofProviders, 'Requests at each provider.'],
     ['gateway_provider_oldest_request_seconds', oldest, 'Age of the oldest one, 0 without one.'],
-    ['gateway_limit', [...limitsOf(config), ...limits], 'Limits of the settings, by their unit.'],
+    [
+      'gateway_limit',
+      [...limitsOf(config, root), ...limits],
+      'Limits of the settings, by their unit.',
+    ],
     ['gateway_limit_used', used, 'What is used up of those by the minute and the day.'],
     ['gateway_keys_in_cooldown', inCooldown, 'Keys that are not used for a while, of several.'],
     ['gateway_keys_accepted', accepted, 'Keys not refused since they last worked, of several.'],
@@ -162,10 +168,10 @@ function readParts(config: Config, figures: Figures): FigureRow[] {
 }
 
 /** Returns the limits in the settings, named by the `reason` for their refusals. */
-function limitsOf({ clients, providers, rateLimit, server }: Config): Samples {
+function limitsOf({ clients, providers, rateLimit, server }: Config, root: LabelSet): Samples {
   const of = (limit: string, value: number, label = '', name?: string) =>
     value > 0 && value < Infinity
-      ? [[NO_LABELS.with('limit', limit).with(label, name), value] as const]
+      ? [[root.with('limit', limit).with(label, name), value] as const]
       : [];
   const buckets = rateLimit.enabled ? [...rateLimit.providers] : [];
   return [
@@ -186,7 +192,7 @@ function limitsOf({ clients, providers, rateLimit, server }: Config): Samples {
 /** Returns a figure in the exposition format. */
 export function renderFigure([name, figure, help]: FigureRow): string {
   if (figure === undefined) return '';
-  const samples = typeof figure === 'object' ? figure : ([[NO_LABELS, figure]] as const);
+  const samples = typeof figure === 'object' ? figure : ([[new LabelSet(), figure]] as const);
   // By Prometheus' convention the names of counters end with `_total`.
   const head = renderHead(name, name.endsWith('_total') ? 'counter' : 'gauge', help);
   const known = samples.filter(([, value]) => value !== undefined);

@@ -1,14 +1,12 @@
 /** The exposition format's label sets, and the model names allowed as labels. */
 
-import type { Config } from '../config/config.ts';
 import type { FinishedRequest } from '../request/facts.ts';
+import type { AllNames, Names } from './names.ts';
 
 /** Stands for names neither configured nor listed by a provider, because clients choose them. */
 export const OTHER = 'other';
 /** Stands for a missing model name, as in Envoy AI Gateway. */
-const UNKNOWN = 'unknown';
-const MAX_KNOWN_NAMES = 8000;
-const MAX_NAME_CHARACTERS = 200;
+export const UNKNOWN = 'unknown';
 /** The most sets with a provider and three model names. Further sets have `other` models. */
 const MAX_MODEL_SETS = 400;
 
@@ -42,13 +40,50 @@ export class LabelSet {
   find(name: string, value: string): LabelSet | undefined {
     return this.#children.get(name)?.get(value);
   }
+
+  /**
+   * Removes the sets made from this set that have a label with the name of a client, a provider or
+   * a model that is known no longer. Adds them to `removed`, and returns it.
+   */
+  removeUnknown(names: AllNames, removed: LabelSet[] = []): LabelSet[] {
+    for (const [name, children] of this.#children) {
+      const known = knownFor(name, names);
+      for (const [value, child] of children) {
+        const isKnown = !known || known.has(value) || value === OTHER || value === UNKNOWN;
+        if (isKnown) child.removeUnknown(names, removed);
+        else child.#addAllTo(removed);
+        if (!isKnown) children.delete(value);
+      }
+    }
+    return removed;
+  }
+
+  /** Adds this set and all sets made from it. */
+  #addAllTo(sets: LabelSet[]): void {
+    sets.push(this);
+    for (const children of this.#children.values()) {
+      for (const child of children.values()) child.#addAllTo(sets);
+    }
+  }
 }
 
-export const NO_LABELS = new LabelSet();
 /** The labels for a model's three names. */
 const ORIGINAL = 'gen_ai_original_model';
 const REQUEST = 'gen_ai_request_model';
 const RESPONSE = 'gen_ai_response_model';
+/** The labels whose values are names of clients, of providers and of models. */
+const LABELS = {
+  clients: ['client'],
+  providers: ['provider', 'from', 'to', 'gen_ai_provider_name'],
+  models: ['model', ORIGINAL, REQUEST, RESPONSE],
+} as const;
+
+/** Returns the names that a label's values are taken from; undefined for values of a fixed list. */
+function knownFor(label: string, names: AllNames): Names | undefined {
+  const kinds = Object.keys(LABELS) as (keyof typeof LABELS)[];
+  const kind = kinds.find((one) => (LABELS[one] as readonly string[]).includes(label));
+  return kind && names[kind];
+}
 
 /** Returns all combinations of the sets and the label's values. */
 export function combine(
@@ -72,30 +107,26 @@ export interface ModelSet {
 
 /** Label sets that name models, bounded whatever clients and providers send. */
 export class ModelLabels {
-  readonly #known = new Map<string, string>();
+  readonly #root: LabelSet;
+  readonly #names: Names;
   readonly #sets = new Map<LabelSet, ModelSet>();
 
-  /** Allows names as labels. Names that are too long or too many stay `other`. */
-  learn(names: Iterable<string>): void {
-    for (const name of names) {
-      if (name.length > MAX_NAME_CHARACTERS || this.#known.has(name)) continue;
-      if (this.#known.size >= MAX_KNOWN_NAMES) return;
-      // A copy, because V8's slice of a string would keep the settings file's text in memory.
-      const copy = Buffer.from(name).toString();
-      this.#known.set(copy, copy);
-    }
+  /** @param root - the set without labels, of which all sets are made */
+  constructor(root: LabelSet, names: Names) {
+    this.#root = root;
+    this.#names = names;
   }
 
   /** Returns a request's label set: its operation, provider and the three names of its model. */
   setOf(provider: string, { facts, operation = 'chat', responseModel }: FinishedRequest): ModelSet {
-    const ofOperation = NO_LABELS.with('gen_ai_operation_name', operation);
+    const ofOperation = this.#root.with('gen_ai_operation_name', operation);
     const ofProvider = ofOperation.with('gen_ai_provider_name', provider);
     let original = this.nameOf(facts.model);
     let request = this.nameOf(facts.upstream_model);
     let response = this.nameOf(responseModel);
     // No text serves as a key, because making it would take longer than the rest.
     const found = ofProvider.find(ORIGINAL, original)?.find(REQUEST, request);
-    const known = this.#sets.get(found?.find(RESPONSE, response) ?? NO_LABELS);
+    const known = this.#sets.get(found?.find(RESPONSE, response) ?? this.#root);
     if (known) return known;
     const isFull = this.#sets.size >= MAX_MODEL_SETS;
     if (isFull) original = request = response = OTHER;
@@ -108,30 +139,11 @@ export class ModelLabels {
 
   /** Returns an allowed name, `other` for another name, and `unknown` for undefined. */
   nameOf(name: string | undefined): string {
-    return name === undefined ? UNKNOWN : (this.#known.get(name) ?? OTHER);
+    return name === undefined ? UNKNOWN : (this.#names.get(name) ?? OTHER);
   }
-}
 
-/** Returns all model names in the settings, for clients and for providers. */
-export function configuredModels({ aliases, clients, providers, wildcards }: Config): string[] {
-  const targets = [...aliases.values(), ...(wildcards ?? [])]
-    .flatMap((alias) => alias.targets)
-    .filter((target) => !target.includes('*'));
-  return [
-    ...aliases.keys(),
-    ...clients.flatMap(({ models = [] }) => models.filter((name) => !name.endsWith('*'))),
-    ...targets,
-    ...targets.map((target) => target.slice(target.indexOf('/') + 1)),
-    ...providers.registered.flatMap(({ id, defaultModel, modelDetails = {}, models = [] }) => {
-      const names = listedModels(id, [...Object.keys(modelDetails), ...models]);
-      if (defaultModel === undefined) return names;
-      // A provider's id stands for its default model.
-      return [id, `${id}/`, ...listedModels(id, [defaultModel]), ...names];
-    }),
-  ];
-}
-
-/** Returns a provider's model names, for the provider and for clients. */
-export function listedModels(provider: string, names: readonly string[]): string[] {
-  return names.flatMap((name) => [name, `${provider}/${name}`]);
+  /** Forgets sets that were removed from the root. */
+  forget(gone: readonly LabelSet[]): void {
+    for (const labels of gone) this.#sets.delete(labels);
+  }
 }

@@ -4,14 +4,8 @@ import type { Config } from '../config/config.ts';
 import type { TryFacts } from '../request/history.ts';
 import { CHECKS, type Outcome } from '../lib/errors.ts';
 import type { FinishedRequest } from '../request/facts.ts';
-import {
-  combine,
-  NO_LABELS,
-  OTHER,
-  type LabelSet,
-  type ModelLabels,
-  type ModelSet,
-} from './labels.ts';
+import { combine, LabelSet, ModelLabels, OTHER, type ModelSet } from './labels.ts';
+import type { AllNames } from './names.ts';
 import { Metric } from './series.ts';
 
 const DURATION_BOUNDS = Array.from({ length: 17 }, (_, at) => 0.01 * 2 ** at);
@@ -109,27 +103,33 @@ export class RequestMetrics {
     'Time of chat completions until the head of the answer, without upload and providers.',
     GATEWAY_BOUNDS,
   );
+  /** The set without labels, of which the sets of all series are made. */
+  readonly #root = new LabelSet();
+  readonly #names: AllNames;
   readonly #models: ModelLabels;
 
-  /** @param models - decides which model names are labels */
-  constructor(models: ModelLabels) {
-    this.#models = models;
+  /** @param names - decides which names are values of labels */
+  constructor(names: AllNames) {
+    this.#names = names;
+    this.#models = new ModelLabels(this.#root, names.models);
   }
 
   /** Counts a request, and returns the labels of its model if a provider was asked. */
   add(request: FinishedRequest): ModelSet | undefined {
     const { facts, gatewayMs = NaN } = request;
     const { client, cost, outcome, provider, tries = [] } = facts;
-    const clientLabels = NO_LABELS.with('client', client);
+    if (client !== undefined) this.#names.clients.note(client);
+    if (provider !== undefined) this.#names.providers.note(provider);
+    const clientLabels = this.#root.with('client', client);
     this.requests.add(clientLabels.with('outcome', outcome));
     const refusal = refusalOf(request);
     if (refusal !== undefined) {
-      const labels = NO_LABELS.with('reason', refusal).with('client', client);
+      const labels = this.#root.with('reason', refusal).with('client', client);
       const isProviders = PROVIDER_LIMITS.includes(refusal);
       this.refusals.add(labels.with('provider', isProviders ? provider : undefined));
     }
     this.#countTries(tries);
-    this.processing.add(NO_LABELS, gatewayMs / 1000);
+    this.processing.add(this.#root, gatewayMs / 1000);
     const model = provider === undefined ? undefined : this.#models.setOf(provider, request);
     if (model) this.#observeTimes(request, model.labels);
     if (provider !== undefined && cost !== undefined) {
@@ -151,16 +151,16 @@ export class RequestMetrics {
    */
   learn({ clients, providers }: Config): void {
     const names = clients.map(({ name }) => name);
-    const named = combine([NO_LABELS], 'client', names);
+    const named = combine([this.#root], 'client', names);
     const types = TOKENS.map(([type]) => type);
-    const reasons = combine([NO_LABELS], 'reason', REFUSALS);
-    this.requests.create(combine([NO_LABELS, ...named], 'outcome', OUTCOMES));
+    const reasons = combine([this.#root], 'reason', REFUSALS);
+    this.requests.create(combine([this.#root, ...named], 'outcome', OUTCOMES));
     this.refusals.create(combine(reasons, 'client', [undefined, ...names]));
     this.clientTokens.create(combine(named, 'type', types));
     for (const { id, modelPrices = {} } of providers.registered) {
       const priced = Object.keys(modelPrices).map((model) => this.#costLabels(id, model));
       this.cost.create(combine(priced, 'client', [undefined, ...names]));
-      const provider = NO_LABELS.with('provider', id);
+      const provider = this.#root.with('provider', id);
       const failed = provider.with('result', 'upstream_error');
       this.tries.create([
         provider.with('result', 'ok').with('status', '200'),
@@ -170,9 +170,16 @@ export class RequestMetrics {
         ...combine(combine([provider], 'result', NO_STATUS), 'status', ['none']),
       ]);
       const others = providers.fallback.filter((other) => other !== id);
-      const ways = combine([NO_LABELS.with('from', id)], 'to', others);
+      const ways = combine([this.#root.with('from', id)], 'to', others);
       this.fallbacks.create(combine(ways, 'reason', FALLBACK_REASONS));
     }
+  }
+
+  /** Forgets the series with names that are known no longer. */
+  forgetUnknown(): void {
+    const gone = this.#root.removeUnknown(this.#names);
+    this.#models.forget(gone);
+    for (const metric of Object.values(this)) (metric as Metric).forget(gone);
   }
 
   /** Yields all metrics in the exposition format, in parts. */
@@ -180,17 +187,23 @@ export class RequestMetrics {
     for (const metric of Object.values(this)) yield* (metric as Metric).render();
   }
 
+  /** Returns the name of a model as a label shows it. */
+  nameOf(model: string | undefined): string {
+    return this.#models.nameOf(model);
+  }
+
   #costLabels(provider: string, model: string | undefined): LabelSet {
-    return NO_LABELS.with('provider', provider).with('model', this.#models.nameOf(model));
+    return this.#root.with('provider', provider).with('model', this.#models.nameOf(model));
   }
 
   #countTries(tries: readonly TryFacts[]): void {
     let before: TryFacts | undefined;
     for (const one of tries) {
-      const labels = NO_LABELS.with('provider', one.provider).with('result', one.outcome);
+      this.#names.providers.note(one.provider);
+      const labels = this.#root.with('provider', one.provider).with('result', one.outcome);
       this.tries.add(labels.with('status', String(one.status ?? 'none')));
       if (isSent(one.outcome) && before && before.provider !== one.provider) {
-        const ends = NO_LABELS.with('from', before.provider).with('to', one.provider);
+        const ends = this.#root.with('from', before.provider).with('to', one.provider);
         this.fallbacks.add(ends.with('reason', before.outcome));
       }
       before = one;

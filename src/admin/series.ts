@@ -8,7 +8,7 @@ import type { LabelSet } from './labels.ts';
 /** A counter, or a histogram if it has bounds. */
 export class Metric {
   /** Each bucket has its own count, not a cumulative count. The last bucket has no upper bound. */
-  readonly series = new Map<LabelSet, { sum: number; readonly buckets: Float64Array }>();
+  readonly #series = new Map<LabelSet, { sum: number; readonly buckets: Float64Array }>();
   readonly #name: string;
   readonly #help: string;
   readonly #bounds: readonly number[];
@@ -33,11 +33,16 @@ export class Metric {
     for (const labels of sets) this.#seriesOf(labels);
   }
 
+  /** Forgets the series of these labels. */
+  forget(sets: readonly LabelSet[]): void {
+    for (const labels of sets) this.#series.delete(labels);
+  }
+
   #seriesOf(labels: LabelSet) {
-    let series = this.series.get(labels);
+    let series = this.#series.get(labels);
     if (!series) {
       series = { sum: 0, buckets: new Float64Array(this.#bounds.length + 1) };
-      this.series.set(labels, series);
+      this.#series.set(labels, series);
     }
     return series;
   }
@@ -47,7 +52,7 @@ export class Metric {
     const name = this.#name;
     const isCounter = this.#bounds.length === 0;
     yield renderHead(name, isCounter ? 'counter' : 'histogram', this.#help);
-    for (const [{ text: labels }, { sum, buckets }] of this.series) {
+    for (const [{ text: labels }, { sum, buckets }] of this.#series) {
       yield isCounter ? renderSample(name, labels, sum) : this.#renderBuckets(labels, sum, buckets);
     }
   }

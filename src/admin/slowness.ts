@@ -1,5 +1,7 @@
 /** Judges whether a provider is slow, by its first tokens and its connect times. */
 
+import type { AllNames } from './names.ts';
+
 /** A time is slow from this multiple of the usual time, and stays slow down to half of it. */
 const SLOW = 4;
 
@@ -26,6 +28,13 @@ type Time = (typeof TIMES)[number];
 export class Slowness {
   /** The usual times of slow providers, taken when they became slow. */
   readonly #usualMs = new Map<string, number>();
+
+  /** Forgets providers that are known no longer. */
+  forgetUnknown({ providers }: AllNames): void {
+    for (const key of this.#usualMs.keys()) {
+      if (!providers.has(key.slice(0, key.lastIndexOf(' ')))) this.#usualMs.delete(key);
+    }
+  }
 
   /** Returns why the provider is slow now; undefined if it is not. */
   causeOf(provider: string, timesOf: (time: Time['name']) => TypicalTimes): string | undefined {

@@ -6,8 +6,9 @@
 import type { FinishedRequest } from '../request/facts.ts';
 import type { TryFacts } from '../request/history.ts';
 import { StepCounts } from '../lib/step-counts.ts';
-import { OTHER, type ModelSet } from './labels.ts';
+import { OTHER, UNKNOWN, type ModelSet } from './labels.ts';
 import { FIRST_TOKEN_BOUNDS, firstTokenMsOf, isFailed, isOverOwnLimit, isSent } from './metrics.ts';
+import type { AllNames, Names } from './names.ts';
 import { bucketOf, quantile } from './series.ts';
 
 const STEP_MS = 10_000;
@@ -23,6 +24,10 @@ const TYPICAL = {
 };
 /** Refusals are shown for as long as an ended incident. */
 const REFUSALS_SHOWN_MS = 3_600_000;
+/** The rows of requests without a valid key, and of clients without a name. */
+const NO_KEY = 'no valid key';
+const NO_NAME = 'without a name';
+const SHARED_ROWS: ReadonlySet<string> = new Set([NO_KEY, NO_NAME, OTHER, UNKNOWN]);
 /** Clients that come later are `other`. */
 const MAX_CLIENTS = 500;
 /** A row's counts, in its first places. Each time's buckets follow. */
@@ -132,7 +137,7 @@ export class Traffic {
     if (this.#all.latest !== step) this.#beganAtMs[step % STEPS] = this.#wallClock(step);
     const { outcome, provider, status, tries = [] } = request.facts;
     const isRefused = status === 401 && tries.length === 0;
-    const named = request.facts.client ?? (isRefused ? 'no valid key' : 'without a name');
+    const named = request.facts.client ?? (isRefused ? NO_KEY : NO_NAME);
     const isRoom = this.#clients.has(named) || this.#clients.size < MAX_CLIENTS;
     const name = isRoom ? named : OTHER;
     const firstTokenMs = firstTokenMsOf(request);
@@ -156,6 +161,14 @@ export class Traffic {
       row.addTime(step, 'connect', one.connect_ms);
       this.#all.addTime(step, 'connect', one.connect_ms);
     }
+  }
+
+  /** Forgets the rows of clients, providers and models that are known no longer. */
+  forgetUnknown({ clients, models, providers }: AllNames): void {
+    forgetRows(this.#clients, clients);
+    forgetRows(this.#refusals, clients);
+    forgetRows(this.#providers, providers);
+    forgetRows(this.#models, models);
   }
 
   #providerRow(id: string): Row {
@@ -236,6 +249,13 @@ export class Traffic {
 
   #step(): number {
     return Math.floor(this.#nowMs() / STEP_MS);
+  }
+}
+
+/** Forgets the rows of unknown names, but not those that stand for several. */
+function forgetRows(rows: Map<string, unknown>, known: Names): void {
+  for (const name of rows.keys()) {
+    if (!known.has(name) && !SHARED_ROWS.has(name)) rows.delete(name);
   }
 }
 

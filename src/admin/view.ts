@@ -3,7 +3,6 @@
 import { hostname } from 'node:os';
 
 import type { Config } from '../config/config.ts';
-import { wildcardNamesOf } from '../config/wildcards.ts';
 import { redactFacts } from '../lib/log.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import { VERSION } from '../lib/version.ts';
@@ -17,8 +16,9 @@ import {
   readPageFigures,
   renderFigure,
 } from './figures.ts';
-import { configuredModels, type LabelSet, listedModels, ModelLabels, NO_LABELS } from './labels.ts';
+import { LabelSet } from './labels.ts';
 import { RequestMetrics } from './metrics.ts';
+import { AllNames } from './names.ts';
 import { RecentRequests } from './recent-requests.ts';
 import { Slowness } from './slowness.ts';
 import { Traffic } from './traffic.ts';
@@ -31,8 +31,8 @@ export class AdminView {
   readonly #config: () => Config;
   readonly #figures: Figures;
   readonly #redact: Redactor;
-  readonly #models = new ModelLabels();
-  readonly #metrics = new RequestMetrics(this.#models);
+  readonly #names = new AllNames((name) => this.#redact(name) === name);
+  readonly #metrics = new RequestMetrics(this.#names);
   readonly #traffic = new Traffic(() => performance.timeOrigin + performance.now());
   readonly #recent: RecentRequests;
   readonly #readLag = createLagFigures();
@@ -52,16 +52,26 @@ export class AdminView {
     this.#recent.add(request);
   }
 
-  /** Takes new settings, whose model names become labels. */
+  /** Takes new settings, whose names become labels. */
   onConfig(next: Config): void {
-    this.#learn(configuredModels(next));
+    this.#names.useSettings(next);
     this.#metrics.learn(next);
   }
 
   /** Takes a provider's model list, whose names become labels. */
   onModels(provider: string, names: readonly string[]): void {
-    this.#learn(listedModels(provider, names));
-    this.#learn(names.flatMap((name) => wildcardNamesOf(`${provider}/${name}`, this.#config())));
+    this.#names.useList(provider, names, this.#config());
+  }
+
+  /**
+   * Forgets the series and rows of names that a reload took away five minutes ago. Must be called
+   * every few seconds.
+   */
+  forgetFormerNames(): void {
+    if (!this.#names.expire(this.#config())) return;
+    this.#metrics.forgetUnknown();
+    this.#traffic.forgetUnknown(this.#names);
+    this.#slowness.forgetUnknown(this.#names);
   }
 
   /** Yields all metrics in the exposition format, in parts. */
@@ -102,11 +112,6 @@ export class AdminView {
     };
   }
 
-  /** Allows model names as labels, unless a name looks like a key. */
-  #learn(names: readonly string[]): void {
-    this.#models.learn(names.filter((name) => this.#redact(name) === name));
-  }
-
   /** Judges whether providers are slow. Must be called every few seconds. */
   judgeSlowness(): void {
     for (const { id } of this.#config().providers.registered) {
@@ -117,17 +122,18 @@ export class AdminView {
 
   #incidentFigures(): FigureRow[] {
     const incidents = this.#figures.incidents();
+    const root = new LabelSet();
     const lasting = incidents.report().lasting.map((incident) => {
       const { kind, models = [], provider } = incident.toFacts();
-      const labels = NO_LABELS.with('kind', kind).with('provider', provider);
-      const ofModels = models.map(({ model }) => labels.with('model', this.#models.nameOf(model)));
+      const labels = root.with('kind', kind).with('provider', provider);
+      const ofModels = models.map(({ model }) => labels.with('model', this.#metrics.nameOf(model)));
       const { client } = incident;
       const ofClients = client === undefined ? [] : [labels.with('client', client)];
       return { labels, ofModels, ofClients };
     });
     const ones = (all: LabelSet[]) => [...new Set(all)].map((labels) => [labels, 1] as const);
     const begun = INCIDENT_KINDS.map(
-      (kind) => [NO_LABELS.with('kind', kind), incidents.counts.get(kind) ?? 0] as const,
+      (kind) => [root.with('kind', kind), incidents.counts.get(kind) ?? 0] as const,
     );
     return [
       ['gateway_incident', ones(lasting.map(({ labels }) => labels)), 'Always 1: it lasts.'],

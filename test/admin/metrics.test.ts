@@ -5,14 +5,14 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 
-import { ModelLabels } from '../../src/admin/labels.ts';
 import { RequestMetrics } from '../../src/admin/metrics.ts';
+import { AllNames } from '../../src/admin/names.ts';
 import { RecentRequests } from '../../src/admin/recent-requests.ts';
 import { inChunks } from '../../src/admin/series.ts';
 import { Traffic } from '../../src/admin/traffic.ts';
 import { createRedactor } from '../../src/lib/secrets.ts';
 import type { FinishedRequest, RequestFacts } from '../../src/request/facts.ts';
-import { idle } from '../support/clock.ts';
+import { idle, stopClock } from '../support/clock.ts';
 import { parseMetrics } from '../support/exposition.ts';
 import { openFeed } from '../support/feed.ts';
 import {
@@ -63,9 +63,9 @@ function finished(facts: Partial<RequestFacts> = {}, more: Partial<FinishedReque
 }
 
 function createMetrics(known: readonly string[] = []) {
-  const models = new ModelLabels();
-  models.learn(known);
-  const metrics = new RequestMetrics(models);
+  const names = new AllNames();
+  names.models.use('settings', known);
+  const metrics = new RequestMetrics(names);
   const text = () => [...metrics.render()].join('');
   const traffic = new Traffic(() => request.endedAtMs);
   let request = finished();
@@ -222,6 +222,183 @@ fallback = ["q"]\n[clients.team]\nkey = "team-canary-1"\n${ADMIN}`;
   ]) {
     assert.ok(text.includes(`\n${series} 0\n`), series);
   }
+});
+
+/** Settings with a client, two providers and an alias, all named after `n`. */
+function renamed(toml: string, n: number, names = 'agents|alias|p|q|m'): string {
+  return toml.replaceAll(new RegExp(String.raw`\b(${names})_1\b`, 'g'), `$1_${n}`);
+}
+
+/** Starts a gateway with the settings of `renamed`, on a clock that the test moves. */
+async function startRenamed(t: Parameters<typeof scenario>[0]) {
+  const clock = stopClock(t, 1_000_000);
+  const lines = `models = ["m_1"]\n${PRICES.replace('details.m ', 'details.m_1 ')}`;
+  const {
+    gateway,
+    p_1: upstream,
+    toml,
+  } = await scenario(t, {
+    providers: { p_1: { lines }, q_1: { lines: 'models = ["m_1"]' } },
+    fallback: ['q_1'],
+    clients: { agents_1: 'key = "agents-key-0123456789"\nrequests_per_minute = 100' },
+    more: `[aliases]\nalias_1 = "p_1/m_1"\n${ADMIN}`,
+  });
+  const ask = async (n: number, body: object = {}) => {
+    const headers = { authorization: 'Bearer agents-key-0123456789' };
+    return gateway.chat(chatBody({ model: `alias_${n}`, ...body }), { headers });
+  };
+  /** Lets the clock pass in the steps of the page's timer. */
+  const pass = (ms: number) => {
+    clock.nowMs += ms;
+    gateway.judge();
+  };
+  const linesOf = async () => {
+    const { text } = await gateway.admin('/metrics');
+    return text.split('\n').filter((line) => line !== '' && !line.startsWith('#'));
+  };
+  const rename = async (n: number, names?: string) => gateway.reload(renamed(toml, n, names));
+  return { ask, gateway, linesOf, pass, rename, upstream };
+}
+
+test('series of names that a reload took away go five minutes later', async (t) => {
+  const { ask, linesOf, pass, rename } = await startRenamed(t);
+  await ask(1);
+  await ask(1, { stream: true });
+  const before = await linesOf();
+  assert.ok(before.includes('gateway_requests_total{client="agents_1",outcome="ok"} 2'));
+  await rename(2);
+  pass(299_000);
+  const named = (all: readonly string[], n: number) =>
+    all.filter((line) => line.includes(`_${n}"`));
+  const counted = (all: readonly string[]) => all.filter((line) => line.includes('_total'));
+  // The gauges are those of the settings in use.
+  const kept = new Set(await linesOf());
+  assert.deepEqual(
+    counted(named(before, 1)).filter((line) => !kept.has(line)),
+    [],
+    'a scrape has time to see the last values',
+  );
+  pass(1000);
+  assert.deepEqual(named(await linesOf(), 1), []);
+  await ask(2);
+  await ask(2, { stream: true });
+  const after = await linesOf();
+  assert.equal(after.length, before.length);
+  assert.ok(after.includes('gateway_requests_total{client="agents_2",outcome="ok"} 2'));
+  assert.ok(after.includes('gateway_requests_total{outcome="ok"} 0'), 'others stay');
+});
+
+test('series of names that a reload has left stay, also of other and unknown models', async (t) => {
+  const { ask, linesOf, pass, rename } = await startRenamed(t);
+  const isCount = (line: string) => line.startsWith('gen_ai_server_request_duration_seconds_count');
+  const models = async () => {
+    const counts = (await linesOf()).filter(isCount);
+    return counts.map((line) => /original_model="([^"]*)"/.exec(line)![1]).toSorted();
+  };
+  await ask(1);
+  await ask(1, { model: 'p_1/m_1' });
+  await ask(1, { model: 'p_1/strange' });
+  assert.deepEqual(await models(), ['alias_1', 'other', 'p_1/m_1']);
+  await rename(2, 'agents|alias');
+  pass(300_000);
+  assert.deepEqual(await models(), ['other', 'p_1/m_1']);
+  await ask(2);
+  await ask(2, { model: 'p_1/m_1' });
+  const counts = (await linesOf())
+    .filter(isCount)
+    .map((line) => line.replace(/.*original_model="([^"]*)".* /, '$1 '));
+  assert.deepEqual(counts.toSorted(), ['alias_2 1', 'other 1', 'p_1/m_1 2']);
+});
+
+test('rows of the page go with their names, but not those that stand for several', () => {
+  const metrics = createMetrics(['m']);
+  const over = { outcome: 'rate_limited', status: 429, limit: 'full' } as const;
+  for (const client of ['gone', 'kept']) {
+    const tries = [{ provider: client, model: 'm', outcome: 'ok' } as const];
+    metrics.add(finished({ client, model: client === 'kept' ? 'm' : undefined, tries }));
+    metrics.add(finished({ client, model: 'x', ...over }, { refusal: 'client_concurrency' }));
+  }
+  metrics.add(finished({ status: 401, outcome: 'refused', provider: undefined, tries: [] }));
+  metrics.add(finished());
+  const names = new AllNames();
+  for (const kind of [names.clients, names.providers]) kind.use('settings', ['kept']);
+  metrics.traffic.forgetUnknown(names);
+  const { clients, models, providers } = metrics.traffic.report();
+  assert.deepEqual(Object.keys(clients), ['kept', 'no valid key', 'without a name']);
+  assert.deepEqual(Object.keys(models), ['unknown', 'other']);
+  assert.deepEqual(Object.keys(providers), ['kept']);
+  assert.notEqual(clients['kept']!.overLimit, undefined);
+  metrics.add(finished({ client: 'gone' }));
+  assert.equal(metrics.traffic.report().clients['gone']!.overLimit, undefined);
+});
+
+test('a name that a second reload brings back within five minutes keeps its series', async (t) => {
+  const { ask, linesOf, pass, rename } = await startRenamed(t);
+  await ask(1);
+  await rename(2);
+  pass(200_000);
+  await rename(1);
+  pass(600_000);
+  await ask(1);
+  const lines = await linesOf();
+  assert.ok(lines.includes('gateway_requests_total{client="agents_1",outcome="ok"} 2'));
+  assert.equal(lines.filter((line) => line.includes('_2"')).length, 0);
+  await rename(2);
+  pass(300_000);
+  await rename(1);
+  await ask(1);
+  const again = 'gateway_requests_total{client="agents_1",outcome="ok"} 1';
+  assert.ok((await linesOf()).includes(again), 'counted anew');
+});
+
+test('a request that outlives its names has its series for five minutes', async (t) => {
+  const { ask, gateway, linesOf, pass, rename } = await startRenamed(t);
+  const upload = rawChat({ model: 'alias_1', messages: [{ role: 'user', content: 'x' }] });
+  const request = upload.replace(/Bearer [^\r]*/i, 'Bearer agents-key-0123456789');
+  const { socket } = openRaw(t, gateway.port);
+  socket.write(request.slice(0, -3));
+  await eventually(async () => (await linesOf()).includes('gateway_requests_in_flight 1'), 'it');
+  await rename(2);
+  pass(400_000);
+  socket.write(request.slice(-3));
+  const line = 'gateway_tries_total{provider="p_1",result="ok",status="200"} 1';
+  await eventually(async () => (await linesOf()).includes(line), 'its try');
+  pass(299_000);
+  assert.ok((await linesOf()).includes(line));
+  pass(1000);
+  assert.deepEqual(
+    (await linesOf()).filter((one) => one.includes('_1"')),
+    [],
+  );
+  await ask(2);
+});
+
+const RELOADS = LEFT_TO_SWEEPS ? 40 : 550;
+test(`${RELOADS} reloads that rename everything leave no series, row or memory`, async (t) => {
+  const { ask, gateway, linesOf, pass, rename, upstream } = await startRenamed(t);
+  const measure = createMemoryProbe();
+  const round = async (n: number) => {
+    await rename(n);
+    await ask(n);
+    await ask(n, { stream: true });
+    pass(301_000);
+    gateway.log.length = 0;
+    upstream.requests.length = 0;
+  };
+  // The page keeps the last 200 requests.
+  for (let count = 0; count < 200; count += 1) await gateway.send('/v1/models');
+  for (let n = 2; n < 12; n += 1) await round(n);
+  const [before, heldBytes] = [await linesOf(), await settledBytes(measure)];
+  for (let n = 12; n < 12 + RELOADS; n += 1) await round(n);
+  assert.equal((await linesOf()).length, before.length);
+  const feed = await openFeed(t, gateway.adminPort);
+  const { clients, models } = await feed.next('state', () => true);
+  assert.deepEqual([clients.length, models.length], [2, 1]);
+  feed.close();
+  const bytes = ((await settledBytes(measure)) - heldBytes) / RELOADS;
+  t.diagnostic(`${Math.round(bytes)} bytes for each reload`);
+  // Compiled code takes 25,000 bytes, and sets of labels that stay take 40,000.
+  assert.ok(bytes < 45_000, `${bytes} bytes for each reload`);
 });
 
 test('a refusal by a check that the answer does not tell is named by metric and log', async (t) => {
