@@ -87,8 +87,6 @@ const SIZE_BEGIN = new RegExp(`^[\\da-f]{1,${SIZE_DIGITS}}(?:[;\\r]|$)`, 'i');
 /** RFC 9112 7.1 and 7.1.1. */
 const EXTENSION = `;${TOKEN}(?:=(?:${TOKEN}|${QUOTED}))?`;
 const SIZE_LINE = new RegExp(`^([\\da-f]{1,${SIZE_DIGITS}})(?:${EXTENSION})*$`, 'i');
-/** White space around a value (RFC 9110 5.5). `trim` would remove more. */
-const OUTER_SPACE = /^[\t ]+|[\t ]+$/g;
 /** RFC 9110 8.6. Fifteen digits are a safe integer. */
 const LENGTH = /^\d{1,15}$/;
 /** RFC 9112 9.6. */
@@ -100,8 +98,8 @@ const KEEP_ALIVE_TIMEOUT = /(?:^|,)[\t ]*timeout=(\d{1,6})[\t ]*(?:,|$)/i;
 export class Http1Connection {
   readonly socket: Socket;
   readonly target: ConnectionTarget;
-  /** True once a request was begun. */
-  isUsed = false;
+  /** True once the connection was kept for another request. */
+  wasKept = false;
   /** True once a byte of the current response has arrived. */
   isAnswered = false;
   /** When the connection became free, on the clock of `performance.now()`. */
@@ -147,7 +145,6 @@ export class Http1Connection {
     this.#reader = reader;
     this.#state = 'head';
     this.#interimResponses = 0;
-    this.isUsed = true;
     this.isAnswered = false;
   }
 
@@ -219,7 +216,8 @@ export class Http1Connection {
     const end = Math.min(at + this.#leftBytes, bytes.length);
     this.#leftBytes -= end - at;
     this.#pass(bytes, at, end);
-    if (this.#leftBytes > 0) return end;
+    // The reader may have closed the connection.
+    if (this.#leftBytes > 0 || !this.#reader) return end;
     if (this.#state === 'chunk') this.#state = 'chunk end';
     else this.#complete();
     return end;
@@ -273,17 +271,21 @@ export class Http1Connection {
     if (digits === undefined) throw new MalformedResponse('malformed head');
     const status = Number(digits);
     if (status === 101) throw new MalformedResponse('an upgrade that nobody asked for');
-    const headers = fieldsOf(text);
     if (status < 200) {
       // The final response follows (RFC 9110 15.2).
       this.#interimResponses += 1;
       if (this.#interimResponses <= MAX_INTERIM_RESPONSES) return next;
       throw new MalformedResponse('too many interim responses');
     }
+    const headers = fieldsOf(text);
     const isHttp10 = minor === '0';
     this.#state = this.#bodyStateOf(status, headers, isHttp10);
     const connection = headers.get('connection');
     this.#isLast = isHttp10 || this.#state === 'unsized body' || CLOSE.test(connection ?? '');
+    // A 204 may not announce content (RFC 9112 6.1, RFC 9110 8.6). If the content comes all the same,
+    // it must not answer the next request.
+    const isAnnounced = headers.has('transfer-encoding') || headers.has('content-length');
+    if (status === 204 && isAnnounced) this.#isLast = true;
     const seconds = KEEP_ALIVE_TIMEOUT.exec(headers.get('keep-alive') ?? '')?.[1];
     this.keptMs = seconds ? Number(seconds) * 1000 - KEEP_ALIVE_MARGIN_MS : Infinity;
     this.#reader!.onHead(status, headers);
@@ -371,12 +373,25 @@ function fieldsOf(head: string): Map<string, string> {
   for (const line of lines) {
     const colon = line.indexOf(':');
     const name = line.slice(0, colon).toLowerCase();
-    const value = line.slice(colon + 1).replace(OUTER_SPACE, '');
+    const value = withoutOuterSpace(line, colon + 1);
     const before = fields.get(name);
     fields.set(name, before === undefined ? value : `${before}, ${value}`);
   }
   return fields;
 }
+
+/**
+ * Returns a line's value without white space around it (RFC 9110 5.5): `trim` would remove more, and
+ * a regular expression takes quadratic time.
+ */
+function withoutOuterSpace(line: string, start: number): string {
+  let end = line.length;
+  while (start < end && isSpace(line, start)) start += 1;
+  while (start < end && isSpace(line, end - 1)) end -= 1;
+  return line.slice(start, end);
+}
+
+const isSpace = (text: string, at: number) => text[at] === ' ' || text[at] === '\t';
 
 function closedByProvider(): Error {
   return Object.assign(new Error('the provider closed the connection'), { code: CLOSED });

@@ -46,6 +46,8 @@ export class Connections {
   readonly #sockets = new Set<Socket>();
   /** By digest of `TlsSettings`. A connector keeps the TLS sessions to resume. */
   readonly #connectors = new Map<string | undefined, Connector>();
+  /** The digests of the current settings; undefined before the first reload. */
+  #digests: ReadonlySet<string> | undefined;
   #sweeping: NodeJS.Timeout | undefined;
 
   /** @param connectTimeoutMs - time limit for the name lookup, TCP and TLS together */
@@ -115,17 +117,23 @@ export class Connections {
 
   /** Closes the connections with other `TlsSettings`, once their requests are over. */
   keepOnly(digests: ReadonlySet<string>): void {
+    this.#digests = digests;
     for (const digest of this.#connectors.keys()) {
-      if (digest !== undefined && !digests.has(digest)) this.#connectors.delete(digest);
+      if (!this.#mayKeep(digest)) this.#connectors.delete(digest);
     }
     this.#sweep();
+  }
+
+  #mayKeep(digest: string | undefined): boolean {
+    return digest === undefined || !this.#digests || this.#digests.has(digest);
   }
 
   /** Closes all connections at once. */
   close(): void {
     clearInterval(this.#sweeping);
     // With an error, because a socket that is connecting then ends its time limit.
-    for (const socket of this.#sockets) socket.destroy(new Error('the gateway has stopped'));
+    const reason = new GatewayError('internal', 'The gateway is shutting down');
+    for (const socket of this.#sockets) socket.destroy(reason);
   }
 
   #keep(connections: readonly Http1Connection[]): void {
@@ -133,6 +141,7 @@ export class Connections {
     for (const connection of connections) {
       if (!connection.isFree) continue;
       connection.freeSinceMs = nowMs;
+      connection.wasKept = true;
       const key = keyOf(connection.target);
       const idle = this.#idle.get(key);
       if (idle) idle.push(connection);
@@ -146,8 +155,7 @@ export class Connections {
     const nowMs = performance.now();
     for (const [key, idle] of this.#idle) {
       const kept = idle.filter((connection) => {
-        const isWanted =
-          isKept(connection, nowMs) && this.#connectors.has(connection.target.digest);
+        const isWanted = isKept(connection, nowMs) && this.#mayKeep(connection.target.digest);
         if (!isWanted) connection.destroy();
         return isWanted;
       });
@@ -211,6 +219,8 @@ class Http1Exchange implements ByteSource, ResponseReader {
   #request: UpstreamRequest | undefined;
   /** Undefined once all of it is written. */
   #body: Buffer | SlicedBody | undefined;
+  /** True once the provider has read a part of the body. */
+  #hasDrained = false;
   /** Undefined once settled, because a settled promise would be kept until the stream's end. */
   #settle: Settle | undefined;
   #connection: Http1Connection | undefined;
@@ -250,7 +260,7 @@ class Http1Exchange implements ByteSource, ResponseReader {
     this.#request = undefined;
     this.#connection = connection;
     const use = this.#use;
-    use.connection = connection.isUsed ? 'reused' : 'new';
+    use.connection = connection.wasKept ? 'reused' : 'new';
     use.lookupMs = lookupMs;
     use.sentAtMs = performance.now();
     connection.begin(this);
@@ -271,10 +281,16 @@ class Http1Exchange implements ByteSource, ResponseReader {
   readonly #writeSlices = (): void => {
     const { socket } = this.#connection!;
     for (let slice = this.#sliced?.next(); slice; slice = this.#sliced?.next()) {
-      if (!socket.write(slice)) return void socket.once('drain', this.#writeSlices);
+      if (!socket.write(slice)) return void socket.once('drain', this.#onDrain);
       if (this.#turn.spend(slice.length)) return onNextTurn(this.#writeSlices);
     }
     this.#body = undefined;
+  };
+
+  /** In the next turn, because an early answer of the provider is read before. */
+  readonly #onDrain = (): void => {
+    this.#hasDrained = true;
+    onNextTurn(this.#writeSlices);
   };
 
   start(sink: ByteSink): void {
@@ -336,7 +352,8 @@ class Http1Exchange implements ByteSource, ResponseReader {
     if (this.#connection.isAnswered) return 'inHead';
     const { connection, sentAtMs } = this.#use;
     const isSoon = performance.now() - sentAtMs! < STALE_WITHIN_MS;
-    return connection === 'reused' && isSoon ? 'stale' : undefined;
+    const isStale = connection === 'reused' && isSoon && !this.#hasDrained;
+    return isStale ? 'stale' : undefined;
   }
 
   /**

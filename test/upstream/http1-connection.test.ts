@@ -1,7 +1,7 @@
 /** A connection's responses, on real sockets. test/long/responses-fuzz.test.ts has random ones. */
 
 import assert from 'node:assert/strict';
-import type { Socket } from 'node:net';
+import { createServer, type Socket } from 'node:net';
 import { test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 
@@ -11,6 +11,7 @@ import { TransportError } from '../../src/upstream/network-error.ts';
 import { Connections, sendByHttp1 } from '../../src/upstream/http1-transport.ts';
 import { type ConnectionUse, fixedHeaders } from '../../src/upstream/provider.ts';
 import { moveStopwatch, useManualTimers } from '../support/clock.ts';
+import { listen } from '../support/listen.ts';
 import { rawResponse, startRawUpstream } from '../support/raw-upstream.ts';
 import { eventually } from '../support/streams.ts';
 
@@ -267,4 +268,69 @@ test('a response that is cancelled ends once, whatever delimits its body', async
     await eventually(() => connections.figures.open === 0, bytes);
     assert.deepEqual(ends.map(String), ['Error: left'], bytes);
   }
+});
+
+test('the content of a 204 answers no other request, however late it comes', async (t) => {
+  const { ask } = await start(t, (socket, round) =>
+    socket.write(
+      round === 1 ? 'HTTP/1.1 204 No Content\r\ncontent-length: 2\r\n\r\n' : rawResponse('{}'),
+    ),
+  );
+  assert.deepEqual(await ask(), [204, '', 'new']);
+  assert.deepEqual(await ask(), [200, '{}', 'new']);
+});
+
+test('a head of blanks is read in a time that is linear in its length', async (t) => {
+  const line = `x-a: a${' '.repeat(16_000)}b\r\n`;
+  const head = `HTTP/1.1 103 Early Hints\r\n${line}\r\n`.repeat(8);
+  const { ask } = await start(t, (socket) =>
+    socket.write(`${head}${OK}${line}content-length: 2\r\n\r\n{}`),
+  );
+  await ask();
+  const before = process.cpuUsage();
+  assert.equal((await ask())[0], 200);
+  const { user, system } = process.cpuUsage(before);
+  // Quadratic time takes 300 ms for each head.
+  assert.ok(user + system < 250_000, `${user + system} µs`);
+});
+
+test('a connection that breaks after it has taken a part of the body is not stale', async (t) => {
+  let requests = 0;
+  const server = createServer((socket) => {
+    let bytes = 0;
+    socket.on('error', () => {});
+    socket.on('data', (chunk: Buffer) => {
+      bytes += chunk.length;
+      if (requests === 0 && chunk.toString('latin1').endsWith('{}')) {
+        requests = 1;
+        bytes = 0;
+        socket.write(rawResponse('{}'));
+      } else if (bytes > 4_000_000) socket.resetAndDestroy();
+    });
+  });
+  const { baseUrl } = await listen(t, server);
+  const { origin } = new URL(baseUrl);
+  const connections = new Connections();
+  t.after(() => connections.close());
+  const fixed = fixedHeaders(origin, {});
+  const send = async (body: Buffer) => {
+    const use: ConnectionUse = {};
+    const request = {
+      method: 'POST',
+      origin,
+      path: '/',
+      fixed,
+      headers: [],
+      body: [body],
+    } as const;
+    const { body: answer } = await sendByHttp1(request, new Cancellation(), connections, use);
+    await readAll(answer, 100);
+    for (let turn = 0; turn < 4; turn += 1) await nextTurn();
+  };
+  await send(Buffer.from('{}'));
+  await assert.rejects(send(Buffer.alloc(32_000_000)), (error) => {
+    assert.ok(error instanceof TransportError);
+    assert.equal(error.connectionFailure, undefined);
+    return true;
+  });
 });
