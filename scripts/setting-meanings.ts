@@ -23,6 +23,9 @@ export const MEANINGS: Readonly<Record<string, string>> = {
     '`fail` turns a chat completion without content, reasoning, refusal, tool call or audio into a ' +
     '502 if it ends with `stop` or without a reason, so that it is retried and a fallback is ' +
     'asked',
+  'server.keep_alive_timeout':
+    'closes a connection that has been idle for so long; has to be longer than the load balancer ' +
+    'in front keeps it',
   'server.shutdown_timeout':
     'time after SIGTERM for requests in flight; the remaining requests then get an error, and ' +
     '2 s to receive it',

@@ -93,7 +93,9 @@ export class Service {
     this.store = store;
     this.#snapshot = createSnapshot(initial, this.#parts);
     const timeLimits = runtime.clientTimeLimits;
-    this.server = createHttpServer({ handler: this.#snapshot.gateway, timeLimits, budget });
+    const { keepAliveTimeoutMs } = initial.server;
+    const listening = { handler: this.#snapshot.gateway, timeLimits, budget };
+    this.server = createHttpServer(listening, keepAliveTimeoutMs);
     this.figures = this.#createFigures();
     const config = () => this.config;
     this.#admin = admin && createAdmin(config, admin, this.figures, { logger, redact, timeLimits });
@@ -184,6 +186,7 @@ export class Service {
   #use(next: Config): void {
     this.#snapshot = createSnapshot(next, this.#parts, this.#snapshot);
     this.server.setHandler(this.#snapshot.gateway);
+    this.server.setKeepAlive(next.server.keepAliveTimeoutMs);
     this.redact.add(next.secrets, next.resolved);
     this.logger.configure(logSettingsOf(next, this.#runtime));
     this.budget.limits = next.server;

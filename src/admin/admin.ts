@@ -18,6 +18,8 @@ import { AdminView } from './view.ts';
 
 /** Small, because request bodies are not read, and answers are made while they are sent. */
 const LIMITS = { maxBufferedBytes: 1_048_576, memoryBytes: Infinity };
+/** How long a connection may be idle. The page asks every few seconds. */
+const KEEP_ALIVE_MS = 75_000;
 const JSON_TYPE = 'application/json';
 const METRICS_TYPE = 'text/plain; version=0.0.4; charset=utf-8';
 
@@ -81,9 +83,10 @@ export function createAdmin(
     reply.onClosed(() => call.end());
   }
   const handler = { handle, answerBroken: toErrorAnswer };
+  const listening = { handler, timeLimits, budget: new ByteBudget(LIMITS) };
   return {
     view,
-    server: createHttpServer({ handler, timeLimits, budget: new ByteBudget(LIMITS) }),
+    server: createHttpServer(listening, KEEP_ALIVE_MS),
   };
 }
 

@@ -45,6 +45,7 @@ export const SETTINGS = {
     stream_idle_timeout: seconds(0, 300),
     stream_keepalive: seconds(0, 0),
     empty_answers: oneOf(['pass', 'fail'], 'pass'),
+    keep_alive_timeout: seconds(1, 75),
     shutdown_timeout: seconds(0, 25),
     ...CONCURRENCY,
     drain_delay: seconds(0, 0),

@@ -10,17 +10,19 @@ import { BACKLOG_CONNECTIONS, drain, type DrainOptions } from './drain.ts';
 import { http } from '../lib/http.ts';
 
 const MAX_HEADER_BYTES = 16_384;
-/** Load balancers keep idle connections for 60 s, and answer 502 if the server closes first. */
-const KEEP_ALIVE_MS = 75_000;
 
-/** Creates the listener, which does not listen yet. */
+/**
+ * Creates the listener, which does not listen yet. It closes a connection that is idle for
+ * `keepAliveMs`.
+ */
 export function createHttpServer(
   options: Omit<ListenerState, 'isDraining' | 'cancelReason' | 'counts'>,
+  keepAliveMs: number,
 ) {
   const { timeLimits } = options;
   const counts = { inFlight: 0, finished: 0, cancelled: 0, openStreams: 0 };
   const state: ListenerState = { ...options, counts, isDraining: false, cancelReason: undefined };
-  const server = createNodeServer(timeLimits);
+  const server = createNodeServer(timeLimits, keepAliveMs);
   const connections = acceptConnections(server, state);
   const checking: NodeJS.Timeout[] = [];
   const forceClose = new AbortController();
@@ -56,6 +58,10 @@ export function createHttpServer(
     setHandler(handler: ListenerState['handler']) {
       state.handler = handler;
     },
+    /** Sets how long a connection may be idle behind its next answer. */
+    setKeepAlive(ms: number) {
+      server.keepAliveTimeout = ms;
+    },
     /** The requests being answered. */
     calls: () => [...connections.values()].flatMap(({ call }) => call ?? []),
     counts,
@@ -70,13 +76,13 @@ export function createHttpServer(
 }
 
 /** Creates Node's server with the limits on heads. `Connection` limits bodies and answers. */
-function createNodeServer(timeLimits: ListenerState['timeLimits']): Server {
+function createNodeServer(timeLimits: ListenerState['timeLimits'], keepAliveMs: number): Server {
   const server = http.createServer({
     maxHeaderSize: MAX_HEADER_BYTES,
     headersTimeout: timeLimits.headersMs,
     // `checkUpload` limits bodies, because node:http would count a pipelined request's wait.
     requestTimeout: 0,
-    keepAliveTimeout: KEEP_ALIVE_MS,
+    keepAliveTimeout: keepAliveMs,
     connectionsCheckingInterval: Math.min(2000, timeLimits.headersMs / 4),
     // `checkProtocol` requires the header, because Node's own refusal has no body.
     requireHostHeader: false,

@@ -156,6 +156,19 @@ test('an unusual but correct request is answered with 200', async (t) => {
   assert.equal(headers['keep-alive'], 'timeout=75');
 });
 
+test('an idle connection is closed after keep_alive_timeout, as the latest reload has it', async (t) => {
+  const { gateway, toml } = await scenario(t, { server: 'keep_alive_timeout = 620' });
+  const { closed, socket, text } = openRaw(t, gateway.port);
+  const health = request('GET /health HTTP/1.1', 'Host: x');
+  socket.write(health);
+  await eventually(() => text().includes('Keep-Alive: timeout=620'), 'the first answer');
+  await gateway.reload(toml.replace('620', '1'));
+  socket.write(health);
+  assert.equal(await closed, undefined);
+  assert.deepEqual(statusesOf(text()), [200, 200]);
+  assert.match(text(), /Keep-Alive: timeout=1\r\n/);
+});
+
 test('a body that would be refused gets no 100 Continue', async (t) => {
   const { gateway } = await scenario(t);
   for (const [bytes, expected] of [

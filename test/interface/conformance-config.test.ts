@@ -356,6 +356,15 @@ const EFFECTS: Record<string, Effect> = {
     [1_200_000, '413'],
   ),
 
+  'server.keep_alive_timeout': acts(
+    {},
+    async ({ gateway }) => {
+      const headers = { connection: 'keep-alive' };
+      return (await gateway.send('/health', { headers })).headers['keep-alive'];
+    },
+    [620, 'timeout=620'],
+    [30, 'timeout=30'],
+  ),
   'server.cors': acts(
     {},
     async ({ gateway }) => (await gateway.send('/health')).headers['access-control-allow-origin'],

@@ -14,11 +14,12 @@ export async function startHttpServer(
   host = '127.0.0.1',
 ): Promise<number> {
   const handleAndEnd = (call: Call) => handle(call).then(() => call.end());
-  const server = createHttpServer({
+  const options = {
     handler: { handle: handleAndEnd, answerBroken: () => ({ status: 400, headers: {}, body: '' }) },
     timeLimits: CLIENT_TIME_LIMITS,
     budget: newBudget(),
-  });
+  };
+  const server = createHttpServer(options, 75_000);
   const { port } = await server.listen(0, host);
   t.after(() => server.drain({ delayMs: 0, timeoutMs: 0, reason: new Error('test is over') }));
   return port;

@@ -2,11 +2,13 @@
 
 import assert from 'node:assert/strict';
 import { createServer, type Socket } from 'node:net';
+import { Duplex } from 'node:stream';
 import { test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 
 import { type ByteSink, readAll } from '../../src/lib/byte-source.ts';
 import { Cancellation } from '../../src/lib/cancellation.ts';
+import { Http1Connection } from '../../src/upstream/http1-connection.ts';
 import { TransportError } from '../../src/upstream/network-error.ts';
 import { Connections, sendByHttp1 } from '../../src/upstream/http1-transport.ts';
 import { type ConnectionUse, fixedHeaders } from '../../src/upstream/provider.ts';
@@ -268,6 +270,28 @@ test('a response that is cancelled ends once, whatever delimits its body', async
     await eventually(() => connections.figures.open === 0, bytes);
     assert.deepEqual(ends.map(String), ['Error: left'], bytes);
   }
+});
+
+test('bytes that came before an error are read during and after a pause, then the error', async () => {
+  const socket = new Duplex({ read() {}, write: (_, __, done) => done() });
+  const target = { origin: 'http://p', digest: undefined };
+  const owner = { onFree() {}, onClosed() {} };
+  const connection = new Http1Connection(socket as unknown as Socket, target, owner);
+  const read: string[] = [];
+  connection.begin({
+    onHead: (status) => read.push(`${status}`),
+    onData(chunk) {
+      read.push(String(chunk));
+      return read.length > 2;
+    },
+    onEnd: (error) => read.push(`end: ${error?.message}`),
+  });
+  socket.push(`${CHUNKED}1\r\na\r\n1\r\nb\r\n`);
+  await nextTurn();
+  for (const message of ['reset', 'too late']) socket.emit('error', new Error(message));
+  assert.deepEqual(read, ['200', 'a']);
+  connection.resume();
+  assert.deepEqual(read, ['200', 'a', 'b', 'end: reset']);
 });
 
 test('the content of a 204 answers no other request, however late it comes', async (t) => {
