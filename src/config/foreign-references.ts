@@ -6,9 +6,9 @@ const REFERENCES = [
   /^\$([A-Z][A-Z0-9_]*)$/,
   // Of Kubernetes, Windows and LiteLLM.
   /^\$\((\w+)\)$/,
-  /^%([A-Z][A-Z0-9_]*)%$/,
-  /^os\.environ\W+(\w+)\W*$/,
-  /^(?:process\.)?env[:./]+(\w+)$/i,
+  /^%([A-Z][A-Z0-9_]*)%$/i,
+  /^os\.(?:environ|getenv)\W+(\w+)\W*$/,
+  /^(?:process\.|\$)?env[:./]+(\w+)$/i,
   // Of Helm, Jinja and the like, with or without filters.
   /^\{\{\s*(\w+)\s*\}\}$/,
   /^\{\{.*\}\}$/s,

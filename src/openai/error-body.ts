@@ -14,19 +14,25 @@ const BLAMES_REQUEST = new RegExp(
   'invalidprompt|abovemaxlength|imageparse|image(?:file)?(?:too|not)|' +
     '(?:invalid|64|empty|unsupported|load)image',
 );
-/** Codes for a refusal by a content policy. */
-const REFUSED_BY_POLICY = /contentpolicy|contentfilter|moderation|safety/;
+/** Codes for a refusal by a content policy. 1301 is z.ai's. */
+const REFUSED_BY_POLICY = /contentpolicy|contentfilter|moderation|safety|datainspection|\b1301\b/;
 /**
  * Other such codes, `cyber_policy` for one. They are compared as written, because Azure's
  * `RequestDisallowedByPolicy` is about a policy of the operator's.
  */
 const POLICY_CODE = /[_-]policy(?:[_-]violation)?$/i;
 /**
- * Messages of a 403 about the content of the request: xAI's, whose code a key without permission
- * has too, and OpenRouter's.
+ * Messages about the content of the request: xAI's, whose code a key without permission has too,
+ * OpenRouter's, OpenAI's and DeepSeek's.
  */
-const FLAGS_CONTENT =
-  /\b(?:content|input|message|prompt|request)s? (?:\w+ ){0,2}(?:flagged|violat)/i;
+const FLAGS_CONTENT = new RegExp(
+  '\\b(?:(?:content|input|message|prompt)s?|request) (?:\\w+ ){0,2}(?:flagged|violat)|' +
+    '\\bcontent (?:exists risk|moderation)|\\binappropriate content|\\bsafety system',
+  'i',
+);
+/** Messages about an account or a network, which may name a former violation too. */
+const FLAGS_ACCOUNT = /\baccount\b|suspend|terminat|security rule/i;
+const POLICY_STATUSES = new Set([400, 403, 422, 451]);
 /**
  * Statuses for the client's mistakes. A missing model is the operator's mistake if the settings
  * name the model.
@@ -37,11 +43,15 @@ const KEY_STATUSES = new Set([401, 402, 403]);
 /** Codes of a 400 for a refused key. */
 const REFUSES_KEY_CODE = /invalidapikey/;
 /**
- * Messages of a 400 for a refused key, Gemini's and xAI's. A message must begin with these words,
- * because other messages quote the request.
+ * Messages of a 400 for a refused key, Gemini's and xAI's, and for an account that is disabled or
+ * without money, Anthropic's. A message must begin with these words, because other messages quote
+ * the request.
  */
-const REFUSES_KEY_MESSAGE =
-  /^\s*(?:api key not valid|api key expired|api key not found|incorrect api key)\b/i;
+const REFUSES_KEY_MESSAGE = new RegExp(
+  '^\\s*(?:api key (?:not valid|expired|not found)|incorrect api key|' +
+    'your credit balance is too low|this organization has been disabled)\\b',
+  'i',
+);
 /** Google's reasons in `details` for a refused key, such as `API_KEY_INVALID`. */
 const REFUSES_KEY_REASON = /^API_KEY_/;
 /** A duration as Google's APIs write it in JSON. */
@@ -64,6 +74,7 @@ const STATUS_NAMES = ['status_code', 'status', 'code'];
 const STATUSES_BY_WORD: readonly (readonly [words: RegExp, status: number])[] = [
   [/invalidrequesterror|toolusefailed|unsupportedvalue|invalidparameter/, 400],
   [/authenticationerror/, 401],
+  [/billingerror|paymentrequired|insufficientbalance/, 402],
   [/permission/, 403],
   [/notfound/, 404],
   [/ratelimit|insufficientquota/, 429],
@@ -174,10 +185,14 @@ function blameOfWords(
     REFUSED_BY_POLICY.test(words) || POLICY_CODE.test(code) || POLICY_CODE.test(type);
   if (isFlagged || isPolicy) return 'policy';
   if (TOO_LONG.test(words)) return 'length';
-  if (BLAMES_REQUEST.test(words)) return 'request';
+  if (BLAMES_REQUEST.test(words)) return flagsContent(text) ? 'policy' : 'request';
   if (REFUSES_KEY_CODE.test(words) || REFUSES_KEY_MESSAGE.test(text)) return 'key';
   const isReason = (detail: unknown) => REFUSES_KEY_REASON.test(textIn(detail, 'reason'));
   return detailsOf(sources).some(isReason) ? 'key' : undefined;
+}
+
+function flagsContent(message: string): boolean {
+  return FLAGS_CONTENT.test(message) && !FLAGS_ACCOUNT.test(message);
 }
 
 /** Returns whose fault an error is by its status, unless its words have said it. */
@@ -186,7 +201,7 @@ function blameOfStatus(
   { message: text = '', code, type }: Texts,
   isJson: boolean,
 ): Blame {
-  if (status === 403 && FLAGS_CONTENT.test(text)) return 'policy';
+  if (POLICY_STATUSES.has(status) && flagsContent(text)) return 'policy';
   const words = [toWord(code), toWord(type)];
   // Text that is not JSON comes from a proxy or a wrong base_url, so it is not about the model.
   const isAboutModel =

@@ -163,7 +163,7 @@ test('a code about a prompt, an image or a length blames the request under any s
   ]);
 });
 
-test('a 403 blames the request or the model if its words do, else the key', () => {
+test('a 400 or 403 blames the request, the model or the key by its words', () => {
   const xai = 'Content violates usage guidelines. Team: t, API key ID: k, Model: grok-4';
   const denied = 'Access to the chat endpoint is denied';
   const scopes = 'You have insufficient permissions. Missing scopes: model.request.';
@@ -179,6 +179,36 @@ test('a 403 blames the request or the model if its words do, else the key', () =
       403,
     ],
     [{ error: { message: xai } }, { blame: 'provider' }, 500],
+    [{ error: { message: xai } }, { blame: 'policy' }, 400],
+    [{ error: { message: 'Content Exists Risk' } }, { blame: 'policy' }, 400],
+    [{ error: { message: 'Inappropriate content detected' } }, { blame: 'policy' }, 403],
+    [{ error: { message: 'Blocked by content moderation' } }, { blame: 'policy' }, 403],
+    [{ error: { message: 'Rejected by our safety system' } }, { blame: 'policy' }, 403],
+    [{ error: { code: 'data_inspection_failed' } }, { blame: 'policy' }, 400],
+    [{ error: { code: '1301' } }, { blame: 'policy' }, 400],
+    [
+      { error: { code: 'invalid_prompt', message: 'your prompt was flagged' } },
+      { blame: 'policy' },
+      400,
+    ],
+    [
+      { error: { message: 'Your account is suspended: your prompts violated our policy' } },
+      { blame: 'key' },
+      403,
+    ],
+    [{ error: { message: 'The request violates the security rules' } }, { blame: 'key' }, 403],
+    [
+      { error: { message: 'Your credit balance is too low to access the API.' } },
+      { blame: 'key', status: 401 },
+      400,
+    ],
+    [
+      { error: { message: 'This organization has been disabled.' } },
+      { blame: 'key', status: 401 },
+      400,
+    ],
+    [{ error: { type: 'billing_error' } }, { blame: 'key', status: 402 }],
+    [{ error: { code: 'insufficient_balance' } }, { blame: 'key', status: 402 }],
     [{ code: 'permission-denied', error: denied }, { blame: 'key' }, 403],
     [{ error: { message: 'Your account was flagged' } }, { blame: 'key' }, 403],
     [
