@@ -293,7 +293,7 @@ test('series of names that a reload has left stay, also of other and unknown mod
   const isCount = (line: string) => line.startsWith('gen_ai_server_request_duration_seconds_count');
   const models = async () => {
     const counts = (await linesOf()).filter(isCount);
-    return counts.map((line) => /original_model="([^"]*)"/.exec(line)![1]).toSorted();
+    return counts.map((line) => /original_model="([^"]*)"/.exec(line)![1]!).toSorted();
   };
   await ask(1);
   await ask(1, { model: 'p_1/m_1' });
