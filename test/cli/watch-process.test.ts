@@ -6,7 +6,6 @@ import { join } from 'node:path';
 import { before, describe, test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { SettingsFiles } from '../../src/config/watch.ts';
 import { createCertificate, NO_OPENSSL } from '../support/certificate.ts';
 import { chatBody } from '../support/gateway.ts';
 import { startHeldUpstream } from '../support/held-stream.ts';
@@ -194,20 +193,4 @@ test('without watch, a changed file waits for SIGHUP', async (t) => {
   await reloads(0);
   child.kill('SIGHUP');
   await reloads(1);
-});
-
-test('a file that changes all the time is read after ten seconds', async (t) => {
-  const path = join(emptyFolder(t), 'file');
-  const files = new SettingsFiles();
-  t.after(() => files.stop());
-  files.read((onFile) => onFile(path));
-  const beganAtMs = performance.now();
-  const dueAfterMs: number[] = [];
-  files.watch(() => dueAfterMs.push(performance.now() - beganAtMs));
-  for (let bytes = 1; dueAfterMs.length === 0; bytes += 1) {
-    writeFileSync(path, '.'.repeat(bytes));
-    await sleep(100);
-    assert.ok(bytes < 1000, 'a minute and more without a reload');
-  }
-  assert.ok(dueAfterMs[0]! >= 10_000, `after ${dueAfterMs[0]} ms`);
 });

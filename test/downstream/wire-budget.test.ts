@@ -606,6 +606,22 @@ test('a cut while the gateway waits for memory is the failure of the gateway', a
   await assert.rejects(ended, { kind: 'rateLimit', scope: 'gateway' });
 });
 
+test('a cut after waits for memory is the failure of the provider', async (t) => {
+  const whole = newBudget(MIB);
+  const other = new Reservation(whole);
+  t.after(() => other.close());
+  const { provider, ended } = await openRelay(whole);
+  for (let waits = 0; waits < 2; waits += 1) {
+    other.resize(MIB);
+    assert.equal(provider.write(Buffer.from(`data: ${'x'.repeat(100_000)}`)), false);
+    other.resize(0);
+    await eventually(() => whole.waitingBytes === 0, 'the wait ends');
+    provider.write(Buffer.from('\n\n'));
+  }
+  provider.end(cutOff());
+  await assert.rejects(ended, { kind: 'provider', scope: 'model' });
+});
+
 const PAUSES: [readMs: number, cutMs: number, scope: string][] = [
   // The client has not read when the cut comes.
   [Infinity, 9999, 'model'],
