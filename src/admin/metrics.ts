@@ -100,7 +100,7 @@ export class RequestMetrics {
   readonly refusals = new Metric('gateway_refusals_total', 'Requests that were refused.');
   readonly processing = new Metric(
     'gateway_processing_seconds',
-    'Time of chat completions until the head of the answer, without upload and providers.',
+    'Time of requests for a model until the head of the answer, without upload and providers.',
     GATEWAY_BOUNDS,
   );
   /** The set without labels, of which the sets of all series are made. */

@@ -16,7 +16,7 @@ export type RequestFacts = Partial<Omit<TokenUsage, 'total_tokens'>> & {
   readonly request_id: string;
   /**
    * The trace id from the client's `traceparent` (W3C Trace Context), or else a new id. Undefined
-   * unless a chat completion's body was read.
+   * for a request that names no model, or that was refused before its body was read.
    */
   readonly trace_id?: string | undefined;
   readonly method: string;

@@ -63,8 +63,8 @@ export class RequestHistory {
   }
 
   /**
-   * Returns how long a chat completion took until its answer's head, in milliseconds; undefined if
-   * its body was never read. `upstreamMs` spans all attempts, from the first to the end of the
+   * Returns how long a request took until its answer's head, in milliseconds; undefined without a
+   * body that names a model. `upstreamMs` spans all attempts, from the first to the end of the
    * last. `gatewayMs` is the rest of the time after the client's upload.
    *
    * @param headAtMs - when the head was sent, on the clock of `performance.now()`
