@@ -20,7 +20,8 @@ interface Files {
   readonly clientKey: NamedFile | undefined;
 }
 
-const CERTIFICATE = /-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----/g;
+/** With each label that OpenSSL reads as a certificate. */
+const CERTIFICATE = /-----BEGIN ((?:TRUSTED |X509 )?CERTIFICATE)-----[^-]+-----END \1-----/g;
 
 /**
  * Returns the TLS settings from the files, or undefined without any. Reports files that are not

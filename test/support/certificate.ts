@@ -40,6 +40,16 @@ export function createCertificate(t: TestContext, names: readonly string[]): Cer
   return { ...certificate, path };
 }
 
+/** Returns the certificate in PEM with each label that OpenSSL reads as a certificate. */
+export function inAllLabels({ path, cert }: Certificate): Record<string, string> {
+  const command = ['x509', '-in', path, '-trustout', '-addtrust', 'serverAuth'];
+  return {
+    CERTIFICATE: cert.toString(),
+    'X509 CERTIFICATE': cert.toString().replaceAll(' CERTIFICATE', ' X509 CERTIFICATE'),
+    'TRUSTED CERTIFICATE': execFileSync('openssl', command, { encoding: 'utf8' }),
+  };
+}
+
 /**
  * Returns settings that name the certificates of the documents, and a directory with these files.
  * Without `openssl` the settings name no files.

@@ -7,7 +7,12 @@ import { describe, test, type TestContext } from 'node:test';
 import type { TLSSocket } from 'node:tls';
 
 import { createTransport } from '../../src/upstream/transport.ts';
-import { createCertificate, NO_OPENSSL, type Certificate } from '../support/certificate.ts';
+import {
+  createCertificate,
+  inAllLabels,
+  NO_OPENSSL,
+  type Certificate,
+} from '../support/certificate.ts';
 import { checkHere } from '../support/check.ts';
 import { chatBody, providerToml, startGateway, triesOf } from '../support/gateway.ts';
 import { emptyFolder } from '../support/process.ts';
@@ -91,6 +96,21 @@ describe('a provider with certificates in its settings', { concurrency: true, sk
     const toml = providerToml(upstream, 'p', linesOf({ ca: join(folder, 'ca.pem') }));
     const gateway = await startGateway(t, { toml });
     assert.equal((await gateway.chat(chatBody())).status, 200);
+  });
+
+  test('is trusted whatever label the PEM of its authority has', async (t) => {
+    const certificate = createCertificate(t, ['IP:127.0.0.1']);
+    const other = inAllLabels(createCertificate(t, ['IP:127.0.0.9']));
+    const upstream = await startUpstream(t, answerWell, certificate);
+    for (const [label, pem] of Object.entries(inAllLabels(certificate))) {
+      assert.ok(pem.startsWith(`-----BEGIN ${label}-----\n`), pem);
+      for (const before of ['', Object.values(other).join('')]) {
+        const folder = emptyFolder(t, { 'ca.pem': before + pem });
+        const toml = providerToml(upstream, 'p', linesOf({ ca: join(folder, 'ca.pem') }));
+        const gateway = await startGateway(t, { toml });
+        assert.equal((await gateway.chat(chatBody())).status, 200, label);
+      }
+    }
   });
 
   test('is shown client_cert, and refuses another or none', async (t) => {
