@@ -622,6 +622,45 @@ test('a cut after waits for memory is the failure of the provider', async (t) =>
   await assert.rejects(ended, { kind: 'provider', scope: 'model' });
 });
 
+test('a stream keeps its turn among waiting streams until its event has passed', async (t) => {
+  const whole = newBudget(MIB);
+  const other = new Reservation(whole);
+  t.after(() => other.close());
+  const { provider } = await openRelay(whole);
+  for (let waits = 0; waits < 2; waits += 1) {
+    other.resize(MIB);
+    provider.write(Buffer.from(`data: ${'x'.repeat(100_000)}`));
+    other.resize(0);
+    await eventually(() => whole.waitingBytes === 0, 'the wait ends');
+    provider.write(Buffer.from('x'));
+    assert.equal(whole.waitingStreams.size, 1);
+    provider.write(Buffer.from('\n\n'));
+    assert.equal(whole.waitingStreams.size, 0);
+  }
+});
+
+test('comments before the answer are held no longer than their client needs', async () => {
+  const whole = newBudget(MIB);
+  const reply = new RecordedReply();
+  const context = newReplyContext(reply);
+  const call = { ...context.call, budget: whole };
+  let provider!: ByteSink;
+  const body = { start: (sink: ByteSink) => void (provider = sink), resume() {} };
+  const opening = openStream(body, {}, { ...context, call });
+  const comment = `: ${'x'.repeat(200_000)}\n\n`;
+  reply.headersSent = true;
+  for (let pauses = 1; pauses <= 2; pauses += 1) {
+    reply.hasRoom = false;
+    provider.write(Buffer.from(comment));
+    assert.equal(whole.reservedBytes, comment.length);
+    reply.hasRoom = true;
+    provider.write(Buffer.from(': x\n\n'));
+    assert.equal(whole.reservedBytes, 0);
+  }
+  provider.write(Buffer.from(CHUNK));
+  await opening;
+});
+
 const PAUSES: [readMs: number, cutMs: number, scope: string][] = [
   // The client has not read when the cut comes.
   [Infinity, 9999, 'model'],
