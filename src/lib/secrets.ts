@@ -110,6 +110,14 @@ function hide(text: string, ranges: readonly Range[]): string {
 /** A key's rest, with a vendor's mask in place of its middle. */
 const MASKED = /[\w-]{0,16}(?:\*{2,}|\.{3}|…)\S*/y;
 
+/**
+ * Many keys may share a vendor's public beginning such as `sk-proj-`, but few share so many
+ * characters. Otherwise a text of such beginnings would be compared with the keys of each length.
+ */
+const DISTINCT_CHARACTERS = 16;
+/** The lengths of secrets without so many characters, the longest first. */
+const SHORT_LENGTHS = [15, 14, 13, 12, 11, 10, 9, 8];
+
 /** Secrets in all forms, and whether each is a key. */
 type Forms = ReadonlyMap<string, boolean>;
 
@@ -124,7 +132,7 @@ class SecretSearch {
   readonly #secrets = new Set<string>();
   /** The secrets that are the beginning of another. */
   readonly #shorter: ReadonlySet<string>;
-  /** The lengths of the secrets with the same first characters, the longest first. */
+  /** The lengths of long secrets with the same distinct characters, the longest first. */
   readonly #lengths = new Map<string, Set<number>>();
   /** The first characters of keys. */
   readonly #keys = new Set<string>();
@@ -134,13 +142,16 @@ class SecretSearch {
 
   /** `isShown` returns true if the settings show a key's folded beginning. */
   constructor(forms: Forms, isShown: (beginning: string) => boolean) {
+    const beginnings = new Set<string>();
     for (const [text, isKey] of forms) {
       this.#secrets.add(fold(text));
       let length = SHORTEST_SECRET_CHARACTERS;
       const beginning = fold(text.slice(0, length));
-      const lengths = this.#lengths.get(beginning);
+      beginnings.add(beginning);
+      const distinct = fold(text.slice(0, DISTINCT_CHARACTERS));
+      const lengths = this.#lengths.get(distinct);
       if (lengths) lengths.add(text.length);
-      else this.#lengths.set(beginning, new Set([text.length]));
+      else this.#lengths.set(distinct, new Set([text.length]));
       if (!isKey) continue;
       this.#keys.add(beginning);
       while (length < text.length && isShown(fold(text.slice(0, length)))) length += 1;
@@ -149,8 +160,8 @@ class SecretSearch {
     }
     const sorted = [...this.#secrets].toSorted();
     this.#shorter = new Set(sorted.filter((text, at) => sorted[at + 1]?.startsWith(text)));
-    const beginnings = [...this.#lengths.keys()].map(escapePattern);
-    this.#beginnings = new RegExp([...beginnings, ...KEY_SHAPES].join('|'), 'gi');
+    const patterns = [...beginnings].map(escapePattern);
+    this.#beginnings = new RegExp([...patterns, ...KEY_SHAPES].join('|'), 'gi');
   }
 
   mayFind(text: string): boolean {
@@ -175,8 +186,8 @@ class SecretSearch {
   #endOf({ 0: matched, index, input }: RegExpExecArray, lastWordAt: number): number {
     const beginning = fold(matched);
     const textOf = (length: number) => fold(input.slice(index, index + length));
-    const lengths = [...(this.#lengths.get(beginning) ?? [])];
-    const length = lengths.find((one) => this.#secrets.has(textOf(one)));
+    const lengths = this.#lengths.get(textOf(DISTINCT_CHARACTERS)) ?? [];
+    const length = [...lengths, ...SHORT_LENGTHS].find((one) => this.#secrets.has(textOf(one)));
     if (length !== undefined && !this.#shorter.has(textOf(length))) return index + length;
     if (this.#keys.has(beginning)) {
       const behind = index + beginning.length;

@@ -247,6 +247,20 @@ test('the time to hide keys is linear in the text, whatever it repeats', () => {
   }
 });
 
+test('a public beginning that many keys share is not compared with the keys of each length', () => {
+  const text = 'sk-proj- '.repeat(5000);
+  const timeOf = (count: number) => {
+    const keys = Array.from({ length: count }, (_, at) => {
+      return `sk-proj-${String(at).padStart(8, '0')}-${'x'.repeat(at)}`;
+    });
+    const redact = createRedactor(keys.map((key) => new Secret(key)));
+    redact(text);
+    return cpuMs(() => redact(text));
+  };
+  const [few, many] = [timeOf(2), timeOf(400)];
+  assert.ok(many < 8 * Math.max(few, 1), `2 keys: ${few} ms, 400 keys: ${many} ms`);
+});
+
 test('the time to hide keys depends little on their number', () => {
   const text = `${'no key here, '.repeat(500)} sk-abcdefgh ${'gsk_0001 '.repeat(500)}%20 x`;
   const timeOf = (count: number) => {
