@@ -199,11 +199,15 @@ export function renderFigure([name, figure, help]: FigureRow): string {
   return head + known.map(([{ text }, value]) => renderSample(name, text, Number(value))).join('');
 }
 
-/** Returns how old each provider's oldest request is, since its first try there. */
+/**
+ * Returns how old each provider's oldest request in flight is, since its first try there. A request
+ * whose client still reads the end of its answer is at no provider.
+ */
 export function oldestAgesMs(calls: Iterable<{ readonly history: RequestHistory }>) {
   const ages = new Map<string, number>();
   const nowMs = performance.now();
   for (const { history } of calls) {
+    if (!history.holdsSlot) continue;
     const provider = history.attempt?.provider;
     const first = history.attempts.find((one) => one.provider === provider && one.wasAsked);
     if (!first) continue;

@@ -42,6 +42,7 @@ export class Lease {
 
   constructor(options: LeaseOptions) {
     this.#options = options;
+    options.call.history.holdsSlot = true;
   }
 
   /** Takes an attempt's answer. Nothing is retried from then on. Throws for a second answer. */
@@ -95,10 +96,11 @@ export class Lease {
   #end(failure?: GatewayError | ClientGone): void {
     if (this.#isClosed) return;
     this.#isClosed = true;
-    const { limiter, probe } = this.#options;
+    const { call, limiter, probe } = this.#options;
     try {
       if (this.#context) this.#recordOutcome(this.#context, failure);
     } finally {
+      call.history.holdsSlot = false;
       limiter.releaseSlot();
       probe?.end();
     }

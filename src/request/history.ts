@@ -40,6 +40,8 @@ export class RequestHistory {
   /** The latest attempt; at the request's end the attempt whose answer or error the client got. */
   attempt: Attempt | undefined;
   bodyReadAtMs: number | undefined;
+  /** True while the request holds a slot of the provider of `attempt`, also between attempts. */
+  holdsSlot = false;
   /**
    * True if the gateway has sent the request again, perhaps with another key, or has asked a
    * fallback.

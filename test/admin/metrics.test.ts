@@ -12,7 +12,7 @@ import { inChunks } from '../../src/admin/series.ts';
 import { Traffic } from '../../src/admin/traffic.ts';
 import { createRedactor } from '../../src/lib/secrets.ts';
 import type { FinishedRequest, RequestFacts } from '../../src/request/facts.ts';
-import { idle, stopClock } from '../support/clock.ts';
+import { idle, stopClock, useManualTimers } from '../support/clock.ts';
 import { parseMetrics } from '../support/exposition.ts';
 import { openFeed } from '../support/feed.ts';
 import {
@@ -27,11 +27,13 @@ import { createMemoryProbe } from '../support/memory.ts';
 import { buildOnce, emptyFolder, ROOT, startServing } from '../support/process.ts';
 import { openRaw } from '../support/raw.ts';
 import { scenario } from '../support/scenario.ts';
-import { eventually } from '../support/streams.ts';
+import { createGate, eventually } from '../support/streams.ts';
 import { LEFT_TO_SWEEPS } from '../support/sweep.ts';
 import {
+  answerWell,
   completion,
   completionEvents,
+  failWith,
   NOBODY_LISTENS,
   sendEvents,
   sendJson,
@@ -222,6 +224,53 @@ fallback = ["q"]\n[clients.team]\nkey = "team-canary-1"\n${ADMIN}`;
   ]) {
     assert.ok(text.includes(`\n${series} 0\n`), series);
   }
+});
+
+test('an answer that its client still reads is no request at the provider', async (t) => {
+  const clock = stopClock(t);
+  const gate = createGate();
+  const answer = { choices: [], x: 'y'.repeat(16_000_000) };
+  const { gateway, asked } = await scenario(t, {
+    providers: {
+      p: async (_, response) => {
+        await gate.opened;
+        sendJson(response, answer);
+      },
+    },
+    more: ADMIN,
+  });
+  const { socket } = openRaw(t, gateway.port);
+  socket.pause();
+  socket.write(rawChat(chatBody()));
+  const read = async () => parseMetrics((await gateway.admin('/metrics')).text).sum;
+  await eventually(() => asked()[0] === 1, 'the request');
+  clock.nowMs += 1500;
+  assert.equal((await read())('gateway_provider_oldest_request_seconds'), 1.5);
+  gate.open();
+  const isOver = async () => (await read())('gateway_provider_requests_in_flight') === 0;
+  await eventually(isOver, 'the whole answer');
+  const sum = await read();
+  assert.equal(sum('gateway_requests_in_flight'), 1, 'its client reads');
+  assert.equal(sum('gateway_provider_oldest_request_seconds'), 0);
+});
+
+test('a request that waits for its next attempt is at its provider since the first', async (t) => {
+  const clock = stopClock(t);
+  const timers = useManualTimers(t);
+  const { gateway, p } = await scenario(t, {
+    server: 'retries = 1',
+    providers: { p: failWith(503) },
+    more: ADMIN,
+  });
+  const request = gateway.chat(chatBody());
+  // The backoff is random. No other timer has this delay.
+  await eventually(() => timers.running(500).some((ms) => ms >= 250), 'the wait');
+  clock.nowMs += 3000;
+  const { sum } = parseMetrics((await gateway.admin('/metrics')).text);
+  assert.equal(sum('gateway_provider_oldest_request_seconds'), 3);
+  p.script = answerWell;
+  timers.advance(1000);
+  assert.equal((await request).status, 200);
 });
 
 /** Settings with a client, two providers and an alias, all named after `n`. */
