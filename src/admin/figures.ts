@@ -9,6 +9,7 @@ import { VERSION } from '../lib/version.ts';
 import type { CircuitReport } from '../policy/circuit-breaker.ts';
 import type { Incidents } from '../incidents/incidents.ts';
 import type { KeyPool } from '../policy/key-pool.ts';
+import type { Limit } from '../lib/limits.ts';
 import { LabelSet } from './labels.ts';
 import { renderHead, renderSample } from './series.ts';
 
@@ -23,7 +24,7 @@ export interface Figures {
   /** Requests in flight of `clients.<name>` or `providers.<id>`. */
   inFlightOf(section: string): number;
   /** How much is used in a client's buckets that are refilled by the minute or the day. */
-  usedOf(client: string): readonly { limit: string; capacity: number; used: number }[];
+  usedOf(client: string): readonly { limit: Limit; unit: string; capacity: number; used: number }[];
   /** How old each provider's oldest request in flight is, in milliseconds. */
   oldestAgesMs(): ReadonlyMap<string, number>;
   openStreams(): number;
@@ -144,7 +145,13 @@ function readParts(config: Config, figures: Figures, root: LabelSet): FigureRow[
       return { ...use, labels: root.with('limit', use.limit).with('client', name) };
     }),
   );
-  const limits = buckets.map(({ labels, capacity }) => [labels, capacity] as const);
+  const limits = [
+    ...limitsIn(config).map(({ limit, value, client, provider }) => {
+      const labels = root.with('limit', limit).with('client', client).with('provider', provider);
+      return [labels, value] as const;
+    }),
+    ...buckets.map(({ labels, capacity }) => [labels, capacity] as const),
+  ];
   const used = buckets.map((bucket) => [bucket.labels, bucket.used] as const);
   return [
     ['gateway_breaker_circuits', circuits, 'Circuits of providers and models that are not closed.'],
@@ -155,11 +162,7 @@ function readParts(config: Config, figures: Figures, root: LabelSet): FigureRow[
     ],
     ['gateway_provider_requests_in_flight', ofProviders, 'Requests at each provider.'],
     ['gateway_provider_oldest_request_seconds', oldest, 'Age of the oldest one, 0 without one.'],
-    [
-      'gateway_limit',
-      [...limitsOf(config, root), ...limits],
-      'Limits of the settings, by their unit.',
-    ],
+    ['gateway_limit', limits, 'Limits of the settings, by their unit.'],
     ['gateway_limit_used', used, 'What is used up of those by the minute and the day.'],
     ['gateway_keys_in_cooldown', inCooldown, 'Keys that are not used for a while, of several.'],
     ['gateway_keys_accepted', accepted, 'Keys not refused since they last worked, of several.'],
@@ -167,26 +170,34 @@ function readParts(config: Config, figures: Figures, root: LabelSet): FigureRow[
   ];
 }
 
-/** Returns the limits in the settings, named by the `reason` for their refusals. */
-function limitsOf({ clients, providers, rateLimit, server }: Config, root: LabelSet): Samples {
-  const of = (limit: string, value: number, label = '', name?: string) =>
-    value > 0 && value < Infinity
-      ? [[root.with('limit', limit).with(label, name), value] as const]
-      : [];
-  const buckets = rateLimit.enabled ? [...rateLimit.providers] : [];
-  return [
-    ...of('server_concurrency', server.maxConcurrentRequests),
-    ...of('memory', server.maxBufferedBytes),
-    ...of('global', rateLimit.enabled ? rateLimit.global.requestsPerSecond : 0),
-    ...clients.flatMap(({ name, maxConcurrentRequests, limit }) => [
-      ...of('client_concurrency', maxConcurrentRequests, 'client', name),
-      ...of('client', limit.requestsPerSecond, 'client', name),
+/** A limit in the settings; of a client or a provider with its name. */
+interface SetLimit {
+  readonly limit: Limit;
+  readonly value: number;
+  readonly client?: string;
+  readonly provider?: string;
+}
+
+/** Returns the limits in the settings, without those of clients by the minute and the day. */
+export function limitsIn({ clients, providers, rateLimit, server }: Config): SetLimit[] {
+  const { enabled, global } = rateLimit;
+  const all: SetLimit[] = [
+    { limit: 'server_concurrency', value: server.maxConcurrentRequests },
+    { limit: 'memory', value: server.maxBufferedBytes },
+    { limit: 'global', value: enabled ? global.requestsPerSecond : 0 },
+    ...clients.flatMap(({ name: client, maxConcurrentRequests, limit }): SetLimit[] => [
+      { limit: 'client_concurrency', value: maxConcurrentRequests, client },
+      { limit: 'client', value: limit.requestsPerSecond, client },
     ]),
-    ...providers.registered.flatMap(({ id, maxConcurrentRequests: max }) =>
-      of('provider_concurrency', max, 'provider', id),
-    ),
-    ...buckets.flatMap(([id, limit]) => of('provider', limit.requestsPerSecond, 'provider', id)),
+    ...providers.registered.flatMap(({ id: provider, maxConcurrentRequests }): SetLimit[] => {
+      const bucket = enabled ? rateLimit.providers.get(provider) : undefined;
+      return [
+        { limit: 'provider_concurrency', value: maxConcurrentRequests, provider },
+        { limit: 'provider', value: bucket?.requestsPerSecond ?? 0, provider },
+      ];
+    }),
   ];
+  return all.filter(({ value }) => value > 0 && value < Infinity);
 }
 
 /** Returns a figure in the exposition format. */

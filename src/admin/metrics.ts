@@ -3,7 +3,9 @@
 import type { Config } from '../config/config.ts';
 import type { TryFacts } from '../request/history.ts';
 import { CHECKS, type Outcome } from '../lib/errors.ts';
+import { LIMITS, limitsOf, type Limit } from '../lib/limits.ts';
 import type { FinishedRequest } from '../request/facts.ts';
+import { limitsIn } from './figures.ts';
 import { combine, LabelSet, ModelLabels, OTHER, type ModelSet } from './labels.ts';
 import type { AllNames } from './names.ts';
 import { Metric } from './series.ts';
@@ -26,11 +28,9 @@ const TOKENS = [
   ['output', 'completion_tokens'],
   ['reasoning', 'reasoning_tokens'],
 ] as const;
-/** Limits of a single provider. */
-const PROVIDER_LIMITS = ['provider', 'provider_concurrency', 'upstream'];
-const OTHER_LIMITS = ['global', 'client', 'server_concurrency', 'client_concurrency', 'memory'];
 const INVALID = 'invalid_request';
-const REFUSALS = [...Object.keys(CHECKS), INVALID, ...OTHER_LIMITS];
+/** Refusals of requests with or without a client. */
+const REFUSALS = [...Object.keys(CHECKS), INVALID, ...limitsOf('all')];
 const FALLBACK_REASONS = ['rate_limited', 'upstream_error', 'timeout', 'circuit_open', 'limit'];
 /** Results of tries without a provider's status. */
 const NO_STATUS = ['upstream_error', 'timeout', 'client_closed', 'circuit_open', 'limit'];
@@ -47,6 +47,11 @@ function refusalOf({ facts: { outcome, status }, refusal }: FinishedRequest): st
   return outcome === 'refused' ? (refusal ?? INVALID) : undefined;
 }
 
+/** Returns whose limit refused a request; undefined for a check. */
+function limitKindOf(refusal: string | undefined) {
+  return Object.hasOwn(LIMITS, refusal ?? '') ? LIMITS[refusal as Limit].of : undefined;
+}
+
 /** Returns whether the gateway or a provider failed, as opposed to the client. */
 export function isFailed(outcome: TryFacts['outcome']): boolean {
   return (FAILED as readonly string[]).includes(outcome);
@@ -54,7 +59,7 @@ export function isFailed(outcome: TryFacts['outcome']): boolean {
 
 /** Returns whether the client's own limit refused the request, so that no provider was asked. */
 export function isOverOwnLimit({ facts: { outcome }, refusal }: FinishedRequest): boolean {
-  return outcome === 'rate_limited' && refusal?.startsWith('client') === true;
+  return outcome === 'rate_limited' && limitKindOf(refusal) === 'client';
 }
 
 /** Returns whether the try was sent, and not skipped for an open circuit or a limit. */
@@ -125,7 +130,7 @@ export class RequestMetrics {
     const refusal = refusalOf(request);
     if (refusal !== undefined) {
       const labels = this.#root.with('reason', refusal).with('client', client);
-      const isProviders = PROVIDER_LIMITS.includes(refusal);
+      const isProviders = limitKindOf(refusal) === 'provider';
       this.refusals.add(labels.with('provider', isProviders ? provider : undefined));
     }
     this.#countTries(tries);
@@ -149,13 +154,22 @@ export class RequestMetrics {
    * Creates the series that the settings imply, at 0, because Prometheus' `increase` ignores the
    * first event of a new series.
    */
-  learn({ clients, providers }: Config): void {
+  learn(config: Config): void {
+    const { clients, providers } = config;
     const names = clients.map(({ name }) => name);
     const named = combine([this.#root], 'client', names);
     const types = TOKENS.map(([type]) => type);
     const reasons = combine([this.#root], 'reason', REFUSALS);
     this.requests.create(combine([this.#root, ...named], 'outcome', OUTCOMES));
     this.refusals.create(combine(reasons, 'client', [undefined, ...names]));
+    const ofClients = combine([this.#root], 'reason', limitsOf('client'));
+    this.refusals.create(combine(ofClients, 'client', names));
+    const ofUpstream = providers.registered.map(({ id }) => ({ limit: 'upstream', provider: id }));
+    for (const { limit, provider } of [...limitsIn(config), ...ofUpstream]) {
+      if (provider === undefined) continue;
+      const refused = combine([this.#root.with('reason', limit)], 'client', [undefined, ...names]);
+      this.refusals.create(combine(refused, 'provider', [provider]));
+    }
     this.clientTokens.create(combine(named, 'type', types));
     for (const { id, modelPrices = {} } of providers.registered) {
       const priced = Object.keys(modelPrices).map((model) => this.#costLabels(id, model));

@@ -3,6 +3,7 @@
 import { createHash } from 'node:crypto';
 
 import { foreignReference } from './foreign-references.ts';
+import { CLIENT_BUCKETS } from '../lib/limits.ts';
 import { isLoopback, withoutBrackets } from '../lib/loopback.ts';
 import { Secret } from '../lib/secret.ts';
 import { SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
@@ -130,7 +131,10 @@ export function readClients(
       .filter(
         (id) => fallback.includes(id) || (models ?? ['*']).some((model) => leadsTo(model, id)),
       );
-    if (limit.tokensPerMinute + limit.tokensPerDay > 0 && uncounted.length > 0) {
+    const hasTokenLimit = CLIENT_BUCKETS.some(
+      ({ counts, setting }) => counts === 'tokens' && limit[setting] > 0,
+    );
+    if (hasTokenLimit && uncounted.length > 0) {
       const streams = `streams from ${uncounted.join(', ')} only if the client asks for usage`;
       const remedy = 'set stream_usage = true for these providers';
       values.warning(path, `token limits count ${streams}; ${remedy}`);

@@ -1,5 +1,7 @@
 /** The failures that clients receive: one class, `GatewayError`, and one table. */
 
+import type { Limit } from './limits.ts';
+
 /** How a request or an attempt ended; see docs/log.md. */
 export type Outcome =
   | 'ok'
@@ -10,24 +12,6 @@ export type Outcome =
   | 'upstream_error'
   | 'timeout'
   | 'internal_error';
-
-/**
- * The exceeded limit behind a 429. All but `upstream` are the gateway's own limits: `global`,
- * `client` and `provider` are the limits per second of `[rate_limit]`, `[clients]` and
- * `[rate_limit.providers]`. `upstream` is the limit of a provider that has answered 429.
- */
-export type Limit =
-  | 'global'
-  | 'client'
-  | 'client_requests_per_minute'
-  | 'client_tokens_per_minute'
-  | 'client_tokens_per_day'
-  | 'provider'
-  | 'server_concurrency'
-  | 'client_concurrency'
-  | 'provider_concurrency'
-  | 'memory'
-  | 'upstream';
 
 /** Checks whose result is hidden from the client. Metrics show a check's name, the log its text. */
 export const CHECKS = {

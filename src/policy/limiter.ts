@@ -1,6 +1,7 @@
 /** Limits requests: the requests in flight by a count, the requests over time by token buckets. */
 
-import { GatewayError, type Limit } from '../lib/errors.ts';
+import { GatewayError } from '../lib/errors.ts';
+import { LIMITS, type Limit, PERIODS } from '../lib/limits.ts';
 import type { TokenUsage } from '../openai/usage.ts';
 import type { TokenBucket } from './token-bucket.ts';
 
@@ -56,7 +57,7 @@ export type ConcurrencyLimit = {
 export type Bucket = StoredBucket & {
   limit: Limit;
   local: TokenBucket;
-  periodSeconds: keyof typeof PERIOD_NAMES;
+  periodSeconds: keyof typeof PERIODS;
 };
 
 /** What is left of a limit. */
@@ -70,7 +71,6 @@ interface LimitLevel {
   readonly resetMs: number;
 }
 
-const PERIOD_NAMES = { 1: 'second', 60: 'minute', 86_400: 'day' } as const;
 /** The level that counts as above zero, for a bucket without tokens per request. */
 const LEAST_TOKENS = 1e-6;
 /**
@@ -104,7 +104,7 @@ export class Limiter {
   ) {
     this.#concurrencyLimits = concurrencyLimits;
     this.#buckets = buckets;
-    this.#ofTenant = buckets.filter(({ limit }) => limit !== 'global');
+    this.#ofTenant = buckets.filter(({ limit }) => LIMITS[limit].of === 'client');
     this.#ofRequests = buckets.filter(({ perRequest }) => perRequest > 0);
     this.#ofTokens = buckets.filter(({ perRequest }) => perRequest === 0);
     this.#store = store;
@@ -155,12 +155,14 @@ export class Limiter {
     if (total > 0) this.#charge(Math.min(total, MAX_ANSWER_TOKENS), this.#ofTokens);
   }
 
-  /** Returns the used tokens of each bucket per minute and per day. */
+  /** Returns the used tokens of each bucket per minute and per day; `unit` is as `req/min`. */
   usedOfBuckets() {
     const nowMs = performance.now();
     const longer = this.#buckets.filter(({ periodSeconds }) => periodSeconds > 1);
-    return longer.map(({ limit, capacity, local }) => {
-      return { limit, capacity, used: Math.round(capacity - local.level(nowMs)) };
+    return longer.map((bucket) => {
+      const { limit, capacity, local, periodSeconds } = bucket;
+      const unit = `${unitOf(bucket).replace('requests', 'req')}/${PERIODS[periodSeconds].short}`;
+      return { limit, unit, capacity, used: Math.round(capacity - local.level(nowMs)) };
     });
   }
 
@@ -215,7 +217,7 @@ function unitOf({ perRequest }: Bucket): LimitLevel['unit'] {
 
 function refuse(bucket: Bucket, waitMs: number): GatewayError {
   const { name, limit, rate, periodSeconds, capacity } = bucket;
-  const refill = `refilled at ${rate} per ${PERIOD_NAMES[periodSeconds]}`;
+  const refill = `refilled at ${rate} per ${PERIODS[periodSeconds].name}`;
   const used = `${capacity} of ${capacity} ${unitOf(bucket)} used`;
   const limitState = `${name}: ${used}, ${refill}`;
   const retryAfterSeconds = Math.max(1, Math.ceil(waitMs / 1000));

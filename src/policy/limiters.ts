@@ -1,7 +1,7 @@
 /** Creates the limiters for all requests, each client and each provider from the settings. */
 
 import type { BucketSettings, Tenant, Config } from '../config/config.ts';
-import type { Limit } from '../lib/errors.ts';
+import { CLIENT_BUCKETS, LIMITS, type Limit } from '../lib/limits.ts';
 import { type Bucket, type ConcurrencyLimit, Limiter, type RateLimitStore } from './limiter.ts';
 import { TokenBucket } from './token-bucket.ts';
 
@@ -88,13 +88,10 @@ class LimitFactory {
 
   /** Returns a client's buckets per minute and per day, for requests and for tokens. */
   ofTenant(tenant: string, limits: Tenant['limit']): readonly Bucket[] {
-    const rows = [
-      ['requests_per_minute', limits.requestsPerMinute, 60, 1],
-      ['tokens_per_minute', limits.tokensPerMinute, 60, 0],
-      ['tokens_per_day', limits.tokensPerDay, 86_400, 0],
-    ] as const;
-    return rows.flatMap(([key, rate, periodSeconds, perRequest]) => {
-      const [name, limit] = [`clients.${tenant}.${key}`, `client_${key}`] as const;
+    return CLIENT_BUCKETS.flatMap(({ limit, setting, counts, periodSeconds }) => {
+      const name = `clients.${tenant}.${limit.replace('client_', '')}`;
+      const rate = limits[setting];
+      const perRequest = Number(counts === 'requests');
       return this.#bucket({ name, limit, rate, periodSeconds, capacity: rate, perRequest });
     });
   }
@@ -118,7 +115,7 @@ class LimitFactory {
       const nowMs = performance.now();
       local.take(local.level(nowMs) - (capacity - lack), nowMs);
     };
-    const isOfTenant = limit !== 'global' && limit !== 'provider';
+    const isOfTenant = LIMITS[limit].of === 'client';
     return [{ ...settings, local, ...(isOfTenant && { onLack }) }];
   }
 }

@@ -10,6 +10,7 @@ import { AllNames } from '../../src/admin/names.ts';
 import { RecentRequests } from '../../src/admin/recent-requests.ts';
 import { inChunks } from '../../src/admin/series.ts';
 import { Traffic } from '../../src/admin/traffic.ts';
+import { CLIENT_BUCKETS, LIMITS } from '../../src/lib/limits.ts';
 import { createRedactor } from '../../src/lib/secrets.ts';
 import type { FinishedRequest, RequestFacts } from '../../src/request/facts.ts';
 import { idle, stopClock, useManualTimers } from '../support/clock.ts';
@@ -217,6 +218,9 @@ fallback = ["q"]\n[clients.team]\nkey = "team-canary-1"\n${ADMIN}`;
     'gateway_tries_total{provider="p",result="timeout",status="none"}',
     'gateway_fallbacks_total{from="p",to="q",reason="circuit_open"}',
     'gateway_refusals_total{reason="client",client="team"}',
+    'gateway_refusals_total{reason="client_tokens_per_day",client="team"}',
+    'gateway_refusals_total{reason="upstream",provider="p"}',
+    'gateway_refusals_total{reason="upstream",client="team",provider="q"}',
     'gateway_refusals_total{reason="unknown_token"}',
     'gateway_client_tokens_total{client="team",type="output"}',
     'gateway_cost_total{provider="p",model="m"}',
@@ -224,6 +228,40 @@ fallback = ["q"]\n[clients.team]\nkey = "team-canary-1"\n${ADMIN}`;
   ]) {
     assert.ok(text.includes(`\n${series} 0\n`), series);
   }
+});
+
+test('each limit has its counter from the start, and stands in the documents', async (t) => {
+  const most = 'max_concurrent_requests = 7\n';
+  const bucket = 'requests_per_second = 9\nburst_capacity = 9\n';
+  const buckets = CLIENT_BUCKETS.map(({ limit }) => `${limit.replace('client_', '')} = 9\n`);
+  const toml = `[server]\n${most}[rate_limit]\nenabled = true\n${bucket}
+[rate_limit.providers.p]\n${bucket}[clients.team]\nkey = "team-canary-1"\n${most}${bucket}
+${buckets.join('')}${providerToml({ baseUrl: NOBODY_LISTENS }, 'p', most)}
+${providerToml({ baseUrl: NOBODY_LISTENS }, 'q')}${ADMIN}`;
+  const gateway = await startGateway(t, { toml });
+  const { text } = await gateway.admin('/metrics');
+  const docs = readFileSync(join(ROOT, 'docs/metrics.md'), 'utf8').split('\n');
+  for (const [limit, { of }] of Object.entries(LIMITS)) {
+    const [refusals, figures] = ['gateway_refusals_total', 'gateway_limit'].map((name) =>
+      text.split('\n').filter((line) => line.startsWith(`${name}{`) && line.includes(`"${limit}"`)),
+    ) as [string[], string[]];
+    const team = refusals.find((line) => line.includes('client="team"')) ?? '';
+    assert.equal(team.includes('provider="p"'), of === 'provider', limit);
+    assert.equal(refusals.length > 1, of !== 'client', `${limit} without a client`);
+    assert.ok(
+      refusals.every((line) => line.endsWith(' 0')),
+      limit,
+    );
+    assert.equal(figures.length, limit === 'upstream' ? 0 : 1, limit);
+    const row = (name: string) => docs.find((line) => line.startsWith(`| \`${name}\``));
+    assert.ok(row('gateway_refusals_total')!.includes(`\`${limit}\``), limit);
+    assert.equal(row('gateway_limit')!.includes(`\`${limit}\``), limit !== 'upstream', limit);
+  }
+  const ofQ = text.split('\n').filter((line) => /^gateway_refusals_total.*provider="q"/.test(line));
+  assert.ok(
+    ofQ.every((line) => line.includes('"upstream"')),
+    'it has no limits of its own',
+  );
 });
 
 test('an answer that its client still reads is no request at the provider', async (t) => {

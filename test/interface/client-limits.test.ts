@@ -247,8 +247,8 @@ test("the metrics and the page show how full the clients' limits are", async (t)
   const { clients } = await feed.next('state');
   const { limits } = clients.find(({ id }: { id: string }) => id === 'a');
   assert.deepEqual(limits, [
-    { limit: 'client_requests_per_minute', capacity: 60, used: 0 },
-    { limit: 'client_tokens_per_day', capacity: 86_400, used: 99_999 },
+    { limit: 'client_requests_per_minute', unit: 'req/min', capacity: 60, used: 0 },
+    { limit: 'client_tokens_per_day', unit: 'tokens/day', capacity: 86_400, used: 99_999 },
   ]);
 });
 

@@ -22,12 +22,6 @@ import { FAILED_SHARE, figuresOf, judge, servedOf } from './verdict.js';
 
 /** The age of the oldest request is shown from here on. */
 const OLD_SECONDS = 5;
-const LIMITS = {
-  requests_per_second: 'req/s',
-  requests_per_minute: 'req/min',
-  tokens_per_minute: 'tokens/min',
-  tokens_per_day: 'tokens/day',
-};
 
 /** Returns the icon and the words of a provider's state: its incidents, or its last minute. */
 function stateOf({ skipped, states, requests, minute = {}, since }) {
@@ -70,13 +64,13 @@ function failedCell(row) {
 }
 
 const limitsCell = ({ limits = [], overLimit }) =>
-  limits.map(({ limit, used, capacity }) => {
+  limits.map(({ limit, unit, used, capacity }) => {
     const name = limit.replace('client_', '');
     const isRefused = overLimit?.limited > 0 && overLimit.limit.includes(name);
     const kind = isRefused || used >= capacity ? 'warn' : 'bar';
     return h(
       'span.limit',
-      LIMITS[name] ?? name,
+      unit,
       ' ',
       shareBar([kind, Math.min(1, used / capacity)]),
       h('span.' + kind, ' ' + formatShort(used) + ' of ' + formatShort(capacity)),

@@ -1,0 +1,64 @@
+/** The limits behind a 429: one table for errors, limiters, metrics and the page. */
+
+/** The periods of token buckets in seconds, by their names in texts and on the page. */
+export const PERIODS = {
+  1: { name: 'second', short: 's' },
+  60: { name: 'minute', short: 'min' },
+  86_400: { name: 'day', short: 'day' },
+} as const;
+
+interface LimitRow {
+  /** Whose limit it is. `provider`: the client, if any, is not at fault. */
+  readonly of: 'all' | 'client' | 'provider';
+  /**
+   * For a token bucket of a client that one setting describes: the setting as in `Config`, what the
+   * bucket counts, and when it is full again. The limit's name is `client_` and the setting.
+   */
+  readonly bucket?: {
+    readonly setting: string;
+    readonly counts: 'requests' | 'tokens';
+    readonly periodSeconds: keyof typeof PERIODS;
+  };
+}
+
+/**
+ * All are the gateway's own but `upstream`, the limit of a provider that has answered 429.
+ * `global`, `client` and `provider` are the limits per second of `[rate_limit]`, `[clients]` and
+ * `[rate_limit.providers]`.
+ */
+export const LIMITS = {
+  global: { of: 'all' },
+  client: { of: 'client' },
+  client_requests_per_minute: {
+    of: 'client',
+    bucket: { setting: 'requestsPerMinute', counts: 'requests', periodSeconds: 60 },
+  },
+  client_tokens_per_minute: {
+    of: 'client',
+    bucket: { setting: 'tokensPerMinute', counts: 'tokens', periodSeconds: 60 },
+  },
+  client_tokens_per_day: {
+    of: 'client',
+    bucket: { setting: 'tokensPerDay', counts: 'tokens', periodSeconds: 86_400 },
+  },
+  provider: { of: 'provider' },
+  server_concurrency: { of: 'all' },
+  client_concurrency: { of: 'client' },
+  provider_concurrency: { of: 'provider' },
+  memory: { of: 'all' },
+  upstream: { of: 'provider' },
+} as const satisfies Readonly<Record<string, LimitRow>>;
+
+/** The exceeded limit behind a 429. */
+export type Limit = keyof typeof LIMITS;
+
+/** Returns the limits of one kind. */
+export function limitsOf(kind: LimitRow['of']): Limit[] {
+  return (Object.keys(LIMITS) as Limit[]).filter((limit) => LIMITS[limit].of === kind);
+}
+
+/** The clients' token buckets that one setting describes. */
+export const CLIENT_BUCKETS = (Object.keys(LIMITS) as Limit[]).flatMap((limit) => {
+  const row = LIMITS[limit];
+  return 'bucket' in row ? { limit, ...row.bucket } : [];
+});
