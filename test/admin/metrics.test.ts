@@ -376,7 +376,9 @@ test('series of names that a reload took away go five minutes later', async (t) 
 });
 
 test('series of names that a reload has left stay, also of other and unknown models', async (t) => {
-  const { ask, linesOf, pass, rename } = await startRenamed(t);
+  const { ask, linesOf, pass, rename, upstream } = await startRenamed(t);
+  // Its model is `unknown`.
+  upstream.script = (_, response) => sendJson(response, { choices: [] });
   const isCount = (line: string) => line.startsWith('gen_ai_server_request_duration_seconds_count');
   const models = async () => {
     const counts = (await linesOf()).filter(isCount);
@@ -395,6 +397,24 @@ test('series of names that a reload has left stay, also of other and unknown mod
     .filter(isCount)
     .map((line) => line.replace(/.*original_model="([^"]*)".* /, '$1 '));
   assert.deepEqual(counts.toSorted(), ['alias_2 1', 'other 1', 'p_1/m_1 2']);
+  await rename(2, 'agents|alias|m');
+  pass(300_000);
+  const ofModel = (await linesOf()).filter((line) => /"(?:p_1\/)?m_1"/.test(line));
+  assert.deepEqual(ofModel, [], 'also of its costs');
+});
+
+test('sets of labels that have gone leave room for others', (t) => {
+  const clock = stopClock(t);
+  const names = new AllNames();
+  const models = Array.from({ length: 400 }, (_, at) => `model-${at}`);
+  names.models.use('settings', [...models, 'm']);
+  const metrics = new RequestMetrics(names);
+  for (const model of models) metrics.add(finished({ provider: 'gone', model }));
+  assert.equal(metrics.add(finished({ model: 'm' }))!.name, 'other', 'no room is left');
+  clock.nowMs += 300_000;
+  names.providers.expire();
+  metrics.forgetUnknown();
+  assert.equal(metrics.add(finished({ model: 'm' }))!.name, 'm');
 });
 
 test('rows of the page go with their names, but not those that stand for several', () => {
