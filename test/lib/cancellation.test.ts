@@ -47,6 +47,19 @@ test('a limit that is armed again is no longer suspended', (t) => {
   assert.equal(deadline.reason, REASON);
 });
 
+test('a limit that is armed again has its newest time and reason', (t) => {
+  const { clock, timers, deadline } = start(t);
+  const reasons = [500, 500, 2000, 300].map((ms) => ({ ms, reason: new Error(`no ${ms}`) }));
+  for (const { ms, reason } of reasons) {
+    deadline.arm(ms, () => reason);
+    timers.advance(ms - 1);
+    clock.nowMs += ms - 1;
+    assert.equal(deadline.reason, undefined);
+  }
+  timers.advance(1);
+  assert.equal(deadline.reason, reasons.at(-1)!.reason);
+});
+
 test('a limit beyond the range of setTimeout ends after 25 days, and not at once', (t) => {
   const { timers, deadline } = start(t);
   deadline.arm(2 ** 31, () => REASON);

@@ -44,6 +44,8 @@ const KINDS: readonly (readonly [kind: ReturnType<AnswerScan['finish']>, texts: 
       '{"message":""}',
       '{"a":{"error":"boom"}}',
       '{"a":[{"choices":[]}]}',
+      '{"a":[1],"error":{}}',
+      '{"a":{"b":1},"errors":[],"c":[2],"error":[]}',
     ],
   ],
   ['not JSON', ['', '{"choices":[]', '{"choices":[]}}', 'data: {}', '{"error":"\n"}']],
@@ -92,6 +94,20 @@ test('an answer without these members has none, and only objects are choices', (
   const { scan } = scanText('{"choices":[1,"a",null,[{"index":3}],{}],"usage":null,"model":7}');
   assert.deepEqual([scan.model, scan.finishReason, scan.usageStart], ['', '', 0]);
   assert.deepEqual(scan.choices, [{ index: 0, finishReason: '' }]);
+});
+
+test('the usage in a response is its own, and not that of the member before it', () => {
+  const usage = '{"usage":{"total_tokens":1}}';
+  const own = '{"usage":{"total_tokens":2}}';
+  for (const text of [
+    `{"response":${own}}`,
+    `{"a":${usage},"response":${own}}`,
+    `{"a":${usage},"response":{"id":1}}`,
+    `{"response":${own},"a":${usage}}`,
+  ]) {
+    const start = Math.max(0, text.indexOf('{"total_tokens":2}'));
+    assert.equal(scanText(text).scan.usageStart, start, text);
+  }
 });
 
 test('a thousand choices are noted', () => {

@@ -509,6 +509,7 @@ test('an answer is finished when each of its choices is', () => {
 test('a usage chunk that the gateway asked for is removed with its line end', () => {
   const usage = (end: string) => `data: {"choices":[],"usage":{"total_tokens":1}}${end}`;
   const token = (end: string) => `data: {"choices":[{"delta":{"content":"a"}}]}${end}`;
+  const [begun, rest] = [`data: {"x":"${'x'.repeat(200_000)}`, `${'x'.repeat(100_000)}"}\r\r`];
   const rows: readonly (readonly [pieces: string[], passed: string[]])[] = [
     [[token('\n\n') + usage('\n\n') + token('\n\n')], [token('\n\n') + token('\n\n')]],
     [[usage('\n\n')], ['']],
@@ -532,6 +533,10 @@ test('a usage chunk that the gateway asked for is removed with its line end', ()
     [
       [usage('\n\n'), `\n${token('\n\n')}`],
       ['', `\n${token('\n\n')}`],
+    ],
+    [
+      [usage('\r\r'), begun, rest, `\n${token('\r\r')}`],
+      ['', '', begun + rest, `\n${token('\r\r')}`],
     ],
     [
       [usage('\r\r'), `\n${token('\n\n')}`, `\n${token('\n\n')}`],
@@ -583,6 +588,9 @@ test('a long event passes in its parts, and the events behind it are inspected',
   assert.deepEqual([inspector.hasBegun, inspector.isEventPassed], [true, false]);
   push('"choices":[]}\n\n');
   assert.equal(passed().at(-1), 'data: {"choices":[]}\n\n');
+  const data = (pieces: string[]) => inspect(pieces).inspector.splitter.sawData;
+  assert.equal(data([long, `${rest}}\n\n: comment\n\n`]), true, 'the long event is data');
+  assert.equal(data([long, `${rest}}\n\n`, ': comment\n\n']), false);
   const behind = inspect([long, `${rest}}\n\n${errorText('boom')}`]);
   assert.equal(behind.passed().join(''), `${long}${rest}}\n\n`);
   assert.match(behind.error()!.message, /boom$/);
