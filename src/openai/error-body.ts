@@ -191,8 +191,8 @@ function blameOfWords(
   return detailsOf(sources).some(isReason) ? 'key' : undefined;
 }
 
-function flagsContent(message: string): boolean {
-  return FLAGS_CONTENT.test(message) && !FLAGS_ACCOUNT.test(message);
+function flagsContent(text: string): boolean {
+  return FLAGS_CONTENT.test(text) && !FLAGS_ACCOUNT.test(text);
 }
 
 /** Returns whose fault an error is by its status, unless its words have said it. */

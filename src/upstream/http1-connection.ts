@@ -282,8 +282,8 @@ export class Http1Connection {
     this.#state = this.#bodyStateOf(status, headers, isHttp10);
     const connection = headers.get('connection');
     this.#isLast = isHttp10 || this.#state === 'unsized body' || CLOSE.test(connection ?? '');
-    // A 204 may not announce content (RFC 9112 6.1, RFC 9110 8.6). If the content comes all the same,
-    // it must not answer the next request.
+    // A 204 may not announce content (RFC 9112 6.1, RFC 9110 8.6). If the content comes all the
+    // same, it must not answer the next request.
     const isAnnounced = headers.has('transfer-encoding') || headers.has('content-length');
     if (status === 204 && isAnnounced) this.#isLast = true;
     const seconds = KEEP_ALIVE_TIMEOUT.exec(headers.get('keep-alive') ?? '')?.[1];
@@ -381,8 +381,8 @@ function fieldsOf(head: string): Map<string, string> {
 }
 
 /**
- * Returns a line's value without white space around it (RFC 9110 5.5): `trim` would remove more, and
- * a regular expression takes quadratic time.
+ * Returns a line's value without white space around it (RFC 9110 5.5): `trim` would remove more,
+ * and a regular expression takes quadratic time.
  */
 function withoutOuterSpace(line: string, start: number): string {
   let end = line.length;

@@ -112,7 +112,7 @@ test('a failure of the client or of the gateway does not count', (t) => {
   add(10, 20);
   fail({ scope: 'client' });
   fail({ scope: 'gateway' });
-  fail({ problem: 'policy' });
+  fail({ scope: 'client', problem: 'policy' });
   times.recordEnd({
     beganAtMs: 0,
     sentAtMs: 0,
