@@ -139,7 +139,10 @@ export function readClients(
       const remedy = 'set stream_usage = true for these providers';
       values.warning(path, `token limits count ${streams}; ${remedy}`);
     }
-    return { name, keyDigests, expiresAtMs, models, limit, maxConcurrentRequests };
+    /** True if one of the keys is known by its digest alone. */
+    const hasUnknownKey = keySha256 !== undefined;
+    const identity = { name, keyDigests, hasUnknownKey, expiresAtMs };
+    return { ...identity, models, limit, maxConcurrentRequests };
   });
 }
 

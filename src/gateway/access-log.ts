@@ -71,10 +71,12 @@ export function createAccessLog({
       if (!isObserved && !logger.isEnabled(level)) return;
       const phase = outcome === 'client_closed' ? phaseOf(call, readsBody) : undefined;
       const remote = remoteAddressOf(call);
-      const facts = factsOf(call, { outcome, endedAtMs, phase, remote }, costOf);
-      logger.log(level, 'request', hasDetails ? { ...facts, ...detailsOf(call, logging) } : facts);
-      if (!isObserved) return;
       const { receivedAtMs, history, reply } = call;
+      const ending = { outcome, endedAtMs, phase, remote };
+      const facts = history.withoutKey(factsOf(call, ending, costOf));
+      const details = hasDetails && history.withoutKey(detailsOf(call, logging));
+      logger.log(level, 'request', details ? { ...facts, ...details } : facts);
+      if (!isObserved) return;
       const { firstByteAtMs = endedAtMs } = reply;
       const answer = history.attempt?.hasAnswer ? history.attempt : undefined;
       observe({

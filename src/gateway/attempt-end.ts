@@ -20,11 +20,12 @@ export function recordAttemptEnd(
 }
 
 /** Logs an attempt at level debug. */
-export function logAttempt(message: string, attempt: Attempt, { id }: Call, logger: Logger): void {
+export function logAttempt(message: string, attempt: Attempt, call: Call, logger: Logger): void {
   if (!logger.isEnabled('debug')) return;
   const { connection, url, wasAsked } = attempt;
   const sent = wasAsked ? { url, connection } : {};
-  logger.log('debug', message, { request_id: id, ...attempt.toFacts(), ...sent });
+  const facts = { request_id: call.id, ...attempt.toFacts(), ...sent };
+  logger.log('debug', message, call.history.withoutKey(facts));
 }
 
 /**

@@ -102,7 +102,7 @@ export class Gateway {
     this.#services = services;
     this.#routes = routesOf(config);
     this.#accessLog = createAccessLog(services);
-    this.#authenticate = createAuthenticator(server.auth, clients);
+    this.#authenticate = createAuthenticator(server.auth, clients, namesOf(config));
     this.#hasKeys = needsKey(config);
     this.#hasCors = server.cors;
     // With CORS, pages are wanted. With keys, pages are no danger.
@@ -187,7 +187,7 @@ export class Gateway {
    */
   #identify(call: Call): Tenant | undefined {
     const { headers } = call;
-    const tenant = this.#authenticate(soleHeader(call, 'authorization'));
+    const tenant = this.#authenticate(soleHeader(call, 'authorization'), call.history);
     call.history.client = tenant?.name;
     const isProxied = headers['x-forwarded-for'] !== undefined || headers.forwarded !== undefined;
     // Without keys, a gateway is open to everybody behind the proxy, even on loopback.
@@ -197,6 +197,15 @@ export class Gateway {
     }
     return tenant;
   }
+}
+
+/** Returns the names that the lines of any request may have. */
+function namesOf({ aliases, providers: { registered }, wildcards = [] }: Config): string[] {
+  const all = [...aliases.values(), ...wildcards];
+  return [
+    ...registered.flatMap(({ id, defaultModel = '' }) => [id, defaultModel]),
+    ...all.flatMap(({ name, targets }) => [name, ...targets]),
+  ];
 }
 
 /** The only place where a failure becomes an answer. Never rejects. */

@@ -6,6 +6,9 @@ import crypto, { timingSafeEqual } from 'node:crypto';
 
 import type { Tenant, Config } from '../config/config.ts';
 import { GatewayError } from '../lib/errors.ts';
+import { Secret } from '../lib/secret.ts';
+import { createRedactor, type Redactor } from '../lib/secrets.ts';
+import type { RequestHistory } from '../request/history.ts';
 
 /**
  * The scheme in any case, then spaces (RFC 9110 11.4), then the token. A token may contain spaces,
@@ -14,21 +17,36 @@ import { GatewayError } from '../lib/errors.ts';
  */
 const BEARER = /^bearer +([^ ].*)$/i;
 
+interface KnownKey {
+  readonly digest: Buffer;
+  readonly tenant: Tenant | undefined;
+  /** Hides the key, whose text comes with its first request. */
+  redact?: Redactor;
+}
+
 /**
  * Returns a function that authenticates a request by its sole `Authorization` header, or accepts
  * every request if `auth` is disabled. The function returns the tenant with this key. It returns
  * undefined for a key from `[server.auth]`, and for any token if no keys are configured. It throws
  * `authentication` if the scheme is not Bearer, the token is not a configured key, or the key has
- * expired, with the same message for all.
+ * expired, with the same message for all. It notes in the `history` how to hide a key whose text
+ * the settings lack. `names` are shown although a key may begin with them.
  */
-export function createAuthenticator(auth: Config['server']['auth'], clients: readonly Tenant[]) {
-  const known = [
+export function createAuthenticator(
+  auth: Config['server']['auth'],
+  clients: readonly Tenant[],
+  names: readonly string[] = [],
+) {
+  const known: KnownKey[] = [
     ...auth.keys.map((key) => ({ digest: sha256(key.reveal()), tenant: undefined })),
     ...clients.flatMap((tenant) =>
       tenant.keyDigests.map((digits) => ({ digest: Buffer.from(digits.reveal(), 'hex'), tenant })),
     ),
   ];
-  return (authorization: string | undefined): Tenant | undefined => {
+  return (
+    authorization: string | undefined,
+    history?: Pick<RequestHistory, 'redactKey'>,
+  ): Tenant | undefined => {
     if (!auth.enabled) return undefined;
     const token = BEARER.exec(authorization ?? '')?.[1];
     if (token !== undefined && known.length === 0) return undefined;
@@ -36,6 +54,10 @@ export function createAuthenticator(auth: Config['server']['auth'], clients: rea
     // Takes constant time: all digests have the same length, and none is skipped after a match.
     const [match] = known.filter((key) => digest && timingSafeEqual(key.digest, digest));
     const { expiresAtMs, name: client } = match?.tenant ?? {};
+    if (history && match?.tenant?.hasUnknownKey) {
+      match.redact ??= createRedactor([new Secret(token!)], [...names, client]);
+      history.redactKey = match.redact;
+    }
     const isExpired = expiresAtMs !== undefined && Date.now() >= expiresAtMs;
     if (match && !isExpired) return match.tenant;
     const other = token === undefined ? 'no_token' : 'unknown_token';

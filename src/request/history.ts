@@ -5,7 +5,8 @@ import type { Affinity } from '../openai/chat-request.ts';
 import { CHAT, type Endpoint } from '../openai/endpoint.ts';
 import { readUsage, type TokenUsage } from '../openai/usage.ts';
 import { type ClientGone, GatewayError, type Outcome } from '../lib/errors.ts';
-import { escapeControlCharacters } from '../lib/secrets.ts';
+import { type LogFacts, redactFacts } from '../lib/log.ts';
+import { escapeControlCharacters, type Redactor } from '../lib/secrets.ts';
 
 /** The longest name from outside, such as a model's. */
 export const MAX_NAME_CHARACTERS = 128;
@@ -25,6 +26,8 @@ const isAsked = (attempt: Attempt) => attempt.wasAsked;
 export class RequestHistory {
   /** The name of the client with this key; undefined for a key from `[server.auth]`. */
   client: string | undefined;
+  /** Hides the request's key, if the settings know it by its digest alone. */
+  redactKey: Redactor | undefined;
   /** The provider of `attempt`, or of the first candidate before any attempt. */
   provider: string | undefined;
   model: string | undefined;
@@ -49,6 +52,11 @@ export class RequestHistory {
   hasRetried = false;
   /** The failure in place of an answer, or at the end of a broken stream. */
   failure: GatewayError | undefined;
+
+  /** Returns a line's facts without the request's key, if the settings know only its digest. */
+  withoutKey<Facts extends LogFacts>(facts: Facts): Facts {
+    return this.redactKey ? redactFacts(facts, this.redactKey) : facts;
+  }
 
   /** Appends an attempt, and returns it. */
   addAttempt(attempt: Attempt): Attempt {

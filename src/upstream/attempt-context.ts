@@ -74,7 +74,7 @@ export interface AttemptContext {
     /** The answer's memory until the answer is delivered. */
     answerMemory: ReservedMemory | undefined;
     readonly reply: CommentSink;
-    readonly history: Pick<RequestHistory, 'endpoint'>;
+    readonly history: Pick<RequestHistory, 'endpoint' | 'redactKey'>;
   };
   readonly services: AttemptServices;
   readonly isStream: boolean;

@@ -3,7 +3,7 @@
 import type { IncomingHttpHeaders } from 'node:http';
 
 import { createIds } from '../lib/ids.ts';
-import { cutText, type Redactor } from '../lib/secrets.ts';
+import { cutText } from '../lib/secrets.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import type { UpstreamHeaders, UpstreamRequest } from './provider.ts';
 
@@ -20,6 +20,12 @@ const NAMED_VALUE = /^[\t\x20-\x7e]{1,4096}$/;
 const TRACEPARENT = /^(?!ff)[\da-f]{2}-(?!0{32})[\da-f]{32}-(?!0{16})[\da-f]{16}-[\da-f]{2}$/;
 /** A list of values (W3C Trace Context 3.3), so a repeated header, joined by Node, is valid. */
 const TRACESTATE = /^[\x20-\x7e]{1,512}$/;
+
+/** Returns a function that hides all keys, also the request's own if only its digest is known. */
+export function redactorOf({ call, services: { redact } }: AttemptContext) {
+  const { redactKey } = call.history;
+  return redactKey ? (text: string) => redact(redactKey(text)) : redact;
+}
 
 /**
  * Returns the response headers for the client: the allow-list, and the provider's `return_headers`.
@@ -92,9 +98,12 @@ export function forwardedHeaders(
 /** Adds the client's headers named in the provider's `forward_headers`. */
 export function addClientHeaders(
   request: UpstreamRequest,
-  { call, settings: { forwardHeaders }, services: { redact } }: AttemptContext,
+  context: AttemptContext,
 ): UpstreamRequest {
+  const { call, settings } = context;
+  const { forwardHeaders } = settings;
   if (!forwardHeaders) return request;
+  const redact = redactorOf(context);
   const headers = [...request.headers];
   const hopByHop = hopByHopNames(call.headers['connection'] as string | undefined);
   for (const name of forwardHeaders) {
@@ -108,7 +117,7 @@ export function addClientHeaders(
  * Returns whether a value may pass. A value with a key in it may not, because a client may send its
  * token in other headers too.
  */
-function mayPass(value: unknown, redact: Redactor): value is string {
+function mayPass(value: unknown, redact: (text: string) => string): value is string {
   return typeof value === 'string' && NAMED_VALUE.test(value) && redact(value) === value;
 }
 

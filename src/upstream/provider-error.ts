@@ -3,10 +3,10 @@
 import { namingSetting } from '../config/named-models.ts';
 import type { Attempt } from '../request/history.ts';
 import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
-import { cutText, type Redactor, withoutControlCharacters } from '../lib/secrets.ts';
+import { cutText, withoutControlCharacters } from '../lib/secrets.ts';
 import { readFault, toWord, type UpstreamFault } from '../openai/error-body.ts';
 import type { AttemptContext } from './attempt-context.ts';
-import { returnedHeaders } from './headers.ts';
+import { redactorOf, returnedHeaders } from './headers.ts';
 import type { UpstreamHeaders } from './provider.ts';
 import { http } from '../lib/http.ts';
 
@@ -27,6 +27,8 @@ const CODE_WORD = /^\w[\w.-]{0,63}$/;
  * and `<400>`.
  */
 const PAGE = /<(?:!doctype|html|head|body|script)/i;
+
+type Redact = (text: string) => string;
 
 type Account = Pick<ErrorDetails, 'scope' | 'problem'>;
 /** The account of each fault. A 429 has `model` too, because another provider may answer. */
@@ -61,7 +63,8 @@ export function toProviderError(
 ): GatewayError {
   const { blame, status } = fault;
   const { headers, model, provider } = context.attempt;
-  const { config, redact } = context.services;
+  const { config } = context.services;
+  const redact = redactorOf(context);
   const retryAfterSeconds = wholeSeconds(readRetryAfter(headers) ?? fault.retrySeconds);
   const text = errorText(fault, redact);
   const { providerMessages } = config.logging;
@@ -104,7 +107,7 @@ export function toProviderError(
  * page, returns the status's reason phrase. The provider's code follows in brackets if the message
  * lacks it.
  */
-function errorText({ message = '', code = '', status }: UpstreamFault, redact: Redactor): string {
+function errorText({ message = '', code = '', status }: UpstreamFault, redact: Redact): string {
   // The message is cut first, because all further steps take longer for a longer text.
   const beginning = cutText(message, MAX_ERROR_TEXT_CHARACTERS + MAX_CUT_SECRET_CHARACTERS);
   const line = withoutControlCharacters(beginning).trim();
@@ -128,7 +131,7 @@ function loggedCause({ message, status }: UpstreamFault, text: string, attempt: 
  * Returns the error's type and code, or the status's reason phrase, for a log that must not show
  * the provider's message.
  */
-function namesOf({ code = '', type = '', status }: UpstreamFault, redact: Redactor): string {
+function namesOf({ code = '', type = '', status }: UpstreamFault, redact: Redact): string {
   const names = [...new Set([type, code])].filter((name) => CODE_WORD.test(name));
   return redact(names.join(' ')) || (http.STATUS_CODES[status] ?? 'Unknown error');
 }

@@ -14,6 +14,7 @@ import { openFeed } from '../support/feed.ts';
 import { chatBody } from '../support/gateway.ts';
 import { scenario } from '../support/scenario.ts';
 import { linesOf } from '../support/streams.ts';
+import { sendJson } from '../support/upstream.ts';
 
 const SHARED = 'zqx-KwTbgm-5512';
 const OLD = 'vwk-GzPxrd-9034';
@@ -82,6 +83,55 @@ test("only clients' keys and [server.auth] keys are accepted, and name the clien
   assert.equal(
     (await gateway.send('/health', { headers: { authorization: undefined } })).status,
     200,
+  );
+});
+
+test('a key that is known by its digest is hidden in the lines of its own requests', async (t) => {
+  const token = 'engineering/Kw-5512-zqxTbgmRvPn';
+  const expired = 'research-two/77-hjfBvNqwsLk';
+  const digestOf = (text: string) => createHash('sha256').update(text).digest('hex');
+  const clients = {
+    engineering: `key_sha256 = "${digestOf(token)}"`,
+    'research-two': `key_sha256 = "${digestOf(expired)}"\nexpires = 2020-01-01`,
+  };
+  const more = `[logging]\nlevel = "trace"\nverbose = true\nheaders = ["x-session-id"]
+${ADMIN}[aliases]\n"engineering/K-large" = "p/m"\n`;
+  const lines = 'forward_headers = ["x-session-id", "x-plain"]';
+  const { p, gateway } = await scenario(t, { clients, more, providers: { p: { lines } } });
+  const feed = await openFeed(t, gateway.adminPort);
+  p.script = (_, response) =>
+    sendJson(response, { error: { message: `the prompt has ${token}` } }, { status: 422 });
+  const encoded = Buffer.from(token).toString('hex').replace(/../g, '%$&');
+  const headers = {
+    authorization: `Bearer ${token}`,
+    'x-session-id': `s-${token}`,
+    'x-plain': 'engineering',
+    'user-agent': `agent ${encodeURIComponent(token)}`,
+  };
+  const refused = await gateway.chat(chatBody({ model: 'engineering/K-large' }), { headers });
+  assert.equal(refused.json().error.message, 'API error: 422 - the prompt has [secret]');
+  const [{ headers: forwarded } = assert.fail('nothing sent')] = p.requests;
+  assert.equal(forwarded['x-session-id'], undefined, 'no key of a client goes to a provider');
+  assert.equal(forwarded['x-plain'], 'engineering');
+  await gateway.chat(chatBody({ model: `p/${token}` }), { headers });
+  await gateway.chat(chatBody({ model: `${token}/m` }), { headers });
+  const paths = [`/v1/${token}/x`, `/v1/${encoded}`, `/v1/${'x'.repeat(180)}${token}`];
+  for (const path of paths) await gateway.send(path, { headers });
+  const old = { authorization: `Bearer ${expired}` };
+  await gateway.send(`/v1/${expired}`, { headers: old });
+  const all = await linesOf(gateway, 7);
+  await feed.next('requests', (data) => JSON.stringify(data).includes('expired token'));
+  const shown = gateway.log.join('') + JSON.stringify(feed.events);
+  for (const hidden of [token, expired, encoded, token.slice(12), token.slice(0, 14)]) {
+    assert.ok(!shown.toLowerCase().includes(hidden.toLowerCase()), hidden);
+  }
+  const [first] = all;
+  assert.deepEqual([first!['client'], first!['model']], ['engineering', 'engineering/K-large']);
+  assert.equal(all.at(-1)!['client'], 'research-two');
+  assert.deepEqual(first!['headers'], { 'x-session-id': 's-[secret]' });
+  assert.deepEqual(
+    all.slice(3).map((line) => line['path']),
+    ['/v1/[secret]/x', '/v1/[secret]', `/v1/${'x'.repeat(180)}[secret]`, '/v1/[secret]'],
   );
 });
 

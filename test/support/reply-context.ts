@@ -55,7 +55,7 @@ export function newReplyContext(reply = new RecordedReply()): AttemptContext {
       budget: newBudget(),
       answerMemory: undefined,
       reply,
-      history: { endpoint: CHAT },
+      history: { endpoint: CHAT, redactKey: undefined },
     },
     services: {
       config: CONFIG,
