@@ -159,6 +159,7 @@ describe('the process', { concurrency: 4 }, () => {
       assert.equal(text()[length], '\n');
       assert.deepEqual([dropped().length, dropped()[0]!['lines']], [1, 1 + count - complete]);
       assert.equal(parseLog(more(), 'request').length, 1);
+      assert.doesNotMatch(more(), /\n\n/);
     },
   );
 

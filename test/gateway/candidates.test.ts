@@ -102,6 +102,7 @@ test('each fallback follows once, with its default model or the first model', ()
   const aliases = 'a = ["r/x", "p/y"]';
   assert.equal(candidates('a', { lines, aliases }), 'r x, p y, q q-default');
   assert.equal(candidates('a', { lines, aliases: 'a = ["r/x", "q/y"]' }), 'r x, q y');
+  assert.equal(candidates('a', { lines, aliases: 'a = ["p/x", "q/y"]' }), 'p x, q y, r x');
   for (const header of ['off', 'OFF', 'on, off']) {
     assert.equal(candidates('p/m', { lines, header }), 'p m', header);
     assert.equal(candidates('a', { lines, aliases, header }), 'r x', header);

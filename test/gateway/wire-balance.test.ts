@@ -75,6 +75,17 @@ describe('an alias with balance = "least_busy"', { concurrency: true }, () => {
   });
 });
 
+test('a fallback behind a balanced alias is no target of it', async (t) => {
+  const providers = { p: failWith(503), q: failWith(503), r: failWith(401), s: answerWell };
+  const alias = '[aliases]\nlocal = { targets = ["p/m", "q/m"], balance = "least_busy" }\n';
+  const { asked, gateway } = await scenario(t, { providers, fallback: ['r', 's'], more: alias });
+  for (let i = 0; i < 9; i += 1) assert.equal((await gateway.chat(LOCAL)).status, 200);
+  // Both targets rest after three failures. A target that refuses its key would rest too.
+  const rested = gateway.lines('breaker opened').map(({ provider }) => String(provider));
+  assert.deepEqual(rested.toSorted(), ['p', 'q']);
+  assert.equal(asked()[2], 9);
+});
+
 test('a weighted alias spreads its first targets exactly by their weights', async (t) => {
   const more = ALIAS.replace('"least_busy"', '"weighted", weights = [5, 1, 1]');
   const { gateway } = await scenario(t, { providers: { p: {}, q: {}, r: {} }, more });

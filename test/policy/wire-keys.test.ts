@@ -289,6 +289,27 @@ describe('a pool of keys', () => {
     });
   }
 
+  test('of three outcomes answers with the latest 429, or else with the latest', async (t) => {
+    const limited = (seconds: number) => fail(429, { 'retry-after': `${seconds}` });
+    const rows: [a: Script, b: Script, c: Script, asked: string, answer: string][] = [
+      [limited(70), limited(80), limited(90), 'abc', '429 after 90'],
+      [limited(70), fail(401), fail(403), 'abc', '429 after 70'],
+      [fail(403), limited(80), fail(401), 'abc', '429 after 80'],
+      [fail(401), limited(80), limited(90), 'abc', '429 after 90'],
+      [fail(401), fail(403), fail(401), 'abc', '401'],
+      [fail(401), fail(401), fail(403), 'abc', '403'],
+      [limited(70), fail(500), limited(90), 'ab', '500'],
+      [limited(70), fail(401), fail(404), 'abc', '404'],
+    ];
+    for (const [a, b, c, keys, answer] of rows) {
+      const { asked, gateway } = await start(t, { a, b, c });
+      const { status, headers } = await gateway.chat(chatBody());
+      const wait = headers['retry-after'] === undefined ? '' : ` after ${headers['retry-after']}`;
+      assert.deepEqual([asked(), `${status}${wait}`], [keys, answer]);
+      assert.equal(gateway.accessLines()[0]!['status'], status);
+    }
+  });
+
   for (const [what, late] of [
     ['has worked', answerWell],
     ['is answered with a shorter wait', fail(429)],
