@@ -1,12 +1,12 @@
 /**
  * Changes one place of the source at a time, in a copy, and expects the named test file to fail.
  *
- *   npm run test:mutations [-- TEXT]   the rows with TEXT in list.txt
+ *   npm run test:mutations [-- TEXT]   the rows of list.txt with TEXT in them or in the file's path
  *   ... --worlds=COUNT                 runs this many worlds instead of the named file
  *   ... --shard=1/8                    runs the first eighth of the rows
+ *   ... --rename FROM TO               renames a name in all rows, and runs none
  *
- * Tabs separate the columns of list.txt: the file, a text that occurs in it exactly once, the text
- * that replaces it, and the name of the test file. \u23ce is a line end.
+ * Rows that are not found in the source fail whatever TEXT is, because their file is unknown.
  */
 
 import { spawn, spawnSync } from 'node:child_process';
@@ -26,18 +26,24 @@ import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 
 import { endGroup } from '../support/process.ts';
+import { PlaceFinder, readRows, renameInRows, replaceAt, type Mutation } from './rows.ts';
 
 const AT_ONCE = 2;
 /** The CPU time of each process of a run, on Linux. */
 const CPU_LIMIT_SECONDS = 180;
 const LIMITED =
   spawnSync('prlimit', ['--version']).status === 0 ? ['prlimit', `--cpu=${CPU_LIMIT_SECONDS}`] : [];
+const LIST = join(import.meta.dirname, 'list.txt');
 const {
-  positionals: [filter = ''],
-  values: { worlds, shard },
+  positionals: [filter = '', newName],
+  values: { worlds, shard, rename },
 } = parseArgs({
   allowPositionals: true,
-  options: { worlds: { type: 'string' }, shard: { type: 'string', default: '1/1' } },
+  options: {
+    worlds: { type: 'string' },
+    shard: { type: 'string', default: '1/1' },
+    rename: { type: 'boolean', default: false },
+  },
 });
 const [part = 0, parts = 0] = shard.split('/').map(Number);
 if (!(part >= 1 && part <= parts)) throw new Error(`no shard: ${shard}`);
@@ -64,23 +70,6 @@ function copyProject(): string {
   return folder;
 }
 
-interface Mutation {
-  readonly row: string;
-  readonly file: string;
-  readonly now: string;
-  readonly mutated: string;
-  readonly tests: string;
-}
-
-function parseRow(row: string): Mutation {
-  const [file, now, mutated, tests] = row
-    .split('\t')
-    .map((cell) => cell.replaceAll('\u23ce', '\n'));
-  if (!file || !now || mutated === undefined || !tests)
-    throw new Error(`not four columns with tabs between them: ${row}`);
-  return { row, file, now, mutated, tests };
-}
-
 /** Returns why the tests did not notice the change; undefined once a test has failed. */
 async function runTests(cwd: string, tests: string): Promise<string | undefined> {
   // A process group, so its children end with it.
@@ -100,29 +89,35 @@ async function runTests(cwd: string, tests: string): Promise<string | undefined>
 }
 
 /** Returns a row's problem; undefined if a test notices the change. */
-async function check({ file: name, now, mutated, tests }: Mutation, cwd: string) {
-  const file = join(cwd, name);
-  const source = readFileSync(file, 'utf8');
-  const count = source.split(now).length - 1;
-  if (count !== 1) return `its text occurs ${count} times`;
+async function check(mutation: Mutation, cwd: string): Promise<string | undefined> {
+  const place = places.find(mutation);
+  if (typeof place === 'number') return `its text occurs ${place} times`;
+  const file = join(cwd, place.source.file);
   try {
-    writeFileSync(
-      file,
-      source.replace(now, () => mutated),
-    );
-    return await runTests(cwd, tests);
+    writeFileSync(file, replaceAt(place, mutation));
+    return await runTests(cwd, mutation.tests);
   } finally {
-    writeFileSync(file, source);
+    writeFileSync(file, place.source.text);
   }
 }
 
-const chosen = readFileSync(join(import.meta.dirname, 'list.txt'), 'utf8')
-  .trimEnd()
-  .split('\n')
-  .filter((row) => row.includes(filter))
+function isChosen(mutation: Mutation): boolean {
+  if (mutation.row.includes(filter)) return true;
+  const place = places.find(mutation);
+  return typeof place === 'number' || place.source.file.includes(filter);
+}
+
+const list = readFileSync(LIST, 'utf8');
+if (rename) {
+  if (newName === undefined) throw new Error('--rename needs two names');
+  writeFileSync(LIST, renameInRows(list, filter, newName));
+  process.exit();
+}
+const places = new PlaceFinder('.');
+const chosen = readRows(list)
+  .filter(isChosen)
   // Neighbours often need the same slow file, so each shard gets some.
-  .filter((_, index) => index % parts === part - 1)
-  .map(parseRow);
+  .filter((_, index) => index % parts === part - 1);
 let passed = 0;
 let failed = 0;
 
