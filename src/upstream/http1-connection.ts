@@ -104,8 +104,8 @@ export class Http1Connection {
   isAnswered = false;
   /** When the connection became free, on the clock of `performance.now()`. */
   freeSinceMs = 0;
-  /** How long the provider keeps the connection while it is idle, by its `Keep-Alive`. */
-  keptMs = Infinity;
+  /** How long the connection may be idle by the provider's `Keep-Alive`, less a margin. */
+  keepAliveMs = Infinity;
   readonly #owner: ConnectionOwner;
   #reader: ResponseReader | undefined;
   #state: State = 'idle';
@@ -117,8 +117,8 @@ export class Http1Connection {
   /** True after the reader's `onData` has returned false. */
   #isPaused = false;
   /** An incomplete head or line, or the bytes that have arrived during a pause. */
-  #unread: Buffer | undefined;
-  /** How the connection has ended during a pause: the response ends behind `#unread`. */
+  #unparsed: Buffer | undefined;
+  /** How the connection has ended during a pause: the response ends behind `#unparsed`. */
   #ended: { readonly error: Error | undefined } | undefined;
 
   /** @param socket - connected, and without a listener for its data */
@@ -127,11 +127,11 @@ export class Http1Connection {
     this.target = target;
     this.#owner = owner;
     socket.on('data', (chunk: Buffer) => this.#read(chunk));
-    socket.on('end', () => this.#onEnd(undefined));
-    socket.on('error', (error: Error) => this.#onEnd(error));
+    socket.on('end', () => this.#onSocketEnd(undefined));
+    socket.on('error', (error: Error) => this.#onSocketEnd(error));
     socket.on('close', () => {
       owner.onClosed(this);
-      this.#onEnd(undefined);
+      this.#onSocketEnd(undefined);
     });
   }
 
@@ -154,7 +154,7 @@ export class Http1Connection {
     this.#isPaused = false;
     this.#readOn();
     if (this.#isPaused) return;
-    if (this.#ended) this.#onEnd(this.#ended.error);
+    if (this.#ended) this.#onSocketEnd(this.#ended.error);
     else this.socket.resume();
   }
 
@@ -162,21 +162,21 @@ export class Http1Connection {
   destroy(): void {
     this.#reader = undefined;
     this.#state = 'idle';
-    this.#unread = undefined;
+    this.#unparsed = undefined;
     this.socket.destroy();
   }
 
   #read(chunk: Buffer): void {
     this.isAnswered = true;
-    this.#unread = this.#unread ? Buffer.concat([this.#unread, chunk]) : chunk;
+    this.#unparsed = this.#unparsed ? Buffer.concat([this.#unparsed, chunk]) : chunk;
     if (this.#isPaused) this.socket.pause();
     else this.#readOn();
   }
 
   #readOn(): void {
-    const bytes = this.#unread;
+    const bytes = this.#unparsed;
     if (!bytes) return;
-    this.#unread = undefined;
+    this.#unparsed = undefined;
     let at = 0;
     try {
       while (this.#reader && at < bytes.length && !this.#isPaused) {
@@ -187,8 +187,8 @@ export class Http1Connection {
     } catch (error) {
       return this.#fail(error instanceof MalformedResponse ? error : GatewayError.from(error));
     }
-    if (!this.#reader) return this.#becomeFree(at < bytes.length);
-    if (at < bytes.length) this.#unread = at === 0 ? bytes : bytes.subarray(at);
+    if (!this.#reader) return this.#giveBack(at < bytes.length);
+    if (at < bytes.length) this.#unparsed = at === 0 ? bytes : bytes.subarray(at);
     if (this.#isPaused) this.socket.pause();
   }
 
@@ -287,7 +287,7 @@ export class Http1Connection {
     const isAnnounced = headers.has('transfer-encoding') || headers.has('content-length');
     if (status === 204 && isAnnounced) this.#isLast = true;
     const seconds = KEEP_ALIVE_TIMEOUT.exec(headers.get('keep-alive') ?? '')?.[1];
-    this.keptMs = seconds ? Number(seconds) * 1000 - KEEP_ALIVE_MARGIN_MS : Infinity;
+    this.keepAliveMs = seconds ? Number(seconds) * 1000 - KEEP_ALIVE_MARGIN_MS : Infinity;
     this.#reader!.onHead(status, headers);
     if (this.#state === 'body' && this.#leftBytes === 0) this.#complete();
     return next;
@@ -327,14 +327,18 @@ export class Http1Connection {
     reader.onEnd();
   }
 
-  /** @param hasSurplus - bytes behind the response: their connection cannot be trusted */
-  #becomeFree(hasSurplus: boolean): void {
+  /**
+   * Gives the connection to its owner behind a complete response, or closes it.
+   *
+   * @param hasSurplus - true if bytes follow the response: their connection cannot be trusted
+   */
+  #giveBack(hasSurplus: boolean): void {
     if (hasSurplus || this.#isLast || !this.isFree) this.destroy();
     else this.#owner.onFree(this);
   }
 
-  /** Takes the end of the connection. Behind a pause `resume` takes it again. */
-  #onEnd(error: Error | undefined): void {
+  /** Takes the end or the error of the socket. During a pause both wait for `resume`. */
+  #onSocketEnd(error: Error | undefined): void {
     this.#ended ??= { error };
     if (this.#isPaused) return;
     if (this.#state === 'unsized body' && !this.#ended.error) this.#complete();

@@ -41,8 +41,8 @@ export class Connections {
   readonly figures = { open: 0, made: 0, reused: 0 };
   /** Idle connections by target, the latest last. */
   readonly #idle = new Map<string, Http1Connection[]>();
-  /** Connections that have become free in this turn. */
-  #resting: Http1Connection[] = [];
+  /** Connections whose response ended in this turn. They are idle from the next turn on. */
+  #justFreed: Http1Connection[] = [];
   readonly #sockets = new Set<Socket>();
   /** By digest of `TlsSettings`. A connector keeps the TLS sessions to resume. */
   readonly #connectors = new Map<string | undefined, Connector>();
@@ -101,12 +101,12 @@ export class Connections {
    * that closes behind its answer has arrived by then.
    */
   onFree(connection: Http1Connection): void {
-    if (this.#resting.push(connection) > 1) return;
+    if (this.#justFreed.push(connection) > 1) return;
     setImmediate(() => {
-      const resting = this.#resting;
-      this.#resting = [];
+      const justFreed = this.#justFreed;
+      this.#justFreed = [];
       // This callback still runs before the sockets are read again.
-      setImmediate(() => this.#keep(resting));
+      setImmediate(() => this.#keep(justFreed));
     });
   }
 
@@ -174,7 +174,7 @@ function keyOf({ origin, digest }: Http1Connection['target']): string {
 }
 
 function isKept(connection: Http1Connection, nowMs: number): boolean {
-  const limitMs = Math.min(IDLE_CONNECTION_MS, connection.keptMs);
+  const limitMs = Math.min(IDLE_CONNECTION_MS, connection.keepAliveMs);
   return connection.isFree && nowMs - connection.freeSinceMs < limitMs;
 }
 
@@ -234,7 +234,8 @@ class Http1Exchange implements ByteSource, ResponseReader {
   #error: unknown;
   /** Reads the body; undefined before `start` and after the body's end. */
   #sink: ByteSink | undefined;
-  #isPaused = true;
+  /** True before `start`, and after the sink's `write` has returned false. */
+  #isSinkPaused = true;
 
   readonly #onCancel = () => this.#giveUp(this.#cancellation.reason);
 
@@ -299,9 +300,9 @@ class Http1Exchange implements ByteSource, ResponseReader {
   }
 
   resume(): void {
-    this.#isPaused = false;
+    this.#isSinkPaused = false;
     if (this.#unread.size > 0) this.#pass(this.#unread.take());
-    if (this.#isPaused) return;
+    if (this.#isSinkPaused) return;
     if (this.isOver) this.#endSink();
     else if (!this.#isTurnOver) this.#connection!.resume();
   }
@@ -312,7 +313,7 @@ class Http1Exchange implements ByteSource, ResponseReader {
   }
 
   onData(chunk: Buffer): boolean {
-    if (this.#isPaused) this.#unread.push(chunk);
+    if (this.#isSinkPaused) this.#unread.push(chunk);
     else this.#pass(chunk);
     if (this.#unread.size >= MAX_UNREAD_BYTES) return false;
     if (!this.#turn.spend(chunk.length)) return true;
@@ -327,7 +328,7 @@ class Http1Exchange implements ByteSource, ResponseReader {
 
   #pass(chunk: Buffer): void {
     try {
-      this.#isPaused = !this.#sink?.write(chunk);
+      this.#isSinkPaused = !this.#sink?.write(chunk);
     } catch (thrown) {
       // A fault of the gateway: it fails this request, and not the process.
       this.#giveUp(GatewayError.from(thrown));
@@ -362,7 +363,7 @@ class Http1Exchange implements ByteSource, ResponseReader {
    */
   #giveUp(reason: unknown): void {
     this.#unread.take();
-    this.#isPaused = false;
+    this.#isSinkPaused = false;
     if (this.isOver) {
       this.#error ??= reason;
       return this.#endSink();
@@ -380,7 +381,7 @@ class Http1Exchange implements ByteSource, ResponseReader {
     this.#body = undefined;
     this.#settle?.reject(error);
     this.#settle = undefined;
-    if (!this.#isPaused) this.#endSink();
+    if (!this.#isSinkPaused) this.#endSink();
   }
 
   #endSink(): void {
