@@ -82,15 +82,15 @@ export function providerError(
   return new GatewayError('provider', text, { ...details, provider });
 }
 
-/** SDKs repeat every 502, and the provider would charge for each repeated answer. */
+/** SDKs repeat every 500, and the provider would charge for each repeated answer. */
 const FINAL = { 'x-should-retry': 'false' };
 /** The most bytes: 2,048 embeddings take 88 MB, and image models send a picture in one event. */
 export const MAX_BYTES = { answer: 268_435_456, event: 67_108_864 } as const;
 
 /**
  * Returns the error for a complete answer or an event that can never fit, because it exceeds
- * `MAX_BYTES` or `max_buffered_bytes`. Both limits are the gateway's own, so the error does not
- * count against the provider, and no provider is asked again.
+ * `MAX_BYTES` or `max_buffered_bytes`. Both limits are the gateway's own, so the error names no
+ * provider and counts against none, and no provider is asked again.
  *
  * @param maxBufferedBytes - the memory limit for all requests and answers
  */
@@ -101,8 +101,7 @@ export function tooLargeError(
   const maxBytes = MAX_BYTES[part];
   const isOfBudget = maxBufferedBytes < maxBytes;
   const limit = isOfBudget ? `max_buffered_bytes, ${maxBufferedBytes}` : String(maxBytes);
-  return new GatewayError('provider', `the ${part} is larger than ${limit} bytes`, {
-    scope: 'gateway',
+  return new GatewayError('internal', `The ${part} is larger than ${limit} bytes`, {
     headers: FINAL,
     ...(isOfBudget && { limit: 'memory' }),
   });
@@ -131,7 +130,6 @@ export function upstreamFailure(thrown: unknown, provider: string): unknown {
     // The gateway is at fault, not the provider. The cause is a text, because the error's stack
     // would add nothing.
     return new GatewayError('internal', 'Internal server error', {
-      provider,
       cause: `${exhaustion.code}: ${LOCAL_LIMITS[exhaustion.code]}`,
       retry: 'later',
       problem: 'descriptors',

@@ -356,13 +356,13 @@ class StreamRelay implements ByteSink, Answer {
     const { deadline } = this.#context;
     const isAfterPause = performance.now() - this.#longPauseEndedAtMs < LONG_PAUSE_MS;
     if (!isCut || (deadline.suspendedMs < LONG_PAUSE_MS && !isAfterPause)) return failure;
-    const cause = 'the client did not read, and the provider gave up';
-    return new GatewayError('provider', 'the answer was cut off', { scope: 'gateway', cause });
+    const text = 'The answer was cut off, because the client did not read it';
+    return new GatewayError('internal', text, { cause: 'the provider gave up' });
   }
 
   /**
    * Reserves memory for all held bytes with this chunk. Returns false if there is no room now.
-   * Throws `provider` for an event that can never fit.
+   * Throws `internal` for an event that can never fit.
    */
   #reserveFor(chunk: Buffer): boolean {
     const seenBytes = this.#seen?.size ?? 0;

@@ -55,10 +55,10 @@ const TOO_MUCH_ANSWERED: ExpectedError = {
 
 /** The error for an answer or event above the 2 MiB budget. */
 const neverFits = (what: 'answer' | 'event'): ExpectedError => ({
-  httpStatus: 502,
-  type: 'provider_error',
-  code: 'PROVIDER_ERROR',
-  message: `Provider error: the ${what} is larger than max_buffered_bytes, 2097152 bytes`,
+  httpStatus: 500,
+  type: 'internal_error',
+  code: 'INTERNAL_ERROR',
+  message: `The ${what} is larger than max_buffered_bytes, 2097152 bytes`,
   headers: { 'x-should-retry': 'false', 'x-gateway-provider': 'p' },
 });
 
@@ -661,17 +661,17 @@ test('comments before the answer are held no longer than their client needs', as
   await opening;
 });
 
-const PAUSES: [readMs: number, cutMs: number, scope: string][] = [
+const PAUSES: [readMs: number, cutMs: number, kind: 'provider' | 'internal'][] = [
   // The client has not read when the cut comes.
-  [Infinity, 9999, 'model'],
-  [Infinity, 10_000, 'gateway'],
+  [Infinity, 9999, 'provider'],
+  [Infinity, 10_000, 'internal'],
   // The client has read again, and the cut comes later.
-  [9999, 9999, 'model'],
-  [10_000, 19_999, 'gateway'],
-  [10_000, 20_000, 'model'],
+  [9999, 9999, 'provider'],
+  [10_000, 19_999, 'internal'],
+  [10_000, 20_000, 'provider'],
 ];
-for (const [readMs, cutMs, scope] of PAUSES) {
-  const title = `the scope of a cut after ${cutMs} ms, read after ${readMs} ms, is ${scope}`;
+for (const [readMs, cutMs, kind] of PAUSES) {
+  const title = `a cut after ${cutMs} ms, read after ${readMs} ms, is the error ${kind}`;
   test(title, async (t) => {
     const clock = stopClock(t, 0);
     const { provider, reply, ended } = await openRelay(newBudget(MIB));
@@ -683,7 +683,7 @@ for (const [readMs, cutMs, scope] of PAUSES) {
     }
     clock.nowMs = cutMs;
     provider.end(cutOff());
-    await assert.rejects(ended, { kind: 'provider', scope });
+    await assert.rejects(ended, { kind, scope: kind === 'internal' ? 'gateway' : 'model' });
   });
 }
 

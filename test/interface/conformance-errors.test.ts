@@ -500,10 +500,10 @@ const MAX_ANSWER_BYTES = 256 * MIB;
 const LARGE = `max_buffered_bytes = ${2 * MAX_ANSWER_BYTES}`;
 /** It names no provider, because the limit is the gateway's. */
 const TOO_LARGE: ExpectedError = {
-  httpStatus: 502,
-  type: 'provider_error',
-  code: 'PROVIDER_ERROR',
-  message: /^Provider error: the answer is larger than 268435456 bytes$/,
+  httpStatus: 500,
+  type: 'internal_error',
+  code: 'INTERNAL_ERROR',
+  message: /^The answer is larger than 268435456 bytes$/,
   headers: { ...chosen, 'x-should-retry': 'false' },
 };
 

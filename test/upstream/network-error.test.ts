@@ -56,10 +56,7 @@ test('an answer or event that can never fit is a failure of the gateway', () => 
     const { details, message, outcome, retry, scope } = tooLargeError(part, maxBufferedBytes);
     assert.deepEqual([scope, outcome, retry], ['gateway', 'internal_error', 'no']);
     assert.equal(details.provider, undefined);
-    return [
-      message.replace(/^Provider error: the (?:answer|event) is larger than /, ''),
-      details.limit,
-    ];
+    return [message.replace(/^The (?:answer|event) is larger than /, ''), details.limit];
   };
   const mebibytes = (count: number) => count * 1_048_576;
   assert.deepEqual(shown('answer', mebibytes(256)), ['268435456 bytes', undefined]);
