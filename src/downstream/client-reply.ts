@@ -264,7 +264,7 @@ export class ClientReply {
     this.#call.onHead?.(status, headers, this.#call);
     headers['x-request-id'] = id;
     const isUploading = !response.req.complete;
-    if (isUploading || connection.isClosing) headers['connection'] = 'close';
+    if (isUploading || connection.isClosing) headers['connection'] ??= 'close';
     response.writeHead(status, headers);
     this.status = status;
     // Discards the rest of the upload, and closes the connection after both.

@@ -281,8 +281,7 @@ function refuseUnknown(call: Call, services: Services): never {
   const route = routesOf(services.config).find((one) => one.path === path);
   if (route && MORE_ROUTES.includes(route) && asksForWebSocket(call)) {
     // A 426 names the protocol to use (RFC 9110 15.5.22), and `Connection` names `Upgrade` (7.8).
-    const isLast = /\bclose\b/i.test(call.headers.connection ?? '');
-    const connection = isLast ? 'upgrade, close' : 'upgrade';
+    const connection = 'upgrade, close';
     const headers = { upgrade: 'HTTP/1.1', connection, allow: route.methods.join(', ') };
     throw invalidRequest('WebSocket is not supported; send a POST', { status: 426, headers });
   }

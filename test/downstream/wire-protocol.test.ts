@@ -156,6 +156,34 @@ test('an unusual but correct request is answered with 200', async (t) => {
   assert.equal(headers['keep-alive'], 'timeout=75');
 });
 
+const upgrading = (protocol: string) => [
+  chat(LENGTH, 'Connection: Upgrade', `Upgrade: ${protocol}`) + BODY,
+  request('GET /health HTTP/1.1', 'Host: x', 'Connection: Upgrade', `Upgrade: ${protocol}`),
+];
+
+test('no answer is owed behind a request for another protocol', async (t) => {
+  const { gateway } = await scenario(t);
+  for (const asked of [...upgrading('websocket'), ...upgrading('h2c, websocket')]) {
+    // node:http's parser drops the second request.
+    const { isClosed, text } = await sendRaw(gateway.port, asked + get('Host: x'));
+    assert.ok(isClosed);
+    assert.deepEqual(statusesOf(text), [200]);
+    assert.match(text, /^connection: close\r$/im);
+  }
+});
+
+test('a connection is kept behind a request for h2c, as Java sends it', async (t) => {
+  const { gateway } = await scenario(t);
+  for (const asked of upgrading('h2c')) {
+    const { closed, socket, text } = openRaw(t, gateway.port);
+    socket.write(asked);
+    await eventually(() => statusesOf(text()).length === 1, 'the first answer');
+    socket.write(get('Host: x'));
+    await closed;
+    assert.deepEqual(statusesOf(text()), [200, 200]);
+  }
+});
+
 test('an idle connection is closed after keep_alive_timeout, as the latest reload has it', async (t) => {
   const { gateway, toml } = await scenario(t, { server: 'keep_alive_timeout = 620' });
   const { closed, socket, text } = openRaw(t, gateway.port);
