@@ -77,9 +77,28 @@ const STATUSES_BY_WORD: readonly (readonly [words: RegExp, status: number])[] = 
   [/billingerror|paymentrequired|insufficientbalance/, 402],
   [/permission/, 403],
   [/notfound/, 404],
-  [/ratelimit|insufficientquota/, 429],
+  // 1113 and 1309 are z.ai's, for an account without money and for an ended plan.
+  [/ratelimit|insufficientquota|^(?:1113|1309)$/, 429],
   [/overloaded/, 503],
 ];
+/**
+ * The types for MiniMax's numbers in `base_resp`, which it sends with the status 200
+ * (platform.minimax.io/docs/api-reference/errorcode). Other numbers are the provider's faults.
+ */
+const MINIMAX_TYPES: ReadonlyMap<unknown, string> = new Map([
+  [1002, 'rate_limit'],
+  [1004, 'invalid_api_key'],
+  [1008, 'insufficient_balance'],
+  // Flagged input, and flagged output.
+  [1026, 'content_filter'],
+  [1027, 'content_filter'],
+  [1041, 'rate_limit'],
+  [1042, 'invalid_parameter'],
+  [2013, 'invalid_parameter'],
+  [2045, 'rate_limit'],
+  [2049, 'invalid_api_key'],
+  [2056, 'insufficient_quota'],
+]);
 /**
  * Matches the message, code and type of a 404 about the model. Four of them lack the word: Azure's
  * code for an unknown deployment, OpenRouter's message, Databricks' and NVIDIA's.
@@ -151,7 +170,8 @@ export function readFault(json: unknown, sentStatus?: number): UpstreamFault {
   const sources = [memberOf(body, 'error'), firstItem(memberOf(body, 'errors')), body, state];
   const textOf = (name: string) => sources.map((source) => memberOf(source, name)).find(isText);
   const message = firstText(json) ?? firstText(state);
-  const texts = { message, code: textOf('code'), type: textOf('type') };
+  const type = textOf('type') ?? MINIMAX_TYPES.get(memberOf(state, 'status_code'));
+  const texts = { message, code: textOf('code'), type };
   const named =
     sentStatus ??
     sources

@@ -18,8 +18,8 @@ const MAX_ERROR_TEXT_CHARACTERS = 500;
  */
 const MAX_CUT_SECRET_CHARACTERS = 4096;
 const RETRYABLE_STATUSES = new Set([408, 429, 500, 502, 503, 504, 529]);
-/** Codes for an account without money. */
-const BILLING = /insufficient[a-z]*(?:quota|balance|funds|credit)|billing/;
+/** Codes for an account without money, or with an ended plan. 1113 and 1309 are z.ai's. */
+const BILLING = /insufficient[a-z]*(?:quota|balance|funds|credit)|billing|^(?:1113|1309)$/;
 /** A word, or a number written as text, by which clients classify errors; not a sentence. */
 const CODE_WORD = /^\w[\w.-]{0,63}$/;
 /**

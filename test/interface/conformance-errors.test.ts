@@ -132,7 +132,9 @@ const okRows: Row[] = [
   ...(
     [
       ['{"code":500,"msg":"404 NOT_FOUND","success":false}', 500, '404 NOT_FOUND'],
-      ['{"base_resp":{"status_code":1004,"status_msg":"login fail"}}', 502, 'login fail'],
+      ['{"base_resp":{"status_code":1000,"status_msg":"unknown error"}}', 502, 'unknown error'],
+      ['{"base_resp":{"status_code":1004,"status_msg":"login fail"}}', 401],
+      ['{"base_resp":{"status_code":1008,"status_msg":"no balance"}}', 402, 'no balance'],
       ['{"base_resp":{"status_code":"401","status_msg":"login fail"}}', 401],
       ['{"detail":"Not Found"}', 502, 'Not Found'],
       ['{"detail":[{"loc":["body"],"msg":"missing"}]}', 502, 'missing'],

@@ -250,6 +250,26 @@ test('the key is to blame for a 401, a 402, a 403, and a 400 that says so', () =
   ]);
 });
 
+test("MiniMax's numbers say whose fault an error in a 200 is", () => {
+  const state = (status_code: unknown) => ({ base_resp: { status_code, status_msg: 'no' } });
+  const rows = (numbers: number[], blame: UpstreamFault['blame'], status: number) =>
+    numbers.map((number): Row => [state(number), { blame, status, message: 'no' }]);
+  check([
+    ...rows([1004, 2049], 'key', 401),
+    ...rows([1008], 'key', 402),
+    ...rows([1002, 1041, 2045, 2056], 'provider', 429),
+    ...rows([1026, 1027], 'policy', 400),
+    ...rows([1042, 2013], 'request', 400),
+    ...rows([1000, 1001, 1024, 1033, 9999], 'provider', 502),
+    [state('1004'), { blame: 'provider', status: 502 }],
+    // The same number of z.ai's is a refused token, which z.ai sends as a 401.
+    [{ error: { code: 1002, message: 'no' } }, { blame: 'provider', status: 502 }],
+    [{ error: { code: '1113', message: 'no' } }, { blame: 'provider', status: 429 }],
+    [{ error: { code: '1309', message: 'no' } }, { blame: 'provider', status: 429 }],
+    [{ error: { code: '11130', message: 'no' } }, { blame: 'provider', status: 502 }],
+  ]);
+});
+
 test("the wait in Google's RetryInfo is read as decimal seconds", () => {
   const limited = (retryDelay: unknown) => [
     { error: { code: 429, details: [{ links: [] }, { '@type': 'RetryInfo', retryDelay }] } },

@@ -97,6 +97,10 @@ const REFUSED_WITH_400: Readonly<Record<string, object>> = {
     error: { message: 'no', type: 'invalid_request_error', code: 'invalid_api_key' },
   },
 };
+/** MiniMax's error, which it sends with the status 200. */
+function minimax(status_code: number, status_msg: string) {
+  return { choices: null, base_resp: { status_code, status_msg } };
+}
 /** Errors of a 403 because of a prompt: xAI's, OpenAI's and OpenRouter's. */
 const FLAGGED: readonly object[] = [
   { code: 'permission-denied', error: 'Content violates usage guidelines. Team: t, Model: m' },
@@ -351,6 +355,8 @@ const REFUSALS: readonly (readonly [
     402,
     'API error: 402 - Insufficient Balance',
   ],
+  [minimax(1004, 'login fail'), 200, 401, 'Authentication failed'],
+  [minimax(1008, 'no balance'), 200, 402, 'API error: 402 - no balance'],
 ];
 
 test('a single refused key is an incident, and a reason to ask others where a 4xx is', async (t) => {

@@ -116,11 +116,13 @@ test('a key refused with 400 is answered with 401, and has the account of a 401'
 
 test('an account without money is final: the client is told not to repeat', () => {
   const error = (code: string, status = 429) => mapped({ error: { code } }, { status });
-  for (const code of ['insufficient_quota', 'InsufficientAccountBalance', 'billing_hard_limit']) {
+  const words = ['insufficient_quota', 'InsufficientAccountBalance', 'billing_hard_limit'];
+  for (const code of [...words, '1113', '1309']) {
     assert.equal(error(code).retry, 'no', code);
     assert.equal(error(code).toHeaders()['x-should-retry'], 'false', code);
   }
   assert.equal(error('rate_limit').retry, 'later');
+  assert.equal(error('11130').retry, 'later');
   assert.equal(error('insufficient_quota', 503).retry, 'later');
 });
 

@@ -155,7 +155,7 @@ test('an empty answer in place of a stream is a 502, whatever its content type',
 test('an error in a 200 without `error` falls back, also in place of a stream', async (t) => {
   const bodies = [
     '{"code":500,"msg":"404 NOT_FOUND","success":false}',
-    '{"base_resp":{"status_code":1004,"status_msg":"login fail"}}',
+    '{"base_resp":{"status_code":1000,"status_msg":"unknown error"}}',
     '{"detail":"busy"}',
   ];
   for (const body of bodies) {

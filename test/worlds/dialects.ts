@@ -211,7 +211,7 @@ export function spellBare(status: number, random: Random): Spelled {
   const [body, named] = random.pick<readonly [object, number]>([
     [{ code: status, msg: m, success: false }, status],
     [{ status: `${status}`, message: m }, status],
-    [{ base_resp: { status_code: 1004, status_msg: m } }, 502],
+    [{ base_resp: { status_code: 1000, status_msg: m } }, 502],
     [{ detail: m }, 502],
     [{ detail: [{ loc: ['body'], msg: m }], error: {} }, 502],
     [{ error_code: 1, error_msg: m, choices: null }, 502],
