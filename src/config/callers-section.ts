@@ -2,7 +2,7 @@
 
 import { createHash } from 'node:crypto';
 
-import { foreignReference } from './foreign-references.ts';
+import { foreignReference, probableReference } from './foreign-references.ts';
 import { CLIENT_BUCKETS } from '../lib/limits.ts';
 import { isLoopback, withoutBrackets } from '../lib/loopback.ts';
 import { Secret } from '../lib/secret.ts';
@@ -25,8 +25,8 @@ export type Tenant = ReturnType<typeof readClients>[number];
 export type AdminSettings = NonNullable<ReturnType<typeof readAdmin>>;
 
 /**
- * Reports a key that no header can carry, and warns about a key in quotation marks. No message
- * contains the key.
+ * Reports a key that no header can carry, and warns about a key in quotation marks, or that is
+ * probably no key. No message contains the key.
  */
 export function checkKey(values: SettingValues, name: string, key: string): void {
   // All visible ASCII characters are allowed, because vendors use more than RFC 6750's tokens
@@ -39,6 +39,8 @@ export function checkKey(values: SettingValues, name: string, key: string): void
     // `docker --env-file` and some shells pass on the quotation marks in KEY="value".
     values.warning(name, 'the key begins and ends with a quotation mark; remove both');
   }
+  const reference = probableReference(key);
+  if (reference) values.warning(name, reference);
 }
 
 /** Reports a text that is not the digest of a key. */

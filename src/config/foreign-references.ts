@@ -15,6 +15,24 @@ const REFERENCES = [
 ];
 /** Such as `<your-key>`. */
 const PLACEHOLDER = /^<[^<>]*>$/;
+/** Texts that a password may be too. Names in small letters have two words. */
+const LIKE_REFERENCES = [
+  /^\$[a-z][a-z0-9]*(?:_[a-z0-9]+)+$/,
+  // As Compose escapes a shell's.
+  /^\$\$[A-Z][A-Z0-9_]*$/,
+  // Of format strings.
+  /^\{(?:[A-Z][A-Z0-9_]*|[a-z][a-z0-9]*(?:_[a-z0-9]+)+)\}$/,
+];
+/** Such as `your-api-key-here`, `sk-xxxx` and `changeme`. */
+const LIKE_PLACEHOLDERS = [
+  new RegExp(
+    '^(?:[a-z]{2,4}-)?(?:your|insert|replace|enter|paste)[-_]?(?:[a-z0-9]+[-_])*' +
+      '(?:(?:api)?key|token|secret|here)$',
+    'i',
+  ),
+  /^(?:[a-z]{2,4}-)?(?:x{4,}|\.{3,}|\*{3,})$/i,
+  /^(?:change|replace)[-_]?me$/i,
+];
 /** Any other text may be a part of a key. */
 const SHOWN_NAME = /^[A-Z][A-Z0-9_]*$/;
 
@@ -30,5 +48,13 @@ export function foreignReference(text: string, showsName = false): string | unde
     if (found === undefined) continue;
     return `a reference is written "\${${showsName && SHOWN_NAME.test(name) ? name : 'NAME'}}"`;
   }
+  return undefined;
+}
+
+/** Returns a warning for a text that is probably a reference or a placeholder, and may be a key. */
+export function probableReference(text: string): string | undefined {
+  const isLike = (pattern: RegExp) => pattern.test(text);
+  if (LIKE_REFERENCES.some(isLike)) return 'this looks like a reference, which is "${NAME}" here';
+  if (LIKE_PLACEHOLDERS.some(isLike)) return 'this looks like a placeholder, and is used as a key';
   return undefined;
 }
