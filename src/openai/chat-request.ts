@@ -26,6 +26,12 @@ const MODELS = /^models$/iu;
 /** Depths of noted values. */
 const [BODY, MEMBER, MESSAGE, MESSAGE_MEMBER, CONTENT_PART] = [0, 1, 2, 3, 4];
 const NO_VALUE = { kind: 'null', start: 0, end: 0, text: '' };
+/**
+ * Members with a text. In a text itself each quotation mark has a backslash, so these never match
+ * what a user has written.
+ */
+const FILE_ID = /"file_id"\s*:\s*"[^"]/;
+const ID = /"id"\s*:\s*"[^"]/;
 const NO_MESSAGES = '"messages" must be a non-empty array';
 
 /** A message's checked members. If two have the same name, the last counts. */
@@ -56,7 +62,7 @@ export interface ChatRequest {
   /** The request's own name for its session, at most 64 bytes. */
   readonly promptCacheKey: string | undefined;
   /** Set if the session of the request chooses its key, whatever the provider's settings say. */
-  readonly affinity?: Affinity;
+  readonly affinity: Affinity | undefined;
   /**
    * Returns the client's bytes in parts. Only `model` is replaced, and with `asksForUsage` the
    * request for usage is added. Long parts are not copied.
@@ -94,6 +100,10 @@ export class ChatRequestParser {
   /** `include_usage` in `stream_options`. */
   #includeUsage: JsonValue | undefined;
   #promptCacheKey: string | undefined;
+  /** `content` with parts and `audio` of items in the current member, which may refer to ids. */
+  #innerReferrers: JsonValue[] | undefined;
+  /** `#innerReferrers` of `messages`. */
+  #referrers: readonly JsonValue[] | undefined;
 
   /**
    * @param mayListModels - false refuses `models`, because OpenRouter may choose another model from
@@ -129,7 +139,8 @@ export class ChatRequestParser {
     const { parts } = body;
     // No named import: on an old Node it would fail before `assertNodeVersion` can name the version
     // it needs.
-    if (!buffer.isUtf8(joinParts(parts))) throw invalidRequest('request body is not valid UTF-8');
+    const whole = joinParts(parts);
+    if (!buffer.isUtf8(whole)) throw invalidRequest('request body is not valid UTF-8');
     const jsonFault = this.#json.finish();
     if (jsonFault) throw jsonFault;
     if (!this.#isObject) throw invalidRequest('request body must be a JSON object');
@@ -150,11 +161,13 @@ export class ChatRequestParser {
     if (this.#fault) throw invalidRequest(this.#fault);
 
     const usageEdit = isStream ? this.#usageEdit(parts) : undefined;
+    const isBound = this.#referrers !== undefined && refersToIds(this.#referrers, whole);
     return {
       model,
       stream: isStream,
       mayAskForUsage: usageEdit !== undefined,
       promptCacheKey: this.#promptCacheKey,
+      affinity: isBound ? 'organisation' : undefined,
       bodyWith(name: string, asksForUsage: boolean) {
         const edit = { text: JSON.stringify(name), start, end };
         if (!asksForUsage) return replaceText(body.parts, edit);
@@ -193,6 +206,9 @@ export class ChatRequestParser {
         this.#message.content = value;
         this.#message.hasPlainPart = this.#hasPlainPart;
       }
+      if ((name === 'content' && kind === 'array') || (name === 'audio' && kind === 'object')) {
+        (this.#innerReferrers ??= []).push(value);
+      }
       this.#hasPlainPart = false;
     } else if (depth === MESSAGE) {
       const fault = kind === 'object' ? faultOf(this.#message) : '" must be an object';
@@ -206,6 +222,7 @@ export class ChatRequestParser {
       this.#items = 0;
       this.#itemFault = undefined;
       this.#innerUsage = undefined;
+      this.#innerReferrers = undefined;
     } else if (depth === BODY) {
       this.#isObject = kind === 'object';
       this.#bodyStart = value.start;
@@ -226,6 +243,7 @@ export class ChatRequestParser {
     if (name === this.#required) {
       this.#hasRequired = true;
       if (name === 'messages') {
+        this.#referrers = this.#innerReferrers;
         return kind === 'array' && this.#items > 0 ? this.#itemFault : NO_MESSAGES;
       }
       return kind === 'string' || kind === 'array' ? undefined : faultOfRequired(name);
@@ -240,6 +258,19 @@ export class ChatRequestParser {
     const isListRefused = !this.#mayListModels && MODELS.test(name);
     return isListRefused ? 'a client whose models are limited may not send "models"' : undefined;
   }
+}
+
+/**
+ * Returns whether a message refers to a file or to a spoken answer by its id, which only the
+ * organisation that has stored it can read.
+ */
+function refersToIds(referrers: readonly JsonValue[], body: Buffer): boolean {
+  const hasFileId = body.includes('"file_id"');
+  return referrers.some(({ name, start, end }) => {
+    const isAudio = name === 'audio';
+    const textOf = () => body.toString('latin1', start, end);
+    return (isAudio || hasFileId) && (isAudio ? ID : FILE_ID).test(textOf());
+  });
 }
 
 function faultOfRequired(name: string): string {

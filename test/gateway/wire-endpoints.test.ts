@@ -5,8 +5,14 @@ import { describe, test, type TestContext } from 'node:test';
 
 import { assertErrorObject } from '../support/documented.ts';
 import { parseMetrics } from '../support/exposition.ts';
-import { providerToml, startGateway, triesOf, type TestGateway } from '../support/gateway.ts';
-import { openRaw, parseReplies, sendRaw, statusesOf } from '../support/raw.ts';
+import {
+  chatBody,
+  providerToml,
+  startGateway,
+  triesOf,
+  type TestGateway,
+} from '../support/gateway.ts';
+import { openRaw, parseReplies, sendRaw } from '../support/raw.ts';
 import { modelOf, scenario, type ScenarioSettings } from '../support/scenario.ts';
 import { type DocumentedError, errorAfter, eventually, lineOf } from '../support/streams.ts';
 import {
@@ -592,6 +598,18 @@ for (const [what, more] of Object.entries(FREE)) {
     assert.equal(status, 200);
   });
 }
+
+test('a chat request with a reference does not fall back', async (t) => {
+  const { gateway, asked } = await start(t, failWith(503), { fallback: ['q'] });
+  const file = { type: 'file', file: { file_id: 'file-1' } };
+  for (const message of [
+    { role: 'user', content: [file] },
+    { role: 'assistant', audio: { id: 'audio_1' } },
+  ]) {
+    assert.equal((await gateway.chat(chatBody({ messages: [message] }))).status, 503);
+  }
+  assert.deepEqual(asked(), [2, 0]);
+});
 
 test('a member with an id before "input" is no reference', async (t) => {
   const { gateway } = await start(t, failWith(503), { fallback: ['q'] });

@@ -221,3 +221,36 @@ test('a list of models is refused for a client with limited models', () => {
   }
   assert.equal(listed(false, 'my_models'), '');
 });
+
+test('a request belongs to an organisation if a message has a file_id or the id of audio', () => {
+  const user = (...content: unknown[]) => ({ role: 'user', content });
+  const text = { type: 'text', text: 'a' };
+  const file = { type: 'file', file: { filename: 'a', file_id: 'file-1' } };
+  const heard = (audio: unknown) => ({ role: 'assistant', audio });
+  const affinityOf = (members: object) =>
+    parse(JSON.stringify({ model: 'm', messages: [user(text)], ...members })).affinity;
+  const bound: unknown[][] = [
+    [user(file)],
+    [user(text, text), user(text, file), user(text)],
+    // Mistral's.
+    [user({ type: 'file', file_id: 'file-1' })],
+    [{ role: 'user', content: 'a' }, heard({ id: 'audio_1' }), { role: 'user', content: 'b' }],
+    [heard({ data: 'x', transcript: '{"', id: 'audio_1' })],
+  ];
+  for (const messages of bound) {
+    const body = { messages, stream_options: {}, user: 'b' };
+    assert.equal(affinityOf(body), 'organisation', JSON.stringify(messages));
+  }
+  const free: object[] = [
+    {},
+    { messages: [user({ type: 'text', text: '{"file_id":"file-1"}' })] },
+    { messages: [user({ type: 'file', file: { file_id: '' } }), heard({ id: '' })] },
+    { messages: [user({ type: 'file', file: { file_id: null } }), heard({ id: null })] },
+    { messages: [user({ type: 'file', file: { filename: 'file_id', file_data: 'a' } })] },
+    { messages: [{ ...heard({ data: 'a' }), content: 'a', id: 'x', tool_calls: [{ id: 'x' }] }] },
+    { messages: [heard(null), { role: 'user', content: '"file_id":"a"' }] },
+    { other: [user(file), heard({ id: 'audio_1' })] },
+    { metadata: { file_id: 'a' }, audio: { id: 'a', voice: 'b' }, tools: [{ file_id: 'a' }] },
+  ];
+  for (const body of free) assert.equal(affinityOf(body), undefined, JSON.stringify(body));
+});
