@@ -119,7 +119,7 @@ function isReasonToFallBack(
 ): boolean {
   const { details, scope, status } = failure;
   const { limit, problem } = details;
-  if (problem === 'policy') return false;
+  if (problem === 'policy' || problem === 'reference') return false;
   // The targets of a balanced alias are alike, and the gateway has chosen this target.
   if (isBalanced && isOfTarget(failure)) return true;
   // A provider's concurrency limit is a reason to ask another provider. Its rate limit is not.

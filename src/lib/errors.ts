@@ -55,6 +55,8 @@ type Problem =
   | 'policy'
   /** The request exceeds the model's context: another provider may have more room. */
   | 'length'
+  /** The request names an earlier answer or a file that only its own organisation may have. */
+  | 'reference'
   /**
    * The provider lacks the model, or the key may not use it: another target may have it. With the
    * scope `model` the settings name the model, so its circuit counts the failure.

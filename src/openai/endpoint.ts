@@ -41,6 +41,11 @@ export interface Endpoint {
    * apply. An alias that names its targets does.
    */
   readonly keepsModel?: true;
+  /**
+   * Matches the message of a 404 or 409 about something that only the request can have named.
+   * Absent if a request names nothing but a model.
+   */
+  readonly references?: RegExp;
   /** Absent if a stream consists of chunks with `choices` and ends with `[DONE]`. */
   readonly typedEvents?: TypedEvents;
 }

@@ -11,11 +11,13 @@ const MAX_CODE_CHARACTERS = 200;
 const TOO_LONG = /contextlengthexceeded/;
 /** Codes for a request that no key and no model would answer: OpenAI's for prompts and images. */
 const BLAMES_REQUEST = new RegExp(
-  'invalidprompt|abovemaxlength|imageparse|image(?:file)?(?:too|not)|' +
+  'abovemaxlength|imageparse|image(?:file)?(?:too|not)|' +
     '(?:invalid|64|empty|unsupported|load)image',
 );
-/** Codes for a refusal by a content policy. 1301 is z.ai's. */
-const REFUSED_BY_POLICY = /contentpolicy|contentfilter|moderation|safety|datainspection|\b1301\b/;
+/** Codes for a refusal by a content policy. OpenAI flags an `invalid_prompt`; 1301 is z.ai's. */
+const REFUSED_BY_POLICY = new RegExp(
+  'contentpolicy|contentfilter|moderation|safety|datainspection|invalidprompt|\\b1301\\b',
+);
 /**
  * Other such codes, `cyber_policy` for one. They are compared as written, because Azure's
  * `RequestDisallowedByPolicy` is about a policy of the operator's.
@@ -38,6 +40,8 @@ const POLICY_STATUSES = new Set([400, 403, 422, 451]);
  * name the model.
  */
 const REJECTED_STATUSES = new Set([400, 413, 422, 451]);
+/** Statuses for something that does not exist, and for something that is in use. */
+const REFERENCE_STATUSES = new Set([404, 409]);
 /** Statuses for a revoked key, and for a key without money or permission. */
 const KEY_STATUSES = new Set([401, 402, 403]);
 /** Codes of a 400 for a refused key. */
@@ -122,6 +126,8 @@ type Blame =
   | 'policy'
   /** The request's, because it exceeds the model's context. */
   | 'length'
+  /** The request's, because the provider lacks what only the request has named. */
+  | 'reference'
   /** The request's in any other way. */
   | 'request'
   /** The gateway's key's. */
@@ -161,10 +167,11 @@ export function reportsFailure(json: unknown): boolean {
  *
  * @param json - the parsed JSON, or the error's text if it is not JSON
  * @param sentStatus - the HTTP status; undefined if the error is in a 200 or an event
+ * @param references - the endpoint's own, if it has any
  * @returns the error's texts, whose fault it is, and its status: the HTTP status, else the `status`
  *   from a member, the code or the type, else 502. A refused key has the status 401 in place of 400
  */
-export function readFault(json: unknown, sentStatus?: number): UpstreamFault {
+export function readFault(json: unknown, sentStatus?: number, references?: RegExp): UpstreamFault {
   const body = firstItem(json);
   const state = memberOf(body, 'base_resp');
   const sources = [memberOf(body, 'error'), firstItem(memberOf(body, 'errors')), body, state];
@@ -181,6 +188,9 @@ export function readFault(json: unknown, sentStatus?: number): UpstreamFault {
   const status = Number(named ?? statusOf(texts, blame));
   const fault = { ...texts, status, retrySeconds: retrySecondsIn(detailsOf(sources)) };
   if (blame === 'key' && status === 400) return { ...fault, status: 401, blame };
+  if (REFERENCE_STATUSES.has(status) && references?.test(message ?? '')) {
+    return { ...fault, blame: 'reference' };
+  }
   if (blame === undefined || blame === 'key') {
     return { ...fault, blame: blameOfStatus(status, texts, typeof json === 'object') };
   }

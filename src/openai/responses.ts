@@ -109,9 +109,21 @@ function encodeError(failure: GatewayError): Buffer {
   return Buffer.from(`event: error\ndata: ${JSON.stringify(data)}\n\n`);
 }
 
+/**
+ * OpenAI's messages about a missing item, answer, conversation, file or other object, and about a
+ * conversation in use. They must begin with these words, because other messages quote the request.
+ */
+const REFERENCES = new RegExp(
+  '^(?:(?:item|(?:previous )?response|conversation|container|file|vector store|prompt)s?\\b' +
+    '.{0,200}\\bnot found|no such [\\w ]{1,32} object\\b|' +
+    '.{0,64}\\boperating on this conversation)',
+  'is',
+);
+
 export const RESPONSES: Endpoint = {
   path: '/responses',
   operation: 'responses',
   Parser: ResponsesParser,
+  references: REFERENCES,
   typedEvents: { kindOf, finishReasonOf, encodeError },
 };

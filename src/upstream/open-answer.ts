@@ -130,7 +130,7 @@ async function readStatusError(
     const cause = location && `status ${status}, location ${location}`;
     throw providerError(provider, `unexpected status ${status}`, { cause });
   }
-  const fault = await readStatusFault(response, deadline);
+  const fault = await readStatusFault(response, deadline, call.history.endpoint.references);
   call.cancellation.throwIfCancelled();
   throw toProviderError(fault, context);
 }
@@ -140,16 +140,18 @@ async function readStatusError(
  * status is used.
  *
  * @param deadline - of the response; it is cancelled if the body is slow
+ * @param references - the endpoint's own, if it has any
  */
 export async function readStatusFault(
   { status, headers, body }: UpstreamResponse,
   deadline: Cancellation,
+  references?: RegExp,
 ): Promise<UpstreamFault> {
   const timer = setTimeout(() => deadline.cancel(SLOW_ERROR_BODY), ERROR_BODY_MS);
   const bytes = await readAll(body, MAX_ERROR_BYTES).catch(() => undefined);
   clearTimeout(timer);
   const error = bytes && readErrorBody(bytes, headers.get('content-type') ?? '');
-  return readFault(error, status);
+  return readFault(error, status, references);
 }
 
 /**

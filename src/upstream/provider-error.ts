@@ -35,6 +35,7 @@ type Account = Pick<ErrorDetails, 'scope' | 'problem'>;
 const ACCOUNTS: Readonly<Record<UpstreamFault['blame'], Account>> = {
   policy: { scope: 'client', problem: 'policy' },
   length: { scope: 'client', problem: 'length' },
+  reference: { scope: 'client', problem: 'reference' },
   request: { scope: 'client' },
   key: { scope: 'key' },
   model: { scope: 'client', problem: 'model gone' },
@@ -48,7 +49,8 @@ export const ERROR_WITHOUT_TEXT = { error: true };
 
 /** Returns the client's error for an error reported in a 200 or in an event. */
 export function errorOf(json: unknown, context: AttemptContext, isEvent = false): GatewayError {
-  return toProviderError(readFault(json), context, isEvent);
+  const { references } = context.call.history.endpoint;
+  return toProviderError(readFault(json, undefined, references), context, isEvent);
 }
 
 /**

@@ -477,6 +477,36 @@ describe('a stream of /v1/responses', () => {
     assert.equal(gateway.accessLines()[1]!['outcome'], 'upstream_error');
   });
 
+  // OpenAI's codes of `response.failed`, all but four of which blame the request.
+  const CODES =
+    'invalid_prompt bio_policy cyber_policy image_content_policy_violation invalid_image ' +
+    'invalid_image_format invalid_base64_image invalid_image_url image_too_large ' +
+    'image_too_small image_parse_error invalid_image_mode image_file_too_large ' +
+    'unsupported_image_media_type empty_image_file failed_to_download_image ' +
+    'image_file_not_found';
+  for (const kind of ['event', 'complete answer']) {
+    test(`whose ${kind} blames the request is a 400, and nobody else is asked`, async (t) => {
+      const settings = { server: `${ALL}\nretries = 2`, fallback: ['q'] as const };
+      for (const code of CODES.split(' ')) {
+        const answer = { ...RESPONSE, status: 'failed', error: { code, message: 'no' } };
+        const isStream = kind === 'event';
+        const { gateway, asked } = await start(
+          t,
+          (_, response) =>
+            isStream
+              ? sendEvents(response, CREATED + event('response.failed', { response: answer }))
+              : sendJson(response, answer),
+          settings,
+        );
+        const body = isStream ? STREAM : BODIES.responses;
+        const reply = await post(gateway, 'responses', body);
+        assert.equal(reply.status, 400, code);
+        assert.equal((await lineOf(gateway))['outcome'], 'rejected', code);
+        assert.deepEqual(asked(), [1, 0], code);
+      }
+    });
+  }
+
   test('is answered with 501 if the provider sends a complete response', async (t) => {
     const { gateway } = await start(t);
     const reply = await post(gateway, 'responses', STREAM);
@@ -494,6 +524,31 @@ describe('a stream of /v1/responses', () => {
     assert.equal((await post(gateway, 'responses', STREAM)).text, DELTA + COMPLETED);
     assert.doesNotMatch(p.requests[0]!.body.toString(), /stream_options/);
   });
+});
+
+test('an item or a conversation that the provider lacks is the fault of the request', async (t) => {
+  const errors: readonly (readonly [status: number, message: string])[] = [
+    [404, "Item with id 'rs_1' not found. Items are not persisted when `store` is false."],
+    [404, "Previous response with id 'resp_1' not found."],
+    [409, 'Another process is currently operating on this conversation.'],
+  ];
+  const settings = { server: `${ALL}\nretries = 2`, fallback: ['q'], fallbackOn: [404, 409] };
+  for (const [status, message] of errors) {
+    const { gateway, asked, p } = await start(t, failWith(status, { message }), settings);
+    for (const name of ['responses', 'responses', 'responses', 'responses'] as const) {
+      const reply = await post(gateway, name);
+      assert.deepEqual([reply.status, reply.json().error.type], [status, 'provider_error']);
+    }
+    assert.deepEqual(asked(), [4, 0], 'no circuit has opened, and no fallback was asked');
+    await eventually(() => gateway.accessLines().length === 4, 'the lines');
+    for (const line of gateway.accessLines()) assert.equal(line['outcome'], 'rejected');
+    p.script = (_, response) => sendEvents(response, event('error', { status, message }));
+    assert.equal((await post(gateway, 'responses', STREAM)).status, status);
+    assert.deepEqual(asked(), [5, 0]);
+    p.script = failWith(status, { message });
+    await post(gateway, 'completions');
+    assert.deepEqual(asked(), [6, 1], 'no other endpoint has references');
+  }
 });
 
 test('a complete response that has failed is its error, and a reason to fall back', async (t) => {

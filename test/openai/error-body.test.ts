@@ -9,6 +9,7 @@ import {
   toWord,
   type UpstreamFault,
 } from '../../src/openai/error-body.ts';
+import { RESPONSES } from '../../src/openai/responses.ts';
 
 type Row = readonly [json: unknown, expected: Partial<UpstreamFault>, sentStatus?: number];
 
@@ -132,6 +133,8 @@ test('the request is to blame for its content, its length and its other mistakes
     [{ error: { code: 'moderation_blocked' } }, { blame: 'policy', status: 400 }],
     [{ error: { code: 'x', type: 'content_filter' } }, { blame: 'policy' }, 503],
     [{ error: { code: 'cyber_policy' } }, { blame: 'policy' }, 403],
+    [{ error: { code: 'invalid_prompt' } }, { blame: 'policy', status: 400 }],
+    [{ error: { code: 'invalid_prompt' } }, { blame: 'policy', status: 500 }, 500],
     [{ error: { type: 'usage-policy-violation' } }, { blame: 'policy', status: 400 }],
     [{ error: { code: 'RequestDisallowedByPolicy' } }, { blame: 'key' }, 403],
     [{ error: { code: 'context_length_exceeded' } }, { blame: 'length' }, 400],
@@ -144,9 +147,9 @@ test('the request is to blame for its content, its length and its other mistakes
   ]);
 });
 
-test('a code about a prompt, an image or a length blames the request under any status', () => {
+test('a code about an image or a length blames the request under any status', () => {
   const codes =
-    'invalid_prompt invalid_image invalid_image_format invalid_base64_image invalid_image_url ' +
+    'invalid_image invalid_image_format invalid_base64_image invalid_image_url ' +
     'image_too_large image_too_small image_parse_error invalid_image_mode image_file_too_large ' +
     'unsupported_image_media_type empty_image_file failed_to_download_image image_file_not_found ' +
     'string_above_max_length';
@@ -161,6 +164,39 @@ test('a code about a prompt, an image or a length blames the request under any s
     [{ error: { code: 'image_generation_failed' } }, { blame: 'provider', status: 502 }],
     [{ error: { code: 'server_error' } }, { blame: 'provider' }, 500],
   ]);
+});
+
+const REFERENCES = RESPONSES.references!;
+
+test('a 404 or 409 about an object of a client blames the reference, if the endpoint has any', () => {
+  const messages = [
+    "Item with id 'rs_1' not found. Items are not persisted when `store` is set to false.",
+    "Previous response with id 'resp_1' not found.",
+    "Conversation with id 'conv_1' not found.",
+    'Conversation not found',
+    "Vector store with id 'vs_1' not found.",
+    'No such File object: file-1',
+    'Another process is currently operating on this conversation. Please retry.',
+  ];
+  for (const message of messages) {
+    for (const status of [404, 409]) {
+      const json = { error: { message, type: 'invalid_request_error' } };
+      assert.equal(readFault(json, status, REFERENCES).blame, 'reference', message);
+      const inEvent = { error: { message, status } };
+      assert.equal(readFault(inEvent, undefined, REFERENCES).blame, 'reference', message);
+      assert.equal(readFault(json, status).blame, 'provider', message);
+      assert.equal(readFault(json, 500, REFERENCES).blame, 'provider', message);
+    }
+  }
+  const others: readonly (readonly [string, string])[] = [
+    ['Not Found', 'provider'],
+    ["The model 'item' was not found", 'model'],
+    ["Invalid input: 'Item with id x not found'", 'provider'],
+    ['Items are itemized', 'provider'],
+  ];
+  for (const [message, blame] of others) {
+    assert.equal(readFault({ error: { message } }, 404, REFERENCES).blame, blame, message);
+  }
 });
 
 test('a 400 or 403 blames the request, the model or the key by its words', () => {
