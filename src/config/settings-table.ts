@@ -3,6 +3,7 @@
  * run generate` makes gateway.schema.json and docs/configuration.md's table of keys from it.
  */
 
+import { MORE_ENDPOINTS } from '../openai/endpoints.ts';
 import { LOG_LEVELS } from '../lib/log.ts';
 import {
   boolean,
@@ -56,7 +57,7 @@ export const SETTINGS = {
     watch: boolean(false),
     upstream: { ...oneOf(['auto', 'fetch'], 'auto'), env: 'GATEWAY_UPSTREAM', needsRestart: true },
     trusted_proxies: TEXTS,
-    endpoints: textsOf(['/v1/embeddings', '/v1/completions', '/v1/responses']),
+    endpoints: textsOf(MORE_ENDPOINTS.map(({ path }) => `/v1${path}`)),
   },
   'server.auth': {
     enabled: boolean(true),

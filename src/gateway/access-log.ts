@@ -5,6 +5,7 @@ import type { Call } from '../downstream/call.ts';
 import { toAddress } from '../downstream/request-head.ts';
 import { createRemoteAddress } from '../downstream/trusted-proxies.ts';
 import { describeCause, MAX_LOGGED_CHARACTERS } from '../request/cause.ts';
+import type { Endpoint } from '../openai/endpoint.ts';
 import { CHECKS, ClientGone, type GatewayError, type Outcome } from '../lib/errors.ts';
 import type { LogLevel } from '../lib/log.ts';
 import type { RequestFacts } from '../request/facts.ts';
@@ -28,7 +29,7 @@ interface LoggedRoute {
   /** Set for `/health`: a good answer is logged only at level debug. */
   readonly isProbe?: true;
   /** Set for requests with a body: the client may leave during its upload. */
-  readonly readsBody?: true;
+  readonly endpoint?: Endpoint;
 }
 
 /** How a request ended. */
@@ -60,7 +61,7 @@ export function createAccessLog({
       : ({ peerAddress = '' }: Call) => toAddress(peerAddress);
   return {
     /** Logs a finished request. A good answer to a probe is logged at level debug. */
-    logFinished(call: Call, { isProbe, readsBody }: LoggedRoute): void {
+    logFinished(call: Call, { isProbe, endpoint }: LoggedRoute): void {
       const endedAtMs = performance.now();
       const outcome = finalOutcomeOf(call);
       const isOfInterest = incidents.isTroubled || call.history.failure !== undefined;
@@ -69,7 +70,7 @@ export function createAccessLog({
       const level = isGoodProbe ? 'debug' : levelOf(call, outcome);
       const isObserved = observe !== undefined && !isGoodProbe;
       if (!isObserved && !logger.isEnabled(level)) return;
-      const phase = outcome === 'client_closed' ? phaseOf(call, readsBody) : undefined;
+      const phase = outcome === 'client_closed' ? phaseOf(call, endpoint) : undefined;
       const remote = remoteAddressOf(call);
       const { receivedAtMs, history, reply } = call;
       const ending = { outcome, endedAtMs, phase, remote };
@@ -186,9 +187,9 @@ function levelOf({ cancellation, history }: Call, outcome: Outcome): LogLevel {
 }
 
 /** Returns the phase when the client left. */
-function phaseOf({ history, reply }: Call, readsBody: true | undefined): string {
+function phaseOf({ history, reply }: Call, endpoint: Endpoint | undefined): string {
   if (reply.firstByteAtMs !== undefined) return 'client left during the answer';
-  const isUploading = readsBody === true && history.bodyReadAtMs === undefined;
+  const isUploading = endpoint !== undefined && history.bodyReadAtMs === undefined;
   return isUploading ? 'client left during its upload' : 'client left before the answer';
 }
 

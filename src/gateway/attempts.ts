@@ -42,7 +42,7 @@ function skip(
   why: 'open' | GatewayError,
   { call, services }: Asking,
 ): Attempt {
-  const url = candidate.provider.urls[call.history.endpoint.path];
+  const url = candidate.provider.urls.get(call.history.endpoint)!;
   const attempt = call.history.addAttempt(new Attempt(candidate, url));
   attempt.outcome = why === 'open' ? 'circuit_open' : 'limit';
   attempt.failure = why === 'open' ? undefined : why;
@@ -125,7 +125,7 @@ function beginAttempt(
 ): AttemptContext {
   const { history } = call;
   const { isStream, provider } = candidate;
-  const url = provider.urls[history.endpoint.path];
+  const url = provider.urls.get(history.endpoint)!;
   const attempt = history.addAttempt(new Attempt(candidate, url, key?.index));
   history.attempt = attempt;
   history.provider = provider.id;
@@ -143,7 +143,7 @@ function send(
   const { attempt, isStream } = context;
   attempt.usageAdded = provider.streamUsage && chat.mayAskForUsage;
   const request = provider.request({
-    endpoint: call.history.endpoint.path,
+    endpoint: call.history.endpoint,
     body: chat.bodyWith(model, attempt.usageAdded),
     heldBody: call.requestBody,
     isStream,

@@ -11,9 +11,8 @@ import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
 import { isLoopback, isOwnHost } from '../lib/loopback.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import { VERSION } from '../lib/version.ts';
-import { COMPLETIONS } from '../openai/completions.ts';
-import { EMBEDDINGS } from '../openai/embeddings.ts';
-import { RESPONSES } from '../openai/responses.ts';
+import { CHAT, type Endpoint } from '../openai/endpoint.ts';
+import { MORE_ENDPOINTS } from '../openai/endpoints.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
 import type { Limiter } from '../policy/limiter.ts';
 import { createAccessLog } from './access-log.ts';
@@ -31,10 +30,8 @@ interface Route {
   readonly isPublic: boolean;
   /** Set for monitoring: a good answer is logged only at level debug. */
   readonly isProbe?: true;
-  /**
-   * Set if the body is read: the access line distinguishes a client that left during its upload.
-   */
-  readonly readsBody?: true;
+  /** The rules of a request whose body names a model, and of its answer. */
+  readonly endpoint?: Endpoint;
   /**
    * Answers the call, or resolves with the lease of an answer to deliver. `tenant` is undefined if
    * `isPublic`, or if the key belongs to no client in the settings.
@@ -48,27 +45,12 @@ interface Route {
 
 /** The routes of every gateway, a row each. */
 const ROUTES: readonly Route[] = [
-  {
-    path: '/v1/chat/completions',
-    methods: ['POST'],
-    isPublic: false,
-    readsBody: true,
-    handle: firstAnswer,
-  },
+  routeOf(CHAT),
   { path: '/v1/models', methods: ['GET'], isPublic: false, handle: sendModels },
   { path: '/health', methods: ['GET', 'HEAD'], isPublic: true, isProbe: true, handle: sendHealth },
 ];
-/** The routes that `[server] endpoints` adds, a row each. */
-const MORE_ROUTES: readonly Route[] = [EMBEDDINGS, COMPLETIONS, RESPONSES].map((endpoint) => ({
-  path: `/v1${endpoint.path}`,
-  methods: ['POST'],
-  isPublic: false,
-  readsBody: true,
-  handle(call, services, tenant) {
-    call.history.endpoint = endpoint;
-    return firstAnswer(call, services, tenant);
-  },
-}));
+/** The routes that `[server] endpoints` adds. */
+const MORE_ROUTES: readonly Route[] = MORE_ENDPOINTS.map(routeOf);
 /** A preflight has no `Authorization`. Only with `[server] cors`; its path may be unknown. */
 const PREFLIGHT: Route = { path: '*', methods: ['OPTIONS'], isPublic: true, handle: sendPreflight };
 /** Every other request. It needs a key, so that a client without a key does not learn the paths. */
@@ -119,6 +101,8 @@ export class Gateway {
     /** Set once its slot is held, because the slot is given back when the response has closed. */
     let limiter: Limiter | undefined;
     let lease: Lease | undefined;
+    // Set before the checks, because their errors have the endpoint's shape.
+    if (route.endpoint) call.history.endpoint = route.endpoint;
     try {
       checkProtocol(call.request, route.isProbe);
       this.#checkOrigin?.(call);
@@ -197,6 +181,16 @@ export class Gateway {
     }
     return tenant;
   }
+}
+
+function routeOf(endpoint: Endpoint): Route {
+  return {
+    path: `/v1${endpoint.path}`,
+    methods: ['POST'],
+    isPublic: false,
+    endpoint,
+    handle: firstAnswer,
+  };
 }
 
 /** Returns the names that the lines of any request may have. */

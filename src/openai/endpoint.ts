@@ -4,9 +4,6 @@ import type { GatewayError } from '../lib/errors.ts';
 import { isEmptyCompletion } from './answer-json.ts';
 import { ChatRequestParser } from './chat-request.ts';
 
-/** A path below a provider's `base_url`. Clients use the same path below `/v1`. */
-export type EndpointPath = '/chat/completions' | '/completions' | '/embeddings' | '/responses';
-
 /** What an event of a stream with typed events is. */
 export type EventKind =
   /** It comes before the first token: another provider may still be asked. */
@@ -29,7 +26,8 @@ export interface TypedEvents {
 
 /** An endpoint whose request names a model. */
 export interface Endpoint {
-  readonly path: EndpointPath;
+  /** The path below a provider's `base_url`. Clients use the same path below `/v1`. */
+  readonly path: string;
   /** `gen_ai_operation_name` of the metrics. */
   readonly operation: string;
   /** Validates the body of a request while it arrives. */

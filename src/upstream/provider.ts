@@ -9,7 +9,8 @@ import type { ByteSource } from '../lib/byte-source.ts';
 import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
 import { copyIfResizable, type HeldBody } from '../lib/held-body.ts';
 import { digestOf } from '../lib/secret.ts';
-import type { EndpointPath } from '../openai/endpoint.ts';
+import type { Endpoint } from '../openai/endpoint.ts';
+import { ENDPOINTS } from '../openai/endpoints.ts';
 import { USER_AGENT } from '../lib/version.ts';
 
 /** A request to a provider. */
@@ -88,7 +89,7 @@ interface RequestOptions
   extends
     Required<Pick<UpstreamRequest, 'body' | 'heldBody' | 'isStream'>>,
     Pick<UpstreamRequest, 'reconnect'> {
-  readonly endpoint: EndpointPath;
+  readonly endpoint: Endpoint;
   readonly key: number | undefined;
   readonly forwarded: readonly string[];
 }
@@ -121,7 +122,6 @@ export function createOpenAIProvider(settings: ProviderSettings) {
     /**
      * Builds a request that names a model.
      *
-     * @param endpoint - the path below `base_url`
      * @param key - index of the key to send
      * @param forwarded - headers that always pass from the client, names and values in turn
      */
@@ -129,7 +129,7 @@ export function createOpenAIProvider(settings: ProviderSettings) {
       method: 'POST',
       origin,
       tls,
-      path: paths[options.endpoint],
+      path: paths.get(options.endpoint)!,
       fixed: (options.isStream ? streamHeaders : completionHeaders)[options.key ?? 0]!,
       headers: options.forwarded,
       body: options.body,
@@ -155,13 +155,8 @@ export function createOpenAIProvider(settings: ProviderSettings) {
 }
 
 /** Returns each endpoint's path behind `base`. */
-function byEndpoint(base: string): Readonly<Record<EndpointPath, string>> {
-  return {
-    '/chat/completions': `${base}/chat/completions`,
-    '/completions': `${base}/completions`,
-    '/embeddings': `${base}/embeddings`,
-    '/responses': `${base}/responses`,
-  };
+function byEndpoint(base: string): ReadonlyMap<Endpoint, string> {
+  return new Map(ENDPOINTS.map((endpoint) => [endpoint, base + endpoint.path]));
 }
 
 /** Returns the headers of a model list request with this key, or without a key. */

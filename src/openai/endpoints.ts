@@ -1,0 +1,10 @@
+/** The endpoints whose requests name a model. Routes, provider paths and settings follow them. */
+
+import { COMPLETIONS } from './completions.ts';
+import { EMBEDDINGS } from './embeddings.ts';
+import { CHAT, type Endpoint } from './endpoint.ts';
+import { RESPONSES } from './responses.ts';
+
+/** The endpoints that `[server] endpoints` adds. */
+export const MORE_ENDPOINTS: readonly Endpoint[] = [EMBEDDINGS, COMPLETIONS, RESPONSES];
+export const ENDPOINTS: readonly Endpoint[] = [CHAT, ...MORE_ENDPOINTS];
