@@ -30,7 +30,7 @@ const LIKE_PLACEHOLDERS = [
       '(?:(?:api)?key|token|secret|here)$',
     'i',
   ),
-  /^(?:[a-z]{2,4}-)?(?:x{4,}|\.{3,}|\*{3,})$/i,
+  /^(?:[a-z]{2,4}-)?(?:x{4,64}|\.{3,}|\*{3,})$/i,
   /^(?:change|replace)[-_]?me$/i,
 ];
 /** Any other text may be a part of a key. */
