@@ -135,7 +135,7 @@ function beginAttempt(
 
 /** Not async, because the frame of an async function would hold the request until the response. */
 function send(
-  { provider, model }: Candidate,
+  { provider, model, sentModel = model }: Candidate,
   { key, reconnect }: RetryPlan,
   { call, chat, forwarded }: Asking,
   context: AttemptContext,
@@ -144,7 +144,7 @@ function send(
   attempt.usageAdded = provider.streamUsage && chat.mayAskForUsage;
   const request = provider.request({
     endpoint: call.history.endpoint,
-    body: chat.bodyWith(model, attempt.usageAdded),
+    body: chat.bodyWith(sentModel, attempt.usageAdded),
     heldBody: call.requestBody,
     isStream,
     forwarded,

@@ -5,7 +5,7 @@ import { starOf, targetFor } from '../config/wildcards.ts';
 import type { Call } from '../downstream/call.ts';
 import { MAX_NAME_CHARACTERS } from '../request/history.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
-import { escapeControlCharacters } from '../lib/secrets.ts';
+import { escapeControlCharacters, type Redactor } from '../lib/secrets.ts';
 import { mayName } from '../policy/authentication.ts';
 import type { FirstTokenTimes } from '../policy/first-token-times.ts';
 import type { Provider } from '../upstream/provider.ts';
@@ -15,7 +15,10 @@ import type { Services } from './services.ts';
 /** A provider, and the model to request from it. */
 export interface Candidate {
   readonly provider: Provider;
+  /** The model's name in circuits, incidents and lines. */
   readonly model: string;
+  /** The name to send; absent if `model` is this name, because it has no key to hide. */
+  readonly sentModel?: string;
   /** True if the request is for a stream. */
   readonly isStream: boolean;
   /** True if the gateway has chosen this candidate among the targets of a balanced alias. */
@@ -66,8 +69,19 @@ export function candidatesFor(
   // The client wants an answer from the named model, or none; or no other organisation has what the
   // request refers to.
   const isOff = OFF.test(String(call.headers['x-gateway-fallback']));
-  if (isOff || call.history.affinity === 'organisation') return ordered.slice(0, 1);
-  return call.history.endpoint.keepsModel ? ordered : withFallbacks(ordered, services.fallbacks);
+  const { affinity, endpoint, redactKey } = call.history;
+  const isSole = isOff || affinity === 'organisation';
+  const chosen = isSole ? ordered.slice(0, 1) : ordered;
+  if (!isSole && !endpoint.keepsModel) addFallbacks(chosen, services.fallbacks);
+  return redactKey ? chosen.map((candidate) => withoutKey(candidate, redactKey)) : chosen;
+}
+
+/** Hides the request's own key in the model's name, because circuits and incidents outlive it. */
+function withoutKey(candidate: Candidate, redactKey: Redactor): Candidate {
+  const model = redactKey(candidate.model);
+  return model === candidate.model
+    ? candidate
+    : { ...candidate, model, sentModel: candidate.model };
 }
 
 /**
@@ -100,14 +114,13 @@ function targetsOf(
 }
 
 /** Appends the fallbacks that are not yet candidates. */
-function withFallbacks(candidates: Candidate[], fallbacks: readonly Provider[]): Candidate[] {
+function addFallbacks(candidates: Candidate[], fallbacks: readonly Provider[]): void {
   const { isStream, model: asked } = candidates[0]!;
   for (const provider of fallbacks) {
     if (candidates.some((one) => one.provider === provider)) continue;
     const model = provider.defaultModel ?? asked;
     candidates.push({ provider, model, isStream, isBalanced: false });
   }
-  return candidates;
 }
 
 function toCandidate(target: string, services: Services, isStream = false): Candidate {

@@ -84,7 +84,8 @@ function readChat(call: Call, tenant: Tenant | undefined, maxBytes: number): Pro
       history.requestBytes = body.size;
       history.bodyReadAtMs = performance.now();
       const chat = parser.finish(body);
-      history.model = escapeControlCharacters(chat.model, MAX_NAME_CHARACTERS);
+      const name = escapeControlCharacters(chat.model, MAX_NAME_CHARACTERS);
+      history.model = history.redactKey?.(name) ?? name;
       history.stream = chat.stream;
       history.promptCacheKey = chat.promptCacheKey;
       history.affinity = chat.affinity;

@@ -12,9 +12,9 @@ import { assertError, NOT_AUTHENTICATED } from '../support/errors.ts';
 import { parseMetrics } from '../support/exposition.ts';
 import { openFeed } from '../support/feed.ts';
 import { chatBody } from '../support/gateway.ts';
-import { scenario } from '../support/scenario.ts';
+import { modelOf, scenario } from '../support/scenario.ts';
 import { linesOf } from '../support/streams.ts';
-import { sendJson } from '../support/upstream.ts';
+import { failWith, sendJson } from '../support/upstream.ts';
 
 const SHARED = 'zqx-KwTbgm-5512';
 const OLD = 'vwk-GzPxrd-9034';
@@ -133,6 +133,31 @@ ${ADMIN}[aliases]\n"engineering/K-large" = "p/m"\n`;
     all.slice(3).map((line) => line['path']),
     ['/v1/[secret]/x', '/v1/[secret]', `/v1/${'x'.repeat(180)}[secret]`, '/v1/[secret]'],
   );
+});
+
+test('such a key is hidden in incidents and circuits if it is sent as a model', async (t) => {
+  const token = 'zqx/Kw-5512-TbgmRvPn';
+  const digest = createHash('sha256').update(token).digest('hex');
+  const { asked, gateway, p } = await scenario(t, {
+    clients: { alice: `key_sha256 = "${digest}"` },
+    more: `[logging]\nlevel = "trace"\n${ADMIN}`,
+    providers: { p: failWith(503), q: failWith(503) },
+    fallback: ['q'],
+  });
+  const feed = await openFeed(t, gateway.adminPort);
+  const headers = { authorization: `Bearer ${token}` };
+  for (let count = 0; count < 4; count += 1)
+    await gateway.chat(chatBody({ model: `p/${token}` }), { headers });
+  assert.deepEqual(asked(), [4, 3]);
+  assert.equal(modelOf(p.requests[0]!), token);
+  gateway.judge();
+  const metrics = await gateway.admin('/metrics');
+  await feed.next('state', (data) => JSON.stringify(data).includes('[secret]'));
+  const shown = gateway.log.join('') + JSON.stringify(feed.events) + metrics.text;
+  assert.ok(!shown.includes(token) && !shown.includes(JSON.stringify(token).slice(1, -1)));
+  const [opened] = gateway.lines('breaker opened');
+  assert.equal(opened!['model'], '[secret]');
+  assert.equal(gateway.lines('incident').length, 2);
 });
 
 test("a client's key may be given by its digest alone, in digits of either case", async (t) => {
