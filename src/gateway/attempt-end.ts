@@ -29,8 +29,9 @@ export function logAttempt(message: string, attempt: Attempt, call: Call, logger
 }
 
 /**
- * Returns whether the failure of an attempt ends its request, because the client has left or the
- * gateway itself has failed. No other provider can help then, and this provider is not at fault.
+ * Returns whether the failure of an attempt ends its request: the client has left, or the gateway
+ * itself has failed. Then this provider is not at fault, and no other can help. A want of
+ * descriptors does not end it, because its `retry` says that descriptors may be free by then.
  */
 export function endsRequest(failure: GatewayError | ClientGone | undefined): boolean {
   if (failure instanceof ClientGone) return true;

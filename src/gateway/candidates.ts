@@ -72,7 +72,7 @@ export function candidatesFor(
   const { affinity, endpoint, redactKey } = call.history;
   const isSole = isOff || affinity === 'organisation';
   const chosen = isSole ? ordered.slice(0, 1) : ordered;
-  if (!isSole && !endpoint.keepsModel) addFallbacks(chosen, services.fallbacks);
+  if (!isSole && !endpoint.ignoresFallback) addFallbacks(chosen, services.fallbacks);
   return redactKey ? chosen.map((candidate) => withoutKey(candidate, redactKey)) : chosen;
 }
 

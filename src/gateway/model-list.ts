@@ -236,9 +236,9 @@ export async function fetchModelList(
           const json = bytes && parseUntrustedJson(bytes.toString('utf8'), MAX_LIST_BYTES);
           return readModelList(json);
         }
-        const isRead = status === 400;
-        // Of the other statuses none is about the key only by its words.
-        const fault = isRead
+        // Only a 400 refuses the key by its words, so the bodies of other errors are not read.
+        const hasWords = status === 400;
+        const fault = hasWords
           ? await readStatusFault(reply, deadline)
           : readFault(undefined, status);
         status = fault.status;

@@ -213,8 +213,8 @@ export class GatewayError extends Error {
     if (this.kind === 'authentication') headers['www-authenticate'] = 'Bearer';
     // SDKs repeat every 5xx and 429. A repetition cannot help here, and the provider charges for
     // each timeout. A provider's own 501 or 504 has the kind `api`: a repetition may help.
-    const isFinal = this.kind === 'unsupported' || this.kind === 'timeout';
-    if (isFinal || retryAfterSeconds > MAX_USEFUL_RETRY_AFTER_SECONDS) {
+    const isRepeatUseless = this.kind === 'unsupported' || this.kind === 'timeout';
+    if (isRepeatUseless || retryAfterSeconds > MAX_USEFUL_RETRY_AFTER_SECONDS) {
       headers['x-should-retry'] = 'false';
     }
     return headers;

@@ -18,5 +18,5 @@ export const EMBEDDINGS: Endpoint = {
   path: '/embeddings',
   operation: 'embeddings',
   Parser: EmbeddingsParser,
-  keepsModel: true,
+  ignoresFallback: true,
 };

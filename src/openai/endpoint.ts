@@ -35,10 +35,10 @@ export interface Endpoint {
   /** Returns whether a complete answer is empty. Absent if an answer without content is usual. */
   readonly isEmpty?: (json: unknown) => boolean;
   /**
-   * True if answers of two models cannot be compared, so that `[providers] fallback` does not
-   * apply. An alias that names its targets does.
+   * True if `[providers] fallback` does not apply, because answers of two models cannot be
+   * compared. An alias that names its targets does.
    */
-  readonly keepsModel?: true;
+  readonly ignoresFallback?: true;
   /**
    * Matches the message of a 404 or 409 about something that only the request can have named.
    * Absent if a request names nothing but a model.

@@ -132,7 +132,10 @@ type Blame =
   | 'request'
   /** The gateway's key's. */
   | 'key'
-  /** The fault of whoever has named the model: the provider lacks it, or the key may not use it. */
+  /**
+   * The provider lacks the model, or the key may not use it. At fault is the client, or the setting
+   * that names the model.
+   */
   | 'model'
   | 'provider';
 
@@ -281,7 +284,10 @@ function firstText(value: unknown, search = { left: MAX_SEARCHED }): string | un
   return [text, memberOf(metadata, 'provider_name'), inner].filter(isText).join(': ');
 }
 
-/** Returns the status of an error that names none. */
+/**
+ * Returns the status of an error that names none. An error that refuses the key has 400 here, as
+ * providers send it, and `readFault` answers it with 401 in any case.
+ */
 function statusOf({ code, type }: Texts, blame: Blame | undefined): number {
   if (blame !== undefined) return 400;
   const found = [toWord(code), toWord(type)].map(

@@ -73,8 +73,7 @@ export function toProviderError(
   const setting = blame === 'model' ? namingSetting(config, provider, model) : undefined;
   const { scope, problem } = setting ? MODEL_GONE : ACCOUNTS[blame];
   const isRetryable = RETRYABLE_STATUSES.has(status);
-  // Another attempt cannot help.
-  const isFinal =
+  const isRepeatUseless =
     scope === 'client' || (status === 429 && BILLING.test(toWord(fault.code ?? fault.type)));
   const logged = providerMessages
     ? loggedCause(fault, text, context.attempt)
@@ -89,9 +88,9 @@ export function toProviderError(
     scope,
     headers: {
       ...(headers && returnedHeaders(headers, context)),
-      ...(isFinal && isRetryable && { 'x-should-retry': 'false' }),
+      ...(isRepeatUseless && isRetryable && { 'x-should-retry': 'false' }),
     },
-    retry: !isEvent && !isFinal && isRetryable ? 'later' : 'no',
+    retry: !isEvent && !isRepeatUseless && isRetryable ? 'later' : 'no',
     ...(problem && { problem }),
     ...(retryAfterSeconds === undefined ? {} : { retryAfterSeconds }),
   };
