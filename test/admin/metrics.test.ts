@@ -23,6 +23,7 @@ import {
   PROVIDER_KEY,
   providerToml,
   startGateway,
+  type TestGateway,
 } from '../support/gateway.ts';
 import { createMemoryProbe } from '../support/memory.ts';
 import { buildOnce, emptyFolder, ROOT, startServing } from '../support/process.ts';
@@ -39,6 +40,7 @@ import {
   sendEvents,
   sendJson,
   startUpstream,
+  type Script,
 } from '../support/upstream.ts';
 
 const ADMIN = '[admin]\nport = 0\n';
@@ -309,6 +311,70 @@ test('a request that waits for its next attempt is at its provider since the fir
   p.script = answerWell;
   timers.advance(1000);
   assert.equal((await request).status, 200);
+});
+
+/** Returns the age of the oldest request at each of these providers, in seconds. */
+async function agesOf(gateway: TestGateway, ids: readonly string[]): Promise<number[]> {
+  const { sum } = parseMetrics((await gateway.admin('/metrics')).text);
+  return ids.map((provider) => sum('gateway_provider_oldest_request_seconds', { provider }));
+}
+
+test('the age at a provider is that of the oldest of its requests, since its first attempt', async (t) => {
+  const clock = stopClock(t);
+  const timers = useManualTimers(t);
+  const { gateway, asked, p } = await scenario(t, {
+    server: 'retries = 1',
+    providers: { p: failWith(503), q: {} },
+    more: ADMIN,
+  });
+  const leave = new AbortController();
+  t.after(() => leave.abort());
+  const ask = () => void gateway.chat(chatBody(), { signal: leave.signal }).catch(() => {});
+  ask();
+  await eventually(() => timers.running(500).some((ms) => ms >= 250), 'the wait');
+  clock.nowMs += 1000;
+  p.script = () => {};
+  timers.advance(1000);
+  await eventually(() => asked()[0] === 2, 'the second attempt');
+  for (const count of [3, 4]) {
+    clock.nowMs += 1000;
+    ask();
+    await eventually(() => asked()[0] === count, 'the next request');
+  }
+  clock.nowMs += 1000;
+  assert.deepEqual(await agesOf(gateway, ['p', 'q']), [4, 0]);
+});
+
+test('a request that was sent on is at its present provider, and no skipped attempt counts', async (t) => {
+  const clock = stopClock(t);
+  const takes =
+    (ms: number, script: Script): Script =>
+    (request, response) => {
+      clock.nowMs += ms;
+      return script(request, response);
+    };
+  const { gateway, asked, p, q } = await scenario(t, {
+    providers: { p: failWith(503), q: failWith(503) },
+    fallback: ['q'],
+    more: ADMIN,
+  });
+  const leave = new AbortController();
+  t.after(() => leave.abort());
+  const ask = () => gateway.chat(chatBody(), { signal: leave.signal });
+  for (let count = 0; count < 2; count += 1) await ask();
+  p.script = takes(1000, failWith(503));
+  q.script = () => {};
+  ask().catch(() => {});
+  await eventually(() => asked()[1] === 3, 'the fallback');
+  clock.nowMs += 500;
+  assert.deepEqual(await agesOf(gateway, ['p', 'q']), [0, 0.5]);
+  // The circuit of `p` is open, so `p` is skipped, and asked at the end.
+  q.script = takes(2000, failWith(503));
+  p.script = () => {};
+  ask().catch(() => {});
+  await eventually(() => asked()[0] === 4, 'the postponed provider');
+  clock.nowMs += 250;
+  assert.deepEqual(await agesOf(gateway, ['p', 'q']), [0.25, 2.75]);
 });
 
 /** Settings with a client, two providers and an alias, all named after `n`. */

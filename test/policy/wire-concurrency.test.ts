@@ -8,8 +8,9 @@ import { test, type TestContext } from 'node:test';
 
 import { replaceNow } from '../support/clock.ts';
 import { assertLimited as limitedReply } from '../support/errors.ts';
+import { parseMetrics } from '../support/exposition.ts';
 import { chatBody, type Reply, type TestGateway } from '../support/gateway.ts';
-import { scenario, type ScenarioSettings } from '../support/scenario.ts';
+import { modelOf, scenario, type ScenarioSettings } from '../support/scenario.ts';
 import { createGate, eventually } from '../support/streams.ts';
 import { completion, sendJson, type Script } from '../support/upstream.ts';
 
@@ -61,3 +62,67 @@ for (const [limit, settings] of Object.entries(REFUSALS)) {
     assert.equal(limitsOf(gateway).at(-1), 'global');
   });
 }
+
+test('each limit counts the requests of its own, and of several full ones the outermost is named', async (t) => {
+  const gates = new Map<string, () => void>();
+  const holds: Script = async (request, response) => {
+    const { opened, open } = createGate();
+    gates.set(modelOf(request), open);
+    await opened;
+    sendJson(response, completion());
+  };
+  const { gateway, asked } = await scenario(t, {
+    server: 'max_concurrent_requests = 4',
+    clients: {
+      a: 'key = "a"\nmax_concurrent_requests = 2',
+      b: 'key = "b"\nmax_concurrent_requests = 2',
+      c: 'key = "c"',
+    },
+    providers: { p: { script: holds, lines: 'max_concurrent_requests = 3' }, q: holds },
+    more: '[admin]\nport = 0\n',
+  });
+  const inFlight: Promise<Reply>[] = [];
+  const ask = (key: string, model: string) =>
+    gateway.chat(chatBody({ model }), { headers: { authorization: `Bearer ${key}` } });
+  const begin = async (key: string, model: string) => {
+    const before = gates.size;
+    inFlight.push(ask(key, model));
+    await eventually(() => gates.size > before, model);
+  };
+  let lines = 0;
+  const refusalOf = async (key: string, model: string) => {
+    assertLimited(await ask(key, model));
+    lines += 1;
+    await eventually(() => gateway.accessLines().length === lines, 'the line');
+    const { reason, limit } = gateway.accessLines().at(-1)!;
+    return [reason, limit].join(': ');
+  };
+  const full = (reason: string, name: string, max: number) =>
+    `${reason}: ${name}.max_concurrent_requests: ${max} of ${max}`;
+  const serverFull = full('server_concurrency', 'server', 4);
+  await begin('a', 'p/1');
+  await begin('a', 'p/2');
+  assert.equal(await refusalOf('a', 'q/3'), full('client_concurrency', 'clients.a', 2));
+  await begin('b', 'p/3');
+  assert.equal(await refusalOf('b', 'p/4'), full('provider_concurrency', 'providers.p', 3));
+  await begin('b', 'q/4');
+  for (const key of ['a', 'b', 'c']) assert.equal(await refusalOf(key, 'q/5'), serverFull);
+  gates.get('2')!();
+  await inFlight[1];
+  lines += 1;
+  await eventually(() => gateway.accessLines().length === lines, 'the line');
+  await begin('c', 'p/6');
+  assert.equal(await refusalOf('c', 'q/7'), serverFull);
+  const { sum } = parseMetrics((await gateway.admin('/metrics')).text);
+  const client = (name: string) => sum('gateway_client_requests_in_flight', { client: name });
+  const provider = (id: string) => sum('gateway_provider_requests_in_flight', { provider: id });
+  assert.deepEqual(['a', 'b', 'c'].map(client), [1, 2, 1]);
+  assert.deepEqual(['p', 'q'].map(provider), [3, 1]);
+  assert.equal(sum('gateway_requests_in_flight'), 4);
+  for (const open of gates.values()) open();
+  await Promise.all(inFlight);
+  assert.deepEqual(asked(), [4, 1]);
+  const after = parseMetrics((await gateway.admin('/metrics')).text);
+  assert.equal(after.sum('gateway_client_requests_in_flight'), 0);
+  assert.equal(after.sum('gateway_provider_requests_in_flight'), 0);
+});
