@@ -128,7 +128,10 @@ export class Connection {
     socket.on('resume', () => this.#limitQueue());
     // The client may have half-closed or left: both look the same.
     socket.on('end', () => {
-      if (this.#cutTimer || this.call?.needsClient) socket.end();
+      const mayHaveLeft = this.call?.needsClient === true;
+      // The end would wait for a client that does not read, and so would its provider.
+      if (mayHaveLeft && socket.writableLength > 0) socket.destroy();
+      else if (mayHaveLeft || this.#cutTimer) socket.end();
     });
   }
 

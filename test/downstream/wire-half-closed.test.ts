@@ -3,6 +3,7 @@
  */
 
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { test } from 'node:test';
 
 import { chatBody, rawChat } from '../support/gateway.ts';
@@ -69,6 +70,34 @@ for (const [what, more] of [
     assert.deepEqual([outcome, text(), gateway.lines('broken request')], ['client_closed', '', []]);
   });
 }
+
+test('a client that half-closes and reads no more of its stream has left', async (t) => {
+  const part = Buffer.alloc(1_000_000, `data: ${'x'.repeat(90)}\n\n`);
+  const { gateway, p } = await scenario(t, {
+    // Longer than the test: only the half-close ends the stream.
+    clientTimeLimits: { sendTimeoutMs: 600_000 },
+    providers: {
+      p: async ({ closed }, response) => {
+        response.writeHead(200, { 'content-type': 'text/event-stream' });
+        let isOpen = true;
+        void closed.then(() => (isOpen = false));
+        while (isOpen) {
+          if (!response.write(part)) await Promise.race([once(response, 'drain'), closed]);
+        }
+      },
+    },
+  });
+  const { socket } = openRaw(t, gateway.port, { allowHalfOpen: true });
+  const own = watchServerSide(t, socket);
+  socket.pause();
+  socket.write(rawChat(chatBody({ stream: true })));
+  await eventually(() => own.socket !== undefined && own.socket.writableLength > 0, 'no room');
+  socket.end();
+  await eventually(() => own.socket!.readableEnded, 'the end of the sending side');
+  assert.ok(own.socket!.destroyed);
+  await p.requests[0]!.closed;
+  assert.equal((await lineOf(gateway))['outcome'], 'client_closed');
+});
 
 test('a chat whose client has half-closed before its turn reaches no provider', async (t) => {
   const { opened, open } = createGate();
