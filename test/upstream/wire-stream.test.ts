@@ -286,7 +286,6 @@ const UNFINISHED: readonly [what: string, sent: string, passed?: string][] = [
   ['inside an event', CHUNK + PART, CHUNK],
   ['inside an event after its finish_reason', CHUNK + LAST + PART, CHUNK + LAST],
   ['inside a long event', `${CHUNK}data: {"x":"${'y'.repeat(200_000)}`, CHUNK],
-  ['an event that nobody would hold', `${CHUNK}data: ${'y'.repeat(68_000_000)}\n\n`, CHUNK],
 ];
 
 test('an unfinished stream that ends has an error event, and no [DONE]', async (t) => {
@@ -309,6 +308,14 @@ test('an unfinished stream that ends has an error event, and no [DONE]', async (
     assert.equal(errorAfter(text, passed).code, 'PROVIDER_ERROR', what);
     assert.ok(text.slice(passed.length).startsWith('data: '), `${what}: on its own line`);
   }
+});
+
+test('a stream with an event that nobody would hold ends with an error of the gateway', async (t) => {
+  const { stream } = await start(t);
+  const { text } = await stream(`${CHUNK}data: ${'y'.repeat(68_000_000)}\n\n`);
+  const { code, message, provider } = errorAfter(text, CHUNK);
+  assert.deepEqual([code, provider], ['INTERNAL_ERROR', undefined]);
+  assert.equal(message, 'The event is larger than 67108864 bytes');
 });
 
 test('a stream without an event in time is a 504, and later silence an error event', async (t) => {
