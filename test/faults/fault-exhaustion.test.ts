@@ -40,7 +40,7 @@ test("connections that this machine cannot open are not the provider's fault", (
     assert.deepEqual([kind, status, message], ['internal', 500, 'Internal server error']);
     assert.equal(scope, 'gateway');
     const { cause: text, ...rest } = details;
-    assert.deepEqual(rest, { provider: 'p', retry: 'later', problem: 'descriptors' });
+    assert.deepEqual(rest, { retry: 'later', problem: 'descriptors' });
     assert.match(String(text), new RegExp(`^${code}: (?:open files|local ports) .*\\)$`));
   }
 });
