@@ -73,11 +73,12 @@ const HEAD_END = '\r\n\r\n';
 const TOKEN = "[\\w!#$%&'*+.^`|~-]+";
 /** A character of a field value (RFC 9110 5.5), a reason phrase or a quoted pair. */
 const CHARACTER = '[\\t\\x20-\\x7e\\x80-\\xff]';
-const FIELD_LINES = `(?:${TOKEN}:${CHARACTER}*\\r\\n)*`;
+const FIELD_LINE = `${TOKEN}:${CHARACTER}*`;
 const PROTOCOL = 'HTTP/1.';
-/** RFC 9112 4 and 5, without the empty line. Status codes are those of RFC 9110 15. */
-const HEAD = new RegExp(`^HTTP/1\\.([01]) ([1-5]\\d\\d)(?: ${CHARACTER}*)?\\r\\n${FIELD_LINES}$`);
-const TRAILERS = new RegExp(`^${FIELD_LINES}$`);
+const STATUS_LINE = `HTTP/1\\.([01]) ([1-5]\\d\\d)(?: ${CHARACTER}*)?`;
+/** RFC 9112 4 and 5, without the last line end. Status codes are those of RFC 9110 15. */
+const HEAD = new RegExp(`^${STATUS_LINE}(?:\\r\\n${FIELD_LINE})*$`);
+const TRAILERS = new RegExp(`^${FIELD_LINE}(?:\\r\\n${FIELD_LINE})*$`);
 /** Fields that may not stand in trailers (RFC 9110 6.5.1). */
 const FRAMING = /^(?:content-length|transfer-encoding):/im;
 const QUOTED = `"(?:[\\t\\x20!#-\\[\\]-\\x7e\\x80-\\xff]|\\\\${CHARACTER})*"`;
@@ -251,7 +252,7 @@ export class Http1Connection {
     const mark = isEmpty ? LINE_END : HEAD_END;
     const trailers = textUntil(mark, bytes, at, isEmpty ? 0 : MAX_HEAD_BYTES);
     if (trailers === undefined) return at;
-    if (!isEmpty && (!TRAILERS.test(trailers + LINE_END) || FRAMING.test(trailers))) {
+    if (!isEmpty && (!TRAILERS.test(trailers) || FRAMING.test(trailers))) {
       throw new MalformedResponse('malformed trailers');
     }
     this.#complete();
@@ -267,7 +268,7 @@ export class Http1Connection {
       return at;
     }
     const next = at + text.length + HEAD_END.length;
-    const [, minor, digits] = HEAD.exec(text + LINE_END) ?? [];
+    const [, minor, digits] = HEAD.exec(text) ?? [];
     if (digits === undefined) throw new MalformedResponse('malformed head');
     const status = Number(digits);
     if (status === 101) throw new MalformedResponse('an upgrade that nobody asked for');
@@ -371,10 +372,10 @@ function textUntil(
 
 /** Returns the fields of a well-formed head, without white space around their values. */
 function fieldsOf(head: string): Map<string, string> {
-  const [, ...lines] = head.split(LINE_END);
-  if (lines.length > MAX_FIELDS) throw new MalformedResponse('too many headers');
+  const lines = head.split(LINE_END);
+  if (lines.length - 1 > MAX_FIELDS) throw new MalformedResponse('too many headers');
   const fields = new Map<string, string>();
-  for (const line of lines) {
+  for (const line of lines.slice(1)) {
     const colon = line.indexOf(':');
     const name = line.slice(0, colon).toLowerCase();
     const value = withoutOuterSpace(line, colon + 1);
