@@ -160,14 +160,13 @@ export class Incidents {
 
   /** Counts an attempt whose answer was sent, or whose stream has begun. */
   addGood(attempt: Attempt): void {
-    const { decidedAtMs } = attempt;
+    const beganMs = attempt.decidedAtMs!;
     const subject = this.#find(attempt.provider, attempt.digest);
     if (!subject) return;
-    const nowMs = performance.now();
     const part = subject.partOf(attempt);
-    subject.tries.addGood(nowMs, decidedAtMs);
-    part.tries.addGood(nowMs, decidedAtMs);
-    part.triesOf(attempt.model, nowMs).addGood(nowMs, decidedAtMs);
+    subject.tries.addGood(beganMs);
+    part.tries.addGood(beganMs);
+    part.triesOf(attempt.model, beganMs).addGood(beganMs);
   }
 
   /** Counts a failed attempt. A broken stream was counted as a success when it began. */

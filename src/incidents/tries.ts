@@ -38,10 +38,11 @@ export class Tries {
     this.model = model;
   }
 
-  addGood(nowMs: number, beganMs: number | undefined): void {
+  /** Counts a success when its answer begins. */
+  addGood(nowMs: number): void {
     this.#counts.add(stepOf(nowMs), GOOD);
     this.#formerRow = this.#row;
-    this.#goodAtMs = beganMs;
+    this.#goodAtMs = nowMs;
     this.#row = 0;
     if (this.fault) this.fault.goodSinceMs ??= Date.now();
   }

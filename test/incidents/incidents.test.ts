@@ -314,17 +314,18 @@ test('a model whose latest try was good does not fail with its provider', (t) =>
 test('a stream that breaks does not extend a row that a good try has ended', (t) => {
   const { ask, failures, incidents, lasting, pass } = start(t);
   const failure = failures({ problem: 'cut' });
-  const begin = (endedAtMs: number) => {
+  const begin = (laterMs: number) => {
     const attempt = new Attempt(M, '');
-    Object.assign(attempt, { decidedAtMs: endedAtMs, hasAnswer: true });
+    const decidedAtMs = performance.now() + laterMs;
+    Object.assign(attempt, { decidedAtMs, hasAnswer: true });
     incidents.addGood(attempt);
     return attempt;
   };
   for (let round = 1; round <= 4; round += 1) {
     ask('m', undefined, { count: 3 });
-    const broken = begin(round);
+    const broken = begin(0);
     for (let at = 0; at < 2; at += 1) ask('m', BROKEN);
-    begin(round + 0.5);
+    begin(0.5);
     incidents.recordFailure(broken, failure);
     pass(90);
     assert.deepEqual(lasting(), []);
@@ -1241,6 +1242,7 @@ test('an alias is counted once, for a model of the incident if a try has met one
       const attempt = new Attempt({ provider: P, model, isStream: false }, '');
       history.addAttempt(attempt);
       history.attempt = attempt;
+      attempt.decidedAtMs = performance.now();
       if (isGood && model === models.at(-1)) incidents.addGood(attempt);
       else incidents.recordFailure(attempt, failures(BROKEN));
     }
