@@ -29,6 +29,11 @@ const SWEEP_MS = 1000;
  * request.
  */
 const STALE_WITHIN_MS = 1000;
+/**
+ * The kernel may take so much of a body before it learns that the provider has closed the
+ * connection.
+ */
+const MAX_STALE_BYTES = 1_048_576;
 /** The connection pauses at this many unread bytes. */
 const MAX_UNREAD_BYTES = 65_536;
 
@@ -219,8 +224,8 @@ class Http1Exchange implements ByteSource, ResponseReader {
   #request: UpstreamRequest | undefined;
   /** Undefined once all of it is written. */
   #body: Buffer | SlicedBody | undefined;
-  /** True once the provider has read a part of the body. */
-  #hasDrained = false;
+  /** How much of a body in slices was written. */
+  #writtenBytes = 0;
   /** Undefined once settled, because a settled promise would be kept until the stream's end. */
   #settle: Settle | undefined;
   #connection: Http1Connection | undefined;
@@ -282,6 +287,7 @@ class Http1Exchange implements ByteSource, ResponseReader {
   readonly #writeSlices = (): void => {
     const { socket } = this.#connection!;
     for (let slice = this.#sliced?.next(); slice; slice = this.#sliced?.next()) {
+      this.#writtenBytes += slice.length;
       if (!socket.write(slice)) return void socket.once('drain', this.#onDrain);
       if (this.#turn.spend(slice.length)) return onNextTurn(this.#writeSlices);
     }
@@ -289,10 +295,7 @@ class Http1Exchange implements ByteSource, ResponseReader {
   };
 
   /** In the next turn, because an early answer of the provider is read before. */
-  readonly #onDrain = (): void => {
-    this.#hasDrained = true;
-    onNextTurn(this.#writeSlices);
-  };
+  readonly #onDrain = (): void => onNextTurn(this.#writeSlices);
 
   start(sink: ByteSink): void {
     this.#sink = sink;
@@ -353,8 +356,8 @@ class Http1Exchange implements ByteSource, ResponseReader {
     if (this.#connection.isAnswered) return 'inHead';
     const { connection, sentAtMs } = this.#use;
     const isSoon = performance.now() - sentAtMs! < STALE_WITHIN_MS;
-    const isStale = connection === 'reused' && isSoon && !this.#hasDrained;
-    return isStale ? 'stale' : undefined;
+    const isUnread = this.#writtenBytes <= MAX_STALE_BYTES;
+    return connection === 'reused' && isSoon && isUnread ? 'stale' : undefined;
   }
 
   /**

@@ -318,7 +318,8 @@ test('a head of blanks is read in a time that is linear in its length', async (t
   assert.ok(user + system < 250_000, `${user + system} µs`);
 });
 
-test('a connection that breaks after it has taken a part of the body is not stale', async (t) => {
+/** Sends an upload on a kept connection that breaks once so many bytes of it were read. */
+async function failureOfUpload(t: TestContext, bodyBytes: number, readBytes: number) {
   let requests = 0;
   const server = createServer((socket) => {
     let bytes = 0;
@@ -329,7 +330,7 @@ test('a connection that breaks after it has taken a part of the body is not stal
         requests = 1;
         bytes = 0;
         socket.write(rawResponse('{}'));
-      } else if (bytes > 4_000_000) socket.resetAndDestroy();
+      } else if (bytes > readBytes) socket.resetAndDestroy();
     });
   });
   const { baseUrl } = await listen(t, server);
@@ -352,9 +353,15 @@ test('a connection that breaks after it has taken a part of the body is not stal
     for (let turn = 0; turn < 4; turn += 1) await nextTurn();
   };
   await send(Buffer.from('{}'));
-  await assert.rejects(send(Buffer.alloc(32_000_000)), (error) => {
-    assert.ok(error instanceof TransportError);
-    assert.equal(error.connectionFailure, undefined);
-    return true;
-  });
+  const error = await send(Buffer.alloc(bodyBytes)).catch((thrown: unknown) => thrown);
+  assert.ok(error instanceof TransportError);
+  return error.connectionFailure;
+}
+
+test('an upload on a connection that the provider has closed is stale', async (t) => {
+  assert.equal(await failureOfUpload(t, 200_000, 0), 'stale');
+});
+
+test('a connection that breaks after it has taken a part of the body is not stale', async (t) => {
+  assert.equal(await failureOfUpload(t, 32_000_000, 4_000_000), undefined);
 });
