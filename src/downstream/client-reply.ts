@@ -234,8 +234,8 @@ export class ClientReply {
     else if (!this.#hasEnded) {
       // HTTP/1.0 has no chunks, so closing the connection ends every answer.
       this.isCut = this.#response.chunkedEncoding;
-      const { typedEvents } = this.#call.history.endpoint;
-      this.write(typedEvents?.encodeError(failure) ?? encodeEvent(failure.toBody()));
+      const { encodeError } = this.#call.history.endpoint;
+      this.write(encodeError?.(failure) ?? encodeEvent(failure.toBody()));
       this.end();
     }
     return undefined;

@@ -1,8 +1,9 @@
 /** Reads JSON from outside (RFC 8259) in bounded time and memory. */
 
+import { ChunkBuffer } from './chunk-buffer.ts';
 import { invalidRequest } from './errors.ts';
 
-export const QUOTE = 0x22;
+const QUOTE = 0x22;
 const COMMA = 0x2c;
 const COLON = 0x3a;
 export const OPEN_BRACKET = 0x5b;
@@ -26,6 +27,8 @@ const REPORTED_DEPTH = 4;
 const MAX_TEXT_BYTES = 64;
 /** The shortest slice that V8 does not copy: such a slice would keep the whole text in memory. */
 const MIN_SLICE_CHARACTERS = 13;
+/** The longest number that JavaScript writes, `-1.2345678901234567e-300`. */
+const MAX_NUMBER_CHARACTERS = 24;
 /** The longest number or literal. */
 const MAX_WORD_BYTES = 1024;
 /** Bounds a single parse, because 3 million `{}` in 9 MB block `JSON.parse` for seconds. */
@@ -39,6 +42,8 @@ const IS_TEXT = byteSet(/[ !#-[\]-~]/);
 const IS_ESCAPED = byteSet(/["\\/bfnrt]/);
 const IS_HEX_DIGIT = byteSet(/[\da-fA-F]/);
 const IS_WORD = byteSet(/[-+.\dEaeflnrstu]/);
+/** Matches the beginning of a string as written, without an escape sequence that is cut off. */
+const WHOLE_CHARACTERS = /^(?:[^\\]|\\(?:u[\da-f]{4}|[^u]))*/i;
 const WORD = /^(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)$/;
 /** White space ends a number, and changes no other complete value. */
 const END = Buffer.from(' ');
@@ -64,10 +69,22 @@ export interface JsonValue {
   /** The offset behind the last byte. */
   readonly end: number;
   /**
-   * The decoded string; '' from REPORTED_DEPTH on, if the string is longer than MAX_TEXT_BYTES, and
-   * for other kinds.
+   * The decoded string, or its decoded beginning if it is longer than MAX_TEXT_BYTES. '' for other
+   * kinds, and where the bounds of the scan leave the text out.
    */
   readonly text: string;
+}
+
+/** How much of a text a scan takes and reports. */
+interface ScanBounds {
+  /** The most elements in the text; MAX_JSON_ELEMENTS if absent. */
+  readonly elements?: number;
+  /** How many objects and arrays may enclose a reported value; REPORTED_DEPTH if absent. */
+  readonly depth?: number | undefined;
+  /** From this depth on the `text` of a value is ''; REPORTED_DEPTH if absent. */
+  readonly textDepth?: number;
+  /** How many bytes of a string longer than MAX_TEXT_BYTES are decoded; 0 if absent. */
+  readonly beginningBytes?: number;
 }
 
 /**
@@ -91,9 +108,11 @@ export class JsonScanner {
   readonly #report: (value: JsonValue) => void;
   readonly #maxElements: number;
   readonly #reportedDepth: number;
+  readonly #textDepth: number;
+  readonly #beginningBytes: number;
   /** The first fault: invalid JSON, or an exceeded bound. */
   fault: Error | undefined;
-  /** The last reported number as written; '' if it has MIN_SLICE_CHARACTERS or more. */
+  /** The last reported number as written; '' if it is longer than MAX_NUMBER_CHARACTERS. */
   number = '';
   #state: State = 'value';
   /** Bytes read so far. */
@@ -104,6 +123,8 @@ export class JsonScanner {
   #text: string | undefined;
   /** True inside a string that is too long to decode, once its beginning has been read. */
   #isInString = false;
+  /** The beginning of a long string, as written. */
+  #beginning: ChunkBuffer | undefined;
   #elements = 0;
   #frame: Frame = { outer: undefined, closer: -1, name: '', start: 0 };
   #depth = 0;
@@ -111,17 +132,13 @@ export class JsonScanner {
   /**
    * @param report - called with each value down to the reported depth when it ends, so a container
    * comes after its items
-   * @param maxElements - the most elements in the text
-   * @param reportedDepth - how many objects and arrays may enclose a reported value
    */
-  constructor(
-    report: (value: JsonValue) => void,
-    maxElements = MAX_JSON_ELEMENTS,
-    reportedDepth = REPORTED_DEPTH,
-  ) {
+  constructor(report: (value: JsonValue) => void, bounds: ScanBounds = {}) {
     this.#report = report;
-    this.#maxElements = maxElements;
-    this.#reportedDepth = reportedDepth;
+    this.#maxElements = bounds.elements ?? MAX_JSON_ELEMENTS;
+    this.#reportedDepth = bounds.depth ?? REPORTED_DEPTH;
+    this.#textDepth = bounds.textDepth ?? REPORTED_DEPTH;
+    this.#beginningBytes = bounds.beginningBytes ?? 0;
   }
 
   /** Scans the next chunk of the UTF-8 text, up to the first fault. */
@@ -141,14 +158,6 @@ export class JsonScanner {
     // A copy, because a slice would keep the whole chunk in memory.
     this.#text = undefined;
     this.#unread = at < bytes.length ? Buffer.from(bytes.subarray(at)) : undefined;
-  }
-
-  /**
-   * Counts bytes outside the text, so that offsets include them: in an event whose data has several
-   * lines, the field names between two parts of the JSON. No token may span such bytes.
-   */
-  skip(bytes: number): void {
-    this.#readBytes += bytes;
   }
 
   /**
@@ -208,11 +217,16 @@ export class JsonScanner {
     const isShort = !isRest && at - start <= MAX_TEXT_BYTES + 1;
     const isWhole = at < bytes.length && bytes[at] === QUOTE;
     this.#isInString = !isWhole && !isShort;
-    if (!isWhole) return isShort ? start : at;
     const isName = this.#state === 'name';
-    const isWanted = isShort && this.#depth < (isName ? this.#reportedDepth : REPORTED_DEPTH);
-    const text = isWanted ? this.#readText(bytes, start, at) : '';
-    if (this.#state === 'value') return this.#endValue('string', at + 1, text);
+    const isWanted = this.#depth < (isName ? this.#reportedDepth : this.#textDepth);
+    let text = '';
+    if (isShort && isWhole && isWanted) text = this.#readText(bytes, start, at);
+    if (!isShort && isWanted && !isName && this.#beginningBytes > 0) {
+      this.#keepBeginning(bytes, isRest ? start : start + 1, at);
+      if (isWhole) text = this.#takeBeginning();
+    }
+    if (!isWhole) return isShort ? start : at;
+    if (!isName) return this.#endValue('string', at + 1, text);
     this.#frame.name = text;
     this.#state = 'colon';
     return at + 1;
@@ -229,6 +243,23 @@ export class JsonScanner {
     }
     if (close - start >= MIN_SLICE_CHARACTERS) return bytes.toString('latin1', start, close);
     return (this.#text ??= bytes.toString('latin1')).slice(start, close);
+  }
+
+  /**
+   * Keeps a long string's bytes from `start` up to `end`, within the bound. A copy, because a slice
+   * would keep the whole chunk in memory.
+   */
+  #keepBeginning(bytes: Buffer, start: number, end: number): void {
+    this.#beginning ??= new ChunkBuffer();
+    const missing = this.#beginningBytes - this.#beginning.size;
+    if (missing <= 0) return;
+    this.#beginning.push(Buffer.from(bytes.subarray(start, Math.min(end, start + missing))));
+  }
+
+  /** Decodes the beginning, as far as it has whole characters. */
+  #takeBeginning(): string {
+    const [written] = WHOLE_CHARACTERS.exec(this.#beginning!.take().toString('utf8'))!;
+    return String(JSON.parse(`"${written}"`));
   }
 
   /** Returns the escape sequence's length; 0 if it is incomplete or if the string ends here. */
@@ -254,7 +285,7 @@ export class JsonScanner {
     if (at === bytes.length) return start;
     if (!WORD.test(word)) throw this.#faultAt(start);
     const isLiteral = word === 'true' || word === 'false' || word === 'null';
-    if (!isLiteral) this.number = word.length < MIN_SLICE_CHARACTERS ? word : '';
+    if (!isLiteral) this.number = word.length <= MAX_NUMBER_CHARACTERS ? word : '';
     return this.#endValue(isLiteral ? word : 'number', at);
   }
 

@@ -7,7 +7,7 @@ import buffer from 'node:buffer';
 
 import { joinParts, replaceText, sliceText } from '../lib/chunk-buffer.ts';
 import { invalidRequest } from '../lib/errors.ts';
-import { JsonScanner, type JsonValue, MAX_JSON_ELEMENTS } from '../lib/json.ts';
+import { JsonScanner, type JsonValue } from '../lib/json.ts';
 
 /**
  * The longest `model`, because it is decoded, and encoded again for each attempt: 30 MB of escapes
@@ -116,7 +116,7 @@ export class ChatRequestParser {
     required: 'messages' | 'input' | 'prompt' = 'messages',
     notedDepth?: number,
   ) {
-    this.#json = new JsonScanner((value) => this.note(value), MAX_JSON_ELEMENTS, notedDepth);
+    this.#json = new JsonScanner((value) => this.note(value), { depth: notedDepth });
     this.#mayListModels = mayListModels;
     this.#required = required;
   }

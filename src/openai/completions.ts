@@ -1,6 +1,7 @@
-/** `POST /v1/completions`. Its streams differ from those of chat only inside their `choices`. */
+/** `POST /v1/completions`. Its answers differ from those of chat only inside their `choices`. */
 
 import { ChatRequestParser } from './chat-request.ts';
+import { ChoiceStream, CHOICES, isSilent } from './choices.ts';
 import type { Endpoint } from './endpoint.ts';
 
 class CompletionsParser extends ChatRequestParser {
@@ -13,4 +14,7 @@ export const COMPLETIONS: Endpoint = {
   path: '/completions',
   operation: 'text_completion',
   Parser: CompletionsParser,
+  ...CHOICES,
+  startStream: (notes, failsEmpty) =>
+    new ChoiceStream(notes, failsEmpty, (choice) => !isSilent(choice)),
 };

@@ -1,6 +1,7 @@
 /** `POST /v1/embeddings`. */
 
 import { ChatRequestParser } from './chat-request.ts';
+import { CHOICES } from './choices.ts';
 import type { Endpoint } from './endpoint.ts';
 
 class EmbeddingsParser extends ChatRequestParser {
@@ -18,5 +19,6 @@ export const EMBEDDINGS: Endpoint = {
   path: '/embeddings',
   operation: 'embeddings',
   Parser: EmbeddingsParser,
+  ...CHOICES,
   ignoresFallback: true,
 };

@@ -1,31 +1,88 @@
 /** What the gateway knows of an endpoint: a file of this folder for each, and chat's below. */
 
 import type { GatewayError } from '../lib/errors.ts';
-import { isEmptyCompletion } from './answer-json.ts';
 import { ChatRequestParser } from './chat-request.ts';
+import { CHOICES, isEmptyCompletion } from './choices.ts';
 
-/** What an event of a stream with typed events is. */
+/** Takes the facts of an answer as they become known. All of them are untrusted. */
+export interface AnswerNotes {
+  noteModel(model: unknown): void;
+  noteFinishReason(reason: unknown): void;
+  /** The last call counts. */
+  noteUsage(usage: unknown): void;
+  /** True if the gateway has asked for the `usage`, and removes its event from the stream. */
+  readonly usageAdded: boolean;
+}
+
+/** What an event of a stream is. */
 export type EventKind =
   /** It comes before the first token: another provider may still be asked. */
   | 'preamble'
+  /** It has no part of the answer, and does not restart the idle limit. */
+  | 'heartbeat'
   | 'part'
+  /** The gateway has asked for it, and the client has not. */
+  | 'removed'
   /** The answer's last event. */
   | 'end'
-  /** The last event of an answer that has failed. */
-  | 'failure';
+  | EventFailure;
 
-/** The rules of a stream whose events have a `type`. */
-export interface TypedEvents {
-  /** Returns the kind of an event with this data. */
-  readonly kindOf: (json: unknown) => EventKind;
-  /** Returns why the answer has ended, from the last event's `response` or a complete answer. */
-  readonly finishReasonOf: (answer: unknown) => unknown;
-  /** Encodes the event that ends a failed stream. */
-  readonly encodeError: (failure: GatewayError) => Buffer;
+/** An event by which an answer fails. */
+export type EventFailure =
+  /**
+   * The JSON with the error. `passes` is set if the event shows the error to the client by itself
+   * once the answer has begun.
+   */
+  | { readonly fault: unknown; readonly passes?: true }
+  /** The answer has ended without content. The reason is the provider's, if it gives any. */
+  | { readonly emptyReason: string | undefined };
+
+/** The rules of one stream, and what they remember of it. */
+export interface StreamRules {
+  /**
+   * The length of the longest heartbeat, 0 without any: part of an event restarts the idle limit
+   * only if it is longer.
+   */
+  readonly maxHeartbeatBytes: number;
+  /** True if `[DONE]` ends the stream, and is added if absent. Else `[DONE]` is a cut. */
+  readonly hasDone: boolean;
+  /** True if the answer is whole although no last event has come. */
+  readonly isFinished: boolean;
+  /** True once the stream has an answer, even if the answer is empty. */
+  readonly hasAnswer: boolean;
+  /**
+   * Returns whether `read` would learn nothing from these whole events, which come behind the
+   * answer's beginning. Absent if each event is to be read.
+   */
+  skim?(events: Buffer): boolean;
+  /**
+   * Takes an event, and notes its facts. Never gets an error that all endpoints have in common.
+   *
+   * @param json - the event's data, parsed or as an outline; undefined if it is not JSON
+   * @param hasBegun - whether the answer has begun before this event
+   */
+  read(json: unknown, hasBegun: boolean): EventKind;
+}
+
+/** How an endpoint's answers are read. */
+export interface AnswerRules {
+  /**
+   * Begins a stream.
+   *
+   * @param failsEmpty - whether an answer without content has failed (`empty_answers`)
+   */
+  readonly startStream: (notes: AnswerNotes, failsEmpty: boolean) => StreamRules;
+  /** Notes the facts of a complete answer, which is parsed or an outline. */
+  readonly noteAnswer: (json: unknown, notes: AnswerNotes) => void;
+  /**
+   * Returns why a complete answer without content has failed, if the provider says so. Absent if
+   * its errors alone say so.
+   */
+  readonly failedReasonOf?: (json: unknown) => string | undefined;
 }
 
 /** An endpoint whose request names a model. */
-export interface Endpoint {
+export interface Endpoint extends AnswerRules {
   /** The path below a provider's `base_url`. Clients use the same path below `/v1`. */
   readonly path: string;
   /** `gen_ai_operation_name` of the metrics. */
@@ -44,13 +101,14 @@ export interface Endpoint {
    * Absent if a request names nothing but a model.
    */
   readonly references?: RegExp;
-  /** Absent if a stream consists of chunks with `choices` and ends with `[DONE]`. */
-  readonly typedEvents?: TypedEvents;
+  /** Encodes the event that ends a failed stream. Absent if its data is the error object. */
+  readonly encodeError?: (failure: GatewayError) => Buffer;
 }
 
 export const CHAT: Endpoint = {
   path: '/chat/completions',
   operation: 'chat',
   Parser: ChatRequestParser,
+  ...CHOICES,
   isEmpty: isEmptyCompletion,
 };

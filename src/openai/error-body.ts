@@ -71,7 +71,7 @@ const MESSAGE_NAMES = (
   'error_msg status_msg'
 ).split(' ');
 /** Members that may hold the message if there is no `error`. */
-export const BARE_MESSAGE_NAMES = ['message', 'msg', 'detail', 'error_msg'];
+const BARE_MESSAGE_NAMES = ['message', 'msg', 'detail', 'error_msg'];
 /** The most arrays and objects to search, which also bounds the depth. */
 const MAX_SEARCHED = 100;
 const STATUS_NAMES = ['status_code', 'status', 'code'];

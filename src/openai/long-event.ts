@@ -1,7 +1,7 @@
-/** Scans an event that is too long to parse, while its bytes arrive. */
+/** Reads an event that is too long to parse, while its bytes arrive. */
 
+import { JsonOutline } from '../lib/json-outline.ts';
 import { endOfLine } from '../lib/sse.ts';
-import { AnswerScan } from './answer-scan.ts';
 
 /**
  * The longest beginning that distinguishes lines: `data: [DONE]` or `event: error`, with one more
@@ -12,9 +12,9 @@ const DATA = /^data: ?/;
 /** Lines that need a parse: JSON without a field, llama.cpp's field `error`, and the end mark. */
 const NEEDS_PARSE = /^(?:[{[]|error:|data:[ \t]*\[D)/;
 
-/** Scans the JSON in an event's data. Keeps none of its bytes. */
+/** Makes the outline of the JSON in an event's data. Keeps none of its bytes. */
 export class LongEvent {
-  readonly scan = new AnswerScan();
+  readonly outline = new JsonOutline();
   /** Data bytes so far. */
   dataBytes = 0;
   /** True if the last field `event` is `error`. */
@@ -24,13 +24,6 @@ export class LongEvent {
   /** The beginning of the current line as Latin-1, until its field is known. */
   #head = '';
   #line: 'head' | 'data' | 'other' = 'head';
-
-  /**
-   * @param skippedBytes - how many bytes precede the event, because the scan's offsets include them
-   */
-  constructor(skippedBytes: number) {
-    this.scan.json.skip(skippedBytes);
-  }
 
   /** Takes the next bytes, which may be cut anywhere. */
   push(bytes: Buffer): void {
@@ -46,8 +39,7 @@ export class LongEvent {
       }
       // In the JSON, the line end is white space.
       const end = isEnd ? lineEnd + 1 : lineEnd;
-      if (this.#line === 'data') this.#scan(bytes.subarray(at, end));
-      else if (this.#line === 'other') this.scan.json.skip(end - at);
+      if (this.#line === 'data') this.#takeData(bytes.subarray(at, end));
       if (isEnd) this.#line = 'head';
       at = end;
     }
@@ -60,12 +52,11 @@ export class LongEvent {
     this.#line = prefix === undefined ? 'other' : 'data';
     this.needsParse ||= NEEDS_PARSE.test(head);
     if (head.startsWith('event:')) this.isNamedError = /^event: ?error$/.test(head);
-    this.scan.json.skip(prefix?.length ?? head.length);
-    if (prefix !== undefined) this.#scan(Buffer.from(head.slice(prefix.length), 'latin1'));
+    if (prefix !== undefined) this.#takeData(Buffer.from(head.slice(prefix.length), 'latin1'));
   }
 
-  #scan(data: Buffer): void {
+  #takeData(data: Buffer): void {
     this.dataBytes += data.length;
-    this.scan.json.push(data);
+    this.outline.push(data);
   }
 }

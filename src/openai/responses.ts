@@ -4,7 +4,8 @@ import type { GatewayError } from '../lib/errors.ts';
 import { type JsonValue, MAX_JSON_DEPTH, memberOf } from '../lib/json.ts';
 import { isBlank } from './answer-json.ts';
 import { ChatRequestParser } from './chat-request.ts';
-import type { Endpoint, EventKind } from './endpoint.ts';
+import type { AnswerNotes, Endpoint, EventKind, StreamRules } from './endpoint.ts';
+import { usageIn } from './usage.ts';
 
 /** Members that refer to what only the organisation of one key can read. */
 const BINDING = ['previous_response_id', 'conversation', 'background', 'prompt'];
@@ -24,11 +25,12 @@ const EMPTY_BYTES = 2;
 /** The depths of the body's members, of `input` items, and of their members. */
 const [MEMBER, ITEM, ITEM_MEMBER] = [1, 2, 3];
 
-/** By the `type` of an event. */
-const KINDS: ReadonlyMap<unknown, EventKind> = new Map([
+/** By the `type` of an event. An event `error` is an error at all endpoints. */
+const KINDS: ReadonlyMap<string, 'preamble' | 'heartbeat' | 'end' | 'failure'> = new Map([
   ['response.created', 'preamble'],
   ['response.queued', 'preamble'],
   ['response.in_progress', 'preamble'],
+  ['response.keep_alive', 'heartbeat'],
   ['response.completed', 'end'],
   ['response.incomplete', 'end'],
   ['response.failed', 'failure'],
@@ -82,15 +84,67 @@ class ResponsesParser extends ChatRequestParser {
   }
 }
 
-function kindOf(json: unknown): EventKind {
-  const isEmpty = isEmptyItem(memberOf(json, 'item')) || isEmptyItem(memberOf(json, 'part'));
-  return isEmpty ? 'preamble' : (KINDS.get(memberOf(json, 'type')) ?? 'part');
+/** The rules of one stream, whose last event has the whole answer. */
+class ResponseStream implements StreamRules {
+  readonly maxHeartbeatBytes = 1024;
+  readonly hasDone = false;
+  readonly isFinished = false;
+  readonly hasAnswer = false;
+  readonly #notes: AnswerNotes;
+  readonly #failsEmpty: boolean;
+  #isModelWanted = true;
+
+  constructor(notes: AnswerNotes, failsEmpty: boolean) {
+    this.#notes = notes;
+    this.#failsEmpty = failsEmpty;
+  }
+
+  read(json: unknown, hasBegun: boolean): EventKind {
+    const type = memberOf(json, 'type');
+    // OpenAI sends `keepalive` in long silences, other servers `ping`.
+    if (typeof type !== 'string' || !type.startsWith('response.')) return 'heartbeat';
+    if (isEmptyItem(memberOf(json, 'item')) || isEmptyItem(memberOf(json, 'part'))) {
+      return 'preamble';
+    }
+    const kind = KINDS.get(type) ?? 'part';
+    const answer = memberOf(json, 'response');
+    const isLast = kind === 'end' || kind === 'failure';
+    if (isLast && !hasBegun) {
+      if (kind === 'failure') return { fault: answer };
+      if (this.#failsEmpty && isEmptyResponse(answer)) return { emptyReason: undefined };
+    }
+    this.#noteModel(memberOf(answer, 'model'));
+    if (!isLast) return kind;
+    this.#notes.noteUsage(usageIn(json));
+    this.#notes.noteFinishReason(finishReasonOf(answer));
+    return kind === 'failure' ? { fault: answer, passes: true } : kind;
+  }
+
+  /** Notes the first non-empty model. */
+  #noteModel(model: unknown): void {
+    if (!this.#isModelWanted || typeof model !== 'string' || model === '') return;
+    this.#isModelWanted = false;
+    this.#notes.noteModel(model);
+  }
 }
 
 /** Returns whether an output item or its part has no content yet. */
 function isEmptyItem(item: unknown): boolean {
+  const content = memberOf(item, 'content');
+  const hasEmptyParts = Array.isArray(content) && content.every(hasOnlyLabels);
+  return hasOnlyLabels(hasEmptyParts ? { ...(item as object), content: [] } : item);
+}
+
+function hasOnlyLabels(item: unknown): boolean {
   if (typeof item !== 'object' || item === null) return false;
   return Object.entries(item).every(([name, value]) => LABELS.includes(name) || isBlank(value));
+}
+
+/** Returns whether a whole answer has no item with content. */
+function isEmptyResponse(answer: unknown): boolean {
+  const output = memberOf(answer, 'output') ?? [];
+  const isWhole = (finishReasonOf(answer) ?? 'completed') === 'completed';
+  return isWhole && Array.isArray(output) && output.every(isEmptyItem);
 }
 
 /** Returns `max_output_tokens`, `content_filter`, `completed` or `failed`. */
@@ -124,6 +178,13 @@ export const RESPONSES: Endpoint = {
   path: '/responses',
   operation: 'responses',
   Parser: ResponsesParser,
+  startStream: (notes, failsEmpty) => new ResponseStream(notes, failsEmpty),
+  noteAnswer(answer, notes) {
+    notes.noteModel(memberOf(answer, 'model'));
+    notes.noteFinishReason(finishReasonOf(answer));
+    notes.noteUsage(usageIn(answer));
+  },
+  isEmpty: isEmptyResponse,
+  encodeError,
   references: REFERENCES,
-  typedEvents: { kindOf, finishReasonOf, encodeError },
 };

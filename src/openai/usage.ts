@@ -1,18 +1,23 @@
 /** Reads an answer's token counts as the provider reports them, untrusted. */
 
-import { JsonScanner, memberOf, parseUntrustedJson } from '../lib/json.ts';
-
-/** Bounds a `usage` text. OpenAI's takes 300 bytes. */
-export const MAX_USAGE_BYTES = 16_384;
+import { memberOf } from '../lib/json.ts';
+import { firstItem } from './answer-json.ts';
 
 /**
- * Returns the token counts in a `usage`; an absent or invalid count is undefined.
- *
- * @param value - the parsed `usage`; or its JSON with the text behind it, cut off after
- * MAX_USAGE_BYTES
+ * Returns the `usage` in the JSON of an answer or event: at the top, in Groq's `x_groq`, in the
+ * first choice, where Moonshot's streams have it, or in the `response` of an event.
  */
-export function readUsage(value: unknown) {
-  const usage = typeof value === 'string' ? parseUntrustedJson(firstObject(value)) : value;
+export function usageIn(json: unknown): object | undefined {
+  const inner = [memberOf(json, 'x_groq'), memberOf(json, 'choices'), memberOf(json, 'response')];
+  for (const value of [json, ...inner.map(firstItem)]) {
+    const usage = memberOf(value, 'usage');
+    if (typeof usage === 'object' && usage !== null) return usage;
+  }
+  return undefined;
+}
+
+/** Returns the token counts in a `usage`; an absent or invalid count is undefined. */
+export function readUsage(usage: unknown) {
   // `/v1/responses` has the second names.
   const inputDetails =
     memberOf(usage, 'prompt_tokens_details') ?? memberOf(usage, 'input_tokens_details');
@@ -33,19 +38,6 @@ export function readUsage(value: unknown) {
 
 /** Token counts by their names in the log. */
 export type TokenUsage = ReturnType<typeof readUsage>;
-
-/**
- * Returns the JSON object at the start of `text`, without the text behind it; invalid JSON if the
- * object is incomplete.
- */
-function firstObject(text: string): string {
-  let end = 0;
-  // The object itself is reported after its members.
-  const json = new JsonScanner((value) => ({ end } = value));
-  const bytes = Buffer.from(text);
-  json.push(bytes);
-  return bytes.toString('utf8', 0, end);
-}
 
 function count(value: unknown, name: string): number | undefined {
   const number = memberOf(value, name);

@@ -2,7 +2,7 @@
 
 import { causeOf } from './cause.ts';
 import type { Affinity } from '../openai/chat-request.ts';
-import { CHAT, type Endpoint } from '../openai/endpoint.ts';
+import { type AnswerNotes, CHAT, type Endpoint } from '../openai/endpoint.ts';
 import { readUsage, type TokenUsage } from '../openai/usage.ts';
 import { type ClientGone, GatewayError, type Outcome } from '../lib/errors.ts';
 import { type LogFacts, redactFacts } from '../lib/log.ts';
@@ -10,8 +10,6 @@ import { escapeControlCharacters, type Redactor } from '../lib/secrets.ts';
 
 /** The longest name from outside, such as a model's. */
 export const MAX_NAME_CHARACTERS = 128;
-/** A longer `usage` text is parsed at once, instead of held until the stream ends. */
-const MAX_HELD_USAGE_CHARACTERS = 1024;
 /** Printable ASCII without backslashes, and so without escape sequences. */
 const MODEL = /^[ -[\]-~]{1,64}$/;
 /**
@@ -103,7 +101,7 @@ interface Asked {
  * An attempt at a provider, called a try in the log and the metrics. A class gives all attempts the
  * same shape, because V8 would copy an object that grows member by member.
  */
-export class Attempt {
+export class Attempt implements AnswerNotes {
   readonly provider: string;
   /** The provider's settings as a digest, because a reload may have changed them meanwhile. */
   readonly digest: string;
@@ -140,7 +138,8 @@ export class Attempt {
   responseModel: string | undefined;
   /** Why the answer ended: at most 32 letters, digits, `_`, `.` and `-`. */
   finishReason: string | undefined;
-  #usage: string | TokenUsage | undefined;
+  /** Token counts from the last `usage`; undefined if the answer has none. */
+  usage: TokenUsage | undefined;
   /** True if the gateway has asked for the `usage`, and removes it from the stream. */
   usageAdded = false;
 
@@ -159,11 +158,6 @@ export class Attempt {
     return this.outcome !== 'limit' && this.outcome !== 'circuit_open';
   }
 
-  /** Token counts from the last `usage`; undefined if the answer has no usable `usage`. */
-  get usage(): TokenUsage | undefined {
-    return typeof this.#usage === 'string' ? readUsage(this.#usage) : this.#usage;
-  }
-
   /** Notes the answer's `model`, if it may be shown. */
   noteModel(model: unknown): void {
     this.responseModel = typeof model === 'string' && MODEL.test(model) ? model : undefined;
@@ -174,14 +168,9 @@ export class Attempt {
     this.finishReason = typeof reason === 'string' ? FINISH_REASON.exec(reason)?.[0] : undefined;
   }
 
-  /**
-   * Notes a `usage`, either parsed or as text for `readUsage`; the last call counts. A short text
-   * is parsed only when the counts are read, because some providers send a `usage` with each event.
-   * A long text is parsed at once, because an open stream would hold it.
-   */
+  /** Notes a `usage`. The last call counts. */
   noteUsage(usage: unknown): void {
-    const isShort = typeof usage === 'string' && usage.length <= MAX_HELD_USAGE_CHARACTERS;
-    this.#usage = isShort ? usage : readUsage(usage);
+    this.usage = readUsage(usage);
   }
 
   /** Marks the beginning of the client's answer. */

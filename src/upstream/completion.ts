@@ -1,18 +1,17 @@
 /** Reads complete answers: in full, up to a limit, and checked to be JSON without an error. */
 
-import { MAX_USAGE_BYTES } from '../openai/usage.ts';
 import { Reservation } from '../lib/byte-budget.ts';
 import { readEach } from '../lib/byte-source.ts';
 import { joinParts, lengthOf, sliceText, withoutMark } from '../lib/chunk-buffer.ts';
 import { GatewayError } from '../lib/errors.ts';
 import { HeldBody } from '../lib/held-body.ts';
-import { MAX_PARSED_CHARACTERS, memberOf, parseUntrustedJson } from '../lib/json.ts';
-import { beginsJson, failedReasonOf, firstByteOf } from '../openai/answer-json.ts';
-import { AnswerScan } from '../openai/answer-scan.ts';
+import { MAX_PARSED_CHARACTERS, parseUntrustedJson } from '../lib/json.ts';
+import { JsonOutline } from '../lib/json-outline.ts';
+import { beginsJson, firstByteOf } from '../openai/answer-json.ts';
 import { reportsFailure } from '../openai/error-body.ts';
 import type { Answer, AttemptContext } from './attempt-context.ts';
 import { emptyAnswerError, MAX_BYTES, providerError, tooLargeError } from './network-error.ts';
-import { ERROR_WITHOUT_TEXT, errorOf } from './provider-error.ts';
+import { errorOf } from './provider-error.ts';
 import type { UpstreamResponse } from './provider.ts';
 
 /** The media type with or without parameters; a comma follows if the header is repeated. */
@@ -34,7 +33,7 @@ export function openCompletion(
 ): Answer | Promise<Answer> {
   const { call, deadline } = context;
   const { provider } = context.attempt;
-  let scan: AnswerScan | undefined;
+  let outline: JsonOutline | undefined;
   const { maxBufferedBytes } = call.budget.limits;
   const held = new HeldBody(new Reservation(call.budget));
   call.answerMemory = held;
@@ -53,14 +52,14 @@ export function openCompletion(
     // A shorter answer is parsed at its end, because `JSON.parse` takes a quarter of the scan's
     // time.
     if (held.size <= MAX_PARSED_CHARACTERS) return true;
-    const added = scan ? [chunk] : withoutMark(held.parts);
-    scan ??= new AnswerScan();
-    for (const part of added) scan.json.push(part);
-    return !scan.json.fault;
+    const added = outline ? [chunk] : withoutMark(held.parts);
+    outline ??= new JsonOutline();
+    for (const part of added) outline.push(part);
+    return !outline.hasFault;
   });
   const open = (): Answer => {
     const { parts } = held;
-    const fault = scan ? readLong(scan, withoutMark(parts), context) : readShort(parts, context);
+    const fault = readAnswer(outline ? outline.finish() : parse(parts), context);
     if (fault === 'not JSON') {
       if (isLabelledStream || beginsEvents(parts)) throw streamAnswered(provider);
       const text = 'the provider did not answer with usable JSON';
@@ -86,9 +85,8 @@ export function failureOfCompletion(
   parts: readonly Buffer[],
   context: AttemptContext,
 ): GatewayError | undefined {
-  const scan = lengthOf(parts) > MAX_PARSED_CHARACTERS ? new AnswerScan() : undefined;
-  for (const part of scan ? withoutMark(parts) : []) scan!.json.push(part);
-  const fault = scan ? readLong(scan, withoutMark(parts), context) : readShort(parts, context);
+  const isLong = lengthOf(parts) > MAX_PARSED_CHARACTERS;
+  const fault = readAnswer(isLong ? outlineOf(parts) : parse(parts), context);
   if (fault === 'not JSON') return undefined;
   return fault ?? noStreaming(context.attempt.provider);
 }
@@ -114,47 +112,31 @@ function beginsEvents(parts: readonly Buffer[]): boolean {
  */
 type AnswerFault = GatewayError | 'not JSON' | undefined;
 
-/** Notes a completion's model, finish reason and usage. Returns its fault, if any. */
-function readShort(parts: readonly Buffer[], context: AttemptContext): AnswerFault {
-  const bytes = joinParts(parts);
-  const json = parseUntrustedJson(bytes.toString('utf8'));
+/**
+ * Notes the facts of an answer. Returns its fault, if any.
+ *
+ * @param json - the answer, parsed or as an outline; undefined if it is not JSON
+ */
+function readAnswer(json: unknown, context: AttemptContext): AnswerFault {
+  const { attempt, call, services } = context;
+  const { endpoint } = call.history;
   if (json === undefined) return 'not JSON';
   if (reportsFailure(json)) return errorOf(json, context);
-  const failedReason = failedReasonOf(json);
-  if (failedReason) return emptyAnswerError(context.attempt.provider, failedReason);
-  const { emptyAnswers } = context.services.config.server;
-  if (emptyAnswers === 'fail' && context.call.history.endpoint.isEmpty?.(json)) {
-    return emptyAnswerError(context.attempt.provider);
+  const failedReason = endpoint.failedReasonOf?.(json);
+  if (failedReason) return emptyAnswerError(attempt.provider, failedReason);
+  if (services.config.server.emptyAnswers === 'fail' && endpoint.isEmpty?.(json)) {
+    return emptyAnswerError(attempt.provider);
   }
-  const choices = memberOf(json, 'choices');
-  const list: unknown[] = Array.isArray(choices) ? choices : [];
-  const reasons = list.map((choice) => memberOf(choice, 'finish_reason'));
-  context.attempt.noteModel(memberOf(json, 'model'));
-  context.attempt.noteFinishReason(
-    reasons.find((reason) => typeof reason === 'string' && reason !== '') ??
-      context.call.history.endpoint.typedEvents?.finishReasonOf(json),
-  );
-  context.attempt.noteUsage(memberOf(json, 'usage'));
+  endpoint.noteAnswer(json, attempt);
   return undefined;
 }
 
-/**
- * Does the same as `readShort` for a scanned answer. An error's text is not read, because a long
- * answer is not parsed.
- *
- * @param parts - the answer's bytes, to read its usage
- */
-function readLong(
-  scan: AnswerScan,
-  parts: readonly Buffer[],
-  context: AttemptContext,
-): AnswerFault {
-  const kind = scan.finish();
-  if (kind === 'not JSON') return kind;
-  if (kind === 'error') return errorOf(ERROR_WITHOUT_TEXT, context);
-  context.attempt.noteModel(scan.model);
-  context.attempt.noteFinishReason(scan.finishReason);
-  const start = scan.usageStart;
-  if (start > 0) context.attempt.noteUsage(sliceText(parts, start, start + MAX_USAGE_BYTES));
-  return undefined;
+function parse(parts: readonly Buffer[]): unknown {
+  return parseUntrustedJson(joinParts(parts).toString('utf8'));
+}
+
+function outlineOf(parts: readonly Buffer[]): unknown {
+  const outline = new JsonOutline();
+  for (const part of withoutMark(parts)) outline.push(part);
+  return outline.finish();
 }

@@ -44,9 +44,6 @@ const ACCOUNTS: Readonly<Record<UpstreamFault['blame'], Account>> = {
 /** The account of a missing model that the settings name. */
 const MODEL_GONE: Account = { scope: 'model', problem: 'model gone' };
 
-/** Stands for an error whose JSON is too long to parse. */
-export const ERROR_WITHOUT_TEXT = { error: true };
-
 /** Returns the client's error for an error reported in a 200 or in an event. */
 export function errorOf(json: unknown, context: AttemptContext, isEvent = false): GatewayError {
   const { references } = context.call.history.endpoint;

@@ -18,9 +18,8 @@ import { encodeEvent } from '../lib/sse.ts';
 import { beginsJson, firstByteOf } from '../openai/answer-json.ts';
 import type { Answer, AnswerSink, AttemptContext } from './attempt-context.ts';
 import { failureOfCompletion, noStreaming } from './completion.ts';
-import { EventInspector, type Inspection, NO_BYTES } from './event-inspector.ts';
+import { EventReader, NO_BYTES, type PassedEvents } from './event-reader.ts';
 import { endAtLineFeed } from './line-feed.ts';
-import { TypedEventInspector } from './typed-event-inspector.ts';
 import {
   emptyAnswerError,
   MAX_BYTES,
@@ -82,15 +81,15 @@ class StreamRelay implements ByteSink, Answer {
   readonly #context: AttemptContext;
   #settle!: Settle;
   readonly #room: EventRoom;
-  readonly #inspector: EventInspector;
+  readonly #reader: EventReader;
   readonly #idleMs: number;
   /** Bytes received before the delivery; undefined from then on. */
   #seen: ChunkBuffer | undefined = new ChunkBuffer();
   /**
-   * The inspection at the first token; undefined before the token and from the delivery on. Its
-   * bytes are in `#seen` too.
+   * The events at the first token; undefined before the token and from the delivery on. Their bytes
+   * are in `#seen` too.
    */
-  #first: Inspection | undefined;
+  #first: PassedEvents | undefined;
   /**
    * The client's response, set by the delivery. It is the same object as `context.call.reply`,
    * which takes only comments before the delivery.
@@ -122,10 +121,7 @@ class StreamRelay implements ByteSink, Answer {
     this.#context = context;
     this.#room = new EventRoom(context.call.budget);
     context.call.answerMemory = this.#room;
-    const { typedEvents } = context.call.history.endpoint;
-    this.#inspector = typedEvents
-      ? new TypedEventInspector(context, typedEvents)
-      : new EventInspector(context);
+    this.#reader = new EventReader(context);
     this.#idleMs = context.services.config.server.streamIdleTimeoutMs;
   }
 
@@ -171,7 +167,7 @@ class StreamRelay implements ByteSink, Answer {
     try {
       if (!this.#reserveFor(chunk)) return this.#waitForRoom(chunk);
       this.#firstByte ??= firstByteOf(chunk);
-      return this.#take(this.#inspector.push(chunk));
+      return this.#take(this.#reader.push(chunk));
     } catch (thrown) {
       this.#fail(thrown);
       return true;
@@ -186,7 +182,7 @@ class StreamRelay implements ByteSink, Answer {
     try {
       if (error) throw upstreamFailure(error, this.#context.attempt.provider);
       this.#throwIfCompletion();
-      this.#take(this.#inspector.finish());
+      this.#take(this.#reader.finish());
     } catch (thrown) {
       this.#fail(thrown);
     }
@@ -198,7 +194,7 @@ class StreamRelay implements ByteSink, Answer {
    */
   #throwIfCompletion(): void {
     if (!this.#seen || !beginsJson(this.#firstByte)) return;
-    const parts = [...this.#seen.parts, ...this.#inspector.splitter.unfinished.parts];
+    const parts = [...this.#seen.parts, ...this.#reader.splitter.unfinished.parts];
     const failure = failureOfCompletion(parts, this.#context);
     if (failure) throw failure;
   }
@@ -213,19 +209,19 @@ class StreamRelay implements ByteSink, Answer {
   }
 
   /**
-   * Holds inspected bytes up to the first token, or passes them on after the delivery. Returns
+   * Holds events up to the first token, or passes them on after the delivery. Returns
    * false if the provider should pause.
    */
-  #take(found: Inspection): boolean {
+  #take(found: PassedEvents): boolean {
     const seen = this.#seen;
     if (!seen) return this.#pass(found);
     if (found.before) for (const part of found.before) seen.push(part);
     if (found.toPass.length > 0) seen.push(found.toPass);
     this.#updateRoom(seen.size);
-    if (!this.#inspector.hasBegun) {
+    if (!this.#reader.hasBegun) {
       if (found.error) throw found.error;
-      this.#limitPreamble(seen.size);
-      if (!this.#mayBeginEmpty()) {
+      this.#reader.hasBegun = this.#isPreambleOver(seen.size);
+      if (!this.#mayBeginEmpty() && !this.#reader.hasBegun) {
         this.#passComments(seen);
         return true;
       }
@@ -241,9 +237,9 @@ class StreamRelay implements ByteSink, Answer {
    */
   #mayBeginEmpty(): boolean {
     const { attempt, services } = this.#context;
-    const { hasChoice, hasOtherLines, isDone, isFinished } = this.#inspector;
+    const { hasOtherLines, isDone, rules } = this.#reader;
     if (!isDone && !this.#hasUpstreamEnded) return false;
-    if (hasChoice && (isDone || isFinished)) {
+    if (rules.hasAnswer && (isDone || rules.isFinished)) {
       if (services.config.server.emptyAnswers === 'pass') return true;
       throw emptyAnswerError(attempt.provider);
     }
@@ -253,11 +249,16 @@ class StreamRelay implements ByteSink, Answer {
     throw this.#error('the stream ended before its first token', { cause, problem: 'cut' });
   }
 
-  /** Throws if there are too many bytes before the first token. */
-  #limitPreamble(seenBytes: number): void {
-    const heldBytes = seenBytes + this.#inspector.splitter.unfinished.size;
-    if (heldBytes > MAX_PREAMBLE_BYTES) this.#throwIfNoStream();
-    if (seenBytes > MAX_PREAMBLE_BYTES) throw this.#error('too much before the first token');
+  /**
+   * Returns whether the preambles are too long to hold, so that the answer begins with them: OpenAI
+   * repeats the instructions of a response in three of them. Throws for bytes that are no events.
+   */
+  #isPreambleOver(seenBytes: number): boolean {
+    const { hasOtherLines, hasPreamble, splitter } = this.#reader;
+    if (seenBytes + splitter.unfinished.size > MAX_PREAMBLE_BYTES) this.#throwIfNoStream();
+    if (seenBytes <= MAX_PREAMBLE_BYTES) return false;
+    if (hasOtherLines || !hasPreamble) throw this.#error('too much before the first token');
+    return true;
   }
 
   /**
@@ -266,16 +267,16 @@ class StreamRelay implements ByteSink, Answer {
    */
   #passComments(seen: ChunkBuffer): void {
     const { reply } = this.#context.call;
-    const { hasOtherLines, hasPreamble } = this.#inspector;
+    const { hasOtherLines, hasPreamble } = this.#reader;
     if (hasOtherLines || hasPreamble || !reply.headersSent || !reply.hasRoom) return;
     for (const part of withoutMark([seen.take()])) reply.write(part);
     this.#updateRoom(0);
   }
 
-  /** Writes inspected bytes to the client. Returns false if the client has no room for more. */
-  #pass({ before, toPass, error }: Inspection): boolean {
+  /** Writes events to the client. Returns false if the client has no room for more. */
+  #pass({ before, toPass, error }: PassedEvents): boolean {
     const { deadline } = this.#context;
-    const { isDone, splitter } = this.#inspector;
+    const { isAlive, isDone, rules } = this.#reader;
     const bytesBefore = before ? this.#writeParts(before) : 0;
     const hasRoom = this.#reply.write(toPass);
     const bytes = bytesBefore + toPass.length;
@@ -283,15 +284,15 @@ class StreamRelay implements ByteSink, Answer {
     this.#updateRoom(bytes);
     if (error && !isDone) throw error;
     if (isDone || this.#hasUpstreamEnded) {
-      if (!isDone && !this.#inspector.isFinished) {
+      if (!isDone && !rules.isFinished) {
         throw this.#error('the stream ended before the answer was finished', { problem: 'cut' });
       }
       this.#finish(error);
       return true;
     }
-    if (splitter.sawData) {
+    if (isAlive) {
       this.#onData?.();
-      // Comments do not restart the idle limit.
+      // Comments and heartbeats do not restart the idle limit.
       deadline.arm(this.#idleMs, this.#createTimeout);
       this.#hasWaited = false;
     }
@@ -324,7 +325,7 @@ class StreamRelay implements ByteSink, Answer {
   #finish(failure: GatewayError | undefined): void {
     const reply = this.#reply;
     const { deadline } = this.#context;
-    const { isDone, isEndOpen } = this.#inspector;
+    const { isDone, isEndOpen } = this.#reader;
     this.#isOver = true;
     if (!isDone) reply.write(encodeEvent('[DONE]'));
     if (this.#hasUpstreamEnded) deadline.stop();
@@ -341,7 +342,7 @@ class StreamRelay implements ByteSink, Answer {
   #fail(thrown: unknown): void {
     this.#isOver = true;
     // The blank line ends a partly passed event, so that the error event stands alone.
-    if (this.#inspector.isEventPassed) this.#context.call.reply.write(EVENT_END);
+    if (this.#reader.isEventPassed) this.#context.call.reply.write(EVENT_END);
     this.#room.leaveQueue();
     this.#settle.reject(thrown instanceof GatewayError ? this.#withCulprit(thrown) : thrown);
   }
@@ -366,7 +367,7 @@ class StreamRelay implements ByteSink, Answer {
    */
   #reserveFor(chunk: Buffer): boolean {
     const seenBytes = this.#seen?.size ?? 0;
-    const heldBytes = seenBytes + this.#inspector.splitter.unfinished.size + chunk.length;
+    const heldBytes = seenBytes + this.#reader.splitter.unfinished.size + chunk.length;
     if (heldBytes <= MAX_CHUNK_BYTES) return true;
     const { maxBufferedBytes } = this.#context.call.budget.limits;
     // The chunk may also contain the next event's beginning.
@@ -384,7 +385,7 @@ class StreamRelay implements ByteSink, Answer {
   #waitForRoom(chunk: Buffer): boolean {
     if (this.#room.isStuck) {
       this.#throwIfNoStream();
-      return this.#take(this.#inspector.pushUnfinished(chunk));
+      return this.#take(this.#reader.pushUnfinished(chunk));
     }
     this.#room.wait();
     this.#isWaiting = this.#hasWaited = true;
@@ -402,7 +403,7 @@ class StreamRelay implements ByteSink, Answer {
    * events would fill the memory that `EventRoom` keeps for one whole event.
    */
   #updateRoom(bytes: number): void {
-    const heldBytes = bytes + this.#inspector.splitter.unfinished.size;
+    const heldBytes = bytes + this.#reader.splitter.unfinished.size;
     const isCounted = heldBytes > 2 * MAX_CHUNK_BYTES;
     this.#room.tryResize(isCounted ? heldBytes : 0);
   }

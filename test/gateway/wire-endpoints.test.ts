@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
+import { idle, useManualTimers } from '../support/clock.ts';
 import { assertErrorObject } from '../support/documented.ts';
 import { parseMetrics } from '../support/exposition.ts';
 import {
@@ -64,7 +65,15 @@ const RESPONSE = {
   error: null,
   incomplete_details: null,
   model: 'm-1',
-  output: [{ type: 'message', id: 'msg_1', status: 'completed', role: 'assistant', content: [] }],
+  output: [
+    {
+      type: 'message',
+      id: 'msg_1',
+      status: 'completed',
+      role: 'assistant',
+      content: [{ type: 'output_text', text: 'Hel', annotations: [] }],
+    },
+  ],
   usage: USAGE,
 };
 const ANSWERS = { embeddings: EMBEDDINGS, completions: COMPLETION, responses: RESPONSE };
@@ -252,6 +261,20 @@ describe('an endpoint', () => {
     });
   }
 
+  test('/v1/responses without content is empty, and with empty_answers = "fail" a 502', async (t) => {
+    const empty = { ...RESPONSE, output: [] };
+    const last = event('response.completed', { response: empty });
+    const { gateway, p } = await start(t, (_, response) => sendJson(response, empty), {
+      server: `${ALL}\nempty_answers = "fail"`,
+    });
+    const { status, text } = await post(gateway, 'responses');
+    assert.deepEqual([status, /the answer is empty/.test(text)], [502, true]);
+    p.script = (_, response) => sendEvents(response, CREATED + EMPTY + last);
+    assert.equal((await post(gateway, 'responses', STREAM)).status, 502);
+    p.script = (_, response) => sendEvents(response, CREATED + DELTA + last);
+    assert.equal((await post(gateway, 'responses', STREAM)).status, 200);
+  });
+
   test('/v1/embeddings never falls back to another model by itself', async (t) => {
     const { gateway, asked } = await start(t, failWith(503), { fallback: ['q'] });
     assert.equal((await post(gateway, 'embeddings')).status, 503);
@@ -334,6 +357,25 @@ describe('a stream of /v1/completions', () => {
     assert.equal(broken.message, 'API error: 500 - out of memory');
   });
 });
+
+test('text behind a finish_reason opens the answer of /v1/completions again', async (t) => {
+  const events = chunk('Hel', 'stop') + chunk('lo', 'stop');
+  const { gateway, p } = await start(t, (_, response) => sendEvents(response, events));
+  const body = { ...BODIES.completions, stream: true };
+  const { message } = errorAfter((await post(gateway, 'completions', body)).text, events);
+  assert.equal(message, 'Provider error: the stream ended before the answer was finished');
+  const whole = `${events}${chunk('', 'stop')}`;
+  p.script = (_, response) => sendEvents(response, whole);
+  assert.equal((await post(gateway, 'completions', body)).text, `${whole}data: [DONE]\n\n`);
+});
+
+const HEARTBEATS = {
+  keepalive: event('keepalive'),
+  ping: 'event: ping\ndata: {"type":"ping"}\n\n',
+  'response.keep_alive': event('response.keep_alive'),
+  'an event without data': 'event: ping\n\n',
+  'an event that is not JSON': 'data: hm\n\n',
+};
 
 describe('a stream of /v1/responses', () => {
   /** Starts a provider that sends these events and ends. */
@@ -458,6 +500,64 @@ describe('a stream of /v1/responses', () => {
       assert.deepEqual(asked(), [1, 0]);
     });
   }
+
+  for (const [what, heartbeat] of Object.entries(HEARTBEATS)) {
+    test(`falls back after ${what} alone, and passes it later`, async (t) => {
+      const before = CREATED + heartbeat;
+      const { gateway, q } = await startWith(t, before, { fallback: ['q'] });
+      const events = before + DELTA + heartbeat + COMPLETED;
+      q.script = (_, response) => sendEvents(response, events);
+      assert.equal((await post(gateway, 'responses', STREAM)).text, events);
+    });
+
+    test(`is silent if only ${what} comes, in one packet or in two`, async (t) => {
+      const timers = useManualTimers(t);
+      const steps: ((text: string) => void)[] = [];
+      const { gateway } = await start(
+        t,
+        (request, response) => {
+          beginStream(DELTA)(request, response);
+          steps.push((text) => response.write(text));
+        },
+        { server: `${ALL}\nstream_idle_timeout = 2` },
+      );
+      const asked = post(gateway, 'responses', STREAM);
+      await eventually(() => timers.started(2000) > 0, 'the idle limit');
+      const before = timers.started(2000);
+      for (const text of [heartbeat, heartbeat.slice(0, 9), heartbeat.slice(9)]) {
+        steps[0]!(text);
+        await idle(20);
+      }
+      assert.equal(timers.started(2000), before);
+      timers.advance(2000);
+      const { code } = typedErrorAfter((await asked).text, DELTA + heartbeat + heartbeat);
+      assert.equal(code, 'TIMEOUT');
+    });
+  }
+
+  test('begins with its preambles if they exceed 1 MiB', async (t) => {
+    const instructions = 'x'.repeat(400_000);
+    const response = { ...RESPONSE, instructions };
+    const preambles = ['queued', 'created', 'in_progress'];
+    const events = preambles.map((type) => event(`response.${type}`, { response })).join('');
+    const { gateway } = await startWith(t, events + DELTA + COMPLETED);
+    const { status, text } = await post(gateway, 'responses', STREAM);
+    assert.deepEqual([status, text.length], [200, (events + DELTA + COMPLETED).length]);
+  });
+
+  test('falls back after a long response.created, and on a long response.failed', async (t) => {
+    const response = { ...RESPONSE, instructions: 'x'.repeat(300_000) };
+    const created = event('response.created', { response });
+    const error = { code: 'rate_limit_exceeded', message: 'too fast' };
+    const last = event('response.failed', { response: { ...response, error } });
+    const { gateway, p, q } = await startWith(t, created, { fallback: ['q'] });
+    q.script = (_, upstream) => sendEvents(upstream, DELTA + COMPLETED);
+    assert.equal((await post(gateway, 'responses', STREAM)).text, DELTA + COMPLETED);
+    p.script = (_, upstream) => sendEvents(upstream, created + last);
+    q.script = failWith(500);
+    const { status, text } = await post(gateway, 'responses', STREAM);
+    assert.deepEqual([status, /too fast/.test(text)], [429, true]);
+  });
 
   test('may have events of more than 256 KiB, also as its last', async (t) => {
     const instructions = 'x'.repeat(300_000);

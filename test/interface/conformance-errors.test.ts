@@ -121,7 +121,7 @@ const okRows: Row[] = [
       ['"no"', 502, 'no'],
       // Deeper than a conversion to text can go.
       [`{"message":"no","code":${'['.repeat(50_000)}${']'.repeat(50_000)}}`, 502, 'no'],
-      [`{"message":"sk-${'x'.repeat(1_000_000)}"}`, 502, 'Bad Gateway'],
+      [`{"message":"sk-${'x'.repeat(1_000_000)}"}`, 502, '[secret]'],
       ['{"message":"overloaded","code":503},"choices":null', 503, 'overloaded'],
     ] as const
   ).map(([error, status, message]): Row => [
@@ -429,11 +429,11 @@ describe('an answer', () => {
     ['other JSON whose error is null', `{"answers":${FEWER},"error":null}`],
     ['other JSON whose errors are empty', `{"error":{},"errors":[],"answers":${FEWER},"msg":""}`],
     ['other JSON behind a byte order mark', `\ufeff{"answers":${FEWER}}`],
-    ['a message alone', `{"msg":"${'x'.repeat(300_000)}"}`, apiError(502, 'Bad Gateway')],
+    ['a message alone', `{"msg":"no","x":"${'x'.repeat(300_000)}"}`, apiError(502, 'no')],
     [
       'an error',
-      `{"error":{"message":"canary ${'x'.repeat(1_000_000)}"},"choices":null}`,
-      apiError(502, 'Bad Gateway'),
+      `{"error":{"message":"${'no '.repeat(100_000)}","code":503},"choices":null}`,
+      apiError(503, `${'no '.repeat(166)}n…`),
     ],
     ['JSON that is cut off', `{"choices":${FEWER}`, NOT_JSON],
     ['text', `{"choices":[]} ${'canary '.repeat(100_000)}`, NOT_JSON],

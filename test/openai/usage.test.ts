@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { MAX_USAGE_BYTES, readUsage } from '../../src/openai/usage.ts';
+import { readUsage, usageIn } from '../../src/openai/usage.ts';
 
 /** Returns the counts without those that are undefined. */
 function countsIn(value: unknown): object {
@@ -25,15 +25,19 @@ const READ = {
   reasoning_tokens: 30,
 };
 
-test('a usage is read as an object, and as its JSON with text behind it', () => {
+test('a usage is found where providers write it, the first of these places first', () => {
+  const rows: readonly (readonly [json: unknown, found?: object])[] = [
+    [{ usage: OPENAI }, OPENAI],
+    [{ usage: null, x_groq: { usage: OPENAI } }, OPENAI],
+    [{ choices: [{ index: 0, usage: OPENAI }] }, OPENAI],
+    [{ type: 'response.completed', response: { usage: OPENAI } }, OPENAI],
+    [{ usage: { a: 1 }, x_groq: { usage: OPENAI } }, { a: 1 }],
+    [{ usage: 'x', choices: [{}, { usage: OPENAI }], a: { usage: OPENAI } }],
+    [undefined],
+    [[{ usage: OPENAI }]],
+  ];
+  for (const [json, found] of rows) assert.deepEqual(usageIn(json), found, JSON.stringify(json));
   assert.deepEqual(countsIn(OPENAI), READ);
-  const text = JSON.stringify(OPENAI);
-  for (const rest of ['', ',"a":1}\n\n', '}}}', ' "']) {
-    assert.deepEqual(countsIn(text + rest), READ, rest);
-  }
-  assert.deepEqual(countsIn(text.slice(0, -1)), {}, 'cut off');
-  const long = JSON.stringify({ a: 'x'.repeat(MAX_USAGE_BYTES), ...OPENAI });
-  assert.deepEqual(countsIn(long.slice(0, MAX_USAGE_BYTES)), {}, 'cut off at the limit');
 });
 
 test('cached tokens have a name at each provider, and the details count first', () => {

@@ -7,7 +7,7 @@ import type { GatewayError } from '../../src/lib/errors.ts';
 import { encodeEvent } from '../../src/lib/sse.ts';
 import { openCompletion } from '../../src/upstream/completion.ts';
 import type { AttemptContext } from '../../src/upstream/attempt-context.ts';
-import { EventInspector, type Inspection } from '../../src/upstream/event-inspector.ts';
+import { EventReader, type PassedEvents } from '../../src/upstream/event-reader.ts';
 import { bodyOf } from '../support/byte-source.ts';
 import { chatBody } from '../support/gateway.ts';
 import { cutUp } from '../support/mutate.ts';
@@ -56,7 +56,7 @@ async function relay(pieces: readonly Buffer[]): Promise<Facts & { text: string 
   return { text: Buffer.concat(reply.parts).toString(), ...toFacts(context) };
 }
 
-/** Makes an answer so long that it is scanned instead of parsed. */
+/** Makes an answer so long that it is read as an outline. */
 const LONG_WHITE_SPACE = Buffer.alloc(262_144, ' ');
 
 /** Reads a complete answer in these pieces. Its facts must not change if it is long. */
@@ -196,21 +196,18 @@ test('a usage is read in the spelling of each provider, as whole numbers', async
   }
 });
 
-test('a usage of up to 16 KiB is read', async () => {
+test('a usage is read beside anything of any length', async () => {
   const padded = (bytes: number) => {
     const usage = { ...COUNTS, padding: '' };
     usage.padding = 'x'.repeat(bytes - JSON.stringify(usage).length);
     return JSON.stringify(usage);
   };
-  assert.deepEqual(await usageOf(padded(16_384)), COUNTS);
-  const stream = TOKEN + event(`"usage":${padded(16_385)}`) + FINISH + DONE;
-  assert.equal((await relay([Buffer.from(stream)])).usage, undefined);
-  const whole = Buffer.from(`{"choices":[],"usage":${padded(16_385)}}`);
-  assert.equal((await readOnce(whole, LONG_WHITE_SPACE)).usage, undefined);
-  assert.equal(await usageOf(padded(1_048_576)), undefined);
+  for (const bytes of [100, 16_385, 1_048_576]) {
+    assert.deepEqual(await usageOf(padded(bytes)), COUNTS);
+  }
 });
 
-test('a usage that is not closed within its line is ignored', async () => {
+test('a usage in JSON that is not closed is ignored', async () => {
   const [brackets, closed] = ['['.repeat(9000), ']'.repeat(9000)];
   const whole = `{"choices":[],"usage":{"prompt_tokens":5,"x":${brackets}${closed}}}`;
   assert.deepEqual((await readOnce(Buffer.from(whole))).usage, { prompt_tokens: 5 });
@@ -364,42 +361,42 @@ test('facts are read from their own members only', async () => {
   assert.equal((await read(Buffer.from(answer))).finishReason, 'a');
 });
 
-interface InspectorOptions {
+interface ReaderOptions {
   /** The gateway has asked for the usage, and removes it. */
   readonly usageAdded?: boolean;
   readonly emptyAnswers?: 'pass' | 'fail';
 }
 
 /** Pushes the pieces. Returns what passes for each, and the error's message. */
-function inspect(
+function readEvents(
   pieces: readonly string[],
-  { usageAdded = false, emptyAnswers = 'pass' }: InspectorOptions = {},
+  { usageAdded = false, emptyAnswers = 'pass' }: ReaderOptions = {},
 ) {
   const context = newReplyContext();
   context.attempt.usageAdded = usageAdded;
   const { services } = context;
   const server = { ...services.config.server, emptyAnswers };
   const config = { ...services.config, server };
-  const inspector = new EventInspector({ ...context, services: { ...services, config } });
-  const found: Inspection[] = [];
-  const take = (inspection: Inspection) => {
-    found.push(inspection);
-    return inspection;
+  const reader = new EventReader({ ...context, services: { ...services, config } });
+  const found: PassedEvents[] = [];
+  const take = (events: PassedEvents) => {
+    found.push(events);
+    return events;
   };
   const passed = () =>
     found.map(({ before = [], toPass }) => Buffer.concat([...before, toPass]).toString());
-  const push = (text: string) => take(inspector.push(Buffer.from(text)));
-  const finish = () => take(inspector.finish());
+  const push = (text: string) => take(reader.push(Buffer.from(text)));
+  const finish = () => take(reader.finish());
   for (const piece of pieces) push(piece);
   const error = () => found.find((one) => one.error)?.error;
-  return { inspector, push, finish, passed, error };
+  return { reader, push, finish, passed, error };
 }
 
 const BEGUN = event('"a":1', choice('null'));
 const errorText = (text: string) => `data: {"error":{"message":"${text}"}}\n\n`;
 
 test('events pass up to an error, or to [DONE] and its line end', () => {
-  const { passed, error } = inspect([BEGUN + BEGUN + errorText('boom') + BEGUN]);
+  const { passed, error } = readEvents([BEGUN + BEGUN + errorText('boom') + BEGUN]);
   assert.deepEqual(passed(), [BEGUN + BEGUN]);
   assert.match(error()!.message, /boom$/);
   const rows: readonly (readonly [text: string, passed: string, isEndOpen: boolean])[] = [
@@ -410,9 +407,9 @@ test('events pass up to an error, or to [DONE] and its line end', () => {
     ['data: [DONE]\r\n\r\n', 'data: [DONE]\r\n\r\n', false],
   ];
   for (const [text, expected, isEndOpen] of rows) {
-    const { inspector, passed: texts } = inspect([text]);
+    const { reader, passed: texts } = readEvents([text]);
     assert.deepEqual(texts(), [expected]);
-    assert.deepEqual([inspector.isDone, inspector.isEndOpen], [true, isEndOpen], text);
+    assert.deepEqual([reader.isDone, reader.isEndOpen], [true, isEndOpen], text);
   }
 });
 
@@ -443,30 +440,37 @@ test('an error is found by its JSON or name, and before the answer by its messag
     ': {"error":"boom"}',
   ];
   for (const text of [...always, ...early, ...never]) {
-    const isFirst = inspect([`${text}\n\n`]).error() !== undefined;
-    const isLater = inspect([BEGUN, `${text}\n\n`]).error() !== undefined;
+    const isFirst = readEvents([`${text}\n\n`]).error() !== undefined;
+    const isLater = readEvents([BEGUN, `${text}\n\n`]).error() !== undefined;
     const expected = [!never.includes(text), always.includes(text)];
     assert.deepEqual([isFirst, isLater], expected, text.slice(0, 60));
   }
 });
 
+test('a long error that is not JSON shows the beginning of its text', () => {
+  const text = `event: error\ndata: boom ${'x'.repeat(300_000)}\n\n`;
+  const found = readEvents([text.slice(0, 9), text.slice(9)]);
+  assert.match(found.error()!.message, /^API error: 502 - boom x{400,}/);
+});
+
 test('the answer begins with the first event that is neither a preamble nor [DONE]', () => {
-  const stateOf = (text: string, options?: InspectorOptions) => {
-    const { hasBegun, hasPreamble, hasChoice, hasOtherLines } = inspect([text], options).inspector;
-    return Object.entries({ hasBegun, hasPreamble, hasChoice, hasOtherLines })
+  const stateOf = (text: string, options?: ReaderOptions) => {
+    const { hasBegun, hasPreamble, hasOtherLines, rules } = readEvents([text], options).reader;
+    const { hasAnswer } = rules;
+    return Object.entries({ hasBegun, hasPreamble, hasAnswer, hasOtherLines })
       .filter(([, isTrue]) => isTrue)
       .map(([name]) => name)
       .join(' ');
   };
   const role = event('"a":1', choice('null', { role: 'assistant' }));
   const stopped = event('"a":1', choice('"stop"', {}));
-  assert.equal(stateOf(BEGUN), 'hasBegun hasChoice');
-  assert.equal(stateOf(role), 'hasPreamble hasChoice');
-  assert.equal(stateOf(role + BEGUN), 'hasBegun hasPreamble hasChoice');
+  assert.equal(stateOf(BEGUN), 'hasBegun hasAnswer');
+  assert.equal(stateOf(role), 'hasPreamble hasAnswer');
+  assert.equal(stateOf(role + BEGUN), 'hasBegun hasPreamble hasAnswer');
   assert.equal(stateOf(event('"a":1')), 'hasPreamble');
   assert.equal(stateOf('data: x\n\n'), 'hasBegun');
-  assert.equal(stateOf(stopped), 'hasBegun hasChoice');
-  assert.equal(stateOf(stopped, { emptyAnswers: 'fail' }), 'hasPreamble hasChoice');
+  assert.equal(stateOf(stopped), 'hasBegun hasAnswer');
+  assert.equal(stateOf(stopped, { emptyAnswers: 'fail' }), 'hasPreamble hasAnswer');
   assert.equal(stateOf(DONE), '');
   assert.equal(stateOf(': comment\n\n'), '');
   assert.equal(stateOf('<html>\n\n'), 'hasOtherLines');
@@ -478,7 +482,7 @@ test('an answer is finished when each of its choices is', () => {
   type Choice = ReturnType<typeof indexed>;
   const isFinished = (...events: readonly (readonly Choice[])[]) => {
     const texts = events.map((choices) => event('"a":1', JSON.stringify(choices)));
-    return inspect(texts).inspector.isFinished;
+    return readEvents(texts).reader.rules.isFinished;
   };
   const token = indexed(0, undefined, 'a');
   const end = indexed(0, 'stop');
@@ -544,9 +548,9 @@ test('a usage chunk that the gateway asked for is removed with its line end', ()
     ],
   ];
   for (const [pieces, expected] of rows) {
-    const added = inspect([token('\n\n'), ...pieces], { usageAdded: true });
+    const added = readEvents([token('\n\n'), ...pieces], { usageAdded: true });
     assert.deepEqual(added.passed().slice(1), expected, JSON.stringify(pieces));
-    const kept = inspect([token('\n\n'), ...pieces]);
+    const kept = readEvents([token('\n\n'), ...pieces]);
     assert.equal(kept.passed().slice(1).join(''), pieces.join(''));
   }
 });
@@ -567,53 +571,53 @@ test('at the end, a whole event gets its blank line, and part of an event is a c
     ['<html>', ''],
   ];
   for (const [text, expected, problem] of rows) {
-    const { finish, passed, error, inspector } = inspect([BEGUN, text]);
+    const { finish, passed, error, reader } = readEvents([BEGUN, text]);
     finish();
     assert.equal(passed().at(-1), expected, text);
     assert.equal(error()?.details.problem, problem, text);
-    assert.equal(inspector.hasOtherLines, /^[<{]/.test(text), text);
+    assert.equal(reader.hasOtherLines, /^[<{]/.test(text), text);
   }
-  const failed = inspect([BEGUN, '{"error":"boom"}']);
+  const failed = readEvents([BEGUN, '{"error":"boom"}']);
   failed.finish();
   assert.match(failed.error()!.message, /boom$/);
 });
 
-test('a long event passes in its parts, and the events behind it are inspected', () => {
+test('a long event passes in its parts, and the events behind it are read', () => {
   const long = `data: {"choices":[],"x":"${'x'.repeat(200_000)}`;
   const rest = `${'x'.repeat(100_000)}"`;
-  const { passed, push, inspector } = inspect([long]);
+  const { passed, push, reader } = readEvents([long]);
   const first = push(`${rest},"usage":{"total_tokens":7}}\n\n${BEGUN}data: {`);
   assert.equal(first.before?.length, 2);
   assert.equal(passed().join(''), `${long}${rest},"usage":{"total_tokens":7}}\n\n${BEGUN}`);
-  assert.deepEqual([inspector.hasBegun, inspector.isEventPassed], [true, false]);
+  assert.deepEqual([reader.hasBegun, reader.isEventPassed], [true, false]);
   push('"choices":[]}\n\n');
   assert.equal(passed().at(-1), 'data: {"choices":[]}\n\n');
-  const data = (pieces: string[]) => inspect(pieces).inspector.splitter.sawData;
+  const data = (pieces: string[]) => readEvents(pieces).reader.isAlive;
   assert.equal(data([long, `${rest}}\n\n: comment\n\n`]), true, 'the long event is data');
   assert.equal(data([long, `${rest}}\n\n`, ': comment\n\n']), false);
-  const behind = inspect([long, `${rest}}\n\n${errorText('boom')}`]);
+  const behind = readEvents([long, `${rest}}\n\n${errorText('boom')}`]);
   assert.equal(behind.passed().join(''), `${long}${rest}}\n\n`);
   assert.match(behind.error()!.message, /boom$/);
   // With short data, the event is parsed although another field makes it long.
   const id = `id: ${rest}${rest}${rest}\n`;
-  const short = inspect([id, BEGUN + BEGUN]);
+  const short = readEvents([id, BEGUN + BEGUN]);
   assert.equal(short.passed().join(''), id + BEGUN + BEGUN);
-  assert.match(inspect([id, errorText('boom')]).error()!.message, /boom$/);
+  assert.match(readEvents([id, errorText('boom')]).error()!.message, /boom$/);
 });
 
 test('an unfinished event that has passed on is no error, and neither is the next by it', () => {
-  const { inspector, push, passed, error } = inspect([]);
+  const { reader, push, passed, error } = readEvents([]);
   const part = 'data: {"error":"a';
-  const { before = [] } = inspector.pushUnfinished(Buffer.from(BEGUN + part));
+  const { before = [] } = reader.pushUnfinished(Buffer.from(BEGUN + part));
   assert.equal(Buffer.concat(before).toString(), BEGUN + part);
-  assert.equal(inspector.isEventPassed, true);
+  assert.equal(reader.isEventPassed, true);
   push(`"}\n\n${BEGUN}`);
   assert.equal(passed().join(''), `"}\n\n${BEGUN}`);
-  assert.deepEqual([error(), inspector.isEventPassed], [undefined, false]);
+  assert.deepEqual([error(), reader.isEventPassed], [undefined, false]);
   push(errorText('boom'));
   assert.match(error()!.message, /boom$/);
-  const ended = inspect([]);
-  ended.inspector.pushUnfinished(Buffer.from(part));
+  const ended = readEvents([]);
+  ended.reader.pushUnfinished(Buffer.from(part));
   ended.finish();
   assert.deepEqual([ended.passed(), ended.error()], [['\n\n'], undefined]);
 });

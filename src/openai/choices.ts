@@ -1,0 +1,192 @@
+/** The rules of answers with `choices`: those of chat and of `/v1/completions`. */
+
+import { memberOf } from '../lib/json.ts';
+import { MAX_ITEMS } from '../lib/json-outline.ts';
+import { isBlank } from './answer-json.ts';
+import type { AnswerNotes, AnswerRules, EventKind, StreamRules } from './endpoint.ts';
+import { isPlain } from './plain-events.ts';
+import { usageIn } from './usage.ts';
+
+/** How many events are read for the model. Providers name it in the first event, or never. */
+const MAX_MODEL_EVENTS = 8;
+
+/** The rules of one stream of chunks, which ends with `[DONE]`. */
+export class ChoiceStream implements StreamRules {
+  readonly maxHeartbeatBytes = 0;
+  readonly hasDone = true;
+  /** True after an event with a choice. */
+  hasAnswer = false;
+  readonly #notes: AnswerNotes;
+  readonly #failsEmpty: boolean;
+  readonly #hasContent: (choice: unknown) => boolean;
+  /** The state of each choice so far, by its index. */
+  readonly #choices = new Map<number, 'open' | 'finished' | 'reopened'>();
+  /** True after any `finish_reason`. */
+  #hasFinish = false;
+  /** In how many more events the model is looked for. */
+  #modelEvents = MAX_MODEL_EVENTS;
+
+  /** @param hasContentIn - returns whether a choice of an event has content */
+  constructor(
+    notes: AnswerNotes,
+    failsEmpty: boolean,
+    hasContentIn: (choice: unknown) => boolean = hasContent,
+  ) {
+    this.#notes = notes;
+    this.#failsEmpty = failsEmpty;
+    this.#hasContent = hasContentIn;
+  }
+
+  /** True if every choice so far has its `finish_reason`. */
+  get isFinished(): boolean {
+    return (
+      this.#choices.size > 0 && [...this.#choices.values()].every((state) => state === 'finished')
+    );
+  }
+
+  skim(events: Buffer): boolean {
+    const isOnlyChoice = this.#choices.size === 1 && this.#choices.has(0);
+    return this.#modelEvents === 0 && !this.#hasFinish && isOnlyChoice && isPlain(events);
+  }
+
+  read(json: unknown, hasBegun: boolean): EventKind {
+    const emptyReason = hasBegun ? undefined : failedReasonOf(json);
+    if (emptyReason !== undefined) return { emptyReason };
+    this.hasAnswer ||= !hasNoChoice(json);
+    this.#noteModel(memberOf(json, 'model'));
+    const usage = usageIn(json);
+    if (usage) this.#notes.noteUsage(usage);
+    const choices = memberOf(json, 'choices');
+    for (const choice of Array.isArray(choices) ? (choices as unknown[]) : []) {
+      const index = memberOf(choice, 'index');
+      const reason = memberOf(choice, 'finish_reason');
+      const isFinished = typeof reason === 'string' && !isUnfinished(choice, false);
+      if (isFinished) this.#notes.noteFinishReason(reason);
+      this.#noteChoice(typeof index === 'number' ? index : 0, isFinished, this.#hasContent(choice));
+    }
+    if (this.#notes.usageAdded && isUsageChunk(json)) return 'removed';
+    return isPreamble(json, this.#failsEmpty) ? 'preamble' : 'part';
+  }
+
+  /** Notes the first non-empty model. */
+  #noteModel(model: unknown): void {
+    if (this.#modelEvents === 0) return;
+    const isNamed = typeof model === 'string' && model !== '';
+    this.#modelEvents = isNamed ? 0 : this.#modelEvents - 1;
+    if (isNamed) this.#notes.noteModel(model);
+  }
+
+  /**
+   * Notes a choice's state. Content after a `finish_reason` reopens the choice. From then on only
+   * an event without content finishes it, because some providers write `stop` into every chunk.
+   */
+  #noteChoice(index: number, isFinished: boolean, isContent: boolean): void {
+    const before = this.#choices.get(index);
+    if (before === undefined && this.#choices.size === MAX_ITEMS) return;
+    this.#hasFinish ||= isFinished;
+    const isReopened = isContent && before !== undefined && before !== 'open';
+    const state = isFinished ? 'finished' : (before ?? 'open');
+    this.#choices.set(index, isReopened ? 'reopened' : state);
+  }
+}
+
+/** The rules for the answers of an endpoint whose answers have `choices`, or none at all. */
+export const CHOICES: AnswerRules = {
+  startStream: (notes, failsEmpty) => new ChoiceStream(notes, failsEmpty),
+  noteAnswer(json, notes) {
+    const choices = memberOf(json, 'choices');
+    const list: unknown[] = Array.isArray(choices) ? choices : [];
+    const reasons = list.map((choice) => memberOf(choice, 'finish_reason'));
+    notes.noteModel(memberOf(json, 'model'));
+    notes.noteFinishReason(reasons.find((reason) => typeof reason === 'string' && reason !== ''));
+    notes.noteUsage(usageIn(json));
+  },
+  failedReasonOf,
+};
+
+/**
+ * Returns whether an event is a chat chunk before the answer: its choices, if any, have deltas with
+ * only a `role` and empty values, and no `finish_reason`. vLLM, OpenAI and others send the role as
+ * soon as a request is queued. Azure sends its `prompt_filter_results`. Events with another shape
+ * are no preamble.
+ *
+ * @param isStopEmpty - whether the `finish_reason` `stop` counts as none
+ */
+export function isPreamble(json: unknown, isStopEmpty: boolean): boolean {
+  const choices = memberOf(json, 'choices');
+  return (
+    Array.isArray(choices) &&
+    choices.every(
+      (choice) => isEmpty(memberOf(choice, 'delta')) && isUnfinished(choice, isStopEmpty),
+    )
+  );
+}
+
+/**
+ * Returns whether a chunk has a `usage` and no choices. Other members may be there too: Azure adds
+ * `latency_checkpoint`, others `x_groq`, `timings` and more.
+ */
+export function isUsageChunk(json: unknown): boolean {
+  return Boolean(memberOf(json, 'usage')) && hasNoChoice(json);
+}
+
+/** Returns whether `choices` is absent, null or an empty array. */
+export function hasNoChoice(json: unknown): boolean {
+  const choices = memberOf(json, 'choices') ?? [];
+  return Array.isArray(choices) && choices.length === 0;
+}
+
+/**
+ * Returns whether a completion has neither content, reasoning, refusal, tool call nor audio, and
+ * ended with `stop` or without a reason.
+ */
+export function isEmptyCompletion(json: unknown): boolean {
+  const choices = memberOf(json, 'choices') ?? [];
+  return (
+    Array.isArray(choices) &&
+    choices.every((choice) => isEmpty(memberOf(choice, 'message')) && isUnfinished(choice, true))
+  );
+}
+
+/** Reasons of answers that the provider itself calls failed: z.ai's, OpenRouter's, DeepSeek's. */
+const FAILED_REASONS = new Set<unknown>(['network_error', 'error', 'insufficient_system_resource']);
+
+/**
+ * Returns the `finish_reason` of an answer or an event without content that the provider itself
+ * calls failed; undefined for any other.
+ */
+export function failedReasonOf(json: unknown): string | undefined {
+  const choices = memberOf(json, 'choices');
+  if (!Array.isArray(choices)) return undefined;
+  const failed: unknown = choices.find((choice) =>
+    FAILED_REASONS.has(memberOf(choice, 'finish_reason')),
+  );
+  // The content is only looked at then, because nearly every answer has some.
+  if (failed === undefined || !choices.every(isSilent)) return undefined;
+  return String(memberOf(failed, 'finish_reason'));
+}
+
+/** Returns whether a choice of an answer or an event has no content. */
+export function isSilent(choice: unknown): boolean {
+  const parts = [memberOf(choice, 'message') ?? {}, memberOf(choice, 'delta') ?? {}];
+  return parts.every(isEmpty) && isBlank(memberOf(choice, 'text') ?? '');
+}
+
+/** Returns whether a choice's delta has more than a role and empty values. */
+export function hasContent(choice: unknown): boolean {
+  const delta = memberOf(choice, 'delta');
+  return typeof delta === 'object' && delta !== null && !isEmpty(delta);
+}
+
+/** Returns whether a choice has no `finish_reason`. With `isStopEmpty`, `stop` counts as none. */
+export function isUnfinished(choice: unknown, isStopEmpty: boolean): boolean {
+  const reason = memberOf(choice, 'finish_reason') ?? '';
+  // Some providers write `""` or `"null"` until the answer is finished.
+  return reason === '' || reason === 'null' || (isStopEmpty && reason === 'stop');
+}
+
+/** Returns whether a message or a delta has only a role and empty values. */
+function isEmpty(message: unknown): boolean {
+  if (typeof message !== 'object' || message === null || Array.isArray(message)) return false;
+  return Object.entries(message).every(([name, value]) => name === 'role' || isBlank(value));
+}

@@ -1,0 +1,234 @@
+/**
+ * Random streams and complete answers of each endpoint, short and padded beyond 256 KiB: the client
+ * gets the same, and the log has the same facts. FUZZ_CASES makes ten times as many. A failure names
+ * its seed, and FUZZ_SEED begins with it.
+ */
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { GatewayError } from '../../src/lib/errors.ts';
+import { encodeEvent } from '../../src/lib/sse.ts';
+import { COMPLETIONS } from '../../src/openai/completions.ts';
+import { EMBEDDINGS } from '../../src/openai/embeddings.ts';
+import { CHAT, type Endpoint } from '../../src/openai/endpoint.ts';
+import { RESPONSES } from '../../src/openai/responses.ts';
+import type { AttemptContext } from '../../src/upstream/attempt-context.ts';
+import { openCompletion } from '../../src/upstream/completion.ts';
+import { bodyOf } from '../support/byte-source.ts';
+import { createRandom, type Random, SEED as FIXED_SEED } from '../support/random.ts';
+import {
+  newReplyContext,
+  RecordedReply,
+  relayStream,
+  replyWith,
+} from '../support/reply-context.ts';
+import { eventually } from '../support/streams.ts';
+
+const CASES = process.env['FUZZ_CASES'] ? 5000 : 500;
+const SEED = Number(
+  process.env['FUZZ_SEED'] ?? (process.env['FUZZ_CASES'] ? Date.now() % 2 ** 31 : FIXED_SEED),
+);
+const MANY_CASES = { timeout: 3_600_000 };
+const PAD = 'x'.repeat(265_000);
+/** With more long preambles the answer would begin. */
+const MAX_PADDED = 3;
+
+const ERRORS = [
+  { error: { message: 'boom', code: 429 } },
+  { error: { message: `${'b'.repeat(600)}oom`, type: 'overloaded_error' } },
+  { error: { message: 'no', code: 'invalid_prompt' }, status: 'failed' },
+  { error: {} },
+  { error: 0 },
+  { errors: [{ message: 'boom' }] },
+  { message: 'hm' },
+  { detail: [{ msg: 'hm', loc: ['a', 1] }] },
+  { type: 'error', message: 'e', code: 'rate_limit_exceeded' },
+  { base_resp: { status_code: 1004, status_msg: 'no' } },
+  {},
+];
+const USAGES = [
+  null,
+  { prompt_tokens: 3, completion_tokens: 4, total_tokens: 7 },
+  { input_tokens: 5, output_tokens: 6, input_tokens_details: { cached_tokens: 1 } },
+  { prompt_tokens: 3, prompt_tokens_details: { cached_tokens: 2 } },
+];
+const REASONS = [null, null, null, '', 'null', 'stop', 'length', 'network_error'];
+
+function choice(random: Random): object {
+  const content = { content: random.pick(['a', '', 'é "x"']) };
+  const calls = { tool_calls: random.pick([[], [{ index: 1, function: { arguments: '{}' } }]]) };
+  return {
+    index: random.pick([0, 0, 0, 1]),
+    delta: random.pick([content, content, {}, { role: 'assistant' }, calls]),
+    text: random.pick([undefined, undefined, '', 'a']),
+    finish_reason: random.pick(REASONS),
+    usage: random.pick([undefined, undefined, undefined, ...USAGES]),
+  };
+}
+
+function chunk(random: Random): object {
+  const choices = Array.from({ length: random.pick([0, 1, 1, 1, 1, 2]) }, () => choice(random));
+  const usage = random.pick([undefined, undefined, ...USAGES]);
+  const xGroq = random.oneIn(8) ? { usage: random.pick(USAGES) } : undefined;
+  return { model: random.pick(['m', 'm', 'n', '']), choices, usage, x_groq: xGroq };
+}
+
+const TYPES = ['created', 'in_progress', 'output_item.added', 'output_text.delta', 'keep_alive'];
+const ENDS = ['completed', 'incomplete', 'failed'];
+
+function response(random: Random): object {
+  const output = random.pick([[], [{ type: 'message', content: [{ type: 'a', text: 'a' }] }]]);
+  return {
+    model: random.pick(['m', undefined]),
+    status: random.pick(ENDS),
+    incomplete_details: random.pick([null, { reason: 'max_output_tokens' }]),
+    error: random.pick([null, { code: 'server_error', message: 'boom' }]),
+    usage: random.pick(USAGES),
+    output,
+  };
+}
+
+function responseEvent(random: Random): object {
+  const type = random.pick([...TYPES, ...TYPES, ...ENDS]);
+  return {
+    type: random.pick([`response.${type}`, `response.${type}`, `response.${type}`, 'keepalive']),
+    response: random.oneIn(3) || ENDS.includes(type) ? response(random) : undefined,
+    item: type.includes('item') ? { id: 'i', content: random.pick([[], [{}], [1]]) } : undefined,
+  };
+}
+
+/** Returns JSON, now and then an error, with a place for the pad. */
+function written(random: Random, json: object): string {
+  const members = JSON.stringify(random.oneIn(10) ? random.pick(ERRORS) : json).slice(1, -1);
+  const comma = members === '' ? '' : ',';
+  return random.oneIn(2) ? `{"pad":"@"${comma}${members}}` : `{${members}${comma}"pad":"@"}`;
+}
+
+function stream(random: Random, endpoint: Endpoint): string {
+  const isTyped = endpoint === RESPONSES;
+  let text = random.pick(['', '', '\ufeff', ': hi\n\n']);
+  for (let count = random.integer(1, 7); count > 0; count -= 1) {
+    const json = isTyped ? responseEvent(random) : chunk(random);
+    if (random.oneIn(10)) text += ': c\n';
+    if (random.oneIn(8)) text += `event: ${random.pick(['message', 'error', 'ping'])}\n`;
+    const other = random.pick(['[DONE]', ' [DONE] ', '{broken', '7']);
+    text += `data: ${random.oneIn(15) ? other : written(random, json)}\n\n`;
+    if (random.oneIn(25)) text += 'event: ping\n\n';
+  }
+  if (random.oneIn(2)) text += 'data: [DONE]\n\n';
+  if (random.oneIn(10)) text = text.slice(0, random.integer(0, text.length));
+  return text.replaceAll('\n', random.pick(['\n', '\n', '\r\n', '\r']));
+}
+
+function cutUp(random: Random, text: string): Buffer[] {
+  const bytes = Buffer.from(text);
+  const pieces: Buffer[] = [];
+  const longest = text.length > PAD.length ? 120_000 : 100;
+  for (let at = 0; at < bytes.length; at += pieces.at(-1)!.length) {
+    pieces.push(bytes.subarray(at, at + random.integer(1, longest)));
+  }
+  return pieces;
+}
+
+interface Options {
+  readonly endpoint: Endpoint;
+  readonly usageAdded: boolean;
+  readonly emptyAnswers: 'pass' | 'fail';
+}
+
+function newContext({ endpoint, usageAdded, emptyAnswers }: Options, reply: RecordedReply) {
+  const context = newReplyContext(reply);
+  context.attempt.usageAdded = usageAdded;
+  const { call, services } = context;
+  const server = { ...services.config.server, emptyAnswers };
+  return {
+    ...context,
+    call: { ...call, history: { ...call.history, endpoint } },
+    services: { ...services, config: { ...services.config, server } },
+  };
+}
+
+/** Returns what the client gets, without the pads, and the facts for the log. */
+async function outcomeOf(
+  options: Options,
+  run: (context: AttemptContext, reply: RecordedReply) => Promise<void>,
+) {
+  const reply = new RecordedReply();
+  const context = newContext(options, reply);
+  let failure: readonly unknown[] = [];
+  try {
+    await run(context, reply);
+  } catch (thrown) {
+    if (!(thrown instanceof GatewayError)) throw thrown;
+    const { kind, message, scope, status, details } = thrown;
+    failure = [kind, message, scope, status, details.problem, details.retry];
+    if (reply.headersSent) reply.write(encodeEvent(thrown.toBody()));
+  }
+  const { responseModel, finishReason, usage } = context.attempt;
+  const counts = Object.values(usage ?? {}).some((count) => count !== undefined);
+  return {
+    text: Buffer.concat(reply.parts).toString().replaceAll(PAD, ''),
+    failure,
+    responseModel,
+    finishReason,
+    usage: counts ? usage : undefined,
+  };
+}
+
+const relay = (options: Options, pieces: readonly Buffer[]) =>
+  outcomeOf(options, async (context, reply) => {
+    await relayStream(bodyOf(pieces), context, reply);
+    await eventually(() => reply.hasEnded, 'the end');
+  });
+
+const answer = (options: Options, pieces: readonly Buffer[]) =>
+  outcomeOf(options, async (context, reply) => {
+    const whole = { ...context, isStream: false };
+    const opened = await openCompletion(replyWith(bodyOf(pieces)), {}, whole);
+    await opened.deliver(reply);
+  });
+
+/** Compares short and long for each case. */
+async function compareAll(
+  endpoint: Endpoint,
+  generate: (random: Random) => string,
+  read: typeof relay,
+): Promise<void> {
+  for (let seed = SEED; seed < SEED + CASES; seed += 1) {
+    const random = createRandom(seed);
+    const text = generate(random);
+    const usageAdded = endpoint !== RESPONSES && random.oneIn(3);
+    const options = { endpoint, usageAdded, emptyAnswers: random.pick(['pass', 'fail'] as const) };
+    let padded = 0;
+    const pad = () =>
+      padded < MAX_PADDED && !random.oneIn(3) ? `"${(padded += 1) && PAD}"` : '""';
+    const long = text.replaceAll('"@"', pad);
+    const short = text.replaceAll('"@"', '""');
+    const about = `${JSON.stringify(text)}\n(repeat with FUZZ_SEED=${seed})`;
+    const expected = await read(options, cutUp(random, short));
+    assert.deepEqual(await read(options, cutUp(random, long)), expected, about);
+  }
+}
+
+for (const endpoint of [CHAT, COMPLETIONS, RESPONSES]) {
+  test(`streams of ${endpoint.path} with long events read as with short events`, MANY_CASES, () =>
+    compareAll(endpoint, (random) => stream(random, endpoint), relay),
+  );
+}
+
+const MESSAGE = { message: { role: 'assistant', content: 'a' }, finish_reason: 'stop' };
+for (const endpoint of [CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES]) {
+  test(`long answers of ${endpoint.path} read as short answers`, MANY_CASES, () =>
+    compareAll(
+      endpoint,
+      (random) => {
+        const completion = { ...chunk(random), choices: random.pick([[], [MESSAGE], [{}]]) };
+        const list = { object: 'list', data: [{ embedding: [0, 1] }], usage: random.pick(USAGES) };
+        const json = { [RESPONSES.path]: response(random), [EMBEDDINGS.path]: list };
+        return written(random, json[endpoint.path] ?? completion);
+      },
+      answer,
+    ),
+  );
+}

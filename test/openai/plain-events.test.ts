@@ -1,0 +1,61 @@
+/** The look at events without a parse. */
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { DONE_MARK, isField, isPlain } from '../../src/openai/plain-events.ts';
+
+const event = (members: string) => `data: {${members}}\n\n`;
+
+test('events need a parse if they may hold an error, an end, a usage or a second choice', () => {
+  const others = [
+    event('"error":null'),
+    event('"a":{"errors":[]}'),
+    event('"choices":[{"index":1}]'),
+    event('"choices":[{"index":0},{"index" :\t2}]'),
+    event('"index":"0"'),
+    event('"index":0.5'),
+    event('"finish_reason":"stop"'),
+    event('"finish_reason" : "nul"'),
+    event('"usage":{}'),
+    event('"a":{"usage"\t: {"total_tokens":1}}'),
+    'data: [DONE]\n\n',
+    'data:  [DONE] \n\n',
+    'event: error\ndata: {}\n\n',
+    'event: ping\ndata: {}\n\n',
+    'error: {}\n\n',
+    `${event('"error":1')}: comment\n\n`,
+  ];
+  const plain = [
+    event('"choices":[{"index":0}]'),
+    event('"choices":[{"index" : 0,"finish_reason":null}]'),
+    event('"finish_reason":"","usage":null') + event('"finish_reason":"null"'),
+    event('"content":"\\"error\\": a"'),
+    event('"no_error":1'),
+    ': "error": [DONE]\n\n',
+    ': event: "error"\r\rdata: {}\r\r',
+    'id: 1\nretry: 5\ndata: {}\n\n',
+    'data: event: error:\n\n',
+    '',
+  ];
+  assert.deepEqual(
+    [...plain, ...others].filter((text) => isPlain(Buffer.from(text))),
+    plain,
+  );
+});
+
+test('a line is a field if it is blank or begins with a field name, also a cut name', () => {
+  const isLineField = (line: string) => isField(Buffer.from(`x${line}`), 1);
+  const fields = ['data: x', 'data:', 'event:x', 'id:1', 'retry:1', 'error:{}', '', '  '];
+  const cut = ['d', 'dat', 'eve', 'error', '\ndata'];
+  const others = ['<html>', 'date: x', 'Data: x', '{"a":1}', 'eventful: x', 'x', ': c'];
+  assert.deepEqual([...fields, ...cut, ...others].filter(isLineField), [...fields, ...cut]);
+});
+
+test('the end mark may have blanks around it', () => {
+  const marks = ['[DONE]', ' \t[DONE] '];
+  assert.deepEqual(
+    [...marks, '[DONE', 'x[DONE]', '[DONE]]'].filter((text) => DONE_MARK.test(text)),
+    marks,
+  );
+});
