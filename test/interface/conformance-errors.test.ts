@@ -433,7 +433,7 @@ describe('an answer', () => {
     [
       'an error',
       `{"error":{"message":"${'no '.repeat(100_000)}","code":503},"choices":null}`,
-      apiError(503, `${'no '.repeat(166)}n…`),
+      apiError(503, `${'no '.repeat(166)}no`),
     ],
     ['JSON that is cut off', `{"choices":${FEWER}`, NOT_JSON],
     ['text', `{"choices":[]} ${'canary '.repeat(100_000)}`, NOT_JSON],

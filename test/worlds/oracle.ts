@@ -365,10 +365,8 @@ export function readReply(reply: Reply, limits: Limits): Reading {
     const says = 'Serialization error: ';
     return fail(last.atMs, { ...wrong, says, isRetried: false, fallsBack: true, circuit: 'none' });
   }
-  // The content of a longer answer is not read.
-  const isLong = text.length > 262_144;
-  if (!isLong && hasFailed(json)) return fail(last.atMs, EMPTY);
-  if (limits.refusesEmpty && !isLong && isEmptyCompletion(json)) return fail(last.atMs, EMPTY);
+  if (hasFailed(json)) return fail(last.atMs, EMPTY);
+  if (limits.refusesEmpty && isEmptyCompletion(json)) return fail(last.atMs, EMPTY);
   // The first choice's reason counts.
   const facts = { ...factsOf(json), finishReason: reasonsOf(json)[0] };
   if (!isStream) return { kind: 'answer', atMs: last.atMs, text, facts };

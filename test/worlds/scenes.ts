@@ -77,9 +77,8 @@ const long: Scene = (plan, random) => {
     const behind = `${text.slice(0, -1)},"pad":${pad}}`;
     const cut = { at: own.integer(1, 300_000), waitMs: time(own, 0, 20) };
     const items: Item[] = [{ ...only, text: own.pick([inFront, behind]), cut }];
-    // The error's message and code are lost, because it is too long.
     const error: Item = { kind: 'error', text: `{"error":{"code":429},"pad":${pad}}`, waitMs: 0.3 };
-    const failed = { ...error, error: { status: 502 } };
+    const failed = { ...error, error: { status: 429 } };
     return { ...reply, items: own.oneIn(6) ? [failed] : items };
   });
 };
