@@ -8,7 +8,7 @@ import type { GatewayError } from '../lib/errors.ts';
 import { MAX_PARSED_CHARACTERS, parseUntrustedJson } from '../lib/json.ts';
 import { LEFT_OUT, readJson } from '../lib/json-outline.ts';
 import { EventSplitter, LINE_FEED, parseEvents, type ServerSentEvent } from '../lib/sse.ts';
-import { reportsError } from '../openai/answer-json.ts';
+import { firstByteOf, reportsError } from '../openai/answer-json.ts';
 import type { EventFailure, EventKind, StreamRules } from '../openai/endpoint.ts';
 import { reportsFailure } from '../openai/error-body.ts';
 import { LongEvent } from '../openai/long-event.ts';
@@ -57,6 +57,8 @@ export class EventReader {
   isEventPassed = false;
   /** True if the last chunk had more than comments and heartbeats. */
   isAlive = false;
+  /** The stream's first byte after white space. */
+  firstByte: number | undefined;
   readonly #context: AttemptContext;
   /** True until bytes are passed on, because a byte order mark may come first. */
   #isAtStart = true;
@@ -77,6 +79,7 @@ export class EventReader {
 
   /** Takes a chunk, and returns the events that it completes. */
   push(chunk: Buffer): PassedEvents {
+    this.firstByte ??= firstByteOf(chunk);
     const { unfinished } = this.splitter;
     const { size } = unfinished;
     if (size > 0 && size + chunk.length > MAX_PARSED_CHARACTERS) this.#long ??= this.#beginLong();

@@ -12,7 +12,7 @@ import { providerError, timeoutError, upstreamFailure } from './network-error.ts
 import { readFault, type UpstreamFault } from '../openai/error-body.ts';
 import { toProviderError } from './provider-error.ts';
 import type { UpstreamResponse, UpstreamRequest } from './provider.ts';
-import { openStream } from './stream-relay.ts';
+import { openStream } from './stream-opening.ts';
 
 const MAX_ERROR_BYTES = 65_536;
 /**

@@ -10,7 +10,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 import { type ByteBudget, Reservation } from '../../src/lib/byte-budget.ts';
 import type { ByteSink } from '../../src/lib/byte-source.ts';
 import { EventRoom } from '../../src/lib/event-room.ts';
-import { openStream } from '../../src/upstream/stream-relay.ts';
+import { openStream } from '../../src/upstream/stream-opening.ts';
 import { assertError, parseRaw, refusal, type ExpectedError } from '../support/errors.ts';
 import { TransportError } from '../../src/upstream/network-error.ts';
 import {

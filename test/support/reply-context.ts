@@ -6,7 +6,7 @@ import { Attempt } from '../../src/request/history.ts';
 import { Cancellation, Deadline } from '../../src/lib/cancellation.ts';
 import type { AnswerSink, AttemptContext } from '../../src/upstream/attempt-context.ts';
 import type { UpstreamResponse } from '../../src/upstream/provider.ts';
-import { openStream } from '../../src/upstream/stream-relay.ts';
+import { openStream } from '../../src/upstream/stream-opening.ts';
 import { createTransport } from '../../src/upstream/transport.ts';
 import { newBudget } from './shared.ts';
 

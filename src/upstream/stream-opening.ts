@@ -1,0 +1,157 @@
+/**
+ * Reads a stream up to its first token, and finds out whether the response is a stream at all.
+ *
+ * The answer begins with the first event that is not a preamble. Until then the client gets nothing,
+ * except that comments pass if the gateway's own comment has already begun the stream.
+ */
+
+import type { ByteSource } from '../lib/byte-source.ts';
+import { ChunkBuffer, withoutMark } from '../lib/chunk-buffer.ts';
+import type { ErrorDetails, GatewayError } from '../lib/errors.ts';
+import { beginsJson } from '../openai/answer-json.ts';
+import type { Answer, AttemptContext } from './attempt-context.ts';
+import { failureOfCompletion, noStreaming } from './completion.ts';
+import { EventInflow, type StreamPhase } from './event-inflow.ts';
+import type { PassedEvents } from './event-reader.ts';
+import { emptyAnswerError, providerError } from './network-error.ts';
+import { type StreamBeginning, StreamRelay } from './stream-relay.ts';
+
+/** The most bytes of preambles and comments before the first token. */
+const MAX_PREAMBLE_BYTES = 1_048_576;
+
+/**
+ * Reads a stream up to its first token, and resolves with the answer. Rejects after an error event,
+ * a cut, a time limit or the client's disconnect.
+ *
+ * @param headers - sent to the client with the answer
+ */
+export function openStream(
+  body: ByteSource,
+  headers: Record<string, string>,
+  context: AttemptContext,
+): Promise<Answer> {
+  return new Promise((resolve, reject) => {
+    const inflow = new EventInflow(body, context);
+    inflow.start(new StreamOpening(inflow, headers, context, { resolve, reject }));
+  });
+}
+
+/** Settles the promise of `openStream`. Only the first call has an effect. */
+interface Settle {
+  readonly resolve: (answer: Answer) => void;
+  readonly reject: (failure: unknown) => void;
+}
+
+class StreamOpening implements StreamPhase {
+  readonly #inflow: EventInflow;
+  readonly #context: AttemptContext;
+  readonly #settle: Settle;
+  /** What has arrived so far. From the first token to the delivery the relay has it too. */
+  readonly #beginning: StreamBeginning;
+
+  constructor(
+    inflow: EventInflow,
+    headers: Record<string, string>,
+    context: AttemptContext,
+    settle: Settle,
+  ) {
+    this.#inflow = inflow;
+    this.#context = context;
+    this.#settle = settle;
+    const bytes = new ChunkBuffer();
+    this.#beginning = { headers, bytes, hasLongEvent: false, error: undefined };
+  }
+
+  get heldBytes(): number {
+    return this.#beginning.bytes.size;
+  }
+
+  /**
+   * Holds events up to the first token. From there to the delivery the provider is paused, but the
+   * end of its response may still come.
+   */
+  take({ before = [], toPass, error }: PassedEvents): boolean {
+    const { reader } = this.#inflow;
+    const { bytes } = this.#beginning;
+    for (const part of before) bytes.push(part);
+    if (toPass.length > 0) bytes.push(toPass);
+    this.#inflow.updateRoom(bytes.size);
+    this.#beginning.hasLongEvent ||= before.length > 0;
+    this.#beginning.error ??= error;
+    if (!reader.hasBegun) {
+      if (error) throw error;
+      reader.hasBegun = this.#isPreambleOver(bytes.size);
+      if (!this.#mayBeginEmpty() && !reader.hasBegun) {
+        this.#passComments(bytes);
+        return true;
+      }
+    }
+    this.#settle.resolve(new StreamRelay(this.#inflow, this.#beginning, this.#context));
+    return false;
+  }
+
+  /**
+   * Throws for a completion, or an error as JSON, in place of a stream, whatever the content type
+   * is. Before the end, a response that is too long to hold is `unsupported` if it begins as JSON,
+   * and `provider` if it is only white space.
+   */
+  checkKind(hasEnded: boolean): void {
+    const { firstByte, splitter } = this.#inflow.reader;
+    if (!hasEnded && firstByte === undefined) throw this.#error('too much before the first token');
+    if (!beginsJson(firstByte)) return;
+    if (!hasEnded) throw noStreaming(this.#context.attempt.provider);
+    const parts = [...this.#beginning.bytes.parts, ...splitter.unfinished.parts];
+    const failure = failureOfCompletion(parts, this.#context);
+    if (failure) throw failure;
+  }
+
+  fail(failure: unknown): void {
+    this.#settle.reject(failure);
+  }
+
+  /**
+   * Returns whether a stream without content has ended as a complete, empty answer and may begin.
+   * Throws if `empty_answers` forbids it, or if the stream has ended without an answer.
+   */
+  #mayBeginEmpty(): boolean {
+    const { attempt, services } = this.#context;
+    const { hasOtherLines, isDone, rules } = this.#inflow.reader;
+    if (!isDone && !this.#inflow.hasEnded) return false;
+    if (rules.hasAnswer && (isDone || rules.isFinished)) {
+      if (services.config.server.emptyAnswers === 'pass') return true;
+      throw emptyAnswerError(attempt.provider);
+    }
+    const cause = `content-type: ${attempt.headers?.get('content-type') ?? 'none'}`;
+    const isStream = isDone || !hasOtherLines;
+    if (!isStream) throw this.#error('the answer was no stream of events', { cause });
+    throw this.#error('the stream ended before its first token', { cause, problem: 'cut' });
+  }
+
+  /**
+   * Returns whether the preambles are too long to hold, so that the answer begins with them: OpenAI
+   * repeats the instructions of a response in three of them. Throws for bytes that are no events.
+   */
+  #isPreambleOver(bytes: number): boolean {
+    const { hasOtherLines, hasPreamble, splitter } = this.#inflow.reader;
+    if (bytes + splitter.unfinished.size > MAX_PREAMBLE_BYTES) this.checkKind(false);
+    if (bytes <= MAX_PREAMBLE_BYTES) return false;
+    if (hasOtherLines || !hasPreamble) throw this.#error('too much before the first token');
+    return true;
+  }
+
+  /**
+   * Passes comments on if the gateway's own comment has already begun the client's stream. A
+   * preamble is held back, because another provider may still be asked.
+   */
+  #passComments(bytes: ChunkBuffer): void {
+    const { reply } = this.#context.call;
+    const { hasOtherLines, hasPreamble } = this.#inflow.reader;
+    if (hasOtherLines || hasPreamble || !reply.headersSent || !reply.hasRoom) return;
+    for (const part of withoutMark([bytes.take()])) reply.write(part);
+    this.#inflow.updateRoom(0);
+  }
+
+  #error(text: string, details?: ErrorDetails): GatewayError {
+    return providerError(this.#context.attempt.provider, text, details);
+  }
+}
