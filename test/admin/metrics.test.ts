@@ -635,6 +635,20 @@ requests_per_second = 5\nburst_capacity = 5\n${providerToml(upstream, 'p', most)
   assert.ok(sum('process_max_fds') > sum('process_open_fds'));
 });
 
+test('limits per second that are switched off are no figures', async (t) => {
+  const bucket = 'requests_per_second = 9\nburst_capacity = 9\n';
+  const rates = `${bucket}[rate_limit.providers.p]\n${bucket}${ADMIN}`;
+  const { gateway, toml } = await scenario(t, { more: `[rate_limit]\nenabled = false\n${rates}` });
+  const read = async () => {
+    const { sum } = parseMetrics((await gateway.admin('/metrics')).text);
+    return ['global', 'provider'].map((limit) => sum('gateway_limit', { limit }));
+  };
+  for (const isOn of [false, true, false]) {
+    await gateway.reload(toml.replace('enabled = false', `enabled = ${isOn}`));
+    assert.deepEqual(await read(), isOn ? [9, 9] : [0, 0]);
+  }
+});
+
 test('keys in cooldown and lists of models that fail are told for each provider', async (t) => {
   const upstream = await startUpstream(t, (_, response) =>
     sendJson(response, { error: { message: 'no' } }, { status: 401 }),

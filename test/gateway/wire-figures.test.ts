@@ -8,8 +8,15 @@ import { parseMetrics } from '../support/exposition.ts';
 import { chatBody, rawChat } from '../support/gateway.ts';
 import { openRaw, parseReplies } from '../support/raw.ts';
 import { scenario } from '../support/scenario.ts';
-import { eventually, lineOf } from '../support/streams.ts';
-import { beginStream, CHUNK, failWith, sendJson, type Script } from '../support/upstream.ts';
+import { eventually, lineOf, linesOf } from '../support/streams.ts';
+import {
+  beginStream,
+  CHUNK,
+  completion,
+  failWith,
+  sendJson,
+  type Script,
+} from '../support/upstream.ts';
 
 const ADMIN = '[admin]\nport = 0\n';
 const LONG = 'y'.repeat(16_000_000);
@@ -35,7 +42,7 @@ test('a stream from the third provider has the times of all its tries', async (t
       r: after(400, streams),
     },
     fallback: ['q', 'r'],
-    more: ADMIN,
+    more: `${ADMIN}[logging]\nverbose = true\n`,
   });
   const { socket, text } = openRaw(t, gateway.port);
   const bytes = rawChat(chatBody({ stream: true }));
@@ -48,6 +55,7 @@ test('a stream from the third provider has the times of all its tries', async (t
   end();
   const line = await lineOf(gateway);
   const { bytes: sentBytes, duration_ms, first_byte_ms, provider } = line;
+  assert.equal(line['request_bytes'], bytes.length - bytes.indexOf('\r\n\r\n') - 4);
   assert.deepEqual([provider, first_byte_ms, duration_ms], ['r', 750, 3750]);
   const tries = line['tries'] as { provider: string; duration_ms: number }[];
   assert.deepEqual(
@@ -98,6 +106,36 @@ test('an answer that its client reads late has its first byte at the provider\u2
   const sum = await read();
   assert.equal(sum('gateway_processing_seconds_sum'), 0);
   assert.equal(sum('gen_ai_server_request_duration_seconds_sum'), 7.3);
+});
+
+test('the line has the model and the id of the try whose answer or error the client got', async (t) => {
+  const ids = ['p', 'q', 'r'];
+  const { gateway, q } = await scenario(t, {
+    providers: Object.fromEntries(
+      ids.map((id) => [
+        id,
+        {
+          script: failWith(503, { headers: { 'x-request-id': `of-${id}` } }),
+          lines: `default_model = "model-of-${id}"`,
+        },
+      ]),
+    ),
+    fallback: ids,
+  });
+  const told = async (count: number) => {
+    const lines = await linesOf(gateway, count);
+    const { provider, upstream_model, upstream_request_id } = lines.at(-1)!;
+    return [provider, upstream_model, upstream_request_id];
+  };
+  await gateway.chat(chatBody({ model: 'p' }));
+  assert.deepEqual(await told(1), ['p', 'model-of-p', 'of-p'], 'all have failed');
+  q!.script = (_, response) =>
+    sendJson(response, completion(), { headers: { 'x-request-id': 'of-q' } });
+  await gateway.chat(chatBody({ model: 'p' }));
+  assert.deepEqual(await told(2), ['q', 'model-of-q', 'of-q']);
+  await gateway.send('/v1/models');
+  await told(3);
+  assert.equal(gateway.accessLines()[2]!['finish_reason'], undefined, 'it is no completion');
 });
 
 test('a request that was refused unread is no processed request', async (t) => {

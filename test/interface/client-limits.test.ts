@@ -81,7 +81,9 @@ async function start(
 
 const RATE_LIMITS = {
   'without [rate_limit]': '',
-  'with [rate_limit] enabled = false': `[rate_limit]\nenabled = false\n${bucket(1)}`,
+  'with [rate_limit] enabled = false':
+    `[rate_limit]\nenabled = false\n${bucket(1)}` +
+    `[rate_limit.providers.p]\n${bucket(1)}[rate_limit.providers.q]\n${bucket(1)}`,
   'with [rate_limit] enabled = true': '[rate_limit]\nenabled = true\n',
 };
 for (const [what, more] of Object.entries(RATE_LIMITS)) {
@@ -101,6 +103,19 @@ for (const [what, more] of Object.entries(RATE_LIMITS)) {
     assert.deepEqual(await statuses('a2', 'a'), [200, 429]);
   });
 }
+
+test('the global limit holds for all clients together, beside limits of their own', async (t) => {
+  const more = `[rate_limit]\nenabled = true\n${bucket(3)}`;
+  const { asked, reasons, statuses } = await start(t, { a: bucket(9), more });
+  assert.deepEqual(
+    await statuses('a', 'b', 'a', 'a', 'b', 'shared'),
+    [200, 200, 200, 429, 429, 429],
+  );
+  assert.deepEqual(await reasons(6), ['global']);
+  nowMs += 1000;
+  assert.deepEqual(await statuses('b', 'a'), [200, 429]);
+  assert.deepEqual(asked(), [4, 0]);
+});
 
 test("requests refused by clients' limits are counted apart", async (t) => {
   const { gateway, statuses } = await start(t, { a: bucket(1), more: '[admin]\nport = 0\n' });
@@ -217,6 +232,18 @@ test("a client named like another client's limit has its own bucket", async (t) 
   assert.equal((await gateway.chat(chatBody(), as('other'))).status, 200);
 });
 
+test('three buckets keep their levels over two reloads, and a changed one begins anew', async (t) => {
+  const a = `${bucket(9, 1)}requests_per_minute = 3\ntokens_per_day = 864`;
+  const { gateway, toml, as, statuses } = await start(t, { a });
+  assert.deepEqual(await statuses('a p/400', 'a p/m'), [200, 200]);
+  for (const more of ['# one\n', '# two\n']) await gateway.reload(toml + more);
+  assert.deepEqual(await statuses('a p/463', 'a'), [200, 429]);
+  nowMs += 20_000;
+  assertError(await gateway.chat(chatBody(), as('a')), limitedBy('tokens_per_day', 81));
+  await gateway.reload(toml.replace('tokens_per_day = 864', 'tokens_per_day = 8640'));
+  assert.deepEqual(await statuses('a', 'a'), [200, 429], 'the minute has its one token still');
+});
+
 test("a request that a provider's limit refuses leaves requests_per_minute alone", async (t) => {
   const more = `[rate_limit]\nenabled = true\n[rate_limit.providers.p]\n${bucket(1)}`;
   const counted = await start(t, { a: 'requests_per_minute = 2', more });
@@ -231,24 +258,25 @@ test("a request that a provider's limit refuses leaves requests_per_minute alone
 });
 
 test("the metrics and the page show how full the clients' limits are", async (t) => {
-  const a = 'requests_per_minute = 60\ntokens_per_day = 86400';
+  // The page shows no limit per second, which is full again at once.
+  const a = `${bucket(9)}requests_per_minute = 60\ntokens_per_day = 86400`;
   const { gateway, statuses } = await start(t, { a, more: '[admin]\nport = 0\n' });
   assert.deepEqual(await statuses('a p/100000', 'a'), [200, 429]);
   await linesOf(gateway, 2);
-  nowMs += 600;
+  nowMs += 300;
   const { sum } = parseMetrics((await gateway.admin('/metrics')).text);
   const of = (name: string, limit: string) => sum(name, { limit, client: 'a' });
   assert.equal(of('gateway_limit', 'client_tokens_per_day'), 86_400);
-  assert.equal(of('gateway_limit_used', 'client_tokens_per_day'), 99_999);
+  assert.equal(of('gateway_limit_used', 'client_tokens_per_day'), 100_000);
   assert.equal(of('gateway_limit', 'client_requests_per_minute'), 60);
-  assert.equal(of('gateway_limit_used', 'client_requests_per_minute'), 0);
+  assert.equal(of('gateway_limit_used', 'client_requests_per_minute'), 1);
   assert.equal(sum('gateway_refusals_total', { reason: 'client_tokens_per_day', client: 'a' }), 1);
   const feed = await openFeed(t, gateway.adminPort);
   const { clients } = await feed.next('state');
   const { limits } = clients.find(({ id }: { id: string }) => id === 'a');
   assert.deepEqual(limits, [
-    { limit: 'client_requests_per_minute', unit: 'req/min', capacity: 60, used: 0 },
-    { limit: 'client_tokens_per_day', unit: 'tokens/day', capacity: 86_400, used: 99_999 },
+    { limit: 'client_requests_per_minute', unit: 'req/min', capacity: 60, used: 1 },
+    { limit: 'client_tokens_per_day', unit: 'tokens/day', capacity: 86_400, used: 100_000 },
   ]);
 });
 

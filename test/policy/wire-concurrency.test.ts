@@ -66,12 +66,14 @@ for (const [limit, settings] of Object.entries(REFUSALS)) {
 test('each limit counts the requests of its own, and of several full ones the outermost is named', async (t) => {
   const gates = new Map<string, () => void>();
   const holds: Script = async (request, response) => {
+    // A reload asks for the list of models.
+    if (request.method === 'GET') return sendJson(response, { data: [] });
     const { opened, open } = createGate();
     gates.set(modelOf(request), open);
     await opened;
     sendJson(response, completion());
   };
-  const { gateway, asked } = await scenario(t, {
+  const { gateway, asked, toml } = await scenario(t, {
     server: 'max_concurrent_requests = 4',
     clients: {
       a: 'key = "a"\nmax_concurrent_requests = 2',
@@ -119,9 +121,11 @@ test('each limit counts the requests of its own, and of several full ones the ou
   assert.deepEqual(['a', 'b', 'c'].map(client), [1, 2, 1]);
   assert.deepEqual(['p', 'q'].map(provider), [3, 1]);
   assert.equal(sum('gateway_requests_in_flight'), 4);
+  assert.deepEqual(asked(), [4, 1]);
+  await gateway.reload(toml.replace('max_concurrent_requests = 4', 'max_concurrent_requests = 3'));
+  assert.equal(await refusalOf('c', 'q/8'), serverFull.replace('4 of 4', '4 of 3'));
   for (const open of gates.values()) open();
   await Promise.all(inFlight);
-  assert.deepEqual(asked(), [4, 1]);
   const after = parseMetrics((await gateway.admin('/metrics')).text);
   assert.equal(after.sum('gateway_client_requests_in_flight'), 0);
   assert.equal(after.sum('gateway_provider_requests_in_flight'), 0);

@@ -63,6 +63,13 @@ test("the providers' time spans all attempts that were sent, and the rest is the
   assert.deepEqual(history.asked, [first, second, third]);
 });
 
+test('an attempt keeps the headers of its answer no longer than the answer takes to begin', () => {
+  const attempt = attemptAt('a');
+  attempt.headers = new Map([['x-long', 'x'.repeat(2000)]]);
+  attempt.beginAnswer();
+  assert.equal(attempt.headers, undefined);
+});
+
 test('the times of an attempt are those of its own connection', (t) => {
   const clock = stopClock(t, 1000);
   const facts = (connection: 'new' | 'reused') => {
