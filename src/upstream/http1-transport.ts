@@ -126,7 +126,6 @@ export class Connections {
     for (const digest of this.#connectors.keys()) {
       if (!this.#mayKeep(digest)) this.#connectors.delete(digest);
     }
-    this.#sweep();
   }
 
   #mayKeep(digest: string | undefined): boolean {

@@ -1,12 +1,13 @@
 import assert from 'node:assert/strict';
 import { createServer, type Socket } from 'node:net';
 import { test } from 'node:test';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 
 import { chatBody, providerToml, rawChat, startGateway, triesOf } from '../support/gateway.ts';
 import { listen } from '../support/listen.ts';
 import { openRaw, parseReplies } from '../support/raw.ts';
 import { rawResponse, startRawUpstream, type RawRequest } from '../support/raw-upstream.ts';
-import { dataOf, eventually, assertNoErrors } from '../support/streams.ts';
+import { dataOf, eventually, openChat, assertNoErrors } from '../support/streams.ts';
 import { sweep } from '../support/sweep.ts';
 import { OVER_FETCH } from '../support/transport.ts';
 
@@ -22,6 +23,7 @@ const EVENTS = [
 ];
 const BODY = Buffer.from(EVENTS.join(''));
 const HEAD = 'HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n';
+const UPLOAD = 'x'.repeat(1_000_000);
 
 function chunked(parts: readonly string[]): string {
   const chunks = parts.map((part) => `${Buffer.byteLength(part).toString(16)}\r\n${part}\r\n`);
@@ -109,6 +111,41 @@ test('an upload that is answered before it was read blocks no other request', as
   assert.equal((await gateway.chat(chatBody({ pad: 'x'.repeat(8_000_000) }))).status, 413);
   assert.equal((await gateway.chat(chatBody())).status, 200);
   assert.equal(connections, 2);
+});
+
+test('an upload that broke off takes no memory while a fallback streams', async (t) => {
+  const broken = createServer((socket) => {
+    socket.once('data', () => socket.resetAndDestroy());
+  });
+  const streaming = await startRawUpstream(t, ({ socket }) => {
+    socket.write(`${HEAD}\r\n${EVENTS[1]}`);
+  });
+  const providers = [providerToml(await listen(t, broken)), providerToml(streaming, 'q')];
+  const toml = `[providers]\nfallback = ["q"]\n${providers.join('')}`;
+  const gateway = await startGateway(t, { toml });
+  const { response, ended } = openChat(gateway.port, chatBody({ stream: true, pad: UPLOAD }));
+  await response;
+  await eventually(() => gateway.reservedBytes() === 0, 'the memory is free');
+  streaming.requests[0]!.socket.end(EVENTS.slice(3).join(''));
+  assert.match(await ended, /\[DONE\]/);
+});
+
+test('an upload that a provider does not read stays in the memory', async (t) => {
+  const upload = UPLOAD.repeat(24);
+  let socket: Socket | undefined;
+  const server = createServer((connected) => {
+    socket = connected;
+    socket.once('data', () => connected.pause().write(`${HEAD}\r\n${EVENTS[1]}`));
+  });
+  const gateway = await startGateway(t, { toml: providerToml(await listen(t, server)) });
+  const { response, ended } = openChat(gateway.port, chatBody({ stream: true, pad: upload }));
+  await response;
+  for (let turn = 0; turn < 2000; turn += 1) await nextTurn();
+  assert.ok(gateway.reservedBytes() > upload.length);
+  socket!.resume();
+  await eventually(() => gateway.reservedBytes() === 0, 'the memory is free');
+  socket!.end(EVENTS.slice(3).join(''));
+  assert.match(await ended, /\[DONE\]/);
 });
 
 test('an answer with malformed headers is not valid HTTP, and is not retried', async (t) => {

@@ -318,6 +318,37 @@ test('a head of blanks is read in a time that is linear in its length', async (t
   assert.ok(user + system < 250_000, `${user + system} µs`);
 });
 
+test('a failure says how much of the response has arrived', async (t) => {
+  const response = rawResponse('{}');
+  const places = [
+    [0, undefined],
+    [1, 'inHead'],
+    [response.length - 3, 'inHead'],
+    [response.length - 2, 'inBody'],
+    [response.length - 1, 'inBody'],
+  ] as const;
+  for (const [sent, expected] of places) {
+    const { open } = await start(t, (socket) => socket.end(response.slice(0, sent)));
+    const error = await open()
+      .then(({ body }) => readAll(body, 100))
+      .catch((thrown: unknown) => thrown);
+    assert.ok(error instanceof TransportError);
+    assert.equal(error.connectionFailure, expected, `${sent} bytes`);
+  }
+});
+
+test('a provider that closes behind its answer is not asked on the same connection', async (t) => {
+  const { open } = await start(t, (socket) => socket.end(rawResponse('{}')));
+  for (let round = 0; round < 20; round += 1) {
+    const use: ConnectionUse = {};
+    const { body } = await open(use);
+    await readAll(body, 100);
+    assert.equal(use.connection, 'new');
+    // The provider's end has arrived by now, and is not read yet.
+    await nextTurn();
+  }
+});
+
 /** Sends an upload on a kept connection that breaks once so many bytes of it were read. */
 async function failureOfUpload(t: TestContext, bodyBytes: number, readBytes: number) {
   let requests = 0;

@@ -191,6 +191,24 @@ describe('a provider with certificates in its settings', { concurrency: true, sk
     assert.equal(upstream.sockets.size, 1);
   });
 
+  test('resumes its TLS session behind a reload that keeps its certificates', async (t) => {
+    const client = createCertificate(t, ['DNS:first']);
+    const { upstream, folder, ca } = await startMutual(t, [client]);
+    const paths = writeFiles(folder, 'mine', client);
+    const toml = providerToml(upstream, 'p', linesOf({ ca, ...paths }));
+    const gateway = await startGateway(t, { toml });
+    const resumed: boolean[] = [];
+    upstream.script = (request, response) => {
+      resumed.push(socketOf(response).isSessionReused());
+      response.setHeader('connection', 'close');
+      return answerWell(request, response);
+    };
+    await gateway.chat(chatBody());
+    await gateway.reload(`${toml}\n[logging]\nverbose = true`);
+    await gateway.chat(chatBody());
+    assert.deepEqual(resumed, [false, true]);
+  });
+
   test('keeps its certificates if a reload finds wrong files', async (t) => {
     const mine = createCertificate(t, ['DNS:gateway']);
     const { upstream, folder, ca } = await startMutual(t, [mine]);
