@@ -392,8 +392,8 @@ describe('behind a proxy', { concurrency: 2, skip: noProxies }, () => {
       await assertUnusable(program, /ECONNREFUSED/, { provider });
   });
 
-  test('its refusal is a 502 with a logged status, and is not repeated for ever', async (t) => {
-    const { upstream, proxy, program } = await startBehind(t);
+  test('its refusal is a 502 with a logged status', async (t) => {
+    const { proxy, program } = await startBehind(t);
     proxy.refusal = 407;
     for (const provider of ['p', 'tls']) {
       await assertUnusable(program, /\b407\b/, { provider, message: /^Provider error: / });
@@ -401,8 +401,13 @@ describe('behind a proxy', { concurrency: 2, skip: noProxies }, () => {
     proxy.refusal = 403;
     await assertUnusable(program, /\b403\b/, { provider: 'tls' });
     assert.equal(proxy.asked.at(-1), 'CONNECT provider.invalid:443');
+  });
+
+  // docs/limits.md: there fetch asks again and again until the time limit.
+  const repeats = /^v2[24]\./.test(process.version) && 'fetch of Node 22 and 24 repeats it';
+  test('a closed CONNECT is a 502, and is not repeated for ever', { skip: repeats }, async (t) => {
+    const { upstream, proxy, program } = await startBehind(t);
     proxy.closes = true;
-    proxy.asked.length = 0;
     const cause = /other side closed|Proxy Connection failed/;
     await assertUnusable(program, cause, { provider: 'tls' });
     const asked = proxy.asked.length;
