@@ -4,7 +4,8 @@ import type { Socket } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { ALL_SCALES, atSomeScale, startStopwatch } from '../support/clock.ts';
+import { CLIENT_TIME_LIMITS } from '../../src/downstream/call.ts';
+import { ALL_SCALES, atSomeScale, startStopwatch, useManualTimers } from '../support/clock.ts';
 import {
   assertError,
   NOT_AUTHENTICATED,
@@ -52,6 +53,21 @@ async function assertServing(gateway: TestGateway, requests: number): Promise<vo
   await eventually(() => gateway.reservedBytes() === 0, 'nothing is reserved');
   assert.equal((await gateway.chat(chatBody())).status, 200);
 }
+
+test('each of three uploads on a connection has its own time', async (t) => {
+  const timers = useManualTimers(t);
+  const { gateway } = await start(t, '', AMPLE);
+  const { socket, text } = openRaw(t, gateway.port);
+  for (let count = 1; count <= 3; count += 1) {
+    socket.write(chat(`Content-Length: ${BODY.length}`) + BODY.slice(0, 20));
+    await eventually(() => gateway.reservedBytes() > 0, 'the upload');
+    // Three of the four checks in a row that find no new byte.
+    timers.advance(0.75 * CLIENT_TIME_LIMITS.requestMs);
+    socket.write(BODY.slice(20));
+    await eventually(() => statusesOf(text()).length >= count, 'the answer');
+    assert.equal(statusesOf(text()).at(-1), 200, `upload ${count}`);
+  }
+});
 
 describe('a client that takes its time', { concurrency: 4 }, () => {
   /** The bytes sent, their limit, the number of access lines, and the following bytes. */

@@ -138,6 +138,18 @@ test('the line has the model and the id of the try whose answer or error the cli
   assert.equal(gateway.accessLines()[2]!['finish_reason'], undefined, 'it is no completion');
 });
 
+test('an answer to HEAD has the length of its body, and its line no bytes', async (t) => {
+  const { gateway } = await scenario(t, { more: '[logging]\nlevel = "debug"\n' });
+  for (const method of ['GET', 'HEAD', 'GET']) await gateway.send('/health', { method });
+  const lines = await linesOf(gateway, 3);
+  const [bytes] = lines.map((line) => line['bytes']);
+  assert.ok(Number(bytes) > 0);
+  assert.deepEqual(
+    lines.map((line) => line['bytes']),
+    [bytes, 0, bytes],
+  );
+});
+
 test('a request that was refused unread is no processed request', async (t) => {
   const { gateway } = await scenario(t, { more: ADMIN });
   await gateway.chat('{}', { headers: { authorization: undefined } });
