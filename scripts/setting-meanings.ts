@@ -98,6 +98,8 @@ export const MEANINGS: Readonly<Record<string, string>> = {
     'a file with the certificate in PEM, and its chain, that this provider is shown (mTLS)',
   'providers.<id>.client_key': "a file with the certificate's private key in PEM",
   'providers.<id>.headers': 'sent with each request to this provider',
+  'providers.<id>.key_header':
+    'the header for the key at /v1/messages in place of `Authorization`; `anthropic` needs no setting',
   'providers.<id>.forward_headers':
     "names of the client's headers that this provider gets, at most 32",
   'providers.<id>.return_headers':

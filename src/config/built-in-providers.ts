@@ -7,11 +7,14 @@ interface BuiltInProvider {
   readonly baseUrl: string;
   /** The key's environment variable, unless it is `<ID>_API_KEY`. */
   readonly keyVariable?: string;
-  /** Additions to a request for the model list, beside `Authorization: Bearer`. */
+  /**
+   * The header for the key, without `Bearer`, in requests for the model list and of Anthropic's
+   * protocol.
+   */
+  readonly keyHeader?: string;
+  /** Additions to a request for the model list. */
   readonly modelList?: {
     readonly query?: string;
-    /** The header for the key, without `Bearer`. */
-    readonly keyHeader?: string;
     readonly headers?: Readonly<Record<string, string>>;
   };
 }
@@ -21,10 +24,10 @@ export const BUILT_IN_PROVIDERS: ReadonlyMap<string, BuiltInProvider> = new Map(
     openai: { baseUrl: 'https://api.openai.com/v1' },
     anthropic: {
       baseUrl: 'https://api.anthropic.com/v1',
-      // The chat endpoint accepts `Authorization: Bearer`, but the model list answers it with 401.
+      // The chat endpoint accepts `Authorization: Bearer`, but all other paths answer it with 401.
+      keyHeader: 'x-api-key',
       modelList: {
         query: '?limit=1000',
-        keyHeader: 'x-api-key',
         headers: { 'anthropic-version': '2023-06-01' },
       },
     },

@@ -96,9 +96,13 @@ export function boolean(fallback: boolean) {
 }
 
 /** A setting that accepts only the texts in `choices`. */
-export function oneOf<const T extends string>(choices: readonly T[], fallback: NoInfer<T>) {
+export function oneOf<const T extends string, D extends Maybe<NoInfer<T>>>(
+  choices: readonly T[],
+  fallback?: D,
+) {
   const accepts: Accepts = (value) => choices.includes(value as T);
-  return { ...kind('text', `one of ${choices.join(', ')}`, accepts, fallback), choices };
+  const expected = `one of ${choices.join(', ')}`;
+  return { ...kind('text', expected, accepts, fallback as Or<T, D>), choices };
 }
 
 /** A text. If it has a default, it must not be blank. */

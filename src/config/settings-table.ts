@@ -103,6 +103,7 @@ export const SETTINGS = {
     headers: { ...HEADERS, key: 'of a provider' },
     forward_headers: TEXTS,
     return_headers: TEXTS,
+    key_header: oneOf(['x-api-key']),
     default_model: { ...text(), providerEnv: '<ID>_DEFAULT_MODEL' },
     models: TEXTS,
     hide_models: TEXTS,

@@ -225,17 +225,19 @@ export class ClientReply {
    * stream's last event.
    */
   fail(failure: GatewayError, headers: ResponseHeaders = {}): Promise<void> | undefined {
+    const { id, history } = this.#call;
+    const { encodeError, protocol } = history.endpoint;
     if (!this.headersSent) {
       const all = { ...failure.toHeaders(), ...headers };
-      return this.send(failure.status, all, failure.toBody());
+      const body = protocol?.encodeErrorBody(failure, id) ?? failure.toBody();
+      return this.send(failure.status, all, body);
     }
     // A truncated answer must not look complete.
     if (!this.isStream) this.#response.destroy();
     else if (!this.#hasEnded) {
       // HTTP/1.0 has no chunks, so closing the connection ends every answer.
       this.isCut = this.#response.chunkedEncoding;
-      const { encodeError } = this.#call.history.endpoint;
-      this.write(encodeError?.(failure) ?? encodeEvent(failure.toBody()));
+      this.write(encodeError?.(failure, id) ?? encodeEvent(failure.toBody()));
       this.end();
     }
     return undefined;

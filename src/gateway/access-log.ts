@@ -137,7 +137,7 @@ function factsOf(
     first_byte_ms: firstByteAtMs && Math.round(firstByteAtMs - receivedAtMs),
     bytes: sentBytes,
     outcome,
-    reason: phase ?? (failure && reasonOf(failure)),
+    reason: phase ?? (failure && reasonOf(failure, call)),
     limit: outcome === 'rate_limited' ? failure?.details.limitState : undefined,
     // Not repeated if a try has the same cause.
     cause: cause && tries.some((one) => one.cause === cause) ? undefined : cause,
@@ -193,9 +193,15 @@ function phaseOf({ history, reply }: Call, endpoint: Endpoint | undefined): stri
   return isUploading ? 'client left during its upload' : 'client left before the answer';
 }
 
+/** Headers in which the clients of Anthropic and Azure send a key. */
+const OTHER_KEY_HEADERS = ['x-api-key', 'api-key'];
+
 /** Returns the refusing limit or check, else the message without the provider's own text. */
-function reasonOf({ details: { check, limit, reason }, message }: GatewayError): string {
-  const text = limit ?? (check && CHECKS[check]) ?? reason ?? message;
+function reasonOf({ details, message }: GatewayError, { headers }: Call): string {
+  const { check, limit, reason } = details;
+  const other = check === 'no_token' && OTHER_KEY_HEADERS.find((name) => headers[name]);
+  const hint = other ? `; ${other} was sent, and no Authorization` : '';
+  const text = limit ?? (check && CHECKS[check] + hint) ?? reason ?? message;
   return escapeControlCharacters(text, MAX_LOGGED_CHARACTERS);
 }
 

@@ -46,7 +46,7 @@ export async function firstAnswer(
     let asked = await askProvider(first, asking);
     if (asked instanceof Lease) return asked;
     const isPostponed = asked.outcome === 'circuit_open';
-    if (isPostponed || isReasonToFallBack(asked.failure!, first, services.config)) {
+    if (isPostponed || isReasonToFallBack(asked.failure!, first, call, services.config)) {
       for (const other of candidates.slice(1)) {
         const fallback = await askProvider(other, asking);
         if (fallback instanceof Lease) return fallback;
@@ -116,6 +116,7 @@ function checkContentHeaders(call: Call): void {
 function isReasonToFallBack(
   failure: GatewayError,
   { isBalanced }: Candidate,
+  { history: { endpoint } }: Call,
   { providers: { fallbackOn } }: Config,
 ): boolean {
   const { details, scope, status } = failure;
@@ -125,6 +126,8 @@ function isReasonToFallBack(
   if (isBalanced && isOfTarget(failure)) return true;
   // A provider's concurrency limit is a reason to ask another provider. Its rate limit is not.
   if (limit === 'provider') return false;
-  const isTransient = scope !== 'client' && (status >= 500 || status === 408 || status === 429);
-  return problem === 'length' || isTransient || fallbackOn.includes(status);
+  const isTransient = status >= 500 || status === 408 || status === 429;
+  const lacksPath = endpoint.protocol !== undefined && status === 404;
+  const isOfProvider = scope !== 'client' && (isTransient || lacksPath);
+  return problem === 'length' || isOfProvider || fallbackOn.includes(status);
 }

@@ -171,7 +171,7 @@ export class Gateway {
    */
   #identify(call: Call): Tenant | undefined {
     const { headers } = call;
-    const tenant = this.#authenticate(soleHeader(call, 'authorization'), call.history);
+    const tenant = this.#authenticate(authorizationOf(call), call.history);
     call.history.client = tenant?.name;
     const isProxied = headers['x-forwarded-for'] !== undefined || headers.forwarded !== undefined;
     // Without keys, a gateway is open to everybody behind the proxy, even on loopback.
@@ -181,6 +181,17 @@ export class Gateway {
     }
     return tenant;
   }
+}
+
+/**
+ * Returns the request's `Authorization`, or one with the key from the header of the endpoint's own
+ * protocol.
+ */
+function authorizationOf(call: Call): string | undefined {
+  const { protocol } = call.history.endpoint;
+  const isOther = protocol && call.headers.authorization === undefined;
+  const key = isOther && soleHeader(call, protocol.keyHeader);
+  return key ? `Bearer ${key}` : soleHeader(call, 'authorization');
 }
 
 function routeOf(endpoint: Endpoint): Route {

@@ -81,6 +81,19 @@ export interface AnswerRules {
   readonly failedReasonOf?: (json: unknown) => string | undefined;
 }
 
+/** How the headers and errors of an endpoint differ from OpenAI's. */
+interface Protocol {
+  /** The header that may carry a key without `Bearer`, in place of `Authorization`. */
+  readonly keyHeader: string;
+  /**
+   * The client's headers that every provider gets, in lower case, each with its value for a client
+   * that sends none.
+   */
+  readonly passedHeaders: ReadonlyMap<string, string | undefined>;
+  /** Encodes a failure as the body of an HTTP error. */
+  readonly encodeErrorBody: (failure: GatewayError, requestId: string) => string;
+}
+
 /** An endpoint whose request names a model. */
 export interface Endpoint extends AnswerRules {
   /** The path below a provider's `base_url`. Clients use the same path below `/v1`. */
@@ -101,8 +114,10 @@ export interface Endpoint extends AnswerRules {
    * Absent if a request names nothing but a model.
    */
   readonly references?: RegExp;
+  /** Absent for OpenAI's. Few providers speak another, so a 404 may only mean that one does not. */
+  readonly protocol?: Protocol;
   /** Encodes the event that ends a failed stream. Absent if its data is the error object. */
-  readonly encodeError?: (failure: GatewayError) => Buffer;
+  readonly encodeError?: (failure: GatewayError, requestId: string) => Buffer;
 }
 
 export const CHAT: Endpoint = {

@@ -3,8 +3,15 @@
 import { COMPLETIONS } from './completions.ts';
 import { EMBEDDINGS } from './embeddings.ts';
 import { CHAT, type Endpoint } from './endpoint.ts';
+import { COUNT_TOKENS, MESSAGES } from './messages.ts';
 import { RESPONSES } from './responses.ts';
 
 /** The endpoints that `[server] endpoints` adds. */
-export const MORE_ENDPOINTS: readonly Endpoint[] = [EMBEDDINGS, COMPLETIONS, RESPONSES];
+export const MORE_ENDPOINTS: readonly Endpoint[] = [
+  EMBEDDINGS,
+  COMPLETIONS,
+  RESPONSES,
+  MESSAGES,
+  COUNT_TOKENS,
+];
 export const ENDPOINTS: readonly Endpoint[] = [CHAT, ...MORE_ENDPOINTS];

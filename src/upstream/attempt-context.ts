@@ -64,7 +64,10 @@ export interface Answer {
 export interface AttemptContext {
   /** Receives the facts about the attempt as they become known. */
   readonly attempt: Attempt;
-  readonly settings: Pick<ProviderSettings, 'forwardHeaders' | 'returnHeaders' | 'timeoutMs'>;
+  readonly settings: Pick<
+    ProviderSettings,
+    'forwardHeaders' | 'headers' | 'returnHeaders' | 'timeoutMs'
+  >;
   readonly call: {
     /** The client's request headers. */
     readonly headers: Readonly<Record<string, unknown>>;

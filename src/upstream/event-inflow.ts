@@ -1,7 +1,7 @@
 /**
- * Takes a stream's chunks from the provider: reserves memory for them, reads their events, and hands
- * the events to the current phase. This is `StreamOpening` at first, and `StreamRelay` from the
- * delivery on.
+ * Takes a stream's chunks from the provider: reserves memory for them, reads their events, and
+ * hands the events to the current phase. This is `StreamOpening` at first, and `StreamRelay` from
+ * the delivery on.
  */
 
 import { noRoom } from '../lib/byte-budget.ts';

@@ -95,19 +95,21 @@ export function forwardedHeaders(
   return { traceId, headers: hasState ? [...headers, 'tracestate', tracestate] : headers };
 }
 
-/** Adds the client's headers named in the provider's `forward_headers`. */
+/** Adds the client's headers that the endpoint and the provider's `forward_headers` name. */
 export function addClientHeaders(
   request: UpstreamRequest,
   context: AttemptContext,
 ): UpstreamRequest {
   const { call, settings } = context;
-  const { forwardHeaders } = settings;
-  if (!forwardHeaders) return request;
+  const { forwardHeaders = [] } = settings;
+  const { passedHeaders } = call.history.endpoint.protocol ?? {};
+  if (forwardHeaders.length === 0 && !passedHeaders) return request;
   const redact = redactorOf(context);
   const headers = [...request.headers];
   const hopByHop = hopByHopNames(call.headers['connection'] as string | undefined);
-  for (const name of forwardHeaders) {
-    const value = call.headers[name];
+  for (const name of new Set([...(passedHeaders?.keys() ?? []), ...forwardHeaders])) {
+    if (Object.hasOwn(settings.headers, name)) continue;
+    const value = call.headers[name] ?? passedHeaders?.get(name);
     if (!hopByHop.has(name) && mayPass(value, redact)) headers.push(name, value);
   }
   return { ...request, headers };

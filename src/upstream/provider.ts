@@ -102,15 +102,10 @@ export function createOpenAIProvider(settings: ProviderSettings) {
   const { id, baseUrl, tls } = settings;
   const { origin, pathname } = new URL(baseUrl);
   const basePath = pathname.replace(/\/$/, '');
-  const modelList = BUILT_IN_PROVIDERS.get(id)?.modelList;
-  const headers = headersByKey(settings);
+  const { keyHeader = settings.keyHeader, modelList } = BUILT_IN_PROVIDERS.get(id) ?? {};
   const paths = byEndpoint(basePath);
-  const jsonHeaders = (accept: string) =>
-    headers.map((keyHeaders) =>
-      fixedHeaders(origin, { ...keyHeaders, 'content-type': 'application/json', accept }),
-    );
-  const completionHeaders = jsonHeaders('application/json');
-  const streamHeaders = jsonHeaders('text/event-stream');
+  const openAIHeaders = jsonHeaders(origin, headersByKey(settings));
+  const otherHeaders = jsonHeaders(origin, headersByKey(settings, keyHeader));
 
   return {
     ...settings,
@@ -125,18 +120,21 @@ export function createOpenAIProvider(settings: ProviderSettings) {
      * @param key - index of the key to send
      * @param forwarded - headers that always pass from the client, names and values in turn
      */
-    request: (options: RequestOptions): UpstreamRequest => ({
-      method: 'POST',
-      origin,
-      tls,
-      path: paths.get(options.endpoint)!,
-      fixed: (options.isStream ? streamHeaders : completionHeaders)[options.key ?? 0]!,
-      headers: options.forwarded,
-      body: options.body,
-      heldBody: options.heldBody,
-      isStream: options.isStream,
-      reconnect: options.reconnect,
-    }),
+    request(options: RequestOptions): UpstreamRequest {
+      const { complete, stream } = options.endpoint.protocol ? otherHeaders : openAIHeaders;
+      return {
+        method: 'POST',
+        origin,
+        tls,
+        path: paths.get(options.endpoint)!,
+        fixed: (options.isStream ? stream : complete)[options.key ?? 0]!,
+        headers: options.forwarded,
+        body: options.body,
+        heldBody: options.heldBody,
+        isStream: options.isStream,
+        reconnect: options.reconnect,
+      };
+    },
 
     /**
      * Builds a model list request.
@@ -148,10 +146,19 @@ export function createOpenAIProvider(settings: ProviderSettings) {
       origin,
       tls,
       path: `${basePath}/models${modelList?.query ?? ''}`,
-      fixed: fixedHeaders(origin, modelListHeaders(settings, key, headers)),
+      fixed: fixedHeaders(origin, modelListHeaders(settings, key)),
       headers: [],
     }),
   };
+}
+
+/** Returns the headers of requests with JSON, for complete answers and for streams. */
+function jsonHeaders(origin: string, byKey: readonly Record<string, string>[]) {
+  const withAccept = (accept: string) =>
+    byKey.map((one) =>
+      fixedHeaders(origin, { ...one, 'content-type': 'application/json', accept }),
+    );
+  return { complete: withAccept('application/json'), stream: withAccept('text/event-stream') };
 }
 
 /** Returns each endpoint's path behind `base`. */
@@ -161,18 +168,23 @@ function byEndpoint(base: string): ReadonlyMap<Endpoint, string> {
 
 /** Returns the headers of a model list request with this key, or without a key. */
 function modelListHeaders(
-  { id, apiKeys }: ProviderSettings,
+  settings: ProviderSettings,
   key: number | undefined,
-  headers: ReturnType<typeof headersByKey>,
 ): Record<string, string> {
-  const { keyHeader, headers: more } = BUILT_IN_PROVIDERS.get(id)?.modelList ?? {};
-  const accept = { ...more, accept: 'application/json' };
+  const { keyHeader, modelList } = BUILT_IN_PROVIDERS.get(settings.id) ?? {};
+  const accept = { ...modelList?.headers, accept: 'application/json' };
   if (key === undefined) return { ...accept, 'user-agent': USER_AGENT };
-  return { ...accept, ...headers[key], ...(keyHeader && { [keyHeader]: apiKeys[key]!.reveal() }) };
+  return { ...accept, ...headersByKey(settings, keyHeader)[key] };
 }
 
-/** Returns the headers for every request, by the key's index. */
-function headersByKey({ apiKeys, headers }: ProviderSettings) {
+/**
+ * Returns the headers for every request, by the key's index. The key is in the header `keyHeader`,
+ * or in `Authorization`.
+ */
+function headersByKey(
+  { apiKeys, headers }: ProviderSettings,
+  keyHeader?: string,
+): Record<string, string>[] {
   const fixed: Record<string, string> = Object.fromEntries(
     Object.entries(headers).map(([name, value]) => [name, value.reveal()]),
   );
@@ -180,7 +192,9 @@ function headersByKey({ apiKeys, headers }: ProviderSettings) {
   return apiKeys.map((apiKey) => ({
     'user-agent': USER_AGENT,
     ...fixed,
-    authorization: `Bearer ${apiKey.reveal()}`,
+    ...(keyHeader
+      ? { [keyHeader]: apiKey.reveal() }
+      : { authorization: `Bearer ${apiKey.reveal()}` }),
     // A compressed answer could not be passed on byte for byte.
     'accept-encoding': 'identity',
   }));

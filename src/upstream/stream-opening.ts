@@ -1,8 +1,8 @@
 /**
  * Reads a stream up to its first token, and finds out whether the response is a stream at all.
  *
- * The answer begins with the first event that is not a preamble. Until then the client gets nothing,
- * except that comments pass if the gateway's own comment has already begun the stream.
+ * The answer begins with the first event that is not a preamble. Until then the client gets
+ * nothing, except that comments pass if the gateway's own comment has already begun the stream.
  */
 
 import type { ByteSource } from '../lib/byte-source.ts';

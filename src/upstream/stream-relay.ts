@@ -1,7 +1,7 @@
 /**
  * Relays a stream whose answer has begun, from its delivery on. Every event passes byte for byte,
- * except those that the gateway itself has asked for. A finished stream gets its last blank line and
- * `[DONE]` added if they are missing.
+ * except those that the gateway itself has asked for. A finished stream gets its last blank line
+ * and `[DONE]` added if they are missing.
  */
 
 import { type ChunkBuffer, lengthOf, withoutMark } from '../lib/chunk-buffer.ts';

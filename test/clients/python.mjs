@@ -22,11 +22,15 @@ import {
   completion,
   embeddings,
   errorEvent,
+  message,
+  messageEnd,
+  messageEvent,
   response,
   sendError,
   sendJson,
   startEvents,
   startGateway,
+  startMessage,
   startNginx,
   startTypedEvents,
   startUpstream,
@@ -47,7 +51,7 @@ const UPLOADED_PRIOR_TO = '2026-11-22T00:00:00Z';
 const INSTALL_MS = 900_000;
 const RUN_MS = 180_000;
 const run = promisify(execFile);
-const ENDPOINTS = 'endpoints = ["/v1/embeddings", "/v1/responses"]';
+const ENDPOINTS = 'endpoints = ["/v1/embeddings", "/v1/responses", "/v1/messages"]';
 
 /** Each client's requirement, by its file name. */
 const requirements = new Map(
@@ -185,6 +189,13 @@ async function onChat(upstream, body, url) {
     await sleep(FIRST_TOKEN_MS);
     const error = { code: 'server_error', message: 'out of memory', param: null };
     return void upstream.end(breaks ? typedEvent('error', error) : typedEnd(said));
+  }
+  if (url === '/v1/messages') {
+    if (!body.stream) return void sendJson(upstream, message([{ type: 'text', text: said }]));
+    startMessage(upstream, said.split(/(?= )/));
+    await sleep(FIRST_TOKEN_MS);
+    const error = { type: 'api_error', message: 'out of memory' };
+    return void upstream.end(breaks ? messageEvent('error', { error }) : messageEnd());
   }
   const isCall = body.tools && said.startsWith('{');
   const delta = (text) => (isCall ? callTool(body.tools[0], text) : { content: text });

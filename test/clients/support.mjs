@@ -236,6 +236,85 @@ export function typedFailure(message) {
   });
 }
 
+/** A complete answer of `/v1/messages`. */
+export const message = (
+  content = [{ type: 'text', text: 'Hello there' }],
+  reason = 'end_turn',
+) => ({
+  id: 'msg_1',
+  type: 'message',
+  role: 'assistant',
+  model: 'm',
+  content,
+  stop_reason: reason,
+  stop_sequence: null,
+  usage: {
+    input_tokens: 3,
+    cache_creation_input_tokens: 0,
+    cache_read_input_tokens: 0,
+    output_tokens: 5,
+  },
+});
+
+/** An event of a stream of `/v1/messages`. */
+export function messageEvent(type, members) {
+  return `event: ${type}\ndata: ${JSON.stringify({ type, ...members })}\n\n`;
+}
+
+/** Begins a stream of `/v1/messages` with its text, and leaves it open. */
+export function startMessage(upstream, words = ['Hello', ' there']) {
+  upstream.writeHead(200, { 'content-type': 'text/event-stream' });
+  upstream.write(messageEvent('message_start', { message: message([], null) }));
+  upstream.write(messageEvent('ping'));
+  if (words.length === 0) return upstream;
+  const block = { type: 'text', text: '' };
+  upstream.write(messageEvent('content_block_start', { index: 0, content_block: block }));
+  for (const text of words) {
+    const delta = { type: 'text_delta', text };
+    upstream.write(messageEvent('content_block_delta', { index: 0, delta }));
+  }
+  return upstream;
+}
+
+/** The last events of a stream of `/v1/messages`. */
+export function messageEnd(stop_reason = 'end_turn') {
+  return [
+    messageEvent('content_block_stop', { index: 0 }),
+    messageEvent('message_delta', {
+      delta: { stop_reason, stop_sequence: null },
+      usage: { output_tokens: 5 },
+    }),
+    messageEvent('message_stop'),
+  ].join('');
+}
+
+/** Not among the packages of these tests, because it takes 240 MB. */
+const CLAUDE = process.env.CLAUDE ?? '';
+/** The reason for skipping Claude Code's tests; false if they run. */
+export const NO_CLAUDE = existsSync(CLAUDE) ? false : 'CLAUDE does not name the program';
+
+/** Asks Claude Code for an answer. Returns its exit code and output. `more` are variables. */
+export async function askClaude(baseURL, model, more = { ANTHROPIC_AUTH_TOKEN: CLIENT_KEY }) {
+  const folder = emptyFolder(t);
+  const asking = promisify(execFile)(CLAUDE, ['-p', 'hello', '--model', model], {
+    cwd: folder,
+    env: {
+      PATH: process.env.PATH,
+      HOME: folder,
+      ANTHROPIC_BASE_URL: new URL(baseURL).origin,
+      CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC: '1',
+      CLAUDE_CODE_MAX_RETRIES: '0',
+      ...more,
+    },
+    timeout: 60_000,
+  });
+  asking.child.stdin.end();
+  return asking.then(
+    (done) => ({ code: 0, ...done }),
+    (error) => error,
+  );
+}
+
 /** Not among the packages of these tests, because it takes 420 MB. */
 const CODEX = process.env.CODEX ?? '';
 /** The reason for skipping Codex's tests; false if they run. */

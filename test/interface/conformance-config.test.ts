@@ -402,6 +402,7 @@ const EFFECTS: Record<string, Effect> = {
     [[], '404 404 404 400'],
     [['/v1/embeddings', '/v1/responses'], '400 404 400 400'],
     [['/v1/completions'], '404 400 404 400'],
+    [['/v1/messages', '/v1/messages/count_tokens'], '404 404 404 400'],
   ),
 
   'server.auth.enabled': acts(
@@ -599,6 +600,17 @@ const EFFECTS: Record<string, Effect> = {
       return `${String(headers['x-session-id'])} ${String(headers['x-other'])}`;
     },
     [['X-Session-Id'], 's undefined'],
+  ),
+
+  'providers.z.key_header': acts(
+    { 'server.endpoints': ['/v1/messages'] },
+    async ({ gateway, p }) => {
+      const headers = { 'content-type': 'application/json' };
+      const body = JSON.stringify(chatBody({ max_tokens: 1 }));
+      await gateway.send('/v1/messages', { method: 'POST', headers, body });
+      return p.requests.map((request) => typeof request.headers['x-api-key']);
+    },
+    ['x-api-key', ['string']],
   ),
 
   'providers.z.return_headers': acts(

@@ -2,8 +2,9 @@
 
 import type { IncomingMessage } from 'node:http';
 
-/** The documented error, which the event `error` of `/v1/responses` has too. */
-const ERROR_EVENT = /(?:^|[\r\n])data: \{(?:"type":"error",.*,)?"error":\{"type".*\}\}\n\n$/;
+/** The documented error, which the event `error` of `/v1/responses` has too, and Anthropic's. */
+const ERROR_EVENT =
+  /(?:^|[\r\n])data: \{(?:"type":"error",(?:.*,)?)?"error":\{"type".*\}(?:,"request_id":"[^"]*")?\}\n\n$/;
 
 /**
  * Reads the body, and hands each chunk to `onChunk`. Rejects if the connection breaks. A stream

@@ -48,7 +48,7 @@ export class RecordedReply implements AnswerSink {
 export function newReplyContext(reply = new RecordedReply()): AttemptContext {
   return {
     attempt: new Attempt({ provider: { id: 'p', digest: '' }, model: 'm', isStream: false }, ''),
-    settings: { forwardHeaders: undefined, returnHeaders: undefined, timeoutMs: 0 },
+    settings: { headers: {}, forwardHeaders: undefined, returnHeaders: undefined, timeoutMs: 0 },
     call: {
       headers: {},
       cancellation: new Cancellation(),

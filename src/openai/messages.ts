@@ -1,0 +1,152 @@
+/** `POST /v1/messages`, Anthropic's own protocol, for providers that speak it. */
+
+import { type GatewayError, invalidRequest } from '../lib/errors.ts';
+import { type JsonValue, memberOf } from '../lib/json.ts';
+import { isBlank } from './answer-json.ts';
+import { ChatRequestParser } from './chat-request.ts';
+import type { AnswerNotes, Endpoint, EventKind, StreamRules } from './endpoint.ts';
+
+/** How many objects enclose a member of the body. */
+const MEMBER = 1;
+
+class CountParser extends ChatRequestParser {
+  /** The answer is a number. Anthropic refuses `stream_options`. */
+  override finish(body: { readonly parts: readonly Buffer[] }) {
+    return { ...super.finish(body), stream: false, mayAskForUsage: false };
+  }
+}
+
+class MessagesParser extends ChatRequestParser {
+  #hasMaxTokens = false;
+  #hasContainer = false;
+
+  protected override note(value: JsonValue): void {
+    super.note(value);
+    const { depth, kind, name } = value;
+    if (depth !== MEMBER) return;
+    if (name === 'max_tokens') this.#hasMaxTokens = kind === 'number';
+    // Only the organisation of one key has the container, or can find the next request's.
+    if (name === 'container' && kind !== 'null') this.#hasContainer = true;
+  }
+
+  override finish(body: { readonly parts: readonly Buffer[] }) {
+    const request = super.finish(body);
+    if (!this.#hasMaxTokens) throw invalidRequest('"max_tokens" must be a number');
+    const bound = this.#hasContainer && { affinity: 'organisation' as const };
+    return { ...request, mayAskForUsage: false, ...bound };
+  }
+}
+
+/** By the `type` of an event. All others are parts. */
+const KINDS: ReadonlyMap<unknown, EventKind> = new Map<unknown, EventKind>([
+  ['message_start', 'preamble'],
+  ['ping', 'heartbeat'],
+  ['message_stop', 'end'],
+]);
+
+/** The rules of a stream that has its facts in its first event and in its last but one. */
+class MessageStream implements StreamRules {
+  readonly maxHeartbeatBytes = 256;
+  readonly hasDone = false;
+  readonly isFinished = false;
+  readonly hasAnswer = false;
+  readonly #notes: AnswerNotes;
+  #usage: object = {};
+
+  constructor(notes: AnswerNotes) {
+    this.#notes = notes;
+  }
+
+  read(json: unknown): EventKind {
+    const message = memberOf(json, 'message');
+    const model = memberOf(message, 'model');
+    if (model !== undefined) this.#notes.noteModel(model);
+    const reason = memberOf(memberOf(json, 'delta'), 'stop_reason');
+    if (typeof reason === 'string') this.#notes.noteFinishReason(reason);
+    const usage = memberOf(message, 'usage') ?? memberOf(json, 'usage');
+    if (typeof usage === 'object' && usage !== null) {
+      // The later event has the answer's tokens, and from some providers the prompt's again.
+      this.#usage = { ...this.#usage, ...usage };
+      this.#notes.noteUsage(toUsage(this.#usage));
+    }
+    return KINDS.get(memberOf(json, 'type')) ?? 'part';
+  }
+}
+
+/** Returns a usage under OpenAI's names, where the tokens of a prompt include the cached ones. */
+function toUsage(usage: unknown) {
+  const count = (name: string) => {
+    const number = memberOf(usage, name);
+    return typeof number === 'number' ? number : 0;
+  };
+  const cached = count('cache_read_input_tokens');
+  return {
+    prompt_tokens: count('input_tokens') + count('cache_creation_input_tokens') + cached,
+    completion_tokens: memberOf(usage, 'output_tokens'),
+    prompt_tokens_details: { cached_tokens: cached },
+  };
+}
+
+function noteAnswer(answer: unknown, notes: AnswerNotes): void {
+  notes.noteModel(memberOf(answer, 'model'));
+  notes.noteFinishReason(memberOf(answer, 'stop_reason'));
+  const usage = memberOf(answer, 'usage');
+  if (typeof usage === 'object' && usage !== null) notes.noteUsage(toUsage(usage));
+}
+
+/** Returns whether a message has no content but empty texts. A tool call is content. */
+function isEmpty(answer: unknown): boolean {
+  const content = memberOf(answer, 'content') ?? [];
+  return Array.isArray(content) && content.every(isEmptyBlock);
+}
+
+function isEmptyBlock(block: unknown): boolean {
+  return isBlank(memberOf(block, 'text') ?? memberOf(block, 'thinking') ?? 'none');
+}
+
+/** Anthropic's `type` of an error, by its status. */
+const ERROR_TYPES: ReadonlyMap<number, string> = new Map([
+  [401, 'authentication_error'],
+  [402, 'billing_error'],
+  [403, 'permission_error'],
+  [404, 'not_found_error'],
+  [413, 'request_too_large'],
+  [429, 'rate_limit_error'],
+  [503, 'overloaded_error'],
+  [504, 'timeout_error'],
+  [529, 'overloaded_error'],
+]);
+
+function encodeErrorBody({ message, status }: GatewayError, requestId: string): string {
+  const type = ERROR_TYPES.get(status) ?? (status < 500 ? 'invalid_request_error' : 'api_error');
+  return JSON.stringify({ type: 'error', error: { type, message }, request_id: requestId });
+}
+
+export const MESSAGES: Endpoint = {
+  path: '/messages',
+  operation: 'messages',
+  Parser: MessagesParser,
+  startStream: (notes) => new MessageStream(notes),
+  noteAnswer,
+  isEmpty,
+  protocol: {
+    keyHeader: 'x-api-key',
+    passedHeaders: new Map([
+      ['anthropic-version', '2023-06-01'],
+      ['anthropic-beta', undefined],
+    ]),
+    encodeErrorBody,
+  },
+  encodeError: (failure, requestId) =>
+    Buffer.from(`event: error\ndata: ${encodeErrorBody(failure, requestId)}\n\n`),
+};
+
+/** Counts the tokens of a request that no model answers. */
+export const COUNT_TOKENS: Endpoint = {
+  path: '/messages/count_tokens',
+  operation: 'count_tokens',
+  Parser: CountParser,
+  startStream: MESSAGES.startStream,
+  noteAnswer() {},
+  protocol: MESSAGES.protocol!,
+};
