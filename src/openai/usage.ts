@@ -8,12 +8,17 @@ import { firstItem } from './answer-json.ts';
  * first choice, where Moonshot's streams have it, or in the `response` of an event.
  */
 export function usageIn(json: unknown): object | undefined {
-  const inner = [memberOf(json, 'x_groq'), memberOf(json, 'choices'), memberOf(json, 'response')];
-  for (const value of [json, ...inner.map(firstItem)]) {
-    const usage = memberOf(value, 'usage');
-    if (typeof usage === 'object' && usage !== null) return usage;
-  }
-  return undefined;
+  return (
+    usageOf(json) ??
+    usageOf(memberOf(json, 'x_groq')) ??
+    usageOf(firstItem(memberOf(json, 'choices'))) ??
+    usageOf(memberOf(json, 'response'))
+  );
+}
+
+function usageOf(value: unknown): object | undefined {
+  const usage = memberOf(value, 'usage');
+  return typeof usage === 'object' && usage !== null ? usage : undefined;
 }
 
 /** Returns the token counts in a `usage`; an absent or invalid count is undefined. */

@@ -101,13 +101,13 @@ export function addClientHeaders(
   context: AttemptContext,
 ): UpstreamRequest {
   const { call, settings } = context;
-  const { forwardHeaders = [] } = settings;
-  const { passedHeaders } = call.history.endpoint.protocol ?? {};
-  if (forwardHeaders.length === 0 && !passedHeaders) return request;
+  const { forwardHeaders } = settings;
+  const passedHeaders = call.history.endpoint.protocol?.passedHeaders;
+  if (!forwardHeaders && !passedHeaders) return request;
   const redact = redactorOf(context);
   const headers = [...request.headers];
   const hopByHop = hopByHopNames(call.headers['connection'] as string | undefined);
-  for (const name of new Set([...(passedHeaders?.keys() ?? []), ...forwardHeaders])) {
+  for (const name of new Set([...(passedHeaders?.keys() ?? []), ...(forwardHeaders ?? [])])) {
     if (Object.hasOwn(settings.headers, name)) continue;
     const value = call.headers[name] ?? passedHeaders?.get(name);
     if (!hopByHop.has(name) && mayPass(value, redact)) headers.push(name, value);
