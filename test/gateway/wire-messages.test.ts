@@ -264,6 +264,8 @@ describe("a client's key", () => {
     const azure = await sendTo(gateway, '/v1/chat/completions', { 'api-key': 'the-key' });
     assert.match(String(azure.reason), /^no token; api-key was sent/);
     assert.equal((await sendTo(gateway, '/v1/chat/completions', {})).reason, 'no token');
+    const both = await sendTo(gateway, '/v1/chat/completions', { ...right, ...bearer('another') });
+    assert.equal(both.reason, 'unknown token');
   });
 
   test('that is wrong is refused in the shape of Anthropic', async (t) => {
