@@ -4,7 +4,7 @@ import { memberOf } from '../lib/json.ts';
 import { MAX_ITEMS } from '../lib/json-outline.ts';
 import { isBlank } from './answer-json.ts';
 import type { AnswerNotes, AnswerRules, EventKind, StreamRules } from './endpoint.ts';
-import { isPlain } from './plain-events.ts';
+import { skimEvents } from './plain-events.ts';
 import { usageIn } from './usage.ts';
 
 /** How many events are read for the model. Providers name it in the first event, or never. */
@@ -46,7 +46,11 @@ export class ChoiceStream implements StreamRules {
 
   skim(events: Buffer): boolean {
     const isOnlyChoice = this.#choices.size === 1 && this.#choices.has(0);
-    return this.#modelEvents === 0 && !this.#hasFinish && isOnlyChoice && isPlain(events);
+    if (this.#modelEvents > 0 || this.#hasFinish || !isOnlyChoice) return false;
+    const usage = skimEvents(events);
+    if (usage === undefined || (usage !== '' && this.#notes.usageAdded)) return false;
+    if (usage !== '') this.#notes.noteUsage(usage);
+    return true;
   }
 
   read(json: unknown, hasBegun: boolean): EventKind {

@@ -8,7 +8,7 @@ import { CHOICES, isEmptyCompletion } from './choices.ts';
 export interface AnswerNotes {
   noteModel(model: unknown): void;
   noteFinishReason(reason: unknown): void;
-  /** The last call counts. */
+  /** Takes a `usage`, or the JSON of an event with a `usage` as text. The last call counts. */
   noteUsage(usage: unknown): void;
   /** True if the gateway has asked for the `usage`, and removes its event from the stream. */
   readonly usageAdded: boolean;
@@ -52,7 +52,7 @@ export interface StreamRules {
   readonly hasAnswer: boolean;
   /**
    * Returns whether `read` would learn nothing from these whole events, which come behind the
-   * answer's beginning. Absent if each event is to be read.
+   * answer's beginning, but a `usage`, which is then noted. Absent if each event is to be read.
    */
   skim?(events: Buffer): boolean;
   /**

@@ -3,7 +3,7 @@
 /**
  * Matches, on its four lines:
  *
- * - the names of an error, and the beginning of a `usage`. Text inside a longer string never
+ * - the names of an error, and a `usage` up to its value. Text inside a longer string never
  *   matches, because JSON escapes the quotes in it.
  * - a `finish_reason` that is set, and the `index` of any choice or tool call but the first.
  * - the beginning of `[DONE]`, and the fields `event` and `error`.
@@ -11,7 +11,7 @@
  */
 const SIGNS = new RegExp(
   [
-    /"(?:errors?"|usage"[ \t]*:[ \t]*\{)/,
+    /"(?:errors?"|(usage)"[ \t]*:[ \t]*(?=\{))/,
     /"(?:finish_reason"[ \t]*:[ \t]*"(?!null"|")|index"[ \t]*:[ \t]*(?![ \t]|0[,}]))/,
     /\[D|^(?:event|error):/,
     /^(:).*/,
@@ -25,19 +25,44 @@ export const DONE_MARK = /^[ \t]*\[DONE\][ \t]*$/;
 /** Field names; `error` is llama.cpp's own. */
 const FIELDS = ['data', 'event', 'id', 'retry', 'error'];
 const LONGEST_FIELD = 'event'.length;
+/** Matches an event's only line, and the blank line behind it. */
+const ONLY_DATA = /data:.*(\r\n|\n|\r)\1/y;
+const DATA_FIELD_BYTES = 'data:'.length;
+/** A longer event is parsed at once, because an open stream keeps the last event with a `usage`. */
+const MAX_USAGE_EVENT_BYTES = 1024;
+/** Matches what precedes such a line: nothing, or the end of a blank line. */
+const BLANK_LINE = /^$|(?:\n\n|\r\r|\n\r\n)$/;
 
 /**
- * Returns whether a run of whole events has nothing but content of the first choice. False if the
- * events may have more, so that they are to be parsed.
+ * Looks at a run of whole events.
+ *
+ * @returns '' if they have nothing but content of the first choice; if they have a `usage` too, the
+ * JSON of the last event with a `usage`; undefined if they are to be parsed
  */
-export function isPlain(events: Buffer): boolean {
+export function skimEvents(events: Buffer): string | undefined {
   // Latin-1 has one character for each byte, so nothing is decoded.
   const text = events.toString('latin1');
+  let usageAt = -1;
   SIGNS.lastIndex = 0;
   for (let sign = SIGNS.exec(text); sign; sign = SIGNS.exec(text)) {
-    if (sign[1] === undefined) return false;
+    if (sign[1] !== undefined) usageAt = sign.index;
+    // A sign of neither kind is a comment.
+    else if (sign[2] === undefined) return undefined;
   }
-  return true;
+  return usageAt < 0 ? '' : dataAround(events, text, usageAt);
+}
+
+/** Returns the data of the event at `offset`; undefined if it is long or the event has other lines. */
+function dataAround(events: Buffer, text: string, offset: number): string | undefined {
+  const start = Math.max(text.lastIndexOf('\n', offset), text.lastIndexOf('\r', offset)) + 1;
+  if (!BLANK_LINE.test(text.slice(Math.max(0, start - 3), start))) return undefined;
+  ONLY_DATA.lastIndex = start;
+  if (!ONLY_DATA.test(text)) return undefined;
+  const end = ONLY_DATA.lastIndex;
+  // Decoded anew, because V8's slice would keep the whole text in memory.
+  return end - start > MAX_USAGE_EVENT_BYTES
+    ? undefined
+    : events.toString('latin1', start + DATA_FIELD_BYTES, end);
 }
 
 /** Returns whether the line at `start` is blank, an event field, or a cut-off field name. */

@@ -190,10 +190,11 @@ test('text behind a finish_reason opens a choice of /v1/completions, as content 
 });
 
 test('plain events are skimmed once model and choice are known, until a finish_reason', () => {
+  const eventOf = (json: object) => Buffer.from(`data: ${JSON.stringify(json)}\n\n`);
   const skims = (...before: readonly object[]) => {
     const { stream } = start();
     for (const json of before) stream.read(json, true);
-    return stream.skim!(Buffer.from(`data: ${JSON.stringify(content)}\n\n`));
+    return stream.skim!(eventOf(content));
   };
   const nameless = { choices: content.choices };
   const second = chunk({ index: 1, delta: { content: 'a' } });
@@ -205,4 +206,11 @@ test('plain events are skimmed once model and choice are known, until a finish_r
   assert.equal(skims(content, second), false);
   assert.equal(skims(second), false);
   assert.equal(skims(content, end), false);
+  const withUsage = chunk({ delta: { content: 'a' } }, { usage });
+  for (const usageAdded of [false, true]) {
+    const { noted, stream } = start({ usageAdded });
+    stream.read(content, true);
+    assert.equal(stream.skim!(eventOf(withUsage)), !usageAdded);
+    assert.deepEqual(noted.facts.length, usageAdded ? 1 : 2);
+  }
 });

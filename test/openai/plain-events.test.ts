@@ -3,11 +3,11 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { DONE_MARK, isField, isPlain } from '../../src/openai/plain-events.ts';
+import { DONE_MARK, isField, skimEvents } from '../../src/openai/plain-events.ts';
 
 const event = (members: string) => `data: {${members}}\n\n`;
 
-test('events need a parse if they may hold an error, an end, a usage or a second choice', () => {
+test('events need a parse if they may hold an error, an end or a second choice', () => {
   const others = [
     event('"error":null'),
     event('"a":{"errors":[]}'),
@@ -17,8 +17,6 @@ test('events need a parse if they may hold an error, an end, a usage or a second
     event('"index":0.5'),
     event('"finish_reason":"stop"'),
     event('"finish_reason" : "nul"'),
-    event('"usage":{}'),
-    event('"a":{"usage"\t: {"total_tokens":1}}'),
     'data: [DONE]\n\n',
     'data:  [DONE] \n\n',
     'event: error\ndata: {}\n\n',
@@ -39,9 +37,33 @@ test('events need a parse if they may hold an error, an end, a usage or a second
     '',
   ];
   assert.deepEqual(
-    [...plain, ...others].filter((text) => isPlain(Buffer.from(text))),
+    [...plain, ...others].filter((text) => skimEvents(Buffer.from(text)) === ''),
     plain,
   );
+  assert.deepEqual(
+    others.filter((text) => skimEvents(Buffer.from(text)) !== undefined),
+    [],
+  );
+});
+
+test('the last event with a usage is returned, if it is short and has no other line', () => {
+  const usage = (total: number) => `"a":"é","x":{"usage"\t: {"total_tokens":${total}}}`;
+  const json = (total: number) => Buffer.from(` {${usage(total)}}`).toString('latin1');
+  const skim = (text: string) => skimEvents(Buffer.from(text))?.trimEnd();
+  for (const lineEnd of ['\n', '\r\n', '\r']) {
+    const plain = event('"usage":null').replaceAll('\n', lineEnd);
+    const [one, two] = [1, 2].map((total) => event(usage(total)).replaceAll('\n', lineEnd));
+    assert.equal(skim(one!), json(1));
+    assert.equal(skim(one! + two! + plain), json(2), JSON.stringify(lineEnd));
+    assert.equal(skim(plain + one!), json(1), JSON.stringify(lineEnd));
+    assert.equal(skim(`id: 1${lineEnd}${one}`), undefined);
+    assert.equal(skim(`: c${lineEnd}${one}`), undefined);
+    assert.equal(skim(`data: 1${lineEnd}${one}`), undefined);
+    assert.equal(skim(`${one!.trimEnd()}${lineEnd}data: 1${lineEnd}${lineEnd}`), undefined);
+  }
+  const long = (bytes: number) => event(`"usage":{},"x":"${'x'.repeat(bytes)}"`);
+  assert.notEqual(skim(long(900)), undefined);
+  assert.equal(skim(long(1024)), undefined);
 });
 
 test('a line is a field if it is blank or begins with a field name, also a cut name', () => {

@@ -84,3 +84,17 @@ test('the times of an attempt are those of its own connection', (t) => {
   assert.deepEqual(facts('new'), [40, 340, 12]);
   assert.deepEqual(facts('reused'), [undefined, 340, 12]);
 });
+
+test("the last usage counts, also as an event's JSON, unless this is broken", () => {
+  const attempt = attemptAt('a');
+  const tokens = () => attempt.usage?.prompt_tokens;
+  assert.equal(attempt.usage, undefined);
+  attempt.noteUsage({ prompt_tokens: 1 });
+  assert.equal(tokens(), 1);
+  attempt.noteUsage('{"usage":{"prompt_tokens":2}}');
+  assert.equal(tokens(), 2);
+  attempt.noteUsage('{"usage":{"prompt_tokens":3},');
+  assert.equal(tokens(), 1);
+  attempt.noteUsage({ prompt_tokens: 4 });
+  assert.equal(tokens(), 4);
+});
