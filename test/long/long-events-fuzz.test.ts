@@ -1,7 +1,7 @@
 /**
  * Random streams and complete answers of each endpoint, short and padded beyond 256 KiB: the client
- * gets the same, and the log has the same facts. FUZZ_CASES makes ten times as many. A failure names
- * its seed, and FUZZ_SEED begins with it.
+ * gets the same, and the log has the same facts. FUZZ_CASES makes 5,000 of each in place of 500. A
+ * failure names its seed, and FUZZ_SEED begins with it.
  */
 
 import assert from 'node:assert/strict';
@@ -12,6 +12,7 @@ import { encodeEvent } from '../../src/lib/sse.ts';
 import { COMPLETIONS } from '../../src/openai/completions.ts';
 import { EMBEDDINGS } from '../../src/openai/embeddings.ts';
 import { CHAT, type Endpoint } from '../../src/openai/endpoint.ts';
+import { COUNT_TOKENS, MESSAGES } from '../../src/openai/messages.ts';
 import { RESPONSES } from '../../src/openai/responses.ts';
 import type { AttemptContext } from '../../src/upstream/attempt-context.ts';
 import { openCompletion } from '../../src/upstream/completion.ts';
@@ -98,6 +99,27 @@ function responseEvent(random: Random): object {
   };
 }
 
+const blockOf = (random: Random) => random.pick([{ type: 'text', text: '' }, { text: 'a' }, {}]);
+
+function message(random: Random): object {
+  return {
+    model: random.pick(['m', undefined]),
+    stop_reason: random.pick([null, 'end_turn', 'max_tokens']),
+    content: Array.from({ length: random.integer(0, 2) }, () => blockOf(random)),
+    usage: random.pick([...USAGES, { input_tokens: 3, cache_read_input_tokens: 2 }]),
+  };
+}
+
+function messageEvent(random: Random): object {
+  const type = random.pick(['message_start', 'ping', 'content_block_delta', 'message_delta']);
+  return {
+    type: random.oneIn(6) ? 'message_stop' : type,
+    message: type === 'message_start' ? message(random) : undefined,
+    delta: random.pick([{ text: 'a' }, { stop_reason: 'end_turn' }]),
+    usage: random.pick([undefined, { output_tokens: 4 }]),
+  };
+}
+
 /** Returns JSON, now and then an error, with a place for the pad. */
 function written(random: Random, json: object): string {
   const members = JSON.stringify(random.oneIn(10) ? random.pick(ERRORS) : json).slice(1, -1);
@@ -106,10 +128,11 @@ function written(random: Random, json: object): string {
 }
 
 function stream(random: Random, endpoint: Endpoint): string {
-  const isTyped = endpoint === RESPONSES;
+  const generateEvent =
+    { [RESPONSES.path]: responseEvent, [MESSAGES.path]: messageEvent }[endpoint.path] ?? chunk;
   let text = random.pick(['', '', '\ufeff', ': hi\n\n']);
   for (let count = random.integer(1, 7); count > 0; count -= 1) {
-    const json = isTyped ? responseEvent(random) : chunk(random);
+    const json = generateEvent(random);
     if (random.oneIn(10)) text += ': c\n';
     if (random.oneIn(8)) text += `event: ${random.pick(['message', 'error', 'ping'])}\n`;
     const other = random.pick(['[DONE]', ' [DONE] ', '{broken', '7']);
@@ -198,7 +221,7 @@ async function compareAll(
   for (let seed = SEED; seed < SEED + CASES; seed += 1) {
     const random = createRandom(seed);
     const text = generate(random);
-    const usageAdded = endpoint !== RESPONSES && random.oneIn(3);
+    const usageAdded = [CHAT, COMPLETIONS].includes(endpoint) && random.oneIn(3);
     const options = { endpoint, usageAdded, emptyAnswers: random.pick(['pass', 'fail'] as const) };
     let padded = 0;
     const pad = () =>
@@ -211,21 +234,26 @@ async function compareAll(
   }
 }
 
-for (const endpoint of [CHAT, COMPLETIONS, RESPONSES]) {
+for (const endpoint of [CHAT, COMPLETIONS, RESPONSES, MESSAGES]) {
   test(`streams of ${endpoint.path} with long events read as with short events`, MANY_CASES, () =>
     compareAll(endpoint, (random) => stream(random, endpoint), relay),
   );
 }
 
-const MESSAGE = { message: { role: 'assistant', content: 'a' }, finish_reason: 'stop' };
-for (const endpoint of [CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES]) {
+const COMPLETED = { message: { role: 'assistant', content: 'a' }, finish_reason: 'stop' };
+for (const endpoint of [CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, MESSAGES, COUNT_TOKENS]) {
   test(`long answers of ${endpoint.path} read as short answers`, MANY_CASES, () =>
     compareAll(
       endpoint,
       (random) => {
-        const completion = { ...chunk(random), choices: random.pick([[], [MESSAGE], [{}]]) };
+        const completion = { ...chunk(random), choices: random.pick([[], [COMPLETED], [{}]]) };
         const list = { object: 'list', data: [{ embedding: [0, 1] }], usage: random.pick(USAGES) };
-        const json = { [RESPONSES.path]: response(random), [EMBEDDINGS.path]: list };
+        const json = {
+          [RESPONSES.path]: response(random),
+          [EMBEDDINGS.path]: list,
+          [MESSAGES.path]: message(random),
+          [COUNT_TOKENS.path]: { input_tokens: 3 },
+        };
         return written(random, json[endpoint.path] ?? completion);
       },
       answer,
