@@ -69,7 +69,9 @@ export class ChoiceStream implements StreamRules {
       this.#noteChoice(typeof index === 'number' ? index : 0, isFinished, this.#hasContent(choice));
     }
     if (this.#notes.usageAdded && isUsageChunk(json)) return 'removed';
-    return isPreamble(json, this.#failsEmpty) ? 'preamble' : 'part';
+    if (!isPreamble(json, this.#failsEmpty)) return 'part';
+    // llama.cpp's, if the client asks for `return_progress`.
+    return memberOf(json, 'prompt_progress') === undefined ? 'preamble' : 'comment';
   }
 
   /** Notes the first non-empty model. */

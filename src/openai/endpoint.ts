@@ -20,6 +20,8 @@ export type EventKind =
   | 'preamble'
   /** It has no part of the answer, and does not restart the idle limit. */
   | 'heartbeat'
+  /** A heartbeat that passes as a comment does, even before the answer. */
+  | 'comment'
   | 'part'
   /** The gateway has asked for it, and the client has not. */
   | 'removed'

@@ -52,7 +52,7 @@ export function skimEvents(events: Buffer): string | undefined {
   return usageAt < 0 ? '' : dataAround(events, text, usageAt);
 }
 
-/** Returns the data of the event at `offset`; undefined if it is long or the event has other lines. */
+/** Returns the data of the event at `offset`; undefined if it is long or there are other lines. */
 function dataAround(events: Buffer, text: string, offset: number): string | undefined {
   const start = Math.max(text.lastIndexOf('\n', offset), text.lastIndexOf('\r', offset)) + 1;
   if (!BLANK_LINE.test(text.slice(Math.max(0, start - 3), start))) return undefined;

@@ -154,7 +154,7 @@ export class EventReader {
         this.hasOtherLines ||= !isField(events, start);
         continue;
       }
-      this.isAlive ||= kind !== 'heartbeat';
+      this.isAlive ||= kind !== 'heartbeat' && kind !== 'comment';
       if (kind === 'removed') {
         kept.push(events.subarray(keptFrom, start));
         keptFrom = end;
@@ -195,7 +195,7 @@ export class EventReader {
     // Clients take `[DONE]` for the end of a whole answer.
     if (kind === 'done' && !this.rules.hasDone) return { passes: false, error: this.#cutError() };
     if (kind === 'preamble' || kind === 'heartbeat') this.hasPreamble = true;
-    else if (kind !== 'done') this.hasBegun = true;
+    else if (kind !== 'done' && kind !== 'comment') this.hasBegun = true;
     if (kind !== 'done' && kind !== 'end') return undefined;
     this.#end(isAtChunkEnd);
     return { passes: true };

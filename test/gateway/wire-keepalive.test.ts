@@ -142,6 +142,23 @@ test("a provider's comments pass once the stream has begun, and end a silence", 
   assert.equal(await chat.ended, `${KEEP_ALIVE}: one\n\n: two\n\n: three\n${completionEvents()}`);
 });
 
+test("llama.cpp's progress passes as a comment does once the stream has begun", async (t) => {
+  const delta = { role: 'assistant', content: null };
+  const json = { choices: [{ index: 0, delta }], prompt_progress: { total: 9, processed: 3 } };
+  const progress = `data: ${JSON.stringify(json)}\n\n`;
+  let breakOff = () => {};
+  const { script, open } = held(async (request, response) => {
+    await begin(progress)(request, response);
+    breakOff = () => response.destroy();
+  });
+  const providers = { p: script, q: answerWell };
+  const { chat } = await startEarly(t, { providers, fallback: ['q'] });
+  open();
+  await chat.has(KEEP_ALIVE + progress);
+  breakOff();
+  assert.equal(await chat.ended, KEEP_ALIVE + progress + completionEvents());
+});
+
 test('a byte order mark after a comment is left out', async (t) => {
   const { script, open } = held(begin(`\ufeff${completionEvents()}`));
   const { chat } = await startEarly(t, { providers: { p: script } });

@@ -164,6 +164,14 @@ test('an event is a preamble, a part, or the usage that the gateway has asked fo
   assert.equal(other.read(chunk(undefined, { usage }), true), 'preamble');
 });
 
+test('a progress of llama.cpp is a comment, unless it has content', () => {
+  const prompt_progress = { total: 9, processed: 3 };
+  const progress = (delta: object) => chunk({ delta }, { prompt_progress });
+  const { stream } = start();
+  assert.equal(stream.read(progress({ role: 'assistant', content: null }), false), 'comment');
+  assert.equal(stream.read(progress({ content: 'a' }), false), 'part');
+});
+
 test('an end without content fails before the beginning, if the provider or a setting says so', () => {
   const failed = chunk({ delta: {}, finish_reason: 'network_error' });
   const { noted, stream } = start();
