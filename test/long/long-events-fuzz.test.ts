@@ -101,7 +101,7 @@ function responseEvent(random: Random): object {
 
 const blockOf = (random: Random) => random.pick([{ type: 'text', text: '' }, { text: 'a' }, {}]);
 
-function message(random: Random): object {
+function newMessage(random: Random): object {
   return {
     model: random.pick(['m', undefined]),
     stop_reason: random.pick([null, 'end_turn', 'max_tokens']),
@@ -114,7 +114,7 @@ function messageEvent(random: Random): object {
   const type = random.pick(['message_start', 'ping', 'content_block_delta', 'message_delta']);
   return {
     type: random.oneIn(6) ? 'message_stop' : type,
-    message: type === 'message_start' ? message(random) : undefined,
+    message: type === 'message_start' ? newMessage(random) : undefined,
     delta: random.pick([{ text: 'a' }, { stop_reason: 'end_turn' }]),
     usage: random.pick([undefined, { output_tokens: 4 }]),
   };
@@ -251,7 +251,7 @@ for (const endpoint of [CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, MESSAGES, COUN
         const json = {
           [RESPONSES.path]: response(random),
           [EMBEDDINGS.path]: list,
-          [MESSAGES.path]: message(random),
+          [MESSAGES.path]: newMessage(random),
           [COUNT_TOKENS.path]: { input_tokens: 3 },
         };
         return written(random, json[endpoint.path] ?? completion);
