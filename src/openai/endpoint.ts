@@ -32,8 +32,8 @@ export type EventKind =
 /** An event by which an answer fails. */
 export type EventFailure =
   /**
-   * The JSON with the error. `passes` is set if the event shows the error to the client by itself
-   * once the answer has begun.
+   * The JSON with the error. `passes` is set if the answer has begun, and the event shows the error
+   * to the client by itself.
    */
   | { readonly fault: unknown; readonly passes?: true }
   /** The answer has ended without content. The reason is the provider's, if it gives any. */

@@ -188,7 +188,7 @@ export class EventReader {
     isAtChunkEnd: boolean,
   ): StreamEnd | undefined {
     if (typeof kind === 'object') {
-      const passes = this.hasBegun && 'passes' in kind;
+      const passes = 'passes' in kind;
       if (passes) this.#end(isAtChunkEnd);
       return { passes, error: this.#errorOf(kind) };
     }

@@ -102,8 +102,8 @@ test('no more texts are kept than fit, but each shows that it is not empty', () 
 
 test('items are bounded, and leave room for the members behind them', () => {
   const many = <T>(length: number, item: T) => Array<T>(length).fill(item);
-  const usage = { prompt_tokens: 1, details: { cached_tokens: 2 } };
-  const choices = many(MAX_ITEMS + 5, { index: 0, logprobs: { content: many(5, { a: 1 }) } });
+  const usage = { prompt_tokens: 1, details: { audio_tokens: 0, cached_tokens: 2 } };
+  const choices = many(3 * MAX_ITEMS, { index: 0, logprobs: { content: many(5, { a: 1 }) } });
   const long = outlineOf(JSON.stringify({ choices, usage })) as { choices: []; usage: object };
   assert.equal(long.choices.length, MAX_ITEMS);
   assert.deepEqual(long.usage, usage);

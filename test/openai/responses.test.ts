@@ -59,6 +59,16 @@ test('an answer is empty if it is complete and none of its items has content', (
   assert.equal(kindOf(end(others[0]!), false, true), 'end');
 });
 
+test('the first model counts', () => {
+  const models: unknown[] = [];
+  const notes = { ...NOTES, noteModel: (model: unknown) => models.push(model) };
+  const stream = RESPONSES.startStream(notes, false);
+  for (const model of [undefined, '', 'm', 'n']) {
+    stream.read({ type: 'response.created', response: { model } }, false);
+  }
+  assert.deepEqual(models, ['m']);
+});
+
 test('a failed response passes once the answer has begun', () => {
   const response = { error: { code: 'server_error', message: 'boom' } };
   const event = { type: 'response.failed', response };

@@ -603,6 +603,7 @@ test('a long event passes in its parts, and the events behind it are read', () =
   const short = readEvents([id, BEGUN + BEGUN]);
   assert.equal(short.passed().join(''), id + BEGUN + BEGUN);
   assert.match(readEvents([id, errorText('boom')]).error()!.message, /boom$/);
+  assert.equal(readEvents([id, id, '\n']).reader.hasBegun, false, 'no data');
 });
 
 test('an unfinished event that has passed on is no error, and neither is the next by it', () => {
