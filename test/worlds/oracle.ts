@@ -174,8 +174,8 @@ function apiError(
   const isBilling = status === 429 && word.includes('insufficientquota');
   const isTooLong = status === 400 && word.includes('contextlengthexceeded');
   const isTemporary = status >= 500 || status === 408 || status === 429;
-  const isPolicy = isFlagged || /content(?:policy|filter)/.test(word);
-  const blamesRequest = isPolicy || /contextlengthexceeded|invalidprompt/.test(word);
+  const isPolicy = isFlagged || /content(?:policy|filter)|invalidprompt/.test(word);
+  const blamesRequest = isPolicy || word.includes('contextlengthexceeded');
   const isRejected = REJECTED.has(status) || blamesRequest || (isOfModel && !isNamed);
   const isOfKey = !blamesRequest && REFUSES_KEY.has(status);
   const isOutage = OUTAGES.has(status) || isGone;
@@ -472,10 +472,11 @@ function readStream(reply: Reply, pieces: readonly Piece[], limits: Limits): Rea
       const json = dataOf(item.text);
       if (beganMs === undefined && hasFailed(json)) return end(atMs, EMPTY);
       const choices = Array.isArray(json?.choices) ? (json.choices as readonly Choice[]) : [];
-      for (const { delta, finish_reason, index = 0 } of choices) {
+      for (const { delta, finish_reason, index = 0, text } of choices) {
         begun.add(index);
-        // A delta after a finish reason opens the choice again.
-        if (hasFinished.has(index) && delta && !isSilent(delta)) finished.delete(index);
+        const hasContent = (delta && !isSilent(delta)) || (text !== undefined && text !== '');
+        // Content after a finish reason opens the choice again.
+        if (hasFinished.has(index) && hasContent) finished.delete(index);
         else if (finish_reason) finished.add(index);
         if (finish_reason) hasFinished.add(index);
       }
