@@ -104,13 +104,21 @@ async function trace(): Promise<void> {
  * a breakpoint.
  */
 async function walk(): Promise<readonly RunFunction[] | undefined> {
+  const chunk = { id: '1', model: 'm', choices: [{ index: 0, delta: { content: 'a' } }] };
+  const last = { ...chunk, choices: [{ index: 0, delta: {}, finish_reason: 'stop' }] };
+  // Each part follows once the client has the part before, so that no two arrive as one.
+  const parts = [chunk, chunk, last].map((json) => `data: ${JSON.stringify(json)}\n\n`);
+  let sendNext = () => {};
   const provider = createServer({ keepAliveTimeout: KEEP_ALIVE_MS }, (request, response) => {
     request.resume().on('end', () => {
       response.writeHead(200, { 'content-type': 'text/event-stream' });
-      const chunk = { id: '1', model: 'm', choices: [{ index: 0, delta: { content: 'a' } }] };
-      response.write(`data: ${JSON.stringify(chunk)}\n\n`);
-      const last = { ...chunk, choices: [{ index: 0, delta: {}, finish_reason: 'stop' }] };
-      response.end(`data: ${JSON.stringify(last)}\n\ndata: [DONE]\n\n`);
+      const unsent = [...parts];
+      sendNext = () => {
+        const part = unsent.shift();
+        if (unsent.length > 0) response.write(part);
+        else if (part) response.end(`${part}data: [DONE]\n\n`);
+      };
+      sendNext();
     });
   }).listen(0, '127.0.0.1');
   await once(provider, 'listening');
@@ -146,7 +154,8 @@ async function walk(): Promise<readonly RunFunction[] | undefined> {
       // Wait for the last request's rest.
       await sleep(300);
       if (request === WARM_UPS) await take();
-      await (await fetch(url, { method: 'POST', headers, body })).text();
+      const { body: events } = await fetch(url, { method: 'POST', headers, body });
+      for await (const _ of events!) sendNext();
     }
     await sleep(300);
     const { covered, order } = await take();

@@ -3,7 +3,7 @@
 import { isIP } from 'node:net';
 
 import { MAX_TIMER_MS } from '../lib/cancellation.ts';
-import { MODEL_LIMITS } from '../openai/model-list.ts';
+import { MODEL_LIMITS } from '../protocol/model-list.ts';
 import type { Suggestions } from './did-you-mean.ts';
 import { withoutBrackets } from '../lib/loopback.ts';
 

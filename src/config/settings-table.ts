@@ -3,7 +3,7 @@
  * run generate` makes gateway.schema.json and docs/configuration.md's table of keys from it.
  */
 
-import { MORE_ENDPOINTS } from '../openai/endpoints.ts';
+import { MORE_ENDPOINTS } from '../protocol/endpoints.ts';
 import { LOG_LEVELS } from '../lib/log.ts';
 import {
   boolean,

@@ -5,7 +5,7 @@ import type { Call } from '../downstream/call.ts';
 import { toAddress } from '../downstream/request-head.ts';
 import { createRemoteAddress } from '../downstream/trusted-proxies.ts';
 import { describeCause, MAX_LOGGED_CHARACTERS } from '../request/cause.ts';
-import type { Endpoint } from '../openai/endpoint.ts';
+import type { Endpoint } from '../protocol/endpoint.ts';
 import { CHECKS, ClientGone, type GatewayError, type Outcome } from '../lib/errors.ts';
 import type { LogLevel } from '../lib/log.ts';
 import type { RequestFacts } from '../request/facts.ts';

@@ -5,7 +5,7 @@ import { Deadline, pause } from '../lib/cancellation.ts';
 import { ClientGone, type GatewayError } from '../lib/errors.ts';
 import type { CircuitBreaker } from '../policy/circuit-breaker.ts';
 import { type KeyPool, TakenKey } from '../policy/key-pool.ts';
-import type { ChatRequest } from '../openai/chat-request.ts';
+import type { ModelRequest } from '../protocol/model-request.ts';
 import { Attempt } from '../request/history.ts';
 import type { AttemptContext } from '../upstream/attempt-context.ts';
 import type { UpstreamResponse } from '../upstream/provider.ts';
@@ -23,7 +23,7 @@ const MAX_BACKOFF_MS = 8000;
 /** A request on its way through the candidates. */
 interface Asking {
   readonly call: Call;
-  readonly chat: ChatRequest;
+  readonly modelRequest: ModelRequest;
   /** The first of the candidates. */
   readonly first: Candidate;
   /** The headers from `forwardedHeaders`, names and values in turn. */
@@ -137,14 +137,14 @@ function beginAttempt(
 function send(
   { provider, model, sentModel = model }: Candidate,
   { key, reconnect }: RetryPlan,
-  { call, chat, forwarded }: Asking,
+  { call, modelRequest, forwarded }: Asking,
   context: AttemptContext,
 ): Promise<UpstreamResponse> {
   const { attempt, isStream } = context;
-  attempt.usageAdded = provider.streamUsage && chat.mayAskForUsage;
+  attempt.usageAdded = provider.streamUsage && modelRequest.mayAskForUsage;
   const request = provider.request({
     endpoint: call.history.endpoint,
-    body: chat.bodyWith(sentModel, attempt.usageAdded),
+    body: modelRequest.bodyWith(sentModel, attempt.usageAdded),
     heldBody: call.requestBody,
     isStream,
     forwarded,

@@ -2,7 +2,7 @@
 
 import type { ProviderSettings } from '../config/config.ts';
 import { memberOf } from '../lib/json.ts';
-import type { TokenUsage } from '../openai/usage.ts';
+import type { TokenUsage } from '../protocol/usage.ts';
 import { MAX_ANSWER_TOKENS } from '../policy/limiter.ts';
 import type { Attempt } from '../request/history.ts';
 

@@ -2,7 +2,7 @@
 
 import { GatewayError } from '../lib/errors.ts';
 import { LIMITS, type Limit, PERIODS } from '../lib/limits.ts';
-import type { TokenUsage } from '../openai/usage.ts';
+import type { TokenUsage } from '../protocol/usage.ts';
 import type { TokenBucket } from './token-bucket.ts';
 
 /** A token bucket that several gateways share in a store. */

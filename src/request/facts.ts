@@ -4,7 +4,7 @@
  */
 
 import type { TryFacts } from './history.ts';
-import type { TokenUsage } from '../openai/usage.ts';
+import type { TokenUsage } from '../protocol/usage.ts';
 import type { Outcome, Refusal } from '../lib/errors.ts';
 
 /**

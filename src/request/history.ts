@@ -1,9 +1,10 @@
 /** Records a request's attempts and answer, for the log and the metrics. */
 
 import { causeOf } from './cause.ts';
-import type { Affinity } from '../openai/chat-request.ts';
-import { type AnswerNotes, CHAT, type Endpoint } from '../openai/endpoint.ts';
-import { readUsage, type TokenUsage, usageIn } from '../openai/usage.ts';
+import type { Affinity } from '../protocol/model-request.ts';
+import { CHAT } from '../protocol/chat.ts';
+import type { AnswerNotes, Endpoint } from '../protocol/endpoint.ts';
+import { readUsage, type TokenUsage, usageIn } from '../protocol/usage.ts';
 import { type ClientGone, GatewayError, type Outcome } from '../lib/errors.ts';
 import { parseUntrustedJson } from '../lib/json.ts';
 import { type LogFacts, redactFacts } from '../lib/log.ts';

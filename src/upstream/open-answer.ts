@@ -6,10 +6,10 @@ import type { Cancellation } from '../lib/cancellation.ts';
 import { parseUntrustedJson } from '../lib/json.ts';
 import { EVENT_STREAM_HEADERS, parseEvents } from '../lib/sse.ts';
 import type { Answer, AttemptContext } from './attempt-context.ts';
-import { openCompletion, EVENT_STREAM_TYPE } from './completion.ts';
+import { openCompleteAnswer, EVENT_STREAM_TYPE } from './complete-answer.ts';
 import { addClientHeaders, passedValue, returnedHeaders, upstreamRequestId } from './headers.ts';
 import { providerError, timeoutError, upstreamFailure } from './network-error.ts';
-import { readFault, type UpstreamFault } from '../openai/error-body.ts';
+import { readFault, type UpstreamFault } from '../protocol/error-body.ts';
 import { toProviderError } from './provider-error.ts';
 import type { UpstreamResponse, UpstreamRequest } from './provider.ts';
 import { openStream } from './stream-opening.ts';
@@ -93,7 +93,7 @@ export function openAnswer(
     return openStream(response.body, headers, context);
   }
   headers['content-type'] = isJson ? soleValue(contentType) : 'application/json';
-  return openCompletion(response, headers, context);
+  return openCompleteAnswer(response, headers, context);
 }
 
 /** Returns the media type alone if the header is repeated, because clients do not read a list. */

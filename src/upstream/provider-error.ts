@@ -4,7 +4,7 @@ import { namingSetting } from '../config/named-models.ts';
 import type { Attempt } from '../request/history.ts';
 import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
 import { cutText, withoutControlCharacters } from '../lib/secrets.ts';
-import { readFault, toWord, type UpstreamFault } from '../openai/error-body.ts';
+import { readFault, toWord, type UpstreamFault } from '../protocol/error-body.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { redactorOf, returnedHeaders } from './headers.ts';
 import type { UpstreamHeaders } from './provider.ts';

@@ -9,8 +9,8 @@ import type { ByteSource } from '../lib/byte-source.ts';
 import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
 import { copyIfResizable, type HeldBody } from '../lib/held-body.ts';
 import { digestOf } from '../lib/secret.ts';
-import type { Endpoint } from '../openai/endpoint.ts';
-import { ENDPOINTS } from '../openai/endpoints.ts';
+import type { Endpoint } from '../protocol/endpoint.ts';
+import { ENDPOINTS } from '../protocol/endpoints.ts';
 import { USER_AGENT } from '../lib/version.ts';
 
 /** A request to a provider. */

@@ -8,9 +8,9 @@
 import type { ByteSource } from '../lib/byte-source.ts';
 import { ChunkBuffer, withoutMark } from '../lib/chunk-buffer.ts';
 import type { ErrorDetails, GatewayError } from '../lib/errors.ts';
-import { beginsJson } from '../openai/answer-json.ts';
+import { beginsJson } from '../protocol/answer-json.ts';
 import type { Answer, AttemptContext } from './attempt-context.ts';
-import { failureOfCompletion, noStreaming } from './completion.ts';
+import { failureOfCompletion, noStreaming } from './complete-answer.ts';
 import { EventInflow, type StreamPhase } from './event-inflow.ts';
 import type { PassedEvents } from './event-reader.ts';
 import { emptyAnswerError, providerError } from './network-error.ts';

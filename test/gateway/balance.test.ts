@@ -8,7 +8,7 @@ import type { Call } from '../../src/downstream/call.ts';
 import { balanced } from '../../src/gateway/balance.ts';
 import type { Services } from '../../src/gateway/services.ts';
 import { GatewayError } from '../../src/lib/errors.ts';
-import type { Affinity } from '../../src/openai/chat-request.ts';
+import type { Affinity } from '../../src/protocol/model-request.ts';
 import { FirstTokenTimes } from '../../src/policy/first-token-times.ts';
 import { rankedFor } from '../../src/policy/affinity.ts';
 import { stopClock } from '../support/clock.ts';

@@ -1,8 +1,9 @@
 /** The providers that a `model` names, and their order. For the balance, see balance.test.ts. */
 
-import type { Affinity } from '../../src/openai/chat-request.ts';
-import { EMBEDDINGS } from '../../src/openai/embeddings.ts';
-import { CHAT, type Endpoint } from '../../src/openai/endpoint.ts';
+import type { Affinity } from '../../src/protocol/model-request.ts';
+import { EMBEDDINGS } from '../../src/protocol/embeddings.ts';
+import { CHAT } from '../../src/protocol/chat.ts';
+import type { Endpoint } from '../../src/protocol/endpoint.ts';
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 

@@ -9,7 +9,7 @@ import {
   MAX_JSON_ELEMENTS,
   parseUntrustedJson,
 } from '../../src/lib/json.ts';
-import { parseChatRequest } from '../support/chat-request.ts';
+import { parseModelRequest } from '../support/model-request.ts';
 import { cutUp } from '../support/mutate.ts';
 import { withRandom, type Random } from '../support/random.ts';
 
@@ -194,7 +194,7 @@ function refusalOf(run: () => unknown): string {
   }
 }
 
-const refusalOfChat = (...chunks: Buffer[]) => refusalOf(() => parseChatRequest(...chunks));
+const refusalOfChat = (...chunks: Buffer[]) => refusalOf(() => parseModelRequest(...chunks));
 const refusalOfText = (text: string) => refusalOfChat(Buffer.from(text));
 
 test('a body is refused exactly where JSON.parse refuses it, in any chunks', () =>
@@ -266,7 +266,7 @@ test('the model value is found wherever it is, and however its name is spelled',
     [`{"x":"${'\\\\'.repeat(40)}","model":?,${MESSAGES}}`],
   ];
   for (const [text, written = '"p/m"', model = 'p/m'] of table) {
-    const chat = parseChatRequest(Buffer.from(text.replace('?', written)));
+    const chat = parseModelRequest(Buffer.from(text.replace('?', written)));
     assert.equal(chat.model, model, text);
     const changed = Buffer.concat(chat.bodyWith('other', false)).toString();
     assert.equal(changed, text.replace('?', '"other"'));
@@ -278,7 +278,7 @@ test('names are recognised even with every letter escaped', () => {
     text.replace(/[a-z]/g, (letter) => `\\u00${letter.charCodeAt(0).toString(16)}`);
   const names = escaped('{"model":"m","stream":!,"messages":[{"role":"assistant","content":?}]}');
   const body = Buffer.from(names.replace('!', 'true').replace('?', 'null'));
-  const { model, stream } = parseChatRequest(body);
+  const { model, stream } = parseModelRequest(body);
   assert.deepEqual({ model, stream }, { model: 'm', stream: true });
 });
 

@@ -18,7 +18,7 @@ import { GatewayError } from '../../src/lib/errors.ts';
 import { TransportError, upstreamFailure } from '../../src/upstream/network-error.ts';
 import { Service } from '../../src/app.ts';
 import { bodyOf } from '../support/byte-source.ts';
-import { parseChatRequest } from '../support/chat-request.ts';
+import { parseModelRequest } from '../support/model-request.ts';
 import { assertErrorObject, assertStreamEnd, isDoneMark } from '../support/documented.ts';
 import { parseReplies } from '../support/raw.ts';
 import { ROOT } from '../support/process.ts';
@@ -154,7 +154,7 @@ function parsed(bytes: Buffer): unknown {
   }
 }
 
-/** Whether `parseChatRequest` must accept this value from `JSON.parse`. */
+/** Whether `parseModelRequest` must accept this value from `JSON.parse`. */
 function isChatRequest(json: unknown): boolean {
   const isObject = (value: unknown): value is Record<string, unknown> =>
     typeof value === 'object' && value !== null && !Array.isArray(value);
@@ -184,7 +184,7 @@ test('a request body is accepted whole, or refused with a 4xx', MANY_CASES, asyn
     // The gateway checks both equal members, but JSON.parse returns only the last.
     const isPlain = bytes.toString('latin1').split('messages').length <= 2;
     try {
-      const forwarded = Buffer.concat(parseChatRequest(...chunks).bodyWith('other', false));
+      const forwarded = Buffer.concat(parseModelRequest(...chunks).bodyWith('other', false));
       const before = JSON.parse(bytes.toString()) as Record<string, unknown>;
       const sent = JSON.parse(forwarded.toString()) as Record<string, unknown>;
       assert.ok(isPlain ? isChatRequest(before) : Array.isArray(before['messages']));

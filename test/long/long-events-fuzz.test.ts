@@ -9,13 +9,14 @@ import { test } from 'node:test';
 
 import { GatewayError } from '../../src/lib/errors.ts';
 import { encodeEvent } from '../../src/lib/sse.ts';
-import { COMPLETIONS } from '../../src/openai/completions.ts';
-import { EMBEDDINGS } from '../../src/openai/embeddings.ts';
-import { CHAT, type Endpoint } from '../../src/openai/endpoint.ts';
-import { COUNT_TOKENS, MESSAGES } from '../../src/openai/messages.ts';
-import { RESPONSES } from '../../src/openai/responses.ts';
+import { COMPLETIONS } from '../../src/protocol/completions.ts';
+import { EMBEDDINGS } from '../../src/protocol/embeddings.ts';
+import { CHAT } from '../../src/protocol/chat.ts';
+import type { Endpoint } from '../../src/protocol/endpoint.ts';
+import { COUNT_TOKENS, MESSAGES } from '../../src/protocol/messages.ts';
+import { RESPONSES } from '../../src/protocol/responses.ts';
 import type { AttemptContext } from '../../src/upstream/attempt-context.ts';
-import { openCompletion } from '../../src/upstream/completion.ts';
+import { openCompleteAnswer } from '../../src/upstream/complete-answer.ts';
 import { bodyOf } from '../support/byte-source.ts';
 import { createRandom, type Random, SEED as FIXED_SEED } from '../support/random.ts';
 import {
@@ -208,7 +209,7 @@ const relay = (options: Options, pieces: readonly Buffer[]) =>
 const answer = (options: Options, pieces: readonly Buffer[]) =>
   outcomeOf(options, async (context, reply) => {
     const whole = { ...context, isStream: false };
-    const opened = await openCompletion(replyWith(bodyOf(pieces)), {}, whole);
+    const opened = await openCompleteAnswer(replyWith(bodyOf(pieces)), {}, whole);
     await opened.deliver(reply);
   });
 

@@ -1,7 +1,7 @@
 /** The objects needed to read a provider's reply, for unit tests. */
 
 import { loadConfig } from '../../src/config/config.ts';
-import { CHAT } from '../../src/openai/endpoint.ts';
+import { CHAT } from '../../src/protocol/chat.ts';
 import { Attempt } from '../../src/request/history.ts';
 import { Cancellation, Deadline } from '../../src/lib/cancellation.ts';
 import type { AnswerSink, AttemptContext } from '../../src/upstream/attempt-context.ts';

@@ -5,7 +5,7 @@ import { test } from 'node:test';
 
 import type { GatewayError } from '../../src/lib/errors.ts';
 import { encodeEvent } from '../../src/lib/sse.ts';
-import { openCompletion } from '../../src/upstream/completion.ts';
+import { openCompleteAnswer } from '../../src/upstream/complete-answer.ts';
 import type { AttemptContext } from '../../src/upstream/attempt-context.ts';
 import { EventReader, type PassedEvents } from '../../src/upstream/event-reader.ts';
 import { bodyOf } from '../support/byte-source.ts';
@@ -68,7 +68,7 @@ async function read(...pieces: readonly Buffer[]): Promise<Facts> {
 
 async function readOnce(...pieces: readonly Buffer[]): Promise<Facts> {
   const context = { ...newReplyContext(), isStream: false };
-  await openCompletion(replyWith(bodyOf(pieces)), {}, context);
+  await openCompleteAnswer(replyWith(bodyOf(pieces)), {}, context);
   return toFacts(context);
 }
 

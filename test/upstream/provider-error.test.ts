@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
 import { loadConfig } from '../../src/config/config.ts';
-import { readFault } from '../../src/openai/error-body.ts';
+import { readFault } from '../../src/protocol/error-body.ts';
 import { errorOf, toProviderError } from '../../src/upstream/provider-error.ts';
 import { newReplyContext } from '../support/reply-context.ts';
 

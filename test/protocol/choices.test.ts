@@ -12,9 +12,10 @@ import {
   isSilent,
   isUnfinished,
   isUsageChunk,
-} from '../../src/openai/choices.ts';
-import { COMPLETIONS } from '../../src/openai/completions.ts';
-import { type AnswerNotes, CHAT } from '../../src/openai/endpoint.ts';
+} from '../../src/protocol/choices.ts';
+import { COMPLETIONS } from '../../src/protocol/completions.ts';
+import { CHAT } from '../../src/protocol/chat.ts';
+import type { AnswerNotes } from '../../src/protocol/endpoint.ts';
 
 /** Checks that `is` accepts all of `yes` and none of `no`. */
 function check(is: (json: unknown) => boolean, yes: unknown[], no: unknown[]): void {

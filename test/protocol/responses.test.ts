@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { RESPONSES } from '../../src/openai/responses.ts';
+import { RESPONSES } from '../../src/protocol/responses.ts';
 
 const NOTES = { noteModel() {}, noteFinishReason() {}, noteUsage() {}, usageAdded: false };
 const kindOf = (json: unknown, hasBegun = true, failsEmpty = false) =>

@@ -1,10 +1,10 @@
 /** `POST /v1/completions`. Its answers differ from those of chat only inside their `choices`. */
 
-import { ChatRequestParser } from './chat-request.ts';
+import { ModelRequestParser } from './model-request.ts';
 import { ChoiceStream, CHOICES, isSilent } from './choices.ts';
 import type { Endpoint } from './endpoint.ts';
 
-class CompletionsParser extends ChatRequestParser {
+class CompletionsParser extends ModelRequestParser {
   constructor(mayListModels: boolean) {
     super(mayListModels, 'prompt');
   }

@@ -1,8 +1,7 @@
-/** What the gateway knows of an endpoint: a file of this folder for each, and chat's below. */
+/** What the gateway knows of an endpoint: a file of this folder for each. */
 
 import type { GatewayError } from '../lib/errors.ts';
-import { ChatRequestParser } from './chat-request.ts';
-import { CHOICES, isEmptyCompletion } from './choices.ts';
+import type { ModelRequestParser } from './model-request.ts';
 
 /** Takes the facts of an answer as they become known. All of them are untrusted. */
 export interface AnswerNotes {
@@ -103,7 +102,7 @@ export interface Endpoint extends AnswerRules {
   /** `gen_ai_operation_name` of the metrics. */
   readonly operation: string;
   /** Validates the body of a request while it arrives. */
-  readonly Parser: new (mayListModels: boolean) => ChatRequestParser;
+  readonly Parser: new (mayListModels: boolean) => ModelRequestParser;
   /** Returns whether a complete answer is empty. Absent if an answer without content is usual. */
   readonly isEmpty?: (json: unknown) => boolean;
   /**
@@ -121,11 +120,3 @@ export interface Endpoint extends AnswerRules {
   /** Encodes the event that ends a failed stream. Absent if its data is the error object. */
   readonly encodeError?: (failure: GatewayError, requestId: string) => Buffer;
 }
-
-export const CHAT: Endpoint = {
-  path: '/chat/completions',
-  operation: 'chat',
-  Parser: ChatRequestParser,
-  ...CHOICES,
-  isEmpty: isEmptyCompletion,
-};

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { readUsage, usageIn } from '../../src/openai/usage.ts';
+import { readUsage, usageIn } from '../../src/protocol/usage.ts';
 
 /** Returns the counts without those that are undefined. */
 function countsIn(value: unknown): object {

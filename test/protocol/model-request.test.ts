@@ -4,13 +4,13 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
 import type { GatewayError } from '../../src/lib/errors.ts';
-import { ChatRequestParser } from '../../src/openai/chat-request.ts';
-import { parseChatRequest } from '../support/chat-request.ts';
+import { ModelRequestParser } from '../../src/protocol/model-request.ts';
+import { parseModelRequest } from '../support/model-request.ts';
 import { cutUp } from '../support/mutate.ts';
 import { withRandom } from '../support/random.ts';
 
 const MESSAGES = '"messages":[{"role":"user","content":"hi"}]';
-const parse = (text: string) => parseChatRequest(Buffer.from(text));
+const parse = (text: string) => parseModelRequest(Buffer.from(text));
 const textOf = (parts: readonly Buffer[]) => Buffer.concat(parts).toString();
 
 /** Returns the refusal's text; empty if the request is accepted. */
@@ -39,7 +39,7 @@ test('a request is read alike however its bytes are cut up', () =>
     const rest = text.slice(1).replace('é/m', 'n');
     const expected = `{"stream_options":{"include_usage":true},${rest}`;
     for (let round = 0; round < 200; round += 1) {
-      const request = parseChatRequest(...cutUp(random, Buffer.from(text)));
+      const request = parseModelRequest(...cutUp(random, Buffer.from(text)));
       const { model, stream, promptCacheKey } = request;
       assert.deepEqual([model, stream, promptCacheKey], ['é/m', true, 's']);
       assert.equal(textOf(request.bodyWith('n', true)), expected);
@@ -117,7 +117,7 @@ test('the first fault in the order of the checks is the refusal', () => {
   );
   const broken = Buffer.from([0x7b, 0xff]);
   assert.equal(
-    refusalOf(() => parseChatRequest(broken)),
+    refusalOf(() => parseModelRequest(broken)),
     'request body is not valid UTF-8',
   );
 });
@@ -209,7 +209,7 @@ test('a cache key is a short text', () => {
 
 test('a list of models is refused for a client with limited models', () => {
   const listed = (mayListModels: boolean, name: string) => {
-    const parser = new ChatRequestParser(mayListModels);
+    const parser = new ModelRequestParser(mayListModels);
     const body = Buffer.from(`{"model":"m",${MESSAGES},"${name}":["n"]}`);
     parser.push(body);
     return refusalOf(() => parser.finish({ parts: [body] }));

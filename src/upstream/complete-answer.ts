@@ -7,8 +7,8 @@ import { GatewayError } from '../lib/errors.ts';
 import { HeldBody } from '../lib/held-body.ts';
 import { MAX_PARSED_CHARACTERS, parseUntrustedJson } from '../lib/json.ts';
 import { JsonOutline } from '../lib/json-outline.ts';
-import { beginsJson, firstByteOf } from '../openai/answer-json.ts';
-import { reportsFailure } from '../openai/error-body.ts';
+import { beginsJson, firstByteOf } from '../protocol/answer-json.ts';
+import { reportsFailure } from '../protocol/error-body.ts';
 import type { Answer, AttemptContext } from './attempt-context.ts';
 import { emptyAnswerError, MAX_BYTES, providerError, tooLargeError } from './network-error.ts';
 import { errorOf } from './provider-error.ts';
@@ -26,7 +26,7 @@ export const EVENT_STREAM_TYPE = /^\s*text\/event-stream\s*(?:[;,]|$)/i;
  *
  * @param answerHeaders - sent to the client with the answer
  */
-export function openCompletion(
+export function openCompleteAnswer(
   { status, headers, body }: UpstreamResponse,
   answerHeaders: Record<string, string>,
   context: AttemptContext,

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { DONE_MARK, isField, skimEvents } from '../../src/openai/plain-events.ts';
+import { DONE_MARK, isField, skimEvents } from '../../src/protocol/plain-events.ts';
 
 const event = (members: string) => `data: {${members}}\n\n`;
 

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { beginsJson, firstByteOf, isBlank, reportsError } from '../../src/openai/answer-json.ts';
+import { beginsJson, firstByteOf, isBlank, reportsError } from '../../src/protocol/answer-json.ts';
 
 /** Checks that `is` accepts all of `yes` and none of `no`. */
 function check(is: (json: unknown) => boolean, yes: unknown[], no: unknown[]): void {

@@ -1,10 +1,10 @@
 /** `POST /v1/embeddings`. */
 
-import { ChatRequestParser } from './chat-request.ts';
+import { ModelRequestParser } from './model-request.ts';
 import { CHOICES } from './choices.ts';
 import type { Endpoint } from './endpoint.ts';
 
-class EmbeddingsParser extends ChatRequestParser {
+class EmbeddingsParser extends ModelRequestParser {
   constructor(mayListModels: boolean) {
     super(mayListModels, 'input');
   }

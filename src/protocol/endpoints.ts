@@ -2,7 +2,8 @@
 
 import { COMPLETIONS } from './completions.ts';
 import { EMBEDDINGS } from './embeddings.ts';
-import { CHAT, type Endpoint } from './endpoint.ts';
+import { CHAT } from './chat.ts';
+import type { Endpoint } from './endpoint.ts';
 import { COUNT_TOKENS, MESSAGES } from './messages.ts';
 import { RESPONSES } from './responses.ts';
 

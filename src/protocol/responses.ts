@@ -3,7 +3,7 @@
 import type { GatewayError } from '../lib/errors.ts';
 import { type JsonValue, MAX_JSON_DEPTH, memberOf } from '../lib/json.ts';
 import { isBlank } from './answer-json.ts';
-import { ChatRequestParser } from './chat-request.ts';
+import { ModelRequestParser } from './model-request.ts';
 import type { AnswerNotes, Endpoint, EventKind, StreamRules } from './endpoint.ts';
 import { usageIn } from './usage.ts';
 
@@ -38,7 +38,7 @@ const KINDS: ReadonlyMap<string, 'preamble' | 'heartbeat' | 'end' | 'failure'> =
 /** Members of an item or a part that are no content. A tool call has other members too. */
 const LABELS = ['id', 'type', 'status', 'role', 'phase', 'encrypted_content'];
 
-class ResponsesParser extends ChatRequestParser {
+class ResponsesParser extends ModelRequestParser {
   #isBound = false;
   #itemHasId = false;
   #itemHasContent = false;

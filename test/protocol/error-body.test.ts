@@ -8,8 +8,8 @@ import {
   reportsFailure,
   toWord,
   type UpstreamFault,
-} from '../../src/openai/error-body.ts';
-import { RESPONSES } from '../../src/openai/responses.ts';
+} from '../../src/protocol/error-body.ts';
+import { RESPONSES } from '../../src/protocol/responses.ts';
 
 type Row = readonly [json: unknown, expected: Partial<UpstreamFault>, sentStatus?: number];
 

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { readModelList } from '../../src/openai/model-list.ts';
+import { readModelList } from '../../src/protocol/model-list.ts';
 
 const namesOf = (json: unknown) => readModelList(json).map(({ name }) => name);
 

@@ -5,7 +5,7 @@
 
 import type { Tenant, Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
-import type { ChatRequest } from '../openai/chat-request.ts';
+import type { ModelRequest } from '../protocol/model-request.ts';
 import { soleHeader } from '../downstream/request-head.ts';
 import { type GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
@@ -35,14 +35,14 @@ export async function firstAnswer(
   const { traceId, headers: forwarded } = forwardedHeaders(call.id, call.headers);
   history.traceId = traceId;
   try {
-    const chat = await readChat(call, tenant, maxBodyBytes);
-    const candidates = candidatesFor(chat.model, call, services, tenant);
+    const modelRequest = await readRequest(call, tenant, maxBodyBytes);
+    const candidates = candidatesFor(modelRequest.model, call, services, tenant);
     const first = candidates[0]!;
     history.provider = first.provider.id;
     call.beginAsking();
-    if (chat.stream && streamKeepaliveMs > 0) call.reply.keepAlive(streamKeepaliveMs);
+    if (modelRequest.stream && streamKeepaliveMs > 0) call.reply.keepAlive(streamKeepaliveMs);
     const breaker = candidates.length > 1 ? services.breaker : undefined;
-    const asking = { call, chat, first, forwarded, breaker, services };
+    const asking = { call, modelRequest, first, forwarded, breaker, services };
     let asked = await askProvider(first, asking);
     if (asked instanceof Lease) return asked;
     const isPostponed = asked.outcome === 'circuit_open';
@@ -75,7 +75,11 @@ export async function firstAnswer(
  * Reads the request, and notes its members for the log. Rejects with `invalidRequest`. A separate
  * function, so that the frame of `firstAnswer` keeps no parser.
  */
-function readChat(call: Call, tenant: Tenant | undefined, maxBytes: number): Promise<ChatRequest> {
+function readRequest(
+  call: Call,
+  tenant: Tenant | undefined,
+  maxBytes: number,
+): Promise<ModelRequest> {
   const { history } = call;
   const parser = new history.endpoint.Parser(tenant?.models === undefined);
   return call.readBody(maxBytes, {
@@ -83,13 +87,13 @@ function readChat(call: Call, tenant: Tenant | undefined, maxBytes: number): Pro
     finish(body) {
       history.requestBytes = body.size;
       history.bodyReadAtMs = performance.now();
-      const chat = parser.finish(body);
-      const name = escapeControlCharacters(chat.model, MAX_NAME_CHARACTERS);
+      const modelRequest = parser.finish(body);
+      const name = escapeControlCharacters(modelRequest.model, MAX_NAME_CHARACTERS);
       history.model = history.redactKey?.(name) ?? name;
-      history.stream = chat.stream;
-      history.promptCacheKey = chat.promptCacheKey;
-      history.affinity = chat.affinity;
-      return chat;
+      history.stream = modelRequest.stream;
+      history.promptCacheKey = modelRequest.promptCacheKey;
+      history.affinity = modelRequest.affinity;
+      return modelRequest;
     },
   });
 }

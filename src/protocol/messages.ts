@@ -3,20 +3,20 @@
 import { type GatewayError, invalidRequest } from '../lib/errors.ts';
 import { type JsonValue, memberOf } from '../lib/json.ts';
 import { isBlank } from './answer-json.ts';
-import { ChatRequestParser } from './chat-request.ts';
+import { ModelRequestParser } from './model-request.ts';
 import type { AnswerNotes, Endpoint, EventKind, StreamRules } from './endpoint.ts';
 
 /** How many objects enclose a member of the body. */
 const MEMBER = 1;
 
-class CountParser extends ChatRequestParser {
+class CountParser extends ModelRequestParser {
   /** The answer is a number. Anthropic refuses `stream_options`. */
   override finish(body: { readonly parts: readonly Buffer[] }) {
     return { ...super.finish(body), stream: false, mayAskForUsage: false };
   }
 }
 
-class MessagesParser extends ChatRequestParser {
+class MessagesParser extends ModelRequestParser {
   #hasMaxTokens = false;
   #hasContainer = false;
 

@@ -50,7 +50,7 @@ interface Message {
 export type Affinity = 'session' | 'organisation';
 
 /** The request members that the gateway reads. */
-export interface ChatRequest {
+export interface ModelRequest {
   /** As the client wrote it: `<provider_id>/<model_name>` or an alias. */
   readonly model: string;
   readonly stream: boolean;
@@ -77,7 +77,7 @@ export interface ChatRequest {
  * The scanner reports a value after the values inside it. So the parser collects message members
  * inside every body member, and drops them if the body member is not `messages`.
  */
-export class ChatRequestParser {
+export class ModelRequestParser {
   readonly #json: JsonScanner;
   readonly #mayListModels: boolean;
   readonly #required: 'messages' | 'input' | 'prompt';
@@ -135,7 +135,7 @@ export class ChatRequestParser {
    * @param body - read again when the request is sent, so that an open stream keeps no bytes
    * @throws `invalidRequest` if the body is not a chat completion request
    */
-  finish(body: { readonly parts: readonly Buffer[] }): ChatRequest {
+  finish(body: { readonly parts: readonly Buffer[] }): ModelRequest {
     const { parts } = body;
     // No named import: on an old Node it would fail before `assertNodeVersion` can name the version
     // it needs.
