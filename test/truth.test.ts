@@ -120,19 +120,27 @@ test(
       'half-closed-refused': /^no answer /,
       'retry-after': /^retry-after: missing \(429;/,
       'bad-json': /^status 200 and not 4xx; the provider got 1 requests/,
+      'responses-leaves-in-stream': /the provider's connection stays open \(200 "Hello" /,
     });
-    const passed = cases.filter(({ id }) =>
-      /^(?:good-|byte-by-byte|cut-between|length-too|end-without|error-event-openai|tool-call|large-integer)/.test(
-        id,
-      ),
+    const passed = cases.filter(
+      ({ id }) =>
+        /^(?:good-|byte-by-byte|cut-between|length-too|end-without|error-event-openai)/.test(id) ||
+        /^(?:tool-call|large-integer|completions-)/.test(id) ||
+        /^responses-(?!leaves)/.test(id),
     );
     await assertPasses(passed, setup);
   },
 );
 
+/** What ends a stream of the other endpoints than chat's. */
+const ENDS: Readonly<Record<string, string>> = {
+  '/v1/responses': `event: response.completed\ndata: {"type":"response.completed","response":{}}`,
+};
+
 /**
  * Forwards a request as a careless gateway would: it rewrites the JSON, holds streams back, hides
- * cuts behind `[DONE]`, blames the client for a provider that is down, and quotes errors.
+ * cuts behind the end that a good stream has, blames the client for a provider that is down, and
+ * quotes errors.
  */
 async function lie(request: IncomingMessage, response: ServerResponse, port: number) {
   const chunks: Buffer[] = [];
@@ -140,7 +148,8 @@ async function lie(request: IncomingMessage, response: ServerResponse, port: num
   const body: unknown = JSON.parse(Buffer.concat(chunks).toString());
   const isStream = (body as { stream?: boolean }).stream ?? false;
   const headers = { 'content-type': 'application/json', authorization: 'Bearer liars-key' };
-  const url = `http://127.0.0.1:${port}/v1/chat/completions`;
+  const end = ENDS[request.url!] ?? 'data: [DONE]';
+  const url = `http://127.0.0.1:${port}${request.url}`;
   const sent = { method: 'POST', headers, body: JSON.stringify(body) };
   const reply = await fetch(url, sent).catch(() => undefined);
   if (!reply) {
@@ -155,7 +164,7 @@ async function lie(request: IncomingMessage, response: ServerResponse, port: num
     // The end of the answer is not missed.
   }
   response.writeHead(reply.status, { 'content-type': reply.headers.get('content-type') ?? '' });
-  response.end(isStream && !text.includes('[DONE]') ? `${text}\n\ndata: [DONE]\n\n` : text);
+  response.end(isStream && !text.includes(end) ? `${text}\n\n${end}\n\n` : text);
 }
 
 async function startLiar(t: TestContext, providerPort: number): Promise<Gateway> {
@@ -179,8 +188,57 @@ test('a gateway that lies fails, and the runner says why', ALL_SCALES, async (t)
       'key-echo': /the client gets the gateway's key/,
       'leaves-before-head': /the provider's connection stays open/,
       down: /^status 400 and not 5xx/,
+
+      'responses-cut-between-events': /^no failure \(200 "Hello" response.completed; /,
+      'responses-end-without-completed': /^no failure \/ it has "response\.completed" /,
     },
   );
+});
+
+/** Starts a gateway that answers each POST with this text. */
+async function startSpeaker(t: TestContext, status: number, text: string): Promise<Gateway> {
+  const server = createServer((request, response) => {
+    request.resume();
+    response.writeHead(status, { 'content-type': 'text/event-stream' }).end(text);
+  });
+  return gatewayAt((await listen(t, server)).port);
+}
+
+test('a failure that SDKs do not read is none', async (t) => {
+  const { provider, providerPort } = await startProvider(t);
+  const typed = (type: string, members: string) =>
+    `event: ${type}\ndata: {"type":"${type}",${members}}\n\n`;
+  const failure = 'data: {"error":{"message":"cut"}}\n\n';
+  const response = typed('response.output_text.delta', '"delta":"Hello"');
+  const behindEnd = await startSpeaker(t, 200, `${response}data: [DONE]\n\n${failure}`);
+  await assertFails(
+    { gateway: behindEnd, provider, providerPort },
+    {
+      'responses-cut-between-events': /^no failure but no end \(200 "Hello" no end; /,
+      'responses-done-without-completed': /^no failure but no end \/ it has "error":\{/,
+    },
+  );
+});
+
+test('a case is not tried where the gateway does not serve its endpoint', async (t) => {
+  const { provider, providerPort } = await startProvider(t);
+  const chosen = cases.filter(({ id }) => id === 'responses-good-answer');
+  const seenAt = async (gateway: Gateway) => {
+    const setup = { gateway, provider, providerPort, recoverySeconds: 5 };
+    const [[, { result, seen }] = assert.fail()] = await playCases(chosen, setup, { atOnce: 1 });
+    assert.equal(result, 'not tried', seen);
+    return seen;
+  };
+  for (const status of [404, 405, 501]) {
+    const gateway = await startSpeaker(t, status, '{}');
+    assert.equal(await seenAt(gateway), `a good request is answered with ${status}`);
+  }
+  const translator = createServer((request, response) => {
+    request.url = '/v1/chat/completions';
+    lie(request, response, providerPort).catch(() => response.destroy());
+  });
+  const gateway = gatewayAt((await listen(t, translator)).port);
+  assert.equal(await seenAt(gateway), 'the provider gets POST /v1/chat/completions HTTP/1.1');
 });
 
 test('an error event before a whole end fails', async (t) => {
@@ -239,6 +297,8 @@ test('a rule or a step that the runner does not know is refused', () => {
     ['"whole": true', '"hole": true', /unknown in a rules: hole/],
     ['"why"', '"because"', /unknown in a case: because/],
     ['"group": "', '"group": "No ', /unknown group/],
+    ['"client": {', '"client": { "endpoint": "message",', /unknown endpoint: message/],
+    ['{ "head": "events" }', '{ "event": "message_stop" }', /unknown event: message_stop/],
   ];
   for (const [now, changed, problem] of changes)
     assert.throws(() => parseCase('good-stream', good.replace(now, changed)), problem);
@@ -291,7 +351,7 @@ test('`npm run truth` writes its results, and exits with 1 if a case fails', asy
   assert.equal(own.code, 0, own.stdout);
   assert.equal(own.file.gateway, 'inference-gateway');
   const port = ['--provider-port', `${providerPort}`];
-  const options = ['--name', 'Liar', '--gateway-version', '1.2', '--only', 'cut-between-events'];
+  const options = ['--name', 'Liar', '--gateway-version', '1.2', '--only', ': cut-between-events'];
   const liar = await run('--url', url.href, ...port, ...options);
   assert.equal(liar.code, 1, liar.stdout);
   assert.match(liar.stdout, /fail {6}cut-between-events: .*\n +no failure \(200 "Hello" \[DONE\]/);

@@ -1,17 +1,10 @@
-/** What a program that uses OpenAI's SDKs would make of an answer. */
+/** What a program that uses the SDKs of OpenAI or Anthropic would make of an answer. */
 
 import { brotliDecompressSync, gunzipSync, inflateSync } from 'node:zlib';
 
+import type { Client } from './case.ts';
+import { ENDPOINTS, type Choices, type Endpoint, type Json } from './endpoints.ts';
 import { bodyOf, headerOf, type Message } from './http.ts';
-
-type Json = Readonly<Record<string, unknown>>;
-
-export interface Choice {
-  text: string;
-  reasoning: string;
-  toolArguments: string;
-  finish: string | null;
-}
 
 export interface Answer {
   readonly message: Message;
@@ -22,27 +15,28 @@ export interface Answer {
   readonly failure?: string;
   /** Why this is no usable answer, although no SDK raises an error. */
   readonly unusable?: string;
-  readonly choices: ReadonlyMap<number, Choice>;
-  /** Whether a stream ended with `[DONE]`. */
-  readonly isDone: boolean;
+  readonly choices: Readonly<Choices>;
+  /** What ended a stream: `[DONE]`, or an event. */
+  readonly end?: string;
   /** Whether an event had no choices. A loop over `choices[0]` fails there. */
   readonly hasEventWithoutChoices: boolean;
 }
 
 /** Reads an answer as the SDKs do, with the little that has come of it. */
-export function readAnswer(message: Message, isStream: boolean): Answer {
+export function readAnswer(message: Message, { stream, endpoint }: Client): Answer {
   const { body, problem } = decode(message);
   const { status } = message;
-  const choices = new Map<number, Choice>();
-  const base = { message, status, body, choices, isDone: false, hasEventWithoutChoices: false };
+  const choices: Choices = new Map();
+  const base = { message, status, body, choices, hasEventWithoutChoices: false };
   if (problem !== undefined) return { ...base, unusable: problem };
   const isRedirect = status >= 300 && status < 400 && headerOf(message, 'location') !== undefined;
   if (isRedirect) return { ...base, unusable: 'a redirect that the client would follow' };
   if (status < 200 || status > 299) return { ...base, failure: `status ${status}` };
   const incomplete = message.isWhole ? undefined : `incomplete${describe(message.broken)}`;
-  const read = isStream ? readEvents(body, choices) : readCompletion(message, body, choices);
+  const row = ENDPOINTS[endpoint ?? 'chat'];
+  const read = stream ? readEvents(body, row, choices) : readJson(message, body, row, choices);
   const failure = read.failure ?? incomplete;
-  return { ...base, ...read, ...(failure === undefined ? {} : { failure }) };
+  return { ...base, ...read, ...(failure === undefined ? {} : { failure: clip(failure, 102) }) };
 }
 
 const describe = (reason: string | undefined) => (reason === undefined ? '' : ` (${reason})`);
@@ -67,26 +61,23 @@ function decode(message: Message): { body: string; problem?: string } {
   return { body: bytes.toString(), problem: `the body is no ${coding}` };
 }
 
-/** The status of an answer's reading: what `readAnswer` adds to the base. */
-interface Reading {
-  readonly failure?: string;
-  readonly unusable?: string;
-  readonly isDone?: boolean;
-  readonly hasEventWithoutChoices?: boolean;
-}
-
 /** openai-node gives a text in the place of an object for any other content type. */
 const JSON_TYPE = /^application\/(?:json|[\w.-]+\+json)\b/i;
 
-function readCompletion(message: Message, body: string, choices: Map<number, Choice>): Reading {
+function readJson(
+  message: Message,
+  body: string,
+  { readAnswer: read }: Endpoint,
+  choices: Choices,
+): Partial<Answer> {
   const type = headerOf(message, 'content-type') ?? 'no content type';
   if (body === '') return { unusable: 'an empty body' };
   if (!JSON_TYPE.test(type)) return { unusable: `${clip(body, 30)} as ${type}` };
   const json = parse(body);
   if (json === undefined) return { unusable: `no JSON: ${clip(body, 30)}` };
-  if (!Array.isArray(json['choices'])) return { unusable: 'JSON without choices' };
-  addChoices(json['choices'], 'message', choices);
-  return {};
+  const { failure, lacks } = read(json, choices);
+  if (failure !== undefined) return { failure };
+  return lacks === undefined ? {} : { unusable: `JSON without ${lacks}` };
 }
 
 function parse(text: string): Json | undefined {
@@ -99,65 +90,52 @@ function parse(text: string): Json | undefined {
 }
 
 /**
- * Reads events as OpenAI's SDKs for Python and Node do: only an event with a top-level `error`
- * raises in both, JSON that cannot be parsed raises, and nothing is read after `[DONE]`. An event
- * without the blank line at its end is dropped.
+ * Reads events as the SDKs for Python and Node do: JSON that cannot be parsed raises, and OpenAI's
+ * read nothing after `[DONE]`. An event without the blank line at its end is dropped.
  */
-function readEvents(body: string, choices: Map<number, Choice>): Reading {
+function readEvents(body: string, endpoint: Endpoint, choices: Choices): Partial<Answer> {
   let hasEventWithoutChoices = false;
-  const events = eventsOf(body);
-  for (const data of events) {
-    if (data.startsWith('[DONE]')) return { isDone: true, hasEventWithoutChoices };
+  let end: string | undefined;
+  const events = eventsOf(body).filter(({ name }) => endpoint.isRead(name));
+  for (const { name, data } of events) {
+    if (data.startsWith('[DONE]')) {
+      end ??= endpoint.needsEnd ? undefined : '[DONE]';
+      break;
+    }
     const json = parse(data);
-    if (json === undefined) return { failure: `an event that is no JSON: ${clip(data)}` };
-    if (json['error']) return { failure: `error event ${clip(JSON.stringify(json['error']))}` };
-    const list: unknown = json['choices'];
-    if (!Array.isArray(list) || list.length === 0) hasEventWithoutChoices = true;
-    else addChoices(list, 'delta', choices);
+    if (json === undefined) return { failure: `an event that is no JSON: ${data}` };
+    const read = endpoint.readEvent(json, choices, name);
+    if (read.failure !== undefined) return { failure: read.failure };
+    if (read.lacks !== undefined) hasEventWithoutChoices = true;
+    end = read.end ?? end;
   }
-  return {
-    isDone: false,
-    hasEventWithoutChoices,
-    ...(events.length === 0 ? { unusable: `no events but ${clip(body) || 'nothing'}` } : {}),
-  };
+  if (events.length === 0) return { unusable: `no events but ${clip(body) || 'nothing'}` };
+  if (end === undefined)
+    return { hasEventWithoutChoices, ...(endpoint.needsEnd ? { unusable: 'no end' } : {}) };
+  return { hasEventWithoutChoices, end };
 }
 
 /** Whether a stream's bytes so far hold an error event, after which an SDK reads no more. */
-export function hasErrorEvent(body: string): boolean {
-  return readEvents(body, new Map()).failure !== undefined;
+export function hasErrorEvent(body: string, { endpoint = 'chat' }: Client): boolean {
+  return readEvents(body, ENDPOINTS[endpoint], new Map()).failure !== undefined;
 }
 
-/** Returns the data of each event that has its blank line. */
-function eventsOf(body: string): string[] {
-  const events: string[] = [];
+/** Returns the name and the data of each event that has its blank line. */
+function eventsOf(body: string): { name: string | undefined; data: string }[] {
+  const events: { name: string | undefined; data: string }[] = [];
+  let name: string | undefined;
   let data: string[] = [];
   const lines = body.replace(/^\ufeff/, '').split(/\r\n|\n|\r/);
   // The last line has no line end.
   for (const line of lines.slice(0, -1)) {
     if (line === '') {
-      if (data.length > 0) events.push(data.join('\n'));
+      if (data.length > 0) events.push({ name, data: data.join('\n') });
       data = [];
+      name = undefined;
     } else if (line.startsWith('data:')) data.push(line.slice(5).replace(/^ /, ''));
+    else if (line.startsWith('event:')) name = line.slice(6).replace(/^ /, '');
   }
   return events;
-}
-
-function addChoices(list: unknown[], part: 'message' | 'delta', choices: Map<number, Choice>) {
-  for (const one of list as Json[]) {
-    const index = typeof one['index'] === 'number' ? one['index'] : 0;
-    const empty: Choice = { text: '', reasoning: '', toolArguments: '', finish: null };
-    const choice = choices.get(index) ?? empty;
-    choices.set(index, choice);
-    const delta = (one[part] ?? {}) as Json;
-    if (typeof delta['content'] === 'string') choice.text += delta['content'];
-    if (typeof delta['reasoning_content'] === 'string')
-      choice.reasoning += delta['reasoning_content'];
-    for (const call of (delta['tool_calls'] ?? []) as Json[]) {
-      const given = (call['function'] as Json | undefined)?.['arguments'];
-      if (typeof given === 'string') choice.toolArguments += given;
-    }
-    if (typeof one['finish_reason'] === 'string') choice.finish = one['finish_reason'];
-  }
 }
 
 /** Shortens a text to fit into a line. */

@@ -3,6 +3,8 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
+import { ENDPOINTS, type EndpointName } from './endpoints.ts';
+
 /** A text, or its parts. */
 export type Text = string | readonly string[];
 
@@ -13,11 +15,12 @@ export interface Step {
   readonly completion?: Text;
   readonly delta?: string | Readonly<Record<string, unknown>>;
   readonly finish?: string;
+  /** An event that has its `type` as its name: one of the endpoint's `events`, or a whole one. */
+  readonly event?: string | { readonly type: string; readonly [name: string]: unknown };
   readonly data?: Text;
   readonly chunk?: Text;
   readonly send?: Text;
   readonly last_chunk?: true;
-  readonly long_delta_bytes?: number;
   readonly pause_ms?: number;
   readonly wait?: 'gone';
   readonly then?: 'close' | 'reset';
@@ -31,9 +34,11 @@ export interface Step {
   readonly gzip?: true;
   /** Adds a header with so many bytes. */
   readonly long_header_bytes?: number;
+  /** How long `${long}` is in this step's texts. */
+  readonly long_bytes?: number;
   /** The extension of the chunk that this step sends. */
   readonly extension?: string;
-  /** The index of the choice of a `delta` or a `finish`. */
+  /** The index of the choice, or of the content block, of a `delta` or a `finish`. */
   readonly choice?: number;
   /** Bytes to leave away at the end. */
   readonly without_last_bytes?: number;
@@ -44,8 +49,10 @@ export interface Step {
 }
 
 export interface Client {
+  /** `chat` by default. */
+  readonly endpoint?: EndpointName;
   readonly stream?: boolean;
-  /** Members beside `model`, `messages` and `stream`: a text is inserted as it is. */
+  /** Members beside the model, the prompt and `stream`: a text is inserted as it is. */
   readonly members?: string | Readonly<Record<string, unknown>>;
   /** In the place of the whole body. */
   readonly body?: Text;
@@ -100,6 +107,7 @@ export interface ProviderSees {
   readonly body_contains?: readonly string[];
   readonly message?: string;
   readonly lacks?: readonly string[];
+  readonly headers?: Readonly<Record<string, string>>;
   readonly lacks_headers?: readonly string[];
   readonly elsewhere_lacks?: readonly string[];
   readonly client_gone_within_ms?: number;
@@ -137,6 +145,7 @@ export const GROUPS = [
   'Keys and headers',
   'HTTP of the provider',
   'HTTP of the client',
+  '/v1/responses',
 ] as const;
 
 /**
@@ -154,14 +163,14 @@ export function readCases(folder: string): Case[] {
 const MEMBERS = {
   case: `name group why otherwise client provider client_may_get client_never_gets provider_sees
     needs_own_key limit_seconds`,
-  client: `stream members body headers long_header_bytes http framing expect_continue requests
-    pipelined pause_between_ms half_closes reads_on leaves`,
-  step: `answer head completion delta finish data chunk send last_chunk long_delta_bytes pause_ms
-    wait then headers body members type gzip long_header_bytes extension choice without_last_bytes slice_bytes
-    if_asked`,
-  rules: `failure status whole incomplete text texts text_length finish tool_arguments reasoning contains
-    lacks headers lacks_headers no_event_without_choices first_text_within_ms closed answers`,
-  provider: `requests body_contains message lacks lacks_headers elsewhere_lacks
+  client: `endpoint stream members body headers long_header_bytes http framing expect_continue
+    requests pipelined pause_between_ms half_closes reads_on leaves`,
+  step: `answer head completion delta finish event data chunk send last_chunk pause_ms wait then
+    headers body members type gzip long_header_bytes long_bytes extension choice without_last_bytes
+    slice_bytes if_asked`,
+  rules: `failure status whole incomplete text texts text_length finish tool_arguments reasoning
+    contains lacks headers lacks_headers no_event_without_choices first_text_within_ms closed answers`,
+  provider: `requests body_contains message lacks headers lacks_headers elsewhere_lacks
     client_gone_within_ms`,
 } as const;
 
@@ -184,7 +193,13 @@ export function parseCase(id: string, text: string): Case {
     if (one[name] === undefined) fail(`${name} is missing`);
   if (!(GROUPS as readonly string[]).includes(one.group)) fail(`unknown group: ${one.group}`);
   check(one.client, 'client');
-  for (const step of one.provider === 'down' ? [] : one.provider.flat()) check(step, 'step');
+  const endpoint = ENDPOINTS[one.client.endpoint ?? 'chat'];
+  if (endpoint === undefined) fail(`unknown endpoint: ${one.client.endpoint}`);
+  for (const step of one.provider === 'down' ? [] : one.provider.flat()) {
+    check(step, 'step');
+    if (typeof step.event === 'string' && !Object.hasOwn(endpoint.events, step.event))
+      fail(`unknown event: ${step.event}`);
+  }
   const alternatives = one.client_may_get.flat();
   for (const rules of alternatives) check(rules, 'rules');
   check(one.provider_sees ?? {}, 'provider');

@@ -5,6 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import { hasErrorEvent, readAnswer } from './answer.ts';
 import { textOf, type Client } from './case.ts';
+import { ENDPOINTS } from './endpoints.ts';
 import { bodyOf, MessageReader, type Message } from './http.ts';
 
 /** Where the gateway is, and what it wants of each request. */
@@ -89,10 +90,13 @@ function requestBytes(gateway: Gateway, client: Client, prompt: string): Request
   const { framing = 'length' } = client;
   const length = `content-length: ${plain.length}`;
   const own = (client.headers ?? []).map(fill);
+  const { path, headers } = ENDPOINTS[client.endpoint ?? 'chat'];
+  const hasKey = own.some((line) => line.startsWith('x-api-key: '));
   const lines = [
-    `POST ${url.pathname.replace(/\/$/, '')}/chat/completions HTTP/${client.http ?? '1.1'}`,
+    `POST ${url.pathname.replace(/\/$/, '')}${path} HTTP/${client.http ?? '1.1'}`,
     `host: ${url.host}`,
-    `authorization: Bearer ${key}`,
+    ...(hasKey ? [] : [`authorization: Bearer ${key}`]),
+    ...headers,
     'content-type: application/json',
     'accept: application/json',
     framing === 'length' ? length : 'transfer-encoding: chunked',
@@ -113,10 +117,10 @@ function requestBytes(gateway: Gateway, client: Client, prompt: string): Request
   return { head, body: Buffer.concat([...chunks, Buffer.from('0\r\n\r\n')]) };
 }
 
-function bodyFor({ stream, members }: Client): string {
+function bodyFor({ endpoint = 'chat', stream, members }: Client): string {
   const more = typeof members === 'string' ? members : JSON.stringify(members ?? {}).slice(1, -1);
-  const messages = '"messages":[{"role":"user","content":"${prompt}"}]';
-  const list = ['"model":"${model}"', messages, ...(stream ? ['"stream":true'] : [])];
+  const { request } = ENDPOINTS[endpoint];
+  const list = ['"model":"${model}"', request, ...(stream ? ['"stream":true'] : [])];
   return `{${[...list, ...(more === '' ? [] : [more])].join(',')}}`;
 }
 
@@ -228,9 +232,10 @@ class Connection {
     if (message?.broken !== undefined) this.#hasFailed = true;
     const length = message?.pieces.reduce((sum, piece) => sum + piece.length, 0) ?? 0;
     if (message && this.#client.stream && length < MAX_READ_WHILE_RUNNING) {
-      const hasText = () => (readAnswer(message, true).choices.get(0)?.text ?? '') !== '';
+      const hasText = () => (readAnswer(message, this.#client).choices.get(0)?.text ?? '') !== '';
       if (this.#firstTextAtMs === undefined && hasText()) this.#firstTextAtMs = performance.now();
-      const hasError = () => message.status === 200 && hasErrorEvent(bodyOf(message).toString());
+      const hasError = () =>
+        message.status === 200 && hasErrorEvent(bodyOf(message).toString(), this.#client);
       // An SDK raises here, and closes the connection.
       if (!this.#client.reads_on && hasError()) this.#hasFailed = true;
     }

@@ -24,6 +24,7 @@ export async function startOwnGateway(project: string, providerPort: number) {
 [server]
 host = "127.0.0.1"
 port = 0
+endpoints = ["/v1/completions", "/v1/responses"]
 [server.auth]
 keys = ["truth-client-key"]
 [logging]

@@ -3,8 +3,9 @@
 import { randomBytes } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { slowDown, type Case, type Step } from './case.ts';
+import { slowDown, type Case, type Client, type Step } from './case.ts';
 import { sendRequests, type Gateway } from './client.ts';
+import { ENDPOINTS, endpointOf } from './endpoints.ts';
 import type { Provider, ProviderRequest, Role } from './provider.ts';
 import { judge } from './rules.ts';
 
@@ -16,6 +17,8 @@ const PROVIDER_WAITS_MS = 5000;
 const GONE_WITHIN_MS = 4000;
 const RECOVERY_SECONDS = 60;
 const RECOVERY_PAUSE_MS = 500;
+/** The statuses by which a gateway says that it does not serve a path. */
+const NOT_SERVED: readonly number[] = [404, 405, 501];
 
 export interface Result {
   readonly result: 'pass' | 'fail' | 'not tried';
@@ -69,10 +72,10 @@ export async function playCases(
 async function playCase(one: Case, setup: Setup): Promise<Result> {
   if (one.needs_own_key && setup.gateway.isKeyless)
     return { result: 'not tried', seen: 'clients send the key of the provider' };
-  const { recoverySeconds = RECOVERY_SECONDS, slowness = 1 } = setup;
-  if (!(await recovers(setup.gateway, recoverySeconds, slowness)))
-    return { result: 'not tried', seen: `good requests failed for ${recoverySeconds} s before` };
-  const { gateway, provider, providerPort } = setup;
+  const { gateway, provider, providerPort, slowness = 1 } = setup;
+  const { endpoint } = one.client;
+  const obstacle = await findObstacle(setup, endpoint === undefined ? {} : { endpoint });
+  if (obstacle !== undefined) return { result: 'not tried', seen: obstacle };
   const token = createToken();
   const stage = createRole(one, slowness);
   const stop = provider.play(token, stage.role);
@@ -91,6 +94,8 @@ async function playCase(one: Case, setup: Setup): Promise<Result> {
   stop();
   if (one.provider === 'down') await provider.listen(providerPort);
   const { role } = stage;
+  const other = role.requests.find(({ message }) => endpointOf(message.start) !== role.endpoint);
+  if (other) return { result: 'not tried', seen: `the provider gets ${other.message.start}` };
   const seen = { exchanges, role, clientKey: gateway.key, token, providerPort };
   const { isPassed, seen: line } = judge(one, seen);
   return { result: isPassed ? 'pass' : 'fail', seen: line };
@@ -99,7 +104,7 @@ async function playCase(one: Case, setup: Setup): Promise<Result> {
 const createToken = () => `truth-token-${randomBytes(6).toString('hex')}`;
 
 /** Creates the provider's role in a case, with waits for what happens there. */
-function createRole({ provider }: Case, slowness: number) {
+function createRole({ client, provider }: Case, slowness: number) {
   const requests: ProviderRequest[] = [];
   const listeners = new Set<() => void>();
   const until = (condition: () => boolean, limitMs: number) =>
@@ -125,6 +130,7 @@ function createRole({ provider }: Case, slowness: number) {
   };
   const role: Role = {
     stepsOf,
+    endpoint: ENDPOINTS[client.endpoint ?? 'chat'],
     slowness,
     requests,
     elsewhere: [],
@@ -142,17 +148,23 @@ function createRole({ provider }: Case, slowness: number) {
   };
 }
 
-/** Sends good requests until one is answered well. Returns false if none is, for too long. */
-async function recovers(gateway: Gateway, seconds: number, slowness: number): Promise<boolean> {
-  const endsAtMs = performance.now() + seconds * 1000;
+/**
+ * Sends good requests until one is answered well. Returns why none is: the gateway does not serve
+ * the endpoint, or refuses for too long.
+ */
+async function findObstacle(setup: Setup, client: Client): Promise<string | undefined> {
+  const { gateway, recoverySeconds = RECOVERY_SECONDS, slowness = 1 } = setup;
+  const endsAtMs = performance.now() + recoverySeconds * 1000;
   for (;;) {
     const limitMs = LIMIT_SECONDS * slowness * 1000;
     const deadlineAtMs = Math.min(endsAtMs, performance.now() + limitMs);
     const stage = { token: 'good', deadlineAtMs, slowness, providerWaits: async () => {} };
-    const [exchange] = await sendRequests(gateway, {}, stage);
+    const [exchange] = await sendRequests(gateway, client, stage);
     const message = exchange?.messages[0];
-    if (message?.isWhole && message.status === 200) return true;
-    if (performance.now() > endsAtMs) return false;
+    if (message?.isWhole && message.status === 200) return undefined;
+    if (message && NOT_SERVED.includes(message.status))
+      return `a good request is answered with ${message.status}`;
+    if (performance.now() > endsAtMs) return `good requests failed for ${recoverySeconds} s before`;
     await sleep(RECOVERY_PAUSE_MS);
   }
 }

@@ -6,6 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { gzipSync } from 'node:zlib';
 
 import { textOf, type Step } from './case.ts';
+import { CHUNK_TEXT, ENDPOINTS, endpointOf, type Endpoint, type Json } from './endpoints.ts';
 import { bodyOf, headerOf, MessageReader, type Message } from './http.ts';
 
 /** Between the slices of bytes, so that each is a packet of its own. */
@@ -35,6 +36,7 @@ interface Line {
 /** What the provider does for the requests that hold a token, and has seen of them. */
 export interface Role {
   readonly stepsOf: (place: number) => readonly Step[];
+  readonly endpoint: Endpoint;
   /** What the wait for the gateway's end of a connection is multiplied by. */
   readonly slowness: number;
   readonly requests: ProviderRequest[];
@@ -44,17 +46,6 @@ export interface Role {
   readonly onChange: () => void;
 }
 
-const MODEL = 'truth-model';
-/** The beginning of each chunk's JSON: `${chunk}` in a text. */
-const CHUNK =
-  `{"id":"chatcmpl-truth","object":"chat.completion.chunk","created":1700000000,` +
-  `"model":"${MODEL}"`;
-const chunkOf = (choices: string) => `${CHUNK},"choices":${choices}}`;
-const completionOf = (text: string, members = '') =>
-  `{"id":"chatcmpl-truth","object":"chat.completion","created":1700000000,"model":"${MODEL}",` +
-  `"choices":[{"index":0,"message":{"role":"assistant","content":${JSON.stringify(text)}},` +
-  `"finish_reason":"stop","logprobs":null}],` +
-  `"usage":{"prompt_tokens":11,"completion_tokens":2,"total_tokens":13}${members}}`;
 const MODEL_LIST = `{"object":"list","data":[{"id":"m","object":"model","created":1700000000,"owned_by":"truth"}]}`;
 
 const TOKEN = /truth-token-[a-z0-9]+/;
@@ -124,16 +115,19 @@ export class Provider {
     const role = this.#roles.get(token);
     if (message.start.includes('/elsewhere/')) role?.elsewhere.push(message);
     else if (role) return this.#perform(line, { role, token, message, body });
-    const isChat = message.start.startsWith('POST') && !message.start.includes('/elsewhere/');
-    const isStream = /"stream":\s*true/.test(body);
-    const good = isStream && isChat ? GOOD_STREAM : [{ completion: 'good' }];
-    if (isChat) return perform(socket, good, { key: '', word: 'good', elsewhere: '', body });
+    const endpoint = endpointOf(message.start);
+    const stage = { endpoint: ENDPOINTS.chat, key: '', word: 'good', elsewhere: '', body };
+    if (endpoint) {
+      const isStream = endpoint === ENDPOINTS.chat && /"stream":\s*true/.test(body);
+      const good = isStream ? GOOD_STREAM : [{ completion: 'good' }];
+      return perform(socket, good, { ...stage, endpoint });
+    }
     const list = {
       answer: '200 OK',
       headers: ['content-type: application/json'],
       body: MODEL_LIST,
     };
-    return perform(socket, [list], { key: '', word: '', elsewhere: '', body });
+    return perform(socket, [list], stage);
   }
 
   async #perform(line: Line, { role, token, message, body }: Performance): Promise<void> {
@@ -155,6 +149,7 @@ export class Provider {
     const other = host.startsWith('localhost') ? '127.0.0.1' : 'localhost';
     const port = socket.localPort;
     await perform(socket, role.stepsOf(role.requests.length - 1), {
+      endpoint: role.endpoint,
       key,
       word,
       elsewhere: `http://${other}:${port}/elsewhere/${token}`,
@@ -186,6 +181,7 @@ const GOOD_STREAM: readonly Step[] = [
 
 /** What the texts of the steps may refer to. */
 interface Stage {
+  readonly endpoint: Endpoint;
   readonly key: string;
   readonly word: string;
   readonly elsewhere: string;
@@ -199,7 +195,8 @@ const EVENT_HEADERS = ['content-type: text/event-stream', 'transfer-encoding: ch
 /** Plays steps. The bytes between two pauses are written at once. */
 async function perform(socket: Socket, steps: readonly Step[], stage: Stage): Promise<void> {
   socket.cork();
-  for (const step of steps) {
+  let before = '';
+  for (const [place, step] of steps.entries()) {
     if (step.if_asked !== undefined && !minify(stage.body).includes(step.if_asked)) continue;
     const { pause_ms: pauseMs, wait, then, slice_bytes: sliceBytes } = step;
     if (pauseMs !== undefined || wait || sliceBytes !== undefined) socket.uncork();
@@ -210,7 +207,8 @@ async function perform(socket: Socket, steps: readonly Step[], stage: Stage): Pr
       endBy(then, socket);
       return;
     }
-    const bytes = bytesOf(step, stage);
+    const bytes = bytesOf(step, { ...stage, place, before });
+    if (typeof step.delta === 'string') before += step.delta;
     if (sliceBytes === undefined) socket.write(bytes);
     else await writeSlices(socket, bytes, sliceBytes);
     if (pauseMs !== undefined || wait || sliceBytes !== undefined) socket.cork();
@@ -232,25 +230,34 @@ async function writeSlices(socket: Socket, bytes: Buffer, size: number): Promise
   }
 }
 
-function bytesOf(step: Step, { key, word, elsewhere }: Stage): Buffer {
+/** Where a step stands. */
+interface Place extends Stage {
+  readonly place: number;
+  /** The text of all deltas before. */
+  readonly before: string;
+}
+
+function bytesOf(step: Step, stage: Place): Buffer {
+  const { key, word, elsewhere } = stage;
   const fill = (text: string) =>
     text
-      .replaceAll('${chunk}', CHUNK)
+      .replaceAll('${chunk}', CHUNK_TEXT)
+      .replaceAll('${long}', 'A'.repeat(step.long_bytes ?? 0))
       .replaceAll('${provider-key}', key)
       .replaceAll('${word}', word)
       .replaceAll('${elsewhere}', elsewhere);
-  const bytes = Buffer.concat(partsOf(step, fill));
+  const bytes = Buffer.concat(partsOf(step, stage, fill));
   return bytes.subarray(0, bytes.length - (step.without_last_bytes ?? 0));
 }
 
-function partsOf(step: Step, fill: (text: string) => string): Buffer[] {
+function partsOf(step: Step, stage: Place, fill: (text: string) => string): Buffer[] {
   const { answer, head, completion, headers = [] } = step;
   const text = (value: Parameters<typeof textOf>[0]) => fill(textOf(value));
-  const event = (choices: string) => chunk(`data: ${chunkOf(choices)}\n\n`, step.extension);
-  const index = step.choice ?? 0;
   if (answer !== undefined || completion !== undefined) {
     const members = step.members === undefined ? '' : `,${step.members}`;
-    const plain = Buffer.from(text(step.body ?? completionOf(text(completion ?? ''), members)));
+    const json = JSON.stringify(stage.endpoint.answerOf(text(completion ?? '')));
+    const whole = `${json.slice(0, -1)}${members}}`;
+    const plain = Buffer.from(text(step.body ?? whole));
     const body = step.gzip ? gzipSync(plain) : plain;
     const type = completion === undefined ? [] : [`content-type: ${step.type ?? JSON_TYPE}`];
     const coding = step.gzip ? ['content-encoding: gzip'] : [];
@@ -260,21 +267,27 @@ function partsOf(step: Step, fill: (text: string) => string): Buffer[] {
   }
   if (head === 'events') return [headOf('200 OK', [...EVENT_HEADERS, ...headers].map(fill))];
   if (head !== undefined) return [headOf(head, headers.map(fill))];
-  if (step.delta !== undefined) {
-    const delta = typeof step.delta === 'string' ? { content: fill(step.delta) } : step.delta;
-    const json = JSON.stringify(delta);
-    return [event(`[{"index":${index},"delta":${json},"finish_reason":null}]`)];
-  }
-  if (step.long_delta_bytes !== undefined) {
-    const long = 'A'.repeat(step.long_delta_bytes);
-    return [event(`[{"index":0,"delta":{"content":"${long}"},"finish_reason":null}]`)];
-  }
-  if (step.finish !== undefined)
-    return [event(`[{"index":${index},"delta":{},"finish_reason":"${step.finish}"}]`)];
+  const event = eventOf(step, stage);
+  if (event) return [chunk(fill(encodeEvent(event)), step.extension)];
   if (step.data !== undefined) return [chunk(`data: ${text(step.data)}\n\n`)];
   if (step.chunk !== undefined) return [chunk(text(step.chunk))];
   if (step.last_chunk) return [Buffer.from('0\r\n\r\n')];
   return step.send === undefined ? [] : [Buffer.from(text(step.send))];
+}
+
+function eventOf({ delta, finish, event, choice }: Step, stage: Place): Json | undefined {
+  const { endpoint, before, place } = stage;
+  const number = endpoint.isNumbered ? { sequence_number: place } : {};
+  if (typeof event === 'object') return { ...event, ...number };
+  if (event !== undefined) return { type: event, ...endpoint.events[event], ...number };
+  if (delta === undefined && finish === undefined) return undefined;
+  const part = { delta: delta ?? {}, index: choice ?? 0, finish: finish ?? null, before };
+  return { ...endpoint.eventOf(part), ...number };
+}
+
+function encodeEvent(event: Json): string {
+  const name = typeof event['type'] === 'string' ? `event: ${event['type']}\n` : '';
+  return `${name}data: ${JSON.stringify(event)}\n\n`;
 }
 
 function headOf(status: string, lines: readonly string[]): Buffer {

@@ -3,7 +3,7 @@
 import { clip, readAnswer, type Answer } from './answer.ts';
 import { type Case, type Rules } from './case.ts';
 import type { Exchange } from './client.ts';
-import { headerOf } from './http.ts';
+import { headerOf, type Message } from './http.ts';
 import { minify, type ProviderRequest, type Role } from './provider.ts';
 
 /** All that a case has shown. */
@@ -41,9 +41,7 @@ export function judge(one: Case, seen: Seen): Verdict {
 
 function answersOf({ client }: Case, { exchanges }: Seen): MaybeAnswer[] {
   return exchanges.flatMap(({ messages }) =>
-    messages.length === 0
-      ? [undefined]
-      : messages.map((message) => readAnswer(message, client.stream ?? false)),
+    messages.length === 0 ? [undefined] : messages.map((message) => readAnswer(message, client)),
   );
 }
 
@@ -154,13 +152,19 @@ function checkContent(rules: Rules, answer: Answer, fill: (text: string) => stri
 
 /** Rules over the headers of an answer. */
 function checkHead(rules: Rules, { message }: Answer): string | undefined {
-  for (const [name, pattern] of Object.entries(rules.headers ?? {})) {
+  const wrong = checkHeaders(rules.headers, message);
+  if (wrong !== undefined) return wrong;
+  const extra = (rules.lacks_headers ?? []).find((name) => headerOf(message, name) !== undefined);
+  return extra === undefined ? undefined : `it has the header ${extra}`;
+}
+
+function checkHeaders(patterns: Rules['headers'], message: Message): string | undefined {
+  for (const [name, pattern] of Object.entries(patterns ?? {})) {
     const value = headerOf(message, name);
     if (value === undefined || !new RegExp(`^(?:${pattern})$`).test(value))
       return `${name}: ${value ?? 'missing'}`;
   }
-  const extra = (rules.lacks_headers ?? []).find((name) => headerOf(message, name) !== undefined);
-  return extra === undefined ? undefined : `it has the header ${extra}`;
+  return undefined;
 }
 
 /** Texts that no byte for the client may hold. */
@@ -201,6 +205,8 @@ function checkProvider({ provider_sees: rules = {} }: Case, seen: Seen): string[
     for (const text of rules.lacks ?? []) if (has(text)) problems.push(`the provider gets ${text}`);
     for (const name of rules.lacks_headers ?? [])
       if (headerOf(message, name) !== undefined) problems.push(`the provider gets ${name}`);
+    const wrong = checkHeaders(rules.headers, message);
+    if (wrong !== undefined) problems.push(`the provider gets ${wrong}`);
     for (const text of rules.body_contains ?? [])
       if (!minify(body).includes(fill(text)))
         problems.push(`the provider does not get ${text} but ${clip(minify(body).slice(-70))}`);
@@ -247,12 +253,11 @@ function describe({ exchanges, role }: Seen, answers: readonly MaybeAnswer[]): s
 const isGone = (requests: readonly ProviderRequest[]) =>
   requests.length > 0 && requests.every(({ goneAtMs }) => goneAtMs !== undefined);
 
-function inWords({ status, failure, unusable, choices, isDone, message }: Answer): string {
+function inWords({ status, failure, unusable, choices, end, message }: Answer): string {
   if (status < 200 || status > 299) {
     const retryAfter = headerOf(message, 'retry-after');
     return `${status}${retryAfter === undefined ? '' : `, Retry-After: ${retryAfter}`}`;
   }
   const texts = [...choices.values()].map(({ text }) => JSON.stringify(clip(text, 30)));
-  const end = failure ?? unusable ?? (isDone ? '[DONE]' : 'whole');
-  return [status, ...texts, end].join(' ');
+  return [status, ...texts, failure ?? unusable ?? end ?? 'whole'].join(' ');
 }
