@@ -5,13 +5,14 @@
 
 import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { SOURCES, VERSIONS } from '../bench/sources.ts';
 import { findTool } from '../test/deploy/tools.ts';
+import type { ResultFile } from './table.ts';
 
 const ROOT = join(import.meta.dirname, '..');
 const PORT = 9101;
@@ -21,6 +22,7 @@ const PROVIDER_KEY = 'truth-provider-key';
 const INSTALL_MS = 1_800_000;
 const START_MS = 120_000;
 const PORTKEY_VERSION = '1.15.2';
+const PORTKEY_HOST = `x-portkey-custom-host: ${PROVIDER_URL}`;
 
 interface Peer {
   readonly name: string;
@@ -36,6 +38,8 @@ interface Peer {
   readonly isKeyless?: boolean;
   /** Lines of each request. */
   readonly headers?: readonly string[];
+  /** What clients send in place of the above for a model of Anthropic's protocol. */
+  readonly messages?: Pick<Peer, 'model' | 'headers'>;
 }
 
 const PEERS: Readonly<Record<string, Peer>> = {
@@ -50,6 +54,14 @@ const PEERS: Readonly<Record<string, Peer>> = {
               model_name: 'm',
               litellm_params: { model: 'openai/m', api_base: PROVIDER_URL, api_key: PROVIDER_KEY },
             },
+            {
+              model_name: 'a',
+              litellm_params: {
+                model: 'anthropic/m',
+                api_base: PROVIDER_URL.replace(/\/v1$/, ''),
+                api_key: PROVIDER_KEY,
+              },
+            },
           ],
           general_settings: { master_key: 'sk-truth-client-key' },
         });
@@ -60,6 +72,7 @@ const PEERS: Readonly<Record<string, Peer>> = {
     // Uses the prices in the package, because LiteLLM would download newer prices.
     env: { LITELLM_LOCAL_MODEL_COST_MAP: 'True' },
     key: 'sk-truth-client-key',
+    messages: { model: 'a' },
   },
   llms: {
     name: '@musistudio/llms',
@@ -72,7 +85,13 @@ const PEERS: Readonly<Record<string, Peer>> = {
           api_key: PROVIDER_KEY,
           models: ['m'],
         };
-        const config = { HOST: '127.0.0.1', PORT, providers: [provider] };
+        const anthropic = {
+          ...provider,
+          name: 'a',
+          api_base_url: `${PROVIDER_URL}/messages`,
+          transformer: { use: ['Anthropic'] },
+        };
+        const config = { HOST: '127.0.0.1', PORT, providers: [provider, anthropic] };
         const options = JSON.stringify({ useJsonFile: false, initialConfig: config });
         const script = join(folder, 'start.cjs');
         writeFileSync(
@@ -83,6 +102,7 @@ const PEERS: Readonly<Record<string, Peer>> = {
         return [process.execPath, script];
       }),
     model: 'p,m',
+    messages: { model: 'a,m' },
   },
   onwards: {
     name: 'onwards',
@@ -110,7 +130,8 @@ const PEERS: Readonly<Record<string, Peer>> = {
     },
     key: PROVIDER_KEY,
     isKeyless: true,
-    headers: ['x-portkey-provider: openai', `x-portkey-custom-host: ${PROVIDER_URL}`],
+    headers: ['x-portkey-provider: openai', PORTKEY_HOST],
+    messages: { headers: ['x-portkey-provider: anthropic', PORTKEY_HOST] },
   },
 };
 
@@ -145,6 +166,33 @@ async function waitUntilReady(child: ChildProcess, output: () => string): Promis
   throw new Error(`it did not start: ${output().slice(-1000)}`);
 }
 
+/** Plays the cases with `only` in their group and name against the running gateway. */
+async function play(peer: Peer, out: string, only: string): Promise<ResultFile> {
+  const { name, version, model = 'm', key = 'truth-client-key', headers = [], isKeyless } = peer;
+  const options = {
+    url: `http://127.0.0.1:${PORT}/v1`,
+    'provider-port': `${PROVIDER_PORT}`,
+    model,
+    key,
+    name,
+    'gateway-version': version,
+    only,
+    out,
+  };
+  const args = [
+    ...Object.entries(options).map(([option, value]) => `--${option}=${value}`),
+    ...(isKeyless ? ['--keyless'] : []),
+    ...headers.map((line) => `--header=${line}`),
+  ];
+  const runner = spawn(
+    process.execPath,
+    ['--import', 'tsx', join(import.meta.dirname, 'main.ts'), ...args],
+    { cwd: ROOT, stdio: 'inherit' },
+  );
+  await once(runner, 'exit');
+  return JSON.parse(readFileSync(out, 'utf8')) as ResultFile;
+}
+
 /** Starts the gateway, and plays the cases. Throws if it cannot be started. */
 async function tryPeer(id: string, peer: Peer): Promise<void> {
   const folder = mkdtempSync(join(tmpdir(), 'truth-'));
@@ -165,27 +213,14 @@ async function tryPeer(id: string, peer: Peer): Promise<void> {
       stream.on('data', (chunk) => (output = (output + String(chunk)).slice(-10_000)));
     }
     await waitUntilReady(child, () => output);
-    const { name, version, model = 'm', key = 'truth-client-key', headers = [], isKeyless } = peer;
-    const options = {
-      url: `http://127.0.0.1:${PORT}/v1`,
-      'provider-port': `${PROVIDER_PORT}`,
-      model,
-      key,
-      name,
-      'gateway-version': version,
-      out: join(import.meta.dirname, 'results', `${id}.json`),
-    };
-    const args = [
-      ...Object.entries(options).map(([option, value]) => `--${option}=${value}`),
-      ...(isKeyless ? ['--keyless'] : []),
-      ...headers.map((line) => `--header=${line}`),
-    ];
-    const runner = spawn(
-      process.execPath,
-      ['--import', 'tsx', join(import.meta.dirname, 'main.ts'), ...args],
-      { cwd: ROOT, stdio: 'inherit' },
-    );
-    await once(runner, 'exit');
+    const result = await play(peer, join(folder, 'all.json'), '');
+    if (peer.messages) {
+      const other = { ...peer, ...peer.messages };
+      const { cases } = await play(other, join(folder, 'messages.json'), '/v1/messages');
+      Object.assign(result.cases, cases);
+    }
+    const path = join(import.meta.dirname, 'results', `${id}.json`);
+    writeFileSync(path, `${JSON.stringify(result, null, 2)}\n`);
   } finally {
     if (child?.pid !== undefined && child.exitCode === null) process.kill(-child.pid, 'SIGKILL');
     rmSync(folder, { recursive: true, force: true });
