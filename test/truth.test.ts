@@ -188,7 +188,7 @@ test('a gateway that lies fails, and the runner says why', ALL_SCALES, async (t)
       'key-echo': /the client gets the gateway's key/,
       'leaves-before-head': /the provider's connection stays open/,
       down: /^status 400 and not 5xx/,
-
+      'completions-text-behind-finish': /^no failure \/ it has \[DONE\] /,
       'responses-cut-between-events': /^no failure \(200 "Hello" response.completed; /,
       'responses-end-without-completed': /^no failure \/ it has "response\.completed" /,
     },

@@ -91,6 +91,7 @@ function requestBytes(gateway: Gateway, client: Client, prompt: string): Request
   const length = `content-length: ${plain.length}`;
   const own = (client.headers ?? []).map(fill);
   const { path, headers } = ENDPOINTS[client.endpoint ?? 'chat'];
+  // Anthropic's SDKs send a key in one of two headers.
   const hasKey = own.some((line) => line.startsWith('x-api-key: '));
   const lines = [
     `POST ${url.pathname.replace(/\/$/, '')}${path} HTTP/${client.http ?? '1.1'}`,
