@@ -121,12 +121,14 @@ test(
       'retry-after': /^retry-after: missing \(429;/,
       'bad-json': /^status 200 and not 4xx; the provider got 1 requests/,
       'responses-leaves-in-stream': /the provider's connection stays open \(200 "Hello" /,
+      'messages-retry-after': /^retry-after: missing \(429;/,
+      'messages-beta': /^the provider gets anthropic-beta: missing /,
     });
     const passed = cases.filter(
       ({ id }) =>
         /^(?:good-|byte-by-byte|cut-between|length-too|end-without|error-event-openai)/.test(id) ||
         /^(?:tool-call|large-integer|completions-)/.test(id) ||
-        /^responses-(?!leaves)/.test(id),
+        /^(?:responses|messages)-(?!leaves|retry-after|beta)/.test(id),
     );
     await assertPasses(passed, setup);
   },
@@ -135,6 +137,7 @@ test(
 /** What ends a stream of the other endpoints than chat's. */
 const ENDS: Readonly<Record<string, string>> = {
   '/v1/responses': `event: response.completed\ndata: {"type":"response.completed","response":{}}`,
+  '/v1/messages': `event: message_stop\ndata: {"type":"message_stop"}`,
 };
 
 /**
@@ -191,6 +194,8 @@ test('a gateway that lies fails, and the runner says why', ALL_SCALES, async (t)
       'completions-text-behind-finish': /^no failure \/ it has \[DONE\] /,
       'responses-cut-between-events': /^no failure \(200 "Hello" response.completed; /,
       'responses-end-without-completed': /^no failure \/ it has "response\.completed" /,
+      'messages-cut-between-events': /^no failure \(200 "Hello" message_stop; /,
+      'messages-good-answer': /the provider does not get "maximum":9007199254740993 but /,
     },
   );
 });
@@ -210,6 +215,13 @@ test('a failure that SDKs do not read is none', async (t) => {
     `event: ${type}\ndata: {"type":"${type}",${members}}\n\n`;
   const failure = 'data: {"error":{"message":"cut"}}\n\n';
   const response = typed('response.output_text.delta', '"delta":"Hello"');
+  const message = typed('content_block_delta', '"delta":{"type":"text_delta","text":"Hello"}');
+  const stop = 'data: {"type":"message_stop"}\n\n';
+  const unnamed = await startSpeaker(t, 200, message + failure + stop);
+  await assertFails(
+    { gateway: unnamed, provider, providerPort },
+    { 'messages-cut-between-events': /^no failure but no end \(200 "Hello" no end; / },
+  );
   const behindEnd = await startSpeaker(t, 200, `${response}data: [DONE]\n\n${failure}`);
   await assertFails(
     { gateway: behindEnd, provider, providerPort },

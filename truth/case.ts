@@ -146,6 +146,7 @@ export const GROUPS = [
   'HTTP of the provider',
   'HTTP of the client',
   '/v1/responses',
+  '/v1/messages',
 ] as const;
 
 /**

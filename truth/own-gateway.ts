@@ -24,7 +24,7 @@ export async function startOwnGateway(project: string, providerPort: number) {
 [server]
 host = "127.0.0.1"
 port = 0
-endpoints = ["/v1/completions", "/v1/responses"]
+endpoints = ["/v1/completions", "/v1/responses", "/v1/messages"]
 [server.auth]
 keys = ["truth-client-key"]
 [logging]
