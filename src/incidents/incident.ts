@@ -1,6 +1,4 @@
-/**
- * An incident and its faults. Times in `Ms` come from `Date.now()`, read when the event happens.
- */
+/** An incident and its faults. */
 
 import { AffectedRequests } from '../request/affected-requests.ts';
 import type { IncidentKind } from '../request/incident-kind.ts';
@@ -11,6 +9,17 @@ const MAX_LISTED_MODELS = 10;
 const MAX_FAULTS = 300;
 /** Matches the first code in `ECONNREFUSED: connect ECONNREFUSED 10.0.4.21:8000`. */
 const CODE_TWICE = /^(\w+): \w+ (?=\1)/;
+
+/** An instant on the system's clock, which may be set, and on the clock of `performance.now()`. */
+export interface Moment {
+  readonly ms: number;
+  readonly atMs: number;
+}
+
+/** Returns the instant `lateMs` ago. */
+export const momentBefore = (lateMs = 0): Moment => {
+  return { ms: Date.now() - lateMs, atMs: performance.now() - lateMs };
+};
 
 const timeOf = (ms: number | undefined) => (ms === undefined ? ms : new Date(ms).toISOString());
 
@@ -35,23 +44,19 @@ export interface FaultyModel {
 export class Fault {
   /** Undefined for a state. */
   readonly model: FaultyModel | undefined;
-  readonly sinceMs: number;
-  /** When the latest failure happened. */
-  lastMs = 0;
-  /** When the fault began, on the clock of `performance.now()`. */
-  readonly beganAt = performance.now();
-  /** When the latest failure happened, on the clock of `performance.now()`. */
-  lastAt = 0;
-  /** When the first success after the latest failure happened. */
-  goodSinceMs: number | undefined;
-  endedMs: number | undefined;
+  readonly since: Moment;
+  /** The latest failure. */
+  last: Moment;
+  /** The first success after the latest failure. */
+  goodSince: Moment | undefined;
+  ended: Moment | undefined;
   failures = 0;
   readonly #causes = new Map<IncidentKind, Cause & { count: number }>();
 
   /** `lateMs`: the fault began so long ago. */
   constructor(model?: FaultyModel, lateMs = 0) {
     this.model = model;
-    this.sinceMs = Date.now() - lateMs;
+    this.since = this.last = momentBefore(lateMs);
   }
 
   /** Identifies the fault among all faults of its provider or of the gateway. */
@@ -67,14 +72,8 @@ export class Fault {
 
   add(kind: IncidentKind, cause: Cause): void {
     this.failures += 1;
-    this.lastMs = Date.now();
-    this.lastAt = performance.now();
+    this.last = momentBefore();
     this.#causes.set(kind, { ...cause, count: (this.#causes.get(kind)?.count ?? 0) + 1 });
-  }
-
-  /** `lateMs`: the fault ended so long ago. */
-  end(lateMs = 0): void {
-    this.endedMs = Date.now() - lateMs;
   }
 
   toFacts() {
@@ -82,7 +81,7 @@ export class Fault {
     const { text, key, untilMs } = this.#causes.get(kind)!;
     const model = this.model?.name.slice(0, MAX_NAME_CHARACTERS);
     const stream = this.model?.isStream;
-    const times = { since: timeOf(this.sinceMs)!, ended: timeOf(this.endedMs) };
+    const times = { since: timeOf(this.since.ms)!, ended: timeOf(this.ended?.ms) };
     const cause = text.replace(CODE_TWICE, '');
     return { kind, model, stream, ...times, cause, key, until: timeOf(untilMs), failures };
   }
@@ -108,7 +107,11 @@ function factsOf(faults: readonly Fault[]): FaultFacts[] {
   });
 }
 
+let lastNumber = 0;
+
 export class Incident {
+  /** Identifies the incident on the page. */
+  readonly id: string;
   readonly provider: string | undefined;
   /** Counts requests that met a fault of this incident, or a fault that may yet be added. */
   readonly requests = new AffectedRequests((fault) => this.#faults.has(fault));
@@ -124,9 +127,10 @@ export class Incident {
   #hasAllModels = true;
   /** The most models' faults at once, and whether every model had one. */
   #worst = { models: 0, hadAll: true };
-  #sinceMs = Infinity;
+  #since: Moment | undefined;
 
   constructor(provider?: string) {
+    this.id = `i${(lastNumber += 1)}`;
     this.provider = provider;
   }
 
@@ -135,11 +139,18 @@ export class Incident {
     return this.#faults.size > 0;
   }
 
+  /** When the first fault began. The incident must be confirmed. */
+  get since(): Moment {
+    return this.#since!;
+  }
+
   /** When the last fault ended; undefined while any fault lasts. */
-  get endedMs(): number | undefined {
-    const ends = [...this.#faults.values()].map(({ endedMs = Infinity }) => endedMs);
-    const lastMs = Math.max(...ends);
-    return lastMs === Infinity ? undefined : lastMs;
+  get ended(): Moment | undefined {
+    const ends = Array.from(this.#faults.values(), ({ ended }) => ended);
+    return ends.reduce(
+      (last, one) => (last && one && one.atMs < last.atMs ? last : last && one),
+      ends[0],
+    );
   }
 
   /** The client for the metrics: the holder of the memory, or the first affected client. */
@@ -153,12 +164,10 @@ export class Incident {
 
   add(fault: Fault): void {
     if (this.#faults.size >= MAX_FAULTS) {
-      for (const [id, { endedMs }] of this.#faults) {
-        if (endedMs !== undefined) this.#faults.delete(id);
-      }
+      for (const [id, { ended }] of this.#faults) if (ended) this.#faults.delete(id);
     }
     this.#faults.set(fault.id, fault);
-    this.#sinceMs = Math.min(this.#sinceMs, fault.sinceMs);
+    if (!this.#since || fault.since.atMs < this.#since.atMs) this.#since = fault.since;
   }
 
   /** Forgets the requests that met a fault which has ended before its failures were enough. */
@@ -169,7 +178,7 @@ export class Incident {
   /** Sets whether every model asked in the last minute is failing. */
   setHasAllModels(hasAll: boolean): void {
     this.#hasAllModels = hasAll;
-    const lasting = [...this.#faults.values()].filter(({ endedMs }) => endedMs === undefined);
+    const lasting = [...this.#faults.values()].filter(({ ended }) => !ended);
     const models = lasting.filter(({ model }) => model !== undefined).length;
     if (models < this.#worst.models) return;
     const hadAll = hasAll || (models === this.#worst.models && this.#worst.hadAll);
@@ -179,7 +188,7 @@ export class Incident {
   /** Returns the fields for the log and the page. */
   toFacts() {
     const all = [...this.#faults.values()];
-    const lasting = all.filter(({ endedMs }) => endedMs === undefined);
+    const lasting = all.filter(({ ended }) => !ended);
     const isLasting = lasting.length > 0;
     // Failing models come before states, because they make requests fail.
     const rank = ({ failures, model }: FaultFacts) => (model === undefined ? 0 : failures);
@@ -193,8 +202,8 @@ export class Incident {
       model: undefined,
       stream: undefined,
       provider: this.provider,
-      since: timeOf(this.#sinceMs)!,
-      ended: timeOf(this.endedMs),
+      since: timeOf(this.since.ms)!,
+      ended: timeOf(this.ended?.ms),
       quiet_since: isLasting ? timeOf(this.requests.quietSinceMs) : undefined,
       failures: models.reduce((sum, { failures }) => sum + failures, 0) || faults[0]!.failures,
       all_models: (models.length > 0 && hasAll) || undefined,

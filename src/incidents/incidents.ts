@@ -10,7 +10,7 @@ import type { CircuitReport } from '../policy/circuit-breaker.ts';
 import { causeOf } from '../request/cause.ts';
 import { gatewayKindOf, type IncidentKind, providerKindOf } from '../request/incident-kind.ts';
 import type { RequestHistory, Attempt } from '../request/history.ts';
-import { Fault, Incident } from './incident.ts';
+import { Fault, Incident, momentBefore } from './incident.ts';
 import { Tries } from './tries.ts';
 
 /** The store counts as away after this time without an answer, because an answer may be late. */
@@ -152,8 +152,8 @@ export class Incidents {
       if (isSame) former.delete(id);
     }
     for (const subject of former.values()) {
-      for (const { fault } of subject.models) fault?.end();
-      for (const fault of subject.states.values()) fault.end();
+      const faults = [...subject.models.map(({ fault }) => fault), ...subject.states.values()];
+      for (const fault of faults) if (fault) fault.ended = momentBefore();
       this.#settle(subject);
     }
   }
@@ -185,7 +185,7 @@ export class Incidents {
     // A provider that does not answer was silent long before a time limit passes.
     const lateMs = hasAnswer ? 0 : nowMs - attempt.beganAtMs;
     const fault = (tries.fault ??= new Fault(tries.model, lateMs));
-    fault.goodSinceMs = undefined;
+    fault.goodSince = undefined;
     const { retryAfterSeconds: seconds } = failure.details;
     const untilMs = seconds === undefined ? undefined : Date.now() + 1000 * seconds;
     fault.add(kind, { text, key: key === undefined ? undefined : key + 1, untilMs });
@@ -239,7 +239,8 @@ export class Incidents {
     if (!subject) return;
     const { states } = subject;
     if (cause === undefined) {
-      states.get(kind)?.end(lateMs);
+      const fault = states.get(kind);
+      if (fault) fault.ended = momentBefore(lateMs);
       states.delete(kind);
       return;
     }
@@ -280,12 +281,22 @@ export class Incidents {
     return this.isTroubled;
   }
 
-  /** Returns the lasting incidents, and the incidents ended in the last hour. */
-  report(): { readonly lasting: readonly Incident[]; readonly ended: readonly Incident[] } {
-    const fromMs = Date.now() - ENDED_SHOWN_MS;
+  /**
+   * Returns the lasting incidents, the incidents ended in the last hour, and the providers with
+   * failures that may yet become an incident.
+   */
+  report() {
+    const fromMs = performance.now() - ENDED_SHOWN_MS;
     const subjects = [...this.#providers.values(), ...this.#gateway.values()];
     const lasting = subjects.flatMap(({ incident }) => (incident?.isConfirmed ? incident : []));
-    return { lasting, ended: this.#ended.filter(({ endedMs = 0 }) => endedMs > fromMs) };
+    const suspected = [...this.#providers].filter(([, { incident }]) => {
+      return incident?.isConfirmed === false;
+    });
+    return {
+      lasting,
+      ended: this.#ended.filter(({ ended }) => ended!.atMs > fromMs),
+      suspected: new Set(suspected.map(([id]) => id)),
+    };
   }
 
   /** Returns undefined if the provider is unknown or has other settings now. */
@@ -307,9 +318,7 @@ export class Incidents {
   }
 
   /**
-   * Ends the faults of models that work again, and adds the other models' faults to the incident. A
-   * fault's members in `At` are on the clock of `performance.now()`, its members in `Ms` are
-   * times of day.
+   * Ends the faults of models that work again, and adds the other models' faults to the incident.
    */
   #judgeModels(
     { incident, streams, completeAnswers, models, tries }: Subject,
@@ -327,8 +336,8 @@ export class Incidents {
             (circuit.isStream ?? part.isStream) === part.isStream,
         );
         const isRecovered = model.isRecovered(nowMs) && !isCircuitOpen;
-        if (isRecovered || nowMs - fault.lastAt > FORGOTTEN_MS) {
-          fault.endedMs = fault.goodSinceMs ?? fault.lastMs;
+        if (isRecovered || nowMs - fault.last.atMs > FORGOTTEN_MS) {
+          fault.ended = fault.goodSince ?? fault.last;
           model.fault = undefined;
           incident!.end(fault);
         } else if (isCircuitOpen || model.isFailing([tries, part.tries], nowMs))
@@ -343,10 +352,11 @@ export class Incidents {
   #judgeStates({ incident, states }: Subject): void {
     const nowMs = performance.now();
     for (const [kind, fault] of states) {
-      if (HAPPENINGS.has(kind) && nowMs - fault.lastAt >= QUIET_MS) {
-        fault.endedMs = fault.lastMs;
+      if (HAPPENINGS.has(kind) && nowMs - fault.last.atMs >= QUIET_MS) {
+        fault.ended = fault.last;
         states.delete(kind);
-      } else if (kind !== 'store' || nowMs - fault.beganAt >= STORE_AWAY_MS) incident!.add(fault);
+      } else if (kind !== 'store' || nowMs - fault.since.atMs >= STORE_AWAY_MS)
+        incident!.add(fault);
     }
   }
 
@@ -358,7 +368,7 @@ export class Incidents {
     const { incident, models, states } = subject;
     if (!incident) return;
     const hasFault = states.size > 0 || models.some(({ fault }) => fault);
-    const isOver = incident.isConfirmed && incident.endedMs !== undefined;
+    const isOver = incident.isConfirmed && incident.ended !== undefined;
     if (!hasFault) subject.incident = undefined;
     else if (isOver) subject.incident = new Incident(incident.provider);
     if (!incident.isConfirmed) return;

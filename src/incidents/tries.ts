@@ -1,7 +1,7 @@
 /** Counts the attempts of the last minute, and decides whether a model is failing. */
 
 import { StepCounts } from '../lib/step-counts.ts';
-import type { Fault, FaultyModel } from './incident.ts';
+import { type Fault, type FaultyModel, momentBefore } from './incident.ts';
 
 const STEP_MS = 5000;
 /** The last 60 s. */
@@ -44,7 +44,7 @@ export class Tries {
     this.#formerRow = this.#row;
     this.#goodAtMs = nowMs;
     this.#row = 0;
-    if (this.fault) this.fault.goodSinceMs ??= Date.now();
+    if (this.fault) this.fault.goodSince ??= momentBefore();
   }
 
   /**
