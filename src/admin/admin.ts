@@ -2,7 +2,7 @@
 
 import type { AdminSettings, Config } from '../config/config.ts';
 import type { Call, CLIENT_TIME_LIMITS } from '../downstream/call.ts';
-import type { ResponseHeaders } from '../downstream/client-reply.ts';
+import type { ClientReply, ResponseHeaders } from '../downstream/client-reply.ts';
 import { createHttpServer } from '../downstream/http-server.ts';
 import { checkProtocol } from '../downstream/request-head.ts';
 import { ByteBudget } from '../lib/byte-budget.ts';
@@ -48,15 +48,13 @@ export function createAdmin(
   const routes = new Map<string, Route>([
     ['/', ({ reply }) => reply.send(200, headersOf('text/html; charset=utf-8', headers), html)],
     ['/events', (call) => stream(call, 'text/event-stream', () => feed.open(call))],
-    ['/metrics', (call) => stream(call, METRICS_TYPE, () => inChunks(view.scrape()))],
     [
-      READY_PATH,
-      ({ reply }) => {
-        const status = readinessOf(config(), figures);
-        const body = JSON.stringify({ status });
-        return reply.send(status === 'ready' ? 200 : 503, headersOf(JSON_TYPE), body);
-      },
+      '/status',
+      ({ reply }) => reply.send(200, headersOf(JSON_TYPE), JSON.stringify(view.status())),
     ],
+    ['/requests', (call) => sendRequests(call, view)],
+    ['/metrics', (call) => stream(call, METRICS_TYPE, () => inChunks(view.scrape()))],
+    [READY_PATH, ({ reply }) => sendReadiness(reply, readinessOf(config(), figures))],
   ]);
   const checkAccess = createAccessCheck(config, settings, logger);
   /** Never rejects. */
@@ -96,6 +94,26 @@ function toErrorAnswer(failure: GatewayError) {
   // With this header browsers ask for a key, and send it with the feed's request too.
   if (status === 401) headers['www-authenticate'] = 'Basic realm="inference-gateway"';
   return { status, headers: headersOf(JSON_TYPE, headers), body: failure.toBody() };
+}
+
+function sendReadiness(reply: ClientReply, status: ReturnType<typeof readinessOf>) {
+  return reply.send(
+    status === 'ready' ? 200 : 503,
+    headersOf(JSON_TYPE),
+    JSON.stringify({ status }),
+  );
+}
+
+/** Sends the requests that the query asks for: a `kind` with `words`, or all of a `number`. */
+function sendRequests({ request, reply }: Call, view: AdminView): ReturnType<Route> {
+  const query = new URLSearchParams(request.url!.replace(/^[^?]*/, ''));
+  const [kind = 'All', words = '', number] = ['kind', 'words', 'number'].map(
+    (name) => query.get(name) ?? undefined,
+  );
+  const found =
+    number === undefined ? view.findRequests({ kind, words }) : view.requestOf(Number(number));
+  if (!found) throw new GatewayError('notFound', 'Resource not found');
+  return reply.send(200, headersOf(JSON_TYPE), JSON.stringify(found));
 }
 
 /** Sends chunks as fast as the client takes them, until the client leaves. */

@@ -8,6 +8,7 @@ import type { RequestHistory } from '../request/history.ts';
 import { VERSION } from '../lib/version.ts';
 import type { CircuitReport } from '../policy/circuit-breaker.ts';
 import type { Incidents } from '../incidents/incidents.ts';
+import { formatCount, formatDuration } from '../incidents/notice.ts';
 import type { KeyPool } from '../policy/key-pool.ts';
 import type { Limit } from '../lib/limits.ts';
 import { LabelSet } from './labels.ts';
@@ -67,14 +68,28 @@ function cpuSeconds(): number {
 /** Returns the resident memory in bytes. */
 const residentBytes = () => orUndefined(() => process.memoryUsage.rss());
 
-/** Returns the page's figures. Listing descriptors would take too long for each second. */
-export function readPageFigures(figures: Figures) {
-  return {
-    gateway_requests_in_flight: figures.inFlight(),
-    process_cpu_seconds_total: cpuSeconds(),
-    process_resident_memory_bytes: residentBytes(),
-    // Not from the time of day, because the system's clock may be set.
-    process_up_seconds: Math.floor(performance.now() / 1000),
+/**
+ * Returns a function that reads the page's figures. The CPU's use is that since its last call.
+ * Listing descriptors would take too long for each second.
+ */
+export function createPageFigures(figures: Figures) {
+  let latest = { cpu: 0, at: 0 };
+  return ({ server }: Config) => {
+    const now = { cpu: cpuSeconds(), at: performance.now() / 1000 };
+    const seconds = Math.max(0.001, now.at - latest.at);
+    const percent = Math.round((100 * (now.cpu - latest.cpu)) / seconds);
+    latest = now;
+    const megabytes = (bytes = 0) => formatCount(Math.round(bytes / 1e6));
+    const limit = megabytes(server.maxBufferedBytes);
+    const about = [
+      `Node ${process.versions.node}`,
+      // Not from the time of day, because the system's clock may be set.
+      `up ${formatDuration(Math.floor(now.at), true)}`,
+      `CPU ${percent} %`,
+      `${megabytes(residentBytes())} MB`,
+      `bodies hold ${megabytes(figures.bufferedBytes())} of ${limit} MB`,
+    ];
+    return { in_flight: figures.inFlight(), about: about.join(' · ') };
   };
 }
 

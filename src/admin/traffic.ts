@@ -5,6 +5,8 @@
 
 import type { FinishedRequest } from '../request/facts.ts';
 import type { TryFacts } from '../request/history.ts';
+import { type Moment, momentBefore } from '../incidents/incident.ts';
+import type { Refusals } from '../incidents/notice.ts';
 import { StepCounts } from '../lib/step-counts.ts';
 import { OTHER, UNKNOWN, type ModelSet } from './labels.ts';
 import { FIRST_TOKEN_BOUNDS, firstTokenMsOf, isFailed, isOverOwnLimit, isSent } from './metrics.ts';
@@ -12,7 +14,7 @@ import type { AllNames, Names } from './names.ts';
 import { bucketOf, quantile } from './series.ts';
 
 const STEP_MS = 10_000;
-const STEPS = 90;
+export const STEPS = 90;
 const MINUTE_STEPS = 6;
 /**
  * A provider's typical time has this share of all times below it, if there are at least so many. A
@@ -31,7 +33,7 @@ const SHARED_ROWS: ReadonlySet<string> = new Set([NO_KEY, NO_NAME, OTHER, UNKNOW
 /** Clients that come later are `other`. */
 const MAX_CLIENTS = 500;
 /** A row's counts, in its first places. Each time's buckets follow. */
-const COUNTS = ['requests', 'failed', 'rejected', 'limited', 'client_closed'] as const;
+const COUNTS = ['requests', 'failed', 'rejected', 'limited', 'client_closed', 'tokens'] as const;
 type Count = (typeof COUNTS)[number];
 /** First token, new connection with its name lookup, and the gateway's part of a request. */
 const TIMES = ['first_token', 'connect', 'gateway'] as const;
@@ -43,15 +45,6 @@ function countOf(outcome: TryFacts['outcome']): Count | undefined {
   if (isFailed(outcome)) return 'failed';
   if (outcome === 'client_closed') return outcome;
   return outcome === 'ok' ? undefined : 'rejected';
-}
-
-/** A client's refusals by its own limits. Times are on the clock of `Date.now()`. */
-interface Refusals {
-  /** The latest refusal's limit, and how full it was. */
-  readonly limit: string;
-  readonly since: string;
-  readonly refused: number;
-  readonly lastMs: number;
 }
 
 class Row extends StepCounts {
@@ -99,6 +92,21 @@ class Row extends StepCounts {
     return times.reduce((sum, count) => sum + count) < least ? undefined : msOf(share, times);
   }
 
+  /**
+   * Returns a letter for each of the last 15 minutes: `g` if under a hundredth of the requests
+   * failed, `w` if under a half, `b` for more, and `.` without requests. Minutes begin at multiples
+   * of six steps, so that the letters stay.
+   */
+  letters(step: number): string {
+    const last = step - (step % MINUTE_STEPS) + MINUTE_STEPS - 1;
+    const letters = Array.from({ length: STEPS / MINUTE_STEPS }, (_, ago) => {
+      const [requests = 0, failed = 0] = this.sums(last - ago * MINUTE_STEPS, MINUTE_STEPS);
+      if (requests === 0) return '.';
+      return failed < 0.01 * requests ? 'g' : failed < 0.5 * requests ? 'w' : 'b';
+    });
+    return letters.toReversed().join('');
+  }
+
   /** Returns the last minute's counts above 0. */
   minute(step: number): Partial<Record<Count, number>> {
     const sums = this.sums(step, MINUTE_STEPS);
@@ -123,7 +131,10 @@ export class Traffic {
   readonly #models = new Map<string, Row>();
   readonly #clients = new Map<string, Row>();
   /** Each client's latest refusals by its own limits, with less than a minute between. */
-  readonly #refusals = new Map<string, Refusals>();
+  readonly #refusals = new Map<string, Omit<Refusals, 'limited' | 'requests'>>();
+  /** The providers that do not know a model of the settings, by the model's name for clients. */
+  readonly #unknownTo = new Map<string, string>();
+  #lastEnd: Moment | undefined;
   readonly #nowMs: () => number;
 
   /** @param nowMs - returns milliseconds since the epoch, and never less than before */
@@ -134,6 +145,7 @@ export class Traffic {
   /** Counts a finished request. `model` is undefined if no provider was asked. */
   add(request: FinishedRequest, model: ModelSet | undefined): void {
     const step = this.#step();
+    this.#lastEnd = momentBefore();
     if (this.#all.latest !== step) this.#beganAtMs[step % STEPS] = this.#wallClock(step);
     const { outcome, provider, status, tries = [] } = request.facts;
     const isRefused = status === 401 && tries.length === 0;
@@ -150,6 +162,9 @@ export class Traffic {
       row?.addTime(step, 'first_token', firstTokenMs);
     }
     this.#all.addTime(step, 'gateway', request.gatewayMs);
+    const { prompt_tokens: prompt = 0, completion_tokens: completion = 0 } = request.facts;
+    this.#all.add(step, COUNTS.indexOf('tokens'), prompt + completion);
+    if (model) this.#noteUnknown(model.name, tries);
     // The time since the last try began, because earlier tries are not this provider's fault.
     const ownMs = firstTokenMs && (tries.at(-1)?.duration_ms ?? firstTokenMs);
     if (provider !== undefined) this.#providerRow(provider).addTime(step, 'first_token', ownMs);
@@ -169,10 +184,18 @@ export class Traffic {
     forgetRows(this.#refusals, clients);
     forgetRows(this.#providers, providers);
     forgetRows(this.#models, models);
+    forgetRows(this.#unknownTo, models);
   }
 
   #providerRow(id: string): Row {
     return rowOf(this.#providers, id, 2);
+  }
+
+  /** Notes the provider that does not know a model of the settings, or that the model answers. */
+  #noteUnknown(model: string, tries: readonly TryFacts[]): void {
+    const of404 = tries.find((one) => one.status === 404 && one.outcome === 'upstream_error');
+    if (of404) this.#unknownTo.set(model, of404.provider);
+    else if (tries.at(-1)?.outcome === 'ok') this.#unknownTo.delete(model);
   }
 
   /** Returns when a step began by the system's present clock, in whole seconds. */
@@ -183,31 +206,24 @@ export class Traffic {
   /** Counts a refusal. Without refusals in the last minute (`inMinute`) the count begins anew. */
   #addRefusal(client: string, inMinute: number | undefined, limit: string): void {
     const known = inMinute ? this.#refusals.get(client) : undefined;
-    const nowMs = Date.now();
-    const since = known?.since ?? new Date(nowMs).toISOString();
+    const last = momentBefore();
     const refused = (known?.refused ?? 0) + 1;
-    this.#refusals.set(client, { limit, since, refused, lastMs: nowMs });
+    this.#refusals.set(client, { client, limit, since: known?.since ?? last, refused, last });
   }
 
-  /**
-   * Returns the clients' rows. A client with refusals by its own limits in the last hour has
-   * `overLimit`. It has `ended` without a refusal in the last minute.
-   */
-  #reportClients(step: number) {
-    return Array.from(this.#clients, ([name, row]) => {
-      const overLimit = this.#reportRefusals(this.#refusals.get(name), row.minute(step));
-      return [name, { ...row.report(step), overLimit }] as const;
+  /** Returns the refusals of the last hour by clients' own limits. */
+  refusals(): Refusals[] {
+    const fromMs = performance.now() - REFUSALS_SHOWN_MS;
+    const shown = [...this.#refusals.values()].filter(({ last }) => last.atMs > fromMs);
+    return shown.map((one) => {
+      const { limited = 0, requests = 0 } = this.#clients.get(one.client)!.minute(this.#step());
+      return { ...one, limited, requests };
     });
   }
 
-  #reportRefusals(
-    refusals: Refusals | undefined,
-    { limited, requests }: { readonly limited?: number; readonly requests?: number },
-  ) {
-    if (!refusals || Date.now() - refusals.lastMs >= REFUSALS_SHOWN_MS) return undefined;
-    const { lastMs, ...shown } = refusals;
-    const ended = limited ? undefined : new Date(lastMs).toISOString();
-    return { ...shown, ended, limited, requests };
+  /** Returns the step of a time of `performance.now()`, with the part of it that has passed. */
+  stepAt(atMs: number): number {
+    return (this.#nowMs() + atMs - performance.now()) / STEP_MS;
   }
 
   /** Returns a provider's typical times in the last minute and in the 14 minutes before. */
@@ -221,29 +237,35 @@ export class Traffic {
   }
 
   /**
-   * Returns each row's sums, the last minute's sums, and the sums of steps with requests by the
-   * step's number. A provider's row also has its last minute's counts and its latest step.
+   * Returns each row's sums, the last minute's sums, and the sums and the begin of each step by its
+   * number. A provider's row also has its last minute's counts and its latest step's begin.
    */
   report() {
     const step = this.#step();
-    const models = Array.from(this.#models, ([name, row]) => [name, row.report(step)] as const);
-    const providers = Array.from(
-      this.#providers,
-      ([id, row]) =>
-        [id, { ...row.report(step), minute: row.minute(step), latest: row.latest }] as const,
-    );
-    const latest = Array.from({ length: STEPS }, (_, at) => step - at);
-    const steps = latest.map(
-      (at) => [at, { ...this.#all.report(at, 1), time: this.#beganAtMs[at % STEPS]! }] as const,
-    );
+    const rowsOf = (rows: ReadonlyMap<string, Row>) =>
+      Object.fromEntries(Array.from(rows, ([name, row]) => [name, row.report(step)]));
+    let time = this.#wallClock(step + 1);
+    const steps = Array.from({ length: STEPS }, (_, ago) => {
+      const own = this.#all.report(step - ago, 1);
+      // A step with requests keeps the time noted with its first request, if the clock is set.
+      time = own.requests ? this.#beganAtMs[(step - ago) % STEPS]! : time - STEP_MS;
+      return { ...own, time };
+    });
+    const providers = Array.from(this.#providers, ([id, row]) => {
+      const latest = steps[step - row.latest]?.time;
+      const more = { minute: row.minute(step), minutes: row.letters(step), latest };
+      return [id, { ...row.report(step), ...more }] as const;
+    });
     return {
       all: this.#all.report(step),
       minute: this.#all.report(step, MINUTE_STEPS),
       providers: Object.fromEntries(providers),
-      models: Object.fromEntries(models),
-      clients: Object.fromEntries(this.#reportClients(step)),
+      models: rowsOf(this.#models),
+      clients: rowsOf(this.#clients),
       step,
-      steps: Object.fromEntries(steps.filter(([, { requests }]) => requests)),
+      steps: Object.fromEntries(steps.map((one, ago) => [step - ago, one])),
+      unknownTo: this.#unknownTo as ReadonlyMap<string, string>,
+      last: this.#lastEnd && new Date(this.#lastEnd.ms).toISOString(),
     };
   }
 

@@ -3,6 +3,14 @@
 import { hostname } from 'node:os';
 
 import type { Config } from '../config/config.ts';
+import {
+  describeIncident,
+  describeRefusals,
+  foldEnded,
+  type Notice,
+  sortNotices,
+} from '../incidents/notice.ts';
+import { type Situation, verdictOf } from '../incidents/verdict.ts';
 import { redactFacts } from '../lib/log.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import { VERSION } from '../lib/version.ts';
@@ -10,21 +18,24 @@ import type { FinishedRequest } from '../request/facts.ts';
 import { INCIDENT_KINDS } from '../request/incident-kind.ts';
 import {
   createLagFigures,
+  createPageFigures,
   type FigureRow,
   type Figures,
   readFigures,
-  readPageFigures,
   renderFigure,
 } from './figures.ts';
 import { LabelSet } from './labels.ts';
 import { RequestMetrics } from './metrics.ts';
 import { AllNames } from './names.ts';
-import { RecentRequests } from './recent-requests.ts';
+import { RecentRequests, type RequestFilter } from './recent-requests.ts';
+import { describeRows } from './rows.ts';
 import { Slowness } from './slowness.ts';
-import { Traffic } from './traffic.ts';
+import { STEPS, Traffic } from './traffic.ts';
 
 /** A minute's median shows a change half a minute late. */
 const MEDIAN_LATE_MS = 30_000;
+/** More incidents above the page's charts would push them away. */
+const MAX_LANES = 6;
 
 /** Finished requests and figures. Its creation begins to measure the event loop. */
 export class AdminView {
@@ -36,6 +47,7 @@ export class AdminView {
   readonly #traffic = new Traffic(() => performance.timeOrigin + performance.now());
   readonly #recent: RecentRequests;
   readonly #readLag = createLagFigures();
+  readonly #readPageFigures;
   readonly #slowness = new Slowness();
 
   /** @param config - returns the settings in use, which a reload replaces */
@@ -43,6 +55,7 @@ export class AdminView {
     this.#config = config;
     this.#figures = figures;
     this.#redact = redact;
+    this.#readPageFigures = createPageFigures(figures);
     this.#recent = new RecentRequests(redact);
   }
 
@@ -86,16 +99,13 @@ export class AdminView {
   present() {
     const figures = this.#figures;
     const config = this.#config();
-    const { lasting, ended } = figures.incidents().report();
-    const { clients, providers, ...report } = this.#traffic.report();
-    const withLimits = Object.entries(clients).map(([name, row]) => {
-      const limits = figures.usedOf(name);
-      return [name, limits.length > 0 ? { ...row, limits } : row] as const;
-    });
+    const report = this.#traffic.report();
+    const { minute, step, steps } = report;
+    const situation = this.#situationOf(report);
+    const lasting = situation.notices.filter(({ ended }) => !ended);
     return {
       settings: {
         version: VERSION,
-        node: process.versions.node,
         host: hostname(),
         startedAt: new Date(performance.timeOrigin).toISOString(),
         settings: [...config.resolved],
@@ -103,13 +113,68 @@ export class AdminView {
       },
       now: new Date().toISOString(),
       draining: figures.isDraining(),
-      incidents: [...lasting, ...ended].map((one) => redactFacts(one.toFacts(), this.#redact)),
-      figures: readPageFigures(figures),
-      ...report,
-      clients: Object.fromEntries(withLimits),
-      providers: describeProviders(config, figures, providers),
-      requests: this.#recent.report(),
+      verdict: verdictOf(situation),
+      order: lasting.map(({ id }) => id),
+      incidents: Object.fromEntries(lasting.map((one) => [one.id, one])),
+      ended: foldEnded(situation.notices),
+      lanes: this.#lanesOf(situation.notices, step),
+      figures: this.#readPageFigures(config),
+      minute,
+      step,
+      steps,
+      ...describeRows(config, figures, report, situation),
+      kept: this.#recent.kept,
+      requests: this.#recent.latest(),
     };
+  }
+
+  /** Returns the verdict, the incidents and the rows of the page's tables, with masked keys. */
+  status() {
+    const config = this.#config();
+    const report = this.#traffic.report();
+    const situation = this.#situationOf(report);
+    return {
+      host: hostname(),
+      version: VERSION,
+      now: new Date().toISOString(),
+      draining: this.#figures.isDraining(),
+      verdict: verdictOf(situation),
+      incidents: situation.notices,
+      minute: report.minute,
+      ...describeRows(config, this.#figures, report, situation),
+    };
+  }
+
+  /** Returns the requests of a kind with these words, the newest first. */
+  findRequests(filter: RequestFilter) {
+    return this.#recent.find(filter);
+  }
+
+  /** Returns a request's fields with masked keys; undefined if it is not kept. */
+  requestOf(number: number) {
+    return this.#recent.factsOf(number);
+  }
+
+  #situationOf({ all, last, minute, providers }: ReturnType<Traffic['report']>): Situation {
+    const { ended, lasting, suspected } = this.#figures.incidents().report();
+    const minutes = Object.entries(providers).map(([id, row]) => [id, row.minute] as const);
+    const incidents = [...lasting, ...ended].map((one) =>
+      describeIncident(one, redactFacts(one.toFacts(), this.#redact)),
+    );
+    const notices = sortNotices([...incidents, ...this.#traffic.refusals().map(describeRefusals)]);
+    const nowMs = performance.now();
+    return { all, last, minute, notices, suspected, nowMs, providers: Object.fromEntries(minutes) };
+  }
+
+  /** Returns the incidents within the charts, with their begin and end as steps. */
+  #lanesOf(notices: readonly Notice[], step: number) {
+    const placeOf = (atMs: number) => Math.round(10 * this.#traffic.stepAt(atMs)) / 10;
+    const incidents = notices.filter(({ client }) => client === undefined);
+    const lanes = incidents.map(({ beganAtMs, ended, endedAtMs, icon, subject }) => {
+      const to = endedAtMs === undefined ? undefined : placeOf(endedAtMs);
+      return { icon, text: ended ? `${subject}, ended` : subject, from: placeOf(beganAtMs), to };
+    });
+    return lanes.filter(({ to = step }) => to > step - STEPS).slice(0, MAX_LANES);
   }
 
   /** Judges whether providers are slow. Must be called every few seconds. */
@@ -150,36 +215,4 @@ export class AdminView {
       ['gateway_incidents_total', begun, 'Incidents that have begun.'],
     ];
   }
-}
-
-/** Returns the rows of registered providers, and of configured providers without a key. */
-function describeProviders(
-  { providers: { registered, skipped } }: Config,
-  figures: Figures,
-  sums: Readonly<Record<string, object>>,
-): Readonly<Record<string, object>> {
-  const circuits = figures.circuits();
-  const agesMs = figures.oldestAgesMs();
-  const asked = registered.map(({ id }) => {
-    const keptAway = circuits
-      .filter(({ provider, state }) => provider === id && state === 'open')
-      .map(({ model, isStream: stream, openUntilMs }) => {
-        return { model, stream, until: wallClock(openUntilMs) };
-      });
-    const inFlight = figures.inFlightOf(`providers.${id}`);
-    const oldestSeconds = Math.floor((agesMs.get(id) ?? 0) / 1000);
-    return [id, { ...sums[id], keptAway, inFlight, oldestSeconds }];
-  });
-  // Built-in providers without a key are shown only if the settings name them.
-  const named = skipped.filter(({ isConfigured }) => isConfigured);
-  const rest = named.map(({ id, reason }) => [id, { skipped: reason }]);
-  return Object.fromEntries([...asked, ...rest]) as Record<string, object>;
-}
-
-/**
- * Returns a time of `performance.now()` as a time of day in whole seconds, so that it stays equal.
- */
-function wallClock(ms: number): string {
-  const atMs = Date.now() + ms - performance.now();
-  return new Date(Math.round(atMs / 1000) * 1000).toISOString();
 }

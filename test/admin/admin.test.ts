@@ -18,6 +18,7 @@ import {
   useManualTimers,
 } from '../support/clock.ts';
 import { parseMetrics } from '../support/exposition.ts';
+import type { Notice } from '../../src/incidents/notice.ts';
 import { merge, openFeed } from '../support/feed.ts';
 import {
   chatBody,
@@ -67,6 +68,10 @@ async function readState(t: TestContext, { adminPort }: TestGateway) {
   const state = await feed.next('state');
   feed.close();
   return state;
+}
+
+async function readJson(gateway: TestGateway, path: string) {
+  return JSON.parse((await gateway.admin(path)).text);
 }
 
 const basic = (userAndPassword: string) =>
@@ -330,10 +335,7 @@ test('while the gateway drains, GET /ready is 503 and the feed says so', async (
   const drained = gateway.drain(20_000);
   const ready = await gateway.admin('/ready');
   assert.deepEqual([ready.status, ready.json()], [503, { status: 'draining' }]);
-  await feed.next(
-    'state',
-    ({ draining, figures }) => draining && figures.gateway_requests_in_flight === 1,
-  );
+  await feed.next('state', ({ draining, figures }) => draining && figures.in_flight === 1);
   release();
   assert.equal((await reply).status, 200);
   await drained;
@@ -362,19 +364,19 @@ test('the feed begins with masked settings, the last requests and the state', as
   assert.equal(requests!.data.length, 2);
   assert.equal(requests!.data[0].outcome, 'ok');
   assert.equal(requests!.data[1].model, 'p/unlisted');
-  assert.equal(requests!.data[0].tries[0].provider, 'p');
+  assert.deepEqual(requests!.data[0].tried, [['', 'p']]);
   assert.match(requests!.data[0].time, /^\d{4}-.*Z$/);
 
-  const { steps, all: sums, providers, models, clients } = state!.data;
-  const counts = Object.values(steps as Record<string, { requests?: number }>);
-  // The history begins with the first request.
-  assert.ok(counts.length <= 3);
+  const { steps, minute: sums, providers, models, clients } = state!.data;
+  const counts = Object.values(steps as Record<string, { requests?: number; time: number }>);
+  assert.equal(counts.length, 90);
+  assert.ok(counts.every(({ time }, at) => at === 0 || time - counts[at - 1]!.time === 10_000));
   assert.equal((counts.at(-1)!.requests ?? 0) + (counts.at(-2)?.requests ?? 0), 2);
   const [p, groq] = providers;
   assert.deepEqual([p.id, p.requests, p.failed], ['p', 2, undefined]);
   assert.ok(p.p50 >= 0);
   assert.ok(p.p50 <= sums.p50);
-  assert.deepEqual([groq.id, groq.skipped], ['groq', 'enabled = false']);
+  assert.deepEqual([groq.id, groq.details], ['groq', ['enabled = false']]);
   assert.deepEqual(
     models.map(({ id, requests: count }: { id: string; requests: number }) => [id, count]),
     [['other', 2]],
@@ -397,9 +399,12 @@ test('a key in a model name or an answer is not in the feed or the metrics', asy
   await gateway.chat(chatBody({ model: `p/${key}` }));
   const { requests, providers, models } = await readState(t, gateway);
   assert.match(requests[1].model, /^p\/.*\[secret\]$/);
-  assert.match(requests[1].tries[0].cause, /^502, text\/\[secret\]/);
+  assert.match(requests[1].cause, /^502, text\/\[secret\]/);
+  const { tries } = await readJson(gateway, '/requests?number=2');
+  assert.match(tries[0].cause, /^502, text\/\[secret\]/);
   const metrics = (await gateway.admin('/metrics')).text;
-  for (const shown of [requests, providers, models, metrics]) {
+  const status = await readJson(gateway, '/status');
+  for (const shown of [requests, tries, providers, models, metrics, status]) {
     assert.ok(!JSON.stringify(shown).includes('AbC123'));
   }
   assert.match(metrics, /gen_ai_original_model="other"/);
@@ -416,10 +421,15 @@ test('the feed tells of each request that ends, and what became of a provider', 
   const seen: unknown[] = [];
   while (seen.length < 3) seen.push(...(await feed.next('requests')));
   assert.equal(seen.length, 3);
-  const { incidents, providers } = await feed.next('state', (state) => state.incidents.length > 0);
+  const { incidents, order, providers } = await feed.next(
+    'state',
+    (state) => state.order.length > 0,
+  );
   const [p, q] = providers;
-  assert.match(incidents[0].cause, /ECONNREFUSED/);
-  assert.ok(Date.parse(p.keptAway[0].until) > Date.parse(incidents[0].since));
+  const { causes, since } = incidents[order[0]];
+  assert.match(causes[0], /ECONNREFUSED/);
+  const [, until = ''] = /^kept away until (.*)$/.exec(p.details[0]) ?? [];
+  assert.ok(Date.parse(until) > Date.parse(since));
   assert.equal(p.failed, 3);
   assert.deepEqual([q.requests, q.failed], [3, undefined]);
   await feed.next('state');
@@ -427,7 +437,7 @@ test('the feed tells of each request that ends, and what became of a provider', 
   assert.equal(told.length, 3);
   const now = performance.now.bind(performance);
   replaceNow(t, () => now() + 10_000);
-  await feed.next('state', (state) => state.providers[0].keptAway.length === 0);
+  await feed.next('state', (state) => state.providers[0].details.length === 0);
 });
 
 test('requests that hang are told with the age of the oldest one at their provider', async (t) => {
@@ -435,24 +445,22 @@ test('requests that hang are told with the age of the oldest one at their provid
   replaceNow(t, () => nowMs);
   const { gateway, asked, release } = await startHeld(t);
   const told = async () => {
-    const [{ inFlight, oldestSeconds }] = (await readState(t, gateway)).providers;
+    const [{ details, inFlight }] = (await readState(t, gateway)).providers;
     const { sum } = parseMetrics((await gateway.admin('/metrics')).text);
     return {
       inFlight,
-      oldestSeconds,
+      details,
       metric: sum('gateway_provider_oldest_request_seconds'),
     };
   };
   const answered = gateway.chat(chatBody());
   await asked;
   nowMs += 14_000;
-  const { oldestSeconds, metric, ...rest } = await told();
-  assert.deepEqual(rest, { inFlight: 1 });
-  assert.deepEqual([oldestSeconds, metric], [14, 14]);
+  assert.deepEqual(await told(), { inFlight: 1, details: ['oldest request 14 s'], metric: 14 });
   release();
   await answered;
   await lineOf(gateway);
-  const nothing = { inFlight: 0, oldestSeconds: 0, metric: 0 };
+  const nothing = { inFlight: 0, details: [], metric: 0 };
   assert.deepEqual(await told(), nothing);
 });
 
@@ -469,22 +477,20 @@ test('the feed has refused keys, failed lists and failed reloads until they end'
   const gateway = await startGateway(t, { toml });
   const told = async (isOver = false) => {
     gateway.judge();
-    const { incidents } = await readState(t, gateway);
-    type Shown = { kind: string; cause: string; ended?: string; states?: Shown[] };
-    return (incidents as Shown[])
+    const { incidents } = await readJson(gateway, '/status');
+    return (incidents as Notice[])
       .filter(({ ended }) => (ended !== undefined) === isOver)
-      .flatMap(({ kind, cause, states = [] }) => [{ kind, cause }, ...states])
-      .map(({ kind, cause }) => `${kind}: ${cause}`);
+      .flatMap(({ title, causes }) => [`${title}: ${causes[0]}`, ...causes.slice(1)]);
   };
   assert.deepEqual(await told(), []);
   await gateway.chat(chatBody());
   await gateway.send('/v1/models');
   await gateway.reload(toml.replace('host =', 'port = "x"\ntimeout = "y"\nhost ='));
-  const [refused, list, reload, ...others] = (await told()).toSorted();
+  const [reload, list, refused, ...others] = (await told()).toSorted();
   assert.deepEqual(others, []);
-  assert.equal(list, 'model_list: status 403');
-  assert.match(reload!, /^reload: .*server\.port.*, and 1 more$/);
-  assert.equal(refused, 'key_refused: key 1: 403, key 2: 403');
+  assert.equal(list, 'no list of models: status 403');
+  assert.match(reload!, /^new settings refused.*server\.port.*, and 1 more$/);
+  assert.equal(refused, 'our key refused: key 1: 403, key 2: 403');
   await gateway.reload(toml);
   upstream.script = (_, response) => sendJson(response, { data: [] });
   clock.nowMs += 76_000;
@@ -520,8 +526,17 @@ test('the feed sends under 10 kB a second with 30 providers and 300 models', asy
       await gateway.chat(chatBody({ model: `p${id}/m-${id}-${at}` }));
     await requests;
   }
+  // A second of a busy gateway.
+  const busy = feed.next('requests');
+  await Promise.all(
+    ids.flatMap((id) =>
+      [0, 1, 2].map(async (at) => gateway.chat(chatBody({ model: `p${id}/m-${id}-${at}` }))),
+    ),
+  );
+  await busy;
+  await feed.next('state');
   const [whole = 0, ...changes] = feed.sizes;
-  assert.ok(whole > 50_000, `${whole}`);
+  assert.ok(whole > 20_000, `${whole}`);
   assert.ok(Math.max(...changes) < 10_000, `${changes.join()} characters`);
 });
 
@@ -530,13 +545,16 @@ test('the last 200 failures are kept, however many requests come after them', as
   const gateway = await startAdmin(t, `[server]\nretries = 0\n${providerToml(upstream)}`);
   await gateway.chat(chatBody());
   for (let count = 0; count < 205; count += 1) await gateway.send('/v1/models');
-  const feed = await openFeed(t, gateway.adminPort);
-  const requests = (await feed.next('requests', () => true)) as unknown as {
-    number: number;
-    outcome: string;
-  }[];
-  assert.equal(requests.length, 201);
-  assert.deepEqual([requests[0]!.number, requests[0]!.outcome], [1, 'upstream_error']);
+  const { kept, requests } = await readState(t, gateway);
+  assert.deepEqual([kept, requests.length], [201, 10]);
+  const all = await readJson(gateway, '/requests');
+  assert.equal(all.length, 201);
+  assert.deepEqual([all[0].number, all[200].number, all[200].outcome], [206, 1, 'upstream_error']);
+  const failed = await readJson(gateway, '/requests?kind=Failed');
+  assert.deepEqual(
+    failed.map(({ number }: { number: number }) => number),
+    [1],
+  );
 });
 
 test('the history goes on when the clock is set', async (t) => {
@@ -610,10 +628,9 @@ test('eight feeds share one view a second, which lists no descriptors', async (t
   }
   assert.equal(listings.mock.callCount(), 0);
   const { figures } = feeds[0]!.events.at(-1)!.data;
-  const shown = ['requests_in_flight', 'cpu_seconds_total', 'resident_memory_bytes', 'up_seconds'];
-  assert.deepEqual(
-    Object.keys(figures).map((name) => name.replace(/^[a-z]+_/, '')),
-    shown,
+  assert.match(
+    figures.about,
+    /^Node \d+\.\d+\.\d+ · up \d.* · CPU \d+ % · [\d,]+ MB · bodies hold 0 of [\d,]+ MB$/,
   );
 });
 
@@ -673,7 +690,15 @@ test('the history has the last 15 minutes in steps of ten seconds, without a tim
   now += 10_000;
   add({ outcome: 'ok' });
   now += 30_000;
-  const { step, steps } = traffic.report();
+  const { step, steps: all90 } = traffic.report();
+  const asked = Object.entries(all90).filter(([, { requests }]) => requests);
+  const steps = Object.fromEntries(asked);
+  const times = Object.values(all90).map(({ time }) => time);
+  assert.deepEqual(times.slice(-5, -2), [
+    1_700_000_000_000,
+    1_700_000_010_000 - 3_600_000,
+    1_700_000_020_000 - 3_600_000,
+  ]);
   const counts = (one: object) => JSON.parse(JSON.stringify(one)) as object;
   assert.equal(step, 170_000_004);
   assert.deepEqual(counts(steps), {

@@ -2,12 +2,16 @@
 
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { test } from 'node:test';
 import { Script } from 'node:vm';
 
 import { createPage } from '../../src/admin/page/page.ts';
+import { ROOT } from '../support/process.ts';
 
-const MAX_BYTES = 80_000;
+const MAX_BYTES = 47_000;
+const MAX_LINES = 1200;
 
 const page = createPage();
 const contentsOf = (element: string) =>
@@ -47,6 +51,8 @@ test('the bundled script has no import, no export and no name declared twice', (
 test('the script looks up only ids that the document has, and no id is there twice', () => {
   const [script = ''] = contentsOf('script');
   const ids = [...page.html.matchAll(/\sid="([^"]+)"/g)].map(([, id = '']) => id);
+  // The script makes this element.
+  ids.push('cursor');
   assert.equal(new Set(ids).size, ids.length);
   for (const [, id = ''] of script.matchAll(/(?:byId|fill)\('([\w-]+)'[,)]/g)) {
     assert.ok(ids.includes(id), `no element has the id ${id}`);
@@ -56,4 +62,15 @@ test('the script looks up only ids that the document has, and no id is there twi
 test(`the page is smaller than ${MAX_BYTES / 1000} kB`, () => {
   const size = Buffer.byteLength(page.html);
   assert.ok(size < MAX_BYTES, `${size} bytes`);
+});
+
+test(`the page's files have at most ${MAX_LINES} lines`, () => {
+  const folder = join(ROOT, 'src/admin/page');
+  const names = readdirSync(folder).filter((name) => /\.(?:css|html|js)$/.test(name));
+  const files = names.filter((name) => name !== 'bundled-files.js');
+  const lines = files.map(
+    (name) => readFileSync(join(folder, name), 'utf8').split('\n').length - 1,
+  );
+  const sum = lines.reduce((all, count) => all + count, 0);
+  assert.ok(sum > 500 && sum <= MAX_LINES, `${sum} lines`);
 });

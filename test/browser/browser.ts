@@ -85,8 +85,8 @@ async function openPage(
   const foreign: string[] = [];
   page.on('request', (request) => {
     const asked = request.url();
-    const isOwn = asked === url || asked === `${url}events` || asked.startsWith('data:');
-    if (!isOwn) foreign.push(asked);
+    const isOwn = [url, `${url}events`].includes(asked) || asked.startsWith(`${url}requests?`);
+    if (!isOwn && !asked.startsWith('data:')) foreign.push(asked);
   });
   page.on('pageerror', (error) => problems.push(String(error.stack)));
   page.on('console', (message) => {
@@ -130,8 +130,9 @@ export async function until(condition: () => boolean): Promise<void> {
 
 /** The texts of the cells of each row of a table, by its body's id. */
 export async function rowsOf(page: Page, id: string): Promise<string[][]> {
-  const rows = await page.locator(`#${id} > tr:not(.details)`).all();
-  return Promise.all(rows.map(async (row) => row.locator('> *').allInnerTexts()));
+  const rows = await page.locator(`#${id} > tr, #${id} > li summary`).all();
+  const cells = '> th, > td, > span > span:last-child';
+  return Promise.all(rows.map(async (row) => row.locator(cells).allInnerTexts()));
 }
 
 /** Runs axe's rules on the page as it is now. */

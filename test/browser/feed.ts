@@ -27,8 +27,11 @@ export interface ScriptedFeed {
 export async function startFeed(t: TestContext, prefix = '/'): Promise<ScriptedFeed> {
   const page = createPage();
   const open = new Set<ServerResponse>();
-  const write = (response: ServerResponse, patch: object) =>
+  const seen = new Map<number, Listed>();
+  const write = (response: ServerResponse, patch: { readonly requests?: object }) => {
+    for (const one of Object.values(patch.requests ?? {}) as Listed[]) seen.set(one.number, one);
     response.write(`data: ${JSON.stringify(patch)}\n\n`);
+  };
   const server = createServer((request, response) => {
     if (request.url === prefix) {
       response.writeHead(200, {
@@ -36,12 +39,16 @@ export async function startFeed(t: TestContext, prefix = '/'): Promise<ScriptedF
         'content-security-policy': page.policy,
       });
       response.end(page.html);
+    } else if (request.url?.startsWith(`${prefix}requests?`)) {
+      answerRequests(new URL(request.url, 'http://x').searchParams, seen, response);
     } else if (request.url !== `${prefix}events`) {
       response.writeHead(404).end();
     } else {
       feed.connections += 1;
       if (feed.refuseWith !== undefined) {
-        response.writeHead(feed.refuseWith).end();
+        const error = { message: 'Rate limit exceeded: 8 feeds are open' };
+        response.writeHead(feed.refuseWith, { 'content-type': 'application/json' });
+        response.end(feed.refuseWith === 429 ? JSON.stringify({ error }) : '');
         return;
       }
       response.writeHead(200, { 'content-type': 'text/event-stream' });
@@ -69,4 +76,30 @@ export async function startFeed(t: TestContext, prefix = '/'): Promise<ScriptedF
     },
   };
   return feed;
+}
+
+interface Listed {
+  readonly number: number;
+  readonly icon: string;
+}
+
+/** Answers `GET /requests` from the requests that the feed has sent. */
+function answerRequests(
+  query: URLSearchParams,
+  seen: ReadonlyMap<number, Listed>,
+  response: ServerResponse,
+): void {
+  const words = (query.get('words') ?? '').toLowerCase().split(/\s+/);
+  const kind = query.get('kind');
+  const isWanted = (one: Listed) => {
+    const text = JSON.stringify(one).toLowerCase() + (one.icon === 'bad' ? ' failed' : '');
+    const isOfKind = kind === 'Failed' ? one.icon === 'bad' : true;
+    const isRetried = kind !== 'Retried' || (one as { tried?: unknown[] }).tried!.length > 1;
+    return isOfKind && isRetried && words.every((word) => text.includes(word));
+  };
+  const number = query.get('number');
+  const found = number
+    ? seen.get(Number(number))
+    : [...seen.values()].toReversed().filter(isWanted);
+  response.writeHead(200, { 'content-type': 'application/json' }).end(JSON.stringify(found));
 }

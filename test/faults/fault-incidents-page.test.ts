@@ -5,15 +5,15 @@
 
 import assert from 'node:assert/strict';
 import { connect } from 'node:net';
-import { join } from 'node:path';
-import { describe, test, type TestContext } from 'node:test';
+import { describe, test } from 'node:test';
 
+import type { Notice } from '../../src/incidents/notice.ts';
 import { idle, replaceDate, stopClock } from '../support/clock.ts';
 import { parseMetrics } from '../support/exposition.ts';
 import { startFakeRedis } from '../support/fake-redis.ts';
 import { openFeed } from '../support/feed.ts';
 import { chatBody, type TestGateway } from '../support/gateway.ts';
-import { buildOnce, emptyFolder, ROOT, startServing } from '../support/process.ts';
+import { buildOnce, emptyFolder, startServing } from '../support/process.ts';
 import { byModel, scenario, type ProviderSettings } from '../support/scenario.ts';
 import { eventually } from '../support/streams.ts';
 import {
@@ -26,37 +26,16 @@ import {
 } from '../support/upstream.ts';
 import { LEFT_TO_SWEEPS } from '../support/sweep.ts';
 
-interface Shown {
-  readonly kind: string;
-  readonly provider?: string;
-  readonly all_models?: boolean;
-  readonly models?: readonly { readonly model: string }[];
-  readonly since: string;
-  readonly ended?: string;
-  readonly affected?: readonly { readonly name: string; readonly clients?: string }[];
-}
-
-// The page's module, without types.
-const { causesOf, affectedText, subjectOf, wordsOf } = (await import(
-  join(ROOT, 'src/admin/page/incidents.js')
-)) as {
-  causesOf: (incident: Shown) => string[];
-  affectedText: (affected: object) => (string | false)[];
-  subjectOf: (incident: Shown) => string;
-  wordsOf: (incident: Shown, now: string) => string;
-};
-
 /** Joins the page's texts about an incident. */
-function textOf(incident: Shown, now: string): string {
-  const causes = causesOf(incident).map((cause) => ` (${cause})`);
-  const names = (incident.affected ?? []).map((one) => {
-    const text = affectedText(one).filter(Boolean).join('');
-    return ` ${one.name}: ${text}${one.clients ? ` (${one.clients})` : ''}.`;
+function textOf({ affected, causes, effect, subject, title }: Notice): string {
+  const names = affected.map(({ clients, name, rest, text }) => {
+    return ` ${name}: ${text}${rest}${clients ? ` (${clients})` : ''}.`;
   });
-  return `${subjectOf(incident)}: ${wordsOf(incident, now)}${causes.join('')}.${names.join('')}`;
+  const words = [title, effect].filter(Boolean).join(', ');
+  return `${subject}: ${words}${causes.map((cause) => ` (${cause})`).join('')}.${names.join('')}`;
 }
 
-const TIME = String.raw`(?:\d\d-\d\d )?\d\d:\d\d:\d\d`;
+const TIME = String.raw`[\d-]+T[\d:.]+Z`;
 const TWO = '[clients.agents]\nkey = "agents-key-canary"\n[clients.web]\nkey = "web-key-canary"\n';
 
 /** Models from the settings: no list is fetched, and the names are labels. */
@@ -147,7 +126,7 @@ const INCIDENTS: readonly Incident[] = [
       ),
     ),
     kind: 'rate_limited',
-    sentence: 'p: our requests limited, until TIME (slow down). p/m: 6 of 6 failed (agents).',
+    sentence: 'p: limits us (429), until TIME (slow down). p/m: 6 of 6 failed (agents).',
   },
   {
     title: 'a provider does not begin its answers',
@@ -222,44 +201,41 @@ const INCIDENTS: readonly Incident[] = [
   },
 ];
 
-type View = { readonly incidents: Shown[]; readonly now: string };
-
-async function viewOf(t: TestContext, gateway: TestGateway): Promise<View> {
+async function noticesOf(gateway: TestGateway): Promise<Notice[]> {
   gateway.judge();
-  const feed = await openFeed(t, gateway.adminPort);
-  const view = (await feed.next('state')) as View;
-  feed.close();
-  return view;
+  return (JSON.parse((await gateway.admin('/status')).text) as { incidents: Notice[] }).incidents;
 }
 
-async function metricOf(gateway: TestGateway, { kind, provider }: Shown) {
-  const labels = { kind, ...(provider && { provider }) };
+async function metricOf(gateway: TestGateway, { kind, provider }: Notice) {
+  const labels = { kind: kind!, ...(provider && { provider }) };
   return parseMetrics((await gateway.admin('/metrics')).text).sum('gateway_incident', labels);
 }
 
 /** Returns the only lasting incident. Log, page and metrics must agree on it. */
-async function theOne(t: TestContext, gateway: TestGateway, sentence: string) {
-  const { incidents, now } = await viewOf(t, gateway);
+async function theOne(gateway: TestGateway, sentence: string): Promise<Notice> {
+  const incidents = await noticesOf(gateway);
   assert.equal(incidents.length, 1, JSON.stringify(incidents));
-  const [incident] = incidents as [Shown];
+  const [incident] = incidents as [Notice];
   assert.equal(incident.ended, undefined);
+  assert.ok(incident.action);
   const escaped = sentence.replaceAll(/[().]/g, '\\$&').replaceAll('\\.*', '.*');
   const pattern = new RegExp(`^${escaped.replaceAll('TIME', TIME)}$`);
-  assert.match(textOf(incident, now), pattern);
+  assert.match(textOf(incident), pattern);
   const [line] = gateway.lines('incident');
   assert.equal(line!['level'], 'warn');
-  for (const name of ['kind', 'provider', 'all_models', 'since'] as const) {
+  for (const name of ['kind', 'provider', 'since'] as const) {
     assert.equal(line![name], incident[name], name);
   }
+  assert.equal(line!['all_models'] === true, incident.models?.length === 0);
   assert.equal(await metricOf(gateway, incident), 1);
   const metrics = parseMetrics((await gateway.admin('/metrics')).text);
-  for (const { model } of incident.models ?? [])
+  for (const model of incident.models ?? [])
     assert.equal(metrics.sum('gateway_incident_model', { model }), 1, 'the alert names it too');
   return incident;
 }
 
-async function assertOver(t: TestContext, gateway: TestGateway, incident: Shown): Promise<void> {
-  const { incidents } = await viewOf(t, gateway);
+async function assertOver(gateway: TestGateway, incident: Notice): Promise<void> {
+  const incidents = await noticesOf(gateway);
   assert.deepEqual(
     incidents.map(({ kind, ended }) => [kind, ended !== undefined]),
     [[incident.kind, true]],
@@ -297,9 +273,9 @@ describe('log, page and metrics show alike that', () => {
       };
       await (happen ?? (({ ask: send }: World) => send()))({ gateway, p: p!, clock, ask });
       clock.nowMs += 1000;
-      const told = await theOne(t, gateway, sentence);
+      const told = await theOne(gateway, sentence);
       assert.deepEqual(
-        [told.kind, told.provider, told.all_models ? undefined : told.models?.[0]?.model],
+        [told.kind, told.provider, told.models?.[0]],
         [kind, 'p', model],
         JSON.stringify(told),
       );
@@ -310,7 +286,7 @@ describe('log, page and metrics show alike that', () => {
         clock.nowMs += 5000;
         gateway.judge();
       }
-      await assertOver(t, gateway, told);
+      await assertOver(gateway, told);
     });
   }
 
@@ -319,10 +295,10 @@ describe('log, page and metrics show alike that', () => {
     const { gateway, toml } = await scenario(t, { more: '[admin]\nport = 0' });
     await gateway.reload(toml.replace('[server]', '[server]\nport = "x"\ntimeout = "y"'));
     const sentence = 'gateway: new settings refused, former ones in use (.*, and 1 more).';
-    const told = await theOne(t, gateway, sentence);
+    const told = await theOne(gateway, sentence);
     clock.nowMs += 5000;
     await gateway.reload(toml);
-    await assertOver(t, gateway, told);
+    await assertOver(gateway, told);
   });
 
   test('the clock was set, until it has stood for a while', async (t) => {
@@ -331,9 +307,9 @@ describe('log, page and metrics show alike that', () => {
     const zeroMs = Date.now() - clock.nowMs;
     replaceDate(t, () => zeroMs + clock.nowMs + 3_600_000);
     const sentence = 'gateway: clock set, times before are of the old clock (set 3600 s ahead).';
-    const told = await theOne(t, gateway, sentence);
+    const told = await theOne(gateway, sentence);
     clock.nowMs += 15_000;
-    await assertOver(t, gateway, told);
+    await assertOver(gateway, told);
   });
 
   test('memory is short, until no request is refused for it', async (t) => {
@@ -347,7 +323,6 @@ describe('log, page and metrics show alike that', () => {
     });
     await gateway.chat(chatBody());
     const told = await theOne(
-      t,
       gateway,
       'gateway: short of memory (max_buffered_bytes). p/m: 1 failed.',
     );
@@ -357,7 +332,7 @@ describe('log, page and metrics show alike that', () => {
     // Close the feed, because a second feed would get this second's view again.
     feed.close();
     clock.nowMs += 15_000;
-    await assertOver(t, gateway, told);
+    await assertOver(gateway, told);
   });
 
   test('a list of models cannot be read, until it can', async (t) => {
@@ -367,12 +342,12 @@ describe('log, page and metrics show alike that', () => {
       more: '[admin]\nport = 0',
     });
     await gateway.send('/v1/models');
-    const told = await theOne(t, gateway, 'p: no list of models (status 500).');
+    const told = await theOne(gateway, 'p: no list of models (status 500).');
     p.script = (_, response) => sendJson(response, { data: [] });
     clock.nowMs += 11_000;
     // The gateway asks for the list again by itself.
-    while ((await viewOf(t, gateway)).incidents[0]!.ended === undefined) await idle(20);
-    await assertOver(t, gateway, told);
+    while ((await noticesOf(gateway))[0]!.ended === undefined) await idle(20);
+    await assertOver(gateway, told);
   });
 
   test('the store is away, until it answers', async (t) => {
@@ -385,7 +360,7 @@ describe('log, page and metrics show alike that', () => {
         `store = "redis://127.0.0.1:${redis.port}"\n[admin]\nport = 0`,
     });
     const count = async (isOver: boolean) => {
-      const { incidents } = await viewOf(t, gateway);
+      const incidents = await noticesOf(gateway);
       return incidents.filter(({ ended }) => (ended !== undefined) === isOver).length;
     };
     isBroken = true;
@@ -394,10 +369,10 @@ describe('log, page and metrics show alike that', () => {
     await eventually(async () => (await count(false)) === 1, 'it is away');
     const cause = `127.0.0.1:${redis.port}: the reply is not RESP`;
     const sentence = `gateway: store of rate limits away, each gateway limits by itself (${cause}).`;
-    const told = await theOne(t, gateway, sentence);
+    const told = await theOne(gateway, sentence);
     isBroken = false;
     await eventually(async () => (await count(true)) === 1, 'it is back');
-    await assertOver(t, gateway, told);
+    await assertOver(gateway, told);
   });
 
   test('the store cannot be reached, and its address is given once', async (t) => {
@@ -408,12 +383,12 @@ describe('log, page and metrics show alike that', () => {
         `[rate_limit]\nenabled = true\nrequests_per_second = 1000\n` +
         `store = "redis://${host}"\n[admin]\nport = 0`,
     });
-    const has = async () => (await viewOf(t, gateway)).incidents.length === 1;
+    const has = async () => (await noticesOf(gateway)).length === 1;
     await gateway.chat(chatBody());
     clock.nowMs += 1000;
     await eventually(has, 'it is away');
     const words = 'gateway: store of rate limits away, each gateway limits by itself';
-    await theOne(t, gateway, `${words} (connect ECONNREFUSED ${host}).`);
+    await theOne(gateway, `${words} (connect ECONNREFUSED ${host}).`);
   });
 });
 
@@ -430,16 +405,19 @@ test('log lines are lost while standard output is not read', { skip }, async (t)
   const cwd = emptyFolder(t, { 'gateway.toml': toml });
   const { child, lines, port } = await startServing(t, [], { cwd, env: { NODE_OPTIONS: FAST } });
   await eventually(() => lines('started').length > 0, 'the start');
-  const feed = await openFeed(t, Number(new URL(String(lines('started')[0]!['admin_url'])).port));
-  const next = async (isWanted: (incident: Shown | undefined) => boolean): Promise<string> => {
-    const { incidents, now } = (await feed.next('state', (view: View) =>
-      isWanted(view.incidents[0]),
-    )) as View;
+  const url = String(lines('started')[0]!['admin_url']);
+  const next = async (isWanted: (incident: Notice | undefined) => boolean): Promise<string> => {
+    let incidents: Notice[] = [];
+    await eventually(async () => {
+      const status = await fetch(`${url}status`);
+      incidents = ((await status.json()) as { incidents: Notice[] }).incidents;
+      return isWanted(incidents[0]);
+    }, 'the incident');
     assert.deepEqual(
       incidents.map(({ kind }) => kind),
       ['log_lines'],
     );
-    return textOf(incidents[0]!, now);
+    return textOf(incidents[0]!);
   };
   child.stdout!.pause();
   // 4 MiB in lines wait until they are read, and the path is escaped in each.

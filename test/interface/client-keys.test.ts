@@ -298,10 +298,10 @@ describe("a client's name", () => {
     );
     const rows = clients.map(({ id, ...row }: Record<string, unknown>) => [id, row]);
     assert.deepEqual(rows, [
-      ['alice', { requests: 2 }],
-      ['bob@team-2', { requests: 1 }],
-      ['without a name', { requests: 1 }],
-      ['no valid key', { requests: 1, rejected: 1 }],
+      ['alice', { requests: 2, rank: 1 }],
+      ['bob@team-2', { requests: 1, rank: 1 }],
+      ['without a name', { requests: 1, rank: 1 }],
+      ['no valid key', { requests: 1, rejected: 1, rank: 1 }],
     ]);
   });
 
@@ -351,7 +351,10 @@ describe("a client's name", () => {
     const feed = await openFeed(t, gateway.adminPort);
     await feed.next('state');
     const metrics = (await gateway.admin('/metrics')).text;
-    const shown = [...gateway.log, ...bodies, metrics, JSON.stringify(feed.events)].join('\n');
+    const paths = ['/status', '/requests', '/requests?number=1'];
+    const asked = await Promise.all(paths.map(async (path) => (await gateway.admin(path)).text));
+    const events = JSON.stringify(feed.events);
+    const shown = [...gateway.log, ...bodies, metrics, ...asked, events].join('\n');
     assert.ok(shown.includes('alice') && shown.includes('bob@team-2'));
     for (const key of KEYS) {
       const hash = createHash('sha256').update(key).digest();

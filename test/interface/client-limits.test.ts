@@ -275,8 +275,8 @@ test("the metrics and the page show how full the clients' limits are", async (t)
   const { clients } = await feed.next('state');
   const { limits } = clients.find(({ id }: { id: string }) => id === 'a');
   assert.deepEqual(limits, [
-    { limit: 'client_requests_per_minute', unit: 'req/min', capacity: 60, used: 1 },
-    { limit: 'client_tokens_per_day', unit: 'tokens/day', capacity: 86_400, used: 100_000 },
+    { icon: 'bar', unit: 'req/min', share: 1 / 60, text: '1 of 60' },
+    { icon: 'warn', unit: 'tokens/day', share: 1, text: '100,000 of 86,400' },
   ]);
 });
 

@@ -189,11 +189,14 @@ describe("the provider's key", () => {
         const feed = await openFeed(t, gateway.adminPort);
         const { providers } = await feed.next('state');
         feed.close();
-        assert.notEqual(providers[0].keptAway, undefined);
+        assert.notEqual(providers[0].details, undefined);
         const shown = [
           JSON.stringify(feed.events),
           (await gateway.admin('/metrics')).text,
           (await gateway.admin('/')).text,
+          (await gateway.admin('/status')).text,
+          (await gateway.admin('/requests')).text,
+          (await gateway.admin('/requests?number=1')).text,
         ].join('');
         for (const secret of [PROVIDER_KEY, CLIENT_TOKEN, ...OTHER_KEYS, 'canary-of-content']) {
           const at = shown.toLowerCase().indexOf(secret.toLowerCase());
@@ -219,11 +222,12 @@ describe("the provider's key", () => {
     }
     gateway.judge();
     const feed = await openFeed(t, gateway.adminPort);
-    const { incidents, providers } = await feed.next('state');
-    assert.equal(providers[0].keptAway.length, keys.length);
-    assert.match(incidents[0].cause, /\/login\//);
-    assert.ok(incidents[0].affected.length > 0);
-    const shown = JSON.stringify(feed.events).toLowerCase();
+    const { incidents, order, providers } = await feed.next('state');
+    assert.equal(providers[0].details.length, keys.length);
+    assert.match(incidents[order[0]].causes[0], /\/login\//);
+    assert.ok(incidents[order[0]].affected.length > 0);
+    const status = (await gateway.admin('/status')).text;
+    const shown = `${JSON.stringify(feed.events)}${status}`.toLowerCase();
     for (const key of keys) assert.ok(!shown.includes(key.toLowerCase()), shown);
   });
 });

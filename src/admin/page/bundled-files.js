@@ -9,12 +9,12 @@ import charts from './charts.js' with { type: 'text' };
 import dom from './dom.js' with { type: 'text' };
 import feed from './feed.js' with { type: 'text' };
 import overview from './overview.js' with { type: 'text' };
-import incidents from './incidents.js' with { type: 'text' };
 import html from './page.html' with { type: 'text' };
 import requests from './requests.js' with { type: 'text' };
+import status from './status.js' with { type: 'text' };
 import style from './style.css' with { type: 'text' };
-import verdict from './verdict.js' with { type: 'text' };
+import text from './text.js' with { type: 'text' };
 
 export { html, style };
 /** In the order of their imports. */
-export const scripts = [dom, requests, incidents, verdict, charts, overview, feed];
+export const scripts = [text, dom, requests, status, charts, overview, feed];

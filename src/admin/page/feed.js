@@ -1,21 +1,11 @@
 /** Receives the feed, connects again, and draws the page. */
 
-import {
-  byId,
-  clip,
-  fill,
-  formatDuration,
-  formatNumber,
-  formatTime,
-  h,
-  visible,
-  withIcon,
-} from './dom.js';
-import { drawIncidents, goesOn, lastingOf, phraseOf } from './incidents.js';
+import { byId, fill, h, withIcon } from './dom.js';
+import { formatTime, setToday, visible } from './text.js';
 import { drawCharts } from './charts.js';
 import { drawTables } from './overview.js';
-import { drawRequests, forgetRequests } from './requests.js';
-import { drawVerdict } from './verdict.js';
+import { connectFilter, drawRequests, forgetRequests } from './requests.js';
+import { drawStatus, lastingOf } from './status.js';
 
 const RETRY_MS = 2000;
 const MAX_SILENCE_MS = 15_000;
@@ -30,6 +20,8 @@ let source;
 let state = null;
 /** Undefined before the first connection. @type {boolean | undefined} */
 let isConnected;
+/** Why the gateway refuses a feed. @type {string | undefined} */
+let reason;
 /** When the latest event came, on the clock of `performance.now()`. */
 let receivedAtMs = 0;
 let isScheduled = false;
@@ -62,20 +54,15 @@ function drawTab() {
 function draw() {
   isScheduled = false;
   fill('connection', describeConnection());
-  fill('host', clip(hostName()));
+  fill('host', hostName());
   if (state === null) return;
-  const { version, node } = state.settings;
-  const { cpu_percent: cpu, process_resident_memory_bytes: bytes } = state.figures;
-  const up = 'up ' + formatDuration(1000 * state.figures.process_up_seconds, true);
-  const load = cpu !== undefined && 'CPU ' + cpu + ' %';
-  const memory = bytes && formatNumber(Math.round(bytes / 1e6)) + ' MB';
-  const more = ['Node ' + node, up, load, memory].filter(Boolean).map((text) => ' · ' + text);
-  fill('about', 'inference-gateway ' + version, h('span.wide', more.join('')));
+  setToday(state.now);
+  const about = 'inference-gateway ' + state.settings.version;
+  fill('about', about, h('span.wide', ' · ' + state.figures.about));
   // Without a connection, states are shown with their time, and ages stand still.
   const silentMs = isConnected ? 0 : performance.now() - receivedAtMs;
-  const shown = isConnected ? state : { ...state, asOf: formatTime(state.now), silentMs };
-  drawVerdict(shown);
-  drawIncidents(shown);
+  const shown = isConnected ? state : { ...state, asOf: formatTime(state.now), reason, silentMs };
+  drawStatus(shown);
   drawCharts(shown);
   drawTables(shown);
   drawRequests(state);
@@ -83,7 +70,8 @@ function draw() {
 
 function describeConnection() {
   if (state === null) {
-    return isConnected === false ? withIcon('off', 'Connection lost, retrying.') : 'Connecting';
+    const lost = reason ?? 'Connection lost, retrying.';
+    return isConnected === false ? withIcon('off', lost) : 'Connecting';
   }
   if (!isConnected) return withIcon('off', 'No data since ' + formatTime(state.now));
   return state.draining ? withIcon('warn', 'Draining, before it stops') : withIcon('good', 'Live');
@@ -92,21 +80,12 @@ function describeConnection() {
 /** Announces begun and ended incidents to screen readers, but no figures. */
 function announce(next) {
   const [former, latest] = [state ?? next, next].map(lastingOf);
-  const known = former.map(phraseOf);
-  const begun = latest.map(phraseOf).filter((text) => !known.includes(text));
-  const ended = former.filter((one) => !goesOn(one, latest));
-  const over = ended.map((one) => 'Over: ' + phraseOf(one));
-  const said = [...begun, ...over].join('. ');
+  const titleOf = ({ subject, title }) => subject + ': ' + title;
+  const known = former.map(titleOf);
+  const begun = latest.map(titleOf).filter((title) => !known.includes(title));
+  const ended = former.filter(({ id }) => !latest.some((one) => one.id === id));
+  const said = [...begun, ...ended.map((one) => 'Over: ' + titleOf(one))].join('. ');
   if (said) byId('announcement').textContent = visible(said);
-}
-
-/**
- * Returns the CPU use between two states, where 100 is a whole core; undefined without `before`.
- */
-function cpuPercentOf(before, { now, figures }) {
-  const passedMs = before ? Date.parse(now) - Date.parse(before.now) : 0;
-  const seconds = figures.process_cpu_seconds_total - before?.figures.process_cpu_seconds_total;
-  return passedMs > 0 ? Math.round((100_000 * seconds) / passedMs) : undefined;
 }
 
 const isObject = (value) => typeof value === 'object' && value !== null && !Array.isArray(value);
@@ -129,9 +108,9 @@ function take(patch) {
     state = null;
   }
   announce(next);
-  next.figures.cpu_percent = cpuPercentOf(state, next);
   state = next;
   isConnected = true;
+  reason = undefined;
   receivedAtMs = performance.now();
 }
 
@@ -149,9 +128,23 @@ function connect() {
     take(JSON.parse(data));
     schedule();
   });
-  source.addEventListener('error', reconnect);
+  source.addEventListener('error', () => {
+    // Browsers give up after an HTTP error, which only another request shows.
+    if (source.readyState === EventSource.CLOSED) void askWhy();
+    reconnect();
+  });
   // A connection can break unnoticed, for example while a computer sleeps.
   after(MAX_SILENCE_MS, reconnect);
+}
+
+/** Asks why the gateway refuses a feed: eight others may be open. */
+async function askWhy() {
+  const control = new AbortController();
+  const answer = await fetch('events', control).catch(() => undefined);
+  const json = answer?.ok === false ? await answer.json().catch(() => undefined) : undefined;
+  control.abort();
+  reason = json?.error?.message;
+  schedule();
 }
 
 /** Connects again after a delay, because browsers give up after an HTTP error. */
@@ -164,5 +157,6 @@ function reconnect() {
 
 // These listeners run after those of the elements, so that their changes are drawn.
 for (const name of ['click', 'input']) document.addEventListener(name, schedule);
+connectFilter();
 schedule();
 connect();

@@ -1,148 +1,94 @@
 /** The list of the last requests, with a filter and details. */
 
-import {
-  byId,
-  clip,
-  drawTable,
-  fill,
-  formatNumber,
-  formatTime,
-  h,
-  tableRow,
-  valueText,
-  withIcon,
-} from './dom.js';
+import { byId, drawFew, fill, h, isUnfolded, withIcon } from './dom.js';
+import { formatNumber, formatTime, valueText } from './text.js';
 
-const OUTCOME_ICONS = { ok: 'good', client_closed: 'off', refused: 'warn', rejected: 'warn' };
-const SKIPPED = ['circuit_open', 'limit'];
-/** Outcomes that say nothing about a provider: skipped, or failed by the gateway itself. */
-const NOT_OF_PROVIDER = [...SKIPPED, 'internal_error'];
+const KINDS = ['All', 'Failed', 'Retried'];
+const REFRESH_MS = 2000;
 
 /** The listed requests, newest first. They stand still while a row is open. */
 let listed = [];
-/** The numbers of the requests with open details. */
-const open = new Set();
+/** Open requests' fields by their numbers. */
+const open = new Map();
 let kind = 'All';
+/** The gateway's answer to a question for a kind, words or all requests. @type {any} */
+let answer = { question: '', requests: [] };
+let askedAtMs = -Infinity;
 
-/** A refusal by the client's own limit is no failure. */
-const isOverOwnLimit = ({ limit, reason = '' }) =>
-  limit !== undefined && reason.startsWith('client');
-const iconOfEnd = (request) =>
-  isOverOwnLimit(request) ? 'warn' : (OUTCOME_ICONS[request.outcome] ?? 'bad');
-/** Returns a failure's cause: the request's, or else that of its latest try with a cause. */
-const causeOf = ({ cause, limit, outcome, reason, tries = [] }) =>
-  cause ??
-  tries.findLast((one) => one.cause)?.cause ??
-  (outcome === 'ok' ? '' : (limit ?? reason ?? ''));
-
-const KINDS = {
-  All: () => true,
-  Failed: (request) => iconOfEnd(request) === 'bad',
-  Retried: ({ tries = [] }) => tries.filter((one) => !SKIPPED.includes(one.outcome)).length > 1,
-};
-
-function timeButton(request) {
-  const { number, time } = request;
-  const opened = [
-    formatTime(time) + ':',
-    'details of',
-    request.model ?? request.path,
-    request.outcome,
-  ];
-  const attributes = {
-    type: 'button',
-    'aria-expanded': String(open.has(number)),
-    'aria-controls': 'details-' + number,
-    'aria-label': clip(opened.join(' ')),
-  };
-  return h('button', attributes, formatTime(time));
-}
-
-function outcomeCell(request) {
-  const status = request.status !== undefined && h('small', ' ' + request.status);
-  return [withIcon(iconOfEnd(request), clip(request.outcome)), status];
-}
-
-/** Returns the icon beside the provider of a try; `failed` if the provider has failed. */
-export const iconOfTry = ({ outcome }, failed) =>
-  NOT_OF_PROVIDER.includes(outcome) ? 'off' : (OUTCOME_ICONS[outcome] ?? failed);
-
-/** Describes the providers in the order of the tries. A single good try needs no icon. */
-function triedCell({ outcome, tries = [] }) {
-  if (tries.length === 0) return withIcon('off', 'not sent');
-  if (tries.length === 1 && outcome === 'ok') return clip(tries[0].provider);
-  const failed = outcome === 'ok' ? 'warn' : 'bad';
-  return tries.map((one, at) => {
-    return [at > 0 && ' → ', withIcon(iconOfTry(one, failed), clip(one.provider))];
-  });
-}
-
-const listColumns = [
-  ['Time', '', timeButton],
-  ['Outcome', 'outcome', outcomeCell],
-  // A request for an unknown path has no model.
-  ['Model', 'model', ({ model, method, path }) => model ?? method + ' ' + path],
-  ['Tried', 'tried', triedCell],
-  ['Client', 'client', 'client'],
-  [
-    'First token',
-    'number token',
-    // An error answer has a first byte, but no token.
-    ({ stream, status, first_byte_ms: ms }) => (stream && status === 200 ? ms : undefined),
-  ],
-  ['Duration, ms', 'number duration', 'duration_ms'],
-  ['Cause', 'fill cause', causeOf],
-];
+/** Describes providers in their order, each with its icon. */
+export const chainText = (chain) =>
+  chain.map(([icon, text], at) => [at > 0 && ' → ', icon ? withIcon(icon, text) : text]);
 
 /** Describes a try: its outcome, its times and its cause. */
-function tryItem(one, at) {
-  const { key, model, outcome, provider, status, cause, url } = one;
-  const times = [
-    one.duration_ms !== undefined && formatNumber(one.duration_ms) + ' ms',
-    one.connect_ms !== undefined && 'connect ' + formatNumber(one.connect_ms),
-    one.lookup_ms !== undefined && 'lookup ' + formatNumber(one.lookup_ms),
-  ];
-  const icon = SKIPPED.includes(outcome) ? 'off' : (OUTCOME_ICONS[outcome] ?? 'bad');
+function tryItem(one) {
+  const { cause, key, model, outcome, provider, status = '', url } = one;
+  const icon = outcome === 'ok' ? 'good' : one.duration_ms === undefined ? 'off' : 'bad';
+  const times = ['duration', 'connect', 'lookup']
+    .filter((name) => one[name + '_ms'] !== undefined)
+    .map((name) => name + ' ' + formatNumber(one[name + '_ms']) + ' ms');
   return h(
     'li',
-    h('span.note', String(at + 1)),
-    h('span', clip(provider) + '/' + clip(model), key !== undefined && h('small', ' key ' + key)),
-    h('span', withIcon(icon, clip(outcome)), status !== undefined && h('small', ' ' + status)),
-    h('span', times.filter(Boolean).join(', ')),
-    h('span.mono', cause && clip(cause), url && h('small', ' ' + clip(url))),
+    h('span', provider + '/' + model, key && h('small', ' key ' + key)),
+    h('span', withIcon(icon, outcome), h('small', ' ' + status)),
+    h('span', times.join(', ')),
+    h('span.mono', cause, url && h('small', ' ' + url)),
   );
 }
 
-/** Describes a request's row, and below an open row its tries and fields. */
-function requestRows(columns, request) {
-  const { number, tries = [], ...fields } = request;
-  const row = tableRow(columns, request, {
-    key: number,
-    // A click that ends a selection of text must not open the row.
-    onclick({ target }) {
-      if (!target.closest('button') && String(getSelection()) !== '') return;
-      if (!open.delete(number)) open.add(number);
-    },
-  });
-  if (!open.has(number)) return row;
-  const items = Object.entries(fields).map(([name, value]) =>
+function details({ tries = [], ...fields }) {
+  const facts = Object.entries(fields).map(([name, value]) =>
     h('div', h('dt', name), h('dd', valueText(value))),
   );
   const list = tries.length > 0 && h('ol.tries', { 'aria-label': 'Tries' }, tries.map(tryItem));
-  const details = { key: 'details-' + number, id: 'details-' + number };
-  return [
-    row,
-    h('tr.details', details, h('td', { colspan: columns.length }, list, h('dl.facts', items))),
-  ];
+  return h('div.details', list, h('dl.facts', facts));
 }
 
-/** Returns whether a request has all words: `failed ci` finds the failures of the client `ci`. */
-function hasWords(request, words) {
-  const { client, model, outcome, request_id, trace_id, provider, tries = [] } = request;
-  const failed = iconOfEnd(request) === 'bad' && 'failed';
-  const ids = [request_id, trace_id, provider, ...tries.map((one) => one.provider)];
-  const text = [failed, outcome, model, client, ...ids].filter(Boolean).join(' ').toLowerCase();
-  return words.every((word) => text.includes(word));
+/** The heads of the cells, their classes, and their contents. @type {any[]} */
+const CELLS = [
+  ['Time', '', ({ time }) => formatTime(time)],
+  ['Outcome', '', (one) => [withIcon(one.icon, one.outcome), h('small', ' ' + (one.status ?? ''))]],
+  ['Model', 'name', ({ model }) => model],
+  ['Tried', 'name tried', ({ tried }) => chainText(tried)],
+  ['Client', 'name client', ({ client = '–' }) => client],
+  ['First token', 'number token', ({ first_ms: ms }) => formatNumber(ms)],
+  ['Duration, ms', 'number duration', ({ duration_ms: ms }) => formatNumber(ms)],
+  ['Cause', 'cause', ({ cause }) => cause],
+];
+const heads = CELLS.map(([title, name]) => h('span', { class: name }, title));
+
+/** Asks for a request's fields. A request that is gone meanwhile has none. */
+async function openRow(number) {
+  open.set(number, {});
+  const found = await ask('number=' + number);
+  if (found && open.has(number)) open.set(number, found);
+  redraw();
+}
+
+/** Describes a request. Screen readers read a head before each cell. */
+function describe(request) {
+  const { number } = request;
+  const ontoggle = ({ target }) => {
+    if (!target.open) open.delete(number);
+    else if (!open.has(number)) void openRow(number);
+    redraw();
+  };
+  const cells = CELLS.map(([title, name, of]) =>
+    h('span', { class: name }, h('span.hidden-text', title + ' '), h('span', of(request))),
+  );
+  const fields = open.get(number);
+  const attributes = { ontoggle, open: fields && '' };
+  const row = h('details', attributes, h('summary', cells), fields && details(fields));
+  return h('li', { key: number }, row);
+}
+
+/** Each closed request's description, because a request never changes. */
+const described = new WeakMap();
+
+function describeOnce(request) {
+  if (open.has(request.number)) return describe(request);
+  const item = described.get(request) ?? describe(request);
+  described.set(request, item);
+  return item;
 }
 
 /** Lists the requests of a kind that have these words, and moves the focus to the list. */
@@ -153,32 +99,76 @@ export function showRequests(name, words) {
   byId('requests-title').scrollIntoView();
 }
 
-/** Draws the list. */
-export function drawRequests({ requests }) {
+const redraw = () => document.dispatchEvent(new Event('input'));
+
+/** Asks for requests. A lost connection, which gives undefined, is shown elsewhere. */
+async function ask(question) {
+  const response = await fetch('requests?' + question).catch(() => undefined);
+  return response?.ok ? response.json() : undefined;
+}
+
+/** Asks for the requests of the question, unless it was done a moment ago or none is new. */
+async function refresh(question, newest) {
+  const isSame = answer.question === question;
+  const isNew = answer.newest !== newest && performance.now() - askedAtMs >= REFRESH_MS;
+  if (isSame && !isNew) return;
+  askedAtMs = performance.now();
+  answer = { question, newest, requests: isSame ? answer.requests : listed };
+  const requests = await ask(question);
+  if (requests && answer.question === question) answer = { question, newest, requests };
+  redraw();
+}
+
+/** Draws the list: the feed's requests, or those of a kind, with words, or all. */
+export function drawRequests({ requests, kept }) {
   const latest = Object.values(requests).toReversed();
-  const words = byId('filter').value.toLowerCase().split(/\s+/);
-  const isWanted = (request) => KINDS[kind](request) && hasWords(request, words);
+  const words = byId('filter').value.trim();
+  const isChosen = kind !== 'All' || words !== '';
+  const isAsked = isChosen || isUnfolded('requests');
+  const question = String(new URLSearchParams({ kind, words }));
+  if (isAsked && (open.size === 0 || answer.question !== question)) {
+    void refresh(question, latest[0]?.number);
+  }
+  const now = isAsked ? answer.requests : latest;
   // A hidden row is closed, because it would hold the list unseen.
-  for (const request of listed) if (!isWanted(request)) open.delete(request.number);
-  if (open.size === 0) listed = latest;
+  const isHidden = (number) => isAsked && !now.some((one) => one.number === number);
+  for (const number of open.keys()) if (isHidden(number)) open.delete(number);
+  if (open.size === 0) listed = now;
   const newer = open.size > 0 && latest[0].number - listed[0].number;
   const held = newer !== false && 'held while a row is open, ' + newer + ' new, ';
-  const matching = listed.filter(isWanted);
-  fill('requests-note', held, formatNumber(matching.length) + ', newest first');
-  const buttons = Object.keys(KINDS).map((name) => {
+  const total = isChosen ? listed.length : Math.max(kept, listed.length);
+  fill('requests-note', held, formatNumber(total) + ', newest first');
+  const buttons = KINDS.map((name) => {
     const onclick = () => (kind = name);
     return h('button', { type: 'button', 'aria-pressed': String(name === kind), onclick }, name);
   });
   fill('kinds', buttons);
-  byId('requests-empty').toggleAttribute('hidden', matching.length > 0);
-  drawTable(
-    { id: 'requests', title: 'Requests', columns: listColumns, rowOf: requestRows },
-    matching,
-  );
+  byId('requests-empty').toggleAttribute('hidden', listed.length > 0);
+  drawFew({ id: 'requests', total }, listed, (shown) => [
+    h('p.heads', { 'aria-hidden': 'true' }, heads),
+    h('ul', { id: 'requests' }, shown.map(describeOnce)),
+  ]);
 }
 
 /** Forgets all requests, because another process counts its requests from 1 again. */
 export function forgetRequests() {
   listed = [];
+  answer = { question: '', requests: [] };
   open.clear();
+}
+
+/** Keeps the filter in the address, such as `#failed ci`, and focuses it at `/`. */
+export function connectFilter() {
+  const filter = byId('filter');
+  const read = () => (filter.value = decodeURIComponent(location.hash.slice(1)));
+  read();
+  addEventListener('hashchange', () => [read(), redraw()]);
+  filter.addEventListener('input', () => {
+    history.replaceState(null, '', '#' + encodeURIComponent(filter.value));
+  });
+  addEventListener('keydown', (event) => {
+    if (event.key !== '/' || event.target === filter) return;
+    event.preventDefault();
+    filter.focus();
+  });
 }

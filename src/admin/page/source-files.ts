@@ -7,5 +7,5 @@ const read = (name: string) => readFileSync(new URL(name, import.meta.url), 'utf
 export const html = read('page.html');
 export const style = read('style.css');
 /** In the order of their imports. */
-const names = ['dom', 'requests', 'incidents', 'verdict', 'charts', 'overview', 'feed'];
+const names = ['text', 'dom', 'requests', 'status', 'charts', 'overview', 'feed'];
 export const scripts = names.map((name) => read(`${name}.js`));

@@ -1,0 +1,136 @@
+/** The rows of the page's tables. Texts have times in ISO 8601. */
+
+import type { Config } from '../config/config.ts';
+import { starOf } from '../config/wildcards.ts';
+import { formatCount, formatDuration, type Icon, join, type Notice } from '../incidents/notice.ts';
+import { type Counts, judge, markOf, type Situation, statesOf } from '../incidents/verdict.ts';
+import type { Figures } from './figures.ts';
+import type { Chain } from './recent-requests.ts';
+import type { Traffic } from './traffic.ts';
+
+/** The age of a provider's oldest request is shown from here on. */
+const OLD_MS = 5000;
+
+type Report = ReturnType<Traffic['report']>;
+/** Failing rows come first, skipped providers last. */
+type Rank = 0 | 1 | 2;
+
+const isFailing = (row: Counts) => judge(row).end === 'failed';
+
+/** Returns the rows of providers, models and clients by their names. */
+export function describeRows(
+  config: Config,
+  figures: Figures,
+  report: Report,
+  situation: Situation,
+) {
+  const models = Object.entries(report.models).map(([name, row]) => {
+    const unknownTo = report.unknownTo.get(name);
+    const mark = markOf(row, situation, (one) => one.name === name);
+    const rank: Rank = mark || unknownTo || isFailing(row) ? 0 : 1;
+    return [name, { ...row, mark, unknownTo, rank, chain: chainOf(name, config, situation) }];
+  });
+  const clients = Object.entries(report.clients).map(([name, row]) => {
+    const mark = markOf(row, situation, (one) => one.clients?.split(', ').includes(name) === true);
+    const rank: Rank = mark || isFailing(row) ? 0 : 1;
+    return [name, { ...row, mark, rank, limits: limitsOf(name, figures, situation) }];
+  });
+  return {
+    providers: describeProviders(config, figures, report.providers, situation),
+    models: Object.fromEntries(models) as Readonly<Record<string, object>>,
+    clients: Object.fromEntries(clients) as Readonly<Record<string, object>>,
+  };
+}
+
+/** Returns the rows of registered providers, and of configured providers without a key. */
+function describeProviders(
+  { providers: { registered, skipped } }: Config,
+  figures: Figures,
+  sums: Report['providers'],
+  situation: Situation,
+): Readonly<Record<string, object>> {
+  const agesMs = figures.oldestAgesMs();
+  const asked = registered.map(({ id }) => {
+    const { minute: _, latest, ...row } = sums[id] ?? { minute: {}, latest: undefined };
+    const states = statesOf(id, situation);
+    const mark = (['bad', 'warn'] as const).find((icon) => states.some(([own]) => own === icon));
+    const ageMs = agesMs.get(id) ?? 0;
+    const isIdle = states[0]![0] === 'off' && latest !== undefined;
+    const details = [
+      ...states.map(([, , detail]) => detail),
+      isIdle && `since ${new Date(latest).toISOString()}`,
+      ...keptAway(id, figures),
+      ageMs >= OLD_MS && `oldest request ${formatDuration(Math.floor(ageMs / 1000))}`,
+    ].filter((text) => text !== false && text !== '');
+    const rank: Rank = mark ? 0 : 1;
+    const inFlight = figures.inFlightOf(`providers.${id}`);
+    const told = states.map(([icon, text]) => [icon, text]);
+    return [id, { ...row, states: told, details, mark, rank, inFlight }];
+  });
+  // Built-in providers without a key are shown only if the settings name them.
+  const named = skipped.filter(({ isConfigured }) => isConfigured);
+  const rest = named.map(({ id, reason: skippedFor }) => {
+    return [id, { states: [['off', 'Skipped']], details: [skippedFor], skipped: true, rank: 2 }];
+  });
+  return Object.fromEntries([...asked, ...rest]) as Record<string, object>;
+}
+
+/** Returns the provider's open circuits in words. */
+function keptAway(id: string, figures: Figures): string[] {
+  const open = figures.circuits().filter((one) => one.provider === id && one.state === 'open');
+  return open.map(({ model, isStream, openUntilMs }) => {
+    const answers =
+      model !== undefined && `${isStream ? 'streams' : 'complete answers'} of ${model}`;
+    return join([answers, `kept away until ${wallClock(openUntilMs)}`], ' ');
+  });
+}
+
+/** Returns a number as text, and a million or more as `4.1 M`. */
+const formatShort = (value: number) =>
+  value < 1e6 ? formatCount(value) : `${formatCount(Math.round(value / 1e5) / 10)} M`;
+
+/** Returns the used part of a client's limits, and the limit that refuses now. */
+function limitsOf(client: string, figures: Figures, { notices }: Situation) {
+  const refusing = notices.find((one) => one.client === client && !one.ended)?.causes[0] ?? '';
+  const used = figures.usedOf(client).map(({ limit, unit, used: count, capacity }) => {
+    const isRefusing = refusing.includes(limit.replace('client_', ''));
+    const icon = isRefusing || count >= capacity ? 'warn' : 'bar';
+    const share = Math.min(1, count / capacity);
+    return { icon, unit, share, text: `${formatShort(count)} of ${formatShort(capacity)}` };
+  });
+  const isShown = refusing === '' || used.some(({ icon }) => icon === 'warn');
+  const text = refusing.replace(`clients.${client}`, '').replace(/^[.:] */, '');
+  const other = { icon: 'warn', unit: '', share: 1, text };
+  const all = isShown ? used : [other, ...used];
+  return all.length > 0 ? all : undefined;
+}
+
+/** Returns the providers that would be asked for a model, if there are several. */
+function chainOf(name: string, config: Config, situation: Situation): Chain | undefined {
+  const { aliases, providers, wildcards = [] } = config;
+  const alias = aliases.get(name) ?? wildcards.find((one) => starOf(one.name, name) !== undefined);
+  const targets = (alias?.targets ?? [name]).map((target): [string, string | undefined] => {
+    const slash = target.indexOf('/');
+    return slash < 0 ? [target, undefined] : [target.slice(0, slash), target.slice(slash + 1)];
+  });
+  const known = new Set(providers.registered.map(({ id }) => id));
+  const all = [...targets, ...providers.fallback.map((id) => [id, undefined] as const)];
+  const asked = new Map(all.filter(([id]) => known.has(id)).toReversed());
+  if (asked.size < 2) return undefined;
+  return [...asked].toReversed().map(([id, model]) => [iconOf(id, model, situation), id]);
+}
+
+/** Returns a provider's icon for a model: `bad` while the model fails there. */
+function iconOf(id: string, model: string | undefined, { notices }: Situation): Icon {
+  const fails = ({ ended, models, provider }: Notice) =>
+    provider === id && !ended && models && (models.length === 0 || models.includes(model ?? ''));
+  return notices.some(fails) ? 'bad' : 'good';
+}
+
+/**
+ * Returns a time of `performance.now()` as a time of day in whole seconds, so that it stays equal.
+ */
+function wallClock(ms: number): string {
+  const atMs = Date.now() + ms - performance.now();
+  return new Date(Math.round(atMs / 1000) * 1000).toISOString();
+}

@@ -1,0 +1,287 @@
+/**
+ * Incidents in words, and refusals of a client by its own limits. A text has times in ISO 8601,
+ * which the page shows as local times.
+ */
+
+import type { IncidentKind } from '../request/incident-kind.ts';
+import type { Incident, Moment } from './incident.ts';
+
+/** What is wrong, and what to do about it. docs/incidents.md has the second. */
+const KINDS: Readonly<Record<IncidentKind, readonly [title: string, action: string]>> = {
+  unreachable: ['no connection', 'Look whether its address is right and reachable from here.'],
+  key_refused: ['our key refused', 'Replace the key in the settings, then send SIGHUP.'],
+  rate_limited: [
+    'limits us (429)',
+    'Ask for a higher limit, add a key, or set [providers] fallback.',
+  ],
+  errors: ['errors', 'Look at the provider’s status page, or set [providers] fallback.'],
+  timeout: ['no answer in time', 'Set [providers] fallback, or raise timeout.'],
+  stall: ['streams fall silent', 'Set [providers] fallback, or lower stream_idle_timeout.'],
+  cut: ['answers break off', 'Look at the provider’s server, and at proxies before it.'],
+  nonsense: ['unusable answers', 'Look whether base_url is that of an OpenAI-compatible API.'],
+  slow: ['slow', 'If connect is slow look after the name server, else after the provider.'],
+  model_list: ['no list of models', 'Correct base_url, or name the models in [providers.<id>].'],
+  descriptors: ['no descriptors left', 'Raise ulimit -n, or add an instance.'],
+  memory: ['short of memory', 'Limit the client that holds most, or raise max_buffered_bytes.'],
+  log_lines: ['log lines lost', 'Look whether standard output is read, and has room.'],
+  store: ['store of rate limits away', 'Look after [rate_limit] store.'],
+  reload: [
+    'new settings refused, former ones in use',
+    'Correct the file, try it with --check, and send SIGHUP.',
+  ],
+  clock: [
+    'clock set, times before are of the old clock',
+    'Look after the time service of the machine.',
+  ],
+};
+const NO_SUCH_MODEL = [
+  'no such model (404)',
+  'Correct the name of the model in the settings, then send SIGHUP.',
+] as const;
+
+export type Icon = 'good' | 'warn' | 'bad' | 'off';
+type Facts = ReturnType<Incident['toFacts']>;
+
+/** The affected requests for a name of a model, or of a client's refusals. */
+interface Affected {
+  readonly name: string;
+  /** How many of all failed, and how many another provider answered, from 0 to 1. */
+  readonly shares: readonly [failed: number, answered: number];
+  readonly text: string;
+  readonly rest: string;
+  readonly clients: string | undefined;
+  /** Words for the page's filter that find the requests. */
+  readonly words: string;
+}
+
+/** An incident, or a client's refusals by its own limits, in words. */
+export interface Notice {
+  readonly id: string;
+  readonly icon: Icon;
+  /** Undefined for refusals. */
+  readonly kind: IncidentKind | undefined;
+  readonly provider: string | undefined;
+  /** Set if these are refusals. */
+  readonly client: string | undefined;
+  /** The provider with the failing models, the client, or `gateway`. */
+  readonly subject: string;
+  /** The failing models; empty if all fail, undefined without a failing model. */
+  readonly models: readonly string[] | undefined;
+  readonly title: string;
+  /** What it means for requests now, or whom it hit. */
+  readonly effect: string;
+  readonly action: string;
+  readonly since: string;
+  /** How long ago it began. */
+  readonly age: string;
+  readonly ended: string | undefined;
+  readonly causes: readonly string[];
+  readonly failed: number;
+  readonly answered: number;
+  readonly affected: readonly Affected[];
+  readonly more: number | undefined;
+  /** Its begin and its end, on the clock of `performance.now()`. */
+  readonly beganAtMs: number;
+  readonly endedAtMs: number | undefined;
+}
+
+type Part = string | number | false | undefined;
+
+export const formatCount = (value: number) => value.toLocaleString('en');
+export const formatOf = (part: number, all: number) =>
+  `${formatCount(part)} of ${formatCount(all)}`;
+/** Joins the parts that are not empty. */
+export const join = (parts: readonly Part[], separator = ', ') =>
+  parts.filter(Boolean).join(separator);
+
+/** Returns a duration as text: `8 min 20 s`. `isRough` leaves out seconds from a minute on. */
+export function formatDuration(seconds: number, isRough = false): string {
+  const [minutes, hours] = [Math.floor(seconds / 60), Math.floor(seconds / 3600)];
+  if (minutes === 0) return `${seconds} s`;
+  if (hours >= 48) return `${Math.floor(hours / 24)} d ${hours % 24} h`;
+  if (hours > 0) return `${hours} h ${minutes % 60} min`;
+  return `${minutes} min${isRough ? '' : ` ${seconds % 60} s`}`;
+}
+
+/** Returns how long ago an instant was. */
+const ageOf = ({ atMs }: Moment) =>
+  formatDuration(Math.floor((performance.now() - atMs) / 1000), true);
+
+/** Returns the words and the action for a kind with this cause. */
+function wordsOf({ kind, cause }: Pick<Facts, 'kind' | 'cause'>) {
+  return kind === 'errors' && cause.startsWith('404') ? NO_SUCH_MODEL : KINDS[kind];
+}
+
+function describeAffected(
+  { name, failed, good, answered, by, clients }: Facts['affected'][number],
+  provider: string | undefined,
+): Affected {
+  const all = failed + (good ?? 0) + answered;
+  const others = answered > 0 && `answered by ${by}`;
+  const total = good === undefined ? '' : ` of ${formatCount(all)}`;
+  const text = `${formatCount(failed || answered)}${total}${failed > 0 ? ' failed' : ''}`;
+  const rest = others && (failed > 0 ? `, ${formatCount(answered)} ${others}` : ` ${others}`);
+  // Without a body that was read, the model is unknown.
+  const words = join([name.startsWith('(') ? 'failed' : name, provider], ' ');
+  return { name, shares: [failed / all, answered / all], text, rest: rest || '', clients, words };
+}
+
+/** Returns each cause once, a model's or a state's behind its name. */
+function causesOf({ key, cause, models = [], states = [] }: Facts): string[] {
+  const others = models.filter((one) => one.cause !== cause);
+  return [
+    join([key && `key ${key}`, cause], ': '),
+    ...others.map((one) => join([one.model, one.cause], ': ')),
+    ...states.map((one) => join([wordsOf(one)[0], one.cause], ': ')),
+  ].filter(Boolean);
+}
+
+/** Describes an incident by its facts, which may have been redacted. */
+export function describeIncident(incident: Incident, facts: Facts): Notice {
+  const { affected, ended, kind, models = [], provider, quiet_since: quietSince, until } = facts;
+  const sumOf = (name: 'failed' | 'answered') => affected.reduce((sum, one) => sum + one[name], 0);
+  const [failed, answered] = [sumOf('failed'), sumOf('answered')];
+  const isFailing = (failed > 0 && !quietSince) || kind === 'descriptors' || kind === 'memory';
+  const listed = facts.all_models ? [] : models.map(({ model }) => model!);
+  const names = [...listed, listed.length > 0 && facts.more_models && `${facts.more_models} more`];
+  const who = provider ?? 'gateway';
+  const inModels = listed.length > 1 ? `${who} (${join(names)})` : join([who, ...names], '/');
+  const [title, action] = wordsOf(facts);
+  const clients = new Set(affected.flatMap((one) => one.clients?.split(', ') ?? []));
+  const hit = [join(affected.map(({ name }) => name)), join([...clients])];
+  const effects = [
+    kind === 'store' && 'each gateway limits by itself',
+    until !== undefined && Date.parse(until) > Date.now() && `until ${until}`,
+    failed === 0 && answered > 0 && 'other providers answer',
+    quietSince && `no failure since ${quietSince}`,
+  ];
+  return {
+    id: incident.id,
+    icon: ended ? 'off' : isFailing ? 'bad' : 'warn',
+    kind,
+    provider,
+    client: undefined,
+    subject: inModels,
+    models: facts.models && listed,
+    title,
+    effect: ended ? join(hit, ' · ') : join(effects),
+    action: ended ? '' : action,
+    since: facts.since,
+    age: ageOf(incident.since),
+    ended,
+    causes: causesOf(facts),
+    failed,
+    answered,
+    affected: ended ? [] : affected.map((one) => describeAffected(one, provider)),
+    more: ended ? undefined : facts.more,
+    beganAtMs: incident.since.atMs,
+    endedAtMs: incident.ended?.atMs,
+  };
+}
+
+/** A client's refusals by its own limits, with less than a minute between. */
+export interface Refusals {
+  readonly client: string;
+  /** The latest refusal's limit, and how full it was. */
+  readonly limit: string;
+  readonly refused: number;
+  readonly since: Moment;
+  /** The latest refusal. */
+  readonly last: Moment;
+  /** The client's refused requests and all its requests in the last minute. */
+  readonly limited: number;
+  readonly requests: number;
+}
+
+/** Describes refusals, which are no incident. They have ended without one in the last minute. */
+export function describeRefusals(refusals: Refusals): Notice {
+  const { client, last, limit, limited, refused, requests, since } = refusals;
+  const isOver = limited === 0;
+  const row: Affected = {
+    name: 'last minute',
+    shares: [0, limited / requests],
+    text: `${formatOf(limited, requests)} refused`,
+    rest: ' by the gateway, no provider asked',
+    clients: undefined,
+    words: `${client} rate_limited`,
+  };
+  return {
+    id: `client ${client}`,
+    icon: isOver ? 'off' : 'warn',
+    kind: undefined,
+    provider: undefined,
+    client,
+    subject: client,
+    models: undefined,
+    title: 'at its own limit',
+    effect: isOver ? `${formatCount(refused)} refused` : '',
+    action: isOver ? '' : `Raise the limit in [clients.${client}], or ask the client to send less.`,
+    since: new Date(since.ms).toISOString(),
+    age: ageOf(since),
+    ended: isOver ? new Date(last.ms).toISOString() : undefined,
+    causes: [limit],
+    failed: 0,
+    answered: 0,
+    affected: isOver ? [] : [row],
+    more: undefined,
+    beganAtMs: since.atMs,
+    endedAtMs: isOver ? last.atMs : undefined,
+  };
+}
+
+/**
+ * Returns lasting incidents, the worst first, then clients at their limits, then what has ended,
+ * the latest first.
+ */
+export function sortNotices(notices: readonly Notice[]): Notice[] {
+  const rank = ({ client, icon }: Notice) => (client === undefined ? Number(icon !== 'bad') : 2);
+  const countOf = ({ affected, answered, failed }: Notice) =>
+    failed + answered + (affected[0]?.shares[1] ?? 0);
+  const lasting = notices.filter(({ ended }) => !ended);
+  const ended = notices.filter((one) => one.ended);
+  return [
+    ...lasting.toSorted((a, b) => rank(a) - rank(b) || countOf(b) - countOf(a)),
+    ...ended.toSorted((a, b) => b.endedAtMs! - a.endedAtMs!),
+  ];
+}
+
+/** A line about what has ended, or several such lines under one that stands for them. */
+export interface EndedLine {
+  readonly id: string;
+  readonly subject: string;
+  readonly text: string;
+  readonly cause: string | undefined;
+  readonly lines?: readonly EndedLine[];
+}
+
+/** More lines would push the page's charts away. */
+const MAX_ENDED_LINES = 3;
+
+function toEndedLine({ causes, effect, ended, failed, ...one }: Notice): EndedLine {
+  const { id, since, subject, title } = one;
+  const seconds = Math.floor(Date.parse(ended!) / 1000) - Math.floor(Date.parse(since) / 1000);
+  const span = seconds > 0 && `${since} – ${ended} · ${formatDuration(seconds)}`;
+  const facts = [span || since, failed > 0 && `${formatCount(failed)} failed`, effect];
+  return { id, subject, text: join([title, join(facts, ' · ')], ' '), cause: causes[0] };
+}
+
+/** Returns a line for each provider with ended incidents, and one for all beyond a few. */
+export function foldEnded(notices: readonly Notice[]): EndedLine[] {
+  const groups = new Map<string, Notice[]>();
+  for (const one of notices.filter(({ ended }) => ended)) {
+    const name = one.provider ?? one.client ?? one.title;
+    groups.set(name, [...(groups.get(name) ?? []), one]);
+  }
+  const lines = Array.from(groups, ([name, group]): EndedLine => {
+    const own = group.map(toEndedLine);
+    if (own.length === 1) return own[0]!;
+    const text = `${own.length} times in the last hour, the last until ${group[0]!.ended}`;
+    return { id: `of ${name}`, subject: name, text, cause: undefined, lines: own };
+  });
+  const rest = lines.slice(MAX_ENDED_LINES);
+  const folded = { id: 'more', subject: `${rest.length} more`, text: '', cause: undefined };
+  return [
+    ...lines.slice(0, MAX_ENDED_LINES),
+    ...(rest.length > 0 ? [{ ...folded, lines: rest }] : []),
+  ];
+}

@@ -1,0 +1,231 @@
+/**
+ * The verdict on the last minute. Too many failed requests without an incident get figures, not a
+ * verdict.
+ */
+
+import { formatCount, formatOf, type Icon, join, type Notice } from './notice.ts';
+
+/** "All well" needs a share of failed requests below this. */
+const FAILED_SHARE = 0.01;
+const MAX_NAMED = 5;
+/** From this number on, tries that clients gave up say more than a user who stops an answer. */
+const MIN_GIVEN_UP = 3;
+/** An incident's failures leave the last minute's figures so long after its end. */
+const RECENT_MS = 60_000;
+
+/** How requests have ended. Absent counts are 0. */
+export interface Counts {
+  readonly requests?: number | undefined;
+  readonly failed?: number | undefined;
+  readonly rejected?: number | undefined;
+  /** Refused by the client's own limits. */
+  readonly limited?: number | undefined;
+  /** Left by their clients. */
+  readonly client_closed?: number | undefined;
+}
+
+interface Judged {
+  readonly icon: Icon;
+  readonly count: number;
+  readonly total: number;
+  readonly end: string;
+}
+
+/** A state in words. */
+export type State = readonly [icon: Icon, text: string, detail: string];
+
+interface Verdict {
+  readonly icon: Icon;
+  readonly title: string;
+  readonly notes: readonly string[];
+  /** The requests to list: `Failed`, or `All` for other figures. */
+  readonly list: 'All' | 'Failed' | undefined;
+}
+
+/** What a verdict is about. */
+export interface Situation {
+  readonly minute: Counts;
+  /** Of the last 15 minutes. */
+  readonly all: Counts;
+  /** The last minute of each provider. */
+  readonly providers: Readonly<Record<string, Counts>>;
+  /** In the order of `sortNotices`. */
+  readonly notices: readonly Notice[];
+  /** Providers with failures that may yet become an incident. */
+  readonly suspected: ReadonlySet<string>;
+  /** When the last request ended, in ISO 8601. */
+  readonly last: string | undefined;
+  /** On the clock of `performance.now()`. */
+  readonly nowMs: number;
+}
+
+const plural = (count: number, noun: string) =>
+  `${formatCount(count)} ${noun}${count === 1 ? '' : 's'}`;
+const percent = (part: number, all: number) => `${((100 * part) / all).toFixed(1)} %`;
+
+/** Returns the number of requests, without refusals by a client's own limits. */
+const servedOf = ({ requests = 0, limited = 0 }: Counts) => requests - limited;
+
+/**
+ * Judges counts: `off` without requests, `good` if under a hundredth failed and some requests were
+ * answered, else `warn` with the figures, such as 7 of 389 `failed`.
+ */
+export function judge(counts: Counts): Judged {
+  const { requests = 0, failed = 0, rejected = 0, limited = 0, client_closed: left = 0 } = counts;
+  const served = servedOf(counts);
+  if (requests === 0) return { icon: 'off', count: 0, total: 0, end: '' };
+  if (failed > 0 && failed >= FAILED_SHARE * served) {
+    return { icon: 'warn', count: failed, total: served, end: 'failed' };
+  }
+  if (failed + rejected + left < served) return { icon: 'good', count: 0, total: 0, end: '' };
+  const count = Math.max(rejected, limited, left);
+  const end = count === rejected ? 'rejected' : count === limited ? 'refused' : 'left by clients';
+  return { icon: 'warn', count, total: requests, end };
+}
+
+/** Returns the last minute's sentence: `397 requests in the last minute, none failed.` */
+function minuteText(minute: Counts): string {
+  const { failed = 0 } = minute;
+  const served = servedOf(minute);
+  if (served === 0) return 'No request in the last minute.';
+  if (failed === 0) return `${plural(served, 'request')} in the last minute, none failed.`;
+  return `${formatOf(failed, served)} in the last minute, ${percent(failed, served)}.`;
+}
+
+/** Returns the latest incident of a provider whose failures of the last minute all belong to it. */
+function overOf(id: string | undefined, { notices, suspected, nowMs }: Situation) {
+  if (id !== undefined && suspected.has(id)) return undefined;
+  const latest = notices.find(({ client, provider }) => provider === id && client === undefined);
+  const isRecent = latest?.endedAtMs !== undefined && nowMs - latest.endedAtMs < RECENT_MS;
+  return isRecent ? latest : undefined;
+}
+
+/** Returns the providers with failures in the last minute, the most first, and their number. */
+function failingOf({ providers }: Situation) {
+  return Object.entries(providers)
+    .map(([id, { failed = 0 }]) => ({ id, failed }))
+    .filter(({ failed }) => failed > 0)
+    .toSorted((a, b) => b.failed - a.failed);
+}
+
+/** Explains failures of the last minute without a lasting incident. Absent sentences are ''. */
+function explain(situation: Situation) {
+  const failing = failingOf(situation);
+  const few = failing.filter(({ id }) => !overOf(id, situation));
+  const own = overOf(undefined, situation);
+  const ended = [...failing.map(({ id }) => overOf(id, situation)), own]
+    .filter((one) => one !== undefined)
+    .toSorted((a, b) => b.endedAtMs! - a.endedAtMs!);
+  const subjects = join(ended.slice(0, MAX_NAMED).map((one) => `${one.subject}: ${one.title}`));
+  const names = few.slice(0, MAX_NAMED).map(({ id, failed }) => `${id} ${formatCount(failed)}`);
+  const tries = failing.reduce((sum, { failed }) => sum + failed, 0);
+  // A request that failed without a failed try failed for a reason of the gateway's own.
+  const areAll = own !== undefined || (situation.minute.failed ?? 0) <= tries;
+  return {
+    /** When the last incident ended, if all failures belong to incidents that are over. */
+    over: few.length === 0 && areAll ? ended[0]?.ended : undefined,
+    subjects: subjects && `${subjects}.`,
+    overText: subjects && `Over since ${ended[0]!.ended}: ${subjects}.`,
+    tooFew: names.length > 0 ? `Too few for an incident: ${join(names)}.` : '',
+  };
+}
+
+const figuresOf = ({ count, total, end }: Omit<Judged, 'icon'>, noun = '') =>
+  join([formatOf(count, total), noun, end], ' ');
+
+const hasOnlyFailed = ({ requests = 0, failed }: Counts) => requests > 0 && failed === requests;
+const isGivenUp = ({ requests = 0, failed = 0, client_closed: left = 0 }: Counts) =>
+  left >= MIN_GIVEN_UP && failed + left === requests;
+
+type Judgement = readonly [icon: Icon, title: string, ...notes: string[]];
+
+/** Judges the last minute. */
+function judgeMinute(situation: Situation, lasting: readonly Notice[]): Judgement {
+  const { all, last, minute, providers } = situation;
+  const told = minuteText(minute);
+  if (lasting.some(({ icon }) => icon === 'bad')) return ['bad', 'Requests fail', told];
+  const judged = judge(minute);
+  const failed = { count: minute.failed ?? 0, total: servedOf(minute), end: 'failed' };
+  const { over, overText, subjects, tooFew } = explain(situation);
+  if (judged.icon === 'warn') {
+    const figures = figuresOf(judged, 'requests');
+    const share = `${percent(judged.count, judged.total)} of the last minute.`;
+    if (judged.end !== 'failed' || lasting.length > 0) return ['warn', figures, share];
+    if (over === undefined) return ['warn', figures, share, overText, tooFew];
+    return ['good', `Over since ${over}`, subjects, `Before, ${figures} in the last minute.`];
+  }
+  if (lasting.length > 0) {
+    const hasOthers = lasting.some((one) => one.failed === 0 && one.answered > 0);
+    return [
+      'warn',
+      hasOthers ? 'Other providers answer' : plural(lasting.length, 'incident'),
+      told,
+    ];
+  }
+  if (judged.icon === 'off') {
+    const quiet = last ? `The last one ended at ${last}.` : 'None has ended since the start.';
+    const former = { count: all.failed ?? 0, total: servedOf(all), end: 'failed' };
+    const before = former.count > 0 ? `Of the last 15 minutes ${figuresOf(former)}.` : '';
+    return ['off', 'No traffic', told, quiet, before];
+  }
+  const minutes = Object.values(providers);
+  if (failed.count > 0 && over === undefined && minutes.some(hasOnlyFailed)) {
+    return ['warn', figuresOf(failed, 'requests'), overText, tooFew];
+  }
+  if (!minutes.some(isGivenUp)) return ['good', 'All well', told];
+  const left = { ...failed, count: minute.client_closed ?? 0, end: 'left by clients' };
+  return ['warn', figuresOf(left, 'requests')];
+}
+
+/** Returns the verdict on the last minute: an icon, a title, and sentences behind it. */
+export function verdictOf(situation: Situation): Verdict {
+  const lasting = situation.notices.filter(({ ended }) => !ended);
+  const incidents = lasting.filter(({ client }) => client === undefined);
+  const limited = lasting.length - incidents.length;
+  const [icon, title, ...notes] = judgeMinute(situation, incidents);
+  const more = join([
+    incidents.length > 0 && plural(incidents.length, 'incident'),
+    limited > 0 && `${plural(limited, 'client')} at its limit`,
+  ]);
+  const isFigures = icon === 'warn' && / of /.test(title);
+  return {
+    icon,
+    title,
+    notes: [...notes, more === title || !more ? '' : `${more}.`].filter(Boolean),
+    list: isFigures ? (title.endsWith('failed') ? 'Failed' : 'All') : undefined,
+  };
+}
+
+/** Returns a provider's states: its lasting incidents, or its last minute. */
+export function statesOf(id: string, situation: Situation): State[] {
+  const own = situation.notices.filter(({ provider }) => provider === id);
+  const lasting = own.filter(({ ended }) => !ended);
+  if (lasting.length > 0) {
+    return lasting.map(({ icon, models, title, causes: [cause = ''] }) => {
+      return [icon, join([join(models ?? []), title], ': '), title === 'slow' ? cause : ''];
+    });
+  }
+  const judged = judge(situation.providers[id] ?? {});
+  const over = overOf(id, situation);
+  if (judged.icon === 'off') return [['off', 'Not asked', '']];
+  if (judged.icon === 'warn' && !(judged.end === 'failed' && over)) {
+    return [['warn', figuresOf(judged), 'last minute']];
+  }
+  const former = own.find(({ failed }) => failed > 0);
+  const count = former && `${formatCount(former.failed)} failed until ${former.ended}`;
+  return [['good', 'Good', over ? `over since ${over.ended}` : (count ?? '')]];
+}
+
+/**
+ * Returns the colour of a model's or a client's row: of the worst incident that affects it, or
+ * amber for failures without one.
+ */
+export function markOf(
+  row: Counts,
+  { minute, notices }: Situation,
+  isAffected: (affected: Notice['affected'][number]) => boolean,
+): Icon | undefined {
+  const worst = notices.find((one) => one.client === undefined && one.affected.some(isAffected));
+  const isFailing = judge(minute).end === 'failed' && judge(row).end === 'failed';
+  return worst?.icon ?? (isFailing ? 'warn' : undefined);
+}

@@ -1,0 +1,109 @@
+/** The rows of the page's tables. */
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import type { Figures } from '../../src/admin/figures.ts';
+import { describeRows } from '../../src/admin/rows.ts';
+import { Traffic } from '../../src/admin/traffic.ts';
+import { loadConfig } from '../../src/config/config.ts';
+import type { Notice } from '../../src/incidents/notice.ts';
+import type { Situation } from '../../src/incidents/verdict.ts';
+
+const TOML = `[providers]\nfallback = ["c"]
+[providers.a]\napi_key = "k-a"\nbase_url = "http://a/v1"
+[providers.b]\napi_key = "k-b"\nbase_url = "http://b/v1"
+[providers.c]\napi_key = "k-c"\nbase_url = "http://c/v1"\ndefault_model = "d"
+[aliases]\nfast = ["a/m", "b/m"]\n"x-*" = "b/*"\nlast = "c/d"
+`;
+const config = loadConfig({ toml: TOML, env: {} });
+const at = performance.now();
+
+function rows({ failing = [] as Partial<Notice>[], traffic = new Traffic(() => 1e12) } = {}) {
+  const circuit = { state: 'open', openUntilMs: at } as const;
+  const figures = {
+    circuits: () => [
+      { ...circuit, provider: 'a', model: 'm', isStream: true },
+      { ...circuit, provider: 'a', model: 'm', isStream: false },
+      { ...circuit, provider: 'b' },
+      { ...circuit, provider: 'b', state: 'half_open' },
+    ],
+    oldestAgesMs: () => new Map([['c', 14_200]]),
+    inFlightOf: () => 1,
+    usedOf: () => [],
+  } as unknown as Figures;
+  const situation = { minute: {}, providers: {}, suspected: new Set(), notices: failing };
+  return describeRows(config, figures, traffic.report(), situation as unknown as Situation);
+}
+
+test('a provider has its open circuits, and the age of its oldest request', () => {
+  const { providers } = rows() as unknown as { providers: Record<string, { details: string[] }> };
+  const detailsOf = (id: string) => providers[id]!.details.map((text) => text.slice(0, 32));
+  assert.deepEqual(detailsOf('a'), [
+    'streams of m kept away until 202',
+    'complete answers of m kept away ',
+  ]);
+  assert.deepEqual(
+    detailsOf('b').map((text) => text.slice(0, 16)),
+    ['kept away until '],
+  );
+  assert.deepEqual(detailsOf('c'), ['oldest request 14 s']);
+});
+
+test('a model has the providers in turn, each with whether the model fails there', () => {
+  const traffic = new Traffic(() => 1e12);
+  const facts = { request_id: 'x', method: 'POST', path: '/', duration_ms: 1, bytes: 1 };
+  const ended = { endedAtMs: 1, durationMs: 1 };
+  for (const name of ['fast', 'x-1', 'a/big', 'last', 'other']) {
+    traffic.add({ facts: { ...facts, outcome: 'ok' }, ...ended }, { name } as never);
+  }
+  const chainsOf = (...failing: Partial<Notice>[]) => {
+    const { models } = rows({ failing, traffic });
+    return Object.entries(models).map(([name, row]) => {
+      const { chain = [] } = row as { chain?: [string, string][] };
+      return `${name}: ${chain.map(([icon, id]) => `${icon} ${id}`).join(' ')}`;
+    });
+  };
+  assert.deepEqual(chainsOf(), [
+    'fast: good a good b good c',
+    'x-1: good b good c',
+    'a/big: good a good c',
+    'last: ',
+    'other: ',
+  ]);
+  const [fast, , big] = chainsOf({ provider: 'a', models: ['m'], affected: [], causes: [] });
+  assert.deepEqual([fast, big], ['fast: bad a good b good c', 'a/big: good a good c']);
+  const all = chainsOf({ provider: 'a', models: [], affected: [], causes: [] });
+  assert.equal(all[2], 'a/big: bad a good c');
+  const slow = chainsOf({ provider: 'a', models: undefined, affected: [], causes: [] });
+  assert.equal(slow[2], 'a/big: good a good c');
+});
+
+test('traffic has a letter for each minute of a provider, tokens, and unknown models', () => {
+  let now = 1_700_000_040_000;
+  const traffic = new Traffic(() => now);
+  const facts = { request_id: 'x', method: 'POST', path: '/', duration_ms: 1, bytes: 1 };
+  const add = (good: number, failed: number, status = 503) => {
+    for (let n = 0; n < good + failed; n += 1) {
+      const outcome = n < good ? 'ok' : 'upstream_error';
+      const one = { provider: 'p', model: 'm', outcome, status } as const;
+      const usage = { prompt_tokens: 20, completion_tokens: 3 };
+      const request = { ...facts, ...usage, outcome, provider: 'p', tries: [one] } as const;
+      traffic.add({ facts: request, endedAtMs: 1, durationMs: 1 }, { name: 'fast' } as never);
+    }
+    now += 60_000;
+  };
+  add(200, 1);
+  add(9, 1);
+  now += 60_000;
+  add(1, 1);
+  now -= 60_000;
+  const { all, minute, providers, unknownTo } = traffic.report();
+  assert.equal(providers['p']!.minutes, '...........gw.b');
+  assert.deepEqual([all.tokens, minute.tokens], [213 * 23, 2 * 23]);
+  assert.equal(unknownTo.size, 0);
+  add(0, 1, 404);
+  assert.equal(traffic.report().unknownTo.get('fast'), 'p');
+  add(1, 0);
+  assert.equal(traffic.report().unknownTo.size, 0);
+});
