@@ -137,7 +137,7 @@ export class RecentRequests {
     if (entry.shown) return entry as Required<Entry>;
     const { number, request } = entry;
     const time = new Date(request.endedAtMs).toISOString();
-    const facts = redactFacts({ number, time, ...request.facts }, this.#redact);
+    const facts = redactFacts({ time, ...request.facts }, this.#redact);
     const { client, duration_ms, first_byte_ms, method, outcome, path, status, stream } = facts;
     const isRefused = isOverOwnLimit(request);
     const row = {

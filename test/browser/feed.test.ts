@@ -450,22 +450,22 @@ browserTest(
       feed.send({ kept: 201, requests: { [number]: { ...request, model: id } } });
     };
 
-    send('first');
-    await shows(page, FIRST_ROW, 'first');
+    send('alpha');
+    await shows(page, FIRST_ROW, 'alpha');
     await shows(page, NOTE, '201, newest first');
     await page.locator(FIRST_SUMMARY).click();
-    send('second');
+    send('beta');
     await shows(page, NOTE, 'held while a row is open, 1 new');
-    await shows(page, FIRST_ROW, 'first');
+    await shows(page, FIRST_ROW, 'alpha');
     await page.locator(FIRST_SUMMARY).click();
-    await shows(page, FIRST_ROW, 'second');
+    await shows(page, FIRST_ROW, 'beta');
 
     // A row that the filter hides would hold the list unseen.
     await page.locator(FIRST_SUMMARY).click();
     await shows(page, NOTE, 'held');
-    await page.getByLabel('Requests with these words').fill('first');
+    await page.getByLabel('Requests with these words').fill('alpha');
     await page.locator(NOTE, { hasNotText: 'held' }).waitFor();
-    await shows(page, FIRST_ROW, 'first');
+    await shows(page, FIRST_ROW, 'alpha');
   },
 );
 
@@ -559,7 +559,7 @@ async function coloursOf(page: Page): Promise<unknown> {
   return page.evaluate(`(() => {
     const [r, g, b] = getComputedStyle(document.querySelector('#verdict strong')).color.match(/\\d+/g);
     const icon = decodeURIComponent(document.querySelector('#icon').href);
-    const isGrey = Math.max(r, g, b) - Math.min(r, g, b) < 20;
+    const isGrey = Math.max(r, g, b) - Math.min(r, g, b) < 30;
     return [isGrey, /#[0-9a-f]{6}/.exec(icon)[0], document.title];
   })()`);
 }

@@ -36,7 +36,8 @@ import {
 } from './browser.ts';
 
 const ADMIN_KEY = 'admin-key-canary-1234567890';
-const FIRST_ROW = '#requests > tr:first-child';
+const FIRST_ROW = '#requests > li:first-child';
+const FIRST_SUMMARY = `${FIRST_ROW} summary`;
 
 interface Gateway {
   readonly port: number;
@@ -131,14 +132,14 @@ browserTest(
       sendJson(response, { error: { message: text } }, { status: 503 });
 
     assert.equal(await chat(), 200);
-    await shows(page, FIRST_ROW, 'p → spare');
-    await page.locator(FIRST_ROW).click();
+    await shows(page, FIRST_ROW, /p → *spare/);
+    await page.locator(FIRST_SUMMARY).click();
     await shows(
       page,
       '.details .tries',
       /p\/m.*upstream_error.*503.*<img src=x onerror="document.title=1">/,
     );
-    await page.locator(FIRST_ROW).click();
+    await page.locator(FIRST_SUMMARY).click();
 
     for (let i = 0; i < 3; i += 1) assert.equal(await chat(), 200);
     await showsProvider(page, 'p', /errors.*answers of m kept away until/);
@@ -148,13 +149,13 @@ browserTest(
     await showsProvider(page, 'down', /no connection.*kept away until/);
 
     assert.equal(await chat({ messages: 1 }), 400);
-    await shows(page, `${FIRST_ROW} .outcome`, 'refused');
-    await page.locator(FIRST_ROW).click();
+    await shows(page, FIRST_ROW, 'refused 400');
+    await page.locator(FIRST_SUMMARY).click();
     await shows(page, '.details', 'Invalid request: ');
-    await page.locator(FIRST_ROW).click();
+    await page.locator(FIRST_SUMMARY).click();
     const filter = page.getByLabel('Requests with these words');
     await filter.fill('refused');
-    await page.locator('#requests > tr:only-child').waitFor();
+    await page.locator('#requests > li:only-child').waitFor();
     await filter.fill('');
 
     await assertAccessible(page);
@@ -169,7 +170,7 @@ browserTest(
     await shows(page, '#incidents', 'p: errors');
     // Since the failures of the newest 15 s are gone.
     const asking = setInterval(() => void chat(), 500);
-    await shows(page, '#incidents', /Ended: p: errors.* – .* · \d+ s/);
+    await shows(page, '#incidents', /Ended: p: errors .* – .* · \d+ s/);
     clearInterval(asking);
   },
 );
@@ -258,7 +259,7 @@ browserTest('with keys the browser asks for one, and no key is on the page', asy
   await chat({}, { 'x-request-id': 'with-keys' });
   const page = await open(url, { credentials: { username: 'any', password: ADMIN_KEY } });
   await shows(page, '#connection', 'Live');
-  await page.locator(FIRST_ROW).click();
+  await page.locator(FIRST_SUMMARY).click();
   await shows(page, '.details', 'with-keys');
   await page.locator('#settings-section button').click();
   await shows(page, '#settings', '[secret]');

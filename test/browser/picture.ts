@@ -234,7 +234,7 @@ for (const [name, happen] of Object.entries(SITUATIONS)) {
         await screenshot(page, `${name}-${width}-${scheme}`);
         await screenshot(page, `${name}-${width}-${scheme}-full`, true);
         if (name === 'trouble' && width === 1280) {
-          await page.locator('.plot').hover({ position: { x: 700, y: 100 } });
+          await page.locator('#cursor').hover({ position: { x: 700, y: 100 } });
           await sleep(300);
           await screenshot(page, `${name}-cursor-${scheme}`);
         }
