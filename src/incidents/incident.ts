@@ -83,7 +83,9 @@ export class Fault {
     const stream = this.model?.isStream;
     const times = { since: timeOf(this.since.ms)!, ended: timeOf(this.ended?.ms) };
     const cause = text.replace(CODE_TWICE, '');
-    return { kind, model, stream, ...times, cause, key, until: timeOf(untilMs), failures };
+    // Another failure has nothing to do with the key.
+    const refused = kind === 'key_refused' ? key : undefined;
+    return { kind, model, stream, ...times, cause, key: refused, until: timeOf(untilMs), failures };
   }
 }
 

@@ -182,13 +182,15 @@ export class Incidents {
     const part = subject.partOf(attempt);
     const tries = part.triesOf(attempt.model, nowMs);
     for (const counted of [subject.tries, part.tries, tries]) counted.addFailure(nowMs, beganMs);
+    const { retryAfterSeconds: seconds, silentMs = 0, upstreamStatus: status } = failure.details;
     // A provider that does not answer was silent long before a time limit passes.
-    const lateMs = hasAnswer ? 0 : nowMs - attempt.beganAtMs;
+    const lateMs = hasAnswer ? silentMs : nowMs - attempt.beganAtMs;
     const fault = (tries.fault ??= new Fault(tries.model, lateMs));
     fault.goodSince = undefined;
-    const { retryAfterSeconds: seconds } = failure.details;
     const untilMs = seconds === undefined ? undefined : Date.now() + 1000 * seconds;
-    fault.add(kind, { text, key: key === undefined ? undefined : key + 1, untilMs });
+    const isTold = kind !== 'errors' || text.startsWith(String(status));
+    const cause = isTold ? text : `${status}: ${text}`;
+    fault.add(kind, { text: cause, key: key === undefined ? undefined : key + 1, untilMs });
     subject.incident ??= new Incident(id);
     this.#startTrouble();
   }
@@ -205,6 +207,8 @@ export class Incidents {
       const faultOf = (attempt: Attempt) =>
         attempt.provider === id ? subject.partOf(attempt).find(attempt.model)?.fault : undefined;
       const met = history.attempts.flatMap((attempt) => faultOf(attempt) ?? []);
+      const isSlow = subject.states.has('slow') && history.attempt?.provider === id;
+      if (met.length === 0 && isSlow && outcome === 'ok') incident.requests.addSlow(history);
       if (met.length === 0) continue;
       const sorted = met.toSorted((a, b) => Number(incident.has(b)) - Number(incident.has(a)));
       const isByFaulty = history.attempt !== undefined && faultOf(history.attempt) !== undefined;

@@ -34,6 +34,8 @@ const KINDS: Readonly<Record<IncidentKind, readonly [title: string, action: stri
     'Look after the time service of the machine.',
   ],
 };
+/** Begins the cause if a setting names the model that is not there. */
+const OF_SETTING = /^404: (?:aliases|providers)\./;
 const NO_SUCH_MODEL = [
   'no such model (404)',
   'Correct the name of the model in the settings, then send SIGHUP.',
@@ -109,7 +111,7 @@ const ageOf = ({ atMs }: Moment) =>
 
 /** Returns the words and the action for a kind with this cause. */
 function wordsOf({ kind, cause }: Pick<Facts, 'kind' | 'cause'>) {
-  return kind === 'errors' && cause.startsWith('404') ? NO_SUCH_MODEL : KINDS[kind];
+  return kind === 'errors' && OF_SETTING.test(cause) ? NO_SUCH_MODEL : KINDS[kind];
 }
 
 function describeAffected(
@@ -119,6 +121,10 @@ function describeAffected(
   const all = failed + (good ?? 0) + answered;
   const others = answered > 0 && `answered by ${by}`;
   const total = good === undefined ? '' : ` of ${formatCount(all)}`;
+  if (failed + answered === 0) {
+    const slow = { shares: [0, 0], text: formatCount(all), rest: ' answered slowly' } as const;
+    return { name, ...slow, clients, words: join([name, provider], ' ') };
+  }
   const text = `${formatCount(failed || answered)}${total}${failed > 0 ? ' failed' : ''}`;
   const rest = others && (failed > 0 ? `, ${formatCount(answered)} ${others}` : ` ${others}`);
   // Without a body that was read, the model is unknown.

@@ -122,6 +122,8 @@ export interface ErrorDetails {
   /** The provider's own HTTP status. It is in the error object if the code is API_ERROR. */
   readonly upstreamStatus?: number;
   readonly retryAfterSeconds?: number;
+  /** How long a stream was silent when it failed, in milliseconds. */
+  readonly silentMs?: number;
   /** The failure's response headers: `allow`, or allow-listed headers from the upstream. */
   readonly headers?: Readonly<Record<string, string>>;
   /** `no` if absent. */

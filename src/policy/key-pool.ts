@@ -182,7 +182,9 @@ export class KeyPool {
   #reportRefused(): void {
     const keys = [...this.#refused].toSorted(([a], [b]) => a - b);
     const text = keys.map(([key, status]) => `key ${key + 1}: ${status}`).join(', ');
-    this.#onRefused(text || undefined);
+    const others = this.accepted > 0 ? 'the others are used' : 'none is left';
+    const count = `${keys.length} of ${this.#cooldowns.length} keys, ${others}`;
+    this.#onRefused(keys.length > 0 ? `${count}: ${text}` : undefined);
   }
 
   #begin(key: number, cooldown: Cooldown): void {

@@ -23,7 +23,7 @@ interface Requests {
   /** Undefined for an incident of the gateway. */
   readonly fault: string | undefined;
   failed: number;
-  /** Answered by the failing model, since the first affected request. */
+  /** Answered by the failing model, since the first affected request; or by a slow provider. */
   good: number;
   /** Answered by another model. */
   answered: number;
@@ -98,9 +98,17 @@ export class AffectedRequests {
       requests.answered += 1;
       requests.by = attempt!.provider;
     }
-    if (client === undefined || requests.clients.size === MAX_COUNTED) return;
-    requests.clientAt = Math.min(requests.clientAt, performance.now());
-    requests.clients.add(client);
+    addClient(requests, client);
+  }
+
+  /** Counts a good request of a slow provider. */
+  addSlow({ client, model = UNREAD }: RequestHistory): void {
+    const key = keyOf(model, 'slow');
+    const requests = this.#rows.get(key) ?? begin(model, 'slow');
+    if (requests.good === 0 && this.#rows.size >= MAX_COUNTED) return;
+    this.#rows.set(key, requests);
+    requests.good += 1;
+    addClient(requests, client);
   }
 
   /** Forgets the requests that met the fault. */
@@ -127,7 +135,7 @@ export class AffectedRequests {
       byName.set(name, sum);
     }
     const sorted = [...byName.values()].toSorted(
-      (a, b) => b.failed - a.failed || b.answered - a.answered,
+      (a, b) => b.failed - a.failed || b.answered - a.answered || b.good - a.good,
     );
     const listed = sorted
       .slice(0, MAX_LISTED)
@@ -142,6 +150,12 @@ export class AffectedRequests {
     const rows = [...this.#rows.values()];
     return rows.filter(({ fault }) => fault === undefined || this.#hasFault(fault));
   }
+}
+
+function addClient(requests: Requests, client: string | undefined): void {
+  if (client === undefined || requests.clients.size === MAX_COUNTED) return;
+  requests.clientAt = Math.min(requests.clientAt, performance.now());
+  requests.clients.add(client);
 }
 
 function keyOf(name: string, fault: string | undefined): string {

@@ -62,7 +62,10 @@ export class StreamRelay implements StreamPhase, Answer {
   /** A field, because a closure of `deliver` would keep the first bytes until the stream's end. */
   readonly #onRoom = () => this.#resume();
   readonly #createTimeout = () =>
-    timeoutError(this.#context.attempt.provider, { cause: `no event in ${this.#idleMs} ms` });
+    timeoutError(this.#context.attempt.provider, {
+      cause: `no event in ${this.#idleMs} ms`,
+      silentMs: this.#idleMs,
+    });
 
   constructor(inflow: EventInflow, beginning: StreamBeginning, context: AttemptContext) {
     this.#inflow = inflow;

@@ -490,7 +490,10 @@ test('the feed has refused keys, failed lists and failed reloads until they end'
   assert.deepEqual(others, []);
   assert.equal(list, 'no list of models: status 403');
   assert.match(reload!, /^new settings refused.*server\.port.*, and 1 more$/);
-  assert.equal(refused, 'our key refused: key 1: 403, key 2: 403');
+  assert.equal(
+    refused,
+    'our key refused: 2 of 3 keys, the others are used: key 1: 403, key 2: 403',
+  );
   await gateway.reload(toml);
   upstream.script = (_, response) => sendJson(response, { data: [] });
   clock.nowMs += 76_000;

@@ -108,7 +108,7 @@ const INCIDENTS: readonly Incident[] = [
     },
     kind: 'errors',
     model: 'small',
-    sentence: 'p/small: errors (no capacity). p/small: 6 of 6 failed (agents).',
+    sentence: 'p/small: errors (503: no capacity). p/small: 6 of 6 failed (agents).',
   },
   {
     title: 'a provider refuses the key',
@@ -183,11 +183,11 @@ const INCIDENTS: readonly Incident[] = [
     },
     kind: 'errors',
     asked: 'small',
-    sentence: 'p: errors (out of memory). p/small: 4 of 8 failed (agents).',
+    sentence: 'p: errors (500: out of memory). p/small: 4 of 8 failed (agents).',
   },
   {
     title: 'streams begin late',
-    happen: async ({ ask, clock, p }) => {
+    happen: async ({ ask, clock, gateway, p }) => {
       await ask('p/m', 12, { stream: true });
       clock.nowMs += 120_000;
       p.script = (request, response) => {
@@ -195,9 +195,13 @@ const INCIDENTS: readonly Incident[] = [
         return answerWell(request, response);
       };
       await ask('p/m', 12, { stream: true });
+      gateway.judge();
+      // Requests are counted once the provider is known to be slow.
+      await ask('p/m', 2, { stream: true });
     },
     kind: 'slow',
-    sentence: 'p: slow (first token after \\d+ ms, \\d+ ms is usual).',
+    sentence:
+      'p: slow (first token after \\d+ ms, \\d+ ms is usual). p/m: \\d+ answered slowly (agents).',
   },
 ];
 

@@ -1121,6 +1121,19 @@ test('streams that stall are an incident beside complete answers that are good',
   assert.deepEqual([lasting(), ended()[0]!.ended], [[], timeOf(50)]);
 });
 
+test('a stall is since the stream fell silent, and another cause has its status', (t) => {
+  const { ask, facts, pass, timeOf } = start(t);
+  pass(30);
+  ask('m', { ...STALLED, silentMs: 20_000 }, { begun: true, stream: true, count: 3 });
+  assert.equal(facts()[0]!.since, timeOf(10));
+  ask('n', { ...BROKEN, cause: 'no capacity', upstreamStatus: 503 }, { count: 9 });
+  ask('n', { ...BROKEN, cause: '503, text/html', upstreamStatus: 503 }, { count: 9 });
+  const causeOfN = () => facts()[0]!.models!.find(({ model }) => model === 'n')!.cause;
+  assert.equal(causeOfN(), '503, text/html');
+  ask('n', { ...BROKEN, cause: 'no capacity', upstreamStatus: 503 });
+  assert.equal(causeOfN(), '503: no capacity');
+});
+
 test('complete answers that fail are an incident beside streams that are good', (t) => {
   const { ask, facts, lasting } = start(t);
   ask('m', undefined, { count: 50, stream: true });

@@ -286,9 +286,13 @@ test('an incident in words has its subject, each cause once, and what to do', ()
   assert.deepEqual([state.subject, state.title, state.models], ['p', 'slow', undefined]);
   const own = describe([faultOf('store', 'no answer')], { provider: '' });
   assert.deepEqual([own.subject, own.effect], ['gateway', 'each gateway limits by itself']);
-  const unknown = describe([faultOf('errors', '404: no model x', 'a')]);
+  const other = new Fault();
+  other.add('errors', { text: '503: no capacity', key: 2 });
+  assert.deepEqual(describe([other]).causes, ['503: no capacity'], 'a key is named if refused');
+  const unknown = describe([faultOf('errors', '404: aliases.fast: no model x', 'a')]);
   assert.equal(unknown.title, 'no such model (404)');
   assert.match(unknown.action, /name of the model/);
+  assert.equal(describe([faultOf('errors', '404: no page', 'a')]).title, 'errors');
   const incident = new Incident('p');
   incident.add(faultOf('errors', 'no capacity', 'a'));
   const hit = { name: 'fast', failed: 3, good: 1, answered: 0, by: undefined, clients: 'ci' };

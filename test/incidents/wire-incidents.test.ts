@@ -82,7 +82,8 @@ describe('a refused key of two is an incident', () => {
     await gateway.chat(chatBody());
     await eventually(() => gateway.lines('incident').length === 1, 'the line of the incident');
     const [{ kind, provider, cause, model } = assert.fail()] = gateway.lines('incident');
-    assert.deepEqual([kind, provider, cause, model], ['key_refused', 'p', 'key 1: 401', undefined]);
+    const told = '1 of 2 keys, the others are used: key 1: 401';
+    assert.deepEqual([kind, provider, cause, model], ['key_refused', 'p', told, undefined]);
     state.isRefused = false;
     clock.nowMs += 60_000;
     for (let round = 0; round < 2; round += 1) await gateway.chat(chatBody());

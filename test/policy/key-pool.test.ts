@@ -95,5 +95,7 @@ test('the refused keys are named when they change, until each has worked again',
   pool.recordSuccess(1, undefined);
   pool.recordSuccess(1, pool.cooldownOf(1));
   pool.recordSuccess(0, pool.cooldownOf(0));
-  assert.deepEqual(told, [['key 1: 401'], ['key 1: 401, key 2: 401'], ['key 1: 401'], [undefined]]);
+  const one = '1 of 2 keys, the others are used: key 1: 401';
+  const both = '2 of 2 keys, none is left: key 1: 401, key 2: 401';
+  assert.deepEqual(told, [[one], [both], [one], [undefined]]);
 });

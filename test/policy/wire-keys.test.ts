@@ -211,7 +211,8 @@ describe('a pool of keys', () => {
         assert.deepEqual(rests(), ['warn p 1 401 60000']);
         gateway.judge();
         const [incident] = gateway.lines('incident');
-        assert.deepEqual([incident!['kind'], incident!['cause']], ['key_refused', 'key 1: 401']);
+        const cause = '1 of 2 keys, the others are used: key 1: 401';
+        assert.deepEqual([incident!['kind'], incident!['cause']], ['key_refused', cause]);
       }
     });
   }
