@@ -107,11 +107,10 @@ function sendReadiness(reply: ClientReply, status: ReturnType<typeof readinessOf
 /** Sends the requests that the query asks for: a `kind` with `words`, or all of a `number`. */
 function sendRequests({ request, reply }: Call, view: AdminView): ReturnType<Route> {
   const query = new URLSearchParams(request.url!.replace(/^[^?]*/, ''));
-  const [kind = 'All', words = '', number] = ['kind', 'words', 'number'].map(
-    (name) => query.get(name) ?? undefined,
-  );
-  const found =
-    number === undefined ? view.findRequests({ kind, words }) : view.requestOf(Number(number));
+  const read = (name: string) => query.get(name) ?? '';
+  const number = Number(read('number'));
+  const filter = { kind: read('kind'), words: read('words') };
+  const found = number > 0 ? view.requestOf(number) : view.findRequests(filter);
   if (!found) throw new GatewayError('notFound', 'Resource not found');
   return reply.send(200, headersOf(JSON_TYPE), JSON.stringify(found));
 }

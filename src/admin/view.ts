@@ -97,11 +97,8 @@ export class AdminView {
 
   /** Returns the page's view, with masked keys. Unchanged parts may be the same objects. */
   present() {
-    const figures = this.#figures;
-    const config = this.#config();
-    const report = this.#traffic.report();
-    const { minute, step, steps } = report;
-    const situation = this.#situationOf(report);
+    const { config, report, situation, ...shown } = this.#read();
+    const { step, steps } = report;
     const lasting = situation.notices.filter(({ ended }) => !ended);
     return {
       settings: {
@@ -109,20 +106,16 @@ export class AdminView {
         host: hostname(),
         startedAt: new Date(performance.timeOrigin).toISOString(),
         settings: [...config.resolved],
-        warnings: figures.warnings(),
+        warnings: this.#figures.warnings(),
       },
-      now: new Date().toISOString(),
-      draining: figures.isDraining(),
-      verdict: verdictOf(situation),
+      ...shown,
       order: lasting.map(({ id }) => id),
       incidents: Object.fromEntries(lasting.map((one) => [one.id, one])),
       ended: foldEnded(situation.notices),
       lanes: this.#lanesOf(situation.notices, step),
       figures: this.#readPageFigures(config),
-      minute,
       step,
       steps,
-      ...describeRows(config, figures, report, situation),
       kept: this.#recent.kept,
       requests: this.#recent.latest(),
     };
@@ -130,16 +123,21 @@ export class AdminView {
 
   /** Returns the verdict, the incidents and the rows of the page's tables, with masked keys. */
   status() {
+    const { config: _, report: __, situation, ...shown } = this.#read();
+    return { host: hostname(), version: VERSION, ...shown, incidents: situation.notices };
+  }
+
+  #read() {
     const config = this.#config();
     const report = this.#traffic.report();
     const situation = this.#situationOf(report);
     return {
-      host: hostname(),
-      version: VERSION,
+      config,
+      report,
+      situation,
       now: new Date().toISOString(),
       draining: this.#figures.isDraining(),
       verdict: verdictOf(situation),
-      incidents: situation.notices,
       minute: report.minute,
       ...describeRows(config, this.#figures, report, situation),
     };

@@ -10,10 +10,7 @@ import type { Incident, Moment } from './incident.ts';
 const KINDS: Readonly<Record<IncidentKind, readonly [title: string, action: string]>> = {
   unreachable: ['no connection', 'Look whether its address is right and reachable from here.'],
   key_refused: ['our key refused', 'Replace the key in the settings, then send SIGHUP.'],
-  rate_limited: [
-    'limits us (429)',
-    'Ask for a higher limit, add a key, or set [providers] fallback.',
-  ],
+  rate_limited: ['limits us (429)', 'Add a key, or set [providers] fallback.'],
   errors: ['errors', 'Look at the provider’s status page, or set [providers] fallback.'],
   timeout: ['no answer in time', 'Set [providers] fallback, or raise timeout.'],
   stall: ['streams fall silent', 'Set [providers] fallback, or lower stream_idle_timeout.'],
@@ -61,14 +58,14 @@ export interface Notice {
   readonly id: string;
   readonly icon: Icon;
   /** Undefined for refusals. */
-  readonly kind: IncidentKind | undefined;
-  readonly provider: string | undefined;
+  readonly kind?: IncidentKind;
+  readonly provider?: string | undefined;
   /** Set if these are refusals. */
-  readonly client: string | undefined;
+  readonly client?: string;
   /** The provider with the failing models, the client, or `gateway`. */
   readonly subject: string;
   /** The failing models; empty if all fail, undefined without a failing model. */
-  readonly models: readonly string[] | undefined;
+  readonly models?: readonly string[] | undefined;
   readonly title: string;
   /** What it means for requests now, or whom it hit. */
   readonly effect: string;
@@ -81,7 +78,7 @@ export interface Notice {
   readonly failed: number;
   readonly answered: number;
   readonly affected: readonly Affected[];
-  readonly more: number | undefined;
+  readonly more?: number | undefined;
   /** Its begin and its end, on the clock of `performance.now()`. */
   readonly beganAtMs: number;
   readonly endedAtMs: number | undefined;
@@ -166,7 +163,6 @@ export function describeIncident(incident: Incident, facts: Facts): Notice {
     icon: ended ? 'off' : isFailing ? 'bad' : 'warn',
     kind,
     provider,
-    client: undefined,
     subject: inModels,
     models: facts.models && listed,
     title,
@@ -214,11 +210,8 @@ export function describeRefusals(refusals: Refusals): Notice {
   return {
     id: `client ${client}`,
     icon: isOver ? 'off' : 'warn',
-    kind: undefined,
-    provider: undefined,
     client,
     subject: client,
-    models: undefined,
     title: 'at its own limit',
     effect: isOver ? `${formatCount(refused)} refused` : '',
     action: isOver ? '' : `Raise the limit in [clients.${client}], or ask the client to send less.`,
@@ -229,7 +222,6 @@ export function describeRefusals(refusals: Refusals): Notice {
     failed: 0,
     answered: 0,
     affected: isOver ? [] : [row],
-    more: undefined,
     beganAtMs: since.atMs,
     endedAtMs: isOver ? last.atMs : undefined,
   };

@@ -9,11 +9,6 @@ import { drawStatus, lastingOf } from './status.js';
 
 const RETRY_MS = 2000;
 const MAX_SILENCE_MS = 15_000;
-/** Matches the colour in the address of the tab's icon. */
-const ICON_COLOUR = /%23\w{6}/;
-/** The colours of the tab's icon with and without a connection. */
-const ICON_COLOURS = ['%234a7dff', '%23868e9c'];
-
 /** @type {EventSource} */
 let source;
 /** The gateway's view, made of all merge patches so far. @type {any} */
@@ -38,13 +33,10 @@ function schedule() {
 
 const hostName = () => (state === null ? 'inference-gateway' : state.settings.host);
 
-/** Draws the tab's title and icon. Without a connection the page loses its colours. */
+/** Draws the tab's title. Without a connection the page loses its colours. */
 function drawTab() {
   const isLost = isConnected === false;
   document.documentElement.classList.toggle('lost', isLost);
-  const icon = byId('icon');
-  const href = icon.href.replace(ICON_COLOUR, ICON_COLOURS[Number(isLost)]);
-  if (icon.href !== href) icon.href = href;
   const count = state === null ? 0 : lastingOf(state).length;
   const mark = isLost ? '– ' : count > 0 && '(' + count + ') ';
   const title = [mark, hostName()].filter(Boolean).join('');
