@@ -43,7 +43,7 @@ import {
 
 const ADMIN_KEY = 'admin-key-canary-5544332211';
 const ADMIN = '[admin]\nport = 0\n';
-const PATHS = ['/', '/events', '/metrics', '/ready'];
+const PATHS = ['/', '/events', '/metrics', '/status', '/requests', '/ready'];
 
 async function startAdmin(t: TestContext, more = ''): Promise<TestGateway> {
   return startGateway(t, { toml: more + ADMIN });
@@ -114,7 +114,7 @@ test('GET and HEAD are served, other paths and methods are the documented 404', 
     assert.equal(post.status, 404, path);
     assert.equal(post.headers.allow, 'GET, HEAD');
   }
-  for (const path of ['/health', '/v1/models', '//metrics', '/metrics/']) {
+  for (const path of ['/health', '/v1/models', '//metrics', '/metrics/', '/requests?number=9']) {
     const reply = await gateway.admin(path);
     assert.equal(reply.status, 404, path);
     assert.deepEqual(reply.json(), {
@@ -271,7 +271,7 @@ test('wrong keys are logged once a minute, with their number and last address', 
 
 test('no answer of the admin port lets other origins read it', async (t) => {
   const gateway = await startAdmin(t, '[server]\ncors = true\n');
-  for (const path of ['/', '/metrics', '/ready', '/none']) {
+  for (const path of ['/', '/metrics', '/status', '/requests', '/ready', '/none']) {
     const { headers } = await gateway.admin(path, { headers: { origin: 'https://evil.example' } });
     const names = Object.keys(headers).filter((name) => name.startsWith('access-control'));
     assert.deepEqual(names, [], path);
