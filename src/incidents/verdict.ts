@@ -116,7 +116,7 @@ function explain(situation: Situation) {
   const ended = [...failing.map(({ id }) => overOf(id, situation)), own]
     .filter((one) => one !== undefined)
     .toSorted((a, b) => b.endedAtMs! - a.endedAtMs!);
-  const subjects = join(ended.slice(0, MAX_NAMED).map((one) => `${one.subject}: ${one.title}`));
+  const subjects = join(ended.map((one) => `${one.subject}: ${one.title}`));
   const names = few.slice(0, MAX_NAMED).map(({ id, failed }) => `${id} ${formatCount(failed)}`);
   const tries = failing.reduce((sum, { failed }) => sum + failed, 0);
   // A request that failed without a failed try failed for a reason of the gateway's own.

@@ -146,8 +146,6 @@ browserTest(
       'gateway: new settings refused, former ones in use since 10:02:11, 13 min providers.groq.timeout: found "ten", expected an integer from 1 to 2147483 Look at its status page.',
       'Ended: gateway: store of rate limits away 09:42:10 – 09:50:30 · 8 min 20 s 10.0.0.9:6379: no answer in 50 ms',
     ]);
-    const since = page.locator('#incidents > li:first-child time');
-    assert.equal(await since.getAttribute('title'), '2026-11-21 21:15:30');
     assert.match(await page.title(), /^\(4\) /);
     await page.getByRole('button', { name: /^Show all \d+ settings$/ }).click();
     await shows(page, '#settings', 'server.port');

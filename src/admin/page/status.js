@@ -1,7 +1,7 @@
 /** The verdict, and the list with incidents and clients at their own limits. */
 
 import { fill, h, isNarrow, shareBar } from './dom.js';
-import { formatNumber, formatTime, localTime, say } from './text.js';
+import { formatNumber, formatTime, say } from './text.js';
 import { showRequests } from './requests.js';
 
 /** A phone shows the titles of more. */
@@ -31,11 +31,7 @@ function lastingItem(one, isFolded) {
   const head = [
     h('span', h('span.icon.' + icon, h('strong', subject)), ': ' + title, effect),
     ' ',
-    h(
-      'time',
-      { datetime: since, title: localTime(since) },
-      'since ' + formatTime(since) + ', ' + age,
-    ),
+    h('time', { datetime: since }, 'since ' + formatTime(since) + ', ' + age),
   ];
   const rest = more > 0 && h('li.note', 'and ' + formatNumber(more) + ' more names');
   const body = [
@@ -62,7 +58,7 @@ function sentence(text) {
 /** Returns the verdict; without a feed why there is none, and how old everything is. */
 function verdictOf({ asOf, reason, silentMs, verdict }) {
   if (!asOf) return verdict;
-  const ago = Math.ceil(silentMs / 1000) + ' s ago. Trying again every 2 s.';
+  const ago = Math.ceil(silentMs / 1000) + ' s ago.';
   const note = 'Everything below is as of ' + asOf + ', ' + ago;
   return { icon: 'off', title: reason ? 'No feed' : 'Connection lost', notes: [reason, note] };
 }

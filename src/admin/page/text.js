@@ -23,7 +23,7 @@ let today = '';
 export const setToday = (time) => (today = localTime(time).slice(0, 10));
 
 /** Returns a time in the browser's time zone, in Swedish form: 2026-11-22 10:15:30. */
-export const localTime = (time) => new Date(time).toLocaleString('sv');
+const localTime = (time) => new Date(time).toLocaleString('sv');
 
 /** Returns the time of day, behind its date if it is another day. */
 export const formatTime = (time) =>
