@@ -144,7 +144,13 @@ test('each of these actions has a single place', () => {
     [
       'opens upstream connections',
       /\bfetch\(|connectTcp|connectTls/,
-      ['upstream/connections.ts', 'upstream/fetch-transport.ts'],
+      [
+        // In a browser, to the gateway.
+        'admin/page/feed.js',
+        'admin/page/requests.js',
+        'upstream/connections.ts',
+        'upstream/fetch-transport.ts',
+      ],
     ],
     ['knows the code of an error', /'SERIALIZATION_ERROR'|'INVALID_REQUEST'/, ['lib/errors.ts']],
     ['reads TOML', /smol-toml'/, ['config/settings-file.ts']],

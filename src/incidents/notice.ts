@@ -244,7 +244,7 @@ export function sortNotices(notices: readonly Notice[]): Notice[] {
 }
 
 /** A line about what has ended, or several such lines under one that stands for them. */
-export interface EndedLine {
+interface EndedLine {
   readonly id: string;
   readonly subject: string;
   readonly text: string;

@@ -32,7 +32,7 @@ interface Judged {
 }
 
 /** A state in words. */
-export type State = readonly [icon: Icon, text: string, detail: string];
+type State = readonly [icon: Icon, text: string, detail: string];
 
 interface Verdict {
   readonly icon: Icon;
