@@ -239,7 +239,7 @@ browserTest(
     for (let at = 0; at < 3; at += 1) assert.notEqual(await ask('fast'), 200);
     for (let at = 0; at < 6; at += 1) assert.equal(await ask('fast'), 429);
     await shows(page, '#models > tr:first-child th', 'fast 404 of p');
-    await shows(page, '#incidents', /p: errors.*fast3 of 3 failed.*greedy/);
+    await shows(page, '#incidents', /p: no such model \(404\).*fast3 of 3 failed.*greedy/);
     await shows(page, '#incidents', /greedy: at its own limit.*requests_per_minute: .* of 4/);
     await shows(page, '#incidents', '6 of 10 refused by the gateway, no provider asked');
     await shows(page, '#verdict', /3 of 4 in the last minute, 75\.0 %.*1 client at its limit/);
