@@ -12,11 +12,8 @@ interface BuiltInProvider {
    * protocol.
    */
   readonly keyHeader?: string;
-  /** Additions to a request for the model list. */
-  readonly modelList?: {
-    readonly query?: string;
-    readonly headers?: Readonly<Record<string, string>>;
-  };
+  /** The query of a request for the model list, with its question mark. */
+  readonly modelListQuery?: string;
 }
 
 export const BUILT_IN_PROVIDERS: ReadonlyMap<string, BuiltInProvider> = new Map(
@@ -26,10 +23,7 @@ export const BUILT_IN_PROVIDERS: ReadonlyMap<string, BuiltInProvider> = new Map(
       baseUrl: 'https://api.anthropic.com/v1',
       // The chat endpoint accepts `Authorization: Bearer`, but all other paths answer it with 401.
       keyHeader: 'x-api-key',
-      modelList: {
-        query: '?limit=1000',
-        headers: { 'anthropic-version': '2023-06-01' },
-      },
+      modelListQuery: '?limit=1000',
     },
     gemini: { baseUrl: 'https://generativelanguage.googleapis.com/v1beta/openai' },
     mistral: { baseUrl: 'https://api.mistral.ai/v1' },

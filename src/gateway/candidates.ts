@@ -3,7 +3,7 @@
 import type { AliasSettings, Tenant } from '../config/config.ts';
 import { starOf, targetFor } from '../config/wildcards.ts';
 import type { Call } from '../downstream/call.ts';
-import { MAX_NAME_CHARACTERS } from '../request/history.ts';
+import { MAX_NAME_CHARACTERS, type RequestHistory } from '../request/history.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters, type Redactor } from '../lib/secrets.ts';
 import { mayName } from '../policy/authentication.ts';
@@ -19,6 +19,8 @@ export interface Candidate {
   readonly model: string;
   /** The name to send; absent if `model` is this name, because it has no key to hide. */
   readonly sentModel?: string;
+  /** The endpoint's. */
+  readonly operation: string;
   /** True if the request is for a stream. */
   readonly isStream: boolean;
   /** True if the gateway has chosen this candidate among the targets of a balanced alias. */
@@ -56,14 +58,14 @@ export function candidatesFor(
 ): Candidate[] {
   const { aliases, wildcards } = services.config;
   const alias = aliases.get(name) ?? wildcards?.find((one) => starOf(one.name, name) !== undefined);
-  const mayAsk = mayName(tenant, name) || (!alias && mayName(tenant, fullNameOf(name, services)));
+  const mayAsk =
+    mayName(tenant, name) || (!alias && mayName(tenant, fullNameOf(name, services, call.history)));
   if (!mayAsk) {
     throw new GatewayError('notFound', 'Resource not found', { check: 'model_not_allowed' });
   }
-  const isStream = call.history.stream === true;
   const candidates = alias
-    ? targetsOf(alias, name, services, isStream)
-    : [toCandidate(name, services, isStream)];
+    ? targetsOf(alias, name, services, call.history)
+    : [toCandidate(name, services, call.history)];
   const isInOrder = !alias || alias.balance === 'order';
   const ordered = isInOrder ? candidates : balanced(candidates, alias, call, services);
   // The client wants an answer from the named model, or none; or no other organisation has what the
@@ -88,9 +90,9 @@ function withoutKey(candidate: Candidate, redactKey: Redactor): Candidate {
  * Returns `<provider_id>/<model_name>` for a name that is no alias; the name itself without a
  * provider.
  */
-function fullNameOf(name: string, services: Services): string {
+function fullNameOf(name: string, services: Services, history: RequestHistory): string {
   try {
-    const { provider, model } = toCandidate(name, services);
+    const { provider, model } = toCandidate(name, services, history);
     return `${provider.id}/${model}`;
   } catch {
     return name;
@@ -104,26 +106,30 @@ function targetsOf(
   alias: AliasSettings,
   name: string,
   services: Services,
-  isStream: boolean,
+  history: RequestHistory,
 ): Candidate[] {
   const registered = registeredTargets(alias, services);
   const targets = registered.length > 0 ? registered : alias.targets.slice(0, 1);
   return targets.map((target) =>
-    toCandidate(alias.name === name ? target : targetFor(target, alias, name), services, isStream),
+    toCandidate(alias.name === name ? target : targetFor(target, alias, name), services, history),
   );
 }
 
 /** Appends the fallbacks that are not yet candidates. */
 function addFallbacks(candidates: Candidate[], fallbacks: readonly Provider[]): void {
-  const { isStream, model: asked } = candidates[0]!;
+  const { isStream, model: asked, operation } = candidates[0]!;
   for (const provider of fallbacks) {
     if (candidates.some((one) => one.provider === provider)) continue;
     const model = provider.defaultModel ?? asked;
-    candidates.push({ provider, model, isStream, isBalanced: false });
+    candidates.push({ provider, model, operation, isStream, isBalanced: false });
   }
 }
 
-function toCandidate(target: string, services: Services, isStream = false): Candidate {
+function toCandidate(
+  target: string,
+  services: Services,
+  { endpoint: { operation }, stream }: RequestHistory,
+): Candidate {
   const { providerId, named } = splitTarget(target, services);
   const provider = services.providers.get(providerId);
   if (provider === undefined) {
@@ -132,7 +138,7 @@ function toCandidate(target: string, services: Services, isStream = false): Cand
   }
   const model = named || provider.defaultModel;
   if (!model) throw invalidRequest(`provider ${providerId} has no default_model; name a model`);
-  return { provider, model, isStream, isBalanced: false };
+  return { provider, model, operation, isStream: stream === true, isBalanced: false };
 }
 
 /**

@@ -18,12 +18,13 @@ export interface Caller {
 /**
  * Returns a request's session, a text shared by all requests in a conversation: the header
  * `x-session-id` or `x-session-affinity`, else the body's `prompt_cache_key`, else the client's
- * name, else the `Authorization` header. Undefined if the request has none of them.
+ * name, else the header with its key. Undefined if the request has none of them.
  */
 export function sessionOf({ headers, history }: Caller): string | undefined {
   const named = headers['x-session-id'] || headers['x-session-affinity'];
   if (named) return String(named);
-  return history.promptCacheKey ?? history.client ?? headers.authorization;
+  const key = headers.authorization ?? headers['x-api-key'];
+  return history.promptCacheKey ?? history.client ?? (key && String(key));
 }
 
 /**

@@ -63,6 +63,8 @@ type Guarded = { readonly id: string; readonly digest: string };
 interface Target {
   readonly provider: Guarded;
   readonly model: string;
+  /** The endpoint's, because a provider may serve one endpoint and lack or fail another. */
+  readonly operation: string;
   readonly isStream: boolean;
   readonly isBalanced?: boolean;
 }
@@ -73,6 +75,8 @@ interface Circuit {
   readonly digest: string;
   /** Undefined for the provider's own circuit, which counts failed connections. */
   readonly model: string | undefined;
+  /** Undefined for the provider's own circuit. */
+  readonly operation: string | undefined;
   /** Whether the circuit counts the model's streams; undefined for the provider's own circuit. */
   readonly isStream: boolean | undefined;
   /** The latest failure's cause. */
@@ -91,8 +95,8 @@ interface Circuit {
 export type CircuitReport = Circuit & { readonly state: CircuitState };
 
 /**
- * Each of a provider's models has a circuit for its streams and one for its complete answers,
- * because a server can stall in streams and still complete answers. The provider itself has a
+ * Each of a provider's models has, for each endpoint, a circuit for its streams and one for its
+ * complete answers, because a server can stall in streams and still complete answers. The provider itself has a
  * circuit for failed connections. A circuit opens after three failures in a row and is half-open
  * ten seconds later. Each failed probe doubles the cooldown, up to a minute.
  */
@@ -217,13 +221,18 @@ export class CircuitBreaker {
 
   /** Counts a failure of the target, or without a model of its provider's connections. */
   #fail(
-    { provider: { id, digest }, model, isStream }: Pick<Target, 'provider'> & Partial<Target>,
+    {
+      provider: { id, digest },
+      model,
+      operation,
+      isStream,
+    }: Pick<Target, 'provider'> & Partial<Target>,
     cause: string,
     isProbe: boolean,
   ): void {
     if (!this.#digests.has(digest)) return;
     if (model && model.length > MAX_MODEL_CHARACTERS) return;
-    const name = nameOf({ digest, model, isStream });
+    const name = nameOf({ digest, model, operation, isStream });
     const before = this.#circuits.get(name);
     // A request from before the circuit opened may fail late. The probe decides.
     if (before?.isProbed && !isProbe) return;
@@ -238,6 +247,7 @@ export class CircuitBreaker {
       provider: id,
       digest,
       model,
+      operation,
       isStream,
       cause,
       failures,
@@ -276,15 +286,22 @@ function stateOfCircuit({ openUntilMs }: Circuit): CircuitState {
 }
 
 /** Returns a circuit's fields as the log and the page show them. */
-function shown({ provider, model, isStream: stream }: Circuit) {
-  return { provider, model: model && escapeControlCharacters(model, MAX_MODEL_CHARACTERS), stream };
+function shown({ provider, model, operation, isStream: stream }: Circuit) {
+  const name = model && escapeControlCharacters(model, MAX_MODEL_CHARACTERS);
+  return { provider, model: name, ...(operation && operation !== 'chat' && { operation }), stream };
 }
 
 /** Returns the circuit's name: the provider's digest alone for the provider's own circuit. */
-function nameOf({ digest, model, isStream }: Pick<Circuit, 'digest' | 'model' | 'isStream'>) {
-  return model === undefined ? digest : `${digest} ${isStream ? 'stream' : 'complete'} ${model}`;
+function nameOf({
+  digest,
+  model,
+  operation,
+  isStream,
+}: Pick<Circuit, 'digest' | 'model' | 'operation' | 'isStream'>): string {
+  if (model === undefined) return digest;
+  return `${digest} ${operation} ${isStream ? 'stream' : 'complete'} ${model}`;
 }
 
-function nameOfTarget({ provider: { digest }, model, isStream }: Target): string {
-  return nameOf({ digest, model, isStream });
+function nameOfTarget({ provider: { digest }, model, operation, isStream }: Target): string {
+  return nameOf({ digest, model, operation, isStream });
 }

@@ -6,6 +6,8 @@ import { isBlank } from './answer-json.ts';
 import { ModelRequestParser } from './model-request.ts';
 import type { AnswerNotes, Endpoint, EventKind, StreamRules } from './endpoint.ts';
 
+/** The version of Anthropic's protocol for a client that sends none. */
+export const ANTHROPIC_VERSION = '2023-06-01';
 /** How many objects enclose a member of the body. */
 const MEMBER = 1;
 
@@ -132,7 +134,7 @@ export const MESSAGES: Endpoint = {
   protocol: {
     keyHeader: 'x-api-key',
     passedHeaders: new Map([
-      ['anthropic-version', '2023-06-01'],
+      ['anthropic-version', ANTHROPIC_VERSION],
       ['anthropic-beta', undefined],
     ]),
     encodeErrorBody,

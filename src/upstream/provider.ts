@@ -11,6 +11,7 @@ import { copyIfResizable, type HeldBody } from '../lib/held-body.ts';
 import { digestOf } from '../lib/secret.ts';
 import type { Endpoint } from '../protocol/endpoint.ts';
 import { ENDPOINTS } from '../protocol/endpoints.ts';
+import { ANTHROPIC_VERSION } from '../protocol/messages.ts';
 import { USER_AGENT } from '../lib/version.ts';
 
 /** A request to a provider. */
@@ -102,7 +103,7 @@ export function createOpenAIProvider(settings: ProviderSettings) {
   const { id, baseUrl, tls } = settings;
   const { origin, pathname } = new URL(baseUrl);
   const basePath = pathname.replace(/\/$/, '');
-  const { keyHeader = settings.keyHeader, modelList } = BUILT_IN_PROVIDERS.get(id) ?? {};
+  const { keyHeader = settings.keyHeader, modelListQuery = '' } = BUILT_IN_PROVIDERS.get(id) ?? {};
   const paths = byEndpoint(basePath);
   const openAIHeaders = jsonHeaders(origin, headersByKey(settings));
   const otherHeaders = jsonHeaders(origin, headersByKey(settings, keyHeader));
@@ -145,7 +146,7 @@ export function createOpenAIProvider(settings: ProviderSettings) {
       method: 'GET',
       origin,
       tls,
-      path: `${basePath}/models${modelList?.query ?? ''}`,
+      path: `${basePath}/models${modelListQuery}`,
       fixed: fixedHeaders(origin, modelListHeaders(settings, key)),
       headers: [],
     }),
@@ -166,15 +167,20 @@ function byEndpoint(base: string): ReadonlyMap<Endpoint, string> {
   return new Map(ENDPOINTS.map((endpoint) => [endpoint, base + endpoint.path]));
 }
 
-/** Returns the headers of a model list request with this key, or without a key. */
+/**
+ * Returns the headers of a model list request with this key, or without a key. A provider that takes
+ * the key in a header of its own gets it there too.
+ */
 function modelListHeaders(
   settings: ProviderSettings,
   key: number | undefined,
 ): Record<string, string> {
-  const { keyHeader, modelList } = BUILT_IN_PROVIDERS.get(settings.id) ?? {};
-  const accept = { ...modelList?.headers, accept: 'application/json' };
+  const { keyHeader = settings.keyHeader } = BUILT_IN_PROVIDERS.get(settings.id) ?? {};
+  const version = keyHeader && { 'anthropic-version': ANTHROPIC_VERSION };
+  const accept = { ...version, accept: 'application/json' };
   if (key === undefined) return { ...accept, 'user-agent': USER_AGENT };
-  return { ...accept, ...headersByKey(settings, keyHeader)[key] };
+  const own = keyHeader && { [keyHeader]: settings.apiKeys[key]!.reveal() };
+  return { ...accept, ...headersByKey(settings)[key], ...own };
 }
 
 /**

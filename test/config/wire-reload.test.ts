@@ -203,7 +203,12 @@ describe('after a reload', () => {
     const breaker = new CircuitBreaker({ log() {}, isEnabled: () => false });
     const [former, current] = ['1', '2'].map((digest) => ({ id: 'p', digest })) as [One, One];
     type One = { id: string; digest: string };
-    const target = (provider: One) => ({ provider, model: 'm', isStream: false });
+    const target = (provider: One) => ({
+      provider,
+      model: 'm',
+      operation: 'chat',
+      isStream: false,
+    });
     const failures = ['model', 'provider'].map(
       (scope) => new GatewayError('provider', 'x', { scope } as ErrorDetails),
     );

@@ -64,7 +64,7 @@ const stream =
 
 interface Sent {
   readonly path?: string;
-  readonly headers?: Record<string, string>;
+  readonly headers?: Record<string, string | undefined>;
 }
 
 function post(gateway: TestGateway, body: object = BODY, { path = '', headers = {} }: Sent = {}) {
@@ -172,6 +172,35 @@ describe('a message', () => {
       }
       assert.equal(chat!.headers['x-api-key'], undefined);
     }
+  });
+
+  test('is no reason to leave the key in x-api-key out of a list of models', async (t) => {
+    const lines = 'key_header = "x-api-key"';
+    const list: Script = (_, response) => sendJson(response, { data: [{ id: 'm' }] });
+    const { gateway, p } = await scenario(t, {
+      server: SERVER,
+      providers: { p: { script: list, lines } },
+    });
+    assert.equal((await gateway.send('/v1/models')).status, 200);
+    const { headers } = p.requests[0]!;
+    assert.equal(headers.authorization, `Bearer ${String(headers['x-api-key'])}`);
+    assert.equal(headers['anthropic-version'], '2023-06-01');
+  });
+
+  test('is of the session of its key, also in x-api-key', async (t) => {
+    const lines = 'api_keys = ["k1", "k2", "k3", "k4"]\nkey_affinity = true';
+    const providers = { p: { script: answer, lines } };
+    const { gateway, p } = await scenario(t, { server: SERVER, providers });
+    for (const key of ['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h']) {
+      const sent = [1, 2, 3].map(() => {
+        const headers = { authorization: undefined, 'x-api-key': key };
+        return post(gateway, BODY, { headers });
+      });
+      await Promise.all(sent);
+      const keys = p.requests.slice(-3).map((request) => request.headers.authorization);
+      assert.equal(new Set(keys).size, 1, `the key of ${key}`);
+    }
+    assert.ok(new Set(p.requests.map((request) => request.headers.authorization)).size > 1);
   });
 
   test('needs max_tokens, model and messages; a count needs no max_tokens', async (t) => {
@@ -314,6 +343,24 @@ describe('a failure', () => {
     const { gateway, asked } = await start(t, missing, { fallback: ['q'] });
     assert.equal((await post(gateway)).status, 404, 'the client has named the model');
     assert.deepEqual(asked(), [1, 0]);
+  });
+
+  test('of one endpoint leaves the circuits of all others closed', async (t) => {
+    const script: Script = (request, response) =>
+      request.url.endsWith('count_tokens')
+        ? failWith(502)(request, response)
+        : answer(request, response);
+    const { gateway, asked } = await start(t, script, { fallback: ['q'] });
+    const { max_tokens: _, ...count } = BODY;
+    for (let time = 0; time < 4; time += 1) {
+      await post(gateway, count, { path: '/count_tokens' });
+    }
+    assert.deepEqual(asked(), [3, 4], 'the circuit of count_tokens has opened');
+    assert.equal((await post(gateway)).headers['x-gateway-provider'], 'p');
+    for (let time = 0; time < 2; time += 1) {
+      await post(gateway, count, { path: '/count_tokens' });
+    }
+    assert.deepEqual(asked(), [4, 6], 'a good message does not close it');
   });
 
   test('of a request with a container does not fall back', async (t) => {

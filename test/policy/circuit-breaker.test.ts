@@ -12,7 +12,12 @@ const P = { id: 'p', digest: 'p1' };
 const Q = { id: 'q', digest: 'q1' };
 
 /** A model asked for complete answers. */
-const target = (model: string, provider = P) => ({ provider, model, isStream: false });
+const target = (model: string, provider = P) => ({
+  provider,
+  model,
+  operation: 'chat',
+  isStream: false,
+});
 const BROKEN = new GatewayError('provider', 'broken');
 const UNREACHABLE = new GatewayError('provider', 'refused', { scope: 'provider' });
 
@@ -111,8 +116,16 @@ test('a rest takes 10, 20, 40 and then 60 s if probes fail, and 10 s after a suc
 test('a circuit is reported with the cause and the end of its rest, unless it is closed', (t) => {
   const { breaker, clock, fail } = startBreaker(t);
   const rest = { cooldownMs: REST_MS, isProbed: false };
-  const a = { provider: 'p', digest: 'p1', model: 'a', isStream: false, failures: 3, ...rest };
-  const none = { model: undefined, isStream: undefined };
+  const a = {
+    provider: 'p',
+    digest: 'p1',
+    model: 'a',
+    operation: 'chat',
+    isStream: false,
+    failures: 3,
+    ...rest,
+  };
+  const none = { model: undefined, operation: undefined, isStream: undefined };
   const q = { provider: 'q', digest: 'q1', ...none, failures: 4, ...rest };
   const report = () => breaker.report(String);
   const short = () => report().map((one) => [one.model, one.state, one.openUntilMs]);
@@ -216,6 +229,19 @@ test('an opened circuit is logged once as a warning, and its report is redacted'
   const redact = (text: string) => text.replace('secret', '***').replace('broken', '***');
   const [{ model, cause } = assert.fail()] = breaker.report(redact);
   assert.deepEqual([model, cause], [String.raw`a ***\u000a`, 'Provider error: ***']);
+});
+
+test('the endpoints of a model have circuits of their own', (t) => {
+  const { breaker, lines, state } = startBreaker(t);
+  const message = { ...target('m'), operation: 'messages' };
+  for (let round = 0; round < 3; round += 1) {
+    breaker.recordOutcome(message, BROKEN);
+    breaker.recordOutcome(target('m'), undefined);
+  }
+  assert.deepEqual([breaker.stateOf(message), state('m')], ['open', 'closed']);
+  const fields = { provider: 'p', model: 'm', operation: 'messages', stream: false };
+  const more = { cause: BROKEN.message, failures: 3, cooldown_ms: REST_MS };
+  assert.deepEqual(lines, [['warn', 'breaker opened', { ...fields, ...more }]]);
 });
 
 test("a model's streams and its complete answers have circuits of their own", (t) => {
