@@ -2,7 +2,7 @@
  * Reads `[providers]`: each registered provider's settings, and why any other provider is skipped.
  */
 
-import { isLoopback, isPrivate } from '../lib/loopback.ts';
+import { isLoopback, isPrivate, withoutBrackets } from '../lib/loopback.ts';
 import { Secret } from '../lib/secret.ts';
 import { BUILT_IN_PROVIDERS, keyVariableOf } from './built-in-providers.ts';
 import { checkKey, MAX_KEY_CHARACTERS, toSecrets } from './callers-section.ts';
@@ -197,7 +197,7 @@ function warnOfBaseUrl(name: string, baseUrl: string, values: SettingValues): vo
     values.warning(name, 'the key is sent in clear text beyond a private network; use https://');
   }
   const server = values.section('server');
-  const isHere = isLoopback(hostname) || hostname === server.host;
+  const isHere = isLoopback(hostname) || withoutBrackets(hostname) === withoutBrackets(server.host);
   if (isHere && Number(port) === server.port) {
     values.warning(name, "this is the gateway's own address, so requests would loop");
   }

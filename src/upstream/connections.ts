@@ -3,7 +3,7 @@
 import { connect as connectTcp, isIP, type Socket } from 'node:net';
 import { connect as connectTls, type SecureContext } from 'node:tls';
 
-import { serverNameOf } from '../lib/loopback.ts';
+import { serverNameOf, withoutBrackets } from '../lib/loopback.ts';
 import { lookup } from '../lib/name-lookup.ts';
 
 /** A connection's time limit elapses in this many parts. */
@@ -36,13 +36,14 @@ export function createConnector(timeoutMs: number, secureContext?: SecureContext
   ): Socket => {
     const { protocol, host, hostname, port } = new URL(origin);
     const isTls = protocol === 'https:';
+    const address = withoutBrackets(hostname);
     const beganAtMs = performance.now();
-    const target = { host: hostname, lookup, ...READ_AHEAD };
+    const target = { host: address, lookup, ...READ_AHEAD };
     const socket = isTls
       ? connectTls({
           ...target,
           port: Number(port || 443),
-          servername: serverNameOf(hostname),
+          servername: serverNameOf(address),
           ALPNProtocols: ['http/1.1'],
           session: sessions.get(host),
           secureContext,
@@ -52,7 +53,7 @@ export function createConnector(timeoutMs: number, secureContext?: SecureContext
     socket.setKeepAlive(true, KEEP_ALIVE_PROBE_MS);
     let doing = 'connect';
     let lookupMs: number | undefined;
-    if (isIP(hostname) === 0) {
+    if (isIP(address) === 0) {
       doing = 'name lookup';
       socket.once('lookup', () => {
         doing = 'connect';

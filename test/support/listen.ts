@@ -1,7 +1,7 @@
-/** Starts a test's server on a free port of 127.0.0.1. */
+/** Starts a test's server on a free port of this machine. */
 
 import { once } from 'node:events';
-import type { AddressInfo, Server, Socket } from 'node:net';
+import { isIPv6, type AddressInfo, type Server, type Socket } from 'node:net';
 import type { TestContext } from 'node:test';
 
 export interface Listening {
@@ -13,19 +13,24 @@ export interface Listening {
 }
 
 /** Listens until the test ends, and then closes all connections. */
-export async function listen(t: TestContext, server: Server): Promise<Listening> {
+export async function listen(
+  t: TestContext,
+  server: Server,
+  host = '127.0.0.1',
+): Promise<Listening> {
   const sockets = new Set<Socket>();
   server.on('connection', (socket: Socket) => {
     sockets.add(socket);
     socket.on('error', () => {});
     socket.once('close', () => sockets.delete(socket));
   });
-  server.listen(0, '127.0.0.1');
+  server.listen(0, host);
   await once(server, 'listening');
   t.after(() => {
     server.close();
     for (const socket of sockets) socket.destroy();
   });
   const { port } = server.address() as AddressInfo;
-  return { port, baseUrl: `http://127.0.0.1:${port}/v1`, sockets };
+  const urlHost = isIPv6(host) ? `[${host}]` : host;
+  return { port, baseUrl: `http://${urlHost}:${port}/v1`, sockets };
 }

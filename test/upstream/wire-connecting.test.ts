@@ -3,8 +3,12 @@
  */
 
 import assert from 'node:assert/strict';
+import { readFileSync, writeFileSync } from 'node:fs';
+import { createServer as createHttpServer, type RequestListener } from 'node:http';
 import { createServer as createTlsServer } from 'node:https';
 import { connect, createServer, type Socket } from 'node:net';
+import { networkInterfaces } from 'node:os';
+import { join } from 'node:path';
 import { pipeline } from 'node:stream';
 import { before, describe, test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -71,6 +75,11 @@ const preload = (code: string) => ({
   NODE_OPTIONS: `--import=data:text/javascript,${encodeURIComponent(code)}`,
 });
 
+const NO_IPV6 =
+  !Object.values(networkInterfaces()).some((all) =>
+    all?.some(({ address }) => address === '::1'),
+  ) && 'this machine has no IPv6';
+
 async function ask(port: number, model: string) {
   const { response, ended } = openChat(port, chatBody({ model }));
   const { statusCode: status } = await response;
@@ -121,6 +130,37 @@ for (const transport of ['auto', 'fetch']) {
       const { status, text } = await asked;
       assert.equal(status, 200, text);
     });
+  });
+}
+
+for (const transport of ['auto', 'fetch']) {
+  const skip = NO_IPV6 || NO_OPENSSL;
+  test(`an IPv6 address is reached and verified, upstream = ${transport}`, { skip }, async (t) => {
+    const { path, ...certificate } = createCertificate(t, ['IP:::1']);
+    const { path: otherPath, ...other } = createCertificate(t, ['IP:::2']);
+    const certificates = join(emptyFolder(t), 'all.pem');
+    writeFileSync(certificates, readFileSync(path, 'utf8') + readFileSync(otherPath, 'utf8'));
+    const answer: RequestListener = (_, response) => sendJson(response, completion());
+    const servers = {
+      plain: createHttpServer(answer),
+      tls: createTlsServer(certificate, answer),
+      wrong: createTlsServer(other, answer),
+    };
+    let toml = '[server]\nhost = "127.0.0.1"\nport = 0\n';
+    for (const [id, server] of Object.entries(servers)) {
+      const { baseUrl } = await listen(t, server, '::1');
+      const url = id === 'plain' ? baseUrl : baseUrl.replace('http:', 'https:');
+      toml += providerToml({ baseUrl: url }, id, 'retries = 0');
+    }
+    const env = { GATEWAY_UPSTREAM: transport, NODE_EXTRA_CA_CERTS: certificates };
+    const cwd = emptyFolder(t, { 'gateway.toml': toml });
+    const { lines, port } = await startServing(t, [], { cwd, env });
+    for (const [id, expected] of Object.entries({ plain: 200, tls: 200, wrong: 502 })) {
+      const { status, text } = await ask(port, `${id}/m`);
+      assert.equal(status, expected, `${id}: ${text}`);
+    }
+    await eventually(() => lines('request').length === 3, 'the lines of the requests');
+    assert.match(JSON.stringify(lines('request')[2]), /ERR_TLS_CERT_ALTNAME_INVALID/);
   });
 }
 
