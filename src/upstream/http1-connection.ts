@@ -74,17 +74,22 @@ const TOKEN = "[\\w!#$%&'*+.^`|~-]+";
 /** A character of a field value (RFC 9110 5.5), a reason phrase or a quoted pair. */
 const CHARACTER = '[\\t\\x20-\\x7e\\x80-\\xff]';
 const FIELD_LINE = `${TOKEN}:${CHARACTER}*`;
-const PROTOCOL = 'HTTP/1.';
 const STATUS_LINE = `HTTP/1\\.([01]) ([1-5]\\d\\d)(?: ${CHARACTER}*)?`;
 /** RFC 9112 4 and 5, without the last line end. Status codes are those of RFC 9110 15. */
 const HEAD = new RegExp(`^${STATUS_LINE}(?:\\r\\n${FIELD_LINE})*$`);
 const TRAILERS = new RegExp(`^${FIELD_LINE}(?:\\r\\n${FIELD_LINE})*$`);
+/** The least status line: its end completes a beginning that is shorter. */
+const LEAST_STATUS_LINE = 'HTTP/1.1 200';
+/** Fields up to any byte of the empty line behind them. */
+const BEGUN_FIELDS = `(?:${FIELD_LINE}\\r\\n)*(?:${TOKEN}(?::${CHARACTER}*\\r?)?|\\r)?$`;
+const BEGUN_HEAD = new RegExp(`^${STATUS_LINE}(?:\\r?$|\\r\\n${BEGUN_FIELDS})`);
+const BEGUN_TRAILERS = new RegExp(`^${BEGUN_FIELDS}`);
 /** Fields that may not stand in trailers (RFC 9110 6.5.1). */
 const FRAMING = /^(?:content-length|transfer-encoding):/im;
 const QUOTED = `"(?:[\\t\\x20!#-\\[\\]-\\x7e\\x80-\\xff]|\\\\${CHARACTER})*"`;
 /** Twelve hexadecimal digits are a safe integer. */
 const SIZE_DIGITS = 12;
-const SIZE_BEGIN = new RegExp(`^[\\da-f]{1,${SIZE_DIGITS}}(?:[;\\r]|$)`, 'i');
+const BEGUN_SIZE_LINE = new RegExp(`^[\\da-f]{1,${SIZE_DIGITS}}(?:;${CHARACTER}*)?\\r?$`, 'i');
 /** RFC 9112 7.1 and 7.1.1. */
 const EXTENSION = `;${TOKEN}(?:=(?:${TOKEN}|${QUOTED}))?`;
 const SIZE_LINE = new RegExp(`^([\\da-f]{1,${SIZE_DIGITS}})(?:${EXTENSION})*$`, 'i');
@@ -227,8 +232,8 @@ export class Http1Connection {
   #readChunkSize(bytes: Buffer, at: number): number {
     const line = textUntil(LINE_END, bytes, at, MAX_SIZE_LINE_BYTES);
     if (line === undefined) {
-      const begun = bytes.toString('latin1', at, at + SIZE_DIGITS + 1);
-      if (!SIZE_BEGIN.test(begun)) throw new MalformedResponse('malformed chunk');
+      const begun = bytes.toString('latin1', at);
+      if (!BEGUN_SIZE_LINE.test(begun)) throw new MalformedResponse('malformed chunk');
       return at;
     }
     const digits = SIZE_LINE.exec(line)?.[1];
@@ -251,10 +256,12 @@ export class Http1Connection {
     const isEmpty = bytes[at] === LINE_END.charCodeAt(0);
     const mark = isEmpty ? LINE_END : HEAD_END;
     const trailers = textUntil(mark, bytes, at, isEmpty ? 0 : MAX_HEAD_BYTES);
-    if (trailers === undefined) return at;
-    if (!isEmpty && (!TRAILERS.test(trailers) || FRAMING.test(trailers))) {
-      throw new MalformedResponse('malformed trailers');
+    if (!isEmpty) {
+      const text = trailers ?? bytes.toString('latin1', at);
+      const form = trailers === undefined ? BEGUN_TRAILERS : TRAILERS;
+      if (!form.test(text) || FRAMING.test(text)) throw new MalformedResponse('malformed trailers');
     }
+    if (trailers === undefined) return at;
     this.#complete();
     return at + trailers.length + mark.length;
   }
@@ -262,9 +269,10 @@ export class Http1Connection {
   #readHead(bytes: Buffer, at: number): number {
     const text = textUntil(HEAD_END, bytes, at, MAX_HEAD_BYTES);
     if (text === undefined) {
-      // Bytes that are not HTTP may never have an end.
-      const begun = bytes.toString('latin1', at, at + PROTOCOL.length);
-      if (!PROTOCOL.startsWith(begun)) throw new MalformedResponse('malformed head');
+      // A malformed head may never have an end.
+      const begun = bytes.toString('latin1', at);
+      const line = begun + LEAST_STATUS_LINE.slice(begun.length);
+      if (!BEGUN_HEAD.test(line)) throw new MalformedResponse('malformed head');
       return at;
     }
     const next = at + text.length + HEAD_END.length;

@@ -78,6 +78,27 @@ test('well-formed responses are read, each on the same connection', async (t) =>
   assert.deepEqual(connections.figures, { open: 1, made: 1, reused: RESPONSES.length - 1 });
 });
 
+test('a well-formed response is read whole when each of its bytes comes alone', () => {
+  for (const [what, bytes, status, body] of RESPONSES) {
+    const socket = new Duplex({ read() {}, write: (_, __, done) => done() });
+    const target = { origin: 'http://p', digest: undefined };
+    const owner = { onFree() {}, onClosed() {} };
+    const connection = new Http1Connection(socket as unknown as Socket, target, owner);
+    const read: string[] = [];
+    let text = '';
+    connection.begin({
+      onHead: (seen) => read.push(`${seen}`),
+      onData(chunk) {
+        text += String(chunk);
+        return true;
+      },
+      onEnd: (error) => read.push(error?.message ?? 'whole'),
+    });
+    for (const byte of Buffer.from(bytes, 'latin1')) socket.emit('data', Buffer.from([byte]));
+    assert.deepEqual([...read, text], [`${status}`, 'whole', body], what);
+  }
+});
+
 const MALFORMED: readonly [what: string, bytes: string, error: string][] = [
   ['an upgrade', 'HTTP/1.1 101 Switching\r\n\r\n', 'an upgrade that nobody asked for'],
   ['nine interim responses', INTERIM.repeat(9), 'too many interim responses'],
@@ -118,6 +139,25 @@ const MALFORMED: readonly [what: string, bytes: string, error: string][] = [
   ],
   ['framing in trailers', `${CHUNKED}0\r\nContent-Length: 2\r\n\r\n`, 'malformed trailers'],
   ['trailers that are no fields', `${CHUNKED}0\r\nx\r\n\r\n`, 'malformed trailers'],
+  // The connection stays open, and the end of the head, size line or trailers never comes.
+  ['a status line with a bare line feed', 'HTTP/1.1 200 OK\n', 'malformed head'],
+  ['a head with bare line feeds', 'HTTP/1.1 200 OK\ncontent-length: 2\n\n{}', 'malformed head'],
+  ['a field with a bare line feed', `${OK}content-length: 2\n\n{}`, 'malformed head'],
+  ['a bare line feed behind the fields', `${OK}content-length: 2\r\n\n{}`, 'malformed head'],
+  ['a bare carriage return', `${OK}content-length: 2\r{}`, 'malformed head'],
+  ['an unknown status', 'HTTP/1.1 999 hello\r\n', 'malformed head'],
+  ['the first digit of an unknown status', 'HTTP/1.1 9', 'malformed head'],
+  ['no status', 'HTTP/1.1 \0\0\0 hello', 'malformed head'],
+  ['a begun field without a name', `${OK}: x`, 'malformed head'],
+  ['NUL in a begun value', `${OK}x-a: \0`, 'malformed head'],
+  ['an interim response and a bare line feed', `${INTERIM}HTTP/1.1 200\n`, 'malformed head'],
+  ['a size with a bare line feed', `${CHUNKED}2\n{}`, 'malformed chunk'],
+  ['an extension with a bare line feed', `${CHUNKED}2;a\n{}`, 'malformed chunk'],
+  ['a size with a bare carriage return', `${CHUNKED}2\r{}`, 'malformed chunk'],
+  ['a bare line feed behind the last chunk', `${CHUNKED}0\r\n\n`, 'malformed trailers'],
+  ['a trailer with bare line feeds', `${CHUNKED}0\r\nx-a: b\n\n`, 'malformed trailers'],
+  ['a bare line feed behind trailers', `${CHUNKED}0\r\nx-a: b\r\n\n`, 'malformed trailers'],
+  ['framing in begun trailers', `${CHUNKED}0\r\nContent-Length: 2\r\n`, 'malformed trailers'],
 ];
 
 test('each malformed response fails, and its connection is closed', async (t) => {
