@@ -151,11 +151,9 @@ export class Connection {
 
   /** True if the current response is the last, so that `Connection: close` belongs on it. */
   get isClosing(): boolean {
-    // node:http's parser drops the bytes behind a request for another protocol, so that a request
-    // among them is never answered. Java's HttpClient asks for h2c with each request, and pipelines
-    // none.
-    const protocol = this.call?.headers.upgrade;
-    if (protocol !== undefined && protocol !== 'h2c') return true;
+    // node:http's parser drops the bytes behind a request for another protocol, and reads on at the
+    // next packet: a dropped head would leave its body to be answered as a request.
+    if (this.call?.headers.upgrade !== undefined) return true;
     return this.listener.isDraining && this.#waiting.length === 0 && !this.#refusal;
   }
 
