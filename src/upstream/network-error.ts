@@ -9,7 +9,7 @@ import { CLOSED, MalformedResponse } from './http1-connection.ts';
 
 /** When a connection broke, because this decides whether its request may be repeated. */
 export type ConnectionFailure =
-  /** The request was not written: no connection was made, or an idle connection broke first. */
+  /** The request was not written, because no connection was made. */
   | 'unconnected'
   /**
    * The connection broke as soon as the request was written, because the provider had already
@@ -154,17 +154,14 @@ export function upstreamFailure(thrown: unknown, provider: string): unknown {
   if (isInBody || connectionFailure === 'inHead') {
     return fail('the answer was cut off', { problem: 'cut' });
   }
-  const isClosed = CLOSED_CODES.has(code);
-  if (isClosed && !isUnconnected) {
+  if (CLOSED_CODES.has(code) && !isUnconnected) {
     // A stale connection is replaced at once. Without one, the provider may have worked on the
     // request, so a repetition counts as a retry.
     const retry = connectionFailure === 'stale' ? 'at once' : 'later';
     return fail('the connection was closed without an answer', { retry, problem: 'cut' });
   }
-  // The request was not written. A closed connection may have been idle before, so it is replaced
-  // at once, which does not count as a retry.
-  const retry = isClosed ? 'at once' : 'later';
-  return fail('the provider is unreachable', { scope: 'provider', retry });
+  // A connection that was never made was never idle, so a repetition counts as a retry.
+  return fail('the provider is unreachable', { scope: 'provider', retry: 'later' });
 }
 
 /** This machine's exhausted resource, by error code. */

@@ -223,23 +223,28 @@ describe('an end in the middle of a TLS handshake', { skip: NO_OPENSSL }, () => 
     closed: (near) => near.end(),
   };
   for (const [how, end] of Object.entries(ends)) {
-    test(`a handshake that is ${how} once is repeated at once`, { skip: OVER_FETCH }, async (t) => {
-      const { upstream, waiting, passAll, baseUrl, env } = await startBehindTls(t);
-      const cwd = emptyFolder(t, {
-        'gateway.toml': `[server]\nhost = "127.0.0.1"\nport = 0\n${providerToml({ baseUrl })}`,
-      });
-      const { lines, port } = await startServing(t, [], { cwd, env });
-      const asked = ask(port, 'p/m');
-      await eventually(() => waiting.length === 1, 'the connection to the provider');
-      passAll();
-      waiting[0]!.once('data', () => end(waiting[0]!));
-      const { status, text } = await asked;
-      assert.equal(status, 200, text);
-      assert.equal(upstream.requests.length, 1);
-      await eventually(() => lines('request').length === 1, 'the line of the request');
-      const [{ tries = [] } = {}] = lines('request') as { tries?: { cause?: string }[] }[];
-      assert.deepEqual([tries.length, /ECONNRESET/.test(tries[0]!.cause!)], [2, true]);
-    });
+    test(
+      `a handshake that is ${how} is repeated as a retry alone`,
+      { skip: OVER_FETCH },
+      async (t) => {
+        const { upstream, waiting, passAll, baseUrl, env } = await startBehindTls(t);
+        const provider = providerToml({ baseUrl }, 'p', 'retries = 0');
+        const cwd = emptyFolder(t, {
+          'gateway.toml': `[server]\nhost = "127.0.0.1"\nport = 0\n${provider}`,
+        });
+        const { lines, port } = await startServing(t, [], { cwd, env });
+        const asked = ask(port, 'p/m');
+        await eventually(() => waiting.length === 1, 'the connection to the provider');
+        passAll();
+        waiting[0]!.once('data', () => end(waiting[0]!));
+        const { status, text } = await asked;
+        assert.equal(status, 502, text);
+        assert.equal(upstream.requests.length, 0);
+        await eventually(() => lines('request').length === 1, 'the line of the request');
+        const [{ tries = [] } = {}] = lines('request') as { tries?: { cause?: string }[] }[];
+        assert.deepEqual([tries.length, /ECONNRESET/.test(tries[0]!.cause!)], [1, true]);
+      },
+    );
   }
 });
 
