@@ -31,7 +31,8 @@ const SWEEP_MS = 1000;
 const STALE_WITHIN_MS = 1000;
 /**
  * The kernel may take so much of a body before it learns that the provider has closed the
- * connection.
+ * connection. No call of Node tells what the provider's kernel has taken, so a provider that resets
+ * a connection during an upload looks the same.
  */
 const MAX_STALE_BYTES = 1_048_576;
 /** The connection pauses at this many unread bytes. */
@@ -293,8 +294,11 @@ class Http1Exchange implements ByteSource, ResponseReader {
     this.#body = undefined;
   };
 
-  /** In the next turn, because an early answer of the provider is read before. */
-  readonly #onDrain = (): void => onNextTurn(this.#writeSlices);
+  /**
+   * In the turn after the next, because an early answer of the provider is read before: the next
+   * turn may begin before the sockets are read again.
+   */
+  readonly #onDrain = (): void => void setImmediate(() => onNextTurn(this.#writeSlices));
 
   start(sink: ByteSink): void {
     this.#sink = sink;

@@ -1,10 +1,13 @@
 /** A connection's responses, on real sockets. test/long/responses-fuzz.test.ts has random ones. */
 
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { stat } from 'node:fs/promises';
 import { createServer, type Socket } from 'node:net';
 import { Duplex } from 'node:stream';
 import { test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn } from 'node:timers/promises';
+import { Worker } from 'node:worker_threads';
 
 import { type ByteSink, readAll } from '../../src/lib/byte-source.ts';
 import { Cancellation } from '../../src/lib/cancellation.ts';
@@ -435,4 +438,48 @@ test('an upload on a connection that the provider has closed is stale', async (t
 
 test('a connection that breaks after it has taken a part of the body is not stale', async (t) => {
   assert.equal(await failureOfUpload(t, 32_000_000, 4_000_000), undefined);
+});
+
+/** A provider in a thread: it answers an upload at its first bytes, and reads no more of it. */
+const REFUSES_UPLOADS = `
+  const { createServer } = require('node:net');
+  const { parentPort } = require('node:worker_threads');
+  const answer = 'HTTP/1.1 413 Too Large\\r\\nconnection: close\\r\\ncontent-length: 2\\r\\n\\r\\n{}';
+  const server = createServer((socket) => {
+    socket.on('error', () => {});
+    socket.on('data', (chunk) => {
+      if (chunk.toString('latin1').startsWith('GET')) {
+        socket.write('HTTP/1.1 200 OK\\r\\ncontent-length: 2\\r\\n\\r\\n{}');
+      } else socket.pause().write(answer, () => socket.destroy());
+    });
+  });
+  server.listen(0, '127.0.0.1', () => parentPort.postMessage(server.address().port));`;
+
+test('an early answer to an upload is read before more of the upload is written', async (t) => {
+  const provider = new Worker(REFUSES_UPLOADS, { eval: true });
+  t.after(() => provider.terminate());
+  const [port] = (await once(provider, 'message')) as [number];
+  const origin = `http://127.0.0.1:${port}`;
+  const connections = new Connections();
+  t.after(() => connections.close());
+  const send = async (body?: readonly Buffer[]) => {
+    const fixed = fixedHeaders(origin, {});
+    const method = body ? 'POST' : 'GET';
+    const request = { method, origin, path: '/', fixed, headers: [], body } as const;
+    const answer = await sendByHttp1(request, new Cancellation(), connections, {});
+    await readAll(answer.body, 100);
+    for (let turn = 0; turn < 4; turn += 1) await nextTurn();
+    return answer.status;
+  };
+  const rounds = 40;
+  let answered = 0;
+  for (let round = 0; round < rounds; round += 1) {
+    assert.equal(await send(), 200);
+    // Behind it the upload begins among the events of sockets, as a client's upload does.
+    await stat('.');
+    const status = await send([Buffer.alloc(900_000)]).catch(() => 0);
+    if (status === 413) answered += 1;
+  }
+  // A reset may still come between a read and the next write.
+  assert.ok(answered > rounds * 0.75, `${answered} of ${rounds}`);
 });
