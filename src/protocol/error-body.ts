@@ -24,17 +24,27 @@ const REFUSED_BY_POLICY = new RegExp(
  */
 const POLICY_CODE = /[_-]policy(?:[_-]violation)?$/i;
 /**
- * Messages about the content of the request: xAI's, whose code a key without permission has too,
- * OpenRouter's, OpenAI's and DeepSeek's.
+ * Messages about the content of the request or of its answer: xAI's, whose code a key without
+ * permission has too, OpenRouter's, OpenAI's, Anthropic's, Gemini's, Bedrock's, Azure's, DeepSeek's
+ * and Alibaba's. A failure of a filter itself, such as `content filter timed out`, is no refusal.
  */
 const FLAGS_CONTENT = new RegExp(
   '\\b(?:(?:content|input|message|prompt)s?|request) (?:\\w+ ){0,2}(?:flagged|violat)|' +
-    '\\bcontent (?:exists risk|moderation)|\\binappropriate content|\\bsafety system',
+    '\\b(?:allowed|blocked|filtered|flagged|refused|rejected) (?:by|due to|as a result of) ' +
+    '(?:[\\w-]+ ){0,3}(?:content (?:filter|moderation)|guardrail|moderation|safety\\b)|' +
+    '\\bcontent (?:exists risk|management policy)|\\binappropriate content',
   'i',
 );
-/** Messages about an account or a network, which may name a former violation too. */
-const FLAGS_ACCOUNT = /\baccount\b|suspend|terminat|security rule/i;
-const POLICY_STATUSES = new Set([400, 403, 422, 451]);
+/**
+ * Messages about an account, a network or a database, which may name a violation too. xAI's refusal
+ * of content ends with `Team: …, API key ID: …`.
+ */
+const FLAGS_ACCOUNT = new RegExp(
+  '\\baccount\\b|\\b(?:organi[sz]ation|team)\\b(?!:)|\\bkey (?:has|is|was)\\b|suspend|terminat|' +
+    'billing|\\bcredits?\\b|\\blimits?\\b|quota|spending|' +
+    'security rule|\\bip address|\\btraffic|constraint|schema',
+  'i',
+);
 /**
  * Statuses for the client's mistakes. A missing model is the operator's mistake if the settings
  * name the model.
@@ -218,14 +228,11 @@ function blameOfWords(
     REFUSED_BY_POLICY.test(words) || POLICY_CODE.test(code) || POLICY_CODE.test(type);
   if (isFlagged || isPolicy) return 'policy';
   if (TOO_LONG.test(words)) return 'length';
-  if (BLAMES_REQUEST.test(words)) return flagsContent(text) ? 'policy' : 'request';
-  if (REFUSES_KEY_CODE.test(words) || REFUSES_KEY_MESSAGE.test(text)) return 'key';
   const isReason = (detail: unknown) => REFUSES_KEY_REASON.test(textIn(detail, 'reason'));
-  return detailsOf(sources).some(isReason) ? 'key' : undefined;
-}
-
-function flagsContent(text: string): boolean {
-  return FLAGS_CONTENT.test(text) && !FLAGS_ACCOUNT.test(text);
+  const isOfKey = REFUSES_KEY_CODE.test(words) || detailsOf(sources).some(isReason);
+  if (isOfKey || REFUSES_KEY_MESSAGE.test(text)) return 'key';
+  if (FLAGS_CONTENT.test(text) && !FLAGS_ACCOUNT.test(text)) return 'policy';
+  return BLAMES_REQUEST.test(words) ? 'request' : undefined;
 }
 
 /** Returns whose fault an error is by its status, unless its words have said it. */
@@ -234,7 +241,6 @@ function blameOfStatus(
   { message: text = '', code, type }: Texts,
   isJson: boolean,
 ): Blame {
-  if (POLICY_STATUSES.has(status) && flagsContent(text)) return 'policy';
   const words = [toWord(code), toWord(type)];
   // Text that is not JSON comes from a proxy or a wrong base_url, so it is not about the model.
   const isAboutModel =

@@ -17,7 +17,7 @@ import { rawResponse, startRawUpstream } from '../support/raw-upstream.ts';
 import { byModel, scenario, type ScenarioSettings } from '../support/scenario.ts';
 import { eventually } from '../support/streams.ts';
 import { OVER_FETCH } from '../support/transport.ts';
-import { failWith as fail, sendEvents, type Script } from '../support/upstream.ts';
+import { failWith as fail, sendEvents, sendJson, type Script } from '../support/upstream.ts';
 
 const firstEvent =
   (error: unknown): Script =>
@@ -103,6 +103,7 @@ const refusals: Record<string, readonly [status: number, error: object]> = {
   'event prompt': [400, { message: 'no', code: 'invalid_prompt' }],
   'event prompt with a status': [500, { message: 'no', code: 'invalid_prompt', status: 500 }],
   'event moderation': [403, { message: 'Content violates usage guidelines.', status: 403 }],
+  'event moderation without a status': [400, { message: 'Content violates usage guidelines.' }],
   'event key': [401, { message: 'no', code: 401 }],
 };
 test('a first event that refuses the request is the answer, without a fallback', async (t) => {
@@ -110,7 +111,7 @@ test('a first event that refuses the request is the answer, without a fallback',
   const { ask, asked } = await start(t, byModel(Object.fromEntries(scripts)));
   for (const [model, [status]] of Object.entries(refusals))
     assert.match(await ask({ ...STREAM, model: `p/${model}` }), new RegExp(`^${status} p!? `));
-  assert.deepEqual(asked(), [7, 0, 0]);
+  assert.deepEqual(asked(), [8, 0, 0]);
 });
 
 test('fallback_on adds statuses after which the next provider is asked', async (t) => {
@@ -132,6 +133,26 @@ test('fallback_on adds statuses after which the next provider is asked', async (
   }
   q.script = fail(500);
   assert.equal(await ask(chatBody({ model: 'p/a 404' })), '404 p! (p:404 q:500)');
+});
+
+test('a content refusal by its message alone asks nobody else under any status', async (t) => {
+  const error = { message: 'Your request was rejected as a result of our safety system.' };
+  const scripts: Record<string, Script> = {
+    'a 200': (_, response) => sendJson(response, { error }),
+    ...Object.fromEntries(
+      [404, 429, 500, 503].map((status) => [`a ${status}`, fail(status, error)] as const),
+    ),
+  };
+  const settings = { p: 'api_keys = ["key-number-1", "key-number-2"]' };
+  const { ask, asked, gateway } = await start(t, byModel(scripts), settings);
+  for (const model of Object.keys(scripts)) {
+    const sent = model.slice(2);
+    const reply = await ask(chatBody({ model: `p/${model}` }));
+    assert.match(reply, new RegExp(`^${sent === '200' ? 400 : sent} p!? \\(p:${sent}\\)$`), model);
+  }
+  assert.deepEqual(asked(), [5, 0, 0]);
+  assert.deepEqual(gateway.lines('key in cooldown'), []);
+  for (const { outcome } of gateway.accessLines()) assert.equal(outcome, 'rejected');
 });
 
 test("a fallback's refusal by a content policy is the answer, and nobody else is asked", async (t) => {

@@ -103,7 +103,11 @@ function minimax(status_code: number, status_msg: string) {
 }
 /** Errors of a 403 because of a prompt: xAI's, OpenAI's and OpenRouter's. */
 const FLAGGED: readonly object[] = [
-  { code: 'permission-denied', error: 'Content violates usage guidelines. Team: t, Model: m' },
+  {
+    code: 'permission-denied',
+    error: 'Content violates usage guidelines. Team: t, Model: m',
+    status: 403,
+  },
   { error: { code: 'cyber_policy', message: 'no', status: 403 } },
   {
     error: {

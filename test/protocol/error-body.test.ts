@@ -207,19 +207,13 @@ test('a 400 or 403 blames the request, the model or the key by its words', () =>
     [{ code: 'permission-denied', error: xai }, { blame: 'policy' }, 403],
     [
       { code: 'permission-denied', error: xai },
-      { blame: 'policy', status: 403 },
+      { blame: 'policy', status: 400 },
     ],
     [
       { error: { message: 'This needs moderation. Your input was flagged for "x".' } },
       { blame: 'policy' },
       403,
     ],
-    [{ error: { message: xai } }, { blame: 'provider' }, 500],
-    [{ error: { message: xai } }, { blame: 'policy' }, 400],
-    [{ error: { message: 'Content Exists Risk' } }, { blame: 'policy' }, 400],
-    [{ error: { message: 'Inappropriate content detected' } }, { blame: 'policy' }, 403],
-    [{ error: { message: 'Blocked by content moderation' } }, { blame: 'policy' }, 403],
-    [{ error: { message: 'Rejected by our safety system' } }, { blame: 'policy' }, 403],
     [{ error: { code: 'data_inspection_failed' } }, { blame: 'policy' }, 400],
     [{ error: { code: '1301' } }, { blame: 'policy' }, 400],
     [
@@ -227,12 +221,6 @@ test('a 400 or 403 blames the request, the model or the key by its words', () =>
       { blame: 'policy' },
       400,
     ],
-    [
-      { error: { message: 'Your account is suspended: your prompts violated our policy' } },
-      { blame: 'key' },
-      403,
-    ],
-    [{ error: { message: 'The request violates the security rules' } }, { blame: 'key' }, 403],
     [
       { error: { message: 'Your credit balance is too low to access the API.' } },
       { blame: 'key', status: 401 },
@@ -246,7 +234,6 @@ test('a 400 or 403 blames the request, the model or the key by its words', () =>
     [{ error: { type: 'billing_error' } }, { blame: 'key', status: 402 }],
     [{ error: { code: 'insufficient_balance' } }, { blame: 'key', status: 402 }],
     [{ code: 'permission-denied', error: denied }, { blame: 'key' }, 403],
-    [{ error: { message: 'Your account was flagged' } }, { blame: 'key' }, 403],
     [
       { error: { message: 'Project `p` does not have access to model `m`' } },
       { blame: 'model' },
@@ -258,6 +245,74 @@ test('a 400 or 403 blames the request, the model or the key by its words', () =>
     [{ error: { message: scopes } }, { blame: 'key' }, 403],
     [{ error: { message: 'You have no access to model.request' } }, { blame: 'key' }, 403],
   ]);
+});
+
+const STATUSES = [400, 401, 403, 404, 409, 422, 429, 451, 500, 503];
+
+test('a message that refuses the content blames it under any status, and without one', () => {
+  const messages = [
+    'Content violates usage guidelines. Team: t, API key ID: k, Model: grok-4',
+    'This needs moderation. Your input was flagged for "x".',
+    'Input flagged by moderation',
+    'Your request was flagged as violating our usage policy',
+    'Your request was rejected as a result of our safety system.',
+    'It may contain text that is not allowed by our safety system.',
+    'This request has been blocked by our content filters.',
+    'Output blocked by content filtering policy',
+    'The request was blocked due to safety reasons',
+    'The content was blocked by guardrail',
+    "The response was filtered due to the prompt triggering Azure's content management policy.",
+    'Generated image rejected by content moderation.',
+    'Content Exists Risk',
+    'Input data may contain inappropriate content.',
+  ];
+  for (const message of messages) {
+    check([
+      [{ error: { message } }, { blame: 'policy', status: 400 }],
+      [{ error: { message, type: 'server_error', code: 'unavailable' } }, { blame: 'policy' }, 500],
+      [{ error: { message, code: 'image_too_large' } }, { blame: 'policy' }, 500],
+      [{ error: { message, code: 'invalid_api_key' } }, { blame: 'key' }, 401],
+      ...STATUSES.map((status): Row => [
+        { error: { message } },
+        { blame: 'policy', status },
+        status,
+      ]),
+    ]);
+  }
+});
+
+test('a message about an account, a network or a failed filter refuses no content', () => {
+  const messages = [
+    'Your account was flagged',
+    'Your account is suspended: your prompts violated our policy',
+    'Your API key was blocked: prompts flagged for violating our policy',
+    "Your team's request limit violates the spending limit",
+    'Your organization is blocked: prompts violated our usage policy',
+    'The quota is over. Your prompt violates nothing',
+    'This request violates the terms of your billing plan',
+    'Your request violates the credits of your plan',
+    'Your request violates the rate limit',
+    'The request violates the security rules',
+    'Your request was flagged: unusual traffic',
+    'Your request was flagged: your IP address is blocked',
+    'insert on table message violates foreign key constraint',
+    'The content filter timed out',
+    'Content moderation is unavailable',
+    'The safety system is overloaded',
+    'The guardrail identifier or version provided in the request does not exist.',
+    'No endpoints available matching your guardrail restrictions and data policy',
+    'The server had an error while processing your request.',
+    'Rate limit reached for requests',
+    'Request was blocked',
+  ];
+  for (const message of messages) {
+    check([
+      [{ error: { message } }, { blame: 'key' }, 403],
+      [{ error: { message } }, { blame: 'provider' }, 429],
+      [{ error: { message } }, { blame: 'provider' }, 500],
+      [{ error: { message } }, { blame: 'provider', status: 502 }],
+    ]);
+  }
 });
 
 const INVALID = { code: 400, status: 'INVALID_ARGUMENT' };
