@@ -19,9 +19,9 @@ const FORBIDDEN: readonly (number | undefined)[] = [402, 403];
  * limit ends soon, and because another 429 lets the request fall back.
  */
 const KEY_STATUSES = [[429], FORBIDDEN, [401]];
-/** The cooldown after any status but 429. */
+/** The cooldown of a refused key. */
 const REJECTED_MS = 60_000;
-/** The cooldown after a 429 without `Retry-After`. */
+/** The cooldown after a 429 for a limit without `Retry-After`. */
 const DEFAULT_LIMITED_SECONDS = 1;
 /** The longest cooldown after a 429, because a provider may send any `Retry-After`. */
 const MAX_LIMITED_SECONDS = 3600;
@@ -156,8 +156,9 @@ export class KeyPool {
     const { limit, retryAfterSeconds = DEFAULT_LIMITED_SECONDS } = details;
     if (scope !== 'key' && limit !== 'upstream') return false;
     const limitedMs = Math.min(MAX_LIMITED_SECONDS, retryAfterSeconds) * 1000;
-    const ms = status === 429 ? limitedMs : REJECTED_MS;
-    if (status !== 429) {
+    // The status of a refused key may be 429 too, for an account without money.
+    const ms = scope === 'key' ? REJECTED_MS : limitedMs;
+    if (scope === 'key') {
       this.#refused.set(key, status);
       this.#reportRefused();
     }

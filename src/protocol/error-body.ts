@@ -54,16 +54,20 @@ const REJECTED_STATUSES = new Set([400, 413, 422, 451]);
 const REFERENCE_STATUSES = new Set([404, 409]);
 /** Statuses for a revoked key, and for a key without money or permission. */
 const KEY_STATUSES = new Set([401, 402, 403]);
+/** Codes of a 400 or a 429 for an account without money, OpenAI's. */
+const LACKS_MONEY_CODE = /billing(?:hard)?limit|billingnotactive/;
 /** Codes of a 400 for a refused key. */
-const REFUSES_KEY_CODE = /invalidapikey/;
+const REFUSES_KEY_CODE = new RegExp(`invalidapikey|${LACKS_MONEY_CODE.source}`);
 /**
  * Messages of a 400 for a refused key, Gemini's and xAI's, and for an account that is disabled or
- * without money, Anthropic's. A message must begin with these words, because other messages quote
- * the request.
+ * without money, OpenAI's and Anthropic's. A message must begin with these words, because other
+ * messages quote the request.
  */
 const REFUSES_KEY_MESSAGE = new RegExp(
   '^\\s*(?:api key (?:not valid|expired|not found)|incorrect api key|' +
-    'your credit balance is too low|this organization has been disabled)\\b',
+    'billing hard limit has been reached|your credit balance is too low|' +
+    'you have reached your specified (?:\\w+ )?api usage limits|' +
+    'this organization has been disabled)\\b',
   'i',
 );
 /** Google's reasons in `details` for a refused key, such as `API_KEY_INVALID`. */
@@ -251,7 +255,8 @@ function blameOfStatus(
       404: ABOUT_MODEL.test([text, ...words].join(' ')),
     }[status];
   if (isAboutModel) return 'model';
-  if (KEY_STATUSES.has(status)) return 'key';
+  const lacksMoney = status === 429 && words.some((word) => LACKS_MONEY_CODE.test(word));
+  if (KEY_STATUSES.has(status) || lacksMoney) return 'key';
   return REJECTED_STATUSES.has(status) ? 'request' : 'provider';
 }
 

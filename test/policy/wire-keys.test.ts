@@ -93,6 +93,16 @@ const REFUSED_WITH_400: Readonly<Record<string, object>> = {
     error:
       'Incorrect API key provided: xa***. You can obtain an API key from https://console.x.ai.',
   },
+  Anthropic: {
+    type: 'error',
+    error: {
+      type: 'invalid_request_error',
+      message: 'You have reached your specified API usage limits. You will regain access on',
+    },
+  },
+  OpenAI: {
+    error: { message: 'no', type: 'billing_limit_user_error', code: 'billing_hard_limit_reached' },
+  },
   'OpenAI on behalf of others': {
     error: { message: 'no', type: 'invalid_request_error', code: 'invalid_api_key' },
   },
@@ -220,6 +230,27 @@ describe('a pool of keys', () => {
       }
     });
   }
+
+  test('rests a key for 60 s whose account has no money by a 429, and falls back', async (t) => {
+    const script = fail(429, {}, 'billing_not_active');
+    const q = await startUpstream(t, answerWell);
+    const more = `[providers]\nfallback = ["q"]\n${providerToml(q, 'q')}`;
+    const { ask, clock, gateway, rests, scripts } = await start(
+      t,
+      { a: script, b: answerWell },
+      { more },
+    );
+    assert.equal(await ask(), '200 ab');
+    gateway.judge();
+    const [incident] = gateway.lines('incident');
+    assert.deepEqual([incident!['kind'], incident!['cause']], ['key_refused', 'key 1: 429']);
+    clock.nowMs += 59_999;
+    assert.deepEqual([await ask(), await ask()], ['200 b', '200 b']);
+    assert.deepEqual(rests(), ['warn p 1 429 60000']);
+    scripts.b = script;
+    assert.equal(await ask(), '200 b');
+    assert.equal(q.requests.length, 1);
+  });
 
   test('in cooldown as a whole tries the key whose cooldown ends first', async (t) => {
     const { ask, clock, gateway, rests } = await start(t, {

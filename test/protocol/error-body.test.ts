@@ -221,16 +221,6 @@ test('a 400 or 403 blames the request, the model or the key by its words', () =>
       { blame: 'policy' },
       400,
     ],
-    [
-      { error: { message: 'Your credit balance is too low to access the API.' } },
-      { blame: 'key', status: 401 },
-      400,
-    ],
-    [
-      { error: { message: 'This organization has been disabled.' } },
-      { blame: 'key', status: 401 },
-      400,
-    ],
     [{ error: { type: 'billing_error' } }, { blame: 'key', status: 402 }],
     [{ error: { code: 'insufficient_balance' } }, { blame: 'key', status: 402 }],
     [{ code: 'permission-denied', error: denied }, { blame: 'key' }, 403],
@@ -338,6 +328,34 @@ test('the key is to blame for a 401, a 402, a 403, and a 400 that says so', () =
     [quoted, { blame: 'request', status: 400 }, 400],
     [quoted, { blame: 'provider', status: 502 }],
     [{ error: { message: 'API key expired', code: 429 } }, { blame: 'provider', status: 429 }],
+  ]);
+});
+
+test('an account without money is the fault of the key, as a 400, a 429 and without a status', () => {
+  const codes = ['billing_hard_limit_reached', 'billing_limit_user_error', 'billing_not_active'];
+  const refused = { blame: 'key', status: 401 } as const;
+  const rows = codes.flatMap((code) =>
+    [{ code }, { type: code }, { code, type: 'invalid_request_error' }].flatMap((error): Row[] => [
+      [{ error }, refused],
+      [{ error }, refused, 400],
+      [{ error }, { blame: 'key', status: 429 }, 429],
+      [{ error }, { blame: 'provider' }, 500],
+    ]),
+  );
+  const messages = [
+    'Billing hard limit has been reached',
+    'Your credit balance is too low to access the Anthropic API.',
+    'You have reached your specified API usage limits. You will regain access on 2026-12-01.',
+    'You have reached your specified workspace API usage limits. You will regain access soon.',
+    'This organization has been disabled.',
+  ];
+  check([
+    ...rows,
+    ...messages.flatMap((message): Row[] => [
+      [{ error: { message, type: 'invalid_request_error' } }, refused, 400],
+      [{ error: { message: `bad text: ${message}` } }, { blame: 'request' }, 400],
+    ]),
+    [{ error: { code: 'insufficient_quota' } }, { blame: 'provider' }, 429],
   ]);
 });
 
