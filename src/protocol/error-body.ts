@@ -1,14 +1,15 @@
 /** Reads errors as providers write them: in an error body, in a 200, or in a stream's event. */
 
 import { memberOf, parseUntrustedJson } from '../lib/json.ts';
-import { firstItem, reportsError } from './answer-json.ts';
+import { firstItem, isBlank, reportsError } from './answer-json.ts';
 
 const MAX_CODE_CHARACTERS = 200;
 /**
- * Matches the code for a request that exceeds the context. Codes are compared as `toWord` returns
- * them, because providers write `InvalidParameter` and `invalid-parameter`.
+ * Matches the codes for a request that exceeds the context: OpenAI's, llama.cpp's and z.ai's. Codes
+ * are compared as `toWord` returns them, because providers write `InvalidParameter` and
+ * `invalid-parameter`.
  */
-const TOO_LONG = /contextlengthexceeded/;
+const TOO_LONG = /contextlengthexceeded|exceedcontextsize|\b1261\b/;
 /** Codes for a request that no key and no model would answer: OpenAI's for prompts and images. */
 const BLAMES_REQUEST = new RegExp(
   'abovemaxlength|imageparse|image(?:file)?(?:too|not)|' +
@@ -169,13 +170,15 @@ export interface UpstreamFault {
  * Returns whether the JSON in a 200, or in an event before an answer, is an error. `error` may be
  * absent: `{"code":500,"msg":...}` (z.ai), `{"detail":...}` (FastAPI),
  * `{"base_resp":{"status_code":1004,"status_msg":...}}` (MiniMax). An object with `choices` is an
- * answer.
+ * answer; if they are empty, unless it has an `error` or such a state.
  */
 export function reportsFailure(json: unknown): boolean {
-  if ((memberOf(json, 'choices') ?? undefined) !== undefined) return false;
+  const choices = memberOf(json, 'choices') ?? undefined;
+  if (choices !== undefined && !isBlank(choices)) return false;
   if (reportsError(json)) return true;
   const state = memberOf(json, 'base_resp');
   if (isText(memberOf(state, 'status_msg')) && memberOf(state, 'status_code') !== 0) return true;
+  if (choices !== undefined) return false;
   return BARE_MESSAGE_NAMES.some((name) => firstText(memberOf(json, name)) !== undefined);
 }
 

@@ -107,8 +107,8 @@ function beginsEvents(parts: readonly Buffer[]): boolean {
 }
 
 /**
- * An answer's fault; undefined for a good answer. An answer with `choices` is a completion,
- * whatever its other members.
+ * An answer's fault; undefined for a good answer. An answer with a choice in `choices` is a
+ * completion, whatever its other members.
  */
 type AnswerFault = GatewayError | 'not JSON' | undefined;
 

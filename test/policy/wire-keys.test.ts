@@ -393,6 +393,7 @@ const REFUSALS: readonly (readonly [
   ],
   [minimax(1004, 'login fail'), 200, 401, 'Authentication failed'],
   [minimax(1008, 'no balance'), 200, 402, 'API error: 402 - no balance'],
+  [{ ...minimax(1008, 'none'), choices: [] }, 200, 402, 'API error: 402 - none'],
 ];
 
 test('a single refused key is an incident, and a reason to ask others where a 4xx is', async (t) => {

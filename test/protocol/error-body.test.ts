@@ -138,6 +138,10 @@ test('the request is to blame for its content, its length and its other mistakes
     [{ error: { type: 'usage-policy-violation' } }, { blame: 'policy', status: 400 }],
     [{ error: { code: 'RequestDisallowedByPolicy' } }, { blame: 'key' }, 403],
     [{ error: { code: 'context_length_exceeded' } }, { blame: 'length' }, 400],
+    [{ error: { code: 400, type: 'exceed_context_size_error' } }, { blame: 'length' }, 400],
+    [{ error: { code: '1261' } }, { blame: 'length' }, 400],
+    [{ error: { code: '1261' } }, { blame: 'length', status: 400 }],
+    [{ error: { code: '12610' } }, { blame: 'request' }, 400],
     [{ error: { code: 'context_length_exceeded' } }, { blame: 'length', status: 400 }],
     [{ error: { code: 'context_length_exceeded' } }, { blame: 'request' }, 413],
     [{ error: { code: 'context_length_exceeded' } }, { blame: 'request' }, 500],
@@ -394,7 +398,7 @@ test("the wait in Google's RetryInfo is read as decimal seconds", () => {
   ]);
 });
 
-test('JSON without choices is a failure if it has an error, a message or a bad state', () => {
+test('JSON without a choice is a failure if it has an error, a message or a bad state', () => {
   const failures: unknown[] = [
     { error: 'boom' },
     { error: { message: 'boom' }, choices: null },
@@ -404,9 +408,15 @@ test('JSON without choices is a failure if it has an error, a message or a bad s
     { error_msg: 'boom' },
     { base_resp: { status_code: 1004, status_msg: 'boom' } },
     { base_resp: { status_msg: 'boom' } },
+    { error: { message: 'boom' }, choices: [] },
+    { base_resp: { status_code: 1008, status_msg: 'boom' }, choices: [] },
   ];
   const answers: unknown[] = [
-    { error: { message: 'boom' }, choices: [] },
+    { error: { message: 'boom' }, choices: [{}] },
+    { base_resp: { status_code: 1008, status_msg: 'boom' }, choices: [{}] },
+    { base_resp: { status_code: 0, status_msg: 'success' }, choices: [] },
+    { message: 'boom', choices: [] },
+    { error: {}, choices: [] },
     { msg: 'boom', choices: [{}] },
     { base_resp: { status_code: 0, status_msg: 'success' } },
     { base_resp: { status_code: 1004, status_msg: '' } },
