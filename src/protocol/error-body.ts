@@ -85,8 +85,11 @@ const MESSAGE_NAMES = (
   // `error_msg` is Baidu's; `status_msg` is MiniMax's, inside `base_resp`.
   'error_msg status_msg'
 ).split(' ');
-/** Members that may hold the message if there is no `error`. */
-const BARE_MESSAGE_NAMES = ['message', 'msg', 'detail', 'error_msg'];
+/**
+ * Members that may be the message if there is no `error`. An object under `message` is an answer's,
+ * Anthropic's in `message_start` for one, so its members are not searched.
+ */
+const BARE_MESSAGE_NAMES = ['message', 'msg', 'error_msg'];
 /** The most arrays and objects to search, which also bounds the depth. */
 const MAX_SEARCHED = 100;
 const STATUS_NAMES = ['status_code', 'status', 'code'];
@@ -179,7 +182,8 @@ export function reportsFailure(json: unknown): boolean {
   const state = memberOf(json, 'base_resp');
   if (isText(memberOf(state, 'status_msg')) && memberOf(state, 'status_code') !== 0) return true;
   if (choices !== undefined) return false;
-  return BARE_MESSAGE_NAMES.some((name) => firstText(memberOf(json, name)) !== undefined);
+  const isBare = BARE_MESSAGE_NAMES.some((name) => isText(memberOf(json, name)));
+  return isBare || firstText(memberOf(json, 'detail')) !== undefined;
 }
 
 /**

@@ -38,6 +38,8 @@ const START = event('message_start', {
   message: {
     ...MESSAGE,
     content: [],
+    // A member like those of errors.
+    detail: 'high',
     stop_reason: null,
     usage: { ...USAGE, output_tokens: 1 },
   },
