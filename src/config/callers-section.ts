@@ -2,7 +2,7 @@
 
 import { createHash } from 'node:crypto';
 
-import { foreignReference, probableReference } from './foreign-references.ts';
+import { foreignReference, isLikePlaceholder, probableReference } from './foreign-references.ts';
 import { CLIENT_BUCKETS } from '../lib/limits.ts';
 import { isLoopback, withoutBrackets } from '../lib/loopback.ts';
 import { Secret } from '../lib/secret.ts';
@@ -25,10 +25,15 @@ export type Tenant = ReturnType<typeof readClients>[number];
 export type AdminSettings = NonNullable<ReturnType<typeof readAdmin>>;
 
 /**
- * Reports a key that no header can carry, and warns about a key in quotation marks, or that is
- * probably no key. No message contains the key.
+ * Reports a key that no header can carry, and a caller's key that is a placeholder. Warns about a key
+ * in quotation marks, or that is probably no key. No message contains the key.
  */
-export function checkKey(values: SettingValues, name: string, key: string): void {
+export function checkKey(
+  values: SettingValues,
+  name: string,
+  key: string,
+  isOfCaller = false,
+): void {
   // All visible ASCII characters are allowed, because vendors use more than RFC 6750's tokens
   // allow.
   if (!/^[\x21-\x7e]+$/.test(key)) {
@@ -41,6 +46,9 @@ export function checkKey(values: SettingValues, name: string, key: string): void
   }
   const reference = probableReference(key);
   if (reference) values.warning(name, reference);
+  if (!isLikePlaceholder(key)) return;
+  if (isOfCaller) values.problem(name, 'this is a placeholder; write a key, or "${NAME}"');
+  else values.warning(name, 'this looks like a placeholder, and is used as a key');
 }
 
 /** Reports a text that is not the digest of a key. */
@@ -58,8 +66,8 @@ function checkDigest(values: SettingValues, name: string, digest: string): void 
 }
 
 /**
- * Checks the keys of callers. An unreplaced reference is refused, because whoever guesses its text
- * would be let in.
+ * Checks the keys of callers. An unreplaced reference or a placeholder is refused, because whoever
+ * guesses its text would be let in.
  */
 export function checkCallerKeys(values: SettingValues): void {
   for (const [name, { value, row }] of values.plain()) {
@@ -73,7 +81,7 @@ export function checkCallerKeys(values: SettingValues): void {
       // A variable or a file may have the text. In the settings file it is reported already.
       if (foreign && !values.wrong.has(name)) values.problem(name, foreign);
       if (foreign) continue;
-      checkKey(values, name, key);
+      checkKey(values, name, key, true);
       if (key.includes('${') && !values.wrong.has(name)) {
         const text =
           'a reference is written "${NAME}" or "${file:PATH}", and only in the settings file';

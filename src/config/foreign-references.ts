@@ -7,12 +7,18 @@ const REFERENCES = [
   // Of Kubernetes, Windows and LiteLLM.
   /^\$\((\w+)\)$/,
   /^%([A-Z][A-Z0-9_]*)%$/i,
-  /^os\.(?:environ|getenv)\W+(\w+)\W*$/,
-  /^(?:process\.|\$)?env[:./]+(\w+)$/i,
+  /^os\.(?:environ(?:\.get)?|getenv)\W+(\w+)(?:\W*|\W.*\))$/,
+  /^(?:process\.|\$)?env(?:[:./]+|\[["']?)(\w+)(?:["']?\])?$/i,
+  // Of pipelines, which replace marks in files.
+  /^__([A-Z][A-Z0-9_]*?)__$/,
+  /^@{1,2}([A-Z][A-Z0-9_]*)@{1,2}$/,
+  /^#\{(\w+)\}#?$/,
   // Of Helm, Jinja and the like, with or without filters.
   /^\{\{\s*(\w+)\s*\}\}$/,
   /^\{\{.*\}\}$/s,
 ];
+/** The path of a file that another program reads, such as `file:/run/secrets/key`. */
+const FILE = /^@?file:\S*\/\S*$/i;
 /** Such as `<your-key>`. */
 const PLACEHOLDER = /^<[^<>]*>$/;
 /** Texts that a password may be too. Names in small letters have two words. */
@@ -43,6 +49,7 @@ const SHOWN_NAME = /^[A-Z][A-Z0-9_]*$/;
 export function foreignReference(text: string, showsName = false): string | undefined {
   const trimmed = text.trim();
   if (PLACEHOLDER.test(trimmed)) return 'this is a placeholder; write a key, or "${NAME}"';
+  if (FILE.test(trimmed)) return 'a reference to a file is written "${file:PATH}"';
   for (const reference of REFERENCES) {
     const [found, name = ''] = reference.exec(trimmed) ?? [];
     if (found === undefined) continue;
@@ -51,10 +58,16 @@ export function foreignReference(text: string, showsName = false): string | unde
   return undefined;
 }
 
-/** Returns a warning for a text that is probably a reference or a placeholder, and may be a key. */
+/** Returns a warning for a text that is probably a reference, and may be a key. */
 export function probableReference(text: string): string | undefined {
-  const isLike = (pattern: RegExp) => pattern.test(text);
-  if (LIKE_REFERENCES.some(isLike)) return 'this looks like a reference, which is "${NAME}" here';
-  if (LIKE_PLACEHOLDERS.some(isLike)) return 'this looks like a placeholder, and is used as a key';
-  return undefined;
+  const isLike = LIKE_REFERENCES.some((pattern) => pattern.test(text));
+  return isLike ? 'this looks like a reference, which is "${NAME}" here' : undefined;
+}
+
+/**
+ * Returns whether a text is probably a placeholder. A local server may take it as a key; as the key
+ * of a caller it could be guessed.
+ */
+export function isLikePlaceholder(text: string): boolean {
+  return LIKE_PLACEHOLDERS.some((pattern) => pattern.test(text));
 }
