@@ -53,7 +53,7 @@ class MessageStream implements StreamRules {
   readonly isFinished = false;
   readonly hasAnswer = false;
   readonly #notes: AnswerNotes;
-  #usage: object = {};
+  #counts: Counts = {};
 
   constructor(notes: AnswerNotes) {
     this.#notes = notes;
@@ -68,23 +68,39 @@ class MessageStream implements StreamRules {
     const usage = memberOf(message, 'usage') ?? memberOf(json, 'usage');
     if (typeof usage === 'object' && usage !== null) {
       // The later event has the answer's tokens, and from some providers the prompt's again.
-      this.#usage = { ...this.#usage, ...usage };
-      this.#notes.noteUsage(toUsage(this.#usage));
+      this.#counts = withCounts(this.#counts, usage);
+      this.#notes.noteUsage(toUsage(this.#counts));
     }
     return KINDS.get(memberOf(json, 'type')) ?? 'part';
   }
 }
 
-/** Returns a usage under OpenAI's names, where the tokens of a prompt include the cached ones. */
-function toUsage(usage: unknown) {
-  const count = (name: string) => {
-    const number = memberOf(usage, name);
-    return typeof number === 'number' ? number : 0;
-  };
-  const cached = count('cache_read_input_tokens');
+/** The members of a usage that an open stream keeps. */
+const COUNT_NAMES = [
+  'input_tokens',
+  'cache_creation_input_tokens',
+  'cache_read_input_tokens',
+  'output_tokens',
+] as const;
+type Counts = Readonly<Partial<Record<(typeof COUNT_NAMES)[number], number>>>;
+
+/** Returns the counts with those of a later usage. Its null or 0 replaces no count. */
+function withCounts(counts: Counts, usage: object): Counts {
+  const later = COUNT_NAMES.map((name) => {
+    const count = memberOf(usage, name);
+    const before = counts[name];
+    const isCount = Number.isSafeInteger(count) && (count as number) >= 0;
+    return [name, isCount ? (count as number) || (before ?? 0) : before];
+  });
+  return Object.fromEntries(later) as Counts;
+}
+
+/** Returns the counts under OpenAI's names, where the tokens of a prompt include the cached ones. */
+function toUsage(counts: Counts) {
+  const cached = counts.cache_read_input_tokens ?? 0;
   return {
-    prompt_tokens: count('input_tokens') + count('cache_creation_input_tokens') + cached,
-    completion_tokens: memberOf(usage, 'output_tokens'),
+    prompt_tokens: (counts.input_tokens ?? 0) + (counts.cache_creation_input_tokens ?? 0) + cached,
+    completion_tokens: counts.output_tokens,
     prompt_tokens_details: { cached_tokens: cached },
   };
 }
@@ -93,7 +109,7 @@ function noteAnswer(answer: unknown, notes: AnswerNotes): void {
   notes.noteModel(memberOf(answer, 'model'));
   notes.noteFinishReason(memberOf(answer, 'stop_reason'));
   const usage = memberOf(answer, 'usage');
-  if (typeof usage === 'object' && usage !== null) notes.noteUsage(toUsage(usage));
+  if (typeof usage === 'object' && usage !== null) notes.noteUsage(toUsage(withCounts({}, usage)));
 }
 
 /** Returns whether a message has no content but empty texts. A tool call is content. */

@@ -403,6 +403,27 @@ describe('a stream of messages', () => {
     );
   });
 
+  test('has the last positive count of each kind of token', async (t) => {
+    const usages: readonly (readonly [object | null, readonly unknown[]])[] = [
+      [null, [18, 1, 5]],
+      [{ input_tokens: 0, cache_read_input_tokens: null, output_tokens: 7 }, [18, 7, 5]],
+      [{ cache_creation_input_tokens: -3, output_tokens: 1.5 }, [18, 1, 5]],
+      [{ input_tokens: '11', cache_read_input_tokens: [1], output_tokens: 0 }, [18, 1, 5]],
+      [{ ...USAGE, input_tokens: 11, cache_read_input_tokens: 6 }, [20, 7, 6]],
+    ];
+    for (const [usage, expected] of usages) {
+      const events = START + BLOCK + DELTA + event('message_delta', { delta: {}, usage }) + STOP;
+      const { gateway } = await start(t, stream(events));
+      assert.equal((await post(gateway, STREAM)).text, events);
+      const line = await lineOf(gateway);
+      const names = ['prompt_tokens', 'completion_tokens', 'cached_tokens'];
+      assert.deepEqual(
+        names.map((name) => line[name]),
+        expected,
+      );
+    }
+  });
+
   test('falls back before its first block, and never behind it', async (t) => {
     for (const events of ['', OVERLOADED, START, START + PING, START + PING + OVERLOADED]) {
       const { gateway, q } = await start(t, stream(events), { fallback: ['q'] });
