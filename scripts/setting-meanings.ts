@@ -21,8 +21,8 @@ export const MEANINGS: Readonly<Record<string, string>> = {
     'is off',
   'server.empty_answers':
     '`fail` turns a chat completion without content, reasoning, refusal, tool call or audio into a ' +
-    '502 if it ends with `stop` or without a reason, and a completed response without content, ' +
-    'so that it is retried and a fallback is asked',
+    '502 if it ends with `stop` or without a reason, and a completed response or message without ' +
+    'content, so that it is retried and a fallback is asked',
   'server.keep_alive_timeout':
     'closes a connection that has been idle for so long; has to be longer than the load balancer ' +
     'in front keeps it',

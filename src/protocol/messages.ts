@@ -53,13 +53,18 @@ class MessageStream implements StreamRules {
   readonly isFinished = false;
   readonly hasAnswer = false;
   readonly #notes: AnswerNotes;
+  readonly #failsEmpty: boolean;
   #counts: Counts = {};
 
-  constructor(notes: AnswerNotes) {
+  constructor(notes: AnswerNotes, failsEmpty: boolean) {
     this.#notes = notes;
+    this.#failsEmpty = failsEmpty;
   }
 
-  read(json: unknown): EventKind {
+  read(json: unknown, hasBegun: boolean): EventKind {
+    const kind = KINDS.get(memberOf(json, 'type')) ?? 'part';
+    const mayBeEmpty = this.#failsEmpty && !hasBegun;
+    if (mayBeEmpty && kind === 'end') return { emptyReason: undefined };
     const message = memberOf(json, 'message');
     const model = memberOf(message, 'model');
     if (model !== undefined) this.#notes.noteModel(model);
@@ -71,7 +76,7 @@ class MessageStream implements StreamRules {
       this.#counts = withCounts(this.#counts, usage);
       this.#notes.noteUsage(toUsage(this.#counts));
     }
-    return KINDS.get(memberOf(json, 'type')) ?? 'part';
+    return mayBeEmpty && kind === 'part' && isEmptyEvent(json) ? 'preamble' : kind;
   }
 }
 
@@ -112,14 +117,40 @@ function noteAnswer(answer: unknown, notes: AnswerNotes): void {
   if (typeof usage === 'object' && usage !== null) notes.noteUsage(toUsage(withCounts({}, usage)));
 }
 
-/** Returns whether a message has no content but empty texts. A tool call is content. */
+/**
+ * The values of `stop_reason` with which a message may be empty. A refusal is an answer, and so is
+ * a message that has reached a limit.
+ */
+const WHOLE = new Set<unknown>(['end_turn', 'stop_sequence', null, undefined]);
+
+/**
+ * Returns whether a message is whole, and has no content but empty texts. A tool call is content.
+ */
 function isEmpty(answer: unknown): boolean {
   const content = memberOf(answer, 'content') ?? [];
-  return Array.isArray(content) && content.every(isEmptyBlock);
+  const isWhole = WHOLE.has(memberOf(answer, 'stop_reason'));
+  return isWhole && Array.isArray(content) && content.every(isEmptyBlock);
 }
 
 function isEmptyBlock(block: unknown): boolean {
   return isBlank(memberOf(block, 'text') ?? memberOf(block, 'thinking') ?? 'none');
+}
+
+/** Returns whether an event adds nothing to an empty message. A signature is no content. */
+function isEmptyEvent(json: unknown): boolean {
+  const delta = memberOf(json, 'delta');
+  switch (memberOf(json, 'type')) {
+    case 'content_block_start':
+      return isEmptyBlock(memberOf(json, 'content_block'));
+    case 'content_block_delta':
+      return isEmptyBlock(delta) || memberOf(delta, 'type') === 'signature_delta';
+    case 'content_block_stop':
+      return true;
+    case 'message_delta':
+      return isEmpty(delta);
+    default:
+      return false;
+  }
 }
 
 /** Anthropic's `type` of an error, by its status. */
@@ -144,7 +175,7 @@ export const MESSAGES: Endpoint = {
   path: '/messages',
   operation: 'messages',
   Parser: MessagesParser,
-  startStream: (notes) => new MessageStream(notes),
+  startStream: (notes, failsEmpty) => new MessageStream(notes, failsEmpty),
   noteAnswer,
   isEmpty,
   protocol: {

@@ -55,6 +55,25 @@ const END =
   });
 const STOP = event('message_stop');
 const WHOLE = START + PING + BLOCK + DELTA + END + STOP;
+/** The stream of a message: each text comes in two events, a signature in its own. */
+function eventsOf(content: readonly object[], stop_reason: string | null) {
+  const blocks = content.map((block, index) => {
+    const { text = '', thinking = '', signature } = block as Record<string, string>;
+    const delta = (more: object) => event('content_block_delta', { index, delta: more });
+    return [
+      event('content_block_start', {
+        index,
+        content_block: { ...block, ...('text' in block && { text: '' }) },
+      }),
+      'text' in block ? delta({ type: 'text_delta', text }) : '',
+      'thinking' in block ? delta({ type: 'thinking_delta', thinking }) : '',
+      signature ? delta({ type: 'signature_delta', signature }) : '',
+      event('content_block_stop', { index }),
+    ].join('');
+  });
+  const end = event('message_delta', { delta: { stop_reason }, usage: { output_tokens: 1 } });
+  return START + PING + blocks.join('') + end + STOP;
+}
 const OVERLOADED = event('error', { error: { type: 'overloaded_error', message: 'Overloaded' } });
 
 const answer: Script = ({ url }, response) =>
@@ -246,19 +265,47 @@ describe('a message', () => {
     assert.deepEqual(statuses, [200, 429]);
   });
 
-  test('without content fails if empty answers fail; a tool call is content', async (t) => {
-    const contents: readonly (readonly [object[], number])[] = [
-      [[], 502],
-      [[{ type: 'text', text: '' }], 502],
-      [[{ type: 'thinking', thinking: '', signature: 'x' }], 502],
-      [[{ type: 'tool_use', id: 't', name: 'f', input: {} }], 200],
+  test('without content fails if empty answers fail, streamed or not', async (t) => {
+    const contents: readonly (readonly [readonly object[], string | null, number])[] = [
+      [[], 'end_turn', 502],
+      [[], 'stop_sequence', 502],
+      [[], null, 502],
+      [[{ type: 'text', text: '' }], 'end_turn', 502],
+      [[{ type: 'thinking', thinking: '', signature: 'x' }], 'end_turn', 502],
+      [[{ type: 'tool_use', id: 't', name: 'f', input: {} }], 'end_turn', 200],
+      [[{ type: 'redacted_thinking', data: 'x' }], 'end_turn', 200],
+      [[{ type: 'text', text: 'hi' }], 'end_turn', 200],
+      // Nobody else is asked, because these are answers.
+      ...['refusal', 'max_tokens', 'tool_use', 'pause_turn'].map(
+        (reason) => [[], reason, 200] as const,
+      ),
     ];
-    const server = `${SERVER}\nempty_answers = "fail"`;
-    for (const [content, status] of contents) {
-      const script: Script = (_, response) => sendJson(response, { ...MESSAGE, content });
-      const { gateway } = await start(t, script, { server });
-      assert.equal((await post(gateway)).status, status, JSON.stringify(content));
+    for (const [server, expected] of [
+      [`${SERVER}\nempty_answers = "fail"`, undefined],
+      [SERVER, 200],
+    ] as const) {
+      const { gateway, p, q } = await start(t, answer, { server });
+      for (const [content, stop_reason, status] of contents) {
+        const name = JSON.stringify([content, stop_reason]);
+        p.script = (_, response) => sendJson(response, { ...MESSAGE, content, stop_reason });
+        assert.equal((await post(gateway)).status, expected ?? status, name);
+        const events = eventsOf(content, stop_reason);
+        p.script = stream(events);
+        const reply = await post(gateway, STREAM);
+        assert.equal(reply.status, expected ?? status, `${name} as a stream`);
+        if (reply.status === 200) assert.equal(reply.text, events);
+        else assert.match(reply.text, /the answer is empty/);
+      }
+      assert.equal(q.requests.length, 0);
     }
+  });
+
+  test('without content is a reason to fall back if empty answers fail', async (t) => {
+    const server = `${SERVER}\nempty_answers = "fail"`;
+    const empty = eventsOf([{ type: 'text', text: '' }], 'end_turn');
+    const { gateway, q } = await start(t, stream(empty), { server, fallback: ['q'] });
+    q.script = stream(WHOLE);
+    assert.equal((await post(gateway, STREAM)).text, WHOLE);
   });
 });
 
