@@ -80,6 +80,11 @@ export interface AnswerRules {
    * its errors alone say so.
    */
   readonly failedReasonOf?: (json: unknown) => string | undefined;
+  /**
+   * Returns whether a complete answer has failed, though it may have no error. Absent if each
+   * failed answer has one.
+   */
+  readonly hasFailed?: (json: unknown) => boolean;
 }
 
 /** How the headers and errors of an endpoint differ from OpenAI's. */

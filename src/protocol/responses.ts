@@ -184,6 +184,7 @@ export const RESPONSES: Endpoint = {
     notes.noteFinishReason(finishReasonOf(answer));
     notes.noteUsage(usageIn(answer));
   },
+  hasFailed: (answer) => memberOf(answer, 'status') === 'failed',
   isEmpty: isEmptyResponse,
   encodeError,
   references: REFERENCES,

@@ -121,7 +121,7 @@ function readAnswer(json: unknown, context: AttemptContext): AnswerFault {
   const { attempt, call, services } = context;
   const { endpoint } = call.history;
   if (json === undefined) return 'not JSON';
-  if (reportsFailure(json)) return errorOf(json, context);
+  if (reportsFailure(json) || endpoint.hasFailed?.(json)) return errorOf(json, context);
   const failedReason = endpoint.failedReasonOf?.(json);
   if (failedReason) return emptyAnswerError(attempt.provider, failedReason);
   if (services.config.server.emptyAnswers === 'fail' && endpoint.isEmpty?.(json)) {

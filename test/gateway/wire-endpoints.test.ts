@@ -662,6 +662,27 @@ test('a complete response that has failed is its error, and a reason to fall bac
   assert.equal(triesOf(await lineOf(gateway)), 'p:200 q:200');
 });
 
+test('a response that has failed without an error is the same 502, streamed or not', async (t) => {
+  const body = { ...RESPONSE, status: 'failed', error: null };
+  const script: Script = (request, response) =>
+    request.body.includes('"stream":true')
+      ? sendEvents(response, CREATED + event('response.failed', { response: body }))
+      : sendJson(response, body);
+  const { gateway, p, q } = await start(t, script);
+  const replies = [
+    await post(gateway, 'responses'),
+    await post(gateway, 'responses', { ...BODIES.responses, stream: true }),
+  ];
+  for (const { status, text } of replies) {
+    assert.equal(status, 502);
+    assert.equal(text, replies[0]!.text);
+  }
+  assert.deepEqual([p.requests.length, q.requests.length], [2, 0]);
+  const other = await start(t, script, { fallback: ['q'] });
+  assert.equal((await post(other.gateway, 'responses')).text, JSON.stringify(RESPONSE));
+  assert.equal(triesOf(await lineOf(other.gateway)), 'p:200 q:200');
+});
+
 /** Requests that only the organisation that wrote what they refer to can answer. */
 const BOUND = {
   previous_response_id: { previous_response_id: 'resp_1' },
