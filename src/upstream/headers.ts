@@ -109,8 +109,9 @@ export function addClientHeaders(
   const hopByHop = hopByHopNames(call.headers['connection'] as string | undefined);
   for (const name of new Set([...(passedHeaders?.keys() ?? []), ...(forwardHeaders ?? [])])) {
     if (Object.hasOwn(settings.headers, name)) continue;
-    const value = call.headers[name] ?? passedHeaders?.get(name);
-    if (!hopByHop.has(name) && mayPass(value, redact)) headers.push(name, value);
+    const sent = hopByHop.has(name) ? undefined : call.headers[name];
+    const value = mayPass(sent, redact) ? sent : passedHeaders?.get(name);
+    if (value !== undefined) headers.push(name, value);
   }
   return { ...request, headers };
 }

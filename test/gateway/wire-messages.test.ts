@@ -167,6 +167,21 @@ describe('a message', () => {
     );
   });
 
+  test("has the version 2023-06-01 if the client's may not pass", async (t) => {
+    const { gateway, p } = await start(t);
+    const name = 'anthropic-version';
+    const cases: readonly Record<string, string>[] = [
+      { [name]: '' },
+      { [name]: '2024-01-01\u00e9' },
+      { [name]: '2024-01-01', connection: `close, ${name}` },
+    ];
+    for (const headers of cases) {
+      await post(gateway, BODY, { headers });
+      assert.equal(p.requests.at(-1)!.headers[name], '2023-06-01', JSON.stringify(headers));
+    }
+    assert.equal(p.requests.length, 3);
+  });
+
   test('has the version of the settings if they name one', async (t) => {
     const lines = 'headers = { "Anthropic-Version" = "2025-01-01" }';
     const { gateway, p } = await scenario(t, {
