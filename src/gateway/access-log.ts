@@ -197,9 +197,13 @@ function phaseOf({ history, reply }: Call, endpoint: Endpoint | undefined): stri
 const OTHER_KEY_HEADERS = ['x-api-key', 'api-key'];
 
 /** Returns the refusing limit or check, else the message without the provider's own text. */
-function reasonOf({ details, message }: GatewayError, { headers }: Call): string {
+function reasonOf({ details, message }: GatewayError, { headers, history }: Call): string {
   const { check, limit, reason } = details;
-  const other = check === 'no_token' && OTHER_KEY_HEADERS.find((name) => headers[name]);
+  const keyHeader = history.endpoint.protocol?.keyHeader;
+  const other =
+    check === 'no_token' &&
+    headers.authorization === undefined &&
+    OTHER_KEY_HEADERS.find((name) => headers[name] && name !== keyHeader);
   const hint = other ? `; ${other} was sent, and no Authorization` : '';
   const text = limit ?? (check && CHECKS[check] + hint) ?? reason ?? message;
   return escapeControlCharacters(text, MAX_LOGGED_CHARACTERS);

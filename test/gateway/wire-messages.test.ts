@@ -327,7 +327,11 @@ describe('a message', () => {
 describe("a client's key", () => {
   const KEYS = `${SERVER}\n[server.auth]\nkeys = ["the-key"]`;
   /** Answers with the status, and the access line's reason. */
-  async function sendTo(gateway: TestGateway, path: string, headers: Record<string, string>) {
+  async function sendTo(
+    gateway: TestGateway,
+    path: string,
+    headers: Record<string, string | string[]>,
+  ) {
     const before = gateway.accessLines().length;
     const { status, text } = await gateway.send(path, {
       method: 'POST',
@@ -359,6 +363,24 @@ describe("a client's key", () => {
     assert.equal((await sendTo(gateway, '/v1/chat/completions', {})).reason, 'no token');
     const both = await sendTo(gateway, '/v1/chat/completions', { ...right, ...bearer('another') });
     assert.equal(both.reason, 'unknown token');
+  });
+
+  test('is looked for by the log where no Authorization and no such header is read', async (t) => {
+    const { gateway } = await start(t, answer, { server: KEYS });
+    const hint = 'x-api-key was sent, and no Authorization';
+    const chat = '/v1/chat/completions';
+    const key = { 'x-api-key': 'the-key' };
+    const cases: readonly (readonly [string, Record<string, string | string[]>, string])[] = [
+      [chat, key, `no token; ${hint}`],
+      [chat, { ...key, authorization: 'Basic eDp5' }, 'no token'],
+      [chat, { ...key, authorization: '' }, 'no token'],
+      ['/v1/messages', { 'x-api-key': ['the-key', 'the-key'] }, 'no token'],
+      ['/v1/messages', { 'api-key': 'the-key' }, `no token; ${hint.slice('x-'.length)}`],
+    ];
+    for (const [path, headers, expected] of cases) {
+      const { status, reason } = await sendTo(gateway, path, headers);
+      assert.deepEqual([status, reason], [401, expected], JSON.stringify(headers));
+    }
   });
 
   test('that is wrong is refused in the shape of Anthropic', async (t) => {
