@@ -99,9 +99,11 @@ const STATUSES_BY_WORD: readonly (readonly [words: RegExp, status: number])[] = 
   [/billingerror|paymentrequired|insufficientbalance/, 402],
   [/permission/, 403],
   [/notfound/, 404],
+  [/requesttoolarge/, 413],
   // 1113 and 1309 are z.ai's, for an account without money and for an ended plan.
   [/ratelimit|insufficientquota|^(?:1113|1309)$/, 429],
   [/overloaded/, 503],
+  [/timeouterror/, 504],
 ];
 /**
  * The types for MiniMax's numbers in `base_resp`, which it sends with the status 200

@@ -76,6 +76,8 @@ test('the status is a member, else the meaning of the code or type, else 502', (
     [{ error: { code: 401, status: 'UNAUTHENTICATED' } }, { status: 401 }],
     [{ status: 503, error: { code: 'invalid_api_key' } }, { status: 503 }],
     [{ error: { code: 200, type: 'overloaded_error' } }, { status: 503 }],
+    [{ error: { type: 'request_too_large' } }, { status: 413 }],
+    [{ error: { type: 'timeout_error' } }, { status: 504 }],
     [{ error: { code: 'context_length_exceeded' } }, { status: 400 }],
     [{ error: { type: 'Invalid-Request.Error' } }, { status: 400 }],
     [{ error: { code: 'odd', type: 'authentication_error' } }, { status: 401 }],
