@@ -8,8 +8,8 @@ import type { AnswerNotes, Endpoint, EventKind, StreamRules } from './endpoint.t
 
 /** The version of Anthropic's protocol for a client that sends none. */
 export const ANTHROPIC_VERSION = '2023-06-01';
-/** How many objects enclose a member of the body. */
-const MEMBER = 1;
+/** The depths of the body's members, and of the members of its tools. */
+const [MEMBER, TOOL_MEMBER] = [1, 3];
 
 class CountParser extends ModelRequestParser {
   /** The answer is a number. Anthropic refuses `stream_options`. */
@@ -21,21 +21,31 @@ class CountParser extends ModelRequestParser {
 class MessagesParser extends ModelRequestParser {
   #hasMaxTokens = false;
   #hasContainer = false;
+  /** True if an item of the current member is a tool that executes code. */
+  #itemRunsCode = false;
+  #runsCode = false;
 
   protected override note(value: JsonValue): void {
     super.note(value);
-    const { depth, kind, name } = value;
+    const { depth, kind, name, text } = value;
+    if (depth === TOOL_MEMBER && name === 'type' && text.startsWith('code_execution')) {
+      this.#itemRunsCode = true;
+    }
     if (depth !== MEMBER) return;
     if (name === 'max_tokens') this.#hasMaxTokens = kind === 'number';
-    // Only the organisation of one key has the container, or can find the next request's.
+    // Only the organisation of one key has the container.
     if (name === 'container' && kind !== 'null') this.#hasContainer = true;
+    if (name === 'tools') this.#runsCode = this.#itemRunsCode;
+    this.#itemRunsCode = false;
   }
 
   override finish(body: { readonly parts: readonly Buffer[] }) {
     const request = super.finish(body);
     if (!this.#hasMaxTokens) throw invalidRequest('"max_tokens" must be a number');
-    const bound = this.#hasContainer && { affinity: 'organisation' as const };
-    return { ...request, mayAskForUsage: false, ...bound };
+    // The answer names a container, to which the session's next request may refer.
+    const own = this.#runsCode ? ('session' as const) : undefined;
+    const affinity = this.#hasContainer ? ('organisation' as const) : (request.affinity ?? own);
+    return { ...request, mayAskForUsage: false, affinity };
   }
 }
 

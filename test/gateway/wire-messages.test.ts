@@ -3,10 +3,10 @@
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
-import { triesOf, type TestGateway } from '../support/gateway.ts';
+import { providerToml, startGateway, triesOf, type TestGateway } from '../support/gateway.ts';
 import { scenario, type ScenarioSettings } from '../support/scenario.ts';
 import { eventually, lineOf } from '../support/streams.ts';
-import { failWith, sendEvents, sendJson, type Script } from '../support/upstream.ts';
+import { failWith, sendEvents, sendJson, startUpstream, type Script } from '../support/upstream.ts';
 
 const SERVER = 'endpoints = ["/v1/messages", "/v1/messages/count_tokens"]';
 const BODY = {
@@ -14,6 +14,7 @@ const BODY = {
   max_tokens: 64,
   messages: [{ role: 'user', content: 'hello' }],
 } as const;
+const CODE = { type: 'code_execution_20250825', name: 'code_execution' };
 const STREAM = { ...BODY, stream: true } as const;
 const USAGE = {
   input_tokens: 10,
@@ -324,6 +325,37 @@ describe('a message', () => {
   });
 });
 
+test('the session chooses the key of messages that execute code, and of no others', async (t) => {
+  const keys = ['sk-key-canary-000001', 'sk-key-canary-000002', 'sk-key-canary-000003'];
+  const upstream = await startUpstream(t, answer);
+  const section = providerToml(upstream).replace(
+    /api_key = .*/,
+    `api_keys = ${JSON.stringify(keys)}`,
+  );
+  const gateway = await startGateway(t, { toml: `[server]\n${SERVER}\n${section}` });
+  const { messages } = BODY;
+  const code = [...messages, { role: 'assistant', content: 'b', type: CODE.type }];
+  const cases: readonly (readonly [object, isBound: boolean])[] = [
+    [{ tools: [{ name: 'f', input_schema: {} }, CODE] }, true],
+    [{ tools: [CODE], messages }, true],
+    [{ tools: [{ name: 'f', input_schema: { type: CODE.type } }] }, false],
+    [{ tools: [], messages: code }, false],
+    [{ messages: code, tools: [{ type: 'web_search_20250305', name: 'web_search' }] }, false],
+    [{}, false],
+  ];
+  for (const [more, isBound] of cases) {
+    for (const session of ['one', 'two', 'three']) {
+      for (const container of [undefined, undefined, undefined, isBound ? 'c' : undefined]) {
+        const body = { ...BODY, model: 'p/m', ...more, container };
+        const reply = await post(gateway, body, { headers: { 'x-session-id': session } });
+        assert.equal(reply.status, 200);
+      }
+      const used = upstream.requests.splice(0).map(({ headers }) => headers.authorization);
+      assert.equal(new Set(used).size === 1, isBound, JSON.stringify([more, session]));
+    }
+  }
+});
+
 describe("a client's key", () => {
   const KEYS = `${SERVER}\n[server.auth]\nkeys = ["the-key"]`;
   /** Answers with the status, and the access line's reason. */
@@ -456,6 +488,12 @@ describe('a failure', () => {
     }
     assert.deepEqual(asked(), [2, 0]);
     assert.equal((await post(gateway, { ...BODY, container: null })).status, 200);
+  });
+
+  test('of a request that executes code falls back, because it has no container yet', async (t) => {
+    const { gateway, asked } = await start(t, failWith(503), { fallback: ['q'] });
+    assert.equal((await post(gateway, { ...BODY, tools: [CODE] })).status, 200);
+    assert.deepEqual(asked(), [1, 1]);
   });
 
   test('of a provider in the words of Anthropic has its own account', async (t) => {
