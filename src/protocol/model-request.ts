@@ -80,7 +80,7 @@ export interface ModelRequest {
 export class ModelRequestParser {
   readonly #json: JsonScanner;
   readonly #mayListModels: boolean;
-  readonly #required: 'messages' | 'input' | 'prompt';
+  readonly #required: string;
   #isObject = false;
   #model: JsonValue | undefined;
   #stream: JsonValue | undefined;
@@ -108,14 +108,11 @@ export class ModelRequestParser {
   /**
    * @param mayListModels - false refuses `models`, because OpenRouter may choose another model from
    * it
-   * @param required - the member that the request must have beside `model`
+   * @param required - the member that the request must have beside `model`: `messages` as chat has
+   *   them, or any other, a text or an array
    * @param notedDepth - how many objects and arrays may enclose a value that `note` gets
    */
-  constructor(
-    mayListModels = true,
-    required: 'messages' | 'input' | 'prompt' = 'messages',
-    notedDepth?: number,
-  ) {
+  constructor(mayListModels = true, required = 'messages', notedDepth?: number) {
     this.#json = new JsonScanner((value) => this.note(value), { depth: notedDepth });
     this.#mayListModels = mayListModels;
     this.#required = required;

@@ -254,3 +254,18 @@ test('a request belongs to an organisation if a message has a file_id or the id 
   ];
   for (const body of free) assert.equal(affinityOf(body), undefined, JSON.stringify(body));
 });
+
+test('an endpoint may require a member of any name, a text or an array', () => {
+  const refusal = (text: string) =>
+    refusalOf(() => {
+      const body = Buffer.from(text);
+      const parser = new ModelRequestParser(true, 'query');
+      parser.push(body);
+      parser.finish({ parts: [body] });
+    });
+  assert.equal(refusal('{"model":"p/m","query":"a"}'), '');
+  assert.equal(refusal('{"model":"p/m","query":["a"]}'), '');
+  const fault = '"query" must be a string or an array';
+  assert.equal(refusal('{"model":"p/m","query":1}'), fault);
+  assert.equal(refusal(`{"model":"p/m",${MESSAGES}}`), fault);
+});
