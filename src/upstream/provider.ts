@@ -1,6 +1,6 @@
 /**
- * Builds the requests to a provider. All providers speak OpenAI's protocol, so they differ only in
- * paths and headers. Long bodies are sent in slices.
+ * Builds the requests to a provider. Bodies pass in the protocol of the client's endpoint, so
+ * providers differ only in paths and headers. Long bodies are sent in slices.
  */
 
 import { BUILT_IN_PROVIDERS } from '../config/built-in-providers.ts';
