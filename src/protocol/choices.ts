@@ -1,6 +1,6 @@
 /** The rules of answers with `choices`: those of chat and of `/v1/completions`. */
 
-import { memberOf } from '../lib/json.ts';
+import { memberOf, parseUntrustedJson } from '../lib/json.ts';
 import { MAX_ITEMS } from '../lib/json-outline.ts';
 import { isBlank } from './answer-json.ts';
 import type { AnswerNotes, AnswerRules, EventKind, StreamRules } from './endpoint.ts';
@@ -47,9 +47,12 @@ export class ChoiceStream implements StreamRules {
   skim(events: Buffer): boolean {
     const isOnlyChoice = this.#choices.size === 1 && this.#choices.has(0);
     if (this.#modelEvents > 0 || this.#hasFinish || !isOnlyChoice) return false;
-    const usage = skimEvents(events);
-    if (usage === undefined || (usage !== '' && this.#notes.usageAdded)) return false;
-    if (usage !== '') this.#notes.noteUsage(usage);
+    const text = skimEvents(events);
+    if (text === undefined || text === '') return text === '';
+    // A `usage` elsewhere, or in a broken event, does not replace the `usage` before it.
+    const usage = this.#notes.usageAdded ? undefined : usageIn(parseUntrustedJson(text));
+    if (usage === undefined) return false;
+    this.#notes.noteUsage(usage);
     return true;
   }
 

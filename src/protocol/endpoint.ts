@@ -7,7 +7,7 @@ import type { ModelRequestParser } from './model-request.ts';
 export interface AnswerNotes {
   noteModel(model: unknown): void;
   noteFinishReason(reason: unknown): void;
-  /** Takes a `usage`, or the JSON of an event with a `usage` as text. The last call counts. */
+  /** Takes a `usage`. The last call counts. */
   noteUsage(usage: unknown): void;
   /** True if the gateway has asked for the `usage`, and removes its event from the stream. */
   readonly usageAdded: boolean;

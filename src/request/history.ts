@@ -4,9 +4,8 @@ import { causeOf } from './cause.ts';
 import type { Affinity } from '../protocol/model-request.ts';
 import { CHAT } from '../protocol/chat.ts';
 import type { AnswerNotes, Endpoint } from '../protocol/endpoint.ts';
-import { readUsage, type TokenUsage, usageIn } from '../protocol/usage.ts';
+import { readUsage, type TokenUsage } from '../protocol/usage.ts';
 import { type ClientGone, GatewayError, type Outcome } from '../lib/errors.ts';
-import { parseUntrustedJson } from '../lib/json.ts';
 import { type LogFacts, redactFacts } from '../lib/log.ts';
 import { escapeControlCharacters, type Redactor } from '../lib/secrets.ts';
 
@@ -140,10 +139,8 @@ export class Attempt implements AnswerNotes {
   responseModel: string | undefined;
   /** Why the answer ended: at most 32 letters, digits, `_`, `.` and `-`. */
   finishReason: string | undefined;
-  /** Token counts from the last parsed `usage`. */
-  #usage: TokenUsage | undefined;
-  /** The JSON of a later event with a `usage`, or ''. */
-  #usageText = '';
+  /** Token counts from the last `usage`; undefined if the answer has none. */
+  usage: TokenUsage | undefined;
   /** True if the gateway has asked for the `usage`, and removes it from the stream. */
   usageAdded = false;
 
@@ -162,13 +159,6 @@ export class Attempt implements AnswerNotes {
     return this.outcome !== 'limit' && this.outcome !== 'circuit_open';
   }
 
-  /** Token counts from the last `usage`; undefined if the answer has none. */
-  get usage(): TokenUsage | undefined {
-    const text = this.#usageText;
-    const usage = text === '' ? undefined : usageIn(parseUntrustedJson(text));
-    return usage ? readUsage(usage) : this.#usage;
-  }
-
   /** Notes the answer's `model`, if it may be shown. */
   noteModel(model: unknown): void {
     this.responseModel = typeof model === 'string' && MODEL.test(model) ? model : undefined;
@@ -179,13 +169,9 @@ export class Attempt implements AnswerNotes {
     this.finishReason = typeof reason === 'string' ? FINISH_REASON.exec(reason)?.[0] : undefined;
   }
 
-  /**
-   * Notes a `usage`, or an event's JSON, which is parsed only when the counts are read: some
-   * providers send a `usage` with each event. The last call counts.
-   */
+  /** Notes a `usage`. The last call counts. */
   noteUsage(usage: unknown): void {
-    this.#usageText = typeof usage === 'string' ? usage : '';
-    if (typeof usage !== 'string') this.#usage = readUsage(usage);
+    this.usage = readUsage(usage);
   }
 
   /** Marks the beginning of the client's answer. */

@@ -1,6 +1,7 @@
 /**
- * Random streams and complete answers of each endpoint, short and padded beyond 256 KiB: the client
- * gets the same, and the log has the same facts. FUZZ_CASES makes 5,000 of each in place of 500. A
+ * Random streams and complete answers of each endpoint, short and padded beyond 256 KiB, and random
+ * streams with and without a parse of each event: the client gets the same, and the log has the
+ * same facts. FUZZ_CASES makes 5,000 of each in place of 500. A
  * failure names its seed, and FUZZ_SEED begins with it.
  */
 
@@ -12,7 +13,7 @@ import { encodeEvent } from '../../src/lib/sse.ts';
 import { COMPLETIONS } from '../../src/protocol/completions.ts';
 import { EMBEDDINGS } from '../../src/protocol/embeddings.ts';
 import { CHAT } from '../../src/protocol/chat.ts';
-import type { Endpoint } from '../../src/protocol/endpoint.ts';
+import type { Endpoint, StreamRules } from '../../src/protocol/endpoint.ts';
 import { COUNT_TOKENS, MESSAGES } from '../../src/protocol/messages.ts';
 import { RESPONSES } from '../../src/protocol/responses.ts';
 import type { AttemptContext } from '../../src/upstream/attempt-context.ts';
@@ -261,3 +262,92 @@ for (const endpoint of [CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, MESSAGES, COUN
     ),
   );
 }
+
+const FIRST = '{"model":"m","choices":[{"index":0,"delta":{"content":"a"}}]}';
+const VALUES = [...USAGES, [], {}, 0, 5, '', 'x'];
+const OTHERS = ['data:', 'data: [DONE]', 'data: 7', 'id: 1', 'event: ping', 'error: {}', '{"a":1}'];
+const LINES = ['id: 1', ': "usage":{}', 'event: message', 'event: error', 'data:', '{"error":1}'];
+
+/** Returns a chunk that is usually plain, and has now and then what a parse alone can tell. */
+function plainChunk(random: Random): object {
+  if (random.oneIn(25)) return random.pick([...ERRORS, { object: 'error', message: 'e' }]);
+  const usage = random.oneIn(3) ? random.pick(VALUES) : undefined;
+  const calls = [{ index: random.pick([0, 0, 1]), function: { arguments: '{}' } }];
+  const delta = random.oneIn(8)
+    ? { tool_calls: calls }
+    : { content: random.pick(['a', 'é\n', '']) };
+  const first = {
+    index: random.oneIn(20) ? 1 : random.pick([0, 0, undefined]),
+    delta,
+    finish_reason: random.oneIn(12) ? random.pick(REASONS) : null,
+  };
+  const choices = random.oneIn(8) ? [] : [first];
+  const place = random.pick(['top', 'top', 'choice', 'x_groq', 'note']);
+  if (place === 'top') return { choices, usage };
+  if (place === 'choice') return { choices: choices.map((one) => ({ ...one, usage })) };
+  return { choices, [place]: { usage } };
+}
+
+/** Escapes a letter of a name or a short value. */
+const escapeLetter = (random: Random, json: string) =>
+  json.replaceAll(/"[a-z_]+"/g, (name) => {
+    if (!random.oneIn(3)) return name;
+    const at = random.integer(1, name.length - 2);
+    const code = name.charCodeAt(at).toString(16).padStart(4, '0');
+    return `${name.slice(0, at)}\\u${random.oneIn(2) ? code : code.toUpperCase()}${name.slice(at + 1)}`;
+  });
+
+/** Returns an event that is usually plain, else broken, escaped, spaced or on several lines. */
+function plainEvent(random: Random): string {
+  if (random.oneIn(25)) return `${random.pick(OTHERS)}\n\n`;
+  let json = JSON.stringify(plainChunk(random));
+  if (random.oneIn(10)) json = escapeLetter(random, json);
+  if (random.oneIn(10)) json = json.replaceAll(/":(?=["{[])/g, random.pick(['": ', '" \t:\t']));
+  if (random.oneIn(12)) json = json.slice(0, random.integer(1, json.length));
+  if (random.oneIn(10))
+    json = json.replaceAll(/[:,{]/g, (one) => (random.oneIn(4) ? `${one}@` : one));
+  const lines = [`data:${random.pick(['', ' ', ' ', '  '])}${json.replaceAll('@', '\ndata: ')}`];
+  if (random.oneIn(15)) lines.unshift(random.pick(LINES));
+  if (random.oneIn(15)) lines.push(random.pick(LINES));
+  return `${random.oneIn(10) ? ': c\n\n' : ''}${lines.join('\n')}\n\n`;
+}
+
+test(
+  'streams of chat read the same with and without a parse of each event',
+  MANY_CASES,
+  async () => {
+    let skims = 0;
+    /** Chat with other rules for streams. */
+    const chat = (change: (rules: StreamRules) => StreamRules['skim']): Endpoint => ({
+      ...CHAT,
+      startStream(notes, failsEmpty) {
+        const rules = CHAT.startStream(notes, failsEmpty);
+        return Object.assign(rules, { skim: change(rules) });
+      },
+    });
+    const skimmed = chat((rules) => {
+      const skim = rules.skim!.bind(rules);
+      return (events) => {
+        const isPlain = skim(events);
+        skims += Number(isPlain);
+        return isPlain;
+      };
+    });
+    const parsed = chat(() => undefined);
+    for (let seed = SEED; seed < SEED + CASES; seed += 1) {
+      const random = createRandom(seed);
+      let text = `data: ${FIRST}\n\n`;
+      for (let count = random.integer(1, 12); count > 0; count -= 1) text += plainEvent(random);
+      if (random.oneIn(3)) text += 'data: [DONE]\n\n';
+      text = text.replaceAll('\n', random.pick(['\n', '\n', '\r\n', '\r']));
+      const pieces = cutUp(random, text);
+      const options = { usageAdded: random.oneIn(4), emptyAnswers: 'pass' } as const;
+      assert.deepEqual(
+        await relay({ ...options, endpoint: skimmed }, pieces),
+        await relay({ ...options, endpoint: parsed }, pieces),
+        `${JSON.stringify(text)}\n(repeat with FUZZ_SEED=${seed})`,
+      );
+    }
+    assert.ok(skims > CASES, `only ${skims} skims`);
+  },
+);

@@ -220,6 +220,10 @@ test('plain events are skimmed once model and choice are known, until a finish_r
     const { noted, stream } = start({ usageAdded });
     stream.read(content, true);
     assert.equal(stream.skim!(eventOf(withUsage)), !usageAdded);
-    assert.deepEqual(noted.facts.length, usageAdded ? 1 : 2);
+    assert.deepEqual(noted.facts, usageAdded ? ['m'] : ['m', usage]);
+    const elsewhere = eventOf(chunk({ delta: { content: 'a', usage } }));
+    assert.equal(stream.skim!(elsewhere), false);
+    const broken = elsewhere.subarray(0, -4);
+    assert.equal(stream.skim!(Buffer.concat([broken, Buffer.from('\n\n')])), false);
   }
 });
