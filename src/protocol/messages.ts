@@ -110,7 +110,7 @@ function withCounts(counts: Counts, usage: object): Counts {
   return Object.fromEntries(later) as Counts;
 }
 
-/** Returns the counts under OpenAI's names, where the tokens of a prompt include the cached ones. */
+/** Returns the counts in OpenAI's names, where a prompt's tokens include the cached ones. */
 function toUsage(counts: Counts) {
   const cached = counts.cache_read_input_tokens ?? 0;
   return {
