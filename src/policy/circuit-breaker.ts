@@ -96,9 +96,9 @@ export type CircuitReport = Circuit & { readonly state: CircuitState };
 
 /**
  * Each of a provider's models has, for each endpoint, a circuit for its streams and one for its
- * complete answers, because a server can stall in streams and still complete answers. The provider itself has a
- * circuit for failed connections. A circuit opens after three failures in a row and is half-open
- * ten seconds later. Each failed probe doubles the cooldown, up to a minute.
+ * complete answers, because a server can stall in streams and still complete answers. The provider
+ * itself has a circuit for failed connections. A circuit opens after three failures in a row and is
+ * half-open ten seconds later. Each failed probe doubles the cooldown, up to a minute.
  */
 export class CircuitBreaker {
   /** Circuits with failures, by `nameOf`, the latest failure last. */

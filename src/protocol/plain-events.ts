@@ -8,8 +8,10 @@ import { endOfLine } from '../lib/sse.ts';
  * - the names of an error, of llama.cpp's progress, and of a `usage` that is set. Text inside a
  *   longer string never matches, because JSON escapes the quotes in it.
  * - a `finish_reason` that is set, and the `index` of any choice or tool call but the first.
- * - an escaped letter or `_`, because a name may hold it. A backtick does not match: .NET escapes it.
- * - a line that begins neither an object nor a comment, and a line end between two lines of an event.
+ * - an escaped letter or `_`, because a name may hold it. A backtick does not match, because .NET
+ *   escapes it.
+ * - a line that begins neither an object nor a comment, and a line end between two lines of an
+ *   event.
  */
 const SIGNS = new RegExp(
   [

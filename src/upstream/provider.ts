@@ -168,8 +168,8 @@ function byEndpoint(base: string): ReadonlyMap<Endpoint, string> {
 }
 
 /**
- * Returns the headers of a model list request with this key, or without a key. A provider that takes
- * the key in a header of its own gets it there too.
+ * Returns the headers of a model list request with this key, or without a key. A provider that
+ * takes the key in a header of its own gets it there too.
  */
 function modelListHeaders(
   settings: ProviderSettings,
