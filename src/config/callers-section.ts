@@ -25,8 +25,8 @@ export type Tenant = ReturnType<typeof readClients>[number];
 export type AdminSettings = NonNullable<ReturnType<typeof readAdmin>>;
 
 /**
- * Reports a key that no header can carry, and a caller's key that is a placeholder. Warns about a key
- * in quotation marks, or that is probably no key. No message contains the key.
+ * Reports a key that no header can carry, and a caller's key that is a placeholder. Warns about a
+ * key in quotation marks, or that is probably no key. No message contains the key.
  */
 export function checkKey(
   values: SettingValues,
