@@ -38,7 +38,7 @@ const FLAGS_CONTENT = new RegExp(
 );
 /**
  * Messages about an account, a network or a database, which may name a violation too. xAI's refusal
- * of content ends with `Team: …, API key ID: …`.
+ * of content ends with `Team: ..., API key ID: ...`.
  */
 const FLAGS_ACCOUNT = new RegExp(
   '\\baccount\\b|\\b(?:organi[sz]ation|team)\\b(?!:)|\\bkey (?:has|is|was)\\b|suspend|terminat|' +

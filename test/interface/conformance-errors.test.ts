@@ -451,7 +451,7 @@ describe('an answer', () => {
 test("an exception during a provider's answer is a fixed 500", async (t) => {
   const adjust = (config: Config): Config => ({
     ...config,
-    server: Object.defineProperty({ ...config.server }, 'streamIdleTimeoutMs', {
+    server: Object.defineProperty({ ...config.server }, 'emptyAnswers', {
       get: () => assert.fail('canary at /srv/secret/path.ts:1'),
     }),
   });

@@ -243,7 +243,10 @@ describe('a pool of keys', () => {
     assert.equal(await ask(), '200 ab');
     gateway.judge();
     const [incident] = gateway.lines('incident');
-    assert.deepEqual([incident!['kind'], incident!['cause']], ['key_refused', 'key 1: 429']);
+    assert.deepEqual(
+      [incident!['kind'], incident!['cause']],
+      ['key_refused', '1 of 2 keys, the others are used: key 1: 429'],
+    );
     clock.nowMs += 59_999;
     assert.deepEqual([await ask(), await ask()], ['200 b', '200 b']);
     assert.deepEqual(rests(), ['warn p 1 429 60000']);

@@ -25,7 +25,7 @@ const STATES = new Set(['model_list', 'slow', 'store', 'reload']);
  * another incident.
  */
 const isOfKeys = ({ cause, kind }: Line) =>
-  kind === 'key_refused' && /^key \d+: \d/.test(String(cause));
+  kind === 'key_refused' && /(?:^|: )key \d+: \d/.test(String(cause));
 const isState = (line: Line) => STATES.has(String(line['kind'])) || isOfKeys(line);
 
 interface Tried {
@@ -208,7 +208,8 @@ function checkKeyState(
 }
 
 /** Returns the tries except a client's mistakes and the gateway's own failures. */
-function triesOf({ exchange, tryLines, visits }: Course): Tried[] {
+function triesOf({ exchange, settings, tryLines, visits }: Course): Tried[] {
+  const idleMs = settings.server.stream_idle_timeout * 1000;
   const stream = exchange.ask.chat?.isStream ?? false;
   const lines = tryLines.filter(({ outcome }) => !/^(?:circuit_open|limit)$/.test(outcome));
   const all = visits.flatMap(({ candidate, tries }) => tries.map((one) => ({ ...one, candidate })));
@@ -221,9 +222,11 @@ function triesOf({ exchange, tryLines, visits }: Course): Tried[] {
     const kind = isCounted ? kindOf(failure, reading.kind === 'stream') : undefined;
     if (reading.kind === 'failure') return kind ? [{ ...good, kind }] : [];
     if (!kind) return [good];
+    // A stall began when the stream fell silent.
+    const beganAtMs = kind === 'stall' ? endsAtMs - idleMs : endsAtMs;
     return [
       { ...good, brokeAtMs: endsAtMs },
-      { ...good, atMs: endsAtMs, beganAtMs: endsAtMs, kind },
+      { ...good, atMs: endsAtMs, beganAtMs, kind },
     ];
   });
 }
