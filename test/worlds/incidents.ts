@@ -363,6 +363,7 @@ class View {
       const isOf = ({ line: one }: (typeof before)[number]) =>
         one['provider'] === provider &&
         one['model'] === line['model'] &&
+        one['operation'] === line['operation'] &&
         one['stream'] === line['stream'];
       const isOwn = (line['model'] ?? model) === model && (line['stream'] ?? stream) === stream;
       if (line['provider'] !== provider || !isOwn) return false;

@@ -21,8 +21,8 @@ export function checkLog(history: History, courses: readonly Course[], report: R
   for (const { atMs, line } of lines) {
     const [, change] = /^breaker (.*)$/.exec(line.message) ?? [];
     if (change === undefined) continue;
-    const { failures, model, provider, reason, stream } = line;
-    const name = JSON.stringify([provider, model, stream]);
+    const { failures, model, operation, provider, reason, stream } = line;
+    const name = JSON.stringify([provider, model, operation, stream]);
     const wrong = (text: string) => report('log', `${line.message} of ${name}: ${text}`);
     if (open.has(name) !== (change !== 'opened')) wrong('it was not so before');
     if (change === 'opened' && failures !== FAILURES_TO_REST) wrong(`${String(failures)} failures`);

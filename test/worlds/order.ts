@@ -286,13 +286,17 @@ class Circuits {
     return circuit;
   }
 
-  /** The provider's own circuit, and that of the model's streams or complete answers. */
+  /**
+   * The provider's own circuit, and that of the model's streams or complete answers at the
+   * endpoint.
+   */
   #both(
     { provider, model }: Visit['candidate'],
     { ask }: Exchange,
   ): [own: Circuit, model: Circuit] {
     const kind = ask.chat?.isStream ? 'stream' : 'complete';
-    return [this.#get(provider), this.#get(`${provider}/${kind} ${model}`)];
+    const answer = ask.chat?.answersWith ?? 'chat';
+    return [this.#get(provider), this.#get(`${provider}/${answer} ${kind} ${model}`)];
   }
 
   reload(before: Settings, after: Settings, atMs: number): void {
