@@ -9,7 +9,7 @@ const REFERENCES = [
   /^%([A-Z][A-Z0-9_]*)%$/i,
   /^os\.(?:environ(?:\.get)?|getenv)\W+(\w+)(?:\W*|\W.*\))$/,
   /^(?:process\.|\$)?env(?:[:./]+|\[["']?)(\w+)(?:["']?\])?$/i,
-  // Of pipelines, which replace marks in files.
+  // Marks that a deployment pipeline replaces in files.
   /^__([A-Z][A-Z0-9_]*?)__$/,
   /^@{1,2}([A-Z][A-Z0-9_]*)@{1,2}$/,
   /^#\{(\w+)\}#?$/,
@@ -26,7 +26,7 @@ const LIKE_REFERENCES = [
   /^\$[a-z][a-z0-9]*(?:_[a-z0-9]+)+$/,
   // As Compose escapes a shell's.
   /^\$\$[A-Z][A-Z0-9_]*$/,
-  // Of format strings.
+  // A format string's field, as in Python.
   /^\{(?:[A-Z][A-Z0-9_]*|[a-z][a-z0-9]*(?:_[a-z0-9]+)+)\}$/,
 ];
 /** Such as `your-api-key-here`, `sk-xxxx` and `changeme`. */

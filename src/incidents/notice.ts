@@ -6,7 +6,7 @@
 import type { IncidentKind } from '../request/incident-kind.ts';
 import type { Incident, Moment } from './incident.ts';
 
-/** What is wrong, and what to do about it. docs/incidents.md has the second. */
+/** The title of each kind of incident, and the action for the operator (docs/incidents.md). */
 const KINDS: Readonly<Record<IncidentKind, readonly [title: string, action: string]>> = {
   unreachable: ['no connection', 'Look whether its address is right and reachable from here.'],
   key_refused: ['our key refused', 'Replace the key in the settings, then send SIGHUP.'],
@@ -67,7 +67,7 @@ export interface Notice {
   /** The failing models; empty if all fail, undefined without a failing model. */
   readonly models?: readonly string[] | undefined;
   readonly title: string;
-  /** What it means for requests now, or whom it hit. */
+  /** The effect on requests now; of an ended incident, the requests that it hit. */
   readonly effect: string;
   readonly action: string;
   readonly since: string;

@@ -42,10 +42,10 @@ interface Verdict {
   readonly list: 'All' | 'Failed' | undefined;
 }
 
-/** What a verdict is about. */
+/** The facts from which a verdict is made. */
 export interface Situation {
   readonly minute: Counts;
-  /** Of the last 15 minutes. */
+  /** The requests of the last 15 minutes. */
   readonly all: Counts;
   /** The last minute of each provider. */
   readonly providers: Readonly<Record<string, Counts>>;

@@ -1,4 +1,4 @@
-/** What the JSON of answers and events has in common at all endpoints. */
+/** Reads the members that answers and events of all endpoints have in common. */
 
 import { memberOf, OPEN_BRACE, OPEN_BRACKET } from '../lib/json.ts';
 

@@ -1,4 +1,4 @@
-/** What the gateway knows of an endpoint: a file of this folder for each. */
+/** The rules of an endpoint. Each endpoint has a file in this folder. */
 
 import type { GatewayError } from '../lib/errors.ts';
 import type { ModelRequestParser } from './model-request.ts';
@@ -13,7 +13,7 @@ export interface AnswerNotes {
   readonly usageAdded: boolean;
 }
 
-/** What an event of a stream is. */
+/** The kinds of a stream's events. */
 export type EventKind =
   /** It comes before the first token: another provider may still be asked. */
   | 'preamble'

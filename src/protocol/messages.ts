@@ -3,20 +3,13 @@
 import { type GatewayError, invalidRequest } from '../lib/errors.ts';
 import { type JsonValue, memberOf } from '../lib/json.ts';
 import { isBlank } from './answer-json.ts';
-import { ModelRequestParser } from './model-request.ts';
+import { ModelRequestParser, UnstreamedParser } from './model-request.ts';
 import type { AnswerNotes, Endpoint, EventKind, StreamRules } from './endpoint.ts';
 
 /** The version of Anthropic's protocol for a client that sends none. */
 export const ANTHROPIC_VERSION = '2023-06-01';
 /** The depths of the body's members, and of the members of its tools. */
 const [MEMBER, TOOL_MEMBER] = [1, 3];
-
-class CountParser extends ModelRequestParser {
-  /** The answer is a number. Anthropic refuses `stream_options`. */
-  override finish(body: { readonly parts: readonly Buffer[] }) {
-    return { ...super.finish(body), stream: false, mayAskForUsage: false };
-  }
-}
 
 class MessagesParser extends ModelRequestParser {
   #hasMaxTokens = false;
@@ -204,7 +197,7 @@ export const MESSAGES: Endpoint = {
 export const COUNT_TOKENS: Endpoint = {
   path: '/messages/count_tokens',
   operation: 'count_tokens',
-  Parser: CountParser,
+  Parser: UnstreamedParser,
   startStream: MESSAGES.startStream,
   noteAnswer() {},
   protocol: MESSAGES.protocol!,

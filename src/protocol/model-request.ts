@@ -270,6 +270,13 @@ function refersToIds(referrers: readonly JsonValue[], body: Buffer): boolean {
   });
 }
 
+/** Parses a request whose answer is never a stream. A provider ignores or refuses `stream`. */
+export class UnstreamedParser extends ModelRequestParser {
+  override finish(body: { readonly parts: readonly Buffer[] }): ModelRequest {
+    return { ...super.finish(body), stream: false, mayAskForUsage: false };
+  }
+}
+
 function faultOfRequired(name: string): string {
   return name === 'messages' ? NO_MESSAGES : `"${name}" must be a string or an array`;
 }

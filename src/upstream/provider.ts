@@ -106,7 +106,9 @@ export function createOpenAIProvider(settings: ProviderSettings) {
   const { keyHeader = settings.keyHeader, modelListQuery = '' } = BUILT_IN_PROVIDERS.get(id) ?? {};
   const paths = byEndpoint(basePath);
   const openAIHeaders = jsonHeaders(origin, headersByKey(settings));
-  const otherHeaders = jsonHeaders(origin, headersByKey(settings, keyHeader));
+  const otherHeaders = keyHeader
+    ? jsonHeaders(origin, headersByKey(settings, keyHeader))
+    : openAIHeaders;
 
   return {
     ...settings,
@@ -147,7 +149,7 @@ export function createOpenAIProvider(settings: ProviderSettings) {
       origin,
       tls,
       path: `${basePath}/models${modelListQuery}`,
-      fixed: fixedHeaders(origin, modelListHeaders(settings, key)),
+      fixed: fixedHeaders(origin, modelListHeaders(settings, key, keyHeader)),
       headers: [],
     }),
   };
@@ -174,8 +176,8 @@ function byEndpoint(base: string): ReadonlyMap<Endpoint, string> {
 function modelListHeaders(
   settings: ProviderSettings,
   key: number | undefined,
+  keyHeader: string | undefined,
 ): Record<string, string> {
-  const { keyHeader = settings.keyHeader } = BUILT_IN_PROVIDERS.get(settings.id) ?? {};
   const version = keyHeader && { 'anthropic-version': ANTHROPIC_VERSION };
   const accept = { ...version, accept: 'application/json' };
   if (key === undefined) return { ...accept, 'user-agent': USER_AGENT };

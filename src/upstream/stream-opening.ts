@@ -46,7 +46,7 @@ class StreamOpening implements StreamPhase {
   readonly #inflow: EventInflow;
   readonly #context: AttemptContext;
   readonly #settle: Settle;
-  /** What has arrived so far. From the first token to the delivery the relay has it too. */
+  /** The stream's beginning. From the first token to the delivery the relay has it too. */
   readonly #beginning: StreamBeginning;
 
   constructor(

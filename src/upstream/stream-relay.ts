@@ -29,7 +29,7 @@ const AFTER_DONE_MS = 5000;
  */
 const LONG_PAUSE_MS = 10_000;
 
-/** What has arrived of a stream before its delivery. */
+/** The beginning of a stream, up to its delivery. */
 export interface StreamBeginning {
   /** Sent to the client. */
   readonly headers: Record<string, string>;

@@ -248,7 +248,7 @@ export function busyView(more: Record<string, object> = {}): object {
   });
 }
 
-/** Of a gateway whose providers all fail, and that fails itself in each way. */
+/** Returns the view of a gateway whose providers all fail, and that fails itself in each way. */
 export function failingView(): object {
   const failed = (count: number, more: object = {}) =>
     provider({ ...sums(count, { failed: count }), ...state('bad', 'errors'), ...more });

@@ -85,7 +85,7 @@ test('all is well only if the last minute had requests of which under a hundredt
     [{ requests: 200, failed: 1 }, 'good'],
     [{ requests: 100, failed: 1 }, 'warn', '1 of 100 failed'],
     [{ requests: 4, failed: 4 }, 'warn', '4 of 4 failed'],
-    // What a client's own limit refused is no part of either number.
+    // Refusals by a client's own limit are no part of either number.
     [{ requests: 1204, limited: 942 }, 'good'],
     [{ requests: 1204, limited: 942, failed: 2 }, 'good'],
     [{ requests: 1204, limited: 942, failed: 3 }, 'warn', '3 of 262 failed'],

@@ -32,7 +32,7 @@ interface Plan {
   readonly bytes: Buffer;
   /** How many bytes are sent. */
   readonly sent: number;
-  /** What happens to the connection behind them. */
+  /** The end of the connection behind these bytes. */
   readonly end: 'kept' | 'closed' | 'closed later' | 'reset' | 'surplus';
   readonly pieces: readonly Buffer[];
 }
