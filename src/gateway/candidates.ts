@@ -19,7 +19,7 @@ export interface Candidate {
   readonly model: string;
   /** The name to send; absent if `model` is this name, because it has no key to hide. */
   readonly sentModel?: string;
-  /** The endpoint's. */
+  /** The endpoint's operation: each endpoint of a model has a circuit of its own. */
   readonly operation: string;
   /** True if the request is for a stream. */
   readonly isStream: boolean;

@@ -63,7 +63,7 @@ type Guarded = { readonly id: string; readonly digest: string };
 interface Target {
   readonly provider: Guarded;
   readonly model: string;
-  /** The endpoint's, because a provider may serve one endpoint and lack or fail another. */
+  /** The endpoint's operation, because a provider may serve one endpoint and fail another. */
   readonly operation: string;
   readonly isStream: boolean;
   readonly isBalanced?: boolean;
