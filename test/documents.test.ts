@@ -68,6 +68,24 @@ test('each relative link of a document leads to a file, and its anchor to a head
   assert.deepEqual(broken, []);
 });
 
+test('each page about settings begins with a list of all its sections', () => {
+  const pages = ['configuration', 'clients-and-limits', 'retries-and-fallback'].map(
+    (name) => `docs/${name}.md`,
+  );
+  const anchorsIn = (text: string) =>
+    [...text.matchAll(/\]\([^)#\s]*#([^)\s]+)\)/g)].map(([, anchor = '']) => anchor);
+  const [top = ''] = read(pages[0]!).split('\n## ');
+  for (const path of pages) {
+    const [list = '', ...sections] = read(path).split(/\n##+ /);
+    assert.ok(sections.length > 3, path);
+    const anchors = [...anchorsOf(path)].slice(1);
+    for (const anchor of anchors) {
+      assert.ok(anchorsIn(list).includes(anchor), `${path}: ${anchor}`);
+      assert.ok(anchorsIn(top).includes(anchor), `${pages[0]}: ${anchor}`);
+    }
+  }
+});
+
 test('each file that a document names between backticks exists', () => {
   // The changelog names files of earlier versions.
   const named = documents
