@@ -1,7 +1,7 @@
 /** dist/server.js is readable: it has each file in src with its comments. */
 
 import assert from 'node:assert/strict';
-import { readdirSync, readFileSync } from 'node:fs';
+import { readdirSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { before, test } from 'node:test';
 
@@ -69,4 +69,10 @@ test('no comment of an erased type is left in the built file', () => {
 
 test('the built file is ASCII, so that V8 keeps its text with one byte a character', () => {
   assert.match(readFileSync(SERVER, 'utf8'), /^[\0-\x7f]+$/);
+});
+
+test('docs/deployment.md states the size of the built file', () => {
+  const docs = readFileSync(join(ROOT, 'docs/deployment.md'), 'utf8');
+  const [, megabytes] = /^\/app\/server\.js +([\d.]+) MB$/m.exec(docs)!;
+  assert.equal(megabytes, (statSync(SERVER).size / 1e6).toFixed(1));
 });
