@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
-import { dirname, join, normalize } from 'node:path';
+import { basename, dirname, join, normalize } from 'node:path';
 import { test } from 'node:test';
 
 import { ROOT } from './support/process.ts';
@@ -69,6 +69,27 @@ test('a folder of src imports only from the folders that it may, types included'
       );
     }
   }
+});
+
+test('ARCHITECTURE.md names every file of src, and which folders each folder may import', () => {
+  const text = read('ARCHITECTURE.md');
+  const files = sources.filter(({ name }) => !name.startsWith('admin/page/'));
+  const missing = files
+    .map(({ name }) => name)
+    .filter((name) => ![name, basename(name)].some((one) => text.includes(`\`${one}\``)));
+  assert.deepEqual(missing, []);
+  const rows = [...text.matchAll(/^\| `([a-z]+)\/` \| .* \| (.*) \|$/gm)];
+  const told = rows.map(([, folder = '', cell = '']) => {
+    const named = [...cell.matchAll(/`(\w+)`/g)].map(([, name = '']) => name);
+    const others = Object.keys(IMPORTS).filter(
+      (name) => name !== folder && !name.includes('/') && !named.includes(name),
+    );
+    return [folder, (cell.startsWith('all but') ? others : named).toSorted()];
+  });
+  const allowed = Object.entries(IMPORTS)
+    .filter(([folder]) => !folder.includes('/'))
+    .map(([folder, names]) => [folder, names.filter((name) => !name.includes('/')).toSorted()]);
+  assert.deepEqual(Object.fromEntries(told), Object.fromEntries(allowed));
 });
 
 /** Returns the names in braces, without `type` and without new names after `as`. */
