@@ -152,6 +152,16 @@ test('docs/page.md: without keys the admin listener serves only its own Host', a
   assert.equal((await gateway.admin('/', { headers })).status, 400);
 });
 
+test('docs/from-litellm.md: the digest that LiteLLM keeps of a key lets the key in', async (t) => {
+  const [, toml = ''] = /^(\[clients\.alice\][^`]*)```$/m.exec(read('docs/from-litellm.md')) ?? [];
+  assertSays('docs/from-litellm.md', 'The digest of this example is that of `sk-1234`.');
+  const { gateway } = await scenario(t, { more: toml });
+  const ask = (key: string) =>
+    gateway.chat(chatBody(), { headers: { authorization: `Bearer ${key}` } });
+  assert.equal((await ask('sk-1234')).status, 200);
+  assert.equal((await ask('sk-12345')).status, 401);
+});
+
 test('docs/log.md: a refusal by a limit has `limit`, unless the limit is memory', async (t) => {
   assertSays('docs/log.md', "of a 429 of the gateway's own, except `memory`");
   const { gateway } = await scenario(t, {
