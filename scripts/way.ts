@@ -2,7 +2,8 @@
  * Prints a request's way (`npm run way`): the functions in `src` run by a plain streamed
  * completion, after three others, with default settings and one provider. It lists them by file,
  * and then by their first run. V8's coverage gives the functions, and a breakpoint in each gives
- * the order. Field initializers, which V8 counts beside their constructors, are left out.
+ * the order. Field initializers, which V8 counts beside their constructors, are left out. At the
+ * end it prints the minified bytes of `src`.
  */
 
 import { fork } from 'node:child_process';
@@ -14,6 +15,8 @@ import type { AddressInfo } from 'node:net';
 import { join, relative } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
+
+import { minifiedBytes } from './size.ts';
 
 const ROOT = join(import.meta.dirname, '..');
 const WARM_UPS = 3;
@@ -204,4 +207,8 @@ else if (process.argv[1] === import.meta.filename) {
   const stays = toStays(functions);
   for (const stay of stays) console.log(`${stay[0]!.file}: ${namesOf(stay)}`);
   console.log(`\n${stays.length - files.length} returns to a file that was left`);
+  console.log('\nMinified bytes by folder, each file alone:\n');
+  const sizes = minifiedBytes(join(ROOT, 'src'));
+  for (const [folder, bytes] of sizes) console.log(`${folder.padEnd(12)} ${bytes}`);
+  console.log(`${'all'.padEnd(12)} ${[...sizes.values()].reduce((sum, bytes) => sum + bytes, 0)}`);
 }

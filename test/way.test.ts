@@ -1,7 +1,7 @@
 /** `npm run way` agrees with the steps in ARCHITECTURE.md. */
 
 import assert from 'node:assert/strict';
-import { readFileSync } from 'node:fs';
+import { readFileSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { test, type TestContext } from 'node:test';
 
@@ -62,3 +62,23 @@ test('the order has a line for each stay in a file, and counts the returns', OPT
   const returns = /^(\d+) returns to a file that was left$/m.exec(stdout)?.[1];
   assert.equal(Number(returns), stays.length - new Set(stays).size);
 });
+
+test(
+  'the folders of src add up to between a third and two thirds of its text',
+  OPTIONS,
+  async (t) => {
+    const [, sizes = ''] = (await (way ??= runWay(t))).split('Minified bytes by folder');
+    const bytes = new Map(
+      [...sizes.matchAll(/^(\S+) +(\d+)$/gm)].map(([, name, size]) => [name, +size!]),
+    );
+    const all = bytes.get('all')!;
+    bytes.delete('all');
+    const files = readdirSync(join(ROOT, 'src'), { recursive: true, withFileTypes: true })
+      .filter((entry) => entry.isFile())
+      .map(({ name, parentPath }) => readFileSync(join(parentPath, name)).length);
+    const sum = (some: Iterable<number>) => [...some].reduce((total, size) => total + size, 0);
+    assert.equal(sum(bytes.values()), all);
+    const share = all / sum(files);
+    assert.ok(share > 1 / 3 && share < 2 / 3, `${share}`);
+  },
+);
