@@ -60,8 +60,8 @@ export const MEANINGS: Readonly<Record<string, string>> = {
     "when the client's keys expire: a date, to its end in UTC, or a date and time, in UTC unless it " +
     'has an offset',
   'clients.<name>.models':
-    'aliases and models (`<id>/<model>`) that the client may name; a final `*` matches any text, ' +
-    'even an empty one',
+    'aliases and models (`<id>/<model>`) that the client may name; a `*` matches any text, even ' +
+    'an empty one',
   'clients.<name>.requests_per_minute': 'requests per minute; 0 is unlimited',
   'clients.<name>.tokens_per_minute':
     '`usage.total_tokens` per minute, counted when an answer has ended; 0 is unlimited',
@@ -129,8 +129,8 @@ export const MEANINGS: Readonly<Record<string, string>> = {
     '`<id>/<model>`, or a list, asked in order until a provider answers; `balance = ' +
     '"least_busy"` asks the target with the fewest requests in flight first, `balance = ' +
     '"fastest"` the target whose streams begin soonest, `balance = ' +
-    '"weighted"` draws the first target by `weights`; a `*` in the name is any text of ' +
-    'at least one character, and in a target the same text',
+    '"weighted"` draws the first target by `weights`; a `*` in the name is any text, even ' +
+    'an empty one, and in a target the same text',
   'rate_limit.enabled':
     'false switches off the limits in this section and in `[rate_limit.providers.<id>]`',
   'rate_limit.store':

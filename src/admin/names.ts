@@ -134,7 +134,7 @@ function configuredModels({ aliases, clients, providers, wildcards }: Config): s
     .filter((target) => !target.includes('*'));
   return [
     ...aliases.keys(),
-    ...clients.flatMap(({ models = [] }) => models.filter((name) => !name.endsWith('*'))),
+    ...clients.flatMap(({ models = [] }) => models.filter((name) => !name.includes('*'))),
     ...targets,
     ...targets.map((target) => target.slice(target.indexOf('/') + 1)),
     ...providers.registered.flatMap(({ id, defaultModel, modelDetails = {}, models = [] }) => {

@@ -1,7 +1,7 @@
 /** The rows of the page's tables. Texts have times in ISO 8601. */
 
 import type { Config } from '../config/config.ts';
-import { starOf } from '../config/wildcards.ts';
+import { aliasFor } from '../config/wildcards.ts';
 import { formatCount, formatDuration, type Icon, join, type Notice } from '../incidents/notice.ts';
 import { type Counts, judge, markOf, type Situation, statesOf } from '../incidents/verdict.ts';
 import type { Figures } from './figures.ts';
@@ -107,8 +107,8 @@ function limitsOf(client: string, figures: Figures, { notices }: Situation) {
 
 /** Returns the providers that would be asked for a model, if there are several. */
 function chainOf(name: string, config: Config, situation: Situation): Chain | undefined {
-  const { aliases, providers, wildcards = [] } = config;
-  const alias = aliases.get(name) ?? wildcards.find((one) => starOf(one.name, name) !== undefined);
+  const { providers } = config;
+  const alias = aliasFor(name, config);
   const targets = (alias?.targets ?? [name]).map((target): [string, string | undefined] => {
     const slash = target.indexOf('/');
     return slash < 0 ? [target, undefined] : [target.slice(0, slash), target.slice(slash + 1)];

@@ -5,10 +5,10 @@ import { createHash } from 'node:crypto';
 import { foreignReference, isLikePlaceholder, probableReference } from './foreign-references.ts';
 import { CLIENT_BUCKETS } from '../lib/limits.ts';
 import { isLoopback, withoutBrackets } from '../lib/loopback.ts';
+import { canMeet } from '../lib/pattern.ts';
 import { Secret } from '../lib/secret.ts';
 import { SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
 import type { Section, SettingValues } from './setting-values.ts';
-import { starOf } from './wildcards.ts';
 
 /** The longest key and the longest value in `headers`, because servers refuse longer headers. */
 export const MAX_KEY_CHARACTERS = 4096;
@@ -111,15 +111,15 @@ export function readClients(
   const taken = new Set(anonymous.map(sha256));
   /** Returns true if a request for a matching name may reach this provider. */
   const leadsTo = (pattern: string, id: string) =>
-    matches(pattern, id) ||
-    pattern.startsWith(`${id}/`) ||
+    canMeet(pattern, id) ||
+    canMeet(pattern, `${id}/*`) ||
     (id === primary && !pattern.includes('/') && !aliases.some(({ name }) => name === pattern)) ||
     aliases.some(
       ({ name, targets }) =>
-        mayMean(pattern, name) && targets.some((target) => target.startsWith(`${id}/`)),
+        canMeet(pattern, name) && targets.some((target) => target.startsWith(`${id}/`)),
     );
   const leadsSomewhere = (pattern: string) =>
-    aliases.some(({ name }) => mayMean(pattern, name)) ||
+    aliases.some(({ name }) => canMeet(pattern, name)) ||
     registered.some(({ id }) => leadsTo(pattern, id));
   const names = values.sectionsBelow('clients');
   if (names.length > 0 && !enabled) {
@@ -134,7 +134,11 @@ export function readClients(
     const { key, keys, keySha256, expires, models, maxConcurrentRequests, ...limit } = section;
     const expiresAtMs = expires?.getTime();
     const keyDigests = readKeysOf(values, path, { key, keys, keySha256 }, taken);
-    checkModels(values, `${path}.models`, models ?? [], leadsSomewhere);
+    for (const model of models ?? []) {
+      if (leadsSomewhere(model)) continue;
+      const text = `"${values.asWritten(model)}" matches no alias and no model of a registered provider`;
+      values.warning(`${path}.models`, text);
+    }
     const uncounted = registered
       .filter(({ streamUsage }) => !streamUsage)
       .map(({ id }) => id)
@@ -180,41 +184,6 @@ function readKeysOf(
     taken.add(digest);
   }
   return toSecrets(settings.keys());
-}
-
-/**
- * Reports the invalid patterns in a client's `models`, and warns about patterns that match nothing.
- * `setting` is the list's name.
- */
-function checkModels(
-  values: SettingValues,
-  setting: string,
-  models: readonly string[],
-  leadsSomewhere: (pattern: string) => boolean,
-): void {
-  for (const model of models) {
-    const shown = `"${values.asWritten(model)}"`;
-    if (!/^[^*]+\*?$|^\*$/.test(model)) {
-      values.problem(setting, `${shown}: not a valid pattern; "*" may only be the last character`);
-    } else if (!leadsSomewhere(model)) {
-      const text = `${shown} matches no alias and no model of a registered provider`;
-      values.warning(setting, text);
-    }
-  }
-}
-
-/** Returns true if a name can match both a client's pattern and an alias, perhaps a wildcard. */
-function mayMean(pattern: string, alias: string): boolean {
-  const [before = '', ...after] = alias.split('*');
-  if (after.length === 0) return matches(pattern, alias);
-  if (!pattern.endsWith('*')) return starOf(alias, pattern) !== undefined;
-  const start = pattern.slice(0, -1);
-  return start.startsWith(before) || before.startsWith(start);
-}
-
-/** Returns true if the pattern equals the name, or is a prefix of it followed by `*`. */
-function matches(pattern: string, name: string): boolean {
-  return pattern.endsWith('*') ? name.startsWith(pattern.slice(0, -1)) : name === pattern;
 }
 
 /** Returns the SHA-256 digest of the text's UTF-8 bytes in small hexadecimal digits. */

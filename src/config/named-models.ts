@@ -3,7 +3,7 @@
  * If only a client names a missing model, the client is wrong.
  */
 
-import { matchesPattern } from '../lib/pattern.ts';
+import { matches } from '../lib/pattern.ts';
 import type { Config } from './config.ts';
 
 /** A model named in a setting. */
@@ -77,7 +77,7 @@ export function missingModels(
     ...namedModels(settings).filter((each) => each.provider === provider),
     ...Object.keys(modelDetails).map((model) => named('model_details', model)),
     ...hideModels
-      .filter((pattern) => !listed.some((model) => matchesPattern(pattern, model)))
+      .filter((pattern) => !listed.some((model) => matches(pattern, model)))
       .map((pattern) => named('hide_models', pattern)),
   ].filter(({ model }) => !names.has(model));
 }

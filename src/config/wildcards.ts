@@ -1,23 +1,28 @@
 /** Wildcard aliases: the name has a `*` for any text, and each `*` in a target is that text. */
 
+import { capture, matches } from '../lib/pattern.ts';
 import type { AliasSettings, Config } from './config.ts';
 
+type Settings = Pick<Config, 'aliases' | 'providers' | 'wildcards'>;
+
 /**
- * Returns the text in the name at the place of the pattern's only `*`, at least one character;
- * undefined if the name does not match the pattern.
+ * Returns the alias for this name: the exact one, or the first wildcard alias that matches. The
+ * alias `*` leaves out the names that begin with a registered provider's id.
  */
-export function starOf(pattern: string, name: string): string | undefined {
-  const [before = '', after = ''] = pattern.split('*');
-  const isMatch = name.startsWith(before) && name.endsWith(after);
-  // Empty if `before` and `after` overlap in the name, or leave nothing between them.
-  const star = isMatch ? name.slice(before.length, name.length - after.length) : '';
-  return star || undefined;
+export function aliasFor(
+  name: string,
+  { aliases, providers, wildcards = [] }: Settings,
+): AliasSettings | undefined {
+  const found = aliases.get(name) ?? wildcards.find((one) => matches(one.name, name));
+  if (found?.name !== '*') return found;
+  const [start] = name.split('/', 1);
+  return providers.registered.some(({ id }) => id === start) ? undefined : found;
 }
 
 /** Returns the alias's target for this name, with the name's text in place of `*`. */
 export function targetFor(target: string, alias: AliasSettings, name: string): string {
   // A function, because `$` has a meaning in a replacement text.
-  return target.replace('*', () => starOf(alias.name, name)!);
+  return target.replace('*', () => capture(alias.name, name)![0]!);
 }
 
 /**
@@ -25,17 +30,13 @@ export function targetFor(target: string, alias: AliasSettings, name: string): s
  * `<provider_id>/<model_name>`. A wildcard alias leads to its first target whose provider is
  * registered.
  */
-export function wildcardNamesOf(
-  id: string,
-  { aliases, providers, wildcards = [] }: Pick<Config, 'aliases' | 'providers' | 'wildcards'>,
-): string[] {
-  const ids = providers.registered.map((provider) => `${provider.id}/`);
-  return wildcards.flatMap((alias) => {
+export function wildcardNamesOf(id: string, settings: Settings): string[] {
+  const ids = settings.providers.registered.map((provider) => `${provider.id}/`);
+  return (settings.wildcards ?? []).flatMap((alias) => {
     const target = alias.targets.find((one) => ids.some((start) => one.startsWith(start)));
-    const star = target?.includes('*') ? starOf(target, id) : undefined;
+    const [star] = capture(target ?? '', id) ?? [];
     if (star === undefined) return [];
     const name = alias.name.replace('*', () => star);
-    const first = wildcards.find((one) => starOf(one.name, name) !== undefined);
-    return first === alias && !aliases.has(name) ? [name] : [];
+    return aliasFor(name, settings) === alias ? [name] : [];
   });
 }

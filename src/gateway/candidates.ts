@@ -1,7 +1,7 @@
 /** Decides which providers may answer a `model` value, and in which order. */
 
 import type { AliasSettings, Tenant } from '../config/config.ts';
-import { starOf, targetFor } from '../config/wildcards.ts';
+import { aliasFor, targetFor } from '../config/wildcards.ts';
 import type { Call } from '../downstream/call.ts';
 import { MAX_NAME_CHARACTERS, type RequestHistory } from '../request/history.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
@@ -56,8 +56,7 @@ export function candidatesFor(
   services: Services,
   tenant: Tenant | undefined,
 ): Candidate[] {
-  const { aliases, wildcards } = services.config;
-  const alias = aliases.get(name) ?? wildcards?.find((one) => starOf(one.name, name) !== undefined);
+  const alias = aliasFor(name, services.config);
   const mayAsk =
     mayName(tenant, name) || (!alias && mayName(tenant, fullNameOf(name, services, call.history)));
   if (!mayAsk) {

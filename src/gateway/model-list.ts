@@ -2,12 +2,12 @@
 
 import type { Tenant } from '../config/config.ts';
 import { missingModels } from '../config/named-models.ts';
-import { starOf, wildcardNamesOf } from '../config/wildcards.ts';
+import { aliasFor, wildcardNamesOf } from '../config/wildcards.ts';
 import { describeCause } from '../request/cause.ts';
 import { Deadline } from '../lib/cancellation.ts';
 import { readAll } from '../lib/byte-source.ts';
 import { memberOf, parseUntrustedJson } from '../lib/json.ts';
-import { matchesPattern } from '../lib/pattern.ts';
+import { matches } from '../lib/pattern.ts';
 import { mayName } from '../policy/authentication.ts';
 import { readFault } from '../protocol/error-body.ts';
 import { type ListedModel, readModelList } from '../protocol/model-list.ts';
@@ -180,15 +180,12 @@ function listEntries({ providers, config, modelLists }: ModelListServices) {
   const isHidden = ({ id, owned_by: owner }: (typeof modelEntries)[number]) =>
     providers
       .get(owner)!
-      .hideModels?.some((pattern) => matchesPattern(pattern, id.slice(owner.length + 1)));
+      .hideModels?.some((pattern) => matches(pattern, id.slice(owner.length + 1)));
   const shown = modelEntries.filter((entry) => !isHidden(entry));
   const wildcardEntries = shown.flatMap((entry) =>
     wildcardNamesOf(entry.id, config).map((id) => ({ ...entry, id })),
   );
-  const isAlias = (id: string) =>
-    config.aliases.has(id) ||
-    config.wildcards?.some(({ name }) => starOf(name, id) !== undefined) === true;
-  return [...shown.filter(({ id }) => !isAlias(id)), ...aliasEntries, ...wildcardEntries];
+  return [...shown.filter(({ id }) => !aliasFor(id, config)), ...aliasEntries, ...wildcardEntries];
 }
 
 /**

@@ -6,6 +6,7 @@ import crypto, { timingSafeEqual } from 'node:crypto';
 
 import type { Tenant, Config } from '../config/config.ts';
 import { GatewayError } from '../lib/errors.ts';
+import { matches } from '../lib/pattern.ts';
 import { Secret } from '../lib/secret.ts';
 import { createRedactor, type Redactor } from '../lib/secrets.ts';
 import type { RequestHistory } from '../request/history.ts';
@@ -73,13 +74,11 @@ function sha256(text: string): Buffer {
 }
 
 /**
- * Returns true if the tenant may name this model: an entry in its `models` is the name, or ends
- * with `*` and the name begins with the rest. A tenant without `models`, and a request without a
- * tenant, may name every model. Case and spaces count, as they do for providers.
+ * Returns true if the tenant may name this model: a pattern in its `models` matches the name. A
+ * tenant without `models`, and a request without a tenant, may name every model. Case and spaces
+ * count, as they do for providers.
  */
 export function mayName(tenant: Pick<Tenant, 'models'> | undefined, name: string): boolean {
   if (!tenant?.models) return true;
-  return tenant.models.some((pattern) =>
-    pattern.endsWith('*') ? name.startsWith(pattern.slice(0, -1)) : name === pattern,
-  );
+  return tenant.models.some((pattern) => matches(pattern, name));
 }

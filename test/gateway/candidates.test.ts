@@ -143,15 +143,16 @@ test('a wildcard alias has the text of its * in the targets, and the most specif
     'm-a/b': 'p a/b',
     'm-1-fast': 'q fast/m-1, p one',
     'm-exact': 'q e',
-    // The `*` stands for one character at least.
-    'm-': 'r m-',
-    'm--fast': 'p -fast',
+    'm-': 'p p-default',
+    'm--fast': 'q fast/m-, p one',
     // Of equally specific names the first in the file wins.
     'm-o': 'p o',
     'a-o': 'p o-a',
     'p/x': 'q p-x',
-    'q/x': 'r q/x',
-    p: 'r p',
+    // The alias `*` leaves a registered provider its own names.
+    'q/x': 'q x',
+    p: 'p p-default',
+    'unknown/x': 'r unknown/x',
     'none-1': '400 Unknown provider: openai',
   };
   for (const [name, expected] of Object.entries(rows)) {

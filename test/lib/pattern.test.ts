@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { matchesPattern } from '../../src/lib/pattern.ts';
+import { canMeet, capture, matches } from '../../src/lib/pattern.ts';
 
 test('a pattern matches the whole name, with any text in place of each *', () => {
   const rows: readonly (readonly [pattern: string, names: string, others: string])[] = [
@@ -20,14 +20,31 @@ test('a pattern matches the whole name, with any text in place of each *', () =>
     ['a.c', 'a.c', 'abc'],
   ];
   for (const [pattern, names, others] of rows) {
-    for (const name of names.split(' '))
-      assert.ok(matchesPattern(pattern, name), `${pattern} ${name}`);
+    for (const name of names.split(' ')) assert.ok(matches(pattern, name), `${pattern} ${name}`);
     for (const name of others.split(' ')) {
-      if (name) assert.ok(!matchesPattern(pattern, name), `${pattern} ${name}`);
+      if (name) assert.ok(!matches(pattern, name), `${pattern} ${name}`);
     }
   }
 });
 
 test('a pattern with many stars takes no longer than the name', () => {
-  assert.ok(!matchesPattern(`${'*a'.repeat(1000)}b`, 'a'.repeat(100_000)));
+  assert.ok(!matches(`${'*a'.repeat(1000)}b`, 'a'.repeat(100_000)));
+});
+
+test('a capture has the text at the place of each *', () => {
+  assert.deepEqual(capture('a', 'a'), []);
+  assert.deepEqual(capture('a*', 'a'), ['']);
+  assert.deepEqual(capture('a*c*', 'abcde'), ['b', 'de']);
+  assert.deepEqual(capture('*/*', 'a/b/c'), ['a', 'b/c']);
+  assert.equal(capture('a*a', 'a'), undefined);
+});
+
+test('two patterns can meet if a name matches both', () => {
+  const meeting = ['a a', 'a* ab', 'a* *b', 'a*c ab*', '* a*', 'a*b*c abc', 'ab*c a*bc'];
+  const apart = ['a b', 'a* b*', '*a *b', 'a* ba', 'a*c a*d', '*a* b'];
+  for (const pair of [...meeting, ...apart]) {
+    const [a = '', b = ''] = pair.split(' ');
+    assert.equal(canMeet(a, b), meeting.includes(pair), pair);
+    assert.equal(canMeet(b, a), meeting.includes(pair), pair);
+  }
 });

@@ -539,11 +539,11 @@ export function aliasFor(model: string, { aliases }: Settings): AliasSettings | 
   return { ...wildcard, targets: wildcard.targets.map((one) => one.replace('*', () => star)) };
 }
 
-/** Returns the text in the name at the place of the pattern's `*`, one character at least. */
+/** Returns the text in the name at the place of the pattern's `*`. */
 export function starOf(pattern: string, name: string): string | undefined {
   if (!pattern.endsWith('*')) return undefined;
   const start = pattern.slice(0, -1);
-  return name.startsWith(start) && name !== start ? name.slice(start.length) : undefined;
+  return name.startsWith(start) ? name.slice(start.length) : undefined;
 }
 
 /**
