@@ -1,7 +1,7 @@
 /** The names that may be values of labels, and rows of the page. */
 
 import type { Config } from '../config/config.ts';
-import { wildcardNamesOf } from '../config/wildcards.ts';
+import { wildcardNamesOf } from '../config/aliases-section.ts';
 
 /** How long a name stays that is used no longer, so that a scrape has seen its last values. */
 const KEPT_MS = 300_000;

@@ -1,7 +1,7 @@
 /** The rows of the page's tables. Texts have times in ISO 8601. */
 
 import type { Config } from '../config/config.ts';
-import { aliasFor } from '../config/wildcards.ts';
+import { aliasFor } from '../config/aliases-section.ts';
 import { formatCount, formatDuration, type Icon, join, type Notice } from '../incidents/notice.ts';
 import { type Counts, judge, markOf, type Situation, statesOf } from '../incidents/verdict.ts';
 import type { Figures } from './figures.ts';

@@ -1,20 +1,12 @@
-/** Reads `[clients.<name>]`, `[admin]` and the keys of callers. */
+/** Reads `[clients.<name>]` and `[admin]`. */
 
-import { createHash } from 'node:crypto';
-
-import { foreignReference, isLikePlaceholder, probableReference } from './foreign-references.ts';
 import { CLIENT_BUCKETS } from '../lib/limits.ts';
 import { isLoopback, withoutBrackets } from '../lib/loopback.ts';
 import { canMeet } from '../lib/pattern.ts';
-import { Secret } from '../lib/secret.ts';
-import { SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
+import type { Secret } from '../lib/secret.ts';
+import { sha256 } from '../lib/sha256.ts';
+import { toSecrets } from './keys.ts';
 import type { Section, SettingValues } from './setting-values.ts';
-
-/** The longest key and the longest value in `headers`, because servers refuse longer headers. */
-export const MAX_KEY_CHARACTERS = 4096;
-
-/** The settings for a token bucket. */
-export type BucketSettings = Section<'rate_limit.providers.<id>'>;
 
 /**
  * A client from `[clients]`, identified by its key. The code calls it a tenant, because a client is
@@ -23,78 +15,6 @@ export type BucketSettings = Section<'rate_limit.providers.<id>'>;
 export type Tenant = ReturnType<typeof readClients>[number];
 /** The admin listener's settings. */
 export type AdminSettings = NonNullable<ReturnType<typeof readAdmin>>;
-
-/**
- * Reports a key that no header can carry, and a caller's key that is a placeholder. Warns about a
- * key in quotation marks, or that is probably no key. No message contains the key.
- */
-export function checkKey(
-  values: SettingValues,
-  name: string,
-  key: string,
-  isOfCaller = false,
-): void {
-  // All visible ASCII characters are allowed, because vendors use more than RFC 6750's tokens
-  // allow.
-  if (!/^[\x21-\x7e]+$/.test(key)) {
-    values.problem(name, 'a key must be visible ASCII characters without spaces');
-  } else if (key.length > MAX_KEY_CHARACTERS) {
-    values.problem(name, `a key cannot be longer than ${MAX_KEY_CHARACTERS} characters`);
-  } else if (/^(["']).*\1$/.test(key)) {
-    // `docker --env-file` and some shells pass on the quotation marks in KEY="value".
-    values.warning(name, 'the key begins and ends with a quotation mark; remove both');
-  }
-  const reference = probableReference(key);
-  if (reference) values.warning(name, reference);
-  if (!isLikePlaceholder(key)) return;
-  if (isOfCaller) values.problem(name, 'this is a placeholder; write a key, or "${NAME}"');
-  else values.warning(name, 'this looks like a placeholder, and is used as a key');
-}
-
-/** Reports a text that is not the digest of a key. */
-function checkDigest(values: SettingValues, name: string, digest: string): void {
-  // The reference to an unset variable is reported already.
-  if (values.wrong.has(name)) return;
-  const command = 'printf %s "$KEY" | sha256sum';
-  if (!/^[\da-f]{64}$/i.test(digest)) {
-    const found = `found ${digest.length} characters`;
-    const text = `${found}, expected the 64 hexadecimal digits that ${command} prints before "-"`;
-    values.problem(name, text);
-  } else if (digest.toLowerCase() === sha256('')) {
-    values.problem(name, 'this is the digest of an empty text, as of a variable that is not set');
-  }
-}
-
-/**
- * Checks the keys of callers. An unreplaced reference or a placeholder is refused, because whoever
- * guesses its text would be let in.
- */
-export function checkCallerKeys(values: SettingValues): void {
-  for (const [name, { value, row }] of values.plain()) {
-    if (row.key !== 'of callers') continue;
-    if (name.endsWith('.key_sha256')) {
-      checkDigest(values, name, value as string);
-      continue;
-    }
-    for (const key of new Set([value as string | string[]].flat())) {
-      const foreign = foreignReference(key);
-      // A variable or a file may have the text. In the settings file it is reported already.
-      if (foreign && !values.wrong.has(name)) values.problem(name, foreign);
-      if (foreign) continue;
-      checkKey(values, name, key, true);
-      if (key.includes('${') && !values.wrong.has(name)) {
-        const text =
-          'a reference is written "${NAME}" or "${file:PATH}", and only in the settings file';
-        values.problem(name, `a key cannot contain "\${"; ${text}`);
-      }
-      if (key.length < SHORTEST_SECRET_CHARACTERS) {
-        const limit = `${SHORTEST_SECRET_CHARACTERS} characters`;
-        const text = `a key shorter than ${limit} is not hidden in logs and error texts`;
-        values.warning(name, text);
-      }
-    }
-  }
-}
 
 /**
  * Returns all clients. Reports a client without a key and a key already in use. Warns about
@@ -108,7 +28,7 @@ export function readClients(
 ) {
   const { enabled, keys: anonymous = [] } = values.section('server.auth');
   const { primary, fallback = [] } = values.section('providers');
-  const taken = new Set(anonymous.map(sha256));
+  const taken = new Set(anonymous.map((key) => sha256(key).toString('hex')));
   /** Returns true if a request for a matching name may reach this provider. */
   const leadsTo = (pattern: string, id: string) =>
     canMeet(pattern, id) ||
@@ -136,8 +56,8 @@ export function readClients(
     const keyDigests = readKeysOf(values, path, { key, keys, keySha256 }, taken);
     for (const model of models ?? []) {
       if (leadsSomewhere(model)) continue;
-      const text = `"${values.asWritten(model)}" matches no alias and no model of a registered provider`;
-      values.warning(`${path}.models`, text);
+      const text = 'matches no alias and no model of a registered provider';
+      values.warning(`${path}.models`, `"${values.asWritten(model)}" ${text}`);
     }
     const uncounted = registered
       .filter(({ streamUsage }) => !streamUsage)
@@ -170,8 +90,8 @@ function readKeysOf(
   { key, keys = [], keySha256 }: Pick<Section<'clients.<name>'>, 'key' | 'keys' | 'keySha256'>,
   taken: Set<string>,
 ): readonly Secret[] {
-  const settings = new Map(keys.map((text) => [sha256(text), 'keys']));
-  if (key !== undefined) settings.set(sha256(key), 'key');
+  const settings = new Map(keys.map((text) => [sha256(text).toString('hex'), 'keys']));
+  if (key !== undefined) settings.set(sha256(key).toString('hex'), 'key');
   if (keySha256 !== undefined) settings.set(keySha256.toLowerCase(), 'key_sha256');
   // A wrong value is reported already.
   const isWrong = ['key', 'keys', 'key_sha256'].some((name) => values.wrong.has(`${path}.${name}`));
@@ -184,15 +104,6 @@ function readKeysOf(
     taken.add(digest);
   }
   return toSecrets(settings.keys());
-}
-
-/** Returns the SHA-256 digest of the text's UTF-8 bytes in small hexadecimal digits. */
-function sha256(text: string): string {
-  return createHash('sha256').update(text).digest('hex');
-}
-
-export function toSecrets(keys: Iterable<string> = []): readonly Secret[] {
-  return [...keys].map((key) => new Secret(key));
 }
 
 /**

@@ -8,18 +8,20 @@ import { isDeepStrictEqual } from 'node:util';
 
 import { withoutBrackets } from '../lib/loopback.ts';
 import { isNodeSince } from '../lib/version.ts';
-import { createRedactor, SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
-import { checkCallerKeys, readAdmin, readClients, toSecrets } from './callers-section.ts';
+import { createRedactor } from '../lib/secrets.ts';
+import { readAliases } from './aliases-section.ts';
+import { readAdmin, readClients } from './callers-section.ts';
+import { checkCallerKeys, toSecrets } from './keys.ts';
 import { readLogging } from './logging-section.ts';
-import { readProviders, type ProviderSettings } from './providers-section.ts';
+import { readProviders } from './providers-section.ts';
 import { readRateLimit } from './rate-limit-section.ts';
 import { readValues, type ValueSources } from './read-values.ts';
-import type { BalancedTargets, TARGETS } from './setting-kinds.ts';
 import { ConfigError, SettingValues } from './setting-values.ts';
 
-export type { AdminSettings, BucketSettings, Tenant } from './callers-section.ts';
-export type { ProviderSettings };
-export type { StoreSettings } from './rate-limit-section.ts';
+export type { AliasSettings } from './aliases-section.ts';
+export type { AdminSettings, Tenant } from './callers-section.ts';
+export type { ProviderSettings } from './providers-section.ts';
+export type { BucketSettings, StoreSettings } from './rate-limit-section.ts';
 export type { TlsSettings } from './tls-files.ts';
 export type { Env, Flags } from './read-values.ts';
 export { ConfigError } from './setting-values.ts';
@@ -53,12 +55,7 @@ function configOf(values: SettingValues, memoryBytes: number) {
   const providers = readProviders(values);
   const { registered, skipped } = providers;
   const known = [...registered, ...skipped].map(({ id }) => id);
-  const all = readAliases(values, registered, known);
-  const aliases = new Map(all.filter(isExact).map((alias) => [alias.name, alias]));
-  // The longest text beside the `*` first; equals in the order of the file.
-  const wildcards = all
-    .filter((alias) => !isExact(alias))
-    .toSorted((a, b) => b.name.length - a.name.length);
+  const { all, ...aliases } = readAliases(values, registered, known);
   const clients = readClients(values, all, registered);
   const rateLimit = readRateLimit(values, known);
   const logging = readLogging(values);
@@ -78,9 +75,7 @@ function configOf(values: SettingValues, memoryBytes: number) {
     admin,
     logging,
     providers,
-    aliases,
-    /** Aliases with a `*`, the most specific first; undefined without any. */
-    wildcards: wildcards.length > 0 ? wildcards : undefined,
+    ...aliases,
     rateLimit,
     /** Printed for the operator at the start. */
     warnings: values.warnings as readonly string[],
@@ -125,95 +120,6 @@ function checkProxies(proxies: readonly string[], values: SettingValues): void {
       values.problem('server.trusted_proxies', text);
     }
   }
-}
-
-/** An alias: its targets, and their order. */
-export interface AliasSettings {
-  /** The name for clients; in a wildcard alias with one `*`. */
-  readonly name: string;
-  /** Each is `<provider_id>/<model_name>`; there is at least one. */
-  readonly targets: readonly string[];
-  readonly balance: NonNullable<BalancedTargets['balance']>;
-  /** Each target's weight, or undefined unless `balance` is `weighted`. */
-  readonly weights: ReadonlyMap<string, number> | undefined;
-}
-
-function isExact({ name }: AliasSettings): boolean {
-  return !name.includes('*');
-}
-
-/** Returns all aliases. `known` has the ids of all providers, registered or not. */
-function readAliases(
-  values: SettingValues,
-  registered: readonly ProviderSettings[],
-  known: readonly string[],
-) {
-  const aliases: AliasSettings[] = [];
-  const keys = values.secrets().filter(({ isKey }) => isKey);
-  for (const [name, { value }] of values.plain()) {
-    if (!name.startsWith('aliases.')) continue;
-    const alias = name.slice('aliases.'.length);
-    // Aliases are printed, so their names must not be keys. A shorter text is taken for a
-    // placeholder.
-    if (alias.length >= SHORTEST_SECRET_CHARACTERS && keys.some((key) => key.is(alias))) {
-      values.problem(
-        'aliases',
-        'a configured key is also an alias name, and names are printed; choose another name',
-      );
-      continue;
-    }
-    const written = value as NonNullable<typeof TARGETS.default>;
-    const isTable = typeof written === 'object' && 'targets' in written;
-    const table: BalancedTargets = isTable ? written : { targets: [written].flat() };
-    const { targets, balance = 'order', weights } = table;
-    if (targets.length === 0) values.problem(name, 'expected at least one model');
-    const stars = starsIn(alias);
-    if (stars > 1) values.problem(name, 'the name of an alias can have only one "*"');
-    for (const target of targets) {
-      const [, id] = /^([^/]+)\/./s.exec(target) ?? [];
-      if (id === undefined) {
-        values.problem(name, 'expected "<provider_id>/<model_name>"');
-      } else if (starsIn(target) > Math.min(stars, 1)) {
-        const limit = stars > 0 ? 'can have only one "*"' : 'has a "*", but the name has none';
-        values.problem(name, `the target "${values.asWritten(target)}" ${limit}`);
-      } else if (stars > 0 && !known.includes(id)) {
-        const hint = values.suggestions.didYouMean(id, known);
-        values.problem(name, `no such provider "${values.asWritten(target, id)}"${hint}`);
-      } else if (!registered.some((provider) => provider.id === id)) {
-        const hint = known.includes(id) ? '' : values.suggestions.similarTo(id, known);
-        const shown = values.asWritten(target, id);
-        values.warning(name, `provider "${shown}" is not registered${hint}`);
-      }
-    }
-    const isWhole = weights?.length === targets.length && weights.some((weight) => weight > 0);
-    if (balance === 'weighted' && !isWhole) {
-      const text = 'balance = "weighted" needs a weight for each target, at least one above 0';
-      values.problem(`${name}.weights`, text);
-    } else if (balance !== 'weighted' && weights) {
-      values.problem(`${name}.weights`, 'weights need balance = "weighted"');
-    }
-    const byTarget = weights && weightsOf(targets, weights);
-    aliases.push({
-      name: alias,
-      targets: byTarget ? [...byTarget.keys()] : targets,
-      balance,
-      weights: byTarget,
-    });
-  }
-  return aliases;
-}
-
-function starsIn(text: string): number {
-  return text.split('*').length - 1;
-}
-
-/** Returns each target's weight. A target listed several times gets the sum. */
-function weightsOf(targets: readonly string[], weights: readonly number[]) {
-  const byTarget = new Map<string, number>();
-  for (const [index, target] of targets.entries()) {
-    byTarget.set(target, (byTarget.get(target) ?? 0) + weights[index]!);
-  }
-  return byTarget;
 }
 
 /**

@@ -1,6 +1,6 @@
 /** Reads `[logging]`. */
 
-import { isHeaderName, MAX_NAME_CHARACTERS } from './providers-section.ts';
+import { readHeaderNames } from './header-names.ts';
 import type { SettingValues } from './setting-values.ts';
 
 /** The most names in `headers`. */
@@ -18,22 +18,11 @@ const CREDENTIAL = new RegExp(
 
 /** Returns the settings, with the names in `headers` in lower case, or undefined without any. */
 export function readLogging(values: SettingValues) {
-  const setting = 'logging.headers';
-  const { headers: texts = [], ...section } = values.section('logging');
-  const names = texts.map((text) => text.toLowerCase());
-  for (const [index, name] of names.entries()) {
-    const shown = JSON.stringify(values.asWritten(texts[index]!));
-    if (!isHeaderName(name)) {
-      values.problem(
-        setting,
-        `${shown} is not a valid header name of at most ${MAX_NAME_CHARACTERS} characters`,
-      );
-    } else if (CREDENTIAL.test(name)) {
-      values.problem(setting, `${shown} cannot be logged: it may be a credential`);
-    } else if (names.indexOf(name) < index) {
-      values.problem(setting, `${shown} appears twice; header names ignore case`);
-    }
-  }
-  if (names.length > MAX_NAMES) values.problem(setting, `there are more than ${MAX_NAMES} names`);
-  return { ...section, headers: names.length > 0 ? names : undefined };
+  const { headers: texts, ...section } = values.section('logging');
+  const headers = readHeaderNames(values, 'logging.headers', texts, {
+    max: MAX_NAMES,
+    refuse: (name) =>
+      CREDENTIAL.test(name) ? 'cannot be logged: it may be a credential' : undefined,
+  });
+  return { ...section, headers };
 }

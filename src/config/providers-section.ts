@@ -5,15 +5,10 @@
 import { isLoopback, isPrivate, withoutBrackets } from '../lib/loopback.ts';
 import { Secret } from '../lib/secret.ts';
 import { BUILT_IN_PROVIDERS, keyVariableOf } from './built-in-providers.ts';
-import { checkKey, MAX_KEY_CHARACTERS, toSecrets } from './callers-section.ts';
+import { HEADER_NAME, readHeaderNames } from './header-names.ts';
+import { checkKey, MAX_KEY_CHARACTERS, toSecrets } from './keys.ts';
 import type { SettingValues } from './setting-values.ts';
 import { readTls } from './tls-files.ts';
-
-/** A header's name in lower case (RFC 9110 5.6.2). */
-const HEADER_NAME = /^[!#$%&'*+\-.^_`|~0-9a-z]+$/;
-/** The most names in `forward_headers` or `return_headers`. */
-const MAX_NAMES = 32;
-export const MAX_NAME_CHARACTERS = 64;
 
 /**
  * Headers refused in settings: hop-by-hop headers (RFC 9110 7.6.1), message framing, and headers
@@ -38,6 +33,15 @@ const NEVER_PASSED = new RegExp(
     'retry-after(?:-ms)?|x-should-retry|www-authenticate|allow|vary|date|cache-control|' +
     'x-accel-buffering|x-content-type-options)$',
 );
+
+/** The bounds of `forward_headers` and `return_headers`. */
+const PASSED = {
+  max: 32,
+  refuse: (name: string) =>
+    REFUSED.has(name) || NEVER_PASSED.test(name)
+      ? 'cannot pass: it is a credential or set by the gateway itself'
+      : undefined,
+};
 
 /** A provider that is enabled and has a key. */
 export type ProviderSettings = Exclude<ReturnType<typeof readProvider>, string>;
@@ -115,9 +119,14 @@ function readProvider(id: string, values: SettingValues) {
     /** Headers for each request, with names in lower case. */
     headers: readHeaders(`${path}.headers`, section.headers, values),
     /** Names of client headers to forward, in lower case, or undefined without any. */
-    forwardHeaders: readNames(`${path}.forward_headers`, section.forwardHeaders, values),
+    forwardHeaders: readHeaderNames(
+      values,
+      `${path}.forward_headers`,
+      section.forwardHeaders,
+      PASSED,
+    ),
     /** Names of answer headers to return, in lower case, or undefined without any. */
-    returnHeaders: readNames(`${path}.return_headers`, section.returnHeaders, values),
+    returnHeaders: readHeaderNames(values, `${path}.return_headers`, section.returnHeaders, PASSED),
     defaultModel: section.defaultModel || undefined,
     ...readDetails(`${path}.model_details`, modelDetails, values),
   };
@@ -228,33 +237,4 @@ function readHeaders(
     checked.set(name, new Secret(value));
   }
   return Object.fromEntries(checked);
-}
-
-/** Returns whether a text in lower case is the name of a header, of at most 64 characters. */
-export function isHeaderName(text: string): boolean {
-  return HEADER_NAME.test(text) && text.length <= MAX_NAME_CHARACTERS;
-}
-
-/**
- * Checks the names of headers to pass on, and returns them in lower case, or undefined without any.
- */
-function readNames(setting: string, texts: readonly string[] = [], values: SettingValues) {
-  for (const text of texts) {
-    const name = text.toLowerCase();
-    const shown = JSON.stringify(values.asWritten(text));
-    if (!isHeaderName(name)) {
-      values.problem(
-        setting,
-        `${shown} is not a valid header name of at most ${MAX_NAME_CHARACTERS} characters`,
-      );
-    } else if (REFUSED.has(name) || NEVER_PASSED.test(name)) {
-      values.problem(
-        setting,
-        `${shown} cannot pass: it is a credential or set by the gateway itself`,
-      );
-    }
-  }
-  const names = new Set(texts.map((text) => text.toLowerCase()));
-  if (names.size > MAX_NAMES) values.problem(setting, `there are more than ${MAX_NAMES} names`);
-  return names.size > 0 ? [...names] : undefined;
 }

@@ -7,10 +7,12 @@ import { isIP } from 'node:net';
 
 import { isPrivate } from '../lib/loopback.ts';
 import { Secret } from '../lib/secret.ts';
-import { MAX_KEY_CHARACTERS, type BucketSettings } from './callers-section.ts';
+import { MAX_KEY_CHARACTERS } from './keys.ts';
 import { MAX_PORT } from './settings-table.ts';
-import type { SettingValues } from './setting-values.ts';
+import type { Section, SettingValues } from './setting-values.ts';
 
+/** The settings for a token bucket. */
+export type BucketSettings = Section<'rate_limit.providers.<id>'>;
 export type StoreSettings = NonNullable<ReturnType<typeof readStore>>;
 
 /**

@@ -1,7 +1,7 @@
 /** Decides which providers may answer a `model` value, and in which order. */
 
 import type { AliasSettings, Tenant } from '../config/config.ts';
-import { aliasFor, targetFor } from '../config/wildcards.ts';
+import { aliasFor, targetFor } from '../config/aliases-section.ts';
 import type { Call } from '../downstream/call.ts';
 import { MAX_NAME_CHARACTERS, type RequestHistory } from '../request/history.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';

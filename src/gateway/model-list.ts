@@ -2,7 +2,7 @@
 
 import type { Tenant } from '../config/config.ts';
 import { missingModels } from '../config/named-models.ts';
-import { aliasFor, wildcardNamesOf } from '../config/wildcards.ts';
+import { aliasFor, wildcardNamesOf } from '../config/aliases-section.ts';
 import { describeCause } from '../request/cause.ts';
 import { Deadline } from '../lib/cancellation.ts';
 import { readAll } from '../lib/byte-source.ts';

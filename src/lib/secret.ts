@@ -1,7 +1,8 @@
 /** Keys that cannot be printed by accident. */
 
-import { createHash } from 'node:crypto';
 import { inspect } from 'node:util';
+
+import { sha256 } from './sha256.ts';
 
 /**
  * A key, or a text that may hold a key. `reveal()` returns the text. Strings, JSON and `inspect`
@@ -56,5 +57,5 @@ export function digestOf(setting: object): string {
     const member: unknown = this[name as keyof typeof setting];
     return member instanceof Secret ? { secret: member.reveal() } : value;
   });
-  return createHash('sha256').update(text).digest('base64');
+  return sha256(text).toString('base64');
 }

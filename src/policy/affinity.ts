@@ -3,9 +3,9 @@
  * has cached their common beginning there.
  */
 
-import { createHash } from 'node:crypto';
 import type { IncomingHttpHeaders } from 'node:http';
 
+import { sha256 } from '../lib/sha256.ts';
 import type { RequestHistory } from '../request/history.ts';
 
 /** The parts of a request that identify its session. */
@@ -47,7 +47,7 @@ export function rankedFor(
   shares?: ReadonlyMap<string, number>,
 ): number[] {
   const weights = names.map((name) => {
-    const hash = createHash('sha256').update(`${name}\n${session}`).digest();
+    const hash = sha256(`${name}\n${session}`);
     return (shares?.get(name) ?? 1) / -Math.log(hash.readUIntBE(0, 6) / 2 ** 48);
   });
   return [...names.keys()].toSorted((a, b) => weights[b]! - weights[a]!);

@@ -2,13 +2,14 @@
  * Authenticates clients (`Authorization: Bearer <token>`), and checks which models they may name.
  */
 
-import crypto, { timingSafeEqual } from 'node:crypto';
+import { timingSafeEqual } from 'node:crypto';
 
 import type { Tenant, Config } from '../config/config.ts';
 import { GatewayError } from '../lib/errors.ts';
 import { matches } from '../lib/pattern.ts';
 import { Secret } from '../lib/secret.ts';
 import { createRedactor, type Redactor } from '../lib/secrets.ts';
+import { sha256 } from '../lib/sha256.ts';
 import type { RequestHistory } from '../request/history.ts';
 
 /**
@@ -65,12 +66,6 @@ export function createAuthenticator(
     const check = isExpired ? 'expired_token' : other;
     throw new GatewayError('authentication', 'Invalid authentication', { check, client });
   };
-}
-
-function sha256(text: string): Buffer {
-  // No named import: on an old Node it would fail before `assertNodeVersion` can name the
-  // version it needs.
-  return crypto.hash('sha256', text, 'buffer');
 }
 
 /**

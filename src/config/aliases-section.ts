@@ -1,0 +1,170 @@
+/**
+ * Reads `[aliases]`, and finds the alias for a name. A wildcard alias has a `*` in its name for any
+ * text, and a `*` in a target is the same text.
+ */
+
+import { capture, matches } from '../lib/pattern.ts';
+import { SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
+import type { BalancedTargets, TARGETS } from './setting-kinds.ts';
+import type { SettingValues } from './setting-values.ts';
+
+/** An alias: its targets, and their order. */
+export interface AliasSettings {
+  /** The name for clients; in a wildcard alias with one `*`. */
+  readonly name: string;
+  /** Each is `<provider_id>/<model_name>`; there is at least one. */
+  readonly targets: readonly string[];
+  readonly balance: NonNullable<BalancedTargets['balance']>;
+  /** Each target's weight, or undefined unless `balance` is `weighted`. */
+  readonly weights: ReadonlyMap<string, number> | undefined;
+}
+
+/** Returns all aliases. `known` has the ids of all providers, registered or not. */
+export function readAliases(
+  values: SettingValues,
+  registered: readonly { readonly id: string }[],
+  known: readonly string[],
+) {
+  const aliases: AliasSettings[] = [];
+  const keys = values.secrets().filter(({ isKey }) => isKey);
+  for (const [name, { value }] of values.plain()) {
+    if (!name.startsWith('aliases.')) continue;
+    const alias = name.slice('aliases.'.length);
+    // Aliases are printed, so their names must not be keys. A shorter text is taken for a
+    // placeholder.
+    if (alias.length >= SHORTEST_SECRET_CHARACTERS && keys.some((key) => key.is(alias))) {
+      values.problem(
+        'aliases',
+        'a configured key is also an alias name, and names are printed; choose another name',
+      );
+      continue;
+    }
+    aliases.push(readAlias(values, alias, value, { registered, known }));
+  }
+  const exact = aliases.filter(({ name }) => !name.includes('*'));
+  // The longest text beside the `*` first; equals in the order of the file.
+  const wildcards = aliases
+    .filter((alias) => !exact.includes(alias))
+    .toSorted((a, b) => b.name.length - a.name.length);
+  return {
+    all: aliases,
+    aliases: new Map(exact.map((alias) => [alias.name, alias])),
+    /** Aliases with a `*`, the most specific first; undefined without any. */
+    wildcards: wildcards.length > 0 ? wildcards : undefined,
+  };
+}
+
+interface KnownProviders {
+  readonly registered: readonly { readonly id: string }[];
+  /** The ids of all providers, registered or not. */
+  readonly known: readonly string[];
+}
+
+function readAlias(
+  values: SettingValues,
+  alias: string,
+  value: unknown,
+  providers: KnownProviders,
+): AliasSettings {
+  const setting = `aliases.${alias}`;
+  const written = value as NonNullable<typeof TARGETS.default>;
+  const isTable = typeof written === 'object' && 'targets' in written;
+  const table: BalancedTargets = isTable ? written : { targets: [written].flat() };
+  const { targets, balance = 'order', weights } = table;
+  if (targets.length === 0) values.problem(setting, 'expected at least one model');
+  const stars = starsIn(alias);
+  if (stars > 1) values.problem(setting, 'the name of an alias can have only one "*"');
+  for (const target of targets) checkTarget(values, setting, target, { ...providers, stars });
+  const isWhole = weights?.length === targets.length && weights.some((weight) => weight > 0);
+  if (balance === 'weighted' && !isWhole) {
+    const text = 'balance = "weighted" needs a weight for each target, at least one above 0';
+    values.problem(`${setting}.weights`, text);
+  } else if (balance !== 'weighted' && weights) {
+    values.problem(`${setting}.weights`, 'weights need balance = "weighted"');
+  }
+  const byTarget = weights && weightsOf(targets, weights);
+  return {
+    name: alias,
+    targets: byTarget ? [...byTarget.keys()] : targets,
+    balance,
+    weights: byTarget,
+  };
+}
+
+/** Reports a target that is no model, or whose provider may not exist. */
+function checkTarget(
+  values: SettingValues,
+  setting: string,
+  target: string,
+  { known, registered, stars }: KnownProviders & { readonly stars: number },
+): void {
+  const [, id] = /^([^/]+)\/./s.exec(target) ?? [];
+  if (id === undefined) {
+    values.problem(setting, 'expected "<provider_id>/<model_name>"');
+  } else if (starsIn(target) > Math.min(stars, 1)) {
+    const limit = stars > 0 ? 'can have only one "*"' : 'has a "*", but the name has none';
+    values.problem(setting, `the target "${values.asWritten(target)}" ${limit}`);
+  } else if (stars > 0 && !known.includes(id)) {
+    const hint = values.suggestions.didYouMean(id, known);
+    values.problem(setting, `no such provider "${values.asWritten(target, id)}"${hint}`);
+  } else if (!registered.some((provider) => provider.id === id)) {
+    const hint = known.includes(id) ? '' : values.suggestions.similarTo(id, known);
+    const shown = values.asWritten(target, id);
+    values.warning(setting, `provider "${shown}" is not registered${hint}`);
+  }
+}
+
+function starsIn(text: string): number {
+  return text.split('*').length - 1;
+}
+
+/** Returns each target's weight. A target listed several times gets the sum. */
+function weightsOf(targets: readonly string[], weights: readonly number[]) {
+  const byTarget = new Map<string, number>();
+  for (const [index, target] of targets.entries()) {
+    byTarget.set(target, (byTarget.get(target) ?? 0) + weights[index]!);
+  }
+  return byTarget;
+}
+
+interface Settings {
+  readonly aliases: ReadonlyMap<string, AliasSettings>;
+  readonly wildcards: readonly AliasSettings[] | undefined;
+  readonly providers: { readonly registered: readonly { readonly id: string }[] };
+}
+
+/**
+ * Returns the alias for this name: the exact one, or the first wildcard alias that matches. The
+ * alias `*` leaves out the names that begin with a registered provider's id.
+ */
+export function aliasFor(
+  name: string,
+  { aliases, providers, wildcards = [] }: Settings,
+): AliasSettings | undefined {
+  const found = aliases.get(name) ?? wildcards.find((one) => matches(one.name, name));
+  if (found?.name !== '*') return found;
+  const [start] = name.split('/', 1);
+  return providers.registered.some(({ id }) => id === start) ? undefined : found;
+}
+
+/** Returns the alias's target for this name, with the name's text in place of `*`. */
+export function targetFor(target: string, alias: AliasSettings, name: string): string {
+  // A function, because `$` has a meaning in a replacement text.
+  return target.replace('*', () => capture(alias.name, name)![0]!);
+}
+
+/**
+ * Returns the names that lead to this model by wildcard aliases. `id` is
+ * `<provider_id>/<model_name>`. A wildcard alias leads to its first target whose provider is
+ * registered.
+ */
+export function wildcardNamesOf(id: string, settings: Settings): string[] {
+  const ids = settings.providers.registered.map((provider) => `${provider.id}/`);
+  return (settings.wildcards ?? []).flatMap((alias) => {
+    const target = alias.targets.find((one) => ids.some((start) => one.startsWith(start)));
+    const [star] = capture(target ?? '', id) ?? [];
+    if (star === undefined) return [];
+    const name = alias.name.replace('*', () => star);
+    return aliasFor(name, settings) === alias ? [name] : [];
+  });
+}

@@ -1,0 +1,30 @@
+/** Checks lists of header names in settings. */
+
+import type { SettingValues } from './setting-values.ts';
+
+/** A header's name in lower case (RFC 9110 5.6.2). */
+export const HEADER_NAME = /^[!#$%&'*+\-.^_`|~0-9a-z]+$/;
+const MAX_CHARACTERS = 64;
+
+/**
+ * Checks a list of header names, and returns each once in lower case, or undefined without any.
+ * `refuse` returns why a name is not allowed, if it is not.
+ */
+export function readHeaderNames(
+  values: SettingValues,
+  setting: string,
+  texts: readonly string[] = [],
+  { max, refuse }: { readonly max: number; readonly refuse: (name: string) => string | undefined },
+): readonly string[] | undefined {
+  const names = new Set<string>();
+  for (const text of texts) {
+    const name = text.toLowerCase();
+    const isName = HEADER_NAME.test(name) && name.length <= MAX_CHARACTERS;
+    const valid = `is not a valid header name of at most ${MAX_CHARACTERS} characters`;
+    const problem = isName ? refuse(name) : valid;
+    if (problem) values.problem(setting, `${JSON.stringify(values.asWritten(text))} ${problem}`);
+    names.add(name);
+  }
+  if (names.size > max) values.problem(setting, `there are more than ${max} names`);
+  return names.size > 0 ? [...names] : undefined;
+}
