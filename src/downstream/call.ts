@@ -1,6 +1,7 @@
 /** A client's request, from its head to its access line. */
 
 import type { IncomingMessage, ServerResponse } from 'node:http';
+import type { Socket } from 'node:net';
 
 import { type ByteBudget, Reservation, type ReservedMemory } from '../lib/byte-budget.ts';
 import { Cancellation } from '../lib/cancellation.ts';
@@ -8,8 +9,8 @@ import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
 import { HeldBody } from '../lib/held-body.ts';
 import { createUuid } from '../lib/ids.ts';
 import { RequestHistory } from '../request/history.ts';
-import { ClientReply, type ResponseHeaders } from './client-reply.ts';
-import type { Connection, ReceivedRequest } from './connection.ts';
+import type { AnswerBroken } from './broken-request.ts';
+import { ClientReply, type ReplyConnection, type ResponseHeaders } from './client-reply.ts';
 import { type BodyReader, readRequestBody } from './request-body.ts';
 import { pathOf } from './request-head.ts';
 
@@ -40,6 +41,55 @@ export const CLIENT_TIME_LIMITS = {
  */
 export type OnHead = (status: number, headers: ResponseHeaders, call?: Call) => void;
 
+/** Counts a listener's requests: in flight now, and ended since the start. */
+interface RequestCounts {
+  inFlight: number;
+  finished: number;
+  /** Requests cancelled at a drain's deadline. */
+  cancelled: number;
+  /** Requests in flight with an open stream. */
+  openStreams: number;
+}
+
+/** The state shared by a listener's connections. */
+export interface ListenerState {
+  readonly timeLimits: typeof CLIENT_TIME_LIMITS;
+  readonly budget: ByteBudget;
+  handler: {
+    /**
+     * Answers a call, and calls `call.end()` once its response has closed, or its client is gone:
+     * then `finish` destroys the socket. Never rejects.
+     */
+    readonly handle: (call: Call) => Promise<void>;
+    readonly answerBroken: AnswerBroken;
+    readonly onHead?: OnHead;
+  };
+  isDraining: boolean;
+  readonly counts: RequestCounts;
+  /** Set at a drain's deadline. Later requests are cancelled with it too. */
+  cancelReason: Error | undefined;
+}
+
+/** A request as node:http announces it. A waiting request holds no more than this. */
+export interface ReceivedRequest {
+  readonly request: IncomingMessage;
+  readonly response: ServerResponse;
+  /** True if the client waits for `100 Continue` before it sends the body. */
+  readonly awaitsContinue: boolean;
+  /** Memory for the body bytes that node:http reads while the request waits. */
+  reservation: Reservation | undefined;
+  /** The answer if no memory was left for these bytes. The body is discarded then. */
+  refusal: GatewayError | undefined;
+}
+
+/** The parts of `Connection` that its calls use. */
+export interface CallConnection extends ReplyConnection {
+  readonly socket: Socket;
+  readonly listener: ListenerState;
+  readonly waitingBytes: number;
+  finish(call: Call): void;
+}
+
 export class Call {
   /** The client's own `x-request-id` if it is usable, else a new id. */
   readonly id: string;
@@ -65,7 +115,7 @@ export class Call {
   readonly requestBody: HeldBody;
   /** The answer's memory until it is delivered. Set by the attempt that reads the answer. */
   answerMemory: ReservedMemory | undefined;
-  readonly connection: Connection;
+  readonly connection: CallConnection;
   readonly request: IncomingMessage;
   readonly response: ServerResponse;
   /** True while the client waits for `100 Continue` before it sends the body. */
@@ -75,7 +125,7 @@ export class Call {
   /** True from when a provider is asked. */
   #isAsking = false;
 
-  constructor(received: ReceivedRequest, connection: Connection) {
+  constructor(received: ReceivedRequest, connection: CallConnection) {
     const { request, response, awaitsContinue, reservation } = received;
     this.request = request;
     this.response = response;
@@ -123,6 +173,11 @@ export class Call {
   beginAsking(): void {
     if (this.connection.socket.readableEnded) throw new ClientGone();
     this.#isAsking = true;
+  }
+
+  /** Adds the handler's headers to the answer before its head is sent. */
+  addHeaders(status: number, headers: ResponseHeaders): void {
+    this.onHead?.(status, headers, this);
   }
 
   /** To be called when the response has closed before it was fully written. */

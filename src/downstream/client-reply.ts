@@ -12,7 +12,7 @@ import type { GatewayError } from '../lib/errors.ts';
 import { copyIfResizable } from '../lib/held-body.ts';
 import { encodeEvent, EVENT_STREAM_HEADERS } from '../lib/sse.ts';
 import { onNextTurn, TurnLimit } from '../lib/turns.ts';
-import type { Call } from './call.ts';
+import type { RequestHistory } from '../request/history.ts';
 
 /** An answer up to this length is sent as text, in a single write with its head. */
 const SHORT_BODY_BYTES = 8192;
@@ -25,6 +25,22 @@ const WRITE_PART_BYTES = 65_536;
 const KEEP_ALIVE = Buffer.from(': keep-alive\n\n');
 
 export type ResponseHeaders = Record<string, string>;
+
+/** The parts of `Connection` that its replies use. */
+export interface ReplyConnection {
+  readonly isClosing: boolean;
+  countStream(): void;
+  closeAfterUpload(reply: ClientReply): void;
+}
+
+/** The parts of `Call` that its reply uses. */
+interface RepliedCall {
+  readonly id: string;
+  readonly history: RequestHistory;
+  readonly connection: ReplyConnection;
+  addHeaders(status: number, headers: ResponseHeaders): void;
+  onDisconnect(): void;
+}
 
 const ignore = () => {};
 const NO_LISTENERS: readonly (() => void)[] = [];
@@ -77,7 +93,7 @@ export class ClientReply {
    */
   onRoom: () => void = ignore;
 
-  readonly #call: Call;
+  readonly #call: RepliedCall;
   readonly #response: ServerResponse;
   #turn: TurnLimit | undefined;
   /** Parts waiting for room. */
@@ -88,7 +104,7 @@ export class ClientReply {
   #closedListeners = NO_LISTENERS;
   #keepAlive: NodeJS.Timeout | undefined;
 
-  constructor(response: ServerResponse, call: Call) {
+  constructor(response: ServerResponse, call: RepliedCall) {
     this.#response = response;
     this.#call = call;
     // IncomingMessage emits 'close' once its body is consumed, so only the response's 'close' can
@@ -176,7 +192,6 @@ export class ClientReply {
   #openStream(status: number, headers: ResponseHeaders): void {
     if (!this.#writeHead(status, headers)) return;
     this.isStream = true;
-    // `Connection` counts it until the call has ended.
     this.#call.connection.countStream();
   }
 
@@ -263,7 +278,7 @@ export class ClientReply {
     const { connection, id } = this.#call;
     if (response.destroyed) return false;
     if (response.headersSent) throw new Error('a second head of one response');
-    this.#call.onHead?.(status, headers, this.#call);
+    this.#call.addHeaders(status, headers);
     headers['x-request-id'] = id;
     const isUploading = !response.req.complete;
     if (isUploading || connection.isClosing) headers['connection'] ??= 'close';

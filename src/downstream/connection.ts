@@ -6,12 +6,12 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 
-import { type ByteBudget, Reservation } from '../lib/byte-budget.ts';
+import { Reservation } from '../lib/byte-budget.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import { createUuid } from '../lib/ids.ts';
-import { type AnswerBroken, refusalOf, serialize, TIMED_OUT } from './broken-request.ts';
+import { refusalOf, serialize, TIMED_OUT } from './broken-request.ts';
 import type { ClientReply } from './client-reply.ts';
-import { Call, type CLIENT_TIME_LIMITS, type OnHead } from './call.ts';
+import { Call, type CallConnection, type ListenerState, type ReceivedRequest } from './call.ts';
 import { limitLingering } from './lingering.ts';
 import { discardBody } from './request-body.ts';
 import { toAddress } from './request-head.ts';
@@ -38,50 +38,9 @@ const MIN_BYTES_PER_SECOND = 1024;
 /** The parser's code if a client has closed its sending side inside a request. */
 const ENDED_EARLY = 'HPE_INVALID_EOF_STATE';
 
-/** Counts a listener's requests: in flight now, and ended since the start. */
-interface RequestCounts {
-  inFlight: number;
-  finished: number;
-  /** Requests cancelled at a drain's deadline. */
-  cancelled: number;
-  /** Requests in flight with an open stream. */
-  openStreams: number;
-}
-
-/** The state shared by a listener's connections. */
-export interface ListenerState {
-  readonly timeLimits: typeof CLIENT_TIME_LIMITS;
-  readonly budget: ByteBudget;
-  handler: {
-    /**
-     * Answers a call, and calls `call.end()` once its response has closed, or its client is gone:
-     * then `finish` destroys the socket. Never rejects.
-     */
-    readonly handle: (call: Call) => Promise<void>;
-    readonly answerBroken: AnswerBroken;
-    readonly onHead?: OnHead;
-  };
-  isDraining: boolean;
-  readonly counts: RequestCounts;
-  /** Set at a drain's deadline. Later requests are cancelled with it too. */
-  cancelReason: Error | undefined;
-}
-
-/** A request as node:http announces it. A waiting request holds no more than this. */
-export interface ReceivedRequest {
-  readonly request: IncomingMessage;
-  readonly response: ServerResponse;
-  /** True if the client waits for `100 Continue` before it sends the body. */
-  readonly awaitsContinue: boolean;
-  /** Memory for the body bytes that node:http reads while the request waits. */
-  reservation: Reservation | undefined;
-  /** The answer if no memory was left for these bytes. The body is discarded then. */
-  refusal: GatewayError | undefined;
-}
-
 const ignore = () => {};
 
-export class Connection {
+export class Connection implements CallConnection {
   readonly socket: Socket;
   readonly listener: ListenerState;
   /**

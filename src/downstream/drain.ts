@@ -6,7 +6,8 @@ import type { Duplex } from 'node:stream';
 import { setImmediate as immediate, setTimeout as sleep } from 'node:timers/promises';
 
 import { startTimer } from '../lib/cancellation.ts';
-import type { Connection, ListenerState } from './connection.ts';
+import type { ListenerState } from './call.ts';
+import type { Connection } from './connection.ts';
 
 /**
  * How many connections the kernel may hold for `accept()`, because a proxy that has lost a replica

@@ -5,7 +5,8 @@ import type { IncomingMessage, Server, ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
 
-import { Connection, type ListenerState, PROGRESS_CHECKS } from './connection.ts';
+import type { ListenerState } from './call.ts';
+import { Connection, PROGRESS_CHECKS } from './connection.ts';
 import { BACKLOG_CONNECTIONS, drain, type DrainOptions } from './drain.ts';
 import { http } from '../lib/http.ts';
 
