@@ -6,7 +6,7 @@ import { http } from '../lib/http.ts';
 
 /** The parser's code for a head or a body that has not arrived in time. */
 export const TIMED_OUT = 'ERR_HTTP_REQUEST_TIMEOUT';
-/** Status and text by the parser's error code. Any other code is a plain 400. */
+/** Any other code is a plain 400. */
 const PARSER_ERRORS = new Map([
   ['HPE_HEADER_OVERFLOW', { status: 431, text: 'request headers are too large' }],
   ['HPE_CHUNK_EXTENSIONS_OVERFLOW', { status: 413, text: 'chunk extensions are too large' }],
@@ -19,10 +19,7 @@ interface TextAnswer {
   readonly body: string;
 }
 
-/**
- * Logs bytes that never became a call, and returns their answer. `remote` is the address at the
- * connection's other end.
- */
+/** Logs bytes that never became a call, and returns their answer. */
 export type AnswerBroken = (
   refusal: GatewayError,
   requestId: string,

@@ -16,24 +16,19 @@ import type { RequestHistory } from '../request/history.ts';
 
 /** An answer up to this length is sent as text, in a single write with its head. */
 const SHORT_BODY_BYTES = 8192;
-/**
- * Bytes written at once: the slowest client takes them within `sendTimeoutMs`. A longer body is
- * copied part by part, because its memory may be freed before the client has taken it.
- */
+/** Bytes written at once: the slowest client takes them within `sendTimeoutMs`. */
 const WRITE_PART_BYTES = 65_536;
 /** Proxies close silent connections after a minute or so. */
 const KEEP_ALIVE = Buffer.from(': keep-alive\n\n');
 
 export type ResponseHeaders = Record<string, string>;
 
-/** The parts of `Connection` that its replies use. */
 export interface ReplyConnection {
   readonly isClosing: boolean;
   countStream(): void;
   closeAfterUpload(reply: ClientReply): void;
 }
 
-/** The parts of `Call` that its reply uses. */
 interface RepliedCall {
   readonly id: string;
   readonly history: RequestHistory;
@@ -61,45 +56,26 @@ function writeEndings(): void {
 }
 
 export class ClientReply {
-  /** The status, once the head was sent. */
   status: number | undefined;
-  /**
-   * When the head was sent, or when a stream's answer began behind a comment, on the clock of
-   * `performance.now()`.
-   */
+  /** When the head was sent, or when a stream's answer began behind a comment. */
   firstByteAtMs: number | undefined;
-  /** Body bytes written. */
   sentBytes = 0;
   isStream = false;
-  /**
-   * False while the client has not taken the written bytes, or is gone. The next parts wait then.
-   */
+  /** False while the client has not taken the written bytes, or is gone. */
   hasRoom = true;
-  /**
-   * True once only the answer's end is missing. A client that leaves after all parts are written is
-   * no disconnect.
-   */
+  /** True once only the answer's end is missing. A client that leaves then is no disconnect. */
   mayClientLeave = false;
-  /**
-   * True if the stream has failed. The response then stays without its last chunk, and `#closeCut`
-   * of `Connection` closes the connection 2 s later.
-   */
+  /** True if the stream has failed. The response then stays without its last chunk. */
   isCut = false;
   /** True once the whole answer was passed to `send`, `end` or `fail`. */
   isAnswered = false;
-  /**
-   * Called when there is room after `write` has returned false. Never called once the client is
-   * gone.
-   */
   onRoom: () => void = ignore;
 
   readonly #call: RepliedCall;
   readonly #response: ServerResponse;
   #turn: TurnLimit | undefined;
-  /** Parts waiting for room. */
   readonly #waiting: Buffer[] = [];
   #hasEnded = false;
-  /** True once the whole response is written or the client is gone. */
   #isClosed = false;
   #closedListeners = NO_LISTENERS;
   #keepAlive: NodeJS.Timeout | undefined;
@@ -107,17 +83,15 @@ export class ClientReply {
   constructor(response: ServerResponse, call: RepliedCall) {
     this.#response = response;
     this.#call = call;
-    // IncomingMessage emits 'close' once its body is consumed, so only the response's 'close' can
-    // mean a disconnect. The listener is removed, because V8 considers a response old after a wait,
-    // and would keep its listener's objects until the next full collection. `once` would take 400
-    // bytes more.
+    // Not the request's 'close', which is emitted once its body is consumed. The listener is
+    // removed, because V8 considers a response old after a wait, and would keep its listener's
+    // objects until the next full collection. `once` would take 400 bytes more.
     const onClose = () => {
       response.off('close', onClose);
       clearInterval(this.#keepAlive);
       // On Node 20, writableFinished is also true if the socket died with data still buffered.
       const isWhole = response.writableFinished && !response.req.socket.destroyed;
       const mayLeave = this.mayClientLeave && this.#waiting.length === 0;
-      // Cancels the call with `ClientGone`.
       if (!isWhole && !mayLeave) call.onDisconnect();
       this.close();
     };
@@ -125,15 +99,14 @@ export class ClientReply {
   }
 
   /**
-   * Calls `listener` once the whole response is written or the client is gone; at once if it is so
-   * already. No promise, because each promise on a request's way costs as much as a header.
+   * Calls `listener` once the whole response is written or the client is gone. No promise, because
+   * each promise on a request's way costs as much as a header.
    */
   onClosed(listener: () => void): void {
     if (this.#isClosed) listener();
     else this.#closedListeners = [...this.#closedListeners, listener];
   }
 
-  /** Calls the listeners of `onClosed`. To be called if the client is found to be gone. */
   close(): void {
     this.#isClosed = true;
     const listeners = this.#closedListeners;
@@ -141,7 +114,6 @@ export class ClientReply {
     for (const listener of listeners) listener();
   }
 
-  /** True once the head was sent: a failure can no longer become an HTTP error. */
   get headersSent(): boolean {
     return this.#response.headersSent;
   }
@@ -157,9 +129,8 @@ export class ClientReply {
   ): Promise<void> | undefined {
     const parts = typeof body === 'string' ? [Buffer.from(body)] : body;
     this.isAnswered = true;
-    // An answer during the upload closes the connection (`closeAfterUpload` of `Connection`). A
-    // body that arrived together with its head is whole by the next turn, so that the connection
-    // stays.
+    // An answer during the upload closes the connection. A body that arrived together with its head
+    // is whole by the next turn.
     if (!this.#response.req.complete) {
       return immediate().then(() => this.#send(status, headers, parts));
     }
@@ -214,7 +185,6 @@ export class ClientReply {
     return this.hasRoom;
   }
 
-  /** Ends a stream. */
   end(): void {
     clearInterval(this.#keepAlive);
     this.#hasEnded = true;
@@ -224,10 +194,7 @@ export class ClientReply {
     else this.#response.end();
   }
 
-  /**
-   * Calls `close` once everything is written. A response without its last chunk emits 'close'
-   * only with its connection.
-   */
+  /** A response without its last chunk emits 'close' only with its connection. */
   #leaveOpen(): void {
     this.#response.socket!.write('', (error) => {
       // An error means that the client is gone, and 'close' follows.
@@ -235,10 +202,7 @@ export class ClientReply {
     });
   }
 
-  /**
-   * Answers with the documented error: as an HTTP error with these `headers` in addition, or as a
-   * stream's last event.
-   */
+  /** Answers with the documented error, as an HTTP error or as a stream's last event. */
   fail(failure: GatewayError, headers: ResponseHeaders = {}): Promise<void> | undefined {
     const { id, history } = this.#call;
     const { encodeError, protocol } = history.endpoint;
@@ -265,14 +229,13 @@ export class ClientReply {
     // If the client is already gone, nothing would end the timer.
     if (this.#response.destroyed) return;
     this.#keepAlive = setInterval(() => {
-      // If the client does not read, no comments are sent, so that it is cut off as usual.
+      // A client that does not read is cut off as usual.
       if (!this.hasRoom) return;
       if (!this.isStream) this.#openStream(200, { ...EVENT_STREAM_HEADERS });
       this.write(KEEP_ALIVE);
     }, silenceMs);
   }
 
-  /** Returns false if the client is gone. Throws if a head was sent before. */
   #writeHead(status: number, headers: ResponseHeaders): boolean {
     const response = this.#response;
     const { connection, id } = this.#call;
@@ -284,7 +247,6 @@ export class ClientReply {
     if (isUploading || connection.isClosing) headers['connection'] ??= 'close';
     response.writeHead(status, headers);
     this.status = status;
-    // Discards the rest of the upload, and closes the connection after both.
     if (isUploading) connection.closeAfterUpload(this);
     return true;
   }
@@ -310,8 +272,7 @@ export class ClientReply {
   }
 
   /**
-   * Writes a chunk with its frame (RFC 9112 7.1) at once. `response.write` would make four writes,
-   * and perhaps later.
+   * Writes a chunk with its frame (RFC 9112 7.1) at once. `response.write` would make four writes.
    */
   #writeFrame(part: Buffer, socket: Socket): boolean {
     const head = `${part.length.toString(16)}\r\n`;
@@ -320,7 +281,6 @@ export class ClientReply {
     part.copy(frame, head.length);
     frame.write('\r\n', head.length + part.length, 'latin1');
     if (this.sentBytes > 0) return socket.write(frame);
-    // The head is sent with the first part.
     socket.cork();
     this.#response.flushHeaders();
     const isTaken = socket.write(frame);
@@ -332,13 +292,11 @@ export class ClientReply {
     while (this.hasRoom && this.#waiting.length > 0) this.#writePart(this.#waiting.shift()!);
   }
 
-  /** Writes the waiting parts once the client has taken the parts before them. */
   #writeOn(): void {
     if (this.#response.destroyed) return;
     this.hasRoom = true;
     this.#writeWaiting();
-    // The end follows the last part at once, because a client may leave once it has the whole
-    // answer.
+    // A client may leave once it has the whole answer, so the end follows at once.
     if (this.#hasEnded) this.end();
     else if (this.hasRoom) this.onRoom();
   }

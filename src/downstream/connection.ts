@@ -16,22 +16,13 @@ import { limitLingering } from './lingering.ts';
 import { discardBody } from './request-body.ts';
 import { toAddress } from './request-head.ts';
 
-/** How many pipelined requests may wait behind the first. At this number the socket is not read. */
+/** How many pipelined requests may wait. At this number the socket is not read. */
 const MAX_WAITING_REQUESTS = 8;
-/**
- * A single read can bring more than `MAX_WAITING_REQUESTS`. A connection is closed above this
- * number.
- */
+/** A single read can bring more requests. Above this number the connection is closed. */
 const MAX_RECEIVED_REQUESTS = 100;
-/**
- * node:http reads an unclaimed body up to its high-water mark of 64 KiB, and up to one read of 64
- * KiB beyond.
- */
+/** node:http reads an unclaimed body up to its high-water mark of 64 KiB, and one read beyond. */
 const MAX_UNREAD_BYTES = 131_072;
-/**
- * A client is cut off after this many checks in a row in which it has taken nothing of its
- * response.
- */
+/** Checks in a row without progress after which a client is cut off. */
 export const PROGRESS_CHECKS = 4;
 /** The lowest average speed for an upload after `requestMs`. */
 const MIN_BYTES_PER_SECOND = 1024;
@@ -43,39 +34,19 @@ const ignore = () => {};
 export class Connection implements CallConnection {
   readonly socket: Socket;
   readonly listener: ListenerState;
-  /**
-   * When the connection was accepted or its last response ended, on the clock of
-   * `performance.now()`.
-   */
   idleSinceMs = performance.now();
 
-  /** The request being answered. */
   call: Call | undefined;
   /** The requests behind `call`, in order of arrival. Only the last may be incomplete. */
   #waiting: ReceivedRequest[] = [];
-  /**
-   * Why the parser has failed: the answer to the bytes behind the last complete request. No further
-   * request can come.
-   */
+  /** The answer to the bytes at which the parser has failed. */
   #refusal: GatewayError | undefined;
-  /**
-   * True if the latest answer was sent during its upload, with `Connection: close`: no request
-   * follows.
-   */
+  /** No request follows an answer during its upload. */
   #closesAfterUpload = false;
-  /**
-   * Runs from a failed stream's error event to the end of the connection. No other request begins
-   * meanwhile.
-   */
+  /** Runs from a failed stream's error event to the end of the connection. */
   #cutTimer: NodeJS.Timeout | undefined;
-  /** How many bytes the kernel had taken at the last check. */
   #takenBytes = -1;
-  /** Checks in a row that found no progress. */
   #checksWithoutProgress = 0;
-  /**
-   * The upload at the last check: its bytes then, its checks so far, and the latest checks in a row
-   * without new bytes.
-   */
   readonly #upload = { call: undefined as Call | undefined, bytes: 0, checks: 0, quietChecks: 0 };
   /** Repeats a head's time limit if it passed while other requests kept the socket unread. */
   #lateHead: NodeJS.Timeout | undefined;
@@ -95,9 +66,8 @@ export class Connection implements CallConnection {
   }
 
   /**
-   * Closes an idle connection during a drain. Behind a failed stream the connection is half-closed
-   * first. Its idle time then begins anew, so that the drain leaves the client another second to
-   * read the error event.
+   * Closes an idle connection during a drain. Behind a failed stream, the client has another second
+   * to read the error event.
    */
   closeIdle(): void {
     if (!this.#cutTimer || !this.socket.writable) this.socket.destroy();
@@ -108,7 +78,7 @@ export class Connection implements CallConnection {
     }
   }
 
-  /** True if the current response is the last, so that `Connection: close` belongs on it. */
+  /** True if `Connection: close` belongs on the current response. */
   get isClosing(): boolean {
     // node:http's parser drops the bytes behind a request for another protocol, and reads on at the
     // next packet: a dropped head would leave its body to be answered as a request.
@@ -116,19 +86,16 @@ export class Connection implements CallConnection {
     return this.listener.isDraining && this.#waiting.length === 0 && !this.#refusal;
   }
 
-  /** True if no request waits for an answer, is being answered or is being uploaded. */
   get isIdle(): boolean {
     const isUploading = this.#closesAfterUpload && this.socket.writable;
     const isWaiting = this.#waiting.length > 0 && !this.#cutTimer;
     return !this.call && !isWaiting && !isUploading;
   }
 
-  /** The memory of the waiting requests' bodies. */
   get waitingBytes(): number {
     return this.#waiting.reduce((sum, { reservation }) => sum + (reservation?.bytes ?? 0), 0);
   }
 
-  /** Takes a request in. It begins at once, or after the responses to the requests before it. */
   receive(request: IncomingMessage, response: ServerResponse, awaitsContinue: boolean): void {
     // Without these listeners, a broken connection would end the process.
     request.on('error', ignore);
@@ -146,17 +113,13 @@ export class Connection implements CallConnection {
     if (this.#waiting.length > MAX_RECEIVED_REQUESTS) return this.#closeFlooded();
     if (this.#cutTimer) return discardBody(request);
     this.#limitQueue();
-    // node:http announces a request before it has parsed its body. A request without a body is
-    // complete by the next tick, and a short body by the next turn.
+    // A request without a body is complete by the next tick, and a short body by the next turn.
     process.nextTick(() => {
       if (!request.complete) setImmediate(() => this.#reserveBody(received));
     });
   }
 
-  /**
-   * Reserves memory for a waiting request's body, as far as node:http reads it. Without room the
-   * body is discarded.
-   */
+  /** Reserves memory for a waiting request's body, as far as node:http reads it. */
   #reserveBody(received: ReceivedRequest): void {
     const { request } = received;
     const bytes = unreadBytesOf(request);
@@ -170,15 +133,14 @@ export class Connection implements CallConnection {
     }
   }
 
-  /** Gives up the waiting requests. */
   dropWaiting(): void {
     for (const { reservation } of this.#waiting) reservation?.close();
     this.#waiting = [];
   }
 
   /**
-   * Refuses the bytes at which the parser failed with the error `code`, and ends the connection.
-   * Complete requests before these bytes are answered first.
+   * Refuses the bytes at which the parser failed with `code`, and ends the connection. Complete
+   * requests before these bytes are answered first.
    */
   refuse(code: string | undefined): void {
     const { call, socket } = this;
@@ -189,8 +151,7 @@ export class Connection implements CallConnection {
     }
     if (this.#cutTimer) return;
     const { headersMs } = this.listener.timeLimits;
-    // The socket is not read while requests wait. If a request was answered while the head's time
-    // ran, the rest of the head may have arrived unread, so it gets the time again.
+    // The socket is not read while requests wait, so the rest of the head may have arrived unread.
     const wasBusy = call !== undefined || performance.now() - this.idleSinceMs < headersMs;
     if (code === TIMED_OUT && wasBusy) {
       this.#lateHead = setTimeout(() => this.refuse(code), headersMs).unref();
@@ -201,17 +162,15 @@ export class Connection implements CallConnection {
     this.#refusal ??= refusal;
     if (latest.complete) return;
     // The parser has failed inside the latest request's body. With `ENDED_EARLY`, the client has
-    // left during its upload, and there is nobody to answer. If the upload was answered already,
-    // `closeAfterUpload` closes the connection.
+    // left, and there is nobody to answer.
     if (latest !== call?.request) this.#waiting.pop()!.reservation?.close();
     else if (code !== ENDED_EARLY) call.cancellation.cancel(refusal);
     else if (!call.reply.isAnswered) socket.destroy();
   }
 
-  /** Answers and logs bytes that never became a request, and ends the connection. */
   #answerBroken(refusal: GatewayError): void {
     const { listener, socket } = this;
-    // The parser fails again with each packet, so only the first failure is answered.
+    // The parser fails again with each packet.
     if (!socket.writable) return;
     // The upload was answered already.
     if (this.#closesAfterUpload) return this.#close();
@@ -224,10 +183,7 @@ export class Connection implements CallConnection {
     this.#linger();
   }
 
-  /**
-   * To be called when a request is answered during its upload. Discards the rest of the upload, and
-   * closes the connection once both are over.
-   */
+  /** To be called when a request is answered during its upload. Discards the rest of the upload. */
   closeAfterUpload(reply: ClientReply): void {
     const { request, awaitsContinue } = this.call!;
     this.#closesAfterUpload = true;
@@ -242,7 +198,6 @@ export class Connection implements CallConnection {
     });
   }
 
-  /** Half-closes the connection, and reads on for a while. */
   #linger(): void {
     this.#close();
     limitLingering(this.socket, this.listener.timeLimits.lingerCheckMs);
@@ -260,7 +215,7 @@ export class Connection implements CallConnection {
   /**
    * Cuts off a client that took nothing of its response in `PROGRESS_CHECKS` calls. Counts calls,
    * not milliseconds, so that after an event loop stall the socket gets its turn before the next
-   * check. The client's own bytes do not count.
+   * check.
    */
   checkProgress(): void {
     const { bytesWritten, writableLength } = this.socket;
@@ -271,9 +226,7 @@ export class Connection implements CallConnection {
     if (this.#checksWithoutProgress === PROGRESS_CHECKS) this.socket.destroy();
   }
 
-  /**
-   * Refuses an upload that has stopped or is too slow. Counts calls, as `checkProgress` does.
-   */
+  /** Refuses an upload that has stopped or is too slow. */
   checkUpload(): void {
     const { call } = this;
     const upload = this.#upload;
@@ -294,11 +247,10 @@ export class Connection implements CallConnection {
     }
   }
 
-  /** Begins the next request. To be called when the previous response was written. */
   #begin(next: ReceivedRequest | undefined): void {
     const { listener } = this;
-    // node:http gives no socket to a response behind `Connection: close`. Without a socket there is
-    // no 'close', and the request would never end.
+    // Without a socket there is no 'close', and the request would never end. node:http gives none
+    // to a response behind `Connection: close`.
     if (!next || !this.socket.writable || this.#closesAfterUpload) {
       next?.reservation?.close();
       if (this.#refusal) this.#answerBroken(this.#refusal);
@@ -314,23 +266,21 @@ export class Connection implements CallConnection {
     process.nextTick(() => void handler.handle(call));
   }
 
-  /** Counts the call's stream from now until the call has ended. */
   countStream(): void {
     this.listener.counts.openStreams += 1;
   }
 
-  /** Ends a call, and begins the next request. */
   finish(call: Call): void {
     const { counts } = this.listener;
     counts.inFlight -= 1;
     if (call.reply.isStream) counts.openStreams -= 1;
-    // Not `cancellation.reason`, because requests after the deadline are cancelled too, and some
-    // are answered without a provider.
+    // `cancellation.reason` is also set on requests that came after the deadline and were answered
+    // without a provider.
     const { failure } = call.history;
     const isCancelled = failure !== undefined && failure === this.listener.cancelReason;
     counts[isCancelled ? 'cancelled' : 'finished'] += 1;
     this.idleSinceMs = performance.now();
-    // The response is incomplete, as after `ClientGone`: the next response would wait for ever.
+    // Behind an incomplete response, the next response would wait for ever.
     if (!call.response.writableFinished && !call.reply.isCut) this.socket.destroy();
     this.call = undefined;
     if (call.reply.isCut) return this.#closeCut();
@@ -338,7 +288,6 @@ export class Connection implements CallConnection {
     if (this.#waiting.length === MAX_WAITING_REQUESTS - 1) this.socket.resume();
   }
 
-  /** Cuts the connection off. Its requests get no answer, and the log has the reason. */
   #closeFlooded(): void {
     const { listener, socket } = this;
     this.dropWaiting();
@@ -351,7 +300,7 @@ export class Connection implements CallConnection {
 
   /**
    * Closes the connection behind a failed stream without the last chunk, so that clients without
-   * support for error events find the stream incomplete. Closes it later, because some clients drop
+   * support for error events find the stream incomplete. The end waits, because some clients drop
    * unread events when the connection ends.
    */
   #closeCut(): void {
@@ -373,7 +322,6 @@ export class Connection implements CallConnection {
   }
 }
 
-/** Returns how many body bytes node:http may hold until the body is read. */
 function unreadBytesOf(request: IncomingMessage): number {
   if (request.complete) return request.readableLength;
   return Math.min(Number(request.headers['content-length'] ?? Infinity), MAX_UNREAD_BYTES);
@@ -381,9 +329,8 @@ function unreadBytesOf(request: IncomingMessage): number {
 
 /**
  * Drops the rest of the read. node:http's parser would create two objects for each request in it,
- * although the socket is destroyed, and keep them until the end of the turn, while many connections
- * may be read. No documented call stops the parser, but it takes a return value of 2 for an
- * upgrade, and nothing behind an upgrade is HTTP.
+ * and keep them until the end of the turn. No documented call stops the parser, but it takes a
+ * return value of 2 for an upgrade, and nothing behind an upgrade is HTTP.
  */
 function stopParsing(socket: Socket & { parser?: { onIncoming: () => number } | null }): void {
   if (socket.parser) socket.parser.onIncoming = () => 2;

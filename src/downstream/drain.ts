@@ -9,28 +9,19 @@ import { startTimer } from '../lib/cancellation.ts';
 import type { ListenerState } from './call.ts';
 import type { Connection } from './connection.ts';
 
-/**
- * How many connections the kernel may hold for `accept()`, because a proxy that has lost a replica
- * connects to another replica with all its requests.
- */
+/** A proxy that has lost a replica connects to another replica with all its requests. */
 export const BACKLOG_CONNECTIONS = 1024;
-/**
- * How long an idle connection stays open once the port is closed, because a proxy does not know
- * about the drain and may send a request.
- */
+/** A proxy does not know about the drain, and may send a request on an idle connection. */
 const IDLE_GRACE_MS = 1000;
 const IDLE_CHECK_MS = 100;
-/**
- * The time for clients to take their answers after a drain's deadline has cancelled their requests.
- */
+/** The time for clients to take the answers of cancelled requests. */
 const CANCELLED_MS = 2000;
-/** The same if `endDrain` ends the drain. */
 const FORCED_CANCELLED_MS = 100;
 
 export interface DrainOptions {
   /** How long the port stays open, so that load balancers notice the drain. */
   readonly delayMs: number;
-  /** Requests still running this long after the port has closed are cancelled with `reason`. */
+  /** Requests still running this long after the port has closed are cancelled. */
   readonly timeoutMs: number;
   readonly reason: Error;
 }
@@ -57,14 +48,10 @@ export async function drain(
   else signal.addEventListener('abort', () => end(FORCED_CANCELLED_MS));
   await closeServer(server, connections);
   clearTimeout(deadline);
-  // All sockets are closed. Cancelled requests end, and get their access lines, in the next turns.
+  // Cancelled requests get their access lines in the turns after their sockets have closed.
   for (let turn = 0; state.counts.inFlight > 0 && turn < 1000; turn += 1) await immediate();
 }
 
-/**
- * Accepts the connections in the backlog, closes the port, and closes idle connections. Resolves
- * when all connections are closed.
- */
 async function closeServer(server: Server, connections: Connections): Promise<void> {
   await acceptBacklog(server);
   // node:http's own `close` would cut idle connections at once, with requests on their way.
@@ -87,9 +74,8 @@ async function closeServer(server: Server, connections: Connections): Promise<vo
 }
 
 /**
- * Waits until the backlog is empty, or until as many connections were accepted as it can hold,
- * because closing the port resets the connections in it. libuv accepts at least one connection per
- * turn of the event loop, the oldest first.
+ * Waits until the backlog is empty, because closing the port resets the connections in it. libuv
+ * accepts at least one connection per turn of the event loop, the oldest first.
  */
 async function acceptBacklog(server: Server): Promise<void> {
   let accepted = 0;

@@ -12,10 +12,7 @@ import { http } from '../lib/http.ts';
 
 const MAX_HEADER_BYTES = 16_384;
 
-/**
- * Creates the listener, which does not listen yet. It closes a connection that is idle for
- * `keepAliveMs`.
- */
+/** Creates a listener that closes connections idle for `keepAliveMs`. */
 export function createHttpServer(
   options: Omit<ListenerState, 'isDraining' | 'cancelReason' | 'counts'>,
   keepAliveMs: number,
@@ -30,14 +27,13 @@ export function createHttpServer(
 
   return {
     /**
-     * Starts listening. Rejects with Node's error if the address is not available. `isShared`:
-     * other processes may listen at the same port (SO_REUSEPORT), and the kernel gives each
-     * connection to one of them.
+     * Rejects with Node's error if the address is not available. If `isShared`, other processes may
+     * listen at the same port (SO_REUSEPORT).
      */
     async listen(port: number, host: string, isShared = false) {
       server.listen({ port, host, reusePort: isShared, backlog: BACKLOG_CONNECTIONS });
       await once(server, 'listening');
-      // The server goes on listening after later errors.
+      // Otherwise a later error would end the process.
       server.on('error', () => {});
       const check = () => connections.forEach((connection) => connection.checkProgress());
       checking.push(setInterval(check, timeLimits.sendTimeoutMs / PROGRESS_CHECKS));
@@ -45,17 +41,12 @@ export function createHttpServer(
       checking.push(setInterval(checkUploads, timeLimits.requestMs / PROGRESS_CHECKS));
       return server.address() as AddressInfo;
     },
-    /**
-     * Serves for another `delayMs`, while `/health` reports the drain. Then stops accepting, and
-     * waits for the requests in flight.
-     */
+    /** Serves for another `delayMs`, then stops accepting and waits for the requests in flight. */
     async drain(how: DrainOptions) {
       await drain(server, connections, state, { ...how, signal: forceClose.signal });
       checking.forEach(clearInterval);
     },
-    /** Ends a drain at once by cancelling the requests still in flight. */
     endDrain: () => forceClose.abort(),
-    /** Sets the handler for all new requests. */
     setHandler(handler: ListenerState['handler']) {
       state.handler = handler;
     },
@@ -63,20 +54,18 @@ export function createHttpServer(
     setKeepAlive(ms: number) {
       server.keepAliveTimeout = ms;
     },
-    /** The requests being answered. */
     calls: () => [...connections.values()].flatMap(({ call }) => call ?? []),
     counts,
     get isDraining() {
       return state.isDraining;
     },
-    /** The port; 0 unless the server listens. */
+    /** 0 unless the server listens. */
     get port() {
       return (server.address() as AddressInfo | null)?.port ?? 0;
     },
   };
 }
 
-/** Creates Node's server with the limits on heads. `Connection` limits bodies and answers. */
 function createNodeServer(timeLimits: ListenerState['timeLimits'], keepAliveMs: number): Server {
   const server = http.createServer({
     maxHeaderSize: MAX_HEADER_BYTES,
@@ -85,23 +74,18 @@ function createNodeServer(timeLimits: ListenerState['timeLimits'], keepAliveMs: 
     requestTimeout: 0,
     keepAliveTimeout: keepAliveMs,
     connectionsCheckingInterval: Math.min(2000, timeLimits.headersMs / 4),
-    // `checkProtocol` requires the header, because Node's own refusal has no body.
+    // Node's own refusal has no body, so `checkProtocol` requires the header.
     requireHostHeader: false,
   });
-  // Without a limit, because Node 20 silently drops headers beyond the limit. `checkProtocol`
-  // counts them.
+  // Node 20 silently drops headers beyond a limit, so `checkProtocol` counts them.
   server.maxHeadersCount = 0;
   // Otherwise node:http would end the connection as soon as its client half-closes, before the
-  // answers that wait for their turn. Now it does so behind the last answer. `Connection` ends the
-  // connection earlier if the client may have left.
+  // answers that wait for their turn. `Connection` ends the connection earlier if the client may
+  // have left.
   (server as Server & { httpAllowHalfOpen: boolean }).httpAllowHalfOpen = true;
   return server;
 }
 
-/**
- * Creates a `Connection` for each accepted socket, and hands it the socket's requests. Returns the
- * open connections.
- */
 function acceptConnections(server: Server, state: ListenerState): ReadonlyMap<Duplex, Connection> {
   const connections = new Map<Duplex, Connection>();
   server.on('connection', (socket) => {
@@ -120,8 +104,7 @@ function acceptConnections(server: Server, state: ListenerState): ReadonlyMap<Du
   server.on('clientError', ({ code }: NodeJS.ErrnoException, socket) =>
     connections.get(socket)?.refuse(code),
   );
-  // CONNECT is refused. node:http has detached the socket, and earlier requests may still wait for
-  // their answers.
+  // node:http has detached the socket, and earlier requests may still wait for their answers.
   server.on('connect', (_, socket) => {
     socket.on('error', () => {});
     socket.on('end', () => socket.destroy());

@@ -2,7 +2,7 @@
 
 import type { Socket } from 'node:net';
 
-/** The most checks while the connection is read: 30 s, as nginx's lingering_time. */
+/** Checks while the connection is read: 30 s, as nginx's lingering_time. */
 const LINGER_CHECKS = 30;
 /** Checks in a row without a byte until the end: 5 s, as nginx's lingering_timeout. */
 const QUIET_CHECKS = 5;

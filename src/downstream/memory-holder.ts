@@ -6,16 +6,12 @@ import { createRemoteAddress } from './trusted-proxies.ts';
 const MEBIBYTE = 1_048_576;
 
 export interface MemoryHolder {
-  /** The client's name; undefined without a key of `[clients]`. */
+  /** Undefined without a key of `[clients]`. */
   readonly client: string | undefined;
-  /** The client, or its address, and how much it holds of how much. */
   readonly text: string;
 }
 
-/**
- * Returns the client, or without a name the address, that holds most of the reserved bytes.
- * Undefined if nobody holds any.
- */
+/** Returns the client, or without a name the address, that holds most of the reserved bytes. */
 export function findMemoryHolder(
   calls: readonly Call[],
   trustedProxies: readonly string[],

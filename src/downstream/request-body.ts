@@ -8,25 +8,21 @@ import type { HeldBody } from '../lib/held-body.ts';
 import { onNextTurn, TurnLimit } from '../lib/turns.ts';
 
 /**
- * How many chunks of any size a body may have: parsing a chunk costs as much as hundreds of bytes,
- * and a single read can have 10,000 chunks of one byte. The number is below the 1009 such chunks
- * after which `TurnLimit` ends a turn, so a body of such chunks is refused in its first turn.
+ * Parsing a chunk costs as much as hundreds of bytes, and a single read can have 10,000 chunks of
+ * one byte. `TurnLimit` ends a turn after 1009 such chunks, so a body of such chunks is refused in
+ * its first turn.
  */
 const FREE_CHUNKS = 1000;
 const MIN_MEAN_CHUNK_BYTES = 16;
 
-/** Receives each chunk as it arrives. */
 export interface BodyReader<Request> {
   push(chunk: Buffer): void;
-  /** Returns the request in the whole body. */
   finish(body: HeldBody): Request;
 }
 
 /**
- * Reads the whole body into `body` and `reader`, and resolves with the result of `reader.finish`.
- * Rejects with the error from `body.push` or `reader.finish`, with a 400 if the chunks are too
- * small, and with the cancellation's reason. When a refused body is answered, `closeAfterUpload`
- * discards its rest.
+ * Reads the whole body into `body` and `reader`. Rejects with the error from `body.push` or
+ * `reader.finish`, with a 400 if the chunks are too small, and with the cancellation's reason.
  */
 export function readRequestBody<Request>(
   request: IncomingMessage,
@@ -35,8 +31,7 @@ export function readRequestBody<Request>(
   reader: BodyReader<Request>,
 ): Promise<Request> {
   const pace = new UploadPace();
-  // Not `for await`, because leaving the loop early would destroy the socket before the answer is
-  // written.
+  // Leaving a `for await` loop early would destroy the socket before the answer is written.
   return new Promise((resolve, reject) => {
     const stop = () => {
       request.off('data', onData);
@@ -74,9 +69,8 @@ export function readRequestBody<Request>(
 }
 
 /**
- * Reads the body to its end, in turns with all other work, and drops its bytes unless another
- * listener takes them. If its chunks are too small, reading stops, and the caller closes the
- * connection after a while.
+ * Reads the body to its end, and drops its bytes unless another listener takes them. If its chunks
+ * are too small, reading stops, and the caller closes the connection after a while.
  */
 export function discardBody(request: IncomingMessage): void {
   const pace = new UploadPace();
@@ -90,10 +84,7 @@ class UploadPace {
   #bytes = 0;
   #areTooSmall = false;
 
-  /**
-   * Takes each chunk, and pauses the request when its turn is over. If the chunks are too small,
-   * returns false and stops reading the connection.
-   */
+  /** Pauses the request when its turn is over. Returns false if the chunks are too small. */
   take({ length }: Buffer, request: IncomingMessage): boolean {
     if (this.#areTooSmall) return false;
     this.#chunks += 1;
@@ -125,7 +116,7 @@ function stopReading(request: IncomingMessage): () => void {
     if (!request.complete) socket.pause();
     else socket.off('resume', pause);
   };
-  // In the next tick, because a pending 'resume' would undo the pause.
+  // A pending 'resume' would undo a pause in this tick.
   process.nextTick(pause);
   // node:http resumes the socket when a part is taken, and when the answer is sent.
   socket.on('resume', pause);

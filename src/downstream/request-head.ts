@@ -10,8 +10,8 @@ const MAX_HEADERS = 1000;
 type Head = Pick<IncomingMessage, 'httpVersion' | 'headers' | 'rawHeaders'>;
 
 /**
- * Returns a header's value if it was sent exactly once, else undefined, because Node would show
- * only the first of several. `name` is in lower case.
+ * Returns a header's value if it was sent exactly once, because Node would show only the first of
+ * several. `name` is in lower case.
  */
 export function soleHeader(head: { readonly rawHeaders: readonly string[] }, name: string) {
   const { rawHeaders } = head;
@@ -63,20 +63,14 @@ export function checkProtocol(head: Head, isProbe = false): void {
   }
 }
 
-/** An address with a port, as some proxies write it: `192.0.2.1:80`, `[2001:db8::1]:80`. */
+/** As some proxies write addresses: `192.0.2.1:80`, `[2001:db8::1]:80`. */
 const WITH_PORT = /^(?:\[([0-9a-f:.]+)\]|(\d{1,3}(?:\.\d{1,3}){3}))(?::\d{1,5})?$/i;
-/**
- * Room for an IPv6 address with a zone, the name of a network interface (15 characters). `isIP`
- * accepts zones of any length.
- */
+/** Room for an IPv6 address with a zone. `isIP` accepts zones of any length. */
 const MAX_ADDRESS_CHARACTERS = 64;
 /** A client's address if it connects over IPv4 to a socket for both families. */
 const MAPPED_IPV4 = /^::ffff:(\d{1,3}(?:\.\d{1,3}){3})$/i;
 
-/**
- * Returns the address without port and brackets, and as IPv4 if it is mapped into IPv6; undefined
- * if the text is not an address.
- */
+/** Returns the address without port and brackets, and as IPv4 if it is mapped into IPv6. */
 export function toAddress(text: string): string | undefined {
   if (isIP(text) === 4) return text;
   const [, v6, v4] = WITH_PORT.exec(text) ?? [];

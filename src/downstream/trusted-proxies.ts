@@ -4,21 +4,19 @@ import { BlockList, isIP } from 'node:net';
 
 import { toAddress } from './request-head.ts';
 
-/** How many `X-Forwarded-For` entries are read: more proxies than any request passes. */
+/** More proxies than any request passes. */
 const MAX_PROXIES = 50;
 
 interface Forwarded {
   /** Names and values in turn. */
   readonly rawHeaders: readonly string[];
-  /** The address at the connection's other end. */
   readonly peerAddress: string | undefined;
 }
 
 /**
  * Returns a function that finds a call's client address: the connection's other end, or behind a
  * trusted proxy the rightmost `X-Forwarded-For` address that is not a trusted proxy. Entries
- * further left, or left of an invalid address, may be forged. The proxies are addresses and ranges
- * in CIDR notation.
+ * further left may be forged. The proxies are addresses and ranges in CIDR notation.
  */
 export function createRemoteAddress(
   trustedProxies: readonly string[],
