@@ -7,11 +7,9 @@ import type { Cancellation, Deadline } from '../lib/cancellation.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import type { Transport } from './transport.ts';
 
-/** The services for an attempt. */
 export interface AttemptServices {
   readonly config: Config;
   readonly transport: Transport;
-  /** Removes keys from text for a client. */
   readonly redact: Redactor;
 }
 
@@ -19,11 +17,10 @@ export interface AttemptServices {
 interface CommentSink {
   /** True once the head was sent, either by the answer or by a comment before it. */
   readonly headersSent: boolean;
-  /** True if `write` has room for a chunk. */
   readonly hasRoom: boolean;
   /**
-   * Takes a chunk. Returns false if the client has no room for more: then the caller waits for
-   * `onRoom` of `AnswerSink` before the next chunk, unless that chunk ends the stream.
+   * Returns false if the client has no room for more: then the caller waits for `onRoom` before the
+   * next chunk, unless that chunk ends the stream.
    */
   write(chunk: Buffer): boolean;
 }
@@ -38,19 +35,18 @@ export interface AnswerSink extends CommentSink {
     body: readonly Buffer[],
   ): Promise<void> | undefined;
   beginStream(status: number, headers: Record<string, string>): void;
-  /** Called when there is room again after `write` has returned false. */
   onRoom: () => void;
   end(): void;
 }
 
 /**
- * A begun answer: either a checked complete answer, or a stream with its first token. The client
- * has received nothing of it yet.
+ * A checked complete answer, or a stream with its first token. The client has received nothing of
+ * it yet.
  */
 export interface Answer {
   /**
-   * Sends the answer to the client. May be called only once. Returns undefined if the answer is
-   * sent at once. Throws if node:http refuses the head, and rejects if a stream breaks off.
+   * Sends the answer to the client, once. Returns undefined if the answer is sent at once. Throws
+   * if node:http refuses the head, and rejects if a stream breaks off.
    *
    * @param onData - called whenever stream data was passed on
    */
@@ -58,23 +54,18 @@ export interface Answer {
 }
 
 /**
- * An attempt's context. It does not have the request, because a stream would hold the body, often
- * megabytes, until the stream ends.
+ * The request is no member, because a stream would hold its body, often megabytes, until the end.
  */
 export interface AttemptContext {
-  /** Receives the facts about the attempt as they become known. */
   readonly attempt: Attempt;
   readonly settings: Pick<
     ProviderSettings,
     'forwardHeaders' | 'headers' | 'returnHeaders' | 'timeoutMs'
   >;
   readonly call: {
-    /** The client's request headers. */
     readonly headers: Readonly<Record<string, unknown>>;
-    /** Cancelled when the client leaves or the gateway gives up the request. */
     readonly cancellation: Cancellation;
     readonly budget: ByteBudget;
-    /** The answer's memory until the answer is delivered. */
     answerMemory: ReservedMemory | undefined;
     readonly reply: CommentSink;
     readonly history: Pick<RequestHistory, 'endpoint' | 'redactKey'>;

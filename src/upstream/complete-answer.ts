@@ -18,13 +18,10 @@ import type { UpstreamResponse } from './provider.ts';
 export const EVENT_STREAM_TYPE = /^\s*text\/event-stream\s*(?:[;,]|$)/i;
 
 /**
- * Reads a complete answer. Returns without a promise if the whole body has arrived.
- *
- * Throws or rejects with `provider` if the answer is too large or an event stream, `rateLimit` if
- * it does not fit the memory budget now, `serialization` if it is not JSON, and the provider's
- * error if it reports an error.
- *
- * @param answerHeaders - sent to the client with the answer
+ * Reads a complete answer. Returns without a promise if the whole body has arrived. Throws or
+ * rejects with `provider` if the answer is too large or an event stream, `rateLimit` if it does not
+ * fit the memory budget now, `serialization` if it is not JSON, and the provider's error if it
+ * reports an error.
  */
 export function openCompleteAnswer(
   { status, headers, body }: UpstreamResponse,
@@ -78,8 +75,8 @@ export function openCompleteAnswer(
 }
 
 /**
- * Returns the failure if a provider has sent a completion in place of a stream: the error in the
- * completion, or else `unsupported`. Returns undefined if the bytes are not JSON.
+ * Returns the failure if a provider has sent a completion in place of a stream. Returns undefined
+ * if the bytes are not JSON.
  */
 export function failureOfCompletion(
   parts: readonly Buffer[],
@@ -101,22 +98,14 @@ function streamAnswered(provider: string): GatewayError {
   return providerError(provider, 'a stream was answered to a request for a complete answer');
 }
 
-/** Returns whether an answer begins with a comment or an event field. */
 function beginsEvents(parts: readonly Buffer[]): boolean {
   return /^\ufeff?\s*(?:data|event|id|retry|error)?:/.test(sliceText(parts, 0, 1024));
 }
 
-/**
- * An answer's fault; undefined for a good answer. An answer with a choice in `choices` is a
- * completion, whatever its other members.
- */
+/** Undefined for a good answer. */
 type AnswerFault = GatewayError | 'not JSON' | undefined;
 
-/**
- * Notes the facts of an answer. Returns its fault, if any.
- *
- * @param json - the answer, parsed or as an outline; undefined if it is not JSON
- */
+/** Notes the facts of an answer. Returns its fault, if any. */
 function readAnswer(json: unknown, context: AttemptContext): AnswerFault {
   const { attempt, call, services } = context;
   const { endpoint } = call.history;

@@ -6,7 +6,6 @@ import { connect as connectTls, type SecureContext } from 'node:tls';
 import { serverNameOf, withoutBrackets } from '../lib/loopback.ts';
 import { lookup } from '../lib/name-lookup.ts';
 
-/** A connection's time limit elapses in this many parts. */
 const CONNECT_TICKS = 10;
 /**
  * Shorter than `IDLE_CONNECTION_MS`, so that the end of an idle connection's peer is noticed.
@@ -18,16 +17,14 @@ const READ_AHEAD = { highWaterMark: 16_384 };
 const ignore = () => {};
 
 /**
- * Returns a function that connects to an origin: it returns the socket, and calls `callback` once,
- * with the error or with the time that the name lookup took. Without a lookup there is no time.
+ * Returns a function that connects to an origin. It calls `callback` once, with the error or with
+ * the time of the name lookup, if there was any.
  *
- * @param timeoutMs - time limit for the name lookup, TCP and the TLS handshake together
+ * @param timeoutMs - for the name lookup, TCP and the TLS handshake together
  * @param secureContext - the certificates for TLS; by default those that Node trusts
  */
 export function createConnector(timeoutMs: number, secureContext?: SecureContext) {
-  /**
-   * The latest TLS session for each origin. Resuming a session saves most of the handshake's cost.
-   */
+  /** Resuming a session saves most of the handshake's cost. */
   const sessions = new Map<string, Buffer>();
 
   return (
@@ -85,8 +82,8 @@ export function createConnector(timeoutMs: number, secureContext?: SecureContext
 }
 
 /**
- * Stores each TLS session of the socket as the latest session for `host`. A session is emitted only
- * after the certificate was verified. A resumed session is not verified again.
+ * A session is emitted only after the certificate was verified. A resumed session is not verified
+ * again.
  */
 function keepSessions(socket: Socket, host: string, sessions: Map<string, Buffer>): void {
   socket.on('session', (session: Buffer) => sessions.set(host, session));

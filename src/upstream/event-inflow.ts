@@ -12,30 +12,27 @@ import type { AttemptContext } from './attempt-context.ts';
 import { EventReader, type PassedEvents } from './event-reader.ts';
 import { MAX_BYTES, tooLargeError, upstreamFailure } from './network-error.ts';
 
-/** A stream may hold this many bytes without reserving memory: the size of a socket's read. */
+/** A stream may hold this much without reserving memory: the size of a socket's read. */
 const MAX_CHUNK_BYTES = 65_536;
 const EVENT_END = Buffer.from('\n\n');
-/** How often a stream waiting for memory tries again. */
 const WAIT_MS = 10;
 
 /** Takes a stream's events during one phase. Every method but `fail` may throw a failure. */
 export interface StreamPhase {
-  /** How many bytes the phase holds, without the bytes of the unfinished event. */
+  /** Without the bytes of the unfinished event. */
   readonly heldBytes: number;
-  /** Takes the events of a chunk. Returns false if the provider should pause. */
+  /** Returns false if the provider should pause. */
   take(events: PassedEvents): boolean;
   /**
    * Throws if the response is not a stream. Called before its last events, with `hasEnded`, and
-   * before part of an event is passed on. Absent once a stream has begun.
+   * before part of an event is passed on.
    */
   checkKind?(hasEnded: boolean): void;
-  /** Takes the failure that ends the stream. */
   fail(failure: unknown): void;
 }
 
 export class EventInflow implements ByteSink {
   readonly reader: EventReader;
-  /** True once the provider's response has ended. */
   hasEnded = false;
   /** True if a chunk has waited for room since the phase has set it to false. */
   hasWaited = false;
@@ -43,7 +40,7 @@ export class EventInflow implements ByteSink {
   onLate: ((chunk?: Buffer) => void) | undefined;
   /** Undefined once the stream has ended. Further bytes are dropped. */
   #phase: StreamPhase | undefined;
-  /** True while a chunk waits for room in the memory budget. The provider is paused then. */
+  /** True while a chunk waits for room in the memory budget. */
   #isWaiting = false;
   readonly #body: ByteSource;
   readonly #context: AttemptContext;
@@ -57,13 +54,11 @@ export class EventInflow implements ByteSink {
     this.reader = new EventReader(context);
   }
 
-  /** Reads the response, and hands its events to `phase`. */
   start(phase: StreamPhase): void {
     this.#phase = phase;
     this.#body.start(this);
   }
 
-  /** Hands the next events to another phase. */
   enter(phase: StreamPhase): void {
     this.#phase = phase;
   }
@@ -73,7 +68,6 @@ export class EventInflow implements ByteSink {
     this.#phase = undefined;
   }
 
-  /** Ends the stream with a failure. */
   fail(thrown: unknown): void {
     const phase = this.#phase;
     this.#phase = undefined;
@@ -98,7 +92,6 @@ export class EventInflow implements ByteSink {
     return this.#phase !== undefined && !this.#isWaiting;
   }
 
-  /** Takes a chunk from the provider, and returns false if the provider should pause. */
   write(chunk: Buffer): boolean {
     if (!this.#phase) {
       this.onLate?.(chunk);
@@ -113,7 +106,6 @@ export class EventInflow implements ByteSink {
     }
   }
 
-  /** Takes the end of the provider's response, with an error if it broke off. */
   end(error?: unknown): void {
     this.hasEnded = true;
     if (!this.#phase) {
@@ -146,10 +138,7 @@ export class EventInflow implements ByteSink {
     this.#room.tryResize(isCounted ? heldBytes : 0);
   }
 
-  /**
-   * Reserves memory for all held bytes with this chunk. Returns false if there is no room now.
-   * Throws `internal` for an event that can never fit.
-   */
+  /** Returns false if there is no room now. Throws `internal` for an event that can never fit. */
   #reserveFor(chunk: Buffer, phase: StreamPhase): boolean {
     const heldBytes = phase.heldBytes + this.reader.splitter.unfinished.size + chunk.length;
     if (heldBytes <= MAX_CHUNK_BYTES) return true;
@@ -162,9 +151,8 @@ export class EventInflow implements ByteSink {
   }
 
   /**
-   * Pauses the provider, and tries again every 10 ms until the idle limit passes or the client
-   * leaves. If no other request will free memory, passes the held part of the event on, because the
-   * stream would fail otherwise.
+   * Tries again until the idle limit passes or the client leaves. If no other request will free
+   * memory, passes the held part of the event on, because the stream would fail otherwise.
    */
   #waitForRoom(chunk: Buffer, phase: StreamPhase): boolean {
     if (this.#room.isStuck) {

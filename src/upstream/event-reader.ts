@@ -20,36 +20,30 @@ import { errorOf } from './provider-error.ts';
 export const NO_BYTES = Buffer.alloc(0);
 
 /**
- * The bytes to pass on: all bytes, or only the bytes up to an error or to the stream's end. Events
- * that the gateway has asked for are left out.
+ * All bytes, or only the bytes up to an error or to the stream's end. Events that the gateway has
+ * asked for are left out.
  */
 export interface PassedEvents {
-  /**
-   * The parts of a long event, which `StreamRelay` passes on before `toPass`, one after the other,
-   * because joining would copy them.
-   */
+  /** The parts of a long event, to be passed on before `toPass`. Joining would copy them. */
   readonly before?: readonly Buffer[];
   readonly toPass: Buffer;
   readonly error?: GatewayError;
 }
 
-/** The end of a stream: whether its event passes, and the error if the event fails the answer. */
+/** Whether the last event passes, and the error if the event fails the answer. */
 interface StreamEnd {
   readonly passes: boolean;
   readonly error?: GatewayError;
 }
 
-/** Takes a stream's bytes, and returns the bytes to pass on. */
 export class EventReader {
   readonly splitter = new EventSplitter();
   readonly rules: StreamRules;
-  /** True after an event that begins the answer. `[DONE]` does not. */
+  /** `[DONE]` does not begin an answer. */
   hasBegun = false;
-  /** True after a preamble. */
   hasPreamble = false;
   /** True after a line without a field, as in a page or in JSON. */
   hasOtherLines = false;
-  /** True after the stream's last event. */
   isDone = false;
   /** True while the line feed that completes the line end of the last event may still arrive. */
   isEndOpen = false;
@@ -57,15 +51,11 @@ export class EventReader {
   isEventPassed = false;
   /** True if the last chunk had more than comments and heartbeats. */
   isAlive = false;
-  /** The stream's first byte after white space. */
   firstByte: number | undefined;
   readonly #context: AttemptContext;
   /** True until bytes are passed on, because a byte order mark may come first. */
   #isAtStart = true;
-  /**
-   * The outline of the unfinished event; undefined unless the event is long or was partly passed
-   * on.
-   */
+  /** The outline of the unfinished event, if the event is long or was partly passed on. */
   #long: LongEvent | undefined;
   /** True if the next line feed is dropped, because it belongs to a removed event. */
   #dropsLineFeed = false;
@@ -77,7 +67,6 @@ export class EventReader {
     this.rules = call.history.endpoint.startStream(attempt, failsEmpty);
   }
 
-  /** Takes a chunk, and returns the events that it completes. */
   push(chunk: Buffer): PassedEvents {
     this.firstByte ??= firstByteOf(chunk);
     const { unfinished } = this.splitter;
@@ -111,8 +100,8 @@ export class EventReader {
 
   /**
    * Reads the bytes after the last blank line at the stream's end. Some providers omit the blank
-   * line after their last event. A whole event is passed on with a blank line added, because
-   * clients drop an event without it. Part of an event is dropped, because the stream was cut off.
+   * line, and clients drop an event without it, so the line is added behind a whole event. Part of
+   * an event is dropped, because the stream was cut off.
    */
   finish(): PassedEvents {
     const { unfinished } = this.splitter;
@@ -131,7 +120,6 @@ export class EventReader {
     return text === undefined ? { toPass: NO_BYTES } : this.#cut();
   }
 
-  /** Reads whole events: all at once if the rules allow it, else one after the other. */
   #read(events: Buffer): PassedEvents {
     if (this.hasBegun && this.rules.skim?.(events)) {
       this.isAlive ||= this.splitter.sawData;
@@ -206,7 +194,6 @@ export class EventReader {
     this.isEndOpen = this.splitter.isLineEndOpen && isAtChunkEnd;
   }
 
-  /** Reads the unfinished event's bytes so far. Its later chunks are read as they arrive. */
   #beginLong(): LongEvent {
     const { parts } = this.splitter.unfinished;
     const long = new LongEvent();
@@ -214,7 +201,6 @@ export class EventReader {
     return long;
   }
 
-  /** Takes a long event's next chunk, and reads the events behind it in the same chunk. */
   #pushLong(chunk: Buffer, long: LongEvent): PassedEvents {
     const end = this.splitter.pushToEnd(chunk);
     this.isAlive = true;
@@ -231,9 +217,8 @@ export class EventReader {
     return { ...rest, toPass: Buffer.concat([found.toPass, rest.toPass]) };
   }
 
-  /** Reads a long event at its end. */
   #readLong(long: LongEvent, isAtChunkEnd: boolean): PassedEvents {
-    // These have not been passed on yet.
+    // The parts that have not been passed on yet.
     const parts = this.splitter.unfinished.takeParts();
     const json = long.outline.finish();
     const isText = long.isNamedError && json === undefined;

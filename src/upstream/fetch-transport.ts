@@ -20,8 +20,7 @@ export async function sendByFetch(
   const controller = new AbortController();
   cancellation.onCancel(() => controller.abort(cancellation.reason));
   const { body: parts, heldBody, isStream, fixed } = request;
-  // fetch keeps a body until the response ends, for a stream minutes later. Of a sliced body it
-  // keeps nothing.
+  // fetch keeps a body until the response ends, but nothing of a sliced body.
   const body = isStream ? new SlicedBody(parts!, heldBody) : toBody(request);
   const pairs = [...fixed.pairs, ...request.headers];
   const headers = new Headers();
@@ -77,10 +76,7 @@ async function* slicesOf(body: SlicedBody): AsyncGenerator<Buffer> {
   }
 }
 
-/**
- * Returns the response's body as a source. The reader is created at once, because fetch cancels a
- * body that becomes garbage unread.
- */
+/** The reader is created at once, because fetch cancels a body that becomes garbage unread. */
 function readBody(body: ReadableStream<Uint8Array> | null, cancellation: Cancellation): ByteSource {
   const reader = body?.getReader();
   let resume = () => {};
@@ -115,7 +111,6 @@ function readBody(body: ReadableStream<Uint8Array> | null, cancellation: Cancell
   };
 }
 
-/** Wraps a fetch error's cause; other errors are returned unchanged. */
 function toTransportError(thrown: unknown, failure?: ConnectionFailure): unknown {
   const outer = thrown instanceof TypeError ? thrown.cause : undefined;
   if (!(outer instanceof Error)) return thrown;

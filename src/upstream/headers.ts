@@ -14,8 +14,8 @@ const MAX_PASSED_CHARACTERS = 1024;
 /** A configured header's value: visible ASCII, spaces and tabs. */
 const NAMED_VALUE = /^[\t\x20-\x7e]{1,4096}$/;
 /**
- * A single value. Node joins repeated headers with `, `, and W3C Trace Context 3.2 does not allow
- * repetition. Version ff and all-zero ids are invalid.
+ * Node joins repeated headers with `, `, and W3C Trace Context 3.2 does not allow repetition.
+ * Version ff and all-zero ids are invalid.
  */
 const TRACEPARENT = /^(?!ff)[\da-f]{2}-(?!0{32})[\da-f]{32}-(?!0{16})[\da-f]{16}-[\da-f]{2}$/;
 /** A list of values (W3C Trace Context 3.3), so a repeated header, joined by Node, is valid. */
@@ -28,8 +28,8 @@ export function redactorOf({ call, services: { redact } }: AttemptContext) {
 }
 
 /**
- * Returns the response headers for the client: the allow-list, and the provider's `return_headers`.
- * Keys are removed from the values.
+ * Returns the allow-listed response headers, and those in the provider's `return_headers`. Keys are
+ * removed from the values.
  */
 export function returnedHeaders(headers: UpstreamHeaders, context: AttemptContext) {
   const { returnHeaders } = context.settings;
@@ -46,13 +46,13 @@ export function returnedHeaders(headers: UpstreamHeaders, context: AttemptContex
   return passed;
 }
 
-/** Returns as much of a header as passes to the client, untrusted; undefined without the header. */
+/** Returns as much of a header as passes to the client, untrusted. */
 export function passedValue(headers: UpstreamHeaders, name: string): string | undefined {
   const value = headers.get(name);
   return value && cutText(value, MAX_PASSED_CHARACTERS);
 }
 
-/** What nearly every `Connection` says. It names no header. */
+/** What nearly every `Connection` says. */
 const NO_NAMES = /^(?:keep-alive|close)$/i;
 const NONE: ReadonlySet<string> = new Set();
 
@@ -69,7 +69,7 @@ const REQUEST_ID_HEADERS = (
   'apim-request-id x-amzn-requestid cf-ray'
 ).split(' ');
 
-/** Returns the provider's own request id, untrusted; undefined if the response has none. */
+/** Returns the provider's own request id, untrusted. */
 export function upstreamRequestId(headers: UpstreamHeaders): string | undefined {
   const hopByHop = hopByHopNames(headers.get('connection'));
   const name = REQUEST_ID_HEADERS.find((id) => headers.get(id) && !hopByHop.has(id));
@@ -78,8 +78,7 @@ export function upstreamRequestId(headers: UpstreamHeaders): string | undefined 
 
 /**
  * Returns the headers that always pass from a client to the provider, names and values in turn, and
- * the request's trace id (W3C Trace Context 3.2.2.3). `addClientHeaders` adds the headers that the
- * provider's `forward_headers` names.
+ * the request's trace id (W3C Trace Context 3.2.2.3).
  */
 export function forwardedHeaders(
   requestId: string,
@@ -116,16 +115,12 @@ export function addClientHeaders(
   return { ...request, headers };
 }
 
-/**
- * Returns whether a value may pass. A value with a key in it may not, because a client may send its
- * token in other headers too.
- */
+/** A client may send its token in other headers too, so a value with a key in it may not pass. */
 function mayPass(value: unknown, redact: (text: string) => string): value is string {
   return typeof value === 'string' && NAMED_VALUE.test(value) && redact(value) === value;
 }
 
 /**
- * Creates a `traceparent` with the flag `sampled`, so that a provider that samples as its caller
- * does records the request.
+ * The flag is `sampled`, so that a provider that samples as its caller does records the request.
  */
 const createTraceparent = createIds(`00-${'x'.repeat(32)}-${'x'.repeat(16)}-01`);

@@ -9,27 +9,20 @@ import { GatewayError } from '../lib/errors.ts';
 
 /** Takes a response. If `onHead` or `onData` throws, the response fails. */
 export interface ResponseReader {
-  /**
-   * Takes the head of the final response.
-   *
-   * @param headers - by name in lower case; the values of a repeated header are joined by `, `
-   */
+  /** @param headers - by name in lower case; the values of a repeated header are joined by `, ` */
   onHead(status: number, headers: ReadonlyMap<string, string>): void;
-  /** Takes a part of the body. After it has returned false, `resume` reads on. */
+  /** After `onData` has returned false, `resume` reads on. */
   onData(chunk: Buffer): boolean;
   /** Called once, with an error if the response is incomplete. Must not throw. */
   onEnd(error?: Error): void;
 }
 
-/** Where a connection leads. */
 interface ConnectionTarget {
-  /** Scheme, host and port. */
   readonly origin: string;
   /** The digest of the `TlsSettings`, if the provider has its own certificates. */
   readonly digest: string | undefined;
 }
 
-/** Takes back a connection. */
 interface ConnectionOwner {
   /** Called when the connection can carry another request. */
   onFree(connection: Http1Connection): void;
@@ -40,9 +33,7 @@ interface ConnectionOwner {
 /** Bytes that are no response of HTTP/1. The message is safe to log: it quotes none of them. */
 export class MalformedResponse extends Error {}
 
-/** Where the next byte belongs. */
 type State =
-  /** No request is running. */
   | 'idle'
   | 'head'
   /** In a body with a `Content-Length`. */
@@ -54,12 +45,11 @@ type State =
   | 'chunk end'
   | 'trailers';
 
-/** The longest head, and the longest trailers. Node's own client has the same limit. */
+/** The longest head or trailers. Node's own client has the same limit. */
 const MAX_HEAD_BYTES = 16_384;
 const MAX_FIELDS = 200;
 /** The longest chunk size with its extensions. */
 const MAX_SIZE_LINE_BYTES = 1024;
-/** The most interim responses (1xx) to one request. */
 const MAX_INTERIM_RESPONSES = 8;
 /** A request sent this long before the end of `Keep-Alive: timeout` still arrives in time. */
 const KEEP_ALIVE_MARGIN_MS = 1000;
@@ -100,27 +90,23 @@ const CLOSE = /(?:^|,)[\t ]*close[\t ]*(?:,|$)/i;
 /** In seconds. */
 const KEEP_ALIVE_TIMEOUT = /(?:^|,)[\t ]*timeout=(\d{1,6})[\t ]*(?:,|$)/i;
 
-/** A connection to a provider. The socket's bytes, end and errors never throw. */
+/** The socket's bytes, end and errors never throw. */
 export class Http1Connection {
   readonly socket: Socket;
   readonly target: ConnectionTarget;
-  /** True once the connection was kept for another request. */
   wasKept = false;
   /** True once a byte of the current response has arrived. */
   isAnswered = false;
-  /** When the connection became free, on the clock of `performance.now()`. */
   freeSinceMs = 0;
   /** How long the connection may be idle by the provider's `Keep-Alive`, less a margin. */
   keepAliveMs = Infinity;
   readonly #owner: ConnectionOwner;
   #reader: ResponseReader | undefined;
   #state: State = 'idle';
-  /** Bytes left of the body, or of the chunk. */
   #leftBytes = 0;
   #interimResponses = 0;
   /** True if the connection closes behind the response. */
   #isLast = false;
-  /** True after the reader's `onData` has returned false. */
   #isPaused = false;
   /** An incomplete head or line, or the bytes that have arrived during a pause. */
   #unparsed: Buffer | undefined;
@@ -141,7 +127,6 @@ export class Http1Connection {
     });
   }
 
-  /** True if the connection can carry a request. */
   get isFree(): boolean {
     return this.#state === 'idle' && this.socket.readable && this.socket.writable;
   }
@@ -154,7 +139,6 @@ export class Http1Connection {
     this.isAnswered = false;
   }
 
-  /** Reads on after `onData` has returned false. */
   resume(): void {
     if (!this.#isPaused) return;
     this.#isPaused = false;
@@ -198,7 +182,7 @@ export class Http1Connection {
     if (this.#isPaused) this.socket.pause();
   }
 
-  /** Reads a part of the response. Returns the offset behind it, or `at` if it is incomplete. */
+  /** Returns the offset behind the part, or `at` if the part is incomplete. */
   #readPart(bytes: Buffer, at: number): number {
     switch (this.#state) {
       case 'unsized body':
@@ -251,7 +235,6 @@ export class Http1Connection {
     return at + LINE_END.length;
   }
 
-  /** Reads the trailers and the empty line behind them. The trailers are dropped. */
   #readTrailers(bytes: Buffer, at: number): number {
     const isEmpty = bytes[at] === LINE_END.charCodeAt(0);
     const mark = isEmpty ? LINE_END : HEAD_END;
@@ -327,7 +310,6 @@ export class Http1Connection {
     if (!this.#reader!.onData(isWhole ? bytes : bytes.subarray(start, end))) this.#isPaused = true;
   }
 
-  /** Ends a complete response. */
   #complete(): void {
     const reader = this.#reader!;
     this.#reader = undefined;
@@ -336,11 +318,7 @@ export class Http1Connection {
     reader.onEnd();
   }
 
-  /**
-   * Gives the connection to its owner behind a complete response, or closes it.
-   *
-   * @param hasSurplus - true if bytes follow the response: their connection cannot be trusted
-   */
+  /** @param hasSurplus - true if bytes follow the response: their connection cannot be trusted */
   #giveBack(hasSurplus: boolean): void {
     if (hasSurplus || this.#isLast || !this.isFree) this.destroy();
     else this.#owner.onFree(this);
@@ -361,11 +339,7 @@ export class Http1Connection {
   }
 }
 
-/**
- * Returns the text before `mark`, or undefined if `mark` has not arrived.
- *
- * @param maxBytes - the longest text
- */
+/** Returns the text before `mark`, or undefined if `mark` has not arrived. */
 function textUntil(
   mark: string,
   bytes: Buffer,
@@ -378,7 +352,6 @@ function textUntil(
   return end < 0 ? undefined : bytes.toString('latin1', start, end);
 }
 
-/** Returns the fields of a well-formed head, without white space around their values. */
 function fieldsOf(head: string): Map<string, string> {
   const lines = head.split(LINE_END);
   if (lines.length - 1 > MAX_FIELDS) throw new MalformedResponse('too many headers');

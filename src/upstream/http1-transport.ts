@@ -18,11 +18,10 @@ import {
   type UpstreamResponse,
 } from './provider.ts';
 
-/** The time limit for the name lookup, TCP and the TLS handshake together. */
+/** For the name lookup, TCP and the TLS handshake together. */
 const CONNECT_TIMEOUT_MS = 10_000;
 /** An idle connection is kept this long, so that a quiet gateway rarely repeats a TLS handshake. */
 const IDLE_CONNECTION_MS = 90_000;
-/** How often idle connections are examined. */
 const SWEEP_MS = 1000;
 /**
  * About a round trip. If the provider closes the connection later, it may have worked on the
@@ -31,8 +30,7 @@ const SWEEP_MS = 1000;
 const STALE_WITHIN_MS = 1000;
 /**
  * The kernel may take so much of a body before it learns that the provider has closed the
- * connection. No call of Node tells what the provider's kernel has taken, so a provider that resets
- * a connection during an upload looks the same.
+ * connection. A provider that resets a connection during an upload looks the same.
  */
 const MAX_STALE_BYTES = 1_048_576;
 /** The connection pauses at this many unread bytes. */
@@ -40,10 +38,8 @@ const MAX_UNREAD_BYTES = 65_536;
 
 type Connector = ReturnType<typeof createConnector>;
 
-/** The connections to all providers. */
 export class Connections {
   readonly #connectTimeoutMs: number;
-  /** Open connections, connections made, and requests on a reused connection. */
   readonly figures = { open: 0, made: 0, reused: 0 };
   /** Idle connections by target, the latest last. */
   readonly #idle = new Map<string, Http1Connection[]>();
@@ -56,7 +52,6 @@ export class Connections {
   #digests: ReadonlySet<string> | undefined;
   #sweeping: NodeJS.Timeout | undefined;
 
-  /** @param connectTimeoutMs - time limit for the name lookup, TCP and TLS together */
   constructor(connectTimeoutMs = CONNECT_TIMEOUT_MS) {
     this.#connectTimeoutMs = connectTimeoutMs;
   }
@@ -75,11 +70,7 @@ export class Connections {
     return undefined;
   }
 
-  /**
-   * Makes a connection.
-   *
-   * @param done - called once, with the connection or the error
-   */
+  /** @param done - called once, with the connection or the error */
   connect(
     { origin, tls }: UpstreamRequest,
     done: (made: Http1Connection | Error, lookupMs?: number) => void,
@@ -103,8 +94,8 @@ export class Connections {
   }
 
   /**
-   * Keeps a connection for another request, from the next turn on, because the end of a provider
-   * that closes behind its answer has arrived by then.
+   * Keeps a connection from the next turn on, because the end of a provider that closes behind its
+   * answer has arrived by then.
    */
   onFree(connection: Http1Connection): void {
     if (this.#justFreed.push(connection) > 1) return;
@@ -133,7 +124,6 @@ export class Connections {
     return digest === undefined || !this.#digests || this.#digests.has(digest);
   }
 
-  /** Closes all connections at once. */
   close(): void {
     clearInterval(this.#sweeping);
     // With an error, because a socket that is connecting then ends its time limit.
@@ -155,7 +145,6 @@ export class Connections {
     if (this.#idle.size > 0) this.#sweeping ??= setInterval(() => this.#sweep(), SWEEP_MS).unref();
   }
 
-  /** Closes the idle connections that are too old, or whose certificates a reload has replaced. */
   #sweep(): void {
     const nowMs = performance.now();
     for (const [key, idle] of this.#idle) {
@@ -186,8 +175,6 @@ function isKept(connection: Http1Connection, nowMs: number): boolean {
 /**
  * Sends a request once. Rejects, and fails the body, with a `TransportError`, the cancellation's
  * reason, or the `GatewayError` for a fault of the gateway.
- *
- * @param use - receives the request's connection
  */
 export function sendByHttp1(
   request: UpstreamRequest,
@@ -209,7 +196,6 @@ export function sendByHttp1(
   });
 }
 
-/** Settles the promise of `sendByHttp1`. */
 interface Settle {
   readonly resolve: (response: UpstreamResponse) => void;
   readonly reject: (error: unknown) => void;
@@ -222,9 +208,7 @@ class Http1Exchange implements ByteSource, ResponseReader {
   readonly #use: ConnectionUse;
   /** Undefined once it is written, because an open stream keeps nothing of its request. */
   #request: UpstreamRequest | undefined;
-  /** Undefined once all of it is written. */
   #body: Buffer | SlicedBody | undefined;
-  /** How much of a body in slices was written. */
   #writtenBytes = 0;
   /** Undefined once settled, because a settled promise would be kept until the stream's end. */
   #settle: Settle | undefined;
@@ -233,9 +217,7 @@ class Http1Exchange implements ByteSource, ResponseReader {
   readonly #turn = new TurnLimit();
   /** True while reading waits for the next turn, even if the sink wants more now. */
   #isTurnOver = false;
-  /** True once the response has ended, or failed. */
   isOver = false;
-  /** Why the request failed; undefined if it has ended well. */
   #error: unknown;
   /** Reads the body; undefined before `start` and after the body's end. */
   #sink: ByteSink | undefined;
@@ -259,7 +241,6 @@ class Http1Exchange implements ByteSource, ResponseReader {
     cancellation.onCancel(this.#onCancel);
   }
 
-  /** Writes the request. */
   begin(connection: Http1Connection, lookupMs?: number): void {
     const body = this.#body;
     const head = headOf(this.#request!, body?.length);
@@ -283,7 +264,6 @@ class Http1Exchange implements ByteSource, ResponseReader {
     socket.uncork();
   }
 
-  /** Writes the body until the socket has no room, or until the turn is over. */
   readonly #writeSlices = (): void => {
     const { socket } = this.#connection!;
     for (let slice = this.#sliced?.next(); slice; slice = this.#sliced?.next()) {
@@ -294,10 +274,7 @@ class Http1Exchange implements ByteSource, ResponseReader {
     this.#body = undefined;
   };
 
-  /**
-   * In the turn after the next, because an early answer of the provider is read before: the next
-   * turn may begin before the sockets are read again.
-   */
+  /** The next turn may begin before the sockets are read again, and would miss an early answer. */
   readonly #onDrain = (): void => void setImmediate(() => onNextTurn(this.#writeSlices));
 
   start(sink: ByteSink): void {
@@ -349,9 +326,8 @@ class Http1Exchange implements ByteSource, ResponseReader {
   }
 
   /**
-   * The phase in which the connection breaks now. Undefined if the request was written, nothing of
-   * an answer has arrived, and the connection was not stale: the provider may have worked on the
-   * request then.
+   * Undefined if the request was written, nothing of an answer has arrived, and the connection was
+   * not stale: the provider may have worked on the request then.
    */
   get #connectionFailure(): ConnectionFailure | undefined {
     if (!this.#connection) return 'unconnected';
@@ -403,7 +379,6 @@ class Http1Exchange implements ByteSource, ResponseReader {
   }
 }
 
-/** Returns a request's head. */
 function headOf(
   { method, path, fixed, headers }: UpstreamRequest,
   bodyBytes: number | undefined,

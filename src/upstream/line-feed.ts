@@ -7,9 +7,8 @@ import { LINE_FEED } from '../lib/sse.ts';
 const LINE_FEED_MS = 500;
 
 /**
- * Returns a function that ends the client's stream. If `next` begins with a line feed, the line
- * feed is written first. Only the function's first call has an effect. Without a call within 500
- * ms, the stream ends without the line feed.
+ * Returns a function that ends the client's stream, at the latest after 500 ms. A line feed at the
+ * beginning of `next` is written first.
  */
 export function endAtLineFeed(client: ByteSink): (next?: Buffer) => void {
   let hasEnded = false;

@@ -9,27 +9,20 @@ import { CLOSED, MalformedResponse } from './http1-connection.ts';
 
 /** When a connection broke, because this decides whether its request may be repeated. */
 export type ConnectionFailure =
-  /** The request was not written, because no connection was made. */
+  /** The request was not written. */
   | 'unconnected'
-  /**
-   * The connection broke as soon as the request was written, because the provider had already
-   * closed it while idle.
-   */
+  /** The provider had already closed the connection while it was idle. */
   | 'stale'
   /** Part of the answer's head had arrived. */
   | 'inHead'
   /** The answer's whole head had arrived. */
   | 'inBody';
 
-/**
- * A request's failure because of the network or the provider. `Transport.send` rejects with it, and
- * a response's body fails with it.
- */
+/** A request's failure because of the network or the provider. */
 export class TransportError extends Error {
   override readonly cause: Error;
   readonly connectionFailure: ConnectionFailure | undefined;
 
-  /** Wraps an error from a connection or from fetch. */
   constructor(cause: Error, connectionFailure?: ConnectionFailure) {
     super('the upstream request failed', { cause });
     this.cause = cause;
@@ -37,15 +30,12 @@ export class TransportError extends Error {
   }
 }
 
-/** Codes for a closed connection; the last code is fetch's. */
+/** The last code is fetch's. */
 const CLOSED_CODES = new Set([CLOSED, 'ECONNRESET', 'EPIPE', 'UND_ERR_SOCKET']);
-/** fetch's code; the gateway's own connections fail with ETIMEDOUT. */
+/** The gateway's own connections fail with ETIMEDOUT. */
 const CONNECT_TIMEOUT = 'UND_ERR_CONNECT_TIMEOUT';
 const TIMED_OUT = /^(?:ETIMEDOUT|UND_ERR_(?:CONNECT|HEADERS|BODY)_TIMEOUT)$/;
-/**
- * Codes from fetch's parser and its limits. Exceptions inside fetch have no code, but every failure
- * to connect has a code.
- */
+/** Exceptions inside fetch have no code, but every failure to connect has a code. */
 const NOT_HTTP = /^(?:$|HPE_|UND_ERR_HEADERS_OVERFLOW$)/;
 /**
  * fetch's code for a body that ends early, and for any fault in the head behind a Content-Length.
@@ -59,7 +49,7 @@ export function timeoutError(provider: string, details?: ErrorDetails): GatewayE
 
 /**
  * Marks a time limit that passed without a connection to `origin`, because then none of the
- * provider's models can be reached. Returns other reasons unchanged.
+ * provider's models can be reached.
  */
 export function unconnectedFailure(reason: unknown, origin: string): unknown {
   if (!(reason instanceof GatewayError) || reason.kind !== 'timeout') return reason;
@@ -84,15 +74,12 @@ export function providerError(
 
 /** SDKs repeat every 500, and the provider would charge for each repeated answer. */
 const FINAL = { 'x-should-retry': 'false' };
-/** The most bytes: 2,048 embeddings take 88 MB, and image models send a picture in one event. */
+/** 2,048 embeddings take 88 MB, and image models send a picture in one event. */
 export const MAX_BYTES = { answer: 268_435_456, event: 67_108_864 } as const;
 
 /**
- * Returns the error for a complete answer or an event that can never fit, because it exceeds
- * `MAX_BYTES` or `max_buffered_bytes`. Both limits are the gateway's own, so the error names no
- * provider and counts against none, and no provider is asked again.
- *
- * @param maxBufferedBytes - the memory limit for all requests and answers
+ * Returns the error for a complete answer or an event that can never fit. Both limits are the
+ * gateway's own, so the error counts against no provider, and no provider is asked again.
  */
 export function tooLargeError(
   part: keyof typeof MAX_BYTES,
@@ -108,9 +95,8 @@ export function tooLargeError(
 }
 
 /**
- * Returns the error for an answer without content, if `[server] empty_answers = "fail"`, or if the
- * provider gives a `reason` for its failure. The request is retried, because another answer may
- * have content.
+ * Returns the error for an answer without content. The request is retried, because another answer
+ * may have content.
  */
 export function emptyAnswerError(provider: string, reason?: string): GatewayError {
   const cause = reason && { cause: `finish_reason: ${reason}` };
@@ -127,8 +113,7 @@ export function upstreamFailure(thrown: unknown, provider: string): unknown {
   const { code = '' } = cause as NodeJS.ErrnoException;
   const exhaustion = exhaustionOf(cause);
   if (exhaustion) {
-    // The gateway is at fault, not the provider. The cause is a text, because the error's stack
-    // would add nothing.
+    // The cause is a text, because the error's stack would add nothing.
     return new GatewayError('internal', 'Internal server error', {
       cause: `${exhaustion.code}: ${LOCAL_LIMITS[exhaustion.code]}`,
       retry: 'later',
@@ -160,7 +145,6 @@ export function upstreamFailure(thrown: unknown, provider: string): unknown {
     const retry = connectionFailure === 'stale' ? 'at once' : 'later';
     return fail('the connection was closed without an answer', { retry, problem: 'cut' });
   }
-  // A connection that was never made was never idle, so a repetition counts as a retry.
   return fail('the provider is unreachable', { scope: 'provider', retry: 'later' });
 }
 
@@ -173,10 +157,6 @@ const LOCAL_LIMITS: Record<string, string> = {
 
 type SystemError = Error & { readonly code: string; readonly address?: string };
 
-/**
- * Returns the error for an exhausted resource: `error` itself, or the error for an address tried.
- * Returns undefined if no resource is exhausted.
- */
 function exhaustionOf(error: unknown): SystemError | undefined {
   const errors: unknown[] = error instanceof AggregateError ? error.errors : [error];
   return errors.find((tried): tried is SystemError => {

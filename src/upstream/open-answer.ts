@@ -15,10 +15,7 @@ import type { UpstreamResponse, UpstreamRequest } from './provider.ts';
 import { openStream } from './stream-opening.ts';
 
 const MAX_ERROR_BYTES = 65_536;
-/**
- * The time limit for reading an error body. It is short, because the status is enough for an
- * answer.
- */
+/** The limit is short, because the status is enough for an answer. */
 const ERROR_BODY_MS = 1000;
 const SLOW_ERROR_BODY = new Error('the error body is slow');
 
@@ -27,22 +24,16 @@ const SLOW_ERROR_BODY = new Error('the error body is slow');
 const JSON_TYPE = /^[^;,]*[/+]json\s*(?:[;,]|$)/i;
 const PLAIN_TYPE = /^\s*text\/plain\s*(?:[;,]|$)/i;
 const HTML_TYPE = /^\s*(?:text\/html|application\/xhtml\+xml)\s*(?:[;,]|$)/i;
-/**
- * An end tag, a comment or a declaration. A start tag does not count, because ordinary messages
- * quote `<class 'int'>`.
- */
+/** A start tag does not count, because ordinary messages quote `<class 'int'>`. */
 const MARKUP = /<[/!?]/;
-/**
- * The content codings in IANA's registry. Other values, such as some servers' `UTF-8` or `none`,
- * are not codings.
- */
+/** IANA's registry. Some servers send `UTF-8` or `none`, which are not codings. */
 const COMPRESSED = /\b(?:aes128gcm|br|compress|dcb|dcz|deflate|exi|gzip|zstd)\b/i;
 /** Success without a body (RFC 9110 15.3.5, 15.3.6). */
 const NO_ANSWER_STATUSES = new Set([204, 205]);
 
 /**
- * Sends the request once, and starts the time limit within which the complete answer, or a stream's
- * first token, must arrive. Rejects as `Transport.send` does.
+ * Sends the request once, and starts the time limit for the complete answer or a stream's first
+ * token. Rejects as `Transport.send` does.
  */
 export function sendAttempt(
   request: UpstreamRequest,
@@ -112,9 +103,6 @@ export function endFailed(
   return failure instanceof ClientGone ? failure : GatewayError.from(failure);
 }
 
-/**
- * Throws the error for a response without an answer. The body is read if the status is an error.
- */
 async function readStatusError(
   response: UpstreamResponse,
   context: AttemptContext,
@@ -137,10 +125,7 @@ async function readStatusError(
 
 /**
  * Reads the error in a response whose status is one. If the body is truncated or slow, only the
- * status is used.
- *
- * @param deadline - of the response; it is cancelled if the body is slow
- * @param references - the endpoint's own, if it has any
+ * status is used, and `deadline` is cancelled.
  */
 export async function readStatusFault(
   { status, headers, body }: UpstreamResponse,
@@ -157,7 +142,7 @@ export async function readStatusFault(
 /**
  * Returns an error body's JSON, or the JSON in its first event, because servers prepared for a
  * stream also write their errors as events. Otherwise returns the text if it is a message and not a
- * page, or else undefined.
+ * page.
  */
 function readErrorBody(bytes: Buffer, contentType: string): unknown {
   if (HTML_TYPE.test(contentType)) return undefined;
@@ -166,7 +151,6 @@ function readErrorBody(bytes: Buffer, contentType: string): unknown {
   return parseUntrustedJson(text) ?? readEvent(bytes) ?? (isMessage ? text : undefined);
 }
 
-/** Returns the first object or array in the data of events, or undefined. */
 function readEvent(bytes: Buffer): unknown {
   const closed = Buffer.concat([bytes, Buffer.from('\n\n')]);
   for (const { data, bareJson } of parseEvents(closed, true)) {

@@ -18,20 +18,17 @@ const MAX_ERROR_TEXT_CHARACTERS = 500;
  */
 const MAX_CUT_SECRET_CHARACTERS = 4096;
 const RETRYABLE_STATUSES = new Set([408, 429, 500, 502, 503, 504, 529]);
-/** Codes for an account without money, or with an ended plan. 1113 and 1309 are z.ai's. */
+/** 1113 and 1309 are z.ai's. */
 const BILLING = /insufficient[a-z]*(?:quota|balance|funds|credit)|billing|^(?:1113|1309)$/;
 /** A word, or a number written as text, by which clients classify errors; not a sentence. */
 const CODE_WORD = /^\w[\w.-]{0,63}$/;
-/**
- * A page's beginning. Other tags do not count, because messages quote `<class 'int'>`, `<image>`
- * and `<400>`.
- */
+/** Other tags do not count, because messages quote `<class 'int'>`, `<image>` and `<400>`. */
 const PAGE = /<(?:!doctype|html|head|body|script)/i;
 
 type Redact = (text: string) => string;
 
 type Account = Pick<ErrorDetails, 'scope' | 'problem'>;
-/** The account of each fault. A 429 has `model` too, because another provider may answer. */
+/** A 429 has `model` too, because another provider may answer. */
 const ACCOUNTS: Readonly<Record<UpstreamFault['blame'], Account>> = {
   policy: { scope: 'client', problem: 'policy' },
   length: { scope: 'client', problem: 'length' },
@@ -41,7 +38,6 @@ const ACCOUNTS: Readonly<Record<UpstreamFault['blame'], Account>> = {
   model: { scope: 'client', problem: 'model gone' },
   provider: { scope: 'model' },
 };
-/** The account of a missing model that the settings name. */
 const MODEL_GONE: Account = { scope: 'model', problem: 'model gone' };
 
 /** Returns the client's error for an error reported in a 200 or in an event. */
@@ -50,11 +46,7 @@ export function errorOf(json: unknown, context: AttemptContext, isEvent = false)
   return toProviderError(readFault(json, undefined, references), context, isEvent);
 }
 
-/**
- * Maps a fault to the client's error.
- *
- * @param isEvent - whether the fault came in a stream's event, so that the request is not retried
- */
+/** Maps a fault to the client's error. An error in a stream's event is not retried. */
 export function toProviderError(
   fault: UpstreamFault,
   context: AttemptContext,
@@ -80,7 +72,6 @@ export function toProviderError(
     cause: setting ? `${setting}: ${logged}` : logged,
     ...(status === 429 && scope !== 'client' && { limit: 'upstream' }),
     status,
-    // Shown in the error object.
     upstreamStatus: status,
     scope,
     headers: {
@@ -101,9 +92,8 @@ export function toProviderError(
 }
 
 /**
- * Returns the provider's message on a single line without keys. Without a message, or if it is a
- * page, returns the status's reason phrase. The provider's code follows in brackets if the message
- * lacks it.
+ * Returns the provider's message on a single line without keys. The status's reason phrase replaces
+ * a page or an absent message. The provider's code follows in brackets if the message lacks it.
  */
 function errorText({ message = '', code = '', status }: UpstreamFault, redact: Redact): string {
   // The message is cut first, because all further steps take longer for a longer text.
@@ -116,8 +106,8 @@ function errorText({ message = '', code = '', status }: UpstreamFault, redact: R
 }
 
 /**
- * Returns the text for the log. An error without a message, such as a page, is described by its
- * status, content type and text: `502, text/html, "Bad Gateway"`.
+ * Describes an error without a message by its status, content type and text: `502, text/html, "Bad
+ * Gateway"`.
  */
 function loggedCause({ message, status }: UpstreamFault, text: string, attempt: Attempt): string {
   if (message !== undefined || attempt.status !== status) return text;
@@ -125,25 +115,21 @@ function loggedCause({ message, status }: UpstreamFault, text: string, attempt: 
   return `${status}, ${type || 'no content-type'}, ${JSON.stringify(text)}`;
 }
 
-/**
- * Returns the error's type and code, or the status's reason phrase, for a log that must not show
- * the provider's message.
- */
+/** For a log that must not show the provider's message. */
 function namesOf({ code = '', type = '', status }: UpstreamFault, redact: Redact): string {
   const names = [...new Set([type, code])].filter((name) => CODE_WORD.test(name));
   return redact(names.join(' ')) || (http.STATUS_CODES[status] ?? 'Unknown error');
 }
 
-/** Returns a wait in whole seconds, at least 1. */
 function wholeSeconds(seconds: number | undefined): number | undefined {
   if (seconds === undefined) return undefined;
   return Math.min(MAX_RETRY_AFTER_SECONDS, Math.max(1, Math.ceil(seconds)));
 }
 
 /**
- * Returns a response's `Retry-After`, seconds or a date (RFC 9110 10.2.3), as seconds from now.
- * Without it, OpenAI's `retry-after-ms` is read. That header does not pass to the client, because
- * it would contradict the rounded `Retry-After`.
+ * Returns a response's `Retry-After` (RFC 9110 10.2.3) or OpenAI's `retry-after-ms`, as seconds
+ * from now. `retry-after-ms` does not pass to the client, because it would contradict the rounded
+ * `Retry-After`.
  */
 function readRetryAfter(headers: UpstreamHeaders | undefined): number | undefined {
   const inMs = headers?.get('retry-after-ms');

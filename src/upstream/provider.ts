@@ -14,23 +14,19 @@ import { ENDPOINTS } from '../protocol/endpoints.ts';
 import { ANTHROPIC_VERSION } from '../protocol/messages.ts';
 import { USER_AGENT } from '../lib/version.ts';
 
-/** A request to a provider. */
 export interface UpstreamRequest {
   readonly method: 'GET' | 'POST';
   /** Scheme, host and port. */
   readonly origin: string;
-  /** The provider's own certificates, if any. */
   readonly tls?: TlsSettings | undefined;
-  /** The path, for a model list with its query. */
   readonly path: string;
-  /** The headers of each request of this kind. */
   readonly fixed: FixedHeaders;
   /** Further headers, names and values in turn. */
   readonly headers: readonly string[];
   readonly body?: readonly Buffer[];
   /** Keeps the body's bytes until they are sent. */
   readonly heldBody?: HeldBody;
-  /** True if the answer is a stream: the body must be freed long before the answer ends. */
+  /** The body of a stream's request must be freed long before the answer ends. */
   readonly isStream?: boolean;
   /**
    * True if the request needs a new connection. Over fetch it may still get a reused connection.
@@ -42,7 +38,7 @@ export interface UpstreamRequest {
 interface FixedHeaders {
   /** Names and values in turn. */
   readonly pairs: readonly string[];
-  /** The same headers as lines of HTTP/1, behind `host` and `connection`. */
+  /** Lines of HTTP/1, behind `host` and `connection`. */
   readonly text: string;
 }
 
@@ -59,10 +55,8 @@ export function fixedHeaders(
   };
 }
 
-/** A provider's response, once its headers have arrived. */
 export interface UpstreamResponse {
   readonly status: number;
-  /** By name in lower case, as in `Headers`. */
   readonly headers: UpstreamHeaders;
   readonly body: ByteSource;
 }
@@ -72,14 +66,9 @@ export interface UpstreamResponse {
  * them even if it fails later. Over fetch they stay undefined.
  */
 export interface ConnectionUse {
-  /** `reused` if the connection has carried an earlier request. */
   connection?: 'new' | 'reused' | undefined;
-  /** When the request was written to the connection, on the clock of `performance.now()`. */
   sentAtMs?: number | undefined;
-  /**
-   * How long the name lookup took, in milliseconds; undefined for a reused connection, an address
-   * or a proxy.
-   */
+  /** Undefined for a reused connection, an address or a proxy. */
   lookupMs?: number | undefined;
 }
 
@@ -92,6 +81,7 @@ interface RequestOptions
     Pick<UpstreamRequest, 'reconnect'> {
   readonly endpoint: Endpoint;
   readonly key: number | undefined;
+  /** Headers that always pass from the client, names and values in turn. */
   readonly forwarded: readonly string[];
 }
 
@@ -117,12 +107,7 @@ export function createOpenAIProvider(settings: ProviderSettings) {
     /** The URLs of the endpoints, for the log. They have no query: `base_url` may have none. */
     urls: byEndpoint(origin + basePath),
 
-    /**
-     * Builds a request that names a model.
-     *
-     * @param key - index of the key to send
-     * @param forwarded - headers that always pass from the client, names and values in turn
-     */
+    /** Builds a request that names a model. `key` is the index of the key to send. */
     request(options: RequestOptions): UpstreamRequest {
       const { complete, stream } = options.endpoint.protocol ? otherHeaders : openAIHeaders;
       return {
@@ -139,11 +124,7 @@ export function createOpenAIProvider(settings: ProviderSettings) {
       };
     },
 
-    /**
-     * Builds a model list request.
-     *
-     * @param key - index of the key to send; with undefined, the request contains no key
-     */
+    /** @param key - index of the key to send; with undefined, the request contains no key */
     modelListRequest: (key: number | undefined): UpstreamRequest => ({
       method: 'GET',
       origin,
@@ -155,7 +136,6 @@ export function createOpenAIProvider(settings: ProviderSettings) {
   };
 }
 
-/** Returns the headers of requests with JSON, for complete answers and for streams. */
 function jsonHeaders(origin: string, byKey: readonly Record<string, string>[]) {
   const withAccept = (accept: string) =>
     byKey.map((one) =>
@@ -164,15 +144,11 @@ function jsonHeaders(origin: string, byKey: readonly Record<string, string>[]) {
   return { complete: withAccept('application/json'), stream: withAccept('text/event-stream') };
 }
 
-/** Returns each endpoint's path behind `base`. */
 function byEndpoint(base: string): ReadonlyMap<Endpoint, string> {
   return new Map(ENDPOINTS.map((endpoint) => [endpoint, base + endpoint.path]));
 }
 
-/**
- * Returns the headers of a model list request with this key, or without a key. A provider that
- * takes the key in a header of its own gets it there too.
- */
+/** A provider that takes the key in a header of its own gets it there too. */
 function modelListHeaders(
   settings: ProviderSettings,
   key: number | undefined,
@@ -185,10 +161,6 @@ function modelListHeaders(
   return { ...accept, ...headersByKey(settings)[key], ...own };
 }
 
-/**
- * Returns the headers for every request, by the key's index. The key is in the header `keyHeader`,
- * or in `Authorization`.
- */
 function headersByKey(
   { apiKeys, headers }: ProviderSettings,
   keyHeader?: string,
@@ -208,7 +180,7 @@ function headersByKey(
   }));
 }
 
-/** The longest body to send whole. A longer body is sent in slices. */
+/** A longer body is sent in slices. */
 const MAX_WHOLE_BYTES = 4096;
 const SLICE_BYTES = 65_536;
 
@@ -225,8 +197,7 @@ export class SlicedBody {
   #heldBody: HeldBody | undefined;
 
   /**
-   * Retains `heldBody` until the body was sent or released. `firstAnswer` drops `heldBody` once an
-   * answer has begun, so it is freed with its last reader.
+   * `firstAnswer` drops `heldBody` once an answer has begun, so it is freed with its last reader.
    */
   constructor(parts: readonly Buffer[], heldBody: HeldBody | undefined) {
     this.length = lengthOf(parts);
@@ -235,7 +206,6 @@ export class SlicedBody {
     heldBody?.retain();
   }
 
-  /** Returns the next slice, or undefined after the last slice or `release`. */
   next(): Buffer | undefined {
     const part = this.#parts.shift();
     if (!part) return undefined;
@@ -245,7 +215,6 @@ export class SlicedBody {
     return slice;
   }
 
-  /** Drops the slices that are left. */
   release(): void {
     this.#parts = [];
     this.#heldBody?.release();

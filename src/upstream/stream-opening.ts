@@ -16,14 +16,12 @@ import type { PassedEvents } from './event-reader.ts';
 import { emptyAnswerError, providerError } from './network-error.ts';
 import { type StreamBeginning, StreamRelay } from './stream-relay.ts';
 
-/** The most bytes of preambles and comments before the first token. */
+/** Preambles and comments before the first token. */
 const MAX_PREAMBLE_BYTES = 1_048_576;
 
 /**
- * Reads a stream up to its first token, and resolves with the answer. Rejects after an error event,
- * a cut, a time limit or the client's disconnect.
- *
- * @param headers - sent to the client with the answer
+ * Reads a stream up to its first token. Rejects after an error event, a cut, a time limit or the
+ * client's disconnect.
  */
 export function openStream(
   body: ByteSource,
@@ -36,7 +34,6 @@ export function openStream(
   });
 }
 
-/** Settles the promise of `openStream`. Only the first call has an effect. */
 interface Settle {
   readonly resolve: (answer: Answer) => void;
   readonly reject: (failure: unknown) => void;
@@ -46,7 +43,7 @@ class StreamOpening implements StreamPhase {
   readonly #inflow: EventInflow;
   readonly #context: AttemptContext;
   readonly #settle: Settle;
-  /** The stream's beginning. From the first token to the delivery the relay has it too. */
+  /** From the first token to the delivery, the relay has the beginning too. */
   readonly #beginning: StreamBeginning;
 
   constructor(
@@ -67,8 +64,7 @@ class StreamOpening implements StreamPhase {
   }
 
   /**
-   * Holds events up to the first token. From there to the delivery the provider is paused, but the
-   * end of its response may still come.
+   * From the first token to the delivery the provider is paused, but its response may still end.
    */
   take({ before = [], toPass, error }: PassedEvents): boolean {
     const { reader } = this.#inflow;
@@ -91,9 +87,9 @@ class StreamOpening implements StreamPhase {
   }
 
   /**
-   * Throws for a completion, or an error as JSON, in place of a stream, whatever the content type
-   * is. Before the end, a response that is too long to hold is `unsupported` if it begins as JSON,
-   * and `provider` if it is only white space.
+   * Throws for a completion, or an error as JSON, in place of a stream. Before the end, a response
+   * that is too long to hold is `unsupported` if it begins as JSON, and `provider` if it is only
+   * white space.
    */
   checkKind(hasEnded: boolean): void {
     const { firstByte, splitter } = this.#inflow.reader;
@@ -111,7 +107,6 @@ class StreamOpening implements StreamPhase {
 
   /**
    * Returns whether a stream without content has ended as a complete, empty answer and may begin.
-   * Throws if `empty_answers` forbids it, or if the stream has ended without an answer.
    */
   #mayBeginEmpty(): boolean {
     const { attempt, services } = this.#context;
@@ -128,8 +123,8 @@ class StreamOpening implements StreamPhase {
   }
 
   /**
-   * Returns whether the preambles are too long to hold, so that the answer begins with them: OpenAI
-   * repeats the instructions of a response in three of them. Throws for bytes that are no events.
+   * Returns whether the answer begins with its preambles, because they are too long to hold: OpenAI
+   * repeats the instructions of a response in three of them.
    */
   #isPreambleOver(bytes: number): boolean {
     const { hasOtherLines, hasPreamble, splitter } = this.#inflow.reader;

@@ -18,29 +18,19 @@ import { providerError, timeoutError } from './network-error.ts';
  * a provider that sends only comments must reach the limit, even if its client often pauses.
  */
 const COUNTED_PART = 0.1;
-/**
- * How long the provider has after the stream's end to end its response, so that its connection can
- * be reused.
- */
+/** The time for the provider to end its response, so that its connection can be reused. */
 const AFTER_DONE_MS = 5000;
-/**
- * A provider may give up a stream that was not read for this long. A cut within this time after the
- * pause does not count against the provider.
- */
+/** A provider may give up a stream that was not read for this long. */
 const LONG_PAUSE_MS = 10_000;
 
-/** The beginning of a stream, up to its delivery. */
 export interface StreamBeginning {
-  /** Sent to the client. */
   readonly headers: Record<string, string>;
   readonly bytes: ChunkBuffer;
   /** True if `bytes` has a long event, whose parts are not joined because joining copies them. */
   hasLongEvent: boolean;
-  /** The error behind the first token, if any. */
   error: GatewayError | undefined;
 }
 
-/** A begun stream. From its delivery on, it takes the events and writes them to the client. */
 export class StreamRelay implements StreamPhase, Answer {
   readonly heldBytes = 0;
   readonly #inflow: EventInflow;
@@ -48,15 +38,11 @@ export class StreamRelay implements StreamPhase, Answer {
   #beginning: StreamBeginning | undefined;
   readonly #context: AttemptContext;
   readonly #idleMs: number;
-  /**
-   * The client's response, set by the delivery. It is the same object as `context.call.reply`,
-   * which takes only comments before the delivery.
-   */
+  /** The same object as `context.call.reply`, which takes only comments before the delivery. */
   #reply!: AnswerSink;
   #onData: (() => void) | undefined;
   #resolve!: () => void;
   #reject!: (failure: unknown) => void;
-  /** When the client's latest long pause ended, on the clock of `performance.now()`. */
   #longPauseEndedAtMs = -Infinity;
 
   /** A field, because a closure of `deliver` would keep the first bytes until the stream's end. */
@@ -96,7 +82,7 @@ export class StreamRelay implements StreamPhase, Answer {
     });
   }
 
-  /** Writes events to the client. Returns false if the client has no room for more. */
+  /** Returns false if the client has no room for more. */
   take({ before, toPass, error }: PassedEvents): boolean {
     const { deadline } = this.#context;
     const { isAlive, isDone, rules } = this.#inflow.reader;
@@ -124,13 +110,11 @@ export class StreamRelay implements StreamPhase, Answer {
     return hasRoom;
   }
 
-  /** Writes the parts, and returns their length in bytes. */
   #writeParts(parts: readonly Buffer[]): number {
     for (const part of parts) this.#reply.write(part);
     return lengthOf(parts);
   }
 
-  /** Reads on after the client has taken the written bytes. */
   #resume(): void {
     if (!this.#inflow.isReadable) return;
     this.#inflow.updateRoom(0);
@@ -141,8 +125,8 @@ export class StreamRelay implements StreamPhase, Answer {
   }
 
   /**
-   * Ends the client's stream, and leaves the provider some time to end its response. With `failure`
-   * the stream's own last event has told the client of it.
+   * Leaves the provider some time to end its response. With `failure` the stream's own last event
+   * has told the client of it.
    */
   #finish(failure: GatewayError | undefined): void {
     const reply = this.#reply;
@@ -160,10 +144,7 @@ export class StreamRelay implements StreamPhase, Answer {
     else this.#resolve();
   }
 
-  /**
-   * Takes the failure that ends the stream. A cut after a long pause is the gateway's own failure,
-   * because the client did not read.
-   */
+  /** A cut after a long pause is the gateway's own failure, because the client did not read. */
   fail(failure: unknown): void {
     const { deadline } = this.#context;
     const isCut = failure instanceof GatewayError && failure.details.problem === 'cut';

@@ -12,12 +12,9 @@ const FETCH_LIMITATIONS = [
     'so a request on a stale connection is not repeated',
 ];
 
-/** Sends requests over its own connections. */
 export type Transport = ReturnType<typeof createTransport>;
 
 /**
- * Creates the transport with its own connections.
- *
  * @param setting - the setting `server.upstream`
  * @param origin - what has set it, if it is not the file
  */
@@ -25,9 +22,7 @@ export function createTransport(setting: 'auto' | 'fetch', origin = 'as configur
   const connections = setting === 'auto' ? new Connections() : undefined;
   if (!connections) shareAllLookups();
   return {
-    /** The HTTP client in use, with the reason if it is fetch, for the operator. */
     description: connections ? 'own connections' : `fetch (${origin})`,
-    /** The HTTP client's limitations, a sentence each, for the operator. */
     limitations: connections ? [] : FETCH_LIMITATIONS,
     /** Undefined over fetch, because fetch does not report its connections. */
     connectionFigures: connections?.figures,
@@ -35,8 +30,6 @@ export function createTransport(setting: 'auto' | 'fetch', origin = 'as configur
      * Sends a request once, without redirects, retries or decoding. Rejects, and fails the body,
      * with a `TransportError` or the cancellation's reason. Not async, because each promise on a
      * request's way costs as much as a header.
-     *
-     * @param use - receives the connection that carries the request
      */
     send: (
       request: UpstreamRequest,
@@ -50,7 +43,7 @@ export function createTransport(setting: 'auto' | 'fetch', origin = 'as configur
     takesCertificates: connections !== undefined,
     /** Closes the connections with other `TlsSettings`, once their requests are over. */
     keepOnly: (digests: ReadonlySet<string>) => connections?.keepOnly(digests),
-    /** Closes all connections. fetch's connections end with the process. */
+    /** fetch's connections end with the process. */
     close: () => connections?.close(),
   };
 }
