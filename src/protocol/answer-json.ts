@@ -2,12 +2,12 @@
 
 import { memberOf, OPEN_BRACE, OPEN_BRACKET } from '../lib/json.ts';
 
-/** Bytes allowed before an answer: white space and a byte order mark. */
+/** White space and a byte order mark. */
 const BLANK_BYTES = new Set([0x20, 0x09, 0x0a, 0x0d, 0xef, 0xbb, 0xbf]);
 
 /**
- * Returns the first byte after white space and a byte order mark, or undefined. Each chunk is
- * searched only once, because a provider may send megabytes of white space.
+ * Returns the first byte of an answer. Each chunk is searched only once, because a provider may
+ * send megabytes of white space.
  */
 export function firstByteOf(chunk: Buffer): number | undefined {
   for (const byte of chunk) if (!BLANK_BYTES.has(byte)) return byte;
@@ -20,9 +20,9 @@ export function beginsJson(firstByte: number | undefined): boolean {
 }
 
 /**
- * Returns whether the JSON is an error: `{error: ...}`, `{errors: [...]}` (Cloudflare),
- * `[{error: ...}]` (Gemini), `{object: "error", ...}` (vLLM), `{type: "error", ...}`. An empty
- * `error` does not count, because some providers write `"error": {}` into every answer.
+ * Returns whether the JSON is an error: `{error: ...}`, `{errors: [...]}` (Cloudflare), `[{error:
+ * ...}]` (Gemini), `{object: "error", ...}` (vLLM), `{type: "error", ...}`. Some providers write an
+ * empty `"error": {}` into every answer.
  */
 export function reportsError(json: unknown): boolean {
   const body = firstItem(json);
@@ -30,9 +30,6 @@ export function reportsError(json: unknown): boolean {
   return isFlat || isSet(memberOf(body, 'error')) || isSet(memberOf(body, 'errors'));
 }
 
-/**
- * Returns whether a value, or an array's first item, is present and neither false, zero nor empty.
- */
 function isSet(value: unknown): boolean {
   const item = firstItem(value);
   return Boolean(item) && !isBlank(item);

@@ -7,26 +7,22 @@ import type { AnswerNotes, AnswerRules, EventKind, StreamRules } from './endpoin
 import { skimEvents } from './plain-events.ts';
 import { usageIn } from './usage.ts';
 
-/** How many events are read for the model. Providers name it in the first event, or never. */
+/** Providers name the model in the first event, or never. */
 const MAX_MODEL_EVENTS = 8;
 
 /** The rules of one stream of chunks, which ends with `[DONE]`. */
 export class ChoiceStream implements StreamRules {
   readonly maxHeartbeatBytes = 0;
   readonly hasDone = true;
-  /** True after an event with a choice. */
   hasAnswer = false;
   readonly #notes: AnswerNotes;
   readonly #failsEmpty: boolean;
   readonly #hasContent: (choice: unknown) => boolean;
-  /** The state of each choice so far, by its index. */
+  /** By the index of the choice. */
   readonly #choices = new Map<number, 'open' | 'finished' | 'reopened'>();
-  /** True after any `finish_reason`. */
   #hasFinish = false;
-  /** In how many more events the model is looked for. */
   #modelEvents = MAX_MODEL_EVENTS;
 
-  /** @param hasContentIn - returns whether a choice of an event has content */
   constructor(
     notes: AnswerNotes,
     failsEmpty: boolean,
@@ -37,7 +33,6 @@ export class ChoiceStream implements StreamRules {
     this.#hasContent = hasContentIn;
   }
 
-  /** True if every choice so far has its `finish_reason`. */
   get isFinished(): boolean {
     return (
       this.#choices.size > 0 && [...this.#choices.values()].every((state) => state === 'finished')
@@ -77,7 +72,6 @@ export class ChoiceStream implements StreamRules {
     return memberOf(json, 'prompt_progress') === undefined ? 'preamble' : 'comment';
   }
 
-  /** Notes the first non-empty model. */
   #noteModel(model: unknown): void {
     if (this.#modelEvents === 0) return;
     const isNamed = typeof model === 'string' && model !== '';
@@ -86,8 +80,8 @@ export class ChoiceStream implements StreamRules {
   }
 
   /**
-   * Notes a choice's state. Content after a `finish_reason` reopens the choice. From then on only
-   * an event without content finishes it, because some providers write `stop` into every chunk.
+   * Content after a `finish_reason` reopens the choice. From then on only an event without content
+   * finishes it, because some providers write `stop` into every chunk.
    */
   #noteChoice(index: number, isFinished: boolean, isContent: boolean): void {
     const before = this.#choices.get(index);
@@ -99,7 +93,7 @@ export class ChoiceStream implements StreamRules {
   }
 }
 
-/** The rules for the answers of an endpoint whose answers have `choices`, or none at all. */
+/** The rules for answers with `choices`, or without any. */
 export const CHOICES: AnswerRules = {
   startStream: (notes, failsEmpty) => new ChoiceStream(notes, failsEmpty),
   noteAnswer(json, notes) {
@@ -116,8 +110,7 @@ export const CHOICES: AnswerRules = {
 /**
  * Returns whether an event is a chat chunk before the answer: its choices, if any, have deltas with
  * only a `role` and empty values, and no `finish_reason`. vLLM, OpenAI and others send the role as
- * soon as a request is queued. Azure sends its `prompt_filter_results`. Events with another shape
- * are no preamble.
+ * soon as a request is queued. Azure sends its `prompt_filter_results`.
  *
  * @param isStopEmpty - whether the `finish_reason` `stop` counts as none
  */
@@ -132,8 +125,8 @@ export function isPreamble(json: unknown, isStopEmpty: boolean): boolean {
 }
 
 /**
- * Returns whether a chunk has a `usage` and no choices. Other members may be there too: Azure adds
- * `latency_checkpoint`, others `x_groq`, `timings` and more.
+ * Returns whether a chunk has a `usage` and no choices. Azure adds `latency_checkpoint`, others
+ * `x_groq`, `timings` and more.
  */
 export function isUsageChunk(json: unknown): boolean {
   return Boolean(memberOf(json, 'usage')) && hasNoChoice(json);
@@ -145,10 +138,7 @@ export function hasNoChoice(json: unknown): boolean {
   return Array.isArray(choices) && choices.length === 0;
 }
 
-/**
- * Returns whether a completion has neither content, reasoning, refusal, tool call nor audio, and
- * ended with `stop` or without a reason.
- */
+/** Returns whether a completion has no content, and ended with `stop` or without a reason. */
 export function isEmptyCompletion(json: unknown): boolean {
   const choices = memberOf(json, 'choices') ?? [];
   return (
@@ -157,12 +147,12 @@ export function isEmptyCompletion(json: unknown): boolean {
   );
 }
 
-/** Reasons of answers that the provider itself calls failed: z.ai's, OpenRouter's, DeepSeek's. */
+/** z.ai's, OpenRouter's and DeepSeek's. */
 const FAILED_REASONS = new Set<unknown>(['network_error', 'error', 'insufficient_system_resource']);
 
 /**
  * Returns the `finish_reason` of an answer or an event without content that the provider itself
- * calls failed; undefined for any other.
+ * calls failed.
  */
 export function failedReasonOf(json: unknown): string | undefined {
   const choices = memberOf(json, 'choices');
@@ -170,7 +160,7 @@ export function failedReasonOf(json: unknown): string | undefined {
   const failed: unknown = choices.find((choice) =>
     FAILED_REASONS.has(memberOf(choice, 'finish_reason')),
   );
-  // The content is only looked at then, because nearly every answer has some.
+  // Nearly every answer has content, so it is looked at last.
   if (failed === undefined || !choices.every(isSilent)) return undefined;
   return String(memberOf(failed, 'finish_reason'));
 }
@@ -194,7 +184,6 @@ export function isUnfinished(choice: unknown, isStopEmpty: boolean): boolean {
   return reason === '' || reason === 'null' || (isStopEmpty && reason === 'stop');
 }
 
-/** Returns whether a message or a delta has only a role and empty values. */
 function isEmpty(message: unknown): boolean {
   if (typeof message !== 'object' || message === null || Array.isArray(message)) return false;
   return Object.entries(message).every(([name, value]) => name === 'role' || isBlank(value));

@@ -5,8 +5,8 @@ import { firstItem, isBlank, reportsError } from './answer-json.ts';
 
 const MAX_CODE_CHARACTERS = 200;
 /**
- * Matches the codes for a request that exceeds the context: OpenAI's, llama.cpp's and z.ai's. Codes
- * are compared as `toWord` returns them, because providers write `InvalidParameter` and
+ * Codes for a request that exceeds the context: OpenAI's, llama.cpp's and z.ai's. Codes are
+ * compared as `toWord` returns them, because providers write `InvalidParameter` and
  * `invalid-parameter`.
  */
 const TOO_LONG = /contextlengthexceeded|exceedcontextsize|\b1261\b/;
@@ -15,19 +15,19 @@ const BLAMES_REQUEST = new RegExp(
   'abovemaxlength|imageparse|image(?:file)?(?:too|not)|' +
     '(?:invalid|64|empty|unsupported|load)image',
 );
-/** Codes for a refusal by a content policy. OpenAI flags an `invalid_prompt`; 1301 is z.ai's. */
+/** OpenAI flags an `invalid_prompt`; 1301 is z.ai's. */
 const REFUSED_BY_POLICY = new RegExp(
   'contentpolicy|contentfilter|moderation|safety|datainspection|invalidprompt|\\b1301\\b',
 );
 /**
- * Other such codes, `cyber_policy` for one. They are compared as written, because Azure's
- * `RequestDisallowedByPolicy` is about a policy of the operator's.
+ * Compared as written, because Azure's `RequestDisallowedByPolicy` is about a policy of the
+ * operator's.
  */
 const POLICY_CODE = /[_-]policy(?:[_-]violation)?$/i;
 /**
- * Messages about the content of the request or of its answer: xAI's, whose code a key without
- * permission has too, OpenRouter's, OpenAI's, Anthropic's, Gemini's, Bedrock's, Azure's, DeepSeek's
- * and Alibaba's. A failure of a filter itself, such as `content filter timed out`, is no refusal.
+ * Messages about the content of the request or of its answer: xAI's, OpenRouter's, OpenAI's,
+ * Anthropic's, Gemini's, Bedrock's, Azure's, DeepSeek's and Alibaba's. A failure of a filter
+ * itself, such as `content filter timed out`, is no refusal.
  */
 const FLAGS_CONTENT = new RegExp(
   '\\b(?:(?:content|input|message|prompt)s?|request) (?:\\w+ ){0,2}(?:flagged|violat)|' +
@@ -46,23 +46,17 @@ const FLAGS_ACCOUNT = new RegExp(
     'security rule|\\bip address|\\btraffic|constraint|schema',
   'i',
 );
-/**
- * Statuses for the client's mistakes. A missing model is the operator's mistake if the settings
- * name the model.
- */
+/** Statuses for the client's mistakes. */
 const REJECTED_STATUSES = new Set([400, 413, 422, 451]);
-/** Statuses for something that does not exist, and for something that is in use. */
 const REFERENCE_STATUSES = new Set([404, 409]);
-/** Statuses for a revoked key, and for a key without money or permission. */
 const KEY_STATUSES = new Set([401, 402, 403]);
-/** Codes of a 400 or a 429 for an account without money, OpenAI's. */
+/** OpenAI's codes of a 400 or a 429. */
 const LACKS_MONEY_CODE = /billing(?:hard)?limit|billingnotactive/;
-/** Codes of a 400 for a refused key. */
 const REFUSES_KEY_CODE = new RegExp(`invalidapikey|${LACKS_MONEY_CODE.source}`);
 /**
- * Messages of a 400 for a refused key, Gemini's and xAI's, and for an account that is disabled or
- * without money, OpenAI's and Anthropic's. A message must begin with these words, because other
- * messages quote the request.
+ * Messages of a 400: Gemini's and xAI's for a refused key, OpenAI's and Anthropic's for an account
+ * that is disabled or without money. A message must begin with these words, because other messages
+ * quote the request.
  */
 const REFUSES_KEY_MESSAGE = new RegExp(
   '^\\s*(?:api key (?:not valid|expired|not found)|incorrect api key|' +
@@ -71,15 +65,15 @@ const REFUSES_KEY_MESSAGE = new RegExp(
     'this organization has been disabled)\\b',
   'i',
 );
-/** Google's reasons in `details` for a refused key, such as `API_KEY_INVALID`. */
+/** Google's reasons in `details`, such as `API_KEY_INVALID`. */
 const REFUSES_KEY_REASON = /^API_KEY_/;
 /** A duration as Google's APIs write it in JSON. */
 const RETRY_DELAY = /^(\d+(?:\.\d+)?)s$/;
-/** Codes of a 403 for a model that the key may not use: OpenAI's and Groq's. */
+/** OpenAI's and Groq's codes of a 403. */
 const DENIES_MODEL_CODE = /^model/;
-/** Messages of such a 403. A scope of a key, such as `model.request`, is no model. */
+/** A scope of a key, such as `model.request`, is no model. */
 const DENIES_MODEL_MESSAGE = /\baccess (?:to )?(?:the )?model\b(?!\.)/i;
-/** Members that may hold the message, in search order. */
+/** In search order. */
 const MESSAGE_NAMES = (
   'message msg detail error errors Message error_description ' +
   // `error_msg` is Baidu's; `status_msg` is MiniMax's, inside `base_resp`.
@@ -90,7 +84,7 @@ const MESSAGE_NAMES = (
  * Anthropic's in `message_start` for one, so its members are not searched.
  */
 const BARE_MESSAGE_NAMES = ['message', 'msg', 'error_msg'];
-/** The most arrays and objects to search, which also bounds the depth. */
+/** Arrays and objects, which also bounds the depth. */
 const MAX_SEARCHED = 100;
 const STATUS_NAMES = ['status_code', 'status', 'code'];
 const STATUSES_BY_WORD: readonly (readonly [words: RegExp, status: number])[] = [
@@ -107,13 +101,12 @@ const STATUSES_BY_WORD: readonly (readonly [words: RegExp, status: number])[] = 
 ];
 /**
  * The types for MiniMax's numbers in `base_resp`, which it sends with the status 200
- * (platform.minimax.io/docs/api-reference/errorcode). Other numbers are the provider's faults.
+ * (platform.minimax.io/docs/api-reference/errorcode).
  */
 const MINIMAX_TYPES: ReadonlyMap<unknown, string> = new Map([
   [1002, 'rate_limit'],
   [1004, 'invalid_api_key'],
   [1008, 'insufficient_balance'],
-  // Flagged input, and flagged output.
   [1026, 'content_filter'],
   [1027, 'content_filter'],
   [1041, 'rate_limit'],
@@ -123,17 +116,14 @@ const MINIMAX_TYPES: ReadonlyMap<unknown, string> = new Map([
   [2049, 'invalid_api_key'],
   [2056, 'insufficient_quota'],
 ]);
-/**
- * Matches the message, code and type of a 404 about the model. Four of them lack the word: Azure's
- * code for an unknown deployment, OpenRouter's message, Databricks' and NVIDIA's.
- */
+/** Azure, OpenRouter, Databricks and NVIDIA write a 404 about a model without that word. */
 const ABOUT_MODEL =
   /model|deploymentnotfound|no endpoints found for|endpoint with name|function '[^']*': not found/i;
-/** Codes of a 400 for a model that the provider lacks. 1211 is z.ai's. */
+/** Codes of a 400. 1211 is z.ai's. */
 const LACKS_MODEL_CODE = /^(?:modelnotfound|modelnotavailable|unknownmodel|invalidmodel|1211)$/;
 /**
- * Messages of a 400 for a model that the provider lacks. A message must begin with these words,
- * because other messages quote the request, which could then open a circuit.
+ * Messages of a 400. A message must begin with these words, because other messages quote the
+ * request, which could then open a circuit.
  */
 const LACKS_MODEL_MESSAGE =
   /^(?:model (?:not exist|does not exist|not found)|unknown model|\S+ is not a valid model id)\b/i;
@@ -142,20 +132,14 @@ const GENERIC_MESSAGE = /^provider returned error\.?$/i;
 
 /** Whose fault an error is, by its status and its words. */
 type Blame =
-  /** The request's, because a content policy refuses it. */
   | 'policy'
-  /** The request's, because it exceeds the model's context. */
   | 'length'
   /** The request's, because the provider lacks what only the request has named. */
   | 'reference'
-  /** The request's in any other way. */
   | 'request'
   /** The gateway's key's. */
   | 'key'
-  /**
-   * The provider lacks the model, or the key may not use it. At fault is the client, or the setting
-   * that names the model.
-   */
+  /** The client's, or that of the setting that names the model. */
   | 'model'
   | 'provider';
 
@@ -167,7 +151,6 @@ export interface UpstreamFault {
   /** From 400 to 599. */
   readonly status: number;
   readonly blame: Blame;
-  /** The wait that Google's APIs ask for in the body. */
   readonly retrySeconds: number | undefined;
 }
 
@@ -189,13 +172,12 @@ export function reportsFailure(json: unknown): boolean {
 }
 
 /**
- * Reads an error.
+ * Reads an error. The error's status is `sentStatus`, else a member, the code or the type, else
+ * 502. A refused key has the status 401 in place of 400.
  *
  * @param json - the parsed JSON, or the error's text if it is not JSON
  * @param sentStatus - the HTTP status; undefined if the error is in a 200 or an event
  * @param references - the endpoint's own, if it has any
- * @returns the error's texts, whose fault it is, and its status: the HTTP status, else the `status`
- *   from a member, the code or the type, else 502. A refused key has the status 401 in place of 400
  */
 export function readFault(json: unknown, sentStatus?: number, references?: RegExp): UpstreamFault {
   const body = firstItem(json);
@@ -226,8 +208,8 @@ export function readFault(json: unknown, sentStatus?: number, references?: RegEx
 type Texts = Pick<UpstreamFault, 'message' | 'code' | 'type'>;
 
 /**
- * Returns whose fault an error is by its words; undefined if they do not say. The words blame the
- * request whatever the status is, and the key only with a 400.
+ * Returns whose fault an error is by its words, if they say. The words blame the request whatever
+ * the status is, and the key only with a 400.
  */
 function blameOfWords(
   { message: text = '', code = '', type = '' }: Texts,
@@ -235,7 +217,7 @@ function blameOfWords(
 ): 'policy' | 'length' | 'request' | 'key' | undefined {
   const words = `${toWord(code)} ${toWord(type)}`;
   const [error] = sources;
-  // OpenRouter's moderation has no code but its status, and quotes the input that it flags.
+  // OpenRouter's moderation has no code, and quotes the input that it flags.
   const isFlagged = memberOf(memberOf(error, 'metadata'), 'flagged_input') !== undefined;
   const isPolicy =
     REFUSED_BY_POLICY.test(words) || POLICY_CODE.test(code) || POLICY_CODE.test(type);
@@ -248,7 +230,6 @@ function blameOfWords(
   return BLAMES_REQUEST.test(words) ? 'request' : undefined;
 }
 
-/** Returns whose fault an error is by its status, unless its words have said it. */
 function blameOfStatus(
   status: number,
   { message: text = '', code, type }: Texts,
@@ -269,14 +250,12 @@ function blameOfStatus(
   return REJECTED_STATUSES.has(status) ? 'request' : 'provider';
 }
 
-/** Returns the seconds in a `RetryInfo`, which is written as `"26.66s"`. */
 function retrySecondsIn(details: readonly unknown[]): number | undefined {
   const delays = details.map((detail) => RETRY_DELAY.exec(textIn(detail, 'retryDelay'))?.[1]);
   const delay = delays.find((one) => one !== undefined);
   return delay === undefined ? undefined : Number(delay);
 }
 
-/** Returns the items of `details`, which Google's APIs write. */
 function detailsOf(sources: readonly unknown[]): readonly unknown[] {
   const details = sources.map((source) => memberOf(source, 'details')).find(Array.isArray);
   return (details ?? []).slice(0, MAX_SEARCHED);
@@ -287,7 +266,6 @@ function textIn(value: unknown, name: string): string {
   return typeof text === 'string' ? text : '';
 }
 
-/** Returns the first text under a name in `MESSAGE_NAMES`, also in nested arrays and objects. */
 function firstText(value: unknown, search = { left: MAX_SEARCHED }): string | undefined {
   if (isText(value)) return value;
   if (typeof value !== 'object' || value === null || search.left === 0) return undefined;
@@ -304,10 +282,7 @@ function firstText(value: unknown, search = { left: MAX_SEARCHED }): string | un
   return [text, memberOf(metadata, 'provider_name'), inner].filter(isText).join(': ');
 }
 
-/**
- * Returns the status of an error that names none. An error that refuses the key has 400 here, as
- * providers send it, and `readFault` answers it with 401 in any case.
- */
+/** Returns the status of an error that names none. `readFault` answers a refused key with 401. */
 function statusOf({ code, type }: Texts, blame: Blame | undefined): number {
   if (blame !== undefined) return 400;
   const found = [toWord(code), toWord(type)].map(
@@ -322,8 +297,7 @@ export function toWord(code = ''): string {
 }
 
 /**
- * Returns whether a value is a status from 400 to 599. Only numbers and texts are converted,
- * because converting a deep array would overflow the stack.
+ * Only numbers and texts are converted, because converting a deep array would overflow the stack.
  */
 function isErrorStatus(value: unknown): boolean {
   return (typeof value === 'number' || typeof value === 'string') && /^[45]\d\d$/.test(`${value}`);

@@ -3,29 +3,23 @@
 import { JsonOutline } from '../lib/json-outline.ts';
 import { endOfLine } from '../lib/sse.ts';
 
-/**
- * The longest beginning that distinguishes lines: `data: [DONE]` or `event: error`, with one more
- * byte.
- */
+/** `data: [DONE]` or `event: error`, with one more byte. */
 const MAX_HEAD_BYTES = 13;
 const DATA = /^data: ?/;
-/** Lines that need a parse: JSON without a field, llama.cpp's field `error`, and the end mark. */
+/** JSON without a field, llama.cpp's field `error`, and the end mark. */
 const NEEDS_PARSE = /^(?:[{[]|error:|data:[ \t]*\[D)/;
 
 /** Makes the outline of the JSON in an event's data. Keeps none of its bytes. */
 export class LongEvent {
   readonly outline = new JsonOutline();
-  /** Data bytes so far. */
   dataBytes = 0;
   /** True if the last field `event` is `error`. */
   isNamedError = false;
-  /** True if some line needs a parse. */
   needsParse = false;
-  /** The beginning of the current line as Latin-1, until its field is known. */
+  /** The beginning of the current line as Latin-1. */
   #head = '';
   #line: 'head' | 'data' | 'other' = 'head';
 
-  /** Takes the next bytes, which may be cut anywhere. */
   push(bytes: Buffer): void {
     let at = 0;
     while (at < bytes.length) {

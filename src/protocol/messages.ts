@@ -6,15 +6,13 @@ import { isBlank } from './answer-json.ts';
 import { ModelRequestParser, UnstreamedParser } from './model-request.ts';
 import type { AnswerNotes, Endpoint, EventKind, StreamRules } from './endpoint.ts';
 
-/** The version of Anthropic's protocol for a client that sends none. */
+/** For a client that sends no version. */
 export const ANTHROPIC_VERSION = '2023-06-01';
-/** The depths of the body's members, and of the members of its tools. */
 const [MEMBER, TOOL_MEMBER] = [1, 3];
 
 class MessagesParser extends ModelRequestParser {
   #hasMaxTokens = false;
   #hasContainer = false;
-  /** True if an item of the current member is a tool that executes code. */
   #itemRunsCode = false;
   #runsCode = false;
 
@@ -49,7 +47,6 @@ const KINDS: ReadonlyMap<unknown, EventKind> = new Map<unknown, EventKind>([
   ['message_stop', 'end'],
 ]);
 
-/** The rules of a stream that has its facts in its first event and in its last but one. */
 class MessageStream implements StreamRules {
   readonly maxHeartbeatBytes = 256;
   readonly hasDone = false;
@@ -83,7 +80,6 @@ class MessageStream implements StreamRules {
   }
 }
 
-/** The members of a usage that an open stream keeps. */
 const COUNT_NAMES = [
   'input_tokens',
   'cache_creation_input_tokens',
@@ -92,7 +88,7 @@ const COUNT_NAMES = [
 ] as const;
 type Counts = Readonly<Partial<Record<(typeof COUNT_NAMES)[number], number>>>;
 
-/** Returns the counts with those of a later usage. Its null or 0 replaces no count. */
+/** A later null or 0 replaces no count. */
 function withCounts(counts: Counts, usage: object): Counts {
   const later = COUNT_NAMES.map((name) => {
     const count = memberOf(usage, name);
@@ -103,7 +99,7 @@ function withCounts(counts: Counts, usage: object): Counts {
   return Object.fromEntries(later) as Counts;
 }
 
-/** Returns the counts in OpenAI's names, where a prompt's tokens include the cached ones. */
+/** In OpenAI's names, a prompt's tokens include the cached ones. */
 function toUsage(counts: Counts) {
   const cached = counts.cache_read_input_tokens ?? 0;
   return {
@@ -120,15 +116,10 @@ function noteAnswer(answer: unknown, notes: AnswerNotes): void {
   if (typeof usage === 'object' && usage !== null) notes.noteUsage(toUsage(withCounts({}, usage)));
 }
 
-/**
- * The values of `stop_reason` with which a message may be empty. A refusal is an answer, and so is
- * a message that has reached a limit.
- */
+/** A message with another `stop_reason`, such as a refusal or a limit, is an answer. */
 const WHOLE = new Set<unknown>(['end_turn', 'stop_sequence', null, undefined]);
 
-/**
- * Returns whether a message is whole, and has no content but empty texts. A tool call is content.
- */
+/** A tool call is content. */
 function isEmpty(answer: unknown): boolean {
   const content = memberOf(answer, 'content') ?? [];
   const isWhole = WHOLE.has(memberOf(answer, 'stop_reason'));
@@ -139,7 +130,7 @@ function isEmptyBlock(block: unknown): boolean {
   return isBlank(memberOf(block, 'text') ?? memberOf(block, 'thinking') ?? 'none');
 }
 
-/** Returns whether an event adds nothing to an empty message. A signature is no content. */
+/** A signature is no content. */
 function isEmptyEvent(json: unknown): boolean {
   const delta = memberOf(json, 'delta');
   switch (memberOf(json, 'type')) {
@@ -156,7 +147,6 @@ function isEmptyEvent(json: unknown): boolean {
   }
 }
 
-/** Anthropic's `type` of an error, by its status. */
 const ERROR_TYPES: ReadonlyMap<number, string> = new Map([
   [401, 'authentication_error'],
   [402, 'billing_error'],

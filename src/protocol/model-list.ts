@@ -9,19 +9,14 @@ export const MODEL_LIMITS = (
   'max_completion_tokens'
 ).split(' ');
 
-/** A model in a provider's list. */
 export interface ListedModel {
   readonly name: string;
   /** Seconds since the epoch; 0 if the provider gives none. */
   readonly created: number;
-  /** The entry's allow-listed members, as `JSON.parse` returns them. */
   readonly details: Readonly<Record<string, unknown>>;
 }
 
-/**
- * The allow-list: limits, modalities, prices, parameters and uses. Agents size their context by
- * them, and clients sort models by their use.
- */
+/** Agents size their context by these members, and clients sort models by their use. */
 const DETAILS = [
   ...MODEL_LIMITS,
   ...'architecture input_modalities output_modalities pricing supported_parameters'.split(' '),
@@ -29,14 +24,13 @@ const DETAILS = [
 ];
 /** Further models are left out. */
 const MAX_MODELS = 10_000;
-/** A longer detail is left out. */
+/** A longer or deeper detail is left out. */
 const MAX_JSON_CHARACTERS = 2048;
-/** A deeper detail is left out. */
 const MAX_LEVELS = 3;
 
 /**
  * Reads `{data: [...]}` (OpenAI), an array (Together) or `{models: [...]}`; strips `models/` from
- * names (Gemini). A null list is empty, because servers in Go write empty lists so.
+ * names (Gemini). Servers in Go write an empty list as null.
  *
  * @throws an Error if the JSON is no such list
  */
@@ -65,10 +59,7 @@ function readDetails(entry: unknown): ListedModel['details'] {
   return Object.fromEntries(details.filter(([, value]) => value != null && isSmall(value)));
 }
 
-/**
- * Returns whether a detail is within its limits. Levels are checked first, because a deep value
- * would overflow the stack in `JSON.stringify`.
- */
+/** Levels are checked first, because a deep value would overflow the stack in `JSON.stringify`. */
 function isSmall(value: unknown): boolean {
   return hasLevels(value, MAX_LEVELS) && JSON.stringify(value).length <= MAX_JSON_CHARACTERS;
 }

@@ -9,54 +9,41 @@ import { joinParts, replaceText, sliceText } from '../lib/chunk-buffer.ts';
 import { invalidRequest } from '../lib/errors.ts';
 import { JsonScanner, type JsonValue } from '../lib/json.ts';
 
-/**
- * The longest `model`, because it is decoded, and encoded again for each attempt: 30 MB of escapes
- * would take a second.
- */
+/** The longest `model`: decoding 30 MB of escapes for each attempt would take a second. */
 const MAX_MODEL_BYTES = 2_097_152;
 /** The longest `model` for a stream, because an open stream keeps it until its end. */
 const MAX_STREAM_MODEL_BYTES = 4096;
-/**
- * Names that Go's JSON decoder takes for `model` or `stream`, because it ignores case. It uses the
- * last match. Ollama and LocalAI use this decoder.
- */
+/** Go's JSON decoder ignores case and uses the last match. Ollama and LocalAI use this decoder. */
 const OTHER_CASE = /^(?:model|stream)$/iu;
-/** Names that Go's JSON decoder takes for `models`. */
 const MODELS = /^models$/iu;
-/** Depths of noted values. */
 const [BODY, MEMBER, MESSAGE, MESSAGE_MEMBER, CONTENT_PART] = [0, 1, 2, 3, 4];
 const NO_VALUE = { kind: 'null', start: 0, end: 0, text: '' };
-/**
- * Members with a text. In a text itself each quotation mark has a backslash, so these never match
- * what a user has written.
- */
+/** In a text each quotation mark has a backslash, so these never match what a user has written. */
 const FILE_ID = /"file_id"\s*:\s*"[^"]/;
 const ID = /"id"\s*:\s*"[^"]/;
 const NO_MESSAGES = '"messages" must be a non-empty array';
 
-/** A message's checked members. If two have the same name, the last counts. */
+/** If two members have the same name, the last counts. */
 interface Message {
   role?: JsonValue;
   content?: JsonValue;
   name?: JsonValue;
-  /** True if some part of the content is not an object. */
   hasPlainPart?: boolean;
 }
 
 /**
- * How a request is tied to the key that its session chooses. `session`: the session's later
- * requests need the same key. `organisation`: no other key or provider can answer the request.
+ * `session`: the session's later requests need the same key. `organisation`: no other key or
+ * provider can answer the request.
  */
 export type Affinity = 'session' | 'organisation';
 
 /** The request members that the gateway reads. */
 export interface ModelRequest {
-  /** As the client wrote it: `<provider_id>/<model_name>` or an alias. */
   readonly model: string;
   readonly stream: boolean;
   /**
-   * True if the gateway may ask for usage: the request is a stream, leaves `include_usage` unset,
-   * and has no `stream_options` other than an object or null.
+   * True if the request is a stream, leaves `include_usage` unset, and has no `stream_options`
+   * other than an object or null.
    */
   readonly mayAskForUsage: boolean;
   /** The request's own name for its session, at most 64 bytes. */
@@ -65,14 +52,13 @@ export interface ModelRequest {
   readonly affinity: Affinity | undefined;
   /**
    * Returns the client's bytes in parts. Only `model` is replaced, and with `asksForUsage` the
-   * request for usage is added. Long parts are not copied.
+   * request for usage is added.
    */
   bodyWith(model: string, asksForUsage: boolean): readonly Buffer[];
 }
 
 /**
  * Parses the body of `POST /v1/chat/completions` (docs/behaviour.md#validation) while it arrives.
- * The parsers of other endpoints extend it, and name the member that they require.
  *
  * The scanner reports a value after the values inside it. So the parser collects message members
  * inside every body member, and drops them if the body member is not `messages`.
@@ -85,11 +71,9 @@ export class ModelRequestParser {
   #model: JsonValue | undefined;
   #stream: JsonValue | undefined;
   #hasRequired = false;
-  /** The first fault in the members, except in the values of `model` and `stream`. */
   #fault: string | undefined;
-  /** Items in the current member so far. */
   #items = 0;
-  /** The first fault in these items. It counts only if the current member is `messages`. */
+  /** Counts only if the current member is `messages`. */
   #itemFault: string | undefined;
   #message: Message = {};
   #hasPlainPart = false;
@@ -97,19 +81,16 @@ export class ModelRequestParser {
   #streamOptions: JsonValue | undefined;
   /** `include_usage` in the current member. */
   #innerUsage: JsonValue | undefined;
-  /** `include_usage` in `stream_options`. */
   #includeUsage: JsonValue | undefined;
   #promptCacheKey: string | undefined;
   /** `content` with parts and `audio` of items in the current member, which may refer to ids. */
   #innerReferrers: JsonValue[] | undefined;
-  /** `#innerReferrers` of `messages`. */
   #referrers: readonly JsonValue[] | undefined;
 
   /**
    * @param mayListModels - false refuses `models`, because OpenRouter may choose another model from
    * it
-   * @param required - the member that the request must have beside `model`: `messages` as chat has
-   *   them, or any other, a text or an array
+   * @param required - the member that the request must have beside `model`
    * @param notedDepth - how many objects and arrays may enclose a value that `note` gets
    */
   constructor(mayListModels = true, required = 'messages', notedDepth?: number) {
@@ -119,18 +100,16 @@ export class ModelRequestParser {
   }
 
   /**
-   * Scans the next chunk. Never throws: a fault waits for `finish`, because an oversized body is
-   * refused for its size first.
+   * Never throws: a fault waits for `finish`, because an oversized body is refused for its size
+   * first.
    */
   push(chunk: Buffer): void {
     this.#json.push(chunk);
   }
 
   /**
-   * Ends the body and returns the request.
-   *
    * @param body - read again when the request is sent, so that an open stream keeps no bytes
-   * @throws `invalidRequest` if the body is not a chat completion request
+   * @throws `invalidRequest` if the body is not a valid request
    */
   finish(body: { readonly parts: readonly Buffer[] }): ModelRequest {
     const { parts } = body;
@@ -176,8 +155,8 @@ export class ModelRequestParser {
   }
 
   /**
-   * Returns the edit that asks for a stream's usage; undefined if the request sets `include_usage`
-   * itself, or has an unusable `stream_options`.
+   * Returns undefined if the request sets `include_usage` itself, or has an unusable
+   * `stream_options`.
    */
   #usageEdit(body: readonly Buffer[]) {
     const [options, asked] = [this.#streamOptions, this.#includeUsage];
@@ -226,15 +205,13 @@ export class ModelRequestParser {
     }
   }
 
-  /** Notes a body member, or an item if the body is an array. Returns its fault. */
   #noteMember(value: JsonValue): string | undefined {
     const { kind, name } = value;
     if (name === 'model' || name === 'stream') {
       const before = name === 'model' ? this.#model : this.#stream;
       if (name === 'model') this.#model = value;
       else this.#stream = value;
-      // A duplicate is refused, because its bytes are forwarded and an upstream may read the other
-      // member.
+      // The bytes are forwarded, and an upstream may read the other member.
       return before ? `duplicate member "${name}"` : undefined;
     }
     if (name === this.#required) {
@@ -270,7 +247,7 @@ function refersToIds(referrers: readonly JsonValue[], body: Buffer): boolean {
   });
 }
 
-/** Parses a request whose answer is never a stream. A provider ignores or refuses `stream`. */
+/** A provider ignores or refuses `stream`. */
 export class UnstreamedParser extends ModelRequestParser {
   override finish(body: { readonly parts: readonly Buffer[] }): ModelRequest {
     return { ...super.finish(body), stream: false, mayAskForUsage: false };
@@ -282,8 +259,7 @@ function faultOfRequired(name: string): string {
 }
 
 /**
- * Returns a message's fault, as the text that follows `"messages[0]`. It begins with the member,
- * whose closing quote it contains: `.role" must be a string`.
+ * Returns a message's fault, as the text that follows `"messages[0]`: `.role" must be a string`.
  */
 function faultOf({ role, content, name, hasPlainPart }: Message): string | undefined {
   if (role?.kind !== 'string') return '.role" must be a string';

@@ -5,11 +5,10 @@ import { endOfLine } from '../lib/sse.ts';
 /**
  * Matches, on its four lines:
  *
- * - the names of an error, of llama.cpp's progress, and of a `usage` that is set. Text inside a
- *   longer string never matches, because JSON escapes the quotes in it.
+ * - the names of an error, of llama.cpp's progress, and of a `usage` that is set. JSON escapes the
+ *   quotes in a string, so its text never matches.
  * - a `finish_reason` that is set, and the `index` of any choice or tool call but the first.
- * - an escaped letter or `_`, because a name may hold it. A backtick does not match, because .NET
- *   escapes it.
+ * - an escaped letter or `_`, because a name may hold it. .NET escapes the backtick.
  * - a line that begins neither an object nor a comment, and a line end between two lines of an
  *   event.
  */
@@ -24,9 +23,9 @@ const SIGNS = new RegExp(
     .join('|'),
   'g',
 );
-/** The end mark. Some providers write spaces around it. */
+/** Some providers write spaces around it. */
 export const DONE_MARK = /^[ \t]*\[DONE\][ \t]*$/;
-/** Field names; `error` is llama.cpp's own. */
+/** `error` is llama.cpp's own. */
 const FIELDS = ['data', 'event', 'id', 'retry', 'error'];
 const LONGEST_FIELD = 'event'.length;
 const DATA_FIELD_BYTES = 'data:'.length;
@@ -34,8 +33,9 @@ const DATA_FIELD_BYTES = 'data:'.length;
 /**
  * Looks at a run of whole events.
  *
- * @returns '' if they have nothing but content of the first choice; if they have a `usage` too, the
- * data of the last event with that name, as Latin-1; undefined if they are to be parsed
+ * @returns '' if they have nothing but content of the first choice; the data of the last event with
+ * a
+ * `usage`, as Latin-1; undefined if they are to be parsed
  */
 export function skimEvents(events: Buffer): string | undefined {
   // Latin-1 has one character for each byte, so nothing is decoded.

@@ -9,10 +9,7 @@ import { usageIn } from './usage.ts';
 
 /** Members that refer to what only the organisation of one key can read. */
 const BINDING = ['previous_response_id', 'conversation', 'background', 'prompt'];
-/**
- * Members of items, parts and tools that do so, by the kind of their value. `container` may also be
- * an object, for a new container.
- */
+/** `container` may also be an object, for a new container. */
 const BINDING_KINDS: ReadonlyMap<string, JsonValue['kind']> = new Map([
   ['file_id', 'string'],
   ['file_ids', 'array'],
@@ -22,7 +19,6 @@ const BINDING_KINDS: ReadonlyMap<string, JsonValue['kind']> = new Map([
 ]);
 /** The length of an empty text, array or object, as SDKs write it. */
 const EMPTY_BYTES = 2;
-/** The depths of the body's members, of `input` items, and of their members. */
 const [MEMBER, ITEM, ITEM_MEMBER] = [1, 2, 3];
 
 /** By the `type` of an event. An event `error` is an error at all endpoints. */
@@ -35,14 +31,13 @@ const KINDS: ReadonlyMap<string, 'preamble' | 'heartbeat' | 'end' | 'failure'> =
   ['response.incomplete', 'end'],
   ['response.failed', 'failure'],
 ]);
-/** Members of an item or a part that are no content. A tool call has other members too. */
+/** No content. A tool call has other members too. */
 const LABELS = ['id', 'type', 'status', 'role', 'phase', 'encrypted_content'];
 
 class ResponsesParser extends ModelRequestParser {
   #isBound = false;
   #itemHasId = false;
   #itemHasContent = false;
-  /** True if an item of the current member has an id and no content. */
   #hasReference = false;
 
   constructor(mayListModels: boolean) {
@@ -59,8 +54,7 @@ class ResponsesParser extends ModelRequestParser {
       if (isReference || (isSet && BINDING.includes(name))) this.#isBound = true;
       this.#hasReference = false;
     } else if (depth === ITEM) {
-      // The provider looks the content up by the id, whatever the type is. OpenAI's SDK may leave
-      // out the type of an `item_reference`.
+      // The provider looks the content up by the id, whatever the type is.
       if (this.#itemHasId && !this.#itemHasContent) this.#hasReference = true;
       this.#itemHasId = false;
       this.#itemHasContent = false;
@@ -84,7 +78,7 @@ class ResponsesParser extends ModelRequestParser {
   }
 }
 
-/** The rules of one stream, whose last event has the whole answer. */
+/** The last event has the whole answer. */
 class ResponseStream implements StreamRules {
   readonly maxHeartbeatBytes = 1024;
   readonly hasDone = false;
@@ -120,7 +114,6 @@ class ResponseStream implements StreamRules {
     return kind === 'failure' ? { fault: answer, passes: true } : kind;
   }
 
-  /** Notes the first non-empty model. */
   #noteModel(model: unknown): void {
     if (!this.#isModelWanted || typeof model !== 'string' || model === '') return;
     this.#isModelWanted = false;
@@ -128,7 +121,6 @@ class ResponseStream implements StreamRules {
   }
 }
 
-/** Returns whether an output item or its part has no content yet. */
 function isEmptyItem(item: unknown): boolean {
   const content = memberOf(item, 'content');
   const hasEmptyParts = Array.isArray(content) && content.every(hasOnlyLabels);
@@ -140,14 +132,12 @@ function hasOnlyLabels(item: unknown): boolean {
   return Object.entries(item).every(([name, value]) => LABELS.includes(name) || isBlank(value));
 }
 
-/** Returns whether a whole answer has no item with content. */
 function isEmptyResponse(answer: unknown): boolean {
   const output = memberOf(answer, 'output') ?? [];
   const isWhole = (finishReasonOf(answer) ?? 'completed') === 'completed';
   return isWhole && Array.isArray(output) && output.every(isEmptyItem);
 }
 
-/** Returns `max_output_tokens`, `content_filter`, `completed` or `failed`. */
 function finishReasonOf(answer: unknown): unknown {
   return memberOf(memberOf(answer, 'incomplete_details'), 'reason') ?? memberOf(answer, 'status');
 }
@@ -164,8 +154,8 @@ function encodeError(failure: GatewayError): Buffer {
 }
 
 /**
- * OpenAI's messages about a missing item, answer, conversation, file or other object, and about a
- * conversation in use. They must begin with these words, because other messages quote the request.
+ * OpenAI's messages about a missing object or a conversation in use. They must begin with these
+ * words, because other messages quote the request.
  */
 const REFERENCES = new RegExp(
   '^(?:(?:item|(?:previous )?response|conversation|container|file|vector store|prompt)s?\\b' +

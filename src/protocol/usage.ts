@@ -4,8 +4,8 @@ import { memberOf } from '../lib/json.ts';
 import { firstItem } from './answer-json.ts';
 
 /**
- * Returns the `usage` in the JSON of an answer or event: at the top, in Groq's `x_groq`, in the
- * first choice, where Moonshot's streams have it, or in the `response` of an event.
+ * Returns the `usage` in the JSON of an answer or event. Groq writes it in `x_groq`, Moonshot's
+ * streams in the first choice.
  */
 export function usageIn(json: unknown): object | undefined {
   return (
@@ -41,7 +41,6 @@ export function readUsage(usage: unknown) {
   };
 }
 
-/** Token counts by their names in the log. */
 export type TokenUsage = ReturnType<typeof readUsage>;
 
 function count(value: unknown, name: string): number | undefined {
