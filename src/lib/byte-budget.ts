@@ -1,7 +1,4 @@
-/**
- * Counts and bounds the memory for all requests and answers together. `held-body.ts` keeps bodies
- * in it, and `event-room.ts` unfinished events of streams.
- */
+/** Counts and bounds the memory for all requests and answers together. */
 
 import { ClientGone, GatewayError } from './errors.ts';
 import { collectGarbage } from './garbage-collector.ts';
@@ -11,9 +8,7 @@ import { collectGarbage } from './garbage-collector.ts';
  * still pass when resident memory is short.
  */
 export const SMALL_BYTES = 65_536;
-/** The shortest interval between two readings of resident memory. */
 const READING_MS = 50;
-/** The shortest interval between two full garbage collections. */
 const COLLECTING_MS = 1000;
 
 /**
@@ -22,16 +17,13 @@ const COLLECTING_MS = 1000;
  */
 type BudgetLimits = { readonly maxBufferedBytes: number; readonly memoryBytes: number };
 
-/** The memory budget shared by all of a listener's requests and answers. */
 export class ByteBudget {
   /**
    * A reload may lower the limits below `reservedBytes`. Reservations then fail until enough bytes
    * are freed.
    */
   limits: BudgetLimits;
-  /** The total of all reservations. */
   reservedBytes = 0;
-  /** Body bytes that have arrived. */
   bodyBytes = 0;
   /**
    * Bytes held by the streams that wait now, at least 1 for each stream. While it is above 0, no
@@ -39,9 +31,8 @@ export class ByteBudget {
    */
   waitingBytes = 0;
   /**
-   * Streams that had to wait for memory, each as its `EventRoom` (event-room.ts), with the time of
-   * its first wait (`performance.now()`), oldest first. A stream leaves once it has passed its
-   * bytes on or given them up.
+   * Streams that had to wait for memory, oldest first, with the time of the first wait
+   * (`performance.now()`). A stream leaves once it has passed its bytes on or given them up.
    */
   readonly waitingStreams = new Map<{ readonly waitingBytes: number }, number>();
   /** Resident memory without bodies, at the last reading. */
@@ -85,17 +76,13 @@ export class Reservation {
     this.budget = budget;
   }
 
-  /** The reserved bytes. */
   get bytes(): number {
     return this.#bytes;
   }
 
   /**
-   * Changes the reservation to `bytes`.
-   *
-   * @param bytes - the new total
-   * @param max - the bound on all of the budget's reservations together
-   * @returns false, without a change, if the bound would be exceeded or memory is short
+   * @returns false, without a change, if `max` would be exceeded by all reservations together, or
+   * memory is short
    * @throws `ClientGone` if the reservation is closed
    * @throws `internal` if `bytes` is negative or not a number, because the budget would stay wrong
    * until the process ends
@@ -116,8 +103,6 @@ export class Reservation {
   }
 
   /**
-   * Changes a body's reservation to `bytes`.
-   *
    * @throws `rateLimit` if the bytes do not fit, or if the body grows beyond `SMALL_BYTES` while
    * streams wait; else as `tryResize`
    */
@@ -127,21 +112,18 @@ export class Reservation {
     if (othersWait || !this.tryResize(bytes)) throw noRoom();
   }
 
-  /** Frees all bytes. Nothing can be reserved afterwards. */
+  /** Nothing can be reserved afterwards. */
   close(): void {
     this.tryResize(0);
     this.#isClosed = true;
   }
 }
 
-/** Memory that is reserved until it is closed. */
 export interface ReservedMemory {
-  /** The reserved bytes. */
   readonly reservedBytes: number;
   close(): void;
 }
 
-/** Creates the 429 for bytes that do not fit into the budget. No provider has sent it. */
 export function noRoom(): GatewayError {
   const text = 'The gateway is short of memory: too many bytes in flight';
   return new GatewayError('rateLimit', text, { retryAfterSeconds: 1, limit: 'memory' });

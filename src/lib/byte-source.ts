@@ -2,22 +2,17 @@
 
 import { ChunkBuffer } from './chunk-buffer.ts';
 
-/** The reader of a `ByteSource`. Its methods must not throw. */
+/** The methods must not throw. */
 export interface ByteSink {
-  /**
-   * Takes a chunk. After it has returned false, no chunk comes until the source's `resume` is
-   * called.
-   */
+  /** Returns false to stop the chunks until the source's `resume` is called. */
   write(chunk: Buffer): boolean;
   /** Called once after the last chunk, with an error if the bytes are incomplete. */
   end(error?: unknown): void;
 }
 
-/** A source of bytes for a single reader. */
 export interface ByteSource {
-  /** Pushes the chunks that have arrived to `sink`, then each chunk as it arrives. Called once. */
+  /** Called once. The chunks that have arrived come first. */
   start(sink: ByteSink): void;
-  /** Continues after the sink's `write` has returned false. */
   resume(): void;
 }
 
@@ -56,11 +51,7 @@ export function readEach(
   });
 }
 
-/**
- * Reads a whole body.
- *
- * @returns the body, or `undefined` if it is longer than `maxBytes`; its rest is left unread
- */
+/** Returns the body, or `undefined` if it is longer than `maxBytes`. Its rest is left unread. */
 export async function readAll(source: ByteSource, maxBytes: number): Promise<Buffer | undefined> {
   const whole = new ChunkBuffer();
   await readEach(source, (chunk) => {

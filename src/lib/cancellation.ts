@@ -28,11 +28,9 @@ const NONE: readonly (() => void)[] = [];
  * always with a single listener.
  */
 export class Cancellation {
-  /** The error passed to `cancel`; undefined before. */
   reason: Error | undefined;
   #listeners = NONE;
 
-  /** Sets the reason and calls the listeners. Later calls have no effect. */
   cancel(reason: Error): void {
     if (this.reason) return;
     this.reason = reason;
@@ -41,21 +39,17 @@ export class Cancellation {
     for (const listener of listeners) listener();
   }
 
-  /** Throws the reason if it is set. */
   throwIfCancelled(): void {
     if (this.reason) throw this.reason;
   }
 
-  /** Calls `listener` on `cancel`, or at once if `cancel` was called before. */
   onCancel(listener: () => void): void {
     if (this.reason) listener();
     else this.#listeners = this.#listeners === NONE ? [listener] : [...this.#listeners, listener];
   }
 
-  /** Removes a listener. */
   offCancel(listener: () => void): void {
     const listeners = this.#listeners;
-    // A single listener is usual, and needs no new list.
     const isOnly = listeners.length === 1 && listeners[0] === listener;
     this.#listeners = isOnly ? NONE : listeners.filter((kept) => kept !== listener);
   }
@@ -80,12 +74,7 @@ export class Deadline extends Cancellation {
     client?.onCancel(this.#onClient);
   }
 
-  /**
-   * Starts the time limit, or restarts it.
-   *
-   * @param ms - the limit in milliseconds; 0 means no limit
-   * @param createReason - creates the reason once the limit has passed
-   */
+  /** Starts or restarts the time limit. With 0 there is no limit. */
   arm(ms: number, createReason: () => Error): void {
     this.#createReason = createReason;
     this.#armedAtMs = performance.now();
@@ -100,22 +89,19 @@ export class Deadline extends Cancellation {
     this.#timerMs = ms;
   }
 
-  /** How long the time limit has been suspended, in milliseconds; 0 if it is not suspended. */
   get suspendedMs(): number {
     return this.#suspendedAtMs === undefined ? 0 : performance.now() - this.#suspendedAtMs;
   }
 
-  /** Suspends the time limit, while a client does not read, until `resume` or `arm` is called. */
+  /** Called while a client does not read. */
   suspend(): void {
     this.#suspendedAtMs = performance.now();
   }
 
   /**
-   * Continues the time limit after `suspend`, and cancels at once if no time is left. Part of the
-   * suspension counts, because a provider that sends only comments would otherwise never reach the
-   * limit if its client often pauses.
-   *
-   * @param maxCountedMs - how many milliseconds of the suspension count at most
+   * Continues the time limit after `suspend`, and cancels at once if no time is left. At most
+   * `maxCountedMs` of the suspension count, because a provider that sends only comments would
+   * otherwise never reach the limit if its client often pauses.
    */
   resume(maxCountedMs: number): void {
     if (this.#suspendedAtMs === undefined) return;
@@ -129,14 +115,12 @@ export class Deadline extends Cancellation {
     else if (uncountedMs > 0 || !this.#timer) this.arm(leftMs, this.#createReason!);
   }
 
-  /** Clears the timer, and stops listening to the client. */
   stop(): void {
     clearTimeout(this.#timer);
     this.#timer = undefined;
     this.#client?.offCancel(this.#onClient);
   }
 
-  /** Stops, and cancels the upstream request. */
   abandon(): void {
     this.stop();
     this.cancel(ABANDONED);

@@ -2,19 +2,15 @@
 
 /** Shorter chunks are joined, because a Buffer takes 300 bytes beside its content. */
 const LONG_BYTES = 4096;
-/** How many short chunks are joined at a time. */
 const JOINED_CHUNKS = 512;
 
 /** Collects chunks whose bytes are needed together. The caller bounds `size`. */
 export class ChunkBuffer {
-  /** The bytes as they are held. */
   parts: Buffer[] = [];
   /** How many parts are final. Only short chunks follow them. */
   #fixed = 0;
-  /** The total length in bytes. */
   size = 0;
 
-  /** Appends a chunk. */
   push(chunk: Buffer): void {
     this.size += chunk.length;
     const isLong = chunk.length >= LONG_BYTES;
@@ -33,12 +29,10 @@ export class ChunkBuffer {
     this.#fixed = this.parts.length;
   }
 
-  /** Removes all bytes and returns them in one Buffer. */
   take(): Buffer {
     return joinParts(this.takeParts());
   }
 
-  /** Removes all bytes and returns their parts without a copy. */
   takeParts(): readonly Buffer[] {
     const { parts } = this;
     this.parts = [];
@@ -61,14 +55,13 @@ export function sliceParts(parts: readonly Buffer[], start: number, end = Infini
   return found;
 }
 
-/** Returns the bytes from offset `start` up to but not including `end`, decoded as UTF-8. */
 export function sliceText(parts: readonly Buffer[], start: number, end: number): string {
   return joinParts(sliceParts(parts, start, end)).toString('utf8');
 }
 
 /**
- * Returns the parts with `text` in place of the bytes from offset `start` up to but not including
- * `end`. Long parts are not copied.
+ * Returns the parts with `text` in place of the bytes from `start` up to but not including `end`.
+ * Long parts are not copied.
  */
 export function replaceText(
   parts: readonly Buffer[],
@@ -91,7 +84,6 @@ export function joinParts(parts: readonly Buffer[]): Buffer {
   return parts.length === 1 ? parts[0]! : Buffer.concat(parts);
 }
 
-/** Returns the total length of the parts. */
 export function lengthOf(parts: readonly Buffer[]): number {
   let sum = 0;
   for (const { length } of parts) sum += length;

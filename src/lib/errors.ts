@@ -21,9 +21,7 @@ export const CHECKS = {
   model_not_allowed: 'model not allowed for this client',
 } as const;
 
-/** A check that refused a request. */
 type Check = keyof typeof CHECKS;
-/** A limit or a check that refused a request. */
 export type Refusal = Limit | Check;
 
 /**
@@ -49,7 +47,7 @@ type Scope = 'client' | 'key' | 'model' | 'provider' | 'gateway';
  */
 type Retry = 'no' | 'at once' | 'later';
 
-/** A cause with rules of its own, unlike other failures with the same status and scope. */
+/** A cause with rules of its own. */
 type Problem =
   /** A content policy refuses the request: neither another key nor another provider is asked. */
   | 'policy'
@@ -67,10 +65,7 @@ type Problem =
   /** This machine can open no connection: the incident is `descriptors`. */
   | 'descriptors';
 
-/**
- * A row in the error table. `code` is undefined if the documented error has none. `prefix` begins
- * each message.
- */
+/** `prefix` begins each message. */
 type ErrorRow = readonly [
   status: number,
   type: string,
@@ -79,9 +74,7 @@ type ErrorRow = readonly [
   scope: Scope,
 ];
 
-/**
- * The documented errors (docs/errors.md). `scope` applies unless a failure's details have another.
- */
+/** The documented errors (docs/errors.md). */
 const ERROR_TABLE = {
   authentication: [401, 'authentication_error', undefined, '', 'client'],
   rateLimit: [429, 'rate_limit_error', 'RATE_LIMIT_ERROR', '', 'gateway'],
@@ -108,43 +101,34 @@ const MAX_USEFUL_RETRY_AFTER_SECONDS = 60;
 
 type ErrorKind = keyof typeof ERROR_TABLE;
 
-/**
- * Details of a failure. The answer's body shows only `retryAfterSeconds`, `provider` and
- * `upstreamStatus`.
- */
+/** The answer's body shows only `retryAfterSeconds`, `provider` and `upstreamStatus`. */
 export interface ErrorDetails {
   /** The HTTP status if the table's does not apply: the upstream's own, or a 408, 413, 417, … */
   readonly status?: number;
-  /** The provider that was asked. */
   readonly provider?: string;
-  /** The table's scope if absent. */
   readonly scope?: Scope;
-  /** The provider's own HTTP status. It is in the error object if the code is API_ERROR. */
   readonly upstreamStatus?: number;
   readonly retryAfterSeconds?: number;
-  /** How long a stream was silent when it failed, in milliseconds. */
+  /** How long a stream was silent when it failed. */
   readonly silentMs?: number;
-  /** The failure's response headers: `allow`, or allow-listed headers from the upstream. */
+  /** `allow`, or allow-listed headers from the upstream. */
   readonly headers?: Readonly<Record<string, string>>;
-  /** `no` if absent. */
   readonly retry?: Retry;
-  /** Absent for most failures. */
   readonly problem?: Problem;
-  /** The exceeded limit, for the log, the metrics and the incident `memory`. */
   readonly limit?: Limit;
-  /** The limit's name in the settings and how full it is, for the log only. */
+  /** For the log: the limit's name in the settings and how full it is. */
   readonly limitState?: string;
-  /** The provider's text or the network's error, for the log only. */
+  /** For the log: the provider's text or the network's error. */
   readonly cause?: unknown;
-  /** The failed check, for the log and the metrics only, because the message must not name it. */
+  /** The message must not name the check. */
   readonly check?: Check;
-  /** The client whose key has expired, for the log, the metrics and the page only. */
+  /** The client whose key has expired. */
   readonly client?: string | undefined;
   /** The log's text in place of a message that quotes the provider. */
   readonly reason?: string;
 }
 
-/** A failure from docs/errors.md. `message` includes the prefix and is safe to send. */
+/** `message` includes the prefix and is safe to send. */
 export class GatewayError extends Error {
   readonly kind: ErrorKind;
   readonly status: number;
@@ -166,18 +150,13 @@ export class GatewayError extends Error {
     this.#retryAfterSeconds = details.retryAfterSeconds ?? (kind === 'rateLimit' ? 1 : undefined);
   }
 
-  /**
-   * Returns a GatewayError unchanged. Any other value is a bug, so it becomes the `cause` of a
-   * fixed 500.
-   */
+  /** Any value but a GatewayError is a bug, so it becomes the `cause` of a fixed 500. */
   static from(thrown: unknown): GatewayError {
     if (thrown instanceof GatewayError) return thrown;
     return new GatewayError('internal', 'Internal server error', { cause: thrown });
   }
 
-  /** The outcome if a request ends with this failure. */
   get outcome(): Outcome {
-    // The provider answered, but the request was wrong.
     const isAnswered = this.details.upstreamStatus !== undefined;
     if (isAnswered && this.scope === 'client') return 'rejected';
     const [status] = ERROR_TABLE[this.kind];
@@ -202,7 +181,6 @@ export class GatewayError extends Error {
     });
   }
 
-  /** Returns the failure's response headers. */
   toHeaders(): Record<string, string> {
     const headers: Record<string, string> = {
       'content-type': 'application/json',
@@ -223,12 +201,12 @@ export class GatewayError extends Error {
   }
 }
 
-/** Creates a 400, the most common refusal. `text` follows `Invalid request: `. */
+/** `text` follows `Invalid request: `. */
 export function invalidRequest(text: string, details?: ErrorDetails): GatewayError {
   return new GatewayError('invalidRequest', text, details);
 }
 
-/** The client has closed its connection, so nobody is left to answer. It is no failure. */
+/** Nobody is left to answer, so this is no failure. */
 export class ClientGone extends Error {
   readonly outcome = 'client_closed';
 

@@ -2,7 +2,10 @@
 
 import { type ByteBudget, Reservation, type ReservedMemory } from './byte-budget.ts';
 
-/** The budget's share for the longest waiting stream. */
+/**
+ * The budget's share for the longest waiting stream, because other streams would take all freed
+ * room.
+ */
 const KEPT_PART = 1 / 8;
 /**
  * The longest wait for room, because bodies may arrive slowly, clients may stop reading, and
@@ -11,8 +14,6 @@ const KEPT_PART = 1 / 8;
 const MAX_WAIT_MS = 2000;
 
 /**
- * The room for a stream's current event. The stream waits for its turn if the budget is full.
- *
  * The stream calls `tryGrow` for each chunk of an event. If `tryGrow` returns false and `isStuck`
  * is true, the stream passes on its part of the event. If `isStuck` is false, it calls `wait`, and
  * `endWait` before it tries again. It calls `leaveQueue` once its bytes are passed on or given up.
@@ -29,15 +30,11 @@ export class EventRoom implements ReservedMemory {
     return this.#reservation.bytes;
   }
 
-  /** This stream's share in the budget's `waitingBytes`; 0 if it does not wait now. */
   get waitingBytes(): number {
     return this.#waitingBytes;
   }
 
   /**
-   * Changes the room to `bytes` for an unfinished event. An eighth of the budget is kept for the
-   * longest waiting stream, so that other streams cannot take all freed room.
-   *
    * @returns false if the stream has to wait
    * @throws as `Reservation.tryResize`
    */
@@ -49,15 +46,12 @@ export class EventRoom implements ReservedMemory {
     return this.#isFirst && reservation.tryResize(bytes);
   }
 
-  /** Changes the room to `bytes` if they fit. The stream holds these bytes in any case. */
+  /** The stream holds these bytes even if they do not fit. */
   tryResize(bytes: number): void {
     this.#reservation.tryResize(bytes);
   }
 
-  /**
-   * True if no waiting stream is ahead. A stream that already has its room does not count, because
-   * it may be slow to use it.
-   */
+  /** A stream ahead that already has its room does not count, because it may be slow to use it. */
   get #isFirst(): boolean {
     for (const other of this.#reservation.budget.waitingStreams.keys()) {
       if (other === this) return true;
@@ -66,9 +60,6 @@ export class EventRoom implements ReservedMemory {
     return false;
   }
 
-  /**
-   * Lets the next stream go first, because this stream has passed its bytes on or given them up.
-   */
   leaveQueue(): void {
     this.#reservation.budget.waitingStreams.delete(this);
   }
@@ -85,20 +76,17 @@ export class EventRoom implements ReservedMemory {
     return performance.now() - waitingStreams.get(this)! >= MAX_WAIT_MS;
   }
 
-  /** Begins to wait for room, until `endWait` or `close` is called. */
   wait(): void {
     const { budget, bytes } = this.#reservation;
     this.#waitingBytes = Math.max(1, bytes);
     budget.waitingBytes += this.#waitingBytes;
   }
 
-  /** Ends the wait for room. Has no effect without a wait. */
   endWait(): void {
     this.#reservation.budget.waitingBytes -= this.#waitingBytes;
     this.#waitingBytes = 0;
   }
 
-  /** Frees the room and gives up the turn. Nothing can be reserved afterwards. */
   close(): void {
     this.#reservation.close();
     this.endWait();

@@ -1,7 +1,7 @@
 /**
- * Starts V8's garbage collector, which a flag exposes, and bounds its young generation. V8 itself
- * would wait too long with a collection, because Buffers lie outside its heap: the Buffers of a
- * single burst may fill a container's memory.
+ * Starts V8's garbage collector and bounds its young generation. V8 itself would wait too long with
+ * a collection, because Buffers lie outside its heap: the Buffers of a single burst may fill a
+ * container's memory.
  */
 
 import { PerformanceObserver } from 'node:perf_hooks';
@@ -17,8 +17,8 @@ setFlagsFromString('--expose-gc');
 export const collectGarbage = runInNewContext('gc') as (options?: { type: 'minor' }) => void;
 
 /**
- * Ends the growth of V8's young generation once it has 16 MiB. V8 doubles it while many streams
- * begin, to 64 MiB on Node 24, and never gives that memory back.
+ * V8 doubles its young generation while many streams begin, to 64 MiB on Node 24, and never gives
+ * that memory back.
  */
 export function limitYoungGeneration(): void {
   const observer = new PerformanceObserver(() => {

@@ -3,41 +3,34 @@
 import { type Reservation, type ReservedMemory, SMALL_BYTES } from './byte-budget.ts';
 import { ChunkBuffer } from './chunk-buffer.ts';
 
-/** A long body grows in steps of this size. */
 const GROWTH_BYTES = 1_048_576;
 
 /**
- * A body in reserved memory. `close` frees it at once, even while it is read. `drop` frees it as
- * soon as nobody reads it: a reader calls `retain`, and `release` when it has finished. The creator
- * calls `close` at the end in any case.
+ * `close` frees the body at once, even while it is read. `drop` frees it as soon as nobody reads
+ * it: a reader calls `retain`, and `release` when it has finished. The creator calls `close` at the
+ * end in any case.
  */
 export class HeldBody implements ReservedMemory {
   readonly #reservation: Reservation;
   #maxBytes = 0;
   #tooLarge!: () => Error;
-  /** The length so far, in bytes. */
   size = 0;
   #short: ChunkBuffer | undefined;
   /**
-   * A long body, in a buffer that grows in place and shrinks without the collector. Creating it
-   * takes 0.1 ms, too long for a short body.
+   * A long body, in a buffer that grows in place. Creating it takes 0.1 ms, too long for a short
+   * body.
    */
   #long: ArrayBuffer | undefined;
   #readers = 0;
   #isDropped = false;
 
-  /** @param reservation - may already include some of the body's bytes */
   constructor(reservation: Reservation) {
     this.#reservation = reservation;
   }
 
   /**
-   * Begins the body and reserves `announcedBytes`. Chunks beyond them reserve more.
-   *
-   * @param announcedBytes - the length announced by the sender, or 0
-   * @param maxBytes - the longest body
-   * @param tooLarge - creates the error for a longer body
-   * @throws as `push`
+   * @param announcedBytes - reserved at once; 0 if the sender announces no length
+   * @param tooLarge - creates the error for a body longer than `maxBytes`
    */
   begin(announcedBytes: number, maxBytes: number, tooLarge: () => Error): void {
     this.#maxBytes = maxBytes;
@@ -45,11 +38,7 @@ export class HeldBody implements ReservedMemory {
     this.#reserve(announcedBytes);
   }
 
-  /**
-   * Appends a chunk.
-   *
-   * @throws the error from `tooLarge`, or as `Reservation.resize`
-   */
+  /** @throws the error from `tooLarge`, or as `Reservation.resize` */
   push(chunk: Buffer): void {
     const size = this.size + chunk.length;
     if (size > this.#reservation.bytes) this.#reserve(size);
@@ -86,27 +75,22 @@ export class HeldBody implements ReservedMemory {
     return this.#reservation.bytes;
   }
 
-  /** Adds a reader. */
   retain(): void {
     this.#readers += 1;
   }
 
-  /** Removes a reader. The last reader of a dropped body closes it. */
   release(): void {
     this.#readers -= 1;
     if (this.#readers === 0 && this.#isDropped) this.close();
   }
 
-  /** Closes the body once every reader has released it. No reader may be added afterwards. */
+  /** No reader may be added afterwards. */
   drop(): void {
     this.#isDropped = true;
     if (this.#readers === 0) this.close();
   }
 
-  /**
-   * Frees the body for good. A long body's `parts` become empty, even where a reader still holds
-   * them.
-   */
+  /** A long body's `parts` become empty, even where a reader still holds them. */
   close(): void {
     this.#reservation.close();
     this.#short = undefined;
@@ -118,8 +102,7 @@ export class HeldBody implements ReservedMemory {
 }
 
 /**
- * Returns bytes that a socket may hold. A long body's bytes are copied, because the socket reads
- * them later and the body may be freed before.
+ * Copies a long body's bytes, because the socket reads them later and the body may be freed before.
  */
 export function copyIfResizable(bytes: Buffer): Buffer {
   return (bytes.buffer as ArrayBuffer).resizable ? Buffer.from(bytes) : bytes;

@@ -4,31 +4,28 @@ import { JsonScanner, type JsonValue, MAX_PARSED_CHARACTERS, parseUntrustedJson 
 
 /** Deeper values are left out. `response.output[0].content[0].text` has this depth. */
 const MAX_DEPTH = 6;
-/** The most items or members of a value. OpenAI returns 128 choices at most. */
+/** OpenAI returns 128 choices at most. */
 export const MAX_ITEMS = 1000;
 /** The most values of the same depth, so that deep values leave room for `usage` behind them. */
 const MAX_VALUES = 4000;
 /**
- * How much of a text is kept: enough for the part of an error's message that is shown, and for a
- * key that begins in this part.
+ * Enough for the part of an error's message that is shown, and for a key that begins in this part.
  */
 const MAX_TEXT_BYTES = 8192;
 /** No model, code or finish reason is longer. */
 const MAX_WORD_CHARACTERS = 64;
-/** The most characters of all longer texts together. */
 const MAX_TEXTS_CHARACTERS = 65_536;
-/** Stands for a text that was left out. No rule takes it for a word or for an empty text. */
+/** No rule takes it for a word or for an empty text. */
 export const LEFT_OUT = '\u2026';
 
-/** The length of `""`. */
 const EMPTY_TEXT_BYTES = 2;
 
 type Item = readonly [name: string, value: unknown];
 
 /**
- * Builds the outline of one JSON text while its bytes arrive: the same objects and arrays, without
- * deep values, the rest of long texts, and in an array all texts and numbers but the first. An
- * outline is bounded, because an answer's log probabilities may have a million elements.
+ * Builds the outline of one JSON text: the same objects and arrays, without deep values, the rest
+ * of long texts, and in an array all texts and numbers but the first. An outline is bounded,
+ * because an answer's log probabilities may have a million elements.
  */
 export class JsonOutline {
   readonly #json = new JsonScanner((value) => this.#note(value), {
@@ -39,26 +36,24 @@ export class JsonOutline {
   });
   /** By depth: the items so far of the unfinished value around them. */
   readonly #items: Item[][] = Array.from({ length: MAX_DEPTH + 2 }, () => []);
-  /** By depth: how many values were kept. */
   readonly #values: number[] = Array.from({ length: MAX_DEPTH + 2 }, () => 0);
   #textCharacters = 0;
 
-  /** Takes the next bytes of the text, which must not begin with a byte order mark. */
+  /** `bytes` must not begin with a byte order mark. */
   push(bytes: Buffer): void {
     this.#json.push(bytes);
   }
 
-  /** True if the bytes so far are not the beginning of any JSON. */
   get hasFault(): boolean {
     return this.#json.fault !== undefined;
   }
 
-  /** Ends the text. Returns its outline, or undefined if the text is not JSON. */
+  /** Returns undefined if the text is not JSON. */
   finish(): unknown {
     return this.#json.finish() ? undefined : this.#items[0]![0]?.[1];
   }
 
-  /** Takes a value. The scanner reports it after the values inside it. */
+  /** The scanner reports a value after the values inside it. */
   #note(value: JsonValue): void {
     const { kind, depth, name } = value;
     const isOuter = kind === 'object' || kind === 'array';
@@ -86,7 +81,6 @@ export class JsonOutline {
     if (kind === 'true' || kind === 'false') return kind === 'true';
     // A number that is too long for the scanner is neither zero nor a count.
     if (kind === 'number') return Number(this.#json.number || Infinity);
-    // The scanner does not decode the deepest texts.
     if (text === '' && end - start > EMPTY_TEXT_BYTES) return LEFT_OUT;
     if (text.length <= MAX_WORD_CHARACTERS) return text;
     this.#textCharacters += text.length;
@@ -103,8 +97,7 @@ function toOuter(kind: 'object' | 'array', items: readonly Item[] = []): unknown
 }
 
 /**
- * Reads a provider's JSON: parsed, or as an outline if it is too long to parse. A byte order mark
- * may precede it. Returns undefined if the text is not JSON.
+ * Reads a provider's JSON. A byte order mark may precede it. Returns undefined if it is not JSON.
  */
 export function readJson(text: string): unknown {
   if (text.length <= MAX_PARSED_CHARACTERS) return parseUntrustedJson(text);

@@ -17,8 +17,7 @@ const CLOSE_BRACE = 0x7d;
 export const MAX_JSON_ELEMENTS = 500_000;
 export const MAX_JSON_DEPTH = 256;
 /**
- * Deeper values are checked, but by default not reported. The parts in a message's `content` are at
- * depth 4.
+ * Deeper values are not reported by default. The parts in a message's `content` have this depth.
  */
 const REPORTED_DEPTH = 4;
 /**
@@ -29,7 +28,6 @@ const MAX_TEXT_BYTES = 64;
 const MIN_SLICE_CHARACTERS = 13;
 /** The longest number that JavaScript writes, `-1.2345678901234567e-300`. */
 const MAX_NUMBER_CHARACTERS = 24;
-/** The longest number or literal. */
 const MAX_WORD_BYTES = 1024;
 /** Bounds a single parse, because 3 million `{}` in 9 MB block `JSON.parse` for seconds. */
 export const MAX_PARSED_CHARACTERS = 262_144;
@@ -54,36 +52,28 @@ function byteSet(characters: RegExp): Uint8Array {
   );
 }
 
-/** A value in a scanned text. */
 export interface JsonValue {
   readonly kind: 'object' | 'array' | 'string' | 'number' | 'true' | 'false' | 'null';
-  /** How many objects and arrays enclose the value. */
   readonly depth: number;
   /**
    * The member's name; '' in an array, at the reported depth, and if the name is longer than
    * MAX_TEXT_BYTES.
    */
   readonly name: string;
-  /** The first byte's offset in the text. */
   readonly start: number;
   /** The offset behind the last byte. */
   readonly end: number;
-  /**
-   * The decoded string, or its decoded beginning if it is longer than MAX_TEXT_BYTES. '' for other
-   * kinds, and where the bounds of the scan leave the text out.
-   */
+  /** The decoded string, or its decoded beginning if it is longer than MAX_TEXT_BYTES; else ''. */
   readonly text: string;
 }
 
-/** How much of a text a scan takes and reports. */
 interface ScanBounds {
-  /** The most elements in the text; MAX_JSON_ELEMENTS if absent. */
   readonly elements?: number;
-  /** How many objects and arrays may enclose a reported value; REPORTED_DEPTH if absent. */
+  /** How many objects and arrays may enclose a reported value. */
   readonly depth?: number | undefined;
-  /** From this depth on the `text` of a value is ''; REPORTED_DEPTH if absent. */
+  /** From this depth on the `text` of a value is ''. */
   readonly textDepth?: number;
-  /** How many bytes of a string longer than MAX_TEXT_BYTES are decoded; 0 if absent. */
+  /** How many bytes of a string longer than MAX_TEXT_BYTES are decoded. */
   readonly beginningBytes?: number;
 }
 
@@ -92,7 +82,6 @@ interface ScanBounds {
  * a `name`, a `colon` and a `value`.
  */
 type State = 'value' | 'first' | 'item' | 'name' | 'colon' | 'comma';
-/** The current value's container: its closing byte, and the value's name and start. */
 interface Frame {
   readonly outer: Frame | undefined;
   readonly closer: number;
@@ -101,8 +90,7 @@ interface Frame {
 }
 
 /**
- * Scans one JSON text in chunks: checks its syntax and reports its outer values. It builds no
- * objects.
+ * Checks the syntax of one JSON text in chunks and reports its outer values. It builds no objects.
  */
 export class JsonScanner {
   readonly #report: (value: JsonValue) => void;
@@ -110,20 +98,15 @@ export class JsonScanner {
   readonly #reportedDepth: number;
   readonly #textDepth: number;
   readonly #beginningBytes: number;
-  /** The first fault: invalid JSON, or an exceeded bound. */
   fault: Error | undefined;
   /** The last reported number as written; '' if it is longer than MAX_NUMBER_CHARACTERS. */
   number = '';
   #state: State = 'value';
-  /** Bytes read so far. */
   #readBytes = 0;
-  /** The beginning of an incomplete token. */
   #unread: Buffer | undefined;
   /** The chunk as Latin-1, because converting each name by itself takes longer than the scan. */
   #text: string | undefined;
-  /** True inside a string that is too long to decode, once its beginning has been read. */
   #isInString = false;
-  /** The beginning of a long string, as written. */
   #beginning: ChunkBuffer | undefined;
   #elements = 0;
   #frame: Frame = { outer: undefined, closer: -1, name: '', start: 0 };
@@ -141,7 +124,6 @@ export class JsonScanner {
     this.#beginningBytes = bounds.beginningBytes ?? 0;
   }
 
-  /** Scans the next chunk of the UTF-8 text, up to the first fault. */
   push(chunk: Buffer): void {
     if (this.fault) return;
     const bytes = this.#unread ? Buffer.concat([this.#unread, chunk]) : chunk;
@@ -160,19 +142,14 @@ export class JsonScanner {
     this.#unread = at < bytes.length ? Buffer.from(bytes.subarray(at)) : undefined;
   }
 
-  /**
-   * Ends the text.
-   *
-   * @returns the first fault, `invalidRequest`: the text exceeds a bound, or is not JSON. The
-   * message then names the offset of the wrong byte or word
-   */
+  /** @returns the first fault, `invalidRequest`, which names the offset of a wrong byte or word */
   finish(): Error | undefined {
     this.push(END);
     const isWhole = this.#depth === 0 && this.#state === 'comma';
     return this.fault ?? (isWhole ? undefined : this.#faultAt((this.#unread?.length ?? 0) - 1));
   }
 
-  /** Reads one token. Returns the offset behind it, or `at` if the token is incomplete. */
+  /** Returns `at` if the token is incomplete. */
   #readToken(bytes: Buffer, at: number): number {
     if (this.#isInString) return this.#readString(bytes, at);
     const byte = bytes[at]!;
@@ -201,9 +178,8 @@ export class JsonScanner {
   }
 
   /**
-   * Reads a string from its first quote, or goes on inside a string that is too long to decode. A
-   * short string is read once it is whole, because it is decoded: before, `start` is returned, and
-   * `push` keeps the bytes. The bytes of a longer string are passed over as they arrive.
+   * A short string is read once it is whole, because it is decoded: before, `start` is returned,
+   * and `push` keeps the bytes. The bytes of a longer string are passed over as they arrive.
    */
   #readString(bytes: Buffer, start: number): number {
     const isRest = this.#isInString;
@@ -233,8 +209,8 @@ export class JsonScanner {
   }
 
   /**
-   * Decodes the string between the quotes at `open` and `close`. The text does not keep the chunk
-   * in memory, because an open stream keeps the names of its model and session.
+   * The text does not keep the chunk in memory, because an open stream keeps the names of its model
+   * and session.
    */
   #readText(bytes: Buffer, open: number, close: number): string {
     const start = open + 1;
@@ -245,10 +221,6 @@ export class JsonScanner {
     return (this.#text ??= bytes.toString('latin1')).slice(start, close);
   }
 
-  /**
-   * Keeps a long string's bytes from `start` up to `end`, within the bound. A copy, because a slice
-   * would keep the whole chunk in memory.
-   */
   #keepBeginning(bytes: Buffer, start: number, end: number): void {
     this.#beginning ??= new ChunkBuffer();
     const missing = this.#beginningBytes - this.#beginning.size;
@@ -256,13 +228,12 @@ export class JsonScanner {
     this.#beginning.push(Buffer.from(bytes.subarray(start, Math.min(end, start + missing))));
   }
 
-  /** Decodes the beginning, as far as it has whole characters. */
   #takeBeginning(): string {
     const [written] = WHOLE_CHARACTERS.exec(this.#beginning!.take().toString('utf8'))!;
     return String(JSON.parse(`"${written}"`));
   }
 
-  /** Returns the escape sequence's length; 0 if it is incomplete or if the string ends here. */
+  /** Returns 0 if the escape sequence is incomplete or if the string ends here. */
   #escapeLength(bytes: Buffer, at: number): number {
     if (bytes[at] === QUOTE) return 0;
     if (bytes[at] !== BACKSLASH) throw this.#faultAt(at);
@@ -289,7 +260,6 @@ export class JsonScanner {
     return this.#endValue(isLiteral ? word : 'number', at);
   }
 
-  /** Reports a value that ends before the offset `end`. Returns `end`. */
   #endValue(kind: JsonValue['kind'], end: number, text = ''): number {
     this.#state = 'comma';
     if (this.#depth <= this.#reportedDepth) {
@@ -324,8 +294,7 @@ export class JsonScanner {
 }
 
 /**
- * Returns the offset of the first byte outside the set, from `start` on. It reads nearly all of a
- * prompt's bytes.
+ * Returns the offset of the first byte outside the set. Nearly all of a prompt's bytes pass here.
  */
 function skip(set: Uint8Array, bytes: Buffer, start: number): number {
   const { length } = bytes;
@@ -348,9 +317,7 @@ export function parseUntrustedJson(text: string, maxCharacters = MAX_PARSED_CHAR
   }
 }
 
-/**
- * Returns a member of a parsed value; `undefined` if the value is no object or lacks the member.
- */
+/** Returns `undefined` if the value is no object or lacks the member. */
 export function memberOf(value: unknown, name: string): unknown {
   if (typeof value !== 'object' || value === null || !Object.hasOwn(value, name)) return undefined;
   return (value as Record<string, unknown>)[name];

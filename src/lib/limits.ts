@@ -1,6 +1,6 @@
 /** The limits behind a 429: one table for errors, limiters, metrics and the page. */
 
-/** The periods of token buckets in seconds, by their names in texts and on the page. */
+/** The periods of token buckets in seconds. */
 export const PERIODS = {
   1: { name: 'second', short: 's' },
   60: { name: 'minute', short: 'min' },
@@ -8,7 +8,7 @@ export const PERIODS = {
 } as const;
 
 interface LimitRow {
-  /** Whose limit it is. `provider`: the client, if any, is not at fault. */
+  /** `provider`: the client, if any, is not at fault. */
   readonly of: 'all' | 'client' | 'provider';
   /**
    * For a token bucket of a client that one setting describes: the setting as in `Config`, what the
@@ -22,9 +22,8 @@ interface LimitRow {
 }
 
 /**
- * All are the gateway's own but `upstream`, the limit of a provider that has answered 429.
- * `global`, `client` and `provider` are the limits per second of `[rate_limit]`, `[clients]` and
- * `[rate_limit.providers]`.
+ * `upstream` is the limit of a provider that has answered 429. `global`, `client` and `provider`
+ * are the limits per second of `[rate_limit]`, `[clients]` and `[rate_limit.providers]`.
  */
 export const LIMITS = {
   global: { of: 'all' },
@@ -49,15 +48,12 @@ export const LIMITS = {
   upstream: { of: 'provider' },
 } as const satisfies Readonly<Record<string, LimitRow>>;
 
-/** The exceeded limit behind a 429. */
 export type Limit = keyof typeof LIMITS;
 
-/** Returns the limits of one kind. */
 export function limitsOf(kind: LimitRow['of']): Limit[] {
   return (Object.keys(LIMITS) as Limit[]).filter((limit) => LIMITS[limit].of === kind);
 }
 
-/** The clients' token buckets that one setting describes. */
 export const CLIENT_BUCKETS = (Object.keys(LIMITS) as Limit[]).flatMap((limit) => {
   const row = LIMITS[limit];
   return 'bucket' in row ? { limit, ...row.bucket } : [];

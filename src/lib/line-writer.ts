@@ -5,26 +5,22 @@ import { Socket } from 'node:net';
 import type { Writable } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-/** Log bytes buffered while the stream is not read; further lines are dropped. */
+/** Further lines are dropped while the stream is not read. */
 const MAX_BUFFERED_BYTES = 4_194_304;
 const END_MS = 2000;
 const END_CHECK_MS = 10;
 const LINE_FEED = 10;
 
-/** Writes a text. Calls `onEnd` with the unwritten rest, which is '' on success, and the error. */
+/** `lost` is the unwritten rest, '' on success. */
 type Write = (text: string, onEnd: (lost: string, error?: Error) => void) => void;
 
 interface Events {
-  /** Called with the number of lost lines, once lines are written again. */
+  /** Called once lines are written again. */
   readonly onDropped: (lines: number) => void;
-  /** Called with the cause whenever lines are lost. */
   readonly onLost: (cause: string) => void;
 }
 
-/**
- * Writes lines to a stream. Lines from the same turn of the event loop share a write, to save
- * system calls.
- */
+/** Lines from the same turn of the event loop share a write, to save system calls. */
 export class LineWriter {
   readonly #stream: Writable;
   readonly #events: Events;
@@ -32,12 +28,8 @@ export class LineWriter {
   #lines = '';
   readonly #unwritten: string[] = [];
   #droppedLines = 0;
-  /**
-   * How many of the dropped lines `onDropped` has reported. It reports them in a log line, which
-   * may be dropped in turn.
-   */
+  /** Lines that `onDropped` has reported, in a log line that may be dropped in turn. */
   #reportedLines = 0;
-  /** How many of the dropped lines were reported in a log line that was written. */
   #confirmedLines = 0;
 
   constructor(stream: Writable & { readonly fd?: number }, events: Events) {
@@ -54,10 +46,7 @@ export class LineWriter {
     process.on('exit', this.#flush);
   }
 
-  /**
-   * Takes one or several lines, each with its line end. Bound to the writer, because the log gets
-   * the function alone.
-   */
+  /** Bound to the writer, because the log gets the function alone. Each line has its line end. */
   readonly write = (text: string): void => {
     // Counts this turn's lines too, because a turn may log thousands.
     if (this.#stream.writableLength + this.#lines.length > MAX_BUFFERED_BYTES) {
@@ -69,16 +58,11 @@ export class LineWriter {
     this.#lines += text;
   };
 
-  /** Lines lost since the start. */
   get droppedLines(): number {
     return this.#droppedLines;
   }
 
-  /**
-   * Waits until all lines are written, 2 s at most.
-   *
-   * @returns how many lost lines the written log does not report
-   */
+  /** @returns how many lost lines the written log does not report */
   async end(): Promise<number> {
     const lastMs = performance.now() + END_MS;
     while (this.#isPending && performance.now() < lastMs) {
@@ -117,10 +101,7 @@ export class LineWriter {
   };
 }
 
-/**
- * Returns a function that writes to a file. A full disk may take only the first part of a text, so
- * the next text begins on a new line.
- */
+/** A full disk may take only the first part of a text, so the next text begins on a new line. */
 function createFileWrite(descriptor: number): Write {
   let isLineOpen = false;
   return (text, onEnd) => {

@@ -19,9 +19,8 @@ export type LogFacts = Readonly<
 export type LogEntry = LogFacts & { time: string; level: LogLevel; message: string };
 
 export interface Logger {
-  /** Writes a line if its level is enabled. */
   log(level: LogLevel, message: string, facts?: LogFacts): void;
-  /** Returns whether this level's lines are written, for callers with costly facts. */
+  /** For callers with costly facts. */
   isEnabled(level: LogLevel): boolean;
 }
 
@@ -33,13 +32,11 @@ export interface LogSettings {
 const MAX_VALUE_CHARACTERS = 10_000;
 const MAX_ARRAY_ENTRIES = 50;
 
-/** Creates the logger. `configure` changes its settings while it is in use. */
+/** `configure` changes the settings while the logger is in use. */
 export function createLogger(
   options: LogSettings & {
-    /** Formats an entry as text with its line end. */
     readonly toText: (entry: LogEntry) => string;
     readonly write: (line: string) => void;
-    /** Applied to every message and every text value. */
     readonly redact: Redactor;
   },
 ) {
@@ -62,10 +59,7 @@ export function createLogger(
   };
 }
 
-/**
- * Returns a function for the current time in ISO 8601. It formats each millisecond once, because
- * the format takes a fifth of a line's time.
- */
+/** Each millisecond is formatted once, because the format takes a fifth of a line's time. */
 function createTimeText(): () => string {
   let formattedMs = NaN;
   let text = '';
@@ -80,8 +74,8 @@ function createTimeText(): () => string {
 }
 
 /**
- * Returns the facts as the log shows them: bounded and redacted. Each value is redacted by itself,
- * because a JSON escape sequence may hide a key.
+ * Bounds and redacts the facts. Each value is redacted by itself, because a JSON escape sequence
+ * may hide a key.
  */
 export function redactFacts<Facts extends LogFacts>(facts: Facts, redact: Redactor): Facts {
   if (isPlain(JSON.stringify(facts), redact)) return facts;

@@ -1,7 +1,4 @@
-/**
- * Decides from a host's name or address alone whether it is loopback or private, and how it is
- * spelled.
- */
+/** Decides from a host's name or address alone whether it is loopback or private. */
 
 import { BlockList, isIP } from 'node:net';
 
@@ -26,15 +23,11 @@ PRIVATE_NETWORKS.addSubnet('fc00::', 7, 'ipv6');
  */
 const PRIVATE_NAME = /^[^.]+$|\.(?:local|internal)$/i;
 
-/**
- * Returns true if `host`, a name or address as in settings or URLs, is loopback (RFC 6761, 6.3; RFC
- * 6890).
- */
+/** Returns true if `host` is loopback (RFC 6761, 6.3; RFC 6890). */
 export function isLoopback(host: string): boolean {
   return LOOPBACK_NAME.test(host) || LOOPBACK_IPV6.test(host);
 }
 
-/** Returns a host without the brackets around an IPv6 address in URLs. */
 export function withoutBrackets(host: string): string {
   return /^\[(.*)\]$/.exec(host)?.[1] ?? host;
 }
@@ -47,7 +40,6 @@ export function serverNameOf(host: string): string {
   return isIP(host) ? '' : host.replace(/\.$/, '');
 }
 
-/** Returns true if `host`, as in a parsed URL, is on this machine or in a private network. */
 export function isPrivate(host: string): boolean {
   if (isLoopback(host)) return true;
   const address = withoutBrackets(host);
@@ -57,9 +49,8 @@ export function isPrivate(host: string): boolean {
 }
 
 /**
- * Returns true if the header `Host` is an address, `localhost`, the configured host, empty or
- * absent (no browser omits it). Any other name is refused, because DNS rebinding would make its
- * pages same-origin.
+ * Returns true if the header `Host` is an address, `localhost`, the configured host, or absent, as
+ * in no browser's request. DNS rebinding would make the pages of any other name same-origin.
  */
 export function isOwnHost(sent: string | undefined, configured: string): boolean {
   if (!sent) return true;

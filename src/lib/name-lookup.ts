@@ -14,16 +14,13 @@ type Callback = (error: NodeJS.ErrnoException | null, addresses: LookupAddress[]
 
 /** Node's own lookup, before `shareAllLookups` replaces it. */
 const lookupBySystem = dns.lookup;
-/** The shared lookups by name and options. */
 const names = new Map<string, SharedLookup>();
 
-/** A name's lookup: its last addresses, and the callers waiting for a running lookup. */
 class SharedLookup {
   readonly #name: string;
   readonly #options: LookupOptions;
   #addresses: LookupAddress[] | undefined;
   #waiting: Callback[] = [];
-  /** `slow` after `SLOW_MS`. */
   #state: 'idle' | 'running' | 'slow' = 'idle';
 
   constructor(name: string, options: LookupOptions) {
@@ -31,12 +28,10 @@ class SharedLookup {
     this.#options = options;
   }
 
-  /** Returns whether a lookup of `name` is running. */
   isRunningFor(name: string): boolean {
     return this.#name === name && this.#state !== 'idle';
   }
 
-  /** Calls `callback` with the addresses or the lookup's error. */
   get(callback: Callback): void {
     this.#waiting.push(callback);
     if (this.#state === 'idle') this.#begin();
@@ -103,7 +98,6 @@ export function lookup(
   });
 }
 
-/** Returns true while a lookup for this name is running. */
 export function isLookupRunning(name: string): boolean {
   return [...names.values()].some((shared) => shared.isRunningFor(name));
 }

@@ -22,7 +22,6 @@ export function capture(pattern: string, name: string): readonly string[] | unde
   return [...texts, name.slice(at, end)];
 }
 
-/** Returns true if the pattern matches the whole name. */
 export function matches(pattern: string, name: string): boolean {
   return capture(pattern, name) !== undefined;
 }

@@ -5,8 +5,7 @@ import { inspect } from 'node:util';
 import { sha256 } from './sha256.ts';
 
 /**
- * A key, or a text that may hold a key. `reveal()` returns the text. Strings, JSON and `inspect`
- * show `[secret]` in its place.
+ * A key, or a text that may hold a key. Strings, JSON and `inspect` show `[secret]` in its place.
  */
 export class Secret {
   readonly #text: string;
@@ -21,15 +20,12 @@ export class Secret {
     this.isKey = isKey;
   }
 
-  /** Returns the text. Few files may call it: see ARCHITECTURE.md. */
+  /** Few files may call it: see ARCHITECTURE.md. */
   reveal(): string {
     return this.#text;
   }
 
-  /**
-   * Compares with a text from the settings. Clients' keys are compared in constant time, in
-   * authentication.ts.
-   */
+  /** Clients' keys are compared in constant time instead, in authentication.ts. */
   is(text: string): boolean {
     return this.#text === text;
   }
@@ -47,10 +43,7 @@ export class Secret {
   }
 }
 
-/**
- * Returns a setting's SHA-256 digest in base64. Only equal settings have equal digests, and a
- * digest reveals no key.
- */
+/** Only equal settings have equal SHA-256 digests, and a digest reveals no key. */
 export function digestOf(setting: object): string {
   const text = JSON.stringify(setting, function (this: typeof setting, name, value: unknown) {
     // `value` is the result of `toJSON`, so the secret is read from its object.

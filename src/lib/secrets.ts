@@ -2,10 +2,7 @@
 
 import type { Secret } from './secret.ts';
 
-/**
- * Shapes of keys from other configurations, because vendors echo such keys in error texts, masked
- * or whole.
- */
+/** Shapes of keys from other configurations, because vendors echo such keys, masked or whole. */
 const KEY_SHAPES = [
   '\\bsk-[\\w*.-]{6,}',
   '\\bBearer\\s+[\\w*.~+/=%-]+',
@@ -13,28 +10,22 @@ const KEY_SHAPES = [
 ];
 
 /**
- * Shorter keys are not hidden, because they are placeholders for local servers ("ollama", "none")
- * and ordinary words.
+ * Shorter keys are not hidden, because they are placeholders ("ollama", "none") and ordinary words.
  */
 export const SHORTEST_SECRET_CHARACTERS = 8;
-/** A setting with so many characters of a key shows no part of it, as one with the whole key. */
+/** A setting with so many characters of a key shows no part of it. */
 const MAX_SHOWN_CHARACTERS = 64;
 
-/** Hides secrets in texts. */
 export interface Redactor {
   /**
-   * Replaces every secret, and every text shaped like a key, by `[secret]`. The time is linear in
-   * the text, and depends little on the number of secrets.
+   * Replaces every secret, and every text shaped like a key, by `[secret]`. The time depends little
+   * on the number of secrets.
    */
   (text: string): string;
-  /**
-   * Returns false only if nothing in the text would be replaced. Cheaper than a call, because it
-   * looks only for the beginnings of secrets.
-   */
+  /** Returns false only if nothing in the text would be replaced, at less cost than a call. */
   mayChange(text: string): boolean;
 }
 
-/** Bounds the search time, because each secret makes it longer. */
 const MAX_FORMER_SECRETS = 100;
 
 /**
@@ -42,12 +33,11 @@ const MAX_FORMER_SECRETS = 100;
  * hides the beginning of a key, because the rest may have been cut off. A secret with `isKey` false
  * is hidden only as a whole.
  *
- * The beginning of a key stays where one of `settings` has the same text, because a name such as
- * `engineering` is no secret when a key begins with it. `settings` are names with values, without
- * keys.
+ * The beginning of a key stays where one of `settings`, names with values, has the same text: a
+ * name such as `engineering` is no secret when a key begins with it.
  *
- * Its `add` hides further secrets, and takes the settings with them. Up to 100 former secrets stay
- * hidden, because running requests may have begun with them.
+ * `add` replaces secrets and settings. Up to 100 former secrets stay hidden, because running
+ * requests may have begun with them.
  */
 export function createRedactor(secrets: readonly Secret[], settings: Iterable<unknown> = []) {
   const known = new Map<string, boolean>();
@@ -96,7 +86,7 @@ interface Range {
   readonly to: number;
 }
 
-/** Replaces each range, and ranges that overlap as one. `ranges` are in the order of `from`. */
+/** `ranges` are in the order of `from`, and may overlap. */
 function hide(text: string, ranges: readonly Range[]): string {
   let hidden = '';
   let at = 0;
@@ -115,22 +105,19 @@ const MASKED = /[\w-]{0,16}(?:\*{2,}|\.{3}|…)\S*/y;
  * characters. Otherwise a text of such beginnings would be compared with the keys of each length.
  */
 const DISTINCT_CHARACTERS = 16;
-/** The lengths of secrets without so many characters, the longest first. */
 const SHORT_LENGTHS = [15, 14, 13, 12, 11, 10, 9, 8];
 
-/** Secrets in all forms, and whether each is a key. */
+/** By form: whether the secret is a key. */
 type Forms = ReadonlyMap<string, boolean>;
 
 /**
- * Finds secrets: an expression finds where one may begin, and sets decide. An expression of all
- * secrets would try each of them at each character.
+ * An expression finds where a secret may begin, and sets decide. An expression of all secrets would
+ * try each of them at each character.
  */
 class SecretSearch {
-  /** Matches a secret's first characters, or a whole text shaped like a key. */
   readonly #beginnings: RegExp;
   readonly #shapes = new RegExp(KEY_SHAPES.join('|'), 'iy');
   readonly #secrets = new Set<string>();
-  /** The secrets that are the beginning of another. */
   readonly #shorter: ReadonlySet<string>;
   /** The lengths of long secrets with the same distinct characters, the longest first. */
   readonly #lengths = new Map<string, Set<number>>();
@@ -140,7 +127,6 @@ class SecretSearch {
   readonly #cutOff = new Set<string>();
   #longestCutOff = 0;
 
-  /** `isShown` returns true if the settings show a key's folded beginning. */
   constructor(forms: Forms, isShown: (beginning: string) => boolean) {
     const beginnings = new Set<string>();
     for (const [text, isKey] of forms) {
@@ -169,7 +155,7 @@ class SecretSearch {
     return this.#beginnings.test(text);
   }
 
-  /** Returns the secrets in the text, in order. Only behind `lastWordAt` keys may be cut off. */
+  /** Only behind `lastWordAt` keys may be cut off. */
   find(text: string, lastWordAt = /^[^]*\s/.exec(text)?.[0].length ?? 0): Range[] {
     const found: Range[] = [];
     this.#beginnings.lastIndex = 0;
@@ -182,7 +168,7 @@ class SecretSearch {
     return found;
   }
 
-  /** Returns where the secret ends that may begin at the match; its beginning if there is none. */
+  /** Returns the match's start if there is no secret. */
   #endOf({ 0: matched, index, input }: RegExpExecArray, lastWordAt: number): number {
     const beginning = fold(matched);
     const textOf = (length: number) => fold(input.slice(index, index + length));
@@ -206,19 +192,17 @@ class SecretSearch {
   }
 }
 
-/** Returns the length of a sticky pattern's match at this place, or 0. */
 function lengthAt(pattern: RegExp, text: string, at: number): number {
   pattern.lastIndex = at;
   return pattern.test(text) ? pattern.lastIndex - at : 0;
 }
 
-/** Returns the text in lower case, unless that has another length. */
+/** Keeps a text whose length lower case would change, because offsets must stay the same. */
 function fold(text: string): string {
   const lowerCase = text.toLowerCase();
   return lowerCase.length === text.length ? lowerCase : text;
 }
 
-/** Returns the texts that are long enough to hide, in all their forms, the longest first. */
 function formsOf(secrets: ReadonlyMap<string, boolean>): Forms {
   const forms = new Map<string, boolean>();
   for (const [secret, isKey] of secrets) {
@@ -232,10 +216,7 @@ function formsOf(secrets: ReadonlyMap<string, boolean>): Forms {
   return new Map([...forms].toSorted(([a], [b]) => b.length - a.length));
 }
 
-/**
- * Returns the beginnings of keys that the settings show, such as a client's name. A whole key in a
- * setting is a mistake, and shows nothing.
- */
+/** A whole key in a setting is a mistake, and shows nothing. */
 function shownBeginnings(settings: Iterable<unknown>, forms: Forms): Set<string> {
   const beginnings = new Set<string>();
   const whole = new Set<string>();
@@ -255,7 +236,6 @@ function shownBeginnings(settings: Iterable<unknown>, forms: Forms): Set<string>
   const plain = texts.map((json) => json.replaceAll(/\\(["\\])/g, '$1'));
   const text = [...new Set([...texts, ...plain])].join('\n');
   for (let at = 0; at <= text.length - SHORTEST_SECRET_CHARACTERS; at += 1) {
-    // Nearly all places need no slice.
     if (hashes[hashAt(text, at)] === 0) continue;
     const found = beginningsAt(text, at, beginnings);
     if (found.some((beginning) => whole.has(beginning))) at += found.length;
@@ -264,7 +244,6 @@ function shownBeginnings(settings: Iterable<unknown>, forms: Forms): Set<string>
   return shown;
 }
 
-/** Returns all of `beginnings` that are in the text at this place, the shortest first. */
 function beginningsAt(text: string, at: number, beginnings: ReadonlySet<string>): string[] {
   const found: string[] = [];
   for (let end = at + SHORTEST_SECRET_CHARACTERS; end <= text.length; end += 1) {
@@ -277,13 +256,13 @@ function beginningsAt(text: string, at: number, beginnings: ReadonlySet<string>)
 
 const HASHES = 65_536;
 
-/** Returns a hash of the 8 characters at `at`. */
+/** Hashes 8 characters, as many as the shortest secret has. */
 function hashAt(text: string, at: number): number {
   const rest = (text.charCodeAt(at + 3) << 5) ^ (text.charCodeAt(at + 7) << 10);
   return (text.charCodeAt(at) ^ rest) % HASHES;
 }
 
-/** A character's UTF-8 bytes in percent-encoding (RFC 3986, 2.1). */
+/** UTF-8 in percent-encoding (RFC 3986, 2.1). */
 const ENCODED_CHARACTER = new RegExp(
   '%[0-7][\\da-f]|%[cd][\\da-f]%[89ab][\\da-f]|' +
     '%e[\\da-f](?:%[89ab][\\da-f]){2}|%f[0-7](?:%[89ab][\\da-f]){3}',
@@ -298,10 +277,7 @@ function decodeCharacter(encoded: string): string {
   return Buffer.from(encoded.replaceAll('%', ''), 'hex').toString();
 }
 
-/**
- * Returns the text without percent-encoding, and for each of its characters, and for its end, the
- * place in `text`.
- */
+/** `places` has for each decoded character, and for the end, its place in `text`. */
 function decodeWithPlaces(text: string): { decoded: string; places: readonly number[] } {
   const places: number[] = [];
   let next = 0;
@@ -325,15 +301,11 @@ const CONTROL_CHARACTERS =
   // oxlint-disable-next-line no-control-regex
   /[\u0000-\u001f\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
 
-/**
- * Returns a text's first `maxCharacters`, as a copy, because V8's slice would keep the whole text
- * in memory.
- */
+/** A copy, because V8's slice would keep the whole text in memory. */
 export function cutText(text: string, maxCharacters: number): string {
   return text.length > maxCharacters ? Buffer.from(text.slice(0, maxCharacters)).toString() : text;
 }
 
-/** Cuts untrusted text to `maxCharacters`, and then writes control characters as `\uXXXX`. */
 export function escapeControlCharacters(text: string, maxCharacters: number): string {
   const shown = cutText(text, maxCharacters);
   // Searches first, because `replace` with a function costs ten times as much.
@@ -344,7 +316,6 @@ export function escapeControlCharacters(text: string, maxCharacters: number): st
   );
 }
 
-/** Replaces control characters by spaces, for people to read. */
 export function withoutControlCharacters(text: string): string {
   return text.replace(CONTROL_CHARACTERS, ' ');
 }

@@ -5,11 +5,9 @@ import { ChunkBuffer } from './chunk-buffer.ts';
 export const LINE_FEED = 0x0a;
 const CARRIAGE_RETURN = 0x0d;
 const COLON = 0x3a;
-/** A loop searches this many bytes in a line, `indexOf` the rest. */
 const SHORT_LINE_BYTES = 1024;
-/** A byte order mark as Latin-1. */
 const BYTE_ORDER_MARK = '\u00ef\u00bb\u00bf';
-/** Matches the start of a line that continues JSON. No event field begins so. */
+/** No event field begins so. */
 const CONTINUES_JSON = /^[\s"{}\],]/;
 
 /** Headers that keep proxies from buffering and rewriting events. */
@@ -22,14 +20,13 @@ export const EVENT_STREAM_HEADERS = {
 export interface ServerSentEvent {
   readonly name: string;
   readonly data: string;
-  /** The last JSON object or array on lines without a field name; '' if there is none. */
+  /** The last JSON object or array on lines without a field name, or ''. */
   readonly bareJson: string;
 }
 
 /**
- * Returns the offset of the first line feed or carriage return from `from` on, or the length. A
- * loop searches short lines, because `indexOf` would read the whole chunk for each line if the
- * chunk has no carriage return.
+ * Returns the offset of the first line end from `from` on, or the length. A loop searches short
+ * lines, because `indexOf` would read the whole chunk if it has no carriage return.
  */
 export function endOfLine(bytes: Buffer, from: number): number {
   const near = Math.min(from + SHORT_LINE_BYTES, bytes.length);
@@ -44,35 +41,26 @@ export function endOfLine(bytes: Buffer, from: number): number {
 }
 
 /**
- * Splits a byte stream behind each event, whichever of the three line ends it uses. A comment
- * before an event counts as an event, so that it is not held back.
+ * Splits a byte stream behind each event. A comment before an event counts as an event, so that it
+ * is not held back.
  */
 export class EventSplitter {
-  /** The unfinished event's bytes. */
   readonly unfinished = new ChunkBuffer();
   #lineIsEmpty = true;
   #lineIsComment = false;
-  /**
-   * After a carriage return a line feed is skipped. `atEventEnd`: the line feed still belongs to
-   * the event before it.
-   */
+  /** `atEventEnd`: the line feed still belongs to the event before it. */
   #afterCarriageReturn: 'no' | 'inEvent' | 'atEventEnd' = 'no';
   #eventHasFields = false;
   /** True if the last chunk had event fields, not only comments and blank lines. */
   sawData = false;
 
-  /**
-   * True if a carriage return has just ended an event. A following line feed belongs to the same
-   * event.
-   */
   get isLineEndOpen(): boolean {
     return this.#afterCarriageReturn === 'atEventEnd';
   }
 
-  /** Takes a chunk. Returns all complete events, and holds the unfinished one. */
+  /** Returns all complete events, and holds the unfinished one. */
   push(chunk: Buffer): Buffer {
     const boundary = this.#findBoundary(chunk);
-    // Most chunks consist of whole events.
     if (boundary === chunk.length && this.unfinished.size === 0) return chunk;
     if (boundary === 0) {
       this.unfinished.push(chunk);
@@ -85,8 +73,6 @@ export class EventSplitter {
   }
 
   /**
-   * Takes a chunk up to the end of the unfinished event, which stays in `unfinished`.
-   *
    * @returns the offset behind the event, from which the caller pushes the rest; 0 if the event
    * does not end in the chunk
    */
@@ -97,16 +83,14 @@ export class EventSplitter {
   }
 
   /**
-   * Returns the offset behind the last event in `chunk`, or 0. With `isFirst`, it returns the
-   * offset behind the first event and reads no further.
+   * Returns the offset behind the last event in `chunk`, with `isFirst` behind the first, or 0.
    *
-   * Only a line's first byte and its end are looked at. An event ends behind an empty line, and a
-   * comment before an event's first field behind its own line. A carriage return ends a line at
-   * once; a line feed that follows, even in the next chunk, belongs to the same line end.
+   * An event ends behind an empty line, and a comment before an event's first field behind its own
+   * line. A carriage return ends a line at once; a line feed that follows, even in the next chunk,
+   * belongs to the same line end.
    */
   #findBoundary(chunk: Buffer, isFirst = false): number {
     let boundary = 0;
-    // Local copies: this loop runs for each byte of a short line.
     let lineIsEmpty = this.#lineIsEmpty;
     let lineIsComment = this.#lineIsComment;
     let eventHasFields = this.#eventHasFields;
@@ -150,8 +134,7 @@ export class EventSplitter {
 }
 
 /**
- * Parses whole events, as `push` returns them. llama.cpp's own field `error` becomes the data of an
- * event `error` and replaces other data.
+ * Parses whole events. llama.cpp's own field `error` becomes the data of an event `error`.
  *
  * @param isAtStart - skips a byte order mark
  * @returns the events; `start` is the offset of an event's first field, `end` the offset behind its
@@ -200,7 +183,7 @@ function decode(lines: string[]): string {
   return Buffer.from(lines.join('\n'), 'latin1').toString('utf8');
 }
 
-/** Encodes an event whose only field is `data`: JSON or `[DONE]`, without line ends. */
+/** `data` is JSON or `[DONE]`, without line ends. */
 export function encodeEvent(data: string): Buffer {
   return Buffer.from(`data: ${data}\n\n`);
 }

@@ -1,15 +1,11 @@
 /** Counts per step of time, for the latest steps. */
 
-/**
- * A ring that holds the latest `steps` steps. Each step has a number, and a count for each of
- * `places` places.
- */
+/** A ring of numbered steps, each with a count for each of `places` places. */
 export class StepCounts {
   /** For each step its number, then its counts by place. */
   readonly #counts: Int32Array;
   readonly #steps: number;
   readonly #places: number;
-  /** The number of the latest step with counts. */
   latest = 0;
 
   constructor(steps: number, places: number) {
@@ -18,10 +14,7 @@ export class StepCounts {
     this.#places = places;
   }
 
-  /**
-   * Adds `amount` to the count at `place` in a step. A step that the ring no longer holds is
-   * ignored.
-   */
+  /** A step that the ring no longer holds is ignored. */
   add(step: number, place: number, amount = 1): void {
     const first = (step % this.#steps) * (1 + this.#places);
     if (this.#counts[first]! > step) return;

@@ -1,34 +1,23 @@
 /**
- * Shares the event loop's turns between bodies, so that a large body does not delay other bodies
- * and small requests.
+ * Shares the event loop's turns between bodies, so that a large body does not delay small requests.
  */
 
 import { collectGarbage } from './garbage-collector.ts';
 
-/** Bytes per body and turn. */
 const BYTES_PER_TURN = 65_536;
-/**
- * A chunk's cost beside its bytes: without it, 64 KiB in single-byte chunks would take a quarter
- * second.
- */
+/** Without this cost, 64 KiB in single-byte chunks would take a quarter second. */
 const BYTES_PER_CHUNK = 64;
-/** Bodies per turn: with 300, a small request would wait for seconds. */
+/** With 300, a small request would wait for seconds. */
 const BODIES_PER_TURN = 4;
-/** Bytes between two collections of young objects. A collection takes 0.3 ms. */
+/** A collection takes 0.3 ms. */
 const BYTES_PER_COLLECTION = 8_388_608;
 
-/** Bytes read or copied since the last collection. */
 let passedBytes = 0;
 
-/** Counts a body's bytes. The body yields to the event loop after each 64 KiB. */
 export class TurnLimit {
   #bytes = 0;
 
-  /**
-   * Counts a chunk, and collects young garbage after each 8 MiB from all bodies together.
-   *
-   * @returns true if the next chunk should wait for `onNextTurn`
-   */
+  /** @returns true if the next chunk should wait for `onNextTurn` */
   spend(bytes: number): boolean {
     passedBytes += bytes;
     if (passedBytes >= BYTES_PER_COLLECTION) {
@@ -49,7 +38,6 @@ export function onNextTurn(goOn: () => void): void {
   if (waiting.push(goOn) === 1) setImmediate(beginTurn);
 }
 
-/** Resolves in the next turn, or later if other bodies wait. */
 export function nextTurn(): Promise<void> {
   return new Promise(onNextTurn);
 }

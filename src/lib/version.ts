@@ -4,7 +4,6 @@ export const VERSION = '0.4.0';
 /** The oldest Node that runs the gateway, as in package.json's `engines`. */
 const NEEDED_NODE = { major: 20, minor: 19 };
 
-/** Returns true if a Node version, such as `22.12.0`, is `needed` or newer. */
 export function isNodeSince(version: string, needed: typeof NEEDED_NODE): boolean {
   const [major = 0, minor = 0] = version.split('.').map(Number);
   return major > needed.major || (major === needed.major && minor >= needed.minor);
