@@ -8,14 +8,12 @@ import { serverNameOf } from '../lib/loopback.ts';
 import { lookup } from '../lib/name-lookup.ts';
 import type { StoredBucket, Taken } from '../policy/limiter.ts';
 
-/** The time limit for a reply. */
 export const ANSWER_MS = 50;
 /** The time limit for the name lookup, TCP and TLS together. */
 const CONNECT_MS = 10_000;
 const KEEP_ALIVE_PROBE_MS = 30_000;
-/** The most commands without a reply, some 1.5 kB each. Further commands are not sent. */
+/** The most commands without a reply, some 1.5 kB each. */
 const MAX_PENDING = 2048;
-/** The longest replies are error messages. */
 const MAX_REPLY_CHARACTERS = 4096;
 const MAX_CAUSE_CHARACTERS = 200;
 const ERROR_CODE = /^-[A-Z]+\b/;
@@ -31,8 +29,8 @@ const ERROR_CODE = /^-[A-Z]+\b/;
  *
  * A bucket without tokens per request must still be above zero. A key expires when its bucket is
  * full; the added millisecond is for rounding. A refusal writes too, so that the refill goes on
- * after the server's clock was set back. The reply has each bucket's lack of tokens, rounded up so
- * that no client is shown a token that is not there yet.
+ * after the server's clock was set back. The reply's lacks are rounded up, so that no client is
+ * shown a token that is not there yet.
  */
 const SCRIPT = `
 local time = redis.call('TIME')
@@ -76,17 +74,13 @@ interface Command {
 }
 
 export interface RedisConnectionOptions {
-  /** Called when the trial run has succeeded. */
   readonly onReady: () => void;
   /**
-   * Called once, when the connection ends.
-   *
    * @param cause - never holds the password
    * @param wasIdle - true if the server has closed the connection while no command waited for a
    * reply
    */
   readonly onEnd: (cause: string, wasIdle: boolean) => void;
-  /** The limit for each reply, in milliseconds. */
   readonly answerMs?: number;
 }
 
@@ -96,13 +90,11 @@ export class RedisConnection {
   readonly #options: Required<RedisConnectionOptions>;
   readonly #socket: Socket;
   readonly #connectTimer: NodeJS.Timeout;
-  /** An unfinished reply. */
   #unread = '';
   /** Commands without a reply, the oldest first, because replies come in order. */
   #pending: Command[] = [];
   #isEnded = false;
 
-  /** Begins to connect, and reports to `options` when the connection is ready or has ended. */
   constructor(settings: StoreSettings, options: RedisConnectionOptions) {
     const { host, port, isTls } = settings;
     this.#settings = settings;
@@ -124,7 +116,7 @@ export class RedisConnection {
   }
 
   /**
-   * Runs the script. Resolves with undefined if the connection ends first.
+   * Resolves with undefined if the connection ends first.
    *
    * @param tokens - how many to take in any case; if undefined, a request's tokens are taken or
    * refused
@@ -144,7 +136,6 @@ export class RedisConnection {
     return refusedBy ? { refusedBy, waitMs: Number(waitUs) / 1000 } : 'taken';
   }
 
-  /** Closes the connection. All waiting commands resolve with undefined. */
   end(cause: string, wasIdle = false): void {
     if (this.#isEnded) return;
     this.#isEnded = true;
@@ -158,7 +149,6 @@ export class RedisConnection {
     this.#options.onEnd(cause.slice(0, MAX_CAUSE_CHARACTERS), wasIdle);
   }
 
-  /** Logs in, selects the database and makes the trial run. */
   async #prepare(): Promise<void> {
     clearTimeout(this.#connectTimer);
     const { username, password, database } = this.#settings;
@@ -187,8 +177,8 @@ export class RedisConnection {
   }
 
   /**
-   * Splits replies. Each is a line, because the script returns status replies. The bytes are
-   * decoded as latin1, because a chunk may end inside a UTF-8 character.
+   * Each reply is a line, because the script returns status replies. The bytes are decoded as
+   * latin1, because a chunk may end inside a UTF-8 character.
    */
   #read(chunk: Buffer): void {
     const lines = (this.#unread + chunk.toString('latin1')).split('\r\n');
@@ -197,12 +187,11 @@ export class RedisConnection {
     if (this.#unread.length > MAX_REPLY_CHARACTERS) this.end('the reply is too long');
   }
 
-  /** Hands a reply to the oldest command, because replies come in order. */
   #settle(line: string): void {
     const command = this.#pending[0];
     if (!command) return this.end('unexpected reply without a command');
     if (line.startsWith('-')) {
-      // An error reply to AUTH may quote the password, whole or in part.
+      // An error reply to AUTH may quote the password.
       const shown = command.name === 'AUTH' ? (ERROR_CODE.exec(line)?.[0] ?? '-error') : line;
       return this.end(`${command.name}: ${shown.slice(1)}`);
     }
@@ -213,12 +202,6 @@ export class RedisConnection {
   }
 }
 
-/**
- * Returns the arguments for `EVAL`.
- *
- * @param tokens - how many to take in any case; if undefined, the script asks for a request's
- * tokens
- */
 export function scriptArguments(buckets: readonly StoredBucket[], prefix: string, tokens?: number) {
   // The settings are in the key, because a bucket with other settings is another bucket.
   const keys = buckets.map(({ name, rate, capacity, periodSeconds }) => {
@@ -233,7 +216,7 @@ export function scriptArguments(buckets: readonly StoredBucket[], prefix: string
   return [SCRIPT, String(keys.length), ...keys, tokens === undefined ? 'ask' : 'take', ...limits];
 }
 
-/** Encodes a command as RESP, an array of bulk strings. */
+/** Encodes a command as RESP. */
 export function encodeCommand(args: readonly string[]): string {
   const strings = args.map((arg) => `$${Buffer.byteLength(arg)}\r\n${arg}\r\n`);
   return `*${args.length}\r\n${strings.join('')}`;

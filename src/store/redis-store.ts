@@ -8,23 +8,18 @@ const MAX_PAUSE_MS = 5000;
 /** The longest wait at the start. The connection may still succeed later. */
 const START_WAIT_MS = 2000;
 
-/** The store's view of a connection. */
 export type StoreConnection = Pick<RedisConnection, 'run'>;
 
 /**
- * Creates the store. Nothing connects before `connect` is called.
- *
  * @param onState - called with the cause after a failed connection, and with undefined once a
  * connection is ready
- * @param open - opens a connection
  */
 export function createRedisStore(
   onState: (cause: string | undefined) => void,
   open: (events: RedisConnectionOptions) => StoreConnection,
 ) {
-  /** `fallbacks` counts how often `take` has returned undefined since the start. */
+  /** `fallbacks` counts how often `take` has returned undefined. */
   const state = { isAway: false, fallbacks: 0 };
-  /** Undefined while no connection is ready, so that `take` returns undefined at once. */
   let ready: StoreConnection | undefined;
   let pauseMs = MIN_PAUSE_MS;
 
@@ -47,8 +42,7 @@ export function createRedisStore(
       // request would be opened again and again.
       if (performance.now() - openedAtMs > MAX_PAUSE_MS) pauseMs = MIN_PAUSE_MS;
       const jitter = 1 - Math.random() / 2;
-      // Until the next connection is ready, requests are limited without the store. An idle close
-      // is not logged, so the pause after it is short.
+      // An idle close is not logged, so the pause after it is short.
       setTimeout(connect, (isFailure ? pauseMs : MIN_PAUSE_MS) * jitter, () => {}).unref();
       pauseMs = Math.min(MAX_PAUSE_MS, pauseMs * 2);
     };
@@ -58,8 +52,7 @@ export function createRedisStore(
   return {
     state,
     /**
-     * Connects, and connects again after each failure. Resolves when the first attempt has ended,
-     * or after 2 s.
+     * Connects again after each failure. Resolves when the first attempt has ended, or after 2 s.
      */
     connect: () => settledSoon(connect),
     async take(buckets) {
@@ -74,7 +67,6 @@ export function createRedisStore(
   } satisfies RateLimitStore & { state: object };
 }
 
-/** Resolves when `begin` calls `onSettled`, or after 2 s. */
 function settledSoon(begin: (onSettled: () => void) => void): Promise<void> {
   return new Promise((resolve) => {
     const timer = setTimeout(resolve, START_WAIT_MS);
