@@ -8,7 +8,6 @@ import { SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
 import type { BalancedTargets, TARGETS } from './setting-kinds.ts';
 import type { SettingValues } from './setting-values.ts';
 
-/** An alias: its targets, and their order. */
 export interface AliasSettings {
   /** The name for clients; in a wildcard alias with one `*`. */
   readonly name: string;
@@ -19,7 +18,7 @@ export interface AliasSettings {
   readonly weights: ReadonlyMap<string, number> | undefined;
 }
 
-/** Returns all aliases. `known` has the ids of all providers, registered or not. */
+/** `known` has the ids of all providers, registered or not. */
 export function readAliases(
   values: SettingValues,
   registered: readonly { readonly id: string }[],
@@ -56,7 +55,6 @@ export function readAliases(
 
 interface KnownProviders {
   readonly registered: readonly { readonly id: string }[];
-  /** The ids of all providers, registered or not. */
   readonly known: readonly string[];
 }
 

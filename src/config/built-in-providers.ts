@@ -12,7 +12,7 @@ interface BuiltInProvider {
    * protocol.
    */
   readonly keyHeader?: string;
-  /** The query of a request for the model list, with its question mark. */
+  /** The query of a request for the model list. */
   readonly modelListQuery?: string;
 }
 
@@ -45,14 +45,13 @@ export const BUILT_IN_PROVIDERS: ReadonlyMap<string, BuiltInProvider> = new Map(
   }),
 );
 
-/** Returns the name of the environment variable for a provider's key. */
 export function keyVariableOf(id: string): string {
   return BUILT_IN_PROVIDERS.get(id)?.keyVariable ?? fillIn('<ID>_API_KEY', id);
 }
 
 /**
- * Returns the environment variable for a provider's setting. `pattern` is the setting's
- * `providerEnv`. For a provider that is not built in, only the key has a variable.
+ * `pattern` is the setting's `providerEnv`. Only the key of a provider that is not built in has a
+ * variable.
  */
 export function variableOf(id: string, pattern: string): string | undefined {
   if (pattern === '<ID>_API_KEY') return keyVariableOf(id);

@@ -13,13 +13,11 @@ import type { Section, SettingValues } from './setting-values.ts';
  * whoever has sent a request.
  */
 export type Tenant = ReturnType<typeof readClients>[number];
-/** The admin listener's settings. */
 export type AdminSettings = NonNullable<ReturnType<typeof readAdmin>>;
 
 /**
- * Returns all clients. Reports a client without a key and a key already in use. Warns about
- * `models` that match nothing, and about token limits that miss a provider's streams because it
- * lacks `stream_usage`.
+ * Reports a client without a key and a key already in use. Warns about `models` that match nothing,
+ * and about token limits that miss a provider's streams because it lacks `stream_usage`.
  */
 export function readClients(
   values: SettingValues,

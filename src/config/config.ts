@@ -34,15 +34,11 @@ export function needsKey({ server, clients }: Pick<Config, 'server' | 'clients'>
   return server.auth.enabled && (server.auth.keys.length > 0 || clients.length > 0);
 }
 
-/** Reads and checks all settings. Throws `ConfigError` with every problem and its place. */
+/** Throws `ConfigError` with every problem and its place. */
 export function loadConfig(sources: ValueSources): Config {
   return configOf(readValues(sources), sources.memoryBytes ?? Infinity);
 }
 
-/**
- * Checks the values against each other and makes the `Config`. Throws `ConfigError` with every
- * problem. `memoryBytes` is as in `ValueSources`.
- */
 function configOf(values: SettingValues, memoryBytes: number) {
   checkCallerKeys(values);
   const { firstTokenTimeoutMs = Infinity, host, ...server } = values.section('server');
@@ -77,11 +73,9 @@ function configOf(values: SettingValues, memoryBytes: number) {
     providers,
     ...aliases,
     rateLimit,
-    /** Printed for the operator at the start. */
     warnings: values.warnings as readonly string[],
     /** All settings by their names in the file, with `[secret]` for keys. `--check` prints them. */
     resolved: values.masked(),
-    /** A short digest, equal in all replicas with the same settings. */
     digest: values.digest(),
     /**
      * Texts to keep out of all output. The store's password is added, because its URL may have it
@@ -146,9 +140,7 @@ export function compareSettings(running: Config, next: Config) {
   return {
     /** The next settings, with the running values where a change needs a restart. */
     config: { ...configOf(values, next.server.memoryBytes), warnings: next.warnings },
-    /** Settings changed by the reload, by their names in the file. */
     changed: different.filter((name) => !isFixed(name)),
-    /** Settings with changes that need a restart, by their names in the file. */
     needRestart: different.filter(isFixed),
   };
 }

@@ -5,16 +5,13 @@ const MAX_SUGGESTIONS = 10;
 export class Suggestions {
   #left = MAX_SUGGESTIONS;
 
-  /**
-   * Returns `; did you mean "port"?` if a known name is similar, else all known names. Returns an
-   * empty text after ten suggestions.
-   */
+  /** Returns `; did you mean "port"?` if a known name is similar, else all known names. */
   didYouMean(name: string, known: readonly string[]): string {
     const list = known.length === 0 || this.#left <= 0 ? '' : `; known: ${known.join(', ')}`;
     return this.similarTo(name, known) || list;
   }
 
-  /** Returns as `didYouMean`, but an empty text if no known name is similar. */
+  /** Returns an empty text if no known name is similar. */
   similarTo(name: string, known: readonly string[]): string {
     this.#left -= 1;
     return this.#left < 0 ? '' : similarTo(name, known);
@@ -33,7 +30,6 @@ function similarTo(name: string, known: readonly string[]): string {
   return '';
 }
 
-/** Returns the Levenshtein distance, computed row by row. */
 function editDistance(a: string, b: string): number {
   let row = Array.from({ length: b.length + 1 }, (_, column) => column);
   for (const [i, character] of Array.from(a).entries()) {

@@ -43,8 +43,8 @@ const LIKE_PLACEHOLDERS = [
 const SHOWN_NAME = /^[A-Z][A-Z0-9_]*$/;
 
 /**
- * Returns the right spelling for a text that another program would replace, as a message; undefined
- * for any other text. With `showsName` the message names the variable.
+ * Returns the right spelling for a text that another program would replace. With `showsName` the
+ * message names the variable.
  */
 export function foreignReference(text: string, showsName = false): string | undefined {
   const trimmed = text.trim();
@@ -58,16 +58,13 @@ export function foreignReference(text: string, showsName = false): string | unde
   return undefined;
 }
 
-/** Returns a warning for a text that is probably a reference, and may be a key. */
+/** Returns a warning for a text that is probably a reference, but may be a key. */
 export function probableReference(text: string): string | undefined {
   const isLike = LIKE_REFERENCES.some((pattern) => pattern.test(text));
   return isLike ? 'this looks like a reference, which is "${NAME}" here' : undefined;
 }
 
-/**
- * Returns whether a text is probably a placeholder. A local server may take it as a key; as the key
- * of a caller it could be guessed.
- */
+/** A local server may take a placeholder as a key; as the key of a caller it could be guessed. */
 export function isLikePlaceholder(text: string): boolean {
   return LIKE_PLACEHOLDERS.some((pattern) => pattern.test(text));
 }

@@ -7,8 +7,8 @@ export const HEADER_NAME = /^[!#$%&'*+\-.^_`|~0-9a-z]+$/;
 const MAX_CHARACTERS = 64;
 
 /**
- * Checks a list of header names, and returns each once in lower case, or undefined without any.
- * `refuse` returns why a name is not allowed, if it is not.
+ * Returns each name once in lower case, or undefined without any. `refuse` returns why a name is
+ * not allowed.
  */
 export function readHeaderNames(
   values: SettingValues,

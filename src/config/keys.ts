@@ -36,7 +36,6 @@ export function checkKey(
   else values.warning(name, 'this looks like a placeholder, and is used as a key');
 }
 
-/** Reports a text that is not the digest of a key. */
 function checkDigest(values: SettingValues, name: string, digest: string): void {
   // The reference to an unset variable is reported already.
   if (values.wrong.has(name)) return;

@@ -3,7 +3,6 @@
 import { readHeaderNames } from './header-names.ts';
 import type { SettingValues } from './setting-values.ts';
 
-/** The most names in `headers`. */
 const MAX_NAMES = 16;
 
 /**
@@ -16,7 +15,6 @@ const CREDENTIAL = new RegExp(
     '(?<!idempotency[-_]?)key$|(?:^|[-_])(?:auth|pass|pat)$',
 );
 
-/** Returns the settings, with the names in `headers` in lower case, or undefined without any. */
 export function readLogging(values: SettingValues) {
   const { headers: texts, ...section } = values.section('logging');
   const headers = readHeaderNames(values, 'logging.headers', texts, {

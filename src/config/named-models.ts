@@ -6,7 +6,6 @@
 import { matches } from '../lib/pattern.ts';
 import type { Config } from './config.ts';
 
-/** A model named in a setting. */
 interface NamedModel {
   /** The setting's name, such as `aliases.fast`. */
   readonly setting: string;

@@ -34,7 +34,6 @@ const NEVER_PASSED = new RegExp(
     'x-accel-buffering|x-content-type-options)$',
 );
 
-/** The bounds of `forward_headers` and `return_headers`. */
 const PASSED = {
   max: 32,
   refuse: (name: string) =>
@@ -46,10 +45,6 @@ const PASSED = {
 /** A provider that is enabled and has a key. */
 export type ProviderSettings = Exclude<ReturnType<typeof readProvider>, string>;
 
-/**
- * Returns the registered providers, the skipped providers with the reason, and the fallbacks in
- * order.
- */
 export function readProviders(values: SettingValues) {
   const { primary, fallback = [], fallbackOn = [] } = values.section('providers');
   const registered: ProviderSettings[] = [];
@@ -170,14 +165,12 @@ function readDetails(
   });
   const priced = models.flatMap(({ model, prices }) => (prices ? [[model, prices] as const] : []));
   return {
-    /** By the model's name. */
     modelDetails: details && Object.fromEntries(models.map(({ model, limits }) => [model, limits])),
     /** In currency units per million tokens, by the model's name; undefined without prices. */
     modelPrices: priced.length > 0 ? Object.fromEntries(priced) : undefined,
   };
 }
 
-/** Checks the URL and returns it without trailing slashes. */
 function readBaseUrl(id: string, text: string | undefined, values: SettingValues): string {
   const name = `providers.${id}.base_url`;
   if (text === undefined) {
@@ -212,7 +205,6 @@ function warnOfBaseUrl(name: string, baseUrl: string, values: SettingValues): vo
   }
 }
 
-/** Checks the headers and returns them with names in lower case. */
 function readHeaders(
   setting: string,
   headers: Readonly<Record<string, string>> = {},

@@ -11,7 +11,6 @@ import { MAX_KEY_CHARACTERS } from './keys.ts';
 import { MAX_PORT } from './settings-table.ts';
 import type { Section, SettingValues } from './setting-values.ts';
 
-/** The settings for a token bucket. */
 export type BucketSettings = Section<'rate_limit.providers.<id>'>;
 export type StoreSettings = NonNullable<ReturnType<typeof readStore>>;
 
@@ -27,7 +26,7 @@ const EXPECTED_URL =
   'expected redis:// or rediss://, then [user:password@]host[:port][/database], ' +
   'with user and password percent-encoded: "@" is %40, "/" is %2F';
 
-/** Returns the limits and the store. `known` has the ids of all providers. */
+/** `known` has the ids of all providers. */
 export function readRateLimit(values: SettingValues, known: readonly string[]) {
   const { enabled, store: url, prefix, ...global } = values.section('rate_limit');
   const providers = new Map<string, BucketSettings>();

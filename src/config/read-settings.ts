@@ -6,7 +6,6 @@ import { dirname, resolve } from 'node:path';
 import { ConfigError, loadConfig, type Config, type Env, type Flags } from './config.ts';
 import { readSettingsFile } from './settings-file.ts';
 
-/** Where the settings came from. */
 export interface SettingsSource {
   /** The place in words, for the operator. */
   readonly text: string;

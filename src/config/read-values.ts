@@ -19,13 +19,10 @@ import { ConfigError, SettingValues, type SettingValue } from './setting-values.
 import { parseToml, readValueFile } from './settings-file.ts';
 import { MIN_BUFFERED_BYTES, SETTINGS } from './settings-table.ts';
 
-/** Environment variables. */
 export type Env = Readonly<Record<string, string | undefined>>;
 
-/** Command line options that set a setting. */
 export type Flags = { readonly [K in NonNullable<Setting['flag']>]?: string | undefined };
 
-/** Where to read the settings from. */
 export interface ValueSources {
   /** gateway.toml's text; empty without a file. */
   readonly toml: string;
@@ -41,7 +38,6 @@ export interface ValueSources {
   readonly onFile?: ((path: string) => void) | undefined;
 }
 
-/** A reference to an environment variable. */
 const VARIABLE = /\$\{([A-Za-z_][A-Za-z0-9_]*)\}/;
 /**
  * A reference to a file or a variable. A file's path may contain variables:
@@ -102,10 +98,7 @@ class ValueReader {
     this.#readProxy();
   }
 
-  /**
-   * Reads a section and the sections below it. `path` is its name in the file, and `pattern` its
-   * name in `SETTINGS`.
-   */
+  /** `path` is the section's name in the file, and `pattern` its name in `SETTINGS`. */
   #readSection(found: unknown, path: string, pattern: string): void {
     const table = isTable(found) ? found : {};
     const rows = ROWS[pattern] ?? {};
@@ -141,9 +134,6 @@ class ValueReader {
     }
   }
 
-  /**
-   * Returns a setting's default, which may depend on the machine, the provider or another setting.
-   */
   #defaultOf(id: string, key: string, row: Setting): unknown {
     const { memoryBytes = 0 } = this.#sources;
     const quarter = Math.floor(memoryBytes / 4);
@@ -153,8 +143,8 @@ class ValueReader {
   }
 
   /**
-   * Reads a setting. The command line wins, then the setting's environment variable, the file, the
-   * provider's variable, and the default.
+   * The command line wins, then the setting's environment variable, the file, the provider's
+   * variable, and the default.
    */
   #readValue(path: string, key: string, written: unknown, row: Setting): void {
     const name = nameOf(path, key);
@@ -163,8 +153,7 @@ class ValueReader {
     const id = path.slice('providers.'.length);
     const variable = row.providerEnv && variableOf(id, row.providerEnv);
     const option = row.flag && this.#sources.flags?.[row.flag];
-    // Lowest precedence first. All values are checked, because a wrong value is an error even if it
-    // is overridden.
+    // Lowest precedence first. A wrong value is an error even if it is overridden.
     const given: [origin: string | undefined, value: unknown][] = [
       [variable, this.#fromVariable(variable, row)],
       [undefined, this.#fromFile(name, written, row)],
@@ -219,7 +208,6 @@ class ValueReader {
     return expanded === written ? expanded : parseText(row, expanded);
   }
 
-  /** Replaces the references in a text, or in all texts of an array or table. */
   #expand(name: string, value: unknown, row: Setting): unknown {
     if (Array.isArray(value)) return value.map((item) => this.#expand(name, item, row));
     if (isTable(value)) {
@@ -232,10 +220,7 @@ class ValueReader {
     return expanded;
   }
 
-  /**
-   * Replaces the references in a text. Replacements are not expanded again. A reference that cannot
-   * be replaced stays as it is.
-   */
+  /** Replacements are not expanded again. A reference that cannot be replaced stays as it is. */
   #expandText(name: string, text: string, { key }: Setting): string {
     const { values } = this;
     // An unreplaced reference is a problem in the key of a caller, who could guess the text (see
@@ -261,7 +246,6 @@ class ValueReader {
     });
   }
 
-  /** Reads a file that a setting names. Reports a file that cannot be read. */
   #readFile(name: string, path: string): NamedFile | undefined {
     const actual = resolve(this.#sources.directory ?? '', path);
     this.#sources.onFile?.(actual);
@@ -292,9 +276,7 @@ class ValueReader {
     return readValueFile(absolute, shown);
   }
 
-  /**
-   * Returns an environment variable, and remembers its name, so that no warning calls it unknown.
-   */
+  /** Remembers the variable, so that no warning calls it unknown. */
   #variable(name: string): string | undefined {
     const { env } = this.#sources;
     this.#variables.add(name);

@@ -12,7 +12,7 @@ export type Table = Record<string, unknown>;
 
 type Scalar = 'integer' | 'number' | 'seconds' | 'boolean' | 'text';
 
-/** A row in `SETTINGS`. `T` is the value's type, with undefined if the setting has no default. */
+/** `T` is the value's type, with undefined if the setting has no default. */
 export interface Setting<T = unknown> {
   readonly type: Scalar | 'date' | 'integers' | 'texts' | 'headers' | 'targets' | 'table';
   readonly default: T;
@@ -21,11 +21,9 @@ export interface Setting<T = unknown> {
   readonly expected: string;
   /** The setting whose value is this setting's default. */
   readonly inherits?: string;
-  /** The least value for integers, numbers and seconds; in an array, for each item. */
+  /** In an array `min` and `max` bound each item. */
   readonly min?: number;
-  /** The greatest value for integers, numbers and seconds; in an array, for each item. */
   readonly max?: number;
-  /** The only texts accepted. */
   readonly choices?: readonly string[];
   /** The keys accepted in a table; `<model>` stands for any key. */
   readonly rows?: Rows;
@@ -46,7 +44,6 @@ export interface Setting<T = unknown> {
   readonly needsRestart?: true;
 }
 
-/** The settings of a section, by their names. */
 export type Rows = Readonly<Record<string, Setting>>;
 
 /** `T`, with undefined if the default `D` is undefined. */
@@ -61,7 +58,6 @@ function kind<const K, T>(type: K, expected: string, accepts: Accepts, fallback:
 const isText = (value: unknown) => typeof value === 'string';
 const areTexts = (value: unknown) => Array.isArray(value) && value.every(isText);
 
-/** An integer from `min` to `max`. */
 export function integer<D extends Maybe<number>>(min: number, max: number, fallback?: D) {
   const accepts: Accepts = (value) =>
     Number.isInteger(value) && Number(value) >= min && Number(value) <= max;
@@ -69,7 +65,6 @@ export function integer<D extends Maybe<number>>(min: number, max: number, fallb
   return { ...kind('integer', expected, accepts, fallback as Or<number, D>), min, max };
 }
 
-/** A number from `min` to `max`, which may have a fraction. Without a default. */
 function number(min: number, max: number) {
   const accepts: Accepts = (value) => typeof value === 'number' && value >= min && value <= max;
   const expected = `a number from ${min} to ${max}`;
@@ -82,7 +77,6 @@ export function seconds<D extends Maybe<number>>(min: number, fallback?: D) {
   return { ...integer(min, max, fallback), type: 'seconds' } as const;
 }
 
-/** An array of integers from `min` to `max`. */
 export function integers(min: number, max: number) {
   const { accepts: acceptsItem } = integer(min, max);
   const accepts: Accepts = (value) => Array.isArray(value) && value.every(acceptsItem);
@@ -95,7 +89,6 @@ export function boolean(fallback: boolean) {
   return kind('boolean', 'true or false', (value) => typeof value === 'boolean', fallback);
 }
 
-/** A setting that accepts only the texts in `choices`. */
 export function oneOf<const T extends string, D extends Maybe<NoInfer<T>>>(
   choices: readonly T[],
   fallback?: D,
@@ -147,7 +140,6 @@ export function momentOf(value: unknown): Date | undefined {
   return Number.isNaN(ms) ? undefined : new Date(ms);
 }
 
-/** A moment, as `momentOf` reads it. */
 export const DATE = kind(
   'date',
   'a date such as 2027-01-31, or with a time 2027-01-31T18:00:00Z',
@@ -155,14 +147,13 @@ export const DATE = kind(
   undefined as Maybe<Date>,
 );
 
-/** A file named in the settings. */
 export interface NamedFile {
   /** As in the settings. */
   readonly path: string;
   readonly text: string;
 }
 
-/** The path of a file. A text with line ends is refused, because it may be a key by mistake. */
+/** A text with line ends is refused, because it may be a key by mistake. */
 export const FILE = {
   ...kind(
     'text',
@@ -176,7 +167,6 @@ export const FILE = {
 const noTexts = undefined as Maybe<readonly string[]>;
 export const TEXTS = kind('texts', 'an array of strings', areTexts, noTexts);
 
-/** An array of texts from `choices`. */
 export function textsOf(choices: readonly string[]) {
   const accepts: Accepts = (value) =>
     Array.isArray(value) && value.every((item) => choices.includes(item));
@@ -191,8 +181,8 @@ export const BALANCES = ['order', 'least_busy', 'weighted', 'fastest'] as const;
 export const WEIGHTS = integers(0, 10_000);
 
 /**
- * The targets of an alias. Depending on `balance` they are asked in this order, or the target with
- * the fewest requests comes first, or a target drawn by weight, or the fastest target.
+ * Depending on `balance` the targets are asked in this order, or the target with the fewest
+ * requests comes first, or a target drawn by weight, or the fastest target.
  */
 export interface BalancedTargets {
   readonly targets: readonly string[];
@@ -233,12 +223,11 @@ const MODEL_DETAILS = table(
 const noDetails = undefined as Maybe<Readonly<Record<string, Details>>>;
 export const DETAILS = table({ '<model>': MODEL_DETAILS }, noDetails);
 
-/** The longest wrong text that a message shows. */
 const MAX_SHOWN_CHARACTERS = 60;
 
 /**
- * Returns a value's problems, each with its path below the setting. Messages show `written`, the
- * value as in the file, or only the type for a key.
+ * Each problem has its path below the setting. Messages show `written`, the value as in the file,
+ * or only the type for a key.
  */
 export function problemsOf(
   row: Setting,
@@ -263,10 +252,7 @@ export function problemsOf(
   });
 }
 
-/**
- * Parses text from a variable, a file or the command line. Returns the text itself if it does not
- * fit the setting's type.
- */
+/** Returns the text itself if it does not fit the setting's type. */
 export function parseText({ type, choices }: Setting, value: string): unknown {
   if (choices) return choices.find((choice) => choice === value.toLowerCase()) ?? value;
   if (type === 'boolean' && /^(?:true|1)$/i.test(value)) return true;
@@ -275,12 +261,11 @@ export function parseText({ type, choices }: Setting, value: string): unknown {
   return isNumber && /^-?\d{1,15}$/.test(value) ? Number(value) : value;
 }
 
-/** Returns true if the value is a TOML table. */
 export function isTable(value: unknown): value is Table {
   return typeOf(value) === 'a table';
 }
 
-/** Describes a value for messages. A long text is not cut, because it may be a key by mistake. */
+/** A long text is not cut, because it may be a key by mistake. */
 function describe(value: unknown): string {
   if (value === undefined) return 'nothing';
   if (typeOf(value) === 'a date') return (value as Date).toISOString();
@@ -290,7 +275,6 @@ function describe(value: unknown): string {
   return length > MAX_SHOWN_CHARACTERS ? `a string of ${length} characters` : JSON.stringify(value);
 }
 
-/** Names a value's type for messages, with an article. */
 export function typeOf(value: unknown): string {
   if (Array.isArray(value)) return 'an array';
   if (value instanceof Date) return value.toISOString().includes('-') ? 'a date' : 'a time';

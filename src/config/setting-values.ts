@@ -5,10 +5,7 @@ import { Suggestions } from './did-you-mean.ts';
 import type { NamedFile, Setting } from './setting-kinds.ts';
 import { SETTINGS } from './settings-table.ts';
 
-/**
- * Thrown for wrong settings. Each problem is a text for the operator, with one or more lines and
- * without keys.
- */
+/** Each problem is a text for the operator, with one or more lines and without keys. */
 export class ConfigError extends Error {
   readonly problems: readonly string[];
 
@@ -19,7 +16,6 @@ export class ConfigError extends Error {
   }
 }
 
-/** A setting's value. */
 export interface SettingValue {
   readonly value: unknown;
   readonly row: Setting;
@@ -45,7 +41,6 @@ export type Section<P extends keyof Table> = {
   ]: Table[P][K] extends Setting<infer T> ? T : never;
 };
 
-/** Settings that differ between replicas on the same machine. */
 const LISTENER = /^(?:server|admin)\.(?:host|port)$/;
 const DIGEST_CHARACTERS = 8;
 
@@ -53,7 +48,7 @@ const DIGEST_CHARACTERS = 8;
 export class SettingValues {
   readonly problems: string[] = [];
   readonly warnings: string[] = [];
-  /** Messages about references that stay as written, by their setting. */
+  /** Messages about references that stay as written. */
   readonly #unreplaced = new Map<string, string>();
   readonly suggestions = new Suggestions();
   /** The names of settings with a problem. */
@@ -63,20 +58,18 @@ export class SettingValues {
   /** Texts with replaced references, which may be keys, with their form in the file. */
   readonly #written = new Map<string, string>();
 
-  /**
-   * `filePrefix` precedes a setting's name in problems: the file's path and a colon, or nothing.
-   */
+  /** `filePrefix` is the file's path and a colon, or nothing. */
   constructor(values: Iterable<[string, SettingValue]> = [], filePrefix = '') {
     this.#values = new Map(values);
     this.#filePrefix = filePrefix;
   }
 
-  /** Returns the values as plain data. It contains keys and must not be printed. */
+  /** The values contain keys and must not be printed. */
   plain(): ReadonlyMap<string, SettingValue> {
     return this.#values;
   }
 
-  /** Returns the values for output, with `[secret]` for each key and the path for each file. */
+  /** Returns `[secret]` for each key and the path for each file. */
   masked(): ReadonlyMap<string, unknown> {
     const mask = ({ value, row }: SettingValue) => {
       if (row.isFile) return (value as NamedFile).path;
@@ -86,9 +79,9 @@ export class SettingValues {
   }
 
   /**
-   * Returns eight characters, equal for equal settings, keys included. Addresses and ports of the
-   * listeners are left out, because replicas on the same machine differ in them. Eight characters
-   * are too few to confirm a guessed key.
+   * Returns eight characters, equal for equal settings, keys included. The listeners' addresses and
+   * ports are left out, because replicas on the same machine differ in them. Eight characters are
+   * too few to confirm a guessed key.
    */
   digest(): string {
     const entries = [...this.#values].filter(([name]) => !LISTENER.test(name));
@@ -97,10 +90,7 @@ export class SettingValues {
     return Buffer.from(digest, 'base64').toString('hex').slice(0, DIGEST_CHARACTERS);
   }
 
-  /**
-   * Returns all secrets, for redaction. The store's URL and header values are redacted only where
-   * they occur as a whole.
-   */
+  /** The store's URL and header values are redacted only where they occur as a whole. */
   secrets(): Secret[] {
     // A key equal to a provider's id is a placeholder for a local server. Redacting it would hide
     // the provider's name in the log.
@@ -119,12 +109,11 @@ export class SettingValues {
     });
   }
 
-  /** Sets a setting's value. */
   set(name: string, value: SettingValue): void {
     this.#values.set(name, value);
   }
 
-  /** Returns a section's values. `path` is its name in the file, if `pattern` has a placeholder. */
+  /** `path` is the section's name in the file, if `pattern` has a placeholder. */
   section<P extends keyof Table>(pattern: P, path: string = pattern): Section<P> {
     const entries = Object.entries<Setting>(SETTINGS[pattern]).map(([key, { type }]) => {
       const name = key.replace(/_(.)/g, (_, letter: string) => letter.toUpperCase());
@@ -135,7 +124,6 @@ export class SettingValues {
     return Object.fromEntries(entries) as Section<P>;
   }
 
-  /** Returns the names of sections below `path` with at least one value. */
   sectionsBelow(path: string): string[] {
     const below = [...this.#values.keys()].filter((name) => name.startsWith(`${path}.`));
     // An id may contain dots, but the key after it contains none.
@@ -143,10 +131,7 @@ export class SettingValues {
     return [...new Set(ids)];
   }
 
-  /**
-   * Records a problem with a setting, which prevents the start. `origin` is the place named in the
-   * message.
-   */
+  /** A problem prevents the start. `origin` is the place named in the message. */
   problem(name: string, text: string, origin = this.#values.get(name)?.origin): undefined {
     this.wrong.add(name);
     const place = origin ?? `${this.#filePrefix}${name}`;
@@ -154,26 +139,25 @@ export class SettingValues {
     this.problems.push(`${place}: ${text}${cause ? `; ${cause}` : ''}`);
   }
 
-  /** Records a warning about a setting, which does not prevent the start. */
+  /** A warning does not prevent the start. */
   warning(name: string, text: string): void {
     this.warnings.push(`${this.#values.get(name)?.origin ?? name}: ${text}`);
   }
 
   /**
-   * Warns about a reference that stays as written. Later problems with the same setting repeat the
-   * message, because it may be their cause.
+   * Later problems with the same setting repeat the message, because the reference may be their
+   * cause.
    */
   unreplaced(name: string, message: string): void {
     this.#unreplaced.set(name, message);
     this.warning(name, `${message}; the text is used as written`);
   }
 
-  /** Remembers `written`, the form in the file of a text with replaced references. */
   replaced(text: string, written: string): void {
     this.#written.set(text, written);
   }
 
-  /** Returns the text for messages: its form in the file if `text` had references, else `shown`. */
+  /** Returns the form in the file if `text` had references, else `shown`. */
   asWritten(text: string, shown = text): string {
     return this.#written.get(text) ?? shown;
   }

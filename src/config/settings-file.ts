@@ -13,7 +13,6 @@ const READ_FAILURES: Readonly<Record<string, string>> = {
   EACCES: 'permission denied',
   EISDIR: 'is a directory, not a file',
 };
-/** The largest settings file. */
 const MAX_SETTINGS_BYTES = 1_048_576;
 /** The largest file with a single value. */
 const MAX_VALUE_BYTES = 65_536;
@@ -69,7 +68,6 @@ export function readValueFile(path: string, shown: string, maxBytes = MAX_VALUE_
   return text;
 }
 
-/** Opens the file, calls `read`, and closes the file. */
 function withOpenFile(path: string, flags: number, read: (descriptor: number) => Buffer): Buffer {
   const descriptor = openSync(path, flags);
   try {
@@ -79,10 +77,7 @@ function withOpenFile(path: string, flags: number, read: (descriptor: number) =>
   }
 }
 
-/**
- * Reads up to `maxBytes`. fstat() gives no bound, because files in /proc have size 0, and files
- * grow.
- */
+/** fstat() gives no bound, because files in /proc have size 0, and files grow. */
 function readAtMost(descriptor: number, maxBytes: number): Buffer {
   const buffer = Buffer.alloc(maxBytes);
   let length = 0;
@@ -112,7 +107,7 @@ const YAML_LINE = /^\s*(?:---\s*$|- |[\w."'-]+:(?:\s|$))/;
 /** Ends a number, a boolean or an unquoted text. */
 const WORD_LIMIT = /[\s=[\]{},"'#]/;
 
-/** Parses the settings file's text. Throws `ConfigError` with `prefix`, the line and the column. */
+/** Throws `ConfigError` with `prefix`, the line and the column. */
 export function parseToml(text: string, prefix: string): Table {
   try {
     const table = parse(text);
@@ -134,7 +129,7 @@ const LATE_DATE = /(?<!\d)(\d{4}-\d\d)-(?:29|3[01])(?!\d)/g;
 const LAST_COMMON_DAY = 28;
 const DAY_MS = 86_400_000;
 
-/** A date as the file has it. The parser takes 30 February for 2 March. */
+/** The parser takes 30 February for 2 March. */
 class WrittenDate extends Date {
   readonly #written: string;
 
@@ -149,8 +144,7 @@ class WrittenDate extends Date {
 }
 
 /**
- * Replaces the table's dates with a late day by dates as written. The parser does not tell how a
- * date was written, so it parses the text again with another day.
+ * The parser does not tell how a date was written, so the text is parsed again with another day.
  */
 function restoreDays(table: Table, text: string): void {
   const changed = text.replace(LATE_DATE, `$1-${LAST_COMMON_DAY}`);
@@ -178,10 +172,7 @@ function isNested(value: unknown): value is Table | unknown[] {
   return typeof value === 'object' && value !== null && !(value instanceof Date);
 }
 
-/**
- * Returns a hint for the most frequent mistakes, where the parser's reason is not enough. The hint
- * shows nothing from the file.
- */
+/** The hint shows nothing from the file. */
 function hintFor(text: string, line: string, at: number): string {
   if (JSON_TEXT.test(text)) return `; this looks like JSON, ${SETTINGS_ARE_TOML}`;
   if (YAML_LINE.test(line)) return `; this looks like YAML, ${SETTINGS_ARE_TOML}`;
@@ -197,8 +188,8 @@ function hintFor(text: string, line: string, at: number): string {
 }
 
 /**
- * Replaces everything in the line but section headers and key names by dots, because any other text
- * may be a secret.
+ * Dots replace everything but section headers and key names, because any other text may be a
+ * secret.
  */
 function hideSecrets(line: string): string {
   const shown = line.slice(0, 160);

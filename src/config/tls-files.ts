@@ -7,7 +7,6 @@ import { digestOf } from '../lib/secret.ts';
 import type { NamedFile } from './setting-kinds.ts';
 import type { SettingValues } from './setting-values.ts';
 
-/** The certificates for a provider's connections, if the settings name files for them. */
 export interface TlsSettings {
   readonly context: SecureContext;
   /** Equal for equal files. */
@@ -69,7 +68,6 @@ export function readTls(
     : refuse(first, 'OpenSSL refuses the files');
 }
 
-/** Returns the function's result, or undefined if it throws. */
 function attempt<T>(read: () => T): T | undefined {
   try {
     return read();

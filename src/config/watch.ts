@@ -13,7 +13,6 @@ const MAX_UNSETTLED_POLLS = 10;
  * Kubernetes makes them, and changes on other machines.
  */
 export class SettingsFiles {
-  /** The files of the last good reading. */
   #known: readonly string[] = [];
   /** The state of each watched file, from just before it was read. */
   #states: ReadonlyMap<string, string> = new Map();
@@ -46,7 +45,7 @@ export class SettingsFiles {
 
   /**
    * Calls `onChange` when a file has changed and stays the same for a second, or after ten seconds
-   * of changes. Does nothing if it watches already.
+   * of changes.
    */
   watch(onChange: () => void): void {
     this.#timer ??= setTimeout(() => void this.#poll(onChange), POLL_MS).unref();
@@ -106,7 +105,7 @@ function stateNow(path: string): string {
   }
 }
 
-/** Returns a text that differs after each write and each replacement, also by a link. */
+/** The text differs after each write and each replacement, also by a link. */
 function toState({ dev, ino, size, mtimeNs, ctimeNs }: BigIntStats): string {
   return [dev, ino, size, mtimeNs, ctimeNs].join();
 }
