@@ -16,7 +16,7 @@ import { createOpenAIProvider } from './upstream/provider.ts';
 import { createTransport } from './upstream/transport.ts';
 import { http } from './lib/http.ts';
 
-/** The time limit for each model list. All lists are requested at the same time. */
+/** The limit for all model lists, which are requested at the same time. */
 const CHECK_TIMEOUT_MS = 5000;
 
 /**
@@ -36,7 +36,6 @@ interface Result {
   readonly status?: number;
   /** How many models there are; absent without a model list. */
   readonly models?: number;
-  /** The names in the model list. */
   readonly names?: readonly string[];
   /** The result in words, for the operator. */
   readonly message: string;
@@ -95,16 +94,14 @@ export async function runCheck(
 }
 
 /**
- * Returns the document as JSON. Each value is redacted by itself, because in the whole text a key
- * could match JSON's syntax or a member's name.
+ * Each value is redacted by itself, because in the whole text a key could match JSON's syntax or a
+ * member's name.
  */
 function toJson(document: object, redact: (text: string) => string): string {
   return `${JSON.stringify(document, redactWith(redact), 2)}\n`;
 }
 
-/**
- * Returns a replacer for `JSON.stringify` that redacts texts, and model names in `model_details`.
- */
+/** Redacts texts, and model names in `model_details`. */
 function redactWith(redact: (text: string) => string) {
   return (name: string, value: unknown) => {
     if (typeof value === 'string') return redact(value);
@@ -124,7 +121,6 @@ function redactName(name: string, redact: (text: string) => string): string {
   return chosen === undefined ? name : `${section}${redact(chosen)}${key}`;
 }
 
-/** Asks the providers and the store at the same time. */
 async function askAll(config: Config) {
   const { store: settings } = config.rateLimit;
   const [checks, store] = await Promise.all([
@@ -140,9 +136,6 @@ async function askAll(config: Config) {
   };
 }
 
-/**
- * Returns a warning for each model named in a setting but listed for none of its provider's keys.
- */
 function warningsOfLists(
   config: Config,
   checks: Awaited<ReturnType<typeof checkProviders>>,
@@ -156,10 +149,6 @@ function warningsOfLists(
   });
 }
 
-/**
- * Returns an empty line, a table with a row for each provider's key and for the store, and the
- * warnings.
- */
 function describeChecks(
   { checks, store, warnings }: Awaited<ReturnType<typeof askAll>>,
   redact: (text: string) => string,
@@ -176,7 +165,6 @@ function describeChecks(
   return toLines(['', ...table, ...warnings.map((text) => describeWarning(redact(text)))]);
 }
 
-/** Requests each registered provider's model list, once with each of its keys. */
 async function checkProviders({ server, providers }: Config) {
   // Returns before the transport is created, because the transport needs permission to use the
   // network, and settings without a provider can be checked without it.
@@ -201,13 +189,11 @@ async function checkProviders({ server, providers }: Config) {
   return (await Promise.all(requests)).flat();
 }
 
-/** Returns true if a request without a key was answered with a model list. */
 async function isList(fetch: ReturnType<typeof fetchModelList>): Promise<boolean> {
   const list = await fetch.catch(() => undefined);
   return Array.isArray(list);
 }
 
-/** Returns the result of a model list request with a provider's key. */
 async function checkKey(
   { id, baseUrl, models }: ProviderSettings,
   fetch: ReturnType<typeof fetchModelList>,
@@ -239,7 +225,6 @@ async function checkKey(
   return { ok: false, status, message: whyNoList(baseUrl, status) };
 }
 
-/** Explains to the operator why a model list request failed with this status. */
 function whyNoList(baseUrl: string, status: number): string {
   if (status === 401 || status === 403) return 'key refused';
   if (status === 402) return 'the key has no money';
@@ -257,7 +242,6 @@ function countModels(count: number): string {
   return count === 1 ? '1 model' : `${count} models`;
 }
 
-/** Connects to the store and runs the rate limit script, as the gateway does. */
 function checkStore(settings: StoreSettings): Promise<Result> {
   return new Promise((resolve) => {
     const connection = new RedisConnection(settings, {

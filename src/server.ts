@@ -126,10 +126,7 @@ async function serve(
   if (isDemo) print(demoInstructions(host, port), process.stderr);
 }
 
-/**
- * Returns a handler that throws a listener's error with the setting to change. `another` is the
- * option or variable for another port.
- */
+/** `another` is the option or variable for another port. */
 function listenerFailed(section: string, another: string): (error: Error) => never {
   return (error: NodeJS.ErrnoException) => {
     const isPort = error.code === 'EADDRINUSE' || error.code === 'EACCES';
@@ -169,9 +166,7 @@ function stopOnSignals(service: Service, writer: LineWriter): void {
   process.on('SIGINT', onSignal);
 }
 
-/**
- * Drains, then ends the process with `process.exitCode`. Returns false if the drain began earlier.
- */
+/** Returns false if the drain began earlier. */
 function stop(service: Service, writer: LineWriter, text: string): boolean {
   const { admin, config, logger, server } = service;
   if (server.isDraining) return false;

@@ -28,7 +28,6 @@ Exit codes: 0 done or stopped by a signal, 1 crash or unavailable address, 2 wro
 3 a provider or the store failed --check, 78 wrong settings.
 `;
 
-/** Exit codes for failures. */
 export const EXIT = {
   failed: 1,
   usage: 2,
@@ -57,12 +56,12 @@ export type CommandLine = ReturnType<typeof parseArgs<{ options: typeof OPTIONS 
   readonly offline?: boolean;
 };
 
-/** Thrown for a wrong command line. The message is for the person who typed it. */
+/** The message is for the person who typed the command line. */
 export class UsageError extends Error {}
 
 /**
- * Parses the arguments after the script's name. Throws `UsageError` for an unknown option, a
- * missing value, or `--json` without `--check`.
+ * `args` follow the script's name. Throws `UsageError` for an unknown option, a missing value, or
+ * `--json` without `--check`.
  */
 export function parseCommandLine(args: readonly string[]): CommandLine {
   let values: CommandLine;

@@ -20,9 +20,7 @@ interface DemoRequest {
 
 type Content = string | readonly { readonly text?: string }[] | null;
 
-/**
- * Starts the demo upstream on a free loopback port. Returns settings with it as the only provider.
- */
+/** Returns settings with the demo upstream as the only provider. */
 export async function startDemo(): Promise<string> {
   const server = http.createServer((request, response) => {
     // Without a listener, a connection error would end the process.
@@ -41,7 +39,7 @@ default_model = "echo"
 `;
 }
 
-/** Answers a request. The gateway has already validated its shape. */
+/** The gateway has already validated the request's shape. */
 async function answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
   response.setHeader('content-type', 'application/json');
   if (request.method === 'GET') {
@@ -72,7 +70,7 @@ async function answer(request: IncomingMessage, response: ServerResponse): Promi
   response.end('data: [DONE]\n\n');
 }
 
-/** Returns a message's text. Other parts, such as images, are left out. */
+/** Other parts, such as images, are left out. */
 function textOf(content: Content = ''): string {
   if (typeof content === 'string') return content;
   return (content ?? []).map(({ text = '' }) => text).join(' ');

@@ -11,9 +11,8 @@ import { http } from '../lib/http.ts';
 const TIMEOUT_MS = 5000;
 
 /**
- * Requests `/health` at the address in the settings, for five seconds at most. Returns `isHealthy`,
- * and as `text` the answer or the reason why there is none. Without valid settings, the port comes
- * from `flags` or the environment.
+ * Returns as `text` the answer or the reason why there is none. Without valid settings, the port
+ * comes from `flags` or the environment.
  */
 export async function checkHealth(flags: Flags, env: Env, readConfig: () => Config) {
   let url: string;

@@ -14,20 +14,18 @@ const LOOPBACK_OF = new Map([
 /** How long before a client's key expires the warning begins. */
 const EXPIRES_SOON_MS = 7 * 86_400_000;
 
-/** Printed when no provider is registered. */
 export const NO_PROVIDERS = 'none: set a key, for example OPENAI_API_KEY';
 
-/** A gateway that has started. */
 interface Started {
   readonly config: Config;
   readonly source: SettingsSource;
   readonly port: number;
-  /** The admin listener's port, or undefined without `[admin] port`. */
+  /** Undefined without `[admin] port`. */
   readonly adminPort: number | undefined;
   readonly transport: { readonly description: string; readonly limitations: readonly string[] };
 }
 
-/** Describes a gateway once it listens, for standard error. The caller redacts the text. */
+/** For standard error. The caller redacts the text. */
 export function describeStartup(started: Started): string {
   const { config, source, transport } = started;
   const { providers } = config;
@@ -55,7 +53,6 @@ export function describeStartup(started: Started): string {
   ]);
 }
 
-/** Joins the lines, with a line feed after each. */
 export function toLines(lines: readonly string[]): string {
   return lines.map((line) => `${line}\n`).join('');
 }
@@ -86,7 +83,6 @@ export function localUrl(host: string, port: number): string {
   return `http://${target.includes(':') ? `[${target}]` : target}:${port}`;
 }
 
-/** Returns a warning as a line for the start report and `--check`. */
 export function describeWarning(text: string): string {
   return `warning    ${text}`;
 }
@@ -109,7 +105,6 @@ export function warningsOf(config: Config): string[] {
   return warnings;
 }
 
-/** Returns a warning if the client's keys have expired, or will within a week. */
 function expiryOf({ name, expiresAtMs = Infinity }: Tenant): string[] {
   const leftMs = expiresAtMs - Date.now();
   if (leftMs > EXPIRES_SOON_MS) return [];
