@@ -16,20 +16,23 @@ import { createHttpServer } from './downstream/http-server.ts';
 import { findMemoryHolder, type MemoryHolder } from './downstream/memory-holder.ts';
 import { providerIdOf } from './gateway/balance.ts';
 import type { Services } from './gateway/services.ts';
+import {
+  createProviderState,
+  disposeProviderState,
+  type ProviderState,
+} from './gateway/provider-state.ts';
 import { Gateway } from './gateway/gateway.ts';
 import { ModelList, type ModelListCache } from './gateway/model-list.ts';
 import { ByteBudget } from './lib/byte-budget.ts';
 import { createLogger, type LogSettings } from './lib/log.ts';
 import type { RequestObserver } from './request/facts.ts';
 import { createRedactor } from './lib/secrets.ts';
-import { CircuitBreaker } from './policy/circuit-breaker.ts';
 import { Incidents } from './incidents/incidents.ts';
 import { FirstTokenTimes } from './policy/first-token-times.ts';
 import { KeyPool } from './policy/key-pool.ts';
 import { createLimiters, type Limiters } from './policy/limiters.ts';
 import { RedisConnection, type RedisConnectionOptions } from './store/redis-connection.ts';
 import { createRedisStore, type StoreConnection } from './store/redis-store.ts';
-import { createOpenAIProvider, type Provider } from './upstream/provider.ts';
 import { createTransport } from './upstream/transport.ts';
 
 /** How often incidents are judged while something fails. */
@@ -209,7 +212,7 @@ export class Service {
   }
 
   #createFigures(): Figures {
-    const { breaker, budget, incidents, modelLists, redact, store, transport } = this.#parts;
+    const { budget, incidents, modelLists, store, transport } = this.#parts;
     const { server } = this;
     return {
       isListening: () => server.port !== 0,
@@ -226,7 +229,7 @@ export class Service {
       incidents: () => incidents,
       connections: () => transport.connectionFigures,
       store: () => store?.state,
-      circuits: () => breaker.report(redact),
+      providers: () => this.#snapshot.providers,
       lastReload: () => this.#lastReload,
       warnings: () => warningsOf(this.config),
     };
@@ -252,11 +255,9 @@ function createParts(
   const output = { toText: formatText, write: runtime.writeLog, redact };
   const logger = createLogger({ ...logSettingsOf(config, runtime), ...output });
   const modelLists: ModelListCache = new WeakMap();
-  const breaker = new CircuitBreaker(logger);
   let timer: NodeJS.Timeout | undefined;
   const incidents = new Incidents({
     logger,
-    circuits: () => breaker.report(redact),
     findMemoryHolder: findHolder,
     onTrouble() {
       // `judge` may have ended the former trouble while its timer still runs.
@@ -278,7 +279,6 @@ function createParts(
       config.server.upstream,
       config.values.plain().get('server.upstream')?.origin,
     ),
-    breaker,
     incidents,
     budget: new ByteBudget(config.server),
     warned: new Set<string>(),
@@ -296,8 +296,8 @@ interface Former extends Pick<Services, 'firstTokenTimes' | 'providers' | 'keyPo
  * unchanged settings are taken over from `former`.
  */
 function createSnapshot(config: Config, parts: Parts, former?: Former) {
-  const { breaker, incidents, logger, store, transport } = parts;
-  const providers = new Map<string, Provider>();
+  const { incidents, logger, store, transport } = parts;
+  const providers = new Map<string, ProviderState>();
   const keyPools = new Map<string, KeyPool>();
   for (const settings of config.providers.registered) {
     const { id, tls } = settings;
@@ -306,14 +306,15 @@ function createSnapshot(config: Config, parts: Parts, former?: Former) {
         `providers.${id}: fetch takes no certificates: ${transport.description}`,
       ]);
     }
-    const created = createOpenAIProvider(settings);
     const before = former?.providers.get(id);
-    const isSame = before?.digest === created.digest;
-    providers.set(id, isSame ? before : created);
+    const provider = createProviderState(settings, parts, before);
+    const isSame = provider === before;
+    providers.set(id, provider);
     if (settings.apiKeys.length === 1) continue;
-    const onRefused = (keys: string | undefined) => incidents.set('key_refused', keys, created);
+    const onRefused = (keys: string | undefined) =>
+      incidents.set('key_refused', keys, provider.subject);
     const kept = isSame ? former?.keyPools.get(id) : undefined;
-    keyPools.set(id, kept ?? new KeyPool(created, logger, onRefused));
+    keyPools.set(id, kept ?? new KeyPool(provider, logger, onRefused));
   }
   const services = {
     ...parts,
@@ -332,15 +333,16 @@ function createSnapshot(config: Config, parts: Parts, former?: Former) {
   const listModels: Services['listModels'] = (tenant) => modelList.bodyFor(tenant);
   const gateway = new Gateway({ ...services, listModels });
   transport.keepOnly(new Set([...providers.values()].flatMap(({ tls }) => tls?.digest ?? [])));
-  breaker.guard(providers.values());
-  incidents.watch(providers.values());
+  for (const [id, before] of former?.providers ?? []) {
+    if (providers.get(id) !== before) disposeProviderState(before, incidents);
+  }
   return { ...services, listModels, gateway };
 }
 
 /** Returns the times of the targets of `balance = "fastest"`. Unchanged providers keep theirs. */
 function firstTokenTimesOf(
   { aliases, wildcards = [] }: Config,
-  providers: ReadonlyMap<string, Provider>,
+  providers: ReadonlyMap<string, ProviderState>,
   former: Former | undefined,
 ): ReadonlyMap<string, FirstTokenTimes> {
   const all = new Map<string, FirstTokenTimes>();

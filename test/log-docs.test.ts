@@ -25,7 +25,7 @@ function documented(header: string): string[] {
   );
 }
 
-const provider = { id: 'provider', digest: '' };
+const provider = { id: 'provider', subject: {} };
 const attempt = new Attempt({ provider, model: 'model', isStream: false }, '');
 attempt.noteUsage({});
 

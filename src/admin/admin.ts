@@ -54,7 +54,7 @@ export function createAdmin(
     ],
     ['/requests', (call) => sendRequests(call, view)],
     ['/metrics', (call) => stream(call, METRICS_TYPE, () => inChunks(view.scrape()))],
-    [READY_PATH, ({ reply }) => sendReadiness(reply, readinessOf(config(), figures))],
+    [READY_PATH, ({ reply }) => sendReadiness(reply, readinessOf(figures))],
   ]);
   const checkAccess = createAccessCheck(config, settings, logger);
   /** Never rejects. */

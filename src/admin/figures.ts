@@ -6,8 +6,8 @@ import { monitorEventLoopDelay } from 'node:perf_hooks';
 import type { Config } from '../config/config.ts';
 import type { RequestHistory } from '../request/history.ts';
 import { VERSION } from '../lib/version.ts';
-import type { CircuitReport } from '../policy/circuit-breaker.ts';
-import type { Incidents } from '../incidents/incidents.ts';
+import type { CircuitBreaker } from '../policy/circuit-breaker.ts';
+import type { Incidents, Subject } from '../incidents/incidents.ts';
 import { formatCount, formatDuration } from '../incidents/notice.ts';
 import type { KeyPool } from '../policy/key-pool.ts';
 import type { Limit } from '../lib/limits.ts';
@@ -16,6 +16,12 @@ import { renderHead, renderSample } from './series.ts';
 
 /** The resolution of the event loop's delays. */
 const RESOLUTION_MS = 20;
+
+/** A provider's figures. */
+interface ProviderFigures {
+  readonly breaker: Pick<CircuitBreaker, 'report'>;
+  readonly subject: Subject;
+}
 
 /** The gateway's figures. Each is cheap to read. */
 export interface Figures {
@@ -41,8 +47,8 @@ export interface Figures {
   connections(): Readonly<Record<'open' | 'made' | 'reused', number>> | undefined;
   /** The rate limits' store, if there is one. `fallbacks` counts decisions without it. */
   store(): { readonly isAway: boolean; readonly fallbacks: number } | undefined;
-  /** Circuits that are not closed. */
-  circuits(): readonly CircuitReport[];
+  /** The providers in the settings, by their ids. */
+  providers(): ReadonlyMap<string, ProviderFigures>;
   /** Keys of providers with several keys, by the provider's id. */
   keyPools(): ReadonlyMap<string, Pick<KeyPool, 'inCooldown' | 'accepted'>>;
   /** Whether the latest fetch of a provider's model list succeeded; undefined before the first. */
@@ -148,10 +154,9 @@ function readParts(config: Config, figures: Figures, root: LabelSet): FigureRow[
   const inCooldown = providersOf((id) => pools.get(id)?.inCooldown);
   const accepted = providersOf((id) => pools.get(id)?.accepted);
   const areUp = providersOf((id) => figures.isModelListUp(id));
-  const tripped = figures.circuits();
   const circuits = (['open', 'half-open'] as const).flatMap((state) =>
-    config.providers.registered.map(({ id }) => {
-      const own = tripped.filter((one) => one.provider === id && one.state === state);
+    Array.from(figures.providers(), ([id, { breaker }]) => {
+      const own = breaker.report().filter((one) => one.state === state);
       return [root.with('provider', id).with('state', state), own.length] as const;
     }),
   );
@@ -288,12 +293,13 @@ export function createLagFigures(): () => FigureRow[] {
 }
 
 /** Returns `ready` if the public port takes requests for any provider, else the reason why not. */
-export function readinessOf({ providers }: Config, figures: Figures): string {
+export function readinessOf(figures: Figures): string {
   if (figures.isDraining()) return 'draining';
   if (!figures.isListening()) return 'not listening';
-  if (providers.registered.length === 0) return 'no provider';
-  const circuits = figures.circuits();
-  const open = circuits.filter(({ model, state }) => model === undefined && state === 'open');
-  const isCircuitOpen = (id: string) => open.some(({ provider }) => provider === id);
-  return providers.registered.every(({ id }) => isCircuitOpen(id)) ? 'all circuits open' : 'ready';
+  const providers = [...figures.providers().values()];
+  if (providers.length === 0) return 'no provider';
+  const areAllOpen = providers.every(({ breaker }) =>
+    breaker.report().some(({ model, state }) => model === undefined && state === 'open'),
+  );
+  return areAllOpen ? 'all circuits open' : 'ready';
 }

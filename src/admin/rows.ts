@@ -77,7 +77,8 @@ function describeProviders(
 
 /** Returns the provider's open circuits in words. */
 function keptAway(id: string, figures: Figures): string[] {
-  const open = figures.circuits().filter((one) => one.provider === id && one.state === 'open');
+  const circuits = figures.providers().get(id)!.breaker.report();
+  const open = circuits.filter(({ state }) => state === 'open');
   return open.map(({ model, isStream, openUntilMs }) => {
     const answers =
       model !== undefined && `${isStream ? 'streams' : 'complete answers'} of ${model}`;

@@ -177,9 +177,9 @@ export class AdminView {
 
   /** Judges whether providers are slow. Must be called every few seconds. */
   judgeSlowness(): void {
-    for (const { id } of this.#config().providers.registered) {
+    for (const [id, { subject }] of this.#figures.providers()) {
       const cause = this.#slowness.causeOf(id, (time) => this.#traffic.typicalTimes(id, time));
-      this.#figures.incidents().set('slow', cause, { id }, MEDIAN_LATE_MS);
+      this.#figures.incidents().set('slow', cause, subject, MEDIAN_LATE_MS);
     }
   }
 

@@ -3,7 +3,6 @@
 import type { Call } from '../downstream/call.ts';
 import { Deadline, pause } from '../lib/cancellation.ts';
 import { ClientGone, type GatewayError } from '../lib/errors.ts';
-import type { CircuitBreaker } from '../policy/circuit-breaker.ts';
 import { type KeyPool, TakenKey } from '../policy/key-pool.ts';
 import type { ModelRequest } from '../protocol/model-request.ts';
 import { Attempt } from '../request/history.ts';
@@ -26,13 +25,13 @@ interface Asking {
   readonly modelRequest: ModelRequest;
   /** The first of the candidates. */
   readonly first: Candidate;
+  /**
+   * True if there are other candidates. Circuits are used only then: without another provider, an
+   * open circuit would only refuse the request.
+   */
+  readonly hasOthers: boolean;
   /** The headers from `forwardedHeaders`, names and values in turn. */
   readonly forwarded: readonly string[];
-  /**
-   * Undefined for a single candidate: without another provider, an open circuit would only refuse
-   * the request.
-   */
-  readonly breaker: CircuitBreaker | undefined;
   readonly services: Services;
 }
 
@@ -63,8 +62,9 @@ export async function askProvider(
   asking: Asking,
   isPostponed = false,
 ): Promise<Lease | Attempt> {
-  const { breaker, call, services } = asking;
+  const { call, services } = asking;
   const { provider } = candidate;
+  const breaker = asking.hasOthers ? provider.breaker : undefined;
   const isCircuitOpen = () => !isPostponed && breaker?.stateOf(candidate) === 'open';
   if (isCircuitOpen()) return skip(candidate, 'open', asking);
   const limiter = services.limiters.ofProviders.get(provider.id)!;

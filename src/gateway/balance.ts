@@ -65,11 +65,11 @@ function fastestFirst(
   candidates: readonly Candidate[],
   alias: AliasSettings,
   { history }: Call,
-  { breaker, turns }: Services,
+  { turns }: Services,
 ): number[] {
   const states = candidates.map((candidate, index) => {
     const { isBusy, isKnown, usualMs } = candidate.times!.state;
-    const isOpen = breaker.stateOf(candidate) === 'open';
+    const isOpen = candidate.provider.breaker.stateOf(candidate) === 'open';
     return { index, usualMs, isKnown, isOpen, rank: isOpen ? 2 : Number(isBusy) };
   });
   const sorted = states
@@ -115,14 +115,14 @@ function leastBusyFirst(
   candidates: readonly Candidate[],
   names: readonly string[],
   order: readonly number[] | undefined,
-  { breaker, limiters, lastAsked }: Services,
+  { limiters, lastAsked }: Services,
 ): number[] {
   const states = candidates.map((candidate, index) => {
     const name = names[index]!;
     return {
       index,
       name,
-      isCircuitOpen: Number(breaker.stateOf(candidate) === 'open'),
+      isCircuitOpen: Number(candidate.provider.breaker.stateOf(candidate) === 'open'),
       inFlight: order ? 0 : limiters.ofProviders.get(candidate.provider.id)!.inFlight,
       place: order ? order.indexOf(index) : (lastAsked.get(name) ?? 0),
     };

@@ -8,13 +8,13 @@ import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters, type Redactor } from '../lib/secrets.ts';
 import { mayName } from '../policy/authentication.ts';
 import type { FirstTokenTimes } from '../policy/first-token-times.ts';
-import type { Provider } from '../upstream/provider.ts';
 import { balanced, registeredTargets } from './balance.ts';
+import type { ProviderState } from './provider-state.ts';
 import type { Services } from './services.ts';
 
 /** A provider, and the model to request from it. */
 export interface Candidate {
-  readonly provider: Provider;
+  readonly provider: ProviderState;
   /** The model's name in circuits, incidents and lines. */
   readonly model: string;
   /** The name to send; absent if `model` is this name, because it has no key to hide. */
@@ -115,7 +115,7 @@ function targetsOf(
 }
 
 /** Appends the fallbacks that are not yet candidates. */
-function addFallbacks(candidates: Candidate[], fallbacks: readonly Provider[]): void {
+function addFallbacks(candidates: Candidate[], fallbacks: readonly ProviderState[]): void {
   const { isStream, model: asked, operation } = candidates[0]!;
   for (const provider of fallbacks) {
     if (candidates.some((one) => one.provider === provider)) continue;

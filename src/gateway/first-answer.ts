@@ -41,8 +41,8 @@ export async function firstAnswer(
     history.provider = first.provider.id;
     call.beginAsking();
     if (modelRequest.stream && streamKeepaliveMs > 0) call.reply.keepAlive(streamKeepaliveMs);
-    const breaker = candidates.length > 1 ? services.breaker : undefined;
-    const asking = { call, modelRequest, first, forwarded, breaker, services };
+    const hasOthers = candidates.length > 1;
+    const asking = { call, modelRequest, first, hasOthers, forwarded, services };
     let asked = await askProvider(first, asking);
     if (asked instanceof Lease) return asked;
     const isPostponed = asked.outcome === 'circuit_open';

@@ -15,6 +15,7 @@ import { readStatusFault } from '../upstream/open-answer.ts';
 import type { Provider } from '../upstream/provider.ts';
 import type { Transport } from '../upstream/transport.ts';
 import { providerIdOf, registeredTargets } from './balance.ts';
+import type { ProviderState } from './provider-state.ts';
 import type { Services } from './services.ts';
 
 const FETCH_TIMEOUT_MS = 3000;
@@ -81,7 +82,7 @@ export class ModelList {
     return body;
   }
 
-  async #update(provider: Provider): Promise<void> {
+  async #update(provider: ProviderState): Promise<void> {
     const { modelLists } = this.#services;
     if (provider.models) return;
     const cached: CachedList = modelLists.get(provider) ?? { models: [], freshUntilMs: -Infinity };
@@ -91,7 +92,7 @@ export class ModelList {
     await cached.fetching;
   }
 
-  async #refresh(provider: Provider, cached: CachedList): Promise<void> {
+  async #refresh(provider: ProviderState, cached: CachedList): Promise<void> {
     const { incidents, keyPools, logger, onModels, transport } = this.#services;
     const { id } = provider;
     let cause: string | undefined;
@@ -115,7 +116,7 @@ export class ModelList {
     }
     const models = cached.models.length;
     logger.log('debug', 'model list fetched', { provider: id, cause, models });
-    incidents.set('model_list', cause, provider);
+    incidents.set('model_list', cause, provider.subject);
     cached.isUp = cause === undefined;
     cached.freshUntilMs = performance.now() + (cached.isUp ? FRESH_MS : FRESH_AFTER_FAILURE_MS);
     cached.fetching = undefined;

@@ -5,24 +5,22 @@
 
 import type { AliasSettings, Tenant, Config } from '../config/config.ts';
 import type { Logger } from '../lib/log.ts';
-import type { CircuitBreaker } from '../policy/circuit-breaker.ts';
 import type { Incidents } from '../incidents/incidents.ts';
 import type { FirstTokenTimes } from '../policy/first-token-times.ts';
 import type { KeyPool } from '../policy/key-pool.ts';
 import type { Limiters } from '../policy/limiters.ts';
 import type { RequestObserver } from '../request/facts.ts';
 import type { AttemptServices } from '../upstream/attempt-context.ts';
-import type { Provider } from '../upstream/provider.ts';
+import type { ProviderState } from './provider-state.ts';
 
 export interface Services extends AttemptServices {
   readonly config: Config;
   /** By their ids. */
-  readonly providers: ReadonlyMap<string, Provider>;
-  readonly fallbacks: readonly Provider[];
+  readonly providers: ReadonlyMap<string, ProviderState>;
+  readonly fallbacks: readonly ProviderState[];
   /** By the provider's id. A provider with a single key has no pool. */
   readonly keyPools: ReadonlyMap<string, KeyPool>;
   readonly limiters: Limiters;
-  readonly breaker: CircuitBreaker;
   readonly incidents: Incidents;
   /**
    * When each target of a balanced alias was last put first, on the clock of `performance.now()`.

@@ -42,11 +42,9 @@ const ENDED_SHOWN_MS = 3_600_000;
 
 /** The client with the most memory: its name, if any, and a text for the log. */
 type Holder = { readonly client: string | undefined; readonly text: string };
-type Circuit = Pick<CircuitReport, 'provider' | 'model' | 'isStream' | 'state'>;
-/** A provider, with a digest of its settings. With other settings it is another provider. */
-interface Watched {
-  readonly id: string;
-  readonly digest: string;
+/** Reports the circuits of a provider. */
+interface Circuits {
+  report(): readonly Pick<CircuitReport, 'model' | 'isStream' | 'state'>[];
 }
 
 const clockZeroMs = () => Date.now() - performance.now();
@@ -87,8 +85,10 @@ class Part {
  * A provider, or the gateway for a single kind of incident. A provider's streams and complete
  * answers are counted apart, because a server can stall in streams and still complete answers.
  */
-class Subject {
-  readonly digest: string | undefined;
+export class Subject {
+  /** The provider's id; undefined for the gateway. */
+  readonly provider: string | undefined;
+  readonly circuits: Circuits | undefined;
   /** All tries at the provider. */
   readonly tries = new Tries();
   readonly streams = new Part(true);
@@ -97,9 +97,12 @@ class Subject {
   incident: Incident | undefined;
   /** When the log last had a line `incident` for each kind, on the clock of `performance.now()`. */
   readonly loggedAtMs = new Map<IncidentKind, number>();
+  /** True once a reload has removed or replaced the provider. Nothing is counted from then on. */
+  isDisposed = false;
 
-  constructor(digest?: string) {
-    this.digest = digest;
+  constructor(provider?: string, circuits?: Circuits) {
+    this.provider = provider;
+    this.circuits = circuits;
   }
 
   partOf({ isStream }: Pick<Attempt, 'isStream'>): Part {
@@ -112,16 +115,20 @@ class Subject {
   }
 }
 
+/** Returns false for the subject of a provider that a reload has removed or replaced. */
+function mayCount(one: object): one is Subject {
+  return one instanceof Subject && !one.isDisposed;
+}
+
 export class Incidents {
   readonly #options;
-  readonly #providers = new Map<string, Subject>();
+  /** The subjects with an incident that lasts or may begin. */
+  readonly #troubled = new Set<Subject>();
   readonly #gateway = new Map<IncidentKind, Subject>();
   /** Incidents begun since the start, by kind. */
   readonly counts = new Map<IncidentKind, number>();
   /** Ended incidents, the latest first. */
   #ended: Incident[] = [];
-  /** True while an incident lasts or may begin, so that finished requests may be affected. */
-  isTroubled = false;
   /** `Date.now()` minus `performance.now()` at the last check. It jumps if the clock is set. */
   #clockZeroMs = clockZeroMs();
   #holder: Holder | undefined;
@@ -134,35 +141,31 @@ export class Incidents {
    */
   constructor(options: {
     readonly logger: Logger;
-    readonly circuits: () => readonly Circuit[];
     readonly findMemoryHolder: () => Holder | undefined;
     readonly onTrouble: () => void;
   }) {
     this.#options = options;
   }
 
-  /** Sets the providers. A provider with changed settings begins without failures. */
-  watch(all: Iterable<Watched>): void {
-    const former = new Map(this.#providers);
-    this.#providers.clear();
-    for (const { id, digest } of all) {
-      const before = former.get(id);
-      const isSame = before?.digest === digest;
-      this.#providers.set(id, isSame ? before : new Subject(digest));
-      if (isSame) former.delete(id);
-    }
-    for (const subject of former.values()) {
-      const faults = [...subject.models.map(({ fault }) => fault), ...subject.states.values()];
-      for (const fault of faults) if (fault) fault.ended = momentBefore();
-      this.#settle(subject);
-    }
+  /** True while an incident lasts or may begin, so that finished requests may be affected. */
+  get isTroubled(): boolean {
+    return this.#troubled.size > 0;
+  }
+
+  /** Ends the incident of a provider that a reload has removed or replaced. */
+  dispose(subject: Subject): void {
+    subject.isDisposed = true;
+    const faults = [...subject.models.map(({ fault }) => fault), ...subject.states.values()];
+    for (const fault of faults) if (fault) fault.ended = momentBefore();
+    this.#settle(subject);
+    this.#troubled.delete(subject);
   }
 
   /** Counts an attempt whose answer was sent, or whose stream has begun. */
   addGood(attempt: Attempt): void {
     const beganMs = attempt.decidedAtMs!;
-    const subject = this.#find(attempt.provider, attempt.digest);
-    if (!subject) return;
+    const { subject } = attempt;
+    if (!mayCount(subject)) return;
     const part = subject.partOf(attempt);
     subject.tries.addGood(beganMs);
     part.tries.addGood(beganMs);
@@ -171,12 +174,11 @@ export class Incidents {
 
   /** Counts a failed attempt. A broken stream was counted as a success when it began. */
   recordFailure(attempt: Attempt, failure: GatewayError): void {
-    const { provider: id, digest, hasAnswer, key } = attempt;
+    const { hasAnswer, key, subject } = attempt;
     const text = causeOf(failure);
     if (gatewayKindOf(failure) === 'descriptors') this.set('descriptors', text);
     const kind = providerKindOf(failure, hasAnswer);
-    const subject = this.#find(id, digest);
-    if (!kind || !subject) return;
+    if (!kind || !mayCount(subject)) return;
     const nowMs = performance.now();
     const beganMs = hasAnswer ? attempt.decidedAtMs : undefined;
     const part = subject.partOf(attempt);
@@ -191,8 +193,7 @@ export class Incidents {
     const isTold = kind !== 'errors' || text.startsWith(String(status));
     const cause = isTold ? text : `${status}: ${text}`;
     fault.add(kind, { text: cause, key: key === undefined ? undefined : key + 1, untilMs });
-    subject.incident ??= new Incident(id);
-    this.#startTrouble();
+    this.#startTrouble(subject);
   }
 
   /** Counts a finished request for each incident that affects it. */
@@ -201,13 +202,14 @@ export class Incidents {
     if (kind === 'memory') this.#recordNoMemory();
     if (!this.isTroubled) return;
     if (kind) this.#gateway.get(kind)?.incident?.requests.add(history, outcome);
-    for (const [id, subject] of this.#providers) {
-      const { incident } = subject;
-      if (!incident) continue;
+    for (const subject of this.#troubled) {
+      const incident = subject.incident!;
       const faultOf = (attempt: Attempt) =>
-        attempt.provider === id ? subject.partOf(attempt).find(attempt.model)?.fault : undefined;
+        attempt.subject === subject
+          ? subject.partOf(attempt).find(attempt.model)?.fault
+          : undefined;
       const met = history.attempts.flatMap((attempt) => faultOf(attempt) ?? []);
-      const isSlow = subject.states.has('slow') && history.attempt?.provider === id;
+      const isSlow = subject.states.has('slow') && history.attempt?.subject === subject;
       if (met.length === 0 && isSlow && outcome === 'ok') incident.requests.addSlow(history);
       if (met.length === 0) continue;
       const sorted = met.toSorted((a, b) => Number(incident.has(b)) - Number(incident.has(a)));
@@ -236,11 +238,10 @@ export class Incidents {
   set(
     kind: IncidentKind,
     cause: string | undefined,
-    provider?: { readonly id: string; readonly digest?: string },
+    subject = this.#subjectOf(kind),
     lateMs = 0,
   ): void {
-    const subject = provider ? this.#find(provider.id, provider.digest) : this.#subjectOf(kind);
-    if (!subject) return;
+    if (subject.isDisposed) return;
     const { states } = subject;
     if (cause === undefined) {
       const fault = states.get(kind);
@@ -251,8 +252,7 @@ export class Incidents {
     const fault = states.get(kind) ?? new Fault(undefined, lateMs);
     fault.add(kind, { text: cause });
     states.set(kind, fault);
-    subject.incident ??= new Incident(provider?.id);
-    this.#startTrouble();
+    this.#startTrouble(subject);
   }
 
   /** Reports a jump of the system's clock since the last call. */
@@ -269,19 +269,11 @@ export class Incidents {
    * Decides which incidents begin and end. Returns false if no incident lasts or may begin.
    */
   advance(): boolean {
-    if (!this.isTroubled) return false;
-    // A half-open circuit keeps no request away, and may stay half-open for ever.
-    const open = this.#options.circuits().filter(({ state }) => state === 'open');
-    for (const [id, subject] of this.#providers) {
-      this.#judgeModels(
-        subject,
-        open.filter(({ provider }) => provider === id),
-      );
+    for (const subject of this.#troubled) {
+      this.#judgeModels(subject);
+      this.#judgeStates(subject);
+      this.#settle(subject);
     }
-    const subjects = [...this.#providers.values(), ...this.#gateway.values()];
-    for (const subject of subjects) this.#judgeStates(subject);
-    for (const subject of subjects) this.#settle(subject);
-    this.isTroubled = subjects.some(({ incident }) => incident);
     return this.isTroubled;
   }
 
@@ -291,22 +283,13 @@ export class Incidents {
    */
   report() {
     const fromMs = performance.now() - ENDED_SHOWN_MS;
-    const subjects = [...this.#providers.values(), ...this.#gateway.values()];
-    const lasting = subjects.flatMap(({ incident }) => (incident?.isConfirmed ? incident : []));
-    const suspected = [...this.#providers].filter(([, { incident }]) => {
-      return incident?.isConfirmed === false;
-    });
+    const incidents = [...this.#troubled].map(({ incident }) => incident!);
+    const suspected = incidents.filter(({ isConfirmed }) => !isConfirmed);
     return {
-      lasting,
+      lasting: incidents.filter(({ isConfirmed }) => isConfirmed),
       ended: this.#ended.filter(({ ended }) => ended!.atMs > fromMs),
-      suspected: new Set(suspected.map(([id]) => id)),
+      suspected: new Set(suspected.flatMap(({ provider }) => provider ?? [])),
     };
-  }
-
-  /** Returns undefined if the provider is unknown or has other settings now. */
-  #find(id: string, digest?: string): Subject | undefined {
-    const subject = this.#providers.get(id);
-    return (digest ?? subject?.digest) === subject?.digest ? subject : undefined;
   }
 
   #subjectOf(kind: IncidentKind): Subject {
@@ -315,20 +298,20 @@ export class Incidents {
     return subject;
   }
 
-  #startTrouble(): void {
-    if (this.isTroubled) return;
-    this.isTroubled = true;
-    this.#options.onTrouble();
+  #startTrouble(subject: Subject): void {
+    subject.incident ??= new Incident(subject.provider);
+    const { isTroubled } = this;
+    this.#troubled.add(subject);
+    if (!isTroubled) this.#options.onTrouble();
   }
 
   /**
    * Ends the faults of models that work again, and adds the other models' faults to the incident.
    */
-  #judgeModels(
-    { incident, streams, completeAnswers, models, tries }: Subject,
-    open: readonly Circuit[],
-  ): void {
+  #judgeModels({ circuits, incident, streams, completeAnswers, models, tries }: Subject): void {
     const nowMs = performance.now();
+    // A half-open circuit keeps no request away, and may stay half-open for ever.
+    const open = circuits?.report().filter(({ state }) => state === 'open') ?? [];
     for (const part of [streams, completeAnswers]) {
       for (const [name, model] of part.models) {
         const { fault } = model;
@@ -373,8 +356,10 @@ export class Incidents {
     if (!incident) return;
     const hasFault = states.size > 0 || models.some(({ fault }) => fault);
     const isOver = incident.isConfirmed && incident.ended !== undefined;
-    if (!hasFault) subject.incident = undefined;
-    else if (isOver) subject.incident = new Incident(incident.provider);
+    if (!hasFault) {
+      subject.incident = undefined;
+      this.#troubled.delete(subject);
+    } else if (isOver) subject.incident = new Incident(incident.provider);
     if (!incident.isConfirmed) return;
     const { logger } = this.#options;
     const facts = incident.toFacts();

@@ -25,8 +25,8 @@ const OUTAGE_STATUSES = new Set([502, 503, 504, 529]);
 /** Statuses for a missing model or a limit: another target of an alias may still answer. */
 const TARGET_STATUSES = new Set([404, 429]);
 /**
- * Bounds the circuits, because model names come from clients. The circuit that failed longest ago
- * is dropped first.
+ * Bounds the circuits of a provider, because model names come from clients. The circuit that failed
+ * longest ago is dropped first.
  */
 const MAX_CIRCUITS = 1000;
 /** A model with a longer name has no circuit. */
@@ -53,15 +53,11 @@ export interface Probe {
   readonly end: () => void;
 }
 
-/** A provider with other settings has another `digest`, and counts as another provider. */
-type Guarded = { readonly id: string; readonly digest: string };
-
 /**
- * A provider's model, asked for a stream or a complete answer. `isBalanced`: the gateway chose it
- * among several equivalent targets.
+ * A model, asked for a stream or a complete answer. `isBalanced`: the gateway chose it among
+ * several equivalent targets.
  */
 interface Target {
-  readonly provider: Guarded;
   readonly model: string;
   /** The endpoint's operation, because a provider may serve one endpoint and fail another. */
   readonly operation: string;
@@ -71,8 +67,6 @@ interface Target {
 
 /** A circuit with failures. */
 interface Circuit {
-  readonly provider: string;
-  readonly digest: string;
   /** Undefined for the provider's own circuit, which counts failed connections. */
   readonly model: string | undefined;
   /** Undefined for the provider's own circuit. */
@@ -94,32 +88,38 @@ interface Circuit {
 /** An open or half-open circuit. */
 export type CircuitReport = Circuit & { readonly state: CircuitState };
 
+/** The name of the provider's own circuit. */
+const OWN = '';
+
 /**
- * Each of a provider's models has, for each endpoint, a circuit for its streams and one for its
- * complete answers, because a server can stall in streams and still complete answers. The provider
- * itself has a circuit for failed connections. A circuit opens after three failures in a row and is
- * half-open ten seconds later. Each failed probe doubles the cooldown, up to a minute.
+ * The circuits of a provider. Each of its models has, for each endpoint, a circuit for its streams
+ * and one for its complete answers, because a server can stall in streams and still complete
+ * answers. The provider itself has a circuit for failed connections. A circuit opens after three
+ * failures in a row and is half-open ten seconds later. Each failed probe doubles the cooldown, up
+ * to a minute.
  */
 export class CircuitBreaker {
   /** Circuits with failures, by `nameOf`, the latest failure last. */
   readonly #circuits = new Map<string, Circuit>();
-  #digests: ReadonlySet<string> = new Set();
+  readonly #provider: string;
   readonly #logger: Logger;
+  readonly #redact: (text: string) => string;
+  #isDisposed = false;
 
-  constructor(logger: Logger) {
+  /** `redact` is applied to the model names and the causes of reports. */
+  constructor(provider: string, logger: Logger, redact: (text: string) => string) {
+    this.#provider = provider;
     this.#logger = logger;
+    this.#redact = redact;
   }
 
   /**
-   * Sets the providers to guard. Closes all other circuits and ignores their later failures: a
-   * request in flight during a reload used the former settings, so its result does not apply to the
-   * provider with the same id now.
+   * Closes all circuits, because a reload has removed or replaced the provider. Later failures are
+   * ignored.
    */
-  guard(providers: Iterable<Guarded>): void {
-    this.#digests = new Set([...providers].map(({ digest }) => digest));
-    for (const [name, { digest }] of this.#circuits) {
-      if (!this.#digests.has(digest)) this.#close(name, 'reload');
-    }
+  dispose(): void {
+    this.#isDisposed = true;
+    for (const name of this.#circuits.keys()) this.#close(name, 'reload');
   }
 
   /**
@@ -145,7 +145,7 @@ export class CircuitBreaker {
     const circuits = this.#tripped(target).map((before) => {
       const circuit = { ...before, openUntilMs, isProbed: true };
       this.#circuits.set(nameOf(before), circuit);
-      this.#logger.log('debug', 'breaker half-open', shown(before));
+      this.#logger.log('debug', 'breaker half-open', this.#shown(before));
       return circuit;
     });
     let succeedsAtMs = 0;
@@ -170,69 +170,56 @@ export class CircuitBreaker {
    * Records a request's outcome: its failure, or a success if `failure` is undefined. `probe` is
    * set if the request was the probe.
    */
-  recordOutcome(candidate: Target, failure: GatewayError | undefined, probe?: Probe): void {
-    const { provider, isBalanced } = candidate;
-    if (failure === undefined) return this.#recordSuccess(candidate);
+  recordOutcome(target: Target, failure: GatewayError | undefined, probe?: Probe): void {
+    if (failure === undefined) return this.#recordSuccess(target);
     const { details, scope, status } = failure;
     const isProbe = probe !== undefined;
     // The other scopes show that the provider was reached.
-    if (scope !== 'provider' && scope !== 'gateway') this.#close(provider.digest);
+    if (scope !== 'provider' && scope !== 'gateway') this.#close(OWN);
     // The request may be at fault, so its failure neither counts nor ends a row of failures.
     // Otherwise a single client could keep all others away from a model, or keep its circuit
     // closed. A plain 500 is such a failure, because some providers answer a wrong parameter with
     // it.
     if (scope === 'client' || status === 500) return;
-    const isFaultOfTarget = isBalanced && isOfTarget(failure);
+    const isFaultOfTarget = target.isBalanced && isOfTarget(failure);
     const isModelGone = details.problem === 'model gone';
     const cause = causeOf(failure);
     if (scope === 'provider') {
-      this.#fail({ provider }, cause, isProbe);
+      this.#fail({}, cause, isProbe);
       // The request may have been the model's probe. Without a result for the model, the next
       // request would probe it at once.
-      const circuit = this.#circuits.get(nameOfTarget(candidate));
-      if (circuit && isTripped(circuit)) this.#fail(candidate, cause, isProbe);
+      const circuit = this.#circuits.get(nameOf(target));
+      if (circuit && isTripped(circuit)) this.#fail(target, cause, isProbe);
     } else if (OUTAGE_STATUSES.has(status) || isFaultOfTarget || isModelGone) {
-      this.#fail(candidate, cause, isProbe);
+      this.#fail(target, cause, isProbe);
     } else {
       // Any other failure, such as a 401 or a 429, is an answer, and a circuit only counts outages.
-      this.#recordSuccess(candidate);
+      this.#recordSuccess(target);
     }
   }
 
-  /**
-   * Returns all open and half-open circuits, the latest failure last. `redact` is applied to model
-   * names and causes.
-   */
-  report(redact: (text: string) => string): CircuitReport[] {
+  /** Returns all open and half-open circuits, the latest failure last. */
+  report(): CircuitReport[] {
     return [...this.#circuits.values()].filter(isTripped).map((circuit) => ({
       ...circuit,
-      model: circuit.model && redact(shown(circuit).model!),
-      cause: redact(circuit.cause),
+      model: circuit.model && this.#redact(this.#shown(circuit).model!),
+      cause: this.#redact(circuit.cause),
       state: stateOfCircuit(circuit),
     }));
   }
 
-  /** Closes the target's circuit, and its provider's, because the provider was reached. */
+  /** Closes the target's circuit, and the provider's own, because the provider was reached. */
   #recordSuccess(target: Target): void {
     if (this.#circuits.size === 0) return;
-    this.#close(target.provider.digest);
-    this.#close(nameOfTarget(target));
+    this.#close(OWN);
+    this.#close(nameOf(target));
   }
 
-  /** Counts a failure of the target, or without a model of its provider's connections. */
-  #fail(
-    {
-      provider: { id, digest },
-      model,
-      operation,
-      isStream,
-    }: Pick<Target, 'provider'> & Partial<Target>,
-    cause: string,
-    isProbe: boolean,
-  ): void {
-    if (!this.#digests.has(digest)) return;
+  /** Counts a failure of the target, or without a model of the provider's connections. */
+  #fail({ model, operation, isStream }: Partial<Target>, cause: string, isProbe: boolean): void {
+    if (this.#isDisposed) return;
     if (model && model.length > MAX_MODEL_CHARACTERS) return;
-    const name = nameOf({ digest, model, operation, isStream });
+    const name = nameOf({ model, operation, isStream });
     const before = this.#circuits.get(name);
     // A request from before the circuit opened may fail late. The probe decides.
     if (before?.isProbed && !isProbe) return;
@@ -244,8 +231,6 @@ export class CircuitBreaker {
     const { cooldownMs: formerMs = COOLDOWN_MS, isProbed = false } = before ?? {};
     const cooldownMs = isProbed ? Math.min(MAX_COOLDOWN_MS, formerMs * 2) : formerMs;
     const circuit: Circuit = {
-      provider: id,
-      digest,
       model,
       operation,
       isStream,
@@ -256,7 +241,7 @@ export class CircuitBreaker {
       isProbed: false,
     };
     this.#circuits.set(name, circuit);
-    const fields = { ...shown(circuit), cause, failures, cooldown_ms: cooldownMs };
+    const fields = { ...this.#shown(circuit), cause, failures, cooldown_ms: cooldownMs };
     if (failures === FAILURES_TO_OPEN) this.#logger.log('warn', 'breaker opened', fields);
     if (failures > FAILURES_TO_OPEN) this.#logger.log('debug', 'breaker stays open', fields);
   }
@@ -266,14 +251,21 @@ export class CircuitBreaker {
     const circuit = this.#circuits.get(name);
     this.#circuits.delete(name);
     if (!circuit || !isTripped(circuit)) return;
-    this.#logger.log('info', 'breaker closed', { ...shown(circuit), ...(reason && { reason }) });
+    const fields = { ...this.#shown(circuit), ...(reason && { reason }) };
+    this.#logger.log('info', 'breaker closed', fields);
   }
 
-  /** Returns the open and half-open circuits of the target and its provider. */
+  /** Returns the open and half-open circuits of the target and of the provider itself. */
   #tripped(target: Target): Circuit[] {
-    const names = [target.provider.digest, nameOfTarget(target)];
-    const circuits = names.map((name) => this.#circuits.get(name));
+    const circuits = [OWN, nameOf(target)].map((name) => this.#circuits.get(name));
     return circuits.filter((circuit) => circuit !== undefined).filter(isTripped);
+  }
+
+  /** Returns a circuit's fields as the log and the page show them. */
+  #shown({ model, operation, isStream: stream }: Circuit) {
+    const name = model && escapeControlCharacters(model, MAX_MODEL_CHARACTERS);
+    const ofEndpoint = operation && operation !== 'chat' && { operation };
+    return { provider: this.#provider, model: name, ...ofEndpoint, stream };
   }
 }
 
@@ -285,23 +277,7 @@ function stateOfCircuit({ openUntilMs }: Circuit): CircuitState {
   return performance.now() < openUntilMs ? 'open' : 'half-open';
 }
 
-/** Returns a circuit's fields as the log and the page show them. */
-function shown({ provider, model, operation, isStream: stream }: Circuit) {
-  const name = model && escapeControlCharacters(model, MAX_MODEL_CHARACTERS);
-  return { provider, model: name, ...(operation && operation !== 'chat' && { operation }), stream };
-}
-
-/** Returns the circuit's name: the provider's digest alone for the provider's own circuit. */
-function nameOf({
-  digest,
-  model,
-  operation,
-  isStream,
-}: Pick<Circuit, 'digest' | 'model' | 'operation' | 'isStream'>): string {
-  if (model === undefined) return digest;
-  return `${digest} ${operation} ${isStream ? 'stream' : 'complete'} ${model}`;
-}
-
-function nameOfTarget({ provider: { digest }, model, operation, isStream }: Target): string {
-  return nameOf({ digest, model, operation, isStream });
+function nameOf({ model, operation, isStream }: Partial<Target>): string {
+  if (model === undefined) return OWN;
+  return `${operation} ${isStream ? 'stream' : 'complete'} ${model}`;
 }

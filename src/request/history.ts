@@ -93,7 +93,7 @@ export class RequestHistory {
 
 /** A provider's model, asked for a stream or for a complete answer. */
 interface Asked {
-  readonly provider: Readonly<Record<'id' | 'digest', string>>;
+  readonly provider: { readonly id: string; readonly subject: object };
   readonly model: string;
   readonly isStream: boolean;
 }
@@ -104,8 +104,8 @@ interface Asked {
  */
 export class Attempt implements AnswerNotes {
   readonly provider: string;
-  /** The provider's settings as a digest, because a reload may have changed them meanwhile. */
-  readonly digest: string;
+  /** The provider's `Subject` of incidents. With other settings a provider has another. */
+  readonly subject: object;
   /** The model requested from the provider. */
   readonly model: string;
   readonly isStream: boolean;
@@ -147,7 +147,7 @@ export class Attempt implements AnswerNotes {
   /** Begins an attempt now. `key` is the index of the provider's key. */
   constructor({ provider, model, isStream }: Asked, url: string, key?: number) {
     this.provider = provider.id;
-    this.digest = provider.digest;
+    this.subject = provider.subject;
     this.model = model;
     this.isStream = isStream;
     this.key = key;

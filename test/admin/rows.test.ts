@@ -21,13 +21,16 @@ const at = performance.now();
 
 function rows({ failing = [] as Partial<Notice>[], traffic = new Traffic(() => 1e12) } = {}) {
   const circuit = { state: 'open', openUntilMs: at } as const;
+  const circuits: Record<string, object[]> = {
+    a: [true, false].map((isStream) => ({ ...circuit, model: 'm', isStream })),
+    b: [circuit, { ...circuit, state: 'half_open' }],
+    c: [],
+  };
+  const providers = new Map(
+    Object.entries(circuits).map(([id, own]) => [id, { breaker: { report: () => own } }]),
+  );
   const figures = {
-    circuits: () => [
-      { ...circuit, provider: 'a', model: 'm', isStream: true },
-      { ...circuit, provider: 'a', model: 'm', isStream: false },
-      { ...circuit, provider: 'b' },
-      { ...circuit, provider: 'b', state: 'half_open' },
-    ],
+    providers: () => providers,
     oldestAgesMs: () => new Map([['c', 14_200]]),
     inFlightOf: () => 1,
     usedOf: () => [],

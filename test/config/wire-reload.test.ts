@@ -8,11 +8,17 @@ import { describe, test, type TestContext } from 'node:test';
 
 import { compareSettings, loadConfig } from '../../src/config/config.ts';
 import { readSettings } from '../../src/config/read-settings.ts';
+import {
+  createProviderState,
+  disposeProviderState,
+  type ProviderState,
+} from '../../src/gateway/provider-state.ts';
+import { Incidents } from '../../src/incidents/incidents.ts';
 import { Reservation } from '../../src/lib/byte-budget.ts';
-import { type ErrorDetails, GatewayError } from '../../src/lib/errors.ts';
+import { GatewayError } from '../../src/lib/errors.ts';
 import { Secret } from '../../src/lib/secret.ts';
 import { createRedactor } from '../../src/lib/secrets.ts';
-import { CircuitBreaker } from '../../src/policy/circuit-breaker.ts';
+import { Attempt } from '../../src/request/history.ts';
 import { replaceNow } from '../support/clock.ts';
 import { parseMetrics } from '../support/exposition.ts';
 import { openFeed } from '../support/feed.ts';
@@ -199,36 +205,40 @@ describe('after a reload', () => {
     assert.deepEqual([upstream.requests.length, cooldowns()], [14, 2]);
   });
 
-  test('requests to a former provider do not count for its successor with the same id', () => {
-    const breaker = new CircuitBreaker({ log() {}, isEnabled: () => false });
-    const [former, current] = ['1', '2'].map((digest) => ({ id: 'p', digest })) as [One, One];
-    type One = { id: string; digest: string };
-    const target = (provider: One) => ({
-      provider,
-      model: 'm',
-      operation: 'chat',
-      isStream: false,
-    });
-    const failures = ['model', 'provider'].map(
-      (scope) => new GatewayError('provider', 'x', { scope } as ErrorDetails),
-    );
-    const fail3 = (provider: One) => {
-      for (const failure of [...failures, ...failures, ...failures])
-        breaker.recordOutcome(target(provider), failure);
+  test('the results of requests to a former provider do not reach its successor', () => {
+    const logger = { log() {}, isEnabled: () => false };
+    const findMemoryHolder = () => undefined;
+    const incidents = new Incidents({ logger, findMemoryHolder, onTrouble() {} });
+    const parts = { incidents, logger, redact: createRedactor([]) };
+    const stateOf = (retries: number, before?: ProviderState) => {
+      const toml = `[providers.p]\nbase_url = "http://p/v1"\napi_key = "k"\nretries = ${retries}\n`;
+      const [settings] = loadConfig({ toml, env: {} }).providers.registered;
+      return createProviderState(settings!, parts, before);
     };
-    breaker.guard([former]);
+    const target = { model: 'm', operation: 'chat', isStream: false };
+    const fail3 = (provider: ProviderState) => {
+      const failure = new GatewayError('provider', 'x', { scope: 'provider' });
+      for (let count = 0; count < 3; count += 1) {
+        provider.breaker.recordOutcome(target, failure);
+        incidents.recordFailure(new Attempt({ ...target, provider }, ''), failure);
+      }
+      incidents.advance();
+    };
+    const subjects = () => incidents.report().lasting.length;
+    const former = stateOf(0);
+    assert.equal(stateOf(0, former).breaker, former.breaker, 'with the same settings');
     fail3(former);
-    assert.equal(breaker.stateOf(target(former)), 'open');
-    breaker.guard([current]);
+    assert.deepEqual([former.breaker.stateOf(target), subjects()], ['open', 1]);
+    const current = stateOf(1, former);
+    disposeProviderState(former, incidents);
     fail3(former);
-    assert.equal(breaker.stateOf(target(current)), 'closed');
-    assert.deepEqual(breaker.report(String), []);
+    assert.equal(current.breaker.stateOf(target), 'closed');
+    assert.deepEqual([former.breaker.report(), subjects()], [[], 0]);
     fail3(current);
-    for (const outcome of [undefined, failures[0]]) breaker.recordOutcome(target(former), outcome);
-    assert.equal(breaker.stateOf(target(current)), 'open');
-    assert.equal(breaker.stateOf(target(former)), 'closed');
-    breaker.guard([{ id: 'another', digest: '3' }, current]);
-    assert.equal(breaker.stateOf(target(current)), 'open');
+    former.breaker.recordOutcome(target, undefined);
+    incidents.addGood(new Attempt({ ...target, provider: former }, ''));
+    incidents.advance();
+    assert.deepEqual([current.breaker.stateOf(target), subjects()], ['open', 1]);
   });
 });
 

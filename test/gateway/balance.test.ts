@@ -50,7 +50,11 @@ function balancer(t: TestContext, given: Given) {
     }),
   );
   const candidates = ids.map((id) => ({
-    provider: { id, keyAffinity: affinity.includes(id) },
+    provider: {
+      id,
+      keyAffinity: affinity.includes(id),
+      breaker: { stateOf: () => (open.includes(id) ? 'open' : 'closed') },
+    },
     model: 'm',
     isStream: stream,
     isBalanced: false,
@@ -61,10 +65,6 @@ function balancer(t: TestContext, given: Given) {
     lastAsked: new Map(),
     firstTokenTimes: times,
     turns: new Map(),
-    breaker: {
-      stateOf: ({ provider }: { provider: { id: string } }) =>
-        open.includes(provider.id) ? 'open' : 'closed',
-    },
     limiters: { ofProviders: new Map(ids.map((id) => [id, { inFlight: inFlight[id] ?? 0 }])) },
   } as unknown as Services;
   const shares = weights && Object.entries(weights).map(([id, share]) => [`${id}/m`, share]);

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
 
-import { Incidents } from '../../src/incidents/incidents.ts';
+import { Incidents, Subject } from '../../src/incidents/incidents.ts';
 import { GatewayError, type ErrorDetails, type Outcome } from '../../src/lib/errors.ts';
 import type { LogFacts } from '../../src/lib/log.ts';
 import { RequestHistory, Attempt } from '../../src/request/history.ts';
@@ -15,8 +15,9 @@ const DOWN = {
 };
 const BROKEN = { upstreamStatus: 503 };
 
-const P = { id: 'p', digest: 'of p' };
-const Q = { id: 'q', digest: 'of q' };
+/** The providers. `start` begins each test with new subjects. */
+const P = { id: 'p', subject: new Subject('p') };
+const Q = { id: 'q', subject: new Subject('q') };
 const M = { provider: P, model: 'm', isStream: false };
 
 type Details = ErrorDetails & {
@@ -41,17 +42,18 @@ function start(t: TestContext, first = 1_000_000) {
     isStream: boolean | undefined;
     state: 'open' | 'half-open';
   }[] = [];
+  const newSubject = (id: string) =>
+    new Subject(id, { report: () => circuits.filter(({ provider }) => provider === id) });
   let troubles = 0;
   const incidents = new Incidents({
     logger: {
       log: (level, message, facts = {}) => lines.push([`${level} ${message}`, facts]),
       isEnabled: () => true,
     },
-    circuits: () => circuits,
     findMemoryHolder: () => undefined,
     onTrouble: () => (troubles += 1),
   });
-  incidents.watch([P, Q]);
+  for (const provider of [P, Q]) provider.subject = newSubject(provider.id);
   const origin = first + ahead;
   const reported = () => incidents.report().lasting.map((one) => one.toFacts());
   const facts = () => {
@@ -64,6 +66,7 @@ function start(t: TestContext, first = 1_000_000) {
   };
   return {
     incidents,
+    newSubject,
     lines,
     facts,
     reported,
@@ -146,7 +149,7 @@ function start(t: TestContext, first = 1_000_000) {
         history.model = model;
         const ask = (id: string, failure?: GatewayError) => {
           now -= 1000 * ago;
-          const asked = { provider: { id, digest: `of ${id}` }, model, isStream: stream };
+          const asked = { provider: id === 'p' ? P : Q, model, isStream: stream };
           const attempt = new Attempt(asked, '');
           now += 1000 * ago;
           attempt.decidedAtMs = now;
@@ -825,24 +828,24 @@ test('names that clients make up take no more memory than 200 of them', (t) => {
 test('states last until they are right again, and events until it is quiet', (t) => {
   const { ended, facts, incidents, lasting, logged, pass, timeOf } = start(t);
   incidents.set('reload', 'port: found "x", and 1 more');
-  incidents.set('model_list', 'status 500', P);
+  incidents.set('model_list', 'status 500', P.subject);
   incidents.set('log_lines', 'ENOSPC: no space left on device');
-  assert.deepEqual(lasting(), ['model_list p', 'reload', 'log_lines']);
-  assert.equal(facts()[1]!.cause, 'port: found "x", and 1 more');
+  assert.deepEqual(lasting(), ['reload', 'model_list p', 'log_lines'], 'the oldest first');
+  assert.equal(facts()[0]!.cause, 'port: found "x", and 1 more');
   pass(14);
   incidents.set('log_lines', 'ENOSPC: no space left on device');
   pass(14);
   assert.equal(lasting().length, 3);
   pass(1);
-  assert.deepEqual(lasting(), ['model_list p', 'reload']);
+  assert.deepEqual(lasting(), ['reload', 'model_list p']);
   incidents.set('reload', undefined);
-  incidents.set('model_list', undefined, P);
-  incidents.set('model_list', undefined, Q);
+  incidents.set('model_list', undefined, P.subject);
+  incidents.set('model_list', undefined, Q.subject);
   assert.deepEqual(
     ended().map(({ kind, ended: at }) => [kind, at]),
     [
-      ['reload', timeOf(29)],
       ['model_list', timeOf(29)],
+      ['reload', timeOf(29)],
       ['log_lines', timeOf(14)],
     ],
   );
@@ -911,10 +914,10 @@ test('a clock set by more than a minute is an incident until it has stood for a 
 
 test('a state that is found late began and ended earlier', (t) => {
   const { ended, facts, incidents, pass, timeOf } = start(t);
-  incidents.set('slow', 'first token after 900 ms, 200 ms before', { id: 'p' }, 30_000);
+  incidents.set('slow', 'first token after 900 ms, 200 ms before', P.subject, 30_000);
   assert.equal(facts()[0]!.since, timeOf(-30));
   pass(120);
-  incidents.set('slow', undefined, { id: 'p' }, 30_000);
+  incidents.set('slow', undefined, P.subject, 30_000);
   assert.equal(ended()[0]!.ended, timeOf(90));
 });
 
@@ -970,19 +973,19 @@ test('requests without memory for their body are listed by client', (t) => {
 
 test("a provider's state is part of its incident, behind failing requests", (t) => {
   const { ask, facts, incidents, lasting, logged, pass } = start(t);
-  incidents.set('model_list', 'ECONNREFUSED', P);
+  incidents.set('model_list', 'ECONNREFUSED', P.subject);
   assert.deepEqual(lasting(), ['model_list p']);
   ask('m', DOWN, { count: 5 });
-  for (let at = 0; at < 9; at += 1) incidents.set('key_refused', 'key 2: 401', P);
+  for (let at = 0; at < 9; at += 1) incidents.set('key_refused', 'key 2: 401', P.subject);
   assert.deepEqual(lasting(), ['unreachable p']);
   const states = facts()[0]!.states!.map(({ kind, cause }) => `${kind}: ${cause}`);
   assert.deepEqual(states, ['model_list: ECONNREFUSED', 'key_refused: key 2: 401']);
   pass(21);
   ask('m');
-  incidents.set('model_list', undefined, P);
+  incidents.set('model_list', undefined, P.subject);
   assert.deepEqual(lasting(), ['key_refused p']);
   assert.equal(facts()[0]!.models, undefined);
-  incidents.set('key_refused', undefined, P);
+  incidents.set('key_refused', undefined, P.subject);
   assert.deepEqual(lasting(), []);
   assert.deepEqual(logged(), [
     'warn incident model_list p',
@@ -996,9 +999,9 @@ test('the states of an incident are listed without its models and its first stat
   const { ask, facts, incidents } = start(t);
   const kinds = () =>
     facts().map(({ kind, states, all_models: all }) => [kind, states?.map((one) => one.kind), all]);
-  incidents.set('model_list', 'ECONNREFUSED', P);
+  incidents.set('model_list', 'ECONNREFUSED', P.subject);
   assert.deepEqual(kinds(), [['model_list', undefined, undefined]]);
-  incidents.set('key_refused', 'key 2: 401', P);
+  incidents.set('key_refused', 'key 2: 401', P.subject);
   assert.deepEqual(kinds(), [['model_list', ['key_refused'], undefined]]);
   for (const model of ['a', 'b']) ask(model, DOWN, { count: 5 });
   assert.deepEqual(kinds(), [['unreachable', ['model_list', 'key_refused'], true]]);
@@ -1020,9 +1023,9 @@ test('the latest 50 incidents that have ended are kept', (t) => {
   const { ended, incidents, timeOf, pass } = start(t);
   assert.deepEqual(ended(), []);
   for (let round = 0; round < 60; round += 1) {
-    incidents.set('model_list', 'status 500', P);
+    incidents.set('model_list', 'status 500', P.subject);
     pass(1);
-    incidents.set('model_list', undefined, P);
+    incidents.set('model_list', undefined, P.subject);
     pass(1);
   }
   const times = ended().map((one) => one.ended);
@@ -1034,12 +1037,12 @@ test('a provider whose keys are all refused is one incident, counted once', (t) 
   const refused = { scope: 'key' as const };
   for (let round = 0; round < 4; round += 1) {
     ask('m', refused, { count: 2 });
-    incidents.set('key_refused', 'key 1: 401, key 2: 401', P);
+    incidents.set('key_refused', 'key 1: 401, key 2: 401', P.subject);
     pass(1);
     assert.deepEqual(lasting(), ['key_refused p']);
   }
   pass(21);
-  incidents.set('key_refused', undefined, P);
+  incidents.set('key_refused', undefined, P.subject);
   ask('m');
   assert.deepEqual(lasting(), []);
   assert.deepEqual([...incidents.counts], [['key_refused', 1]]);
@@ -1050,31 +1053,31 @@ test('a provider whose keys are all refused is one incident, counted once', (t) 
 });
 
 test('a provider with changed settings is another: its incident ends', (t) => {
-  const { ask, ended, incidents, lasting } = start(t);
+  const { ask, ended, incidents, lasting, newSubject } = start(t);
   ask('m', DOWN, { count: 5 });
   ask('m', DOWN, { count: 5, provider: 'q' });
-  incidents.set('model_list', 'status 500', P);
+  incidents.set('model_list', 'status 500', P.subject);
   lasting();
-  incidents.watch([{ id: 'p', digest: 'of other settings' }, Q]);
+  incidents.dispose(P.subject);
   assert.equal(ended().length, 1);
   assert.deepEqual(lasting(), ['unreachable q']);
   ask('m', DOWN, { count: 9 });
   ask('m');
-  incidents.set('model_list', 'status 500', P);
-  incidents.set('key_refused', 'key 1: 401', P);
+  incidents.set('model_list', 'status 500', P.subject);
+  incidents.set('key_refused', 'key 1: 401', P.subject);
   assert.deepEqual(lasting(), ['unreachable q']);
-  incidents.watch([P, Q]);
+  P.subject = newSubject('p');
   ask('m', DOWN, { count: 3 });
   assert.deepEqual(lasting().toSorted(), ['unreachable p', 'unreachable q']);
 });
 
 test('a provider that leaves the settings takes its incident with it', (t) => {
   const { ask, ended, incidents, lasting } = start(t);
-  incidents.set('model_list', 'status 500', Q);
+  incidents.set('model_list', 'status 500', Q.subject);
   ask('m', DOWN, { count: 5, provider: 'q' });
   ask('m', DOWN, { count: 5 });
   assert.equal(lasting().length, 2);
-  incidents.watch([P]);
+  incidents.dispose(Q.subject);
   assert.deepEqual(lasting(), ['unreachable p']);
   assert.equal(ended().length, 1);
   ask('m', DOWN, { count: 5, provider: 'q' });
@@ -1307,9 +1310,9 @@ test('an incident has the requests to models that are counted together', (t) => 
 
 test('the line of one kind of incident does not hold back the line of another', (t) => {
   const { ask, incidents, logged, pass } = start(t);
-  incidents.set('model_list', 'status 500', P);
+  incidents.set('model_list', 'status 500', P.subject);
   pass(1);
-  incidents.set('model_list', undefined, P);
+  incidents.set('model_list', undefined, P.subject);
   pass(1);
   ask('m', BROKEN, { count: 3 });
   pass(1);

@@ -18,7 +18,7 @@ function start(t: TestContext, has: string[]) {
     const history = new RequestHistory();
     history.model = name;
     history.client = client;
-    const provider = { id: 'q', digest: '' };
+    const provider = { id: 'q', subject: {} };
     history.attempt = new Attempt({ provider, model: 'm', isStream: false }, '');
     requests.add(history, outcome, { faults: [fault], isByFaulty: false });
   };

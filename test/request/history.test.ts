@@ -10,7 +10,7 @@ import { stopClock } from '../support/clock.ts';
 const FAILED = new GatewayError('provider', 'no');
 
 function attemptAt(id: string): Attempt {
-  const asked = { provider: { id, digest: id }, model: 'm', isStream: false };
+  const asked = { provider: { id, subject: {} }, model: 'm', isStream: false };
   return new Attempt(asked, `http://${id}`);
 }
 

@@ -47,7 +47,7 @@ export class RecordedReply implements AnswerSink {
 
 export function newReplyContext(reply = new RecordedReply()): AttemptContext {
   return {
-    attempt: new Attempt({ provider: { id: 'p', digest: '' }, model: 'm', isStream: false }, ''),
+    attempt: new Attempt({ provider: { id: 'p', subject: {} }, model: 'm', isStream: false }, ''),
     settings: { headers: {}, forwardHeaders: undefined, returnHeaders: undefined, timeoutMs: 0 },
     call: {
       headers: {},
