@@ -14,23 +14,16 @@ import type { CLIENT_TIME_LIMITS } from './downstream/call.ts';
 import type { DrainOptions } from './downstream/drain.ts';
 import { createHttpServer } from './downstream/http-server.ts';
 import { findMemoryHolder, type MemoryHolder } from './downstream/memory-holder.ts';
-import { providerIdOf } from './gateway/balance.ts';
 import type { Services } from './gateway/services.ts';
-import {
-  createProviderState,
-  disposeProviderState,
-  type ProviderState,
-} from './gateway/provider-state.ts';
+import { createProviders, disposeFormer } from './gateway/provider-state.ts';
 import { Gateway } from './gateway/gateway.ts';
-import { ModelList, type ModelListCache } from './gateway/model-list.ts';
+import { ModelList } from './gateway/model-list.ts';
 import { ByteBudget } from './lib/byte-budget.ts';
 import { createLogger, type LogSettings } from './lib/log.ts';
 import type { RequestObserver } from './request/facts.ts';
 import { createRedactor } from './lib/secrets.ts';
 import { Incidents } from './incidents/incidents.ts';
-import { FirstTokenTimes } from './policy/first-token-times.ts';
-import { KeyPool } from './policy/key-pool.ts';
-import { createLimiters, type Limiters } from './policy/limiters.ts';
+import { createLimiters } from './policy/limiters.ts';
 import { RedisConnection, type RedisConnectionOptions } from './store/redis-connection.ts';
 import { createRedisStore, type StoreConnection } from './store/redis-store.ts';
 import { createTransport } from './upstream/transport.ts';
@@ -128,8 +121,8 @@ export class Service {
 
   /** Decides which incidents begin and end. Must be called every few seconds. */
   judge(): void {
-    const providers = [...this.#snapshot.providers.keys()];
-    if (providers.some((id) => this.figures.isModelListUp(id) === false)) this.learnModels();
+    const providers = [...this.#snapshot.providers.values()];
+    if (providers.some(({ modelList }) => modelList.isUp === false)) this.learnModels();
     this.#admin?.view.judgeSlowness();
     this.#admin?.view.forgetFormerNames();
     this.#parts.incidents.checkClock();
@@ -212,7 +205,7 @@ export class Service {
   }
 
   #createFigures(): Figures {
-    const { budget, incidents, modelLists, store, transport } = this.#parts;
+    const { budget, incidents, store, transport } = this.#parts;
     const { server } = this;
     return {
       isListening: () => server.port !== 0,
@@ -221,8 +214,6 @@ export class Service {
       inFlightOf: (section) => this.#snapshot.limiters.state.used.get(section)?.inFlight ?? 0,
       usedOf: (client) => this.#snapshot.limiters.ofTenants.get(client)?.usedOfBuckets() ?? [],
       oldestAgesMs: () => oldestAgesMs(server.calls()),
-      keyPools: () => this.#snapshot.keyPools,
-      isModelListUp: (id) => modelLists.get(this.#snapshot.providers.get(id)!)?.isUp,
       openStreams: () => server.counts.openStreams,
       bufferedBytes: () => budget.reservedBytes,
       droppedLogLines: () => this.#runtime.droppedLogLines?.() ?? 0,
@@ -254,7 +245,6 @@ function createParts(
   const redact = createRedactor(config.secrets, config.resolved);
   const output = { toText: formatText, write: runtime.writeLog, redact };
   const logger = createLogger({ ...logSettingsOf(config, runtime), ...output });
-  const modelLists: ModelListCache = new WeakMap();
   let timer: NodeJS.Timeout | undefined;
   const incidents = new Incidents({
     logger,
@@ -274,7 +264,6 @@ function createParts(
   return {
     redact,
     logger,
-    modelLists,
     transport: outside.createTransport(
       config.server.upstream,
       config.values.plain().get('server.upstream')?.origin,
@@ -287,44 +276,32 @@ function createParts(
   };
 }
 
-interface Former extends Pick<Services, 'firstTokenTimes' | 'providers' | 'keyPools'> {
-  readonly limiters: Limiters;
-}
-
 /**
  * Creates the parts that depend on the settings. A request keeps its first snapshot. Providers with
  * unchanged settings are taken over from `former`.
  */
-function createSnapshot(config: Config, parts: Parts, former?: Former) {
-  const { incidents, logger, store, transport } = parts;
-  const providers = new Map<string, ProviderState>();
-  const keyPools = new Map<string, KeyPool>();
-  for (const settings of config.providers.registered) {
-    const { id, tls } = settings;
+function createSnapshot(
+  config: Config,
+  parts: Parts,
+  former?: Pick<Services, 'limiters' | 'providers'>,
+) {
+  const { incidents, store, transport } = parts;
+  for (const { id, tls } of config.providers.registered) {
     if (tls && !transport.takesCertificates) {
       throw new ConfigError([
         `providers.${id}: fetch takes no certificates: ${transport.description}`,
       ]);
     }
-    const before = former?.providers.get(id);
-    const provider = createProviderState(settings, parts, before);
-    const isSame = provider === before;
-    providers.set(id, provider);
-    if (settings.apiKeys.length === 1) continue;
-    const onRefused = (keys: string | undefined) =>
-      incidents.set('key_refused', keys, provider.subject);
-    const kept = isSame ? former?.keyPools.get(id) : undefined;
-    keyPools.set(id, kept ?? new KeyPool(provider, logger, onRefused));
   }
+  const limiters = createLimiters(config, store, former?.limiters.state);
+  const providers = createProviders(config, parts, limiters.ofProviders, former?.providers);
   const services = {
     ...parts,
     config,
     providers,
-    keyPools,
-    limiters: createLimiters(config, store, former?.limiters.state),
+    limiters,
     lastAsked: new Map<string, number>(),
     credits: new Map<AliasSettings, readonly number[]>(),
-    firstTokenTimes: firstTokenTimesOf(config, providers, former),
     turns: new Map<AliasSettings, number>(),
     // A fallback without a key is not registered.
     fallbacks: config.providers.fallback.flatMap((id) => providers.get(id) ?? []),
@@ -333,29 +310,8 @@ function createSnapshot(config: Config, parts: Parts, former?: Former) {
   const listModels: Services['listModels'] = (tenant) => modelList.bodyFor(tenant);
   const gateway = new Gateway({ ...services, listModels });
   transport.keepOnly(new Set([...providers.values()].flatMap(({ tls }) => tls?.digest ?? [])));
-  for (const [id, before] of former?.providers ?? []) {
-    if (providers.get(id) !== before) disposeProviderState(before, incidents);
-  }
+  if (former) disposeFormer(former.providers, providers, incidents);
   return { ...services, listModels, gateway };
-}
-
-/** Returns the times of the targets of `balance = "fastest"`. Unchanged providers keep theirs. */
-function firstTokenTimesOf(
-  { aliases, wildcards = [] }: Config,
-  providers: ReadonlyMap<string, ProviderState>,
-  former: Former | undefined,
-): ReadonlyMap<string, FirstTokenTimes> {
-  const all = new Map<string, FirstTokenTimes>();
-  for (const { balance, targets } of [...aliases.values(), ...wildcards]) {
-    if (balance !== 'fastest') continue;
-    for (const target of targets) {
-      const id = providerIdOf(target);
-      const isSame = former?.providers.get(id) === providers.get(id);
-      const kept = isSame ? former?.firstTokenTimes.get(target) : undefined;
-      all.set(target, kept ?? new FirstTokenTimes());
-    }
-  }
-  return all;
 }
 
 function logSettingsOf({ logging }: Config, { isTerminal }: Runtime): LogSettings {

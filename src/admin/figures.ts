@@ -21,6 +21,10 @@ const RESOLUTION_MS = 20;
 interface ProviderFigures {
   readonly breaker: Pick<CircuitBreaker, 'report'>;
   readonly subject: Subject;
+  /** Undefined for a provider with a single key. */
+  readonly keyPool: Pick<KeyPool, 'inCooldown' | 'accepted'> | undefined;
+  /** `isUp`: whether its latest fetch succeeded; undefined before the first. */
+  readonly modelList: { readonly isUp?: boolean };
 }
 
 /** The gateway's figures. Each is cheap to read. */
@@ -49,10 +53,6 @@ export interface Figures {
   store(): { readonly isAway: boolean; readonly fallbacks: number } | undefined;
   /** The providers in the settings, by their ids. */
   providers(): ReadonlyMap<string, ProviderFigures>;
-  /** Keys of providers with several keys, by the provider's id. */
-  keyPools(): ReadonlyMap<string, Pick<KeyPool, 'inCooldown' | 'accepted'>>;
-  /** Whether the latest fetch of a provider's model list succeeded; undefined before the first. */
-  isModelListUp(provider: string): boolean | undefined;
   /**
    * Whether the latest reload succeeded, and when the settings in use were read, in milliseconds
    * since the epoch.
@@ -144,18 +144,18 @@ export function readFigures(config: Config, figures: Figures): FigureRow[] {
 function readParts(config: Config, figures: Figures, root: LabelSet): FigureRow[] {
   const clientsOf = (read: (name: string) => Value): Samples =>
     config.clients.map(({ name }) => [root.with('client', name), read(name)]);
-  const providersOf = (read: (id: string) => Value): Samples =>
-    config.providers.registered.map(({ id }) => [root.with('provider', id), read(id)]);
-  const pools = figures.keyPools();
+  const providers = [...figures.providers()];
+  const providersOf = (read: (provider: ProviderFigures, id: string) => Value): Samples =>
+    providers.map(([id, provider]) => [root.with('provider', id), read(provider, id)]);
   const inFlightOfClients = clientsOf((name) => figures.inFlightOf(`clients.${name}`));
-  const ofProviders = providersOf((id) => figures.inFlightOf(`providers.${id}`));
+  const ofProviders = providersOf((_, id) => figures.inFlightOf(`providers.${id}`));
   const agesMs = figures.oldestAgesMs();
-  const oldest = providersOf((id) => (agesMs.get(id) ?? 0) / 1000);
-  const inCooldown = providersOf((id) => pools.get(id)?.inCooldown);
-  const accepted = providersOf((id) => pools.get(id)?.accepted);
-  const areUp = providersOf((id) => figures.isModelListUp(id));
+  const oldest = providersOf((_, id) => (agesMs.get(id) ?? 0) / 1000);
+  const inCooldown = providersOf(({ keyPool }) => keyPool?.inCooldown);
+  const accepted = providersOf(({ keyPool }) => keyPool?.accepted);
+  const areUp = providersOf(({ modelList }) => modelList.isUp);
   const circuits = (['open', 'half-open'] as const).flatMap((state) =>
-    Array.from(figures.providers(), ([id, { breaker }]) => {
+    providers.map(([id, { breaker }]) => {
       const own = breaker.report().filter((one) => one.state === state);
       return [root.with('provider', id).with('state', state), own.length] as const;
     }),

@@ -64,10 +64,10 @@ export async function askProvider(
 ): Promise<Lease | Attempt> {
   const { call, services } = asking;
   const { provider } = candidate;
+  const { limiter } = provider;
   const breaker = asking.hasOthers ? provider.breaker : undefined;
   const isCircuitOpen = () => !isPostponed && breaker?.stateOf(candidate) === 'open';
   if (isCircuitOpen()) return skip(candidate, 'open', asking);
-  const limiter = services.limiters.ofProviders.get(provider.id)!;
   const taking = limiter.takeRequest();
   // Only a limit in a store needs a wait.
   const refusal = taking instanceof Promise ? await taking : taking;
@@ -83,9 +83,9 @@ export async function askProvider(
   // because an unsent request must not become the probe.
   const stateOrProbe = breaker?.recordAttempt(candidate) ?? 'closed';
   const probe = typeof stateOrProbe === 'object' ? stateOrProbe : undefined;
-  const lease = new Lease({ candidate, call, services, breaker, probe, limiter });
+  const lease = new Lease({ candidate, call, services, breaker, probe });
   const maxRetries = stateOrProbe === 'closed' ? provider.retries : 0;
-  const plan = new RetryPlan(maxRetries, services.keyPools.get(provider.id), call);
+  const plan = new RetryPlan(maxRetries, provider.keyPool, call);
   try {
     let waitMs: number | undefined = 0;
     while (waitMs !== undefined) {

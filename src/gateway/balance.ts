@@ -41,7 +41,7 @@ export function balanced(
   const balancing = candidates.map((candidate, index) => ({
     ...candidate,
     isBalanced: true,
-    times: services.firstTokenTimes.get(names[index]!),
+    times: candidate.provider.firstTokenTimes.get(names[index]!),
   }));
   let indices: number[];
   // An open circuit must not lead the request to another organisation.
@@ -115,7 +115,7 @@ function leastBusyFirst(
   candidates: readonly Candidate[],
   names: readonly string[],
   order: readonly number[] | undefined,
-  { limiters, lastAsked }: Services,
+  { lastAsked }: Services,
 ): number[] {
   const states = candidates.map((candidate, index) => {
     const name = names[index]!;
@@ -123,7 +123,7 @@ function leastBusyFirst(
       index,
       name,
       isCircuitOpen: Number(candidate.provider.breaker.stateOf(candidate) === 'open'),
-      inFlight: order ? 0 : limiters.ofProviders.get(candidate.provider.id)!.inFlight,
+      inFlight: order ? 0 : candidate.provider.limiter.inFlight,
       place: order ? order.indexOf(index) : (lastAsked.get(name) ?? 0),
     };
   });

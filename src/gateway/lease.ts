@@ -4,7 +4,6 @@ import type { Call } from '../downstream/call.ts';
 import type { ClientGone, GatewayError } from '../lib/errors.ts';
 import type { CircuitBreaker, Probe } from '../policy/circuit-breaker.ts';
 import type { TakenKey } from '../policy/key-pool.ts';
-import type { Limiter } from '../policy/limiter.ts';
 import type { Answer, AttemptContext } from '../upstream/attempt-context.ts';
 import { endFailed } from '../upstream/open-answer.ts';
 import type { Candidate } from './candidates.ts';
@@ -13,14 +12,13 @@ import type { Services } from './services.ts';
 
 /** The parts of a request that outlive the attempts at a provider. */
 interface LeaseOptions {
+  /** Its provider's limiter has an acquired slot. */
   readonly candidate: Candidate;
   readonly call: Call;
   readonly services: Services;
   /** Absent if the circuit has no effect. */
   readonly breaker: CircuitBreaker | undefined;
   readonly probe: Probe | undefined;
-  /** The provider's limiter, with an acquired slot. */
-  readonly limiter: Limiter;
 }
 
 /**
@@ -96,12 +94,12 @@ export class Lease {
   #end(failure?: GatewayError | ClientGone): void {
     if (this.#isClosed) return;
     this.#isClosed = true;
-    const { call, limiter, probe } = this.#options;
+    const { call, candidate, probe } = this.#options;
     try {
       if (this.#context) this.#recordOutcome(this.#context, failure);
     } finally {
       call.history.holdsSlot = false;
-      limiter.releaseSlot();
+      candidate.provider.limiter.releaseSlot();
       probe?.end();
     }
   }

@@ -15,7 +15,7 @@ import { readStatusFault } from '../upstream/open-answer.ts';
 import type { Provider } from '../upstream/provider.ts';
 import type { Transport } from '../upstream/transport.ts';
 import { providerIdOf, registeredTargets } from './balance.ts';
-import type { ProviderState } from './provider-state.ts';
+import type { CachedList, ProviderState } from './provider-state.ts';
 import type { Services } from './services.ts';
 
 const FETCH_TIMEOUT_MS = 3000;
@@ -29,24 +29,6 @@ const MAX_NAME_CHARACTERS = 512;
 interface ModelListServices extends Omit<Services, 'listModels'> {
   /** Called with a provider's model names when its list was fetched. */
   readonly onModels?: ((provider: string, names: readonly string[]) => void) | undefined;
-  /** The lists by provider. The list of an unchanged provider outlives a reload. */
-  readonly modelLists: ModelListCache;
-}
-
-export type ModelListCache = WeakMap<Provider, CachedList>;
-
-interface CachedList {
-  models: readonly ListedModel[];
-  /** Models named in the settings but missing in the latest list. Each was logged as a warning. */
-  missing?: ReturnType<typeof missingModels>;
-  /** How many models the latest list had with a name that is too long. */
-  leftOut?: number;
-  /** When the list is fetched again, on the clock of `performance.now()`. */
-  freshUntilMs: number;
-  /** Whether the last fetch succeeded; undefined before the first fetch. */
-  isUp?: boolean;
-  /** The fetch under way. Other requests wait for it too. */
-  fetching?: Promise<void> | undefined;
 }
 
 /**
@@ -83,21 +65,18 @@ export class ModelList {
   }
 
   async #update(provider: ProviderState): Promise<void> {
-    const { modelLists } = this.#services;
-    if (provider.models) return;
-    const cached: CachedList = modelLists.get(provider) ?? { models: [], freshUntilMs: -Infinity };
-    modelLists.set(provider, cached);
-    if (performance.now() < cached.freshUntilMs) return;
-    cached.fetching ??= this.#refresh(provider, cached);
-    await cached.fetching;
+    const { modelList, models } = provider;
+    if (models || performance.now() < modelList.freshUntilMs) return;
+    modelList.fetching ??= this.#refresh(provider);
+    await modelList.fetching;
   }
 
-  async #refresh(provider: ProviderState, cached: CachedList): Promise<void> {
-    const { incidents, keyPools, logger, onModels, transport } = this.#services;
-    const { id } = provider;
+  async #refresh(provider: ProviderState): Promise<void> {
+    const { incidents, logger, onModels, transport } = this.#services;
+    const { id, keyPool, modelList: cached, subject } = provider;
     let cause: string | undefined;
     try {
-      const keys = keyPools.get(id)?.keysToTry() ?? [0];
+      const keys = keyPool?.keysToTry() ?? [0];
       const list = await fetchModelList(provider, keys, transport, FETCH_TIMEOUT_MS);
       if (typeof list === 'number') throw new Error(`status ${list}`);
       cached.models = this.#withoutLongNames(list, id, cached)
@@ -116,7 +95,7 @@ export class ModelList {
     }
     const models = cached.models.length;
     logger.log('debug', 'model list fetched', { provider: id, cause, models });
-    incidents.set('model_list', cause, provider.subject);
+    incidents.set('model_list', cause, subject);
     cached.isUp = cause === undefined;
     cached.freshUntilMs = performance.now() + (cached.isUp ? FRESH_MS : FRESH_AFTER_FAILURE_MS);
     cached.fetching = undefined;
@@ -162,10 +141,10 @@ export class ModelList {
  * because the name leads to the alias's targets. A model in its provider's `hide_models` is left
  * out too, but not an exact alias of it.
  */
-function listEntries({ providers, config, modelLists }: ModelListServices) {
+function listEntries({ providers, config }: ModelListServices) {
   const modelEntries = [...providers.values()].flatMap((provider) => {
-    const { models, defaultModel } = provider;
-    const listed = new Map(modelLists.get(provider)?.models.map((model) => [model.name, model]));
+    const { defaultModel, modelList, models } = provider;
+    const listed = new Map(modelList.models.map((model) => [model.name, model]));
     const names = new Set(models ?? listed.keys());
     if (defaultModel) names.add(defaultModel);
     return [...names].map((name) => toEntry(provider, name, listed.get(name)));

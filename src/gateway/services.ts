@@ -6,8 +6,6 @@
 import type { AliasSettings, Tenant, Config } from '../config/config.ts';
 import type { Logger } from '../lib/log.ts';
 import type { Incidents } from '../incidents/incidents.ts';
-import type { FirstTokenTimes } from '../policy/first-token-times.ts';
-import type { KeyPool } from '../policy/key-pool.ts';
 import type { Limiters } from '../policy/limiters.ts';
 import type { RequestObserver } from '../request/facts.ts';
 import type { AttemptServices } from '../upstream/attempt-context.ts';
@@ -18,8 +16,6 @@ export interface Services extends AttemptServices {
   /** By their ids. */
   readonly providers: ReadonlyMap<string, ProviderState>;
   readonly fallbacks: readonly ProviderState[];
-  /** By the provider's id. A provider with a single key has no pool. */
-  readonly keyPools: ReadonlyMap<string, KeyPool>;
   readonly limiters: Limiters;
   readonly incidents: Incidents;
   /**
@@ -28,8 +24,6 @@ export interface Services extends AttemptServices {
   readonly lastAsked: Map<string, number>;
   /** The credits of targets, by weighted alias; see `balance.ts`. */
   readonly credits: Map<AliasSettings, readonly number[]>;
-  /** By the target of an alias with `balance = "fastest"`, as in the settings. */
-  readonly firstTokenTimes: ReadonlyMap<string, FirstTokenTimes>;
   /** How many streams each alias with `balance = "fastest"` has had. */
   readonly turns: Map<AliasSettings, number>;
   /**

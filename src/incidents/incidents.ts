@@ -6,7 +6,7 @@
 
 import type { GatewayError, Outcome } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
-import type { CircuitReport } from '../policy/circuit-breaker.ts';
+import type { CircuitBreaker } from '../policy/circuit-breaker.ts';
 import { causeOf } from '../request/cause.ts';
 import { gatewayKindOf, type IncidentKind, providerKindOf } from '../request/incident-kind.ts';
 import type { RequestHistory, Attempt } from '../request/history.ts';
@@ -42,10 +42,6 @@ const ENDED_SHOWN_MS = 3_600_000;
 
 /** The client with the most memory: its name, if any, and a text for the log. */
 type Holder = { readonly client: string | undefined; readonly text: string };
-/** Reports the circuits of a provider. */
-interface Circuits {
-  report(): readonly Pick<CircuitReport, 'model' | 'isStream' | 'state'>[];
-}
 
 const clockZeroMs = () => Date.now() - performance.now();
 
@@ -88,7 +84,8 @@ class Part {
 export class Subject {
   /** The provider's id; undefined for the gateway. */
   readonly provider: string | undefined;
-  readonly circuits: Circuits | undefined;
+  /** The provider's circuits. */
+  readonly breaker: Pick<CircuitBreaker, 'report'> | undefined;
   /** All tries at the provider. */
   readonly tries = new Tries();
   readonly streams = new Part(true);
@@ -100,9 +97,9 @@ export class Subject {
   /** True once a reload has removed or replaced the provider. Nothing is counted from then on. */
   isDisposed = false;
 
-  constructor(provider?: string, circuits?: Circuits) {
+  constructor(provider?: string, breaker?: Pick<CircuitBreaker, 'report'>) {
     this.provider = provider;
-    this.circuits = circuits;
+    this.breaker = breaker;
   }
 
   partOf({ isStream }: Pick<Attempt, 'isStream'>): Part {
@@ -308,10 +305,10 @@ export class Incidents {
   /**
    * Ends the faults of models that work again, and adds the other models' faults to the incident.
    */
-  #judgeModels({ circuits, incident, streams, completeAnswers, models, tries }: Subject): void {
+  #judgeModels({ breaker, incident, streams, completeAnswers, models, tries }: Subject): void {
     const nowMs = performance.now();
     // A half-open circuit keeps no request away, and may stay half-open for ever.
-    const open = circuits?.report().filter(({ state }) => state === 'open') ?? [];
+    const open = breaker?.report().filter(({ state }) => state === 'open') ?? [];
     for (const part of [streams, completeAnswers]) {
       for (const [name, model] of part.models) {
         const { fault } = model;

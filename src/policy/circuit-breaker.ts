@@ -73,8 +73,6 @@ interface Circuit {
   readonly operation: string | undefined;
   /** Whether the circuit counts the model's streams; undefined for the provider's own circuit. */
   readonly isStream: boolean | undefined;
-  /** The latest failure's cause. */
-  readonly cause: string;
   /** Failures in a row. */
   readonly failures: number;
   /** How long the circuit stays open after the latest failure. */
@@ -106,7 +104,7 @@ export class CircuitBreaker {
   readonly #redact: (text: string) => string;
   #isDisposed = false;
 
-  /** `redact` is applied to the model names and the causes of reports. */
+  /** `redact` is applied to the model names of reports. */
   constructor(provider: string, logger: Logger, redact: (text: string) => string) {
     this.#provider = provider;
     this.#logger = logger;
@@ -203,7 +201,6 @@ export class CircuitBreaker {
     return [...this.#circuits.values()].filter(isTripped).map((circuit) => ({
       ...circuit,
       model: circuit.model && this.#redact(this.#shown(circuit).model!),
-      cause: this.#redact(circuit.cause),
       state: stateOfCircuit(circuit),
     }));
   }
@@ -234,7 +231,6 @@ export class CircuitBreaker {
       model,
       operation,
       isStream,
-      cause,
       failures,
       cooldownMs,
       openUntilMs: performance.now() + cooldownMs,

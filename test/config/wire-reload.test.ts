@@ -9,8 +9,8 @@ import { describe, test, type TestContext } from 'node:test';
 import { compareSettings, loadConfig } from '../../src/config/config.ts';
 import { readSettings } from '../../src/config/read-settings.ts';
 import {
-  createProviderState,
-  disposeProviderState,
+  createProviders,
+  disposeFormer,
   type ProviderState,
 } from '../../src/gateway/provider-state.ts';
 import { Incidents } from '../../src/incidents/incidents.ts';
@@ -18,6 +18,7 @@ import { Reservation } from '../../src/lib/byte-budget.ts';
 import { GatewayError } from '../../src/lib/errors.ts';
 import { Secret } from '../../src/lib/secret.ts';
 import { createRedactor } from '../../src/lib/secrets.ts';
+import { createLimiters } from '../../src/policy/limiters.ts';
 import { Attempt } from '../../src/request/history.ts';
 import { replaceNow } from '../support/clock.ts';
 import { parseMetrics } from '../support/exposition.ts';
@@ -210,10 +211,10 @@ describe('after a reload', () => {
     const findMemoryHolder = () => undefined;
     const incidents = new Incidents({ logger, findMemoryHolder, onTrouble() {} });
     const parts = { incidents, logger, redact: createRedactor([]) };
-    const stateOf = (retries: number, before?: ProviderState) => {
+    const providersWith = (retries: number, before?: ReturnType<typeof createProviders>) => {
       const toml = `[providers.p]\nbase_url = "http://p/v1"\napi_key = "k"\nretries = ${retries}\n`;
-      const [settings] = loadConfig({ toml, env: {} }).providers.registered;
-      return createProviderState(settings!, parts, before);
+      const config = loadConfig({ toml, env: {} });
+      return createProviders(config, parts, createLimiters(config).ofProviders, before);
     };
     const target = { model: 'm', operation: 'chat', isStream: false };
     const fail3 = (provider: ProviderState) => {
@@ -225,12 +226,16 @@ describe('after a reload', () => {
       incidents.advance();
     };
     const subjects = () => incidents.report().lasting.length;
-    const former = stateOf(0);
-    assert.equal(stateOf(0, former).breaker, former.breaker, 'with the same settings');
+    const before = providersWith(0);
+    const former = before.get('p')!;
+    const same = providersWith(0, before).get('p')!;
+    assert.ok(same.breaker === former.breaker && same.subject === former.subject);
+    disposeFormer(before, new Map([['p', same]]), incidents);
     fail3(former);
     assert.deepEqual([former.breaker.stateOf(target), subjects()], ['open', 1]);
-    const current = stateOf(1, former);
-    disposeProviderState(former, incidents);
+    const after = providersWith(1, before);
+    const current = after.get('p')!;
+    disposeFormer(before, after, incidents);
     fail3(former);
     assert.equal(current.breaker.stateOf(target), 'closed');
     assert.deepEqual([former.breaker.report(), subjects()], [[], 0]);

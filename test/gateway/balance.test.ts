@@ -42,17 +42,17 @@ function balancer(t: TestContext, given: Given) {
   const { inFlight = {}, open = [], affinity = [], weights, stream = true } = given;
   const clock = stopClock(t);
   const ids = ['a', 'b', 'c'];
-  const times = new Map(
-    ids.map((id) => {
-      const own = new FirstTokenTimes();
-      for (const tookMs of given.times?.[id] ?? []) add(own, clock.nowMs, tookMs);
-      return [`${id}/m`, own];
-    }),
-  );
+  const timesOf = (id: string) => {
+    const times = new FirstTokenTimes();
+    for (const tookMs of given.times?.[id] ?? []) add(times, clock.nowMs, tookMs);
+    return times;
+  };
   const candidates = ids.map((id) => ({
     provider: {
       id,
       keyAffinity: affinity.includes(id),
+      firstTokenTimes: new Map([[`${id}/m`, timesOf(id)]]),
+      limiter: { inFlight: inFlight[id] ?? 0 },
       breaker: { stateOf: () => (open.includes(id) ? 'open' : 'closed') },
     },
     model: 'm',
@@ -63,9 +63,7 @@ function balancer(t: TestContext, given: Given) {
     providers: new Map(ids.map((id) => [id, {}])),
     credits: new Map(),
     lastAsked: new Map(),
-    firstTokenTimes: times,
     turns: new Map(),
-    limiters: { ofProviders: new Map(ids.map((id) => [id, { inFlight: inFlight[id] ?? 0 }])) },
   } as unknown as Services;
   const shares = weights && Object.entries(weights).map(([id, share]) => [`${id}/m`, share]);
   const alias = {

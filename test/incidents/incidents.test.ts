@@ -5,6 +5,7 @@ import { test, type TestContext } from 'node:test';
 
 import { Incidents, Subject } from '../../src/incidents/incidents.ts';
 import { GatewayError, type ErrorDetails, type Outcome } from '../../src/lib/errors.ts';
+import type { CircuitReport } from '../../src/policy/circuit-breaker.ts';
 import type { LogFacts } from '../../src/lib/log.ts';
 import { RequestHistory, Attempt } from '../../src/request/history.ts';
 import { replaceDate, replaceNow } from '../support/clock.ts';
@@ -36,12 +37,7 @@ function start(t: TestContext, first = 1_000_000) {
   replaceNow(t, () => now);
   replaceDate(t, () => now + ahead);
   const lines: [message: string, facts: LogFacts][] = [];
-  let circuits: {
-    provider: string;
-    model: string | undefined;
-    isStream: boolean | undefined;
-    state: 'open' | 'half-open';
-  }[] = [];
+  let circuits: (CircuitReport & { readonly provider: string })[] = [];
   const newSubject = (id: string) =>
     new Subject(id, { report: () => circuits.filter(({ provider }) => provider === id) });
   let troubles = 0;
@@ -96,12 +92,9 @@ function start(t: TestContext, first = 1_000_000) {
     troubles: () => troubles,
     open: (...names: [provider: string, model?: string, isStream?: boolean][]) => {
       circuits = names.map(([provider, model, isStream = false]) => {
-        return {
-          provider,
-          model,
-          isStream: model === undefined ? undefined : isStream,
-          state: 'open',
-        };
+        const state = { state: 'open', failures: 3, cooldownMs: 0, openUntilMs: 0 } as const;
+        const ofModel = { operation: 'chat', isStream: model === undefined ? undefined : isStream };
+        return { ...state, ...ofModel, provider, model, isProbed: false };
       });
     },
     /** Turns the open circuits half-open. */
