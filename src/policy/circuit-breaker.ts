@@ -65,14 +65,11 @@ interface Target {
   readonly isBalanced?: boolean;
 }
 
-/** A circuit with failures. */
-interface Circuit {
-  /** Undefined for the provider's own circuit, which counts failed connections. */
-  readonly model: string | undefined;
-  /** Undefined for the provider's own circuit. */
-  readonly operation: string | undefined;
-  /** Whether the circuit counts the model's streams; undefined for the provider's own circuit. */
-  readonly isStream: boolean | undefined;
+/**
+ * A circuit with failures. The provider's own circuit, which counts failed connections, has no
+ * target.
+ */
+interface Circuit extends Partial<Pick<Target, 'model' | 'operation' | 'isStream'>> {
   /** Failures in a row. */
   readonly failures: number;
   /** How long the circuit stays open after the latest failure. */
