@@ -9,11 +9,12 @@ import type { AdminView } from './admin/view.ts';
 import { warningsOf } from './cli/startup-report.ts';
 import { formatText } from './request/text-log.ts';
 import { compareSettings, ConfigError } from './config/config.ts';
-import type { AliasSettings, Config, StoreSettings } from './config/config.ts';
+import type { Config, StoreSettings } from './config/config.ts';
 import type { CLIENT_TIME_LIMITS } from './downstream/call.ts';
 import type { DrainOptions } from './downstream/drain.ts';
 import { createHttpServer } from './downstream/http-server.ts';
 import { findMemoryHolder, type MemoryHolder } from './downstream/memory-holder.ts';
+import { createBalances } from './gateway/balance.ts';
 import type { Services } from './gateway/services.ts';
 import { createProviders, disposeFormer } from './gateway/provider-state.ts';
 import { Gateway } from './gateway/gateway.ts';
@@ -300,9 +301,7 @@ function createSnapshot(
     config,
     providers,
     limiters,
-    lastAsked: new Map<string, number>(),
-    credits: new Map<AliasSettings, readonly number[]>(),
-    turns: new Map<AliasSettings, number>(),
+    balances: createBalances([...config.aliases.values(), ...(config.wildcards ?? [])]),
     // A fallback without a key is not registered.
     fallbacks: config.providers.fallback.flatMap((id) => providers.get(id) ?? []),
   };

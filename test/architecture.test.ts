@@ -71,6 +71,16 @@ test('a folder of src imports only from the folders that it may, types included'
   }
 });
 
+test('no files of src import each other in a circle, types included', () => {
+  const left = new Map(sources.map(({ name, text }) => [name, importsOf(name, text)]));
+  const isLeaf = ([, imports]: [string, string[]]) => !imports.some((name) => left.has(name));
+  for (let leaves = [...left].filter(isLeaf); leaves.length > 0;) {
+    for (const [name] of leaves) left.delete(name);
+    leaves = [...left].filter(isLeaf);
+  }
+  assert.deepEqual([...left.keys()], []);
+});
+
 test('ARCHITECTURE.md names every file of src, and which folders each folder may import', () => {
   const text = read('ARCHITECTURE.md');
   const files = sources.filter(({ name }) => !name.startsWith('admin/page/'));

@@ -145,6 +145,19 @@ export function aliasFor(
   return providers.registered.some(({ id }) => id === start) ? undefined : found;
 }
 
+/** Returns the provider's id in the target of an alias, which always has a slash. */
+export function providerIdOf(target: string): string {
+  return target.slice(0, target.indexOf('/'));
+}
+
+/** Returns the alias's targets whose providers are registered. */
+export function registeredTargets(
+  { targets }: AliasSettings,
+  providers: ReadonlyMap<string, unknown>,
+): readonly string[] {
+  return targets.filter((target) => providers.has(providerIdOf(target)));
+}
+
 /** Returns the alias's target for this name, with the name's text in place of `*`. */
 export function targetFor(target: string, alias: AliasSettings, name: string): string {
   // A function, because `$` has a meaning in a replacement text.

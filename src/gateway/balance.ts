@@ -1,135 +1,119 @@
 /** Orders the targets of a balanced alias. */
 
 import type { AliasSettings } from '../config/config.ts';
-import type { Call } from '../downstream/call.ts';
-import { choosingSession, rankedFor } from '../policy/affinity.ts';
-import type { Candidate } from './candidates.ts';
-import type { Services } from './services.ts';
+import { type Caller, choosingSession, rankedFor } from '../policy/affinity.ts';
+import type { FirstTokenTimes } from '../policy/first-token-times.ts';
+import type { ProviderState } from './provider-state.ts';
 
 /** With `fastest`, a stream in so many asks another target first, so that its time is known. */
 const TRY_OTHERS_EVERY = 20;
 
-/** Returns the alias's targets whose providers are registered. */
-export function registeredTargets(
-  { targets }: AliasSettings,
-  { providers }: Pick<Services, 'providers'>,
-): readonly string[] {
-  return targets.filter((target) => providers.has(providerIdOf(target)));
+/** A target whose provider is registered. */
+interface Target {
+  /** The target as in the settings, because a client chooses the text for a `*`. */
+  readonly name: string;
+  readonly provider: Pick<ProviderState, 'keyAffinity'> & {
+    readonly limiter: Pick<ProviderState['limiter'], 'inFlight'>;
+  };
+  readonly isCircuitOpen: boolean;
+  /** Absent unless the alias has `balance = "fastest"`. */
+  readonly times?: FirstTokenTimes | undefined;
 }
 
-/** Returns the provider's id in the target of an alias, which always has a slash. */
-export function providerIdOf(target: string): string {
-  return target.slice(0, target.indexOf('/'));
-}
+/** A balanced alias, with its memory of the requests since the settings were read. */
+export class Balance {
+  readonly #alias: AliasSettings;
+  /** When each target was last put first, on the clock of `performance.now()`. */
+  readonly #lastAskedAtMs = new Map<string, number>();
+  /** The targets' credits by weight. */
+  #credits: readonly number[] = [];
+  #streams = 0;
 
-/**
- * Returns the candidates of a balanced alias in the order to ask them. The session of the request
- * decides if all their providers have `key_affinity`, or if the request itself has an affinity.
- */
-export function balanced(
-  candidates: readonly Candidate[],
-  alias: AliasSettings,
-  call: Call,
-  services: Services,
-): Candidate[] {
-  const { weights } = alias;
-  const hasAffinity = candidates.every(({ provider }) => provider.keyAffinity);
-  const session = choosingSession(call, hasAffinity);
-  // The targets as in the settings, because a client chooses the text for a `*`.
-  const names = registeredTargets(alias, services);
-  const order = session === undefined ? undefined : rankedFor(session, names, weights);
-  const balancing = candidates.map((candidate, index) => ({
-    ...candidate,
-    isBalanced: true,
-    times: candidate.provider.firstTokenTimes.get(names[index]!),
-  }));
-  let indices: number[];
-  // An open circuit must not lead the request to another organisation.
-  if (order && call.history.affinity === 'organisation') indices = order;
-  else if (weights)
-    indices = [order?.[0] ?? draw(names, weights, alias, services), ...names.keys()];
-  else if (alias.balance === 'fastest' && !order)
-    indices = fastestFirst(balancing, alias, call, services);
-  else indices = leastBusyFirst(candidates, names, order, services);
-  return [...new Set(indices)].map((index) => balancing[index]!);
-}
+  constructor(alias: AliasSettings) {
+    this.#alias = alias;
+  }
 
-/**
- * Returns the indices of the candidates, sorted by their usual time to the first token. Busy
- * candidates come behind, and those with an open circuit last. Streams first ask the candidates in
- * turn until each has three times, because the first may be that of a cold start. From then on each
- * twentieth stream asks another candidate first, in turn. Complete answers give no times, so they
- * do neither.
- */
-function fastestFirst(
-  candidates: readonly Candidate[],
-  alias: AliasSettings,
-  { history }: Call,
-  { turns }: Services,
-): number[] {
-  const states = candidates.map((candidate, index) => {
-    const { isBusy, isKnown, usualMs } = candidate.times!.state;
-    const isOpen = candidate.provider.breaker.stateOf(candidate) === 'open';
-    return { index, usualMs, isKnown, isOpen, rank: isOpen ? 2 : Number(isBusy) };
-  });
-  const sorted = states
-    // Two times of Infinity have no difference.
-    .toSorted((a, b) => a.rank - b.rank || (a.usualMs === b.usualMs ? 0 : a.usualMs - b.usualMs))
-    .map(({ index }) => index);
-  if (!history.stream) return sorted;
-  const turn = (turns.get(alias) ?? 0) + 1;
-  turns.set(alias, turn);
-  const well = states.filter(({ rank }) => rank === 0);
-  if (well.some(({ isKnown }) => !isKnown))
-    return [well[(turn - 1) % well.length]!.index, ...sorted];
-  const others = states.filter(({ index, isOpen }) => !isOpen && index !== sorted[0]);
-  if (turn % TRY_OTHERS_EVERY > 0 || others.length === 0) return sorted;
-  const round = turn / TRY_OTHERS_EVERY - 1;
-  return [others[round % others.length]!.index, ...sorted];
-}
+  /**
+   * Returns the indices of the targets in the order to ask them. The session of the request decides
+   * if all their providers have `key_affinity`, or if the request itself has an affinity.
+   */
+  order(targets: readonly Target[], caller: Caller, isStream: boolean): number[] {
+    const { balance, weights } = this.#alias;
+    const names = targets.map(({ name }) => name);
+    const hasAffinity = targets.every(({ provider }) => provider.keyAffinity);
+    const session = choosingSession(caller, hasAffinity);
+    const ranked = session === undefined ? undefined : rankedFor(session, names, weights);
+    // An open circuit must not lead the request to another organisation.
+    if (ranked && caller.history.affinity === 'organisation') return ranked;
+    if (weights) return [ranked?.[0] ?? this.#draw(names, weights), ...names.keys()];
+    if (balance === 'fastest' && !ranked) return this.#fastestFirst(targets, isStream);
+    return this.#leastBusyFirst(targets, ranked);
+  }
 
-/**
- * Returns the index of the next name by smooth weighted round robin, as in nginx: each name gains
- * its weight, and the name with the highest credit pays the sum of all weights. A name with weight
- * 0 never has the highest credit.
- */
-function draw(
-  names: readonly string[],
-  weights: ReadonlyMap<string, number>,
-  alias: AliasSettings,
-  { credits }: Services,
-): number {
-  const before = credits.get(alias) ?? [];
-  const gained = names.map((name, index) => (before[index] ?? 0) + weights.get(name)!);
-  const most = gained.indexOf(Math.max(...gained));
-  for (const name of names) gained[most]! -= weights.get(name)!;
-  credits.set(alias, gained);
-  return most;
-}
+  /**
+   * Sorts by the usual time to the first token. Busy targets come behind, and targets with an open
+   * circuit last. Streams first ask the targets in turn until each has three times, because the
+   * first may be that of a cold start. From then on each twentieth stream asks another target
+   * first, in turn. Complete answers give no times, so they do neither.
+   */
+  #fastestFirst(targets: readonly Target[], isStream: boolean): number[] {
+    const states = targets.map(({ isCircuitOpen, times }, index) => {
+      const { isBusy, isKnown, usualMs } = times!.state;
+      return { index, usualMs, isKnown, rank: isCircuitOpen ? 2 : Number(isBusy) };
+    });
+    const sorted = states
+      // Two times of Infinity have no difference.
+      .toSorted((a, b) => a.rank - b.rank || (a.usualMs === b.usualMs ? 0 : a.usualMs - b.usualMs))
+      .map(({ index }) => index);
+    if (!isStream) return sorted;
+    this.#streams += 1;
+    const turn = this.#streams;
+    const well = states.filter(({ rank }) => rank === 0);
+    if (well.some(({ isKnown }) => !isKnown))
+      return [well[(turn - 1) % well.length]!.index, ...sorted];
+    const others = states.filter(({ index, rank }) => rank < 2 && index !== sorted[0]);
+    if (turn % TRY_OTHERS_EVERY > 0 || others.length === 0) return sorted;
+    const round = turn / TRY_OTHERS_EVERY - 1;
+    return [others[round % others.length]!.index, ...sorted];
+  }
 
-/**
- * Returns the indices of the candidates, sorted by requests in flight at their providers, or in the
- * `order` of a session. Candidates with an open circuit come last.
- */
-function leastBusyFirst(
-  candidates: readonly Candidate[],
-  names: readonly string[],
-  order: readonly number[] | undefined,
-  { lastAsked }: Services,
-): number[] {
-  const states = candidates.map((candidate, index) => {
-    const name = names[index]!;
-    return {
+  /**
+   * Returns the index of the next name by smooth weighted round robin, as in nginx: each name gains
+   * its weight, and the name with the highest credit pays the sum of all weights. A name with
+   * weight 0 never has the highest credit.
+   */
+  #draw(names: readonly string[], weights: ReadonlyMap<string, number>): number {
+    const gained = names.map((name, index) => (this.#credits[index] ?? 0) + weights.get(name)!);
+    const most = gained.indexOf(Math.max(...gained));
+    for (const name of names) gained[most]! -= weights.get(name)!;
+    this.#credits = gained;
+    return most;
+  }
+
+  /**
+   * Sorts by requests in flight at the providers, or as `ranked` for a session. Targets with an
+   * open circuit come last.
+   */
+  #leastBusyFirst(targets: readonly Target[], ranked: readonly number[] | undefined): number[] {
+    const states = targets.map(({ isCircuitOpen, name, provider }, index) => ({
       index,
       name,
-      isCircuitOpen: Number(candidate.provider.breaker.stateOf(candidate) === 'open'),
-      inFlight: order ? 0 : candidate.provider.limiter.inFlight,
-      place: order ? order.indexOf(index) : (lastAsked.get(name) ?? 0),
-    };
-  });
-  states.sort(
-    (a, b) => a.isCircuitOpen - b.isCircuitOpen || a.inFlight - b.inFlight || a.place - b.place,
-  );
-  lastAsked.set(states[0]!.name, performance.now());
-  return states.map(({ index }) => index);
+      isCircuitOpen: Number(isCircuitOpen),
+      inFlight: ranked ? 0 : provider.limiter.inFlight,
+      place: ranked ? ranked.indexOf(index) : (this.#lastAskedAtMs.get(name) ?? 0),
+    }));
+    states.sort(
+      (a, b) => a.isCircuitOpen - b.isCircuitOpen || a.inFlight - b.inFlight || a.place - b.place,
+    );
+    this.#lastAskedAtMs.set(states[0]!.name, performance.now());
+    return states.map(({ index }) => index);
+  }
+}
+
+/** Creates the memory of each balanced alias. */
+export function createBalances(
+  aliases: readonly AliasSettings[],
+): ReadonlyMap<AliasSettings, Balance> {
+  const balanced = aliases.filter(({ balance }) => balance !== 'order');
+  return new Map(balanced.map((alias) => [alias, new Balance(alias)]));
 }

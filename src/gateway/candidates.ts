@@ -1,14 +1,13 @@
 /** Decides which providers may answer a `model` value, and in which order. */
 
 import type { AliasSettings, Tenant } from '../config/config.ts';
-import { aliasFor, targetFor } from '../config/aliases-section.ts';
+import { aliasFor, registeredTargets, targetFor } from '../config/aliases-section.ts';
 import type { Call } from '../downstream/call.ts';
 import { MAX_NAME_CHARACTERS, type RequestHistory } from '../request/history.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters, type Redactor } from '../lib/secrets.ts';
 import { mayName } from '../policy/authentication.ts';
 import type { FirstTokenTimes } from '../policy/first-token-times.ts';
-import { balanced, registeredTargets } from './balance.ts';
 import type { ProviderState } from './provider-state.ts';
 import type { Services } from './services.ts';
 
@@ -65,8 +64,7 @@ export function candidatesFor(
   const candidates = alias
     ? targetsOf(alias, name, services, call.history)
     : [toCandidate(name, services, call.history)];
-  const isInOrder = !alias || alias.balance === 'order';
-  const ordered = isInOrder ? candidates : balanced(candidates, alias, call, services);
+  const ordered = alias ? inOrder(candidates, alias, call, services) : candidates;
   // The client wants an answer from the named model, or none; or no other organisation has what the
   // request refers to.
   const isOff = OFF.test(String(call.headers['x-gateway-fallback']));
@@ -75,6 +73,27 @@ export function candidatesFor(
   const chosen = isSole ? ordered.slice(0, 1) : ordered;
   if (!isSole && !endpoint.ignoresFallback) addFallbacks(chosen, services.fallbacks);
   return redactKey ? chosen.map((candidate) => withoutKey(candidate, redactKey)) : chosen;
+}
+
+/** Returns the candidates of an alias in the order to ask them. */
+function inOrder(
+  candidates: Candidate[],
+  alias: AliasSettings,
+  call: Call,
+  { balances, providers }: Services,
+): Candidate[] {
+  const balance = balances.get(alias);
+  if (!balance) return candidates;
+  const targets = registeredTargets(alias, providers).map((name, index) => {
+    const candidate = candidates[index]!;
+    const { provider } = candidate;
+    const isCircuitOpen = provider.breaker.stateOf(candidate) === 'open';
+    return { name, provider, isCircuitOpen, times: provider.firstTokenTimes.get(name) };
+  });
+  const indices = balance.order(targets, call, call.history.stream === true);
+  return [...new Set(indices)].map((index) => {
+    return { ...candidates[index]!, isBalanced: true, times: targets[index]!.times };
+  });
 }
 
 /** Hides the request's own key in the model's name, because circuits and incidents outlive it. */
@@ -107,7 +126,7 @@ function targetsOf(
   services: Services,
   history: RequestHistory,
 ): Candidate[] {
-  const registered = registeredTargets(alias, services);
+  const registered = registeredTargets(alias, services.providers);
   const targets = registered.length > 0 ? registered : alias.targets.slice(0, 1);
   return targets.map((target) =>
     toCandidate(alias.name === name ? target : targetFor(target, alias, name), services, history),

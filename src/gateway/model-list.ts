@@ -2,7 +2,12 @@
 
 import type { Tenant } from '../config/config.ts';
 import { missingModels } from '../config/named-models.ts';
-import { aliasFor, wildcardNamesOf } from '../config/aliases-section.ts';
+import {
+  aliasFor,
+  providerIdOf,
+  registeredTargets,
+  wildcardNamesOf,
+} from '../config/aliases-section.ts';
 import { describeCause } from '../request/cause.ts';
 import { Deadline } from '../lib/cancellation.ts';
 import { readAll } from '../lib/byte-source.ts';
@@ -14,7 +19,6 @@ import { type ListedModel, readModelList } from '../protocol/model-list.ts';
 import { readStatusFault } from '../upstream/open-answer.ts';
 import type { Provider } from '../upstream/provider.ts';
 import type { Transport } from '../upstream/transport.ts';
-import { providerIdOf, registeredTargets } from './balance.ts';
 import type { CachedList, ProviderState } from './provider-state.ts';
 import type { Services } from './services.ts';
 
@@ -151,7 +155,7 @@ function listEntries({ providers, config }: ModelListServices) {
   });
   const byId = new Map(modelEntries.map((entry) => [entry.id, entry]));
   const aliasEntries = [...config.aliases.values()].flatMap((alias) => {
-    const [target] = registeredTargets(alias, { providers });
+    const [target] = registeredTargets(alias, providers);
     if (target === undefined) return [];
     const provider = providers.get(providerIdOf(target))!;
     const entry = byId.get(target) ?? toEntry(provider, target.slice(provider.id.length + 1));

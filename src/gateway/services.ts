@@ -9,6 +9,7 @@ import type { Incidents } from '../incidents/incidents.ts';
 import type { Limiters } from '../policy/limiters.ts';
 import type { RequestObserver } from '../request/facts.ts';
 import type { AttemptServices } from '../upstream/attempt-context.ts';
+import type { Balance } from './balance.ts';
 import type { ProviderState } from './provider-state.ts';
 
 export interface Services extends AttemptServices {
@@ -18,14 +19,7 @@ export interface Services extends AttemptServices {
   readonly fallbacks: readonly ProviderState[];
   readonly limiters: Limiters;
   readonly incidents: Incidents;
-  /**
-   * When each target of a balanced alias was last put first, on the clock of `performance.now()`.
-   */
-  readonly lastAsked: Map<string, number>;
-  /** The credits of targets, by weighted alias; see `balance.ts`. */
-  readonly credits: Map<AliasSettings, readonly number[]>;
-  /** How many streams each alias with `balance = "fastest"` has had. */
-  readonly turns: Map<AliasSettings, number>;
+  readonly balances: ReadonlyMap<AliasSettings, Balance>;
   /**
    * Returns the body for `GET /v1/models` with the tenant's models, or with all models. Never
    * rejects.

@@ -4,13 +4,11 @@ import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
 
 import type { AliasSettings } from '../../src/config/config.ts';
-import type { Call } from '../../src/downstream/call.ts';
-import { balanced } from '../../src/gateway/balance.ts';
-import type { Services } from '../../src/gateway/services.ts';
+import { Balance } from '../../src/gateway/balance.ts';
 import { GatewayError } from '../../src/lib/errors.ts';
 import type { Affinity } from '../../src/protocol/model-request.ts';
 import { FirstTokenTimes } from '../../src/policy/first-token-times.ts';
-import { rankedFor } from '../../src/policy/affinity.ts';
+import { type Caller, rankedFor } from '../../src/policy/affinity.ts';
 import { stopClock } from '../support/clock.ts';
 
 interface Given {
@@ -47,37 +45,24 @@ function balancer(t: TestContext, given: Given) {
     for (const tookMs of given.times?.[id] ?? []) add(times, clock.nowMs, tookMs);
     return times;
   };
-  const candidates = ids.map((id) => ({
-    provider: {
-      id,
-      keyAffinity: affinity.includes(id),
-      firstTokenTimes: new Map([[`${id}/m`, timesOf(id)]]),
-      limiter: { inFlight: inFlight[id] ?? 0 },
-      breaker: { stateOf: () => (open.includes(id) ? 'open' : 'closed') },
-    },
-    model: 'm',
-    isStream: stream,
-    isBalanced: false,
-  })) as unknown as Parameters<typeof balanced>[0];
-  const services = {
-    providers: new Map(ids.map((id) => [id, {}])),
-    credits: new Map(),
-    lastAsked: new Map(),
-    turns: new Map(),
-  } as unknown as Services;
+  const targets = ids.map((id) => ({
+    name: `${id}/m`,
+    provider: { keyAffinity: affinity.includes(id), limiter: { inFlight: inFlight[id] ?? 0 } },
+    isCircuitOpen: open.includes(id),
+    times: timesOf(id),
+  }));
   const shares = weights && Object.entries(weights).map(([id, share]) => [`${id}/m`, share]);
   const alias = {
     balance: given.balance,
-    targets: ids.map((id) => `${id}/m`),
     weights: shares && new Map(shares as [string, number][]),
   } as unknown as AliasSettings;
+  const balance = new Balance(alias);
   return (session?: string, own?: Affinity) => {
     clock.nowMs += 1;
     const headers = session ? { 'x-session-id': session } : {};
-    const call = { headers, history: { affinity: own, stream } } as Call;
-    const list = balanced(candidates, alias, call, services);
-    assert.ok(list.every(({ isBalanced }) => isBalanced));
-    return list.map(({ provider }) => provider.id).join('');
+    const caller = { headers, history: { affinity: own } } as Caller;
+    const indices = balance.order(targets, caller, stream);
+    return [...new Set(indices)].map((index) => ids[index]).join('');
   };
 }
 

@@ -9,7 +9,7 @@ import { test } from 'node:test';
 
 import { loadConfig, type Tenant } from '../../src/config/config.ts';
 import type { Call } from '../../src/downstream/call.ts';
-import { providerIdOf } from '../../src/gateway/balance.ts';
+import { providerIdOf } from '../../src/config/aliases-section.ts';
 import { candidatesFor } from '../../src/gateway/candidates.ts';
 import type { Services } from '../../src/gateway/services.ts';
 import type { GatewayError } from '../../src/lib/errors.ts';
@@ -46,7 +46,7 @@ function candidates(
     ]),
   );
   const fallbacks = config.providers.fallback.map((id) => providers.get(id)!);
-  const services = { config, providers, fallbacks } as unknown as Services;
+  const services = { config, providers, fallbacks, balances: new Map() } as unknown as Services;
   const headers = header === undefined ? {} : { 'x-gateway-fallback': header };
   try {
     const [list] = [true, false].map((stream) => {
