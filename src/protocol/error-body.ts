@@ -152,6 +152,8 @@ export interface UpstreamFault {
   readonly status: number;
   readonly blame: Blame;
   readonly retrySeconds: number | undefined;
+  /** The words of the page that the response has in place of an error. */
+  readonly page?: string | undefined;
 }
 
 /**

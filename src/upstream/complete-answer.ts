@@ -9,9 +9,10 @@ import { MAX_PARSED_CHARACTERS, parseUntrustedJson } from '../lib/json.ts';
 import { JsonOutline } from '../lib/json-outline.ts';
 import { beginsJson, firstByteOf } from '../protocol/answer-json.ts';
 import { reportsFailure } from '../protocol/error-body.ts';
+import { MAX_PAGE_CHARACTERS, pageWordsOf } from '../protocol/page-words.ts';
 import type { Answer, AttemptContext } from './attempt-context.ts';
 import { emptyAnswerError, MAX_BYTES, providerError, tooLargeError } from './network-error.ts';
-import { errorOf } from './provider-error.ts';
+import { describeResponse, errorOf } from './provider-error.ts';
 import type { UpstreamResponse } from './provider.ts';
 
 /** The media type with or without parameters; a comma follows if the header is repeated. */
@@ -60,7 +61,8 @@ export function openCompleteAnswer(
     if (fault === 'not JSON') {
       if (isLabelledStream || beginsEvents(parts)) throw streamAnswered(provider);
       const text = 'the provider did not answer with usable JSON';
-      const cause = `content-type: ${headers.get('content-type') ?? 'none'}`;
+      const beginning = sliceText(parts, 0, MAX_PAGE_CHARACTERS);
+      const cause = `no JSON: ${describeResponse(pageWordsOf(beginning), context)}`;
       throw new GatewayError('serialization', text, { provider, cause });
     }
     if (fault) throw fault;

@@ -10,6 +10,7 @@ import { openCompleteAnswer, EVENT_STREAM_TYPE } from './complete-answer.ts';
 import { addClientHeaders, passedValue, returnedHeaders, upstreamRequestId } from './headers.ts';
 import { providerError, timeoutError, upstreamFailure } from './network-error.ts';
 import { readFault, type UpstreamFault } from '../protocol/error-body.ts';
+import { pageWordsOf } from '../protocol/page-words.ts';
 import { toProviderError } from './provider-error.ts';
 import type { UpstreamResponse, UpstreamRequest } from './provider.ts';
 import { openStream } from './stream-opening.ts';
@@ -136,7 +137,9 @@ export async function readStatusFault(
   const bytes = await readAll(body, MAX_ERROR_BYTES).catch(() => undefined);
   clearTimeout(timer);
   const error = bytes && readErrorBody(bytes, headers.get('content-type') ?? '');
-  return readFault(error, status, references);
+  const fault = readFault(error, status, references);
+  const hasPage = bytes !== undefined && error === undefined;
+  return hasPage ? { ...fault, page: pageWordsOf(bytes.toString('utf8')) } : fault;
 }
 
 /**

@@ -1,10 +1,10 @@
 /** Maps a provider's error to the client's error. */
 
 import { namingSetting } from '../config/named-models.ts';
-import type { Attempt } from '../request/history.ts';
 import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
 import { cutText, withoutControlCharacters } from '../lib/secrets.ts';
 import { readFault, toWord, type UpstreamFault } from '../protocol/error-body.ts';
+import { pageWordsOf } from '../protocol/page-words.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { redactorOf, returnedHeaders } from './headers.ts';
 import type { UpstreamHeaders } from './provider.ts';
@@ -12,6 +12,8 @@ import { http } from '../lib/http.ts';
 
 const MAX_RETRY_AFTER_SECONDS = 86_400;
 const MAX_ERROR_TEXT_CHARACTERS = 500;
+/** The most words of a page in a cause. */
+const MAX_WORDS_CHARACTERS = 100;
 /**
  * How much more of a long text is searched for keys before it is cut. A key that begins in the
  * shown text is hidden if it is no longer than this.
@@ -64,9 +66,7 @@ export function toProviderError(
   const isRetryable = RETRYABLE_STATUSES.has(status);
   const isRepeatUseless =
     scope === 'client' || (status === 429 && BILLING.test(toWord(fault.code ?? fault.type)));
-  const logged = providerMessages
-    ? loggedCause(fault, text, context.attempt)
-    : namesOf(fault, redact);
+  const logged = providerMessages ? loggedCause(fault, text, context) : namesOf(fault, redact);
   const details: ErrorDetails = {
     provider,
     cause: setting ? `${setting}: ${logged}` : logged,
@@ -105,14 +105,30 @@ function errorText({ message = '', code = '', status }: UpstreamFault, redact: R
   return CODE_WORD.test(code) && !isKnown ? `${text} (${redact(code)})` : text;
 }
 
+/** For the log: a page has no text that helps. */
+function loggedCause(
+  { message, page = pageWordsOf(message ?? ''), status }: UpstreamFault,
+  text: string,
+  context: AttemptContext,
+): string {
+  if (page === undefined && (message !== undefined || context.attempt.status !== status)) {
+    return text;
+  }
+  return describeResponse(page || text, context);
+}
+
 /**
- * Describes an error without a message by its status, content type and text: `502, text/html, "Bad
- * Gateway"`.
+ * Describes a response without JSON or events by its status, media type and words:
+ * `502, text/html, "Bad Gateway"`. A log that must not show the provider's texts has no words.
  */
-function loggedCause({ message, status }: UpstreamFault, text: string, attempt: Attempt): string {
-  if (message !== undefined || attempt.status !== status) return text;
-  const [type] = (attempt.headers?.get('content-type') ?? '').split(';', 1);
-  return `${status}, ${type || 'no content-type'}, ${JSON.stringify(text)}`;
+export function describeResponse(words: string | undefined, context: AttemptContext): string {
+  const { headers, status } = context.attempt;
+  const { providerMessages } = context.services.config.logging;
+  const [type] = (headers?.get('content-type') ?? '').split(';', 1);
+  const facts = `${status}, ${type || 'no content-type'}`;
+  if (!words || !providerMessages) return facts;
+  const line = withoutControlCharacters(redactorOf(context)(words)).trim();
+  return `${facts}, ${JSON.stringify(cutText(line, MAX_WORDS_CHARACTERS))}`;
 }
 
 /** For a log that must not show the provider's message. */

@@ -6,14 +6,16 @@
  */
 
 import type { ByteSource } from '../lib/byte-source.ts';
-import { ChunkBuffer, withoutMark } from '../lib/chunk-buffer.ts';
+import { ChunkBuffer, sliceText, withoutMark } from '../lib/chunk-buffer.ts';
 import type { ErrorDetails, GatewayError } from '../lib/errors.ts';
 import { beginsJson } from '../protocol/answer-json.ts';
+import { MAX_PAGE_CHARACTERS, pageWordsOf } from '../protocol/page-words.ts';
 import type { Answer, AttemptContext } from './attempt-context.ts';
 import { failureOfCompletion, noStreaming } from './complete-answer.ts';
 import { EventInflow, type StreamPhase } from './event-inflow.ts';
 import type { PassedEvents } from './event-reader.ts';
 import { emptyAnswerError, providerError } from './network-error.ts';
+import { describeResponse } from './provider-error.ts';
 import { type StreamBeginning, StreamRelay } from './stream-relay.ts';
 
 /** Preambles and comments before the first token. */
@@ -45,6 +47,8 @@ class StreamOpening implements StreamPhase {
   readonly #settle: Settle;
   /** From the first token to the delivery, the relay has the beginning too. */
   readonly #beginning: StreamBeginning;
+  /** The words of the page that has ended in place of a stream. */
+  #pageWords: string | undefined;
 
   constructor(
     inflow: EventInflow,
@@ -94,9 +98,11 @@ class StreamOpening implements StreamPhase {
   checkKind(hasEnded: boolean): void {
     const { firstByte, splitter } = this.#inflow.reader;
     if (!hasEnded && firstByte === undefined) throw this.#error('too much before the first token');
-    if (!beginsJson(firstByte)) return;
-    if (!hasEnded) throw noStreaming(this.#context.attempt.provider);
+    if (!hasEnded && beginsJson(firstByte)) throw noStreaming(this.#context.attempt.provider);
+    if (!hasEnded) return;
     const parts = [...this.#beginning.bytes.parts, ...splitter.unfinished.parts];
+    this.#pageWords = pageWordsOf(sliceText(parts, 0, MAX_PAGE_CHARACTERS));
+    if (!beginsJson(firstByte)) return;
     const failure = failureOfCompletion(parts, this.#context);
     if (failure) throw failure;
   }
@@ -116,7 +122,7 @@ class StreamOpening implements StreamPhase {
       if (services.config.server.emptyAnswers === 'pass') return true;
       throw emptyAnswerError(attempt.provider);
     }
-    const cause = `content-type: ${attempt.headers?.get('content-type') ?? 'none'}`;
+    const cause = `no events: ${describeResponse(this.#pageWords, this.#context)}`;
     const isStream = isDone || !hasOtherLines;
     if (!isStream) throw this.#error('the answer was no stream of events', { cause });
     throw this.#error('the stream ended before its first token', { cause, problem: 'cut' });

@@ -128,23 +128,39 @@ describe('the log shows', { concurrency: true }, () => {
     const { gateway, p } = await start(t, {});
     const page = (code: number): Script => {
       const head = { 'content-type': 'text/html', location: 'https://p.example/x?key=canary' };
-      return (_, response) => response.writeHead(code, head).end('<html>the page</html>');
+      const style = '<style>p { color: red }</style><!-- x -->';
+      const text = `<html>${style}<p>the\n page of</p> ${PROVIDER_KEY} ${'z '.repeat(24)}${PROVIDER_KEY}`;
+      return (_, response) => response.writeHead(code, head).end(text);
     };
     const url = `${p.baseUrl}/chat/completions`;
     const cases: [script: Script, status: number | undefined, cause: RegExp, body?: object][] = [
       [status(404, 'Not Found'), 404, /^Not Found$/],
-      [page(404), 404, /^404, text\/html, "Not Found"$/],
-      [page(200), 200, /^content-type: text\/html$/],
-      [page(200), 200, /^content-type: text\/html$/, STREAM],
+      [page(404), 404, /^404, text\/html, "the page of \[secret\] [z ]+\[secret\]"$/],
+      [page(200), 200, /^no JSON: 200, text\/html, "the page of \[secret\] [z ]+\[secret\]"$/],
+      [
+        page(200),
+        200,
+        /^no events: 200, text\/html, "the page of \[secret\] [z ]+\[secret\]"$/,
+        STREAM,
+      ],
       [page(302), 302, /^status 302, location https:\/\/p\.example\/x$/],
     ];
     for (const [index, [script, code, cause, body = chatBody()]] of cases.entries()) {
       p.script = script;
-      await gateway.chat(body);
+      const { text } = await gateway.chat(body);
+      assert.doesNotMatch(text, /the page/);
       const { line, tries } = await lastLine(gateway, index + 1);
       assertHas(line, { ...warn, outcome: 'upstream_error' });
       assertHas(tries[0], { url, status: code, cause });
     }
-    assert.doesNotMatch(gateway.log.join(''), /canary|the page/);
+    assert.doesNotMatch(gateway.log.join(''), /canary|red|sk-prov/);
+  });
+
+  test('no words of a page with provider_messages = false', async (t) => {
+    const script: Script = (_, response) => response.end('<html>the page');
+    const { gateway } = await start(t, { script, more: '[logging]\nprovider_messages = false' });
+    await gateway.chat(chatBody());
+    const { tries } = await lastLine(gateway);
+    assertHas(tries[0], { cause: 'no JSON: 200, no content-type' });
   });
 });

@@ -174,7 +174,11 @@ function hasCause(whole: string, failure: Failure, reply: Reply): boolean {
   if (!isReported || text === undefined) return true;
   const type = new Map(reply.headers).get('content-type')?.split(';', 1)[0];
   const instead = `${reply.status}, ${type}, "${text}"`;
-  return (type !== 'text/html' && cause.startsWith(text.slice(0, 150))) || cause === instead;
+  if (cause === instead) return true;
+  const [, words] = /^\d+, \S+, "(.*)"$/.exec(cause) ?? [];
+  const body = reply.items.map((item) => item.text).join('') + reply.rest;
+  if (words !== undefined) return /<(?:!|html)/i.test(body) && body.includes(words);
+  return type !== 'text/html' && cause.startsWith(text.slice(0, 150));
 }
 
 /** Returns a failure's outcome in the log. */

@@ -1,0 +1,17 @@
+/** Reads the words of a page that a proxy or a wrong `base_url` has sent in place of an answer. */
+
+/** How much of a page is searched for its words. */
+export const MAX_PAGE_CHARACTERS = 4096;
+const PAGE = /^\ufeff?\s*<(?:!doctype|!--|\?xml|html|head|body|script|title)/i;
+const TITLE = /<title[^>]*>([^<]+)/i;
+/** What no reader sees. An unfinished script, comment or tag takes the rest of the text. */
+const INVISIBLE =
+  /<!--[^]*?(?:-->|$)|<(script|style)\b[^]*?(?:<\/\1[^>]*(?:>|$)|$)|<[^>]*(?:>|$)/gi;
+
+/** Returns a page's title, or else its visible words; undefined if the text is no page. */
+export function pageWordsOf(text: string): string | undefined {
+  if (!PAGE.test(text)) return undefined;
+  const beginning = text.slice(0, MAX_PAGE_CHARACTERS);
+  const words = TITLE.exec(beginning)?.[1]?.trim() || beginning.replace(INVISIBLE, ' ');
+  return words.replace(/\s+/g, ' ').trim();
+}
