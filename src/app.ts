@@ -13,7 +13,7 @@ import type { Config, StoreSettings } from './config/config.ts';
 import type { CLIENT_TIME_LIMITS } from './downstream/call.ts';
 import type { DrainOptions } from './downstream/drain.ts';
 import { createHttpServer } from './downstream/http-server.ts';
-import { findMemoryHolder, type MemoryHolder } from './downstream/memory-holder.ts';
+import { findMemoryHolder, heldBytesByClient } from './downstream/memory-holder.ts';
 import { createBalances } from './gateway/balance.ts';
 import type { Services } from './gateway/services.ts';
 import { createProviders, disposeFormer } from './gateway/provider-state.ts';
@@ -200,7 +200,7 @@ export class Service {
     for (const cause of causes) this.logger.log('error', 'reload failed', { cause });
   }
 
-  #findMemoryHolder(): MemoryHolder | undefined {
+  #findMemoryHolder(): string | undefined {
     const { maxBufferedBytes, trustedProxies } = this.config.server;
     return findMemoryHolder(this.server.calls(), trustedProxies, maxBufferedBytes);
   }
@@ -217,6 +217,7 @@ export class Service {
       oldestAgesMs: () => oldestAgesMs(server.calls()),
       openStreams: () => server.counts.openStreams,
       bufferedBytes: () => budget.reservedBytes,
+      bufferedBytesByClient: () => heldBytesByClient(server.calls()),
       droppedLogLines: () => this.#runtime.droppedLogLines?.() ?? 0,
       incidents: () => incidents,
       connections: () => transport.connectionFigures,
@@ -240,7 +241,7 @@ function createParts(
   config: Config,
   runtime: Runtime,
   outside: typeof OUTSIDE,
-  findHolder: () => MemoryHolder | undefined,
+  findHolder: () => string | undefined,
 ) {
   const { store } = config.rateLimit;
   const redact = createRedactor(config.secrets, config.resolved);

@@ -40,6 +40,8 @@ export interface Figures {
   oldestAgesMs(): ReadonlyMap<string, number>;
   openStreams(): number;
   bufferedBytes(): number;
+  /** Those of each client, and of clients without a name together as undefined. */
+  bufferedBytesByClient(): ReadonlyMap<string | undefined, number>;
   droppedLogLines(): number;
   incidents(): Incidents;
   /** Warnings about the settings in use. */
@@ -149,6 +151,11 @@ function readParts(config: Config, figures: Figures, root: LabelSet): FigureRow[
     providers.map(([id, provider]) => [root.with('provider', id), read(provider, id)]);
   const inFlightOfClients = clientsOf((name) => figures.inFlightOf(`clients.${name}`));
   const ofProviders = providersOf((_, id) => figures.inFlightOf(`providers.${id}`));
+  const heldBytes = figures.bufferedBytesByClient();
+  const heldByClients: Samples = [
+    ...clientsOf((name) => heldBytes.get(name) ?? 0),
+    [root, heldBytes.get(undefined) ?? 0],
+  ];
   const agesMs = figures.oldestAgesMs();
   const oldest = providersOf((_, id) => (agesMs.get(id) ?? 0) / 1000);
   const inCooldown = providersOf(({ keyPool }) => keyPool?.inCooldown);
@@ -180,6 +187,7 @@ function readParts(config: Config, figures: Figures, root: LabelSet): FigureRow[
       inFlightOfClients,
       'Requests of each client that are not over.',
     ],
+    ['gateway_client_buffered_bytes', heldByClients, 'Bytes held for each client.'],
     ['gateway_provider_requests_in_flight', ofProviders, 'Requests at each provider.'],
     ['gateway_provider_oldest_request_seconds', oldest, 'Age of the oldest one, 0 without one.'],
     ['gateway_limit', limits, 'Limits of the settings, by their unit.'],

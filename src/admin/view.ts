@@ -15,16 +15,14 @@ import { redactFacts } from '../lib/log.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import { VERSION } from '../lib/version.ts';
 import type { FinishedRequest } from '../request/facts.ts';
-import { INCIDENT_KINDS } from '../request/incident-kind.ts';
 import {
   createLagFigures,
   createPageFigures,
-  type FigureRow,
   type Figures,
   readFigures,
   renderFigure,
 } from './figures.ts';
-import { LabelSet } from './labels.ts';
+import { IncidentFigures } from './incident-figures.ts';
 import { RequestMetrics } from './metrics.ts';
 import { AllNames } from './names.ts';
 import { RecentRequests, type RequestFilter } from './recent-requests.ts';
@@ -49,6 +47,7 @@ export class AdminView {
   readonly #readLag = createLagFigures();
   readonly #readPageFigures;
   readonly #slowness = new Slowness();
+  readonly #incidents: IncidentFigures;
 
   /** @param config - returns the settings in use, which a reload replaces */
   constructor(config: () => Config, figures: Figures, redact: Redactor) {
@@ -57,6 +56,7 @@ export class AdminView {
     this.#redact = redact;
     this.#readPageFigures = createPageFigures(figures);
     this.#recent = new RecentRequests(redact);
+    this.#incidents = new IncidentFigures(redact, (name) => this.#metrics.nameOf(name));
   }
 
   /** Counts a finished request. */
@@ -91,7 +91,11 @@ export class AdminView {
   *scrape(): Generator<string> {
     yield* this.#metrics.render();
     const figures = readFigures(this.#config(), this.#figures);
-    const rows = [...this.#incidentFigures(), ...figures, ...this.#readLag()];
+    const rows = [
+      ...this.#incidents.read(this.#figures.incidents()),
+      ...figures,
+      ...this.#readLag(),
+    ];
     yield* rows.map(renderFigure);
   }
 
@@ -181,36 +185,5 @@ export class AdminView {
       const cause = this.#slowness.causeOf(id, (time) => this.#traffic.typicalTimes(id, time));
       this.#figures.incidents().set('slow', cause, subject, MEDIAN_LATE_MS);
     }
-  }
-
-  #incidentFigures(): FigureRow[] {
-    const incidents = this.#figures.incidents();
-    const root = new LabelSet();
-    const lasting = incidents.report().lasting.map((incident) => {
-      const { kind, models = [], provider } = incident.toFacts();
-      const labels = root.with('kind', kind).with('provider', provider);
-      const ofModels = models.map(({ model }) => labels.with('model', this.#metrics.nameOf(model)));
-      const { client } = incident;
-      const ofClients = client === undefined ? [] : [labels.with('client', client)];
-      return { labels, ofModels, ofClients };
-    });
-    const ones = (all: LabelSet[]) => [...new Set(all)].map((labels) => [labels, 1] as const);
-    const begun = INCIDENT_KINDS.map(
-      (kind) => [root.with('kind', kind), incidents.counts.get(kind) ?? 0] as const,
-    );
-    return [
-      ['gateway_incident', ones(lasting.map(({ labels }) => labels)), 'Always 1: it lasts.'],
-      [
-        'gateway_incident_model',
-        ones(lasting.flatMap(({ ofModels }) => ofModels)),
-        'Always 1: the model fails.',
-      ],
-      [
-        'gateway_incident_client',
-        ones(lasting.flatMap(({ ofClients }) => ofClients)),
-        'Always 1: the holder of memory, or the first client that it affects.',
-      ],
-      ['gateway_incidents_total', begun, 'Incidents that have begun.'],
-    ];
   }
 }

@@ -5,10 +5,13 @@ import { createRemoteAddress } from './trusted-proxies.ts';
 
 const MEBIBYTE = 1_048_576;
 
-export interface MemoryHolder {
-  /** Undefined without a key of `[clients]`. */
-  readonly client: string | undefined;
-  readonly text: string;
+/** Clients without a name are together under undefined. */
+export function heldBytesByClient(calls: Iterable<Call>): ReadonlyMap<string | undefined, number> {
+  const held = new Map<string | undefined, number>();
+  for (const { history, reservedBytes } of calls) {
+    held.set(history.client, reservedBytes + (held.get(history.client) ?? 0));
+  }
+  return held;
 }
 
 /** Returns the client, or without a name the address, that holds most of the reserved bytes. */
@@ -16,18 +19,16 @@ export function findMemoryHolder(
   calls: readonly Call[],
   trustedProxies: readonly string[],
   maxBufferedBytes: number,
-): MemoryHolder | undefined {
+): string | undefined {
   const remoteAddressOf = createRemoteAddress(trustedProxies);
-  const holders = new Map<string, { client: string | undefined; bytes: number }>();
+  const holders = new Map<string, number>();
   for (const call of calls) {
-    const { client } = call.history;
-    const name = client ?? remoteAddressOf(call) ?? 'a client that has left';
-    const bytes = call.reservedBytes + (holders.get(name)?.bytes ?? 0);
-    holders.set(name, { client, bytes });
+    const name = call.history.client ?? remoteAddressOf(call) ?? 'a client that has left';
+    holders.set(name, call.reservedBytes + (holders.get(name) ?? 0));
   }
-  const [most] = [...holders].toSorted(([, a], [, b]) => b.bytes - a.bytes);
-  if (!most || most[1].bytes === 0) return undefined;
-  const [name, { client, bytes }] = most;
+  const [most] = [...holders].toSorted(([, a], [, b]) => b - a);
+  if (!most || most[1] === 0) return undefined;
+  const [name, bytes] = most;
   const [held, all] = [bytes, maxBufferedBytes].map((count) => (count / MEBIBYTE).toFixed(1));
-  return { client, text: `${name} holds ${held} of ${all} MiB` };
+  return `${name} holds ${held} of ${all} MiB`;
 }

@@ -123,8 +123,6 @@ export class Incident {
   readonly counted = new Set<IncidentKind>();
   /** Kinds with a line in the log. */
   readonly logged = new Set<IncidentKind>();
-  /** If memory is short, the named client with the most of it at the latest refusal. */
-  holder: string | undefined;
   /** True if every model asked in the last minute is failing. */
   #hasAllModels = true;
   /** The most models' faults at once, and whether every model had one. */
@@ -153,11 +151,6 @@ export class Incident {
       (last, one) => (last && one && one.atMs < last.atMs ? last : last && one),
       ends[0],
     );
-  }
-
-  /** The client for the metrics: the holder of the memory, or the first affected client. */
-  get client(): string | undefined {
-    return this.holder ?? this.requests.firstClient;
   }
 
   has(fault: Fault | undefined): boolean {

@@ -40,9 +40,6 @@ const LOGGED_EVERY_MS = 60_000;
 const MAX_ENDED = 50;
 const ENDED_SHOWN_MS = 3_600_000;
 
-/** The client with the most memory: its name, if any, and a text for the log. */
-type Holder = { readonly client: string | undefined; readonly text: string };
-
 const clockZeroMs = () => Date.now() - performance.now();
 
 /** The streams of a provider, or its complete answers. */
@@ -128,7 +125,8 @@ export class Incidents {
   #ended: Incident[] = [];
   /** `Date.now()` minus `performance.now()` at the last check. It jumps if the clock is set. */
   #clockZeroMs = clockZeroMs();
-  #holder: Holder | undefined;
+  /** The client with the most memory in words. */
+  #holder: string | undefined;
   #holderFoundAtMs = -Infinity;
 
   /**
@@ -138,7 +136,7 @@ export class Incidents {
    */
   constructor(options: {
     readonly logger: Logger;
-    readonly findMemoryHolder: () => Holder | undefined;
+    readonly findMemoryHolder: () => string | undefined;
     readonly onTrouble: () => void;
   }) {
     this.#options = options;
@@ -223,9 +221,7 @@ export class Incidents {
       this.#holder = this.#options.findMemoryHolder();
       this.#holderFoundAtMs = nowMs;
     }
-    const { client, text } = this.#holder ?? {};
-    this.set('memory', text === undefined ? 'max_buffered_bytes' : `max_buffered_bytes: ${text}`);
-    this.#gateway.get('memory')!.incident!.holder = client;
+    this.set('memory', this.#holder ? `max_buffered_bytes: ${this.#holder}` : 'max_buffered_bytes');
   }
 
   /**

@@ -31,6 +31,25 @@ const KINDS: Readonly<Record<IncidentKind, readonly [title: string, action: stri
     'Look after the time service of the machine.',
   ],
 };
+/** Whose fault each kind of incident is. */
+const FAULTS: Readonly<Record<IncidentKind, string>> = {
+  unreachable: 'the provider, or the network to it',
+  key_refused: 'our key',
+  rate_limited: 'our limit at the provider',
+  errors: 'the provider',
+  timeout: 'the provider',
+  stall: 'the provider',
+  cut: 'the provider, or a proxy before it',
+  nonsense: 'the provider, or its base_url',
+  slow: 'the provider, or the network to it',
+  model_list: 'the provider, or its base_url',
+  descriptors: 'this machine',
+  memory: 'the client that holds most',
+  log_lines: 'the reader of the log',
+  store: 'the store',
+  reload: 'our settings',
+  clock: 'this machine',
+};
 /** Begins the cause if a setting names the model that is not there. */
 const OF_SETTING = /^404: (?:aliases|providers)\./;
 const NO_SUCH_MODEL = [
@@ -67,6 +86,8 @@ export interface Notice {
   /** The failing models; empty if all fail, undefined without a failing model. */
   readonly models?: readonly string[] | undefined;
   readonly title: string;
+  /** Whose fault it is. */
+  readonly fault: string;
   /** The effect on requests now; of an ended incident, the requests that it hit. */
   readonly effect: string;
   readonly action: string;
@@ -77,6 +98,8 @@ export interface Notice {
   readonly causes: readonly string[];
   readonly failed: number;
   readonly answered: number;
+  /** Answered by a slow provider. */
+  readonly slow: number;
   readonly affected: readonly Affected[];
   readonly more?: number | undefined;
   /** Its begin and its end, on the clock of `performance.now()`. */
@@ -106,9 +129,11 @@ export function formatDuration(seconds: number, isRough = false): string {
 const ageOf = ({ atMs }: Moment) =>
   formatDuration(Math.floor((performance.now() - atMs) / 1000), true);
 
-/** Returns the words and the action for a kind with this cause. */
+/** Returns the title, the action and the fault for a kind with this cause. */
 function wordsOf({ kind, cause }: Pick<Facts, 'kind' | 'cause'>) {
-  return kind === 'errors' && OF_SETTING.test(cause) ? NO_SUCH_MODEL : KINDS[kind];
+  if (kind === 'errors' && OF_SETTING.test(cause))
+    return [...NO_SUCH_MODEL, 'our settings'] as const;
+  return [...KINDS[kind], FAULTS[kind]] as const;
 }
 
 function describeAffected(
@@ -149,7 +174,7 @@ export function describeIncident(incident: Incident, facts: Facts): Notice {
   const names = [...listed, listed.length > 0 && facts.more_models && `${facts.more_models} more`];
   const who = provider ?? 'gateway';
   const inModels = listed.length > 1 ? `${who} (${join(names)})` : join([who, ...names], '/');
-  const [title, action] = wordsOf(facts);
+  const [title, action, fault] = wordsOf(facts);
   const clients = new Set(affected.flatMap((one) => one.clients?.split(', ') ?? []));
   const hit = [join(affected.map(({ name }) => name)), join([...clients])];
   const effects = [
@@ -166,6 +191,7 @@ export function describeIncident(incident: Incident, facts: Facts): Notice {
     subject: inModels,
     models: facts.models && listed,
     title,
+    fault,
     effect: ended ? join(hit, ' · ') : join(effects),
     action: ended ? '' : action,
     since: facts.since,
@@ -174,6 +200,7 @@ export function describeIncident(incident: Incident, facts: Facts): Notice {
     causes: causesOf(facts),
     failed,
     answered,
+    slow: kind === 'slow' ? affected.reduce((sum, { good = 0 }) => sum + good, 0) : 0,
     affected: ended ? [] : affected.map((one) => describeAffected(one, provider)),
     more: ended ? undefined : facts.more,
     beganAtMs: incident.since.atMs,
@@ -213,6 +240,7 @@ export function describeRefusals(refusals: Refusals): Notice {
     client,
     subject: client,
     title: 'at its own limit',
+    fault: 'the client',
     effect: isOver ? `${formatCount(refused)} refused` : '',
     action: isOver ? '' : `Raise the limit in [clients.${client}], or ask the client to send less.`,
     since: new Date(since.ms).toISOString(),
@@ -221,6 +249,7 @@ export function describeRefusals(refusals: Refusals): Notice {
     causes: [limit],
     failed: 0,
     answered: 0,
+    slow: 0,
     affected: isOver ? [] : [row],
     beganAtMs: since.atMs,
     endedAtMs: isOver ? last.atMs : undefined,

@@ -52,10 +52,10 @@ export class AffectedRequests {
     this.#hasFault = hasFault;
   }
 
-  /** The first affected client with a name. */
-  get firstClient(): string | undefined {
-    const [first] = this.#listed().toSorted((a, b) => a.clientAt - b.clientAt);
-    return first && [...first.clients][0];
+  /** The affected clients with names, ten at most, in the order of their models' first clients. */
+  get clients(): string[] {
+    const rows = this.#listed().toSorted((a, b) => a.clientAt - b.clientAt);
+    return [...new Set(rows.flatMap(({ clients }) => [...clients]))].slice(0, MAX_LISTED);
   }
 
   /** When the latest request failed, unless it counts as failing now. */

@@ -44,6 +44,7 @@ function notice(more: Partial<Notice> = {}): Notice {
     subject: more.provider ?? 'p',
     models: undefined,
     title: 'errors',
+    fault: 'the provider',
     effect: '',
     action: '',
     since: '2026-11-22T10:14:00.000Z',
@@ -52,6 +53,7 @@ function notice(more: Partial<Notice> = {}): Notice {
     causes: ['no capacity'],
     failed: 0,
     answered: 0,
+    slow: 0,
     affected: [],
     more: undefined,
     beganAtMs: NOW_MS - 90_000,
@@ -459,7 +461,7 @@ test('requests that a limit of the whole gateway refuses have failed', async (t)
 test('docs/incidents.md has the words and what to do for each kind', async () => {
   const text = await readFile(join(ROOT, 'docs/incidents.md'), 'utf8');
   for (const kind of INCIDENT_KINDS) {
-    const { action, title } = describe([faultOf(kind, 'cause')]);
-    assert.ok(text.includes(`| \`${kind}\` | ${title} | ${action} |`), kind);
+    const { action, fault, title } = describe([faultOf(kind, 'cause')]);
+    assert.ok(text.includes(`| \`${kind}\` | ${title} | ${fault} | ${action} |`), kind);
   }
 });

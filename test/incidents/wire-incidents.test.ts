@@ -248,8 +248,12 @@ describe('the incident of short memory names the holder, and the refused client'
       assert.equal(line!['kind'], 'memory');
       assert.equal(line!['cause'], 'max_buffered_bytes: agents holds 0.7 of 1.0 MiB');
       assert.deepEqual(await samplesOf(gateway, 'gateway_incident_client'), [
-        'gateway_incident_client{kind="memory",client="agents"} 1',
+        'gateway_incident_client{kind="memory",client="web"} 1',
       ]);
+      const ofClients = 'gateway_client_buffered_bytes';
+      const [ofAgents, ...ofOthers] = await samplesOf(gateway, ofClients);
+      assert.match(ofAgents!, /^gateway_client_buffered_bytes\{client="agents"\} 7\d{5}$/);
+      assert.deepEqual(ofOthers, [`${ofClients}{client="web"} 0`, `${ofClients} 0`]);
       assert.deepEqual(line!['affected'], [
         { name: '(body not read)', failed: 1, answered: 0, clients: 'web' },
       ]);

@@ -25,17 +25,17 @@ function start(t: TestContext, has: string[]) {
   return { clock, end, has, requests };
 }
 
-test('the first client is that of the earliest request among the faults of the incident', (t) => {
+test('the clients are those of the faults of the incident, the earliest request\u2019s first', (t) => {
   const { end, has, requests } = start(t, ['a', 'b']);
   end('x', 'a');
   end('y', 'b', 'of y');
   end('x', 'a', 'of x');
   end('y', 'b', 'later');
-  assert.equal(requests.firstClient, 'of y');
+  assert.deepEqual(requests.clients, ['of y', 'later', 'of x']);
   has.pop();
-  assert.equal(requests.firstClient, 'of x');
+  assert.deepEqual(requests.clients, ['of x']);
   has.pop();
-  assert.equal(requests.firstClient, undefined);
+  assert.deepEqual(requests.clients, []);
 });
 
 test('requests have not failed since the latest failure among the faults of the incident', (t) => {

@@ -1,0 +1,105 @@
+/** The lasting incidents as metrics, in the words of the page, for the alerts. */
+
+import type { Incident } from '../incidents/incident.ts';
+import type { Incidents } from '../incidents/incidents.ts';
+import { describeIncident, type Notice } from '../incidents/notice.ts';
+import { redactFacts } from '../lib/log.ts';
+import { cutText, type Redactor } from '../lib/secrets.ts';
+import { INCIDENT_KINDS } from '../request/incident-kind.ts';
+import type { FigureRow } from './figures.ts';
+import { LabelSet } from './labels.ts';
+
+const MAX_CAUSE_CHARACTERS = 200;
+/** The least time between two causes of the same kind in an incident's labels. */
+const CAUSE_KEPT_MS = 60_000;
+/** A number with or without a unit, but no status, as in `503: busy`, and no part of a name. */
+const NUMBER = /(?<![\w.:-])(?!(?:200|[45]\d\d)[:,] )\d+(?:[.,]\d+)?(?:ms|s|m|h)?(?![\w-]|[.:]\w)/g;
+
+/** The words of an incident that are labels. */
+type Words = Readonly<Record<'what' | 'cause' | 'fault' | 'action', string>>;
+
+/**
+ * Reads the figures of incidents. An incident keeps its words while only numbers in its cause
+ * change, and for a minute otherwise, because Prometheus keeps a series for each text.
+ */
+export class IncidentFigures {
+  readonly #words = new WeakMap<Incident, { words: Words; shape: string; sinceMs: number }>();
+  readonly #redact: Redactor;
+  readonly #nameOf: (model: string | undefined) => string;
+
+  /** @param nameOf - returns the name of a model as a label shows it */
+  constructor(redact: Redactor, nameOf: (model: string | undefined) => string) {
+    this.#redact = redact;
+    this.#nameOf = nameOf;
+  }
+
+  /** Returns the figures of the incidents that last. */
+  read(incidents: Incidents): FigureRow[] {
+    const root = new LabelSet();
+    const lasting = incidents.report().lasting.map((incident) => this.#read(incident, root));
+    const ones = (all: LabelSet[]) => [...new Set(all)].map((labels) => [labels, 1] as const);
+    const begun = INCIDENT_KINDS.map(
+      (kind) => [root.with('kind', kind), incidents.counts.get(kind) ?? 0] as const,
+    );
+    return [
+      ['gateway_incident', ones(lasting.map(({ labels }) => labels)), 'Always 1: it lasts.'],
+      [
+        'gateway_incident_info',
+        ones(lasting.map(({ inWords }) => inWords)),
+        'Always 1: what is wrong, why, whose fault it is, and what to do.',
+      ],
+      [
+        'gateway_incident_since_seconds',
+        lasting.map(({ labels, since }) => [labels, since] as const),
+        'When it began, in seconds since the epoch.',
+      ],
+      [
+        'gateway_incident_requests',
+        lasting.flatMap(({ requests }) => requests),
+        'Requests that it has affected.',
+      ],
+      [
+        'gateway_incident_model',
+        ones(lasting.flatMap(({ models }) => models)),
+        'Always 1: the model fails.',
+      ],
+      [
+        'gateway_incident_client',
+        ones(lasting.flatMap(({ clients }) => clients)),
+        'Always 1: the incident affects the client.',
+      ],
+      ['gateway_incidents_total', begun, 'Incidents that have begun.'],
+    ];
+  }
+
+  #read(incident: Incident, root: LabelSet) {
+    const facts = redactFacts(incident.toFacts(), this.#redact);
+    const { kind, models = [], provider } = facts;
+    const labels = root.with('kind', kind).with('provider', provider);
+    const notice = describeIncident(incident, facts);
+    const { answered, failed, slow } = notice;
+    const words = Object.entries(this.#wordsOf(incident, notice));
+    return {
+      labels,
+      inWords: words.reduce((set, [name, text]) => set.with(name, text), labels),
+      since: Math.floor(Date.parse(facts.since) / 1000),
+      requests: Object.entries({ answered, failed, slow }).map(([result, count]) => {
+        return [labels.with('result', result), count] as const;
+      }),
+      models: models.map(({ model }) => labels.with('model', this.#nameOf(model))),
+      clients: incident.requests.clients.map((client) => labels.with('client', client)),
+    };
+  }
+
+  #wordsOf(incident: Incident, { action, causes, fault, title }: Notice): Words {
+    const cause = cutText(causes.join('; '), MAX_CAUSE_CHARACTERS);
+    const shape = cause.replace(NUMBER, '0');
+    const nowMs = performance.now();
+    const known = this.#words.get(incident);
+    const isKept = known && (shape === known.shape || nowMs - known.sinceMs < CAUSE_KEPT_MS);
+    if (isKept && title === known.words.what) return known.words;
+    const words = { what: title, cause, fault, action };
+    this.#words.set(incident, { words, shape, sinceMs: nowMs });
+    return words;
+  }
+}
