@@ -241,38 +241,23 @@ type Labels = Readonly<Record<string, string>>;
 /** An alert that fires: its severity, what else labels it, and its summary. */
 type Firing = readonly ['page' | 'ticket', Labels, string];
 
-/**
- * The alerts of incidents: the severity and labels, the summary, in which KIND stands for the kind,
- * and the kinds.
- */
-const INCIDENTS: Readonly<Record<string, readonly (readonly [...Firing, kinds: string])[]>> = {
-  GatewayProviderFailing: [
-    [
-      'page',
-      { provider: 'p' },
-      'a: p fails: big: KIND; small: KIND; first client alice',
-      'unreachable key_refused rate_limited errors timeout stall cut nonsense',
-    ],
+/** The alerts of incidents: the severity, the label `provider` if any, and the kinds. */
+const INCIDENTS: readonly [string, Firing[0], Labels, kinds: string][] = [
+  [
+    'GatewayProviderFailing',
+    'page',
+    { provider: 'p' },
+    'unreachable key_refused rate_limited errors timeout stall cut nonsense',
   ],
-  GatewayProviderSlow: [
-    [
-      'ticket',
-      { provider: 'p' },
-      'a: p is slow, or its list of models cannot be read: KIND',
-      'slow model_list',
-    ],
-  ],
-  GatewayOutOfResources: [
-    ['page', {}, 'a refuses requests: KIND, first client alice', 'descriptors'],
-    ['page', {}, 'a refuses requests: KIND, most is held by alice', 'memory'],
-  ],
-  GatewayOwnIncident: [
-    ['ticket', {}, 'a: log lines lost', 'log_lines'],
-    ['ticket', {}, 'a: store of rate limits away, each gateway limits by itself', 'store'],
-    ['ticket', {}, 'a: new settings refused, former ones in use', 'reload'],
-    ['ticket', {}, 'a: clock set, times before are of the old clock', 'clock'],
-  ],
-};
+  ['GatewayProviderSlow', 'ticket', { provider: 'p' }, 'slow model_list'],
+  ['GatewayOutOfResources', 'page', {}, 'descriptors memory'],
+  ['GatewayOwnIncident', 'ticket', {}, 'log_lines store reload clock'],
+];
+/** The end of a summary of `GatewayRequestsFail`. */
+const FEW =
+  "of the last minute's requests of a have failed, too few of each model for an incident. More than a tenth fail since 1970-01-01 00:02:30 +0000 UTC. At fault, by failed tries: p 80; Clients: (no name) 40;";
+/** The summary of an incident of `p` without other series. */
+const BARE = 'a: p. No request has failed.';
 
 /** What else is alerted: the series, as promtool writes them, and who fires at which time. */
 const OTHERS: readonly [alert: string, series: Labels, fires: Record<string, readonly Firing[]>][] =
@@ -285,7 +270,13 @@ const OTHERS: readonly [alert: string, series: Labels, fires: Record<string, rea
       },
       {
         '45s': [],
-        '100s': [['page', { job: 'inference-gateway', instance: 'a' }, 'a does not answer']],
+        '100s': [
+          [
+            'page',
+            { job: 'inference-gateway', instance: 'a' },
+            'a does not answer since 1970-01-01 00:00:45 +0000 UTC. At fault: its process, its machine, or the network to it. No client gets an answer from it.',
+          ],
+        ],
       },
     ],
     [
@@ -296,13 +287,7 @@ const OTHERS: readonly [alert: string, series: Labels, fires: Record<string, rea
         'gateway_incident{instance="a",kind="key_refused",provider="of-one-key"}': '1x12',
       },
       {
-        '45s': [
-          [
-            'ticket',
-            { instance: 'a', kind: 'key_refused', provider: 'p' },
-            'a: p refuses a key, and its other keys answer',
-          ],
-        ],
+        '45s': [['ticket', { instance: 'a', kind: 'key_refused', provider: 'p' }, BARE]],
         '2m': [],
       },
     ],
@@ -314,15 +299,21 @@ const OTHERS: readonly [alert: string, series: Labels, fires: Record<string, rea
       },
       {
         '45s': [],
-        '2m': [['page', { instance: 'a', provider: 'p' }, 'a: p fails:']],
+        '2m': [['page', { instance: 'a', provider: 'p' }, BARE]],
       },
     ],
     [
       'GatewayInternalErrors',
-      { 'gateway_requests_total{instance="a",outcome="internal_error"}': '0x3 2x20' },
+      { 'gateway_requests_total{instance="a",client="ci",outcome="internal_error"}': '0x3 2x20' },
       {
         '45s': [],
-        '1m30s': [['page', { instance: 'a' }, 'a has failed requests for a reason of its own']],
+        '1m30s': [
+          [
+            'page',
+            { instance: 'a' },
+            'a has failed 2 requests in the last minute for a reason of its own. At fault: this gateway. Clients: ci 2;',
+          ],
+        ],
         '3m': [],
       },
     ],
@@ -331,13 +322,14 @@ const OTHERS: readonly [alert: string, series: Labels, fires: Record<string, rea
       {
         'gateway_requests_total{instance="a",outcome="ok"}': '0+30x8 240+20x16 560+30x20',
         'gateway_requests_total{instance="a",outcome="upstream_error"}': '0x8 0+10x16 160x20',
+        'gateway_tries_total{instance="a",provider="p",result="timeout"}': '0x8 0+20x16 160x20',
         'gateway_requests_total{instance="b",outcome="ok"}': '0+30x44',
         'gateway_requests_total{instance="b",outcome="rejected"}': '0+30x44',
       },
       {
         '2m': [],
-        '3m30s': [['page', { instance: 'a' }, '33.33% of the requests of a fail']],
-        '6m': [['page', { instance: 'a' }, '33.33% of the requests of a fail']],
+        '3m30s': [['page', { instance: 'a' }, `33.33% ${FEW}`]],
+        '6m': [['page', { instance: 'a' }, `33.33% ${FEW}`]],
         '7m45s': [],
       },
     ],
@@ -348,8 +340,8 @@ const OTHERS: readonly [alert: string, series: Labels, fires: Record<string, rea
         'gateway_incident{instance="a",kind="timeout",provider="p"}': '_x8 1x8',
       },
       {
-        '1m': [['page', { instance: 'a', provider: 'p' }, 'a: p fails:']],
-        '3m': [['page', { instance: 'a', provider: 'p' }, 'a: p fails:']],
+        '1m': [['page', { instance: 'a', provider: 'p' }, BARE]],
+        '3m': [['page', { instance: 'a', provider: 'p' }, BARE]],
       },
     ],
     [
@@ -378,7 +370,15 @@ const OTHERS: readonly [alert: string, series: Labels, fires: Record<string, rea
         'gateway_requests_total{instance="b",outcome="upstream_error"}': '0+30x20',
         'gateway_incident{instance="b",kind="slow",provider="p"}': '1x20',
       },
-      { '3m': [['page', { instance: 'b' }, '50% of the requests of b fail']] },
+      {
+        '3m': [
+          [
+            'page',
+            { instance: 'b' },
+            "50% of the last minute's requests of b have failed, too few of each model for an incident. More than a tenth fail since 1970-01-01 00:00:15 +0000 UTC. At fault, by failed tries: Clients: (no name) 120;",
+          ],
+        ],
+      },
     ],
     // An outage of 90 s has an alert of its own, and none before or after it.
     [
@@ -433,7 +433,7 @@ const OTHERS: readonly [alert: string, series: Labels, fires: Record<string, rea
         ].map(([job = '', instances]): Firing => [
           'ticket',
           { job },
-          `${job}: replicas have had 2 different settings for ten minutes: ${instances}`,
+          `${job}: replicas have had 2 different settings for ten minutes: ${instances}. At fault: their settings. The clients of these replicas get other limits, models or keys.`,
         ]),
       },
     ],
@@ -449,7 +449,7 @@ const OTHERS: readonly [alert: string, series: Labels, fires: Record<string, rea
           [
             'page',
             { job: 'inference-gateway', instance: 'a' },
-            'a has restarted 3 times in ten minutes',
+            'a has restarted 3 times in ten minutes, last at 1970-01-01 00:00:04 +0000 UTC. At fault: its process or its machine. Each restart cuts the requests in flight.',
           ],
         ],
         '14m': [],
@@ -461,17 +461,17 @@ const OTHERS: readonly [alert: string, series: Labels, fires: Record<string, rea
         'gateway_refusals_total{instance="a",client="alice",reason="client_tokens_per_minute"}':
           '0+1x60 60x60',
         'gateway_refusals_total{instance="a",client="bob",reason="client_concurrency"}':
-          '0+9x20 180x100',
+          '0 9 18 27x100',
         'gateway_refusals_total{instance="a",client="carl",reason="global"}': '0+9x120',
         'gateway_refusals_total{instance="a",reason="client_concurrency"}': '0+9x120',
       },
       {
-        '9m': [],
-        '13m': [
+        '2m': [],
+        '4m': [
           [
             'ticket',
             { instance: 'a', client: 'alice' },
-            'a has refused requests of alice for its own limit for ten minutes',
+            'a refuses requests of alice for its own limit since 1970-01-01 00:00:15 +0000 UTC: 4 for client_tokens_per_minute; in the last minute. At fault: the client. No provider is asked, and no other client is hit.',
           ],
         ],
         '20m': [],
@@ -491,6 +491,8 @@ const OTHERS: readonly [alert: string, series: Labels, fires: Record<string, rea
         'gateway_buffered_bytes{instance="a"}': '100x30',
         'gateway_limit{instance="a",limit="memory"}': '1000x30',
         'gateway_buffered_bytes{instance="b"}': '850x30',
+        'gateway_client_buffered_bytes{instance="b",client="alice"}': '600x30',
+        'gateway_client_buffered_bytes{instance="b"}': '250x30',
         'gateway_limit{instance="b",limit="memory"}': '1000x30',
         'process_open_fds{job="inference-gateway",instance="b"}': '950x30',
         'process_max_fds{job="inference-gateway",instance="b"}': '1000x30',
@@ -501,33 +503,39 @@ const OTHERS: readonly [alert: string, series: Labels, fires: Record<string, rea
           [
             'ticket',
             { instance: 'a', limit: 'client_concurrency', client: 'alice' },
-            'a: 90% of the limit client_concurrency of alice is used',
+            'a: 90% of the limit client_concurrency of alice is used since 1970-01-01 00:00:00 +0000 UTC; requests beyond it are refused.',
           ],
           [
             'ticket',
             { instance: 'a', limit: 'provider_concurrency', provider: 'q' },
-            'a: 100% of the limit provider_concurrency of q is used',
+            'a: 100% of the limit provider_concurrency of q is used since 1970-01-01 00:00:00 +0000 UTC; requests beyond it are refused. Most requests in flight are of alice: 9.',
           ],
           [
             'ticket',
             { instance: 'a', limit: 'server_concurrency' },
-            'a: 90% of the limit server_concurrency is used',
+            'a: 90% of the limit server_concurrency is used since 1970-01-01 00:00:00 +0000 UTC; requests beyond it are refused. Most requests in flight are of alice: 9.',
           ],
-          ['ticket', { instance: 'b', limit: 'memory' }, 'b: 85% of the limit memory is used'],
+          [
+            'ticket',
+            { instance: 'b', limit: 'memory' },
+            'b: 85% of the limit memory is used since 1970-01-01 00:00:00 +0000 UTC; requests beyond it are refused. Most is held by alice: 600B.',
+          ],
           [
             'ticket',
             { instance: 'b', job: 'inference-gateway', limit: 'descriptors' },
-            'b: 95% of the limit descriptors is used',
+            'b: 95% of the limit descriptors is used since 1970-01-01 00:00:00 +0000 UTC; requests beyond it are refused.',
           ],
         ],
       },
     ],
   ];
 
-/** A case of `promtool test rules`. What is to be done is read from the rules. */
-function ruleTest([alertname, series, fires]: (typeof OTHERS)[number]) {
-  const [, quoted = ''] = new RegExp(`alert: ${alertname}\n[^]*?action: (.*)`).exec(RULES) ?? [];
-  const action = quoted.replace(/^'(.*)'$/, '$1');
+const MORE = 'The page, and the log\'s line "incident", have more.';
+
+/** A case of `promtool test rules`. What is to be done is read from the rules, or `act` before it. */
+function ruleTest([alertname, series, fires]: (typeof OTHERS)[number], act = '') {
+  const [, read = ''] = new RegExp(`alert: ${alertname}\n[^]*?action: (.*)`).exec(RULES) ?? [];
+  const action = /^[&*]action/.test(read) ? act + MORE : read.replace(/^'(.*)'$/, '$1');
   const input_series = Object.entries(series).map(([name, values]) => ({ series: name, values }));
   const alert_rule_test = Object.entries(fires).map(([eval_time, firing]) => {
     const exp_alerts = firing.map(([severity, labels, summary]) => ({
@@ -540,32 +548,48 @@ function ruleTest([alertname, series, fires]: (typeof OTHERS)[number]) {
 }
 
 /** The incident lasts from the first to the fifth minute. */
-function incidentTests([alert, rows]: [string, (typeof INCIDENTS)[string]]) {
-  return rows.flatMap(([severity, labels, summary, kinds]) =>
-    kinds.split(' ').map((kind) => {
-      const all = { ...labels, kind, instance: 'a' };
-      const inBraces = (more: Labels) =>
-        Object.entries({ ...all, ...more }).map(([name, value]) => `${name}="${value}"`);
-      const lasts = '_x4 1x16 stale';
-      const series = {
-        [`gateway_incident{${inBraces({}).join()}}`]: lasts,
-        [`gateway_incident_model{${inBraces({ model: 'big' }).join()}}`]: lasts,
-        [`gateway_incident_model{${inBraces({ model: 'small' }).join()}}`]: lasts,
-        [`gateway_incident_client{${inBraces({ client: 'alice' }).join()}}`]: lasts,
-      };
-      // The alert goes on when the kind changes.
-      const { kind: _, ...steady } = all;
-      const isSteady = alert === 'GatewayProviderFailing';
-      const text = summary.replaceAll('KIND', kind);
-      const firing: Firing[] = [[severity, isSteady ? steady : all, text]];
-      return ruleTest([alert, series, { '45s': [], '2m': firing, '5m': firing, '6m30s': [] }]);
-    }),
-  );
+function incidentTests([alert, severity, labels, kinds]: (typeof INCIDENTS)[number]) {
+  return kinds.split(' ').map((kind) => {
+    const all = { ...labels, kind, instance: 'a' };
+    const named = (metric: string, more: Labels = {}) => {
+      const pairs = Object.entries({ ...all, ...more });
+      return `${metric}{${pairs.map(([name, value]) => `${name}="${value}"`).join()}}`;
+    };
+    const words = { what: 'what it is', cause: 'why.', fault: 'whose', action: 'Act.' };
+    const lasts = (value: number) => `_x4 ${value}x16 stale`;
+    const series = {
+      [named('gateway_incident')]: lasts(1),
+      [named('gateway_incident_info', words)]: lasts(1),
+      [named('gateway_incident_since_seconds')]: lasts(50),
+      [named('gateway_incident_requests', { result: 'failed' })]: lasts(30),
+      [named('gateway_incident_requests', { result: 'answered' })]: lasts(12),
+      [named('gateway_incident_requests', { result: 'slow' })]: lasts(0),
+      [named('gateway_incident_model', { model: 'big' })]: lasts(1),
+      [named('gateway_incident_model', { model: 'small' })]: lasts(1),
+      [named('gateway_incident_client', { client: 'alice' })]: lasts(1),
+      [named('gateway_incident_client', { client: 'bob' })]: lasts(1),
+      // Those of another incident are not told.
+      [`gateway_incident_client{instance="b",kind="${kind}",client="carl"}`]: lasts(1),
+      [`gateway_incident_client{instance="a",kind="other",client="dora"}`]: lasts(1),
+    };
+    // The alert goes on when the kind changes.
+    const { kind: _, ...steady } = all;
+    const isSteady = alert === 'GatewayProviderFailing';
+    const firing = (age: string): Firing[] => {
+      const since = `since 1970-01-01 00:00:50 +0000 UTC, for ${age}`;
+      const what = kind === 'store' ? 'what it is, each gateway limits by itself,' : 'what it is';
+      const why = `a: ${labels['provider'] ?? 'gateway'} (big, small): ${what} ${since}. Cause: why.`;
+      const hit = '12 answered by other providers, 30 failed. Clients: alice, bob.';
+      return [[severity, isSteady ? steady : all, `${why} At fault: whose. Requests: ${hit}`]];
+    };
+    const fires = { '45s': [], '2m': firing('1m 10s'), '5m': firing('4m 10s'), '6m30s': [] };
+    return ruleTest([alert, series, fires], 'Act. ');
+  });
 }
 
 test('each alert of deploy/ fires when it should, and promtool finds it valid', (t) => {
   if (isPrometheusMissing(t)) return;
-  const tests = [...Object.entries(INCIDENTS).flatMap(incidentTests), ...OTHERS.map(ruleTest)];
+  const tests = [...INCIDENTS.flatMap(incidentTests), ...OTHERS.map((one) => ruleTest(one))];
   const cases = { rule_files: ['rules.yml'], evaluation_interval: '15s', tests };
   const cwd = emptyFolder(t, { 'rules.yml': RULES, 'test.yml': JSON.stringify(cases) });
   for (const args of ['check rules rules.yml', 'test rules test.yml']) {
@@ -596,17 +620,34 @@ test('a real Prometheus fires in 60 s for an incident, and ends in 90 s', async 
   const target = `127.0.0.1:${gateway.adminPort}`;
   const { alerts } = await startPrometheus(t, { target, key: ADMIN_KEY, rules: RULES });
   const wanted = ['GatewayProviderFailing', 'GatewayOwnIncident', 'GatewayOutOfResources'];
-  const firing = async () => new Set((await alerts()).filter((name) => wanted.includes(name))).size;
+  const firing = async () => {
+    const all = [...(await alerts())].filter(([name]) => wanted.includes(name));
+    return new Map(all);
+  };
   const untilFiring = async (count: number, withinMs: number) => {
     const startMs = performance.now();
-    while ((await firing()) !== count) {
-      assert.ok(performance.now() - startMs < withinMs, `${await firing()} of ${count} fire`);
+    while ((await firing()).size !== count) {
+      const names = [...(await firing()).keys()].join();
+      assert.ok(performance.now() - startMs < withinMs, `${names} fire, and not ${count}`);
       await gateway.chat(chatBody());
       await idle(200);
     }
   };
   await gateway.reload(settings('port = "x"\n'));
   await untilFiring(2, FIRES_WITHIN_MS);
+  const summaries = await firing();
+  const since = 'since [\\d-]+ [\\d:]+ \\+0000 UTC, for \\d+s';
+  assert.match(
+    summaries.get('GatewayProviderFailing')!,
+    new RegExp(
+      `: p \\(m\\): errors ${since}\\. Cause: 503, application/json, "Service Unavailable"\\. ` +
+        'At fault: the provider\\. Requests: \\d+ failed\\.$',
+    ),
+  );
+  assert.match(
+    summaries.get('GatewayOwnIncident')!,
+    /gateway: new settings refused.*Cause: .*port/,
+  );
   script = (_, response) => sendJson(response, { x: 'y'.repeat(1_100_000) });
   await untilFiring(3, FIRES_WITHIN_MS);
   script = (_, response) => sendJson(response, completion());

@@ -7,6 +7,8 @@ import type { TestContext } from 'node:test';
 import { idle } from './clock.ts';
 import { emptyFolder, freePort } from './process.ts';
 
+type Labels = Readonly<Record<string, string>>;
+
 /** Skips the test, with a message, and returns true if Prometheus is not installed. */
 export function isPrometheusMissing(t: TestContext): boolean {
   const missing = ['prometheus', 'promtool'].filter(
@@ -88,14 +90,17 @@ export async function startPrometheus(
       });
       return new Map(entries);
     },
-    /** The names of the firing alerts. */
-    alerts: async (): Promise<string[]> => {
+    /** The names of the firing alerts with their summaries. */
+    alerts: async (): Promise<Map<string, string>> => {
       const text = await fetchText(port, '/api/v1/alerts');
       const { data } = JSON.parse(text ?? '{"data":{"alerts":[]}}') as {
-        data: { alerts: { state: string; labels: { alertname: string } }[] };
+        data: { alerts: { state: string; labels: Labels; annotations: Labels }[] };
       };
       const firing = data.alerts.filter(({ state }) => state === 'firing');
-      return firing.map(({ labels }) => labels.alertname).toSorted();
+      const told = firing.map(({ labels, annotations }) => {
+        return [labels['alertname']!, annotations['summary']!] as const;
+      });
+      return new Map(told);
     },
   };
 }
