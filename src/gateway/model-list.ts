@@ -14,8 +14,10 @@ import { readAll } from '../lib/byte-source.ts';
 import { memberOf, parseUntrustedJson } from '../lib/json.ts';
 import { matches } from '../lib/pattern.ts';
 import { mayName } from '../policy/authentication.ts';
+import { cutText } from '../lib/secrets.ts';
 import { readFault } from '../protocol/error-body.ts';
 import { type ListedModel, readModelList } from '../protocol/model-list.ts';
+import { pageWordsOf } from '../protocol/page-words.ts';
 import { readStatusFault } from '../upstream/open-answer.ts';
 import type { Provider } from '../upstream/provider.ts';
 import type { Transport } from '../upstream/transport.ts';
@@ -27,6 +29,8 @@ const FRESH_MS = 300_000;
 /** How long a failed provider is not asked again, so that a burst of requests asks it once. */
 const FRESH_AFTER_FAILURE_MS = 10_000;
 const MAX_LIST_BYTES = 4_194_304;
+/** The most words of a page in a cause. */
+const MAX_WORDS_CHARACTERS = 100;
 /** A model with a longer name is left out. */
 const MAX_NAME_CHARACTERS = 512;
 
@@ -214,8 +218,7 @@ export async function fetchModelList(
         status = reply.status;
         if (status === 200) {
           const bytes = await readAll(reply.body, MAX_LIST_BYTES);
-          const json = bytes && parseUntrustedJson(bytes.toString('utf8'), MAX_LIST_BYTES);
-          return readModelList(json);
+          return parseModelList(bytes?.toString('utf8') ?? '');
         }
         // Only a 400 refuses the key by its words, so the bodies of other errors are not read.
         const hasWords = status === 400;
@@ -233,4 +236,11 @@ export async function fetchModelList(
   } finally {
     limit.stop();
   }
+}
+
+/** Returns the list in a 200's body. Throws as `readModelList`, for a page with its words. */
+function parseModelList(text: string): ListedModel[] {
+  const page = cutText(pageWordsOf(text) ?? '', MAX_WORDS_CHARACTERS);
+  if (page !== '') throw new Error(`not a model list: 200, ${page}`);
+  return readModelList(parseUntrustedJson(text, MAX_LIST_BYTES));
 }

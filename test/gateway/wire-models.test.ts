@@ -129,13 +129,15 @@ describe('the list of a provider', { concurrency: true }, () => {
       [{ object: 'list' }, 'not a model list'],
       [null, 'not a model list'],
     ];
-    const providers = numbered(bodies.map(([body]) => list(body)));
+    const page: Script = (_, response) => response.end(`<html><h1>Sign in ${'x'.repeat(100)}`);
+    const providers = { ...numbered(bodies.map(([body]) => list(body))), page };
     const { gateway } = await scenario(t, { providers, more: '[logging]\nlevel = "debug"' });
     assert.deepEqual(await idsOf(gateway), []);
     const lines = gateway.lines('model list fetched');
     const causes = new Map(lines.map((line) => [line['provider'], line['cause']]));
     for (const [index, [body, cause]] of bodies.entries())
       assert.equal(causes.get(`p${index}`), cause, JSON.stringify(body));
+    assert.equal(causes.get('page'), `not a model list: 200, Sign in ${'x'.repeat(92)}`);
   });
 
   test('of anthropic is requested with its headers and page size', async (t) => {
