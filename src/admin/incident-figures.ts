@@ -61,7 +61,7 @@ export class IncidentFigures {
       [
         'gateway_incident_model',
         ones(lasting.flatMap(({ models }) => models)),
-        'Always 1: the model fails.',
+        'Always 1: the model fails or is slow.',
       ],
       [
         'gateway_incident_client',
@@ -74,11 +74,13 @@ export class IncidentFigures {
 
   #read(incident: Incident, root: LabelSet) {
     const facts = redactFacts(incident.toFacts(), this.#redact);
-    const { kind, models = [], provider } = facts;
+    const { affected, kind, provider } = facts;
     const labels = root.with('kind', kind).with('provider', provider);
     const notice = describeIncident(incident, facts);
     const { answered, failed, slow } = notice;
     const words = Object.entries(this.#wordsOf(incident, notice));
+    const slowModels = kind === 'slow' ? affected.map(({ name }) => name) : [];
+    const models = facts.models?.map(({ model }) => model) ?? slowModels;
     return {
       labels,
       inWords: words.reduce((set, [name, text]) => set.with(name, text), labels),
@@ -86,7 +88,7 @@ export class IncidentFigures {
       requests: Object.entries({ answered, failed, slow }).map(([result, count]) => {
         return [labels.with('result', result), count] as const;
       }),
-      models: models.map(({ model }) => labels.with('model', this.#nameOf(model))),
+      models: models.map((name) => labels.with('model', this.#nameOf(name))),
       clients: incident.requests.clients.map((client) => labels.with('client', client)),
     };
   }

@@ -7,6 +7,7 @@ import { renderFigure } from '../../src/admin/figures.ts';
 import { IncidentFigures } from '../../src/admin/incident-figures.ts';
 import { Incidents, Subject } from '../../src/incidents/incidents.ts';
 import { createRedactor } from '../../src/lib/secrets.ts';
+import { Attempt, RequestHistory } from '../../src/request/history.ts';
 import { Secret } from '../../src/lib/secret.ts';
 import { replaceNow } from '../support/clock.ts';
 
@@ -21,13 +22,16 @@ function start(t: TestContext) {
   const subject = new Subject('p');
   const redact = createRedactor([new Secret('canary-of-a-key')]);
   const figures = new IncidentFigures(redact, (name) => name ?? 'unknown');
+  const read = () => figures.read(incidents).map(renderFigure).join('');
   return {
+    incidents,
+    read,
     pass: (seconds: number) => (nowMs += 1000 * seconds),
     /** Sets the state, and returns the label `cause`. */
     causeOf: (cause: string, kind: 'slow' | 'model_list' = 'slow') => {
       incidents.set(kind, cause, subject);
       incidents.advance();
-      const text = figures.read(incidents).map(renderFigure).join('');
+      const text = read();
       return /^gateway_incident_info\{.*,cause="(.*)",fault=/m
         .exec(text)?.[1]
         ?.replaceAll('\\"', '"');
@@ -83,4 +87,27 @@ test('a cause in a label is cut, and has no key', (t) => {
   const { causeOf } = start(t);
   const cause = causeOf(`canary-of-a-key ${'"'.repeat(300)}`)!;
   assert.equal(cause, `[secret] ${'"'.repeat(191)}`);
+});
+
+test('a slow provider has the models that it has answered, and their clients', (t) => {
+  const { causeOf, incidents, read } = start(t);
+  causeOf('first token after 4 s');
+  const history = new RequestHistory();
+  Object.assign(history, { model: 'fast', client: 'ci' });
+  const attempt = new Attempt({ provider: P, model: 'm', isStream: false }, '');
+  history.attempt = history.addAttempt(attempt);
+  incidents.recordRequest(history, 'ok');
+  const labels = 'kind="slow",provider="p"';
+  assert.deepEqual(
+    read()
+      .split('\n')
+      .filter((line) => /^gateway_incident_(?:requests|model|client)/.test(line)),
+    [
+      `gateway_incident_requests{${labels},result="answered"} 0`,
+      `gateway_incident_requests{${labels},result="failed"} 0`,
+      `gateway_incident_requests{${labels},result="slow"} 1`,
+      `gateway_incident_model{${labels},model="fast"} 1`,
+      `gateway_incident_client{${labels},client="ci"} 1`,
+    ],
+  );
 });

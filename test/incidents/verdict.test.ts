@@ -302,6 +302,8 @@ test('an incident in words has its subject, each cause once, and what to do', ()
   assert.equal(describeIncident(incident, failing).icon, 'bad');
   const quiet = describeIncident(incident, { ...failing, quiet_since: END });
   assert.deepEqual([quiet.icon, quiet.effect], ['warn', `no failure since ${END}`]);
+  const hitBefore = describeIncident(incident, { ...failing, ended: END });
+  assert.deepEqual([hitBefore.effect, hitBefore.failed], ['fast · ci', 3], 'who was hit');
   const over = describe([faultOf('errors', 'no capacity', 'a')], { isOver: true });
   assert.deepEqual([over.icon, over.action, over.affected], ['off', '', []]);
 });
