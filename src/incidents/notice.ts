@@ -9,6 +9,10 @@ import type { Incident, Moment } from './incident.ts';
 /** The title of each kind of incident, and the action for the operator (docs/incidents.md). */
 const KINDS: Readonly<Record<IncidentKind, readonly [title: string, action: string]>> = {
   unreachable: ['no connection', 'Look whether its address is right and reachable from here.'],
+  lookup_failed: [
+    'name lookup fails',
+    'Look whether its name in base_url is right, and whether the name server answers.',
+  ],
   key_refused: ['our key refused', 'Replace the key in the settings, then send SIGHUP.'],
   rate_limited: ['limits us (429)', 'Add a key, or set [providers] fallback.'],
   errors: ['errors', 'Look at the provider’s status page, or set [providers] fallback.'],
@@ -34,6 +38,7 @@ const KINDS: Readonly<Record<IncidentKind, readonly [title: string, action: stri
 /** Whose fault each kind of incident is. */
 const FAULTS: Readonly<Record<IncidentKind, string>> = {
   unreachable: 'the provider, or the network to it',
+  lookup_failed: 'the name server, or our base_url',
   key_refused: 'our key',
   rate_limited: 'our limit at the provider',
   errors: 'the provider',

@@ -62,6 +62,8 @@ type Problem =
   | 'model gone'
   /** The answer ended early: the incident is `cut`, not `nonsense`. */
   | 'cut'
+  /** The provider's name was not resolved: the incident is `lookup_failed`, not `unreachable`. */
+  | 'lookup'
   /** This machine can open no connection: the incident is `descriptors`. */
   | 'descriptors';
 

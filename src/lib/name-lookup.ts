@@ -28,8 +28,8 @@ class SharedLookup {
     this.#options = options;
   }
 
-  isRunningFor(name: string): boolean {
-    return this.#name === name && this.#state !== 'idle';
+  isAwaitedFor(name: string): boolean {
+    return this.#name === name && this.#waiting.length > 0;
   }
 
   get(callback: Callback): void {
@@ -98,8 +98,8 @@ export function lookup(
   });
 }
 
-export function isLookupRunning(name: string): boolean {
-  return [...names.values()].some((shared) => shared.isRunningFor(name));
+export function isLookupAwaited(name: string): boolean {
+  return [...names.values()].some((shared) => shared.isAwaitedFor(name));
 }
 
 /**

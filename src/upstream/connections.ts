@@ -48,12 +48,12 @@ export function createConnector(timeoutMs: number, secureContext?: SecureContext
       : connectTcp({ ...target, port: Number(port || 80) });
     socket.setNoDelay(true);
     socket.setKeepAlive(true, KEEP_ALIVE_PROBE_MS);
-    let doing = 'connect';
+    let syscall = 'connect';
     let lookupMs: number | undefined;
     if (isIP(address) === 0) {
-      doing = 'name lookup';
+      syscall = 'getaddrinfo';
       socket.once('lookup', () => {
-        doing = 'connect';
+        syscall = 'connect';
         lookupMs = performance.now() - beganAtMs;
       });
     }
@@ -72,13 +72,19 @@ export function createConnector(timeoutMs: number, secureContext?: SecureContext
     const timer = setTimeout(() => {
       ticksLeft -= 1;
       if (ticksLeft > 0) timer.refresh();
-      else socket.destroy(Object.assign(new Error(`${doing} timed out`), { code: 'ETIMEDOUT' }));
+      else socket.destroy(createTimeoutError(syscall, address));
     }, timeoutMs / CONNECT_TICKS);
     if (isTls) keepSessions(socket, host, sessions);
     socket.on('error', settle);
     socket.once(isTls ? 'secureConnect' : 'connect', () => settle(undefined));
     return socket;
   };
+}
+
+/** Returns an error like the system's for this call. */
+function createTimeoutError(syscall: string, hostname: string): Error {
+  const error = new Error(`${syscall === 'connect' ? 'connect' : 'name lookup'} timed out`);
+  return Object.assign(error, { code: 'ETIMEDOUT', syscall, hostname });
 }
 
 /**

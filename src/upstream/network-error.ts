@@ -3,7 +3,7 @@
 import { isIPv4 } from 'node:net';
 
 import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
-import { isLookupRunning } from '../lib/name-lookup.ts';
+import { isLookupAwaited } from '../lib/name-lookup.ts';
 import { causeOf } from '../request/cause.ts';
 import { CLOSED, MalformedResponse } from './http1-connection.ts';
 
@@ -53,14 +53,24 @@ export function timeoutError(provider: string, details?: ErrorDetails): GatewayE
  */
 export function unconnectedFailure(reason: unknown, origin: string): unknown {
   if (!(reason instanceof GatewayError) || reason.kind !== 'timeout') return reason;
-  const isUnresolved = isLookupRunning(new URL(origin).hostname);
-  const phase = isUnresolved ? 'the name lookup has not finished' : 'no connection was made';
+  const { hostname } = new URL(origin);
+  const isUnresolved = isLookupAwaited(hostname);
+  const phase = isUnresolved ? `lookup of ${hostname} has not finished` : 'no connection was made';
   const cause = `${causeOf(reason)}: ${phase}`;
   return new GatewayError('timeout', reason.message, {
     ...reason.details,
     cause,
     scope: 'provider',
+    ...(isUnresolved && { problem: 'lookup' }),
   });
+}
+
+/** Returns the details of a failed or overdue name lookup; undefined for another error. */
+function lookupDetails(error: Error): ErrorDetails | undefined {
+  const { code, hostname, syscall } = error as NodeJS.ErrnoException & { hostname?: string };
+  if (syscall !== 'getaddrinfo') return undefined;
+  const end = code === 'ETIMEDOUT' ? 'timed out' : `failed: ${code}`;
+  return { cause: `lookup of ${hostname} ${end}`, problem: 'lookup' };
 }
 
 /** Returns the error for an unusable answer. */
@@ -123,7 +133,8 @@ export function upstreamFailure(thrown: unknown, provider: string): unknown {
   const isUnconnected = connectionFailure === 'unconnected' || code === CONNECT_TIMEOUT;
   // An AggregateError only has the first address's code.
   if (TIMED_OUT.test(code) && !(cause instanceof AggregateError)) {
-    return timeoutError(provider, { cause, scope: isUnconnected ? 'provider' : 'model' });
+    const scope = isUnconnected ? 'provider' : 'model';
+    return timeoutError(provider, { cause, scope, ...lookupDetails(cause) });
   }
   const fail = (text: string, details?: ErrorDetails) =>
     providerError(provider, text, { cause, ...details });
@@ -145,7 +156,8 @@ export function upstreamFailure(thrown: unknown, provider: string): unknown {
     const retry = connectionFailure === 'stale' ? 'at once' : 'later';
     return fail('the connection was closed without an answer', { retry, problem: 'cut' });
   }
-  return fail('the provider is unreachable', { scope: 'provider', retry: 'later' });
+  const details = lookupDetails(cause);
+  return fail('the provider is unreachable', { scope: 'provider', retry: 'later', ...details });
 }
 
 /** This machine's exhausted resource, by error code. */

@@ -90,11 +90,11 @@ test('a cause in a label is cut, and has no key', (t) => {
 });
 
 test('a slow provider has the models that it has answered, and their clients', (t) => {
-  const { causeOf, incidents, read } = start(t);
+  const { causeOf, incidents, read, subject } = start(t);
   causeOf('first token after 4 s');
   const history = new RequestHistory();
   Object.assign(history, { model: 'fast', client: 'ci' });
-  const attempt = new Attempt({ provider: P, model: 'm', isStream: false }, '');
+  const attempt = new Attempt({ provider: { id: 'p', subject }, model: 'm', isStream: false }, '');
   history.attempt = history.addAttempt(attempt);
   incidents.recordRequest(history, 'ok');
   const labels = 'kind="slow",provider="p"';

@@ -15,7 +15,7 @@ const fake = (name: string, { family = 0 }: { family?: number }, answer: Answer)
   asked.push({ name, family, answer });
 Object.assign(dns, { lookup: fake });
 after(() => Object.assign(dns, { lookup: real }));
-const { isLookupRunning, lookup } = await import('../../src/lib/name-lookup.ts');
+const { isLookupAwaited, lookup } = await import('../../src/lib/name-lookup.ts');
 
 const SLOW_MS = 1000;
 const address = (last: number) => [{ address: `192.0.2.${last}`, family: 4 }];
@@ -46,9 +46,9 @@ test('callers at the same time share a lookup, and later callers get one of thei
   ask();
   ask();
   assert.equal(asked.length, 1);
-  assert.equal(isLookupRunning(name), true);
+  assert.equal(isLookupAwaited(name), true);
   answer(null, address(1));
-  assert.equal(isLookupRunning(name), false);
+  assert.equal(isLookupAwaited(name), false);
   ask();
   answer(null, address(2));
   assert.deepEqual(results, ['192.0.2.1', '192.0.2.1', '192.0.2.2']);
@@ -133,10 +133,21 @@ test('a lookup that throws is an error, and the next one is tried', (t) => {
   assert.deepEqual(results, ['denied', '192.0.2.1']);
 });
 
+test('nobody waits for a slow lookup once the last addresses are used', (t) => {
+  const { answer, ask, name, timers } = start(t);
+  ask();
+  answer(null, address(1));
+  ask();
+  assert.equal(isLookupAwaited(name), true);
+  timers.advance(SLOW_MS);
+  assert.equal(isLookupAwaited(name), false);
+  answer(null, address(1));
+});
+
 test('a thousand names are known, and the oldest is forgotten', (t) => {
   useManualTimers(t);
   const many = Array.from({ length: 1001 }, (_, index) => `many-${index}`);
   for (const name of many) lookup(name, {}, () => {});
-  assert.deepEqual(many.map(isLookupRunning).indexOf(true), 1);
+  assert.deepEqual(many.map(isLookupAwaited).indexOf(true), 1);
   for (const { answer } of asked.splice(0)) answer(null, address(1));
 });

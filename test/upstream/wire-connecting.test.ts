@@ -311,9 +311,85 @@ test(
     assert.deepEqual([lost, stale!['connection'], fresh!['connection']], [502, 'reused', 'new']);
     const [unresolved, last] = await tell('dead/m');
     assert.deepEqual([unresolved, last!['connection']], [504, undefined]);
-    assert.equal(last!['cause'], 'no complete answer in 1000 ms: the name lookup has not finished');
+    assert.equal(
+      last!['cause'],
+      'no complete answer in 1000 ms: lookup of dead.test has not finished',
+    );
   },
 );
+
+/**
+ * Preload: the lookup of `gone.test` fails at once, and that of `late.test` takes 4 s. The first
+ * lookup of `late.test` is quick. `never.test` is not answered.
+ */
+const BAD_NAMES = `
+  import dns from 'node:dns';
+  const system = dns.lookup;
+  let asked = 0;
+  dns.lookup = (hostname, options, callback) => {
+    if (!hostname.endsWith('.test')) return system(hostname, options, callback);
+    const error = Object.assign(new Error('getaddrinfo ENOTFOUND ' + hostname), {
+      code: 'ENOTFOUND', syscall: 'getaddrinfo', hostname,
+    });
+    const [isGone, isFirst] = [hostname === 'gone.test', asked++ === 0];
+    const end = () => callback(isGone ? error : null, [{ address: '127.0.0.1', family: 4 }]);
+    if (hostname !== 'never.test') setTimeout(end, isGone || isFirst ? 0 : 4000);
+  };`;
+
+describe('a failing name lookup is the incident', { concurrency: true }, () => {
+  async function start(t: TestContext, host: string, { transport = 'auto', timeout = 60 } = {}) {
+    const upstream = await startUpstream(t, (request, response) => {
+      response.setHeader('connection', 'close');
+      return answerWell(request, response);
+    });
+    const baseUrl = upstream.baseUrl.replace('127.0.0.1', host);
+    const provider = providerToml(
+      { baseUrl },
+      'p',
+      `models = ["m"]\nretries = 0\ntimeout = ${timeout}`,
+    );
+    const cwd = emptyFolder(t, {
+      'gateway.toml': `[server]\nhost = "127.0.0.1"\nport = 0\n[admin]\nport = 0\n${provider}`,
+    });
+    const env = { GATEWAY_UPSTREAM: transport, ...preload(BAD_NAMES) };
+    return startServing(t, [], { cwd, env });
+  }
+
+  for (const transport of ['auto', 'fetch']) {
+    test(`lookup_failed of an unknown name, upstream = ${transport}`, async (t) => {
+      const { lines, port } = await start(t, 'gone.test', { transport });
+      for (let at = 0; at < 3; at += 1) {
+        const { status, text } = await ask(port, 'p/m');
+        assert.equal(status, 502);
+        assert.doesNotMatch(text, /gone|lookup/);
+      }
+      await eventually(() => lines('incident').length > 0, 'the incident');
+      const [{ kind, cause } = {}] = lines('incident');
+      assert.deepEqual(
+        [kind, cause],
+        ['lookup_failed', 'lookup of gone.test failed: ENOTFOUND'],
+        JSON.stringify(lines('incident')),
+      );
+    });
+  }
+
+  for (const [timeout, told] of [
+    [1, 'no complete answer in 1000 ms: lookup of never.test has not finished'],
+    [20, 'lookup of never.test timed out'],
+  ] as const) {
+    test(`lookup_failed of a name without an answer, timeout = ${timeout}`, async (t) => {
+      const { lines, port } = await start(t, 'never.test', { timeout });
+      const replies = await Promise.all([1, 2, 3].map(() => ask(port, 'p/m')));
+      for (const { status, text } of replies) {
+        assert.equal(status, 504);
+        assert.doesNotMatch(text, /never|lookup/);
+      }
+      await eventually(() => lines('incident').length > 0, 'the incident');
+      const [{ kind, cause } = {}] = lines('incident');
+      assert.deepEqual([kind, cause], ['lookup_failed', told]);
+    });
+  }
+});
 
 test('an address of the store that accepts only after most of a second is used', async (t) => {
   const hole = await startBlackHole(t, '+OK\r\n');

@@ -249,8 +249,8 @@ function happeningsOf({ exchanges }: History, courses: readonly Course[]) {
  * apart.
  */
 function kindOf(failure: Failure, hasBegun: boolean): string {
-  const { circuit, code, isOfKey, isReported, status } = failure;
-  if (circuit === 'provider') return 'unreachable';
+  const { circuit, code, isOfKey, isReported, isUnresolved, status } = failure;
+  if (circuit === 'provider') return isUnresolved ? 'lookup_failed' : 'unreachable';
   if (isOfKey) return 'key_refused';
   if (isReported) return status === 429 ? 'rate_limited' : 'errors';
   if (code === 'TIMEOUT') return hasBegun ? 'stall' : 'timeout';

@@ -37,6 +37,8 @@ export interface Failure {
   readonly fallsBack?: boolean | undefined;
   /** How a circuit counts it. `provider`: no connection was made. */
   readonly circuit: 'failure' | 'provider' | 'success' | 'maybe' | 'none';
+  /** Whether the provider's name was not resolved. */
+  readonly isUnresolved?: boolean;
   readonly isPolicy?: boolean | undefined;
   /** Whether the provider refuses the gateway's key. */
   readonly isOfKey?: boolean;
@@ -311,7 +313,8 @@ export function readReply(reply: Reply, limits: Limits): Reading {
     return fail(connectMs, { ...internal, isRetried: true, fallsBack: true, circuit: 'none' });
   }
   if (fault === 'refused' || fault === 'unresolved') {
-    return fail(connectMs, badGateway({ isRetried: true, circuit: 'provider' }));
+    const isUnresolved = fault === 'unresolved';
+    return fail(connectMs, badGateway({ isRetried: true, circuit: 'provider', isUnresolved }));
   }
   const beganMs = connectMs + (headMs ?? Infinity);
   if (beganMs > limitMs) return late(true);

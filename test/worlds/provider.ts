@@ -37,7 +37,9 @@ const FAULTS: Readonly<
 };
 
 function networkError(code: string, failure?: ConnectionFailure): TransportError {
-  return new TransportError(Object.assign(new Error(`network fault ${code}`), { code }), failure);
+  const syscall = code === 'ENOTFOUND' ? 'getaddrinfo' : undefined;
+  const error = Object.assign(new Error(`network fault ${code}`), { code, syscall });
+  return new TransportError(error, failure);
 }
 
 export function createProviders(clock: Clock, plan: Plan, history: History): Transport {
