@@ -1,9 +1,17 @@
-/** Judges whether a provider is slow, by its first tokens and its connect times. */
+/** Judges whether providers are slow, or the lookups of their names. */
 
-import type { AllNames } from './names.ts';
+import type { LookupReport } from '../lib/name-lookup.ts';
 
 /** A time is slow from this multiple of the usual time, and stays slow down to half of it. */
 const SLOW = 4;
+/** A minute's median shows a change half a minute late. */
+const MEDIAN_LATE_MS = 30_000;
+/**
+ * Providers that were slow together may recover one after the other within this time, because
+ * typical times are those of a minute.
+ */
+const SHARED_MS = 60_000;
+const MAX_NAMED = 3;
 
 /** Typical times in milliseconds; undefined if there are too few times. */
 interface TypicalTimes {
@@ -14,46 +22,167 @@ interface TypicalTimes {
 }
 
 const TIMES = [
-  { name: 'first_token', words: 'first token after', leastUsualMs: 1, assumedMs: Infinity },
-  // A slow name server is found at the start too. A few milliseconds more are no fault.
-  {
-    name: 'connect',
-    words: 'every fourth connect takes at least',
-    leastUsualMs: 25,
-    assumedMs: 250,
-  },
+  { name: 'first_token', words: 'first token after', leastUsualMs: 1 },
+  // A few milliseconds more are no fault.
+  { name: 'connect', words: 'every fourth connect takes at least', leastUsualMs: 25 },
 ] as const;
 type Time = (typeof TIMES)[number];
 
-export class Slowness {
-  /** The usual times of slow providers, taken when they became slow. */
-  readonly #usualMs = new Map<string, number>();
+/** A provider, and the name of its host. */
+interface Host {
+  readonly id: string;
+  readonly host: string;
+}
 
-  /** Forgets providers that are known no longer. */
-  forgetUnknown({ providers }: AllNames): void {
-    for (const key of this.#usualMs.keys()) {
-      if (!providers.has(key.slice(0, key.lastIndexOf(' ')))) this.#usualMs.delete(key);
+interface Finding extends Host {
+  /** False if there are too few times, or no lookup, for a judgement. */
+  readonly isJudged: boolean;
+  /** Undefined if the provider is not slow. */
+  readonly cause: string | undefined;
+  /** How long ago the slowness began; without a cause, how long ago it ended. */
+  readonly lateMs: number;
+}
+
+type Slow = Pick<Finding, 'cause' | 'lateMs'>;
+
+/** Which providers are slow, each by itself or all together. */
+interface Verdict {
+  /** Without a cause unless all judged providers are slow and have at least two hosts. */
+  readonly shared: Slow;
+  /** Without causes while `shared` has one. */
+  readonly providers: readonly (Slow & { readonly id: string })[];
+}
+
+const haveTwoHosts = (all: readonly Host[]) => new Set(all.map(({ host }) => host)).size > 1;
+
+/** Tells a fault of single providers from a fault of the machine or the name server. */
+class Together {
+  /** When all were last slow, on the clock of `performance.now()`. */
+  #allSlowAtMs = -Infinity;
+
+  split(findings: readonly Finding[]): Verdict {
+    const slow = findings.filter(({ cause }) => cause !== undefined);
+    const judged = findings.filter(({ isJudged }) => isJudged);
+    const nowMs = performance.now();
+    if (slow.length === judged.length && haveTwoHosts(slow)) this.#allSlowAtMs = nowMs;
+    if (slow.length === 0 || nowMs - this.#allSlowAtMs >= SHARED_MS) {
+      const ends = findings.flatMap((one) => (one.cause === undefined ? one.lateMs : []));
+      const lateMs = Math.min(SHARED_MS, ...ends);
+      return { shared: { cause: undefined, lateMs }, providers: findings };
     }
+    const named = slow.slice(0, MAX_NAMED).map(({ id, cause }) => `${id}: ${cause}`);
+    const more = slow.length > MAX_NAMED ? [`${slow.length - MAX_NAMED} more`] : [];
+    const cause = [...named, ...more].join('; ');
+    const lateMs = Math.max(...slow.map((one) => one.lateMs));
+    const providers = findings.map(({ id }) => ({ id, cause: undefined, lateMs: 0 }));
+    return { shared: { cause, lateMs }, providers };
+  }
+}
+
+/** The usual time of a slow provider, and the slowest since it became slow. */
+interface SlowTime {
+  readonly usualMs: number;
+  readonly worstMs: number;
+}
+
+/** A provider's time, compared with the usual time. */
+interface Measured {
+  /** The provider's id, and the time's name. */
+  readonly key: string;
+  readonly words: string;
+  readonly newestMs: number;
+  readonly usualMs: number;
+  /** The newest time as a multiple of the usual time. */
+  readonly factor: number;
+}
+
+export class Slowness {
+  /** The slow times at the latest judgement. */
+  #slow: ReadonlyMap<string, SlowTime> = new Map();
+  readonly #providers = new Together();
+  readonly #lookups = new Together();
+
+  /** Returns which providers are slow now. */
+  judge(
+    hosts: readonly Host[],
+    timesOf: (id: string, time: Time['name']) => TypicalTimes,
+  ): Verdict {
+    const all = hosts.map((one) => {
+      const times = TIMES.flatMap((time) => this.#measure(one.id, time, timesOf) ?? []);
+      return { ...one, times, most: Math.max(...times.map(({ factor }) => factor)) };
+    });
+    const judged = all.filter(({ times }) => times.length > 0);
+    // Medians of different providers do not pass a limit at the same moment.
+    const areAll =
+      haveTwoHosts(judged) &&
+      judged.every(({ most }) => most >= SLOW / 2) &&
+      judged.some(({ most }) => most >= SLOW);
+    const slow = new Map<string, SlowTime>();
+    const findings = all.map(({ id, host, times }) => ({
+      id,
+      host,
+      isJudged: times.length > 0,
+      cause: this.#causeOf(times, areAll, slow),
+      lateMs: MEDIAN_LATE_MS,
+    }));
+    this.#slow = slow;
+    return this.#providers.split(findings);
   }
 
-  /** Returns why the provider is slow now; undefined if it is not. */
-  causeOf(provider: string, timesOf: (time: Time['name']) => TypicalTimes): string | undefined {
-    const causes = TIMES.flatMap((time) => {
-      return this.#judge(`${provider} ${time.name}`, time, timesOf(time.name)) ?? [];
+  /** Returns the providers whose names are looked up slowly now. */
+  judgeLookups(
+    hosts: readonly Host[],
+    lookupsOf: (name: string) => LookupReport | undefined,
+  ): Verdict {
+    const nowMs = performance.now();
+    const findings = hosts.map((one) => {
+      const { isRecent = false, isSlow = false, spell } = lookupsOf(one.host) ?? {};
+      const atMs = isSlow ? spell!.beganAtMs : spell?.endedAtMs;
+      const lateMs = atMs === undefined ? SHARED_MS : nowMs - atMs;
+      const cause = isSlow ? lookupText(one.host, spell!) : undefined;
+      return { ...one, isJudged: isRecent, cause, lateMs };
+    });
+    return this.#lookups.split(findings);
+  }
+
+  /** Returns undefined without enough times, so that no usual time is assumed. */
+  #measure(
+    id: string,
+    { name, words, leastUsualMs }: Time,
+    timesOf: (id: string, time: Time['name']) => TypicalTimes,
+  ): Measured | undefined {
+    const key = `${id} ${name}`;
+    const { newestMs, formerMs } = timesOf(id, name);
+    const usualMs = this.#slow.get(key)?.usualMs ?? formerMs;
+    if (newestMs === undefined || usualMs === undefined) return undefined;
+    return { key, words, newestMs, usualMs, factor: newestMs / Math.max(leastUsualMs, usualMs) };
+  }
+
+  /**
+   * Returns why a provider with these times is slow; undefined if it is not.
+   *
+   * @param areAll - whether the times of all providers have doubled at least
+   * @param slow - receives the slow times
+   */
+  #causeOf(
+    times: readonly Measured[],
+    areAll: boolean,
+    slow: Map<string, SlowTime>,
+  ): string | undefined {
+    const causes = times.flatMap(({ key, words, newestMs, usualMs, factor }) => {
+      const known = this.#slow.get(key);
+      if (factor < (known || areAll ? SLOW / 2 : SLOW)) return [];
+      const worstMs = Math.max(newestMs, known?.worstMs ?? 0);
+      slow.set(key, { usualMs, worstMs });
+      const worst = worstMs > newestMs ? `${worstMs} ms at worst, ` : '';
+      return `${words} ${newestMs} ms, ${worst}${usualMs} ms is usual`;
     });
     return causes.length > 0 ? causes.join(', ') : undefined;
   }
+}
 
-  #judge(
-    key: string,
-    { words, leastUsualMs, assumedMs }: Time,
-    { newestMs = 0, formerMs }: TypicalTimes,
-  ): string | undefined {
-    const known = this.#usualMs.get(key);
-    const usualMs = Math.max(leastUsualMs, known ?? formerMs ?? assumedMs);
-    const isSlow = newestMs >= usualMs * (known ? SLOW / 2 : SLOW);
-    if (isSlow) this.#usualMs.set(key, usualMs);
-    else this.#usualMs.delete(key);
-    return isSlow ? `${words} ${newestMs} ms, ${usualMs} ms is usual` : undefined;
-  }
+function lookupText(name: string, { code, longestMs }: NonNullable<LookupReport['spell']>): string {
+  const duration = `${(longestMs / 1000).toFixed(1)} s`;
+  const end = code === undefined ? `takes up to ${duration}` : `fails after ${duration} (${code})`;
+  return `lookup of ${name} ${end}, its last addresses are in use`;
 }

@@ -16,10 +16,7 @@ import { bucketOf, quantile } from './series.ts';
 const STEP_MS = 10_000;
 export const STEPS = 90;
 const MINUTE_STEPS = 6;
-/**
- * A provider's typical time has this share of all times below it, if there are at least so many. A
- * slow name server delays only some connections, because lookups are shared.
- */
+/** A provider's typical time has this share of all times below it, if there are `least` times. */
 const TYPICAL = {
   first_token: { share: 0.5, least: 10 },
   connect: { share: 0.75, least: 4 },
@@ -35,8 +32,8 @@ const MAX_CLIENTS = 500;
 /** A row's counts, in its first places. Each time's buckets follow. */
 const COUNTS = ['requests', 'failed', 'rejected', 'limited', 'client_closed', 'tokens'] as const;
 type Count = (typeof COUNTS)[number];
-/** First token, new connection with its name lookup, and the gateway's part of a request. */
-const TIMES = ['first_token', 'connect', 'gateway'] as const;
+/** First token, new connection, its name lookup, and the gateway's part of a request. */
+const TIMES = ['first_token', 'connect', 'lookup', 'gateway'] as const;
 type Time = (typeof TIMES)[number];
 const BUCKETS = FIRST_TOKEN_BOUNDS.length + 1;
 
@@ -74,7 +71,7 @@ class Row extends StepCounts {
    */
   report(step: number, steps?: number) {
     const sums = this.sums(step, steps);
-    const report: Partial<Record<Count | 'p50' | 'p95' | 'connect' | 'gateway', number>> = {};
+    const report: Partial<Record<Count | 'p50' | 'p95' | Time, number>> = {};
     for (const [place, name] of COUNTS.entries()) report[name] = sums[place] || undefined;
     for (const name of TIMES.slice(0, this.#times)) {
       const times = timesIn(sums, name);
@@ -165,16 +162,21 @@ export class Traffic {
     const { prompt_tokens: prompt = 0, completion_tokens: completion = 0 } = request.facts;
     this.#all.add(step, COUNTS.indexOf('tokens'), prompt + completion);
     if (model) this.#noteUnknown(model.name, tries);
-    // The time since the last try began, because earlier tries are not this provider's fault.
-    const ownMs = firstTokenMs && (tries.at(-1)?.duration_ms ?? firstTokenMs);
+    // The time since the last try's name was resolved, because neither earlier tries nor the name
+    // server are this provider's fault.
+    const { duration_ms: triedMs = firstTokenMs, lookup_ms: lookedUpMs = 0 } = tries.at(-1) ?? {};
+    const ownMs = firstTokenMs && triedMs && triedMs - lookedUpMs;
     if (provider !== undefined) this.#providerRow(provider).addTime(step, 'first_token', ownMs);
     for (const one of tries) {
       // The gateway's own failure is not the provider's.
       if (!isSent(one.outcome) || one.outcome === 'internal_error') continue;
       const row = this.#providerRow(one.provider);
       row.addEnd(step, countOf(one.outcome));
-      row.addTime(step, 'connect', one.connect_ms);
-      this.#all.addTime(step, 'connect', one.connect_ms);
+      const { connect_ms: madeMs, lookup_ms: resolvedMs = 0 } = one;
+      for (const each of [row, this.#all]) {
+        each.addTime(step, 'connect', madeMs && madeMs - resolvedMs);
+        each.addTime(step, 'lookup', one.lookup_ms);
+      }
     }
   }
 

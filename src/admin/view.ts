@@ -12,6 +12,7 @@ import {
 } from '../incidents/notice.ts';
 import { type Situation, verdictOf } from '../incidents/verdict.ts';
 import { redactFacts } from '../lib/log.ts';
+import { lookupsOf } from '../lib/name-lookup.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import { VERSION } from '../lib/version.ts';
 import type { FinishedRequest } from '../request/facts.ts';
@@ -30,8 +31,6 @@ import { describeRows } from './rows.ts';
 import { Slowness } from './slowness.ts';
 import { STEPS, Traffic } from './traffic.ts';
 
-/** A minute's median shows a change half a minute late. */
-const MEDIAN_LATE_MS = 30_000;
 /** More incidents above the page's charts would push them away. */
 const MAX_LANES = 6;
 
@@ -84,7 +83,6 @@ export class AdminView {
     if (!this.#names.expire(this.#config())) return;
     this.#metrics.forgetUnknown();
     this.#traffic.forgetUnknown(this.#names);
-    this.#slowness.forgetUnknown(this.#names);
   }
 
   /** Yields all metrics in the exposition format, in parts. */
@@ -179,11 +177,21 @@ export class AdminView {
     return lanes.filter(({ to = step }) => to > step - STEPS).slice(0, MAX_LANES);
   }
 
-  /** Judges whether providers are slow. Must be called every few seconds. */
+  /** Judges whether providers and name lookups are slow. Must be called every few seconds. */
   judgeSlowness(): void {
-    for (const [id, { subject }] of this.#figures.providers()) {
-      const cause = this.#slowness.causeOf(id, (time) => this.#traffic.typicalTimes(id, time));
-      this.#figures.incidents().set('slow', cause, subject, MEDIAN_LATE_MS);
+    const { registered } = this.#config().providers;
+    const hosts = registered.map(({ id, baseUrl }) => ({ id, host: new URL(baseUrl).hostname }));
+    const verdicts = {
+      slow: this.#slowness.judge(hosts, (id, time) => this.#traffic.typicalTimes(id, time)),
+      lookup_slow: this.#slowness.judgeLookups(hosts, lookupsOf),
+    };
+    const incidents = this.#figures.incidents();
+    const figures = this.#figures.providers();
+    for (const kind of ['slow', 'lookup_slow'] as const) {
+      const { providers, shared } = verdicts[kind];
+      incidents.set(kind, shared.cause, undefined, shared.lateMs);
+      for (const one of providers)
+        incidents.set(kind, one.cause, figures.get(one.id)!.subject, one.lateMs);
     }
   }
 }

@@ -27,6 +27,8 @@ const HAPPENINGS: ReadonlySet<IncidentKind> = new Set([
   'clock',
 ]);
 const QUIET_MS = 15_000;
+/** A request that waited this long for a name lookup was answered slowly. */
+const LOOKUP_AWAITED_MS = 500;
 /** A failing model without an attempt for this time is forgotten. */
 const FORGOTTEN_MS = 900_000;
 /**
@@ -112,6 +114,13 @@ export class Subject {
 /** Returns false for the subject of a provider that a reload has removed or replaced. */
 function mayCount(one: object): one is Subject {
   return one instanceof Subject && !one.isDisposed;
+}
+
+/** Returns the state that has slowed an attempt at its provider; undefined without such a state. */
+function slownessOf({ lookupMs = 0 }: Attempt, states: Subject['states']) {
+  if (states.has('slow')) return 'slow';
+  const isAwaited = lookupMs >= LOOKUP_AWAITED_MS;
+  return states.has('lookup_slow') && isAwaited ? 'lookup_slow' : undefined;
 }
 
 export class Incidents {
@@ -204,8 +213,9 @@ export class Incidents {
           ? subject.partOf(attempt).find(attempt.model)?.fault
           : undefined;
       const met = history.attempts.flatMap((attempt) => faultOf(attempt) ?? []);
-      const isSlow = subject.states.has('slow') && history.attempt?.subject === subject;
-      if (met.length === 0 && isSlow && outcome === 'ok') incident.requests.addSlow(history);
+      const { attempt } = history;
+      const slow = attempt?.subject === subject && slownessOf(attempt, subject.states);
+      if (met.length === 0 && slow && outcome === 'ok') incident.requests.addSlow(history, slow);
       if (met.length === 0) continue;
       const sorted = met.toSorted((a, b) => Number(incident.has(b)) - Number(incident.has(a)));
       const isByFaulty = history.attempt !== undefined && faultOf(history.attempt) !== undefined;

@@ -20,7 +20,8 @@ const KINDS: Readonly<Record<IncidentKind, readonly [title: string, action: stri
   stall: ['streams fall silent', 'Set [providers] fallback, or lower stream_idle_timeout.'],
   cut: ['answers break off', 'Look at the provider’s server, and at proxies before it.'],
   nonsense: ['unusable answers', 'Look whether base_url is that of an OpenAI-compatible API.'],
-  slow: ['slow', 'If connect is slow look after the name server, else after the provider.'],
+  slow: ['slow', 'If connect is slow look after the network, else after the provider.'],
+  lookup_slow: ['name lookup slow', 'Look after the name server of this machine.'],
   model_list: ['no list of models', 'Correct base_url, or name the models in [providers.<id>].'],
   descriptors: ['no descriptors left', 'Raise ulimit -n, or add an instance.'],
   memory: ['short of memory', 'Limit the client that holds most, or raise max_buffered_bytes.'],
@@ -47,6 +48,7 @@ const FAULTS: Readonly<Record<IncidentKind, string>> = {
   cut: 'the provider, or a proxy before it',
   nonsense: 'the provider, or its base_url',
   slow: 'the provider, or the network to it',
+  lookup_slow: 'the name server',
   model_list: 'the provider, or its base_url',
   descriptors: 'this machine',
   memory: 'the client that holds most',
@@ -60,6 +62,14 @@ const OF_SETTING = /^404: (?:aliases|providers)\./;
 const NO_SUCH_MODEL = [
   'no such model (404)',
   'Correct the name of the model in the settings, then send SIGHUP.',
+  'our settings',
+] as const;
+
+/** Without a provider, all that were asked are slow. */
+const ALL_SLOW = [
+  'all providers slow',
+  'Look at the load of this machine, and at its network.',
+  'this machine, or its network',
 ] as const;
 
 export type Icon = 'good' | 'warn' | 'bad' | 'off';
@@ -135,9 +145,9 @@ const ageOf = ({ atMs }: Moment) =>
   formatDuration(Math.floor((performance.now() - atMs) / 1000), true);
 
 /** Returns the title, the action and the fault for a kind with this cause. */
-function wordsOf({ kind, cause }: Pick<Facts, 'kind' | 'cause'>) {
-  if (kind === 'errors' && OF_SETTING.test(cause))
-    return [...NO_SUCH_MODEL, 'our settings'] as const;
+function wordsOf({ kind, cause, provider }: Pick<Facts, 'kind' | 'cause' | 'provider'>) {
+  if (kind === 'slow' && provider === undefined) return ALL_SLOW;
+  if (kind === 'errors' && OF_SETTING.test(cause)) return NO_SUCH_MODEL;
   return [...KINDS[kind], FAULTS[kind]] as const;
 }
 
@@ -160,12 +170,12 @@ function describeAffected(
 }
 
 /** Returns each cause once, a model's or a state's behind its name. */
-function causesOf({ key, cause, models = [], states = [] }: Facts): string[] {
+function causesOf({ key, cause, models = [], provider, states = [] }: Facts): string[] {
   const others = models.filter((one) => one.cause !== cause);
   return [
     join([key && `key ${key}`, cause], ': '),
     ...others.map((one) => join([one.model, one.cause], ': ')),
-    ...states.map((one) => join([wordsOf(one)[0], one.cause], ': ')),
+    ...states.map((one) => join([wordsOf({ ...one, provider })[0], one.cause], ': ')),
   ].filter(Boolean);
 }
 

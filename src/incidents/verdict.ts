@@ -201,8 +201,9 @@ export function statesOf(id: string, situation: Situation): State[] {
   const own = situation.notices.filter(({ provider }) => provider === id);
   const lasting = own.filter(({ ended }) => !ended);
   if (lasting.length > 0) {
-    return lasting.map(({ icon, models, title, causes: [cause = ''] }) => {
-      return [icon, join([join(models ?? []), title], ': '), title === 'slow' ? cause : ''];
+    return lasting.map(({ icon, kind, models, title, causes: [cause = ''] }) => {
+      const isSlow = kind === 'slow' || kind === 'lookup_slow';
+      return [icon, join([join(models ?? []), title], ': '), isSlow ? cause : ''];
     });
   }
   const judged = judge(situation.providers[id] ?? {});

@@ -101,10 +101,10 @@ export class AffectedRequests {
     addClient(requests, client);
   }
 
-  /** Counts a good request of a slow provider. */
-  addSlow({ client, model = UNREAD }: RequestHistory): void {
-    const key = keyOf(model, 'slow');
-    const requests = this.#rows.get(key) ?? begin(model, 'slow');
+  /** Counts a good request of a slow provider. `fault` is the provider's state. */
+  addSlow({ client, model = UNREAD }: RequestHistory, fault: string): void {
+    const key = keyOf(model, fault);
+    const requests = this.#rows.get(key) ?? begin(model, fault);
     if (requests.good === 0 && this.#rows.size >= MAX_COUNTED) return;
     this.#rows.set(key, requests);
     requests.good += 1;

@@ -5,7 +5,7 @@ import type { GatewayError } from '../lib/errors.ts';
 /** Kinds for failed tries, then for states of a provider, then for states of the gateway. */
 export const INCIDENT_KINDS = [
   ...(['unreachable', 'lookup_failed', 'key_refused', 'rate_limited', 'errors'] as const),
-  ...(['timeout', 'stall', 'cut', 'nonsense', 'slow', 'model_list'] as const),
+  ...(['timeout', 'stall', 'cut', 'nonsense', 'slow', 'lookup_slow', 'model_list'] as const),
   ...(['descriptors', 'memory', 'log_lines', 'store', 'reload', 'clock'] as const),
 ];
 /** A kind in `INCIDENT_KINDS`. */

@@ -723,22 +723,24 @@ test('the history has the last 15 minutes in steps of ten seconds, without a tim
   assert.deepEqual(counts(traffic.report().all), { requests: 1 });
 });
 
-test('connect, first token and gateway times are apart, each for its provider', () => {
+test('connect, lookup, first token and gateway times are apart, each for its provider', () => {
   const traffic = new Traffic(() => 1_700_000_000_000);
   const facts = { request_id: 'x', method: 'GET', path: '/', duration_ms: 1, bytes: 1 };
+  // A lookup counts neither as connect time nor as a provider's time to the first token.
+  const found = { duration_ms: 4100, connect_ms: 4010 };
   const tries = [
     { provider: 'p', model: 'm', outcome: 'timeout', duration_ms: 2000, connect_ms: 1900 },
-    { provider: 'q', model: 'm', outcome: 'ok', status: 200, duration_ms: 100, connect_ms: 10 },
+    { provider: 'q', model: 'm', outcome: 'ok', status: 200, ...found, lookup_ms: 4000 },
   ] as const;
   const more = { outcome: 'ok', status: 200, stream: true, provider: 'q', tries } as const;
-  const times = { endedAtMs: 1, durationMs: 2200, firstByteMs: 2104, gatewayMs: 4 };
+  const times = { endedAtMs: 1, durationMs: 6200, firstByteMs: 6104, gatewayMs: 4 };
   traffic.add({ facts: { ...facts, ...more }, ...times }, undefined);
   const { all, minute, providers } = traffic.report();
-  type Times = { readonly p50?: number; readonly connect?: number; readonly gateway?: number };
-  const timesOf = ({ p50, connect, gateway }: Times) => [p50, connect, gateway];
-  assert.deepEqual(timesOf(providers['p'] as Times), [undefined, 1750, undefined]);
-  assert.deepEqual(timesOf(providers['q'] as Times), [90, 8, undefined]);
-  assert.deepEqual(timesOf(minute), [2250, 10, 3]);
+  type Times = Partial<Record<'p50' | 'connect' | 'lookup' | 'gateway', number>>;
+  const timesOf = ({ p50, connect, lookup, gateway }: Times) => [p50, connect, lookup, gateway];
+  assert.deepEqual(timesOf(providers['p'] as Times), [undefined, 1750, undefined, undefined]);
+  assert.deepEqual(timesOf(providers['q'] as Times), [90, 8, undefined, undefined]);
+  assert.deepEqual(timesOf(minute), [6250, 10, 4250, 3]);
   assert.deepEqual(all, minute);
 });
 

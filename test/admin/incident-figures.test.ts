@@ -25,6 +25,7 @@ function start(t: TestContext) {
   const read = () => figures.read(incidents).map(renderFigure).join('');
   return {
     incidents,
+    subject,
     read,
     pass: (seconds: number) => (nowMs += 1000 * seconds),
     /** Sets the state, and returns the label `cause`. */

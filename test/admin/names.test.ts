@@ -4,7 +4,6 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
 import { AllNames, Names } from '../../src/admin/names.ts';
-import { Slowness } from '../../src/admin/slowness.ts';
 import { loadConfig, type Config } from '../../src/config/config.ts';
 import { stopClock } from '../support/clock.ts';
 
@@ -133,18 +132,4 @@ test('names that were too many are known when others have gone', (t) => {
   clock.nowMs += KEPT_MS;
   names.expire(settings);
   assert.equal(names.models.has('p/new-3999'), true);
-});
-
-test('a slow provider that goes is not slow when it comes back', (t) => {
-  stopClock(t);
-  const names = new AllNames();
-  const slowness = new Slowness();
-  const judge = (newestMs: number) =>
-    slowness.causeOf('p', () => ({ newestMs, formerMs: 100 })) !== undefined;
-  names.useSettings(config(''));
-  assert.deepEqual([judge(500), judge(300)], [true, true]);
-  slowness.forgetUnknown(names);
-  assert.equal(judge(300), true);
-  slowness.forgetUnknown(new AllNames());
-  assert.equal(judge(300), false);
 });

@@ -249,7 +249,7 @@ const INCIDENTS: readonly [string, Firing[0], Labels, kinds: string][] = [
     { provider: 'p' },
     'unreachable lookup_failed key_refused rate_limited errors timeout stall cut nonsense',
   ],
-  ['GatewayProviderSlow', 'ticket', { provider: 'p' }, 'slow model_list'],
+  ['GatewayProviderSlow', 'ticket', { provider: 'p' }, 'slow lookup_slow model_list'],
   ['GatewayOutOfResources', 'page', {}, 'descriptors memory'],
   ['GatewayOwnIncident', 'ticket', {}, 'log_lines store reload clock'],
 ];

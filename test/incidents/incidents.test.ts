@@ -125,6 +125,7 @@ function start(t: TestContext, first = 1_000_000) {
         /** How many seconds ago the tries began. */
         ago?: number;
         stream?: boolean;
+        lookupMs?: number;
       } = {},
     ) => {
       const {
@@ -135,6 +136,7 @@ function start(t: TestContext, first = 1_000_000) {
         begun = false,
         ago = 0,
         stream = false,
+        lookupMs,
       } = more;
       for (let at = 0; at < count; at += 1) {
         const history = new RequestHistory();
@@ -146,6 +148,7 @@ function start(t: TestContext, first = 1_000_000) {
           const attempt = new Attempt(asked, '');
           now += 1000 * ago;
           attempt.decidedAtMs = now;
+          attempt.lookupMs = lookupMs;
           if (begun || !failure) attempt.hasAnswer = true;
           if (begun) incidents.addGood(attempt);
           history.addAttempt(attempt);
@@ -914,6 +917,20 @@ test('a state that is found late began and ended earlier', (t) => {
   pass(120);
   incidents.set('slow', undefined, P.subject, 30_000);
   assert.equal(ended()[0]!.ended, timeOf(90));
+});
+
+test('requests of slow lookups are those that waited for one', (t) => {
+  const { ask, facts, incidents } = start(t);
+  incidents.set('lookup_slow', 'lookup of p.test takes up to 4.0 s', P.subject);
+  ask('m');
+  ask('m', undefined, { lookupMs: 499 });
+  assert.deepEqual(facts()[0]!.affected, []);
+  ask('m', undefined, { lookupMs: 500 });
+  ask('m', undefined, { lookupMs: 4000, provider: 'q' });
+  assert.deepEqual(
+    facts()[0]!.affected.map(({ name, good, clients }) => [name, good, clients]),
+    [['m', 1, 'agents']],
+  );
 });
 
 test('good requests are counted while an incident lasts, until its end is known', (t) => {

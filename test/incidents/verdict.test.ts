@@ -215,7 +215,7 @@ test('failures of the last minute before the end of their incident are over', ()
 
 test('a provider\u2019s state is its incidents with the cause of "slow", or its last minute', () => {
   const cause = 'every fourth connect takes at least 4000 ms, 12 ms is usual';
-  const slow = notice({ title: 'slow', causes: [cause] });
+  const slow = notice({ kind: 'slow', title: 'slow', causes: [cause] });
   const failing = notice({ models: ['small', 'big'], icon: 'bad' });
   const given = situation({}, { notices: [failing, slow, notice({ provider: 'q' })] });
   assert.deepEqual(statesOf('p', given), [
@@ -288,6 +288,8 @@ test('an incident in words has its subject, each cause once, and what to do', ()
   assert.deepEqual([state.subject, state.title, state.models], ['p', 'slow', undefined]);
   const own = describe([faultOf('store', 'no answer')], { provider: '' });
   assert.deepEqual([own.subject, own.effect], ['gateway', 'each gateway limits by itself']);
+  const machine = describe([faultOf('slow', 'p: first token after 4 s')], { provider: '' });
+  assert.deepEqual([machine.subject, machine.title], ['gateway', 'all providers slow']);
   const other = new Fault();
   other.add('errors', { text: '503: no capacity', key: 2 });
   assert.deepEqual(describe([other]).causes, ['503: no capacity'], 'a key is named if refused');
@@ -466,4 +468,6 @@ test('docs/incidents.md has the words and what to do for each kind', async () =>
     const { action, fault, title } = describe([faultOf(kind, 'cause')]);
     assert.ok(text.includes(`| \`${kind}\` | ${title} | ${fault} | ${action} |`), kind);
   }
+  const { action, fault, title } = describe([faultOf('slow', 'cause')], { provider: '' });
+  assert.ok(text.includes(`| \`slow\` without a provider | ${title} | ${fault} | ${action} |`));
 });

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import dns, { type LookupAddress } from 'node:dns';
 import { after, test, type TestContext } from 'node:test';
 
-import { useManualTimers } from '../support/clock.ts';
+import { replaceNow, useManualTimers } from '../support/clock.ts';
 
 type Answer = (error: Error | null, addresses?: LookupAddress[]) => void;
 
@@ -15,7 +15,7 @@ const fake = (name: string, { family = 0 }: { family?: number }, answer: Answer)
   asked.push({ name, family, answer });
 Object.assign(dns, { lookup: fake });
 after(() => Object.assign(dns, { lookup: real }));
-const { isLookupAwaited, lookup } = await import('../../src/lib/name-lookup.ts');
+const { isLookupAwaited, lookup, lookupsOf } = await import('../../src/lib/name-lookup.ts');
 
 const SLOW_MS = 1000;
 const address = (last: number) => [{ address: `192.0.2.${last}`, family: 4 }];
@@ -25,6 +25,8 @@ let names = 0;
 /** Returns functions for a name that no other test uses. */
 function start(t: TestContext) {
   const timers = useManualTimers(t);
+  let nowMs = 0;
+  replaceNow(t, () => nowMs);
   const name = `host-${(names += 1)}`;
   /** The results so far: an address, or an error's message. */
   const results: string[] = [];
@@ -32,6 +34,10 @@ function start(t: TestContext) {
     name,
     results,
     timers,
+    pass: (ms: number) => {
+      nowMs += ms;
+      timers.advance(ms);
+    },
     ask: (family = 0) =>
       lookup(name, { family, all: false }, (error, found) =>
         results.push(error?.message ?? (found as string)),
@@ -133,13 +139,87 @@ test('a lookup that throws is an error, and the next one is tried', (t) => {
   assert.deepEqual(results, ['denied', '192.0.2.1']);
 });
 
+const FOUR_SECONDS = 4000;
+
+test('two lookups of 4 s are a slow name server, until lookups are in time', (t) => {
+  const { answer, ask, name, pass } = start(t);
+  assert.equal(lookupsOf(name), undefined);
+  const look = (ms: number, error: Error | null = null) => {
+    ask();
+    pass(ms);
+    answer(error, error ? undefined : address(1));
+    return lookupsOf(name)!;
+  };
+  assert.equal(look(FOUR_SECONDS).isSlow, false, 'a single lost packet');
+  pass(1000);
+  ask();
+  pass(SLOW_MS + 1999);
+  assert.equal(lookupsOf(name)!.isSlow, false);
+  pass(1);
+  assert.equal(lookupsOf(name)!.isSlow, true, 'the second lookup runs still');
+  pass(1000);
+  const failure = Object.assign(new Error('getaddrinfo EAI_AGAIN'), { code: 'EAI_AGAIN' });
+  answer(failure);
+  const failed = {
+    beganAtMs: 0,
+    endedAtMs: 9000,
+    overMs: 6000,
+    longestMs: 4000,
+    code: 'EAI_AGAIN',
+  };
+  assert.deepEqual(lookupsOf(name), { isRecent: true, isSlow: true, spell: failed });
+  const { code, longestMs } = look(FOUR_SECONDS + 500).spell!;
+  assert.deepEqual([code, longestMs], [undefined, FOUR_SECONDS + 500]);
+  pass(20_000);
+  assert.equal(lookupsOf(name)!.isSlow, true, 'none was in time');
+  assert.deepEqual([look(10).isSlow, lookupsOf(name)!.spell!.endedAtMs], [false, 13_500]);
+  pass(1000);
+  look(FOUR_SECONDS);
+  assert.equal(look(10).isSlow, false, 'the spell is another');
+  assert.equal(lookupsOf(name)!.spell!.beganAtMs, 34_510);
+});
+
+test('slow lookups go on for 15 s after one in time, and are forgotten after a minute', (t) => {
+  const { answer, ask, name, pass } = start(t);
+  const look = (ms: number) => {
+    ask();
+    pass(ms);
+    answer(null, address(1));
+  };
+  look(10);
+  look(10 * SLOW_MS);
+  look(10);
+  pass(14_989);
+  assert.equal(lookupsOf(name)!.isSlow, true);
+  pass(1);
+  assert.equal(lookupsOf(name)!.isSlow, false);
+  look(10 * SLOW_MS);
+  pass(59_999);
+  assert.deepEqual([lookupsOf(name)!.isSlow, lookupsOf(name)!.isRecent], [true, true]);
+  pass(1);
+  assert.deepEqual([lookupsOf(name)!.isSlow, lookupsOf(name)!.isRecent], [false, false]);
+});
+
+test('slow lookups are no fault of their own without last addresses', (t) => {
+  const { answer, ask, name, pass, results } = start(t);
+  ask();
+  pass(70_000);
+  assert.equal(lookupsOf(name)!.isSlow, false);
+  answer(new Error('not found'));
+  assert.equal(lookupsOf(name)!.isSlow, false);
+  ask();
+  answer(null, address(1));
+  assert.deepEqual(results, ['not found', '192.0.2.1']);
+  assert.equal(lookupsOf(name)!.isSlow, true);
+});
+
 test('nobody waits for a slow lookup once the last addresses are used', (t) => {
-  const { answer, ask, name, timers } = start(t);
+  const { answer, ask, name, pass } = start(t);
   ask();
   answer(null, address(1));
   ask();
   assert.equal(isLookupAwaited(name), true);
-  timers.advance(SLOW_MS);
+  pass(SLOW_MS);
   assert.equal(isLookupAwaited(name), false);
   answer(null, address(1));
 });

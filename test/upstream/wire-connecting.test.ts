@@ -389,6 +389,22 @@ describe('a failing name lookup is the incident', { concurrency: true }, () => {
       assert.deepEqual([kind, cause], ['lookup_failed', told]);
     });
   }
+
+  test('lookup_slow of a name that takes 4 s, while its last addresses are used', async (t) => {
+    const { lines, port } = await start(t, 'late.test');
+    const told = () => lines('incident').find(({ kind }) => kind !== 'model_list');
+    await eventually(async () => {
+      assert.equal((await ask(port, 'p/m')).status, 200);
+      return told() !== undefined;
+    }, 'the incident');
+    const { kind, provider, cause } = told()!;
+    assert.deepEqual([kind, provider], ['lookup_slow', 'p']);
+    assert.match(
+      String(cause),
+      /^lookup of late\.test takes up to 4\.\d s, its last addresses are in use$/,
+    );
+    assert.equal(lines('incident').length, 1);
+  });
 });
 
 test('an address of the store that accepts only after most of a second is used', async (t) => {

@@ -19,7 +19,7 @@ const CLOSE_MS = 0.01;
 const MIN_TRIES = 5;
 /** This many failures in a row begin an incident if nothing has succeeded for a minute. */
 const MIN_ROW = 3;
-const STATES = new Set(['model_list', 'slow', 'store', 'reload']);
+const STATES = new Set(['model_list', 'slow', 'lookup_slow', 'store', 'reload']);
 /**
  * Whether an incident is about refused keys, by their positions. A provider's refused tries make
  * another incident.

@@ -55,7 +55,7 @@ const tile = ([id, title, value, unit, note, icon]) =>
 /** Returns the three figures for the last minute, or for the cursor's step. */
 function figuresOf({ asOf, figures, minute, steps, verdict }, time) {
   const one = time === undefined ? minute : (steps[Number(cursor)] ?? {});
-  const { requests = 0, failed = 0, limited = 0, p50, p95, connect, gateway, tokens } = one;
+  const { requests = 0, failed = 0, limited = 0, p50, p95, connect, lookup, gateway, tokens } = one;
   const wide = (...parts) => h('span.wide', parts.map((text) => ' · ' + text).join(''));
   const when = h('span.wide', ', ' + (time ?? (asOf ? 'minute to ' + asOf : 'last minute')));
   const share =
@@ -71,9 +71,10 @@ function figuresOf({ asOf, figures, minute, steps, verdict }, time) {
   const ofServed = formatNumber(failed) + ' of ' + formatNumber(servedOf(one));
   const refused = limited > 0 && wide(formatNumber(limited) + ' refused');
   const parts = wide('connect ' + formatNumber(connect), 'gateway ' + formatNumber(gateway));
+  const resolved = lookup > 0 && wide('lookup ' + formatNumber(lookup));
   const rate = formatNumber(time === undefined ? requests : rateOf(one));
   const median = time === undefined ? h('span.wide', ', median') : when;
-  const times = [h('span.key'), 'p95 ' + formatNumber(p95), parts];
+  const times = [h('span.key'), 'p95 ' + formatNumber(p95), parts, resolved];
   return [
     ['requests', ['Requests', when], rate, '/min', [note, used], ''],
     ['failed', ['Failed', when], share, '%', [ofServed, refused], icon],
