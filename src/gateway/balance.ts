@@ -23,14 +23,18 @@ interface Target {
 /** A balanced alias, with its memory of the requests since the settings were read. */
 export class Balance {
   readonly #alias: AliasSettings;
-  /** When each target was last put first, on the clock of `performance.now()`. */
-  readonly #lastAskedAtMs = new Map<string, number>();
+  readonly #lastAskedAtMs: Map<string, number>;
   /** The targets' credits by weight. */
   #credits: readonly number[] = [];
   #streams = 0;
 
-  constructor(alias: AliasSettings) {
+  /**
+   * `lastAskedAtMs`: when each target was last put first, on the clock of `performance.now()`. All
+   * aliases share it, because they may have the same targets.
+   */
+  constructor(alias: AliasSettings, lastAskedAtMs: Map<string, number>) {
     this.#alias = alias;
+    this.#lastAskedAtMs = lastAskedAtMs;
   }
 
   /**
@@ -115,5 +119,6 @@ export function createBalances(
   aliases: readonly AliasSettings[],
 ): ReadonlyMap<AliasSettings, Balance> {
   const balanced = aliases.filter(({ balance }) => balance !== 'order');
-  return new Map(balanced.map((alias) => [alias, new Balance(alias)]));
+  const lastAskedAtMs = new Map<string, number>();
+  return new Map(balanced.map((alias) => [alias, new Balance(alias, lastAskedAtMs)]));
 }

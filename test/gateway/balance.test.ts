@@ -56,7 +56,7 @@ function balancer(t: TestContext, given: Given) {
     balance: given.balance,
     weights: shares && new Map(shares as [string, number][]),
   } as unknown as AliasSettings;
-  const balance = new Balance(alias);
+  const balance = new Balance(alias, new Map());
   return (session?: string, own?: Affinity) => {
     clock.nowMs += 1;
     const headers = session ? { 'x-session-id': session } : {};
