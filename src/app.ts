@@ -27,6 +27,7 @@ import { Incidents } from './incidents/incidents.ts';
 import { createLimiters } from './policy/limiters.ts';
 import { RedisConnection, type RedisConnectionOptions } from './store/redis-connection.ts';
 import { createRedisStore, type StoreConnection } from './store/redis-store.ts';
+import type { OnReached } from './upstream/http1-transport.ts';
 import { createTransport } from './upstream/transport.ts';
 
 /** How often incidents are judged while something fails. */
@@ -78,7 +79,10 @@ export class Service {
     const onModels: AdminView['onModels'] = (...models) => this.#admin?.view.onModels(...models);
     this.#runtime = runtime;
     this.#parts = {
-      ...createParts(initial, runtime, outside, () => this.#findMemoryHolder()),
+      ...createParts(initial, runtime, outside, {
+        findMemoryHolder: () => this.#findMemoryHolder(),
+        onReached: (target) => this.#onReached(target),
+      }),
       observe: admin && observe,
       onModels: admin && onModels,
     };
@@ -205,6 +209,14 @@ export class Service {
     return findMemoryHolder(this.server.calls(), trustedProxies, maxBufferedBytes);
   }
 
+  /** Closes the circuits of the providers that the connection has reached. */
+  #onReached({ origin, digest }: Parameters<OnReached>[0]): void {
+    for (const provider of this.#snapshot.providers.values()) {
+      const isReached = provider.origin === origin && provider.tls?.digest === digest;
+      if (isReached) provider.breaker.recordReached();
+    }
+  }
+
   #createFigures(): Figures {
     const { budget, incidents, store, transport } = this.#parts;
     const { server } = this;
@@ -241,7 +253,10 @@ function createParts(
   config: Config,
   runtime: Runtime,
   outside: typeof OUTSIDE,
-  findHolder: () => string | undefined,
+  service: {
+    readonly findMemoryHolder: () => string | undefined;
+    readonly onReached: OnReached;
+  },
 ) {
   const { store } = config.rateLimit;
   const redact = createRedactor(config.secrets, config.resolved);
@@ -250,7 +265,7 @@ function createParts(
   let timer: NodeJS.Timeout | undefined;
   const incidents = new Incidents({
     logger,
-    findMemoryHolder: findHolder,
+    findMemoryHolder: service.findMemoryHolder,
     onTrouble() {
       // `judge` may have ended the former trouble while its timer still runs.
       clearInterval(timer);
@@ -269,6 +284,7 @@ function createParts(
     transport: outside.createTransport(
       config.server.upstream,
       config.values.plain().get('server.upstream')?.origin,
+      service.onReached,
     ),
     incidents,
     budget: new ByteBudget(config.server),

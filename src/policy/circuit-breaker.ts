@@ -193,6 +193,14 @@ export class CircuitBreaker {
     }
   }
 
+  /**
+   * Closes the provider's own circuit, because a connection has reached the provider, perhaps for a
+   * request that no circuit guards.
+   */
+  recordReached(): void {
+    this.#close(OWN);
+  }
+
   /** Returns all open and half-open circuits, the latest failure last. */
   report(): CircuitReport[] {
     return [...this.#circuits.values()].filter(isTripped).map((circuit) => ({

@@ -38,8 +38,15 @@ const MAX_UNREAD_BYTES = 65_536;
 
 type Connector = ReturnType<typeof createConnector>;
 
+/**
+ * Called at the first byte on each connection. Not before, because a provider that takes TLS 1.3
+ * refuses the gateway's certificate after the handshake.
+ */
+export type OnReached = (target: Http1Connection['target']) => void;
+
 export class Connections {
   readonly #connectTimeoutMs: number;
+  readonly #onReached: OnReached;
   readonly figures = { open: 0, made: 0, reused: 0 };
   /** Idle connections by target, the latest last. */
   readonly #idle = new Map<string, Http1Connection[]>();
@@ -52,8 +59,9 @@ export class Connections {
   #digests: ReadonlySet<string> | undefined;
   #sweeping: NodeJS.Timeout | undefined;
 
-  constructor(connectTimeoutMs = CONNECT_TIMEOUT_MS) {
+  constructor(connectTimeoutMs = CONNECT_TIMEOUT_MS, onReached: OnReached = () => {}) {
     this.#connectTimeoutMs = connectTimeoutMs;
+    this.#onReached = onReached;
   }
 
   /** Returns the idle connection that was used last, because the oldest may end from disuse. */
@@ -88,7 +96,10 @@ export class Connections {
       }
       this.figures.made += 1;
       this.figures.open += 1;
-      done(new Http1Connection(socket, { origin, digest }, this), lookupMs);
+      const target = { origin, digest };
+      const made = new Http1Connection(socket, target, this);
+      socket.once('data', () => this.#onReached(target));
+      done(made, lookupMs);
     });
     this.#sockets.add(socket);
   }

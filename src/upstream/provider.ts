@@ -102,6 +102,8 @@ export function createOpenAIProvider(settings: ProviderSettings) {
 
   return {
     ...settings,
+    /** Scheme, host and port. */
+    origin,
     /** Changes if a reload changes the settings. */
     digest: digestOf(settings),
     /** The URLs of the endpoints, for the log. They have no query: `base_url` may have none. */

@@ -3,7 +3,7 @@
 import type { Cancellation } from '../lib/cancellation.ts';
 import { shareAllLookups } from '../lib/name-lookup.ts';
 import { sendByFetch } from './fetch-transport.ts';
-import { Connections, sendByHttp1 } from './http1-transport.ts';
+import { Connections, type OnReached, sendByHttp1 } from './http1-transport.ts';
 import type { ConnectionUse, UpstreamResponse, UpstreamRequest } from './provider.ts';
 
 const FETCH_LIMITATIONS = [
@@ -17,9 +17,14 @@ export type Transport = ReturnType<typeof createTransport>;
 /**
  * @param setting - the setting `server.upstream`
  * @param origin - what has set it, if it is not the file
+ * @param onReached - never called over fetch, because fetch does not report its connections
  */
-export function createTransport(setting: 'auto' | 'fetch', origin = 'as configured') {
-  const connections = setting === 'auto' ? new Connections() : undefined;
+export function createTransport(
+  setting: 'auto' | 'fetch',
+  origin = 'as configured',
+  onReached?: OnReached,
+) {
+  const connections = setting === 'auto' ? new Connections(undefined, onReached) : undefined;
   if (!connections) shareAllLookups();
   return {
     description: connections ? 'own connections' : `fetch (${origin})`,

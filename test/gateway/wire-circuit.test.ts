@@ -1,14 +1,23 @@
 /** Circuits: their failures, the requests that they keep away, and their probes. */
 
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import type { ServerResponse } from 'node:http';
-import type { Socket } from 'node:net';
+import { connect, type Socket } from 'node:net';
 import { test, type TestContext } from 'node:test';
 
 import { replaceRandom, stopClock, useManualTimers } from '../support/clock.ts';
 import { startFakeRedis, status } from '../support/fake-redis.ts';
 import { startBlackHole } from '../support/fault-proxy.ts';
-import { chatBody, providerToml, STREAM, triesOf, withoutRefill } from '../support/gateway.ts';
+import {
+  chatBody,
+  providerToml,
+  STREAM,
+  type TestGateway,
+  triesOf,
+  withoutRefill,
+} from '../support/gateway.ts';
+import { rawResponse } from '../support/raw-upstream.ts';
 import { byModel, scenario, type ScenarioSettings } from '../support/scenario.ts';
 import { eventually, linesOf, openChat } from '../support/streams.ts';
 import { OVER_FETCH } from '../support/transport.ts';
@@ -206,6 +215,33 @@ test(
     assert.equal(await next(chatBody({ model: 's/d' })), 's:circuit_open q:200');
   },
 );
+
+for (const [name, ask] of Object.entries({
+  'a request without a fallback': (gateway: TestGateway) =>
+    gateway.chat(chatBody({ model: 's/e' }), { headers: { 'x-gateway-fallback': 'off' } }),
+  'the list of its models': (gateway: TestGateway) => gateway.send('/v1/models'),
+})) {
+  test(
+    `a provider rests no longer once ${name} has reached it over a new connection`,
+    { skip: OVER_FETCH },
+    async (t) => {
+      const hole = await startBlackHole(t, rawResponse(JSON.stringify(completion())));
+      const { gateway, next } = await start(t, answerWell, {
+        more: providerToml(hole, 's', 'timeout = 1'),
+      });
+      const models = ['s/a', 's/b', 's/c'];
+      await Promise.all(models.map(async (model) => gateway.chat(chatBody({ model }))));
+      assert.equal(await next(chatBody({ model: 's/d' })), 's:circuit_open q:200');
+      hole.open();
+      // Until the full backlog is accepted, a connection waits for its second SYN.
+      const opened = connect(hole.port, '127.0.0.1');
+      await once(opened, 'connect');
+      opened.destroy();
+      await ask(gateway);
+      assert.equal(await next(chatBody({ model: 's/d' })), 's:200');
+    },
+  );
+}
 
 test("a request that is kept away takes none of the provider's tokens", async (t) => {
   const limit = 'requests_per_second = 1\nburst_capacity = 3';

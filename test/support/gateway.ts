@@ -120,8 +120,8 @@ export async function startGateway(
   };
   const service = new Service(config, runtime, {
     ...OUTSIDE,
-    createTransport(setting) {
-      const transport = create(setting);
+    createTransport(...options) {
+      const transport = create(...options);
       return Object.assign(transport, { send: replaceSend(transport.send) });
     },
   });

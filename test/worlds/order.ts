@@ -48,6 +48,11 @@ export function checkOrder(history: History, courses: readonly Course[], report:
     const run = () => before && circuits.reload(before, event.settings, event.atMs);
     steps.push({ atMs: event.atMs, rank: RESULT, order: 0, run });
   }
+  const all = [...history.exchanges.flatMap(({ tries }) => tries), ...history.lists];
+  for (const { headAtMs: atMs, order, provider, reply } of all) {
+    if (atMs === undefined || reply.connection === 'reused') continue;
+    steps.push({ atMs, rank: RESULT, order, run: () => circuits.reached(provider) });
+  }
   for (const course of courses) {
     for (const [index, visit] of course.visits.entries()) {
       if (asksStore(visit.candidate.provider, courses)) continue;
@@ -435,6 +440,11 @@ class Circuits {
       own.maybe(atMs, ['success']);
       for (const circuit of [own, model]) circuit.unknown(probe, atMs);
     }
+  }
+
+  /** An answer on a new connection shows that the provider can be reached. */
+  reached(provider: string): void {
+    this.#get(provider).success();
   }
 
   lasted({ candidate, probe }: Of, isSeen: boolean): void {

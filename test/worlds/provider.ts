@@ -17,6 +17,7 @@ import {
   type UpstreamResponse,
   type UpstreamRequest,
 } from '../../src/upstream/provider.ts';
+import type { OnReached } from '../../src/upstream/http1-transport.ts';
 import type { Transport } from '../../src/upstream/transport.ts';
 import type { Clock } from './clock.ts';
 import type { History, Try } from './history.ts';
@@ -42,7 +43,12 @@ function networkError(code: string, failure?: ConnectionFailure): TransportError
   return new TransportError(error, failure);
 }
 
-export function createProviders(clock: Clock, plan: Plan, history: History): Transport {
+export function createProviders(
+  clock: Clock,
+  plan: Plan,
+  history: History,
+  onReached: OnReached | undefined,
+): Transport {
   return {
     description: 'a world',
     limitations: [],
@@ -89,7 +95,11 @@ export function createProviders(clock: Clock, plan: Plan, history: History): Tra
       };
       return new Promise((resolve, reject) => {
         cancellation.throwIfCancelled();
-        const settle = { resolve, reject, onOver, use };
+        const onHead = () => {
+          if (reply.connection === 'new')
+            onReached?.({ origin: request.origin, digest: undefined });
+        };
+        const settle = { resolve, reject, onHead, onOver, use };
         const sent = new ProviderReply(clock, made, cancellation, settle);
         void readBody(request, made).finally(() => sent.begin());
       });
@@ -115,6 +125,7 @@ async function readBody(request: UpstreamRequest, made: Try): Promise<void> {
 interface Settle {
   readonly resolve: (reply: UpstreamResponse) => void;
   readonly reject: (error: unknown) => void;
+  readonly onHead: () => void;
   readonly onOver: () => void;
   readonly use: ConnectionUse;
 }
@@ -161,6 +172,7 @@ class ProviderReply implements UpstreamResponse, ByteSource {
       return this.#after(headMs, () => {
         if (code) return this.#end(networkError(code, failure));
         this.#try.headAtMs = this.#clock.nowMs;
+        this.#settle.onHead();
         this.#settle.resolve(this);
         return this.#send(piecesOf(this.#try.reply));
       });

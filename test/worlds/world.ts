@@ -65,10 +65,10 @@ function run(plan: Plan): History {
     };
     let left: () => string[] = () => [];
     const runtime = { writeLog, isTerminal: false, clientTimeLimits: CLIENT_TIME_LIMITS };
-    const transport = createProviders(clock, plan, history);
     const store = new Store(clock, random, history);
     const service = new Service(load(plan.settings), runtime, {
-      createTransport: () => transport,
+      createTransport: (_setting, _origin, onReached) =>
+        createProviders(clock, plan, history, onReached),
       openStore: (_, options) => store.connect(options),
     });
     events.push({ atMs: clock.nowMs, kind: 'settings', settings: plan.settings });
