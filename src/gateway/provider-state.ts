@@ -59,7 +59,7 @@ export function createProviders(
   { aliases, providers: { registered }, wildcards = [] }: Config,
   shared: Shared,
   limiters: ReadonlyMap<string, Limiter>,
-  former: ProvidersById = new Map(),
+  former?: ProvidersById,
 ): ProvidersById {
   const fastest = [...aliases.values(), ...wildcards].filter(
     ({ balance }) => balance === 'fastest',
@@ -67,8 +67,9 @@ export function createProviders(
   const targets = fastest.flatMap((alias) => alias.targets);
   const providers = registered.map((settings): ProviderState => {
     const provider = createOpenAIProvider(settings);
-    const before = former.get(provider.id);
-    const kept = before?.digest === provider.digest ? before : withNewParts(provider, shared);
+    const before = former?.get(provider.id);
+    const kept =
+      before?.digest === provider.digest ? before : withNewParts(provider, shared, !former);
     const own = targets.filter((target) => target.startsWith(`${provider.id}/`));
     const timesOf = (target: string) => kept.firstTokenTimes.get(target) ?? new FirstTokenTimes();
     const firstTokenTimes = new Map(own.map((target) => [target, timesOf(target)]));
@@ -80,9 +81,10 @@ export function createProviders(
 function withNewParts(
   provider: Provider,
   { incidents, logger, redact }: Shared,
+  isOfStart: boolean,
 ): Omit<ProviderState, 'limiter'> {
   const breaker = new CircuitBreaker(provider.id, logger, redact);
-  const subject = new Subject(provider.id, breaker);
+  const subject = new Subject(provider.id, breaker, isOfStart);
   const onRefused = (keys: string | undefined) => incidents.set('key_refused', keys, subject);
   const hasKeys = provider.apiKeys.length > 1;
   return {

@@ -50,6 +50,8 @@ export class Fault {
   /** The first success after the latest failure. */
   goodSince: Moment | undefined;
   ended: Moment | undefined;
+  /** True if nothing had succeeded since the gateway's start at the latest failure. */
+  isFromStart = false;
   failures = 0;
   readonly #causes = new Map<IncidentKind, Cause & { count: number }>();
 
@@ -77,11 +79,12 @@ export class Fault {
   }
 
   toFacts() {
-    const { failures, kind } = this;
+    const { failures, isFromStart, kind } = this;
     const { text, key, untilMs } = this.#causes.get(kind)!;
     const model = this.model?.name.slice(0, MAX_NAME_CHARACTERS);
     const stream = this.model?.isStream;
-    const times = { since: timeOf(this.since.ms)!, ended: timeOf(this.ended?.ms) };
+    const since_start = isFromStart || undefined;
+    const times = { since: timeOf(this.since.ms)!, since_start, ended: timeOf(this.ended?.ms) };
     const cause = text.replace(CODE_TWICE, '');
     // Another failure has nothing to do with the key.
     const refused = kind === 'key_refused' ? key : undefined;
@@ -102,10 +105,10 @@ function factsOf(faults: readonly Fault[]): FaultFacts[] {
     const all = group.toSorted((a, b) => b.failures - a.failures).map((fault) => fault.toFacts());
     const [most, other] = all as [FaultFacts, FaultFacts?];
     if (!other) return most;
-    const since = most.since < other.since ? most.since : other.since;
+    const { since, since_start } = most.since < other.since ? most : other;
     const ended = most.ended! > other.ended! ? most.ended : other.ended;
     const failures = most.failures + other.failures;
-    return { ...most, stream: undefined, since, ended, failures };
+    return { ...most, stream: undefined, since, since_start, ended, failures };
   });
 }
 
@@ -127,7 +130,8 @@ export class Incident {
   #hasAllModels = true;
   /** The most models' faults at once, and whether every model had one. */
   #worst = { models: 0, hadAll: true };
-  #since: Moment | undefined;
+  /** The fault that began first. */
+  #first: Fault | undefined;
 
   constructor(provider?: string) {
     this.id = `i${(lastNumber += 1)}`;
@@ -141,7 +145,7 @@ export class Incident {
 
   /** When the first fault began. The incident must be confirmed. */
   get since(): Moment {
-    return this.#since!;
+    return this.#first!.since;
   }
 
   /** When the last fault ended; undefined while any fault lasts. */
@@ -162,7 +166,7 @@ export class Incident {
       for (const [id, { ended }] of this.#faults) if (ended) this.#faults.delete(id);
     }
     this.#faults.set(fault.id, fault);
-    if (!this.#since || fault.since.atMs < this.#since.atMs) this.#since = fault.since;
+    if (!this.#first || fault.since.atMs < this.since.atMs) this.#first = fault;
   }
 
   /** Forgets the requests that met a fault which has ended before its failures were enough. */
@@ -198,6 +202,7 @@ export class Incident {
       stream: undefined,
       provider: this.provider,
       since: timeOf(this.since.ms)!,
+      since_start: this.#first!.isFromStart || undefined,
       ended: timeOf(this.ended?.ms),
       quiet_since: isLasting ? timeOf(this.requests.quietSinceMs) : undefined,
       failures: models.reduce((sum, { failures }) => sum + failures, 0) || faults[0]!.failures,

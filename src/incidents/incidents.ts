@@ -26,6 +26,8 @@ const HAPPENINGS: ReadonlySet<IncidentKind> = new Set([
   'log_lines',
   'clock',
 ]);
+/** States that are reported even if they are good at the start. */
+const REPORTED: ReadonlySet<IncidentKind> = new Set(['model_list', 'store']);
 const QUIET_MS = 15_000;
 /** A request that waited this long for a name lookup was answered slowly. */
 const LOOKUP_AWAITED_MS = 500;
@@ -37,7 +39,10 @@ const FORGOTTEN_MS = 900_000;
 const MAX_MODELS = 200;
 const MAX_MODEL_CHARACTERS = 256;
 const OTHER_MODELS = '(other models)';
-/** The least time between two lines `incident` for the same provider and kind. */
+/**
+ * The time between two lines `incident` for the same provider and kind, so that the latest lines of
+ * the log tell what lasts.
+ */
 const LOGGED_EVERY_MS = 60_000;
 const MAX_ENDED = 50;
 const ENDED_SHOWN_MS = 3_600_000;
@@ -49,6 +54,8 @@ class Part {
   readonly isStream: boolean;
   readonly tries = new Tries();
   readonly models = new Map<string, Tries>();
+  /** True once the tries of a model were dropped, which may have succeeded. */
+  hasDropped = false;
 
   constructor(isStream: boolean) {
     this.isStream = isStream;
@@ -65,7 +72,10 @@ class Part {
     if (known) return known;
     if (this.models.size >= MAX_MODELS) {
       for (const [name, tries] of this.models) {
-        if (!tries.fault && !tries.isAsked(nowMs)) this.models.delete(name);
+        if (!tries.fault && !tries.isAsked(nowMs)) {
+          this.models.delete(name);
+          this.hasDropped = true;
+        }
       }
     }
     const isCounted = this.models.size < MAX_MODELS && model.length <= MAX_MODEL_CHARACTERS;
@@ -95,10 +105,33 @@ export class Subject {
   readonly loggedAtMs = new Map<IncidentKind, number>();
   /** True once a reload has removed or replaced the provider. Nothing is counted from then on. */
   isDisposed = false;
+  /** Whether it is as at the gateway's start. A reload makes providers with other settings. */
+  readonly #isOfStart: boolean;
+  /** The states that were good once. */
+  readonly #wereGood = new Set<IncidentKind>();
 
-  constructor(provider?: string, breaker?: Pick<CircuitBreaker, 'report'>) {
+  constructor(provider?: string, breaker?: Pick<CircuitBreaker, 'report'>, isOfStart = true) {
     this.provider = provider;
     this.breaker = breaker;
+    this.#isOfStart = isOfStart;
+  }
+
+  /** Returns whether all tries of a model have failed since the gateway's start. */
+  hasAlwaysFailed({ hasDropped }: Part, { goods }: Tries): boolean {
+    return this.#isOfStart && !hasDropped && goods === 0;
+  }
+
+  /** Notes that a state is good, which ends its fault. */
+  endState(kind: IncidentKind, lateMs: number): void {
+    const fault = this.states.get(kind);
+    if (fault) fault.ended = momentBefore(lateMs);
+    this.states.delete(kind);
+    this.#wereGood.add(kind);
+  }
+
+  /** Returns whether a state has been bad since the gateway's start. */
+  wasNeverGood(kind: IncidentKind): boolean {
+    return this.#isOfStart && REPORTED.has(kind) && !this.#wereGood.has(kind);
   }
 
   partOf({ isStream }: Pick<Attempt, 'isStream'>): Part {
@@ -196,6 +229,7 @@ export class Incidents {
     const untilMs = seconds === undefined ? undefined : Date.now() + 1000 * seconds;
     const isTold = kind !== 'errors' || text.startsWith(String(status));
     const cause = isTold ? text : `${status}: ${text}`;
+    fault.isFromStart = subject.hasAlwaysFailed(part, tries);
     fault.add(kind, { text: cause, key: key === undefined ? undefined : key + 1, untilMs });
     this.#startTrouble(subject);
   }
@@ -246,13 +280,9 @@ export class Incidents {
   ): void {
     if (subject.isDisposed) return;
     const { states } = subject;
-    if (cause === undefined) {
-      const fault = states.get(kind);
-      if (fault) fault.ended = momentBefore(lateMs);
-      states.delete(kind);
-      return;
-    }
+    if (cause === undefined) return subject.endState(kind, lateMs);
     const fault = states.get(kind) ?? new Fault(undefined, lateMs);
+    fault.isFromStart = subject.wasNeverGood(kind);
     fault.add(kind, { text: cause });
     states.set(kind, fault);
     this.#startTrouble(subject);
@@ -351,7 +381,8 @@ export class Incidents {
   }
 
   /**
-   * Counts and logs an incident once for each of its kinds. The incident ends with its last fault.
+   * Counts an incident once for each of its kinds, and logs it once and then each minute. The
+   * incident ends with its last fault.
    * A model with too few failures for a fault of this incident may begin a new incident.
    */
   #settle(subject: Subject): void {
@@ -376,9 +407,10 @@ export class Incidents {
     incident.counted.add(kind);
     const nowMs = performance.now();
     const loggedAtMs = subject.loggedAtMs.get(kind) ?? -Infinity;
-    const isDue = incident.logged.size > 0 || nowMs - loggedAtMs >= LOGGED_EVERY_MS;
+    const isFurtherKind = incident.logged.size > 0 && !incident.logged.has(kind);
+    const isDue = isFurtherKind || nowMs - loggedAtMs >= LOGGED_EVERY_MS;
     // `log_lines` gets no line, because the line would be lost too.
-    if (kind === 'log_lines' || !isDue || incident.logged.has(kind)) return;
+    if (kind === 'log_lines' || !isDue) return;
     incident.logged.add(kind);
     subject.loggedAtMs.set(kind, nowMs);
     logger.log('warn', 'incident', facts);

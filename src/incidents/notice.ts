@@ -196,6 +196,7 @@ export function describeIncident(incident: Incident, facts: Facts): Notice {
     kind === 'store' && 'each gateway limits by itself',
     until !== undefined && Date.parse(until) > Date.now() && `until ${until}`,
     failed === 0 && answered > 0 && 'other providers answer',
+    facts.since_start && 'no success since the gateway’s start',
     quietSince && `no failure since ${quietSince}`,
   ];
   return {

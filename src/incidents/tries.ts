@@ -33,6 +33,8 @@ export class Tries {
   #formerRow = 0;
   /** When the latest success's answer began. */
   #goodAtMs: number | undefined;
+  /** Successes since the first try, without the streams that broke. */
+  goods = 0;
 
   constructor(model?: FaultyModel) {
     this.model = model;
@@ -43,6 +45,7 @@ export class Tries {
     this.#counts.add(stepOf(nowMs), GOOD);
     this.#formerRow = this.#row;
     this.#goodAtMs = nowMs;
+    this.goods += 1;
     this.#row = 0;
     if (this.fault) this.fault.goodSince ??= momentBefore();
   }
@@ -55,7 +58,10 @@ export class Tries {
    */
   addFailure(nowMs: number, beganMs: number | undefined): void {
     this.#counts.add(stepOf(nowMs), FAILED);
-    if (beganMs !== undefined) this.#counts.add(stepOf(beganMs), GOOD, -1);
+    if (beganMs !== undefined) {
+      this.#counts.add(stepOf(beganMs), GOOD, -1);
+      this.goods -= 1;
+    }
     // The row before the stream goes on, unless another try has succeeded since.
     const isLatest = beganMs !== undefined && beganMs === this.#goodAtMs;
     this.#row += isLatest ? 1 + this.#formerRow : 1;

@@ -83,6 +83,9 @@ interface Incident {
   readonly sentence: string;
 }
 
+/** Part of the sentence if nothing was good before. */
+const FROM_START = ', no success since the gateway’s start';
+
 const INCIDENTS: readonly Incident[] = [
   {
     title: 'a provider is down',
@@ -108,13 +111,13 @@ const INCIDENTS: readonly Incident[] = [
     },
     kind: 'errors',
     model: 'small',
-    sentence: 'p/small: errors (503: no capacity). p/small: 6 of 6 failed (agents).',
+    sentence: `p/small: errors${FROM_START} (503: no capacity). p/small: 6 of 6 failed (agents).`,
   },
   {
     title: 'a provider refuses the key',
     provider: chats(failWith(401, 'wrong key')),
     kind: 'key_refused',
-    sentence: 'p: our key refused (wrong key). p/m: 6 of 6 failed (agents).',
+    sentence: `p: our key refused${FROM_START} (wrong key). p/m: 6 of 6 failed (agents).`,
   },
   {
     title: 'a provider limits us',
@@ -126,14 +129,16 @@ const INCIDENTS: readonly Incident[] = [
       ),
     ),
     kind: 'rate_limited',
-    sentence: 'p: limits us (429), until TIME (slow down). p/m: 6 of 6 failed (agents).',
+    sentence: `p: limits us (429), until TIME${FROM_START} (slow down). p/m: 6 of 6 failed (agents).`,
   },
   {
     title: 'a provider does not begin its answers',
     provider: { script: chats(() => {}), lines: SHORT },
     happen: async ({ ask }) => Promise.all(Array.from({ length: 6 }, () => ask('p/m', 1))),
     kind: 'timeout',
-    sentence: 'p: no answer in time (no complete answer in 1000 ms). p/m: 6 of 6 failed (agents).',
+    sentence:
+      `p: no answer in time${FROM_START} (no complete answer in 1000 ms).` +
+      ' p/m: 6 of 6 failed (agents).',
   },
   {
     title: 'streams stall',
@@ -142,7 +147,9 @@ const INCIDENTS: readonly Incident[] = [
     happen: async ({ ask }) =>
       Promise.all(Array.from({ length: 6 }, () => ask('p/m', 1, { stream: true }))),
     kind: 'stall',
-    sentence: 'p: streams fall silent (no event in 1000 ms). p/m: 6 of 6 failed (agents).',
+    sentence:
+      `p: streams fall silent${FROM_START} (no event in 1000 ms).` +
+      ' p/m: 6 of 6 failed (agents).',
   },
   {
     title: 'streams stall beside complete answers that are good',
@@ -156,20 +163,22 @@ const INCIDENTS: readonly Incident[] = [
     },
     kind: 'stall',
     model: 'm',
-    sentence: 'p/m: streams fall silent (no event in 1000 ms). p/m: 6 of 6 failed (agents).',
+    sentence:
+      `p/m: streams fall silent${FROM_START} (no event in 1000 ms).` +
+      ' p/m: 6 of 6 failed (agents).',
   },
   {
     title: 'streams are cut',
     provider: streams((response) => setImmediate(() => response.destroy())),
     happen: async ({ ask }) => ask('p/m', 6, { stream: true }),
     kind: 'cut',
-    sentence: 'p: answers break off (.*). p/m: 6 of 6 failed (agents).',
+    sentence: `p: answers break off${FROM_START} (.*). p/m: 6 of 6 failed (agents).`,
   },
   {
     title: 'a provider answers nonsense',
     provider: chats((_, response) => response.end('<html>')),
     kind: 'nonsense',
-    sentence: 'p: unusable answers (.*). p/m: 6 of 6 failed (agents).',
+    sentence: `p: unusable answers${FROM_START} (.*). p/m: 6 of 6 failed (agents).`,
   },
   {
     title: 'half of the requests fail',
@@ -346,7 +355,7 @@ describe('log, page and metrics show alike that', () => {
       more: '[admin]\nport = 0',
     });
     await gateway.send('/v1/models');
-    const told = await theOne(gateway, 'p: no list of models (status 500).');
+    const told = await theOne(gateway, `p: no list of models${FROM_START} (status 500).`);
     p.script = (_, response) => sendJson(response, { data: [] });
     clock.nowMs += 11_000;
     // The gateway asks for the list again by itself.
@@ -392,7 +401,7 @@ describe('log, page and metrics show alike that', () => {
     clock.nowMs += 1000;
     await eventually(has, 'it is away');
     const words = 'gateway: store of rate limits away, each gateway limits by itself';
-    await theOne(gateway, `${words} (connect ECONNREFUSED ${host}).`);
+    await theOne(gateway, `${words}${FROM_START} (connect ECONNREFUSED ${host}).`);
   });
 });
 

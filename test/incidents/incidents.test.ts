@@ -4,6 +4,7 @@ import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
 
 import { Incidents, Subject } from '../../src/incidents/incidents.ts';
+import { describeIncident } from '../../src/incidents/notice.ts';
 import { GatewayError, type ErrorDetails, type Outcome } from '../../src/lib/errors.ts';
 import type { CircuitReport } from '../../src/policy/circuit-breaker.ts';
 import type { LogFacts } from '../../src/lib/log.ts';
@@ -15,6 +16,7 @@ const DOWN = {
   cause: 'ECONNREFUSED: connect ECONNREFUSED 10.0.4.21:8000',
 };
 const BROKEN = { upstreamStatus: 503 };
+const CUT = { problem: 'cut' as const };
 
 /** The providers. `start` begins each test with new subjects. */
 const P = { id: 'p', subject: new Subject('p') };
@@ -25,6 +27,8 @@ type Details = ErrorDetails & {
   readonly kind?: 'provider' | 'timeout' | 'internal';
   readonly text?: string;
 };
+
+type Started = ReturnType<typeof start>;
 
 /**
  * Starts incidents for the providers `p` and `q`. The clock of `performance.now()` begins at
@@ -180,6 +184,7 @@ test('a provider that is down is an incident after three tries, since the first'
   const common = {
     ...cause,
     since: timeOf(0),
+    since_start: true,
     ended: undefined,
     key: undefined,
     until: undefined,
@@ -265,7 +270,8 @@ for (const [what, begun] of [
     }
     ask('m');
     pass(1);
-    assert.deepEqual([lasting(), ended().length, lines.length], [[], 1, 2]);
+    const last = lines.at(-1)![0];
+    assert.deepEqual([lasting(), ended().length, last], [[], 1, 'info incident ended']);
   });
 }
 
@@ -660,6 +666,123 @@ test('each kind of an incident is counted and logged once', (t) => {
     ],
   );
   assert.deepEqual(logged(), ['warn incident errors p m', 'warn incident unreachable p m']);
+});
+
+test('a lasting incident is logged again each minute, with its counts by then', (t) => {
+  const { ask, lines, pass } = start(t);
+  for (let minute = 0; minute < 3; minute += 1) {
+    ask('m', DOWN, { count: 5 });
+    pass(60);
+  }
+  pass(2);
+  assert.deepEqual(
+    lines.map(([line, { failures }]) => [line, failures]),
+    [5, 10, 15, 15].map((failures) => ['warn incident', failures]),
+  );
+});
+
+test('an incident whose kind changes is logged each minute for each kind', (t) => {
+  const { ask, logged, pass } = start(t);
+  ask('m', BROKEN, { count: 5 });
+  pass(30);
+  ask('m', DOWN, { count: 10 });
+  pass(40);
+  assert.deepEqual(logged(), ['warn incident errors p m', 'warn incident unreachable p m']);
+  pass(25);
+  assert.deepEqual(logged().slice(2), ['warn incident unreachable p m']);
+});
+
+test('a fault without a success before it has lasted since the start', (t) => {
+  const cases: [what: string, isSo: true | undefined, run: (one: Started) => void][] = [
+    ['no try was good', true, ({ ask }) => ask('m', BROKEN, { count: 5 })],
+    [
+      'a try was good before',
+      undefined,
+      ({ ask, pass }) => {
+        ask('m');
+        pass(300);
+        ask('m', BROKEN, { count: 5 });
+      },
+    ],
+    [
+      'another model was good',
+      true,
+      ({ ask }) => {
+        ask('other');
+        ask('m', BROKEN, { count: 5 });
+      },
+    ],
+    ['each stream has broken', true, ({ ask }) => ask('m', CUT, { count: 5, begun: true })],
+    [
+      'a try was good meanwhile',
+      undefined,
+      ({ ask }) => {
+        ask('m', BROKEN, { count: 5 });
+        ask('m');
+        ask('m', BROKEN, { count: 5 });
+      },
+    ],
+    [
+      'a reload has changed the provider',
+      undefined,
+      ({ ask, incidents }) => {
+        incidents.dispose(Q.subject);
+        Q.subject = new Subject('q', undefined, false);
+        ask('m', BROKEN, { count: 5, provider: 'q' });
+      },
+    ],
+    [
+      'the tries of a model were dropped, which may have been this one',
+      undefined,
+      ({ ask, pass }) => {
+        ask('m');
+        pass(61);
+        for (let at = 0; at < 200; at += 1) ask(`m${at}`);
+        ask('m', BROKEN, { count: 5 });
+      },
+    ],
+    [
+      'the list of models was never read',
+      true,
+      ({ incidents }) => incidents.set('model_list', 'status 500', P.subject),
+    ],
+    [
+      'the list of models was read before',
+      undefined,
+      ({ incidents }) => {
+        incidents.set('model_list', undefined, P.subject);
+        incidents.set('model_list', 'status 500', P.subject);
+      },
+    ],
+    [
+      'a key was refused, and nothing says whether it had worked',
+      undefined,
+      ({ incidents }) => incidents.set('key_refused', 'key 2: 401', P.subject),
+    ],
+  ];
+  for (const [what, isSo, run] of cases) {
+    const started = start(t);
+    run(started);
+    const [{ since_start: is, models } = assert.fail(what)] = started.facts();
+    assert.equal(is, isSo, what);
+    assert.equal(models?.[0]!.since_start, models && isSo, what);
+    const [incident] = started.incidents.report().lasting;
+    const { effect } = describeIncident(incident!, incident!.toFacts());
+    assert.equal(/no success since the gateway’s start/.test(effect), isSo === true, what);
+  }
+});
+
+test('an incident is from the start if the fault that began first is', (t) => {
+  const { ask, facts, pass } = start(t);
+  ask('b');
+  ask('a', BROKEN, { count: 5 });
+  pass(5);
+  ask('b', BROKEN, { count: 9 });
+  const [{ models, since_start: is } = assert.fail()] = facts();
+  assert.deepEqual(
+    [is, ...models!.map((one) => [one.model, one.since_start])],
+    [true, ['b', undefined], ['a', true]],
+  );
 });
 
 test('the log has at most one pair of lines in a minute', (t) => {
