@@ -19,6 +19,7 @@ import type { Services } from './gateway/services.ts';
 import { createProviders, disposeFormer } from './gateway/provider-state.ts';
 import { Gateway } from './gateway/gateway.ts';
 import { ModelList } from './gateway/model-list.ts';
+import { RefusalLog } from './gateway/refusal-log.ts';
 import { ByteBudget } from './lib/byte-budget.ts';
 import { createLogger, type LogSettings } from './lib/log.ts';
 import type { RequestObserver } from './request/facts.ts';
@@ -146,6 +147,7 @@ export class Service {
   async drain(options: DrainOptions): Promise<{ finished: number; cut: number }> {
     const { finished, cancelled } = { ...this.server.counts };
     await this.server.drain(options);
+    this.#parts.refusals.end();
     const { counts } = this.server;
     return { finished: counts.finished - finished, cut: counts.cancelled - cancelled };
   }
@@ -287,6 +289,7 @@ function createParts(
       service.onReached,
     ),
     incidents,
+    refusals: new RefusalLog(logger),
     budget: new ByteBudget(config.server),
     warned: new Set<string>(),
     /** The rate limit store, if limits are shared with other gateways. */

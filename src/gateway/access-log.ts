@@ -8,9 +8,10 @@ import { describeCause, MAX_LOGGED_CHARACTERS } from '../request/cause.ts';
 import type { Endpoint } from '../protocol/endpoint.ts';
 import { CHECKS, ClientGone, type GatewayError, type Outcome } from '../lib/errors.ts';
 import type { LogLevel } from '../lib/log.ts';
-import type { RequestFacts } from '../request/facts.ts';
+import type { FinishedRequest, RequestFacts } from '../request/facts.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 import { createCostOf } from './cost.ts';
+import type { RefusalLog } from './refusal-log.ts';
 import type { Services } from './services.ts';
 
 const LEVELS: Readonly<Record<Outcome, LogLevel>> = {
@@ -51,6 +52,7 @@ export function createAccessLog({
   logger,
   observe,
   providers,
+  refusals,
 }: Services) {
   const { trustedProxies } = server;
   const costOf = createCostOf(providers);
@@ -60,37 +62,28 @@ export function createAccessLog({
       ? createRemoteAddress(trustedProxies)
       : ({ peerAddress = '' }: Call) => toAddress(peerAddress);
   return {
-    /** Logs a finished request. A good answer to a probe is logged at level debug. */
+    /**
+     * Logs a finished request. A good answer to a probe is logged at level debug, and so is a
+     * refusal that another line sums up.
+     */
     logFinished(call: Call, { isProbe, endpoint }: LoggedRoute): void {
       const endedAtMs = performance.now();
       const outcome = finalOutcomeOf(call);
       const isOfInterest = incidents.isTroubled || call.history.failure !== undefined;
       if (isOfInterest) incidents.recordRequest(call.history, outcome);
       const isGoodProbe = isProbe === true && outcome === 'ok';
-      const level = isGoodProbe ? 'debug' : levelOf(call, outcome);
+      const isQuiet = isGoodProbe || isSummed(call, outcome, refusals);
+      const level = isQuiet ? 'debug' : levelOf(call, outcome);
       const isObserved = observe !== undefined && !isGoodProbe;
       if (!isObserved && !logger.isEnabled(level)) return;
       const phase = outcome === 'client_closed' ? phaseOf(call, endpoint) : undefined;
       const remote = remoteAddressOf(call);
-      const { receivedAtMs, history, reply } = call;
+      const { history } = call;
       const ending = { outcome, endedAtMs, phase, remote };
       const facts = history.withoutKey(factsOf(call, ending, costOf));
       const details = hasDetails && history.withoutKey(detailsOf(call, logging));
       logger.log(level, 'request', details ? { ...facts, ...details } : facts);
-      if (!isObserved) return;
-      const { firstByteAtMs = endedAtMs } = reply;
-      const answer = history.attempt?.hasAnswer ? history.attempt : undefined;
-      observe({
-        facts,
-        endedAtMs: Date.now(),
-        durationMs: endedAtMs - receivedAtMs,
-        // A stream that began with a comment may have no first event.
-        firstByteMs: answer && firstByteAtMs - receivedAtMs,
-        gatewayMs: history.timeSpent(firstByteAtMs)?.gatewayMs,
-        operation: history.endpoint.operation,
-        responseModel: answer?.responseModel,
-        refusal: history.failure?.details.limit ?? history.failure?.details.check,
-      });
+      if (isObserved) observe(toFinished(call, facts, endedAtMs));
     },
     /** Logs bytes that could not be parsed as a request. */
     logBroken(
@@ -103,6 +96,23 @@ export function createAccessLog({
       const unknown = { method: '', path: '', duration_ms: 0, bytes: 0 };
       observe?.({ facts: { ...facts, ...unknown }, endedAtMs: Date.now(), durationMs: 0 });
     },
+  };
+}
+
+function toFinished(call: Call, facts: RequestFacts, endedAtMs: number): FinishedRequest {
+  const { history, receivedAtMs, reply } = call;
+  const { firstByteAtMs = endedAtMs } = reply;
+  const answer = history.attempt?.hasAnswer ? history.attempt : undefined;
+  return {
+    facts,
+    endedAtMs: Date.now(),
+    durationMs: endedAtMs - receivedAtMs,
+    // A stream that began with a comment may have no first event.
+    firstByteMs: answer && firstByteAtMs - receivedAtMs,
+    gatewayMs: history.timeSpent(firstByteAtMs)?.gatewayMs,
+    operation: history.endpoint.operation,
+    responseModel: answer?.responseModel,
+    refusal: history.failure?.details.limit ?? history.failure?.details.check,
   };
 }
 
@@ -179,7 +189,17 @@ function finalOutcomeOf({ cancellation: { reason }, history }: Call): Outcome {
   return isOwn ? 'internal_error' : (failure?.outcome ?? 'ok');
 }
 
-/** Returns the level of a line, unless it is a probe's. */
+/** Returns whether another line sums up this request and others that the same limit refuses. */
+function isSummed({ history }: Call, outcome: Outcome, refusals: RefusalLog): boolean {
+  if (outcome !== 'rate_limited') return false;
+  const { asked, client, failure, provider } = history;
+  const { limit, limitState } = failure!.details;
+  // A try at another provider has a cause of its own.
+  if (limit === undefined || asked.length > 0) return false;
+  return !refusals.add({ client, limit, limitState, provider });
+}
+
+/** Returns the level of a line, unless it is a probe's or summed up by another. */
 function levelOf({ cancellation, history }: Call, outcome: Outcome): LogLevel {
   // A shutdown is `internal` too, but it is also the call's cancellation reason.
   const isShutdown = outcome === 'internal_error' && history.failure === cancellation.reason;

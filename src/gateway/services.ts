@@ -11,6 +11,7 @@ import type { RequestObserver } from '../request/facts.ts';
 import type { AttemptServices } from '../upstream/attempt-context.ts';
 import type { Balance } from './balance.ts';
 import type { ProviderState } from './provider-state.ts';
+import type { RefusalLog } from './refusal-log.ts';
 
 export interface Services extends AttemptServices {
   readonly config: Config;
@@ -26,6 +27,7 @@ export interface Services extends AttemptServices {
    */
   readonly listModels: (tenant?: Tenant) => Promise<Buffer>;
   readonly logger: Logger;
+  readonly refusals: RefusalLog;
   /** Called with each finished request, except probes with a good answer. */
   readonly observe?: RequestObserver | undefined;
   /** Warnings already logged, because each is logged only once. */

@@ -8,7 +8,7 @@ import { replaceNow } from '../support/clock.ts';
 import { assertError, assertLimited } from '../support/errors.ts';
 import { parseMetrics } from '../support/exposition.ts';
 import { openFeed } from '../support/feed.ts';
-import { chatBody, STREAM } from '../support/gateway.ts';
+import { chatBody, EACH_REFUSAL, STREAM } from '../support/gateway.ts';
 import { linesOf } from '../support/streams.ts';
 import { modelOf, scenario } from '../support/scenario.ts';
 import {
@@ -49,6 +49,7 @@ async function start(
 ) {
   replaceNow(t, () => nowMs);
   const started = await scenario(t, {
+    env: EACH_REFUSAL,
     server: 'auth.keys = ["shared"]',
     clients: { a: `keys = ["a", "a2"]\n${a}`, b: `key = "b"\n${b}` },
     providers: { p: { script: answerCounted, lines: 'stream_usage = true' }, q: {} },

@@ -9,7 +9,7 @@ import { test, type TestContext } from 'node:test';
 import { replaceNow } from '../support/clock.ts';
 import { assertLimited as limitedReply } from '../support/errors.ts';
 import { parseMetrics } from '../support/exposition.ts';
-import { chatBody, type Reply, type TestGateway } from '../support/gateway.ts';
+import { chatBody, EACH_REFUSAL, type Reply, type TestGateway } from '../support/gateway.ts';
 import { modelOf, scenario, type ScenarioSettings } from '../support/scenario.ts';
 import { createGate, eventually } from '../support/streams.ts';
 import { completion, sendJson, type Script } from '../support/upstream.ts';
@@ -31,7 +31,11 @@ async function startHeld(t: TestContext, { p: lines, ...settings }: Settings) {
     await opened;
     sendJson(response, completion());
   };
-  const { gateway, p } = await scenario(t, { ...settings, providers: { p: { script, lines } } });
+  const { gateway, p } = await scenario(t, {
+    ...settings,
+    env: EACH_REFUSAL,
+    providers: { p: { script, lines } },
+  });
   return { gateway, p, open, chat: async () => gateway.chat(chatBody()) };
 }
 
@@ -74,6 +78,7 @@ test('each limit counts the requests of its own, and of several full ones the ou
     sendJson(response, completion());
   };
   const { gateway, asked, toml } = await scenario(t, {
+    env: EACH_REFUSAL,
     server: 'max_concurrent_requests = 4',
     clients: {
       a: 'key = "a"\nmax_concurrent_requests = 2',

@@ -213,6 +213,9 @@ export function providerToml(
   ].join('\n');
 }
 
+/** The environment for an access line of each refusal, which other lines sum up. */
+export const EACH_REFUSAL = { GATEWAY_LOG_LEVEL: 'debug' };
+
 /** The smallest valid chat request. */
 export function chatBody(more: object = {}): Record<string, unknown> {
   return { model: 'p/m', messages: [{ role: 'user', content: 'hello' }], ...more };

@@ -2,6 +2,7 @@
 
 import { answeredBy, providerOf, type Course, type ReadTry, type Report } from './course.ts';
 import { upstreamIdOf } from './headers.ts';
+import { isRefusal } from './log.ts';
 import { pathOf, type Failure } from './oracle.ts';
 import type { Reply } from './plan.ts';
 
@@ -34,7 +35,8 @@ export function checkLine(course: Course, report: Report): void {
   // A drain's cut is no bug, but the request may also have failed by itself in that moment.
   const isShutDown = line['reason'] === 'The gateway is shutting down';
   const isCut = outcome === 'internal_error' && atMs >= brokenAtMs && isShutDown;
-  const level = isCut ? 'warn' : (LEVELS[outcome] ?? 'info');
+  // `checkRefusals` has the level of a refusal that may be summed up.
+  const level = isRefusal(line) ? line['level'] : isCut ? 'warn' : (LEVELS[outcome] ?? 'info');
   const logged = JSON.stringify(headersOf(course));
   if (JSON.stringify(line['headers']) !== logged)
     wrong(`headers is ${JSON.stringify(line['headers'])}, and not ${logged}`);

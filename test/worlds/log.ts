@@ -1,4 +1,4 @@
-/** `log`: the log lines about keys and circuits (docs/log.md). */
+/** `log`: the log lines about keys, circuits and refused requests (docs/log.md). */
 
 import { drainMsOf, keyOf, keyRefusalOf, providerOf, type Course, type Report } from './course.ts';
 import type { History, Line } from './history.ts';
@@ -7,6 +7,8 @@ const CLOSE_MS = 0.01;
 const REJECTED_MS = 60_000;
 const MAX_LIMITED_SECONDS = 3600;
 const FAILURES_TO_REST = 3;
+
+const SUMMED_MS = 60_000;
 
 type Seen = { readonly atMs: number; readonly line: Line };
 
@@ -17,6 +19,7 @@ export function checkLog(history: History, courses: readonly Course[], report: R
   const ofKeys = lines.filter(({ line }) => line.message === 'key in cooldown');
   const drainMs = drainMsOf(history);
   for (const seen of ofKeys.filter(({ atMs }) => atMs < drainMs)) checkKey(seen, courses, report);
+  checkRefusals(lines, history, report);
   const open = new Set<string>();
   for (const { atMs, line } of lines) {
     const [, change] = /^breaker (.*)$/.exec(line.message) ?? [];
@@ -56,4 +59,62 @@ function checkKey({ atMs, line }: Seen, courses: readonly Course[], report: Repo
     return refusedWith === status && ms === cooldown_ms;
   });
   if (!isDue) report('log', `nothing has happened of which it says ${JSON.stringify(line)}`);
+}
+
+/** Whether a limit of the gateway has refused the request before any provider was asked. */
+export function isRefusal({ outcome, reason, tries = [] }: Line): boolean {
+  const wasAsked = (tries as readonly { outcome: string }[]).some(
+    (one) => one.outcome !== 'limit' && one.outcome !== 'circuit_open',
+  );
+  return outcome === 'rate_limited' && reason !== 'upstream' && !wasAsked;
+}
+
+/** The refused requests of a client by a limit. */
+interface Refused {
+  readonly count: number;
+  /** How many were refused at the former sum. */
+  readonly told: number;
+  readonly untilMs: number;
+}
+
+/** The first request that a limit refuses is at level warn, and a sum follows each minute. */
+function checkRefusals(lines: readonly Seen[], { events }: History, report: Report): void {
+  const all = new Map<string, Refused>();
+  const due: string[] = [];
+  const sum = (name: string, atMs: number, { count, told }: Refused) => {
+    const [client, reason] = JSON.parse(name) as (string | null)[];
+    if (count > told) due.push(JSON.stringify([Math.round(atMs), client, reason, count]));
+  };
+  const passTo = (atMs: number) => {
+    for (const [name, refused] of all) {
+      const { count, told, untilMs } = refused;
+      if (untilMs >= atMs) continue;
+      sum(name, untilMs, refused);
+      if (count === told) all.delete(name);
+      else all.set(name, { count, told: count, untilMs: untilMs + SUMMED_MS });
+    }
+  };
+  for (const { atMs, line } of lines.filter((one) => one.line.message === 'request')) {
+    if (!isRefusal(line)) continue;
+    // A sum may have been due twice, the second time without a further refusal.
+    passTo(atMs);
+    passTo(atMs);
+    const { client = null, level, provider = null, reason } = line;
+    const name = JSON.stringify([client, reason, provider]);
+    const { count = 0, told = 1, untilMs = atMs + SUMMED_MS } = all.get(name) ?? {};
+    if (level !== (count > 0 ? 'debug' : 'warn'))
+      report('log', `${String(level)} of ${JSON.stringify(line)}`);
+    all.set(name, { count: count + 1, told, untilMs });
+  }
+  const endMs = events.find(({ kind }) => kind === 'drained')?.atMs ?? Infinity;
+  passTo(endMs);
+  passTo(endMs);
+  for (const [name, refused] of all) sum(name, endMs, refused);
+  const told = lines
+    .filter(({ line }) => line.message === 'requests refused')
+    .map(({ atMs, line: { client = null, reason, refused } }) =>
+      JSON.stringify([Math.round(atMs), client, reason, refused]),
+    );
+  if (told.toSorted().join() !== due.toSorted().join())
+    report('log', `it sums up ${told.join()}, and not ${due.join()}`);
 }

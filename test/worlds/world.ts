@@ -20,10 +20,10 @@ import { connectionsOf, MemorySocket } from './socket.ts';
 import { Store } from './store.ts';
 
 /**
- * The time after the last answer: uploads are still read and dropped, and clients that left without
- * reading are noticed after 60 s.
+ * The time after the last answer: uploads are still read and dropped, clients that left without
+ * reading are noticed after 60 s, and refusals are summed up until a minute had none.
  */
-const REST_MS = 80_000;
+const REST_MS = 130_000;
 /** The time after a request in which everything that it began must end. */
 const QUIET_MS = 700;
 const realImmediate = setImmediate;

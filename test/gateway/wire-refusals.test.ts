@@ -1,0 +1,110 @@
+/** The lines about requests that a limit refuses (docs/log.md). */
+
+import assert from 'node:assert/strict';
+import { test, type TestContext } from 'node:test';
+
+import { replaceNow, useManualTimers } from '../support/clock.ts';
+import { chatBody, EACH_REFUSAL } from '../support/gateway.ts';
+import { scenario, type ScenarioSettings } from '../support/scenario.ts';
+import { failWith } from '../support/upstream.ts';
+import { linesOf } from '../support/streams.ts';
+
+const MINUTE_MS = 60_000;
+const LIMIT = 'requests_per_minute = 1';
+const REASON = 'client_requests_per_minute';
+
+/** Starts clients `a` and `b`, whose first requests are answered, and whose others are refused. */
+async function start(t: TestContext, settings: ScenarioSettings<'p'> = {}) {
+  const timers = useManualTimers(t);
+  replaceNow(t, () => 1000);
+  const clients = { a: `key = "a"\n${LIMIT}`, b: `key = "b"\n${LIMIT}` };
+  const { gateway } = await scenario(t, { clients, env: EACH_REFUSAL, ...settings });
+  let asked = 0;
+  return {
+    gateway,
+    passMinute: () => timers.advance(MINUTE_MS),
+    ask: async (client: string, count: number) => {
+      const headers = { authorization: `Bearer ${client}` };
+      for (let at = 0; at < count; at += 1) await gateway.chat(chatBody(), { headers });
+      asked += count;
+      await linesOf(gateway, asked);
+    },
+    /** Returns the clients and the levels of the access lines of refused requests. */
+    refused: () =>
+      gateway
+        .accessLines()
+        .filter(({ status }) => status === 429)
+        .map(({ client, level }) => `${String(client)} ${String(level)}`),
+    sums: () =>
+      gateway
+        .lines('requests refused')
+        .map(({ client, reason, refused, level }) => [level, client, reason, refused]),
+  };
+}
+
+test('of the requests that a limit refuses, the first is logged at once, and a sum each minute', async (t) => {
+  const { ask, gateway, passMinute, refused, sums } = await start(t);
+  await ask('a', 6);
+  await ask('b', 2);
+  const minute = ['a warn', ...Array<string>(4).fill('a debug'), 'b warn'];
+  assert.deepEqual([refused(), sums()], [minute, []]);
+  passMinute();
+  assert.deepEqual(sums(), [['warn', 'a', REASON, 5]]);
+  await ask('a', 2);
+  assert.equal(sums().length, 1);
+  passMinute();
+  assert.deepEqual(sums()[1], ['warn', 'a', REASON, 7]);
+  const [first, second] = gateway.lines('requests refused');
+  const [{ time, limit } = assert.fail()] = gateway.accessLines().filter((one) => one['limit']);
+  assert.ok(String(first!['since']) <= String(time));
+  assert.deepEqual([second!['since'], second!['limit']], [first!['since'], limit]);
+  passMinute();
+  await ask('a', 1);
+  assert.equal(refused().at(-1), 'a warn', 'the minute before was quiet');
+  passMinute();
+  assert.equal(sums().length, 2);
+});
+
+test('the sum of a minute that is not over is logged when the gateway stops', async (t) => {
+  const { ask, gateway, sums } = await start(t);
+  await ask('a', 4);
+  await gateway.drain();
+  assert.deepEqual(sums(), [['warn', 'a', REASON, 3]]);
+});
+
+test('a limit without a client has a sum of its own', async (t) => {
+  const more = '[rate_limit]\nenabled = true\nrequests_per_second = 1\nburst_capacity = 1\n';
+  const { ask, gateway, passMinute, sums } = await start(t, {
+    clients: {},
+    server: 'auth.keys = ["shared"]',
+    more,
+  });
+  await ask('shared', 4);
+  passMinute();
+  assert.deepEqual(sums(), [['warn', undefined, 'global', 3]]);
+  assert.match(String(gateway.lines('requests refused')[0]!['limit']), /^rate_limit: 1 of 1/);
+});
+
+test('a request that also failed at a provider keeps its line', async (t) => {
+  const timers = useManualTimers(t);
+  const { gateway } = await scenario<string>(t, {
+    env: EACH_REFUSAL,
+    fallback: ['q'],
+    providers: {
+      p: { script: () => {}, lines: 'max_concurrent_requests = 1' },
+      q: failWith(400),
+    },
+  });
+  const held = gateway.chat(chatBody()).catch(() => {});
+  for (let at = 0; at < 3; at += 1) await gateway.chat(chatBody());
+  await linesOf(gateway, 3);
+  timers.advance(MINUTE_MS);
+  await gateway.drain();
+  await held;
+  const limited = gateway.accessLines().filter(({ status }) => status === 429);
+  assert.deepEqual(
+    limited.map(({ level, reason }) => `${String(level)} ${String(reason)}`),
+    Array<string>(3).fill('warn provider_concurrency'),
+  );
+  assert.deepEqual(gateway.lines('requests refused'), []);
+});
