@@ -79,6 +79,9 @@ export const MEANINGS: Readonly<Record<string, string>> = {
     "names of the client's headers that each access line has, at most 16; credentials are refused",
   'logging.provider_messages':
     'false keeps error texts from providers, which may quote prompts, out of the log and the page',
+  'telemetry.traces':
+    "sends a span of each request and of each try to the collector that OpenTelemetry's variables " +
+    'name (docs/traces.md)',
   'providers.primary': 'the provider for model names without a provider',
   'providers.fallback':
     'providers to ask, in order, when the requested provider fails; each is asked for its ' +

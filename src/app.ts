@@ -28,6 +28,7 @@ import { Incidents } from './incidents/incidents.ts';
 import { createLimiters } from './policy/limiters.ts';
 import { RedisConnection, type RedisConnectionOptions } from './store/redis-connection.ts';
 import { createRedisStore, type StoreConnection } from './store/redis-store.ts';
+import { Traces } from './telemetry/traces.ts';
 import type { OnReached } from './upstream/http1-transport.ts';
 import { createTransport } from './upstream/transport.ts';
 
@@ -63,6 +64,8 @@ export class Service {
   readonly transport: Parts['transport'];
   /** The rate limit store, if limits are shared with other gateways. */
   readonly store: Parts['store'];
+  /** Only with `[telemetry] traces`. */
+  readonly traces: Parts['traces'];
   /** The public port's listener. */
   readonly server: ReturnType<typeof createHttpServer>;
   readonly figures: Figures;
@@ -87,12 +90,13 @@ export class Service {
       observe: admin && observe,
       onModels: admin && onModels,
     };
-    const { budget, logger, redact, store, transport } = this.#parts;
+    const { budget, logger, redact, store, traces, transport } = this.#parts;
     this.logger = logger;
     this.redact = redact;
     this.budget = budget;
     this.transport = transport;
     this.store = store;
+    this.traces = traces;
     this.#snapshot = createSnapshot(initial, this.#parts);
     const timeLimits = runtime.clientTimeLimits;
     const { keepAliveTimeoutMs } = initial.server;
@@ -233,6 +237,7 @@ export class Service {
       bufferedBytes: () => budget.reservedBytes,
       bufferedBytesByClient: () => heldBytesByClient(server.calls()),
       droppedLogLines: () => this.#runtime.droppedLogLines?.() ?? 0,
+      droppedSpans: () => this.traces?.droppedSpans,
       incidents: () => incidents,
       connections: () => transport.connectionFigures,
       store: () => store?.state,
@@ -291,6 +296,7 @@ function createParts(
     incidents,
     refusals: new RefusalLog(logger),
     budget: new ByteBudget(config.server),
+    traces: config.telemetry && new Traces(config.telemetry, logger, redact),
     warned: new Set<string>(),
     /** The rate limit store, if limits are shared with other gateways. */
     store: store && createRedisStore(onStoreState, (events) => outside.openStore(store, events)),

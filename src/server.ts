@@ -168,7 +168,7 @@ function stopOnSignals(service: Service, writer: LineWriter): void {
 
 /** Returns false if the drain began earlier. */
 function stop(service: Service, writer: LineWriter, text: string): boolean {
-  const { admin, config, logger, server } = service;
+  const { admin, config, logger, server, traces } = service;
   if (server.isDraining) return false;
   logger.log('info', 'draining', { reason: text, in_flight: server.counts.inFlight });
   const { drainDelayMs: delayMs, shutdownTimeoutMs: timeoutMs } = config.server;
@@ -177,6 +177,7 @@ function stop(service: Service, writer: LineWriter, text: string): boolean {
     // The admin listener drains last, so that it can report the drain until then.
     const adminDrain = admin?.drain({ delayMs: 0, timeoutMs: 0, reason });
     if (adminDrain) await Promise.race([adminDrain, sleep(ADMIN_DRAIN_MS)]);
+    await traces?.end();
     logger.log('info', 'stopped', { finished, cut });
     const lost = await writer.end();
     if (lost > 0) print(`inference-gateway: ${lost} log lines were lost\n`, process.stderr);

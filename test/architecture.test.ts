@@ -40,6 +40,7 @@ const IMPORTS: Readonly<Record<string, readonly string[]>> = {
   ],
   admin: ['lib', 'config', 'policy', 'incidents', 'downstream', 'request', 'admin/page'],
   'admin/page': [],
+  telemetry: ['lib', 'config', 'request'],
   cli: ['lib', 'config', 'request'],
 };
 
@@ -151,11 +152,13 @@ test('each export of src is imported, at least by a test', () => {
   assert.deepEqual(unused, []);
 });
 
-test('only src/app.ts imports the admin listener', () => {
-  const importers = sources
-    .filter(({ name, text }) => importsOf(name, text).includes('admin/admin.ts'))
-    .map(({ name }) => name);
-  assert.deepEqual(importers, ['app.ts']);
+test('only src/app.ts imports the admin listener and traces', () => {
+  for (const part of ['admin/admin.ts', 'telemetry/traces.ts']) {
+    const importers = sources
+      .filter(({ name, text }) => importsOf(name, text).includes(part))
+      .map(({ name }) => name);
+    assert.deepEqual(importers, ['app.ts'], part);
+  }
 });
 
 /** Returns the files in this row of ARCHITECTURE.md. */
@@ -179,6 +182,8 @@ test('each of these actions has a single place', () => {
         // In a browser, to the gateway.
         'admin/page/feed.js',
         'admin/page/requests.js',
+        // To a collector.
+        'telemetry/span-exporter.ts',
         'upstream/connections.ts',
         'upstream/fetch-transport.ts',
       ],

@@ -43,6 +43,8 @@ export interface Figures {
   /** Those of each client, and of clients without a name together as undefined. */
   bufferedBytesByClient(): ReadonlyMap<string | undefined, number>;
   droppedLogLines(): number;
+  /** Undefined without `[telemetry] traces`. */
+  droppedSpans(): number | undefined;
   incidents(): Incidents;
   /** Warnings about the settings in use. */
   warnings(): readonly string[];
@@ -121,6 +123,7 @@ export function readFigures(config: Config, figures: Figures): FigureRow[] {
     ['gateway_open_streams', figures.openStreams(), 'Streamed answers being sent.'],
     ['gateway_buffered_bytes', figures.bufferedBytes(), 'Bytes held for all clients together.'],
     ['gateway_log_lines_dropped_total', figures.droppedLogLines(), 'Log lines that were lost.'],
+    ['gateway_spans_dropped_total', figures.droppedSpans(), 'Spans that were lost.'],
     ['gateway_config_last_reload_successful', isGood, '1 if the latest succeeded.'],
     [
       'gateway_config_last_reload_success_timestamp_seconds',

@@ -49,6 +49,8 @@ export function describeStartup(started: Started): string {
     `skipped    ${skipped.join(', ') || 'none'}`,
     ...(aliases.length > 0 ? aliasLines : ['aliases    none']),
     `upstream   ${transport.description}`,
+    // A query may hold a key.
+    ...(config.telemetry ? [`traces     ${config.telemetry.endpoint.split('?')[0]}`] : []),
     ...[...warningsOf(config), ...transport.limitations].map(describeWarning),
   ]);
 }

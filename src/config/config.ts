@@ -17,11 +17,13 @@ import { readProviders } from './providers-section.ts';
 import { readRateLimit } from './rate-limit-section.ts';
 import { readValues, type ValueSources } from './read-values.ts';
 import { ConfigError, SettingValues } from './setting-values.ts';
+import { readTelemetry, type TraceSettings } from './telemetry-section.ts';
 
 export type { AliasSettings } from './aliases-section.ts';
 export type { AdminSettings, Tenant } from './callers-section.ts';
 export type { ProviderSettings } from './providers-section.ts';
 export type { BucketSettings, StoreSettings } from './rate-limit-section.ts';
+export type { TraceSettings } from './telemetry-section.ts';
 export type { TlsSettings } from './tls-files.ts';
 export type { Env, Flags } from './read-values.ts';
 export { ConfigError } from './setting-values.ts';
@@ -36,10 +38,16 @@ export function needsKey({ server, clients }: Pick<Config, 'server' | 'clients'>
 
 /** Throws `ConfigError` with every problem and its place. */
 export function loadConfig(sources: ValueSources): Config {
-  return configOf(readValues(sources), sources.memoryBytes ?? Infinity);
+  const values = readValues(sources);
+  const telemetry = readTelemetry(values, sources.env);
+  return configOf(values, sources.memoryBytes ?? Infinity, telemetry);
 }
 
-function configOf(values: SettingValues, memoryBytes: number) {
+function configOf(
+  values: SettingValues,
+  memoryBytes: number,
+  telemetry: TraceSettings | undefined,
+) {
   checkCallerKeys(values);
   const { firstTokenTimeoutMs = Infinity, host, ...server } = values.section('server');
   const trustedProxies = server.trustedProxies ?? [];
@@ -73,6 +81,7 @@ function configOf(values: SettingValues, memoryBytes: number) {
     providers,
     ...aliases,
     rateLimit,
+    telemetry,
     warnings: values.warnings as readonly string[],
     /** All settings by their names in the file, with `[secret]` for keys. `--check` prints them. */
     resolved: values.masked(),
@@ -81,7 +90,11 @@ function configOf(values: SettingValues, memoryBytes: number) {
      * Texts to keep out of all output. The store's password is added, because its URL may have it
      * percent-encoded.
      */
-    secrets: [...values.secrets(), ...(password ? [password] : [])],
+    secrets: [
+      ...values.secrets(),
+      ...(password ? [password] : []),
+      ...(telemetry?.headers ?? []).map(([, value]) => value),
+    ],
     values,
   };
 }
@@ -137,9 +150,10 @@ export function compareSettings(running: Config, next: Config) {
     ...[...former].filter(([name]) => isFixed(name)),
     ...[...latest].filter(([name]) => !isFixed(name)),
   ]);
+  const { memoryBytes } = next.server;
   return {
     /** The next settings, with the running values where a change needs a restart. */
-    config: { ...configOf(values, next.server.memoryBytes), warnings: next.warnings },
+    config: { ...configOf(values, memoryBytes, running.telemetry), warnings: next.warnings },
     changed: different.filter((name) => !isFixed(name)),
     needRestart: different.filter(isFixed),
   };

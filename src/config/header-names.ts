@@ -1,9 +1,11 @@
-/** Checks lists of header names in settings. */
+/** What a header's name and value may be, and checks of lists of names in settings. */
 
 import type { SettingValues } from './setting-values.ts';
 
 /** A header's name in lower case (RFC 9110 5.6.2). */
 export const HEADER_NAME = /^[!#$%&'*+\-.^_`|~0-9a-z]+$/;
+/** A header's value: visible ASCII, spaces and tabs. */
+export const HEADER_VALUE = /^[\t\x20-\x7e]*$/;
 const MAX_CHARACTERS = 64;
 
 /**

@@ -5,7 +5,7 @@
 import { isLoopback, isPrivate, withoutBrackets } from '../lib/loopback.ts';
 import { Secret } from '../lib/secret.ts';
 import { BUILT_IN_PROVIDERS, keyVariableOf } from './built-in-providers.ts';
-import { HEADER_NAME, readHeaderNames } from './header-names.ts';
+import { HEADER_NAME, HEADER_VALUE, readHeaderNames } from './header-names.ts';
 import { checkKey, MAX_KEY_CHARACTERS, toSecrets } from './keys.ts';
 import type { SettingValues } from './setting-values.ts';
 import { readTls } from './tls-files.ts';
@@ -220,7 +220,7 @@ function readHeaders(
       values.problem(setting, `${shown} cannot be set: the gateway sets it itself`);
     } else if (checked.has(name)) {
       values.problem(setting, `${shown} appears twice; header names ignore case`);
-    } else if (!/^[\t\x20-\x7e]*$/.test(value)) {
+    } else if (!HEADER_VALUE.test(value)) {
       values.problem(setting, `the value of ${shown} must be visible ASCII, spaces and tabs`);
     } else if (value.length > MAX_KEY_CHARACTERS) {
       const limit = `${MAX_KEY_CHARACTERS} characters`;

@@ -87,6 +87,9 @@ export const SETTINGS = {
     headers: TEXTS,
     provider_messages: boolean(true),
   },
+  telemetry: {
+    traces: { ...boolean(false), needsRestart: true },
+  },
   providers: {
     primary: { ...text(), env: 'GATEWAY_PRIMARY' },
     fallback: { ...TEXTS, env: 'GATEWAY_FALLBACK' },

@@ -8,6 +8,7 @@ import { Cancellation } from '../lib/cancellation.ts';
 import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
 import { HeldBody } from '../lib/held-body.ts';
 import { createUuid } from '../lib/ids.ts';
+import type { RequestTrace } from '../request/facts.ts';
 import { RequestHistory } from '../request/history.ts';
 import type { AnswerBroken } from './broken-request.ts';
 import { ClientReply, type ReplyConnection, type ResponseHeaders } from './client-reply.ts';
@@ -83,6 +84,8 @@ export class Call {
   /** When the request's turn came behind the connection's other requests. */
   readonly receivedAtMs = performance.now();
   readonly history = new RequestHistory();
+  /** Only with `[telemetry] traces`. */
+  trace: RequestTrace | undefined;
   readonly reply: ClientReply;
   readonly cancellation = new Cancellation();
   readonly requestBody: HeldBody;

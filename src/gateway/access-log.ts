@@ -25,8 +25,9 @@ const LEVELS: Readonly<Record<Outcome, LogLevel>> = {
   internal_error: 'error',
 };
 
-/** The properties of a route that its access line needs. */
+/** The properties of a route that its access line and its span need. */
 interface LoggedRoute {
+  readonly path: string;
   /** Set for `/health`: a good answer is logged only at level debug. */
   readonly isProbe?: true;
   /** Set for requests with a body: the client may leave during its upload. */
@@ -66,7 +67,7 @@ export function createAccessLog({
      * Logs a finished request. A good answer to a probe is logged at level debug, and so is a
      * refusal that another line sums up.
      */
-    logFinished(call: Call, { isProbe, endpoint }: LoggedRoute): void {
+    logFinished(call: Call, { isProbe, endpoint, path }: LoggedRoute): void {
       const endedAtMs = performance.now();
       const outcome = finalOutcomeOf(call);
       const isOfInterest = incidents.isTroubled || call.history.failure !== undefined;
@@ -74,16 +75,19 @@ export function createAccessLog({
       const isGoodProbe = isProbe === true && outcome === 'ok';
       const isQuiet = isGoodProbe || isSummed(call, outcome, refusals);
       const level = isQuiet ? 'debug' : levelOf(call, outcome);
-      const isObserved = observe !== undefined && !isGoodProbe;
+      const { history, trace } = call;
+      const isObserved = (observe ?? trace) !== undefined && !isGoodProbe;
       if (!isObserved && !logger.isEnabled(level)) return;
       const phase = outcome === 'client_closed' ? phaseOf(call, endpoint) : undefined;
       const remote = remoteAddressOf(call);
-      const { history } = call;
       const ending = { outcome, endedAtMs, phase, remote };
       const facts = history.withoutKey(factsOf(call, ending, costOf));
       const details = hasDetails && history.withoutKey(detailsOf(call, logging));
       logger.log(level, 'request', details ? { ...facts, ...details } : facts);
-      if (isObserved) observe(toFinished(call, facts, endedAtMs));
+      if (!isObserved) return;
+      const finished = toFinished(call, facts, endedAtMs);
+      observe?.(finished);
+      trace?.end(finished, call, path === '*' ? undefined : path);
     },
     /** Logs bytes that could not be parsed as a request. */
     logBroken(

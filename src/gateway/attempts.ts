@@ -7,6 +7,7 @@ import { type KeyPool, TakenKey } from '../policy/key-pool.ts';
 import type { ModelRequest } from '../protocol/model-request.ts';
 import { Attempt } from '../request/history.ts';
 import type { AttemptContext } from '../upstream/attempt-context.ts';
+import { withTraceparent } from '../upstream/headers.ts';
 import type { UpstreamResponse } from '../upstream/provider.ts';
 import { endFailed, openAnswer, sendAttempt } from '../upstream/open-answer.ts';
 import type { Candidate } from './candidates.ts';
@@ -141,13 +142,14 @@ function send(
   context: AttemptContext,
 ): Promise<UpstreamResponse> {
   const { attempt, isStream } = context;
+  const { trace } = call;
   attempt.usageAdded = provider.streamUsage && modelRequest.mayAskForUsage;
   const request = provider.request({
     endpoint: call.history.endpoint,
     body: modelRequest.bodyWith(sentModel, attempt.usageAdded),
     heldBody: call.requestBody,
     isStream,
-    forwarded,
+    forwarded: trace ? withTraceparent(forwarded, trace.traceparentOf(attempt)) : forwarded,
     key: key?.index,
     reconnect,
   });

@@ -33,7 +33,7 @@ export async function firstAnswer(
   const { maxBodyBytes, streamKeepaliveMs } = services.config.server;
   checkContentHeaders(call);
   const { traceId, headers: forwarded } = forwardedHeaders(call.id, call.headers);
-  history.traceId = traceId;
+  history.traceId = call.trace?.traceId ?? traceId;
   try {
     const modelRequest = await readRequest(call, tenant, maxBodyBytes);
     const candidates = candidatesFor(modelRequest.model, call, services, tenant);

@@ -104,6 +104,7 @@ export class Gateway {
     let lease: Lease | undefined;
     // Set before the checks, because their errors have the endpoint's shape.
     if (route.endpoint) call.history.endpoint = route.endpoint;
+    call.trace = this.#services.traces?.begin(call.headers['traceparent']);
     try {
       checkProtocol(call.request, route.isProbe);
       this.#checkOrigin?.(call);

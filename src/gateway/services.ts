@@ -7,7 +7,7 @@ import type { AliasSettings, Tenant, Config } from '../config/config.ts';
 import type { Logger } from '../lib/log.ts';
 import type { Incidents } from '../incidents/incidents.ts';
 import type { Limiters } from '../policy/limiters.ts';
-import type { RequestObserver } from '../request/facts.ts';
+import type { RequestObserver, RequestTrace } from '../request/facts.ts';
 import type { AttemptServices } from '../upstream/attempt-context.ts';
 import type { Balance } from './balance.ts';
 import type { ProviderState } from './provider-state.ts';
@@ -30,6 +30,8 @@ export interface Services extends AttemptServices {
   readonly refusals: RefusalLog;
   /** Called with each finished request, except probes with a good answer. */
   readonly observe?: RequestObserver | undefined;
+  /** Only with `[telemetry] traces`. */
+  readonly traces?: { begin(traceparent: unknown): RequestTrace } | undefined;
   /** Warnings already logged, because each is logged only once. */
   readonly warned: Set<string>;
 }

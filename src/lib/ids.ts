@@ -1,4 +1,4 @@
-/** Random identifiers as flat strings, where `randomUUID` joins some thirty strings. */
+/** Identifiers: random ones as flat strings, where `randomUUID` joins some thirty strings. */
 
 import { randomFillSync } from 'node:crypto';
 
@@ -6,6 +6,14 @@ const DIGITS = Buffer.from('0123456789abcdef');
 /** Enough for hundreds of identifiers, because a call to the generator costs more than the rest. */
 const random = Buffer.alloc(16_384);
 let nextAt = random.length;
+
+/**
+ * A single `traceparent`: its trace id, the id of the caller's span, and its flags. Node joins
+ * repeated headers with `, `, and W3C Trace Context 3.2 does not allow repetition. Version ff and
+ * all-zero ids are invalid.
+ */
+export const TRACEPARENT =
+  /^(?!ff)[\da-f]{2}-(?!0{32})([\da-f]{32})-(?!0{16})([\da-f]{16})-([\da-f]{2})$/;
 
 /**
  * Returns a function that creates identifiers: `pattern` with each `x` replaced by a random

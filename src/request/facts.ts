@@ -3,7 +3,7 @@
  * the page hide keys, because a client or a provider may have written a key into a field.
  */
 
-import type { TryFacts } from './history.ts';
+import type { Attempt, RequestHistory, TryFacts } from './history.ts';
 import type { TokenUsage } from '../protocol/usage.ts';
 import type { Outcome, Refusal } from '../lib/errors.ts';
 
@@ -69,3 +69,19 @@ export interface FinishedRequest {
 
 /** Called with each finished request. */
 export type RequestObserver = (request: FinishedRequest) => void;
+
+/** A call whose request has a trace. */
+export interface TracedCall {
+  readonly history: Pick<RequestHistory, 'endpoint' | 'redactKey'>;
+  /** On the clock of `performance.now()`. */
+  readonly receivedAtMs: number;
+}
+
+/** The spans of a request and of its attempts; only with `[telemetry] traces`. */
+export interface RequestTrace {
+  readonly traceId: string;
+  /** Begins an attempt's span, and returns the `traceparent` to send. Called once an attempt. */
+  traceparentOf(attempt: Attempt): string;
+  /** Ends all spans. Called once. `route` is undefined if no endpoint has the request's path. */
+  end(request: FinishedRequest, call: TracedCall, route?: string): void;
+}

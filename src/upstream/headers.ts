@@ -2,7 +2,7 @@
 
 import type { IncomingHttpHeaders } from 'node:http';
 
-import { createIds } from '../lib/ids.ts';
+import { createIds, TRACEPARENT } from '../lib/ids.ts';
 import { cutText } from '../lib/secrets.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import type { UpstreamHeaders, UpstreamRequest } from './provider.ts';
@@ -13,11 +13,6 @@ const PASSED_HEADERS = /^(?:(?:x-|anthropic-)?ratelimit[a-z0-9-]*|x-should-retry
 const MAX_PASSED_CHARACTERS = 1024;
 /** A configured header's value: visible ASCII, spaces and tabs. */
 const NAMED_VALUE = /^[\t\x20-\x7e]{1,4096}$/;
-/**
- * Node joins repeated headers with `, `, and W3C Trace Context 3.2 does not allow repetition.
- * Version ff and all-zero ids are invalid.
- */
-const TRACEPARENT = /^(?!ff)[\da-f]{2}-(?!0{32})[\da-f]{32}-(?!0{16})[\da-f]{16}-[\da-f]{2}$/;
 /** A list of values (W3C Trace Context 3.3), so a repeated header, joined by Node, is valid. */
 const TRACESTATE = /^[\x20-\x7e]{1,512}$/;
 
@@ -92,6 +87,11 @@ export function forwardedHeaders(
   // `traceparent` (W3C Trace Context 3.3).
   const hasState = isValid && typeof tracestate === 'string' && TRACESTATE.test(tracestate);
   return { traceId, headers: hasState ? [...headers, 'tracestate', tracestate] : headers };
+}
+
+/** Returns the headers of `forwardedHeaders` with another `traceparent`. */
+export function withTraceparent(forwarded: readonly string[], traceparent: string) {
+  return forwarded.with(forwarded.indexOf('traceparent') + 1, traceparent);
 }
 
 /** Adds the client's headers that the endpoint and the provider's `forward_headers` name. */

@@ -937,9 +937,10 @@ test('docs/metrics.md has every metric with its type and labels, and no other', 
     providerToml(upstream, 'p', PRICES) +
     providerToml(upstream, 'q') +
     '[providers]\nfallback = ["q"]\n' +
-    '[rate_limit]\nstore = "redis://127.0.0.1:9"\n' +
+    '[rate_limit]\nstore = "redis://127.0.0.1:9"\n[telemetry]\ntraces = true\n' +
     ADMIN;
-  const gateway = await startGateway(t, { toml, env: { GATEWAY_UPSTREAM: 'auto' } });
+  const env = { GATEWAY_UPSTREAM: 'auto', OTEL_TRACES_SAMPLER: 'always_off' };
+  const gateway = await startGateway(t, { toml, env });
   upstream.script = (_, response) => sendJson(response, { choices: [], usage });
   await gateway.chat(chatBody());
   upstream.script = (_, response) => sendEvents(response, completionEvents());
