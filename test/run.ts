@@ -40,7 +40,7 @@ const LEFT_OUT =
   /^(?:drain-load|package|prometheus|replicas|run|store-away|store-check)\.test\.ts$/;
 
 /** Folders with their own script, because they need more than Node. */
-const OWN_SCRIPT = /^(?:browser|clients|container|deploy|taplo)$/;
+const OWN_SCRIPT = /^(?:browser|clients|container|deploy|otlp|taplo)$/;
 const FOLDERS = readdirSync(import.meta.dirname, { withFileTypes: true })
   .filter((entry) => entry.isDirectory() && !OWN_SCRIPT.test(entry.name))
   .map(({ name }) => name);

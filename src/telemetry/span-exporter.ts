@@ -75,6 +75,8 @@ export class SpanExporter {
       await this.#sending;
     };
     await Promise.race([send(), sleep(END_MS, undefined, { ref: false })]);
+    // The last line has the whole count.
+    this.#warnedAtMs = -Infinity;
     if (this.#queue.length > 0) this.#drop(this.#queue.length, 'the gateway has ended');
   }
 

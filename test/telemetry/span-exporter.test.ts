@@ -151,6 +151,13 @@ test('spans wait for a collector that is away', async () => {
   assert.equal(exporter.droppedSpans, 0);
   await exporter.end();
   assert.equal(exporter.droppedSpans, BATCH);
+  assert.deepEqual(
+    lines.map(({ cause, dropped }) => [cause === 'the gateway has ended', dropped]),
+    [
+      [false, 0],
+      [true, BATCH],
+    ],
+  );
 });
 
 test('the end waits 2 s at most for a collector that does not answer', async (t) => {
