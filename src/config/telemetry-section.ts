@@ -97,7 +97,7 @@ function readPairs(values: SettingValues, variable: string | undefined, env: Env
  * instead. OpenTelemetry's specification wants a warning for an unknown value, and the default.
  */
 function readSampler(values: SettingValues, env: Env) {
-  let name = env['OTEL_TRACES_SAMPLER'] || DEFAULT_SAMPLER;
+  let name = env['OTEL_TRACES_SAMPLER']?.toLowerCase() || DEFAULT_SAMPLER;
   if (!SAMPLERS.has(name.replace(PARENT_BASED, ''))) {
     const known = [...SAMPLERS.keys()].flatMap((one) => [one, `parentbased_${one}`]).join(', ');
     values.warning('OTEL_TRACES_SAMPLER', `${DEFAULT_SAMPLER} is used; known: ${known}`);

@@ -101,7 +101,7 @@ test(
       more: '[telemetry]\ntraces = true\n',
       env: { OTEL_EXPORTER_OTLP_ENDPOINT: `http://127.0.0.1:${port}` },
     });
-    await gateway.chat(chatBody());
+    await gateway.chat(chatBody({ model: 'p/\ud800\u0001"\\é' }));
     await gateway.drain();
     assert.deepEqual(gateway.lines('spans were not sent'), []);
     const read = () => collector.stderr() + collector.stdout();

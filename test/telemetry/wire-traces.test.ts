@@ -2,11 +2,14 @@
 
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { describe, test } from 'node:test';
 
 import { parseMetrics } from '../support/exposition.ts';
 import { startCollector, tracesTo } from '../support/collector.ts';
 import { chatBody, CLIENT_TOKEN, PROVIDER_KEY, STREAM } from '../support/gateway.ts';
+import { ROOT } from '../support/process.ts';
 import { scenario } from '../support/scenario.ts';
 import { lineOf, openChat } from '../support/streams.ts';
 import {
@@ -26,6 +29,7 @@ const TRACEPARENT = `00-${TRACE_ID}-${PARENT_ID}-01`;
 const SERVER = 2;
 const CLIENT = 3;
 
+const read = (path: string) => readFileSync(join(ROOT, path), 'utf8');
 const withParent = (traceparent: string) => ({ headers: { traceparent } });
 
 test('a request and each of its tries are spans under the traceparent of the client', async (t) => {
@@ -112,6 +116,15 @@ test('the spans have the attributes of the HTTP and GenAI conventions, and no ot
     'server.port': Number(new URL(q.baseUrl).port),
     'http.response.status_code': 200,
   });
+  const [, ofRequest = '', ofTry = ''] = read('docs/traces.md').split(/^\| (?:request|try) \|/m);
+  const named = (row: string) => [...row.split('\n')[0]!.matchAll(/`([a-z_]+\.[a-z._]+)`/g)];
+  assert.deepEqual(
+    [ofRequest, ofTry].map((row) => named(row).map(([, name]) => name)),
+    [
+      [...Object.keys(request!.attributes), 'error.type'],
+      [...Object.keys(answered!.attributes), 'error.type'],
+    ],
+  );
 });
 
 test("a stream's try lasts until the stream's end, and a failed stream is an error", async (t) => {
@@ -193,7 +206,7 @@ describe('the sampler', () => {
     ['', '', unsampled(HIGH), false],
     ['', '', LOW, true],
     ['always_on', '', unsampled(LOW), true],
-    ['always_off', '', HIGH, false],
+    ['Always_Off', '', HIGH, false],
     ['traceidratio', '0.5', LOW, false],
     ['traceidratio', '0.5', unsampled(HIGH), true],
     ['traceidratio', '', LOW, true],
