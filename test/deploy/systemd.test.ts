@@ -145,6 +145,34 @@ test(
   },
 );
 
+test(
+  "keys rotate in a folder of the unit's group, without credentials and a restart",
+  OPTIONS,
+  async (t) => {
+    const upstream = await startUpstream(t);
+    const port = await freePort();
+    const settings = settingsFor(upstream, port);
+    const { run } = await boot(t, settings);
+    for (const command of install) assert.equal(run(command).code, 0, command);
+    const keys = settings
+      .replace('[server]', '[server]\nwatch = true')
+      .replace(/\$\{file:.*(?=")/, '${file:keys/openai}');
+    run(`cat > ${SETTINGS}`, keys);
+    const guide = readFileSync(join(ROOT, 'docs/deployment.md'), 'utf8');
+    const [, commands = ''] = /^```\n(groupadd [^]*?)^```$/m.exec(guide)!;
+    const { code, output } = run(commands);
+    assert.equal(code, 0, output);
+    assert.equal(await statusOf(port, 'openai/m'), 200);
+    assert.equal(upstream.requests.at(-1)!.headers.authorization, `Bearer ${PROVIDER_KEY}`);
+    const folder = '/etc/inference-gateway/keys';
+    run(`umask 027; echo new-key-0123456789 >${folder}/next; mv ${folder}/next ${folder}/openai`);
+    await eventually(() => run(`cat ${LOG}`).output.includes('"reloaded"'), 'the reload');
+    assert.equal(await statusOf(port, 'openai/m'), 200);
+    assert.equal(upstream.requests.at(-1)!.headers.authorization, 'Bearer new-key-0123456789');
+    assert.deepEqual(run(`systemctl reload ${UNIT}`), { code: 0, output: '' });
+  },
+);
+
 const [MAJOR = 0, MINOR = 0] = process.versions.node.split('.').map(Number);
 const NO_SHARING =
   !(MAJOR > 22 || (MAJOR === 22 && MINOR >= 12)) &&
