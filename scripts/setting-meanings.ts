@@ -141,6 +141,8 @@ export const MEANINGS: Readonly<Record<string, string>> = {
     '`redis://[user:password@]host[:port][/database]`, or `rediss://` for TLS',
   'rate_limit.prefix':
     "begins the store's key names; gateways with the same store and prefix share their limits",
+  'rate_limit.providers.<id>.requests_per_minute':
+    "the provider's requests per minute, beside those per second; 0 is unlimited",
   max_concurrent_requests:
     'requests in flight at the same time; a stream counts until its end; 0 is unlimited',
   requests_per_second:

@@ -225,6 +225,11 @@ export function limitsIn({ clients, providers, rateLimit, server }: Config): Set
       return [
         { limit: 'provider_concurrency', value: maxConcurrentRequests, provider },
         { limit: 'provider', value: bucket?.requestsPerSecond ?? 0, provider },
+        {
+          limit: 'provider_requests_per_minute',
+          value: bucket?.requestsPerMinute ?? 0,
+          provider,
+        },
       ];
     }),
   ];

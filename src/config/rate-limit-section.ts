@@ -11,7 +11,10 @@ import { MAX_KEY_CHARACTERS } from './keys.ts';
 import { MAX_PORT } from './settings-table.ts';
 import type { Section, SettingValues } from './setting-values.ts';
 
-export type BucketSettings = Section<'rate_limit.providers.<id>'>;
+export type BucketSettings = Pick<
+  Section<'rate_limit.providers.<id>'>,
+  'requestsPerSecond' | 'burstCapacity'
+>;
 export type StoreSettings = NonNullable<ReturnType<typeof readStore>>;
 
 /**
@@ -26,19 +29,22 @@ const EXPECTED_URL =
   'expected redis:// or rediss://, then [user:password@]host[:port][/database], ' +
   'with user and password percent-encoded: "@" is %40, "/" is %2F';
 
+const RATE = /^rate_limit\..*requests_per_(?:second|minute)$/s;
+
 /** `known` has the ids of all providers. */
 export function readRateLimit(values: SettingValues, known: readonly string[]) {
   const { enabled, store: url, prefix, ...global } = values.section('rate_limit');
-  const providers = new Map<string, BucketSettings>();
+  const providers = new Map<string, Section<'rate_limit.providers.<id>'>>();
   for (const id of values.sectionsBelow('rate_limit.providers')) {
     const name = `rate_limit.providers.${id}`;
     providers.set(id, values.section('rate_limit.providers.<id>', name));
     if (known.includes(id)) continue;
     values.problem(name, `no such provider${values.suggestions.didYouMean(id, known)}`);
   }
-  if (!enabled && [global, ...providers.values()].some((limit) => limit.requestsPerSecond > 0)) {
+  const [limit] = [...values.plain()].find(([name, { value }]) => RATE.test(name) && value) ?? [];
+  if (!enabled && limit !== undefined) {
     const why = 'rate_limit.enabled (GATEWAY_RATE_LIMIT_ENABLED) is false';
-    values.warning('rate_limit.requests_per_second', `has no effect: ${why}`);
+    values.warning(limit, `has no effect: ${why}`);
   }
   return { enabled, global, providers, store: readStore(url, prefix, values) };
 }

@@ -31,6 +31,8 @@ const BUCKET = {
   burst_capacity: integer(1, 1_000_000, 100),
 };
 
+const BY_MINUTE = integer(0, 60_000_000, 0);
+
 const CONCURRENCY = { max_concurrent_requests: integer(0, 1_000_000, 0) };
 
 /** The least default for `max_buffered_bytes`, otherwise a quarter of the memory. */
@@ -71,7 +73,7 @@ export const SETTINGS = {
     models: TEXTS,
     ...CONCURRENCY,
     ...BUCKET,
-    requests_per_minute: integer(0, 60_000_000, 0),
+    requests_per_minute: BY_MINUTE,
     tokens_per_minute: integer(0, 1_000_000_000, 0),
     tokens_per_day: integer(0, 1_000_000_000_000, 0),
   },
@@ -127,5 +129,5 @@ export const SETTINGS = {
     store: { ...text(), key: 'of the store', needsRestart: true },
     prefix: { ...text('inference-gateway'), needsRestart: true },
   },
-  'rate_limit.providers.<id>': BUCKET,
+  'rate_limit.providers.<id>': { ...BUCKET, requests_per_minute: BY_MINUTE },
 } as const satisfies Readonly<Record<string, Rows>>;

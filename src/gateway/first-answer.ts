@@ -128,8 +128,8 @@ function isReasonToFallBack(
   if (problem === 'policy' || problem === 'reference') return false;
   // The targets of a balanced alias are alike, and the gateway has chosen this target.
   if (isBalanced && isOfTarget(failure)) return true;
-  // A provider's concurrency limit is a reason to ask another provider. Its rate limit is not.
-  if (limit === 'provider') return false;
+  // A provider's concurrency limit is a reason to ask another provider. Its rate limits are not.
+  if (limit === 'provider' || limit === 'provider_requests_per_minute') return false;
   const isTransient = status >= 500 || status === 408 || status === 429;
   const lacksPath = endpoint.protocol !== undefined && status === 404;
   const isOfProvider = scope !== 'client' && (isTransient || lacksPath);

@@ -41,6 +41,7 @@ export const LIMITS = {
     bucket: { setting: 'tokensPerDay', counts: 'tokens', periodSeconds: 86_400 },
   },
   provider: { of: 'provider' },
+  provider_requests_per_minute: { of: 'provider' },
   server_concurrency: { of: 'all' },
   client_concurrency: { of: 'client' },
   provider_concurrency: { of: 'provider' },

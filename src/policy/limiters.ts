@@ -50,8 +50,10 @@ export function createLimiters(
       maxConcurrentRequests,
     );
     const limit = enabled ? rateLimit.providers.get(id) : undefined;
-    const buckets = made.bySecond(`rate_limit.providers.${id}`, 'provider', limit);
-    ofProviders.set(id, new Limiter([inProvider], buckets, store));
+    const name = `rate_limit.providers.${id}`;
+    const bySeconds = made.bySecond(name, 'provider', limit);
+    const byMinutes = made.byMinute(name, limit?.requestsPerMinute);
+    ofProviders.set(id, new Limiter([inProvider], [...bySeconds, ...byMinutes], store));
   }
   return { ofTenants, ofProviders, state: made.state as Readonly<LimitState> };
 }
@@ -84,6 +86,13 @@ class LimitFactory {
   bySecond(name: string, limit: Limit, settings?: BucketSettings): readonly Bucket[] {
     const { requestsPerSecond: rate = 0, burstCapacity: capacity = 1 } = settings ?? {};
     return this.#bucket({ name, limit, rate, periodSeconds: 1, capacity, perRequest: 1 });
+  }
+
+  /** Returns a provider's bucket for requests per minute, or no bucket if the limit is not set. */
+  byMinute(section: string, rate = 0): readonly Bucket[] {
+    const limit = 'provider_requests_per_minute';
+    const name = `${section}.requests_per_minute`;
+    return this.#bucket({ name, limit, rate, periodSeconds: 60, capacity: rate, perRequest: 1 });
   }
 
   /** Returns a client's buckets per minute and per day, for requests and for tokens. */

@@ -237,7 +237,8 @@ test('each limit has its counter from the start, and stands in the documents', a
   const bucket = 'requests_per_second = 9\nburst_capacity = 9\n';
   const buckets = CLIENT_BUCKETS.map(({ limit }) => `${limit.replace('client_', '')} = 9\n`);
   const toml = `[server]\n${most}[rate_limit]\nenabled = true\n${bucket}
-[rate_limit.providers.p]\n${bucket}[clients.team]\nkey = "team-canary-1"\n${most}${bucket}
+[rate_limit.providers.p]\n${bucket}requests_per_minute = 9
+[clients.team]\nkey = "team-canary-1"\n${most}${bucket}
 ${buckets.join('')}${providerToml({ baseUrl: NOBODY_LISTENS }, 'p', most)}
 ${providerToml({ baseUrl: NOBODY_LISTENS }, 'q')}${ADMIN}`;
   const gateway = await startGateway(t, { toml });

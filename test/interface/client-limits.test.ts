@@ -258,6 +258,22 @@ test("a request that a provider's limit refuses leaves requests_per_minute alone
   assert.deepEqual(await billed.reasons(5), ['provider', 'client_tokens_per_minute']);
 });
 
+test("a provider's requests per minute refill evenly, and are no reason to ask another", async (t) => {
+  const limit = '[rate_limit.providers.p]\nrequests_per_minute = 6\n';
+  const more = `[rate_limit]\nenabled = true\n${limit}[aliases]\ntwo = ["p/m", "q/m"]\n`;
+  const { as, asked, gateway, reasons, statuses } = await start(t, { more });
+  const six = Array<string>(6).fill('a');
+  const answered = six.map(() => 200);
+  assert.deepEqual(await statuses(...six, 'a', 'b two', 'b q/m'), [...answered, 429, 429, 200]);
+  assert.deepEqual(asked(), [6, 1]);
+  const refused = await gateway.chat(chatBody(), as('a'));
+  assertLimited(refused, 'Rate limit exceeded: rate_limit.providers.p.requests_per_minute');
+  assert.equal(refused.headers['retry-after'], '10');
+  assert.deepEqual(await reasons(10), ['provider_requests_per_minute']);
+  nowMs += 10_000;
+  assert.deepEqual(await statuses('b two', 'b two'), [200, 429]);
+});
+
 test("the metrics and the page show how full the clients' limits are", async (t) => {
   // The page shows no limit per second, which is full again at once.
   const a = `${bucket(9)}requests_per_minute = 60\ntokens_per_day = 86400`;

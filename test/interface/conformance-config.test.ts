@@ -729,6 +729,15 @@ const EFFECTS: Record<string, Effect> = {
     [1, '200 429 200'],
     [0, '200 200 200'],
   ),
+  'rate_limit.providers.z.requests_per_minute': acts(
+    { 'rate_limit.enabled': true },
+    async (started) => {
+      const ofQ = await statusOf(started.gateway, chatBody({ model: 'q/m' }));
+      return `${await statuses(2)(started)} ${ofQ}`;
+    },
+    [1, '200 429 200'],
+    [0, '200 200 200'],
+  ),
   'rate_limit.providers.z.burst_capacity': acts(
     { 'rate_limit.enabled': true, 'rate_limit.providers.p.requests_per_second': 1 },
     statuses(3),

@@ -181,9 +181,9 @@ export async function startGateway(
  * settings file cannot set so low a rate.
  */
 export function withoutRefill(config: Config): Config {
-  const slow = ({ requestsPerSecond, burstCapacity }: Config['rateLimit']['global']) => ({
-    requestsPerSecond: Math.min(requestsPerSecond, 1e-6),
-    burstCapacity,
+  const slow = <B extends Config['rateLimit']['global']>(bucket: B) => ({
+    ...bucket,
+    requestsPerSecond: Math.min(bucket.requestsPerSecond, 1e-6),
   });
   const { global, providers } = config.rateLimit;
   const slowProviders = new Map([...providers].map(([id, bucket]) => [id, slow(bucket)]));

@@ -5,6 +5,7 @@ import type {
   AliasSettings,
   Ask,
   Bucket,
+  ProviderBucket,
   ChatPlan,
   Tenant,
   ConnectionPlan,
@@ -317,6 +318,12 @@ function aBucket(random: Random): Bucket {
   return { requests_per_second: random.integer(1, 6), burst_capacity: random.integer(1, 9) };
 }
 
+function aProviderBucket(random: Random): ProviderBucket {
+  if (random.oneIn(2)) return aBucket(random);
+  const bucket = random.oneIn(2) ? aBucket(random) : NO_BUCKET;
+  return { ...bucket, requests_per_minute: random.pick([1, 3, 20]) };
+}
+
 const NO_BUCKET: Bucket = { requests_per_second: 0, burst_capacity: 100 };
 
 /** Plain settings, the goal of the search for a smaller world. */
@@ -383,7 +390,7 @@ function someSettings(random: Random): Settings {
       enabled: isLimited,
       hasStore: isLimited && random.oneIn(3),
       ...(isLimited && random.oneIn(2) ? aBucket(random) : NO_BUCKET),
-      providers: Object.fromEntries(rows.map((id) => [id, aBucket(random)])),
+      providers: Object.fromEntries(rows.map((id) => [id, aProviderBucket(random)])),
     },
     hasAdmin: random.oneIn(6),
   };

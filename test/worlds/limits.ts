@@ -129,8 +129,11 @@ function limitsOf({ clients, rateLimit }: Settings): Limit[] {
 
 function limitsOfProvider(id: string, { rateLimit }: Settings): Limit[] {
   const row = rateLimit.providers[id];
-  const limits = rateLimit.enabled && row ? [bySecond(`provider ${id}`, row)] : [];
-  return limits.filter(({ rate }) => rate > 0);
+  if (!rateLimit.enabled || !row) return [];
+  const { requests_per_minute: rate = 0 } = row;
+  const name = `provider ${id} requests_per_minute`;
+  const byMinute = { name, rate, periodSeconds: 60, capacity: rate, perRequest: 1 };
+  return [bySecond(`provider ${id}`, row), byMinute].filter((limit) => limit.rate > 0);
 }
 
 function bySecond(
@@ -373,8 +376,10 @@ function visitSteps(
   const wrong = (text: string) => report('limits', `${provider} ${text}`, exchange);
   const ask = () => {
     const isFull = max > 0 && (used.get(name) ?? 0) >= max;
-    const [level] = isStored ? [] : levels.of(limits);
-    const allowed = level ? level.allows(atMs) : true;
+    const own = isStored ? [] : levels.of(limits);
+    const decisions = own.map((level) => level.allows(atMs));
+    const isRefused = decisions.includes(false);
+    const allowed = !isRefused && !decisions.includes(undefined);
     // While the store is asked, also for another limit, other requests begin and end.
     const isSeen = !isStored && isTimeKnown(visit, course) && levels.areOf(settings);
     if (skipped && isSeen && !isFull && allowed) wrong('is passed over within its limits');
@@ -383,16 +388,16 @@ function visitSteps(
     if (skipped && isFirst && !isStored && others && others.atMost > 1) {
       const goesOn = course.visits.length > 1;
       // The first candidate's rate limit is the answer, but its concurrency limit is not.
-      if (level?.allows(atMs) === false && !others.isBalanced && goesOn)
+      if (isRefused && !others.isBalanced && goesOn)
         wrong('is left for another provider because of its rate limit');
       if (isFull && allowed && !goesOn) wrong('is full, and no other provider is asked');
     }
     if (skipped) return;
     if (isFull) wrong('is asked beyond max_concurrent_requests');
-    if (level?.allows(atMs) === false) wrong('has no token left');
+    if (isRefused) wrong('has no token left');
     if (isStored && !store.claim(limits, atMs, 'told') && store.isThere(atMs - STORE_MS, atMs))
       wrong('is asked, and the store was not');
-    level?.take(1);
+    for (const level of own) level.take(1);
     add(name, 1);
   };
   if (skipped || !last) return [{ atMs, order, run: ask }];

@@ -159,7 +159,8 @@ function visitSteps(
 function asksStore(id: string, courses: readonly Course[]): boolean {
   return courses.some(({ settings: { rateLimit } }) => {
     const { enabled, hasStore, providers } = rateLimit;
-    return hasStore && enabled && (providers[id]?.requests_per_second ?? 0) > 0;
+    const { requests_per_second = 0, requests_per_minute = 0 } = providers[id] ?? {};
+    return hasStore && enabled && requests_per_second + requests_per_minute > 0;
   });
 }
 

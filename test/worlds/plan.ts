@@ -37,7 +37,7 @@ export interface Settings {
   readonly rateLimit: Bucket & {
     readonly enabled: boolean;
     readonly hasStore: boolean;
-    readonly providers: Readonly<Record<string, Bucket>>;
+    readonly providers: Readonly<Record<string, ProviderBucket>>;
   };
   readonly hasAdmin: boolean;
 }
@@ -45,6 +45,10 @@ export interface Settings {
 export interface Bucket {
   readonly requests_per_second: number;
   readonly burst_capacity: number;
+}
+
+export interface ProviderBucket extends Bucket {
+  readonly requests_per_minute?: number | undefined;
 }
 
 export interface Tenant extends Bucket {
