@@ -292,18 +292,22 @@ function refuseUnknown(call: Call, services: Services): never {
     const headers = { upgrade: 'HTTP/1.1', connection, allow: route.methods.join(', ') };
     throw invalidRequest('WebSocket is not supported; send a POST', { status: 426, headers });
   }
+  const remedy = remedyFor(path, route !== undefined);
   // A misconfigured client asks again and again, so each warning is logged once.
-  if (!route && MORE_ROUTES.some((one) => one.path === path)) {
-    warnOnce(services, `${path} is not served; [server] endpoints would serve it`);
+  if (remedy) warnOnce(services, `${path} is not served; ${remedy}`);
+  throw new GatewayError('notFound', 'Resource not found', {
+    ...(route && { headers: { allow: route.methods.join(', ') } }),
+    ...(remedy && { reason: `Resource not found; ${remedy}` }),
+  });
+}
+
+/** Returns what would serve a path that many clients ask for by mistake. */
+function remedyFor(path: string, isServed: boolean): string | undefined {
+  if (!isServed && MORE_ROUTES.some((one) => one.path === path)) {
+    return '[server] endpoints would serve it';
   }
-  if (WRONG_BASE_PATHS.includes(path)) {
-    warnOnce(
-      services,
-      `${path} is not served; set the client's base_url to this gateway's URL and /v1`,
-    );
-  }
-  const allow = route && { headers: { allow: route.methods.join(', ') } };
-  throw new GatewayError('notFound', 'Resource not found', allow);
+  if (!WRONG_BASE_PATHS.includes(path)) return undefined;
+  return "set the client's base_url to this gateway's URL and /v1";
 }
 
 /** Returns whether this is a WebSocket's handshake (RFC 6455 4.1). HTTP/1.0 has no upgrades. */

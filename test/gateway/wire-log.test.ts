@@ -337,6 +337,10 @@ describe('logging', { concurrency: true }, () => {
       assert.equal(reply.status, 404, path);
     }
     assert.equal((await gateway.send('/v1/v1/models')).status, 404);
+    const reasons = (await linesOf(gateway, 9)).map(({ reason }) => reason);
+    const told = "Resource not found; set the client's base_url to this gateway's URL and /v1";
+    const plain = 'Resource not found';
+    assert.deepEqual(reasons, [...Array<string>(6).fill(told), plain, plain, told]);
     assert.deepEqual(
       gateway.lines().flatMap(({ level, message }) => (level === 'warn' ? message : [])),
       [...wrong, '/v1/v1/models'].map(

@@ -205,6 +205,7 @@ function refusalOf({ candidates, early, exchange }: Course): string | undefined 
     const isToken = sent.length === 1 && /^bearer +[^ ]/i.test(sent[0]![1].trim());
     return isToken ? 'unknown token' : 'no token';
   }
+  if (early.kind === 'counted' && typeof early.to === 'object') return early.to.reason;
   const isModel = candidates && !('list' in candidates) && candidates.status === 404;
   return isModel ? 'model not allowed for this client' : undefined;
 }

@@ -659,8 +659,20 @@ export function checkHead(ask: Ask, settings: Settings, atMs: number): Early {
       ? 'models'
       : isChat(path, settings) && method === 'POST'
         ? 'chat'
-        : NOT_FOUND;
+        : notFound(path, settings);
   return { kind: 'counted', client: client?.name, to };
+}
+
+const FURTHER_PATHS = new Set(
+  ['embeddings', 'completions', 'responses', 'messages', 'messages/count_tokens'].map(
+    (name) => `/v1/${name}`,
+  ),
+);
+
+/** Returns the refusal of a path. The log names the setting that would serve it. */
+function notFound(path: string, settings: Settings): Failure {
+  if (!FURTHER_PATHS.has(path) || isChat(path, settings)) return NOT_FOUND;
+  return { ...NOT_FOUND, reason: 'Resource not found; [server] endpoints would serve it' };
 }
 
 /** Whether requests to this path name a model. All such endpoints share the rules of chat. */
