@@ -43,8 +43,9 @@ interface Result {
 
 /**
  * Reads the settings, asks the providers and the store unless `offline`, and prints the results,
- * with `json` as a single document. Returns the exit code: 0, or 3 if a key or the store failed, or
- * 78 for wrong settings with `json`. Without `json`, wrong settings throw `ConfigError`.
+ * with `json` as a single document. Returns the exit code: 0, or 3 if a key or the store failed or
+ * no provider is registered, or 78 for wrong settings with `json`. Without `json`, wrong settings
+ * throw `ConfigError`.
  */
 export async function runCheck(
   { json, offline }: CommandLine,
@@ -86,10 +87,11 @@ export async function runCheck(
   ];
   if (!json) print(toLines(lines));
   const live = offline ? undefined : await askAll(config);
-  const { ok } = live ?? { ok: true };
+  const { ok } = live ?? { ok: registered.length > 0 };
   const warnings = [...document.warnings, ...(live?.warnings ?? [])];
   if (json) print(toJson({ ok, ...document, ...live, warnings }, redact));
   else if (live) print(describeChecks(live, redact));
+  else if (!ok) print(toLines(['', `providers  ${NO_PROVIDERS}`]));
   return ok ? 0 : EXIT.failedCheck;
 }
 

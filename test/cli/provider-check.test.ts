@@ -281,7 +281,10 @@ ${client('engineering')}${client('engineer')}`;
     const asJson = await check(t, toml, ['--check', '--json']);
     const { ok, registered } = JSON.parse(asJson.stdout) as Record<string, unknown>;
     assert.deepEqual([asJson.code, ok, registered], [3, false, []]);
-    assert.equal((await check(t, toml, ['--check=offline'])).code, 0);
+    const offline = await check(t, toml, ['--check=offline']);
+    assert.deepEqual([offline.code, tableIn(offline)], [3, [result]]);
+    const both = await check(t, toml, ['--check=offline', '--json']);
+    assert.deepEqual([both.code, (JSON.parse(both.stdout) as { ok: boolean }).ok], [3, false]);
   });
 
   test('=offline asks no provider, prints no table and exits 0', async (t) => {
