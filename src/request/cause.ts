@@ -2,6 +2,7 @@
 
 import type { GatewayError } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
+import { messageOf } from '../lib/tls-errors.ts';
 
 /** The longest text from outside in a log line. */
 export const MAX_LOGGED_CHARACTERS = 200;
@@ -25,7 +26,6 @@ export function describeCause(cause: unknown): string | undefined {
   const error: unknown = cause instanceof AggregateError ? cause.errors[0] : cause;
   if (!(error instanceof Error)) return undefined;
   const { code } = error as NodeJS.ErrnoException;
-  // OpenSSL's messages end with a line end.
-  const message = error.message.trim();
+  const message = messageOf(error, 'base_url may need http:// in place of https://');
   return code === undefined ? message : `${code}: ${message}`;
 }

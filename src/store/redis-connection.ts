@@ -6,6 +6,7 @@ import { connect as createTlsConnection } from 'node:tls';
 import type { StoreSettings } from '../config/config.ts';
 import { serverNameOf } from '../lib/loopback.ts';
 import { lookup } from '../lib/name-lookup.ts';
+import { messageOf } from '../lib/tls-errors.ts';
 import type { StoredBucket, Taken } from '../policy/limiter.ts';
 
 export const ANSWER_MS = 50;
@@ -111,7 +112,9 @@ export class RedisConnection {
       .once(isTls ? 'secureConnect' : 'connect', () => void this.#prepare())
       .on('data', (chunk: Buffer) => this.#read(chunk))
       // The AggregateError for a host with several addresses has no message.
-      .on('error', (error: NodeJS.ErrnoException) => this.end(error.message || String(error.code)))
+      .on('error', (error: NodeJS.ErrnoException) =>
+        this.end(messageOf(error, 'store may need redis:// in place of rediss://') || error.code!),
+      )
       .on('close', () => this.end('the connection was closed', this.#pending.length === 0));
   }
 

@@ -1,9 +1,11 @@
 import assert from 'node:assert/strict';
+import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { before, describe, test, type TestContext } from 'node:test';
 
 import { checkHere } from '../support/check.ts';
 import { CLIENT_TOKEN, providerToml, PROVIDER_KEY } from '../support/gateway.ts';
+import { listen } from '../support/listen.ts';
 import { buildOnce, emptyFolder, runProgram } from '../support/process.ts';
 import { startRawUpstream } from '../support/raw-upstream.ts';
 import { createGate } from '../support/streams.ts';
@@ -124,6 +126,23 @@ describe('--check asks a provider for its model list, and if it', { concurrency:
     const other = await check(t, providerToml({ baseUrl }, 'mine'));
     assert.match(tableIn(other)[0]!, /^mine {2}no usable answer: \S/);
     assert.deepEqual([refused.code, other.code], [3, 3]);
+  });
+
+  test('speaks no TLS, or another, prints the cause without text of OpenSSL', async (t) => {
+    // A fatal alert, 40: handshake_failure (RFC 8446 6).
+    const answers = ['HTTP/1.1 400 Bad Request\r\n\r\n', Buffer.from([0x15, 3, 3, 0, 2, 2, 40])];
+    const [ofPlain = '', ofOther = ''] = await Promise.all(
+      answers.map(async (answer) => {
+        const server = createServer((socket) => socket.once('data', () => socket.end(answer)));
+        const { baseUrl } = await listen(t, server);
+        const https = { baseUrl: baseUrl.replace('http:', 'https:') };
+        return tableIn(await check(t, providerToml(https, 'mine')))[0]!;
+      }),
+    );
+    const told = 'the server does not speak TLS; base_url may need http:// in place of https://';
+    assert.match(ofPlain, /^mine {2}unreachable: ERR_SSL_\w+: /);
+    assert.ok(ofPlain.endsWith(told), ofPlain);
+    assert.match(ofOther, /^mine {2}unreachable: ERR_SSL_[\w/]+: [\w/ ]*handshake failure$/);
   });
 });
 

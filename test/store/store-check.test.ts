@@ -3,11 +3,12 @@
  */
 
 import assert from 'node:assert/strict';
-import type { Socket } from 'node:net';
+import { createServer, type Socket } from 'node:net';
 import { before, describe, test, type TestContext } from 'node:test';
 
 import { startFakeRedis } from '../support/fake-redis.ts';
 import { providerToml } from '../support/gateway.ts';
+import { listen } from '../support/listen.ts';
 import { buildOnce, emptyFolder, freePort, runProgram, type Finished } from '../support/process.ts';
 import { isRedisMissing, startRedis, type RedisServer } from '../support/redis-server.ts';
 import { PASSWORD, PATIENT_MS, programWaiting } from '../support/replicas.ts';
@@ -143,6 +144,14 @@ describe('--check of a store', { concurrency: 4 }, () => {
     const cwd = emptyFolder(t, { 'gateway.toml': '' });
     const without = await runProgram(t, ['--check', '--json'], { cwd });
     assert.ok(!('store' in (JSON.parse(without.stdout) as object)));
+  });
+
+  test('that speaks no TLS names the right scheme', async (t) => {
+    const server = createServer((socket) => socket.once('data', () => socket.end('-ERR x\r\n')));
+    const { port } = await listen(t, server);
+    const finished = await check(t, `rediss://127.0.0.1:${port}`);
+    const told = 'the server does not speak TLS; store may need redis:// in place of rediss://';
+    assert.equal(resultIn(finished), told);
   });
 
   for (const [title, answer, result] of WRONG) {
