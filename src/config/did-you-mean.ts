@@ -5,10 +5,14 @@ const MAX_SUGGESTIONS = 10;
 export class Suggestions {
   #left = MAX_SUGGESTIONS;
 
-  /** Returns `; did you mean "port"?` if a known name is similar, else all known names. */
-  didYouMean(name: string, known: readonly string[]): string {
-    const list = known.length === 0 || this.#left <= 0 ? '' : `; known: ${known.join(', ')}`;
-    return this.similarTo(name, known) || list;
+  /**
+   * Returns `; did you mean "port"?` if a known name is similar, else `elsewhere` and all known
+   * names.
+   */
+  didYouMean(name: string, known: readonly string[], elsewhere = ''): string {
+    const list = known.length === 0 ? '' : `; known: ${known.join(', ')}`;
+    const others = this.#left > 0 ? elsewhere + list : '';
+    return this.similarTo(name, known) || others;
   }
 
   /** Returns an empty text if no known name is similar. */
@@ -21,6 +25,8 @@ export class Suggestions {
 function similarTo(name: string, known: readonly string[]): string {
   // Cut, because a long name would take long to compare.
   const given = name.slice(0, 64);
+  const longer = known.filter((one) => hasWordsOf(one, given));
+  if (longer.length === 1) return `; did you mean "${longer[0]}"?`;
   const [nearest] = known.toSorted((a, b) => editDistance(given, a) - editDistance(given, b));
   // If more than half the letters differ, it is another name and not a typing error.
   const limit = Math.min(Math.max(2, given.length / 3), given.length / 2);
@@ -29,6 +35,15 @@ function similarTo(name: string, known: readonly string[]): string {
   }
   return '';
 }
+
+/** Returns true for `GATEWAY_AUTH_KEYS` and `GATEWAY_KEY`. */
+function hasWordsOf(longer: string, name: string): boolean {
+  const words = wordsOf(longer);
+  return wordsOf(name).every((word) => words.includes(word));
+}
+
+/** Returns the words of a name without the `s` of a plural. */
+const wordsOf = (name: string) => name.split('_').map((word) => word.replace(/s$/i, ''));
 
 function editDistance(a: string, b: string): number {
   let row = Array.from({ length: b.length + 1 }, (_, column) => column);

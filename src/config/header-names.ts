@@ -23,7 +23,10 @@ export function readHeaderNames(
     const name = text.toLowerCase();
     const isName = HEADER_NAME.test(name) && name.length <= MAX_CHARACTERS;
     const valid = `is not a valid header name of at most ${MAX_CHARACTERS} characters`;
-    const problem = isName ? refuse(name) : valid;
+    // RFC 9110 allows a "*" in a name, but no header has one.
+    const isPattern = name.includes('*');
+    const pattern = 'is no pattern here; write the whole name of each header';
+    const problem = isPattern ? pattern : isName ? refuse(name) : valid;
     if (problem) values.problem(setting, `${JSON.stringify(values.asWritten(text))} ${problem}`);
     names.add(name);
   }

@@ -178,14 +178,26 @@ function readBaseUrl(id: string, text: string | undefined, values: SettingValues
     values.problem(name, `required: "${id}" is not a built-in provider${hint}`);
     return '';
   }
-  const url = URL.canParse(text) ? new URL(text) : undefined;
-  const isPlain = url && !url.username && !url.password && !/[?#\s]/.test(text);
-  if (!isPlain || !/^https?:$/.test(url.protocol)) {
-    values.problem(name, 'expected an http or https URL without user, query or fragment');
-  } else if (/\/chat\/completions\/*$/.test(text)) {
-    values.problem(name, 'leave out /chat/completions: the gateway appends it');
-  }
+  const fault = faultOf(text);
+  const [path] = ENDPOINT_PATH.exec(text) ?? [];
+  if (fault) values.problem(name, `${fault}; ${EXPECTED_URL}`);
+  else if (path) values.problem(name, `leave out ${path}: the gateway appends it`);
   return text.replace(/\/+$/, '');
+}
+
+const EXPECTED_URL = 'expected a URL such as "https://api.example.com/v1"';
+const ENDPOINT_PATH = /\/(?:(?:chat\/)?completions|embeddings|responses|messages)(?=\/*$)/;
+
+/** Returns what is wrong with a URL, without a part of it, because it may hold a key. */
+function faultOf(text: string): string | undefined {
+  if (text === '') return 'the URL is empty';
+  if (/\s/.test(text)) return 'the URL has a space';
+  if (!/^https?:\/\//i.test(text)) return 'the URL does not begin with http:// or https://';
+  if (text.includes('?')) return 'the URL has a query; leave out "?" and all behind it';
+  if (text.includes('#')) return 'the URL has a fragment; leave out "#" and all behind it';
+  if (!URL.canParse(text)) return 'the URL has no valid host and port';
+  const { username, password } = new URL(text);
+  return username || password ? 'the URL has a user; a key belongs into api_key' : undefined;
 }
 
 /**

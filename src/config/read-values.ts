@@ -10,6 +10,7 @@ import {
   momentOf,
   parseText,
   problemsOf,
+  remedyFor,
   typeOf,
   type NamedFile,
   type Rows,
@@ -128,8 +129,10 @@ class ValueReader {
       } else if (keyInTable && !isScalar) {
         this.#readSection(table[key] ?? {}, name, nameOf(pattern, keyInTable));
       } else {
-        const unknown = `unknown key${suggestions.didYouMean(key, [...known, ...builtIn])}`;
-        this.values.problem(name, REMOVED.has(name) ? REMOVED_HINT : unknown);
+        const isPartOfName = isSection && pattern.endsWith('>');
+        const elsewhere = sectionsWith(key) || (isPartOfName ? quotedHeader(name, pattern) : '');
+        const hint = suggestions.didYouMean(key, [...known, ...builtIn], elsewhere);
+        this.values.problem(name, REMOVED.has(name) ? REMOVED_HINT : `unknown key${hint}`);
       }
     }
   }
@@ -168,7 +171,9 @@ class ValueReader {
       // setting's key.
       const shown = origin === undefined ? written : value;
       const problems = problemsOf(row, value, shown, this.values.suggestions);
-      for (const [below, text] of problems) this.values.problem(name + below, text, origin);
+      const remedy = remedyFor(key, row, shown);
+      for (const [below, text] of problems)
+        this.values.problem(name + below, text + remedy, origin);
       if (problems.length > 0) continue;
       let read = row.type === 'date' ? momentOf(value) : value;
       if (row.isFile) read = this.#readFile(name, value as string);
@@ -319,6 +324,23 @@ class ValueReader {
     const text = `providers are reached without this proxy; set ${USE_ENV_PROXY}=1 to use it`;
     return this.values.warning(name, text);
   }
+}
+
+/** Returns a hint at the sections that have this setting, or that have this name. */
+function sectionsWith(key: string): string {
+  const names = Object.keys(ROWS);
+  const section = names.find((name) => name.replace(/\.<.*/, '').split('.').at(-1) === key);
+  if (section !== undefined) return `; the section is [${section}]`;
+  const homes = names.filter((name) => Object.hasOwn(ROWS[name]!, key));
+  if (homes.length === 0) return '';
+  return `; ${key} is a setting of ${homes.map((name) => `[${name}]`).join(', ')}`;
+}
+
+/** Returns a hint at the header for a name with a dot. `pattern` is as `clients.<name>`. */
+function quotedHeader(name: string, pattern: string): string {
+  const section = pattern.slice(0, pattern.lastIndexOf('.'));
+  const id = JSON.stringify(name.slice(section.length + 1));
+  return `; a name with a dot needs quotes: [${section}.${id}]`;
 }
 
 function nameOf(path: string, key: string): string {

@@ -235,21 +235,55 @@ export function problemsOf(
   written: unknown,
   suggestions: Suggestions,
 ): [path: string, problem: string][] {
-  const { choices, rows, type, key: isKey, isFile } = row;
+  const { rows, type } = row;
   if (!rows || !isTable(value)) {
-    const wrong = choices && Array.isArray(value) && value.find((item) => !choices.includes(item));
-    const found = isKey || isFile ? typeOf(value) : describe(wrong || written);
-    return row.accepts(value) ? [] : [['', `found ${found}, expected ${row.expected}`]];
+    if (row.accepts(value)) return [];
+    return [['', `found ${foundIn(row, value, written)}, expected ${row.expected}`]];
   }
-  const needed = type === 'targets' ? ['targets'] : [];
-  return [...new Set([...needed, ...Object.keys(value)])].flatMap((key) => {
+  const keys = Object.keys(value);
+  // Without quotes, a name such as `gpt-4.1` is a table `gpt-4` with the key `1`.
+  const isDotted = keys.some((key) => /^\d/.test(key));
+  const needed = type === 'targets' && !isDotted ? ['targets'] : [];
+  return [...new Set([...needed, ...keys])].flatMap((key) => {
     const memberRow = Object.hasOwn(rows, key) ? rows[key] : rows['<model>'];
     if (!memberRow) {
-      return [[`.${key}`, `unknown key${suggestions.didYouMean(key, Object.keys(rows))}`]];
+      const remedy = isDotted ? '; a name with a dot needs quotes' : '';
+      const hint = suggestions.didYouMean(key, Object.keys(rows), remedy);
+      return [[`.${key}`, `unknown key${hint}`]];
     }
     const problems = problemsOf(memberRow, value[key], (written as Table)[key], suggestions);
     return problems.map(([path, problem]) => [`.${key}${path}`, problem]);
   });
+}
+
+/** Returns the first wrong item of an array or value of a table, else the whole value, in words. */
+function foundIn({ accepts, choices, key, isFile }: Setting, value: unknown, written: unknown) {
+  const show = key || isFile ? typeOf : describe;
+  const source = key || isFile ? value : written;
+  if (Array.isArray(value) && Array.isArray(source) && accepts([])) {
+    const at = value.findIndex((item) => !accepts([item]));
+    return choices ? show(source[at]) : `${show(source[at])} as item ${at + 1} of an array`;
+  }
+  if (isTable(value) && isTable(source) && accepts({})) {
+    const name = Object.keys(value).find((member) => !isText(value[member]))!;
+    return `${show(source[name])} as the value of ${JSON.stringify(name)}`;
+  }
+  return show(source);
+}
+
+const BYTES: Readonly<Record<string, number>> = { k: 1024, m: 1024 ** 2, g: 1024 ** 3 };
+const SECONDS: Readonly<Record<string, number>> = { ms: 0.001, s: 1, m: 60, min: 60, h: 3600 };
+
+/** Returns `; write 30` for the text `30s` or `30`, and nothing if the meaning is unclear. */
+export function remedyFor(name: string, row: Setting, found: unknown): string {
+  if (typeof found !== 'string') return '';
+  const [, digits = '', unit = ''] = /^(\d{1,9}) ?([a-z]*)$/i.exec(found) ?? [];
+  const [small, isOfBytes] = [unit.toLowerCase(), name.endsWith('_bytes')];
+  const factor = isOfBytes
+    ? BYTES[small.replace(/i?b$/, '')]
+    : row.type === 'seconds' && SECONDS[small];
+  const meant = parseText(row, factor ? String(Number(digits) * factor) : found);
+  return meant !== found && row.accepts(meant) ? `; write ${JSON.stringify(meant)}` : '';
 }
 
 /** Returns the text itself if it does not fit the setting's type. */

@@ -16,6 +16,10 @@ const READ_FAILURES: Readonly<Record<string, string>> = {
 const MAX_SETTINGS_BYTES = 1_048_576;
 /** The largest file with a single value. */
 const MAX_VALUE_BYTES = 65_536;
+/** The first byte of each certificate and key in DER. */
+const DER_SEQUENCE = 0x30;
+const IS_DER =
+  'is in DER, and not in PEM; convert it with openssl x509 -inform DER, or a key with openssl pkey';
 
 /**
  * Returns the settings file's text, or undefined if it is optional and does not exist. Throws
@@ -62,7 +66,9 @@ export function readValueFile(path: string, shown: string, maxBytes = MAX_VALUE_
     throw toConfigError(error, shown);
   }
   if (bytes.length > maxBytes) throw fail(`is larger than ${maxBytes / 1024} KiB`);
-  if (!nodeBuffer.isUtf8(bytes)) throw fail('is not UTF-8 text');
+  if (!nodeBuffer.isUtf8(bytes)) {
+    throw fail(bytes[0] === DER_SEQUENCE ? IS_DER : 'is not UTF-8 text');
+  }
   const text = bytes.toString().replace(/\r?\n$/, '');
   if (text.trim() === '') throw fail('is empty');
   return text;
@@ -119,7 +125,7 @@ export function parseToml(text: string, prefix: string): Table {
     const reason = error.message.split('\n')[0]!.replace('Invalid TOML document: ', '');
     const place = `${prefix}line ${error.line}, column ${error.column}`;
     const pointer = `${' '.repeat(error.column - 1)}^`;
-    const hint = hintFor(text, line, error.column - 1);
+    const hint = hintFor(text, line, error.column - 1, reason);
     throw new ConfigError([`${place}: ${reason}${hint}\n  ${hideSecrets(line)}\n  ${pointer}`]);
   }
 }
@@ -173,9 +179,16 @@ function isNested(value: unknown): value is Table | unknown[] {
 }
 
 /** The hint shows nothing from the file. */
-function hintFor(text: string, line: string, at: number): string {
+function hintFor(text: string, line: string, at: number, reason: string): string {
   if (JSON_TEXT.test(text)) return `; this looks like JSON, ${SETTINGS_ARE_TOML}`;
   if (YAML_LINE.test(line)) return `; this looks like YAML, ${SETTINGS_ARE_TOML}`;
+  // A space in a key is more often a missing "=".
+  if (reason === 'illegal character in key' && !/\s$/.test(line.slice(0, at))) {
+    return '; a name with other characters than letters, digits, "-" and "_" needs quotes';
+  }
+  if (reason === 'unfinished string' || (reason.endsWith('in strings') && at >= line.length)) {
+    return '; a string ends on its line, with the quote at its beginning';
+  }
   // The parser stops at the beginning of a word, or inside the word if it begins like a number.
   const [before = ''] = line.slice(0, at).split(WORD_LIMIT).slice(-1);
   const [behind = ''] = line.slice(at).split(WORD_LIMIT, 1);
@@ -184,6 +197,10 @@ function hintFor(text: string, line: string, at: number): string {
   const isInArray = /[[,]$/.test(preceding) && preceding.includes('=');
   if (word === '' || !(isInArray || preceding.endsWith('='))) return '';
   if (/^(?:true|false)$/i.test(word)) return '; true and false are written in lower case';
+  if (/^\d+[a-z]{1,3}$/i.test(word)) {
+    return '; a number has no unit, because sizes are in bytes and times in seconds';
+  }
+  if (/^[“”„‘’‚«»]/.test(word)) return '; quotes are straight: " or \'';
   return '; a string needs quotes';
 }
 

@@ -44,6 +44,9 @@ function assertTexts(actual: readonly string[], expected: readonly string[]): vo
   }
 }
 
+const IS_DER =
+  'is in DER, and not in PEM; convert it with openssl x509 -inform DER, or a key with openssl pkey';
+
 const reveal = (secrets: readonly Secret[]) => secrets.map((secret) => secret.reveal());
 /** Returns each registered provider with its keys. */
 const keysOf = ({ providers }: Config) =>
@@ -407,7 +410,16 @@ describe('a syntax error', () => {
     ['port = = 1', ''],
     ['server.port =', ''],
     ['server.port = 1 host = "x"', ''],
-    ['server.host = "x', ''],
+    ['server.host = "x', '; a string ends on its line, with the quote at its beginning'],
+    ['server.host = "x\'\n', '; a string ends on its line, with the quote at its beginning'],
+    ['server.host = \'x"\n', '; a string ends on its line, with the quote at its beginning'],
+    ['server.host = "x\u0001"', ''],
+    ['server.host = “x”', '; quotes are straight: " or \''],
+    ['server.max_body_bytes = 2M', '; a number has no unit, because sizes are in bytes …'],
+    ['server.timeout = 30s', '; a number has no unit, because …'],
+    ['[aliases]\nclaude-* = "z/*"', '; a name with other characters than letters, … needs quotes'],
+    ['[aliases]\na/b = "z/*"', '; a name with other characters than letters, … needs quotes'],
+    ['[clients.a b]', ''],
     ['server.host = "x" y', ''],
     ['api_key sk-abc', ''],
   ];
@@ -556,6 +568,7 @@ headers = { X-Org = "\${file:org}", "x-two" = "b c" }
     const folder = emptyFolder(t, { empty: '', blank: ' \n\n', full: 'x'.repeat(65_536) });
     writeFileSync(join(folder, 'large'), 'x'.repeat(65_537));
     writeFileSync(join(folder, 'binary'), Buffer.from([0xff, 0xfe]));
+    writeFileSync(join(folder, 'der'), Buffer.from([0x30, 0x82]));
     mkdirSync(join(folder, 'folder'));
     execFileSync('mkfifo', [join(folder, 'pipe')]);
     symlinkSync(join(folder, 'nowhere'), join(folder, 'link'));
@@ -564,6 +577,7 @@ headers = { X-Org = "\${file:org}", "x-two" = "b c" }
       'is empty': ['empty', 'blank'],
       'is larger than 64 KiB': ['large'],
       'is not UTF-8 text': ['binary'],
+      [IS_DER]: ['der'],
       'is not a file': ['folder', '', 'pipe'],
     };
     for (const [reason, names] of Object.entries(reasons)) {

@@ -16,6 +16,8 @@ test('the nearest name is suggested if at most half its letters differ', () => {
     'time-out': 'timeout',
     max_bdy_byts: 'max_body_bytes',
     maxBodyBytes: 'max_body_bytes',
+    body: 'max_body_bytes',
+    byte_max: 'max_body_bytes',
   };
   for (const [name, nearest] of Object.entries(suggestions)) {
     assert.equal(new Suggestions().similarTo(name, KNOWN), `; did you mean "${nearest}"?`, name);
@@ -24,12 +26,16 @@ test('the nearest name is suggested if at most half its letters differ', () => {
     assert.equal(new Suggestions().similarTo(name, KNOWN), '', name.slice(0, 20));
   }
   assert.equal(new Suggestions().similarTo('port', []), '');
+  const two = ['first_token_timeout', 'keep_alive_timeout'];
+  assert.equal(new Suggestions().similarTo('timeout', two), '');
 });
 
 test('without a similar name, all known names are listed', () => {
   assert.equal(new Suggestions().didYouMean('prot', KNOWN), '; did you mean "port"?');
   assert.equal(new Suggestions().didYouMean('retries', ['host', 'port']), '; known: host, port');
   assert.equal(new Suggestions().didYouMean('retries', []), '');
+  assert.equal(new Suggestions().didYouMean('retries', ['host'], '; x'), '; x; known: host');
+  assert.equal(new Suggestions().didYouMean('prot', KNOWN, '; x'), '; did you mean "port"?');
 });
 
 test('only the first ten names of a reading are compared with the known names', () => {
