@@ -66,6 +66,12 @@ test(
     const service = (JSON.parse(output) as ComposeModel).services['inference-gateway']!;
     assert.deepEqual(service['secrets'], [{ source: 'openai', target: '/run/secrets/openai' }]);
     assert.equal(service['read_only'], true);
+    assert.deepEqual(service['environment'], {
+      GATEWAY_CONFIG: '/etc/inference-gateway/gateway.toml',
+    });
+    const [{ bind, ...volume } = assert.fail()] = service['volumes'] as Record<string, unknown>[];
+    assert.deepEqual(bind, { create_host_path: false });
+    assert.deepEqual([volume['target'], volume['read_only']], ['/etc/inference-gateway', true]);
     assert.ok(Number.parseInt(String(service['stop_grace_period']), 10) > STOP_SECONDS);
     assert.notEqual(check(applyChanges(text, { 'cap_drop:': 'cap_dorp:' })).code, 0);
 
