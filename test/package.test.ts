@@ -170,14 +170,25 @@ test('the package needs no other, and the program contains the licence of smol-t
 
 test('the documents name the version of package.json', () => {
   const { version } = JSON.parse(read('package.json')) as { version: string };
-  const versions = [...read('README.md').matchAll(/inference-gateway[ -](\d+\.\d+\.\d+)/g)];
+  const versions = [...read('README.md').matchAll(/inference-gateway-(\d\S*)\.tgz/g)];
   assert.ok(versions.length > 0);
   for (const [text, named] of versions) assert.equal(named, version, text);
-  const minor = version.split('.').slice(0, 2).join('.');
-  assert.match(
-    read('SECURITY.md'),
-    new RegExp(`^\\| ${minor.replace('.', '\\.')} \\| yes\\b`, 'm'),
-  );
+  const [, minor = '', patch = '', dev] = /^(\d+\.\d+)(\.\d+)(-dev)?$/.exec(version)!;
+  // A version in work is neither in the changelog nor supported.
+  const isListed = read('SECURITY.md').includes(`\n| ${minor} | yes`);
+  const isReleased = read('CHANGELOG.md').includes(`\n## ${minor}${patch} (`);
+  assert.deepEqual([isListed, isReleased], dev ? [patch !== '.0', false] : [true, true], version);
+});
+
+test('every file of the package that names commands holds without a clone', (t) => {
+  const { files } = pack(t);
+  const packed = new Set(files.map(({ path }) => path));
+  const dockerfile = read('deploy/Dockerfile');
+  const [, source = ''] = /^COPY --from=build \/package\/(\S+)/m.exec(dockerfile)!;
+  assert.ok(packed.has(source), 'the folder of the package stands for the build stage');
+  assert.match(dockerfile, /^#.* --build-context build=\. package$/m);
+  const help = spawnSync(process.execPath, [SERVER, '--help'], { encoding: 'utf8' }).stdout;
+  assert.match(help, /^Usage: inference-gateway \[options\]/m);
 });
 
 test('npm pack alone fails and names the right script, because it leaves the program out', (t) => {

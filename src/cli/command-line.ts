@@ -8,7 +8,7 @@ import { VERSION } from '../lib/version.ts';
 export const HELP = `inference-gateway ${VERSION}
 One OpenAI-compatible endpoint in front of your model providers.
 
-Usage: node dist/server.js [options]
+Usage: inference-gateway [options]       (in a clone: node dist/server.js [options])
 
       --config FILE   settings file (else GATEWAY_CONFIG, else the text in GATEWAY_CONFIG_TOML,
                       else ./gateway.toml if it exists)
