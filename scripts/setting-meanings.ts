@@ -66,8 +66,15 @@ export const MEANINGS: Readonly<Record<string, string>> = {
   'clients.<name>.tokens_per_minute':
     '`usage.total_tokens` per minute, counted when an answer has ended; 0 is unlimited',
   'clients.<name>.tokens_per_day':
-    '`usage.total_tokens` per day; the count survives a restart only with `[rate_limit] ' +
+    '`usage.total_tokens` per day in UTC; the sum survives a restart only with `[rate_limit] ' +
     'store`; 0 is unlimited',
+  'clients.<name>.tokens_per_month': 'as `tokens_per_day`, per month in UTC',
+  'clients.<name>.cost_per_day':
+    'the cost of answers per day in UTC, in the currency of the prices in `model_details`; the ' +
+    'sum survives a restart only with `[rate_limit] store`; 0 is unlimited',
+  'clients.<name>.cost_per_month': 'as `cost_per_day`, per month in UTC',
+  'clients.<name>.unpriced':
+    '`allow` lets a client with a limit on cost use models without a price, at no cost',
   'admin.port':
     "admin listener's port; without a port there is no listener; 0 lets the system choose",
   'admin.host': "admin listener's bind address; beyond loopback, `keys` is required",

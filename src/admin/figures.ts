@@ -34,7 +34,7 @@ export interface Figures {
   inFlight(): number;
   /** Requests in flight of `clients.<name>` or `providers.<id>`. */
   inFlightOf(section: string): number;
-  /** How much is used in a client's buckets that are refilled by the minute or the day. */
+  /** How much is used in a client's buckets per minute, and in its windows. */
   usedOf(client: string): readonly { limit: Limit; unit: string; capacity: number; used: number }[];
   /** How old each provider's oldest request in flight is, in milliseconds. */
   oldestAgesMs(): ReadonlyMap<string, number>;
@@ -194,7 +194,7 @@ function readParts(config: Config, figures: Figures, root: LabelSet): FigureRow[
     ['gateway_provider_requests_in_flight', ofProviders, 'Requests at each provider.'],
     ['gateway_provider_oldest_request_seconds', oldest, 'Age of the oldest one, 0 without one.'],
     ['gateway_limit', limits, 'Limits of the settings, by their unit.'],
-    ['gateway_limit_used', used, 'What is used up of those by the minute and the day.'],
+    ['gateway_limit_used', used, 'What is used of the limits by the minute, day and month.'],
     ['gateway_keys_in_cooldown', inCooldown, 'Keys that are not used for a while, of several.'],
     ['gateway_keys_accepted', accepted, 'Keys not refused since they last worked, of several.'],
     ['gateway_model_list_up', areUp, '1 if the latest fetch succeeded.'],
@@ -209,7 +209,7 @@ interface SetLimit {
   readonly provider?: string;
 }
 
-/** Returns the limits in the settings, without those of clients by the minute and the day. */
+/** Returns the limits in the settings, without those of clients by the minute, day and month. */
 export function limitsIn({ clients, providers, rateLimit, server }: Config): SetLimit[] {
   const { enabled, global } = rateLimit;
   const all: SetLimit[] = [

@@ -4,6 +4,7 @@ import type { Config } from '../config/config.ts';
 import { aliasFor } from '../config/aliases-section.ts';
 import { formatCount, formatDuration, type Icon, join, type Notice } from '../incidents/notice.ts';
 import { type Counts, judge, markOf, type Situation, statesOf } from '../incidents/verdict.ts';
+import { LIMITS } from '../lib/limits.ts';
 import type { Figures } from './figures.ts';
 import type { Chain } from './recent-requests.ts';
 import type { Traffic } from './traffic.ts';
@@ -97,7 +98,9 @@ function limitsOf(client: string, figures: Figures, { notices }: Situation) {
     const isRefusing = refusing.includes(limit.replace('client_', ''));
     const icon = isRefusing || count >= capacity ? 'warn' : 'bar';
     const share = Math.min(1, count / capacity);
-    return { icon, unit, share, text: `${formatShort(count)} of ${formatShort(capacity)}` };
+    const left = `, ${formatShort(Math.max(0, capacity - count))} left`;
+    const text = `${formatShort(count)} of ${formatShort(capacity)}`;
+    return { icon, unit, share, text: 'window' in LIMITS[limit] ? text + left : text };
   });
   const isShown = refusing === '' || used.some(({ icon }) => icon === 'warn');
   const text = refusing.replace(`clients.${client}`, '').replace(/^[.:] */, '');

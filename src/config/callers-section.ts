@@ -1,12 +1,15 @@
 /** Reads `[clients.<name>]` and `[admin]`. */
 
-import { CLIENT_BUCKETS } from '../lib/limits.ts';
+import { CLIENT_BUCKETS, CLIENT_WINDOWS } from '../lib/limits.ts';
 import { isLoopback, withoutBrackets } from '../lib/loopback.ts';
 import { canMeet } from '../lib/pattern.ts';
 import type { Secret } from '../lib/secret.ts';
 import { sha256 } from '../lib/sha256.ts';
+import type { readAliases } from './aliases-section.ts';
 import { toSecrets } from './keys.ts';
+import type { readProviders } from './providers-section.ts';
 import type { Section, SettingValues } from './setting-values.ts';
+import { unpricedModels } from './unpriced-models.ts';
 
 /**
  * A client from `[clients]`, identified by its key. The code calls it a tenant, because a client is
@@ -15,15 +18,21 @@ import type { Section, SettingValues } from './setting-values.ts';
 export type Tenant = ReturnType<typeof readClients>[number];
 export type AdminSettings = NonNullable<ReturnType<typeof readAdmin>>;
 
+/** More models without a price are counted. */
+const MAX_UNPRICED_SHOWN = 5;
+
 /**
- * Reports a client without a key and a key already in use. Warns about `models` that match nothing,
- * and about token limits that miss a provider's streams because it lacks `stream_usage`.
+ * Reports a client without a key, a key already in use, and cost limits that miss a model because
+ * it has no price. Warns about `models` that match nothing, about limits that miss a provider's
+ * streams because it lacks `stream_usage`, and about windows that begin anew with each restart.
  */
 export function readClients(
   values: SettingValues,
-  aliases: readonly { readonly name: string; readonly targets: readonly string[] }[],
-  registered: readonly { readonly id: string; readonly streamUsage: boolean }[],
+  aliases: ReturnType<typeof readAliases>,
+  providers: ReturnType<typeof readProviders>,
 ) {
+  const { all } = aliases;
+  const { registered } = providers;
   const { enabled, keys: anonymous = [] } = values.section('server.auth');
   const { primary, fallback = [] } = values.section('providers');
   const taken = new Set(anonymous.map((key) => sha256(key).toString('hex')));
@@ -31,25 +40,26 @@ export function readClients(
   const leadsTo = (pattern: string, id: string) =>
     canMeet(pattern, id) ||
     canMeet(pattern, `${id}/*`) ||
-    (id === primary && !pattern.includes('/') && !aliases.some(({ name }) => name === pattern)) ||
-    aliases.some(
+    (id === primary && !pattern.includes('/') && !all.some(({ name }) => name === pattern)) ||
+    all.some(
       ({ name, targets }) =>
         canMeet(pattern, name) && targets.some((target) => target.startsWith(`${id}/`)),
     );
   const leadsSomewhere = (pattern: string) =>
-    aliases.some(({ name }) => canMeet(pattern, name)) ||
+    all.some(({ name }) => canMeet(pattern, name)) ||
     registered.some(({ id }) => leadsTo(pattern, id));
   const names = values.sectionsBelow('clients');
   if (names.length > 0 && !enabled) {
     values.problem('clients', 'clients have no effect while server.auth.enabled is false');
   }
-  return names.map((name) => {
+  const clients = names.map((name) => {
     const path = `clients.${name}`;
     if (!/^[A-Za-z0-9._@-]{1,64}$/.test(name)) {
       values.problem(path, 'a client name has 1 to 64 letters, digits, ".", "_", "@" or "-"');
     }
     const section = values.section('clients.<name>', path);
-    const { key, keys, keySha256, expires, models, maxConcurrentRequests, ...limit } = section;
+    const { key, keys, keySha256, expires, models, unpriced, maxConcurrentRequests, ...limit } =
+      section;
     const expiresAtMs = expires?.getTime();
     const keyDigests = readKeysOf(values, path, { key, keys, keySha256 }, taken);
     for (const model of models ?? []) {
@@ -63,19 +73,65 @@ export function readClients(
       .filter(
         (id) => fallback.includes(id) || (models ?? ['*']).some((model) => leadsTo(model, id)),
       );
-    const hasTokenLimit = CLIENT_BUCKETS.some(
-      ({ counts, setting }) => counts === 'tokens' && limit[setting] > 0,
-    );
-    if (hasTokenLimit && uncounted.length > 0) {
-      const streams = `streams from ${uncounted.join(', ')} only if the client asks for usage`;
-      const remedy = 'set stream_usage = true for these providers';
-      values.warning(path, `token limits count ${streams}; ${remedy}`);
+    const counted = unitsOf(limit);
+    warnOfStreams(values, path, counted, uncounted);
+    if (counted.includes('cost') && unpriced !== 'allow') {
+      checkPrices(values, path, unpricedModels(models ?? ['*'], { ...aliases, providers }));
     }
     /** True if one of the keys is known by its digest alone. */
     const hasUnknownKey = keySha256 !== undefined;
     const identity = { name, keyDigests, hasUnknownKey, expiresAtMs };
     return { ...identity, models, limit, maxConcurrentRequests };
   });
+  warnOfRestart(values, clients);
+  return clients;
+}
+
+/** Returns what the limits count of answers. */
+function unitsOf(limit: Readonly<Record<string, number>>): readonly ('tokens' | 'cost')[] {
+  const rows = [...CLIENT_BUCKETS, ...CLIENT_WINDOWS];
+  return (['tokens', 'cost'] as const).filter((unit) =>
+    rows.some(({ counts, setting }) => counts === unit && limit[setting]! > 0),
+  );
+}
+
+/** Warns about limits that miss streams of these providers. */
+function warnOfStreams(
+  values: SettingValues,
+  path: string,
+  counted: readonly string[],
+  uncounted: readonly string[],
+): void {
+  if (counted.length === 0 || uncounted.length === 0) return;
+  const limits = `${counted.join(' and ').replace('tokens', 'token')} limits`;
+  const streams = `streams from ${uncounted.join(', ')} only if the client asks for usage`;
+  const remedy = 'set stream_usage = true for these providers';
+  values.warning(path, `${limits} count ${streams}; ${remedy}`);
+}
+
+/** Reports models without a price that may answer a client with a cost limit. */
+function checkPrices(values: SettingValues, path: string, unpriced: readonly string[]): void {
+  if (unpriced.length === 0) return;
+  const shown = unpriced.slice(0, MAX_UNPRICED_SHOWN).map((model) => values.asWritten(model));
+  const more = unpriced.length - shown.length;
+  const models = shown.join(', ') + (more > 0 ? ` and ${more} more` : '');
+  const why = `models without a price may answer, and their cost is unknown: ${models}`;
+  const remedy = 'set their prices in model_details, restrict models, or set unpriced = "allow"';
+  values.problem(path, `${why}; ${remedy}`);
+}
+
+/** Warns about clients whose windows are in this process's memory only. */
+function warnOfRestart(
+  values: SettingValues,
+  clients: readonly { name: string; limit: Readonly<Record<string, number>> }[],
+): void {
+  if (values.section('rate_limit').store !== undefined) return;
+  const names = clients
+    .filter(({ limit }) => CLIENT_WINDOWS.some(({ setting }) => limit[setting]! > 0))
+    .map(({ name }) => name);
+  if (names.length === 0) return;
+  const text = `a restart begins the days and months of ${names.join(', ')} anew`;
+  values.warning('clients', `${text}, because [rate_limit] store is not set`);
 }
 
 /**

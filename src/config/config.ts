@@ -59,8 +59,9 @@ function configOf(
   const providers = readProviders(values);
   const { registered, skipped } = providers;
   const known = [...registered, ...skipped].map(({ id }) => id);
-  const { all, ...aliases } = readAliases(values, registered, known);
-  const clients = readClients(values, all, registered);
+  const found = readAliases(values, registered, known);
+  const clients = readClients(values, found, providers);
+  const { aliases, wildcards } = found;
   const rateLimit = readRateLimit(values, known);
   const logging = readLogging(values);
   if (values.problems.length > 0) throw new ConfigError(hideKeys(values.problems, values));
@@ -79,7 +80,8 @@ function configOf(
     admin,
     logging,
     providers,
-    ...aliases,
+    aliases,
+    wildcards,
     rateLimit,
     telemetry,
     warnings: values.warnings as readonly string[],

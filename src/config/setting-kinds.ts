@@ -65,10 +65,10 @@ export function integer<D extends Maybe<number>>(min: number, max: number, fallb
   return { ...kind('integer', expected, accepts, fallback as Or<number, D>), min, max };
 }
 
-function number(min: number, max: number) {
+export function number<D extends Maybe<number>>(min: number, max: number, fallback?: D) {
   const accepts: Accepts = (value) => typeof value === 'number' && value >= min && value <= max;
   const expected = `a number from ${min} to ${max}`;
-  return { ...kind('number', expected, accepts, undefined as Maybe<number>), min, max };
+  return { ...kind('number', expected, accepts, fallback as Or<number, D>), min, max };
 }
 
 /** Whole seconds, as long as a timer can run. The code gets milliseconds. */

@@ -14,6 +14,7 @@ import {
   host,
   integer,
   integers,
+  number,
   oneOf,
   seconds,
   text,
@@ -76,6 +77,10 @@ export const SETTINGS = {
     requests_per_minute: BY_MINUTE,
     tokens_per_minute: integer(0, 1_000_000_000, 0),
     tokens_per_day: integer(0, 1_000_000_000_000, 0),
+    tokens_per_month: integer(0, 1_000_000_000_000, 0),
+    cost_per_day: number(0, 1_000_000_000, 0),
+    cost_per_month: number(0, 1_000_000_000, 0),
+    unpriced: oneOf(['allow']),
   },
   admin: {
     port: { ...integer(0, MAX_PORT), env: 'GATEWAY_ADMIN_PORT', needsRestart: true },

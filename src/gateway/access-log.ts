@@ -10,7 +10,7 @@ import { CHECKS, ClientGone, type GatewayError, type Outcome } from '../lib/erro
 import type { LogLevel } from '../lib/log.ts';
 import type { FinishedRequest, RequestFacts } from '../request/facts.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
-import { createCostOf } from './cost.ts';
+import type { createCostOf } from './cost.ts';
 import type { RefusalLog } from './refusal-log.ts';
 import type { Services } from './services.ts';
 
@@ -47,16 +47,11 @@ interface Ending {
 /**
  * Returns the functions that log requests and pass their facts, without redaction, to the observer.
  */
-export function createAccessLog({
-  config: { logging, server },
-  incidents,
-  logger,
-  observe,
-  providers,
-  refusals,
-}: Services) {
+export function createAccessLog(
+  { config: { logging, server }, incidents, logger, observe, refusals }: Services,
+  costOf: ReturnType<typeof createCostOf>,
+) {
   const { trustedProxies } = server;
-  const costOf = createCostOf(providers);
   const hasDetails = logging.verbose || logging.headers !== undefined;
   const remoteAddressOf =
     trustedProxies.length > 0

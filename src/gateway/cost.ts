@@ -3,13 +3,12 @@
 import type { ProviderSettings } from '../config/config.ts';
 import { memberOf } from '../lib/json.ts';
 import type { TokenUsage } from '../protocol/usage.ts';
+import { COST_DECIMALS } from '../policy/calendar-window.ts';
 import { MAX_ANSWER_TOKENS } from '../policy/limiter.ts';
 import type { Attempt } from '../request/history.ts';
 
 /** Prices are for this many tokens. */
 const PRICED_TOKENS = 1_000_000;
-/** More decimals would show the errors of floating-point numbers: 0.30000000000000004. */
-const COST_DECIMALS = 10;
 
 type ModelPrices = NonNullable<ProviderSettings['modelPrices']>[string];
 

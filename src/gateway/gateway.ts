@@ -17,6 +17,7 @@ import { MORE_ENDPOINTS } from '../protocol/endpoints.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
 import type { Limiter } from '../policy/limiter.ts';
 import { createAccessLog } from './access-log.ts';
+import { createCostOf } from './cost.ts';
 import { firstAnswer } from './first-answer.ts';
 import { addCorsHeaders, isPreflight, preflightHeaders } from './cors.ts';
 import type { Lease } from './lease.ts';
@@ -72,6 +73,7 @@ const WEB_ORIGIN_HOST = /^https?:\/\/(.*?)(?::\d+)?$/i;
 export class Gateway {
   readonly #services: Services;
   readonly #routes: readonly Route[];
+  readonly #costOf: ReturnType<typeof createCostOf>;
   readonly #accessLog: ReturnType<typeof createAccessLog>;
   readonly #authenticate: ReturnType<typeof createAuthenticator>;
   /** True if tokens are compared with configured keys. Without keys any token is accepted. */
@@ -84,7 +86,8 @@ export class Gateway {
     const { server, clients } = config;
     this.#services = services;
     this.#routes = routesOf(config);
-    this.#accessLog = createAccessLog(services);
+    this.#costOf = createCostOf(services.providers);
+    this.#accessLog = createAccessLog(services, this.#costOf);
     this.#authenticate = createAuthenticator(server.auth, clients, namesOf(config));
     this.#hasKeys = needsKey(config);
     this.#hasCors = server.cors;
@@ -132,7 +135,10 @@ export class Gateway {
       limiter?.releaseSlot();
       const { attempt } = call.history;
       // Events before the answer may have a usage too. It is not charged if no answer has begun.
-      if (limiter?.countsUsage && attempt?.hasAnswer) limiter.takeTokens(attempt.usage);
+      if (limiter?.countsUsage && attempt?.hasAnswer) {
+        const cost = limiter.countsCost ? this.#costOf?.(attempt, attempt.usage) : undefined;
+        limiter.takeUsage(attempt.usage, cost);
+      }
       this.#accessLog.logFinished(call, route);
       call.end();
     });

@@ -4,14 +4,14 @@ import type { ResponseHeaders } from '../downstream/client-reply.ts';
 import type { Limiter } from '../policy/limiter.ts';
 
 /**
- * Sets `x-ratelimit-limit-*`, `-remaining-*` and `-reset-*` for `requests` and `tokens`, each from
- * the client's limit with the least left. The provider's headers of these six names are removed
- * first, because they describe the provider's key. Does nothing for a client without limits.
+ * Sets `x-ratelimit-limit-*`, `-remaining-*` and `-reset-*` for `requests`, `tokens` and `cost`,
+ * each from the client's limit with the least left. The provider's headers of these names are
+ * removed first, because they describe the provider's key. A client without limits gets none.
  */
 export function addLimitHeaders(headers: ResponseHeaders, limiter: Limiter): void {
   const levels = limiter.levelsOfTenant();
   if (levels.length === 0) return;
-  for (const unit of ['requests', 'tokens']) {
+  for (const unit of ['requests', 'tokens', 'cost']) {
     const [limitName, remainingName, resetName] = ['limit', 'remaining', 'reset'].map(
       (name) => `x-ratelimit-${name}-${unit}`,
     ) as [string, string, string];

@@ -4,8 +4,10 @@
 export const PERIODS = {
   1: { name: 'second', short: 's' },
   60: { name: 'minute', short: 'min' },
-  86_400: { name: 'day', short: 'day' },
 } as const;
+
+/** The periods of calendar windows, in UTC. */
+export type WindowPeriod = 'day' | 'month';
 
 interface LimitRow {
   /** `provider`: the client, if any, is not at fault. */
@@ -18,6 +20,12 @@ interface LimitRow {
     readonly setting: string;
     readonly counts: 'requests' | 'tokens';
     readonly periodSeconds: keyof typeof PERIODS;
+  };
+  /** As `bucket`, for a calendar window of a client. */
+  readonly window?: {
+    readonly setting: string;
+    readonly counts: 'tokens' | 'cost';
+    readonly period: WindowPeriod;
   };
 }
 
@@ -38,7 +46,19 @@ export const LIMITS = {
   },
   client_tokens_per_day: {
     of: 'client',
-    bucket: { setting: 'tokensPerDay', counts: 'tokens', periodSeconds: 86_400 },
+    window: { setting: 'tokensPerDay', counts: 'tokens', period: 'day' },
+  },
+  client_tokens_per_month: {
+    of: 'client',
+    window: { setting: 'tokensPerMonth', counts: 'tokens', period: 'month' },
+  },
+  client_cost_per_day: {
+    of: 'client',
+    window: { setting: 'costPerDay', counts: 'cost', period: 'day' },
+  },
+  client_cost_per_month: {
+    of: 'client',
+    window: { setting: 'costPerMonth', counts: 'cost', period: 'month' },
   },
   provider: { of: 'provider' },
   provider_requests_per_minute: { of: 'provider' },
@@ -58,4 +78,9 @@ export function limitsOf(kind: LimitRow['of']): Limit[] {
 export const CLIENT_BUCKETS = (Object.keys(LIMITS) as Limit[]).flatMap((limit) => {
   const row = LIMITS[limit];
   return 'bucket' in row ? { limit, ...row.bucket } : [];
+});
+
+export const CLIENT_WINDOWS = (Object.keys(LIMITS) as Limit[]).flatMap((limit) => {
+  const row = LIMITS[limit];
+  return 'window' in row ? { limit, ...row.window } : [];
 });

@@ -1,8 +1,12 @@
-/** Limits requests: the requests in flight by a count, the requests over time by token buckets. */
+/**
+ * Limits requests: the requests in flight by a count, the requests over time by token buckets and
+ * calendar windows.
+ */
 
 import { GatewayError } from '../lib/errors.ts';
-import { LIMITS, type Limit, PERIODS } from '../lib/limits.ts';
+import { LIMITS, type Limit, PERIODS, type WindowPeriod } from '../lib/limits.ts';
 import type { TokenUsage } from '../protocol/usage.ts';
+import type { CalendarWindow } from './calendar-window.ts';
 import type { TokenBucket } from './token-bucket.ts';
 
 /** A token bucket that several gateways share in a store. */
@@ -22,20 +26,32 @@ export interface StoredBucket {
   readonly onLack?: (tokens: number) => void;
 }
 
-export type Taken = 'taken' | { readonly refusedBy: StoredBucket; readonly waitMs: number };
+/** A calendar window that several gateways share in a store. */
+export interface StoredWindow {
+  readonly name: string;
+  readonly capacity: number;
+  /** Requests take nothing; the window only has to be below its capacity. */
+  readonly perRequest: 0;
+  /** Has the window's start and end, and gets the store's sums. */
+  readonly local: CalendarWindow;
+}
 
-/** Buckets that several gateways share. The methods never throw or reject. */
+export type StoredLimit = StoredBucket | StoredWindow;
+
+export type Taken = 'taken' | { readonly refusedBy: StoredLimit; readonly waitMs: number };
+
+/** Buckets and windows that several gateways share. The methods never throw or reject. */
 export interface RateLimitStore {
   /**
    * Takes a request's tokens from each bucket, or from none if a bucket refuses it. Resolves with
    * undefined if the store does not answer in time.
    */
-  take(buckets: readonly StoredBucket[]): Promise<Taken | undefined>;
+  take(buckets: readonly StoredLimit[]): Promise<Taken | undefined>;
   /**
    * Takes the tokens from each bucket, also below zero; a negative number puts tokens back. Returns
    * false, and does nothing, while the store is away.
    */
-  charge(tokens: number, buckets: readonly StoredBucket[]): boolean;
+  charge(tokens: number, buckets: readonly StoredLimit[]): boolean;
   /**
    * Connects, and reconnects after each failure. Resolves when it is connected or the first attempt
    * has failed.
@@ -53,26 +69,38 @@ export type ConcurrencyLimit = {
   used: { inFlight: number };
 };
 
-/** A limiter's bucket. `local` is its counterpart in this process's memory. */
-export type Bucket = StoredBucket & {
+/** A limiter's token bucket. `local` is its counterpart in this process's memory. */
+export type RefilledBucket = StoredBucket & {
   limit: Limit;
   local: TokenBucket;
   periodSeconds: keyof typeof PERIODS;
 };
 
+/** A limiter's calendar window. */
+type LimitWindow = StoredWindow & {
+  limit: Limit;
+  counts: 'tokens' | 'cost';
+  period: WindowPeriod;
+};
+
+/** A token bucket, or a calendar window, which is a bucket that is full again at its end. */
+export type Bucket = RefilledBucket | LimitWindow;
+
 /** What is left of a limit. */
 interface LimitLevel {
-  readonly unit: 'requests' | 'tokens';
+  readonly unit: 'requests' | 'tokens' | 'cost';
   /** The bucket's capacity. */
   readonly limit: number;
-  /** Whole requests or tokens left, at least 0. */
+  /** Whole requests or tokens left, or the cost, at least 0. */
   readonly remaining: number;
-  /** Milliseconds until the bucket is full. */
+  /** Milliseconds until the bucket is full, or until the window's end. */
   readonly resetMs: number;
 }
 
 /** The level that counts as above zero, for a bucket without tokens per request. */
 const LEAST_TOKENS = 1e-6;
+/** How old the store's sums of windows may be when figures are read. */
+const FIGURES_AGE_MS = 5000;
 /**
  * The most tokens charged for an answer: a provider's larger count is wrong, and would lock the
  * client out for years.
@@ -81,8 +109,10 @@ export const MAX_ANSWER_TOKENS = 1e9;
 
 /** The limits on a request. A refusal is the error `rateLimit`. */
 export class Limiter {
-  /** True if a bucket counts the tokens of answers, so that `takeTokens` is needed. */
+  /** True if a bucket counts the usage of answers, so that `takeUsage` is needed. */
   readonly countsUsage: boolean;
+  /** True if a window counts the cost of answers. */
+  readonly countsCost: boolean;
   readonly #concurrencyLimits: readonly ConcurrencyLimit[];
   readonly #buckets: readonly Bucket[];
   /** The client's buckets, without the global bucket. */
@@ -91,6 +121,11 @@ export class Limiter {
   readonly #ofRequests: readonly Bucket[];
   /** Buckets that count the tokens of answers. */
   readonly #ofTokens: readonly Bucket[];
+  /** Windows that count the cost of answers. */
+  readonly #ofCost: readonly Bucket[];
+  /** Calendar windows. */
+  readonly #windows: readonly Bucket[];
+  #figuresReadAtMs = -Infinity;
   readonly #store: RateLimitStore | undefined;
 
   /**
@@ -106,9 +141,12 @@ export class Limiter {
     this.#buckets = buckets;
     this.#ofTenant = buckets.filter(({ limit }) => LIMITS[limit].of === 'client');
     this.#ofRequests = buckets.filter(({ perRequest }) => perRequest > 0);
-    this.#ofTokens = buckets.filter(({ perRequest }) => perRequest === 0);
+    this.#ofTokens = buckets.filter((bucket) => unitOf(bucket) === 'tokens');
+    this.#ofCost = buckets.filter((bucket) => unitOf(bucket) === 'cost');
+    this.#windows = buckets.filter(isWindow);
     this.#store = store;
-    this.countsUsage = this.#ofTokens.length > 0;
+    this.countsCost = this.#ofCost.length > 0;
+    this.countsUsage = this.countsCost || this.#ofTokens.length > 0;
   }
 
   /** Requests in flight under the last concurrency limit: from this client, or to this provider. */
@@ -147,22 +185,35 @@ export class Limiter {
     this.#charge(-1, this.#ofRequests);
   }
 
-  /** Takes an answer's tokens from the buckets that count them. */
-  takeTokens(usage: TokenUsage | undefined): void {
+  /** Takes an answer's tokens and cost from the buckets that count them. */
+  takeUsage(usage: TokenUsage | undefined, cost = 0): void {
     const { prompt_tokens = 0, completion_tokens = 0, total_tokens } = usage ?? {};
     // Some servers write a total of 0 beside their counts.
     const total = total_tokens || prompt_tokens + completion_tokens;
     if (total > 0) this.#charge(Math.min(total, MAX_ANSWER_TOKENS), this.#ofTokens);
+    if (cost > 0) this.#charge(cost, this.#ofCost);
   }
 
-  /** Returns the used tokens of each bucket per minute and per day; `unit` is as `req/min`. */
+  /**
+   * Returns how much is used of each window, and of each bucket per minute; `unit` is as `req/min`.
+   * Asks the store for the sums of windows, because other gateways change them.
+   */
   usedOfBuckets() {
     const nowMs = performance.now();
-    const longer = this.#buckets.filter(({ periodSeconds }) => periodSeconds > 1);
-    return longer.map((bucket) => {
-      const { limit, capacity, local, periodSeconds } = bucket;
-      const unit = `${unitOf(bucket).replace('requests', 'req')}/${PERIODS[periodSeconds].short}`;
-      return { limit, unit, capacity, used: Math.round(capacity - local.level(nowMs)) };
+    if (this.#windows.length > 0 && nowMs - this.#figuresReadAtMs >= FIGURES_AGE_MS) {
+      this.#figuresReadAtMs = nowMs;
+      this.#store?.charge(0, this.#windows);
+    }
+    return this.#buckets.flatMap((bucket) => {
+      const { limit, capacity, local } = bucket;
+      const unit = unitOf(bucket).replace('requests', 'req');
+      if (isWindow(bucket)) {
+        const { used } = bucket.local.current();
+        return { limit, unit: `${unit}/${bucket.period}`, capacity, used };
+      }
+      if (bucket.periodSeconds === 1) return [];
+      const used = Math.round(capacity - local.level(nowMs));
+      return { limit, unit: `${unit}/${PERIODS[bucket.periodSeconds].short}`, capacity, used };
     });
   }
 
@@ -175,8 +226,10 @@ export class Limiter {
     const nowMs = performance.now();
     const levels = this.#ofTenant.map((bucket) => {
       const { capacity: limit, local } = bucket;
-      const remaining = Math.max(0, Math.floor(local.level(nowMs)));
-      return { unit: unitOf(bucket), limit, remaining, resetMs: local.waitMs(limit, nowMs) };
+      const unit = unitOf(bucket);
+      const level = local.level(nowMs);
+      const remaining = Math.max(0, unit === 'cost' ? level : Math.floor(level));
+      return { unit, limit, remaining, resetMs: local.resetMs(nowMs) };
     });
     return levels.toSorted((a, b) => a.remaining - b.remaining || b.resetMs - a.resetMs);
   }
@@ -211,18 +264,30 @@ export class Limiter {
   }
 }
 
-function unitOf({ perRequest }: Bucket): LimitLevel['unit'] {
-  return perRequest > 0 ? 'requests' : 'tokens';
+function isWindow(bucket: Bucket): bucket is LimitWindow {
+  return 'period' in bucket;
+}
+
+function unitOf(bucket: Bucket): LimitLevel['unit'] {
+  if (isWindow(bucket)) return bucket.counts;
+  return bucket.perRequest > 0 ? 'requests' : 'tokens';
+}
+
+/** Returns when more may be used, for the log. */
+function describeRefill(bucket: Bucket): string {
+  if (isWindow(bucket)) return `until ${new Date(bucket.local.current().endTime).toISOString()}`;
+  return `refilled at ${bucket.rate} per ${PERIODS[bucket.periodSeconds].name}`;
 }
 
 function refuse(bucket: Bucket, waitMs: number): GatewayError {
-  const { name, limit, rate, periodSeconds, capacity } = bucket;
-  const refill = `refilled at ${rate} per ${PERIODS[periodSeconds].name}`;
-  const used = `${capacity} of ${capacity} ${unitOf(bucket)} used`;
-  const limitState = `${name}: ${used}, ${refill}`;
+  const { name, limit, capacity } = bucket;
+  const unit = unitOf(bucket);
+  const used = `${capacity} of ${capacity} ${unit === 'cost' ? '' : `${unit} `}used`;
+  const limitState = `${name}: ${used}, ${describeRefill(bucket)}`;
   const retryAfterSeconds = Math.max(1, Math.ceil(waitMs / 1000));
   const details = { retryAfterSeconds, limit, limitState };
   // A bucket per second is named after its section, any other bucket after its setting.
-  const setting = periodSeconds > 1 ? name : `${name}.requests_per_second`;
+  const isBySecond = !isWindow(bucket) && bucket.periodSeconds === 1;
+  const setting = isBySecond ? `${name}.requests_per_second` : name;
   return new GatewayError('rateLimit', `Rate limit exceeded: ${setting}`, details);
 }

@@ -1,8 +1,15 @@
 /** Creates the limiters for all requests, each client and each provider from the settings. */
 
 import type { BucketSettings, Tenant, Config } from '../config/config.ts';
-import { CLIENT_BUCKETS, LIMITS, type Limit } from '../lib/limits.ts';
-import { type Bucket, type ConcurrencyLimit, Limiter, type RateLimitStore } from './limiter.ts';
+import { CLIENT_BUCKETS, CLIENT_WINDOWS, LIMITS, type Limit } from '../lib/limits.ts';
+import { CalendarWindow } from './calendar-window.ts';
+import {
+  type Bucket,
+  type ConcurrencyLimit,
+  Limiter,
+  type RateLimitStore,
+  type RefilledBucket,
+} from './limiter.ts';
 import { TokenBucket } from './token-bucket.ts';
 
 export type Limiters = ReturnType<typeof createLimiters>;
@@ -11,12 +18,13 @@ export type Limiters = ReturnType<typeof createLimiters>;
 interface LimitState {
   readonly used: Map<string, { inFlight: number }>;
   readonly buckets: Map<string, TokenBucket>;
+  readonly windows: Map<string, CalendarWindow>;
 }
 
 /**
  * Creates all limiters. `former` is the state before a reload: requests in flight still count, and
- * buckets with the same settings keep their tokens. While `store` answers, its buckets are used
- * instead of the buckets in memory.
+ * buckets with the same settings keep their tokens, and windows their sums. While `store` answers,
+ * its buckets and sums are used instead of those in memory.
  */
 export function createLimiters(
   { server, clients, providers, rateLimit }: Omit<Config, 'secrets'>,
@@ -71,7 +79,7 @@ class LimitFactory {
     // The count of a limit with requests in flight is kept even if the settings have no such limit
     // now: a later reload may bring the limit back before these requests end.
     const inUse = [...(former?.used ?? [])].filter(([, { inFlight }]) => inFlight > 0);
-    this.state = { used: new Map(inUse), buckets: new Map() };
+    this.state = { used: new Map(inUse), buckets: new Map(), windows: new Map() };
     this.#former = former;
   }
 
@@ -95,21 +103,32 @@ class LimitFactory {
     return this.#bucket({ name, limit, rate, periodSeconds: 60, capacity: rate, perRequest: 1 });
   }
 
-  /** Returns a client's buckets per minute and per day, for requests and for tokens. */
+  /** Returns a client's buckets per minute, and its windows per day and month. */
   ofTenant(tenant: string, limits: Tenant['limit']): readonly Bucket[] {
-    return CLIENT_BUCKETS.flatMap(({ limit, setting, counts, periodSeconds }) => {
+    const buckets = CLIENT_BUCKETS.flatMap(({ limit, setting, counts, periodSeconds }) => {
       const name = `clients.${tenant}.${limit.replace('client_', '')}`;
       const rate = limits[setting];
       const perRequest = Number(counts === 'requests');
       return this.#bucket({ name, limit, rate, periodSeconds, capacity: rate, perRequest });
     });
+    const windows = CLIENT_WINDOWS.flatMap(({ limit, setting, counts, period }) => {
+      const name = `clients.${tenant}.${limit.replace('client_', '')}`;
+      const capacity = limits[setting];
+      if (capacity === 0) return [];
+      // A changed limit keeps the sum, because the day or the month is the same.
+      const sum = this.#former?.windows.get(name)?.sum;
+      const local = new CalendarWindow(period, capacity, sum);
+      this.state.windows.set(name, local);
+      return { name, limit, counts, period, capacity, perRequest: 0 as const, local };
+    });
+    return [...buckets, ...windows];
   }
 
   /**
    * Returns the bucket, or no bucket if its rate is 0. A bucket is named after its section in the
    * settings, or after its setting.
    */
-  #bucket(settings: Omit<Bucket, 'local'>): readonly Bucket[] {
+  #bucket(settings: Omit<RefilledBucket, 'local'>): readonly Bucket[] {
     const { name, limit, rate, periodSeconds, capacity } = settings;
     if (rate === 0) return [];
     // The key contains the period, because the limit per second of a client named

@@ -28,6 +28,11 @@ export class TokenBucket {
     return Math.max(0, tokens - this.level(nowMs)) / this.#tokensPerMs;
   }
 
+  /** Returns the milliseconds until the bucket is full. */
+  resetMs(nowMs: number): number {
+    return this.waitMs(this.#capacity, nowMs);
+  }
+
   /**
    * Takes tokens, whatever the level; a negative number puts tokens back, up to the capacity.
    * `nowMs` must never go back.

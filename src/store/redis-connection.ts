@@ -7,7 +7,7 @@ import type { StoreSettings } from '../config/config.ts';
 import { serverNameOf } from '../lib/loopback.ts';
 import { lookup } from '../lib/name-lookup.ts';
 import { messageOf } from '../lib/tls-errors.ts';
-import type { StoredBucket, Taken } from '../policy/limiter.ts';
+import type { StoredLimit, Taken } from '../policy/limiter.ts';
 
 export const ANSWER_MS = 50;
 /** The time limit for the name lookup, TCP and TLS together. */
@@ -32,6 +32,10 @@ const ERROR_CODE = /^-[A-Z]+\b/;
  * full; the added millisecond is for rounding. A refusal writes too, so that the refill goes on
  * after the server's clock was set back. The reply's lacks are rounded up, so that no client is
  * shown a token that is not there yet.
+ *
+ * A calendar window is stored as its sum, and its `rate` is `window`, its `burst` the limit and its
+ * `period` the window's end in milliseconds since the epoch. Its key expires an hour after the end,
+ * for gateways whose clocks are behind.
  */
 const SCRIPT = `
 local time = redis.call('TIME')
@@ -39,11 +43,17 @@ local now = time[1] * 1e6 + time[2]
 local lacks, answer, longest = {}, 'OK', 0
 for i, key in ipairs(KEYS) do
   local rate, burst, period, tokens = string.match(ARGV[i + 1], '(%S+) (%S+) (%S+) (%S+)')
-  local token = period * 1e6
-  local lack, since = string.match(redis.call('GET', key) or '', '^(%d+) (%d+)$')
-  lacks[i] = lack and math.max(0, lack - math.max(0, now - since) * rate) or 0
-  local over = lacks[i] + math.max(tokens * token, period) - burst * token
-  local wait = math.ceil(over / rate)
+  local stored, wait = redis.call('GET', key) or ''
+  if rate == 'window' then
+    lacks[i] = tonumber(stored) or 0
+    wait = lacks[i] < tonumber(burst) and 0 or math.max(1, period * 1e3 - now)
+  else
+    local token = period * 1e6
+    local lack, since = string.match(stored, '^(%d+) (%d+)$')
+    lacks[i] = lack and math.max(0, lack - math.max(0, now - since) * rate) or 0
+    local over = lacks[i] + math.max(tokens * token, period) - burst * token
+    wait = math.ceil(over / rate)
+  end
   if wait > longest and ARGV[1] == 'ask' then
     longest, answer = wait, string.format('%d %.0f', i, wait)
   end
@@ -51,14 +61,21 @@ end
 local isTaken = answer == 'OK'
 for i, key in ipairs(KEYS) do
   local rate, _, period, tokens = string.match(ARGV[i + 1], '(%S+) (%S+) (%S+) (%S+)')
-  local lack = math.max(0, lacks[i] + (isTaken and tokens * period * 1e6 or 0))
-  local expiryMs = math.min(1e15, math.ceil(lack / rate / 1000) + 1)
-  redis.call('SET', key, string.format('%.0f %.0f', lack, now), 'PX', expiryMs)
-  answer = answer .. string.format(' %.0f', math.ceil(lack / period / 1e6))
+  if rate == 'window' then
+    local sum = string.format('%.10f', lacks[i] + (isTaken and tokens or 0))
+    local lifetimeMs = math.max(1, math.ceil(period + 3.6e6 - now / 1e3))
+    if tonumber(sum) > lacks[i] then redis.call('SET', key, sum, 'PX', lifetimeMs) end
+    answer = answer .. ' ' .. sum
+  else
+    local lack = math.max(0, lacks[i] + (isTaken and tokens * period * 1e6 or 0))
+    local expiryMs = math.min(1e15, math.ceil(lack / rate / 1000) + 1)
+    redis.call('SET', key, string.format('%.0f %.0f', lack, now), 'PX', expiryMs)
+    answer = answer .. string.format(' %.0f', math.ceil(lack / period / 1e6))
+  end
 end
 return redis.status_reply(answer)`;
-/** `OK`, or the refusing bucket's position and its wait in microseconds; then the lacks. */
-const ANSWER = /^(?:OK|(\d{1,9}) (\d{1,25}))((?: \d{1,25})*)$/;
+/** `OK`, or the refusing bucket's position and its wait in microseconds; then lacks and sums. */
+const ANSWER = /^(?:OK|(\d{1,9}) (\d{1,25}))((?: \d{1,25}(?:\.\d{10})?)*)$/;
 
 /**
  * Buckets for the script's trial run. The run fails on a full or read-only store, because it
@@ -124,7 +141,8 @@ export class RedisConnection {
    * @param tokens - how many to take in any case; if undefined, a request's tokens are taken or
    * refused
    */
-  async run(buckets: readonly StoredBucket[], tokens?: number): Promise<Taken | undefined> {
+  async run(buckets: readonly StoredLimit[], tokens?: number): Promise<Taken | undefined> {
+    const askedTime = Date.now();
     const args = scriptArguments(buckets, this.#settings.prefix, tokens);
     const answer = await this.#call('EVAL', ...args);
     if (answer === undefined) return undefined;
@@ -135,7 +153,12 @@ export class RedisConnection {
       return undefined;
     }
     const reported = lacks.split(' ').slice(1);
-    for (const [index, lack] of reported.entries()) buckets[index]?.onLack?.(Number(lack));
+    for (const [index, text] of reported.entries()) {
+      const bucket = buckets[index];
+      if (!bucket) continue;
+      if ('rate' in bucket) bucket.onLack?.(Number(text));
+      else bucket.local.set(Number(text), askedTime);
+    }
     return refusedBy ? { refusedBy, waitMs: Number(waitUs) / 1000 } : 'taken';
   }
 
@@ -205,17 +228,24 @@ export class RedisConnection {
   }
 }
 
-export function scriptArguments(buckets: readonly StoredBucket[], prefix: string, tokens?: number) {
-  // The settings are in the key, because a bucket with other settings is another bucket.
-  const keys = buckets.map(({ name, rate, capacity, periodSeconds }) => {
+export function scriptArguments(buckets: readonly StoredLimit[], prefix: string, tokens?: number) {
+  // The settings are in the key, because a bucket with other settings is another bucket. A window
+  // keeps its sum when its limit changes.
+  const keys = buckets.map((bucket) => {
+    if (!('rate' in bucket)) return `${prefix}:${bucket.name}:${bucket.local.name}`;
+    const { name, rate, capacity, periodSeconds } = bucket;
     const period = periodSeconds === 1 ? '' : `/${periodSeconds}`;
     return `${prefix}:${name}:${rate}/${capacity}${period}`;
   });
   // Each bucket has a single argument, because before the login Redis closes a connection with more
   // than ten arguments.
-  const limits = buckets.map(({ rate, capacity, periodSeconds, perRequest }) =>
-    [rate, capacity, periodSeconds, tokens ?? perRequest].join(' '),
-  );
+  const limits = buckets.map((bucket) => {
+    const taken = tokens ?? bucket.perRequest;
+    if (!('rate' in bucket)) {
+      return ['window', bucket.capacity, bucket.local.current().endTime, taken].join(' ');
+    }
+    return [bucket.rate, bucket.capacity, bucket.periodSeconds, taken].join(' ');
+  });
   return [SCRIPT, String(keys.length), ...keys, tokens === undefined ? 'ask' : 'take', ...limits];
 }
 

@@ -10,7 +10,7 @@ import { AllNames } from '../../src/admin/names.ts';
 import { RecentRequests } from '../../src/admin/recent-requests.ts';
 import { inChunks } from '../../src/admin/series.ts';
 import { Traffic } from '../../src/admin/traffic.ts';
-import { CLIENT_BUCKETS, LIMITS } from '../../src/lib/limits.ts';
+import { CLIENT_BUCKETS, CLIENT_WINDOWS, LIMITS } from '../../src/lib/limits.ts';
 import { createRedactor } from '../../src/lib/secrets.ts';
 import type { FinishedRequest, RequestFacts } from '../../src/request/facts.ts';
 import { idle, stopClock, useManualTimers } from '../support/clock.ts';
@@ -235,11 +235,13 @@ fallback = ["q"]\n[clients.team]\nkey = "team-canary-1"\n${ADMIN}`;
 test('each limit has its counter from the start, and stands in the documents', async (t) => {
   const most = 'max_concurrent_requests = 7\n';
   const bucket = 'requests_per_second = 9\nburst_capacity = 9\n';
-  const buckets = CLIENT_BUCKETS.map(({ limit }) => `${limit.replace('client_', '')} = 9\n`);
+  const buckets = [...CLIENT_BUCKETS, ...CLIENT_WINDOWS].map(
+    ({ limit }) => `${limit.replace('client_', '')} = 9\n`,
+  );
   const toml = `[server]\n${most}[rate_limit]\nenabled = true\n${bucket}
 [rate_limit.providers.p]\n${bucket}requests_per_minute = 9
 [clients.team]\nkey = "team-canary-1"\n${most}${bucket}
-${buckets.join('')}${providerToml({ baseUrl: NOBODY_LISTENS }, 'p', most)}
+${buckets.join('')}unpriced = "allow"\n${providerToml({ baseUrl: NOBODY_LISTENS }, 'p', most)}
 ${providerToml({ baseUrl: NOBODY_LISTENS }, 'q')}${ADMIN}`;
   const gateway = await startGateway(t, { toml });
   const { text } = await gateway.admin('/metrics');

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import type { IncomingHttpHeaders } from 'node:http';
 import { test, type TestContext } from 'node:test';
 
-import { replaceNow } from '../support/clock.ts';
+import { replaceDate, replaceNow } from '../support/clock.ts';
 import { assertError, assertLimited } from '../support/errors.ts';
 import { parseMetrics } from '../support/exposition.ts';
 import { openFeed } from '../support/feed.ts';
@@ -40,7 +40,7 @@ const answerCounted: Script = (request, response) => {
 };
 
 /**
- * Starts clients `a` (keys `a` and `a2`) and `b` with these lines, a key `shared` without a client,
+ * At noon in UTC starts clients `a` (keys `a` and `a2`) and `b` with these lines, a key `shared` without a client,
  * and providers `p` and `q`.
  */
 async function start(
@@ -48,6 +48,8 @@ async function start(
   { a = '', b = '', more = '' }: { a?: string; b?: string; more?: string },
 ) {
   replaceNow(t, () => nowMs);
+  const startTime = Date.parse('2026-11-29T12:00:00Z') - nowMs;
+  replaceDate(t, () => startTime + nowMs);
   const started = await scenario(t, {
     env: EACH_REFUSAL,
     server: 'auth.keys = ["shared"]',
@@ -209,9 +211,9 @@ test('if several limits refuse, the answer names the limit with the longest wait
     more: `[rate_limit]\nenabled = true\n${bucket(2)}`,
   });
   assert.deepEqual(await statuses('a p/1000'), [200]);
-  // The answer took 1000 tokens from an 864 token bucket, which gets a token each 100 s.
-  assertError(await gateway.chat(chatBody(), as('a')), limitedBy('tokens_per_day', 13_601));
-  nowMs += 13_600_000;
+  // The minute is full again after 17 minutes, and the day ends after 12 hours.
+  assertError(await gateway.chat(chatBody(), as('a')), limitedBy('tokens_per_day', 43_200));
+  nowMs += 43_199_000;
   assertError(await gateway.chat(chatBody(), as('a')), limitedBy('tokens_per_day', 1));
   assert.deepEqual(
     await statuses('shared', 'shared', 'shared'),
@@ -233,16 +235,21 @@ test("a client named like another client's limit has its own bucket", async (t) 
   assert.equal((await gateway.chat(chatBody(), as('other'))).status, 200);
 });
 
-test('three buckets keep their levels over two reloads, and a changed one begins anew', async (t) => {
+test('limits keep their levels over two reloads, and only a changed bucket begins anew', async (t) => {
   const a = `${bucket(9, 1)}requests_per_minute = 3\ntokens_per_day = 864`;
   const { gateway, toml, as, statuses } = await start(t, { a });
   assert.deepEqual(await statuses('a p/400', 'a p/m'), [200, 200]);
   for (const more of ['# one\n', '# two\n']) await gateway.reload(toml + more);
   assert.deepEqual(await statuses('a p/463', 'a'), [200, 429]);
   nowMs += 20_000;
-  assertError(await gateway.chat(chatBody(), as('a')), limitedBy('tokens_per_day', 81));
-  await gateway.reload(toml.replace('tokens_per_day = 864', 'tokens_per_day = 8640'));
-  assert.deepEqual(await statuses('a', 'a'), [200, 429], 'the minute has its one token still');
+  assertError(await gateway.chat(chatBody(), as('a')), limitedBy('tokens_per_day', 43_180));
+  const raised = toml.replace('tokens_per_day = 864', 'tokens_per_day = 8640');
+  await gateway.reload(raised);
+  assert.deepEqual(await statuses('a p/1', 'a'), [200, 429], 'the minute has its one token still');
+  await gateway.reload(raised.replace('requests_per_minute = 3', 'requests_per_minute = 2'));
+  const { headers } = await gateway.chat(chatBody({ model: 'p/1' }), as('a'));
+  assert.equal(headers['x-ratelimit-remaining-tokens'], String(8640 - 400 - 2 - 463 - 1));
+  assert.deepEqual(await statuses('a p/1', 'a p/1'), [200, 429]);
 });
 
 test("a request that a provider's limit refuses leaves requests_per_minute alone", async (t) => {
@@ -293,7 +300,7 @@ test("the metrics and the page show how full the clients' limits are", async (t)
   const { limits } = clients.find(({ id }: { id: string }) => id === 'a');
   assert.deepEqual(limits, [
     { icon: 'bar', unit: 'req/min', share: 1 / 60, text: '1 of 60' },
-    { icon: 'warn', unit: 'tokens/day', share: 1, text: '100,000 of 86,400' },
+    { icon: 'warn', unit: 'tokens/day', share: 1, text: '100,000 of 86,400, 0 left' },
   ]);
 });
 
@@ -335,12 +342,10 @@ test('headers show the limit with the least left, for requests and for tokens', 
   assert.equal((await gateway.chat(chatBody(), as('a'))).status, 429);
   assert.equal(await say('p/m'), '5 5 0s 1000 0 1m23s');
   nowMs += 600_000;
-  assert.equal(await say('p/85000'), '5 4 50ms 1000 1000 0s');
+  assert.equal(await say('p/84039'), '5 4 50ms 1000 1000 0s');
   nowMs += 6_000_000;
-  // 6,000 of the day's tokens are back, and the minute is full.
-  assert.equal(await say('p/6000'), '5 4 50ms 1000 1000 0s');
-  nowMs += 360_000;
-  assert.equal(await say('p/m'), '5 4 50ms 86400 961 23h43m59s');
+  // The minute is full, and has more left than the day, which ends at midnight.
+  assert.equal(await say('p/m'), '5 4 50ms 86400 961 10h9m59s');
 });
 
 test('of two limits with as much left, headers show the one that is full later', async (t) => {
@@ -367,4 +372,94 @@ test("a client's own limits replace the provider's headers of the same names", a
   assert.equal(limited.headers['x-ratelimit-reset'], '7');
   assert.match(limited.headers['access-control-expose-headers']!, /x-ratelimit-reset-requests/);
   assert.equal(limitsIn(await ask('b')), '9 9 9 9 9 9');
+});
+
+/** Starts client `a` with these lines, and a model `p/m` that costs 1 for each 100 tokens. */
+async function startPriced(t: TestContext, a: string, more = '') {
+  replaceNow(t, () => nowMs);
+  let now = Date.parse('2026-11-29T12:00:00Z');
+  replaceDate(t, () => now);
+  const price = 'input_price_per_million = 10_000, output_price_per_million = 10_000';
+  const usage = { prompt_tokens: 90, completion_tokens: 35, total_tokens: 125 };
+  const started = await scenario(t, {
+    env: EACH_REFUSAL,
+    clients: { a: `key = "a"\n${a}` },
+    providers: {
+      p: {
+        script: (_, response) => sendJson(response, { ...completion(), usage }),
+        lines: `stream_usage = true\nmodel_details.m = { ${price} }`,
+      },
+    },
+    more,
+  });
+  const ask = (model = 'p/m') =>
+    started.gateway.chat(chatBody({ model }), { headers: { authorization: 'Bearer a' } });
+  const setDate = (at: string) => {
+    now = Date.parse(at);
+  };
+  return { ...started, ask, setDate };
+}
+
+test('cost_per_day refuses from its number on, until midnight in UTC', async (t) => {
+  const { ask, gateway, setDate } = await startPriced(t, 'models = ["p/m"]\ncost_per_day = 3.5');
+  for (const left of ['3.5', '2.25', '1']) {
+    const { headers, status } = await ask();
+    assert.equal(status, 200);
+    assert.equal(headers['x-ratelimit-limit-cost'], '3.5');
+    assert.equal(headers['x-ratelimit-remaining-cost'], left);
+    assert.equal(headers['x-ratelimit-reset-cost'], '12h0m0s');
+  }
+  const refused = await ask();
+  assertError(refused, limitedBy('cost_per_day', 43_200));
+  assert.equal(refused.headers['x-ratelimit-remaining-cost'], '0');
+  const { limit, reason } = gateway.accessLines().at(-1)!;
+  assert.equal(reason, 'client_cost_per_day');
+  assert.equal(limit, 'clients.a.cost_per_day: 3.5 of 3.5 used, until 2026-11-30T00:00:00.000Z');
+  setDate('2026-11-29T23:59:30Z');
+  const soon = await ask();
+  assertError(soon, limitedBy('cost_per_day', 30));
+  assert.equal(soon.headers['x-should-retry'], undefined);
+  setDate('2026-11-30T00:00:00Z');
+  assert.equal((await ask()).status, 200);
+});
+
+test('tokens_per_month and cost_per_month end with the month, beside the day', async (t) => {
+  const lines =
+    'models = ["p/m"]\ntokens_per_day = 200\ntokens_per_month = 300\ncost_per_month = 4';
+  const { ask, gateway, setDate } = await startPriced(t, lines, '[admin]\nport = 0\n');
+  const statuses = async () => [(await ask()).status, (await ask()).status, (await ask()).status];
+  assert.deepEqual(await statuses(), [200, 200, 429]);
+  assertError(await ask(), limitedBy('tokens_per_day', 43_200));
+  setDate('2026-11-30T12:00:00Z');
+  assert.deepEqual(await statuses(), [200, 429, 429]);
+  assertError(await ask(), limitedBy('tokens_per_month', 43_200));
+  const { sum } = parseMetrics((await gateway.admin('/metrics')).text);
+  const of = (name: string, limit: string) => sum(name, { limit, client: 'a' });
+  assert.equal(of('gateway_limit', 'client_cost_per_month'), 4);
+  assert.equal(of('gateway_limit_used', 'client_cost_per_month'), 3.75);
+  assert.equal(of('gateway_limit_used', 'client_tokens_per_month'), 375);
+  const feed = await openFeed(t, gateway.adminPort);
+  const { clients } = await feed.next('state');
+  const { limits } = clients.find(({ id }: { id: string }) => id === 'a');
+  assert.deepEqual(
+    limits.map(({ unit, text }: { unit: string; text: string }) => `${unit}: ${text}`),
+    [
+      'tokens/day: 125 of 200, 75 left',
+      'tokens/month: 375 of 300, 0 left',
+      'cost/month: 3.75 of 4, 0.25 left',
+    ],
+  );
+  setDate('2026-12-01T00:00:00Z');
+  assert.deepEqual(await statuses(), [200, 200, 429]);
+  setDate('2026-12-02T00:00:00Z');
+  assert.deepEqual(await statuses(), [200, 429, 429]);
+});
+
+test('with unpriced = "allow" an answer without a price costs nothing', async (t) => {
+  const { ask } = await startPriced(t, 'cost_per_month = 1\nunpriced = "allow"');
+  const statuses: number[] = [];
+  for (const model of ['p/other', 'p/other', 'p/m', 'p/other']) {
+    statuses.push((await ask(model)).status);
+  }
+  assert.deepEqual(statuses, [200, 200, 200, 429]);
 });

@@ -268,6 +268,13 @@ const refusesByStore =
 
 const sha256 = (text: string) => createHash('sha256').update(text).digest('hex');
 const ALICE = { 'clients.alice.key': CLIENT_TOKEN };
+/** An answer costs 0.2. */
+const PRICED = {
+  ...ALICE,
+  'clients.alice.models': ['p/m'],
+  'providers.p.model_details.m.input_price_per_million': 100_000,
+  'providers.p.model_details.m.output_price_per_million': 100_000,
+};
 const LIMITED = { 'rate_limit.enabled': true, 'rate_limit.burst_capacity': 1 };
 const hang: Script = () => {};
 const fail = failWith(503);
@@ -447,12 +454,23 @@ const EFFECTS: Record<string, Effect> = {
   ),
   'clients.z.requests_per_minute': acts(ALICE, statuses(3), [1, '200 429 429'], [0, '200 200 200']),
   ...Object.fromEntries(
-    ['tokens_per_minute', 'tokens_per_day'].map((key) => [
+    ['tokens_per_minute', 'tokens_per_day', 'tokens_per_month'].map((key) => [
       `clients.z.${key}`,
       // An answer has two tokens, and at most three a minute come back.
       acts(ALICE, statuses(4), [3, '200 200 429 429'], [0, '200 200 200 200']),
     ]),
   ),
+  ...Object.fromEntries(
+    ['cost_per_day', 'cost_per_month'].map((key) => [
+      `clients.z.${key}`,
+      acts(PRICED, statuses(4), [0.3, '200 200 429 429'], [0, '200 200 200 200']),
+    ]),
+  ),
+  // Without it, the start refuses a limit on cost for a model without a price.
+  'clients.z.unpriced': acts({ ...ALICE, 'clients.alice.cost_per_day': 1 }, statuses(1), [
+    'allow',
+    '200',
+  ]),
   'clients.z.max_concurrent_requests': limitsConcurrency(ALICE),
 
   'admin.port': async (t) => {

@@ -6,7 +6,8 @@ import { test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 
 import { Secret } from '../../src/lib/secret.ts';
-import type { StoredBucket } from '../../src/policy/limiter.ts';
+import { CalendarWindow } from '../../src/policy/calendar-window.ts';
+import type { StoredBucket, StoredWindow } from '../../src/policy/limiter.ts';
 import { encodeCommand, scriptArguments } from '../../src/store/redis-connection.ts';
 import { atSomeScale } from '../support/clock.ts';
 import { withRandom, type Random } from '../support/random.ts';
@@ -82,6 +83,47 @@ testEach('a token is taken of each bucket, or of none', async ({ store }) => {
   const more = await countTaken(store, [client, global], 500);
   const left = await countTaken(store, [client], 1100);
   assert.ok(left >= 999 - more, `${left} and ${more}`);
+});
+
+function windowOf(name: string, capacity: number, period: 'day' | 'month' = 'day'): StoredWindow {
+  return { name, capacity, perRequest: 0, local: new CalendarWindow(period, capacity) };
+}
+
+testEach(
+  'the sum of a window is shared, and refuses from its limit on',
+  async ({ store, redis }) => {
+    const [one, other] = [windowOf('clients.a.cost', 1), windowOf('clients.a.cost', 1)];
+    const key = `gateway-test:clients.a.cost:${one.local.name}`;
+    const limits = [one, bucket('beside', 9)];
+    assert.equal(await store.take(limits), 'taken');
+    // No sum is written before something was used.
+    assert.equal(await redis.command('EXISTS', key), ':0\r\n');
+    for (let i = 0; i < 9; i += 1) store.charge(0.1, [one]);
+    assert.equal(await store.take([other]), 'taken');
+    assert.equal(other.local.sum.used, 0.9);
+    store.charge(0.1, [other]);
+    const refused = await store.take(limits);
+    assert.ok(typeof refused === 'object' && refused.refusedBy === one);
+    assert.ok(Math.abs(refused.waitMs - one.local.resetMs()) < 5000);
+    assert.equal(one.local.sum.used, 1);
+    assert.equal(await store.take([windowOf('clients.a.cost', 1.05)]), 'taken');
+    const lifeMs = Number((await redis.command('PTTL', key)).slice(1));
+    assert.ok(Math.abs(lifeMs - one.local.resetMs() - 3_600_000) < 5000, String(lifeMs));
+  },
+);
+
+testEach('days, months and clients have sums of their own in the store', async ({ store }) => {
+  const all = [windowOf('a', 5), windowOf('a', 5, 'month'), windowOf('b', 5)];
+  store.charge(5, [all[0]!]);
+  store.charge(1e12, [all[1]!]);
+  assert.notEqual(await store.take([all[1]!]), 'taken');
+  assert.equal(await store.take([all[2]!]), 'taken');
+  store.charge(0, all);
+  await store.take(all);
+  assert.deepEqual(
+    all.map(({ local }) => local.sum.used),
+    [5, 1e12, 0],
+  );
 });
 
 testEach('a refund puts a token back into each bucket, up to its capacity', async ({ store }) => {

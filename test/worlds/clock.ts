@@ -10,8 +10,10 @@ import timersPromises from 'node:timers/promises';
 
 import type { Random } from '../support/random.ts';
 
+/** When a year, and with it a month and a day, begins in each world. */
+export const MIDNIGHT_MS = 4_000;
 /** The wall clock's time when a world begins. */
-const EPOCH_MS = Date.UTC(2026, 0, 1);
+const EPOCH_MS = Date.UTC(2026, 0, 1) - MIDNIGHT_MS;
 /** Returns the wall clock's time, in whole milliseconds. */
 export const wallClockMs = (worldMs: number) => EPOCH_MS + Math.floor(worldMs);
 const MAX_TIMER_MS = 2 ** 31 - 1;

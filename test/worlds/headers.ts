@@ -76,6 +76,7 @@ function limitsOf({ early, settings }: Course) {
   const limits = {
     requests: [burst, requests_per_minute].filter(Boolean),
     tokens: [tokens_per_minute, tokens_per_day].filter(Boolean),
+    tokensPerDay: tokens_per_day,
   };
   return limits.requests.length + limits.tokens.length > 0 ? limits : undefined;
 }
@@ -99,7 +100,9 @@ function checkLimitHeaders(
     const isPart = limits[unit].includes(Number(limit)) && Number(remaining) <= Number(limit);
     const isTime = /^(?:0s|[1-9]\d{0,2}ms|(?:(?:\d+h)?\d{1,2}m)?\d{1,2}s)$/.test(reset ?? '');
     if (!isPart || !/^\d+$/.test(remaining!) || !isTime) wrong(shown);
-    if ((remaining === limit) !== (reset === '0s')) wrong(`${shown}: is it full?`);
+    // A window ends even if nothing of it is used.
+    const isWindow = unit === 'tokens' && Number(limit) === limits.tokensPerDay;
+    if ((remaining === limit && !isWindow) !== (reset === '0s')) wrong(`${shown}: is it full?`);
     const isRefusing = unit === 'tokens' ? /^client_tokens/ : /^client(?:_requests.*)?$/;
     if (isRefusing.test(reason) && remaining !== '0') wrong(`${shown} after a refusal`);
   }

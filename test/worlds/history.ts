@@ -1,6 +1,6 @@
 /** A world's events in order. The checks read them, and a failing world prints them. */
 
-import type { StoredBucket } from '../../src/policy/limiter.ts';
+import type { StoredLimit } from '../../src/policy/limiter.ts';
 import type { Ask, Reply, Settings } from './plan.ts';
 
 /** An answer as its client got it. */
@@ -83,10 +83,10 @@ export type Event = { readonly atMs: number } & (
 
 /** A question to the rate limit store: a request's tokens, or this number of tokens. */
 export interface StoreAsk {
-  readonly buckets: readonly StoredBucket[];
+  readonly buckets: readonly StoredLimit[];
   readonly tokens: number | undefined;
   /** The bucket with the longest wait. */
-  readonly refusedBy: StoredBucket;
+  readonly refusedBy: StoredLimit;
   /** Undefined if the tokens were given. */
   readonly refusedForMs: number | undefined;
   /** When the gateway got the answer; undefined if it came late or was lost. */

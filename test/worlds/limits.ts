@@ -11,7 +11,9 @@ import {
   type Report,
   type Visit,
 } from './course.ts';
+import { MIDNIGHT_MS } from './clock.ts';
 import type { Exchange, History, StoreAsk } from './history.ts';
+import type { StoredWindow } from '../../src/policy/limiter.ts';
 import type { Settings } from './plan.ts';
 
 /** A tolerance in tokens. */
@@ -20,7 +22,9 @@ const CLOSE_MS = 0.01;
 /** After this time without an answer from the store, the buckets in memory are used. */
 const STORE_MS = 50;
 
-/** A token bucket from the settings. */
+const DAY_SECONDS = 86_400;
+
+/** A token bucket from the settings, or the window of a day in UTC, whose rate is 0. */
 interface Limit {
   readonly name: string;
   readonly rate: number;
@@ -44,11 +48,22 @@ class Level {
 
   at(atMs: number): { readonly least: number; readonly most: number } {
     const { capacity, periodSeconds, rate } = this.limit;
-    const more = ((atMs - this.#atMs) / 1000 / periodSeconds) * rate;
+    const isNewDay = rate === 0 && this.#atMs < MIDNIGHT_MS && atMs >= MIDNIGHT_MS;
+    const more = isNewDay ? Infinity : ((atMs - this.#atMs) / 1000 / periodSeconds) * rate;
     this.#least = Math.min(capacity, this.#least + more);
     this.#most = Math.min(capacity, this.#most + more);
     this.#atMs = atMs;
     return { least: this.#least, most: this.#most };
+  }
+
+  /** Returns the level for this limit. A window keeps its sum when its limit changes. */
+  withLimit(limit: Limit): Level {
+    const level = new Level(limit);
+    const more = limit.capacity - this.limit.capacity;
+    level.#least = this.#least + more;
+    level.#most = this.#most + more;
+    level.#atMs = this.#atMs;
+    return level;
   }
 
   take(least: number, most = least): void {
@@ -60,6 +75,8 @@ class Level {
   allows(atMs: number): boolean | undefined {
     const { least, most } = this.at(atMs);
     if (least > this.limit.perRequest + CLOSE) return true;
+    // The sums of windows are whole numbers.
+    if (this.limit.rate === 0) return most < CLOSE ? false : undefined;
     return most < this.limit.perRequest - CLOSE ? false : undefined;
   }
 
@@ -67,6 +84,12 @@ class Level {
   waitsAt(atMs: number): readonly [least: number, most: number] {
     const { least, most } = this.at(atMs);
     const { perRequest, periodSeconds, rate } = this.limit;
+    if (rate === 0) {
+      // The wall clock shows whole milliseconds.
+      const endMs = MIDNIGHT_MS + (atMs < MIDNIGHT_MS ? 0 : DAY_SECONDS * 1000);
+      const untilEnd = (fromMs: number) => Math.max(1, Math.ceil((endMs - fromMs) / 1000));
+      return [untilEnd(atMs), untilEnd(Math.floor(atMs))];
+    }
     const waitOf = (tokens: number, more: number) =>
       Math.max(1, Math.ceil(((perRequest - tokens + more) * periodSeconds) / rate));
     return [waitOf(most, -CLOSE), waitOf(least, 2 * CLOSE)];
@@ -74,8 +97,8 @@ class Level {
 }
 
 /**
- * All levels, by name and settings. A reload keeps unchanged limits' tokens, and fills the other
- * buckets.
+ * All levels, by name and settings. A reload keeps unchanged limits' tokens and the sums of windows,
+ * and fills the other buckets.
  */
 class Levels {
   #levels = new Map<string, Level>();
@@ -89,7 +112,11 @@ class Levels {
       ...Object.keys(settings.rateLimit.providers).flatMap((id) => limitsOfProvider(id, settings)),
     ];
     this.#levels = new Map(
-      limits.map((limit) => [keyOf(limit), this.#levels.get(keyOf(limit)) ?? new Level(limit)]),
+      limits.map((limit) => {
+        const former = this.#levels.get(keyOf(limit));
+        const level = limit.rate === 0 ? former?.withLimit(limit) : former;
+        return [keyOf(limit), level ?? new Level(limit)];
+      }),
     );
   }
 
@@ -106,7 +133,8 @@ class Levels {
   }
 }
 
-const keyOf = ({ name, rate, capacity }: Limit) => `${name} ${rate}/${capacity}`;
+const keyOf = ({ name, rate, capacity }: Limit) =>
+  rate === 0 ? name : `${name} ${rate}/${capacity}`;
 
 /** Returns the limits on clients' requests. */
 function limitsOf({ clients, rateLimit }: Settings): Limit[] {
@@ -121,10 +149,12 @@ function limitsOf({ clients, rateLimit }: Settings): Limit[] {
       bySecond(name, client),
       row('requests_per_minute', requests_per_minute, 60, 1),
       row('tokens_per_minute', tokens_per_minute),
-      row('tokens_per_day', tokens_per_day, 86_400),
+      { ...row('tokens_per_day', tokens_per_day, DAY_SECONDS), rate: 0 },
     ];
   });
-  return [...all, ...own].filter(({ rate }) => rate > 0);
+  const isSet = ({ rate, capacity, periodSeconds }: Limit) =>
+    periodSeconds === DAY_SECONDS ? capacity > 0 : rate > 0;
+  return [...all, ...own].filter(isSet);
 }
 
 function limitsOfProvider(id: string, { rateLimit }: Settings): Limit[] {
@@ -509,10 +539,12 @@ class StoreView {
 }
 
 /** Returns the limits without their names, because the gateway chooses the names. */
-const rowsOf = (limits: readonly Omit<Limit, 'name'>[]) =>
+const rowsOf = (limits: readonly (Omit<Limit, 'name'> | StoredWindow)[]) =>
   limits
-    .map(({ capacity, periodSeconds, perRequest, rate }) =>
-      [rate, periodSeconds, capacity, perRequest].join('/'),
-    )
+    .map((limit) => {
+      const { rate, periodSeconds } =
+        'rate' in limit ? limit : { rate: 0, periodSeconds: DAY_SECONDS };
+      return [rate, periodSeconds, limit.capacity, limit.perRequest].join('/');
+    })
     .toSorted()
     .join(' ');

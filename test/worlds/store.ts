@@ -3,7 +3,7 @@
  * and is sometimes late.
  */
 
-import type { StoredBucket, Taken } from '../../src/policy/limiter.ts';
+import type { StoredBucket, StoredLimit, StoredWindow, Taken } from '../../src/policy/limiter.ts';
 import type { RedisConnectionOptions } from '../../src/store/redis-connection.ts';
 import type { Random } from '../support/random.ts';
 import type { Clock } from './clock.ts';
@@ -25,6 +25,8 @@ export class Store {
   readonly #random: Random;
   readonly #events: History['events'];
   readonly #levels = new Map<string, Level>();
+  /** Each window's sum by its key. */
+  readonly #sums = new Map<string, number>();
   readonly #open = new Set<StoreConnection>();
   isUp = true;
 
@@ -59,10 +61,14 @@ export class Store {
    * Takes a request's tokens from all buckets, or from none. With `tokens`, takes this number from
    * each bucket in any case, or puts it back.
    */
-  run(buckets: readonly StoredBucket[], tokens?: number): StoreAsk {
-    const levels = buckets.map((bucket) => this.#level(bucket));
-    const waits = levels.map(({ tokens: left }, at) => {
-      const { perRequest, periodSeconds, rate } = buckets[at]!;
+  run(buckets: readonly StoredLimit[], tokens?: number): StoreAsk {
+    const waits = buckets.map((bucket) => {
+      if (!isBucket(bucket)) {
+        const isUsedUp = this.usedOf(bucket) >= bucket.capacity && tokens === undefined;
+        return isUsedUp ? endOf(bucket) - Date.now() : 0;
+      }
+      const { perRequest, periodSeconds, rate } = bucket;
+      const { tokens: left } = this.#level(bucket);
       const needed = tokens === undefined ? Math.max(perRequest, LEAST_TOKENS) : -Infinity;
       return Math.max(0, ((needed - left) / rate) * periodSeconds * 1000);
     });
@@ -71,17 +77,27 @@ export class Store {
     const refusedBy = buckets[waits.indexOf(longestMs)]!;
     const ask: StoreAsk = { buckets, tokens, refusedBy, refusedForMs };
     this.record({ kind: 'store asked', ask });
-    for (const [index, level] of levels.entries()) {
-      const { capacity, perRequest } = buckets[index]!;
-      const taken = refusedForMs === undefined ? (tokens ?? perRequest) : 0;
-      level.tokens = Math.min(capacity, level.tokens - taken);
+    for (const bucket of buckets) {
+      const taken = refusedForMs === undefined ? (tokens ?? bucket.perRequest) : 0;
+      if (isBucket(bucket)) {
+        const level = this.#level(bucket);
+        level.tokens = Math.min(bucket.capacity, level.tokens - taken);
+      } else this.#sums.set(keyOf(bucket), this.usedOf(bucket) + taken);
     }
     return ask;
   }
 
-  /** Returns how many tokens each bucket lacks, rounded up. */
-  lacksOf(buckets: readonly StoredBucket[]): number[] {
-    return buckets.map((bucket) => Math.ceil(bucket.capacity - this.#level(bucket).tokens));
+  /** Returns how many tokens each bucket lacks, rounded up, and each window's sum. */
+  lacksOf(buckets: readonly StoredLimit[]): number[] {
+    return buckets.map((bucket) =>
+      isBucket(bucket)
+        ? Math.ceil(bucket.capacity - this.#level(bucket).tokens)
+        : this.usedOf(bucket),
+    );
+  }
+
+  usedOf(window: StoredWindow): number {
+    return this.#sums.get(keyOf(window)) ?? 0;
   }
 
   record(event: { kind: 'store asked'; ask: StoreAsk } | { kind: 'store'; isUp: boolean }): void {
@@ -100,6 +116,10 @@ export class Store {
   }
 }
 
+const isBucket = (limit: StoredLimit): limit is StoredBucket => 'rate' in limit;
+const keyOf = ({ name, local }: StoredWindow) => `${name} ${local.name}`;
+const endOf = ({ local }: StoredWindow) => local.current().endTime;
+
 class StoreConnection {
   readonly #store: Store;
   readonly #clock: Clock;
@@ -113,7 +133,8 @@ class StoreConnection {
     this.#events = events;
   }
 
-  run(buckets: readonly StoredBucket[], tokens?: number): Promise<Taken | undefined> {
+  run(buckets: readonly StoredLimit[], tokens?: number): Promise<Taken | undefined> {
+    const askedTime = Date.now();
     return new Promise((resolve) => {
       if (this.#isEnded) return resolve(undefined);
       const { latencyMs } = this.#store;
@@ -127,7 +148,11 @@ class StoreConnection {
         if (!this.#pending.delete(resolve)) return;
         if (latencyMs <= ANSWER_MS) {
           ask.toldAtMs = this.#clock.nowMs;
-          for (const [index, lack] of lacks.entries()) buckets[index]!.onLack?.(lack);
+          for (const [index, lack] of lacks.entries()) {
+            const bucket = buckets[index]!;
+            if (isBucket(bucket)) bucket.onLack?.(lack);
+            else bucket.local.set(lack, askedTime);
+          }
           return resolve(taken);
         }
         resolve(undefined);
