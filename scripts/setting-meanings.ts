@@ -150,6 +150,12 @@ export const MEANINGS: Readonly<Record<string, string>> = {
     "begins the store's key names; gateways with the same store and prefix share their limits",
   'rate_limit.providers.<id>.requests_per_minute':
     "the provider's requests per minute, beside those per second; 0 is unlimited",
+  'server.queue_timeout':
+    'how long a request waits for a slot of a provider with `max_waiting`, but no longer than the ' +
+    "provider's `timeout`; then it is refused with 429",
+  max_waiting:
+    'requests that wait for a slot of `max_concurrent_requests`, with clients in turn, in place of ' +
+    'the 429, if no fallback and no other target is free',
   max_concurrent_requests:
     'requests in flight at the same time; a stream counts until its end; 0 is unlimited',
   requests_per_second:

@@ -231,6 +231,7 @@ export class Service {
       isDraining: () => server.isDraining,
       inFlight: () => server.counts.inFlight,
       inFlightOf: (section) => this.#snapshot.limiters.state.used.get(section)?.inFlight ?? 0,
+      waitingFor: (id) => this.#snapshot.limiters.ofProviders.get(id)?.queue?.size,
       usedOf: (client) => this.#snapshot.limiters.ofTenants.get(client)?.usedOfBuckets() ?? [],
       oldestAgesMs: () => oldestAgesMs(server.calls()),
       openStreams: () => server.counts.openStreams,

@@ -34,6 +34,8 @@ export interface Figures {
   inFlight(): number;
   /** Requests in flight of `clients.<name>` or `providers.<id>`. */
   inFlightOf(section: string): number;
+  /** Requests that wait for a slot of the provider; undefined if none may. */
+  waitingFor(provider: string): number | undefined;
   /** How much is used in a client's buckets per minute, and in its windows. */
   usedOf(client: string): readonly { limit: Limit; unit: string; capacity: number; used: number }[];
   /** How old each provider's oldest request in flight is, in milliseconds. */
@@ -154,6 +156,7 @@ function readParts(config: Config, figures: Figures, root: LabelSet): FigureRow[
     providers.map(([id, provider]) => [root.with('provider', id), read(provider, id)]);
   const inFlightOfClients = clientsOf((name) => figures.inFlightOf(`clients.${name}`));
   const ofProviders = providersOf((_, id) => figures.inFlightOf(`providers.${id}`));
+  const waiting = providersOf((_, id) => figures.waitingFor(id));
   const heldBytes = figures.bufferedBytesByClient();
   const heldByClients: Samples = [
     ...clientsOf((name) => heldBytes.get(name) ?? 0),
@@ -192,6 +195,7 @@ function readParts(config: Config, figures: Figures, root: LabelSet): FigureRow[
     ],
     ['gateway_client_buffered_bytes', heldByClients, 'Bytes held for each client.'],
     ['gateway_provider_requests_in_flight', ofProviders, 'Requests at each provider.'],
+    ['gateway_provider_requests_waiting', waiting, 'Requests that wait for a slot of each.'],
     ['gateway_provider_oldest_request_seconds', oldest, 'Age of the oldest one, 0 without one.'],
     ['gateway_limit', limits, 'Limits of the settings, by their unit.'],
     ['gateway_limit_used', used, 'What is used of the limits by the minute, day and month.'],

@@ -20,6 +20,7 @@ const TOKEN_BOUNDS = Array.from({ length: 14 }, (_, at) => 4 ** at);
 const GATEWAY_BOUNDS = [
   0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1,
 ];
+const WAIT_BOUNDS = [0.01, 0.1, 0.5, 1, 2.5, 5, 10, 20, 30, 60];
 const FAILED: readonly Outcome[] = ['upstream_error', 'timeout', 'rate_limited', 'internal_error'];
 const OUTCOMES: readonly Outcome[] = ['ok', 'client_closed', 'refused', 'rejected', ...FAILED];
 const TOKENS = [
@@ -108,6 +109,11 @@ export class RequestMetrics {
     'Time of requests for a model until the head of the answer, without upload and providers.',
     GATEWAY_BOUNDS,
   );
+  readonly wait = new Metric(
+    'gateway_queue_wait_seconds',
+    'Time of requests that have waited for a slot of a provider.',
+    WAIT_BOUNDS,
+  );
   /** The set without labels, of which the sets of all series are made. */
   readonly #root = new LabelSet();
   readonly #names: AllNames;
@@ -135,6 +141,7 @@ export class RequestMetrics {
     }
     this.#countTries(tries);
     this.processing.add(this.#root, gatewayMs / 1000);
+    if (facts.waited_ms !== undefined) this.wait.add(this.#root, facts.waited_ms / 1000);
     const model = provider === undefined ? undefined : this.#models.setOf(provider, request);
     if (model) this.#observeTimes(request, model.labels);
     if (provider !== undefined && cost !== undefined) {

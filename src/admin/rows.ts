@@ -57,10 +57,12 @@ function describeProviders(
     const mark = (['bad', 'warn'] as const).find((icon) => states.some(([own]) => own === icon));
     const ageMs = agesMs.get(id) ?? 0;
     const isIdle = states[0]![0] === 'off' && latest !== undefined;
+    const waiting = figures.waitingFor(id) ?? 0;
     const details = [
       ...states.map(([, , detail]) => detail),
       isIdle && `since ${new Date(latest).toISOString()}`,
       ...keptAway(id, figures),
+      waiting > 0 && `${formatCount(waiting)} waiting`,
       ageMs >= OLD_MS && `oldest request ${formatDuration(Math.floor(ageMs / 1000))}`,
     ].filter((text) => text !== false && text !== '');
     const rank: Rank = mark ? 0 : 1;

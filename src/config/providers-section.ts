@@ -131,6 +131,10 @@ function readProvider(id: string, values: SettingValues) {
       `${path}.forward_headers`,
       `"${twice}" is also in headers; name it in one of the two`,
     );
+  if (settings.maxWaiting > 0 && settings.maxConcurrentRequests === 0) {
+    const text = 'has no effect: no request waits unless max_concurrent_requests is set';
+    values.warning(`${path}.max_waiting`, text);
+  }
   if (!enabled) return 'enabled = false';
   if (keys.size === 0) return withoutKey(id);
   warnOfBaseUrl(`${path}.base_url`, settings.baseUrl, values);

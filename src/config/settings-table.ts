@@ -52,6 +52,7 @@ export const SETTINGS = {
     keep_alive_timeout: seconds(1, 75),
     shutdown_timeout: seconds(0, 25),
     ...CONCURRENCY,
+    queue_timeout: seconds(1, 30),
     drain_delay: seconds(0, 0),
     retries: integer(0, MAX_RETRIES, 0),
     max_body_bytes: integer(1, 268_435_456, 33_554_432),
@@ -122,6 +123,7 @@ export const SETTINGS = {
     stream_usage: boolean(false),
     timeout: { ...seconds(1, 60), inherits: 'server.timeout' },
     ...CONCURRENCY,
+    max_waiting: integer(0, 10_000, 0),
     retries: { ...integer(0, MAX_RETRIES, 0), inherits: 'server.retries' },
   },
   aliases: {

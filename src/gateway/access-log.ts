@@ -122,7 +122,7 @@ function factsOf(
 ): RequestFacts {
   const { history, receivedAtMs } = call;
   const { firstByteAtMs, sentBytes, status } = call.reply;
-  const { attempt, failure, provider } = history;
+  const { attempt, failure, provider, wait } = history;
   const tries = history.attempts.map((one) => one.toFacts());
   const lastTry = attempt && tries[history.attempts.indexOf(attempt)];
   const answer = attempt?.hasAnswer ? attempt : undefined;
@@ -144,6 +144,7 @@ function factsOf(
     stream: history.stream,
     duration_ms: Math.round(endedAtMs - receivedAtMs),
     first_byte_ms: firstByteAtMs && Math.round(firstByteAtMs - receivedAtMs),
+    waited_ms: wait && Math.round(wait.endedAtMs - wait.beganAtMs),
     bytes: sentBytes,
     outcome,
     reason: phase ?? (failure && reasonOf(failure, call)),

@@ -21,7 +21,7 @@ const FIRST_BACKOFF_MS = 500;
 const MAX_BACKOFF_MS = 8000;
 
 /** A request on its way through the candidates. */
-interface Asking {
+export interface Asking {
   readonly call: Call;
   readonly modelRequest: ModelRequest;
   /** The first of the candidates. */
@@ -55,26 +55,27 @@ function skip(
  * tried in turn until it accepts a key. If its circuit was closed, failed attempts are retried.
  * Resolves with the lease of the answer, before the client gets any of it; else with the attempt
  * whose failure is reported. Rejects with `ClientGone`, and with the gateway's own failures, after
- * which no other provider is asked. `isPostponed`: the provider is asked last, even with an open
- * circuit.
+ * which no other provider is asked. `turn`: with `last` and `waited` the provider is asked even if
+ * its circuit is open. With `waited` the request already holds a slot, and keeps it if the provider
+ * is skipped.
  */
 export async function askProvider(
   candidate: Candidate,
   asking: Asking,
-  isPostponed = false,
+  turn: 'usual' | 'last' | 'waited' = 'usual',
 ): Promise<Lease | Attempt> {
   const { call, services } = asking;
   const { provider } = candidate;
   const { limiter } = provider;
   const breaker = asking.hasOthers ? provider.breaker : undefined;
-  const isCircuitOpen = () => !isPostponed && breaker?.stateOf(candidate) === 'open';
+  const isCircuitOpen = () => turn === 'usual' && breaker?.stateOf(candidate) === 'open';
   if (isCircuitOpen()) return skip(candidate, 'open', asking);
   const taking = limiter.takeRequest();
   // Only a limit in a store needs a wait.
   const refusal = taking instanceof Promise ? await taking : taking;
   if (refusal) return skip(candidate, refusal, asking);
   // Another request may have become the probe while the store answered.
-  const why = isCircuitOpen() ? 'open' : limiter.acquireSlot();
+  const why = turn === 'waited' ? undefined : isCircuitOpen() ? 'open' : limiter.acquireSlot();
   if (why) {
     limiter.refundRequest();
     return skip(candidate, why, asking);

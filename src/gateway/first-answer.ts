@@ -10,19 +10,21 @@ import { soleHeader } from '../downstream/request-head.ts';
 import { type GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 import { isOfTarget } from '../policy/circuit-breaker.ts';
-import { MAX_NAME_CHARACTERS } from '../request/history.ts';
+import { type Attempt, MAX_NAME_CHARACTERS, type RequestHistory } from '../request/history.ts';
 import { forwardedHeaders } from '../upstream/headers.ts';
-import { askProvider } from './attempts.ts';
+import { waitForSlot } from '../policy/waiting.ts';
+import { type Asking, askProvider } from './attempts.ts';
 import { type Candidate, candidatesFor } from './candidates.ts';
 import { Lease } from './lease.ts';
 import type { Services } from './services.ts';
 
 /**
  * Reads the request, and resolves with the lease of the first answer that begins. The
- * candidates are asked in order; the first candidate is asked last if its circuit is open. Rejects
- * with `GatewayError` or `ClientGone`. If all candidates fail, the failure of the first is
- * reported. A refusal by a content policy is reported at once. `tenant` is undefined if the key
- * belongs to no client in the settings.
+ * candidates are asked in order; the first candidate is asked last if its circuit is open. If none
+ * has answered, the request waits for the candidates that were full. Rejects with `GatewayError` or
+ * `ClientGone`. If all candidates fail, the failure of the first is reported. A refusal by a
+ * content policy is reported at once. `tenant` is undefined if the key belongs to no client in the
+ * settings.
  */
 export async function firstAnswer(
   call: Call,
@@ -58,8 +60,16 @@ export async function firstAnswer(
       }
     }
     if (asked.outcome === 'circuit_open') {
-      asked = await askProvider(first, asking, true);
+      asked = await askProvider(first, asking, 'last');
       if (asked instanceof Lease) return asked;
+    }
+    const full = fullOnes(candidates, history);
+    if (full.length > 0 && isReasonToFallBack(asked.failure!, first, call, services.config)) {
+      const waited = await askAfterWait(full, asking);
+      if (waited instanceof Lease) return waited;
+      if (waited && (isAt(first, waited) || waited.failure?.details.problem === 'policy')) {
+        asked = waited;
+      }
     }
     // If all providers were skipped, the request does not count for the tenant's limit.
     if (history.asked.length === 0) services.limiters.ofTenants.get(tenant?.name)!.refundRequest();
@@ -69,6 +79,51 @@ export async function firstAnswer(
   } finally {
     call.requestBody.drop();
   }
+}
+
+/** Returns the candidates that were skipped because they were full, and have a queue. */
+function fullOnes(candidates: readonly Candidate[], { attempts }: RequestHistory): Candidate[] {
+  const skipped = attempts.filter(
+    ({ failure }) => failure?.details.limit === 'provider_concurrency',
+  );
+  return candidates.filter(
+    (one) => one.provider.limiter.queue && skipped.some((attempt) => isAt(one, attempt)),
+  );
+}
+
+/**
+ * Waits for a slot of any of these candidates, and asks the candidate whose slot comes first.
+ * Resolves as `askProvider` does; with undefined if no slot comes. Rejects with the reason if the
+ * call is cancelled.
+ */
+async function askAfterWait(
+  candidates: readonly Candidate[],
+  asking: Asking,
+): Promise<Lease | Attempt | undefined> {
+  const { cancellation, history } = asking.call;
+  const { queueTimeoutMs } = asking.services.config.server;
+  const queues = new Set(candidates.map(({ provider }) => provider.limiter.queue!));
+  const longestMs = Math.max(...candidates.map(({ provider }) => provider.timeoutMs));
+  const maxMs = Math.min(queueTimeoutMs, longestMs);
+  const beganAtMs = performance.now();
+  const waiting = waitForSlot(queues, history.client, maxMs, cancellation);
+  if (!waiting) return undefined;
+  const granted = await waiting;
+  history.wait = { beganAtMs, endedAtMs: performance.now() };
+  const next = granted && candidates.find(({ provider }) => provider.limiter.queue === granted);
+  if (!next) {
+    cancellation.throwIfCancelled();
+    return undefined;
+  }
+  const asked = await askProvider(next, asking, 'waited');
+  const isSkipped = !(asked instanceof Lease) && !asked.wasAsked;
+  if (isSkipped) next.provider.limiter.releaseSlot();
+  return asked;
+}
+
+/** Returns whether the attempt was made at this candidate, or skipped it. */
+function isAt({ model, provider }: Candidate, attempt: Attempt): boolean {
+  return attempt.subject === provider.subject && attempt.model === model;
 }
 
 /**

@@ -252,10 +252,11 @@ function addOwnHeaders(headers: ResponseHeaders, { history }: Call, redact: Reda
   if (upstreamId) headers['x-upstream-request-id'] = redact(upstreamId);
   const spent = history.timeSpent(performance.now());
   if (spent) {
-    // W3C Server Timing: `gateway;dur=0.4, upstream;dur=812.3`.
-    const gateway = `gateway;dur=${Math.max(spent.gatewayMs, 0).toFixed(1)}`;
-    const upstream = spent.upstreamMs?.toFixed(1);
-    headers['server-timing'] = upstream ? `${gateway}, upstream;dur=${upstream}` : gateway;
+    // W3C Server Timing: `gateway;dur=0.4, queue;dur=1200.0, upstream;dur=812.3`.
+    let timing = `gateway;dur=${Math.max(spent.gatewayMs, 0).toFixed(1)}`;
+    if (spent.queueMs !== undefined) timing += `, queue;dur=${spent.queueMs.toFixed(1)}`;
+    if (spent.upstreamMs !== undefined) timing += `, upstream;dur=${spent.upstreamMs.toFixed(1)}`;
+    headers['server-timing'] = timing;
   }
 }
 

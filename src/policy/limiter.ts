@@ -8,6 +8,7 @@ import { LIMITS, type Limit, PERIODS, type WindowPeriod } from '../lib/limits.ts
 import type { TokenUsage } from '../protocol/usage.ts';
 import type { CalendarWindow } from './calendar-window.ts';
 import type { TokenBucket } from './token-bucket.ts';
+import type { SlotQueue, Slots } from './waiting.ts';
 
 /** A token bucket that several gateways share in a store. */
 export interface StoredBucket {
@@ -66,7 +67,7 @@ export type ConcurrencyLimit = {
   name: string;
   limit: Limit;
   max: number;
-  used: { inFlight: number };
+  used: Slots;
 };
 
 /** A limiter's token bucket. `local` is its counterpart in this process's memory. */
@@ -154,6 +155,11 @@ export class Limiter {
     return this.#concurrencyLimits.at(-1)!.used.inFlight;
   }
 
+  /** Where requests wait for a slot under the last concurrency limit, if they may. */
+  get queue(): SlotQueue | undefined {
+    return this.#concurrencyLimits.at(-1)!.used.queue;
+  }
+
   /** Takes a slot under each concurrency limit until `releaseSlot`, or returns the refusal. */
   acquireSlot(): GatewayError | undefined {
     const full = this.#concurrencyLimits.find(({ max, used }) => used.inFlight >= max);
@@ -168,10 +174,15 @@ export class Limiter {
     return undefined;
   }
 
-  /** Releases the slot from `acquireSlot`. Throws `internal` if no request is in flight. */
+  /**
+   * Releases the slot from `acquireSlot` or `queue`. Throws `internal` if no request is in flight.
+   */
   releaseSlot(): void {
     if (this.inFlight <= 0) throw GatewayError.from(new Error('a slot is released twice'));
-    for (const { used } of this.#concurrencyLimits) used.inFlight -= 1;
+    for (const { used } of this.#concurrencyLimits) {
+      used.inFlight -= 1;
+      used.queue?.grant();
+    }
   }
 
   /** Takes a request's tokens from each bucket, or returns the refusal and takes none. */

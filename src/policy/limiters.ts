@@ -11,12 +11,13 @@ import {
   type RefilledBucket,
 } from './limiter.ts';
 import { TokenBucket } from './token-bucket.ts';
+import { SlotQueue, type Slots } from './waiting.ts';
 
 export type Limiters = ReturnType<typeof createLimiters>;
 
 /** The state of all limiters, by name. After a reload the next limiters take it over. */
 interface LimitState {
-  readonly used: Map<string, { inFlight: number }>;
+  readonly used: Map<string, Slots>;
   readonly buckets: Map<string, TokenBucket>;
   readonly windows: Map<string, CalendarWindow>;
 }
@@ -51,11 +52,12 @@ export function createLimiters(
   }
   /** Limiters by the provider's id. */
   const ofProviders = new Map<string, Limiter>();
-  for (const { id, maxConcurrentRequests } of providers.registered) {
+  for (const { id, maxConcurrentRequests, maxWaiting } of providers.registered) {
     const inProvider = made.concurrency(
       `providers.${id}`,
       'provider_concurrency',
       maxConcurrentRequests,
+      maxWaiting,
     );
     const limit = enabled ? rateLimit.providers.get(id) : undefined;
     const name = `rate_limit.providers.${id}`;
@@ -83,10 +85,15 @@ class LimitFactory {
     this.#former = former;
   }
 
-  /** Returns a limit on requests in flight. A `max` of 0 means no limit. */
-  concurrency(name: string, limit: Limit, max: number): ConcurrencyLimit {
-    const used = this.#former?.used.get(name) ?? { inFlight: 0 };
+  /**
+   * Returns a limit on requests in flight, for which `maxWaiting` more may wait. A `max` of 0 means
+   * no limit.
+   */
+  concurrency(name: string, limit: Limit, max: number, maxWaiting = 0): ConcurrencyLimit {
+    const used = this.#former?.used.get(name) ?? { inFlight: 0, queue: undefined };
     this.state.used.set(name, used);
+    if (maxWaiting > 0) used.queue ??= new SlotQueue(used);
+    used.queue?.configure(max || Infinity, maxWaiting);
     return { name, limit, max: max || Infinity, used };
   }
 

@@ -32,6 +32,8 @@ export type RequestFacts = Partial<Omit<TokenUsage, 'total_tokens'>> & {
   readonly stream?: boolean | undefined;
   readonly duration_ms: number;
   readonly first_byte_ms?: number | undefined;
+  /** How long it has waited for a slot of a provider. */
+  readonly waited_ms?: number | undefined;
   readonly bytes: number;
   readonly outcome: Outcome;
   /**

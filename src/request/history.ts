@@ -21,6 +21,12 @@ const FINISH_REASON = /^(?!null$)[\w.-]{1,32}(?![\w.-])/;
 
 const isAsked = (attempt: Attempt) => attempt.wasAsked;
 
+interface TimeSpent {
+  readonly gatewayMs: number;
+  readonly queueMs?: number;
+  readonly upstreamMs?: number;
+}
+
 /** A request's history. Times are on the clock of `performance.now()`. */
 export class RequestHistory {
   /** The name of the client with this key; undefined for a key from `[server.auth]`. */
@@ -42,6 +48,8 @@ export class RequestHistory {
   /** The latest attempt; at the request's end the attempt whose answer or error the client got. */
   attempt: Attempt | undefined;
   bodyReadAtMs: number | undefined;
+  /** When the request has waited for a slot of a provider; undefined if it has not. */
+  wait: { readonly beganAtMs: number; readonly endedAtMs: number } | undefined;
   /** True while the request holds a slot of the provider of `attempt`, also between attempts. */
   holdsSlot = false;
   /**
@@ -73,21 +81,28 @@ export class RequestHistory {
 
   /**
    * Returns how long a request took until its answer's head, in milliseconds; undefined without a
-   * body that names a model. `upstreamMs` spans all attempts, from the first to the end of the
-   * last. `gatewayMs` is the rest of the time after the client's upload.
+   * body that names a model. `queueMs` is the wait for a slot, and absent without one.
+   * `upstreamMs` spans all attempts, from the first to the end of the last, without this wait.
+   * `gatewayMs` is the rest of the time after the client's upload.
    *
    * @param headAtMs - when the head was sent, on the clock of `performance.now()`
    */
-  timeSpent(
-    headAtMs: number,
-  ): { readonly gatewayMs: number; readonly upstreamMs?: number } | undefined {
+  timeSpent(headAtMs: number): TimeSpent | undefined {
     if (this.bodyReadAtMs === undefined) return undefined;
     const totalMs = headAtMs - this.bodyReadAtMs;
-    const { asked } = this;
+    const { asked, wait } = this;
     const last = asked.at(-1);
-    if (!last) return { gatewayMs: totalMs };
-    const upstreamMs = Math.min(last.decidedAtMs ?? headAtMs, headAtMs) - asked[0]!.beganAtMs;
-    return { gatewayMs: totalMs - upstreamMs, upstreamMs };
+    // A comment of `stream_keepalive` may have begun the answer before the wait or the attempts.
+    const waited = wait && {
+      queueMs: Math.max(0, Math.min(wait.endedAtMs, headAtMs) - wait.beganAtMs),
+    };
+    const waitedMs = waited?.queueMs ?? 0;
+    if (!last) return { gatewayMs: totalMs - waitedMs, ...waited };
+    const spanMs = Math.min(last.decidedAtMs ?? headAtMs, headAtMs) - asked[0]!.beganAtMs;
+    const [first] = asked;
+    const isWithin = wait && first!.beganAtMs < wait.beganAtMs && last.beganAtMs >= wait.endedAtMs;
+    const upstreamMs = Math.max(0, isWithin ? spanMs - waitedMs : spanMs);
+    return { gatewayMs: totalMs - waitedMs - upstreamMs, upstreamMs, ...waited };
   }
 }
 

@@ -27,7 +27,7 @@ function formatRequest(
   clock: string,
   facts: RequestFacts & { readonly headers?: FlatFacts },
 ): string {
-  const { client, cost, headers, model, outcome, status, tries = [] } = facts;
+  const { client, cost, headers, model, outcome, status, tries = [], waited_ms } = facts;
   const sentTo = `${facts.provider}/${facts.upstream_model}`;
   const target = facts.upstream_model === undefined || sentTo === model ? '' : ` → ${sentTo}`;
   const subject = model === undefined ? `${facts.method} ${facts.path}` : `${model}${target}`;
@@ -39,7 +39,7 @@ function formatRequest(
   const shown = escapeControlCharacters(subject, MAX_TEXT_VALUE_CHARACTERS);
   const asked = client === undefined ? shown : `${client}  ${shown}`;
   const head = `${clock} ${outcome.padEnd(14)} ${status ?? '---'}`;
-  const more = pairsOf({ cost, ...headers }).map((pair) => `  ${pair}`);
+  const more = pairsOf({ waited_ms, cost, ...headers }).map((pair) => `  ${pair}`);
   const line = `${head}  ${asked}  ${took}${tokens}${more.join('')}\n`;
   if (outcome === 'ok') return line;
   const { cause, limit, reason, remote, request_id } = facts;

@@ -33,13 +33,14 @@ function rows({ failing = [] as Partial<Notice>[], traffic = new Traffic(() => 1
     providers: () => providers,
     oldestAgesMs: () => new Map([['c', 14_200]]),
     inFlightOf: () => 1,
+    waitingFor: (id: string) => (id === 'c' ? 3 : undefined),
     usedOf: () => [],
   } as unknown as Figures;
   const situation = { minute: {}, providers: {}, suspected: new Set(), notices: failing };
   return describeRows(config, figures, traffic.report(), situation as unknown as Situation);
 }
 
-test('a provider has its open circuits, and the age of its oldest request', () => {
+test('a provider has its open circuits, waiting requests, and the age of its oldest request', () => {
   const { providers } = rows() as unknown as { providers: Record<string, { details: string[] }> };
   const detailsOf = (id: string) => providers[id]!.details.map((text) => text.slice(0, 32));
   assert.deepEqual(detailsOf('a'), [
@@ -50,7 +51,7 @@ test('a provider has its open circuits, and the age of its oldest request', () =
     detailsOf('b').map((text) => text.slice(0, 16)),
     ['kept away until '],
   );
-  assert.deepEqual(detailsOf('c'), ['oldest request 14 s']);
+  assert.deepEqual(detailsOf('c'), ['3 waiting', 'oldest request 14 s']);
 });
 
 test('a model has the providers in turn, each with whether the model fails there', () => {

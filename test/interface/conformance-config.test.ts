@@ -219,6 +219,22 @@ const limitsConcurrency =
     assert.deepEqual([...beside, await statusOf(gateway)], [200, 429, 200]);
   };
 
+const answersAfter =
+  (ms: number): Script =>
+  async (request, response) => {
+    await sleep(ms);
+    return answerWell(request, response);
+  };
+
+/** The status of a request that is sent while `p` works on another. */
+const besideAnother = async ({ gateway, p }: Started) => {
+  const first = statusOf(gateway);
+  await eventually(() => p.requests.length === 1, 'the first request');
+  const status = await statusOf(gateway);
+  assert.equal(await first, 200);
+  return status;
+};
+
 /** The built program's folder, with these lines in `[server]` and other sections. */
 const programWith = (t: TestContext, lines: string) => {
   const [host] = lines.startsWith('host') ? [''] : ['host = "127.0.0.1"\n'];
@@ -348,6 +364,16 @@ const EFFECTS: Record<string, Effect> = {
 
   'server.retries': acts({ script: fail }, tries, [2, '503, 3 times'], [0, '503, 1 times']),
   'server.max_concurrent_requests': limitsConcurrency(),
+  'server.queue_timeout': acts(
+    {
+      'providers.p.max_concurrent_requests': 1,
+      'providers.p.max_waiting': 1,
+      script: answersAfter(1500),
+    },
+    besideAnother,
+    [1, 429],
+    [600, 200],
+  ),
 
   'server.max_body_bytes': acts(
     {},
@@ -698,6 +724,12 @@ const EFFECTS: Record<string, Effect> = {
     [1, '503, 2 times'],
   ),
   'providers.z.max_concurrent_requests': limitsConcurrency(),
+  'providers.z.max_waiting': acts(
+    { 'providers.p.max_concurrent_requests': 1, script: answersAfter(300) },
+    besideAnother,
+    [1, 200],
+    [0, 429],
+  ),
 
   'aliases.z': acts<string | readonly string[]>(
     { script: fail },

@@ -140,8 +140,8 @@ describe('the logger', () => {
       '03:04:05.006 ok             200  GET /v1/models  3 ms\n',
     );
     assert.match(
-      lineOf('request', { ...requestFacts, cost: 0.0042 }, { format: 'text' }),
-      / {2}12\+345 tokens {2}cost=0\.0042\n$/,
+      lineOf('request', { ...requestFacts, waited_ms: 7, cost: 0.0042 }, { format: 'text' }),
+      / {2}12\+345 tokens {2}waited_ms=7 {2}cost=0\.0042\n$/,
     );
     const headers = { 'x-session-id': 'chat-42', 'x-a': 'b x-c=d' };
     assert.equal(

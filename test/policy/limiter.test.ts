@@ -15,7 +15,7 @@ import { TokenBucket } from '../../src/policy/token-bucket.ts';
 import { replaceNow } from '../support/clock.ts';
 
 function slotOf(name: string, max: number): ConcurrencyLimit {
-  return { name, limit: 'client_concurrency', max, used: { inFlight: 0 } };
+  return { name, limit: 'client_concurrency', max, used: { inFlight: 0, queue: undefined } };
 }
 
 test('a slot that is released twice throws, and changes no count', () => {

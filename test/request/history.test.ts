@@ -63,6 +63,34 @@ test("the providers' time spans all attempts that were sent, and the rest is the
   assert.deepEqual(history.asked, [first, second, third]);
 });
 
+test('a wait for a slot is time neither of the gateway nor of a provider', (t) => {
+  const clock = stopClock(t, 0);
+  const waited = (firstAtMs?: number) => {
+    const history = new RequestHistory();
+    history.bodyReadAtMs = 1000;
+    clock.nowMs = firstAtMs ?? 0;
+    if (firstAtMs !== undefined) history.addAttempt(attemptAt('q')).recordEnd(FAILED);
+    history.wait = { beganAtMs: 1100, endedAtMs: 1400 };
+    return history;
+  };
+  const only = waited();
+  assert.deepEqual(only.timeSpent(1410), { gatewayMs: 110, queueMs: 300 });
+  clock.nowMs = 1405;
+  const own = only.addAttempt(attemptAt('p'));
+  clock.nowMs = 1600;
+  own.beginAnswer();
+  assert.deepEqual(only.timeSpent(1610), { gatewayMs: 115, upstreamMs: 195, queueMs: 300 });
+  const early = { gatewayMs: 100, upstreamMs: 0, queueMs: 50 };
+  assert.deepEqual(only.timeSpent(1150), early, 'a comment came during the wait');
+  assert.equal(only.timeSpent(1050)!.queueMs, 0, 'a comment came before the wait');
+  const behind = waited(1020);
+  const failed = { gatewayMs: 110, upstreamMs: 0, queueMs: 300 };
+  assert.deepEqual(behind.timeSpent(1410), failed, 'no slot came');
+  clock.nowMs = 1405;
+  behind.addAttempt(attemptAt('p'));
+  assert.deepEqual(behind.timeSpent(1505), { gatewayMs: 20, upstreamMs: 185, queueMs: 300 });
+});
+
 test('an attempt keeps the headers of its answer no longer than the answer takes to begin', () => {
   const attempt = attemptAt('a');
   attempt.headers = new Map([['x-long', 'x'.repeat(2000)]]);

@@ -1,0 +1,123 @@
+/** Requests that wait for a slot of a provider: clients take turns, each in order of arrival. */
+
+import { type Cancellation, startTimer } from '../lib/cancellation.ts';
+
+/** The requests in flight under a concurrency limit. A reload keeps it. */
+export interface Slots {
+  inFlight: number;
+  /** Undefined unless requests may wait for a slot. */
+  queue: SlotQueue | undefined;
+}
+
+/** A request in one or several queues. */
+interface Waiter {
+  /** Undefined for a key without a client. */
+  readonly client: string | undefined;
+  readonly queues: Set<SlotQueue>;
+  /** Ends the wait in all queues, with the queue whose slot the request has got. */
+  end: (granted?: SlotQueue) => void;
+}
+
+/**
+ * The requests that wait for a slot of one provider. While a request waits, no slot is free,
+ * because `grant` is called for each slot that becomes free.
+ */
+export class SlotQueue {
+  /** By client, the next in turn first. No set is empty. */
+  readonly #waiters = new Map<string | undefined, Set<Waiter>>();
+  readonly #slots: Slots;
+  #max = Infinity;
+  #maxWaiting = 0;
+  #size = 0;
+
+  constructor(slots: Slots) {
+    this.#slots = slots;
+  }
+
+  /** How many requests wait. */
+  get size(): number {
+    return this.#size;
+  }
+
+  /** Takes the limits of the latest settings. Requests that wait already keep their places. */
+  configure(max: number, maxWaiting: number): void {
+    this.#max = max;
+    this.#maxWaiting = maxWaiting;
+    this.grant();
+  }
+
+  /** Gives the free slots to requests that wait. */
+  grant(): void {
+    while (this.#size > 0 && this.#slots.inFlight < this.#max) {
+      const [client, waiters] = this.#waiters.entries().next().value!;
+      const [waiter] = waiters;
+      // Its next turn comes behind all other clients.
+      this.#waiters.delete(client);
+      this.#waiters.set(client, waiters);
+      this.#slots.inFlight += 1;
+      waiter!.end(this);
+    }
+  }
+
+  /** Gives the request a place, unless the queue is full. */
+  add(waiter: Waiter): void {
+    if (this.#size >= this.#maxWaiting && !this.#makeRoom(waiter.client)) return;
+    const waiters = this.#waiters.get(waiter.client) ?? new Set();
+    this.#waiters.set(waiter.client, waiters.add(waiter));
+    this.#size += 1;
+    waiter.queues.add(this);
+  }
+
+  remove(waiter: Waiter): void {
+    const waiters = this.#waiters.get(waiter.client)!;
+    waiters.delete(waiter);
+    if (waiters.size === 0) this.#waiters.delete(waiter.client);
+    this.#size -= 1;
+    waiter.queues.delete(this);
+  }
+
+  /**
+   * Takes a place of a full queue from the client with the most, if it then still has as many as
+   * `client`. Its latest request gives way.
+   */
+  #makeRoom(client: string | undefined): boolean {
+    // A reload may have made the queue shorter than it is.
+    if (this.#size > this.#maxWaiting) return false;
+    const [longest] = [...this.#waiters.values()].toSorted((a, b) => b.size - a.size);
+    const own = this.#waiters.get(client)?.size ?? 0;
+    if (!longest || longest.size < own + 2) return false;
+    const latest = [...longest].at(-1)!;
+    this.remove(latest);
+    if (latest.queues.size === 0) latest.end();
+    return true;
+  }
+}
+
+/**
+ * Waits in all `queues` with room. Returns undefined if all are full. Resolves with the queue whose
+ * slot the request now holds; with undefined after `maxMs`, when cancelled, or when other clients
+ * have taken its places. Never rejects.
+ */
+export function waitForSlot(
+  queues: Iterable<SlotQueue>,
+  client: string | undefined,
+  maxMs: number,
+  cancellation: Cancellation,
+): Promise<SlotQueue | undefined> | undefined {
+  const waiter: Waiter = { client, queues: new Set(), end() {} };
+  for (const queue of queues) queue.add(waiter);
+  if (waiter.queues.size === 0) return undefined;
+  return new Promise((resolve) => {
+    const giveUp = () => waiter.end();
+    const timer = startTimer(giveUp, maxMs);
+    waiter.end = (granted) => {
+      clearTimeout(timer);
+      cancellation.offCancel(giveUp);
+      for (const queue of waiter.queues) queue.remove(waiter);
+      resolve(granted);
+    };
+    cancellation.onCancel(giveUp);
+    // A slot may have become free since the request found none.
+    for (const queue of waiter.queues) queue.grant();
+  });
+}
