@@ -21,6 +21,7 @@ import { checkLimits } from './limits.ts';
 import { checkMetrics } from './metrics.ts';
 import { checkModels } from './models.ts';
 import { checkOrder } from './order.ts';
+import { checkQueues } from './queues.ts';
 import type { Ask, Plan } from './plan.ts';
 
 /** The largest difference between two equal times. */
@@ -55,6 +56,7 @@ export function check(plan: Plan, history: History): string[] {
   }
   checkOrder(history, courses, report);
   checkLimits(history, courses, report);
+  checkQueues(history, courses, report);
   checkModels(history, courses, report);
   checkMetrics(history, report);
   checkConnections(history, drain, report);
@@ -256,13 +258,15 @@ function checkVisits(course: Course, report: Report): void {
       atMost > 1 && index >= atMost && name(candidate) === name(visits[0]!.candidate);
     const isExpected =
       index < balanced ? front.delete(name(candidate)) : isNamed(rest[index - balanced], candidate);
-    if (index >= atMost ? !isFirstAgain : !isExpected) wrong(`${name(candidate)} is not next`);
+    const isLate = isFirstAgain || (visit.hasWaited && visit === visits.at(-1));
+    if (index >= atMost ? !isLate : !isExpected) wrong(`${name(candidate)} is not next`);
     // Only a weighted alias's first candidate is drawn; the rest keep the order of the settings.
     const behind = list
       .slice(0, balanced)
       .map(name)
       .filter((one) => one !== name(visits[0]!.candidate));
-    if (weights && index > 0 && index < balanced && name(candidate) !== behind[index - 1])
+    const isInPlace = visit.hasWaited || name(candidate) === behind[index - 1];
+    if (weights && index > 0 && index < balanced && !isInPlace)
       wrong(`${name(candidate)} is not next by its place`);
     const before = visits[index - 1];
     if (index === 1 && before && mayGoOn(before, isBalanced, fallbackOn) === false) {

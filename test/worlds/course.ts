@@ -36,6 +36,8 @@ export interface Visit {
   readonly candidate: Candidate;
   readonly skipped: 'circuit_open' | 'limit' | undefined;
   readonly tries: readonly ReadTry[];
+  /** Whether the candidate was full before, so that the request has waited for a slot. */
+  readonly hasWaited: boolean;
   /** When the visit began, or the candidate was passed over. */
   readonly atMs: number;
 }
@@ -155,13 +157,15 @@ function visitsOf(course: Omit<Course, 'visits'>): Visit[] {
   for (const { provider, model, outcome } of course.tryLines) {
     const last = visits.at(-1);
     const isSkip = outcome === 'circuit_open' || outcome === 'limit';
-    const isSame = last?.candidate.provider === provider && last.candidate.model === model;
-    if (isSkip || !isSame || last.skipped) {
+    const isAgain = last?.candidate.provider === provider && last.candidate.model === model;
+    if (isSkip || !isAgain || last.skipped) {
       const skipped = isSkip ? outcome : undefined;
       const atMs = (isSkip ? last?.tries.at(-1)?.resultAtMs : tries[next]?.try.atMs) ?? last?.atMs;
       const bodyAtMs = course.exchange.sentAtMs ?? course.begunAtMs;
       const beganMs = atMs ?? Math.max(bodyAtMs, course.begunAtMs);
-      visits.push({ candidate: { provider, model }, skipped, tries: [], atMs: beganMs });
+      const candidate = { provider, model };
+      const hasWaited = visits.some((one) => one.skipped === 'limit' && isSame(one, { candidate }));
+      visits.push({ candidate, skipped, tries: [], hasWaited, atMs: beganMs });
     }
     const made = tries[next];
     if (isSkip || !made) continue;
@@ -228,8 +232,12 @@ function readDelayed(
 
 const isAnswer = (reading: Reading | undefined) =>
   reading?.kind === 'answer' || reading?.kind === 'stream';
-const isSame = ({ candidate: one }: Visit, { candidate: other }: Visit) =>
-  one.provider === other.provider && one.model === other.model;
+function isSame(
+  { candidate: one }: Pick<Visit, 'candidate'>,
+  { candidate: other }: Pick<Visit, 'candidate'>,
+): boolean {
+  return one.provider === other.provider && one.model === other.model;
+}
 
 /** Whether a content policy has refused the request, so that nobody else is asked. */
 export function isFlagged(visit: Visit | undefined): boolean {

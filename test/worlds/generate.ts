@@ -31,9 +31,9 @@ import {
 /**
  * Scenes in which a rare combination is the rule. In `stalls`, one provider begins each stream but
  * ends it late. In `sessions`, a balanced alias has only providers with affinity, busy with slow
- * streams.
+ * streams. In `queues`, many requests wait for the slots of few providers.
  */
-type Scene = 'any' | 'stalls' | 'sessions';
+type Scene = 'any' | 'stalls' | 'sessions' | 'queues';
 
 /** A whole world's character. */
 interface Mood {
@@ -76,7 +76,10 @@ export function generate(seed: number): Plan {
   const further = createRandom(seed ^ 0x2545f491);
   const isTight = scene === 'any' && further.oneIn(16);
   const isRefused = scene === 'any' && !isTight && createRandom(seed ^ 0x1b873593).oneIn(12);
-  const mood = { ...any, ...MOODS[scene], ...(isTight ? TIGHT : {}), isRefused };
+  const ofQueues = createRandom(seed ^ 0x5bd1e995);
+  const hasQueues = scene === 'any' && !isTight && ofQueues.oneIn(8);
+  const tense = { ...(isTight ? TIGHT : {}), ...(hasQueues ? MOODS.queues : {}) };
+  const mood = { ...any, ...MOODS[scene], ...tense, isRefused };
   const rare = ofScene.oneIn(3) ? ofScene : undefined;
   const usual = withRare(settingsOf(scene, someSettings(random), ofScene), rare);
   const all = withFurther(isTight ? tight(usual) : usual, further);
@@ -87,7 +90,8 @@ export function generate(seed: number): Plan {
   const ofEndpoint = createRandom(seed ^ 0x51ed270b);
   const served = withEndpoints(named, ofEndpoint);
   const ofHeaders = createRandom(seed ^ 0x2c1b3c6d);
-  const settings = withLoggedHeaders(served, ofHeaders);
+  const logged = withLoggedHeaders(served, ofHeaders);
+  const settings = hasQueues ? withQueues(logged, ofQueues) : logged;
   const chooser = { mood, random, rare, further, ofEndpoint, ofHeaders };
   const hasWildcard = settings.aliases.some(({ name }) => name.includes('*'));
   const connections = someConnections(settings, chooser).map(({ asks, atMs }) => ({
@@ -249,7 +253,28 @@ const MOODS: Readonly<Record<Scene, Partial<Mood>>> = {
   any: {},
   stalls: { failsOneIn: 1000, paceMs: 9000, leavesOneIn: 12 },
   sessions: { failsOneIn: 1000, paceMs: 300, isSlow: true },
+  queues: { scene: 'queues', paceMs: 300 },
 };
+
+/** Gives providers few slots, and lets requests of two clients and of a key without a client wait. */
+function withQueues(settings: Settings, random: Random): Settings {
+  const providers = settings.providers.map((provider) => ({
+    ...provider,
+    max_concurrent_requests: random.integer(1, 2),
+    max_waiting: random.pick([0, 1, 3, 20, 20]),
+  }));
+  const clients = list(random.pick([0, 2, 2]), (index) => ({
+    ...aClient(index, [], random),
+    ...NO_BUCKET,
+    models: undefined,
+    max_concurrent_requests: 0,
+  }));
+  const authKeys = clients.length > 0 ? ['server-key'] : [];
+  const queue_timeout = random.oneIn(4) ? undefined : random.integer(1, 4);
+  const server = { ...settings.server, max_concurrent_requests: 0, queue_timeout };
+  const { rateLimit } = PLAIN_SETTINGS;
+  return { ...settings, server, providers, clients, authKeys, rateLimit };
+}
 
 function settingsOf(scene: Scene, settings: Settings, random: Random): Settings {
   if (scene === 'any') return settings;

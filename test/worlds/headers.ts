@@ -171,7 +171,9 @@ function checkCors(
 function checkTiming(course: Course, answer: Answer, wrong: (text: string) => void): void {
   const { settings, visits } = course;
   const timing = answer.headers.get('server-timing');
-  const match = /^gateway;dur=(\d+\.\d)(?:, upstream;dur=(\d+\.\d))?$/.exec(timing ?? '');
+  const match = /^gateway;dur=(\d+\.\d)(?:, queue;dur=\d+\.\d)?(?:, upstream;dur=(\d+\.\d))?$/.exec(
+    timing ?? '',
+  );
   if (visits.length === 0) return;
   const isEarly = course.exchange.ask.chat!.isStream && settings.server.stream_keepalive > 0;
   if (!match) {

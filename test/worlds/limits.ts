@@ -15,6 +15,7 @@ import { MIDNIGHT_MS } from './clock.ts';
 import type { Exchange, History, StoreAsk } from './history.ts';
 import type { StoredWindow } from '../../src/policy/limiter.ts';
 import type { Settings } from './plan.ts';
+import { findWaiting, waitsOf, type Wait } from './queues.ts';
 
 /** A tolerance in tokens. */
 const CLOSE = 1e-6;
@@ -104,6 +105,12 @@ class Levels {
   #levels = new Map<string, Level>();
   #settings: Settings | undefined;
 
+  /** The slots of a provider in the current settings. */
+  slotsOf(id: string): number {
+    const provider = this.#settings?.providers.find((one) => one.id === id);
+    return provider?.max_concurrent_requests || Infinity;
+  }
+
   use(settings: Settings): void {
     if (settings === this.#settings) return;
     this.#settings = settings;
@@ -191,6 +198,7 @@ interface State {
   readonly used: ReadonlyMap<string, number>;
   readonly levels: Levels;
   readonly store: StoreView | undefined;
+  readonly waits: readonly Wait[];
   /** When each request's latest try ended, by the log. */
   readonly tryEnds: ReadonlyMap<Exchange, { readonly atMs: number; readonly order: number }>;
   readonly report: Report;
@@ -203,7 +211,10 @@ export function checkLimits(history: History, courses: readonly Course[], report
   const hasStore = courses.some(({ settings }) => settings.rateLimit.hasStore);
   const store = hasStore ? new StoreView(history) : undefined;
   const tryEnds = tryEndsOf(history);
-  const state: State = { add, courses, used, levels, store, tryEnds, report };
+  // A reload changes the slots.
+  const isSteady = history.events.filter(({ kind }) => kind === 'settings').length === 1;
+  const waits = isSteady ? waitsOf(courses) : [];
+  const state: State = { add, courses, used, levels, store, tryEnds, report, waits };
   const steps: Step[] = history.events.flatMap((event, order) =>
     event.kind === 'settings'
       ? { atMs: event.atMs, order, run: () => levels.use(event.settings) }
@@ -390,9 +401,9 @@ function lostSteps(
 function visitSteps(
   visit: Visit,
   course: Course,
-  { add, levels, report, store, tryEnds, used }: State,
+  { add, levels, report, store, tryEnds, used, waits }: State,
 ): Step[] {
-  const { candidate, skipped, tries } = visit;
+  const { candidate, hasWaited, skipped, tries } = visit;
   if (skipped === 'circuit_open') return [];
   const { exchange, settings } = course;
   const { provider } = candidate;
@@ -405,13 +416,15 @@ function visitSteps(
   const order = tries[0]?.try.order ?? course.endOrder;
   const wrong = (text: string) => report('limits', `${provider} ${text}`, exchange);
   const ask = () => {
-    const isFull = max > 0 && (used.get(name) ?? 0) >= max;
+    // A reload changes the slots for requests that wait.
+    const most = hasWaited ? Math.max(max, levels.slotsOf(provider)) : max;
+    const isFull = max > 0 && (used.get(name) ?? 0) >= most;
     const own = isStored ? [] : levels.of(limits);
     const decisions = own.map((level) => level.allows(atMs));
     const isRefused = decisions.includes(false);
     const allowed = !isRefused && !decisions.includes(undefined);
     // While the store is asked, also for another limit, other requests begin and end.
-    const isSeen = !isStored && isTimeKnown(visit, course) && levels.areOf(settings);
+    const isSeen = !isStored && !hasWaited && isTimeKnown(visit, course) && levels.areOf(settings);
     if (skipped && isSeen && !isFull && allowed) wrong('is passed over within its limits');
     const isFirst = visit === course.visits[0] && course.endAtMs < course.brokenAtMs;
     const others = course.candidates && 'list' in course.candidates ? course.candidates : undefined;
@@ -431,18 +444,26 @@ function visitSteps(
     add(name, 1);
   };
   if (skipped || !last) return [{ atMs, order, run: ask }];
-  // The client may have left during the wait for the next try.
+  // The client may have left during the wait for the next try, unless it was in a queue.
   const isLeft =
     visit === course.visits.at(-1) &&
+    exchange.lines[0]!.line['waited_ms'] === undefined &&
     course.endAtMs >= course.brokenAtMs &&
     last.reading?.kind !== 'answer';
   const atEnd = { atMs: course.endAtMs, order: course.endOrder + 0.25 };
   const atResult = { atMs: last.resultAtMs, order: last.try.endOrder };
   const isStream = last.reading?.kind === 'stream';
-  const free = isStream ? (tryEnds.get(exchange) ?? atEnd) : isLeft ? atEnd : atResult;
+  const checkIdle = () => {
+    const waiting = (used.get(name) ?? 0) < max && findWaiting(provider, free.atMs, waits);
+    if (waiting) report('queues', `${provider} has a free slot`, waiting.course.exchange);
+  };
+  // A request that waits gets the slot before the access line of the client that has left.
+  const atLeaving = { atMs: course.endAtMs, order: last.try.order + 0.25 };
+  const free = isStream ? (tryEnds.get(exchange) ?? atEnd) : isLeft ? atLeaving : atResult;
   return [
     { atMs, order, run: ask },
     { ...free, run: () => add(name, -1) },
+    { ...free, order: Infinity, run: checkIdle },
   ];
 }
 

@@ -16,7 +16,7 @@ const LEVELS: Readonly<Record<string, string>> = {
   internal_error: 'error',
 };
 const FIELDS =
-  'time level message request_id trace_id method path remote client status provider model upstream_model upstream_request_id stream duration_ms first_byte_ms bytes outcome reason limit cause finish_reason prompt_tokens completion_tokens cached_tokens reasoning_tokens usage_added tries headers';
+  'time level message request_id trace_id method path remote client status provider model upstream_model upstream_request_id stream duration_ms first_byte_ms waited_ms bytes outcome reason limit cause finish_reason prompt_tokens completion_tokens cached_tokens reasoning_tokens usage_added tries headers';
 const LIMITS =
   /^(?:global|client(?:_(?:requests_per_minute|tokens_per_(?:minute|day)|concurrency))?|provider(?:_requests_per_minute|_concurrency)?|server_concurrency|memory)$/;
 

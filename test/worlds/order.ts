@@ -57,7 +57,8 @@ export function checkOrder(history: History, courses: readonly Course[], report:
     for (const [index, visit] of course.visits.entries()) {
       if (asksStore(visit.candidate.provider, courses)) continue;
       const isPostponed = index > 0 && visit.candidate === course.visits[0]!.candidate;
-      const isAgain = isPostponed || (index > 0 && isSame(visit, course.visits[0]!));
+      const isAgain =
+        isPostponed || visit.hasWaited || (index > 0 && isSame(visit, course.visits[0]!));
       const ended = visit === course.visits.at(-1) ? tryEnds.get(course.exchange) : undefined;
       steps.push(...visitSteps(circuits, course, visit, { isAgain, endedAtMs: ended?.atMs }));
     }

@@ -18,6 +18,7 @@ export interface Settings {
     readonly stream_keepalive: number;
     readonly retries: number;
     readonly max_concurrent_requests: number;
+    readonly queue_timeout?: number | undefined;
     readonly max_body_bytes?: number | undefined;
     readonly max_buffered_bytes?: number | undefined;
     readonly empty_answers?: 'pass' | 'fail' | undefined;
@@ -78,6 +79,7 @@ export interface ProviderSettings {
   readonly timeout?: number | undefined;
   readonly retries?: number | undefined;
   readonly max_concurrent_requests: number;
+  readonly max_waiting?: number | undefined;
   readonly forward_headers: readonly string[];
   readonly return_headers: readonly string[];
 }
