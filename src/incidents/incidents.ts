@@ -5,12 +5,12 @@
  */
 
 import type { GatewayError, Outcome } from '../lib/errors.ts';
-import type { Logger } from '../lib/log.ts';
 import type { CircuitBreaker } from '../policy/circuit-breaker.ts';
 import { causeOf } from '../request/cause.ts';
 import { gatewayKindOf, type IncidentKind, providerKindOf } from '../request/incident-kind.ts';
 import type { RequestHistory, Attempt } from '../request/history.ts';
 import { Fault, Incident, momentBefore } from './incident.ts';
+import { type CountingLogger, IncidentLog } from './incident-log.ts';
 import { Tries } from './tries.ts';
 
 /** The store counts as away after this time without an answer, because an answer may be late. */
@@ -39,11 +39,6 @@ const FORGOTTEN_MS = 900_000;
 const MAX_MODELS = 200;
 const MAX_MODEL_CHARACTERS = 256;
 const OTHER_MODELS = '(other models)';
-/**
- * The time between two lines `incident` for the same provider and kind, so that the latest lines of
- * the log tell what lasts.
- */
-const LOGGED_EVERY_MS = 60_000;
 const MAX_ENDED = 50;
 const ENDED_SHOWN_MS = 3_600_000;
 
@@ -101,8 +96,6 @@ export class Subject {
   readonly completeAnswers = new Part(false);
   readonly states = new Map<IncidentKind, Fault>();
   incident: Incident | undefined;
-  /** When the log last had a line `incident` for each kind, on the clock of `performance.now()`. */
-  readonly loggedAtMs = new Map<IncidentKind, number>();
   /** True once a reload has removed or replaced the provider. Nothing is counted from then on. */
   isDisposed = false;
   /** Whether it is as at the gateway's start. A reload makes providers with other settings. */
@@ -158,6 +151,7 @@ function slownessOf({ lookupMs = 0 }: Attempt, states: Subject['states']) {
 
 export class Incidents {
   readonly #options;
+  readonly #log: IncidentLog;
   /** The subjects with an incident that lasts or may begin. */
   readonly #troubled = new Set<Subject>();
   readonly #gateway = new Map<IncidentKind, Subject>();
@@ -177,11 +171,12 @@ export class Incidents {
    * called while memory is too short for requests, once a second at most.
    */
   constructor(options: {
-    readonly logger: Logger;
+    readonly logger: CountingLogger;
     readonly findMemoryHolder: () => string | undefined;
     readonly onTrouble: () => void;
   }) {
     this.#options = options;
+    this.#log = new IncidentLog(options.logger);
   }
 
   /** True while an incident lasts or may begin, so that finished requests may be affected. */
@@ -299,7 +294,8 @@ export class Incidents {
   }
 
   /**
-   * Decides which incidents begin and end. Returns false if no incident lasts or may begin.
+   * Decides which incidents begin and end. Returns false if no incident lasts or may begin, and
+   * the log's lines about ended ones are not repeated any more.
    */
   advance(): boolean {
     for (const subject of this.#troubled) {
@@ -307,7 +303,8 @@ export class Incidents {
       this.#judgeStates(subject);
       this.#settle(subject);
     }
-    return this.isTroubled;
+    const isRepeating = this.#log.repeatEnds();
+    return this.isTroubled || isRepeating;
   }
 
   /**
@@ -381,8 +378,8 @@ export class Incidents {
   }
 
   /**
-   * Counts an incident once for each of its kinds, and logs it once and then each minute. The
-   * incident ends with its last fault.
+   * Counts an incident once for each of its kinds, and logs it. The incident ends with its last
+   * fault.
    * A model with too few failures for a fault of this incident may begin a new incident.
    */
   #settle(subject: Subject): void {
@@ -395,24 +392,15 @@ export class Incidents {
       this.#troubled.delete(subject);
     } else if (isOver) subject.incident = new Incident(incident.provider);
     if (!incident.isConfirmed) return;
-    const { logger } = this.#options;
     const facts = incident.toFacts();
     if (isOver) {
       this.#ended = [incident, ...this.#ended].slice(0, MAX_ENDED);
-      if (incident.logged.size > 0) logger.log('info', 'incident ended', facts);
+      this.#log.tellEnd(subject, incident, facts);
       return;
     }
     const { kind } = facts;
     if (!incident.counted.has(kind)) this.counts.set(kind, (this.counts.get(kind) ?? 0) + 1);
     incident.counted.add(kind);
-    const nowMs = performance.now();
-    const loggedAtMs = subject.loggedAtMs.get(kind) ?? -Infinity;
-    const isFurtherKind = incident.logged.size > 0 && !incident.logged.has(kind);
-    const isDue = isFurtherKind || nowMs - loggedAtMs >= LOGGED_EVERY_MS;
-    // `log_lines` gets no line, because the line would be lost too.
-    if (kind === 'log_lines' || !isDue) return;
-    incident.logged.add(kind);
-    subject.loggedAtMs.set(kind, nowMs);
-    logger.log('warn', 'incident', facts);
+    this.#log.tell(subject, incident, facts);
   }
 }

@@ -145,7 +145,7 @@ const ageOf = ({ atMs }: Moment) =>
   formatDuration(Math.floor((performance.now() - atMs) / 1000), true);
 
 /** Returns the title, the action and the fault for a kind with this cause. */
-function wordsOf({ kind, cause, provider }: Pick<Facts, 'kind' | 'cause' | 'provider'>) {
+export function wordsOf({ kind, cause, provider }: Pick<Facts, 'kind' | 'cause' | 'provider'>) {
   if (kind === 'slow' && provider === undefined) return ALL_SLOW;
   if (kind === 'errors' && OF_SETTING.test(cause)) return NO_SUCH_MODEL;
   return [...KINDS[kind], FAULTS[kind]] as const;

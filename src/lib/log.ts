@@ -32,7 +32,10 @@ export interface LogSettings {
 const MAX_VALUE_CHARACTERS = 10_000;
 const MAX_ARRAY_ENTRIES = 50;
 
-/** `configure` changes the settings while the logger is in use. */
+/**
+ * `configure` changes the settings while the logger is in use. `lines` is the number of lines so
+ * far.
+ */
 export function createLogger(
   options: LogSettings & {
     readonly toText: (entry: LogEntry) => string;
@@ -43,15 +46,20 @@ export function createLogger(
   const { redact, toText, write } = options;
   const timeText = createTimeText();
   let settings: LogSettings = options;
+  let lines = 0;
   const isEnabled = (level: LogLevel) =>
     LOG_LEVELS.indexOf(level) <= LOG_LEVELS.indexOf(settings.level);
   return {
     isEnabled,
+    get lines() {
+      return lines;
+    },
     configure(changed: LogSettings) {
       settings = changed;
     },
     log(level: LogLevel, message: string, facts: LogFacts = {}) {
       if (!isEnabled(level)) return;
+      lines += 1;
       const head = { time: timeText(), level, message };
       if (settings.format === 'json') write(formatJson(head, facts, redact));
       else write(toText(redactFacts({ ...head, ...facts }, redact)));

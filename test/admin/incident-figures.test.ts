@@ -15,7 +15,7 @@ function start(t: TestContext) {
   let nowMs = 1_000_000;
   replaceNow(t, () => nowMs);
   const incidents = new Incidents({
-    logger: { log: () => undefined, isEnabled: () => true },
+    logger: { log: () => undefined, isEnabled: () => true, lines: 0 },
     findMemoryHolder: () => undefined,
     onTrouble: () => undefined,
   });

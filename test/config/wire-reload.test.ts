@@ -207,7 +207,7 @@ describe('after a reload', () => {
   });
 
   test('the results of requests to a former provider do not reach its successor', () => {
-    const logger = { log() {}, isEnabled: () => false };
+    const logger = { log() {}, isEnabled: () => false, lines: 0 };
     const findMemoryHolder = () => undefined;
     const incidents = new Incidents({ logger, findMemoryHolder, onTrouble() {} });
     const parts = { incidents, logger, redact: createRedactor([]) };

@@ -49,6 +49,9 @@ function start(t: TestContext, first = 1_000_000) {
     logger: {
       log: (level, message, facts = {}) => lines.push([`${level} ${message}`, facts]),
       isEnabled: () => true,
+      get lines() {
+        return lines.length;
+      },
     },
     findMemoryHolder: () => undefined,
     onTrouble: () => (troubles += 1),
@@ -409,6 +412,8 @@ test('an incident ends when the newest 15 s have a good try and hardly a failure
     'warn incident unreachable p m',
     'info incident ended unreachable p m',
   ]);
+  assert.equal(incidents.advance(), true, 'the line about the end may be repeated');
+  pass(60);
   assert.equal(incidents.advance(), false, 'nothing is left to look at');
   pass(3601);
   assert.deepEqual(ended(), []);
@@ -678,6 +683,83 @@ test('a lasting incident is logged again each minute, with its counts by then', 
   assert.deepEqual(
     lines.map(([line, { failures }]) => [line, failures]),
     [5, 10, 15, 15].map((failures) => ['warn incident', failures]),
+  );
+});
+
+test('the latest 60 lines of the log tell a lasting incident, and its end for a minute', (t) => {
+  const { ask, lines, pass } = start(t);
+  const told = () => lines.filter(([line]) => line !== 'info request');
+  /** Writes access lines for some seconds, 14 in each. */
+  const serve = (seconds: number, isTold: boolean) => {
+    for (let second = 0; second < seconds; second += 1) {
+      ask('m', isTold ? DOWN : undefined);
+      for (let line = 0; line < 14; line += 1) lines.push(['info request', {}]);
+      pass(1);
+      const latest = lines.slice(-60).map(([line]) => line);
+      if (lines.length > 60 && isTold) assert.ok(latest.includes('warn incident'));
+    }
+  };
+  serve(30, true);
+  const lasting = told().length;
+  assert.ok(lasting >= 9 && lasting <= 30 * (14 / 40), `${lasting} lines in 30 s`);
+  serve(21, false);
+  const ended = () => told().filter(([line]) => line === 'info incident ended');
+  assert.ok(ended().length > 0);
+  serve(50, false);
+  assert.ok(lines.slice(-60).some(([line]) => line === 'info incident ended'));
+  const { what, fault, action, ended: at } = ended()[0]![1];
+  assert.deepEqual(
+    [what, fault, action],
+    ['no connection', 'the provider, or the network to it', undefined],
+  );
+  assert.deepEqual(new Set(ended().map(([, facts]) => facts['ended'])), new Set([at]));
+  serve(30, false);
+  const { length } = told();
+  serve(30, false);
+  assert.equal(told().length, length, 'a minute later');
+});
+
+test('a busy log repeats the line of an incident every two seconds at most', (t) => {
+  const { ask, lines, pass } = start(t);
+  ask('m', DOWN, { count: 5 });
+  for (let second = 0; second < 20; second += 1) {
+    for (let line = 0; line < 1000; line += 1) lines.push(['info request', {}]);
+    pass(1);
+  }
+  const told = lines.filter(([line]) => line === 'warn incident');
+  assert.equal(told.length, 10);
+  const { what, fault, action } = told[0]![1];
+  assert.deepEqual(
+    [what, fault, action],
+    [
+      'no connection',
+      'the provider, or the network to it',
+      'Look whether its address is right and reachable from here.',
+    ],
+  );
+});
+
+test('lines of other incidents do not repeat the line of an incident', (t) => {
+  const { incidents, lines, newSubject, pass } = start(t);
+  for (let provider = 0; provider < 45; provider += 1) {
+    incidents.set('model_list', '404', newSubject(`p${provider}`));
+  }
+  pass(20);
+  assert.equal(lines.length, 45);
+});
+
+test('the line of an end is not repeated once a further incident lasts', (t) => {
+  const { ask, lines, pass } = start(t);
+  ask('m', DOWN, { count: 5 });
+  pass(21);
+  ask('m');
+  pass(2);
+  ask('m', DOWN, { count: 5 });
+  for (let line = 0; line < 40; line += 1) lines.push(['info request', {}]);
+  pass(3);
+  assert.deepEqual(
+    lines.map(([line]) => line).filter((line) => line !== 'info request'),
+    ['warn incident', 'info incident ended', 'warn incident'],
   );
 });
 

@@ -12,6 +12,8 @@ const TICK_MS = 1100;
 const COUNTED_MS = [55_000, 60_000] as const;
 const NEWEST_MS = [15_000, 20_000] as const;
 const LOGGED_EVERY_MS = 60_000;
+const REPEATED_LINES = 40;
+const REPEATED_MS = [2000, 61_100] as const;
 const FORGOTTEN_MS = 900_000;
 const QUIET_MS = 15_000;
 const REST_MS = 10_000;
@@ -67,6 +69,10 @@ export function checkIncidents(history: History, courses: readonly Course[], rep
   const happened = happeningsOf(history, courses);
   const drainMs = drainMsOf(history);
   const open = new Set<unknown>();
+  for (const { line, others, pastMs } of view.repeated) {
+    if (others < REPEATED_LINES || pastMs < REPEATED_MS[0] || pastMs > REPEATED_MS[1])
+      report('incidents', `${JSON.stringify(line)}: again after ${others} lines, ${pastMs} ms`);
+  }
   for (const { atMs, line } of view.lines.filter((one) => one.atMs < drainMs)) {
     const { kind, provider } = line;
     const wrong = (text: string) => report('incidents', `${JSON.stringify(line)}: ${text}`);
@@ -102,7 +108,9 @@ export function checkIncidents(history: History, courses: readonly Course[], rep
   }
   for (const kind of ['descriptors', 'memory']) {
     const lines = view.lines.filter(({ line }) => line['kind'] === kind);
-    if (lines.length % 2 > 0) report('incidents', `${kind} never ends`);
+    const begun = new Set(lines.map(({ line }) => line['since']));
+    const ended = lines.filter(({ line }) => line.message === 'incident ended');
+    if (begun.size !== ended.length) report('incidents', `${kind} never ends`);
   }
   for (const { atMs: fromMs, kind, model, provider, stream } of tries) {
     if (!kind) continue;
@@ -267,13 +275,29 @@ interface Counts {
 
 /** The log lines and tries up to a given time, by subject. */
 class View {
+  /** The lines of incidents, and of several equal ends the first. */
   readonly lines: readonly { readonly atMs: number; readonly line: Line }[];
+  /** The further lines of equal ends, with the lines of others and the time since the former. */
+  readonly repeated: { line: Line; others: number; pastMs: number }[] = [];
   readonly #breakers: typeof this.lines;
   readonly #tries: readonly Tried[];
 
   constructor(tries: readonly Tried[], { events }: History) {
     const lines = events.flatMap((event) => (event.kind === 'line' ? [event] : []));
-    this.lines = lines.filter(({ line }) => line.message.startsWith('incident'));
+    const told = new Map<string, { atMs: number; others: number }>();
+    const isOwn = ({ line }: (typeof lines)[number]) => line.message.startsWith('incident');
+    this.lines = lines.filter((one, at) => {
+      const { atMs, line } = one;
+      if (line.message !== 'incident ended') return isOwn(one);
+      const name = JSON.stringify([line['provider'], line['kind'], line['since'], line['ended']]);
+      const others = lines.slice(0, at).filter((other) => !isOwn(other)).length;
+      const former = told.get(name);
+      told.set(name, { atMs, others });
+      if (!former) return true;
+      const pastMs = atMs - former.atMs;
+      this.repeated.push({ line, others: others - former.others, pastMs });
+      return false;
+    });
     this.#breakers = lines.filter(({ line }) => line.message.startsWith('breaker '));
     this.#tries = tries;
   }

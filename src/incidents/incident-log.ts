@@ -1,0 +1,106 @@
+/**
+ * Writes the lines `incident` and `incident ended`, and repeats them, because operators read the
+ * latest lines of the log, which access lines fill within seconds.
+ */
+
+import type { Logger } from '../lib/log.ts';
+import type { IncidentKind } from '../request/incident-kind.ts';
+import type { Incident } from './incident.ts';
+import { wordsOf } from './notice.ts';
+
+/** A line is repeated after this time, however few lines the log has. */
+const REPEATED_MS = 60_000;
+/** A line is repeated once the log has so many other lines behind it. */
+const REPEATED_LINES = 40;
+/** The least time between two equal lines, because a busy gateway logs 40 lines at once. */
+const LEAST_REPEATED_MS = 2000;
+/** So long is the line of an ended incident repeated. */
+const ENDED_TOLD_MS = 60_000;
+
+/** Where the latest of several equal lines is. */
+interface Place {
+  /** On the clock of `performance.now()`. */
+  readonly atMs: number;
+  /** How many lines of others the log had. */
+  readonly lines: number;
+}
+
+/** A logger with the number of its lines so far. */
+export type CountingLogger = Logger & { readonly lines: number };
+
+type Facts = ReturnType<Incident['toFacts']>;
+
+/** The line of an ended incident. */
+interface EndedLine {
+  readonly facts: Facts;
+  readonly firstAtMs: number;
+  place: Place;
+}
+
+/** The lines of incidents. A subject is a provider, or the gateway for a kind of incident. */
+export class IncidentLog {
+  readonly #logger: CountingLogger;
+  /** The latest line of each subject and kind. */
+  readonly #places = new WeakMap<object, Map<IncidentKind, Place>>();
+  /** Ended incidents by their subjects, for a minute. */
+  readonly #ended = new Map<object, EndedLine>();
+  #ownLines = 0;
+
+  constructor(logger: CountingLogger) {
+    this.#logger = logger;
+  }
+
+  /** Logs a lasting incident: its first line, that of a further kind, or a repeated line. */
+  tell(subject: object, incident: Incident, facts: Facts): void {
+    this.#ended.delete(subject);
+    const { kind } = facts;
+    // Its line would be lost too.
+    if (kind === 'log_lines') return;
+    const places = this.#places.get(subject) ?? new Map<IncidentKind, Place>();
+    this.#places.set(subject, places);
+    const isFurtherKind = incident.logged.size > 0 && !incident.logged.has(kind);
+    if (!isFurtherKind && !this.#isDue(places.get(kind), REPEATED_MS)) return;
+    incident.logged.add(kind);
+    const [what, action, fault] = wordsOf(facts);
+    places.set(kind, this.#write('warn', 'incident', { what, fault, action, ...facts }));
+  }
+
+  /** Logs the end of an incident of which the log has a line. */
+  tellEnd(subject: object, incident: Incident, facts: Facts): void {
+    if (incident.logged.size === 0) return;
+    const place = this.#writeEnd(facts);
+    this.#ended.set(subject, { facts, firstAtMs: place.atMs, place });
+  }
+
+  /** Repeats the lines of ended incidents. Returns whether any is yet to be repeated. */
+  repeatEnds(): boolean {
+    for (const [subject, ended] of this.#ended) {
+      if (performance.now() - ended.firstAtMs >= ENDED_TOLD_MS) this.#ended.delete(subject);
+      else if (this.#isDue(ended.place, Infinity)) ended.place = this.#writeEnd(ended.facts);
+    }
+    return this.#ended.size > 0;
+  }
+
+  #isDue(place: Place | undefined, repeatedMs: number): boolean {
+    if (!place) return true;
+    const sinceMs = performance.now() - place.atMs;
+    const lines = this.#otherLines - place.lines;
+    return sinceMs >= repeatedMs || (lines >= REPEATED_LINES && sinceMs >= LEAST_REPEATED_MS);
+  }
+
+  get #otherLines(): number {
+    return this.#logger.lines - this.#ownLines;
+  }
+
+  #writeEnd(facts: Facts): Place {
+    const [what, , fault] = wordsOf(facts);
+    return this.#write('info', 'incident ended', { what, fault, ...facts });
+  }
+
+  #write(...line: Parameters<Logger['log']>): Place {
+    const { lines } = this.#logger;
+    this.#logger.log(...line);
+    this.#ownLines += this.#logger.lines - lines;
+    return { atMs: performance.now(), lines: this.#otherLines };
+  }
+}
