@@ -13,6 +13,10 @@ const KINDS: Readonly<Record<IncidentKind, readonly [title: string, action: stri
     'name lookup fails',
     'Look whether its name in base_url is right, and whether the name server answers.',
   ],
+  certificate: [
+    'its certificate is not accepted',
+    'Tell the provider, or set ca_file if an authority of your own has signed it.',
+  ],
   key_refused: ['our key refused', 'Replace the key in the settings, then send SIGHUP.'],
   rate_limited: ['limits us (429)', 'Add a key, or set [providers] fallback.'],
   errors: ['errors', 'Look at the provider’s status page, or set [providers] fallback.'],
@@ -40,6 +44,7 @@ const KINDS: Readonly<Record<IncidentKind, readonly [title: string, action: stri
 const FAULTS: Readonly<Record<IncidentKind, string>> = {
   unreachable: 'the provider, or the network to it',
   lookup_failed: 'the name server, or our base_url',
+  certificate: 'the provider’s certificate, or our ca_file',
   key_refused: 'our key',
   rate_limited: 'our limit at the provider',
   errors: 'the provider',

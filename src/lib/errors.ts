@@ -64,6 +64,8 @@ type Problem =
   | 'cut'
   /** The provider's name was not resolved: the incident is `lookup_failed`, not `unreachable`. */
   | 'lookup'
+  /** The provider's certificate was not accepted: the incident is `certificate`. */
+  | 'certificate'
   /** This machine can open no connection: the incident is `descriptors`. */
   | 'descriptors';
 

@@ -4,8 +4,9 @@ import type { GatewayError } from '../lib/errors.ts';
 
 /** Kinds for failed tries, then for states of a provider, then for states of the gateway. */
 export const INCIDENT_KINDS = [
-  ...(['unreachable', 'lookup_failed', 'key_refused', 'rate_limited', 'errors'] as const),
-  ...(['timeout', 'stall', 'cut', 'nonsense', 'slow', 'lookup_slow', 'model_list'] as const),
+  ...(['unreachable', 'lookup_failed', 'certificate', 'key_refused', 'rate_limited'] as const),
+  ...(['errors', 'timeout', 'stall', 'cut', 'nonsense'] as const),
+  ...(['slow', 'lookup_slow', 'model_list'] as const),
   ...(['descriptors', 'memory', 'log_lines', 'store', 'reload', 'clock'] as const),
 ];
 /** A kind in `INCIDENT_KINDS`. */
@@ -21,6 +22,7 @@ export function providerKindOf(
   hasBegun: boolean,
 ): IncidentKind | undefined {
   if (scope === 'client' || scope === 'gateway') return undefined;
+  if (scope === 'provider' && problem === 'certificate') return 'certificate';
   if (scope === 'provider') return problem === 'lookup' ? 'lookup_failed' : 'unreachable';
   if (scope === 'key') return 'key_refused';
   if (status !== undefined) return status === 429 ? 'rate_limited' : 'errors';

@@ -35,6 +35,9 @@ const CLOSED_CODES = new Set([CLOSED, 'ECONNRESET', 'EPIPE', 'UND_ERR_SOCKET']);
 /** The gateway's own connections fail with ETIMEDOUT. */
 const CONNECT_TIMEOUT = 'UND_ERR_CONNECT_TIMEOUT';
 const TIMED_OUT = /^(?:ETIMEDOUT|UND_ERR_(?:CONNECT|HEADERS|BODY)_TIMEOUT)$/;
+/** OpenSSL's codes for a certificate that it does not accept, and Node's for a wrong name. */
+const CERTIFICATE =
+  /^(?:ERR_TLS_CERT|CERT_|CRL_|UNABLE_TO_|DEPTH_ZERO_SELF|SELF_SIGNED|INVALID_(?:CA|PURPOSE)$)/;
 /** Exceptions inside fetch have no code, but every failure to connect has a code. */
 const NOT_HTTP = /^(?:$|HPE_|UND_ERR_HEADERS_OVERFLOW$)/;
 /**
@@ -156,7 +159,9 @@ export function upstreamFailure(thrown: unknown, provider: string): unknown {
     const retry = connectionFailure === 'stale' ? 'at once' : 'later';
     return fail('the connection was closed without an answer', { retry, problem: 'cut' });
   }
-  const details = lookupDetails(cause);
+  const details = CERTIFICATE.test(code)
+    ? ({ problem: 'certificate' } as const)
+    : lookupDetails(cause);
   return fail('the provider is unreachable', { scope: 'provider', retry: 'later', ...details });
 }
 

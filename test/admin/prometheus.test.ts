@@ -247,7 +247,7 @@ const INCIDENTS: readonly [string, Firing[0], Labels, kinds: string][] = [
     'GatewayProviderFailing',
     'page',
     { provider: 'p' },
-    'unreachable lookup_failed key_refused rate_limited errors timeout stall cut nonsense',
+    'unreachable lookup_failed certificate key_refused rate_limited errors timeout stall cut nonsense',
   ],
   ['GatewayProviderSlow', 'ticket', { provider: 'p' }, 'slow lookup_slow model_list'],
   ['GatewayOutOfResources', 'page', {}, 'descriptors memory'],

@@ -629,6 +629,7 @@ test('most failures decide the kind', (t) => {
   const cases: [kind: string, details: Details, begun?: boolean][] = [
     ['unreachable', DOWN],
     ['lookup_failed', { ...DOWN, problem: 'lookup' }],
+    ['certificate', { ...DOWN, problem: 'certificate' }],
     ['key_refused', { scope: 'key', upstreamStatus: 401 }],
     ['rate_limited', { upstreamStatus: 429, retryAfterSeconds: 7 }],
     ['errors', { upstreamStatus: 404 }],

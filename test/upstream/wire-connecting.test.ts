@@ -161,6 +161,13 @@ for (const transport of ['auto', 'fetch']) {
     }
     await eventually(() => lines('request').length === 3, 'the lines of the requests');
     assert.match(JSON.stringify(lines('request')[2]), /ERR_TLS_CERT_ALTNAME_INVALID/);
+    for (let at = 0; at < 2; at += 1) await ask(port, 'wrong/m');
+    await eventually(() => lines('incident').length > 0, 'the incident');
+    const [{ kind, provider, what } = {}] = lines('incident');
+    assert.deepEqual(
+      [kind, provider, what],
+      ['certificate', 'wrong', 'its certificate is not accepted'],
+    );
   });
 }
 
