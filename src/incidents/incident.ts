@@ -130,6 +130,8 @@ export class Incident {
   #hasAllModels = true;
   /** The most models' faults at once, and whether every model had one. */
   #worst = { models: 0, hadAll: true };
+  /** The provider's first success after the latest failure of any model. */
+  goodSince: Moment | undefined;
   /** The fault that began first. */
   #first: Fault | undefined;
 
@@ -150,7 +152,12 @@ export class Incident {
 
   /** When the last fault ended; undefined while any fault lasts. */
   get ended(): Moment | undefined {
-    const ends = Array.from(this.#faults.values(), ({ ended }) => ended);
+    const { goodSince } = this;
+    const ends = Array.from(this.#faults.values(), ({ ended, model }) => {
+      // A model whose circuit was open is asked again long after an outage of all models.
+      const isOutage = model !== undefined && this.#worst.hadAll && goodSince !== undefined;
+      return isOutage && ended && goodSince.atMs < ended.atMs ? goodSince : ended;
+    });
     return ends.reduce(
       (last, one) => (last && one && one.atMs < last.atMs ? last : last && one),
       ends[0],

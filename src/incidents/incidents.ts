@@ -202,6 +202,7 @@ export class Incidents {
     subject.tries.addGood(beganMs);
     part.tries.addGood(beganMs);
     part.triesOf(attempt.model, beganMs).addGood(beganMs);
+    if (subject.incident) subject.incident.goodSince ??= momentBefore();
   }
 
   /** Counts a failed attempt. A broken stream was counted as a success when it began. */
@@ -222,11 +223,13 @@ export class Incidents {
     const fault = (tries.fault ??= new Fault(tries.model, lateMs));
     fault.goodSince = undefined;
     const untilMs = seconds === undefined ? undefined : Date.now() + 1000 * seconds;
-    const isTold = kind !== 'errors' || text.startsWith(String(status));
+    const hasStatus = kind === 'errors' || kind === 'key_refused';
+    const isTold = !hasStatus || status === undefined || text.startsWith(String(status));
     const cause = isTold ? text : `${status}: ${text}`;
     fault.isFromStart = subject.hasAlwaysFailed(part, tries);
     fault.add(kind, { text: cause, key: key === undefined ? undefined : key + 1, untilMs });
     this.#startTrouble(subject);
+    subject.incident!.goodSince = undefined;
   }
 
   /** Counts a finished request for each incident that affects it. */

@@ -3,6 +3,7 @@
  * which the page shows as local times.
  */
 
+import { UNREAD } from '../request/affected-requests.ts';
 import type { IncidentKind } from '../request/incident-kind.ts';
 import type { Incident, Moment } from './incident.ts';
 
@@ -69,6 +70,9 @@ const NO_SUCH_MODEL = [
   'Correct the name of the model in the settings, then send SIGHUP.',
   'our settings',
 ] as const;
+
+/** Begins the cause if some of a provider's keys are refused. */
+const KEYS_REFUSED = /^(\d+ of \d+) keys, /;
 
 /** Without a provider, all that were asked are slow. */
 const ALL_SLOW = [
@@ -153,13 +157,22 @@ const ageOf = ({ atMs }: Moment) =>
 export function wordsOf({ kind, cause, provider }: Pick<Facts, 'kind' | 'cause' | 'provider'>) {
   if (kind === 'slow' && provider === undefined) return ALL_SLOW;
   if (kind === 'errors' && OF_SETTING.test(cause)) return NO_SUCH_MODEL;
-  return [...KINDS[kind], FAULTS[kind]] as const;
+  const [title, action] = KINDS[kind];
+  const [, keys] = (kind === 'key_refused' && KEYS_REFUSED.exec(cause)) || [];
+  return [keys ? `${keys} keys refused` : title, action, FAULTS[kind]] as const;
 }
 
-function describeAffected(
-  { name, failed, good, answered, by, clients }: Facts['affected'][number],
-  provider: string | undefined,
-): Affected {
+type AffectedFacts = Facts['affected'][number];
+
+/** Returns ` streams` or ` complete answers` if the others of the name do not fail. */
+function partOf({ stream }: AffectedFacts, { all_models: areAll }: Facts): string {
+  if (areAll || stream === undefined) return '';
+  return stream ? ' streams' : ' complete answers';
+}
+
+function describeAffected(one: AffectedFacts, facts: Facts): Affected {
+  const { name, failed, good, answered, by, clients } = one;
+  const { provider } = facts;
   const all = failed + (good ?? 0) + answered;
   const others = answered > 0 && `answered by ${by}`;
   const total = good === undefined ? '' : ` of ${formatCount(all)}`;
@@ -167,10 +180,13 @@ function describeAffected(
     const slow = { shares: [0, 0], text: formatCount(all), rest: ' answered slowly' } as const;
     return { name, ...slow, clients, words: join([name, provider], ' ') };
   }
-  const text = `${formatCount(failed || answered)}${total}${failed > 0 ? ' failed' : ''}`;
-  const rest = others && (failed > 0 ? `, ${formatCount(answered)} ${others}` : ` ${others}`);
-  // Without a body that was read, the model is unknown.
-  const words = join([name.startsWith('(') ? 'failed' : name, provider], ' ');
+  const part = partOf(one, facts);
+  const text = `${formatCount(failed || answered)}${total}${part}${failed > 0 ? ' failed' : ''}`;
+  const isUnread = name === UNREAD;
+  const rest = isUnread
+    ? ' before their bodies were read'
+    : others && (failed > 0 ? `, ${formatCount(answered)} ${others}` : ` ${others}`);
+  const words = join([isUnread ? 'failed' : name, provider], ' ');
   return { name, shares: [failed / all, answered / all], text, rest: rest || '', clients, words };
 }
 
@@ -184,6 +200,30 @@ function causesOf({ key, cause, models = [], provider, states = [] }: Facts): st
   ].filter(Boolean);
 }
 
+/** Returns the names and clients that have lost requests, and what others have answered. */
+function describeHits(affected: readonly AffectedFacts[]): string {
+  const lost = affected.filter(({ failed }) => failed > 0);
+  const others = affected.filter(({ answered }) => answered > 0);
+  const rest = affected.filter(({ failed, answered }) => failed + answered === 0);
+  const sumOf = (name: 'failed' | 'answered') =>
+    formatCount(affected.reduce((sum, one) => sum + one[name], 0));
+  const namesOf = (all: typeof affected) => {
+    const clients = [...new Set(all.flatMap((one) => one.clients?.split(', ') ?? []))];
+    return join(
+      [join(all.map(({ name }) => name)), clients.length > 0 && `(${join(clients)})`],
+      ' ',
+    );
+  };
+  return join(
+    [
+      lost.length > 0 && `${sumOf('failed')} failed: ${namesOf(lost)}`,
+      others.length > 0 && `${sumOf('answered')} answered by others: ${namesOf(others)}`,
+      rest.length > 0 && namesOf(rest),
+    ],
+    ' · ',
+  );
+}
+
 /** Describes an incident by its facts, which may have been redacted. */
 export function describeIncident(incident: Incident, facts: Facts): Notice {
   const { affected, ended, kind, models = [], provider, quiet_since: quietSince, until } = facts;
@@ -195,12 +235,12 @@ export function describeIncident(incident: Incident, facts: Facts): Notice {
   const who = provider ?? 'gateway';
   const inModels = listed.length > 1 ? `${who} (${join(names)})` : join([who, ...names], '/');
   const [title, action, fault] = wordsOf(facts);
-  const clients = new Set(affected.flatMap((one) => one.clients?.split(', ') ?? []));
-  const hit = [join(affected.map(({ name }) => name)), join([...clients])];
+  const isHarmless = provider !== undefined && !facts.models && affected.length === 0;
   const effects = [
     kind === 'store' && 'each gateway limits by itself',
-    until !== undefined && Date.parse(until) > Date.now() && `until ${until}`,
+    until !== undefined && Date.parse(until) > Date.now() && `asks us to wait until ${until}`,
     failed === 0 && answered > 0 && 'other providers answer',
+    isHarmless && !kind.includes('slow') && 'no request has failed',
     facts.since_start && 'no success since the gateway’s start',
     quietSince && `no failure since ${quietSince}`,
   ];
@@ -213,7 +253,7 @@ export function describeIncident(incident: Incident, facts: Facts): Notice {
     models: facts.models && listed,
     title,
     fault,
-    effect: ended ? join(hit, ' · ') : join(effects),
+    effect: ended ? describeHits(affected) : join(effects),
     action: ended ? '' : action,
     since: facts.since,
     age: ageOf(incident.since),
@@ -222,7 +262,7 @@ export function describeIncident(incident: Incident, facts: Facts): Notice {
     failed,
     answered,
     slow: kind === 'slow' ? affected.reduce((sum, { good = 0 }) => sum + good, 0) : 0,
-    affected: ended ? [] : affected.map((one) => describeAffected(one, provider)),
+    affected: ended ? [] : affected.map((one) => describeAffected(one, facts)),
     more: ended ? undefined : facts.more,
     beganAtMs: incident.since.atMs,
     endedAtMs: incident.ended?.atMs,
@@ -305,11 +345,11 @@ interface EndedLine {
 /** More lines would push the page's charts away. */
 const MAX_ENDED_LINES = 3;
 
-function toEndedLine({ causes, effect, ended, failed, ...one }: Notice): EndedLine {
+function toEndedLine({ causes, effect, ended, ...one }: Notice): EndedLine {
   const { id, since, subject, title } = one;
   const seconds = Math.floor(Date.parse(ended!) / 1000) - Math.floor(Date.parse(since) / 1000);
   const span = seconds > 0 && `${since} – ${ended} · ${formatDuration(seconds)}`;
-  const facts = [span || since, failed > 0 && `${formatCount(failed)} failed`, effect];
+  const facts = [span || since, effect];
   return { id, subject, text: join([title, join(facts, ' · ')], ' '), cause: causes[0] };
 }
 

@@ -13,7 +13,7 @@ const MAX_LISTED = 10;
  */
 const FAILING_MS = 50_000;
 /** Stands for the model if a request was refused before its body was read. */
-const UNREAD = '(body not read)';
+export const UNREAD = '(model unknown)';
 const FAILED: ReadonlySet<Outcome> = new Set(['upstream_error', 'timeout', 'rate_limited']);
 
 /** The affected requests for a model that met the same fault. */
@@ -126,8 +126,10 @@ export class AffectedRequests {
    */
   toFacts(hasGood: boolean) {
     const byName = new Map<string, Requests>();
+    const parts = new Map<string, Set<boolean | undefined>>();
     for (const requests of this.#listed()) {
       const { name } = requests;
+      parts.set(name, (parts.get(name) ?? new Set()).add(isOfStreams(requests)));
       const sum = byName.get(name) ?? begin(name, undefined);
       for (const count of ['failed', 'good', 'answered'] as const) sum[count] += requests[count];
       sum.by = requests.by ?? sum.by;
@@ -141,7 +143,9 @@ export class AffectedRequests {
       .slice(0, MAX_LISTED)
       .map(({ name, failed, good, answered, by, clients }) => {
         const shown = { good: hasGood ? good : undefined, clients: listOf([...clients]) };
-        return { name, failed, answered, by, ...shown };
+        const [stream, ...others] = parts.get(name)!;
+        const part = { stream: others.length === 0 ? stream : undefined };
+        return { name, ...part, failed, answered, by, ...shown };
       });
     return { listed, more: Math.max(0, sorted.length - MAX_LISTED) || undefined };
   }
@@ -156,6 +160,11 @@ function addClient(requests: Requests, client: string | undefined): void {
   if (client === undefined || requests.clients.size === MAX_COUNTED) return;
   requests.clientAt = Math.min(requests.clientAt, performance.now());
   requests.clients.add(client);
+}
+
+/** Returns whether streams alone have met the fault, or complete answers alone. */
+function isOfStreams({ fault = '' }: Requests): boolean | undefined {
+  return fault.startsWith('stream ') || (fault.startsWith('complete ') ? false : undefined);
 }
 
 function keyOf(name: string, fault: string | undefined): string {

@@ -486,13 +486,13 @@ test('the feed has refused keys, failed lists and failed reloads until they end'
   await gateway.chat(chatBody());
   await gateway.send('/v1/models');
   await gateway.reload(toml.replace('host =', 'port = "x"\ntimeout = "y"\nhost ='));
-  const [reload, list, refused, ...others] = (await told()).toSorted();
+  const [refused, reload, list, ...others] = (await told()).toSorted();
   assert.deepEqual(others, []);
   assert.equal(list, 'no list of models: status 403');
   assert.match(reload!, /^new settings refused.*server\.port.*, and 1 more$/);
   assert.equal(
     refused,
-    'our key refused: 2 of 3 keys, the others are used: key 1: 403, key 2: 403',
+    '2 of 3 keys refused: 2 of 3 keys, the others are used: key 1: 403, key 2: 403',
   );
   await gateway.reload(toml);
   upstream.script = (_, response) => sendJson(response, { data: [] });

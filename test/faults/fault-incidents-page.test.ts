@@ -111,13 +111,15 @@ const INCIDENTS: readonly Incident[] = [
     },
     kind: 'errors',
     model: 'small',
-    sentence: `p/small: errors${FROM_START} (503: no capacity). p/small: 6 of 6 failed (agents).`,
+    sentence:
+      `p/small: errors${FROM_START} (503: no capacity).` +
+      ' p/small: 6 of 6 complete answers failed (agents).',
   },
   {
     title: 'a provider refuses the key',
     provider: chats(failWith(401, 'wrong key')),
     kind: 'key_refused',
-    sentence: `p: our key refused${FROM_START} (wrong key). p/m: 6 of 6 failed (agents).`,
+    sentence: `p: our key refused${FROM_START} (401: wrong key). p/m: 6 of 6 failed (agents).`,
   },
   {
     title: 'a provider limits us',
@@ -129,7 +131,9 @@ const INCIDENTS: readonly Incident[] = [
       ),
     ),
     kind: 'rate_limited',
-    sentence: `p: limits us (429), until TIME${FROM_START} (slow down). p/m: 6 of 6 failed (agents).`,
+    sentence:
+      `p: limits us (429), asks us to wait until TIME${FROM_START} (slow down).` +
+      ' p/m: 6 of 6 failed (agents).',
   },
   {
     title: 'a provider does not begin its answers',
@@ -165,7 +169,7 @@ const INCIDENTS: readonly Incident[] = [
     model: 'm',
     sentence:
       `p/m: streams fall silent${FROM_START} (no event in 1000 ms).` +
-      ' p/m: 6 of 6 failed (agents).',
+      ' p/m: 6 of 6 streams failed (agents).',
   },
   {
     title: 'streams are cut',
@@ -355,7 +359,10 @@ describe('log, page and metrics show alike that', () => {
       more: '[admin]\nport = 0',
     });
     await gateway.send('/v1/models');
-    const told = await theOne(gateway, `p: no list of models${FROM_START} (status 500).`);
+    const told = await theOne(
+      gateway,
+      `p: no list of models, no request has failed${FROM_START} (status 500).`,
+    );
     p.script = (_, response) => sendJson(response, { data: [] });
     clock.nowMs += 11_000;
     // The gateway asks for the list again by itself.

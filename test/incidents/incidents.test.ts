@@ -203,7 +203,7 @@ test('a provider that is down is an incident after three tries, since the first'
   const none = { model: undefined, stream: undefined };
   assert.deepEqual(fact, { ...common, ...none, provider: 'p', ...more });
   assert.deepEqual(models, [{ ...common, model: 'small', stream: false }]);
-  const small = { name: 'small', failed: 5, good: 0, answered: 1, by: 'q' };
+  const small = { name: 'small', stream: false, failed: 5, good: 0, answered: 1, by: 'q' };
   assert.deepEqual(affected, [{ ...small, clients: 'agents, web' }]);
   assert.deepEqual(logged(), ['warn incident unreachable p small']);
 });
@@ -653,6 +653,35 @@ test('most failures decide the kind', (t) => {
   const [{ kind, cause, until, since } = assert.fail()] = facts();
   assert.deepEqual([kind, cause], ['rate_limited', 'slow down']);
   assert.equal(Date.parse(until!) - Date.parse(since), 7000);
+});
+
+test('the cause of errors and of a refused key has its status', (t) => {
+  const { ask, facts } = start(t);
+  ask('m', { scope: 'key', upstreamStatus: 401, cause: 'Incorrect API key' }, { count: 5 });
+  assert.equal(facts()[0]!.cause, '401: Incorrect API key');
+});
+
+test('an outage of all models ends with the first success of any of them', (t) => {
+  for (const isAll of [true, false]) {
+    const { ask, ended, lasting, open, pass, timeOf } = start(t);
+    if (!isAll) ask('c');
+    for (const model of ['a', 'b']) ask(model, DOWN, { count: 5 });
+    open(['p', 'b']);
+    pass(5);
+    ask('a', DOWN);
+    pass(1);
+    ask('a', undefined, { count: 2 });
+    pass(14);
+    open();
+    ask('b', undefined, { count: 2 });
+    pass(2);
+    for (const model of ['a', 'b']) ask(model, undefined, { count: 100 });
+    pass(20);
+    assert.deepEqual(lasting(), []);
+    const [{ ended: at, models } = assert.fail()] = ended();
+    assert.equal(at, timeOf(isAll ? 6 : 20));
+    assert.deepEqual(new Set(models!.map((one) => one.ended)), new Set([timeOf(6), timeOf(20)]));
+  }
 });
 
 test('each kind of an incident is counted and logged once', (t) => {
@@ -1181,7 +1210,7 @@ test('requests without memory for their body are listed by client', (t) => {
   incidents.recordRequest(history, history.failure.outcome);
   const [{ cause, affected } = assert.fail()] = facts();
   const { name, failed, clients } = affected[0]!;
-  assert.deepEqual([name, failed, clients], ['(body not read)', 1, 'agents']);
+  assert.deepEqual([name, failed, clients], ['(model unknown)', 1, 'agents']);
   assert.equal(cause, 'max_buffered_bytes');
   pass(14);
   assert.deepEqual(lasting(), ['memory']);

@@ -299,20 +299,40 @@ test('an incident in words has its subject, each cause once, and what to do', ()
   assert.equal(describe([faultOf('errors', '404: no page', 'a')]).title, 'errors');
   const incident = new Incident('p');
   incident.add(faultOf('errors', 'no capacity', 'a'));
-  const hit = { name: 'fast', failed: 3, good: 1, answered: 0, by: undefined, clients: 'ci' };
+  const counts = { failed: 3, good: 1, answered: 0, by: undefined };
+  const hit = { name: 'fast', stream: true, ...counts, clients: 'ci' };
   const failing = { ...incident.toFacts(), affected: [hit] };
   assert.equal(describeIncident(incident, failing).icon, 'bad');
   const quiet = describeIncident(incident, { ...failing, quiet_since: END });
   assert.deepEqual([quiet.icon, quiet.effect], ['warn', `no failure since ${END}`]);
   const hitBefore = describeIncident(incident, { ...failing, ended: END });
-  assert.deepEqual([hitBefore.effect, hitBefore.failed], ['fast · ci', 3], 'who was hit');
+  assert.deepEqual([hitBefore.effect, hitBefore.failed], ['3 failed: fast (ci)', 3], 'who was hit');
+  const answered = { ...hit, name: 'chat', failed: 0, answered: 4, by: 'q', clients: 'web' };
+  const both = describeIncident(incident, { ...failing, affected: [hit, answered], ended: END });
+  assert.equal(both.effect, '3 failed: fast (ci) · 4 answered by others: chat (web)');
+  const slow = { ...hit, failed: 0, good: undefined };
+  const slowBefore = describeIncident(incident, { ...failing, affected: [slow], ended: END });
+  assert.equal(slowBefore.effect, 'fast (ci)');
+  const textsOf = (stream: boolean | undefined, all_models?: true) => {
+    const facts = { ...failing, affected: [{ ...hit, stream }], all_models };
+    return describeIncident(incident, facts).affected[0]!.text;
+  };
+  assert.deepEqual(
+    [textsOf(true), textsOf(false), textsOf(undefined), textsOf(true, true)],
+    ['3 of 4 streams failed', '3 of 4 complete answers failed', '3 of 4 failed', '3 of 4 failed'],
+  );
+  const unread = { ...hit, name: '(model unknown)', stream: undefined, good: undefined };
+  const [row] = describeIncident(incident, { ...failing, affected: [unread] }).affected;
+  assert.deepEqual([row!.text, row!.rest], ['3 failed', ' before their bodies were read']);
+  const keys = describe([faultOf('key_refused', '1 of 2 keys, the others are used: key 1: 401')]);
+  assert.deepEqual([keys.title, keys.effect], ['1 of 2 keys refused', 'no request has failed']);
   const over = describe([faultOf('errors', 'no capacity', 'a')], { isOver: true });
   assert.deepEqual([over.icon, over.action, over.affected], ['off', '', []]);
 });
 
 test('ended incidents are a line for each provider, and one beyond three', () => {
   const many = ['a', 'b', 'c', 'd', 'e'].map((provider, at) =>
-    endedNotice(1000 * at, { id: provider, provider, effect: 'fast \u00b7 ci' }),
+    endedNotice(1000 * at, { id: provider, provider, effect: '7 failed: fast (ci)' }),
   );
   const lines = foldEnded([notice(), ...many, endedNotice(9000, { id: 'a2', provider: 'a' })]);
   assert.deepEqual(
@@ -328,7 +348,7 @@ test('ended incidents are a line for each provider, and one beyond three', () =>
   const since = '2026-11-22T10:14:00.000Z';
   assert.equal(
     lines[1]!.text,
-    `errors ${since} \u2013 ${END} \u00b7 50 s \u00b7 7 failed \u00b7 fast \u00b7 ci`,
+    `errors ${since} \u2013 ${END} \u00b7 50 s \u00b7 7 failed: fast (ci)`,
   );
 });
 

@@ -255,7 +255,7 @@ describe('the incident of short memory names the holder, and the refused client'
       assert.match(ofAgents!, /^gateway_client_buffered_bytes\{client="agents"\} 7\d{5}$/);
       assert.deepEqual(ofOthers, [`${ofClients}{client="web"} 0`, `${ofClients} 0`]);
       assert.deepEqual(line!['affected'], [
-        { name: '(body not read)', failed: 1, answered: 0, clients: 'web' },
+        { name: '(model unknown)', failed: 1, answered: 0, clients: 'web' },
       ]);
       gate.open();
       assert.equal((await held).status, 200);

@@ -168,7 +168,7 @@ export function drawCharts(state) {
       'svg.hours',
       hidden,
       hours.map(({ at, time: begin }) =>
-        h('text', { x: placeOf(at), y: 13 }, formatTime(begin).slice(0, 5)),
+        h('text', { x: placeOf(at), y: 13 }, formatTime(begin).slice(-8, -3)),
       ),
     ),
     slider(first, known, time === undefined ? 'the last minute' : [time, ...said].join(', ')),

@@ -27,11 +27,12 @@ function affectedRow({ name, shares, text, rest, clients, words }) {
 /** Describes what lasts: a title, causes, what to do, and the affected requests. */
 function lastingItem(one, isFolded) {
   const { action, affected, age, causes, icon, id, more, since, subject, title } = one;
-  const effect = one.effect && ', ' + say(one.effect);
+  const effect = one.effect && ' · ' + say(one.effect);
   const head = [
-    h('span', h('span.icon.' + icon, h('strong', subject)), ': ' + title, effect),
+    h('span', h('span.icon.' + icon, h('strong', subject)), ': ' + title),
     ' ',
     h('time', { datetime: since }, 'since ' + formatTime(since) + ', ' + age),
+    effect,
   ];
   const rest = more > 0 && h('li.note', 'and ' + formatNumber(more) + ' more names');
   const body = [
