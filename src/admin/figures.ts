@@ -91,7 +91,6 @@ export function createPageFigures(figures: Figures) {
     const seconds = Math.max(0.001, now.at - latest.at);
     const percent = Math.round((100 * (now.cpu - latest.cpu)) / seconds);
     latest = now;
-    const megabytes = (bytes = 0) => formatCount(Math.round(bytes / 1e6));
     const limit = megabytes(server.maxBufferedBytes);
     const about = [
       `Node ${process.versions.node}`,
@@ -103,6 +102,18 @@ export function createPageFigures(figures: Figures) {
     ];
     return { in_flight: figures.inFlight(), about: about.join(' · ') };
   };
+}
+
+const megabytes = (bytes = 0) => formatCount(Math.round(bytes / 1e6));
+
+/** Returns who holds most of the memory for bodies; undefined if half of it is free. */
+export function describeHeld({ server }: Config, figures: Figures): string | undefined {
+  const [bytes, all] = [figures.bufferedBytes(), server.maxBufferedBytes];
+  if (bytes < all / 2) return undefined;
+  const held = [...figures.bufferedBytesByClient()];
+  const [most] = held.toSorted((one, other) => other[1] - one[1]);
+  const holder = most && `, most ${most[0] ?? 'clients without a name'}: ${megabytes(most[1])} MB`;
+  return `Bodies hold ${megabytes(bytes)} of ${megabytes(all)} MB${holder ?? ''}.`;
 }
 
 /** Returns all figures of /metrics with their names in the exposition format. */

@@ -12,6 +12,9 @@ import type { Traffic } from './traffic.ts';
 /** The age of a provider's oldest request is shown from here on. */
 const OLD_MS = 5000;
 
+/** Stands for the sums of a provider that was not asked. */
+const NOTHING = { minute: {}, latest: undefined, newest: () => ({}) };
+
 type Report = ReturnType<Traffic['report']>;
 /** Failing rows come first, skipped providers last. */
 type Rank = 0 | 1 | 2;
@@ -52,7 +55,8 @@ function describeProviders(
 ): Readonly<Record<string, object>> {
   const agesMs = figures.oldestAgesMs();
   const asked = registered.map(({ id }) => {
-    const { minute: _, latest, ...row } = sums[id] ?? { minute: {}, latest: undefined };
+    const { minute: _, latest, newest, ...row } = sums[id] ?? NOTHING;
+    const times = isSlow(id, situation) ? timesIn(newest()) : undefined;
     const states = statesOf(id, situation);
     const mark = (['bad', 'warn'] as const).find((icon) => states.some(([own]) => own === icon));
     const ageMs = agesMs.get(id) ?? 0;
@@ -60,6 +64,7 @@ function describeProviders(
     const waiting = figures.waitingFor(id) ?? 0;
     const details = [
       ...states.map(([, , detail]) => detail),
+      times !== undefined && 'times of the last minute',
       isIdle && `since ${new Date(latest).toISOString()}`,
       ...keptAway(id, figures),
       waiting > 0 && `${formatCount(waiting)} waiting`,
@@ -68,7 +73,7 @@ function describeProviders(
     const rank: Rank = mark ? 0 : 1;
     const inFlight = figures.inFlightOf(`providers.${id}`);
     const told = states.map(([icon, text]) => [icon, text]);
-    return [id, { ...row, states: told, details, mark, rank, inFlight }];
+    return [id, { ...row, ...times, states: told, details, mark, rank, inFlight }];
   });
   // Built-in providers without a key are shown only if the settings name them.
   const named = skipped.filter(({ isConfigured }) => isConfigured);
@@ -76,6 +81,14 @@ function describeProviders(
     return [id, { states: [['off', 'Skipped']], details: [skippedFor], skipped: true, rank: 2 }];
   });
   return Object.fromEntries([...asked, ...rest]) as Record<string, object>;
+}
+
+/** Returns whether the times of 15 minutes would hide that the provider is slow now. */
+const isSlow = (id: string, { notices }: Situation) =>
+  notices.some(({ ended, kind, provider }) => provider === id && !ended && kind === 'slow');
+
+function timesIn({ connect, p50, p95 }: Partial<Record<'connect' | 'p50' | 'p95', number>>) {
+  return { connect, p50, p95 };
 }
 
 /** Returns the provider's open circuits in words. */

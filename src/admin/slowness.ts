@@ -35,6 +35,7 @@ interface Host {
 }
 
 interface Finding extends Host {
+  readonly slowFrom?: SlowFrom;
   /** False if there are too few times, or no lookup, for a judgement. */
   readonly isJudged: boolean;
   /** Undefined if the provider is not slow. */
@@ -44,13 +45,15 @@ interface Finding extends Host {
 }
 
 type Slow = Pick<Finding, 'cause' | 'lateMs'>;
+/** From how many milliseconds on a time of a slow provider is slow. */
+type SlowFrom = Readonly<Partial<Record<Time['name'], number>>>;
 
 /** Which providers are slow, each by itself or all together. */
 interface Verdict {
   /** Without a cause unless all judged providers are slow and have at least two hosts. */
   readonly shared: Slow;
   /** Without causes while `shared` has one. */
-  readonly providers: readonly (Slow & { readonly id: string })[];
+  readonly providers: readonly (Slow & { readonly id: string; readonly slowFrom?: SlowFrom })[];
 }
 
 const haveTwoHosts = (all: readonly Host[]) => new Set(all.map(({ host }) => host)).size > 1;
@@ -87,6 +90,9 @@ interface SlowTime {
 
 /** A provider's time, compared with the usual time. */
 interface Measured {
+  readonly name: Time['name'];
+  /** From here on a slow provider stays slow. */
+  readonly fromMs: number;
   /** The provider's id, and the time's name. */
   readonly key: string;
   readonly words: string;
@@ -123,6 +129,9 @@ export class Slowness {
       host,
       isJudged: times.length > 0,
       cause: this.#causeOf(times, areAll, slow),
+      slowFrom: Object.fromEntries(
+        times.flatMap(({ key, name, fromMs }) => (slow.has(key) ? [[name, fromMs]] : [])),
+      ),
       lateMs: MEDIAN_LATE_MS,
     }));
     this.#slow = slow;
@@ -155,7 +164,9 @@ export class Slowness {
     const { newestMs, formerMs } = timesOf(id, name);
     const usualMs = this.#slow.get(key)?.usualMs ?? formerMs;
     if (newestMs === undefined || usualMs === undefined) return undefined;
-    return { key, words, newestMs, usualMs, factor: newestMs / Math.max(leastUsualMs, usualMs) };
+    const comparedMs = Math.max(leastUsualMs, usualMs);
+    const fromMs = (SLOW / 2) * comparedMs;
+    return { name, key, words, newestMs, usualMs, fromMs, factor: newestMs / comparedMs };
   }
 
   /**

@@ -255,7 +255,8 @@ export class Traffic {
     });
     const providers = Array.from(this.#providers, ([id, row]) => {
       const latest = steps[step - row.latest]?.time;
-      const more = { minute: row.minute(step), minutes: row.letters(step), latest };
+      const newest = () => row.report(step, MINUTE_STEPS);
+      const more = { minute: row.minute(step), minutes: row.letters(step), latest, newest };
       return [id, { ...row.report(step), ...more }] as const;
     });
     return {

@@ -19,6 +19,7 @@ import type { FinishedRequest } from '../request/facts.ts';
 import {
   createLagFigures,
   createPageFigures,
+  describeHeld,
   type Figures,
   readFigures,
   renderFigure,
@@ -163,7 +164,9 @@ export class AdminView {
     );
     const notices = sortNotices([...incidents, ...this.#traffic.refusals().map(describeRefusals)]);
     const nowMs = performance.now();
-    return { all, last, minute, notices, suspected, nowMs, providers: Object.fromEntries(minutes) };
+    const held = describeHeld(this.#config(), this.#figures);
+    const own = { all, last, minute, held, notices, suspected, nowMs };
+    return { ...own, providers: Object.fromEntries(minutes) };
   }
 
   /** Returns the incidents within the charts, with their begin and end as steps. */
@@ -190,8 +193,11 @@ export class AdminView {
     for (const kind of ['slow', 'lookup_slow'] as const) {
       const { providers, shared } = verdicts[kind];
       incidents.set(kind, shared.cause, undefined, shared.lateMs);
-      for (const one of providers)
-        incidents.set(kind, one.cause, figures.get(one.id)!.subject, one.lateMs);
+      for (const one of providers) {
+        const { subject } = figures.get(one.id)!;
+        if (one.slowFrom) subject.slowFrom = one.slowFrom;
+        incidents.set(kind, one.cause, subject, one.lateMs);
+      }
     }
   }
 }

@@ -42,6 +42,8 @@ interface Ending {
   /** The phase when the client left; undefined if it has stayed. */
   readonly phase: string | undefined;
   readonly remote: string | undefined;
+  /** The limit that has refused the request, and how full it is. */
+  readonly limitState: string | undefined;
 }
 
 /**
@@ -68,14 +70,15 @@ export function createAccessLog(
       const isOfInterest = incidents.isTroubled || call.history.failure !== undefined;
       if (isOfInterest) incidents.recordRequest(call.history, outcome);
       const isGoodProbe = isProbe === true && outcome === 'ok';
-      const isQuiet = isGoodProbe || isSummed(call, outcome, refusals);
+      const limitState = limitStateOf(call, outcome, incidents);
+      const isQuiet = isGoodProbe || isSummed(call, outcome, limitState, refusals);
       const level = isQuiet ? 'debug' : levelOf(call, outcome);
       const { history, trace } = call;
       const isObserved = (observe ?? trace) !== undefined && !isGoodProbe;
       if (!isObserved && !logger.isEnabled(level)) return;
       const phase = outcome === 'client_closed' ? phaseOf(call, endpoint) : undefined;
       const remote = remoteAddressOf(call);
-      const ending = { outcome, endedAtMs, phase, remote };
+      const ending = { outcome, endedAtMs, phase, remote, limitState };
       const facts = history.withoutKey(factsOf(call, ending, costOf));
       const details = hasDetails && history.withoutKey(detailsOf(call, logging));
       logger.log(level, 'request', details ? { ...facts, ...details } : facts);
@@ -117,7 +120,7 @@ function toFinished(call: Call, facts: RequestFacts, endedAtMs: number): Finishe
 
 function factsOf(
   call: Call,
-  { outcome, endedAtMs, phase, remote }: Ending,
+  { outcome, endedAtMs, phase, remote, limitState }: Ending,
   costOf: ReturnType<typeof createCostOf>,
 ): RequestFacts {
   const { history, receivedAtMs } = call;
@@ -148,7 +151,7 @@ function factsOf(
     bytes: sentBytes,
     outcome,
     reason: phase ?? (failure && reasonOf(failure, call)),
-    limit: outcome === 'rate_limited' ? failure?.details.limitState : undefined,
+    limit: limitState,
     // Not repeated if a try has the same cause.
     cause: cause && tries.some((one) => one.cause === cause) ? undefined : cause,
     finish_reason: answer?.finishReason ?? (isWhole ? 'none' : undefined),
@@ -189,11 +192,27 @@ function finalOutcomeOf({ cancellation: { reason }, history }: Call): Outcome {
   return isOwn ? 'internal_error' : (failure?.outcome ?? 'ok');
 }
 
+/** Returns the limit of a 429 of the gateway's own, and how full it is. */
+function limitStateOf(
+  { history: { failure } }: Call,
+  outcome: Outcome,
+  { memoryState }: Pick<Services['incidents'], 'memoryState'>,
+): string | undefined {
+  if (outcome !== 'rate_limited') return undefined;
+  const { limit, limitState } = failure!.details;
+  return limit === 'memory' ? memoryState : limitState;
+}
+
 /** Returns whether another line sums up this request and others that the same limit refuses. */
-function isSummed({ history }: Call, outcome: Outcome, refusals: RefusalLog): boolean {
+function isSummed(
+  { history }: Call,
+  outcome: Outcome,
+  limitState: string | undefined,
+  refusals: RefusalLog,
+): boolean {
   if (outcome !== 'rate_limited') return false;
   const { asked, client, failure, provider } = history;
-  const { limit, limitState } = failure!.details;
+  const { limit } = failure!.details;
   // A try at another provider has a cause of its own.
   if (limit === undefined || asked.length > 0) return false;
   return !refusals.add({ client, limit, limitState, provider });

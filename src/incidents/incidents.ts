@@ -28,7 +28,7 @@ const HAPPENINGS: ReadonlySet<IncidentKind> = new Set([
 ]);
 /** States that are reported even if they are good at the start. */
 const REPORTED: ReadonlySet<IncidentKind> = new Set(['model_list', 'store']);
-const QUIET_MS = 15_000;
+const QUIET_MS = 45_000;
 /** A request that waited this long for a name lookup was answered slowly. */
 const LOOKUP_AWAITED_MS = 500;
 /** A failing model without an attempt for this time is forgotten. */
@@ -96,6 +96,11 @@ export class Subject {
   readonly completeAnswers = new Part(false);
   readonly states = new Map<IncidentKind, Fault>();
   incident: Incident | undefined;
+  /**
+   * From how many milliseconds on the times of an attempt are slow, while the provider is slow;
+   * without a time it is not slow by that.
+   */
+  slowFrom: { readonly connect?: number; readonly first_token?: number } = {};
   /** True once a reload has removed or replaced the provider. Nothing is counted from then on. */
   isDisposed = false;
   /** Whether it is as at the gateway's start. A reload makes providers with other settings. */
@@ -143,8 +148,13 @@ function mayCount(one: object): one is Subject {
 }
 
 /** Returns the state that has slowed an attempt at its provider; undefined without such a state. */
-function slownessOf({ lookupMs = 0 }: Attempt, states: Subject['states']) {
-  if (states.has('slow')) return 'slow';
+function slownessOf(attempt: Attempt, { slowFrom, states }: Subject) {
+  const { beganAtMs, connection, decidedAtMs = beganAtMs, lookupMs = 0, sentAtMs } = attempt;
+  const { connect = Infinity, first_token: firstToken = Infinity } = slowFrom;
+  const ownMs = decidedAtMs - beganAtMs - lookupMs;
+  const connectMs = connection === 'new' ? sentAtMs! - beganAtMs - lookupMs : 0;
+  const isSlow = ownMs >= firstToken || connectMs >= connect;
+  if (states.has('slow') && isSlow) return 'slow';
   const isAwaited = lookupMs >= LOOKUP_AWAITED_MS;
   return states.has('lookup_slow') && isAwaited ? 'lookup_slow' : undefined;
 }
@@ -246,7 +256,7 @@ export class Incidents {
           : undefined;
       const met = history.attempts.flatMap((attempt) => faultOf(attempt) ?? []);
       const { attempt } = history;
-      const slow = attempt?.subject === subject && slownessOf(attempt, subject.states);
+      const slow = attempt?.subject === subject && slownessOf(attempt, subject);
       if (met.length === 0 && slow && outcome === 'ok') incident.requests.addSlow(history, slow);
       if (met.length === 0) continue;
       const sorted = met.toSorted((a, b) => Number(incident.has(b)) - Number(incident.has(a)));
@@ -263,7 +273,12 @@ export class Incidents {
       this.#holder = this.#options.findMemoryHolder();
       this.#holderFoundAtMs = nowMs;
     }
-    this.set('memory', this.#holder ? `max_buffered_bytes: ${this.#holder}` : 'max_buffered_bytes');
+    this.set('memory', this.memoryState);
+  }
+
+  /** The limit of memory, and who held most of it at the latest refusal. */
+  get memoryState(): string {
+    return this.#holder ? `max_buffered_bytes: ${this.#holder}` : 'max_buffered_bytes';
   }
 
   /**

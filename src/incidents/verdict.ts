@@ -55,6 +55,8 @@ export interface Situation {
   readonly suspected: ReadonlySet<string>;
   /** When the last request ended, in ISO 8601. */
   readonly last: string | undefined;
+  /** Who holds at least half of the memory for bodies, as a sentence. */
+  readonly held?: string | undefined;
   /** On the clock of `performance.now()`. */
   readonly nowMs: number;
 }
@@ -191,7 +193,9 @@ export function verdictOf(situation: Situation): Verdict {
   return {
     icon,
     title,
-    notes: [...notes, more === title || !more ? '' : `${more}.`].filter(Boolean),
+    notes: [...notes, more === title || !more ? '' : `${more}.`, situation.held ?? ''].filter(
+      Boolean,
+    ),
     list: isFigures ? (title.endsWith('failed') ? 'Failed' : 'All') : undefined,
   };
 }

@@ -93,6 +93,7 @@ test('a cause in a label is cut, and has no key', (t) => {
 test('a slow provider has the models that it has answered, and their clients', (t) => {
   const { causeOf, incidents, read, subject } = start(t);
   causeOf('first token after 4 s');
+  subject.slowFrom = { first_token: 0 };
   const history = new RequestHistory();
   Object.assign(history, { model: 'fast', client: 'ci' });
   const attempt = new Attempt({ provider: { id: 'p', subject }, model: 'm', isStream: false }, '');

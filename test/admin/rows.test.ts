@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import type { Figures } from '../../src/admin/figures.ts';
+import { describeHeld, type Figures } from '../../src/admin/figures.ts';
 import { describeRows } from '../../src/admin/rows.ts';
 import { Traffic } from '../../src/admin/traffic.ts';
 import { loadConfig } from '../../src/config/config.ts';
@@ -110,4 +110,49 @@ test('traffic has a letter for each minute of a provider, tokens, and unknown mo
   assert.equal(traffic.report().unknownTo.get('fast'), 'p');
   add(1, 0);
   assert.equal(traffic.report().unknownTo.size, 0);
+});
+
+test('a slow provider has the times of the last minute', () => {
+  let now = 1e12;
+  const traffic = new Traffic(() => now);
+  const facts = { request_id: 'x', method: 'POST', path: '/', duration_ms: 1, bytes: 1 };
+  const add = (firstByteMs: number) => {
+    const tries = [{ provider: 'a', model: 'm', outcome: 'ok', connect_ms: 9 }] as const;
+    const more = { status: 200, stream: true, provider: 'a' };
+    const all = { ...facts, outcome: 'ok', ...more, tries } as const;
+    traffic.add({ facts: all, endedAtMs: now, durationMs: 1, firstByteMs }, undefined);
+  };
+  for (let count = 0; count < 50; count += 1) add(200);
+  now += 120_000;
+  for (let count = 0; count < 9; count += 1) add(1600);
+  type Told = { p50: number; requests: number; details: string[] };
+  const told = (...failing: Partial<Notice>[]) =>
+    rows({ failing, traffic }).providers['a'] as unknown as Told;
+  const words = { title: 'slow', icon: 'warn', causes: ['x'], affected: [] } as const;
+  const slow = { provider: 'a', kind: 'slow', ...words } as const;
+  assert.ok(told().p50 < 300);
+  assert.ok(told({ ...slow, ended: 'x' }).p50 < 300);
+  const { details, p50, requests } = told(slow);
+  assert.ok(p50 > 1000, `${p50}`);
+  assert.deepEqual([requests, details.slice(0, 2)], [59, ['x', 'times of the last minute']]);
+});
+
+test('from half of max_buffered_bytes on, the client that holds most is told', () => {
+  const { maxBufferedBytes } = config.server;
+  const toldOf = (share: number, clients: [string | undefined, number][]) => {
+    const figures = {
+      bufferedBytes: () => share * maxBufferedBytes,
+      bufferedBytesByClient: () => new Map(clients),
+    };
+    return describeHeld(config, figures as unknown as Figures)?.replace(/hold .* MB,/, 'hold,');
+  };
+  assert.equal(toldOf(0.49, [['ci', 9e6]]), undefined);
+  assert.equal(
+    toldOf(0.5, [
+      ['web', 1e6],
+      ['ci', 9e6],
+    ]),
+    'Bodies hold, most ci: 9 MB.',
+  );
+  assert.equal(toldOf(0.5, [[undefined, 9e6]]), 'Bodies hold, most clients without a name: 9 MB.');
 });

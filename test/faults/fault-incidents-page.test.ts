@@ -325,7 +325,7 @@ describe('log, page and metrics show alike that', () => {
     replaceDate(t, () => zeroMs + clock.nowMs + 3_600_000);
     const sentence = 'gateway: clock set, times before are of the old clock (set 3600 s ahead).';
     const told = await theOne(gateway, sentence);
-    clock.nowMs += 15_000;
+    clock.nowMs += 45_000;
     await assertOver(gateway, told);
   });
 
@@ -348,7 +348,7 @@ describe('log, page and metrics show alike that', () => {
     assert.equal(row.failed, undefined, 'of no provider');
     // Close the feed, because a second feed would get this second's view again.
     feed.close();
-    clock.nowMs += 15_000;
+    clock.nowMs += 45_000;
     await assertOver(gateway, told);
   });
 

@@ -133,6 +133,7 @@ function start(t: TestContext, first = 1_000_000) {
         ago?: number;
         stream?: boolean;
         lookupMs?: number;
+        connection?: 'new';
       } = {},
     ) => {
       const {
@@ -144,6 +145,7 @@ function start(t: TestContext, first = 1_000_000) {
         ago = 0,
         stream = false,
         lookupMs,
+        connection,
       } = more;
       for (let at = 0; at < count; at += 1) {
         const history = new RequestHistory();
@@ -156,6 +158,8 @@ function start(t: TestContext, first = 1_000_000) {
           now += 1000 * ago;
           attempt.decidedAtMs = now;
           attempt.lookupMs = lookupMs;
+          attempt.connection = connection;
+          attempt.sentAtMs = now;
           if (begun || !failure) attempt.hasAnswer = true;
           if (begun) incidents.addGood(attempt);
           history.addAttempt(attempt);
@@ -932,7 +936,7 @@ test("clients' mistakes and the gateway's own failures count for no provider", (
   const cause = 'EMFILE: open files';
   ask('m', { kind: 'internal', problem: 'descriptors', cause }, { count: 20 });
   assert.deepEqual(lasting(), ['descriptors']);
-  pass(15);
+  pass(45);
   assert.deepEqual(lasting(), []);
 });
 
@@ -1065,9 +1069,9 @@ test('states last until they are right again, and events until it is quiet', (t)
   incidents.set('log_lines', 'ENOSPC: no space left on device');
   assert.deepEqual(lasting(), ['reload', 'model_list p', 'log_lines'], 'the oldest first');
   assert.equal(facts()[0]!.cause, 'port: found "x", and 1 more');
-  pass(14);
+  pass(44);
   incidents.set('log_lines', 'ENOSPC: no space left on device');
-  pass(14);
+  pass(44);
   assert.equal(lasting().length, 3);
   pass(1);
   assert.deepEqual(lasting(), ['reload', 'model_list p']);
@@ -1077,9 +1081,9 @@ test('states last until they are right again, and events until it is quiet', (t)
   assert.deepEqual(
     ended().map(({ kind, ended: at }) => [kind, at]),
     [
-      ['model_list', timeOf(29)],
-      ['reload', timeOf(29)],
-      ['log_lines', timeOf(14)],
+      ['model_list', timeOf(89)],
+      ['reload', timeOf(89)],
+      ['log_lines', timeOf(44)],
     ],
   );
   assert.equal(incidents.counts.get('log_lines'), 1);
@@ -1132,7 +1136,7 @@ test('a clock set by more than a minute is an incident until it has stood for a 
   for (const seconds of [0, 59, -59, 60]) assert.deepEqual(check(seconds), []);
   assert.deepEqual(check(3600), ['clock']);
   assert.deepEqual(check(0), ['clock']);
-  pass(15);
+  pass(45);
   assert.deepEqual(lasting(), []);
   assert.equal(ended()[0]!.cause, 'set 3600 s ahead');
   pass(60);
@@ -1152,6 +1156,28 @@ test('a state that is found late began and ended earlier', (t) => {
   pass(120);
   incidents.set('slow', undefined, P.subject, 30_000);
   assert.equal(ended()[0]!.ended, timeOf(90));
+});
+
+test('requests of a slow provider are those that were slow', (t) => {
+  const { ask, facts, incidents } = start(t);
+  incidents.set('slow', 'every fourth connect takes at least 900 ms', P.subject);
+  P.subject.slowFrom = { connect: 400 };
+  ask('m', undefined, { ago: 5 });
+  ask('m', undefined, { ago: 0.399, connection: 'new' });
+  ask('m', undefined, { ago: 0.9, connection: 'new', lookupMs: 600 });
+  assert.deepEqual(facts()[0]!.affected, []);
+  ask('m', undefined, { ago: 0.4, connection: 'new' });
+  P.subject.slowFrom = { first_token: 800 };
+  ask('m', undefined, { ago: 0.799 });
+  ask('m', undefined, { ago: 0.9, lookupMs: 600 });
+  ask('n', undefined, { ago: 0.8 });
+  assert.deepEqual(
+    facts()[0]!.affected.map(({ name, good }) => [name, good]),
+    [
+      ['m', 1],
+      ['n', 1],
+    ],
+  );
 });
 
 test('requests of slow lookups are those that waited for one', (t) => {
@@ -1212,7 +1238,7 @@ test('requests without memory for their body are listed by client', (t) => {
   const { name, failed, clients } = affected[0]!;
   assert.deepEqual([name, failed, clients], ['(model unknown)', 1, 'agents']);
   assert.equal(cause, 'max_buffered_bytes');
-  pass(14);
+  pass(44);
   assert.deepEqual(lasting(), ['memory']);
   pass(1);
   assert.deepEqual(lasting(), []);

@@ -104,6 +104,16 @@ test('all is well only if the last minute had requests of which under a hundredt
   }
 });
 
+test('the verdict says who holds half of the memory', () => {
+  const held = 'Bodies hold 40 of 67 MB, most ci: 33 MB.';
+  assert.equal(
+    told(situation({ requests: 9 }, { held }))
+      .split(' | ')
+      .at(-1),
+    held,
+  );
+});
+
 test('the verdict is red, amber, grey or green, and below an incident it is figures', () => {
   const good = { requests: 120 };
   const failing = { providers: { q: { failed: 1 }, p: { failed: 6 } } };

@@ -246,6 +246,8 @@ describe('the incident of short memory names the holder, and the refused client'
       await lasting(gateway);
       const [line] = gateway.lines('incident');
       assert.equal(line!['kind'], 'memory');
+      const refused = gateway.lines('request').find((one) => one['reason'] === 'memory');
+      assert.equal(refused!['limit'], line!['cause']);
       assert.equal(line!['cause'], 'max_buffered_bytes: agents holds 0.7 of 1.0 MiB');
       assert.deepEqual(await samplesOf(gateway, 'gateway_incident_client'), [
         'gateway_incident_client{kind="memory",client="web"} 1',
