@@ -142,7 +142,7 @@ browserTest(
     assert.deepEqual(items, [
       'xai: errors since 11-21 21:15:30, 13 h 0 min 402 No credits left Look at its status page. xai/grok-4 31 of 31 failed · ci requests ›',
       'openai/gpt-5: errors since 10:14:50, 40 s The engine is currently overloaded Look at its status page. openai/gpt-5 9 of 12 failed · ci, team-search requests › smart 4 of 4 answered by ollama requests › and 2 more names',
-      'groq: no connection, other providers answer since 10:14:29, 1 min ECONNREFUSED 127.0.0.1:9000 Look at its status page. fast 107 of 107 answered by ollama · team-search requests ›',
+      'groq: no connection since 10:14:29, 1 min · other providers answer ECONNREFUSED 127.0.0.1:9000 Look at its status page. fast 107 of 107 answered by ollama · team-search requests ›',
       'gateway: new settings refused, former ones in use since 10:02:11, 13 min providers.groq.timeout: found "ten", expected an integer from 1 to 2147483 Look at its status page.',
       'Ended: gateway: store of rate limits away 09:42:10 – 09:50:30 · 8 min 20 s 10.0.0.9:6379: no answer in 50 ms',
     ]);

@@ -64,7 +64,7 @@ const providers = [
   ['Minutes', '', minutesCell],
   ['Tries', 'number', 'requests'],
   ...ENDS,
-  ['In flight', 'number', 'inFlight'],
+  ['In flight', 'number flight', 'inFlight'],
   ['Connect', 'number time', msCell('connect')],
   ...TIMES,
 ];

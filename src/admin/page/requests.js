@@ -43,10 +43,17 @@ function details({ tries = [], ...fields }) {
   return h('div.details', list, h('dl.facts', facts));
 }
 
+/** Lets a narrow cell break an outcome at its `_`. */
+const breakable = (text) => text.split('_').map((part, at) => [at > 0 && ['_', h('wbr')], part]);
+
 /** The heads of the cells, their classes, and their contents. @type {any[]} */
 const CELLS = [
   ['Time', '', ({ time }) => formatTime(time)],
-  ['Outcome', '', (one) => [withIcon(one.icon, one.outcome), h('small', ' ' + (one.status ?? ''))]],
+  [
+    'Outcome',
+    '',
+    (one) => [withIcon(one.icon, breakable(one.outcome)), h('small', ' ' + (one.status ?? ''))],
+  ],
   ['Model', 'name', ({ model }) => model],
   ['Tried', 'name tried', ({ tried }) => chainText(tried)],
   ['Client', 'name client', ({ client = '–' }) => client],
