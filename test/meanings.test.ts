@@ -162,8 +162,8 @@ test('docs/from-litellm.md: the digest that LiteLLM keeps of a key lets the key 
   assert.equal((await ask('sk-12345')).status, 401);
 });
 
-test('docs/log.md: a refusal by a limit has `limit`, unless the limit is memory', async (t) => {
-  assertSays('docs/log.md', "of a 429 of the gateway's own, except `memory`");
+test('docs/log.md: a 429 of the gateway has `limit`, and a want of memory for an answer none', async (t) => {
+  assertSays('docs/log.md', "of a 429 of the gateway's own: the limit by its name");
   const { gateway } = await scenario(t, {
     server: 'max_buffered_bytes = 1048576',
     providers: {

@@ -89,7 +89,9 @@ export class IncidentFigures {
         return [labels.with('result', result), count] as const;
       }),
       models: models.map((name) => labels.with('model', this.#nameOf(name))),
-      clients: incident.requests.clients.map((client) => labels.with('client', client)),
+      clients: incident.requests.clients.map(([client, result]) =>
+        labels.with('client', client).with('result', result),
+      ),
     };
   }
 

@@ -30,6 +30,8 @@ interface Requests {
   /** The provider that answered the latest request in `answered`. */
   by: string | undefined;
   readonly clients: Set<string>;
+  /** The clients with a failed request. */
+  readonly losers: Set<string>;
   /** When the first client with a name was affected, on the clock of `performance.now()`. */
   clientAt: number;
   /** When the latest request failed. */
@@ -52,10 +54,18 @@ export class AffectedRequests {
     this.#hasFault = hasFault;
   }
 
-  /** The affected clients with names, ten at most, in the order of their models' first clients. */
-  get clients(): string[] {
+  /**
+   * The affected clients with names, ten at most, in the order of their models' first clients, and
+   * the worst result of their requests.
+   */
+  get clients(): [client: string, result: 'failed' | 'answered' | 'slow'][] {
     const rows = this.#listed().toSorted((a, b) => a.clientAt - b.clientAt);
-    return [...new Set(rows.flatMap(({ clients }) => [...clients]))].slice(0, MAX_LISTED);
+    const names = [...new Set(rows.flatMap(({ clients }) => [...clients]))].slice(0, MAX_LISTED);
+    return names.map((client) => {
+      if (rows.some(({ losers }) => losers.has(client))) return [client, 'failed'];
+      const isMoved = rows.some((one) => one.clients.has(client) && one.answered > 0);
+      return [client, isMoved ? 'answered' : 'slow'];
+    });
   }
 
   /** When the latest request failed, unless it counts as failing now. */
@@ -99,6 +109,7 @@ export class AffectedRequests {
       requests.by = attempt!.provider;
     }
     addClient(requests, client);
+    if (isFailed && client && requests.clients.has(client)) requests.losers.add(client);
   }
 
   /** Counts a good request of a slow provider. `fault` is the provider's state. */
@@ -175,7 +186,7 @@ function keyOf(name: string, fault: string | undefined): string {
 function begin(name: string, fault: string | undefined): Requests {
   const counts = { failed: 0, good: 0, answered: 0, by: undefined };
   const times = { clientAt: Infinity, failedMs: undefined, failedAt: 0 };
-  return { name, fault, ...counts, clients: new Set(), ...times };
+  return { name, fault, ...counts, clients: new Set(), losers: new Set(), ...times };
 }
 
 function listOf(names: readonly string[]): string | undefined {

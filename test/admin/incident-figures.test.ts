@@ -109,7 +109,7 @@ test('a slow provider has the models that it has answered, and their clients', (
       `gateway_incident_requests{${labels},result="failed"} 0`,
       `gateway_incident_requests{${labels},result="slow"} 1`,
       `gateway_incident_model{${labels},model="fast"} 1`,
-      `gateway_incident_client{${labels},client="ci"} 1`,
+      `gateway_incident_client{${labels},client="ci",result="slow"} 1`,
     ],
   );
 });

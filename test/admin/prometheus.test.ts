@@ -566,11 +566,13 @@ function incidentTests([alert, severity, labels, kinds]: (typeof INCIDENTS)[numb
       [named('gateway_incident_requests', { result: 'slow' })]: lasts(0),
       [named('gateway_incident_model', { model: 'big' })]: lasts(1),
       [named('gateway_incident_model', { model: 'small' })]: lasts(1),
-      [named('gateway_incident_client', { client: 'alice' })]: lasts(1),
-      [named('gateway_incident_client', { client: 'bob' })]: lasts(1),
+      [named('gateway_incident_client', { client: 'alice', result: 'failed' })]: lasts(1),
+      [named('gateway_incident_client', { client: 'bob', result: 'answered' })]: lasts(1),
       // Those of another incident are not told.
-      [`gateway_incident_client{instance="b",kind="${kind}",client="carl"}`]: lasts(1),
-      [`gateway_incident_client{instance="a",kind="other",client="dora"}`]: lasts(1),
+      [`gateway_incident_client{instance="b",kind="${kind}",client="carl",result="failed"}`]:
+        lasts(1),
+      [`gateway_incident_client{instance="a",kind="other",client="dora",result="failed"}`]:
+        lasts(1),
     };
     // The alert goes on when the kind changes.
     const { kind: _, ...steady } = all;
@@ -579,7 +581,7 @@ function incidentTests([alert, severity, labels, kinds]: (typeof INCIDENTS)[numb
       const since = `since 1970-01-01 00:00:50 +0000 UTC, for ${age}`;
       const what = kind === 'store' ? 'what it is, each gateway limits by itself,' : 'what it is';
       const why = `a: ${labels['provider'] ?? 'gateway'} (big, small): ${what} ${since}. Cause: why.`;
-      const hit = '12 answered by other providers, 30 failed. Clients: alice, bob.';
+      const hit = '12 answered by other providers, 30 failed. Clients: alice failed, bob answered.';
       return [[severity, isSteady ? steady : all, `${why} At fault: whose. Requests: ${hit}`]];
     };
     const fires = { '45s': [], '2m': firing('1m 10s'), '5m': firing('4m 10s'), '6m30s': [] };

@@ -966,7 +966,7 @@ test('the ten most affected names and their clients are listed', (t) => {
   assert.deepEqual([names.length, names[0], names[1], more], [10, ['m', 125], ['n-60', 3], 90]);
   assert.match(affected[0]!.clients!, /^agents, c-0, .* and 90 more$/);
   const { clients } = incidents.report().lasting[0]!.requests;
-  assert.deepEqual([clients[0], clients.length], ['agents', 10]);
+  assert.deepEqual([clients[0]![0], clients.length], ['agents', 10]);
 });
 
 test('requests to models that work are not affected', (t) => {
@@ -1176,6 +1176,26 @@ test('requests of a slow provider are those that were slow', (t) => {
     [
       ['m', 1],
       ['n', 1],
+    ],
+  );
+});
+
+test('the clients of an incident have the worst result of their requests', (t) => {
+  const { ask, facts, incidents } = start(t);
+  ask('m', DOWN, { count: 5, client: 'ci' });
+  for (const client of ['ci', 'web']) ask('m', DOWN, { by: 'q', client });
+  incidents.set('slow', 'first token after 4 s', Q.subject);
+  Q.subject.slowFrom = { first_token: 0 };
+  ask('m', undefined, { provider: 'q', client: 'web' });
+  facts();
+  assert.deepEqual(
+    incidents.report().lasting.map(({ requests }) => requests.clients),
+    [
+      [
+        ['ci', 'failed'],
+        ['web', 'answered'],
+      ],
+      [['web', 'slow']],
     ],
   );
 });
@@ -1497,7 +1517,7 @@ test('the names in an incident are those of requests to its models', (t) => {
   ask('well');
   ask('dead', BROKEN, { count: 5, client: 'second' });
   assert.deepEqual([lasting(), names()], [['errors p dead'], [['dead', 5]]]);
-  assert.equal(incidents.report().lasting[0]!.requests.clients[0], 'second');
+  assert.equal(incidents.report().lasting[0]!.requests.clients[0]![0], 'second');
   // Its earlier failures count once the incident has it.
   ask('well', BROKEN, { count: 5, client: 'first' });
   lasting();
@@ -1505,7 +1525,7 @@ test('the names in an incident are those of requests to its models', (t) => {
     ['well', 6],
     ['dead', 5],
   ]);
-  assert.equal(incidents.report().lasting[0]!.requests.clients[0], 'first');
+  assert.equal(incidents.report().lasting[0]!.requests.clients[0]![0], 'first');
   ask('other', undefined, { count: 5 });
   ask('other', BROKEN);
   ask('other');

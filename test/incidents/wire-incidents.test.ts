@@ -250,7 +250,7 @@ describe('the incident of short memory names the holder, and the refused client'
       assert.equal(refused!['limit'], line!['cause']);
       assert.equal(line!['cause'], 'max_buffered_bytes: agents holds 0.7 of 1.0 MiB');
       assert.deepEqual(await samplesOf(gateway, 'gateway_incident_client'), [
-        'gateway_incident_client{kind="memory",client="web"} 1',
+        'gateway_incident_client{kind="memory",client="web",result="failed"} 1',
       ]);
       const ofClients = 'gateway_client_buffered_bytes';
       const [ofAgents, ...ofOthers] = await samplesOf(gateway, ofClients);
