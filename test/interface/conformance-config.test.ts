@@ -92,6 +92,9 @@ const linesByName = (settings: object): Record<string, string> =>
   Object.fromEntries(linesOf('', settings).map((line) => [line.split(' = ')[0], line]));
 
 type Started = Awaited<ReturnType<typeof start>>;
+/** The settings with effects here that a reload does not change. */
+const NEED_RESTART = new Set(['server.upstream', 'telemetry.traces']);
+
 type Effect = (t: TestContext, name: string) => Promise<void>;
 
 /**
@@ -107,7 +110,7 @@ function acts<Value>(
     let started: Started | undefined;
     for (const [value, expected] of cases) {
       const settings = { ...given, [name]: value };
-      if (started && name !== 'server.upstream') await started.reload(settings);
+      if (started && !NEED_RESTART.has(name)) await started.reload(settings);
       else started = await start(t, settings);
       assert.deepEqual(await observe(started, value), expected, JSON.stringify(value));
     }
@@ -759,6 +762,17 @@ const EFFECTS: Record<string, Effect> = {
   ),
 
   // Another database at the same server is another store.
+  'telemetry.traces': acts(
+    {},
+    async ({ gateway, p }) => {
+      const traceparent = `00-${'a'.repeat(32)}-${'b'.repeat(16)}-01`;
+      await gateway.chat(chatBody(), { headers: { traceparent } });
+      return p.requests[0]!.headers['traceparent'] === traceparent;
+    },
+    [true, false],
+    [false, true],
+  ),
+
   'rate_limit.store': refusesByStore(
     'inference-gateway',
     (store) => ({ store }),
