@@ -26,6 +26,6 @@ export function describeCause(cause: unknown): string | undefined {
   const error: unknown = cause instanceof AggregateError ? cause.errors[0] : cause;
   if (!(error instanceof Error)) return undefined;
   const { code } = error as NodeJS.ErrnoException;
-  const message = messageOf(error, 'base_url may need http:// in place of https://');
+  const message = messageOf(error, 'its URL may need http:// in place of https://');
   return code === undefined ? message : `${code}: ${message}`;
 }

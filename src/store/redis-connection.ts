@@ -129,9 +129,10 @@ export class RedisConnection {
       .once(isTls ? 'secureConnect' : 'connect', () => void this.#prepare())
       .on('data', (chunk: Buffer) => this.#read(chunk))
       // The AggregateError for a host with several addresses has no message.
-      .on('error', (error: NodeJS.ErrnoException) =>
-        this.end(messageOf(error, 'store may need redis:// in place of rediss://') || error.code!),
-      )
+      .on('error', (error: NodeJS.ErrnoException) => {
+        const text = messageOf(error, 'its URL may need redis:// in place of rediss://');
+        this.end(text || String(error.code));
+      })
       .on('close', () => this.end('the connection was closed', this.#pending.length === 0));
   }
 

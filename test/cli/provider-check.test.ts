@@ -139,7 +139,7 @@ describe('--check asks a provider for its model list, and if it', { concurrency:
         return tableIn(await check(t, providerToml(https, 'mine')))[0]!;
       }),
     );
-    const told = 'the server does not speak TLS; base_url may need http:// in place of https://';
+    const told = 'the server does not speak TLS; its URL may need http:// in place of https://';
     assert.match(ofPlain, /^mine {2}unreachable: ERR_SSL_\w+: /);
     assert.ok(ofPlain.endsWith(told), ofPlain);
     assert.match(ofOther, /^mine {2}unreachable: ERR_SSL_[\w/]+: [\w/ ]*handshake failure$/);

@@ -150,7 +150,7 @@ describe('--check of a store', { concurrency: 4 }, () => {
     const server = createServer((socket) => socket.once('data', () => socket.end('-ERR x\r\n')));
     const { port } = await listen(t, server);
     const finished = await check(t, `rediss://127.0.0.1:${port}`);
-    const told = 'the server does not speak TLS; store may need redis:// in place of rediss://';
+    const told = 'the server does not speak TLS; its URL may need redis:// in place of rediss://';
     assert.equal(resultIn(finished), told);
   });
 
