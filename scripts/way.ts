@@ -44,7 +44,7 @@ function isOnTheWay({ url }: Profiler.ScriptCoverage): boolean {
   if (!url.startsWith('file://')) return false;
   const file = relative(join(ROOT, 'src'), fileURLToPath(url));
   // V8 calls the observer of a collection, which may come in any request.
-  return !file.startsWith('..') && file !== 'lib/garbage-collector.ts';
+  return !file.startsWith('..') && file !== 'lib/memory/garbage-collector.ts';
 }
 
 /** Returns the functions in `src` by script, with their calls since the last time. */

@@ -20,7 +20,7 @@ import { createProviders, disposeFormer } from './gateway/provider-state.ts';
 import { Gateway } from './gateway/gateway.ts';
 import { ModelList } from './gateway/model-list.ts';
 import { RefusalLog } from './gateway/refusal-log.ts';
-import { ByteBudget } from './lib/byte-budget.ts';
+import { ByteBudget } from './lib/memory/byte-budget.ts';
 import { createLogger, type LogSettings } from './lib/log.ts';
 import type { RequestObserver } from './request/facts.ts';
 import { createRedactor } from './lib/secrets.ts';

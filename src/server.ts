@@ -16,7 +16,7 @@ import { readSettings, type Settings } from './config/read-settings.ts';
 import { SettingsFiles } from './config/watch.ts';
 import { CLIENT_TIME_LIMITS } from './downstream/call.ts';
 import { GatewayError } from './lib/errors.ts';
-import { limitYoungGeneration } from './lib/garbage-collector.ts';
+import { limitYoungGeneration } from './lib/memory/garbage-collector.ts';
 import { assertNodeVersion, VERSION } from './lib/version.ts';
 
 /**

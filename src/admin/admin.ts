@@ -5,7 +5,7 @@ import type { Call, CLIENT_TIME_LIMITS } from '../downstream/call.ts';
 import type { ClientReply, ResponseHeaders } from '../downstream/client-reply.ts';
 import { createHttpServer } from '../downstream/http-server.ts';
 import { checkProtocol } from '../downstream/request-head.ts';
-import { ByteBudget } from '../lib/byte-budget.ts';
+import { ByteBudget } from '../lib/memory/byte-budget.ts';
 import { GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import type { Redactor } from '../lib/secrets.ts';

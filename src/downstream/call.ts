@@ -3,10 +3,10 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 
-import { type ByteBudget, Reservation, type ReservedMemory } from '../lib/byte-budget.ts';
+import { type ByteBudget, Reservation, type ReservedMemory } from '../lib/memory/byte-budget.ts';
 import { Cancellation } from '../lib/cancellation.ts';
 import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
-import { HeldBody } from '../lib/held-body.ts';
+import { HeldBody } from '../lib/memory/held-body.ts';
 import { createUuid } from '../lib/ids.ts';
 import type { RequestTrace } from '../request/facts.ts';
 import { RequestHistory } from '../request/history.ts';

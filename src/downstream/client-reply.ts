@@ -9,9 +9,9 @@ import { setImmediate as immediate } from 'node:timers/promises';
 
 import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
 import type { GatewayError } from '../lib/errors.ts';
-import { copyIfResizable } from '../lib/held-body.ts';
+import { copyIfResizable } from '../lib/memory/held-body.ts';
 import { encodeEvent, EVENT_STREAM_HEADERS } from '../lib/sse.ts';
-import { onNextTurn, TurnLimit } from '../lib/turns.ts';
+import { onNextTurn, TurnLimit } from '../lib/memory/turns.ts';
 import type { RequestHistory } from '../request/history.ts';
 
 /** An answer up to this length is sent as text, in a single write with its head. */

@@ -6,7 +6,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 
-import { Reservation } from '../lib/byte-budget.ts';
+import { Reservation } from '../lib/memory/byte-budget.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import { createUuid } from '../lib/ids.ts';
 import { refusalOf, serialize, TIMED_OUT } from './broken-request.ts';

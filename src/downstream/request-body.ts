@@ -4,8 +4,8 @@ import type { IncomingMessage } from 'node:http';
 
 import type { Cancellation } from '../lib/cancellation.ts';
 import { invalidRequest } from '../lib/errors.ts';
-import type { HeldBody } from '../lib/held-body.ts';
-import { onNextTurn, TurnLimit } from '../lib/turns.ts';
+import type { HeldBody } from '../lib/memory/held-body.ts';
+import { onNextTurn, TurnLimit } from '../lib/memory/turns.ts';
 
 /**
  * Parsing a chunk costs as much as hundreds of bytes, and a single read can have 10,000 chunks of

@@ -10,7 +10,7 @@ import {
 } from '../config/aliases-section.ts';
 import { describeCause } from '../request/cause.ts';
 import { Deadline } from '../lib/cancellation.ts';
-import { readAll } from '../lib/byte-source.ts';
+import { readAll } from '../lib/memory/byte-source.ts';
 import { memberOf, parseUntrustedJson } from '../lib/json.ts';
 import { matches } from '../lib/pattern.ts';
 import { mayName } from '../policy/authentication.ts';

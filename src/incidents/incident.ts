@@ -1,6 +1,6 @@
 /** An incident and its faults. */
 
-import { AffectedRequests } from '../request/affected-requests.ts';
+import { AffectedRequests } from './affected-requests.ts';
 import type { IncidentKind } from '../request/incident-kind.ts';
 import { MAX_NAME_CHARACTERS } from '../request/history.ts';
 

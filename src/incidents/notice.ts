@@ -3,7 +3,7 @@
  * which the page shows as local times.
  */
 
-import { UNREAD } from '../request/affected-requests.ts';
+import { UNREAD } from './affected-requests.ts';
 import type { IncidentKind } from '../request/incident-kind.ts';
 import type { Incident, Moment } from './incident.ts';
 

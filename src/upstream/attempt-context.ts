@@ -2,7 +2,7 @@
 
 import type { Config, ProviderSettings } from '../config/config.ts';
 import type { Attempt, RequestHistory } from '../request/history.ts';
-import type { ByteBudget, ReservedMemory } from '../lib/byte-budget.ts';
+import type { ByteBudget, ReservedMemory } from '../lib/memory/byte-budget.ts';
 import type { Cancellation, Deadline } from '../lib/cancellation.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import type { Transport } from './transport.ts';

@@ -1,10 +1,10 @@
 /** Reads complete answers: in full, up to a limit, and checked to be JSON without an error. */
 
-import { Reservation } from '../lib/byte-budget.ts';
-import { readEach } from '../lib/byte-source.ts';
+import { Reservation } from '../lib/memory/byte-budget.ts';
+import { readEach } from '../lib/memory/byte-source.ts';
 import { joinParts, lengthOf, sliceText, withoutMark } from '../lib/chunk-buffer.ts';
 import { GatewayError } from '../lib/errors.ts';
-import { HeldBody } from '../lib/held-body.ts';
+import { HeldBody } from '../lib/memory/held-body.ts';
 import { MAX_PARSED_CHARACTERS, parseUntrustedJson } from '../lib/json.ts';
 import { JsonOutline } from '../lib/json-outline.ts';
 import { beginsJson, firstByteOf } from '../protocol/answer-json.ts';

@@ -4,10 +4,10 @@
  * the delivery on.
  */
 
-import { noRoom } from '../lib/byte-budget.ts';
-import type { ByteSink, ByteSource } from '../lib/byte-source.ts';
+import { noRoom } from '../lib/memory/byte-budget.ts';
+import type { ByteSink, ByteSource } from '../lib/memory/byte-source.ts';
 import { GatewayError } from '../lib/errors.ts';
-import { EventRoom } from '../lib/event-room.ts';
+import { EventRoom } from '../lib/memory/event-room.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { EventReader, type PassedEvents } from './event-reader.ts';
 import { MAX_BYTES, tooLargeError, upstreamFailure } from './network-error.ts';

@@ -1,7 +1,7 @@
 /** Sends an attempt's request, and opens the answer in the response. */
 
 import { ClientGone, GatewayError } from '../lib/errors.ts';
-import { readAll } from '../lib/byte-source.ts';
+import { readAll } from '../lib/memory/byte-source.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
 import { parseUntrustedJson } from '../lib/json.ts';
 import { EVENT_STREAM_HEADERS, parseEvents } from '../lib/sse.ts';

@@ -5,9 +5,9 @@
 
 import { BUILT_IN_PROVIDERS } from '../config/built-in-providers.ts';
 import type { ProviderSettings, TlsSettings } from '../config/config.ts';
-import type { ByteSource } from '../lib/byte-source.ts';
+import type { ByteSource } from '../lib/memory/byte-source.ts';
 import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
-import { copyIfResizable, type HeldBody } from '../lib/held-body.ts';
+import { copyIfResizable, type HeldBody } from '../lib/memory/held-body.ts';
 import { digestOf } from '../lib/secret.ts';
 import type { Endpoint } from '../protocol/endpoint.ts';
 import { ENDPOINTS } from '../protocol/endpoints.ts';

@@ -5,7 +5,7 @@
  * nothing, except that comments pass if the gateway's own comment has already begun the stream.
  */
 
-import type { ByteSource } from '../lib/byte-source.ts';
+import type { ByteSource } from '../lib/memory/byte-source.ts';
 import { ChunkBuffer, sliceText, withoutMark } from '../lib/chunk-buffer.ts';
 import type { ErrorDetails, GatewayError } from '../lib/errors.ts';
 import { beginsJson } from '../protocol/answer-json.ts';

@@ -14,7 +14,7 @@ import {
   type ProviderState,
 } from '../../src/gateway/provider-state.ts';
 import { Incidents } from '../../src/incidents/incidents.ts';
-import { Reservation } from '../../src/lib/byte-budget.ts';
+import { Reservation } from '../../src/lib/memory/byte-budget.ts';
 import { GatewayError } from '../../src/lib/errors.ts';
 import { Secret } from '../../src/lib/secret.ts';
 import { createRedactor } from '../../src/lib/secrets.ts';

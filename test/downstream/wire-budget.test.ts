@@ -7,9 +7,9 @@ import { connect } from 'node:net';
 import { test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 
-import { type ByteBudget, Reservation } from '../../src/lib/byte-budget.ts';
-import type { ByteSink } from '../../src/lib/byte-source.ts';
-import { EventRoom } from '../../src/lib/event-room.ts';
+import { type ByteBudget, Reservation } from '../../src/lib/memory/byte-budget.ts';
+import type { ByteSink } from '../../src/lib/memory/byte-source.ts';
+import { EventRoom } from '../../src/lib/memory/event-room.ts';
 import { openStream } from '../../src/upstream/stream-opening.ts';
 import { assertError, parseRaw, refusal, type ExpectedError } from '../support/errors.ts';
 import { TransportError } from '../../src/upstream/network-error.ts';

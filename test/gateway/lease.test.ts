@@ -6,7 +6,7 @@ import type { ServerResponse } from 'node:http';
 import { test, type TestContext } from 'node:test';
 
 import type { Transport } from '../../src/upstream/transport.ts';
-import type { ByteSource } from '../../src/lib/byte-source.ts';
+import type { ByteSource } from '../../src/lib/memory/byte-source.ts';
 import { chatBody, startGateway, STREAM, triesOf } from '../support/gateway.ts';
 import { scenario } from '../support/scenario.ts';
 import { eventually } from '../support/streams.ts';

@@ -3,7 +3,7 @@ import { test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { ChunkBuffer, sliceParts } from '../../src/lib/chunk-buffer.ts';
-import { TurnLimit } from '../../src/lib/turns.ts';
+import { TurnLimit } from '../../src/lib/memory/turns.ts';
 import { createMemoryProbe } from '../support/memory.ts';
 import { cutUp } from '../support/mutate.ts';
 import { withRandom, type Random } from '../support/random.ts';

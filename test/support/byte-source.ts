@@ -1,4 +1,4 @@
-import type { ByteSink, ByteSource } from '../../src/lib/byte-source.ts';
+import type { ByteSink, ByteSource } from '../../src/lib/memory/byte-source.ts';
 
 /** Returns a body that arrives in these pieces and then ends, with `error` if given. */
 export function bodyOf(pieces: readonly Buffer[], error?: Error): ByteSource {

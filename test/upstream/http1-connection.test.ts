@@ -9,7 +9,7 @@ import { test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { Worker } from 'node:worker_threads';
 
-import { type ByteSink, readAll } from '../../src/lib/byte-source.ts';
+import { type ByteSink, readAll } from '../../src/lib/memory/byte-source.ts';
 import { Cancellation } from '../../src/lib/cancellation.ts';
 import { Http1Connection } from '../../src/upstream/http1-connection.ts';
 import { TransportError } from '../../src/upstream/network-error.ts';

@@ -10,7 +10,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { TLSSocket } from 'node:tls';
 
 import { Cancellation } from '../../src/lib/cancellation.ts';
-import { readAll } from '../../src/lib/byte-source.ts';
+import { readAll } from '../../src/lib/memory/byte-source.ts';
 import { type ConnectionUse, fixedHeaders } from '../../src/upstream/provider.ts';
 import { createTransport } from '../../src/upstream/transport.ts';
 import { createCertificate, NO_OPENSSL } from '../support/certificate.ts';

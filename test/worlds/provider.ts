@@ -3,7 +3,7 @@
  * reply as the gateway's own connections would hand it over. No other file here knows a transport's interface.
  */
 
-import type { ByteSink, ByteSource } from '../../src/lib/byte-source.ts';
+import type { ByteSink, ByteSource } from '../../src/lib/memory/byte-source.ts';
 import type { Cancellation } from '../../src/lib/cancellation.ts';
 import {
   type ConnectionFailure,

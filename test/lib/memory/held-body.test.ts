@@ -1,12 +1,12 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { Reservation } from '../../src/lib/byte-budget.ts';
-import { ClientGone } from '../../src/lib/errors.ts';
-import { HeldBody, copyIfResizable } from '../../src/lib/held-body.ts';
-import { cutUp } from '../support/mutate.ts';
-import { withRandom } from '../support/random.ts';
-import { newBudget } from '../support/shared.ts';
+import { Reservation } from '../../../src/lib/memory/byte-budget.ts';
+import { ClientGone } from '../../../src/lib/errors.ts';
+import { HeldBody, copyIfResizable } from '../../../src/lib/memory/held-body.ts';
+import { cutUp } from '../../support/mutate.ts';
+import { withRandom } from '../../support/random.ts';
+import { newBudget } from '../../support/shared.ts';
 
 test('a body has the pushed bytes, and a long body is freed at its end', async () =>
   withRandom((random) => {

@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { Reservation } from '../../src/lib/byte-budget.ts';
-import { EventRoom } from '../../src/lib/event-room.ts';
-import { stopClock } from '../support/clock.ts';
-import { newBudget } from '../support/shared.ts';
+import { Reservation } from '../../../src/lib/memory/byte-budget.ts';
+import { EventRoom } from '../../../src/lib/memory/event-room.ts';
+import { stopClock } from '../../support/clock.ts';
+import { newBudget } from '../../support/shared.ts';
 
 const MIB = 1_048_576;
 

@@ -1,6 +1,6 @@
 /** Bytes pushed to a single reader, without a promise or a stream object for each chunk. */
 
-import { ChunkBuffer } from './chunk-buffer.ts';
+import { ChunkBuffer } from '../chunk-buffer.ts';
 
 /** The methods must not throw. */
 export interface ByteSink {

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
 
 import type { Outcome } from '../../src/lib/errors.ts';
-import { AffectedRequests } from '../../src/request/affected-requests.ts';
+import { AffectedRequests } from '../../src/incidents/affected-requests.ts';
 import { Attempt, RequestHistory } from '../../src/request/history.ts';
 import { stopClock } from '../support/clock.ts';
 

@@ -5,8 +5,8 @@ import { PerformanceObserver } from 'node:perf_hooks';
 import { test } from 'node:test';
 import { setImmediate as immediate } from 'node:timers/promises';
 
-import { nextTurn, onNextTurn, TurnLimit } from '../../src/lib/turns.ts';
-import { idle } from '../support/clock.ts';
+import { nextTurn, onNextTurn, TurnLimit } from '../../../src/lib/memory/turns.ts';
+import { idle } from '../../support/clock.ts';
 
 const KIB = 1024;
 

@@ -1,6 +1,6 @@
 /** Counts and bounds the memory for all requests and answers together. */
 
-import { ClientGone, GatewayError } from './errors.ts';
+import { ClientGone, GatewayError } from '../errors.ts';
 import { collectGarbage } from './garbage-collector.ts';
 
 /**

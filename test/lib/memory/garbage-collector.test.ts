@@ -3,7 +3,7 @@ import { spawnSync } from 'node:child_process';
 import { test } from 'node:test';
 import { pathToFileURL } from 'node:url';
 
-const MODULE = pathToFileURL('src/lib/garbage-collector.ts');
+const MODULE = pathToFileURL('src/lib/memory/garbage-collector.ts');
 
 /** Keeps young objects alive for a while, and prints the largest young generation in MiB. */
 const PROGRAM = `

@@ -1,7 +1,7 @@
 /** Counts the requests affected by an incident, and their clients. */
 
 import type { Outcome } from '../lib/errors.ts';
-import type { RequestHistory } from './history.ts';
+import type { RequestHistory } from '../request/history.ts';
 
 /** The most models and faults in an incident, and the most clients for each. */
 const MAX_COUNTED = 100;

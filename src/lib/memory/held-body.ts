@@ -1,7 +1,7 @@
 /** Keeps the bodies of requests and complete answers in reserved memory. */
 
 import { type Reservation, type ReservedMemory, SMALL_BYTES } from './byte-budget.ts';
-import { ChunkBuffer } from './chunk-buffer.ts';
+import { ChunkBuffer } from '../chunk-buffer.ts';
 
 const GROWTH_BYTES = 1_048_576;
 
