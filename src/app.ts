@@ -75,7 +75,7 @@ export class Service {
   #snapshot: Snapshot;
   /** The latest warnings about the settings, which are printed at the start or logged. */
   #warnings: readonly string[];
-  #lastReload = { isGood: true, succeededAtMs: Date.now() };
+  #lastReload = { isGood: true, successTime: Date.now() };
 
   constructor(initial: Config, runtime: Runtime, outside = OUTSIDE) {
     const { admin } = initial;
@@ -171,7 +171,7 @@ export class Service {
     } catch (failure) {
       return this.#onReloadFailed(failure as Error);
     }
-    this.#lastReload = { isGood: true, succeededAtMs: Date.now() };
+    this.#lastReload = { isGood: true, successTime: Date.now() };
     this.#parts.incidents.set('reload', undefined);
     this.#admin?.view.onConfig(changes.config);
     this.learnModels();

@@ -63,7 +63,7 @@ export interface Figures {
    * Whether the latest reload succeeded, and when the settings in use were read, in milliseconds
    * since the epoch.
    */
-  lastReload(): { readonly isGood: boolean; readonly succeededAtMs: number };
+  lastReload(): { readonly isGood: boolean; readonly successTime: number };
 }
 
 type Value = number | boolean | undefined;
@@ -122,7 +122,7 @@ export function readFigures(config: Config, figures: Figures): FigureRow[] {
   const root = new LabelSet();
   const build = root.with('version', VERSION).with('node', process.versions.node);
   const connections = figures.connections();
-  const { isGood, succeededAtMs } = figures.lastReload();
+  const { isGood, successTime } = figures.lastReload();
   const store = figures.store();
   const startSeconds = performance.timeOrigin / 1000;
   return [
@@ -140,7 +140,7 @@ export function readFigures(config: Config, figures: Figures): FigureRow[] {
     ['gateway_config_last_reload_successful', isGood, '1 if the latest succeeded.'],
     [
       'gateway_config_last_reload_success_timestamp_seconds',
-      succeededAtMs / 1000,
+      successTime / 1000,
       'When the settings in use were read, in seconds since the epoch.',
     ],
     ['gateway_upstream_connections_open', connections?.open, 'Connections to providers.'],

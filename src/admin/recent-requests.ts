@@ -136,7 +136,7 @@ export class RecentRequests {
   #show(entry: Entry): Required<Entry> {
     if (entry.shown) return entry as Required<Entry>;
     const { number, request } = entry;
-    const time = new Date(request.endedAtMs).toISOString();
+    const time = new Date(request.endTime).toISOString();
     const facts = redactFacts({ time, ...request.facts }, this.#redact);
     const { client, duration_ms, first_byte_ms, method, outcome, path, status, stream } = facts;
     const isRefused = isOverOwnLimit(request);

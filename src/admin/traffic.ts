@@ -268,7 +268,7 @@ export class Traffic {
       step,
       steps: Object.fromEntries(steps.map((one, ago) => [step - ago, one])),
       unknownTo: this.#unknownTo as ReadonlyMap<string, string>,
-      last: this.#lastEnd && new Date(this.#lastEnd.ms).toISOString(),
+      last: this.#lastEnd && new Date(this.#lastEnd.time).toISOString(),
     };
   }
 

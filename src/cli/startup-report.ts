@@ -107,10 +107,10 @@ export function warningsOf(config: Config): string[] {
   return warnings;
 }
 
-function expiryOf({ name, expiresAtMs = Infinity }: Tenant): string[] {
-  const leftMs = expiresAtMs - Date.now();
+function expiryOf({ name, expiryTime = Infinity }: Tenant): string[] {
+  const leftMs = expiryTime - Date.now();
   if (leftMs > EXPIRES_SOON_MS) return [];
-  const at = new Date(expiresAtMs).toISOString();
+  const at = new Date(expiryTime).toISOString();
   const text =
     leftMs > 0 ? `the client's key expires at ${at}` : `the client's key expired at ${at}`;
   return [`clients.${name}.expires: ${text}`];

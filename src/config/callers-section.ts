@@ -60,7 +60,7 @@ export function readClients(
     const section = values.section('clients.<name>', path);
     const { key, keys, keySha256, expires, models, unpriced, maxConcurrentRequests, ...limit } =
       section;
-    const expiresAtMs = expires?.getTime();
+    const expiryTime = expires?.getTime();
     const keyDigests = readKeysOf(values, path, { key, keys, keySha256 }, taken);
     for (const model of models ?? []) {
       if (leadsSomewhere(model)) continue;
@@ -80,7 +80,7 @@ export function readClients(
     }
     /** True if one of the keys is known by its digest alone. */
     const hasUnknownKey = keySha256 !== undefined;
-    const identity = { name, keyDigests, hasUnknownKey, expiresAtMs };
+    const identity = { name, keyDigests, hasUnknownKey, expiryTime };
     return { ...identity, models, limit, maxConcurrentRequests };
   });
   warnOfRestart(values, clients);

@@ -96,7 +96,7 @@ export function createAccessLog(
       const facts = { request_id, remote, status, outcome: 'refused', reason } as const;
       logger.log('info', 'broken request', facts);
       const unknown = { method: '', path: '', duration_ms: 0, bytes: 0 };
-      observe?.({ facts: { ...facts, ...unknown }, endedAtMs: Date.now(), durationMs: 0 });
+      observe?.({ facts: { ...facts, ...unknown }, endTime: Date.now(), durationMs: 0 });
     },
   };
 }
@@ -107,7 +107,7 @@ function toFinished(call: Call, facts: RequestFacts, endedAtMs: number): Finishe
   const answer = history.attempt?.hasAnswer ? history.attempt : undefined;
   return {
     facts,
-    endedAtMs: Date.now(),
+    endTime: Date.now(),
     durationMs: endedAtMs - receivedAtMs,
     // A stream that began with a comment may have no first event.
     firstByteMs: answer && firstByteAtMs - receivedAtMs,

@@ -35,9 +35,9 @@ interface Requests {
   /** When the first client with a name was affected, on the clock of `performance.now()`. */
   clientAt: number;
   /** When the latest request failed. */
-  failedMs: number | undefined;
+  failureTime: number | undefined;
   /** When the latest request failed, on the clock of `performance.now()`. */
-  failedAt: number;
+  failedAtMs: number;
 }
 
 /**
@@ -69,10 +69,10 @@ export class AffectedRequests {
   }
 
   /** When the latest request failed, unless it counts as failing now. */
-  get quietSinceMs(): number | undefined {
-    const [latest] = this.#listed().toSorted((a, b) => b.failedAt - a.failedAt);
-    const isQuiet = latest !== undefined && performance.now() - latest.failedAt > FAILING_MS;
-    return isQuiet ? latest.failedMs : undefined;
+  get quietSinceTime(): number | undefined {
+    const [latest] = this.#listed().toSorted((a, b) => b.failedAtMs - a.failedAtMs);
+    const isQuiet = latest !== undefined && performance.now() - latest.failedAtMs > FAILING_MS;
+    return isQuiet ? latest.failureTime : undefined;
   }
 
   /**
@@ -102,8 +102,8 @@ export class AffectedRequests {
     this.#rows.set(keyOf(name, faults[0]), requests);
     if (isFailed) {
       requests.failed += 1;
-      requests.failedMs = Date.now();
-      requests.failedAt = performance.now();
+      requests.failureTime = Date.now();
+      requests.failedAtMs = performance.now();
     } else {
       requests.answered += 1;
       requests.by = attempt!.provider;
@@ -185,7 +185,7 @@ function keyOf(name: string, fault: string | undefined): string {
 
 function begin(name: string, fault: string | undefined): Requests {
   const counts = { failed: 0, good: 0, answered: 0, by: undefined };
-  const times = { clientAt: Infinity, failedMs: undefined, failedAt: 0 };
+  const times = { clientAt: Infinity, failureTime: undefined, failedAtMs: 0 };
   return { name, fault, ...counts, clients: new Set(), losers: new Set(), ...times };
 }
 

@@ -12,13 +12,13 @@ const CODE_TWICE = /^(\w+): \w+ (?=\1)/;
 
 /** An instant on the system's clock, which may be set, and on the clock of `performance.now()`. */
 export interface Moment {
-  readonly ms: number;
+  readonly time: number;
   readonly atMs: number;
 }
 
 /** Returns the instant `lateMs` ago. */
 export const momentBefore = (lateMs = 0): Moment => {
-  return { ms: Date.now() - lateMs, atMs: performance.now() - lateMs };
+  return { time: Date.now() - lateMs, atMs: performance.now() - lateMs };
 };
 
 const timeOf = (ms: number | undefined) => (ms === undefined ? ms : new Date(ms).toISOString());
@@ -28,7 +28,7 @@ interface Cause {
   /** The key's position, from 1. */
   readonly key?: number | undefined;
   /** When the provider's `Retry-After` ends. */
-  readonly untilMs?: number | undefined;
+  readonly untilTime?: number | undefined;
 }
 
 /** A model whose streams fail, or whose complete answers fail. */
@@ -80,15 +80,24 @@ export class Fault {
 
   toFacts() {
     const { failures, isFromStart, kind } = this;
-    const { text, key, untilMs } = this.#causes.get(kind)!;
+    const { text, key, untilTime } = this.#causes.get(kind)!;
     const model = this.model?.name.slice(0, MAX_NAME_CHARACTERS);
     const stream = this.model?.isStream;
     const since_start = isFromStart || undefined;
-    const times = { since: timeOf(this.since.ms)!, since_start, ended: timeOf(this.ended?.ms) };
+    const times = { since: timeOf(this.since.time)!, since_start, ended: timeOf(this.ended?.time) };
     const cause = text.replace(CODE_TWICE, '');
     // Another failure has nothing to do with the key.
     const refused = kind === 'key_refused' ? key : undefined;
-    return { kind, model, stream, ...times, cause, key: refused, until: timeOf(untilMs), failures };
+    return {
+      kind,
+      model,
+      stream,
+      ...times,
+      cause,
+      key: refused,
+      until: timeOf(untilTime),
+      failures,
+    };
   }
 }
 
@@ -208,10 +217,10 @@ export class Incident {
       model: undefined,
       stream: undefined,
       provider: this.provider,
-      since: timeOf(this.since.ms)!,
+      since: timeOf(this.since.time)!,
       since_start: this.#first!.isFromStart || undefined,
-      ended: timeOf(this.ended?.ms),
-      quiet_since: isLasting ? timeOf(this.requests.quietSinceMs) : undefined,
+      ended: timeOf(this.ended?.time),
+      quiet_since: isLasting ? timeOf(this.requests.quietSinceTime) : undefined,
       failures: models.reduce((sum, { failures }) => sum + failures, 0) || faults[0]!.failures,
       all_models: (models.length > 0 && hasAll) || undefined,
       models: models.length > 0 ? models.slice(0, MAX_LISTED_MODELS) : undefined,

@@ -232,12 +232,12 @@ export class Incidents {
     const lateMs = hasAnswer ? silentMs : nowMs - attempt.beganAtMs;
     const fault = (tries.fault ??= new Fault(tries.model, lateMs));
     fault.goodSince = undefined;
-    const untilMs = seconds === undefined ? undefined : Date.now() + 1000 * seconds;
+    const untilTime = seconds === undefined ? undefined : Date.now() + 1000 * seconds;
     const hasStatus = kind === 'errors' || kind === 'key_refused';
     const isTold = !hasStatus || status === undefined || text.startsWith(String(status));
     const cause = isTold ? text : `${status}: ${text}`;
     fault.isFromStart = subject.hasAlwaysFailed(part, tries);
-    fault.add(kind, { text: cause, key: key === undefined ? undefined : key + 1, untilMs });
+    fault.add(kind, { text: cause, key: key === undefined ? undefined : key + 1, untilTime });
     this.#startTrouble(subject);
     subject.incident!.goodSince = undefined;
   }

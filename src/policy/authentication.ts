@@ -55,12 +55,12 @@ export function createAuthenticator(
     const digest = token === undefined ? undefined : sha256(token);
     // Takes constant time: all digests have the same length, and none is skipped after a match.
     const [match] = known.filter((key) => digest && timingSafeEqual(key.digest, digest));
-    const { expiresAtMs, name: client } = match?.tenant ?? {};
+    const { expiryTime, name: client } = match?.tenant ?? {};
     if (history && match?.tenant?.hasUnknownKey) {
       match.redact ??= createRedactor([new Secret(token!)], [...names, client]);
       history.redactKey = match.redact;
     }
-    const isExpired = expiresAtMs !== undefined && Date.now() >= expiresAtMs;
+    const isExpired = expiryTime !== undefined && Date.now() >= expiryTime;
     if (match && !isExpired) return match.tenant;
     const other = token === undefined ? 'no_token' : 'unknown_token';
     const check = isExpired ? 'expired_token' : other;

@@ -30,7 +30,7 @@ const MAX_LIMITED_SECONDS = 3600;
 interface Cooldown {
   readonly ms: number;
   /** On the clock of `performance.now()`. */
-  readonly untilMs: number;
+  readonly endsAtMs: number;
   readonly status: number;
 }
 
@@ -118,8 +118,8 @@ export class KeyPool {
     for (const statuses of KEY_STATUSES) {
       const alike = keys.filter((key) => statuses.includes(this.cooldownOf(key)?.status));
       const wasTried = alike.some((key) => tried.includes(key));
-      const untilMs = (key: number) => this.cooldownOf(key)!.untilMs;
-      const [first] = alike.toSorted((a, b) => untilMs(a) - untilMs(b));
+      const endsAtMs = (key: number) => this.cooldownOf(key)!.endsAtMs;
+      const [first] = alike.toSorted((a, b) => endsAtMs(a) - endsAtMs(b));
       const isLast = statuses.includes(401);
       if (first === undefined || wasTried || (isLast && tried.length > 0)) continue;
       yield take(first);
@@ -162,7 +162,7 @@ export class KeyPool {
       this.#refused.set(key, status);
       this.#reportRefused();
     }
-    this.#begin(key, { ms, untilMs: performance.now() + ms, status });
+    this.#begin(key, { ms, endsAtMs: performance.now() + ms, status });
     return true;
   }
 
@@ -191,7 +191,7 @@ export class KeyPool {
   #begin(key: number, cooldown: Cooldown): void {
     const before = this.cooldownOf(key);
     // Answers arrive out of order, so a shorter cooldown must not replace a longer cooldown.
-    if (before && !isOver(before) && before.untilMs >= cooldown.untilMs) return;
+    if (before && !isOver(before) && before.endsAtMs >= cooldown.endsAtMs) return;
     this.#cooldowns[key] = cooldown;
     // Logs a single line for each cooldown, even if several requests are refused at the same time.
     if (!isOver(before)) return;
@@ -225,5 +225,5 @@ export class TakenKey {
 }
 
 function isOver(cooldown: Cooldown | undefined): boolean {
-  return !cooldown || performance.now() >= cooldown.untilMs;
+  return !cooldown || performance.now() >= cooldown.endsAtMs;
 }

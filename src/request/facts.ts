@@ -56,7 +56,7 @@ export type RequestFacts = Partial<Omit<TokenUsage, 'total_tokens'>> & {
 export interface FinishedRequest {
   readonly facts: RequestFacts;
   /** On the clock of `Date.now()`. */
-  readonly endedAtMs: number;
+  readonly endTime: number;
   readonly durationMs: number;
   readonly firstByteMs?: number | undefined;
   /** Time until the answer's head, without the client's upload and the waits for providers. */

@@ -125,8 +125,8 @@ class Trace implements RequestTrace {
       parentSpanId: this.#parentSpanId,
       name: route === undefined ? method : `${method} ${route}`,
       kind: SERVER,
-      startTimeUnixNano: toNanoseconds(times.endedAtMs - times.durationMs),
-      endTimeUnixNano: toNanoseconds(times.endedAtMs),
+      startTimeUnixNano: toNanoseconds(times.endTime - times.durationMs),
+      endTimeUnixNano: toNanoseconds(times.endTime),
       attributes: {
         'http.request.method': method,
         'http.route': route,
@@ -141,11 +141,11 @@ class Trace implements RequestTrace {
   #trySpan(
     attempt: Attempt,
     spanId: string,
-    { durationMs, endedAtMs }: FinishedRequest,
+    { durationMs, endTime }: FinishedRequest,
     { history, receivedAtMs }: TracedCall,
   ): Span {
-    // `beganAtMs` is on another clock than `endedAtMs`.
-    const toTime = (atMs: number) => endedAtMs - durationMs + (atMs - receivedAtMs);
+    // `beganAtMs` is on another clock than `endTime`.
+    const toTime = (atMs: number) => endTime - durationMs + (atMs - receivedAtMs);
     const { beganAtMs, decidedAtMs = beganAtMs, finishReason, outcome, status, usage } = attempt;
     const isDelivered = attempt.isStream && attempt.hasAnswer;
     const { operation } = history.endpoint;
@@ -158,7 +158,7 @@ class Trace implements RequestTrace {
       name: `${operation} ${model}`,
       kind: CLIENT,
       startTimeUnixNano: toNanoseconds(toTime(beganAtMs)),
-      endTimeUnixNano: toNanoseconds(isDelivered ? endedAtMs : toTime(decidedAtMs)),
+      endTimeUnixNano: toNanoseconds(isDelivered ? endTime : toTime(decidedAtMs)),
       attributes: {
         'gen_ai.operation.name': operation,
         'gen_ai.provider.name': attempt.provider,

@@ -683,7 +683,7 @@ test('the history has the last 15 minutes in steps of ten seconds, without a tim
   replaceDate(t, () => now - isSetBackMs);
   const traffic = new Traffic(() => now);
   const facts = { request_id: 'x', method: 'GET', path: '/', duration_ms: 1, bytes: 1 };
-  const ended = { endedAtMs: 1, durationMs: 1, firstByteMs: 100 };
+  const ended = { endTime: 1, durationMs: 1, firstByteMs: 100 };
   const add = (more: { outcome: 'ok' | 'timeout'; status?: number; stream?: boolean }) =>
     traffic.add({ facts: { ...facts, ...more }, ...ended }, undefined);
   add({ outcome: 'ok', status: 200, stream: true });
@@ -733,7 +733,7 @@ test('connect, lookup, first token and gateway times are apart, each for its pro
     { provider: 'q', model: 'm', outcome: 'ok', status: 200, ...found, lookup_ms: 4000 },
   ] as const;
   const more = { outcome: 'ok', status: 200, stream: true, provider: 'q', tries } as const;
-  const times = { endedAtMs: 1, durationMs: 6200, firstByteMs: 6104, gatewayMs: 4 };
+  const times = { endTime: 1, durationMs: 6200, firstByteMs: 6104, gatewayMs: 4 };
   traffic.add({ facts: { ...facts, ...more }, ...times }, undefined);
   const { all, minute, providers } = traffic.report();
   type Times = Partial<Record<'p50' | 'connect' | 'lookup' | 'gateway', number>>;
@@ -750,7 +750,7 @@ test('a median of first tokens needs ten, in the last minute and before', () => 
   const facts = { request_id: 'x', method: 'GET', path: '/', duration_ms: 1, bytes: 1 };
   const add = (count: number, firstByteMs: number) => {
     const more = { outcome: 'ok', status: 200, stream: true, provider: 'p' } as const;
-    const request = { facts: { ...facts, ...more }, endedAtMs: 1, durationMs: 1, firstByteMs };
+    const request = { facts: { ...facts, ...more }, endTime: 1, durationMs: 1, firstByteMs };
     for (let at = 0; at < count; at += 1) traffic.add(request, undefined);
   };
   const medians = (id = 'p') => traffic.typicalTimes(id, 'first_token');
@@ -774,7 +774,7 @@ test('a connect time is typical if a quarter of four or more new connections tak
   const newest = [4000, 1, 1, 1, 4000, 4000].map((connect_ms) => {
     const one = { provider: 'p', model: 'm', outcome: 'ok', connect_ms };
     const request = { facts: { ...facts, outcome: 'ok', tries: [one] } };
-    traffic.add({ ...request, endedAtMs: 1, durationMs: 1 } as Finished, undefined);
+    traffic.add({ ...request, endTime: 1, durationMs: 1 } as Finished, undefined);
     return traffic.typicalTimes('p', 'connect').newestMs;
   });
   assert.deepEqual(newest, [undefined, undefined, undefined, 1, 4063, 4250]);

@@ -60,7 +60,7 @@ function finished(facts: Partial<RequestFacts> = {}, more: Partial<FinishedReque
       outcome: 'ok',
       ...facts,
     },
-    endedAtMs: 1_700_000_000_000,
+    endTime: 1_700_000_000_000,
     durationMs: 1000,
     ...more,
   };
@@ -72,7 +72,7 @@ function createMetrics(known: readonly string[] = []) {
   names.models.use('settings', known);
   const metrics = new RequestMetrics(names);
   const text = () => [...metrics.render()].join('');
-  const traffic = new Traffic(() => request.endedAtMs);
+  const traffic = new Traffic(() => request.endTime);
   let request = finished();
   const add = (next: FinishedRequest) => traffic.add((request = next), metrics.add(next));
   return { metrics, traffic, add, text, read: () => parseMetrics(text()) };
@@ -874,7 +874,7 @@ function recordMany() {
         responseModel: names[(at * 7) % 5000]!,
         firstByteMs: at % 900,
         gatewayMs: 0.3,
-        endedAtMs: 1_700_000_000_000 + at * (2_000_000 / MANY),
+        endTime: 1_700_000_000_000 + at * (2_000_000 / MANY),
       },
     );
     metrics.add(request);

@@ -16,7 +16,7 @@ function record(...all: Given[]) {
   const recent = new RecentRequests(Object.assign(hide, { mayChange: () => true }));
   const facts = { request_id: 'r', method: 'POST', path: '/', duration_ms: 1, bytes: 1 };
   for (const { facts: own, ...more } of all) {
-    const times = { endedAtMs: 1_700_000_000_000, durationMs: 1 };
+    const times = { endTime: 1_700_000_000_000, durationMs: 1 };
     recent.add({ ...times, ...more, facts: { ...facts, outcome: 'ok', ...own } });
   }
   return recent;

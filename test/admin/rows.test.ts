@@ -57,7 +57,7 @@ test('a provider has its open circuits, waiting requests, and the age of its old
 test('a model has the providers in turn, each with whether the model fails there', () => {
   const traffic = new Traffic(() => 1e12);
   const facts = { request_id: 'x', method: 'POST', path: '/', duration_ms: 1, bytes: 1 };
-  const ended = { endedAtMs: 1, durationMs: 1 };
+  const ended = { endTime: 1, durationMs: 1 };
   for (const name of ['fast', 'x-1', 'a/big', 'last', 'other']) {
     traffic.add({ facts: { ...facts, outcome: 'ok' }, ...ended }, { name } as never);
   }
@@ -93,7 +93,7 @@ test('traffic has a letter for each minute of a provider, tokens, and unknown mo
       const one = { provider: 'p', model: 'm', outcome, status } as const;
       const usage = { prompt_tokens: 20, completion_tokens: 3 };
       const request = { ...facts, ...usage, outcome, provider: 'p', tries: [one] } as const;
-      traffic.add({ facts: request, endedAtMs: 1, durationMs: 1 }, { name: 'fast' } as never);
+      traffic.add({ facts: request, endTime: 1, durationMs: 1 }, { name: 'fast' } as never);
     }
     now += 60_000;
   };
@@ -120,7 +120,7 @@ test('a slow provider has the times of the last minute', () => {
     const tries = [{ provider: 'a', model: 'm', outcome: 'ok', connect_ms: 9 }] as const;
     const more = { status: 200, stream: true, provider: 'a' };
     const all = { ...facts, outcome: 'ok', ...more, tries } as const;
-    traffic.add({ facts: all, endedAtMs: now, durationMs: 1, firstByteMs }, undefined);
+    traffic.add({ facts: all, endTime: now, durationMs: 1, firstByteMs }, undefined);
   };
   for (let count = 0; count < 50; count += 1) add(200);
   now += 120_000;

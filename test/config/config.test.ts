@@ -257,7 +257,7 @@ test('a key that has expired, or will within a week, is warned of', () => {
     return `[clients.in-${hours}-hours]\nkey = "key-${hours}-canary"\nexpires = ${expires}\n`;
   });
   const config = load(`${toml.join('')}[clients.always]\nkey = "key-always-canary"\n`);
-  const moments = config.clients.map(({ expiresAtMs = 0 }) => new Date(expiresAtMs).toISOString());
+  const moments = config.clients.map(({ expiryTime = 0 }) => new Date(expiryTime).toISOString());
   assert.deepEqual(config.warnings, []);
   assert.deepEqual(startWarningsOf(config), [
     `clients.in--24-hours.expires: the client's key expired at ${moments[0]}`,

@@ -46,11 +46,11 @@ test('requests have not failed since the latest failure among the faults of the 
   const latest = Date.now();
   end('z', 'b', undefined, 'ok');
   clock.nowMs += 49_000;
-  assert.equal(requests.quietSinceMs, undefined);
+  assert.equal(requests.quietSinceTime, undefined);
   clock.nowMs += 1;
-  assert.equal(requests.quietSinceMs, latest);
+  assert.equal(requests.quietSinceTime, latest);
   has.pop();
-  assert.equal(requests.quietSinceMs, latest - 1000);
+  assert.equal(requests.quietSinceTime, latest - 1000);
 });
 
 test('a name that has met several faults is listed once, with the provider that answered', (t) => {

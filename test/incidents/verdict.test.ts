@@ -449,7 +449,7 @@ test('refusals by a client\u2019s own limit begin anew after a minute without re
   };
   const refuse = (limit: string) => {
     const refused = { outcome: 'rate_limited', client: 'a', limit } as const;
-    const times = { endedAtMs: now, durationMs: 1 };
+    const times = { endTime: now, durationMs: 1 };
     const refusal = 'client_concurrency';
     traffic.add({ facts: { ...facts, ...refused }, ...times, refusal }, undefined);
     const [refusals] = traffic.refusals().map(describeRefusals);

@@ -310,7 +310,7 @@ describe("a client's name", () => {
     const facts = { request_id: 'x', method: 'GET', path: '/', duration_ms: 1, bytes: 1 };
     for (let at = 0; at < 1000; at += 1) {
       const client = `c${at % 600}`;
-      const request = { facts: { ...facts, client, outcome: 'ok' as const }, endedAtMs: 1 };
+      const request = { facts: { ...facts, client, outcome: 'ok' as const }, endTime: 1 };
       traffic.add({ ...request, durationMs: 1 }, undefined);
     }
     const clients = Object.entries(traffic.report().clients);

@@ -61,8 +61,8 @@ test('each key of the server and of a client is accepted, and any other token re
 
 test("a client's key is refused from the moment when it expires", (t) => {
   const clock = stopClock(t);
-  const expiresAtMs = Date.now() + 1000;
-  const check = authenticator({ clients: [{ ...ALICE, expiresAtMs }, BOB] });
+  const expiryTime = Date.now() + 1000;
+  const check = authenticator({ clients: [{ ...ALICE, expiryTime }, BOB] });
   clock.nowMs += 999;
   assert.deepEqual([check('Bearer alice-1'), check('Bearer bob-1')], ['alice', 'bob']);
   clock.nowMs += 1;

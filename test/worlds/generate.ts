@@ -150,7 +150,7 @@ function withKeyForms(settings: Settings, random: Random): Settings {
   const clients = settings.clients.map((client) => ({
     ...client,
     isHashed: random.oneIn(3),
-    expiresAtMs: random.oneIn(4) ? 1000 + Math.ceil(time(random, 0, 30_000)) : undefined,
+    expiryTime: random.oneIn(4) ? 1000 + Math.ceil(time(random, 0, 30_000)) : undefined,
   }));
   return { ...settings, clients };
 }

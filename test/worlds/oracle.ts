@@ -651,7 +651,7 @@ export function checkHead(ask: Ask, settings: Settings, atMs: number): Early {
   if (!token || (needsKey && !client && !authKeys.includes(token[1]!))) {
     return { kind: 'refused', failure: UNAUTHORIZED };
   }
-  if (client && atMs >= (client.expiresAtMs ?? Infinity)) {
+  if (client && atMs >= (client.expiryTime ?? Infinity)) {
     return { kind: 'refused', failure: UNAUTHORIZED, client: client.name };
   }
   const to =

@@ -58,7 +58,7 @@ export interface Tenant extends Bucket {
   /** Whether the settings have only the digest of the last key. */
   readonly isHashed?: boolean | undefined;
   /** When the keys expire, in whole milliseconds of the world's time. */
-  readonly expiresAtMs?: number | undefined;
+  readonly expiryTime?: number | undefined;
   readonly models?: readonly string[] | undefined;
   readonly max_concurrent_requests: number;
   readonly requests_per_minute?: number | undefined;
@@ -303,12 +303,12 @@ export function toToml(settings: Settings): string {
   return lines.join('\n');
 }
 
-function clientSection({ name, keys, isHashed, expiresAtMs, ...rest }: Tenant): string {
+function clientSection({ name, keys, isHashed, expiryTime, ...rest }: Tenant): string {
   const hashed = isHashed ? keys.at(-1) : undefined;
   return section(`clients.${name}`, {
     keys: isHashed ? keys.slice(0, -1) : keys,
     key_sha256: hashed && createHash('sha256').update(hashed).digest('hex'),
-    expires: expiresAtMs && new Date(wallClockMs(expiresAtMs)),
+    expires: expiryTime && new Date(wallClockMs(expiryTime)),
     ...rest,
   });
 }
