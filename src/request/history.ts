@@ -99,8 +99,8 @@ export class RequestHistory {
     const waitedMs = waited?.queueMs ?? 0;
     if (!last) return { gatewayMs: totalMs - waitedMs, ...waited };
     const spanMs = Math.min(last.decidedAtMs ?? headAtMs, headAtMs) - asked[0]!.beganAtMs;
-    const [first] = asked;
-    const isWithin = wait && first!.beganAtMs < wait.beganAtMs && last.beganAtMs >= wait.endedAtMs;
+    const isWithin =
+      wait && asked[0]!.beganAtMs < wait.beganAtMs && last.beganAtMs >= wait.endedAtMs;
     const upstreamMs = Math.max(0, isWithin ? spanMs - waitedMs : spanMs);
     return { gatewayMs: totalMs - waitedMs - upstreamMs, upstreamMs, ...waited };
   }

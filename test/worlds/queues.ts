@@ -73,6 +73,8 @@ function checkLength(wait: Wait, waits: readonly Wait[], report: Report): void {
   const longest = Math.min(settings.server.queue_timeout ?? QUEUE_SECONDS, Math.max(...timeouts));
   const waitedMs = toMs - fromMs;
   if (waitedMs > longest * 1000 + ROUNDED_MS) wrong(`it waits ${waitedMs} ms`);
+  // A drain of 0 ms takes a millisecond.
+  if (toMs > course.brokenAtMs + 1 + ROUNDED_MS) wrong('it waits after its client has left');
   const told = Number(exchange.lines[0]!.line['waited_ms']);
   if (granted && Math.abs(told - waitedMs) > ROUNDED_MS)
     wrong(`it waits ${waitedMs} ms, and the line has ${told}`);
