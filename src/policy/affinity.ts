@@ -8,7 +8,6 @@ import type { IncomingHttpHeaders } from 'node:http';
 import { sha256 } from '../lib/sha256.ts';
 import type { RequestHistory } from '../request/history.ts';
 
-/** The parts of a request that identify its session. */
 export interface Caller {
   readonly headers: IncomingHttpHeaders;
   readonly history: Pick<RequestHistory, 'client' | 'promptCacheKey'> &
@@ -16,9 +15,7 @@ export interface Caller {
 }
 
 /**
- * Returns a request's session, a text shared by all requests in a conversation: the header
- * `x-session-id` or `x-session-affinity`, else the body's `prompt_cache_key`, else the client's
- * name, else the header with its key. Undefined if the request has none of them.
+ * Returns the text that all requests of a conversation share; undefined if the request has none.
  */
 export function sessionOf({ headers, history }: Caller): string | undefined {
   const named = headers['x-session-id'] || headers['x-session-affinity'];
@@ -29,7 +26,7 @@ export function sessionOf({ headers, history }: Caller): string | undefined {
 
 /**
  * Returns the session that chooses a request's key, or its target in a balanced alias. Undefined if
- * none does: the settings have no affinity, and the request neither.
+ * neither the settings nor the request has an affinity.
  */
 export function choosingSession(caller: Caller, hasAffinity: boolean): string | undefined {
   if (caller.history.affinity) return sessionOf(caller) ?? '';
@@ -37,9 +34,9 @@ export function choosingSession(caller: Caller, hasAffinity: boolean): string | 
 }
 
 /**
- * Returns the indices of `names`, the best for this session first, by rendezvous hashing (highest
- * random weight). If a name is removed, only its own sessions move to another name. With `shares`,
- * each name gets sessions in proportion to its share (default 1).
+ * Returns the indices of `names`, the best for this session first, by rendezvous hashing. If a name
+ * is removed, only its own sessions move to another name. With `shares`, each name gets sessions in
+ * proportion to its share (default 1).
  */
 export function rankedFor(
   session: string,

@@ -13,9 +13,8 @@ import { sha256 } from '../lib/sha256.ts';
 import type { RequestHistory } from '../request/history.ts';
 
 /**
- * The scheme in any case, then spaces (RFC 9110 11.4), then the token. A token may contain spaces,
- * because clients send placeholders like "My API Key", and any token is accepted while no keys are
- * configured.
+ * RFC 9110 11.4. A token may contain spaces, because clients send placeholders like "My API Key",
+ * and any token is accepted while no keys are configured.
  */
 const BEARER = /^bearer +([^ ].*)$/i;
 
@@ -27,12 +26,10 @@ interface KnownKey {
 }
 
 /**
- * Returns a function that authenticates a request by its sole `Authorization` header, or accepts
- * every request if `auth` is disabled. The function returns the tenant with this key. It returns
- * undefined for a key from `[server.auth]`, and for any token if no keys are configured. It throws
- * `authentication` if the scheme is not Bearer, the token is not a configured key, or the key has
- * expired, with the same message for all. It notes in the `history` how to hide a key whose text
- * the settings lack. `names` are shown although a key may begin with them.
+ * Returns a function that authenticates a request by its sole `Authorization` header. The function
+ * returns the key's tenant, and undefined for a key from `[server.auth]`. It throws
+ * `authentication` with the same message for every reason. It notes in the `history` how to hide a
+ * key whose text the settings lack. `names` are shown although a key may begin with them.
  */
 export function createAuthenticator(
   auth: Config['server']['auth'],
@@ -69,9 +66,8 @@ export function createAuthenticator(
 }
 
 /**
- * Returns true if the tenant may name this model: a pattern in its `models` matches the name. A
- * tenant without `models`, and a request without a tenant, may name every model. Case and spaces
- * count, as they do for providers.
+ * Returns whether the tenant may name this model. A tenant without `models`, and a request without
+ * a tenant, may name every model.
  */
 export function mayName(tenant: Pick<Tenant, 'models'> | undefined, name: string): boolean {
   if (!tenant?.models) return true;

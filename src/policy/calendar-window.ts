@@ -5,7 +5,7 @@ import type { WindowPeriod } from '../lib/limits.ts';
 /** More decimals would show the errors of floating-point numbers: 0.30000000000000004. */
 export const COST_DECIMALS = 10;
 
-/** The sum of the window from `startTime` to `endTime`. Windows with other limits may share it. */
+/** Windows with different limits may share a sum. */
 interface WindowSum {
   used: number;
   startTime: number;
@@ -27,23 +27,20 @@ export class CalendarWindow {
     this.sum = sum ?? { used: 0, startTime: -Infinity, endTime: -Infinity };
   }
 
-  /** The window's name: `2026-11-29`, or `2026-11` for a month. */
+  /** `2026-11-29`, or `2026-11` for a month. */
   get name(): string {
     const { startTime } = this.current();
     return new Date(startTime).toISOString().slice(0, this.#period === 'day' ? 10 : 7);
   }
 
-  /** Returns how much is left, below zero if more was taken. */
   level(): number {
     return rounded(this.#limit - this.current().used);
   }
 
-  /** Returns the milliseconds until the window's end if nothing is left, else 0. */
   waitMs(): number {
     return this.level() > 0 ? 0 : this.resetMs();
   }
 
-  /** Returns the milliseconds until the window's end. */
   resetMs(): number {
     return this.current().endTime - Date.now();
   }
@@ -60,8 +57,8 @@ export class CalendarWindow {
   }
 
   /**
-   * Returns the sum of the window under way. If the clock was set back to an earlier window, the
-   * earlier window keeps the sum, because nothing was given back.
+   * If the clock was set back to an earlier window, the earlier window keeps the sum, because
+   * nothing was given back.
    */
   current(): WindowSum {
     const { sum } = this;
@@ -77,7 +74,6 @@ function rounded(cost: number): number {
   return Number(cost.toFixed(COST_DECIMALS));
 }
 
-/** Returns when the day or the month of a time began, and when it ends. */
 function windowAt(period: WindowPeriod, time: number): readonly [start: number, end: number] {
   const date = new Date(time);
   const [year, month, day] = [date.getUTCFullYear(), date.getUTCMonth(), date.getUTCDate()];

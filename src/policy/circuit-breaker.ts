@@ -9,27 +9,16 @@ import type { Logger } from '../lib/log.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 
 const FAILURES_TO_OPEN = 3;
-/**
- * How long a circuit stays open at first, and how long a probe may take. A failed probe doubles the
- * cooldown.
- */
+/** A probe may take as long as the first cooldown. */
 const COOLDOWN_MS = 10_000;
 const MAX_COOLDOWN_MS = 60_000;
 /** A probe succeeds if its stream still has data this long after the first data. */
 const PROBED_STREAM_MS = 10_000;
-/**
- * Statuses that mean an outage, from an upstream or from the gateway itself: 502 after a network
- * failure, 504 after a time limit.
- */
+/** The gateway itself sets 502 after a network failure, and 504 after a time limit. */
 const OUTAGE_STATUSES = new Set([502, 503, 504, 529]);
-/** Statuses for a missing model or a limit: another target of an alias may still answer. */
 const TARGET_STATUSES = new Set([404, 429]);
-/**
- * Bounds the circuits of a provider, because model names come from clients. The circuit that failed
- * longest ago is dropped first.
- */
+/** Bounds a provider's circuits, because model names come from clients. */
 const MAX_CIRCUITS = 1000;
-/** A model with a longer name has no circuit. */
 const MAX_MODEL_CHARACTERS = 256;
 
 /** `open`: the provider is skipped. `half-open`: one request may probe it. */
@@ -45,7 +34,6 @@ export function isOfTarget({ details, scope, status }: GatewayError): boolean {
 
 /** The request that tests a half-open circuit. */
 export interface Probe {
-  /** To be called when the request's stream has data. */
   readonly onData: () => void;
   /**
    * To be called when the request is over. If it had no result, another request may probe at once.
@@ -53,34 +41,23 @@ export interface Probe {
   readonly end: () => void;
 }
 
-/**
- * A model, asked for a stream or a complete answer. `isBalanced`: the gateway chose it among
- * several equivalent targets.
- */
+/** `isBalanced`: the gateway chose the model among several equivalent targets. */
 interface Target {
   readonly model: string;
-  /** The endpoint's operation, because a provider may serve one endpoint and fail another. */
   readonly operation: string;
   readonly isStream: boolean;
   readonly isBalanced?: boolean;
 }
 
-/**
- * A circuit with failures. The provider's own circuit, which counts failed connections, has no
- * target.
- */
 interface Circuit extends Partial<Pick<Target, 'model' | 'operation' | 'isStream'>> {
   /** Failures in a row. */
   readonly failures: number;
-  /** How long the circuit stays open after the latest failure. */
   readonly cooldownMs: number;
   /** The end of the cooldown, or of the probe's time, on the clock of `performance.now()`. */
   openUntilMs: number;
-  /** True while a probe is under way: the next failure doubles the cooldown. */
   isProbed: boolean;
 }
 
-/** An open or half-open circuit. */
 export type CircuitReport = Circuit & { readonly state: CircuitState };
 
 /** The name of the provider's own circuit. */
@@ -101,26 +78,19 @@ export class CircuitBreaker {
   readonly #redact: (text: string) => string;
   #isDisposed = false;
 
-  /** `redact` is applied to the model names of reports. */
   constructor(provider: string, logger: Logger, redact: (text: string) => string) {
     this.#provider = provider;
     this.#logger = logger;
     this.#redact = redact;
   }
 
-  /**
-   * Closes all circuits, because a reload has removed or replaced the provider. Later failures are
-   * ignored.
-   */
+  /** To be called when a reload has removed or replaced the provider. */
   dispose(): void {
     this.#isDisposed = true;
     for (const name of this.#circuits.keys()) this.#close(name, 'reload');
   }
 
-  /**
-   * Returns a target's state: `open` if its circuit or the provider's is open, `half-open` if
-   * neither is open but either is half-open, else `closed`.
-   */
+  /** Returns the worse state of the target's circuit and the provider's own. */
   stateOf(target: Target): CircuitState {
     if (this.#circuits.size === 0) return 'closed';
     const states = this.#tripped(target).map(stateOfCircuit);
@@ -128,10 +98,9 @@ export class CircuitBreaker {
   }
 
   /**
-   * Records an attempt's start and returns the state before it. The state is `open` only for a
-   * postponed provider, which is asked last in spite of its circuit. If the state was half-open,
-   * the attempt becomes the probe, which is returned instead. The circuit is then open for other
-   * requests until the probe has a result or ends, for ten seconds at most.
+   * Returns the state before an attempt; the probe if the state was half-open. The circuit is then
+   * open for other requests until the probe ends. The state is `open` only for a provider that is
+   * asked last in spite of its circuit.
    */
   recordAttempt(target: Target): 'closed' | 'open' | Probe {
     const state = this.stateOf(target);
@@ -152,8 +121,7 @@ export class CircuitBreaker {
         succeedsAtMs = Infinity;
         this.#recordSuccess(target);
       },
-      // If a result or a later probe has replaced these circuits in `#circuits`, this changes
-      // nothing.
+      // Changes nothing if a result or a later probe has replaced these circuits.
       end: () => {
         const over = { openUntilMs: performance.now(), isProbed: false };
         for (const circuit of circuits) Object.assign(circuit, over);
@@ -161,20 +129,15 @@ export class CircuitBreaker {
     };
   }
 
-  /**
-   * Records a request's outcome: its failure, or a success if `failure` is undefined. `probe` is
-   * set if the request was the probe.
-   */
   recordOutcome(target: Target, failure: GatewayError | undefined, probe?: Probe): void {
     if (failure === undefined) return this.#recordSuccess(target);
     const { details, scope, status } = failure;
     const isProbe = probe !== undefined;
     // The other scopes show that the provider was reached.
     if (scope !== 'provider' && scope !== 'gateway') this.#close(OWN);
-    // The request may be at fault, so its failure neither counts nor ends a row of failures.
-    // Otherwise a single client could keep all others away from a model, or keep its circuit
-    // closed. A plain 500 is such a failure, because some providers answer a wrong parameter with
-    // it.
+    // The request may be at fault, so its failure neither counts nor ends a row of failures: a
+    // single client could otherwise open a circuit, or keep the circuit closed. Some providers
+    // answer a wrong parameter with a plain 500.
     if (scope === 'client' || status === 500) return;
     const isFaultOfTarget = target.isBalanced && isOfTarget(failure);
     const isModelGone = details.problem === 'model gone';
@@ -188,20 +151,16 @@ export class CircuitBreaker {
     } else if (OUTAGE_STATUSES.has(status) || isFaultOfTarget || isModelGone) {
       this.#fail(target, cause, isProbe);
     } else {
-      // Any other failure, such as a 401 or a 429, is an answer, and a circuit only counts outages.
+      // A 401 or a 429 is an answer, and a circuit only counts outages.
       this.#recordSuccess(target);
     }
   }
 
-  /**
-   * Closes the provider's own circuit, because a connection has reached the provider, perhaps for a
-   * request that no circuit guards.
-   */
+  /** A request that no circuit guards may have reached the provider. */
   recordReached(): void {
     this.#close(OWN);
   }
 
-  /** Returns all open and half-open circuits, the latest failure last. */
   report(): CircuitReport[] {
     return [...this.#circuits.values()].filter(isTripped).map((circuit) => ({
       ...circuit,
@@ -210,14 +169,12 @@ export class CircuitBreaker {
     }));
   }
 
-  /** Closes the target's circuit, and the provider's own, because the provider was reached. */
   #recordSuccess(target: Target): void {
     if (this.#circuits.size === 0) return;
     this.#close(OWN);
     this.#close(nameOf(target));
   }
 
-  /** Counts a failure of the target, or without a model of the provider's connections. */
   #fail({ model, operation, isStream }: Partial<Target>, cause: string, isProbe: boolean): void {
     if (this.#isDisposed) return;
     if (model && model.length > MAX_MODEL_CHARACTERS) return;
@@ -226,7 +183,7 @@ export class CircuitBreaker {
     // A request from before the circuit opened may fail late. The probe decides.
     if (before?.isProbed && !isProbe) return;
     const failures = (before?.failures ?? 0) + 1;
-    // Deletes the circuit first, because `Map.set` moves only a new key to the end.
+    // `Map.set` moves only a new key to the end.
     this.#circuits.delete(name);
     const [oldest] = this.#circuits.keys();
     if (this.#circuits.size === MAX_CIRCUITS) this.#close(oldest!);
@@ -247,7 +204,6 @@ export class CircuitBreaker {
     if (failures > FAILURES_TO_OPEN) this.#logger.log('debug', 'breaker stays open', fields);
   }
 
-  /** Forgets a circuit's failures. Logs `breaker closed`, with the reason, if it was not closed. */
   #close(name: string, reason?: 'reload'): void {
     const circuit = this.#circuits.get(name);
     this.#circuits.delete(name);
@@ -256,13 +212,11 @@ export class CircuitBreaker {
     this.#logger.log('info', 'breaker closed', fields);
   }
 
-  /** Returns the open and half-open circuits of the target and of the provider itself. */
   #tripped(target: Target): Circuit[] {
     const circuits = [OWN, nameOf(target)].map((name) => this.#circuits.get(name));
     return circuits.filter((circuit) => circuit !== undefined).filter(isTripped);
   }
 
-  /** Returns a circuit's fields as the log and the page show them. */
   #shown({ model, operation, isStream: stream }: Circuit) {
     const name = model && escapeControlCharacters(model, MAX_MODEL_CHARACTERS);
     const ofEndpoint = operation && operation !== 'chat' && { operation };

@@ -3,24 +3,18 @@
 import type { Attempt } from '../request/history.ts';
 import { providerKindOf } from '../request/incident-kind.ts';
 
-/** Older times are ignored. */
 const WINDOW_MS = 300_000;
 /** Bounds the memory of a target, and the work to sort its times. */
 const MAX_TIMES = 64;
-/**
- * The fewest times that show how fast a target is, and the times that show whether it is slow now.
- * A single cold start or long prompt must not.
- */
+/** So many times show a target's speed, because one may be a cold start or a long prompt. */
 const NEWEST_TIMES = 3;
-/** A target is busy if its newest times are this multiple of its usual time. */
 const BUSY_FACTOR = 10;
 /**
- * A shorter usual time counts as this. Otherwise a local target with a usual time of 1 ms would be
- * busy after each pause of this process of 10 ms.
+ * A shorter usual time counts as this, because a pause of this process of 10 ms would make a target
+ * of 1 ms busy.
  */
 const LEAST_USUAL_MS = 10;
 
-/** What is needed of a stream's attempt. */
 type Asked = Pick<Attempt, 'beganAtMs' | 'sentAtMs' | 'decidedAtMs' | 'hasAnswer' | 'failure'>;
 
 interface Entry {
@@ -38,15 +32,11 @@ interface Entry {
 export class FirstTokenTimes {
   #entries: readonly Entry[] = [];
 
-  /** Adds the time of a stream whose answer has begun. */
   add({ beganAtMs, sentAtMs = beganAtMs, decidedAtMs }: Asked): void {
     this.#push({ atMs: decidedAtMs!, tookMs: decidedAtMs! - sentAtMs });
   }
 
-  /**
-   * Records how a stream has ended. A failure of the target counts, and replaces the time of a
-   * stream whose answer had begun.
-   */
+  /** Counts a failure of the target, which replaces the time of a stream whose answer had begun. */
   recordEnd({ decidedAtMs, failure, hasAnswer }: Asked): void {
     if (!failure || !providerKindOf(failure, hasAnswer)) return;
     const at = hasAnswer ? this.#entries.findIndex(({ atMs }) => atMs === decidedAtMs) : -1;
@@ -55,9 +45,9 @@ export class FirstTokenTimes {
   }
 
   /**
-   * Adds how long a stream has waited until its client left, if that is longer than usual. Without
-   * such times a target that hangs would keep the median from before. A shorter wait shows nothing,
-   * and only counts as one of the first three: otherwise a target that hangs would never have them.
+   * Adds the wait of a stream whose client left, because a target that hangs would otherwise keep
+   * its median. A wait shorter than usual only counts as one of the first three, which a target
+   * that hangs would otherwise never have.
    */
   addSilence({ beganAtMs, sentAtMs = beganAtMs }: Asked): void {
     const { isKnown, usualMs } = this.state;
@@ -88,7 +78,6 @@ export class FirstTokenTimes {
   }
 }
 
-/** Returns the lower median; Infinity without values. */
 function medianOf(values: readonly number[]): number {
   // Two times of Infinity have no difference.
   const sorted = values.toSorted((a, b) => (a === b ? 0 : a - b));

@@ -1,7 +1,4 @@
-/**
- * A provider's keys, if it has several. They are used in turn, and a refused key is left out for a
- * while.
- */
+/** A provider's keys, if it has several. */
 
 import { digestOf, type Secret } from '../lib/secret.ts';
 import type { GatewayError } from '../lib/errors.ts';
@@ -9,27 +6,24 @@ import type { Logger } from '../lib/log.ts';
 import { type Caller, choosingSession, rankedFor } from './affinity.ts';
 
 /**
- * Statuses for a key without money (402) or permission (403). The provider may have refused the
- * request and not the key: a credit may be too small for one request, and pay for a shorter one.
+ * A provider may have refused the request and not the key: a credit may be too small for one
+ * request, and pay for a shorter one.
  */
 const FORBIDDEN: readonly (number | undefined)[] = [402, 403];
 /**
- * Statuses for a key at its limit (429), without money or permission, or revoked (401). While all
- * keys are in cooldown, they are tried in this order. A key after a 429 comes first, because its
- * limit ends soon, and because another 429 lets the request fall back.
+ * While all keys are in cooldown, they are tried in this order. A key after a 429 comes first,
+ * because its limit ends soon, and because another 429 lets the request fall back.
  */
 const KEY_STATUSES = [[429], FORBIDDEN, [401]];
 /** The cooldown of a refused key. */
 const REJECTED_MS = 60_000;
 /** The cooldown after a 429 for a limit without `Retry-After`. */
 const DEFAULT_LIMITED_SECONDS = 1;
-/** The longest cooldown after a 429, because a provider may send any `Retry-After`. */
+/** A provider may send any `Retry-After`. */
 const MAX_LIMITED_SECONDS = 3600;
 
-/** A time during which a key is not used. It may be over. */
 interface Cooldown {
   readonly ms: number;
-  /** On the clock of `performance.now()`. */
   readonly endsAtMs: number;
   readonly status: number;
 }
@@ -40,28 +34,20 @@ interface Keys {
   readonly keyAffinity: boolean;
 }
 
-/**
- * Chooses the key for each attempt. The code names a key by its index in the settings, from 0, the
- * log by its position, from 1.
- */
+/** The code names a key by its index in the settings, from 0, the log by its position, from 1. */
 export class KeyPool {
-  /** Each key's latest cooldown, by its index; undefined if a success has ended it early. */
+  /** By the key's index; undefined if a success has ended the cooldown early. */
   readonly #cooldowns: (Cooldown | undefined)[];
   /** The statuses of refused keys that have not worked since, by index. */
   readonly #refused = new Map<number, number>();
   readonly #onRefused: (keys: string | undefined) => void;
   readonly #provider: string;
   readonly #digests: readonly string[];
-  /** True if the session of each request chooses the key. Else keys are used in turn. */
   readonly #hasAffinity: boolean;
   readonly #logger: Logger;
-  /** The key that the next request tries first, unless it is in cooldown. */
   #next = 0;
 
-  /**
-   * `onRefused` is called when the refused keys change, with their list as text, or with undefined
-   * when all keys work again.
-   */
+  /** `onRefused` gets the list of refused keys as text, or undefined when all keys work again. */
   constructor(
     { id, apiKeys, keyAffinity }: Keys,
     logger: Logger,
@@ -75,26 +61,20 @@ export class KeyPool {
     this.#onRefused = onRefused;
   }
 
-  /** How many keys are in cooldown. */
   get inCooldown(): number {
     return this.#cooldowns.filter((cooldown) => !isOver(cooldown)).length;
   }
 
-  /** How many keys have not been refused since they last worked. A 429 is no refusal. */
+  /** A 429 is no refusal. */
   get accepted(): number {
     return this.#cooldowns.length - this.#refused.size;
   }
 
   /**
-   * Yields the keys to try, each once. `RetryPlan` in attempts.ts takes keys until the provider
-   * accepts a key, and calls this again for each retry.
-   *
-   * Available keys come first, in turn or as ranked for the caller's session. Then comes the key
-   * whose cooldown after a 429 ends first, unless a key has already got a 429 from this request.
-   * The same holds for a 402 or 403. A key in cooldown for a 401 is yielded only if no other key
-   * was.
-   *
-   * A request that belongs to one organisation gets the first of its session's keys, and no other.
+   * Yields the keys to try, each once, anew for each retry. Available keys come first, in turn or
+   * as ranked for the caller's session. Then comes the key whose cooldown after a 429 ends first,
+   * unless this request has already got a 429. The same holds for a 402 or 403. A key in cooldown
+   * for a 401 is yielded only if no other key was.
    */
   *keysToTry(caller?: Caller): Generator<number, undefined, undefined> {
     const count = this.#cooldowns.length;
@@ -126,32 +106,26 @@ export class KeyPool {
     }
   }
 
-  /** Returns a key's latest cooldown. Before an attempt, keep it for `recordSuccess`. */
   cooldownOf(key: number): Cooldown | undefined {
     return this.#cooldowns[key];
   }
 
   /**
-   * Records that a key has worked. `before` is its cooldown when the attempt started. If a later
-   * cooldown has replaced it, the key was refused meanwhile, and the success changes nothing.
+   * `before` is the key's cooldown when the attempt started. If a later cooldown has replaced it,
+   * the key was refused meanwhile, and the success changes nothing.
    */
   recordSuccess(key: number, before: Cooldown | undefined): void {
     if (this.cooldownOf(key) !== before) return;
     this.#accept(key);
     if (isOver(before)) return;
-    // A success after a 402 or 403 shows that the provider refused the request and not the key, so
-    // all cooldowns for these end.
+    // The provider refused the request and not the key, so all cooldowns after a 402 or 403 end.
     for (const [other, cooldown] of this.#cooldowns.entries()) {
       const isAlike = FORBIDDEN.includes(before?.status) && FORBIDDEN.includes(cooldown?.status);
       if (other === key || isAlike) this.#cooldowns[other] = undefined;
     }
   }
 
-  /**
-   * Records a failed attempt. Returns true, and begins a cooldown, if the provider refused the key
-   * and not the request. Called before an answer by `RetryPlan`, and behind a stream with an error
-   * event by `TakenKey`.
-   */
+  /** Returns true, and begins a cooldown, if the provider refused the key and not the request. */
   recordFailure(key: number, { details, scope, status }: GatewayError): boolean {
     const { limit, retryAfterSeconds = DEFAULT_LIMITED_SECONDS } = details;
     if (scope !== 'key' && limit !== 'upstream') return false;
@@ -166,10 +140,6 @@ export class KeyPool {
     return true;
   }
 
-  /**
-   * Removes a working key from the refused keys. If it was refused with 402 or 403, removes all
-   * keys refused with these.
-   */
   #accept(key: number): void {
     const status = this.#refused.get(key);
     if (status === undefined) return;
@@ -193,7 +163,7 @@ export class KeyPool {
     // Answers arrive out of order, so a shorter cooldown must not replace a longer cooldown.
     if (before && !isOver(before) && before.endsAtMs >= cooldown.endsAtMs) return;
     this.#cooldowns[key] = cooldown;
-    // Logs a single line for each cooldown, even if several requests are refused at the same time.
+    // Several requests may be refused at the same time, and a cooldown has a single line.
     if (!isOver(before)) return;
     const { ms: cooldown_ms, status } = cooldown;
     const fields = { provider: this.#provider, key: key + 1, status, cooldown_ms };
@@ -201,11 +171,9 @@ export class KeyPool {
   }
 }
 
-/** An attempt's key. */
 export class TakenKey {
   readonly index: number;
   readonly #pool: KeyPool;
-  /** The key's cooldown when the attempt started. */
   readonly #cooldown: Cooldown | undefined;
 
   constructor(pool: KeyPool, index: number) {
@@ -214,10 +182,7 @@ export class TakenKey {
     this.#cooldown = pool.cooldownOf(index);
   }
 
-  /**
-   * Records the end of an answer with this key. The key has worked, unless an error event in the
-   * stream refuses it: `failure` is this error, or any other failure of the stream.
-   */
+  /** The key has worked, unless `failure`, such as an error event in the stream, refuses it. */
   recordEnd(failure: GatewayError | undefined): void {
     if (failure && this.#pool.recordFailure(this.index, failure)) return;
     this.#pool.recordSuccess(this.index, this.#cooldown);

@@ -10,7 +10,6 @@ import type { CalendarWindow } from './calendar-window.ts';
 import type { TokenBucket } from './token-bucket.ts';
 import type { SlotQueue, Slots } from './waiting.ts';
 
-/** A token bucket that several gateways share in a store. */
 export interface StoredBucket {
   /** Identifies the limit in all gateways, such as `clients.alice`. */
   readonly name: string;
@@ -20,14 +19,10 @@ export interface StoredBucket {
   readonly capacity: number;
   /** Tokens per request. If 0, the bucket only has to be above zero. */
   readonly perRequest: number;
-  /**
-   * Called with how many tokens the bucket lacks in the store, rounded up. Only clients' buckets
-   * have it.
-   */
+  /** Called with how many tokens the bucket lacks in the store, rounded up. */
   readonly onLack?: (tokens: number) => void;
 }
 
-/** A calendar window that several gateways share in a store. */
 export interface StoredWindow {
   readonly name: string;
   readonly capacity: number;
@@ -60,9 +55,7 @@ export interface RateLimitStore {
   connect(): Promise<void>;
 }
 
-/**
- * A limit on requests in flight. Without a limit `max` is infinite, and requests are only counted.
- */
+/** Without a limit `max` is infinite, and requests are only counted. */
 export type ConcurrencyLimit = {
   name: string;
   limit: Limit;
@@ -70,31 +63,27 @@ export type ConcurrencyLimit = {
   used: Slots;
 };
 
-/** A limiter's token bucket. `local` is its counterpart in this process's memory. */
 export type RefilledBucket = StoredBucket & {
   limit: Limit;
   local: TokenBucket;
   periodSeconds: keyof typeof PERIODS;
 };
 
-/** A limiter's calendar window. */
 type LimitWindow = StoredWindow & {
   limit: Limit;
   counts: 'tokens' | 'cost';
   period: WindowPeriod;
 };
 
-/** A token bucket, or a calendar window, which is a bucket that is full again at its end. */
+/** A calendar window is a bucket that is full again at its end. */
 export type Bucket = RefilledBucket | LimitWindow;
 
-/** What is left of a limit. */
 interface LimitLevel {
   readonly unit: 'requests' | 'tokens' | 'cost';
-  /** The bucket's capacity. */
   readonly limit: number;
   /** Whole requests or tokens left, or the cost, at least 0. */
   readonly remaining: number;
-  /** Milliseconds until the bucket is full, or until the window's end. */
+  /** Until the bucket is full, or until the window's end. */
   readonly resetMs: number;
 }
 
@@ -102,36 +91,26 @@ interface LimitLevel {
 const LEAST_TOKENS = 1e-6;
 /** How old the store's sums of windows may be when figures are read. */
 const FIGURES_AGE_MS = 5000;
-/**
- * The most tokens charged for an answer: a provider's larger count is wrong, and would lock the
- * client out for years.
- */
+/** A provider's larger count is wrong, and would lock the client out for years. */
 export const MAX_ANSWER_TOKENS = 1e9;
 
 /** The limits on a request. A refusal is the error `rateLimit`. */
 export class Limiter {
-  /** True if a bucket counts the usage of answers, so that `takeUsage` is needed. */
   readonly countsUsage: boolean;
-  /** True if a window counts the cost of answers. */
   readonly countsCost: boolean;
   readonly #concurrencyLimits: readonly ConcurrencyLimit[];
   readonly #buckets: readonly Bucket[];
-  /** The client's buckets, without the global bucket. */
   readonly #ofTenant: readonly Bucket[];
-  /** Buckets that count requests. */
   readonly #ofRequests: readonly Bucket[];
-  /** Buckets that count the tokens of answers. */
   readonly #ofTokens: readonly Bucket[];
-  /** Windows that count the cost of answers. */
   readonly #ofCost: readonly Bucket[];
-  /** Calendar windows. */
   readonly #windows: readonly Bucket[];
   #figuresReadAtMs = -Infinity;
   readonly #store: RateLimitStore | undefined;
 
   /**
    * The last of the `concurrencyLimits` is the client's or the provider's, or the server's for a
-   * key without a client. Without `store`, buckets count only this process's requests.
+   * key without a client.
    */
   constructor(
     concurrencyLimits: readonly ConcurrencyLimit[],
@@ -150,12 +129,10 @@ export class Limiter {
     this.countsUsage = this.countsCost || this.#ofTokens.length > 0;
   }
 
-  /** Requests in flight under the last concurrency limit: from this client, or to this provider. */
   get inFlight(): number {
     return this.#concurrencyLimits.at(-1)!.used.inFlight;
   }
 
-  /** Where requests wait for a slot under the last concurrency limit, if they may. */
   get queue(): SlotQueue | undefined {
     return this.#concurrencyLimits.at(-1)!.used.queue;
   }
@@ -196,7 +173,6 @@ export class Limiter {
     this.#charge(-1, this.#ofRequests);
   }
 
-  /** Takes an answer's tokens and cost from the buckets that count them. */
   takeUsage(usage: TokenUsage | undefined, cost = 0): void {
     const { prompt_tokens = 0, completion_tokens = 0, total_tokens } = usage ?? {};
     // Some servers write a total of 0 beside their counts.
@@ -229,9 +205,8 @@ export class Limiter {
   }
 
   /**
-   * Returns the client's own limits without the global one, the one with the least left first, and
-   * of two that are used up the one that is full later. With a store, the levels are those of its
-   * latest reply.
+   * Returns the client's own limits without the global one, the one with the least left first. With
+   * a store, the levels are those of its latest reply.
    */
   levelsOfTenant(): LimitLevel[] {
     const nowMs = performance.now();
@@ -284,7 +259,6 @@ function unitOf(bucket: Bucket): LimitLevel['unit'] {
   return bucket.perRequest > 0 ? 'requests' : 'tokens';
 }
 
-/** Returns when more may be used, for the log. */
 function describeRefill(bucket: Bucket): string {
   if (isWindow(bucket)) return `until ${new Date(bucket.local.current().endTime).toISOString()}`;
   return `refilled at ${bucket.rate} per ${PERIODS[bucket.periodSeconds].name}`;

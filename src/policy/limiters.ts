@@ -15,7 +15,7 @@ import { SlotQueue, type Slots } from './waiting.ts';
 
 export type Limiters = ReturnType<typeof createLimiters>;
 
-/** The state of all limiters, by name. After a reload the next limiters take it over. */
+/** The state of all limiters, by name. */
 interface LimitState {
   readonly used: Map<string, Slots>;
   readonly buckets: Map<string, TokenBucket>;
@@ -23,9 +23,9 @@ interface LimitState {
 }
 
 /**
- * Creates all limiters. `former` is the state before a reload: requests in flight still count, and
- * buckets with the same settings keep their tokens, and windows their sums. While `store` answers,
- * its buckets and sums are used instead of those in memory.
+ * `former` is the state before a reload: requests in flight still count, and buckets with the same
+ * settings keep their tokens, and windows their sums. While `store` answers, its buckets and sums
+ * are used instead of those in memory.
  */
 export function createLimiters(
   { server, clients, providers, rateLimit }: Omit<Config, 'secrets'>,
@@ -50,7 +50,6 @@ export function createLimiters(
     const buckets = [...bySeconds, ...made.ofTenant(name, limit), ...ofAll];
     ofTenants.set(name, new Limiter([inServer, inClient], buckets, store));
   }
-  /** Limiters by the provider's id. */
   const ofProviders = new Map<string, Limiter>();
   for (const { id, maxConcurrentRequests, maxWaiting } of providers.registered) {
     const inProvider = made.concurrency(
@@ -68,12 +67,7 @@ export function createLimiters(
   return { ofTenants, ofProviders, state: made.state as Readonly<LimitState> };
 }
 
-/**
- * Makes concurrency limits and buckets. Each takes over its count from `former` if the name, and
- * for a bucket the settings, are the same.
- */
 class LimitFactory {
-  /** The counts and buckets made, for the limiters after the next reload. */
   readonly state: LimitState;
   readonly #former: LimitState | undefined;
 
@@ -85,10 +79,7 @@ class LimitFactory {
     this.#former = former;
   }
 
-  /**
-   * Returns a limit on requests in flight, for which `maxWaiting` more may wait. A `max` of 0 means
-   * no limit.
-   */
+  /** `maxWaiting` more requests may wait for a slot. A `max` of 0 means no limit. */
   concurrency(name: string, limit: Limit, max: number, maxWaiting = 0): ConcurrencyLimit {
     const used = this.#former?.used.get(name) ?? { inFlight: 0, queue: undefined };
     this.state.used.set(name, used);
@@ -97,20 +88,17 @@ class LimitFactory {
     return { name, limit, max: max || Infinity, used };
   }
 
-  /** Returns the bucket for a limit per second, or no bucket if the limit is not set. */
   bySecond(name: string, limit: Limit, settings?: BucketSettings): readonly Bucket[] {
     const { requestsPerSecond: rate = 0, burstCapacity: capacity = 1 } = settings ?? {};
     return this.#bucket({ name, limit, rate, periodSeconds: 1, capacity, perRequest: 1 });
   }
 
-  /** Returns a provider's bucket for requests per minute, or no bucket if the limit is not set. */
   byMinute(section: string, rate = 0): readonly Bucket[] {
     const limit = 'provider_requests_per_minute';
     const name = `${section}.requests_per_minute`;
     return this.#bucket({ name, limit, rate, periodSeconds: 60, capacity: rate, perRequest: 1 });
   }
 
-  /** Returns a client's buckets per minute, and its windows per day and month. */
   ofTenant(tenant: string, limits: Tenant['limit']): readonly Bucket[] {
     const buckets = CLIENT_BUCKETS.flatMap(({ limit, setting, counts, periodSeconds }) => {
       const name = `clients.${tenant}.${limit.replace('client_', '')}`;
@@ -131,10 +119,6 @@ class LimitFactory {
     return [...buckets, ...windows];
   }
 
-  /**
-   * Returns the bucket, or no bucket if its rate is 0. A bucket is named after its section in the
-   * settings, or after its setting.
-   */
   #bucket(settings: Omit<RefilledBucket, 'local'>): readonly Bucket[] {
     const { name, limit, rate, periodSeconds, capacity } = settings;
     if (rate === 0) return [];
@@ -144,8 +128,8 @@ class LimitFactory {
     const kept = this.#former?.buckets.get(key);
     const local = kept ?? new TokenBucket(rate / periodSeconds, capacity);
     this.state.buckets.set(key, local);
-    // Sets a client's local bucket to the store's level, because the local bucket takes over while
-    // the store is away, and the client and the page are shown its level.
+    // The local bucket takes over while the store is away, and the client and the page are shown
+    // its level.
     const onLack = (lack: number) => {
       const nowMs = performance.now();
       local.take(local.level(nowMs) - (capacity - lack), nowMs);

@@ -17,18 +17,15 @@ export class TokenBucket {
     this.#tokens = capacity;
   }
 
-  /** Returns how many tokens are left, below zero if more were taken. */
   level(nowMs: number): number {
     const refilled = this.#tokens + (nowMs - this.#takenAtMs) * this.#tokensPerMs;
     return Math.min(this.#capacity, refilled);
   }
 
-  /** Returns the milliseconds until the bucket holds `tokens`, or 0 if it does now. */
   waitMs(tokens: number, nowMs: number): number {
     return Math.max(0, tokens - this.level(nowMs)) / this.#tokensPerMs;
   }
 
-  /** Returns the milliseconds until the bucket is full. */
   resetMs(nowMs: number): number {
     return this.waitMs(this.#capacity, nowMs);
   }

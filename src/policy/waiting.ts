@@ -2,7 +2,7 @@
 
 import { type Cancellation, startTimer } from '../lib/cancellation.ts';
 
-/** The requests in flight under a concurrency limit. A reload keeps it. */
+/** The requests in flight under a concurrency limit. */
 export interface Slots {
   inFlight: number;
   /** Undefined unless requests may wait for a slot. */
@@ -11,7 +11,6 @@ export interface Slots {
 
 /** A request in one or several queues. */
 interface Waiter {
-  /** Undefined for a key without a client. */
   readonly client: string | undefined;
   readonly queues: Set<SlotQueue>;
   /** Ends the wait in all queues, with the queue whose slot the request has got. */
@@ -19,8 +18,8 @@ interface Waiter {
 }
 
 /**
- * The requests that wait for a slot of one provider. While a request waits, no slot is free,
- * because `grant` is called for each slot that becomes free.
+ * While a request waits, no slot is free, because `grant` is called for each slot that becomes
+ * free.
  */
 export class SlotQueue {
   /** By client, the next in turn first. No set is empty. */
@@ -34,19 +33,17 @@ export class SlotQueue {
     this.#slots = slots;
   }
 
-  /** How many requests wait. */
   get size(): number {
     return this.#size;
   }
 
-  /** Takes the limits of the latest settings. Requests that wait already keep their places. */
+  /** Requests that wait already keep their places. */
   configure(max: number, maxWaiting: number): void {
     this.#max = max;
     this.#maxWaiting = maxWaiting;
     this.grant();
   }
 
-  /** Gives the free slots to requests that wait. */
   grant(): void {
     while (this.#size > 0 && this.#slots.inFlight < this.#max) {
       const [client, waiters] = this.#waiters.entries().next().value!;
@@ -59,7 +56,6 @@ export class SlotQueue {
     }
   }
 
-  /** Gives the request a place, unless the queue is full. */
   add(waiter: Waiter): void {
     if (this.#size >= this.#maxWaiting && !this.#makeRoom(waiter.client)) return;
     const waiters = this.#waiters.get(waiter.client) ?? new Set();
