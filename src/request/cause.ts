@@ -8,18 +8,15 @@ import { messageOf } from '../lib/tls-errors.ts';
 export const MAX_LOGGED_CHARACTERS = 200;
 
 /**
- * Returns a failure's cause for the operator: the network's error, the provider's own text, or else
- * the failure's message. Control characters are escaped, and a long text is cut.
+ * Returns the network's error, the provider's own text, or else the failure's message, bounded and
+ * without control characters.
  */
 export function causeOf(failure: GatewayError): string {
   const text = describeCause(failure.details.cause) ?? failure.message;
   return escapeControlCharacters(text, MAX_LOGGED_CHARACTERS);
 }
 
-/**
- * Returns a cause as text: a provider's own words, or the system's error code and message;
- * undefined for any other value.
- */
+/** Returns the provider's own words, or the system's error code and message. */
 export function describeCause(cause: unknown): string | undefined {
   if (typeof cause === 'string') return cause;
   // An AggregateError has no message, but an error for each address tried.

@@ -15,8 +15,8 @@ import type { Outcome, Refusal } from '../lib/errors.ts';
 export type RequestFacts = Partial<Omit<TokenUsage, 'total_tokens'>> & {
   readonly request_id: string;
   /**
-   * The trace id from the client's `traceparent` (W3C Trace Context), or else a new id. Undefined
-   * for a request that names no model, or that was refused before its body was read.
+   * From the client's `traceparent` (W3C Trace Context), or else new. Undefined for a request that
+   * names no model, or that was refused before its body was read.
    */
   readonly trace_id?: string | undefined;
   readonly method: string;
@@ -32,7 +32,6 @@ export type RequestFacts = Partial<Omit<TokenUsage, 'total_tokens'>> & {
   readonly stream?: boolean | undefined;
   readonly duration_ms: number;
   readonly first_byte_ms?: number | undefined;
-  /** How long it has waited for a slot of a provider. */
   readonly waited_ms?: number | undefined;
   readonly bytes: number;
   readonly outcome: Outcome;
@@ -47,35 +46,29 @@ export type RequestFacts = Partial<Omit<TokenUsage, 'total_tokens'>> & {
   readonly finish_reason?: string | undefined;
   /** In the currency of the prices in the settings. */
   readonly cost?: number | undefined;
-  /** True if the gateway has asked for the stream's `usage`. */
   readonly usage_added?: boolean | undefined;
   readonly tries?: readonly TryFacts[] | undefined;
 };
 
-/** A finished request: its facts, and values rounded or left out in the log. */
+/** Beside the facts, values that the log rounds or leaves out. */
 export interface FinishedRequest {
   readonly facts: RequestFacts;
-  /** On the clock of `Date.now()`. */
   readonly endTime: number;
   readonly durationMs: number;
   readonly firstByteMs?: number | undefined;
-  /** Time until the answer's head, without the client's upload and the waits for providers. */
   readonly gatewayMs?: number | undefined;
   /** `gen_ai_operation_name` of the metrics; `chat` if absent. */
   readonly operation?: string | undefined;
-  /** The model named in the answer, untrusted. */
+  /** Untrusted. */
   readonly responseModel?: string | undefined;
   /** The refusing limit or check; `upstream` for a provider's limit. */
   readonly refusal?: Refusal | undefined;
 }
 
-/** Called with each finished request. */
 export type RequestObserver = (request: FinishedRequest) => void;
 
-/** A call whose request has a trace. */
 export interface TracedCall {
   readonly history: Pick<RequestHistory, 'endpoint' | 'redactKey'>;
-  /** On the clock of `performance.now()`. */
   readonly receivedAtMs: number;
 }
 

@@ -27,7 +27,6 @@ interface TimeSpent {
   readonly upstreamMs?: number;
 }
 
-/** A request's history. Times are on the clock of `performance.now()`. */
 export class RequestHistory {
   /** The name of the client with this key; undefined for a key from `[server.auth]`. */
   client: string | undefined;
@@ -39,53 +38,42 @@ export class RequestHistory {
   stream: boolean | undefined;
   promptCacheKey: string | undefined;
   affinity: Affinity | undefined;
-  /** The endpoint whose rules apply to the request and its answer. */
   endpoint: Endpoint = CHAT;
   requestBytes: number | undefined;
   traceId: string | undefined;
-  /** All attempts in order, including skipped providers. */
+  /** Skipped providers have an attempt too. */
   attempts: readonly Attempt[] = [];
   /** The latest attempt; at the request's end the attempt whose answer or error the client got. */
   attempt: Attempt | undefined;
   bodyReadAtMs: number | undefined;
-  /** When the request has waited for a slot of a provider; undefined if it has not. */
   wait: { readonly beganAtMs: number; readonly endedAtMs: number } | undefined;
   /** True while the request holds a slot of the provider of `attempt`, also between attempts. */
   holdsSlot = false;
-  /**
-   * True if the gateway has sent the request again, perhaps with another key, or has asked a
-   * fallback.
-   */
+  /** Another key and a fallback count too. */
   hasRetried = false;
   /** The failure in place of an answer, or at the end of a broken stream. */
   failure: GatewayError | undefined;
 
-  /** Returns a line's facts without the request's key, if the settings know only its digest. */
   withoutKey<Facts extends LogFacts>(facts: Facts): Facts {
     return this.redactKey ? redactFacts(facts, this.redactKey) : facts;
   }
 
-  /** Appends an attempt, and returns it. */
   addAttempt(attempt: Attempt): Attempt {
     // Nearly every request has a single attempt, and an array grown by `push` takes 130 bytes more.
     this.attempts = this.attempts.length === 0 ? [attempt] : [...this.attempts, attempt];
     return attempt;
   }
 
-  /** The attempts whose provider was not skipped. */
   get asked(): readonly Attempt[] {
     const { attempts } = this;
-    // Usually no provider was skipped. Then no new array is needed.
+    // Usually no provider was skipped, so no new array is needed.
     return attempts.every(isAsked) ? attempts : attempts.filter(isAsked);
   }
 
   /**
-   * Returns how long a request took until its answer's head, in milliseconds; undefined without a
-   * body that names a model. `queueMs` is the wait for a slot, and absent without one.
-   * `upstreamMs` spans all attempts, from the first to the end of the last, without this wait.
-   * `gatewayMs` is the rest of the time after the client's upload.
-   *
-   * @param headAtMs - when the head was sent, on the clock of `performance.now()`
+   * Divides the milliseconds from the client's upload to the answer's head; undefined without a
+   * body that names a model. `queueMs` is the wait for a slot. `upstreamMs` spans all attempts
+   * without this wait. `gatewayMs` is the rest.
    */
   timeSpent(headAtMs: number): TimeSpent | undefined {
     if (this.bodyReadAtMs === undefined) return undefined;
@@ -106,7 +94,6 @@ export class RequestHistory {
   }
 }
 
-/** A provider's model, asked for a stream or for a complete answer. */
 interface Asked {
   readonly provider: { readonly id: string; readonly subject: object };
   readonly model: string;
@@ -121,12 +108,11 @@ export class Attempt implements AnswerNotes {
   readonly provider: string;
   /** The provider's `Subject` of incidents. With other settings a provider has another. */
   readonly subject: object;
-  /** The model requested from the provider. */
   readonly model: string;
   readonly isStream: boolean;
-  /** The key's index; undefined if the provider has a single key. */
+  /** Undefined if the provider has a single key. */
   readonly key: number | undefined;
-  /** The URL of the request. It has no query, which might hold a key. */
+  /** Without its query, which might hold a key. */
   readonly url: string;
   readonly beganAtMs = performance.now();
   /** When the answer began, or when the attempt failed before. Not a stream's end. */
@@ -139,27 +125,21 @@ export class Attempt implements AnswerNotes {
    */
   hasAnswer = false;
   failure: GatewayError | undefined;
-  /** The provider's status. */
   status: number | undefined;
-  /** The provider's response headers, until the answer begins. */
+  /** Undefined once the answer has begun. */
   headers: ReadonlyMap<string, string> | undefined;
   upstreamRequestId: string | undefined;
   /** Undefined before the request is written to a connection, and always over fetch. */
   connection: 'new' | 'reused' | undefined;
-  /** When the request was written to its connection. */
   sentAtMs: number | undefined;
-  /** How long the name lookup for a new connection took, in milliseconds. */
   lookupMs: number | undefined;
-  /** The model named in the answer, untrusted; undefined unless it is short, printable ASCII. */
+  /** Untrusted; undefined unless it is short, printable ASCII. */
   responseModel: string | undefined;
-  /** Why the answer ended: at most 32 letters, digits, `_`, `.` and `-`. */
   finishReason: string | undefined;
-  /** Token counts from the last `usage`; undefined if the answer has none. */
   usage: TokenUsage | undefined;
   /** True if the gateway has asked for the `usage`, and removes it from the stream. */
   usageAdded = false;
 
-  /** Begins an attempt now. `key` is the index of the provider's key. */
   constructor({ provider, model, isStream }: Asked, url: string, key?: number) {
     this.provider = provider.id;
     this.subject = provider.subject;
@@ -169,27 +149,23 @@ export class Attempt implements AnswerNotes {
     this.url = url;
   }
 
-  /** False if the provider was skipped. True even if no connection could be made. */
+  /** True even if no connection could be made. */
   get wasAsked(): boolean {
     return this.outcome !== 'limit' && this.outcome !== 'circuit_open';
   }
 
-  /** Notes the answer's `model`, if it may be shown. */
   noteModel(model: unknown): void {
     this.responseModel = typeof model === 'string' && MODEL.test(model) ? model : undefined;
   }
 
-  /** Notes the answer's `finish_reason`. */
   noteFinishReason(reason: unknown): void {
     this.finishReason = typeof reason === 'string' ? FINISH_REASON.exec(reason)?.[0] : undefined;
   }
 
-  /** Notes a `usage`. The last call counts. */
   noteUsage(usage: unknown): void {
     this.usage = readUsage(usage);
   }
 
-  /** Marks the beginning of the client's answer. */
   beginAnswer(): void {
     this.hasAnswer = true;
     this.decidedAtMs = performance.now();
@@ -197,7 +173,6 @@ export class Attempt implements AnswerNotes {
     this.headers = undefined;
   }
 
-  /** Records the attempt's end, with its failure if it has failed. */
   recordEnd(failure?: GatewayError | ClientGone): void {
     // A begun answer keeps its time.
     this.decidedAtMs ??= performance.now();
@@ -207,7 +182,6 @@ export class Attempt implements AnswerNotes {
     if (failure instanceof GatewayError) this.failure = failure;
   }
 
-  /** Returns a try's fields for the log. */
   toFacts() {
     const { beganAtMs, decidedAtMs, failure, wasAsked, key, outcome, upstreamRequestId } = this;
     const { connection, lookupMs, sentAtMs } = this;
@@ -229,5 +203,4 @@ export class Attempt implements AnswerNotes {
 }
 
 type Recorded = ReturnType<Attempt['toFacts']>;
-/** A try as JSON, without undefined fields. */
 export type TryFacts = Pick<Recorded, 'provider' | 'model' | 'outcome'> & Partial<Recorded>;

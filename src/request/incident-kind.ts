@@ -9,7 +9,6 @@ export const INCIDENT_KINDS = [
   ...(['slow', 'lookup_slow', 'model_list'] as const),
   ...(['descriptors', 'memory', 'log_lines', 'store', 'reload', 'clock'] as const),
 ];
-/** A kind in `INCIDENT_KINDS`. */
 export type IncidentKind = (typeof INCIDENT_KINDS)[number];
 
 /**

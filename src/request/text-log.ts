@@ -7,7 +7,6 @@ import { escapeControlCharacters } from '../lib/secrets.ts';
 
 const MAX_MESSAGE_CHARACTERS = 2000;
 const MAX_TEXT_VALUE_CHARACTERS = 500;
-/** A value that needs no quotes. */
 const WORD = /^[^\s"=\\]+$/;
 /** A value in an array that needs no quotes. */
 const ARRAY_WORD = /^[^\s"=\\,[\]]+$/;
@@ -58,7 +57,6 @@ function formatMs(ms: number): string {
   return ms < 1000 ? `${ms} ms` : `${(ms / 1000).toFixed(1)} s`;
 }
 
-/** Formats facts as `name=value`. A value that matches `word` is not quoted. */
 function pairsOf(facts: LogFacts, word = WORD): string[] {
   return Object.entries(facts)
     .filter(([, value]) => value !== undefined)
