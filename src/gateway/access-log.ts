@@ -25,7 +25,6 @@ const LEVELS: Readonly<Record<Outcome, LogLevel>> = {
   internal_error: 'error',
 };
 
-/** The properties of a route that its access line and its span need. */
 interface LoggedRoute {
   readonly path: string;
   /** Set for `/health`: a good answer is logged only at level debug. */
@@ -34,15 +33,13 @@ interface LoggedRoute {
   readonly endpoint?: Endpoint;
 }
 
-/** How a request ended. */
 interface Ending {
   readonly outcome: Outcome;
-  /** On the clock of `performance.now()`. */
   readonly endedAtMs: number;
-  /** The phase when the client left; undefined if it has stayed. */
+  /** Undefined unless the client has left. */
   readonly phase: string | undefined;
   readonly remote: string | undefined;
-  /** The limit that has refused the request, and how full it is. */
+  /** The refusing limit, and how full it is. */
   readonly limitState: string | undefined;
 }
 
@@ -192,7 +189,6 @@ function finalOutcomeOf({ cancellation: { reason }, history }: Call): Outcome {
   return isOwn ? 'internal_error' : (failure?.outcome ?? 'ok');
 }
 
-/** Returns the limit of a 429 of the gateway's own, and how full it is. */
 function limitStateOf(
   { history: { failure } }: Call,
   outcome: Outcome,
@@ -203,7 +199,6 @@ function limitStateOf(
   return limit === 'memory' ? memoryState : limitState;
 }
 
-/** Returns whether another line sums up this request and others that the same limit refuses. */
 function isSummed(
   { history }: Call,
   outcome: Outcome,
@@ -225,7 +220,6 @@ function levelOf({ cancellation, history }: Call, outcome: Outcome): LogLevel {
   return isShutdown ? 'warn' : LEVELS[outcome];
 }
 
-/** Returns the phase when the client left. */
 function phaseOf({ history, reply }: Call, endpoint: Endpoint | undefined): string {
   if (reply.firstByteAtMs !== undefined) return 'client left during the answer';
   const isUploading = endpoint !== undefined && history.bodyReadAtMs === undefined;
@@ -248,7 +242,6 @@ function reasonOf({ details, message }: GatewayError, { headers, history }: Call
   return escapeControlCharacters(text, MAX_LOGGED_CHARACTERS);
 }
 
-/** Returns the text from the network or the provider, or a bug's stack. */
 function lineCauseOf({ details, kind }: GatewayError): string | undefined {
   if (kind === 'internal' && details.cause instanceof Error) return details.cause.stack;
   const text = describeCause(details.cause);

@@ -6,7 +6,7 @@ import type { Logger } from '../lib/log.ts';
 import type { Attempt } from '../request/history.ts';
 import type { Services } from './services.ts';
 
-/** Records how an attempt ended. A good attempt was already counted when its answer was sent. */
+/** Records an attempt's end. A good attempt was already counted when its answer was sent. */
 export function recordAttemptEnd(
   attempt: Attempt,
   failure: GatewayError | ClientGone | undefined,

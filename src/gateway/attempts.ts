@@ -24,7 +24,6 @@ const MAX_BACKOFF_MS = 8000;
 export interface Asking {
   readonly call: Call;
   readonly modelRequest: ModelRequest;
-  /** The first of the candidates. */
   readonly first: Candidate;
   /**
    * True if there are other candidates. Circuits are used only then: without another provider, an
@@ -36,7 +35,6 @@ export interface Asking {
   readonly services: Services;
 }
 
-/** Records a skipped provider: its circuit is open or a limit is full. */
 function skip(
   candidate: Candidate,
   why: 'open' | GatewayError,
@@ -171,7 +169,6 @@ class RetryPlan {
   readonly #maxRetries: number;
   #retries = 0;
 
-  /** `keyPool` is absent if the provider has a single key. */
   constructor(maxRetries: number, keyPool: KeyPool | undefined, call: Call) {
     this.#maxRetries = maxRetries;
     this.#keyPool = keyPool;
@@ -185,10 +182,7 @@ class RetryPlan {
     this.#takeKey();
   }
 
-  /**
-   * Takes a failed attempt. Returns the milliseconds to wait before the next attempt; undefined if
-   * none follows.
-   */
+  /** Returns the milliseconds to wait before the next attempt; undefined if none follows. */
   next(attempt: Attempt): number | undefined {
     const failure = attempt.failure!;
     const isKeyRefused =
@@ -224,13 +218,12 @@ class RetryPlan {
     return Math.max(backoffMs, retryAfterSeconds * 1000);
   }
 
-  /** Makes all keys available again for the next attempt. */
   #beginAgain(): void {
     this.chosen = undefined;
     this.#keys = undefined;
   }
 
-  /** Takes the next key. Returns false if all keys have been tried. */
+  /** Returns false if all keys have been tried. */
   #takeKey(): boolean {
     const { done, value } = this.#keys!.next();
     if (done) return false;

@@ -24,13 +24,12 @@ interface Target {
 export class Balance {
   readonly #alias: AliasSettings;
   readonly #lastAskedAtMs: Map<string, number>;
-  /** The targets' credits by weight. */
   #credits: readonly number[] = [];
   #streams = 0;
 
   /**
-   * `lastAskedAtMs`: when each target was last put first, on the clock of `performance.now()`. All
-   * aliases share it, because they may have the same targets.
+   * `lastAskedAtMs`: when each target was last put first. All aliases share this map, because they
+   * may have the same targets.
    */
   constructor(alias: AliasSettings, lastAskedAtMs: Map<string, number>) {
     this.#alias = alias;

@@ -20,7 +20,6 @@ export interface Candidate {
   readonly sentModel?: string;
   /** The endpoint's operation: each endpoint of a model has a circuit of its own. */
   readonly operation: string;
-  /** True if the request is for a stream. */
   readonly isStream: boolean;
   /** True if the gateway has chosen this candidate among the targets of a balanced alias. */
   readonly isBalanced: boolean;
@@ -75,7 +74,6 @@ export function candidatesFor(
   return redactKey ? chosen.map((candidate) => withoutKey(candidate, redactKey)) : chosen;
 }
 
-/** Returns the candidates of an alias in the order to ask them. */
 function inOrder(
   candidates: Candidate[],
   alias: AliasSettings,
@@ -133,7 +131,6 @@ function targetsOf(
   );
 }
 
-/** Appends the fallbacks that are not yet candidates. */
 function addFallbacks(candidates: Candidate[], fallbacks: readonly ProviderState[]): void {
   const { isStream, model: asked, operation } = candidates[0]!;
   for (const provider of fallbacks) {
@@ -159,10 +156,7 @@ function toCandidate(
   return { provider, model, operation, isStream: stream === true, isBalanced: false };
 }
 
-/**
- * Returns the provider's id, and the named model, which is '' if the target is only a provider's
- * id.
- */
+/** `named` is '' if the target is only a provider's id. */
 function splitTarget(target: string, { config, providers }: Services) {
   const slash = target.indexOf('/');
   if (slash > 0) return { providerId: target.slice(0, slash), named: target.slice(slash + 1) };

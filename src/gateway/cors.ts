@@ -3,7 +3,7 @@
 import type { Call } from '../downstream/call.ts';
 import type { ResponseHeaders } from '../downstream/client-reply.ts';
 
-/** Lets pages from any origin read an answer, errors included. Cookies are not allowed. */
+/** Adds the headers to an answer, errors included. Cookies are not allowed. */
 export function addCorsHeaders(status: number, headers: ResponseHeaders): void {
   const names = ['x-request-id', ...Object.keys(headers)];
   headers['access-control-allow-origin'] = '*';

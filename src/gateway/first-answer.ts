@@ -121,7 +121,7 @@ async function askAfterWait(
   return asked;
 }
 
-/** Returns whether the attempt was made at this candidate, or skipped it. */
+/** A skipped attempt counts too. */
 function isAt({ model, provider }: Candidate, attempt: Attempt): boolean {
   return attempt.subject === provider.subject && attempt.model === model;
 }
@@ -171,7 +171,6 @@ function checkContentHeaders(call: Call): void {
   }
 }
 
-/** Returns whether other candidates may be asked after the first candidate's failure. */
 function isReasonToFallBack(
   failure: GatewayError,
   { isBalanced }: Candidate,

@@ -45,7 +45,6 @@ interface Route {
   ) => Promise<Lease | void> | undefined;
 }
 
-/** The routes of every gateway, a row each. */
 const ROUTES: readonly Route[] = [
   routeOf(CHAT),
   { path: '/v1/models', methods: ['GET'], isPublic: false, handle: sendModels },
@@ -76,7 +75,6 @@ export class Gateway {
   readonly #costOf: ReturnType<typeof createCostOf>;
   readonly #accessLog: ReturnType<typeof createAccessLog>;
   readonly #authenticate: ReturnType<typeof createAuthenticator>;
-  /** True if tokens are compared with configured keys. Without keys any token is accepted. */
   readonly #hasKeys: boolean;
   readonly #hasCors: boolean;
   readonly #checkOrigin: ((call: Call) => void) | undefined;
@@ -144,10 +142,6 @@ export class Gateway {
     });
   }
 
-  /**
-   * Adds the answering provider, the limits of a client that has limits, and CORS headers with
-   * `[server] cors`.
-   */
   readonly onHead: OnHead = (status, headers, call) => {
     const { attempt, failure } = call?.history ?? {};
     // A stream begun by a `stream_keepalive` comment has no provider yet.
@@ -165,7 +159,7 @@ export class Gateway {
     return { status: refusal.status, headers: refusal.toHeaders(), body: refusal.toBody() };
   }
 
-  /** Returns the call's route; `NOT_FOUND` also for a path with other methods. */
+  /** Returns `NOT_FOUND` also for a path with other methods. */
   #routeOf({ headers, method, path }: Call): Route {
     for (const route of this.#routes) {
       if (route.path === path && route.methods.includes(method)) return route;
@@ -174,9 +168,6 @@ export class Gateway {
     return isAllowed && isPreflight(headers) ? PREFLIGHT : NOT_FOUND;
   }
 
-  /**
-   * Returns the tenant with this key; undefined if the key has no tenant. Throws `authentication`.
-   */
   #identify(call: Call): Tenant | undefined {
     const { headers } = call;
     const tenant = this.#authenticate(authorizationOf(call), call.history);
@@ -243,7 +234,6 @@ async function fail(call: Call, thrown: unknown): Promise<void> {
   }
 }
 
-/** Adds the answering provider, its request id, and the times of both sides. */
 function addOwnHeaders(headers: ResponseHeaders, { history }: Call, redact: Redactor): void {
   if (history.provider) headers['x-gateway-provider'] = history.provider;
   const asked = history.asked.length;
@@ -280,7 +270,6 @@ function sendPreflight({ headers, reply }: Call): Promise<void> | undefined {
   return reply.send(204, preflightHeaders(headers), '');
 }
 
-/** Returns the routes of a gateway with these settings. */
 function routesOf({ server: { endpoints = [] } }: Config): readonly Route[] {
   return ROUTES.concat(MORE_ROUTES.filter(({ path }) => endpoints.includes(path)));
 }

@@ -22,9 +22,6 @@ interface LeaseOptions {
 }
 
 /**
- * Holds a provider's slot and the probe of its circuit from the first attempt until the answer was
- * delivered or all attempts have failed.
- *
  * `askProvider` creates the lease, and ends it if all attempts fail. `Gateway.handle` calls
  * `deliver` if an answer has begun, then `close`, or `fail` if the delivery has failed. It does so
  * before the response has closed: the slot is free while the client reads the end of the answer.
@@ -33,7 +30,6 @@ export class Lease {
   readonly #options: LeaseOptions;
   /** The attempt whose answer has begun, if any. */
   #context: AttemptContext | undefined;
-  /** Its key; undefined if the provider has only a single key. */
   #key: TakenKey | undefined;
   #answer: Answer | undefined;
   #isClosed = false;

@@ -238,7 +238,7 @@ export async function fetchModelList(
   }
 }
 
-/** Returns the list in a 200's body. Throws as `readModelList`, for a page with its words. */
+/** Throws as `readModelList`, for a page with its words. */
 function parseModelList(text: string): ListedModel[] {
   const page = cutText(pageWordsOf(text) ?? '', MAX_WORDS_CHARACTERS);
   if (page !== '') throw new Error(`not a model list: 200, ${page}`);

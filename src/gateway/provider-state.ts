@@ -30,7 +30,6 @@ export interface ProviderState extends Provider {
   readonly limiter: Limiter;
 }
 
-/** A provider's list of models. */
 export interface CachedList {
   models: readonly ListedModel[];
   /** Models named in the settings but missing in the latest list. Each was logged as a warning. */
@@ -45,7 +44,6 @@ export interface CachedList {
   fetching?: Promise<void> | undefined;
 }
 
-/** What all providers share. */
 interface Shared {
   readonly incidents: Incidents;
   readonly logger: Logger;
@@ -54,7 +52,7 @@ interface Shared {
 
 type ProvidersById = ReadonlyMap<string, ProviderState>;
 
-/** Creates the providers of a snapshot. With unchanged settings a provider keeps its parts. */
+/** Creates the providers of a snapshot. */
 export function createProviders(
   { aliases, providers: { registered }, wildcards = [] }: Config,
   shared: Shared,

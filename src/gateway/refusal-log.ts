@@ -21,7 +21,6 @@ interface RefusedRequest {
 
 /** The requests of a client that a limit refuses, with less than a minute between. */
 interface Refused {
-  /** The latest request. */
   latest: RefusedRequest;
   /** When the first request was refused, in ISO 8601. */
   readonly since: string;

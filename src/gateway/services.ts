@@ -15,7 +15,6 @@ import type { RefusalLog } from './refusal-log.ts';
 
 export interface Services extends AttemptServices {
   readonly config: Config;
-  /** By their ids. */
   readonly providers: ReadonlyMap<string, ProviderState>;
   readonly fallbacks: readonly ProviderState[];
   readonly limiters: Limiters;
