@@ -34,9 +34,7 @@ interface Requests {
   readonly losers: Set<string>;
   /** When the first client with a name was affected, on the clock of `performance.now()`. */
   clientAt: number;
-  /** When the latest request failed. */
   failureTime: number | undefined;
-  /** When the latest request failed, on the clock of `performance.now()`. */
   failedAtMs: number;
 }
 
@@ -45,7 +43,6 @@ interface Requests {
  * has the fault, because its failures may be too few for an incident.
  */
 export class AffectedRequests {
-  /** By the name and the fault. */
   readonly #rows = new Map<string, Requests>();
   readonly #hasFault: (fault: string) => boolean;
 
@@ -122,7 +119,6 @@ export class AffectedRequests {
     addClient(requests, client);
   }
 
-  /** Forgets the requests that met the fault. */
   forget(fault: string): void {
     for (const [key, requests] of this.#rows) {
       if (requests.fault === fault) this.#rows.delete(key);

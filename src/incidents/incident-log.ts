@@ -19,7 +19,6 @@ const ENDED_TOLD_MS = 60_000;
 
 /** Where the latest of several equal lines is. */
 interface Place {
-  /** On the clock of `performance.now()`. */
   readonly atMs: number;
   /** How many lines of others the log had. */
   readonly lines: number;

@@ -10,7 +10,7 @@ const MAX_FAULTS = 300;
 /** Matches the first code in `ECONNREFUSED: connect ECONNREFUSED 10.0.4.21:8000`. */
 const CODE_TWICE = /^(\w+): \w+ (?=\1)/;
 
-/** An instant on the system's clock, which may be set, and on the clock of `performance.now()`. */
+/** An instant has both times, because the system's clock may be set. */
 export interface Moment {
   readonly time: number;
   readonly atMs: number;
@@ -67,7 +67,6 @@ export class Fault {
     return model ? `${model.isStream ? 'stream' : 'complete'} ${model.name}` : this.kind;
   }
 
-  /** The kind with the most failures. */
   get kind(): IncidentKind {
     return [...this.#causes].toSorted(([, a], [, b]) => b.count - a.count)[0]![0];
   }
@@ -190,7 +189,6 @@ export class Incident {
     if (!this.#faults.has(fault.id)) this.requests.forget(fault.id);
   }
 
-  /** Sets whether every model asked in the last minute is failing. */
   setHasAllModels(hasAll: boolean): void {
     this.#hasAllModels = hasAll;
     const lasting = [...this.#faults.values()].filter(({ ended }) => !ended);

@@ -88,7 +88,6 @@ class Part {
 export class Subject {
   /** The provider's id; undefined for the gateway. */
   readonly provider: string | undefined;
-  /** The provider's circuits. */
   readonly breaker: Pick<CircuitBreaker, 'report'> | undefined;
   /** All tries at the provider. */
   readonly tries = new Tries();
@@ -136,7 +135,6 @@ export class Subject {
     return isStream ? this.streams : this.completeAnswers;
   }
 
-  /** The tries of all models. */
   get models(): Tries[] {
     return [...this.streams.models.values(), ...this.completeAnswers.models.values()];
   }
@@ -242,7 +240,6 @@ export class Incidents {
     subject.incident!.goodSince = undefined;
   }
 
-  /** Counts a finished request for each incident that affects it. */
   recordRequest(history: RequestHistory, outcome: Outcome): void {
     const kind = history.failure && gatewayKindOf(history.failure);
     if (kind === 'memory') this.#recordNoMemory();

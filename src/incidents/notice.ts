@@ -126,7 +126,6 @@ export interface Notice {
   readonly slow: number;
   readonly affected: readonly Affected[];
   readonly more?: number | undefined;
-  /** Its begin and its end, on the clock of `performance.now()`. */
   readonly beganAtMs: number;
   readonly endedAtMs: number | undefined;
 }

@@ -17,10 +17,7 @@ const FAILED = 1;
 
 const stepOf = (ms: number) => Math.floor(ms / STEP_MS);
 
-/**
- * The tries of a provider, of its streams or its complete answers, or of those of a model. Times
- * are on the clock of `performance.now()`.
- */
+/** The tries of a provider, of its streams or its complete answers, or of those of a model. */
 export class Tries {
   /** Undefined for the tries of a provider. */
   readonly model: FaultyModel | undefined;
