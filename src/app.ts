@@ -111,7 +111,6 @@ export class Service {
     setInterval(() => this.#logNewWarnings(), WARNINGS_EVERY_MS).unref();
   }
 
-  /** The settings in use. */
   get config(): Config {
     return this.#snapshot.config;
   }
@@ -299,7 +298,6 @@ function createParts(
     budget: new ByteBudget(config.server),
     traces: config.telemetry && new Traces(config.telemetry, logger, redact),
     warned: new Set<string>(),
-    /** The rate limit store, if limits are shared with other gateways. */
     store: store && createRedisStore(onStoreState, (events) => outside.openStore(store, events)),
   };
 }
