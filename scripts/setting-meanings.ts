@@ -45,8 +45,7 @@ export const MEANINGS: Readonly<Record<string, string>> = {
     'addresses and CIDR ranges of proxies; `remote` in the log is then the rightmost address ' +
     'in `X-Forwarded-For` outside them',
   'server.endpoints':
-    'serves these endpoints too, as it serves chat completions (docs/behaviour.md); without it ' +
-    'they are 404 as any other path',
+    'serves these endpoints too (docs/behaviour.md); without it they are 404 as any other path',
   'server.auth.enabled': 'false: requests need no token',
   'server.auth.keys':
     'accepted tokens, in visible ASCII without spaces; without tokens and clients, every text ' +

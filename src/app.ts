@@ -125,7 +125,7 @@ export class Service {
    * models.
    */
   learnModels(): void {
-    if (this.#admin) void this.#snapshot.listModels();
+    if (this.#admin) void this.#snapshot.modelList.bodyFor();
   }
 
   /** Decides which incidents begin and end. Must be called every few seconds. */
@@ -331,11 +331,10 @@ function createSnapshot(
     fallbacks: config.providers.fallback.flatMap((id) => providers.get(id) ?? []),
   };
   const modelList = new ModelList(services);
-  const listModels: Services['listModels'] = (tenant) => modelList.bodyFor(tenant);
-  const gateway = new Gateway({ ...services, listModels });
+  const gateway = new Gateway({ ...services, modelList });
   transport.keepOnly(new Set([...providers.values()].flatMap(({ tls }) => tls?.digest ?? [])));
   if (former) disposeFormer(former.providers, providers, incidents);
-  return { ...services, listModels, gateway };
+  return { ...services, modelList, gateway };
 }
 
 function logSettingsOf({ logging }: Config, { isTerminal }: Runtime): LogSettings {

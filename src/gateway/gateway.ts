@@ -13,7 +13,7 @@ import type { Redactor } from '../lib/secrets.ts';
 import { VERSION } from '../lib/version.ts';
 import { CHAT } from '../protocol/chat.ts';
 import type { Endpoint } from '../protocol/endpoint.ts';
-import { MORE_ENDPOINTS } from '../protocol/endpoints.ts';
+import { MODEL_PATH, MORE_ENDPOINTS } from '../protocol/endpoints.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
 import type { Limiter } from '../policy/limiter.ts';
 import { createAccessLog } from './access-log.ts';
@@ -51,7 +51,12 @@ const ROUTES: readonly Route[] = [
   { path: '/health', methods: ['GET', 'HEAD'], isPublic: true, isProbe: true, handle: sendHealth },
 ];
 /** The routes that `[server] endpoints` adds. */
-const MORE_ROUTES: readonly Route[] = MORE_ENDPOINTS.map(routeOf);
+const MORE_ROUTES: readonly Route[] = [
+  ...MORE_ENDPOINTS.map(routeOf),
+  { path: MODEL_PATH, methods: ['GET'], isPublic: false, handle: sendModel },
+];
+/** `MODEL_PATH` without its `{id}`. */
+const MODEL_PREFIX = '/v1/models/';
 /** A preflight has no `Authorization`. Only with `[server] cors`; its path may be unknown. */
 const PREFLIGHT: Route = { path: '*', methods: ['OPTIONS'], isPublic: true, handle: sendPreflight };
 /** Every other request. It needs a key, so that a client without a key does not learn the paths. */
@@ -162,7 +167,7 @@ export class Gateway {
   /** Returns `NOT_FOUND` also for a path with other methods. */
   #routeOf({ headers, method, path }: Call): Route {
     for (const route of this.#routes) {
-      if (route.path === path && route.methods.includes(method)) return route;
+      if (hasPath(route, path) && route.methods.includes(method)) return route;
     }
     const isAllowed = this.#hasCors && PREFLIGHT.methods.includes(method);
     return isAllowed && isPreflight(headers) ? PREFLIGHT : NOT_FOUND;
@@ -255,8 +260,32 @@ async function sendModels(
   services: Services,
   tenant: Tenant | undefined,
 ): Promise<void> {
-  const list = await services.listModels(tenant);
+  const list = await services.modelList.bodyFor(tenant);
   await reply.send(200, { 'content-type': 'application/json' }, [list]);
+}
+
+/** Throws `notFound` for an id that the tenant's list does not have. */
+async function sendModel(
+  { path, reply }: Call,
+  services: Services,
+  tenant: Tenant | undefined,
+): Promise<void> {
+  const entry = await services.modelList.entryFor(modelIdIn(path), tenant);
+  if (entry === undefined) throw new GatewayError('notFound', 'Resource not found');
+  await reply.send(200, { 'content-type': 'application/json' }, entry);
+}
+
+/**
+ * Returns the id in a path of `MODEL_PATH`. It is decoded, because OpenAI's SDK for Node sends
+ * `acme%2Fchat`. A client may also send `acme/chat`.
+ */
+function modelIdIn(path: string): string {
+  const id = path.slice(MODEL_PREFIX.length);
+  try {
+    return decodeURIComponent(id);
+  } catch {
+    return id;
+  }
 }
 
 function sendHealth({ isDraining, reply }: Call): Promise<void> | undefined {
@@ -274,6 +303,12 @@ function routesOf({ server: { endpoints = [] } }: Config): readonly Route[] {
   return ROUTES.concat(MORE_ROUTES.filter(({ path }) => endpoints.includes(path)));
 }
 
+/** Returns whether the route has this path. `MODEL_PATH` has every path with an id. */
+function hasPath(route: Route, path: string): boolean {
+  if (route.path !== MODEL_PATH) return route.path === path;
+  return path.startsWith(MODEL_PREFIX) && path !== MODEL_PREFIX;
+}
+
 /**
  * Throws `notFound`; with `Allow` if the path has other methods. Throws a 426 for a WebSocket at an
  * endpoint that `[server] endpoints` adds, because Codex asks for one first, and turns to HTTP at
@@ -281,16 +316,19 @@ function routesOf({ server: { endpoints = [] } }: Config): readonly Route[] {
  */
 function refuseUnknown(call: Call, services: Services): never {
   const { path } = call;
-  const route = routesOf(services.config).find((one) => one.path === path);
+  const isOfPath = (one: Route) => hasPath(one, path);
+  const route = routesOf(services.config).find(isOfPath);
   if (route && MORE_ROUTES.includes(route) && asksForWebSocket(call)) {
     // A 426 names the protocol to use (RFC 9110 15.5.22), and `Connection` names `Upgrade` (7.8).
     const connection = 'upgrade, close';
     const headers = { upgrade: 'HTTP/1.1', connection, allow: route.methods.join(', ') };
     throw invalidRequest('WebSocket is not supported; send a POST', { status: 426, headers });
   }
-  const remedy = remedyFor(path, route !== undefined);
-  // A misconfigured client asks again and again, so each warning is logged once.
-  if (remedy) warnOnce(services, `${path} is not served; ${remedy}`);
+  const unserved = route ? undefined : MORE_ROUTES.find(isOfPath);
+  const remedy = unserved ? '[server] endpoints would serve it' : remedyFor(path);
+  // A misconfigured client asks again and again, so each warning is logged once. The warning names
+  // `MODEL_PATH` in place of a client's own path, so that the set of warnings is bounded.
+  if (remedy) warnOnce(services, `${unserved?.path ?? path} is not served; ${remedy}`);
   throw new GatewayError('notFound', 'Resource not found', {
     ...(route && { headers: { allow: route.methods.join(', ') } }),
     ...(remedy && { reason: `Resource not found; ${remedy}` }),
@@ -298,10 +336,7 @@ function refuseUnknown(call: Call, services: Services): never {
 }
 
 /** Returns what would serve a path that many clients ask for by mistake. */
-function remedyFor(path: string, isServed: boolean): string | undefined {
-  if (!isServed && MORE_ROUTES.some((one) => one.path === path)) {
-    return '[server] endpoints would serve it';
-  }
+function remedyFor(path: string): string | undefined {
   if (!WRONG_BASE_PATHS.includes(path)) return undefined;
   return "set the client's base_url to this gateway's URL and /v1";
 }

@@ -1,4 +1,7 @@
-/** `GET /v1/models`: the models of all providers, and the aliases, by their names for clients. */
+/**
+ * `GET /v1/models`: the models of all providers, and the aliases, by their names for clients.
+ * `GET /v1/models/{id}`: an entry of that list.
+ */
 
 import type { Tenant } from '../config/config.ts';
 import { missingModels } from '../config/named-models.ts';
@@ -34,14 +37,14 @@ const MAX_WORDS_CHARACTERS = 100;
 /** A model with a longer name is left out. */
 const MAX_NAME_CHARACTERS = 512;
 
-interface ModelListServices extends Omit<Services, 'listModels'> {
+interface ModelListServices extends Omit<Services, 'modelList'> {
   /** Called with a provider's model names when its list was fetched. */
   readonly onModels?: ((provider: string, names: readonly string[]) => void) | undefined;
 }
 
 /**
- * Serves `GET /v1/models`. If the list of a provider cannot be fetched, its last list and its
- * `default_model` are used.
+ * Serves `GET /v1/models` and `GET /v1/models/{id}`. If the list of a provider cannot be fetched,
+ * its last list and its `default_model` are used.
  */
 export class ModelList {
   readonly #services: ModelListServices;
@@ -60,8 +63,7 @@ export class ModelList {
    * rejects.
    */
   async bodyFor(tenant?: Tenant): Promise<Buffer> {
-    const { providers } = this.#services;
-    await Promise.all([...providers.values()].map((provider) => this.#update(provider)));
+    await this.#updateAll();
     const key = JSON.stringify(tenant?.models) as string | undefined;
     let body = this.#bodies.get(key);
     if (!body) {
@@ -70,6 +72,22 @@ export class ModelList {
       this.#bodies.set(key, body);
     }
     return body;
+  }
+
+  /**
+   * Returns an entry of the tenant's list as JSON; undefined if the list does not have it. Never
+   * rejects.
+   */
+  async entryFor(id: string, tenant?: Tenant): Promise<string | undefined> {
+    if (!mayName(tenant, id)) return undefined;
+    await this.#updateAll();
+    const entry = listEntries(this.#services).find((one) => one.id === id);
+    return entry && JSON.stringify(entry);
+  }
+
+  async #updateAll(): Promise<void> {
+    const { providers } = this.#services;
+    await Promise.all([...providers.values()].map((provider) => this.#update(provider)));
   }
 
   async #update(provider: ProviderState): Promise<void> {

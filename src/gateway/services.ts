@@ -20,11 +20,11 @@ export interface Services extends AttemptServices {
   readonly limiters: Limiters;
   readonly incidents: Incidents;
   readonly balances: ReadonlyMap<AliasSettings, Balance>;
-  /**
-   * Returns the body for `GET /v1/models` with the tenant's models, or with all models. Never
-   * rejects.
-   */
-  readonly listModels: (tenant?: Tenant) => Promise<Buffer>;
+  /** The answers to `GET /v1/models` and `GET /v1/models/{id}`. */
+  readonly modelList: {
+    bodyFor(tenant?: Tenant): Promise<Buffer>;
+    entryFor(id: string, tenant?: Tenant): Promise<string | undefined>;
+  };
   readonly logger: Logger;
   readonly refusals: RefusalLog;
   /** Called with each finished request, except probes with a good answer. */

@@ -15,4 +15,6 @@ export const MORE_ENDPOINTS: readonly Endpoint[] = [
   MESSAGES,
   COUNT_TOKENS,
 ];
+/** A path that `[server] endpoints` adds too. Its requests have no body. */
+export const MODEL_PATH = '/v1/models/{id}';
 export const ENDPOINTS: readonly Endpoint[] = [CHAT, ...MORE_ENDPOINTS];

@@ -360,12 +360,16 @@ describe('logging', { concurrency: true }, () => {
     for (const path of [...paths, ...paths]) {
       assert.equal((await gateway.send(path, { method: 'POST', body: '{}' })).status, 404);
     }
-    await eventually(() => gateway.log.length >= 3, 'the warnings');
+    for (const path of ['/v1/models/p/a', '/v1/models/p/b', '/v1/models/']) {
+      assert.equal((await gateway.send(path)).status, 404);
+    }
+    await eventually(() => gateway.log.length >= 4, 'the warnings');
     assert.deepEqual(
       gateway.lines().map(({ level, message }) => [level, message]),
-      paths
-        .slice(0, 3)
-        .map((path) => ['warn', `${path} is not served; [server] endpoints would serve it`]),
+      [...paths.slice(0, 3), '/v1/models/{id}'].map((path) => [
+        'warn',
+        `${path} is not served; [server] endpoints would serve it`,
+      ]),
     );
   });
 
