@@ -196,7 +196,7 @@ test('each of these actions has a single place', () => {
         'admin/page/requests.js',
         // To a collector.
         'telemetry/span-exporter.ts',
-        'upstream/connections.ts',
+        'upstream/connector.ts',
         'upstream/fetch-transport.ts',
       ],
     ],

@@ -123,7 +123,7 @@ const msOf = (share: number, times: Int32Array) =>
 export class Traffic {
   readonly #all = new Row(TIMES.length);
   /** When each step began, by the system's clock at its first request, in a ring of `STEPS`. */
-  readonly #beganAtMs = new Float64Array(STEPS);
+  readonly #beganTimes = new Float64Array(STEPS);
   readonly #providers = new Map<string, Row>();
   readonly #models = new Map<string, Row>();
   readonly #clients = new Map<string, Row>();
@@ -143,7 +143,7 @@ export class Traffic {
   add(request: FinishedRequest, model: ModelSet | undefined): void {
     const step = this.#step();
     this.#lastEnd = momentBefore();
-    if (this.#all.latest !== step) this.#beganAtMs[step % STEPS] = this.#wallClock(step);
+    if (this.#all.latest !== step) this.#beganTimes[step % STEPS] = this.#wallClock(step);
     const { outcome, provider, status, tries = [] } = request.facts;
     const isRefused = status === 401 && tries.length === 0;
     const named = request.facts.client ?? (isRefused ? NO_KEY : NO_NAME);
@@ -250,7 +250,7 @@ export class Traffic {
     const steps = Array.from({ length: STEPS }, (_, ago) => {
       const own = this.#all.report(step - ago, 1);
       // A step with requests keeps the time noted with its first request, if the clock is set.
-      time = own.requests ? this.#beganAtMs[(step - ago) % STEPS]! : time - STEP_MS;
+      time = own.requests ? this.#beganTimes[(step - ago) % STEPS]! : time - STEP_MS;
       return { ...own, time };
     });
     const providers = Array.from(this.#providers, ([id, row]) => {

@@ -93,7 +93,7 @@ export class ClientReply {
       const isWhole = response.writableFinished && !response.req.socket.destroyed;
       const mayLeave = this.mayClientLeave && this.#waiting.length === 0;
       if (!isWhole && !mayLeave) call.onDisconnect();
-      this.close();
+      this.notifyClosed();
     };
     response.on('close', onClose);
   }
@@ -107,7 +107,7 @@ export class ClientReply {
     else this.#closedListeners = [...this.#closedListeners, listener];
   }
 
-  close(): void {
+  notifyClosed(): void {
     this.#isClosed = true;
     const listeners = this.#closedListeners;
     this.#closedListeners = NO_LISTENERS;
@@ -198,7 +198,7 @@ export class ClientReply {
   #leaveOpen(): void {
     this.#response.socket!.write('', (error) => {
       // An error means that the client is gone, and 'close' follows.
-      if (!error) this.close();
+      if (!error) this.notifyClosed();
     });
   }
 

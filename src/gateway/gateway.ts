@@ -224,7 +224,7 @@ async function fail(call: Call, thrown: unknown): Promise<void> {
   // has cancelled the call.
   if (thrown instanceof ClientGone) {
     cancellation.cancel(thrown);
-    return reply.close();
+    return reply.notifyClosed();
   }
   history.failure = GatewayError.from(thrown);
   // After retries or a fallback, a client's own retries would multiply the gateway's.

@@ -63,7 +63,10 @@ export interface JsonValue {
   readonly start: number;
   /** The offset behind the last byte. */
   readonly end: number;
-  /** The decoded string, or its decoded beginning if it is longer than MAX_TEXT_BYTES; else ''. */
+  /**
+   * The decoded string. If it is longer than MAX_TEXT_BYTES, its decoded beginning if the scan
+   * keeps beginnings, else ''.
+   */
   readonly text: string;
 }
 

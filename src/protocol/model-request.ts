@@ -189,6 +189,7 @@ export class ModelRequestParser {
     } else if (depth === MESSAGE) {
       const fault = kind === 'object' ? faultOf(this.#message) : '" must be an object';
       if (fault !== undefined) this.#itemFault ??= `"messages[${this.#items}]${fault}`;
+      // The members of `stream_options` are at this depth too.
       if (name === 'include_usage') this.#innerUsage = value;
       this.#items += 1;
       this.#message = {};

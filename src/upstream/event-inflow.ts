@@ -121,7 +121,10 @@ export class EventInflow implements ByteSink {
     }
   }
 
-  /** Lets other streams have the turn for memory, if this stream's bytes have passed. */
+  /**
+   * Lets other streams have the turn for memory, if this stream's bytes have passed. The bytes
+   * still count until the client has room for more.
+   */
   notePassed(bytes: number): void {
     if (bytes > 0) this.#room.leaveQueue();
     this.updateRoom(bytes);

@@ -75,6 +75,7 @@ export class EventReader {
     if (this.#long) return this.#pushLong(chunk, this.#long);
     let events = this.splitter.push(chunk);
     const { sawData } = this.splitter;
+    // A longer part of an event is no heartbeat.
     this.isAlive = sawData && unfinished.size > this.rules.maxHeartbeatBytes;
     if (events.length === 0) return { toPass: events };
     if (this.#dropsLineFeed && events[0] === LINE_FEED) events = events.subarray(1);

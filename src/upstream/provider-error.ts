@@ -29,9 +29,9 @@ const PAGE = /<(?:!doctype|html|head|body|script)/i;
 
 type Redact = (text: string) => string;
 
-type Account = Pick<ErrorDetails, 'scope' | 'problem'>;
+type Scope = Pick<ErrorDetails, 'scope' | 'problem'>;
 /** A 429 has `model` too, because another provider may answer. */
-const ACCOUNTS: Readonly<Record<UpstreamFault['blame'], Account>> = {
+const SCOPES_BY_BLAME: Readonly<Record<UpstreamFault['blame'], Scope>> = {
   policy: { scope: 'client', problem: 'policy' },
   length: { scope: 'client', problem: 'length' },
   reference: { scope: 'client', problem: 'reference' },
@@ -40,7 +40,7 @@ const ACCOUNTS: Readonly<Record<UpstreamFault['blame'], Account>> = {
   model: { scope: 'client', problem: 'model gone' },
   provider: { scope: 'model' },
 };
-const MODEL_GONE: Account = { scope: 'model', problem: 'model gone' };
+const MODEL_GONE: Scope = { scope: 'model', problem: 'model gone' };
 
 /** Returns the client's error for an error reported in a 200 or in an event. */
 export function errorOf(json: unknown, context: AttemptContext, isEvent = false): GatewayError {
@@ -62,7 +62,7 @@ export function toProviderError(
   const text = errorText(fault, redact);
   const { providerMessages } = config.logging;
   const setting = blame === 'model' ? namingSetting(config, provider, model) : undefined;
-  const { scope, problem } = setting ? MODEL_GONE : ACCOUNTS[blame];
+  const { scope, problem } = setting ? MODEL_GONE : SCOPES_BY_BLAME[blame];
   const isRetryable = RETRYABLE_STATUSES.has(status);
   const isRepeatUseless =
     scope === 'client' || (status === 429 && BILLING.test(toWord(fault.code ?? fault.type)));

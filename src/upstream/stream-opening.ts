@@ -81,7 +81,7 @@ class StreamOpening implements StreamPhase {
     if (!reader.hasBegun) {
       if (error) throw error;
       reader.hasBegun = this.#isPreambleOver(bytes.size);
-      if (!this.#mayBeginEmpty() && !reader.hasBegun) {
+      if (!this.#hasEndedEmpty() && !reader.hasBegun) {
         this.#passComments(bytes);
         return true;
       }
@@ -112,9 +112,10 @@ class StreamOpening implements StreamPhase {
   }
 
   /**
-   * Returns whether a stream without content has ended as a complete, empty answer and may begin.
+   * Returns whether a stream has ended as an empty answer that passes. Throws if it has ended in
+   * another way without a beginning.
    */
-  #mayBeginEmpty(): boolean {
+  #hasEndedEmpty(): boolean {
     const { attempt, services } = this.#context;
     const { hasOtherLines, isDone, rules } = this.#inflow.reader;
     if (!isDone && !this.#inflow.hasEnded) return false;

@@ -16,18 +16,18 @@ export type Transport = ReturnType<typeof createTransport>;
 
 /**
  * @param setting - the setting `server.upstream`
- * @param origin - what has set it, if it is not the file
+ * @param setBy - what has set it, if it is not the file
  * @param onReached - never called over fetch, because fetch does not report its connections
  */
 export function createTransport(
   setting: 'auto' | 'fetch',
-  origin = 'as configured',
+  setBy = 'as configured',
   onReached?: OnReached,
 ) {
   const connections = setting === 'auto' ? new Connections(undefined, onReached) : undefined;
   if (!connections) shareAllLookups();
   return {
-    description: connections ? 'own connections' : `fetch (${origin})`,
+    description: connections ? 'own connections' : `fetch (${setBy})`,
     limitations: connections ? [] : FETCH_LIMITATIONS,
     /** Undefined over fetch, because fetch does not report its connections. */
     connectionFigures: connections?.figures,
