@@ -102,7 +102,6 @@ export async function askProvider(
       } catch (thrown) {
         failure = endFailed(thrown, context);
       }
-      // A client may leave because the first token takes too long.
       if (candidate.isStream && failure instanceof ClientGone) candidate.times?.addSilence(attempt);
       call.answerMemory?.close();
       recordAttemptEnd(attempt, failure, call, services);
