@@ -157,7 +157,7 @@ export class AdminView {
   }
 
   #situationOf({ all, last, minute, providers }: ReturnType<Traffic['report']>): Situation {
-    const { ended, lasting, suspected } = this.#figures.incidents().report();
+    const { ended, failedAtMs, lasting, suspected } = this.#figures.incidents().report();
     const minutes = Object.entries(providers).map(([id, row]) => [id, row.minute] as const);
     const incidents = [...lasting, ...ended].map((one) =>
       describeIncident(one, redactFacts(one.toFacts(), this.#redact)),
@@ -165,7 +165,7 @@ export class AdminView {
     const notices = sortNotices([...incidents, ...this.#traffic.refusals().map(describeRefusals)]);
     const nowMs = performance.now();
     const held = describeHeld(this.#config(), this.#figures);
-    const own = { all, last, minute, held, notices, suspected, nowMs };
+    const own = { all, last, minute, held, notices, suspected, failedAtMs, nowMs };
     return { ...own, providers: Object.fromEntries(minutes) };
   }
 

@@ -14,7 +14,8 @@ const MAX_LISTED = 10;
 const FAILING_MS = 50_000;
 /** Stands for the model if a request was refused before its body was read. */
 export const UNREAD = '(model unknown)';
-const FAILED: ReadonlySet<Outcome> = new Set(['upstream_error', 'timeout', 'rate_limited']);
+/** Outcomes for which the gateway or a provider is at fault, but for `internal_error`. */
+export const FAILED: ReadonlySet<Outcome> = new Set(['upstream_error', 'timeout', 'rate_limited']);
 
 /** The affected requests for a model that met the same fault. */
 interface Requests {

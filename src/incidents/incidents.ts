@@ -5,10 +5,12 @@
  */
 
 import type { GatewayError, Outcome } from '../lib/errors.ts';
+import { LIMITS } from '../lib/limits.ts';
 import type { CircuitBreaker } from '../policy/circuit-breaker.ts';
 import { causeOf } from '../request/cause.ts';
 import { gatewayKindOf, type IncidentKind, providerKindOf } from '../request/incident-kind.ts';
 import type { RequestHistory, Attempt } from '../request/history.ts';
+import { FAILED } from './affected-requests.ts';
 import { Fault, Incident, momentBefore } from './incident.ts';
 import { type CountingLogger, IncidentLog } from './incident-log.ts';
 import { Tries } from './tries.ts';
@@ -41,6 +43,7 @@ const MAX_MODEL_CHARACTERS = 256;
 const OTHER_MODELS = '(other models)';
 const MAX_ENDED = 50;
 const ENDED_SHOWN_MS = 3_600_000;
+const FAILURE_KEPT_MS = 60_000;
 
 const clockZeroMs = () => Date.now() - performance.now();
 
@@ -157,6 +160,20 @@ function slownessOf(attempt: Attempt, { slowFrom, states }: Subject) {
   return states.has('lookup_slow') && isAwaited ? 'lookup_slow' : undefined;
 }
 
+/**
+ * Returns whether a request failed for a reason of the gateway's own that is no incident: a bug, or
+ * a limit of the gateway that is not the client's.
+ */
+function isOwnFailure({ attempts, failure }: RequestHistory, outcome: Outcome): boolean {
+  if (!failure || gatewayKindOf(failure)) return false;
+  if (outcome === 'internal_error') return true;
+  const { limit } = failure.details;
+  const isOfClient = limit !== undefined && LIMITS[limit].of === 'client';
+  // An open circuit is a provider's incident.
+  const isOfProvider = attempts.some((one) => one.failure || one.outcome === 'circuit_open');
+  return FAILED.has(outcome) && !isOfClient && !isOfProvider;
+}
+
 export class Incidents {
   readonly #options;
   readonly #log: IncidentLog;
@@ -169,6 +186,11 @@ export class Incidents {
   #ended: Incident[] = [];
   /** `Date.now()` minus `performance.now()` at the last check. It jumps if the clock is set. */
   #clockZeroMs = clockZeroMs();
+  /**
+   * When a try at each provider last failed; under `undefined` the latest own failure that is no
+   * incident. `dispose` removes what is older than a minute, so the settings bound it.
+   */
+  readonly #failedAtMs = new Map<string | undefined, number>();
   /** The client with the most memory in words. */
   #holder: string | undefined;
   #holderFoundAtMs = -Infinity;
@@ -199,6 +221,8 @@ export class Incidents {
     for (const fault of faults) if (fault) fault.ended = momentBefore();
     this.#settle(subject);
     this.#troubled.delete(subject);
+    const fromMs = performance.now() - FAILURE_KEPT_MS;
+    for (const [id, atMs] of this.#failedAtMs) if (atMs < fromMs) this.#failedAtMs.delete(id);
   }
 
   /** Counts an attempt whose answer was sent, or whose stream has begun. */
@@ -219,8 +243,10 @@ export class Incidents {
     const text = causeOf(failure);
     if (gatewayKindOf(failure) === 'descriptors') this.set('descriptors', text);
     const kind = providerKindOf(failure, hasAnswer);
-    if (!kind || !mayCount(subject)) return;
+    if (!kind) return;
     const nowMs = performance.now();
+    this.#failedAtMs.set(attempt.provider, nowMs);
+    if (!mayCount(subject)) return;
     const beganMs = hasAnswer ? attempt.decidedAtMs : undefined;
     const part = subject.partOf(attempt);
     const tries = part.triesOf(attempt.model, nowMs);
@@ -243,6 +269,7 @@ export class Incidents {
   recordRequest(history: RequestHistory, outcome: Outcome): void {
     const kind = history.failure && gatewayKindOf(history.failure);
     if (kind === 'memory') this.#recordNoMemory();
+    if (isOwnFailure(history, outcome)) this.#failedAtMs.set(undefined, performance.now());
     if (!this.isTroubled) return;
     if (kind) this.#gateway.get(kind)?.incident?.requests.add(history, outcome);
     for (const subject of this.#troubled) {
@@ -323,8 +350,8 @@ export class Incidents {
   }
 
   /**
-   * Returns the lasting incidents, the incidents ended in the last hour, and the providers with
-   * failures that may yet become an incident.
+   * Returns the lasting incidents, the incidents ended in the last hour, the providers with
+   * failures that may yet become an incident, and the times of the latest failures.
    */
   report() {
     const fromMs = performance.now() - ENDED_SHOWN_MS;
@@ -334,6 +361,7 @@ export class Incidents {
       lasting: incidents.filter(({ isConfirmed }) => isConfirmed),
       ended: this.#ended.filter(({ ended }) => ended!.atMs > fromMs),
       suspected: new Set(suspected.flatMap(({ provider }) => provider ?? [])),
+      failedAtMs: this.#failedAtMs as ReadonlyMap<string | undefined, number>,
     };
   }
 

@@ -53,6 +53,11 @@ export interface Situation {
   readonly notices: readonly Notice[];
   /** Providers with failures that may yet become an incident. */
   readonly suspected: ReadonlySet<string>;
+  /**
+   * When a try at each provider last failed; under `undefined` the gateway's latest own failure
+   * that belongs to no incident. On the clock of `performance.now()`.
+   */
+  readonly failedAtMs: ReadonlyMap<string | undefined, number>;
   /** When the last request ended, in ISO 8601. */
   readonly last: string | undefined;
   /** Who holds at least half of the memory for bodies, as a sentence. */
@@ -94,12 +99,18 @@ function minuteText(minute: Counts): string {
   return `${formatOf(failed, served)} in the last minute, ${percent(failed, served)}.`;
 }
 
-/** Returns the latest incident of a provider whose failures of the last minute all belong to it. */
-function overOf(id: string | undefined, { notices, suspected, nowMs }: Situation) {
+/**
+ * Returns the latest incident of a provider whose failures of the last minute all belong to it. An
+ * incident without affected requests, such as `reload` or `slow`, explains no failure.
+ */
+function overOf(id: string | undefined, { failedAtMs, notices, suspected, nowMs }: Situation) {
   if (id !== undefined && suspected.has(id)) return undefined;
-  const latest = notices.find(({ client, provider }) => provider === id && client === undefined);
-  const isRecent = latest?.endedAtMs !== undefined && nowMs - latest.endedAtMs < RECENT_MS;
-  return isRecent ? latest : undefined;
+  const latest = notices.find(
+    (one) => one.provider === id && one.client === undefined && one.failed + one.answered > 0,
+  );
+  const { endedAtMs = -Infinity } = latest ?? {};
+  const isRecent = nowMs - endedAtMs < RECENT_MS;
+  return isRecent && (failedAtMs.get(id) ?? -Infinity) <= endedAtMs ? latest : undefined;
 }
 
 /** Returns the providers with failures in the last minute, the most first, and their number. */
@@ -120,12 +131,11 @@ function explain(situation: Situation) {
     .toSorted((a, b) => b.endedAtMs! - a.endedAtMs!);
   const subjects = join(ended.map((one) => `${one.subject}: ${one.title}`));
   const names = few.slice(0, MAX_NAMED).map(({ id, failed }) => `${id} ${formatCount(failed)}`);
-  const tries = failing.reduce((sum, { failed }) => sum + failed, 0);
-  // A request that failed without a failed try failed for a reason of the gateway's own.
-  const areAll = own !== undefined || (situation.minute.failed ?? 0) <= tries;
+  const ownFailureAtMs = situation.failedAtMs.get(undefined) ?? -Infinity;
+  const hasOwnFailure = situation.nowMs - ownFailureAtMs < RECENT_MS;
   return {
     /** When the last incident ended, if all failures belong to incidents that are over. */
-    over: few.length === 0 && areAll ? ended[0]?.ended : undefined,
+    over: few.length === 0 && !hasOwnFailure ? ended[0]?.ended : undefined,
     subjects: subjects && `${subjects}.`,
     overText: subjects && `Over since ${ended[0]!.ended}: ${subjects}.`,
     tooFew: names.length > 0 ? `Too few for an incident: ${join(names)}.` : '',

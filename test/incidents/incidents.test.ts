@@ -164,6 +164,7 @@ function start(t: TestContext, first = 1_000_000) {
           if (begun) incidents.addGood(attempt);
           history.addAttempt(attempt);
           history.attempt = attempt;
+          attempt.failure = failure;
           if (failure) incidents.recordFailure(attempt, failure);
           else incidents.addGood(attempt);
         };
@@ -1375,6 +1376,56 @@ test('a provider that leaves the settings takes its incident with it', (t) => {
   assert.equal(ended().length, 1);
   ask('m', DOWN, { count: 5, provider: 'q' });
   assert.deepEqual(lasting(), ['unreachable p']);
+});
+
+test('the latest failure of each provider is known, also after the end of its incident', (t) => {
+  const { ask, ended, incidents, pass } = start(t, 1_000_000);
+  const failed = () => [...incidents.report().failedAtMs];
+  ask('m', BROKEN, { count: 5 });
+  pass(21);
+  ask('m', undefined, { count: 20 });
+  assert.deepEqual([ended().length, failed()], [1, [['p', 1_000_000]]]);
+  pass(20);
+  ask('m', BROKEN);
+  ask('m', undefined, { count: 19 });
+  assert.deepEqual([ended().length, incidents.report().suspected.size], [1, 0]);
+  assert.deepEqual(failed(), [['p', 1_041_000]]);
+  // A try at the provider of former settings fails after the reload.
+  incidents.dispose(P.subject);
+  pass(1);
+  ask('m', BROKEN);
+  assert.deepEqual(failed(), [['p', 1_042_000]]);
+  pass(61);
+  incidents.dispose(Q.subject);
+  assert.deepEqual(failed(), []);
+});
+
+test('a failure is the gateway\u2019s own without a failed try, a client\u2019s limit and an incident', (t) => {
+  const cases: [isOwn: boolean, outcome: Outcome, failure: GatewayError, tried?: 'circuit_open'][] =
+    [
+      [true, 'internal_error', new GatewayError('internal', 'x')],
+      [true, 'rate_limited', new GatewayError('rateLimit', 'x', { limit: 'global' })],
+      [true, 'rate_limited', new GatewayError('rateLimit', 'x', { limit: 'provider_concurrency' })],
+      [false, 'rate_limited', new GatewayError('rateLimit', 'x', { limit: 'client_concurrency' })],
+      [false, 'rate_limited', new GatewayError('rateLimit', 'x', { limit: 'memory' })],
+      [false, 'internal_error', new GatewayError('internal', 'x', { problem: 'descriptors' })],
+      [false, 'refused', new GatewayError('invalidRequest', 'x')],
+      [false, 'client_closed', new GatewayError('provider', 'x')],
+      [true, 'upstream_error', new GatewayError('provider', 'x')],
+      [false, 'upstream_error', new GatewayError('provider', 'x'), 'circuit_open'],
+    ];
+  for (const [isOwn, outcome, failure, tried] of cases) {
+    const { incidents } = start(t);
+    const history = new RequestHistory();
+    history.failure = failure;
+    if (tried) history.addAttempt(new Attempt(M, '')).outcome = tried;
+    incidents.recordRequest(history, outcome);
+    assert.equal(incidents.report().failedAtMs.has(undefined), isOwn, `${outcome} ${tried}`);
+  }
+  const { ask, incidents } = start(t);
+  ask('m', { upstreamStatus: 429 });
+  ask('m', BROKEN);
+  assert.deepEqual([...incidents.report().failedAtMs.keys()], ['p']);
 });
 
 test('failures that are too few when an incident ends may become the next', (t) => {

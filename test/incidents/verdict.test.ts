@@ -69,7 +69,7 @@ const endedNotice = (agoMs: number, more: Partial<Notice> = {}) =>
 /** A situation with these counts of the last minute. */
 function situation(minute: Counts, more: Partial<Situation> = {}): Situation {
   const nothing = { providers: {}, notices: [], suspected: new Set<string>(), last: undefined };
-  return { minute, all: minute, nowMs: NOW_MS, ...nothing, ...more };
+  return { minute, all: minute, nowMs: NOW_MS, failedAtMs: new Map(), ...nothing, ...more };
 }
 
 const textOf = ({
@@ -216,11 +216,38 @@ test('failures of the last minute before the end of their incident are over', ()
     told({ ...given, providers: south }),
     `warn | 54 of 254 requests failed | 21.3 % of the last minute. | Over since ${END}: north: errors. | Too few for an incident: south 3.`,
   );
-  assert.match(told({ ...given, minute: { requests: 254, failed: 60 } }), /^warn \| 60 of 254/);
   // The gateway's own incidents fail requests without a try.
   const own = endedNotice(20_000, { provider: undefined, subject: 'gateway' });
   const gateway = situation(minute, { notices: [own] });
   assert.match(told(gateway), /^good \| Over since .* \| gateway: errors\. \|/);
+});
+
+test('failures after the end of an incident, or of another cause, are not over', () => {
+  const minute = { requests: 254, failed: 54 };
+  const providers = { north: { requests: 254, failed: 54 } };
+  const over = endedNotice(20_000, { provider: 'north' });
+  const given = situation(minute, { providers, notices: [over] });
+  const iconAt = (id: string | undefined, agoMs: number, one = given) =>
+    verdictOf({ ...one, failedAtMs: new Map([[id, NOW_MS - agoMs]]) }).icon;
+  assert.deepEqual([iconAt('north', 20_000), iconAt('north', 19_999)], ['good', 'warn']);
+  assert.deepEqual([iconAt('south', 1), iconAt('north', 30_000)], ['good', 'good']);
+  // A bug fails requests beside an incident of a provider, or of memory.
+  const memory = endedNotice(20_000, { provider: undefined, subject: 'gateway' });
+  for (const one of [given, situation(minute, { notices: [memory] })]) {
+    assert.deepEqual(
+      [iconAt(undefined, 59_999, one), iconAt(undefined, 60_000, one)],
+      ['warn', 'good'],
+    );
+  }
+  // No request was affected by a state.
+  const list = endedNotice(5000, { provider: 'north', kind: 'model_list', failed: 0 });
+  assert.equal(verdictOf({ ...given, notices: [list] }).icon, 'warn');
+  assert.deepEqual(statesOf('north', { ...given, notices: [list] })[0]![0], 'warn');
+  assert.equal(verdictOf({ ...given, notices: [list, over] }).title, `Over since ${END}`);
+  const answered = endedNotice(20_000, { provider: 'north', failed: 0, answered: 3 });
+  assert.equal(verdictOf({ ...given, notices: [answered] }).icon, 'good');
+  const reload = endedNotice(5000, { provider: undefined, kind: 'reload', failed: 0 });
+  assert.equal(verdictOf(situation(minute, { notices: [reload] })).icon, 'warn');
 });
 
 test('a provider\u2019s state is its incidents with the cause of "slow", or its last minute', () => {
@@ -490,6 +517,23 @@ test('requests that a limit of the whole gateway refuses have failed', async (t)
   assert.ok(refused > 0);
   const { minute } = await statusOf(gateway);
   assert.deepEqual([minute.failed, minute.limited], [refused, undefined]);
+});
+
+test('failures behind an ended refusal of settings are told', async (t) => {
+  const more = '[rate_limit]\nenabled = true\nrequests_per_second = 1\nburst_capacity = 1\n';
+  const { gateway, toml } = await scenario(t, { more: `${more}[admin]\nport = 0` });
+  await gateway.reload('[server]\nport = "x"');
+  gateway.judge();
+  await gateway.reload(toml);
+  gateway.judge();
+  await Promise.all(Array.from({ length: 5 }, async () => gateway.chat(chatBody())));
+  const { incidents, minute, verdict } = await statusOf(gateway);
+  assert.deepEqual(
+    incidents.map(({ kind, ended }) => [kind, ended !== undefined]),
+    [['reload', true]],
+  );
+  assert.equal(verdict.title, `${minute.failed} of 5 requests failed`);
+  assert.equal(verdict.icon, 'warn');
 });
 
 test('docs/incidents.md has the words and what to do for each kind', async () => {
