@@ -255,9 +255,12 @@ const INCIDENTS: readonly [string, Firing[0], Labels, kinds: string][] = [
 ];
 /** The end of a summary of `GatewayRequestsFail`. */
 const FEW =
-  "of the last minute's requests of a have failed, too few of each model for an incident. More than a tenth fail since 1970-01-01 00:02:30 +0000 UTC. At fault, by failed tries: p 80; Clients: (no name) 40;";
+  "of the last minute's requests of a have failed, too few of each model for an incident. More than a tenth fail since 1970-01-01 00:02:30 +0000 UTC. At fault, by failed tries and limits: p 80; Clients: (no name) 40;";
 /** The summary of an incident of `p` without other series. */
 const BARE = 'a: p. No request has failed.';
+
+const failedOf = (instance: string, kind: string, provider: string) =>
+  `gateway_incident_requests{instance="${instance}",kind="${kind}",provider="${provider}",result="failed"}`;
 
 /** What else is alerted: the series, as promtool writes them, and who fires at which time. */
 const OTHERS: readonly [alert: string, series: Labels, fires: Record<string, readonly Firing[]>][] =
@@ -365,19 +368,52 @@ const OTHERS: readonly [alert: string, series: Labels, fires: Record<string, rea
       {
         'gateway_requests_total{instance="a",outcome="ok"}': '0+30x20',
         'gateway_requests_total{instance="a",outcome="upstream_error"}': '0+30x20',
-        'gateway_incident{instance="a",kind="errors",provider="p"}': '1x20',
+        'gateway_tries_total{instance="a",provider="p",result="upstream_error"}': '0+30x20',
+        [failedOf('a', 'errors', 'p')]: '0+30x20',
         'gateway_requests_total{instance="b",outcome="ok"}': '0+30x20',
         'gateway_requests_total{instance="b",outcome="upstream_error"}': '0+30x20',
-        'gateway_incident{instance="b",kind="slow",provider="p"}': '1x20',
+        'gateway_tries_total{instance="b",provider="p",result="upstream_error"}': '0+30x20',
+        [failedOf('b', 'slow', 'p')]: '0x20',
+        [failedOf('b', 'key_refused', 'p')]: '0x20',
+        [failedOf('b', 'errors', 'q')]: '3x20',
       },
       {
         '3m': [
           [
             'page',
             { instance: 'b' },
-            "50% of the last minute's requests of b have failed, too few of each model for an incident. More than a tenth fail since 1970-01-01 00:00:15 +0000 UTC. At fault, by failed tries: Clients: (no name) 120;",
+            "50% of the last minute's requests of b have failed, too few of each model for an incident. More than a tenth fail since 1970-01-01 00:00:15 +0000 UTC. At fault, by failed tries and limits: p 120; Clients: (no name) 120;",
           ],
         ],
+      },
+    ],
+    // A provider's 429 and a limit of the gateway fail requests, and a client's own limit does not.
+    [
+      'GatewayRequestsFail',
+      {
+        'gateway_requests_total{instance="a",client="ci",outcome="ok"}': '0+30x20',
+        'gateway_requests_total{instance="a",client="ci",outcome="rate_limited"}': '0+110x20',
+        'gateway_refusals_total{instance="a",client="ci",reason="client"}': '0+100x20',
+        'gateway_refusals_total{instance="a",client="ci",reason="upstream",provider="p"}':
+          '0+10x20',
+        'gateway_tries_total{instance="a",provider="p",result="rate_limited"}': '0+10x20',
+        'gateway_requests_total{instance="b",client="ci",outcome="ok"}': '0+30x20',
+        'gateway_requests_total{instance="b",client="ci",outcome="rate_limited"}': '0+100x20',
+        'gateway_refusals_total{instance="b",client="ci",reason="client"}': '0+100x20',
+        'gateway_tries_total{instance="b",provider="p",result="rate_limited"}': '0+10x20',
+        'gateway_requests_total{instance="c",client="ci",outcome="ok"}': '0+30x20',
+        'gateway_requests_total{instance="c",client="ci",outcome="rate_limited"}': '0+10x20',
+        'gateway_refusals_total{instance="c",client="ci",reason="global"}': '0+10x20',
+      },
+      {
+        '3m': ['a', 'c'].map((instance): Firing => {
+          const fault = instance === 'a' ? 'p 40' : 'limit global 40';
+          return [
+            'page',
+            { instance },
+            `25% of the last minute's requests of ${instance} have failed, too few of each model for an incident. More than a tenth fail since 1970-01-01 00:00:15 +0000 UTC. At fault, by failed tries and limits: ${fault}; Clients: ci 40;`,
+          ];
+        }),
       },
     ],
     // An outage of 90 s has an alert of its own, and none before or after it.
@@ -386,7 +422,9 @@ const OTHERS: readonly [alert: string, series: Labels, fires: Record<string, rea
       {
         'gateway_requests_total{instance="a",outcome="ok"}': '0+45x8 360+22x6 492+45x20',
         'gateway_requests_total{instance="a",outcome="upstream_error"}': '0x8 0+23x6 138x20',
-        'gateway_incident{instance="a",kind="errors",provider="p"}': '_x9 1x6 stale _x20',
+        'gateway_tries_total{instance="a",provider="p",result="upstream_error"}':
+          '0x8 0+23x6 138x20',
+        [failedOf('a', 'errors', 'p')]: '_x9 46+23x6 stale _x20',
       },
       Object.fromEntries(
         ['2m15s', '2m30s', '3m', '3m45s', '4m', '4m15s', '4m30s', '5m', '6m'].map((at) => [at, []]),
