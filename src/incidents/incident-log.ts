@@ -41,8 +41,8 @@ export class IncidentLog {
   readonly #logger: CountingLogger;
   /** The latest line of each subject and kind. */
   readonly #places = new WeakMap<object, Map<IncidentKind, Place>>();
-  /** Ended incidents by their subjects, for a minute. */
-  readonly #ended = new Map<object, EndedLine>();
+  /** Ended incidents for a minute, by provider, because a reload replaces a provider's subject. */
+  readonly #ended = new Map<object | string, EndedLine>();
   #ownLines = 0;
 
   constructor(logger: CountingLogger) {
@@ -51,7 +51,7 @@ export class IncidentLog {
 
   /** Logs a lasting incident: its first line, that of a further kind, or a repeated line. */
   tell(subject: object, incident: Incident, facts: Facts): void {
-    this.#ended.delete(subject);
+    this.#ended.delete(incident.provider ?? subject);
     const { kind } = facts;
     // Its line would be lost too.
     if (kind === 'log_lines') return;
@@ -68,7 +68,9 @@ export class IncidentLog {
   tellEnd(subject: object, incident: Incident, facts: Facts): void {
     if (incident.logged.size === 0) return;
     const place = this.#writeEnd(facts);
-    this.#ended.set(subject, { facts, firstAtMs: place.atMs, place });
+    // The next incident is told at once, because the log would end with the end of this incident.
+    this.#places.delete(subject);
+    this.#ended.set(incident.provider ?? subject, { facts, firstAtMs: place.atMs, place });
   }
 
   /** Repeats the lines of ended incidents. Returns whether any is yet to be repeated. */

@@ -798,6 +798,22 @@ test('the line of an end is not repeated once a further incident lasts', (t) => 
   );
 });
 
+test('the line of an end is not repeated once the provider of new settings fails', (t) => {
+  const { ask, incidents, lines, newSubject, pass } = start(t);
+  ask('m', DOWN, { count: 5 });
+  pass(1);
+  incidents.dispose(P.subject);
+  P.subject = newSubject('p');
+  ask('m', DOWN, { count: 5 });
+  pass(1);
+  for (let line = 0; line < 40; line += 1) lines.push(['info request', {}]);
+  pass(3);
+  assert.deepEqual(
+    lines.map(([line]) => line).filter((line) => line !== 'info request'),
+    ['warn incident', 'info incident ended', 'warn incident', 'warn incident'],
+  );
+});
+
 test('an incident whose kind changes is logged each minute for each kind', (t) => {
   const { ask, logged, pass } = start(t);
   ask('m', BROKEN, { count: 5 });
@@ -902,7 +918,7 @@ test('an incident is from the start if the fault that began first is', (t) => {
   );
 });
 
-test('the log has at most one pair of lines in a minute', (t) => {
+test('each incident has its pair of lines, however soon after the former one', (t) => {
   const { ask, logged, pass } = start(t);
   for (let round = 0; round < 6; round += 1) {
     ask('m', DOWN, { count: 5 });
@@ -911,7 +927,10 @@ test('the log has at most one pair of lines in a minute', (t) => {
     pass(9);
   }
   const pair = ['warn incident unreachable p m', 'info incident ended unreachable p m'];
-  assert.deepEqual(logged(), [...pair, ...pair, ...pair]);
+  assert.deepEqual(logged(), Array.from({ length: 6 }, () => pair).flat());
+  ask('m', DOWN, { count: 5 });
+  pass(1);
+  assert.equal(logged().at(-1), pair[0], 'the last word is the incident that lasts');
 });
 
 test('a stream that breaks is a single, failed try', (t) => {
