@@ -92,7 +92,8 @@ export const MAX_BYTES = { answer: 268_435_456, event: 67_108_864 } as const;
 
 /**
  * Returns the error for a complete answer or an event that can never fit. Both limits are the
- * gateway's own, so the error counts against no provider, and no provider is asked again.
+ * gateway's own, so the error counts against no provider, and no provider is asked again. Memory is
+ * not short, so the error is no incident.
  */
 export function tooLargeError(
   part: keyof typeof MAX_BYTES,
@@ -103,7 +104,6 @@ export function tooLargeError(
   const limit = isOfBudget ? `max_buffered_bytes, ${maxBufferedBytes}` : String(maxBytes);
   return new GatewayError('internal', `The ${part} is larger than ${limit} bytes`, {
     headers: FINAL,
-    ...(isOfBudget && { limit: 'memory' }),
   });
 }
 

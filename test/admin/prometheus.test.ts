@@ -659,7 +659,7 @@ test('a real Prometheus fires in 60 s for an incident, and ends in 90 s', async 
   const gateway = await startGateway(t, { toml: settings('') });
   const target = `127.0.0.1:${gateway.adminPort}`;
   const { alerts } = await startPrometheus(t, { target, key: ADMIN_KEY, rules: RULES });
-  const wanted = ['GatewayProviderFailing', 'GatewayOwnIncident', 'GatewayOutOfResources'];
+  const wanted = ['GatewayProviderFailing', 'GatewayOwnIncident', 'GatewayInternalErrors'];
   const firing = async () => {
     const all = [...(await alerts())].filter(([name]) => wanted.includes(name));
     return new Map(all);

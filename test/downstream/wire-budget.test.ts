@@ -240,7 +240,8 @@ for (const [what, script, expected] of [
     }
     assert.deepEqual(asked(), [4, 0]);
     const [line] = gateway.accessLines();
-    assert.deepEqual([line!['reason'], line!['outcome']], ['memory', 'internal_error']);
+    assert.deepEqual([line!['reason'], line!['outcome']], [expected.message, 'internal_error']);
+    assert.equal(gateway.lines('incident').length, 0);
     assert.equal((line!['tries'] as { outcome: string }[])[0]!.outcome, 'internal_error');
     await Promise.all(p.requests.map(async ({ closed }) => closed));
     await nothingIsReserved(gateway);
