@@ -22,6 +22,8 @@ interface RefusedRequest {
 /** The requests of a client that a limit refuses, with less than a minute between. */
 interface Refused {
   latest: RefusedRequest;
+  /** When the latest request was refused, on the clock of `performance.now()`. */
+  latestAtMs: number;
   /** When the first request was refused, in ISO 8601. */
   readonly since: string;
   count: number;
@@ -45,16 +47,21 @@ export class RefusalLog {
    */
   add(request: RefusedRequest): boolean {
     const key = [request.client, request.limit, request.provider].join('\n');
+    const latestAtMs = performance.now();
     const known = this.#all.get(key);
-    if (known) {
+    if (known && latestAtMs - known.latestAtMs < SUMMED_MS) {
       known.latest = request;
+      known.latestAtMs = latestAtMs;
       known.count += 1;
       known.isUntold = true;
       return false;
     }
+    // The log has a line with the latest request, because a minute has passed since.
+    clearTimeout(known?.timer);
     const since = new Date(Date.now()).toISOString();
     const timer = setTimeout(() => this.#endMinute(key), SUMMED_MS).unref();
-    this.#all.set(key, { latest: request, since, count: 1, isUntold: false, timer });
+    const first = { latest: request, latestAtMs, since, count: 1, isUntold: false, timer };
+    this.#all.set(key, first);
     return true;
   }
 

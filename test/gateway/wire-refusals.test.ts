@@ -65,6 +65,32 @@ test('of the requests that a limit refuses, the first is logged at once, and a s
   assert.equal(sums().length, 2);
 });
 
+test('a refusal a minute after the latest one is the first again', async (t) => {
+  const { ask, passMinute, refused, sums } = await start(t);
+  let nowMs = 1000;
+  replaceNow(t, () => nowMs);
+  await ask('a', 3);
+  passMinute();
+  nowMs += MINUTE_MS - 1;
+  await ask('a', 1);
+  passMinute();
+  assert.deepEqual(
+    sums().map(([, , , count]) => count),
+    [2, 3],
+  );
+  // The minute under way has begun less than a minute after the latest refusal.
+  nowMs += MINUTE_MS;
+  await ask('a', 3);
+  const lines = ['a warn', 'a debug', 'a debug', 'a warn', 'a debug'];
+  assert.deepEqual(refused(), lines);
+  passMinute();
+  assert.deepEqual(sums()[2], ['warn', 'a', REASON, 2]);
+  await ask('a', 1);
+  assert.deepEqual(refused(), [...lines, 'a debug']);
+  passMinute();
+  assert.deepEqual(sums()[3], ['warn', 'a', REASON, 3]);
+});
+
 test('the sum of a minute that is not over is logged when the gateway stops', async (t) => {
   const { ask, gateway, sums } = await start(t);
   await ask('a', 4);
