@@ -3,8 +3,8 @@
  * out of the latest lines of the log.
  */
 
+import { type CountingLogger, isPushedAway, type Place } from '../incidents/incident-log.ts';
 import type { Limit } from '../lib/limits.ts';
-import type { Logger } from '../lib/log.ts';
 
 const SUMMED_MS = 60_000;
 
@@ -29,21 +29,24 @@ interface Refused {
   count: number;
   /** Whether no line in the log has the latest request. */
   isUntold: boolean;
+  /** Where the latest line about these requests is. */
+  place: Place;
   timer: NodeJS.Timeout;
 }
 
 export class RefusalLog {
   /** By client, limit and provider, so the settings bound it. A quiet minute removes an entry. */
   readonly #all = new Map<string, Refused>();
-  readonly #logger: Logger;
+  readonly #logger: CountingLogger;
 
-  constructor(logger: Logger) {
+  constructor(logger: CountingLogger) {
     this.#logger = logger;
   }
 
   /**
    * Counts a refused request. Returns true for the first, whose access line is written at its own
-   * level. The following have a line `requests refused` at the end of each minute.
+   * level. The following have a line `requests refused` at the end of each minute, and whenever
+   * other lines have pushed the latest away.
    */
   add(request: RefusedRequest): boolean {
     const key = [request.client, request.limit, request.provider].join('\n');
@@ -54,13 +57,15 @@ export class RefusalLog {
       known.latestAtMs = latestAtMs;
       known.count += 1;
       known.isUntold = true;
+      if (isPushedAway(known.place, this.#logger.lines)) this.#write(known);
       return false;
     }
     // The log has a line with the latest request, because a minute has passed since.
     clearTimeout(known?.timer);
     const since = new Date(Date.now()).toISOString();
     const timer = setTimeout(() => this.#endMinute(key), SUMMED_MS).unref();
-    const first = { latest: request, latestAtMs, since, count: 1, isUntold: false, timer };
+    const place = { atMs: latestAtMs, lines: this.#logger.lines };
+    const first = { latest: request, latestAtMs, since, count: 1, isUntold: false, place, timer };
     this.#all.set(key, first);
     return true;
   }
@@ -76,7 +81,8 @@ export class RefusalLog {
 
   #endMinute(key: string): void {
     const refused = this.#all.get(key)!;
-    if (!refused.isUntold) return void this.#all.delete(key);
+    const isQuiet = performance.now() - refused.latestAtMs >= SUMMED_MS;
+    if (isQuiet && !refused.isUntold) return void this.#all.delete(key);
     this.#write(refused);
     refused.timer.refresh();
   }
@@ -87,5 +93,6 @@ export class RefusalLog {
     refused.isUntold = false;
     const { client, limit: reason, limitState: limit } = latest;
     this.#logger.log('warn', 'requests refused', { client, reason, limit, refused: count, since });
+    refused.place = { atMs: performance.now(), lines: this.#logger.lines };
   }
 }

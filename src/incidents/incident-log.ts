@@ -18,10 +18,16 @@ const LEAST_REPEATED_MS = 2000;
 const ENDED_TOLD_MS = 60_000;
 
 /** Where the latest of several equal lines is. */
-interface Place {
+export interface Place {
   readonly atMs: number;
-  /** How many lines of others the log had. */
+  /** How many other lines the log had. */
   readonly lines: number;
+}
+
+/** Returns whether other lines have pushed this place out of the log's latest lines. */
+export function isPushedAway(place: Place, lines: number): boolean {
+  const isFar = lines - place.lines >= REPEATED_LINES;
+  return isFar && performance.now() - place.atMs >= LEAST_REPEATED_MS;
 }
 
 /** A logger with the number of its lines so far. */
@@ -84,9 +90,8 @@ export class IncidentLog {
 
   #isDue(place: Place | undefined, repeatedMs: number): boolean {
     if (!place) return true;
-    const sinceMs = performance.now() - place.atMs;
-    const lines = this.#otherLines - place.lines;
-    return sinceMs >= repeatedMs || (lines >= REPEATED_LINES && sinceMs >= LEAST_REPEATED_MS);
+    const isOld = performance.now() - place.atMs >= repeatedMs;
+    return isOld || isPushedAway(place, this.#otherLines);
   }
 
   get #otherLines(): number {

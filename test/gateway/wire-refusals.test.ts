@@ -16,13 +16,18 @@ const REASON = 'client_requests_per_minute';
 /** Starts clients `a` and `b`, whose first requests are answered, and whose others are refused. */
 async function start(t: TestContext, settings: ScenarioSettings<'p'> = {}) {
   const timers = useManualTimers(t);
-  replaceNow(t, () => 1000);
+  let nowMs = 1000;
+  replaceNow(t, () => nowMs);
   const clients = { a: `key = "a"\n${LIMIT}`, b: `key = "b"\n${LIMIT}` };
   const { gateway } = await scenario(t, { clients, env: EACH_REFUSAL, ...settings });
   let asked = 0;
   return {
     gateway,
-    passMinute: () => timers.advance(MINUTE_MS),
+    passMinute: () => {
+      // A bit less, so that no request is allowed meanwhile.
+      nowMs += MINUTE_MS - 1;
+      timers.advance(MINUTE_MS);
+    },
     ask: async (client: string, count: number) => {
       const headers = { authorization: `Bearer ${client}` };
       for (let at = 0; at < count; at += 1) await gateway.chat(chatBody(), { headers });
@@ -59,7 +64,7 @@ test('of the requests that a limit refuses, the first is logged at once, and a s
   assert.ok(String(first!['since']) <= String(time));
   assert.deepEqual([second!['since'], second!['limit']], [first!['since'], limit]);
   passMinute();
-  await ask('a', 1);
+  await ask('a', 2);
   assert.equal(refused().at(-1), 'a warn', 'the minute before was quiet');
   passMinute();
   assert.equal(sums().length, 2);
@@ -133,4 +138,25 @@ test('a request that also failed at a provider keeps its line', async (t) => {
     Array<string>(3).fill('warn provider_concurrency'),
   );
   assert.deepEqual(gateway.lines('requests refused'), []);
+});
+
+test('a sum comes before the end of the minute once 40 other lines have come', async (t) => {
+  const { ask, gateway, sums } = await start(t);
+  let nowMs = 1000;
+  replaceNow(t, () => nowMs);
+  await ask('a', 2);
+  nowMs += 2000;
+  await ask('a', 1);
+  assert.deepEqual(sums(), []);
+  await ask('b', 40);
+  nowMs -= 1;
+  await ask('a', 1);
+  assert.equal(sums().filter(([, client]) => client === 'a').length, 0, 'too soon');
+  nowMs += 1;
+  await ask('a', 1);
+  assert.deepEqual(
+    sums().filter(([, client]) => client === 'a'),
+    [['warn', 'a', REASON, 4]],
+  );
+  assert.ok(gateway.lines('requests refused').length < 4);
 });

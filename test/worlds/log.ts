@@ -9,6 +9,8 @@ const MAX_LIMITED_SECONDS = 3600;
 const FAILURES_TO_REST = 3;
 
 const SUMMED_MS = 60_000;
+/** The least number of lines between two sums of a minute. Lines of the gateway itself count too. */
+const REPEATED_LINES = 40;
 
 type Seen = { readonly atMs: number; readonly line: Line };
 
@@ -74,41 +76,63 @@ interface Refused {
   readonly count: number;
   /** How many were refused at the former sum. */
   readonly told: number;
+  readonly latestMs: number;
   readonly untilMs: number;
+  /** Where the latest line about them is. */
+  readonly place: number;
 }
 
-/** The first request that a limit refuses is at level warn, and a sum follows each minute. */
+/**
+ * The first request that a limit refuses is at level warn. A sum follows each minute, and may follow
+ * once 40 other lines have followed the latest.
+ */
 function checkRefusals(lines: readonly Seen[], { events }: History, report: Report): void {
   const all = new Map<string, Refused>();
   const due: string[] = [];
-  const sum = (name: string, atMs: number, { count, told }: Refused) => {
+  const sum = (name: string, atMs: number, { count, told }: Pick<Refused, 'count' | 'told'>) => {
     const [client, reason] = JSON.parse(name) as (string | null)[];
     if (count > told) due.push(JSON.stringify([Math.round(atMs), client, reason, count]));
   };
-  const passTo = (atMs: number) => {
+  const passTo = (atMs: number, place: number) => {
     for (const [name, refused] of all) {
-      const { count, told, untilMs } = refused;
+      const { count, latestMs, told, untilMs } = refused;
       if (untilMs >= atMs) continue;
       sum(name, untilMs, refused);
-      if (count === told) all.delete(name);
-      else all.set(name, { count, told: count, untilMs: untilMs + SUMMED_MS });
+      if (count === told && untilMs - latestMs >= SUMMED_MS) all.delete(name);
+      else {
+        const written = count > told ? { told: count, place } : {};
+        all.set(name, { ...refused, ...written, untilMs: untilMs + SUMMED_MS });
+      }
     }
   };
-  for (const { atMs, line } of lines.filter((one) => one.line.message === 'request')) {
-    if (!isRefusal(line)) continue;
+  for (const [place, { atMs, line }] of lines.entries()) {
+    const { client = null, level, message, provider = null, reason } = line;
+    if (message === 'requests refused') {
+      // It precedes the access line of its latest request.
+      for (const [name, refused] of all) {
+        const [ofClient, ofReason, id] = JSON.parse(name) as (string | null)[];
+        const isOfProvider = id === null || String(line['limit']).includes(`providers.${id}.`);
+        const isOf = ofClient === client && ofReason === reason && isOfProvider;
+        const isNext = refused.count + 1 === line['refused'];
+        if (!isOf || !isNext || place - refused.place < REPEATED_LINES) continue;
+        sum(name, atMs, { count: refused.count + 1, told: 0 });
+        all.set(name, { ...refused, told: refused.count + 1, place });
+        break;
+      }
+    }
+    if (message !== 'request' || !isRefusal(line)) continue;
     // A sum may have been due twice, the second time without a further refusal.
-    passTo(atMs);
-    passTo(atMs);
-    const { client = null, level, provider = null, reason } = line;
+    passTo(atMs, place);
+    passTo(atMs, place);
     const name = JSON.stringify([client, reason, provider]);
-    const { count = 0, told = 1, untilMs = atMs + SUMMED_MS } = all.get(name) ?? {};
-    if (level !== (count > 0 ? 'debug' : 'warn'))
+    const known = all.get(name) ?? { count: 0, told: 1, untilMs: atMs + SUMMED_MS, place };
+    if (level !== (known.count > 0 ? 'debug' : 'warn'))
       report('log', `${String(level)} of ${JSON.stringify(line)}`);
-    all.set(name, { count: count + 1, told, untilMs });
+    all.set(name, { ...known, count: known.count + 1, latestMs: atMs });
   }
   const endMs = events.find(({ kind }) => kind === 'drained')?.atMs ?? Infinity;
-  passTo(endMs);
-  passTo(endMs);
+  passTo(endMs, lines.length);
+  passTo(endMs, lines.length);
   for (const [name, refused] of all) sum(name, endMs, refused);
   const told = lines
     .filter(({ line }) => line.message === 'requests refused')
