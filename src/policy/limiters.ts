@@ -75,7 +75,11 @@ class LimitFactory {
     // The count of a limit with requests in flight is kept even if the settings have no such limit
     // now: a later reload may bring the limit back before these requests end.
     const inUse = [...(former?.used ?? [])].filter(([, { inFlight }]) => inFlight > 0);
-    this.state = { used: new Map(inUse), buckets: new Map(), windows: new Map() };
+    // The sum of a client or limit that the settings leave out is kept until its day or month ends,
+    // because a later reload may bring the limit back within the same window.
+    const now = Date.now();
+    const open = [...(former?.windows ?? [])].filter(([, { sum }]) => sum.endTime > now);
+    this.state = { used: new Map(inUse), buckets: new Map(), windows: new Map(open) };
     this.#former = former;
   }
 

@@ -252,6 +252,25 @@ test('limits keep their levels over two reloads, and only a changed bucket begin
   assert.deepEqual(await statuses('a p/1', 'a p/1'), [200, 429]);
 });
 
+test("a window's sum outlasts reloads without its limit or its client, until its end", async (t) => {
+  const { gateway, toml, statuses } = await start(t, { a: 'tokens_per_day = 864' });
+  const without = toml.replace('tokens_per_day = 864', 'tokens_per_day = 0');
+  const renamed = toml.replace('[clients.a]', '[clients.c]');
+  assert.notEqual(renamed, toml);
+  assert.deepEqual(await statuses('a p/864', 'a'), [200, 429]);
+  for (const between of [without, renamed]) {
+    await gateway.reload(between);
+    await gateway.reload(`${between}# again\n`);
+    assert.deepEqual(await statuses('a p/9'), [200]);
+    await gateway.reload(toml);
+    assert.deepEqual(await statuses('a'), [429]);
+  }
+  await gateway.reload(without);
+  nowMs += 43_200_000;
+  await gateway.reload(toml);
+  assert.deepEqual(await statuses('a p/864', 'a'), [200, 429], 'a new day');
+});
+
 test("a request that a provider's limit refuses leaves requests_per_minute alone", async (t) => {
   const more = `[rate_limit]\nenabled = true\n[rate_limit.providers.p]\n${bucket(1)}`;
   const counted = await start(t, { a: 'requests_per_minute = 2', more });
