@@ -192,14 +192,11 @@ export class Limiter {
       this.#store?.charge(0, this.#windows);
     }
     return this.#buckets.flatMap((bucket) => {
-      const { limit, capacity, local } = bucket;
+      const { limit, capacity } = bucket;
       const unit = unitOf(bucket).replace('requests', 'req');
-      if (isWindow(bucket)) {
-        const { used } = bucket.local.current();
-        return { limit, unit: `${unit}/${bucket.period}`, capacity, used };
-      }
+      const used = usedOf(bucket, nowMs);
+      if (isWindow(bucket)) return { limit, unit: `${unit}/${bucket.period}`, capacity, used };
       if (bucket.periodSeconds === 1) return [];
-      const used = Math.round(capacity - local.level(nowMs));
       return { limit, unit: `${unit}/${PERIODS[bucket.periodSeconds].short}`, capacity, used };
     });
   }
@@ -259,6 +256,13 @@ function unitOf(bucket: Bucket): LimitLevel['unit'] {
   return bucket.perRequest > 0 ? 'requests' : 'tokens';
 }
 
+/** Returns the sum of a window, or the whole tokens that a bucket lacks. */
+function usedOf(bucket: Bucket, nowMs: number): number {
+  if (isWindow(bucket)) return bucket.local.current().used;
+  const { capacity, local } = bucket;
+  return Math.round(capacity - local.level(nowMs));
+}
+
 function describeRefill(bucket: Bucket): string {
   if (isWindow(bucket)) return `until ${new Date(bucket.local.current().endTime).toISOString()}`;
   return `refilled at ${bucket.rate} per ${PERIODS[bucket.periodSeconds].name}`;
@@ -267,7 +271,9 @@ function describeRefill(bucket: Bucket): string {
 function refuse(bucket: Bucket, waitMs: number): GatewayError {
   const { name, limit, capacity } = bucket;
   const unit = unitOf(bucket);
-  const used = `${capacity} of ${capacity} ${unit === 'cost' ? '' : `${unit} `}used`;
+  // A store does not tell the levels of the global limit and of providers, so `local` may be full.
+  const amount = Math.max(capacity, usedOf(bucket, performance.now()));
+  const used = `${amount} of ${capacity} ${unit === 'cost' ? '' : `${unit} `}used`;
   const limitState = `${name}: ${used}, ${describeRefill(bucket)}`;
   const retryAfterSeconds = Math.max(1, Math.ceil(waitMs / 1000));
   const details = { retryAfterSeconds, limit, limitState };

@@ -155,7 +155,7 @@ test('tokens_per_minute lets requests pass while its bucket is above zero', asyn
   assert.equal(reason, 'client_tokens_per_minute');
   assert.equal(
     limit,
-    'clients.a.tokens_per_minute: 1000 of 1000 tokens used, refilled at 1000 per minute',
+    'clients.a.tokens_per_minute: 1200 of 1000 tokens used, refilled at 1000 per minute',
   );
   nowMs += 12_000;
   await refuse(1, true);
@@ -166,6 +166,15 @@ test('tokens_per_minute lets requests pass while its bucket is above zero', asyn
   nowMs += 1000;
   assert.deepEqual(await statuses('a p/17', 'a'), [200, 429]);
   assert.deepEqual(asked(), [8, 0]);
+});
+
+test('a bucket with a part of a token refuses, and the line shows it as used up', async (t) => {
+  const { gateway, statuses } = await start(t, { a: bucket(2) });
+  assert.deepEqual(await statuses('a', 'a'), [200, 200]);
+  nowMs += 600;
+  assert.deepEqual(await statuses('a'), [429]);
+  const { limit } = gateway.accessLines().at(-1)!;
+  assert.equal(limit, 'clients.a: 2 of 2 requests used, refilled at 1 per second');
 });
 
 test('the tokens of a stream count at its end, if the answer reports them', async (t) => {
@@ -433,7 +442,7 @@ test('cost_per_day refuses from its number on, until midnight in UTC', async (t)
   assert.equal(refused.headers['x-ratelimit-remaining-cost'], '0');
   const { limit, reason } = gateway.accessLines().at(-1)!;
   assert.equal(reason, 'client_cost_per_day');
-  assert.equal(limit, 'clients.a.cost_per_day: 3.5 of 3.5 used, until 2026-11-30T00:00:00.000Z');
+  assert.equal(limit, 'clients.a.cost_per_day: 3.75 of 3.5 used, until 2026-11-30T00:00:00.000Z');
   setDate('2026-11-29T23:59:30Z');
   const soon = await ask();
   assertError(soon, limitedBy('cost_per_day', 30));
