@@ -7,7 +7,7 @@ import type { ModelRequestParser } from './model-request.ts';
 export interface AnswerNotes {
   noteModel(model: unknown): void;
   noteFinishReason(reason: unknown): void;
-  /** Takes a `usage`. The last call counts. */
+  /** Takes a `usage`. The last `usage` with a count above 0 applies. */
   noteUsage(usage: unknown): void;
   /** True if the gateway has asked for the `usage`. */
   readonly usageAdded: boolean;

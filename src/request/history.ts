@@ -163,7 +163,10 @@ export class Attempt implements AnswerNotes {
   }
 
   noteUsage(usage: unknown): void {
-    this.usage = readUsage(usage);
+    const latest = readUsage(usage);
+    const { prompt_tokens, completion_tokens, total_tokens } = latest;
+    // Some streams end with an empty `usage`, which must not erase the counts of an earlier event.
+    if (!this.usage || prompt_tokens || completion_tokens || total_tokens) this.usage = latest;
   }
 
   beginAnswer(): void {

@@ -203,6 +203,18 @@ test('the tokens of a stream count at its end, if the answer reports them', asyn
   assertError(reply, limitedBy('tokens_per_minute', 1_000_000_000 - 60 + 1));
 });
 
+test('an empty usage behind the usage of a stream takes nothing back', async (t) => {
+  const { gateway, as, p } = await start(t, { a: 'tokens_per_day = 7' });
+  p.script = (_, response) => {
+    const events = [{ total_tokens: 7 }, {}, null].map(
+      (usage) => `data: ${JSON.stringify({ choices: [], usage })}\n\n`,
+    );
+    sendEvents(response, completionEvents().replace(DONE, events.join('') + DONE));
+  };
+  assert.equal((await gateway.chat(STREAM, as('a'))).status, 200);
+  assertError(await gateway.chat(STREAM, as('a')), limitedBy('tokens_per_day', 43_200));
+});
+
 test('a usage before the first token of an answer that never begins takes none', async (t) => {
   const { gateway, as, p } = await start(t, { a: 'tokens_per_minute = 60' });
   p.script = (_, response) => {

@@ -118,3 +118,13 @@ test('the last usage counts', () => {
   for (const prompt_tokens of [1, 4]) attempt.noteUsage({ prompt_tokens });
   assert.equal(attempt.usage?.prompt_tokens, 4);
 });
+
+test('a usage without a count above 0 replaces none', () => {
+  const attempt = attemptAt('a');
+  attempt.noteUsage({});
+  for (const name of ['prompt_tokens', 'completion_tokens', 'total_tokens'] as const) {
+    attempt.noteUsage({ [name]: 7 });
+    for (const empty of [{}, undefined, { [name]: 0 }, { [name]: '9' }]) attempt.noteUsage(empty);
+    assert.equal(attempt.usage?.[name], 7);
+  }
+});
