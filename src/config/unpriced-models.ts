@@ -22,9 +22,11 @@ interface Settings {
  */
 export function unpricedModels(patterns: readonly string[], settings: Settings): string[] {
   const { registered, fallback } = settings.providers;
-  const asked = patterns.flatMap((pattern) => targetsOf(pattern, settings));
+  const isRegistered = (target: string) => registered.some(({ id }) => id === providerIdOf(target));
+  const asked = patterns.flatMap((pattern) => targetsOf(pattern, settings)).filter(isRegistered);
+  // The gateway refuses a name without a registered provider before it asks a fallback.
   const fallbacks = registered
-    .filter(({ id }) => fallback.includes(id))
+    .filter(({ id }) => asked.length > 0 && fallback.includes(id))
     .flatMap(({ id, defaultModel }) => {
       const models = defaultModel ? [defaultModel] : asked.map(modelOf);
       return models.map((model) => `${id}/${model}`);
@@ -33,7 +35,7 @@ export function unpricedModels(patterns: readonly string[], settings: Settings):
     const provider = registered.find(({ id }) => id === providerIdOf(target));
     const isPriced =
       !target.includes('*') && memberOf(provider?.modelPrices, modelOf(target)) !== undefined;
-    return provider && !isPriced;
+    return !isPriced;
   });
 }
 
@@ -56,13 +58,16 @@ function targetsOf(pattern: string, settings: Settings): readonly string[] {
   ];
 }
 
-/** Returns the model for a name that is no alias, or none. */
+/**
+ * Returns the model for a name that is no alias, or none if the gateway refuses the name. A
+ * provider's id alone stands for its `default_model`.
+ */
 function modelsNamed(name: string, { providers: { primary, registered } }: Settings): string[] {
   const slash = name.indexOf('/');
   const id = slash < 0 ? name : name.slice(0, slash);
   const provider = registered.find((one) => one.id === id);
-  const model = slash < 0 ? '' : name.slice(slash + 1);
-  if (provider) return [`${id}/${model || provider.defaultModel || '*'}`];
+  const model = (slash < 0 ? '' : name.slice(slash + 1)) || provider?.defaultModel;
+  if (provider) return model ? [`${id}/${model}`] : [];
   return slash < 0 && primary !== undefined ? [`${primary}/${name}`] : [];
 }
 
