@@ -2,8 +2,8 @@
 
 import type { ProviderSettings } from '../config/config.ts';
 import { memberOf } from '../lib/json.ts';
+import { COST_DECIMALS } from '../lib/limits.ts';
 import type { TokenUsage } from '../protocol/usage.ts';
-import { COST_DECIMALS } from '../policy/calendar-window.ts';
 import { MAX_ANSWER_TOKENS } from '../policy/limiter.ts';
 import type { Attempt } from '../request/history.ts';
 

@@ -1,6 +1,7 @@
 /** Shows clients what is left of their own limits, in the headers of OpenAI. */
 
 import type { ResponseHeaders } from '../downstream/client-reply.ts';
+import { formatCost } from '../lib/limits.ts';
 import type { Limiter } from '../policy/limiter.ts';
 
 /**
@@ -18,8 +19,8 @@ export function addLimitHeaders(headers: ResponseHeaders, limiter: Limiter): voi
     for (const name of [limitName, remainingName, resetName]) delete headers[name];
     const level = levels.find((one) => one.unit === unit);
     if (!level) continue;
-    headers[limitName] = String(level.limit);
-    headers[remainingName] = String(level.remaining);
+    headers[limitName] = formatCost(level.limit);
+    headers[remainingName] = formatCost(level.remaining);
     headers[resetName] = formatDuration(level.resetMs);
   }
 }

@@ -9,6 +9,15 @@ export const PERIODS = {
 /** The periods of calendar windows, in UTC. */
 export type WindowPeriod = 'day' | 'month';
 
+/** More decimals would show the errors of floating-point numbers: 0.30000000000000004. */
+export const COST_DECIMALS = 10;
+
+/** Returns the number without an exponent, which JavaScript writes below 0.000001. */
+export function formatCost(cost: number): string {
+  const text = String(cost);
+  return text.includes('e-') ? cost.toFixed(COST_DECIMALS).replace(/0+$/, '') : text;
+}
+
 interface LimitRow {
   /** `provider`: the client, if any, is not at fault. */
   readonly of: 'all' | 'client' | 'provider';

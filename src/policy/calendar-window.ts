@@ -1,9 +1,6 @@
 /** A calendar window without a timer: the sum of a day or a month in UTC, read from the clock. */
 
-import type { WindowPeriod } from '../lib/limits.ts';
-
-/** More decimals would show the errors of floating-point numbers: 0.30000000000000004. */
-export const COST_DECIMALS = 10;
+import { COST_DECIMALS, type WindowPeriod } from '../lib/limits.ts';
 
 /** Windows with different limits may share a sum. */
 interface WindowSum {

@@ -4,7 +4,7 @@
  */
 
 import { GatewayError } from '../lib/errors.ts';
-import { LIMITS, type Limit, PERIODS, type WindowPeriod } from '../lib/limits.ts';
+import { formatCost, LIMITS, type Limit, PERIODS, type WindowPeriod } from '../lib/limits.ts';
 import type { TokenUsage } from '../protocol/usage.ts';
 import type { CalendarWindow } from './calendar-window.ts';
 import type { TokenBucket } from './token-bucket.ts';
@@ -273,7 +273,8 @@ function refuse(bucket: Bucket, waitMs: number): GatewayError {
   const unit = unitOf(bucket);
   // A store does not tell the levels of the global limit and of providers, so `local` may be full.
   const amount = Math.max(capacity, usedOf(bucket, performance.now()));
-  const used = `${amount} of ${capacity} ${unit === 'cost' ? '' : `${unit} `}used`;
+  const counted = unit === 'cost' ? '' : `${unit} `;
+  const used = `${formatCost(amount)} of ${formatCost(capacity)} ${counted}used`;
   const limitState = `${name}: ${used}, ${describeRefill(bucket)}`;
   const retryAfterSeconds = Math.max(1, Math.ceil(waitMs / 1000));
   const details = { retryAfterSeconds, limit, limitState };

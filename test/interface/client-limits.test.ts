@@ -463,6 +463,17 @@ test('cost_per_day refuses from its number on, until midnight in UTC', async (t)
   assert.equal((await ask()).status, 200);
 });
 
+test('a small limit on cost has no exponent, in the headers and in the log', async (t) => {
+  const { ask, gateway } = await startPriced(t, 'models = ["p/m"]\ncost_per_day = 1e-10');
+  const { headers, status } = await ask();
+  assert.equal(status, 200);
+  assert.equal(headers['x-ratelimit-limit-cost'], '0.0000000001');
+  assert.equal(headers['x-ratelimit-remaining-cost'], '0.0000000001');
+  assert.equal((await ask()).status, 429);
+  const { limit } = gateway.accessLines().at(-1)!;
+  assert.match(String(limit), /^clients\.a\.cost_per_day: 1\.25 of 0\.0000000001 used, /);
+});
+
 test('tokens_per_month and cost_per_month end with the month, beside the day', async (t) => {
   const lines =
     'models = ["p/m"]\ntokens_per_day = 200\ntokens_per_month = 300\ncost_per_month = 4';
