@@ -108,7 +108,7 @@ function settingSchema(path: string, setting: Setting): Schema {
   const integer = { anyOf: [{ type: 'integer', minimum: min, maximum: max }, REFERENCE] };
   const schemas: Record<Setting['type'], Schema> = {
     integer,
-    number: { type: 'number', minimum: min, maximum: max },
+    number: { anyOf: [{ type: 'number', minimum: min, maximum: max }, REFERENCE] },
     seconds: integer,
     integers: integersSchema(setting),
     boolean: { anyOf: [{ type: 'boolean' }, REFERENCE] },

@@ -3,6 +3,7 @@
 import { isIP } from 'node:net';
 
 import { MAX_TIMER_MS } from '../lib/cancellation.ts';
+import { LEAST_COST } from '../lib/limits.ts';
 import { MODEL_LIMITS } from '../protocol/model-list.ts';
 import type { Suggestions } from './did-you-mean.ts';
 import { withoutBrackets } from '../lib/loopback.ts';
@@ -65,10 +66,18 @@ export function integer<D extends Maybe<number>>(min: number, max: number, fallb
   return { ...kind('integer', expected, accepts, fallback as Or<number, D>), min, max };
 }
 
-export function number<D extends Maybe<number>>(min: number, max: number, fallback?: D) {
+function number<D extends Maybe<number>>(min: number, max: number, fallback?: D) {
   const accepts: Accepts = (value) => typeof value === 'number' && value >= min && value <= max;
   const expected = `a number from ${min} to ${max}`;
   return { ...kind('number', expected, accepts, fallback as Or<number, D>), min, max };
+}
+
+/** A limit on cost; 0 is no limit. A window rounds a smaller limit than `LEAST_COST` to 0. */
+export function cost(max: number) {
+  const { accepts: isInRange, ...row } = number(0, max, 0);
+  const accepts: Accepts = (value) =>
+    isInRange(value) && (value === 0 || Number(value) >= LEAST_COST);
+  return { ...row, accepts, expected: `0 or a number from ${LEAST_COST} to ${max}` };
 }
 
 /** Whole seconds, as long as a timer can run. The code gets milliseconds. */
@@ -291,8 +300,9 @@ export function parseText({ type, choices }: Setting, value: string): unknown {
   if (choices) return choices.find((choice) => choice === value.toLowerCase()) ?? value;
   if (type === 'boolean' && /^(?:true|1)$/i.test(value)) return true;
   if (type === 'boolean' && /^(?:false|0)$/i.test(value)) return false;
-  const isNumber = type === 'integer' || type === 'seconds';
-  return isNumber && /^-?\d{1,15}$/.test(value) ? Number(value) : value;
+  const isInteger = type === 'integer' || type === 'seconds';
+  if (isInteger && /^-?\d{1,15}$/.test(value)) return Number(value);
+  return type === 'number' && /^\d{1,15}(?:\.\d{1,15})?$/.test(value) ? Number(value) : value;
 }
 
 export function isTable(value: unknown): value is Table {

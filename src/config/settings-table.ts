@@ -7,6 +7,7 @@ import { MODEL_PATH, MORE_ENDPOINTS } from '../protocol/endpoints.ts';
 import { LOG_LEVELS } from '../lib/log.ts';
 import {
   boolean,
+  cost,
   DATE,
   DETAILS,
   FILE,
@@ -14,7 +15,6 @@ import {
   host,
   integer,
   integers,
-  number,
   oneOf,
   seconds,
   text,
@@ -79,8 +79,8 @@ export const SETTINGS = {
     tokens_per_minute: integer(0, 1_000_000_000, 0),
     tokens_per_day: integer(0, 1_000_000_000_000, 0),
     tokens_per_month: integer(0, 1_000_000_000_000, 0),
-    cost_per_day: number(0, 1_000_000_000, 0),
-    cost_per_month: number(0, 1_000_000_000, 0),
+    cost_per_day: cost(1_000_000_000),
+    cost_per_month: cost(1_000_000_000),
     unpriced: oneOf(['allow']),
   },
   admin: {

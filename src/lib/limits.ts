@@ -12,6 +12,9 @@ export type WindowPeriod = 'day' | 'month';
 /** More decimals would show the errors of floating-point numbers: 0.30000000000000004. */
 export const COST_DECIMALS = 10;
 
+/** The least cost that is not rounded to 0. */
+export const LEAST_COST = Number(`1e-${COST_DECIMALS}`);
+
 /** Returns the number without an exponent, which JavaScript writes below 0.000001. */
 export function formatCost(cost: number): string {
   const text = String(cost);
