@@ -159,7 +159,7 @@ export const MEANINGS: Readonly<Record<string, string>> = {
     'requests in flight at the same time; a stream counts until its end; 0 is unlimited',
   requests_per_second:
     'refill rate of the bucket, in client requests; retries take nothing; 0 is unlimited',
-  burst_capacity: 'size of the bucket, in requests',
+  burst_capacity: 'size of the bucket of `requests_per_second`, in requests',
 };
 
 /** Defaults depending on the machine or on other settings. */

@@ -60,7 +60,6 @@ export function readClients(
     const section = values.section('clients.<name>', path);
     const { key, keys, keySha256, expires, models, unpriced, maxConcurrentRequests, ...limit } =
       section;
-    const expiryTime = expires?.getTime();
     const keyDigests = readKeysOf(values, path, { key, keys, keySha256 }, taken);
     for (const model of models ?? []) {
       if (leadsSomewhere(model)) continue;
@@ -75,12 +74,13 @@ export function readClients(
       );
     const counted = unitsOf(limit);
     warnOfStreams(values, path, counted, uncounted);
-    if (counted.includes('cost') && unpriced !== 'allow') {
+    if (!counted.includes('cost')) warnOfUnpriced(values, path, unpriced);
+    else if (unpriced !== 'allow') {
       checkPrices(values, path, unpricedModels(models ?? ['*'], { ...aliases, providers }));
     }
     /** True if one of the keys is known by its digest alone. */
     const hasUnknownKey = keySha256 !== undefined;
-    const identity = { name, keyDigests, hasUnknownKey, expiryTime };
+    const identity = { name, keyDigests, hasUnknownKey, expiryTime: expires?.getTime() };
     return { ...identity, models, limit, maxConcurrentRequests };
   });
   warnOfRestart(values, clients);
@@ -107,6 +107,13 @@ function warnOfStreams(
   const streams = `streams from ${uncounted.join(', ')} only if the client asks for usage`;
   const remedy = 'set stream_usage = true for these providers';
   values.warning(path, `${limits} count ${streams}; ${remedy}`);
+}
+
+/** Warns about `unpriced` of a client without a cost limit. */
+function warnOfUnpriced(values: SettingValues, path: string, unpriced: 'allow' | undefined): void {
+  if (unpriced === undefined) return;
+  const text = 'has no effect: no price is needed unless cost_per_day or cost_per_month is set';
+  values.warning(`${path}.unpriced`, text);
 }
 
 /** Reports models without a price that may answer a client with a cost limit. */

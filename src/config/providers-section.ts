@@ -82,7 +82,22 @@ export function readProviders(values: SettingValues) {
     values.warning('providers.fallback', `does not apply to /v1/embeddings, because ${text}`);
   }
   if (primary !== undefined) check('providers.primary', primary);
+  warnOfQueueTimeout(values, registered);
   return { registered, skipped, primary, fallback, fallbackOn };
+}
+
+/** Warns about a `queue_timeout` that no wait reaches, unless it is the default. */
+function warnOfQueueTimeout(
+  values: SettingValues,
+  registered: readonly Pick<ProviderSettings, 'maxWaiting' | 'timeoutMs'>[],
+): void {
+  const name = 'server.queue_timeout';
+  const { value, row } = values.plain().get(name) ?? {};
+  const queues = registered.filter(({ maxWaiting }) => maxWaiting > 0);
+  const longest = Math.max(...queues.map(({ timeoutMs }) => timeoutMs)) / 1000;
+  if (queues.length === 0 || value === row?.default || Number(value) <= longest) return;
+  const why = 'no request waits longer than the timeout of the providers with max_waiting';
+  values.warning(name, `has no effect above ${longest} seconds: ${why}`);
 }
 
 function withoutKey(id: string): string {

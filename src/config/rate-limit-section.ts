@@ -31,6 +31,8 @@ const EXPECTED_URL =
 
 const RATE = /^rate_limit\..*requests_per_(?:second|minute)$/s;
 
+const BURST = /^((?:rate_limit|clients)(?:\..+)?)\.burst_capacity$/s;
+
 /** `known` has the ids of all providers. */
 export function readRateLimit(values: SettingValues, known: readonly string[]) {
   const { enabled, store: url, prefix, ...global } = values.section('rate_limit');
@@ -46,7 +48,19 @@ export function readRateLimit(values: SettingValues, known: readonly string[]) {
     const why = 'rate_limit.enabled (GATEWAY_RATE_LIMIT_ENABLED) is false';
     values.warning(limit, `has no effect: ${why}`);
   }
+  warnOfBursts(values);
   return { enabled, global, providers, store: readStore(url, prefix, values) };
+}
+
+/** Warns about each `burst_capacity` without a rate, unless it is the default. */
+function warnOfBursts(values: SettingValues): void {
+  const plain = values.plain();
+  for (const [name, { value, row }] of plain) {
+    const [, section] = BURST.exec(name) ?? [];
+    if (section === undefined || value === row.default) continue;
+    if (plain.get(`${section}.requests_per_second`)?.value !== 0) continue;
+    values.warning(name, 'has no effect: no bucket exists unless requests_per_second is set');
+  }
 }
 
 /**
