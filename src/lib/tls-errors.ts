@@ -8,7 +8,9 @@ const NOT_TLS = new Set(['ERR_SSL_WRONG_VERSION_NUMBER', 'ERR_SSL_PACKET_LENGTH_
  * `remedy` follows if the server does not speak TLS.
  */
 export function messageOf(error: NodeJS.ErrnoException, remedy: string): string {
-  const { code = '', message, reason } = error as NodeJS.ErrnoException & { reason?: string };
+  const { code, message, reason } = error as NodeJS.ErrnoException & { reason?: string };
+  // A DOMException's code is a number.
+  if (typeof code !== 'string') return message.trim();
   if (NOT_TLS.has(code)) return `the server does not speak TLS; ${remedy}`;
   return code.startsWith('ERR_SSL_') && reason ? reason : message.trim();
 }

@@ -24,5 +24,5 @@ export function describeCause(cause: unknown): string | undefined {
   if (!(error instanceof Error)) return undefined;
   const { code } = error as NodeJS.ErrnoException;
   const message = messageOf(error, 'its URL may need http:// in place of https://');
-  return code === undefined ? message : `${code}: ${message}`;
+  return typeof code === 'string' ? `${code}: ${message}` : message;
 }

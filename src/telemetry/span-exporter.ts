@@ -82,7 +82,10 @@ export class SpanExporter {
 
   /** Sends batches while at least `least` spans wait. */
   #send(least: number): void {
-    this.#sending ??= this.#sendBatches(least).finally(() => (this.#sending = undefined));
+    this.#sending ??= this.#sendBatches(least)
+      // An unhandled rejection would end the gateway.
+      .catch((thrown: unknown) => this.#warn(String(thrown)))
+      .finally(() => (this.#sending = undefined));
   }
 
   async #sendBatches(least: number): Promise<void> {

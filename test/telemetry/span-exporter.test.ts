@@ -13,13 +13,20 @@ const BATCH = 512;
 const QUEUE = 2048;
 
 /** Creates an exporter to this collector, and returns its log lines. */
-function createExporter(collector: Pick<Collector, 'baseUrl'>, env: Record<string, string> = {}) {
+function createExporter(
+  collector: Pick<Collector, 'baseUrl'>,
+  env: Record<string, string> = {},
+  onLine?: () => void,
+) {
   const { more, env: own } = tracesTo(collector as Collector, env);
   const { telemetry } = loadConfig({ toml: more, env: own });
   const lines: Record<string, unknown>[] = [];
   const exporter = new SpanExporter(telemetry!, {
     isEnabled: () => true,
-    log: (level, message, facts) => void lines.push({ level, message, ...facts }),
+    log: (level, message, facts) => {
+      lines.push({ level, message, ...facts });
+      onLine?.();
+    },
   });
   const add = (count: number, first = 0) => {
     for (let at = first; at < first + count; at += 1) {
@@ -158,6 +165,52 @@ test('spans wait for a collector that is away', async () => {
       [true, BATCH],
     ],
   );
+});
+
+test('a collector that hangs beyond the limit gets its batch again', async (t) => {
+  const timers = useManualTimers(t);
+  const limit = AbortSignal.timeout.bind(AbortSignal);
+  t.mock.method(AbortSignal, 'timeout', (ms: number) => limit(ms === 10_000 ? 50 : ms));
+  let isHanging = true;
+  const collector = await startCollector(t, (_, response) => {
+    if (!isHanging) response.end('{}');
+  });
+  const { exporter, lines, add } = createExporter(collector);
+  add(BATCH);
+  await eventually(() => lines.length === 1, 'the end of the wait');
+  assert.deepEqual(lines[0], {
+    level: 'warn',
+    message: 'spans were not sent',
+    cause: 'The operation was aborted due to timeout',
+    waiting: BATCH,
+    dropped: 0,
+  });
+  isHanging = false;
+  collector.requests.length = 0;
+  timers.advance(5000);
+  await eventually(() => collector.requests.length === 1, 'the batch again');
+  await exporter.end();
+  assert.deepEqual(namesOf(collector), upTo(BATCH));
+  assert.equal(exporter.droppedSpans, 0);
+});
+
+test('a fault while spans are sent does not end the process', async (t) => {
+  const timers = useManualTimers(t);
+  const collector = await startAnswering(t, 503);
+  let faults = 0;
+  const { exporter, add } = createExporter(collector, {}, () => {
+    faults += 1;
+    throw new Error('the log is broken');
+  });
+  add(BATCH);
+  await eventually(() => faults === 1, 'the fault');
+  collector.requests.length = 0;
+  // node:test fails a test with an unhandled rejection.
+  await new Promise((resolve) => setImmediate(resolve));
+  timers.advance(5000);
+  await eventually(() => collector.requests.length === 1, 'the batch again');
+  await exporter.end();
+  assert.deepEqual(namesOf(collector), upTo(BATCH));
 });
 
 test('the end waits 2 s at most for a collector that does not answer', async (t) => {
