@@ -1,6 +1,6 @@
 /** The log: one line for each event on stdout, as JSON, or as text for a terminal. */
 
-import type { Redactor } from './secrets.ts';
+import { cutText, type Redactor } from './secrets.ts';
 
 export const LOG_LEVELS = ['error', 'warn', 'info', 'debug', 'trace'] as const;
 export type LogLevel = (typeof LOG_LEVELS)[number];
@@ -88,7 +88,7 @@ function createTimeText(): () => string {
 export function redactFacts<Facts extends LogFacts>(facts: Facts, redact: Redactor): Facts {
   if (isPlain(JSON.stringify(facts), redact)) return facts;
   const redacted = JSON.stringify(facts, (_, value: unknown) => {
-    if (typeof value === 'string') return redact(value.slice(0, MAX_VALUE_CHARACTERS));
+    if (typeof value === 'string') return redact(cutText(value, MAX_VALUE_CHARACTERS));
     return Array.isArray(value) ? value.slice(0, MAX_ARRAY_ENTRIES) : value;
   });
   return JSON.parse(redacted) as Facts;

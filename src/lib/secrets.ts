@@ -301,9 +301,14 @@ const CONTROL_CHARACTERS =
   // oxlint-disable-next-line no-control-regex
   /[\u0000-\u001f\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
 
-/** A copy, because V8's slice would keep the whole text in memory. */
+/**
+ * Returns the beginning of a text, with U+FFFD for each half of a surrogate pair, because strict
+ * parsers of JSON refuse a half.
+ */
 export function cutText(text: string, maxCharacters: number): string {
-  return text.length > maxCharacters ? Buffer.from(text.slice(0, maxCharacters)).toString() : text;
+  if (text.length <= maxCharacters) return text.toWellFormed();
+  // A copy, because V8's slice would keep the whole text in memory. UTF-8 has no halves.
+  return Buffer.from(text.slice(0, maxCharacters)).toString();
 }
 
 export function escapeControlCharacters(text: string, maxCharacters: number): string {

@@ -3,7 +3,7 @@
 import type { TryFacts } from './history.ts';
 import type { FlatFacts, LogEntry, LogFacts } from '../lib/log.ts';
 import type { RequestFacts } from './facts.ts';
-import { escapeControlCharacters } from '../lib/secrets.ts';
+import { cutText, escapeControlCharacters } from '../lib/secrets.ts';
 
 const MAX_MESSAGE_CHARACTERS = 2000;
 const MAX_TEXT_VALUE_CHARACTERS = 500;
@@ -76,6 +76,6 @@ function formatValue(value: unknown, word = WORD): string {
     );
     return `[${entries.join(', ')}]`;
   }
-  const text = String(value).slice(0, MAX_TEXT_VALUE_CHARACTERS);
+  const text = cutText(String(value), MAX_TEXT_VALUE_CHARACTERS);
   return escapeControlCharacters(word.test(text) ? text : JSON.stringify(text), Infinity);
 }

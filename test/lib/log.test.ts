@@ -314,6 +314,24 @@ test('a fixed header and a key of [admin] are hidden in answers and the log', as
   assert.doesNotMatch(gateway.log.join(''), /canary-4711|my\.app/);
 });
 
+test('half a surrogate pair is replaced, also if the limit cuts the pair', () => {
+  const pair = '\u{1f600}';
+  assert.equal(escapeControlCharacters(`a\ud800b${pair}`, 100), `a\ufffdb${pair}`);
+  assert.equal(escapeControlCharacters(`a${pair}`, 2), 'a\ufffd');
+  for (const [format, maxCharacters] of [
+    ['json', 10_000],
+    ['text', 500],
+  ] as const) {
+    // The space makes the text format quote the value.
+    const cut = ` ${'a'.repeat(maxCharacters - 2)}`;
+    const line = lineOf('event', { half: 'b\udc00', cut: cut + pair }, { format });
+    assert.match(line, /b\ufffd/);
+    assert.ok(line.includes(`${cut}\ufffd`));
+    assert.doesNotMatch(line, /\\ud[89a-f]/);
+    assert.ok(line.isWellFormed());
+  }
+});
+
 test('characters that change the direction of text are escaped', () => {
   const text = 'a\u202eb\u2066c\u200fd';
   assert.equal(escapeControlCharacters(text, 100), 'a\\u202eb\\u2066c\\u200fd');

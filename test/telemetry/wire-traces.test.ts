@@ -11,7 +11,7 @@ import { startCollector, tracesTo } from '../support/collector.ts';
 import { chatBody, CLIENT_TOKEN, PROVIDER_KEY, STREAM } from '../support/gateway.ts';
 import { ROOT } from '../support/process.ts';
 import { scenario } from '../support/scenario.ts';
-import { lineOf, openChat } from '../support/streams.ts';
+import { lineOf, linesOf, openChat } from '../support/streams.ts';
 import {
   beginStream,
   CHUNK,
@@ -284,6 +284,22 @@ test('no span has a key, a prompt, an answer or the text of an error', async (t)
   assert.ok(text.includes('[secret]'), text);
   const log = gateway.log.join('');
   assert.ok(!log.includes(secret), log);
+});
+
+test('half a surrogate pair in a name is replaced in spans, lines and errors', async (t) => {
+  const collector = await startCollector(t);
+  const { p, gateway } = await scenario(t, tracesTo(collector));
+  await gateway.chat(chatBody({ model: 'p/\ud800x' }));
+  const { text } = await gateway.chat(chatBody({ model: '\udc00q/m' }));
+  await gateway.drain();
+  // The provider gets the name as the client wrote it.
+  assert.match(p.requests[0]!.body.toString(), /"\\ud800x"/);
+  const [, attempt] = collector.spans();
+  assert.equal(attempt!.name, 'chat \ufffdx');
+  const [line] = await linesOf(gateway, 2);
+  assert.equal(line!['model'], 'p/\ufffdx');
+  assert.match(text, /\ufffdq/);
+  assert.doesNotMatch(collector.messages().join() + gateway.log.join() + text, /\\ud[89a-f]/i);
 });
 
 test('tokens of a stream are counted in the span of the try that answered', async (t) => {
