@@ -294,7 +294,7 @@ class ValueReader {
       const isOther = !name.startsWith(PREFIX) || known.includes(name);
       if (isOther || SERVICE_LINK_NAME.test(name) || SERVICE_LINK.test(value)) continue;
       const hint = this.values.suggestions.didYouMean(name, known);
-      if (value && REMOVED.has(name)) this.values.problem(name, REMOVED_HINT);
+      if (value && REMOVED.has(name)) this.values.problem(name, REMOVED_HINT, name);
       else this.values.warning(name, `no setting reads this variable${hint}`);
     }
   }

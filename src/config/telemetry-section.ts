@@ -33,7 +33,7 @@ export function readTelemetry(values: SettingValues, env: Env) {
   const headersName = firstOf('OTEL_EXPORTER_OTLP_TRACES_HEADERS', 'OTEL_EXPORTER_OTLP_HEADERS');
   const headers = readPairs(values, headersName, env).map(([name, value]) => {
     const text = `the value of "${name}" must be visible ASCII, spaces and tabs`;
-    if (!HEADER_VALUE.test(value)) values.problem(headersName!, text);
+    if (!HEADER_VALUE.test(value)) values.problem(headersName!, text, headersName);
     // A value may be an ordinary word.
     return [name, new Secret(value, { isKey: false })] as const;
   });
@@ -61,7 +61,7 @@ function readEndpoint(values: SettingValues, env: Env, hasHeaders: boolean): str
   const url = URL.canParse(text) ? new URL(text) : undefined;
   // fetch refuses a URL with a user.
   if (!url || !/^https?:$/.test(url.protocol) || url.username || url.password) {
-    values.problem(name, 'expected an http or https URL without user');
+    values.problem(name, 'expected an http or https URL without user', name);
     return '';
   }
   if (!own) url.pathname = url.pathname.replace(/\/$/, '') + TRACES_PATH;
@@ -87,7 +87,8 @@ function readPairs(values: SettingValues, variable: string | undefined, env: Env
         // The percent-encoding is wrong.
       }
     }
-    values.problem(variable, `item ${at + 1} is not name=value, with a percent-encoded value`);
+    const text = `item ${at + 1} is not name=value, with a percent-encoded value`;
+    values.problem(variable, text, variable);
     return [];
   });
 }

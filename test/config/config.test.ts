@@ -508,6 +508,21 @@ test('a file with a byte order mark or CRLF reads like any other', () => {
   assert.equal(problemsOf(`x = ${'['.repeat(1e5)}`).length, 1);
 });
 
+test('a wrong variable is named without the settings file', () => {
+  const env = {
+    GATEWAY_WORKERS: '2',
+    OTEL_EXPORTER_OTLP_ENDPOINT: 'ftp://h',
+    OTEL_EXPORTER_OTLP_HEADERS: 'a=%0A,b',
+  };
+  const problems = problemsOf('telemetry.traces = true', env, { path: '/etc/gateway.toml' });
+  assertTexts(problems, [
+    'GATEWAY_WORKERS: was removed; …',
+    'OTEL_EXPORTER_OTLP_HEADERS: item 2 is not …',
+    'OTEL_EXPORTER_OTLP_HEADERS: the value of "a" …',
+    'OTEL_EXPORTER_OTLP_ENDPOINT: expected …',
+  ]);
+});
+
 describe('${file:PATH}', () => {
   const withKey = (path: string) => `${MINE}api_key = "\${file:${path}}"`;
   const keyOf = (toml: string, env: Env = {}, more: More = {}) =>
