@@ -84,7 +84,8 @@ export const MEANINGS: Readonly<Record<string, string>> = {
   'logging.headers':
     "names of the client's headers that each access line has, at most 16; credentials are refused",
   'logging.provider_messages':
-    'false keeps error texts from providers, which may quote prompts, out of the log and the page',
+    'false keeps error texts from providers, which may quote prompts, out of the log, the page, ' +
+    'the metrics and the alerts',
   'telemetry.traces':
     "sends a span of each request and of each try to the collector that OpenTelemetry's variables " +
     'name (docs/traces.md)',

@@ -167,12 +167,13 @@ test('docs/log.md: a 429 of the gateway has `limit`, and a want of memory for an
   const { gateway } = await scenario(t, {
     server: 'max_buffered_bytes = 1048576',
     providers: {
-      p: (_, response) => sendJson(response, { choices: [], x: 'y'.repeat(1_100_000) }),
+      p: (_, response) => sendJson(response, { choices: [], x: 'y'.repeat(600_000) }),
     },
     more: '[clients.a]\nkey = "client-key-canary"\nrequests_per_minute = 1\n',
   });
+  const body = chatBody({ x: 'y'.repeat(600_000) });
   const ask = async () =>
-    gateway.chat(chatBody(), { headers: { authorization: 'Bearer client-key-canary' } });
+    gateway.chat(body, { headers: { authorization: 'Bearer client-key-canary' } });
   await ask();
   await ask();
   await eventually(() => gateway.accessLines().length === 2, 'both lines');

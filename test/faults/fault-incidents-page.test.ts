@@ -334,7 +334,8 @@ describe('log, page and metrics show alike that', () => {
     const { gateway } = await scenario(t, {
       server: 'max_buffered_bytes = 1048576',
       providers: {
-        p: chats((_, response) => sendJson(response, { choices: [], x: 'y'.repeat(1_100_000) })),
+        // The answer alone would fit.
+        p: chats((_, response) => sendJson(response, { choices: [], x: 'y'.repeat(1_048_540) })),
       },
       more: '[admin]\nport = 0',
     });

@@ -78,15 +78,17 @@ test('a refusal a minute after the latest one is the first again', async (t) => 
   passMinute();
   nowMs += MINUTE_MS - 1;
   await ask('a', 1);
+  nowMs += 1000;
+  await ask('a', 2);
   passMinute();
   assert.deepEqual(
     sums().map(([, , , count]) => count),
-    [2, 3],
+    [2, 4],
   );
   // The minute under way has begun less than a minute after the latest refusal.
   nowMs += MINUTE_MS;
   await ask('a', 3);
-  const lines = ['a warn', 'a debug', 'a debug', 'a warn', 'a debug'];
+  const lines = ['a warn', 'a debug', 'a debug', 'a debug', 'a warn', 'a debug'];
   assert.deepEqual(refused(), lines);
   passMinute();
   assert.deepEqual(sums()[2], ['warn', 'a', REASON, 2]);
@@ -94,6 +96,11 @@ test('a refusal a minute after the latest one is the first again', async (t) => 
   assert.deepEqual(refused(), [...lines, 'a debug']);
   passMinute();
   assert.deepEqual(sums()[3], ['warn', 'a', REASON, 3]);
+  nowMs += MINUTE_MS;
+  await ask('a', 2);
+  assert.equal(refused().at(-1), 'a warn');
+  passMinute();
+  assert.equal(sums().length, 4);
 });
 
 test('the sum of a minute that is not over is logged when the gateway stops', async (t) => {

@@ -125,7 +125,10 @@ function checkRefusals(lines: readonly Seen[], { events }: History, report: Repo
     passTo(atMs, place);
     passTo(atMs, place);
     const name = JSON.stringify([client, reason, provider]);
-    const known = all.get(name) ?? { count: 0, told: 1, untilMs: atMs + SUMMED_MS, place };
+    const former = all.get(name);
+    const isFormer = former && atMs - former.latestMs < SUMMED_MS;
+    const first = { count: 0, told: 1, untilMs: atMs + SUMMED_MS, place };
+    const known = isFormer ? former : first;
     if (level !== (known.count > 0 ? 'debug' : 'warn'))
       report('log', `${String(level)} of ${JSON.stringify(line)}`);
     all.set(name, { ...known, count: known.count + 1, latestMs: atMs });
