@@ -848,7 +848,10 @@ for (const waiting of [true, false]) {
           return assert.match(other, new RegExp(`${row.replace(/.*\./, '')}(?: =|:) `));
         }
         const name = row.replace(/<\w+>/, (own) => OWN_NAMES[own as keyof typeof OWN_NAMES]);
-        return EFFECTS[row.replace(/<\w+>/, 'z')]!(t, name);
+        const effectName = row.replace(/<\w+>/, 'z');
+        const effect = EFFECTS[effectName];
+        if (!effect) return assert.fail(`add the effect of ${effectName} to EFFECTS`);
+        return effect(t, name);
       });
     }
   });
