@@ -22,8 +22,11 @@ interface Waiter {
  * free.
  */
 export class SlotQueue {
-  /** By client, the next in turn first. No set is empty. */
+  /** By client, in order of arrival. No set is empty. */
   readonly #waiters = new Map<string | undefined, Set<Waiter>>();
+  /** By client, the number of its latest turn, also while it does not wait. */
+  readonly #turns = new Map<string | undefined, number>();
+  #turn = 0;
   readonly #slots: Slots;
   #max = Infinity;
   #maxWaiting = 0;
@@ -37,8 +40,12 @@ export class SlotQueue {
     return this.#size;
   }
 
-  /** Requests that wait already keep their places. */
+  /**
+   * Requests that wait already keep their places. Turns are forgotten, because the settings may no
+   * longer have their clients.
+   */
   configure(max: number, maxWaiting: number): void {
+    this.#turns.clear();
     this.#max = max;
     this.#maxWaiting = maxWaiting;
     this.grant();
@@ -46,11 +53,9 @@ export class SlotQueue {
 
   grant(): void {
     while (this.#size > 0 && this.#slots.inFlight < this.#max) {
-      const [client, waiters] = this.#waiters.entries().next().value!;
-      const [waiter] = waiters;
-      // Its next turn comes behind all other clients.
-      this.#waiters.delete(client);
-      this.#waiters.set(client, waiters);
+      const [waiter] = this.#nextWaiters();
+      this.#turn += 1;
+      this.#turns.set(waiter!.client, this.#turn);
       this.#slots.inFlight += 1;
       waiter!.end(this);
     }
@@ -70,6 +75,13 @@ export class SlotQueue {
     if (waiters.size === 0) this.#waiters.delete(waiter.client);
     this.#size -= 1;
     waiter.queues.delete(this);
+  }
+
+  /** Returns the requests of the client whose latest turn is the longest ago. */
+  #nextWaiters(): Set<Waiter> {
+    const turnOf = (client: string | undefined) => this.#turns.get(client) ?? 0;
+    const [next] = [...this.#waiters].toSorted(([a], [b]) => turnOf(a) - turnOf(b));
+    return next![1];
   }
 
   /**

@@ -50,6 +50,20 @@ test('clients take turns, and each client’s requests are served in order of ar
   assert.equal(slots.inFlight, 0);
 });
 
+test('a client that arrives after another’s turn comes before its next turn', async (t) => {
+  useManualTimers(t);
+  const { queue, release } = fullQueue(1, 20);
+  const { granted, wait } = startWaiters();
+  for (const name of ['a1', 'a2', 'a3']) void wait(name, queue);
+  await release();
+  void wait('b1', queue);
+  await release();
+  // The turn of a is longer ago than the turn of b.
+  void wait('b2', queue);
+  for (let count = 0; count < 3; count += 1) await release();
+  assert.deepEqual(granted, ['a1', 'b1', 'a2', 'b2', 'a3']);
+});
+
 test('a full queue refuses, but not a client with fewer places than another', async (t) => {
   useManualTimers(t);
   const { queue, release } = fullQueue(1, 4);
