@@ -9,6 +9,7 @@ import type { Endpoint } from '../protocol/endpoint.ts';
 import { CHECKS, ClientGone, type GatewayError, type Outcome } from '../lib/errors.ts';
 import type { LogLevel } from '../lib/log.ts';
 import type { FinishedRequest, RequestFacts } from '../request/facts.ts';
+import { lengthOf } from '../request/history.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 import type { createCostOf } from './cost.ts';
 import type { RefusalLog } from './refusal-log.ts';
@@ -122,7 +123,7 @@ function factsOf(
 ): RequestFacts {
   const { history, receivedAtMs } = call;
   const { firstByteAtMs, sentBytes, status } = call.reply;
-  const { attempt, failure, provider, wait } = history;
+  const { attempt, failure, provider, waits } = history;
   const tries = history.attempts.map((one) => one.toFacts());
   const lastTry = attempt && tries[history.attempts.indexOf(attempt)];
   const answer = attempt?.hasAnswer ? attempt : undefined;
@@ -144,7 +145,7 @@ function factsOf(
     stream: history.stream,
     duration_ms: Math.round(endedAtMs - receivedAtMs),
     first_byte_ms: firstByteAtMs && Math.round(firstByteAtMs - receivedAtMs),
-    waited_ms: wait && Math.round(wait.endedAtMs - wait.beganAtMs),
+    waited_ms: waits.length > 0 ? Math.round(lengthOf(waits)) : undefined,
     bytes: sentBytes,
     outcome,
     reason: phase ?? (failure && reasonOf(failure, call)),

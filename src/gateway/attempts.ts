@@ -33,6 +33,13 @@ export interface Asking {
   /** The headers from `forwardedHeaders`, names and values in turn. */
   readonly forwarded: readonly string[];
   readonly services: Services;
+  /** How long the request has waited for a slot of the asked provider. */
+  readonly waitedMs: number;
+}
+
+/** Returns the time limit for the complete answer or the stream's first token. */
+export function limitMsOf({ isStream, provider }: Candidate, { config }: Services): number {
+  return Math.min(provider.timeoutMs, isStream ? config.server.firstTokenTimeoutMs : Infinity);
 }
 
 function skip(
@@ -121,7 +128,7 @@ export async function askProvider(
 function beginAttempt(
   candidate: Candidate,
   { key }: RetryPlan,
-  { call, services }: Asking,
+  { call, services, waitedMs }: Asking,
 ): AttemptContext {
   const { history } = call;
   const { isStream, provider } = candidate;
@@ -130,7 +137,9 @@ function beginAttempt(
   history.attempt = attempt;
   history.provider = provider.id;
   const deadline = new Deadline(call.cancellation);
-  return { attempt, settings: provider, call, services, isStream, deadline };
+  // A limit of 0 would be none.
+  const limitMs = Math.max(1, limitMsOf(candidate, services) - waitedMs);
+  return { attempt, settings: provider, limitMs, call, services, isStream, deadline };
 }
 
 /** Not async, because the frame of an async function would hold the request until the response. */

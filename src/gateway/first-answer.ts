@@ -7,22 +7,22 @@ import type { Tenant, Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import type { ModelRequest } from '../protocol/model-request.ts';
 import { soleHeader } from '../downstream/request-head.ts';
-import { type GatewayError, invalidRequest } from '../lib/errors.ts';
+import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 import { isOfTarget } from '../policy/circuit-breaker.ts';
 import { type Attempt, MAX_NAME_CHARACTERS, type RequestHistory } from '../request/history.ts';
 import { forwardedHeaders } from '../upstream/headers.ts';
-import { waitForSlot } from '../policy/waiting.ts';
-import { type Asking, askProvider } from './attempts.ts';
+import { type NoSlot, type SlotQueue, waitForSlot } from '../policy/waiting.ts';
+import { type Asking, askProvider, limitMsOf } from './attempts.ts';
 import { type Candidate, candidatesFor } from './candidates.ts';
 import { Lease } from './lease.ts';
 import type { Services } from './services.ts';
 
 /**
  * Reads the request, and resolves with the lease of the first answer that begins. The
- * candidates are asked in order; the first candidate is asked last if its circuit is open. If none
- * has answered, the request waits for the candidates that were full. Rejects with `GatewayError` or
- * `ClientGone`. If all candidates fail, the failure of the first is reported. A refusal by a
+ * candidates are asked in order. If none has answered, the request waits for the candidates that
+ * were full. The first candidate is asked last if its circuit is open. Rejects with `GatewayError`
+ * or `ClientGone`. If all candidates fail, the failure of the first is reported. A refusal by a
  * content policy is reported at once. `tenant` is undefined if the key belongs to no client in the
  * settings.
  */
@@ -44,11 +44,10 @@ export async function firstAnswer(
     call.beginAsking();
     if (modelRequest.stream && streamKeepaliveMs > 0) call.reply.keepAlive(streamKeepaliveMs);
     const hasOthers = candidates.length > 1;
-    const asking = { call, modelRequest, first, hasOthers, forwarded, services };
+    const asking = { call, modelRequest, first, hasOthers, forwarded, services, waitedMs: 0 };
     let asked = await askProvider(first, asking);
     if (asked instanceof Lease) return asked;
-    const isPostponed = asked.outcome === 'circuit_open';
-    if (isPostponed || isReasonToFallBack(asked.failure!, first, call, services.config)) {
+    if (goesOn(asked, asking)) {
       for (const other of candidates.slice(1)) {
         const fallback = await askProvider(other, asking);
         if (fallback instanceof Lease) return fallback;
@@ -58,18 +57,16 @@ export async function firstAnswer(
           break;
         }
       }
+      const full = goesOn(asked, asking) ? fullOnes(candidates, history) : [];
+      if (full.length > 0) {
+        const waited = await askAfterWait(full, asked, asking);
+        if (waited instanceof Lease) return waited;
+        asked = waited;
+      }
     }
     if (asked.outcome === 'circuit_open') {
       asked = await askProvider(first, asking, 'last');
       if (asked instanceof Lease) return asked;
-    }
-    const full = fullOnes(candidates, history);
-    if (full.length > 0 && isReasonToFallBack(asked.failure!, first, call, services.config)) {
-      const waited = await askAfterWait(full, asking);
-      if (waited instanceof Lease) return waited;
-      if (waited && (isAt(first, waited) || waited.failure?.details.problem === 'policy')) {
-        asked = waited;
-      }
     }
     // If all providers were skipped, the request does not count for the tenant's limit.
     if (history.asked.length === 0) services.limiters.ofTenants.get(tenant?.name)!.refundRequest();
@@ -92,33 +89,93 @@ function fullOnes(candidates: readonly Candidate[], { attempts }: RequestHistory
 }
 
 /**
- * Waits for a slot of any of these candidates, and asks the candidate whose slot comes first.
- * Resolves as `askProvider` does; with undefined if no slot comes. Rejects with the reason if the
- * call is cancelled.
+ * Waits for a slot of any of these candidates, and asks the candidate whose slot comes first. If
+ * this attempt fails, the request waits for the other candidates in the rest of its time. Resolves
+ * with the lease of an answer; else with the attempt whose failure is reported, which is `first`
+ * unless a later one replaces it. Rejects with the reason if the call is cancelled.
  */
 async function askAfterWait(
-  candidates: readonly Candidate[],
+  full: Candidate[],
+  first: Attempt,
   asking: Asking,
-): Promise<Lease | Attempt | undefined> {
-  const { cancellation, history } = asking.call;
-  const { queueTimeoutMs } = asking.services.config.server;
-  const queues = new Set(candidates.map(({ provider }) => provider.limiter.queue!));
-  const longestMs = Math.max(...candidates.map(({ provider }) => provider.timeoutMs));
-  const maxMs = Math.min(queueTimeoutMs, longestMs);
-  const beganAtMs = performance.now();
-  const waiting = waitForSlot(queues, history.client, maxMs, cancellation);
-  if (!waiting) return undefined;
-  const granted = await waiting;
-  history.wait = { beganAtMs, endedAtMs: performance.now() };
-  const next = granted && candidates.find(({ provider }) => provider.limiter.queue === granted);
-  if (!next) {
-    cancellation.throwIfCancelled();
-    return undefined;
+): Promise<Lease | Attempt> {
+  const { cancellation } = asking.call;
+  let left = full;
+  let reported = first;
+  let waitedMs = 0;
+  while (left.length > 0) {
+    const wait = await waitForOne(left, waitedMs, asking);
+    waitedMs = wait.waitedMs;
+    const { next } = wait;
+    if (typeof next === 'string') {
+      cancellation.throwIfCancelled();
+      noteNoSlot(reported, next);
+      return reported;
+    }
+    left = left.filter((one) => one !== next);
+    const asked = await askProvider(next, { ...asking, waitedMs }, 'waited');
+    if (asked instanceof Lease) return asked;
+    if (!asked.wasAsked) next.provider.limiter.releaseSlot();
+    if (asked.failure?.details.problem === 'policy') return asked;
+    if (!isAt(asking.first, asked)) continue;
+    reported = asked;
+    if (!goesOn(asked, asking)) return asked;
   }
-  const asked = await askProvider(next, asking, 'waited');
-  const isSkipped = !(asked instanceof Lease) && !asked.wasAsked;
-  if (isSkipped) next.provider.limiter.releaseSlot();
-  return asked;
+  return reported;
+}
+
+/**
+ * Waits for a slot of any of these candidates after waits of `formerMs`. Resolves with the
+ * candidate whose slot the request now holds, and the length of all waits.
+ */
+async function waitForOne(
+  candidates: readonly Candidate[],
+  formerMs: number,
+  { call: { cancellation, history }, services }: Asking,
+): Promise<{ next: Candidate | NoSlot; waitedMs: number }> {
+  const beganAtMs = performance.now();
+  const waitedMs = () => formerMs + performance.now() - beganAtMs;
+  const atQueue = (queue: SlotQueue) => candidates.filter((one) => queueOf(one) === queue);
+  const takesSlot = (queue: SlotQueue, isLast: boolean) => {
+    const ones = atQueue(queue);
+    // The candidates at a queue have the same provider, and so the same time limit.
+    const hasTime = limitMsOf(ones[0]!, services) > waitedMs();
+    return hasTime && (isLast || ones.some(isUsable));
+  };
+  const longestMs = Math.max(...candidates.map((one) => limitMsOf(one, services)));
+  const maxMs = Math.min(services.config.server.queueTimeoutMs, longestMs) - formerMs;
+  const request = { client: history.client, takesSlot };
+  const queues = new Set(candidates.map(queueOf));
+  // A free slot is taken even if no time is left.
+  const waiting = waitForSlot(queues, request, Math.max(0, maxMs), cancellation);
+  if (waiting === 'full') return { next: 'full', waitedMs: formerMs };
+  const result = await waiting;
+  history.waits = [...history.waits, { beganAtMs, endedAtMs: performance.now() }];
+  if (typeof result === 'string') return { next: result, waitedMs: waitedMs() };
+  const ones = atQueue(result);
+  return { next: ones.find(isUsable) ?? ones[0]!, waitedMs: waitedMs() };
+}
+
+function queueOf({ provider }: Candidate): SlotQueue {
+  return provider.limiter.queue!;
+}
+
+function isUsable(candidate: Candidate): boolean {
+  return candidate.provider.breaker.stateOf(candidate) !== 'open';
+}
+
+const NO_SLOT = {
+  over: 'the wait for a slot ended',
+  full: 'its queue was full',
+  replaced: 'another client took its place in the queue',
+} as const satisfies Record<NoSlot, string>;
+
+/** Adds to the limit in the access line why the request has got no slot. */
+function noteNoSlot(attempt: Attempt, why: NoSlot): void {
+  const { details, message } = attempt.failure ?? {};
+  if (details?.limit !== 'provider_concurrency') return;
+  const limitState = `${details.limitState}; ${NO_SLOT[why]}`;
+  attempt.failure = new GatewayError('rateLimit', message!, { ...details, limitState });
 }
 
 /** A skipped attempt counts too. */
@@ -169,6 +226,11 @@ function checkContentHeaders(call: Call): void {
   if (type === undefined || !JSON_TYPE.test(type) || OTHER_CHARSET.test(type)) {
     throw invalidRequest('Content-Type must be application/json in UTF-8');
   }
+}
+
+/** Returns whether other candidates are asked after this attempt at the first candidate. */
+function goesOn({ failure, outcome }: Attempt, { call, first, services }: Asking): boolean {
+  return outcome === 'circuit_open' || isReasonToFallBack(failure!, first, call, services.config);
 }
 
 function isReasonToFallBack(

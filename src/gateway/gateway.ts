@@ -227,8 +227,10 @@ async function fail(call: Call, thrown: unknown): Promise<void> {
     return reply.notifyClosed();
   }
   history.failure = GatewayError.from(thrown);
-  // After retries or a fallback, a client's own retries would multiply the gateway's.
-  const headers = history.hasRetried ? { 'x-should-retry': 'false' } : undefined;
+  // After retries or a fallback, a client's own retries would multiply the gateway's. But the
+  // `Retry-After` of a provider's limit in the settings asks the client to repeat the request.
+  const isFinal = history.hasRetried && history.attempt?.outcome !== 'limit';
+  const headers = isFinal ? { 'x-should-retry': 'false' } : undefined;
   try {
     await reply.fail(history.failure, headers);
   } catch (unsendable) {

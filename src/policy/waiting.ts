@@ -9,12 +9,27 @@ export interface Slots {
   queue: SlotQueue | undefined;
 }
 
-/** A request in one or several queues. */
-interface Waiter {
+/**
+ * Why a request gets no slot: its time is over (or it was cancelled), all its queues were full, or
+ * other clients have taken its places.
+ */
+export type NoSlot = 'over' | 'full' | 'replaced';
+
+/** A request that waits for a slot. */
+interface WaitingRequest {
   readonly client: string | undefined;
+  /**
+   * Called for a free slot of a queue. With false the request leaves this queue, and the slot goes
+   * to the next. `isLast`: the request waits in no other queue.
+   */
+  takesSlot(queue: SlotQueue, isLast: boolean): boolean;
+}
+
+/** A request in one or several queues. */
+interface Waiter extends WaitingRequest {
   readonly queues: Set<SlotQueue>;
   /** Ends the wait in all queues, with the queue whose slot the request has got. */
-  end: (granted?: SlotQueue) => void;
+  end: (result: SlotQueue | NoSlot) => void;
 }
 
 /**
@@ -54,6 +69,10 @@ export class SlotQueue {
   grant(): void {
     while (this.#size > 0 && this.#slots.inFlight < this.#max) {
       const [waiter] = this.#nextWaiters();
+      if (!waiter!.takesSlot(this, waiter!.queues.size === 1)) {
+        this.#dismiss(waiter!, 'over');
+        continue;
+      }
       this.#turn += 1;
       this.#turns.set(waiter!.client, this.#turn);
       this.#slots.inFlight += 1;
@@ -95,34 +114,38 @@ export class SlotQueue {
     const own = this.#waiters.get(client)?.size ?? 0;
     if (!longest || longest.size < own + 2) return false;
     const latest = [...longest].at(-1)!;
-    this.remove(latest);
-    if (latest.queues.size === 0) latest.end();
+    this.#dismiss(latest, 'replaced');
     return true;
+  }
+
+  /** Ends the wait if the request waits in no other queue. */
+  #dismiss(waiter: Waiter, why: NoSlot): void {
+    this.remove(waiter);
+    if (waiter.queues.size === 0) waiter.end(why);
   }
 }
 
 /**
- * Waits in all `queues` with room. Returns undefined if all are full. Resolves with the queue whose
- * slot the request now holds; with undefined after `maxMs`, when cancelled, or when other clients
- * have taken its places. Never rejects.
+ * Waits in all `queues` with room, `maxMs` at most. Returns `full` if no queue has room. Resolves
+ * with the queue whose slot the request now holds. Never rejects.
  */
 export function waitForSlot(
   queues: Iterable<SlotQueue>,
-  client: string | undefined,
+  request: WaitingRequest,
   maxMs: number,
   cancellation: Cancellation,
-): Promise<SlotQueue | undefined> | undefined {
-  const waiter: Waiter = { client, queues: new Set(), end() {} };
+): Promise<SlotQueue | NoSlot> | 'full' {
+  const waiter: Waiter = { ...request, queues: new Set(), end() {} };
   for (const queue of queues) queue.add(waiter);
-  if (waiter.queues.size === 0) return undefined;
+  if (waiter.queues.size === 0) return 'full';
   return new Promise((resolve) => {
-    const giveUp = () => waiter.end();
+    const giveUp = () => waiter.end('over');
     const timer = startTimer(giveUp, maxMs);
-    waiter.end = (granted) => {
+    waiter.end = (result) => {
       clearTimeout(timer);
       cancellation.offCancel(giveUp);
       for (const queue of waiter.queues) queue.remove(waiter);
-      resolve(granted);
+      resolve(result);
     };
     cancellation.onCancel(giveUp);
     // A slot may have become free since the request found none.

@@ -21,6 +21,13 @@ const FINISH_REASON = /^(?!null$)[\w.-]{1,32}(?![\w.-])/;
 
 const isAsked = (attempt: Attempt) => attempt.wasAsked;
 
+interface Wait {
+  readonly beganAtMs: number;
+  readonly endedAtMs: number;
+}
+
+const NO_WAITS: readonly Wait[] = [];
+
 interface TimeSpent {
   readonly gatewayMs: number;
   readonly queueMs?: number;
@@ -46,7 +53,8 @@ export class RequestHistory {
   /** The latest attempt; at the request's end the attempt whose answer or error the client got. */
   attempt: Attempt | undefined;
   bodyReadAtMs: number | undefined;
-  wait: { readonly beganAtMs: number; readonly endedAtMs: number } | undefined;
+  /** The waits for a slot of a provider. */
+  waits: readonly Wait[] = NO_WAITS;
   /** True while the request holds a slot of the provider of `attempt`, also between attempts. */
   holdsSlot = false;
   /** Another key and a fallback count too. */
@@ -72,26 +80,31 @@ export class RequestHistory {
 
   /**
    * Divides the milliseconds from the client's upload to the answer's head; undefined without a
-   * body that names a model. `queueMs` is the wait for a slot. `upstreamMs` spans all attempts
-   * without this wait. `gatewayMs` is the rest.
+   * body that names a model. `queueMs` is the wait for slots. `upstreamMs` spans all attempts
+   * without waits. `gatewayMs` is the rest.
    */
   timeSpent(headAtMs: number): TimeSpent | undefined {
     if (this.bodyReadAtMs === undefined) return undefined;
     const totalMs = headAtMs - this.bodyReadAtMs;
-    const { asked, wait } = this;
+    const { asked, waits } = this;
     const last = asked.at(-1);
     // A comment of `stream_keepalive` may have begun the answer before the wait or the attempts.
-    const waited = wait && {
-      queueMs: Math.max(0, Math.min(wait.endedAtMs, headAtMs) - wait.beganAtMs),
-    };
-    const waitedMs = waited?.queueMs ?? 0;
+    const waitedMs = lengthOf(waits, headAtMs);
+    const waited = waits.length > 0 && { queueMs: waitedMs };
     if (!last) return { gatewayMs: totalMs - waitedMs, ...waited };
     const spanMs = Math.min(last.decidedAtMs ?? headAtMs, headAtMs) - asked[0]!.beganAtMs;
-    const isWithin =
-      wait && asked[0]!.beganAtMs < wait.beganAtMs && last.beganAtMs >= wait.endedAtMs;
-    const upstreamMs = Math.max(0, isWithin ? spanMs - waitedMs : spanMs);
+    const within = waits.filter(
+      (wait) => asked[0]!.beganAtMs < wait.beganAtMs && last.beganAtMs >= wait.endedAtMs,
+    );
+    const upstreamMs = Math.max(0, spanMs - lengthOf(within, headAtMs));
     return { gatewayMs: totalMs - waitedMs - upstreamMs, upstreamMs, ...waited };
   }
+}
+
+/** Returns the milliseconds that the waits take before `untilMs`. */
+export function lengthOf(waits: readonly Wait[], untilMs = Infinity): number {
+  const lengths = waits.map(({ beganAtMs, endedAtMs }) => Math.min(endedAtMs, untilMs) - beganAtMs);
+  return lengths.reduce((sum, ms) => sum + Math.max(0, ms), 0);
 }
 
 interface Asked {

@@ -58,10 +58,9 @@ export interface Answer {
  */
 export interface AttemptContext {
   readonly attempt: Attempt;
-  readonly settings: Pick<
-    ProviderSettings,
-    'forwardHeaders' | 'headers' | 'returnHeaders' | 'timeoutMs'
-  >;
+  readonly settings: Pick<ProviderSettings, 'forwardHeaders' | 'headers' | 'returnHeaders'>;
+  /** The time limit for the complete answer or the stream's first token. */
+  readonly limitMs: number;
   readonly call: {
     readonly headers: Readonly<Record<string, unknown>>;
     readonly cancellation: Cancellation;

@@ -40,11 +40,9 @@ export function sendAttempt(
   request: UpstreamRequest,
   context: AttemptContext,
 ): Promise<UpstreamResponse> {
-  const { attempt, deadline, isStream, services, settings } = context;
-  const { firstTokenTimeoutMs } = services.config.server;
-  const limitMs = Math.min(settings.timeoutMs, isStream ? firstTokenTimeoutMs : Infinity);
+  const { attempt, deadline, isStream, limitMs, services } = context;
   deadline.arm(limitMs, () => {
-    const cause = `no ${isStream ? 'first token' : 'complete answer'} in ${limitMs} ms`;
+    const cause = `no ${isStream ? 'first token' : 'complete answer'} in ${Math.round(limitMs)} ms`;
     return timeoutError(attempt.provider, { cause });
   });
   // The transport notes the connection in the attempt, because it has the members of

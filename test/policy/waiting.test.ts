@@ -26,10 +26,20 @@ type Queues = SlotQueue | readonly SlotQueue[];
 function startWaiters(maxMs = 1000) {
   const granted: string[] = [];
   const ended: string[] = [];
-  const wait = (name: string, queues: Queues, cancellation = new Cancellation()) => {
+  const wait = (
+    name: string,
+    queues: Queues,
+    cancellation = new Cancellation(),
+    takesSlot: (queue: SlotQueue, isLast: boolean) => boolean = () => true,
+  ) => {
     const all = queues instanceof SlotQueue ? [queues] : queues;
-    const waiting = waitForSlot(all, name[0], maxMs, cancellation);
-    void waiting?.then((queue) => (queue ? granted : ended).push(name));
+    const request = { client: name[0], takesSlot };
+    const waiting = waitForSlot(all, request, maxMs, cancellation);
+    if (waiting === 'full') return undefined;
+    void waiting.then((result) => {
+      if (typeof result === 'string') ended.push(name);
+      else granted.push(name);
+    });
     return waiting;
   };
   return { ended, granted, wait };
@@ -118,6 +128,28 @@ test('a request waits in several queues, and takes a single slot', async (t) => 
   assert.equal(one.slots.inFlight, 0);
   await other.release();
   assert.deepEqual([granted, ended], [['a1', 'b1'], []]);
+});
+
+test('a request leaves a queue whose slot it does not take, and the next one gets it', async (t) => {
+  useManualTimers(t);
+  const [one, other] = [fullQueue(1, 5), fullQueue(1, 5)];
+  const { ended, granted, wait } = startWaiters();
+  const both = [one.queue, other.queue];
+  const asked: [SlotQueue, boolean][] = [];
+  const waiting = wait('a1', both, undefined, (queue, isLast) => {
+    asked.push([queue, isLast]);
+    return false;
+  });
+  void wait('b1', one.queue);
+  await one.release();
+  assert.deepEqual([granted, ended, other.queue.size], [['b1'], [], 1]);
+  await other.release();
+  assert.equal(await waiting, 'over');
+  assert.equal(other.slots.inFlight, 0);
+  assert.deepEqual(asked, [
+    [one.queue, false],
+    [other.queue, true],
+  ]);
 });
 
 test('a slot that has become free before the wait is taken at once', async (t) => {

@@ -131,9 +131,13 @@ test('a full queue, and the end of the wait, are the 429 without a queue', async
   assert.equal(await waitingAt(gateway), 0);
   const lines = await linesOf(gateway, 2);
   const limit = 'providers.p.max_concurrent_requests: 1 of 1';
-  for (const line of lines) {
-    assert.deepEqual([line['reason'], line['limit']], ['provider_concurrency', limit]);
-  }
+  assert.deepEqual(
+    lines.map((line) => [line['reason'], line['limit']]),
+    [
+      ['provider_concurrency', `${limit}; its queue was full`],
+      ['provider_concurrency', `${limit}; the wait for a slot ended`],
+    ],
+  );
   assert.deepEqual(
     lines.map((line) => line['waited_ms'] !== undefined),
     [false, true],
@@ -146,7 +150,61 @@ test('a full queue, and the end of the wait, are the 429 without a queue', async
   assert.equal((await fourth).status, 200);
 });
 
+test('the line of a request whose place another client takes says so', async (t) => {
+  const { gateway, ask, next, first, models } = await startFull(t, {
+    env: EACH_REFUSAL,
+    clients: { a: 'key = "a"', b: 'key = "b"' },
+    server: '[server.auth]\nkeys = ["client-token-canary-9876543210"]',
+    p: 'max_concurrent_requests = 1\nmax_waiting = 2',
+    more: ADMIN,
+  });
+  const a1 = ask('a1', 'a');
+  await untilWaiting(gateway, 1);
+  const a2 = ask('a2', 'a');
+  await untilWaiting(gateway, 2);
+  const b1 = ask('b1', 'b');
+  assert.equal((await a2).status, 429);
+  const [line] = await linesOf(gateway);
+  const limit = 'providers.p.max_concurrent_requests: 1 of 1';
+  assert.equal(line!['limit'], `${limit}; another client took its place in the queue`);
+  for (let count = 2; count <= 3; count += 1) {
+    next();
+    await eventually(() => models.length === count, `request ${count}`);
+  }
+  next();
+  await Promise.all([first, a1, b1]);
+});
+
+test('a try after a wait has what the wait leaves of the time limits', async (t) => {
+  const clock = stopClock(t);
+  const timers = useManualTimers(t);
+  const { gateway, ask, next, first, models } = await startFull(t, {
+    server: 'first_token_timeout = 7',
+    p: `${ONE}\ntimeout = 10`,
+    more: ADMIN,
+  });
+  const second = ask('second');
+  await untilWaiting(gateway, 1);
+  const stream = chatBody({ model: 'p/stream', stream: true });
+  const third = gateway.chat(stream);
+  await untilWaiting(gateway, 2);
+  clock.nowMs += 4000;
+  next();
+  await first;
+  await eventually(() => models.length === 2, 'the second request');
+  assert.ok(timers.running().includes(6000));
+  clock.nowMs += 2000;
+  next();
+  await second;
+  await eventually(() => models.length === 3, 'the stream');
+  assert.ok(timers.running().includes(1000));
+  timers.advance(1000);
+  assert.equal((await third).status, 504);
+  next();
+});
+
 test('a request waits no longer than the timeout of its provider', async (t) => {
+  stopClock(t);
   const timers = useManualTimers(t);
   const { gateway, ask, next, first } = await startFull(t, {
     p: `${ONE}\ntimeout = 3`,
@@ -266,6 +324,146 @@ test('a reload that adds slots ends waits, and one without the provider ends non
     replies.map(({ status }) => status),
     [200, 200, 200],
   );
+});
+
+/** Starts a gateway with an alias of the targets `p` and `q`, which have a single slot each. */
+async function startBoth(t: TestContext, settings: Pick<ScenarioSettings<'p'>, 'server'> = {}) {
+  const [one, other] = [holding(), holding()];
+  const made = await scenario(t, {
+    ...settings,
+    providers: { p: { script: one.script, lines: ONE }, q: { script: other.script, lines: ONE } },
+    more: `${ADMIN}[aliases]\nboth = ["p/m", "q/m"]\n`,
+  });
+  const { gateway } = made;
+  const ask = (model = 'both') => gateway.chat(chatBody({ model }));
+  return { ...made, ask, one, other };
+}
+
+const FAILURES_TO_OPEN = 3;
+
+test('a target that fails after the wait is left for the others that were full', async (t) => {
+  const { gateway, ask, one, other, q } = await startBoth(t);
+  const chats = [ask()];
+  await eventually(() => one.models.length === 1, 'p');
+  chats.push(ask());
+  await eventually(() => other.models.length === 1, 'q');
+  const third = ask();
+  await untilWaiting(gateway, 2);
+  q.script = failWith(401);
+  other.next();
+  await untilWaiting(gateway, 1);
+  one.next();
+  await eventually(() => one.models.length === 2, 'p again');
+  one.next();
+  assert.equal((await third).headers['x-gateway-provider'], 'p');
+  await Promise.all(chats);
+  const [line] = gateway.accessLines().slice(-1);
+  assert.equal(triesOf(line), 'p:limit q:limit q:401 p:200');
+});
+
+test('a first provider that fails after the wait with the client’s error is the answer', async (t) => {
+  const { gateway, ask, one, other, p } = await startBoth(t);
+  const chats = [ask()];
+  await eventually(() => one.models.length === 1, 'p');
+  chats.push(ask());
+  await eventually(() => other.models.length === 1, 'q');
+  const third = ask();
+  await untilWaiting(gateway, 2);
+  p.script = failWith(400);
+  one.next();
+  assert.equal((await third).status, 400);
+  other.next();
+  await Promise.all(chats);
+  assert.equal(other.models.length, 1);
+});
+
+test('a slot of a target with an open circuit is not taken while another may come', async (t) => {
+  const { gateway, ask, other, p, q } = await startBoth(t);
+  const well = p.script;
+  p.script = failWith(503);
+  const holds = q.script;
+  q.script = answerWell;
+  for (let count = 1; count < FAILURES_TO_OPEN; count += 1) {
+    assert.equal((await ask()).headers['x-gateway-provider'], 'q');
+  }
+  q.script = holds;
+  p.script = (request, response) => {
+    if (request.method === 'GET') return well(request, response);
+    return void held.push(() => failWith(503)(request, response));
+  };
+  const held: (() => unknown)[] = [];
+  const chats = [ask()];
+  await eventually(() => held.length === 1, 'p');
+  chats.push(ask());
+  await eventually(() => other.models.length === 1, 'q');
+  const third = ask();
+  await untilWaiting(gateway, 2);
+  held[0]!();
+  // The request whose attempt has opened the circuit waits for q too.
+  await untilWaiting(gateway, 2);
+  for (let count = 2; count <= 3; count += 1) {
+    other.next();
+    await eventually(() => other.models.length === count, `q, time ${count}`);
+  }
+  other.next();
+  await third;
+  await Promise.all(chats);
+  assert.equal(held.length, 1);
+  const tries = gateway.accessLines().map((line) => triesOf(line));
+  assert.ok(tries.includes('p:limit q:limit q:200'), String(tries));
+});
+
+test('the wait for a full target comes before a first one with an open circuit', async (t) => {
+  const timers = useManualTimers(t);
+  const { gateway, ask, other, p } = await startBoth(t, { server: 'queue_timeout = 7' });
+  p.script = failWith(503);
+  for (let count = 0; count < FAILURES_TO_OPEN; count += 1) {
+    const chat = ask();
+    await eventually(() => other.models.length === count + 1, 'q');
+    other.next();
+    assert.equal((await chat).status, 200);
+  }
+  p.script = answerWell;
+  const first = ask();
+  await eventually(() => other.models.length === 4, 'q');
+  const chats = [ask()];
+  await untilWaiting(gateway, 1);
+  other.next();
+  await first;
+  await eventually(() => other.models.length === 5, 'q after the wait');
+  chats.push(ask());
+  await untilWaiting(gateway, 1);
+  timers.advance(7000);
+  assert.equal((await chats[1])!.headers['x-gateway-provider'], 'p');
+  other.next();
+  await Promise.all(chats);
+  const tries = gateway
+    .accessLines()
+    .slice(-2)
+    .map((line) => triesOf(line));
+  assert.deepEqual(tries, ['p:circuit_open q:limit p:200', 'p:circuit_open q:limit q:200']);
+});
+
+test('a full provider’s 429 may be repeated, although a fallback has failed', async (t) => {
+  const timers = useManualTimers(t);
+  const { script, models, next } = holding();
+  const { gateway } = await scenario(t, {
+    providers: { p: { script, lines: ONE }, q: failWith(503) },
+    fallback: ['q'],
+    more: ADMIN,
+  });
+  const first = gateway.chat(chatBody());
+  await eventually(() => models.length === 1, 'the first request');
+  const second = gateway.chat(chatBody());
+  await untilWaiting(gateway, 1);
+  timers.advance(30_000);
+  const { headers, status } = await second;
+  assert.deepEqual(
+    [status, headers['retry-after'], headers['x-should-retry']],
+    [429, '1', undefined],
+  );
+  next();
+  await first;
 });
 
 test('a rate limit that refuses after the wait gives the slot back', async (t) => {

@@ -70,7 +70,7 @@ test('a wait for a slot is time neither of the gateway nor of a provider', (t) =
     history.bodyReadAtMs = 1000;
     clock.nowMs = firstAtMs ?? 0;
     if (firstAtMs !== undefined) history.addAttempt(attemptAt('q')).recordEnd(FAILED);
-    history.wait = { beganAtMs: 1100, endedAtMs: 1400 };
+    history.waits = [{ beganAtMs: 1100, endedAtMs: 1400 }];
     return history;
   };
   const only = waited();
@@ -89,6 +89,11 @@ test('a wait for a slot is time neither of the gateway nor of a provider', (t) =
   clock.nowMs = 1405;
   behind.addAttempt(attemptAt('p'));
   assert.deepEqual(behind.timeSpent(1505), { gatewayMs: 20, upstreamMs: 185, queueMs: 300 });
+  only.waits = [...only.waits, { beganAtMs: 1605, endedAtMs: 1615 }];
+  clock.nowMs = 1620;
+  only.addAttempt(attemptAt('q'));
+  const twice = { gatewayMs: 105, upstreamMs: 215, queueMs: 310 };
+  assert.deepEqual(only.timeSpent(1630), twice, 'the request has waited twice');
 });
 
 test('an attempt keeps the headers of its answer no longer than the answer takes to begin', () => {

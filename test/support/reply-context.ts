@@ -48,7 +48,8 @@ export class RecordedReply implements AnswerSink {
 export function newReplyContext(reply = new RecordedReply()): AttemptContext {
   return {
     attempt: new Attempt({ provider: { id: 'p', subject: {} }, model: 'm', isStream: false }, ''),
-    settings: { headers: {}, forwardHeaders: undefined, returnHeaders: undefined, timeoutMs: 0 },
+    settings: { headers: {}, forwardHeaders: undefined, returnHeaders: undefined },
+    limitMs: 0,
     call: {
       headers: {},
       cancellation: new Cancellation(),

@@ -152,24 +152,28 @@ export function isTimeKnown(visit: Visit, { settings, visits }: Course): boolean
 
 function visitsOf(course: Omit<Course, 'visits'>): Visit[] {
   const visits: (Omit<Visit, 'tries'> & { tries: ReadTry[] })[] = [];
-  const tries = course.exchange.tries.map((one) => readTry(one, course));
+  const made = course.exchange.tries;
   let next = 0;
+  let waitedMs = 0;
   for (const { provider, model, outcome } of course.tryLines) {
     const last = visits.at(-1);
     const isSkip = outcome === 'circuit_open' || outcome === 'limit';
     const isAgain = last?.candidate.provider === provider && last.candidate.model === model;
     if (isSkip || !isAgain || last.skipped) {
       const skipped = isSkip ? outcome : undefined;
-      const atMs = (isSkip ? last?.tries.at(-1)?.resultAtMs : tries[next]?.try.atMs) ?? last?.atMs;
+      const atMs = (isSkip ? last?.tries.at(-1)?.resultAtMs : made[next]?.atMs) ?? last?.atMs;
       const bodyAtMs = course.exchange.sentAtMs ?? course.begunAtMs;
       const beganMs = atMs ?? Math.max(bodyAtMs, course.begunAtMs);
       const candidate = { provider, model };
       const hasWaited = visits.some((one) => one.skipped === 'limit' && isSame(one, { candidate }));
+      if (hasWaited && !isSkip && last && made[next])
+        waitedMs += made[next].atMs - (last.tries.at(-1)?.resultAtMs ?? last.atMs);
       visits.push({ candidate, skipped, tries: [], hasWaited, atMs: beganMs });
     }
-    const made = tries[next];
-    if (isSkip || !made) continue;
-    visits.at(-1)!.tries.push(made);
+    const one = made[next];
+    if (isSkip || !one) continue;
+    const visit = visits.at(-1)!;
+    visit.tries.push(readTry(one, course, visit.hasWaited ? waitedMs : 0));
     next += 1;
   }
   return visits;
@@ -180,7 +184,7 @@ function modelOf({ body = '{}' }: Try): string {
   return String((JSON.parse(body) as { model?: unknown }).model);
 }
 
-function readTry(made: Try, course: Omit<Course, 'visits'>): ReadTry {
+function readTry(made: Try, course: Omit<Course, 'visits'>, waitedMs: number): ReadTry {
   const { ask } = course.exchange;
   const { chat } = ask;
   const isOfChat = pathOf(ask) === '/v1/chat/completions';
@@ -189,7 +193,7 @@ function readTry(made: Try, course: Omit<Course, 'visits'>): ReadTry {
   const isStream = chat?.isStream ?? false;
   const first = isStream ? (first_token_timeout ?? Infinity) : Infinity;
   const limits = {
-    limitMs: Math.min(provider.timeout ?? timeout, first) * 1000,
+    limitMs: Math.max(1, Math.min(provider.timeout ?? timeout, first) * 1000 - waitedMs),
     idleMs: stream_idle_timeout * 1000,
     begunAtMs: made.atMs,
     isStream,
