@@ -166,8 +166,9 @@ function visitsOf(course: Omit<Course, 'visits'>): Visit[] {
       const beganMs = atMs ?? Math.max(bodyAtMs, course.begunAtMs);
       const candidate = { provider, model };
       const hasWaited = visits.some((one) => one.skipped === 'limit' && isSame(one, { candidate }));
-      if (hasWaited && !isSkip && last && made[next])
-        waitedMs += made[next].atMs - (last.tries.at(-1)?.resultAtMs ?? last.atMs);
+      const first = isSkip ? undefined : made[next];
+      if (hasWaited && first && last)
+        waitedMs += first.atMs - (last.tries.at(-1)?.resultAtMs ?? last.atMs);
       visits.push({ candidate, skipped, tries: [], hasWaited, atMs: beganMs });
     }
     const one = made[next];

@@ -48,8 +48,14 @@ export function waitsOf(courses: readonly Course[]): Wait[] {
       left.delete(first.provider);
       leftMs -= first.atMs - fromMs;
     }
-    // The last wait may have brought no slot.
-    const before = visits.findLast(({ skipped, hasWaited }) => !skipped || !hasWaited);
+    // The last wait may have brought no slot. A first candidate that was passed over is asked then.
+    const [opening, ...others] = visits;
+    const isAfterAll = (visit: Visit) =>
+      opening?.skipped === 'circuit_open' &&
+      visit.candidate.provider === opening.candidate.provider &&
+      visit.candidate.model === opening.candidate.model;
+    const before =
+      others.findLast((one) => !isAfterAll(one) && !(one.skipped && one.hasWaited)) ?? opening;
     if (waits.length > 0 && leftMs <= ROUNDED_MS) return waits;
     const fromMs = before ? endOf(before) : NaN;
     const isBroken = endAtMs >= brokenAtMs - CLOSE_MS;
