@@ -22,11 +22,11 @@ export interface Wait {
   readonly isBroken: boolean;
 }
 
-/** Returns the providers that were full, and have a queue. */
+/** Returns the providers that were full and have a queue, once for each candidate. */
 function fullOnes({ settings, visits }: Course): string[] {
   const skipped = visits.filter((visit) => visit.skipped === 'limit' && !visit.hasWaited);
-  const ids = new Set(skipped.map(({ candidate }) => candidate.provider));
-  return [...ids].filter((id) => (providerOf({ settings }, id).max_waiting ?? 0) > 0);
+  const ids = skipped.map(({ candidate }) => candidate.provider);
+  return ids.filter((id) => (providerOf({ settings }, id).max_waiting ?? 0) > 0);
 }
 
 export function waitsOf(courses: readonly Course[]): Wait[] {
@@ -35,7 +35,7 @@ export function waitsOf(courses: readonly Course[]): Wait[] {
     const told = exchange.lines[0]!.line['waited_ms'];
     if (told === undefined || early.kind !== 'counted') return [];
     const { client } = early;
-    const left = new Set(fullOnes(course));
+    const left = fullOnes(course);
     const waits: Wait[] = [];
     let leftMs = Number(told);
     for (const [index, { hasWaited, tries }] of visits.entries()) {
@@ -43,9 +43,9 @@ export function waitsOf(courses: readonly Course[]): Wait[] {
       if (!hasWaited || !first) continue;
       const fromMs = endOf(visits[index - 1]!);
       const granted = { provider: first.provider, order: first.order };
-      const providers = [...left];
+      const providers = [...new Set(left)];
       waits.push({ course, client, providers, fromMs, toMs: first.atMs, granted, isBroken: false });
-      left.delete(first.provider);
+      left.splice(left.indexOf(first.provider), 1);
       leftMs -= first.atMs - fromMs;
     }
     // The last wait may have brought no slot. A first candidate that was passed over is asked then.
@@ -60,7 +60,7 @@ export function waitsOf(courses: readonly Course[]): Wait[] {
     const fromMs = before ? endOf(before) : NaN;
     const isBroken = endAtMs >= brokenAtMs - CLOSE_MS;
     const toMs = fromMs + leftMs;
-    const last = { course, client, providers: [...left], fromMs, toMs, isBroken };
+    const last = { course, client, providers: [...new Set(left)], fromMs, toMs, isBroken };
     return [...waits, { ...last, granted: undefined }];
   });
 }
@@ -141,7 +141,7 @@ function checkTurns(id: string, waits: readonly Wait[], report: Report): void {
 function checkRefusal(course: Course, waits: readonly Wait[], report: Report): void {
   const { endAtMs, brokenAtMs, exchange, visits } = course;
   const { line } = exchange.lines[0]!;
-  const [id, ...others] = fullOnes(course);
+  const [id, ...others] = new Set(fullOnes(course));
   if (id === undefined || others.length > 0 || endAtMs >= brokenAtMs - CLOSE_MS) return;
   const last: Visit = visits.at(-1)!;
   const atMs = last.tries.at(-1)?.resultAtMs ?? last.atMs;
