@@ -362,7 +362,7 @@ test('a target that fails after the wait is left for the others that were full',
 });
 
 test('a first provider that fails after the wait with the client’s error is the answer', async (t) => {
-  const { gateway, ask, one, other, p } = await startBoth(t);
+  const { gateway, ask, one, other, p } = await startBoth(t, { server: 'queue_timeout = 5' });
   const chats = [ask()];
   await eventually(() => one.models.length === 1, 'p');
   chats.push(ask());
@@ -372,6 +372,8 @@ test('a first provider that fails after the wait with the client’s error is th
   p.script = failWith(400);
   one.next();
   assert.equal((await third).status, 400);
+  const [, line] = await linesOf(gateway, 2);
+  assert.ok(Number(line!['waited_ms']) < 5000, 'the request has not waited for q');
   other.next();
   await Promise.all(chats);
   assert.equal(other.models.length, 1);
