@@ -137,9 +137,9 @@ interface Settings {
  */
 export function aliasFor(
   name: string,
-  { aliases, providers, wildcards = [] }: Settings,
+  { aliases, providers, wildcards }: Settings,
 ): AliasSettings | undefined {
-  const found = aliases.get(name) ?? wildcards.find((one) => matches(one.name, name));
+  const found = aliases.get(name) ?? wildcards?.find((one) => matches(one.name, name));
   if (found?.name !== '*') return found;
   const [start] = name.split('/', 1);
   return providers.registered.some(({ id }) => id === start) ? undefined : found;
