@@ -45,37 +45,52 @@ export async function firstAnswer(
     if (modelRequest.stream && streamKeepaliveMs > 0) call.reply.keepAlive(streamKeepaliveMs);
     const hasOthers = candidates.length > 1;
     const asking = { call, modelRequest, first, hasOthers, forwarded, services, waitedMs: 0 };
-    let asked = await askProvider(first, asking);
-    if (asked instanceof Lease) return asked;
-    if (goesOn(asked, asking)) {
-      for (const other of candidates.slice(1)) {
-        const fallback = await askProvider(other, asking);
-        if (fallback instanceof Lease) return fallback;
-        // Nobody else is sent what a content policy has refused.
-        if (fallback.failure?.details.problem === 'policy') {
-          asked = fallback;
-          break;
-        }
-      }
-      const full = goesOn(asked, asking) ? fullOnes(candidates, history) : [];
-      if (full.length > 0) {
-        const waited = await askAfterWait(full, asked, asking);
-        if (waited instanceof Lease) return waited;
-        asked = waited;
-      }
-    }
-    if (asked.outcome === 'circuit_open') {
-      asked = await askProvider(first, asking, 'last');
-      if (asked instanceof Lease) return asked;
-    }
-    // If all providers were skipped, the request does not count for the tenant's limit.
-    if (history.asked.length === 0) services.limiters.ofTenants.get(tenant?.name)!.refundRequest();
-    history.provider = asked.provider;
-    history.attempt = asked;
-    throw asked.failure!;
+    const asked = await askProvider(first, asking);
+    // A function of its own, because all variables of this function cost each request memory.
+    return asked instanceof Lease ? asked : await askOthers(asked, candidates, asking, tenant);
   } finally {
     call.requestBody.drop();
   }
+}
+
+/**
+ * Asks the other candidates after the first one's failure, if it is a reason to. Resolves with the
+ * lease of an answer, and rejects with the failure for the client.
+ */
+async function askOthers(
+  firstAsked: Attempt,
+  candidates: readonly Candidate[],
+  asking: Asking,
+  tenant: Tenant | undefined,
+): Promise<Lease> {
+  const { call, first, services } = asking;
+  const { history } = call;
+  let asked: Lease | Attempt = firstAsked;
+  if (goesOn(asked, asking)) {
+    for (const other of candidates.slice(1)) {
+      const fallback = await askProvider(other, asking);
+      if (fallback instanceof Lease) return fallback;
+      // Nobody else is sent what a content policy has refused.
+      if (fallback.failure?.details.problem === 'policy') {
+        asked = fallback;
+        break;
+      }
+    }
+    const full = goesOn(asked, asking) ? fullOnes(candidates, history) : [];
+    if (full.length > 0) {
+      asked = await askAfterWait(full, asked, asking);
+      if (asked instanceof Lease) return asked;
+    }
+  }
+  if (asked.outcome === 'circuit_open') {
+    asked = await askProvider(first, asking, 'last');
+    if (asked instanceof Lease) return asked;
+  }
+  // If all providers were skipped, the request does not count for the tenant's limit.
+  if (history.asked.length === 0) services.limiters.ofTenants.get(tenant?.name)!.refundRequest();
+  history.provider = asked.provider;
+  history.attempt = asked;
+  throw asked.failure!;
 }
 
 /** Returns the candidates that were skipped because they were full, and have a queue. */
