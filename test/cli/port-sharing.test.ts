@@ -149,7 +149,8 @@ describe('processes at one port', { concurrency: false }, () => {
     const store = `store = "redis://127.0.0.1:${redis.port}/0"\n`;
     // A long limit for the store, because a busy machine delays it.
     const program = await programWaiting(t, PATIENT_MS);
-    const toml = `[rate_limit]\n${limit}${store}`;
+    // Each refused request has a line at this level.
+    const toml = `[logging]\nlevel = "debug"\n[rate_limit]\n${limit}${store}`;
     const { port, processes } = await startAtOnePort(t, 2, toml, program);
     const begunAtMs = performance.now();
     const replies = await Promise.all(Array.from({ length: 200 }, () => ask(port)));
