@@ -8,6 +8,7 @@ import { oldestAgesMs, type Figures } from './admin/figures.ts';
 import type { AdminView } from './admin/view.ts';
 import { warningsOf } from './cli/startup-report.ts';
 import { formatText } from './request/text-log.ts';
+import { allAliases } from './config/aliases-section.ts';
 import { compareSettings, ConfigError } from './config/config.ts';
 import type { Config, StoreSettings } from './config/config.ts';
 import type { CLIENT_TIME_LIMITS } from './downstream/call.ts';
@@ -326,7 +327,7 @@ function createSnapshot(
     config,
     providers,
     limiters,
-    balances: createBalances([...config.aliases.values(), ...(config.wildcards ?? [])]),
+    balances: createBalances(allAliases(config)),
     // A fallback without a key is not registered.
     fallbacks: config.providers.fallback.flatMap((id) => providers.get(id) ?? []),
   };

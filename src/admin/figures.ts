@@ -42,7 +42,7 @@ export interface Figures {
   oldestAgesMs(): ReadonlyMap<string, number>;
   openStreams(): number;
   bufferedBytes(): number;
-  /** Those of each client, and of clients without a name together as undefined. */
+  /** Held bytes by the client's name. All clients without a name share the key undefined. */
   bufferedBytesByClient(): ReadonlyMap<string | undefined, number>;
   droppedLogLines(): number;
   /** Undefined without `[telemetry] traces`. */

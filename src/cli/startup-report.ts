@@ -1,5 +1,6 @@
 /** The gateway's report when it has started. */
 
+import { allAliases } from '../config/aliases-section.ts';
 import { needsKey, type Config, type Tenant } from '../config/config.ts';
 import type { SettingsSource } from '../config/read-settings.ts';
 import { isLoopback, withoutBrackets } from '../lib/loopback.ts';
@@ -31,8 +32,7 @@ export function describeStartup(started: Started): string {
   const { providers } = config;
   const { node, url, host, admin_url: adminUrl, providers: ids } = startedLine(started);
   // Each alias has its own line, because its targets are a list.
-  const aliases = [...config.aliases.values(), ...(config.wildcards ?? [])];
-  const aliasLines = aliases.map(({ name, targets, balance, weights }) => {
+  const aliasLines = allAliases(config).map(({ name, targets, balance, weights }) => {
     const how = [balance.replace('_', ' '), ...(weights?.values() ?? [])].join(' ');
     return `aliases    ${name} -> ${targets.join(', ')}${balance === 'order' ? '' : ` (${how})`}`;
   });
@@ -47,7 +47,7 @@ export function describeStartup(started: Started): string {
     `settings   ${source.text}`,
     `providers  ${ids.join(', ') || NO_PROVIDERS}`,
     `skipped    ${skipped.join(', ') || 'none'}`,
-    ...(aliases.length > 0 ? aliasLines : ['aliases    none']),
+    ...(aliasLines.length > 0 ? aliasLines : ['aliases    none']),
     `upstream   ${transport.description}`,
     // A query may hold a key.
     ...(config.telemetry ? [`traces     ${config.telemetry.endpoint.split('?')[0]}`] : []),

@@ -131,6 +131,14 @@ interface Settings {
   readonly providers: { readonly registered: readonly { readonly id: string }[] };
 }
 
+/** Returns the exact aliases, then the wildcard aliases. */
+export function allAliases({
+  aliases,
+  wildcards = [],
+}: Pick<Settings, 'aliases' | 'wildcards'>): readonly AliasSettings[] {
+  return [...aliases.values(), ...wildcards];
+}
+
 /**
  * Returns the alias for this name: the exact one, or the first wildcard alias that matches. The
  * alias `*` leaves out the names that begin with a registered provider's id.

@@ -1,4 +1,4 @@
-/** What a header's name and value may be, and checks of lists of names in settings. */
+/** Checks the names and values of headers in settings. */
 
 import type { SettingValues } from './setting-values.ts';
 

@@ -4,6 +4,7 @@
  */
 
 import { matches } from '../lib/pattern.ts';
+import { allAliases } from './aliases-section.ts';
 import type { Config } from './config.ts';
 
 interface NamedModel {
@@ -19,8 +20,8 @@ type Settings = Pick<Config, 'aliases' | 'providers' | 'wildcards'>;
  * Returns the targets of all aliases, and each registered provider's `default_model`. A target with
  * a `*` is left out, because the client names its model.
  */
-function namedModels({ aliases, providers, wildcards = [] }: Settings): NamedModel[] {
-  const targets = [...aliases.values(), ...wildcards].flatMap(({ name, targets: all }) =>
+function namedModels(settings: Settings): NamedModel[] {
+  const targets = allAliases(settings).flatMap(({ name, targets: all }) =>
     all
       .filter((target) => !target.includes('*'))
       .map((target) => {
@@ -29,7 +30,7 @@ function namedModels({ aliases, providers, wildcards = [] }: Settings): NamedMod
         return { setting: `aliases.${name}`, provider, model };
       }),
   );
-  const defaults = providers.registered.flatMap(({ id, defaultModel: model }) =>
+  const defaults = settings.providers.registered.flatMap(({ id, defaultModel: model }) =>
     model ? { setting: `providers.${id}.default_model`, provider: id, model } : [],
   );
   return [...targets, ...defaults];

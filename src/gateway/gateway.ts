@@ -6,6 +6,7 @@
 import { type Tenant, needsKey, type Config } from '../config/config.ts';
 import type { Call, OnHead } from '../downstream/call.ts';
 import type { ResponseHeaders } from '../downstream/client-reply.ts';
+import { allAliases } from '../config/aliases-section.ts';
 import { checkProtocol, soleHeader } from '../downstream/request-head.ts';
 import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
 import { isLoopback, isOwnHost } from '../lib/loopback.ts';
@@ -209,11 +210,11 @@ function routeOf(endpoint: Endpoint): Route {
 }
 
 /** Returns the names that the lines of any request may have. */
-function namesOf({ aliases, providers: { registered }, wildcards = [] }: Config): string[] {
-  const all = [...aliases.values(), ...wildcards];
+function namesOf(config: Config): string[] {
+  const { registered } = config.providers;
   return [
     ...registered.flatMap(({ id, defaultModel = '' }) => [id, defaultModel]),
-    ...all.flatMap(({ name, targets }) => [name, ...targets]),
+    ...allAliases(config).flatMap(({ name, targets }) => [name, ...targets]),
   ];
 }
 

@@ -1,5 +1,6 @@
 /** A provider, and what the gateway has learnt of it from the answers to its requests. */
 
+import { allAliases } from '../config/aliases-section.ts';
 import type { Config } from '../config/config.ts';
 import type { missingModels } from '../config/named-models.ts';
 import { type Incidents, Subject } from '../incidents/incidents.ts';
@@ -54,16 +55,14 @@ type ProvidersById = ReadonlyMap<string, ProviderState>;
 
 /** Creates the providers of a snapshot. */
 export function createProviders(
-  { aliases, providers: { registered }, wildcards = [] }: Config,
+  config: Config,
   shared: Shared,
   limiters: ReadonlyMap<string, Limiter>,
   former?: ProvidersById,
 ): ProvidersById {
-  const fastest = [...aliases.values(), ...wildcards].filter(
-    ({ balance }) => balance === 'fastest',
-  );
+  const fastest = allAliases(config).filter(({ balance }) => balance === 'fastest');
   const targets = fastest.flatMap((alias) => alias.targets);
-  const providers = registered.map((settings): ProviderState => {
+  const providers = config.providers.registered.map((settings): ProviderState => {
     const provider = createOpenAIProvider(settings);
     const before = former?.get(provider.id);
     const kept =

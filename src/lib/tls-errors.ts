@@ -1,4 +1,4 @@
-/** What OpenSSL's errors say to the operator. */
+/** Explains OpenSSL's errors to the operator. */
 
 /** The codes for an answer in plain text. OpenSSL's version and the bytes decide between them. */
 const NOT_TLS = new Set(['ERR_SSL_WRONG_VERSION_NUMBER', 'ERR_SSL_PACKET_LENGTH_TOO_LONG']);

@@ -4,7 +4,7 @@
 export const MAX_PAGE_CHARACTERS = 4096;
 const PAGE = /^\ufeff?\s*<(?:!doctype|!--|\?xml|html|head|body|script|title)/i;
 const TITLE = /<title[^>]*>([^<]+)/i;
-/** What no reader sees. An unfinished script, comment or tag takes the rest of the text. */
+/** Invisible parts of a page. An unfinished script, comment or tag takes the rest of the text. */
 const INVISIBLE =
   /<!--[^]*?(?:-->|$)|<(script|style)\b[^]*?(?:<\/\1[^>]*(?:>|$)|$)|<[^>]*(?:>|$)/gi;
 

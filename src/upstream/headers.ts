@@ -47,7 +47,7 @@ export function passedValue(headers: UpstreamHeaders, name: string): string | un
   return value && cutText(value, MAX_PASSED_CHARACTERS);
 }
 
-/** What nearly every `Connection` says. */
+/** The values of nearly every `Connection` header. */
 const NO_NAMES = /^(?:keep-alive|close)$/i;
 const NONE: ReadonlySet<string> = new Set();
 

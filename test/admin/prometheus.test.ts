@@ -570,7 +570,10 @@ const OTHERS: readonly [alert: string, series: Labels, fires: Record<string, rea
 
 const MORE = 'The page, and the log\'s line "incident", have more.';
 
-/** A case of `promtool test rules`. What is to be done is read from the rules, or `act` before it. */
+/**
+ * A case of `promtool test rules`. The annotation `action` is read from the rules, unless the rules
+ * share it: then it is `act` and `MORE`.
+ */
 function ruleTest([alertname, series, fires]: (typeof OTHERS)[number], act = '') {
   const [, read = ''] = new RegExp(`alert: ${alertname}\n[^]*?action: (.*)`).exec(RULES) ?? [];
   const action = /^[&*]action/.test(read) ? act + MORE : read.replace(/^'(.*)'$/, '$1');
@@ -606,7 +609,7 @@ function incidentTests([alert, severity, labels, kinds]: (typeof INCIDENTS)[numb
       [named('gateway_incident_model', { model: 'small' })]: lasts(1),
       [named('gateway_incident_client', { client: 'alice', result: 'failed' })]: lasts(1),
       [named('gateway_incident_client', { client: 'bob', result: 'answered' })]: lasts(1),
-      // Those of another incident are not told.
+      // Clients of another incident are left out.
       [`gateway_incident_client{instance="b",kind="${kind}",client="carl",result="failed"}`]:
         lasts(1),
       [`gateway_incident_client{instance="a",kind="other",client="dora",result="failed"}`]:
