@@ -161,10 +161,14 @@ function visitsOf(course: Omit<Course, 'visits'>): Visit[] {
     const isAgain = last?.candidate.provider === provider && last.candidate.model === model;
     if (isSkip || !isAgain || last.skipped) {
       const skipped = isSkip ? outcome : undefined;
-      const atMs = (isSkip ? last?.tries.at(-1)?.resultAtMs : made[next]?.atMs) ?? last?.atMs;
+      const candidate = { provider, model };
+      // A first candidate whose circuit was open is asked again last, perhaps after a wait.
+      const isAfterAll =
+        isSkip && visits[0]?.skipped === 'circuit_open' && isSame(visits[0], { candidate });
+      const skippedAtMs = isAfterAll ? course.endAtMs : last?.tries.at(-1)?.resultAtMs;
+      const atMs = (isSkip ? skippedAtMs : made[next]?.atMs) ?? last?.atMs;
       const bodyAtMs = course.exchange.sentAtMs ?? course.begunAtMs;
       const beganMs = atMs ?? Math.max(bodyAtMs, course.begunAtMs);
-      const candidate = { provider, model };
       const hasWaited = visits.some((one) => one.skipped === 'limit' && isSame(one, { candidate }));
       const first = isSkip ? undefined : made[next];
       if (hasWaited && first && last)
