@@ -132,7 +132,8 @@ export function watchServerSide(t: TestContext, client: Socket) {
   const side = { requests: 0, socket: undefined as Socket | undefined };
   const onStart = (message: unknown) => {
     const { socket } = message as { socket: Socket };
-    if (socket.remotePort !== client.localPort) return;
+    // Connections to other servers may have the same local port.
+    if (socket.remotePort !== client.localPort || socket.localPort !== client.remotePort) return;
     side.requests += 1;
     side.socket = socket;
   };
