@@ -1,14 +1,15 @@
 /** Unchanged SDKs and Codex against the endpoints of `[server] endpoints`. */
 
 import assert from 'node:assert/strict';
-import { after, before, beforeEach, describe, test } from 'node:test';
+import { describe, test } from 'node:test';
 
 import { createOpenAI } from '@ai-sdk/openai';
 import { ChatOpenAI, OpenAIEmbeddings } from '@langchain/openai';
 import { Agent, OpenAIProvider, Runner } from '@openai/agents';
-import { embed, generateText, streamText } from 'ai';
+import { embed } from 'ai';
 import OpenAI from 'openai';
 
+import { LIMIT, aiSdk, describeSdks, langChain, serve } from './sdks.mjs';
 import {
   CLIENT_KEY,
   NO_CODEX,
@@ -18,50 +19,25 @@ import {
   response,
   sendError,
   sendJson,
-  startGateway,
   startTypedEvents,
-  startUpstream,
-  stopAll,
   textCompletion,
   typedEnd,
   typedEvent,
   typedFailure,
 } from './support.mjs';
 
-const LIMIT = { timeout: 60_000 };
-const ENDPOINTS = 'endpoints = ["/v1/embeddings", "/v1/completions", "/v1/responses"]';
+const served = serve(['/v1/embeddings', '/v1/completions', '/v1/responses'], sendAnswer);
 
-/** The provider's next answer: `(response, body, url) => void`. */
-let answer;
-/** The bodies received by the provider. */
-let bodies = [];
-let baseURL;
-
-before(async () => {
-  const upstream = await startUpstream((...request) => {
-    bodies.push(request[1]);
-    answer(...request);
-  });
-  ({ baseURL } = await startGateway(upstream, { server: ENDPOINTS }));
-});
-
-beforeEach(() => {
-  bodies = [];
-  answer = sendAnswer;
-});
-
-after(stopAll);
-
-const openai = () => new OpenAI({ baseURL, apiKey: CLIENT_KEY, maxRetries: 0 });
-const model = (id = 'p/m') => createOpenAI({ baseURL, apiKey: CLIENT_KEY })(id);
+const openai = () => new OpenAI({ baseURL: served.baseURL, apiKey: CLIENT_KEY, maxRetries: 0 });
+const model = (id = 'p/m') => createOpenAI({ baseURL: served.baseURL, apiKey: CLIENT_KEY })(id);
 const call = (id) => ({ model: model(id), prompt: 'hello', maxRetries: 0 });
-const langChain = (id = 'p/m') =>
+const chatOpenAI = (id = 'p/m') =>
   new ChatOpenAI({
     model: id,
     apiKey: CLIENT_KEY,
     maxRetries: 0,
     useResponsesApi: true,
-    configuration: { baseURL },
+    configuration: { baseURL: served.baseURL },
   });
 const runAgent = (options, id = 'p/m') => {
   const modelProvider = new OpenAIProvider({ openAIClient: openai(), useResponses: true });
@@ -69,7 +45,6 @@ const runAgent = (options, id = 'p/m') => {
   return runner.run(new Agent({ name: 'clerk', model: id }), 'hello', options);
 };
 
-/** For each SDK, an answer's text, and a stream's words. They throw the stream's error. */
 const sdks = {
   'the openai SDK': {
     complete: async (id = 'p/m') =>
@@ -83,25 +58,8 @@ const sdks = {
       }
     },
   },
-  "the AI SDK's createOpenAI()": {
-    complete: async (id) => (await generateText(call(id))).text,
-    async *words() {
-      const errors = [];
-      const onError = ({ error }) => errors.push(error);
-      try {
-        yield* streamText({ ...call(), onError }).textStream;
-      } catch (broken) {
-        errors.push(broken);
-      }
-      for (const error of errors) throw error;
-    },
-  },
-  LangChain: {
-    complete: async (id) => (await langChain(id).invoke('hello')).text,
-    async *words() {
-      for await (const { text } of await langChain().stream('hello')) yield text;
-    },
-  },
+  "the AI SDK's createOpenAI()": aiSdk(call),
+  LangChain: langChain(chatOpenAI),
   'the Agents SDK': {
     complete: async (id) => (await runAgent({}, id)).finalOutput,
     async *words() {
@@ -110,59 +68,21 @@ const sdks = {
   },
 };
 
-for (const [name, { complete, words }] of Object.entries(sdks)) {
-  describe(`${name} at /v1/responses`, LIMIT, () => {
-    /** Reads a stream. Returns its text, and its error if it failed. */
-    const readAll = async () => {
-      let text = '';
-      try {
-        for await (const word of words()) text += word;
-      } catch (error) {
-        return { text, error: error instanceof Error ? error.message : JSON.stringify(error) };
-      }
-      return { text };
-    };
-
-    test('gets an answer', async () => {
-      assert.equal(await complete(), 'Hello there');
-      assert.equal(bodies[0].model, 'm');
-    });
-
-    test('gets a stream', async () => assert.deepEqual(await readAll(), { text: 'Hello there' }));
-
-    test('reports a provider that is not registered', async () => {
-      const error = await complete('nobody/m').catch((thrown) => thrown);
-      assert.equal(error.statusCode ?? error.status, 400);
-      assert.match(error.message, /Unknown provider: nobody/);
-    });
-
-    for (const [what, end, message] of [
-      ['an event error', errorIn, /API error: 502 - out of memory/],
-      ['an error of another dialect', chatErrorIn, /API error: 500 - out of memory/],
-      ['a cut', (upstream) => upstream.destroy(), /Provider error: /],
-      ['an end without response.completed', (upstream) => upstream.end(), /Provider error: /],
-    ]) {
-      test(`reports ${what} in mid-stream`, async () => {
-        answer = (upstream) =>
-          startTypedEvents(upstream).write(': so far\n\n', () => end(upstream));
-        const { text, error } = await readAll();
-        assert.equal(text, 'Hello there');
-        assert.match(error ?? 'no error', message);
-      });
-    }
-
-    test('reports an answer that fails before its first token', async () => {
-      answer = (upstream) => startTypedEvents(upstream, []).end(typedFailure('out of memory'));
-      const { text, error } = await readAll();
-      assert.equal(text, '');
-      assert.match(error ?? 'no error', /out of memory/);
-    });
-  });
-}
+describeSdks('/v1/responses', served, sdks, {
+  begin: startTypedEvents,
+  failures: {
+    'an event error': [errorIn, /API error: 502 - out of memory/],
+    'an error of another dialect': [chatErrorIn, /API error: 500 - out of memory/],
+    'a cut': [(upstream) => upstream.destroy(), /Provider error: /],
+    'an end without response.completed': [(upstream) => upstream.end(), /Provider error: /],
+  },
+  lastEvent: typedFailure('out of memory'),
+  reason: /out of memory/,
+});
 
 describe('the openai SDK', LIMIT, () => {
   test('raises an APIError with the members of the error', async () => {
-    answer = (upstream) => startTypedEvents(upstream).end();
+    served.answer = (upstream) => startTypedEvents(upstream).end();
     const request = { model: 'p/m', input: 'hello', stream: true };
     const events = await openai().responses.create(request);
     const error = await Array.fromAsync(events).catch((thrown) => thrown);
@@ -172,7 +92,7 @@ describe('the openai SDK', LIMIT, () => {
   });
 
   test('has the event of an answer that fails after its first token', async () => {
-    answer = (upstream) => startTypedEvents(upstream).end(typedFailure('out of memory'));
+    served.answer = (upstream) => startTypedEvents(upstream).end(typedFailure('out of memory'));
     const request = { model: 'p/m', input: 'hello', stream: true };
     const events = await Array.fromAsync(await openai().responses.create(request));
     assert.equal(events.at(-1).type, 'response.failed');
@@ -183,11 +103,11 @@ describe('the openai SDK', LIMIT, () => {
     const input = ['hello'];
     const { data, usage } = await openai().embeddings.create({ model: 'p/m', input });
     assert.deepEqual([data[0].embedding, usage.total_tokens], [[0.25, -0.5], 3]);
-    assert.deepEqual(bodies, [{ model: 'm', input, encoding_format: 'base64' }]);
+    assert.deepEqual(served.bodies, [{ model: 'm', input, encoding_format: 'base64' }]);
   });
 
   test('gets the error of embeddings', async () => {
-    answer = (upstream) => sendError(upstream, 400, 'input is too long');
+    served.answer = (upstream) => sendError(upstream, 400, 'input is too long');
     const request = { model: 'p/m', input: 'hello' };
     const error = await openai()
       .embeddings.create(request)
@@ -206,7 +126,7 @@ describe('the openai SDK', LIMIT, () => {
   });
 
   test('gets APIError for a text completion that is cut', async () => {
-    answer = (upstream) => startChunks(upstream).end();
+    served.answer = (upstream) => startChunks(upstream).end();
     const request = { model: 'p/m', prompt: 'hello', stream: true };
     const chunks = await openai().completions.create(request);
     const error = await Array.fromAsync(chunks).catch((thrown) => thrown);
@@ -215,18 +135,18 @@ describe('the openai SDK', LIMIT, () => {
 });
 
 test('the AI SDK and LangChain get embeddings', LIMIT, async () => {
-  const embedder = createOpenAI({ baseURL, apiKey: CLIENT_KEY }).embedding('p/m');
+  const embedder = createOpenAI({ baseURL: served.baseURL, apiKey: CLIENT_KEY }).embedding('p/m');
   assert.deepEqual((await embed({ model: embedder, value: 'hello' })).embedding, [0.25, -0.5]);
-  const configuration = { baseURL };
+  const configuration = { baseURL: served.baseURL };
   const langChains = new OpenAIEmbeddings({ model: 'p/m', apiKey: CLIENT_KEY, configuration });
   assert.deepEqual(await langChains.embedQuery('hello'), [0.25, -0.5]);
 });
 
 describe('Codex', { timeout: 240_000, skip: NO_CODEX }, () => {
   test('gets an answer', async () => {
-    const { code, stdout } = await askCodex(baseURL, 'p/m');
+    const { code, stdout } = await askCodex(served.baseURL, 'p/m');
     assert.deepEqual([code, stdout.trim()], [0, 'Hello there']);
-    assert.equal(bodies[0].model, 'm');
+    assert.equal(served.bodies[0].model, 'm');
   });
 
   for (const [what, end, message] of [
@@ -235,15 +155,16 @@ describe('Codex', { timeout: 240_000, skip: NO_CODEX }, () => {
     ['response.failed', (upstream) => upstream.end(typedFailure('out of memory')), /out of memory/],
   ]) {
     test(`reports ${what}`, async () => {
-      answer = (upstream) => startTypedEvents(upstream).write(': so far\n\n', () => end(upstream));
-      const { code, stderr } = await askCodex(baseURL, 'p/m');
+      served.answer = (upstream) =>
+        startTypedEvents(upstream).write(': so far\n\n', () => end(upstream));
+      const { code, stderr } = await askCodex(served.baseURL, 'p/m');
       assert.equal(code, 1);
       assert.match(stderr, message);
     });
   }
 
   test('reports a provider that is not registered', async () => {
-    const { code, stderr } = await askCodex(baseURL, 'nobody/m');
+    const { code, stderr } = await askCodex(served.baseURL, 'nobody/m');
     assert.equal(code, 1);
     assert.match(stderr, /Unknown provider: nobody/);
   });
