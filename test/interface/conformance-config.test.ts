@@ -222,21 +222,26 @@ const limitsConcurrency =
     assert.deepEqual([...beside, await statusOf(gateway)], [200, 429, 200]);
   };
 
-const answersAfter =
-  (ms: number): Script =>
-  async (request, response) => {
-    await sleep(ms);
-    return answerWell(request, response);
+/**
+ * The status of a request that is sent while `p` works on another: until the refusal with the value
+ * `refusing`, else until the request has had time to wait.
+ */
+const besideAnother =
+  (refusing: number) =>
+  async ({ gateway, p }: Started, value: number) => {
+    const { opened, open: finish } = createGate();
+    p.script = async (request, response) => {
+      await opened;
+      return answerWell(request, response);
+    };
+    const first = statusOf(gateway);
+    await eventually(() => p.requests.length === 1, 'the first request');
+    const second = statusOf(gateway);
+    await (value === refusing ? second : sleep(300));
+    finish();
+    assert.equal(await first, 200);
+    return second;
   };
-
-/** The status of a request that is sent while `p` works on another. */
-const besideAnother = async ({ gateway, p }: Started) => {
-  const first = statusOf(gateway);
-  await eventually(() => p.requests.length === 1, 'the first request');
-  const status = await statusOf(gateway);
-  assert.equal(await first, 200);
-  return status;
-};
 
 /** The built program's folder, with these lines in `[server]` and other sections. */
 const programWith = (t: TestContext, lines: string) => {
@@ -368,12 +373,8 @@ const EFFECTS: Record<string, Effect> = {
   'server.retries': acts({ script: fail }, tries, [2, '503, 3 times'], [0, '503, 1 times']),
   'server.max_concurrent_requests': limitsConcurrency(),
   'server.queue_timeout': acts(
-    {
-      'providers.p.max_concurrent_requests': 1,
-      'providers.p.max_waiting': 1,
-      script: answersAfter(1500),
-    },
-    besideAnother,
+    { 'providers.p.max_concurrent_requests': 1, 'providers.p.max_waiting': 1 },
+    besideAnother(1),
     [1, 429],
     [600, 200],
   ),
@@ -728,8 +729,8 @@ const EFFECTS: Record<string, Effect> = {
   ),
   'providers.z.max_concurrent_requests': limitsConcurrency(),
   'providers.z.max_waiting': acts(
-    { 'providers.p.max_concurrent_requests': 1, script: answersAfter(300) },
-    besideAnother,
+    { 'providers.p.max_concurrent_requests': 1 },
+    besideAnother(0),
     [1, 200],
     [0, 429],
   ),
