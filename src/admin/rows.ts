@@ -2,7 +2,14 @@
 
 import type { Config } from '../config/config.ts';
 import { aliasFor } from '../config/aliases-section.ts';
-import { formatCount, formatDuration, type Icon, join, type Notice } from '../incidents/notice.ts';
+import {
+  answersOf,
+  formatCount,
+  formatDuration,
+  type Icon,
+  join,
+  type Notice,
+} from '../incidents/notice.ts';
 import { type Counts, judge, markOf, type Situation, statesOf } from '../incidents/verdict.ts';
 import { LIMITS } from '../lib/limits.ts';
 import type { Figures } from './figures.ts';
@@ -96,8 +103,7 @@ function keptAway(id: string, figures: Figures): string[] {
   const circuits = figures.providers().get(id)!.breaker.report();
   const open = circuits.filter(({ state }) => state === 'open');
   return open.map(({ model, isStream, openUntilMs }) => {
-    const answers =
-      model !== undefined && `${isStream ? 'streams' : 'complete answers'} of ${model}`;
+    const answers = model !== undefined && `${answersOf(isStream === true)} of ${model}`;
     return join([answers, `kept away until ${wallClock(openUntilMs)}`], ' ');
   });
 }

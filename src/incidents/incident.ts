@@ -21,7 +21,12 @@ export const momentBefore = (lateMs = 0): Moment => {
   return { time: Date.now() - lateMs, atMs: performance.now() - lateMs };
 };
 
-const timeOf = (ms: number | undefined) => (ms === undefined ? ms : new Date(ms).toISOString());
+/** Returns a time of day in ISO 8601. */
+export function timeOf(time: number): string;
+export function timeOf(time: number | undefined): string | undefined;
+export function timeOf(time: number | undefined) {
+  return time === undefined ? time : new Date(time).toISOString();
+}
 
 interface Cause {
   readonly text: string;
@@ -83,17 +88,17 @@ export class Fault {
     const model = this.model?.name.slice(0, MAX_NAME_CHARACTERS);
     const stream = this.model?.isStream;
     const since_start = isFromStart || undefined;
-    const times = { since: timeOf(this.since.time)!, since_start, ended: timeOf(this.ended?.time) };
     const cause = text.replace(CODE_TWICE, '');
-    // Another failure has nothing to do with the key.
-    const refused = kind === 'key_refused' ? key : undefined;
     return {
       kind,
       model,
       stream,
-      ...times,
+      since: timeOf(this.since.time),
+      since_start,
+      ended: timeOf(this.ended?.time),
       cause,
-      key: refused,
+      // Another failure has nothing to do with the key.
+      key: kind === 'key_refused' ? key : undefined,
       until: timeOf(untilTime),
       failures,
     };
@@ -215,7 +220,7 @@ export class Incident {
       model: undefined,
       stream: undefined,
       provider: this.provider,
-      since: timeOf(this.since.time)!,
+      since: timeOf(this.since.time),
       since_start: this.#first!.isFromStart || undefined,
       ended: timeOf(this.ended?.time),
       quiet_since: isLasting ? timeOf(this.requests.quietSinceTime) : undefined,

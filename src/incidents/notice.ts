@@ -5,81 +5,107 @@
 
 import { UNREAD } from './affected-requests.ts';
 import type { IncidentKind } from '../request/incident-kind.ts';
-import type { Incident, Moment } from './incident.ts';
+import { type Incident, type Moment, timeOf } from './incident.ts';
 
-/** The title of each kind of incident, and the action for the operator (docs/incidents.md). */
-const KINDS: Readonly<Record<IncidentKind, readonly [title: string, action: string]>> = {
-  unreachable: ['no connection', 'Look whether its address is right and reachable from here.'],
+/** What is wrong, what to do, and whose fault it is (docs/incidents.md). */
+type Words = readonly [title: string, action: string, fault: string];
+
+const KINDS: Readonly<Record<IncidentKind, Words>> = {
+  unreachable: [
+    'no connection',
+    'Look whether its address is right and reachable from here.',
+    'the provider, or the network to it',
+  ],
   lookup_failed: [
     'name lookup fails',
     'Look whether its name in base_url is right, and whether the name server answers.',
+    'the name server, or our base_url',
   ],
   certificate: [
     'its certificate is not accepted',
     'Tell the provider, or set ca_file if an authority of your own has signed it.',
+    'the provider’s certificate, or our ca_file',
   ],
-  key_refused: ['our key refused', 'Replace the key in the settings, then send SIGHUP.'],
-  rate_limited: ['limits us (429)', 'Add a key, or set [providers] fallback.'],
-  errors: ['errors', 'Look at the provider’s status page, or set [providers] fallback.'],
-  timeout: ['no answer in time', 'Set [providers] fallback, or raise timeout.'],
-  stall: ['streams fall silent', 'Set [providers] fallback, or lower stream_idle_timeout.'],
-  cut: ['answers break off', 'Look at the provider’s server, and at proxies before it.'],
-  nonsense: ['unusable answers', 'Look whether base_url is that of an OpenAI-compatible API.'],
-  slow: ['slow', 'If connect is slow look after the network, else after the provider.'],
-  lookup_slow: ['name lookup slow', 'Look after the name server of this machine.'],
-  model_list: ['no list of models', 'Correct base_url, or name the models in [providers.<id>].'],
-  descriptors: ['no descriptors left', 'Raise ulimit -n, or add an instance.'],
-  memory: ['short of memory', 'Limit the client that holds most, or raise max_buffered_bytes.'],
-  log_lines: ['log lines lost', 'Look whether standard output is read, and has room.'],
-  store: ['store of rate limits away', 'Look after [rate_limit] store.'],
+  key_refused: ['our key refused', 'Replace the key in the settings, then send SIGHUP.', 'our key'],
+  rate_limited: [
+    'limits us (429)',
+    'Add a key, or set [providers] fallback.',
+    'our limit at the provider',
+  ],
+  errors: [
+    'errors',
+    'Look at the provider’s status page, or set [providers] fallback.',
+    'the provider',
+  ],
+  timeout: ['no answer in time', 'Set [providers] fallback, or raise timeout.', 'the provider'],
+  stall: [
+    'streams fall silent',
+    'Set [providers] fallback, or lower stream_idle_timeout.',
+    'the provider',
+  ],
+  cut: [
+    'answers break off',
+    'Look at the provider’s server, and at proxies before it.',
+    'the provider, or a proxy before it',
+  ],
+  nonsense: [
+    'unusable answers',
+    'Look whether base_url is that of an OpenAI-compatible API.',
+    'the provider, or its base_url',
+  ],
+  slow: [
+    'slow',
+    'If connect is slow look after the network, else after the provider.',
+    'the provider, or the network to it',
+  ],
+  lookup_slow: [
+    'name lookup slow',
+    'Look after the name server of this machine.',
+    'the name server',
+  ],
+  model_list: [
+    'no list of models',
+    'Correct base_url, or name the models in [providers.<id>].',
+    'the provider, or its base_url',
+  ],
+  descriptors: ['no descriptors left', 'Raise ulimit -n, or add an instance.', 'this machine'],
+  memory: [
+    'short of memory',
+    'Limit the client that holds most, or raise max_buffered_bytes.',
+    'the client that holds most',
+  ],
+  log_lines: [
+    'log lines lost',
+    'Look whether standard output is read, and has room.',
+    'the reader of the log',
+  ],
+  store: ['store of rate limits away', 'Look after [rate_limit] store.', 'the store'],
   reload: [
     'new settings refused, former ones in use',
     'Correct the file, try it with --check, and send SIGHUP.',
+    'our settings',
   ],
   clock: [
     'clock set, times before are of the old clock',
     'Look after the time service of the machine.',
+    'this machine',
   ],
-};
-/** Whose fault each kind of incident is. */
-const FAULTS: Readonly<Record<IncidentKind, string>> = {
-  unreachable: 'the provider, or the network to it',
-  lookup_failed: 'the name server, or our base_url',
-  certificate: 'the provider’s certificate, or our ca_file',
-  key_refused: 'our key',
-  rate_limited: 'our limit at the provider',
-  errors: 'the provider',
-  timeout: 'the provider',
-  stall: 'the provider',
-  cut: 'the provider, or a proxy before it',
-  nonsense: 'the provider, or its base_url',
-  slow: 'the provider, or the network to it',
-  lookup_slow: 'the name server',
-  model_list: 'the provider, or its base_url',
-  descriptors: 'this machine',
-  memory: 'the client that holds most',
-  log_lines: 'the reader of the log',
-  store: 'the store',
-  reload: 'our settings',
-  clock: 'this machine',
 };
 /** Begins the cause if a setting names the model that is not there. */
 const OF_SETTING = /^404: (?:aliases|providers)\./;
-const NO_SUCH_MODEL = [
+const NO_SUCH_MODEL: Words = [
   'no such model (404)',
   'Correct the name of the model in the settings, then send SIGHUP.',
   'our settings',
-] as const;
-
+];
 /** Begins the cause if some of a provider's keys are refused. */
 const KEYS_REFUSED = /^(\d+ of \d+) keys, /;
-
 /** Without a provider, all that were asked are slow. */
-const ALL_SLOW = [
+const ALL_SLOW: Words = [
   'all providers slow',
   'Look at the load of this machine, and at its network.',
   'this machine, or its network',
-] as const;
+];
 
 export type Icon = 'good' | 'warn' | 'bad' | 'off';
 type Facts = ReturnType<Incident['toFacts']>;
@@ -91,7 +117,7 @@ interface Affected {
   readonly shares: readonly [failed: number, answered: number];
   readonly text: string;
   readonly rest: string;
-  readonly clients: string | undefined;
+  readonly clients?: string | undefined;
   /** Words for the page's filter that find the requests. */
   readonly words: string;
 }
@@ -148,45 +174,52 @@ export function formatDuration(seconds: number, isRough = false): string {
   return `${minutes} min${isRough ? '' : ` ${seconds % 60} s`}`;
 }
 
-/** Returns how long ago an instant was. */
-const ageOf = ({ atMs }: Moment) =>
-  formatDuration(Math.floor((performance.now() - atMs) / 1000), true);
+function timesOf(since: Moment, ended: Moment | undefined) {
+  const seconds = Math.floor((performance.now() - since.atMs) / 1000);
+  return {
+    since: timeOf(since.time),
+    age: formatDuration(seconds, true),
+    ended: timeOf(ended?.time),
+    beganAtMs: since.atMs,
+    endedAtMs: ended?.atMs,
+  };
+}
 
-/** Returns the title, the action and the fault for a kind with this cause. */
-export function wordsOf({ kind, cause, provider }: Pick<Facts, 'kind' | 'cause' | 'provider'>) {
+/** Returns the words for a kind with this cause. */
+export function wordsOf({
+  kind,
+  cause,
+  provider,
+}: Pick<Facts, 'kind' | 'cause' | 'provider'>): Words {
   if (kind === 'slow' && provider === undefined) return ALL_SLOW;
   if (kind === 'errors' && OF_SETTING.test(cause)) return NO_SUCH_MODEL;
-  const [title, action] = KINDS[kind];
+  const [title, ...rest] = KINDS[kind];
   const [, keys] = (kind === 'key_refused' && KEYS_REFUSED.exec(cause)) || [];
-  return [keys ? `${keys} keys refused` : title, action, FAULTS[kind]] as const;
+  return [keys ? `${keys} keys refused` : title, ...rest];
 }
 
 type AffectedFacts = Facts['affected'][number];
 
-/** Returns ` streams` or ` complete answers` if the others of the name do not fail. */
-function partOf({ stream }: AffectedFacts, { all_models: areAll }: Facts): string {
-  if (areAll || stream === undefined) return '';
-  return stream ? ' streams' : ' complete answers';
-}
+/** Names the streams of a model, or its complete answers. */
+export const answersOf = (isStream: boolean) => (isStream ? 'streams' : 'complete answers');
 
-function describeAffected(one: AffectedFacts, facts: Facts): Affected {
-  const { name, failed, good, answered, by, clients } = one;
-  const { provider } = facts;
+function describeAffected(one: AffectedFacts, { all_models: areAll, provider }: Facts): Affected {
+  const { name, failed, good, answered, by, clients, stream } = one;
   const all = failed + (good ?? 0) + answered;
-  const others = answered > 0 && `answered by ${by}`;
-  const total = good === undefined ? '' : ` of ${formatCount(all)}`;
-  if (failed + answered === 0) {
-    const slow = { shares: [0, 0], text: formatCount(all), rest: ' answered slowly' } as const;
-    return { name, ...slow, clients, words: join([name, provider], ' ') };
-  }
-  const part = partOf(one, facts);
-  const text = `${formatCount(failed || answered)}${total}${part}${failed > 0 ? ' failed' : ''}`;
   const isUnread = name === UNREAD;
-  const rest = isUnread
-    ? ' before their bodies were read'
-    : others && (failed > 0 ? `, ${formatCount(answered)} ${others}` : ` ${others}`);
-  const words = join([isUnread ? 'failed' : name, provider], ' ');
-  return { name, shares: [failed / all, answered / all], text, rest: rest || '', clients, words };
+  const named = { name, clients, words: join([isUnread ? 'failed' : name, provider], ' ') };
+  if (failed + answered === 0) {
+    return { ...named, shares: [0, 0], text: formatCount(all), rest: ' answered slowly' };
+  }
+  const text = [
+    formatCount(failed || answered),
+    good !== undefined && `of ${formatCount(all)}`,
+    !areAll && stream !== undefined && answersOf(stream),
+    failed > 0 && 'failed',
+  ];
+  const moved = `${failed > 0 ? `, ${formatCount(answered)}` : ''} answered by ${by}`;
+  const rest = isUnread ? ' before their bodies were read' : answered > 0 ? moved : '';
+  return { ...named, shares: [failed / all, answered / all], text: join(text, ' '), rest };
 }
 
 /** Returns each cause once, a model's or a state's behind its name. */
@@ -199,35 +232,31 @@ function causesOf({ key, cause, models = [], provider, states = [] }: Facts): st
   ].filter(Boolean);
 }
 
+const sumOf = (affected: readonly AffectedFacts[], count: 'failed' | 'answered' | 'good') =>
+  affected.reduce((sum, one) => sum + (one[count] ?? 0), 0);
+
+/** Returns the names, and behind them their clients in brackets. */
+function namesOf(affected: readonly AffectedFacts[]): string {
+  const clients = [...new Set(affected.flatMap((one) => one.clients?.split(', ') ?? []))];
+  const names = join(affected.map(({ name }) => name));
+  return join([names, clients.length > 0 && `(${join(clients)})`], ' ');
+}
+
 /** Returns the names and clients that have lost requests, and what others have answered. */
 function describeHits(affected: readonly AffectedFacts[]): string {
-  const lost = affected.filter(({ failed }) => failed > 0);
-  const others = affected.filter(({ answered }) => answered > 0);
-  const rest = affected.filter(({ failed, answered }) => failed + answered === 0);
-  const sumOf = (name: 'failed' | 'answered') =>
-    formatCount(affected.reduce((sum, one) => sum + one[name], 0));
-  const namesOf = (all: typeof affected) => {
-    const clients = [...new Set(all.flatMap((one) => one.clients?.split(', ') ?? []))];
-    return join(
-      [join(all.map(({ name }) => name)), clients.length > 0 && `(${join(clients)})`],
-      ' ',
-    );
+  const hitsOf = (count: 'failed' | 'answered', words: string) => {
+    const hit = affected.filter((one) => one[count] > 0);
+    return hit.length > 0 && `${formatCount(sumOf(hit, count))} ${words}: ${namesOf(hit)}`;
   };
-  return join(
-    [
-      lost.length > 0 && `${sumOf('failed')} failed: ${namesOf(lost)}`,
-      others.length > 0 && `${sumOf('answered')} answered by others: ${namesOf(others)}`,
-      rest.length > 0 && namesOf(rest),
-    ],
-    ' · ',
-  );
+  const rest = affected.filter(({ failed, answered }) => failed + answered === 0);
+  const hits = [hitsOf('failed', 'failed'), hitsOf('answered', 'answered by others')];
+  return join([...hits, namesOf(rest)], ' · ');
 }
 
 /** Describes an incident by its facts, which may have been redacted. */
 export function describeIncident(incident: Incident, facts: Facts): Notice {
   const { affected, ended, kind, models = [], provider, quiet_since: quietSince, until } = facts;
-  const sumOf = (name: 'failed' | 'answered') => affected.reduce((sum, one) => sum + one[name], 0);
-  const [failed, answered] = [sumOf('failed'), sumOf('answered')];
+  const [failed, answered] = [sumOf(affected, 'failed'), sumOf(affected, 'answered')];
   const isFailing = (failed > 0 && !quietSince) || kind === 'descriptors' || kind === 'memory';
   const listed = facts.all_models ? [] : models.map(({ model }) => model!);
   const names = [...listed, listed.length > 0 && facts.more_models && `${facts.more_models} more`];
@@ -254,17 +283,13 @@ export function describeIncident(incident: Incident, facts: Facts): Notice {
     fault,
     effect: ended ? describeHits(affected) : join(effects),
     action: ended ? '' : action,
-    since: facts.since,
-    age: ageOf(incident.since),
-    ended,
+    ...timesOf(incident.since, incident.ended),
     causes: causesOf(facts),
     failed,
     answered,
-    slow: kind === 'slow' ? affected.reduce((sum, { good = 0 }) => sum + good, 0) : 0,
+    slow: kind === 'slow' ? sumOf(affected, 'good') : 0,
     affected: ended ? [] : affected.map((one) => describeAffected(one, facts)),
     more: ended ? undefined : facts.more,
-    beganAtMs: incident.since.atMs,
-    endedAtMs: incident.ended?.atMs,
   };
 }
 
@@ -291,7 +316,6 @@ export function describeRefusals(refusals: Refusals): Notice {
     shares: [0, limited / requests],
     text: `${formatOf(limited, requests)} refused`,
     rest: ' by the gateway, no provider asked',
-    clients: undefined,
     words: `${client} rate_limited`,
   };
   return {
@@ -303,16 +327,12 @@ export function describeRefusals(refusals: Refusals): Notice {
     fault: 'the client',
     effect: isOver ? `${formatCount(refused)} refused` : '',
     action: isOver ? '' : `Raise the limit in [clients.${client}], or ask the client to send less.`,
-    since: new Date(since.time).toISOString(),
-    age: ageOf(since),
-    ended: isOver ? new Date(last.time).toISOString() : undefined,
+    ...timesOf(since, isOver ? last : undefined),
     causes: [limit],
     failed: 0,
     answered: 0,
     slow: 0,
     affected: isOver ? [] : [row],
-    beganAtMs: since.atMs,
-    endedAtMs: isOver ? last.atMs : undefined,
   };
 }
 
@@ -337,7 +357,7 @@ interface EndedLine {
   readonly id: string;
   readonly subject: string;
   readonly text: string;
-  readonly cause: string | undefined;
+  readonly cause?: string | undefined;
   readonly lines?: readonly EndedLine[];
 }
 
@@ -363,12 +383,11 @@ export function foldEnded(notices: readonly Notice[]): EndedLine[] {
     const own = group.map(toEndedLine);
     if (own.length === 1) return own[0]!;
     const text = `${own.length} times in the last hour, the last until ${group[0]!.ended}`;
-    return { id: `of ${name}`, subject: name, text, cause: undefined, lines: own };
+    return { id: `of ${name}`, subject: name, text, lines: own };
   });
-  const rest = lines.slice(MAX_ENDED_LINES);
-  const folded = { id: 'more', subject: `${rest.length} more`, text: '', cause: undefined };
-  return [
-    ...lines.slice(0, MAX_ENDED_LINES),
-    ...(rest.length > 0 ? [{ ...folded, lines: rest }] : []),
-  ];
+  const rest = lines.splice(MAX_ENDED_LINES);
+  if (rest.length > 0) {
+    lines.push({ id: 'more', subject: `${rest.length} more`, text: '', lines: rest });
+  }
+  return lines;
 }
