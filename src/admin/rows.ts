@@ -19,9 +19,6 @@ import type { Traffic } from './traffic.ts';
 /** The age of a provider's oldest request is shown from here on. */
 const OLD_MS = 5000;
 
-/** Stands for the sums of a provider that was not asked. */
-const NOTHING = { minute: {}, latest: undefined, newest: () => ({}) };
-
 type Report = ReturnType<Traffic['report']>;
 /** Failing rows come first, skipped providers last. */
 type Rank = 0 | 1 | 2;
@@ -62,8 +59,9 @@ function describeProviders(
 ): Readonly<Record<string, object>> {
   const agesMs = figures.oldestAgesMs();
   const asked = registered.map(({ id }) => {
-    const { minute: _, latest, newest, ...row } = sums[id] ?? NOTHING;
-    const times = isSlow(id, situation) ? timesIn(newest()) : undefined;
+    const { minute = {}, latest, ...row } = sums[id] ?? {};
+    const { connect, p50, p95 } = minute;
+    const times = isSlow(id, situation) ? { connect, p50, p95 } : undefined;
     const states = statesOf(id, situation);
     const mark = (['bad', 'warn'] as const).find((icon) => states.some(([own]) => own === icon));
     const ageMs = agesMs.get(id) ?? 0;
@@ -93,10 +91,6 @@ function describeProviders(
 /** Returns whether the times of 15 minutes would hide that the provider is slow now. */
 const isSlow = (id: string, { notices }: Situation) =>
   notices.some(({ ended, kind, provider }) => provider === id && !ended && kind === 'slow');
-
-function timesIn({ connect, p50, p95 }: Partial<Record<'connect' | 'p50' | 'p95', number>>) {
-  return { connect, p50, p95 };
-}
 
 /** Returns the provider's open circuits in words. */
 function keptAway(id: string, figures: Figures): string[] {

@@ -34,26 +34,22 @@ interface Host {
   readonly host: string;
 }
 
-interface Finding extends Host {
-  readonly slowFrom?: SlowFrom;
-  /** False if there are too few times, or no lookup, for a judgement. */
-  readonly isJudged: boolean;
+/** Whether a provider is slow, or all together. */
+interface Report {
+  /** Undefined for all together: all judged providers, which have two hosts at least. */
+  readonly id?: string;
   /** Undefined if the provider is not slow. */
-  readonly cause: string | undefined;
+  readonly cause?: string | undefined;
   /** How long ago the slowness began; without a cause, how long ago it ended. */
   readonly lateMs: number;
+  /** From how many milliseconds on a time of a slow provider is slow. */
+  readonly slowFrom?: Readonly<Partial<Record<Time['name'], number>>>;
 }
 
-type Slow = Pick<Finding, 'cause' | 'lateMs'>;
-/** From how many milliseconds on a time of a slow provider is slow. */
-type SlowFrom = Readonly<Partial<Record<Time['name'], number>>>;
-
-/** Which providers are slow, each by itself or all together. */
-interface Verdict {
-  /** Without a cause unless all judged providers are slow and have at least two hosts. */
-  readonly shared: Slow;
-  /** Without causes while `shared` has one. */
-  readonly providers: readonly (Slow & { readonly id: string; readonly slowFrom?: SlowFrom })[];
+interface Finding extends Host, Report {
+  readonly id: string;
+  /** False if there are too few times, or no lookup, for a judgement. */
+  readonly isJudged: boolean;
 }
 
 const haveTwoHosts = (all: readonly Host[]) => new Set(all.map(({ host }) => host)).size > 1;
@@ -63,22 +59,24 @@ class Together {
   /** When all were last slow, on the clock of `performance.now()`. */
   #allSlowAtMs = -Infinity;
 
-  split(findings: readonly Finding[]): Verdict {
+  /**
+   * Returns the report of all together, then each provider's. While all are slow together, no
+   * provider has a cause.
+   */
+  split(findings: readonly Finding[]): Report[] {
     const slow = findings.filter(({ cause }) => cause !== undefined);
     const judged = findings.filter(({ isJudged }) => isJudged);
     const nowMs = performance.now();
     if (slow.length === judged.length && haveTwoHosts(slow)) this.#allSlowAtMs = nowMs;
     if (slow.length === 0 || nowMs - this.#allSlowAtMs >= SHARED_MS) {
       const ends = findings.flatMap((one) => (one.cause === undefined ? one.lateMs : []));
-      const lateMs = Math.min(SHARED_MS, ...ends);
-      return { shared: { cause: undefined, lateMs }, providers: findings };
+      return [{ lateMs: Math.min(SHARED_MS, ...ends) }, ...findings];
     }
     const named = slow.slice(0, MAX_NAMED).map(({ id, cause }) => `${id}: ${cause}`);
     const more = slow.length > MAX_NAMED ? [`${slow.length - MAX_NAMED} more`] : [];
     const cause = [...named, ...more].join('; ');
     const lateMs = Math.max(...slow.map((one) => one.lateMs));
-    const providers = findings.map(({ id }) => ({ id, cause: undefined, lateMs: 0 }));
-    return { shared: { cause, lateMs }, providers };
+    return [{ cause, lateMs }, ...findings.map(({ id }) => ({ id, lateMs: 0 }))];
   }
 }
 
@@ -112,7 +110,7 @@ export class Slowness {
   judge(
     hosts: readonly Host[],
     timesOf: (id: string, time: Time['name']) => TypicalTimes,
-  ): Verdict {
+  ): Report[] {
     const all = hosts.map((one) => {
       const times = TIMES.flatMap((time) => this.#measure(one.id, time, timesOf) ?? []);
       return { ...one, times, most: Math.max(...times.map(({ factor }) => factor)) };
@@ -142,7 +140,7 @@ export class Slowness {
   judgeLookups(
     hosts: readonly Host[],
     lookupsOf: (name: string) => LookupReport | undefined,
-  ): Verdict {
+  ): Report[] {
     const nowMs = performance.now();
     const findings = hosts.map((one) => {
       const { isRecent = false, isSlow = false, spell } = lookupsOf(one.host) ?? {};

@@ -103,12 +103,6 @@ class Row extends StepCounts {
     });
     return letters.toReversed().join('');
   }
-
-  /** Returns the last minute's counts above 0. */
-  minute(step: number): Partial<Record<Count, number>> {
-    const sums = this.sums(step, MINUTE_STEPS);
-    return Object.fromEntries(COUNTS.map((name, place) => [name, sums[place] || undefined]));
-  }
 }
 
 /** Returns a time's buckets in a row's sums. */
@@ -152,7 +146,10 @@ export class Traffic {
     const firstTokenMs = firstTokenMsOf(request);
     const client = rowOf(this.#clients, name);
     const isLimited = isOverOwnLimit(request);
-    if (isLimited) this.#addRefusal(name, client.minute(step).limited, request.facts.limit!);
+    if (isLimited) {
+      const refused = client.sums(step, MINUTE_STEPS)[COUNTS.indexOf('limited')];
+      this.#addRefusal(name, refused, request.facts.limit!);
+    }
     const count = isLimited ? 'limited' : countOf(outcome);
     for (const row of [this.#all, client, model && rowOf(this.#models, model.name)]) {
       row?.addEnd(step, count);
@@ -216,9 +213,12 @@ export class Traffic {
   /** Returns the refusals of the last hour by clients' own limits. */
   refusals(): Refusals[] {
     const fromMs = performance.now() - REFUSALS_SHOWN_MS;
+    const step = this.#step();
     const shown = [...this.#refusals.values()].filter(({ last }) => last.atMs > fromMs);
     return shown.map((one) => {
-      const { limited = 0, requests = 0 } = this.#clients.get(one.client)!.minute(this.#step());
+      const { limited = 0, requests = 0 } = this.#clients
+        .get(one.client)!
+        .report(step, MINUTE_STEPS);
       return { ...one, limited, requests };
     });
   }
@@ -240,7 +240,7 @@ export class Traffic {
 
   /**
    * Returns each row's sums, the last minute's sums, and the sums and the begin of each step by its
-   * number. A provider's row also has its last minute's counts and its latest step's begin.
+   * number. A provider's row also has its last minute's sums and its latest step's begin.
    */
   report() {
     const step = this.#step();
@@ -255,8 +255,8 @@ export class Traffic {
     });
     const providers = Array.from(this.#providers, ([id, row]) => {
       const latest = steps[step - row.latest]?.time;
-      const newest = () => row.report(step, MINUTE_STEPS);
-      const more = { minute: row.minute(step), minutes: row.letters(step), latest, newest };
+      const minute = row.report(step, MINUTE_STEPS);
+      const more = { minute, minutes: row.letters(step), latest };
       return [id, { ...row.report(step), ...more }] as const;
     });
     return {

@@ -184,19 +184,17 @@ export class AdminView {
   judgeSlowness(): void {
     const { registered } = this.#config().providers;
     const hosts = registered.map(({ id, baseUrl }) => ({ id, host: new URL(baseUrl).hostname }));
-    const verdicts = {
+    const reports = {
       slow: this.#slowness.judge(hosts, (id, time) => this.#traffic.typicalTimes(id, time)),
       lookup_slow: this.#slowness.judgeLookups(hosts, lookupsOf),
     };
     const incidents = this.#figures.incidents();
     const figures = this.#figures.providers();
     for (const kind of ['slow', 'lookup_slow'] as const) {
-      const { providers, shared } = verdicts[kind];
-      incidents.set(kind, shared.cause, undefined, shared.lateMs);
-      for (const one of providers) {
-        const { subject } = figures.get(one.id)!;
-        if (one.slowFrom) subject.slowFrom = one.slowFrom;
-        incidents.set(kind, one.cause, subject, one.lateMs);
+      for (const { id, cause, lateMs, slowFrom } of reports[kind]) {
+        const subject = id === undefined ? undefined : figures.get(id)!.subject;
+        if (subject && slowFrom) subject.slowFrom = slowFrom;
+        incidents.set(kind, cause, subject, lateMs);
       }
     }
   }
