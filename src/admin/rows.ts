@@ -89,8 +89,8 @@ function describeProviders(
 }
 
 /** Returns whether the times of 15 minutes would hide that the provider is slow now. */
-const isSlow = (id: string, { notices }: Situation) =>
-  notices.some(({ ended, kind, provider }) => provider === id && !ended && kind === 'slow');
+const isSlow = (id: string, { lasting }: Situation) =>
+  lasting.some(({ kind, provider }) => provider === id && kind === 'slow');
 
 /** Returns the provider's open circuits in words. */
 function keptAway(id: string, figures: Figures): string[] {
@@ -107,8 +107,8 @@ const formatShort = (value: number) =>
   value < 1e6 ? formatCount(value) : `${formatCount(Math.round(value / 1e5) / 10)} M`;
 
 /** Returns the used part of a client's limits, and the limit that refuses now. */
-function limitsOf(client: string, figures: Figures, { notices }: Situation) {
-  const refusing = notices.find((one) => one.client === client && !one.ended)?.causes[0] ?? '';
+function limitsOf(client: string, figures: Figures, { lasting }: Situation) {
+  const refusing = lasting.find((one) => one.client === client)?.causes[0] ?? '';
   const used = figures.usedOf(client).map(({ limit, unit, used: count, capacity }) => {
     const isRefusing = refusing.includes(limit.replace('client_', ''));
     const icon = isRefusing || count >= capacity ? 'warn' : 'bar';
@@ -140,10 +140,10 @@ function chainOf(name: string, config: Config, situation: Situation): Chain | un
 }
 
 /** Returns a provider's icon for a model: `bad` while the model fails there. */
-function iconOf(id: string, model: string | undefined, { notices }: Situation): Icon {
-  const fails = ({ ended, models, provider }: Notice) =>
-    provider === id && !ended && models && (models.length === 0 || models.includes(model ?? ''));
-  return notices.some(fails) ? 'bad' : 'good';
+function iconOf(id: string, model: string | undefined, { lasting }: Situation): Icon {
+  const fails = ({ models, provider }: Notice) =>
+    provider === id && models && (models.length === 0 || models.includes(model ?? ''));
+  return lasting.some(fails) ? 'bad' : 'good';
 }
 
 /**

@@ -102,7 +102,7 @@ export class AdminView {
   present() {
     const { config, report, situation, ...shown } = this.#read();
     const { step, steps } = report;
-    const lasting = situation.notices.filter(({ ended }) => !ended);
+    const { ended, lasting } = situation;
     return {
       settings: {
         version: VERSION,
@@ -114,8 +114,8 @@ export class AdminView {
       ...shown,
       order: lasting.map(({ id }) => id),
       incidents: Object.fromEntries(lasting.map((one) => [one.id, one])),
-      ended: foldEnded(situation.notices),
-      lanes: this.#lanesOf(situation.notices, step),
+      ended: foldEnded(ended),
+      lanes: this.#lanesOf([...lasting, ...ended], step),
       figures: this.#readPageFigures(config),
       step,
       steps,
@@ -127,7 +127,12 @@ export class AdminView {
   /** Returns the verdict, the incidents and the rows of the page's tables, with masked keys. */
   status() {
     const { config: _, report: __, situation, ...shown } = this.#read();
-    return { host: hostname(), version: VERSION, ...shown, incidents: situation.notices };
+    return {
+      host: hostname(),
+      version: VERSION,
+      ...shown,
+      incidents: [...situation.lasting, ...situation.ended],
+    };
   }
 
   #read() {
@@ -162,11 +167,17 @@ export class AdminView {
     const incidents = [...lasting, ...ended].map((one) =>
       describeIncident(one, redactFacts(one.toFacts(), this.#redact)),
     );
-    const notices = sortNotices([...incidents, ...this.#traffic.refusals().map(describeRefusals)]);
-    const nowMs = performance.now();
-    const held = describeHeld(this.#config(), this.#figures);
-    const own = { all, last, minute, held, notices, suspected, failedAtMs, nowMs };
-    return { ...own, providers: Object.fromEntries(minutes) };
+    return {
+      all,
+      last,
+      minute,
+      providers: Object.fromEntries(minutes),
+      ...sortNotices([...incidents, ...this.#traffic.refusals().map(describeRefusals)]),
+      held: describeHeld(this.#config(), this.#figures),
+      suspected,
+      failedAtMs,
+      nowMs: performance.now(),
+    };
   }
 
   /** Returns the incidents within the charts, with their begin and end as steps. */

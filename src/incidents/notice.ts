@@ -337,19 +337,19 @@ export function describeRefusals(refusals: Refusals): Notice {
 }
 
 /**
- * Returns lasting incidents, the worst first, then clients at their limits, then what has ended,
- * the latest first.
+ * Returns what lasts, the worst incidents first and clients at their limits last, and what has
+ * ended, the latest first.
  */
-export function sortNotices(notices: readonly Notice[]): Notice[] {
+export function sortNotices(notices: readonly Notice[]) {
   const rank = ({ client, icon }: Notice) => (client === undefined ? Number(icon !== 'bad') : 2);
   const countOf = ({ affected, answered, failed }: Notice) =>
     failed + answered + (affected[0]?.shares[1] ?? 0);
-  const lasting = notices.filter(({ ended }) => !ended);
-  const ended = notices.filter((one) => one.ended);
-  return [
-    ...lasting.toSorted((a, b) => rank(a) - rank(b) || countOf(b) - countOf(a)),
-    ...ended.toSorted((a, b) => b.endedAtMs! - a.endedAtMs!),
-  ];
+  return {
+    lasting: notices
+      .filter(({ ended }) => !ended)
+      .toSorted((a, b) => rank(a) - rank(b) || countOf(b) - countOf(a)),
+    ended: notices.filter((one) => one.ended).toSorted((a, b) => b.endedAtMs! - a.endedAtMs!),
+  };
 }
 
 /** A line about what has ended, or several such lines under one that stands for them. */
@@ -373,9 +373,9 @@ function toEndedLine({ causes, effect, ended, ...one }: Notice): EndedLine {
 }
 
 /** Returns a line for each provider with ended incidents, and one for all beyond a few. */
-export function foldEnded(notices: readonly Notice[]): EndedLine[] {
+export function foldEnded(ended: readonly Notice[]): EndedLine[] {
   const groups = new Map<string, Notice[]>();
-  for (const one of notices.filter(({ ended }) => ended)) {
+  for (const one of ended) {
     const name = one.provider ?? one.client ?? one.title;
     groups.set(name, [...(groups.get(name) ?? []), one]);
   }

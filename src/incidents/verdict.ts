@@ -50,7 +50,8 @@ export interface Situation {
   /** The last minute of each provider. */
   readonly providers: Readonly<Record<string, Counts>>;
   /** In the order of `sortNotices`. */
-  readonly notices: readonly Notice[];
+  readonly lasting: readonly Notice[];
+  readonly ended: readonly Notice[];
   /** Providers with failures that may yet become an incident. */
   readonly suspected: ReadonlySet<string>;
   /**
@@ -103,9 +104,9 @@ function minuteText(minute: Counts): string {
  * Returns the latest incident of a provider whose failures of the last minute all belong to it. An
  * incident without affected requests, such as `reload` or `slow`, explains no failure.
  */
-function overOf(id: string | undefined, { failedAtMs, notices, suspected, nowMs }: Situation) {
+function overOf(id: string | undefined, { ended, failedAtMs, suspected, nowMs }: Situation) {
   if (id !== undefined && suspected.has(id)) return undefined;
-  const latest = notices.find(
+  const latest = ended.find(
     (one) => one.provider === id && one.client === undefined && one.failed + one.answered > 0,
   );
   const { endedAtMs = -Infinity } = latest ?? {};
@@ -191,7 +192,7 @@ function judgeMinute(situation: Situation, lasting: readonly Notice[]): Judgemen
 
 /** Returns the verdict on the last minute: an icon, a title, and sentences behind it. */
 export function verdictOf(situation: Situation): Verdict {
-  const lasting = situation.notices.filter(({ ended }) => !ended);
+  const { lasting } = situation;
   const incidents = lasting.filter(({ client }) => client === undefined);
   const limited = lasting.length - incidents.length;
   const [icon, title, ...notes] = judgeMinute(situation, incidents);
@@ -212,8 +213,7 @@ export function verdictOf(situation: Situation): Verdict {
 
 /** Returns a provider's states: its lasting incidents, or its last minute. */
 export function statesOf(id: string, situation: Situation): State[] {
-  const own = situation.notices.filter(({ provider }) => provider === id);
-  const lasting = own.filter(({ ended }) => !ended);
+  const lasting = situation.lasting.filter(({ provider }) => provider === id);
   if (lasting.length > 0) {
     return lasting.map(({ icon, kind, models, title, causes: [cause = ''] }) => {
       const isSlow = kind === 'slow' || kind === 'lookup_slow';
@@ -226,7 +226,7 @@ export function statesOf(id: string, situation: Situation): State[] {
   if (judged.icon === 'warn' && !(judged.end === 'failed' && over)) {
     return [['warn', figuresOf(judged), 'last minute']];
   }
-  const former = own.find(({ failed }) => failed > 0);
+  const former = situation.ended.find(({ failed, provider }) => provider === id && failed > 0);
   const count = former && `${formatCount(former.failed)} failed until ${former.ended}`;
   return [['good', 'Good', over ? `over since ${over.ended}` : (count ?? '')]];
 }
@@ -237,10 +237,10 @@ export function statesOf(id: string, situation: Situation): State[] {
  */
 export function markOf(
   row: Counts,
-  { minute, notices }: Situation,
+  { lasting, minute }: Situation,
   isAffected: (affected: Notice['affected'][number]) => boolean,
 ): Icon | undefined {
-  const worst = notices.find((one) => one.client === undefined && one.affected.some(isAffected));
+  const worst = lasting.find((one) => one.client === undefined && one.affected.some(isAffected));
   const isFailing = judge(minute).end === 'failed' && judge(row).end === 'failed';
   return worst?.icon ?? (isFailing ? 'warn' : undefined);
 }

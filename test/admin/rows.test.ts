@@ -7,7 +7,7 @@ import { describeHeld, type Figures } from '../../src/admin/figures.ts';
 import { describeRows } from '../../src/admin/rows.ts';
 import { Traffic } from '../../src/admin/traffic.ts';
 import { loadConfig } from '../../src/config/config.ts';
-import type { Notice } from '../../src/incidents/notice.ts';
+import { type Notice, sortNotices } from '../../src/incidents/notice.ts';
 import type { Situation } from '../../src/incidents/verdict.ts';
 
 const TOML = `[providers]\nfallback = ["c"]
@@ -36,7 +36,12 @@ function rows({ failing = [] as Partial<Notice>[], traffic = new Traffic(() => 1
     waitingFor: (id: string) => (id === 'c' ? 3 : undefined),
     usedOf: () => [],
   } as unknown as Figures;
-  const situation = { minute: {}, providers: {}, suspected: new Set(), notices: failing };
+  const situation = {
+    minute: {},
+    providers: {},
+    suspected: new Set(),
+    ...sortNotices(failing as Notice[]),
+  };
   return describeRows(config, figures, traffic.report(), situation as unknown as Situation);
 }
 

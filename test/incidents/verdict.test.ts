@@ -68,7 +68,13 @@ const endedNotice = (agoMs: number, more: Partial<Notice> = {}) =>
 
 /** A situation with these counts of the last minute. */
 function situation(minute: Counts, more: Partial<Situation> = {}): Situation {
-  const nothing = { providers: {}, notices: [], suspected: new Set<string>(), last: undefined };
+  const nothing = {
+    providers: {},
+    lasting: [],
+    ended: [],
+    suspected: new Set<string>(),
+    last: undefined,
+  };
   return { minute, all: minute, nowMs: NOW_MS, failedAtMs: new Map(), ...nothing, ...more };
 }
 
@@ -138,31 +144,31 @@ test('the verdict is red, amber, grey or green, and below an incident it is figu
       'warn | 7 of 389 requests failed | 1.8 % of the last minute. | Too few for an incident: p 6, q 1.',
     ],
     [
-      situation({ requests: 9, failed: 4 }, { notices: [bad] }),
+      situation({ requests: 9, failed: 4 }, { ...sortNotices([bad]) }),
       'bad | Requests fail | 4 of 9 in the last minute, 44.4 %. | 1 incident.',
     ],
     [
-      situation(good, { notices: [answered, notice()] }),
+      situation(good, { ...sortNotices([answered, notice()]) }),
       'warn | Other providers answer | 120 requests in the last minute, none failed. | 2 incidents.',
     ],
     [
-      situation(good, { notices: [notice({ failed: 4 })] }),
+      situation(good, { ...sortNotices([notice({ failed: 4 })]) }),
       'warn | 1 incident | 120 requests in the last minute, none failed.',
     ],
     [
-      situation({}, { notices: [notice({ failed: 4 })] }),
+      situation({}, { ...sortNotices([notice({ failed: 4 })]) }),
       'warn | 1 incident | No request in the last minute.',
     ],
     [
-      situation(good, { notices: [notice(), client] }),
+      situation(good, { ...sortNotices([notice(), client]) }),
       'warn | 1 incident | 120 requests in the last minute, none failed. | 1 incident, 1 client at its limit.',
     ],
     [
-      situation({ requests: 9, failed: 4 }, { notices: [notice()], ...failing }),
+      situation({ requests: 9, failed: 4 }, { ...sortNotices([notice()]), ...failing }),
       'warn | 4 of 9 requests failed | 44.4 % of the last minute. | 1 incident.',
     ],
     [
-      situation(good, { notices: [endedNotice(9000)] }),
+      situation(good, { ...sortNotices([endedNotice(9000)]) }),
       'good | All well | 120 requests in the last minute, none failed.',
     ],
     [
@@ -197,7 +203,7 @@ test('failures of the last minute before the end of their incident are over', ()
   const minute = { requests: 254, failed: 54 };
   const providers = { north: { requests: 254, failed: 54 } };
   const over = endedNotice(20_000, { provider: 'north' });
-  const given = situation(minute, { providers, notices: [over] });
+  const given = situation(minute, { providers, ...sortNotices([over]) });
   assert.equal(
     told(given),
     `good | Over since ${END} | north: errors. | Before, 54 of 254 requests failed in the last minute.`,
@@ -206,7 +212,10 @@ test('failures of the last minute before the end of their incident are over', ()
   const few = `warn | 54 of 254 requests failed | 21.3 % of the last minute. | Too few for an incident: north 54.`;
   // A failure after the end, an end long ago, and no end.
   assert.equal(told({ ...given, suspected: new Set(['north']) }), few);
-  assert.equal(told({ ...given, notices: [endedNotice(61_000, { provider: 'north' })] }), few);
+  assert.equal(
+    told({ ...given, ...sortNotices([endedNotice(61_000, { provider: 'north' })]) }),
+    few,
+  );
   assert.deepEqual(statesOf('north', { ...given, suspected: new Set(['north']) }), [
     ['warn', '54 of 254 failed', 'last minute'],
   ]);
@@ -218,7 +227,7 @@ test('failures of the last minute before the end of their incident are over', ()
   );
   // The gateway's own incidents fail requests without a try.
   const own = endedNotice(20_000, { provider: undefined, subject: 'gateway' });
-  const gateway = situation(minute, { notices: [own] });
+  const gateway = situation(minute, { ...sortNotices([own]) });
   assert.match(told(gateway), /^good \| Over since .* \| gateway: errors\. \|/);
 });
 
@@ -226,14 +235,14 @@ test('failures after the end of an incident, or of another cause, are not over',
   const minute = { requests: 254, failed: 54 };
   const providers = { north: { requests: 254, failed: 54 } };
   const over = endedNotice(20_000, { provider: 'north' });
-  const given = situation(minute, { providers, notices: [over] });
+  const given = situation(minute, { providers, ...sortNotices([over]) });
   const iconAt = (id: string | undefined, agoMs: number, one = given) =>
     verdictOf({ ...one, failedAtMs: new Map([[id, NOW_MS - agoMs]]) }).icon;
   assert.deepEqual([iconAt('north', 20_000), iconAt('north', 19_999)], ['good', 'warn']);
   assert.deepEqual([iconAt('south', 1), iconAt('north', 30_000)], ['good', 'good']);
   // A bug fails requests beside an incident of a provider, or of memory.
   const memory = endedNotice(20_000, { provider: undefined, subject: 'gateway' });
-  for (const one of [given, situation(minute, { notices: [memory] })]) {
+  for (const one of [given, situation(minute, { ...sortNotices([memory]) })]) {
     assert.deepEqual(
       [iconAt(undefined, 59_999, one), iconAt(undefined, 60_000, one)],
       ['warn', 'good'],
@@ -241,20 +250,20 @@ test('failures after the end of an incident, or of another cause, are not over',
   }
   // No request was affected by a state.
   const list = endedNotice(5000, { provider: 'north', kind: 'model_list', failed: 0 });
-  assert.equal(verdictOf({ ...given, notices: [list] }).icon, 'warn');
-  assert.deepEqual(statesOf('north', { ...given, notices: [list] })[0]![0], 'warn');
-  assert.equal(verdictOf({ ...given, notices: [list, over] }).title, `Over since ${END}`);
+  assert.equal(verdictOf({ ...given, ...sortNotices([list]) }).icon, 'warn');
+  assert.deepEqual(statesOf('north', { ...given, ...sortNotices([list]) })[0]![0], 'warn');
+  assert.equal(verdictOf({ ...given, ...sortNotices([list, over]) }).title, `Over since ${END}`);
   const answered = endedNotice(20_000, { provider: 'north', failed: 0, answered: 3 });
-  assert.equal(verdictOf({ ...given, notices: [answered] }).icon, 'good');
+  assert.equal(verdictOf({ ...given, ...sortNotices([answered]) }).icon, 'good');
   const reload = endedNotice(5000, { provider: undefined, kind: 'reload', failed: 0 });
-  assert.equal(verdictOf(situation(minute, { notices: [reload] })).icon, 'warn');
+  assert.equal(verdictOf(situation(minute, { ...sortNotices([reload]) })).icon, 'warn');
 });
 
 test('a provider\u2019s state is its incidents with the cause of "slow", or its last minute', () => {
   const cause = 'every fourth connect takes at least 4000 ms, 12 ms is usual';
   const slow = notice({ kind: 'slow', title: 'slow', causes: [cause] });
   const failing = notice({ models: ['small', 'big'], icon: 'bad' });
-  const given = situation({}, { notices: [failing, slow, notice({ provider: 'q' })] });
+  const given = situation({}, { ...sortNotices([failing, slow, notice({ provider: 'q' })]) });
   assert.deepEqual(statesOf('p', given), [
     ['bad', 'small, big: errors', ''],
     ['warn', 'slow', cause],
@@ -262,7 +271,7 @@ test('a provider\u2019s state is its incidents with the cause of "slow", or its 
   const minutes = { p: { requests: 214, failed: 5 }, q: { requests: 80 }, r: {} };
   const well = situation(
     {},
-    { providers: minutes, notices: [endedNotice(90_000, { provider: 'q' })] },
+    { providers: minutes, ...sortNotices([endedNotice(90_000, { provider: 'q' })]) },
   );
   assert.deepEqual(statesOf('p', well), [['warn', '5 of 214 failed', 'last minute']]);
   assert.deepEqual(statesOf('q', well), [['good', 'Good', `7 failed until ${END}`]]);
@@ -283,13 +292,16 @@ test('a row has the colour of the worst incident that affects it, or amber if it
   const markIn = (given: Situation, name: string, counts = failing) =>
     markOf(counts, given, (one) => one.name === name);
   assert.equal(
-    markIn(situation(failing, { notices: [bad, notice({ affected: [row] })] }), 'fast'),
+    markIn(situation(failing, { ...sortNotices([bad, notice({ affected: [row] })]) }), 'fast'),
     'bad',
   );
-  assert.equal(markIn(situation(failing, { notices: [bad] }), 'slow'), 'warn');
+  assert.equal(markIn(situation(failing, { ...sortNotices([bad]) }), 'slow'), 'warn');
   assert.equal(markIn(situation({ requests: 9 }), 'slow'), undefined);
   const limited = notice({ client: 'ci', affected: [row] });
-  assert.equal(markIn(situation({ requests: 9 }, { notices: [limited] }), 'fast'), undefined);
+  assert.equal(
+    markIn(situation({ requests: 9 }, { ...sortNotices([limited]) }), 'fast'),
+    undefined,
+  );
 });
 
 /** Describes an incident with these faults, of which all have ended if `isOver`. */
@@ -371,7 +383,7 @@ test('ended incidents are a line for each provider, and one beyond three', () =>
   const many = ['a', 'b', 'c', 'd', 'e'].map((provider, at) =>
     endedNotice(1000 * at, { id: provider, provider, effect: '7 failed: fast (ci)' }),
   );
-  const lines = foldEnded([notice(), ...many, endedNotice(9000, { id: 'a2', provider: 'a' })]);
+  const lines = foldEnded([...many, endedNotice(9000, { id: 'a2', provider: 'a' })]);
   assert.deepEqual(
     lines.map(({ id, subject, lines: own }) => [id, subject, own?.length]),
     [
@@ -493,7 +505,11 @@ test('refusals by a client\u2019s own limit begin anew after a minute without re
   assert.deepEqual([former[0]!.ended, former[0]!.affected], [ended, []]);
   const endedAt = (ms: number, id: string) =>
     notice({ id, ended: new Date(ms).toISOString(), endedAtMs: zero + ms - 1_700_000_000_000 });
-  const sorted = sortNotices([endedAt(now, 'new'), endedAt(now - 900_000, 'old'), ...former]);
+  const { ended: sorted } = sortNotices([
+    endedAt(now, 'new'),
+    endedAt(now - 900_000, 'old'),
+    ...former,
+  ]);
   assert.deepEqual(
     sorted.map(({ id, effect }) => [id, effect]),
     [
