@@ -15,6 +15,13 @@ const CAUSE_KEPT_MS = 60_000;
 /** A number with or without a unit, but no status, as in `503: busy`, and no part of a name. */
 const NUMBER = /(?<![\w.:-])(?!(?:200|[45]\d\d)[:,] )\d+(?:[.,]\d+)?(?:ms|s|m|h)?(?![\w-]|[.:]\w)/g;
 
+type Samples = Readonly<
+  Record<
+    'lasting' | 'words' | 'since' | 'requests' | 'models' | 'clients',
+    (readonly [labels: LabelSet, value: number])[]
+  >
+>;
+
 /** The words of an incident that are labels. */
 type Words = Readonly<Record<'what' | 'cause' | 'fault' | 'action', string>>;
 
@@ -37,42 +44,36 @@ export class IncidentFigures {
   read(incidents: Incidents): FigureRow[] {
     const root = new LabelSet();
     const lasting = incidents.report().lasting.map((incident) => this.#read(incident, root));
-    const ones = (all: LabelSet[]) => [...new Set(all)].map((labels) => [labels, 1] as const);
+    // Equal sets are one series: of two models that are `other`, or of two incidents of a kind.
+    const samplesOf = (name: keyof Samples) => [...new Map(lasting.flatMap((one) => one[name]))];
     const begun = INCIDENT_KINDS.map(
       (kind) => [root.with('kind', kind), incidents.counts.get(kind) ?? 0] as const,
     );
     return [
-      ['gateway_incident', ones(lasting.map(({ labels }) => labels)), 'Always 1: it lasts.'],
+      ['gateway_incident', samplesOf('lasting'), 'Always 1: it lasts.'],
       [
         'gateway_incident_info',
-        ones(lasting.map(({ inWords }) => inWords)),
+        samplesOf('words'),
         'Always 1: what is wrong, why, whose fault it is, and what to do.',
       ],
       [
         'gateway_incident_since_seconds',
-        lasting.map(({ labels, since }) => [labels, since] as const),
+        samplesOf('since'),
         'When it began, in seconds since the epoch.',
       ],
-      [
-        'gateway_incident_requests',
-        lasting.flatMap(({ requests }) => requests),
-        'Requests that it has affected.',
-      ],
-      [
-        'gateway_incident_model',
-        ones(lasting.flatMap(({ models }) => models)),
-        'Always 1: the model fails or is slow.',
-      ],
+      ['gateway_incident_requests', samplesOf('requests'), 'Requests that it has affected.'],
+      ['gateway_incident_model', samplesOf('models'), 'Always 1: the model fails or is slow.'],
       [
         'gateway_incident_client',
-        ones(lasting.flatMap(({ clients }) => clients)),
+        samplesOf('clients'),
         'Always 1: the incident affects the client.',
       ],
       ['gateway_incidents_total', begun, 'Incidents that have begun.'],
     ];
   }
 
-  #read(incident: Incident, root: LabelSet) {
+  /** Returns the samples of each figure. */
+  #read(incident: Incident, root: LabelSet): Samples {
     const facts = redactFacts(incident.toFacts(), this.#redact);
     const { affected, kind, provider } = facts;
     const labels = root.with('kind', kind).with('provider', provider);
@@ -82,16 +83,18 @@ export class IncidentFigures {
     const slowModels = kind === 'slow' ? affected.map(({ name }) => name) : [];
     const models = facts.models?.map(({ model }) => model) ?? slowModels;
     return {
-      labels,
-      inWords: words.reduce((set, [name, text]) => set.with(name, text), labels),
-      since: Math.floor(Date.parse(facts.since) / 1000),
-      requests: Object.entries({ answered, failed, slow }).map(([result, count]) => {
-        return [labels.with('result', result), count] as const;
-      }),
-      models: models.map((name) => labels.with('model', this.#nameOf(name))),
-      clients: incident.requests.clients.map(([client, result]) =>
+      lasting: [[labels, 1]],
+      words: [[words.reduce((set, [name, text]) => set.with(name, text), labels), 1]],
+      since: [[labels, Math.floor(incident.since.time / 1000)]],
+      requests: Object.entries({ answered, failed, slow }).map(([result, count]) => [
+        labels.with('result', result),
+        count,
+      ]),
+      models: models.map((name) => [labels.with('model', this.#nameOf(name)), 1]),
+      clients: incident.requests.clients.map(([client, result]) => [
         labels.with('client', client).with('result', result),
-      ),
+        1,
+      ]),
     };
   }
 
