@@ -1,7 +1,7 @@
 /** The names that may be values of labels, and rows of the page. */
 
 import type { Config } from '../config/config.ts';
-import { wildcardNamesOf } from '../config/aliases-section.ts';
+import { allAliases, wildcardNamesOf } from '../config/aliases-section.ts';
 
 /** How long a name stays that is used no longer, so that a scrape has seen its last values. */
 const KEPT_MS = 300_000;
@@ -128,21 +128,24 @@ export class AllNames {
 }
 
 /** Returns all model names in the settings, for clients and for providers. */
-function configuredModels({ aliases, clients, providers, wildcards }: Config): string[] {
-  const targets = [...aliases.values(), ...(wildcards ?? [])]
-    .flatMap((alias) => alias.targets)
-    .filter((target) => !target.includes('*'));
-  return [
-    ...aliases.keys(),
-    ...clients.flatMap(({ models = [] }) => models.filter((name) => !name.includes('*'))),
+function configuredModels(config: Config): string[] {
+  const targets = allAliases(config).flatMap((alias) => alias.targets);
+  const names = [
+    ...config.aliases.keys(),
+    ...config.clients.flatMap(({ models = [] }) => models),
     ...targets,
     ...targets.map((target) => target.slice(target.indexOf('/') + 1)),
-    ...providers.registered.flatMap(({ id, defaultModel, modelDetails = {}, models = [] }) => {
-      const names = listedModels(id, [...Object.keys(modelDetails), ...models]);
-      if (defaultModel === undefined) return names;
-      // A provider's id stands for its default model.
-      return [id, `${id}/`, ...listedModels(id, [defaultModel]), ...names];
-    }),
+  ];
+  return [
+    ...names.filter((name) => !name.includes('*')),
+    ...config.providers.registered.flatMap(
+      ({ id, defaultModel, modelDetails = {}, models = [] }) => {
+        const listed = listedModels(id, [...Object.keys(modelDetails), ...models]);
+        if (defaultModel === undefined) return listed;
+        // A provider's id stands for its default model.
+        return [id, `${id}/`, ...listedModels(id, [defaultModel]), ...listed];
+      },
+    ),
   ];
 }
 
