@@ -165,90 +165,106 @@ function readParts(config: Config, figures: Figures, root: LabelSet): FigureRow[
   const providers = [...figures.providers()];
   const providersOf = (read: (provider: ProviderFigures, id: string) => Value): Samples =>
     providers.map(([id, provider]) => [root.with('provider', id), read(provider, id)]);
-  const inFlightOfClients = clientsOf((name) => figures.inFlightOf(`clients.${name}`));
-  const ofProviders = providersOf((_, id) => figures.inFlightOf(`providers.${id}`));
-  const waiting = providersOf((_, id) => figures.waitingFor(id));
   const heldBytes = figures.bufferedBytesByClient();
-  const heldByClients: Samples = [
-    ...clientsOf((name) => heldBytes.get(name) ?? 0),
-    [root, heldBytes.get(undefined) ?? 0],
-  ];
   const agesMs = figures.oldestAgesMs();
-  const oldest = providersOf((_, id) => (agesMs.get(id) ?? 0) / 1000);
-  const inCooldown = providersOf(({ keyPool }) => keyPool?.inCooldown);
-  const accepted = providersOf(({ keyPool }) => keyPool?.accepted);
-  const areUp = providersOf(({ modelList }) => modelList.isUp);
   const circuits = (['open', 'half-open'] as const).flatMap((state) =>
     providers.map(([id, { breaker }]) => {
       const own = breaker.report().filter((one) => one.state === state);
       return [root.with('provider', id).with('state', state), own.length] as const;
     }),
   );
-  const buckets = config.clients.flatMap(({ name }) =>
-    figures.usedOf(name).map((use) => {
-      return { ...use, labels: root.with('limit', use.limit).with('client', name) };
-    }),
-  );
-  const limits = [
-    ...limitsIn(config).map(({ limit, value, client, provider }) => {
-      const labels = root.with('limit', limit).with('client', client).with('provider', provider);
-      return [labels, value] as const;
-    }),
-    ...buckets.map(({ labels, capacity }) => [labels, capacity] as const),
-  ];
-  const used = buckets.map((bucket) => [bucket.labels, bucket.used] as const);
   return [
     ['gateway_breaker_circuits', circuits, 'Circuits of providers and models that are not closed.'],
     [
       'gateway_client_requests_in_flight',
-      inFlightOfClients,
+      clientsOf((name) => figures.inFlightOf(`clients.${name}`)),
       'Requests of each client that are not over.',
     ],
-    ['gateway_client_buffered_bytes', heldByClients, 'Bytes held for each client.'],
-    ['gateway_provider_requests_in_flight', ofProviders, 'Requests at each provider.'],
-    ['gateway_provider_requests_waiting', waiting, 'Requests that wait for a slot of each.'],
-    ['gateway_provider_oldest_request_seconds', oldest, 'Age of the oldest one, 0 without one.'],
+    [
+      'gateway_client_buffered_bytes',
+      [...clientsOf((name) => heldBytes.get(name) ?? 0), [root, heldBytes.get(undefined) ?? 0]],
+      'Bytes held for each client.',
+    ],
+    [
+      'gateway_provider_requests_in_flight',
+      providersOf((_, id) => figures.inFlightOf(`providers.${id}`)),
+      'Requests at each provider.',
+    ],
+    [
+      'gateway_provider_requests_waiting',
+      providersOf((_, id) => figures.waitingFor(id)),
+      'Requests that wait for a slot of each.',
+    ],
+    [
+      'gateway_provider_oldest_request_seconds',
+      providersOf((_, id) => (agesMs.get(id) ?? 0) / 1000),
+      'Age of the oldest one, 0 without one.',
+    ],
+    ...readLimits(config, figures, root),
+    [
+      'gateway_keys_in_cooldown',
+      providersOf(({ keyPool }) => keyPool?.inCooldown),
+      'Keys that are not used for a while, of several.',
+    ],
+    [
+      'gateway_keys_accepted',
+      providersOf(({ keyPool }) => keyPool?.accepted),
+      'Keys not refused since they last worked, of several.',
+    ],
+    [
+      'gateway_model_list_up',
+      providersOf(({ modelList }) => modelList.isUp),
+      '1 if the latest fetch succeeded.',
+    ],
+  ];
+}
+
+function readLimits(config: Config, figures: Figures, root: LabelSet): FigureRow[] {
+  const labelsOf = (limit: Limit, client?: string) =>
+    root.with('limit', limit).with('client', client);
+  const buckets = config.clients.flatMap(({ name }) =>
+    figures.usedOf(name).map((use) => ({ ...use, labels: labelsOf(use.limit, name) })),
+  );
+  const limits = [
+    ...limitsIn(config).map(([limit, value, client, provider]) => {
+      return [labelsOf(limit, client).with('provider', provider), value] as const;
+    }),
+    ...buckets.map(({ labels, capacity }) => [labels, capacity] as const),
+  ];
+  return [
     ['gateway_limit', limits, 'Limits of the settings, by their unit.'],
-    ['gateway_limit_used', used, 'What is used of the limits by the minute, day and month.'],
-    ['gateway_keys_in_cooldown', inCooldown, 'Keys that are not used for a while, of several.'],
-    ['gateway_keys_accepted', accepted, 'Keys not refused since they last worked, of several.'],
-    ['gateway_model_list_up', areUp, '1 if the latest fetch succeeded.'],
+    [
+      'gateway_limit_used',
+      buckets.map(({ labels, used }) => [labels, used] as const),
+      'What is used of the limits by the minute, day and month.',
+    ],
   ];
 }
 
 /** A limit in the settings; of a client or a provider with its name. */
-interface SetLimit {
-  readonly limit: Limit;
-  readonly value: number;
-  readonly client?: string;
-  readonly provider?: string;
-}
+type SetLimit = readonly [limit: Limit, value: number, client?: string, provider?: string];
 
 /** Returns the limits in the settings, without those of clients by the minute, day and month. */
 export function limitsIn({ clients, providers, rateLimit, server }: Config): SetLimit[] {
   const { enabled, global } = rateLimit;
   const all: SetLimit[] = [
-    { limit: 'server_concurrency', value: server.maxConcurrentRequests },
-    { limit: 'memory', value: server.maxBufferedBytes },
-    { limit: 'global', value: enabled ? global.requestsPerSecond : 0 },
-    ...clients.flatMap(({ name: client, maxConcurrentRequests, limit }): SetLimit[] => [
-      { limit: 'client_concurrency', value: maxConcurrentRequests, client },
-      { limit: 'client', value: limit.requestsPerSecond, client },
+    ['server_concurrency', server.maxConcurrentRequests],
+    ['memory', server.maxBufferedBytes],
+    ['global', enabled ? global.requestsPerSecond : 0],
+    ...clients.flatMap(({ name, maxConcurrentRequests, limit }): SetLimit[] => [
+      ['client_concurrency', maxConcurrentRequests, name],
+      ['client', limit.requestsPerSecond, name],
     ]),
-    ...providers.registered.flatMap(({ id: provider, maxConcurrentRequests }): SetLimit[] => {
-      const bucket = enabled ? rateLimit.providers.get(provider) : undefined;
+    ...providers.registered.flatMap(({ id, maxConcurrentRequests }): SetLimit[] => {
+      const bucket = enabled ? rateLimit.providers.get(id) : undefined;
       return [
-        { limit: 'provider_concurrency', value: maxConcurrentRequests, provider },
-        { limit: 'provider', value: bucket?.requestsPerSecond ?? 0, provider },
-        {
-          limit: 'provider_requests_per_minute',
-          value: bucket?.requestsPerMinute ?? 0,
-          provider,
-        },
+        ['provider_concurrency', maxConcurrentRequests, undefined, id],
+        ['provider', bucket?.requestsPerSecond ?? 0, undefined, id],
+        ['provider_requests_per_minute', bucket?.requestsPerMinute ?? 0, undefined, id],
       ];
     }),
   ];
-  return all.filter(({ value }) => value > 0 && value < Infinity);
+  return all.filter(([, value]) => value > 0 && value < Infinity);
 }
 
 /** Returns a figure in the exposition format. */

@@ -171,8 +171,10 @@ export class RequestMetrics {
     this.refusals.create(combine(reasons, 'client', [undefined, ...names]));
     const ofClients = combine([this.#root], 'reason', limitsOf('client'));
     this.refusals.create(combine(ofClients, 'client', names));
-    const ofUpstream = providers.registered.map(({ id }) => ({ limit: 'upstream', provider: id }));
-    for (const { limit, provider } of [...limitsIn(config), ...ofUpstream]) {
+    const ofUpstream = providers.registered.map(
+      ({ id }) => ['upstream', 0, undefined, id] as const,
+    );
+    for (const [limit, , , provider] of [...limitsIn(config), ...ofUpstream]) {
       if (provider === undefined) continue;
       const refused = combine([this.#root.with('reason', limit)], 'client', [undefined, ...names]);
       this.refusals.create(combine(refused, 'provider', [provider]));
