@@ -23,6 +23,8 @@ interface Requests {
   readonly name: string;
   /** Undefined for an incident of the gateway. */
   readonly fault: string | undefined;
+  /** Whether streams alone have met the fault (true), or complete answers alone (false). */
+  stream: boolean | undefined;
   failed: number;
   /** Answered by the failing model, since the first affected request; or by a slow provider. */
   good: number;
@@ -89,15 +91,14 @@ export class AffectedRequests {
     if (!isFailed && outcome !== 'ok') return;
     const isGood = !isFailed && met.isByFaulty;
     const faults = met?.faults ?? [undefined];
-    const rows = faults.map((fault) => this.#rows.get(keyOf(name, fault)));
     if (isGood) {
+      const rows = faults.map((fault) => this.#rows.get(keyOf(name, fault)));
       const known = rows.find((row) => row !== undefined);
       if (known) known.good += 1;
       return;
     }
-    const requests = rows[0] ?? begin(name, faults[0]);
-    if (!rows[0] && this.#rows.size === MAX_COUNTED) return;
-    this.#rows.set(keyOf(name, faults[0]), requests);
+    const requests = this.#rowOf(name, faults[0]);
+    if (!requests) return;
     if (isFailed) {
       requests.failed += 1;
       requests.failureTime = Date.now();
@@ -112,12 +113,18 @@ export class AffectedRequests {
 
   /** Counts a good request of a slow provider. `fault` is the provider's state. */
   addSlow({ client, model = UNREAD }: RequestHistory, fault: string): void {
-    const key = keyOf(model, fault);
-    const requests = this.#rows.get(key) ?? begin(model, fault);
-    if (requests.good === 0 && this.#rows.size >= MAX_COUNTED) return;
-    this.#rows.set(key, requests);
+    const requests = this.#rowOf(model, fault);
+    if (!requests) return;
     requests.good += 1;
     addClient(requests, client);
+  }
+
+  /** Returns undefined if the row is new, and there are too many. */
+  #rowOf(name: string, fault: string | undefined): Requests | undefined {
+    const key = keyOf(name, fault);
+    let row = this.#rows.get(key);
+    if (!row && this.#rows.size < MAX_COUNTED) this.#rows.set(key, (row = begin(name, fault)));
+    return row;
   }
 
   forget(fault: string): void {
@@ -134,26 +141,23 @@ export class AffectedRequests {
    */
   toFacts(hasGood: boolean) {
     const byName = new Map<string, Requests>();
-    const parts = new Map<string, Set<boolean | undefined>>();
     for (const requests of this.#listed()) {
-      const { name } = requests;
-      parts.set(name, (parts.get(name) ?? new Set()).add(isOfStreams(requests)));
-      const sum = byName.get(name) ?? begin(name, undefined);
+      const { name, fault, stream } = requests;
+      const sum = byName.get(name) ?? begin(name, fault);
+      byName.set(name, sum);
+      if (sum.stream !== stream) sum.stream = undefined;
       for (const count of ['failed', 'good', 'answered'] as const) sum[count] += requests[count];
       sum.by = requests.by ?? sum.by;
       for (const client of requests.clients) sum.clients.add(client);
-      byName.set(name, sum);
     }
     const sorted = [...byName.values()].toSorted(
       (a, b) => b.failed - a.failed || b.answered - a.answered || b.good - a.good,
     );
     const listed = sorted
       .slice(0, MAX_LISTED)
-      .map(({ name, failed, good, answered, by, clients }) => {
+      .map(({ name, stream, failed, good, answered, by, clients }) => {
         const shown = { good: hasGood ? good : undefined, clients: listOf([...clients]) };
-        const [stream, ...others] = parts.get(name)!;
-        const part = { stream: others.length === 0 ? stream : undefined };
-        return { name, ...part, failed, answered, by, ...shown };
+        return { name, stream, failed, answered, by, ...shown };
       });
     return { listed, more: Math.max(0, sorted.length - MAX_LISTED) || undefined };
   }
@@ -170,20 +174,27 @@ function addClient(requests: Requests, client: string | undefined): void {
   requests.clients.add(client);
 }
 
-/** Returns whether streams alone have met the fault, or complete answers alone. */
-function isOfStreams({ fault = '' }: Requests): boolean | undefined {
-  return fault.startsWith('stream ') || (fault.startsWith('complete ') ? false : undefined);
-}
-
 function keyOf(name: string, fault: string | undefined): string {
   // A name has no line feed.
   return `${name}\n${fault}`;
 }
 
 function begin(name: string, fault: string | undefined): Requests {
-  const counts = { failed: 0, good: 0, answered: 0, by: undefined };
-  const times = { clientAt: Infinity, failureTime: undefined, failedAtMs: 0 };
-  return { name, fault, ...counts, clients: new Set(), losers: new Set(), ...times };
+  const [part] = fault?.split(' ', 1) ?? [];
+  return {
+    name,
+    fault,
+    stream: part === 'stream' || (part === 'complete' ? false : undefined),
+    failed: 0,
+    good: 0,
+    answered: 0,
+    by: undefined,
+    clients: new Set(),
+    losers: new Set(),
+    clientAt: Infinity,
+    failureTime: undefined,
+    failedAtMs: 0,
+  };
 }
 
 function listOf(names: readonly string[]): string | undefined {

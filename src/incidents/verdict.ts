@@ -74,6 +74,12 @@ const percent = (part: number, all: number) => `${((100 * part) / all).toFixed(1
 /** Returns the number of requests, without refusals by a client's own limits. */
 const servedOf = ({ requests = 0, limited = 0 }: Counts) => requests - limited;
 
+const NO_FIGURES = { count: 0, total: 0, end: '' };
+
+const failedOf = (counts: Counts): Judged => {
+  return { icon: 'warn', count: counts.failed ?? 0, total: servedOf(counts), end: 'failed' };
+};
+
 /**
  * Judges counts: `off` without requests, `good` if under a hundredth failed and some requests were
  * answered, else `warn` with the figures, such as 7 of 389 `failed`.
@@ -81,11 +87,9 @@ const servedOf = ({ requests = 0, limited = 0 }: Counts) => requests - limited;
 export function judge(counts: Counts): Judged {
   const { requests = 0, failed = 0, rejected = 0, limited = 0, client_closed: left = 0 } = counts;
   const served = servedOf(counts);
-  if (requests === 0) return { icon: 'off', count: 0, total: 0, end: '' };
-  if (failed > 0 && failed >= FAILED_SHARE * served) {
-    return { icon: 'warn', count: failed, total: served, end: 'failed' };
-  }
-  if (failed + rejected + left < served) return { icon: 'good', count: 0, total: 0, end: '' };
+  if (requests === 0) return { ...NO_FIGURES, icon: 'off' };
+  if (failed > 0 && failed >= FAILED_SHARE * served) return failedOf(counts);
+  if (failed + rejected + left < served) return { ...NO_FIGURES, icon: 'good' };
   const count = Math.max(rejected, limited, left);
   const end = count === rejected ? 'rejected' : count === limited ? 'refused' : 'left by clients';
   return { icon: 'warn', count, total: requests, end };
@@ -114,20 +118,14 @@ function overOf(id: string | undefined, { ended, failedAtMs, suspected, nowMs }:
   return isRecent && (failedAtMs.get(id) ?? -Infinity) <= endedAtMs ? latest : undefined;
 }
 
-/** Returns the providers with failures in the last minute, the most first, and their number. */
-function failingOf({ providers }: Situation) {
-  return Object.entries(providers)
-    .map(([id, { failed = 0 }]) => ({ id, failed }))
-    .filter(({ failed }) => failed > 0)
-    .toSorted((a, b) => b.failed - a.failed);
-}
-
 /** Explains failures of the last minute without a lasting incident. Absent sentences are ''. */
 function explain(situation: Situation) {
-  const failing = failingOf(situation);
-  const few = failing.filter(({ id }) => !overOf(id, situation));
-  const own = overOf(undefined, situation);
-  const ended = [...failing.map(({ id }) => overOf(id, situation)), own]
+  const failing = Object.entries(situation.providers)
+    .map(([id, { failed = 0 }]) => ({ id, failed, incident: overOf(id, situation) }))
+    .filter(({ failed }) => failed > 0)
+    .toSorted((a, b) => b.failed - a.failed);
+  const few = failing.filter(({ incident }) => !incident);
+  const ended = [...failing.map(({ incident }) => incident), overOf(undefined, situation)]
     .filter((one) => one !== undefined)
     .toSorted((a, b) => b.endedAtMs! - a.endedAtMs!);
   const subjects = join(ended.map((one) => `${one.subject}: ${one.title}`));
@@ -143,7 +141,7 @@ function explain(situation: Situation) {
   };
 }
 
-const figuresOf = ({ count, total, end }: Omit<Judged, 'icon'>, noun = '') =>
+const figuresOf = ({ count, total, end }: Judged, noun = '') =>
   join([formatOf(count, total), noun, end], ' ');
 
 const hasOnlyFailed = ({ requests = 0, failed }: Counts) => requests > 0 && failed === requests;
@@ -158,7 +156,7 @@ function judgeMinute(situation: Situation, lasting: readonly Notice[]): Judgemen
   const told = minuteText(minute);
   if (lasting.some(({ icon }) => icon === 'bad')) return ['bad', 'Requests fail', told];
   const judged = judge(minute);
-  const failed = { count: minute.failed ?? 0, total: servedOf(minute), end: 'failed' };
+  const failed = failedOf(minute);
   const { over, overText, subjects, tooFew } = explain(situation);
   if (judged.icon === 'warn') {
     const figures = figuresOf(judged, 'requests');
@@ -177,7 +175,7 @@ function judgeMinute(situation: Situation, lasting: readonly Notice[]): Judgemen
   }
   if (judged.icon === 'off') {
     const quiet = last ? `The last one ended at ${last}.` : 'None has ended since the start.';
-    const former = { count: all.failed ?? 0, total: servedOf(all), end: 'failed' };
+    const former = failedOf(all);
     const before = former.count > 0 ? `Of the last 15 minutes ${figuresOf(former)}.` : '';
     return ['off', 'No traffic', told, quiet, before];
   }
@@ -216,8 +214,7 @@ export function statesOf(id: string, situation: Situation): State[] {
   const lasting = situation.lasting.filter(({ provider }) => provider === id);
   if (lasting.length > 0) {
     return lasting.map(({ icon, kind, models, title, causes: [cause = ''] }) => {
-      const isSlow = kind === 'slow' || kind === 'lookup_slow';
-      return [icon, join([join(models ?? []), title], ': '), isSlow ? cause : ''];
+      return [icon, join([join(models ?? []), title], ': '), kind?.includes('slow') ? cause : ''];
     });
   }
   const judged = judge(situation.providers[id] ?? {});
