@@ -16,6 +16,8 @@ const MAX_MODEL_SETS = 400;
 export class LabelSet {
   /** The labels in the exposition format, without braces. */
   readonly text: string;
+  /** True once a scrape shall no longer have the set's series. */
+  isRemoved = false;
   readonly #children = new Map<string, Map<string, LabelSet>>();
 
   constructor(text = '') {
@@ -43,26 +45,17 @@ export class LabelSet {
 
   /**
    * Removes the sets made from this set that have a label with the name of a client, a provider or
-   * a model that is known no longer. Adds them to `removed`, and returns it.
+   * a model that is known no longer.
    */
-  removeUnknown(names: AllNames, removed: LabelSet[] = []): LabelSet[] {
+  removeUnknown(names: AllNames, isRemoved = false): void {
+    this.isRemoved = isRemoved;
     for (const [name, children] of this.#children) {
-      const known = knownFor(name, names);
+      const kind = KINDS[name];
       for (const [value, child] of children) {
-        const isKnown = !known || known.has(value) || value === OTHER || value === UNKNOWN;
-        if (isKnown) child.removeUnknown(names, removed);
-        else child.#addAllTo(removed);
+        const isKnown = !kind || names[kind].has(value) || value === OTHER || value === UNKNOWN;
+        child.removeUnknown(names, isRemoved || !isKnown);
         if (!isKnown) children.delete(value);
       }
-    }
-    return removed;
-  }
-
-  /** Adds this set and all sets made from it. */
-  #addAllTo(sets: LabelSet[]): void {
-    sets.push(this);
-    for (const children of this.#children.values()) {
-      for (const child of children.values()) child.#addAllTo(sets);
     }
   }
 }
@@ -71,19 +64,18 @@ export class LabelSet {
 const ORIGINAL = 'gen_ai_original_model';
 const REQUEST = 'gen_ai_request_model';
 const RESPONSE = 'gen_ai_response_model';
-/** The labels whose values are names of clients, of providers and of models. */
-const LABELS = {
-  clients: ['client'],
-  providers: ['provider', 'from', 'to', 'gen_ai_provider_name'],
-  models: ['model', ORIGINAL, REQUEST, RESPONSE],
-} as const;
-
-/** Returns the names that a label's values are taken from; undefined for values of a fixed list. */
-function knownFor(label: string, names: AllNames): Names | undefined {
-  const kinds = Object.keys(LABELS) as (keyof typeof LABELS)[];
-  const kind = kinds.find((one) => (LABELS[one] as readonly string[]).includes(label));
-  return kind && names[kind];
-}
+/** The labels whose values are names, which may be known no longer. Others are of a fixed list. */
+const KINDS: Readonly<Record<string, 'clients' | 'providers' | 'models'>> = {
+  client: 'clients',
+  provider: 'providers',
+  from: 'providers',
+  to: 'providers',
+  gen_ai_provider_name: 'providers',
+  model: 'models',
+  [ORIGINAL]: 'models',
+  [REQUEST]: 'models',
+  [RESPONSE]: 'models',
+};
 
 /** Returns all combinations of the sets and the label's values. */
 export function combine(
@@ -143,7 +135,7 @@ export class ModelLabels {
   }
 
   /** Forgets sets that were removed from the root. */
-  forget(gone: readonly LabelSet[]): void {
-    for (const labels of gone) this.#sets.delete(labels);
+  forgetRemoved(): void {
+    for (const labels of this.#sets.keys()) if (labels.isRemoved) this.#sets.delete(labels);
   }
 }

@@ -33,9 +33,17 @@ const INVALID = 'invalid_request';
 /** Refusals of requests with or without a client. */
 const REFUSALS = [...Object.keys(CHECKS), INVALID, ...limitsOf('all')];
 const FALLBACK_REASONS = ['rate_limited', 'upstream_error', 'timeout', 'circuit_open', 'limit'];
-/** Results of tries without a provider's status. */
-const NO_STATUS = ['upstream_error', 'timeout', 'client_closed', 'circuit_open', 'limit'];
-const ERROR_STATUSES = [200, 401, 402, 403, 404, 500, 502, 503, 504, 529];
+/** The usual statuses of a provider's tries with each result. */
+const STATUSES: readonly (readonly [result: TryFacts['outcome'], statuses: readonly string[]])[] = [
+  ['ok', ['200']],
+  ['rate_limited', ['429']],
+  ['rejected', ['400']],
+  ['upstream_error', 'none 200 401 402 403 404 500 502 503 504 529'.split(' ')],
+  ['timeout', ['none']],
+  ['client_closed', ['none']],
+  ['circuit_open', ['none']],
+  ['limit', ['none']],
+];
 
 /**
  * Returns the check or the limit that refused a request; undefined if the request was not refused.
@@ -135,7 +143,7 @@ export class RequestMetrics {
     this.requests.add(clientLabels.with('outcome', outcome));
     const refusal = refusalOf(request);
     if (refusal !== undefined) {
-      const labels = this.#root.with('reason', refusal).with('client', client);
+      const labels = clientLabels.with('reason', refusal);
       const isProviders = limitKindOf(refusal) === 'provider';
       this.refusals.add(labels.with('provider', isProviders ? provider : undefined));
     }
@@ -163,35 +171,33 @@ export class RequestMetrics {
    */
   learn(config: Config): void {
     const { clients, providers } = config;
-    const names = clients.map(({ name }) => name);
-    const named = combine([this.#root], 'client', names);
-    const types = TOKENS.map(([type]) => type);
-    const reasons = combine([this.#root], 'reason', REFUSALS);
-    this.requests.create(combine([this.#root, ...named], 'outcome', OUTCOMES));
-    this.refusals.create(combine(reasons, 'client', [undefined, ...names]));
-    const ofClients = combine([this.#root], 'reason', limitsOf('client'));
-    this.refusals.create(combine(ofClients, 'client', names));
+    const names = [undefined, ...clients.map(({ name }) => name)];
+    const all = combine([this.#root], 'client', names);
+    const named = all.slice(1);
+    this.requests.create(combine(all, 'outcome', OUTCOMES));
+    this.clientTokens.create(
+      combine(
+        named,
+        'type',
+        TOKENS.map(([type]) => type),
+      ),
+    );
+    this.refusals.create(combine(all, 'reason', REFUSALS));
+    this.refusals.create(combine(named, 'reason', limitsOf('client')));
     const ofUpstream = providers.registered.map(
       ({ id }) => ['upstream', 0, undefined, id] as const,
     );
     for (const [limit, , , provider] of [...limitsIn(config), ...ofUpstream]) {
       if (provider === undefined) continue;
-      const refused = combine([this.#root.with('reason', limit)], 'client', [undefined, ...names]);
-      this.refusals.create(combine(refused, 'provider', [provider]));
+      this.refusals.create(combine(combine(all, 'reason', [limit]), 'provider', [provider]));
     }
-    this.clientTokens.create(combine(named, 'type', types));
     for (const { id, modelPrices = {} } of providers.registered) {
       const priced = Object.keys(modelPrices).map((model) => this.#costLabels(id, model));
-      this.cost.create(combine(priced, 'client', [undefined, ...names]));
+      this.cost.create(combine(priced, 'client', names));
       const provider = this.#root.with('provider', id);
-      const failed = provider.with('result', 'upstream_error');
-      this.tries.create([
-        provider.with('result', 'ok').with('status', '200'),
-        provider.with('result', 'rate_limited').with('status', '429'),
-        provider.with('result', 'rejected').with('status', '400'),
-        ...combine([failed], 'status', ERROR_STATUSES.map(String)),
-        ...combine(combine([provider], 'result', NO_STATUS), 'status', ['none']),
-      ]);
+      for (const [result, statuses] of STATUSES) {
+        this.tries.create(combine([provider.with('result', result)], 'status', statuses));
+      }
       const others = providers.fallback.filter((other) => other !== id);
       const ways = combine([this.#root.with('from', id)], 'to', others);
       this.fallbacks.create(combine(ways, 'reason', FALLBACK_REASONS));
@@ -200,9 +206,9 @@ export class RequestMetrics {
 
   /** Forgets the series with names that are known no longer. */
   forgetUnknown(): void {
-    const gone = this.#root.removeUnknown(this.#names);
-    this.#models.forget(gone);
-    for (const metric of Object.values(this)) (metric as Metric).forget(gone);
+    this.#root.removeUnknown(this.#names);
+    this.#models.forgetRemoved();
+    for (const metric of Object.values(this)) (metric as Metric).forgetRemoved();
   }
 
   /** Yields all metrics in the exposition format, in parts. */

@@ -33,9 +33,9 @@ export class Metric {
     for (const labels of sets) this.#seriesOf(labels);
   }
 
-  /** Forgets the series of these labels. */
-  forget(sets: readonly LabelSet[]): void {
-    for (const labels of sets) this.#series.delete(labels);
+  /** Forgets the series of removed label sets. */
+  forgetRemoved(): void {
+    for (const labels of this.#series.keys()) if (labels.isRemoved) this.#series.delete(labels);
   }
 
   #seriesOf(labels: LabelSet) {
