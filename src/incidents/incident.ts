@@ -16,9 +16,8 @@ export interface Moment {
   readonly atMs: number;
 }
 
-/** Returns the instant `lateMs` ago. */
-export const momentBefore = (lateMs = 0): Moment => {
-  return { time: Date.now() - lateMs, atMs: performance.now() - lateMs };
+export const momentAgo = (agoMs = 0): Moment => {
+  return { time: Date.now() - agoMs, atMs: performance.now() - agoMs };
 };
 
 /** Returns a time of day in ISO 8601. */
@@ -63,7 +62,7 @@ export class Fault {
   /** `lateMs`: the fault began so long ago. */
   constructor(model?: FaultyModel, lateMs = 0) {
     this.model = model;
-    this.since = this.last = momentBefore(lateMs);
+    this.since = this.last = momentAgo(lateMs);
   }
 
   /** Identifies the fault among all faults of its provider or of the gateway. */
@@ -78,7 +77,7 @@ export class Fault {
 
   add(kind: IncidentKind, cause: Cause): void {
     this.failures += 1;
-    this.last = momentBefore();
+    this.last = momentAgo();
     this.#causes.set(kind, { ...cause, count: (this.#causes.get(kind)?.count ?? 0) + 1 });
   }
 
@@ -189,8 +188,8 @@ export class Incident {
     if (!this.#first || fault.since.atMs < this.since.atMs) this.#first = fault;
   }
 
-  /** Forgets the requests that met a fault which has ended before its failures were enough. */
-  end(fault: Fault): void {
+  /** Forgets the requests that met this fault, unless the incident has had such a fault. */
+  forgetRequestsOf(fault: Fault): void {
     if (!this.#faults.has(fault.id)) this.requests.forget(fault.id);
   }
 

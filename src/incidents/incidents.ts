@@ -11,7 +11,7 @@ import { causeOf } from '../request/cause.ts';
 import { gatewayKindOf, type IncidentKind, providerKindOf } from '../request/incident-kind.ts';
 import type { RequestHistory, Attempt } from '../request/history.ts';
 import { FAILED } from './affected-requests.ts';
-import { Fault, Incident, momentBefore } from './incident.ts';
+import { Fault, Incident, momentAgo } from './incident.ts';
 import { type CountingLogger, IncidentLog } from './incident-log.ts';
 import { Tries } from './tries.ts';
 
@@ -94,8 +94,7 @@ export class Subject {
   readonly breaker: Pick<CircuitBreaker, 'report'> | undefined;
   /** All tries at the provider. */
   readonly tries = new Tries();
-  readonly streams = new Part(true);
-  readonly completeAnswers = new Part(false);
+  readonly parts = [new Part(false), new Part(true)] as const;
   readonly states = new Map<IncidentKind, Fault>();
   incident: Incident | undefined;
   /**
@@ -124,7 +123,7 @@ export class Subject {
   /** Notes that a state is good, which ends its fault. */
   endState(kind: IncidentKind, lateMs: number): void {
     const fault = this.states.get(kind);
-    if (fault) fault.ended = momentBefore(lateMs);
+    if (fault) fault.ended = momentAgo(lateMs);
     this.states.delete(kind);
     this.#wereGood.add(kind);
   }
@@ -135,11 +134,11 @@ export class Subject {
   }
 
   partOf({ isStream }: Pick<Attempt, 'isStream'>): Part {
-    return isStream ? this.streams : this.completeAnswers;
+    return this.parts[isStream ? 1 : 0];
   }
 
-  get models(): Tries[] {
-    return [...this.streams.models.values(), ...this.completeAnswers.models.values()];
+  get modelTries(): Tries[] {
+    return this.parts.flatMap(({ models }) => [...models.values()]);
   }
 }
 
@@ -217,8 +216,8 @@ export class Incidents {
   /** Ends the incident of a provider that a reload has removed or replaced. */
   dispose(subject: Subject): void {
     subject.isDisposed = true;
-    const faults = [...subject.models.map(({ fault }) => fault), ...subject.states.values()];
-    for (const fault of faults) if (fault) fault.ended = momentBefore();
+    const faults = [...subject.modelTries.map(({ fault }) => fault), ...subject.states.values()];
+    for (const fault of faults) if (fault) fault.ended = momentAgo();
     this.#settle(subject);
     this.#troubled.delete(subject);
     const fromMs = performance.now() - FAILURE_KEPT_MS;
@@ -227,14 +226,14 @@ export class Incidents {
 
   /** Counts an attempt whose answer was sent, or whose stream has begun. */
   addGood(attempt: Attempt): void {
-    const beganMs = attempt.decidedAtMs!;
+    const goodAtMs = attempt.decidedAtMs!;
     const { subject } = attempt;
     if (!mayCount(subject)) return;
     const part = subject.partOf(attempt);
-    subject.tries.addGood(beganMs);
-    part.tries.addGood(beganMs);
-    part.triesOf(attempt.model, beganMs).addGood(beganMs);
-    if (subject.incident) subject.incident.goodSince ??= momentBefore();
+    subject.tries.addGood(goodAtMs);
+    part.tries.addGood(goodAtMs);
+    part.triesOf(attempt.model, goodAtMs).addGood(goodAtMs);
+    if (subject.incident) subject.incident.goodSince ??= momentAgo();
   }
 
   /** Counts a failed attempt. A broken stream was counted as a success when it began. */
@@ -247,10 +246,10 @@ export class Incidents {
     const nowMs = performance.now();
     this.#failedAtMs.set(attempt.provider, nowMs);
     if (!mayCount(subject)) return;
-    const beganMs = hasAnswer ? attempt.decidedAtMs : undefined;
+    const goodAtMs = hasAnswer ? attempt.decidedAtMs : undefined;
     const part = subject.partOf(attempt);
     const tries = part.triesOf(attempt.model, nowMs);
-    for (const counted of [subject.tries, part.tries, tries]) counted.addFailure(nowMs, beganMs);
+    for (const counted of [subject.tries, part.tries, tries]) counted.addFailure(nowMs, goodAtMs);
     const { retryAfterSeconds: seconds, silentMs = 0, upstreamStatus: status } = failure.details;
     // A provider that does not answer was silent long before a time limit passes.
     const lateMs = hasAnswer ? silentMs : nowMs - attempt.beganAtMs;
@@ -381,13 +380,13 @@ export class Incidents {
   /**
    * Ends the faults of models that work again, and adds the other models' faults to the incident.
    */
-  #judgeModels({ breaker, incident, streams, completeAnswers, models, tries }: Subject): void {
+  #judgeModels({ breaker, incident, modelTries, parts, tries: allTries }: Subject): void {
     const nowMs = performance.now();
     // A half-open circuit keeps no request away, and may stay half-open for ever.
     const open = breaker?.report().filter(({ state }) => state === 'open') ?? [];
-    for (const part of [streams, completeAnswers]) {
-      for (const [name, model] of part.models) {
-        const { fault } = model;
+    for (const part of parts) {
+      for (const [name, tries] of part.models) {
+        const { fault } = tries;
         if (!fault) continue;
         // A circuit without a model is the provider's own.
         const isCircuitOpen = open.some(
@@ -395,16 +394,16 @@ export class Incidents {
             (circuit.model ?? name) === name &&
             (circuit.isStream ?? part.isStream) === part.isStream,
         );
-        const isRecovered = model.isRecovered(nowMs) && !isCircuitOpen;
+        const isRecovered = tries.isRecovered(nowMs) && !isCircuitOpen;
         if (isRecovered || nowMs - fault.last.atMs > FORGOTTEN_MS) {
           fault.ended = fault.goodSince ?? fault.last;
-          model.fault = undefined;
-          incident!.end(fault);
-        } else if (isCircuitOpen || model.isFailing([tries, part.tries], nowMs))
+          tries.fault = undefined;
+          incident!.forgetRequestsOf(fault);
+        } else if (isCircuitOpen || tries.isFailing([allTries, part.tries], nowMs))
           incident!.add(fault);
       }
     }
-    const asked = models.filter((model) => model.isAsked(nowMs));
+    const asked = modelTries.filter((tries) => tries.isAsked(nowMs));
     if (incident?.isConfirmed && asked.length > 0)
       incident.setHasAllModels(asked.every(({ fault }) => incident.has(fault)));
   }
@@ -422,13 +421,12 @@ export class Incidents {
 
   /**
    * Counts an incident once for each of its kinds, and logs it. The incident ends with its last
-   * fault.
-   * A model with too few failures for a fault of this incident may begin a new incident.
+   * fault. A model with too few failures for a fault of this incident may begin a new incident.
    */
   #settle(subject: Subject): void {
-    const { incident, models, states } = subject;
+    const { incident, modelTries, states } = subject;
     if (!incident) return;
-    const hasFault = states.size > 0 || models.some(({ fault }) => fault);
+    const hasFault = states.size > 0 || modelTries.some(({ fault }) => fault);
     const isOver = incident.isConfirmed && incident.ended !== undefined;
     if (!hasFault) {
       subject.incident = undefined;

@@ -1,7 +1,7 @@
 /** Counts the attempts of the last minute, and decides whether a model is failing. */
 
 import { StepCounts } from '../lib/step-counts.ts';
-import { type Fault, type FaultyModel, momentBefore } from './incident.ts';
+import { type Fault, type FaultyModel, momentAgo } from './incident.ts';
 
 const STEP_MS = 5000;
 /** The last 60 s. */
@@ -44,23 +44,23 @@ export class Tries {
     this.#goodAtMs = nowMs;
     this.goods += 1;
     this.#row = 0;
-    if (this.fault) this.fault.goodSince ??= momentBefore();
+    if (this.fault) this.fault.goodSince ??= momentAgo();
   }
 
   /**
    * Counts a failure.
    *
-   * @param beganMs - when the answer began, if it was a stream that was counted as a success then;
+   * @param goodAtMs - when the answer began, if it was a stream that was counted as a success then;
    * else undefined
    */
-  addFailure(nowMs: number, beganMs: number | undefined): void {
+  addFailure(nowMs: number, goodAtMs: number | undefined): void {
     this.#counts.add(stepOf(nowMs), FAILED);
-    if (beganMs !== undefined) {
-      this.#counts.add(stepOf(beganMs), GOOD, -1);
+    if (goodAtMs !== undefined) {
+      this.#counts.add(stepOf(goodAtMs), GOOD, -1);
       this.goods -= 1;
     }
     // The row before the stream goes on, unless another try has succeeded since.
-    const isLatest = beganMs !== undefined && beganMs === this.#goodAtMs;
+    const isLatest = goodAtMs !== undefined && goodAtMs === this.#goodAtMs;
     this.#row += isLatest ? 1 + this.#formerRow : 1;
     if (isLatest) this.#formerRow = 0;
   }
