@@ -48,10 +48,7 @@ export function createAdmin(
   const routes = new Map<string, Route>([
     ['/', ({ reply }) => reply.send(200, headersOf('text/html; charset=utf-8', headers), html)],
     ['/events', (call) => stream(call, 'text/event-stream', () => feed.open(call))],
-    [
-      '/status',
-      ({ reply }) => reply.send(200, headersOf(JSON_TYPE), JSON.stringify(view.status())),
-    ],
+    ['/status', ({ reply }) => sendJson(reply, view.status())],
     ['/requests', (call) => sendRequests(call, view)],
     ['/metrics', (call) => stream(call, METRICS_TYPE, () => inChunks(view.scrape()))],
     [READY_PATH, ({ reply }) => sendReadiness(reply, readinessOf(figures))],
@@ -82,10 +79,7 @@ export function createAdmin(
   }
   const handler = { handle, answerBroken: toErrorAnswer };
   const listening = { handler, timeLimits, budget: new ByteBudget(LIMITS) };
-  return {
-    view,
-    server: createHttpServer(listening, KEEP_ALIVE_MS),
-  };
+  return { view, server: createHttpServer(listening, KEEP_ALIVE_MS) };
 }
 
 function toErrorAnswer(failure: GatewayError) {
@@ -96,13 +90,11 @@ function toErrorAnswer(failure: GatewayError) {
   return { status, headers: headersOf(JSON_TYPE, headers), body: failure.toBody() };
 }
 
-function sendReadiness(reply: ClientReply, status: ReturnType<typeof readinessOf>) {
-  return reply.send(
-    status === 'ready' ? 200 : 503,
-    headersOf(JSON_TYPE),
-    JSON.stringify({ status }),
-  );
-}
+const sendJson = (reply: ClientReply, value: object, status = 200) =>
+  reply.send(status, headersOf(JSON_TYPE), JSON.stringify(value));
+
+const sendReadiness = (reply: ClientReply, status: ReturnType<typeof readinessOf>) =>
+  sendJson(reply, { status }, status === 'ready' ? 200 : 503);
 
 /** Sends the requests that the query asks for: a `kind` with `words`, or all of a `number`. */
 function sendRequests({ request, reply }: Call, view: AdminView): ReturnType<Route> {
@@ -112,7 +104,7 @@ function sendRequests({ request, reply }: Call, view: AdminView): ReturnType<Rou
   const filter = { kind: read('kind'), words: read('words') };
   const found = number > 0 ? view.requestOf(number) : view.findRequests(filter);
   if (!found) throw new GatewayError('notFound', 'Resource not found');
-  return reply.send(200, headersOf(JSON_TYPE), JSON.stringify(found));
+  return sendJson(reply, found);
 }
 
 /** Sends chunks as fast as the client takes them, until the client leaves. */

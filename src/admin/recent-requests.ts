@@ -80,10 +80,9 @@ function hasWords({ shown }: Required<Entry>, words: readonly string[]): boolean
   return words.every((word) => text.includes(word));
 }
 
-function isOfKind({ shown }: Required<Entry>, kind: string): boolean {
-  const { tries = [] } = shown.facts;
-  if (kind === 'Retried') return tries.filter(({ outcome }) => isSent(outcome)).length > 1;
-  return kind === 'Failed' ? shown.row.icon === 'bad' : true;
+function isOfKind({ shown: { facts, row } }: Required<Entry>, kind: string): boolean {
+  const sent = facts.tries?.filter(({ outcome }) => isSent(outcome)) ?? [];
+  return kind === 'Retried' ? sent.length > 1 : kind !== 'Failed' || row.icon === 'bad';
 }
 
 /** Keeps the last requests, numbered from 1. */
@@ -100,7 +99,11 @@ export class RecentRequests {
 
   /** How many requests are kept. */
   get kept(): number {
-    return this.#failures.length + this.#requests.length;
+    return this.#all.length;
+  }
+
+  get #all(): Entry[] {
+    return [...this.#failures, ...this.#requests];
   }
 
   add(request: FinishedRequest): void {
@@ -121,7 +124,7 @@ export class RecentRequests {
 
   /** Returns the requests of a kind with these words, the newest first. */
   find({ kind, words }: RequestFilter): ListedRequest[] {
-    const all = [...this.#failures, ...this.#requests].map((entry) => this.#show(entry));
+    const all = this.#all.map((entry) => this.#show(entry));
     const wanted = words.toLowerCase().split(/\s+/);
     const found = all.filter((entry) => isOfKind(entry, kind) && hasWords(entry, wanted));
     return found.map(({ shown }) => shown.row).toReversed();
@@ -129,7 +132,7 @@ export class RecentRequests {
 
   /** Returns a request's fields with masked keys; undefined if it is not kept. */
   factsOf(number: number): RequestFacts | undefined {
-    const entry = [...this.#failures, ...this.#requests].find((one) => one.number === number);
+    const entry = this.#all.find((one) => one.number === number);
     return entry && this.#show(entry).shown.facts;
   }
 

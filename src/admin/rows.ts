@@ -10,7 +10,13 @@ import {
   join,
   type Notice,
 } from '../incidents/notice.ts';
-import { type Counts, judge, markOf, type Situation, statesOf } from '../incidents/verdict.ts';
+import {
+  type Counts,
+  judgeCounts,
+  markOf,
+  type Situation,
+  statesOf,
+} from '../incidents/verdict.ts';
 import { LIMITS } from '../lib/limits.ts';
 import type { Figures } from './figures.ts';
 import type { Chain } from './recent-requests.ts';
@@ -23,7 +29,7 @@ type Report = ReturnType<Traffic['report']>;
 /** Failing rows come first, skipped providers last. */
 type Rank = 0 | 1 | 2;
 
-const isFailing = (row: Counts) => judge(row).end === 'failed';
+const isFailing = (row: Counts) => judgeCounts(row).end === 'failed';
 
 /** Returns the rows of providers, models and clients by their names. */
 export function describeRows(

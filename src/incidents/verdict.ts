@@ -84,7 +84,7 @@ const failedOf = (counts: Counts): Judged => {
  * Judges counts: `off` without requests, `good` if under a hundredth failed and some requests were
  * answered, else `warn` with the figures, such as 7 of 389 `failed`.
  */
-export function judge(counts: Counts): Judged {
+export function judgeCounts(counts: Counts): Judged {
   const { requests = 0, failed = 0, rejected = 0, limited = 0, client_closed: left = 0 } = counts;
   const served = servedOf(counts);
   if (requests === 0) return { ...NO_FIGURES, icon: 'off' };
@@ -155,7 +155,7 @@ function judgeMinute(situation: Situation, lasting: readonly Notice[]): Judgemen
   const { all, last, minute, providers } = situation;
   const told = minuteText(minute);
   if (lasting.some(({ icon }) => icon === 'bad')) return ['bad', 'Requests fail', told];
-  const judged = judge(minute);
+  const judged = judgeCounts(minute);
   const failed = failedOf(minute);
   const { over, overText, subjects, tooFew } = explain(situation);
   if (judged.icon === 'warn') {
@@ -217,7 +217,7 @@ export function statesOf(id: string, situation: Situation): State[] {
       return [icon, join([join(models ?? []), title], ': '), kind?.includes('slow') ? cause : ''];
     });
   }
-  const judged = judge(situation.providers[id] ?? {});
+  const judged = judgeCounts(situation.providers[id] ?? {});
   const over = overOf(id, situation);
   if (judged.icon === 'off') return [['off', 'Not asked', '']];
   if (judged.icon === 'warn' && !(judged.end === 'failed' && over)) {
@@ -238,6 +238,6 @@ export function markOf(
   isAffected: (affected: Notice['affected'][number]) => boolean,
 ): Icon | undefined {
   const worst = lasting.find((one) => one.client === undefined && one.affected.some(isAffected));
-  const isFailing = judge(minute).end === 'failed' && judge(row).end === 'failed';
+  const isFailing = judgeCounts(minute).end === 'failed' && judgeCounts(row).end === 'failed';
   return worst?.icon ?? (isFailing ? 'warn' : undefined);
 }

@@ -16,7 +16,7 @@ import {
 } from '../../src/incidents/notice.ts';
 import {
   type Counts,
-  judge,
+  judgeCounts,
   markOf,
   type Situation,
   statesOf,
@@ -104,7 +104,7 @@ test('all is well only if the last minute had requests of which under a hundredt
     [{ requests: 9, client_closed: 4, rejected: 4 }, 'good'],
   ];
   for (const [counts, icon, figures] of cases) {
-    const { count, total, end, ...judged } = judge(counts);
+    const { count, total, end, ...judged } = judgeCounts(counts);
     assert.equal(judged.icon, icon, JSON.stringify(counts));
     assert.equal(end && `${count} of ${total} ${end}`, figures ?? '', JSON.stringify(counts));
   }
