@@ -54,8 +54,8 @@ const ENDS = [
   ['Client left', 'number', 'client_closed'],
 ];
 const TIMES = [
-  ['First token', 'number time', msCell('p50')],
-  ['p95', 'number time', msCell('p95')],
+  ['First token', 'number', msCell('p50')],
+  ['p95', 'number', msCell('p95')],
 ];
 const REQUESTS = ['Requests', 'number', 'requests'];
 const providers = [
@@ -65,7 +65,7 @@ const providers = [
   ['Tries', 'number', 'requests'],
   ...ENDS,
   ['In flight', 'number flight', 'inFlight'],
-  ['Connect', 'number time', msCell('connect')],
+  ['Connect', 'number', msCell('connect')],
   ...TIMES,
 ];
 const models = [

@@ -11,8 +11,10 @@ let listed = [];
 /** Open requests' fields by their numbers. */
 const open = new Map();
 let kind = 'All';
-/** The gateway's answer to a question for a kind, words or all requests. @type {any} */
-let answer = { question: '', requests: [] };
+/** Stands for the answer before the first question. @type {any} */
+const NO_ANSWER = { question: '', requests: [] };
+/** The gateway's answer to a question for a kind, words or all requests. */
+let answer = NO_ANSWER;
 let askedAtMs = -Infinity;
 
 /** Describes providers in their order, each with its icon. */
@@ -160,7 +162,7 @@ export function drawRequests({ requests, kept }) {
 /** Forgets all requests, because another process counts its requests from 1 again. */
 export function forgetRequests() {
   listed = [];
-  answer = { question: '', requests: [] };
+  answer = NO_ANSWER;
   open.clear();
 }
 
