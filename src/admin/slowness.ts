@@ -80,29 +80,28 @@ class Together {
   }
 }
 
-/** The usual time of a slow provider, and the slowest since it became slow. */
-interface SlowTime {
-  readonly usualMs: number;
-  readonly worstMs: number;
-}
-
 /** A provider's time, compared with the usual time. */
 interface Measured {
   readonly name: Time['name'];
-  /** From here on a slow provider stays slow. */
-  readonly fromMs: number;
   /** The provider's id, and the time's name. */
   readonly key: string;
   readonly words: string;
   readonly newestMs: number;
+  /** The usual time, of a slow provider before it became slow. */
   readonly usualMs: number;
+  /** The slowest time since the provider became slow. */
+  readonly worstMs: number;
+  /** Whether the provider was slow by this time at the latest judgement. */
+  readonly wasSlow: boolean;
+  /** From here on a slow provider stays slow. */
+  readonly fromMs: number;
   /** The newest time as a multiple of the usual time. */
   readonly factor: number;
 }
 
 export class Slowness {
-  /** The slow times at the latest judgement. */
-  #slow: ReadonlyMap<string, SlowTime> = new Map();
+  /** The slow times at the latest judgement, by their keys. */
+  #slow: ReadonlyMap<string, Measured> = new Map();
   readonly #providers = new Together();
   readonly #lookups = new Together();
 
@@ -121,18 +120,21 @@ export class Slowness {
       haveTwoHosts(judged) &&
       judged.every(({ most }) => most >= SLOW / 2) &&
       judged.some(({ most }) => most >= SLOW);
-    const slow = new Map<string, SlowTime>();
-    const findings = all.map(({ id, host, times }) => ({
-      id,
-      host,
-      isJudged: times.length > 0,
-      cause: this.#causeOf(times, areAll, slow),
-      slowFrom: Object.fromEntries(
-        times.flatMap(({ key, name, fromMs }) => (slow.has(key) ? [[name, fromMs]] : [])),
-      ),
-      lateMs: MEDIAN_LATE_MS,
-    }));
-    this.#slow = slow;
+    const findings = all.map(({ id, host, times }) => {
+      const slow = times.filter(
+        ({ factor, wasSlow }) => factor >= (wasSlow || areAll ? SLOW / 2 : SLOW),
+      );
+      return {
+        id,
+        host,
+        isJudged: times.length > 0,
+        slow,
+        cause: slow.map(timeText).join(', ') || undefined,
+        slowFrom: Object.fromEntries(slow.map(({ name, fromMs }) => [name, fromMs])),
+        lateMs: MEDIAN_LATE_MS,
+      };
+    });
+    this.#slow = new Map(findings.flatMap(({ slow }) => slow.map((time) => [time.key, time])));
     return this.#providers.split(findings);
   }
 
@@ -159,35 +161,28 @@ export class Slowness {
     timesOf: (id: string, time: Time['name']) => TypicalTimes,
   ): Measured | undefined {
     const key = `${id} ${name}`;
+    const known = this.#slow.get(key);
     const { newestMs, formerMs } = timesOf(id, name);
-    const usualMs = this.#slow.get(key)?.usualMs ?? formerMs;
+    const usualMs = known?.usualMs ?? formerMs;
     if (newestMs === undefined || usualMs === undefined) return undefined;
     const comparedMs = Math.max(leastUsualMs, usualMs);
-    const fromMs = (SLOW / 2) * comparedMs;
-    return { name, key, words, newestMs, usualMs, fromMs, factor: newestMs / comparedMs };
+    return {
+      name,
+      key,
+      words,
+      newestMs,
+      usualMs,
+      worstMs: Math.max(newestMs, known?.worstMs ?? 0),
+      wasSlow: known !== undefined,
+      fromMs: (SLOW / 2) * comparedMs,
+      factor: newestMs / comparedMs,
+    };
   }
+}
 
-  /**
-   * Returns why a provider with these times is slow; undefined if it is not.
-   *
-   * @param areAll - whether the times of all providers have doubled at least
-   * @param slow - receives the slow times
-   */
-  #causeOf(
-    times: readonly Measured[],
-    areAll: boolean,
-    slow: Map<string, SlowTime>,
-  ): string | undefined {
-    const causes = times.flatMap(({ key, words, newestMs, usualMs, factor }) => {
-      const known = this.#slow.get(key);
-      if (factor < (known || areAll ? SLOW / 2 : SLOW)) return [];
-      const worstMs = Math.max(newestMs, known?.worstMs ?? 0);
-      slow.set(key, { usualMs, worstMs });
-      const worst = worstMs > newestMs ? `${worstMs} ms at worst, ` : '';
-      return `${words} ${newestMs} ms, ${worst}${usualMs} ms is usual`;
-    });
-    return causes.length > 0 ? causes.join(', ') : undefined;
-  }
+function timeText({ words, newestMs, usualMs, worstMs }: Measured): string {
+  const worst = worstMs > newestMs ? `${worstMs} ms at worst, ` : '';
+  return `${words} ${newestMs} ms, ${worst}${usualMs} ms is usual`;
 }
 
 function lookupText(name: string, { code, longestMs }: NonNullable<LookupReport['spell']>): string {
