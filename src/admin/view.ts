@@ -100,7 +100,8 @@ export class AdminView {
 
   /** Returns the page's view, with masked keys. Unchanged parts may be the same objects. */
   present() {
-    const { config, report, situation, ...shown } = this.#read();
+    const config = this.#config();
+    const { report, situation, shown } = this.#read(config);
     const { step, steps } = report;
     const { ended, lasting } = situation;
     return {
@@ -126,7 +127,7 @@ export class AdminView {
 
   /** Returns the verdict, the incidents and the rows of the page's tables, with masked keys. */
   status() {
-    const { config: _, report: __, situation, ...shown } = this.#read();
+    const { situation, shown } = this.#read(this.#config());
     return {
       host: hostname(),
       version: VERSION,
@@ -135,20 +136,17 @@ export class AdminView {
     };
   }
 
-  #read() {
-    const config = this.#config();
+  #read(config: Config) {
     const report = this.#traffic.report();
     const situation = this.#situationOf(report);
-    return {
-      config,
-      report,
-      situation,
+    const shown = {
       now: new Date().toISOString(),
       draining: this.#figures.isDraining(),
       verdict: verdictOf(situation),
       minute: report.minute,
       ...describeRows(config, this.#figures, report, situation),
     };
+    return { report, situation, shown };
   }
 
   /** Returns the requests of a kind with these words, the newest first. */
