@@ -153,13 +153,13 @@ export class AffectedRequests {
     const sorted = [...byName.values()].toSorted(
       (a, b) => b.failed - a.failed || b.answered - a.answered || b.good - a.good,
     );
-    const listed = sorted
+    const affected = sorted
       .slice(0, MAX_LISTED)
       .map(({ name, stream, failed, good, answered, by, clients }) => {
         const shown = { good: hasGood ? good : undefined, clients: listOf([...clients]) };
         return { name, stream, failed, answered, by, ...shown };
       });
-    return { listed, more: Math.max(0, sorted.length - MAX_LISTED) || undefined };
+    return { affected, more: Math.max(0, sorted.length - MAX_LISTED) || undefined };
   }
 
   #listed(): Requests[] {

@@ -213,7 +213,6 @@ export class Incident {
     const models = faults.filter(({ model }) => model !== undefined);
     const states = faults.slice(1).filter(({ model }) => model === undefined);
     const hasAll = isLasting ? this.#hasAllModels : this.#worst.hadAll;
-    const { listed, more } = this.requests.toFacts(isLasting && this.provider !== undefined);
     return {
       ...faults[0]!,
       model: undefined,
@@ -228,8 +227,7 @@ export class Incident {
       models: models.length > 0 ? models.slice(0, MAX_LISTED_MODELS) : undefined,
       more_models: Math.max(0, models.length - MAX_LISTED_MODELS) || undefined,
       states: states.length > 0 ? states : undefined,
-      affected: listed,
-      more,
+      ...this.requests.toFacts(isLasting && this.provider !== undefined),
     };
   }
 }

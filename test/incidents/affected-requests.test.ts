@@ -66,8 +66,8 @@ test('a name that has met several faults is listed once, with the provider that 
     clients: 'one, two',
     stream: undefined,
   };
-  assert.deepEqual(requests.toFacts(true).listed, [{ name: 'x', ...counts }]);
+  assert.deepEqual(requests.toFacts(true).affected, [{ name: 'x', ...counts }]);
   has.shift();
   const ofB = { ...counts, answered: 0, by: undefined, clients: 'two, one' };
-  assert.deepEqual(requests.toFacts(true).listed, [{ name: 'x', ...ofB }]);
+  assert.deepEqual(requests.toFacts(true).affected, [{ name: 'x', ...ofB }]);
 });
