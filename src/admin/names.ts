@@ -39,7 +39,7 @@ export class Names {
     else this.#inUse.delete(source);
     const sources = [...this.#inUse.values()];
     for (const name of before) {
-      const isUsed = next.has(name) || sources.some((all) => all.has(name));
+      const isUsed = sources.some((all) => all.has(name));
       if (!isUsed) this.#goesAtMs.set(name, performance.now() + KEPT_MS);
     }
   }
