@@ -58,7 +58,7 @@ function iconOfTry({ outcome }: Pick<TryFacts, 'outcome'>, failed: Icon): Icon {
   return ICONS[outcome] ?? failed;
 }
 
-function chainOf({ outcome, tries = [] }: RequestFacts): Chain {
+function triedChainOf({ outcome, tries = [] }: RequestFacts): Chain {
   if (tries.length === 0) return [['off', 'not sent']];
   if (tries.length === 1 && outcome === 'ok') return [['', tries[0]!.provider]];
   const failed = outcome === 'ok' ? 'warn' : 'bad';
@@ -66,7 +66,13 @@ function chainOf({ outcome, tries = [] }: RequestFacts): Chain {
 }
 
 /** Returns a failure's cause: the request's, or else that of its latest try with a cause. */
-function causeOf({ cause, limit, outcome, reason, tries = [] }: RequestFacts): string | undefined {
+function latestCauseOf({
+  cause,
+  limit,
+  outcome,
+  reason,
+  tries = [],
+}: RequestFacts): string | undefined {
   const known = cause ?? tries.findLast((one) => one.cause)?.cause;
   return known ?? (outcome === 'ok' ? undefined : (limit ?? reason));
 }
@@ -151,12 +157,12 @@ export class RecentRequests {
       status,
       // A request for an unknown path has no model.
       model: facts.model ?? `${method} ${path}`,
-      tried: chainOf(facts),
+      tried: triedChainOf(facts),
       client,
       // An error answer has a first byte, but no token.
       first_ms: stream && status === 200 ? first_byte_ms : undefined,
       duration_ms,
-      cause: causeOf(facts),
+      cause: latestCauseOf(facts),
     };
     return Object.assign(entry, { shown: { facts, row } });
   }

@@ -42,12 +42,12 @@ export function describeRows(
     const unknownTo = report.unknownTo.get(name);
     const mark = markOf(row, situation, (one) => one.name === name);
     const rank: Rank = mark || unknownTo || isFailing(row) ? 0 : 1;
-    return [name, { ...row, mark, unknownTo, rank, chain: chainOf(name, config, situation) }];
+    return [name, { ...row, mark, unknownTo, rank, chain: askedChainOf(name, config, situation) }];
   });
   const clients = Object.entries(report.clients).map(([name, row]) => {
     const mark = markOf(row, situation, (one) => one.clients?.split(', ').includes(name) === true);
     const rank: Rank = mark || isFailing(row) ? 0 : 1;
-    return [name, { ...row, mark, rank, limits: limitsOf(name, figures, situation) }];
+    return [name, { ...row, mark, rank, limits: usedLimitsOf(name, figures, situation) }];
   });
   return {
     providers: describeProviders(config, figures, report.providers, situation),
@@ -80,7 +80,7 @@ function describeProviders(
       ...keptAway(id, figures),
       waiting > 0 && `${formatCount(waiting)} waiting`,
       ageMs >= OLD_MS && `oldest request ${formatDuration(Math.floor(ageMs / 1000))}`,
-    ].filter((text) => text !== false && text !== '');
+    ].filter(Boolean);
     const rank: Rank = mark ? 0 : 1;
     const inFlight = figures.inFlightOf(`providers.${id}`);
     const told = states.map(([icon, text]) => [icon, text]);
@@ -113,7 +113,7 @@ const formatShort = (value: number) =>
   value < 1e6 ? formatCount(value) : `${formatCount(Math.round(value / 1e5) / 10)} M`;
 
 /** Returns the used part of a client's limits, and the limit that refuses now. */
-function limitsOf(client: string, figures: Figures, { lasting }: Situation) {
+function usedLimitsOf(client: string, figures: Figures, { lasting }: Situation) {
   const refusing = lasting.find((one) => one.client === client)?.causes[0] ?? '';
   const used = figures.usedOf(client).map(({ limit, unit, used: count, capacity }) => {
     const isRefusing = refusing.includes(limit.replace('client_', ''));
@@ -131,7 +131,7 @@ function limitsOf(client: string, figures: Figures, { lasting }: Situation) {
 }
 
 /** Returns the providers that would be asked for a model, if there are several. */
-function chainOf(name: string, config: Config, situation: Situation): Chain | undefined {
+function askedChainOf(name: string, config: Config, situation: Situation): Chain | undefined {
   const { providers } = config;
   const alias = aliasFor(name, config);
   const targets = (alias?.targets ?? [name]).map((target): [string, string | undefined] => {
