@@ -96,7 +96,7 @@ export class Http1Connection {
   readonly target: ConnectionTarget;
   wasKept = false;
   /** True once a byte of the current response has arrived. */
-  isAnswered = false;
+  hasFirstByte = false;
   freeSinceMs = 0;
   /** How long the connection may be idle by the provider's `Keep-Alive`, less a margin. */
   keepAliveMs = Infinity;
@@ -136,7 +136,7 @@ export class Http1Connection {
     this.#reader = reader;
     this.#state = 'head';
     this.#interimResponses = 0;
-    this.isAnswered = false;
+    this.hasFirstByte = false;
   }
 
   resume(): void {
@@ -157,7 +157,7 @@ export class Http1Connection {
   }
 
   #read(chunk: Buffer): void {
-    this.isAnswered = true;
+    this.hasFirstByte = true;
     this.#unparsed = this.#unparsed ? Buffer.concat([this.#unparsed, chunk]) : chunk;
     if (this.#isPaused) this.socket.pause();
     else this.#readOn();

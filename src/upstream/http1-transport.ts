@@ -343,7 +343,7 @@ class Http1Exchange implements ByteSource, ResponseReader {
   get #connectionFailure(): ConnectionFailure | undefined {
     if (!this.#connection) return 'unconnected';
     if (!this.#settle) return 'inBody';
-    if (this.#connection.isAnswered) return 'inHead';
+    if (this.#connection.hasFirstByte) return 'inHead';
     const { connection, sentAtMs } = this.#use;
     const isSoon = performance.now() - sentAtMs! < STALE_WITHIN_MS;
     const isUnread = this.#writtenBytes <= MAX_STALE_BYTES;
