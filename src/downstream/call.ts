@@ -67,7 +67,7 @@ export interface ReceivedRequest {
 export interface CallConnection extends ReplyConnection {
   readonly socket: Socket;
   readonly listener: ListenerState;
-  readonly waitingBytes: number;
+  readonly queuedBytes: number;
   finish(call: Call): void;
 }
 
@@ -124,7 +124,7 @@ export class Call {
 
   get reservedBytes(): number {
     const answerBytes = this.answerMemory?.reservedBytes ?? 0;
-    return this.requestBody.reservedBytes + answerBytes + this.connection.waitingBytes;
+    return this.requestBody.reservedBytes + answerBytes + this.connection.queuedBytes;
   }
 
   get isDraining(): boolean {

@@ -92,7 +92,7 @@ export class Connection implements CallConnection {
     return !this.call && !isWaiting && !isUploading;
   }
 
-  get waitingBytes(): number {
+  get queuedBytes(): number {
     return this.#waiting.reduce((sum, { reservation }) => sum + (reservation?.bytes ?? 0), 0);
   }
 
