@@ -36,11 +36,10 @@ export function pathOf(target: string): string {
 }
 
 /**
- * Throws `invalidRequest` for a head that a proxy on the way may read differently. A probe
- * (`isProbe`) may have an empty `Host` (RFC 9112 3.2), because some load balancers have no name to
- * send.
+ * Throws `invalidRequest` for a head that a proxy on the way may read differently. A health check
+ * may have an empty `Host` (RFC 9112 3.2), because some load balancers have no name to send.
  */
-export function checkProtocol(head: Head, isProbe = false): void {
+export function checkProtocol(head: Head, isHealthCheck = false): void {
   const { httpVersion, headers, rawHeaders } = head;
   if (httpVersion !== '1.1' && httpVersion !== '1.0') {
     throw invalidRequest('HTTP version must be 1.0 or 1.1');
@@ -50,7 +49,7 @@ export function checkProtocol(head: Head, isProbe = false): void {
   }
   const host = soleHeader(head, 'host');
   const hostIsOptional =
-    (httpVersion === '1.0' && headers.host === undefined) || (isProbe && host === '');
+    (httpVersion === '1.0' && headers.host === undefined) || (isHealthCheck && host === '');
   if (!hostIsOptional && (host === undefined || !/^[^\s,/@?#\\]+$/.test(host))) {
     throw invalidRequest('exactly one valid Host header is required');
   }

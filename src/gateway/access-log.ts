@@ -29,7 +29,7 @@ const LEVELS: Readonly<Record<Outcome, LogLevel>> = {
 interface LoggedRoute {
   readonly path: string;
   /** Set for `/health`: a good answer is logged only at level debug. */
-  readonly isProbe?: true;
+  readonly isHealthCheck?: true;
   /** Set for requests with a body: the client may leave during its upload. */
   readonly endpoint?: Endpoint;
 }
@@ -59,20 +59,20 @@ export function createAccessLog(
       : ({ peerAddress = '' }: Call) => toAddress(peerAddress);
   return {
     /**
-     * Logs a finished request. A good answer to a probe is logged at level debug, and so is a
-     * refusal that another line sums up.
+     * Logs a finished request. A good answer to a health check is logged at level debug, and so is
+     * a refusal that another line sums up.
      */
-    logFinished(call: Call, { isProbe, endpoint, path }: LoggedRoute): void {
+    logFinished(call: Call, { isHealthCheck, endpoint, path }: LoggedRoute): void {
       const endedAtMs = performance.now();
       const outcome = finalOutcomeOf(call);
       const isOfInterest = incidents.isTroubled || call.history.failure !== undefined;
       if (isOfInterest) incidents.recordRequest(call.history, outcome);
-      const isGoodProbe = isProbe === true && outcome === 'ok';
+      const isGoodHealthCheck = isHealthCheck === true && outcome === 'ok';
       const limitState = limitStateOf(call, outcome, incidents);
-      const isQuiet = isGoodProbe || isSummed(call, outcome, limitState, refusals);
+      const isQuiet = isGoodHealthCheck || isSummed(call, outcome, limitState, refusals);
       const level = isQuiet ? 'debug' : levelOf(call, outcome);
       const { history, trace } = call;
-      const isObserved = (observe ?? trace) !== undefined && !isGoodProbe;
+      const isObserved = (observe ?? trace) !== undefined && !isGoodHealthCheck;
       if (!isObserved && !logger.isEnabled(level)) return;
       const phase = outcome === 'client_closed' ? phaseOf(call, endpoint) : undefined;
       const remote = remoteAddressOf(call);
@@ -214,7 +214,7 @@ function isSummed(
   return !refusals.add({ client, limit, limitState, provider });
 }
 
-/** Returns the level of a line, unless it is a probe's or summed up by another. */
+/** Returns the level of a line of its own. */
 function levelOf({ cancellation, history }: Call, outcome: Outcome): LogLevel {
   // A shutdown is `internal` too, but it is also the call's cancellation reason.
   const isShutdown = outcome === 'internal_error' && history.failure === cancellation.reason;

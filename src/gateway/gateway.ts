@@ -32,7 +32,7 @@ interface Route {
   /** True if the request is not authenticated and counts for no limit. */
   readonly isPublic: boolean;
   /** Set for monitoring: a good answer is logged only at level debug. */
-  readonly isProbe?: true;
+  readonly isHealthCheck?: true;
   /** The rules of a request whose body names a model, and of its answer. */
   readonly endpoint?: Endpoint;
   /**
@@ -49,7 +49,13 @@ interface Route {
 const ROUTES: readonly Route[] = [
   routeOf(CHAT),
   { path: '/v1/models', methods: ['GET'], isPublic: false, handle: sendModels },
-  { path: '/health', methods: ['GET', 'HEAD'], isPublic: true, isProbe: true, handle: sendHealth },
+  {
+    path: '/health',
+    methods: ['GET', 'HEAD'],
+    isPublic: true,
+    isHealthCheck: true,
+    handle: sendHealth,
+  },
 ];
 /** The routes that `[server] endpoints` adds. */
 const MORE_ROUTES: readonly Route[] = [
@@ -113,7 +119,7 @@ export class Gateway {
     if (route.endpoint) call.history.endpoint = route.endpoint;
     call.trace = this.#services.traces?.begin(call.headers['traceparent']);
     try {
-      checkProtocol(call.request, route.isProbe);
+      checkProtocol(call.request, route.isHealthCheck);
       this.#checkOrigin?.(call);
       if (!route.isPublic) {
         tenant = this.#identify(call);

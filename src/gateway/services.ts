@@ -27,7 +27,7 @@ export interface Services extends AttemptServices {
   };
   readonly logger: Logger;
   readonly refusals: RefusalLog;
-  /** Called with each finished request, except probes with a good answer. */
+  /** Called with each finished request, except good answers to health checks. */
   readonly observe?: RequestObserver | undefined;
   /** Only with `[telemetry] traces`. */
   readonly traces?: { begin(traceparent: unknown): RequestTrace } | undefined;

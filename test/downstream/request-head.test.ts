@@ -11,10 +11,13 @@ type Headers = Readonly<Record<string, string>>;
 /** Returns the refusal's status and text; undefined if the head is accepted. */
 function refusalOf(
   headers: Headers,
-  { version = '1.1', raw = Object.entries(headers).flat(), isProbe = false } = {},
+  { version = '1.1', raw = Object.entries(headers).flat(), isHealthCheck = false } = {},
 ): string | undefined {
   try {
-    checkProtocol({ httpVersion: version, headers: { ...headers }, rawHeaders: raw }, isProbe);
+    checkProtocol(
+      { httpVersion: version, headers: { ...headers }, rawHeaders: raw },
+      isHealthCheck,
+    );
     return undefined;
   } catch (error) {
     const { status, message } = error as GatewayError;
@@ -60,9 +63,9 @@ test('exactly one valid Host is required, except from probes and HTTP/1.0', () =
     assert.equal(refusalOf({ host }), missing, host);
   }
   assert.equal(refusalOf({}), missing);
-  assert.equal(refusalOf({}, { isProbe: true }), missing);
-  assert.equal(refusalOf({ host: '' }, { isProbe: true }), undefined);
-  assert.equal(refusalOf({ host: 'a b' }, { isProbe: true }), missing);
+  assert.equal(refusalOf({}, { isHealthCheck: true }), missing);
+  assert.equal(refusalOf({ host: '' }, { isHealthCheck: true }), undefined);
+  assert.equal(refusalOf({ host: 'a b' }, { isHealthCheck: true }), missing);
   assert.equal(refusalOf({}, { version: '1.0' }), undefined);
   assert.equal(refusalOf({ host: '' }, { version: '1.0' }), missing);
   const twice = { raw: ['Host', 'a', 'host', 'a'] };
