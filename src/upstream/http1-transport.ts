@@ -44,7 +44,7 @@ type Connector = ReturnType<typeof createConnector>;
  */
 export type OnReached = (target: Http1Connection['target']) => void;
 
-export class Connections {
+export class ConnectionPool {
   readonly #connectTimeoutMs: number;
   readonly #onReached: OnReached;
   readonly figures = { open: 0, made: 0, reused: 0 };
@@ -190,18 +190,18 @@ function isKept(connection: Http1Connection, nowMs: number): boolean {
 export function sendByHttp1(
   request: UpstreamRequest,
   cancellation: Cancellation,
-  connections: Connections,
+  pool: ConnectionPool,
   use: ConnectionUse,
 ): Promise<UpstreamResponse> {
   return new Promise((resolve, reject) => {
     // Checked before the exchange holds the body, because only the exchange releases it.
     cancellation.throwIfCancelled();
     const exchange = new Http1Exchange(request, cancellation, use, { resolve, reject });
-    const idle = request.reconnect ? undefined : connections.takeIdle(request);
+    const idle = request.reconnect ? undefined : pool.takeIdle(request);
     if (idle) return exchange.begin(idle);
-    connections.connect(request, (made, lookupMs) => {
+    pool.connect(request, (made, lookupMs) => {
       if (made instanceof Error) exchange.onEnd(made);
-      else if (exchange.isOver) connections.onFree(made);
+      else if (exchange.isOver) pool.onFree(made);
       else exchange.begin(made, lookupMs);
     });
   });

@@ -3,7 +3,7 @@
 import type { Cancellation } from '../lib/cancellation.ts';
 import { shareAllLookups } from '../lib/name-lookup.ts';
 import { sendByFetch } from './fetch-transport.ts';
-import { Connections, type OnReached, sendByHttp1 } from './http1-transport.ts';
+import { ConnectionPool, type OnReached, sendByHttp1 } from './http1-transport.ts';
 import type { ConnectionUse, UpstreamResponse, UpstreamRequest } from './provider.ts';
 
 const FETCH_LIMITATIONS = [
@@ -24,13 +24,13 @@ export function createTransport(
   setBy = 'as configured',
   onReached?: OnReached,
 ) {
-  const connections = setting === 'auto' ? new Connections(undefined, onReached) : undefined;
-  if (!connections) shareAllLookups();
+  const pool = setting === 'auto' ? new ConnectionPool(undefined, onReached) : undefined;
+  if (!pool) shareAllLookups();
   return {
-    description: connections ? 'own connections' : `fetch (${setBy})`,
-    limitations: connections ? [] : FETCH_LIMITATIONS,
+    description: pool ? 'own connections' : `fetch (${setBy})`,
+    limitations: pool ? [] : FETCH_LIMITATIONS,
     /** Undefined over fetch, because fetch does not report its connections. */
-    connectionFigures: connections?.figures,
+    connectionFigures: pool?.figures,
     /**
      * Sends a request once, without redirects, retries or decoding. Rejects, and fails the body,
      * with a `TransportError` or the cancellation's reason. Not async, because each promise on a
@@ -41,14 +41,12 @@ export function createTransport(
       cancellation: Cancellation,
       use: ConnectionUse = {},
     ): Promise<UpstreamResponse> =>
-      connections
-        ? sendByHttp1(request, cancellation, connections, use)
-        : sendByFetch(request, cancellation),
+      pool ? sendByHttp1(request, cancellation, pool, use) : sendByFetch(request, cancellation),
     /** Whether a provider can have `TlsSettings`. fetch takes none. */
-    takesCertificates: connections !== undefined,
+    takesCertificates: pool !== undefined,
     /** Closes the connections with other `TlsSettings`, once their requests are over. */
-    keepOnly: (digests: ReadonlySet<string>) => connections?.keepOnly(digests),
+    keepOnly: (digests: ReadonlySet<string>) => pool?.keepOnly(digests),
     /** fetch's connections end with the process. */
-    close: () => connections?.close(),
+    close: () => pool?.close(),
   };
 }

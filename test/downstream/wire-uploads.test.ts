@@ -19,7 +19,7 @@ import { TransportError } from '../../src/upstream/network-error.ts';
 import { fixedHeaders, type UpstreamResponse } from '../../src/upstream/provider.ts';
 import { type ByteSink, readAll, readEach } from '../../src/lib/memory/byte-source.ts';
 import { nextTurn as nextBodyTurn, onNextTurn } from '../../src/lib/memory/turns.ts';
-import { Connections, sendByHttp1 } from '../../src/upstream/http1-transport.ts';
+import { ConnectionPool, sendByHttp1 } from '../../src/upstream/http1-transport.ts';
 import { idle } from '../support/clock.ts';
 import { startBlackHole } from '../support/fault-proxy.ts';
 import { chatBody, providerToml, rawChat, startGateway } from '../support/gateway.ts';
@@ -52,7 +52,7 @@ async function sendOwn(
   body: readonly Buffer[],
   connectTimeoutMs?: number,
 ): Promise<UpstreamResponse> {
-  const connections = new Connections(connectTimeoutMs);
+  const connections = new ConnectionPool(connectTimeoutMs);
   t.after(() => connections.close());
   const request = { method: 'POST', origin, path: '/', fixed, headers: [], body } as const;
   return sendByHttp1(request, new Cancellation(), connections, {});
@@ -313,7 +313,7 @@ describe('connecting, over own connections', () => {
     const { port } = await startBlackHole(t);
     const collect = createMemoryProbe();
     // A long limit, so its end does not release the body.
-    const connections = new Connections(3_600_000);
+    const connections = new ConnectionPool(3_600_000);
     t.after(() => connections.close());
     const cancellation = new Cancellation();
     const send = () => {

@@ -13,7 +13,7 @@ import { type ByteSink, readAll } from '../../src/lib/memory/byte-source.ts';
 import { Cancellation } from '../../src/lib/cancellation.ts';
 import { Http1Connection } from '../../src/upstream/http1-connection.ts';
 import { TransportError } from '../../src/upstream/network-error.ts';
-import { Connections, sendByHttp1 } from '../../src/upstream/http1-transport.ts';
+import { ConnectionPool, sendByHttp1 } from '../../src/upstream/http1-transport.ts';
 import { type ConnectionUse, fixedHeaders } from '../../src/upstream/provider.ts';
 import { moveStopwatch, useManualTimers } from '../support/clock.ts';
 import { listen } from '../support/listen.ts';
@@ -34,7 +34,7 @@ async function start(t: TestContext, answer: Answer) {
     answer(socket, round);
   });
   const { origin } = new URL(upstream.baseUrl);
-  const connections = new Connections();
+  const connections = new ConnectionPool();
   t.after(() => connections.close());
   const open = (use: ConnectionUse = {}, cancellation = new Cancellation()) => {
     const request = { method: 'GET', origin, path: '/', headers: [] } as const;
@@ -409,7 +409,7 @@ async function failureOfUpload(t: TestContext, bodyBytes: number, readBytes: num
   });
   const { baseUrl } = await listen(t, server);
   const { origin } = new URL(baseUrl);
-  const connections = new Connections();
+  const connections = new ConnectionPool();
   t.after(() => connections.close());
   const fixed = fixedHeaders(origin, {});
   const send = async (body: Buffer) => {
@@ -460,7 +460,7 @@ test('an early answer to an upload is read before more of the upload is written'
   t.after(() => provider.terminate());
   const [port] = (await once(provider, 'message')) as [number];
   const origin = `http://127.0.0.1:${port}`;
-  const connections = new Connections();
+  const connections = new ConnectionPool();
   t.after(() => connections.close());
   const send = async (body?: readonly Buffer[]) => {
     const fixed = fixedHeaders(origin, {});
