@@ -14,7 +14,7 @@ const MAX_MODEL_EVENTS = 8;
 export class ChoiceStream implements StreamRules {
   readonly maxHeartbeatBytes = 0;
   readonly hasDone = true;
-  hasAnswer = false;
+  hasChoice = false;
   readonly #notes: AnswerNotes;
   readonly #failsEmpty: boolean;
   readonly #hasContent: (choice: unknown) => boolean;
@@ -54,7 +54,7 @@ export class ChoiceStream implements StreamRules {
   read(json: unknown, hasBegun: boolean): EventKind {
     const emptyReason = hasBegun ? undefined : failedReasonOf(json);
     if (emptyReason !== undefined) return { emptyReason };
-    this.hasAnswer ||= !hasNoChoice(json);
+    this.hasChoice ||= !hasNoChoice(json);
     this.#noteModel(memberOf(json, 'model'));
     const usage = usageIn(json);
     if (usage) this.#notes.noteUsage(usage);

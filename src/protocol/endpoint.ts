@@ -36,11 +36,15 @@ export type EventFailure =
 export interface StreamRules {
   /** Part of an event restarts the idle limit only if it is longer than this. */
   readonly maxHeartbeatBytes: number;
-  /** True if `[DONE]` ends the stream, and is added if absent. Else `[DONE]` is a cut. */
-  readonly hasDone: boolean;
-  readonly isFinished: boolean;
-  /** True once the stream has an answer, even if the answer is empty. */
-  readonly hasAnswer: boolean;
+  /**
+   * True if `[DONE]` ends the stream, and is added if absent. Absent if an event of the kind `end`
+   * ends the stream: there `[DONE]` is a cut, and `isFinished` and `hasChoice` are absent too.
+   */
+  readonly hasDone?: true;
+  /** True if each choice has a `finish_reason`. */
+  readonly isFinished?: boolean;
+  /** True once an event with a choice has arrived, even if the choice is empty. */
+  readonly hasChoice?: boolean;
   /**
    * Returns whether `read` would learn nothing but a `usage` from these whole events behind the
    * answer's beginning. The `usage` is noted.

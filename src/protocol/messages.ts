@@ -49,9 +49,6 @@ const KINDS: ReadonlyMap<unknown, EventKind> = new Map<unknown, EventKind>([
 
 class MessageStream implements StreamRules {
   readonly maxHeartbeatBytes = 256;
-  readonly hasDone = false;
-  readonly isFinished = false;
-  readonly hasAnswer = false;
   readonly #notes: AnswerNotes;
   readonly #failsEmpty: boolean;
   #counts: Counts = {};

@@ -81,9 +81,6 @@ class ResponsesParser extends ModelRequestParser {
 /** The last event has the whole answer. */
 class ResponseStream implements StreamRules {
   readonly maxHeartbeatBytes = 1024;
-  readonly hasDone = false;
-  readonly isFinished = false;
-  readonly hasAnswer = false;
   readonly #notes: AnswerNotes;
   readonly #failsEmpty: boolean;
   #isModelWanted = true;

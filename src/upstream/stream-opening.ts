@@ -119,7 +119,7 @@ class StreamOpening implements StreamPhase {
     const { attempt, services } = this.#context;
     const { hasOtherLines, isDone, rules } = this.#inflow.reader;
     if (!isDone && !this.#inflow.hasEnded) return false;
-    if (rules.hasAnswer && (isDone || rules.isFinished)) {
+    if (rules.hasChoice && (isDone || rules.isFinished)) {
       if (services.config.server.emptyAnswers === 'pass') return true;
       throw emptyAnswerError(attempt.provider);
     }

@@ -456,21 +456,21 @@ test('a long error that is not JSON shows the beginning of its text', () => {
 test('the answer begins with the first event that is neither a preamble nor [DONE]', () => {
   const stateOf = (text: string, options?: ReaderOptions) => {
     const { hasBegun, hasPreamble, hasOtherLines, rules } = readEvents([text], options).reader;
-    const { hasAnswer } = rules;
-    return Object.entries({ hasBegun, hasPreamble, hasAnswer, hasOtherLines })
+    const { hasChoice } = rules;
+    return Object.entries({ hasBegun, hasPreamble, hasChoice, hasOtherLines })
       .filter(([, isTrue]) => isTrue)
       .map(([name]) => name)
       .join(' ');
   };
   const role = event('"a":1', choice('null', { role: 'assistant' }));
   const stopped = event('"a":1', choice('"stop"', {}));
-  assert.equal(stateOf(BEGUN), 'hasBegun hasAnswer');
-  assert.equal(stateOf(role), 'hasPreamble hasAnswer');
-  assert.equal(stateOf(role + BEGUN), 'hasBegun hasPreamble hasAnswer');
+  assert.equal(stateOf(BEGUN), 'hasBegun hasChoice');
+  assert.equal(stateOf(role), 'hasPreamble hasChoice');
+  assert.equal(stateOf(role + BEGUN), 'hasBegun hasPreamble hasChoice');
   assert.equal(stateOf(event('"a":1')), 'hasPreamble');
   assert.equal(stateOf('data: x\n\n'), 'hasBegun');
-  assert.equal(stateOf(stopped), 'hasBegun hasAnswer');
-  assert.equal(stateOf(stopped, { emptyAnswers: 'fail' }), 'hasPreamble hasAnswer');
+  assert.equal(stateOf(stopped), 'hasBegun hasChoice');
+  assert.equal(stateOf(stopped, { emptyAnswers: 'fail' }), 'hasPreamble hasChoice');
   assert.equal(stateOf(DONE), '');
   assert.equal(stateOf(': comment\n\n'), '');
   assert.equal(stateOf('<html>\n\n'), 'hasOtherLines');
