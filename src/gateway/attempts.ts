@@ -86,12 +86,11 @@ export async function askProvider(
     return skip(candidate, why, asking);
   }
   call.history.hasRetried ||= candidate !== asking.first;
-  // The circuit's state before this attempt; the probe if it was half-open. Not asked earlier,
-  // because an unsent request must not become the probe.
-  const stateOrProbe = breaker?.recordAttempt(candidate) ?? 'closed';
-  const probe = typeof stateOrProbe === 'object' ? stateOrProbe : undefined;
+  const state = breaker?.stateOf(candidate) ?? 'closed';
+  // Begun only now, because an unsent request must not become the probe.
+  const probe = state === 'half-open' ? breaker?.beginProbe(candidate) : undefined;
   const lease = new Lease({ candidate, call, services, breaker, probe });
-  const maxRetries = stateOrProbe === 'closed' ? provider.retries : 0;
+  const maxRetries = state === 'closed' ? provider.retries : 0;
   const plan = new RetryPlan(maxRetries, provider.keyPool, call);
   try {
     let waitMs: number | undefined = 0;

@@ -96,7 +96,7 @@ export class Lease {
     } finally {
       call.history.holdsSlot = false;
       candidate.provider.limiter.releaseSlot();
-      probe?.end();
+      probe?.release();
     }
   }
 

@@ -38,7 +38,7 @@ export interface Probe {
   /**
    * To be called when the request is over. If it had no result, another request may probe at once.
    */
-  readonly end: () => void;
+  readonly release: () => void;
 }
 
 /** `isBalanced`: the gateway chose the model among several equivalent targets. */
@@ -98,13 +98,10 @@ export class CircuitBreaker {
   }
 
   /**
-   * Returns the state before an attempt; the probe if the state was half-open. The circuit is then
-   * open for other requests until the probe ends. The state is `open` only for a provider that is
-   * asked last in spite of its circuit.
+   * Makes an attempt the probe of the target's half-open circuits. They are open for other requests
+   * until the probe is released.
    */
-  recordAttempt(target: Target): 'closed' | 'open' | Probe {
-    const state = this.stateOf(target);
-    if (state !== 'half-open') return state;
+  beginProbe(target: Target): Probe {
     const openUntilMs = performance.now() + COOLDOWN_MS;
     const circuits = this.#tripped(target).map((before) => {
       const circuit = { ...before, openUntilMs, isProbed: true };
@@ -122,7 +119,7 @@ export class CircuitBreaker {
         this.#recordSuccess(target);
       },
       // Changes nothing if a result or a later probe has replaced these circuits.
-      end: () => {
+      release: () => {
         const over = { openUntilMs: performance.now(), isProbed: false };
         for (const circuit of circuits) Object.assign(circuit, over);
       },

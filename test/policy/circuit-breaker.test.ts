@@ -57,10 +57,9 @@ test('a circuit opens for a provider without connections, until a model answers 
   assert.equal(lines.length, 8, 'a model that failed once has had no circuit to close');
   fail(3, 'm');
   clock.nowMs += REST_MS;
-  const probe = breaker.recordAttempt(target('m'));
-  assert.ok(typeof probe === 'object');
+  const probe = breaker.beginProbe(target('m'));
   breaker.recordOutcome(target('m'), UNREACHABLE, probe);
-  probe.end();
+  probe.release();
   clock.nowMs += 2 * REST_MS - 1;
   assert.equal(state('m'), 'open', 'its probe has failed too');
   clock.nowMs += 1;
@@ -75,11 +74,7 @@ test('a rest takes 10, 20, 40 and then 60 s if probes fail, and 10 s after a suc
     clock.nowMs += 1;
     assert.equal(state('m'), 'half-open', `after ${ms} ms`);
   };
-  const probe = () => {
-    const begun = breaker.recordAttempt(target('m'));
-    assert.ok(typeof begun === 'object');
-    return begun;
-  };
+  const probe = () => breaker.beginProbe(target('m'));
   fail(3, 'm');
   lastsFor(REST_MS);
   for (const seconds of [20, 40, 60, 60]) {
@@ -87,12 +82,12 @@ test('a rest takes 10, 20, 40 and then 60 s if probes fail, and 10 s after a suc
     // A request from before the circuit opened fails late.
     fail(1, 'm');
     breaker.recordOutcome(target('m'), BROKEN, begun);
-    begun.end();
+    begun.release();
     lastsFor(1000 * seconds);
   }
   const undecided = probe();
   fail(1, 'm');
-  undecided.end();
+  undecided.release();
   assert.equal(state('m'), 'half-open', 'the late failure of an older request has no effect');
   probe();
   breaker.recordOutcome(target('m'), undefined);
@@ -100,7 +95,7 @@ test('a rest takes 10, 20, 40 and then 60 s if probes fail, and 10 s after a suc
   // Requests sent before the rest began do not make it longer.
   fail(2, 'm');
   lastsFor(REST_MS);
-  probe().end();
+  probe().release();
   fail(1, 'm');
   lastsFor(REST_MS);
 });
@@ -122,7 +117,7 @@ test('a circuit is reported with the end of its rest, unless it is closed', (t) 
   clock.nowMs += 4000;
   const ofB = ['b', 'open', untilMs];
   assert.deepEqual(short(), [['a', 'half-open', untilMs - 6000], ofB]);
-  breaker.recordAttempt(target('a'));
+  breaker.beginProbe(target('a'));
   assert.deepEqual(short(), [['a', 'open', clock.nowMs + REST_MS], ofB]);
   breaker.recordOutcome(target('b'), undefined);
   assert.equal(breaker.report().length, 1);
@@ -178,8 +173,7 @@ test('a probing stream succeeds once, with data ten seconds after its first', (t
   const { breaker, clock, fail, state } = startBreaker(t);
   fail(3, 'm');
   clock.nowMs += REST_MS;
-  const probe = breaker.recordAttempt(target('m'));
-  assert.ok(typeof probe === 'object');
+  const probe = breaker.beginProbe(target('m'));
   probe.onData();
   clock.nowMs += 9999;
   probe.onData();
@@ -243,10 +237,8 @@ test("a model's streams and its complete answers have circuits of their own", (t
   ]);
   clock.nowMs += REST_MS;
   assert.deepEqual(states(), ['half-open', 'closed']);
-  assert.equal(breaker.recordAttempt(target('m')), 'closed', 'no probe of the streams');
   fail(3, 'm');
-  const probe = breaker.recordAttempt(stream);
-  assert.ok(typeof probe === 'object');
+  const probe = breaker.beginProbe(stream);
   breaker.recordOutcome(stream, undefined, probe);
   assert.deepEqual(states(), ['closed', 'open']);
   fail(3);
