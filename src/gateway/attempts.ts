@@ -5,7 +5,7 @@ import { Deadline, pause } from '../lib/cancellation.ts';
 import { ClientGone, type GatewayError } from '../lib/errors.ts';
 import { type KeyPool, TakenKey } from '../policy/key-pool.ts';
 import type { ModelRequest } from '../protocol/model-request.ts';
-import { Attempt } from '../request/history.ts';
+import { Attempt, lengthOf } from '../request/history.ts';
 import type { AttemptContext } from '../upstream/attempt-context.ts';
 import { withTraceparent } from '../upstream/headers.ts';
 import type { UpstreamResponse } from '../upstream/provider.ts';
@@ -33,8 +33,6 @@ export interface Asking {
   /** The headers from `forwardedHeaders`, names and values in turn. */
   readonly forwarded: readonly string[];
   readonly services: Services;
-  /** How long the request has waited for a slot of the asked provider. */
-  readonly waitedMs: number;
 }
 
 /** Returns the time limit for the complete answer or the stream's first token. */
@@ -92,13 +90,14 @@ export async function askProvider(
   const lease = new Lease({ candidate, call, services, breaker, probe });
   const maxRetries = state === 'closed' ? provider.retries : 0;
   const plan = new RetryPlan(maxRetries, provider.keyPool, call);
+  const waitedMs = turn === 'waited' ? lengthOf(call.history.waits) : 0;
   try {
     let waitMs: number | undefined = 0;
     while (waitMs !== undefined) {
       if (waitMs > 0) await pause(waitMs, call.cancellation);
       call.cancellation.throwIfCancelled();
       plan.begin();
-      const context = beginAttempt(candidate, plan, asking);
+      const context = beginAttempt(candidate, plan, asking, waitedMs);
       const { attempt } = context;
       let failure: GatewayError | ClientGone;
       try {
@@ -127,7 +126,8 @@ export async function askProvider(
 function beginAttempt(
   candidate: Candidate,
   { key }: RetryPlan,
-  { call, services, waitedMs }: Asking,
+  { call, services }: Asking,
+  waitedMs: number,
 ): AttemptContext {
   const { history } = call;
   const { isStream, provider } = candidate;

@@ -10,7 +10,12 @@ import { soleHeader } from '../downstream/request-head.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 import { isOfTarget } from '../policy/circuit-breaker.ts';
-import { type Attempt, MAX_NAME_CHARACTERS, type RequestHistory } from '../request/history.ts';
+import {
+  type Attempt,
+  lengthOf,
+  MAX_NAME_CHARACTERS,
+  type RequestHistory,
+} from '../request/history.ts';
 import { forwardedHeaders } from '../upstream/headers.ts';
 import { type NoSlot, type SlotQueue, waitForSlot } from '../policy/waiting.ts';
 import { type Asking, askProvider, limitMsOf } from './attempts.ts';
@@ -44,7 +49,7 @@ export async function firstAnswer(
     call.beginAsking();
     if (modelRequest.stream && streamKeepaliveMs > 0) call.reply.keepAlive(streamKeepaliveMs);
     const hasOthers = candidates.length > 1;
-    const asking = { call, modelRequest, first, hasOthers, forwarded, services, waitedMs: 0 };
+    const asking = { call, modelRequest, first, hasOthers, forwarded, services };
     const asked = await askProvider(first, asking);
     // A function of its own, because all variables of this function cost each request memory.
     return asked instanceof Lease ? asked : await askOthers(asked, candidates, asking, tenant);
@@ -117,18 +122,15 @@ async function askAfterWait(
   const { cancellation } = asking.call;
   let left = full;
   let reported = first;
-  let waitedMs = 0;
   while (left.length > 0) {
-    const wait = await waitForOne(left, waitedMs, asking);
-    waitedMs = wait.waitedMs;
-    const { next } = wait;
+    const next = await waitForOne(left, asking);
     if (typeof next === 'string') {
       cancellation.throwIfCancelled();
       noteNoSlot(reported, next);
       return reported;
     }
     left = left.filter((one) => one !== next);
-    const asked = await askProvider(next, { ...asking, waitedMs }, 'waited');
+    const asked = await askProvider(next, asking, 'waited');
     if (asked instanceof Lease) return asked;
     if (!asked.wasAsked) next.provider.limiter.releaseSlot();
     if (asked.failure?.details.problem === 'policy') return asked;
@@ -139,15 +141,12 @@ async function askAfterWait(
   return reported;
 }
 
-/**
- * Waits for a slot of any of these candidates after waits of `formerMs`. Resolves with the
- * candidate whose slot the request now holds, and the length of all waits.
- */
+/** Waits for a slot of any of these candidates. Resolves with the candidate whose slot it is. */
 async function waitForOne(
   candidates: readonly Candidate[],
-  formerMs: number,
   { call: { cancellation, history }, services }: Asking,
-): Promise<{ next: Candidate | NoSlot; waitedMs: number }> {
+): Promise<Candidate | NoSlot> {
+  const formerMs = lengthOf(history.waits);
   const beganAtMs = performance.now();
   const waitedMs = () => formerMs + performance.now() - beganAtMs;
   const atQueue = (queue: SlotQueue) => candidates.filter((one) => queueOf(one) === queue);
@@ -162,13 +161,12 @@ async function waitForOne(
   const request = { client: history.client, takesSlot };
   const queues = new Set(candidates.map(queueOf));
   // A free slot is taken even if no time is left.
-  const waiting = waitForSlot(queues, request, Math.max(0, maxMs), cancellation);
-  if (waiting === 'full') return { next: 'full', waitedMs: formerMs };
-  const result = await waiting;
+  const result = await waitForSlot(queues, request, Math.max(0, maxMs), cancellation);
+  if (result === 'full') return result;
   history.waits = [...history.waits, { beganAtMs, endedAtMs: performance.now() }];
-  if (typeof result === 'string') return { next: result, waitedMs: waitedMs() };
+  if (typeof result === 'string') return result;
   const ones = atQueue(result);
-  return { next: ones.find(isUsable) ?? ones[0]!, waitedMs: waitedMs() };
+  return ones.find(isUsable) ?? ones[0]!;
 }
 
 function queueOf({ provider }: Candidate): SlotQueue {

@@ -126,18 +126,19 @@ export class SlotQueue {
 }
 
 /**
- * Waits in all `queues` with room, `maxMs` at most. Returns `full` if no queue has room. Resolves
- * with the queue whose slot the request now holds. Never rejects.
+ * Waits in all `queues` with room, `maxMs` at most. Resolves with the queue whose slot the request
+ * now holds, or with the reason for no slot: at once with `full` if no queue has room. Never
+ * rejects.
  */
 export function waitForSlot(
   queues: Iterable<SlotQueue>,
   request: WaitingRequest,
   maxMs: number,
   cancellation: Cancellation,
-): Promise<SlotQueue | NoSlot> | 'full' {
+): Promise<SlotQueue | NoSlot> {
   const waiter: Waiter = { ...request, queues: new Set(), end() {} };
   for (const queue of queues) queue.add(waiter);
-  if (waiter.queues.size === 0) return 'full';
+  if (waiter.queues.size === 0) return Promise.resolve('full');
   return new Promise((resolve) => {
     const giveUp = () => waiter.end('over');
     const timer = startTimer(giveUp, maxMs);

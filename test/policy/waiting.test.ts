@@ -22,7 +22,7 @@ function fullQueue(max: number, maxWaiting: number) {
 
 type Queues = SlotQueue | readonly SlotQueue[];
 
-/** Returns a function that waits, and the names of the requests whose wait has ended. */
+/** Returns a function that waits, and the names of the requests whose wait in a queue has ended. */
 function startWaiters(maxMs = 1000) {
   const granted: string[] = [];
   const ended: string[] = [];
@@ -35,10 +35,9 @@ function startWaiters(maxMs = 1000) {
     const all = queues instanceof SlotQueue ? [queues] : queues;
     const request = { client: name[0], takesSlot };
     const waiting = waitForSlot(all, request, maxMs, cancellation);
-    if (waiting === 'full') return undefined;
     void waiting.then((result) => {
-      if (typeof result === 'string') ended.push(name);
-      else granted.push(name);
+      if (typeof result !== 'string') granted.push(name);
+      else if (result !== 'full') ended.push(name);
     });
     return waiting;
   };
@@ -79,11 +78,11 @@ test('a full queue refuses, but not a client with fewer places than another', as
   const { queue, release } = fullQueue(1, 4);
   const { ended, granted, wait } = startWaiters();
   for (const name of ['a1', 'a2', 'a3', 'a4']) void wait(name, queue);
-  assert.equal(wait('a5', queue), undefined);
-  for (const name of ['b1', 'b2']) assert.ok(wait(name, queue));
+  assert.equal(await wait('a5', queue), 'full');
+  for (const name of ['b1', 'b2']) void wait(name, queue);
   // Each client has two places now.
-  for (const name of ['a6', 'b3']) assert.equal(wait(name, queue), undefined);
-  assert.ok(wait('c1', queue));
+  for (const name of ['a6', 'b3']) assert.equal(await wait(name, queue), 'full');
+  void wait('c1', queue);
   await Promise.resolve();
   assert.deepEqual(ended, ['a4', 'a3', 'a2']);
   assert.equal(queue.size, 4);
@@ -167,11 +166,11 @@ test('a reload with more slots ends waits, and one with fewer places ends none',
   const { ended, granted, wait } = startWaiters();
   for (const name of ['a1', 'a2', 'a3', 'a4']) void wait(name, queue);
   queue.configure(2, 2);
-  assert.equal(wait('b1', queue), undefined);
+  assert.equal(await wait('b1', queue), 'full');
   await release();
   assert.deepEqual([granted, ended, queue.size, slots.inFlight], [['a1', 'a2'], [], 2, 2]);
   queue.configure(Infinity, 0);
   await Promise.resolve();
   assert.deepEqual([granted.length, queue.size, slots.inFlight], [4, 0, 4]);
-  assert.equal(wait('b2', queue), undefined);
+  assert.equal(await wait('b2', queue), 'full');
 });
