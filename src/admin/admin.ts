@@ -75,7 +75,7 @@ export function createAdmin(
       if (reply.headersSent) await reply.fail(failure);
       else await reply.send(answer.status, answer.headers, answer.body);
     }
-    reply.onClosed(() => call.end());
+    reply.onClosed(() => call.close());
   }
   const handler = { handle, answerBroken: toErrorAnswer };
   const listening = { handler, timeLimits, budget: new ByteBudget(LIMITS) };

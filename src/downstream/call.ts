@@ -42,7 +42,7 @@ export interface ListenerState {
   readonly timeLimits: typeof CLIENT_TIME_LIMITS;
   readonly budget: ByteBudget;
   handler: {
-    /** Answers a call, and calls `call.end()` once its response has closed. Never rejects. */
+    /** Answers a call, and calls `call.close()` once its response has closed. Never rejects. */
     readonly handle: (call: Call) => Promise<void>;
     readonly answerBroken: AnswerBroken;
     readonly onHead?: OnHead;
@@ -68,7 +68,7 @@ export interface CallConnection extends ReplyConnection {
   readonly socket: Socket;
   readonly listener: ListenerState;
   readonly queuedBytes: number;
-  finish(call: Call): void;
+  onCallClosed(call: Call): void;
 }
 
 export class Call {
@@ -180,9 +180,9 @@ export class Call {
   }
 
   /** To be called once the response has closed. Lets the connection begin its next request. */
-  end(): void {
+  close(): void {
     this.requestBody.close();
     this.answerMemory?.close();
-    this.connection.finish(this);
+    this.connection.onCallClosed(this);
   }
 }

@@ -270,7 +270,7 @@ export class Connection implements CallConnection {
     this.listener.counts.openStreams += 1;
   }
 
-  finish(call: Call): void {
+  onCallClosed(call: Call): void {
     const { counts } = this.listener;
     counts.inFlight -= 1;
     if (call.reply.isStream) counts.openStreams -= 1;

@@ -150,7 +150,7 @@ export class Gateway {
         limiter.takeUsage(attempt.usage, cost);
       }
       this.#accessLog.logFinished(call, route);
-      call.end();
+      call.close();
     });
   }
 

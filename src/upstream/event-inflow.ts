@@ -63,8 +63,8 @@ export class EventInflow implements ByteSink {
     this.#phase = phase;
   }
 
-  /** Ends the stream. The rest of the response is read and dropped. */
-  stop(): void {
+  /** Ends the stream. The rest of the response is read for `onLate` alone. */
+  dropRest(): void {
     this.#phase = undefined;
   }
 

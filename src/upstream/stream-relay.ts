@@ -95,7 +95,7 @@ export class StreamRelay implements StreamPhase, Answer {
         const text = 'the stream ended before the answer was finished';
         throw providerError(this.#context.attempt.provider, text, { problem: 'cut' });
       }
-      this.#finish(error);
+      this.#end(error);
       return true;
     }
     if (isAlive) {
@@ -128,11 +128,11 @@ export class StreamRelay implements StreamPhase, Answer {
    * Leaves the provider some time to end its response. With `failure` the stream's own last event
    * has told the client of it.
    */
-  #finish(failure: GatewayError | undefined): void {
+  #end(failure: GatewayError | undefined): void {
     const reply = this.#reply;
     const { deadline } = this.#context;
     const { isDone, isEndOpen } = this.#inflow.reader;
-    this.#inflow.stop();
+    this.#inflow.dropRest();
     if (!isDone) reply.write(encodeEvent('[DONE]'));
     if (this.#inflow.hasEnded) deadline.stop();
     else deadline.arm(AFTER_DONE_MS, this.#createTimeout);

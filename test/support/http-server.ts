@@ -13,9 +13,12 @@ export async function startHttpServer(
   handle: (call: Call) => Promise<void>,
   host = '127.0.0.1',
 ): Promise<number> {
-  const handleAndEnd = (call: Call) => handle(call).then(() => call.end());
+  const handleAndClose = (call: Call) => handle(call).then(() => call.close());
   const options = {
-    handler: { handle: handleAndEnd, answerBroken: () => ({ status: 400, headers: {}, body: '' }) },
+    handler: {
+      handle: handleAndClose,
+      answerBroken: () => ({ status: 400, headers: {}, body: '' }),
+    },
     timeLimits: CLIENT_TIME_LIMITS,
     budget: newBudget(),
   };
