@@ -52,6 +52,11 @@ const REFERENCE_STATUSES = new Set([404, 409]);
 const KEY_STATUSES = new Set([401, 402, 403]);
 /** OpenAI's codes of a 400 or a 429. */
 const LACKS_MONEY_CODE = /billing(?:hard)?limit|billingnotactive/;
+/** z.ai's codes for an account without money and for an ended plan. */
+const ZAI_MONEY_CODE = /^(?:1113|1309)$/;
+const MONEY_CODE = new RegExp(
+  `insufficient[a-z]*(?:quota|balance|funds|credit)|billing|${ZAI_MONEY_CODE.source}`,
+);
 const REFUSES_KEY_CODE = new RegExp(`invalidapikey|${LACKS_MONEY_CODE.source}`);
 /**
  * Messages of a 400: Gemini's and xAI's for a refused key, OpenAI's and Anthropic's for an account
@@ -94,8 +99,7 @@ const STATUSES_BY_WORD: readonly (readonly [words: RegExp, status: number])[] = 
   [/permission/, 403],
   [/notfound/, 404],
   [/requesttoolarge/, 413],
-  // 1113 and 1309 are z.ai's, for an account without money and for an ended plan.
-  [/ratelimit|insufficientquota|^(?:1113|1309)$/, 429],
+  [new RegExp(`ratelimit|insufficientquota|${ZAI_MONEY_CODE.source}`), 429],
   [/overloaded/, 503],
   [/timeouterror/, 504],
 ];
@@ -291,6 +295,11 @@ function statusOf({ code, type }: Texts, blame: Blame | undefined): number {
     (word) => STATUSES_BY_WORD.find(([words]) => words.test(word))?.[1],
   );
   return found[0] ?? found[1] ?? 502;
+}
+
+/** Returns whether an error is about the money of an account, so that a repeat is useless. */
+export function isAboutMoney({ code, type }: Texts): boolean {
+  return MONEY_CODE.test(toWord(code ?? type));
 }
 
 /** Returns a code in lower case and without separators; '' if it is too long for a code. */

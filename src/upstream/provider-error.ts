@@ -3,7 +3,7 @@
 import { namingSetting } from '../config/named-models.ts';
 import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
 import { cutText, withoutControlCharacters } from '../lib/secrets.ts';
-import { readFault, toWord, type UpstreamFault } from '../protocol/error-body.ts';
+import { isAboutMoney, readFault, type UpstreamFault } from '../protocol/error-body.ts';
 import { pageWordsOf } from '../protocol/page-words.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { redactorOf, returnedHeaders } from './headers.ts';
@@ -20,8 +20,6 @@ const MAX_WORDS_CHARACTERS = 100;
  */
 const MAX_CUT_SECRET_CHARACTERS = 4096;
 const RETRYABLE_STATUSES = new Set([408, 429, 500, 502, 503, 504, 529]);
-/** 1113 and 1309 are z.ai's. */
-const BILLING = /insufficient[a-z]*(?:quota|balance|funds|credit)|billing|^(?:1113|1309)$/;
 /** A word, or a number written as text, by which clients classify errors; not a sentence. */
 const CODE_WORD = /^\w[\w.-]{0,63}$/;
 /** Other tags do not count, because messages quote `<class 'int'>`, `<image>` and `<400>`. */
@@ -64,8 +62,7 @@ export function toProviderError(
   const setting = blame === 'model' ? namingSetting(config, provider, model) : undefined;
   const { scope, problem } = setting ? MODEL_GONE : SCOPES_BY_BLAME[blame];
   const isRetryable = RETRYABLE_STATUSES.has(status);
-  const isRepeatUseless =
-    scope === 'client' || (status === 429 && BILLING.test(toWord(fault.code ?? fault.type)));
+  const isRepeatUseless = scope === 'client' || (status === 429 && isAboutMoney(fault));
   const logged = providerMessages ? loggedCause(fault, text, context) : namesOf(fault, redact);
   const details: ErrorDetails = {
     provider,
