@@ -4,12 +4,11 @@ import type { Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { toAddress } from '../downstream/request-head.ts';
 import { createRemoteAddress } from '../downstream/trusted-proxies.ts';
-import { describeCause, MAX_LOGGED_CHARACTERS } from '../request/cause.ts';
+import { MAX_LOGGED_CHARACTERS } from '../request/cause.ts';
 import type { Endpoint } from '../protocol/endpoint.ts';
-import { CHECKS, ClientGone, type GatewayError, type Outcome } from '../lib/errors.ts';
+import { ClientGone, type GatewayError, type Outcome } from '../lib/errors.ts';
 import type { LogLevel } from '../lib/log.ts';
-import type { FinishedRequest, RequestFacts } from '../request/facts.ts';
-import { lengthOf } from '../request/history.ts';
+import { factsOf, toFinished } from '../request/facts.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 import type { createCostOf } from './cost.ts';
 import type { RefusalLog } from './refusal-log.ts';
@@ -32,16 +31,6 @@ interface LoggedRoute {
   readonly isHealthCheck?: true;
   /** Set for requests with a body: the client may leave during its upload. */
   readonly endpoint?: Endpoint;
-}
-
-interface Ending {
-  readonly outcome: Outcome;
-  readonly endedAtMs: number;
-  /** Undefined unless the client has left. */
-  readonly phase: string | undefined;
-  readonly remote: string | undefined;
-  /** The refusing limit, and how full it is. */
-  readonly limitState: string | undefined;
 }
 
 /**
@@ -96,70 +85,6 @@ export function createAccessLog(
       const unknown = { method: '', path: '', duration_ms: 0, bytes: 0 };
       observe?.({ facts: { ...facts, ...unknown }, endTime: Date.now(), durationMs: 0 });
     },
-  };
-}
-
-function toFinished(call: Call, facts: RequestFacts, endedAtMs: number): FinishedRequest {
-  const { history, receivedAtMs, reply } = call;
-  const { firstByteAtMs = endedAtMs } = reply;
-  const answer = history.attempt?.hasAnswer ? history.attempt : undefined;
-  return {
-    facts,
-    endTime: Date.now(),
-    durationMs: endedAtMs - receivedAtMs,
-    // A stream that began with a comment may have no first event.
-    firstByteMs: answer && firstByteAtMs - receivedAtMs,
-    gatewayMs: history.timeSpent(firstByteAtMs)?.gatewayMs,
-    operation: history.endpoint.operation,
-    responseModel: answer?.responseModel,
-    refusal: history.failure?.details.limit ?? history.failure?.details.check,
-  };
-}
-
-function factsOf(
-  call: Call,
-  { outcome, endedAtMs, phase, remote, limitState }: Ending,
-  costOf: ReturnType<typeof createCostOf>,
-): RequestFacts {
-  const { history, receivedAtMs } = call;
-  const { firstByteAtMs, sentBytes, status } = call.reply;
-  const { attempt, failure, provider, waits } = history;
-  const tries = history.attempts.map((one) => one.toFacts());
-  const lastTry = attempt && tries[history.attempts.indexOf(attempt)];
-  const answer = attempt?.hasAnswer ? attempt : undefined;
-  const usage = answer?.usage;
-  const cause = failure && lineCauseOf(failure);
-  const isWhole = outcome === 'ok' && lastTry?.outcome === 'ok';
-  return {
-    request_id: call.id,
-    trace_id: history.traceId,
-    method: call.method,
-    path: escapeControlCharacters(call.path, MAX_LOGGED_CHARACTERS),
-    remote,
-    client: history.client ?? failure?.details.client,
-    status,
-    provider,
-    model: history.model,
-    upstream_model: lastTry?.model,
-    upstream_request_id: lastTry?.upstream_request_id,
-    stream: history.stream,
-    duration_ms: Math.round(endedAtMs - receivedAtMs),
-    first_byte_ms: firstByteAtMs && Math.round(firstByteAtMs - receivedAtMs),
-    waited_ms: waits.length > 0 ? Math.round(lengthOf(waits)) : undefined,
-    bytes: sentBytes,
-    outcome,
-    reason: phase ?? (failure && reasonOf(failure, call)),
-    limit: limitState,
-    // Not repeated if a try has the same cause.
-    cause: cause && tries.some((one) => one.cause === cause) ? undefined : cause,
-    finish_reason: answer?.finishReason ?? (isWhole ? 'none' : undefined),
-    prompt_tokens: usage?.prompt_tokens,
-    completion_tokens: usage?.completion_tokens,
-    cached_tokens: usage?.cached_tokens,
-    reasoning_tokens: usage?.reasoning_tokens,
-    cost: answer && costOf?.(answer, usage),
-    usage_added: attempt?.usageAdded || undefined,
-    tries: tries.length > 0 ? tries : undefined,
   };
 }
 
@@ -225,26 +150,4 @@ function phaseOf({ history, reply }: Call, endpoint: Endpoint | undefined): stri
   if (reply.firstByteAtMs !== undefined) return 'client left during the answer';
   const isUploading = endpoint !== undefined && history.bodyReadAtMs === undefined;
   return isUploading ? 'client left during its upload' : 'client left before the answer';
-}
-
-/** Headers in which the clients of Anthropic and Azure send a key. */
-const OTHER_KEY_HEADERS = ['x-api-key', 'api-key'];
-
-/** Returns the refusing limit or check, else the message without the provider's own text. */
-function reasonOf({ details, message }: GatewayError, { headers, history }: Call): string {
-  const { check, limit, reason } = details;
-  const keyHeader = history.endpoint.protocol?.keyHeader;
-  const other =
-    check === 'no_token' &&
-    headers.authorization === undefined &&
-    OTHER_KEY_HEADERS.find((name) => headers[name] && name !== keyHeader);
-  const hint = other ? `; ${other} was sent, and no Authorization` : '';
-  const text = limit ?? (check && CHECKS[check] + hint) ?? reason ?? message;
-  return escapeControlCharacters(text, MAX_LOGGED_CHARACTERS);
-}
-
-function lineCauseOf({ details, kind }: GatewayError): string | undefined {
-  if (kind === 'internal' && details.cause instanceof Error) return details.cause.stack;
-  const text = describeCause(details.cause);
-  return text && escapeControlCharacters(text, MAX_LOGGED_CHARACTERS);
 }
