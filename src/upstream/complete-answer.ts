@@ -2,11 +2,11 @@
 
 import { Reservation } from '../lib/memory/byte-budget.ts';
 import { readEach } from '../lib/memory/byte-source.ts';
-import { joinParts, lengthOf, sliceText, withoutMark } from '../lib/chunk-buffer.ts';
+import { joinParts, sliceText, withoutMark } from '../lib/chunk-buffer.ts';
 import { GatewayError } from '../lib/errors.ts';
 import { HeldBody } from '../lib/memory/held-body.ts';
-import { MAX_PARSED_CHARACTERS, parseUntrustedJson } from '../lib/json.ts';
-import { JsonOutline } from '../lib/json-outline.ts';
+import { MAX_PARSED_CHARACTERS } from '../lib/json.ts';
+import { JsonOutline, readJson } from '../lib/json-outline.ts';
 import { beginsJson, firstByteOf } from '../protocol/answer-json.ts';
 import { reportsFailure } from '../protocol/error-body.ts';
 import { MAX_PAGE_CHARACTERS, pageWordsOf } from '../protocol/page-words.ts';
@@ -84,8 +84,7 @@ export function failureOfCompletion(
   parts: readonly Buffer[],
   context: AttemptContext,
 ): GatewayError | undefined {
-  const isLong = lengthOf(parts) > MAX_PARSED_CHARACTERS;
-  const fault = readAnswer(isLong ? outlineOf(parts) : parse(parts), context);
+  const fault = readAnswer(parse(parts), context);
   if (fault === 'not JSON') return undefined;
   return fault ?? noStreaming(context.attempt.provider);
 }
@@ -123,11 +122,5 @@ function readAnswer(json: unknown, context: AttemptContext): AnswerFault {
 }
 
 function parse(parts: readonly Buffer[]): unknown {
-  return parseUntrustedJson(joinParts(parts).toString('utf8'));
-}
-
-function outlineOf(parts: readonly Buffer[]): unknown {
-  const outline = new JsonOutline();
-  for (const part of withoutMark(parts)) outline.push(part);
-  return outline.finish();
+  return readJson(joinParts(parts).toString('utf8'));
 }
