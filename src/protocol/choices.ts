@@ -58,8 +58,7 @@ export class ChoiceStream implements StreamRules {
     this.#noteModel(memberOf(json, 'model'));
     const usage = usageIn(json);
     if (usage) this.#notes.noteUsage(usage);
-    const choices = memberOf(json, 'choices');
-    for (const choice of Array.isArray(choices) ? (choices as unknown[]) : []) {
+    for (const choice of choicesIn(json) ?? []) {
       const index = memberOf(choice, 'index');
       const reason = memberOf(choice, 'finish_reason');
       const isFinished = typeof reason === 'string' && !isUnfinished(choice, false);
@@ -97,9 +96,7 @@ export class ChoiceStream implements StreamRules {
 export const CHOICES: AnswerRules = {
   startStream: (notes, failsEmpty) => new ChoiceStream(notes, failsEmpty),
   noteAnswer(json, notes) {
-    const choices = memberOf(json, 'choices');
-    const list: unknown[] = Array.isArray(choices) ? choices : [];
-    const reasons = list.map((choice) => memberOf(choice, 'finish_reason'));
+    const reasons = (choicesIn(json) ?? []).map((choice) => memberOf(choice, 'finish_reason'));
     notes.noteModel(memberOf(json, 'model'));
     notes.noteFinishReason(reasons.find((reason) => typeof reason === 'string' && reason !== ''));
     notes.noteUsage(usageIn(json));
@@ -134,17 +131,20 @@ export function isUsageChunk(json: unknown): boolean {
 
 /** Returns whether `choices` is absent, null or an empty array. */
 export function hasNoChoice(json: unknown): boolean {
+  return choicesIn(json)?.length === 0;
+}
+
+/** Returns the `choices`: none if they are absent or null, undefined if they are no array. */
+function choicesIn(json: unknown): readonly unknown[] | undefined {
   const choices = memberOf(json, 'choices') ?? [];
-  return Array.isArray(choices) && choices.length === 0;
+  return Array.isArray(choices) ? choices : undefined;
 }
 
 /** Returns whether a completion has no content, and ended with `stop` or without a reason. */
 export function isEmptyCompletion(json: unknown): boolean {
-  const choices = memberOf(json, 'choices') ?? [];
-  return (
-    Array.isArray(choices) &&
-    choices.every((choice) => isEmpty(memberOf(choice, 'message')) && isUnfinished(choice, true))
-  );
+  const isEmptyChoice = (choice: unknown) =>
+    isEmpty(memberOf(choice, 'message')) && isUnfinished(choice, true);
+  return choicesIn(json)?.every(isEmptyChoice) === true;
 }
 
 /** z.ai's, OpenRouter's and DeepSeek's. */
@@ -155,13 +155,10 @@ const FAILED_REASONS = new Set<unknown>(['network_error', 'error', 'insufficient
  * calls failed.
  */
 export function failedReasonOf(json: unknown): string | undefined {
-  const choices = memberOf(json, 'choices');
-  if (!Array.isArray(choices)) return undefined;
-  const failed: unknown = choices.find((choice) =>
-    FAILED_REASONS.has(memberOf(choice, 'finish_reason')),
-  );
+  const choices = choicesIn(json);
+  const failed = choices?.find((choice) => FAILED_REASONS.has(memberOf(choice, 'finish_reason')));
   // Nearly every answer has content, so it is looked at last.
-  if (failed === undefined || !choices.every(isSilent)) return undefined;
+  if (failed === undefined || !choices!.every(isSilent)) return undefined;
   return String(memberOf(failed, 'finish_reason'));
 }
 

@@ -5,6 +5,7 @@ import { type JsonValue, memberOf } from '../lib/json.ts';
 import { isBlank } from './answer-json.ts';
 import { ModelRequestParser, UnstreamedParser } from './model-request.ts';
 import type { AnswerNotes, Endpoint, EventKind, StreamRules } from './endpoint.ts';
+import { countIn, usageOf } from './usage.ts';
 
 /** For a client that sends no version. */
 export const ANTHROPIC_VERSION = '2023-06-01';
@@ -67,8 +68,8 @@ class MessageStream implements StreamRules {
     if (model !== undefined) this.#notes.noteModel(model);
     const reason = memberOf(memberOf(json, 'delta'), 'stop_reason');
     if (typeof reason === 'string') this.#notes.noteFinishReason(reason);
-    const usage = memberOf(message, 'usage') ?? memberOf(json, 'usage');
-    if (typeof usage === 'object' && usage !== null) {
+    const usage = usageOf(message) ?? usageOf(json);
+    if (usage) {
       // The later event has the answer's tokens, and from some providers the prompt's again.
       this.#counts = withCounts(this.#counts, usage);
       this.#notes.noteUsage(toUsage(this.#counts));
@@ -88,10 +89,9 @@ type Counts = Readonly<Partial<Record<(typeof COUNT_NAMES)[number], number>>>;
 /** A later null or 0 replaces no count. */
 function withCounts(counts: Counts, usage: object): Counts {
   const later = COUNT_NAMES.map((name) => {
-    const count = memberOf(usage, name);
+    const count = countIn(usage, name);
     const before = counts[name];
-    const isCount = Number.isSafeInteger(count) && (count as number) >= 0;
-    return [name, isCount ? (count as number) || (before ?? 0) : before];
+    return [name, count || (before ?? count)];
   });
   return Object.fromEntries(later) as Counts;
 }
@@ -109,8 +109,8 @@ function toUsage(counts: Counts) {
 function noteAnswer(answer: unknown, notes: AnswerNotes): void {
   notes.noteModel(memberOf(answer, 'model'));
   notes.noteFinishReason(memberOf(answer, 'stop_reason'));
-  const usage = memberOf(answer, 'usage');
-  if (typeof usage === 'object' && usage !== null) notes.noteUsage(toUsage(withCounts({}, usage)));
+  const usage = usageOf(answer);
+  if (usage) notes.noteUsage(toUsage(withCounts({}, usage)));
 }
 
 /** A message with another `stop_reason`, such as a refusal or a limit, is an answer. */

@@ -16,7 +16,8 @@ export function usageIn(json: unknown): object | undefined {
   );
 }
 
-function usageOf(value: unknown): object | undefined {
+/** Returns the `usage` of an answer or event, if it is an object. */
+export function usageOf(value: unknown): object | undefined {
   const usage = memberOf(value, 'usage');
   return typeof usage === 'object' && usage !== null ? usage : undefined;
 }
@@ -29,21 +30,22 @@ export function readUsage(usage: unknown) {
   const outputDetails =
     memberOf(usage, 'completion_tokens_details') ?? memberOf(usage, 'output_tokens_details');
   return {
-    prompt_tokens: count(usage, 'prompt_tokens') ?? count(usage, 'input_tokens'),
-    completion_tokens: count(usage, 'completion_tokens') ?? count(usage, 'output_tokens'),
-    total_tokens: count(usage, 'total_tokens'),
+    prompt_tokens: countIn(usage, 'prompt_tokens') ?? countIn(usage, 'input_tokens'),
+    completion_tokens: countIn(usage, 'completion_tokens') ?? countIn(usage, 'output_tokens'),
+    total_tokens: countIn(usage, 'total_tokens'),
     cached_tokens:
-      count(inputDetails, 'cached_tokens') ??
+      countIn(inputDetails, 'cached_tokens') ??
       // DeepSeek's name, then Moonshot's.
-      count(usage, 'prompt_cache_hit_tokens') ??
-      count(usage, 'cached_tokens'),
-    reasoning_tokens: count(outputDetails, 'reasoning_tokens'),
+      countIn(usage, 'prompt_cache_hit_tokens') ??
+      countIn(usage, 'cached_tokens'),
+    reasoning_tokens: countIn(outputDetails, 'reasoning_tokens'),
   };
 }
 
 export type TokenUsage = ReturnType<typeof readUsage>;
 
-function count(value: unknown, name: string): number | undefined {
+/** Returns a count, untrusted; undefined if it is absent or invalid. */
+export function countIn(value: unknown, name: string): number | undefined {
   const number = memberOf(value, name);
   return Number.isSafeInteger(number) && (number as number) >= 0 ? (number as number) : undefined;
 }
