@@ -20,7 +20,7 @@ import { mayName } from '../policy/authentication.ts';
 import { cutText } from '../lib/secrets.ts';
 import { readFault } from '../protocol/error-body.ts';
 import { type ListedModel, readModelList } from '../protocol/model-list.ts';
-import { pageWordsOf } from '../protocol/page-words.ts';
+import { MAX_WORDS_CHARACTERS, pageWordsOf } from '../protocol/page-words.ts';
 import { readStatusFault } from '../upstream/open-answer.ts';
 import type { Provider } from '../upstream/provider.ts';
 import type { Transport } from '../upstream/transport.ts';
@@ -32,10 +32,8 @@ const FRESH_MS = 300_000;
 /** How long a failed provider is not asked again, so that a burst of requests asks it once. */
 const FRESH_AFTER_FAILURE_MS = 10_000;
 const MAX_LIST_BYTES = 4_194_304;
-/** The most words of a page in a cause. */
-const MAX_WORDS_CHARACTERS = 100;
 /** A model with a longer name is left out. */
-const MAX_NAME_CHARACTERS = 512;
+const MAX_LISTED_NAME_CHARACTERS = 512;
 
 interface ModelListServices extends Omit<Services, 'modelList'> {
   /** Called with a provider's model names when its list was fetched. */
@@ -129,10 +127,10 @@ export class ModelList {
 
   /** Logs a warning about long names, unless the former list had any. */
   #withoutLongNames(list: readonly ListedModel[], provider: string, cached: CachedList) {
-    const kept = list.filter(({ name }) => name.length <= MAX_NAME_CHARACTERS);
+    const kept = list.filter(({ name }) => name.length <= MAX_LISTED_NAME_CHARACTERS);
     const models = list.length - kept.length;
     if (models > 0 && !cached.leftOut) {
-      const cause = `names of more than ${MAX_NAME_CHARACTERS} characters`;
+      const cause = `names of more than ${MAX_LISTED_NAME_CHARACTERS} characters`;
       this.#services.logger.log('warn', 'models are left out', { provider, models, cause });
     }
     cached.leftOut = models;

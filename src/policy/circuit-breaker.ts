@@ -42,14 +42,14 @@ export interface Probe {
 }
 
 /** `isBalanced`: the gateway chose the model among several equivalent targets. */
-interface Target {
+interface CandidateModel {
   readonly model: string;
   readonly operation: string;
   readonly isStream: boolean;
   readonly isBalanced?: boolean;
 }
 
-interface Circuit extends Partial<Pick<Target, 'model' | 'operation' | 'isStream'>> {
+interface Circuit extends Partial<Pick<CandidateModel, 'model' | 'operation' | 'isStream'>> {
   /** Failures in a row. */
   readonly failures: number;
   readonly cooldownMs: number;
@@ -90,20 +90,20 @@ export class CircuitBreaker {
     for (const name of this.#circuits.keys()) this.#close(name, 'reload');
   }
 
-  /** Returns the worse state of the target's circuit and the provider's own. */
-  stateOf(target: Target): CircuitState {
+  /** Returns the worse state of the candidate's circuit and the provider's own. */
+  stateOf(candidate: CandidateModel): CircuitState {
     if (this.#circuits.size === 0) return 'closed';
-    const states = this.#tripped(target).map(stateOfCircuit);
+    const states = this.#tripped(candidate).map(stateOfCircuit);
     return states.find((state) => state === 'open') ?? states[0] ?? 'closed';
   }
 
   /**
-   * Makes an attempt the probe of the target's half-open circuits. They are open for other requests
-   * until the probe is released.
+   * Makes an attempt the probe of the candidate's half-open circuits. They are open for other
+   * requests until the probe is released.
    */
-  beginProbe(target: Target): Probe {
+  beginProbe(candidate: CandidateModel): Probe {
     const openUntilMs = performance.now() + COOLDOWN_MS;
-    const circuits = this.#tripped(target).map((before) => {
+    const circuits = this.#tripped(candidate).map((before) => {
       const circuit = { ...before, openUntilMs, isProbed: true };
       this.#circuits.set(nameOf(before), circuit);
       this.#logger.log('debug', 'breaker half-open', this.#shown(before));
@@ -116,7 +116,7 @@ export class CircuitBreaker {
         if (performance.now() < succeedsAtMs) return;
         // Records the success only once, so that a failure later in the stream still counts.
         succeedsAtMs = Infinity;
-        this.#recordSuccess(target);
+        this.#recordSuccess(candidate);
       },
       // Changes nothing if a result or a later probe has replaced these circuits.
       release: () => {
@@ -126,8 +126,8 @@ export class CircuitBreaker {
     };
   }
 
-  recordOutcome(target: Target, failure: GatewayError | undefined, probe?: Probe): void {
-    if (failure === undefined) return this.#recordSuccess(target);
+  recordOutcome(candidate: CandidateModel, failure: GatewayError | undefined, probe?: Probe): void {
+    if (failure === undefined) return this.#recordSuccess(candidate);
     const { details, scope, status } = failure;
     const isProbe = probe !== undefined;
     // The other scopes show that the provider was reached.
@@ -136,20 +136,20 @@ export class CircuitBreaker {
     // single client could otherwise open a circuit, or keep the circuit closed. Some providers
     // answer a wrong parameter with a plain 500.
     if (scope === 'client' || status === 500) return;
-    const isFaultOfTarget = target.isBalanced && isOfTarget(failure);
+    const isFaultOfTarget = candidate.isBalanced && isOfTarget(failure);
     const isModelGone = details.problem === 'model gone';
     const cause = causeOf(failure);
     if (scope === 'provider') {
       this.#fail({}, cause, isProbe);
       // The request may have been the model's probe. Without a result for the model, the next
       // request would probe it at once.
-      const circuit = this.#circuits.get(nameOf(target));
-      if (circuit && isTripped(circuit)) this.#fail(target, cause, isProbe);
+      const circuit = this.#circuits.get(nameOf(candidate));
+      if (circuit && isTripped(circuit)) this.#fail(candidate, cause, isProbe);
     } else if (OUTAGE_STATUSES.has(status) || isFaultOfTarget || isModelGone) {
-      this.#fail(target, cause, isProbe);
+      this.#fail(candidate, cause, isProbe);
     } else {
       // A 401 or a 429 is an answer, and a circuit only counts outages.
-      this.#recordSuccess(target);
+      this.#recordSuccess(candidate);
     }
   }
 
@@ -166,13 +166,17 @@ export class CircuitBreaker {
     }));
   }
 
-  #recordSuccess(target: Target): void {
+  #recordSuccess(candidate: CandidateModel): void {
     if (this.#circuits.size === 0) return;
     this.#close(OWN);
-    this.#close(nameOf(target));
+    this.#close(nameOf(candidate));
   }
 
-  #fail({ model, operation, isStream }: Partial<Target>, cause: string, isProbe: boolean): void {
+  #fail(
+    { model, operation, isStream }: Partial<CandidateModel>,
+    cause: string,
+    isProbe: boolean,
+  ): void {
     if (this.#isDisposed) return;
     if (model && model.length > MAX_MODEL_CHARACTERS) return;
     const name = nameOf({ model, operation, isStream });
@@ -209,8 +213,8 @@ export class CircuitBreaker {
     this.#logger.log('info', 'breaker closed', fields);
   }
 
-  #tripped(target: Target): Circuit[] {
-    const circuits = [OWN, nameOf(target)].map((name) => this.#circuits.get(name));
+  #tripped(candidate: CandidateModel): Circuit[] {
+    const circuits = [OWN, nameOf(candidate)].map((name) => this.#circuits.get(name));
     return circuits.filter((circuit) => circuit !== undefined).filter(isTripped);
   }
 
@@ -229,7 +233,7 @@ function stateOfCircuit({ openUntilMs }: Circuit): CircuitState {
   return performance.now() < openUntilMs ? 'open' : 'half-open';
 }
 
-function nameOf({ model, operation, isStream }: Partial<Target>): string {
+function nameOf({ model, operation, isStream }: Partial<CandidateModel>): string {
   if (model === undefined) return OWN;
   return `${operation} ${isStream ? 'stream' : 'complete'} ${model}`;
 }

@@ -15,7 +15,10 @@ const BUSY_FACTOR = 10;
  */
 const LEAST_USUAL_MS = 10;
 
-type Asked = Pick<Attempt, 'beganAtMs' | 'sentAtMs' | 'decidedAtMs' | 'hasAnswer' | 'failure'>;
+type StreamAttempt = Pick<
+  Attempt,
+  'beganAtMs' | 'sentAtMs' | 'decidedAtMs' | 'hasAnswer' | 'failure'
+>;
 
 interface Entry {
   /** When the stream began or failed, or its client left. */
@@ -32,12 +35,12 @@ interface Entry {
 export class FirstTokenTimes {
   #entries: readonly Entry[] = [];
 
-  add({ beganAtMs, sentAtMs = beganAtMs, decidedAtMs }: Asked): void {
+  add({ beganAtMs, sentAtMs = beganAtMs, decidedAtMs }: StreamAttempt): void {
     this.#push({ atMs: decidedAtMs!, tookMs: decidedAtMs! - sentAtMs });
   }
 
   /** Counts a failure of the target, which replaces the time of a stream whose answer had begun. */
-  recordEnd({ decidedAtMs, failure, hasAnswer }: Asked): void {
+  recordEnd({ decidedAtMs, failure, hasAnswer }: StreamAttempt): void {
     if (!failure || !providerKindOf(failure, hasAnswer)) return;
     const at = hasAnswer ? this.#entries.findIndex(({ atMs }) => atMs === decidedAtMs) : -1;
     this.#entries = this.#entries.filter((_, index) => index !== at);
@@ -49,7 +52,7 @@ export class FirstTokenTimes {
    * its median. A wait shorter than usual only counts as one of the first three, which a target
    * that hangs would otherwise never have.
    */
-  addSilence({ beganAtMs, sentAtMs = beganAtMs }: Asked): void {
+  addSilence({ beganAtMs, sentAtMs = beganAtMs }: StreamAttempt): void {
     const { isKnown, usualMs } = this.state;
     const atMs = performance.now();
     const waitedMs = atMs - sentAtMs;

@@ -14,7 +14,7 @@ const FORBIDDEN: readonly (number | undefined)[] = [402, 403];
  * While all keys are in cooldown, they are tried in this order. A key after a 429 comes first,
  * because its limit ends soon, and because another 429 lets the request fall back.
  */
-const KEY_STATUSES = [[429], FORBIDDEN, [401]];
+const COOLDOWN_ORDER = [[429], FORBIDDEN, [401]];
 /** The cooldown of a refused key. */
 const REJECTED_MS = 60_000;
 /** The cooldown after a 429 for a limit without `Retry-After`. */
@@ -95,7 +95,7 @@ export class KeyPool {
     const available = () =>
       keys.find((key) => !tried.includes(key) && isOver(this.cooldownOf(key)));
     for (let key = available(); key !== undefined; key = available()) yield take(key);
-    for (const statuses of KEY_STATUSES) {
+    for (const statuses of COOLDOWN_ORDER) {
       const alike = keys.filter((key) => statuses.includes(this.cooldownOf(key)?.status));
       const wasTried = alike.some((key) => tried.includes(key));
       const endsAtMs = (key: number) => this.cooldownOf(key)!.endsAtMs;

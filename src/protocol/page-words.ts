@@ -1,5 +1,7 @@
 /** Reads the words of a page that a proxy or a wrong `base_url` has sent in place of an answer. */
 
+/** The most words of a page in a cause. */
+export const MAX_WORDS_CHARACTERS = 100;
 /** How much of a page is searched for its words. */
 export const MAX_PAGE_CHARACTERS = 4096;
 const PAGE = /^\ufeff?\s*<(?:!doctype|!--|\?xml|html|head|body|script|title)/i;

@@ -4,7 +4,7 @@ import { namingSetting } from '../config/named-models.ts';
 import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
 import { cutText, withoutControlCharacters } from '../lib/secrets.ts';
 import { isAboutMoney, readFault, type UpstreamFault } from '../protocol/error-body.ts';
-import { pageWordsOf } from '../protocol/page-words.ts';
+import { MAX_WORDS_CHARACTERS, pageWordsOf } from '../protocol/page-words.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { redactorOf, returnedHeaders } from './headers.ts';
 import type { UpstreamHeaders } from './provider.ts';
@@ -12,8 +12,6 @@ import { http } from '../lib/http.ts';
 
 const MAX_RETRY_AFTER_SECONDS = 86_400;
 const MAX_ERROR_TEXT_CHARACTERS = 500;
-/** The most words of a page in a cause. */
-const MAX_WORDS_CHARACTERS = 100;
 /**
  * How much more of a long text is searched for keys before it is cut. A key that begins in the
  * shown text is hidden if it is no longer than this.
