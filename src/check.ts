@@ -197,7 +197,7 @@ async function isList(fetch: ReturnType<typeof fetchModelList>): Promise<boolean
 }
 
 async function checkKey(
-  { id, baseUrl, models }: ProviderSettings,
+  { baseUrl, models }: ProviderSettings,
   fetch: ReturnType<typeof fetchModelList>,
 ): Promise<Result> {
   let status = 200;
@@ -212,7 +212,7 @@ async function checkKey(
     if (thrown === NO_LIST_IN_TIME) {
       return { ok: false, message: `timeout: no answer in ${CHECK_TIMEOUT_MS / 1000} s` };
     }
-    const failure = upstreamFailure(thrown, id);
+    const failure = upstreamFailure(thrown);
     // Any other error means that the answer was read but is no model list.
     if (failure instanceof GatewayError) {
       const problem = failure.scope === 'provider' ? 'unreachable' : 'no usable answer';

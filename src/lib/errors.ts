@@ -105,11 +105,10 @@ const MAX_USEFUL_RETRY_AFTER_SECONDS = 60;
 
 type ErrorKind = keyof typeof ERROR_TABLE;
 
-/** The answer's body shows only `retryAfterSeconds`, `provider` and `upstreamStatus`. */
+/** The answer's body shows only `retryAfterSeconds` and `upstreamStatus`. */
 export interface ErrorDetails {
   /** The HTTP status if the table's does not apply: the upstream's own, or a 408, 413, 417, … */
   readonly status?: number;
-  readonly provider?: string;
   readonly scope?: Scope;
   readonly upstreamStatus?: number;
   readonly retryAfterSeconds?: number;
@@ -139,6 +138,8 @@ export class GatewayError extends Error {
   readonly scope: Scope;
   readonly retry: Retry;
   readonly details: ErrorDetails;
+  /** The provider of the failed attempt, once the attempt has ended. */
+  provider: string | undefined;
   readonly #retryAfterSeconds: number | undefined;
 
   constructor(kind: ErrorKind, text: string, details: ErrorDetails = {}) {
@@ -179,7 +180,7 @@ export class GatewayError extends Error {
         message: this.message,
         code,
         retry_after: this.kind === 'rateLimit' ? this.#retryAfterSeconds : undefined,
-        provider: type === 'provider_error' ? this.details.provider : undefined,
+        provider: type === 'provider_error' ? this.provider : undefined,
         status: this.kind === 'api' ? this.details.upstreamStatus : undefined,
       },
     });

@@ -11,7 +11,7 @@ import { beginsJson, firstByteOf } from '../protocol/answer-json.ts';
 import { reportsFailure } from '../protocol/error-body.ts';
 import { MAX_PAGE_CHARACTERS, pageWordsOf } from '../protocol/page-words.ts';
 import type { Answer, AttemptContext } from './attempt-context.ts';
-import { emptyAnswerError, MAX_BYTES, providerError, tooLargeError } from './network-error.ts';
+import { emptyAnswerError, MAX_BYTES, tooLargeError } from './network-error.ts';
 import { describeResponse, errorOf } from './provider-error.ts';
 import type { UpstreamResponse } from './provider.ts';
 
@@ -30,7 +30,6 @@ export function openCompleteAnswer(
   context: AttemptContext,
 ): Answer | Promise<Answer> {
   const { call, deadline } = context;
-  const { provider } = context.attempt;
   let outline: JsonOutline | undefined;
   const { maxBufferedBytes } = call.budget.limits;
   const held = new HeldBody(new Reservation(call.budget));
@@ -45,7 +44,7 @@ export function openCompleteAnswer(
     if (isLabelledStream) {
       firstByte ??= firstByteOf(chunk);
       // An event stream may never end, so it is refused at its first byte.
-      if (firstByte !== undefined && !beginsJson(firstByte)) throw streamAnswered(provider);
+      if (firstByte !== undefined && !beginsJson(firstByte)) throw streamAnswered();
     }
     // A shorter answer is parsed at its end, because `JSON.parse` takes a quarter of the scan's
     // time.
@@ -59,11 +58,11 @@ export function openCompleteAnswer(
     const { parts } = held;
     const fault = readAnswer(outline ? outline.finish() : parse(parts), context);
     if (fault === 'not JSON') {
-      if (isLabelledStream || beginsEvents(parts)) throw streamAnswered(provider);
+      if (isLabelledStream || beginsEvents(parts)) throw streamAnswered();
       const text = 'the provider did not answer with usable JSON';
       const beginning = sliceText(parts, 0, MAX_PAGE_CHARACTERS);
       const cause = `no JSON: ${describeResponse(pageWordsOf(beginning), context)}`;
-      throw new GatewayError('serialization', text, { provider, cause });
+      throw new GatewayError('serialization', text, { cause });
     }
     if (fault) throw fault;
     return {
@@ -92,11 +91,12 @@ export function failureOfCompletion(
 /** Returns the error for a provider that sends a completion in place of a stream. */
 export function noStreaming(provider: string): GatewayError {
   const text = `Provider ${provider} does not support streaming`;
-  return new GatewayError('unsupported', text, { provider });
+  return new GatewayError('unsupported', text);
 }
 
-function streamAnswered(provider: string): GatewayError {
-  return providerError(provider, 'a stream was answered to a request for a complete answer');
+function streamAnswered(): GatewayError {
+  const text = 'a stream was answered to a request for a complete answer';
+  return new GatewayError('provider', text);
 }
 
 function beginsEvents(parts: readonly Buffer[]): boolean {
@@ -113,9 +113,9 @@ function readAnswer(json: unknown, context: AttemptContext): AnswerFault {
   if (json === undefined) return 'not JSON';
   if (reportsFailure(json) || endpoint.hasFailed?.(json)) return errorOf(json, context);
   const failedReason = endpoint.failedReasonOf?.(json);
-  if (failedReason) return emptyAnswerError(attempt.provider, failedReason);
+  if (failedReason) return emptyAnswerError(failedReason);
   if (services.config.server.emptyAnswers === 'fail' && endpoint.isEmpty?.(json)) {
-    return emptyAnswerError(attempt.provider);
+    return emptyAnswerError();
   }
   endpoint.noteAnswer(json, attempt);
   return undefined;

@@ -113,7 +113,7 @@ export class EventInflow implements ByteSink {
       return this.#context.deadline.abandon();
     }
     try {
-      if (error) throw upstreamFailure(error, this.#context.attempt.provider);
+      if (error) throw upstreamFailure(error);
       this.#phase.checkKind?.(true);
       this.#phase.take(this.reader.finish());
     } catch (thrown) {

@@ -4,7 +4,7 @@
  */
 
 import { joinParts, withoutMark } from '../lib/chunk-buffer.ts';
-import type { GatewayError } from '../lib/errors.ts';
+import { GatewayError } from '../lib/errors.ts';
 import { MAX_PARSED_CHARACTERS, parseUntrustedJson } from '../lib/json.ts';
 import { LEFT_OUT, readJson } from '../lib/json-outline.ts';
 import { EventSplitter, LINE_FEED, parseEvents, type ServerSentEvent } from '../lib/sse.ts';
@@ -14,7 +14,7 @@ import { reportsFailure } from '../protocol/error-body.ts';
 import { LongEvent } from '../protocol/long-event.ts';
 import { DONE_MARK, isField } from '../protocol/plain-events.ts';
 import type { AttemptContext } from './attempt-context.ts';
-import { emptyAnswerError, providerError } from './network-error.ts';
+import { emptyAnswerError } from './network-error.ts';
 import { errorOf } from './provider-error.ts';
 
 export const NO_BYTES = Buffer.alloc(0);
@@ -245,12 +245,11 @@ export class EventReader {
   }
 
   #cutError(): GatewayError {
-    const { provider } = this.#context.attempt;
-    return providerError(provider, 'the stream was cut off', { problem: 'cut' });
+    return new GatewayError('provider', 'the stream was cut off', { problem: 'cut' });
   }
 
   #errorOf(kind: EventFailure): GatewayError {
     if ('fault' in kind) return errorOf(kind.fault, this.#context, true);
-    return emptyAnswerError(this.#context.attempt.provider, kind.emptyReason);
+    return emptyAnswerError(kind.emptyReason);
   }
 }

@@ -46,8 +46,8 @@ const NOT_HTTP = /^(?:$|HPE_|UND_ERR_HEADERS_OVERFLOW$)/;
 const WRONG_LENGTH = 'UND_ERR_RES_CONTENT_LENGTH_MISMATCH';
 
 /** Returns the error `Request timed out` (docs/behaviour.md#unreachable). */
-export function timeoutError(provider: string, details?: ErrorDetails): GatewayError {
-  return new GatewayError('timeout', 'Request timed out', { ...details, provider });
+export function timeoutError(details: ErrorDetails): GatewayError {
+  return new GatewayError('timeout', 'Request timed out', details);
 }
 
 /**
@@ -76,15 +76,6 @@ function lookupDetails(error: Error): ErrorDetails | undefined {
   return { cause: `lookup of ${hostname} ${end}`, problem: 'lookup' };
 }
 
-/** Returns the error for an unusable answer. */
-export function providerError(
-  provider: string,
-  text: string,
-  details?: ErrorDetails,
-): GatewayError {
-  return new GatewayError('provider', text, { ...details, provider });
-}
-
 /** SDKs repeat every 500, and the provider would charge for each repeated answer. */
 const FINAL = { 'x-should-retry': 'false' };
 /** 2,048 embeddings take 88 MB, and image models send a picture in one event. */
@@ -111,16 +102,16 @@ export function tooLargeError(
  * Returns the error for an answer without content. The request is retried, because another answer
  * may have content.
  */
-export function emptyAnswerError(provider: string, reason?: string): GatewayError {
+export function emptyAnswerError(reason?: string): GatewayError {
   const cause = reason && { cause: `finish_reason: ${reason}` };
-  return providerError(provider, 'the answer is empty', { retry: 'later', ...cause });
+  return new GatewayError('provider', 'the answer is empty', { retry: 'later', ...cause });
 }
 
 /**
  * Translates a `TransportError`; other errors are returned unchanged. Hosts, ports and library
  * texts stay in `cause`, for the log only.
  */
-export function upstreamFailure(thrown: unknown, provider: string): unknown {
+export function upstreamFailure(thrown: unknown): unknown {
   if (!(thrown instanceof TransportError)) return thrown;
   const { cause, connectionFailure } = thrown;
   const { code = '' } = cause as NodeJS.ErrnoException;
@@ -137,10 +128,10 @@ export function upstreamFailure(thrown: unknown, provider: string): unknown {
   // An AggregateError only has the first address's code.
   if (TIMED_OUT.test(code) && !(cause instanceof AggregateError)) {
     const scope = isUnconnected ? 'provider' : 'model';
-    return timeoutError(provider, { cause, scope, ...lookupDetails(cause) });
+    return timeoutError({ cause, scope, ...lookupDetails(cause) });
   }
   const fail = (text: string, details?: ErrorDetails) =>
-    providerError(provider, text, { cause, ...details });
+    new GatewayError('provider', text, { cause, ...details });
   const isInBody = connectionFailure === 'inBody';
   if (cause instanceof MalformedResponse) {
     return fail('the answer was not valid HTTP', { cause: cause.message });

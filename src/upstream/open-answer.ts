@@ -8,7 +8,7 @@ import { EVENT_STREAM_HEADERS, parseEvents } from '../lib/sse.ts';
 import type { Answer, AttemptContext } from './attempt-context.ts';
 import { openCompleteAnswer, EVENT_STREAM_TYPE } from './complete-answer.ts';
 import { addClientHeaders, passedValue, returnedHeaders, upstreamRequestId } from './headers.ts';
-import { providerError, timeoutError, upstreamFailure } from './network-error.ts';
+import { timeoutError, upstreamFailure } from './network-error.ts';
 import { readFault, type UpstreamFault } from '../protocol/error-body.ts';
 import { pageWordsOf } from '../protocol/page-words.ts';
 import { toProviderError } from './provider-error.ts';
@@ -43,7 +43,7 @@ export function sendAttempt(
   const { attempt, deadline, isStream, limitMs, services } = context;
   deadline.arm(limitMs, () => {
     const cause = `no ${isStream ? 'first token' : 'complete answer'} in ${Math.round(limitMs)} ms`;
-    return timeoutError(attempt.provider, { cause });
+    return timeoutError({ cause });
   });
   // The transport notes the connection in the attempt, because it has the members of
   // `ConnectionUse`.
@@ -67,7 +67,7 @@ export function openAnswer(
   if (status >= 300 || NO_ANSWER_STATUSES.has(status)) return readStatusError(response, context);
   if (COMPRESSED.test(response.headers.get('content-encoding') ?? '')) {
     // The request forbids compression, and a few compressed bytes can expand to gigabytes.
-    throw providerError(attempt.provider, 'the answer is compressed');
+    throw new GatewayError('provider', 'the answer is compressed');
   }
   const headers = returnedHeaders(response.headers, context);
   const contentType = services.redact(passedValue(response.headers, 'content-type') ?? '');
@@ -98,8 +98,12 @@ export function endFailed(
 ): GatewayError | ClientGone {
   // Unlike `stop`, `abandon` also ends an unread response.
   deadline.abandon();
-  const failure = upstreamFailure(thrown, attempt.provider);
-  return failure instanceof ClientGone ? failure : GatewayError.from(failure);
+  const failure = upstreamFailure(thrown);
+  if (failure instanceof ClientGone) return failure;
+  const error = GatewayError.from(failure);
+  // The client's error shows the provider. One of the gateway's own may be the error of many calls.
+  if (error.scope !== 'gateway') error.provider = attempt.provider;
+  return error;
 }
 
 async function readStatusError(
@@ -108,14 +112,13 @@ async function readStatusError(
 ): Promise<never> {
   const { headers, status } = response;
   const { call, deadline } = context;
-  const { provider } = context.attempt;
   // A proxy on the way has to send this header with a 407 (RFC 9110 15.5.8). Over fetch a 407 has
   // no headers at all.
   const isFromProxy = status === 407 && (headers.has('proxy-authenticate') || headers.size === 0);
   if (status < 400 || status > 599 || isFromProxy) {
     const location = headers.get('location')?.split('?', 1)[0];
     const cause = location && `status ${status}, location ${location}`;
-    throw providerError(provider, `unexpected status ${status}`, { cause });
+    throw new GatewayError('provider', `unexpected status ${status}`, { cause });
   }
   const fault = await readStatusFault(response, deadline, call.history.endpoint.references);
   call.cancellation.throwIfCancelled();

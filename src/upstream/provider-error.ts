@@ -63,7 +63,6 @@ export function toProviderError(
   const isRepeatUseless = scope === 'client' || (status === 429 && isAboutMoney(fault));
   const logged = providerMessages ? loggedCause(fault, text, context) : namesOf(fault, redact);
   const details: ErrorDetails = {
-    provider,
     cause: setting ? `${setting}: ${logged}` : logged,
     ...(status === 429 && scope !== 'client' && { limit: 'upstream' }),
     status,

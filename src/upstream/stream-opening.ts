@@ -7,14 +7,14 @@
 
 import type { ByteSource } from '../lib/memory/byte-source.ts';
 import { ChunkBuffer, sliceText, withoutMark } from '../lib/chunk-buffer.ts';
-import type { ErrorDetails, GatewayError } from '../lib/errors.ts';
+import { GatewayError } from '../lib/errors.ts';
 import { beginsJson } from '../protocol/answer-json.ts';
 import { MAX_PAGE_CHARACTERS, pageWordsOf } from '../protocol/page-words.ts';
 import type { Answer, AttemptContext } from './attempt-context.ts';
 import { failureOfCompletion, noStreaming } from './complete-answer.ts';
 import { EventInflow, type StreamPhase } from './event-inflow.ts';
 import type { PassedEvents } from './event-reader.ts';
-import { emptyAnswerError, providerError } from './network-error.ts';
+import { emptyAnswerError } from './network-error.ts';
 import { describeResponse } from './provider-error.ts';
 import { type StreamBeginning, StreamRelay } from './stream-relay.ts';
 
@@ -97,7 +97,8 @@ class StreamOpening implements StreamPhase {
    */
   checkKind(hasEnded: boolean): void {
     const { firstByte, splitter } = this.#inflow.reader;
-    if (!hasEnded && firstByte === undefined) throw this.#error('too much before the first token');
+    if (!hasEnded && firstByte === undefined)
+      throw new GatewayError('provider', 'too much before the first token');
     if (!hasEnded && beginsJson(firstByte)) throw noStreaming(this.#context.attempt.provider);
     if (!hasEnded) return;
     const parts = [...this.#beginning.bytes.parts, ...splitter.unfinished.parts];
@@ -116,17 +117,19 @@ class StreamOpening implements StreamPhase {
    * another way without a beginning.
    */
   #hasEndedEmpty(): boolean {
-    const { attempt, services } = this.#context;
+    const { services } = this.#context;
     const { hasOtherLines, isDone, rules } = this.#inflow.reader;
     if (!isDone && !this.#inflow.hasEnded) return false;
     if (rules.hasChoice && (isDone || rules.isFinished)) {
       if (services.config.server.emptyAnswers === 'pass') return true;
-      throw emptyAnswerError(attempt.provider);
+      throw emptyAnswerError();
     }
     const cause = `no events: ${describeResponse(this.#pageWords, this.#context)}`;
-    const isStream = isDone || !hasOtherLines;
-    if (!isStream) throw this.#error('the answer was no stream of events', { cause });
-    throw this.#error('the stream ended before its first token', { cause, problem: 'cut' });
+    if (isDone || !hasOtherLines) {
+      const text = 'the stream ended before its first token';
+      throw new GatewayError('provider', text, { cause, problem: 'cut' });
+    }
+    throw new GatewayError('provider', 'the answer was no stream of events', { cause });
   }
 
   /**
@@ -137,7 +140,8 @@ class StreamOpening implements StreamPhase {
     const { hasOtherLines, hasPreamble, splitter } = this.#inflow.reader;
     if (bytes + splitter.unfinished.size > MAX_PREAMBLE_BYTES) this.checkKind(false);
     if (bytes <= MAX_PREAMBLE_BYTES) return false;
-    if (hasOtherLines || !hasPreamble) throw this.#error('too much before the first token');
+    if (hasOtherLines || !hasPreamble)
+      throw new GatewayError('provider', 'too much before the first token');
     return true;
   }
 
@@ -151,9 +155,5 @@ class StreamOpening implements StreamPhase {
     if (hasOtherLines || hasPreamble || !reply.headersSent || !reply.hasRoom) return;
     for (const part of withoutMark([bytes.take()])) reply.write(part);
     this.#inflow.updateRoom(0);
-  }
-
-  #error(text: string, details?: ErrorDetails): GatewayError {
-    return providerError(this.#context.attempt.provider, text, details);
   }
 }

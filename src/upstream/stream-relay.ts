@@ -11,7 +11,7 @@ import type { Answer, AnswerSink, AttemptContext } from './attempt-context.ts';
 import type { EventInflow, StreamPhase } from './event-inflow.ts';
 import { NO_BYTES, type PassedEvents } from './event-reader.ts';
 import { endAtLineFeed } from './line-feed.ts';
-import { providerError, timeoutError } from './network-error.ts';
+import { timeoutError } from './network-error.ts';
 
 /**
  * How much of the idle limit a single wait for the client may use up. A wait counts at all because
@@ -48,7 +48,7 @@ export class StreamRelay implements StreamPhase, Answer {
   /** A field, because a closure of `deliver` would keep the first bytes until the stream's end. */
   readonly #onRoom = () => this.#resume();
   readonly #createTimeout = () =>
-    timeoutError(this.#context.attempt.provider, {
+    timeoutError({
       cause: `no event in ${this.#idleMs} ms`,
       silentMs: this.#idleMs,
     });
@@ -93,7 +93,7 @@ export class StreamRelay implements StreamPhase, Answer {
     if (isDone || this.#inflow.hasEnded) {
       if (!isDone && !rules.isFinished) {
         const text = 'the stream ended before the answer was finished';
-        throw providerError(this.#context.attempt.provider, text, { problem: 'cut' });
+        throw new GatewayError('provider', text, { problem: 'cut' });
       }
       this.#end(error);
       return true;

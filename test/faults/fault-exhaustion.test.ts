@@ -19,7 +19,7 @@ function ofAll(...errors: NodeJS.ErrnoException[]): Error {
 
 function failureOf(cause: Error): GatewayError {
   const thrown = new TransportError(cause, 'unconnected');
-  const failure = upstreamFailure(thrown, 'p');
+  const failure = upstreamFailure(thrown);
   assert.ok(failure instanceof GatewayError);
   return failure;
 }

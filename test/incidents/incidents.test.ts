@@ -63,9 +63,9 @@ function start(t: TestContext, first = 1_000_000) {
     incidents.advance();
     return reported();
   };
-  const failures = (details: Details, provider = 'p') => {
+  const failures = (details: Details) => {
     const { kind = 'provider', text = 'x', ...rest } = details;
-    return new GatewayError(kind, text, { provider, ...rest });
+    return new GatewayError(kind, text, rest);
   };
   return {
     incidents,
@@ -168,7 +168,7 @@ function start(t: TestContext, first = 1_000_000) {
           if (failure) incidents.recordFailure(attempt, failure);
           else incidents.addGood(attempt);
         };
-        const failure = details && failures(details, provider);
+        const failure = details && failures(details);
         ask(provider, failure);
         if (by !== provider) ask(by);
         const outcome: Outcome = by === provider ? (failure?.outcome ?? 'ok') : 'ok';
@@ -1250,7 +1250,7 @@ test('good requests are counted while an incident lasts, until its end is known'
 test('requests without memory or descriptors are listed by name and client', (t) => {
   for (const [kind, details] of [
     ['memory', { limit: 'memory' }],
-    ['descriptors', { provider: 'p', problem: 'descriptors' }],
+    ['descriptors', { problem: 'descriptors' }],
   ] as const) {
     const { facts, incidents } = start(t);
     const history = new RequestHistory();

@@ -47,11 +47,11 @@ test('details replace the status, scope and retry of the table', () => {
 });
 
 test('the body names the provider and its status only for errors of a provider', () => {
-  const details = { provider: 'p', upstreamStatus: 503, retryAfterSeconds: 7 };
+  const details = { upstreamStatus: 503, retryAfterSeconds: 7 };
   const shown = (kind: Kind) => {
-    const { error } = JSON.parse(new GatewayError(kind, 'a', details).toBody()) as {
-      error: Record<string, unknown>;
-    };
+    const failure = new GatewayError(kind, 'a', details);
+    failure.provider = 'p';
+    const { error } = JSON.parse(failure.toBody()) as { error: Record<string, unknown> };
     return [error['provider'], error['status'], error['retry_after']];
   };
   assert.deepEqual(shown('api'), ['p', 503, undefined]);

@@ -299,7 +299,7 @@ async function relay(pieces: readonly Buffer[], isCut: boolean, usageAdded: bool
     await relayStream(body, context, reply);
     await eventually(() => reply.hasEnded, 'the end');
   } catch (thrown) {
-    const error = upstreamFailure(thrown, 'p');
+    const error = upstreamFailure(thrown);
     if (!(error instanceof GatewayError)) throw error;
     failure = error.message;
     if (!reply.headersSent) return { text: '', failure, hasBegun: false };

@@ -15,7 +15,7 @@ import {
 /** Returns a failure's kind, scope, retry and problem. */
 function failureOf(code: string, connectionFailure?: ConnectionFailure) {
   const cause = Object.assign(new Error(code), { code });
-  const failure = upstreamFailure(new TransportError(cause, connectionFailure), 'p');
+  const failure = upstreamFailure(new TransportError(cause, connectionFailure));
   assert.ok(failure instanceof GatewayError);
   const { details, kind, retry, scope } = failure;
   return [kind, scope, retry, details.problem].filter(Boolean);
@@ -56,9 +56,9 @@ test('an answer that is not HTTP is not cut off, and is not repeated', () => {
 test('an answer or event that can never fit is a failure of the gateway', () => {
   const shown = (part: 'answer' | 'event', maxBufferedBytes: number) => {
     const failure = tooLargeError(part, maxBufferedBytes);
-    const { details, message, outcome, retry, scope } = failure;
+    const { message, outcome, retry, scope } = failure;
     assert.deepEqual([scope, outcome, retry], ['gateway', 'internal_error', 'no']);
-    assert.equal(details.provider, undefined);
+    assert.equal(failure.provider, undefined);
     assert.equal(gatewayKindOf(failure), undefined, 'no incident');
     return message.replace(/^The (?:answer|event) is larger than /, '');
   };
