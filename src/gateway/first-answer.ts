@@ -206,7 +206,8 @@ function readRequest(
   maxBytes: number,
 ): Promise<ModelRequest> {
   const { history } = call;
-  const parser = new history.endpoint.Parser(tenant?.models === undefined);
+  const { Parser, required } = history.endpoint;
+  const parser = new Parser(tenant?.models === undefined, required);
   return call.readBody(maxBytes, {
     push: (chunk) => parser.push(chunk),
     finish(body) {

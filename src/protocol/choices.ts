@@ -17,20 +17,14 @@ export class ChoiceStream implements StreamRules {
   hasChoice = false;
   readonly #notes: AnswerNotes;
   readonly #failsEmpty: boolean;
-  readonly #hasContent: (choice: unknown) => boolean;
   /** By the index of the choice. */
   readonly #choices = new Map<number, 'open' | 'finished' | 'reopened'>();
   #hasFinish = false;
   #modelEvents = MAX_MODEL_EVENTS;
 
-  constructor(
-    notes: AnswerNotes,
-    failsEmpty: boolean,
-    hasContentIn: (choice: unknown) => boolean = hasContent,
-  ) {
+  constructor(notes: AnswerNotes, failsEmpty: boolean) {
     this.#notes = notes;
     this.#failsEmpty = failsEmpty;
-    this.#hasContent = hasContentIn;
   }
 
   get isFinished(): boolean {
@@ -63,12 +57,18 @@ export class ChoiceStream implements StreamRules {
       const reason = memberOf(choice, 'finish_reason');
       const isFinished = typeof reason === 'string' && !isUnfinished(choice, false);
       if (isFinished) this.#notes.noteFinishReason(reason);
-      this.#noteChoice(typeof index === 'number' ? index : 0, isFinished, this.#hasContent(choice));
+      this.#noteChoice(typeof index === 'number' ? index : 0, isFinished, this.hasContent(choice));
     }
     if (this.#notes.usageAdded && isUsageChunk(json)) return 'removed';
     if (!isPreamble(json, this.#failsEmpty)) return 'part';
     // llama.cpp's, if the client asks for `return_progress`.
     return memberOf(json, 'prompt_progress') === undefined ? 'preamble' : 'comment';
+  }
+
+  /** Returns whether a choice's delta has more than a role and empty values. */
+  hasContent(choice: unknown): boolean {
+    const delta = memberOf(choice, 'delta');
+    return typeof delta === 'object' && delta !== null && !isEmpty(delta);
   }
 
   #noteModel(model: unknown): void {
@@ -94,7 +94,7 @@ export class ChoiceStream implements StreamRules {
 
 /** The rules for answers with `choices`, or without any. */
 export const CHOICES: AnswerRules = {
-  startStream: (notes, failsEmpty) => new ChoiceStream(notes, failsEmpty),
+  Stream: ChoiceStream,
   noteAnswer(json, notes) {
     const reasons = (choicesIn(json) ?? []).map((choice) => memberOf(choice, 'finish_reason'));
     notes.noteModel(memberOf(json, 'model'));
@@ -166,12 +166,6 @@ export function failedReasonOf(json: unknown): string | undefined {
 export function isSilent(choice: unknown): boolean {
   const parts = [memberOf(choice, 'message') ?? {}, memberOf(choice, 'delta') ?? {}];
   return parts.every(isEmpty) && isBlank(memberOf(choice, 'text') ?? '');
-}
-
-/** Returns whether a choice's delta has more than a role and empty values. */
-export function hasContent(choice: unknown): boolean {
-  const delta = memberOf(choice, 'delta');
-  return typeof delta === 'object' && delta !== null && !isEmpty(delta);
 }
 
 /** Returns whether a choice has no `finish_reason`. With `isStopEmpty`, `stop` counts as none. */

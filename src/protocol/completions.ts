@@ -4,17 +4,17 @@ import { ModelRequestParser } from './model-request.ts';
 import { ChoiceStream, CHOICES, isSilent } from './choices.ts';
 import type { Endpoint } from './endpoint.ts';
 
-class CompletionsParser extends ModelRequestParser {
-  constructor(mayListModels: boolean) {
-    super(mayListModels, 'prompt');
+class CompletionStream extends ChoiceStream {
+  override hasContent(choice: unknown): boolean {
+    return !isSilent(choice);
   }
 }
 
 export const COMPLETIONS: Endpoint = {
   path: '/completions',
   operation: 'text_completion',
-  Parser: CompletionsParser,
+  Parser: ModelRequestParser,
+  required: 'prompt',
   ...CHOICES,
-  startStream: (notes, failsEmpty) =>
-    new ChoiceStream(notes, failsEmpty, (choice) => !isSilent(choice)),
+  Stream: CompletionStream,
 };

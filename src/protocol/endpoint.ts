@@ -61,8 +61,8 @@ export interface StreamRules {
 
 /** How an endpoint's answers are read. */
 export interface AnswerRules {
-  /** @param failsEmpty - whether an answer without content has failed (`empty_answers`) */
-  readonly startStream: (notes: AnswerNotes, failsEmpty: boolean) => StreamRules;
+  /** With `failsEmpty` an answer without content has failed (`empty_answers`). */
+  readonly Stream: new (notes: AnswerNotes, failsEmpty: boolean) => StreamRules;
   /** Notes the facts of a complete answer, which is parsed or an outline. */
   readonly noteAnswer: (json: unknown, notes: AnswerNotes) => void;
   /** Returns why a complete answer without content has failed, if the provider says so. */
@@ -86,7 +86,9 @@ export interface Endpoint extends AnswerRules {
   readonly path: string;
   /** `gen_ai_operation_name` of the metrics. */
   readonly operation: string;
-  readonly Parser: new (mayListModels: boolean) => ModelRequestParser;
+  readonly Parser: new (mayListModels: boolean, required?: string) => ModelRequestParser;
+  /** The member that a request must have beside `model`; `messages` if absent. */
+  readonly required?: string;
   /** Absent if an answer without content is usual. */
   readonly isEmpty?: (json: unknown) => boolean;
   /**

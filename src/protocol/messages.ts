@@ -165,7 +165,7 @@ export const MESSAGES: Endpoint = {
   path: '/messages',
   operation: 'messages',
   Parser: MessagesParser,
-  startStream: (notes, failsEmpty) => new MessageStream(notes, failsEmpty),
+  Stream: MessageStream,
   noteAnswer,
   isEmpty,
   protocol: {
@@ -185,7 +185,7 @@ export const COUNT_TOKENS: Endpoint = {
   path: '/messages/count_tokens',
   operation: 'count_tokens',
   Parser: UnstreamedParser,
-  startStream: MESSAGES.startStream,
+  Stream: MessageStream,
   noteAnswer() {},
   protocol: MESSAGES.protocol!,
 };

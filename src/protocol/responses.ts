@@ -40,8 +40,8 @@ class ResponsesParser extends ModelRequestParser {
   #itemHasContent = false;
   #hasReference = false;
 
-  constructor(mayListModels: boolean) {
-    super(mayListModels, 'input', MAX_JSON_DEPTH);
+  constructor(mayListModels: boolean, required?: string) {
+    super(mayListModels, required, MAX_JSON_DEPTH);
   }
 
   protected override note(value: JsonValue): void {
@@ -165,7 +165,8 @@ export const RESPONSES: Endpoint = {
   path: '/responses',
   operation: 'responses',
   Parser: ResponsesParser,
-  startStream: (notes, failsEmpty) => new ResponseStream(notes, failsEmpty),
+  required: 'input',
+  Stream: ResponseStream,
   noteAnswer(answer, notes) {
     notes.noteModel(memberOf(answer, 'model'));
     notes.noteFinishReason(finishReasonOf(answer));

@@ -64,7 +64,7 @@ export class EventReader {
     const { call, services, attempt } = context;
     this.#context = context;
     const failsEmpty = services.config.server.emptyAnswers === 'fail';
-    this.rules = call.history.endpoint.startStream(attempt, failsEmpty);
+    this.rules = new call.history.endpoint.Stream(attempt, failsEmpty);
   }
 
   push(chunk: Buffer): PassedEvents {

@@ -13,7 +13,8 @@ import { encodeEvent } from '../../src/lib/sse.ts';
 import { COMPLETIONS } from '../../src/protocol/completions.ts';
 import { EMBEDDINGS } from '../../src/protocol/embeddings.ts';
 import { CHAT } from '../../src/protocol/chat.ts';
-import type { Endpoint, StreamRules } from '../../src/protocol/endpoint.ts';
+import { ChoiceStream } from '../../src/protocol/choices.ts';
+import type { AnswerNotes, Endpoint, StreamRules } from '../../src/protocol/endpoint.ts';
 import { COUNT_TOKENS, MESSAGES } from '../../src/protocol/messages.ts';
 import { RESPONSES } from '../../src/protocol/responses.ts';
 import type { AttemptContext } from '../../src/upstream/attempt-context.ts';
@@ -320,9 +321,11 @@ test(
     /** Chat with other rules for streams. */
     const chat = (change: (rules: StreamRules) => StreamRules['skim']): Endpoint => ({
       ...CHAT,
-      startStream(notes, failsEmpty) {
-        const rules = CHAT.startStream(notes, failsEmpty);
-        return Object.assign(rules, { skim: change(rules) });
+      Stream: class extends ChoiceStream {
+        constructor(notes: AnswerNotes, failsEmpty: boolean) {
+          super(notes, failsEmpty);
+          Object.assign(this, { skim: change(this) });
+        }
       },
     });
     const skimmed = chat((rules) => {

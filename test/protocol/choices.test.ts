@@ -4,8 +4,8 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
 import {
+  ChoiceStream,
   failedReasonOf,
-  hasContent,
   hasNoChoice,
   isEmptyCompletion,
   isPreamble,
@@ -113,6 +113,8 @@ test('a choice has content in its delta, or also in its message and text', () =>
   const silent = [{}, { delta: { role: 'x' } }, { delta: null, text: '' }, { message: {} }];
   const contents = [{ delta: { content: 'a' } }, { delta: { tool_calls: [1] } }, { text: 'a' }];
   check(isSilent, silent, [...contents, { message: { content: 'a' } }]);
+  const stream = new ChoiceStream(new Noted(false), false);
+  const hasContent = (choice: unknown) => stream.hasContent(choice);
   check(hasContent, contents.slice(0, 2), [{ text: 'a' }, { delta: 'a' }, ...silent]);
 });
 
@@ -140,7 +142,7 @@ class Noted implements AnswerNotes {
 
 function start({ failsEmpty = false, usageAdded = false, endpoint = CHAT } = {}) {
   const noted = new Noted(usageAdded);
-  return { noted, stream: endpoint.startStream(noted, failsEmpty) };
+  return { noted, stream: new endpoint.Stream(noted, failsEmpty) };
 }
 
 const chunk = (choice: object | undefined, more: object = {}) => ({

@@ -14,7 +14,7 @@ test('a stream of messages keeps four counts, whatever members its usages have',
     noteUsage: (usage: unknown) => noted.push(usage),
   };
   const names: string[] = [];
-  const rules = MESSAGES.startStream(notes, false);
+  const rules = new MESSAGES.Stream(notes, false);
   for (let index = 0; index < 1000; index += 1) {
     const usage = new Proxy(
       { output_tokens: index, [`member_${index}`]: 1 },

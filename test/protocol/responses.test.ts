@@ -7,7 +7,7 @@ import { RESPONSES } from '../../src/protocol/responses.ts';
 
 const NOTES = { noteModel() {}, noteFinishReason() {}, noteUsage() {}, usageAdded: false };
 const kindOf = (json: unknown, hasBegun = true, failsEmpty = false) =>
-  RESPONSES.startStream(NOTES, failsEmpty).read(json, hasBegun);
+  new RESPONSES.Stream(NOTES, failsEmpty).read(json, hasBegun);
 
 test("an event of another kind than the endpoint's own is a heartbeat", () => {
   const heartbeats = [
@@ -62,7 +62,7 @@ test('an answer is empty if it is complete and none of its items has content', (
 test('the first model counts', () => {
   const models: unknown[] = [];
   const notes = { ...NOTES, noteModel: (model: unknown) => models.push(model) };
-  const stream = RESPONSES.startStream(notes, false);
+  const stream = new RESPONSES.Stream(notes, false);
   for (const model of [undefined, '', 'm', 'n']) {
     stream.read({ type: 'response.created', response: { model } }, false);
   }
