@@ -74,7 +74,6 @@ export async function askProvider(
   const isCircuitOpen = () => turn === 'usual' && breaker?.stateOf(candidate) === 'open';
   if (isCircuitOpen()) return skip(candidate, 'open', asking);
   const taking = limiter.takeRequest();
-  // Only a limit in a store needs a wait.
   const refusal = taking instanceof Promise ? await taking : taking;
   if (refusal) return skip(candidate, refusal, asking);
   // Another request may have become the probe while the store answered.

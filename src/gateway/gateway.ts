@@ -88,7 +88,6 @@ export class Gateway {
   readonly #accessLog: ReturnType<typeof createAccessLog>;
   readonly #authenticate: ReturnType<typeof createAuthenticator>;
   readonly #hasKeys: boolean;
-  readonly #hasCors: boolean;
   readonly #checkOrigin: ((call: Call) => void) | undefined;
 
   constructor(services: Services) {
@@ -100,7 +99,6 @@ export class Gateway {
     this.#accessLog = createAccessLog(services, this.#costOf);
     this.#authenticate = createAuthenticator(server.auth, clients, namesOf(config));
     this.#hasKeys = needsKey(config);
-    this.#hasCors = server.cors;
     // With CORS, pages are wanted. With keys, pages are no danger.
     this.#checkOrigin = server.cors || this.#hasKeys ? undefined : createOriginCheck(server);
   }
@@ -130,7 +128,6 @@ export class Gateway {
         if (refusal) throw refusal;
         limiter = ofTenant;
         const taking = limiter.takeRequest();
-        // Only a limit in a store needs a wait.
         refusal = taking instanceof Promise ? await taking : taking;
         if (refusal) throw refusal;
       }
@@ -162,7 +159,7 @@ export class Gateway {
     }
     const client = call?.history.client;
     if (client) addLimitHeaders(headers, this.#services.limiters.ofTenants.get(client)!);
-    if (this.#hasCors) addCorsHeaders(status, headers);
+    if (this.#services.config.server.cors) addCorsHeaders(status, headers);
   };
 
   /** Logs bytes that could not be parsed as a request, and returns their answer. */
@@ -176,7 +173,8 @@ export class Gateway {
     for (const route of this.#routes) {
       if (hasPath(route, path) && route.methods.includes(method)) return route;
     }
-    const isAllowed = this.#hasCors && PREFLIGHT.methods.includes(method);
+    const { cors } = this.#services.config.server;
+    const isAllowed = cors && PREFLIGHT.methods.includes(method);
     return isAllowed && isPreflight(headers) ? PREFLIGHT : NOT_FOUND;
   }
 

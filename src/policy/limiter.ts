@@ -101,7 +101,6 @@ export class Limiter {
   readonly #concurrencyLimits: readonly ConcurrencyLimit[];
   readonly #buckets: readonly Bucket[];
   readonly #ofTenant: readonly Bucket[];
-  readonly #ofRequests: readonly Bucket[];
   readonly #ofTokens: readonly Bucket[];
   readonly #ofCost: readonly Bucket[];
   readonly #windows: readonly Bucket[];
@@ -120,7 +119,6 @@ export class Limiter {
     this.#concurrencyLimits = concurrencyLimits;
     this.#buckets = buckets;
     this.#ofTenant = buckets.filter(({ limit }) => LIMITS[limit].of === 'client');
-    this.#ofRequests = buckets.filter(({ perRequest }) => perRequest > 0);
     this.#ofTokens = buckets.filter((bucket) => unitOf(bucket) === 'tokens');
     this.#ofCost = buckets.filter((bucket) => unitOf(bucket) === 'cost');
     this.#windows = buckets.filter(isWindow);
@@ -162,7 +160,10 @@ export class Limiter {
     }
   }
 
-  /** Takes a request's tokens from each bucket, or returns the refusal and takes none. */
+  /**
+   * Takes a request's tokens from each bucket, or returns the refusal and takes none. Only a store
+   * needs a wait.
+   */
   takeRequest(): Promise<GatewayError | undefined> | GatewayError | undefined {
     if (this.#buckets.length === 0) return undefined;
     return this.#store ? this.#takeStored(this.#store) : this.#takeLocally();
@@ -170,7 +171,8 @@ export class Limiter {
 
   /** Puts back the tokens from `takeRequest`, for an unsent request. */
   refundRequest(): void {
-    this.#charge(-1, this.#ofRequests);
+    const ofRequests = this.#buckets.filter((bucket) => unitOf(bucket) === 'requests');
+    this.#charge(-1, ofRequests);
   }
 
   takeUsage(usage: TokenUsage | undefined, cost = 0): void {
