@@ -30,8 +30,8 @@ import { createLimiters } from './policy/limiters.ts';
 import { RedisConnection, type RedisConnectionOptions } from './store/redis-connection.ts';
 import { createRedisStore, type StoreConnection } from './store/redis-store.ts';
 import { Traces } from './telemetry/traces.ts';
-import type { OnReached } from './upstream/http1-transport.ts';
-import { createTransport } from './upstream/transport.ts';
+import type { OnReached } from './upstream/connections/http1-transport.ts';
+import { createTransport } from './upstream/connections/transport.ts';
 
 /** How often incidents are judged while something fails. */
 const JUDGED_EVERY_MS = 1000;

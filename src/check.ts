@@ -11,9 +11,9 @@ import { causeOf } from './request/cause.ts';
 import { GatewayError } from './lib/errors.ts';
 import { createRedactor, escapeControlCharacters } from './lib/secrets.ts';
 import { RedisConnection } from './store/redis-connection.ts';
-import { upstreamFailure } from './upstream/network-error.ts';
-import { createOpenAIProvider } from './upstream/provider.ts';
-import { createTransport } from './upstream/transport.ts';
+import { upstreamFailure } from './upstream/connections/network-error.ts';
+import { createOpenAIProvider } from './upstream/connections/provider.ts';
+import { createTransport } from './upstream/connections/transport.ts';
 import { http } from './lib/http.ts';
 
 /** The limit for all model lists, which are requested at the same time. */

@@ -27,7 +27,15 @@ const IMPORTS: Readonly<Record<string, readonly string[]>> = {
   policy: ['lib', 'protocol', 'config', 'request'],
   incidents: ['lib', 'policy', 'request'],
   downstream: ['lib', 'lib/memory', 'config', 'request'],
-  upstream: ['lib', 'lib/memory', 'protocol', 'config', 'request'],
+  'upstream/connections': ['lib', 'lib/memory', 'protocol', 'config', 'request'],
+  'upstream/answers': [
+    'lib',
+    'lib/memory',
+    'protocol',
+    'config',
+    'request',
+    'upstream/connections',
+  ],
   store: ['lib', 'config', 'policy'],
   gateway: [
     'lib',
@@ -37,7 +45,8 @@ const IMPORTS: Readonly<Record<string, readonly string[]>> = {
     'policy',
     'incidents',
     'downstream',
-    'upstream',
+    'upstream/connections',
+    'upstream/answers',
     'request',
   ],
   admin: [
@@ -196,8 +205,8 @@ test('each of these actions has a single place', () => {
         'admin/page/requests.js',
         // To a collector.
         'telemetry/span-exporter.ts',
-        'upstream/connector.ts',
-        'upstream/fetch-transport.ts',
+        'upstream/connections/connector.ts',
+        'upstream/connections/fetch-transport.ts',
       ],
     ],
     ['knows the code of an error', /'SERIALIZATION_ERROR'|'INVALID_REQUEST'/, ['lib/errors.ts']],
@@ -217,7 +226,7 @@ test('each of these actions has a single place', () => {
     [
       'decides by the message of an error',
       /\.test\((?:\w+\.)?message\)|\.message(?: ===|\.(?:includes|match|startsWith)\()/,
-      ['upstream/fetch-transport.ts'],
+      ['upstream/connections/fetch-transport.ts'],
     ],
   ];
   for (const [what, pattern, names] of places) {

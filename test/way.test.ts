@@ -43,7 +43,7 @@ test('the order leads from the listener to the access line', OPTIONS, async (t) 
     'downstream/connection.ts: receive, #begin',
     'gateway/gateway.ts: handle',
     'gateway/attempts.ts: askProvider',
-    'upstream/stream-opening.ts: openStream',
+    'upstream/answers/stream-opening.ts: openStream',
     'gateway/access-log.ts: logFinished',
     'lib/line-writer.ts: (anonymous)',
   ];

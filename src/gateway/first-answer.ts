@@ -16,7 +16,7 @@ import {
   MAX_NAME_CHARACTERS,
   type RequestHistory,
 } from '../request/history.ts';
-import { forwardedHeaders } from '../upstream/headers.ts';
+import { forwardedHeaders } from '../upstream/answers/headers.ts';
 import { type NoSlot, type SlotQueue, waitForSlot } from '../policy/waiting.ts';
 import { type Asking, askProvider, limitMsOf } from './attempts.ts';
 import { type Candidate, candidatesFor } from './candidates.ts';

@@ -21,9 +21,9 @@ import { cutText } from '../lib/secrets.ts';
 import { readFault } from '../protocol/error-body.ts';
 import { type ListedModel, readModelList } from '../protocol/model-list.ts';
 import { MAX_WORDS_CHARACTERS, pageWordsOf } from '../protocol/page-words.ts';
-import { readStatusFault } from '../upstream/open-answer.ts';
-import type { Provider } from '../upstream/provider.ts';
-import type { Transport } from '../upstream/transport.ts';
+import { readStatusFault } from '../upstream/answers/open-answer.ts';
+import type { Provider } from '../upstream/connections/provider.ts';
+import type { Transport } from '../upstream/connections/transport.ts';
 import type { CachedList, ProviderState } from './provider-state.ts';
 import type { Services } from './services.ts';
 

@@ -11,7 +11,7 @@ import { FirstTokenTimes } from '../policy/first-token-times.ts';
 import { KeyPool } from '../policy/key-pool.ts';
 import type { Limiter } from '../policy/limiter.ts';
 import type { ListedModel } from '../protocol/model-list.ts';
-import { createOpenAIProvider, type Provider } from '../upstream/provider.ts';
+import { createOpenAIProvider, type Provider } from '../upstream/connections/provider.ts';
 
 /**
  * A provider of a snapshot of the settings. A reload that leaves the provider's settings as they

@@ -8,7 +8,7 @@ import type { Logger } from '../lib/log.ts';
 import type { Incidents } from '../incidents/incidents.ts';
 import type { Limiters } from '../policy/limiters.ts';
 import type { RequestObserver, RequestTrace } from '../request/facts.ts';
-import type { AttemptServices } from '../upstream/attempt-context.ts';
+import type { AttemptServices } from '../upstream/answers/attempt-context.ts';
 import type { Balance } from './balance.ts';
 import type { ProviderState } from './provider-state.ts';
 import type { RefusalLog } from './refusal-log.ts';

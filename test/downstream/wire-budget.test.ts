@@ -10,9 +10,9 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 import { type ByteBudget, Reservation } from '../../src/lib/memory/byte-budget.ts';
 import type { ByteSink } from '../../src/lib/memory/byte-source.ts';
 import { EventRoom } from '../../src/lib/memory/event-room.ts';
-import { openStream } from '../../src/upstream/stream-opening.ts';
+import { openStream } from '../../src/upstream/answers/stream-opening.ts';
 import { assertError, parseRaw, refusal, type ExpectedError } from '../support/errors.ts';
-import { TransportError } from '../../src/upstream/network-error.ts';
+import { TransportError } from '../../src/upstream/connections/network-error.ts';
 import {
   chatBody,
   providerToml,

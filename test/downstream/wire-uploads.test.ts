@@ -14,12 +14,12 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import { discardBody } from '../../src/downstream/request-body.ts';
 import { Cancellation } from '../../src/lib/cancellation.ts';
-import { sendByFetch } from '../../src/upstream/fetch-transport.ts';
-import { TransportError } from '../../src/upstream/network-error.ts';
-import { fixedHeaders, type UpstreamResponse } from '../../src/upstream/provider.ts';
+import { sendByFetch } from '../../src/upstream/connections/fetch-transport.ts';
+import { TransportError } from '../../src/upstream/connections/network-error.ts';
+import { fixedHeaders, type UpstreamResponse } from '../../src/upstream/connections/provider.ts';
 import { type ByteSink, readAll, readEach } from '../../src/lib/memory/byte-source.ts';
 import { nextTurn as nextBodyTurn, onNextTurn } from '../../src/lib/memory/turns.ts';
-import { ConnectionPool, sendByHttp1 } from '../../src/upstream/http1-transport.ts';
+import { ConnectionPool, sendByHttp1 } from '../../src/upstream/connections/http1-transport.ts';
 import { idle } from '../support/clock.ts';
 import { startBlackHole } from '../support/fault-proxy.ts';
 import { chatBody, providerToml, rawChat, startGateway } from '../support/gateway.ts';

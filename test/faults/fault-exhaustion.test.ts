@@ -3,7 +3,7 @@ import { test } from 'node:test';
 
 import { causeOf } from '../../src/request/cause.ts';
 import { GatewayError } from '../../src/lib/errors.ts';
-import { TransportError, upstreamFailure } from '../../src/upstream/network-error.ts';
+import { TransportError, upstreamFailure } from '../../src/upstream/connections/network-error.ts';
 
 const IPV4 = '192.0.2.1';
 const IPV6 = '2001:db8::1';

@@ -13,7 +13,7 @@ import { providerIdOf } from '../../src/config/aliases-section.ts';
 import { candidatesFor } from '../../src/gateway/candidates.ts';
 import type { Services } from '../../src/gateway/services.ts';
 import type { GatewayError } from '../../src/lib/errors.ts';
-import type { Provider } from '../../src/upstream/provider.ts';
+import type { Provider } from '../../src/upstream/connections/provider.ts';
 
 /** Providers `p` and `q` have a default model, `r` has none. */
 const SECTIONS = ['p', 'q', 'r'].map((id) => {

@@ -5,7 +5,7 @@ import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import type { ServerResponse } from 'node:http';
 import { test, type TestContext } from 'node:test';
 
-import type { Transport } from '../../src/upstream/transport.ts';
+import type { Transport } from '../../src/upstream/connections/transport.ts';
 import type { ByteSource } from '../../src/lib/memory/byte-source.ts';
 import { chatBody, startGateway, STREAM, triesOf } from '../support/gateway.ts';
 import { scenario } from '../support/scenario.ts';

@@ -15,7 +15,7 @@ import { ConfigError, loadConfig, type Config } from '../../src/config/config.ts
 import { encodeEvent } from '../../src/lib/sse.ts';
 import { CLIENT_TIME_LIMITS } from '../../src/downstream/call.ts';
 import { GatewayError } from '../../src/lib/errors.ts';
-import { TransportError, upstreamFailure } from '../../src/upstream/network-error.ts';
+import { TransportError, upstreamFailure } from '../../src/upstream/connections/network-error.ts';
 import { Service } from '../../src/app.ts';
 import { bodyOf } from '../support/byte-source.ts';
 import { parseModelRequest } from '../support/model-request.ts';

@@ -17,8 +17,8 @@ import { ChoiceStream } from '../../src/protocol/choices.ts';
 import type { AnswerNotes, Endpoint, StreamRules } from '../../src/protocol/endpoint.ts';
 import { COUNT_TOKENS, MESSAGES } from '../../src/protocol/messages.ts';
 import { RESPONSES } from '../../src/protocol/responses.ts';
-import type { AttemptContext } from '../../src/upstream/attempt-context.ts';
-import { openCompleteAnswer } from '../../src/upstream/complete-answer.ts';
+import type { AttemptContext } from '../../src/upstream/answers/attempt-context.ts';
+import { openCompleteAnswer } from '../../src/upstream/answers/complete-answer.ts';
 import { bodyOf } from '../support/byte-source.ts';
 import { createRandom, type Random, SEED as FIXED_SEED } from '../support/random.ts';
 import {

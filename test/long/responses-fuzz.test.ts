@@ -11,7 +11,7 @@ import { Duplex } from 'node:stream';
 import { test } from 'node:test';
 import { inspect } from 'node:util';
 
-import { Http1Connection } from '../../src/upstream/http1-connection.ts';
+import { Http1Connection } from '../../src/upstream/connections/http1-connection.ts';
 import { cutUp, mutate } from '../support/mutate.ts';
 import { createRandom, type Random, SEED as FIXED_SEED } from '../support/random.ts';
 

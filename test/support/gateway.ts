@@ -6,7 +6,7 @@ import type { TestContext } from 'node:test';
 import { loadConfig, type Config } from '../../src/config/config.ts';
 import { CLIENT_TIME_LIMITS } from '../../src/downstream/call.ts';
 import { OUTSIDE, Service } from '../../src/app.ts';
-import { createTransport, type Transport } from '../../src/upstream/transport.ts';
+import { createTransport, type Transport } from '../../src/upstream/connections/transport.ts';
 import { readAnswer } from './answer.ts';
 import { watchGateway } from './leftovers.ts';
 import { FAILED_STREAM_MS } from './clock.ts';

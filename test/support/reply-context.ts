@@ -4,10 +4,10 @@ import { loadConfig } from '../../src/config/config.ts';
 import { CHAT } from '../../src/protocol/chat.ts';
 import { Attempt } from '../../src/request/history.ts';
 import { Cancellation, Deadline } from '../../src/lib/cancellation.ts';
-import type { AnswerSink, AttemptContext } from '../../src/upstream/attempt-context.ts';
-import type { UpstreamResponse } from '../../src/upstream/provider.ts';
-import { openStream } from '../../src/upstream/stream-opening.ts';
-import { createTransport } from '../../src/upstream/transport.ts';
+import type { AnswerSink, AttemptContext } from '../../src/upstream/answers/attempt-context.ts';
+import type { UpstreamResponse } from '../../src/upstream/connections/provider.ts';
+import { openStream } from '../../src/upstream/answers/stream-opening.ts';
+import { createTransport } from '../../src/upstream/connections/transport.ts';
 import { newBudget } from './shared.ts';
 
 const CONFIG = loadConfig({ toml: '[server]\nstream_idle_timeout = 0', env: {} });

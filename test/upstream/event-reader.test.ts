@@ -5,9 +5,9 @@ import { test } from 'node:test';
 
 import type { GatewayError } from '../../src/lib/errors.ts';
 import { encodeEvent } from '../../src/lib/sse.ts';
-import { openCompleteAnswer } from '../../src/upstream/complete-answer.ts';
-import type { AttemptContext } from '../../src/upstream/attempt-context.ts';
-import { EventReader, type PassedEvents } from '../../src/upstream/event-reader.ts';
+import { openCompleteAnswer } from '../../src/upstream/answers/complete-answer.ts';
+import type { AttemptContext } from '../../src/upstream/answers/attempt-context.ts';
+import { EventReader, type PassedEvents } from '../../src/upstream/answers/event-reader.ts';
 import { bodyOf } from '../support/byte-source.ts';
 import { chatBody } from '../support/gateway.ts';
 import { cutUp } from '../support/mutate.ts';

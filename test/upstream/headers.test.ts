@@ -8,8 +8,8 @@ import {
   returnedHeaders,
   forwardedHeaders,
   upstreamRequestId,
-} from '../../src/upstream/headers.ts';
-import { fixedHeaders } from '../../src/upstream/provider.ts';
+} from '../../src/upstream/answers/headers.ts';
+import { fixedHeaders } from '../../src/upstream/connections/provider.ts';
 import { newReplyContext } from '../support/reply-context.ts';
 
 const fixed = fixedHeaders('http://p', {});

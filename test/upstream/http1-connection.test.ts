@@ -11,10 +11,10 @@ import { Worker } from 'node:worker_threads';
 
 import { type ByteSink, readAll } from '../../src/lib/memory/byte-source.ts';
 import { Cancellation } from '../../src/lib/cancellation.ts';
-import { Http1Connection } from '../../src/upstream/http1-connection.ts';
-import { TransportError } from '../../src/upstream/network-error.ts';
-import { ConnectionPool, sendByHttp1 } from '../../src/upstream/http1-transport.ts';
-import { type ConnectionUse, fixedHeaders } from '../../src/upstream/provider.ts';
+import { Http1Connection } from '../../src/upstream/connections/http1-connection.ts';
+import { TransportError } from '../../src/upstream/connections/network-error.ts';
+import { ConnectionPool, sendByHttp1 } from '../../src/upstream/connections/http1-transport.ts';
+import { type ConnectionUse, fixedHeaders } from '../../src/upstream/connections/provider.ts';
 import { moveStopwatch, useManualTimers } from '../support/clock.ts';
 import { listen } from '../support/listen.ts';
 import { rawResponse, startRawUpstream } from '../support/raw-upstream.ts';

@@ -10,7 +10,7 @@ import {
   tooLargeError,
   TransportError,
   upstreamFailure,
-} from '../../src/upstream/network-error.ts';
+} from '../../src/upstream/connections/network-error.ts';
 
 /** Returns a failure's kind, scope, retry and problem. */
 function failureOf(code: string, connectionFailure?: ConnectionFailure) {

@@ -5,7 +5,7 @@ import { test } from 'node:test';
 
 import { loadConfig } from '../../src/config/config.ts';
 import { readFault } from '../../src/protocol/error-body.ts';
-import { errorOf, toProviderError } from '../../src/upstream/provider-error.ts';
+import { errorOf, toProviderError } from '../../src/upstream/answers/provider-error.ts';
 import { newReplyContext } from '../support/reply-context.ts';
 
 interface Given {

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import type { TLSSocket } from 'node:tls';
 
-import { createTransport } from '../../src/upstream/transport.ts';
+import { createTransport } from '../../src/upstream/connections/transport.ts';
 import {
   createCertificate,
   inAllLabels,

@@ -1,5 +1,5 @@
 /**
- * A world's providers, which replace `src/upstream/transport.ts`. Each request gets its planned
+ * A world's providers, which replace `src/upstream/connections/transport.ts`. Each request gets its planned
  * reply as the gateway's own connections would hand it over. No other file here knows a transport's interface.
  */
 
@@ -9,16 +9,16 @@ import {
   type ConnectionFailure,
   TransportError,
   unconnectedFailure,
-} from '../../src/upstream/network-error.ts';
+} from '../../src/upstream/connections/network-error.ts';
 import {
   type ConnectionUse,
   SlicedBody,
   toBody,
   type UpstreamResponse,
   type UpstreamRequest,
-} from '../../src/upstream/provider.ts';
-import type { OnReached } from '../../src/upstream/http1-transport.ts';
-import type { Transport } from '../../src/upstream/transport.ts';
+} from '../../src/upstream/connections/provider.ts';
+import type { OnReached } from '../../src/upstream/connections/http1-transport.ts';
+import type { Transport } from '../../src/upstream/connections/transport.ts';
 import type { Clock } from './clock.ts';
 import type { History, Try } from './history.ts';
 import type { Plan, Reply } from './plan.ts';

@@ -1,7 +1,7 @@
 /** Sends requests to providers over the gateway's own connections, or over fetch. */
 
-import type { Cancellation } from '../lib/cancellation.ts';
-import { shareAllLookups } from '../lib/name-lookup.ts';
+import type { Cancellation } from '../../lib/cancellation.ts';
+import { shareAllLookups } from '../../lib/name-lookup.ts';
 import { sendByFetch } from './fetch-transport.ts';
 import { ConnectionPool, type OnReached, sendByHttp1 } from './http1-transport.ts';
 import type { ConnectionUse, UpstreamResponse, UpstreamRequest } from './provider.ts';

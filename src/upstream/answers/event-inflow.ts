@@ -4,13 +4,13 @@
  * the delivery on.
  */
 
-import { noRoom } from '../lib/memory/byte-budget.ts';
-import type { ByteSink, ByteSource } from '../lib/memory/byte-source.ts';
-import { GatewayError } from '../lib/errors.ts';
-import { EventRoom } from '../lib/memory/event-room.ts';
+import { noRoom } from '../../lib/memory/byte-budget.ts';
+import type { ByteSink, ByteSource } from '../../lib/memory/byte-source.ts';
+import { GatewayError } from '../../lib/errors.ts';
+import { EventRoom } from '../../lib/memory/event-room.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { EventReader, type PassedEvents } from './event-reader.ts';
-import { MAX_BYTES, tooLargeError, upstreamFailure } from './network-error.ts';
+import { MAX_BYTES, tooLargeError, upstreamFailure } from '../connections/network-error.ts';
 
 /** A stream may hold this much without reserving memory: the size of a socket's read. */
 const MAX_CHUNK_BYTES = 65_536;

@@ -1,19 +1,19 @@
 /** Reads complete answers: in full, up to a limit, and checked to be JSON without an error. */
 
-import { Reservation } from '../lib/memory/byte-budget.ts';
-import { readEach } from '../lib/memory/byte-source.ts';
-import { joinParts, sliceText, withoutMark } from '../lib/chunk-buffer.ts';
-import { GatewayError } from '../lib/errors.ts';
-import { HeldBody } from '../lib/memory/held-body.ts';
-import { MAX_PARSED_CHARACTERS } from '../lib/json.ts';
-import { JsonOutline, readJson } from '../lib/json-outline.ts';
-import { beginsJson, firstByteOf } from '../protocol/answer-json.ts';
-import { reportsFailure } from '../protocol/error-body.ts';
-import { MAX_PAGE_CHARACTERS, pageWordsOf } from '../protocol/page-words.ts';
+import { Reservation } from '../../lib/memory/byte-budget.ts';
+import { readEach } from '../../lib/memory/byte-source.ts';
+import { joinParts, sliceText, withoutMark } from '../../lib/chunk-buffer.ts';
+import { GatewayError } from '../../lib/errors.ts';
+import { HeldBody } from '../../lib/memory/held-body.ts';
+import { MAX_PARSED_CHARACTERS } from '../../lib/json.ts';
+import { JsonOutline, readJson } from '../../lib/json-outline.ts';
+import { beginsJson, firstByteOf } from '../../protocol/answer-json.ts';
+import { reportsFailure } from '../../protocol/error-body.ts';
+import { MAX_PAGE_CHARACTERS, pageWordsOf } from '../../protocol/page-words.ts';
 import type { Answer, AttemptContext } from './attempt-context.ts';
-import { emptyAnswerError, MAX_BYTES, tooLargeError } from './network-error.ts';
+import { emptyAnswerError, MAX_BYTES, tooLargeError } from '../connections/network-error.ts';
 import { describeResponse, errorOf } from './provider-error.ts';
-import type { UpstreamResponse } from './provider.ts';
+import type { UpstreamResponse } from '../connections/provider.ts';
 
 /** The media type with or without parameters; a comma follows if the header is repeated. */
 export const EVENT_STREAM_TYPE = /^\s*text\/event-stream\s*(?:[;,]|$)/i;

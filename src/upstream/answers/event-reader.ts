@@ -3,18 +3,18 @@
  * rules of the endpoint. It knows the form of events, and none of the members of their JSON.
  */
 
-import { joinParts, withoutMark } from '../lib/chunk-buffer.ts';
-import { GatewayError } from '../lib/errors.ts';
-import { MAX_PARSED_CHARACTERS, parseUntrustedJson } from '../lib/json.ts';
-import { LEFT_OUT, readJson } from '../lib/json-outline.ts';
-import { EventSplitter, LINE_FEED, parseEvents, type ServerSentEvent } from '../lib/sse.ts';
-import { firstByteOf, reportsError } from '../protocol/answer-json.ts';
-import type { EventFailure, EventKind, StreamRules } from '../protocol/endpoint.ts';
-import { reportsFailure } from '../protocol/error-body.ts';
-import { LongEvent } from '../protocol/long-event.ts';
-import { DONE_MARK, isField } from '../protocol/plain-events.ts';
+import { joinParts, withoutMark } from '../../lib/chunk-buffer.ts';
+import { GatewayError } from '../../lib/errors.ts';
+import { MAX_PARSED_CHARACTERS, parseUntrustedJson } from '../../lib/json.ts';
+import { LEFT_OUT, readJson } from '../../lib/json-outline.ts';
+import { EventSplitter, LINE_FEED, parseEvents, type ServerSentEvent } from '../../lib/sse.ts';
+import { firstByteOf, reportsError } from '../../protocol/answer-json.ts';
+import type { EventFailure, EventKind, StreamRules } from '../../protocol/endpoint.ts';
+import { reportsFailure } from '../../protocol/error-body.ts';
+import { LongEvent } from '../../protocol/long-event.ts';
+import { DONE_MARK, isField } from '../../protocol/plain-events.ts';
 import type { AttemptContext } from './attempt-context.ts';
-import { emptyAnswerError } from './network-error.ts';
+import { emptyAnswerError } from '../connections/network-error.ts';
 import { errorOf } from './provider-error.ts';
 
 export const NO_BYTES = Buffer.alloc(0);

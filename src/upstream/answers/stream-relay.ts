@@ -4,14 +4,14 @@
  * and `[DONE]` added if they are missing.
  */
 
-import { type ChunkBuffer, lengthOf, withoutMark } from '../lib/chunk-buffer.ts';
-import { GatewayError } from '../lib/errors.ts';
-import { encodeEvent } from '../lib/sse.ts';
+import { type ChunkBuffer, lengthOf, withoutMark } from '../../lib/chunk-buffer.ts';
+import { GatewayError } from '../../lib/errors.ts';
+import { encodeEvent } from '../../lib/sse.ts';
 import type { Answer, AnswerSink, AttemptContext } from './attempt-context.ts';
 import type { EventInflow, StreamPhase } from './event-inflow.ts';
 import { NO_BYTES, type PassedEvents } from './event-reader.ts';
 import { endAtLineFeed } from './line-feed.ts';
-import { timeoutError } from './network-error.ts';
+import { timeoutError } from '../connections/network-error.ts';
 
 /**
  * How much of the idle limit a single wait for the client may use up. A wait counts at all because

@@ -3,9 +3,9 @@
  * undocumented.
  */
 
-import type { ByteSink, ByteSource } from '../lib/memory/byte-source.ts';
-import type { Cancellation } from '../lib/cancellation.ts';
-import { nextTurn, TurnLimit } from '../lib/memory/turns.ts';
+import type { ByteSink, ByteSource } from '../../lib/memory/byte-source.ts';
+import type { Cancellation } from '../../lib/cancellation.ts';
+import { nextTurn, TurnLimit } from '../../lib/memory/turns.ts';
 import { type ConnectionFailure, TransportError } from './network-error.ts';
 import { SlicedBody, toBody, type UpstreamResponse, type UpstreamRequest } from './provider.ts';
 

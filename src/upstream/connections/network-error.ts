@@ -2,9 +2,9 @@
 
 import { isIPv4 } from 'node:net';
 
-import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
-import { isLookupAwaited } from '../lib/name-lookup.ts';
-import { causeOf } from '../request/cause.ts';
+import { GatewayError, type ErrorDetails } from '../../lib/errors.ts';
+import { isLookupAwaited } from '../../lib/name-lookup.ts';
+import { causeOf } from '../../request/cause.ts';
 import { CLOSED, MalformedResponse } from './http1-connection.ts';
 
 /** When a connection broke, because this decides whether its request may be repeated. */

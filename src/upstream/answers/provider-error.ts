@@ -1,14 +1,14 @@
 /** Maps a provider's error to the client's error. */
 
-import { namingSetting } from '../config/named-models.ts';
-import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
-import { cutText, withoutControlCharacters } from '../lib/secrets.ts';
-import { isAboutMoney, readFault, type UpstreamFault } from '../protocol/error-body.ts';
-import { MAX_WORDS_CHARACTERS, pageWordsOf } from '../protocol/page-words.ts';
+import { namingSetting } from '../../config/named-models.ts';
+import { GatewayError, type ErrorDetails } from '../../lib/errors.ts';
+import { cutText, withoutControlCharacters } from '../../lib/secrets.ts';
+import { isAboutMoney, readFault, type UpstreamFault } from '../../protocol/error-body.ts';
+import { MAX_WORDS_CHARACTERS, pageWordsOf } from '../../protocol/page-words.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { redactorOf, returnedHeaders } from './headers.ts';
-import type { UpstreamHeaders } from './provider.ts';
-import { http } from '../lib/http.ts';
+import type { UpstreamHeaders } from '../connections/provider.ts';
+import { http } from '../../lib/http.ts';
 
 const MAX_RETRY_AFTER_SECONDS = 86_400;
 const MAX_ERROR_TEXT_CHARACTERS = 500;

@@ -1,7 +1,7 @@
 /** Ends a stream whose last line feed may arrive in a separate packet, or never. */
 
-import type { ByteSink } from '../lib/memory/byte-source.ts';
-import { LINE_FEED } from '../lib/sse.ts';
+import type { ByteSink } from '../../lib/memory/byte-source.ts';
+import { LINE_FEED } from '../../lib/sse.ts';
 
 /** Long enough to repeat a lost packet, and shorter than any `stream_keepalive`. */
 const LINE_FEED_MS = 500;

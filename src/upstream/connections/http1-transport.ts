@@ -2,11 +2,11 @@
 
 import type { Socket } from 'node:net';
 
-import type { ByteSink, ByteSource } from '../lib/memory/byte-source.ts';
-import type { Cancellation } from '../lib/cancellation.ts';
-import { ChunkBuffer } from '../lib/chunk-buffer.ts';
-import { GatewayError } from '../lib/errors.ts';
-import { onNextTurn, TurnLimit } from '../lib/memory/turns.ts';
+import type { ByteSink, ByteSource } from '../../lib/memory/byte-source.ts';
+import type { Cancellation } from '../../lib/cancellation.ts';
+import { ChunkBuffer } from '../../lib/chunk-buffer.ts';
+import { GatewayError } from '../../lib/errors.ts';
+import { onNextTurn, TurnLimit } from '../../lib/memory/turns.ts';
 import { createConnector } from './connector.ts';
 import { Http1Connection, type ResponseReader } from './http1-connection.ts';
 import { type ConnectionFailure, TransportError, unconnectedFailure } from './network-error.ts';

@@ -3,8 +3,8 @@
 import { connect as connectTcp, isIP, type Socket } from 'node:net';
 import { connect as connectTls, type SecureContext } from 'node:tls';
 
-import { serverNameOf, withoutBrackets } from '../lib/loopback.ts';
-import { lookup } from '../lib/name-lookup.ts';
+import { serverNameOf, withoutBrackets } from '../../lib/loopback.ts';
+import { lookup } from '../../lib/name-lookup.ts';
 
 const CONNECT_TICKS = 10;
 /**

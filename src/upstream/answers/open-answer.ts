@@ -1,18 +1,18 @@
 /** Sends an attempt's request, and opens the answer in the response. */
 
-import { ClientGone, GatewayError } from '../lib/errors.ts';
-import { readAll } from '../lib/memory/byte-source.ts';
-import type { Cancellation } from '../lib/cancellation.ts';
-import { parseUntrustedJson } from '../lib/json.ts';
-import { EVENT_STREAM_HEADERS, parseEvents } from '../lib/sse.ts';
+import { ClientGone, GatewayError } from '../../lib/errors.ts';
+import { readAll } from '../../lib/memory/byte-source.ts';
+import type { Cancellation } from '../../lib/cancellation.ts';
+import { parseUntrustedJson } from '../../lib/json.ts';
+import { EVENT_STREAM_HEADERS, parseEvents } from '../../lib/sse.ts';
 import type { Answer, AttemptContext } from './attempt-context.ts';
 import { openCompleteAnswer, EVENT_STREAM_TYPE } from './complete-answer.ts';
 import { addClientHeaders, passedValue, returnedHeaders, upstreamRequestId } from './headers.ts';
-import { timeoutError, upstreamFailure } from './network-error.ts';
-import { readFault, type UpstreamFault } from '../protocol/error-body.ts';
-import { pageWordsOf } from '../protocol/page-words.ts';
+import { timeoutError, upstreamFailure } from '../connections/network-error.ts';
+import { readFault, type UpstreamFault } from '../../protocol/error-body.ts';
+import { pageWordsOf } from '../../protocol/page-words.ts';
 import { toProviderError } from './provider-error.ts';
-import type { UpstreamResponse, UpstreamRequest } from './provider.ts';
+import type { UpstreamResponse, UpstreamRequest } from '../connections/provider.ts';
 import { openStream } from './stream-opening.ts';
 
 const MAX_ERROR_BYTES = 65_536;

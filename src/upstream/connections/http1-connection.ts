@@ -5,7 +5,7 @@
 
 import type { Socket } from 'node:net';
 
-import { GatewayError } from '../lib/errors.ts';
+import { GatewayError } from '../../lib/errors.ts';
 
 /** Takes a response. If `onHead` or `onData` throws, the response fails. */
 export interface ResponseReader {

@@ -2,10 +2,10 @@
 
 import type { IncomingHttpHeaders } from 'node:http';
 
-import { createIds, TRACEPARENT } from '../lib/ids.ts';
-import { cutText } from '../lib/secrets.ts';
+import { createIds, TRACEPARENT } from '../../lib/ids.ts';
+import { cutText } from '../../lib/secrets.ts';
 import type { AttemptContext } from './attempt-context.ts';
-import type { UpstreamHeaders, UpstreamRequest } from './provider.ts';
+import type { UpstreamHeaders, UpstreamRequest } from '../connections/provider.ts';
 
 /** Headers that pass from every provider to the client. */
 const PASSED_HEADERS = /^(?:(?:x-|anthropic-)?ratelimit[a-z0-9-]*|x-should-retry)$/;

@@ -3,16 +3,16 @@
  * providers differ only in paths and headers. Long bodies are sent in slices.
  */
 
-import { BUILT_IN_PROVIDERS } from '../config/built-in-providers.ts';
-import type { ProviderSettings, TlsSettings } from '../config/config.ts';
-import type { ByteSource } from '../lib/memory/byte-source.ts';
-import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
-import { copyIfResizable, type HeldBody } from '../lib/memory/held-body.ts';
-import { digestOf } from '../lib/secret.ts';
-import type { Endpoint } from '../protocol/endpoint.ts';
-import { ENDPOINTS } from '../protocol/endpoints.ts';
-import { ANTHROPIC_VERSION } from '../protocol/messages.ts';
-import { USER_AGENT } from '../lib/version.ts';
+import { BUILT_IN_PROVIDERS } from '../../config/built-in-providers.ts';
+import type { ProviderSettings, TlsSettings } from '../../config/config.ts';
+import type { ByteSource } from '../../lib/memory/byte-source.ts';
+import { joinParts, lengthOf } from '../../lib/chunk-buffer.ts';
+import { copyIfResizable, type HeldBody } from '../../lib/memory/held-body.ts';
+import { digestOf } from '../../lib/secret.ts';
+import type { Endpoint } from '../../protocol/endpoint.ts';
+import { ENDPOINTS } from '../../protocol/endpoints.ts';
+import { ANTHROPIC_VERSION } from '../../protocol/messages.ts';
+import { USER_AGENT } from '../../lib/version.ts';
 
 export interface UpstreamRequest {
   readonly method: 'GET' | 'POST';

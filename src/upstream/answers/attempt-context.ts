@@ -1,11 +1,11 @@
 /** An attempt's context, shared by the files that send its request and read its response. */
 
-import type { Config, ProviderSettings } from '../config/config.ts';
-import type { Attempt, RequestHistory } from '../request/history.ts';
-import type { ByteBudget, ReservedMemory } from '../lib/memory/byte-budget.ts';
-import type { Cancellation, Deadline } from '../lib/cancellation.ts';
-import type { Redactor } from '../lib/secrets.ts';
-import type { Transport } from './transport.ts';
+import type { Config, ProviderSettings } from '../../config/config.ts';
+import type { Attempt, RequestHistory } from '../../request/history.ts';
+import type { ByteBudget, ReservedMemory } from '../../lib/memory/byte-budget.ts';
+import type { Cancellation, Deadline } from '../../lib/cancellation.ts';
+import type { Redactor } from '../../lib/secrets.ts';
+import type { Transport } from '../connections/transport.ts';
 
 export interface AttemptServices {
   readonly config: Config;
