@@ -28,8 +28,8 @@ export const CLIENT_TIME_LIMITS = {
   sendTimeoutMs: 60_000,
 };
 
-/** `call` is undefined if the bytes are not HTTP. */
-export type OnHead = (status: number, headers: ResponseHeaders, call?: Call) => void;
+/** Adds headers to a response. `call` is undefined if the client's bytes are not HTTP. */
+export type OnReplyHead = (status: number, headers: ResponseHeaders, call?: Call) => void;
 
 interface RequestCounts {
   inFlight: number;
@@ -45,7 +45,7 @@ export interface ListenerState {
     /** Answers a call, and calls `call.close()` once its response has closed. Never rejects. */
     readonly handle: (call: Call) => Promise<void>;
     readonly answerBroken: AnswerBroken;
-    readonly onHead?: OnHead;
+    readonly onReplyHead?: OnReplyHead;
   };
   isDraining: boolean;
   readonly counts: RequestCounts;
@@ -96,7 +96,7 @@ export class Call {
   readonly response: ServerResponse;
   awaitsContinue: boolean;
   /** Taken from the handler when the call begins, so that a reload does not change it. */
-  onHead: OnHead | undefined;
+  onReplyHead: OnReplyHead | undefined;
   #isAsking = false;
 
   constructor(received: ReceivedRequest, connection: CallConnection) {
@@ -104,7 +104,7 @@ export class Call {
     this.request = request;
     this.response = response;
     this.connection = connection;
-    this.onHead = connection.listener.handler.onHead;
+    this.onReplyHead = connection.listener.handler.onReplyHead;
     this.awaitsContinue = awaitsContinue;
     this.requestBody = new HeldBody(reservation ?? new Reservation(this.budget));
     this.method = request.method ?? '';
@@ -149,7 +149,7 @@ export class Call {
   }
 
   addHeaders(status: number, headers: ResponseHeaders): void {
-    this.onHead?.(status, headers, this);
+    this.onReplyHead?.(status, headers, this);
   }
 
   /** To be called when the response has closed before it was fully written. */

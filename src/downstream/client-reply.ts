@@ -99,8 +99,8 @@ export class ClientReply {
   }
 
   /**
-   * Calls `listener` once the whole response is written or the client is gone. No promise, because
-   * each promise on a request's way costs as much as a header.
+   * Calls `listener` once the whole response is written or the client is gone. A promise would cost
+   * each request as much as a header.
    */
   onClosed(listener: () => void): void {
     if (this.#isClosed) listener();

@@ -178,7 +178,7 @@ export class Connection implements CallConnection {
     const remote = toAddress(socket.remoteAddress ?? '');
     const { handler } = listener;
     const answer = handler.answerBroken(refusal, requestId, remote);
-    handler.onHead?.(answer.status, answer.headers);
+    handler.onReplyHead?.(answer.status, answer.headers);
     socket.write(serialize(answer, requestId));
     this.#linger();
   }

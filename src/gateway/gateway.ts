@@ -4,7 +4,7 @@
  */
 
 import { type Tenant, needsKey, type Config } from '../config/config.ts';
-import type { Call, OnHead } from '../downstream/call.ts';
+import type { Call, OnReplyHead } from '../downstream/call.ts';
 import type { ResponseHeaders } from '../downstream/client-reply.ts';
 import { allAliases } from '../config/aliases-section.ts';
 import { checkProtocol, soleHeader } from '../downstream/request-head.ts';
@@ -151,7 +151,7 @@ export class Gateway {
     });
   }
 
-  readonly onHead: OnHead = (status, headers, call) => {
+  readonly onReplyHead: OnReplyHead = (status, headers, call) => {
     const { attempt, failure } = call?.history ?? {};
     // A stream begun by a `stream_keepalive` comment has no provider yet.
     if (call && (failure || attempt?.hasAnswer)) {
@@ -240,7 +240,7 @@ async function fail(call: Call, thrown: unknown): Promise<void> {
     await reply.fail(history.failure, headers);
   } catch (unsendable) {
     // node:http refuses a header, so the error is sent without the gateway's additional headers.
-    call.onHead = undefined;
+    call.onReplyHead = undefined;
     history.failure = GatewayError.from(unsendable);
     await reply.fail(history.failure);
   }

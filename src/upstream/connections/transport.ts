@@ -33,8 +33,7 @@ export function createTransport(
     connectionFigures: pool?.figures,
     /**
      * Sends a request once, without redirects, retries or decoding. Rejects, and fails the body,
-     * with a `TransportError` or the cancellation's reason. Not async, because each promise on a
-     * request's way costs as much as a header.
+     * with a `TransportError` or the cancellation's reason.
      */
     send: (
       request: UpstreamRequest,
