@@ -33,6 +33,7 @@ export interface StreamPhase {
 
 export class EventInflow implements ByteSink {
   readonly reader: EventReader;
+  /** True once the response has ended, also if the last event is missing. */
   hasEnded = false;
   /** True if a chunk has waited for room since the phase has set it to false. */
   hasWaited = false;

@@ -41,9 +41,11 @@ export class EventReader {
   readonly rules: StreamRules;
   /** `[DONE]` does not begin an answer. */
   hasBegun = false;
+  /** True once a preamble or a heartbeat has arrived. */
   hasPreamble = false;
   /** True after a line without a field, as in a page or in JSON. */
   hasOtherLines = false;
+  /** True once the last event has been read. The response may go on. */
   isDone = false;
   /** True while the line feed that completes the line end of the last event may still arrive. */
   isEndOpen = false;
