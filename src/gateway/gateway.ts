@@ -60,7 +60,7 @@ const ROUTES: readonly Route[] = [
 /** The routes that `[server] endpoints` adds. */
 const MORE_ROUTES: readonly Route[] = [
   ...MORE_ENDPOINTS.map(routeOf),
-  { path: MODEL_PATH, methods: ['GET'], isPublic: false, handle: sendModel },
+  { path: MODEL_PATH, methods: ['GET'], isPublic: false, handle: sendModels },
 ];
 /** `MODEL_PATH` without its `{id}`. */
 const MODEL_PREFIX = '/v1/models/';
@@ -262,31 +262,28 @@ function addOwnHeaders(headers: ResponseHeaders, { history }: Call, redact: Reda
   }
 }
 
+/**
+ * Answers with the tenant's list, or with the entry of the id in the path. Throws `notFound` for an
+ * id that the list does not have.
+ */
 async function sendModels(
-  { reply }: Call,
-  services: Services,
-  tenant: Tenant | undefined,
-): Promise<void> {
-  const list = await services.modelList.bodyFor(tenant);
-  await reply.send(200, { 'content-type': 'application/json' }, [list]);
-}
-
-/** Throws `notFound` for an id that the tenant's list does not have. */
-async function sendModel(
   { path, reply }: Call,
-  services: Services,
+  { modelList }: Services,
   tenant: Tenant | undefined,
 ): Promise<void> {
-  const entry = await services.modelList.entryFor(modelIdIn(path), tenant);
-  if (entry === undefined) throw new GatewayError('notFound', 'Resource not found');
-  await reply.send(200, { 'content-type': 'application/json' }, entry);
+  const id = modelIdIn(path);
+  const json =
+    id === undefined ? [await modelList.bodyFor(tenant)] : await modelList.entryFor(id, tenant);
+  if (json === undefined) throw new GatewayError('notFound', 'Resource not found');
+  await reply.send(200, { 'content-type': 'application/json' }, json);
 }
 
 /**
- * Returns the id in a path of `MODEL_PATH`. It is decoded, because OpenAI's SDK for Node sends
- * `acme%2Fchat`. A client may also send `acme/chat`.
+ * Returns the id in a path of `MODEL_PATH`; undefined for another path. It is decoded, because
+ * OpenAI's SDK for Node sends `acme%2Fchat`. A client may also send `acme/chat`.
  */
-function modelIdIn(path: string): string {
+function modelIdIn(path: string): string | undefined {
+  if (!path.startsWith(MODEL_PREFIX) || path === MODEL_PREFIX) return undefined;
   const id = path.slice(MODEL_PREFIX.length);
   try {
     return decodeURIComponent(id);
@@ -312,8 +309,7 @@ function routesOf({ server: { endpoints = [] } }: Config): readonly Route[] {
 
 /** Returns whether the route has this path. `MODEL_PATH` has every path with an id. */
 function hasPath(route: Route, path: string): boolean {
-  if (route.path !== MODEL_PATH) return route.path === path;
-  return path.startsWith(MODEL_PREFIX) && path !== MODEL_PREFIX;
+  return route.path === MODEL_PATH ? modelIdIn(path) !== undefined : route.path === path;
 }
 
 /**
