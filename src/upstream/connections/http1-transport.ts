@@ -214,7 +214,6 @@ interface Settle {
 
 /** A request, and the source of its response's body. */
 class Http1Exchange implements ByteSource, ResponseReader {
-  readonly #origin: string;
   readonly #cancellation: Cancellation;
   readonly #use: ConnectionUse;
   /** Undefined once it is written, because an open stream keeps nothing of its request. */
@@ -243,7 +242,6 @@ class Http1Exchange implements ByteSource, ResponseReader {
     use: ConnectionUse,
     settle: Settle,
   ) {
-    this.#origin = request.origin;
     this.#request = request;
     this.#cancellation = cancellation;
     this.#use = use;
@@ -362,7 +360,7 @@ class Http1Exchange implements ByteSource, ResponseReader {
       return this.#endSink();
     }
     this.#connection?.destroy();
-    this.#end(this.#connection ? reason : unconnectedFailure(reason, this.#origin));
+    this.#end(this.#request ? unconnectedFailure(reason, this.#request.origin) : reason);
   }
 
   #end(error: unknown): void {
