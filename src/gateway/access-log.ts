@@ -2,7 +2,6 @@
 
 import type { Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
-import { toAddress } from '../downstream/request-head.ts';
 import { createRemoteAddress } from '../downstream/trusted-proxies.ts';
 import { MAX_LOGGED_CHARACTERS } from '../request/cause.ts';
 import type { Endpoint } from '../protocol/endpoint.ts';
@@ -40,12 +39,8 @@ export function createAccessLog(
   { config: { logging, server }, incidents, logger, observe, refusals }: Services,
   costOf: ReturnType<typeof createCostOf>,
 ) {
-  const { trustedProxies } = server;
   const hasDetails = logging.verbose || logging.headers !== undefined;
-  const remoteAddressOf =
-    trustedProxies.length > 0
-      ? createRemoteAddress(trustedProxies)
-      : ({ peerAddress = '' }: Call) => toAddress(peerAddress);
+  const remoteAddressOf = createRemoteAddress(server.trustedProxies);
   return {
     /**
      * Logs a finished request. A good answer to a health check is logged at level debug, and so is
