@@ -59,12 +59,13 @@ export function toProviderError(
   const { providerMessages } = config.logging;
   const setting = blame === 'model' ? namingSetting(config, provider, model) : undefined;
   const { scope, problem } = setting ? MODEL_GONE : SCOPES_BY_BLAME[blame];
+  const isLimit = status === 429;
   const isRetryable = RETRYABLE_STATUSES.has(status);
-  const isRepeatUseless = scope === 'client' || (status === 429 && isAboutMoney(fault));
+  const isRepeatUseless = scope === 'client' || (isLimit && isAboutMoney(fault));
   const logged = providerMessages ? loggedCause(fault, text, context) : namesOf(fault, redact);
   const details: ErrorDetails = {
     cause: setting ? `${setting}: ${logged}` : logged,
-    ...(status === 429 && scope !== 'client' && { limit: 'upstream' }),
+    ...(isLimit && scope !== 'client' && { limit: 'upstream' }),
     status,
     upstreamStatus: status,
     scope,
@@ -79,10 +80,9 @@ export function toProviderError(
   if (scope === 'key' && status === 401)
     return new GatewayError('api', 'Authentication failed', details);
   // The log shows `reason` in place of the message, because the provider's text is in `cause`.
-  const reason = status === 429 ? `Rate limit exceeded at ${provider}` : `API error: ${status}`;
-  if (status === 429)
-    return new GatewayError('rateLimit', `${reason}: ${text}`, { ...details, reason });
-  return new GatewayError('api', `${reason} - ${text}`, { ...details, reason });
+  const reason = isLimit ? `Rate limit exceeded at ${provider}` : `API error: ${status}`;
+  const message = `${reason}${isLimit ? ':' : ' -'} ${text}`;
+  return new GatewayError(isLimit ? 'rateLimit' : 'api', message, { ...details, reason });
 }
 
 /**
