@@ -203,6 +203,34 @@ test('a try after a wait has what the wait leaves of the time limits', async (t)
   next();
 });
 
+test('a timeout is of the wait if the wait has left less than half of the limit', async (t) => {
+  const clock = stopClock(t);
+  const timers = useManualTimers(t);
+  const { gateway, ask, next, first, models } = await startFull(t, {
+    p: `${ONE}\ntimeout = 10`,
+    more: ADMIN,
+  });
+  const timeoutAfter = async (waitedMs: number, before: Promise<Reply>) => {
+    const tries = models.length;
+    const asked = ask('waits');
+    await untilWaiting(gateway, 1);
+    clock.nowMs += waitedMs;
+    next();
+    await before;
+    await eventually(() => models.length === tries + 1, 'the try');
+    timers.advance(10_000 - waitedMs);
+    assert.equal((await asked).status, 504);
+    const line = (await linesOf(gateway, models.length)).at(-1)!;
+    next();
+    return (line['tries'] as { cause?: string }[]).at(-1)!.cause;
+  };
+  const ofWait = 'no complete answer in 4999 ms, because the request has waited for a slot';
+  assert.equal(await timeoutAfter(5001, first), ofWait);
+  const alone = ask('alone');
+  await eventually(() => models.length === 3, 'a request without a wait');
+  assert.equal(await timeoutAfter(5000, alone), 'no complete answer in 5000 ms');
+});
+
 test('a request waits no longer than the timeout of its provider', async (t) => {
   stopClock(t);
   const timers = useManualTimers(t);
