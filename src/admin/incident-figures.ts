@@ -8,8 +8,8 @@ import { cutText, type Redactor } from '../lib/secrets.ts';
 import { INCIDENT_KINDS } from '../request/incident-kind.ts';
 import type { FigureRow } from './figures.ts';
 import { LabelSet } from './labels.ts';
+import { MAX_LABEL_CHARACTERS } from './names.ts';
 
-const MAX_CAUSE_CHARACTERS = 200;
 /** The least time between two causes of the same kind in an incident's labels. */
 const CAUSE_KEPT_MS = 60_000;
 /** A number with or without a unit, but no status, as in `503: busy`, and no part of a name. */
@@ -99,7 +99,7 @@ export class IncidentFigures {
   }
 
   #wordsOf(incident: Incident, { action, causes, fault, title }: Notice): Words {
-    const cause = cutText(causes.join('; '), MAX_CAUSE_CHARACTERS);
+    const cause = cutText(causes.join('; '), MAX_LABEL_CHARACTERS);
     const shape = cause.replace(NUMBER, '0');
     const nowMs = performance.now();
     const known = this.#words.get(incident);

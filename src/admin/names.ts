@@ -7,7 +7,8 @@ import { allAliases, wildcardNamesOf } from '../config/aliases-section.ts';
 const KEPT_MS = 300_000;
 /** Bounds the names of models, which providers list. */
 const MAX_MODELS = 8000;
-const MAX_NAME_CHARACTERS = 200;
+/** The longest name or cause in a label. */
+export const MAX_LABEL_CHARACTERS = 200;
 /** The source of the names in the settings. */
 const SETTINGS = 'settings';
 
@@ -73,7 +74,7 @@ export class Names {
   }
 
   #learn(name: string): string | undefined {
-    if (name.length > MAX_NAME_CHARACTERS || this.#known.size >= this.#max) return undefined;
+    if (name.length > MAX_LABEL_CHARACTERS || this.#known.size >= this.#max) return undefined;
     const copy = Buffer.from(name).toString();
     this.#known.set(copy, copy);
     return copy;

@@ -3,6 +3,7 @@
 import { allAliases } from '../config/aliases-section.ts';
 import { needsKey, type Config, type Tenant } from '../config/config.ts';
 import type { SettingsSource } from '../config/read-settings.ts';
+import { DAY_MS } from '../config/setting-kinds.ts';
 import { isLoopback, withoutBrackets } from '../lib/loopback.ts';
 import { VERSION } from '../lib/version.ts';
 
@@ -13,7 +14,7 @@ const LOOPBACK_OF = new Map([
 ]);
 
 /** How long before a client's key expires the warning begins. */
-const EXPIRES_SOON_MS = 7 * 86_400_000;
+const EXPIRES_SOON_MS = 7 * DAY_MS;
 
 export const NO_PROVIDERS = 'none: set a key, for example OPENAI_API_KEY';
 

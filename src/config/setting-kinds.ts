@@ -130,7 +130,7 @@ export function host(fallback: string) {
 
 /** A date, with or without a time, and this with or without an offset. */
 const DATE_TIME = /^(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d(?:\.\d+)?)?)(Z|[+-]\d\d:\d\d)?)?$/;
-const DAY_MS = 86_400_000;
+export const DAY_MS = 86_400_000;
 
 /**
  * Returns the moment that a TOML date, or the same as text, stands for: of a date without a time

@@ -6,7 +6,7 @@ import { closeSync, constants, fstatSync, openSync, readSync, statSync } from 'n
 import { parse, TomlError } from 'smol-toml';
 
 import { ConfigError } from './setting-values.ts';
-import type { Table } from './setting-kinds.ts';
+import { DAY_MS, type Table } from './setting-kinds.ts';
 
 const READ_FAILURES: Readonly<Record<string, string>> = {
   ENOENT: 'no such file',
@@ -133,7 +133,6 @@ export function parseToml(text: string, prefix: string): Table {
 /** A date with a day that some months lack. */
 const LATE_DATE = /(?<!\d)(\d{4}-\d\d)-(?:29|3[01])(?!\d)/g;
 const LAST_COMMON_DAY = 28;
-const DAY_MS = 86_400_000;
 
 /** The parser takes 30 February for 2 March. */
 class WrittenDate extends Date {

@@ -6,7 +6,7 @@
 
 import type { GatewayError, Outcome } from '../lib/errors.ts';
 import { LIMITS } from '../lib/limits.ts';
-import type { CircuitBreaker } from '../policy/circuit-breaker.ts';
+import { type CircuitBreaker, MAX_MODEL_CHARACTERS } from '../policy/circuit-breaker.ts';
 import { causeOf } from '../request/cause.ts';
 import { gatewayKindOf, type IncidentKind, providerKindOf } from '../request/incident-kind.ts';
 import type { RequestHistory, Attempt } from '../request/history.ts';
@@ -39,7 +39,6 @@ const FORGOTTEN_MS = 900_000;
  * Clients choose model names, so models beyond these limits are counted together as `OTHER_MODELS`.
  */
 const MAX_MODELS = 200;
-const MAX_MODEL_CHARACTERS = 256;
 const OTHER_MODELS = '(other models)';
 const MAX_ENDED = 50;
 const ENDED_SHOWN_MS = 3_600_000;

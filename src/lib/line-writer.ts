@@ -5,11 +5,12 @@ import { Socket } from 'node:net';
 import type { Writable } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
 
+import { LINE_FEED } from './sse.ts';
+
 /** Further lines are dropped while the stream is not read. */
 const MAX_BUFFERED_BYTES = 4_194_304;
 const END_MS = 2000;
 const END_CHECK_MS = 10;
-const LINE_FEED = 10;
 
 /** `lost` is the unwritten rest, '' on success. */
 type Write = (text: string, onEnd: (lost: string, error?: Error) => void) => void;

@@ -19,7 +19,8 @@ const OUTAGE_STATUSES = new Set([502, 503, 504, 529]);
 const TARGET_STATUSES = new Set([404, 429]);
 /** Bounds a provider's circuits, because model names come from clients. */
 const MAX_CIRCUITS = 1000;
-const MAX_MODEL_CHARACTERS = 256;
+/** A longer model's name has no circuit, and is not counted by itself. */
+export const MAX_MODEL_CHARACTERS = 256;
 
 /** `open`: the provider is skipped. `half-open`: one request may probe it. */
 type CircuitState = 'closed' | 'open' | 'half-open';

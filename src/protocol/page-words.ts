@@ -1,9 +1,9 @@
 /** Reads the words of a page that a proxy or a wrong `base_url` has sent in place of an answer. */
 
-/** The most words of a page in a cause. */
-export const MAX_WORDS_CHARACTERS = 100;
 /** How much of a page is searched for its words. */
 export const MAX_PAGE_CHARACTERS = 4096;
+/** The most words of a page in a cause. */
+export const MAX_WORDS_CHARACTERS = 100;
 const PAGE = /^\ufeff?\s*<(?:!doctype|!--|\?xml|html|head|body|script|title)/i;
 const TITLE = /<title[^>]*>([^<]+)/i;
 /** Invisible parts of a page. An unfinished script, comment or tag takes the rest of the text. */

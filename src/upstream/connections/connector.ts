@@ -10,7 +10,7 @@ const CONNECT_TICKS = 10;
 /**
  * Shorter than `IDLE_CONNECTION_MS`, so that the end of an idle connection's peer is noticed.
  */
-const KEEP_ALIVE_PROBE_MS = 30_000;
+const IDLE_PROBE_MS = 30_000;
 /** Makes a paused socket hold one read instead of two. */
 const READ_AHEAD = { highWaterMark: 16_384 };
 
@@ -47,7 +47,7 @@ export function createConnector(timeoutMs: number, secureContext?: SecureContext
         })
       : connectTcp({ ...target, port: Number(port || 80) });
     socket.setNoDelay(true);
-    socket.setKeepAlive(true, KEEP_ALIVE_PROBE_MS);
+    socket.setKeepAlive(true, IDLE_PROBE_MS);
     let syscall = 'connect';
     let lookupMs: number | undefined;
     if (isIP(address) === 0) {
