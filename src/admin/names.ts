@@ -130,23 +130,20 @@ export class AllNames {
 
 /** Returns all model names in the settings, for clients and for providers. */
 function configuredModels(config: Config): string[] {
-  const targets = allAliases(config).flatMap((alias) => alias.targets);
-  const names = [
-    ...config.aliases.keys(),
-    ...config.clients.flatMap(({ models = [] }) => models),
-    ...targets,
-    ...targets.map((target) => target.slice(target.indexOf('/') + 1)),
-  ];
+  const { aliases, clients, providers } = config;
+  const targets = allAliases(config)
+    .flatMap((alias) => alias.targets)
+    .filter(({ model }) => !model.includes('*'));
   return [
-    ...names.filter((name) => !name.includes('*')),
-    ...config.providers.registered.flatMap(
-      ({ id, defaultModel, modelDetails = {}, models = [] }) => {
-        const listed = listedModels(id, [...Object.keys(modelDetails), ...models]);
-        if (defaultModel === undefined) return listed;
-        // A provider's id stands for its default model.
-        return [id, `${id}/`, ...listedModels(id, [defaultModel]), ...listed];
-      },
-    ),
+    ...aliases.keys(),
+    ...clients.flatMap(({ models = [] }) => models.filter((name) => !name.includes('*'))),
+    ...targets.flatMap(({ name, model }) => [name, model]),
+    ...providers.registered.flatMap(({ id, defaultModel, modelDetails = {}, models = [] }) => {
+      const listed = listedModels(id, [...Object.keys(modelDetails), ...models]);
+      if (defaultModel === undefined) return listed;
+      // A provider's id stands for its default model.
+      return [id, `${id}/`, ...listedModels(id, [defaultModel]), ...listed];
+    }),
   ];
 }
 

@@ -1,7 +1,7 @@
 /** The rows of the page's tables. Texts have times in ISO 8601. */
 
 import type { Config } from '../config/config.ts';
-import { aliasFor } from '../config/aliases-section.ts';
+import { aliasFor, parseTarget } from '../config/aliases-section.ts';
 import {
   answersOf,
   formatCount,
@@ -134,21 +134,23 @@ function usedLimitsOf(client: string, figures: Figures, { lasting }: Situation) 
 function askedChainOf(name: string, config: Config, situation: Situation): Chain | undefined {
   const { providers } = config;
   const alias = aliasFor(name, config);
-  const targets = (alias?.targets ?? [name]).map((target): [string, string | undefined] => {
-    const slash = target.indexOf('/');
-    return slash < 0 ? [target, undefined] : [target.slice(0, slash), target.slice(slash + 1)];
-  });
+  const targets = alias?.targets ?? [parseTarget(name)];
   const known = new Set(providers.registered.map(({ id }) => id));
-  const all = [...targets, ...providers.fallback.map((id) => [id, undefined] as const)];
-  const asked = new Map(all.filter(([id]) => known.has(id)).toReversed());
+  const all = [...targets, ...providers.fallback.map(parseTarget)];
+  const asked = new Map(
+    all
+      .filter(({ providerId }) => known.has(providerId))
+      .map(({ providerId, model }) => [providerId, model] as const)
+      .toReversed(),
+  );
   if (asked.size < 2) return undefined;
   return [...asked].toReversed().map(([id, model]) => [iconOf(id, model, situation), id]);
 }
 
 /** Returns a provider's icon for a model: `bad` while the model fails there. */
-function iconOf(id: string, model: string | undefined, { lasting }: Situation): Icon {
+function iconOf(id: string, model: string, { lasting }: Situation): Icon {
   const fails = ({ models, provider }: Notice) =>
-    provider === id && models && (models.length === 0 || models.includes(model ?? ''));
+    provider === id && models && (models.length === 0 || models.includes(model));
   return lasting.some(fails) ? 'bad' : 'good';
 }
 

@@ -35,7 +35,8 @@ export function describeStartup(started: Started): string {
   // Each alias has its own line, because its targets are a list.
   const aliasLines = allAliases(config).map(({ name, targets, balance, weights }) => {
     const how = [balance.replace('_', ' '), ...(weights?.values() ?? [])].join(' ');
-    return `aliases    ${name} -> ${targets.join(', ')}${balance === 'order' ? '' : ` (${how})`}`;
+    const list = targets.map((target) => target.name).join(', ');
+    return `aliases    ${name} -> ${list}${balance === 'order' ? '' : ` (${how})`}`;
   });
   const configured = providers.skipped.filter(({ isConfigured }) => isConfigured);
   const skipped = configured.map(({ id, reason }) => `${id} (${reason})`);

@@ -8,13 +8,31 @@ import { SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
 import type { BalancedTargets, TARGETS } from './setting-kinds.ts';
 import type { SettingValues } from './setting-values.ts';
 
+/** A model at a provider. */
+export interface Target {
+  /** `<provider_id>/<model_name>`. */
+  readonly name: string;
+  readonly providerId: string;
+  readonly model: string;
+}
+
+/**
+ * Splits `<provider_id>/<model_name>` at the first slash, because models' names have slashes too. A
+ * name without a slash is a provider's id, with '' as the model.
+ */
+export function parseTarget(name: string): Target {
+  const slash = name.indexOf('/');
+  const providerId = slash < 0 ? name : name.slice(0, slash);
+  return { name, providerId, model: name.slice(providerId.length + 1) };
+}
+
 export interface AliasSettings {
   /** The name for clients; in a wildcard alias with one `*`. */
   readonly name: string;
-  /** Each is `<provider_id>/<model_name>`; there is at least one. */
-  readonly targets: readonly string[];
+  /** There is at least one. */
+  readonly targets: readonly Target[];
   readonly balance: NonNullable<BalancedTargets['balance']>;
-  /** Each target's weight, or undefined unless `balance` is `weighted`. */
+  /** The weight of each target by its name, or undefined unless `balance` is `weighted`. */
   readonly weights: ReadonlyMap<string, number> | undefined;
 }
 
@@ -68,7 +86,8 @@ function readAlias(
   const written = value as NonNullable<typeof TARGETS.default>;
   const isTable = typeof written === 'object' && 'targets' in written;
   const table: BalancedTargets = isTable ? written : { targets: [written].flat() };
-  const { targets, balance = 'order', weights } = table;
+  const { balance = 'order', weights } = table;
+  const targets = table.targets.map(parseTarget);
   if (targets.length === 0) values.problem(setting, 'expected at least one model');
   const stars = starsIn(alias);
   if (stars > 1) values.problem(setting, 'the name of an alias can have only one "*"');
@@ -83,7 +102,7 @@ function readAlias(
   const byTarget = weights && weightsOf(targets, weights);
   return {
     name: alias,
-    targets: byTarget ? [...byTarget.keys()] : targets,
+    targets: byTarget ? [...byTarget.keys()].map(parseTarget) : targets,
     balance,
     weights: byTarget,
   };
@@ -93,21 +112,20 @@ function readAlias(
 function checkTarget(
   values: SettingValues,
   setting: string,
-  target: string,
+  { name, providerId, model }: Target,
   { known, registered, stars }: KnownProviders & { readonly stars: number },
 ): void {
-  const [, id] = /^([^/]+)\/./s.exec(target) ?? [];
-  if (id === undefined) {
+  if (providerId === '' || model === '') {
     values.problem(setting, 'expected "<provider_id>/<model_name>"');
-  } else if (starsIn(target) > Math.min(stars, 1)) {
+  } else if (starsIn(name) > Math.min(stars, 1)) {
     const limit = stars > 0 ? 'can have only one "*"' : 'has a "*", but the name has none';
-    values.problem(setting, `the target "${values.asWritten(target)}" ${limit}`);
-  } else if (stars > 0 && !known.includes(id)) {
-    const hint = values.suggestions.didYouMean(id, known);
-    values.problem(setting, `no such provider "${values.asWritten(target, id)}"${hint}`);
-  } else if (!registered.some((provider) => provider.id === id)) {
-    const hint = known.includes(id) ? '' : values.suggestions.similarTo(id, known);
-    const shown = values.asWritten(target, id);
+    values.problem(setting, `the target "${values.asWritten(name)}" ${limit}`);
+  } else if (stars > 0 && !known.includes(providerId)) {
+    const hint = values.suggestions.didYouMean(providerId, known);
+    values.problem(setting, `no such provider "${values.asWritten(name, providerId)}"${hint}`);
+  } else if (!registered.some(({ id }) => id === providerId)) {
+    const hint = known.includes(providerId) ? '' : values.suggestions.similarTo(providerId, known);
+    const shown = values.asWritten(name, providerId);
     values.warning(setting, `provider "${shown}" is not registered${hint}`);
   }
 }
@@ -116,11 +134,11 @@ function starsIn(text: string): number {
   return text.split('*').length - 1;
 }
 
-/** Returns each target's weight. A target listed several times gets the sum. */
-function weightsOf(targets: readonly string[], weights: readonly number[]) {
+/** Returns each target's weight by its name. A target listed several times gets the sum. */
+function weightsOf(targets: readonly Target[], weights: readonly number[]) {
   const byTarget = new Map<string, number>();
-  for (const [index, target] of targets.entries()) {
-    byTarget.set(target, (byTarget.get(target) ?? 0) + weights[index]!);
+  for (const [index, { name }] of targets.entries()) {
+    byTarget.set(name, (byTarget.get(name) ?? 0) + weights[index]!);
   }
   return byTarget;
 }
@@ -149,27 +167,23 @@ export function aliasFor(
 ): AliasSettings | undefined {
   const found = aliases.get(name) ?? wildcards?.find((one) => matches(one.name, name));
   if (found?.name !== '*') return found;
-  const [start] = name.split('/', 1);
-  return providers.registered.some(({ id }) => id === start) ? undefined : found;
-}
-
-/** Returns the provider's id in the target of an alias, which always has a slash. */
-export function providerIdOf(target: string): string {
-  return target.slice(0, target.indexOf('/'));
+  const { providerId } = parseTarget(name);
+  return providers.registered.some(({ id }) => id === providerId) ? undefined : found;
 }
 
 /** Returns the alias's targets whose providers are registered. */
 export function registeredTargets(
   { targets }: AliasSettings,
   providers: ReadonlyMap<string, unknown>,
-): readonly string[] {
-  return targets.filter((target) => providers.has(providerIdOf(target)));
+): readonly Target[] {
+  return targets.filter(({ providerId }) => providers.has(providerId));
 }
 
 /** Returns the alias's target for this name, with the name's text in place of `*`. */
-export function targetFor(target: string, alias: AliasSettings, name: string): string {
+export function targetFor(target: Target, alias: AliasSettings, name: string): Target {
+  if (alias.name === name) return target;
   // A function, because `$` has a meaning in a replacement text.
-  return target.replace('*', () => capture(alias.name, name)![0]!);
+  return parseTarget(target.name.replace('*', () => capture(alias.name, name)![0]!));
 }
 
 /**
@@ -178,10 +192,12 @@ export function targetFor(target: string, alias: AliasSettings, name: string): s
  * registered.
  */
 export function wildcardNamesOf(id: string, settings: Settings): string[] {
-  const ids = settings.providers.registered.map((provider) => `${provider.id}/`);
+  const { registered } = settings.providers;
   return (settings.wildcards ?? []).flatMap((alias) => {
-    const target = alias.targets.find((one) => ids.some((start) => one.startsWith(start)));
-    const [star] = capture(target ?? '', id) ?? [];
+    const target = alias.targets.find(({ providerId }) =>
+      registered.some((provider) => provider.id === providerId),
+    );
+    const [star] = capture(target?.name ?? '', id) ?? [];
     if (star === undefined) return [];
     const name = alias.name.replace('*', () => star);
     return aliasFor(name, settings) === alias ? [name] : [];

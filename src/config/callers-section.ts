@@ -43,7 +43,7 @@ export function readClients(
     (id === primary && !pattern.includes('/') && !all.some(({ name }) => name === pattern)) ||
     all.some(
       ({ name, targets }) =>
-        canMeet(pattern, name) && targets.some((target) => target.startsWith(`${id}/`)),
+        canMeet(pattern, name) && targets.some(({ providerId }) => providerId === id),
     );
   const leadsSomewhere = (pattern: string) =>
     all.some(({ name }) => canMeet(pattern, name)) ||

@@ -23,12 +23,8 @@ type Settings = Pick<Config, 'aliases' | 'providers' | 'wildcards'>;
 function namedModels(settings: Settings): NamedModel[] {
   const targets = allAliases(settings).flatMap(({ name, targets: all }) =>
     all
-      .filter((target) => !target.includes('*'))
-      .map((target) => {
-        const slash = target.indexOf('/');
-        const [provider, model] = [target.slice(0, slash), target.slice(slash + 1)];
-        return { setting: `aliases.${name}`, provider, model };
-      }),
+      .filter(({ model }) => !model.includes('*'))
+      .map(({ providerId: provider, model }) => ({ setting: `aliases.${name}`, provider, model })),
   );
   const defaults = settings.providers.registered.flatMap(({ id, defaultModel: model }) =>
     model ? { setting: `providers.${id}.default_model`, provider: id, model } : [],

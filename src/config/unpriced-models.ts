@@ -2,8 +2,16 @@
 
 import { memberOf } from '../lib/json.ts';
 import { canMeet } from '../lib/pattern.ts';
-import { aliasFor, providerIdOf, targetFor, type AliasSettings } from './aliases-section.ts';
+import {
+  aliasFor,
+  parseTarget,
+  targetFor,
+  type AliasSettings,
+  type Target,
+} from './aliases-section.ts';
 import type { ProviderSettings } from './providers-section.ts';
+
+type Asked = Pick<Target, 'providerId' | 'model'>;
 
 interface Settings {
   readonly all: readonly AliasSettings[];
@@ -22,39 +30,36 @@ interface Settings {
  */
 export function unpricedModels(patterns: readonly string[], settings: Settings): string[] {
   const { registered, fallback } = settings.providers;
-  const isRegistered = (target: string) => registered.some(({ id }) => id === providerIdOf(target));
-  const asked = patterns.flatMap((pattern) => targetsOf(pattern, settings)).filter(isRegistered);
+  const providerOf = ({ providerId }: Asked) => registered.find(({ id }) => id === providerId);
+  const asked = patterns.flatMap((pattern) => targetsOf(pattern, settings)).filter(providerOf);
   // The gateway refuses a name without a registered provider before it asks a fallback.
   const fallbacks = registered
     .filter(({ id }) => asked.length > 0 && fallback.includes(id))
     .flatMap(({ id, defaultModel }) => {
-      const models = defaultModel ? [defaultModel] : asked.map(modelOf);
-      return models.map((model) => `${id}/${model}`);
+      const models = defaultModel ? [defaultModel] : asked.map(({ model }) => model);
+      return models.map((model) => ({ providerId: id, model }));
     });
-  return [...new Set([...asked, ...fallbacks])].filter((target) => {
-    const provider = registered.find(({ id }) => id === providerIdOf(target));
-    const isPriced =
-      !target.includes('*') && memberOf(provider?.modelPrices, modelOf(target)) !== undefined;
-    return !isPriced;
+  const unpriced = [...asked, ...fallbacks].filter((target) => {
+    const prices = providerOf(target)?.modelPrices;
+    return target.model.includes('*') || memberOf(prices, target.model) === undefined;
   });
+  return [...new Set(unpriced.map(({ providerId, model }) => `${providerId}/${model}`))];
 }
 
 /** Returns the models that are asked for a name that matches the pattern. */
-function targetsOf(pattern: string, settings: Settings): readonly string[] {
+function targetsOf(pattern: string, settings: Settings): readonly Asked[] {
   const { all, providers } = settings;
   const { registered, primary } = providers;
   if (!pattern.includes('*')) {
     const alias = aliasFor(pattern, settings);
     if (!alias) return modelsNamed(pattern, settings);
-    return alias.name === pattern
-      ? alias.targets
-      : alias.targets.map((target) => targetFor(target, alias, pattern));
+    return alias.targets.map((target) => targetFor(target, alias, pattern));
   }
   const met = registered.filter(({ id }) => canMeet(pattern, `${id}/*`)).map(({ id }) => id);
   if (primary !== undefined && !pattern.includes('/')) met.push(primary);
   return [
     ...all.filter(({ name }) => canMeet(pattern, name)).flatMap(({ targets }) => targets),
-    ...met.map((id) => `${id}/*`),
+    ...met.map((id) => ({ providerId: id, model: '*' })),
   ];
 }
 
@@ -62,13 +67,10 @@ function targetsOf(pattern: string, settings: Settings): readonly string[] {
  * Returns the model for a name that is no alias, or none if the gateway refuses the name. A
  * provider's id alone stands for its `default_model`.
  */
-function modelsNamed(name: string, { providers: { primary, registered } }: Settings): string[] {
-  const slash = name.indexOf('/');
-  const id = slash < 0 ? name : name.slice(0, slash);
-  const provider = registered.find((one) => one.id === id);
-  const model = (slash < 0 ? '' : name.slice(slash + 1)) || provider?.defaultModel;
-  if (provider) return model ? [`${id}/${model}`] : [];
-  return slash < 0 && primary !== undefined ? [`${primary}/${name}`] : [];
+function modelsNamed(name: string, { providers: { primary, registered } }: Settings): Asked[] {
+  const { providerId, model: named } = parseTarget(name);
+  const provider = registered.find(({ id }) => id === providerId);
+  const model = named || provider?.defaultModel;
+  if (provider) return model ? [{ providerId, model }] : [];
+  return primary === undefined || name.includes('/') ? [] : [{ providerId: primary, model: name }];
 }
-
-const modelOf = (target: string) => target.slice(target.indexOf('/') + 1);

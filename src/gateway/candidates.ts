@@ -1,7 +1,13 @@
 /** Decides which providers may answer a `model` value, and in which order. */
 
 import type { AliasSettings, Tenant } from '../config/config.ts';
-import { aliasFor, registeredTargets, targetFor } from '../config/aliases-section.ts';
+import {
+  aliasFor,
+  parseTarget,
+  registeredTargets,
+  targetFor,
+  type Target,
+} from '../config/aliases-section.ts';
 import type { Call } from '../downstream/call.ts';
 import { MAX_NAME_CHARACTERS, type RequestHistory } from '../request/history.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
@@ -62,7 +68,7 @@ export function candidatesFor(
   }
   const candidates = alias
     ? targetsOf(alias, name, services, call.history)
-    : [toCandidate(name, services, call.history)];
+    : [toCandidate(targetNamed(name, services), services, call.history)];
   const ordered = alias ? inOrder(candidates, alias, call, services) : candidates;
   // The client wants an answer from the named model, or none; or no other organisation has what the
   // request refers to.
@@ -82,7 +88,7 @@ function inOrder(
 ): Candidate[] {
   const balance = balances.get(alias);
   if (!balance) return candidates;
-  const targets = registeredTargets(alias, providers).map((name, index) => {
+  const targets = registeredTargets(alias, providers).map(({ name }, index) => {
     const candidate = candidates[index]!;
     const { provider } = candidate;
     const isCircuitOpen = provider.breaker.stateOf(candidate) === 'open';
@@ -108,7 +114,7 @@ function withoutKey(candidate: Candidate, redactKey: Redactor): Candidate {
  */
 function fullNameOf(name: string, services: Services, history: RequestHistory): string {
   try {
-    const { provider, model } = toCandidate(name, services, history);
+    const { provider, model } = toCandidate(targetNamed(name, services), services, history);
     return `${provider.id}/${model}`;
   } catch {
     return name;
@@ -126,9 +132,7 @@ function targetsOf(
 ): Candidate[] {
   const registered = registeredTargets(alias, services.providers);
   const targets = registered.length > 0 ? registered : alias.targets.slice(0, 1);
-  return targets.map((target) =>
-    toCandidate(alias.name === name ? target : targetFor(target, alias, name), services, history),
-  );
+  return targets.map((target) => toCandidate(targetFor(target, alias, name), services, history));
 }
 
 function addFallbacks(candidates: Candidate[], fallbacks: readonly ProviderState[]): void {
@@ -141,11 +145,10 @@ function addFallbacks(candidates: Candidate[], fallbacks: readonly ProviderState
 }
 
 function toCandidate(
-  target: string,
+  { providerId, model: named }: Target,
   services: Services,
   { endpoint: { operation }, stream }: RequestHistory,
 ): Candidate {
-  const { providerId, named } = splitTarget(target, services);
   const provider = services.providers.get(providerId);
   if (provider === undefined) {
     const shown = escapeControlCharacters(providerId, MAX_NAME_CHARACTERS);
@@ -156,14 +159,14 @@ function toCandidate(
   return { provider, model, operation, isStream: stream === true, isBalanced: false };
 }
 
-/** `named` is '' if the target is only a provider's id. */
-function splitTarget(target: string, { config, providers }: Services) {
-  const slash = target.indexOf('/');
-  if (slash > 0) return { providerId: target.slice(0, slash), named: target.slice(slash + 1) };
-  if (slash < 0 && providers.has(target)) return { providerId: target, named: '' };
+/** Returns the target of a name that is no alias. */
+function targetNamed(name: string, { config, providers }: Services): Target {
+  const target = parseTarget(name);
+  const isId = !name.includes('/');
+  if (target.providerId !== '' && (!isId || providers.has(name))) return target;
   const { primary } = config.providers;
-  if (slash === 0 || primary === undefined) {
+  if (!isId || primary === undefined) {
     throw invalidRequest('"model" must have the form "<provider_id>/<model_name>"');
   }
-  return { providerId: primary, named: target };
+  return { name, providerId: primary, model: name };
 }

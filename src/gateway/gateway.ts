@@ -218,7 +218,10 @@ function namesOf(config: Config): string[] {
   const { registered } = config.providers;
   return [
     ...registered.flatMap(({ id, defaultModel = '' }) => [id, defaultModel]),
-    ...allAliases(config).flatMap(({ name, targets }) => [name, ...targets]),
+    ...allAliases(config).flatMap(({ name, targets }) => [
+      name,
+      ...targets.map((target) => target.name),
+    ]),
   ];
 }
 

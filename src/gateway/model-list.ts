@@ -5,12 +5,7 @@
 
 import type { Tenant } from '../config/config.ts';
 import { missingModels } from '../config/named-models.ts';
-import {
-  aliasFor,
-  providerIdOf,
-  registeredTargets,
-  wildcardNamesOf,
-} from '../config/aliases-section.ts';
+import { aliasFor, registeredTargets, wildcardNamesOf } from '../config/aliases-section.ts';
 import { describeCause } from '../request/cause.ts';
 import { Deadline } from '../lib/cancellation.ts';
 import { readAll } from '../lib/memory/byte-source.ts';
@@ -177,8 +172,8 @@ function listEntries({ providers, config }: ModelListServices) {
   const aliasEntries = [...config.aliases.values()].flatMap((alias) => {
     const [target] = registeredTargets(alias, providers);
     if (target === undefined) return [];
-    const provider = providers.get(providerIdOf(target))!;
-    const entry = byId.get(target) ?? toEntry(provider, target.slice(provider.id.length + 1));
+    const provider = providers.get(target.providerId)!;
+    const entry = byId.get(target.name) ?? toEntry(provider, target.model);
     return { ...entry, id: alias.name };
   });
   const isHidden = ({ id, owned_by: owner }: (typeof modelEntries)[number]) =>

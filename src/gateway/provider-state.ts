@@ -67,9 +67,9 @@ export function createProviders(
     const before = former?.get(provider.id);
     const kept =
       before?.digest === provider.digest ? before : withNewParts(provider, shared, !former);
-    const own = targets.filter((target) => target.startsWith(`${provider.id}/`));
+    const own = targets.filter(({ providerId }) => providerId === provider.id);
     const timesOf = (target: string) => kept.firstTokenTimes.get(target) ?? new FirstTokenTimes();
-    const firstTokenTimes = new Map(own.map((target) => [target, timesOf(target)]));
+    const firstTokenTimes = new Map(own.map(({ name }) => [name, timesOf(name)]));
     return { ...kept, firstTokenTimes, limiter: limiters.get(provider.id)! };
   });
   return new Map(providers.map((provider) => [provider.id, provider]));

@@ -9,7 +9,7 @@ import { test } from 'node:test';
 
 import { loadConfig, type Tenant } from '../../src/config/config.ts';
 import type { Call } from '../../src/downstream/call.ts';
-import { providerIdOf } from '../../src/config/aliases-section.ts';
+import { parseTarget } from '../../src/config/aliases-section.ts';
 import { candidatesFor } from '../../src/gateway/candidates.ts';
 import type { Services } from '../../src/gateway/services.ts';
 import type { GatewayError } from '../../src/lib/errors.ts';
@@ -200,6 +200,7 @@ test('a client with models may name an alias in them, or a full name, in any spe
   assert.equal(candidates('p/m', { tenant: { models: undefined } }), 'p m');
 });
 
-test("a target's provider is the text before its first slash", () => {
-  assert.equal(providerIdOf('p/a/b'), 'p');
+test('a target is split at its first slash, and has no model without a slash', () => {
+  assert.deepEqual(parseTarget('p/a/b'), { name: 'p/a/b', providerId: 'p', model: 'a/b' });
+  assert.deepEqual(parseTarget('p'), { name: 'p', providerId: 'p', model: '' });
 });
