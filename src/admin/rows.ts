@@ -121,7 +121,7 @@ function usedLimitsOf(client: string, figures: Figures, { lasting }: Situation) 
     const share = Math.min(1, count / capacity);
     const left = `, ${formatShort(Math.max(0, capacity - count))} left`;
     const text = `${formatShort(count)} of ${formatShort(capacity)}`;
-    return { icon, unit, share, text: 'window' in LIMITS[limit] ? text + left : text };
+    return { icon, unit, share, text: 'period' in LIMITS[limit] ? text + left : text };
   });
   const isShown = refusing === '' || used.some(({ icon }) => icon === 'warn');
   const text = refusing.replace(`clients.${client}`, '').replace(/^[.:] */, '');

@@ -91,7 +91,7 @@ export function readClients(
 function unitsOf(limit: Readonly<Record<string, number>>): readonly ('tokens' | 'cost')[] {
   const rows = [...CLIENT_BUCKETS, ...CLIENT_WINDOWS];
   return (['tokens', 'cost'] as const).filter((unit) =>
-    rows.some(({ counts, setting }) => counts === unit && limit[setting]! > 0),
+    rows.some(({ counts, property }) => counts === unit && limit[property]! > 0),
   );
 }
 
@@ -134,7 +134,7 @@ function warnOfRestart(
 ): void {
   if (values.section('rate_limit').store !== undefined) return;
   const names = clients
-    .filter(({ limit }) => CLIENT_WINDOWS.some(({ setting }) => limit[setting]! > 0))
+    .filter(({ limit }) => CLIENT_WINDOWS.some(({ property }) => limit[property]! > 0))
     .map(({ name }) => name);
   if (names.length === 0) return;
   const text = `a restart begins the days and months of ${names.join(', ')} anew`;

@@ -25,20 +25,15 @@ interface LimitRow {
   /** `provider`: the client, if any, is not at fault. */
   readonly of: 'all' | 'client' | 'provider';
   /**
-   * For a token bucket of a client that one setting describes: the setting as in `Config`, what the
-   * bucket counts, and when it is full again. The limit's name is `client_` and the setting.
+   * The name in `Config` of the setting that alone describes a client's limit. The limit's name is
+   * `client_` and the setting's.
    */
-  readonly bucket?: {
-    readonly setting: string;
-    readonly counts: 'requests' | 'tokens';
-    readonly periodSeconds: keyof typeof PERIODS;
-  };
-  /** As `bucket`, for a calendar window of a client. */
-  readonly window?: {
-    readonly setting: string;
-    readonly counts: 'tokens' | 'cost';
-    readonly period: WindowPeriod;
-  };
+  readonly property?: string;
+  readonly counts?: 'requests' | 'tokens' | 'cost';
+  /** When a token bucket is full again. */
+  readonly periodSeconds?: keyof typeof PERIODS;
+  /** When a calendar window begins anew. */
+  readonly period?: WindowPeriod;
 }
 
 /**
@@ -50,27 +45,34 @@ export const LIMITS = {
   client: { of: 'client' },
   client_requests_per_minute: {
     of: 'client',
-    bucket: { setting: 'requestsPerMinute', counts: 'requests', periodSeconds: 60 },
+    property: 'requestsPerMinute',
+    counts: 'requests',
+    periodSeconds: 60,
   },
   client_tokens_per_minute: {
     of: 'client',
-    bucket: { setting: 'tokensPerMinute', counts: 'tokens', periodSeconds: 60 },
+    property: 'tokensPerMinute',
+    counts: 'tokens',
+    periodSeconds: 60,
   },
   client_tokens_per_day: {
     of: 'client',
-    window: { setting: 'tokensPerDay', counts: 'tokens', period: 'day' },
+    property: 'tokensPerDay',
+    counts: 'tokens',
+    period: 'day',
   },
   client_tokens_per_month: {
     of: 'client',
-    window: { setting: 'tokensPerMonth', counts: 'tokens', period: 'month' },
+    property: 'tokensPerMonth',
+    counts: 'tokens',
+    period: 'month',
   },
-  client_cost_per_day: {
-    of: 'client',
-    window: { setting: 'costPerDay', counts: 'cost', period: 'day' },
-  },
+  client_cost_per_day: { of: 'client', property: 'costPerDay', counts: 'cost', period: 'day' },
   client_cost_per_month: {
     of: 'client',
-    window: { setting: 'costPerMonth', counts: 'cost', period: 'month' },
+    property: 'costPerMonth',
+    counts: 'cost',
+    period: 'month',
   },
   provider: { of: 'provider' },
   provider_requests_per_minute: { of: 'provider' },
@@ -83,16 +85,16 @@ export const LIMITS = {
 
 export type Limit = keyof typeof LIMITS;
 
+const ROWS = (Object.keys(LIMITS) as Limit[]).map((limit) => {
+  return { limit, setting: limit.replace('client_', ''), ...LIMITS[limit] };
+});
+
 export function limitsOf(kind: LimitRow['of']): Limit[] {
-  return (Object.keys(LIMITS) as Limit[]).filter((limit) => LIMITS[limit].of === kind);
+  return ROWS.filter((row) => row.of === kind).map(({ limit }) => limit);
 }
 
-export const CLIENT_BUCKETS = (Object.keys(LIMITS) as Limit[]).flatMap((limit) => {
-  const row = LIMITS[limit];
-  return 'bucket' in row ? { limit, ...row.bucket } : [];
-});
+/** The token buckets of a client that one `setting` each describes. */
+export const CLIENT_BUCKETS = ROWS.filter((row) => 'periodSeconds' in row);
 
-export const CLIENT_WINDOWS = (Object.keys(LIMITS) as Limit[]).flatMap((limit) => {
-  const row = LIMITS[limit];
-  return 'window' in row ? { limit, ...row.window } : [];
-});
+/** As `CLIENT_BUCKETS`, the calendar windows. */
+export const CLIENT_WINDOWS = ROWS.filter((row) => 'period' in row);

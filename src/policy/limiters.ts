@@ -104,15 +104,17 @@ class LimitFactory {
   }
 
   ofTenant(tenant: string, limits: Tenant['limit']): readonly Bucket[] {
-    const buckets = CLIENT_BUCKETS.flatMap(({ limit, setting, counts, periodSeconds }) => {
-      const name = `clients.${tenant}.${limit.replace('client_', '')}`;
-      const rate = limits[setting];
-      const perRequest = Number(counts === 'requests');
-      return this.#bucket({ name, limit, rate, periodSeconds, capacity: rate, perRequest });
-    });
-    const windows = CLIENT_WINDOWS.flatMap(({ limit, setting, counts, period }) => {
-      const name = `clients.${tenant}.${limit.replace('client_', '')}`;
-      const capacity = limits[setting];
+    const buckets = CLIENT_BUCKETS.flatMap(
+      ({ limit, setting, property, counts, periodSeconds }) => {
+        const name = `clients.${tenant}.${setting}`;
+        const rate = limits[property];
+        const perRequest = Number(counts === 'requests');
+        return this.#bucket({ name, limit, rate, periodSeconds, capacity: rate, perRequest });
+      },
+    );
+    const windows = CLIENT_WINDOWS.flatMap(({ limit, setting, property, counts, period }) => {
+      const name = `clients.${tenant}.${setting}`;
+      const capacity = limits[property];
       if (capacity === 0) return [];
       // A changed limit keeps the sum, because the day or the month is the same.
       const sum = this.#former?.windows.get(name)?.sum;

@@ -235,9 +235,7 @@ fallback = ["q"]\n[clients.team]\nkey = "team-canary-1"\n${ADMIN}`;
 test('each limit has its counter from the start, and stands in the documents', async (t) => {
   const most = 'max_concurrent_requests = 7\n';
   const bucket = 'requests_per_second = 9\nburst_capacity = 9\n';
-  const buckets = [...CLIENT_BUCKETS, ...CLIENT_WINDOWS].map(
-    ({ limit }) => `${limit.replace('client_', '')} = 9\n`,
-  );
+  const buckets = [...CLIENT_BUCKETS, ...CLIENT_WINDOWS].map(({ setting }) => `${setting} = 9\n`);
   const toml = `[server]\n${most}[rate_limit]\nenabled = true\n${bucket}
 [rate_limit.providers.p]\n${bucket}requests_per_minute = 9
 [clients.team]\nkey = "team-canary-1"\n${most}${bucket}
