@@ -58,7 +58,7 @@ export const OUTSIDE = {
 };
 
 /** The gateway and its admin listener. The constructor neither listens nor connects. */
-export class Service {
+export class App {
   readonly logger: Parts['logger'];
   readonly redact: Parts['redact'];
   readonly budget: Parts['budget'];

@@ -4,7 +4,7 @@
 import { setDefaultAutoSelectFamilyAttemptTimeout } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { Service } from './app.ts';
+import { App } from './app.ts';
 import { runCheck } from './check.ts';
 import { EXIT, HELP, parseCommandLine, UsageError, type CommandLine } from './cli/command-line.ts';
 import { startDemo } from './cli/demo.ts';
@@ -80,23 +80,23 @@ async function serve(
   // The exit code if nothing keeps the process alive until it listens.
   process.exitCode = EXIT.failed;
   const writer = new LineWriter(process.stdout, {
-    onDropped: (lines) => service.logger.log('warn', 'log lines were dropped', { lines }),
-    onLost: (cause) => service.onLogLost(cause),
+    onDropped: (lines) => app.logger.log('warn', 'log lines were dropped', { lines }),
+    onLost: (cause) => app.onLogLost(cause),
   });
-  const service: Service = new Service(config, {
+  const app: App = new App(config, {
     writeLog: writer.write,
     droppedLogLines: () => writer.droppedLines,
     isTerminal: process.stdout.isTTY,
     clientTimeLimits: CLIENT_TIME_LIMITS,
   });
-  const { logger, server, store, transport } = service;
-  stopOnSignals(service, writer);
+  const { logger, server, store, transport } = app;
+  stopOnSignals(app, writer);
   const reload = () => {
-    service.reload(() => read().config);
+    app.reload(() => read().config);
     watchIfWanted();
   };
   const watchIfWanted = () => {
-    if (service.config.server.watch && !server.isDraining) files.watch(reload);
+    if (app.config.server.watch && !server.isDraining) files.watch(reload);
     else files.stop();
   };
   process.on('SIGHUP', reload);
@@ -105,7 +105,7 @@ async function serve(
   const listening = server.listen(config.server.port, host, reusePort);
   const { port } = await listening.catch(listenerFailed('server', '--port'));
   const { admin } = config;
-  const adminListening = admin && service.admin?.listen(admin.port, admin.host);
+  const adminListening = admin && app.admin?.listen(admin.port, admin.host);
   const adminAddress = await adminListening?.catch(listenerFailed('admin', 'GATEWAY_ADMIN_PORT'));
   const adminPort = adminAddress?.port;
   if (server.isDraining) return;
@@ -116,13 +116,13 @@ async function serve(
   process.on('uncaughtException', (error) => {
     logger.log('error', 'uncaught exception', { cause: error.stack });
     process.exitCode = EXIT.failed;
-    stop(service, writer, 'uncaught exception');
+    stop(app, writer, 'uncaught exception');
   });
-  service.learnModels();
+  app.learnModels();
   watchIfWanted();
-  const started = { config: service.config, source, port, adminPort, transport };
+  const started = { config: app.config, source, port, adminPort, transport };
   logger.log('info', 'started', startedLine(started));
-  print(service.redact(describeStartup(started)), process.stderr);
+  print(app.redact(describeStartup(started)), process.stderr);
   if (isDemo) print(demoInstructions(host, port), process.stderr);
 }
 
@@ -149,16 +149,16 @@ function ignoreSignals(): void {
  * Drains on SIGTERM and SIGINT, and ends the drain on a further signal. Without a handler, a
  * container's process 1 would ignore both signals.
  */
-function stopOnSignals(service: Service, writer: LineWriter): void {
+function stopOnSignals(app: App, writer: LineWriter): void {
   let first: { readonly signal: string; readonly atMs: number } | undefined;
   const onSignal = (signal: string) => {
     const isRepeated =
       first?.signal === signal && performance.now() - first.atMs < REPEATED_SIGNAL_MS;
     first ??= { signal, atMs: performance.now() };
-    if (!service.server.isDraining) process.exitCode = 0;
-    if (stop(service, writer, signal) || isRepeated) return;
+    if (!app.server.isDraining) process.exitCode = 0;
+    if (stop(app, writer, signal) || isRepeated) return;
     process.exitCode = EXIT.failed;
-    service.server.endDrain();
+    app.server.endDrain();
     // A request that was cut may still keep the process alive.
     setTimeout(() => process.exit(), END_MS).unref();
   };
@@ -167,13 +167,13 @@ function stopOnSignals(service: Service, writer: LineWriter): void {
 }
 
 /** Returns false if the drain began earlier. */
-function stop(service: Service, writer: LineWriter, text: string): boolean {
-  const { admin, config, logger, server, traces } = service;
+function stop(app: App, writer: LineWriter, text: string): boolean {
+  const { admin, config, logger, server, traces } = app;
   if (server.isDraining) return false;
   logger.log('info', 'draining', { reason: text, in_flight: server.counts.inFlight });
   const { drainDelayMs: delayMs, shutdownTimeoutMs: timeoutMs } = config.server;
   const reason = new GatewayError('internal', 'The gateway is shutting down');
-  void service.drain({ delayMs, timeoutMs, reason }).then(async ({ finished, cut }) => {
+  void app.drain({ delayMs, timeoutMs, reason }).then(async ({ finished, cut }) => {
     // The admin listener drains last, so that it can report the drain until then.
     const adminDrain = admin?.drain({ delayMs: 0, timeoutMs: 0, reason });
     if (adminDrain) await Promise.race([adminDrain, sleep(ADMIN_DRAIN_MS)]);

@@ -16,7 +16,7 @@ import { encodeEvent } from '../../src/lib/sse.ts';
 import { CLIENT_TIME_LIMITS } from '../../src/downstream/call.ts';
 import { GatewayError } from '../../src/lib/errors.ts';
 import { TransportError, upstreamFailure } from '../../src/upstream/connections/network-error.ts';
-import { Service } from '../../src/app.ts';
+import { App } from '../../src/app.ts';
 import { bodyOf } from '../support/byte-source.ts';
 import { parseModelRequest } from '../support/model-request.ts';
 import { assertErrorObject, assertStreamEnd, isDoneMark } from '../support/documented.ts';
@@ -235,12 +235,12 @@ function startable(toml: string): 'accepted' | 'refused' {
     }
     return 'refused';
   }
-  const service = new Service(config, {
+  const app = new App(config, {
     writeLog: () => {},
     isTerminal: false,
     clientTimeLimits: CLIENT_TIME_LIMITS,
   });
-  assert.equal(service.config, config);
+  assert.equal(app.config, config);
   return 'accepted';
 }
 

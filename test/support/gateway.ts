@@ -5,7 +5,7 @@ import type { TestContext } from 'node:test';
 
 import { loadConfig, type Config } from '../../src/config/config.ts';
 import { CLIENT_TIME_LIMITS } from '../../src/downstream/call.ts';
-import { OUTSIDE, Service } from '../../src/app.ts';
+import { OUTSIDE, App } from '../../src/app.ts';
 import { createTransport, type Transport } from '../../src/upstream/connections/transport.ts';
 import { readAnswer } from './answer.ts';
 import { watchGateway } from './leftovers.ts';
@@ -118,19 +118,19 @@ export async function startGateway(
     isTerminal: false,
     clientTimeLimits: limits,
   };
-  const service = new Service(config, runtime, {
+  const app = new App(config, runtime, {
     ...OUTSIDE,
     createTransport(...options) {
       const transport = create(...options);
       return Object.assign(transport, { send: replaceSend(transport.send) });
     },
   });
-  const { admin, budget, server, store, traces, transport } = service;
+  const { admin, budget, server, store, traces, transport } = app;
   await store?.connect();
   const { port } = await server.listen(0, '127.0.0.1');
   const adminPort = (await admin?.listen(0, '127.0.0.1'))?.port ?? 0;
   const drain = async (timeoutMs = 0, reason = new Error('test is over'), delayMs = 0) => {
-    const result = await service.drain({ delayMs, timeoutMs, reason });
+    const result = await app.drain({ delayMs, timeoutMs, reason });
     await admin?.drain({ delayMs: 0, timeoutMs: 0, reason });
     await traces?.end();
     transport.close();
@@ -140,7 +140,7 @@ export async function startGateway(
   t.after(async () => {
     if (!isDrained) await drain();
   });
-  watched = watchGateway(t, service, limits.lingerCheckMs);
+  watched = watchGateway(t, app, limits.lingerCheckMs);
 
   const gateway: TestGateway = {
     port,
@@ -161,7 +161,7 @@ export async function startGateway(
       }),
     admin: (path, options = {}) => send(adminPort, path, options),
     reservedBytes: () => budget.reservedBytes,
-    judge: () => service.judge(),
+    judge: () => app.judge(),
     waitingBytes: () => budget.waitingBytes,
     drain: async (timeoutMs, reason, delayMs) => {
       isDrained = true;
@@ -169,8 +169,8 @@ export async function startGateway(
     },
     cut: () => server.endDrain(),
     reload: async (text) => {
-      service.reload(() => load(text));
-      watched?.logging.push(service.config.logging);
+      app.reload(() => load(text));
+      watched?.logging.push(app.config.logging);
     },
   };
   return gateway;

@@ -1,7 +1,7 @@
-import type { Service } from '../../src/app.ts';
+import type { App } from '../../src/app.ts';
 
 /** Returns what a gateway holds, by name. All counts are 0 when its requests are over. */
-export function heldBy({ budget, config, figures, server }: Service): Record<string, number> {
+export function heldBy({ budget, config, figures, server }: App): Record<string, number> {
   const sections = [
     'server',
     ...config.clients.map(({ name }) => `clients.${name}`),

@@ -10,7 +10,7 @@ import type { Socket } from 'node:net';
 import type { TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import type { Service } from '../../src/app.ts';
+import type { App } from '../../src/app.ts';
 import type { Config } from '../../src/config/config.ts';
 // Imported before timers are watched, because its own timers are not the gateway's.
 import { type ManualTimers, manualTimers } from './clock.ts';
@@ -23,7 +23,7 @@ const ROUNDS = 800;
 const RESPONSE_FINISH = 'http.server.response.finish';
 
 interface Watched {
-  readonly service: Service;
+  readonly app: App;
   readonly answers: readonly string[];
   /** `[logging]` of the first settings, and of each reload. */
   readonly logging: Config['logging'][];
@@ -103,9 +103,9 @@ export function watchUpstream(t: TestContext, open: () => number): void {
 }
 
 /** Registers a listening gateway for the check at the test's end. The caller adds log lines. */
-export function watchGateway(t: TestContext, service: Service, lingerCheckMs: number): Watched {
+export function watchGateway(t: TestContext, app: App, lingerCheckMs: number): Watched {
   const answers: string[] = [];
-  const { port } = service.server;
+  const { port } = app.server;
   const onFinish = (message: unknown) => {
     type Finished = { socket: Socket; request: IncomingMessage; response: ServerResponse };
     const { socket, request, response } = message as Finished;
@@ -121,8 +121,8 @@ export function watchGateway(t: TestContext, service: Service, lingerCheckMs: nu
     unsubscribe(RESPONSE_FINISH, onFinish);
     running -= 1;
   });
-  const logging = [service.config.logging];
-  const watched = { service, answers, logging, log: [], lingerCheckMs };
+  const logging = [app.config.logging];
+  const watched = { app, answers, logging, log: [], lingerCheckMs };
   ofTest(t).gateways.push(watched);
   return watched;
 }
@@ -132,7 +132,7 @@ export async function checkLeftovers(t: TestContext): Promise<void> {
   const found = tests.get(t);
   if (!found || found.gateways.length === 0) return;
   const { gateways, upstreams } = found;
-  const calls = () => gateways.flatMap(({ service }) => service.server.calls());
+  const calls = () => gateways.flatMap(({ app }) => app.server.calls());
   const isLeft = (call: object) =>
     (call as { connection: { socket: Socket } }).connection.socket.destroyed;
   const isNothing = (read: () => string[]) => awaitNothing(read, manualTimers.get(t));
@@ -165,9 +165,9 @@ async function awaitNothing(read: () => readonly string[], manual?: ManualTimers
   assert.deepEqual(read(), [], 'something is left');
 }
 
-function leftoversOf({ service }: Watched): string[] {
-  const connections = service.transport.connectionFigures?.open ?? 0;
-  const counts = { ...heldBy(service), 'connections to providers': connections };
+function leftoversOf({ app }: Watched): string[] {
+  const connections = app.transport.connectionFigures?.open ?? 0;
+  const counts = { ...heldBy(app), 'connections to providers': connections };
   return Object.entries(counts).flatMap(([name, count]) => (count === 0 ? [] : `${count} ${name}`));
 }
 
@@ -175,7 +175,7 @@ function leftoversOf({ service }: Watched): string[] {
  * Checks that each request has one access line, with its answer's id and status. At level `info` a
  * sum stands for the requests that a limit has refused behind the first.
  */
-function checkLines({ service, answers, logging, log }: Watched): void {
+function checkLines({ app, answers, logging, log }: Watched): void {
   const [{ level }] = logging as [Config['logging']];
   const isKnown = logging.every((one) => one.level === level && one.format !== 'text');
   if (!isKnown || level === 'warn' || level === 'error') return;
@@ -184,7 +184,7 @@ function checkLines({ service, answers, logging, log }: Watched): void {
       ? 'health'
       : `${String(line['request_id'])} ${String(line['status'])}`,
   );
-  const { finished, cancelled } = service.server.counts;
+  const { finished, cancelled } = app.server.counts;
   const healths = level === 'info' ? answers.filter((answer) => answer === 'health').length : 0;
   // A later sum contains the sum before it.
   const sums = parseLog(log.join(''), 'requests refused').map(

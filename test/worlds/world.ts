@@ -5,7 +5,7 @@
 
 import type { Server } from 'node:http';
 
-import { Service } from '../../src/app.ts';
+import { App } from '../../src/app.ts';
 import { loadConfig } from '../../src/config/config.ts';
 import { CLIENT_TIME_LIMITS } from '../../src/downstream/call.ts';
 import { GatewayError } from '../../src/lib/errors.ts';
@@ -66,15 +66,15 @@ function run(plan: Plan): History {
     let left: () => string[] = () => [];
     const runtime = { writeLog, isTerminal: false, clientTimeLimits: CLIENT_TIME_LIMITS };
     const store = new Store(clock, random, history);
-    const service = new Service(load(plan.settings), runtime, {
+    const app = new App(load(plan.settings), runtime, {
       createTransport: (_setting, _origin, onReached) =>
         createProviders(clock, plan, history, onReached),
       openStore: (_, options) => store.connect(options),
     });
     events.push({ atMs: clock.nowMs, kind: 'settings', settings: plan.settings });
-    void service.store?.connect();
-    void service.server.listen(8080, '0.0.0.0');
-    void service.admin?.listen(8081, '127.0.0.1');
+    void app.store?.connect();
+    void app.server.listen(8080, '0.0.0.0');
+    void app.admin?.listen(8081, '127.0.0.1');
     const server = servers[0]!;
     const open = new Set(plan.connections);
     for (const connection of plan.connections) {
@@ -84,9 +84,9 @@ function run(plan: Plan): History {
     }
     const reason = new GatewayError('internal', 'The gateway is shutting down');
     const drain = (options: { readonly delayMs: number; readonly timeoutMs: number }) => {
-      if (service.server.isDraining) return;
+      if (app.server.isDraining) return;
       events.push({ atMs: clock.nowMs, kind: 'drain' });
-      void service
+      void app
         .drain({ ...options, reason })
         .then(() => events.push({ atMs: clock.nowMs, kind: 'drained' }));
     };
@@ -96,10 +96,10 @@ function run(plan: Plan): History {
         else if (incident.kind === 'drain') drain(incident);
         else {
           const { settings } = incident;
-          const before = service.config;
-          service.reload(() => load(settings));
+          const before = app.config;
+          app.reload(() => load(settings));
           // Refused settings change nothing.
-          if (service.config !== before)
+          if (app.config !== before)
             events.push({ atMs: clock.nowMs, kind: 'settings', settings });
         }
       });
@@ -107,15 +107,15 @@ function run(plan: Plan): History {
     // Timers running as long as the gateway does.
     clock.run(() => true);
     const atRest = new Set(clock.running());
-    left = () => (service.store || !isQuiet(history) ? [] : timersOf(clock, atRest, history));
+    left = () => (app.store || !isQuiet(history) ? [] : timersOf(clock, atRest, history));
     clock.run(() => open.size === 0);
     let isRested = false;
     clock.after(REST_MS, () => (isRested = true));
     clock.run(() => isRested);
     const isUnnoticed = ({ isUnnoticed: is, lines }: Exchange) => is && lines.length === 0;
     if (!history.exchanges.some(isUnnoticed)) {
-      history.leftovers.push(...leftoversOf(service, connectionsOf(server), clock, atRest));
-      if (service.admin) history.metrics = scrape(servers[1]!, clock);
+      history.leftovers.push(...leftoversOf(app, connectionsOf(server), clock, atRest));
+      if (app.admin) history.metrics = scrape(servers[1]!, clock);
     }
     drain({ delayMs: 0, timeoutMs: 1000 });
     clock.run(() => events.at(-1)!.kind === 'drained' || events.some(isDrained));
@@ -176,19 +176,19 @@ const LIST_TIMEOUT = 'in 3000 ms';
 
 /** Returns everything still held by the gateway when all requests are over. */
 function leftoversOf(
-  service: Service,
+  app: App,
   connections: number,
   clock: Clock,
   atRest: ReadonlySet<string>,
 ): string[] {
-  const counts = { ...heldBy(service), connections };
+  const counts = { ...heldBy(app), connections };
   // An absent store is asked again and again.
   const timers = clock
     .running()
-    .filter((text) => !atRest.has(text) && !service.store?.state.isAway);
+    .filter((text) => !atRest.has(text) && !app.store?.state.isAway);
   // The admin listener asks again for an unreadable list.
   const fetching = timers.indexOf(LIST_TIMEOUT);
-  if (service.admin && fetching !== -1) timers.splice(fetching, 1);
+  if (app.admin && fetching !== -1) timers.splice(fetching, 1);
   // An incident lasts, and is watched, until a provider has answered.
   if (timers.includes('every 1000 ms')) timers.splice(timers.indexOf('every 1000 ms'), 1);
   const left = Object.entries(counts).filter(([, count]) => count !== 0);
