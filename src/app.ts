@@ -59,20 +59,13 @@ export const OUTSIDE = {
 
 /** The gateway and its admin listener. The constructor neither listens nor connects. */
 export class App {
-  readonly logger: Parts['logger'];
-  readonly redact: Parts['redact'];
-  readonly budget: Parts['budget'];
-  readonly transport: Parts['transport'];
-  /** The rate limit store, if limits are shared with other gateways. */
-  readonly store: Parts['store'];
-  /** Only with `[telemetry] traces`. */
-  readonly traces: Parts['traces'];
+  readonly parts: Parts;
   /** The public port's listener. */
   readonly server: ReturnType<typeof createHttpServer>;
   readonly figures: Figures;
+  /** The admin listener and its view, if it has a port. */
+  readonly admin: Admin | undefined;
   readonly #runtime: Runtime;
-  readonly #parts: Parts;
-  readonly #admin: Admin | undefined;
   #snapshot: Snapshot;
   /** The latest warnings about the settings, which are printed at the start or logged. */
   #warnings: readonly string[];
@@ -80,33 +73,23 @@ export class App {
 
   constructor(initial: Config, runtime: Runtime, outside = OUTSIDE) {
     const { admin } = initial;
-    const observe: RequestObserver = (request) => this.#admin?.view.observe(request);
-    const onModels: AdminView['onModels'] = (...models) => this.#admin?.view.onModels(...models);
     this.#runtime = runtime;
-    this.#parts = {
-      ...createParts(initial, runtime, outside, {
-        findMemoryHolder: () => this.#findMemoryHolder(),
-        onReached: (target) => this.#onReached(target),
-      }),
-      observe: admin && observe,
-      onModels: admin && onModels,
-    };
-    const { budget, logger, redact, store, traces, transport } = this.#parts;
-    this.logger = logger;
-    this.redact = redact;
-    this.budget = budget;
-    this.transport = transport;
-    this.store = store;
-    this.traces = traces;
-    this.#snapshot = createSnapshot(initial, this.#parts);
+    this.parts = createParts(initial, runtime, outside, {
+      findMemoryHolder: () => this.#findMemoryHolder(),
+      onReached: (target) => this.#onReached(target),
+      observe: admin && ((request) => this.admin!.view.observe(request)),
+      onModels: admin && ((...models) => this.admin!.view.onModels(...models)),
+    });
+    const { budget, logger, redact } = this.parts;
+    this.#snapshot = createSnapshot(initial, this.parts);
     const timeLimits = runtime.clientTimeLimits;
     const { keepAliveTimeoutMs } = initial.server;
     const listening = { handler: this.#snapshot.gateway, timeLimits, budget };
     this.server = createHttpServer(listening, keepAliveTimeoutMs);
     this.figures = this.#createFigures();
     const config = () => this.config;
-    this.#admin = admin && createAdmin(config, admin, this.figures, { logger, redact, timeLimits });
-    this.#admin?.view.onConfig(initial);
+    this.admin = admin && createAdmin(config, admin, this.figures, { logger, redact, timeLimits });
+    this.admin?.view.onConfig(initial);
     if (admin) setInterval(() => this.judge(), FIGURES_JUDGED_EVERY_MS).unref();
     this.#warnings = warningsOf(initial);
     setInterval(() => this.#logNewWarnings(), WARNINGS_EVERY_MS).unref();
@@ -116,32 +99,27 @@ export class App {
     return this.#snapshot.config;
   }
 
-  /** The admin listener, if it has a port. */
-  get admin() {
-    return this.#admin?.server;
-  }
-
   /**
    * Requests the providers' model lists for the admin listener, because metrics name only listed
    * models.
    */
   learnModels(): void {
-    if (this.#admin) void this.#snapshot.modelList.bodyFor();
+    if (this.admin) void this.#snapshot.modelList.bodyFor();
   }
 
   /** Decides which incidents begin and end. Must be called every few seconds. */
   judge(): void {
     const providers = [...this.#snapshot.providers.values()];
     if (providers.some(({ modelList }) => modelList.isUp === false)) this.learnModels();
-    this.#admin?.view.judgeSlowness();
-    this.#admin?.view.forgetFormerNames();
-    this.#parts.incidents.checkClock();
-    this.#parts.incidents.advance();
+    this.admin?.view.judgeSlowness();
+    this.admin?.view.forgetFormerNames();
+    this.parts.incidents.checkClock();
+    this.parts.incidents.advance();
   }
 
   /** Records why a log line was lost. */
   onLogLost(cause: string): void {
-    this.#parts.incidents.set('log_lines', cause);
+    this.parts.incidents.set('log_lines', cause);
   }
 
   /**
@@ -151,7 +129,7 @@ export class App {
   async drain(options: DrainOptions): Promise<{ finished: number; cut: number }> {
     const { finished, cancelled } = { ...this.server.counts };
     await this.server.drain(options);
-    this.#parts.refusals.end();
+    this.parts.refusals.end();
     const { counts } = this.server;
     return { finished: counts.finished - finished, cut: counts.cancelled - cancelled };
   }
@@ -162,7 +140,7 @@ export class App {
    * only logs a warning.
    */
   reload(read: () => Config): void {
-    const { logger } = this;
+    const { logger } = this.parts;
     if (this.server.isDraining) return logger.log('warn', 'reload ignored', { cause: 'draining' });
     let changes: ReturnType<typeof compareSettings>;
     try {
@@ -172,8 +150,8 @@ export class App {
       return this.#onReloadFailed(failure as Error);
     }
     this.#lastReload = { isGood: true, successTime: Date.now() };
-    this.#parts.incidents.set('reload', undefined);
-    this.#admin?.view.onConfig(changes.config);
+    this.parts.incidents.set('reload', undefined);
+    this.admin?.view.onConfig(changes.config);
     this.learnModels();
     const { changed, needRestart } = changes;
     logger.log('info', 'reloaded', changed.length > 0 ? { changed } : {});
@@ -184,30 +162,33 @@ export class App {
   #logNewWarnings(): void {
     const latest = warningsOf(this.config);
     for (const cause of latest) {
-      if (!this.#warnings.includes(cause)) this.logger.log('warn', 'settings warning', { cause });
+      if (!this.#warnings.includes(cause))
+        this.parts.logger.log('warn', 'settings warning', { cause });
     }
     this.#warnings = latest;
   }
 
   /** Applies the settings to all new requests. If it throws, nothing has changed. */
   #use(next: Config): void {
-    this.#snapshot = createSnapshot(next, this.#parts, this.#snapshot);
+    const { budget, logger, redact } = this.parts;
+    this.#snapshot = createSnapshot(next, this.parts, this.#snapshot);
     this.server.setHandler(this.#snapshot.gateway);
     this.server.setKeepAlive(next.server.keepAliveTimeoutMs);
-    this.redact.add(next.secrets, next.resolved);
-    this.logger.configure(logSettingsOf(next, this.#runtime));
-    this.budget.limits = next.server;
+    redact.add(next.secrets, next.resolved);
+    logger.configure(logSettingsOf(next, this.#runtime));
+    budget.limits = next.server;
   }
 
   #onReloadFailed(failure: Error): void {
     const { message, stack } = failure;
     const { problems } = failure instanceof ConfigError ? failure : { problems: [message] };
     const more = problems.length > 1 ? `, and ${problems.length - 1} more` : '';
-    this.#parts.incidents.set('reload', problems[0] + more);
+    const { incidents, logger } = this.parts;
+    incidents.set('reload', problems[0] + more);
     this.#lastReload = { ...this.#lastReload, isGood: false };
     // An unexpected error's stack goes only to the log.
     const causes = failure instanceof ConfigError ? problems : [stack];
-    for (const cause of causes) this.logger.log('error', 'reload failed', { cause });
+    for (const cause of causes) logger.log('error', 'reload failed', { cause });
   }
 
   #findMemoryHolder(): string | undefined {
@@ -224,7 +205,7 @@ export class App {
   }
 
   #createFigures(): Figures {
-    const { budget, incidents, store, transport } = this.#parts;
+    const { budget, incidents, store, traces, transport } = this.parts;
     const { server } = this;
     return {
       isListening: () => server.port !== 0,
@@ -238,7 +219,7 @@ export class App {
       bufferedBytes: () => budget.reservedBytes,
       bufferedBytesByClient: () => heldBytesByClient(server.calls()),
       droppedLogLines: () => this.#runtime.droppedLogLines?.() ?? 0,
-      droppedSpans: () => this.traces?.droppedSpans,
+      droppedSpans: () => traces?.droppedSpans,
       incidents: () => incidents,
       connections: () => transport.connectionFigures,
       store: () => store?.state,
@@ -250,22 +231,19 @@ export class App {
 }
 
 type Snapshot = ReturnType<typeof createSnapshot>;
+type Parts = ReturnType<typeof createParts>;
 
-interface Parts extends ReturnType<typeof createParts> {
+/** What the parts ask the app for. */
+interface Hooks {
+  readonly findMemoryHolder: () => string | undefined;
+  readonly onReached: OnReached;
+  /** Only with `[admin] port`, as `onModels`. */
   readonly observe: RequestObserver | undefined;
   readonly onModels: AdminView['onModels'] | undefined;
 }
 
 /** Creates the parts that outlive every reload. */
-function createParts(
-  config: Config,
-  runtime: Runtime,
-  outside: typeof OUTSIDE,
-  service: {
-    readonly findMemoryHolder: () => string | undefined;
-    readonly onReached: OnReached;
-  },
-) {
+function createParts(config: Config, runtime: Runtime, outside: typeof OUTSIDE, hooks: Hooks) {
   const { store } = config.rateLimit;
   const redact = createRedactor(config.secrets, config.resolved);
   const output = { toText: formatText, write: runtime.writeLog, redact };
@@ -273,7 +251,7 @@ function createParts(
   let timer: NodeJS.Timeout | undefined;
   const incidents = new Incidents({
     logger,
-    findMemoryHolder: service.findMemoryHolder,
+    findMemoryHolder: hooks.findMemoryHolder,
     onTrouble() {
       // `judge` may have ended the former trouble while its timer still runs.
       clearInterval(timer);
@@ -292,13 +270,17 @@ function createParts(
     transport: outside.createTransport(
       config.server.upstream,
       config.values.plain().get('server.upstream')?.origin,
-      service.onReached,
+      hooks.onReached,
     ),
     incidents,
     refusals: new RefusalLog(logger),
     budget: new ByteBudget(config.server),
+    /** Only with `[telemetry] traces`. */
     traces: config.telemetry && new Traces(config.telemetry, logger, redact),
     warned: new Set<string>(),
+    observe: hooks.observe,
+    onModels: hooks.onModels,
+    /** Only if limits are shared with other gateways. */
     store: store && createRedisStore(onStoreState, (events) => outside.openStore(store, events)),
   };
 }

@@ -80,7 +80,7 @@ async function serve(
   // The exit code if nothing keeps the process alive until it listens.
   process.exitCode = EXIT.failed;
   const writer = new LineWriter(process.stdout, {
-    onDropped: (lines) => app.logger.log('warn', 'log lines were dropped', { lines }),
+    onDropped: (lines) => app.parts.logger.log('warn', 'log lines were dropped', { lines }),
     onLost: (cause) => app.onLogLost(cause),
   });
   const app: App = new App(config, {
@@ -89,7 +89,8 @@ async function serve(
     isTerminal: process.stdout.isTTY,
     clientTimeLimits: CLIENT_TIME_LIMITS,
   });
-  const { logger, server, store, transport } = app;
+  const { server } = app;
+  const { logger, redact, store, transport } = app.parts;
   stopOnSignals(app, writer);
   const reload = () => {
     app.reload(() => read().config);
@@ -105,7 +106,7 @@ async function serve(
   const listening = server.listen(config.server.port, host, reusePort);
   const { port } = await listening.catch(listenerFailed('server', '--port'));
   const { admin } = config;
-  const adminListening = admin && app.admin?.listen(admin.port, admin.host);
+  const adminListening = admin && app.admin?.server.listen(admin.port, admin.host);
   const adminAddress = await adminListening?.catch(listenerFailed('admin', 'GATEWAY_ADMIN_PORT'));
   const adminPort = adminAddress?.port;
   if (server.isDraining) return;
@@ -122,7 +123,7 @@ async function serve(
   watchIfWanted();
   const started = { config: app.config, source, port, adminPort, transport };
   logger.log('info', 'started', startedLine(started));
-  print(app.redact(describeStartup(started)), process.stderr);
+  print(redact(describeStartup(started)), process.stderr);
   if (isDemo) print(demoInstructions(host, port), process.stderr);
 }
 
@@ -168,14 +169,15 @@ function stopOnSignals(app: App, writer: LineWriter): void {
 
 /** Returns false if the drain began earlier. */
 function stop(app: App, writer: LineWriter, text: string): boolean {
-  const { admin, config, logger, server, traces } = app;
+  const { admin, config, server } = app;
+  const { logger, traces } = app.parts;
   if (server.isDraining) return false;
   logger.log('info', 'draining', { reason: text, in_flight: server.counts.inFlight });
   const { drainDelayMs: delayMs, shutdownTimeoutMs: timeoutMs } = config.server;
   const reason = new GatewayError('internal', 'The gateway is shutting down');
   void app.drain({ delayMs, timeoutMs, reason }).then(async ({ finished, cut }) => {
     // The admin listener drains last, so that it can report the drain until then.
-    const adminDrain = admin?.drain({ delayMs: 0, timeoutMs: 0, reason });
+    const adminDrain = admin?.server.drain({ delayMs: 0, timeoutMs: 0, reason });
     if (adminDrain) await Promise.race([adminDrain, sleep(ADMIN_DRAIN_MS)]);
     await traces?.end();
     logger.log('info', 'stopped', { finished, cut });

@@ -125,13 +125,14 @@ export async function startGateway(
       return Object.assign(transport, { send: replaceSend(transport.send) });
     },
   });
-  const { admin, budget, server, store, traces, transport } = app;
+  const { admin, server } = app;
+  const { budget, store, traces, transport } = app.parts;
   await store?.connect();
   const { port } = await server.listen(0, '127.0.0.1');
-  const adminPort = (await admin?.listen(0, '127.0.0.1'))?.port ?? 0;
+  const adminPort = (await admin?.server.listen(0, '127.0.0.1'))?.port ?? 0;
   const drain = async (timeoutMs = 0, reason = new Error('test is over'), delayMs = 0) => {
     const result = await app.drain({ delayMs, timeoutMs, reason });
-    await admin?.drain({ delayMs: 0, timeoutMs: 0, reason });
+    await admin?.server.drain({ delayMs: 0, timeoutMs: 0, reason });
     await traces?.end();
     transport.close();
     return result;

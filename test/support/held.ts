@@ -1,7 +1,8 @@
 import type { App } from '../../src/app.ts';
 
 /** Returns what a gateway holds, by name. All counts are 0 when its requests are over. */
-export function heldBy({ budget, config, figures, server }: App): Record<string, number> {
+export function heldBy({ config, figures, parts, server }: App): Record<string, number> {
+  const { budget } = parts;
   const sections = [
     'server',
     ...config.clients.map(({ name }) => `clients.${name}`),

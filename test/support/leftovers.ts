@@ -166,7 +166,7 @@ async function awaitNothing(read: () => readonly string[], manual?: ManualTimers
 }
 
 function leftoversOf({ app }: Watched): string[] {
-  const connections = app.transport.connectionFigures?.open ?? 0;
+  const connections = app.parts.transport.connectionFigures?.open ?? 0;
   const counts = { ...heldBy(app), 'connections to providers': connections };
   return Object.entries(counts).flatMap(([name, count]) => (count === 0 ? [] : `${count} ${name}`));
 }

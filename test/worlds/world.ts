@@ -72,9 +72,9 @@ function run(plan: Plan): History {
       openStore: (_, options) => store.connect(options),
     });
     events.push({ atMs: clock.nowMs, kind: 'settings', settings: plan.settings });
-    void app.store?.connect();
+    void app.parts.store?.connect();
     void app.server.listen(8080, '0.0.0.0');
-    void app.admin?.listen(8081, '127.0.0.1');
+    void app.admin?.server.listen(8081, '127.0.0.1');
     const server = servers[0]!;
     const open = new Set(plan.connections);
     for (const connection of plan.connections) {
@@ -99,15 +99,14 @@ function run(plan: Plan): History {
           const before = app.config;
           app.reload(() => load(settings));
           // Refused settings change nothing.
-          if (app.config !== before)
-            events.push({ atMs: clock.nowMs, kind: 'settings', settings });
+          if (app.config !== before) events.push({ atMs: clock.nowMs, kind: 'settings', settings });
         }
       });
     }
     // Timers running as long as the gateway does.
     clock.run(() => true);
     const atRest = new Set(clock.running());
-    left = () => (app.store || !isQuiet(history) ? [] : timersOf(clock, atRest, history));
+    left = () => (app.parts.store || !isQuiet(history) ? [] : timersOf(clock, atRest, history));
     clock.run(() => open.size === 0);
     let isRested = false;
     clock.after(REST_MS, () => (isRested = true));
@@ -185,7 +184,7 @@ function leftoversOf(
   // An absent store is asked again and again.
   const timers = clock
     .running()
-    .filter((text) => !atRest.has(text) && !app.store?.state.isAway);
+    .filter((text) => !atRest.has(text) && !app.parts.store?.state.isAway);
   // The admin listener asks again for an unreadable list.
   const fetching = timers.indexOf(LIST_TIMEOUT);
   if (app.admin && fetching !== -1) timers.splice(fetching, 1);
