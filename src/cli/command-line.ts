@@ -1,5 +1,6 @@
 /** The command line: options, `--help`, usage errors. */
 
+// Imported whole: see `assertNodeVersion`.
 import util, { type parseArgs } from 'node:util';
 
 import { REMOVED_HINT } from '../config/read-values.ts';
@@ -67,8 +68,6 @@ export function parseCommandLine(args: readonly string[]): CommandLine {
   let values: CommandLine;
   try {
     const known = args.map((arg) => (arg === CHECK_OFFLINE ? '--check' : arg));
-    // No named import: on an old Node it would fail before `assertNodeVersion` can name the
-    // version it needs.
     values = util.parseArgs({ args: known, options: OPTIONS }).values;
   } catch (error) {
     // parseArgs appends advice to a first line such as "Option '--port <value>' argument missing".

@@ -1,5 +1,6 @@
 /** Reads gateway.toml and files with values, and parses TOML. No message shows a key. */
 
+// Imported whole: see `assertNodeVersion`.
 import nodeBuffer from 'node:buffer';
 import { closeSync, constants, fstatSync, openSync, readSync, statSync } from 'node:fs';
 
@@ -37,8 +38,6 @@ export function readSettingsFile(path: string, isOptional: boolean, wasFound: bo
     if (bytes.length > MAX_SETTINGS_BYTES) {
       throw new ConfigError([`${path}: is larger than ${MAX_SETTINGS_BYTES / 1024} KiB`]);
     }
-    // No named import: on an old Node it would fail before `assertNodeVersion` can name the
-    // version it needs.
     if (!nodeBuffer.isUtf8(bytes)) throw new ConfigError([`${path}: is not UTF-8 text`]);
     return bytes.toString();
   } catch (error) {

@@ -1,5 +1,4 @@
-// No named import: on an old Node it would fail before `assertNodeVersion` can name the version it
-// needs.
+// Imported whole: see `assertNodeVersion`.
 import crypto from 'node:crypto';
 
 /** Returns the SHA-256 digest of the text's UTF-8 bytes. */

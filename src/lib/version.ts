@@ -9,7 +9,10 @@ export function isNodeSince(version: string, needed: typeof NEEDED_NODE): boolea
   return major > needed.major || (major === needed.major && minor >= needed.minor);
 }
 
-/** Throws an Error if this Node is too old for the gateway. */
+/**
+ * Throws an Error if this Node is too old for the gateway. An import by name of a function that an
+ * old Node lacks would fail before this call, so its module is imported whole.
+ */
 export function assertNodeVersion(): void {
   if (isNodeSince(process.versions.node, NEEDED_NODE)) return;
   const { major, minor } = NEEDED_NODE;

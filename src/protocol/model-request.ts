@@ -3,6 +3,7 @@
  * and the request for usage.
  */
 
+// Imported whole: see `assertNodeVersion`.
 import buffer from 'node:buffer';
 
 import { joinParts, replaceText, sliceText } from '../lib/chunk-buffer.ts';
@@ -113,8 +114,6 @@ export class ModelRequestParser {
    */
   finish(body: { readonly parts: readonly Buffer[] }): ModelRequest {
     const { parts } = body;
-    // No named import: on an old Node it would fail before `assertNodeVersion` can name the version
-    // it needs.
     const whole = joinParts(parts);
     if (!buffer.isUtf8(whole)) throw invalidRequest('request body is not valid UTF-8');
     const jsonFault = this.#json.finish();
