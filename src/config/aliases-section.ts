@@ -143,7 +143,8 @@ function weightsOf(targets: readonly Target[], weights: readonly number[]) {
   return byTarget;
 }
 
-interface Settings {
+/** Decides where a name leads. */
+export interface Routing {
   readonly aliases: ReadonlyMap<string, AliasSettings>;
   readonly wildcards: readonly AliasSettings[] | undefined;
   readonly providers: { readonly registered: readonly { readonly id: string }[] };
@@ -153,7 +154,7 @@ interface Settings {
 export function allAliases({
   aliases,
   wildcards = [],
-}: Pick<Settings, 'aliases' | 'wildcards'>): readonly AliasSettings[] {
+}: Pick<Routing, 'aliases' | 'wildcards'>): readonly AliasSettings[] {
   return [...aliases.values(), ...wildcards];
 }
 
@@ -163,7 +164,7 @@ export function allAliases({
  */
 export function aliasFor(
   name: string,
-  { aliases, providers, wildcards }: Settings,
+  { aliases, providers, wildcards }: Routing,
 ): AliasSettings | undefined {
   const found = aliases.get(name) ?? wildcards?.find((one) => matches(one.name, name));
   if (found?.name !== '*') return found;
@@ -191,7 +192,7 @@ export function targetFor(target: Target, alias: AliasSettings, name: string): T
  * `<provider_id>/<model_name>`. A wildcard alias leads to its first target whose provider is
  * registered.
  */
-export function wildcardNamesOf(id: string, settings: Settings): string[] {
+export function wildcardNamesOf(id: string, settings: Routing): string[] {
   const { registered } = settings.providers;
   return (settings.wildcards ?? []).flatMap((alias) => {
     const target = alias.targets.find(({ providerId }) =>

@@ -79,8 +79,8 @@ export function readClients(
       checkPrices(values, path, unpricedModels(models ?? ['*'], { ...aliases, providers }));
     }
     /** True if one of the keys is known by its digest alone. */
-    const hasUnknownKey = keySha256 !== undefined;
-    const identity = { name, keyDigests, hasUnknownKey, expiryTime: expires?.getTime() };
+    const hasHashedKey = keySha256 !== undefined;
+    const identity = { name, keyDigests, hasHashedKey, expiryTime: expires?.getTime() };
     return { ...identity, models, limit, maxConcurrentRequests };
   });
   warnOfRestart(values, clients);

@@ -14,13 +14,13 @@ interface NamedModel {
   readonly model: string;
 }
 
-type Settings = Pick<Config, 'aliases' | 'providers' | 'wildcards'>;
+type NamingSettings = Pick<Config, 'aliases' | 'providers' | 'wildcards'>;
 
 /**
  * Returns the targets of all aliases, and each registered provider's `default_model`. A target with
  * a `*` is left out, because the client names its model.
  */
-function namedModels(settings: Settings): NamedModel[] {
+function namedModels(settings: NamingSettings): NamedModel[] {
   const targets = allAliases(settings).flatMap(({ name, targets: all }) =>
     all
       .filter(({ model }) => !model.includes('*'))
@@ -38,7 +38,7 @@ function namedModels(settings: Settings): NamedModel[] {
  * requested model.
  */
 export function namingSetting(
-  settings: Settings,
+  settings: NamingSettings,
   provider: string,
   model: string,
 ): string | undefined {
@@ -56,7 +56,7 @@ export function namingSetting(
  * because both do nothing then.
  */
 export function missingModels(
-  settings: Settings,
+  settings: NamingSettings,
   provider: string,
   listed: readonly string[],
 ): NamedModel[] {

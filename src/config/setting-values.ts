@@ -25,7 +25,7 @@ export interface SettingValue {
 
 const VARIABLE_ALONE = /^\$\{\w+\}$/;
 
-type Table = typeof SETTINGS;
+type Sections = typeof SETTINGS;
 type CamelCase<K extends string> = K extends `${infer A}_${infer B}`
   ? `${A}${Capitalize<CamelCase<B>>}`
   : K;
@@ -35,10 +35,10 @@ type Suffix<R> = R extends { type: 'seconds' } ? 'Ms' : '';
  * A section under its names in the code: `max_body_bytes` is `maxBodyBytes`. `timeout`, in seconds,
  * is `timeoutMs`, in milliseconds.
  */
-export type Section<P extends keyof Table> = {
+export type Section<P extends keyof Sections> = {
   readonly [
-    K in keyof Table[P] & string as `${CamelCase<K>}${Suffix<Table[P][K]>}`
-  ]: Table[P][K] extends Setting<infer T> ? T : never;
+    K in keyof Sections[P] & string as `${CamelCase<K>}${Suffix<Sections[P][K]>}`
+  ]: Sections[P][K] extends Setting<infer T> ? T : never;
 };
 
 const LISTENER = /^(?:server|admin)\.(?:host|port)$/;
@@ -114,7 +114,7 @@ export class SettingValues {
   }
 
   /** `path` is the section's name in the file, if `pattern` has a placeholder. */
-  section<P extends keyof Table>(pattern: P, path: string = pattern): Section<P> {
+  section<P extends keyof Sections>(pattern: P, path: string = pattern): Section<P> {
     const entries = Object.entries<Setting>(SETTINGS[pattern]).map(([key, { type }]) => {
       const name = key.replace(/_(.)/g, (_, letter: string) => letter.toUpperCase());
       const value = this.#values.get(`${path}.${key}`)?.value;

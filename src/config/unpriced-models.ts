@@ -7,16 +7,15 @@ import {
   parseTarget,
   targetFor,
   type AliasSettings,
+  type Routing,
   type Target,
 } from './aliases-section.ts';
 import type { ProviderSettings } from './providers-section.ts';
 
 type Asked = Pick<Target, 'providerId' | 'model'>;
 
-interface Settings {
+interface PricedRouting extends Routing {
   readonly all: readonly AliasSettings[];
-  readonly aliases: ReadonlyMap<string, AliasSettings>;
-  readonly wildcards: readonly AliasSettings[] | undefined;
   readonly providers: {
     readonly registered: readonly Pick<ProviderSettings, 'id' | 'defaultModel' | 'modelPrices'>[];
     readonly primary: string | undefined;
@@ -28,7 +27,7 @@ interface Settings {
  * Returns these models as `<provider_id>/<model_name>`. A `*` stands for any model's name, which
  * has no price. `patterns` are the names that the client may send.
  */
-export function unpricedModels(patterns: readonly string[], settings: Settings): string[] {
+export function unpricedModels(patterns: readonly string[], settings: PricedRouting): string[] {
   const { registered, fallback } = settings.providers;
   const providerOf = ({ providerId }: Asked) => registered.find(({ id }) => id === providerId);
   const asked = patterns.flatMap((pattern) => targetsOf(pattern, settings)).filter(providerOf);
@@ -47,7 +46,7 @@ export function unpricedModels(patterns: readonly string[], settings: Settings):
 }
 
 /** Returns the models that are asked for a name that matches the pattern. */
-function targetsOf(pattern: string, settings: Settings): readonly Asked[] {
+function targetsOf(pattern: string, settings: PricedRouting): readonly Asked[] {
   const { all, providers } = settings;
   const { registered, primary } = providers;
   if (!pattern.includes('*')) {
@@ -67,7 +66,7 @@ function targetsOf(pattern: string, settings: Settings): readonly Asked[] {
  * Returns the model for a name that is no alias, or none if the gateway refuses the name. A
  * provider's id alone stands for its `default_model`.
  */
-function modelsNamed(name: string, { providers: { primary, registered } }: Settings): Asked[] {
+function modelsNamed(name: string, { providers: { primary, registered } }: PricedRouting): Asked[] {
   const { providerId, model: named } = parseTarget(name);
   const provider = registered.find(({ id }) => id === providerId);
   const model = named || provider?.defaultModel;

@@ -53,7 +53,7 @@ export function createAuthenticator(
     // Takes constant time: all digests have the same length, and none is skipped after a match.
     const [match] = known.filter((key) => digest && timingSafeEqual(key.digest, digest));
     const { expiryTime, name: client } = match?.tenant ?? {};
-    if (history && match?.tenant?.hasUnknownKey) {
+    if (history && match?.tenant?.hasHashedKey) {
       match.redact ??= createRedactor([new Secret(token!)], [...names, client]);
       history.redactKey = match.redact;
     }
