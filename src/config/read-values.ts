@@ -240,7 +240,10 @@ class ValueReader {
     else if (foreign) values.unreplaced(name, foreign);
     return text.replace(REFERENCE, (reference, path?: string, _?, variable = '') => {
       try {
-        return path === undefined ? this.#valueOf(variable) : this.#textOfFile(path);
+        if (path === undefined) return this.#valueOf(variable);
+        const variables = new RegExp(VARIABLE, 'g');
+        const actual = path.replaceAll(variables, (_whole, one: string) => this.#valueOf(one));
+        return this.#textOfFile(actual, path);
       } catch (error) {
         if (!(error instanceof ConfigError)) throw error;
         const { message } = error;
@@ -252,12 +255,8 @@ class ValueReader {
   }
 
   #readFile(name: string, path: string): NamedFile | undefined {
-    const actual = resolve(this.#sources.directory ?? '', path);
-    this.#sources.onFile?.(actual);
-    // As in `#textOfFile`, a variable's value may be a key by mistake.
-    const shown = this.values.asWritten(path, actual);
     try {
-      return { path, text: readValueFile(actual, shown, MAX_FILE_BYTES) };
+      return { path, text: this.#textOfFile(path, this.values.asWritten(path), MAX_FILE_BYTES) };
     } catch (error) {
       if (!(error instanceof ConfigError)) throw error;
       return this.values.problem(name, error.message);
@@ -270,15 +269,11 @@ class ValueReader {
     return value;
   }
 
-  #textOfFile(path: string): string {
-    const { directory = '' } = this.#sources;
-    const variables = new RegExp(VARIABLE, 'g');
-    const actual = path.replaceAll(variables, (_, name: string) => this.#valueOf(name));
-    // Messages show the path as written, because a variable's value may be a key by mistake.
-    const shown = actual === path ? resolve(directory, path) : path;
-    const absolute = resolve(directory, actual);
+  #textOfFile(path: string, written: string, maxBytes?: number): string {
+    const absolute = resolve(this.#sources.directory ?? '', path);
     this.#sources.onFile?.(absolute);
-    return readValueFile(absolute, shown);
+    // Messages show the path as written, because a variable's value may be a key by mistake.
+    return readValueFile(absolute, written === path ? absolute : written, maxBytes);
   }
 
   /** Remembers the variable, so that no warning calls it unknown. */

@@ -2,7 +2,7 @@
 
 // Imported whole: see `assertNodeVersion`.
 import nodeBuffer from 'node:buffer';
-import { closeSync, constants, fstatSync, openSync, readSync, statSync } from 'node:fs';
+import { closeSync, constants, fstatSync, openSync, readSync } from 'node:fs';
 
 import { parse, TomlError } from 'smol-toml';
 
@@ -27,19 +27,10 @@ const IS_DER =
  * `ConfigError` if it cannot be read. `wasFound`: it was read before.
  */
 export function readSettingsFile(path: string, isOptional: boolean, wasFound: boolean) {
+  // Reading a pipe again would wait for another writer.
+  const unlessFile = wasFound ? 'is not a regular file, and cannot be read again' : undefined;
   try {
-    // Reading a pipe again would wait for another writer.
-    if (wasFound && !statSync(path).isFile()) {
-      throw new ConfigError([`${path}: is not a regular file, and cannot be read again`]);
-    }
-    const bytes = withOpenFile(path, constants.O_RDONLY, (descriptor) =>
-      readAtMost(descriptor, MAX_SETTINGS_BYTES + 1),
-    );
-    if (bytes.length > MAX_SETTINGS_BYTES) {
-      throw new ConfigError([`${path}: is larger than ${MAX_SETTINGS_BYTES / 1024} KiB`]);
-    }
-    if (!nodeBuffer.isUtf8(bytes)) throw new ConfigError([`${path}: is not UTF-8 text`]);
-    return bytes.toString();
+    return readText(path, path, MAX_SETTINGS_BYTES, unlessFile);
   } catch (error) {
     if (isOptional && (error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
     // Node's permission model hides whether the file exists, and an existing file must not be
@@ -53,30 +44,30 @@ export function readSettingsFile(path: string, isOptional: boolean, wasFound: bo
  * `ConfigError` with `shown` as the path.
  */
 export function readValueFile(path: string, shown: string, maxBytes = MAX_VALUE_BYTES): string {
-  const fail = (reason: string) => new ConfigError([`${shown}: ${reason}`]);
-  let bytes: Buffer;
   try {
-    // Without O_NONBLOCK, opening a named pipe waits for a writer.
-    bytes = withOpenFile(path, constants.O_RDONLY | constants.O_NONBLOCK, (descriptor) => {
-      if (!fstatSync(descriptor).isFile()) throw fail('is not a file');
-      return readAtMost(descriptor, maxBytes + 1);
-    });
+    const text = readText(path, shown, maxBytes, 'is not a file').replace(/\r?\n$/, '');
+    if (text.trim() === '') throw new ConfigError([`${shown}: is empty`]);
+    return text;
   } catch (error) {
     throw toConfigError(error, shown);
   }
-  if (bytes.length > maxBytes) throw fail(`is larger than ${maxBytes / 1024} KiB`);
-  if (!nodeBuffer.isUtf8(bytes)) {
-    throw fail(bytes[0] === DER_SEQUENCE ? IS_DER : 'is not UTF-8 text');
-  }
-  const text = bytes.toString().replace(/\r?\n$/, '');
-  if (text.trim() === '') throw fail('is empty');
-  return text;
 }
 
-function withOpenFile(path: string, flags: number, read: (descriptor: number) => Buffer): Buffer {
-  const descriptor = openSync(path, flags);
+/**
+ * Throws the error of a system call, or `ConfigError`: also with `unlessFile`, if that is given and
+ * the path is a pipe or a directory.
+ */
+function readText(path: string, shown: string, maxBytes: number, unlessFile?: string): string {
+  const fail = (reason: string) => new ConfigError([`${shown}: ${reason}`]);
+  // Without O_NONBLOCK, opening a named pipe waits for a writer.
+  const { O_NONBLOCK, O_RDONLY } = constants;
+  const descriptor = openSync(path, unlessFile ? O_RDONLY | O_NONBLOCK : O_RDONLY);
   try {
-    return read(descriptor);
+    if (unlessFile && !fstatSync(descriptor).isFile()) throw fail(unlessFile);
+    const bytes = readAtMost(descriptor, maxBytes + 1);
+    if (bytes.length > maxBytes) throw fail(`is larger than ${maxBytes / 1024} KiB`);
+    if (nodeBuffer.isUtf8(bytes)) return bytes.toString();
+    throw fail(bytes[0] === DER_SEQUENCE ? IS_DER : 'is not UTF-8 text');
   } finally {
     closeSync(descriptor);
   }
