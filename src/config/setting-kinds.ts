@@ -57,19 +57,35 @@ function kind<const K, T>(type: K, expected: string, accepts: Accepts, fallback:
 }
 
 const isText = (value: unknown) => typeof value === 'string';
-const areTexts = (value: unknown) => Array.isArray(value) && value.every(isText);
+const arrayOf =
+  (acceptsItem: Accepts): Accepts =>
+  (value) =>
+    Array.isArray(value) && value.every(acceptsItem);
+const areTexts = arrayOf(isText);
+
+const NOUNS = { integer: 'an integer', integers: 'an array of integers', number: 'a number' };
+
+/** A number, or each item of an array. */
+function range<const K extends keyof typeof NOUNS, T>(
+  type: K,
+  min: number,
+  max: number,
+  fallback: T,
+) {
+  const accepts: Accepts = (value) =>
+    typeof value === 'number' &&
+    value >= min &&
+    value <= max &&
+    (type === 'number' || Number.isInteger(value));
+  return { ...kind(type, `${NOUNS[type]} from ${min} to ${max}`, accepts, fallback), min, max };
+}
 
 export function integer<D extends Maybe<number>>(min: number, max: number, fallback?: D) {
-  const accepts: Accepts = (value) =>
-    Number.isInteger(value) && Number(value) >= min && Number(value) <= max;
-  const expected = `an integer from ${min} to ${max}`;
-  return { ...kind('integer', expected, accepts, fallback as Or<number, D>), min, max };
+  return range('integer', min, max, fallback as Or<number, D>);
 }
 
 function number<D extends Maybe<number>>(min: number, max: number, fallback?: D) {
-  const accepts: Accepts = (value) => typeof value === 'number' && value >= min && value <= max;
-  const expected = `a number from ${min} to ${max}`;
-  return { ...kind('number', expected, accepts, fallback as Or<number, D>), min, max };
+  return range('number', min, max, fallback as Or<number, D>);
 }
 
 /** A limit on cost; 0 is no limit. A window rounds a smaller limit than `LEAST_COST` to 0. */
@@ -87,11 +103,9 @@ export function seconds<D extends Maybe<number>>(min: number, fallback?: D) {
 }
 
 export function integers(min: number, max: number) {
-  const { accepts: acceptsItem } = integer(min, max);
-  const accepts: Accepts = (value) => Array.isArray(value) && value.every(acceptsItem);
   const none = undefined as Maybe<readonly number[]>;
-  const expected = `an array of integers from ${min} to ${max}`;
-  return { ...kind('integers', expected, accepts, none), min, max };
+  const row = range('integers', min, max, none);
+  return { ...row, accepts: arrayOf(row.accepts) };
 }
 
 export function boolean(fallback: boolean) {
@@ -177,8 +191,7 @@ const noTexts = undefined as Maybe<readonly string[]>;
 export const TEXTS = kind('texts', 'an array of strings', areTexts, noTexts);
 
 export function textsOf(choices: readonly string[]) {
-  const accepts: Accepts = (value) =>
-    Array.isArray(value) && value.every((item) => choices.includes(item));
+  const accepts = arrayOf((item) => choices.includes(item as string));
   return { ...kind('texts', `an array of ${choices.join(', ')}`, accepts, noTexts), choices };
 }
 

@@ -55,16 +55,16 @@ export function readTelemetry(values: SettingValues, env: Env) {
 
 /** Returns the URL for spans. No message quotes the URL, because it may hold a key. */
 function readEndpoint(values: SettingValues, env: Env, hasHeaders: boolean): string {
-  const own = env['OTEL_EXPORTER_OTLP_TRACES_ENDPOINT'];
-  const name = own ? 'OTEL_EXPORTER_OTLP_TRACES_ENDPOINT' : 'OTEL_EXPORTER_OTLP_ENDPOINT';
-  const text = own || env['OTEL_EXPORTER_OTLP_ENDPOINT'] || DEFAULT_ENDPOINT;
+  const ofTraces = 'OTEL_EXPORTER_OTLP_TRACES_ENDPOINT';
+  const name = env[ofTraces] ? ofTraces : 'OTEL_EXPORTER_OTLP_ENDPOINT';
+  const text = env[name] || DEFAULT_ENDPOINT;
   const url = URL.canParse(text) ? new URL(text) : undefined;
   // fetch refuses a URL with a user.
   if (!url || !/^https?:$/.test(url.protocol) || url.username || url.password) {
     values.problem(name, 'expected an http or https URL without user', name);
     return '';
   }
-  if (!own) url.pathname = url.pathname.replace(/\/$/, '') + TRACES_PATH;
+  if (name !== ofTraces) url.pathname = url.pathname.replace(/\/$/, '') + TRACES_PATH;
   if (url.protocol === 'http:' && hasHeaders && !isPrivate(url.hostname)) {
     values.warning(name, 'headers are sent in clear text beyond a private network; use https://');
   }
