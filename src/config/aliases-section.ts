@@ -36,12 +36,7 @@ export interface AliasSettings {
   readonly weights: ReadonlyMap<string, number> | undefined;
 }
 
-/** `known` has the ids of all providers, registered or not. */
-export function readAliases(
-  values: SettingValues,
-  registered: readonly { readonly id: string }[],
-  known: readonly string[],
-) {
+export function readAliases(values: SettingValues, providers: KnownProviders) {
   const aliases: AliasSettings[] = [];
   const keys = values.secrets().filter(({ isKey }) => isKey);
   for (const [name, { value }] of values.plain()) {
@@ -56,7 +51,7 @@ export function readAliases(
       );
       continue;
     }
-    aliases.push(readAlias(values, alias, value, { registered, known }));
+    aliases.push(readAlias(values, alias, value, providers));
   }
   const exact = aliases.filter(({ name }) => !name.includes('*'));
   // The longest text beside the `*` first; equals in the order of the file.
@@ -73,6 +68,7 @@ export function readAliases(
 
 interface KnownProviders {
   readonly registered: readonly { readonly id: string }[];
+  /** The ids of all providers, registered or not. */
   readonly known: readonly string[];
 }
 

@@ -57,12 +57,10 @@ function configOf(
   const auth = { enabled, keys: toSecrets(keys) };
   const admin = readAdmin(values);
   const providers = readProviders(values);
-  const { registered, skipped } = providers;
-  const known = [...registered, ...skipped].map(({ id }) => id);
-  const found = readAliases(values, registered, known);
+  const found = readAliases(values, providers);
   const clients = readClients(values, found, providers);
   const { aliases, wildcards } = found;
-  const rateLimit = readRateLimit(values, known);
+  const rateLimit = readRateLimit(values, providers.known);
   const logging = readLogging(values);
   if (values.problems.length > 0) throw new ConfigError(hideKeys(values.problems, values));
   const password = rateLimit.store?.password;

@@ -61,6 +61,7 @@ export function readProviders(values: SettingValues) {
     else registered.push(result);
   }
 
+  /** The ids of all providers. */
   const known = [...registered, ...skipped].map(({ id }) => id);
   const check = (name: string, id: string) => {
     const shown = values.asWritten(id);
@@ -83,7 +84,7 @@ export function readProviders(values: SettingValues) {
   }
   if (primary !== undefined) check('providers.primary', primary);
   warnOfQueueTimeout(values, registered);
-  return { registered, skipped, primary, fallback, fallbackOn };
+  return { registered, skipped, known, primary, fallback, fallbackOn };
 }
 
 /** Warns about a `queue_timeout` that no wait reaches, unless it is the default. */
