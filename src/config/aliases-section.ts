@@ -59,7 +59,6 @@ export function readAliases(values: SettingValues, providers: KnownProviders) {
     .filter((alias) => !exact.includes(alias))
     .toSorted((a, b) => b.name.length - a.name.length);
   return {
-    all: aliases,
     aliases: new Map(exact.map((alias) => [alias.name, alias])),
     /** Aliases with a `*`, the most specific first; undefined without any. */
     wildcards: wildcards.length > 0 ? wildcards : undefined,

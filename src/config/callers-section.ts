@@ -5,11 +5,10 @@ import { isLoopback, withoutBrackets } from '../lib/loopback.ts';
 import { canMeet } from '../lib/pattern.ts';
 import type { Secret } from '../lib/secret.ts';
 import { sha256 } from '../lib/sha256.ts';
-import type { readAliases } from './aliases-section.ts';
+import { allAliases } from './aliases-section.ts';
 import { toSecrets } from './keys.ts';
-import type { readProviders } from './providers-section.ts';
 import type { Section, SettingValues } from './setting-values.ts';
-import { unpricedModels } from './unpriced-models.ts';
+import { unpricedModels, type PricedRouting } from './unpriced-models.ts';
 
 /**
  * A client from `[clients]`, identified by its key. The code calls it a tenant, because a client is
@@ -26,15 +25,10 @@ const MAX_UNPRICED_SHOWN = 5;
  * it has no price. Warns about `models` that match nothing, about limits that miss a provider's
  * streams because it lacks `stream_usage`, and about windows that begin anew with each restart.
  */
-export function readClients(
-  values: SettingValues,
-  aliases: ReturnType<typeof readAliases>,
-  providers: ReturnType<typeof readProviders>,
-) {
-  const { all } = aliases;
-  const { registered } = providers;
+export function readClients(values: SettingValues, routing: PricedRouting) {
+  const all = allAliases(routing);
+  const { registered, primary, fallback } = routing.providers;
   const { enabled, keys: anonymous = [] } = values.section('server.auth');
-  const { primary, fallback = [] } = values.section('providers');
   const taken = new Set(anonymous.map((key) => sha256(key).toString('hex')));
   /** Returns true if a request for a matching name may reach this provider. */
   const leadsTo = (pattern: string, id: string) =>
@@ -74,9 +68,11 @@ export function readClients(
       );
     const counted = unitsOf(limit);
     warnOfStreams(values, path, counted, uncounted);
-    if (!counted.includes('cost')) warnOfUnpriced(values, path, unpriced);
-    else if (unpriced !== 'allow') {
-      checkPrices(values, path, unpricedModels(models ?? ['*'], { ...aliases, providers }));
+    if (!counted.includes('cost')) {
+      const text = 'has no effect: no price is needed unless cost_per_day or cost_per_month is set';
+      if (unpriced !== undefined) values.warning(`${path}.unpriced`, text);
+    } else if (unpriced === undefined) {
+      checkPrices(values, path, unpricedModels(models ?? ['*'], routing));
     }
     /** True if one of the keys is known by its digest alone. */
     const hasHashedKey = keySha256 !== undefined;
@@ -107,13 +103,6 @@ function warnOfStreams(
   const streams = `streams from ${uncounted.join(', ')} only if the client asks for usage`;
   const remedy = 'set stream_usage = true for these providers';
   values.warning(path, `${limits} count ${streams}; ${remedy}`);
-}
-
-/** Warns about `unpriced` of a client without a cost limit. */
-function warnOfUnpriced(values: SettingValues, path: string, unpriced: 'allow' | undefined): void {
-  if (unpriced === undefined) return;
-  const text = 'has no effect: no price is needed unless cost_per_day or cost_per_month is set';
-  values.warning(`${path}.unpriced`, text);
 }
 
 /** Reports models without a price that may answer a client with a cost limit. */

@@ -57,9 +57,8 @@ function configOf(
   const auth = { enabled, keys: toSecrets(keys) };
   const admin = readAdmin(values);
   const providers = readProviders(values);
-  const found = readAliases(values, providers);
-  const clients = readClients(values, found, providers);
-  const { aliases, wildcards } = found;
+  const { aliases, wildcards } = readAliases(values, providers);
+  const clients = readClients(values, { aliases, wildcards, providers });
   const rateLimit = readRateLimit(values, providers.known);
   const logging = readLogging(values);
   if (values.problems.length > 0) throw new ConfigError(hideKeys(values.problems, values));

@@ -4,23 +4,18 @@ import { memberOf } from '../lib/json.ts';
 import { canMeet } from '../lib/pattern.ts';
 import {
   aliasFor,
+  allAliases,
   parseTarget,
   targetFor,
-  type AliasSettings,
   type Routing,
   type Target,
 } from './aliases-section.ts';
-import type { ProviderSettings } from './providers-section.ts';
+import type { readProviders } from './providers-section.ts';
 
 type Asked = Pick<Target, 'providerId' | 'model'>;
 
-interface PricedRouting extends Routing {
-  readonly all: readonly AliasSettings[];
-  readonly providers: {
-    readonly registered: readonly Pick<ProviderSettings, 'id' | 'defaultModel' | 'modelPrices'>[];
-    readonly primary: string | undefined;
-    readonly fallback: readonly string[];
-  };
+export interface PricedRouting extends Routing {
+  readonly providers: ReturnType<typeof readProviders>;
 }
 
 /**
@@ -47,8 +42,7 @@ export function unpricedModels(patterns: readonly string[], settings: PricedRout
 
 /** Returns the models that are asked for a name that matches the pattern. */
 function targetsOf(pattern: string, settings: PricedRouting): readonly Asked[] {
-  const { all, providers } = settings;
-  const { registered, primary } = providers;
+  const { registered, primary } = settings.providers;
   if (!pattern.includes('*')) {
     const alias = aliasFor(pattern, settings);
     if (!alias) return modelsNamed(pattern, settings);
@@ -57,7 +51,9 @@ function targetsOf(pattern: string, settings: PricedRouting): readonly Asked[] {
   const met = registered.filter(({ id }) => canMeet(pattern, `${id}/*`)).map(({ id }) => id);
   if (primary !== undefined && !pattern.includes('/')) met.push(primary);
   return [
-    ...all.filter(({ name }) => canMeet(pattern, name)).flatMap(({ targets }) => targets),
+    ...allAliases(settings)
+      .filter(({ name }) => canMeet(pattern, name))
+      .flatMap(({ targets }) => targets),
     ...met.map((id) => ({ providerId: id, model: '*' })),
   ];
 }
