@@ -63,11 +63,11 @@ export function createRedactor(secrets: readonly Secret[], settings: Iterable<un
   }
   add(secrets, settings);
   const mayChange = (text: string) =>
-    search.mayFind(text) || (text.includes('%') && search.mayFind(decodePercent(text)));
+    search.mayFind(text) || (text.includes('%') && search.mayFind(decode(text).decoded));
   const redact = (text: string) => {
     if (!mayChange(text)) return text;
     if (!text.includes('%')) return hide(text, search.find(text));
-    const { decoded, places } = decodeWithPlaces(text);
+    const { decoded, places } = decode(text);
     const encoded = search.find(decoded).map(({ from, to }) => {
       return { from: places[from]!, to: places[to]! };
     });
@@ -207,7 +207,7 @@ function formsOf(secrets: ReadonlyMap<string, boolean>): Forms {
   const forms = new Map<string, boolean>();
   for (const [secret, isKey] of secrets) {
     // JSON may escape some characters, and texts are searched without percent-encoding.
-    for (const form of [secret, JSON.stringify(secret).slice(1, -1), decodePercent(secret)]) {
+    for (const form of [secret, JSON.stringify(secret).slice(1, -1), decode(secret).decoded]) {
       if (form.length >= SHORTEST_SECRET_CHARACTERS) {
         forms.set(form, isKey || forms.get(form) === true);
       }
@@ -269,20 +269,12 @@ const ENCODED_CHARACTER = new RegExp(
   'gi',
 );
 
-function decodePercent(text: string): string {
-  return text.replace(ENCODED_CHARACTER, decodeCharacter);
-}
-
-function decodeCharacter(encoded: string): string {
-  return Buffer.from(encoded.replaceAll('%', ''), 'hex').toString();
-}
-
 /** `places` has for each decoded character, and for the end, its place in `text`. */
-function decodeWithPlaces(text: string): { decoded: string; places: readonly number[] } {
+function decode(text: string): { decoded: string; places: readonly number[] } {
   const places: number[] = [];
   let next = 0;
   const decoded = text.replace(ENCODED_CHARACTER, (encoded, at: number) => {
-    const character = decodeCharacter(encoded);
+    const character = Buffer.from(encoded.replaceAll('%', ''), 'hex').toString();
     for (; next < at; next += 1) places.push(next);
     for (const _ of character.split('')) places.push(at);
     next += encoded.length;
