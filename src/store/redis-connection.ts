@@ -232,21 +232,23 @@ export class RedisConnection {
 export function scriptArguments(buckets: readonly StoredLimit[], prefix: string, tokens?: number) {
   // The settings are in the key, because a bucket with other settings is another bucket. A window
   // keeps its sum when its limit changes.
-  const keys = buckets.map((bucket) => {
-    if (!('rate' in bucket)) return `${prefix}:${bucket.name}:${bucket.local.name}`;
-    const { name, rate, capacity, periodSeconds } = bucket;
-    const period = periodSeconds === 1 ? '' : `/${periodSeconds}`;
-    return `${prefix}:${name}:${rate}/${capacity}${period}`;
-  });
+  const keys: string[] = [];
   // Each bucket has a single argument, because before the login Redis closes a connection with more
   // than ten arguments.
-  const limits = buckets.map((bucket) => {
-    const taken = tokens ?? bucket.perRequest;
-    if (!('rate' in bucket)) {
-      return ['window', bucket.capacity, bucket.local.current().endTime, taken].join(' ');
+  const limits: string[] = [];
+  for (const bucket of buckets) {
+    const { name, capacity, perRequest } = bucket;
+    const taken = tokens ?? perRequest;
+    if ('rate' in bucket) {
+      const { rate, periodSeconds } = bucket;
+      const period = periodSeconds === 1 ? '' : `/${periodSeconds}`;
+      keys.push(`${prefix}:${name}:${rate}/${capacity}${period}`);
+      limits.push(`${rate} ${capacity} ${periodSeconds} ${taken}`);
+    } else {
+      keys.push(`${prefix}:${name}:${bucket.local.name}`);
+      limits.push(`window ${capacity} ${bucket.local.current().endTime} ${taken}`);
     }
-    return [bucket.rate, bucket.capacity, bucket.periodSeconds, taken].join(' ');
-  });
+  }
   return [SCRIPT, String(keys.length), ...keys, tokens === undefined ? 'ask' : 'take', ...limits];
 }
 
