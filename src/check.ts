@@ -125,30 +125,18 @@ function redactName(name: string, redact: (text: string) => string): string {
 
 async function askAll(config: Config) {
   const { store: settings } = config.rateLimit;
-  const [checks, store] = await Promise.all([
+  const [providers, store] = await Promise.all([
     checkProviders(config),
     settings && checkStore(settings),
   ]);
+  const checks = providers.flatMap((provider) => provider.checks);
   const results: Result[] = store ? [...checks, store] : checks;
   return {
     ok: checks.length > 0 && results.every((result) => result.ok),
-    checks: checks.map(({ names: _names, ...check }) => check),
+    checks,
     store,
-    warnings: warningsOfLists(config, checks),
+    warnings: providers.flatMap((provider) => provider.warnings),
   };
-}
-
-function warningsOfLists(
-  config: Config,
-  checks: Awaited<ReturnType<typeof checkProviders>>,
-): string[] {
-  return config.providers.registered.flatMap(({ id, models }) => {
-    const names = checks.flatMap((check) => (check.provider === id ? (check.names ?? []) : []));
-    // `models` wins, because it is set where the provider's own list is wrong or absent.
-    return missingModels(config, id, models ?? names).map(
-      ({ setting, model }) => `${setting}: ${id} does not list the model "${model}"`,
-    );
-  });
 }
 
 function describeChecks(
@@ -167,7 +155,8 @@ function describeChecks(
   return toLines(['', ...table, ...warnings.map((text) => describeWarning(redact(text)))]);
 }
 
-async function checkProviders({ server, providers }: Config) {
+async function checkProviders(config: Config) {
+  const { server, providers } = config;
   // Returns before the transport is created, because the transport needs permission to use the
   // network, and settings without a provider can be checked without it.
   if (providers.registered.length === 0) return [];
@@ -176,19 +165,26 @@ async function checkProviders({ server, providers }: Config) {
     const provider = createOpenAIProvider(settings);
     const fetchList = (key?: number) =>
       fetchModelList(provider, [key], transport, CHECK_TIMEOUT_MS);
+    const { id } = settings;
     const ofKeys = settings.apiKeys.map((_, key) => checkKey(settings, fetchList(key)));
     const results = await Promise.all(ofKeys);
     const isPublic =
       results.some(({ models }) => models !== undefined) && (await isList(fetchList()));
-    return results.map((result, key) => ({
-      provider: settings.id,
+    const listed = results.flatMap(({ names = [] }) => names);
+    const checks = results.map(({ names: _names, ...result }, key) => ({
+      provider: id,
       /** The key's position, from 1; undefined for a provider's only key. */
       key: settings.apiKeys.length > 1 ? key + 1 : undefined,
       ...result,
       message: result.message + (isPublic && result.ok ? NOT_TRIED : ''),
     }));
+    // `models` wins, because it is set where the provider's own list is wrong or absent.
+    const warnings = missingModels(config, id, settings.models ?? listed).map(
+      ({ setting, model }) => `${setting}: ${id} does not list the model "${model}"`,
+    );
+    return { checks, warnings };
   });
-  return (await Promise.all(requests)).flat();
+  return await Promise.all(requests);
 }
 
 async function isList(fetch: ReturnType<typeof fetchModelList>): Promise<boolean> {
