@@ -31,7 +31,7 @@ const ADDRESS_MS = 3000;
  */
 const REPEATED_SIGNAL_MS = 1000;
 /** Time after a second signal for the log and for the requests that it cut. */
-const END_MS = 3000;
+const CUT_END_MS = 3000;
 /** The time limit for the admin listener's last answers once the public port has closed. */
 const ADMIN_DRAIN_MS = 100;
 
@@ -161,7 +161,7 @@ function stopOnSignals(app: App, writer: LineWriter): void {
     process.exitCode = EXIT.failed;
     app.server.endDrain();
     // A request that was cut may still keep the process alive.
-    setTimeout(() => process.exit(), END_MS).unref();
+    setTimeout(() => process.exit(), CUT_END_MS).unref();
   };
   process.on('SIGTERM', onSignal);
   process.on('SIGINT', onSignal);

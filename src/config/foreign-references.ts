@@ -18,7 +18,7 @@ const REFERENCES = [
   /^\{\{.*\}\}$/s,
 ];
 /** The path of a file that another program reads, such as `file:/run/secrets/key`. */
-const FILE = /^@?file:\S*\/\S*$/i;
+const FILE_REFERENCE = /^@?file:\S*\/\S*$/i;
 /** Such as `<your-key>`. */
 const PLACEHOLDER = /^<[^<>]*>$/;
 /** Texts that a password may be too. Names in small letters have two words. */
@@ -49,7 +49,7 @@ const SHOWN_NAME = /^[A-Z][A-Z0-9_]*$/;
 export function foreignReference(text: string, showsName = false): string | undefined {
   const trimmed = text.trim();
   if (PLACEHOLDER.test(trimmed)) return 'this is a placeholder; write a key, or "${NAME}"';
-  if (FILE.test(trimmed)) return 'a reference to a file is written "${file:PATH}"';
+  if (FILE_REFERENCE.test(trimmed)) return 'a reference to a file is written "${file:PATH}"';
   for (const reference of REFERENCES) {
     const [found, name = ''] = reference.exec(trimmed) ?? [];
     if (found === undefined) continue;

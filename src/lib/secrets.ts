@@ -14,7 +14,7 @@ const KEY_SHAPES = [
  */
 export const SHORTEST_SECRET_CHARACTERS = 8;
 /** A setting with so many characters of a key shows no part of it. */
-const MAX_SHOWN_CHARACTERS = 64;
+const WHOLE_KEY_CHARACTERS = 64;
 
 export interface Redactor {
   /**
@@ -223,7 +223,7 @@ function shownBeginnings(settings: Iterable<unknown>, forms: Forms): Set<string>
   const hashes = new Uint8Array(HASHES);
   for (const [text, isKey] of forms) {
     if (!isKey) continue;
-    const key = fold(text.slice(0, MAX_SHOWN_CHARACTERS));
+    const key = fold(text.slice(0, WHOLE_KEY_CHARACTERS));
     whole.add(key);
     hashes[hashAt(key, 0)] = 1;
     for (let length = SHORTEST_SECRET_CHARACTERS; length <= key.length; length += 1) {
