@@ -3,10 +3,10 @@
  * import the types of settings from here.
  */
 
-import { isIP } from 'node:net';
+import { BlockList } from 'node:net';
 import { isDeepStrictEqual } from 'node:util';
 
-import { withoutBrackets } from '../lib/loopback.ts';
+import { addNetwork, withoutBrackets } from '../lib/loopback.ts';
 import { isNodeSince } from '../lib/version.ts';
 import { createRedactor } from '../lib/secrets.ts';
 import { readAliases } from './aliases-section.ts';
@@ -115,16 +115,11 @@ function checkReusePort(isShared: boolean, values: SettingValues): void {
   values.problem('server.reuse_port', text);
 }
 
-/** Reports each proxy that is neither an address nor a range `<address>/<prefix length>`. */
 function checkProxies(proxies: readonly string[], values: SettingValues): void {
   for (const proxy of proxies) {
-    const [address = '', prefix = '0', ...rest] = proxy.split('/');
-    const maxPrefix = isIP(address) === 6 ? 128 : 32;
-    const isRange = /^\d{1,3}$/.test(prefix) && Number(prefix) <= maxPrefix && rest.length === 0;
-    if (isIP(address) === 0 || !isRange) {
-      const text = `"${values.asWritten(proxy)}" is neither an address nor a range like 10.0.0.0/8`;
-      values.problem('server.trusted_proxies', text);
-    }
+    if (addNetwork(new BlockList(), proxy)) continue;
+    const text = `"${values.asWritten(proxy)}" is neither an address nor a range like 10.0.0.0/8`;
+    values.problem('server.trusted_proxies', text);
   }
 }
 

@@ -1,7 +1,8 @@
 /** Finds the client's address behind proxies. */
 
-import { BlockList, isIP } from 'node:net';
+import { BlockList } from 'node:net';
 
+import { addNetwork, familyOf } from '../lib/loopback.ts';
 import { toAddress } from './request-head.ts';
 
 /** More proxies than any request passes. */
@@ -22,11 +23,7 @@ export function createRemoteAddress(
   trustedProxies: readonly string[],
 ): (call: Forwarded) => string | undefined {
   const trusted = new BlockList();
-  for (const proxy of trustedProxies) {
-    const [address = '', prefix] = proxy.split('/');
-    if (prefix === undefined) trusted.addAddress(address, familyOf(address));
-    else trusted.addSubnet(address, Number(prefix), familyOf(address));
-  }
+  for (const proxy of trustedProxies) addNetwork(trusted, proxy);
 
   return (call) => {
     let address = toAddress(call.peerAddress ?? '');
@@ -43,8 +40,4 @@ export function createRemoteAddress(
     }
     return address;
   };
-}
-
-function familyOf(address: string): 'ipv4' | 'ipv6' {
-  return isIP(address) === 6 ? 'ipv6' : 'ipv4';
 }

@@ -10,18 +10,42 @@ const LOOPBACK_IPV6 = /^\[?(?:::1|::ffff:127(?:\.\d{1,3}){3}|0:0:0:0:0:0:0:1)\]?
  * 4193) and carrier networks (RFC 6598).
  */
 const PRIVATE_NETWORKS = new BlockList();
-PRIVATE_NETWORKS.addAddress('0.0.0.0');
-PRIVATE_NETWORKS.addSubnet('169.254.0.0', 16);
-PRIVATE_NETWORKS.addSubnet('fe80::', 10, 'ipv6');
-PRIVATE_NETWORKS.addSubnet('10.0.0.0', 8);
-PRIVATE_NETWORKS.addSubnet('172.16.0.0', 12);
-PRIVATE_NETWORKS.addSubnet('192.168.0.0', 16);
-PRIVATE_NETWORKS.addSubnet('100.64.0.0', 10);
-PRIVATE_NETWORKS.addSubnet('fc00::', 7, 'ipv6');
+for (const network of [
+  '0.0.0.0',
+  '169.254.0.0/16',
+  'fe80::/10',
+  '10.0.0.0/8',
+  '172.16.0.0/12',
+  '192.168.0.0/16',
+  '100.64.0.0/10',
+  'fc00::/7',
+]) {
+  addNetwork(PRIVATE_NETWORKS, network);
+}
 /**
  * A name without dots, or with a top-level domain that the public DNS lacks (RFC 6762; ICANN 2024).
  */
 const PRIVATE_NAME = /^[^.]+$|\.(?:local|internal)$/i;
+
+/**
+ * Adds an address, or a range `<address>/<prefix length>` (RFC 4632, 3.1). Returns false for any
+ * other text.
+ */
+export function addNetwork(networks: BlockList, text: string): boolean {
+  const [, address = '', prefix] = /^([^/]+)(?:\/(\d{1,3}))?$/.exec(text) ?? [];
+  try {
+    if (prefix === undefined) networks.addAddress(address, familyOf(address));
+    else networks.addSubnet(address, Number(prefix), familyOf(address));
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/** Returns the family of an address, as `BlockList` calls it. */
+export function familyOf(address: string): 'ipv4' | 'ipv6' {
+  return isIP(address) === 6 ? 'ipv6' : 'ipv4';
+}
 
 /** Returns true if `host` is loopback (RFC 6761, 6.3; RFC 6890). */
 export function isLoopback(host: string): boolean {
@@ -43,9 +67,8 @@ export function serverNameOf(host: string): string {
 export function isPrivate(host: string): boolean {
   if (isLoopback(host)) return true;
   const address = withoutBrackets(host);
-  const family = isIP(address);
-  if (family === 0) return PRIVATE_NAME.test(host);
-  return PRIVATE_NETWORKS.check(address, family === 4 ? 'ipv4' : 'ipv6');
+  if (isIP(address) === 0) return PRIVATE_NAME.test(host);
+  return PRIVATE_NETWORKS.check(address, familyOf(address));
 }
 
 /**
