@@ -117,11 +117,6 @@ export class App {
     this.parts.incidents.advance();
   }
 
-  /** Records why a log line was lost. */
-  onLogLost(cause: string): void {
-    this.parts.incidents.set('log_lines', cause);
-  }
-
   /**
    * Drains the public port. Resolves with how many requests finished during the drain, and how many
    * were cut.
