@@ -42,20 +42,18 @@ export function readSettings(
 ): Settings {
   // Node reports the cgroup's limit, or a huge number or 0 if there is none.
   const memoryBytes = Math.min(process.constrainedMemory() || Infinity, totalmem());
-  const shared = { flags: commandLine, memoryBytes, onFile };
+  const shared = { flags: commandLine, memoryBytes, onFile, env };
   if (demo !== undefined) {
     const gatewayVariables = Object.entries(env).filter(([name]) => name.startsWith('GATEWAY_'));
+    const text = '--demo, no file; GATEWAY_* variables apply';
     const config = loadConfig({ ...shared, toml: demo, env: Object.fromEntries(gatewayVariables) });
-    return {
-      config,
-      source: { text: '--demo, no file; GATEWAY_* variables apply', isFound: false },
-    };
+    return { config, source: { text, isFound: false } };
   }
   const named = commandLine.config ?? (env['GATEWAY_CONFIG'] || undefined);
   const inVariable = env['GATEWAY_CONFIG_TOML'];
   if (named === undefined && inVariable) {
     const text = 'GATEWAY_CONFIG_TOML';
-    const config = loadConfig({ ...shared, toml: inVariable, path: text, env });
+    const config = loadConfig({ ...shared, toml: inVariable, path: text });
     return { config, source: { text, isFound: true } };
   }
   const path = resolve(named ?? 'gateway.toml');
@@ -66,7 +64,7 @@ export function readSettings(
     const why = toml === undefined ? 'no longer exists' : 'is empty now';
     throw new ConfigError([`${path}: ${why}`]);
   }
-  const config = loadConfig({ ...shared, toml: toml ?? '', path, directory: dirname(path), env });
+  const config = loadConfig({ ...shared, toml: toml ?? '', path, directory: dirname(path) });
   const isFound = toml !== undefined;
   const text = isFound ? path : `no ${path}; defaults and environment`;
   return { config, source: { text, path, isFound } };
