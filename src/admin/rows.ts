@@ -1,7 +1,7 @@
 /** The rows of the page's tables. Texts have times in ISO 8601. */
 
 import type { Config } from '../config/config.ts';
-import { aliasFor, parseTarget } from '../config/aliases-section.ts';
+import { aliasFor, parseTarget, targetNamed } from '../config/aliases-section.ts';
 import {
   answersOf,
   formatCount,
@@ -134,8 +134,8 @@ function usedLimitsOf(client: string, figures: Figures, { lasting }: Situation) 
 function askedChainOf(name: string, config: Config, situation: Situation): Chain | undefined {
   const { providers } = config;
   const alias = aliasFor(name, config);
-  const targets = alias?.targets ?? [parseTarget(name)];
   const known = new Set(providers.registered.map(({ id }) => id));
+  const targets = alias?.targets ?? [targetNamed(name, providers, known) ?? []].flat();
   const all = [...targets, ...providers.fallback.map(parseTarget)];
   const asked = new Map(
     all

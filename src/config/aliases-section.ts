@@ -26,6 +26,21 @@ export function parseTarget(name: string): Target {
   return { name, providerId, model: name.slice(providerId.length + 1) };
 }
 
+/**
+ * Returns the target of a name that is no alias: a name without a slash is the id of one of
+ * `providers`, or else a model of `primary`. Returns undefined if the name has no provider.
+ */
+export function targetNamed(
+  name: string,
+  { primary }: { readonly primary?: string | undefined },
+  providers: { has(id: string): boolean },
+): Target | undefined {
+  const target = parseTarget(name);
+  const isId = !name.includes('/');
+  if (target.providerId !== '' && (!isId || providers.has(name))) return target;
+  return isId && primary !== undefined ? { name, providerId: primary, model: name } : undefined;
+}
+
 export interface AliasSettings {
   /** The name for clients; in a wildcard alias with one `*`. */
   readonly name: string;

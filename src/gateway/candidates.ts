@@ -3,9 +3,9 @@
 import type { AliasSettings, Tenant } from '../config/config.ts';
 import {
   aliasFor,
-  parseTarget,
   registeredTargets,
   targetFor,
+  targetNamed,
   type Target,
 } from '../config/aliases-section.ts';
 import type { Call } from '../downstream/call.ts';
@@ -68,7 +68,7 @@ export function candidatesFor(
   }
   const candidates = alias
     ? targetsOf(alias, name, services, call.history)
-    : [toCandidate(targetNamed(name, services), services, call.history)];
+    : [toCandidate(soleTargetOf(name, services), services, call.history)];
   const ordered = alias ? inOrder(candidates, alias, call, services) : candidates;
   // The client wants an answer from the named model, or none; or no other organisation has what the
   // request refers to.
@@ -114,7 +114,7 @@ function withoutKey(candidate: Candidate, redactKey: Redactor): Candidate {
  */
 function fullNameOf(name: string, services: Services, history: RequestHistory): string {
   try {
-    const { provider, model } = toCandidate(targetNamed(name, services), services, history);
+    const { provider, model } = toCandidate(soleTargetOf(name, services), services, history);
     return `${provider.id}/${model}`;
   } catch {
     return name;
@@ -160,13 +160,8 @@ function toCandidate(
 }
 
 /** Returns the target of a name that is no alias. */
-function targetNamed(name: string, { config, providers }: Services): Target {
-  const target = parseTarget(name);
-  const isId = !name.includes('/');
-  if (target.providerId !== '' && (!isId || providers.has(name))) return target;
-  const { primary } = config.providers;
-  if (!isId || primary === undefined) {
-    throw invalidRequest('"model" must have the form "<provider_id>/<model_name>"');
-  }
-  return { name, providerId: primary, model: name };
+function soleTargetOf(name: string, { config, providers }: Services): Target {
+  const target = targetNamed(name, config.providers, providers);
+  if (target) return target;
+  throw invalidRequest('"model" must have the form "<provider_id>/<model_name>"');
 }

@@ -10,7 +10,7 @@ import { loadConfig } from '../../src/config/config.ts';
 import { type Notice, sortNotices } from '../../src/incidents/notice.ts';
 import type { Situation } from '../../src/incidents/verdict.ts';
 
-const TOML = `[providers]\nfallback = ["c"]
+const TOML = `[providers]\nprimary = "b"\nfallback = ["c"]
 [providers.a]\napi_key = "k-a"\nbase_url = "http://a/v1"
 [providers.b]\napi_key = "k-b"\nbase_url = "http://b/v1"
 [providers.c]\napi_key = "k-c"\nbase_url = "http://c/v1"\ndefault_model = "d"
@@ -78,7 +78,7 @@ test('a model has the providers in turn, each with whether the model fails there
     'x-1: good b good c',
     'a/big: good a good c',
     'last: ',
-    'other: ',
+    'other: good b good c',
   ]);
   const [fast, , big] = chainsOf({ provider: 'a', models: ['m'], affected: [], causes: [] });
   assert.deepEqual([fast, big], ['fast: bad a good b good c', 'a/big: good a good c']);
