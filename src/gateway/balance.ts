@@ -9,7 +9,7 @@ import type { ProviderState } from './provider-state.ts';
 const TRY_OTHERS_EVERY = 20;
 
 /** A target whose provider is registered. */
-interface Target {
+interface TargetState {
   /** The target as in the settings, because a client chooses the text for a `*`. */
   readonly name: string;
   readonly provider: Pick<ProviderState, 'keyAffinity'> & {
@@ -40,7 +40,7 @@ export class Balance {
    * Returns the indices of the targets in the order to ask them. The session of the request decides
    * if all their providers have `key_affinity`, or if the request itself has an affinity.
    */
-  order(targets: readonly Target[], caller: Caller, isStream: boolean): number[] {
+  order(targets: readonly TargetState[], caller: Caller, isStream: boolean): number[] {
     const { balance, weights } = this.#alias;
     const names = targets.map(({ name }) => name);
     const hasAffinity = targets.every(({ provider }) => provider.keyAffinity);
@@ -59,7 +59,7 @@ export class Balance {
    * first may be that of a cold start. From then on each twentieth stream asks another target
    * first, in turn. Complete answers give no times, so they do neither.
    */
-  #fastestFirst(targets: readonly Target[], isStream: boolean): number[] {
+  #fastestFirst(targets: readonly TargetState[], isStream: boolean): number[] {
     const states = targets.map(({ isCircuitOpen, times }, index) => {
       const { isBusy, isKnown, usualMs } = times!.state;
       return { index, usualMs, isKnown, rank: isCircuitOpen ? 2 : Number(isBusy) };
@@ -97,7 +97,10 @@ export class Balance {
    * Sorts by requests in flight at the providers, or as `ranked` for a session. Targets with an
    * open circuit come last.
    */
-  #leastBusyFirst(targets: readonly Target[], ranked: readonly number[] | undefined): number[] {
+  #leastBusyFirst(
+    targets: readonly TargetState[],
+    ranked: readonly number[] | undefined,
+  ): number[] {
     const states = targets.map(({ isCircuitOpen, name, provider }, index) => ({
       index,
       name,
