@@ -346,7 +346,8 @@ test('the session chooses the key of messages that execute code, and of no other
   for (const [more, isBound] of cases) {
     for (const session of ['one', 'two', 'three']) {
       for (const container of [undefined, undefined, undefined, isBound ? 'c' : undefined]) {
-        const body = { ...BODY, model: 'p/m', ...more, container };
+        // The members of `more` come first.
+        const body = { ...more, ...BODY, ...more, model: 'p/m', container };
         const reply = await post(gateway, body, { headers: { 'x-session-id': session } });
         assert.equal(reply.status, 200);
       }
@@ -408,6 +409,7 @@ describe("a client's key", () => {
       [chat, { ...key, authorization: '' }, 'no token'],
       ['/v1/messages', { 'x-api-key': ['the-key', 'the-key'] }, 'no token'],
       ['/v1/messages', { 'api-key': 'the-key' }, `no token; ${hint.slice('x-'.length)}`],
+      ['/v1/messages', { 'api-key': 'the-key', 'x-api-key': 'another' }, 'unknown token'],
     ];
     for (const [path, headers, expected] of cases) {
       const { status, reason } = await sendTo(gateway, path, headers);
