@@ -1,6 +1,8 @@
-/** The command line: options, `--help`, usage errors. */
+/**
+ * The command line: options, `--help`, usage errors. `node:util` is imported whole: see
+ * `assertNodeVersion`.
+ */
 
-// Imported whole: see `assertNodeVersion`.
 import util, { type parseArgs } from 'node:util';
 
 import { REMOVED_HINT } from '../config/read-values.ts';

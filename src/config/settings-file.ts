@@ -1,6 +1,8 @@
-/** Reads gateway.toml and files with values, and parses TOML. No message shows a key. */
+/**
+ * Reads gateway.toml and files with values, and parses TOML. No message shows a key. `node:buffer`
+ * is imported whole: see `assertNodeVersion`.
+ */
 
-// Imported whole: see `assertNodeVersion`.
 import nodeBuffer from 'node:buffer';
 import { closeSync, constants, fstatSync, openSync, readSync } from 'node:fs';
 

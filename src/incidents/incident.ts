@@ -20,9 +20,9 @@ export const momentAgo = (agoMs = 0): Moment => {
   return { time: Date.now() - agoMs, atMs: performance.now() - agoMs };
 };
 
-/** Returns a time of day in ISO 8601. */
 export function timeOf(time: number): string;
 export function timeOf(time: number | undefined): string | undefined;
+/** Returns a time of day in ISO 8601. */
 export function timeOf(time: number | undefined) {
   return time === undefined ? time : new Date(time).toISOString();
 }

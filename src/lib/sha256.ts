@@ -1,4 +1,5 @@
-// Imported whole: see `assertNodeVersion`.
+/** A digest. `node:crypto` is imported whole: see `assertNodeVersion`. */
+
 import crypto from 'node:crypto';
 
 /** Returns the SHA-256 digest of the text's UTF-8 bytes. */

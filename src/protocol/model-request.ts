@@ -1,9 +1,8 @@
 /**
  * Validates a chat completion request as it arrives. It is forwarded unchanged except for `model`
- * and the request for usage.
+ * and the request for usage. `node:buffer` is imported whole: see `assertNodeVersion`.
  */
 
-// Imported whole: see `assertNodeVersion`.
 import buffer from 'node:buffer';
 
 import { joinParts, replaceText, sliceText } from '../lib/chunk-buffer.ts';

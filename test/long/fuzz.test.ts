@@ -15,7 +15,8 @@ import { ConfigError, loadConfig, type Config } from '../../src/config/config.ts
 import { encodeEvent } from '../../src/lib/sse.ts';
 import { CLIENT_TIME_LIMITS } from '../../src/downstream/call.ts';
 import { GatewayError } from '../../src/lib/errors.ts';
-import { TransportError, upstreamFailure } from '../../src/upstream/connections/network-error.ts';
+import { endFailed } from '../../src/upstream/answers/open-answer.ts';
+import { TransportError } from '../../src/upstream/connections/network-error.ts';
 import { App } from '../../src/app.ts';
 import { bodyOf } from '../support/byte-source.ts';
 import { parseModelRequest } from '../support/model-request.ts';
@@ -299,7 +300,7 @@ async function relay(pieces: readonly Buffer[], isCut: boolean, usageAdded: bool
     await relayStream(body, context, reply);
     await eventually(() => reply.hasEnded, 'the end');
   } catch (thrown) {
-    const error = upstreamFailure(thrown);
+    const error = endFailed(thrown, context);
     if (!(error instanceof GatewayError)) throw error;
     failure = error.message;
     if (!reply.headersSent) return { text: '', failure, hasBegun: false };
