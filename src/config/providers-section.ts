@@ -95,9 +95,9 @@ function warnOfQueueTimeout(
   const name = 'server.queue_timeout';
   const { value, row } = values.plain().get(name) ?? {};
   const queues = registered.filter(({ maxWaiting }) => maxWaiting > 0);
-  const longest = Math.max(...queues.map(({ timeoutMs }) => timeoutMs)) / 1000;
+  const longest = Math.max(...queues.map(({ timeoutMs }) => timeoutMs)) / 2000;
   if (queues.length === 0 || value === row?.default || Number(value) <= longest) return;
-  const why = 'no request waits longer than the timeout of the providers with max_waiting';
+  const why = 'no request waits longer than half of the timeout of a provider with max_waiting';
   values.warning(name, `has no effect above ${longest} seconds: ${why}`);
 }
 

@@ -2,10 +2,9 @@
 
 import type { Call } from '../downstream/call.ts';
 import { Deadline, pause } from '../lib/cancellation.ts';
-import { ClientGone, GatewayError } from '../lib/errors.ts';
+import { ClientGone, type GatewayError } from '../lib/errors.ts';
 import { type KeyPool, TakenKey } from '../policy/key-pool.ts';
 import type { ModelRequest } from '../protocol/model-request.ts';
-import { causeOf } from '../request/cause.ts';
 import { Attempt, lengthOf } from '../request/history.ts';
 import type { AttemptContext } from '../upstream/answers/attempt-context.ts';
 import { withTraceparent } from '../upstream/answers/headers.ts';
@@ -106,7 +105,6 @@ export async function askProvider(
         return lease.begin(answer, context, plan.key);
       } catch (thrown) {
         failure = endFailed(thrown, context);
-        if (waitedMs > context.limitMs) failure = withoutBlame(failure);
       }
       if (candidate.isStream && failure instanceof ClientGone) candidate.times?.addSilence(attempt);
       call.answerMemory?.close();
@@ -122,19 +120,6 @@ export async function askProvider(
   if (candidate.isStream) candidate.times?.recordEnd(attempt);
   lease.close();
   return attempt;
-}
-
-/**
- * A time limit of which the wait for a slot has left less than half is no limit for the provider,
- * so neither circuit nor incident counts the timeout.
- */
-function withoutBlame(failure: GatewayError | ClientGone): GatewayError | ClientGone {
-  if (failure instanceof ClientGone || failure.kind !== 'timeout') return failure;
-  const { details, message, provider } = failure;
-  const cause = `${causeOf(failure)}, because the request has waited for a slot`;
-  const ofWait = new GatewayError('timeout', message, { ...details, cause, problem: 'waited' });
-  ofWait.provider = provider;
-  return ofWait;
 }
 
 function beginAttempt(

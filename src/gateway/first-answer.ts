@@ -153,10 +153,10 @@ async function waitForOne(
   const takesSlot = (queue: SlotQueue, isLast: boolean) => {
     const ones = atQueue(queue);
     // The candidates at a queue have the same provider, and so the same time limit.
-    const hasTime = limitMsOf(ones[0]!, services) > waitedMs();
+    const hasTime = maxWaitMsOf(ones[0]!, services) > waitedMs();
     return hasTime && (isLast || ones.some(isUsable));
   };
-  const longestMs = Math.max(...candidates.map((one) => limitMsOf(one, services)));
+  const longestMs = Math.max(...candidates.map((one) => maxWaitMsOf(one, services)));
   const maxMs = Math.min(services.config.server.queueTimeoutMs, longestMs) - formerMs;
   const request = { client: history.client, takesSlot };
   const queues = new Set(candidates.map(queueOf));
@@ -167,6 +167,14 @@ async function waitForOne(
   if (typeof result === 'string') return result;
   const ones = atQueue(result);
   return ones.find(isUsable) ?? ones[0]!;
+}
+
+/**
+ * Half of the time limit, because the try has the rest of it. With less, a busy provider would
+ * spend its slots on answers that come too late.
+ */
+function maxWaitMsOf(candidate: Candidate, services: Services): number {
+  return limitMsOf(candidate, services) / 2;
 }
 
 function queueOf({ provider }: Candidate): SlotQueue {

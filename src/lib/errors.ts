@@ -60,8 +60,6 @@ type Problem =
    * scope `model` the settings name the model, so its circuit counts the failure.
    */
   | 'model gone'
-  /** A wait for a slot left too little time: the provider is not at fault. */
-  | 'waited'
   /** The answer ended early: the incident is `cut`, not `nonsense`. */
   | 'cut'
   /** The provider's name was not resolved: the incident is `lookup_failed`, not `unreachable`. */

@@ -130,7 +130,6 @@ export class CircuitBreaker {
   recordOutcome(candidate: CandidateModel, failure: GatewayError | undefined, probe?: Probe): void {
     if (failure === undefined) return this.#recordSuccess(candidate);
     const { details, scope, status } = failure;
-    if (details.problem === 'waited') return;
     const isProbe = probe !== undefined;
     // The other scopes show that the provider was reached.
     if (scope !== 'provider' && scope !== 'gateway') this.#close(OWN);

@@ -12,8 +12,7 @@ export const INCIDENT_KINDS = [
 export type IncidentKind = (typeof INCIDENT_KINDS)[number];
 
 /**
- * Returns the kind for a provider's failure; undefined if the client, the gateway or a wait for a
- * slot is at fault.
+ * Returns the kind for a provider's failure; undefined if the client or the gateway is at fault.
  *
  * @param hasBegun - whether the failure broke off a running stream
  */
@@ -21,7 +20,7 @@ export function providerKindOf(
   { details: { problem, upstreamStatus: status }, kind, scope }: GatewayError,
   hasBegun: boolean,
 ): IncidentKind | undefined {
-  if (scope === 'client' || scope === 'gateway' || problem === 'waited') return undefined;
+  if (scope === 'client' || scope === 'gateway') return undefined;
   if (scope === 'provider' && problem === 'certificate') return 'certificate';
   if (scope === 'provider') return problem === 'lookup' ? 'lookup_failed' : 'unreachable';
   if (scope === 'key') return 'key_refused';

@@ -949,10 +949,9 @@ test('streams that break beside as many that do not are half of all tries', (t) 
   assert.deepEqual(lasting(), ['cut p']);
 });
 
-test("clients' mistakes, waits and the gateway's own failures count for no provider", (t) => {
+test("clients' mistakes and the gateway's own failures count for no provider", (t) => {
   const { ask, incidents, lasting, pass } = start(t);
   ask('m', { upstreamStatus: 400, scope: 'client' }, { count: 20 });
-  ask('m', { kind: 'timeout', problem: 'waited' }, { count: 20 });
   assert.equal(incidents.advance(), false);
   const cause = 'EMFILE: open files';
   ask('m', { kind: 'internal', problem: 'descriptors', cause }, { count: 20 });

@@ -151,7 +151,6 @@ test('an outage counts, another failure is an answer, and a doubtful one is neit
     failure({ status: 500 }),
     failure({ status: 429, scope: 'client' }),
     failure({ status: 503, scope: 'client' }),
-    failure({ status: 504, problem: 'waited' }),
   ];
   for (const error of doubtful) {
     assert.equal(effectOf(error, false), 'neither', `${error.status}`);

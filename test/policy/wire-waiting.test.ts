@@ -188,68 +188,53 @@ test('a try after a wait has what the wait leaves of the time limits', async (t)
   const stream = chatBody({ model: 'p/stream', stream: true });
   const third = gateway.chat(stream);
   await untilWaiting(gateway, 2);
-  clock.nowMs += 4000;
+  clock.nowMs += 2000;
   next();
   await first;
   await eventually(() => models.length === 2, 'the second request');
-  assert.ok(timers.running().includes(6000));
-  clock.nowMs += 2000;
+  assert.ok(timers.running().includes(8000));
+  clock.nowMs += 1000;
   next();
   await second;
   await eventually(() => models.length === 3, 'the stream');
-  assert.ok(timers.running().includes(1000));
-  timers.advance(1000);
+  assert.ok(timers.running().includes(4000));
+  timers.advance(4000);
   assert.equal((await third).status, 504);
   next();
 });
 
-test('a timeout is of the wait if the wait has left less than half of the limit', async (t) => {
-  const clock = stopClock(t);
-  const timers = useManualTimers(t);
-  const { gateway, ask, next, first, models } = await startFull(t, {
-    p: `${ONE}\ntimeout = 10`,
-    more: ADMIN,
-  });
-  const timeoutAfter = async (waitedMs: number, before: Promise<Reply>) => {
-    const tries = models.length;
-    const asked = ask('waits');
-    await untilWaiting(gateway, 1);
-    clock.nowMs += waitedMs;
-    next();
-    await before;
-    await eventually(() => models.length === tries + 1, 'the try');
-    timers.advance(10_000 - waitedMs);
-    assert.equal((await asked).status, 504);
-    const line = (await linesOf(gateway, models.length)).at(-1)!;
-    next();
-    return (line['tries'] as { cause?: string }[]).at(-1)!.cause;
-  };
-  const ofWait = 'no complete answer in 4999 ms, because the request has waited for a slot';
-  assert.equal(await timeoutAfter(5001, first), ofWait);
-  const alone = ask('alone');
-  await eventually(() => models.length === 3, 'a request without a wait');
-  assert.equal(await timeoutAfter(5000, alone), 'no complete answer in 5000 ms');
-});
-
-test('a request waits no longer than the timeout of its provider', async (t) => {
+test('a request waits no longer than half of the timeout of its provider', async (t) => {
   stopClock(t);
   const timers = useManualTimers(t);
   const { gateway, ask, next, first } = await startFull(t, {
-    p: `${ONE}\ntimeout = 3`,
+    p: `${ONE}\ntimeout = 6`,
     more: ADMIN,
   });
   const second = ask('second');
   await untilWaiting(gateway, 1);
-  // The first request's own limit began before.
-  next();
-  await first;
-  const third = ask('third');
-  await untilWaiting(gateway, 1);
   timers.advance(2999);
   assert.equal(await waitingAt(gateway), 1);
   timers.advance(1);
-  const statuses = [(await second).status, (await third).status].toSorted((a, b) => a - b);
-  assert.deepEqual(statuses, [429, 504]);
+  assert.equal((await second).status, 429);
+  next();
+  assert.equal((await first).status, 200);
+});
+
+test('a slot that comes after half of the time limit is not taken', async (t) => {
+  const clock = stopClock(t);
+  useManualTimers(t);
+  const { gateway, ask, models, next, first } = await startFull(t, {
+    p: `${ONE}\ntimeout = 6`,
+    more: ADMIN,
+  });
+  const second = ask('second');
+  await untilWaiting(gateway, 1);
+  // The timer of the wait is late, as on a busy machine.
+  clock.nowMs += 3000;
+  next();
+  await first;
+  assert.equal((await second).status, 429);
+  assert.equal(models.length, 1);
 });
 
 test('a client that leaves gives its place up at once, and a drain ends waits', async (t) => {

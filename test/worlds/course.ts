@@ -189,11 +189,6 @@ function modelOf({ body = '{}' }: Try): string {
   return String((JSON.parse(body) as { model?: unknown }).model);
 }
 
-function blamingTheWait(reading: Reading): Reading {
-  if (reading.kind !== 'failure' || reading.failure.code !== 'TIMEOUT') return reading;
-  return { ...reading, failure: { ...reading.failure, isOfWait: true, circuit: 'none' } };
-}
-
 function readTry(made: Try, course: Omit<Course, 'visits'>, waitedMs: number): ReadTry {
   const { ask } = course.exchange;
   const { chat } = ask;
@@ -211,8 +206,7 @@ function readTry(made: Try, course: Omit<Course, 'visits'>, waitedMs: number): R
     refusesEmpty: isOfChat && course.settings.server.empty_answers === 'fail',
     takesUsageOut: provider.stream_usage && isStream && !chat!.asksForUsage,
   };
-  const read = readDelayed(readReply(made.reply, limits), limits, made, course.exchange);
-  const reading = waitedMs > limits.limitMs ? blamingTheWait(read) : read;
+  const reading = readDelayed(readReply(made.reply, limits), limits, made, course.exchange);
   // Sums of fractions differ in their last digit, so use the recorded number.
   const atMs = (ms: number) =>
     [made.endAtMs, course.endAtMs].find((one) => Math.abs(made.atMs + ms - one) < 0.001) ??

@@ -218,7 +218,7 @@ function checkKeyState(
   if (line.message === 'incident ended' && !hasWorked) wrong('no key works again');
 }
 
-/** Returns the tries except clients' mistakes, waits and the gateway's own failures. */
+/** Returns the tries except a client's mistakes and the gateway's own failures. */
 function triesOf({ exchange, settings, tryLines, visits }: Course): Tried[] {
   const idleMs = settings.server.stream_idle_timeout * 1000;
   const stream = exchange.ask.chat?.isStream ?? false;
@@ -229,8 +229,7 @@ function triesOf({ exchange, settings, tryLines, visits }: Course): Tried[] {
     if (!reading) return [{ ...good, isOpen: true }];
     const failure = reading.kind === 'answer' ? undefined : reading.failure;
     const isCut = /^(?:client_closed|internal_error)$/.test(lines[index]?.outcome ?? '');
-    const isOther = failure?.isRejected || failure?.isOfWait || failure?.code === 'INTERNAL_ERROR';
-    const isCounted = failure && !isOther && !isCut;
+    const isCounted = failure && !failure.isRejected && failure.code !== 'INTERNAL_ERROR' && !isCut;
     const kind = isCounted ? kindOf(failure, reading.kind === 'stream') : undefined;
     if (reading.kind === 'failure') return kind ? [{ ...good, kind }] : [];
     if (!kind) return [good];

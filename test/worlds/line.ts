@@ -167,11 +167,10 @@ const SETTING = /^(?:aliases\.[^:]+|providers\.\w+\.default_model): /;
  * characters or fewer.
  */
 function hasCause(whole: string, failure: Failure, reply: Reply): boolean {
-  const { code, exactly, isGone, isOfWait, isReported } = failure;
+  const { code, exactly, isGone, isReported } = failure;
   const [setting = ''] = SETTING.exec(whole) ?? [];
   if (isReported && (setting !== '') !== Boolean(isGone)) return false;
   const cause = whole.slice(setting.length);
-  if (isOfWait) return /\d ms.*, because the request has waited for a slot$/.test(cause);
   if (code === 'TIMEOUT') return /\d ms(?:: no connection was made)?$/.test(cause);
   const [, text] = /^API error: \d+ - ([^]{1,190})/.exec(exactly ?? '') ?? [];
   if (!isReported || text === undefined) return true;

@@ -51,8 +51,6 @@ export interface Failure {
   /** Whether it is the client's own mistake. */
   readonly isRejected?: boolean;
   readonly isRepeatedAtOnce?: boolean;
-  /** Whether a wait for a slot has left a try less than half of its time limit. */
-  readonly isOfWait?: boolean;
   /** Whether a repeat by the client cannot help. */
   readonly isFinal?: boolean | undefined;
 }
