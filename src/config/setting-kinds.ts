@@ -146,12 +146,6 @@ export function host(fallback: string) {
 const DATE_TIME = /^(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d(?:\.\d+)?)?)(Z|[+-]\d\d:\d\d)?)?$/;
 export const DAY_MS = 86_400_000;
 
-/** Returns whether the month has this day: V8 takes 30 February for 2 March. */
-export function isDay(day: string): boolean {
-  const ms = Date.parse(day);
-  return !Number.isNaN(ms) && new Date(ms).toISOString().startsWith(day);
-}
-
 /**
  * Returns the moment that a TOML date, or the same as text, stands for: of a date without a time
  * the end of the day. Without an offset the time is in UTC. Undefined for any other value.
@@ -162,8 +156,10 @@ export function momentOf(value: unknown): Date | undefined {
   const found = typeof written === 'string' && DATE_TIME.exec(written.toUpperCase());
   if (!found) return undefined;
   const [, day = '', time, offset = 'Z'] = found;
-  if (!isDay(day)) return undefined;
-  const ms = time === undefined ? Date.parse(day) + DAY_MS : Date.parse(`${day}T${time}${offset}`);
+  const dayMs = Date.parse(day);
+  // V8 takes 30 February for 2 March.
+  if (Number.isNaN(dayMs) || !new Date(dayMs).toISOString().startsWith(day)) return undefined;
+  const ms = time === undefined ? dayMs + DAY_MS : Date.parse(`${day}T${time}${offset}`);
   return Number.isNaN(ms) ? undefined : new Date(ms);
 }
 

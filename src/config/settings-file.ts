@@ -9,7 +9,7 @@ import { closeSync, constants, fstatSync, openSync, readSync } from 'node:fs';
 import { parse, TomlError } from 'smol-toml';
 
 import { ConfigError } from './setting-values.ts';
-import { isDay, type Table } from './setting-kinds.ts';
+import { DAY_MS, type Table } from './setting-kinds.ts';
 
 const READ_FAILURES: Readonly<Record<string, string>> = {
   ENOENT: 'no such file',
@@ -105,18 +105,11 @@ const YAML_LINE = /^\s*(?:---\s*$|- |[\w."'-]+:(?:\s|$))/;
 /** Ends a number, a boolean or an unquoted text. */
 const WORD_LIMIT = /[\s=[\]{},"'#]/;
 
-/** A date with a day that some months lack. */
-const LATE_DATE = /(?<!\d)\d{4}-\d\d-(?:29|3[01])(?!\d)/g;
-
 /** Throws `ConfigError` with `prefix`, the line and the column. */
 export function parseToml(text: string, prefix: string): Table {
   try {
     const table = parse(text);
-    // The parser takes 30 February for 2 March, but refuses a day 90.
-    const strict = text.replace(LATE_DATE, (date) =>
-      isDay(date) ? date : date.replace(/\d(?=\d$)/, '9'),
-    );
-    if (strict !== text) parse(strict);
+    restoreDays(table, text);
     return table;
   } catch (error) {
     if (!(error instanceof TomlError)) throw error;
@@ -129,11 +122,57 @@ export function parseToml(text: string, prefix: string): Table {
   }
 }
 
+/** A date with a day that some months lack. */
+const LATE_DATE = /(?<!\d)(\d{4}-\d\d)-(?:29|3[01])(?!\d)/g;
+const LAST_COMMON_DAY = 28;
+
+/** The parser takes 30 February for 2 March. */
+class WrittenDate extends Date {
+  readonly #written: string;
+
+  constructor(date: Date, written: string) {
+    super(date);
+    this.#written = written;
+  }
+
+  override toISOString(): string {
+    return this.#written;
+  }
+}
+
+/**
+ * The parser does not tell how a date was written, so the text is parsed again with another day.
+ */
+function restoreDays(table: Table, text: string): void {
+  const changed = text.replace(LATE_DATE, `$1-${LAST_COMMON_DAY}`);
+  if (changed === text) return;
+  try {
+    replaceDates(table, parse(changed));
+  } catch {
+    // Two names that were dates have become equal.
+  }
+}
+
+function replaceDates(table: Table | unknown[], changed: Table | unknown[]): void {
+  const others = new Map(Object.entries(changed));
+  for (const [name, value] of Object.entries(table)) {
+    const other = others.get(name);
+    if (value instanceof Date && other instanceof Date) {
+      const day = LAST_COMMON_DAY + (value.getTime() - other.getTime()) / DAY_MS;
+      const written = other.toISOString().replace(/\d\d(?=T|$)/, String(day));
+      if (day > LAST_COMMON_DAY) Object.assign(table, { [name]: new WrittenDate(value, written) });
+    } else if (isNested(value) && isNested(other)) replaceDates(value, other);
+  }
+}
+
+function isNested(value: unknown): value is Table | unknown[] {
+  return typeof value === 'object' && value !== null && !(value instanceof Date);
+}
+
 /** The hint shows nothing from the file. */
 function hintFor(text: string, line: string, at: number, reason: string): string {
   if (JSON_TEXT.test(text)) return `; this looks like JSON, ${SETTINGS_ARE_TOML}`;
   if (YAML_LINE.test(line)) return `; this looks like YAML, ${SETTINGS_ARE_TOML}`;
-  if (reason === 'invalid date') return '; there is no such day or time';
   // A space in a key is more often a missing "=".
   if (reason === 'illegal character in key' && !/\s$/.test(line.slice(0, at))) {
     return '; a name with other characters than letters, digits, "-" and "_" needs quotes';
