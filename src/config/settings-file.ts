@@ -4,7 +4,7 @@
  */
 
 import nodeBuffer from 'node:buffer';
-import { closeSync, constants, fstatSync, openSync, readSync } from 'node:fs';
+import { closeSync, constants, openSync, readSync, statSync } from 'node:fs';
 
 import { parse, TomlError } from 'smol-toml';
 
@@ -61,11 +61,12 @@ export function readValueFile(path: string, shown: string, maxBytes = MAX_VALUE_
  */
 function readText(path: string, shown: string, maxBytes: number, unlessFile?: string): string {
   const fail = (reason: string) => new ConfigError([`${shown}: ${reason}`]);
-  // Without O_NONBLOCK, opening a named pipe waits for a writer.
+  // Before the file is opened, because a writer that waits at a pipe would be let in.
+  if (unlessFile && !statSync(path).isFile()) throw fail(unlessFile);
+  // Without O_NONBLOCK, opening a pipe that has just come waits for a writer.
   const { O_NONBLOCK, O_RDONLY } = constants;
   const descriptor = openSync(path, unlessFile ? O_RDONLY | O_NONBLOCK : O_RDONLY);
   try {
-    if (unlessFile && !fstatSync(descriptor).isFile()) throw fail(unlessFile);
     const bytes = readAtMost(descriptor, maxBytes + 1);
     if (bytes.length > maxBytes) throw fail(`is larger than ${maxBytes / 1024} KiB`);
     if (nodeBuffer.isUtf8(bytes)) return bytes.toString();
@@ -75,7 +76,7 @@ function readText(path: string, shown: string, maxBytes: number, unlessFile?: st
   }
 }
 
-/** fstat() gives no bound, because files in /proc have size 0, and files grow. */
+/** stat() gives no bound, because files in /proc have size 0, and files grow. */
 function readAtMost(descriptor: number, maxBytes: number): Buffer {
   const buffer = Buffer.alloc(maxBytes);
   let length = 0;
