@@ -1,4 +1,4 @@
-/** Decides from a host's name or address alone whether it is loopback or private. */
+/** Reads hosts and addresses: whether one is loopback or private, and ranges of them. */
 
 import { BlockList, isIP } from 'node:net';
 
@@ -32,7 +32,7 @@ const PRIVATE_NAME = /^[^.]+$|\.(?:local|internal)$/i;
  * other text.
  */
 export function addNetwork(networks: BlockList, text: string): boolean {
-  const [, address = '', prefix] = /^([^/]+)(?:\/(\d{1,3}))?$/.exec(text) ?? [];
+  const [, address = '', prefix] = /^([^/\0]+)(?:\/(\d{1,3}))?$/.exec(text) ?? [];
   try {
     if (prefix === undefined) networks.addAddress(address, familyOf(address));
     else networks.addSubnet(address, Number(prefix), familyOf(address));
