@@ -89,7 +89,7 @@ export async function askProvider(
   const lease = new Lease({ candidate, call, services, breaker, probe });
   const maxRetries = state === 'closed' ? provider.retries : 0;
   const plan = new RetryPlan(maxRetries, provider.keyPool, call);
-  const waitedMs = turn === 'waited' ? lengthOf(call.history.waits) : 0;
+  const waitedMs = turn === 'waited' ? waitedMsOf(call.history.waits) : 0;
   try {
     let waitMs: number | undefined = 0;
     while (waitMs !== undefined) {

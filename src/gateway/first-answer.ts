@@ -12,7 +12,7 @@ import { escapeControlCharacters } from '../lib/secrets.ts';
 import { isOfTarget } from '../policy/circuit-breaker.ts';
 import {
   type Attempt,
-  lengthOf,
+  waitedMsOf,
   MAX_NAME_CHARACTERS,
   type RequestHistory,
 } from '../request/history.ts';
@@ -146,7 +146,7 @@ async function waitForOne(
   candidates: readonly Candidate[],
   { call: { cancellation, history }, services }: Asking,
 ): Promise<Candidate | NoSlot> {
-  const formerMs = lengthOf(history.waits);
+  const formerMs = waitedMsOf(history.waits);
   const beganAtMs = performance.now();
   const waitedMs = () => formerMs + performance.now() - beganAtMs;
   const atQueue = (queue: SlotQueue) => candidates.filter((one) => queueOf(one) === queue);

@@ -6,7 +6,7 @@
 import type { IncomingHttpHeaders } from 'node:http';
 
 import { describeCause, MAX_LOGGED_CHARACTERS } from './cause.ts';
-import { type Attempt, lengthOf, type RequestHistory, type TryFacts } from './history.ts';
+import { type Attempt, waitedMsOf, type RequestHistory, type TryFacts } from './history.ts';
 import { CHECKS, type GatewayError, type Outcome, type Refusal } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 import type { TokenUsage } from '../protocol/usage.ts';
@@ -137,7 +137,7 @@ export function factsOf(
     stream: history.stream,
     duration_ms: Math.round(endedAtMs - receivedAtMs),
     first_byte_ms: firstByteAtMs && Math.round(firstByteAtMs - receivedAtMs),
-    waited_ms: waits.length > 0 ? Math.round(lengthOf(waits)) : undefined,
+    waited_ms: waits.length > 0 ? Math.round(waitedMsOf(waits)) : undefined,
     bytes: sentBytes,
     outcome,
     /**

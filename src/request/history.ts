@@ -89,20 +89,20 @@ export class RequestHistory {
     const { asked, waits } = this;
     const last = asked.at(-1);
     // A comment of `stream_keepalive` may have begun the answer before the wait or the attempts.
-    const waitedMs = lengthOf(waits, headAtMs);
+    const waitedMs = waitedMsOf(waits, headAtMs);
     const waited = waits.length > 0 && { queueMs: waitedMs };
     if (!last) return { gatewayMs: totalMs - waitedMs, ...waited };
     const spanMs = Math.min(last.decidedAtMs ?? headAtMs, headAtMs) - asked[0]!.beganAtMs;
     const within = waits.filter(
       (wait) => asked[0]!.beganAtMs < wait.beganAtMs && last.beganAtMs >= wait.endedAtMs,
     );
-    const upstreamMs = Math.max(0, spanMs - lengthOf(within, headAtMs));
+    const upstreamMs = Math.max(0, spanMs - waitedMsOf(within, headAtMs));
     return { gatewayMs: totalMs - waitedMs - upstreamMs, upstreamMs, ...waited };
   }
 }
 
 /** Returns the milliseconds that the waits take before `untilMs`. */
-export function lengthOf(waits: readonly Wait[], untilMs = Infinity): number {
+export function waitedMsOf(waits: readonly Wait[], untilMs = Infinity): number {
   const lengths = waits.map(({ beganAtMs, endedAtMs }) => Math.min(endedAtMs, untilMs) - beganAtMs);
   return lengths.reduce((sum, ms) => sum + Math.max(0, ms), 0);
 }
