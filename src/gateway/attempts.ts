@@ -5,7 +5,7 @@ import { Deadline, pause } from '../lib/cancellation.ts';
 import { ClientGone, type GatewayError } from '../lib/errors.ts';
 import { type KeyPool, TakenKey } from '../policy/key-pool.ts';
 import type { ModelRequest } from '../protocol/model-request.ts';
-import { Attempt, lengthOf } from '../request/history.ts';
+import { Attempt, waitedMsOf } from '../request/history.ts';
 import type { AttemptContext } from '../upstream/answers/attempt-context.ts';
 import { withTraceparent } from '../upstream/answers/headers.ts';
 import type { UpstreamResponse } from '../upstream/connections/provider.ts';

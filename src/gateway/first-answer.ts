@@ -50,9 +50,9 @@ export async function firstAnswer(
     if (modelRequest.stream && streamKeepaliveMs > 0) call.reply.keepAlive(streamKeepaliveMs);
     const hasOthers = candidates.length > 1;
     const asking = { call, modelRequest, first, hasOthers, forwarded, services };
-    const asked = await askProvider(first, asking);
+    const result = await askProvider(first, asking);
     // A function of its own, because all variables of this function cost each request memory.
-    return asked instanceof Lease ? asked : await askOthers(asked, candidates, asking, tenant);
+    return result instanceof Lease ? result : await askOthers(result, candidates, asking, tenant);
   } finally {
     call.requestBody.drop();
   }
@@ -63,39 +63,39 @@ export async function firstAnswer(
  * lease of an answer, and rejects with the failure for the client.
  */
 async function askOthers(
-  firstAsked: Attempt,
+  firstAttempt: Attempt,
   candidates: readonly Candidate[],
   asking: Asking,
   tenant: Tenant | undefined,
 ): Promise<Lease> {
   const { call, first, services } = asking;
   const { history } = call;
-  let asked: Lease | Attempt = firstAsked;
-  if (goesOn(asked, asking)) {
+  let result: Lease | Attempt = firstAttempt;
+  if (goesOn(result, asking)) {
     for (const other of candidates.slice(1)) {
       const fallback = await askProvider(other, asking);
       if (fallback instanceof Lease) return fallback;
       // Nobody else is sent what a content policy has refused.
       if (fallback.failure?.details.problem === 'policy') {
-        asked = fallback;
+        result = fallback;
         break;
       }
     }
-    const full = goesOn(asked, asking) ? fullOnes(candidates, history) : [];
+    const full = goesOn(result, asking) ? fullOnes(candidates, history) : [];
     if (full.length > 0) {
-      asked = await askAfterWait(full, asked, asking);
-      if (asked instanceof Lease) return asked;
+      result = await askAfterWait(full, result, asking);
+      if (result instanceof Lease) return result;
     }
   }
-  if (asked.outcome === 'circuit_open') {
-    asked = await askProvider(first, asking, 'last');
-    if (asked instanceof Lease) return asked;
+  if (result.outcome === 'circuit_open') {
+    result = await askProvider(first, asking, 'last');
+    if (result instanceof Lease) return result;
   }
   // If all providers were skipped, the request does not count for the tenant's limit.
   if (history.asked.length === 0) services.limiters.ofTenants.get(tenant?.name)!.refundRequest();
-  history.provider = asked.provider;
-  history.attempt = asked;
-  throw asked.failure!;
+  history.provider = result.provider;
+  history.attempt = result;
+  throw result.failure!;
 }
 
 /** Returns the candidates that were skipped because they were full, and have a queue. */
@@ -104,24 +104,24 @@ function fullOnes(candidates: readonly Candidate[], { attempts }: RequestHistory
     ({ failure }) => failure?.details.limit === 'provider_concurrency',
   );
   return candidates.filter(
-    (one) => one.provider.limiter.queue && skipped.some((attempt) => isAt(one, attempt)),
+    (one) => one.provider.limiter.queue && skipped.some((attempt) => isAttemptOf(attempt, one)),
   );
 }
 
 /**
  * Waits for a slot of any of these candidates, and asks the candidate whose slot comes first. If
  * this attempt fails, the request waits for the other candidates in the rest of its time. Resolves
- * with the lease of an answer; else with the attempt whose failure is reported, which is `first`
- * unless a later one replaces it. Rejects with the reason if the call is cancelled.
+ * with the lease of an answer; else with the attempt whose failure is reported, which is
+ * `beforeWait` unless a later attempt replaces it. Rejects with the reason if the call is cancelled.
  */
 async function askAfterWait(
   full: Candidate[],
-  first: Attempt,
+  beforeWait: Attempt,
   asking: Asking,
 ): Promise<Lease | Attempt> {
   const { cancellation } = asking.call;
   let left = full;
-  let reported = first;
+  let reported = beforeWait;
   while (left.length > 0) {
     const next = await waitForOne(left, asking);
     if (typeof next === 'string') {
@@ -130,13 +130,14 @@ async function askAfterWait(
       return reported;
     }
     left = left.filter((one) => one !== next);
-    const asked = await askProvider(next, asking, 'waited');
-    if (asked instanceof Lease) return asked;
-    if (!asked.wasAsked) next.provider.limiter.releaseSlot();
-    if (asked.failure?.details.problem === 'policy') return asked;
-    if (!isAt(asking.first, asked)) continue;
-    reported = asked;
-    if (!goesOn(asked, asking)) return asked;
+    const result = await askProvider(next, asking, 'waited');
+    if (result instanceof Lease) return result;
+    // The lease of an asked candidate has released the slot.
+    if (!result.wasAsked) next.provider.limiter.releaseSlot();
+    if (result.failure?.details.problem === 'policy') return result;
+    if (!isAttemptOf(result, asking.first)) continue;
+    reported = result;
+    if (!goesOn(result, asking)) return result;
   }
   return reported;
 }
@@ -199,8 +200,8 @@ function noteNoSlot(attempt: Attempt, why: NoSlot): void {
   attempt.failure = new GatewayError('rateLimit', message!, { ...details, limitState });
 }
 
-/** A skipped attempt counts too. */
-function isAt({ model, provider }: Candidate, attempt: Attempt): boolean {
+/** Returns whether the attempt has asked this candidate or skipped it. */
+function isAttemptOf(attempt: Attempt, { model, provider }: Candidate): boolean {
   return attempt.subject === provider.subject && attempt.model === model;
 }
 
