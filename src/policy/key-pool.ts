@@ -65,7 +65,7 @@ export class KeyPool {
     return this.#cooldowns.filter((cooldown) => !isOver(cooldown)).length;
   }
 
-  /** A 429 is no refusal. */
+  /** The number of keys that are not refused. A 429 refuses no key. */
   get accepted(): number {
     return this.#cooldowns.length - this.#refused.size;
   }

@@ -9,6 +9,7 @@ import { countIn, usageOf } from './usage.ts';
 
 /** For a client that sends no version. */
 export const ANTHROPIC_VERSION = '2023-06-01';
+/** Depths of values in the request, by `JsonValue.depth`. */
 const [MEMBER, TOOL_MEMBER] = [1, 3];
 
 class MessagesParser extends ModelRequestParser {

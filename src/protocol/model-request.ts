@@ -16,6 +16,7 @@ const MAX_STREAM_MODEL_BYTES = 4096;
 /** Go's JSON decoder ignores case and uses the last match. Ollama and LocalAI use this decoder. */
 const OTHER_CASE = /^(?:model|stream)$/iu;
 const MODELS = /^models$/iu;
+/** Depths of values in the request, by `JsonValue.depth`. */
 const [BODY, MEMBER, MESSAGE, MESSAGE_MEMBER, CONTENT_PART] = [0, 1, 2, 3, 4];
 const NO_VALUE = { kind: 'null', start: 0, end: 0, text: '' };
 /** In a text each quotation mark has a backslash, so these never match what a user has written. */

@@ -19,6 +19,7 @@ const BINDING_KINDS: ReadonlyMap<string, JsonValue['kind']> = new Map([
 ]);
 /** The length of an empty text, array or object, as SDKs write it. */
 const EMPTY_BYTES = 2;
+/** Depths of values in the request, by `JsonValue.depth`. */
 const [MEMBER, ITEM, ITEM_MEMBER] = [1, 2, 3];
 
 /** By the `type` of an event. An event `error` is an error at all endpoints. */

@@ -57,7 +57,7 @@ export class RequestHistory {
   waits: readonly Wait[] = NO_WAITS;
   /** True while the request holds a slot of the provider of `attempt`, also between attempts. */
   holdsSlot = false;
-  /** Another key and a fallback count too. */
+  /** True once the request went on to a retry, another key or a fallback. */
   hasRetried = false;
   /** The failure in place of an answer, or at the end of a broken stream. */
   failure: GatewayError | undefined;

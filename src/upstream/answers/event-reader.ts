@@ -39,7 +39,10 @@ interface StreamEnd {
 export class EventReader {
   readonly splitter = new EventSplitter();
   readonly rules: StreamRules;
-  /** `[DONE]` does not begin an answer. */
+  /**
+   * `[DONE]` does not begin an answer. `StreamOpening` sets this for preambles that are too long to
+   * hold.
+   */
   hasBegun = false;
   /** True once a preamble or a heartbeat has arrived. */
   hasPreamble = false;
@@ -235,6 +238,8 @@ export class EventReader {
       this.#dropsLineFeed = this.splitter.isLineEndOpen;
       return { toPass: NO_BYTES };
     }
+    // The beginning of a removed event has passed, so its rest passes too. LEFT_OUT is data, so
+    // `no data` does not occur.
     const last = this.#take(kind === 'removed' || kind === 'no data' ? 'part' : kind, isAtChunkEnd);
     const error = last?.error && { error: last.error };
     if (last && !last.passes) return { toPass: NO_BYTES, ...error };

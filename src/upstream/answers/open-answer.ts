@@ -101,7 +101,7 @@ export function endFailed(
   const failure = upstreamFailure(thrown);
   if (failure instanceof ClientGone) return failure;
   const error = GatewayError.from(failure);
-  // The client's error shows the provider. One of the gateway's own may be the error of many calls.
+  // The client's error shows the provider. All calls that a drain cancels share one error.
   if (error.scope !== 'gateway') error.provider = attempt.provider;
   return error;
 }

@@ -26,7 +26,6 @@ const PAGE = /<(?:!doctype|html|head|body|script)/i;
 type Redact = (text: string) => string;
 
 type Scope = Pick<ErrorDetails, 'scope' | 'problem'>;
-/** A 429 has `model` too, because another provider may answer. */
 const SCOPES_BY_BLAME: Readonly<Record<UpstreamFault['blame'], Scope>> = {
   policy: { scope: 'client', problem: 'policy' },
   length: { scope: 'client', problem: 'length' },
@@ -34,6 +33,7 @@ const SCOPES_BY_BLAME: Readonly<Record<UpstreamFault['blame'], Scope>> = {
   request: { scope: 'client' },
   key: { scope: 'key' },
   model: { scope: 'client', problem: 'model gone' },
+  /** A 429 too, because another provider may answer. */
   provider: { scope: 'model' },
 };
 const MODEL_GONE: Scope = { scope: 'model', problem: 'model gone' };

@@ -90,10 +90,14 @@ const CLOSE = /(?:^|,)[\t ]*close[\t ]*(?:,|$)/i;
 /** In seconds. */
 const KEEP_ALIVE_TIMEOUT = /(?:^|,)[\t ]*timeout=(\d{1,6})[\t ]*(?:,|$)/i;
 
-/** The socket's bytes, end and errors never throw. */
+/**
+ * One connection to a provider, for one request at a time. Whatever the socket brings, its listeners
+ * never throw: the reader of the response gets the failure.
+ */
 export class Http1Connection {
   readonly socket: Socket;
   readonly target: ConnectionTarget;
+  /** True once the connection was idle between two requests. */
   wasKept = false;
   /** True once a byte of the current response has arrived. */
   hasFirstByte = false;
