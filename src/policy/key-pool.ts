@@ -16,7 +16,7 @@ const FORBIDDEN: readonly (number | undefined)[] = [402, 403];
  */
 const COOLDOWN_ORDER = [[429], FORBIDDEN, [401]];
 /** The cooldown of a refused key. */
-const REJECTED_MS = 60_000;
+const REFUSED_MS = 60_000;
 /** The cooldown after a 429 for a limit without `Retry-After`. */
 const DEFAULT_LIMITED_SECONDS = 1;
 /** A provider may send any `Retry-After`. */
@@ -131,7 +131,7 @@ export class KeyPool {
     if (scope !== 'key' && limit !== 'upstream') return false;
     const limitedMs = Math.min(MAX_LIMITED_SECONDS, retryAfterSeconds) * 1000;
     // The status of a refused key may be 429 too, for an account without money.
-    const ms = scope === 'key' ? REJECTED_MS : limitedMs;
+    const ms = scope === 'key' ? REFUSED_MS : limitedMs;
     if (scope === 'key') {
       this.#refused.set(key, status);
       this.#reportRefused();

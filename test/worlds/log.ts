@@ -4,7 +4,7 @@ import { drainMsOf, keyOf, keyRefusalOf, providerOf, type Course, type Report } 
 import type { History, Line } from './history.ts';
 
 const CLOSE_MS = 0.01;
-const REJECTED_MS = 60_000;
+const REFUSED_MS = 60_000;
 const MAX_LIMITED_SECONDS = 3600;
 const FAILURES_TO_REST = 3;
 
@@ -57,7 +57,7 @@ function checkKey({ atMs, line }: Seen, courses: readonly Course[], report: Repo
     if (!refusal) return one.reading === undefined;
     const { retryAfter = 1, status: refusedWith } = refusal.failure;
     const limitedMs = Math.min(MAX_LIMITED_SECONDS, retryAfter) * 1000;
-    const ms = refusedWith === 429 ? limitedMs : REJECTED_MS;
+    const ms = refusedWith === 429 ? limitedMs : REFUSED_MS;
     return refusedWith === status && ms === cooldown_ms;
   });
   if (!isDue) report('log', `nothing has happened of which it says ${JSON.stringify(line)}`);

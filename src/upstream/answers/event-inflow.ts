@@ -15,7 +15,8 @@ import { MAX_BYTES, tooLargeError, upstreamFailure } from '../connections/networ
 /** A stream may hold this much without reserving memory: the size of a socket's read. */
 const MAX_CHUNK_BYTES = 65_536;
 const EVENT_END = Buffer.from('\n\n');
-const WAIT_MS = 10;
+/** How often a chunk that waits for room is tried again. */
+const ROOM_CHECK_EVERY_MS = 10;
 
 /** Takes a stream's events during one phase. Every method but `fail` may throw a failure. */
 export interface StreamPhase {
@@ -169,7 +170,7 @@ export class EventInflow implements ByteSink {
       this.#isWaiting = false;
       this.#room.endWait();
       if (this.write(chunk)) this.#body.resume();
-    }, WAIT_MS);
+    }, ROOM_CHECK_EVERY_MS);
     return false;
   }
 }
