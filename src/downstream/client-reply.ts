@@ -205,10 +205,10 @@ export class ClientReply {
   /** Answers with the documented error, as an HTTP error or as a stream's last event. */
   fail(failure: GatewayError, headers: ResponseHeaders = {}): Promise<void> | undefined {
     const { id, history } = this.#call;
-    const { encodeError, protocol } = history.endpoint;
+    const { encodeError, ownProtocol } = history.endpoint;
     if (!this.headersSent) {
       const all = { ...failure.toHeaders(), ...headers };
-      const body = protocol?.encodeErrorBody(failure, id) ?? failure.toBody();
+      const body = ownProtocol?.encodeErrorBody(failure, id) ?? failure.toBody();
       return this.send(failure.status, all, body);
     }
     // A truncated answer must not look complete.

@@ -270,7 +270,7 @@ function isReasonToFallBack(
   // A provider's concurrency limit is a reason to ask another provider. Its rate limits are not.
   if (limit === 'provider' || limit === 'provider_requests_per_minute') return false;
   const isTransient = status >= 500 || status === 408 || status === 429;
-  const lacksPath = endpoint.protocol !== undefined && status === 404;
+  const lacksPath = endpoint.ownProtocol !== undefined && status === 404;
   const isOfProvider = scope !== 'client' && (isTransient || lacksPath);
   return problem === 'length' || isOfProvider || fallbackOn.includes(status);
 }

@@ -197,9 +197,9 @@ export class Gateway {
  * protocol.
  */
 function authorizationOf(call: Call): string | undefined {
-  const { protocol } = call.history.endpoint;
-  const isOther = protocol && call.headers.authorization === undefined;
-  const key = isOther && soleHeader(call, protocol.keyHeader);
+  const { ownProtocol } = call.history.endpoint;
+  const readsOwnHeader = ownProtocol && call.headers.authorization === undefined;
+  const key = readsOwnHeader && soleHeader(call, ownProtocol.keyHeader);
   return key ? `Bearer ${key}` : soleHeader(call, 'authorization');
 }
 

@@ -169,7 +169,7 @@ export const MESSAGES: Endpoint = {
   Stream: MessageStream,
   noteAnswer,
   isEmpty,
-  protocol: {
+  ownProtocol: {
     keyHeader: 'x-api-key',
     passedHeaders: new Map([
       ['anthropic-version', ANTHROPIC_VERSION],
@@ -188,5 +188,5 @@ export const COUNT_TOKENS: Endpoint = {
   Parser: UnstreamedParser,
   Stream: MessageStream,
   noteAnswer() {},
-  protocol: MESSAGES.protocol!,
+  ownProtocol: MESSAGES.ownProtocol!,
 };

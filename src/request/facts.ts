@@ -167,7 +167,7 @@ const OTHER_KEY_HEADERS = ['x-api-key', 'api-key'];
 /** Returns the refusing limit or check, else the message without the provider's own text. */
 function reasonOf({ details, message }: GatewayError, { headers, history }: FinishedCall): string {
   const { check, limit, reason } = details;
-  const keyHeader = history.endpoint.protocol?.keyHeader;
+  const keyHeader = history.endpoint.ownProtocol?.keyHeader;
   const other =
     check === 'no_token' &&
     headers.authorization === undefined &&

@@ -101,7 +101,7 @@ export function addClientHeaders(
 ): UpstreamRequest {
   const { call, settings } = context;
   const { forwardHeaders } = settings;
-  const passedHeaders = call.history.endpoint.protocol?.passedHeaders;
+  const passedHeaders = call.history.endpoint.ownProtocol?.passedHeaders;
   if (!forwardHeaders && !passedHeaders) return request;
   const redact = redactorOf(context);
   const headers = [...request.headers];

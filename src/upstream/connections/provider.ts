@@ -111,7 +111,7 @@ export function createOpenAIProvider(settings: ProviderSettings) {
 
     /** Builds a request that names a model. `key` is the index of the key to send. */
     request(options: RequestOptions): UpstreamRequest {
-      const { complete, stream } = options.endpoint.protocol ? otherHeaders : openAIHeaders;
+      const { complete, stream } = options.endpoint.ownProtocol ? otherHeaders : openAIHeaders;
       return {
         method: 'POST',
         origin,
