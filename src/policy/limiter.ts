@@ -10,17 +10,18 @@ import type { CalendarWindow } from './calendar-window.ts';
 import type { TokenBucket } from './token-bucket.ts';
 import type { SlotQueue, Slots } from './waiting.ts';
 
+/** A bucket of units, which are requests or a model's tokens. */
 export interface StoredBucket {
   /** Identifies the limit in all gateways, such as `clients.alice`. */
   readonly name: string;
-  /** Tokens refilled per period. */
+  /** Units refilled per period. */
   readonly rate: number;
   readonly periodSeconds: number;
   readonly capacity: number;
-  /** Tokens per request. If 0, the bucket only has to be above zero. */
+  /** Units per request. If 0, the bucket only has to be above zero. */
   readonly perRequest: number;
-  /** Called with how many tokens the bucket lacks in the store, rounded up. */
-  readonly onLack?: (tokens: number) => void;
+  /** Called with how many units the bucket lacks in the store, rounded up. */
+  readonly onLack?: (units: number) => void;
 }
 
 export interface StoredWindow {
@@ -39,15 +40,15 @@ export type Taken = 'taken' | { readonly refusedBy: StoredLimit; readonly waitMs
 /** Buckets and windows that several gateways share. The methods never throw or reject. */
 export interface RateLimitStore {
   /**
-   * Takes a request's tokens from each bucket, or from none if a bucket refuses it. Resolves with
+   * Takes a request's units from each bucket, or from none if a bucket refuses it. Resolves with
    * undefined if the store does not answer in time.
    */
   take(buckets: readonly StoredLimit[]): Promise<Taken | undefined>;
   /**
-   * Takes the tokens from each bucket, also below zero; a negative number puts tokens back. Returns
+   * Takes the units from each bucket, also below zero; a negative number puts units back. Returns
    * false, and does nothing, while the store is away.
    */
-  charge(tokens: number, buckets: readonly StoredLimit[]): boolean;
+  charge(units: number, buckets: readonly StoredLimit[]): boolean;
   /**
    * Connects, and reconnects after each failure. Resolves when it is connected or the first attempt
    * has failed.
@@ -75,7 +76,7 @@ type LimitWindow = StoredWindow & {
   period: WindowPeriod;
 };
 
-/** A calendar window is a bucket that is full again at its end. */
+/** A calendar window is a bucket that is full again at its end. Its units are tokens or a cost. */
 export type Bucket = RefilledBucket | LimitWindow;
 
 interface LimitLevel {
@@ -87,8 +88,8 @@ interface LimitLevel {
   readonly resetMs: number;
 }
 
-/** The level that counts as above zero, for a bucket without tokens per request. */
-const LEAST_TOKENS = 1e-6;
+/** The level that counts as above zero, for a bucket without units per request. */
+const LEAST_LEVEL = 1e-6;
 /** How old the store's sums of windows may be when figures are read. */
 const FIGURES_AGE_MS = 5000;
 /** A provider's larger count is wrong, and would lock the client out for years. */
@@ -161,7 +162,7 @@ export class Limiter {
   }
 
   /**
-   * Takes a request's tokens from each bucket, or returns the refusal and takes none. Only a store
+   * Takes a request's units from each bucket, or returns the refusal and takes none. Only a store
    * needs a wait.
    */
   takeRequest(): Promise<GatewayError | undefined> | GatewayError | undefined {
@@ -169,7 +170,7 @@ export class Limiter {
     return this.#store ? this.#takeStored(this.#store) : this.#takeLocally();
   }
 
-  /** Puts back the tokens from `takeRequest`, for an unsent request. */
+  /** Puts back the units from `takeRequest`, for an unsent request. */
   refundRequest(): void {
     const ofRequests = this.#buckets.filter((bucket) => unitOf(bucket) === 'requests');
     this.#charge(-1, ofRequests);
@@ -222,7 +223,7 @@ export class Limiter {
   #takeLocally(): GatewayError | undefined {
     const nowMs = performance.now();
     const waits = this.#buckets.map(({ local, perRequest }) =>
-      local.waitMs(Math.max(perRequest, LEAST_TOKENS), nowMs),
+      local.waitMs(Math.max(perRequest, LEAST_LEVEL), nowMs),
     );
     // The longest wait counts, because an earlier request would be refused again.
     const longestMs = Math.max(...waits);
@@ -239,13 +240,13 @@ export class Limiter {
     return refuse(refusing, taken.waitMs);
   }
 
-  #charge(tokens: number, charged: readonly Bucket[]): void {
+  #charge(units: number, charged: readonly Bucket[]): void {
     if (charged.length === 0) return;
-    // If the store went away or came back after the tokens were taken, a refund reaches the wrong
+    // If the store went away or came back after the units were taken, a refund reaches the wrong
     // bucket.
-    if (this.#store?.charge(tokens, charged)) return;
+    if (this.#store?.charge(units, charged)) return;
     const nowMs = performance.now();
-    for (const { local } of charged) local.take(tokens, nowMs);
+    for (const { local } of charged) local.take(units, nowMs);
   }
 }
 
@@ -258,7 +259,7 @@ function unitOf(bucket: Bucket): LimitLevel['unit'] {
   return bucket.perRequest > 0 ? 'requests' : 'tokens';
 }
 
-/** Returns the sum of a window, or the whole tokens that a bucket lacks. */
+/** Returns the sum of a window, or the whole units that a bucket lacks. */
 function usedOf(bucket: Bucket, nowMs: number): number {
   if (isWindow(bucket)) return bucket.local.current().used;
   const { capacity, local } = bucket;

@@ -24,7 +24,7 @@ interface LimitState {
 
 /**
  * `former` is the state before a reload: requests in flight still count, and buckets with the same
- * settings keep their tokens, and windows their sums. While `store` answers, its buckets and sums
+ * settings keep their units, and windows their sums. While `store` answers, its buckets and sums
  * are used instead of those in memory.
  */
 export function createLimiters(

@@ -1,29 +1,29 @@
 /** A token bucket without a timer: its level is calculated from the time. */
 
 /**
- * Holds up to `capacity` tokens and regains `tokensPerSecond`; both must be above zero. Full at
- * first.
+ * Holds up to `capacity` units, which are requests or a model's tokens, and regains
+ * `unitsPerSecond`. Both must be above zero. Full at first.
  */
 export class TokenBucket {
-  readonly #tokensPerMs: number;
+  readonly #unitsPerMs: number;
   readonly #capacity: number;
-  /** The tokens at `#takenAtMs`. */
-  #tokens: number;
+  /** The units at `#takenAtMs`. */
+  #units: number;
   #takenAtMs = -Infinity;
 
-  constructor(tokensPerSecond: number, capacity: number) {
-    this.#tokensPerMs = tokensPerSecond / 1000;
+  constructor(unitsPerSecond: number, capacity: number) {
+    this.#unitsPerMs = unitsPerSecond / 1000;
     this.#capacity = capacity;
-    this.#tokens = capacity;
+    this.#units = capacity;
   }
 
   level(nowMs: number): number {
-    const refilled = this.#tokens + (nowMs - this.#takenAtMs) * this.#tokensPerMs;
+    const refilled = this.#units + (nowMs - this.#takenAtMs) * this.#unitsPerMs;
     return Math.min(this.#capacity, refilled);
   }
 
-  waitMs(tokens: number, nowMs: number): number {
-    return Math.max(0, tokens - this.level(nowMs)) / this.#tokensPerMs;
+  waitMs(units: number, nowMs: number): number {
+    return Math.max(0, units - this.level(nowMs)) / this.#unitsPerMs;
   }
 
   resetMs(nowMs: number): number {
@@ -31,11 +31,11 @@ export class TokenBucket {
   }
 
   /**
-   * Takes tokens, whatever the level; a negative number puts tokens back, up to the capacity.
+   * Takes units, whatever the level; a negative number puts units back, up to the capacity.
    * `nowMs` must never go back.
    */
-  take(tokens: number, nowMs: number): void {
-    this.#tokens = this.level(nowMs) - tokens;
+  take(units: number, nowMs: number): void {
+    this.#units = this.level(nowMs) - units;
     this.#takenAtMs = nowMs;
   }
 }

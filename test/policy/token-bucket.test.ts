@@ -18,7 +18,7 @@ function takeOne(bucket: TokenBucket, nowMs: number): number {
 
 /** The simplest bucket with the same promises: a number and a clock. */
 class Model {
-  tokens: number;
+  units: number;
   #latestMs: number;
   readonly #perMs: number;
   readonly #capacity: number;
@@ -26,12 +26,12 @@ class Model {
   constructor(perSecond: number, capacity: number, nowMs: number) {
     this.#perMs = perSecond / 1000;
     this.#capacity = capacity;
-    this.tokens = capacity;
+    this.units = capacity;
     this.#latestMs = nowMs;
   }
 
   advance(nowMs: number): void {
-    this.tokens = Math.min(this.#capacity, this.tokens + (nowMs - this.#latestMs) * this.#perMs);
+    this.units = Math.min(this.#capacity, this.units + (nowMs - this.#latestMs) * this.#perMs);
     this.#latestMs = nowMs;
   }
 }
@@ -55,20 +55,20 @@ test('a bucket behaves like its model', async () => {
         model.advance(nowMs);
         if (random.oneIn(10)) {
           bucket.take(-1, nowMs);
-          model.tokens = Math.min(capacity, model.tokens + 1);
+          model.units = Math.min(capacity, model.units + 1);
           continue;
         }
-        const about = `run ${run}, step ${i}: ${perSecond}/s, ${capacity}, ${model.tokens} tokens`;
+        const about = `run ${run}, step ${i}: ${perSecond}/s, ${capacity}, ${model.units} units`;
         const waitMs = takeOne(bucket, nowMs);
         assert.ok(Number.isFinite(waitMs) && waitMs >= 0, about);
         // If the fraction decides, both results are right.
-        const isClear = Math.abs(model.tokens - 1) > SLACK;
-        if (isClear) assert.equal(waitMs === 0, model.tokens >= 1, about);
+        const isClear = Math.abs(model.units - 1) > SLACK;
+        if (isClear) assert.equal(waitMs === 0, model.units >= 1, about);
         if (waitMs === 0) {
-          model.tokens -= 1;
+          model.units -= 1;
           continue;
         }
-        const expectedMs = ((1 - model.tokens) * 1000) / perSecond;
+        const expectedMs = ((1 - model.units) * 1000) / perSecond;
         assert.ok(Math.abs(waitMs - expectedMs) <= SLACK * 1000 + 1e-9, `${about}: ${waitMs}`);
       }
     }
@@ -85,7 +85,7 @@ test('a bucket may fall below zero, and must refill first', () => {
   assert.equal(bucket.level(DAY_MS), 100);
 });
 
-test('tokens are taken from the level at that time, however long nobody has read it', () => {
+test('units are taken from the level at that time, however long nobody has read it', () => {
   const bucket = new TokenBucket(10, 100);
   bucket.take(50, 0);
   bucket.take(80, DAY_MS);
