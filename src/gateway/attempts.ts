@@ -36,7 +36,7 @@ export interface Asking {
 }
 
 /** Returns the time limit for the complete answer or the stream's first token. */
-export function limitMsOf({ isStream, provider }: Candidate, { config }: Services): number {
+export function timeLimitMsOf({ isStream, provider }: Candidate, { config }: Services): number {
   return Math.min(provider.timeoutMs, isStream ? config.server.firstTokenTimeoutMs : Infinity);
 }
 
@@ -136,7 +136,7 @@ function beginAttempt(
   history.provider = provider.id;
   const deadline = new Deadline(call.cancellation);
   // A limit of 0 would be none.
-  const limitMs = Math.max(1, limitMsOf(candidate, services) - waitedMs);
+  const limitMs = Math.max(1, timeLimitMsOf(candidate, services) - waitedMs);
   return { attempt, settings: provider, limitMs, call, services, isStream, deadline };
 }
 

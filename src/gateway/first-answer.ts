@@ -18,7 +18,7 @@ import {
 } from '../request/history.ts';
 import { forwardedHeaders } from '../upstream/answers/headers.ts';
 import { type NoSlot, type SlotQueue, waitForSlot } from '../policy/waiting.ts';
-import { type Asking, askProvider, limitMsOf } from './attempts.ts';
+import { type Asking, askProvider, timeLimitMsOf } from './attempts.ts';
 import { type Candidate, candidatesFor } from './candidates.ts';
 import { Lease } from './lease.ts';
 import type { Services } from './services.ts';
@@ -175,7 +175,7 @@ async function waitForOne(
  * spend its slots on answers that come too late.
  */
 function maxWaitMsOf(candidate: Candidate, services: Services): number {
-  return limitMsOf(candidate, services) / 2;
+  return timeLimitMsOf(candidate, services) / 2;
 }
 
 function queueOf({ provider }: Candidate): SlotQueue {

@@ -123,10 +123,10 @@ export class Gateway {
         tenant = this.#identify(call);
         // A tenant's limiter includes the global limits. A key without a tenant has only the global
         // limits.
-        const ofTenant = this.#services.limiters.ofTenants.get(tenant?.name)!;
-        let refusal = ofTenant.acquireSlot();
+        const tenantLimiter = this.#services.limiters.ofTenants.get(tenant?.name)!;
+        let refusal = tenantLimiter.acquireSlot();
         if (refusal) throw refusal;
-        limiter = ofTenant;
+        limiter = tenantLimiter;
         const taking = limiter.takeRequest();
         refusal = taking instanceof Promise ? await taking : taking;
         if (refusal) throw refusal;

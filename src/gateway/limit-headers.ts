@@ -19,7 +19,7 @@ export function addLimitHeaders(headers: ResponseHeaders, limiter: Limiter): voi
     for (const name of [limitName, remainingName, resetName]) delete headers[name];
     const level = levels.find((one) => one.unit === unit);
     if (!level) continue;
-    headers[limitName] = formatCost(level.limit);
+    headers[limitName] = formatCost(level.capacity);
     headers[remainingName] = formatCost(level.remaining);
     headers[resetName] = formatDuration(level.resetMs);
   }

@@ -81,7 +81,7 @@ export type Bucket = RefilledBucket | LimitWindow;
 
 interface LimitLevel {
   readonly unit: 'requests' | 'tokens' | 'cost';
-  readonly limit: number;
+  readonly capacity: number;
   /** Whole requests or tokens left, or the cost, at least 0. */
   readonly remaining: number;
   /** Until the bucket is full, or until the window's end. */
@@ -101,9 +101,9 @@ export class Limiter {
   readonly countsCost: boolean;
   readonly #concurrencyLimits: readonly ConcurrencyLimit[];
   readonly #buckets: readonly Bucket[];
-  readonly #ofTenant: readonly Bucket[];
-  readonly #ofTokens: readonly Bucket[];
-  readonly #ofCost: readonly Bucket[];
+  readonly #tenantBuckets: readonly Bucket[];
+  readonly #tokenBuckets: readonly Bucket[];
+  readonly #costBuckets: readonly Bucket[];
   readonly #windows: readonly Bucket[];
   #figuresReadAtMs = -Infinity;
   readonly #store: RateLimitStore | undefined;
@@ -119,13 +119,13 @@ export class Limiter {
   ) {
     this.#concurrencyLimits = concurrencyLimits;
     this.#buckets = buckets;
-    this.#ofTenant = buckets.filter(({ limit }) => LIMITS[limit].of === 'client');
-    this.#ofTokens = buckets.filter((bucket) => unitOf(bucket) === 'tokens');
-    this.#ofCost = buckets.filter((bucket) => unitOf(bucket) === 'cost');
+    this.#tenantBuckets = buckets.filter(({ limit }) => LIMITS[limit].of === 'client');
+    this.#tokenBuckets = buckets.filter((bucket) => unitOf(bucket) === 'tokens');
+    this.#costBuckets = buckets.filter((bucket) => unitOf(bucket) === 'cost');
     this.#windows = buckets.filter(isWindow);
     this.#store = store;
-    this.countsCost = this.#ofCost.length > 0;
-    this.countsUsage = this.countsCost || this.#ofTokens.length > 0;
+    this.countsCost = this.#costBuckets.length > 0;
+    this.countsUsage = this.countsCost || this.#tokenBuckets.length > 0;
   }
 
   get inFlight(): number {
@@ -180,8 +180,8 @@ export class Limiter {
     const { prompt_tokens = 0, completion_tokens = 0, total_tokens } = usage ?? {};
     // Some servers write a total of 0 beside their counts.
     const total = total_tokens || prompt_tokens + completion_tokens;
-    if (total > 0) this.#charge(Math.min(total, MAX_ANSWER_TOKENS), this.#ofTokens);
-    if (cost > 0) this.#charge(cost, this.#ofCost);
+    if (total > 0) this.#charge(Math.min(total, MAX_ANSWER_TOKENS), this.#tokenBuckets);
+    if (cost > 0) this.#charge(cost, this.#costBuckets);
   }
 
   /**
@@ -210,12 +210,12 @@ export class Limiter {
    */
   levelsOfTenant(): LimitLevel[] {
     const nowMs = performance.now();
-    const levels = this.#ofTenant.map((bucket) => {
-      const { capacity: limit, local } = bucket;
+    const levels = this.#tenantBuckets.map((bucket) => {
+      const { capacity, local } = bucket;
       const unit = unitOf(bucket);
       const level = local.level(nowMs);
       const remaining = Math.max(0, unit === 'cost' ? level : Math.floor(level));
-      return { unit, limit, remaining, resetMs: local.resetMs(nowMs) };
+      return { unit, capacity, remaining, resetMs: local.resetMs(nowMs) };
     });
     return levels.toSorted((a, b) => a.remaining - b.remaining || b.resetMs - a.resetMs);
   }

@@ -16,7 +16,7 @@ import { SlotQueue, type Slots } from './waiting.ts';
 export type Limiters = ReturnType<typeof createLimiters>;
 
 /** The state of all limiters, by name. */
-interface LimitState {
+interface LimiterState {
   readonly used: Map<string, Slots>;
   readonly buckets: Map<string, TokenBucket>;
   readonly windows: Map<string, CalendarWindow>;
@@ -30,7 +30,7 @@ interface LimitState {
 export function createLimiters(
   { server, clients, providers, rateLimit }: Omit<Config, 'secrets'>,
   store?: RateLimitStore,
-  former?: LimitState,
+  former?: LimiterState,
 ) {
   const { enabled, global } = rateLimit;
   const made = new LimitFactory(former);
@@ -39,15 +39,15 @@ export function createLimiters(
   /** Limiters by the client's name; undefined is the name for requests without a client. */
   const ofTenants = new Map<string | undefined, Limiter>();
   ofTenants.set(undefined, new Limiter([inServer], ofAll, store));
-  for (const { name, limit, maxConcurrentRequests } of clients) {
+  for (const { name, limit: limits, maxConcurrentRequests } of clients) {
     const inClient = made.concurrency(
       `clients.${name}`,
       'client_concurrency',
       maxConcurrentRequests,
     );
     // A client's buckets apply even if `rate_limit.enabled` is false.
-    const bySeconds = made.bySecond(`clients.${name}`, 'client', limit);
-    const buckets = [...bySeconds, ...made.ofTenant(name, limit), ...ofAll];
+    const bySeconds = made.bySecond(`clients.${name}`, 'client', limits);
+    const buckets = [...bySeconds, ...made.tenantBuckets(name, limits), ...ofAll];
     ofTenants.set(name, new Limiter([inServer, inClient], buckets, store));
   }
   const ofProviders = new Map<string, Limiter>();
@@ -58,20 +58,20 @@ export function createLimiters(
       maxConcurrentRequests,
       maxWaiting,
     );
-    const limit = enabled ? rateLimit.providers.get(id) : undefined;
+    const limits = enabled ? rateLimit.providers.get(id) : undefined;
     const name = `rate_limit.providers.${id}`;
-    const bySeconds = made.bySecond(name, 'provider', limit);
-    const byMinutes = made.byMinute(name, limit?.requestsPerMinute);
+    const bySeconds = made.bySecond(name, 'provider', limits);
+    const byMinutes = made.byMinute(name, limits?.requestsPerMinute);
     ofProviders.set(id, new Limiter([inProvider], [...bySeconds, ...byMinutes], store));
   }
-  return { ofTenants, ofProviders, state: made.state as Readonly<LimitState> };
+  return { ofTenants, ofProviders, state: made.state as Readonly<LimiterState> };
 }
 
 class LimitFactory {
-  readonly state: LimitState;
-  readonly #former: LimitState | undefined;
+  readonly state: LimiterState;
+  readonly #former: LimiterState | undefined;
 
-  constructor(former: LimitState | undefined) {
+  constructor(former: LimiterState | undefined) {
     // The count of a limit with requests in flight is kept even if the settings have no such limit
     // now: a later reload may bring the limit back before these requests end.
     const inUse = [...(former?.used ?? [])].filter(([, { inFlight }]) => inFlight > 0);
@@ -103,7 +103,7 @@ class LimitFactory {
     return this.#bucket({ name, limit, rate, periodSeconds: 60, capacity: rate, perRequest: 1 });
   }
 
-  ofTenant(tenant: string, limits: Tenant['limit']): readonly Bucket[] {
+  tenantBuckets(tenant: string, limits: Tenant['limit']): readonly Bucket[] {
     const buckets = CLIENT_BUCKETS.flatMap(
       ({ limit, setting, property, counts, periodSeconds }) => {
         const name = `clients.${tenant}.${setting}`;
