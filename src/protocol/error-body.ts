@@ -143,9 +143,10 @@ type Blame =
   | 'request'
   /** The gateway's key's. */
   | 'key'
-  /** The client's, or that of the setting that names the model. */
+  /** The model's name is wrong: the client's fault, or that of the setting with the name. */
   | 'model'
-  | 'provider';
+  /** The provider's, as with a 429 or a 500. */
+  | 'server';
 
 /** An upstream's error. All its texts are untrusted. */
 export interface UpstreamFault {
@@ -253,7 +254,7 @@ function blameOfStatus(
   if (isAboutModel) return 'model';
   const lacksMoney = status === 429 && words.some((word) => LACKS_MONEY_CODE.test(word));
   if (KEY_STATUSES.has(status) || lacksMoney) return 'key';
-  return REJECTED_STATUSES.has(status) ? 'request' : 'provider';
+  return REJECTED_STATUSES.has(status) ? 'request' : 'server';
 }
 
 function retrySecondsIn(details: readonly unknown[]): number | undefined {

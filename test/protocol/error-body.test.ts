@@ -98,12 +98,12 @@ test('the status is a member, else the meaning of the code or type, else 502', (
 test('an HTTP status comes before every status in the error', () => {
   check([
     [{ error: { code: 401, status: 403 } }, { status: 418 }, 418],
-    [{ error: { code: 'invalid_api_key' } }, { status: 503, blame: 'provider' }, 503],
+    [{ error: { code: 'invalid_api_key' } }, { status: 503, blame: 'server' }, 503],
   ]);
 });
 
 const aboutModel = (error: unknown, sentStatus: number, isBlamed = true): Row => {
-  const others = { 404: 'provider', 400: 'request', 422: 'request' } as const;
+  const others = { 404: 'server', 400: 'request', 422: 'request' } as const;
   const other = others[sentStatus as keyof typeof others];
   return [error, { status: sentStatus, blame: isBlamed ? 'model' : other }, sentStatus];
 };
@@ -148,8 +148,8 @@ test('the request is to blame for its content, its length and its other mistakes
     [{ error: { code: 'context_length_exceeded' } }, { blame: 'request' }, 413],
     [{ error: { code: 'context_length_exceeded' } }, { blame: 'request' }, 500],
     [{}, { blame: 'request' }, 451],
-    [{}, { blame: 'provider' }, 429],
-    [{}, { blame: 'provider' }, 500],
+    [{}, { blame: 'server' }, 429],
+    [{}, { blame: 'server' }, 500],
   ]);
 });
 
@@ -167,8 +167,8 @@ test('a code about an image or a length blames the request under any status', ()
     ]),
   );
   check([
-    [{ error: { code: 'image_generation_failed' } }, { blame: 'provider', status: 502 }],
-    [{ error: { code: 'server_error' } }, { blame: 'provider' }, 500],
+    [{ error: { code: 'image_generation_failed' } }, { blame: 'server', status: 502 }],
+    [{ error: { code: 'server_error' } }, { blame: 'server' }, 500],
   ]);
 });
 
@@ -190,15 +190,15 @@ test('a 404 or 409 about an object of a client blames the reference, if the endp
       assert.equal(readFault(json, status, REFERENCES).blame, 'reference', message);
       const inEvent = { error: { message, status } };
       assert.equal(readFault(inEvent, undefined, REFERENCES).blame, 'reference', message);
-      assert.equal(readFault(json, status).blame, 'provider', message);
-      assert.equal(readFault(json, 500, REFERENCES).blame, 'provider', message);
+      assert.equal(readFault(json, status).blame, 'server', message);
+      assert.equal(readFault(json, 500, REFERENCES).blame, 'server', message);
     }
   }
   const others: readonly (readonly [string, string])[] = [
-    ['Not Found', 'provider'],
+    ['Not Found', 'server'],
     ["The model 'item' was not found", 'model'],
-    ["Invalid input: 'Item with id x not found'", 'provider'],
-    ['Items are itemized', 'provider'],
+    ["Invalid input: 'Item with id x not found'", 'server'],
+    ['Items are itemized', 'server'],
   ];
   for (const [message, blame] of others) {
     assert.equal(readFault({ error: { message } }, 404, REFERENCES).blame, blame, message);
@@ -304,9 +304,9 @@ test('a message about an account, a network or a failed filter refuses no conten
   for (const message of messages) {
     check([
       [{ error: { message } }, { blame: 'key' }, 403],
-      [{ error: { message } }, { blame: 'provider' }, 429],
-      [{ error: { message } }, { blame: 'provider' }, 500],
-      [{ error: { message } }, { blame: 'provider', status: 502 }],
+      [{ error: { message } }, { blame: 'server' }, 429],
+      [{ error: { message } }, { blame: 'server' }, 500],
+      [{ error: { message } }, { blame: 'server', status: 502 }],
     ]);
   }
 });
@@ -332,8 +332,8 @@ test('the key is to blame for a 401, a 402, a 403, and a 400 that says so', () =
     [{ code: 'x', error: 'Incorrect API key provided: xa***. You can obtain' }, refused, 400],
     [{ code: 'x', error: 'Incorrect API key provided: xa***. You can obtain' }, refused],
     [quoted, { blame: 'request', status: 400 }, 400],
-    [quoted, { blame: 'provider', status: 502 }],
-    [{ error: { message: 'API key expired', code: 429 } }, { blame: 'provider', status: 429 }],
+    [quoted, { blame: 'server', status: 502 }],
+    [{ error: { message: 'API key expired', code: 429 } }, { blame: 'server', status: 429 }],
   ]);
 });
 
@@ -345,7 +345,7 @@ test('an account without money is the fault of the key, as a 400, a 429 and with
       [{ error }, refused],
       [{ error }, refused, 400],
       [{ error }, { blame: 'key', status: 429 }, 429],
-      [{ error }, { blame: 'provider' }, 500],
+      [{ error }, { blame: 'server' }, 500],
     ]),
   );
   const messages = [
@@ -361,7 +361,7 @@ test('an account without money is the fault of the key, as a 400, a 429 and with
       [{ error: { message, type: 'invalid_request_error' } }, refused, 400],
       [{ error: { message: `bad text: ${message}` } }, { blame: 'request' }, 400],
     ]),
-    [{ error: { code: 'insufficient_quota' } }, { blame: 'provider' }, 429],
+    [{ error: { code: 'insufficient_quota' } }, { blame: 'server' }, 429],
   ]);
 });
 
@@ -372,16 +372,16 @@ test("MiniMax's numbers say whose fault an error in a 200 is", () => {
   check([
     ...rows([1004, 2049], 'key', 401),
     ...rows([1008], 'key', 402),
-    ...rows([1002, 1041, 2045, 2056], 'provider', 429),
+    ...rows([1002, 1041, 2045, 2056], 'server', 429),
     ...rows([1026, 1027], 'policy', 400),
     ...rows([1042, 2013], 'request', 400),
-    ...rows([1000, 1001, 1024, 1033, 9999], 'provider', 502),
-    [state('1004'), { blame: 'provider', status: 502 }],
+    ...rows([1000, 1001, 1024, 1033, 9999], 'server', 502),
+    [state('1004'), { blame: 'server', status: 502 }],
     // The same number of z.ai's is a refused token, which z.ai sends as a 401.
-    [{ error: { code: 1002, message: 'no' } }, { blame: 'provider', status: 502 }],
-    [{ error: { code: '1113', message: 'no' } }, { blame: 'provider', status: 429 }],
-    [{ error: { code: '1309', message: 'no' } }, { blame: 'provider', status: 429 }],
-    [{ error: { code: '11130', message: 'no' } }, { blame: 'provider', status: 502 }],
+    [{ error: { code: 1002, message: 'no' } }, { blame: 'server', status: 502 }],
+    [{ error: { code: '1113', message: 'no' } }, { blame: 'server', status: 429 }],
+    [{ error: { code: '1309', message: 'no' } }, { blame: 'server', status: 429 }],
+    [{ error: { code: '11130', message: 'no' } }, { blame: 'server', status: 502 }],
   ]);
 });
 

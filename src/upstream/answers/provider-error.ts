@@ -25,8 +25,8 @@ const PAGE = /<(?:!doctype|html|head|body|script)/i;
 
 type Redact = (text: string) => string;
 
-type Scope = Pick<ErrorDetails, 'scope' | 'problem'>;
-const SCOPES_BY_BLAME: Readonly<Record<UpstreamFault['blame'], Scope>> = {
+type Consequence = Pick<ErrorDetails, 'scope' | 'problem'>;
+const CONSEQUENCES: Readonly<Record<UpstreamFault['blame'], Consequence>> = {
   policy: { scope: 'client', problem: 'policy' },
   length: { scope: 'client', problem: 'length' },
   reference: { scope: 'client', problem: 'reference' },
@@ -34,9 +34,9 @@ const SCOPES_BY_BLAME: Readonly<Record<UpstreamFault['blame'], Scope>> = {
   key: { scope: 'key' },
   model: { scope: 'client', problem: 'model gone' },
   /** A 429 too, because another provider may answer. */
-  provider: { scope: 'model' },
+  server: { scope: 'model' },
 };
-const MODEL_GONE: Scope = { scope: 'model', problem: 'model gone' };
+const MODEL_GONE: Consequence = { scope: 'model', problem: 'model gone' };
 
 /** Returns the client's error for an error reported in a 200 or in an event. */
 export function errorOf(json: unknown, context: AttemptContext, isEvent = false): GatewayError {
@@ -58,7 +58,7 @@ export function toProviderError(
   const text = errorText(fault, redact);
   const { providerMessages } = config.logging;
   const setting = blame === 'model' ? namingSetting(config, provider, model) : undefined;
-  const { scope, problem } = setting ? MODEL_GONE : SCOPES_BY_BLAME[blame];
+  const { scope, problem } = setting ? MODEL_GONE : CONSEQUENCES[blame];
   const isLimit = status === 429;
   const isRetryable = RETRYABLE_STATUSES.has(status);
   const isRepeatUseless = scope === 'client' || (isLimit && isAboutMoney(fault));
