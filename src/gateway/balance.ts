@@ -1,7 +1,7 @@
 /** Orders the targets of a balanced alias. */
 
 import type { AliasSettings } from '../config/config.ts';
-import { type Caller, choosingSession, rankedFor } from '../policy/affinity.ts';
+import { type SessionSource, choosingSession, rankedFor } from '../policy/affinity.ts';
 import type { FirstTokenTimes } from '../policy/first-token-times.ts';
 import type { ProviderState } from './provider-state.ts';
 
@@ -40,14 +40,14 @@ export class Balance {
    * Returns the indices of the targets in the order to ask them. The session of the request decides
    * if all their providers have `key_affinity`, or if the request itself has an affinity.
    */
-  order(targets: readonly TargetState[], caller: Caller, isStream: boolean): number[] {
+  order(targets: readonly TargetState[], source: SessionSource, isStream: boolean): number[] {
     const { balance, weights } = this.#alias;
     const names = targets.map(({ name }) => name);
     const hasAffinity = targets.every(({ provider }) => provider.keyAffinity);
-    const session = choosingSession(caller, hasAffinity);
+    const session = choosingSession(source, hasAffinity);
     const ranked = session === undefined ? undefined : rankedFor(session, names, weights);
     // An open circuit must not lead the request to another organisation.
-    if (ranked && caller.history.affinity === 'organisation') return ranked;
+    if (ranked && source.history.affinity === 'organisation') return ranked;
     if (weights) return [ranked?.[0] ?? this.#draw(names, weights), ...names.keys()];
     if (balance === 'fastest' && !ranked) return this.#fastestFirst(targets, isStream);
     return this.#leastBusyFirst(targets, ranked);

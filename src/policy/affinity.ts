@@ -8,7 +8,8 @@ import type { IncomingHttpHeaders } from 'node:http';
 import { sha256 } from '../lib/sha256.ts';
 import type { RequestHistory } from '../request/history.ts';
 
-export interface Caller {
+/** What a request tells of its session. */
+export interface SessionSource {
   readonly headers: IncomingHttpHeaders;
   readonly history: Pick<RequestHistory, 'client' | 'promptCacheKey'> &
     Partial<Pick<RequestHistory, 'affinity'>>;
@@ -17,7 +18,7 @@ export interface Caller {
 /**
  * Returns the text that all requests of a conversation share; undefined if the request has none.
  */
-export function sessionOf({ headers, history }: Caller): string | undefined {
+export function sessionOf({ headers, history }: SessionSource): string | undefined {
   const named = headers['x-session-id'] || headers['x-session-affinity'];
   if (named) return String(named);
   const key = headers.authorization ?? headers['x-api-key'];
@@ -28,9 +29,9 @@ export function sessionOf({ headers, history }: Caller): string | undefined {
  * Returns the session that chooses a request's key, or its target in a balanced alias. Undefined if
  * neither the settings nor the request has an affinity.
  */
-export function choosingSession(caller: Caller, hasAffinity: boolean): string | undefined {
-  if (caller.history.affinity) return sessionOf(caller) ?? '';
-  return hasAffinity ? sessionOf(caller) : undefined;
+export function choosingSession(source: SessionSource, hasAffinity: boolean): string | undefined {
+  if (source.history.affinity) return sessionOf(source) ?? '';
+  return hasAffinity ? sessionOf(source) : undefined;
 }
 
 /**

@@ -3,7 +3,7 @@
 import { digestOf, type Secret } from '../lib/secret.ts';
 import type { GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
-import { type Caller, choosingSession, rankedFor } from './affinity.ts';
+import { type SessionSource, choosingSession, rankedFor } from './affinity.ts';
 
 /**
  * A provider may have refused the request and not the key: a credit may be too small for one
@@ -72,16 +72,16 @@ export class KeyPool {
 
   /**
    * Yields the keys to try, each once, anew for each retry. Available keys come first, in turn or
-   * as ranked for the caller's session. Then comes the key whose cooldown after a 429 ends first,
+   * as ranked for the request's session. Then comes the key whose cooldown after a 429 ends first,
    * unless this request has already got a 429. The same holds for a 402 or 403. A key in cooldown
    * for a 401 is yielded only if no other key was.
    */
-  *keysToTry(caller?: Caller): Generator<number, undefined, undefined> {
+  *keysToTry(source?: SessionSource): Generator<number, undefined, undefined> {
     const count = this.#cooldowns.length;
-    const session = caller && choosingSession(caller, this.#hasAffinity);
+    const session = source && choosingSession(source, this.#hasAffinity);
     const inTurn = Array.from({ length: count }, (_, step) => (this.#next + step) % count);
     const keys = session === undefined ? inTurn : rankedFor(session, this.#digests);
-    if (caller?.history.affinity === 'organisation') {
+    if (source?.history.affinity === 'organisation') {
       yield keys[0]!;
       return;
     }

@@ -227,7 +227,7 @@ export class Limiter {
     );
     // The longest wait counts, because an earlier request would be refused again.
     const longestMs = Math.max(...waits);
-    if (longestMs > 0) return refuse(this.#buckets[waits.indexOf(longestMs)]!, longestMs);
+    if (longestMs > 0) return limitError(this.#buckets[waits.indexOf(longestMs)]!, longestMs);
     for (const { local, perRequest } of this.#buckets) local.take(perRequest, nowMs);
     return undefined;
   }
@@ -237,7 +237,7 @@ export class Limiter {
     if (taken === undefined) return this.#takeLocally();
     if (taken === 'taken') return undefined;
     const refusing = this.#buckets.find(({ name }) => name === taken.refusedBy.name)!;
-    return refuse(refusing, taken.waitMs);
+    return limitError(refusing, taken.waitMs);
   }
 
   #charge(units: number, charged: readonly Bucket[]): void {
@@ -271,7 +271,7 @@ function describeRefill(bucket: Bucket): string {
   return `refilled at ${bucket.rate} per ${PERIODS[bucket.periodSeconds].name}`;
 }
 
-function refuse(bucket: Bucket, waitMs: number): GatewayError {
+function limitError(bucket: Bucket, waitMs: number): GatewayError {
   const { name, limit, capacity } = bucket;
   const unit = unitOf(bucket);
   // A store does not tell the levels of the global limit and of providers, so `local` may be full.

@@ -8,7 +8,7 @@ import { Balance } from '../../src/gateway/balance.ts';
 import { GatewayError } from '../../src/lib/errors.ts';
 import type { Affinity } from '../../src/protocol/model-request.ts';
 import { FirstTokenTimes } from '../../src/policy/first-token-times.ts';
-import { type Caller, rankedFor } from '../../src/policy/affinity.ts';
+import { type SessionSource, rankedFor } from '../../src/policy/affinity.ts';
 import { stopClock } from '../support/clock.ts';
 
 interface Given {
@@ -60,7 +60,7 @@ function balancer(t: TestContext, given: Given) {
   return (session?: string, own?: Affinity) => {
     clock.nowMs += 1;
     const headers = session ? { 'x-session-id': session } : {};
-    const caller = { headers, history: { affinity: own } } as Caller;
+    const caller = { headers, history: { affinity: own } } as SessionSource;
     const indices = balance.order(targets, caller, stream);
     return [...new Set(indices)].map((index) => ids[index]).join('');
   };

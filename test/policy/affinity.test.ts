@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { type Caller, rankedFor, sessionOf } from '../../src/policy/affinity.ts';
+import { type SessionSource, rankedFor, sessionOf } from '../../src/policy/affinity.ts';
 
 test("a session is the first of header, cache key, client name and the client's key", () => {
   const headers = {
@@ -14,7 +14,7 @@ test("a session is the first of header, cache key, client name and the client's 
   const history = { promptCacheKey: 'c', client: 'd' };
   const empty = { promptCacheKey: undefined, client: undefined };
   const { authorization } = headers;
-  const callers: readonly (readonly [Caller, session: string | undefined])[] = [
+  const callers: readonly (readonly [SessionSource, session: string | undefined])[] = [
     [{ headers, history }, 'a'],
     [{ headers: { ...headers, 'x-session-id': '' }, history }, 'b'],
     [{ headers: { authorization }, history }, 'c'],
