@@ -117,15 +117,16 @@ function noteAnswer(answer: unknown, notes: AnswerNotes): void {
 /** A message with another `stop_reason`, such as a refusal or a limit, is an answer. */
 const WHOLE = new Set<unknown>(['end_turn', 'stop_sequence', null, undefined]);
 
-/** A tool call is content. */
+/** A tool call is content: its block has no text. */
 function isEmpty(answer: unknown): boolean {
   const content = memberOf(answer, 'content') ?? [];
   const isWhole = WHOLE.has(memberOf(answer, 'stop_reason'));
   return isWhole && Array.isArray(content) && content.every(isEmptyBlock);
 }
 
+/** Returns whether a block's text is empty. A null member counts as absent. */
 function isEmptyBlock(block: unknown): boolean {
-  return isBlank(memberOf(block, 'text') ?? memberOf(block, 'thinking') ?? 'none');
+  return isBlank(memberOf(block, 'text') ?? memberOf(block, 'thinking') ?? undefined);
 }
 
 /** A signature is no content. */
