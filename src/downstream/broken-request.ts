@@ -26,8 +26,8 @@ export type AnswerBroken = (
   remote: string | undefined,
 ) => TextAnswer;
 
-/** Returns the refusal for a parser error with this code. */
-export function refusalOf(code: string | undefined): GatewayError {
+/** Returns the client's error for a parser error with this code. */
+export function brokenRequestError(code: string | undefined): GatewayError {
   const { status, text } = PARSER_ERRORS.get(code ?? '') ?? OTHER_ERROR;
   return invalidRequest(text, { status, headers: { connection: 'close' } });
 }

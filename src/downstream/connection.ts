@@ -9,7 +9,7 @@ import type { Socket } from 'node:net';
 import { Reservation } from '../lib/memory/byte-budget.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import { createUuid } from '../lib/ids.ts';
-import { refusalOf, serialize, TIMED_OUT } from './broken-request.ts';
+import { brokenRequestError, serialize, TIMED_OUT } from './broken-request.ts';
 import type { ClientReply } from './client-reply.ts';
 import { Call, type CallConnection, type ListenerState, type ReceivedRequest } from './call.ts';
 import { limitLingering } from './lingering.ts';
@@ -157,7 +157,7 @@ export class Connection implements CallConnection {
       this.#lateHead = setTimeout(() => this.refuse(code), headersMs).unref();
       return;
     }
-    const refusal = refusalOf(code);
+    const refusal = brokenRequestError(code);
     if (!latest) return this.#answerBroken(refusal);
     this.#refusal ??= refusal;
     if (latest.complete) return;
@@ -243,7 +243,7 @@ export class Connection implements CallConnection {
     const seconds = (upload.checks * this.listener.timeLimits.requestMs) / PROGRESS_CHECKS / 1000;
     const isSlow = upload.checks >= PROGRESS_CHECKS && bytes < seconds * MIN_BYTES_PER_SECOND;
     if (isSlow || upload.quietChecks === PROGRESS_CHECKS) {
-      call.cancellation.cancel(refusalOf(TIMED_OUT));
+      call.cancellation.cancel(brokenRequestError(TIMED_OUT));
     }
   }
 
