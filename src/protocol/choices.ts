@@ -109,14 +109,15 @@ export const CHOICES: AnswerRules = {
  * only a `role` and empty values, and no `finish_reason`. vLLM, OpenAI and others send the role as
  * soon as a request is queued. Azure sends its `prompt_filter_results`.
  *
- * @param isStopEmpty - whether the `finish_reason` `stop` counts as none
+ * @param failsEmpty - whether the `finish_reason` `stop` counts as none, because an answer without
+ *   content has failed
  */
-export function isPreamble(json: unknown, isStopEmpty: boolean): boolean {
+export function isPreamble(json: unknown, failsEmpty: boolean): boolean {
   const choices = memberOf(json, 'choices');
   return (
     Array.isArray(choices) &&
     choices.every(
-      (choice) => isEmpty(memberOf(choice, 'delta')) && isUnfinished(choice, isStopEmpty),
+      (choice) => isEmpty(memberOf(choice, 'delta')) && isUnfinished(choice, failsEmpty),
     )
   );
 }
