@@ -37,7 +37,8 @@ export class Balance {
   }
 
   /**
-   * Returns the indices of the targets in the order to ask them. The session of the request decides
+   * Returns the indices of the targets in the order to ask them. The first index may occur again,
+   * because it is put before an order of all targets. The session of the request decides
    * if all their providers have `key_affinity`, or if the request itself has an affinity.
    */
   order(targets: readonly TargetState[], source: SessionSource, isStream: boolean): number[] {

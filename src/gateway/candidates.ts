@@ -66,10 +66,9 @@ export function candidatesFor(
   if (!mayAsk) {
     throw new GatewayError('notFound', 'Resource not found', { check: 'model_not_allowed' });
   }
-  const candidates = alias
-    ? targetsOf(alias, name, services, call.history)
+  const ordered = alias
+    ? candidatesOf(alias, name, call, services)
     : [toCandidate(soleTargetOf(name, services), services, call.history)];
-  const ordered = alias ? inOrder(candidates, alias, call, services) : candidates;
   // The client wants an answer from the named model, or none; or no other organisation has what the
   // request refers to.
   const isOff = OFF.test(String(call.headers['x-gateway-fallback']));
@@ -80,23 +79,33 @@ export function candidatesFor(
   return redactKey ? chosen.map((candidate) => withoutKey(candidate, redactKey)) : chosen;
 }
 
-function inOrder(
-  candidates: Candidate[],
+/**
+ * Returns the candidates for the alias's registered targets, in the order to ask them. If no target
+ * is registered, throws the fault of the first target.
+ */
+function candidatesOf(
   alias: AliasSettings,
+  name: string,
   call: Call,
-  { balances, providers }: Services,
+  services: Services,
 ): Candidate[] {
-  const balance = balances.get(alias);
+  const registered = registeredTargets(alias, services.providers);
+  const targets = registered.length > 0 ? registered : alias.targets.slice(0, 1);
+  const candidates = targets.map((target) =>
+    toCandidate(targetFor(target, alias, name), services, call.history),
+  );
+  const balance = services.balances.get(alias);
   if (!balance) return candidates;
-  const targets = registeredTargets(alias, providers).map(({ name }, index) => {
+  const states = targets.map(({ name: target }, index) => {
     const candidate = candidates[index]!;
     const { provider } = candidate;
     const isCircuitOpen = provider.breaker.stateOf(candidate) === 'open';
-    return { name, provider, isCircuitOpen, times: provider.firstTokenTimes.get(name) };
+    const times = provider.firstTokenTimes.get(target);
+    return { name: target, provider, isCircuitOpen, times };
   });
-  const indices = balance.order(targets, call, call.history.stream === true);
+  const indices = balance.order(states, call, call.history.stream === true);
   return [...new Set(indices)].map((index) => {
-    return { ...candidates[index]!, isBalanced: true, times: targets[index]!.times };
+    return { ...candidates[index]!, isBalanced: true, times: states[index]!.times };
   });
 }
 
@@ -119,20 +128,6 @@ function fullNameOf(name: string, services: Services, history: RequestHistory): 
   } catch {
     return name;
   }
-}
-
-/**
- * Returns the candidates for registered targets. Without any, throws the fault of the first target.
- */
-function targetsOf(
-  alias: AliasSettings,
-  name: string,
-  services: Services,
-  history: RequestHistory,
-): Candidate[] {
-  const registered = registeredTargets(alias, services.providers);
-  const targets = registered.length > 0 ? registered : alias.targets.slice(0, 1);
-  return targets.map((target) => toCandidate(targetFor(target, alias, name), services, history));
 }
 
 function addFallbacks(candidates: Candidate[], fallbacks: readonly ProviderState[]): void {
