@@ -5,9 +5,9 @@ import { test } from 'node:test';
 
 import { GatewayError } from '../../src/lib/errors.ts';
 import { gatewayKindOf } from '../../src/request/incident-kind.ts';
+import { tooLargeError } from '../../src/upstream/answers/answer-errors.ts';
 import {
   type ConnectionFailure,
-  tooLargeError,
   TransportError,
   upstreamFailure,
 } from '../../src/upstream/connections/network-error.ts';

@@ -10,8 +10,8 @@ import { JsonOutline, readJson } from '../../lib/json-outline.ts';
 import { beginsJson, firstByteOf } from '../../protocol/answer-json.ts';
 import { reportsFailure } from '../../protocol/error-body.ts';
 import { MAX_PAGE_CHARACTERS, pageWordsOf } from '../../protocol/page-words.ts';
+import { emptyAnswerError, MAX_BYTES, tooLargeError } from './answer-errors.ts';
 import type { Answer, AttemptContext } from './attempt-context.ts';
-import { emptyAnswerError, MAX_BYTES, tooLargeError } from '../connections/network-error.ts';
 import { describeResponse, errorOf } from './provider-error.ts';
 import type { UpstreamResponse } from '../connections/provider.ts';
 

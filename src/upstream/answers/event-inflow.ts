@@ -8,9 +8,10 @@ import { noRoom } from '../../lib/memory/byte-budget.ts';
 import type { ByteSink, ByteSource } from '../../lib/memory/byte-source.ts';
 import { GatewayError } from '../../lib/errors.ts';
 import { EventRoom } from '../../lib/memory/event-room.ts';
+import { MAX_BYTES, tooLargeError } from './answer-errors.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { EventReader, type PassedEvents } from './event-reader.ts';
-import { MAX_BYTES, tooLargeError, upstreamFailure } from '../connections/network-error.ts';
+import { upstreamFailure } from '../connections/network-error.ts';
 
 /** A stream may hold this much without reserving memory: the size of a socket's read. */
 const MAX_CHUNK_BYTES = 65_536;

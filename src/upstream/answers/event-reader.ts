@@ -13,8 +13,8 @@ import type { EventFailure, EventKind, StreamRules } from '../../protocol/endpoi
 import { reportsFailure } from '../../protocol/error-body.ts';
 import { LongEvent } from '../../protocol/long-event.ts';
 import { DONE_MARK, isField } from '../../protocol/plain-events.ts';
+import { emptyAnswerError } from './answer-errors.ts';
 import type { AttemptContext } from './attempt-context.ts';
-import { emptyAnswerError } from '../connections/network-error.ts';
 import { errorOf } from './provider-error.ts';
 
 export const NO_BYTES = Buffer.alloc(0);

@@ -10,11 +10,11 @@ import { ChunkBuffer, sliceText, withoutMark } from '../../lib/chunk-buffer.ts';
 import { GatewayError } from '../../lib/errors.ts';
 import { beginsJson } from '../../protocol/answer-json.ts';
 import { MAX_PAGE_CHARACTERS, pageWordsOf } from '../../protocol/page-words.ts';
+import { emptyAnswerError } from './answer-errors.ts';
 import type { Answer, AttemptContext } from './attempt-context.ts';
 import { failureOfCompletion, noStreaming } from './complete-answer.ts';
 import { EventInflow, type StreamPhase } from './event-inflow.ts';
 import type { PassedEvents } from './event-reader.ts';
-import { emptyAnswerError } from '../connections/network-error.ts';
 import { describeResponse } from './provider-error.ts';
 import { type StreamBeginning, StreamRelay } from './stream-relay.ts';
 
