@@ -8,7 +8,7 @@ import type { ModelRequest } from '../protocol/model-request.ts';
 import { Attempt, waitedMsOf } from '../request/history.ts';
 import type { AttemptContext } from '../upstream/answers/attempt-context.ts';
 import { withTraceparent } from '../upstream/answers/headers.ts';
-import type { UpstreamResponse } from '../upstream/connections/provider.ts';
+import type { UpstreamResponse } from '../upstream/connections/upstream-request.ts';
 import { endFailed, openAnswer, sendAttempt } from '../upstream/answers/open-answer.ts';
 import type { Candidate } from './candidates.ts';
 import { Lease } from './lease.ts';

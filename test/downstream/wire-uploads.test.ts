@@ -16,7 +16,10 @@ import { discardBody } from '../../src/downstream/request-body.ts';
 import { Cancellation } from '../../src/lib/cancellation.ts';
 import { sendByFetch } from '../../src/upstream/connections/fetch-transport.ts';
 import { TransportError } from '../../src/upstream/connections/network-error.ts';
-import { fixedHeaders, type UpstreamResponse } from '../../src/upstream/connections/provider.ts';
+import {
+  fixedHeaders,
+  type UpstreamResponse,
+} from '../../src/upstream/connections/upstream-request.ts';
 import { type ByteSink, readAll, readEach } from '../../src/lib/memory/byte-source.ts';
 import { nextTurn as nextBodyTurn, onNextTurn } from '../../src/lib/memory/turns.ts';
 import { ConnectionPool, sendByHttp1 } from '../../src/upstream/connections/http1-transport.ts';

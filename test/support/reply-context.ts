@@ -5,7 +5,7 @@ import { CHAT } from '../../src/protocol/chat.ts';
 import { Attempt } from '../../src/request/history.ts';
 import { Cancellation, Deadline } from '../../src/lib/cancellation.ts';
 import type { AnswerSink, AttemptContext } from '../../src/upstream/answers/attempt-context.ts';
-import type { UpstreamResponse } from '../../src/upstream/connections/provider.ts';
+import type { UpstreamResponse } from '../../src/upstream/connections/upstream-request.ts';
 import { openStream } from '../../src/upstream/answers/stream-opening.ts';
 import { createTransport } from '../../src/upstream/connections/transport.ts';
 import { newBudget } from './shared.ts';

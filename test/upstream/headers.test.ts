@@ -9,7 +9,7 @@ import {
   forwardedHeaders,
   upstreamRequestId,
 } from '../../src/upstream/answers/headers.ts';
-import { fixedHeaders } from '../../src/upstream/connections/provider.ts';
+import { fixedHeaders } from '../../src/upstream/connections/upstream-request.ts';
 import { newReplyContext } from '../support/reply-context.ts';
 
 const fixed = fixedHeaders('http://p', {});

@@ -14,7 +14,10 @@ import { Cancellation } from '../../src/lib/cancellation.ts';
 import { Http1Connection } from '../../src/upstream/connections/http1-connection.ts';
 import { TransportError } from '../../src/upstream/connections/network-error.ts';
 import { ConnectionPool, sendByHttp1 } from '../../src/upstream/connections/http1-transport.ts';
-import { type ConnectionUse, fixedHeaders } from '../../src/upstream/connections/provider.ts';
+import {
+  type ConnectionUse,
+  fixedHeaders,
+} from '../../src/upstream/connections/upstream-request.ts';
 import { moveStopwatch, useManualTimers } from '../support/clock.ts';
 import { listen } from '../support/listen.ts';
 import { rawResponse, startRawUpstream } from '../support/raw-upstream.ts';

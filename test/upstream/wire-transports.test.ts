@@ -11,7 +11,10 @@ import type { TLSSocket } from 'node:tls';
 
 import { Cancellation } from '../../src/lib/cancellation.ts';
 import { readAll } from '../../src/lib/memory/byte-source.ts';
-import { type ConnectionUse, fixedHeaders } from '../../src/upstream/connections/provider.ts';
+import {
+  type ConnectionUse,
+  fixedHeaders,
+} from '../../src/upstream/connections/upstream-request.ts';
 import { createTransport } from '../../src/upstream/connections/transport.ts';
 import { createCertificate, NO_OPENSSL } from '../support/certificate.ts';
 import { idle, moveStopwatch, useManualTimers } from '../support/clock.ts';

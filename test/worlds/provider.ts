@@ -16,7 +16,7 @@ import {
   toBody,
   type UpstreamResponse,
   type UpstreamRequest,
-} from '../../src/upstream/connections/provider.ts';
+} from '../../src/upstream/connections/upstream-request.ts';
 import type { OnReached } from '../../src/upstream/connections/http1-transport.ts';
 import type { Transport } from '../../src/upstream/connections/transport.ts';
 import type { Clock } from './clock.ts';

@@ -13,7 +13,7 @@ import { MAX_PAGE_CHARACTERS, pageWordsOf } from '../../protocol/page-words.ts';
 import { emptyAnswerError, MAX_BYTES, tooLargeError } from './answer-errors.ts';
 import type { Answer, AttemptContext } from './attempt-context.ts';
 import { describeResponse, errorOf } from './provider-error.ts';
-import type { UpstreamResponse } from '../connections/provider.ts';
+import type { UpstreamResponse } from '../connections/upstream-request.ts';
 
 /** The media type with or without parameters; a comma follows if the header is repeated. */
 export const EVENT_STREAM_TYPE = /^\s*text\/event-stream\s*(?:[;,]|$)/i;

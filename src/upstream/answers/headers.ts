@@ -5,7 +5,7 @@ import type { IncomingHttpHeaders } from 'node:http';
 import { createIds, TRACEPARENT } from '../../lib/ids.ts';
 import { cutText } from '../../lib/secrets.ts';
 import type { AttemptContext } from './attempt-context.ts';
-import type { UpstreamHeaders, UpstreamRequest } from '../connections/provider.ts';
+import type { UpstreamHeaders, UpstreamRequest } from '../connections/upstream-request.ts';
 
 /** Headers that pass from every provider to the client. */
 const PASSED_HEADERS = /^(?:(?:x-|anthropic-)?ratelimit[a-z0-9-]*|x-should-retry)$/;

@@ -12,7 +12,7 @@ import { timeoutError, upstreamFailure } from '../connections/network-error.ts';
 import { readFault, type UpstreamFault } from '../../protocol/error-body.ts';
 import { pageWordsOf } from '../../protocol/page-words.ts';
 import { toProviderError } from './provider-error.ts';
-import type { UpstreamResponse, UpstreamRequest } from '../connections/provider.ts';
+import type { UpstreamResponse, UpstreamRequest } from '../connections/upstream-request.ts';
 import { openStream } from './stream-opening.ts';
 
 const MAX_ERROR_BYTES = 65_536;

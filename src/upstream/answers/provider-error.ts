@@ -7,7 +7,7 @@ import { isAboutMoney, readFault, type UpstreamFault } from '../../protocol/erro
 import { MAX_WORDS_CHARACTERS, pageWordsOf } from '../../protocol/page-words.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { redactorOf, returnedHeaders } from './headers.ts';
-import type { UpstreamHeaders } from '../connections/provider.ts';
+import type { UpstreamHeaders } from '../connections/upstream-request.ts';
 import { http } from '../../lib/http.ts';
 
 const MAX_RETRY_AFTER_SECONDS = 86_400;

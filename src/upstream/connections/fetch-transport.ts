@@ -7,7 +7,12 @@ import type { ByteSink, ByteSource } from '../../lib/memory/byte-source.ts';
 import type { Cancellation } from '../../lib/cancellation.ts';
 import { nextTurn, TurnLimit } from '../../lib/memory/turns.ts';
 import { type ConnectionFailure, TransportError } from './network-error.ts';
-import { SlicedBody, toBody, type UpstreamResponse, type UpstreamRequest } from './provider.ts';
+import {
+  SlicedBody,
+  toBody,
+  type UpstreamResponse,
+  type UpstreamRequest,
+} from './upstream-request.ts';
 
 /**
  * Sends a request once. Rejects, and fails the body, with a `TransportError` or the cancellation's

@@ -16,7 +16,7 @@ import {
   toBody,
   type UpstreamRequest,
   type UpstreamResponse,
-} from './provider.ts';
+} from './upstream-request.ts';
 
 /** For the name lookup, TCP and the TLS handshake together. */
 const CONNECT_TIMEOUT_MS = 10_000;

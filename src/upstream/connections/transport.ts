@@ -4,7 +4,7 @@ import type { Cancellation } from '../../lib/cancellation.ts';
 import { shareAllLookups } from '../../lib/name-lookup.ts';
 import { sendByFetch } from './fetch-transport.ts';
 import { ConnectionPool, type OnReached, sendByHttp1 } from './http1-transport.ts';
-import type { ConnectionUse, UpstreamResponse, UpstreamRequest } from './provider.ts';
+import type { ConnectionUse, UpstreamResponse, UpstreamRequest } from './upstream-request.ts';
 
 const FETCH_LIMITATIONS = [
   'fetch gives up a provider after 300 s of silence, even if timeout is longer',
