@@ -11,7 +11,7 @@ import { formatText } from './request/text-log.ts';
 import { allAliases } from './config/aliases-section.ts';
 import { compareSettings, ConfigError } from './config/config.ts';
 import type { Config, StoreSettings } from './config/config.ts';
-import type { CLIENT_TIME_LIMITS } from './downstream/call.ts';
+import type { CLIENT_TIME_LIMITS } from './downstream/listener.ts';
 import type { DrainOptions } from './downstream/drain.ts';
 import { createHttpServer } from './downstream/http-server.ts';
 import { findMemoryHolder, heldBytesByClient } from './downstream/memory-holder.ts';

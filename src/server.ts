@@ -14,7 +14,7 @@ import { demoInstructions, describeStartup, startedLine } from './cli/startup-re
 import { ConfigError } from './config/config.ts';
 import { readSettings, type Settings } from './config/read-settings.ts';
 import { SettingsFiles } from './config/watch.ts';
-import { CLIENT_TIME_LIMITS } from './downstream/call.ts';
+import { CLIENT_TIME_LIMITS } from './downstream/listener.ts';
 import { GatewayError } from './lib/errors.ts';
 import { limitYoungGeneration } from './lib/memory/garbage-collector.ts';
 import { assertNodeVersion, VERSION } from './lib/version.ts';

@@ -1,7 +1,8 @@
 /** The listener of `[admin]`, with metrics, readiness, the page and its feed. */
 
 import type { AdminSettings, Config } from '../config/config.ts';
-import type { Call, CLIENT_TIME_LIMITS } from '../downstream/call.ts';
+import type { Call } from '../downstream/call.ts';
+import type { CLIENT_TIME_LIMITS } from '../downstream/listener.ts';
 import type { ClientReply, ResponseHeaders } from '../downstream/client-reply.ts';
 import { createHttpServer } from '../downstream/http-server.ts';
 import { checkProtocol } from '../downstream/request-head.ts';

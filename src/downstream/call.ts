@@ -10,48 +10,12 @@ import { HeldBody } from '../lib/memory/held-body.ts';
 import { createUuid } from '../lib/ids.ts';
 import type { RequestTrace } from '../request/facts.ts';
 import { RequestHistory } from '../request/history.ts';
-import type { AnswerBroken } from './broken-request.ts';
 import { ClientReply, type ReplyConnection, type ResponseHeaders } from './client-reply.ts';
 import { type BodyReader, readRequestBody } from './request-body.ts';
 import { pathOf } from './request-head.ts';
 
-/** Tests pass shorter limits. */
-export const CLIENT_TIME_LIMITS = {
-  headersMs: 15_000,
-  /** An upload is refused after this long without a byte, or if it is then too slow on average. */
-  requestMs: 60_000,
-  /** Between two checks of `limitLingering`. */
-  lingerCheckMs: 1000,
-  /** See `Connection.#closeCut`. */
-  failedStreamMs: 2000,
-  /** A client that reads nothing for this long is cut off. node:http has no such limit. */
-  sendTimeoutMs: 60_000,
-};
-
 /** Adds headers to a response. `call` is undefined if the client's bytes are not HTTP. */
 export type OnReplyHead = (status: number, headers: ResponseHeaders, call?: Call) => void;
-
-interface RequestCounts {
-  inFlight: number;
-  finished: number;
-  cancelled: number;
-  openStreams: number;
-}
-
-export interface ListenerState {
-  readonly timeLimits: typeof CLIENT_TIME_LIMITS;
-  readonly budget: ByteBudget;
-  handler: {
-    /** Answers a call, and calls `call.close()` once its response has closed. Never rejects. */
-    readonly handle: (call: Call) => Promise<void>;
-    readonly answerBroken: AnswerBroken;
-    readonly onReplyHead?: OnReplyHead;
-  };
-  isDraining: boolean;
-  readonly counts: RequestCounts;
-  /** Set at a drain's deadline. Later requests are cancelled with it too. */
-  cancelReason: Error | undefined;
-}
 
 /** A request as node:http announces it. A waiting request holds no more than this. */
 export interface ReceivedRequest {
@@ -66,7 +30,12 @@ export interface ReceivedRequest {
 
 export interface CallConnection extends ReplyConnection {
   readonly socket: Socket;
-  readonly listener: ListenerState;
+  /** The part of `ListenerState` that a call needs. */
+  readonly listener: {
+    readonly budget: ByteBudget;
+    readonly handler: { readonly onReplyHead?: OnReplyHead };
+    readonly isDraining: boolean;
+  };
   readonly queuedBytes: number;
   onCallClosed(call: Call): void;
 }

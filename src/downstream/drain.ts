@@ -6,7 +6,7 @@ import type { Duplex } from 'node:stream';
 import { setImmediate as immediate, setTimeout as sleep } from 'node:timers/promises';
 
 import { startTimer } from '../lib/cancellation.ts';
-import type { ListenerState } from './call.ts';
+import type { ListenerState } from './listener.ts';
 import type { Connection } from './connection.ts';
 
 /** A proxy that has lost a replica connects to another replica with all its requests. */

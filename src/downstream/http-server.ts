@@ -5,7 +5,7 @@ import type { IncomingMessage, Server, ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
 
-import type { ListenerState } from './call.ts';
+import type { ListenerState } from './listener.ts';
 import { Connection, PROGRESS_CHECKS } from './connection.ts';
 import { BACKLOG_CONNECTIONS, drain, type DrainOptions } from './drain.ts';
 import { http } from '../lib/http.ts';

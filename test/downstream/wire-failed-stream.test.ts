@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
 
-import { CLIENT_TIME_LIMITS } from '../../src/downstream/call.ts';
+import { CLIENT_TIME_LIMITS } from '../../src/downstream/listener.ts';
 import { idle, stopClock, useManualTimers } from '../support/clock.ts';
 import { chatBody, rawChat, STREAM } from '../support/gateway.ts';
 import { isRefused, openRaw, parseReplies } from '../support/raw.ts';

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
 
-import { CLIENT_TIME_LIMITS } from '../../src/downstream/call.ts';
+import { CLIENT_TIME_LIMITS } from '../../src/downstream/listener.ts';
 import { idle, useManualTimers } from '../support/clock.ts';
 import { chatBody, rawChat } from '../support/gateway.ts';
 import { responseClosed, startHttpServer } from '../support/http-server.ts';

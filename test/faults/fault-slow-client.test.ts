@@ -4,7 +4,7 @@ import type { Socket } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { CLIENT_TIME_LIMITS } from '../../src/downstream/call.ts';
+import { CLIENT_TIME_LIMITS } from '../../src/downstream/listener.ts';
 import { ALL_SCALES, atSomeScale, startStopwatch, useManualTimers } from '../support/clock.ts';
 import {
   assertError,

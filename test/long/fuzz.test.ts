@@ -13,7 +13,7 @@ import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promi
 
 import { ConfigError, loadConfig, type Config } from '../../src/config/config.ts';
 import { encodeEvent } from '../../src/lib/sse.ts';
-import { CLIENT_TIME_LIMITS } from '../../src/downstream/call.ts';
+import { CLIENT_TIME_LIMITS } from '../../src/downstream/listener.ts';
 import { GatewayError } from '../../src/lib/errors.ts';
 import { endFailed } from '../../src/upstream/answers/open-answer.ts';
 import { TransportError } from '../../src/upstream/connections/network-error.ts';

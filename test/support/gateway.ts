@@ -4,7 +4,7 @@ import { type Agent, request as httpRequest, type IncomingHttpHeaders } from 'no
 import type { TestContext } from 'node:test';
 
 import { loadConfig, type Config } from '../../src/config/config.ts';
-import { CLIENT_TIME_LIMITS } from '../../src/downstream/call.ts';
+import { CLIENT_TIME_LIMITS } from '../../src/downstream/listener.ts';
 import { OUTSIDE, App } from '../../src/app.ts';
 import { createTransport, type Transport } from '../../src/upstream/connections/transport.ts';
 import { readAnswer } from './answer.ts';

@@ -1,6 +1,7 @@
 import type { TestContext } from 'node:test';
 
-import { CLIENT_TIME_LIMITS, type Call } from '../../src/downstream/call.ts';
+import type { Call } from '../../src/downstream/call.ts';
+import { CLIENT_TIME_LIMITS } from '../../src/downstream/listener.ts';
 import { createHttpServer } from '../../src/downstream/http-server.ts';
 import { newBudget } from './shared.ts';
 

@@ -7,7 +7,7 @@ import type { Server } from 'node:http';
 
 import { App } from '../../src/app.ts';
 import { loadConfig } from '../../src/config/config.ts';
-import { CLIENT_TIME_LIMITS } from '../../src/downstream/call.ts';
+import { CLIENT_TIME_LIMITS } from '../../src/downstream/listener.ts';
 import { GatewayError } from '../../src/lib/errors.ts';
 import { heldBy } from '../support/held.ts';
 import { createRandom } from '../support/random.ts';
