@@ -10,7 +10,7 @@ import { openCompleteAnswer, EVENT_STREAM_TYPE } from './complete-answer.ts';
 import { addClientHeaders, passedValue, returnedHeaders, upstreamRequestId } from './headers.ts';
 import { timeoutError, upstreamFailure } from '../connections/network-error.ts';
 import { readFault, type UpstreamFault } from '../../protocol/error-body.ts';
-import { pageWordsOf } from '../../protocol/page-words.ts';
+import { MARKUP, pageWordsOf } from '../../protocol/page-words.ts';
 import { toProviderError } from './provider-error.ts';
 import type { UpstreamResponse, UpstreamRequest } from '../connections/upstream-request.ts';
 import { openStream } from './stream-opening.ts';
@@ -25,8 +25,6 @@ const SLOW_ERROR_BODY = new Error('the error body is slow');
 const JSON_TYPE = /^[^;,]*[/+]json\s*(?:[;,]|$)/i;
 const PLAIN_TYPE = /^\s*text\/plain\s*(?:[;,]|$)/i;
 const HTML_TYPE = /^\s*(?:text\/html|application\/xhtml\+xml)\s*(?:[;,]|$)/i;
-/** A start tag does not count, because ordinary messages quote `<class 'int'>`. */
-const MARKUP = /<[/!?]/;
 /** IANA's registry. Some servers send `UTF-8` or `none`, which are not codings. */
 const COMPRESSED = /\b(?:aes128gcm|br|compress|dcb|dcz|deflate|exi|gzip|zstd)\b/i;
 /** Success without a body (RFC 9110 15.3.5, 15.3.6). */

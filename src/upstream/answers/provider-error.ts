@@ -4,7 +4,7 @@ import { namingSetting } from '../../config/named-models.ts';
 import { GatewayError, type ErrorDetails } from '../../lib/errors.ts';
 import { cutText, withoutControlCharacters } from '../../lib/secrets.ts';
 import { isAboutMoney, readFault, type UpstreamFault } from '../../protocol/error-body.ts';
-import { MAX_WORDS_CHARACTERS, pageWordsOf } from '../../protocol/page-words.ts';
+import { MAX_WORDS_CHARACTERS, PAGE_TAG, pageWordsOf } from '../../protocol/page-words.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { redactorOf, returnedHeaders } from './headers.ts';
 import type { UpstreamHeaders } from '../connections/upstream-request.ts';
@@ -20,8 +20,6 @@ const MAX_CUT_SECRET_CHARACTERS = 4096;
 const RETRYABLE_STATUSES = new Set([408, 429, 500, 502, 503, 504, 529]);
 /** A word, or a number written as text, by which clients classify errors; not a sentence. */
 const CODE_WORD = /^\w[\w.-]{0,63}$/;
-/** Other tags do not count, because messages quote `<class 'int'>`, `<image>` and `<400>`. */
-const PAGE = /<(?:!doctype|html|head|body|script)/i;
 
 type Redact = (text: string) => string;
 
@@ -94,7 +92,8 @@ function errorText({ message = '', code = '', status }: UpstreamFault, redact: R
   const beginning = cutText(message, MAX_ERROR_TEXT_CHARACTERS + MAX_CUT_SECRET_CHARACTERS);
   const line = withoutControlCharacters(beginning).trim();
   const shown = cutText(redact(line), MAX_ERROR_TEXT_CHARACTERS).trimEnd();
-  const text = (PAGE.test(shown) ? '' : shown) || (http.STATUS_CODES[status] ?? 'Unknown error');
+  const text =
+    (PAGE_TAG.test(shown) ? '' : shown) || (http.STATUS_CODES[status] ?? 'Unknown error');
   const isKnown = text.includes(code) || code === String(status);
   return CODE_WORD.test(code) && !isKnown ? `${text} (${redact(code)})` : text;
 }
