@@ -112,7 +112,8 @@ function fullOnes(candidates: readonly Candidate[], { attempts }: RequestHistory
  * Waits for a slot of any of these candidates, and asks the candidate whose slot comes first. If
  * this attempt fails, the request waits for the other candidates in the rest of its time. Resolves
  * with the lease of an answer; else with the attempt whose failure is reported, which is
- * `beforeWait` unless a later attempt replaces it. Rejects with the reason if the call is cancelled.
+ * `beforeWait` unless a later attempt replaces it. Rejects with the reason if the call is
+ * cancelled.
  */
 async function askAfterWait(
   full: Candidate[],

@@ -99,8 +99,8 @@ export interface Endpoint extends AnswerRules {
   /** Matches the message of a 404 or 409 about something that only the request can have named. */
   readonly references?: RegExp;
   /**
-   * Absent at the endpoints of OpenAI's protocol. Few providers speak another protocol, so a 404 may
-   * only mean that the provider does not.
+   * Absent at the endpoints of OpenAI's protocol. Few providers speak another protocol, so a 404
+   * may only mean that the provider does not.
    */
   readonly ownProtocol?: Protocol;
   /** Encodes the event that ends a failed stream. Absent if its data is the error object. */

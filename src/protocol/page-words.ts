@@ -10,8 +10,8 @@ export const MAX_WORDS_CHARACTERS = 100;
 /** A body is a page if it begins so. */
 const BEGINS_PAGE = /^\ufeff?\s*<(?:!doctype|!--|\?xml|html|head|body|script|title)/i;
 /**
- * The message of a provider's error is a page if it has such a tag. Other tags do not count, because
- * messages quote `<class 'int'>`, `<image>` and `<400>`.
+ * The message of a provider's error is a page if it has such a tag. Other tags do not count,
+ * because messages quote `<class 'int'>`, `<image>` and `<400>`.
  */
 export const PAGE_TAG = /<(?:!doctype|html|head|body|script)/i;
 /**
