@@ -102,9 +102,9 @@ const isSlow = (id: string, { lasting }: Situation) =>
 function keptAway(id: string, figures: Figures): string[] {
   const circuits = figures.providers().get(id)!.breaker.report();
   const open = circuits.filter(({ state }) => state === 'open');
-  return open.map(({ model, isStream, openUntilMs }) => {
+  return open.map(({ model, isStream, halfOpenAtMs }) => {
     const answers = model !== undefined && `${answersOf(isStream === true)} of ${model}`;
-    return join([answers, `kept away until ${wallClock(openUntilMs)}`], ' ');
+    return join([answers, `kept away until ${wallClock(halfOpenAtMs)}`], ' ');
   });
 }
 

@@ -35,7 +35,7 @@ const ignore = () => {};
 export class Connection implements CallConnection {
   readonly socket: Socket;
   readonly listener: ListenerState;
-  idleSinceMs = performance.now();
+  becameIdleAtMs = performance.now();
 
   call: Call | undefined;
   /** The requests behind `call`, in order of arrival. Only the last may be incomplete. */
@@ -74,7 +74,7 @@ export class Connection implements CallConnection {
     if (!this.#cutTimer || !this.socket.writable) this.socket.destroy();
     else {
       clearTimeout(this.#cutTimer);
-      this.idleSinceMs = performance.now();
+      this.becameIdleAtMs = performance.now();
       this.#linger();
     }
   }
@@ -153,7 +153,7 @@ export class Connection implements CallConnection {
     if (this.#cutTimer) return;
     const { headersMs } = this.listener.timeLimits;
     // The socket is not read while requests wait, so the rest of the head may have arrived unread.
-    const wasBusy = call !== undefined || performance.now() - this.idleSinceMs < headersMs;
+    const wasBusy = call !== undefined || performance.now() - this.becameIdleAtMs < headersMs;
     if (code === TIMED_OUT && wasBusy) {
       this.#lateHead = setTimeout(() => this.refuse(code), headersMs).unref();
       return;
@@ -280,7 +280,7 @@ export class Connection implements CallConnection {
     const { failure } = call.history;
     const isCancelled = failure !== undefined && failure === this.listener.cancelReason;
     counts[isCancelled ? 'cancelled' : 'finished'] += 1;
-    this.idleSinceMs = performance.now();
+    this.becameIdleAtMs = performance.now();
     // Behind an incomplete response, the next response would wait for ever.
     if (!call.response.writableFinished && !call.reply.isCut) this.socket.destroy();
     this.call = undefined;

@@ -60,10 +60,10 @@ async function closeServer(server: Server, connections: Connections): Promise<vo
   );
   const closedAtMs = performance.now();
   const closeIdle = () => {
-    const youngestMs = performance.now() - IDLE_GRACE_MS;
+    const latestAtMs = performance.now() - IDLE_GRACE_MS;
     for (const connection of connections.values()) {
-      const { isIdle, idleSinceMs } = connection;
-      if (isIdle && Math.max(idleSinceMs, closedAtMs) <= youngestMs) connection.closeIdle();
+      const { isIdle, becameIdleAtMs } = connection;
+      if (isIdle && Math.max(becameIdleAtMs, closedAtMs) <= latestAtMs) connection.closeIdle();
     }
   };
   // Answers begun before the drain had no `Connection: close`. `setImmediate` lets a busy process

@@ -85,7 +85,7 @@ export class ModelList {
 
   async #update(provider: ProviderState): Promise<void> {
     const { modelList, models } = provider;
-    if (models || performance.now() < modelList.freshUntilMs) return;
+    if (models || performance.now() < modelList.staleAtMs) return;
     modelList.fetching ??= this.#refresh(provider);
     await modelList.fetching;
   }
@@ -116,7 +116,7 @@ export class ModelList {
     logger.log('debug', 'model list fetched', { provider: id, cause, models });
     incidents.set('model_list', cause, subject);
     cached.isUp = cause === undefined;
-    cached.freshUntilMs = performance.now() + (cached.isUp ? FRESH_MS : FRESH_AFTER_FAILURE_MS);
+    cached.staleAtMs = performance.now() + (cached.isUp ? FRESH_MS : FRESH_AFTER_FAILURE_MS);
     cached.fetching = undefined;
   }
 

@@ -37,8 +37,8 @@ export interface CachedList {
   missing?: ReturnType<typeof missingModels>;
   /** How many models the latest list had with a name that is too long. */
   leftOut?: number;
-  /** When the list is fetched again, on the clock of `performance.now()`. */
-  freshUntilMs: number;
+  /** A request from then on fetches the list again. */
+  staleAtMs: number;
   /** Whether the last fetch succeeded; undefined before the first fetch. */
   isUp?: boolean;
   /** The fetch under way. Other requests wait for it too. */
@@ -88,7 +88,7 @@ function withNewParts(
     ...provider,
     breaker,
     keyPool: hasKeys ? new KeyPool(provider, logger, onRefused) : undefined,
-    modelList: { models: [], freshUntilMs: -Infinity },
+    modelList: { models: [], staleAtMs: -Infinity },
     subject,
     firstTokenTimes: new Map(),
   };

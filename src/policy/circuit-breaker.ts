@@ -54,8 +54,8 @@ interface Circuit extends Partial<Pick<CandidateModel, 'model' | 'operation' | '
   /** Failures in a row. */
   readonly failures: number;
   readonly cooldownMs: number;
-  /** The end of the cooldown, or of the probe's time, on the clock of `performance.now()`. */
-  openUntilMs: number;
+  /** The end of the cooldown, or of the probe's time. */
+  halfOpenAtMs: number;
   isProbed: boolean;
 }
 
@@ -103,9 +103,9 @@ export class CircuitBreaker {
    * requests until the probe is released.
    */
   beginProbe(candidate: CandidateModel): Probe {
-    const openUntilMs = performance.now() + COOLDOWN_MS;
+    const halfOpenAtMs = performance.now() + COOLDOWN_MS;
     const circuits = this.#tripped(candidate).map((before) => {
-      const circuit = { ...before, openUntilMs, isProbed: true };
+      const circuit = { ...before, halfOpenAtMs, isProbed: true };
       this.#circuits.set(nameOf(before), circuit);
       this.#logger.log('debug', 'breaker half-open', this.#shown(before));
       return circuit;
@@ -121,7 +121,7 @@ export class CircuitBreaker {
       },
       // Changes nothing if a result or a later probe has replaced these circuits.
       release: () => {
-        const over = { openUntilMs: performance.now(), isProbed: false };
+        const over = { halfOpenAtMs: performance.now(), isProbed: false };
         for (const circuit of circuits) Object.assign(circuit, over);
       },
     };
@@ -197,7 +197,7 @@ export class CircuitBreaker {
       isStream,
       failures,
       cooldownMs,
-      openUntilMs: performance.now() + cooldownMs,
+      halfOpenAtMs: performance.now() + cooldownMs,
       isProbed: false,
     };
     this.#circuits.set(name, circuit);
@@ -230,8 +230,8 @@ function isTripped({ failures }: Circuit): boolean {
   return failures >= FAILURES_TO_OPEN;
 }
 
-function stateOfCircuit({ openUntilMs }: Circuit): CircuitState {
-  return performance.now() < openUntilMs ? 'open' : 'half-open';
+function stateOfCircuit({ halfOpenAtMs }: Circuit): CircuitState {
+  return performance.now() < halfOpenAtMs ? 'open' : 'half-open';
 }
 
 function nameOf({ model, operation, isStream }: Partial<CandidateModel>): string {

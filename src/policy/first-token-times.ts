@@ -66,8 +66,8 @@ export class FirstTokenTimes {
    * times as long.
    */
   get state(): { readonly usualMs: number; readonly isKnown: boolean; readonly isBusy: boolean } {
-    const sinceMs = performance.now() - WINDOW_MS;
-    const entries = this.#entries.filter(({ atMs }) => atMs >= sinceMs);
+    const oldestAtMs = performance.now() - WINDOW_MS;
+    const entries = this.#entries.filter(({ atMs }) => atMs >= oldestAtMs);
     const times = entries.flatMap(({ tookMs }) => tookMs ?? []);
     const usualMs = medianOf(times);
     const busyMs = Math.max(usualMs, LEAST_USUAL_MS) * BUSY_FACTOR;

@@ -20,7 +20,7 @@ const config = loadConfig({ toml: TOML, env: {} });
 const at = performance.now();
 
 function rows({ failing = [] as Partial<Notice>[], traffic = new Traffic(() => 1e12) } = {}) {
-  const circuit = { state: 'open', openUntilMs: at } as const;
+  const circuit = { state: 'open', halfOpenAtMs: at } as const;
   const circuits: Record<string, object[]> = {
     a: [true, false].map((isStream) => ({ ...circuit, model: 'm', isStream })),
     b: [circuit, { ...circuit, state: 'half_open' }],

@@ -99,7 +99,7 @@ function start(t: TestContext, first = 1_000_000) {
     troubles: () => troubles,
     open: (...names: [provider: string, model?: string, isStream?: boolean][]) => {
       circuits = names.map(([provider, model, isStream = false]) => {
-        const state = { state: 'open', failures: 3, cooldownMs: 0, openUntilMs: 0 } as const;
+        const state = { state: 'open', failures: 3, cooldownMs: 0, halfOpenAtMs: 0 } as const;
         const ofModel = { operation: 'chat', isStream: model === undefined ? undefined : isStream };
         return { ...state, ...ofModel, provider, model, isProbed: false };
       });

@@ -104,15 +104,15 @@ test('a circuit is reported with the end of its rest, unless it is closed', (t) 
   const { breaker, clock, fail } = startBreaker(t);
   const rest = { cooldownMs: REST_MS, isProbed: false };
   const ofModel = { operation: 'chat', isStream: false, ...rest };
-  const short = () => breaker.report().map((one) => [one.model, one.state, one.openUntilMs]);
+  const short = () => breaker.report().map((one) => [one.model, one.state, one.halfOpenAtMs]);
   fail(3, 'a');
   fail(1, 'failed once');
   clock.nowMs += 6000;
   fail(4, 'b');
   const untilMs = clock.nowMs + REST_MS;
   assert.deepEqual(breaker.report(), [
-    { state: 'open', model: 'a', failures: 3, ...ofModel, openUntilMs: untilMs - 6000 },
-    { state: 'open', model: 'b', failures: 4, ...ofModel, openUntilMs: untilMs },
+    { state: 'open', model: 'a', failures: 3, ...ofModel, halfOpenAtMs: untilMs - 6000 },
+    { state: 'open', model: 'b', failures: 4, ...ofModel, halfOpenAtMs: untilMs },
   ]);
   clock.nowMs += 4000;
   const ofB = ['b', 'open', untilMs];
@@ -123,8 +123,8 @@ test('a circuit is reported with the end of its rest, unless it is closed', (t) 
   assert.equal(breaker.report().length, 1);
   fail(3);
   const own = { model: undefined, operation: undefined, isStream: undefined, failures: 3 };
-  const openUntilMs = clock.nowMs + REST_MS;
-  const reported = { state: 'open', ...own, ...rest, openUntilMs };
+  const halfOpenAtMs = clock.nowMs + REST_MS;
+  const reported = { state: 'open', ...own, ...rest, halfOpenAtMs };
   assert.deepEqual(breaker.report().at(-1), reported);
 });
 

@@ -101,7 +101,7 @@ export class Http1Connection {
   wasKept = false;
   /** True once a byte of the current response has arrived. */
   hasFirstByte = false;
-  freeSinceMs = 0;
+  becameFreeAtMs = 0;
   /** How long the connection may be idle by the provider's `Keep-Alive`, less a margin. */
   keepAliveMs = Infinity;
   readonly #owner: ConnectionOwner;

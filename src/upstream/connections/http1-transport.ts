@@ -146,7 +146,7 @@ export class ConnectionPool {
     const nowMs = performance.now();
     for (const connection of connections) {
       if (!connection.isFree) continue;
-      connection.freeSinceMs = nowMs;
+      connection.becameFreeAtMs = nowMs;
       connection.wasKept = true;
       const key = keyOf(connection.target);
       const idle = this.#idle.get(key);
@@ -180,7 +180,7 @@ function keyOf({ origin, digest }: Http1Connection['target']): string {
 
 function isKept(connection: Http1Connection, nowMs: number): boolean {
   const limitMs = Math.min(IDLE_CONNECTION_MS, connection.keepAliveMs);
-  return connection.isFree && nowMs - connection.freeSinceMs < limitMs;
+  return connection.isFree && nowMs - connection.becameFreeAtMs < limitMs;
 }
 
 /**
