@@ -72,10 +72,10 @@ export class ModelRequestParser {
   #model: JsonValue | undefined;
   #stream: JsonValue | undefined;
   #hasRequired = false;
-  #fault: string | undefined;
+  #mistake: string | undefined;
   #items = 0;
   /** Counts only if the current member is `messages`. */
-  #itemFault: string | undefined;
+  #itemMistake: string | undefined;
   #message: Message = {};
   #hasPlainPart = false;
   #bodyStart = 0;
@@ -101,7 +101,7 @@ export class ModelRequestParser {
   }
 
   /**
-   * Never throws: a fault waits for `finish`, because an oversized body is refused for its size
+   * Never throws: a mistake waits for `finish`, because an oversized body is refused for its size
    * first.
    */
   push(chunk: Buffer): void {
@@ -132,8 +132,8 @@ export class ModelRequestParser {
     if (stream !== 'true' && stream !== 'false' && stream !== 'null') {
       throw invalidRequest('"stream" must be a boolean');
     }
-    if (!this.#hasRequired) throw invalidRequest(faultOfRequired(this.#required));
-    if (this.#fault) throw invalidRequest(this.#fault);
+    if (!this.#hasRequired) throw invalidRequest(mistakeOfRequired(this.#required));
+    if (this.#mistake) throw invalidRequest(this.#mistake);
 
     const usageEdit = isStream ? this.#usageEdit(parts) : undefined;
     const isBound = this.#referrers !== undefined && refersToIds(this.#referrers, whole);
@@ -186,17 +186,17 @@ export class ModelRequestParser {
       }
       this.#hasPlainPart = false;
     } else if (depth === MESSAGE) {
-      const fault = kind === 'object' ? faultOf(this.#message) : '" must be an object';
-      if (fault !== undefined) this.#itemFault ??= `"messages[${this.#items}]${fault}`;
+      const mistake = kind === 'object' ? mistakeOf(this.#message) : '" must be an object';
+      if (mistake !== undefined) this.#itemMistake ??= `"messages[${this.#items}]${mistake}`;
       // The members of `stream_options` are at this depth too.
       if (name === 'include_usage') this.#innerUsage = value;
       this.#items += 1;
       this.#message = {};
     } else if (depth === MEMBER) {
-      const fault = this.#noteMember(value);
-      this.#fault ??= fault;
+      const mistake = this.#noteMember(value);
+      this.#mistake ??= mistake;
       this.#items = 0;
-      this.#itemFault = undefined;
+      this.#itemMistake = undefined;
       this.#innerUsage = undefined;
       this.#innerReferrers = undefined;
     } else if (depth === BODY) {
@@ -218,9 +218,9 @@ export class ModelRequestParser {
       this.#hasRequired = true;
       if (name === 'messages') {
         this.#referrers = this.#innerReferrers;
-        return kind === 'array' && this.#items > 0 ? this.#itemFault : NO_MESSAGES;
+        return kind === 'array' && this.#items > 0 ? this.#itemMistake : NO_MESSAGES;
       }
-      return kind === 'string' || kind === 'array' ? undefined : faultOfRequired(name);
+      return kind === 'string' || kind === 'array' ? undefined : mistakeOfRequired(name);
     }
     if (name === 'stream_options') {
       this.#streamOptions = value;
@@ -254,14 +254,14 @@ export class UnstreamedParser extends ModelRequestParser {
   }
 }
 
-function faultOfRequired(name: string): string {
+function mistakeOfRequired(name: string): string {
   return name === 'messages' ? NO_MESSAGES : `"${name}" must be a string or an array`;
 }
 
 /**
- * Returns a message's fault, as the text that follows `"messages[0]`: `.role" must be a string`.
+ * Returns a message's mistake, as the text that follows `"messages[0]`: `.role" must be a string`.
  */
-function faultOf({ role, content, name, hasPlainPart }: Message): string | undefined {
+function mistakeOf({ role, content, name, hasPlainPart }: Message): string | undefined {
   if (role?.kind !== 'string') return '.role" must be a string';
   const contentKind = content?.kind;
   if (contentKind === undefined) {
