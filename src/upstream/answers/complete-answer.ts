@@ -56,15 +56,15 @@ export function openCompleteAnswer(
   });
   const open = (): Answer => {
     const { parts } = held;
-    const fault = readAnswer(outline ? outline.finish() : parse(parts), context);
-    if (fault === 'not JSON') {
+    const failure = readAnswer(outline ? outline.finish() : parse(parts), context);
+    if (failure === 'not JSON') {
       if (isLabelledStream || beginsEvents(parts)) throw streamAnswered();
       const text = 'the provider did not answer with usable JSON';
       const beginning = sliceText(parts, 0, MAX_PAGE_CHARACTERS);
       const cause = `no JSON: ${describeResponse(pageWordsOf(beginning), context)}`;
       throw new GatewayError('serialization', text, { cause });
     }
-    if (fault) throw fault;
+    if (failure) throw failure;
     return {
       deliver: (reply) => {
         deadline.stop();
@@ -83,9 +83,9 @@ export function failureOfCompletion(
   parts: readonly Buffer[],
   context: AttemptContext,
 ): GatewayError | undefined {
-  const fault = readAnswer(parse(parts), context);
-  if (fault === 'not JSON') return undefined;
-  return fault ?? noStreaming(context.attempt.provider);
+  const failure = readAnswer(parse(parts), context);
+  if (failure === 'not JSON') return undefined;
+  return failure ?? noStreaming(context.attempt.provider);
 }
 
 /** Returns the error for a provider that sends a completion in place of a stream. */
@@ -104,10 +104,10 @@ function beginsEvents(parts: readonly Buffer[]): boolean {
 }
 
 /** Undefined for a good answer. */
-type AnswerFault = GatewayError | 'not JSON' | undefined;
+type AnswerFailure = GatewayError | 'not JSON' | undefined;
 
-/** Notes the facts of an answer. Returns its fault, if any. */
-function readAnswer(json: unknown, context: AttemptContext): AnswerFault {
+/** Notes the facts of an answer. Returns its failure, if any. */
+function readAnswer(json: unknown, context: AttemptContext): AnswerFailure {
   const { attempt, call, services } = context;
   const { endpoint } = call.history;
   if (json === undefined) return 'not JSON';
