@@ -1,7 +1,7 @@
 /** The rows of the page's tables. Texts have times in ISO 8601. */
 
 import type { Config } from '../config/config.ts';
-import { aliasFor, parseTarget, targetNamed } from '../config/aliases-section.ts';
+import { aliasFor, parseTarget, targetFor, targetNamed } from '../config/aliases-section.ts';
 import {
   answersOf,
   formatCount,
@@ -134,17 +134,19 @@ function usedLimitsOf(client: string, figures: Figures, { lasting }: Situation) 
 function askedChainOf(name: string, config: Config, situation: Situation): Chain | undefined {
   const { providers } = config;
   const alias = aliasFor(name, config);
-  const known = new Set(providers.registered.map(({ id }) => id));
-  const targets = alias?.targets ?? [targetNamed(name, providers, known) ?? []].flat();
-  const all = [...targets, ...providers.fallback.map(parseTarget)];
-  const asked = new Map(
-    all
-      .filter(({ providerId }) => known.has(providerId))
-      .map(({ providerId, model }) => [providerId, model] as const)
-      .toReversed(),
-  );
+  const known = new Map(providers.registered.map((one) => [one.id, one]));
+  const targets =
+    alias?.targets.map((target) => targetFor(target, alias, name)) ??
+    [targetNamed(name, providers, known) ?? []].flat();
+  const asked = new Map<string, string>();
+  for (const { providerId, model: named } of [...targets, ...providers.fallback.map(parseTarget)]) {
+    const provider = known.get(providerId);
+    if (!provider || asked.has(providerId)) continue;
+    const [first = ''] = asked.values();
+    asked.set(providerId, named || (provider.defaultModel ?? first));
+  }
   if (asked.size < 2) return undefined;
-  return [...asked].toReversed().map(([id, model]) => [iconOf(id, model, situation), id]);
+  return Array.from(asked, ([id, model]) => [iconOf(id, model, situation), id]);
 }
 
 /** Returns a provider's icon for a model: `bad` while the model fails there. */

@@ -15,11 +15,16 @@ const TOML = `[providers]\nprimary = "b"\nfallback = ["c"]
 [providers.b]\napi_key = "k-b"\nbase_url = "http://b/v1"
 [providers.c]\napi_key = "k-c"\nbase_url = "http://c/v1"\ndefault_model = "d"
 [aliases]\nfast = ["a/m", "b/m"]\n"x-*" = "b/*"\nlast = "c/d"
+turns = ["c/d", "b/m", "c/e"]
 `;
 const config = loadConfig({ toml: TOML, env: {} });
 const at = performance.now();
 
-function rows({ failing = [] as Partial<Notice>[], traffic = new Traffic(() => 1e12) } = {}) {
+function rows({
+  failing = [] as Partial<Notice>[],
+  settings = config,
+  traffic = new Traffic(() => 1e12),
+} = {}) {
   const circuit = { state: 'open', halfOpenAtMs: at } as const;
   const circuits: Record<string, object[]> = {
     a: [true, false].map((isStream) => ({ ...circuit, model: 'm', isStream })),
@@ -42,7 +47,7 @@ function rows({ failing = [] as Partial<Notice>[], traffic = new Traffic(() => 1
     suspected: new Set(),
     ...sortNotices(failing as Notice[]),
   };
-  return describeRows(config, figures, traffic.report(), situation as unknown as Situation);
+  return describeRows(settings, figures, traffic.report(), situation as unknown as Situation);
 }
 
 test('a provider has its open circuits, waiting requests, and the age of its oldest request', () => {
@@ -59,33 +64,51 @@ test('a provider has its open circuits, waiting requests, and the age of its old
   assert.deepEqual(detailsOf('c'), ['3 waiting', 'oldest request 14 s']);
 });
 
-test('a model has the providers in turn, each with whether the model fails there', () => {
+/** Returns the chain of each of these models. */
+function chainsOf(names: readonly string[], failing: Partial<Notice>[] = [], settings = config) {
   const traffic = new Traffic(() => 1e12);
   const facts = { request_id: 'x', method: 'POST', path: '/', duration_ms: 1, bytes: 1 };
   const ended = { endTime: 1, durationMs: 1 };
-  for (const name of ['fast', 'x-1', 'a/big', 'last', 'other']) {
+  for (const name of names) {
     traffic.add({ facts: { ...facts, outcome: 'ok' }, ...ended }, { name } as never);
   }
-  const chainsOf = (...failing: Partial<Notice>[]) => {
-    const { models } = rows({ failing, traffic });
-    return Object.entries(models).map(([name, row]) => {
-      const { chain = [] } = row as { chain?: [string, string][] };
-      return `${name}: ${chain.map(([icon, id]) => `${icon} ${id}`).join(' ')}`;
-    });
-  };
-  assert.deepEqual(chainsOf(), [
+  const { models } = rows({ failing, settings, traffic });
+  return Object.entries(models).map(([name, row]) => {
+    const { chain = [] } = row as { chain?: [string, string][] };
+    return `${name}: ${chain.map(([icon, id]) => `${icon} ${id}`).join(' ')}`;
+  });
+}
+
+const failingAt = (provider: string, models: string[] | undefined) => {
+  return { provider, models, affected: [], causes: [] };
+};
+
+test('a model has the providers in turn, each with whether the model fails there', () => {
+  const chains = (...failing: Partial<Notice>[]) =>
+    chainsOf(['fast', 'x-1', 'a/big', 'last', 'turns', 'other'], failing);
+  assert.deepEqual(chains(), [
     'fast: good a good b good c',
     'x-1: good b good c',
     'a/big: good a good c',
     'last: ',
+    'turns: good c good b',
     'other: good b good c',
   ]);
-  const [fast, , big] = chainsOf({ provider: 'a', models: ['m'], affected: [], causes: [] });
+  const [fast, , big] = chains(failingAt('a', ['m']));
   assert.deepEqual([fast, big], ['fast: bad a good b good c', 'a/big: good a good c']);
-  const all = chainsOf({ provider: 'a', models: [], affected: [], causes: [] });
-  assert.equal(all[2], 'a/big: bad a good c');
-  const slow = chainsOf({ provider: 'a', models: undefined, affected: [], causes: [] });
-  assert.equal(slow[2], 'a/big: good a good c');
+  assert.equal(chains(failingAt('a', []))[2], 'a/big: bad a good c');
+  assert.equal(chains(failingAt('a', undefined))[2], 'a/big: good a good c');
+});
+
+test('a model fails at the providers that are asked for it by a `*` or a default_model', () => {
+  const names = ['x-1', 'c'];
+  const settings = loadConfig({ toml: TOML.replace('["c"]', '["c", "a"]'), env: {} });
+  const failing = (provider: string, model: string) =>
+    chainsOf(names, [failingAt(provider, [model])], settings);
+  assert.deepEqual(failing('b', '1'), ['x-1: bad b good c good a', 'c: good c good a']);
+  assert.deepEqual(failing('c', 'd'), ['x-1: good b bad c good a', 'c: bad c good a']);
+  assert.deepEqual(failing('a', '1'), ['x-1: good b good c bad a', 'c: good c good a']);
+  assert.deepEqual(failing('a', 'd'), ['x-1: good b good c good a', 'c: good c bad a']);
 });
 
 test('traffic has a letter for each minute of a provider, tokens, and unknown models', () => {
