@@ -114,7 +114,7 @@ export interface ErrorDetails {
   readonly retryAfterSeconds?: number;
   /** How long a stream was silent when it failed. */
   readonly silentMs?: number;
-  /** `allow`, or allow-listed headers from the upstream. */
+  /** The answer's further headers. */
   readonly headers?: Readonly<Record<string, string>>;
   readonly retry?: Retry;
   readonly problem?: Problem;
