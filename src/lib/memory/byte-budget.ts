@@ -8,8 +8,8 @@ import { collectGarbage } from './garbage-collector.ts';
  * still pass when resident memory is short.
  */
 export const SMALL_BYTES = 65_536;
-const READING_MS = 50;
-const COLLECTING_MS = 1000;
+const READ_EVERY_MS = 50;
+const COLLECTED_EVERY_MS = 1000;
 
 /**
  * `maxBufferedBytes` bounds all reservations together. `memoryBytes` is the process's memory,
@@ -24,6 +24,7 @@ export class ByteBudget {
    */
   limits: BudgetLimits;
   reservedBytes = 0;
+  /** The bytes of bodies that have arrived. Their reservations may be larger. */
   bodyBytes = 0;
   /**
    * Bytes held by the streams that wait now, at least 1 for each stream. While it is above 0, no
@@ -34,7 +35,7 @@ export class ByteBudget {
    * Streams that had to wait for memory, oldest first, with the time of the first wait
    * (`performance.now()`). A stream leaves once it has passed its bytes on or given them up.
    */
-  readonly waitingStreams = new Map<{ readonly waitingBytes: number }, number>();
+  readonly waitingStreams = new Map<{ readonly isWaiting: boolean }, number>();
   /** Resident memory without bodies, at the last reading. */
   #otherBytes = 0;
   #readAtMs = -Infinity;
@@ -51,8 +52,8 @@ export class ByteBudget {
   isMemoryLeft(bytes: number): boolean {
     const maxOtherBytes = (this.limits.memoryBytes / 8) * 7 - this.reservedBytes - bytes;
     const nowMs = performance.now();
-    if (nowMs - this.#readAtMs > READING_MS) this.#readMemory(nowMs);
-    if (this.#otherBytes > maxOtherBytes && nowMs - this.#collectedAtMs > COLLECTING_MS) {
+    if (nowMs - this.#readAtMs > READ_EVERY_MS) this.#readMemory(nowMs);
+    if (this.#otherBytes > maxOtherBytes && nowMs - this.#collectedAtMs > COLLECTED_EVERY_MS) {
       this.#collectedAtMs = nowMs;
       collectGarbage();
       this.#readMemory(nowMs);

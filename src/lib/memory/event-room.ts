@@ -30,8 +30,8 @@ export class EventRoom implements ReservedMemory {
     return this.#reservation.bytes;
   }
 
-  get waitingBytes(): number {
-    return this.#waitingBytes;
+  get isWaiting(): boolean {
+    return this.#waitingBytes > 0;
   }
 
   /**
@@ -55,7 +55,7 @@ export class EventRoom implements ReservedMemory {
   get #isFirst(): boolean {
     for (const other of this.#reservation.budget.waitingStreams.keys()) {
       if (other === this) return true;
-      if (other.waitingBytes > 0) return false;
+      if (other.isWaiting) return false;
     }
     return false;
   }
@@ -78,6 +78,7 @@ export class EventRoom implements ReservedMemory {
 
   wait(): void {
     const { budget, bytes } = this.#reservation;
+    // At least 1, so that a stream without bytes keeps large bodies away too.
     this.#waitingBytes = Math.max(1, bytes);
     budget.waitingBytes += this.#waitingBytes;
   }
