@@ -44,8 +44,8 @@ export class JsonOutline {
     this.#json.push(bytes);
   }
 
-  get hasFault(): boolean {
-    return this.#json.fault !== undefined;
+  get hasError(): boolean {
+    return this.#json.error !== undefined;
   }
 
   /** Returns undefined if the text is not JSON. */

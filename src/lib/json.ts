@@ -94,6 +94,7 @@ interface Frame {
 
 /**
  * Checks the syntax of one JSON text in chunks and reports its outer values. It builds no objects.
+ * The messages of its errors say `request body`, because no client is shown the errors of answers.
  */
 export class JsonScanner {
   readonly #report: (value: JsonValue) => void;
@@ -101,7 +102,7 @@ export class JsonScanner {
   readonly #reportedDepth: number;
   readonly #textDepth: number;
   readonly #beginningBytes: number;
-  fault: Error | undefined;
+  error: Error | undefined;
   /** The last reported number as written; '' if it is longer than MAX_NUMBER_CHARACTERS. */
   number = '';
   #state: State = 'value';
@@ -128,7 +129,7 @@ export class JsonScanner {
   }
 
   push(chunk: Buffer): void {
-    if (this.fault) return;
+    if (this.error) return;
     const bytes = this.#unread ? Buffer.concat([this.#unread, chunk]) : chunk;
     let at = 0;
     try {
@@ -136,20 +137,20 @@ export class JsonScanner {
         next = this.#readToken(bytes, at);
         if (next === at) break;
       }
-    } catch (error) {
-      this.fault = error as Error;
+    } catch (thrown) {
+      this.error = thrown as Error;
     }
     this.#readBytes += at;
-    // A copy, because a slice would keep the whole chunk in memory.
     this.#text = undefined;
+    // A copy, because a slice would keep the whole chunk in memory.
     this.#unread = at < bytes.length ? Buffer.from(bytes.subarray(at)) : undefined;
   }
 
-  /** @returns the first fault, `invalidRequest`, which names the offset of a wrong byte or word */
+  /** @returns the first error, `invalidRequest`, which names the offset of a wrong byte or word */
   finish(): Error | undefined {
     this.push(END);
     const isWhole = this.#depth === 0 && this.#state === 'comma';
-    return this.fault ?? (isWhole ? undefined : this.#faultAt((this.#unread?.length ?? 0) - 1));
+    return this.error ?? (isWhole ? undefined : this.#errorAt((this.#unread?.length ?? 0) - 1));
   }
 
   /** Returns `at` if the token is incomplete. */
@@ -176,7 +177,7 @@ export class JsonScanner {
     if (this.#state === 'name' && byte === QUOTE) return this.#readString(bytes, at);
     if (this.#state === 'colon' && byte === COLON) this.#state = 'value';
     else if (this.#state === 'comma' && byte === COMMA && closer !== -1) this.#state = 'item';
-    else throw this.#faultAt(at);
+    else throw this.#errorAt(at);
     return at + 1;
   }
 
@@ -239,13 +240,13 @@ export class JsonScanner {
   /** Returns 0 if the escape sequence is incomplete or if the string ends here. */
   #escapeLength(bytes: Buffer, at: number): number {
     if (bytes[at] === QUOTE) return 0;
-    if (bytes[at] !== BACKSLASH) throw this.#faultAt(at);
+    if (bytes[at] !== BACKSLASH) throw this.#errorAt(at);
     if (at + 1 === bytes.length) return 0;
     if (IS_ESCAPED[bytes[at + 1]!] === 1) return 2;
-    if (bytes[at + 1] !== LETTER_U) throw this.#faultAt(at + 1);
+    if (bytes[at + 1] !== LETTER_U) throw this.#errorAt(at + 1);
     const end = Math.min(at + 6, bytes.length);
     const wrong = skip(IS_HEX_DIGIT, bytes, at + 2);
-    if (wrong < end) throw this.#faultAt(wrong);
+    if (wrong < end) throw this.#errorAt(wrong);
     return end === at + 6 ? 6 : 0;
   }
 
@@ -257,7 +258,7 @@ export class JsonScanner {
       throw invalidRequest(text);
     }
     if (at === bytes.length) return start;
-    if (!WORD.test(word)) throw this.#faultAt(start);
+    if (!WORD.test(word)) throw this.#errorAt(start);
     const isLiteral = word === 'true' || word === 'false' || word === 'null';
     if (!isLiteral) this.number = word.length <= MAX_NUMBER_CHARACTERS ? word : '';
     return this.#endValue(isLiteral ? word : 'number', at);
@@ -291,7 +292,7 @@ export class JsonScanner {
     }
   }
 
-  #faultAt(at: number): Error {
+  #errorAt(at: number): Error {
     return invalidRequest(`request body is not valid JSON (at byte ${this.#readBytes + at})`);
   }
 }

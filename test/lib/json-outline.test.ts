@@ -71,9 +71,9 @@ test('a text that is not JSON has no outline', () => {
   }
   const json = new JsonOutline();
   json.push(Buffer.from('{"a":'));
-  assert.equal(json.hasFault, false);
+  assert.equal(json.hasError, false);
   json.push(Buffer.from('}'));
-  assert.equal(json.hasFault, true);
+  assert.equal(json.hasError, true);
 });
 
 test('the beginning of a long text is kept, up to its last whole character', () => {

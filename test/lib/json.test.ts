@@ -341,7 +341,7 @@ test('elements and numbers are accepted up to their bounds', () => {
   assert.match(refusal(digits(1025)), LONG);
   const json = new JsonScanner(() => {});
   for (const character of digits(2000)) json.push(Buffer.from(character));
-  assert.match(String(json.fault), LONG);
+  assert.match(String(json.error), LONG);
 });
 
 test('an exceeded bound ends the scan at once', () => {
@@ -352,9 +352,9 @@ test('an exceeded bound ends the scan at once', () => {
   );
   const json = new JsonScanner(() => {});
   json.push(Buffer.from(deep));
-  const { fault } = json;
+  const { error } = json;
   json.push(Buffer.from(deep));
-  assert.equal(json.fault, fault, 'nothing is read after a fault');
+  assert.equal(json.error, error, 'nothing is read after an error');
 });
 
 test("a provider's text is not parsed if it is too long", () => {

@@ -52,7 +52,7 @@ export function openCompleteAnswer(
     const added = outline ? [chunk] : withoutMark(held.parts);
     outline ??= new JsonOutline();
     for (const part of added) outline.push(part);
-    return !outline.hasFault;
+    return !outline.hasError;
   });
   const open = (): Answer => {
     const { parts } = held;
