@@ -5,7 +5,7 @@
 
 import type { FinishedRequest } from '../request/facts.ts';
 import type { TryFacts } from '../request/history.ts';
-import { type Moment, momentAgo } from '../incidents/incident.ts';
+import { type Moment, moment } from '../incidents/incident.ts';
 import type { Refusals } from '../incidents/notice.ts';
 import { StepCounts } from '../lib/step-counts.ts';
 import { OTHER, UNKNOWN, type ModelSet } from './labels.ts';
@@ -136,7 +136,7 @@ export class Traffic {
   /** Counts a finished request. `model` is undefined if no provider was asked. */
   add(request: FinishedRequest, model: ModelSet | undefined): void {
     const step = this.#step();
-    this.#lastEnd = momentAgo();
+    this.#lastEnd = moment();
     if (this.#all.latest !== step) this.#beganTimes[step % STEPS] = this.#wallClock(step);
     const { outcome, provider, status, tries = [] } = request.facts;
     const isRefused = status === 401 && tries.length === 0;
@@ -205,7 +205,7 @@ export class Traffic {
   /** Counts a refusal. Without refusals in the last minute (`inMinute`) the count begins anew. */
   #addRefusal(client: string, inMinute: number | undefined, limit: string): void {
     const known = inMinute ? this.#refusals.get(client) : undefined;
-    const last = momentAgo();
+    const last = moment();
     const refused = (known?.refused ?? 0) + 1;
     this.#refusals.set(client, { client, limit, since: known?.since ?? last, refused, last });
   }

@@ -16,8 +16,9 @@ export interface Moment {
   readonly atMs: number;
 }
 
-export const momentAgo = (agoMs = 0): Moment => {
-  return { time: Date.now() - agoMs, atMs: performance.now() - agoMs };
+/** Returns now, or the instant `lateMs` ago. */
+export const moment = (lateMs = 0): Moment => {
+  return { time: Date.now() - lateMs, atMs: performance.now() - lateMs };
 };
 
 export function timeOf(time: number): string;
@@ -62,7 +63,7 @@ export class Fault {
   /** `lateMs`: the fault began so long ago. */
   constructor(model?: FaultyModel, lateMs = 0) {
     this.model = model;
-    this.since = this.last = momentAgo(lateMs);
+    this.since = this.last = moment(lateMs);
   }
 
   /** Identifies the fault among all faults of its provider or of the gateway. */
@@ -77,7 +78,7 @@ export class Fault {
 
   add(kind: IncidentKind, cause: Cause): void {
     this.failures += 1;
-    this.last = momentAgo();
+    this.last = moment();
     this.#causes.set(kind, { ...cause, count: (this.#causes.get(kind)?.count ?? 0) + 1 });
   }
 
@@ -165,15 +166,15 @@ export class Incident {
   /** When the last fault ended; undefined while any fault lasts. */
   get ended(): Moment | undefined {
     const { goodSince } = this;
-    const ends = Array.from(this.#faults.values(), ({ ended, model }) => {
+    let last: Moment | undefined;
+    for (const { ended, model } of this.#faults.values()) {
+      if (!ended) return undefined;
       // A model whose circuit was open is asked again long after an outage of all models.
       const isOutage = model !== undefined && this.#worst.hadAll && goodSince !== undefined;
-      return isOutage && ended && goodSince.atMs < ended.atMs ? goodSince : ended;
-    });
-    return ends.reduce(
-      (last, one) => (last && one && one.atMs < last.atMs ? last : last && one),
-      ends[0],
-    );
+      const end = isOutage && goodSince.atMs < ended.atMs ? goodSince : ended;
+      if (!last || end.atMs > last.atMs) last = end;
+    }
+    return last;
   }
 
   has(fault: Fault | undefined): boolean {

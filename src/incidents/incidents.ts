@@ -11,7 +11,7 @@ import { causeOf } from '../request/cause.ts';
 import { gatewayKindOf, type IncidentKind, providerKindOf } from '../request/incident-kind.ts';
 import type { RequestHistory, Attempt } from '../request/history.ts';
 import { FAILED } from './affected-requests.ts';
-import { Fault, Incident, momentAgo } from './incident.ts';
+import { Fault, Incident, moment } from './incident.ts';
 import { type CountingLogger, IncidentLog } from './incident-log.ts';
 import { Tries } from './tries.ts';
 
@@ -122,7 +122,7 @@ export class Subject {
   /** Notes that a state is good, which ends its fault. */
   endState(kind: IncidentKind, lateMs: number): void {
     const fault = this.states.get(kind);
-    if (fault) fault.ended = momentAgo(lateMs);
+    if (fault) fault.ended = moment(lateMs);
     this.states.delete(kind);
     this.#wereGood.add(kind);
   }
@@ -216,7 +216,7 @@ export class Incidents {
   dispose(subject: Subject): void {
     subject.isDisposed = true;
     const faults = [...subject.modelTries.map(({ fault }) => fault), ...subject.states.values()];
-    for (const fault of faults) if (fault) fault.ended = momentAgo();
+    for (const fault of faults) if (fault) fault.ended = moment();
     this.#settle(subject);
     this.#troubled.delete(subject);
     const fromMs = performance.now() - FAILURE_KEPT_MS;
@@ -232,7 +232,7 @@ export class Incidents {
     subject.tries.addGood(goodAtMs);
     part.tries.addGood(goodAtMs);
     part.triesOf(attempt.model, goodAtMs).addGood(goodAtMs);
-    if (subject.incident) subject.incident.goodSince ??= momentAgo();
+    if (subject.incident) subject.incident.goodSince ??= moment();
   }
 
   /** Counts a failed attempt. A broken stream was counted as a success when it began. */

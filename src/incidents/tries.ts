@@ -1,7 +1,7 @@
 /** Counts the attempts of the last minute, and decides whether a model is failing. */
 
 import { StepCounts } from '../lib/step-counts.ts';
-import { type Fault, type FaultyModel, momentAgo } from './incident.ts';
+import { type Fault, type FaultyModel, moment } from './incident.ts';
 
 const STEP_MS = 5000;
 /** The last 60 s. */
@@ -44,7 +44,7 @@ export class Tries {
     this.#goodAtMs = nowMs;
     this.goods += 1;
     this.#row = 0;
-    if (this.fault) this.fault.goodSince ??= momentAgo();
+    if (this.fault) this.fault.goodSince ??= moment();
   }
 
   /**

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 
 import { Traffic } from '../../src/admin/traffic.ts';
-import { Fault, Incident, momentAgo } from '../../src/incidents/incident.ts';
+import { Fault, Incident, moment } from '../../src/incidents/incident.ts';
 import {
   describeIncident,
   describeRefusals,
@@ -308,7 +308,7 @@ test('a row has the colour of the worst incident that affects it, or amber if it
 function describe(faults: readonly Fault[], { provider = 'p', isOver = false } = {}): Notice {
   const incident = new Incident(provider === '' ? undefined : provider);
   for (const fault of faults) {
-    if (isOver) fault.ended = momentAgo();
+    if (isOver) fault.ended = moment();
     incident.add(fault);
   }
   incident.setHasAllModels(faults.length === 1 && faults[0]!.model !== undefined);
