@@ -145,7 +145,7 @@ export class App {
       return this.#onReloadFailed(failure as Error);
     }
     this.#lastReload = { isGood: true, successTime: Date.now() };
-    this.parts.incidents.set('reload', undefined);
+    this.parts.incidents.reportState('reload', undefined);
     this.admin?.view.onConfig(changes.config);
     this.learnModels();
     const { changed, needRestart } = changes;
@@ -179,7 +179,7 @@ export class App {
     const { problems } = failure instanceof ConfigError ? failure : { problems: [message] };
     const more = problems.length > 1 ? `, and ${problems.length - 1} more` : '';
     const { incidents, logger } = this.parts;
-    incidents.set('reload', problems[0] + more);
+    incidents.reportState('reload', problems[0] + more);
     this.#lastReload = { ...this.#lastReload, isGood: false };
     // An unexpected error's stack goes only to the log.
     const causes = failure instanceof ConfigError ? problems : [stack];
@@ -257,7 +257,10 @@ function createParts(config: Config, runtime: Runtime, outside: typeof OUTSIDE, 
   const onStoreState = (cause: string | undefined) => {
     const address = `${store!.host}:${store!.port}`;
     // The system's errors name the address too.
-    incidents.set('store', cause?.includes(address) ? cause : cause && `${address}: ${cause}`);
+    incidents.reportState(
+      'store',
+      cause?.includes(address) ? cause : cause && `${address}: ${cause}`,
+    );
   };
   return {
     redact,

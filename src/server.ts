@@ -81,7 +81,7 @@ async function serve(
   process.exitCode = EXIT.failed;
   const writer = new LineWriter(process.stdout, {
     onDropped: (lines) => app.parts.logger.log('warn', 'log lines were dropped', { lines }),
-    onLost: (cause) => app.parts.incidents.set('log_lines', cause),
+    onLost: (cause) => app.parts.incidents.reportState('log_lines', cause),
   });
   const app: App = new App(config, {
     writeLog: writer.write,

@@ -203,7 +203,7 @@ export class AdminView {
       for (const { id, cause, lateMs, slowFrom } of reports[kind]) {
         const subject = id === undefined ? undefined : figures.get(id)!.subject;
         if (subject && slowFrom) subject.slowFrom = slowFrom;
-        incidents.set(kind, cause, subject, lateMs);
+        incidents.reportState(kind, cause, subject, lateMs);
       }
     }
   }

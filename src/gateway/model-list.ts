@@ -114,7 +114,7 @@ export class ModelList {
     }
     const models = cached.models.length;
     logger.log('debug', 'model list fetched', { provider: id, cause, models });
-    incidents.set('model_list', cause, subject);
+    incidents.reportState('model_list', cause, subject);
     cached.isUp = cause === undefined;
     cached.staleAtMs = performance.now() + (cached.isUp ? FRESH_MS : FRESH_AFTER_FAILURE_MS);
     cached.fetching = undefined;

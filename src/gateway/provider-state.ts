@@ -82,7 +82,8 @@ function withNewParts(
 ): Omit<ProviderState, 'limiter'> {
   const breaker = new CircuitBreaker(provider.id, logger, redact);
   const subject = new Subject(provider.id, breaker, isOfStart);
-  const onRefused = (keys: string | undefined) => incidents.set('key_refused', keys, subject);
+  const onRefused = (keys: string | undefined) =>
+    incidents.reportState('key_refused', keys, subject);
   const hasKeys = provider.apiKeys.length > 1;
   return {
     ...provider,

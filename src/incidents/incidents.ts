@@ -239,7 +239,7 @@ export class Incidents {
   recordFailure(attempt: Attempt, failure: GatewayError): void {
     const { hasAnswer, key, subject } = attempt;
     const text = causeOf(failure);
-    if (gatewayKindOf(failure) === 'descriptors') this.set('descriptors', text);
+    if (gatewayKindOf(failure) === 'descriptors') this.reportState('descriptors', text);
     const kind = providerKindOf(failure, hasAnswer);
     if (!kind) return;
     const nowMs = performance.now();
@@ -295,7 +295,7 @@ export class Incidents {
       this.#holder = this.#options.findMemoryHolder();
       this.#holderFoundAtMs = nowMs;
     }
-    this.set('memory', this.memoryState);
+    this.reportState('memory', this.memoryState);
   }
 
   /** The limit of memory, and who held most of it at the latest refusal. */
@@ -307,7 +307,7 @@ export class Incidents {
    * Reports a bad state of the gateway or a provider, or an event. Without a `cause` the state is
    * good again. The report is late by `lateMs`.
    */
-  set(
+  reportState(
     kind: IncidentKind,
     cause: string | undefined,
     subject = this.#subjectOf(kind),
@@ -330,7 +330,7 @@ export class Incidents {
     this.#clockZeroMs = zeroMs;
     if (Math.abs(stepMs) <= CLOCK_STEP_MS) return;
     const seconds = Math.round(Math.abs(stepMs) / 1000);
-    this.set('clock', `set ${seconds} s ${stepMs > 0 ? 'ahead' : 'back'}`);
+    this.reportState('clock', `set ${seconds} s ${stepMs > 0 ? 'ahead' : 'back'}`);
   }
 
   /**

@@ -30,7 +30,7 @@ function start(t: TestContext) {
     pass: (seconds: number) => (nowMs += 1000 * seconds),
     /** Sets the state, and returns the label `cause`. */
     causeOf: (cause: string, kind: 'slow' | 'model_list' = 'slow') => {
-      incidents.set(kind, cause, subject);
+      incidents.reportState(kind, cause, subject);
       incidents.advance();
       const text = read();
       return /^gateway_incident_info\{.*,cause="(.*)",fault=/m
@@ -38,7 +38,7 @@ function start(t: TestContext) {
         ?.replaceAll('\\"', '"');
     },
     end: (kind: 'slow' | 'model_list') => {
-      incidents.set(kind, undefined, subject);
+      incidents.reportState(kind, undefined, subject);
       incidents.advance();
     },
   };

@@ -777,7 +777,7 @@ test('a busy log repeats the line of an incident every two seconds at most', (t)
 test('lines of other incidents do not repeat the line of an incident', (t) => {
   const { incidents, lines, newSubject, pass } = start(t);
   for (let provider = 0; provider < 45; provider += 1) {
-    incidents.set('model_list', '404', newSubject(`p${provider}`));
+    incidents.reportState('model_list', '404', newSubject(`p${provider}`));
   }
   pass(20);
   assert.equal(lines.length, 45);
@@ -877,20 +877,20 @@ test('a fault without a success before it has lasted since the start', (t) => {
     [
       'the list of models was never read',
       true,
-      ({ incidents }) => incidents.set('model_list', 'status 500', P.subject),
+      ({ incidents }) => incidents.reportState('model_list', 'status 500', P.subject),
     ],
     [
       'the list of models was read before',
       undefined,
       ({ incidents }) => {
-        incidents.set('model_list', undefined, P.subject);
-        incidents.set('model_list', 'status 500', P.subject);
+        incidents.reportState('model_list', undefined, P.subject);
+        incidents.reportState('model_list', 'status 500', P.subject);
       },
     ],
     [
       'a key was refused, and nothing says whether it had worked',
       undefined,
-      ({ incidents }) => incidents.set('key_refused', 'key 2: 401', P.subject),
+      ({ incidents }) => incidents.reportState('key_refused', 'key 2: 401', P.subject),
     ],
   ];
   for (const [what, isSo, run] of cases) {
@@ -1084,20 +1084,20 @@ test('names that clients make up take no more memory than 200 of them', (t) => {
 
 test('states last until they are right again, and events until it is quiet', (t) => {
   const { ended, facts, incidents, lasting, logged, pass, timeOf } = start(t);
-  incidents.set('reload', 'port: found "x", and 1 more');
-  incidents.set('model_list', 'status 500', P.subject);
-  incidents.set('log_lines', 'ENOSPC: no space left on device');
+  incidents.reportState('reload', 'port: found "x", and 1 more');
+  incidents.reportState('model_list', 'status 500', P.subject);
+  incidents.reportState('log_lines', 'ENOSPC: no space left on device');
   assert.deepEqual(lasting(), ['reload', 'model_list p', 'log_lines'], 'the oldest first');
   assert.equal(facts()[0]!.cause, 'port: found "x", and 1 more');
   pass(44);
-  incidents.set('log_lines', 'ENOSPC: no space left on device');
+  incidents.reportState('log_lines', 'ENOSPC: no space left on device');
   pass(44);
   assert.equal(lasting().length, 3);
   pass(1);
   assert.deepEqual(lasting(), ['reload', 'model_list p']);
-  incidents.set('reload', undefined);
-  incidents.set('model_list', undefined, P.subject);
-  incidents.set('model_list', undefined, Q.subject);
+  incidents.reportState('reload', undefined);
+  incidents.reportState('model_list', undefined, P.subject);
+  incidents.reportState('model_list', undefined, Q.subject);
   assert.deepEqual(
     ended().map(({ kind, ended: at }) => [kind, at]),
     [
@@ -1115,18 +1115,18 @@ test('states last until they are right again, and events until it is quiet', (t)
 
 test('the store is away after a second without an answer', (t) => {
   const { incidents, lasting, lines, pass } = start(t);
-  const fail = () => incidents.set('store', '10.0.0.9:6379: no answer in 50 ms');
+  const fail = () => incidents.reportState('store', '10.0.0.9:6379: no answer in 50 ms');
   for (let late = 0; late < 5; late += 1) {
     for (let at = 0; at < 5; at += 1) fail();
     incidents.advance();
-    incidents.set('store', undefined);
+    incidents.reportState('store', undefined);
     pass(1);
   }
   assert.deepEqual([lasting(), lines], [[], []], 'a busy machine makes it late now and then');
   fail();
   pass(1);
   assert.deepEqual(lasting(), ['store']);
-  incidents.set('store', undefined);
+  incidents.reportState('store', undefined);
   assert.deepEqual(lasting(), []);
 });
 
@@ -1171,16 +1171,16 @@ test('a clock set by more than a minute is an incident until it has stood for a 
 
 test('a state that is found late began and ended earlier', (t) => {
   const { ended, facts, incidents, pass, timeOf } = start(t);
-  incidents.set('slow', 'first token after 900 ms, 200 ms before', P.subject, 30_000);
+  incidents.reportState('slow', 'first token after 900 ms, 200 ms before', P.subject, 30_000);
   assert.equal(facts()[0]!.since, timeOf(-30));
   pass(120);
-  incidents.set('slow', undefined, P.subject, 30_000);
+  incidents.reportState('slow', undefined, P.subject, 30_000);
   assert.equal(ended()[0]!.ended, timeOf(90));
 });
 
 test('requests of a slow provider are those that were slow', (t) => {
   const { ask, facts, incidents } = start(t);
-  incidents.set('slow', 'every fourth connect takes at least 900 ms', P.subject);
+  incidents.reportState('slow', 'every fourth connect takes at least 900 ms', P.subject);
   P.subject.slowFrom = { connect: 400 };
   ask('m', undefined, { ago: 5 });
   ask('m', undefined, { ago: 0.399, connection: 'new' });
@@ -1204,7 +1204,7 @@ test('the clients of an incident have the worst result of their requests', (t) =
   const { ask, facts, incidents } = start(t);
   ask('m', DOWN, { count: 5, client: 'ci' });
   for (const client of ['ci', 'web']) ask('m', DOWN, { by: 'q', client });
-  incidents.set('slow', 'first token after 4 s', Q.subject);
+  incidents.reportState('slow', 'first token after 4 s', Q.subject);
   Q.subject.slowFrom = { first_token: 0 };
   ask('m', undefined, { provider: 'q', client: 'web' });
   facts();
@@ -1222,7 +1222,7 @@ test('the clients of an incident have the worst result of their requests', (t) =
 
 test('requests of slow lookups are those that waited for one', (t) => {
   const { ask, facts, incidents } = start(t);
-  incidents.set('lookup_slow', 'lookup of p.test takes up to 4.0 s', P.subject);
+  incidents.reportState('lookup_slow', 'lookup of p.test takes up to 4.0 s', P.subject);
   ask('m');
   ask('m', undefined, { lookupMs: 499 });
   assert.deepEqual(facts()[0]!.affected, []);
@@ -1286,19 +1286,19 @@ test('requests without memory for their body are listed by client', (t) => {
 
 test("a provider's state is part of its incident, behind failing requests", (t) => {
   const { ask, facts, incidents, lasting, logged, pass } = start(t);
-  incidents.set('model_list', 'ECONNREFUSED', P.subject);
+  incidents.reportState('model_list', 'ECONNREFUSED', P.subject);
   assert.deepEqual(lasting(), ['model_list p']);
   ask('m', DOWN, { count: 5 });
-  for (let at = 0; at < 9; at += 1) incidents.set('key_refused', 'key 2: 401', P.subject);
+  for (let at = 0; at < 9; at += 1) incidents.reportState('key_refused', 'key 2: 401', P.subject);
   assert.deepEqual(lasting(), ['unreachable p']);
   const states = facts()[0]!.states!.map(({ kind, cause }) => `${kind}: ${cause}`);
   assert.deepEqual(states, ['model_list: ECONNREFUSED', 'key_refused: key 2: 401']);
   pass(21);
   ask('m');
-  incidents.set('model_list', undefined, P.subject);
+  incidents.reportState('model_list', undefined, P.subject);
   assert.deepEqual(lasting(), ['key_refused p']);
   assert.equal(facts()[0]!.models, undefined);
-  incidents.set('key_refused', undefined, P.subject);
+  incidents.reportState('key_refused', undefined, P.subject);
   assert.deepEqual(lasting(), []);
   assert.deepEqual(logged(), [
     'warn incident model_list p',
@@ -1312,9 +1312,9 @@ test('the states of an incident are listed without its models and its first stat
   const { ask, facts, incidents } = start(t);
   const kinds = () =>
     facts().map(({ kind, states, all_models: all }) => [kind, states?.map((one) => one.kind), all]);
-  incidents.set('model_list', 'ECONNREFUSED', P.subject);
+  incidents.reportState('model_list', 'ECONNREFUSED', P.subject);
   assert.deepEqual(kinds(), [['model_list', undefined, undefined]]);
-  incidents.set('key_refused', 'key 2: 401', P.subject);
+  incidents.reportState('key_refused', 'key 2: 401', P.subject);
   assert.deepEqual(kinds(), [['model_list', ['key_refused'], undefined]]);
   for (const model of ['a', 'b']) ask(model, DOWN, { count: 5 });
   assert.deepEqual(kinds(), [['unreachable', ['model_list', 'key_refused'], true]]);
@@ -1336,9 +1336,9 @@ test('the latest 50 incidents that have ended are kept', (t) => {
   const { ended, incidents, timeOf, pass } = start(t);
   assert.deepEqual(ended(), []);
   for (let round = 0; round < 60; round += 1) {
-    incidents.set('model_list', 'status 500', P.subject);
+    incidents.reportState('model_list', 'status 500', P.subject);
     pass(1);
-    incidents.set('model_list', undefined, P.subject);
+    incidents.reportState('model_list', undefined, P.subject);
     pass(1);
   }
   const times = ended().map((one) => one.ended);
@@ -1350,12 +1350,12 @@ test('a provider whose keys are all refused is one incident, counted once', (t) 
   const refused = { scope: 'key' as const };
   for (let round = 0; round < 4; round += 1) {
     ask('m', refused, { count: 2 });
-    incidents.set('key_refused', 'key 1: 401, key 2: 401', P.subject);
+    incidents.reportState('key_refused', 'key 1: 401, key 2: 401', P.subject);
     pass(1);
     assert.deepEqual(lasting(), ['key_refused p']);
   }
   pass(21);
-  incidents.set('key_refused', undefined, P.subject);
+  incidents.reportState('key_refused', undefined, P.subject);
   ask('m');
   assert.deepEqual(lasting(), []);
   assert.deepEqual([...incidents.counts], [['key_refused', 1]]);
@@ -1369,15 +1369,15 @@ test('a provider with changed settings is another: its incident ends', (t) => {
   const { ask, ended, incidents, lasting, newSubject } = start(t);
   ask('m', DOWN, { count: 5 });
   ask('m', DOWN, { count: 5, provider: 'q' });
-  incidents.set('model_list', 'status 500', P.subject);
+  incidents.reportState('model_list', 'status 500', P.subject);
   lasting();
   incidents.dispose(P.subject);
   assert.equal(ended().length, 1);
   assert.deepEqual(lasting(), ['unreachable q']);
   ask('m', DOWN, { count: 9 });
   ask('m');
-  incidents.set('model_list', 'status 500', P.subject);
-  incidents.set('key_refused', 'key 1: 401', P.subject);
+  incidents.reportState('model_list', 'status 500', P.subject);
+  incidents.reportState('key_refused', 'key 1: 401', P.subject);
   assert.deepEqual(lasting(), ['unreachable q']);
   P.subject = newSubject('p');
   ask('m', DOWN, { count: 3 });
@@ -1386,7 +1386,7 @@ test('a provider with changed settings is another: its incident ends', (t) => {
 
 test('a provider that leaves the settings takes its incident with it', (t) => {
   const { ask, ended, incidents, lasting } = start(t);
-  incidents.set('model_list', 'status 500', Q.subject);
+  incidents.reportState('model_list', 'status 500', Q.subject);
   ask('m', DOWN, { count: 5, provider: 'q' });
   ask('m', DOWN, { count: 5 });
   assert.equal(lasting().length, 2);
@@ -1673,9 +1673,9 @@ test('an incident has the requests to models that are counted together', (t) => 
 
 test('the line of one kind of incident does not hold back the line of another', (t) => {
   const { ask, incidents, logged, pass } = start(t);
-  incidents.set('model_list', 'status 500', P.subject);
+  incidents.reportState('model_list', 'status 500', P.subject);
   pass(1);
-  incidents.set('model_list', undefined, P.subject);
+  incidents.reportState('model_list', undefined, P.subject);
   pass(1);
   ask('m', BROKEN, { count: 3 });
   pass(1);
