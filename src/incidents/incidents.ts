@@ -46,8 +46,8 @@ const FAILURE_KEPT_MS = 60_000;
 
 const clockZeroMs = () => Date.now() - performance.now();
 
-/** The streams of a provider, or its complete answers. */
-class Part {
+/** The tries at a provider for streams, or for complete answers. */
+class AnswerTries {
   readonly isStream: boolean;
   readonly tries = new Tries();
   readonly models = new Map<string, Tries>();
@@ -93,7 +93,7 @@ export class Subject {
   readonly breaker: Pick<CircuitBreaker, 'report'> | undefined;
   /** All tries at the provider. */
   readonly tries = new Tries();
-  readonly parts = [new Part(false), new Part(true)] as const;
+  readonly answerTries = [new AnswerTries(false), new AnswerTries(true)] as const;
   readonly states = new Map<IncidentKind, Fault>();
   incident: Incident | undefined;
   /**
@@ -115,7 +115,7 @@ export class Subject {
   }
 
   /** Returns whether all tries of a model have failed since the gateway's start. */
-  hasAlwaysFailed({ hasDropped }: Part, { goods }: Tries): boolean {
+  hasAlwaysFailed({ hasDropped }: AnswerTries, { goods }: Tries): boolean {
     return this.#isOfStart && !hasDropped && goods === 0;
   }
 
@@ -132,12 +132,12 @@ export class Subject {
     return this.#isOfStart && REPORTED.has(kind) && !this.#wereGood.has(kind);
   }
 
-  partOf({ isStream }: Pick<Attempt, 'isStream'>): Part {
-    return this.parts[isStream ? 1 : 0];
+  answerTriesOf({ isStream }: Pick<Attempt, 'isStream'>): AnswerTries {
+    return this.answerTries[isStream ? 1 : 0];
   }
 
   get modelTries(): Tries[] {
-    return this.parts.flatMap(({ models }) => [...models.values()]);
+    return this.answerTries.flatMap(({ models }) => [...models.values()]);
   }
 }
 
@@ -228,10 +228,10 @@ export class Incidents {
     const goodAtMs = attempt.decidedAtMs!;
     const { subject } = attempt;
     if (!mayCount(subject)) return;
-    const part = subject.partOf(attempt);
+    const answers = subject.answerTriesOf(attempt);
     subject.tries.addGood(goodAtMs);
-    part.tries.addGood(goodAtMs);
-    part.triesOf(attempt.model, goodAtMs).addGood(goodAtMs);
+    answers.tries.addGood(goodAtMs);
+    answers.triesOf(attempt.model, goodAtMs).addGood(goodAtMs);
     if (subject.incident) subject.incident.goodSince ??= moment();
   }
 
@@ -246,9 +246,10 @@ export class Incidents {
     this.#failedAtMs.set(attempt.provider, nowMs);
     if (!mayCount(subject)) return;
     const goodAtMs = hasAnswer ? attempt.decidedAtMs : undefined;
-    const part = subject.partOf(attempt);
-    const tries = part.triesOf(attempt.model, nowMs);
-    for (const counted of [subject.tries, part.tries, tries]) counted.addFailure(nowMs, goodAtMs);
+    const answers = subject.answerTriesOf(attempt);
+    const tries = answers.triesOf(attempt.model, nowMs);
+    for (const counted of [subject.tries, answers.tries, tries])
+      counted.addFailure(nowMs, goodAtMs);
     const { retryAfterSeconds: seconds, silentMs = 0, upstreamStatus: status } = failure.details;
     // A provider that does not answer was silent long before a time limit passes.
     const lateMs = hasAnswer ? silentMs : nowMs - attempt.beganAtMs;
@@ -258,7 +259,7 @@ export class Incidents {
     const hasStatus = kind === 'errors' || kind === 'key_refused';
     const isTold = !hasStatus || status === undefined || text.startsWith(String(status));
     const cause = isTold ? text : `${status}: ${text}`;
-    fault.isFromStart = subject.hasAlwaysFailed(part, tries);
+    fault.isFromStart = subject.hasAlwaysFailed(answers, tries);
     fault.add(kind, { text: cause, key: key === undefined ? undefined : key + 1, untilTime });
     this.#startTrouble(subject);
     subject.incident!.goodSince = undefined;
@@ -274,7 +275,7 @@ export class Incidents {
       const incident = subject.incident!;
       const faultOf = (attempt: Attempt) =>
         attempt.subject === subject
-          ? subject.partOf(attempt).find(attempt.model)?.fault
+          ? subject.answerTriesOf(attempt).find(attempt.model)?.fault
           : undefined;
       const met = history.attempts.flatMap((attempt) => faultOf(attempt) ?? []);
       const { attempt } = history;
@@ -379,26 +380,26 @@ export class Incidents {
   /**
    * Ends the faults of models that work again, and adds the other models' faults to the incident.
    */
-  #judgeModels({ breaker, incident, modelTries, parts, tries: allTries }: Subject): void {
+  #judgeModels({ answerTries, breaker, incident, modelTries, tries: allTries }: Subject): void {
     const nowMs = performance.now();
     // A half-open circuit keeps no request away, and may stay half-open for ever.
     const open = breaker?.report().filter(({ state }) => state === 'open') ?? [];
-    for (const part of parts) {
-      for (const [name, tries] of part.models) {
+    for (const answers of answerTries) {
+      for (const [name, tries] of answers.models) {
         const { fault } = tries;
         if (!fault) continue;
         // A circuit without a model is the provider's own.
         const isCircuitOpen = open.some(
           (circuit) =>
             (circuit.model ?? name) === name &&
-            (circuit.isStream ?? part.isStream) === part.isStream,
+            (circuit.isStream ?? answers.isStream) === answers.isStream,
         );
         const isRecovered = tries.isRecovered(nowMs) && !isCircuitOpen;
         if (isRecovered || nowMs - fault.last.atMs > FORGOTTEN_MS) {
           fault.ended = fault.goodSince ?? fault.last;
           tries.fault = undefined;
           incident!.forgetRequestsOf(fault);
-        } else if (isCircuitOpen || tries.isFailing([allTries, part.tries], nowMs))
+        } else if (isCircuitOpen || tries.isFailing([allTries, answers.tries], nowMs))
           incident!.add(fault);
       }
     }

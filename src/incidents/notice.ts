@@ -156,14 +156,14 @@ export interface Notice {
   readonly endedAtMs: number | undefined;
 }
 
-type Part = string | number | false | undefined;
+type Piece = string | number | false | undefined;
 
 export const formatCount = (value: number) => value.toLocaleString('en');
 export const formatOf = (part: number, all: number) =>
   `${formatCount(part)} of ${formatCount(all)}`;
-/** Joins the parts that are not empty. */
-export const join = (parts: readonly Part[], separator = ', ') =>
-  parts.filter(Boolean).join(separator);
+/** Joins the pieces that are not empty. */
+export const join = (pieces: readonly Piece[], separator = ', ') =>
+  pieces.filter(Boolean).join(separator);
 
 /** Returns a duration as text: `8 min 20 s`. `isRough` leaves out seconds from a minute on. */
 export function formatDuration(seconds: number, isRough = false): string {
