@@ -113,8 +113,11 @@ type Facts = ReturnType<Incident['toFacts']>;
 /** The affected requests for a name of a model, or of a client's refusals. */
 interface Affected {
   readonly name: string;
-  /** How many of all failed, and how many another provider answered, from 0 to 1. */
-  readonly shares: readonly [failed: number, answered: number];
+  /**
+   * The parts of all requests that failed, and that another provider answered or the gateway
+   * refused, from 0 to 1.
+   */
+  readonly shares: readonly [failed: number, answeredOrRefused: number];
   readonly text: string;
   readonly rest: string;
   readonly clients?: string | undefined;
@@ -342,12 +345,13 @@ export function describeRefusals(refusals: Refusals): Notice {
  */
 export function sortNotices(notices: readonly Notice[]) {
   const rank = ({ client, icon }: Notice) => (client === undefined ? Number(icon !== 'bad') : 2);
-  const countOf = ({ affected, answered, failed }: Notice) =>
-    failed + answered + (affected[0]?.shares[1] ?? 0);
+  const countOf = ({ answered, failed }: Notice) => failed + answered;
+  // Refusals are not counted, so clients are in the order of their shares.
+  const shareOf = ({ affected }: Notice) => affected[0]?.shares[1] ?? 0;
   return {
     lasting: notices
       .filter(({ ended }) => !ended)
-      .toSorted((a, b) => rank(a) - rank(b) || countOf(b) - countOf(a)),
+      .toSorted((a, b) => rank(a) - rank(b) || countOf(b) - countOf(a) || shareOf(b) - shareOf(a)),
     ended: notices.filter((one) => one.ended).toSorted((a, b) => b.endedAtMs! - a.endedAtMs!),
   };
 }
