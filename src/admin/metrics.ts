@@ -1,6 +1,7 @@
 /** Metrics of finished requests. `gen_ai_*` have the names and labels of Envoy AI Gateway. */
 
 import type { Config } from '../config/config.ts';
+import { INCIDENT_OUTCOMES } from '../incidents/affected-requests.ts';
 import type { TryFacts } from '../request/history.ts';
 import { CHECKS, type Outcome } from '../lib/errors.ts';
 import { LIMITS, limitsOf, type Limit } from '../lib/limits.ts';
@@ -21,8 +22,14 @@ const GATEWAY_BOUNDS = [
   0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1,
 ];
 const WAIT_BOUNDS = [0.01, 0.1, 0.5, 1, 2.5, 5, 10, 20, 30, 60];
-const FAILED: readonly Outcome[] = ['upstream_error', 'timeout', 'rate_limited', 'internal_error'];
-const OUTCOMES: readonly Outcome[] = ['ok', 'client_closed', 'refused', 'rejected', ...FAILED];
+const FAILED_OUTCOMES: readonly Outcome[] = [...INCIDENT_OUTCOMES, 'internal_error'];
+const OUTCOMES: readonly Outcome[] = [
+  'ok',
+  'client_closed',
+  'refused',
+  'rejected',
+  ...FAILED_OUTCOMES,
+];
 const TOKENS = [
   ['input', 'prompt_tokens'],
   ['cached_input', 'cached_tokens'],
@@ -63,7 +70,7 @@ function limitKindOf(refusal: string | undefined) {
 
 /** Returns whether the gateway or a provider failed, as opposed to the client. */
 export function isFailed(outcome: TryFacts['outcome']): boolean {
-  return (FAILED as readonly string[]).includes(outcome);
+  return (FAILED_OUTCOMES as readonly string[]).includes(outcome);
 }
 
 /** Returns whether the client's own limit refused the request, so that no provider was asked. */

@@ -15,7 +15,11 @@ const FAILING_MS = 50_000;
 /** Stands for the model if a request was refused before its body was read. */
 export const UNREAD = '(model unknown)';
 /** Outcomes for which the gateway or a provider is at fault, but for `internal_error`. */
-export const FAILED: ReadonlySet<Outcome> = new Set(['upstream_error', 'timeout', 'rate_limited']);
+export const INCIDENT_OUTCOMES: ReadonlySet<Outcome> = new Set([
+  'upstream_error',
+  'timeout',
+  'rate_limited',
+]);
 
 /** The affected requests for a model that met the same fault. */
 interface Requests {
@@ -87,7 +91,7 @@ export class AffectedRequests {
     outcome: Outcome,
     met?: { readonly faults: readonly string[]; readonly isByFaulty: boolean },
   ): void {
-    const isFailed = !met || FAILED.has(outcome);
+    const isFailed = !met || INCIDENT_OUTCOMES.has(outcome);
     if (!isFailed && outcome !== 'ok') return;
     const isGood = !isFailed && met.isByFaulty;
     const faults = met?.faults ?? [undefined];

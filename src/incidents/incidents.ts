@@ -10,7 +10,7 @@ import { type CircuitBreaker, MAX_MODEL_CHARACTERS } from '../policy/circuit-bre
 import { causeOf } from '../request/cause.ts';
 import { gatewayKindOf, type IncidentKind, providerKindOf } from '../request/incident-kind.ts';
 import type { RequestHistory, Attempt } from '../request/history.ts';
-import { FAILED } from './affected-requests.ts';
+import { INCIDENT_OUTCOMES } from './affected-requests.ts';
 import { Fault, Incident, moment } from './incident.ts';
 import { type CountingLogger, IncidentLog } from './incident-log.ts';
 import { Tries } from './tries.ts';
@@ -169,7 +169,7 @@ function isOwnFailure({ attempts, failure }: RequestHistory, outcome: Outcome): 
   const isOfClient = limit !== undefined && LIMITS[limit].of === 'client';
   // An open circuit is a provider's incident.
   const isOfProvider = attempts.some((one) => one.failure || one.outcome === 'circuit_open');
-  return FAILED.has(outcome) && !isOfClient && !isOfProvider;
+  return INCIDENT_OUTCOMES.has(outcome) && !isOfClient && !isOfProvider;
 }
 
 export class Incidents {

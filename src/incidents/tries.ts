@@ -12,8 +12,8 @@ const MIN_TRIES = 5;
 /** Enough failures in a row if the last minute had no success, for a gateway with few requests. */
 const MIN_ROW_WITHOUT_GOOD = 3;
 /** Places in a step. */
-const GOOD = 0;
-const FAILED = 1;
+const GOOD_PLACE = 0;
+const FAILED_PLACE = 1;
 
 const stepOf = (ms: number) => Math.floor(ms / STEP_MS);
 
@@ -39,7 +39,7 @@ export class Tries {
 
   /** Counts a success when its answer begins. */
   addGood(nowMs: number): void {
-    this.#counts.add(stepOf(nowMs), GOOD);
+    this.#counts.add(stepOf(nowMs), GOOD_PLACE);
     this.#formerRow = this.#row;
     this.#goodAtMs = nowMs;
     this.goods += 1;
@@ -54,9 +54,9 @@ export class Tries {
    * else undefined
    */
   addFailure(nowMs: number, goodAtMs: number | undefined): void {
-    this.#counts.add(stepOf(nowMs), FAILED);
+    this.#counts.add(stepOf(nowMs), FAILED_PLACE);
     if (goodAtMs !== undefined) {
-      this.#counts.add(stepOf(goodAtMs), GOOD, -1);
+      this.#counts.add(stepOf(goodAtMs), GOOD_PLACE, -1);
       this.goods -= 1;
     }
     // The row before the stream goes on, unless another try has succeeded since.
