@@ -35,6 +35,8 @@ type Count = (typeof COUNTS)[number];
 /** First token, new connection, its name lookup, and the gateway's part of a request. */
 const TIMES = ['first_token', 'connect', 'lookup', 'gateway'] as const;
 type Time = (typeof TIMES)[number];
+/** A provider's row has the first two times; that of a model or a client only the first. */
+const PROVIDER_TIMES = 2;
 const BUCKETS = FIRST_TOKEN_BOUNDS.length + 1;
 
 /** Returns an outcome's count besides `requests`; undefined for a good answer. */
@@ -58,11 +60,11 @@ class Row extends StepCounts {
     if (count !== undefined) this.add(step, COUNTS.indexOf(count));
   }
 
-  /** Adds a time, unless the row has no such time. */
+  /** Adds a time that the row has. */
   addTime(step: number, time: Time, ms: number | undefined): void {
-    const at = TIMES.indexOf(time);
-    if (ms === undefined || at >= this.#times) return;
-    this.add(step, COUNTS.length + at * BUCKETS + bucketOf(ms / 1000, FIRST_TOKEN_BOUNDS));
+    if (ms === undefined) return;
+    const first = COUNTS.length + TIMES.indexOf(time) * BUCKETS;
+    this.add(step, first + bucketOf(ms / 1000, FIRST_TOKEN_BOUNDS));
   }
 
   /**
@@ -126,11 +128,11 @@ export class Traffic {
   /** The providers that do not know a model of the settings, by the model's name for clients. */
   readonly #unknownTo = new Map<string, string>();
   #lastEnd: Moment | undefined;
-  readonly #nowMs: () => number;
+  readonly #nowTime: () => number;
 
-  /** @param nowMs - returns milliseconds since the epoch, and never less than before */
-  constructor(nowMs: () => number) {
-    this.#nowMs = nowMs;
+  /** @param nowTime - returns milliseconds since the epoch, and never less than before */
+  constructor(nowTime: () => number) {
+    this.#nowTime = nowTime;
   }
 
   /** Counts a finished request. `model` is undefined if no provider was asked. */
@@ -159,11 +161,12 @@ export class Traffic {
     const { prompt_tokens: prompt = 0, completion_tokens: completion = 0 } = request.facts;
     this.#all.add(step, COUNTS.indexOf('tokens'), prompt + completion);
     if (model) this.#noteUnknown(model.name, tries);
-    // The time since the last try's name was resolved, because neither earlier tries nor the name
-    // server are this provider's fault.
-    const { duration_ms: triedMs = firstTokenMs, lookup_ms: lookedUpMs = 0 } = tries.at(-1) ?? {};
-    const ownMs = firstTokenMs && triedMs && triedMs - lookedUpMs;
-    if (provider !== undefined) this.#providerRow(provider).addTime(step, 'first_token', ownMs);
+    if (provider !== undefined && firstTokenMs !== undefined) {
+      // The time since the last try's name was resolved, because neither earlier tries nor the name
+      // server are this provider's fault.
+      const { duration_ms: triedMs = firstTokenMs, lookup_ms: lookedUpMs = 0 } = tries.at(-1) ?? {};
+      this.#providerRow(provider).addTime(step, 'first_token', triedMs - lookedUpMs);
+    }
     for (const one of tries) {
       // The gateway's own failure is not the provider's.
       if (!isSent(one.outcome) || one.outcome === 'internal_error') continue;
@@ -172,8 +175,8 @@ export class Traffic {
       const { connect_ms: madeMs, lookup_ms: resolvedMs = 0 } = one;
       for (const each of [row, this.#all]) {
         each.addTime(step, 'connect', madeMs && madeMs - resolvedMs);
-        each.addTime(step, 'lookup', one.lookup_ms);
       }
+      this.#all.addTime(step, 'lookup', one.lookup_ms);
     }
   }
 
@@ -187,7 +190,7 @@ export class Traffic {
   }
 
   #providerRow(id: string): Row {
-    return rowOf(this.#providers, id, 2);
+    return rowOf(this.#providers, id, PROVIDER_TIMES);
   }
 
   /** Notes the provider that does not know a model of the settings, or that the model answers. */
@@ -199,7 +202,7 @@ export class Traffic {
 
   /** Returns when a step began by the system's present clock, in whole seconds. */
   #wallClock(step: number): number {
-    return 1000 * Math.round((Date.now() - this.#nowMs() + step * STEP_MS) / 1000);
+    return 1000 * Math.round((Date.now() - this.#nowTime() + step * STEP_MS) / 1000);
   }
 
   /** Counts a refusal. Without refusals in the last minute (`inMinute`) the count begins anew. */
@@ -225,7 +228,7 @@ export class Traffic {
 
   /** Returns the step of a time of `performance.now()`, with the part of it that has passed. */
   stepAt(atMs: number): number {
-    return (this.#nowMs() + atMs - performance.now()) / STEP_MS;
+    return (this.#nowTime() + atMs - performance.now()) / STEP_MS;
   }
 
   /** Returns a provider's typical times in the last minute and in the 14 minutes before. */
@@ -273,7 +276,7 @@ export class Traffic {
   }
 
   #step(): number {
-    return Math.floor(this.#nowMs() / STEP_MS);
+    return Math.floor(this.#nowTime() / STEP_MS);
   }
 }
 
