@@ -94,7 +94,7 @@ interface Measured {
   /** Whether the provider was slow by this time at the latest judgement. */
   readonly wasSlow: boolean;
   /** From here on a slow provider stays slow. */
-  readonly fromMs: number;
+  readonly slowFromMs: number;
   /** The newest time as a multiple of the usual time. */
   readonly factor: number;
 }
@@ -130,7 +130,7 @@ export class Slowness {
         isJudged: times.length > 0,
         slow,
         cause: slow.map(timeText).join(', ') || undefined,
-        slowFrom: Object.fromEntries(slow.map(({ name, fromMs }) => [name, fromMs])),
+        slowFrom: Object.fromEntries(slow.map(({ name, slowFromMs }) => [name, slowFromMs])),
         lateMs: MEDIAN_LATE_MS,
       };
     });
@@ -174,7 +174,7 @@ export class Slowness {
       usualMs,
       worstMs: Math.max(newestMs, known?.worstMs ?? 0),
       wasSlow: known !== undefined,
-      fromMs: (SLOW / 2) * comparedMs,
+      slowFromMs: (SLOW / 2) * comparedMs,
       factor: newestMs / comparedMs,
     };
   }

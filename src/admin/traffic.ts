@@ -215,9 +215,9 @@ export class Traffic {
 
   /** Returns the refusals of the last hour by clients' own limits. */
   refusals(): Refusals[] {
-    const fromMs = performance.now() - REFUSALS_SHOWN_MS;
+    const fromAtMs = performance.now() - REFUSALS_SHOWN_MS;
     const step = this.#step();
-    const shown = [...this.#refusals.values()].filter(({ last }) => last.atMs > fromMs);
+    const shown = [...this.#refusals.values()].filter(({ last }) => last.atMs > fromAtMs);
     return shown.map((one) => {
       const { limited = 0, requests = 0 } = this.#clients
         .get(one.client)!

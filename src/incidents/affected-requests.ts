@@ -39,8 +39,8 @@ interface Requests {
   readonly clients: Set<string>;
   /** The clients with a failed request. */
   readonly losers: Set<string>;
-  /** When the first client with a name was affected, on the clock of `performance.now()`. */
-  clientAt: number;
+  /** When the first client with a name was affected. */
+  firstClientAtMs: number;
   failureTime: number | undefined;
   failedAtMs: number;
 }
@@ -63,7 +63,7 @@ export class AffectedRequests {
    * the worst result of their requests.
    */
   get clients(): [client: string, result: 'failed' | 'answered' | 'slow'][] {
-    const rows = this.#listed().toSorted((a, b) => a.clientAt - b.clientAt);
+    const rows = this.#listed().toSorted((a, b) => a.firstClientAtMs - b.firstClientAtMs);
     const names = [...new Set(rows.flatMap(({ clients }) => [...clients]))].slice(0, MAX_LISTED);
     return names.map((client) => {
       if (rows.some(({ losers }) => losers.has(client))) return [client, 'failed'];
@@ -174,7 +174,7 @@ export class AffectedRequests {
 
 function addClient(requests: Requests, client: string | undefined): void {
   if (client === undefined || requests.clients.size === MAX_COUNTED) return;
-  requests.clientAt = Math.min(requests.clientAt, performance.now());
+  requests.firstClientAtMs = Math.min(requests.firstClientAtMs, performance.now());
   requests.clients.add(client);
 }
 
@@ -195,7 +195,7 @@ function begin(name: string, fault: string | undefined): Requests {
     by: undefined,
     clients: new Set(),
     losers: new Set(),
-    clientAt: Infinity,
+    firstClientAtMs: Infinity,
     failureTime: undefined,
     failedAtMs: 0,
   };

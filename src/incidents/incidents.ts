@@ -219,8 +219,8 @@ export class Incidents {
     for (const fault of faults) if (fault) fault.ended = moment();
     this.#settle(subject);
     this.#troubled.delete(subject);
-    const fromMs = performance.now() - FAILURE_KEPT_MS;
-    for (const [id, atMs] of this.#failedAtMs) if (atMs < fromMs) this.#failedAtMs.delete(id);
+    const fromAtMs = performance.now() - FAILURE_KEPT_MS;
+    for (const [id, atMs] of this.#failedAtMs) if (atMs < fromAtMs) this.#failedAtMs.delete(id);
   }
 
   /** Counts an attempt whose answer was sent, or whose stream has begun. */
@@ -353,12 +353,12 @@ export class Incidents {
    * failures that may yet become an incident, and the times of the latest failures.
    */
   report() {
-    const fromMs = performance.now() - ENDED_SHOWN_MS;
+    const fromAtMs = performance.now() - ENDED_SHOWN_MS;
     const incidents = [...this.#troubled].map(({ incident }) => incident!);
     const suspected = incidents.filter(({ isConfirmed }) => !isConfirmed);
     return {
       lasting: incidents.filter(({ isConfirmed }) => isConfirmed),
-      ended: this.#ended.filter(({ ended }) => ended!.atMs > fromMs),
+      ended: this.#ended.filter(({ ended }) => ended!.atMs > fromAtMs),
       suspected: new Set(suspected.flatMap(({ provider }) => provider ?? [])),
       failedAtMs: this.#failedAtMs as ReadonlyMap<string | undefined, number>,
     };

@@ -65,8 +65,8 @@ export class LineWriter {
 
   /** @returns how many lost lines the written log does not report */
   async end(): Promise<number> {
-    const lastMs = performance.now() + END_MS;
-    while (this.#isPending && performance.now() < lastMs) {
+    const lastAtMs = performance.now() + END_MS;
+    while (this.#isPending && performance.now() < lastAtMs) {
       this.#flush();
       await sleep(END_CHECK_MS);
     }

@@ -69,13 +69,13 @@ export function createLogger(
 
 /** Each millisecond is formatted once, because the format takes a fifth of a line's time. */
 function createTimeText(): () => string {
-  let formattedMs = NaN;
+  let formattedTime = NaN;
   let text = '';
   return () => {
-    const nowMs = Date.now();
-    if (nowMs !== formattedMs) {
-      formattedMs = nowMs;
-      text = new Date(nowMs).toISOString();
+    const time = Date.now();
+    if (time !== formattedTime) {
+      formattedTime = time;
+      text = new Date(time).toISOString();
     }
     return text;
   };

@@ -188,8 +188,8 @@ function statusOf(outcome: Attempt['outcome']): Span['status'] {
 }
 
 /** Returns a time of day in nanoseconds since the epoch, exact to the microsecond. */
-function toNanoseconds(timeMs: number): string {
-  return `${Math.round(timeMs * 1000)}000`;
+function toNanoseconds(time: number): string {
+  return `${Math.round(time * 1000)}000`;
 }
 
 /** Returns attributes as OTLP has them, with `hide` applied to their texts. */
