@@ -55,7 +55,7 @@ function checkDigest(values: SettingValues, name: string, digest: string): void 
  */
 export function checkCallerKeys(values: SettingValues): void {
   for (const [name, { value, row }] of values.plain()) {
-    if (row.key !== 'of callers') continue;
+    if (row.secret !== 'of callers') continue;
     if (name.endsWith('.key_sha256')) {
       checkDigest(values, name, value as string);
       continue;

@@ -207,7 +207,7 @@ class ValueReader {
     const expanded = this.#expand(name, written, row);
     if (typeof expanded !== 'string') return expanded;
     // Like an empty variable, an empty key in the file counts as unset.
-    if (row.key === 'of a provider' && expanded.trim() === '') return undefined;
+    if (row.secret === 'of a provider' && expanded.trim() === '') return undefined;
     // A replaced reference is text and must be parsed. Any other value in the file already has its
     // type.
     return expanded === written ? expanded : parseText(row, expanded);
@@ -226,17 +226,17 @@ class ValueReader {
   }
 
   /** Replacements are not expanded again. A reference that cannot be replaced stays as it is. */
-  #expandText(name: string, text: string, { key }: Setting): string {
+  #expandText(name: string, text: string, { secret }: Setting): string {
     const { values } = this;
     // An unreplaced reference is a problem in the key of a caller, who could guess the text (see
     // `checkCallerKeys`), and in the store's URL, where it is not valid.
-    const mayStay = key === undefined || key === 'of a provider';
+    const mayStay = secret === undefined || secret === 'of a provider';
     // Finds texts such as `${NAME:-default}` or `${file:/path`.
     if (mayStay && text.replace(REFERENCE, ' ').includes('${')) {
       values.unreplaced(name, '"${" does not begin a reference here');
     }
     const foreign = foreignReference(text, true);
-    if (foreign && key === 'of callers') values.problem(name, foreign);
+    if (foreign && secret === 'of callers') values.problem(name, foreign);
     else if (foreign) values.unreplaced(name, foreign);
     return text.replace(REFERENCE, (reference, path?: string, _?, variable = '') => {
       try {

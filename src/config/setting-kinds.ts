@@ -35,10 +35,10 @@ export interface Setting<T = unknown> {
   /** The command line option, above the variable and the file. */
   readonly flag?: 'port' | 'host';
   /**
-   * Marks a key, which is never printed. In the keys of callers and of the store, a reference to an
-   * unset variable is a problem.
+   * Whose secret the value is; it is never printed. In the secrets of callers and of the store, a
+   * reference to an unset variable is a problem.
    */
-  readonly key?: 'of callers' | 'of a provider' | 'of the store';
+  readonly secret?: 'of callers' | 'of a provider' | 'of the store';
   /** The text is the path of a file. The value has the file's text too. */
   readonly isFile?: true;
   /** A change takes effect only after a restart. */
@@ -279,9 +279,9 @@ export function problemsOf(
 }
 
 /** Returns the first wrong item of an array or value of a table, else the whole value, in words. */
-function foundIn({ accepts, choices, key, isFile }: Setting, value: unknown, written: unknown) {
-  const show = key || isFile ? typeOf : describe;
-  const source = key || isFile ? value : written;
+function foundIn({ accepts, choices, secret, isFile }: Setting, value: unknown, written: unknown) {
+  const show = secret || isFile ? typeOf : describe;
+  const source = secret || isFile ? value : written;
   if (Array.isArray(value) && Array.isArray(source) && accepts([])) {
     const at = value.findIndex((item) => !accepts([item]));
     return choices ? show(source[at]) : `${show(source[at])} as item ${at + 1} of an array`;

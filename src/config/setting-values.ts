@@ -73,7 +73,7 @@ export class SettingValues {
   masked(): ReadonlyMap<string, unknown> {
     const mask = ({ value, row }: SettingValue) => {
       if (row.isFile) return (value as NamedFile).path;
-      return row.key ? '[secret]' : value;
+      return row.secret ? '[secret]' : value;
     };
     return new Map([...this.#values].map(([name, value]) => [name, mask(value)]));
   }
@@ -96,12 +96,12 @@ export class SettingValues {
     // the provider's name in the log.
     const ids = new Set(this.sectionsBelow('providers').map((id) => id.toLowerCase()));
     return [...this.#values].flatMap(([name, { value, row }]) => {
-      if (!row.key) return [];
-      const isKey = row.key !== 'of the store' && !name.endsWith('.headers');
+      if (!row.secret) return [];
+      const isKey = row.secret !== 'of the store' && !name.endsWith('.headers');
       const texts: string[] = typeof value === 'string' ? [value] : Object.values(value!);
       return (
         texts
-          .filter((text) => row.key === 'of callers' || !ids.has(text.trim().toLowerCase()))
+          .filter((text) => row.secret === 'of callers' || !ids.has(text.trim().toLowerCase()))
           // A reference to an unset variable is no secret, and warnings show it.
           .filter((text) => !VARIABLE_ALONE.test(text))
           .map((text) => new Secret(isKey ? text.trim() : text, { isKey }))

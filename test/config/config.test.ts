@@ -220,8 +220,8 @@ describe('the table of settings:', () => {
         assert.equal(values.plain().get(name)!.origin, text === '' ? undefined : row.env);
         return resolved.get(name);
       };
-      assert.deepEqual(valueFor(''), row.key ? '[secret]' : inFile, row.env);
-      assert.deepEqual(valueFor(String(inVariable)), row.key ? '[secret]' : inVariable, row.env);
+      assert.deepEqual(valueFor(''), row.secret ? '[secret]' : inFile, row.env);
+      assert.deepEqual(valueFor(String(inVariable)), row.secret ? '[secret]' : inVariable, row.env);
     }
     const { keys } = load('', { GATEWAY_AUTH_KEYS: 'a, b ,c' }).server.auth;
     assert.deepEqual(reveal(keys), ['a', 'b', 'c']);
