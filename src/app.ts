@@ -9,7 +9,7 @@ import type { AdminView } from './admin/view.ts';
 import { warningsOf } from './cli/startup-report.ts';
 import { formatText } from './request/text-log.ts';
 import { allAliases } from './config/aliases-section.ts';
-import { compareSettings, ConfigError } from './config/config.ts';
+import { nextSettings, ConfigError } from './config/config.ts';
 import type { Config, StoreSettings } from './config/config.ts';
 import type { CLIENT_TIME_LIMITS } from './downstream/listener.ts';
 import type { DrainOptions } from './downstream/drain.ts';
@@ -137,9 +137,9 @@ export class App {
   reload(read: () => Config): void {
     const { logger } = this.parts;
     if (this.server.isDraining) return logger.log('warn', 'reload ignored', { cause: 'draining' });
-    let changes: ReturnType<typeof compareSettings>;
+    let changes: ReturnType<typeof nextSettings>;
     try {
-      changes = compareSettings(this.config, read());
+      changes = nextSettings(this.config, read());
       this.#use(changes.config);
     } catch (failure) {
       return this.#onReloadFailed(failure as Error);

@@ -153,7 +153,7 @@ function weightsOf(targets: readonly Target[], weights: readonly number[]) {
   return byTarget;
 }
 
-/** Decides where a name leads. */
+/** The settings that decide where a name leads. */
 export interface Routing {
   readonly aliases: ReadonlyMap<string, AliasSettings>;
   readonly wildcards: readonly AliasSettings[] | undefined;

@@ -124,10 +124,11 @@ function checkProxies(proxies: readonly string[], values: SettingValues): void {
 }
 
 /**
- * Compares the running settings with the next. Throws `ConfigError` if a reload would let callers
- * in without a key, unless `[server.auth] enabled` is false.
+ * Returns the settings after a reload, and the names of the settings that differ from the running
+ * ones. Throws `ConfigError` if a reload would let callers in without a key, unless `[server.auth]
+ * enabled` is false.
  */
-export function compareSettings(running: Config, next: Config) {
+export function nextSettings(running: Config, next: Config) {
   // A file cut off at the end of a line is still valid TOML, but may have lost its keys.
   if (needsKey(running) && !needsKey(next) && next.server.auth.enabled) {
     const text = 'no key is left, so anyone could call; if you intend this, set enabled = false';
@@ -146,7 +147,7 @@ export function compareSettings(running: Config, next: Config) {
   ]);
   const { memoryBytes } = next.server;
   return {
-    /** The next settings, with the running values where a change needs a restart. */
+    /** `next`, with the running values where a change needs a restart. */
     config: { ...configOf(values, memoryBytes, running.telemetry), warnings: next.warnings },
     changed: different.filter((name) => !isFixed(name)),
     needRestart: different.filter(isFixed),

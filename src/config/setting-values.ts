@@ -131,7 +131,10 @@ export class SettingValues {
     return [...new Set(ids)];
   }
 
-  /** A problem prevents the start. `origin` is the place named in the message. */
+  /**
+   * A problem prevents the start. `origin` is the place named in the message. Returns undefined, so
+   * that a reader can return the call in place of a value.
+   */
   problem(name: string, text: string, origin = this.#values.get(name)?.origin): undefined {
     this.wrong.add(name);
     const place = origin ?? `${this.#filePrefix}${name}`;

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import type { ServerResponse } from 'node:http';
 import { describe, test, type TestContext } from 'node:test';
 
-import { compareSettings, loadConfig } from '../../src/config/config.ts';
+import { nextSettings, loadConfig } from '../../src/config/config.ts';
 import { readSettings } from '../../src/config/read-settings.ts';
 import {
   createProviders,
@@ -482,7 +482,7 @@ describe('what needs a restart', () => {
     test(`${names} is named, and keeps its value`, () => {
       const next = load(`${toml}logging.level = "debug"\n`);
       const named = names.split(',');
-      const { config, changed, needRestart } = compareSettings(running, next);
+      const { config, changed, needRestart } = nextSettings(running, next);
       assert.deepEqual(needRestart.toSorted(), named.toSorted());
       assert.deepEqual(changed, ['logging.level']);
       assert.deepEqual(config.admin, running.admin);
