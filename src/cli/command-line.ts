@@ -1,6 +1,6 @@
 /**
  * The command line: options, `--help`, usage errors. `node:util` is imported whole: see
- * `assertNodeVersion`.
+ * `assertNodeVersion` of lib/version.ts.
  */
 
 import util, { type parseArgs } from 'node:util';

@@ -1,6 +1,6 @@
 /**
  * Reads gateway.toml and files with values, and parses TOML. No message shows a key. `node:buffer`
- * is imported whole: see `assertNodeVersion`.
+ * is imported whole: see `assertNodeVersion` of lib/version.ts.
  */
 
 import nodeBuffer from 'node:buffer';

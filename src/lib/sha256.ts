@@ -1,4 +1,4 @@
-/** A digest. `node:crypto` is imported whole: see `assertNodeVersion`. */
+/** A digest. `node:crypto` is imported whole: see `assertNodeVersion` of version.ts. */
 
 import crypto from 'node:crypto';
 

@@ -1,6 +1,7 @@
 /**
  * Validates a chat completion request as it arrives. It is forwarded unchanged except for `model`
- * and the request for usage. `node:buffer` is imported whole: see `assertNodeVersion`.
+ * and the request for usage. `node:buffer` is imported whole: see `assertNodeVersion` of
+ * lib/version.ts.
  */
 
 import buffer from 'node:buffer';
