@@ -66,8 +66,9 @@ export class IncidentLog {
     const isFurtherKind = incident.logged.size > 0 && !incident.logged.has(kind);
     if (!isFurtherKind && !this.#isDue(places.get(kind), REPEATED_MS)) return;
     incident.logged.add(kind);
-    const [what, action, fault] = wordsOf(facts);
-    places.set(kind, this.#write('warn', 'incident', { what, fault, action, ...facts }));
+    const [title, action, atFault] = wordsOf(facts);
+    const words = { what: title, fault: atFault, action };
+    places.set(kind, this.#write('warn', 'incident', { ...words, ...facts }));
   }
 
   /** Logs the end of an incident of which the log has a line. */
@@ -99,8 +100,8 @@ export class IncidentLog {
   }
 
   #writeEnd(facts: Facts): Place {
-    const [what, , fault] = wordsOf(facts);
-    return this.#write('info', 'incident ended', { what, fault, ...facts });
+    const [title, , atFault] = wordsOf(facts);
+    return this.#write('info', 'incident ended', { what: title, fault: atFault, ...facts });
   }
 
   #write(...line: Parameters<Logger['log']>): Place {
