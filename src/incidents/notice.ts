@@ -188,6 +188,9 @@ function timesOf(since: Moment, ended: Moment | undefined) {
   };
 }
 
+export const isSlowKind = (kind: IncidentKind | undefined) =>
+  kind === 'slow' || kind === 'lookup_slow';
+
 /** Returns the words for a kind with this cause. */
 export function wordsOf({
   kind,
@@ -271,7 +274,7 @@ export function describeIncident(incident: Incident, facts: Facts): Notice {
     kind === 'store' && 'each gateway limits by itself',
     until !== undefined && Date.parse(until) > Date.now() && `asks us to wait until ${until}`,
     failed === 0 && answered > 0 && 'other providers answer',
-    isHarmless && !kind.includes('slow') && 'no request has failed',
+    isHarmless && !isSlowKind(kind) && 'no request has failed',
     facts.since_start && 'no success since the gateway’s start',
     quietSince && `no failure since ${quietSince}`,
   ];

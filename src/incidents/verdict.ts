@@ -3,7 +3,7 @@
  * verdict.
  */
 
-import { formatCount, formatOf, type Icon, join, type Notice } from './notice.ts';
+import { formatCount, formatOf, type Icon, isSlowKind, join, type Notice } from './notice.ts';
 
 /** "All well" needs a share of failed requests below this. */
 const FAILED_SHARE = 0.01;
@@ -148,44 +148,51 @@ const hasOnlyFailed = ({ requests = 0, failed }: Counts) => requests > 0 && fail
 const isGivenUp = ({ requests = 0, failed = 0, client_closed: left = 0 }: Counts) =>
   left >= MIN_GIVEN_UP && failed + left === requests;
 
-type Judgement = readonly [icon: Icon, title: string, ...notes: string[]];
+type Judgement = readonly [
+  icon: Icon,
+  title: string,
+  notes: readonly string[],
+  list?: Verdict['list'],
+];
+
+/** Returns amber counts of requests, and which requests to list for them. */
+function amberOf(judged: Judged, ...notes: string[]): Judgement {
+  const list = judged.end === 'failed' ? 'Failed' : 'All';
+  return ['warn', figuresOf(judged, 'requests'), notes, list];
+}
 
 /** Judges the last minute. */
 function judgeMinute(situation: Situation, lasting: readonly Notice[]): Judgement {
   const { all, last, minute, providers } = situation;
   const told = minuteText(minute);
-  if (lasting.some(({ icon }) => icon === 'bad')) return ['bad', 'Requests fail', told];
+  if (lasting.some(({ icon }) => icon === 'bad')) return ['bad', 'Requests fail', [told]];
   const judged = judgeCounts(minute);
   const failed = failedOf(minute);
   const { over, overText, subjects, tooFew } = explain(situation);
   if (judged.icon === 'warn') {
-    const figures = figuresOf(judged, 'requests');
     const share = `${percent(judged.count, judged.total)} of the last minute.`;
-    if (judged.end !== 'failed' || lasting.length > 0) return ['warn', figures, share];
-    if (over === undefined) return ['warn', figures, share, overText, tooFew];
-    return ['good', `Over since ${over}`, subjects, `Before, ${figures} in the last minute.`];
+    if (judged.end !== 'failed' || lasting.length > 0) return amberOf(judged, share);
+    if (over === undefined) return amberOf(judged, share, overText, tooFew);
+    const before = `Before, ${figuresOf(judged, 'requests')} in the last minute.`;
+    return ['good', `Over since ${over}`, [subjects, before]];
   }
   if (lasting.length > 0) {
     const hasOthers = lasting.some((one) => one.failed === 0 && one.answered > 0);
-    return [
-      'warn',
-      hasOthers ? 'Other providers answer' : plural(lasting.length, 'incident'),
-      told,
-    ];
+    const title = hasOthers ? 'Other providers answer' : plural(lasting.length, 'incident');
+    return ['warn', title, [told]];
   }
   if (judged.icon === 'off') {
     const quiet = last ? `The last one ended at ${last}.` : 'None has ended since the start.';
     const former = failedOf(all);
     const before = former.count > 0 ? `Of the last 15 minutes ${figuresOf(former)}.` : '';
-    return ['off', 'No traffic', told, quiet, before];
+    return ['off', 'No traffic', [told, quiet, before]];
   }
   const minutes = Object.values(providers);
   if (failed.count > 0 && over === undefined && minutes.some(hasOnlyFailed)) {
-    return ['warn', figuresOf(failed, 'requests'), overText, tooFew];
+    return amberOf(failed, overText, tooFew);
   }
-  if (!minutes.some(isGivenUp)) return ['good', 'All well', told];
-  const left = { ...failed, count: minute.client_closed ?? 0, end: 'left by clients' };
-  return ['warn', figuresOf(left, 'requests')];
+  if (!minutes.some(isGivenUp)) return ['good', 'All well', [told]];
+  return amberOf({ ...failed, count: minute.client_closed ?? 0, end: 'left by clients' });
 }
 
 /** Returns the verdict on the last minute: an icon, a title, and sentences behind it. */
@@ -193,19 +200,18 @@ export function verdictOf(situation: Situation): Verdict {
   const { lasting } = situation;
   const incidents = lasting.filter(({ client }) => client === undefined);
   const limited = lasting.length - incidents.length;
-  const [icon, title, ...notes] = judgeMinute(situation, incidents);
+  const [icon, title, notes, list] = judgeMinute(situation, incidents);
   const more = join([
     incidents.length > 0 && plural(incidents.length, 'incident'),
     limited > 0 && `${plural(limited, 'client')} at its limit`,
   ]);
-  const isFigures = icon === 'warn' && / of /.test(title);
   return {
     icon,
     title,
     notes: [...notes, more === title || !more ? '' : `${more}.`, situation.held ?? ''].filter(
       Boolean,
     ),
-    list: isFigures ? (title.endsWith('failed') ? 'Failed' : 'All') : undefined,
+    list,
   };
 }
 
@@ -214,7 +220,7 @@ export function statesOf(id: string, situation: Situation): State[] {
   const lasting = situation.lasting.filter(({ provider }) => provider === id);
   if (lasting.length > 0) {
     return lasting.map(({ icon, kind, models, title, causes: [cause = ''] }) => {
-      return [icon, join([join(models ?? []), title], ': '), kind?.includes('slow') ? cause : ''];
+      return [icon, join([join(models ?? []), title], ': '), isSlowKind(kind) ? cause : ''];
     });
   }
   const judged = judgeCounts(situation.providers[id] ?? {});

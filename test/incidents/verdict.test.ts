@@ -552,6 +552,12 @@ test('failures behind an ended refusal of settings are told', async (t) => {
   assert.equal(verdict.icon, 'warn');
 });
 
+test('figures have a list of requests, of the failed requests if they count failures', () => {
+  const listOf = (minute: Counts) => verdictOf(situation(minute)).list;
+  const listed = [{ requests: 4, failed: 4 }, { requests: 31, limited: 31 }, { requests: 1 }];
+  assert.deepEqual(listed.map(listOf), ['Failed', 'All', undefined]);
+});
+
 test('docs/incidents.md has the words and what to do for each kind', async () => {
   const text = await readFile(join(ROOT, 'docs/incidents.md'), 'utf8');
   for (const kind of INCIDENT_KINDS) {
