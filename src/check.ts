@@ -245,10 +245,11 @@ function checkStore(settings: StoreSettings): Promise<Result> {
     const connection = new RedisConnection(settings, {
       onReady() {
         resolve({ ok: true, message: 'answers' });
-        connection.end('the check is over');
+        connection.close('the check is over');
       },
       // Called after `onReady` too, where it has no effect because the promise is resolved.
-      onEnd: (cause) => resolve({ ok: false, message: escapeControlCharacters(cause, Infinity) }),
+      onClosed: (cause) =>
+        resolve({ ok: false, message: escapeControlCharacters(cause, Infinity) }),
     });
   });
 }

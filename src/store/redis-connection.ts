@@ -98,7 +98,7 @@ export interface RedisConnectionOptions {
    * @param wasIdle - true if the server has closed the connection while no command waited for a
    * reply
    */
-  readonly onEnd: (cause: string, wasIdle: boolean) => void;
+  readonly onClosed: (cause: string, wasIdle: boolean) => void;
   readonly answerMs?: number;
 }
 
@@ -111,14 +111,14 @@ export class RedisConnection {
   #unread = '';
   /** Commands without a reply, the oldest first, because replies come in order. */
   #pending: Command[] = [];
-  #isEnded = false;
+  #isClosed = false;
 
   constructor(settings: StoreSettings, options: RedisConnectionOptions) {
     const { host, port, isTls } = settings;
     this.#settings = settings;
     this.#options = { answerMs: ANSWER_MS, ...options };
     this.#connectTimer = setTimeout(
-      () => this.end(isTls ? 'no TLS connection in time' : 'connect timed out'),
+      () => this.close(isTls ? 'no TLS connection in time' : 'connect timed out'),
       CONNECT_MS,
     ).unref();
     this.#socket = isTls
@@ -131,9 +131,9 @@ export class RedisConnection {
       // The AggregateError for a host with several addresses has no message.
       .on('error', (error: NodeJS.ErrnoException) => {
         const text = messageOf(error, 'its URL may need redis:// in place of rediss://');
-        this.end(text || String(error.code));
+        this.close(text || String(error.code));
       })
-      .on('close', () => this.end('the connection was closed', this.#pending.length === 0));
+      .on('close', () => this.close('the connection was closed', this.#pending.length === 0));
   }
 
   /**
@@ -150,7 +150,7 @@ export class RedisConnection {
     const [isAnswer, position, waitUs, lacks = ''] = ANSWER.exec(answer) ?? [];
     const refusedBy = buckets[Number(position) - 1];
     if (isAnswer === undefined || (position && !refusedBy)) {
-      this.end('unexpected reply from the script');
+      this.close('unexpected reply from the script');
       return undefined;
     }
     const reported = lacks.split(' ').slice(1);
@@ -163,9 +163,9 @@ export class RedisConnection {
     return refusedBy ? { refusedBy, waitMs: Number(waitUs) / 1000 } : 'taken';
   }
 
-  end(cause: string, wasIdle = false): void {
-    if (this.#isEnded) return;
-    this.#isEnded = true;
+  close(cause: string, wasIdle = false): void {
+    if (this.#isClosed) return;
+    this.#isClosed = true;
     clearTimeout(this.#connectTimer);
     this.#socket.destroy();
     for (const { resolve, timer } of this.#pending) {
@@ -173,7 +173,7 @@ export class RedisConnection {
       resolve(undefined);
     }
     this.#pending = [];
-    this.#options.onEnd(cause.slice(0, MAX_CAUSE_CHARACTERS), wasIdle);
+    this.#options.onClosed(cause.slice(0, MAX_CAUSE_CHARACTERS), wasIdle);
   }
 
   async #prepare(): Promise<void> {
@@ -184,15 +184,15 @@ export class RedisConnection {
     if (database !== 0) await this.#call('SELECT', String(database));
     const taken = await this.run(PROBES);
     if (taken === 'taken') this.#options.onReady();
-    else this.end('unexpected reply from the script');
+    else this.close('unexpected reply from the script');
   }
 
   #call(name: string, ...args: readonly string[]): Promise<string | undefined> {
     return new Promise((resolve) => {
-      if (this.#isEnded || this.#pending.length >= MAX_PENDING) return resolve(undefined);
+      if (this.#isClosed || this.#pending.length >= MAX_PENDING) return resolve(undefined);
       const { answerMs } = this.#options;
       const check = () => {
-        if (this.#pending[0] === command) this.end(`no answer in ${answerMs} ms`);
+        if (this.#pending[0] === command) this.close(`no answer in ${answerMs} ms`);
       };
       // The event loop reads sockets between timers and immediates, so a reply that arrived while
       // the loop was busy is still in time.
@@ -211,18 +211,18 @@ export class RedisConnection {
     const lines = (this.#unread + chunk.toString('latin1')).split('\r\n');
     this.#unread = lines.pop()!;
     for (const line of lines) this.#settle(line);
-    if (this.#unread.length > MAX_REPLY_CHARACTERS) this.end('the reply is too long');
+    if (this.#unread.length > MAX_REPLY_CHARACTERS) this.close('the reply is too long');
   }
 
   #settle(line: string): void {
     const command = this.#pending[0];
-    if (!command) return this.end('unexpected reply without a command');
+    if (!command) return this.close('unexpected reply without a command');
     if (line.startsWith('-')) {
       // An error reply to AUTH may quote the password.
       const shown = command.name === 'AUTH' ? (ERROR_CODE.exec(line)?.[0] ?? '-error') : line;
-      return this.end(`${command.name}: ${shown.slice(1)}`);
+      return this.close(`${command.name}: ${shown.slice(1)}`);
     }
-    if (!line.startsWith('+')) return this.end('the reply is not RESP');
+    if (!line.startsWith('+')) return this.close('the reply is not RESP');
     this.#pending.shift();
     clearTimeout(command.timer);
     command.resolve(line.slice(1));

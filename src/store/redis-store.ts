@@ -31,7 +31,7 @@ export function createRedisStore(
       state.isAway = false;
       onSettled();
     };
-    const onEnd = (cause: string, wasIdle: boolean) => {
+    const onClosed = (cause: string, wasIdle: boolean) => {
       // Servers close idle connections, so the store is away only if the next connection fails too.
       const isFailure = !ready || !wasIdle;
       ready = undefined;
@@ -46,7 +46,7 @@ export function createRedisStore(
       setTimeout(connect, (isFailure ? pauseMs : MIN_PAUSE_MS) * jitter, () => {}).unref();
       pauseMs = Math.min(MAX_PAUSE_MS, pauseMs * 2);
     };
-    const connection = open({ onReady, onEnd });
+    const connection = open({ onReady, onClosed });
   }
 
   return {

@@ -113,7 +113,7 @@ test('every reply is waited for 50 ms, and all takes fall back together', async 
   await until(() => redis.commands.length > 0);
   assert.deepEqual(timers.running(1000), [50]);
   assert.ok(await refusesAtOnce(store));
-  store.end();
+  store.close();
   const other = await startAnswering(t, status('OK'), { answerMs: 300 });
   const taken = other.store.take(ONE);
   assert.deepEqual(timers.running(1000), [300]);

@@ -37,7 +37,7 @@ export function createStore(
   { answerMs = PATIENT_MS, lines = [] }: StoreOptions = {},
 ) {
   let isAway = true;
-  let isEnded = false;
+  let isClosed = false;
   let connection: RedisConnection | undefined;
   // Only a change is recorded, because an outage has many failures.
   let isKnownAway = false;
@@ -47,17 +47,17 @@ export function createStore(
     isKnownAway = !isKnownAway;
     lines.push({ message: facts ? AWAY : BACK, facts });
   };
-  const store = createRedisStore(onState, ({ onReady, onEnd }) => {
-    if (isEnded) return connection!;
+  const store = createRedisStore(onState, ({ onReady, onClosed }) => {
+    if (isClosed) return connection!;
     connection = new RedisConnection(storeSettings(settings), {
       answerMs,
       onReady() {
         isAway = false;
         onReady();
       },
-      onEnd(...reasons) {
+      onClosed(...reasons) {
         isAway = true;
-        if (!isEnded) onEnd(...reasons);
+        if (!isClosed) onClosed(...reasons);
       },
     });
     return connection;
@@ -69,12 +69,12 @@ export function createStore(
       return isAway;
     },
     /** Closes the store's connection. */
-    end() {
-      isEnded = true;
-      connection?.end('the test ends');
+    close() {
+      isClosed = true;
+      connection?.close('the test ends');
     },
   };
-  t.after(() => observed.end());
+  t.after(() => observed.close());
   const started = store.connect();
   const { state } = store;
   const told: readonly LogLine[] = lines;

@@ -174,6 +174,6 @@ class StoreConnection {
     const isIdle = wasIdle && this.#pending.size === 0;
     for (const resolve of this.#pending) resolve(undefined);
     this.#pending.clear();
-    this.#events.onEnd('the store is gone', isIdle);
+    this.#events.onClosed('the store is gone', isIdle);
   }
 }
