@@ -124,7 +124,7 @@ export class App {
   async drain(options: DrainOptions): Promise<{ finished: number; cut: number }> {
     const { finished, cancelled } = { ...this.server.counts };
     await this.server.drain(options);
-    this.parts.refusals.end();
+    this.parts.refusals.close();
     const { counts } = this.server;
     return { finished: counts.finished - finished, cut: counts.cancelled - cancelled };
   }

@@ -91,7 +91,7 @@ async function serve(
   });
   const { server } = app;
   const { logger, redact, store, transport } = app.parts;
-  stopOnSignals(app, writer);
+  drainOnSignals(app, writer);
   const reload = () => {
     app.reload(() => read().config);
     watchIfWanted();
@@ -117,7 +117,7 @@ async function serve(
   process.on('uncaughtException', (error) => {
     logger.log('error', 'uncaught exception', { cause: error.stack });
     process.exitCode = EXIT.failed;
-    stop(app, writer, 'uncaught exception');
+    drainAndExit(app, writer, 'uncaught exception');
   });
   app.learnModels();
   watchIfWanted();
@@ -150,16 +150,16 @@ function ignoreSignals(): void {
  * Drains on SIGTERM and SIGINT, and ends the drain on a further signal. Without a handler, a
  * container's process 1 would ignore both signals.
  */
-function stopOnSignals(app: App, writer: LineWriter): void {
+function drainOnSignals(app: App, writer: LineWriter): void {
   let first: { readonly signal: string; readonly atMs: number } | undefined;
   const onSignal = (signal: string) => {
     const isRepeated =
       first?.signal === signal && performance.now() - first.atMs < REPEATED_SIGNAL_MS;
     first ??= { signal, atMs: performance.now() };
     if (!app.server.isDraining) process.exitCode = 0;
-    if (stop(app, writer, signal) || isRepeated) return;
+    if (drainAndExit(app, writer, signal) || isRepeated) return;
     process.exitCode = EXIT.failed;
-    app.server.endDrain();
+    app.server.cancelRequests();
     // A request that was cut may still keep the process alive.
     setTimeout(() => process.exit(), CUT_END_MS).unref();
   };
@@ -167,8 +167,8 @@ function stopOnSignals(app: App, writer: LineWriter): void {
   process.on('SIGINT', onSignal);
 }
 
-/** Returns false if the drain began earlier. */
-function stop(app: App, writer: LineWriter, text: string): boolean {
+/** Drains, and then ends the process. Returns false if the drain began earlier. */
+function drainAndExit(app: App, writer: LineWriter, text: string): boolean {
   const { admin, config, server } = app;
   const { logger, traces } = app.parts;
   if (server.isDraining) return false;
@@ -179,7 +179,7 @@ function stop(app: App, writer: LineWriter, text: string): boolean {
     // The admin listener drains last, so that it can report the drain until then.
     const adminDrain = admin?.server.drain({ delayMs: 0, timeoutMs: 0, reason });
     if (adminDrain) await Promise.race([adminDrain, sleep(ADMIN_DRAIN_MS)]);
-    await traces?.end();
+    await traces?.close();
     logger.log('info', 'stopped', { finished, cut });
     const lost = await writer.end();
     if (lost > 0) print(`inference-gateway: ${lost} log lines were lost\n`, process.stderr);

@@ -46,7 +46,8 @@ export function createHttpServer(
       await drain(server, connections, state, { ...how, signal: forceClose.signal });
       checking.forEach(clearInterval);
     },
-    endDrain: () => forceClose.abort(),
+    /** Cancels the requests in flight of a drain, or of one that begins later. */
+    cancelRequests: () => forceClose.abort(),
     setHandler(handler: ListenerState['handler']) {
       state.handler = handler;
     },

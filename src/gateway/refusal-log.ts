@@ -71,7 +71,7 @@ export class RefusalLog {
   }
 
   /** Writes the sums of the minutes under way. To be called when the process ends. */
-  end(): void {
+  close(): void {
     for (const refused of this.#all.values()) {
       clearTimeout(refused.timer);
       this.#write(refused);

@@ -15,7 +15,7 @@ const BATCH_SPANS = 512;
 const MAX_QUEUED_SPANS = 2048;
 const SEND_EVERY_MS = 5000;
 const SEND_TIMEOUT_MS = 10_000;
-const END_MS = 2000;
+const CLOSE_MS = 2000;
 const WARN_EVERY_MS = 60_000;
 /** Statuses after which a batch is sent again: "Retryable Response Codes" of OTLP. */
 const RETRYABLE = new Set([429, 502, 503, 504]);
@@ -67,14 +67,14 @@ export class SpanExporter {
   }
 
   /** Sends the queue, for 2 s at most. To be called once, after the last span. */
-  async end(): Promise<void> {
+  async close(): Promise<void> {
     clearInterval(this.#timer);
     const send = async () => {
       await this.#sending;
       this.#send(1);
       await this.#sending;
     };
-    await Promise.race([send(), sleep(END_MS, undefined, { ref: false })]);
+    await Promise.race([send(), sleep(CLOSE_MS, undefined, { ref: false })]);
     // The last line has the whole count.
     this.#warnedAtMs = -Infinity;
     if (this.#queue.length > 0) this.#drop(this.#queue.length, 'the gateway has ended');

@@ -74,8 +74,8 @@ export class Traces {
   }
 
   /** Sends the spans that wait, for 2 s at most. */
-  end(): Promise<void> {
-    return this.#exporter.end();
+  close(): Promise<void> {
+    return this.#exporter.close();
   }
 
   readonly #add: AddSpan = (span, { history: { redactKey } }) => {

@@ -133,7 +133,7 @@ export async function startGateway(
   const drain = async (timeoutMs = 0, reason = new Error('test is over'), delayMs = 0) => {
     const result = await app.drain({ delayMs, timeoutMs, reason });
     await admin?.server.drain({ delayMs: 0, timeoutMs: 0, reason });
-    await traces?.end();
+    await traces?.close();
     transport.close();
     return result;
   };
@@ -168,7 +168,7 @@ export async function startGateway(
       isDrained = true;
       return await drain(timeoutMs, reason, delayMs);
     },
-    cut: () => server.endDrain(),
+    cut: () => server.cancelRequests(),
     reload: async (text) => {
       app.reload(() => load(text));
       watched?.logging.push(app.config.logging);

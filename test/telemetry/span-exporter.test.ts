@@ -63,7 +63,7 @@ test('512 spans are sent at once, and fewer after 5 s', async (t) => {
   timers.advance(1);
   await eventually(() => collector.requests.length === 2, 'the rest');
   assert.deepEqual(namesOf(collector), upTo(BATCH + 3));
-  await exporter.end();
+  await exporter.close();
   timers.advance(60_000);
   assert.equal(collector.requests.length, 2);
 });
@@ -77,7 +77,7 @@ test('a message has the resource, the scope, and the headers of the variables', 
     OTEL_SERVICE_NAME: 'gateway "1"',
   });
   add(1);
-  await exporter.end();
+  await exporter.close();
   const [{ headers, method } = assert.fail()] = collector.requests;
   assert.deepEqual(
     ['authorization', 'x-a', 'x-other', 'content-type'].map((name) => headers[name]),
@@ -130,7 +130,7 @@ test('a full queue drops the newest spans, and a batch is sent again after a 503
   timers.advance(5000);
   await eventually(() => collector.requests.length === 4, 'the whole queue');
   assert.deepEqual(namesOf(collector), upTo(QUEUE));
-  await exporter.end();
+  await exporter.close();
   assert.equal(exporter.droppedSpans, 101);
 });
 
@@ -141,7 +141,7 @@ test('a batch that the collector refuses is dropped, and no redirect is followed
   );
   const { exporter, lines, add } = createExporter(collector);
   add(3);
-  await exporter.end();
+  await exporter.close();
   assert.equal(exporter.droppedSpans, 3);
   assert.deepEqual(other.requests, []);
   assert.deepEqual(
@@ -156,7 +156,7 @@ test('spans wait for a collector that is away', async () => {
   await eventually(() => lines.length === 1, 'a failure');
   assert.match(String(lines[0]!['cause']), /^ECONNREFUSED: /);
   assert.equal(exporter.droppedSpans, 0);
-  await exporter.end();
+  await exporter.close();
   assert.equal(exporter.droppedSpans, BATCH);
   assert.deepEqual(
     lines.map(({ cause, dropped }) => [cause === 'the gateway has ended', dropped]),
@@ -189,7 +189,7 @@ test('a collector that hangs beyond the limit gets its batch again', async (t) =
   collector.requests.length = 0;
   timers.advance(5000);
   await eventually(() => collector.requests.length === 1, 'the batch again');
-  await exporter.end();
+  await exporter.close();
   assert.deepEqual(namesOf(collector), upTo(BATCH));
   assert.equal(exporter.droppedSpans, 0);
 });
@@ -209,7 +209,7 @@ test('a fault while spans are sent does not end the process', async (t) => {
   await new Promise((resolve) => setImmediate(resolve));
   timers.advance(5000);
   await eventually(() => collector.requests.length === 1, 'the batch again');
-  await exporter.end();
+  await exporter.close();
   assert.deepEqual(namesOf(collector), upTo(BATCH));
 });
 
@@ -219,7 +219,7 @@ test('the end waits 2 s at most for a collector that does not answer', async (t)
   add(1);
   const passedMs = startStopwatch(t);
   const beganAtMs = performance.now();
-  await exporter.end();
+  await exporter.close();
   assert.ok(performance.now() - beganAtMs > 1900);
   assert.ok(passedMs() < 4000, String(passedMs()));
   assert.equal(exporter.droppedSpans, 1);
