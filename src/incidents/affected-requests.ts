@@ -5,8 +5,8 @@ import type { RequestHistory } from '../request/history.ts';
 
 /** The most models and faults in an incident, and the most clients for each. */
 const MAX_COUNTED = 100;
-/** The most models, and clients per model, in a list. */
-const MAX_LISTED = 10;
+/** The most models of an incident, and clients of a model, in a list. */
+export const MAX_LISTED = 10;
 /**
  * Requests count as failing for this time after the latest failed request. The page's minute is 50
  * to 60 s long, so the failure is still in its figures.

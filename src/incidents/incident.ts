@@ -1,10 +1,9 @@
 /** An incident and its faults. */
 
-import { AffectedRequests } from './affected-requests.ts';
+import { AffectedRequests, MAX_LISTED } from './affected-requests.ts';
 import type { IncidentKind } from '../request/incident-kind.ts';
 import { MAX_NAME_CHARACTERS } from '../request/history.ts';
 
-const MAX_LISTED_MODELS = 10;
 /** How many faults an incident keeps. Beyond this number, ended faults are dropped. */
 const MAX_FAULTS = 300;
 /** Matches the first code in `ECONNREFUSED: connect ECONNREFUSED 10.0.4.21:8000`. */
@@ -225,8 +224,8 @@ export class Incident {
       quiet_since: isLasting ? timeOf(this.requests.quietSinceTime) : undefined,
       failures: models.reduce((sum, { failures }) => sum + failures, 0) || faults[0]!.failures,
       all_models: (models.length > 0 && hasAll) || undefined,
-      models: models.length > 0 ? models.slice(0, MAX_LISTED_MODELS) : undefined,
-      more_models: Math.max(0, models.length - MAX_LISTED_MODELS) || undefined,
+      models: models.length > 0 ? models.slice(0, MAX_LISTED) : undefined,
+      more_models: Math.max(0, models.length - MAX_LISTED) || undefined,
       states: states.length > 0 ? states : undefined,
       ...this.requests.toFacts(isLasting && this.provider !== undefined),
     };
