@@ -5,13 +5,19 @@ import { createRemoteAddress } from './trusted-proxies.ts';
 
 const MEBIBYTE = 1_048_576;
 
-/** Clients without a name are together under undefined. */
-export function heldBytesByClient(calls: Iterable<Call>): ReadonlyMap<string | undefined, number> {
-  const held = new Map<string | undefined, number>();
-  for (const { history, reservedBytes } of calls) {
-    held.set(history.client, reservedBytes + (held.get(history.client) ?? 0));
+/** Returns the reserved bytes by the name that a call has by `nameOf`. */
+function heldBytesBy<Name>(calls: Iterable<Call>, nameOf: (call: Call) => Name) {
+  const held = new Map<Name, number>();
+  for (const call of calls) {
+    const name = nameOf(call);
+    held.set(name, call.reservedBytes + (held.get(name) ?? 0));
   }
   return held;
+}
+
+/** Clients without a name are together under undefined. */
+export function heldBytesByClient(calls: Iterable<Call>): ReadonlyMap<string | undefined, number> {
+  return heldBytesBy(calls, ({ history }) => history.client);
 }
 
 /** Returns the client, or without a name the address, that holds most of the reserved bytes. */
@@ -21,11 +27,10 @@ export function findMemoryHolder(
   maxBufferedBytes: number,
 ): string | undefined {
   const remoteAddressOf = createRemoteAddress(trustedProxies);
-  const holders = new Map<string, number>();
-  for (const call of calls) {
-    const name = call.history.client ?? remoteAddressOf(call) ?? 'a client that has left';
-    holders.set(name, call.reservedBytes + (holders.get(name) ?? 0));
-  }
+  const holders = heldBytesBy(
+    calls,
+    (call) => call.history.client ?? remoteAddressOf(call) ?? 'a client that has left',
+  );
   const [most] = [...holders].toSorted(([, a], [, b]) => b - a);
   if (!most || most[1] === 0) return undefined;
   const [name, bytes] = most;
