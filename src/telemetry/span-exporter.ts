@@ -22,6 +22,24 @@ const RETRYABLE = new Set([429, 502, 503, 504]);
 /** The message behind its spans. */
 const TAIL = ']}]}]}';
 
+/** The value of an attribute. An undefined attribute is left out. */
+export type AttributeValue = string | number | readonly string[] | undefined;
+
+/** Returns attributes as OTLP has them, with `hide` applied to their texts. */
+export function toKeyValues(
+  attributes: Iterable<readonly [name: string, value: AttributeValue]>,
+  hide = (text: string) => text,
+) {
+  const toValue = (value: string | number | readonly string[]): object => {
+    if (typeof value === 'number') return { intValue: value };
+    if (typeof value === 'string') return { stringValue: hide(value) };
+    return { arrayValue: { values: value.map(toValue) } };
+  };
+  return [...attributes].flatMap(([key, value]) =>
+    value === undefined ? [] : [{ key, value: toValue(value) }],
+  );
+}
+
 /** Sends spans in batches, one batch after the other, and counts lost spans. */
 export class SpanExporter {
   readonly #endpoint: string;
@@ -42,9 +60,7 @@ export class SpanExporter {
     this.#headers = new Headers({ 'user-agent': USER_AGENT });
     for (const [name, value] of settings.headers) this.#headers.set(name, value.reveal());
     this.#headers.set('content-type', 'application/json');
-    const attributes = [...settings.resource].map(([key, value]) => {
-      return { key, value: { stringValue: value } };
-    });
+    const attributes = toKeyValues(settings.resource);
     const scope = JSON.stringify({ name: 'inference-gateway', version: VERSION });
     this.#head =
       `{"resourceSpans":[{"resource":${JSON.stringify({ attributes })},` +

@@ -11,7 +11,7 @@ import { withoutBrackets } from '../lib/loopback.ts';
 import { escapeControlCharacters, type Redactor } from '../lib/secrets.ts';
 import type { FinishedRequest, RequestTrace, TracedCall } from '../request/facts.ts';
 import { type Attempt, MAX_NAME_CHARACTERS } from '../request/history.ts';
-import { SpanExporter } from './span-exporter.ts';
+import { type AttributeValue, SpanExporter, toKeyValues } from './span-exporter.ts';
 
 /** OTLP's numbers (opentelemetry/proto/trace/v1/trace.proto). */
 const SERVER = 2;
@@ -26,8 +26,8 @@ const RANDOM_RANGE = 16 ** RANDOM_DIGITS;
 const createTraceId = createIds('x'.repeat(32));
 const createSpanId = createIds('x'.repeat(16));
 
-/** A span's attributes by their names. Undefined attributes are left out. */
-type Attributes = Readonly<Record<string, string | number | readonly string[] | undefined>>;
+/** A span's attributes by their names. */
+type Attributes = Readonly<Record<string, AttributeValue>>;
 
 interface Span {
   readonly traceId: string;
@@ -81,7 +81,7 @@ export class Traces {
   readonly #add: AddSpan = (span, { history: { redactKey } }) => {
     // Ids are not redacted, because a collector refuses the whole batch of a wrong id.
     const hide = (text: string) => this.#redact(redactKey?.(text) ?? text);
-    const attributes = toKeyValues(span.attributes, hide);
+    const attributes = toKeyValues(Object.entries(span.attributes), hide);
     this.#exporter.add(JSON.stringify({ ...span, name: hide(span.name), attributes }));
   };
 }
@@ -190,16 +190,4 @@ function statusOf(outcome: Attempt['outcome']): Span['status'] {
 /** Returns a time of day in nanoseconds since the epoch, exact to the microsecond. */
 function toNanoseconds(time: number): string {
   return `${Math.round(time * 1000)}000`;
-}
-
-/** Returns attributes as OTLP has them, with `hide` applied to their texts. */
-function toKeyValues(attributes: Attributes, hide: (text: string) => string) {
-  const toValue = (value: string | number | readonly string[]): object => {
-    if (typeof value === 'number') return { intValue: value };
-    if (typeof value === 'string') return { stringValue: hide(value) };
-    return { arrayValue: { values: value.map(toValue) } };
-  };
-  return Object.entries(attributes).flatMap(([key, value]) =>
-    value === undefined ? [] : [{ key, value: toValue(value) }],
-  );
 }
