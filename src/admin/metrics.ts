@@ -2,7 +2,7 @@
 
 import type { Config } from '../config/config.ts';
 import { INCIDENT_OUTCOMES } from '../incidents/affected-requests.ts';
-import type { TryFacts } from '../request/history.ts';
+import { hasAsked, type TryFacts } from '../request/history.ts';
 import { CHECKS, type Outcome } from '../lib/errors.ts';
 import { LIMITS, limitsOf, type Limit } from '../lib/limits.ts';
 import type { FinishedRequest } from '../request/facts.ts';
@@ -76,11 +76,6 @@ export function isFailed(outcome: TryFacts['outcome']): boolean {
 /** Returns whether the client's own limit refused the request, so that no provider was asked. */
 export function isOverOwnLimit({ facts: { outcome }, refusal }: FinishedRequest): boolean {
   return outcome === 'rate_limited' && limitKindOf(refusal) === 'client';
-}
-
-/** Returns whether the try was sent, and not skipped for an open circuit or a limit. */
-export function isSent(outcome: TryFacts['outcome']): boolean {
-  return outcome !== 'circuit_open' && outcome !== 'limit';
 }
 
 /** Returns the milliseconds to a stream's first token; undefined without a stream or a token. */
@@ -238,7 +233,7 @@ export class RequestMetrics {
       this.#names.providers.note(one.provider);
       const labels = this.#root.with('provider', one.provider).with('result', one.outcome);
       this.tries.add(labels.with('status', String(one.status ?? 'none')));
-      if (isSent(one.outcome) && before && before.provider !== one.provider) {
+      if (hasAsked(one.outcome) && before && before.provider !== one.provider) {
         const ends = this.#root.with('from', before.provider).with('to', one.provider);
         this.fallbacks.add(ends.with('reason', before.outcome));
       }

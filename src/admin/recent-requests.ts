@@ -5,8 +5,8 @@ import { redactFacts } from '../lib/log.ts';
 import type { Outcome } from '../lib/errors.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import type { FinishedRequest, RequestFacts } from '../request/facts.ts';
-import type { TryFacts } from '../request/history.ts';
-import { isFailed, isOverOwnLimit, isSent } from './metrics.ts';
+import { hasAsked, type TryFacts } from '../request/history.ts';
+import { isFailed, isOverOwnLimit } from './metrics.ts';
 
 const MAX_REQUESTS = 200;
 /** As many as the page lists without being asked for more. */
@@ -54,7 +54,7 @@ const ICONS: Partial<Record<TryFacts['outcome'], Icon>> = {
 /** Returns the icon beside a try; `failed` if its provider has failed. */
 function iconOfTry({ outcome }: Pick<TryFacts, 'outcome'>, failed: Icon): Icon {
   // A try that was not sent, or that the gateway itself has failed, says nothing of a provider.
-  if (!isSent(outcome) || outcome === 'internal_error') return 'off';
+  if (!hasAsked(outcome) || outcome === 'internal_error') return 'off';
   return ICONS[outcome] ?? failed;
 }
 
@@ -87,8 +87,8 @@ function hasWords({ shown }: Required<Entry>, words: readonly string[]): boolean
 }
 
 function isOfKind({ shown: { facts, row } }: Required<Entry>, kind: string): boolean {
-  const sent = facts.tries?.filter(({ outcome }) => isSent(outcome)) ?? [];
-  return kind === 'Retried' ? sent.length > 1 : kind !== 'Failed' || row.icon === 'bad';
+  const asked = facts.tries?.filter(({ outcome }) => hasAsked(outcome)) ?? [];
+  return kind === 'Retried' ? asked.length > 1 : kind !== 'Failed' || row.icon === 'bad';
 }
 
 /** Keeps the last requests, numbered from 1. */

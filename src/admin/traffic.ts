@@ -4,12 +4,12 @@
  */
 
 import type { FinishedRequest } from '../request/facts.ts';
-import type { TryFacts } from '../request/history.ts';
+import { hasAsked, type TryFacts } from '../request/history.ts';
 import { type Moment, moment } from '../incidents/incident.ts';
 import type { Refusals } from '../incidents/notice.ts';
 import { StepCounts } from '../lib/step-counts.ts';
 import { OTHER, UNKNOWN, type ModelSet } from './labels.ts';
-import { FIRST_TOKEN_BOUNDS, firstTokenMsOf, isFailed, isOverOwnLimit, isSent } from './metrics.ts';
+import { FIRST_TOKEN_BOUNDS, firstTokenMsOf, isFailed, isOverOwnLimit } from './metrics.ts';
 import type { AllNames, Names } from './names.ts';
 import { bucketOf, quantile } from './series.ts';
 
@@ -169,7 +169,7 @@ export class Traffic {
     }
     for (const one of tries) {
       // The gateway's own failure is not the provider's.
-      if (!isSent(one.outcome) || one.outcome === 'internal_error') continue;
+      if (!hasAsked(one.outcome) || one.outcome === 'internal_error') continue;
       const row = this.#providerRow(one.provider);
       row.addEnd(step, countOf(one.outcome));
       const { connect_ms: madeMs, lookup_ms: resolvedMs = 0 } = one;

@@ -19,6 +19,13 @@ const MODEL = /^[ -[\]-~]{1,64}$/;
  */
 const FINISH_REASON = /^(?!null$)[\w.-]{1,32}(?![\w.-])/;
 
+/**
+ * Returns whether a try with this outcome has asked its provider, even if no connection could be
+ * made. Else an open circuit or a limit kept it away.
+ */
+export const hasAsked = (outcome: Attempt['outcome']) =>
+  outcome !== 'limit' && outcome !== 'circuit_open';
+
 const isAsked = (attempt: Attempt) => attempt.wasAsked;
 
 interface Wait {
@@ -162,9 +169,8 @@ export class Attempt implements AnswerNotes {
     this.url = url;
   }
 
-  /** True even if no connection could be made. */
   get wasAsked(): boolean {
-    return this.outcome !== 'limit' && this.outcome !== 'circuit_open';
+    return hasAsked(this.outcome);
   }
 
   noteModel(model: unknown): void {
