@@ -21,11 +21,18 @@ export const INCIDENT_OUTCOMES: ReadonlySet<Outcome> = new Set([
   'rate_limited',
 ]);
 
+/** A fault that a request has met. */
+interface MetFault {
+  readonly id: string;
+  /** Undefined for a state. */
+  readonly model?: { readonly isStream: boolean } | undefined;
+}
+
 /** The affected requests for a model that met the same fault. */
 interface Requests {
   /** The model name in the client's request. */
   readonly name: string;
-  /** Undefined for an incident of the gateway. */
+  /** The fault's id; undefined for an incident of the gateway. */
   readonly fault: string | undefined;
   /** Whether streams alone have met the fault (true), or complete answers alone (false). */
   stream: boolean | undefined;
@@ -82,21 +89,21 @@ export class AffectedRequests {
   /**
    * Counts a finished request that the incident affects.
    *
-   * @param met - the ids of the faults that its attempts have met, those of the incident first, and
-   * whether a model with a fault has answered; undefined for an incident of the gateway, because
-   * it makes every request fail
+   * @param met - the faults that its attempts have met, those of the incident first, and whether a
+   * model with a fault has answered; undefined for an incident of the gateway, because it makes
+   * every request fail
    */
   add(
     { attempt, client, model: name = UNREAD }: RequestHistory,
     outcome: Outcome,
-    met?: { readonly faults: readonly string[]; readonly isByFaulty: boolean },
+    met?: { readonly faults: readonly MetFault[]; readonly isByFaulty: boolean },
   ): void {
     const isFailed = !met || INCIDENT_OUTCOMES.has(outcome);
     if (!isFailed && outcome !== 'ok') return;
     const isGood = !isFailed && met.isByFaulty;
     const faults = met?.faults ?? [undefined];
     if (isGood) {
-      const rows = faults.map((fault) => this.#rows.get(keyOf(name, fault)));
+      const rows = faults.map((fault) => this.#rows.get(keyOf(name, fault?.id)));
       const known = rows.find((row) => row !== undefined);
       if (known) known.good += 1;
       return;
@@ -115,19 +122,22 @@ export class AffectedRequests {
     if (isFailed && client && requests.clients.has(client)) requests.losers.add(client);
   }
 
-  /** Counts a good request of a slow provider. `fault` is the provider's state. */
-  addSlow({ client, model = UNREAD }: RequestHistory, fault: string): void {
-    const requests = this.#rowOf(model, fault);
+  /** Counts a good request of a slow provider. `state` is the id of the provider's state. */
+  addSlow({ client, model = UNREAD }: RequestHistory, state: string): void {
+    const requests = this.#rowOf(model, { id: state });
     if (!requests) return;
     requests.good += 1;
     addClient(requests, client);
   }
 
   /** Returns undefined if the row is new, and there are too many. */
-  #rowOf(name: string, fault: string | undefined): Requests | undefined {
-    const key = keyOf(name, fault);
+  #rowOf(name: string, fault: MetFault | undefined): Requests | undefined {
+    const key = keyOf(name, fault?.id);
     let row = this.#rows.get(key);
-    if (!row && this.#rows.size < MAX_COUNTED) this.#rows.set(key, (row = begin(name, fault)));
+    if (!row && this.#rows.size < MAX_COUNTED) {
+      row = begin(name, fault?.id, fault?.model?.isStream);
+      this.#rows.set(key, row);
+    }
     return row;
   }
 
@@ -147,7 +157,7 @@ export class AffectedRequests {
     const byName = new Map<string, Requests>();
     for (const requests of this.#listed()) {
       const { name, fault, stream } = requests;
-      const sum = byName.get(name) ?? begin(name, fault);
+      const sum = byName.get(name) ?? begin(name, fault, stream);
       byName.set(name, sum);
       if (sum.stream !== stream) sum.stream = undefined;
       for (const count of ['failed', 'good', 'answered'] as const) sum[count] += requests[count];
@@ -183,12 +193,11 @@ function keyOf(name: string, fault: string | undefined): string {
   return `${name}\n${fault}`;
 }
 
-function begin(name: string, fault: string | undefined): Requests {
-  const [part] = fault?.split(' ', 1) ?? [];
+function begin(name: string, fault: string | undefined, stream: boolean | undefined): Requests {
   return {
     name,
     fault,
-    stream: part === 'stream' || (part === 'complete' ? false : undefined),
+    stream,
     failed: 0,
     good: 0,
     answered: 0,

@@ -282,9 +282,8 @@ export class Incidents {
       const slow = attempt?.subject === subject && slownessOf(attempt, subject);
       if (met.length === 0 && slow && outcome === 'ok') incident.requests.addSlow(history, slow);
       if (met.length === 0) continue;
-      const sorted = met.toSorted((a, b) => Number(incident.has(b)) - Number(incident.has(a)));
+      const faults = met.toSorted((a, b) => Number(incident.has(b)) - Number(incident.has(a)));
       const isByFaulty = history.attempt !== undefined && faultOf(history.attempt) !== undefined;
-      const faults = sorted.map((fault) => fault.id);
       incident.requests.add(history, outcome, { faults, isByFaulty });
     }
   }

@@ -20,7 +20,7 @@ function start(t: TestContext, has: string[]) {
     history.client = client;
     const provider = { id: 'q', subject: {} };
     history.attempt = new Attempt({ provider, model: 'm', isStream: false }, '');
-    requests.add(history, outcome, { faults: [fault], isByFaulty: false });
+    requests.add(history, outcome, { faults: [{ id: fault }], isByFaulty: false });
   };
   return { clock, end, has, requests };
 }
