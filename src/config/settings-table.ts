@@ -3,7 +3,7 @@
  * run generate` makes gateway.schema.json and docs/configuration.md's table of keys from it.
  */
 
-import { MODEL_PATH, MORE_ENDPOINTS } from '../protocol/endpoints.ts';
+import { clientPathOf, MODEL_PATH, MORE_ENDPOINTS } from '../protocol/endpoints.ts';
 import { LOG_LEVELS } from '../lib/log.ts';
 import {
   boolean,
@@ -61,7 +61,7 @@ export const SETTINGS = {
     watch: boolean(false),
     upstream: { ...oneOf(['auto', 'fetch'], 'auto'), env: 'GATEWAY_UPSTREAM', needsRestart: true },
     trusted_proxies: TEXTS,
-    endpoints: textsOf([...MORE_ENDPOINTS.map(({ path }) => `/v1${path}`), MODEL_PATH]),
+    endpoints: textsOf([...MORE_ENDPOINTS.map(clientPathOf), MODEL_PATH]),
   },
   'server.auth': {
     enabled: boolean(true),

@@ -14,7 +14,7 @@ import type { Redactor } from '../lib/secrets.ts';
 import { VERSION } from '../lib/version.ts';
 import { CHAT } from '../protocol/chat.ts';
 import type { Endpoint } from '../protocol/endpoint.ts';
-import { MODEL_PATH, MORE_ENDPOINTS } from '../protocol/endpoints.ts';
+import { clientPathOf, MODEL_PATH, MORE_ENDPOINTS } from '../protocol/endpoints.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
 import type { Limiter } from '../policy/limiter.ts';
 import { createAccessLog } from './access-log.ts';
@@ -205,7 +205,7 @@ function authorizationOf(call: Call): string | undefined {
 
 function routeOf(endpoint: Endpoint): Route {
   return {
-    path: `/v1${endpoint.path}`,
+    path: clientPathOf(endpoint),
     methods: ['POST'],
     isPublic: false,
     endpoint,

@@ -18,3 +18,6 @@ export const MORE_ENDPOINTS: readonly Endpoint[] = [
 /** A path that `[server] endpoints` adds too. Its requests have no body. */
 export const MODEL_PATH = '/v1/models/{id}';
 export const ENDPOINTS: readonly Endpoint[] = [CHAT, ...MORE_ENDPOINTS];
+
+/** Returns the endpoint's path for clients. */
+export const clientPathOf = ({ path }: Endpoint) => `/v1${path}`;
