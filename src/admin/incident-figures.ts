@@ -30,7 +30,7 @@ type Words = Readonly<Record<'what' | 'cause' | 'fault' | 'action', string>>;
  * change, and for a minute otherwise, because Prometheus keeps a series for each text.
  */
 export class IncidentFigures {
-  readonly #words = new WeakMap<Incident, { words: Words; shape: string; sinceMs: number }>();
+  readonly #words = new WeakMap<Incident, { words: Words; shape: string; madeAtMs: number }>();
   readonly #redact: Redactor;
   readonly #nameOf: (model: string | undefined) => string;
 
@@ -103,10 +103,10 @@ export class IncidentFigures {
     const shape = cause.replace(NUMBER, '0');
     const nowMs = performance.now();
     const known = this.#words.get(incident);
-    const isKept = known && (shape === known.shape || nowMs - known.sinceMs < CAUSE_KEPT_MS);
+    const isKept = known && (shape === known.shape || nowMs - known.madeAtMs < CAUSE_KEPT_MS);
     if (isKept && title === known.words.what) return known.words;
     const words = { what: title, cause, fault: atFault, action };
-    this.#words.set(incident, { words, shape, sinceMs: nowMs });
+    this.#words.set(incident, { words, shape, madeAtMs: nowMs });
     return words;
   }
 }

@@ -159,7 +159,7 @@ function iconOf(id: string, model: string, { lasting }: Situation): Icon {
 /**
  * Returns a time of `performance.now()` as a time of day in whole seconds, so that it stays equal.
  */
-function wallClock(ms: number): string {
-  const atMs = Date.now() + ms - performance.now();
-  return new Date(Math.round(atMs / 1000) * 1000).toISOString();
+function wallClock(atMs: number): string {
+  const time = Date.now() + atMs - performance.now();
+  return new Date(Math.round(time / 1000) * 1000).toISOString();
 }
