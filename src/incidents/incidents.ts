@@ -93,7 +93,8 @@ export class Subject {
   readonly breaker: Pick<CircuitBreaker, 'report'> | undefined;
   /** All tries at the provider. */
   readonly tries = new Tries();
-  readonly answerTries = [new AnswerTries(false), new AnswerTries(true)] as const;
+  /** Streams come first: of equally many failures, the incident has the kind of the streams'. */
+  readonly answerTries = [new AnswerTries(true), new AnswerTries(false)] as const;
   readonly states = new Map<IncidentKind, Fault>();
   incident: Incident | undefined;
   /**
@@ -133,7 +134,7 @@ export class Subject {
   }
 
   answerTriesOf({ isStream }: Pick<Attempt, 'isStream'>): AnswerTries {
-    return this.answerTries[isStream ? 1 : 0];
+    return this.answerTries[isStream ? 0 : 1];
   }
 
   get modelTries(): Tries[] {

@@ -940,6 +940,19 @@ test('a stream that breaks is a single, failed try', (t) => {
   assert.deepEqual(lasting(), ['cut p']);
 });
 
+test('of equally many failures the incident has the kind of the streams', (t) => {
+  for (const order of [
+    [true, false],
+    [false, true],
+  ]) {
+    const { ask, lasting } = start(t);
+    for (const stream of order) {
+      ask('m', stream ? { problem: 'cut' } : DOWN, { count: 8, begun: stream, stream });
+    }
+    assert.deepEqual(lasting(), ['cut p']);
+  }
+});
+
 test('streams that break beside as many that do not are half of all tries', (t) => {
   const { ask, lasting } = start(t);
   for (let round = 0; round < 3; round += 1) {
