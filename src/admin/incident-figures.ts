@@ -98,14 +98,14 @@ export class IncidentFigures {
     };
   }
 
-  #wordsOf(incident: Incident, { action, atFault, causes, title }: Notice): Words {
+  #wordsOf(incident: Incident, { action, causes, fault, title }: Notice): Words {
     const cause = cutText(causes.join('; '), MAX_LABEL_CHARACTERS);
     const shape = cause.replace(NUMBER, '0');
     const nowMs = performance.now();
     const known = this.#words.get(incident);
     const isKept = known && (shape === known.shape || nowMs - known.madeAtMs < CAUSE_KEPT_MS);
     if (isKept && title === known.words.what) return known.words;
-    const words = { what: title, cause, fault: atFault, action };
+    const words = { what: title, cause, fault, action };
     this.#words.set(incident, { words, shape, madeAtMs: nowMs });
     return words;
   }

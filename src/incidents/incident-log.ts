@@ -66,9 +66,8 @@ export class IncidentLog {
     const isFurtherKind = incident.logged.size > 0 && !incident.logged.has(kind);
     if (!isFurtherKind && !this.#isDue(places.get(kind), REPEATED_MS)) return;
     incident.logged.add(kind);
-    const [title, action, atFault] = wordsOf(facts);
-    const words = { what: title, fault: atFault, action };
-    places.set(kind, this.#write('warn', 'incident', { ...words, ...facts }));
+    const [what, action, fault] = wordsOf(facts);
+    places.set(kind, this.#write('warn', 'incident', { what, fault, action, ...facts }));
   }
 
   /** Logs the end of an incident of which the log has a line. */
@@ -100,8 +99,8 @@ export class IncidentLog {
   }
 
   #writeEnd(facts: Facts): Place {
-    const [title, , atFault] = wordsOf(facts);
-    return this.#write('info', 'incident ended', { what: title, fault: atFault, ...facts });
+    const [what, , fault] = wordsOf(facts);
+    return this.#write('info', 'incident ended', { what, fault, ...facts });
   }
 
   #write(...line: Parameters<Logger['log']>): Place {

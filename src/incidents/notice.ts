@@ -7,8 +7,8 @@ import { UNREAD } from './affected-requests.ts';
 import type { IncidentKind } from '../request/incident-kind.ts';
 import { type Incident, type Moment, timeOf } from './incident.ts';
 
-/** What is wrong, what to do, and who is at fault (docs/incidents.md). */
-type Words = readonly [title: string, action: string, atFault: string];
+/** What is wrong, what to do, and whose fault it is (docs/incidents.md). */
+type Words = readonly [title: string, action: string, fault: string];
 
 const KINDS: Readonly<Record<IncidentKind, Words>> = {
   unreachable: [
@@ -139,8 +139,8 @@ export interface Notice {
   /** The failing models; empty if all fail, undefined without a failing model. */
   readonly models?: readonly string[] | undefined;
   readonly title: string;
-  /** Who or what is at fault. */
-  readonly atFault: string;
+  /** Whose fault it is. */
+  readonly fault: string;
   /** The effect on requests now; of an ended incident, the requests that it hit. */
   readonly effect: string;
   readonly action: string;
@@ -268,7 +268,7 @@ export function describeIncident(incident: Incident, facts: Facts): Notice {
   const names = [...listed, listed.length > 0 && facts.more_models && `${facts.more_models} more`];
   const who = provider ?? 'gateway';
   const inModels = listed.length > 1 ? `${who} (${join(names)})` : join([who, ...names], '/');
-  const [title, action, atFault] = wordsOf(facts);
+  const [title, action, fault] = wordsOf(facts);
   const isHarmless = provider !== undefined && !facts.models && affected.length === 0;
   const effects = [
     kind === 'store' && 'each gateway limits by itself',
@@ -286,7 +286,7 @@ export function describeIncident(incident: Incident, facts: Facts): Notice {
     subject: inModels,
     models: facts.models && listed,
     title,
-    atFault,
+    fault,
     effect: ended ? describeHits(affected) : join(effects),
     action: ended ? '' : action,
     ...timesOf(incident.since, incident.ended),
@@ -330,7 +330,7 @@ export function describeRefusals(refusals: Refusals): Notice {
     client,
     subject: client,
     title: 'at its own limit',
-    atFault: 'the client',
+    fault: 'the client',
     effect: isOver ? `${formatCount(refused)} refused` : '',
     action: isOver ? '' : `Raise the limit in [clients.${client}], or ask the client to send less.`,
     ...timesOf(since, isOver ? last : undefined),

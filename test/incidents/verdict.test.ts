@@ -44,7 +44,7 @@ function notice(more: Partial<Notice> = {}): Notice {
     subject: more.provider ?? 'p',
     models: undefined,
     title: 'errors',
-    atFault: 'the provider',
+    fault: 'the provider',
     effect: '',
     action: '',
     since: '2026-11-22T10:14:00.000Z',
@@ -561,9 +561,9 @@ test('figures have a list of requests, of the failed requests if they count fail
 test('docs/incidents.md has the words and what to do for each kind', async () => {
   const text = await readFile(join(ROOT, 'docs/incidents.md'), 'utf8');
   for (const kind of INCIDENT_KINDS) {
-    const { action, atFault, title } = describe([faultOf(kind, 'cause')]);
-    assert.ok(text.includes(`| \`${kind}\` | ${title} | ${atFault} | ${action} |`), kind);
+    const { action, fault, title } = describe([faultOf(kind, 'cause')]);
+    assert.ok(text.includes(`| \`${kind}\` | ${title} | ${fault} | ${action} |`), kind);
   }
-  const { action, atFault, title } = describe([faultOf('slow', 'cause')], { provider: '' });
-  assert.ok(text.includes(`| \`slow\` without a provider | ${title} | ${atFault} | ${action} |`));
+  const { action, fault, title } = describe([faultOf('slow', 'cause')], { provider: '' });
+  assert.ok(text.includes(`| \`slow\` without a provider | ${title} | ${fault} | ${action} |`));
 });
