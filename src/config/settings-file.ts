@@ -4,7 +4,7 @@
  */
 
 import nodeBuffer from 'node:buffer';
-import { closeSync, constants, openSync, readSync, statSync } from 'node:fs';
+import { closeSync, constants, fstatSync, openSync, readSync, statSync } from 'node:fs';
 
 import { parse, TomlError } from 'smol-toml';
 
@@ -67,6 +67,7 @@ function readText(path: string, shown: string, maxBytes: number, unlessFile?: st
   const { O_NONBLOCK, O_RDONLY } = constants;
   const descriptor = openSync(path, unlessFile ? O_RDONLY | O_NONBLOCK : O_RDONLY);
   try {
+    if (unlessFile && !fstatSync(descriptor).isFile()) throw fail(unlessFile);
     const bytes = readAtMost(descriptor, maxBytes + 1);
     if (bytes.length > maxBytes) throw fail(`is larger than ${maxBytes / 1024} KiB`);
     if (nodeBuffer.isUtf8(bytes)) return bytes.toString();
@@ -123,8 +124,8 @@ export function parseToml(text: string, prefix: string): Table {
   }
 }
 
-/** A date with a day that some months lack. */
-const LATE_DATE = /(?<!\d)(\d{4}-\d\d)-(?:29|3[01])(?!\d)/g;
+/** A value that is a date with a day that some months lack. A name may have such a date too. */
+const LATE_DATE = /([=[,]\s*\d{4}-\d\d)-(?:29|3[01])(?!\d)/g;
 const LAST_COMMON_DAY = 28;
 
 /** The parser takes 30 February for 2 March. */
@@ -146,12 +147,7 @@ class WrittenDate extends Date {
  */
 function restoreDays(table: Table, text: string): void {
   const changed = text.replace(LATE_DATE, `$1-${LAST_COMMON_DAY}`);
-  if (changed === text) return;
-  try {
-    replaceDates(table, parse(changed));
-  } catch {
-    // Two names that were dates have become equal.
-  }
+  if (changed !== text) replaceDates(table, parse(changed));
 }
 
 function replaceDates(table: Table | unknown[], changed: Table | unknown[]): void {
