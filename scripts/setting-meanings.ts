@@ -151,8 +151,8 @@ export const MEANINGS: Readonly<Record<string, string>> = {
   'rate_limit.providers.<id>.requests_per_minute':
     "the provider's requests per minute, beside those per second; 0 is unlimited",
   'server.queue_timeout':
-    'how long a request waits for a slot of a provider with `max_waiting`, but no longer than the ' +
-    "provider's `timeout`; then it is refused with 429",
+    'how long a request waits for a slot of a provider with `max_waiting`, but no longer than half ' +
+    "of the provider's `timeout`; then it is refused with 429",
   max_waiting:
     'requests that wait for a slot of `max_concurrent_requests`, with clients in turn, in place of ' +
     'the 429, if no fallback and no other target is free',
