@@ -135,8 +135,7 @@ function beginAttempt(
   history.attempt = attempt;
   history.provider = provider.id;
   const deadline = new Deadline(call.cancellation);
-  // A limit of 0 would be none.
-  const limitMs = Math.max(1, timeLimitMsOf(candidate, services) - waitedMs);
+  const limitMs = timeLimitMsOf(candidate, services) - waitedMs;
   return { attempt, settings: provider, limitMs, call, services, isStream, deadline };
 }
 

@@ -162,7 +162,7 @@ async function waitForOne(
   const maxMs = Math.min(services.config.server.queueTimeoutMs, longestMs) - formerMs;
   const request = { client: history.client, takesSlot };
   const queues = new Set(candidates.map(queueOf));
-  // A free slot is taken even if no time is left.
+  // A slot that is free already is taken even if `queue_timeout` is used up.
   const result = await waitForSlot(queues, request, Math.max(0, maxMs), cancellation);
   if (result === 'full') return result;
   history.waits = [...history.waits, { beganAtMs, endedAtMs: performance.now() }];

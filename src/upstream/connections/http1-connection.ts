@@ -97,7 +97,7 @@ const KEEP_ALIVE_TIMEOUT = /(?:^|,)[\t ]*timeout=(\d{1,6})[\t ]*(?:,|$)/i;
 export class Http1Connection {
   readonly socket: Socket;
   readonly target: ConnectionTarget;
-  /** True once the connection was idle between two requests. */
+  /** True once the pool has kept the connection for a later request. */
   wasKept = false;
   /** True once a byte of the current response has arrived. */
   hasFirstByte = false;
