@@ -240,7 +240,7 @@ async function theOne(gateway: TestGateway, sentence: string): Promise<Notice> {
   assert.match(textOf(incident), pattern);
   const [line] = gateway.lines('incident');
   assert.equal(line!['level'], 'warn');
-  for (const name of ['kind', 'provider', 'since'] as const) {
+  for (const name of ['kind', 'provider', 'since', 'fault'] as const) {
     assert.equal(line![name], incident[name], name);
   }
   assert.equal(line!['all_models'] === true, incident.models?.length === 0);
