@@ -89,8 +89,10 @@ function checkLength(wait: Wait, waits: readonly Wait[], report: Report): void {
   const timeouts = providers.map((id) =>
     Math.min(providerOf(course, id).timeout ?? settings.server.timeout, first),
   );
-  const half = Math.max(...timeouts) / 2;
-  const longest = Math.min(settings.server.queue_timeout ?? QUEUE_SECONDS, half);
+  const most = settings.server.queue_timeout ?? QUEUE_SECONDS;
+  const longest = Math.min(most, Math.max(...timeouts) / 2);
+  // A queue is left when its slot comes too late, and the wait ends when the last queue is left.
+  const shortest = Math.min(most, Math.min(...timeouts) / 2);
   const waitedMs = toMs - fromMs;
   if (waitedMs > longest * 1000 + ROUNDED_MS) wrong(`it waits ${waitedMs} ms`);
   // A drain of 0 ms takes a millisecond.
@@ -99,8 +101,7 @@ function checkLength(wait: Wait, waits: readonly Wait[], report: Report): void {
   const isSole = waits.filter((one) => one.course === course).length === 1;
   if (granted && isSole && Math.abs(told - waitedMs) > ROUNDED_MS)
     wrong(`it waits ${waitedMs} ms, and the line has ${told}`);
-  const isShort =
-    !granted && !isBroken && isSole && Math.abs(waitedMs - longest * 1000) > ROUNDED_MS;
+  const isShort = !granted && !isBroken && isSole && waitedMs < shortest * 1000 - ROUNDED_MS;
   const isReplaced = waits.some(
     (one) => one.client !== client && Math.abs(one.fromMs - toMs) < ROUNDED_MS,
   );
