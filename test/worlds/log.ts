@@ -111,7 +111,8 @@ function checkRefusals(lines: readonly Seen[], { events }: History, report: Repo
       // It precedes the access line of its latest request.
       for (const [name, refused] of all) {
         const [ofClient, ofReason, id] = JSON.parse(name) as (string | null)[];
-        const isOfProvider = id === null || String(line['limit']).includes(`providers.${id}.`);
+        const isOfProvider =
+          id === null || new RegExp(`providers\\.${id}[.:]`).test(String(line['limit']));
         const isOf = ofClient === client && ofReason === reason && isOfProvider;
         const isNext = refused.count + 1 === line['refused'];
         if (!isOf || !isNext || place - refused.place < REPEATED_LINES) continue;
