@@ -22,9 +22,21 @@ export interface Wait {
   readonly isBroken: boolean;
 }
 
+/**
+ * Whether it is the last visit of a first candidate with an open circuit. The request does not wait
+ * for a slot then.
+ */
+const isAfterAll = (visit: Visit, [opening]: readonly Visit[]) =>
+  visit !== opening &&
+  opening?.skipped === 'circuit_open' &&
+  visit.candidate.provider === opening.candidate.provider &&
+  visit.candidate.model === opening.candidate.model;
+
 /** Returns the providers that were full and have a queue, once for each candidate. */
 function fullOnes({ settings, visits }: Course): string[] {
-  const skipped = visits.filter((visit) => visit.skipped === 'limit' && !visit.hasWaited);
+  const skipped = visits.filter(
+    (visit) => visit.skipped === 'limit' && !visit.hasWaited && !isAfterAll(visit, visits),
+  );
   const ids = skipped.map(({ candidate }) => candidate.provider);
   return ids.filter((id) => (providerOf({ settings }, id).max_waiting ?? 0) > 0);
 }
@@ -50,12 +62,9 @@ export function waitsOf(courses: readonly Course[]): Wait[] {
     }
     // The last wait may have brought no slot. A first candidate that was passed over is asked then.
     const [opening, ...others] = visits;
-    const isAfterAll = (visit: Visit) =>
-      opening?.skipped === 'circuit_open' &&
-      visit.candidate.provider === opening.candidate.provider &&
-      visit.candidate.model === opening.candidate.model;
     const before =
-      others.findLast((one) => !isAfterAll(one) && !(one.skipped && one.hasWaited)) ?? opening;
+      others.findLast((one) => !isAfterAll(one, visits) && !(one.skipped && one.hasWaited)) ??
+      opening;
     if (waits.length > 0 && leftMs <= ROUNDED_MS) return waits;
     const fromMs = before ? endOf(before) : NaN;
     const isBroken = endAtMs >= brokenAtMs - CLOSE_MS;
