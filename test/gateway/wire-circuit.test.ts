@@ -237,8 +237,13 @@ for (const [name, ask] of Object.entries({
       const opened = connect(hole.port, '127.0.0.1');
       await once(opened, 'connect');
       opened.destroy();
-      await ask(gateway);
-      assert.equal(await next(chatBody({ model: 's/d' })), 's:200');
+      let told: string | undefined;
+      // On a busy machine the second SYN may come after the time limit.
+      for (let asked = 0; asked < 5 && told !== 's:200'; asked += 1) {
+        await ask(gateway);
+        told = await next(chatBody({ model: 's/d' }));
+      }
+      assert.equal(told, 's:200');
     },
   );
 }
