@@ -304,12 +304,14 @@ function requestSteps(
       wrong('it is refused with tokens left');
     if (!isRefused && allowed.includes(false)) wrong('there is no token for it');
     if (!isRefused) for (const level of own) level.take(level.limit.perRequest);
-    const waits = own
-      .filter((_, index) => allowed[index] !== true)
-      .map((level) => level.waitsAt(begunAtMs));
+    const waits = own.map((level) => level.waitsAt(begunAtMs));
+    const sure = waits.filter((_, index) => allowed[index] === false);
+    // A limit refuses or not if the usage of a client that has left counts or not.
+    const possible = waits.filter((_, index) => allowed[index] !== true);
     // The longest wait counts, because after a shorter wait the request is refused again.
-    const [least, most] = [0, 1].map((at) => Math.max(...waits.map((wait) => wait[at]!)));
-    if (isRefused && told !== undefined && waits.length > 0 && !(told >= least! && told <= most!))
+    const least = Math.max(0, ...sure.map(([seconds]) => seconds));
+    const most = Math.max(...possible.map(([, seconds]) => seconds));
+    if (isRefused && told !== undefined && possible.length > 0 && !(told >= least && told <= most))
       wrong(`Retry-After ${told}, and not ${least} to ${most}`);
   };
   const checkStored = () => {
