@@ -1,5 +1,5 @@
 /** The version that `GET /health` and `--version` report. A test compares it with package.json. */
-export const VERSION = '0.5.0-dev';
+export const VERSION = '0.5.0';
 
 /** The oldest Node that runs the gateway, as in package.json's `engines`. */
 const NEEDED_NODE = { major: 20, minor: 19 };
