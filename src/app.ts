@@ -228,7 +228,7 @@ export class App {
 type Snapshot = ReturnType<typeof createSnapshot>;
 type Parts = ReturnType<typeof createParts>;
 
-/** What the parts ask the app for. */
+/** The functions of the app that its parts call. */
 interface Hooks {
   readonly findMemoryHolder: () => string | undefined;
   readonly onReached: OnReached;

@@ -1,4 +1,4 @@
-/** What all connections of a listener share. */
+/** A listener's state and time limits, which all its connections share. */
 
 import type { ByteBudget } from '../lib/memory/byte-budget.ts';
 import type { AnswerBroken } from './broken-request.ts';

@@ -7,7 +7,7 @@ import { UNREAD } from './affected-requests.ts';
 import type { IncidentKind } from '../request/incident-kind.ts';
 import { type Incident, type Moment, timeOf } from './incident.ts';
 
-/** What is wrong, what to do, and whose fault it is (docs/incidents.md). */
+/** The words of a kind of incident (docs/incidents.md). */
 type Words = readonly [title: string, action: string, fault: string];
 
 const KINDS: Readonly<Record<IncidentKind, Words>> = {

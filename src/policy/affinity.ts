@@ -8,7 +8,7 @@ import type { IncomingHttpHeaders } from 'node:http';
 import { sha256 } from '../lib/sha256.ts';
 import type { RequestHistory } from '../request/history.ts';
 
-/** What a request tells of its session. */
+/** A request's headers and history, from which its session is read. */
 export interface SessionSource {
   readonly headers: IncomingHttpHeaders;
   readonly history: Pick<RequestHistory, 'client' | 'promptCacheKey'> &

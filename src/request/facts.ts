@@ -40,7 +40,7 @@ interface Ending {
 type CostOf = (attempt: Attempt, usage: TokenUsage | undefined) => number | undefined;
 
 type Recorded = ReturnType<typeof factsOf>;
-/** Of bytes that are no request, no other field is known. */
+/** The fields that even the line of bytes that are no request has. */
 type LeastFields = 'request_id' | 'method' | 'path' | 'duration_ms' | 'bytes' | 'outcome';
 /** An access line's fields. */
 export type RequestFacts = Pick<Recorded, LeastFields> & Partial<Recorded>;

@@ -10,9 +10,9 @@ import { startGateway, startUpstream, stopAll } from './support.mjs';
 export const LIMIT = { timeout: 60_000 };
 
 /**
- * Starts a gateway with these endpoints for all tests of a file. Returns its `baseURL`, the `bodies`
- * that the provider has received, and the provider's next `answer`, which is `sendAnswer` again for
- * each test.
+ * Starts a gateway with these endpoints for all tests of a file. Returns its `baseURL`, the
+ * `bodies` that the provider has received, and the provider's next `answer`, which is `sendAnswer`
+ * again for each test.
  */
 export function serve(endpoints, sendAnswer) {
   const served = { answer: sendAnswer, bodies: [], baseURL: '' };
@@ -56,8 +56,8 @@ export const langChain = (modelOf) => ({
 });
 
 /**
- * Describes each SDK at an endpoint. An SDK is `complete(model)`, which returns an answer's text, and
- * `words()`, which iterates over a stream's text and throws the stream's error.
+ * Describes each SDK at an endpoint. An SDK is `complete(model)`, which returns an answer's text,
+ * and `words()`, which iterates over a stream's text and throws the stream's error.
  *
  * @param begin - begins a stream with its text, or with the given words
  * @param failures - by name, how a stream ends in its middle, and a pattern for the error

@@ -1,6 +1,7 @@
 /**
- * A world's providers, which replace `src/upstream/connections/transport.ts`. Each request gets its planned
- * reply as the gateway's own connections would hand it over. No other file here knows a transport's interface.
+ * A world's providers, which replace `src/upstream/connections/transport.ts`. Each request gets its
+ * planned reply as the gateway's own connections would hand it over. No other file here knows a
+ * transport's interface.
  */
 
 import type { ByteSink, ByteSource } from '../../src/lib/memory/byte-source.ts';

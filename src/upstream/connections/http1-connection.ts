@@ -91,8 +91,8 @@ const CLOSE = /(?:^|,)[\t ]*close[\t ]*(?:,|$)/i;
 const KEEP_ALIVE_TIMEOUT = /(?:^|,)[\t ]*timeout=(\d{1,6})[\t ]*(?:,|$)/i;
 
 /**
- * One connection to a provider, for one request at a time. Its listeners on the socket never throw:
- * the reader of the response gets each failure.
+ * A connection to a provider, for one request at a time. Its listeners on the socket never throw:
+ * the response's reader gets each failure.
  */
 export class Http1Connection {
   readonly socket: Socket;
